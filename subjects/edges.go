@@ -1,0 +1,358 @@
+package subjects
+
+import "slices"
+
+// Kind of an edge.
+type Kind string
+
+const (
+	// Request is a service import: the caller publishes, the owner hears, replies find their way back.
+	Request Kind = "service"
+	// Watch is a stream import: the owner publishes, the watcher hears.
+	Watch Kind = "stream"
+)
+
+// Edge says that principals Who reach Owner's subject Remote under their local name Local. It is written once; the
+// export, the import and the client's permission all come from it.
+//
+// Remote may hold "<who>": the server then writes the caller's account there, and a configuration in which another
+// account claims that token does not load. That is how identity is a fact of routing and not a claim.
+type Edge struct {
+	Who     []string
+	Kind    Kind
+	Owner   string
+	Remote  string
+	Local   string   // "" = Remote
+	Perm    []string // narrower client permission than Local
+	Many    bool     // several replies, ended by an empty message without headers
+	Silence string   // longest wait for a reply, or between two replies
+}
+
+// User is one key of an account.
+type User struct {
+	Role   string // name of the key file and of the variable $NK_<role>
+	Pub    []string
+	Sub    []string
+	Boot   bool   // exists only while the streams are made
+	Alone  bool   // shares the account with others: gets none of the account's edges, and answers only what it was asked
+	Answer string // with Alone: how long an answer may take
+}
+
+// Account is one principal, or a place where streams live and nobody else.
+type Account struct {
+	Name   string
+	Doc    string
+	Store  string // JetStream limits; only places have them
+	Serves bool   // answers requests of others
+	Users  []User
+}
+
+// Layout is the whole table.
+type Layout struct {
+	Accounts []Account
+	Edges    []Edge
+	Streams  []Stream
+	Pulls    []Pull
+}
+
+// Places: accounts that hold streams. No client lives in them after boot, because JetStream publishes to any reply
+// subject with the account's own rights.
+const (
+	Core  = "CORE"
+	Audit = "AUDIT"
+	Sys   = "SYS"
+)
+
+var (
+	// Agents ask for tools.
+	Agents = []string{"generator", "respondent_b", "committee", "orchestrator", "operator"}
+	// Answerers publish answers and keep state between messages.
+	Answerers = []string{"generator", "respondent_b", "committee", "orchestrator"}
+	// People are the roles through which the person speaks.
+	People = []string{"user", "gateway"}
+	// Actors are the accounts with an actor behind them: they have settings and dead letters.
+	Actors = []string{"broker", "tools", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
+	// AuditWriters append to the audit, each under its own name.
+	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", "critic", "reward", "generator", "respondent_b", "committee"}
+	// Tools of this machine, one key each: inside the account tools the key is the boundary.
+	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install"}
+	// Zones are accounts that serve tools to the broker.
+	Zones = map[string][]string{
+		"tools":  Tools,
+		"memory": {"search_memory", "save_memory", "search_knowledge_graph"},
+		"critic": {"compare_answers"},
+		"reward": {"give_feedback"},
+	}
+	zoneOrder = []string{"tools", "memory", "critic", "reward"}
+	// configurable actors take config.set from the person; each writes the change into the audit.
+	configurable = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", "critic", "reward", "generator", "respondent_b", "committee"}
+	// live is what EVENTS passes on to people under the plain subject.
+	live = []string{
+		"query.received", "query.committee", "query.task",
+		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
+		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event",
+		"memory.stored", "memory.annotated", "memory.recalled", "committee.deliberation.*", "task.progress.*", "query.cancel.*", "dead.*",
+	}
+)
+
+// Partitions of the turns: order is kept within a session, and sessions are spread over this many consumers.
+const Partitions = 4
+
+// ToolRole is the role of a tool of this machine.
+func ToolRole(tool string) string { return "tool_" + tool }
+
+// ZoneOf is the account that serves the tool, "" when none does.
+func ZoneOf(tool string) string {
+	for _, z := range zoneOrder {
+		if slices.Contains(Zones[z], tool) {
+			return z
+		}
+	}
+	return ""
+}
+
+// Table is the layout of Conclave: who reaches whose subject under which name.
+func Table() Layout {
+	l := Layout{Accounts: accounts(), Streams: streams(), Pulls: pulls()}
+	add := func(e ...Edge) { l.Edges = append(l.Edges, e...) }
+
+	// Agents to the broker. The server refuses paths of more than MaxDepth spawned agents.
+	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Perm: deeper("tool.request.*", MaxDepth), Silence: "10m"})
+	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Perm: append(deeper("broker.discover", MaxDepth), deeper("broker.validate", MaxDepth)...), Silence: "2m"})
+	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", Silence: "2m"})
+	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Perm: deeper("agent.spawn.*", MaxDepth-2), Silence: "2m"})
+	add(Edge{Who: Agents, Kind: Watch, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
+
+	// What only the person may say.
+	add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", Silence: "30s"})
+	add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>.session.config", Local: "session.config", Silence: "30s"})
+	for _, a := range configurable {
+		who := slices.DeleteFunc(slices.Clone(People), func(p string) bool { return p == a })
+		add(Edge{Who: who, Kind: Request, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, Silence: "30s"})
+	}
+	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
+		add(Edge{Who: People, Kind: Request, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, Many: true, Silence: "2m"})
+	}
+	add(Edge{Who: []string{"user"}, Kind: Request, Owner: "gateway", Remote: "query.ask", Many: true, Silence: "30m"})
+
+	// The broker to the tools and to the secrets. Never under a local name that the broker exports: imports chain, and a
+	// call would reach the tool with no broker alive.
+	for _, z := range zoneOrder {
+		add(zone(z)...)
+	}
+	add(Edge{Who: []string{"broker"}, Kind: Request, Owner: "secrets", Remote: "secret.get", Silence: "30s"})
+	add(Edge{Who: People, Kind: Watch, Owner: "broker", Remote: "tool.output.*"})
+
+	// Events: publish and be told that it is stored. The author's account is part of the stored subject.
+	event := func(who []string, subjects ...string) {
+		for _, s := range subjects {
+			add(Edge{Who: who, Kind: Request, Owner: Core, Remote: "from.<who>." + s, Local: s})
+		}
+	}
+	event(Answerers, "response.generation", "answer.dialog", "agent.state.<who>", "agent.state.<who>.>")
+	event([]string{"committee"}, "committee.deliberation.*")
+	event([]string{"orchestrator"}, "task.progress.*", "agent.return.*")
+	event([]string{"critic"}, "critique.result", "pairwise.result")
+	event([]string{"reward"}, "reward.event")
+	event([]string{"memory"}, "memory.stored", "memory.annotated", "memory.recalled")
+	event(People, "user.feedback", "query.cancel.*")
+	event(Actors, "dead.<who>")
+	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*"} {
+		add(Edge{Who: []string{"broker"}, Kind: Request, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
+	}
+
+	// Events: listen. A message that came in by a service import never leaves by a stream export, so EVENTS republishes.
+	for _, s := range live {
+		add(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
+	}
+	add(Edge{Who: Answerers, Kind: Watch, Owner: Core, Remote: "live.reward.event", Local: "reward.event"})
+	add(Edge{Who: append(slices.Clone(Answerers), "model"), Kind: Watch, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
+	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is a shadow: not here.
+	for _, a := range []string{"generator", "committee", "orchestrator"} {
+		add(Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.delta.*"}, Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.thinking.*"})
+	}
+	for _, p := range People {
+		// Replay by sequence. Not a direct get: its Nats-Subject header can be forged by the writer.
+		add(api(p, "STREAM.INFO.EVENTS", false, ""), api(p, "STREAM.MSG.GET.EVENTS", false, ""))
+	}
+
+	// Questions.
+	for _, s := range []string{"query.received", "query.committee", "query.task"} {
+		add(Edge{Who: People, Kind: Request, Owner: Core, Remote: s})
+	}
+	add(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.session.*"})
+	add(Edge{Who: []string{"router"}, Kind: Watch, Owner: Core, Remote: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Local: "core.EVENT.MAX_DELIVERIES.>"})
+	for _, p := range l.Pulls {
+		add(pull(p)...)
+	}
+
+	// State: one bucket per owner.
+	for _, s := range l.Streams {
+		if s.Bucket != "" {
+			add(bucket(s.Owner, s.Bucket)...)
+		}
+	}
+	for _, a := range Answerers {
+		add(api("gateway", "DIRECT.GET.KV_state_"+a, true, "30s")) // history, read only
+	}
+
+	// Models.
+	add(Edge{Who: slices.Concat(Answerers, []string{"memory", "critic", "gateway", "broker"}), Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Many: true, Silence: "30m"})
+
+	// The audit: writers append under their own name and read nothing; the auditor reads and appends nothing.
+	add(Edge{Who: AuditWriters, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
+	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
+		add(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API." + s, Local: "trail.API." + s})
+	}
+
+	// Discovery and statistics, by the micro protocol: several accounts may stand behind one $SRV.
+	for _, o := range serving(l.Accounts) {
+		add(Edge{Who: []string{"user"}, Kind: Request, Owner: o, Remote: "$SRV.>", Many: true, Silence: "5s"})
+		if o != "gateway" { // it exports $SRV.> itself: the same local name would chain
+			add(Edge{Who: []string{"gateway"}, Kind: Request, Owner: o, Remote: "$SRV.>", Local: "disco." + o + ".>", Many: true, Silence: "5s"})
+		}
+	}
+	return l
+}
+
+// accounts are the principals and the places.
+func accounts() []Account {
+	out := []Account{
+		{Name: Sys, Doc: "monitoring, allow-listed: a free system user could purge the audit", Users: []User{{
+			Role: "sys", Alone: true,
+			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ"},
+			Sub: []string{"_INBOX.>"},
+		}}},
+		{
+			Name: Audit, Doc: "the trail. Nobody lives here: a reader inside could append by naming an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 1, max_consumers: 1 }",
+			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.AUDIT", "$JS.API.STREAM.INFO.AUDIT", "audit.AUDIT.genesis"}, Sub: []string{"_INBOX.>"}}},
+		},
+		{
+			Name: Core, Doc: "questions, events and state. Nobody lives here, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 32, max_consumers: 128 }",
+			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: []string{"_INBOX.>"}}},
+		},
+		{Name: "auditor", Doc: "the person as reader of the audit", Users: []User{{Role: "auditor"}}},
+		{Name: "user", Doc: "the person: nats and conclave on the command line. Subscribing to > means all that is imported, nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
+		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(srv("gateway"), "query.ask", "ctl.*.config.set")}}},
+		{Name: "broker", Doc: "the one door between agents and tools", Serves: true, Users: []User{{
+			Role: "broker",
+			Sub:  append(srv("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "ctl.*.approval.decision.*", "ctl.*.session.config", "ctl.*.config.set"),
+			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
+		}}},
+		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(srv("secrets"), "secret.get", "ctl.*.config.set")}}},
+		{Name: "model", Doc: "inference; an account of its own so that it can live on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(srv("model"), "agent.*.model.>", "ctl.*.config.set")}}},
+		{Name: "router", Doc: "puts questions into the order of their sessions", Serves: true, Users: []User{{Role: "router", Sub: srv("router")}}},
+		{Name: "tools", Doc: "the tools of this machine, one key each", Serves: true},
+	}
+	for i := range out {
+		if out[i].Name != "tools" {
+			continue
+		}
+		for _, t := range Tools {
+			role := ToolRole(t)
+			out[i].Users = append(out[i].Users, User{
+				Role: role, Alone: true, Answer: "10m",
+				Sub: append(srv(t), "tool.request."+t, "_INBOX."+role+".>"),
+				Pub: []string{"tool.schema." + t, "dead.tools", "tool.output." + t + ".*"},
+			})
+		}
+	}
+	for _, z := range zoneOrder[1:] {
+		var sub, pub []string
+		for _, t := range Zones[z] {
+			sub, pub = append(sub, "tool.request."+t), append(pub, "tool.schema."+t, "tool.output."+t+".*")
+		}
+		doc := map[string]string{"memory": "what is remembered; serves its own tools", "critic": "grades; serves its own tool", "reward": "feedback; serves its own tool"}[z]
+		sub = append(sub, "ctl.*.config.set")
+		if z == "memory" {
+			sub = append(sub, "ctl.*.memory.*")
+		}
+		out = append(out, Account{Name: z, Doc: doc, Serves: true, Users: []User{{Role: z, Sub: append(srv(z), sub...), Pub: pub}}})
+	}
+	for _, a := range Agents {
+		acc := Account{Name: a, Doc: "an agent: asks the broker for tools", Users: []User{{Role: a}}}
+		if a == "operator" {
+			acc.Doc = "the person's own tool calls, through the same broker"
+		}
+		if slices.Contains(Answerers, a) {
+			acc.Serves = true
+			acc.Users[0].Sub = append(srv(a), "ctl.*.config.set")
+			if a != "respondent_b" {
+				acc.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}
+			}
+		}
+		out = append(out, acc)
+	}
+	for _, w := range pullers() {
+		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + ", nothing else: a pulled message keeps its author's subject, and its puller could say it again", Users: []User{{Role: w + "_in"}}})
+	}
+	return out
+}
+
+// srv is what a service subscribes to so that nats micro ls finds it.
+func srv(name string) (out []string) {
+	for _, v := range []string{"PING", "INFO", "STATS"} {
+		out = append(out, "$SRV."+v, "$SRV."+v+"."+name, "$SRV."+v+"."+name+".*")
+	}
+	return out
+}
+
+// serving lists the accounts that answer discovery.
+func serving(accs []Account) (out []string) {
+	for _, a := range accs {
+		if a.Serves {
+			out = append(out, a.Name)
+		}
+	}
+	return out
+}
+
+// zone is how the broker reaches the tools of one account.
+func zone(z string) []Edge {
+	broker := []string{"broker"}
+	var out []Edge
+	for _, t := range Zones[z] {
+		out = append(out, Edge{Who: broker, Kind: Request, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, Silence: "10m"})
+	}
+	return append(out,
+		Edge{Who: broker, Kind: Watch, Owner: z, Remote: "tool.schema.*", Local: "tool.schema." + z + ".*"},
+		Edge{Who: broker, Kind: Watch, Owner: z, Remote: "tool.output.*.*", Local: "tool.output." + z + ".*.*"},
+		Edge{Who: broker, Kind: Request, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", Many: true, Silence: "5s"})
+}
+
+// api is one subject of the JetStream API. An account without JetStream answers $JS.API itself ("not enabled"), so it
+// needs another local name.
+func api(who, subject string, many bool, silence string) Edge {
+	return Edge{Who: []string{who}, Kind: Request, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, Many: many, Silence: silence}
+}
+
+// pull is the three subjects of one durable consumer, in an account that holds nothing else.
+func pull(p Pull) []Edge {
+	who := p.Who + "_in"
+	return []Edge{
+		api(who, "CONSUMER.INFO."+p.Stream+"."+p.Name, false, ""),
+		api(who, "CONSUMER.MSG.NEXT."+p.Stream+"."+p.Name, true, "2m"),
+		{Who: []string{who}, Kind: Request, Owner: Core, Remote: "$JS.ACK." + p.Stream + "." + p.Name + ".>"},
+	}
+}
+
+// bucket is put, compare-and-set, get, delete and list of one's own keys. One bucket per owner, because a roll-up on
+// any writable key empties the whole bucket. No consumer: its deliver subject would speak with the place's rights.
+func bucket(who, name string) []Edge {
+	s := "KV_" + name
+	return []Edge{
+		{Who: []string{who}, Kind: Request, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
+		api(who, "STREAM.INFO."+s, false, ""),
+		api(who, "DIRECT.GET."+s, true, "30s"),
+		api(who, "DIRECT.GET."+s+".>", false, ""),
+	}
+}
+
+// deeper is pattern with zero to n more tokens.
+func deeper(pattern string, n int) (out []string) {
+	for range n + 1 {
+		out = append(out, pattern)
+		pattern += ".*"
+	}
+	return out
+}

@@ -1,0 +1,353 @@
+package subjects
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Payloads, in the order of the table in docs/bus.md. Field names are what watchers of the bus know; they do not change.
+// Ids that travel in headers are repeated only where a person watching with the plain nats tool needs them.
+
+// Query is a question for the assistant, the committee or the orchestrator. Missing ids are made by whoever reads it.
+type Query struct {
+	SessionID string `json:"session_id,omitempty"`
+	QueryID   string `json:"query_id,omitempty"`
+	Query     string `json:"query"`
+	Model     string `json:"model,omitempty"`
+}
+
+// Cancel stops a query; what is there is kept.
+type Cancel struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// Delta is a piece of a growing answer or of thinking.
+type Delta struct {
+	QueryID      string `json:"query_id"`
+	RespondentID string `json:"respondent_id"`
+	N            int    `json:"n"` // counts from 0, so that a watcher sees what was dropped
+	Text         string `json:"text"`
+}
+
+// Response is a whole answer with everything that led to it.
+type Response struct {
+	SessionID    string     `json:"session_id"`
+	QueryID      string     `json:"query_id"`
+	Query        string     `json:"query"`
+	Answer       string     `json:"answer"`
+	Thinking     string     `json:"thinking"`
+	ToolCalls    []ToolCall `json:"tool_calls"`
+	Recalls      []string   `json:"recalls,omitempty"`
+	GeneratorID  string     `json:"generator_id"`
+	RespondentID string     `json:"respondent_id"`
+	Model        string     `json:"model"`
+	Usage        Usage      `json:"usage"`
+	Notes        []string   `json:"notes,omitempty"` // guards that fired, truncation, fallbacks
+	Error        *Fault     `json:"error,omitempty"`
+}
+
+// ToolCall is one call as the answer's record shows it.
+type ToolCall struct {
+	Tool   string          `json:"tool"`
+	Args   json.RawMessage `json:"args"`
+	Result string          `json:"result"`
+	Error  *Fault          `json:"error,omitempty"`
+}
+
+// Usage counts tokens and time.
+type Usage struct {
+	PromptTokens     int   `json:"prompt_tokens"`
+	CompletionTokens int   `json:"completion_tokens"`
+	Millis           int64 `json:"ms"`
+}
+
+// Dialog is the light form of an answer: no thinking, ever.
+type Dialog struct {
+	SessionID    string `json:"session_id"`
+	QueryID      string `json:"query_id"`
+	Query        string `json:"query"`
+	Answer       string `json:"answer"`
+	RespondentID string `json:"respondent_id"`
+}
+
+// AgentState is one transition of an agent's state machine, or interim words.
+type AgentState struct {
+	QueryID string `json:"query_id,omitempty"`
+	From    string `json:"from,omitempty"`
+	To      string `json:"to"`
+	Event   string `json:"event,omitempty"`
+	Words   string `json:"words,omitempty"`
+}
+
+// ToolSchema is how a tool announces itself. Facts about its effects are not here: the broker has those from the build.
+type ToolSchema struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"` // JSON schema
+	Version     string          `json:"version"`
+}
+
+// ToolRequest is a call. Who asks is in the subject, never here.
+type ToolRequest struct {
+	CallID  string          `json:"call_id"`
+	QueryID string          `json:"query_id,omitempty"`
+	Tool    string          `json:"tool,omitempty"` // filled in the event copy; the subject decides
+	Caller  string          `json:"caller,omitempty"`
+	Args    json.RawMessage `json:"args"`
+}
+
+// ToolResult is what came of a call: a result or a fault, never both.
+type ToolResult struct {
+	CallID  string `json:"call_id"`
+	QueryID string `json:"query_id,omitempty"`
+	Tool    string `json:"tool"`
+	Result  string `json:"result,omitempty"`
+	Error   *Fault `json:"error,omitempty"`
+	Millis  int64  `json:"ms,omitempty"`
+}
+
+// ToolOutput is live output of a long tool.
+type ToolOutput struct {
+	CallID string `json:"call_id"`
+	N      int    `json:"n"`
+	Text   string `json:"text"`
+}
+
+// DiscoverRequest asks for the few tools that fit a task.
+type DiscoverRequest struct {
+	Task string `json:"task"`
+	Max  int    `json:"max,omitempty"`
+}
+
+// DiscoverReply holds two to four definitions the caller may use.
+type DiscoverReply struct {
+	Tools []ToolSchema `json:"tools"`
+}
+
+// Verdict is the answer to a dry run.
+type Verdict struct {
+	Allowed bool    `json:"allowed"`
+	Denial  *Denial `json:"denial,omitempty"`
+}
+
+// SpawnRequest asks for a child agent of a type.
+type SpawnRequest struct {
+	Type  string   `json:"type"`
+	Tools []string `json:"tools,omitempty"` // a further narrowing
+}
+
+// SpawnReply names the child: the next token of its path.
+type SpawnReply struct {
+	Child string   `json:"child"`
+	Tools []string `json:"tools"`
+}
+
+// ApprovalRequest asks the person.
+type ApprovalRequest struct {
+	ID      string          `json:"id"`
+	Caller  string          `json:"caller"`
+	Tool    string          `json:"tool"`
+	Args    json.RawMessage `json:"args"`
+	Rule    string          `json:"rule"`
+	Taint   []string        `json:"taint,omitempty"`
+	Expires time.Time       `json:"expires"`
+}
+
+// ApprovalDecision is the person's answer. The zero value is no.
+type ApprovalDecision struct {
+	Approve  bool   `json:"approve"`
+	Remember string `json:"remember,omitempty"` // "", "session" or "always"
+}
+
+// ApprovalReply says whether this answer was the first.
+type ApprovalReply struct {
+	Accepted bool   `json:"accepted"`
+	State    string `json:"state"` // approved, denied, expired, unknown
+}
+
+// SessionConfig overrides policy for one session.
+type SessionConfig struct {
+	SessionID string   `json:"session_id"`
+	Override  string   `json:"override,omitempty"` // NONE, RELAX, ALL
+	Once      bool     `json:"once,omitempty"`     // for one message, then back
+	Disable   []string `json:"disable,omitempty"`
+	Grant     []string `json:"grant,omitempty"` // type:tool
+}
+
+// Done is the answer to a request that has nothing to say but that it worked.
+type Done struct {
+	OK bool `json:"ok"`
+}
+
+// ChatRequest asks a model for the next message.
+type ChatRequest struct {
+	Role     string          `json:"role"` // assistant, critic, ...: routed to a model
+	Model    string          `json:"model,omitempty"`
+	Hint     string          `json:"hint,omitempty"` // simple, reasoning, code
+	Messages json.RawMessage `json:"messages"`
+	Tools    json.RawMessage `json:"tools,omitempty"`
+	Options  json.RawMessage `json:"options,omitempty"`
+}
+
+// ChatChunk is a piece of the model's reply; the last has Done.
+type ChatChunk struct {
+	Content   string          `json:"content,omitempty"`
+	Thinking  string          `json:"thinking,omitempty"`
+	ToolCalls json.RawMessage `json:"tool_calls,omitempty"`
+	Done      bool            `json:"done,omitempty"`
+	Model     string          `json:"model,omitempty"`
+	Usage     Usage           `json:"usage"`
+	Error     *Fault          `json:"error,omitempty"`
+}
+
+// EmbedRequest asks for vectors.
+type EmbedRequest struct {
+	Texts []string `json:"texts"`
+}
+
+// EmbedReply holds one vector per text.
+type EmbedReply struct {
+	Vectors [][]float32 `json:"vectors"`
+	Model   string      `json:"model"`
+}
+
+// Nothing is the payload of a request that needs none.
+type Nothing struct{}
+
+// ModelList names the models at hand.
+type ModelList struct {
+	Models []string `json:"models"`
+}
+
+// Critique is a grade.
+type Critique struct {
+	SessionID    string `json:"session_id"`
+	QueryID      string `json:"query_id"`
+	RespondentID string `json:"respondent_id"`
+	Score        int    `json:"score"` // 1 to 5, 0 = ungraded
+	Feedback     string `json:"feedback"`
+	Rubric       string `json:"rubric"`
+	Model        string `json:"model"`
+}
+
+// Pairwise is the verdict between two answers.
+type Pairwise struct {
+	QueryID string `json:"query_id"`
+	Winner  string `json:"winner"` // respondent id, or "tie"
+	Reason  string `json:"reason"`
+}
+
+// Feedback is what the person thought.
+type Feedback struct {
+	QueryID string `json:"query_id"`
+	Thumb   int    `json:"thumb,omitempty"` // -1, 1
+	Stars   int    `json:"stars,omitempty"` // 1 to 5
+	Words   string `json:"words,omitempty"`
+}
+
+// Reward is feedback on its way to the agent that produced the answer.
+type Reward struct {
+	QueryID      string  `json:"query_id"`
+	RespondentID string  `json:"respondent_id"`
+	Value        float64 `json:"value"`
+}
+
+// MemoryQuery recalls.
+type MemoryQuery struct {
+	Query string `json:"query"`
+	Max   int    `json:"max,omitempty"`
+}
+
+// MemoryEntry is one thing remembered.
+type MemoryEntry struct {
+	ID          string    `json:"id"`
+	Kind        string    `json:"kind"`
+	Name        string    `json:"name"`
+	Description string    `json:"description,omitempty"`
+	Text        string    `json:"text,omitempty"`
+	Source      string    `json:"source,omitempty"`
+	Trust       string    `json:"trust,omitempty"`
+	Similarity  float64   `json:"similarity,omitempty"`
+	Created     time.Time `json:"created"`
+}
+
+// MemoryReply holds what was recalled.
+type MemoryReply struct {
+	Entries []MemoryEntry `json:"entries"`
+}
+
+// MemoryIDs names entries.
+type MemoryIDs struct {
+	IDs []string `json:"ids"`
+}
+
+// MemoryAdmin is the person's own hand on memory.
+type MemoryAdmin struct {
+	Op   string          `json:"op"` // list, show, edit, pin, forget, export
+	Args json.RawMessage `json:"args,omitempty"`
+}
+
+// MemoryEvent says what memory did and why.
+type MemoryEvent struct {
+	QueryID string   `json:"query_id,omitempty"`
+	IDs     []string `json:"ids"`
+	Why     string   `json:"why"`
+}
+
+// Deliberation is one persona's turn.
+type Deliberation struct {
+	QueryID  string     `json:"query_id"`
+	Persona  string     `json:"persona"`
+	Round    int        `json:"round"`
+	Response string     `json:"response"`
+	Thinking string     `json:"thinking,omitempty"`
+	Calls    []ToolCall `json:"tool_calls,omitempty"`
+	Usage    Usage      `json:"usage"`
+}
+
+// TaskProgress is the state of a plan.
+type TaskProgress struct {
+	TaskID  string `json:"task_id"`
+	Subtask string `json:"subtask,omitempty"`
+	State   string `json:"state"`
+	Text    string `json:"text,omitempty"`
+}
+
+// AgentReturn is the structured return of a subagent.
+type AgentReturn struct {
+	Status        string   `json:"status"` // success, partial, failed
+	Summary       string   `json:"summary"`
+	Artifacts     []string `json:"artifacts,omitempty"`
+	ResultQuality string   `json:"result_quality"`
+	Source        string   `json:"source"`
+	Candidates    []string `json:"new_memory_candidates,omitempty"`
+	FailureReason string   `json:"failure_reason,omitempty"`
+}
+
+// ConfigSet changes settings of an actor.
+type ConfigSet struct {
+	Values map[string]string `json:"values"`
+}
+
+// DeadLetter tells of a message that could not be read or kept failing. The body is not repeated: it could hold
+// anything, a secret too.
+type DeadLetter struct {
+	Actor   string    `json:"actor"`
+	Subject string    `json:"subject"`
+	Code    string    `json:"code"`
+	Reason  string    `json:"reason"`
+	Size    int       `json:"size"`
+	SHA256  string    `json:"sha256,omitempty"`
+	Time    time.Time `json:"time"`
+}
+
+// SecretGet asks for one credential, sealed to the tool that needs it.
+type SecretGet struct {
+	Name string `json:"name"`
+	For  string `json:"for"` // the tool's public curve key
+}
+
+// SecretValue is the sealed credential.
+type SecretValue struct {
+	Sealed []byte `json:"sealed"`
+}

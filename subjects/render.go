@@ -1,0 +1,243 @@
+package subjects
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// confHead is the part of nats.conf that does not depend on the table.
+const confHead = `# Generated from the table in subjects/edges.go by "go generate ./subjects". Do not edit.
+#
+# Nothing here is secret: public keys and places come from the environment ("conclave keys" prints it).
+# Every principal has its own account; the server writes the caller's account into the subject that the owner hears
+# (account_token_position); CORE and AUDIT hold streams and no clients. An account's imports are its boundary, the
+# permissions of its users repeat it. docs/bus.md shows the same as a table. How much the streams may take on disk is
+# said where they are made; the limits here only have to be above that.
+server_name: conclave
+listen: $CONCLAVE_LISTEN
+max_payload: 1MB
+max_control_line: 4KB
+ping_interval: "10s"
+ping_max: 2
+write_deadline: "5s"
+lame_duck_duration: "30s"
+jetstream { store_dir: $CONCLAVE_STORE, max_mem: 64MB, max_file: 1TB, sync_interval: $CONCLAVE_SYNC }
+system_account: SYS
+
+accounts {
+`
+
+// Conf is nats.conf: accounts, exports, imports, users and permissions, all from the table.
+func (l Layout) Conf() string {
+	var b strings.Builder
+	b.WriteString(confHead)
+	for _, a := range l.Accounts {
+		l.account(&b, a)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// Vars names every variable that nats.conf needs.
+func (l Layout) Vars() []string {
+	out := []string{"CONCLAVE_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC"}
+	lasting, boot := l.Roles()
+	for _, r := range append(lasting, boot...) {
+		out = append(out, KeyVar(r))
+	}
+	return out
+}
+
+// KeyVar is the variable that holds the public key of a role.
+func KeyVar(role string) string { return "NK_" + role }
+
+func (l Layout) account(b *strings.Builder, a Account) {
+	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
+	if a.Store != "" {
+		fmt.Fprintf(b, "    jetstream: %s\n", a.Store)
+	}
+	b.WriteString("    default_permissions: { publish: { deny: \">\" }, subscribe: { deny: \">\" } }\n")
+	if exports := l.exports(a.Name); len(exports) > 0 {
+		b.WriteString("    exports: [\n")
+		for _, e := range exports {
+			b.WriteString("      " + e + "\n")
+		}
+		b.WriteString("    ]\n")
+	}
+	imports, pub, sub := l.imports(a.Name)
+	if len(imports) > 0 {
+		b.WriteString("    imports: [\n")
+		for _, i := range imports {
+			b.WriteString("      " + i + "\n")
+		}
+		b.WriteString("    ]\n")
+	}
+	b.WriteString("    users: [\n")
+	for _, u := range a.Users {
+		p, s, answer := u.Pub, u.Sub, ""
+		if !u.Alone && !u.Boot {
+			p, s = slices.Concat(pub, p), slices.Concat([]string{"_INBOX.>"}, sub, s)
+			if a.Serves {
+				p = append(p, "_R_.>") // where the server expects the answers to imported requests
+			}
+		}
+		if u.Answer != "" {
+			answer = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.Answer)
+		}
+		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyVar(u.Role), quoted(p), quoted(s), answer)
+	}
+	b.WriteString("    ]\n  }\n")
+}
+
+// exports of an account: one per subject, however many reach it.
+func (l Layout) exports(owner string) (out []string) {
+	type export struct {
+		Edge
+		who []string
+	}
+	var all []*export
+	for _, e := range l.Edges {
+		if e.Owner != owner {
+			continue
+		}
+		i := slices.IndexFunc(all, func(x *export) bool { return x.Kind == e.Kind && x.Remote == e.Remote })
+		if i < 0 {
+			all, i = append(all, &export{Edge: e}), len(all)
+		}
+		all[i].who = append(all[i].who, e.Who...)
+	}
+	for _, e := range all {
+		s := fmt.Sprintf("{ %s: %q", e.Kind, strings.ReplaceAll(e.Remote, "<who>", "*"))
+		if pos := slices.Index(strings.Split(e.Remote, "."), "<who>"); pos >= 0 {
+			s += fmt.Sprintf(", account_token_position: %d", pos+1)
+		} else {
+			s += ", accounts: [" + strings.Join(unique(e.who), ", ") + "]"
+		}
+		if e.Many {
+			s += ", response_type: stream"
+		}
+		if e.Silence != "" {
+			s += fmt.Sprintf(", threshold: %q", e.Silence)
+		}
+		out = append(out, s+" }")
+	}
+	return out
+}
+
+// imports of an account, and the permissions that repeat them.
+func (l Layout) imports(who string) (imports, pub, sub []string) {
+	for _, e := range l.Edges {
+		if !slices.Contains(e.Who, who) {
+			continue
+		}
+		remote, local := e.At(who)
+		s := fmt.Sprintf("{ %s: { account: %s, subject: %q }", e.Kind, e.Owner, remote)
+		if local != remote {
+			s += fmt.Sprintf(", to: %q", local)
+		}
+		imports = append(imports, s+" }")
+		perm := e.Perm
+		if perm == nil {
+			perm = []string{local}
+		}
+		if e.Kind == Watch {
+			sub = append(sub, perm...)
+		} else {
+			pub = append(pub, perm...)
+		}
+	}
+	return imports, unique(pub), unique(sub)
+}
+
+// At is the edge as one principal has it: the owner's subject and its local name.
+func (e Edge) At(who string) (remote, local string) {
+	remote = strings.ReplaceAll(e.Remote, "<who>", who)
+	local = strings.ReplaceAll(e.Local, "<who>", who)
+	if local == "" {
+		local = remote
+	}
+	return remote, local
+}
+
+// Doc is docs/bus.md: the same table for people.
+func (l Layout) Doc() string {
+	var b strings.Builder
+	b.WriteString(`# The bus
+
+Generated from the tables in ` + "`subjects/`" + ` by ` + "`go generate ./subjects`" + `. Do not edit.
+
+## Subjects
+
+What is said, as the speaker says it and a watcher sees it. The owner hears it under another name where the server has
+written the speaker's account into it: ` + "`agent.generator.tool.request.get_datetime`" + `. *May drop* is only said of
+live tokens: everything else arrives or its speaker is told.
+
+| subject | heard as | payload | kept in | may drop | meaning |
+|---|---|---|---|---|---|
+`)
+	for _, s := range Specs() {
+		heard, keep, drop := "", s.Keep, ""
+		if s.Heard != "" {
+			heard = "`" + s.Heard + "`"
+		}
+		if s.Drop {
+			drop = "yes"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, heard, strings.TrimPrefix(s.Codec.String(), "application/"), keep, drop, s.Doc)
+	}
+	b.WriteString("\n## Principals\n\nOne actor, one account. Places hold streams and nobody lives in them.\n\n| account | keys | what |\n|---|---|---|\n")
+	for _, a := range l.Accounts {
+		var roles []string
+		for _, u := range a.Users {
+			r := u.Role
+			if u.Boot {
+				r += " (boot only)"
+			}
+			roles = append(roles, r)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.Name, strings.Join(roles, ", "), a.Doc)
+	}
+	b.WriteString("\n## Streams and buckets\n\n| name | in | keeps | owner | what |\n|---|---|---|---|---|\n")
+	for _, s := range l.Streams {
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s | %s |\n", s.Name, s.Account, strings.Join(s.Subjects, "`, `"), s.Owner, s.Doc)
+	}
+	b.WriteString("\n## Consumers\n\n| stream | consumer | pulled through | filter |\n|---|---|---|---|\n")
+	for _, p := range l.Pulls {
+		fmt.Fprintf(&b, "| %s | `%s` | `%s_in` | %s |\n", p.Stream, p.Name, p.Who, strings.Join(p.Filter, ", "))
+	}
+	b.WriteString("\n## Edges\n\nWho reaches whose subject under which name. *request*: the caller speaks, replies return. *watch*: the owner speaks.\n\n| who | kind | says or hears | owner | at the owner | replies | silence |\n|---|---|---|---|---|---|---|\n")
+	for _, e := range l.Edges {
+		local := e.Local
+		if local == "" {
+			local = e.Remote
+		}
+		kind, replies := "request", "one"
+		if e.Kind == Watch {
+			kind, replies = "watch", ""
+		}
+		if e.Many {
+			replies = "many"
+		}
+		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Who, ", "), kind, local, e.Owner, e.Remote, replies, e.Silence)
+	}
+	return b.String()
+}
+
+func quoted(v []string) string {
+	v = unique(v)
+	q := make([]string, len(v))
+	for i, s := range v {
+		q[i] = `"` + s + `"`
+	}
+	return "[ " + strings.Join(q, ", ") + " ]"
+}
+
+func unique(v []string) (out []string) {
+	for _, s := range v {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,123 @@
+package subjects
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Stream is what keeps messages, made at boot and never by an actor.
+type Stream struct {
+	Name     string
+	Account  string // CORE or AUDIT
+	Doc      string
+	Subjects []string
+	Bucket   string // KV bucket of this name, "" = a stream
+	Owner    string // who reads and writes the bucket
+	// MapFrom and MapTo rename what comes in; used for the partitions of TURNS.
+	MapFrom, MapTo string
+	// Echo republishes what is stored, so that it can leave the place: from -> to.
+	EchoFrom, EchoTo string
+	MaxAge           time.Duration
+	MaxBytes         int64         // 0 = the account's limit
+	Once             time.Duration // window in which a message id is stored once
+}
+
+// Pull is a durable consumer, pulled through the account <Who>_in.
+type Pull struct {
+	Who    string
+	Stream string
+	Name   string
+	Filter []string
+	OneAt  bool // one unacknowledged message at a time: keeps the order
+}
+
+// AckWait is how soon a dead consumer's message goes to another; long work sends in-progress acks well within it.
+const AckWait = 10 * time.Second
+
+// MaxDeliver is how often a message is tried before it becomes a dead letter.
+const MaxDeliver = 5
+
+// streams are all streams and buckets.
+func streams() []Stream {
+	out := []Stream{
+		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, Once: 2 * time.Minute},
+		{Name: "QUERIES", Account: Core, Doc: "questions, kept until someone answers", Subjects: []string{"query.received", "query.committee", "query.task"}, EchoFrom: "query.*", EchoTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, Once: 2 * time.Minute},
+		{
+			Name: "TURNS", Account: Core, Doc: "questions in the order of their sessions", Subjects: []string{"query.session.*"},
+			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions), MaxAge: 30 * 24 * time.Hour, Once: 2 * time.Minute,
+		},
+		{
+			Name: "EVENTS", Account: Core, Doc: "what happened, under its author's name; passed on live under the plain subject", Subjects: []string{"from.*.>"},
+			EchoFrom: "from.*.>", EchoTo: "live.>", MaxAge: 90 * 24 * time.Hour, Once: 2 * time.Minute,
+		},
+	}
+	kv := func(owner, name, doc string) {
+		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}})
+	}
+	kv("broker", "spawns", "spawned agents and their lineage")
+	kv("broker", "ledger", "calls that ran, so that none runs twice")
+	kv("broker", "session_config", "overrides of a session")
+	kv("broker", "schemas", "tools as announced, each definition's hash pinned")
+	kv("gateway", "sessions", "sessions as the page lists them")
+	for _, a := range Answerers {
+		kv(a, "state_"+a, "conversation and checkpoints of "+a)
+	}
+	return out
+}
+
+// pulls are all durable consumers.
+func pulls() []Pull {
+	answers := []string{"from.*.response.generation"}
+	out := []Pull{
+		{Who: "gateway", Stream: "EVENTS", Name: "gateway"},
+		{Who: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
+		{Who: "critic", Stream: "EVENTS", Name: "critic", Filter: answers},
+		{Who: "reward", Stream: "EVENTS", Name: "reward", Filter: []string{"from.*.user.feedback"}},
+		{Who: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}},
+		{Who: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
+		{Who: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
+	}
+	for _, a := range []string{"generator", "respondent_b"} {
+		for p := range Partitions {
+			out = append(out, Pull{Who: a, Stream: "TURNS", Name: fmt.Sprintf("%s-%d", a, p), Filter: []string{fmt.Sprintf("turn.%d.*", p)}, OneAt: true})
+		}
+	}
+	return out
+}
+
+// pullers are the actors that pull.
+func pullers() (out []string) {
+	for _, p := range pulls() {
+		if !slices.Contains(out, p.Who) {
+			out = append(out, p.Who)
+		}
+	}
+	return out
+}
+
+// Roles lists every key of the table: the lasting ones and those of boot.
+func (l Layout) Roles() (lasting, boot []string) {
+	for _, a := range l.Accounts {
+		for _, u := range a.Users {
+			if u.Boot {
+				boot = append(boot, u.Role)
+			} else {
+				lasting = append(lasting, u.Role)
+			}
+		}
+	}
+	return lasting, boot
+}
+
+// AccountOf is the account of a role, "" when there is no such role.
+func (l Layout) AccountOf(role string) string {
+	for _, a := range l.Accounts {
+		for _, u := range a.Users {
+			if u.Role == role {
+				return a.Name
+			}
+		}
+	}
+	return ""
+}
