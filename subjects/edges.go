@@ -236,7 +236,7 @@ func accounts() []Account {
 		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(srv("gateway"), "query.ask", "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "the one door between agents and tools", Serves: true, Users: []User{{
 			Role: "broker",
-			Sub:  append(srv("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "ctl.*.approval.decision.*", "ctl.*.session.config", "ctl.*.config.set"),
+			Sub:  append(srv("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "ctl.*.approval.decision.*", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(srv("secrets"), "secret.get", "ctl.*.config.set")}}},

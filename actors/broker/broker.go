@@ -1,0 +1,284 @@
+// Package broker is the door between agents and tools. No other way leads there: the server's grants see to that.
+//
+// It listens on agent.<account>.tool.request.<tool> and tool.schema.<zone>.<tool>; it calls tool.call.<zone>.<tool> and
+// speaks on tool.request.<tool> and tool.result.<tool>, its copies of each call and result. Who asks is what the server
+// wrote into the subject, never what a payload or a header says.
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// Config is the broker's section of the configuration.
+type Config struct {
+	CallTimeout  time.Duration `yaml:"call_timeout"`  // longest run of a tool that names no time of its own
+	AuditTimeout time.Duration `yaml:"audit_timeout"` // how long a call waits for its audit record
+}
+
+// Validate reports the first thing wrong with c.
+func (c Config) Validate() error {
+	if c.CallTimeout <= 0 {
+		return errors.New("call_timeout must be positive")
+	}
+	if c.AuditTimeout <= 0 {
+		return errors.New("audit_timeout must be positive")
+	}
+	return nil
+}
+
+// Audit stores a record. It returns nil only when the record is acknowledged.
+type Audit interface {
+	Append(ctx context.Context, rec subjects.AuditRecord) error
+	Close(ctx context.Context) error
+}
+
+// Hasher makes the keyed hash of a call's arguments.
+type Hasher interface{ Hash(params []byte) string }
+
+// Broker is the actor.
+type Broker struct {
+	cfg      Config
+	manifest policy.Manifest
+	chain    policy.Chain
+	audit    Audit
+	hash     Hasher
+	table    *table
+}
+
+// New returns a broker that judges by chain. cfg must be valid; build is what the build knows of its own tools.
+func New(cfg Config, m policy.Manifest, chain policy.Chain, a Audit, h Hasher, build []Known) *Broker {
+	return &Broker{cfg: cfg, manifest: m, chain: chain, audit: a, hash: h, table: newTable(build)}
+}
+
+// Name implements [actor.Actor].
+func (b *Broker) Name() string { return "broker" }
+
+// Routes implements [actor.Actor].
+func (b *Broker) Routes() []actor.Route {
+	return []actor.Route{
+		actor.Serve(subjects.ToolAsk, b.onToolRequest, actor.OnReject(b.onUnreadable)),
+		actor.Hear(subjects.ToolAnnounce, b.onSchema, actor.Workers(1)),
+	}
+}
+
+// Close implements [actor.Closer].
+func (b *Broker) Close(ctx context.Context) error { return b.audit.Close(ctx) }
+
+// call is one request on its way through the door.
+type call struct {
+	id     string // the asker's
+	record subjects.AuditRecord
+	tool   string
+	path   []string
+	args   json.RawMessage
+	query  string
+}
+
+// onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
+func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
+	caller, tool, err := subjects.ParseToolRequest(in.Subject)
+	if err != nil {
+		b.refuse(ctx, out, in.From, "", in.Session, in.Query, subjects.CodeSubject)
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
+	}
+	typ, _ := b.manifest.TypeOf(caller)
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, query: queryOf(in)}
+	if c.id == "" {
+		c.id = out.NewID()
+	}
+	c.record = subjects.AuditRecord{
+		ID: out.NewID(), AgentID: caller.ID(), AgentType: typ, Lineage: caller.Path, Action: "tool.call", Tool: tool,
+		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
+	}
+	known, found := b.table.find(tool)
+	fault := wellFormed(in.Body, known)
+	if fault == nil && !found {
+		fault = subjects.Faultf(subjects.CodeUnknownTool, "there is no tool %s here", tool)
+	}
+	if fault == nil {
+		d := b.chain.Decide(ctx, policy.Call{Caller: caller, Type: typ, Tool: known.Tool, Args: c.args, Session: in.Session, Query: c.query})
+		if !d.Allowed() {
+			denial := d.Denial()
+			fault = &subjects.Fault{Code: subjects.CodeDenied, Text: denial.Reason, Denial: denial}
+		}
+	}
+	if fault != nil {
+		return b.deny(ctx, out, c, fault), nil
+	}
+	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
+		return b.unaudited(ctx, out, c, err), nil
+	}
+	b.tell(ctx, out, c)
+	res := b.run(ctx, out, c, known)
+	return b.finish(ctx, out, c, res), nil
+}
+
+// queryOf is the query the call belongs to: the header's, which the runtime carried, or the body's.
+func queryOf(in actor.Msg[subjects.ToolRequest]) string {
+	if in.Query != "" {
+		return in.Query
+	}
+	if subjects.CheckToken(in.Body.QueryID) == nil {
+		return in.Body.QueryID
+	}
+	return ""
+}
+
+// wellFormed checks what no layer should have to: ids that are tokens, arguments that are one JSON object of bounded size.
+func wellFormed(r subjects.ToolRequest, k Known) *subjects.Fault {
+	if r.CallID != "" && subjects.CheckToken(r.CallID) != nil {
+		return subjects.Faultf(subjects.CodeMalformed, "call_id may hold letters, digits, - and _ only")
+	}
+	if k.MaxArgs > 0 && len(r.Args) > k.MaxArgs {
+		return subjects.Faultf(subjects.CodeTooLarge, "%d bytes of arguments, at most %d", len(r.Args), k.MaxArgs)
+	}
+	if err := actor.CheckObject(r.Args); err != nil {
+		return subjects.Faultf(subjects.CodeMalformed, "args must be one JSON object: %v", err)
+	}
+	return nil
+}
+
+// run calls the tool. What comes back is always a result: a tool that fails, is silent or is gone is told as such.
+func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
+	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
+	limit := k.Timeout
+	if limit <= 0 {
+		limit = b.cfg.CallTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	service, err := subjects.ToolRun.With(k.Zone, c.tool)
+	if err != nil {
+		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
+		return res
+	}
+	start := out.Now()
+	got, err := actor.Ask(ctx, out, service, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Args: c.args})
+	res.Millis = out.Now().Sub(start).Milliseconds()
+	var fault *subjects.Fault
+	switch {
+	case errors.As(err, &fault):
+		res.Error = fault
+	case err != nil:
+		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s could not be reached", c.tool)
+	case got.Error != nil:
+		// A tool may fail; it may not speak for the broker.
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s", got.Error.Text)
+	default:
+		res.Result = got.Result
+	}
+	return res
+}
+
+// finish stores the outcome, then tells and answers. A result whose outcome is not on record is not given out: the
+// asker is told that the tool ran and that nobody can prove it.
+func (b *Broker) finish(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
+	status, reason := subjects.StatusOK, ""
+	if res.Error != nil {
+		status, reason = subjects.StatusFailed, res.Error.Code
+		if res.Error.Code == subjects.CodeTimeout {
+			status = subjects.StatusUnknown
+		}
+	}
+	if err := b.store(ctx, c.record, subjects.AuditAfter, status, reason); err != nil {
+		res.Result = ""
+		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but the audit did not take the outcome, so it is withheld", c.tool)
+	}
+	b.tellResult(ctx, out, res)
+	return res
+}
+
+// deny stores the denial and answers with it. A denial that cannot be stored is still a denial.
+func (b *Broker) deny(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
+	reason := f.Code
+	if f.Denial != nil {
+		reason = f.Denial.Layer + ": " + f.Denial.Rule
+	}
+	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusDenied, reason); err != nil {
+		return b.unaudited(ctx, out, c, err)
+	}
+	b.tell(ctx, out, c)
+	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f}
+	b.tellResult(ctx, out, res)
+	return res
+}
+
+// unaudited answers a call that was not recorded and so did not run.
+func (b *Broker) unaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
+	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: noAudit(err)}
+	b.tellResult(ctx, out, res)
+	return res
+}
+
+// onUnreadable records a call that could not even be read.
+func (b *Broker) onUnreadable(ctx context.Context, rej actor.Reject, out actor.Out) {
+	from, tool := "", ""
+	if caller, t, err := subjects.ParseToolRequest(rej.Subject); err == nil {
+		from, tool = caller.ID(), t
+	} else if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
+		from = rej.Tokens[0]
+	}
+	b.refuse(ctx, out, from, tool, rej.Session, rej.Query, rej.Fault.Code)
+}
+
+func (b *Broker) refuse(ctx context.Context, out actor.Out, from, tool, session, query, code string) {
+	// The error is not ours to report: the asker has been told, nothing ran, and the writer logs what it cannot store.
+	_ = b.store(ctx, subjects.AuditRecord{
+		ID: out.NewID(), AgentID: from, Action: "tool.call", Tool: tool, Session: session, Query: query,
+	}, subjects.AuditBefore, subjects.StatusRefused, code)
+}
+
+// store appends one record. The asker's own deadline does not cut it short: an act that began is recorded to its end.
+func (b *Broker) store(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	rec.Phase, rec.Status, rec.Reason = phase, status, reason
+	return b.audit.Append(ctx, rec)
+}
+
+// tell posts the broker's copy of a call. It is sent before the answer, so that the log has the order of things, and
+// not waited for: the audit is the record, this is the view.
+func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
+	topic, err := subjects.ToolAsked.With(append([]string{c.tool}, c.path...)...)
+	if err != nil {
+		return // the name was no token: the dead letter tells of it
+	}
+	_ = actor.Post(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: c.args})
+}
+
+func (b *Broker) tellResult(ctx context.Context, out actor.Out, res subjects.ToolResult) {
+	topic, err := subjects.ToolDone.With(res.Tool)
+	if err != nil {
+		return
+	}
+	_ = actor.Post(ctx, out, topic, res)
+}
+
+// noAudit says what to do about an audit that does not answer.
+func noAudit(err error) *subjects.Fault {
+	text := "the audit did not acknowledge the record, so nothing was run; see conclave doctor"
+	if isFull(err) {
+		text = "the audit is full, so nothing was run; stop conclave and run conclave audit rotate"
+	}
+	return subjects.Faultf(subjects.CodeNoAudit, "%s", text)
+}
+
+// Start implements [actor.Starter]: it asks for the tools that announced themselves before it was there.
+func (b *Broker) Start(ctx context.Context, out actor.Out) error {
+	for zone, tools := range subjects.Zones {
+		for _, tool := range tools {
+			if err := b.lookFor(ctx, out, zone, tool); err != nil {
+				return fmt.Errorf("looking for %s: %w", tool, err)
+			}
+		}
+	}
+	return nil
+}

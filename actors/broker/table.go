@@ -1,0 +1,170 @@
+package broker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// Known is what the broker knows of a tool: its facts, and the hash of the only definition it accepts.
+type Known struct {
+	policy.Tool
+	Pin string // "" = the first definition seen is kept
+}
+
+// table is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
+// tool can be called only once it is here.
+type table struct {
+	mu    sync.RWMutex
+	build map[string]Known
+	live  map[string]entry
+}
+
+type entry struct {
+	Known
+	schema subjects.ToolSchema
+}
+
+func newTable(build []Known) *table {
+	t := &table{build: map[string]Known{}, live: map[string]entry{}}
+	for _, k := range build {
+		t.build[k.Name] = k
+	}
+	return t
+}
+
+func (t *table) find(tool string) (Known, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, ok := t.live[tool]
+	return e.Known, ok
+}
+
+// errPinned means that a tool's definition is not the one that was accepted before.
+var errPinned = errors.New("its definition has changed since it was accepted")
+
+// add takes a tool in. zone is what the server says about where it lives.
+func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k, ours := t.build[s.Name]
+	if !ours {
+		// Nobody has said what it does: the zero facts are the worst ones.
+		k = Known{Tool: policy.Tool{Name: s.Name, Zone: zone}, Pin: pinned}
+	}
+	if k.Zone != zone {
+		return fmt.Errorf("it belongs to %s and was announced from %s", k.Zone, zone)
+	}
+	if k.Pin != Pin(s) {
+		return errPinned
+	}
+	t.live[s.Name] = entry{k, s}
+	return nil
+}
+
+// Pin is the hash of a definition: a tool whose words to the model change is another tool.
+func Pin(s subjects.ToolSchema) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "" // not even JSON: matches no pin
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// onSchema takes in a tool that announces itself.
+func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema], out actor.Out) error {
+	if len(in.Tokens) != 2 {
+		return subjects.Faultf(subjects.CodeSubject, "not an announcement: %s", in.Subject)
+	}
+	return b.take(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
+}
+
+// take checks an announcement and pins a definition that is seen for the first time. name is what the server let the
+// tool say; what the body says must agree with it.
+func (b *Broker) take(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
+	switch {
+	case subjects.CheckToken(name) != nil || s.Name != name:
+		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q", clip(s.Name), clip(name))
+	case !slices.Contains(subjects.Zones[zone], name):
+		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", clip(zone), name)
+	}
+	if err := actor.CheckObject(s.Parameters); err != nil {
+		return subjects.Faultf(subjects.CodeMalformed, "the schema of %s is not a JSON object: %v", name, err)
+	}
+	pin := ""
+	if _, ours := b.table.build[name]; !ours {
+		var err error
+		if pin, err = pinned(ctx, out, zone, s); err != nil {
+			return fmt.Errorf("pinning %s: %w", name, err)
+		}
+	}
+	if err := b.table.add(zone, s, pin); err != nil {
+		return subjects.Faultf(subjects.CodeDenied, "the tool %s was not taken in: %v", name, err)
+	}
+	return nil
+}
+
+// pinned returns the hash accepted for a tool of somebody else's: the first one ever seen.
+func pinned(ctx context.Context, out actor.Out, zone string, s subjects.ToolSchema) (string, error) {
+	store, key, mine := out.Store("schemas"), zone+"."+s.Name, Pin(s)
+	_, err := store.Put(ctx, key, []byte(mine), 0)
+	if err == nil {
+		return mine, nil
+	}
+	if !errors.Is(err, actor.ErrChanged) {
+		return "", err
+	}
+	v, _, err := store.Get(ctx, key)
+	return string(v), err
+}
+
+// lookFor asks one tool for its definition, by the micro protocol. Only the tool itself may listen to its name there, so
+// the answer is its own. A tool that is not there is no error: it will announce itself.
+func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) error {
+	service, err := subjects.ToolInfo.With(zone, tool)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer, _, err := out.Request(ctx, service.Spec, nil)
+	if err != nil {
+		return nil
+	}
+	var info struct {
+		Metadata struct {
+			Definition string `json:"definition"`
+		} `json:"metadata"`
+	}
+	var s subjects.ToolSchema
+	if json.Unmarshal(answer, &info) != nil || actor.DecodeStrict([]byte(info.Metadata.Definition), &s) != nil {
+		return nil
+	}
+	err = b.take(ctx, out, zone, tool, s)
+	var fault *subjects.Fault
+	if errors.As(err, &fault) {
+		return nil // refused: it stays unknown until it announces what was accepted
+	}
+	return err
+}
+
+func isFull(err error) bool { return errors.Is(err, audit.ErrFull) }
+
+func clip(s string) string {
+	if len(s) > 40 {
+		return s[:40] + "..."
+	}
+	return s
+}

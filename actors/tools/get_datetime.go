@@ -1,0 +1,55 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // the machine may have no zone files; a wrong hour would be worse than 450 kB
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+//go:embed get_datetime.md
+var getDatetimeText string
+
+// getDatetime tells the time. It reads nothing private and changes nothing.
+func getDatetime() *Tool {
+	return &Tool{
+		schema: subjects.ToolSchema{
+			Name: "get_datetime", Version: Version, Description: strings.TrimSpace(getDatetimeText),
+			// One required parameter: some models' parsers miss calls without arguments.
+			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC"}},"required":["timezone"],"additionalProperties":false}`),
+		},
+		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Timeout: 5 * time.Second},
+		run: func(_ context.Context, c Call) (string, error) {
+			var a struct {
+				Timezone string `json:"timezone"`
+			}
+			if err := args(c.Args, &a); err != nil {
+				return "", err
+			}
+			// "Local" would tell the machine's own zone, and a path is no zone at all.
+			if a.Timezone == "" || a.Timezone == "Local" {
+				return "", fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", ErrArgs)
+			}
+			loc, err := time.LoadLocation(a.Timezone)
+			if err != nil {
+				return "", fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, clip(a.Timezone))
+			}
+			t := c.Now.In(loc)
+			_, week := t.ISOWeek()
+			return fmt.Sprintf("%s (%s, week %d, %s)", t.Format(time.RFC3339), t.Format("Monday"), week, loc), nil
+		},
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "..."
+	}
+	return s
+}

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/broker"
+	"conclave/actors/tools"
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/policy"
+)
+
+// Actors are the names that [Config.Compose] knows, in the order in which they start: whoever is asked comes before
+// whoever asks.
+var Actors = []string{"tools", "broker"}
+
+// Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
+// own name stands for that tool.
+func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
+	for _, n := range names {
+		if !slices.Contains(Actors, n) && !slices.ContainsFunc(tools.All(), func(t *tools.Tool) bool { return t.Name() == n }) {
+			return nil, fmt.Errorf("there is no actor %q; choose from %v", n, Actors)
+		}
+	}
+	var specs []actor.Spec
+	for _, t := range tools.All() {
+		if slices.Contains(names, "tools") || slices.Contains(names, t.Name()) {
+			specs = append(specs, actor.Spec{Name: t.Name(), Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }})
+		}
+	}
+	if slices.Contains(names, "broker") {
+		specs = append(specs, actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.broker(ctx, home, nc) }})
+	}
+	return specs, nil
+}
+
+// Runtime is how each actor is bounded.
+func (c Config) Runtime() actor.Config {
+	a := c.System.Actor
+	return actor.Config{
+		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: time.Duration(a.Drain),
+		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: time.Duration(a.Restarts.Period)},
+	}
+}
+
+// Server is how the embedded server is set up.
+func (c Config) Server(home bus.Home) bus.ServerConfig {
+	s := c.System
+	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax)}
+}
+
+// Layers is the broker's chain. Each can only refuse.
+func (c Config) Layers() policy.Chain {
+	return policy.Chain{policy.ManifestLayer{Manifest: c.Manifest}, policy.LineageLayer{}}
+}
+
+func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
+	var build []broker.Known
+	for _, t := range tools.All() {
+		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
+	}
+	cfg := broker.Config{CallTimeout: time.Duration(c.System.Actor.CallTimeout), AuditTimeout: auditTimeout}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	log, err := bus.AuditLog(nc)
+	if err != nil {
+		return nil, err
+	}
+	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return broker.New(cfg, c.Manifest, c.Layers(), w, h, build), nil
+}
+
+// auditTimeout is how long a call waits for its audit record before it is refused.
+const auditTimeout = 5 * time.Second

@@ -1,0 +1,218 @@
+// Package config holds the configuration as shipped, lays the person's files and flags over it, and knows where each
+// value came from. It reads strictly: what it does not understand is an error with file and line.
+package config
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"conclave/pkg/policy"
+	"conclave/pkg/policy/strict"
+)
+
+//go:embed system.yaml manifest.yaml
+var shipped embed.FS
+
+// Files are the names that a config folder may hold.
+var Files = []string{"manifest.yaml", "system.yaml"}
+
+// Where a value came from, when it is not a file and a line.
+const (
+	Shipped = "shipped"
+	Flag    = "flag"
+)
+
+// Config is everything that can be set. The zero value is not usable; [Load] makes one.
+type Config struct {
+	System   System
+	Manifest policy.Manifest
+
+	origins  map[string]string // "system.listen" -> where it came from, when it was not shipped
+	manifest string            // file of the manifest, "" = shipped
+}
+
+// Load reads what is shipped and lays the files of dir over it: system.yaml field by field, manifest.yaml as a whole,
+// because a policy must be readable in one place. A folder or file that is not there is fine, and so is dir = "".
+// A YAML file whose name means nothing is an error, because it is most likely a misspelled one.
+func Load(dir string) (Config, error) {
+	c := Config{origins: map[string]string{}}
+	if err := c.load("", shipped); err != nil {
+		return Config{}, err
+	}
+	if dir == "" {
+		return c, nil
+	}
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return c, nil
+	case err != nil:
+		return Config{}, fmt.Errorf("reading the configuration: %w", err)
+	case !info.IsDir():
+		return Config{}, fmt.Errorf("reading the configuration: %s is not a folder", dir)
+	}
+	if err := c.load(dir, os.DirFS(dir)); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// load lays the files of one folder over c. dir is "" for what is shipped.
+func (c *Config) load(dir string, folder fs.FS) error {
+	if err := strangers(dir, folder); err != nil {
+		return err
+	}
+	data, ok, err := read(folder, "system.yaml")
+	if err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	if ok {
+		file := filepath.Join(dir, "system.yaml")
+		lines, err := strict.Decode(data, file, &c.System)
+		if err != nil {
+			return err
+		}
+		if dir != "" {
+			for path, line := range lines {
+				c.origins["system."+path] = fmt.Sprintf("%s:%d", file, line)
+			}
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	data, ok, err = read(folder, "manifest.yaml")
+	if err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	if ok {
+		file := filepath.Join(dir, "manifest.yaml")
+		if c.Manifest, err = policy.ParseManifest(data, file); err != nil {
+			return err
+		}
+		if dir != "" {
+			c.manifest = file
+		}
+	}
+	return nil
+}
+
+// strangers reports YAML files that nobody reads.
+func strangers(dir string, folder fs.FS) error {
+	entries, err := fs.ReadDir(folder, ".")
+	if err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		ext := strings.ToLower(filepath.Ext(name))
+		if (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !slices.Contains(Files, name) {
+			return &strict.Error{File: filepath.Join(dir, name), Text: "no configuration goes by this name; known: " + strings.Join(Files, ", ")}
+		}
+	}
+	return nil
+}
+
+// read returns a file's bytes, and false when it is not there. It stops early on a file that is too large to be read.
+func read(folder fs.FS, name string) ([]byte, bool, error) {
+	f, err := folder.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, strict.MaxFile+1))
+	return data, true, err
+}
+
+// Apply sets fields from flags, "system.listen" to its text, and validates all of them together. On an error c is left
+// as it was.
+func (c *Config) Apply(flags map[string]string) error {
+	next := *c
+	next.origins = map[string]string{}
+	for path, from := range c.origins {
+		next.origins[path] = from
+	}
+	var errs []error
+	for _, path := range strict.Keys(flags) {
+		field, ok := strings.CutPrefix(path, "system.")
+		if !ok {
+			errs = append(errs, &strict.Error{File: Flag, Path: path, Text: "cannot be set by a flag"})
+			continue
+		}
+		if err := strict.Assign(&next.System, field, flags[path], Flag); err != nil {
+			errs = append(errs, err)
+		}
+		next.origins[path] = Flag
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := next.Validate(); err != nil {
+		return err
+	}
+	*c = next
+	return nil
+}
+
+// Validate reports everything wrong with c, each with where the value came from.
+func (c Config) Validate() error {
+	var errs []error
+	for _, p := range c.System.problems() {
+		errs = append(errs, fmt.Errorf("%s: %w", c.Origin("system."+p.path), p))
+	}
+	return errors.Join(errs...)
+}
+
+// Origin says where the value at path came from: [Shipped], [Flag], or file:line. Paths look like "system.listen",
+// "system.actor.drain" and "manifest.types.coder.tools".
+func (c Config) Origin(path string) string {
+	if field, ok := strings.CutPrefix(path, "manifest."); ok && c.manifest != "" {
+		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.Line(field))
+	}
+	if from, ok := c.origins[path]; ok {
+		return from
+	}
+	return Shipped
+}
+
+// Setting is one value and where it came from.
+type Setting struct{ Key, Value, Origin string }
+
+// Explain lists every setting in the order of the files, for people.
+func (c Config) Explain() []Setting {
+	var out []Setting
+	add := func(key, value string) {
+		out = append(out, Setting{Key: key, Value: value, Origin: c.Origin(key)})
+	}
+	for _, f := range strict.Fields(c.System) {
+		add("system."+f.Path, f.Value)
+	}
+	list := func(key string, values []string) {
+		if len(values) > 0 {
+			add(key, strings.Join(values, ", "))
+		}
+	}
+	for _, typ := range strict.Keys(c.Manifest.Types) {
+		t, key := c.Manifest.Types[typ], "manifest.types."+typ
+		list(key+".tools", t.Tools)
+		list(key+".delegable", t.Delegable)
+		list(key+".can_spawn", t.CanSpawn)
+		for _, tool := range strict.Keys(t.Paths) {
+			list(key+".paths."+tool, t.Paths[tool])
+		}
+		add(key+".inherit_constraints", fmt.Sprint(!t.Unbound))
+	}
+	for _, account := range strict.Keys(c.Manifest.Accounts) {
+		add("manifest.accounts."+account, c.Manifest.Accounts[account])
+	}
+	return out
+}

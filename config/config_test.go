@@ -1,0 +1,363 @@
+package config_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/config"
+	"conclave/subjects"
+)
+
+// folder is a config folder with these files, name to text.
+func folder(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func load(t *testing.T, files map[string]string) (config.Config, string) {
+	t.Helper()
+	dir := folder(t, files)
+	c, err := config.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, dir
+}
+
+func TestShipped(t *testing.T) {
+	c, err := config.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.System{
+		Listen: "127.0.0.1:4222", Sync: "10s", AuditMax: 1 << 30, EventMax: 1 << 30, LogLevel: "info",
+		Actor: config.Actor{
+			Concurrency: 64, Mailbox: 1024,
+			CallTimeout: config.Duration(time.Minute), AuditTimeout: config.Duration(5 * time.Second), Drain: config.Duration(10 * time.Second),
+			Restarts: config.Restarts{Intensity: 5, Period: config.Duration(time.Minute)},
+		},
+	}
+	if c.System != want {
+		t.Errorf("shipped\n%+v\nwant\n%+v", c.System, want)
+	}
+	for _, s := range c.Explain() {
+		if s.Origin != config.Shipped {
+			t.Errorf("%s comes from %s", s.Key, s.Origin)
+		}
+	}
+	if got := c.Manifest.Unserved(); got != nil {
+		t.Errorf("the shipped manifest names tools nobody serves: %v", got)
+	}
+	if again, err := config.Load(filepath.Join(t.TempDir(), "not there")); err != nil || again.System != want {
+		t.Errorf("a folder that is not there: %+v, %v", again.System, err)
+	}
+}
+
+// TestShippedManifest holds the powers that are given to each type, by name: a change of policy is a change here.
+func TestShippedManifest(t *testing.T) {
+	c, err := config.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, tools := range subjects.Zones {
+		all = append(all, tools...)
+	}
+	fs := []string{"fs_list", "fs_read", "fs_search", "fs_write"}
+	memory := []string{"search_memory", "save_memory", "search_knowledge_graph"}
+	for typ, want := range map[string]struct{ tools, delegable, spawn []string }{
+		"orchestrator": {
+			tools:     []string{"search_memory", "save_memory"},
+			delegable: append([]string{"web_search", "web_fetch", "run_code", "run_shell", "package_install", "get_datetime"}, fs...),
+			spawn:     []string{"assistant", "researcher", "coder", "sysadmin"},
+		},
+		"assistant":  {tools: append([]string{"web_search", "web_fetch", "get_datetime"}, memory...), spawn: []string{"researcher"}},
+		"researcher": {tools: append([]string{"web_search", "web_fetch", "fs_read"}, memory...)},
+		"coder":      {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
+		"sysadmin":   {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
+		"persona":    {tools: []string{"search_memory", "search_knowledge_graph"}},
+		"operator":   {tools: all},
+	} {
+		got, ok := c.Manifest.Types[typ]
+		if !ok {
+			t.Errorf("no type %s", typ)
+			continue
+		}
+		for _, l := range []struct {
+			what      string
+			got, want []string
+		}{{"tools", got.Tools, want.tools}, {"delegable", got.Delegable, want.delegable}, {"can_spawn", got.CanSpawn, want.spawn}} {
+			if slices.Sort(l.want); !slices.Equal(l.got, l.want) {
+				t.Errorf("%s of %s: %v, want %v", l.what, typ, l.got, l.want)
+			}
+		}
+		if got.Unbound {
+			t.Errorf("%s does not inherit constraints", typ)
+		}
+	}
+	if len(c.Manifest.Types) != 7 {
+		t.Errorf("%d types, want 7", len(c.Manifest.Types))
+	}
+	accounts := map[string]string{"generator": "assistant", "respondent_b": "assistant", "committee": "persona", "orchestrator": "orchestrator", "operator": "operator"}
+	if !reflect.DeepEqual(c.Manifest.Accounts, accounts) || len(accounts) != len(subjects.Agents) {
+		t.Errorf("accounts %v, want %v, one for each of %v", c.Manifest.Accounts, accounts, subjects.Agents)
+	}
+	sysadmin := c.Manifest.Types["sysadmin"].Paths
+	if slices.Contains(sysadmin["fs_write"], "/etc/") || !slices.Contains(sysadmin["fs_write"], "/etc/managed/") {
+		t.Errorf("sysadmin writes %v", sysadmin["fs_write"])
+	}
+}
+
+func TestFileOverridesFieldByField(t *testing.T) {
+	c, dir := load(t, map[string]string{"system.yaml": "# mine\nlisten: 127.0.0.1:0\nactor:\n  drain: 2s\n  restarts: {period: 90s}\n"})
+	if c.System.Listen != "127.0.0.1:0" || c.System.Actor.Drain.Std() != 2*time.Second || c.System.Actor.Restarts.Period.Std() != 90*time.Second {
+		t.Errorf("not overridden: %+v", c.System)
+	}
+	if c.System.Actor.Restarts.Intensity != 5 || c.System.Actor.Mailbox != 1024 {
+		t.Errorf("fields that were not named have changed: %+v", c.System.Actor)
+	}
+	file := filepath.Join(dir, "system.yaml")
+	for path, want := range map[string]string{
+		"system.listen": file + ":2", "system.actor.drain": file + ":4", "system.actor.restarts.period": file + ":5",
+		"system.sync": config.Shipped, "system.actor.restarts.intensity": config.Shipped, "manifest.types.coder.tools": config.Shipped,
+	} {
+		if got := c.Origin(path); got != want {
+			t.Errorf("%s comes from %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestFileOverridesManifestAsAWhole(t *testing.T) {
+	c, dir := load(t, map[string]string{"manifest.yaml": "types:\n  persona:\n    tools: [get_datetime]\naccounts:\n  committee: persona\n"})
+	if len(c.Manifest.Types) != 1 || c.Manifest.May("assistant", "get_datetime") || !c.Manifest.May("persona", "get_datetime") {
+		t.Errorf("manifest %+v", c.Manifest)
+	}
+	if got, want := c.Origin("manifest.types.persona.tools"), filepath.Join(dir, "manifest.yaml")+":3"; got != want {
+		t.Errorf("comes from %s, want %s", got, want)
+	}
+}
+
+func TestEmptyFilesChangeNothing(t *testing.T) {
+	c, _ := load(t, map[string]string{"system.yaml": "# listen: 0.0.0.0:1\n", "notes.txt": "x", ".hidden.yaml": "x", "system.yaml.bak": "x"})
+	if want, _ := config.Load(""); c.System != want.System {
+		t.Errorf("got %+v", c.System)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for _, tt := range []struct{ name, file, text, want string }{
+		{"unknown field", "system.yaml", "listen: 127.0.0.1:1\nlissten: x\n", "system.yaml:2: lissten: unknown field; known here: listen, allow_remote"},
+		{"unknown field below", "system.yaml", "actor:\n  drain: 1s\n  drains: 1s\n", "system.yaml:3: actor.drains: unknown field"},
+		{"field twice", "system.yaml", "sync: 1s\nsync: always\n", "system.yaml:2: sync: written twice, first on line 1"},
+		{"not a size", "system.yaml", "\n\naudit_max: 12parsecs\n", "system.yaml:3: audit_max: 12parsecs is not a size; write 512MB or 1GB"},
+		{"size without unit", "system.yaml", "event_max: 1000000\n", "system.yaml:1: event_max: 1000000 is not a size"},
+		{"size too small", "system.yaml", "audit_max: 10KB\n", "system.yaml:1: audit_max: 10KB is not between 1MB and 512GB"},
+		{"size too large", "system.yaml", "audit_max: 1TB\n", "audit_max: 1TB is not between"},
+		{"not a duration", "system.yaml", "actor:\n  call_timeout: 60\n", "system.yaml:2: actor.call_timeout: 60 is not a duration; write 60s or 10m"},
+		{"no time at all", "system.yaml", "actor: {drain: 0s}\n", "system.yaml:1: actor.drain: 0s is not between 1ms and 24h"},
+		{"sync of nothing", "system.yaml", "sync: 0s\n", `system.yaml:1: sync: "0s" is neither "always" nor a duration`},
+		{"sync sometimes", "system.yaml", "sync: sometimes\n", "system.yaml:1: sync:"},
+		{"log level", "system.yaml", "log_level: loud\n", `system.yaml:1: log_level: "loud" is none of debug, info, warn, error`},
+		{"no concurrency", "system.yaml", "actor: {concurrency: 0}\n", "system.yaml:1: actor.concurrency: 0 is not between 1 and 65536"},
+		{"half a message at once", "system.yaml", "actor: {concurrency: 1.5}\n", "actor.concurrency: 1.5 is not a whole number"},
+		{"no value", "system.yaml", "listen:\n", "system.yaml:1: listen: has no value"},
+		{"not YAML", "system.yaml", "listen: [\n", "system.yaml:"},
+		{"the manifest is wrong", "manifest.yaml", "types:\n  a:\n    tools: ['*']\n", "manifest.yaml:3: types.a.tools[0]:"},
+		{"an empty manifest", "manifest.yaml", "# later\n", "manifest.yaml: types: no agent types"},
+
+		{"trick: all interfaces", "system.yaml", "sync: always\nlisten: 0.0.0.0:4222\n", "system.yaml:2: listen: \"0.0.0.0:4222\" can be reached from other machines; write 127.0.0.1:4222, or set allow_remote: true"},
+		{"trick: all interfaces by leaving the host out", "system.yaml", "listen: ':4222'\n", "can be reached from other machines"},
+		{"trick: all interfaces of IPv6", "system.yaml", "listen: '[::]:4222'\n", "can be reached from other machines"},
+		{"trick: a name that begins like loopback", "system.yaml", "listen: 127.0.0.1.example.org:4222\n", "can be reached from other machines"},
+		{"trick: a short form of loopback", "system.yaml", "listen: 127.1:4222\n", "can be reached from other machines"},
+		{"trick: localhost in capitals", "system.yaml", "listen: LOCALHOST:4222\n", "can be reached from other machines"},
+		{"trick: no port", "system.yaml", "listen: 127.0.0.1\n", "is not an address"},
+		{"trick: port by name", "system.yaml", "listen: 127.0.0.1:http\n", "is not a port"},
+		{"trick: port with a sign", "system.yaml", "listen: 127.0.0.1:+80\n", "is not a port"},
+		{"trick: port too large", "system.yaml", "listen: 127.0.0.1:65536\n", "is not a port"},
+		{"trick: allow_remote in quotes", "system.yaml", "allow_remote: 'true'\nlisten: 0.0.0.0:1\n", "system.yaml:1: allow_remote: true is neither"},
+		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
+		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
+		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: manifest.yaml, system.yaml"},
+		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: no configuration goes by this name"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := folder(t, map[string]string{tt.file: tt.text})
+			c, err := config.Load(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("error %v, want %q", err, tt.want)
+			}
+			if !strings.HasPrefix(err.Error(), filepath.Join(dir, tt.file)) {
+				t.Errorf("the error does not begin with the file: %v", err)
+			}
+			if !reflect.DeepEqual(c, config.Config{}) {
+				t.Errorf("an error, and yet a configuration: %+v", c)
+			}
+		})
+	}
+}
+
+func TestLoadRefusesOddFolders(t *testing.T) {
+	dir := folder(t, map[string]string{"file": ""})
+	if _, err := config.Load(filepath.Join(dir, "file")); err == nil || !strings.Contains(err.Error(), "is not a folder") {
+		t.Errorf("a file for a folder: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "system.yaml"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(dir); err == nil {
+		t.Error("a folder for a file")
+	}
+}
+
+func TestListen(t *testing.T) {
+	for _, listen := range []string{"127.0.0.1:0", "127.0.0.2:65535", "'[::1]:4222'", "localhost:4222"} {
+		load(t, map[string]string{"system.yaml": "listen: " + listen + "\n"})
+	}
+	c, _ := load(t, map[string]string{"system.yaml": "listen: 0.0.0.0:4222\nallow_remote: true\n"})
+	if c.System.Listen != "0.0.0.0:4222" {
+		t.Errorf("listen %s", c.System.Listen)
+	}
+}
+
+func TestApply(t *testing.T) {
+	c, dir := load(t, map[string]string{"system.yaml": "sync: always\n"})
+	// The two only make sense together, whatever their order.
+	if err := c.Apply(map[string]string{"system.listen": "0.0.0.0:4222", "system.allow_remote": "true", "system.actor.mailbox": "7", "system.audit_max": "2GB"}); err != nil {
+		t.Fatal(err)
+	}
+	if c.System.Listen != "0.0.0.0:4222" || c.System.Actor.Mailbox != 7 || c.System.AuditMax != 2<<30 {
+		t.Errorf("got %+v", c.System)
+	}
+	for path, want := range map[string]string{"system.listen": config.Flag, "system.actor.mailbox": config.Flag, "system.sync": filepath.Join(dir, "system.yaml") + ":1", "system.event_max": config.Shipped} {
+		if got := c.Origin(path); got != want {
+			t.Errorf("%s comes from %s, want %s", path, got, want)
+		}
+	}
+	before := c
+	for _, tt := range []struct{ path, value, want string }{
+		{"system.listen", "nowhere", "flag: listen: \"nowhere\" is not an address"},
+		{"system.audit_max", "much", "flag: audit_max: much is not a size"},
+		{"system.actor.mailbox", "many", "flag: actor.mailbox: many is not a whole number"},
+		{"system.actor", "x", "actor: must hold fields"},
+		{"system.nope", "x", "flag: nope: unknown field"},
+		{"manifest.types", "x", "flag: manifest.types: cannot be set by a flag"},
+		{"system.allow_remote", "false", "flag: listen: \"0.0.0.0:4222\" can be reached"},
+	} {
+		if err := c.Apply(map[string]string{tt.path: tt.value}); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s=%s: %v, want %q", tt.path, tt.value, err, tt.want)
+		}
+	}
+	if !reflect.DeepEqual(c, before) {
+		t.Error("a refused flag left something behind")
+	}
+}
+
+func TestExplain(t *testing.T) {
+	c, dir := load(t, map[string]string{"system.yaml": "actor:\n  drain: 90s\n"})
+	var keys []string
+	got := map[string]config.Setting{}
+	for _, s := range c.Explain() {
+		keys, got[s.Key] = append(keys, s.Key), s
+	}
+	if want := []string{"system.listen", "system.allow_remote", "system.sync", "system.audit_max"}; !slices.Equal(keys[:4], want) {
+		t.Errorf("begins with %v, want %v", keys[:4], want)
+	}
+	for _, want := range []config.Setting{
+		{Key: "system.audit_max", Value: "1GB", Origin: config.Shipped},
+		{Key: "system.actor.drain", Value: "1m30s", Origin: filepath.Join(dir, "system.yaml") + ":2"},
+		{Key: "system.actor.restarts.period", Value: "1m", Origin: config.Shipped},
+		{Key: "manifest.accounts.generator", Value: "assistant", Origin: config.Shipped},
+		{Key: "manifest.types.persona.tools", Value: "search_knowledge_graph, search_memory", Origin: config.Shipped},
+		{Key: "manifest.types.coder.paths.fs_write", Value: "~/projects/, /tmp/agent-sandbox/", Origin: config.Shipped},
+	} {
+		if got[want.Key] != want {
+			t.Errorf("got %+v, want %+v", got[want.Key], want)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]config.Size{"0B": 0, "1B": 1, "1KB": 1 << 10, "512MB": 512 << 20, "1GB": 1 << 30, "1536MB": 1536 << 20, "8TB": 8 << 40} {
+		var s config.Size
+		if err := s.UnmarshalText([]byte(text)); err != nil || s != want || s.String() != text {
+			t.Errorf("%s: %d (%s), %v, want %d", text, s, s, err, want)
+		}
+	}
+	for _, text := range []string{"", "1", "GB", "1gb", "1 GB", "1.5GB", "1GBB", "+1GB", "-1GB", "0x1GB", "1_0GB", "1GiB", "B1", "9223372036854775808B", "8388608TB"} {
+		var s config.Size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is %d", text, s)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for text, want := range map[string]string{"60s": "1m", "90s": "1m30s", "1h": "1h", "1h0m5s": "1h0m5s", "10m": "10m", "250ms": "250ms", "0s": "0s", "3600s": "1h", "20s": "20s"} {
+		var d config.Duration
+		if err := d.UnmarshalText([]byte(text)); err != nil || d.String() != want {
+			t.Errorf("%s is %s, %v, want %s", text, d, err, want)
+		}
+	}
+}
+
+func TestLevel(t *testing.T) {
+	for name, want := range map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "error": slog.LevelError, "": slog.LevelInfo} {
+		if got := (config.System{LogLevel: name}).Level(); got != want {
+			t.Errorf("%q is %s", name, got)
+		}
+	}
+	if err := (config.System{}).Validate(); err == nil {
+		t.Error("the zero system is valid")
+	}
+}
+
+// FuzzLoadSystem: whatever stands in system.yaml either fails with its name or is a valid system that keeps to itself.
+func FuzzLoadSystem(f *testing.F) {
+	f.Add("listen: 127.0.0.1:4222\nactor: {drain: 1s, restarts: {intensity: 1}}\n")
+	f.Add("listen: 0.0.0.0:1\nallow_remote: true\n")
+	f.Add("audit_max: 12parsecs\nsync: always\n")
+	f.Add("listen: !!binary AAAA\nlog_level: &a info\nsync: *a\n")
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text string) {
+		file := filepath.Join(dir, "system.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(dir)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), file) && !strings.HasPrefix(err.Error(), config.Shipped) {
+				t.Fatalf("an error without its file: %v", err)
+			}
+			return
+		}
+		if err := c.Validate(); err != nil {
+			t.Fatalf("loaded and not valid: %v", err)
+		}
+		s := c.System
+		if !s.AllowRemote && !strings.HasPrefix(s.Listen, "127.") && !strings.HasPrefix(s.Listen, "localhost:") && !strings.HasPrefix(s.Listen, "[") {
+			t.Fatalf("listens on %s", s.Listen)
+		}
+		if s.AuditMax <= 0 || s.EventMax <= 0 || s.Actor.Concurrency <= 0 || s.Actor.Drain <= 0 {
+			t.Fatalf("without bounds: %+v", s)
+		}
+		for _, e := range c.Explain() {
+			if e.Origin == "" || (e.Origin != config.Shipped && !strings.HasPrefix(e.Origin, file)) {
+				t.Fatalf("%s comes from %q", e.Key, e.Origin)
+			}
+		}
+	})
+}

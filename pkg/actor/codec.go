@@ -1,0 +1,308 @@
+package actor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"conclave/subjects"
+)
+
+// codec is how one message was written.
+type codec subjects.Codec
+
+// reply is how to answer it: a question in plain text is answered in JSON.
+func (c codec) reply() codec {
+	if subjects.Codec(c) == subjects.Text {
+		return codec(subjects.JSON)
+	}
+	return c
+}
+
+// maxDepth bounds nesting, in JSON as a person may send it.
+const maxDepth = 64
+
+// codecOf decides how a payload is written: by its Content-Type, or where there is none by its first byte. That a bare
+// `nats pub` or `nats req` is understood is worth the look; the two cannot be confused, since no payload of ours is a
+// single msgpack integer.
+func codecOf(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
+	base, _, _ := strings.Cut(contentType, ";")
+	switch strings.ToLower(strings.TrimSpace(base)) {
+	case subjects.TypeJSON:
+		return codec(subjects.JSON), nil
+	case subjects.TypeMsgpack, "application/x-msgpack":
+		return codec(subjects.Msgpack), nil
+	case subjects.TypeText:
+		if spec.Plain {
+			return codec(subjects.Text), nil
+		}
+	case "":
+		trimmed := bytes.TrimLeft(data, " \t\r\n")
+		switch {
+		case len(trimmed) > 0 && trimmed[0] == '{':
+			return codec(subjects.JSON), nil
+		case spec.Plain:
+			return codec(subjects.Text), nil
+		case spec.Codec == subjects.Msgpack:
+			return codec(subjects.Msgpack), nil
+		}
+		return codec(subjects.JSON), nil
+	}
+	return 0, subjects.Faultf(subjects.CodeCodec, "this subject is read as %s", reads(spec))
+}
+
+func reads(spec subjects.Spec) string {
+	if spec.Plain {
+		return "JSON, msgpack or plain text"
+	}
+	return "JSON or msgpack"
+}
+
+func encode(c codec, v any) ([]byte, error) {
+	if subjects.Codec(c) == subjects.Msgpack {
+		return encodeMsgpack(v)
+	}
+	return json.Marshal(v)
+}
+
+func encodeMsgpack(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(&b)
+	enc.SetCustomStructTag("json")
+	enc.UseCompactInts(true)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// decode reads strictly: unknown fields, trailing bytes, doubled keys and wrong types are errors. The messages are for
+// the sender and say nothing of our insides.
+func decode(c codec, data []byte, v any) error {
+	switch subjects.Codec(c) {
+	case subjects.Msgpack:
+		return decodeMsgpack(data, v)
+	case subjects.Text:
+		return decodeText(data, v)
+	}
+	return decodeJSON(data, v)
+}
+
+// Texter is a payload that plain text can stand for.
+func decodeText(data []byte, v any) error {
+	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
+	if text == "" {
+		return errors.New("the text is empty")
+	}
+	switch p := v.(type) {
+	case *subjects.Query:
+		p.Query = text
+	case *subjects.Cancel:
+		p.Reason = text
+	default:
+		return errors.New("plain text is not read here")
+	}
+	return nil
+}
+
+func decodeMsgpack(data []byte, v any) error {
+	r := bytes.NewReader(data)
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(r)
+	dec.SetCustomStructTag("json")
+	dec.DisallowUnknownFields(true)
+	if code, err := dec.PeekCode(); err != nil || !mapCode(code) {
+		return errors.New("not a msgpack map")
+	}
+	if err := dec.Decode(v); err != nil {
+		return fmt.Errorf("not this subject's msgpack: %s", safe(err))
+	}
+	if r.Len() > 0 {
+		return errors.New("trailing bytes after the msgpack map")
+	}
+	return nil
+}
+
+func mapCode(c byte) bool { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
+
+func decodeJSON(data []byte, v any) error {
+	if err := checkJSON(data, v); err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return fmt.Errorf("not this subject's JSON: %s", safe(err))
+	}
+	return nil
+}
+
+// safe keeps an error short and on one line: parts of it are the sender's own bytes.
+func safe(err error) string {
+	s := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(err.Error(), "?"))
+	if len(s) > 160 {
+		s = s[:160] + "..."
+	}
+	return s
+}
+
+// checkJSON refuses what encoding/json lets through: doubled keys, names in another case, deep nesting, a second value.
+// Two readers of the same bytes must not see two different messages.
+func checkJSON(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	type level struct {
+		keys map[string]bool // nil in an array
+		key  bool            // the next string is a key
+	}
+	var stack []level
+	for {
+		t, err := dec.Token()
+		if errors.Is(err, io.EOF) && len(stack) == 0 {
+			return errors.New("no JSON object")
+		}
+		if err != nil {
+			return errors.New("not valid JSON")
+		}
+		if len(stack) == 0 && t != json.Delim('{') {
+			return errors.New("not a JSON object")
+		}
+		if d, ok := t.(json.Delim); ok {
+			switch d {
+			case '{':
+				stack = append(stack, level{map[string]bool{}, true})
+			case '[':
+				stack = append(stack, level{})
+			default:
+				stack = stack[:len(stack)-1]
+				if len(stack) == 0 {
+					if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+						return errors.New("more than one JSON value")
+					}
+					return nil
+				}
+				stack[len(stack)-1].key = stack[len(stack)-1].keys != nil
+			}
+			if len(stack) > maxDepth {
+				return fmt.Errorf("nested deeper than %d", maxDepth)
+			}
+			continue
+		}
+		top := &stack[len(stack)-1]
+		if !top.key {
+			top.key = top.keys != nil
+			continue
+		}
+		k := t.(string)
+		if top.keys[k] {
+			return fmt.Errorf("key %q stands twice", clipped(k))
+		}
+		if len(stack) == 1 && !knownKey(v, k) {
+			return fmt.Errorf("unknown field %q", clipped(k))
+		}
+		top.keys[k], top.key = true, false
+	}
+}
+
+func clipped(s string) string {
+	if len(s) > 40 {
+		s = s[:40] + "..."
+	}
+	return s
+}
+
+// fields caches the exact JSON names of a payload type.
+var fields sync.Map // reflect.Type -> map[string]bool
+
+func knownKey(v any, key string) bool {
+	t := reflect.TypeOf(v).Elem()
+	if t.Kind() != reflect.Struct {
+		return true
+	}
+	known, ok := fields.Load(t)
+	if !ok {
+		names := map[string]bool{}
+		for i := range t.NumField() {
+			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			names[name] = true
+		}
+		known, _ = fields.LoadOrStore(t, names)
+	}
+	return known.(map[string]bool)[key]
+}
+
+// looseMsgpack reads any msgpack for showing it: byte strings that hold JSON are shown as JSON. It counts its own depth,
+// because a megabyte of opening brackets would exhaust the stack.
+func looseMsgpack(data []byte) (any, error) {
+	dec := msgpack.NewDecoder(bytes.NewReader(data))
+	return loose(dec, 0)
+}
+
+func loose(dec *msgpack.Decoder, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
+	}
+	c, err := dec.PeekCode()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case mapCode(c):
+		n, err := dec.DecodeMapLen()
+		if err != nil {
+			return nil, err
+		}
+		m := map[string]any{}
+		for range n {
+			k, err := loose(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			if m[fmt.Sprint(k)], err = loose(dec, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return m, nil
+	case c&0xf0 == 0x90 || c == 0xdc || c == 0xdd:
+		n, err := dec.DecodeArrayLen()
+		if err != nil {
+			return nil, err
+		}
+		a := []any{}
+		for range n {
+			v, err := loose(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			a = append(a, v)
+		}
+		return a, nil
+	}
+	v, err := dec.DecodeInterface()
+	if b, ok := v.([]byte); ok && json.Valid(b) {
+		return json.RawMessage(b), err
+	}
+	return v, err
+}
+
+// CheckObject reports whether data is exactly one JSON object, without doubled keys and not too deep: something that two
+// readers read alike.
+func CheckObject(data []byte) error { return checkJSON(data, new(any)) }
+
+// DecodeStrict reads JSON as messages are read.
+func DecodeStrict(data []byte, v any) error { return decodeJSON(data, v) }

@@ -1,0 +1,66 @@
+package actor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/subjects"
+)
+
+// Deliver runs one message through a route as the runtime would, without a bus: the same envelope, the same strict
+// decoding, the same treatment of what cannot be read. It returns the reply as JSON. It is what actortest stands on.
+func Deliver(ctx context.Context, route Route, subject string, header map[string]string, body any, out Out) (string, error) {
+	data, ok := body.([]byte)
+	if !ok {
+		var err error
+		if data, err = encode(codec(route.spec.Codec), body); err != nil {
+			return "", err
+		}
+		if header[subjects.HeaderType] == "" {
+			header[subjects.HeaderType] = route.spec.Codec.String()
+		}
+	}
+	h := nats.Header{}
+	for k, v := range header {
+		if v != "" {
+			h.Set(k, v)
+		}
+	}
+	in, fault := open(route.spec, subject, h, data, out.Now())
+	if fault == nil {
+		if !in.deadline.IsZero() {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, in.deadline.Sub(in.time))
+			defer cancel()
+		}
+		reply, err := route.handle(ctx, in, out)
+		var undecoded errUndecoded
+		if !errors.As(err, &undecoded) {
+			return AsJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, reply), err
+		}
+		fault = undecoded.fault
+	}
+	if route.reject != nil {
+		route.reject(ctx, Reject{in.subject, in.tokens, in.query, in.session, fault}, out)
+	}
+	return "", fault
+}
+
+// AsJSON shows a body in JSON, whatever it was written in. What cannot be read comes back as it is.
+func AsJSON(spec subjects.Spec, body []byte) string {
+	if spec.Codec != subjects.Msgpack || len(body) == 0 {
+		return string(body)
+	}
+	v, err := looseMsgpack(body)
+	if err != nil {
+		return string(body)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return string(body)
+	}
+	return string(b)
+}

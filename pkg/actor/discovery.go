@@ -1,0 +1,141 @@
+package actor
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// An actor answers the micro protocol itself, with the protocol's own types. The micro package would count a request as
+// done when its callback returns; our callbacks hand over to workers, and pulled routes have no callback at all, so its
+// figures would be wrong.
+
+// Figures is what discovery's STATS carries for each route, beyond the protocol's own fields.
+type Figures struct {
+	State    State   `json:"state"`
+	Restarts int     `json:"restarts"`
+	LastFall string  `json:"last_fall,omitempty"`
+	Mailbox  int     `json:"mailbox"`
+	InFlight int64   `json:"in_flight"`
+	Refused  int     `json:"refused"`
+	P50      float64 `json:"p50_ms"`
+	P95      float64 `json:"p95_ms"`
+	P99      float64 `json:"p99_ms"`
+}
+
+// figures of one route.
+type figures struct {
+	mu      sync.Mutex
+	hist    *hdrhistogram.Histogram // microseconds
+	total   time.Duration
+	count   int
+	errors  int
+	refuse  int
+	lastErr string
+}
+
+func (f *figures) done(d time.Duration, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hist == nil {
+		f.hist = hdrhistogram.New(1, int64(time.Hour/time.Microsecond), 2)
+	}
+	_ = f.hist.RecordValue(max(1, d.Microseconds()))
+	f.total += d
+	f.count++
+	if err != nil {
+		f.errors++
+		f.lastErr = "handler failed"
+	}
+}
+
+func (f *figures) refused() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse++
+}
+
+// discoverable subscribes to the discovery subjects.
+func (r *running) discoverable() error {
+	name := r.actor.Name()
+	identity := micro.ServiceIdentity{Name: name, ID: r.id, Version: "0.1.0"}
+	text := "conclave actor"
+	if d, ok := r.actor.(Described); ok {
+		identity.Version, text, identity.Metadata = d.Describe()
+	}
+	if identity.Metadata == nil {
+		identity.Metadata = map[string]string{}
+	}
+	started := r.cfg.Now().UTC()
+	answers := map[string]func() any{
+		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
+		"INFO": func() any { return r.info(identity, text) },
+		"STATS": func() any {
+			return micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started, Endpoints: r.stats()}
+		},
+	}
+	for verb, answer := range answers {
+		for _, subject := range []string{"$SRV." + verb, "$SRV." + verb + "." + name, "$SRV." + verb + "." + name + "." + r.id} {
+			sub, err := r.nc.Subscribe(subject, func(m *nats.Msg) {
+				if body, err := json.Marshal(answer()); err == nil {
+					_ = m.Respond(body)
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("listening to %s: %w", subject, err)
+			}
+			r.subs = append(r.subs, sub)
+		}
+	}
+	return nil
+}
+
+func (r *running) info(id micro.ServiceIdentity, text string) micro.Info {
+	i := micro.Info{ServiceIdentity: id, Type: micro.InfoResponseType, Description: text, Endpoints: []micro.EndpointInfo{}}
+	for _, l := range r.routes {
+		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.label(), Subject: l.spec.Listen(), QueueGroup: r.actor.Name()})
+	}
+	return i
+}
+
+// label is the route's name where names hold no dots.
+func (l *lane) label() string {
+	b := []byte(l.spec.Listen())
+	for i, c := range b {
+		if c == '.' || c == '*' || c == '>' || c == '$' {
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+func (r *running) stats() []*micro.EndpointStats {
+	state, restarts, last := r.health.Get()
+	out := []*micro.EndpointStats{}
+	for _, l := range r.routes {
+		f := &l.figures
+		f.mu.Lock()
+		s := &micro.EndpointStats{
+			Name: l.label(), Subject: l.spec.Listen(), QueueGroup: r.actor.Name(),
+			NumRequests: f.count, NumErrors: f.errors + f.refuse, LastError: f.lastErr, ProcessingTime: f.total,
+		}
+		g := Figures{State: state, Restarts: restarts, Mailbox: len(l.box), InFlight: l.busy.Load(), Refused: f.refuse}
+		if last != nil {
+			g.LastFall = last.Error()
+		}
+		if f.count > 0 {
+			s.AverageProcessingTime = f.total / time.Duration(f.count)
+			ms := func(q float64) float64 { return float64(f.hist.ValueAtQuantile(q)) / 1000 }
+			g.P50, g.P95, g.P99 = ms(50), ms(95), ms(99)
+		}
+		f.mu.Unlock()
+		s.Data, _ = json.Marshal(g)
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,102 @@
+package actor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/subjects"
+)
+
+// inbound is a message whose envelope was read; its body was not yet.
+type inbound struct {
+	subject  string
+	tokens   []string
+	from     string
+	query    string
+	session  string
+	trace    string
+	deadline time.Time
+	time     time.Time
+	codec    codec
+	data     []byte
+}
+
+// traceForm is a W3C traceparent. Anything else is replaced, never passed on.
+var traceForm = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+// open reads the envelope. It returns what could be read also with a fault, so that the refusal can be told of.
+func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
+	in := &inbound{subject: subject, time: now, data: data}
+	tokens, ok := subjects.Match(spec.Listen(), subject)
+	if !ok {
+		return in, subjects.Faultf(subjects.CodeSubject, "not a subject of this service")
+	}
+	in.tokens = tokens
+	if attested(spec) && len(tokens) > 0 {
+		in.from = tokens[0]
+	}
+	for _, id := range []struct {
+		header string
+		to     *string
+	}{{subjects.HeaderQuery, &in.query}, {subjects.HeaderSession, &in.session}} {
+		v := h.Get(id.header)
+		if v == "" {
+			continue
+		}
+		// Ids become subject tokens and keys later on: what is no token now would be somebody else's problem then.
+		if err := subjects.CheckToken(v); err != nil {
+			return in, subjects.Faultf(subjects.CodeMalformed, "header %s: %v", id.header, err)
+		}
+		*id.to = v
+	}
+	if v := h.Get(subjects.HeaderTrace); traceForm.MatchString(v) {
+		in.trace = v
+	}
+	if len(data) > spec.Limit() {
+		return in, subjects.Faultf(subjects.CodeTooLarge, "%d bytes, at most %d", len(data), spec.Limit())
+	}
+	if fault := in.readDeadline(spec, h.Get(subjects.HeaderDeadline)); fault != nil {
+		return in, fault
+	}
+	c, fault := codecOf(h.Get(subjects.HeaderType), spec, data)
+	in.codec = c
+	return in, fault
+}
+
+func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
+	if v == "" {
+		if spec.Timed {
+			return subjects.Faultf(subjects.CodeNoDeadline, "header %s is missing: say in unix milliseconds how long you will wait", subjects.HeaderDeadline)
+		}
+		return nil
+	}
+	ms, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || ms <= 0 {
+		return subjects.Faultf(subjects.CodeMalformed, "header %s is not in unix milliseconds", subjects.HeaderDeadline)
+	}
+	in.deadline = time.UnixMilli(ms)
+	if !in.deadline.After(in.time) {
+		return subjects.Faultf(subjects.CodeExpired, "the deadline passed before the message was read")
+	}
+	return nil
+}
+
+// attested reports whether the first wildcard of the heard subject was written by the server.
+func attested(spec subjects.Spec) bool {
+	for _, p := range []string{"agent.*.", "ctl.*.", "from.*."} {
+		if len(spec.Heard) > len(p) && spec.Heard[:len(p)] == p {
+			return true
+		}
+	}
+	return false
+}
+
+func digest(data []byte) string {
+	s := sha256.Sum256(data)
+	return hex.EncodeToString(s[:])
+}

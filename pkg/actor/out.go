@@ -1,0 +1,288 @@
+package actor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"conclave/subjects"
+)
+
+// Out is how a handler speaks. The runtime puts the ids, the deadline and the trace of the message at hand on
+// everything said through it. Handlers use the typed [Emit], [Post] and [Ask].
+type Out interface {
+	// Send says body on a completed subject. With wait it returns when the stream that keeps the subject has stored it.
+	Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error
+	// Request asks and returns the reply's body and content type. A fault in the reply is the error.
+	Request(ctx context.Context, spec subjects.Spec, body []byte) (reply []byte, contentType string, err error)
+	// Store is a bucket of the actor's own.
+	Store(bucket string) Store
+	// About gives what is said through the result other ids.
+	About(session, query string) Out
+	Now() time.Time
+	NewID() string
+}
+
+// Store is a bucket: keys are subject tokens joined by dots.
+type Store interface {
+	Get(ctx context.Context, key string) (value []byte, revision uint64, err error)
+	// Put stores value if the key's revision is still the given one; 0 means that the key must not exist yet.
+	Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error)
+}
+
+var (
+	// ErrNotFound means that a bucket has no such key.
+	ErrNotFound = errors.New("no such key")
+	// ErrChanged means that somebody else wrote the key in between.
+	ErrChanged = errors.New("the key was changed in between")
+	// ErrIncomplete means that a subject still has wildcards: its With was forgotten.
+	ErrIncomplete = errors.New("subject is not complete")
+)
+
+// Emit says an event and returns when it is stored, or at once where nothing keeps it.
+func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
+	return send(ctx, out, t, body, t.Keep != "")
+}
+
+// Post says an event and does not wait until it is stored: for copies that must not hold up the act they tell of. What
+// could not be stored is logged, and a draining actor waits for what it has posted.
+func Post[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
+	return send(ctx, out, t, body, false)
+}
+
+func send[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
+	data, err := encode(codec(t.Codec), body)
+	if err != nil {
+		return fmt.Errorf("encoding %s: %w", t.Name, err)
+	}
+	return out.Send(ctx, t.Spec, data, wait)
+}
+
+// Ask asks a service and returns its answer. ctx must have a deadline. What went wrong is a [*subjects.Fault].
+func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) (A, error) {
+	var a A
+	data, err := encode(codec(s.Codec), body)
+	if err != nil {
+		return a, fmt.Errorf("encoding %s: %w", s.Name, err)
+	}
+	reply, contentType, err := out.Request(ctx, s.Spec, data)
+	if err != nil {
+		return a, err
+	}
+	c, fault := codecOf(contentType, s.Spec, reply)
+	if fault != nil {
+		return a, fault
+	}
+	if err := decode(c, reply, &a); err != nil {
+		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: %v", s.Name, err)
+	}
+	return a, nil
+}
+
+// carry is what travels from message to message.
+type carry struct {
+	query, session, trace string
+}
+
+// speaker is Out on a connection.
+type speaker struct {
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	log   *slog.Logger
+	now   func() time.Time
+	newID func() string
+	carry
+}
+
+// NewOut is Out for something that is no actor: a command, a test.
+func NewOut(nc *nats.Conn) (Out, error) {
+	return newSpeaker(nc, nil, time.Now, NewID)
+}
+
+func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*speaker, error) {
+	s := &speaker{nc: nc, log: log, now: now, newID: newID}
+	var err error
+	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
+		jetstream.WithPublishAsyncMaxPending(1024),
+		jetstream.WithPublishAsyncTimeout(10*time.Second),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, m *nats.Msg, err error) {
+			if s.log != nil {
+				s.log.Error("event not stored", "subject", m.Subject, "query", m.Header.Get(subjects.HeaderQuery), "err", err)
+			}
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("preparing to speak: %w", err)
+	}
+	return s, nil
+}
+
+// NewID makes an unguessable id that is a valid token. A guessable message id could be used up by somebody else, and
+// the stream would drop ours as a duplicate.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+func (s *speaker) Now() time.Time { return s.now() }
+
+func (s *speaker) NewID() string { return s.newID() }
+
+func (s *speaker) About(session, query string) Out {
+	c := *s
+	c.session, c.query = session, query
+	return &c
+}
+
+func (s *speaker) with(c carry) *speaker {
+	n := *s
+	n.carry = c
+	return &n
+}
+
+// message builds a message with everything that travels along.
+func (s *speaker) message(ctx context.Context, spec subjects.Spec, body []byte, id string) (*nats.Msg, error) {
+	if strings.ContainsAny(spec.Name, "*>") {
+		return nil, fmt.Errorf("%w: %s", ErrIncomplete, spec.Name)
+	}
+	if len(body) > spec.Limit() {
+		return nil, subjects.Faultf(subjects.CodeTooLarge, "%d bytes for %s, at most %d", len(body), spec.Name, spec.Limit())
+	}
+	h := make(nats.Header, 6)
+	set := func(k, v string) {
+		if v != "" {
+			h[k] = []string{v}
+		}
+	}
+	set(subjects.HeaderType, spec.Codec.String())
+	set(subjects.HeaderQuery, s.query)
+	set(subjects.HeaderSession, s.session)
+	set(subjects.HeaderMsgID, id)
+	trace := s.trace
+	if trace == "" {
+		trace = newTrace()
+	}
+	set(subjects.HeaderTrace, trace)
+	if d, ok := ctx.Deadline(); ok {
+		set(subjects.HeaderDeadline, strconv.FormatInt(d.UnixMilli(), 10))
+	}
+	return &nats.Msg{Subject: spec.Name, Header: h, Data: body}, nil
+}
+
+func newTrace() string {
+	var b [24]byte
+	rand.Read(b[:])
+	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-01"
+}
+
+// Send implements [Out].
+func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
+	id := ""
+	kept := spec.Keep != "" && !strings.HasPrefix(spec.Keep, "KV_")
+	if kept {
+		id = s.newID()
+	}
+	m, err := s.message(ctx, spec, body, id)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !kept:
+		err = s.nc.PublishMsg(m)
+	case wait:
+		var ack *jetstream.PubAck
+		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
+		if err == nil && ack.Duplicate {
+			err = errors.New("its id was already used by somebody")
+		}
+	default:
+		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
+	}
+	if err != nil {
+		return fmt.Errorf("saying %s: %w", spec.Name, err)
+	}
+	return nil
+}
+
+// Request implements [Out].
+func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
+	m, err := s.message(ctx, spec, body, "")
+	if err != nil {
+		return nil, "", err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
+	}
+	r, err := s.nc.RequestMsgWithContext(ctx, m)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return nil, "", subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return nil, "", subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server takes", spec.Name)
+	case err != nil:
+		return nil, "", fmt.Errorf("asking %s: %w", spec.Name, err)
+	}
+	if code := r.Header.Get(subjects.HeaderErrCode); code != "" {
+		f := &subjects.Fault{}
+		if decodeJSON(r.Data, f) != nil || f.Code != code {
+			f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
+		}
+		return nil, "", f
+	}
+	return r.Data, r.Header.Get(subjects.HeaderType), nil
+}
+
+// Store implements [Out].
+func (s *speaker) Store(bucket string) Store { return &store{js: s.js, bucket: bucket} }
+
+type store struct {
+	js     jetstream.JetStream
+	bucket string
+}
+
+func (k *store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
+	kv, err := k.js.KeyValue(ctx, k.bucket)
+	if err != nil {
+		return nil, 0, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+	}
+	e, err := kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, 0, fmt.Errorf("%w: %s in %s", ErrNotFound, key, k.bucket)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading %s in %s: %w", key, k.bucket, err)
+	}
+	return e.Value(), e.Revision(), nil
+}
+
+func (k *store) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	kv, err := k.js.KeyValue(ctx, k.bucket)
+	if err != nil {
+		return 0, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+	}
+	var rev uint64
+	if revision == 0 {
+		rev, err = kv.Create(ctx, key, value)
+	} else {
+		rev, err = kv.Update(ctx, key, value, revision)
+	}
+	var api *jetstream.APIError
+	if errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, fmt.Errorf("%w: %s in %s", ErrChanged, key, k.bucket)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("writing %s in %s: %w", key, k.bucket, err)
+	}
+	return rev, nil
+}

@@ -1,0 +1,511 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// scene is a small intact trail:
+//
+//	1  AUDIT    genesis
+//	2  GATEWAY  g1: 1 open, 2 before a
+//	3  BROKER   b1: 1 open, 2 before x
+//	4  GATEWAY  g1: 3 after a
+//	5  BROKER   b1: 3 after x
+//	6  GATEWAY  g1: 4 before b
+//	7  GATEWAY  g1: 5 after b
+//	8  GATEWAY  g2: 1 open, links g1 at 5, 2 before c
+//	9  GATEWAY  g2: 3 after c
+//	10 BROKER   b1: 4 before y
+type scene struct {
+	msgs  []Stored
+	heads []subjects.AuditHead // of the genesis, b1 at 4, g2 at 3
+}
+
+func newScene(t *testing.T) *scene {
+	dir := headsDir(t)
+	s := newStream(t, dir)
+	ctx := t.Context()
+	g := open(t, s, dir, "GATEWAY", "g1")
+	b := open(t, s, dir, "BROKER", "b1")
+	must(t, g.Append(ctx, before("a")))
+	must(t, b.Append(ctx, before("x")))
+	must(t, g.Append(ctx, after("a")))
+	must(t, b.Append(ctx, after("x")))
+	must(t, g.Append(ctx, before("b")))
+	must(t, g.Append(ctx, after("b")))
+	must(t, g.Close(ctx))
+	g = open(t, s, dir, "GATEWAY", "g2")
+	must(t, g.Append(ctx, before("c")))
+	must(t, g.Append(ctx, after("c")))
+	must(t, b.Append(ctx, before("y")))
+	must(t, g.Close(ctx))
+	must(t, b.Close(ctx))
+	return &scene{msgs: s.msgs, heads: heads(t, dir)}
+}
+
+// drop removes the message; the others keep their sequences.
+func (s *scene) drop(seq uint64) {
+	s.msgs = slices.DeleteFunc(s.msgs, func(st Stored) bool { return st.Seq == seq })
+}
+
+// renumber hides what was done to the stream's own sequences.
+func (s *scene) renumber() {
+	for i := range s.msgs {
+		s.msgs[i].Seq = uint64(i + 1)
+	}
+}
+
+func (s *scene) swap(a, b uint64) { s.msgs[a-1], s.msgs[b-1] = s.msgs[b-1], s.msgs[a-1] }
+
+// edit changes the records of a message and encodes it properly again.
+func (s *scene) edit(t *testing.T, seq uint64, f func(recs []subjects.AuditRecord) []subjects.AuditRecord) {
+	t.Helper()
+	st := &s.msgs[seq-1]
+	batch, err := DecodeBatch(st.Data)
+	must(t, err)
+	var recs []subjects.AuditRecord
+	for _, d := range batch {
+		recs = append(recs, d.Record)
+	}
+	st.Data, err = EncodeBatch(f(recs)...)
+	must(t, err)
+}
+
+// forge appends a message with records of its own to the end.
+func (s *scene) forge(t *testing.T, subject string, recs ...subjects.AuditRecord) {
+	t.Helper()
+	for i := range recs {
+		recs[i].Time = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	data, err := EncodeBatch(recs...)
+	must(t, err)
+	s.msgs = append(s.msgs, Stored{Seq: uint64(len(s.msgs) + 1), Subject: subject, Data: data})
+}
+
+func (s *scene) hash(t *testing.T, seq uint64, i int) string {
+	t.Helper()
+	batch, err := DecodeBatch(s.msgs[seq-1].Data)
+	must(t, err)
+	return hexHash(batch[i].Hash)
+}
+
+func (s *scene) dropHead(chain string) {
+	s.heads = slices.DeleteFunc(s.heads, func(h subjects.AuditHead) bool { return h.Chain == chain })
+}
+
+func (s *scene) head(chain string) *subjects.AuditHead {
+	i := slices.IndexFunc(s.heads, func(h subjects.AuditHead) bool { return h.Chain == chain })
+	return &s.heads[i]
+}
+
+func TestVerify(t *testing.T) {
+	type recs = []subjects.AuditRecord
+	at := func(stream uint64, account, chain string, record uint64) Problem {
+		return Problem{Stream: stream, Account: account, Chain: chain, Record: record}
+	}
+	for _, tc := range []struct {
+		name string
+		do   func(t *testing.T, s *scene)
+		want Problem // Text is a part of the sentence; empty for OK
+		text string
+	}{
+		{name: "intact", do: func(*testing.T, *scene) {}},
+
+		// a record
+		{
+			"flipped bit in a record", func(_ *testing.T, s *scene) {
+				d := s.msgs[3].Data
+				i := strings.Index(string(d), "tool.call")
+				d[i] ^= 1
+			}, at(4, "GATEWAY", "g1", 3), "record 3 was altered",
+		},
+		{
+			"flipped bit that breaks the encoding", func(_ *testing.T, s *scene) { s.msgs[3].Data[0] ^= 0x40 },
+			at(4, "GATEWAY", "g1", 3), "cannot be read",
+		},
+		{
+			"status changed", func(t *testing.T, s *scene) {
+				s.edit(t, 4, func(r recs) recs { r[0].Status = subjects.StatusDenied; return r })
+			}, at(4, "GATEWAY", "g1", 3), "record 3 was altered",
+		},
+		{
+			"prev changed: the record itself is named, not the one before", func(t *testing.T, s *scene) {
+				s.edit(t, 6, func(r recs) recs { r[0].Prev = Hash(nil); return r })
+			}, at(6, "GATEWAY", "g1", 4), "fits neither",
+		},
+		{
+			"prev of the anchored record changed", func(t *testing.T, s *scene) {
+				s.edit(t, 9, func(r recs) recs { r[0].Prev = Hash(nil); return r })
+			}, at(9, "GATEWAY", "g2", 3), "not the one that was anchored",
+		},
+		{
+			"last record changed", func(t *testing.T, s *scene) {
+				s.edit(t, 10, func(r recs) recs { r[0].Tool = "run_shell"; return r })
+			}, at(10, "BROKER", "b1", 4), "not the one that was anchored",
+		},
+		{
+			"last record of a linked chain changed", func(t *testing.T, s *scene) {
+				s.edit(t, 7, func(r recs) recs { r[0].Tool = "run_shell"; return r })
+			}, at(8, "GATEWAY", "g2", 1), "links to record 5 of chain g1 with a hash that the record does not have",
+		},
+		{
+			"removed record", func(t *testing.T, s *scene) {
+				s.edit(t, 2, func(r recs) recs { return r[:1] })
+			}, at(4, "GATEWAY", "g1", 2), "record 2 is missing",
+		},
+		{
+			"removed record, the next renumbered", func(t *testing.T, s *scene) {
+				s.drop(6)
+				s.renumber()
+				s.edit(t, 6, func(r recs) recs { r[0].Seq = 4; return r })
+			}, at(4, "GATEWAY", "g1", 3), "not the one that record 4 was written after",
+		},
+		{
+			"reordered records", func(t *testing.T, s *scene) {
+				s.edit(t, 2, func(r recs) recs { return recs{r[1], r[0]} })
+			}, at(2, "GATEWAY", "g1", 1), "record 1 is missing",
+		},
+		{
+			"repeated record", func(t *testing.T, s *scene) {
+				s.edit(t, 4, func(r recs) recs { return recs{r[0], r[0]} })
+			}, at(4, "GATEWAY", "g1", 3), "comes again",
+		},
+		{
+			"no open record", func(t *testing.T, s *scene) {
+				s.edit(t, 3, func(r recs) recs { r[0].Phase = subjects.AuditBefore; return r })
+			}, at(3, "BROKER", "b1", 1), "does not open the chain",
+		},
+		{
+			"second open record", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditOpen, ID: "o"})
+			}, at(11, "BROKER", "b1", 5), "unknown here",
+		},
+		{
+			"foreign chain", func(t *testing.T, s *scene) {
+				s.edit(t, 5, func(r recs) recs { r[0].Chain = "g1"; return r })
+			}, at(5, "BROKER", "b1", 3), `belongs to chain "g1"`,
+		},
+		{
+			"after without before", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditAfter, ID: "z"})
+			}, at(11, "BROKER", "b1", 5), `the outcome of "z" has no record before it`,
+		},
+		{
+			"after whose before is in another account's chain", func(t *testing.T, s *scene) {
+				h := s.head("g2")
+				s.forge(t, "audit.GATEWAY.g2", subjects.AuditRecord{Chain: "g2", Seq: 4, Prev: h.Hash, Phase: subjects.AuditAfter, ID: "y"})
+			}, at(11, "GATEWAY", "g2", 4), `the outcome of "y"`,
+		},
+
+		// a message
+		{"removed message", func(_ *testing.T, s *scene) { s.drop(5) }, at(5, "", "", 0), "message 5 is missing"},
+		{"removed messages", func(_ *testing.T, s *scene) { s.drop(5); s.drop(6) }, at(5, "", "", 0), "messages 5 to 6 are missing"},
+		{
+			"removed message, the stream renumbered", func(_ *testing.T, s *scene) { s.drop(4); s.renumber() },
+			at(5, "GATEWAY", "g1", 3), "record 3 is missing",
+		},
+		{"reordered messages", func(_ *testing.T, s *scene) { s.swap(4, 6) }, at(4, "", "", 0), "messages 4 to 5 are missing"},
+		{
+			"reordered messages, the stream renumbered", func(_ *testing.T, s *scene) { s.swap(4, 6); s.renumber() },
+			at(4, "GATEWAY", "g1", 3), "record 3 is missing",
+		},
+		{
+			"repeated message", func(_ *testing.T, s *scene) { s.msgs = slices.Insert(s.msgs, 5, s.msgs[4]) },
+			at(5, "", "", 0), "message 5 comes again",
+		},
+		{"forged subject account", func(_ *testing.T, s *scene) { s.msgs[4].Subject = "audit.GATEWAY.b1" }, at(5, "GATEWAY", "b1", 0), "belongs to the account BROKER"},
+		{"unknown account", func(_ *testing.T, s *scene) { s.msgs[4].Subject = "audit.MALLORY.b1" }, at(5, "MALLORY", "b1", 0), "no writer has the account MALLORY"},
+		{"subject with a token too many", func(_ *testing.T, s *scene) { s.msgs[4].Subject = "audit.BROKER.b1.x" }, at(5, "", "", 0), "is not audit.<account>.<chain>"},
+		{"subject outside audit", func(_ *testing.T, s *scene) { s.msgs[4].Subject = "tool.BROKER.b1" }, at(5, "", "", 0), "is not audit.<account>.<chain>"},
+		{"subject with a wild token", func(_ *testing.T, s *scene) { s.msgs[4].Subject = "audit.BROKER.*" }, at(5, "", "", 0), "is not audit.<account>.<chain>"},
+		{"trailing byte", func(_ *testing.T, s *scene) { s.msgs[4].Data = append(s.msgs[4].Data, 0) }, at(5, "BROKER", "b1", 3), "cannot be read"},
+
+		// the ends
+		{
+			"lost tail", func(_ *testing.T, s *scene) { s.drop(10) },
+			at(5, "BROKER", "b1", 4), "lost tail: chain b1 is anchored at record 4, the stream ends at 3",
+		},
+		{
+			"lost tail that the stream admits", func(_ *testing.T, s *scene) { s.drop(9); s.drop(10) },
+			at(5, "BROKER", "b1", 4), "lost tail",
+		},
+		{
+			"lost tail of a linked chain", func(_ *testing.T, s *scene) { s.drop(7); s.renumber() },
+			at(7, "GATEWAY", "g2", 1), "links to record 5 of chain g1, which ends at 4 here",
+		},
+		{
+			"lost whole chain", func(_ *testing.T, s *scene) {
+				s.drop(8)
+				s.drop(9)
+				s.renumber()
+			}, at(0, "GATEWAY", "g2", 1), "lost chain: chain g2 is anchored at record 3",
+		},
+		{
+			"lost whole chain that a later one links", func(_ *testing.T, s *scene) {
+				s.msgs = slices.DeleteFunc(s.msgs, func(st Stored) bool { return strings.HasSuffix(st.Subject, ".g1") })
+				s.renumber()
+			}, at(4, "GATEWAY", "g2", 1), "links to record 5 of chain g1, which is not in the stream",
+		},
+		{
+			"everything lost", func(_ *testing.T, s *scene) { s.msgs = nil },
+			at(1, "", "", 0), "the trail is empty",
+		},
+		{
+			"head file missing", func(_ *testing.T, s *scene) { s.dropHead("b1") },
+			at(10, "BROKER", "b1", 4), "nobody vouches for the end of chain b1",
+		},
+		{
+			"head of another account", func(_ *testing.T, s *scene) { s.head("b1").Account = "GATEWAY" },
+			at(10, "GATEWAY", "b1", 4), "anchored for GATEWAY, the stream has it from BROKER",
+		},
+		{
+			"malformed head", func(_ *testing.T, s *scene) { s.head("b1").Hash = "no" },
+			at(10, "BROKER", "b1", 4), "not the one that was anchored",
+		},
+		{
+			"records beyond the anchored head", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditAfter, ID: "y"})
+			}, Problem{}, "",
+		},
+		{
+			"records beyond the linked head", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.GATEWAY.g1",
+					subjects.AuditRecord{Chain: "g1", Seq: 6, Prev: s.hash(t, 7, 0), Phase: subjects.AuditBefore, ID: "late"})
+			}, Problem{}, "",
+		},
+		{
+			"records beyond the linked head that do not follow", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.GATEWAY.g1",
+					subjects.AuditRecord{Chain: "g1", Seq: 6, Prev: Hash(nil), Phase: subjects.AuditBefore, ID: "late"})
+			}, at(7, "GATEWAY", "g1", 5), "record 5 was altered",
+		},
+		{
+			"record forged into a linked chain", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.GATEWAY.g1",
+					subjects.AuditRecord{Chain: "g1", Seq: 4, Prev: s.hash(t, 4, 0), Phase: subjects.AuditBefore, ID: "late"})
+			}, at(11, "GATEWAY", "g1", 4), "comes again or too late",
+		},
+
+		// links
+		{
+			"link to a chain that does not exist", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2",
+					Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b9", Seq: 3, Hash: Hash(nil)}},
+				})
+			}, at(11, "BROKER", "b2", 1), "links to record 3 of chain b9, which is not in the stream",
+		},
+		{
+			"link past the end", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2",
+					Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 9, Hash: Hash(nil)}},
+				})
+			}, at(11, "BROKER", "b2", 1), "links to record 9 of chain b1, which ends at 4 here",
+		},
+		{
+			"link to another account", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2",
+					Links: []subjects.AuditHead{*s.head("g2")},
+				})
+			}, at(11, "BROKER", "b2", 1), "not one its writer makes",
+		},
+		{
+			"link to itself", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{
+					Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2",
+					Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b2"}},
+				})
+			}, at(11, "BROKER", "b2", 1), "not one its writer makes",
+		},
+		{
+			"link that goes back behind an earlier one", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.GATEWAY.g3", subjects.AuditRecord{
+					Chain: "g3", Seq: 1, Phase: subjects.AuditOpen, ID: "g3",
+					Links: []subjects.AuditHead{{Account: "GATEWAY", Chain: "g1", Seq: 3, Hash: s.hash(t, 4, 0)}},
+				})
+			}, at(11, "GATEWAY", "g3", 1), "was known to reach 5",
+		},
+		{
+			"chain out of nowhere", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b2", subjects.AuditRecord{Chain: "b2", Seq: 1, Phase: subjects.AuditOpen, ID: "b2"})
+			}, at(11, "BROKER", "b2", 1), "nobody vouches for the end of chain b2",
+		},
+		{
+			"chain that came to nothing: the same links stand in one that is anchored", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{
+					Chain: "g9", Seq: 1, Phase: subjects.AuditOpen, ID: "g9",
+					Links: []subjects.AuditHead{{Account: "GATEWAY", Chain: "g1", Seq: 5, Hash: s.hash(t, 7, 0)}},
+				})
+			}, Problem{}, "",
+		},
+		{
+			"chain with the same links that went on", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{
+					Chain: "g9", Seq: 1, Phase: subjects.AuditOpen, ID: "g9",
+					Links: []subjects.AuditHead{{Account: "GATEWAY", Chain: "g1", Seq: 5, Hash: s.hash(t, 7, 0)}},
+				})
+				s.forge(t, "audit.GATEWAY.g9", subjects.AuditRecord{Chain: "g9", Seq: 2, Prev: s.hash(t, 11, 0), Phase: subjects.AuditBefore, ID: "q"})
+			}, at(12, "GATEWAY", "g9", 2), "nobody vouches",
+		},
+
+		// the genesis
+		{"genesis missing", func(_ *testing.T, s *scene) { s.drop(1) }, at(1, "", "", 0), "message 1 is missing"},
+		{
+			"genesis missing, the stream renumbered", func(_ *testing.T, s *scene) { s.drop(1); s.renumber() },
+			at(1, "GATEWAY", "g1", 1), "does not begin with a genesis",
+		},
+		{
+			"genesis altered", func(t *testing.T, s *scene) {
+				s.edit(t, 1, func(r recs) recs { r[0].Genesis.Sealed = "old.jsonl"; return r })
+			}, at(1, "AUDIT", "genesis", 1), "not the one that was anchored",
+		},
+		{
+			"genesis with a record too many", func(t *testing.T, s *scene) {
+				s.edit(t, 1, func(r recs) recs { return append(r, r[0]) })
+			}, at(1, "AUDIT", "genesis", 1), "not one record that opens a trail",
+		},
+		{
+			"second genesis", func(_ *testing.T, s *scene) {
+				s.msgs = append(s.msgs, Stored{Seq: 11, Subject: GenesisSubject, Data: s.msgs[0].Data})
+			}, at(11, "AUDIT", "genesis", 1), "only the first message may be a genesis",
+		},
+		{
+			"genesis hidden in another chain", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", subjects.AuditRecord{
+					Chain: "b1", Seq: 5, Prev: s.hash(t, 10, 0), Phase: subjects.AuditBefore, ID: "q", Genesis: &subjects.AuditGenesis{},
+				})
+			}, at(11, "BROKER", "b1", 5), "only the first message may hold a genesis",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newScene(t)
+			tc.do(t, s)
+			r := verify(t, source(s.msgs), s.heads)
+			if tc.text == "" {
+				wantOK(t, r)
+				return
+			}
+			if r.OK || r.First == nil {
+				t.Fatal("not noticed")
+			}
+			got := *r.First
+			got.Text = ""
+			if got != tc.want || !strings.Contains(r.First.Text, tc.text) {
+				t.Fatalf("first problem is\n%v\nwant %+v with %q", *r.First, tc.want, tc.text)
+			}
+		})
+	}
+}
+
+func TestVerifyCounts(t *testing.T) {
+	s := newScene(t)
+	r := verify(t, source(s.msgs), s.heads)
+	if !r.OK || r.Messages != 10 || r.Records != 13 || r.Chains != 4 || r.Pending != 1 || r.Unfinished != 0 || r.Genesis == nil {
+		t.Fatalf("%+v", r)
+	}
+}
+
+func TestVerifyStreamClaims(t *testing.T) {
+	s := newScene(t)
+	for _, tc := range []struct {
+		name        string
+		first, last uint64
+		stream      uint64
+	}{
+		{"purged front", 4, 10, 1},
+		{"last is missing", 1, 12, 11},
+		{"more than it says", 1, 9, 10},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			src := source(s.msgs[tc.first-1:])
+			src.First, src.Last = tc.first, tc.last
+			r := verify(t, src, s.heads)
+			if r.OK || r.First.Stream != tc.stream {
+				t.Fatalf("first problem is %v", r.First)
+			}
+		})
+	}
+}
+
+func TestVerifyCapsProblems(t *testing.T) {
+	s := newScene(t)
+	for i := range s.msgs {
+		s.msgs[i].Data = nil
+	}
+	r, err := Verify(t.Context(), source(s.msgs), nil, VerifyOptions{Accounts: known.Accounts, MaxProblems: 3})
+	if err != nil || len(r.Problems) != 3 || r.Bad != 10 || r.OK {
+		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
+func TestVerifySourceFails(t *testing.T) {
+	s := newScene(t)
+	broken := errors.New("connection lost")
+	src := source(s.msgs)
+	src.Messages = func(yield func(Stored, error) bool) {
+		if yield(s.msgs[0], nil) {
+			yield(Stored{}, broken)
+		}
+	}
+	if r, err := Verify(t.Context(), src, s.heads, known); !errors.Is(err, broken) || r.OK {
+		t.Fatalf("OK %t, %v", r.OK, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r, err := Verify(ctx, source(s.msgs), s.heads, known); !errors.Is(err, context.Canceled) || r.OK {
+		t.Fatalf("OK %t, %v", r.OK, err)
+	}
+}
+
+// After a rotation the heads in the folder still name chains of the sealed trail.
+func TestVerifyAfterRotation(t *testing.T) {
+	dir := headsDir(t)
+	s := newStream(t, dir)
+	w := open(t, s, dir, "BROKER", "b1")
+	must(t, w.Append(t.Context(), before("x")))
+	must(t, w.Close(t.Context()))
+	// A message beyond the anchor: the end of the chain and its anchor differ.
+	last := records(t, s.msgs, "BROKER")[1]
+	b := newBuilder()
+	hash, err := b.add(&last)
+	must(t, err)
+	extra, err := EncodeBatch(subjects.AuditRecord{Chain: "b1", Seq: 3, Prev: hash, Time: last.Time, Phase: subjects.AuditBefore, ID: "q"})
+	must(t, err)
+	s.put("audit.BROKER.b1", "extra", extra)
+	wantOK(t, verify(t, s.source(), heads(t, dir)))
+
+	var file strings.Builder
+	sum, err := Export(t.Context(), s.source(), &file)
+	must(t, err)
+	data, head, err := EncodeGenesis(time.Now(), subjects.AuditGenesis{
+		Sealed: "audit-1.jsonl", SHA256: sum.SHA256, LastSeq: sum.Last, OldHeads: MergeHeads(sum.Heads, heads(t, dir)),
+	})
+	must(t, err)
+	must(t, WriteHead(dir, head))
+	next := &stream{ids: map[string]int{}, acked: map[int]bool{}, tried: map[string]bool{}}
+	next.put(GenesisSubject, "genesis", data)
+	wantOK(t, verify(t, next.source(), heads(t, dir)))
+
+	w = open(t, next, dir, "BROKER", "b2")
+	must(t, w.Append(t.Context(), before("z")))
+	must(t, w.Close(t.Context()))
+	wantOK(t, verify(t, next.source(), heads(t, dir)))
+	if links := records(t, next.msgs, "BROKER")[0].Links; len(links) != 1 || links[0].Chain != "b1" || links[0].Seq != 2 {
+		t.Fatalf("links %+v", links)
+	}
+
+	// The sealed file is vouched for by the genesis of its successor.
+	src, err := OpenExport(strings.NewReader(file.String()))
+	must(t, err)
+	got := verify(t, next.source(), heads(t, dir))
+	wantOK(t, verify(t, src, got.Genesis.OldHeads))
+}

@@ -1,0 +1,175 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"conclave/pkg/audit"
+	"conclave/subjects"
+)
+
+// AuditLog appends to the trail through a writer's connection. It can do nothing else there.
+func AuditLog(nc *nats.Conn) (audit.Log, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the audit: %w", err)
+	}
+	return auditLog{js}, nil
+}
+
+type auditLog struct{ js jetstream.JetStream }
+
+// storeFailed is the server's code for a stream that would not take a message, a full one among them.
+const storeFailed jetstream.ErrorCode = 10077
+
+// tryFor bounds one attempt: a server whose disk is full does not answer at all.
+const tryFor = 2 * time.Second
+
+func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
+	topic, err := subjects.AuditLine.With(chain)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", audit.ErrRefused, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
+	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: topic.Name, Data: data},
+		jetstream.WithMsgID(id), jetstream.WithExpectStream(subjects.Audit), jetstream.WithRetryAttempts(0))
+	if err == nil {
+		return ack.Duplicate, nil
+	}
+	var api *jetstream.APIError
+	switch {
+	case errors.As(err, &api) && api.ErrorCode == storeFailed && strings.Contains(api.Description, "maximum bytes"):
+		return false, fmt.Errorf("%w: %w", audit.ErrFull, err)
+	case errors.As(err, &api):
+		return false, fmt.Errorf("%w: %w", audit.ErrRefused, err)
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
+		// Nobody stores it now. That can be a server that is starting: not a refusal, worth another try.
+		return false, fmt.Errorf("the audit does not answer: %w", err)
+	}
+	return false, err
+}
+
+// AuditSource reads the trail with the auditor's connection, up to the last message there is now. It asks for each
+// message by sequence: what a direct get says of a subject is the writer's word, this is the server's.
+func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
+	return auditFrom(ctx, nc, 0)
+}
+
+func auditFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, error) {
+	var info struct {
+		State struct {
+			First uint64 `json:"first_seq"`
+			Last  uint64 `json:"last_seq"`
+		} `json:"state"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := apiGet(ctx, nc, "STREAM.INFO.AUDIT", nil, &info); err != nil {
+		return audit.Source{}, err
+	}
+	if info.Error != nil {
+		return audit.Source{}, fmt.Errorf("reading the audit: %w", info.Error)
+	}
+	first = max(first, info.State.First)
+	return audit.Source{First: first, Last: info.State.Last, Messages: func(yield func(audit.Stored, error) bool) {
+		read(ctx, nc, first, info.State.Last, yield)
+	}}, nil
+}
+
+// AuditFirst is the first message of the trail.
+func AuditFirst(ctx context.Context, nc *nats.Conn) (audit.Stored, error) { return message(ctx, nc, 1) }
+
+// AuditAfter reads what was stored after a sequence.
+func AuditAfter(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Source, error) {
+	return auditFrom(ctx, nc, seq+1)
+}
+
+// window is how many messages are asked for at once. One at a time would wait a round trip for each.
+const window = 128
+
+func read(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(audit.Stored, error) bool) {
+	type result struct {
+		audit.Stored
+		err error
+	}
+	for from := first; from <= last && from > 0; from += window {
+		n := min(window, last-from+1)
+		results := make([]chan result, n)
+		for i := range results {
+			results[i] = make(chan result, 1)
+			go func() {
+				st, err := message(ctx, nc, from+uint64(i))
+				results[i] <- result{st, err}
+			}()
+		}
+		for _, c := range results {
+			r := <-c
+			if errors.Is(r.err, errNoMessage) { // a hole: the verifier sees the gap in the sequence
+				continue
+			}
+			if !yield(r.Stored, r.err) || r.err != nil {
+				return
+			}
+		}
+	}
+}
+
+var errNoMessage = errors.New("no message at this sequence")
+
+func message(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, error) {
+	var got struct {
+		Message *struct {
+			Subject string `json:"subject"`
+			Seq     uint64 `json:"seq"`
+			Data    []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := apiGet(ctx, nc, "STREAM.MSG.GET.AUDIT", map[string]uint64{"seq": seq}, &got); err != nil {
+		return audit.Stored{}, err
+	}
+	switch {
+	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return audit.Stored{}, errNoMessage
+	case got.Error != nil:
+		return audit.Stored{}, fmt.Errorf("reading audit message %d: %w", seq, got.Error)
+	case got.Message == nil:
+		return audit.Stored{}, fmt.Errorf("reading audit message %d: empty answer", seq)
+	}
+	return audit.Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
+}
+
+// apiGet asks the trail's API. A read that gets no answer is tried again: the server may be busy writing.
+func apiGet(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
+	var data []byte
+	if body != nil {
+		var err error
+		if data, err = json.Marshal(body); err != nil {
+			return fmt.Errorf("reading the audit: %w", err)
+		}
+	}
+	var err error
+	for range 3 {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		var m *nats.Msg
+		m, err = nc.RequestWithContext(try, AuditAPI+"."+verb, data)
+		cancel()
+		if err == nil {
+			if err := json.Unmarshal(m.Data, into); err != nil {
+				return fmt.Errorf("reading the audit: %w", err)
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return fmt.Errorf("reading the audit: %w", err)
+}

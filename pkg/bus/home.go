@@ -1,0 +1,210 @@
+package bus
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"conclave/subjects"
+)
+
+// Home is where an installation keeps its files: what it needs to remember, and what the person has set.
+type Home struct {
+	Data   string
+	Config string
+}
+
+// DefaultHome follows the XDG folders.
+func DefaultHome() (Home, error) {
+	data, err := xdg("XDG_DATA_HOME", ".local/share")
+	if err != nil {
+		return Home{}, err
+	}
+	config, err := xdg("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return Home{}, err
+	}
+	return Home{Data: filepath.Join(data, "conclave"), Config: filepath.Join(config, "conclave")}, nil
+}
+
+func xdg(variable, otherwise string) (string, error) {
+	if d := os.Getenv(variable); filepath.IsAbs(d) {
+		return d, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("finding your home folder: %w; set %s", err, variable)
+	}
+	return filepath.Join(home, otherwise), nil
+}
+
+// Keys is the folder of seeds.
+func (h Home) Keys() Keys { return Keys{filepath.Join(h.Data, "keys")} }
+
+// Store is the folder of the streams.
+func (h Home) Store() string { return filepath.Join(h.Data, "jetstream") }
+
+// Heads is the folder of the audit's anchors, outside the stream on purpose.
+func (h Home) Heads() string { return filepath.Join(h.Data, "audit", "heads") }
+
+// Sealed is the folder of audits that were rotated out.
+func (h Home) Sealed() string { return filepath.Join(h.Data, "audit", "sealed") }
+
+// Pending is the first record of the next trail, written down before the stream has it, so that a crash in between
+// cannot leave a trail whose beginning nobody knows.
+func (h Home) Pending() string { return filepath.Join(h.Data, "audit", "genesis.next") }
+
+// TrailStore is where the server keeps the audit stream.
+func (h Home) TrailStore() string {
+	return filepath.Join(h.Store(), "jetstream", subjects.Audit, "streams", subjects.Audit)
+}
+
+// HashKey is the key of the audit's params_hash.
+func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.key") }
+
+// Env is the file that a stand-alone nats-server reads its public keys and places from.
+func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
+
+// Make makes the folders, closed to others.
+func (h Home) Make() error {
+	for _, d := range []string{h.Data, h.Config, h.Keys().Dir, h.Heads(), h.Sealed()} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return fmt.Errorf("making %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// Running is what a running system leaves for the commands that want to reach it.
+type Running struct {
+	PID int    `json:"pid"`
+	URL string `json:"url"`
+}
+
+// ErrInUse means that another conclave runs on the same data folder.
+var ErrInUse = errors.New("another conclave is running on this data folder")
+
+// Lock keeps the data folder to this process until the returned function is called. Two servers on one store would
+// destroy it.
+func (h Home) Lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(h.Data, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", h.Data, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("locking %s: %w", h.Data, err)
+		}
+		r, rerr := h.Running()
+		if rerr != nil {
+			return nil, fmt.Errorf("%w: %s", ErrInUse, h.Data)
+		}
+		return nil, fmt.Errorf("%w: process %d at %s; stop it, or use another --data folder", ErrInUse, r.PID, r.URL)
+	}
+	return func() {
+		_ = os.Remove(h.runFile())
+		f.Close()
+	}, nil
+}
+
+// SetRunning leaves word of where this process's server is.
+func (h Home) SetRunning(url string) error {
+	b, err := json.Marshal(Running{os.Getpid(), url})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.runFile(), append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", h.runFile(), err)
+	}
+	return nil
+}
+
+// ErrNotRunning means that no system runs on this data folder.
+var ErrNotRunning = errors.New("conclave is not running")
+
+// Running says where the running system's server is.
+func (h Home) Running() (Running, error) {
+	var r Running
+	b, err := os.ReadFile(h.runFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("%w on %s: start it with conclave up, or name a server with --server", ErrNotRunning, h.Data)
+	}
+	if err != nil {
+		return r, fmt.Errorf("reading %s: %w", h.runFile(), err)
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("reading %s: %w", h.runFile(), err)
+	}
+	// A process that was killed leaves its word behind.
+	if err := syscall.Kill(r.PID, 0); errors.Is(err, syscall.ESRCH) {
+		return r, fmt.Errorf("%w on %s (process %d is gone): start it with conclave up", ErrNotRunning, h.Data, r.PID)
+	}
+	return r, nil
+}
+
+func (h Home) runFile() string { return filepath.Join(h.Data, "run.json") }
+
+// WriteEnv makes the keys of every role, the provisioners' too, and writes what a stand-alone nats-server needs to read
+// nats.conf: public keys and places, nothing secret. Values carry quotes of their own, which nats.conf wants.
+func (h Home) WriteEnv(cfg ServerConfig) error {
+	lasting, boot := subjects.Table().Roles()
+	public := map[string]string{}
+	for _, r := range append(lasting, boot...) {
+		p, err := h.Keys().Public(r)
+		if err != nil {
+			return err
+		}
+		public[r] = p
+	}
+	vars := cfg.Vars(public)
+	var b strings.Builder
+	b.WriteString("# Public keys and places for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(h.Env()) + "; set +a\n")
+	for _, name := range subjects.Table().Vars() {
+		b.WriteString(name + "='" + vars[name] + "'\n")
+	}
+	if err := os.WriteFile(h.Env(), []byte(b.String()), 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", h.Env(), err)
+	}
+	return nil
+}
+
+// WriteContexts writes two contexts for the nats tool: "conclave" for the person and "conclave-audit" for reading the
+// audit. It selects the first only where the person has selected none.
+func WriteContexts(keys Keys, url string) (folder string, err error) {
+	config, err := xdg("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return "", err
+	}
+	folder = filepath.Join(config, "nats", "context")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", fmt.Errorf("making %s: %w", folder, err)
+	}
+	for _, c := range []struct{ name, text, role, prefix string }{
+		{"conclave", "Conclave, as its user", "user", CoreAPI},
+		{"conclave-audit", "Conclave's audit, read only", "auditor", AuditAPI},
+	} {
+		b, err := json.MarshalIndent(map[string]string{
+			"description": c.text, "url": url, "nkey": keys.Path(c.role), "jetstream_api_prefix": c.prefix,
+		}, "", "  ")
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(folder, c.name+".json"), append(b, '\n'), 0o600); err != nil {
+			return "", fmt.Errorf("writing the nats context: %w", err)
+		}
+	}
+	selected := filepath.Join(config, "nats", "context.txt")
+	if _, err := os.Stat(selected); errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(selected, []byte("conclave"), 0o600); err != nil {
+			return "", fmt.Errorf("selecting the nats context: %w", err)
+		}
+	}
+	return folder, nil
+}

@@ -1,0 +1,605 @@
+package bus_test
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"conclave/pkg/bus"
+	"conclave/subjects"
+)
+
+// patience is how long a test waits for what must come. Nothing waits this long for what must not.
+const patience = 20 * time.Second
+
+// start runs a provisioned server that ends with the test.
+func start(t testing.TB) *bus.Bus {
+	t.Helper()
+	dir := t.TempDir()
+	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
+	lasting, _ := subjects.Table().Roles()
+	if _, err := keys.Ensure(lasting); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := bus.StartServer(bus.ServerConfig{Store: filepath.Join(dir, "jetstream")}, keys, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { srv.Stop(context.Background()) })
+	if err := srv.Provision(t.Context(), []byte("genesis")); err != nil {
+		t.Fatal(err)
+	}
+	return &bus.Bus{URL: srv.URL(), Keys: keys, Srv: srv, TCP: true}
+}
+
+// heard is one message as a listener got it.
+type heard struct {
+	role, subject, reply, head, body string
+}
+
+func (m heard) String() string { return m.role + " " + m.subject }
+
+// peer is a NATS client written by hand. It says what a well-mannered library refuses to say, such as a subject with a
+// wildcard or a header of its own choice, and after a flush it has everything the server sent it before.
+type peer struct {
+	role string
+	conn net.Conn
+	sids int
+
+	mu    sync.Mutex
+	heard []heard
+	errs  []string
+	pongs chan struct{}
+	gone  chan struct{}
+}
+
+// dialRaw connects over TCP. seed nil connects without a key.
+func dialRaw(url, role string, seed nkeys.KeyPair) (*peer, error) {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{role: role, conn: conn, pongs: make(chan struct{}, 64), gone: make(chan struct{})}
+	r := bufio.NewReaderSize(conn, 64<<10)
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	var info struct {
+		Nonce string `json:"nonce"`
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "INFO ")), &info); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	hello := map[string]any{"verbose": false, "pedantic": false, "headers": true, "protocol": 1, "lang": "raw", "version": "0", "name": role}
+	if seed != nil {
+		pub, err := seed.PublicKey()
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		sig, err := seed.Sign([]byte(info.Nonce))
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		hello["nkey"], hello["sig"] = pub, base64.RawURLEncoding.EncodeToString(sig)
+	}
+	h, err := json.Marshal(hello)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	go p.read(r)
+	p.write("CONNECT " + string(h) + "\r\n")
+	if err := p.flush(); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *peer) close() {
+	p.conn.Close()
+	<-p.gone
+}
+
+// write ignores errors: a connection that the server closed shows at the next flush.
+func (p *peer) write(s string) { _, _ = io.WriteString(p.conn, s) }
+
+// pub publishes; with a head, as HPUB. Nothing is checked.
+func (p *peer) pub(subject, reply, head, body string) {
+	if reply != "" {
+		reply = " " + reply
+	}
+	if head == "" {
+		p.write(fmt.Sprintf("PUB %s%s %d\r\n%s\r\n", subject, reply, len(body), body))
+		return
+	}
+	head = "NATS/1.0\r\n" + head + "\r\n\r\n"
+	p.write(fmt.Sprintf("HPUB %s%s %d %d\r\n%s%s\r\n", subject, reply, len(head), len(head)+len(body), head, body))
+}
+
+func (p *peer) sub(subject string) {
+	p.sids++
+	p.write(fmt.Sprintf("SUB %s %d\r\n", subject, p.sids))
+}
+
+// flush returns when the server has handled everything said before and everything it sent before is in heard.
+func (p *peer) flush() error {
+	p.ping()
+	return p.pong()
+}
+
+func (p *peer) ping() { p.write("PING\r\n") }
+
+func (p *peer) pong() error {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-p.pongs:
+		return nil
+	case <-p.gone:
+		return fmt.Errorf("%s: the server closed the connection: %v", p.role, p.complaints())
+	case <-late.C:
+		return fmt.Errorf("%s: no answer to a ping", p.role)
+	}
+}
+
+// complaints returns and forgets the -ERR lines so far.
+func (p *peer) complaints() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.errs
+	p.errs = nil
+	return e
+}
+
+// take returns and forgets the messages so far.
+func (p *peer) take() []heard {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.heard
+	p.heard = nil
+	return h
+}
+
+func (p *peer) read(r *bufio.Reader) {
+	defer close(p.gone)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		line = strings.TrimRight(line, "\r\n")
+		op, rest, _ := strings.Cut(line, " ")
+		switch op {
+		case "PING":
+			p.write("PONG\r\n")
+		case "PONG":
+			p.pongs <- struct{}{}
+		case "-ERR":
+			p.mu.Lock()
+			p.errs = append(p.errs, rest)
+			p.mu.Unlock()
+		case "MSG", "HMSG":
+			f := strings.Split(rest, " ") // not Fields: a subject may hold what Unicode calls a space
+			m := heard{role: p.role, subject: f[0]}
+			sizes := 1
+			if op == "HMSG" {
+				sizes = 2
+			}
+			if len(f) == 3+sizes {
+				m.reply = f[2]
+			}
+			total, err := strconv.Atoi(f[len(f)-1])
+			if err != nil {
+				return
+			}
+			buf := make([]byte, total+2)
+			if _, err := io.ReadFull(r, buf); err != nil {
+				return
+			}
+			buf = buf[:total]
+			if op == "HMSG" {
+				n, err := strconv.Atoi(f[len(f)-2])
+				if err != nil || n > total {
+					return
+				}
+				m.head, buf = string(buf[:n]), buf[n:]
+			}
+			m.body = string(buf)
+			p.mu.Lock()
+			p.heard = append(p.heard, m)
+			p.mu.Unlock()
+		}
+	}
+}
+
+// house is a server under the real grants with a stand-in behind every key. Each listens to all it may listen to, and
+// each is as naive as can be: it answers every request, and the broker calls whichever tool it is asked for. So whatever
+// is refused here is refused by the bus alone.
+//
+// The stand-ins have no goroutines: they act inside settle, in the test's own time.
+type house struct {
+	t     testing.TB
+	b     *bus.Bus
+	table subjects.Layout
+	roles []string
+	peers map[string]*peer
+	pubs  map[string][]string // what the table lets a role say
+	log   []heard             // all that was heard since clear, in order
+	calls map[string]string   // the broker's pending calls: its inbox -> whom to answer
+	mute  map[string]bool     // roles that hear and do not act
+	n     int
+	user  *nats.Conn // reads EVENTS for the checks
+	audit *nats.Conn // reads AUDIT
+	sys   *nats.Conn // reads the state of every stream
+}
+
+// checkInbox marks the traffic of the checks themselves.
+const checkInbox = "_INBOX.check"
+
+// newHouse starts the server and every stand-in but the absent ones.
+func newHouse(t testing.TB, absent ...string) *house {
+	t.Helper()
+	h := &house{t: t, b: start(t), table: subjects.Table(), peers: map[string]*peer{}, pubs: map[string][]string{}, calls: map[string]string{}, mute: map[string]bool{}}
+	lasting, _ := h.table.Roles()
+	for _, a := range h.table.Accounts {
+		for _, u := range a.Users {
+			if u.Boot {
+				continue
+			}
+			pub, sub := rights(h.table, a, u)
+			h.pubs[u.Role] = pub
+			if slices.Contains(absent, u.Role) {
+				continue
+			}
+			p := h.dial(u.Role)
+			for _, s := range sub {
+				p.sub(s)
+			}
+			h.peers[u.Role] = p
+		}
+	}
+	for _, r := range lasting {
+		if p, ok := h.peers[r]; ok {
+			h.roles = append(h.roles, r)
+			h.flush(p)
+			if e := p.complaints(); len(e) > 0 {
+				t.Fatalf("%s may not listen as the table says: %v", r, e)
+			}
+		}
+	}
+	conn := func(role string) *nats.Conn {
+		nc, err := h.b.Dial(role, nats.CustomInboxPrefix(checkInbox))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	h.user, h.audit, h.sys = conn("user"), conn("auditor"), conn("sys")
+	return h
+}
+
+// rights reads from the table what one user may say and hear. It is written apart from the renderer, so that the two
+// check each other.
+func rights(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []string) {
+	pub, sub = slices.Clone(u.Pub), slices.Clone(u.Sub)
+	if u.Alone {
+		return pub, sub
+	}
+	if slices.Contains(sub, ">") {
+		sub = []string{">"} // the rest would only be heard twice
+	} else {
+		sub = append(sub, "_INBOX.>")
+	}
+	if a.Serves {
+		pub = append(pub, "_R_.>")
+	}
+	for _, e := range l.Edges {
+		if !slices.Contains(e.Who, a.Name) {
+			continue
+		}
+		_, local := e.At(a.Name)
+		names := e.Perm
+		if names == nil {
+			names = []string{local}
+		}
+		if e.Kind == subjects.Request {
+			pub = append(pub, names...)
+		} else if !slices.Contains(sub, ">") {
+			sub = append(sub, names...)
+		}
+	}
+	slices.Sort(pub)
+	slices.Sort(sub)
+	return slices.Compact(pub), slices.Compact(sub)
+}
+
+func (h *house) dial(role string) *peer {
+	h.t.Helper()
+	seed, err := h.b.Keys.Seed(role)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	p, err := dialRaw(h.b.URL, role, seed)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(p.close)
+	return p
+}
+
+func (h *house) flush(p *peer) {
+	h.t.Helper()
+	if err := p.flush(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// may reports whether the table lets a role say a subject.
+func (h *house) may(role, subject string) bool {
+	return slices.ContainsFunc(h.pubs[role], func(p string) bool { _, ok := subjects.Match(p, subject); return ok })
+}
+
+// apart reports whether b is someone else than a: another account, or another key of the shared account.
+func (h *house) apart(a, b string) bool {
+	return a != b && (h.table.AccountOf(a) != h.table.AccountOf(b) || h.table.AccountOf(a) == "tools")
+}
+
+// act is one thing said by one role.
+type act struct {
+	as, subject, reply, head, body string
+}
+
+// inbox as a reply means the role's own inbox.
+const inbox = "<inbox>"
+
+// say says a over a connection of its own and returns what the server refused. The connection lives as long as the test.
+func (h *house) say(a act) []string {
+	h.t.Helper()
+	p := h.dial(a.as)
+	return h.sayOn(p, a)
+}
+
+func (h *house) sayOn(p *peer, a act) []string {
+	h.t.Helper()
+	if a.reply == inbox {
+		h.n++
+		a.reply = "_INBOX." + a.as + "." + strconv.Itoa(h.n)
+	}
+	p.pub(a.subject, a.reply, a.head, cmp.Or(a.body, "{}"))
+	h.flush(p)
+	return p.complaints()
+}
+
+// settle lets everyone hear and act until a whole round brings nothing new.
+func (h *house) settle() {
+	h.t.Helper()
+	for range 500 {
+		quiet := true
+		for _, r := range h.roles {
+			h.peers[r].ping()
+		}
+		for _, r := range h.roles {
+			p := h.peers[r]
+			if err := p.pong(); err != nil {
+				h.t.Fatal(err)
+			}
+			for _, m := range p.take() {
+				if strings.HasPrefix(m.subject, checkInbox) || (r == "user" && strings.HasPrefix(m.subject, "core.API.")) {
+					continue // the checks themselves, and what the user's own ">" hears of itself
+				}
+				quiet = false
+				h.log = append(h.log, m)
+				h.act(p, m)
+			}
+		}
+		if quiet {
+			return
+		}
+	}
+	h.t.Fatalf("the house does not come to rest; last heard: %v", h.log[max(0, len(h.log)-5):])
+}
+
+// act is what a naive actor does with what it hears.
+func (h *house) act(p *peer, m heard) {
+	if h.mute[p.role] {
+		return
+	}
+	if to, ok := h.calls[m.subject]; ok && p.role == "broker" {
+		delete(h.calls, m.subject)
+		if to != "" {
+			p.pub(to, "", "", m.body)
+		}
+		return
+	}
+	if t, ok := subjects.Match("agent.*.tool.request.>", m.subject); ok && p.role == "broker" {
+		tool := t[1]
+		if zone := subjects.ZoneOf(tool); zone != "" {
+			h.n++
+			back := "_INBOX.broker." + strconv.Itoa(h.n)
+			h.calls[back] = m.reply
+			p.pub("tool.call."+zone+"."+tool, back, "", m.body)
+			return
+		}
+		if !strings.ContainsAny(tool, " \t\r\n\x00") {
+			p.pub("tool.call.tools."+tool, "", "", m.body) // naive to the end
+		}
+	}
+	if m.reply == "" || strings.HasPrefix(m.subject, "_INBOX.") {
+		return
+	}
+	for _, e := range h.table.Edges {
+		if e.Kind != subjects.Request || e.Owner != h.table.AccountOf(p.role) {
+			continue
+		}
+		if _, ok := subjects.Match(strings.ReplaceAll(e.Remote, "<who>", "*"), m.subject); ok {
+			p.pub(m.reply, "", "", "answer of "+p.role)
+			return
+		}
+	}
+}
+
+// await settles until each of what was heard, written "role pattern", and fails the test when it does not come.
+func (h *house) await(what ...string) {
+	h.t.Helper()
+	end := time.Now().Add(patience)
+	for {
+		h.settle()
+		missing := slices.DeleteFunc(slices.Clone(what), func(w string) bool {
+			return slices.ContainsFunc(h.log, func(m heard) bool { return matches(w, m) })
+		})
+		if len(missing) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("never heard: %q; heard: %v", missing, h.log)
+		}
+	}
+}
+
+// matches reports whether m is what w says: "role pattern".
+func matches(w string, m heard) bool {
+	role, pattern, _ := strings.Cut(w, " ")
+	if role != m.role {
+		return false
+	}
+	_, ok := subjects.Match(pattern, m.subject)
+	return ok
+}
+
+// state is what one stream looks like from outside.
+type state struct {
+	Msgs, First, Last uint64
+	Consumers         int
+	Config            string
+	Subjects          map[string]uint64 // how many of each; EVENTS and AUDIT only
+}
+
+// states asks the monitoring account for every stream.
+func (h *house) states() map[string]state {
+	h.t.Helper()
+	m, err := h.sys.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true,"config":true}`), patience)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var r struct {
+		Data struct {
+			Accounts []struct {
+				Streams []struct {
+					Name   string          `json:"name"`
+					Config json.RawMessage `json:"config"`
+					State  struct {
+						Msgs      uint64 `json:"messages"`
+						First     uint64 `json:"first_seq"`
+						Last      uint64 `json:"last_seq"`
+						Consumers int    `json:"consumer_count"`
+					} `json:"state"`
+				} `json:"stream_detail"`
+			} `json:"account_details"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(m.Data, &r); err != nil {
+		h.t.Fatal(err)
+	}
+	out := map[string]state{}
+	for _, a := range r.Data.Accounts {
+		for _, s := range a.Streams {
+			out[s.Name] = state{s.State.Msgs, s.State.First, s.State.Last, s.State.Consumers, string(s.Config), h.stored(s.Name)}
+		}
+	}
+	if len(out) != len(h.table.Streams) {
+		h.t.Fatalf("%d streams, want %d", len(out), len(h.table.Streams))
+	}
+	return out
+}
+
+// stored counts the subjects of EVENTS, as the user, or of AUDIT, as the auditor. The subjects come from the stream
+// itself, not from a header. Nobody may read the other streams that way.
+func (h *house) stored(stream string) map[string]uint64 {
+	h.t.Helper()
+	var nc *nats.Conn
+	api := bus.CoreAPI
+	switch stream {
+	case "EVENTS":
+		nc = h.user
+	case subjects.Audit:
+		nc, api = h.audit, bus.AuditAPI
+	default:
+		return nil
+	}
+	m, err := nc.Request(api+".STREAM.INFO."+stream, []byte(`{"subjects_filter":">"}`), patience)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var r struct {
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+		Error json.RawMessage `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &r); err != nil || r.Error != nil {
+		h.t.Fatalf("reading %s: %v %s", stream, err, r.Error)
+	}
+	return r.State.Subjects
+}
+
+// grown says what was added to the streams, "EVENTS from.x.y" or "KV_x", and fails the test for what went missing or
+// was changed. A bucket named in shrinks may lose old values.
+func (h *house) grown(before map[string]state, shrinks ...string) (added []string) {
+	h.t.Helper()
+	for name, s := range h.states() {
+		was := before[name]
+		if s.Config != was.Config {
+			h.t.Errorf("the settings of %s changed:\n%s\n%s", name, was.Config, s.Config)
+		}
+		if s.Consumers != was.Consumers {
+			h.t.Errorf("%s had %d consumers and has %d", name, was.Consumers, s.Consumers)
+		}
+		if s.Last < was.Last || (s.Msgs < was.Msgs && !slices.Contains(shrinks, name)) {
+			h.t.Errorf("%s lost messages: %d up to %d, was %d up to %d", name, s.Msgs, s.Last, was.Msgs, was.Last)
+		}
+		if s.Subjects == nil && was.Subjects == nil {
+			added = append(added, slices.Repeat([]string{name}, int(s.Last-min(s.Last, was.Last)))...)
+			continue
+		}
+		for subject, n := range s.Subjects {
+			if n < was.Subjects[subject] {
+				h.t.Errorf("%s lost messages of %s", name, subject)
+				continue
+			}
+			added = append(added, slices.Repeat([]string{name + " " + subject}, int(n-was.Subjects[subject]))...)
+		}
+	}
+	slices.Sort(added)
+	return added
+}
+
+// foreign lists what was heard by others than the speaker and is not expected. Once each.
+func (h *house) foreign(as string, log []heard, expected ...string) (out []string) {
+	for _, m := range log {
+		if !h.apart(as, m.role) || slices.ContainsFunc(expected, func(w string) bool { return matches(w, m) }) {
+			continue
+		}
+		if s := m.String(); !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

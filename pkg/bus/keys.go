@@ -1,0 +1,106 @@
+package bus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nkeys"
+)
+
+// Keys is the folder of seeds, one file per role, readable by its owner alone. A process reads only the files of the
+// roles it runs.
+type Keys struct{ Dir string }
+
+// ErrMissingKey means that a role has no key file yet.
+var ErrMissingKey = errors.New("no key file")
+
+// Ensure makes the keys that are missing and reports how many it made. Existing ones are never touched.
+func (k Keys) Ensure(roles []string) (made int, err error) {
+	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
+		return 0, fmt.Errorf("making the key folder: %w", err)
+	}
+	for _, r := range roles {
+		switch _, err := os.Stat(k.path(r)); {
+		case err == nil:
+			continue
+		case !errors.Is(err, fs.ErrNotExist):
+			return made, fmt.Errorf("looking for the key of %s: %w", r, err)
+		}
+		if err := k.make(r); err != nil {
+			return made, err
+		}
+		made++
+	}
+	return made, nil
+}
+
+func (k Keys) make(role string) error {
+	kp, err := nkeys.CreateUser()
+	if err != nil {
+		return fmt.Errorf("making the key of %s: %w", role, err)
+	}
+	defer kp.Wipe()
+	seed, err := kp.Seed()
+	if err != nil {
+		return fmt.Errorf("making the key of %s: %w", role, err)
+	}
+	defer clear(seed)
+	// A whole file or none: two first starts at once must not leave half a seed.
+	tmp, err := os.CreateTemp(k.Dir, "."+role+".*")
+	if err != nil {
+		return fmt.Errorf("writing the key of %s: %w", role, err)
+	}
+	defer os.Remove(tmp.Name())
+	_, werr := tmp.Write(append(bytes.Clone(seed), '\n'))
+	if err := errors.Join(werr, tmp.Chmod(0o600), tmp.Sync(), tmp.Close()); err != nil {
+		return fmt.Errorf("writing the key of %s: %w", role, err)
+	}
+	if err := os.Link(tmp.Name(), k.path(role)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("writing the key of %s: %w", role, err)
+	}
+	return nil
+}
+
+// Seed reads a role's key. A file that others may read is refused: the key is no longer known to be ours alone.
+func (k Keys) Seed(role string) (nkeys.KeyPair, error) {
+	p := k.path(role)
+	info, err := os.Stat(p)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w %s: start conclave once on this machine, or copy the key here", ErrMissingKey, p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of %s: %w", role, err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("key file %s may be read by others (mode %o): run chmod 600 on it", p, info.Mode().Perm())
+	}
+	seed, err := os.ReadFile(p)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of %s: %w", role, err)
+	}
+	defer clear(seed)
+	kp, err := nkeys.FromSeed(bytes.TrimSpace(seed))
+	if err != nil {
+		return nil, fmt.Errorf("key file %s is damaged: %w", p, err)
+	}
+	return kp, nil
+}
+
+// Public is the public key of a role.
+func (k Keys) Public(role string) (string, error) {
+	kp, err := k.Seed(role)
+	if err != nil {
+		return "", err
+	}
+	defer kp.Wipe()
+	return kp.PublicKey()
+}
+
+// Path is a role's key file.
+func (k Keys) Path(role string) string { return k.path(role) }
+
+func (k Keys) path(role string) string { return filepath.Join(k.Dir, role+".nk") }

@@ -1,0 +1,229 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+
+	"conclave/subjects"
+)
+
+// ServerConfig says where the embedded server listens and keeps its streams.
+type ServerConfig struct {
+	Listen   string // host:port on loopback; port 0 takes a free one
+	Store    string // folder of the streams
+	Sync     string // "always", or a duration like "10s": how soon what is acknowledged is on the disk itself
+	AuditMax int64  // bytes the audit may take: then calls are denied until it is rotated
+	EventMax int64  // bytes the events may take: then the oldest go
+}
+
+// withDefaults fills what was left out.
+func (c ServerConfig) withDefaults() ServerConfig {
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	if c.Sync == "" {
+		c.Sync = "10s"
+	}
+	if c.AuditMax == 0 {
+		c.AuditMax = 1 << 30
+	}
+	if c.EventMax == 0 {
+		c.EventMax = 1 << 30
+	}
+	return c
+}
+
+// Vars are the variables of nats.conf for this server, public throughout.
+func (c ServerConfig) Vars(public map[string]string) map[string]string {
+	c = c.withDefaults()
+	v := map[string]string{
+		"CONCLAVE_LISTEN": strconv.Quote(c.Listen),
+		"CONCLAVE_STORE":  strconv.Quote(c.Store),
+		"CONCLAVE_SYNC":   strconv.Quote(c.Sync),
+	}
+	for role, key := range public {
+		v[subjects.KeyVar(role)] = strconv.Quote(key)
+	}
+	return v
+}
+
+// Server is the embedded NATS server. It can be restarted under its clients, which reconnect.
+type Server struct {
+	cfg  ServerConfig
+	vars map[string]string
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	ns   *server.Server
+	boot map[string]nkeys.KeyPair
+	down bool // stopped for good
+}
+
+// ErrPortTaken means that something else listens at the address.
+var ErrPortTaken = errors.New("address already in use")
+
+// StartServer starts the embedded server with the keys of the table. The provisioners' keys are made here, live in
+// memory and are gone after [Server.Provision].
+func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error) {
+	cfg = cfg.withDefaults()
+	lasting, bootRoles := subjects.Table().Roles()
+	public, boot := map[string]string{}, map[string]nkeys.KeyPair{}
+	for _, r := range lasting {
+		p, err := keys.Public(r)
+		if err != nil {
+			return nil, fmt.Errorf("starting the server: %w", err)
+		}
+		public[r] = p
+	}
+	for _, r := range bootRoles {
+		kp, err := nkeys.CreateUser()
+		if err != nil {
+			return nil, fmt.Errorf("starting the server: %w", err)
+		}
+		if public[r], err = kp.PublicKey(); err != nil {
+			return nil, fmt.Errorf("starting the server: %w", err)
+		}
+		boot[r] = kp
+	}
+	if err := os.MkdirAll(cfg.Store, 0o700); err != nil {
+		return nil, fmt.Errorf("making the store: %w", err)
+	}
+	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, boot: boot}
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// start runs a new server on the same store and address.
+func (s *Server) start() error {
+	opts, err := s.options()
+	if err != nil {
+		return err
+	}
+	// The server only logs a taken port; look first, so that the person is told.
+	if opts.Port > 0 {
+		l, err := net.Listen("tcp", net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port)))
+		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("starting the server on %s: %w", s.cfg.Listen, ErrPortTaken)
+			}
+			return fmt.Errorf("starting the server on %s: %w", s.cfg.Listen, err)
+		}
+		l.Close()
+	}
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		return fmt.Errorf("starting the server: %w", err)
+	}
+	ns.SetLoggerV2(&serverLog{s.log}, false, false, false)
+	ns.Start()
+	if !ns.ReadyForConnections(10 * time.Second) {
+		ns.Shutdown()
+		return fmt.Errorf("starting the server on %s: not ready after 10 s", s.cfg.Listen)
+	}
+	if a, ok := ns.Addr().(*net.TCPAddr); ok { // keep a free port over a restart: clients come back to it
+		s.cfg.Listen = net.JoinHostPort(opts.Host, strconv.Itoa(a.Port))
+		s.vars["CONCLAVE_LISTEN"] = strconv.Quote(s.cfg.Listen)
+	}
+	s.mu.Lock()
+	s.ns = ns
+	s.mu.Unlock()
+	return nil
+}
+
+// options parses nats.conf, as generated, with the variables written before it.
+func (s *Server) options() (*server.Options, error) {
+	var b strings.Builder
+	for _, name := range subjects.Table().Vars() {
+		v, ok := s.vars[name]
+		if !ok {
+			return nil, fmt.Errorf("starting the server: no value for $%s", name)
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, v)
+	}
+	b.WriteString(subjects.Table().Conf())
+	opts := &server.Options{}
+	if err := opts.ProcessConfigString(b.String()); err != nil {
+		return nil, fmt.Errorf("reading the generated nats.conf: %w", err)
+	}
+	if opts.Port == 0 {
+		opts.Port = server.RANDOM_PORT
+	}
+	opts.NoSigs = true
+	opts.NoLog = s.log == nil
+	return opts, nil
+}
+
+// URL is where clients reach the server over TCP.
+func (s *Server) URL() string { return "nats://" + s.cfg.Listen }
+
+// InProcessConn implements [nats.InProcessConnProvider] on whichever server is running now, so that in-process clients
+// survive a restart.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.Lock()
+	ns := s.ns
+	s.mu.Unlock()
+	if ns == nil {
+		return nil, errors.New("the embedded server is down")
+	}
+	return ns.InProcessConn()
+}
+
+// Restart stops the server and starts it again on the same store and port. A server whose disk was full stays wedged
+// until then; what it had acknowledged survives.
+func (s *Server) Restart() error {
+	s.mu.Lock()
+	ns := s.ns
+	s.ns = nil
+	down := s.down
+	s.mu.Unlock()
+	if down {
+		return errors.New("the embedded server was stopped")
+	}
+	if ns != nil {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}
+	return s.start()
+}
+
+// Stop ends the server for good and waits until its files are closed.
+func (s *Server) Stop(context.Context) {
+	s.mu.Lock()
+	ns := s.ns
+	s.ns, s.down = nil, true
+	s.mu.Unlock()
+	if ns != nil {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}
+}
+
+// serverLog passes the server's words on: its errors and warnings matter to a person, the rest is detail.
+type serverLog struct{ log *slog.Logger }
+
+func (l *serverLog) say(level slog.Level, format string, v []any) {
+	if l.log != nil {
+		l.log.Log(context.Background(), level, fmt.Sprintf(format, v...), "actor", "nats")
+	}
+}
+
+func (l *serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.say(slog.LevelWarn, format, v) }
+func (l *serverLog) Fatalf(format string, v ...any)  { l.say(slog.LevelError, format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelError, format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.say(slog.LevelDebug, format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.say(slog.LevelDebug, format, v) }

@@ -1,0 +1,242 @@
+package policy_test
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+const small = `types:
+  assistant:
+    tools: [get_datetime, web_search]
+    can_spawn: [researcher]
+  researcher:
+    tools: [fs_*, get_datetime]
+    delegable: [run_code]
+    paths:
+      fs_*: [~/notes/]
+    inherit_constraints: false
+accounts:
+  generator: assistant
+  committee: researcher
+`
+
+func parse(t *testing.T, text string) policy.Manifest {
+	t.Helper()
+	m, err := policy.ParseManifest([]byte(text), "manifest.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestParseManifest(t *testing.T) {
+	m := parse(t, small)
+	fs := []string{"fs_list", "fs_read", "fs_search", "fs_write"}
+	notes := []string{"~/notes/"}
+	want := map[string]policy.AgentType{
+		"assistant": {Tools: []string{"get_datetime", "web_search"}, CanSpawn: []string{"researcher"}, Paths: map[string][]string{}},
+		"researcher": {
+			Tools: append(slices.Clone(fs), "get_datetime"), Delegable: []string{"run_code"}, Unbound: true,
+			Paths: map[string][]string{"fs_list": notes, "fs_read": notes, "fs_search": notes, "fs_write": notes},
+		},
+	}
+	if !reflect.DeepEqual(m.Types, want) {
+		t.Errorf("types\n%+v\nwant\n%+v", m.Types, want)
+	}
+	if got := m.Line("types.researcher.tools"); got != 6 {
+		t.Errorf("researcher's tools on line %d, want 6", got)
+	}
+	if got := m.Unserved(); got != nil {
+		t.Errorf("unserved %v", got)
+	}
+}
+
+func TestManifestLayer(t *testing.T) {
+	l := policy.ManifestLayer{Manifest: parse(t, small)}
+	for _, tt := range []struct {
+		name, account, typ, tool string
+		path                     []string
+		rule                     string // "" = passes
+	}{
+		{name: "in the set", account: "generator", typ: "assistant", tool: "get_datetime"},
+		{name: "in the set by a glob", account: "committee", typ: "researcher", tool: "fs_read"},
+		{name: "a spawned agent of a known type", account: "generator", path: []string{"researcher-1"}, typ: "researcher", tool: "fs_read"},
+		{name: "not in the set", account: "generator", typ: "assistant", tool: "fs_read", rule: "not_in_set"},
+		{name: "delegable is not usable", account: "committee", typ: "researcher", tool: "run_code", rule: "not_in_set"},
+		{name: "unknown account", account: "tools", typ: "assistant", tool: "get_datetime", rule: "unknown_account"},
+
+		{name: "trick: empty account", typ: "assistant", tool: "get_datetime", rule: "unknown_account"},
+		{name: "trick: account that is a type", account: "assistant", typ: "assistant", tool: "get_datetime", rule: "unknown_account"},
+		{name: "trick: no type", account: "generator", tool: "get_datetime", rule: "wrong_type"},
+		{name: "trick: the type of another", account: "generator", typ: "researcher", tool: "fs_read", rule: "wrong_type"},
+		{name: "trick: spawned agent without a type", account: "generator", path: []string{"researcher-1"}, tool: "get_datetime", rule: "unknown_type"},
+		{name: "trick: spawned agent of no known type", account: "generator", path: []string{"root-1"}, typ: "root", tool: "get_datetime", rule: "unknown_type"},
+		{name: "trick: case", account: "generator", typ: "assistant", tool: "Get_Datetime", rule: "not_in_set"},
+		{name: "trick: case of the type", account: "generator", typ: "Assistant", tool: "get_datetime", rule: "wrong_type"},
+		{name: "trick: the glob itself as a name", account: "committee", typ: "researcher", tool: "fs_*", rule: "not_in_set"},
+		{name: "trick: wildcard", account: "generator", typ: "assistant", tool: "*", rule: "not_in_set"},
+		{name: "trick: prefix of a name", account: "generator", typ: "assistant", tool: "get_date", rule: "not_in_set"},
+		{name: "trick: space behind the name", account: "generator", typ: "assistant", tool: "get_datetime ", rule: "not_in_set"},
+		{name: "trick: no name", account: "generator", typ: "assistant", rule: "not_in_set"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := goodCall()
+			c.Caller = subjects.Caller{Account: tt.account, Path: tt.path}
+			c.Type, c.Tool.Name = tt.typ, tt.tool
+			d := policy.Chain{l}.Decide(t.Context(), c)
+			if d.Allowed() != (tt.rule == "") {
+				t.Fatalf("allowed %v: %+v", d.Allowed(), d.Denial())
+			}
+			if tt.rule == "" || d.Denial().Layer == policy.LayerTool { // the chain refuses what is not a name
+				return
+			}
+			if got := d.Denial(); got.Layer != "manifest" || got.Rule != tt.rule {
+				t.Errorf("denial %+v, want rule %s", got, tt.rule)
+			}
+			if tt.rule == "not_in_set" && !slices.Equal(d.Denial().Allowed, l.Manifest.Types[tt.typ].Tools) {
+				t.Errorf("allowed %v, want the type's tools", d.Denial().Allowed)
+			}
+		})
+	}
+}
+
+func TestTypeOf(t *testing.T) {
+	m := parse(t, small)
+	for _, tt := range []struct {
+		name   string
+		caller subjects.Caller
+		want   string
+	}{
+		{"account", subjects.Caller{Account: "generator"}, "assistant"},
+		{"unknown account", subjects.Caller{Account: "gateway"}, ""},
+		{"trick: spawned agent borrows the type above it", subjects.Caller{Account: "generator", Path: []string{"coder-1"}}, ""},
+		{"trick: nobody", subjects.Caller{}, ""},
+	} {
+		if got, ok := m.TypeOf(tt.caller); got != tt.want || ok != (tt.want != "") {
+			t.Errorf("%s: %q, %v, want %q", tt.name, got, ok, tt.want)
+		}
+	}
+	if (policy.Manifest{}).May("", "") {
+		t.Error("the zero manifest gives a tool")
+	}
+}
+
+func TestParseManifestRefuses(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"empty", "", "manifest.yaml: types: no agent types"},
+		{"comments only", "# nothing\n", "no agent types"},
+		{"unknown field", "types:\n  a:\n    tools: [x]\n    toolz: [y]\n", "manifest.yaml:4: types.a.toolz: unknown field; known here: tools, delegable"},
+		{"unknown section", "types: {a: {tools: [x]}}\ngroups: {}\n", "manifest.yaml:2: groups: unknown field; known here: types, accounts"},
+		{"type twice", "types:\n  a: {tools: [x]}\n  b: {tools: [x]}\n  a: {tools: [y]}\n", "manifest.yaml:4: types.a: written twice, first on line 2"},
+		{"section twice", "types: {a: {tools: [x]}}\ntypes: {a: {tools: [y]}}\n", "manifest.yaml:2: types: written twice"},
+		{"empty type", "types:\n  a: {tools: [x]}\n  b: {tools: []}\n", "manifest.yaml:3: types.b: the type may do nothing"},
+		{"type without a value", "types:\n  a:\n", "manifest.yaml:2: types.a: has no value"},
+		{"spawns what is not there", "types:\n  a:\n    tools: [x]\n    can_spawn:\n      - a\n      - coder\n", `manifest.yaml:6: types.a.can_spawn[1]: no agent type "coder"; types: a`},
+		{"spawns twice", "types:\n  a:\n    can_spawn: [a, a]\n", "types.a.can_spawn[1]: a is listed twice"},
+		{"account that calls no tools", "types: {a: {tools: [x]}}\naccounts:\n  gateway: a\n", "manifest.yaml:3: accounts.gateway: no such account; accounts that call tools: generator"},
+		{"account of no type", "types: {a: {tools: [x]}}\naccounts:\n  generator: b\n", `manifest.yaml:3: accounts.generator: no agent type "b"; types: a`},
+		{"tool twice", "types:\n  a:\n    tools:\n      - x\n      - x\n", `manifest.yaml:5: types.a.tools[1]: "x" is listed twice`},
+		{"glob without a match", "types:\n  a:\n    tools: [gs_*]\n", "manifest.yaml:3: types.a.tools[0]: gs_* matches no tool; tools: compare_answers"},
+		{"tools not a list", "types:\n  a:\n    tools: fs_read\n", "manifest.yaml:3: types.a.tools: must be a list"},
+		{"folders of a tool it has not", "types:\n  a:\n    tools: [fs_read]\n    paths:\n      fs_write: [/tmp/]\n", "manifest.yaml:5: types.a.paths.fs_write: folders for fs_write, which"},
+		{"folders twice", "types:\n  a:\n    tools: [fs_*]\n    paths:\n      fs_*: [/tmp/]\n      fs_read: [/etc/]\n", "manifest.yaml:6: types.a.paths.fs_read: fs_read has folders already"},
+		{"not YAML", "types: [", "manifest.yaml:1: did not find expected node content"},
+		{"bad indentation", "types:\n  a: {tools: [x]}\n b: {}\n", "manifest.yaml:2: did not find expected key"},
+
+		{"trick: everything", "types:\n  a:\n    tools: ['*']\n", `types.a.tools[0]: "*" is neither`},
+		{"trick: wildcard inside", "types:\n  a:\n    tools: ['fs_*_all']\n", "is neither"},
+		{"trick: NATS wildcard", "types:\n  a:\n    tools: ['fs.>']\n", "is neither"},
+		{"trick: two names in one", "types:\n  a:\n    tools: ['fs_read fs_write']\n", "is neither"},
+		{"trick: number as tool", "types:\n  a:\n    tools: [7]\n", "types.a.tools[0]: 7 is not text"},
+		{"trick: relative folder", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [notes/]}\n", `"notes/" is not a folder`},
+		{"trick: folder that climbs", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [~/projects/../]}\n", "is not a plain folder"},
+		{"trick: folder without its slash", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [/etc/managed]}\n", "end it with /"},
+		{"trick: somebody else's home", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [~root/]}\n", "is not a folder"},
+		{"trick: wildcard folder", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [/home/*/]}\n", "is not a plain folder"},
+		{"trick: second document", small + "---\ntypes: {a: {tools: [x]}}\n", "manifest.yaml:14: a second document"},
+		{"trick: anchor", "types:\n  a: &a {tools: [x]}\n  b: *a\n", "manifest.yaml:2: types.a: anchors are not used here"},
+		{"trick: merge key", "types:\n  a:\n    <<: {tools: [run_shell]}\n    tools: [x]\n", "manifest.yaml:3: types.a: merge keys are not used here"},
+		{"trick: tag", "types:\n  a:\n    tools: !!str [x]\n", "tags are not used here"},
+		{"trick: quoted false", "types:\n  a:\n    tools: [x]\n    inherit_constraints: 'false'\n", "false is neither true nor false"},
+		{"trick: newline in a type's name", "types:\n  \"a\\nb\":\n    tools: [x]\n", `manifest.yaml:3: types."a\nb": the name of the type`},
+		{"trick: a huge file", strings.Repeat("#", 2<<20), "manifest.yaml: larger than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := policy.ParseManifest([]byte(tt.text), "manifest.yaml")
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+			if m.Types != nil || m.Accounts != nil {
+				t.Errorf("an error, and yet a manifest: %+v", m)
+			}
+		})
+	}
+}
+
+// TestParseManifestReportsAll: a person mends a file in one go, not in ten.
+func TestParseManifestReportsAll(t *testing.T) {
+	_, err := policy.ParseManifest([]byte("types:\n  a:\n    tools: ['*', x, x]\n    can_spawn: [b]\n"), "m.yaml")
+	if err == nil || strings.Count(err.Error(), "m.yaml:") != 3 {
+		t.Errorf("want three errors, got %v", err)
+	}
+}
+
+func TestUnserved(t *testing.T) {
+	m := parse(t, "types:\n  a:\n    tools: [web_serach, mcp_files_read, get_datetime]\n")
+	if got := m.Unserved(); !slices.Equal(got, []string{"mcp_files_read", "web_serach"}) {
+		t.Errorf("unserved %v", got)
+	}
+}
+
+// FuzzParseManifest: whatever is read either fails with the file's name or keeps every promise of a manifest.
+func FuzzParseManifest(f *testing.F) {
+	f.Add(small)
+	f.Add("types:\n  a: &a {tools: [x]}\n  b: *a\n")
+	f.Add("types: {a: {tools: ['*']}}")
+	f.Add("types: {a: {paths: {fs_*: [/]}}}")
+	f.Add("? [a]\n: b\n---\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := policy.ParseManifest([]byte(text), "m.yaml")
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "m.yaml:") {
+				t.Fatalf("an error without its file: %v", err)
+			}
+			return
+		}
+		if len(m.Types) == 0 {
+			t.Fatal("a manifest without types")
+		}
+		for name, a := range m.Types {
+			for _, tool := range slices.Concat([]string{name}, a.Tools, a.Delegable, a.CanSpawn) {
+				if err := subjects.CheckToken(tool); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			for _, child := range a.CanSpawn {
+				if _, ok := m.Types[child]; !ok {
+					t.Fatalf("%s spawns %s, which is not there", name, child)
+				}
+			}
+			for tool, folders := range a.Paths {
+				if !slices.Contains(a.Tools, tool) && !slices.Contains(a.Delegable, tool) {
+					t.Fatalf("%s has folders for %s", name, tool)
+				}
+				for _, p := range folders {
+					if strings.Contains(p, "/../") || !strings.HasSuffix(p, "/") {
+						t.Fatalf("%s reaches %q", name, p)
+					}
+				}
+			}
+		}
+		for account, typ := range m.Accounts {
+			if _, ok := m.Types[typ]; !ok || !slices.Contains(subjects.Agents, account) {
+				t.Fatalf("account %s of type %s", account, typ)
+			}
+		}
+	})
+}

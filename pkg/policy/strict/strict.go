@@ -1,0 +1,321 @@
+// Package strict reads YAML the way a policy has to be read: an unknown field, a field written twice, a value of the
+// wrong kind or left empty is an error, and every error says file, line and field. It also says on which line each
+// value stood, so that a person can be told where a setting came from.
+//
+// Anchors, merge keys and tags are refused: they let a file say more than a reader sees.
+package strict
+
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// MaxFile is the largest file that is read, in bytes.
+const MaxFile = 1 << 20
+
+// maxErrors keeps the report of a file that is wrong throughout readable.
+const maxErrors = 20
+
+// Error is one thing wrong in a file.
+type Error struct {
+	File string
+	Line int    // 0 = the file as a whole
+	Path string // the field, "" = the document
+	Text string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d", e.Line)
+	}
+	b.WriteString(": ")
+	if e.Path != "" {
+		b.WriteString(e.Path + ": ")
+	}
+	b.WriteString(e.Text)
+	return b.String()
+}
+
+// Lines says on which line each field stands: "actor.drain", "types.coder.tools[2]".
+type Lines map[string]int
+
+// At is the line of path, or of the nearest field around it; 0 when there is none.
+func (l Lines) At(path string) int {
+	for path != "" {
+		if n, ok := l[path]; ok {
+			return n
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	return l[""]
+}
+
+// Decode reads the one document in data into the struct that out points to, and reports everything wrong with it.
+// Fields that the document does not name keep their value, so files can be laid over one another. name stands for the
+// file in errors. An empty document is fine.
+func Decode(data []byte, name string, out any) (Lines, error) {
+	d := decoder{file: name, lines: Lines{}}
+	root, err := d.parse(data)
+	if err != nil || root == nil {
+		return d.lines, err
+	}
+	d.value(root, "", reflect.ValueOf(out).Elem())
+	return d.lines, d.err()
+}
+
+// Assign sets the one field at path to value, as text from a flag. name stands for the flag in errors.
+func Assign(out any, path, value, name string) error {
+	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
+	keys := strings.Split(path, ".")
+	for _, k := range slices.Backward(keys) {
+		node = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: k, Tag: "!!str"}, node}}
+	}
+	d := decoder{file: name, lines: Lines{}, text: true}
+	d.value(node, "", reflect.ValueOf(out).Elem())
+	return d.err()
+}
+
+// Field is one setting as text.
+type Field struct{ Path, Value string }
+
+// Fields lists the settings of the struct v in the order of its fields.
+func Fields(v any) []Field { return fields(nil, "", reflect.ValueOf(v)) }
+
+func fields(out []Field, path string, v reflect.Value) []Field {
+	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if key := f.Tag.Get("yaml"); key != "" {
+				out = fields(out, Join(path, key), v.FieldByIndex(f.Index))
+			}
+		}
+		return out
+	}
+	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface())})
+}
+
+// decoder walks one document and collects what is wrong with it.
+type decoder struct {
+	file  string
+	text  bool // the value is a flag's text: any scalar may be a string
+	lines Lines
+	errs  []error
+	more  int // errors beyond maxErrors
+}
+
+// line of a syntax error, as the parser words it.
+var parserLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// parse returns the root of the one document, nil when it is empty.
+func (d *decoder) parse(data []byte) (*yaml.Node, error) {
+	if len(data) > MaxFile {
+		return nil, &Error{File: d.file, Text: fmt.Sprintf("larger than %d bytes", MaxFile)}
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, next yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, d.syntax(err)
+	}
+	switch err := dec.Decode(&next); {
+	case err == nil:
+		return nil, &Error{File: d.file, Line: next.Line, Text: "a second document; one file holds one"}
+	case !errors.Is(err, io.EOF):
+		return nil, d.syntax(err)
+	}
+	if len(doc.Content) != 1 {
+		return nil, nil
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.ShortTag() == "!!null" {
+		return nil, nil
+	}
+	return root, nil
+}
+
+func (d *decoder) syntax(err error) error {
+	text := err.Error()
+	e := &Error{File: d.file, Text: text}
+	if m := parserLine.FindStringSubmatch(text); m != nil {
+		e.Line, _ = strconv.Atoi(m[1]) // no line: 0, the file as a whole
+		e.Text = strings.TrimPrefix(text, m[0])
+	}
+	return e
+}
+
+func (d *decoder) fail(n *yaml.Node, path, format string, a ...any) {
+	if len(d.errs) == maxErrors {
+		d.more++
+		return
+	}
+	d.errs = append(d.errs, &Error{File: d.file, Line: n.Line, Path: path, Text: fmt.Sprintf(format, a...)})
+}
+
+func (d *decoder) err() error {
+	if d.more > 0 {
+		d.errs = append(d.errs, &Error{File: d.file, Text: fmt.Sprintf("and %d errors more", d.more)})
+	}
+	return errors.Join(d.errs...)
+}
+
+// value reads n into v.
+func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
+	d.lines[path] = n.Line
+	switch {
+	case n.Kind == yaml.AliasNode || n.Anchor != "":
+		d.fail(n, path, "anchors are not used here; write the value out")
+		return
+	case n.Style&yaml.TaggedStyle != 0:
+		d.fail(n, path, "tags are not used here; write the plain value")
+		return
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && !d.text:
+		d.fail(n, path, "has no value; give one or leave the line out")
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if t, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		if n.Kind != yaml.ScalarNode {
+			d.fail(n, path, "must be one value")
+		} else if err := t.UnmarshalText([]byte(n.Value)); err != nil {
+			d.fail(n, path, "%v", err)
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		known := map[string]reflect.Value{}
+		var names []string
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if key := f.Tag.Get("yaml"); key != "" {
+				known[key], names = v.FieldByIndex(f.Index), append(names, key)
+			}
+		}
+		d.mapping(n, path, func(key string, k, val *yaml.Node) {
+			field, ok := known[key]
+			if !ok {
+				d.fail(k, Join(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
+				return
+			}
+			d.value(val, Join(path, key), field)
+		})
+	case reflect.Map:
+		fresh := reflect.MakeMap(v.Type())
+		d.mapping(n, path, func(key string, _, val *yaml.Node) {
+			elem := reflect.New(v.Type().Elem()).Elem()
+			d.value(val, Join(path, key), elem)
+			fresh.SetMapIndex(reflect.ValueOf(key), elem)
+		})
+		v.Set(fresh)
+	case reflect.Slice:
+		if n.Kind != yaml.SequenceNode {
+			d.fail(n, path, "must be a list, like [a, b]")
+			return
+		}
+		fresh := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+		for i, c := range n.Content {
+			d.value(c, fmt.Sprintf("%s[%d]", path, i), fresh.Index(i))
+		}
+		v.Set(fresh)
+	default:
+		d.scalar(n, path, v)
+	}
+}
+
+// mapping calls each for every key of n, once.
+func (d *decoder) mapping(n *yaml.Node, path string, each func(key string, k, v *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, path, "must hold fields, like name: value")
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		switch {
+		case k.Kind == yaml.ScalarNode && k.ShortTag() == "!!merge":
+			d.fail(k, path, "merge keys are not used here; write the fields out")
+			continue
+		case k.Kind != yaml.ScalarNode || k.ShortTag() != "!!str" || k.Anchor != "" || k.Style&yaml.TaggedStyle != 0:
+			d.fail(k, path, "the name of a field must be plain text")
+			continue
+		}
+		if first, twice := seen[k.Value]; twice {
+			d.fail(k, Join(path, k.Value), "written twice, first on line %d", first)
+			continue
+		}
+		seen[k.Value] = k.Line
+		each(k.Value, k, v)
+	}
+}
+
+// scalar reads a string, a bool or a whole number, and converts nothing on the way.
+func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
+	if n.Kind != yaml.ScalarNode {
+		d.fail(n, path, "must be one value")
+		return
+	}
+	tag := n.ShortTag()
+	switch v.Kind() {
+	case reflect.String:
+		if tag != "!!str" && !d.text {
+			d.fail(n, path, "%s is not text; put it in quotes", show(n.Value))
+			return
+		}
+		v.SetString(n.Value)
+	case reflect.Bool:
+		var b bool
+		if tag != "!!bool" || n.Decode(&b) != nil {
+			d.fail(n, path, "%s is neither true nor false", show(n.Value))
+			return
+		}
+		v.SetBool(b)
+	case reflect.Int, reflect.Int64:
+		var i int64
+		if tag != "!!int" || n.Decode(&i) != nil || v.OverflowInt(i) {
+			d.fail(n, path, "%s is not a whole number", show(n.Value))
+			return
+		}
+		v.SetInt(i)
+	default:
+		panic("strict: no reader for " + v.Type().String()) // a bug in the struct, met by the first test that reads it
+	}
+}
+
+// join appends a field's name to a path.
+func Join(path, key string) string {
+	if path == "" {
+		return show(key)
+	}
+	return path + "." + show(key)
+}
+
+// show is a name or value as errors print it: short, and quoted when it holds more than plain characters.
+func show(s string) string {
+	if len(s) > 60 {
+		s = s[:60] + "..."
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) || s == "" {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// Keys returns the keys of m in order: what walks a decoded map reports its errors in the same order every time.
+func Keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

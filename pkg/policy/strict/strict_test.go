@@ -1,0 +1,128 @@
+package strict_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/policy/strict"
+)
+
+// pause is a type with its own text form.
+type pause time.Duration
+
+func (p *pause) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%s is not a pause", text)
+	}
+	*p = pause(d)
+	return nil
+}
+
+func (p pause) String() string { return time.Duration(p).String() }
+
+type inner struct {
+	On    bool  `yaml:"on"`
+	Pause pause `yaml:"pause"`
+}
+
+type outer struct {
+	Name  string           `yaml:"name"`
+	N     int              `yaml:"n"`
+	List  []string         `yaml:"list"`
+	Inner inner            `yaml:"inner"`
+	Map   map[string]inner `yaml:"map"`
+	Maybe *bool            `yaml:"maybe"`
+	Other string           // no tag: not a setting
+}
+
+func TestDecodeLaysOver(t *testing.T) {
+	v := outer{Name: "before", N: 3, List: []string{"x", "y"}, Inner: inner{On: true, Pause: pause(time.Second)}}
+	lines, err := strict.Decode([]byte("list: [a]\ninner:\n  pause: 2s\nmap:\n  k: {on: true}\nmaybe: false\n"), "f", &v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	want := outer{Name: "before", N: 3, List: []string{"a"}, Inner: inner{true, pause(2 * time.Second)}, Map: map[string]inner{"k": {On: true}}, Maybe: &no}
+	if !reflect.DeepEqual(v, want) {
+		t.Errorf("got %+v, want %+v", v, want)
+	}
+	for path, want := range map[string]int{"inner.pause": 3, "list[0]": 1, "map.k.on": 5, "map.k.missing": 5, "nowhere": 1} {
+		if got := lines.At(path); got != want {
+			t.Errorf("%s on line %d, want %d", path, got, want)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"fraction", "n: 1.5", "f:1: n: 1.5 is not a whole number"},
+		{"number too large", "n: 99999999999999999999", "is not a whole number"},
+		{"number in quotes", "n: '1'", "is not a whole number"},
+		{"text that is a number", "name: 1", "f:1: name: 1 is not text; put it in quotes"},
+		{"own type", "inner: {pause: soon}", "f:1: inner.pause: soon is not a pause"},
+		{"list for own type", "inner: {pause: [1s]}", "inner.pause: must be one value"},
+		{"map for text", "name: {a: b}", "name: must be one value"},
+		{"text for fields", "inner: yes", "inner: must hold fields"},
+		{"list at the top", "- a", "f:1: must hold fields"},
+		{"no value", "name:\n", "f:1: name: has no value"},
+		{"yes for true", "inner: {on: yes}", "yes is neither true nor false"},
+		{"alias without anchor", "name: *a", "f: unknown anchor 'a' referenced"},
+		{"key that is a list", "[a]: b", "the name of a field must be plain text"},
+		{"key that is a number", "1: b", "the name of a field must be plain text"},
+		{"field that has no name", "Other: b", "Other: unknown field"},
+		{"control character", "name: \x01", "control characters are not allowed"},
+		{"long key", strings.Repeat("k", 200) + ": x", "kkk...: unknown field"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var v outer
+			if _, err := strict.Decode([]byte(tt.text), "f", &v); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestDecodeEndsItsReport(t *testing.T) {
+	var v outer
+	_, err := strict.Decode([]byte("list: ["+strings.Repeat("1,", 100)+"]"), "f", &v)
+	if err == nil || strings.Count(err.Error(), "\n") != 20 || !strings.Contains(err.Error(), "and 80 errors more") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAssign(t *testing.T) {
+	var v outer
+	for path, text := range map[string]string{"name": "1", "n": "7", "inner.on": "true", "inner.pause": "3s"} {
+		if err := strict.Assign(&v, path, text, "flag"); err != nil {
+			t.Error(err)
+		}
+	}
+	want := outer{Name: "1", N: 7, Inner: inner{true, pause(3 * time.Second)}}
+	if !reflect.DeepEqual(v, want) {
+		t.Errorf("got %+v, want %+v", v, want)
+	}
+	for path, want := range map[string]string{
+		"nope": "flag: nope: unknown field; known here: name, n", "inner": "must hold fields", "inner.on": "is neither true nor false",
+		"": `flag: "": unknown field`, "n": "is not a whole number",
+	} {
+		if err := strict.Assign(&v, path, "", "flag"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", path, err, want)
+		}
+	}
+}
+
+func TestFields(t *testing.T) {
+	got := strict.Fields(struct {
+		A string `yaml:"a"`
+		B inner  `yaml:"b"`
+		C int
+	}{A: "x", B: inner{Pause: pause(time.Minute)}})
+	want := []strict.Field{{"a", "x"}, {"b.on", "false"}, {"b.pause", "1m0s"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
