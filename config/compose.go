@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -44,8 +43,8 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 func (c Config) Runtime() actor.Config {
 	a := c.System.Actor
 	return actor.Config{
-		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: time.Duration(a.Drain),
-		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: time.Duration(a.Restarts.Period)},
+		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: a.Drain.Std(),
+		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: a.Restarts.Period.Std()},
 	}
 }
 
@@ -57,7 +56,7 @@ func (c Config) Server(home bus.Home) bus.ServerConfig {
 
 // Layers is the broker's chain. Each can only refuse.
 func (c Config) Layers() policy.Chain {
-	return policy.Chain{policy.ManifestLayer{Manifest: c.Manifest}, policy.LineageLayer{}}
+	return policy.Chain{policy.LineageLayer{}, policy.ManifestLayer{Manifest: c.Manifest}}
 }
 
 func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
@@ -69,20 +68,13 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 	for _, t := range tools.All() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
 	}
-	cfg := broker.Config{CallTimeout: time.Duration(c.System.Actor.CallTimeout), AuditTimeout: auditTimeout}
+	cfg := broker.Config{CallTimeout: c.System.Actor.CallTimeout.Std(), AuditTimeout: c.System.Actor.AuditTimeout.Std()}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	log, err := bus.AuditLog(nc)
-	if err != nil {
-		return nil, err
-	}
-	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: log})
+	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc)})
 	if err != nil {
 		return nil, err
 	}
 	return broker.New(cfg, c.Manifest, c.Layers(), w, h, build), nil
 }
-
-// auditTimeout is how long a call waits for its audit record before it is refused.
-const auditTimeout = 5 * time.Second

@@ -138,7 +138,7 @@ func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 	if err := os.Rename(home.TrailStore(), rot.Store); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return rot, fmt.Errorf("moving the old stream: %w", err)
 	}
-	return rot, c.withServer(home, log, func(s *bus.Server, b *bus.Bus) error {
+	return rot, c.WithServer(home, log, func(s *bus.Server, b *bus.Bus) error {
 		return Provision(ctx, home, b, s.Provision)
 	})
 }
@@ -151,7 +151,7 @@ func (c Config) seal(ctx context.Context, home bus.Home, log *slog.Logger, name 
 	if err != nil {
 		return g, err
 	}
-	err = c.withServer(home, log, func(_ *bus.Server, b *bus.Bus) error {
+	err = c.WithServer(home, log, func(_ *bus.Server, b *bus.Bus) error {
 		nc, err := b.Dial("auditor")
 		if err != nil {
 			return err
@@ -198,8 +198,8 @@ func (c Config) seal(ctx context.Context, home bus.Home, log *slog.Logger, name 
 	return g, nil
 }
 
-// withServer runs the embedded server alone, without actors, for f.
-func (c Config) withServer(home bus.Home, log *slog.Logger, f func(*bus.Server, *bus.Bus) error) error {
+// WithServer runs the embedded server alone, without actors, for f. The caller holds the data folder.
+func (c Config) WithServer(home bus.Home, log *slog.Logger, f func(*bus.Server, *bus.Bus) error) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
 	if _, err := keys.Ensure(lasting); err != nil {

@@ -105,6 +105,9 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	}
 	if fault == nil {
 		d := b.chain.Decide(ctx, policy.Call{Caller: caller, Type: typ, Tool: known.Tool, Args: c.args, Session: in.Session, Query: c.query})
+		if err := d.Failure(); err != nil {
+			out.Note(fmt.Errorf("judging a call of %s: %w", tool, err))
+		}
 		if !d.Allowed() {
 			denial := d.Denial()
 			fault = &subjects.Fault{Code: subjects.CodeDenied, Text: denial.Reason, Denial: denial}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	_ "time/tzdata" // the machine may have no zone files; a wrong hour would be worse than 450 kB
 
@@ -36,7 +37,7 @@ func getDatetime() *Tool {
 			if a.Timezone == "" || a.Timezone == "Local" {
 				return "", fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", ErrArgs)
 			}
-			loc, err := time.LoadLocation(a.Timezone)
+			loc, err := zone(a.Timezone)
 			if err != nil {
 				return "", fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, clip(a.Timezone))
 			}
@@ -45,6 +46,21 @@ func getDatetime() *Tool {
 			return fmt.Sprintf("%s (%s, week %d, %s)", t.Format(time.RFC3339), t.Format("Monday"), week, loc), nil
 		},
 	}
+}
+
+// zones keeps what was loaded: reading a zone takes longer than the rest of the call. Only real zones are kept, so it
+// cannot grow beyond the some six hundred there are.
+var zones sync.Map // name -> *time.Location
+
+func zone(name string) (*time.Location, error) {
+	if loc, ok := zones.Load(name); ok {
+		return loc.(*time.Location), nil
+	}
+	loc, err := time.LoadLocation(name)
+	if err == nil {
+		zones.Store(name, loc)
+	}
+	return loc, err
 }
 
 func clip(s string) string {

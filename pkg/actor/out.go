@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"conclave/pkg/ask"
 	"conclave/subjects"
 )
 
@@ -28,6 +30,8 @@ type Out interface {
 	Store(bucket string) Store
 	// About gives what is said through the result other ids.
 	About(session, query string) Out
+	// Note puts an error into the log that is nobody's answer: the runtime adds who, where and which query.
+	Note(err error)
 	Now() time.Time
 	NewID() string
 }
@@ -54,7 +58,8 @@ func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) erro
 }
 
 // Post says an event and does not wait until it is stored: for copies that must not hold up the act they tell of. What
-// could not be stored is logged, and a draining actor waits for what it has posted.
+// could not be stored is logged, and a draining actor waits for what it has posted. When posts come fast, the
+// acknowledgement of one vouches for those before it.
 func Post[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
 	return send(ctx, out, t, body, false)
 }
@@ -96,7 +101,9 @@ type carry struct {
 // speaker is Out on a connection.
 type speaker struct {
 	nc    *nats.Conn
+	asker *ask.Asker
 	js    jetstream.JetStream
+	vouch *atomic.Int64 // when a posted event was last acknowledged, unix nanoseconds
 	log   *slog.Logger
 	now   func() time.Time
 	newID func() string
@@ -109,7 +116,7 @@ func NewOut(nc *nats.Conn) (Out, error) {
 }
 
 func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*speaker, error) {
-	s := &speaker{nc: nc, log: log, now: now, newID: newID}
+	s := &speaker{nc: nc, asker: ask.New(nc), vouch: new(atomic.Int64), log: log, now: now, newID: newID}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -137,6 +144,13 @@ func (s *speaker) Now() time.Time { return s.now() }
 
 func (s *speaker) NewID() string { return s.newID() }
 
+// Note implements [Out].
+func (s *speaker) Note(err error) {
+	if s.log != nil {
+		s.log.Error("noted", "query", s.query, "err", err)
+	}
+}
+
 func (s *speaker) About(session, query string) Out {
 	c := *s
 	c.session, c.query = session, query
@@ -150,7 +164,7 @@ func (s *speaker) with(c carry) *speaker {
 }
 
 // message builds a message with everything that travels along.
-func (s *speaker) message(ctx context.Context, spec subjects.Spec, body []byte, id string) (*nats.Msg, error) {
+func (s *speaker) message(spec subjects.Spec, body []byte) (*nats.Msg, error) {
 	if strings.ContainsAny(spec.Name, "*>") {
 		return nil, fmt.Errorf("%w: %s", ErrIncomplete, spec.Name)
 	}
@@ -166,15 +180,11 @@ func (s *speaker) message(ctx context.Context, spec subjects.Spec, body []byte, 
 	set(subjects.HeaderType, spec.Codec.String())
 	set(subjects.HeaderQuery, s.query)
 	set(subjects.HeaderSession, s.session)
-	set(subjects.HeaderMsgID, id)
 	trace := s.trace
 	if trace == "" {
 		trace = newTrace()
 	}
 	set(subjects.HeaderTrace, trace)
-	if d, ok := ctx.Deadline(); ok {
-		set(subjects.HeaderDeadline, strconv.FormatInt(d.UnixMilli(), 10))
-	}
 	return &nats.Msg{Subject: spec.Name, Header: h, Data: body}, nil
 }
 
@@ -186,14 +196,14 @@ func newTrace() string {
 
 // Send implements [Out].
 func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
-	id := ""
-	kept := spec.Keep != "" && !strings.HasPrefix(spec.Keep, "KV_")
-	if kept {
-		id = s.newID()
-	}
-	m, err := s.message(ctx, spec, body, id)
+	m, err := s.message(spec, body)
 	if err != nil {
 		return err
+	}
+	kept := spec.Keep != "" && !strings.HasPrefix(spec.Keep, "KV_")
+	id := ""
+	if kept {
+		id = s.newID()
 	}
 	switch {
 	case !kept:
@@ -204,8 +214,10 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 		if err == nil && ack.Duplicate {
 			err = errors.New("its id was already used by somebody")
 		}
-	default:
+	case s.mustVouch():
 		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
+	default:
+		err = s.nc.PublishMsg(m)
 	}
 	if err != nil {
 		return fmt.Errorf("saying %s: %w", spec.Name, err)
@@ -213,16 +225,27 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 	return nil
 }
 
+// vouchEvery is how often a posted event is acknowledged when they come fast. Events of one connection reach their
+// stream in order, so an acknowledgement vouches for those before it; asking for each would double their cost.
+const vouchEvery = 50 * time.Millisecond
+
+func (s *speaker) mustVouch() bool {
+	now, last := time.Now().UnixNano(), s.vouch.Load()
+	return now-last > int64(vouchEvery) && s.vouch.CompareAndSwap(last, now)
+}
+
 // Request implements [Out].
 func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
-	m, err := s.message(ctx, spec, body, "")
+	m, err := s.message(spec, body)
 	if err != nil {
 		return nil, "", err
 	}
-	if _, ok := ctx.Deadline(); !ok {
+	deadline, ok := ctx.Deadline()
+	if !ok {
 		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
 	}
-	r, err := s.nc.RequestMsgWithContext(ctx, m)
+	m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
+	r, err := s.asker.Ask(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)

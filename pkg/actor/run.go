@@ -176,18 +176,10 @@ func (r *running) subscribe(ctx context.Context) error {
 		if l.kind == hear && subjectsHeardInPlace(l.spec) {
 			subject = l.spec.Listen()
 		}
-		sub, err := r.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) {
-			select {
-			case l.box <- m:
-			default:
-				r.refuse(l, &inbound{subject: m.Subject, data: m.Data}, m, subjects.Faultf(subjects.CodeBusy, "too many messages are waiting; try again"))
-			}
-		})
+		// The connection's reader puts messages straight into the mailbox: one goroutine less between a message and its
+		// handler. What waits behind a full mailbox is told so when its turn comes.
+		sub, err := r.nc.ChanQueueSubscribe(subject, queue, l.box)
 		if err != nil {
-			return fmt.Errorf("listening to %s: %w", subject, err)
-		}
-		// Our own mailbox is the bound; the client's must not drop before it.
-		if err := sub.SetPendingLimits(-1, -1); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
 		r.subs = append(r.subs, sub)
@@ -218,7 +210,7 @@ func (l *lane) open(r *running) {
 	if n <= 0 {
 		n = r.cfg.Workers
 	}
-	l.box = make(chan *nats.Msg, r.cfg.Mailbox)
+	l.box = make(chan *nats.Msg, 4*r.cfg.Mailbox)
 	for range n {
 		l.workers.Go(func() {
 			for {
@@ -243,8 +235,10 @@ func (l *lane) open(r *running) {
 
 // deliver reads one message, handles it and answers.
 func (r *running) deliver(l *lane, m *nats.Msg) {
-	now := r.cfg.Now()
-	in, fault := open(l.spec, m.Subject, m.Header, m.Data, now)
+	in, fault := open(l.spec, m.Subject, m.Header, m.Data, r.cfg.Now())
+	if len(l.box) > r.cfg.Mailbox {
+		fault = subjects.Faultf(subjects.CodeBusy, "too many messages are waiting; try again")
+	}
 	if fault != nil {
 		r.refuse(l, in, m, fault)
 		return

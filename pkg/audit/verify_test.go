@@ -397,6 +397,9 @@ func TestVerify(t *testing.T) {
 			if r.OK || r.First == nil {
 				t.Fatal("not noticed")
 			}
+			if say := r.First.String(); !strings.Contains(say, r.First.Text) || !strings.Contains(say, tc.want.Chain) {
+				t.Errorf("says %q", say)
+			}
 			got := *r.First
 			got.Text = ""
 			if got != tc.want || !strings.Contains(r.First.Text, tc.text) {

@@ -338,9 +338,14 @@ func (w *Writer) send(ctx context.Context, data []byte) error {
 }
 
 // try sends the message once. Only the first try can be refused for certain; every other failure is uncertain.
-func (w *Writer) try(ctx context.Context, id string, data []byte, first bool) error {
+func (w *Writer) try(ctx context.Context, id string, data []byte, first bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.Timeout)
 	defer cancel()
+	defer func() {
+		if p := recover(); p != nil { // or everybody behind would wait for ever
+			err = fmt.Errorf("%w: the log panicked: %v", ErrUncertain, p)
+		}
+	}()
 	duplicate, err := w.opts.Log.Append(ctx, w.cur.head.Chain, id, data)
 	switch {
 	case err == nil && duplicate && first:

@@ -248,6 +248,22 @@ func TestAnchorThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+func TestLogThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := headsDir(t)
+		s := newStream(t, dir)
+		w := open(t, s, dir, "BROKER", "")
+		s.plan = func([]byte) mode { panic("broken") }
+		if err := w.Append(t.Context(), before("a")); !errors.Is(err, ErrUncertain) {
+			t.Fatal(err)
+		}
+		s.plan = nil
+		must(t, w.Append(t.Context(), before("b")))
+		must(t, w.Close(t.Context()))
+		wantOK(t, verify(t, s.source(), heads(t, dir)))
+	})
+}
+
 func TestWriterRefuses(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
@@ -410,6 +426,7 @@ func TestCallersThatGiveUp(t *testing.T) {
 		s.mu.Unlock()
 		close(block)
 		must(t, <-leader)
+		synctest.Wait()
 
 		// patient leads the second message now; these two travel in the third.
 		_, fourth := call("fourth")

@@ -11,51 +11,55 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"conclave/pkg/ask"
 	"conclave/pkg/audit"
 	"conclave/subjects"
 )
 
 // AuditLog appends to the trail through a writer's connection. It can do nothing else there.
-func AuditLog(nc *nats.Conn) (audit.Log, error) {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, fmt.Errorf("preparing the audit: %w", err)
-	}
-	return auditLog{js}, nil
-}
+func AuditLog(nc *nats.Conn) audit.Log { return auditLog{ask.New(nc)} }
 
-type auditLog struct{ js jetstream.JetStream }
+type auditLog struct{ asker *ask.Asker }
 
-// storeFailed is the server's code for a stream that would not take a message, a full one among them.
-const storeFailed jetstream.ErrorCode = 10077
-
-// tryFor bounds one attempt: a server whose disk is full does not answer at all.
-const tryFor = 2 * time.Second
-
+// Append implements [audit.Log].
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
 	topic, err := subjects.AuditLine.With(chain)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", audit.ErrRefused, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, tryFor)
-	defer cancel()
-	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: topic.Name, Data: data},
-		jetstream.WithMsgID(id), jetstream.WithExpectStream(subjects.Audit), jetstream.WithRetryAttempts(0))
-	if err == nil {
-		return ack.Duplicate, nil
-	}
-	var api *jetstream.APIError
+	m := &nats.Msg{Subject: topic.Name, Data: data, Header: nats.Header{
+		jetstream.MsgIDHeader:          {id},
+		jetstream.ExpectedStreamHeader: {subjects.Audit}, // a lookalike stream must not take the acks
+	}}
+	r, err := l.asker.Ask(ctx, m)
 	switch {
-	case errors.As(err, &api) && api.ErrorCode == storeFailed && strings.Contains(api.Description, "maximum bytes"):
-		return false, fmt.Errorf("%w: %w", audit.ErrFull, err)
-	case errors.As(err, &api):
-		return false, fmt.Errorf("%w: %w", audit.ErrRefused, err)
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
-		// Nobody stores it now. That can be a server that is starting: not a refusal, worth another try.
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded):
+		// Nobody stores it now, so it is not stored. Often a server that is starting: the next try may be lucky.
+		return false, fmt.Errorf("the audit does not answer: %w", err)
+	case err != nil:
 		return false, fmt.Errorf("the audit does not answer: %w", err)
 	}
-	return false, err
+	var ack struct {
+		Stream    string              `json:"stream"`
+		Seq       uint64              `json:"seq"`
+		Duplicate bool                `json:"duplicate"`
+		Error     *jetstream.APIError `json:"error"`
+	}
+	switch err := json.Unmarshal(r.Data, &ack); {
+	case err != nil:
+		return false, fmt.Errorf("the audit's answer could not be read: %w", err)
+	case ack.Error != nil && ack.Error.ErrorCode == storeFailed && strings.Contains(ack.Error.Description, "maximum bytes"):
+		return false, fmt.Errorf("%w: %w", audit.ErrFull, ack.Error)
+	case ack.Error != nil:
+		return false, fmt.Errorf("%w: %w", audit.ErrRefused, ack.Error)
+	case ack.Stream != subjects.Audit || ack.Seq == 0:
+		return false, fmt.Errorf("not an acknowledgement of the audit: stream %q", ack.Stream)
+	}
+	return ack.Duplicate, nil
 }
+
+// storeFailed is the server's code for a stream that would not take a message, a full one among them.
+const storeFailed jetstream.ErrorCode = 10077
 
 // AuditSource reads the trail with the auditor's connection, up to the last message there is now. It asks for each
 // message by sequence: what a direct get says of a subject is the writer's word, this is the server's.

@@ -47,7 +47,12 @@ func asSaid(e subjects.Edge, who string) (local, remote string) {
 		local = said(e.Perm[0])
 	}
 	tokens, _ := subjects.Match(lp, local)
-	parts := strings.Split(rp, ".")
+	return local, filled(rp, tokens)
+}
+
+// filled puts tokens in the place of the wildcards.
+func filled(pattern string, tokens []string) string {
+	parts := strings.Split(pattern, ".")
 	for i, p := range parts {
 		switch {
 		case p == "*" && len(tokens) > 0:
@@ -56,7 +61,7 @@ func asSaid(e subjects.Edge, who string) (local, remote string) {
 			parts[i] = strings.Join(tokens, ".")
 		}
 	}
-	return local, strings.Join(parts, ".")
+	return strings.Join(parts, ".")
 }
 
 // everything lists every subject that means something to anyone: each edge at both ends, the administration of every
@@ -333,7 +338,7 @@ func TestSweepReply(t *testing.T) {
 			p := h.dial(role)
 			h.log = nil
 			before := h.states()
-			var direct []string
+			var direct, controls []string
 			if role == "broker" {
 				// An answer inside the broker's account on the subject that it listens to: the naive broker believes itself, and
 				// calls the tool as it may anyway.
@@ -356,10 +361,10 @@ func TestSweepReply(t *testing.T) {
 					t.Fatalf("refused %s: %v", subject, v)
 				}
 				if (role == "sys" || reaches(h, account, subject)) && !strings.Contains(subject, "CONSUMER.MSG.NEXT") { // a full consumer does not answer
-					h.await(fmt.Sprintf("%s _INBOX.%s.%d", role, role, h.n))
+					controls = append(controls, fmt.Sprintf("%s _INBOX.%s.%d", role, role, h.n))
 				}
 			}
-			h.settle()
+			h.await(controls...)
 			if strings.HasSuffix(role, "_in") {
 				h.quiet(150 * time.Millisecond) // what it pulled is not ordered behind anything
 			}
@@ -404,16 +409,7 @@ func directly(h *house, account, subject string) (out []string) {
 			if !ok {
 				continue
 			}
-			parts := strings.Split(remote, ".")
-			for i, p := range parts {
-				switch {
-				case p == "*" && len(tokens) > 0:
-					parts[i], tokens = tokens[0], tokens[1:]
-				case p == ">":
-					parts[i] = strings.Join(tokens, ".")
-				}
-			}
-			remote = strings.Join(parts, ".")
+			remote = filled(remote, tokens)
 			for _, r := range h.roles {
 				if h.table.AccountOf(r) == e.Owner {
 					out = append(out, r+" "+remote)
@@ -464,6 +460,7 @@ func (h *house) rest() {
 func (h *house) quiet(d time.Duration) {
 	h.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
+		h.wait(time.Until(end))
 		h.settle()
 	}
 }

@@ -36,6 +36,7 @@ type Recorder struct {
 	mu     sync.Mutex
 	said   []Said
 	asked  []Said
+	noted  []error
 	stores map[string]*memStore
 	ids    int
 }
@@ -52,6 +53,13 @@ func (r *Recorder) Asked() []Said {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Said(nil), r.asked...)
+}
+
+// Noted returns the errors the actor put into the log.
+func (r *Recorder) Noted() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]error(nil), r.noted...)
 }
 
 // Message is what a test sends to an actor.
@@ -95,6 +103,12 @@ func (o *out) Now() time.Time {
 		return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	}
 	return o.r.Time
+}
+
+func (o *out) Note(err error) {
+	o.r.mu.Lock()
+	defer o.r.mu.Unlock()
+	o.r.noted = append(o.r.noted, err)
 }
 
 func (o *out) NewID() string {

@@ -1,0 +1,435 @@
+// Command door measures what the broker's door costs: one brokered and audited get_datetime call, beside a raw NATS
+// request and beside an unguarded MCP call of the same tool over streamable HTTP, all in one run and interleaved, so
+// that the machine's mood hits all of them alike. Only ratios mean anything.
+//
+// Run it from the folder bench: go run ./door
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"conclave/config"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/subjects"
+)
+
+func main() {
+	n := flag.Int("n", 4000, "calls of each kind")
+	par := flag.Int("parallel", 16, "callers at once when measuring throughput")
+	check := flag.Bool("check", false, "exit 1 when a limit does not hold")
+	asJSON := flag.Bool("json", false, "print JSON")
+	prof := flag.String("cpuprofile", "", "write a CPU profile of the brokered calls in process")
+	child := flag.String("child", "", "internal: run one part of the TCP setups in a process of its own")
+	flag.Parse()
+	if *child != "" {
+		if err := runChild(*child, flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, "door:", *child+":", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if *prof != "" {
+		if err := profile(*prof, *n); err != nil {
+			fmt.Fprintln(os.Stderr, "door:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	rep, err := measure(*n, *par)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "door:", err)
+		os.Exit(1)
+	}
+	if *asJSON {
+		_ = json.NewEncoder(os.Stdout).Encode(rep)
+	} else {
+		rep.print()
+	}
+	if *check && !rep.holds() {
+		os.Exit(1)
+	}
+}
+
+// kind is one way of asking for the time.
+type kind struct {
+	name string
+	call func(ctx context.Context) error
+}
+
+// figures of one kind.
+type figures struct {
+	Name   string  `json:"name"`
+	P50    float64 `json:"p50_us"`
+	P99    float64 `json:"p99_us"`
+	PerSec float64 `json:"per_second"`
+}
+
+// report is one run.
+type report struct {
+	Calls int       `json:"calls"`
+	Rows  []figures `json:"rows"`
+}
+
+func measure(n, par int) (report, error) {
+	ctx := context.Background()
+	var kinds []kind
+	for _, start := range []func(context.Context) (kind, func(), error){
+		func(context.Context) (kind, func(), error) { return rawKind(false) },
+		func(ctx context.Context) (kind, func(), error) { return brokeredKind(ctx, "in process", "10s", false) },
+		func(ctx context.Context) (kind, func(), error) { return mcpKind(ctx, false) },
+		func(context.Context) (kind, func(), error) { return rawKind(true) },
+		func(ctx context.Context) (kind, func(), error) { return brokeredKind(ctx, "TCP", "10s", true) },
+		func(ctx context.Context) (kind, func(), error) {
+			return brokeredKind(ctx, "TCP, sync always", "always", true)
+		},
+		func(ctx context.Context) (kind, func(), error) { return mcpKind(ctx, true) },
+	} {
+		k, stop, err := start(ctx)
+		if err != nil {
+			return report{}, err
+		}
+		defer stop()
+		kinds = append(kinds, k)
+	}
+
+	for _, k := range kinds { // warm up
+		for range 200 {
+			if err := k.call(ctx); err != nil {
+				return report{}, fmt.Errorf("%s: %w", k.name, err)
+			}
+		}
+	}
+	rep := report{Calls: n}
+	took := make([][]time.Duration, len(kinds))
+	const batch = 50 // short enough to interleave, long enough for caches to settle
+	for done := 0; done < n; done += batch {
+		for i, k := range kinds {
+			for range batch {
+				start := time.Now()
+				if err := k.call(ctx); err != nil {
+					return report{}, fmt.Errorf("%s: %w", k.name, err)
+				}
+				took[i] = append(took[i], time.Since(start))
+			}
+		}
+	}
+	for i, k := range kinds {
+		rate, err := throughput(ctx, k, n, par)
+		if err != nil {
+			return report{}, fmt.Errorf("%s: %w", k.name, err)
+		}
+		slices.Sort(took[i])
+		rep.Rows = append(rep.Rows, figures{k.name, micros(took[i], 0.50), micros(took[i], 0.99), rate})
+	}
+	return rep, nil
+}
+
+func micros(sorted []time.Duration, q float64) float64 {
+	return float64(sorted[int(q*float64(len(sorted)-1))].Nanoseconds()) / 1000
+}
+
+func throughput(ctx context.Context, k kind, n, par int) (float64, error) {
+	var wg sync.WaitGroup
+	errs := make(chan error, par)
+	start := time.Now()
+	for range par {
+		wg.Go(func() {
+			for range n / par {
+				if err := k.call(ctx); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-errs:
+		return 0, err
+	default:
+	}
+	return float64(n/par*par) / time.Since(start).Seconds(), nil
+}
+
+// brokeredKind starts a whole system and returns the brokered, audited call on it. Over TCP the server, the broker and
+// the tools are processes of their own, as they would be on a machine that takes the separation seriously.
+func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind, _ func(), err error) {
+	dir, err := os.MkdirTemp("", "conclave-bench-")
+	if err != nil {
+		return kind{}, nil, err
+	}
+	home := bus.Home{Data: dir + "/data", Config: dir + "/config"}
+	b := &bus.Bus{Keys: home.Keys()}
+	stops := []func(){func() { _ = os.RemoveAll(dir) }}
+	stop := func() {
+		for _, f := range slices.Backward(stops) {
+			f()
+		}
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if tcp {
+		for _, part := range []string{"bus", "tools", "broker"} {
+			url, end, err := process(part, dir, syncMode, b.URL)
+			if err != nil {
+				return kind{}, nil, err
+			}
+			b.URL, stops = url, append(stops, end)
+		}
+	} else {
+		cfg, err := load(syncMode)
+		if err != nil {
+			return kind{}, nil, err
+		}
+		c, err := cfg.Start(ctx, home, nil, config.Actors...)
+		if err != nil {
+			return kind{}, nil, err
+		}
+		b, stops = c.Bus, append(stops, func() { _ = c.Stop(ctx) })
+	}
+	agent, err := b.Dial("operator")
+	if err != nil {
+		return kind{}, nil, err
+	}
+	stops = append(stops, agent.Close)
+	out, err := actor.NewOut(agent)
+	if err != nil {
+		return kind{}, nil, err
+	}
+	ask, err := subjects.ToolAsk.With("get_datetime")
+	if err != nil {
+		return kind{}, nil, err
+	}
+	return kind{"brokered, " + name, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: actor.NewID(), Args: json.RawMessage(`{"timezone":"Europe/Berlin"}`)})
+		if err != nil {
+			return err
+		}
+		if res.Error != nil {
+			return res.Error
+		}
+		return sane(res.Result)
+	}}, stop, nil
+}
+
+func load(syncMode string) (config.Config, error) {
+	cfg, err := config.Load("")
+	if err != nil {
+		return cfg, err
+	}
+	return cfg, cfg.Apply(map[string]string{"system.listen": "127.0.0.1:0", "system.sync": syncMode})
+}
+
+func sane(result string) error {
+	if !strings.Contains(result, "Europe/Berlin") {
+		return fmt.Errorf("odd result %q", result)
+	}
+	return nil
+}
+
+// rawKind is a request and its reply on a bare server, no accounts, no broker, no audit, no work: the least that NATS
+// can do. Over TCP the server and the one who answers are processes of their own.
+func rawKind(tcp bool) (_ kind, _ func(), err error) {
+	var stops []func()
+	stop := func() {
+		for _, f := range slices.Backward(stops) {
+			f()
+		}
+	}
+	var client *nats.Conn
+	name := "raw request, TCP"
+	if tcp {
+		url, end, err := process("raw-server")
+		if err != nil {
+			return kind{}, nil, err
+		}
+		stops = append(stops, end)
+		_, end, err = process("raw-echo", url)
+		if err != nil {
+			return kind{}, stop, err
+		}
+		stops = append(stops, end)
+		if client, err = nats.Connect(url); err != nil {
+			return kind{}, nil, err
+		}
+	} else {
+		name = "raw request, in process"
+		ns, err := bareServer()
+		if err != nil {
+			return kind{}, nil, err
+		}
+		stops = append(stops, ns.Shutdown)
+		if _, err := echo(ns.ClientURL(), nats.InProcessServer(ns)); err != nil {
+			return kind{}, nil, err
+		}
+		if client, err = nats.Connect(ns.ClientURL(), nats.InProcessServer(ns)); err != nil {
+			return kind{}, nil, err
+		}
+	}
+	stops = append(stops, client.Close)
+	return kind{name, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		m, err := client.RequestWithContext(ctx, "time", []byte(`{"timezone":"Europe/Berlin"}`))
+		if err != nil {
+			return err
+		}
+		return sane(string(m.Data))
+	}}, stop, nil
+}
+
+func bareServer() (*server.Server, error) {
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	if err != nil {
+		return nil, err
+	}
+	ns.Start()
+	if !ns.ReadyForConnections(10 * time.Second) {
+		return nil, errors.New("the bare server is not ready")
+	}
+	return ns, nil
+}
+
+func echo(url string, opts ...nats.Option) (*nats.Conn, error) {
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		return nil, err
+	}
+	reply := []byte("2026-01-02T03:04:05+01:00 (Friday, week 1, Europe/Berlin)")
+	if _, err := nc.Subscribe("time", func(m *nats.Msg) { _ = m.Respond(reply) }); err != nil {
+		return nil, err
+	}
+	return nc, nc.Flush()
+}
+
+type clockArgs struct {
+	Timezone string `json:"timezone" jsonschema:"IANA time zone"`
+}
+
+// mcpServer is the same tool as an MCP server over streamable HTTP, with the official SDK and nothing in between.
+func mcpServer() (url string, stop func(), err error) {
+	clock := mcp.NewServer(&mcp.Implementation{Name: "clock", Version: "1"}, nil)
+	zone, err := time.LoadLocation("Europe/Berlin") // loaded once, as our own tool does
+	if err != nil {
+		return "", nil, err
+	}
+	mcp.AddTool(clock, &mcp.Tool{Name: "get_datetime", Description: "tells the time"}, func(_ context.Context, _ *mcp.CallToolRequest, a clockArgs) (*mcp.CallToolResult, any, error) {
+		if a.Timezone != zone.String() {
+			return nil, nil, errors.New("no such zone")
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: time.Now().In(zone).Format(time.RFC3339) + " " + zone.String()}}}, nil, nil
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	srv := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return clock }, nil), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = srv.Serve(l) }()
+	return "http://" + l.Addr().String(), func() { _ = srv.Close() }, nil
+}
+
+// mcpKind calls the MCP server, in this process or in one of its own.
+func mcpKind(ctx context.Context, apart bool) (kind, func(), error) {
+	name := "MCP over HTTP, same process"
+	url, stop, err := "", func() {}, error(nil)
+	if apart {
+		name = "MCP over HTTP, own process"
+		url, stop, err = process("mcp")
+	} else {
+		url, stop, err = mcpServer()
+	}
+	if err != nil {
+		return kind{}, nil, err
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
+	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil)
+	if err != nil {
+		return kind{}, nil, err
+	}
+	return kind{name, func(ctx context.Context) error {
+		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "get_datetime", Arguments: clockArgs{"Europe/Berlin"}})
+		if err != nil {
+			return err
+		}
+		return sane(r.Content[0].(*mcp.TextContent).Text)
+	}}, func() {
+		_ = session.Close()
+		stop()
+	}, nil
+}
+
+func (r report) row(name string) figures {
+	i := slices.IndexFunc(r.Rows, func(f figures) bool { return f.Name == name })
+	return r.Rows[i]
+}
+
+// ratios are the promises: brokered over TCP to raw over TCP, and brokered to unguarded MCP in both settings.
+func (r report) ratios() (toRaw, toMCP, toMCPIn float64) {
+	tcp := r.row("brokered, TCP").P50
+	return tcp / r.row("raw request, TCP").P50, tcp / r.row("MCP over HTTP, own process").P50, r.row("brokered, in process").P50 / r.row("MCP over HTTP, same process").P50
+}
+
+// holds reports whether the promised limits held in this run.
+func (r report) holds() bool {
+	raw, mcp, mcpIn := r.ratios()
+	return raw <= 6 && mcp < 1 && mcpIn < 1
+}
+
+func (r report) print() {
+	raw := r.row("raw request, TCP")
+	fmt.Printf("%d calls of each kind, one run, interleaved. Ratios to the raw request over TCP.\n\n", r.Calls)
+	fmt.Println("| call | p50 | p99 | p50 ratio | calls per second |")
+	fmt.Println("|---|---|---|---|---|")
+	for _, f := range r.Rows {
+		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.PerSec)
+	}
+	toRaw, toMCP, toMCPIn := r.ratios()
+	fmt.Printf("\nbrokered to raw, TCP: %.2f (at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in process (below 1)\n", toRaw, toMCP, toMCPIn)
+}
+
+// profile writes a CPU profile of brokered calls in process alone.
+func profile(file string, n int) error {
+	ctx := context.Background()
+	k, stop, err := brokeredKind(ctx, "in process", "10s", false)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	for range n {
+		if err := k.call(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

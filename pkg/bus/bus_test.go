@@ -1,0 +1,689 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"conclave/pkg/bus"
+	"conclave/subjects"
+)
+
+// TestConfAgrees holds the files that people read to the table that they come from.
+func TestConfAgrees(t *testing.T) {
+	t.Parallel()
+	l := subjects.Table()
+	for name, want := range map[string]string{"nats.conf": l.Conf(), "docs/bus.md": l.Doc()} {
+		got, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Errorf("%s is not what the table says: run go generate ./subjects", name)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a", "keys")
+	k := bus.Keys{Dir: dir}
+	roles := []string{"user", "broker"}
+	if n, err := k.Ensure(roles); err != nil || n != 2 {
+		t.Fatalf("Ensure = %d, %v", n, err)
+	}
+	mode(t, dir, 0o700)
+	before := map[string]string{}
+	for _, r := range roles {
+		mode(t, k.Path(r), 0o600)
+		before[r] = read(t, k.Path(r))
+	}
+	if before["user"] == before["broker"] {
+		t.Error("two roles have one key")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+
+	// Never rewritten, not even a damaged one: that is for a person to look at.
+	if err := os.WriteFile(k.Path("broker"), []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := k.Ensure(append(roles, "critic")); err != nil || n != 1 {
+		t.Errorf("second Ensure = %d, %v, want the one that was missing", n, err)
+	}
+	if got := read(t, k.Path("user")); got != before["user"] {
+		t.Error("an existing key was rewritten")
+	}
+	if got := read(t, k.Path("broker")); got != "broken" {
+		t.Error("a damaged key was rewritten")
+	}
+	if _, err := k.Seed("broker"); err == nil || !strings.Contains(err.Error(), k.Path("broker")) || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "broken") {
+		t.Errorf("a damaged file: %v, want its name and not its content", err)
+	}
+	if _, err := k.Seed("nobody"); !errors.Is(err, bus.ErrMissingKey) || !strings.Contains(err.Error(), k.Path("nobody")) {
+		t.Errorf("a missing file: %v, want ErrMissingKey and its name", err)
+	}
+	pub, err := k.Public("user")
+	if err != nil || !strings.HasPrefix(pub, "U") {
+		t.Errorf("Public = %q, %v", pub, err)
+	}
+}
+
+func TestKeysOthersMayRead(t *testing.T) {
+	t.Parallel()
+	k := bus.Keys{Dir: t.TempDir()}
+	if _, err := k.Ensure([]string{"user"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []fs.FileMode{0o640, 0o604, 0o620, 0o660, 0o666, 0o601} {
+		if err := os.Chmod(k.Path("user"), m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Seed("user"); err == nil || !strings.Contains(err.Error(), "chmod 600") || !strings.Contains(err.Error(), k.Path("user")) {
+			t.Errorf("mode %o: %v, want a refusal that says what to do", m, err)
+		}
+	}
+	for _, m := range []fs.FileMode{0o600, 0o400} { // the control
+		if err := os.Chmod(k.Path("user"), m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Seed("user"); err != nil {
+			t.Errorf("mode %o: %v", m, err)
+		}
+	}
+}
+
+// TestKeysAtOnce: two first starts at the same moment end up with the same keys, whole ones.
+func TestKeysAtOnce(t *testing.T) {
+	t.Parallel()
+	k := bus.Keys{Dir: filepath.Join(t.TempDir(), "keys")}
+	lasting, _ := subjects.Table().Roles()
+	const starts = 4
+	seen := make([]map[string]string, starts)
+	var wg sync.WaitGroup
+	for i := range starts {
+		wg.Go(func() {
+			if _, err := k.Ensure(lasting); err != nil {
+				t.Error(err)
+				return
+			}
+			seen[i] = map[string]string{}
+			for _, r := range lasting {
+				pub, err := k.Public(r)
+				if err != nil {
+					t.Error(err)
+				}
+				seen[i][r] = pub
+			}
+		})
+	}
+	wg.Wait()
+	for i := range starts {
+		for _, r := range lasting {
+			if seen[i][r] != seen[0][r] {
+				t.Errorf("start %d has another key for %s", i, r)
+			}
+		}
+	}
+}
+
+func mode(t *testing.T, path string, want fs.FileMode) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != want {
+		t.Errorf("%s has mode %o, want %o", path, got, want)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestDialRefused: each way of not getting a connection has its own error, and names the role.
+func TestDialRefused(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	strange := bus.Keys{Dir: filepath.Join(t.TempDir(), "keys")}
+	if _, err := strange.Ensure([]string{"generator"}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") // an address at which nobody will answer
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := "nats://" + l.Addr().String()
+	l.Close()
+	for _, tt := range []struct {
+		name string
+		bus  *bus.Bus
+		want error
+	}{
+		{"key of another installation", &bus.Bus{URL: b.URL, Keys: strange, Srv: b.Srv, TCP: true}, bus.ErrKey},
+		{"nobody there", &bus.Bus{URL: dead, Keys: b.Keys}, bus.ErrUnreachable},
+		{"no key file", &bus.Bus{URL: b.URL, Keys: bus.Keys{Dir: t.TempDir()}}, bus.ErrMissingKey},
+	} {
+		nc, err := tt.bus.Dial("generator")
+		if err == nil {
+			nc.Close()
+			t.Errorf("%s: connected", tt.name)
+			continue
+		}
+		for _, other := range []error{bus.ErrKey, bus.ErrUnreachable, bus.ErrMissingKey} {
+			if errors.Is(err, other) != (other == tt.want) {
+				t.Errorf("%s: %v: is %v = %v", tt.name, err, other, errors.Is(err, other))
+			}
+		}
+		if !strings.Contains(err.Error(), "generator") {
+			t.Errorf("%s: %v does not name the role", tt.name, err)
+		}
+	}
+	nc, err := b.Dial("generator") // the control
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+}
+
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := t.TempDir()
+	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
+	lasting, _ := subjects.Table().Roles()
+	if _, err := keys.Ensure(lasting); err != nil {
+		t.Fatal(err)
+	}
+	_, err = bus.StartServer(bus.ServerConfig{Listen: l.Addr().String(), Store: filepath.Join(dir, "jetstream")}, keys, nil)
+	if !errors.Is(err, bus.ErrPortTaken) || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("%v, want ErrPortTaken and the address", err)
+	}
+}
+
+// TestReady: a refused subscription is known before anyone relies on it.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	troubles := make(chan bus.Trouble, 8)
+	b.OnTrouble = func(tr bus.Trouble) { troubles <- tr }
+	nc, err := b.Dial("critic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.SubscribeSync("tool.request.compare_answers"); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), nc); err != nil {
+		t.Errorf("its own tool: %v", err)
+	}
+	if _, err := nc.SubscribeSync("tool.request.run_shell"); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Errorf("another's tool: %v, want a permission violation", err)
+	}
+	select {
+	case tr := <-troubles:
+		if !tr.Denied() || tr.Role != "critic" {
+			t.Errorf("heard of %+v, want a denial of critic", tr)
+		}
+	case <-time.After(patience):
+		t.Error("nobody heard of the violation")
+	}
+}
+
+// TestInboxOfATool: keys that share an account have an inbox each, and none may listen at another's.
+func TestInboxOfATool(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	for _, tool := range subjects.Tools {
+		role := subjects.ToolRole(tool)
+		nc, err := b.Dial(role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		in := nc.NewInbox()
+		if !strings.HasPrefix(in, "_INBOX."+role+".") {
+			t.Errorf("%s listens at %s", role, in)
+		}
+		if _, err := nc.SubscribeSync(in); err != nil {
+			t.Fatal(err)
+		}
+		if err := bus.Ready(t.Context(), nc); err != nil {
+			t.Errorf("%s at its own inbox: %v", role, err)
+		}
+		other := subjects.ToolRole(subjects.Tools[(slices.Index(subjects.Tools, tool)+1)%len(subjects.Tools)])
+		if _, err := nc.SubscribeSync("_INBOX." + other + ".x"); err != nil {
+			t.Fatal(err)
+		}
+		if err := bus.Ready(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("%s at the inbox of %s: %v", role, other, err)
+		}
+	}
+}
+
+// TestRestart: the port, the streams, what was acknowledged and the clients all survive.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	url := b.Srv.URL()
+	type client struct {
+		nc   *nats.Conn
+		back chan struct{}
+	}
+	var clients []client
+	for _, tcp := range []bool{false, true} {
+		for _, role := range []string{"generator", "user"} {
+			back := make(chan struct{}, 8)
+			c := &bus.Bus{URL: b.URL, Keys: b.Keys, Srv: b.Srv, TCP: tcp}
+			nc, err := c.Dial(role, nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			clients = append(clients, client{nc, back})
+		}
+	}
+	sub, err := clients[3].nc.SubscribeSync("response.generation")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), clients[3].nc); err != nil {
+		t.Fatal(err)
+	}
+	const acked = 50
+	for i := range acked {
+		if _, err := clients[0].nc.Request("response.generation", fmt.Appendf(nil, "%d", i), patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := b.Srv.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Srv.URL(); got != url {
+		t.Errorf("listens at %s, was %s", got, url)
+	}
+	for i, c := range clients {
+		select {
+		case <-c.back:
+		case <-time.After(patience):
+			t.Fatalf("client %d does not come back: %v", i, c.nc.LastError())
+		}
+		if err := c.nc.FlushTimeout(patience); err != nil { // its subscriptions are known to the new server too
+			t.Fatal(err)
+		}
+	}
+	js, err := bus.Core(clients[1].nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := js.Stream(t.Context(), "EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := st.CachedInfo().State; got.Msgs != acked || got.LastSeq != acked {
+		t.Errorf("%d messages up to %d, want the %d that were acknowledged", got.Msgs, got.LastSeq, acked)
+	}
+	m, err := st.GetMsg(t.Context(), acked)
+	if err != nil || string(m.Data) != fmt.Sprint(acked-1) || m.Subject != "from.generator.response.generation" {
+		t.Errorf("the last one is %v, %v", m, err)
+	}
+	// Both kinds of client speak and hear as before, under the same grants.
+	for i := range 2 {
+		if _, err := clients[2*i].nc.Request("response.generation", []byte("after"), patience); err != nil {
+			t.Error(err)
+		}
+	}
+	for heard := 0; heard < acked+2; heard++ {
+		if _, err := sub.NextMsg(patience); err != nil {
+			t.Fatalf("heard %d: %v", heard, err)
+		}
+	}
+	if err := b.Srv.Provision(t.Context(), []byte("x")); err == nil {
+		t.Error("a restart brought the provisioners' keys back")
+	}
+	b.Srv.Stop(context.Background())
+	if err := b.Srv.Restart(); err == nil {
+		t.Error("restarted after a stop for good")
+	}
+}
+
+// TestProvisionTwice: the keys of boot are good for one provisioning and gone after it.
+func TestProvisionTwice(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	if err := b.Srv.Provision(t.Context(), []byte("x")); err == nil || !strings.Contains(err.Error(), "already done") {
+		t.Errorf("second Provision: %v", err)
+	}
+	_, boot := subjects.Table().Roles()
+	for _, r := range boot {
+		if _, err := b.Keys.Seed(r); !errors.Is(err, bus.ErrMissingKey) {
+			t.Errorf("%s has a key file: %v", r, err)
+		}
+	}
+}
+
+// TestProvisionAgain: a second start on the same store finds everything as it was and changes nothing. An empty trail
+// without a first record is refused.
+func TestProvisionAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := provisioned(t, dir, nil); !errors.Is(err, bus.ErrTrailLost) {
+		t.Errorf("an empty trail without a first record: %v, want ErrTrailLost", err)
+	}
+	if err := provisioned(t, dir, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	var before map[string]state
+	for i := range 3 {
+		b := serve(t, dir)
+		if err := b.Srv.Provision(t.Context(), []byte("another first")); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			nc, err := b.Dial("generator")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := nc.Request("response.generation", []byte("{}"), patience); err != nil {
+				t.Fatal(err)
+			}
+			nc.Close()
+		}
+		now := look(t, b)
+		if before != nil {
+			for name, s := range now {
+				was := before[name]
+				if s.Msgs != was.Msgs || s.Last != was.Last || s.Consumers != was.Consumers || s.Config != was.Config {
+					t.Errorf("start %d: %s is %+v, was %+v", i, name, s, was)
+				}
+			}
+		}
+		before = now
+		b.Srv.Stop(context.Background())
+	}
+	if s := before[subjects.Audit]; s.Msgs != 1 || s.Subjects["audit.AUDIT.genesis"] != 1 {
+		t.Errorf("the trail holds %+v, want its first record once", s)
+	}
+	if s := before["EVENTS"]; s.Msgs != 1 {
+		t.Errorf("EVENTS holds %+v, want one message", s)
+	}
+}
+
+// serve starts a server on a folder, not yet provisioned.
+func serve(t *testing.T, dir string) *bus.Bus {
+	t.Helper()
+	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
+	lasting, _ := subjects.Table().Roles()
+	if _, err := keys.Ensure(lasting); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := bus.StartServer(bus.ServerConfig{Store: filepath.Join(dir, "jetstream")}, keys, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { srv.Stop(context.Background()) })
+	return &bus.Bus{URL: srv.URL(), Keys: keys, Srv: srv}
+}
+
+// provisioned starts, provisions and stops.
+func provisioned(t *testing.T, dir string, genesis []byte) error {
+	t.Helper()
+	b := serve(t, dir)
+	defer b.Srv.Stop(context.Background())
+	return b.Srv.Provision(t.Context(), genesis)
+}
+
+// look reads the state of every stream.
+func look(t *testing.T, b *bus.Bus) map[string]state {
+	t.Helper()
+	h := &house{t: t, own: t, b: b, table: subjects.Table()}
+	for role, nc := range map[string]**nats.Conn{"user": &h.user, "auditor": &h.audit, "sys": &h.sys} {
+		c, err := b.Dial(role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		*nc = c
+	}
+	return h.states()
+}
+
+// TestTamperedTrail: a trail that could lose, rewrite or make up records is not taken for the trail.
+func TestTamperedTrail(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := provisioned(t, dir, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	real := forge(t, filepath.Join(dir, "jetstream"), jetstream.StreamConfig{})
+	for _, tt := range []struct {
+		name   string
+		tamper func(c *jetstream.StreamConfig)
+		ok     bool
+	}{
+		{"as it was", func(*jetstream.StreamConfig) {}, true},
+		{"of another size", func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 20 }, true},
+		{"keeps one record", func(c *jetstream.StreamConfig) { c.MaxMsgs = 1 }, false},
+		{"keeps one record of each writer", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 }, false},
+		{"forgets after an hour", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, false},
+		{"forgets when a record says so", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = true }, false},
+		{"forgets the oldest when full", func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld }, false},
+		{"forgets what is read", func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy }, false},
+		{"may be deleted from", func(c *jetstream.StreamConfig) { c.DenyDelete = false }, false},
+		{"may be purged", func(c *jetstream.StreamConfig) { c.DenyPurge = false }, false},
+		{"may be rolled up", func(c *jetstream.StreamConfig) { c.DenyPurge, c.AllowRollup = false, true }, false},
+		{"takes other subjects", func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, "other.>") }, false},
+		{"misses records", func(c *jetstream.StreamConfig) { c.Subjects = []string{"audit.broker.*"} }, false},
+		{"renames the writers", func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "audit.*.*", Destination: "audit.broker.{{wildcard(2)}}"}
+		}, false},
+		{"takes records of another stream", func(c *jetstream.StreamConfig) { c.Sources = []*jetstream.StreamSource{{Name: "FORGED"}} }, false},
+		{"passes records on", func(c *jetstream.StreamConfig) {
+			c.RePublish = &jetstream.RePublish{Source: ">", Destination: "copy.>"}
+		}, false},
+		{"says nothing when it cannot store", func(c *jetstream.StreamConfig) { c.NoAck = true }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			c := real
+			tt.tamper(&c)
+			forge(t, filepath.Join(dir, "jetstream"), c)
+			switch err := provisioned(t, dir, []byte("another first")); {
+			case tt.ok && err != nil:
+				t.Errorf("refused: %v", err)
+			case !tt.ok && err == nil:
+				t.Error("taken for the trail")
+			case !tt.ok && !strings.Contains(err.Error(), subjects.Audit):
+				t.Errorf("%v does not name the trail", err)
+			}
+		})
+	}
+}
+
+// forge makes a trail with settings of its own, as someone with the disk in hand could, and puts a record into it. With
+// no settings it only reads those of the trail that is there.
+func forge(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
+	t.Helper()
+	opts := &server.Options{}
+	if err := opts.ProcessConfigString(fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q, max_mem: 16MB, max_file: 1TB }\naccounts { AUDIT { jetstream: enabled, users: [{ user: x, password: x }] } }\n", store)); err != nil {
+		t.Fatal(err)
+	}
+	opts.NoSigs, opts.NoLog = true, true
+	ns, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	defer func() {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}()
+	if !ns.ReadyForConnections(patience) {
+		t.Fatal("not ready")
+	}
+	nc, err := nats.Connect(ns.ClientURL(), nats.UserInfo("x", "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Name == "" {
+		st, err := js.Stream(t.Context(), subjects.Audit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.CachedInfo().Config
+	}
+	if _, err := js.CreateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	// A trail with a record in it is not taken for a new one.
+	if err := nc.Publish("audit.broker.x", []byte("kept")); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); ; {
+		st, err := js.Stream(t.Context(), subjects.Audit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.CachedInfo().State.Msgs > 0 {
+			return c
+		}
+		if time.Now().After(end) {
+			t.Fatal("the record is not stored")
+		}
+	}
+}
+
+// TestShut: everything that had arrived is handled, and the connection is closed when Shut returns.
+func TestShut(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	user, err := b.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var handled atomic.Int32
+	started, gate := make(chan struct{}, 1), make(chan struct{})
+	if _, err := user.Subscribe("response.delta.*", func(*nats.Msg) {
+		select {
+		case started <- struct{}{}:
+		default:
+		}
+		<-gate
+		handled.Add(1)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	gen, err := b.Dial("generator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gen.Close()
+	const sent = 200
+	for range sent {
+		if err := gen.Publish("response.delta.q1", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := gen.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := user.Flush(); err != nil { // all of them have arrived
+		t.Fatal(err)
+	}
+	<-started
+	done := make(chan error, 1)
+	go func() { done <- bus.Shut(t.Context(), user) }()
+	select {
+	case err := <-done:
+		t.Fatalf("Shut returned %v with messages unhandled", err)
+	case <-time.After(150 * time.Millisecond): // nothing but the gate can end it
+	}
+	close(gate)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("Shut: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("Shut does not return")
+	}
+	if got := handled.Load(); got != sent {
+		t.Errorf("%d of %d handled", got, sent)
+	}
+	if !user.IsClosed() {
+		t.Error("not closed")
+	}
+	if err := bus.Shut(t.Context(), user); err != nil {
+		t.Errorf("a second Shut: %v", err)
+	}
+}
+
+// TestShutOutOfTime: a handler that does not end does not hold the process.
+func TestShutOutOfTime(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	user, err := b.Dial("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, gate := make(chan struct{}), make(chan struct{})
+	defer close(gate)
+	var once sync.Once // the user hears its own word and the stored copy
+	if _, err := user.Subscribe("user.feedback", func(*nats.Msg) { once.Do(func() { close(started) }); <-gate }); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	if err := user.Publish("user.feedback", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := bus.Shut(ctx, user); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Shut: %v, want the deadline", err)
+	}
+	if !user.IsClosed() {
+		t.Error("not closed")
+	}
+}
