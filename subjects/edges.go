@@ -70,8 +70,9 @@ var (
 	Answerers = []string{"generator", "respondent_b", "committee", "orchestrator"}
 	// People are the roles through which the person speaks.
 	People = []string{"user", "gateway"}
-	// Actors are the accounts with an actor behind them: they have settings and dead letters.
-	Actors = []string{"broker", "tools", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
+	// Actors are the accounts with one actor behind them: they have dead letters. Not tools: the acknowledgement of a
+	// dead letter goes wherever its speaker says, and in an account of many that is the neighbour's door.
+	Actors = []string{"broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
 	// AuditWriters append to the audit, each under its own name.
 	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", "critic", "reward", "generator", "respondent_b", "committee"}
 	// Tools of this machine, one key each: inside the account tools the key is the boundary.
@@ -253,7 +254,7 @@ func accounts() []Account {
 			out[i].Users = append(out[i].Users, User{
 				Role: role, Alone: true, Answer: "10m",
 				Sub: append(srv(t), "tool.request."+t, "_INBOX."+role+".>"),
-				Pub: []string{"tool.schema." + t, "dead.tools", "tool.output." + t + ".*"},
+				Pub: []string{"tool.schema." + t, "tool.output." + t + ".*"},
 			})
 		}
 	}

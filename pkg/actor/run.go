@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -311,7 +312,10 @@ func (r *running) refuse(l *lane, in *inbound, m *nats.Msg, f *subjects.Fault) {
 // bury writes the dead letter. The account's name is the only token its owner may use.
 func (r *running) bury(in *inbound, f *subjects.Fault) {
 	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "code", f.Code, "reason", f.Text, "size", len(in.data))
-	topic, err := subjects.Dead.With(account(r.actor.Name()))
+	if !slices.Contains(subjects.Actors, r.actor.Name()) {
+		return // a tool shares its account and may not speak there: the broker records what came of its call
+	}
+	topic, err := subjects.Dead.With(r.actor.Name())
 	if err != nil {
 		return
 	}
@@ -328,14 +332,6 @@ func clipSubject(s string) string {
 		return s[:subjects.MaxSubject] + "..."
 	}
 	return s
-}
-
-// account is the account an actor lives in: its own name, or tools for a tool of this machine.
-func account(actor string) string {
-	if subjects.ZoneOf(actor) == "tools" {
-		return "tools"
-	}
-	return actor
 }
 
 // answer sends the reply or the fault. Where nobody waits, nothing is sent.

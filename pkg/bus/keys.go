@@ -23,6 +23,9 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return 0, fmt.Errorf("making the key folder: %w", err)
 	}
+	if err := os.Chmod(k.Dir, 0o700); err != nil {
+		return 0, fmt.Errorf("closing the key folder to others: %w", err)
+	}
 	for _, r := range roles {
 		switch _, err := os.Stat(k.path(r)); {
 		case err == nil:

@@ -138,8 +138,11 @@ func sameTrail(ctx context.Context, js jetstream.JetStream, want jetstream.Strea
 		return err
 	}
 	got := st.CachedInfo().Config
-	if got.Discard != want.Discard || !got.DenyDelete || !got.DenyPurge || got.AllowRollup || got.MaxAge != 0 || got.MaxMsgs > 0 ||
-		got.Retention != jetstream.LimitsPolicy || !slices.Equal(got.Subjects, want.Subjects) {
+	keepsAll := got.Discard == want.Discard && got.Retention == jetstream.LimitsPolicy && got.Storage == jetstream.FileStorage &&
+		got.DenyDelete && got.DenyPurge && !got.AllowRollup && !got.AllowMsgTTL && !got.NoAck && !got.Sealed &&
+		got.MaxAge == 0 && got.MaxMsgs <= 0 && got.MaxMsgsPerSubject <= 0
+	takesOnlyWriters := slices.Equal(got.Subjects, want.Subjects) && got.SubjectTransform == nil && got.RePublish == nil && got.Mirror == nil && len(got.Sources) == 0
+	if !keepsAll || !takesOnlyWriters {
 		return errors.New("the trail on disk is not append-only: someone changed its settings. Look at it with conclave audit verify, then start a new one with conclave audit rotate")
 	}
 	return nil

@@ -134,15 +134,21 @@ func (s *Server) start() error {
 		ns.Shutdown()
 		return fmt.Errorf("starting the server on %s: not ready after 10 s", s.cfg.Listen)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down { // stopped for good while it was starting
+		ns.Shutdown()
+		return errStopped
+	}
 	if a, ok := ns.Addr().(*net.TCPAddr); ok { // keep a free port over a restart: clients come back to it
 		s.cfg.Listen = net.JoinHostPort(opts.Host, strconv.Itoa(a.Port))
 		s.vars["CONCLAVE_LISTEN"] = strconv.Quote(s.cfg.Listen)
 	}
-	s.mu.Lock()
 	s.ns = ns
-	s.mu.Unlock()
 	return nil
 }
+
+var errStopped = errors.New("the embedded server was stopped")
 
 // options parses nats.conf, as generated, with the variables written before it.
 func (s *Server) options() (*server.Options, error) {
@@ -168,7 +174,11 @@ func (s *Server) options() (*server.Options, error) {
 }
 
 // URL is where clients reach the server over TCP.
-func (s *Server) URL() string { return "nats://" + s.cfg.Listen }
+func (s *Server) URL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return "nats://" + s.cfg.Listen
+}
 
 // InProcessConn implements [nats.InProcessConnProvider] on whichever server is running now, so that in-process clients
 // survive a restart.
@@ -191,7 +201,7 @@ func (s *Server) Restart() error {
 	down := s.down
 	s.mu.Unlock()
 	if down {
-		return errors.New("the embedded server was stopped")
+		return errStopped
 	}
 	if ns != nil {
 		ns.Shutdown()

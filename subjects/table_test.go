@@ -1,0 +1,663 @@
+package subjects
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// rule reports what is wrong with a layout, one line each.
+type rule func(l Layout) []string
+
+// TestTable holds the table to its rules. Each rule is first shown a layout that breaks it: a rule that finds nothing
+// there would find nothing anywhere.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		rule   rule
+		breaks map[string]func(l *Layout)
+	}{
+		{"no chaining", chains, map[string]func(l *Layout){
+			"a request under an exported name": edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: "tools", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
+			"a watch under an exported name":   edge(Edge{Who: []string{"generator"}, Kind: Watch, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
+			"discovery under its own name":     edge(Edge{Who: []string{"gateway"}, Kind: Request, Owner: "model", Remote: "$SRV.>"}),
+		}},
+		{"nobody lives where streams live", residents, map[string]func(l *Layout){
+			"a reader inside":  func(l *Layout) { add(l, Audit, User{Role: "reader", Sub: []string{"_INBOX.>"}}) },
+			"an actor's store": func(l *Layout) { account(l, "memory").Store = "enabled" },
+			"a stream outside": func(l *Layout) { l.Streams[1].Account = "generator" },
+		}},
+		{"one owner per name", owners, map[string]func(l *Layout){
+			"the same name twice":  edge(Edge{Who: []string{"generator"}, Kind: Request, Owner: "critic", Remote: "broker.discover"}),
+			"a name inside a name": edge(Edge{Who: []string{"committee"}, Kind: Request, Owner: "broker", Remote: "model.chat.x"}),
+		}},
+		{"everyone named exists", strangers, map[string]func(l *Layout){
+			"an unknown owner":  edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "nobody", Remote: "x"}),
+			"an unknown caller": edge(Edge{Who: []string{"nobody"}, Kind: Request, Owner: "broker", Remote: "x"}),
+			"no caller":         edge(Edge{Kind: Request, Owner: "broker", Remote: "x"}),
+			"no kind":           edge(Edge{Who: []string{"user"}, Owner: "broker", Remote: "x"}),
+			"no subject":        edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "broker"}),
+			"oneself":           edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: "broker", Remote: "x"}),
+			"a puller of none":  func(l *Layout) { l.Pulls = append(l.Pulls, Pull{Who: "nobody", Stream: "EVENTS", Name: "x"}) },
+			"a pull of nothing": func(l *Layout) { l.Pulls = append(l.Pulls, Pull{Who: "memory", Stream: "NOTHING", Name: "x"}) },
+		}},
+		{"one owner per bucket", buckets, map[string]func(l *Layout){
+			"two writers":     edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x"}),
+			"no owner":        func(l *Layout) { bucketOf(l, "ledger").Owner = "" },
+			"another's name":  func(l *Layout) { bucketOf(l, "ledger").Owner = "generator" },
+			"shared keys":     func(l *Layout) { bucketOf(l, "ledger").Subjects = []string{"$KV.>"} },
+			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *bucketOf(l, "ledger")) },
+		}},
+		{"the audit has one way in", trail, map[string]func(l *Layout){
+			"without a name":        edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
+			"a wider way":           edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
+			"the auditor appends":   edge(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
+			"a direct get":          edge(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
+			"a writer who may read": edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "trail.API.STREAM.MSG.GET.AUDIT"}),
+			"boot writes anything":  func(l *Layout) { account(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
+		}},
+		{"nobody administers streams", admins, map[string]func(l *Layout){
+			"create":            edge(api("broker", "STREAM.CREATE.X", false, "")),
+			"update":            edge(api("broker", "STREAM.UPDATE.EVENTS", false, "")),
+			"delete":            edge(api("broker", "STREAM.DELETE.EVENTS", false, "")),
+			"purge":             edge(api("broker", "STREAM.PURGE.KV_ledger", false, "")),
+			"consumer":          edge(api("memory_in", "CONSUMER.CREATE.EVENTS.>", false, "")),
+			"old consumer":      edge(api("memory_in", "CONSUMER.DURABLE.CREATE.EVENTS.x", false, "")),
+			"delete a consumer": edge(api("memory_in", "CONSUMER.DELETE.EVENTS.memory", false, "")),
+			"delete a message":  edge(api("user", "STREAM.MSG.DELETE.EVENTS", false, "")),
+			"snapshot":          edge(api("user", "STREAM.SNAPSHOT.EVENTS", false, "")),
+			"restore":           edge(api("user", "STREAM.RESTORE.EVENTS", false, "")),
+			"by a wildcard":     edge(api("user", "STREAM.*.EVENTS", false, "")),
+			"everything":        edge(api("user", ">", true, "")),
+			"purge an account":  func(l *Layout) { account(l, Sys).Users[0].Pub = []string{"$JS.API.ACCOUNT.PURGE.*"} },
+			"all of the server": func(l *Layout) { account(l, Sys).Users[0].Pub = []string{"$SYS.REQ.>"} },
+		}},
+		{"a puller only pulls", pulling, map[string]func(l *Layout){
+			"speaks":           edge(Edge{Who: []string{"memory_in"}, Kind: Request, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"another consumer": edge(api("memory_in", "CONSUMER.MSG.NEXT.EVENTS.critic", true, "")),
+			"reads":            edge(api("memory_in", "STREAM.MSG.GET.EVENTS", false, "")),
+			"listens":          edge(Edge{Who: []string{"memory_in"}, Kind: Watch, Owner: Core, Remote: "live.x", Local: "x"}),
+			"serves":           edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "memory_in", Remote: "x"}),
+			"a free key":       func(l *Layout) { account(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
+			"the actor pulls":  edge(api("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
+		}},
+		{"a shared account has nothing that answers it", shared, map[string]func(l *Layout){
+			"a tool is acked":   edge(Edge{Who: []string{"tools"}, Kind: Request, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"a second key":      func(l *Layout) { add(l, "memory", User{Role: "memory2"}) },
+			"not alone":         func(l *Layout) { account(l, "tools").Users[0].Alone = false },
+			"another's subject": func(l *Layout) { account(l, "tools").Users[0].Pub = []string{"tool.schema.*"} },
+			"another's inbox":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
+			"another's calls":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
+		}},
+		{"only the person says what only the person may say", person, map[string]func(l *Layout){
+			"memory decides":    edge(Edge{Who: []string{"memory"}, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
+			"without the name":  edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
+			"a question by one": edge(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.received"}),
+		}},
+		{"the author is written by the server", authors, map[string]func(l *Layout){
+			"an event without":   edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "from.critic.x", Local: "x"}),
+			"a call without":     edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: "broker", Remote: "agent.critic.tool.request.>", Local: "tool.request.>"}),
+			"twice":              edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
+			"in the wrong place": edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
+		}},
+		{"every live subject has a writer", livings, map[string]func(l *Layout){
+			"no writer": edge(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live.weather", Local: "weather"}),
+			"no echo": func(l *Layout) {
+				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Name == "EVENTS" })].EchoFrom = ""
+			},
+			"wrong name": edge(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live.critique.result", Local: "response.generation"}),
+		}},
+		{"roles and accounts are unique tokens", names, map[string]func(l *Layout){
+			"the same role": func(l *Layout) { add(l, "memory", User{Role: "critic"}) },
+			"a dot":         func(l *Layout) { add(l, "memory", User{Role: "a.b"}) },
+			"empty":         func(l *Layout) { add(l, "memory", User{}) },
+			"the same name": func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "memory", Users: []User{{Role: "x"}}}) },
+			"no key":        func(l *Layout) { l.Accounts = append(l.Accounts, Account{Name: "ghost"}) },
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			for what, spoil := range tt.breaks {
+				l := copied()
+				spoil(&l)
+				if len(tt.rule(l)) == 0 {
+					t.Errorf("the rule does not see: %s", what)
+				}
+			}
+			for _, wrong := range tt.rule(Table()) {
+				t.Error(wrong)
+			}
+		})
+	}
+}
+
+// copied is a table that a test may spoil.
+func copied() Layout {
+	l := Table()
+	for i := range l.Accounts {
+		l.Accounts[i].Users = slices.Clone(l.Accounts[i].Users)
+	}
+	return l
+}
+
+func edge(e Edge) func(l *Layout) { return func(l *Layout) { l.Edges = append(l.Edges, e) } }
+
+func account(l *Layout, name string) *Account {
+	return &l.Accounts[slices.IndexFunc(l.Accounts, func(a Account) bool { return a.Name == name })]
+}
+
+func add(l *Layout, name string, u User) {
+	a := account(l, name)
+	a.Users = append(a.Users, u)
+}
+
+func bucketOf(l *Layout, name string) *Stream {
+	return &l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Bucket == name })]
+}
+
+// anyone stands for every caller in an owner's subject.
+func anyone(remote string) string { return strings.ReplaceAll(remote, "<who>", "*") }
+
+// has reports whether an account is in the layout.
+func has(l Layout, name string) bool {
+	return slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == name })
+}
+
+// chains: what an account imports under a name that it exports, others reach through it, with nobody there to decide.
+func chains(l Layout) (wrong []string) {
+	for _, a := range l.Accounts {
+		for _, out := range l.Edges {
+			if out.Owner != a.Name {
+				continue
+			}
+			for _, in := range l.Edges {
+				if !slices.Contains(in.Who, a.Name) {
+					continue
+				}
+				if _, local := in.At(a.Name); Overlap(anyone(out.Remote), local) {
+					wrong = append(wrong, fmt.Sprintf("%s exports %s and imports %s from %s", a.Name, out.Remote, local, in.Owner))
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// residents: JetStream publishes to any reply subject with the rights of its account, so nobody may live there.
+func residents(l Layout) (wrong []string) {
+	for _, a := range l.Accounts {
+		for _, u := range a.Users {
+			if a.Store != "" && !u.Boot {
+				wrong = append(wrong, fmt.Sprintf("%s has streams and a lasting key %s", a.Name, u.Role))
+			}
+			if a.Store == "" && u.Boot {
+				wrong = append(wrong, fmt.Sprintf("%s has no streams and a boot key %s", a.Name, u.Role))
+			}
+		}
+		for _, e := range l.Edges {
+			if a.Store != "" && slices.Contains(e.Who, a.Name) {
+				wrong = append(wrong, fmt.Sprintf("%s has streams and speaks to %s", a.Name, e.Owner))
+			}
+		}
+	}
+	for _, s := range l.Streams {
+		if !slices.ContainsFunc(l.Accounts, func(a Account) bool { return a.Name == s.Account && a.Store != "" }) {
+			wrong = append(wrong, fmt.Sprintf("%s lies in %s, which is no place for streams", s.Name, s.Account))
+		}
+	}
+	return wrong
+}
+
+// owners: two owners behind one name would both get the request. Discovery is meant to be that way.
+func owners(l Layout) (wrong []string) {
+	for _, a := range l.Accounts {
+		var seen []string
+		for _, e := range l.Edges {
+			if e.Kind != Request || !slices.Contains(e.Who, a.Name) {
+				continue
+			}
+			_, local := e.At(a.Name)
+			if strings.HasPrefix(local, "$SRV.") {
+				continue
+			}
+			for _, s := range seen {
+				if Overlap(s, local) {
+					wrong = append(wrong, fmt.Sprintf("%s reaches two things by %s and %s", a.Name, s, local))
+				}
+			}
+			seen = append(seen, local)
+		}
+	}
+	return wrong
+}
+
+// strangers: an edge to or from an account that does not exist would not load, or worse, would be nobody's.
+func strangers(l Layout) (wrong []string) {
+	for _, e := range l.Edges {
+		if !has(l, e.Owner) {
+			wrong = append(wrong, fmt.Sprintf("%s is owned by %q, which does not exist", e.Remote, e.Owner))
+		}
+		if len(e.Who) == 0 || e.Remote == "" || (e.Kind != Request && e.Kind != Watch) {
+			wrong = append(wrong, fmt.Sprintf("half an edge: %+v", e))
+		}
+		for i, w := range e.Who {
+			if !has(l, w) || w == e.Owner || slices.Contains(e.Who[:i], w) {
+				wrong = append(wrong, fmt.Sprintf("%s is reached by %q, which does not exist, is its owner, or is there twice", e.Remote, w))
+			}
+		}
+	}
+	for _, p := range l.Pulls {
+		if !has(l, p.Who) || !has(l, p.Who+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
+			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream, p.Who))
+		}
+	}
+	for _, s := range l.Streams {
+		if s.Bucket != "" && !has(l, s.Owner) {
+			wrong = append(wrong, fmt.Sprintf("bucket %s is owned by %q", s.Bucket, s.Owner))
+		}
+	}
+	return wrong
+}
+
+// buckets: a roll-up on any key that one may write empties the whole bucket.
+func buckets(l Layout) (wrong []string) {
+	seen := map[string]bool{}
+	for _, s := range l.Streams {
+		if seen[s.Name] {
+			wrong = append(wrong, s.Name+" is there twice")
+		}
+		seen[s.Name] = true
+		if s.Bucket == "" {
+			continue
+		}
+		keys := "$KV." + s.Bucket + ".>"
+		if s.Name != "KV_"+s.Bucket || len(s.Subjects) != 1 || s.Subjects[0] != keys {
+			wrong = append(wrong, fmt.Sprintf("bucket %s is called %s and holds %v", s.Bucket, s.Name, s.Subjects))
+		}
+		var writers []string
+		for _, e := range l.Edges {
+			if e.Owner == s.Account && Overlap(anyone(e.Remote), keys) {
+				writers = append(writers, e.Who...)
+			}
+		}
+		if len(writers) != 1 || writers[0] != s.Owner {
+			wrong = append(wrong, fmt.Sprintf("bucket %s of %q is written by %v", s.Bucket, s.Owner, writers))
+		}
+	}
+	return wrong
+}
+
+// trail: records come in under the writer's name, and whoever writes does not read.
+func trail(l Layout) (wrong []string) {
+	reads := []string{"$JS.API.STREAM.INFO.AUDIT", "$JS.API.STREAM.MSG.GET.AUDIT", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.INFO"}
+	for _, e := range l.Edges {
+		switch {
+		case e.Owner != Audit:
+		case e.Kind == Request && e.Remote == "audit.<who>.*" && e.Local == "audit.*":
+			if slices.Contains(e.Who, "auditor") {
+				wrong = append(wrong, "the auditor appends")
+			}
+		case e.Kind == Request && slices.Contains(reads, e.Remote):
+			if !slices.Equal(e.Who, []string{"auditor"}) {
+				wrong = append(wrong, fmt.Sprintf("%v read %s", e.Who, e.Remote))
+			}
+		default:
+			wrong = append(wrong, fmt.Sprintf("%v reach %s of the audit", e.Who, e.Remote))
+		}
+	}
+	for _, a := range l.Accounts {
+		for _, u := range a.Users {
+			for _, p := range u.Pub {
+				if a.Name == Audit && p != "audit.AUDIT.genesis" && Overlap(p, "audit.>") {
+					wrong = append(wrong, fmt.Sprintf("%s may write %s", u.Role, p))
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// admins: whoever may change a stream may empty it, whatever else is denied.
+func admins(l Layout) (wrong []string) {
+	var bad []string
+	for _, s := range []string{"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.MSG.DELETE", "STREAM.PEER.REMOVE", "STREAM.LEADER.STEPDOWN", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN", "ACCOUNT.PURGE", "META", "SERVER"} {
+		bad = append(bad, "$JS.API."+s, "$JS.API."+s+".>")
+	}
+	for _, s := range []string{"CLAIMS", "SERVER.PING.KICK", "SERVER.PING.LDM", "SERVER.PING.RELOAD", "SERVER.RELOAD", "ACCOUNT"} {
+		bad = append(bad, "$SYS.REQ."+s, "$SYS.REQ."+s+".>")
+	}
+	hits := func(subject string) bool {
+		return slices.ContainsFunc(bad, func(b string) bool { return Overlap(b, subject) })
+	}
+	for _, e := range l.Edges {
+		if hits(anyone(e.Remote)) {
+			wrong = append(wrong, fmt.Sprintf("%v may say %s", e.Who, e.Remote))
+		}
+	}
+	for _, a := range l.Accounts {
+		for _, u := range a.Users {
+			if !u.Boot && slices.ContainsFunc(u.Pub, hits) {
+				wrong = append(wrong, fmt.Sprintf("%s may say %v", u.Role, u.Pub))
+			}
+		}
+	}
+	return wrong
+}
+
+// pulling: a pulled message keeps its author's subject, and its puller could say it again.
+func pulling(l Layout) (wrong []string) {
+	own := map[string][]string{}
+	for _, p := range l.Pulls {
+		c := p.Stream + "." + p.Name
+		own[p.Who+"_in"] = append(own[p.Who+"_in"], "$JS.API.CONSUMER.INFO."+c, "$JS.API.CONSUMER.MSG.NEXT."+c, "$JS.ACK."+c+".>")
+	}
+	for _, e := range l.Edges {
+		if strings.HasSuffix(e.Owner, "_in") {
+			wrong = append(wrong, fmt.Sprintf("%s serves %s", e.Owner, e.Remote))
+		}
+		for _, w := range e.Who {
+			pulls := strings.HasPrefix(e.Remote, "$JS.API.CONSUMER.") || strings.HasPrefix(e.Remote, "$JS.ACK.")
+			if strings.HasSuffix(w, "_in") != pulls || (pulls && (e.Kind != Request || !slices.Contains(own[w], e.Remote))) {
+				wrong = append(wrong, fmt.Sprintf("%s reaches %s", w, e.Remote))
+			}
+		}
+	}
+	for _, a := range l.Accounts {
+		for _, u := range a.Users {
+			if strings.HasSuffix(a.Name, "_in") && (len(u.Pub)+len(u.Sub) > 0 || a.Serves) {
+				wrong = append(wrong, fmt.Sprintf("%s may do more than pull", u.Role))
+			}
+		}
+	}
+	return wrong
+}
+
+// shared: the server checks no reply subject, so whatever answers one key of a shared account can be made to speak to
+// its neighbours.
+func shared(l Layout) (wrong []string) {
+	for _, a := range l.Accounts {
+		if len(a.Users) < 2 {
+			continue
+		}
+		for _, e := range l.Edges {
+			if e.Kind == Request && slices.Contains(e.Who, a.Name) {
+				wrong = append(wrong, fmt.Sprintf("%s is shared by %d keys and is answered on %s", a.Name, len(a.Users), e.Remote))
+			}
+		}
+		for i, u := range a.Users {
+			if !u.Alone {
+				wrong = append(wrong, fmt.Sprintf("%s shares %s and has all of its edges", u.Role, a.Name))
+			}
+			for j, v := range a.Users {
+				if i == j {
+					continue
+				}
+				for _, p := range u.Pub {
+					for _, q := range append(slices.Clone(v.Sub), v.Pub...) {
+						if Overlap(p, q) {
+							wrong = append(wrong, fmt.Sprintf("%s says %s, %s has %s", u.Role, p, v.Role, q))
+						}
+					}
+				}
+				for _, p := range u.Sub {
+					for _, q := range v.Sub {
+						if Overlap(p, q) && !strings.HasPrefix(p, "$SRV.") {
+							wrong = append(wrong, fmt.Sprintf("%s and %s both hear %s", u.Role, v.Role, p))
+						}
+					}
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// person: decisions, overrides, settings and questions come from the person's two roles.
+func person(l Layout) (wrong []string) {
+	for _, e := range l.Edges {
+		ctl := strings.HasPrefix(e.Remote, "ctl.")
+		if ctl && !strings.HasPrefix(e.Remote, "ctl.<who>.") {
+			wrong = append(wrong, fmt.Sprintf("%s does not say who", e.Remote))
+		}
+		if !ctl && (e.Kind != Request || !slices.ContainsFunc([]string{"query.received", "query.committee", "query.task", "query.ask"}, func(q string) bool { return Overlap(q, e.Remote) })) {
+			continue
+		}
+		for _, w := range e.Who {
+			if !slices.Contains(People, w) {
+				wrong = append(wrong, fmt.Sprintf("%s may say %s", w, e.Remote))
+			}
+		}
+	}
+	return wrong
+}
+
+// authors: the second token of what is heard is the account, put there by the server.
+func authors(l Layout) (wrong []string) {
+	for _, e := range l.Edges {
+		first, _, _ := strings.Cut(e.Remote, ".")
+		attested := slices.Contains([]string{"from", "agent", "ctl", "audit"}, first)
+		if attested != strings.HasPrefix(e.Remote, first+".<who>.") || strings.Count(e.Remote, "<who>") > 1 && !strings.HasPrefix(e.Remote, "from.<who>.agent.state.<who>") && e.Remote != "from.<who>.dead.<who>" {
+			wrong = append(wrong, fmt.Sprintf("%v reach %s", e.Who, e.Remote))
+		}
+	}
+	return wrong
+}
+
+// livings: a watch that nobody can ever hear is a mistake in a name.
+func livings(l Layout) (wrong []string) {
+	for _, e := range l.Edges {
+		s, ok := strings.CutPrefix(e.Remote, "live.")
+		if e.Kind != Watch || !ok {
+			continue
+		}
+		if e.Local != s {
+			wrong = append(wrong, fmt.Sprintf("%s is heard as %s", e.Remote, e.Local))
+		}
+		written := slices.ContainsFunc(l.Edges, func(w Edge) bool {
+			if w.Kind != Request || w.Owner != Core {
+				return false
+			}
+			return slices.ContainsFunc(l.Streams, func(st Stream) bool {
+				return st.EchoFrom != "" && ((st.Name == "EVENTS" && Overlap(anyone(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
+			})
+		})
+		if !written {
+			wrong = append(wrong, fmt.Sprintf("nobody writes what %v hear as %s", e.Who, s))
+		}
+	}
+	return wrong
+}
+
+// names: a role is a file name, a variable and a token.
+func names(l Layout) (wrong []string) {
+	accounts, roles := map[string]bool{}, map[string]bool{}
+	for _, a := range l.Accounts {
+		if CheckToken(a.Name) != nil || accounts[a.Name] || len(a.Users) == 0 || a.Doc == "" {
+			wrong = append(wrong, fmt.Sprintf("account %q: not a token, there twice, without a key or without a word about it", a.Name))
+		}
+		accounts[a.Name] = true
+		for _, u := range a.Users {
+			if CheckToken(u.Role) != nil || strings.Contains(u.Role, "-") || roles[u.Role] {
+				wrong = append(wrong, fmt.Sprintf("role %q: not a token, no variable name or there twice", u.Role))
+			}
+			roles[u.Role] = true
+			if l.AccountOf(u.Role) == "" {
+				wrong = append(wrong, fmt.Sprintf("role %q has no account", u.Role))
+			}
+		}
+	}
+	return wrong
+}
+
+// unreachable reports specs that nobody can say, that nobody can hear, or that name a stream that is not there.
+func unreachable(l Layout, specs []Spec) (wrong []string) {
+	var say, hear []string
+	for _, e := range l.Edges {
+		for _, w := range e.Who {
+			remote, local := e.At(w)
+			if e.Kind == Request {
+				say, hear = append(say, local), append(hear, remote)
+			} else {
+				say, hear = append(say, remote), append(hear, local)
+			}
+		}
+	}
+	for _, p := range l.Pulls { // a stream may rename what it stores
+		hear = append(hear, p.Filter...)
+	}
+	for _, s := range specs {
+		if !slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
+			wrong = append(wrong, "nobody can say "+s.Name)
+		}
+		if !slices.ContainsFunc(hear, func(x string) bool { return Overlap(x, s.Listen()) }) {
+			wrong = append(wrong, "nobody can hear "+s.Listen())
+		}
+		if s.Keep != "" && !slices.ContainsFunc(l.Streams, func(st Stream) bool { return st.Name == s.Keep }) {
+			wrong = append(wrong, fmt.Sprintf("%s is kept in %s, which is not there", s.Name, s.Keep))
+		}
+		if s.Doc == "" {
+			wrong = append(wrong, s.Name+" has no word about it")
+		}
+	}
+	return wrong
+}
+
+// TestSpecsReachable shows that the list of subjects and the table of edges speak of the same things.
+func TestSpecsReachable(t *testing.T) {
+	t.Parallel()
+	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Heard: "nowhere", Doc: "x"}, {Name: "response.generation", Keep: "NOTHING", Doc: "x"}, {Name: "response.generation"}} {
+		if len(unreachable(Table(), []Spec{s})) == 0 {
+			t.Errorf("the rule does not see %+v", s)
+		}
+	}
+	for _, wrong := range unreachable(Table(), Specs()) {
+		t.Error(wrong)
+	}
+	seen := map[string]bool{}
+	for _, s := range Specs() {
+		if seen[s.Name] {
+			t.Errorf("%s is listed twice", s.Name)
+		}
+		seen[s.Name] = true
+	}
+}
+
+// forgotten lists the topics of a source file that its Specs does not list.
+func forgotten(t *testing.T, name string, src any) (out []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), name, src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "Specs" {
+			ast.Inspect(fn, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Spec" {
+					if x, ok := sel.X.(*ast.Ident); ok {
+						listed[x.Name] = true
+					}
+				}
+				return true
+			})
+		}
+	}
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.VAR {
+			continue
+		}
+		for _, s := range g.Specs {
+			for _, n := range s.(*ast.ValueSpec).Names {
+				if !listed[n.Name] {
+					out = append(out, n.Name)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// TestEveryTopicListed shows that no topic is missing from Specs, and so from the documentation and the rules.
+func TestEveryTopicListed(t *testing.T) {
+	t.Parallel()
+	broken := "package subjects\nvar (\n\tA = Topic[Query]{}\n\tB = Topic[Query]{}\n)\nfunc Specs() []Spec { return []Spec{A.Spec} }\n"
+	if got := forgotten(t, "broken.go", broken); !slices.Equal(got, []string{"B"}) {
+		t.Errorf("the rule sees %v in a list without B", got)
+	}
+	if got := forgotten(t, "topics.go", nil); len(got) > 0 {
+		t.Errorf("not in Specs: %v", got)
+	}
+}
+
+// foreignImports lists imports of a source file that are not of the standard library.
+func foreignImports(t *testing.T, name string, src any) (out []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range f.Imports {
+		path, err := strconv.Unquote(i.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(path, "/")
+		if strings.Contains(first, ".") || first == "conclave" {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+// TestStandardLibraryOnly shows that whoever knows the subjects needs to know nothing else.
+func TestStandardLibraryOnly(t *testing.T) {
+	t.Parallel()
+	if got := foreignImports(t, "broken.go", "package subjects\nimport (\n\t\"fmt\"\n\t\"conclave/pkg/bus\"\n\t\"github.com/nats-io/nats.go\"\n)\n"); len(got) != 2 {
+		t.Errorf("the rule sees only %v", got)
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, f := range files {
+		if got := foreignImports(t, f, nil); len(got) > 0 {
+			t.Errorf("%s imports %v", f, got)
+		}
+	}
+}
+
+// TestRoles shows that each key is either lasting or of boot, and that every variable of nats.conf has a name for it.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	l := Table()
+	lasting, boot := l.Roles()
+	if !slices.Equal(boot, []string{"audit_prov", "core_prov"}) {
+		t.Errorf("boot roles: %v", boot)
+	}
+	for _, r := range append(slices.Clone(lasting), boot...) {
+		if !slices.Contains(l.Vars(), KeyVar(r)) || !strings.Contains(l.Conf(), "$"+KeyVar(r)) {
+			t.Errorf("%s has no variable in nats.conf", r)
+		}
+	}
+	if l.AccountOf("nobody") != "" || l.AccountOf("tool_run_shell") != "tools" {
+		t.Error("AccountOf is wrong")
+	}
+	for zone, tools := range Zones {
+		for _, tool := range tools {
+			if ZoneOf(tool) != zone {
+				t.Errorf("%s is in %s, not in %s", tool, ZoneOf(tool), zone)
+			}
+		}
+	}
+	if ZoneOf("nothing") != "" {
+		t.Error("a tool that nobody serves has a zone")
+	}
+}
