@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"conclave/pkg/policy"
-	"conclave/pkg/policy/strict"
+	"conclave/pkg/strict"
 )
 
 //go:embed system.yaml manifest.yaml

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"conclave/pkg/policy/strict"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/policy/strict"
+	"conclave/pkg/strict"
 )
 
 // pause is a type with its own text form.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/actors/tools"
+	"conclave/config"
+)
+
+// actorCommand runs some actors against a server that is another process.
+func (a *app) actorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "actor [names...]",
+		Short: "Run some actors against an existing NATS server",
+		Long: `Runs the named actors against a NATS server that is another process: a stand-alone one that conclave provision has
+prepared (--server), or the one that conclave up runs. "tools" stands for every tool of this build, a tool's own name for
+that tool. The keys are taken from the data folder; each actor reads only its own.
+
+Stays until it is told to stop, and prints the same readiness line as conclave up. Without names it lists what can be
+run.`,
+		Example: `  conclave actor
+  conclave actor broker tools --server nats://127.0.0.1:4222
+  conclave actor get_datetime`,
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return runnable(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if len(v) == 0 {
+				return a.listActors()
+			}
+			for _, n := range v {
+				if !slices.Contains(runnable(), n) {
+					return usage("there is no actor %q%s: choose from %s", n, nearest(n, runnable()), strings.Join(runnable(), ", "))
+				}
+			}
+			cfg, err := a.load(nil)
+			if err != nil {
+				return err
+			}
+			b, err := a.bus()
+			if err != nil {
+				return err
+			}
+			log := a.logger(cfg.System.Level())
+			c, err := cfg.Join(cmd.Context(), a.home, b.URL, log, v...)
+			if err != nil {
+				return err
+			}
+			a.ready(c)
+			log.Info("ready", "url", c.Bus.URL, "actors", names(c), "ms", time.Since(a.began).Milliseconds())
+			return a.stay(cmd.Context(), c, log)
+		},
+	}
+}
+
+// runnable are the names that conclave actor takes.
+func runnable() []string { return append(slices.Clone(config.Actors), toolNames()...) }
+
+// listed is one line of the list of actors.
+type listed struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"` // actor, or tool
+	Text string `json:"text"`
+}
+
+func (a *app) listActors() error {
+	texts := map[string]string{"tools": "every tool below", "broker": "the door between agents and tools"}
+	var all []listed
+	for _, n := range config.Actors {
+		all = append(all, listed{n, "actor", texts[n]})
+	}
+	for _, t := range tools.All() {
+		text, _, _ := strings.Cut(strings.ReplaceAll(t.Schema().Description, "\n", " "), ". ")
+		all = append(all, listed{t.Name(), "tool", text + "."})
+	}
+	if a.json {
+		return a.document(all)
+	}
+	for _, l := range all {
+		fmt.Fprintf(a.stdout, "%-14s %-6s %s\n", l.Name, l.Kind, l.Text)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// TestFullAudit fills the audit: calls are refused and say what to do, the doctor sees it, a rotation mends it.
+func TestFullAudit(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "system.yaml"), []byte(system+"audit_max: 1MB\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up := p.begin("conclave", "up")
+	var r readiness
+	if err := json.Unmarshal([]byte(p.must(up.stdout, `"pid"`)), &r); err != nil {
+		t.Fatal(err)
+	}
+	a := newApp(nil, os.Stdout, os.Stderr)
+	a.home.Data, a.server = p.data, r.URL
+	nc, err := a.dial("operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask, err := subjects.ToolAsk.With("get_datetime")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	// fill calls until the audit takes no record of this size.
+	fill := func(out actor.Out) {
+		for {
+			res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: out.NewID(), Args: []byte(`{"timezone":"UTC"}`)})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if res.Error != nil && res.Error.Code == subjects.CodeNoAudit {
+				return
+			}
+		}
+	}
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			fill(out.About(strings.Repeat("s", subjects.MaxToken), strings.Repeat("q", subjects.MaxToken)))
+		})
+	}
+	wg.Wait()
+	fill(out) // where a long record has no room, a short one may
+	t.Logf("full after %s", time.Since(begin))
+
+	call := p.begin("conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
+	if code, err := call.wait(); code != exitFailed || err != nil || !strings.Contains(call.stderr.String(), "conclave audit rotate") {
+		t.Errorf("a call with a full audit: %d, %v, %s", code, err, call.stderr)
+	}
+	if got := p.run(exitDone, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") || !strings.Contains(got, "conclave audit rotate") {
+		t.Errorf("the doctor does not see it:\n%s", got)
+	}
+	if code, err := up.end(os.Interrupt); code != exitDone || err != nil {
+		t.Errorf("it ended with %d, %v: %s", code, err, up.stderr)
+	}
+	p.run(exitDone, "conclave", "audit", "rotate")
+	p.up()
+	p.run(exitDone, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
+	p.run(exitDone, "conclave", "audit", "verify")
+}

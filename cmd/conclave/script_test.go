@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(tidy{m}, map[string]func(){"conclave": main})
+}
+
+// tidy takes the built programs away after the tests.
+type tidy struct{ *testing.M }
+
+func (m tidy) Run() int {
+	defer func() { os.RemoveAll(builds) }()
+	return m.M.Run()
+}
+
+// system is the configuration of every test: no fixed port.
+const system = "listen: 127.0.0.1:0\n"
+
+// TestScripts drives the program as a person would. Beside testscript's own commands there are:
+//
+//	start NAME conclave ...   start a process that stays, and wait for its readiness line; sets $URL and $PID
+//	halt [-KILL] NAME         end it, with SIGTERM and exit code 0 or by force; its stderr is in NAME.err
+//	exits CODE conclave ...   run, and ask for an exact exit code
+//	json KEY...               stdout of the last command is one JSON document with these keys
+//	jsonlines KEY...          stdout is JSON lines, each with these keys
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Values[running{}] = map[string]*process{}
+			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
+				env.Setenv(name, filepath.Join(env.WorkDir, dir))
+			}
+			env.Setenv(noSleep, noSleepValue)
+			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
+			env.Setenv("CONFIG", filepath.Join(env.WorkDir, "home/config/conclave"))
+			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines,
+		},
+	})
+}
+
+func writeSystem(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "system.yaml"), []byte(system), 0o600)
+}
+
+// running is the key of a script's processes.
+type running struct{}
+
+func processes(ts *testscript.TestScript) map[string]*process {
+	return ts.Value(running{}).(map[string]*process)
+}
+
+func cmdStart(ts *testscript.TestScript, neg bool, v []string) {
+	if neg || len(v) < 3 || v[1] != "conclave" {
+		ts.Fatalf("usage: start NAME conclave args...")
+	}
+	var env []string
+	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", noSleep} {
+		env = append(env, name+"="+ts.Getenv(name))
+	}
+	p, err := begin(ts.MkAbs("."), env, v[1], v[2:]...)
+	ts.Check(err)
+	ts.Defer(p.kill)
+	line, err := p.stdout.wait(`"pid"`)
+	if err != nil {
+		ts.Fatalf("%s: %v\n%s", v[0], err, p.stderr)
+	}
+	var r readiness
+	ts.Check(json.Unmarshal([]byte(line), &r))
+	ts.Setenv("URL", r.URL)
+	ts.Setenv("PID", strconv.Itoa(r.PID))
+	processes(ts)[v[0]] = p
+}
+
+func cmdHalt(ts *testscript.TestScript, neg bool, v []string) {
+	force := len(v) == 2 && v[0] == "-KILL"
+	if force {
+		v = v[1:]
+	}
+	if neg || len(v) != 1 || processes(ts)[v[0]] == nil {
+		ts.Fatalf("usage: halt [-KILL] NAME, of a process that runs")
+	}
+	p := processes(ts)[v[0]]
+	delete(processes(ts), v[0])
+	if force {
+		p.kill()
+		return
+	}
+	code, err := p.end(syscall.SIGTERM)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(v[0]+".err"), []byte(p.stderr.String()), 0o600))
+	if code != exitDone {
+		ts.Fatalf("%s ended with %d\n%s", v[0], code, p.stderr)
+	}
+}
+
+func cmdExits(ts *testscript.TestScript, neg bool, v []string) {
+	if neg || len(v) < 2 {
+		ts.Fatalf("usage: exits CODE command args...")
+	}
+	want, err := strconv.Atoi(v[0])
+	ts.Check(err)
+	err = ts.Exec(v[1], v[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		got = exit.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d\nstderr: %s", got, want, ts.ReadFile("stderr"))
+	}
+}
+
+func cmdJSON(ts *testscript.TestScript, _ bool, keys []string) {
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		ts.Fatalf("no JSON document: %v", err)
+	}
+	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
+		ts.Fatalf("more than one JSON document")
+	}
+	hasKeys(ts, v, keys)
+}
+
+func cmdJSONLines(ts *testscript.TestScript, _ bool, keys []string) {
+	n := 0
+	for l := range bytes.Lines([]byte(ts.ReadFile("stdout"))) {
+		var v any
+		if err := json.Unmarshal(l, &v); err != nil {
+			ts.Fatalf("not a JSON line: %s", l)
+		}
+		hasKeys(ts, v, keys)
+		n++
+	}
+	if n == 0 {
+		ts.Fatalf("no JSON lines")
+	}
+}
+
+// hasKeys looks into an object, or into the first of an array.
+func hasKeys(ts *testscript.TestScript, v any, keys []string) {
+	if list, ok := v.([]any); ok {
+		if len(list) == 0 {
+			ts.Fatalf("an empty array")
+		}
+		v = list[0]
+	}
+	object, ok := v.(map[string]any)
+	if !ok {
+		ts.Fatalf("not a JSON object: %v", v)
+	}
+	for _, k := range keys {
+		if _, ok := object[k]; !ok {
+			var have []string
+			for h := range object {
+				have = append(have, h)
+			}
+			slices.Sort(have)
+			ts.Fatalf("no key %q among %v", k, have)
+		}
+	}
+}

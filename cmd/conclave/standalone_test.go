@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/bus"
+)
+
+// TestStandAlone takes the long way: a nats-server of its own with the nats.conf of the repository, streams made by
+// provision, the broker and the tools as two more processes. Then it speaks the plain protocol over a socket with the
+// user's key, as any NATS client would.
+func TestStandAlone(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.run(exitDone, "conclave", "keys")
+
+	url := p.natsServer(t)
+	p.run(exitDone, "conclave", "provision", "--server", url)
+	for _, role := range []string{"core_prov", "audit_prov"} {
+		if _, err := os.Stat(filepath.Join(p.data, "keys", role+".nk")); !os.IsNotExist(err) {
+			t.Errorf("the seed of %s is still there: %v", role, err)
+		}
+	}
+	var again provisioned
+	if err := json.Unmarshal([]byte(p.run(exitDone, "conclave", "provision", "--server", url, "--json")), &again); err != nil || again.Done {
+		t.Errorf("provisioning again: %+v, %v", again, err)
+	}
+
+	broker := p.begin("conclave", "actor", "broker", "--server", url)
+	p.must(broker.stdout, `"pid"`)
+	tools := p.begin("conclave", "actor", "tools", "--server", url)
+	p.must(tools.stdout, `"actors":\["get_datetime"\]`)
+	p.call(url)
+
+	c := p.speak(url)
+	c.send("SUB response.> 1", "SUB tool.request.> 2", "SUB _INBOX.test.* 3")
+	c.publish("query.received", "_INBOX.test.ack", `What time is it?`)
+	if ack := c.message("_INBOX.test.ack"); !strings.Contains(ack, `"stream":"QUERIES"`) {
+		t.Errorf("a question was acknowledged with %s", ack)
+	}
+	p.call(url)
+	if seen := c.message("tool.request.get_datetime"); !strings.Contains(seen, `"caller":"operator"`) {
+		t.Errorf("the broker's copy of a call is %s", seen)
+	}
+	for _, verb := range []string{"PING", "INFO"} {
+		c.publish("$SRV."+verb, "_INBOX.test."+verb, "")
+		names := map[string]bool{}
+		for !names["broker"] || !names["get_datetime"] {
+			var v struct {
+				Name string `json:"name"`
+				Type string `json:"type"`
+			}
+			if err := json.Unmarshal([]byte(c.message("_INBOX.test."+verb)), &v); err != nil || !strings.HasSuffix(v.Type, strings.ToLower(verb)+"_response") {
+				t.Fatalf("%s was answered with %+v, %v", verb, v, err)
+			}
+			names[v.Name] = true
+		}
+	}
+	p.run(exitDone, "conclave", "audit", "verify", "--server", url)
+	if code, err := tools.end(os.Interrupt); code != exitDone || err != nil {
+		t.Errorf("the tools ended with %d, %v: %s", code, err, tools.stderr)
+	}
+	p.run(exitAbsent, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url)
+	if code, err := broker.end(os.Interrupt); code != exitDone || err != nil {
+		t.Errorf("the broker ended with %d, %v: %s", code, err, broker.stderr)
+	}
+	p.run(exitDone, "conclave", "audit", "verify", "--server", url)
+
+	// No second server on the same store.
+	p.run(exitDone, "conclave", "keys", "--listen", strings.TrimPrefix(url, "nats://"))
+	for _, v := range [][]string{{"up"}, {"audit", "verify"}, {"audit", "rotate"}} {
+		c := p.begin("conclave", v...)
+		if code, err := c.wait(); code != exitFailed || err != nil || !strings.Contains(c.stderr.String(), "uses this data folder") {
+			t.Errorf("%v on the store of a stand-alone server: %d, %v, %s", v, code, err, c.stderr)
+		}
+	}
+
+	// New provisioners' keys mean nothing to a server that was started before them.
+	late := p.begin("conclave", "provision", "--server", url)
+	if code, err := late.wait(); code != exitFailed || err != nil || !strings.Contains(late.stderr.String(), "restart nats-server") {
+		t.Errorf("with keys the server does not know: %d, %v, %s", code, err, late.stderr)
+	}
+}
+
+// natsServer starts the stand-alone server as "conclave keys" says, on a free port.
+func (p *place) natsServer(t *testing.T) string {
+	t.Helper()
+	conf, err := filepath.Abs("../../nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("set -a; . '%s/nats.env'; set +a; exec '%s' -c '%s' -p -1", p.data, built(t, "nats-server"), conf)
+	server := p.begin("sh", "-c", script)
+	line := p.must(server.stderr, `Listening for client connections on `)
+	_, address, _ := strings.Cut(strings.TrimSpace(line), "connections on ")
+	p.must(server.stderr, `Server is ready`)
+	return "nats://" + address
+}
+
+func (p *place) call(url string) {
+	p.t.Helper()
+	if got := p.run(exitDone, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url); !strings.Contains(got, "UTC)") {
+		p.t.Errorf("the call gave %q", got)
+	}
+}
+
+// client speaks the NATS protocol in plain text.
+type client struct {
+	t *testing.T
+	net.Conn
+	r *bufio.Reader
+}
+
+// speak connects with the user's key: the server sends a nonce, the client signs it.
+func (p *place) speak(url string) *client {
+	p.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		p.t.Fatal(err)
+	}
+	c := &client{p.t, conn, bufio.NewReader(conn)}
+	var info struct {
+		Nonce string `json:"nonce"`
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(c.line(), "INFO ")), &info); err != nil || info.Nonce == "" {
+		p.t.Fatalf("no nonce: %v", err)
+	}
+	seed, err := bus.Keys{Dir: filepath.Join(p.data, "keys")}.Seed("user")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	public, err := seed.PublicKey()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	signature, err := seed.Sign([]byte(info.Nonce))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	c.send(fmt.Sprintf(`CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true,"nkey":%q,"sig":%q}`, public, base64.RawURLEncoding.EncodeToString(signature)))
+	c.send("PING")
+	if l := c.line(); l != "PONG" {
+		p.t.Fatalf("not let in: %s", l)
+	}
+	return c
+}
+
+func (c *client) send(lines ...string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, strings.Join(lines, "\r\n")+"\r\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) publish(subject, reply, body string) {
+	c.send(fmt.Sprintf("PUB %s %s %d\r\n%s", subject, reply, len(body), body))
+}
+
+func (c *client) line() string {
+	c.t.Helper()
+	l, err := c.r.ReadString('\n')
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.TrimRight(l, "\r\n")
+}
+
+// message returns the body of the next message on a subject and passes over the others.
+func (c *client) message(subject string) string {
+	c.t.Helper()
+	for {
+		f := strings.Fields(c.line())
+		if len(f) == 0 {
+			continue
+		}
+		headers := 0
+		switch f[0] {
+		case "PING":
+			c.send("PONG")
+			continue
+		case "HMSG":
+			headers, _ = strconv.Atoi(f[len(f)-2])
+		case "MSG":
+		case "-ERR":
+			c.t.Fatalf("the server says %v", f)
+		default:
+			continue
+		}
+		n, err := strconv.Atoi(f[len(f)-1])
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		data := make([]byte, n+2)
+		if _, err := io.ReadFull(c.r, data); err != nil {
+			c.t.Fatal(err)
+		}
+		if f[1] == subject && n > headers {
+			return string(data[headers:n])
+		}
+	}
+}

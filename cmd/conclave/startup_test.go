@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// programs builds the real conclave and the nats-server that this module depends on, once.
+var programs = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "conclave-programs-*")
+	if err != nil {
+		return "", err
+	}
+	builds = dir
+	out, err := exec.Command("go", "build", "-o", dir+"/", "conclave/cmd/conclave", "github.com/nats-io/nats-server/v2").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+// builds is where they are, to be taken away at the end.
+var builds string
+
+func built(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
+// TestPortTaken asks for a port that another program has.
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := newPlace(t)
+	up := p.begin("conclave", "up", "--listen", l.Addr().String())
+	if code, err := up.wait(); code != exitFailed || err != nil || !strings.Contains(up.stderr.String(), "address already in use: choose another with --listen") {
+		t.Errorf("%d, %v, %s", code, err, up.stderr)
+	}
+}
+
+// TestHangingSessionBus starts the program where the desktop's session bus takes connections and never answers. Nothing
+// on the way to a running system may wait for it.
+func TestHangingSessionBus(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	socket := filepath.Join(p.dir, "bus")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close() // held open, never answered
+		}
+	}()
+	p.env = append(p.env, "DBUS_SESSION_BUS_ADDRESS=unix:path="+socket)
+	conclave := built(t, "conclave")
+	const bound = 5 * time.Second // for slow machines; what was measured is in the log
+
+	begin := time.Now()
+	p.run(exitDone, conclave, "version")
+	if took := time.Since(begin); took > bound {
+		t.Errorf("version took %s", took)
+	} else {
+		t.Logf("version: %s", took)
+	}
+	begin = time.Now()
+	up := p.begin(conclave, "up")
+	line := p.must(up.stdout, `"pid"`)
+	took := time.Since(begin)
+	var r readiness
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		t.Fatal(err)
+	}
+	if took > bound {
+		t.Errorf("ready after %s", took)
+	}
+	t.Logf("first start, ready: %s from outside, %d ms by its own measure", took, r.Millis)
+	begin = time.Now()
+	p.run(exitDone, conclave, "call", "get_datetime", `{"timezone":"UTC"}`)
+	t.Logf("first call: %s", time.Since(begin))
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/config"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+)
+
+// upCommand starts everything and stays.
+func (a *app) upCommand() *cobra.Command {
+	var listen, sync string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the bus and every actor of this build, and stay",
+		Long: `Starts the embedded NATS server, makes keys and streams where they are missing, runs every actor of this build and
+stays until it is told to stop (Ctrl-C or SIGTERM): then the actors finish what they have begun, and the server stops
+last. A second signal ends it at once.
+
+It says on stderr where everything is and what is missing. When stdout is not a terminal, or with --json, it prints one
+JSON line as soon as it is ready, so that a script can wait for it:
+
+  {"url":"nats://127.0.0.1:4222","data":"/home/me/.local/share/conclave","pid":4711,"actors":["get_datetime","broker"],"ready_ms":180}
+
+When stderr is not a terminal the log is JSON lines, and the banner is one of them.`,
+		Example: `  conclave up
+  conclave up --listen 127.0.0.1:0 --json     any free port, and say which
+  conclave up --sync always                   what is acknowledged survives a power cut`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.server != "" {
+				return usage("conclave up runs its own server: use conclave actor %s --server %s", "broker tools", a.server)
+			}
+			cfg, err := a.load(map[string]string{"system.listen": listen, "system.sync": sync})
+			if err != nil {
+				return err
+			}
+			if err := a.alone(); err != nil {
+				return err
+			}
+			return a.up(cmd.Context(), cfg)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", "", "`host:port` of the NATS server; port 0 takes a free one (system.listen)")
+	f.StringVar(&sync, "sync", "", "how soon what is acknowledged is on the disk itself: always, or a `duration` (system.sync)")
+	return cmd
+}
+
+func (a *app) up(ctx context.Context, cfg config.Config) error {
+	log := a.logger(cfg.System.Level())
+	c, err := cfg.Start(ctx, a.home, log, config.Actors...)
+	switch {
+	case errors.Is(err, bus.ErrPortTaken):
+		return fail(exitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any free one")
+	case err != nil && ctx.Err() != nil:
+		return fail(exitFailed, "stopped while starting", "start it again")
+	case err != nil:
+		return err
+	}
+	contexts, ctxErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
+	a.ready(c)
+	a.banner(cfg, c, log, contexts, ctxErr)
+	return a.stay(ctx, c, log)
+}
+
+// readiness is the line that tells a script that it can begin.
+type readiness struct {
+	URL    string   `json:"url"`
+	Data   string   `json:"data"`
+	PID    int      `json:"pid"`
+	Actors []string `json:"actors"`
+	Millis int64    `json:"ready_ms"`
+}
+
+// ready prints that line where a program reads it.
+func (a *app) ready(c *config.Conclave) {
+	if isTerminal(a.stdout) && !a.json {
+		return
+	}
+	_ = a.line(readiness{c.Bus.URL, a.home.Data, os.Getpid(), names(c), time.Since(a.began).Milliseconds()})
+	// Nobody has to read it: what runs does not depend on its reader.
+	a.stdout.err = nil
+}
+
+// names lists the actors that are ready.
+func names(c *config.Conclave) []string {
+	out := []string{}
+	for _, s := range c.House.Actors() {
+		if state, _, _ := s.Health.Get(); state == actor.Ready {
+			out = append(out, s.Spec.Name)
+		}
+	}
+	return out
+}
+
+// stay waits for the end and stops in order.
+func (a *app) stay(ctx context.Context, c *config.Conclave, log *slog.Logger) error {
+	<-ctx.Done()
+	log.Info("stopping: the actors finish what they have begun, the server is last; once more ends it at once")
+	begin := time.Now()
+	if err := c.Stop(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	log.Info("stopped", "ms", time.Since(begin).Milliseconds())
+	return nil
+}
