@@ -248,8 +248,13 @@ func TestParseToolRequest(t *testing.T) {
 func TestCallerID(t *testing.T) {
 	t.Parallel()
 	c := Caller{Account: "a", Path: []string{"b", "c"}}
-	if c.ID() != "a.b.c" || c.ID() != "a.b.c" || (Caller{Account: "a"}).ID() != "a" {
-		t.Errorf("ID = %q", c.ID())
+	for range 2 {
+		if c.ID() != "a.b.c" {
+			t.Errorf("ID = %q", c.ID())
+		}
+	}
+	if id := (Caller{Account: "a"}).ID(); id != "a" {
+		t.Errorf("ID = %q", id)
 	}
 }
 

@@ -19,7 +19,9 @@ import (
 // AuditLog appends to the trail through a writer's connection. It can do nothing else there.
 func AuditLog(nc *nats.Conn) audit.Log { return auditLog{ask.New(nc)} }
 
-type auditLog struct{ asker *ask.Asker }
+type auditLog struct {
+	asker *ask.Asker
+}
 
 // Append implements [audit.Log].
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {

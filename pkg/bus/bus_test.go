@@ -687,3 +687,33 @@ func TestShutOutOfTime(t *testing.T) {
 		t.Error("not closed")
 	}
 }
+
+func TestContextsOfAnotherInstallation(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	mine, other := bus.Keys{Dir: t.TempDir()}, bus.Keys{Dir: t.TempDir()}
+	for _, k := range []bus.Keys{mine, other} {
+		if _, err := k.Ensure([]string{"user", "auditor"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folder, err := bus.WriteContexts(mine, "nats://127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); !errors.Is(err, bus.ErrOtherContext) {
+		t.Errorf("another installation's contexts were taken over: %v", err)
+	}
+	if _, err := bus.WriteContexts(mine, "nats://127.0.0.1:3"); err != nil {
+		t.Errorf("one's own contexts cannot be moved to a new address: %v", err)
+	}
+	if err := os.RemoveAll(mine.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bus.WriteContexts(other, "nats://127.0.0.1:2"); err != nil {
+		t.Errorf("contexts whose installation is gone stay for ever: %v", err)
+	}
+	b, err := os.ReadFile(filepath.Join(folder, "conclave-audit.json"))
+	if err != nil || !strings.Contains(string(b), `"jetstream_api_prefix": "trail.API"`) {
+		t.Errorf("the audit's context is %s, %v", b, err)
+	}
+}

@@ -175,8 +175,26 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 	return nil
 }
 
+// ErrOtherContext means that the nats contexts are another installation's, with another data folder.
+var ErrOtherContext = errors.New("the nats contexts are another installation's")
+
+// keyOf is the key file that an existing context names, "" when there is none or its file is gone.
+func keyOf(file string) string {
+	var c struct {
+		NKey string `json:"nkey"`
+	}
+	b, err := os.ReadFile(file)
+	if err != nil || json.Unmarshal(b, &c) != nil {
+		return ""
+	}
+	if _, err := os.Stat(c.NKey); err != nil {
+		return ""
+	}
+	return c.NKey
+}
+
 // WriteContexts writes two contexts for the nats tool: "conclave" for the person and "conclave-audit" for reading the
-// audit. It selects the first only where the person has selected none.
+// audit. It selects the first only where the person has selected none, and leaves another installation's alone.
 func WriteContexts(keys Keys, url string) (folder string, err error) {
 	config, err := xdg("XDG_CONFIG_HOME", ".config")
 	if err != nil {
@@ -196,7 +214,11 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 		if err != nil {
 			return "", err
 		}
-		if err := os.WriteFile(filepath.Join(folder, c.name+".json"), append(b, '\n'), 0o600); err != nil {
+		file := filepath.Join(folder, c.name+".json")
+		if other := keyOf(file); other != "" && other != keys.Path(c.role) {
+			return "", fmt.Errorf("%w: %s belongs to the one that keeps %s", ErrOtherContext, file, other)
+		}
+		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {
 			return "", fmt.Errorf("writing the nats context: %w", err)
 		}
 	}

@@ -607,7 +607,8 @@ func TestWhoMayConnect(t *testing.T) {
 	b, other := start(t), start(t)
 	seed := func(k interface {
 		Seed(string) (nkeys.KeyPair, error)
-	}, role string) nkeys.KeyPair {
+	}, role string,
+	) nkeys.KeyPair {
 		t.Helper()
 		kp, err := k.Seed(role)
 		if err != nil {

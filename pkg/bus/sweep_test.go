@@ -147,9 +147,7 @@ func TestSweepRights(t *testing.T) {
 				if a.Users[0].Alone {
 					want = nil // shares the account; its replies are its own, see the rows about tools
 				}
-				for _, s := range lives(h.table, remote) {
-					want = append(want, s)
-				}
+				want = append(want, lives(h.table, remote)...)
 				h.await(want...)
 			}
 			edges++
