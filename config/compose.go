@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -72,9 +73,17 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc)})
+	once, again := patience(cfg.AuditTimeout)
+	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
 	}
 	return broker.New(cfg, c.Manifest, c.Layers(), w, h, build), nil
+}
+
+// patience divides the time that a record may take between the first try and the tries after it. Whoever sends a record
+// sees it through for that long whatever its asker says, so audit_timeout must be said to the writer too.
+func patience(whole time.Duration) (once, again time.Duration) {
+	once = min(whole/2, 2*time.Second)
+	return once, min(whole-once, time.Minute) // the stream knows its message ids for two minutes
 }

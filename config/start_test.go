@@ -2,55 +2,326 @@ package config_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"conclave/config"
 	"conclave/pkg/actor"
+	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
 
-func TestE2E(t *testing.T) {
-	cfg, err := config.Load("")
-	if err != nil {
-		t.Fatal(err)
-	}
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+// newHome is an installation of its own.
+func newHome(t testing.TB) bus.Home {
+	t.Helper()
 	dir := t.TempDir()
-	home := bus.Home{Data: dir + "/data", Config: dir + "/config"}
-	t0 := time.Now()
-	c, err := cfg.Start(t.Context(), home, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})), config.Actors...)
+	return bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
+}
+
+// settings are the shipped ones on a free port, with more flags laid over: path, value, path, value.
+func settings(t testing.TB, more ...string) config.Config {
+	t.Helper()
+	c, err := config.Load("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log("start", time.Since(t0))
-	defer func() {
-		if err := c.Stop(context.Background()); err != nil {
-			t.Error(err)
+	flags := map[string]string{"system.listen": "127.0.0.1:0"}
+	for i := 0; i < len(more); i += 2 {
+		flags[more[i]] = more[i+1]
+	}
+	if err := c.Apply(flags); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// up starts the system, or only some actors of it, and stops it with the test at the latest.
+func up(t testing.TB, c config.Config, home bus.Home, names ...string) *config.Conclave {
+	t.Helper()
+	r, err := c.Start(t.Context(), home, nil, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { down(t, r) })
+	return r
+}
+
+func down(t testing.TB, r *config.Conclave) {
+	t.Helper()
+	if err := r.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// person is the operator on one connection.
+type person struct {
+	out actor.Out
+	nc  *nats.Conn
+}
+
+func operator(t testing.TB, b *bus.Bus) person {
+	t.Helper()
+	nc, err := b.Dial("operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return person{out, nc}
+}
+
+// call asks the broker for a tool. What the bus says instead of a result comes back as the result's error.
+func (p person) call(ctx context.Context, tool, id, args string) subjects.ToolResult {
+	s, err := subjects.ToolAsk.With(tool)
+	if err != nil {
+		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeSubject, "%v", err)}
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	res, err := actor.Ask(ctx, p.out, s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)})
+	var fault *subjects.Fault
+	switch {
+	case errors.As(err, &fault):
+		res.Error = fault
+	case err != nil:
+		res.Error = subjects.Faultf(subjects.CodeUnavailable, "%v", err)
+	}
+	return res
+}
+
+const utc = `{"timezone":"UTC"}`
+
+// calls makes n calls of the clock that must succeed.
+func calls(t testing.TB, b *bus.Bus, n int) {
+	t.Helper()
+	p := operator(t, b)
+	for range n {
+		if res := p.call(t.Context(), "get_datetime", actor.NewID(), utc); res.Error != nil {
+			t.Fatalf("a good call: %v", res.Error)
 		}
-	}()
-	nc, err := c.Bus.Dial("operator")
+	}
+}
+
+// verified is the report on a trail that must be whole.
+func verified(t testing.TB, home bus.Home, b *bus.Bus) audit.Report {
+	t.Helper()
+	rep, err := config.Verify(t.Context(), home, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !rep.OK {
+		t.Fatalf("%d problems, the first: %v", rep.Bad, rep.First)
+	}
+	return rep
+}
+
+// trail reads every message of the audit.
+func trail(t testing.TB, b *bus.Bus) []audit.Stored {
+	t.Helper()
+	nc, err := b.Dial("auditor")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	out, _ := actor.NewOut(nc)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	ask, _ := subjects.ToolAsk.With("get_datetime")
-	for range 3 {
-		t0 = time.Now()
-		res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: "c1", Args: []byte(`{"timezone":"Europe/Berlin"}`)})
-		t.Logf("%+v %v %v", res, err, time.Since(t0))
+	src, err := bus.AuditSource(t.Context(), nc)
+	if err != nil {
+		t.Fatal(err)
 	}
-	ask, _ = subjects.ToolAsk.With("web_search")
-	res, err := actor.Ask(ctx, out, ask, subjects.ToolRequest{CallID: "c1", Args: []byte(`{"timezone":"Europe/Berlin"}`)})
-	t.Logf("%+v %v", res, err)
-	rep, err := config.Verify(ctx, home, c.Bus)
-	t.Logf("%+v %v", rep, err)
-	if !rep.OK {
-		t.Fatal(rep.First)
+	var out []audit.Stored
+	for st, err := range src.Messages {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// decoded are the records of a message.
+func decoded(t testing.TB, st audit.Stored) []subjects.AuditRecord {
+	t.Helper()
+	batch, err := audit.DecodeBatch(st.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []subjects.AuditRecord
+	for _, d := range batch {
+		out = append(out, d.Record)
+	}
+	return out
+}
+
+// syncBuffer is a log that many write to.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func debugLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// full reports whether the long form of the tests of destruction was asked for.
+func full() bool { return os.Getenv("CONCLAVE_CHAOS") != "" }
+
+func TestStart(t *testing.T) {
+	home := newHome(t)
+	cfg := settings(t)
+	keys := func() map[string]string {
+		t.Helper()
+		out := map[string]string{}
+		entries, err := os.ReadDir(home.Keys().Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			b, err := os.ReadFile(filepath.Join(home.Keys().Dir, e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[e.Name()] = string(b)
+		}
+		return out
+	}
+
+	start := time.Now()
+	r := up(t, cfg, home, config.Actors...)
+	first := time.Since(start)
+	calls(t, r.Bus, 2)
+	made := keys()
+	lasting, boot := subjects.Table().Roles()
+	if len(made) != len(lasting)+1 { // and the key of the hashes
+		t.Errorf("%d keys for %d roles", len(made), len(lasting))
+	}
+	for _, role := range boot {
+		if made[role+".nk"] != "" {
+			t.Errorf("the key of %s is on the disk", role)
+		}
+	}
+
+	// A second one on the same folder is told where the first one is.
+	if _, err := cfg.Start(t.Context(), home, nil, config.Actors...); !errors.Is(err, bus.ErrInUse) || !strings.Contains(err.Error(), r.Bus.URL) {
+		t.Errorf("a second one: %v", err)
+	}
+	calls(t, r.Bus, 1) // and the first goes on
+
+	if at, err := home.Running(); err != nil || at.URL != r.Bus.URL || at.PID != os.Getpid() {
+		t.Errorf("it says it is at %+v, %v", at, err)
+	}
+	stop := time.Now()
+	down(t, r)
+	stopped := time.Since(stop)
+	if _, err := home.Running(); !errors.Is(err, bus.ErrNotRunning) {
+		t.Errorf("after the stop: %v", err)
+	}
+
+	start = time.Now()
+	r = up(t, cfg, home, "broker", "tools") // the order of starting is not the order of writing
+	again := time.Since(start)
+	calls(t, r.Bus, 2)
+	if rep := verified(t, home, r.Bus); rep.Chains != 3 || rep.Pending+rep.Unfinished != 0 {
+		t.Errorf("%+v", rep)
+	}
+	if now := keys(); !maps.Equal(now, made) {
+		t.Error("a restart made other keys")
+	}
+	t.Logf("first start %s, stop %s, second start %s", first, stopped, again)
+	for what, d := range map[string]time.Duration{"first start": first, "stop": stopped, "second start": again} {
+		if d > 5*time.Second {
+			t.Errorf("%s took %s", what, d)
+		}
+	}
+}
+
+// One actor after the other, in either order: whoever comes later is found without a restart.
+func TestRunOneByOne(t *testing.T) {
+	for _, order := range [][]string{{"broker", "tools"}, {"get_datetime", "broker"}} {
+		t.Run(strings.Join(order, " then "), func(t *testing.T) {
+			home, cfg := newHome(t), settings(t)
+			r := up(t, cfg, home)
+			p := operator(t, r.Bus)
+			if res := p.call(t.Context(), "get_datetime", "c0", utc); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+				t.Fatalf("without actors: %+v", res)
+			}
+			for _, name := range order {
+				if err := r.Run(t.Context(), cfg, home, nil, name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			deadline := time.Now().Add(patience)
+			for {
+				res := p.call(t.Context(), "get_datetime", actor.NewID(), utc)
+				if res.Error == nil {
+					break
+				}
+				if res.Error.Code != subjects.CodeUnknownTool || time.Now().After(deadline) {
+					t.Fatal(res.Error)
+				}
+			}
+			verified(t, home, r.Bus)
+		})
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	cfg := settings(t)
+	if _, err := cfg.Start(t.Context(), newHome(t), nil, "brocker"); err == nil || !strings.Contains(err.Error(), `there is no actor "brocker"`) {
+		t.Errorf("a misspelled actor: %v", err)
+	}
+	taken := up(t, cfg, newHome(t))
+	other := settings(t, "system.listen", strings.TrimPrefix(taken.Bus.URL, "nats://"))
+	home := newHome(t)
+	if _, err := other.Start(t.Context(), home, nil); !errors.Is(err, bus.ErrPortTaken) {
+		t.Errorf("a port that was asked for and is taken: %v", err)
+	}
+	up(t, cfg, home) // what failed has let go of the folder
+}
+
+// Actors may live in another process than the server; here both are this one, over TCP.
+func TestJoin(t *testing.T) {
+	home, cfg := newHome(t), settings(t)
+	r := up(t, cfg, home, "tools")
+	far, err := cfg.Join(t.Context(), home, r.Bus.URL, nil, "broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { down(t, far) })
+	calls(t, far.Bus, 2)
+	verified(t, home, r.Bus)
+	if _, err := cfg.Join(t.Context(), home, "nats://127.0.0.1:1", nil, "broker"); !errors.Is(err, bus.ErrUnreachable) {
+		t.Errorf("no server: %v", err)
 	}
 }

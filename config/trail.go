@@ -12,7 +12,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
@@ -125,6 +128,9 @@ func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 		return rot, fmt.Errorf("the audit is rotated while conclave is stopped: %w", err)
 	}
 	defer unlock()
+	if rot, done, err := c.resume(ctx, home, log); done || err != nil {
+		return rot, err
+	}
 	name := "audit-" + time.Now().UTC().Format("20060102T150405.000Z")
 	genesis, err := c.seal(ctx, home, log, name, &rot)
 	if err != nil {
@@ -143,6 +149,52 @@ func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 	})
 }
 
+// resume finishes a rotation that was cut off after the old stream was moved. Starting over would seal the nothing that
+// is left, and the successor would not name the file that holds the records.
+func (c Config) resume(ctx context.Context, home bus.Home, log *slog.Logger) (rot Rotation, done bool, err error) {
+	pending, err := os.ReadFile(home.Pending())
+	if errors.Is(err, fs.ErrNotExist) {
+		return rot, false, nil
+	}
+	if err != nil {
+		return rot, false, fmt.Errorf("resuming the rotation: %w", err)
+	}
+	batch, err := audit.DecodeBatch(pending)
+	if err != nil || len(batch) != 1 || batch[0].Record.Genesis == nil {
+		return rot, false, nil // not a plan: plan again
+	}
+	g := batch[0].Record.Genesis
+	rot.Sealed, rot.SHA256 = filepath.Join(home.Sealed(), g.Sealed), g.SHA256
+	rot.Store = strings.TrimSuffix(rot.Sealed, ".jsonl") + ".store"
+	if _, err := os.Stat(rot.Store); g.Sealed == "" || err != nil {
+		return Rotation{}, false, nil
+	}
+	if rot.Report, err = reread(ctx, rot.Sealed, g.OldHeads); err != nil {
+		return rot, true, err
+	}
+	rot.Records = rot.Report.Records
+	return rot, true, c.WithServer(home, log, func(s *bus.Server, b *bus.Bus) error {
+		return Provision(ctx, home, b, s.Provision)
+	})
+}
+
+// reread checks a sealed file against the heads of its trail.
+func reread(ctx context.Context, file string, heads []subjects.AuditHead) (rep audit.Report, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return rep, fmt.Errorf("reading the export back: %w", err)
+	}
+	defer f.Close()
+	src, err := audit.OpenExport(f)
+	if err == nil {
+		rep, err = audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	}
+	if err != nil {
+		return rep, fmt.Errorf("reading the export back: %w", err)
+	}
+	return rep, nil
+}
+
 // seal exports the trail to a file, checks that file, and returns what the successor must remember.
 func (c Config) seal(ctx context.Context, home bus.Home, log *slog.Logger, name string, rot *Rotation) (g subjects.AuditGenesis, err error) {
 	g.Sealed = name + ".jsonl"
@@ -158,8 +210,13 @@ func (c Config) seal(ctx context.Context, home bus.Home, log *slog.Logger, name 
 		}
 		defer nc.Close()
 		src, err := bus.AuditSource(ctx, nc)
-		if err != nil { // no stream at all: there is nothing to export, and the anchors say what was lost
+		var api *jetstream.APIError
+		switch {
+		case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamNotFound:
+			// No stream at all: there is nothing to export, and the anchors say what was lost.
 			src = audit.Source{Messages: func(func(audit.Stored, error) bool) {}}
+		case err != nil: // there may be records: an empty export would seal them away
+			return err
 		}
 		f, err := os.OpenFile(rot.Sealed, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -182,20 +239,8 @@ func (c Config) seal(ctx context.Context, home bus.Home, log *slog.Logger, name 
 	if err != nil {
 		return g, err
 	}
-	f, err := os.Open(rot.Sealed)
-	if err != nil {
-		return g, fmt.Errorf("reading the export back: %w", err)
-	}
-	defer f.Close()
-	src, err := audit.OpenExport(f)
-	if err != nil {
-		return g, fmt.Errorf("reading the export back: %w", err)
-	}
-	rot.Report, err = audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
-	if err != nil {
-		return g, fmt.Errorf("reading the export back: %w", err)
-	}
-	return g, nil
+	rot.Report, err = reread(ctx, rot.Sealed, heads)
+	return g, err
 }
 
 // WithServer runs the embedded server alone, without actors, for f. The caller holds the data folder.

@@ -98,7 +98,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		ID: out.NewID(), AgentID: caller.ID(), AgentType: typ, Lineage: caller.Path, Action: "tool.call", Tool: tool,
 		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
 	}
-	known, found := b.table.find(tool)
+	known, found := b.table.find(ctx, tool)
 	fault := wellFormed(in.Body, known)
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "there is no tool %s here", tool)
@@ -169,16 +169,26 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	var fault *subjects.Fault
 	switch {
 	case errors.As(err, &fault):
-		res.Error = fault
+		res.Error = fromTool(fault)
 	case err != nil:
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s could not be reached", c.tool)
 	case got.Error != nil:
-		// A tool may fail; it may not speak for the broker.
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s", got.Error.Text)
 	default:
 		res.Result = got.Result
 	}
 	return res
+}
+
+// fromTool is a fault that came instead of a result. A tool may fail, be busy or be gone; it may not speak for the
+// broker: what only the broker can say, such as a denial, is a failure of the tool when a tool says it.
+func fromTool(f *subjects.Fault) *subjects.Fault {
+	switch f.Code {
+	case subjects.CodeUnavailable, subjects.CodeTimeout, subjects.CodeExpired, subjects.CodeBusy, subjects.CodeInternal,
+		subjects.CodeTooLarge, subjects.CodeMalformed, subjects.CodeCodec:
+		return subjects.Faultf(f.Code, "%s", f.Text)
+	}
+	return subjects.Faultf(subjects.CodeTool, "%s", f.Text)
 }
 
 // finish stores the outcome, then tells and answers. A result whose outcome is not on record is not given out: the
@@ -233,10 +243,12 @@ func (b *Broker) onUnreadable(ctx context.Context, rej actor.Reject, out actor.O
 }
 
 func (b *Broker) refuse(ctx context.Context, out actor.Out, from, tool, session, query, code string) {
-	// The error is not ours to report: the asker has been told, nothing ran, and the writer logs what it cannot store.
-	_ = b.store(ctx, subjects.AuditRecord{
+	err := b.store(ctx, subjects.AuditRecord{
 		ID: out.NewID(), AgentID: from, Action: "tool.call", Tool: tool, Session: session, Query: query,
 	}, subjects.AuditBefore, subjects.StatusRefused, code)
+	if err != nil { // the asker is told of the refusal either way, and nothing ran
+		out.Note(fmt.Errorf("recording a refused call: %w", err))
+	}
 }
 
 // store appends one record. The asker's own deadline does not cut it short: an act that began is recorded to its end.
@@ -254,7 +266,13 @@ func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
 	if err != nil {
 		return // the name was no token: the dead letter tells of it
 	}
-	_ = actor.Post(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: c.args})
+	args := c.args
+	if !json.Valid(args) {
+		args = nil // refused for that; the copy is JSON and cannot hold it
+	}
+	if err := actor.Post(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
+		out.Note(fmt.Errorf("telling of a call of %s: %w", c.tool, err))
+	}
 }
 
 func (b *Broker) tellResult(ctx context.Context, out actor.Out, res subjects.ToolResult) {
@@ -262,7 +280,9 @@ func (b *Broker) tellResult(ctx context.Context, out actor.Out, res subjects.Too
 	if err != nil {
 		return
 	}
-	_ = actor.Post(ctx, out, topic, res)
+	if err := actor.Post(ctx, out, topic, res); err != nil {
+		out.Note(fmt.Errorf("telling of a result of %s: %w", res.Tool, err))
+	}
 }
 
 // noAudit says what to do about an audit that does not answer.
@@ -274,8 +294,10 @@ func noAudit(err error) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeNoAudit, "%s", text)
 }
 
-// Start implements [actor.Starter]: it asks for the tools that announced themselves before it was there.
+// Start implements [actor.Starter]: it asks for the tools that announced themselves before it was there. It is called
+// once.
 func (b *Broker) Start(ctx context.Context, out actor.Out) error {
+	defer close(b.table.looked)
 	for zone, tools := range subjects.Zones {
 		for _, tool := range tools {
 			if err := b.lookFor(ctx, out, zone, tool); err != nil {

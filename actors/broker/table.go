@@ -26,9 +26,10 @@ type Known struct {
 // table is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
 // tool can be called only once it is here.
 type table struct {
-	mu    sync.RWMutex
-	build map[string]Known
-	live  map[string]entry
+	mu     sync.RWMutex
+	build  map[string]Known
+	live   map[string]entry
+	looked chan struct{} // closed when those that were there before the broker have been looked for
 }
 
 type entry struct {
@@ -37,14 +38,28 @@ type entry struct {
 }
 
 func newTable(build []Known) *table {
-	t := &table{build: map[string]Known{}, live: map[string]entry{}}
+	t := &table{build: map[string]Known{}, live: map[string]entry{}, looked: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
 	return t
 }
 
-func (t *table) find(tool string) (Known, bool) {
+// find returns a tool that can be called. Calls come in before the broker has looked around: a tool that it does not
+// know yet is not unknown, so the call waits for the search to end.
+func (t *table) find(ctx context.Context, tool string) (Known, bool) {
+	k, ok := t.get(tool)
+	if ok {
+		return k, true
+	}
+	select {
+	case <-t.looked:
+	case <-ctx.Done():
+	}
+	return t.get(tool)
+}
+
+func (t *table) get(tool string) (Known, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	e, ok := t.live[tool]
@@ -67,6 +82,8 @@ func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
 		return fmt.Errorf("it belongs to %s and was announced from %s", k.Zone, zone)
 	}
 	if k.Pin != Pin(s) {
+		// Only the tool itself can announce its name: what stands behind it is no longer what was accepted.
+		delete(t.live, s.Name)
 		return errPinned
 	}
 	t.live[s.Name] = entry{k, s}

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -33,8 +34,7 @@ func getDatetime() *Tool {
 			if err := args(c.Args, &a); err != nil {
 				return "", err
 			}
-			// "Local" would tell the machine's own zone, and a path is no zone at all.
-			if a.Timezone == "" || a.Timezone == "Local" {
+			if !zoneName(a.Timezone) {
 				return "", fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", ErrArgs)
 			}
 			loc, err := zone(a.Timezone)
@@ -48,8 +48,17 @@ func getDatetime() *Tool {
 	}
 }
 
-// zones keeps what was loaded: reading a zone takes longer than the rest of the call. Only real zones are kept, so it
-// cannot grow beyond the some six hundred there are.
+// zoneName reports whether name may be looked up. A zone is a file below some folder: only the plain spelling of its
+// name counts, not Europe//Berlin or ./UTC. "Local" and "localtime" would tell the machine's own zone.
+func zoneName(name string) bool {
+	return name != "" && len(name) <= maxZone && path.Clean(name) == name && name != "Local" && name != "localtime"
+}
+
+// maxZone stands in the schema too.
+const maxZone = 64
+
+// zones keeps what was loaded: reading a zone takes longer than the rest of the call. Only real zones under their plain
+// names are kept, so it cannot grow beyond the some two thousand there are.
 var zones sync.Map // name -> *time.Location
 
 func zone(name string) (*time.Location, error) {

@@ -5,7 +5,6 @@
 package tools
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -94,11 +93,9 @@ func (t *Tool) onCall(ctx context.Context, in actor.Msg[subjects.ToolRequest], o
 	return res, nil
 }
 
-// args reads a tool's arguments strictly.
+// args reads a tool's arguments as strictly as its schema says: encoding/json alone would take TIMEZONE for timezone.
 func args(raw json.RawMessage, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
+	if err := actor.DecodeStrict(raw, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrArgs, err)
 	}
 	return nil

@@ -7,6 +7,7 @@ package actor
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"conclave/subjects"
@@ -115,8 +116,10 @@ func On[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 	return event(t, durable, h, opts)
 }
 
-// Hear handles a topic live: what is said while nobody listens is not heard.
+// Hear handles a topic live: what is said while nobody listens is not heard. A kept event is heard under its plain
+// subject, as everyone who watches hears it; its author's account is then not known.
 func Hear[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
+	t.Heard = strings.TrimPrefix(t.Heard, "from.*.")
 	return event(t, hear, h, opts)
 }
 
@@ -140,14 +143,22 @@ func (r Route) with(opts []Option) Route {
 }
 
 // errUndecoded marks a fault found while decoding, so that the runtime treats it as a message nobody could read.
-type errUndecoded struct{ fault *subjects.Fault }
+type errUndecoded struct {
+	fault  *subjects.Fault // for the sender
+	reason string          // for the dead letter: nothing of the body
+}
 
 func (e errUndecoded) Error() string { return e.fault.Error() }
 
 func message[T any](in *inbound) (Msg[T], error) {
 	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
-		return m, errUndecoded{subjects.Faultf(subjects.CodeMalformed, "%v", err)}
+		why := "could not be read"
+		var u unreadable
+		if errors.As(err, &u) {
+			why = u.why
+		}
+		return m, errUndecoded{subjects.Faultf(subjects.CodeMalformed, "%v", err), why}
 	}
 	return m, nil
 }

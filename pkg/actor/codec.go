@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
+	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -97,11 +97,11 @@ func decode(c codec, data []byte, v any) error {
 	return decodeJSON(data, v)
 }
 
-// Texter is a payload that plain text can stand for.
+// decodeText reads plain text into the payloads that it can stand for.
 func decodeText(data []byte, v any) error {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
 	if text == "" {
-		return errors.New("the text is empty")
+		return unreadable{why: "the text is empty"}
 	}
 	switch p := v.(type) {
 	case *subjects.Query:
@@ -109,26 +109,25 @@ func decodeText(data []byte, v any) error {
 	case *subjects.Cancel:
 		p.Reason = text
 	default:
-		return errors.New("plain text is not read here")
+		return unreadable{why: "plain text is not read here"}
 	}
 	return nil
 }
 
 func decodeMsgpack(data []byte, v any) error {
-	r := bytes.NewReader(data)
+	if len(data) == 0 || !mapCode(data[0]) {
+		return unreadable{why: "not a msgpack map"}
+	}
+	if err := checkMsgpack(data, v); err != nil {
+		return err
+	}
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
-	dec.Reset(r)
+	dec.Reset(bytes.NewReader(data))
 	dec.SetCustomStructTag("json")
 	dec.DisallowUnknownFields(true)
-	if code, err := dec.PeekCode(); err != nil || !mapCode(code) {
-		return errors.New("not a msgpack map")
-	}
 	if err := dec.Decode(v); err != nil {
-		return fmt.Errorf("not this subject's msgpack: %s", safe(err))
-	}
-	if r.Len() > 0 {
-		return errors.New("trailing bytes after the msgpack map")
+		return unreadable{why: "not this subject's msgpack"}
 	}
 	return nil
 }
@@ -141,10 +140,44 @@ func decodeJSON(data []byte, v any) error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return fmt.Errorf("not this subject's JSON: %s", safe(err))
+	err := dec.Decode(v)
+	var wrong *json.UnmarshalTypeError
+	var when *time.ParseError
+	switch {
+	case errors.As(err, &wrong):
+		return unreadable{"not " + words(wrong.Type) + ": field", wrong.Field}
+	case errors.As(err, &when):
+		return unreadable{why: "a time is not in RFC 3339"}
+	case err != nil:
+		return unreadable{why: "not this subject's JSON"}
 	}
 	return nil
+}
+
+// words names a type for somebody who does not know our types.
+func words(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return "a number that fits"
+}
+
+// unreadable says why a body could not be read. The sender is told all of it. A dead letter says only why: what is the
+// sender's own words, and those may hold a secret.
+type unreadable struct{ why, what string }
+
+func (u unreadable) Error() string {
+	if u.what == "" {
+		return u.why
+	}
+	return u.why + " " + strconv.Quote(clipped(u.what))
 }
 
 // safe keeps an error short and on one line: parts of it are the sender's own bytes.
@@ -161,89 +194,11 @@ func safe(err error) string {
 	return s
 }
 
-// checkJSON refuses what encoding/json lets through: doubled keys, names in another case, deep nesting, a second value.
-// Two readers of the same bytes must not see two different messages.
-func checkJSON(data []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	type level struct {
-		keys map[string]bool // nil in an array
-		key  bool            // the next string is a key
-	}
-	var stack []level
-	for {
-		t, err := dec.Token()
-		if errors.Is(err, io.EOF) && len(stack) == 0 {
-			return errors.New("no JSON object")
-		}
-		if err != nil {
-			return errors.New("not valid JSON")
-		}
-		if len(stack) == 0 && t != json.Delim('{') {
-			return errors.New("not a JSON object")
-		}
-		if d, ok := t.(json.Delim); ok {
-			switch d {
-			case '{':
-				stack = append(stack, level{map[string]bool{}, true})
-			case '[':
-				stack = append(stack, level{})
-			default:
-				stack = stack[:len(stack)-1]
-				if len(stack) == 0 {
-					if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-						return errors.New("more than one JSON value")
-					}
-					return nil
-				}
-				stack[len(stack)-1].key = stack[len(stack)-1].keys != nil
-			}
-			if len(stack) > maxDepth {
-				return fmt.Errorf("nested deeper than %d", maxDepth)
-			}
-			continue
-		}
-		top := &stack[len(stack)-1]
-		if !top.key {
-			top.key = top.keys != nil
-			continue
-		}
-		k := t.(string)
-		if top.keys[k] {
-			return fmt.Errorf("key %q stands twice", clipped(k))
-		}
-		if len(stack) == 1 && !knownKey(v, k) {
-			return fmt.Errorf("unknown field %q", clipped(k))
-		}
-		top.keys[k], top.key = true, false
-	}
-}
-
 func clipped(s string) string {
 	if len(s) > 40 {
 		s = s[:40] + "..."
 	}
 	return s
-}
-
-// fields caches the exact JSON names of a payload type.
-var fields sync.Map // reflect.Type -> map[string]bool
-
-func knownKey(v any, key string) bool {
-	t := reflect.TypeOf(v).Elem()
-	if t.Kind() != reflect.Struct {
-		return true
-	}
-	known, ok := fields.Load(t)
-	if !ok {
-		names := map[string]bool{}
-		for i := range t.NumField() {
-			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			names[name] = true
-		}
-		known, _ = fields.LoadOrStore(t, names)
-	}
-	return known.(map[string]bool)[key]
 }
 
 // looseMsgpack reads any msgpack for showing it: byte strings that hold JSON are shown as JSON. It counts its own depth,

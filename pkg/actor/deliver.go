@@ -19,17 +19,17 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 		if data, err = encode(codec(route.spec.Codec), body); err != nil {
 			return "", err
 		}
-		if header[subjects.HeaderType] == "" {
-			header[subjects.HeaderType] = route.spec.Codec.String()
-		}
 	}
 	h := nats.Header{}
+	if !ok {
+		h.Set(subjects.HeaderType, route.spec.Codec.String())
+	}
 	for k, v := range header {
 		if v != "" {
 			h.Set(k, v)
 		}
 	}
-	in, fault := open(route.spec, subject, h, data, out.Now())
+	in, fault := route.read(subject, h, data, out.Now())
 	if fault == nil {
 		if !in.deadline.IsZero() {
 			var cancel context.CancelFunc

@@ -54,10 +54,12 @@ func (f *figures) done(d time.Duration, err error) {
 	}
 }
 
-func (f *figures) refused() {
+// refused counts a message that no handler saw. It is a request and an error, and took no time.
+func (f *figures) refused(code string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse++
+	f.lastErr = "refused: " + code
 }
 
 // discoverable subscribes to the discovery subjects.
@@ -122,7 +124,7 @@ func (r *running) stats() []*micro.EndpointStats {
 		f.mu.Lock()
 		s := &micro.EndpointStats{
 			Name: l.label(), Subject: l.spec.Listen(), QueueGroup: r.actor.Name(),
-			NumRequests: f.count, NumErrors: f.errors + f.refuse, LastError: f.lastErr, ProcessingTime: f.total,
+			NumRequests: f.count + f.refuse, NumErrors: f.errors + f.refuse, LastError: f.lastErr, ProcessingTime: f.total,
 		}
 		g := Figures{State: state, Restarts: restarts, Mailbox: len(l.box), InFlight: l.busy.Load(), Refused: f.refuse}
 		if last != nil {

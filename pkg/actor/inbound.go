@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,7 +28,7 @@ type inbound struct {
 
 // validTrace reports whether v is a W3C traceparent. Anything else is replaced, never passed on.
 func validTrace(v string) bool {
-	if len(v) != 55 || v[:3] != "00-" || v[35] != '-' || v[52] != '-' {
+	if len(v) != 55 || v[:3] != "00-" || v[35] != '-' || v[52] != '-' || v[3:35] == strings.Repeat("0", 32) || v[36:52] == strings.Repeat("0", 16) {
 		return false
 	}
 	for i, c := range []byte(v) {
@@ -37,6 +38,23 @@ func validTrace(v string) bool {
 		}
 	}
 	return true
+}
+
+// read opens a message for a route. Somebody waits for the answer to a request and to a question; an event tells of
+// what has happened and does not expire, and a kept question outlives its asker's patience.
+func (r Route) read(subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
+	in, fault := open(r.spec, subject, h, data, now)
+	if r.kind == serve {
+		return in, fault
+	}
+	expired := fault != nil && fault.Code == subjects.CodeExpired
+	if expired {
+		in.codec, fault = codecOf(h.Get(subjects.HeaderType), r.spec, data)
+	}
+	if expired || r.kind == hear || r.spec.Keep == "EVENTS" {
+		in.deadline = time.Time{}
+	}
+	return in, fault
 }
 
 // open reads the envelope. It returns what could be read also with a fault, so that the refusal can be told of.
@@ -66,6 +84,8 @@ func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now ti
 	}
 	if v := h.Get(subjects.HeaderTrace); validTrace(v) {
 		in.trace = v
+	} else {
+		in.trace = newTrace()
 	}
 	if len(data) > spec.Limit() {
 		return in, subjects.Faultf(subjects.CodeTooLarge, "%d bytes, at most %d", len(data), spec.Limit())

@@ -69,15 +69,22 @@ func send[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait
 	if err != nil {
 		return fmt.Errorf("encoding %s: %w", t.Name, err)
 	}
+	if err := sayable(t.Spec, data); err != nil {
+		return err
+	}
 	return out.Send(ctx, t.Spec, data, wait)
 }
 
-// Ask asks a service and returns its answer. ctx must have a deadline. What went wrong is a [*subjects.Fault].
+// Ask asks a service and returns its answer. ctx must have a deadline, or the message at hand. What went wrong on the
+// way is a [*subjects.Fault].
 func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) (A, error) {
 	var a A
 	data, err := encode(codec(s.Codec), body)
 	if err != nil {
 		return a, fmt.Errorf("encoding %s: %w", s.Name, err)
+	}
+	if err := sayable(s.Spec, data); err != nil {
+		return a, err
 	}
 	reply, contentType, err := out.Request(ctx, s.Spec, data)
 	if err != nil {
@@ -85,17 +92,48 @@ func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body 
 	}
 	c, fault := codecOf(contentType, s.Spec, reply)
 	if fault != nil {
-		return a, fault
+		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: its content type is unknown", s.Name)
 	}
-	if err := decode(c, reply, &a); err != nil {
+	var answer A // apart from a, so that half a reply is none
+	if err := decode(c, reply, &answer); err != nil {
 		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: %v", s.Name, err)
 	}
-	return a, nil
+	return answer, nil
+}
+
+// sayable reports whether a body may be said on a subject.
+func sayable(spec subjects.Spec, body []byte) error {
+	if strings.ContainsAny(spec.Name, "*>") {
+		return fmt.Errorf("%w: %s", ErrIncomplete, spec.Name)
+	}
+	if len(body) > spec.Limit() {
+		return subjects.Faultf(subjects.CodeTooLarge, "%d bytes for %s, at most %d", len(body), spec.Name, spec.Limit())
+	}
+	return nil
 }
 
 // carry is what travels from message to message.
 type carry struct {
 	query, session, trace string
+	deadline              time.Time
+}
+
+// carried is what a message hands on.
+func (in *inbound) carried() carry { return carry{in.query, in.session, in.trace, in.deadline} }
+
+// put writes it into headers.
+func (c carry) put(h nats.Header) {
+	set := func(k, v string) {
+		if v != "" {
+			h[k] = []string{v}
+		}
+	}
+	set(subjects.HeaderQuery, c.query)
+	set(subjects.HeaderSession, c.session)
+	set(subjects.HeaderTrace, c.trace)
+	if !c.deadline.IsZero() {
+		set(subjects.HeaderDeadline, strconv.FormatInt(c.deadline.UnixMilli(), 10))
+	}
 }
 
 // speaker is Out on a connection.
@@ -165,33 +203,25 @@ func (s *speaker) with(c carry) *speaker {
 
 // message builds a message with everything that travels along.
 func (s *speaker) message(spec subjects.Spec, body []byte) (*nats.Msg, error) {
-	if strings.ContainsAny(spec.Name, "*>") {
-		return nil, fmt.Errorf("%w: %s", ErrIncomplete, spec.Name)
-	}
-	if len(body) > spec.Limit() {
-		return nil, subjects.Faultf(subjects.CodeTooLarge, "%d bytes for %s, at most %d", len(body), spec.Name, spec.Limit())
+	if err := sayable(spec, body); err != nil {
+		return nil, err
 	}
 	h := make(nats.Header, 6)
-	set := func(k, v string) {
-		if v != "" {
-			h[k] = []string{v}
-		}
+	h[subjects.HeaderType] = []string{spec.Codec.String()}
+	c := s.carry
+	if c.trace == "" {
+		c.trace = newTrace()
 	}
-	set(subjects.HeaderType, spec.Codec.String())
-	set(subjects.HeaderQuery, s.query)
-	set(subjects.HeaderSession, s.session)
-	trace := s.trace
-	if trace == "" {
-		trace = newTrace()
-	}
-	set(subjects.HeaderTrace, trace)
+	c.put(h)
 	return &nats.Msg{Subject: spec.Name, Header: h, Data: body}, nil
 }
 
+// newTrace begins a trace. It is not marked as sampled: nobody collects spans yet, and the server rewrites the headers
+// of sampled messages at every hop.
 func newTrace() string {
 	var b [24]byte
 	rand.Read(b[:])
-	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-01"
+	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
 }
 
 // Send implements [Out].
@@ -241,6 +271,13 @@ func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 		return nil, "", err
 	}
 	deadline, ok := ctx.Deadline()
+	if !s.deadline.IsZero() && (!ok || s.deadline.Before(deadline)) {
+		// Nobody waits longer for the answer than the one it is for, whatever context the handler used.
+		deadline, ok = s.deadline, true
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	if !ok {
 		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
 	}
@@ -253,6 +290,9 @@ func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 		return nil, "", subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return nil, "", subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server takes", spec.Name)
+	case errors.Is(err, ask.ErrClosed), errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
+		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrReconnectBufExceeded):
+		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "%s cannot be asked: the link is down", spec.Name)
 	case err != nil:
 		return nil, "", fmt.Errorf("asking %s: %w", spec.Name, err)
 	}

@@ -34,6 +34,7 @@ type Config struct {
 	Workers int           // handlers at once per route; 0 = 64
 	Mailbox int           // messages waiting per route; 0 = 1024
 	Drain   time.Duration // how long handlers may finish at a stop; 0 = 10 s
+	Retry   time.Duration // how long until a kept event whose handler failed is tried again; 0 = 1 s
 	Budget  Budget        // restarts
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -49,6 +50,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Drain <= 0 {
 		c.Drain = 10 * time.Second
+	}
+	if c.Retry <= 0 {
+		c.Retry = time.Second
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -89,7 +93,9 @@ type lane struct {
 	Route
 	box     chan *nats.Msg
 	workers sync.WaitGroup
-	busy    atomic.Int64
+	taken   atomic.Int64  // workers that have a message
+	full    chan struct{} // says that all of them do
+	busy    atomic.Int64  // handlers running
 	figures figures
 }
 
@@ -104,8 +110,8 @@ func launch(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Healt
 	if err != nil {
 		return nil, err
 	}
-	a, err := spec.Make(ctx, nc)
-	if err != nil {
+	var a Actor
+	if err = guard(func() error { a, err = spec.Make(ctx, nc); return err }); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("making %s: %w", spec.Name, err)
 	}
@@ -134,11 +140,21 @@ func launch(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Healt
 		return nil, err
 	}
 	if s, ok := a.(Starter); ok {
-		if err := s.Start(ctx, r.out); err != nil {
+		if err := guard(func() error { return s.Start(ctx, r.out) }); err != nil {
 			return nil, fmt.Errorf("starting %s: %w", a.Name(), err)
 		}
 	}
 	return r, nil
+}
+
+// guard turns a panic into an error: one actor's mistake must not end the house.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 func (r *running) failed(err error) {
@@ -148,16 +164,19 @@ func (r *running) failed(err error) {
 	}
 }
 
-// tellOfDenials makes an event of each subject the server refuses: a denied publish returns nil, and only the error
-// handler ever knows.
+// tellOfDenials makes an event of each subject the server refuses, and of messages that the connection dropped: a denied
+// publish returns nil, and only the error handler ever knows.
 func (r *running) tellOfDenials() {
 	before := r.nc.ErrorHandler()
 	r.nc.SetErrorHandler(func(nc *nats.Conn, s *nats.Subscription, err error) {
 		if before != nil {
 			before(nc, s, err)
 		}
-		if errors.Is(err, nats.ErrPermissionViolation) && !strings.Contains(err.Error(), `"dead.`) {
-			r.bury(&inbound{subject: "(refused by the server)"}, subjects.Faultf(subjects.CodePermission, "%s", safe(err)))
+		switch {
+		case errors.Is(err, nats.ErrPermissionViolation) && !strings.Contains(err.Error(), `"dead.`):
+			r.bury(&inbound{subject: "(refused by the server)"}, subjects.CodePermission, safe(err))
+		case errors.Is(err, nats.ErrSlowConsumer) && s != nil && !strings.HasPrefix(s.Subject, "_INBOX."):
+			r.bury(&inbound{subject: s.Subject}, subjects.CodeBusy, "more messages came than could be told so; some were dropped")
 		}
 	})
 }
@@ -169,13 +188,9 @@ func (r *running) subscribe(ctx context.Context) error {
 			continue
 		}
 		l.open(r)
-		queue := ""
-		subject := l.spec.Name
+		subject, queue := l.spec.Listen(), ""
 		if l.kind == serve {
-			queue, subject = r.actor.Name(), l.spec.Listen()
-		}
-		if l.kind == hear && subjectsHeardInPlace(l.spec) {
-			subject = l.spec.Listen()
+			queue = r.actor.Name()
 		}
 		// The connection's reader puts messages straight into the mailbox: one goroutine less between a message and its
 		// handler. What waits behind a full mailbox is told so when its turn comes.
@@ -199,11 +214,11 @@ func (r *running) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// subjectsHeardInPlace tells a topic that is heard live under its own listening name (an announcement to the broker,
-// which the zone's name is part of) from one that is watched under its plain name.
-func subjectsHeardInPlace(spec subjects.Spec) bool {
-	return spec.Heard != "" && !attested(spec)
-}
+// Room behind a full mailbox, and how soon those who wait there are told. A connection's reader drops what finds no room.
+const (
+	overflow  = 4096
+	shedEvery = 2 * time.Millisecond
+)
 
 // open starts the workers of a lane.
 func (l *lane) open(r *running) {
@@ -211,19 +226,30 @@ func (l *lane) open(r *running) {
 	if n <= 0 {
 		n = r.cfg.Workers
 	}
-	l.box = make(chan *nats.Msg, 4*r.cfg.Mailbox)
+	l.box = make(chan *nats.Msg, r.cfg.Mailbox+overflow)
+	l.full = make(chan struct{}, 1)
+	work := func(m *nats.Msg) {
+		if l.taken.Add(1) == int64(n) {
+			select {
+			case l.full <- struct{}{}:
+			default:
+			}
+		}
+		r.deliver(l, m)
+		l.taken.Add(-1)
+	}
 	for range n {
 		l.workers.Go(func() {
 			for {
 				select {
 				case m := <-l.box:
-					r.deliver(l, m)
+					work(m)
 					continue
 				default:
 				}
 				select {
 				case m := <-l.box:
-					r.deliver(l, m)
+					work(m)
 				case <-r.quit:
 					if len(l.box) == 0 {
 						return
@@ -232,27 +258,62 @@ func (l *lane) open(r *running) {
 			}
 		})
 	}
+	l.workers.Go(func() { l.shed(r, int64(n)) })
+}
+
+// shed tells those who wait beyond the mailbox that they do so in vain, while every worker has something to do and
+// none could. It looks only then; a worker that takes a message looks by itself.
+func (l *lane) shed(r *running, n int64) {
+	t := time.NewTicker(time.Hour)
+	defer t.Stop()
+	for {
+		select {
+		case <-l.full:
+		case <-r.quit:
+			return
+		}
+		for t.Reset(shedEvery); l.taken.Load() == n; {
+			for len(l.box) > r.cfg.Mailbox {
+				select {
+				case m := <-l.box:
+					in, _ := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
+					r.refuse(l, in, m, busy(), busy().Text)
+				default:
+				}
+			}
+			select {
+			case <-t.C:
+			case <-r.quit:
+				return
+			}
+		}
+		t.Reset(time.Hour)
+	}
+}
+
+func busy() *subjects.Fault {
+	return subjects.Faultf(subjects.CodeBusy, "too many messages are waiting; try again")
 }
 
 // deliver reads one message, handles it and answers.
 func (r *running) deliver(l *lane, m *nats.Msg) {
-	in, fault := open(l.spec, m.Subject, m.Header, m.Data, r.cfg.Now())
+	in, fault := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
 	if len(l.box) > r.cfg.Mailbox {
-		fault = subjects.Faultf(subjects.CodeBusy, "too many messages are waiting; try again")
+		fault = busy()
 	}
 	if fault != nil {
-		r.refuse(l, in, m, fault)
+		r.refuse(l, in, m, fault, fault.Text)
 		return
 	}
 	reply, err := r.handle(l, in)
 	var undecoded errUndecoded
 	switch {
 	case errors.As(err, &undecoded):
-		r.refuse(l, in, m, undecoded.fault)
+		r.refuse(l, in, m, undecoded.fault, undecoded.reason)
 	case err != nil:
-		r.answer(m, in, nil, r.fault(l, in, err))
-	case l.kind == serve:
-		r.answer(m, in, reply, nil)
+		r.answer(l, m, in, nil, r.fault(in, err))
+	default:
+		r.answer(l, m, in, reply, nil)
 	}
 }
 
@@ -272,20 +333,26 @@ func (r *running) handle(l *lane, in *inbound) (reply []byte, err error) {
 			reply, err = nil, errPanic
 		}
 		l.busy.Add(-1)
-		l.figures.done(time.Since(start), err)
+		if !errors.As(err, new(errUndecoded)) {
+			l.figures.done(time.Since(start), err)
+		}
 	}()
-	return l.Route.handle(ctx, in, r.out.with(carry{in.query, in.session, in.trace}))
+	return l.Route.handle(ctx, in, r.out.with(in.carried()))
 }
 
 var errPanic = errors.New("the handler panicked")
 
 // fault logs a handler's error once, and makes of it what the asker may know.
-func (r *running) fault(l *lane, in *inbound, err error) *subjects.Fault {
+func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	log := r.cfg.Log.With("actor", r.actor.Name(), "subject", in.subject, "query", in.query)
 	var f *subjects.Fault
-	if errors.As(err, &f) {
+	switch found := errors.As(err, &f); {
+	case found && f != nil && f.Code != "":
 		log.Info("refused", "code", f.Code, "reason", f.Text)
-	} else {
+	default:
+		if found { // a nil pointer, or a fault without a code: nothing an asker could read
+			err = errors.New("the handler returned a fault that says nothing")
+		}
 		f = subjects.Faultf(subjects.CodeInternal, "%s failed; its log says why", r.actor.Name())
 		if !errors.Is(err, errPanic) {
 			log.Error("handler failed", "err", err)
@@ -297,21 +364,33 @@ func (r *running) fault(l *lane, in *inbound, err error) *subjects.Fault {
 	return f
 }
 
-// refuse answers for a message no handler saw, and tells of it: a dead letter, and the route's owner.
-func (r *running) refuse(l *lane, in *inbound, m *nats.Msg, f *subjects.Fault) {
-	l.figures.refused()
-	r.answer(m, in, nil, f)
-	r.bury(in, f)
-	if l.reject != nil {
-		ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
-		defer cancel()
-		l.reject(ctx, Reject{in.subject, in.tokens, in.query, in.session, f}, r.out.with(carry{in.query, in.session, in.trace}))
+// refuse answers for a message no handler saw, and tells of it: a dead letter, and the route's owner. m is nil for a
+// pulled message, which nobody waits for.
+func (r *running) refuse(l *lane, in *inbound, m *nats.Msg, f *subjects.Fault, reason string) {
+	l.figures.refused(f.Code)
+	if m != nil {
+		r.answer(l, m, in, nil, f)
+	}
+	if !l.spec.Drop || f.Code != subjects.CodeBusy {
+		r.bury(in, f.Code, reason)
+	}
+	if l.reject == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
+	defer cancel()
+	err := guard(func() error {
+		l.reject(ctx, Reject{in.subject, in.tokens, in.query, in.session, f}, r.out.with(in.carried()))
+		return nil
+	})
+	if err != nil {
+		r.cfg.Log.Error("panic in reject hook", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "err", err)
 	}
 }
 
 // bury writes the dead letter. The account's name is the only token its owner may use.
-func (r *running) bury(in *inbound, f *subjects.Fault) {
-	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "code", f.Code, "reason", f.Text, "size", len(in.data))
+func (r *running) bury(in *inbound, code, reason string) {
+	r.cfg.Log.Warn("dead letter", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "code", code, "reason", reason, "size", len(in.data))
 	if !slices.Contains(subjects.Actors, r.actor.Name()) {
 		return // a tool shares its account and may not speak there: the broker records what came of its call
 	}
@@ -319,10 +398,10 @@ func (r *running) bury(in *inbound, f *subjects.Fault) {
 	if err != nil {
 		return
 	}
-	letter := subjects.DeadLetter{Actor: r.actor.Name(), Subject: clipSubject(in.subject), Code: f.Code, Reason: f.Text, Size: len(in.data), SHA256: digest(in.data), Time: r.cfg.Now().UTC()}
+	letter := subjects.DeadLetter{Actor: r.actor.Name(), Subject: clipSubject(in.subject), Code: code, Reason: reason, Size: len(in.data), SHA256: digest(in.data), Time: r.cfg.Now().UTC()}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := Post(ctx, r.out.with(carry{in.query, in.session, in.trace}), topic, letter); err != nil {
+	if err := Post(ctx, r.out.with(in.carried()), topic, letter); err != nil {
 		r.cfg.Log.Error("dead letter not sent", "actor", r.actor.Name(), "err", err)
 	}
 }
@@ -334,12 +413,14 @@ func clipSubject(s string) string {
 	return s
 }
 
-// answer sends the reply or the fault. Where nobody waits, nothing is sent.
-func (r *running) answer(m *nats.Msg, in *inbound, body []byte, f *subjects.Fault) {
-	if m.Reply == "" || m.Sub == nil {
+// answer sends the reply or the fault. Where nobody waits, nothing is sent: an event's reply subject is its speaker's
+// word, and we would say something there with our own rights.
+func (r *running) answer(l *lane, m *nats.Msg, in *inbound, body []byte, f *subjects.Fault) {
+	if m.Reply == "" || l.kind != serve {
 		return
 	}
 	reply := &nats.Msg{Subject: m.Reply, Data: body, Header: nats.Header{}}
+	in.carried().put(reply.Header)
 	if f != nil {
 		reply.Header[subjects.HeaderErrCode] = []string{f.Code}
 		reply.Header[subjects.HeaderErrText] = []string{f.Text}
@@ -348,12 +429,9 @@ func (r *running) answer(m *nats.Msg, in *inbound, body []byte, f *subjects.Faul
 	} else {
 		reply.Header[subjects.HeaderType] = []string{subjects.Codec(in.codec.reply()).String()}
 	}
-	if in.query != "" {
-		reply.Header[subjects.HeaderQuery] = []string{in.query}
-	}
 	err := r.nc.PublishMsg(reply)
 	if errors.Is(err, nats.ErrMaxPayload) {
-		r.answer(m, in, nil, subjects.Faultf(subjects.CodeTooLarge, "the answer is larger than the server takes"))
+		r.answer(l, m, in, nil, subjects.Faultf(subjects.CodeTooLarge, "the answer is larger than the server takes"))
 		return
 	}
 	if err != nil {
@@ -372,7 +450,8 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 	if len(lanes) == 0 {
 		return nil
 	}
-	nc, err := dial(r.actor.Name() + "_in")
+	// A pull connection that was closed for good would leave the actor deaf and looking well.
+	nc, err := dial(r.actor.Name()+"_in", nats.ClosedHandler(func(*nats.Conn) { r.failed(errors.New("its pulling connection was closed")) }))
 	if err != nil {
 		return err
 	}
@@ -389,7 +468,7 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 		workers := 1
 		var mine []*lane
 		for _, l := range lanes {
-			if l.spec.Keep != p.Stream {
+			if l.spec.Keep != p.Stream || !gives(p, l.spec) {
 				continue
 			}
 			mine, covered[l] = append(mine, l), true
@@ -417,34 +496,69 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 	return nil
 }
 
+// gives reports whether a consumer's filter lets the route's subject through.
+func gives(p subjects.Pull, spec subjects.Spec) bool {
+	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Listen()) })
+}
+
 // pullFrom pulls one message at a time: of several, an empty one would end the reply over an import.
 func (r *running) pullFrom(c jetstream.Consumer, lanes []*lane) {
-	pulling, stop := context.WithCancel(r.ctx)
-	defer stop()
-	go func() {
-		select {
-		case <-r.quit:
-			stop()
-		case <-pulling.Done():
-		}
-	}()
-	for pulling.Err() == nil {
-		ctx, cancel := context.WithTimeout(pulling, 30*time.Second)
-		m, err := c.Next(jetstream.FetchContext(ctx))
-		cancel()
+	back := r.pullNC.StatusChanged(nats.CONNECTED)
+	defer r.pullNC.RemoveStatusListener(back)
+	for !r.quitting() {
+		m, err := r.next(c, back)
 		switch {
 		case err == nil:
 			r.take(m, lanes)
-		case pulling.Err() != nil, errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, jetstream.ErrNoMessages):
+		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, jetstream.ErrNoMessages):
 		default:
 			// The link is down, or the server restarts: wait for it without spinning.
 			select {
-			case <-pulling.Done():
+			case <-r.quit:
+			case <-back:
 			case <-time.After(200 * time.Millisecond):
 			}
 		}
 	}
 }
+
+// next waits for one message. A server that restarts forgets that we wait, so a connection that comes back ends it.
+func (r *running) next(c jetstream.Consumer, back chan nats.Status) (jetstream.Msg, error) {
+	if !r.pullNC.IsConnected() { // a pull that cannot be sent would leave its inbox behind
+		return nil, nats.ErrDisconnected
+	}
+	for len(back) > 0 { // about a connection that we know of
+		<-back
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		select {
+		case <-r.quit:
+		case <-back:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	defer func() {
+		cancel()
+		<-watching // or it could take the next one's signal
+	}()
+	return c.Next(jetstream.FetchContext(ctx))
+}
+
+func (r *running) quitting() bool {
+	select {
+	case <-r.quit:
+		return true
+	default:
+		return r.ctx.Err() != nil
+	}
+}
+
+// ackEvery is how often long work says that it goes on. A variable, so that a test can be without it.
+var ackEvery = subjects.AckWait / 3
 
 // take handles one pulled message: acknowledged when handled, tried again later when not, buried after the last try.
 func (r *running) take(m jetstream.Msg, lanes []*lane) {
@@ -462,7 +576,7 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 	done := make(chan struct{})
 	defer close(done)
 	go func() { // long work keeps its message
-		t := time.NewTicker(subjects.AckWait / 3)
+		t := time.NewTicker(ackEvery)
 		defer t.Stop()
 		for {
 			select {
@@ -473,51 +587,47 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 			}
 		}
 	}()
-	in, fault := open(l.spec, m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
-	if fault != nil && fault.Code == subjects.CodeExpired { // a kept message outlives its asker's patience
-		in.deadline, fault = time.Time{}, nil
-		in.codec, fault = codecOf(m.Headers().Get(subjects.HeaderType), l.spec, m.Data())
+	in, fault := l.read(m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
+	if fault != nil {
+		r.refuse(l, in, nil, fault, fault.Text)
+		_ = m.Term()
+		return
 	}
-	var err error
-	if fault == nil {
-		_, err = r.handle(l, in)
-	}
+	_, err := r.handle(l, in)
 	var undecoded errUndecoded
-	if errors.As(err, &undecoded) {
-		fault = undecoded.fault
-	}
 	switch {
-	case fault != nil:
-		l.figures.refused()
-		r.bury(in, fault)
+	case errors.As(err, &undecoded):
+		r.refuse(l, in, nil, undecoded.fault, undecoded.reason)
 		_ = m.Term()
 	case err == nil:
 		if err := m.Ack(); err != nil {
 			r.cfg.Log.Error("not acknowledged, will come again", "actor", r.actor.Name(), "subject", in.subject, "err", err)
 		}
 	default:
-		f := r.fault(l, in, err)
+		f := r.fault(in, err)
 		meta, merr := m.Metadata()
 		if merr == nil && meta.NumDelivered >= subjects.MaxDeliver {
-			r.bury(in, subjects.Faultf(f.Code, "given up after %d tries: %s", meta.NumDelivered, f.Text))
+			r.bury(in, f.Code, fmt.Sprintf("given up after %d tries: %s", meta.NumDelivered, f.Text))
 			_ = m.Term()
 			return
 		}
-		_ = m.NakWithDelay(time.Second)
+		_ = m.NakWithDelay(r.cfg.Retry)
 	}
 }
+
+// How long a stop may take beyond the drain: for handlers to notice that their context ended, and for what was posted,
+// the actor and the connections to be closed.
+const (
+	noticing = time.Second
+	closing  = 5 * time.Second
+)
 
 // halt drains in order: no new messages, handlers finished, what was posted is stored, the actor closed, connections
 // closed. It reports what did not finish in time.
 func (r *running) halt(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Drain)
+	drain, cancel := context.WithTimeout(ctx, r.cfg.Drain)
 	defer cancel()
-	var errs []error
-	for _, s := range r.subs {
-		if err := drainSub(ctx, s); err != nil {
-			errs = append(errs, err)
-		}
-	}
+	errs := []error{drainSubs(drain, r.subs)}
 	close(r.quit)
 	finished := make(chan struct{})
 	go func() {
@@ -529,10 +639,18 @@ func (r *running) halt(ctx context.Context) error {
 	}()
 	select {
 	case <-finished:
-	case <-ctx.Done():
-		errs = append(errs, fmt.Errorf("handlers of %s did not finish within %s", r.actor.Name(), r.cfg.Drain))
+	case <-drain.Done():
+		r.stop()
+		r.turnAway()
+		select {
+		case <-finished:
+		case <-time.After(noticing):
+			errs = append(errs, fmt.Errorf("handlers of %s did not finish within %s, nor when their context ended", r.actor.Name(), r.cfg.Drain))
+		}
 	}
 	r.stop()
+	ctx, cancel = context.WithTimeout(ctx, closing)
+	defer cancel()
 	if r.out != nil {
 		select {
 		case <-r.out.js.PublishAsyncComplete():
@@ -541,7 +659,7 @@ func (r *running) halt(ctx context.Context) error {
 		}
 	}
 	if c, ok := r.actor.(Closer); ok {
-		if err := c.Close(ctx); err != nil {
+		if err := guard(func() error { return c.Close(ctx) }); err != nil {
 			errs = append(errs, fmt.Errorf("closing %s: %w", r.actor.Name(), err))
 		}
 	}
@@ -563,16 +681,40 @@ func (r *running) halt(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drainSub stops a subscription and waits until what it had received was handed on.
-func drainSub(ctx context.Context, s *nats.Subscription) error {
-	closed := s.StatusChanged(nats.SubscriptionClosed)
-	if err := s.Drain(); err != nil {
-		return nil // already gone with its connection
+// turnAway answers those who still wait when the time to finish is over.
+func (r *running) turnAway() {
+	f := subjects.Faultf(subjects.CodeUnavailable, "%s is stopping", r.actor.Name())
+	for _, l := range r.routes {
+		for len(l.box) > 0 {
+			select {
+			case m := <-l.box:
+				in, _ := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
+				r.refuse(l, in, m, f, f.Text)
+			default:
+			}
+		}
 	}
-	select {
-	case <-closed:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("subscription %s did not drain", s.Subject)
+}
+
+// drainSubs stops subscriptions and waits until what they had received was handed on.
+func drainSubs(ctx context.Context, subs []*nats.Subscription) error {
+	closed := make([]<-chan nats.SubStatus, len(subs))
+	for i, s := range subs {
+		closed[i] = s.StatusChanged(nats.SubscriptionClosed)
+		if s.Drain() != nil { // already gone with its connection
+			closed[i] = nil
+		}
 	}
+	var errs []error
+	for i, s := range subs {
+		if closed[i] == nil {
+			continue
+		}
+		select {
+		case <-closed[i]:
+		case <-ctx.Done():
+			errs = append(errs, fmt.Errorf("subscription %s did not drain", s.Subject))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -15,22 +14,24 @@ import (
 
 // Asker asks on one connection. It is safe for concurrent use.
 type Asker struct {
-	nc *nats.Conn
+	nc     *nats.Conn
+	closed chan nats.Status // says so once when the connection closes; then closed, so that everyone waiting hears it
 
 	mu   sync.Mutex
 	free []*slot
 }
 
-// slot is one inbox, used by one request at a time. Each request has its own reply subject below it, so that a late
-// reply is never taken for the answer to the next question.
+// slot is one inbox, used by one request at a time. Each request has its own reply subject below it, so that one reply
+// too many is never taken for the answer to the next question.
 type slot struct {
 	prefix  string
 	replies chan *nats.Msg
+	sub     *nats.Subscription
 	n       uint64
 }
 
 // New returns an asker on nc.
-func New(nc *nats.Conn) *Asker { return &Asker{nc: nc} }
+func New(nc *nats.Conn) *Asker { return &Asker{nc: nc, closed: nc.StatusChanged(nats.CLOSED)} }
 
 // maxFree bounds the inboxes that are kept for later.
 const maxFree = 256
@@ -38,8 +39,12 @@ const maxFree = 256
 // ErrClosed means that the connection was closed while waiting.
 var ErrClosed = errors.New("connection closed while waiting for a reply")
 
-// Ask publishes m and returns the first reply. No responders is [nats.ErrNoResponders]. ctx should have an end.
+// Ask publishes m and returns the first reply. No responders is [nats.ErrNoResponders]. ctx should have an end. It
+// writes the reply subject into m.
 func (a *Asker) Ask(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	s, err := a.take()
 	if err != nil {
 		return nil, err
@@ -54,15 +59,20 @@ func (a *Asker) Ask(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 		select {
 		case r := <-s.replies:
 			if r.Subject != m.Reply {
-				continue // late, for a question nobody waits for any more
+				continue // one more, to a question that had its answer
 			}
 			a.give(s)
 			if len(r.Data) == 0 && r.Header.Get("Status") == "503" {
 				return nil, nats.ErrNoResponders
 			}
 			return r, nil
+		case <-a.closed:
+			a.nc.RemoveStatusListener(a.closed)
+			return nil, ErrClosed
 		case <-ctx.Done():
-			a.give(s)
+			// Its answer may still come. Somebody who was asleep may even answer a hundred of them at once, and the inbox
+			// would be full when the next question's answer comes.
+			s.close()
 			return nil, ctx.Err()
 		}
 	}
@@ -75,25 +85,39 @@ func (a *Asker) take() (*slot, error) {
 		s := a.free[n-1]
 		a.free = a.free[:n-1]
 		a.mu.Unlock()
-		return s, nil
+		return s.empty(), nil
 	}
 	a.mu.Unlock()
 	s := &slot{prefix: a.nc.NewInbox() + ".", replies: make(chan *nats.Msg, 16)}
-	sub, err := a.nc.ChanSubscribe(s.prefix+"*", s.replies)
-	if err != nil {
-		return nil, err
-	}
-	_ = sub
-	return s, nil
+	var err error
+	s.sub, err = a.nc.ChanSubscribe(s.prefix+"*", s.replies)
+	return s, err
 }
 
-// give keeps the inbox for the next request. It stays subscribed: opening one costs a round trip's worth of work.
+// empty forgets what came after the answer: a full inbox would have no room for the one that is waited for.
+func (s *slot) empty() *slot {
+	for {
+		select {
+		case <-s.replies:
+		default:
+			return s
+		}
+	}
+}
+
+// give keeps the inbox for the next request, subscribed: opening one costs a round trip's worth of work. Those beyond
+// the bound, left over from many questions at once, are closed.
 func (a *Asker) give(s *slot) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.free) < maxFree {
+	keep := len(a.free) < maxFree
+	if keep {
 		a.free = append(a.free, s)
+	}
+	a.mu.Unlock()
+	if !keep {
+		s.close()
 	}
 }
 
-var _ = strings.TrimSpace
+// close ends the inbox. It only fails when the connection is gone, and then so is the inbox.
+func (s *slot) close() { _ = s.sub.Unsubscribe() }

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash/maphash"
+	"maps"
 	"slices"
 
 	"conclave/subjects"
@@ -55,7 +57,8 @@ type Report struct {
 // Verify walks the trail and compares it with the anchored heads. It returns an error when the trail could not be read
 // to its end; whatever is wrong with the trail itself is in the report.
 //
-// It keeps 32 bytes for each record of a chain that no later chain has linked yet, and little else.
+// It keeps 32 bytes for each record of a chain that no later chain has linked yet, 8 for each act that was not allowed,
+// and little else.
 func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts VerifyOptions) (Report, error) {
 	if opts.MaxProblems <= 0 {
 		opts.MaxProblems = 100
@@ -134,7 +137,12 @@ type chain struct {
 type acts struct {
 	joined *acts // what it became part of
 	open   map[string]*chain
+	barred map[uint64]bool // acts that were not allowed, by the hash of their id: it only chooses the words of a problem
 }
+
+func newActs() *acts { return &acts{open: map[string]*chain{}, barred: map[uint64]bool{}} }
+
+var actSeed = maphash.MakeSeed()
 
 func (a *acts) find() *acts {
 	for a.joined != nil {
@@ -148,13 +156,12 @@ func (a *acts) join(b *acts) {
 	if a == b {
 		return
 	}
-	if len(a.open) > len(b.open) {
+	if len(a.open)+len(a.barred) > len(b.open)+len(b.barred) {
 		a, b = b, a
 	}
-	for id, c := range a.open {
-		b.open[id] = c
-	}
-	a.joined, a.open = b, nil
+	maps.Copy(b.open, a.open)
+	maps.Copy(b.barred, a.barred)
+	a.joined, a.open, a.barred = b, nil, nil
 }
 
 func (v *verifier) add(p Problem) int {
@@ -244,7 +251,7 @@ func (v *verifier) message(st Stored) {
 
 // begin remembers a chain that was not seen before.
 func (v *verifier) begin(account, id string) *chain {
-	c := &chain{account: account, id: id, acts: &acts{open: map[string]*chain{}}}
+	c := &chain{account: account, id: id, acts: newActs()}
 	for _, h := range v.anchored[id] {
 		if h.Account == account {
 			c.anchors = append(c.anchors, h)
@@ -309,14 +316,21 @@ func (v *verifier) record(c *chain, stream uint64, genesis bool, d Decoded) {
 		}
 	case len(rec.Links) > 0:
 		bad(rec.Seq, "only the first record of a chain may link others")
+	case rec.Phase == subjects.AuditBefore && (rec.Status == subjects.StatusDenied || rec.Status == subjects.StatusRefused):
+		// Nothing ran, so no outcome will come: the record says all there is to say.
+		c.acts.find().barred[maphash.String(actSeed, rec.ID)] = true
 	case rec.Phase == subjects.AuditBefore:
 		c.acts.find().open[rec.ID] = c
 	case rec.Phase == subjects.AuditAfter:
-		open := c.acts.find().open
-		if open[rec.ID] == nil {
+		acts := c.acts.find()
+		switch {
+		case acts.open[rec.ID] != nil:
+			delete(acts.open, rec.ID)
+		case acts.barred[maphash.String(actSeed, rec.ID)]:
+			bad(rec.Seq, "the outcome of something that was not allowed: %q", rec.ID)
+		default:
 			bad(rec.Seq, "the outcome of %q has no record before it", rec.ID)
 		}
-		delete(open, rec.ID)
 	default:
 		bad(rec.Seq, "phase %q is unknown here", rec.Phase)
 	}

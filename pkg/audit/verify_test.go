@@ -89,6 +89,16 @@ func (s *scene) forge(t *testing.T, subject string, recs ...subjects.AuditRecord
 	s.msgs = append(s.msgs, Stored{Seq: uint64(len(s.msgs) + 1), Subject: subject, Data: data})
 }
 
+// follow numbers and chains records after a head.
+func follow(prev string, seq uint64, recs ...subjects.AuditRecord) []subjects.AuditRecord {
+	b := newBuilder()
+	for i := range recs {
+		recs[i].Seq, recs[i].Prev, recs[i].Time = seq+uint64(i), prev, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		prev, _ = b.add(&recs[i])
+	}
+	return recs
+}
+
 func (s *scene) hash(t *testing.T, seq uint64, i int) string {
 	t.Helper()
 	batch, err := DecodeBatch(s.msgs[seq-1].Data)
@@ -202,6 +212,43 @@ func TestVerify(t *testing.T) {
 				h := s.head("g2")
 				s.forge(t, "audit.GATEWAY.g2", subjects.AuditRecord{Chain: "g2", Seq: 4, Prev: h.Hash, Phase: subjects.AuditAfter, ID: "y"})
 			}, at(11, "GATEWAY", "g2", 4), `the outcome of "y"`,
+		},
+		{
+			"denied and refused acts need no outcome", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5,
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied},
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "r", Status: subjects.StatusRefused})...)
+			}, Problem{}, "",
+		},
+		{
+			"trick: outcome of a denied act", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5,
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied},
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "d", Status: subjects.StatusOK})...)
+			}, at(11, "BROKER", "b1", 6), `the outcome of something that was not allowed: "d"`,
+		},
+		{
+			"trick: outcome of a refused act", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5,
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "r", Status: subjects.StatusRefused},
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "r", Status: subjects.StatusOK})...)
+			}, at(11, "BROKER", "b1", 6), `the outcome of something that was not allowed: "r"`,
+		},
+		{
+			"trick: outcome of a denied act in the next chain", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5,
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "d", Status: subjects.StatusDenied})...)
+				s.forge(t, "audit.BROKER.b2", follow("", 1,
+					subjects.AuditRecord{Chain: "b2", Phase: subjects.AuditOpen, ID: "b2", Links: []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}}},
+					subjects.AuditRecord{Chain: "b2", Phase: subjects.AuditAfter, ID: "d", Status: subjects.StatusOK})...)
+			}, at(12, "BROKER", "b2", 2), "the outcome of something that was not allowed",
+		},
+		{
+			"trick: a denial under the id of an act that runs does not hide its outcome", func(t *testing.T, s *scene) {
+				s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5,
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditBefore, ID: "y", Status: subjects.StatusDenied},
+					subjects.AuditRecord{Chain: "b1", Phase: subjects.AuditAfter, ID: "y", Status: subjects.StatusOK})...)
+			}, Problem{}, "",
 		},
 
 		// a message
@@ -414,6 +461,31 @@ func TestVerifyCounts(t *testing.T) {
 	r := verify(t, source(s.msgs), s.heads)
 	if !r.OK || r.Messages != 10 || r.Records != 13 || r.Chains != 4 || r.Pending != 1 || r.Unfinished != 0 || r.Genesis == nil {
 		t.Fatalf("%+v", r)
+	}
+}
+
+// A call that was not allowed is over when it is recorded, also when its writer crashes right after.
+func TestVerifyCountsNoDenialAsOpen(t *testing.T) {
+	dir := headsDir(t)
+	s := newStream(t, dir)
+	w := open(t, s, dir, "BROKER", "b1")
+	for _, status := range []string{subjects.StatusDenied, subjects.StatusRefused, subjects.StatusAllowed} {
+		rec := before(status)
+		rec.Status = status
+		must(t, w.Append(t.Context(), rec))
+	}
+	r := verify(t, s.source(), heads(t, dir))
+	if !r.OK || r.Pending != 1 || r.Unfinished != 0 {
+		t.Fatalf("while it runs: %+v", r)
+	}
+	crash(w)
+	w = open(t, s, dir, "BROKER", "b2")
+	must(t, w.Append(t.Context(), before("next")))
+	must(t, w.Append(t.Context(), after("next")))
+	must(t, w.Close(t.Context()))
+	r = verify(t, s.source(), heads(t, dir))
+	if !r.OK || r.Pending != 0 || r.Unfinished != 1 {
+		t.Fatalf("after a crash: %+v", r)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func (r *Recorder) Noted() []error {
 type Message struct {
 	Subject  string // as the actor hears it
 	Body     any    // encoded by the route's codec; []byte is sent as it is
-	Type     string // content type, "" = the route's
+	Type     string // content type, "" = the route's, or for a []byte none
 	Query    string
 	Session  string
 	Deadline time.Time // zero = none
@@ -133,6 +134,9 @@ func (o *out) Send(_ context.Context, spec subjects.Spec, body []byte, wait bool
 }
 
 func (o *out) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
+	}
 	asJSON := actor.AsJSON(spec, body)
 	o.r.mu.Lock()
 	o.r.asked = append(o.r.asked, Said{spec.Name, asJSON, o.query, o.session, false})
@@ -174,7 +178,20 @@ type memStore struct {
 	last   uint64
 }
 
+// checkKey holds keys to the rule of [actor.Store].
+func checkKey(key string) error {
+	for _, t := range strings.Split(key, ".") {
+		if err := subjects.CheckToken(t); err != nil {
+			return fmt.Errorf("key %q: %w", key, err)
+		}
+	}
+	return nil
+}
+
 func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
+	if err := checkKey(key); err != nil {
+		return nil, 0, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.values[key]
@@ -185,6 +202,9 @@ func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
 }
 
 func (m *memStore) Put(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	if err := checkKey(key); err != nil {
+		return 0, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.values[key].revision != revision {
@@ -198,7 +218,7 @@ func (m *memStore) Put(_ context.Context, key string, value []byte, revision uin
 // Code is the fault code of an error, "" when it is none.
 func Code(err error) string {
 	var f *subjects.Fault
-	if errors.As(err, &f) {
+	if errors.As(err, &f) && f != nil {
 		return f.Code
 	}
 	return ""

@@ -1,0 +1,621 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"conclave/actors/broker"
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// town is a server under the real grants with what a test puts there.
+type town struct {
+	*bustest.Bus
+	t       *testing.T
+	known   broker.Known
+	auditor *nats.Conn
+}
+
+func newTown(t *testing.T) *town { return &town{Bus: bustest.Start(t), t: t, known: clockFacts()} }
+
+// standIn is the clock, as an actor of its own with the clock's key.
+type standIn struct {
+	schema subjects.ToolSchema
+	runs   atomic.Int64
+	run    func(ctx context.Context) (string, error) // nil = noon
+}
+
+func (s *standIn) Name() string { return s.schema.Name }
+
+func (s *standIn) Routes() []actor.Route {
+	at, err := subjects.ToolAt(s.schema.Name)
+	if err != nil {
+		return nil
+	}
+	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolRequest], _ actor.Out) (subjects.ToolResult, error) {
+		s.runs.Add(1)
+		text := "noon"
+		if s.run != nil {
+			var err error
+			if text, err = s.run(ctx); err != nil {
+				return subjects.ToolResult{}, err
+			}
+		}
+		return subjects.ToolResult{CallID: in.Body.CallID, Tool: s.schema.Name, Result: text}, nil
+	})}
+}
+
+func (s *standIn) Start(ctx context.Context, out actor.Out) error {
+	topic, err := subjects.ToolAnnounce.With(s.schema.Name)
+	if err != nil {
+		return err
+	}
+	return actor.Emit(ctx, out, topic, s.schema)
+}
+
+func (s *standIn) Describe() (string, string, map[string]string) {
+	d, _ := json.Marshal(s.schema)
+	return "0.1.0", "a stand-in", map[string]string{"definition": string(d)}
+}
+
+// stop ends an actor and expects it to drain well.
+func (w *town) stop(s *actor.Supervised) {
+	w.t.Helper()
+	if err := s.Stop(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func (w *town) start(spec actor.Spec) *actor.Supervised {
+	w.t.Helper()
+	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { w.stop(s) })
+	return s
+}
+
+func (w *town) startTool(s *standIn) *actor.Supervised {
+	w.t.Helper()
+	return w.start(actor.Spec{
+		Name: s.Name(), Role: subjects.ToolRole(s.Name()),
+		Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return s, nil },
+	})
+}
+
+// startBroker runs a broker as the house does, with a real audit.
+func (w *town) startBroker() *actor.Supervised {
+	w.t.Helper()
+	return w.start(actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		h, err := audit.LoadHasher(w.hashKey())
+		if err != nil {
+			return nil, err
+		}
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		return broker.New(broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second}, manifest(w.t), layers(w.t), a, h, []broker.Known{w.known}), nil
+	}})
+}
+
+func (w *town) hashKey() string { return filepath.Join(w.Dir, "params.key") }
+
+// asker asks as one role.
+type asker struct {
+	t   *testing.T
+	out actor.Out
+}
+
+func (w *town) asker(role string) asker {
+	w.t.Helper()
+	out, err := actor.NewOut(w.As(role))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return asker{w.t, out}
+}
+
+// call asks for the clock. A fault instead of a result comes back as the result's error.
+func (a asker) call(id string) subjects.ToolResult {
+	a.t.Helper()
+	s, err := subjects.ToolAsk.With("get_datetime")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
+	defer cancel()
+	res, err := actor.Ask(ctx, a.out, s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
+	var fault *subjects.Fault
+	if errors.As(err, &fault) {
+		return subjects.ToolResult{CallID: id, Error: fault}
+	}
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return res
+}
+
+// callUntil asks until the answer is no longer code, "" for a result: for what is heard in its own time.
+func (a asker) callUntil(id, code string) subjects.ToolResult {
+	a.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		res := a.call(id)
+		if res.Error == nil && code == "" || res.Error != nil && res.Error.Code == code {
+			return res
+		}
+		if time.Now().After(deadline) {
+			a.t.Fatalf("still %+v", res)
+		}
+	}
+}
+
+// source is the trail with the anchors it is held to.
+func (w *town) source() (audit.Source, []subjects.AuditHead) {
+	w.t.Helper()
+	heads, err := audit.ReadHeads(w.Heads())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.auditor == nil {
+		w.auditor = w.As("auditor")
+	}
+	src, err := bus.AuditSource(w.t.Context(), w.auditor)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return src, heads
+}
+
+// verified checks the trail and returns what the brokers wrote there.
+func (w *town) verified() (audit.Report, []subjects.AuditRecord) {
+	w.t.Helper()
+	src, heads := w.source()
+	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	if err != nil || !rep.OK {
+		w.t.Fatalf("the trail does not verify: %v, %v", rep.First, err)
+	}
+	return rep, w.records()
+}
+
+func (w *town) records() (out []subjects.AuditRecord) {
+	w.t.Helper()
+	src, _ := w.source()
+	for m, err := range src.Messages {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		batch, err := audit.DecodeBatch(m.Data)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, d := range batch {
+			if d.Record.Phase != subjects.AuditOpen {
+				out = append(out, d.Record)
+			}
+		}
+	}
+	return out
+}
+
+// phases is "before allowed", "after ok" ... of the records.
+func phases(recs []subjects.AuditRecord) (out []string) {
+	for _, r := range recs {
+		s := r.Phase + " " + r.Status
+		if r.Reason != "" {
+			s += " " + r.Reason
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func wantPhases(t *testing.T, recs []subjects.AuditRecord, want ...string) {
+	t.Helper()
+	if got := phases(recs); !slices.Equal(got, want) {
+		t.Errorf("audit\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestBusToolFirst(t *testing.T) {
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	w.startBroker()
+	// The broker looked for it before it was ready: the first call already finds it.
+	if res := w.asker("operator").call("c1"); res.Error != nil || res.Result != "noon" || res.CallID != "c1" {
+		t.Fatalf("got %+v", res)
+	}
+	rep, recs := w.verified()
+	wantPhases(t, recs, "before allowed", "after ok")
+	if rep.Pending != 0 || rep.Unfinished != 0 || tool.runs.Load() != 1 {
+		t.Errorf("%+v, %d runs", rep, tool.runs.Load())
+	}
+}
+
+func TestBusBrokerFirst(t *testing.T) {
+	w := newTown(t)
+	w.startBroker()
+	op := w.asker("operator")
+	if res := op.call("c0"); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
+		t.Fatalf("without the tool: %+v", res)
+	}
+	w.startTool(&standIn{schema: clock})
+	if res := op.callUntil("c1", ""); res.Result != "noon" {
+		t.Errorf("got %+v", res)
+	}
+	w.verified()
+}
+
+func TestBusBrokerRestart(t *testing.T) {
+	w := newTown(t)
+	w.startTool(&standIn{schema: clock})
+	first := w.startBroker()
+	op := w.asker("operator")
+	if res := op.call("c1"); res.Error != nil {
+		t.Fatal(res.Error)
+	}
+	w.stop(first)
+	w.startBroker()
+	if res := op.call("c2"); res.Error != nil {
+		t.Fatalf("after a restart: %v", res.Error)
+	}
+	rep, recs := w.verified()
+	wantPhases(t, recs, "before allowed", "after ok", "before allowed", "after ok")
+	if rep.Chains != 3 { // the genesis and one for each run
+		t.Errorf("%d chains", rep.Chains)
+	}
+}
+
+func TestBusToolStopped(t *testing.T) {
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	running := w.startTool(tool)
+	w.startBroker()
+	op := w.asker("operator")
+	if res := op.call("c1"); res.Error != nil {
+		t.Fatal(res.Error)
+	}
+	w.stop(running)
+	start := time.Now()
+	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+		t.Fatalf("got %+v", res)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("told after %s: it waited for nobody", d)
+	}
+	_, recs := w.verified()
+	wantPhases(t, recs, "before allowed", "after ok", "before allowed", "after failed unavailable")
+
+	w.startTool(tool)
+	if res := op.callUntil("c3", ""); res.Result != "noon" {
+		t.Errorf("it came back: %+v", res)
+	}
+}
+
+// A tool that dies in the middle of a call leaves it unknown whether it did what it was asked.
+func TestBusToolKilled(t *testing.T) {
+	w := newTown(t)
+	w.known.Timeout = 500 * time.Millisecond
+	w.startBroker()
+	op := w.asker("operator")
+
+	nc := w.As(subjects.ToolRole("get_datetime"))
+	began := make(chan struct{})
+	if _, err := nc.Subscribe("tool.request.get_datetime", func(*nats.Msg) {
+		nc.Close() // no drain, no answer: as a kill would
+		close(began)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), nc); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishMsg(&nats.Msg{Subject: "tool.schema.get_datetime", Data: body, Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}}}); err != nil {
+		t.Fatal(err)
+	}
+	res := op.callUntil("c1", subjects.CodeTimeout)
+	if res.Result != "" {
+		t.Errorf("got %+v", res)
+	}
+	<-began
+	rep, recs := w.verified()
+	recs = slices.DeleteFunc(recs, func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusDenied }) // before it was heard of
+	wantPhases(t, recs, "before allowed", "after unknown timeout")
+	if rep.Pending != 0 || rep.Unfinished != 0 {
+		t.Errorf("%+v", rep)
+	}
+}
+
+func TestBusTwoBrokers(t *testing.T) {
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	w.startBroker()
+	const callers, each = 8, 50
+	half := make(chan struct{}, callers)
+	var wg sync.WaitGroup
+	for c := range callers {
+		a := w.asker("operator")
+		wg.Go(func() {
+			for i := range each {
+				if i == each/4 {
+					half <- struct{}{}
+				}
+				if res := a.call(fmt.Sprintf("c%d-%d", c, i)); res.Error != nil {
+					t.Errorf("call %d of %d: %v", i, c, res.Error)
+					return
+				}
+			}
+		})
+	}
+	<-half // the second comes while the first is at work: nobody may notice
+	w.startBroker()
+	wg.Wait()
+	if n := tool.runs.Load(); n != callers*each {
+		t.Errorf("%d runs, want %d", n, callers*each)
+	}
+	rep, recs := w.verified()
+	if rep.Chains != 3 || rep.Pending != 0 || rep.Unfinished != 0 || len(recs) != 2*callers*each {
+		t.Errorf("%+v, %d records", rep, len(recs))
+	}
+	share := map[string]int{}
+	for _, r := range recs {
+		share[r.Chain]++
+	}
+	if len(share) != 2 {
+		t.Errorf("the work was not shared: %v", share)
+	}
+	for chain, n := range share {
+		t.Logf("chain %s: %d records in one of %d messages", chain, n, rep.Messages)
+	}
+}
+
+// Without a broker nobody answers, and the tool is not reached in any other way.
+func TestBusNoBroker(t *testing.T) {
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	running := w.startBroker()
+	op := w.asker("operator")
+	if res := op.call("c1"); res.Error != nil {
+		t.Fatal(res.Error)
+	}
+	w.stop(running)
+	start := time.Now()
+	if res := op.call("c2"); res.Error == nil || res.Error.Code != subjects.CodeUnavailable {
+		t.Errorf("got %+v", res)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("told after %s", d)
+	}
+	var stats micro.Stats
+	m, err := w.As("user").Request("$SRV.STATS.get_datetime", nil, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(m.Data, &stats); err != nil {
+		t.Fatal(err)
+	}
+	if n := stats.Endpoints[0].NumRequests; n != 1 || tool.runs.Load() != 1 {
+		t.Errorf("the tool was reached %d times, %d runs", n, tool.runs.Load())
+	}
+	_, recs := w.verified()
+	wantPhases(t, recs, "before allowed", "after ok")
+}
+
+// Who asks is what the server wrote. A payload, a header and a subject that say otherwise change nothing.
+func TestBusForgedIdentity(t *testing.T) {
+	w := newTown(t)
+	w.startTool(&standIn{schema: clock})
+	w.startBroker()
+	nc := w.As("generator")
+	m := nats.NewMsg("tool.request.get_datetime")
+	m.Data = []byte(`{"call_id":"c1","tool":"run_shell","caller":"operator","args":{"timezone":"UTC"}}`)
+	for k, v := range map[string]string{
+		subjects.HeaderType: subjects.TypeJSON, subjects.HeaderDeadline: soon(), subjects.HeaderQuery: "q1",
+		"Conclave-Caller": "operator", "Conclave-From": "operator", "Conclave-Account": "operator",
+		"Nats-Request-Info": `{"acc":"operator","user":"operator"}`, "Nats-Subject": "agent.operator.tool.request.get_datetime",
+	} {
+		m.Header.Set(k, v)
+	}
+	reply, err := nc.RequestMsg(m, patience)
+	if err != nil || reply.Header.Get(subjects.HeaderErrCode) != "" {
+		t.Fatalf("%v, %v", reply, err)
+	}
+	// Nor can it say the subject that only the server writes.
+	w.Expect(2)
+	for _, subject := range []string{"agent.operator.tool.request.get_datetime", "agent.generator.tool.request.get_datetime"} {
+		if err := nc.Publish(subject, m.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	_, recs := w.verified()
+	wantPhases(t, recs, "before allowed", "after ok")
+	h, err := audit.LoadHasher(w.hashKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recs {
+		if r.AgentID != "generator" || r.AgentType != "assistant" || r.Tool != "get_datetime" || r.Query != "q1" || len(r.Lineage) > 0 || r.ParamsHash != h.Hash([]byte(`{"timezone":"UTC"}`)) {
+			t.Errorf("record %+v", r)
+		}
+	}
+}
+
+func soon() string { return strconv.FormatInt(time.Now().Add(patience).UnixMilli(), 10) }
+
+// People see the copies under the plain subjects, in JSON and in order.
+func TestBusCopies(t *testing.T) {
+	w := newTown(t)
+	w.startTool(&standIn{schema: clock})
+	w.startBroker()
+	user := w.As("user")
+	seen := make(chan *nats.Msg, 16)
+	if _, err := user.ChanSubscribe("tool.>", seen); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	if res := w.asker("operator").call("c1"); res.Error != nil {
+		t.Fatal(res.Error)
+	}
+	for _, want := range []string{"tool.request.get_datetime", "tool.result.get_datetime"} {
+		select {
+		case m := <-seen:
+			var body struct {
+				CallID string `json:"call_id"`
+				Caller string `json:"caller"`
+				Result string `json:"result"`
+			}
+			if err := json.Unmarshal(m.Data, &body); err != nil || m.Subject != want || body.CallID != "c1" {
+				t.Errorf("got %s %s, %v, want %s", m.Subject, m.Data, err, want)
+			}
+			if strings.Contains(want, "request") && body.Caller != "operator" || strings.Contains(want, "result") && body.Result != "noon" {
+				t.Errorf("got %s", m.Data)
+			}
+		case <-time.After(patience):
+			t.Fatalf("no %s", want)
+		}
+	}
+}
+
+// What cannot be read is told to the asker with a code, to people as a dead letter, and to the audit.
+func TestBusBadInput(t *testing.T) {
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	w.startBroker()
+	user, nc := w.As("user"), w.As("operator")
+	letters := make(chan *nats.Msg, 64)
+	if _, err := user.ChanSubscribe("dead.broker", letters); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	const good = `{"call_id":"c","args":{"timezone":"UTC"}}`
+	past := strconv.FormatInt(time.Now().Add(-time.Minute).UnixMilli(), 10)
+	rows := []struct {
+		name, subject, body string
+		header              map[string]string // over JSON and a deadline soon
+		code                string
+		letter              bool
+	}{
+		{"malformed JSON", "", `{"call_id":`, nil, subjects.CodeMalformed, true},
+		{"malformed msgpack", "", "\xc1\xc1", map[string]string{subjects.HeaderType: subjects.TypeMsgpack}, subjects.CodeMalformed, true},
+		{"oversized", "", `{"args":{"a":"` + strings.Repeat("x", 300<<10) + `"}}`, nil, subjects.CodeTooLarge, true},
+		{"wrong codec", "", "UTC", map[string]string{subjects.HeaderType: "text/plain"}, subjects.CodeCodec, true},
+		{"unknown field", "", `{"call_id":"c","args":{},"sudo":true}`, nil, subjects.CodeMalformed, true},
+		{"no deadline", "", good, map[string]string{subjects.HeaderDeadline: ""}, subjects.CodeNoDeadline, true},
+		{"expired deadline", "", good, map[string]string{subjects.HeaderDeadline: past}, subjects.CodeExpired, true},
+		{"empty", "", "", nil, subjects.CodeMalformed, true},
+		{"trick: doubled field", "", `{"call_id":"a","call_id":"b","args":{}}`, nil, subjects.CodeMalformed, true},
+		{"trick: a deadline that is a word", "", good, map[string]string{subjects.HeaderDeadline: "never"}, subjects.CodeMalformed, true},
+		{"trick: a deadline before time began", "", good, map[string]string{subjects.HeaderDeadline: "-1"}, subjects.CodeMalformed, true},
+		{"trick: a session that is a wildcard", "", good, map[string]string{subjects.HeaderSession: ">"}, subjects.CodeMalformed, true},
+		{"trick: JSON that says it is msgpack", "", good, map[string]string{subjects.HeaderType: subjects.TypeMsgpack}, subjects.CodeMalformed, true},
+		{"trick: msgpack with more behind it", "", "\x80\x80", map[string]string{subjects.HeaderType: subjects.TypeMsgpack}, subjects.CodeMalformed, true},
+		{"trick: a tool whose name is a template", "tool.request.{{get_datetime}}", good, nil, subjects.CodeSubject, false},
+		{"trick: a tool whose name is a variable", "tool.request.$1", good, nil, subjects.CodeSubject, false},
+		{"trick: a tool with a name of 300 characters", "tool.request." + strings.Repeat("x", 300), good, nil, subjects.CodeSubject, false},
+	}
+	for _, tt := range rows {
+		subject := tt.subject
+		if subject == "" {
+			subject = "tool.request.get_datetime"
+		}
+		m := nats.NewMsg(subject)
+		m.Data = []byte(tt.body)
+		m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
+		m.Header.Set(subjects.HeaderDeadline, soon())
+		for k, v := range tt.header {
+			m.Header.Del(k)
+			if v != "" {
+				m.Header.Set(k, v)
+			}
+		}
+		reply, err := nc.RequestMsg(m, patience)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		var fault subjects.Fault
+		if err := json.Unmarshal(reply.Data, &fault); err != nil || fault.Code != tt.code || fault.Text == "" || reply.Header.Get(subjects.HeaderErrCode) != tt.code {
+			t.Errorf("%s: told %s %s, want %s", tt.name, reply.Header, reply.Data, tt.code)
+		}
+		if !tt.letter {
+			continue
+		}
+		select {
+		case l := <-letters:
+			var letter subjects.DeadLetter
+			if err := json.Unmarshal(l.Data, &letter); err != nil || letter.Code != tt.code || letter.Actor != "broker" || letter.Size != len(tt.body) || letter.Subject != "agent.operator.tool.request.get_datetime" {
+				t.Errorf("%s: dead letter %s, %v", tt.name, l.Data, err)
+			}
+			if len(tt.body) > 20 && strings.Contains(string(l.Data), tt.body[10:20]) {
+				t.Errorf("%s: the dead letter repeats what was sent: %s", tt.name, l.Data)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: no dead letter", tt.name)
+		}
+	}
+	// The asker is told before the record is written: wait for the last one.
+	deadline := time.Now().Add(patience)
+	var recs []subjects.AuditRecord
+	for len(recs) < len(rows) && time.Now().Before(deadline) {
+		recs = w.records()
+	}
+	want, got := map[string]int{}, map[string]int{}
+	for _, tt := range rows {
+		want["before refused "+tt.code]++
+	}
+	for i, p := range phases(recs) {
+		got[p]++
+		if recs[i].AgentID != "operator" || recs[i].Action != "tool.call" {
+			t.Errorf("record %+v", recs[i])
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("audit %v, want %v", got, want)
+	}
+	rep, _ := w.verified()
+	if rep.Pending != 0 || rep.Unfinished != 0 {
+		t.Errorf("refusals are left open: %+v", rep)
+	}
+	if tool.runs.Load() != 0 {
+		t.Errorf("the tool ran %d times", tool.runs.Load())
+	}
+	if res := w.asker("operator").call("c1"); res.Error != nil {
+		t.Errorf("after all that a good call ends in %v", res.Error)
+	}
+}

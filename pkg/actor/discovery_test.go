@@ -1,0 +1,118 @@
+package actor_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+type described struct{ stub }
+
+func (d *described) Describe() (version, text string, metadata map[string]string) {
+	return "1.2.3", "the one door", map[string]string{"tools": "10"}
+}
+
+// The plain nats tool finds every actor: the replies are the micro protocol's own.
+func TestDiscovery(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	broker := &described{stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}}
+	supervise(t, b, actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return broker, nil }}, actor.Config{})
+	run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }))
+	tool, err := subjects.ToolAt("get_datetime")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := (&stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, echo)}}).spec()
+	spec.Role = subjects.ToolRole("get_datetime")
+	supervise(t, b, spec, actor.Config{})
+	user := b.As("user")
+
+	// Everyone, as nats micro ls asks.
+	inbox := listen(t, user, user.NewInbox())
+	if err := user.PublishRequest("$SRV.PING", inbox.Subject, nil); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]string{}
+	for range 3 {
+		var p micro.Ping
+		if m := next(t, inbox); actor.DecodeStrict(m.Data, &p) != nil && json.Unmarshal(m.Data, &p) != nil {
+			t.Fatalf("%s", m.Data)
+		}
+		if p.Type != micro.PingResponseType || p.ID == "" || p.Version == "" || p.Metadata == nil {
+			t.Errorf("ping %+v", p)
+		}
+		ids[p.Name] = p.ID
+	}
+	if len(ids) != 3 || ids["broker"] == "" || ids["critic"] == "" || ids["get_datetime"] == "" {
+		t.Fatalf("found %v", ids)
+	}
+
+	// One by name, and one by its instance.
+	for _, subject := range []string{"$SRV.INFO.broker", "$SRV.INFO.broker." + ids["broker"]} {
+		var info micro.Info
+		if err := json.Unmarshal(request(t, user, message(subject, nil)).Data, &info); err != nil {
+			t.Fatal(err)
+		}
+		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Version != "1.2.3" || info.Description != "the one door" || info.Metadata["tools"] != "10" ||
+			len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "agent.*.tool.request.>" || info.Endpoints[0].QueueGroup != "broker" || info.Endpoints[0].Name != "agent___tool_request__" {
+			t.Errorf("info %+v", info)
+		}
+	}
+	var pulled micro.Info
+	if err := json.Unmarshal(request(t, user, message("$SRV.INFO.critic", nil)).Data, &pulled); err != nil || len(pulled.Endpoints) != 1 || pulled.Endpoints[0].Subject != "from.*.response.generation" {
+		t.Errorf("info %+v, %v", pulled, err)
+	}
+	if s, f := stats(t, user, "get_datetime"); s.Type != micro.StatsResponseType || time.Since(s.Started).Abs() > time.Minute || len(f) != 1 || f[0].State != actor.Ready || f[0].P50 != 0 || s.Endpoints[0].NumRequests != 0 {
+		t.Errorf("stats %+v %+v", s, f)
+	}
+}
+
+// Every request is counted once: as handled, failed or refused.
+func TestFiguresCountTruly(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		switch in.Body.CallID {
+		case "error":
+			return subjects.ToolResult{}, errors.New("no")
+		case "fault":
+			return subjects.ToolResult{}, subjects.Faultf(subjects.CodeDenied, "no")
+		case "panic":
+			panic("no")
+		}
+		return echo(ctx, in, out)
+	}))
+	user, nc := b.As("user"), b.As("operator")
+	for body, times := range map[string]int{
+		`{"call_id":"good","args":{}}`: 10, `{"call_id":"error","args":{}}`: 3, `{"call_id":"fault","args":{}}`: 2, `{"call_id":"panic","args":{}}`: 1,
+		`{`: 4, `{"unknown":1}`: 3,
+	} {
+		for range times {
+			request(t, nc, message("tool.request.x", []byte(body), subjects.HeaderDeadline, soon()))
+		}
+	}
+	for range 2 {
+		request(t, nc, message("tool.request.x", []byte(`{}`))) // no deadline
+	}
+	s, f := stats(t, user, "broker")
+	e := s.Endpoints[0]
+	if e.NumRequests != 25 || e.NumErrors != 15 || f[0].Refused != 9 || e.LastError == "" {
+		t.Errorf("%d requests, %d errors, %d refused, last %q; want 25, 15, 9", e.NumRequests, e.NumErrors, f[0].Refused, e.LastError)
+	}
+	if f[0].P50 <= 0 || f[0].P95 < f[0].P50 || f[0].P99 < f[0].P95 || e.ProcessingTime <= 0 || e.AverageProcessingTime <= 0 || e.AverageProcessingTime > e.ProcessingTime {
+		t.Errorf("times %+v %+v", f[0], e)
+	}
+	if f[0].Mailbox != 0 || f[0].InFlight != 0 {
+		t.Errorf("at rest %+v", f[0])
+	}
+}

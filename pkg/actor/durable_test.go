@@ -1,0 +1,392 @@
+package actor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+type answerMsg = actor.Msg[subjects.Response]
+
+// speak is how the generator says an answer.
+func speak(t testing.TB, out actor.Out, query string) {
+	t.Helper()
+	if err := actor.Emit(t.Context(), out, subjects.ResponseGeneration, subjects.Response{QueryID: query}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An event that was said while the actor was away is handled when it comes back, in order, under its author's name.
+func TestOnHandlesWhatCameBefore(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	out := newOut(t, b.As("generator"))
+	for i := range 3 {
+		speak(t, out.About("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
+	}
+	got := make(chan answerMsg, 10)
+	spec := (&stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+		got <- in
+		return nil
+	})}}).spec()
+	s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if in := await(t, "an event", got); in.Body.QueryID != fmt.Sprint("before-", i) || in.Query != in.Body.QueryID || in.Session != "s1" || in.From != "generator" || in.Subject != "from.generator.response.generation" {
+			t.Errorf("event %d: %+v", i, in)
+		}
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+
+	speak(t, out, "between")
+	supervise(t, b, spec, actor.Config{})
+	if in := await(t, "the event between", got); in.Body.QueryID != "between" {
+		t.Errorf("%+v came again", in)
+	}
+	speak(t, out, "after")
+	if in := await(t, "the event after", got); in.Body.QueryID != "after" {
+		t.Errorf("%+v came again", in)
+	}
+}
+
+func TestOnTriesAgain(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	book := &logBook{}
+	tries := make(chan int, 10)
+	n := 0
+	run(t, b, "critic", actor.Config{Retry: time.Millisecond, Log: book.logger()}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+		n++
+		tries <- n
+		switch n {
+		case 1:
+			return errors.New("the model is away")
+		case 2:
+			panic("the model is odd")
+		}
+		return nil
+	}))
+	user := b.As("user")
+	letters := listen(t, user, "dead.critic")
+	speak(t, newOut(t, b.As("generator")), "q1")
+	for want := 1; want <= 3; want++ {
+		if n := await(t, "a try", tries); n != want {
+			t.Errorf("try %d, want %d", n, want)
+		}
+	}
+	until(t, "figures", func() bool {
+		s, _ := stats(t, user, "critic")
+		return s.Endpoints[0].NumRequests == 3 && s.Endpoints[0].NumErrors == 2
+	})
+	if len(book.with("handler failed", "the model is away")) != 1 || len(book.with("panic in handler", "the model is odd")) != 1 {
+		t.Errorf("logged %s", book)
+	}
+	none(t, letters, user)
+}
+
+// What keeps failing is a dead letter after the last try, and does not hold up what comes after it.
+func TestOnGivesUp(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	var tries atomic.Int64
+	good := make(chan string, 1)
+	run(t, b, "critic", actor.Config{Retry: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+		if in.Body.QueryID != "bad" {
+			good <- in.Body.QueryID
+			return nil
+		}
+		tries.Add(1)
+		return errors.New("hunter2")
+	}))
+	user := b.As("user")
+	letters := listen(t, user, "dead.critic")
+	out := newOut(t, b.As("generator"))
+	speak(t, out.About("s", "bad"), "bad")
+	speak(t, out, "good")
+	if q := await(t, "the next", good); q != "good" {
+		t.Errorf("handled %s", q)
+	}
+	m := next(t, letters)
+	if m.Header.Get(subjects.HeaderQuery) != "bad" {
+		t.Errorf("a dead letter about %q", m.Header.Get(subjects.HeaderQuery))
+	}
+	if want := fmt.Sprintf("given up after %d tries", subjects.MaxDeliver); !strings.Contains(string(m.Data), want) || !strings.Contains(string(m.Data), subjects.CodeInternal) || strings.Contains(string(m.Data), "hunter2") {
+		t.Errorf("dead letter %s, want %q", m.Data, want)
+	}
+	// It does not come again: a later one overtakes nothing.
+	speak(t, out, "later")
+	await(t, "a later one", good)
+	none(t, letters, user)
+	if tries.Load() != subjects.MaxDeliver {
+		t.Errorf("%d tries, want %d", tries.Load(), subjects.MaxDeliver)
+	}
+}
+
+// What cannot be read will not be readable the next time either.
+func TestOnUnreadable(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	rejected := make(chan actor.Reject, 20)
+	handled := make(chan string, 20)
+	run(t, b, "critic", actor.Config{Retry: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+		handled <- in.Body.QueryID
+		return nil
+	}, actor.OnReject(func(_ context.Context, rej actor.Reject, _ actor.Out) { rejected <- rej })))
+	user, generator := b.As("user"), b.As("generator")
+	letters := listen(t, user, "dead.critic")
+	for _, tt := range []struct {
+		name, body string
+		headers    []string
+		code       string
+	}{
+		{"not JSON", "hunter2", nil, subjects.CodeMalformed},
+		{"an unknown field", `{"hunter2":1}`, nil, subjects.CodeMalformed},
+		{"trick: a field inside in another case", `{"usage":{"MS":31337}}`, nil, subjects.CodeMalformed},
+		{"trick: a key inside twice", `{"usage":{"ms":1,"ms":31337}}`, nil, subjects.CodeMalformed},
+		{"trick: an unknown field in a list", `{"tool_calls":[{"hunter2":1}]}`, nil, subjects.CodeMalformed},
+		{"a text for a number", `{"usage":{"ms":"hunter2"}}`, nil, subjects.CodeMalformed},
+		{"a number that does not fit", `{"usage":{"ms":31337e99}}`, nil, subjects.CodeMalformed},
+		// The msgpack package would allocate the list before it reads it: hundreds of gigabytes.
+		{"trick: four billion tool calls in five bytes", "\x81\xaatool_calls\xdd\xff\xff\xff\xff", []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
+		{"trick: a tool call as a list", "\x81\xaatool_calls\x91\x94\xa1x\xc4\x00\xa0\xc0", []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
+		{"trick: a number that wraps", "\x81\xa5usage\x81\xa2ms\xcf\xff\xff\xff\xff\xff\xff\xff\xff", []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
+		{"plain text", "hunter2", []string{subjects.HeaderType, subjects.TypeText}, subjects.CodeCodec},
+		{"a query id that is a wildcard", `{}`, []string{subjects.HeaderQuery, "*"}, subjects.CodeMalformed},
+		{"a deadline in words", `{}`, []string{subjects.HeaderDeadline, "tomorrow"}, subjects.CodeMalformed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := generator.RequestMsg(message("response.generation", []byte(tt.body), tt.headers...), patience); err != nil {
+				t.Fatal(err)
+			}
+			m := next(t, letters)
+			if s := string(m.Data); !strings.Contains(s, `"`+tt.code+`"`) || strings.Contains(s, "hunter2") || strings.Contains(s, "31337") || insides.MatchString(strings.ReplaceAll(s, "subject", "")) {
+				t.Errorf("dead letter %s, want %s", s, tt.code)
+			}
+			if rej := await(t, "the hook", rejected); rej.Fault.Code != tt.code {
+				t.Errorf("the hook was told %+v", rej)
+			}
+		})
+	}
+	speak(t, newOut(t, generator), "good")
+	if q := await(t, "a good one", handled); q != "good" {
+		t.Errorf("handled %q", q)
+	}
+	none(t, letters, user)
+	if len(rejected) > 0 {
+		t.Error("one of them was tried again")
+	}
+}
+
+// A kept event outlives the patience of whoever asked for it.
+func TestOnExpired(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	got := make(chan answerMsg, 2)
+	run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(ctx context.Context, in answerMsg, _ actor.Out) error {
+		if _, ok := ctx.Deadline(); ok {
+			t.Error("the asker's deadline holds for an event")
+		}
+		got <- in
+		return nil
+	}))
+	generator := b.As("generator")
+	for _, ms := range []string{"1000", soon()} {
+		if _, err := generator.RequestMsg(message("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), patience); err != nil {
+			t.Fatal(err)
+		}
+		if in := await(t, "the event", got); in.Body.QueryID != "q" || !in.Deadline.IsZero() {
+			t.Errorf("%+v", in)
+		}
+	}
+}
+
+// Two instances share the work: each event is handled once, by one of them.
+func TestOnTwoInstances(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	const n = 200
+	var mu sync.Mutex
+	times := map[string]int{}
+	all := make(chan struct{})
+	first := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	for i := range 2 {
+		var once sync.Once
+		run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			// Each waits for the other to have one too, so that neither takes all.
+			once.Do(func() { close(first[i]) })
+			<-first[1-i]
+			mu.Lock()
+			defer mu.Unlock()
+			if times[in.Body.QueryID]++; len(times) == n {
+				close(all)
+			}
+			return nil
+		}, actor.Workers(4)))
+	}
+	out := newOut(t, b.As("generator"))
+	for i := range n {
+		speak(t, out, fmt.Sprint("q", i))
+	}
+	await(t, "the last event", all)
+	user := b.As("user")
+	until(t, "all counted", func() bool { // by both: a request without a name is answered by each
+		total := 0
+		inbox := listen(t, user, user.NewInbox())
+		if err := user.PublishRequest("$SRV.STATS.critic", inbox.Subject, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			m := next(t, inbox)
+			total += count(t, m.Data)
+		}
+		return total == n
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for q, k := range times {
+		if k != 1 {
+			t.Errorf("%s was handled %d times", q, k)
+		}
+	}
+}
+
+// Work that takes longer than the server waits for an acknowledgement stays with whoever does it.
+func TestOnLongWork(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	var starts atomic.Int64
+	started, done := make(chan struct{}, 4), make(chan struct{})
+	for range 2 { // the other one would get it
+		run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+			if in.Body.QueryID == "long" {
+				starts.Add(1)
+				started <- struct{}{}
+				<-done
+			}
+			return nil
+		}))
+	}
+	speak(t, newOut(t, b.As("generator")), "long")
+	await(t, "the work", started)
+	select { // the time itself is what is tested
+	case <-started:
+		t.Error("it was handed to another")
+	case <-time.After(subjects.AckWait + time.Second):
+	}
+	close(done)
+	if starts.Load() != 1 {
+		t.Errorf("started %d times", starts.Load())
+	}
+}
+
+// What a consumer gives beyond the routes is acknowledged unseen.
+func TestOnSomeOfTheConsumersSubjects(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	got := make(chan string, 2)
+	run(t, b, "memory", actor.Config{}, actor.On(subjects.CritiqueResult, func(_ context.Context, in actor.Msg[subjects.Critique], _ actor.Out) error {
+		got <- in.From + " " + in.Body.QueryID
+		return nil
+	}))
+	letters := listen(t, b.As("user"), "dead.memory")
+	speak(t, newOut(t, b.As("generator")), "not for memory here")
+	if err := actor.Emit(t.Context(), newOut(t, b.As("critic")), subjects.CritiqueResult, subjects.Critique{QueryID: "q1", Score: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if s := await(t, "the critique", got); s != "critic q1" {
+		t.Errorf("handled %q", s)
+	}
+	none(t, letters, b.As("user"))
+}
+
+// A route that no consumer gives anything to would wait for ever, looking well.
+func TestOnWithoutConsumer(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	for name, route := range map[string]actor.Route{
+		"a stream it does not pull":      actor.On(subjects.QueryReceived, func(context.Context, actor.Msg[subjects.Query], actor.Out) error { return nil }),
+		"a subject its consumer filters": actor.On(subjects.UserFeedback, func(context.Context, actor.Msg[subjects.Feedback], actor.Out) error { return nil }),
+	} {
+		_, err := actor.Supervise(t.Context(), (&stub{name: "critic", routes: []actor.Route{route}}).spec(), b.Dial, actor.Config{})
+		if err == nil || !strings.Contains(err.Error(), route.Spec().Name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Live listeners hear what is said while they listen, under the plain subject, and nothing from before.
+func TestHearIsLive(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	got := make(chan actor.Msg[subjects.Reward], 4)
+	stops := make(chan actor.Msg[subjects.Cancel], 4)
+	out := newOut(t, b.As("reward"))
+	reward := func(q string) {
+		if err := actor.Emit(t.Context(), out, subjects.RewardEvent, subjects.Reward{QueryID: q, Value: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reward("before")
+	for range 2 { // each instance hears it
+		run(t, b, "generator", actor.Config{},
+			actor.Hear(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
+				got <- in
+				return nil
+			}),
+			actor.Hear(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
+				stops <- in
+				return nil
+			}))
+	}
+	reward("now")
+	for range 2 {
+		if in := await(t, "the reward", got); in.Body.QueryID != "now" || in.Subject != "reward.event" || in.From != "" {
+			t.Errorf("heard %+v", in)
+		}
+	}
+	if err := b.As("user").Publish("query.cancel.q7", []byte("enough")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if in := await(t, "the cancel", stops); in.Body.Reason != "enough" || fmt.Sprint(in.Tokens) != "[q7]" {
+			t.Errorf("heard %+v", in)
+		}
+	}
+	if len(got) > 0 {
+		t.Errorf("heard %+v too", <-got)
+	}
+}
+
+// What the broker keeps under another name is heard as everyone sees it.
+func TestHearAsSeen(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	got := make(chan actor.Msg[subjects.ToolRequest], 1)
+	run(t, b, "gateway", actor.Config{}, actor.Hear(subjects.ToolAsked, func(_ context.Context, in toolMsg, _ actor.Out) error {
+		got <- in
+		return nil
+	}))
+	topic, err := subjects.ToolAsked.With("x", "coder-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := actor.Emit(t.Context(), newOut(t, b.As("broker")), topic, subjects.ToolRequest{CallID: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	if in := await(t, "the copy", got); in.Subject != "tool.request.x.coder-1" || fmt.Sprint(in.Tokens) != "[x coder-1]" || in.Body.CallID != "c" {
+		t.Errorf("heard %+v", in)
+	}
+}

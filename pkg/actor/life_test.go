@@ -1,0 +1,540 @@
+package actor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// Ready means that a request sent right after the start is answered, on every route.
+func TestReadyIsReady(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	discover := actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
+		return subjects.DiscoverReply{}, nil
+	})
+	spec := (&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo), discover}}).spec()
+	out := newOut(t, b.As("operator"))
+	for range 8 {
+		s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state, restarts, last := s.Health.Get(); state != actor.Ready || restarts != 0 || last != nil {
+			t.Errorf("%s, %d restarts, %v", state, restarts, last)
+		}
+		if _, err := call(t, out, "c"); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if _, err := actor.Ask(ctx, out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: "x"}); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		if state, _, _ := s.Health.Get(); state != actor.Stopped {
+			t.Errorf("%s after the stop", state)
+		}
+		if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
+			t.Errorf("after the stop: %v", err)
+		}
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	no := errors.New("no disk")
+	good := func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}, nil
+	}
+	for _, tt := range []struct {
+		name  string
+		spec  actor.Spec
+		want  error
+		words string
+		deny  int // violations
+		lose  string // a key that is lost before
+	}{
+		{"a route without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return &stub{name: "critic", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}, nil
+		}}, actor.ErrDenied, `"agent.*.tool.request.>"`, 1, ""},
+		{"a live topic without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return &stub{name: "critic", routes: []actor.Route{actor.Hear(subjects.RewardEvent, func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })}}, nil
+		}}, actor.ErrDenied, `"reward.event"`, 1, ""},
+		{"no such role", actor.Spec{Name: "nobody", Make: good}, bus.ErrMissingKey, "nobody", 0, ""},
+		{"a missing key for pulling", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil })}}, nil
+		}}, bus.ErrMissingKey, "critic_in", 0, "critic_in"},
+		{"it cannot be made", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return nil, no }}, no, "making broker", 0, ""},
+		{"its making panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { panic("oh no") }}, nil, "oh no", 0, ""},
+		{"its start fails", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return &stub{name: "broker", start: func(context.Context, actor.Out) error { return no }}, nil
+		}}, no, "starting broker", 0, ""},
+		{"its start panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return &stub{name: "broker", start: func(context.Context, actor.Out) error { panic("oh no") }}, nil
+		}}, nil, "oh no", 0, ""},
+		{"a missing key", actor.Spec{Name: "broker", Make: good}, bus.ErrMissingKey, "broker", 0, "broker"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b.Expect(tt.deny)
+			if tt.lose != "" {
+				if err := os.Remove(b.Keys.Path(tt.lose)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := actor.Supervise(t.Context(), tt.spec, b.Dial, actor.Config{})
+			if s != nil || err == nil || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), tt.spec.Name) {
+				t.Fatalf("%v, want %v with %q", err, tt.want, tt.words)
+			}
+			// Nothing of it is left that would answer.
+			if _, err := call(t, newOut(t, b.As("operator")), "c"); code(err) != subjects.CodeUnavailable {
+				t.Errorf("somebody answers: %v", err)
+			}
+		})
+	}
+}
+
+// Start speaks with all routes open: what it says may be answered at once.
+func TestStartSpeaks(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	announced := listen(t, b.As("broker"), "tool.schema.*.*")
+	topic, err := subjects.ToolAnnounce.With("get_datetime")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &stub{name: "get_datetime", start: func(ctx context.Context, out actor.Out) error {
+		return actor.Emit(ctx, out, topic, subjects.ToolSchema{Name: "get_datetime"})
+	}}
+	spec := a.spec()
+	spec.Role = subjects.ToolRole("get_datetime")
+	supervise(t, b, spec, actor.Config{})
+	if m := next(t, announced); m.Subject != "tool.schema.tools.get_datetime" {
+		t.Errorf("announced on %s", m.Subject)
+	}
+}
+
+// The order of a stop: no new messages, the handler at work finishes and its reply arrives, what it posted is stored,
+// then Close, and only then the connection.
+func TestStopDrains(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	const posts = 300
+	entered, gate := make(chan struct{}), make(chan struct{})
+	var finished, closed atomic.Bool
+	var conn *nats.Conn
+	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		close(entered)
+		<-gate
+		topic, err := subjects.ToolDone.With("x")
+		if err != nil {
+			return subjects.ToolResult{}, err
+		}
+		for range posts {
+			if err := actor.Post(ctx, out, topic, subjects.ToolResult{CallID: in.Body.CallID}); err != nil {
+				return subjects.ToolResult{}, err
+			}
+		}
+		finished.Store(true)
+		return echo(ctx, in, out)
+	})}}
+	a.close = func(ctx context.Context) error {
+		if !finished.Load() {
+			t.Error("closed before its handler returned")
+		}
+		if conn.Status() != nats.CONNECTED || ctx.Err() != nil {
+			t.Errorf("closed on a connection that is %s, %v", conn.Status(), ctx.Err())
+		}
+		closed.Store(true)
+		return nil
+	}
+	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "broker", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+		conn = nc
+		return a, nil
+	}}, b.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := b.As("user")
+	kept := events(t, user)
+	out := newOut(t, b.As("operator"))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := call(t, out, "in flight")
+		answered <- err
+	}()
+	await(t, "the handler", entered)
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop() }()
+	until(t, "no new requests", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := actor.Ask(ctx, out, subjects.BrokerDiscover, subjects.DiscoverRequest{})
+		_, err2 := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "late"})
+		return code(err) == subjects.CodeUnavailable && code(err2) == subjects.CodeUnavailable
+	})
+	if state, _, _ := s.Health.Get(); state != actor.Draining {
+		t.Errorf("state %s", state)
+	}
+	if len(stopped) > 0 || len(answered) > 0 || closed.Load() {
+		t.Error("the stop did not wait for the handler")
+	}
+	close(gate)
+	if err := await(t, "the answer", answered); err != nil {
+		t.Errorf("the request in flight: %v", err)
+	}
+	if err := await(t, "the stop", stopped); err != nil {
+		t.Error(err)
+	}
+	if !closed.Load() || !conn.IsClosed() {
+		t.Errorf("closed %v, connection %s", closed.Load(), conn.Status())
+	}
+	if n := stored(t, kept); n != posts {
+		t.Errorf("%d of %d posts are stored", n, posts)
+	}
+}
+
+// A handler that does not listen is reported and left behind; one that listens gets the time to end well.
+func TestStopDoesNotHang(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		listens bool
+	}{{"deaf", false}, {"listens", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b := bustest.Start(t)
+			entered, release, left := make(chan struct{}, 8), make(chan struct{}), make(chan struct{}, 8)
+			var closed atomic.Bool
+			a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+				entered <- struct{}{}
+				defer func() { left <- struct{}{} }()
+				if tt.listens {
+					<-ctx.Done()
+					return subjects.ToolResult{}, subjects.Faultf(subjects.CodeUnavailable, "cut short")
+				}
+				<-release
+				return subjects.ToolResult{}, nil
+			}, actor.Workers(1))}}
+			a.close = func(ctx context.Context) error {
+				closed.Store(true)
+				return ctx.Err()
+			}
+			const drain = 50 * time.Millisecond
+			s, err := actor.Supervise(t.Context(), a.spec(), b.Dial, actor.Config{Drain: drain})
+			if err != nil {
+				t.Fatal(err)
+			}
+			user, nc := b.As("user"), b.As("operator")
+			answers := listen(t, nc, "_INBOX.stop.*")
+			for i := range 4 {
+				m := message("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, soon())
+				m.Reply = fmt.Sprint("_INBOX.stop.", i)
+				if err := nc.PublishMsg(m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			await(t, "the handler", entered)
+			until(t, "three wait", func() bool {
+				_, f := stats(t, user, "broker")
+				return f[0].Mailbox == 3
+			})
+			start := time.Now()
+			err = s.Stop()
+			if took := time.Since(start); took < drain || took > 5*time.Second {
+				t.Errorf("the stop took %s", took)
+			}
+			if tt.listens != (err == nil) || err != nil && (!strings.Contains(err.Error(), "did not finish") || !strings.Contains(err.Error(), "broker")) {
+				t.Errorf("the stop says %v", err)
+			}
+			if !closed.Load() {
+				t.Error("not closed")
+			}
+			want := 4 // each is told
+			if !tt.listens {
+				want = 3 // but the one whose handler is still at it
+			}
+			for range want {
+				if m := next(t, answers); m.Header.Get(subjects.HeaderErrCode) != subjects.CodeUnavailable {
+					t.Errorf("told %s", m.Header)
+				}
+			}
+			none(t, answers, nc)
+			close(release)
+			await(t, "the handler's end", left)
+		})
+	}
+}
+
+// A stop with the server gone ends too, and says what it could not do.
+func TestStopWithoutServer(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	s, err := actor.Supervise(t.Context(), (&stub{name: "critic", routes: []actor.Route{
+		actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }),
+	}}).spec(), b.Dial, actor.Config{Drain: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Srv.Stop(t.Context())
+	start := time.Now()
+	err = s.Stop()
+	if took := time.Since(start); took > 8*time.Second {
+		t.Errorf("the stop took %s: %v", took, err)
+	}
+}
+
+// A fatal error is met with a new actor; how often and why is there for everyone to see.
+func TestFatalRestarts(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	made := make(chan *nats.Conn, 4)
+	var closes atomic.Int64
+	book := &logBook{}
+	s := supervise(t, b, actor.Spec{Name: "broker", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+		made <- nc
+		broken := false
+		return &stub{name: "broker", close: func(context.Context) error { closes.Add(1); return nil }, routes: []actor.Route{
+			actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+				if in.Body.CallID == "break" {
+					broken = true
+					return subjects.ToolResult{}, actor.Fatal(errors.New("the file is corrupt"))
+				}
+				if broken {
+					t.Error("an actor that had failed was used again")
+				}
+				return echo(ctx, in, out)
+			}, actor.Workers(1)),
+		}}, nil
+	}}, actor.Config{Log: book.logger()})
+	first := await(t, "the first", made)
+	user, out := b.As("user"), newOut(t, b.As("operator"))
+	if _, err := call(t, out, "break"); code(err) != subjects.CodeInternal || strings.Contains(err.Error(), "corrupt") {
+		t.Errorf("told %v", err)
+	}
+	second := await(t, "the second", made)
+	if first == second || closes.Load() != 1 || !first.IsClosed() {
+		t.Errorf("the first was not closed: %d closes", closes.Load())
+	}
+	until(t, "ready again", func() bool { state, _, _ := s.Health.Get(); return state == actor.Ready })
+	if _, err := call(t, out, "good"); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
+	if _, restarts, last := s.Health.Get(); restarts != 1 || last == nil || !strings.Contains(last.Error(), "corrupt") {
+		t.Errorf("%d restarts, %v", restarts, last)
+	}
+	if _, f := stats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 || !strings.Contains(f[0].LastFall, "corrupt") {
+		t.Errorf("figures %+v", f[0])
+	}
+	if len(book.with("restarting", "corrupt")) != 1 {
+		t.Errorf("logged %s", book)
+	}
+}
+
+// Out of budget an actor stays down; the others do not notice.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	var makes atomic.Int64
+	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
+		return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
+	})}}
+	var house actor.House
+	t.Cleanup(func() {
+		if err := house.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	handled := make(chan struct{}, 1)
+	critic := &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+		handled <- struct{}{}
+		return nil
+	})}}
+	const budget = 2
+	if err := house.Start(t.Context(), critic.spec(), b.Dial, actor.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := house.Start(t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		if makes.Add(1) == 3 {
+			panic("and now it cannot even be made")
+		}
+		return a, nil
+	}}, b.Dial, actor.Config{Budget: actor.Budget{Intensity: budget, Period: time.Minute}}); err != nil {
+		t.Fatal(err)
+	}
+	broker := house.Actors()[1]
+	out := newOut(t, b.As("operator"))
+	until(t, "it gives up", func() bool {
+		state, _, _ := broker.Health.Get()
+		if state == actor.Ready {
+			_, _ = call(t, out, "c")
+		}
+		return state == actor.Failed
+	})
+	if _, restarts, last := broker.Health.Get(); restarts != budget || last == nil || makes.Load() != 1+budget {
+		t.Errorf("%d restarts, made %d times, %v", restarts, makes.Load(), last)
+	}
+	if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
+		t.Errorf("a failed actor answers: %v", err)
+	}
+	speak(t, newOut(t, b.As("generator")), "q")
+	await(t, "the other actor", handled)
+}
+
+// A connection that was closed under an actor is one more reason to start it anew.
+func TestClosedConnectionRestarts(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"critic", "critic_in"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			b := bustest.Start(t)
+			conns := make(chan *nats.Conn, 4)
+			handled := make(chan string, 1)
+			a := &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+				handled <- in.Body.QueryID
+				return nil
+			})}}
+			s, err := actor.Supervise(t.Context(), a.spec(), func(r string, opts ...nats.Option) (*nats.Conn, error) {
+				nc, err := b.Dial(r, opts...)
+				if r == role {
+					conns <- nc
+				}
+				return nc, err
+			}, actor.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			await(t, "the connection", conns).Close()
+			await(t, "another connection", conns)
+			speak(t, newOut(t, b.As("generator")), "q1")
+			if q := await(t, "an event", handled); q != "q1" {
+				t.Errorf("handled %s", q)
+			}
+			if _, restarts, last := s.Health.Get(); restarts != 1 || !strings.Contains(fmt.Sprint(last), "closed") {
+				t.Errorf("%d restarts, %v", restarts, last)
+			}
+			if err := s.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A server that restarts takes no actor with it: the connection heals, and so do requests, events and figures.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	for _, tcp := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tcp=%v", tcp), func(t *testing.T) {
+			t.Parallel()
+			b := bustest.Start(t)
+			b.TCP = tcp
+			var makes atomic.Int64
+			spec := func(a *stub) actor.Spec {
+				return actor.Spec{Name: a.name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+					makes.Add(1)
+					return a, nil
+				}}
+			}
+			handled := make(chan string, 8)
+			broker := supervise(t, b, spec(&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}), actor.Config{})
+			critic := supervise(t, b, spec(&stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+				handled <- in.Body.QueryID
+				return nil
+			})}}), actor.Config{})
+			op, generator := newOut(t, b.As("operator")), newOut(t, b.As("generator"))
+			if _, err := call(t, op, "before"); err != nil {
+				t.Fatal(err)
+			}
+			speak(t, generator, "before")
+			await(t, "an event before", handled)
+
+			if err := b.Srv.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			until(t, "requests are answered again", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := actor.Ask(ctx, op, toolX(t), subjects.ToolRequest{CallID: "after"})
+				if c := code(err); err != nil && c != subjects.CodeUnavailable && c != subjects.CodeTimeout {
+					t.Fatalf("asking over a broken link: %v", err)
+				}
+				return err == nil
+			})
+			until(t, "events are stored again", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				return actor.Emit(ctx, generator, subjects.ResponseGeneration, subjects.Response{QueryID: "after"}) == nil
+			})
+			// What was handled, but not yet known to be when the server went, comes again.
+			for await(t, "an event after", handled) != "after" {
+			}
+			if took := time.Since(start); took > 8*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if makes.Load() != 2 {
+				t.Errorf("made %d times", makes.Load())
+			}
+			for _, s := range []*actor.Supervised{broker, critic} {
+				if state, restarts, last := s.Health.Get(); state != actor.Ready || restarts != 0 || last != nil {
+					t.Errorf("%s: %s, %d restarts, %v", s.Spec.Name, state, restarts, last)
+				}
+			}
+		})
+	}
+}
+
+// Whoever is asked leaves after whoever asks.
+func TestHouseStopsInReverse(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	var mu sync.Mutex
+	var order []string
+	var house actor.House
+	names := []string{"model", "memory", "broker", "generator"}
+	for _, n := range names {
+		a := &stub{name: n, close: func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, n)
+			if n == "memory" {
+				return errors.New("its file is locked")
+			}
+			return nil
+		}}
+		if err := house.Start(t.Context(), a.spec(), b.Dial, actor.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(house.Actors()); got != len(names) {
+		t.Errorf("%d live here", got)
+	}
+	err := house.Stop()
+	if err == nil || !strings.Contains(err.Error(), "closing memory: its file is locked") {
+		t.Errorf("the stop says %v", err)
+	}
+	slices.Reverse(order)
+	if !slices.Equal(order, names) {
+		t.Errorf("stopped in the order of %q", order)
+	}
+	if err := house.Stop(); err != nil || len(house.Actors()) != 0 {
+		t.Errorf("a second stop: %v", err)
+	}
+}

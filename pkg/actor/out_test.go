@@ -1,0 +1,380 @@
+package actor_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// A publish that the server refuses returns nil: only a dead letter and the log ever tell.
+func TestDeniedPublish(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	b.Expect(2)
+	book := &logBook{}
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		if err := out.Send(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`), false); err != nil {
+			t.Error(err)
+		}
+		return echo(ctx, in, out)
+	}))
+	letters := listen(t, b.As("user"), "dead.broker")
+	out := newOut(t, b.As("operator"))
+	for _, subject := range []string{"response.delta.q1", "agent.generator.tool.request.x"} {
+		if _, err := call(t, out, subject); err != nil {
+			t.Fatal(err)
+		}
+		l := letter(t, letters)
+		if l.Code != subjects.CodePermission || !strings.Contains(l.Reason, `"`+subject+`"`) || strings.Contains(fmt.Sprint(l), "hunter2") {
+			t.Errorf("dead letter %+v", l)
+		}
+		if len(book.with("dead letter", subjects.CodePermission, subject)) != 1 {
+			t.Errorf("logged %s", book)
+		}
+	}
+	if _, err := call(t, out, "tool.output.x"); err != nil { // one it may say
+		t.Error(err)
+	}
+}
+
+// A refused dead letter must not become another one.
+func TestDeniedDeadLetter(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	b.Expect(1)
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		return subjects.ToolResult{}, out.Send(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
+	}))
+	user := b.As("user")
+	letters := listen(t, user, "dead.*")
+	if _, err := call(t, newOut(t, b.As("operator")), "c"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the violation", func() bool { return len(b.Trouble()) == 1 })
+	none(t, letters, user)
+}
+
+// Emit returns when the event is stored, and errs when it is not.
+func TestEmit(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	user := b.As("user")
+	kept := events(t, user)
+	out := newOut(t, b.As("generator"))
+	for i := range 3 {
+		speak(t, out, "q")
+		if n := stored(t, kept); n != uint64(i+1) {
+			t.Fatalf("%d stored after %d", n, i+1)
+		}
+	}
+	state, err := subjects.AgentStateOf.With("generator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		emit func(ctx context.Context) error
+		want string
+	}{
+		{"another stream keeps it", func(ctx context.Context) error {
+			wrong := subjects.ResponseGeneration
+			wrong.Keep = "QUERIES"
+			return actor.Emit(ctx, out, wrong, subjects.Response{})
+		}, "expected stream"},
+		{"too large for the subject", func(ctx context.Context) error {
+			return actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{Answer: strings.Repeat("x", subjects.MaxBody)})
+		}, subjects.CodeTooLarge},
+		{"too large for the server", func(ctx context.Context) error {
+			large := subjects.ResponseGeneration
+			large.Max = 2 << 20
+			return actor.Emit(ctx, out, large, subjects.Response{Answer: strings.Repeat("x", 1<<20)})
+		}, "maximum payload"},
+		{"a subject with wildcards", func(ctx context.Context) error {
+			return actor.Emit(ctx, out, subjects.AgentStateOf, subjects.AgentState{})
+		}, "not complete"},
+		{"no time", func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return actor.Emit(ctx, out, state, subjects.AgentState{To: "x"})
+		}, "context canceled"},
+		{"nothing that can be encoded", func(ctx context.Context) error {
+			return actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{ToolCalls: []subjects.ToolCall{{Args: json.RawMessage("{")}}})
+		}, "encoding response.generation"},
+	} {
+		if err := tt.emit(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+	if err := actor.Emit(t.Context(), out, subjects.AgentStateOf, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
+		t.Errorf("%v is not ErrIncomplete", err)
+	}
+}
+
+// What somebody else has used up is not stored a second time, and Emit says so.
+func TestEmitWithAUsedID(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	done := make(chan error, 2)
+	run(t, b, "generator", actor.Config{NewID: func() string { return "always-the-same" }}, actor.Hear(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+		done <- actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{})
+		return nil
+	}))
+	user := b.As("user")
+	for want, err := range []error{nil, errors.New("already used")} {
+		if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if got := await(t, "the emit", done); (got == nil) != (err == nil) || got != nil && !strings.Contains(got.Error(), err.Error()) {
+			t.Errorf("%d: %v, want %v", want, got, err)
+		}
+	}
+}
+
+// Fast posts are all stored, in order.
+func TestPostManyInOrder(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	const n = 5000
+	posted := make(chan error, 1)
+	topic, err := subjects.AgentStateOf.With("generator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	book := &logBook{}
+	s, err := actor.Supervise(t.Context(), (&stub{name: "generator", routes: []actor.Route{actor.Hear(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+		for i := range n {
+			if err := actor.Post(ctx, out, topic, subjects.AgentState{To: fmt.Sprint(i)}); err != nil {
+				posted <- err
+				return err
+			}
+		}
+		posted <- nil
+		return nil
+	})}}).spec(), b.Dial, actor.Config{Log: book.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := b.As("user")
+	kept := events(t, user)
+	live := listen(t, user, "agent.state.>")
+	if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, "the posts", posted); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil { // waits for what was posted
+		t.Fatal(err)
+	}
+	// The cancel is an event itself, and the first.
+	if got := stored(t, kept); got != n+1 {
+		t.Errorf("%d stored, want %d", got, n+1)
+	}
+	at := func(i int, data []byte) {
+		var state subjects.AgentState
+		if err := json.Unmarshal(data, &state); err != nil || state.To != fmt.Sprint(i) {
+			t.Fatalf("at %d stands %s, %v", i, data, err)
+		}
+	}
+	for i := range n { // the stream passes on what it has stored, in that order
+		m := next(t, live)
+		if seq := m.Header.Get("Nats-Sequence"); seq != fmt.Sprint(i+2) {
+			t.Fatalf("event %d is the stream's %s", i, seq)
+		}
+		at(i, m.Data)
+	}
+	for i := 0; i < n; i += 250 {
+		m, err := kept.GetMsg(t.Context(), uint64(i+2))
+		if err != nil || m.Subject != "from.generator.agent.state.generator" {
+			t.Fatalf("event %d: %+v, %v", i, m, err)
+		}
+		at(i, m.Data)
+	}
+	if lines := book.with("not stored"); len(lines) > 0 {
+		t.Errorf("logged %s", lines)
+	}
+}
+
+// Nobody waits for a post: that it was not stored is for the log.
+func TestPostThatIsNotStored(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	book := &logBook{}
+	wrong := subjects.ResponseGeneration
+	wrong.Keep = "QUERIES"
+	run(t, b, "generator", actor.Config{Log: book.logger()}, actor.Hear(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
+		return actor.Post(ctx, out.About("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
+	}))
+	user := b.As("user")
+	if err := user.Publish("query.cancel.q7", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a line in the log", func() bool {
+		return len(book.with("event not stored", `"actor":"generator"`, `"subject":"response.generation"`, `"query":"q7"`, "expected stream")) == 1
+	})
+	if len(book.with("hunter2")) > 0 {
+		t.Errorf("logged %s", book)
+	}
+}
+
+// What can go wrong with a question, each under its own code.
+func TestAskFaults(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	nc := b.As("operator")
+	out := newOut(t, nc)
+	ask := func(ctx context.Context, args string) error {
+		_, err := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "c", Args: json.RawMessage(args)})
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	start := time.Now()
+	if err := ask(ctx, `{}`); code(err) != subjects.CodeUnavailable || time.Since(start) > 2*time.Second {
+		t.Errorf("nobody there: %v after %s", err, time.Since(start))
+	}
+	if err := ask(t.Context(), `{}`); code(err) != subjects.CodeNoDeadline {
+		t.Errorf("without a deadline: %v", err)
+	}
+	if err := ask(ctx, `"`+strings.Repeat("x", 256<<10)+`"`); code(err) != subjects.CodeTooLarge {
+		t.Errorf("too large: %v", err)
+	}
+	if _, err := actor.Ask(ctx, out, subjects.ToolAsk, subjects.ToolRequest{}); !errors.Is(err, actor.ErrIncomplete) {
+		t.Errorf("with wildcards: %v", err)
+	}
+
+	broker := b.As("broker")
+	var answer atomic.Value
+	answer.Store(func(*nats.Msg) {})
+	if _, err := broker.Subscribe("agent.*.tool.request.>", func(m *nats.Msg) { answer.Load().(func(*nats.Msg))(m) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	short, done := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer done()
+	if err := ask(short, `{}`); code(err) != subjects.CodeTimeout {
+		t.Errorf("no answer: %v", err)
+	}
+	if err := ask(short, `{}`); code(err) != subjects.CodeTimeout {
+		t.Errorf("no time left to ask: %v", err)
+	}
+	gone, leave := context.WithTimeout(t.Context(), patience)
+	answer.Store(func(*nats.Msg) { leave() })
+	if err := ask(gone, `{}`); !errors.Is(err, context.Canceled) {
+		t.Errorf("the asker left: %v", err)
+	}
+
+	for _, tt := range []struct {
+		name    string
+		body    string
+		headers []string
+		code    string
+	}{
+		{"garbage", "hello", nil, subjects.CodeMalformed},
+		{"nothing", "", nil, subjects.CodeMalformed},
+		{"an unknown field", `{"call_id":"c","tool":"x","surprise":1}`, nil, subjects.CodeMalformed},
+		{"a key twice", `{"call_id":"c","call_id":"d","tool":"x"}`, nil, subjects.CodeMalformed},
+		{"a type of its own", `{}`, []string{subjects.HeaderType, "application/xml"}, subjects.CodeMalformed},
+		{"JSON that says it is msgpack", `{"call_id":"c","tool":"x"}`, []string{subjects.HeaderType, subjects.TypeMsgpack}, subjects.CodeMalformed},
+		{"a fault", `{"code":"denied","text":"no"}`, []string{subjects.HeaderErrCode, "denied"}, subjects.CodeDenied},
+		{"a fault in the headers only", `oops`, []string{subjects.HeaderErrCode, "denied", subjects.HeaderErrText, "no"}, subjects.CodeDenied},
+		{"trick: a fault that says two things", `{"code":"busy","text":"no"}`, []string{subjects.HeaderErrCode, "denied"}, subjects.CodeDenied},
+		{"an answer", `{"call_id":"c","tool":"x"}`, nil, ""},
+	} {
+		answer.Store(func(m *nats.Msg) { _ = m.RespondMsg(message("", []byte(tt.body), tt.headers...)) })
+		err := ask(ctx, `{}`)
+		if code(err) != tt.code || (err == nil) != (tt.code == "") {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.code)
+		}
+		if err != nil && insides.MatchString(strings.ReplaceAll(err.Error(), "tool.request.x", "")) {
+			t.Errorf("%s: says too much: %v", tt.name, err)
+		}
+	}
+
+	answer.Store(func(*nats.Msg) { nc.Close() })
+	if err := ask(ctx, `{}`); code(err) != subjects.CodeUnavailable {
+		t.Errorf("closed while waiting: %v", err)
+	}
+	if err := ask(ctx, `{}`); code(err) != subjects.CodeUnavailable {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// A bucket on the real store: revisions hold against somebody who was faster.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	t.Run("on the bus", func(t *testing.T) { storeSuite(t, newOut(t, b.As("broker"))) })
+	t.Run("in the recorder", func(t *testing.T) { storeSuite(t, (&actortest.Recorder{}).Out()) })
+
+	// Another's bucket is not found, and not by accident.
+	b.Expect(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := newOut(t, b.As("critic")).Store("ledger").Get(ctx, "k"); err == nil || errors.Is(err, actor.ErrNotFound) {
+		t.Errorf("another's bucket: %v", err)
+	}
+}
+
+// storeSuite is what every store does.
+func storeSuite(t *testing.T, out actor.Out) {
+	t.Helper()
+	ctx := t.Context()
+	s := out.Store("ledger")
+	if _, _, err := s.Get(ctx, "call.c1"); !errors.Is(err, actor.ErrNotFound) {
+		t.Errorf("a key that is not there: %v", err)
+	}
+	if _, err := s.Put(ctx, "call.c1", []byte("x"), 7); !errors.Is(err, actor.ErrChanged) {
+		t.Errorf("changing what is not there: %v", err)
+	}
+	r1, err := s.Put(ctx, "call.c1", []byte("one"), 0)
+	if err != nil || r1 == 0 {
+		t.Fatalf("creating: %d, %v", r1, err)
+	}
+	if _, err := s.Put(ctx, "call.c1", []byte("two"), 0); !errors.Is(err, actor.ErrChanged) {
+		t.Errorf("creating again: %v", err)
+	}
+	v, r, err := s.Get(ctx, "call.c1")
+	if err != nil || string(v) != "one" || r != r1 {
+		t.Errorf("reading: %q, %d, %v", v, r, err)
+	}
+	r2, err := s.Put(ctx, "call.c1", []byte("two"), r1)
+	if err != nil || r2 <= r1 {
+		t.Errorf("changing: %d, %v", r2, err)
+	}
+	if _, err := s.Put(ctx, "call.c1", []byte("three"), r1); !errors.Is(err, actor.ErrChanged) {
+		t.Errorf("changing with an old revision: %v", err)
+	}
+	if _, err := s.Put(ctx, "call.c2", nil, 0); err != nil {
+		t.Errorf("an empty value: %v", err)
+	}
+	if v, r, err := out.Store("ledger").Get(ctx, "call.c1"); err != nil || string(v) != "two" || r != r2 {
+		t.Errorf("reading: %q, %d, %v", v, r, err)
+	}
+	if _, _, err := out.Store("spawns").Get(ctx, "call.c1"); !errors.Is(err, actor.ErrNotFound) {
+		t.Errorf("the same key in another bucket: %v", err)
+	}
+	for _, key := range []string{"", "a b", "a..b", ".a", "a.", "*", ">", "a.*"} {
+		if _, err := s.Put(ctx, key, []byte("x"), 0); err == nil {
+			t.Errorf("the key %q was taken", key)
+		}
+		if _, _, err := s.Get(ctx, key); err == nil {
+			t.Errorf("the key %q was read", key)
+		}
+	}
+}

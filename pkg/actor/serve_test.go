@@ -1,0 +1,437 @@
+package actor_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// A request is read in both codecs and answered in its own.
+func TestServeCodecs(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, echo))
+	nc := b.As("operator")
+	req := subjects.ToolRequest{CallID: "c1", Args: json.RawMessage(`{"a":1}`)}
+	asJSON, asMsgpack := []byte(`{"call_id":"c1","args":{"a":1}}`), pack(t, req)
+	for _, tt := range []struct {
+		name, contentType string
+		body              []byte
+		want              string
+	}{
+		{"msgpack", subjects.TypeMsgpack, asMsgpack, subjects.TypeMsgpack},
+		{"msgpack by its older name", "application/x-msgpack", asMsgpack, subjects.TypeMsgpack},
+		{"JSON", subjects.TypeJSON, asJSON, subjects.TypeJSON},
+		{"JSON with parameters and capitals", "Application/JSON; charset=utf-8", asJSON, subjects.TypeJSON},
+		{"no content type, JSON", "", asJSON, subjects.TypeJSON},
+		{"no content type, JSON after blanks", "", append([]byte(" \r\n\t"), asJSON...), subjects.TypeJSON},
+		{"no content type, msgpack", "", asMsgpack, subjects.TypeMsgpack},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := request(t, nc, message("tool.request.x", tt.body, subjects.HeaderType, tt.contentType, subjects.HeaderDeadline, soon()))
+			if got := r.Header.Get(subjects.HeaderType); got != tt.want {
+				t.Fatalf("answered as %q, want %q: %s %q", got, tt.want, r.Header, r.Data)
+			}
+			var res subjects.ToolResult
+			if tt.want == subjects.TypeMsgpack {
+				unpack(t, r.Data, &res)
+			} else if err := json.Unmarshal(r.Data, &res); err != nil {
+				t.Fatal(err)
+			}
+			if res.CallID != "c1" || res.Tool != "x" || res.Result != `{"a":1}` {
+				t.Errorf("answer %+v", res)
+			}
+		})
+	}
+}
+
+// Who speaks is what the server wrote, whatever headers and payload say.
+func TestServeFrom(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	got := make(chan toolMsg, 1)
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		got <- in
+		return echo(ctx, in, out)
+	}))
+	forged := []byte(`{"call_id":"c1","caller":"broker","args":{}}`)
+	for _, tt := range []struct {
+		name, role, subject, from string
+		tokens                    []string
+		headers                   []string
+	}{
+		{"an agent", "generator", "tool.request.x", "generator", []string{"generator", "x"}, nil},
+		{"another agent", "operator", "tool.request.x", "operator", []string{"operator", "x"}, nil},
+		{"a spawned agent's path is a token, not the speaker", "operator", "tool.request.x.coder-2.generator", "operator", []string{"operator", "x", "coder-2", "generator"}, nil},
+		{"trick: headers that name somebody else", "operator", "tool.request.x", "operator", []string{"operator", "x"}, []string{
+			"From", "generator", "Conclave-From", "generator", "Nats-Subject", "agent.generator.tool.request.x", "Nats-Request-Info", `{"acc":"generator"}`,
+		}},
+		{"trick: a tool named like a speaker", "operator", "tool.request.generator", "operator", []string{"operator", "generator"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			request(t, b.As(tt.role), message(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, soon())...))
+			in := await(t, "the request", got)
+			if in.From != tt.from || !slices.Equal(in.Tokens, tt.tokens) {
+				t.Errorf("from %q, tokens %q", in.From, in.Tokens)
+			}
+			if in.Body.Caller != "broker" {
+				t.Errorf("the payload was changed: %+v", in.Body)
+			}
+		})
+	}
+}
+
+const goodTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// The ids, the deadline and the trace go with everything that is said about a message, also when the handler uses a
+// context of its own.
+func TestHeadersAreCarried(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	tool, err := subjects.ToolAt("get_datetime")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan toolMsg, 1)
+	supervise(t, b, actor.Spec{Name: "get_datetime", Role: subjects.ToolRole("get_datetime"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+		return &stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+			asked <- in
+			return subjects.ToolResult{CallID: in.Body.CallID, Tool: "get_datetime"}, nil
+		})}}, nil
+	}}, actor.Config{})
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		// A forgetful handler: none of these contexts knows the message.
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		defer cancel()
+		said, err1 := subjects.ToolAsked.With("x")
+		done, err2 := subjects.ToolDone.With("x")
+		service, err3 := subjects.ToolRun.With("tools", "get_datetime")
+		err4 := actor.Emit(ctx, out, said, in.Body)
+		err5 := actor.Post(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
+		res, err6 := actor.Ask(ctx, out, service, in.Body)
+		return res, errors.Join(err1, err2, err3, err4, err5, err6)
+	}))
+	user, nc := b.As("user"), b.As("generator")
+	emitted, posted := listen(t, user, "tool.request.x"), listen(t, user, "tool.result.x")
+	deadline := time.Now().Add(time.Minute).Truncate(time.Millisecond)
+	ms := strconv.FormatInt(deadline.UnixMilli(), 10)
+
+	for _, tt := range []struct{ name, trace string }{
+		{"a trace", goodTrace},
+		{"none", ""},
+		{"trick: too short", goodTrace[:54]},
+		{"trick: too long", goodTrace + "0"},
+		{"trick: capitals", strings.ToUpper(goodTrace)},
+		{"trick: another version", "01" + goodTrace[2:]},
+		{"trick: dashes elsewhere", strings.ReplaceAll(goodTrace, "-", "0")},
+		{"trick: all zeros", "00-00000000000000000000000000000000-b7ad6b7169203331-01"},
+		{"trick: a parent of zeros", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01"},
+		{"trick: a script", `00-<script>alert(1)</script>0000-b7ad6b7169203331-01`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := request(t, nc, message("tool.request.x", []byte(`{"call_id":"c1","args":{}}`),
+				subjects.HeaderQuery, "q-1", subjects.HeaderSession, "s-1", subjects.HeaderDeadline, ms, subjects.HeaderTrace, tt.trace))
+			if code := r.Header.Get(subjects.HeaderErrCode); code != "" {
+				t.Fatalf("%s %s", r.Header, r.Data)
+			}
+			trace := r.Header.Get(subjects.HeaderTrace)
+			if tt.trace == goodTrace && trace != goodTrace {
+				t.Errorf("the trace became %q", trace)
+			}
+			if tt.trace != goodTrace && (len(trace) != 55 || trace == tt.trace || strings.ContainsAny(trace, "<>")) {
+				t.Errorf("trace %q was not replaced by a good one: %q", tt.trace, trace)
+			}
+			for what, m := range map[string]*nats.Msg{"reply": r, "emitted": next(t, emitted), "posted": next(t, posted)} {
+				for header, want := range map[string]string{
+					subjects.HeaderQuery: "q-1", subjects.HeaderSession: "s-1", subjects.HeaderDeadline: ms, subjects.HeaderTrace: trace,
+				} {
+					if got := m.Header.Get(header); got != want {
+						t.Errorf("%s: %s is %q, want %q", what, header, got, want)
+					}
+				}
+			}
+			in := await(t, "the call", asked)
+			if in.Query != "q-1" || in.Session != "s-1" || !in.Deadline.Equal(deadline) {
+				t.Errorf("the tool was asked with query %q, session %q, deadline %s", in.Query, in.Session, in.Deadline)
+			}
+		})
+	}
+}
+
+// A shorter time of the handler's own holds for what it asks; a longer one does not.
+func TestAskedDeadlineIsTheEarlier(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	limit := make(chan time.Duration, 1)
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), <-limit)
+		defer cancel()
+		service, err := subjects.ToolRun.With("tools", "get_datetime")
+		if err != nil {
+			return subjects.ToolResult{}, err
+		}
+		return actor.Ask(ctx, out, service, in.Body)
+	}))
+	tool, got := b.As("tool_get_datetime"), make(chan time.Time, 1)
+	if _, err := tool.Subscribe("tool.request.get_datetime", func(m *nats.Msg) {
+		ms, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderDeadline), 10, 64)
+		got <- time.UnixMilli(ms)
+		_ = m.Respond([]byte(`{"call_id":"c1","tool":"x"}`))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := tool.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	out := newOut(t, b.As("operator"))
+	start := time.Now()
+	for _, d := range []time.Duration{2 * time.Second, time.Hour} {
+		limit <- d
+		if _, err := call(t, out, "c1"); err != nil {
+			t.Fatal(err)
+		}
+		want := start.Add(min(d, patience))
+		if at := await(t, "the call", got); at.Sub(want).Abs() > time.Second {
+			t.Errorf("with %s of its own the handler asked until %s, want %s", d, at, want)
+		}
+	}
+}
+
+// What a handler returns, and what its asker is told.
+func TestHandlerFailures(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	denial := &subjects.Fault{Code: subjects.CodeDenied, Text: "not today", Denial: &subjects.Denial{Layer: "paths", Rule: "r1", Reason: "outside", Allowed: []string{"/tmp"}}}
+	var none *subjects.Fault
+	book := &logBook{}
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		switch in.Body.CallID {
+		case "panic":
+			panic("the secret is hunter2")
+		case "index":
+			return subjects.ToolResult{Tool: in.Tokens[len(in.Tokens)]}, nil
+		case "error":
+			return subjects.ToolResult{}, errors.New("open /home/me/hunter2: permission denied")
+		case "fault":
+			return subjects.ToolResult{}, denial
+		case "wrapped":
+			return subjects.ToolResult{}, fmt.Errorf("judging hunter2: %w", denial)
+		case "no-fault":
+			return subjects.ToolResult{}, none
+		case "no-code":
+			return subjects.ToolResult{}, &subjects.Fault{Text: "hunter2"}
+		case "large":
+			return subjects.ToolResult{Result: strings.Repeat("x", 2<<20)}, nil
+		}
+		return echo(ctx, in, out)
+	}))
+	user := b.As("user")
+	out := newOut(t, b.As("operator"))
+	want := 0
+	for _, tt := range []struct {
+		id, code string
+		log      []string // words of its one line
+		errors   int
+	}{
+		{"panic", subjects.CodeInternal, []string{"panic in handler", "hunter2", "serve_test.go", `"actor":"broker"`, `"query":"q-panic"`}, 1},
+		{"index", subjects.CodeInternal, []string{"panic in handler", "index out of range", "stack"}, 1},
+		{"error", subjects.CodeInternal, []string{"handler failed", "hunter2", `"subject":"agent.operator.tool.request.x"`, `"query":"q-error"`}, 1},
+		{"fault", subjects.CodeDenied, []string{"refused", "not today"}, 1},
+		{"wrapped", subjects.CodeDenied, []string{"refused", "not today"}, 1},
+		{"no-fault", subjects.CodeInternal, []string{"handler failed", "says nothing"}, 1},
+		{"no-code", subjects.CodeInternal, []string{"handler failed", "says nothing"}, 1},
+		{"large", subjects.CodeTooLarge, nil, 0},
+	} {
+		t.Run(tt.id, func(t *testing.T) {
+			before := len(book.with())
+			_, err := call(t, out.About("s", "q-"+tt.id), tt.id)
+			if code(err) != tt.code {
+				t.Fatalf("told %v, want %s", err, tt.code)
+			}
+			if strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "index") {
+				t.Errorf("told too much: %v", err)
+			}
+			var f *subjects.Fault
+			if tt.code == subjects.CodeDenied && (!errors.As(err, &f) || !reflect.DeepEqual(f, denial)) {
+				t.Errorf("the fault was changed: %+v", f)
+			}
+			if tt.log != nil && (len(book.with(tt.log...)) == 0 || len(book.with()) != before+1) {
+				t.Errorf("%d lines, want one with %q: %s", len(book.with())-before, tt.log, book)
+			}
+			// The next one is handled, and the figures know.
+			if _, err := call(t, out, "good"); err != nil {
+				t.Errorf("after that: %v", err)
+			}
+			want += tt.errors
+			if s, _ := stats(t, user, "broker"); s.Endpoints[0].NumErrors != want {
+				t.Errorf("%d errors counted, want %d", s.Endpoints[0].NumErrors, want)
+			}
+		})
+	}
+}
+
+// A hook that panics is its actor's mistake, not the end of the house.
+func TestRejectHookPanics(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	book := &logBook{}
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, echo, actor.OnReject(func(context.Context, actor.Reject, actor.Out) { panic("oh") })))
+	nc := b.As("operator")
+	for range 2 {
+		r := request(t, nc, message("tool.request.x", []byte(`{`), subjects.HeaderDeadline, soon()))
+		if r.Header.Get(subjects.HeaderErrCode) != subjects.CodeMalformed {
+			t.Errorf("told %s", r.Header)
+		}
+	}
+	until(t, "two lines", func() bool { return len(book.with("panic in reject hook", "oh")) == 2 })
+}
+
+func TestWorkersBound(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	const workers, asks = 3, 20
+	entered, gate := make(chan struct{}, asks), make(chan struct{})
+	var now, most atomic.Int64
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		entered <- struct{}{}
+		<-gate
+		return echo(ctx, in, out)
+	}, actor.Workers(workers)))
+	user, out := b.As("user"), newOut(t, b.As("operator"))
+	var wg sync.WaitGroup
+	for range asks {
+		wg.Go(func() {
+			if _, err := call(t, out, "c"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range workers {
+		await(t, "a handler", entered)
+	}
+	until(t, "all others wait", func() bool {
+		_, f := stats(t, user, "broker")
+		return f[0].Mailbox == asks-workers && f[0].InFlight == workers
+	})
+	if len(entered) > 0 {
+		t.Error("more handlers run than workers")
+	}
+	close(gate)
+	wg.Wait()
+	if most.Load() != workers {
+		t.Errorf("%d handlers at once, want %d", most.Load(), workers)
+	}
+}
+
+func TestOneWorkerKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	const n = 1000
+	var got []string
+	done := make(chan struct{})
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+		if got = append(got, in.Body.CallID); len(got) == n {
+			close(done)
+		}
+		return subjects.ToolResult{}, nil
+	}, actor.Workers(1)))
+	nc := b.As("operator")
+	for i := range n {
+		if err := nc.PublishMsg(message("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, soon())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "the last", done)
+	for i, id := range got {
+		if id != strconv.Itoa(i) {
+			t.Fatalf("at %d came %s", i, id)
+		}
+	}
+}
+
+// Beyond the mailbox a request is told so at once, while all workers are still at work. Each gets exactly one answer,
+// and what waits is bounded.
+func TestOverflowAnswersBusy(t *testing.T) {
+	// Not parallel: it measures the heap.
+	b := bustest.Start(t)
+	const asks, mailbox, size = 3000, 8, 16 << 10
+	gate, entered := make(chan struct{}), make(chan struct{}, asks)
+	run(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		entered <- struct{}{}
+		<-gate
+		return subjects.ToolResult{CallID: in.Body.CallID}, nil
+	}, actor.Workers(1)))
+	user, nc := b.As("user"), b.As("operator")
+	answers := listen(t, nc, "_INBOX.busy.*")
+	body := fmt.Appendf(nil, `{"call_id":"c","args":{"pad":%q}}`, strings.Repeat("x", size))
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range asks {
+		m := message("tool.request.x", body, subjects.HeaderDeadline, soon())
+		m.Reply = "_INBOX.busy." + strconv.Itoa(i)
+		if err := nc.PublishMsg(m); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 { // the worker has it, and keeps it
+			await(t, "the handler", entered)
+		}
+	}
+	told := map[string]string{}
+	hear := func() {
+		m := next(t, answers)
+		if _, twice := told[m.Subject]; twice {
+			t.Fatalf("%s was answered twice", m.Subject)
+		}
+		told[m.Subject] = m.Header.Get(subjects.HeaderErrCode)
+	}
+	for range asks - 1 - mailbox {
+		hear()
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > asks*size/2 {
+		t.Errorf("%d MB are held while %d of %d bytes wait", grown>>20, mailbox, size)
+	}
+	if _, f := stats(t, user, "broker"); f[0].Mailbox != mailbox || f[0].Refused != asks-1-mailbox {
+		t.Errorf("figures %+v", f[0])
+	}
+	close(gate)
+	for range 1 + mailbox {
+		hear()
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	none(t, answers, nc)
+	count := map[string]int{}
+	for _, c := range told {
+		count[c]++
+	}
+	if len(told) != asks || count[subjects.CodeBusy] != asks-1-mailbox || count[""] != 1+mailbox {
+		t.Errorf("%d answers, by code %v", len(told), count)
+	}
+	for _, tr := range b.Trouble() {
+		t.Errorf("trouble: %v", tr.Err)
+	}
+}
