@@ -73,8 +73,9 @@ var (
 	// Actors are the accounts with one actor behind them: they have dead letters. Not tools: the acknowledgement of a
 	// dead letter goes wherever its speaker says, and in an account of many that is the neighbour's door.
 	Actors = []string{"broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
-	// AuditWriters append to the audit, each under its own name.
-	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", "critic", "reward", "generator", "respondent_b", "committee"}
+	// AuditWriters append to the audit, each under its own name. Not those who act on a model's words: whoever may append
+	// can fill it, and then nothing runs.
+	AuditWriters = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway"}
 	// Tools of this machine, one key each: inside the account tools the key is the boundary.
 	Tools = []string{"get_datetime", "web_search", "web_fetch", "fs_read", "fs_write", "fs_list", "fs_search", "run_code", "run_shell", "package_install"}
 	// Zones are accounts that serve tools to the broker.
@@ -86,7 +87,7 @@ var (
 	}
 	zoneOrder = []string{"tools", "memory", "critic", "reward"}
 	// configurable actors take config.set from the person; each writes the change into the audit.
-	configurable = []string{"broker", "memory", "secrets", "model", "orchestrator", "gateway", "critic", "reward", "generator", "respondent_b", "committee"}
+	configurable = AuditWriters
 	// live is what EVENTS passes on to people under the plain subject.
 	live = []string{
 		"query.received", "query.committee", "query.task",
@@ -264,9 +265,8 @@ func accounts() []Account {
 			sub, pub = append(sub, "tool.request."+t), append(pub, "tool.schema."+t, "tool.output."+t+".*")
 		}
 		doc := map[string]string{"memory": "what is remembered; serves its own tools", "critic": "grades; serves its own tool", "reward": "feedback; serves its own tool"}[z]
-		sub = append(sub, "ctl.*.config.set")
 		if z == "memory" {
-			sub = append(sub, "ctl.*.memory.*")
+			sub = append(sub, "ctl.*.config.set", "ctl.*.memory.*")
 		}
 		out = append(out, Account{Name: z, Doc: doc, Serves: true, Users: []User{{Role: z, Sub: append(srv(z), sub...), Pub: pub}}})
 	}
@@ -277,7 +277,10 @@ func accounts() []Account {
 		}
 		if slices.Contains(Answerers, a) {
 			acc.Serves = true
-			acc.Users[0].Sub = append(srv(a), "ctl.*.config.set")
+			acc.Users[0].Sub = srv(a)
+			if slices.Contains(configurable, a) {
+				acc.Users[0].Sub = append(acc.Users[0].Sub, "ctl.*.config.set")
+			}
 			if a != "respondent_b" {
 				acc.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}
 			}

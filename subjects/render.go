@@ -18,6 +18,7 @@ server_name: conclave
 listen: $CONCLAVE_LISTEN
 max_payload: 1MB
 max_control_line: 4KB
+max_connections: 1024
 ping_interval: "10s"
 ping_max: 2
 write_deadline: "5s"

@@ -16,9 +16,20 @@ import (
 // logger writes for people on a terminal and JSON for programs elsewhere.
 func (a *app) logger(level slog.Level) *slog.Logger {
 	if isTerminal(a.stderr) {
-		return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !coloured(a.stderr)}))
+		return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !coloured(a.stderr), ReplaceAttr: harmless}))
 	}
 	return slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// harmless takes out of a log line what could steer the terminal: subjects and errors hold what others wrote.
+func harmless(_ []string, at slog.Attr) slog.Attr {
+	switch v := at.Value.Any().(type) {
+	case string:
+		at.Value = slog.StringValue(plainText(v))
+	case error:
+		at.Value = slog.StringValue(plainText(v.Error()))
+	}
+	return at
 }
 
 // interruptible gives a context that ends with the first SIGINT, SIGTERM or hang-up. The second ends the process at once. A

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -153,20 +157,29 @@ func (a *app) dial(role string, opts ...nats.Option) (*nats.Conn, error) {
 	return b.Dial(role, opts...)
 }
 
-// alone refuses to start a server on a store that a stand-alone one uses: two servers on one store destroy it. Only a
-// server that was started with the files of conclave keys knows our keys.
+// alone refuses to start a server on a store that a stand-alone one uses: two servers on one store destroy it. It only
+// listens to what a server says first. Signing its challenge would let whoever sits on that port pass our signature on.
 func (a *app) alone() error {
 	vars, err := readEnv(a.home.Env())
 	if err != nil {
 		return nil // none was ever prepared
 	}
-	url := "nats://" + vars["CONCLAVE_LISTEN"]
-	nc, err := (&bus.Bus{URL: url, Keys: a.home.Keys()}).Dial("user", quickly)
+	address := vars["CONCLAVE_LISTEN"]
+	conn, err := net.DialTimeout("tcp", address, 2*time.Second)
 	if err != nil {
-		return nil // nobody there, or somebody else
+		return nil // nobody there
 	}
-	nc.Close()
-	return fail(exitFailed, "a stand-alone server at "+url+" uses this data folder", "reach it with --server "+url+", or stop it first")
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	greeting, err := bufio.NewReaderSize(conn, 64<<10).ReadSlice('\n')
+	var info struct {
+		Name string `json:"server_name"`
+	}
+	rest, ok := bytes.CutPrefix(greeting, []byte("INFO "))
+	if err != nil || !ok || json.Unmarshal(rest, &info) != nil || info.Name != "conclave" {
+		return nil // somebody else
+	}
+	return fail(exitFailed, "a stand-alone conclave server listens at "+address+" and may use this data folder", "reach it with --server nats://"+address+", or stop it first")
 }
 
 // readEnv reads the file that conclave keys writes for a stand-alone server.

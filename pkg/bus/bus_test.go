@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -715,5 +717,48 @@ func TestContextsOfAnotherInstallation(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(folder, "conclave-audit.json"))
 	if err != nil || !strings.Contains(string(b), `"jetstream_api_prefix": "trail.API"`) {
 		t.Errorf("the audit's context is %s, %v", b, err)
+	}
+}
+
+func TestFoldersOthersMayWrite(t *testing.T) {
+	for _, which := range []string{"data", "config"} {
+		dir := t.TempDir()
+		home := bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
+		if err := home.Make(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, which), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := home.Make(); !errors.Is(err, bus.ErrOpenFolder) || !strings.Contains(err.Error(), "chmod 700") {
+			t.Errorf("%s: %v", which, err)
+		}
+	}
+}
+
+// TestEnvIsSafeToSource has a data folder whose name would run a command if the file were quoted carelessly.
+func TestEnvIsSafeToSource(t *testing.T) {
+	dir := t.TempDir()
+	marker := filepath.Join(dir, "marker")
+	home := bus.Home{Data: filepath.Join(dir, "a'; touch "+strings.ReplaceAll(marker, "/", "$(printf '\\057')")+"; '"), Config: filepath.Join(dir, "c")}
+	if err := home.Make(); err != nil {
+		t.Fatal(err)
+	}
+	lasting, boot := subjects.Table().Roles()
+	if _, err := home.Keys().Ensure(append(lasting, boot...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := home.WriteEnv(bus.ServerConfig{Store: home.Store()}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("sh", "-c", `. "$0" && printf %s "$CONCLAVE_STORE"`, home.Env()).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if want := strconv.Quote(home.Store()); string(out) != want {
+		t.Errorf("CONCLAVE_STORE is %s, want %s", out, want)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("sourcing the file ran a command")
 	}
 }

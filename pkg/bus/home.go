@@ -71,11 +71,24 @@ func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.ke
 // Env is the file that a stand-alone nats-server reads its public keys and places from.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 
-// Make makes the folders, closed to others.
+// ErrOpenFolder means that others may write into a folder that must be ours alone.
+var ErrOpenFolder = errors.New("others may write into this folder")
+
+// Make makes the folders, closed to others, and refuses folders that others may write.
 func (h Home) Make() error {
 	for _, d := range []string{h.Data, h.Config, h.Keys().Dir, h.Heads(), h.Sealed()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return fmt.Errorf("making %s: %w", d, err)
+		}
+	}
+	// A folder of ours that others may write is no longer ours: they could swap keys, anchors or the policy.
+	for _, d := range []string{h.Data, h.Config} {
+		info, err := os.Stat(d)
+		if err != nil {
+			return fmt.Errorf("looking at %s: %w", d, err)
+		}
+		if info.Mode().Perm()&0o022 != 0 {
+			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and look at what is inside", ErrOpenFolder, d, info.Mode().Perm())
 		}
 	}
 	return nil
@@ -167,7 +180,7 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 	var b strings.Builder
 	b.WriteString("# Public keys and places for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(h.Env()) + "; set +a\n")
 	for _, name := range subjects.Table().Vars() {
-		b.WriteString(name + "='" + vars[name] + "'\n")
+		b.WriteString(name + "='" + strings.ReplaceAll(vars[name], "'", `'\''`) + "'\n")
 	}
 	if err := os.WriteFile(h.Env(), []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("writing %s: %w", h.Env(), err)

@@ -417,13 +417,14 @@ func personRows() []row {
 			good: ask(p, "approval.decision.a1"), sees: []string{"broker ctl." + p + ".approval.decision.a1", back(p)},
 		})
 	}
-	for _, r := range []string{"memory", "critic", "reward", "generator", "respondent_b", "committee", "orchestrator", "model", "secrets"} {
+	for _, r := range []string{"memory", "orchestrator", "model", "secrets"} {
 		out = append(out, row{
 			name: r + " decides by the ack of a record", silent: true, bad: replying(r, "audit.x", "{}", "approval.decision.a1", "ctl.user.approval.decision.a1", "session.config", "ctl.gateway.session.config", "config.set.broker", "ctl.user.config.set"),
 			good: ask(r, "audit.x"), sees: []string{back(r)},
 		})
 	}
 	return append(out,
+		row{name: "a record by one who acts on a model's words", bad: all([]string{"critic", "reward", "generator", "respondent_b", "committee", "operator", "router"}, "audit.x"), good: ask("memory", "audit.x"), sees: []string{back("memory")}},
 		row{name: "the gateway decides as the user", bad: one("gateway", "ctl.user.approval.decision.a1"), good: ask("gateway", "approval.decision.a1"), sees: []string{"broker ctl.gateway.approval.decision.a1", back("gateway")}},
 		row{name: "the user decides as the gateway", bad: one("user", "ctl.gateway.session.config"), good: ask("user", "session.config"), sees: []string{"broker ctl.user.session.config", back("user")}},
 		row{name: "the gateway sets itself", bad: append(one("gateway", "config.set.gateway"), one("gateway", "ctl.user.config.set")...), good: ask("user", "config.set.gateway"), sees: []string{"gateway ctl.user.config.set", back("user")}},

@@ -2,9 +2,10 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -69,7 +70,7 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 			if st.Account != place {
 				continue
 			}
-			if err := makeStream(ctx, js, st, cfg); err != nil {
+			if err := makeStream(ctx, nc, js, st, cfg); err != nil {
 				return fmt.Errorf("provisioning %s: %w", st.Name, err)
 			}
 			if st.Name == subjects.Audit {
@@ -97,8 +98,11 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 	return nil
 }
 
+// bucketMax is how much one bucket may hold: its owner must not be able to fill the disk for all.
+const bucketMax = 256 << 20
+
 // makeStream creates a stream. A stream of CORE that the table has changed is updated; the audit never is.
-func makeStream(ctx context.Context, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
+func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
 		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.Once, MaxMsgSize: 1 << 20,
@@ -109,7 +113,7 @@ func makeStream(ctx context.Context, js jetstream.JetStream, st subjects.Stream,
 		c.Discard, c.MaxBytes, c.DenyDelete, c.DenyPurge = jetstream.DiscardNew, cfg.AuditMax, true, true
 	case st.Bucket != "":
 		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
-		c.Duplicates = 2 * time.Minute
+		c.Duplicates, c.MaxBytes = 2*time.Minute, bucketMax
 	case st.Name == "EVENTS":
 		c.MaxBytes = cfg.EventMax
 	}
@@ -124,28 +128,73 @@ func makeStream(ctx context.Context, js jetstream.JetStream, st subjects.Stream,
 		return err
 	}
 	if st.Account == subjects.Audit {
-		return sameTrail(ctx, js, c)
+		return sameTrail(ctx, nc, c)
 	}
 	_, err = js.UpdateStream(ctx, c)
 	return err
 }
 
-// sameTrail accepts a trail of another size, which a rotation would give the new one, and refuses one that is not
-// append-only any more.
-func sameTrail(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
-	st, err := js.Stream(ctx, want.Name)
+// sameTrail accepts a trail of another size, which a rotation would give the new one, and refuses one with any other
+// setting: the server knows many ways to lose, rename or add messages, and will learn more.
+func sameTrail(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
+	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+want.Name, nil)
 	if err != nil {
 		return err
 	}
-	got := st.CachedInfo().Config
-	keepsAll := got.Discard == want.Discard && got.Retention == jetstream.LimitsPolicy && got.Storage == jetstream.FileStorage &&
-		got.DenyDelete && got.DenyPurge && !got.AllowRollup && !got.AllowMsgTTL && !got.NoAck && !got.Sealed &&
-		got.MaxAge == 0 && got.MaxMsgs <= 0 && got.MaxMsgsPerSubject <= 0
-	takesOnlyWriters := slices.Equal(got.Subjects, want.Subjects) && got.SubjectTransform == nil && got.RePublish == nil && got.Mirror == nil && len(got.Sources) == 0
-	if !keepsAll || !takesOnlyWriters {
-		return errors.New("the trail on disk is not append-only: someone changed its settings. Look at it with conclave audit verify, then start a new one with conclave audit rotate")
+	var info struct {
+		Config map[string]any `json:"config"`
+	}
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		return err
+	}
+	ours := map[string]any{}
+	b, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, &ours); err != nil {
+		return err
+	}
+	for name, value := range info.Config {
+		switch name {
+		case "max_bytes", "description", "metadata":
+			continue
+		}
+		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || asUnset(name, value) {
+			continue
+		}
+		return fmt.Errorf("the trail on disk is not append-only: someone changed its %s. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
+	}
+	for _, name := range []string{"deny_delete", "deny_purge", "discard"} {
+		if !reflect.DeepEqual(info.Config[name], ours[name]) {
+			return fmt.Errorf("the trail on disk is not append-only: its %s is not set. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
+		}
 	}
 	return nil
+}
+
+// asUnset reports whether a setting has the value the server gives to what nobody has set.
+func asUnset(name string, value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case string:
+		return v == "" || name == "compression" && v == "none"
+	case float64:
+		return v == 0 || v == -1 || name == "num_replicas" && v == 1
+	case []any:
+		return len(v) == 0
+	case map[string]any: // consumer limits and the like: every part of it unset
+		for part, x := range v {
+			if !asUnset(part, x) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }
 
 // ErrTrailLost means that the audit is empty although its anchors say that it held records.
