@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"conclave/pkg/actor"
@@ -168,28 +169,35 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	res.Millis = out.Now().Sub(start).Milliseconds()
 	var fault *subjects.Fault
 	switch {
+	case actor.Replied(err) && errors.As(err, &fault):
+		res.Error = failed(fault)
 	case errors.As(err, &fault):
-		res.Error = fromTool(fault)
+		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s could not be reached", c.tool)
 	case got.Error != nil:
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s", got.Error.Text)
+		res.Error = failed(got.Error)
 	default:
 		res.Result = got.Result
 	}
 	return res
 }
 
-// fromTool is a fault that came instead of a result. A tool may fail, be busy or be gone; it may not speak for the
-// broker: what only the broker can say, such as a denial, is a failure of the tool when a tool says it.
-func fromTool(f *subjects.Fault) *subjects.Fault {
-	switch f.Code {
-	case subjects.CodeUnavailable, subjects.CodeTimeout, subjects.CodeExpired, subjects.CodeBusy, subjects.CodeInternal,
-		subjects.CodeTooLarge, subjects.CodeMalformed, subjects.CodeCodec:
-		return subjects.Faultf(f.Code, "%s", f.Text)
+// failed is what a tool said instead of a result. It may fail; it may not speak for the broker, nor say that it never
+// ran: whatever code it chose, and however long it talks, it is the failure of a tool.
+func failed(f *subjects.Fault) *subjects.Fault {
+	text := strings.ToValidUTF8(f.Text, "?")
+	if len(text) > maxFault {
+		text = strings.ToValidUTF8(text[:maxFault], "") + "..."
 	}
-	return subjects.Faultf(subjects.CodeTool, "%s", f.Text)
+	if text == "" {
+		text = "the tool failed and did not say why"
+	}
+	return subjects.Faultf(subjects.CodeTool, "%s", text)
 }
+
+// maxFault bounds a tool's excuse.
+const maxFault = 4096
 
 // finish stores the outcome, then tells and answers. A result whose outcome is not on record is not given out: the
 // asker is told that the tool ran and that nobody can prove it.

@@ -240,6 +240,7 @@ func wantPhases(t *testing.T, recs []subjects.AuditRecord, want ...string) {
 }
 
 func TestBusToolFirst(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	tool := &standIn{schema: clock}
 	w.startTool(tool)
@@ -256,6 +257,7 @@ func TestBusToolFirst(t *testing.T) {
 }
 
 func TestBusBrokerFirst(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	w.startBroker()
 	op := w.asker("operator")
@@ -270,6 +272,7 @@ func TestBusBrokerFirst(t *testing.T) {
 }
 
 func TestBusBrokerRestart(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	w.startTool(&standIn{schema: clock})
 	first := w.startBroker()
@@ -290,6 +293,7 @@ func TestBusBrokerRestart(t *testing.T) {
 }
 
 func TestBusToolStopped(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	tool := &standIn{schema: clock}
 	running := w.startTool(tool)
@@ -317,6 +321,7 @@ func TestBusToolStopped(t *testing.T) {
 
 // A tool that dies in the middle of a call leaves it unknown whether it did what it was asked.
 func TestBusToolKilled(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	w.known.Timeout = 500 * time.Millisecond
 	w.startBroker()
@@ -354,6 +359,7 @@ func TestBusToolKilled(t *testing.T) {
 }
 
 func TestBusTwoBrokers(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	tool := &standIn{schema: clock}
 	w.startTool(tool)
@@ -399,6 +405,7 @@ func TestBusTwoBrokers(t *testing.T) {
 
 // Without a broker nobody answers, and the tool is not reached in any other way.
 func TestBusNoBroker(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	tool := &standIn{schema: clock}
 	w.startTool(tool)
@@ -432,6 +439,7 @@ func TestBusNoBroker(t *testing.T) {
 
 // Who asks is what the server wrote. A payload, a header and a subject that say otherwise change nothing.
 func TestBusForgedIdentity(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	w.startTool(&standIn{schema: clock})
 	w.startBroker()
@@ -476,6 +484,7 @@ func soon() string { return strconv.FormatInt(time.Now().Add(patience).UnixMilli
 
 // People see the copies under the plain subjects, in JSON and in order.
 func TestBusCopies(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	w.startTool(&standIn{schema: clock})
 	w.startBroker()
@@ -512,6 +521,7 @@ func TestBusCopies(t *testing.T) {
 
 // What cannot be read is told to the asker with a code, to people as a dead letter, and to the audit.
 func TestBusBadInput(t *testing.T) {
+	t.Parallel()
 	w := newTown(t)
 	tool := &standIn{schema: clock}
 	w.startTool(tool)

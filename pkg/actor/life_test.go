@@ -69,7 +69,7 @@ func TestStartFails(t *testing.T) {
 		spec  actor.Spec
 		want  error
 		words string
-		deny  int // violations
+		deny  int    // violations
 		lose  string // a key that is lost before
 	}{
 		{"a route without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {

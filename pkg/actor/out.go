@@ -301,9 +301,24 @@ func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 		if decodeJSON(r.Data, f) != nil || f.Code != code {
 			f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
 		}
-		return nil, "", f
+		return nil, "", AsReplied(f)
 	}
 	return r.Data, r.Header.Get(subjects.HeaderType), nil
+}
+
+// replied marks a fault that came in a reply.
+type replied struct{ *subjects.Fault }
+
+func (r replied) Unwrap() error { return r.Fault }
+
+// AsReplied marks a fault as the words of whoever was asked.
+func AsReplied(f *subjects.Fault) error { return replied{f} }
+
+// Replied reports whether err is what the one who was asked said of himself. Such a fault proves nothing: he may say
+// "unavailable" and have acted. Faults that are not replied are our own: nobody there, no answer in time.
+func Replied(err error) bool {
+	var r replied
+	return errors.As(err, &r)
 }
 
 // Store implements [Out].

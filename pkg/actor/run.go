@@ -193,7 +193,7 @@ func (r *running) subscribe(ctx context.Context) error {
 			queue = r.actor.Name()
 		}
 		// The connection's reader puts messages straight into the mailbox: one goroutine less between a message and its
-		// handler. What waits behind a full mailbox is told so when its turn comes.
+		// handler. What waits behind a full mailbox is told so.
 		sub, err := r.nc.ChanQueueSubscribe(subject, queue, l.box)
 		if err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
@@ -557,9 +557,6 @@ func (r *running) quitting() bool {
 	}
 }
 
-// ackEvery is how often long work says that it goes on. A variable, so that a test can be without it.
-var ackEvery = subjects.AckWait / 3
-
 // take handles one pulled message: acknowledged when handled, tried again later when not, buried after the last try.
 func (r *running) take(m jetstream.Msg, lanes []*lane) {
 	var l *lane
@@ -576,7 +573,7 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 	done := make(chan struct{})
 	defer close(done)
 	go func() { // long work keeps its message
-		t := time.NewTicker(ackEvery)
+		t := time.NewTicker(subjects.AckWait / 3)
 		defer t.Stop()
 		for {
 			select {

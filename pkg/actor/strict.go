@@ -224,9 +224,6 @@ func (w *walker) item() (code byte, data []byte, n int, err error) {
 	if size > 0 {
 		data, err = w.take(size)
 	}
-	if n > len(w.rest) { // each takes a byte at least: a claim that cannot be true, and nobody shall allocate for it
-		err = errCut
-	}
 	return code, data, n, err
 }
 

@@ -145,7 +145,11 @@ func (o *out) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]b
 		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
 	}
 	v, err := o.r.Answer(spec.Name, []byte(asJSON))
-	if err != nil {
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f) && f.Code != subjects.CodeUnavailable && f.Code != subjects.CodeTimeout:
+		return nil, "", actor.AsReplied(f) // the runtime makes the other two itself
+	case err != nil:
 		return nil, "", err
 	}
 	if err := ctx.Err(); err != nil {
