@@ -179,7 +179,7 @@ func (a *app) alone() error {
 	if err != nil || !ok || json.Unmarshal(rest, &info) != nil || info.Name != "conclave" {
 		return nil // somebody else
 	}
-	return fail(exitFailed, "a stand-alone conclave server listens at "+address+" and may use this data folder", "reach it with --server nats://"+address+", or stop it first")
+	return fail(exitFailed, "a stand-alone server at nats://"+address+" uses this data folder", "reach it with --server nats://"+address+", or stop it first")
 }
 
 // readEnv reads the file that conclave keys writes for a stand-alone server.

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"conclave/pkg/ask"
 	"conclave/subjects"
 )
 
@@ -139,7 +138,6 @@ func (c carry) put(h nats.Header) {
 // speaker is Out on a connection.
 type speaker struct {
 	nc    *nats.Conn
-	asker *ask.Asker
 	js    jetstream.JetStream
 	vouch *atomic.Int64 // when a posted event was last acknowledged, unix nanoseconds
 	log   *slog.Logger
@@ -154,7 +152,7 @@ func NewOut(nc *nats.Conn) (Out, error) {
 }
 
 func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*speaker, error) {
-	s := &speaker{nc: nc, asker: ask.New(nc), vouch: new(atomic.Int64), log: log, now: now, newID: newID}
+	s := &speaker{nc: nc, vouch: new(atomic.Int64), log: log, now: now, newID: newID}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -282,7 +280,7 @@ func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
 	}
 	m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
-	r, err := s.asker.Ask(ctx, m)
+	r, err := s.nc.RequestMsgWithContext(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
@@ -290,7 +288,7 @@ func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 		return nil, "", subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return nil, "", subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server takes", spec.Name)
-	case errors.Is(err, ask.ErrClosed), errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
 		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrReconnectBufExceeded):
 		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "%s cannot be asked: the link is down", spec.Name)
 	case err != nil:

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"conclave/subjects"
 )
@@ -93,9 +92,9 @@ type lane struct {
 	Route
 	box     chan *nats.Msg
 	workers sync.WaitGroup
-	taken   atomic.Int64  // workers that have a message
-	full    chan struct{} // says that all of them do
-	busy    atomic.Int64  // handlers running
+	share   share
+	busy    atomic.Int64 // handlers running
+	buried  atomic.Int64 // when a flood was last told of, unix nanoseconds
 	figures figures
 }
 
@@ -192,9 +191,7 @@ func (r *running) subscribe(ctx context.Context) error {
 		if l.kind == serve {
 			queue = r.actor.Name()
 		}
-		// The connection's reader puts messages straight into the mailbox: one goroutine less between a message and its
-		// handler. What waits behind a full mailbox is told so.
-		sub, err := r.nc.ChanQueueSubscribe(subject, queue, l.box)
+		sub, err := r.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { r.admit(l, m) })
 		if err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
@@ -214,93 +211,10 @@ func (r *running) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// Room behind a full mailbox, and how soon those who wait there are told. A connection's reader drops what finds no room.
-const (
-	overflow  = 4096
-	shedEvery = 2 * time.Millisecond
-)
-
-// open starts the workers of a lane.
-func (l *lane) open(r *running) {
-	n := l.Route.workers
-	if n <= 0 {
-		n = r.cfg.Workers
-	}
-	l.box = make(chan *nats.Msg, r.cfg.Mailbox+overflow)
-	l.full = make(chan struct{}, 1)
-	work := func(m *nats.Msg) {
-		if l.taken.Add(1) == int64(n) {
-			select {
-			case l.full <- struct{}{}:
-			default:
-			}
-		}
-		r.deliver(l, m)
-		l.taken.Add(-1)
-	}
-	for range n {
-		l.workers.Go(func() {
-			for {
-				select {
-				case m := <-l.box:
-					work(m)
-					continue
-				default:
-				}
-				select {
-				case m := <-l.box:
-					work(m)
-				case <-r.quit:
-					if len(l.box) == 0 {
-						return
-					}
-				}
-			}
-		})
-	}
-	l.workers.Go(func() { l.shed(r, int64(n)) })
-}
-
-// shed tells those who wait beyond the mailbox that they do so in vain, while every worker has something to do and
-// none could. It looks only then; a worker that takes a message looks by itself.
-func (l *lane) shed(r *running, n int64) {
-	t := time.NewTicker(time.Hour)
-	defer t.Stop()
-	for {
-		select {
-		case <-l.full:
-		case <-r.quit:
-			return
-		}
-		for t.Reset(shedEvery); l.taken.Load() == n; {
-			for len(l.box) > r.cfg.Mailbox {
-				select {
-				case m := <-l.box:
-					in, _ := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
-					r.refuse(l, in, m, busy(), busy().Text)
-				default:
-				}
-			}
-			select {
-			case <-t.C:
-			case <-r.quit:
-				return
-			}
-		}
-		t.Reset(time.Hour)
-	}
-}
-
-func busy() *subjects.Fault {
-	return subjects.Faultf(subjects.CodeBusy, "too many messages are waiting; try again")
-}
-
 // deliver reads one message, handles it and answers.
 func (r *running) deliver(l *lane, m *nats.Msg) {
+	defer l.share.give(l.speaker(m))
 	in, fault := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
-	if len(l.box) > r.cfg.Mailbox {
-		fault = busy()
-	}
 	if fault != nil {
 		r.refuse(l, in, m, fault, fault.Text)
 		return
@@ -439,186 +353,6 @@ func (r *running) answer(l *lane, m *nats.Msg, in *inbound, body []byte, f *subj
 	}
 }
 
-// pull starts a loop for each of the actor's consumers that has a route.
-func (r *running) pull(ctx context.Context, dial Dial) error {
-	var lanes []*lane
-	for _, l := range r.routes {
-		if l.kind == durable {
-			lanes = append(lanes, l)
-		}
-	}
-	if len(lanes) == 0 {
-		return nil
-	}
-	// A pull connection that was closed for good would leave the actor deaf and looking well.
-	nc, err := dial(r.actor.Name()+"_in", nats.ClosedHandler(func(*nats.Conn) { r.failed(errors.New("its pulling connection was closed")) }))
-	if err != nil {
-		return err
-	}
-	r.pullNC = nc
-	js, err := jetstream.NewWithAPIPrefix(nc, "core.API")
-	if err != nil {
-		return fmt.Errorf("preparing to pull: %w", err)
-	}
-	covered := map[*lane]bool{}
-	for _, p := range subjects.Table().Pulls {
-		if p.Who != r.actor.Name() {
-			continue
-		}
-		workers := 1
-		var mine []*lane
-		for _, l := range lanes {
-			if l.spec.Keep != p.Stream || !gives(p, l.spec) {
-				continue
-			}
-			mine, covered[l] = append(mine, l), true
-			workers = max(workers, l.Route.workers)
-		}
-		if len(mine) == 0 {
-			continue
-		}
-		if p.OneAt {
-			workers = 1
-		}
-		c, err := js.Consumer(ctx, p.Stream, p.Name)
-		if err != nil {
-			return fmt.Errorf("finding consumer %s of %s: %w", p.Name, p.Stream, err)
-		}
-		for range workers {
-			r.pulls.Go(func() { r.pullFrom(c, mine) })
-		}
-	}
-	for _, l := range lanes {
-		if !covered[l] {
-			return fmt.Errorf("no consumer of %s gives %s to it", l.spec.Keep, l.spec.Name)
-		}
-	}
-	return nil
-}
-
-// gives reports whether a consumer's filter lets the route's subject through.
-func gives(p subjects.Pull, spec subjects.Spec) bool {
-	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Listen()) })
-}
-
-// pullFrom pulls one message at a time: of several, an empty one would end the reply over an import.
-func (r *running) pullFrom(c jetstream.Consumer, lanes []*lane) {
-	back := r.pullNC.StatusChanged(nats.CONNECTED)
-	defer r.pullNC.RemoveStatusListener(back)
-	for !r.quitting() {
-		m, err := r.next(c, back)
-		switch {
-		case err == nil:
-			r.take(m, lanes)
-		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, jetstream.ErrNoMessages):
-		default:
-			// The link is down, or the server restarts: wait for it without spinning.
-			select {
-			case <-r.quit:
-			case <-back:
-			case <-time.After(200 * time.Millisecond):
-			}
-		}
-	}
-}
-
-// next waits for one message. A server that restarts forgets that we wait, so a connection that comes back ends it.
-func (r *running) next(c jetstream.Consumer, back chan nats.Status) (jetstream.Msg, error) {
-	if !r.pullNC.IsConnected() { // a pull that cannot be sent would leave its inbox behind
-		return nil, nats.ErrDisconnected
-	}
-	for len(back) > 0 { // about a connection that we know of
-		<-back
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
-	watching := make(chan struct{})
-	go func() {
-		defer close(watching)
-		select {
-		case <-r.quit:
-		case <-back:
-		case <-ctx.Done():
-		}
-		cancel()
-	}()
-	defer func() {
-		cancel()
-		<-watching // or it could take the next one's signal
-	}()
-	return c.Next(jetstream.FetchContext(ctx))
-}
-
-func (r *running) quitting() bool {
-	select {
-	case <-r.quit:
-		return true
-	default:
-		return r.ctx.Err() != nil
-	}
-}
-
-// take handles one pulled message: acknowledged when handled, tried again later when not, buried after the last try.
-func (r *running) take(m jetstream.Msg, lanes []*lane) {
-	var l *lane
-	for _, x := range lanes {
-		if _, ok := subjects.Match(x.spec.Listen(), m.Subject()); ok {
-			l = x
-			break
-		}
-	}
-	if l == nil { // the consumer's filter is wider than the routes: not ours to handle
-		_ = m.Ack()
-		return
-	}
-	done := make(chan struct{})
-	defer close(done)
-	go func() { // long work keeps its message
-		t := time.NewTicker(subjects.AckWait / 3)
-		defer t.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-t.C:
-				_ = m.InProgress()
-			}
-		}
-	}()
-	in, fault := l.read(m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
-	if fault != nil {
-		r.refuse(l, in, nil, fault, fault.Text)
-		_ = m.Term()
-		return
-	}
-	_, err := r.handle(l, in)
-	var undecoded errUndecoded
-	switch {
-	case errors.As(err, &undecoded):
-		r.refuse(l, in, nil, undecoded.fault, undecoded.reason)
-		_ = m.Term()
-	case err == nil:
-		if err := m.Ack(); err != nil {
-			r.cfg.Log.Error("not acknowledged, will come again", "actor", r.actor.Name(), "subject", in.subject, "err", err)
-		}
-	default:
-		f := r.fault(in, err)
-		meta, merr := m.Metadata()
-		if merr == nil && meta.NumDelivered >= subjects.MaxDeliver {
-			r.bury(in, f.Code, fmt.Sprintf("given up after %d tries: %s", meta.NumDelivered, f.Text))
-			_ = m.Term()
-			return
-		}
-		_ = m.NakWithDelay(r.cfg.Retry)
-	}
-}
-
-// How long a stop may take beyond the drain: for handlers to notice that their context ended, and for what was posted,
-// the actor and the connections to be closed.
-const (
-	noticing = time.Second
-	closing  = 5 * time.Second
-)
-
 // halt drains in order: no new messages, handlers finished, what was posted is stored, the actor closed, connections
 // closed. It reports what did not finish in time.
 func (r *running) halt(ctx context.Context) error {
@@ -676,21 +410,6 @@ func (r *running) halt(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// turnAway answers those who still wait when the time to finish is over.
-func (r *running) turnAway() {
-	f := subjects.Faultf(subjects.CodeUnavailable, "%s is stopping", r.actor.Name())
-	for _, l := range r.routes {
-		for len(l.box) > 0 {
-			select {
-			case m := <-l.box:
-				in, _ := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
-				r.refuse(l, in, m, f, f.Text)
-			default:
-			}
-		}
-	}
 }
 
 // drainSubs stops subscriptions and waits until what they had received was handed on.

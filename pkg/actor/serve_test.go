@@ -369,12 +369,13 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// Beyond the mailbox a request is told so at once, while all workers are still at work. Each gets exactly one answer,
-// and what waits is bounded.
+// One account's flood gets its share of the mailbox and is told at once about the rest, while all workers are still at
+// work. Each request gets exactly one answer, what waits is bounded, and another account still comes in.
 func TestOverflowAnswersBusy(t *testing.T) {
 	// Not parallel: it measures the heap.
 	b := bustest.Start(t)
 	const asks, mailbox, size = 3000, 8, 16 << 10
+	const share = mailbox / 2 // with one worker: waiting and at work
 	gate, entered := make(chan struct{}), make(chan struct{}, asks)
 	run(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		entered <- struct{}{}
@@ -405,20 +406,33 @@ func TestOverflowAnswersBusy(t *testing.T) {
 		}
 		told[m.Subject] = m.Header.Get(subjects.HeaderErrCode)
 	}
-	for range asks - 1 - mailbox {
+	for range asks - share {
 		hear()
+	}
+	other := b.As("generator")
+	heard := listen(t, other, "_INBOX.other.*")
+	m := message("tool.request.x", body, subjects.HeaderDeadline, soon())
+	m.Reply = "_INBOX.other.1"
+	if err := other.PublishMsg(m); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Flush(); err != nil {
+		t.Fatal(err)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > asks*size/2 {
 		t.Errorf("%d MB are held while %d of %d bytes wait", grown>>20, mailbox, size)
 	}
-	if _, f := stats(t, user, "broker"); f[0].Mailbox != mailbox || f[0].Refused != asks-1-mailbox {
+	if _, f := stats(t, user, "broker"); f[0].Mailbox > share || f[0].Refused != asks-share {
 		t.Errorf("figures %+v", f[0])
 	}
 	close(gate)
-	for range 1 + mailbox {
+	for range share {
 		hear()
+	}
+	if code := next(t, heard).Header.Get(subjects.HeaderErrCode); code != "" {
+		t.Errorf("another account was kept out: %s", code)
 	}
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
@@ -428,7 +442,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	for _, c := range told {
 		count[c]++
 	}
-	if len(told) != asks || count[subjects.CodeBusy] != asks-1-mailbox || count[""] != 1+mailbox {
+	if len(told) != asks || count[subjects.CodeBusy] != asks-share || count[""] != share {
 		t.Errorf("%d answers, by code %v", len(told), count)
 	}
 	for _, tr := range b.Trouble() {

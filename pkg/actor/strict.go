@@ -146,14 +146,16 @@ func checkJSON(data []byte, v any) error {
 			continue
 		}
 		k := t.(string)
-		if top.keys[k] {
+		// Keys that differ in case alone are one key to some readers and two to others: policy and tool must not differ.
+		folded := strings.ToLower(strings.ToUpper(k))
+		if top.keys[folded] {
 			return unreadable{"a key stands twice:", k}
 		}
 		below, known := top.shape.under(k)
 		if !known {
 			return unreadable{"unknown field", k}
 		}
-		top.keys[k], top.key, top.next = true, false, below
+		top.keys[folded], top.key, top.next = true, false, below
 	}
 }
 

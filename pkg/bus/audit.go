@@ -11,17 +11,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"conclave/pkg/ask"
 	"conclave/pkg/audit"
 	"conclave/subjects"
 )
 
 // AuditLog appends to the trail through a writer's connection. It can do nothing else there.
-func AuditLog(nc *nats.Conn) audit.Log { return auditLog{ask.New(nc)} }
+func AuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
 
-type auditLog struct {
-	asker *ask.Asker
-}
+type auditLog struct{ nc *nats.Conn }
 
 // Append implements [audit.Log].
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
@@ -33,7 +30,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 		jetstream.MsgIDHeader:          {id},
 		jetstream.ExpectedStreamHeader: {subjects.Audit}, // a lookalike stream must not take the acks
 	}}
-	r, err := l.asker.Ask(ctx, m)
+	r, err := l.nc.RequestMsgWithContext(ctx, m)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded):
 		// Nobody stores it now, so it is not stored. Often a server that is starting: the next try may be lucky.
