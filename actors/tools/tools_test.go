@@ -81,7 +81,7 @@ func TestGetDatetime(t *testing.T) {
 		{"missing", winter, `{}`, "", "must be an IANA name", false},
 		{"extra field", winter, `{"timezone":"UTC","format":"unix"}`, "", `unknown field "format"`, false},
 		{"not an object", winter, `"UTC"`, "", "not a JSON object", false},
-		{"not JSON", winter, `{"timezone":`, "", "not valid JSON", false},
+		{"not JSON", winter, `{"timezone":`, "", "not one valid JSON object", false},
 
 		{"trick: the machine's own zone", winter, `{"timezone":"Local"}`, "", "must be an IANA name", true},
 		{"trick: the machine's own zone by its file", winter, `{"timezone":"localtime"}`, "", "must be an IANA name", true},
@@ -98,7 +98,7 @@ func TestGetDatetime(t *testing.T) {
 		{"trick: long and slashed", winter, `{"timezone":"` + strings.Repeat("./", 2000) + `UTC"}`, "", "must be an IANA name", false},
 		{"trick: the name in capitals", winter, `{"TIMEZONE":"UTC"}`, "", `unknown field "TIMEZONE"`, false},
 		{"trick: doubled key", winter, `{"timezone":"UTC","timezone":"Europe/Berlin"}`, "", "stands twice", true},
-		{"trick: a second object", winter, `{"timezone":"UTC"}{"timezone":"Europe/Berlin"}`, "", "more than one JSON value", false},
+		{"trick: a second object", winter, `{"timezone":"UTC"}{"timezone":"Europe/Berlin"}`, "", "not one valid JSON object", false},
 		{"trick: a different letter that looks the same", winter, `{"timezone":"UТC"}`, "", "there is no time zone", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -57,8 +56,7 @@ func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) erro
 }
 
 // Post says an event and does not wait until it is stored: for copies that must not hold up the act they tell of. What
-// could not be stored is logged, and a draining actor waits for what it has posted. When posts come fast, the
-// acknowledgement of one vouches for those before it.
+// could not be stored is logged, and a draining actor waits for what it has posted.
 func Post[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
 	return send(ctx, out, t, body, false)
 }
@@ -139,7 +137,6 @@ func (c carry) put(h nats.Header) {
 type speaker struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
-	vouch *atomic.Int64 // when a posted event was last acknowledged, unix nanoseconds
 	log   *slog.Logger
 	now   func() time.Time
 	newID func() string
@@ -152,7 +149,7 @@ func NewOut(nc *nats.Conn) (Out, error) {
 }
 
 func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*speaker, error) {
-	s := &speaker{nc: nc, vouch: new(atomic.Int64), log: log, now: now, newID: newID}
+	s := &speaker{nc: nc, log: log, now: now, newID: newID}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -242,24 +239,13 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 		if err == nil && ack.Duplicate {
 			err = errors.New("its id was already used by somebody")
 		}
-	case s.mustVouch():
-		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
 	default:
-		err = s.nc.PublishMsg(m)
+		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
 	}
 	if err != nil {
 		return fmt.Errorf("saying %s: %w", spec.Name, err)
 	}
 	return nil
-}
-
-// vouchEvery is how often a posted event is acknowledged when they come fast. Events of one connection reach their
-// stream in order, so an acknowledgement vouches for those before it; asking for each would double their cost.
-const vouchEvery = 50 * time.Millisecond
-
-func (s *speaker) mustVouch() bool {
-	now, last := time.Now().UnixNano(), s.vouch.Load()
-	return now-last > int64(vouchEvery) && s.vouch.CompareAndSwap(last, now)
 }
 
 // Request implements [Out].

@@ -349,7 +349,7 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 	const n = 1000
 	var got []string
 	done := make(chan struct{})
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{Mailbox: 4 * n}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 		if got = append(got, in.Body.CallID); len(got) == n {
 			close(done)
 		}

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // Two readers of the same bytes must not see two different messages. The decoders of both codecs are lenient: they take
@@ -94,69 +94,87 @@ func (s *shape) item() *shape {
 }
 
 // checkJSON refuses what encoding/json lets through: doubled keys, names in another case, deep nesting, a second value.
+// It walks the bytes itself, once they are known to be valid: every call passes here several times.
 func checkJSON(data []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
+	trimmed := bytes.TrimLeft(data, " \t\r\n")
+	switch {
+	case len(trimmed) == 0:
+		return unreadable{why: "no JSON object"}
+	case trimmed[0] != '{':
+		return unreadable{why: "not a JSON object"}
+	case !json.Valid(data):
+		return unreadable{why: "not one valid JSON object"}
+	}
 	type level struct {
-		keys  map[string]bool // nil in a list
-		key   bool            // the next string is a key
-		shape *shape          // of this object or list
-		next  *shape          // of the value to come
+		object bool
+		keys   []string // folded: some readers take keys that differ in case alone for one key, others for two
+		shape  *shape   // of this object or list
+		next   *shape   // of the value to come
 	}
 	var stack []level
 	next := shapeOf(v)
-	for {
-		t, err := dec.Token()
-		if errors.Is(err, io.EOF) && len(stack) == 0 {
-			return unreadable{why: "no JSON object"}
-		}
-		if err != nil {
-			return unreadable{why: "not valid JSON"}
-		}
-		if len(stack) == 0 && t != json.Delim('{') {
-			return unreadable{why: "not a JSON object"}
-		}
-		if d, ok := t.(json.Delim); ok {
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '{', '[':
+			if len(stack) == maxDepth {
+				return unreadable{why: fmt.Sprintf("nested deeper than %d", maxDepth)}
+			}
 			if len(stack) > 0 {
 				next = stack[len(stack)-1].next
 			}
-			switch d {
-			case '{':
-				stack = append(stack, level{keys: map[string]bool{}, key: true, shape: next})
-			case '[':
-				stack = append(stack, level{shape: next, next: next.item()})
-			default:
-				stack = stack[:len(stack)-1]
-				if len(stack) == 0 {
-					if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-						return unreadable{why: "more than one JSON value"}
-					}
-					return nil
+			l := level{object: data[i] == '{', shape: next}
+			if !l.object {
+				l.next = next.item()
+			}
+			stack = append(stack, l)
+		case '}', ']':
+			stack = stack[:len(stack)-1]
+		case '"':
+			end := i + 1
+			for data[end] != '"' {
+				if data[end] == '\\' {
+					end++
 				}
-				stack[len(stack)-1].key = stack[len(stack)-1].keys != nil
+				end++
 			}
-			if len(stack) > maxDepth {
-				return unreadable{why: fmt.Sprintf("nested deeper than %d", maxDepth)}
+			quoted := data[i : end+1]
+			i = end
+			if rest := bytes.TrimLeft(data[end+1:], " \t\r\n"); len(rest) == 0 || rest[0] != ':' {
+				continue // a value
 			}
-			continue
+			top := &stack[len(stack)-1]
+			key, err := unquote(quoted)
+			if err != nil {
+				return unreadable{why: "not one valid JSON object"}
+			}
+			folded := strings.ToLower(strings.ToUpper(key))
+			if slices.Contains(top.keys, folded) {
+				return unreadable{"a key stands twice:", key}
+			}
+			if len(top.keys) == maxKeys {
+				return unreadable{why: fmt.Sprintf("more than %d keys in one object", maxKeys)}
+			}
+			below, known := top.shape.under(key)
+			if !known {
+				return unreadable{"unknown field", key}
+			}
+			top.keys, top.next = append(top.keys, folded), below
 		}
-		top := &stack[len(stack)-1]
-		if !top.key {
-			top.key = top.keys != nil
-			continue
-		}
-		k := t.(string)
-		// Keys that differ in case alone are one key to some readers and two to others: policy and tool must not differ.
-		folded := strings.ToLower(strings.ToUpper(k))
-		if top.keys[folded] {
-			return unreadable{"a key stands twice:", k}
-		}
-		below, known := top.shape.under(k)
-		if !known {
-			return unreadable{"unknown field", k}
-		}
-		top.keys[folded], top.key, top.next = true, false, below
 	}
+	return nil
+}
+
+// maxKeys bounds the keys of one object: they are compared with one another.
+const maxKeys = 1024
+
+// unquote reads a JSON string: keys that are written differently can be the same key.
+func unquote(quoted []byte) (string, error) {
+	if bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted) {
+		return string(quoted[1 : len(quoted)-1]), nil
+	}
+	var s string
+	err := json.Unmarshal(quoted, &s)
+	return s, err
 }
 
 // checkMsgpack refuses what the msgpack package lets through or falls over.
