@@ -9,7 +9,7 @@ import (
 // confHead is the part of nats.conf that does not depend on the table.
 const confHead = `# Generated from the table in subjects/edges.go by "go generate ./subjects". Do not edit.
 #
-# Nothing here is secret: public keys and places come from the environment ("conclave keys" prints it).
+# Nothing here is secret: public keys and places come from the environment ("conclave keys" writes a file for it).
 # Every principal has its own account; the server writes the caller's account into the subject that the owner hears
 # (account_token_position); CORE and AUDIT hold streams and no clients. An account's imports are its boundary, the
 # permissions of its users repeat it. docs/bus.md shows the same as a table. How much the streams may take on disk is

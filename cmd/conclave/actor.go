@@ -46,6 +46,9 @@ run.`,
 			if err != nil {
 				return err
 			}
+			if r, err := a.home.Running(); err == nil && r.URL != b.URL {
+				return fail(exitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s), with the same anchors of the audit", r.PID, r.URL), "stop it first, or name its own address with --server")
+			}
 			log := a.logger(cfg.System.Level())
 			c, err := cfg.Join(cmd.Context(), a.home, b.URL, log, v...)
 			if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,6 +90,9 @@ func (a *app) doctor(ctx context.Context, verbose bool) error {
 		x.fail("config", "correct the file, or take it away to get what is shipped", "%s", oneLine(err.Error()))
 	} else {
 		x.ok("config", "valid%s", ownFiles(a.home.Config))
+		if unserved := cfg.Manifest.Unserved(); len(unserved) > 0 {
+			x.warn("manifest", "correct the names in manifest.yaml", "nobody serves %s", plain(strings.Join(unserved, ", ")))
+		}
 	}
 	x.environment()
 	x.disk()

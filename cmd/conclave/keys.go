@@ -48,6 +48,9 @@ func (a *app) keys(listen string) error {
 	if err := a.home.Make(); err != nil {
 		return err
 	}
+	if r, err := a.home.Running(); err == nil {
+		return fail(exitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
+	}
 	lasting, boot := subjects.Table().Roles()
 	roles := append(lasting, boot...)
 	keys := a.home.Keys()

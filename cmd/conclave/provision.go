@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,7 +59,7 @@ func (a *app) provision(ctx context.Context) error {
 	defer unlock()
 	b := &bus.Bus{URL: a.server, Keys: a.home.Keys(), Log: a.quiet()}
 	err = config.Provision(ctx, a.home, b, func(ctx context.Context, genesis []byte) error {
-		return bus.ProvisionWith(ctx, b, cfg.Server(a.home), genesis)
+		return patiently(ctx, func() error { return bus.ProvisionWith(ctx, b, cfg.Server(a.home), genesis) })
 	})
 	out := provisioned{URL: a.server, Done: true, Deleted: []string{}}
 	again := "run conclave keys" + a.again() + " and restart nats-server with the new environment file"
@@ -94,6 +95,21 @@ func (a *app) provision(ctx context.Context) error {
 		a.say("The streams are there already and the provisioners' keys are gone, as they should be: nothing to do. To provision again, %s.", again)
 	}
 	return nil
+}
+
+// patiently tries again while nobody answers: the server was often started in the line before.
+func patiently(ctx context.Context, step func() error) error {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		err := step()
+		if !errors.Is(err, bus.ErrUnreachable) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // streamsThere looks for one stream of each place, with the keys that may look.

@@ -49,6 +49,9 @@ Ends with Ctrl-C, after --count messages, or when nobody reads its output any mo
 			if err := checkPattern(t.pattern); err != nil {
 				return err
 			}
+			if t.count < 0 {
+				return usage("--count %d: name how many messages to show, or leave it out for all", t.count)
+			}
 			return t.run(cmd.Context())
 		},
 	}

@@ -33,7 +33,7 @@ and 99th percentile, in milliseconds).
 On a terminal it refreshes in place until Ctrl-C. Piped, with --once or with --json it prints once.`,
 		Example: `  conclave top
   conclave top --once
-  conclave top --json | jq '.actors[].name'`,
+  conclave top --json | jq '.actors[].actor'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {

@@ -739,8 +739,7 @@ func TestFoldersOthersMayWrite(t *testing.T) {
 // TestEnvIsSafeToSource has a data folder whose name would run a command if the file were quoted carelessly.
 func TestEnvIsSafeToSource(t *testing.T) {
 	dir := t.TempDir()
-	marker := filepath.Join(dir, "marker")
-	home := bus.Home{Data: filepath.Join(dir, "a'; touch "+strings.ReplaceAll(marker, "/", "$(printf '\\057')")+"; '"), Config: filepath.Join(dir, "c")}
+	home := bus.Home{Data: filepath.Join(dir, "a'; touch marker; '"), Config: filepath.Join(dir, "c")}
 	if err := home.Make(); err != nil {
 		t.Fatal(err)
 	}
@@ -751,14 +750,16 @@ func TestEnvIsSafeToSource(t *testing.T) {
 	if err := home.WriteEnv(bus.ServerConfig{Store: home.Store()}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("sh", "-c", `. "$0" && printf %s "$CONCLAVE_STORE"`, home.Env()).CombinedOutput()
+	sh := exec.Command("sh", "-c", `. "$0" && printf %s "$CONCLAVE_STORE"`, home.Env())
+	sh.Dir = dir
+	out, err := sh.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if want := strconv.Quote(home.Store()); string(out) != want {
 		t.Errorf("CONCLAVE_STORE is %s, want %s", out, want)
 	}
-	if _, err := os.Stat(marker); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "marker")); err == nil {
 		t.Error("sourcing the file ran a command")
 	}
 }
