@@ -268,6 +268,7 @@ func TestStart(t *testing.T) {
 
 // One actor after the other, in either order: whoever comes later is found without a restart.
 func TestRunOneByOne(t *testing.T) {
+	t.Parallel()
 	for _, order := range [][]string{{"broker", "tools"}, {"get_datetime", "broker"}} {
 		t.Run(strings.Join(order, " then "), func(t *testing.T) {
 			home, cfg := newHome(t), settings(t)
@@ -297,6 +298,7 @@ func TestRunOneByOne(t *testing.T) {
 }
 
 func TestStartRefuses(t *testing.T) {
+	t.Parallel()
 	cfg := settings(t)
 	if _, err := cfg.Start(t.Context(), newHome(t), nil, "brocker"); err == nil || !strings.Contains(err.Error(), `there is no actor "brocker"`) {
 		t.Errorf("a misspelled actor: %v", err)
@@ -312,6 +314,7 @@ func TestStartRefuses(t *testing.T) {
 
 // Actors may live in another process than the server; here both are this one, over TCP.
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	home, cfg := newHome(t), settings(t)
 	r := up(t, cfg, home, "tools")
 	far, err := cfg.Join(t.Context(), home, r.Bus.URL, nil, "broker")

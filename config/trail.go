@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,32 +26,120 @@ import (
 // ErrRotation means that a rotation was cut off between two steps.
 var ErrRotation = errors.New("a rotation of the audit was interrupted; run conclave audit rotate again")
 
+// ErrAnchorsGone means that the trail has records and nothing outside it says where they end.
+var ErrAnchorsGone = errors.New("the audit's anchors are gone")
+
 // Provision makes the streams with the given step and sees to the beginning of the trail: a new trail gets its first
-// record, which is then anchored; a trail that has lost its records is not quietly replaced by an empty one.
+// record, which is then anchored; a trail that has lost its records is not quietly replaced by an empty one. A plan that a
+// crash left behind is followed only if it fits the anchors and the sealed file: a planted one would replace the trail.
 func Provision(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx context.Context, genesis []byte) error) error {
-	pending, err := os.ReadFile(home.Pending())
-	if errors.Is(err, fs.ErrNotExist) {
-		heads, err := audit.ReadHeads(home.Heads())
+	heads, err := audit.ReadHeads(home.Heads())
+	if err != nil {
+		return err
+	}
+	p, err := readPlan(home)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && len(heads) > 0:
+		err := step(ctx, nil)
+		if errors.Is(err, bus.ErrTrailLost) {
+			return fmt.Errorf("%w: bring back %s, or accept the loss and open a new trail with conclave audit rotate", err, home.Store())
+		}
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		data, err := plan(home, subjects.AuditGenesis{})
 		if err != nil {
 			return err
 		}
-		if len(heads) > 0 {
-			err := step(ctx, nil)
-			if errors.Is(err, bus.ErrTrailLost) {
-				return fmt.Errorf("%w: bring back %s, or accept the loss and open a new trail with conclave audit rotate", err, home.Store())
-			}
-			return err
+		err = open(ctx, home, b, step, data)
+		if errors.Is(err, ErrRotation) { // there is a trail, and it does not begin with what was just planned
+			return errors.Join(fmt.Errorf("%w: bring back %s, or seal what is there with conclave audit rotate", ErrAnchorsGone, home.Heads()), os.Remove(home.Pending()))
 		}
-		if pending, err = plan(home, subjects.AuditGenesis{}); err != nil {
-			return err
-		}
-	} else if err != nil {
-		return fmt.Errorf("opening the trail: %w", err)
+		return err
+	case err == nil:
+		err = p.check(ctx, home, heads)
 	}
-	if err := step(ctx, pending); err != nil {
+	if err == nil && !p.anchored && p.report.First != nil {
+		err = fmt.Errorf("the trail that it seals does not verify, first %s", p.report.First)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %s was not followed: %w", ErrRotation, home.Pending(), err)
+	}
+	return open(ctx, home, b, step, p.data)
+}
+
+// open makes the streams and begins the trail as planned.
+func open(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx context.Context, genesis []byte) error, planned []byte) error {
+	if err := step(ctx, planned); err != nil {
 		return err
 	}
-	return begin(ctx, home, b, pending)
+	return begin(ctx, home, b, planned)
+}
+
+// pending is the first record of the next trail, as it lies on the disk.
+type pending struct {
+	data     []byte
+	genesis  *subjects.AuditGenesis
+	anchored bool         // the anchors have it already
+	report   audit.Report // on the trail that it seals, if it seals one
+}
+
+func readPlan(home bus.Home) (p pending, err error) {
+	if p.data, err = os.ReadFile(home.Pending()); err != nil {
+		return p, fmt.Errorf("opening the trail: %w", err)
+	}
+	batch, err := audit.DecodeBatch(p.data)
+	if err != nil || len(batch) != 1 || batch[0].Record.Genesis == nil {
+		return p, errors.New("it is not the first record of a trail")
+	}
+	p.genesis = batch[0].Record.Genesis
+	return p, nil
+}
+
+// check compares a plan with the anchors and with the file that it seals: no anchor may be left out, for the next trail
+// would forget it, and none may be made up. Whether the sealed trail itself is whole is in the report.
+func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.AuditHead) error {
+	heads = slices.DeleteFunc(slices.Clone(heads), func(h subjects.AuditHead) bool { return h.Seq == 0 })
+	begun := slices.ContainsFunc(heads, func(h subjects.AuditHead) bool { return h.Account == audit.GenesisAccount })
+	if !begun && p.genesis.Sealed == "" && len(p.genesis.OldHeads) == 0 {
+		return nil // the very first start was cut off; an actor elsewhere may have written since, and nothing is excused
+	}
+	_, err := audit.Beginning(audit.Stored{Subject: audit.GenesisSubject, Data: p.data}, heads)
+	p.anchored = err == nil
+	for _, h := range heads {
+		if own := p.anchored && h.Account == audit.GenesisAccount; !own && !slices.Contains(p.genesis.OldHeads, h) {
+			return fmt.Errorf("it leaves out record %d of %s, chain %s, which is anchored", h.Seq, h.Account, h.Chain)
+		}
+	}
+	if p.genesis.Sealed == "" {
+		if len(heads) > 0 && !p.anchored {
+			return errors.New("it names no sealed trail, and one is anchored")
+		}
+		return nil
+	}
+	file, err := sealedFile(home, p.genesis.Sealed)
+	if err != nil {
+		return err
+	}
+	var sum audit.Summary
+	err = readExport(file, func(src audit.Source) (err error) {
+		sum, err = audit.Export(ctx, src, io.Discard) // there is one way to write an export, so writing it again hashes it
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case sum.SHA256 != p.genesis.SHA256:
+		return fmt.Errorf("%s is not the file that was sealed: its SHA-256 is %s, not %s", file, sum.SHA256, p.genesis.SHA256)
+	case p.anchored || len(heads) == 0:
+		heads = p.genesis.OldHeads
+	}
+	for _, h := range p.genesis.OldHeads {
+		if h.Seq > 0 && !slices.Contains(heads, h) && !slices.Contains(sum.Heads, h) {
+			return fmt.Errorf("it holds record %d of %s, chain %s, which is neither anchored nor in %s", h.Seq, h.Account, h.Chain, file)
+		}
+	}
+	p.report, err = reread(ctx, file, heads)
+	return err
 }
 
 // plan writes down the first record of the next trail.
@@ -90,7 +179,7 @@ func begin(ctx context.Context, home bus.Home, b *bus.Bus, planned []byte) error
 	return os.Remove(home.Pending())
 }
 
-// Verify checks the trail against its anchors, with the auditor's key.
+// Verify checks the trail against its anchors, with the auditor's key, and the sealed trails before it.
 func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error) {
 	nc, err := b.Dial("auditor")
 	if err != nil {
@@ -105,7 +194,89 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 	if err != nil {
 		return audit.Report{}, err
 	}
-	return audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	return Check(ctx, home, src, heads)
+}
+
+// Check is [Verify] for a trail that was opened already.
+func Check(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead) (audit.Report, error) {
+	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	if err != nil || rep.Genesis == nil { // a beginning that nobody vouches for vouches for nothing
+		return rep, err
+	}
+	if rep.Predecessors, err = Predecessors(ctx, home, rep.Genesis); err != nil {
+		rep.OK = false
+		return rep, err
+	}
+	for _, s := range rep.Predecessors {
+		if s.Problem != "" {
+			rep.Add(audit.Problem{Text: s.Problem})
+		}
+	}
+	return rep, nil
+}
+
+// Predecessors walks from an anchored first record to the sealed trail that it names, from that one's first record to the
+// one before, and so on. Nothing else vouches for a sealed file: a file beside it may be anybody's. The walk ends at a file
+// that is missing or altered.
+func Predecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenesis) (path []audit.Sealed, err error) {
+	for by := ""; g != nil && g.Sealed != ""; {
+		s := audit.Sealed{File: g.Sealed, SHA256: g.SHA256, By: by, OldHeads: g.OldHeads}
+		sum, first, err := readSealed(ctx, home, s.File)
+		g, by = nil, s.File
+		switch {
+		case ctx.Err() != nil:
+			return path, ctx.Err()
+		case errors.Is(err, fs.ErrNotExist):
+			s.Problem = fmt.Sprintf("the sealed trail %s is missing from %s", s.File, home.Sealed())
+		case err != nil:
+			s.Problem = fmt.Sprintf("the sealed trail %s cannot be read: %v", s.File, err)
+		case sum != s.SHA256:
+			s.Problem = fmt.Sprintf("the sealed trail %s is not the one that was sealed: its SHA-256 is %s, not %s", s.File, sum, s.SHA256)
+		default:
+			// A trail that had lost its beginning is sealed all the same; what it then begins with names no predecessor.
+			if g, err = audit.Beginning(first, s.OldHeads); err != nil {
+				s.Note = fmt.Sprintf("nothing vouches for what was sealed before it: %v", err)
+			}
+		}
+		path = append(path, s)
+	}
+	return path, nil
+}
+
+// sealedFile is where a sealed trail lies. The name comes from a record, so it must be no more than a name.
+func sealedFile(home bus.Home, name string) (string, error) {
+	if name != filepath.Base(name) || !filepath.IsLocal(name) {
+		return "", fmt.Errorf("%q is not the name of a file", name)
+	}
+	return filepath.Join(home.Sealed(), name), nil
+}
+
+// readSealed hashes a sealed file and returns its first message, in one reading.
+func readSealed(ctx context.Context, home bus.Home, name string) (sum string, first audit.Stored, err error) {
+	file, err := sealedFile(home, name)
+	if err != nil {
+		return "", first, err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", first, err
+	}
+	defer f.Close()
+	stop := context.AfterFunc(ctx, func() { f.Close() })
+	defer stop()
+	h := sha256.New()
+	if src, err := audit.OpenExport(io.TeeReader(f, h)); err == nil {
+		for m, err := range src.Messages {
+			if err == nil {
+				first = m
+			}
+			break
+		}
+	}
+	if _, err := io.Copy(h, f); err != nil {
+		return "", first, err
+	}
+	return hex.EncodeToString(h.Sum(nil)), first, nil
 }
 
 // Rotation is what a rotation did.
@@ -136,7 +307,8 @@ func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 	if err != nil {
 		return rot, err
 	}
-	if _, err := plan(home, genesis); err != nil {
+	planned, err := plan(home, genesis)
+	if err != nil {
 		return rot, err
 	}
 	// From here on a crash leaves the plan behind, and a second rotation starts over from what is there.
@@ -145,54 +317,67 @@ func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 		return rot, fmt.Errorf("moving the old stream: %w", err)
 	}
 	return rot, c.WithServer(home, log, func(s *bus.Server, b *bus.Bus) error {
-		return Provision(ctx, home, b, s.Provision)
+		return open(ctx, home, b, s.Provision, planned)
 	})
 }
 
 // resume finishes a rotation that was cut off after the old stream was moved. Starting over would seal the nothing that
 // is left, and the successor would not name the file that holds the records.
 func (c Config) resume(ctx context.Context, home bus.Home, log *slog.Logger) (rot Rotation, done bool, err error) {
-	pending, err := os.ReadFile(home.Pending())
-	if errors.Is(err, fs.ErrNotExist) {
+	p, err := readPlan(home)
+	switch {
+	case p.data == nil && errors.Is(err, fs.ErrNotExist):
 		return rot, false, nil
-	}
-	if err != nil {
+	case p.data == nil:
 		return rot, false, fmt.Errorf("resuming the rotation: %w", err)
+	case err != nil || p.genesis.Sealed == "":
+		return rot, false, nil // not the plan of a rotation: plan again
 	}
-	batch, err := audit.DecodeBatch(pending)
-	if err != nil || len(batch) != 1 || batch[0].Record.Genesis == nil {
-		return rot, false, nil // not a plan: plan again
-	}
-	g := batch[0].Record.Genesis
-	rot.Sealed, rot.SHA256 = filepath.Join(home.Sealed(), g.Sealed), g.SHA256
-	rot.Store = strings.TrimSuffix(rot.Sealed, ".jsonl") + ".store"
-	if _, err := os.Stat(rot.Store); g.Sealed == "" || err != nil {
+	if rot.Sealed, err = sealedFile(home, p.genesis.Sealed); err != nil {
 		return Rotation{}, false, nil
 	}
-	if rot.Report, err = reread(ctx, rot.Sealed, g.OldHeads); err != nil {
+	rot.SHA256 = p.genesis.SHA256
+	rot.Store = strings.TrimSuffix(rot.Sealed, ".jsonl") + ".store"
+	if _, err := os.Stat(rot.Store); err != nil {
+		return Rotation{}, false, nil
+	}
+	heads, err := audit.ReadHeads(home.Heads())
+	if err != nil {
 		return rot, true, err
 	}
-	rot.Records = rot.Report.Records
+	if err := p.check(ctx, home, heads); err != nil {
+		return rot, true, fmt.Errorf("the interrupted rotation cannot go on: %w: bring back the sealed trail, or delete %s to seal what is there now", err, home.Pending())
+	}
+	rot.Report, rot.Records = p.report, p.report.Records
 	return rot, true, c.WithServer(home, log, func(s *bus.Server, b *bus.Bus) error {
-		return Provision(ctx, home, b, s.Provision)
+		return open(ctx, home, b, s.Provision, p.data)
 	})
+}
+
+// readExport opens a sealed file for one walk.
+func readExport(file string, f func(audit.Source) error) error {
+	r, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("reading the export back: %w", err)
+	}
+	defer r.Close()
+	src, err := audit.OpenExport(r)
+	if err == nil {
+		err = f(src)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the export back: %w", err)
+	}
+	return nil
 }
 
 // reread checks a sealed file against the heads of its trail.
 func reread(ctx context.Context, file string, heads []subjects.AuditHead) (rep audit.Report, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return rep, fmt.Errorf("reading the export back: %w", err)
-	}
-	defer f.Close()
-	src, err := audit.OpenExport(f)
-	if err == nil {
+	err = readExport(file, func(src audit.Source) (err error) {
 		rep, err = audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
-	}
-	if err != nil {
-		return rep, fmt.Errorf("reading the export back: %w", err)
-	}
-	return rep, nil
+		return err
+	})
+	return rep, err
 }
 
 // seal exports the trail to a file, checks that file, and returns what the successor must remember.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"conclave/config"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/subjects"
@@ -23,12 +25,12 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Check that the audit is whole",
 		Long: `Walks the whole audit: every record holds the hash of the one before, and the end of every chain is anchored in a
-file outside the stream. So any change, loss or reordering shows, and the first bad record is named. Ends with exit code
-5 when something is wrong.
+file outside the stream. So any change, loss or reordering shows, and the first bad record is named. The sealed files of
+earlier audits must be there as they were sealed. Ends with exit code 5 when something is wrong.
 
-With --file it checks a sealed export. What vouches for the end of a sealed trail is the first record of its successor:
-the current audit, or the next export in the same folder. When neither names the file, only the file itself can be
-checked: a change inside shows, a file that was cut and sealed again does not.`,
+With --file it checks a sealed export. What vouches for it is the first record of its successor: of the current audit,
+which is anchored, or of a sealed file that is vouched for in the same way. When none of them names the file, only the
+file itself can be checked: a change inside shows, a file that was cut and sealed again does not.`,
 		Example: `  conclave audit verify
   conclave audit verify --json
   conclave audit verify --file ~/.local/share/conclave/audit/sealed/audit-20260102T030405.000Z.jsonl`,
@@ -62,7 +64,7 @@ func (a *app) verify(ctx context.Context, nc *nats.Conn) (audit.Report, error) {
 	if err != nil {
 		return audit.Report{}, err
 	}
-	return audit.Verify(ctx, a.watched(src, "verified"), heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	return config.Check(ctx, a.home, a.watched(src, "verified"), heads)
 }
 
 // sealed is what is known of a sealed export beyond the walk through it.
@@ -84,14 +86,17 @@ func (a *app) verifyFile(ctx context.Context, file string) error {
 	}
 	s.SHA256 = sum.SHA256
 	heads := sum.Heads
-	g, by, err := a.successor(ctx, file)
+	path, err := a.path(ctx)
 	if err != nil {
 		return err
 	}
-	if g != nil {
-		s.AnchoredBy, heads = by, g.OldHeads
-		if g.SHA256 != s.SHA256 {
-			return fail(exitAudit, fmt.Sprintf("%s is not the file that was sealed: its SHA-256 is %s, %s says %s", file, s.SHA256, by, g.SHA256), "bring back the original")
+	for _, p := range path {
+		by := or(p.By, "the current audit")
+		switch {
+		case p.SHA256 == s.SHA256:
+			s.AnchoredBy, heads = by, p.OldHeads
+		case p.File == filepath.Base(file):
+			return fail(exitAudit, fmt.Sprintf("%s is not the file that was sealed: its SHA-256 is %s, %s says %s", file, s.SHA256, by, p.SHA256), "bring back the original")
 		}
 	}
 	var report audit.Report
@@ -101,8 +106,13 @@ func (a *app) verifyFile(ctx context.Context, file string) error {
 	}); err != nil {
 		return err
 	}
-	if g == nil {
-		a.say("nothing outside %s vouches for it: neither the current audit nor an export beside it names it as its predecessor. A change inside it would show, a shorter copy sealed again would not.", file)
+	if s.AnchoredBy == "" {
+		a.say("nothing outside %s vouches for it: neither the current audit nor a sealed one that it vouches for names it as its predecessor. A change inside it would show, a shorter copy sealed again would not.", file)
+		for _, p := range path {
+			if why := or(p.Problem, p.Note); why != "" {
+				a.say("%s: %s", plain(p.File), plain(why))
+			}
+		}
 	}
 	return a.report(report, file, &s)
 }
@@ -124,56 +134,31 @@ func (a *app) withExport(file string, f func(audit.Source) error) error {
 	return err
 }
 
-// successor finds the first record that names file as its sealed predecessor: in an export beside it, or in the audit.
-func (a *app) successor(ctx context.Context, file string) (*subjects.AuditGenesis, string, error) {
-	name := filepath.Base(file)
-	beside, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*.jsonl"))
-	if err != nil {
-		return nil, "", err
+// path is every sealed trail that the current audit vouches for, newest first. It is empty where there is no audit.
+func (a *app) path(ctx context.Context) (path []audit.Sealed, err error) {
+	if _, err := os.Stat(a.home.Data); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	for _, other := range beside {
-		r, err := os.Open(other)
-		if err != nil {
-			continue
-		}
-		g := (*subjects.AuditGenesis)(nil)
-		if src, err := audit.OpenExport(r); err == nil {
-			for m, err := range src.Messages {
-				if err == nil {
-					g = genesis(m)
-				}
-				break
-			}
-		}
-		r.Close()
-		if g != nil && g.Sealed == name {
-			return g, filepath.Base(other), nil
-		}
-	}
-	var g *subjects.AuditGenesis
 	err = a.auditor(func(nc *nats.Conn) error {
-		m, err := bus.AuditFirst(ctx, nc)
-		if err == nil {
-			g = genesis(m)
+		heads, err := audit.ReadHeads(a.home.Heads())
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &failure{exitAudit, fmt.Errorf("the anchors of the audit cannot be read: %w", err)}
 		}
-		return nil
+		if len(heads) == 0 {
+			return nil
+		}
+		first, err := bus.AuditFirst(ctx, nc)
+		var g *subjects.AuditGenesis
+		if err == nil {
+			g, err = audit.Beginning(first, heads)
+		}
+		if err != nil {
+			return fail(exitAudit, fmt.Sprintf("the current audit cannot vouch for anything: %v", err), "see conclave audit verify")
+		}
+		path, err = config.Predecessors(ctx, a.home, g)
+		return err
 	})
-	switch {
-	case err != nil && codeOf(err) != exitAbsent:
-		return nil, "", err
-	case g != nil && g.Sealed == name:
-		return g, "the current audit", nil
-	}
-	return nil, "", nil
-}
-
-// genesis is what the first message of a trail says.
-func genesis(m audit.Stored) *subjects.AuditGenesis {
-	batch, err := audit.DecodeBatch(m.Data)
-	if err != nil || m.Subject != audit.GenesisSubject || len(batch) != 1 {
-		return nil
-	}
-	return batch[0].Record.Genesis
+	return path, err
 }
 
 // report prints what a walk found.
@@ -192,6 +177,15 @@ func (a *app) report(r audit.Report, what string, s *sealed) error {
 		}
 		if r.Pending > 0 {
 			fmt.Fprintf(a.stdout, "   %d acts are under way\n", r.Pending)
+		}
+		if r.Unacknowledged > 0 {
+			fmt.Fprintf(a.stdout, "   %d records after the last acknowledged one; nobody acted on them, and nobody vouches for them\n", r.Unacknowledged)
+		}
+		if n := len(r.Predecessors); n > 0 {
+			fmt.Fprintf(a.stdout, "   %d sealed audits before it are as they were sealed\n", n)
+			if last := r.Predecessors[n-1]; last.Note != "" {
+				fmt.Fprintf(a.stdout, "   %s: %s\n", plain(last.File), plain(last.Note))
+			}
 		}
 		if s != nil {
 			fmt.Fprintf(a.stdout, "   sha256 %s, anchored by %s\n", s.SHA256, or(s.AnchoredBy, "nothing outside the file"))

@@ -6,8 +6,8 @@
 //
 // The package knows no transport. [Log] is what a writer needs of the stream, [Source] what a verifier needs.
 //
-// What the trail cannot show: records after the last anchor of a chain that were never acknowledged to anybody, and the
-// order of two messages of different chains when whoever swapped them renumbered the stream as well.
+// What the trail cannot show: whether records after the last anchor of a chain, which were never acknowledged to anybody,
+// are its writer's or were added by someone who can write the store; and the order of two messages of different chains when whoever swapped them renumbered the stream as well.
 package audit
 
 import (
@@ -36,6 +36,8 @@ var (
 	ErrDuplicate = errors.New("the audit message id was used by somebody else")
 	// ErrClosed says that the writer was never opened, or was closed.
 	ErrClosed = errors.New("the audit writer is not open")
+	// ErrBeginning says that nobody vouches for the first record of a trail.
+	ErrBeginning = errors.New("nobody vouches for the first record of the audit")
 	// ErrExport says that an export is cut short or was altered.
 	ErrExport = errors.New("the audit export is damaged")
 )

@@ -15,7 +15,7 @@ import (
 // VerifyOptions say what a trail may hold.
 type VerifyOptions struct {
 	Accounts    []string // the accounts that may write
-	MaxProblems int      // how many problems to describe, 100; all are counted
+	MaxProblems int      // how many problems to describe for each account, 100; all are counted
 }
 
 // Problem is one thing wrong with a trail. A field that does not apply is empty.
@@ -42,20 +42,44 @@ func (p Problem) String() string {
 // Report is what a walk through the trail found. Problems are in the order of the stream; what only its end can tell,
 // such as a lost tail, comes last.
 type Report struct {
-	OK         bool                   `json:"ok"`
-	Messages   int                    `json:"messages"`
-	Records    int                    `json:"records"`
-	Chains     int                    `json:"chains"`
-	Unfinished int                    `json:"unfinished"` // acts without an outcome in chains that have ended: a crash, not a fault
-	Pending    int                    `json:"pending"`    // acts without an outcome in chains that may go on
-	Bad        int                    `json:"bad"`        // all problems, described or not
-	Problems   []Problem              `json:"problems,omitempty"`
-	First      *Problem               `json:"first,omitempty"`
-	Genesis    *subjects.AuditGenesis `json:"genesis,omitempty"` // how the trail begins
+	OK         bool `json:"ok"`
+	Messages   int  `json:"messages"`
+	Records    int  `json:"records"`
+	Chains     int  `json:"chains"`
+	Unfinished int  `json:"unfinished"` // acts without an outcome in chains that have ended: a crash, not a fault
+	Pending    int  `json:"pending"`    // acts without an outcome in chains that may go on
+	// Unacknowledged counts the records after the last one that an anchor or a link knows. A crash leaves such records;
+	// whoever can write the store can add them. Nobody acted on them, and nobody vouches for them.
+	Unacknowledged int                    `json:"unacknowledged"`
+	Bad            int                    `json:"bad"` // all problems, described or not
+	Problems       []Problem              `json:"problems,omitempty"`
+	First          *Problem               `json:"first,omitempty"`
+	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // how the trail begins; nil unless its anchor vouches for it
+	Predecessors   []Sealed               `json:"predecessors,omitempty"` // the sealed trails, newest first, where they were looked at
 }
 
-// Verify walks the trail and compares it with the anchored heads. It returns an error when the trail could not be read
-// to its end; whatever is wrong with the trail itself is in the report.
+// Sealed is an earlier trail in its file, as the first record of its successor knows it.
+type Sealed struct {
+	File     string               `json:"file"` // the name alone
+	SHA256   string               `json:"sha256"`
+	By       string               `json:"by"` // whose first record that is: a file, or "" for the current trail
+	OldHeads []subjects.AuditHead `json:"-"`
+	Problem  string               `json:"problem,omitempty"` // what is wrong with the file
+	Note     string               `json:"note,omitempty"`    // why nothing vouches for what was sealed before it
+}
+
+// Add puts a problem that was found outside the stream behind the others.
+func (r *Report) Add(p Problem) {
+	r.OK = false
+	r.Bad++
+	r.Problems = append(r.Problems, p)
+	if r.First == nil {
+		r.First = &p
+	}
+}
+
+// Verify walks the trail and compares it with the anchored heads, which must hold the head of its genesis. It returns an
+// error when the trail could not be read to its end; whatever is wrong with the trail itself is in the report.
 //
 // It keeps 32 bytes for each record of a chain that no later chain has linked yet, 8 for each act that was not allowed,
 // and little else.
@@ -64,12 +88,14 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 		opts.MaxProblems = 100
 	}
 	v := &verifier{
-		opts:     opts,
-		chains:   map[string]*chain{},
-		anchored: map[string][]subjects.AuditHead{},
-		oldHeads: map[subjects.AuditHead]bool{},
-		linkers:  map[string][]*chain{},
-		next:     1,
+		opts:      opts,
+		described: map[string]int{},
+		chains:    map[string]*chain{},
+		anchored:  map[string][]subjects.AuditHead{},
+		oldHeads:  map[subjects.AuditHead]bool{},
+		ended:     map[string]bool{},
+		linkers:   map[string][]*chain{},
+		next:      1,
 	}
 	for _, h := range heads {
 		v.anchored[h.Chain] = append(v.anchored[h.Chain], h)
@@ -102,14 +128,16 @@ func Verify(ctx context.Context, src Source, heads []subjects.AuditHead, opts Ve
 }
 
 type verifier struct {
-	opts     VerifyOptions
-	report   Report
-	next     uint64 // the stream's next sequence
-	chains   map[string]*chain
-	order    []*chain // as they began
-	anchored map[string][]subjects.AuditHead
-	oldHeads map[subjects.AuditHead]bool // from the genesis: ends in the sealed predecessor
-	linkers  map[string][]*chain         // the chains that link this one
+	opts      VerifyOptions
+	report    Report
+	described map[string]int // problems by account
+	next      uint64         // the stream's next sequence
+	chains    map[string]*chain
+	order     []*chain // as they began
+	anchored  map[string][]subjects.AuditHead
+	oldHeads  map[subjects.AuditHead]bool // from the anchored genesis: ends in the sealed predecessor
+	ended     map[string]bool             // the subjects of those
+	linkers   map[string][]*chain         // the chains that link this one
 }
 
 // chain is what is remembered of one chain.
@@ -118,14 +146,16 @@ type chain struct {
 	stream      uint64 // where its last record stands
 	seq         uint64 // its last record
 	hash        [sha256.Size]byte
+	gap         uint64 // the last record that is missing
 
 	forgot uint64 // hashes of the records up to here are gone
 	hashes []byte // of the records after that
 
 	anchors []subjects.AuditHead
-	linked  bool               // a later chain says that it ended
-	end     subjects.AuditHead // and where
-	links   []string           // the chains it links itself
+	linked  bool                 // a later chain says that it ended
+	end     subjects.AuditHead   // and where
+	links   []subjects.AuditHead // the ends it links itself
+	acked   uint64               // the last record that somebody is known to have acted on
 
 	messages int
 	acts     *acts
@@ -164,11 +194,18 @@ func (a *acts) join(b *acts) {
 	a.joined, a.open, a.barred = b, nil, nil
 }
 
+// add counts a problem and describes it, unless its account has filled its share: what one writer spoils must not hide
+// what happened to another. Accounts that no writer has share one share.
 func (v *verifier) add(p Problem) int {
 	v.report.Bad++
-	if len(v.report.Problems) == v.opts.MaxProblems {
+	who := p.Account
+	if who != "" && who != GenesisAccount && !slices.Contains(v.opts.Accounts, who) {
+		who = "?"
+	}
+	if v.described[who] == v.opts.MaxProblems {
 		return 0
 	}
+	v.described[who]++
 	v.report.Problems = append(v.report.Problems, p)
 	return len(v.report.Problems)
 }
@@ -229,17 +266,16 @@ func (v *verifier) message(st Stored) {
 		return
 	}
 	if genesis {
-		g := batch[0].Record
-		if len(batch) != 1 || g.Genesis == nil || len(g.Links) > 0 {
+		if !isGenesis(batch) {
 			bad(1, "the genesis is not one record that opens a trail")
 			return
 		}
-		v.report.Genesis = g.Genesis
-		for _, h := range g.Genesis.OldHeads {
-			v.oldHeads[h] = true
-		}
+		v.genesis(st.Seq, batch[0])
 	}
 	if c == nil {
+		if v.ended[st.Subject] {
+			bad(batch[0].Record.Seq, "chain %s ended in the sealed trail, yet it is here", id)
+		}
 		c = v.begin(account, id)
 	}
 	c.messages++
@@ -249,11 +285,66 @@ func (v *verifier) message(st Stored) {
 	}
 }
 
+// genesis believes the first record only if it is the one that was anchored. Its old heads excuse anchors, so a forged
+// one could excuse them all; that it was altered is told where every record is held against its anchor.
+func (v *verifier) genesis(stream uint64, d Decoded) {
+	match, known := anchored(d, v.anchored[GenesisChain])
+	if !known {
+		v.add(Problem{
+			Stream: stream, Account: GenesisAccount, Chain: GenesisChain, Record: d.Record.Seq,
+			Text: "nobody vouches for the beginning: the genesis is not anchored",
+		})
+	}
+	if !match {
+		return
+	}
+	v.report.Genesis = d.Record.Genesis
+	for _, h := range d.Record.Genesis.OldHeads {
+		if h.Account == GenesisAccount || h.Seq == 0 { // nothing excuses the anchor of the genesis itself
+			continue
+		}
+		v.oldHeads[h] = true
+		v.ended["audit."+h.Account+"."+h.Chain] = true
+	}
+}
+
+// anchored reports whether the heads know a genesis, and whether d is the one and only that they know.
+func anchored(d Decoded, heads []subjects.AuditHead) (match, known bool) {
+	match = true
+	for _, h := range heads {
+		if h.Account == GenesisAccount && h.Chain == GenesisChain && h.Seq > 0 {
+			known = true
+			match = match && h.Seq == d.Record.Seq && h.Hash == hexHash(d.Hash)
+		}
+	}
+	return match && known, known
+}
+
+// Beginning returns what the first message of a trail says, but only if it is the one that heads anchor. Otherwise the
+// error wraps [ErrBeginning]: nobody vouches for what it says.
+func Beginning(st Stored, heads []subjects.AuditHead) (*subjects.AuditGenesis, error) {
+	batch, err := DecodeBatch(st.Data)
+	if err != nil || st.Subject != GenesisSubject || !isGenesis(batch) {
+		return nil, fmt.Errorf("%w: it is not a genesis", ErrBeginning)
+	}
+	switch match, known := anchored(batch[0], heads); {
+	case !known:
+		return nil, fmt.Errorf("%w: no genesis is anchored", ErrBeginning)
+	case !match:
+		return nil, fmt.Errorf("%w: it is not the one that was anchored", ErrBeginning)
+	}
+	return batch[0].Record.Genesis, nil
+}
+
+func isGenesis(batch []Decoded) bool {
+	return len(batch) == 1 && batch[0].Record.Genesis != nil && len(batch[0].Record.Links) == 0
+}
+
 // begin remembers a chain that was not seen before.
 func (v *verifier) begin(account, id string) *chain {
 	c := &chain{account: account, id: id, acts: newActs()}
 	for _, h := range v.anchored[id] {
-		if h.Account == account {
+		if h.Account == account && !v.oldHeads[h] {
 			c.anchors = append(c.anchors, h)
 		}
 	}
@@ -288,12 +379,12 @@ func (v *verifier) record(c *chain, stream uint64, genesis bool, d Decoded) {
 			bad(next, "records %d to %d are missing", next, rec.Seq-1)
 		}
 		c.suspect = 0
-		c.forgot, c.hashes = rec.Seq-1, nil
+		c.gap, c.forgot, c.hashes = rec.Seq-1, rec.Seq-1, nil
 	} else {
 		v.follow(c, rec)
 	}
 	for _, h := range c.anchors {
-		if h.Seq == rec.Seq && h.Hash != hexHash(d.Hash) && !v.oldHeads[h] {
+		if h.Seq == rec.Seq && h.Hash != hexHash(d.Hash) {
 			v.altered(c, stream, rec.Seq, "record %d is not the one that was anchored: it was altered", rec.Seq)
 		}
 	}
@@ -393,7 +484,7 @@ func (v *verifier) link(c *chain, stream uint64, l subjects.AuditHead) {
 		before[len(before)-1].acts.join(c.acts)
 	}
 	v.linkers[l.Chain] = append(v.linkers[l.Chain], c)
-	c.links = append(c.links, l.Chain)
+	c.links = append(c.links, l)
 	if target != nil {
 		target.close(c, l)
 	}
@@ -430,10 +521,10 @@ func (v *verifier) vouched(c *chain) bool {
 		return false
 	}
 	for _, l := range c.links {
-		if slices.ContainsFunc(v.anchored[l], func(h subjects.AuditHead) bool { return h.Account == c.account }) {
+		if slices.ContainsFunc(v.anchored[l.Chain], func(h subjects.AuditHead) bool { return h.Account == c.account }) {
 			return true
 		}
-		for _, other := range v.linkers[l] {
+		for _, other := range v.linkers[l.Chain] {
 			if other.linked || len(other.anchors) > 0 {
 				return true
 			}
@@ -475,7 +566,26 @@ func (v *verifier) end(heads []subjects.AuditHead) {
 	}
 }
 
+// acknowledge finds how far each chain is known to have been acknowledged: to its anchor, or to where a later chain
+// links it. A link counts only if it was acknowledged itself, so the walk goes from the last chain to the first.
+func (v *verifier) acknowledge() {
+	for _, c := range slices.Backward(v.order) {
+		for _, h := range c.anchors {
+			c.acked = max(c.acked, h.Seq)
+		}
+		for _, l := range c.links {
+			if target := v.chains[l.Chain]; c.acked > 0 && target != nil {
+				target.acked = max(target.acked, l.Seq)
+			}
+		}
+		if from := max(c.acked, c.gap); c.seq > from {
+			v.report.Unacknowledged += int(c.seq - from)
+		}
+	}
+}
+
 func (v *verifier) finish() {
+	v.acknowledge()
 	r := &v.report
 	r.Chains = len(v.order)
 	for _, c := range v.order {

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -421,6 +422,33 @@ func TestVerify(t *testing.T) {
 			}, at(1, "AUDIT", "genesis", 1), "not one record that opens a trail",
 		},
 		{
+			"genesis not anchored", func(_ *testing.T, s *scene) { s.dropHead(GenesisChain) },
+			at(1, "AUDIT", "genesis", 1), "nobody vouches for the beginning",
+		},
+		{
+			"genesis anchored before it was acknowledged", func(_ *testing.T, s *scene) {
+				s.head(GenesisChain).Seq, s.head(GenesisChain).Hash = 0, ""
+			}, at(1, "AUDIT", "genesis", 1), "nobody vouches for the beginning",
+		},
+		{
+			"trick: a genesis that excuses the anchors, and nothing else left", func(t *testing.T, s *scene) {
+				s.msgs = s.msgs[:1]
+				s.edit(t, 1, func(r recs) recs { r[0].Genesis.OldHeads = s.heads; return r })
+			}, at(1, "AUDIT", "genesis", 1), "not the one that was anchored",
+		},
+		{
+			"trick: a genesis that excuses the anchors, and a record altered", func(t *testing.T, s *scene) {
+				s.edit(t, 1, func(r recs) recs { r[0].Genesis.OldHeads = s.heads; return r })
+				s.edit(t, 10, func(r recs) recs { r[0].Tool = "run_shell"; return r })
+			}, at(1, "AUDIT", "genesis", 1), "not the one that was anchored",
+		},
+		{
+			"trick: a second anchor that fits a forged genesis", func(t *testing.T, s *scene) {
+				s.edit(t, 1, func(r recs) recs { r[0].Genesis.OldHeads = s.heads; return r })
+				s.heads = append(s.heads, subjects.AuditHead{Account: GenesisAccount, Chain: GenesisChain, Seq: 1, Hash: s.hash(t, 1, 0)})
+			}, at(1, "AUDIT", "genesis", 1), "not the one that was anchored",
+		},
+		{
 			"second genesis", func(_ *testing.T, s *scene) {
 				s.msgs = append(s.msgs, Stored{Seq: 11, Subject: GenesisSubject, Data: s.msgs[0].Data})
 			}, at(11, "AUDIT", "genesis", 1), "only the first message may be a genesis",
@@ -516,9 +544,114 @@ func TestVerifyCapsProblems(t *testing.T) {
 	for i := range s.msgs {
 		s.msgs[i].Data = nil
 	}
-	r, err := Verify(t.Context(), source(s.msgs), nil, VerifyOptions{Accounts: known.Accounts, MaxProblems: 3})
-	if err != nil || len(r.Problems) != 3 || r.Bad != 10 || r.OK {
+	r, err := Verify(t.Context(), source(s.msgs), nil, VerifyOptions{Accounts: known.Accounts, MaxProblems: 2})
+	if err != nil || len(r.Problems) != 1+2+2 || r.Bad != 10 || r.OK || r.First.Stream != 1 {
 		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
+// What one writer spoils does not hide what happened to another, and no number of names buys more room.
+func TestVerifyCapsProblemsByAccount(t *testing.T) {
+	s := newScene(t)
+	s.edit(t, 10, func(r []subjects.AuditRecord) []subjects.AuditRecord { r[0].Tool = "run_shell"; return r })
+	last := s.msgs[9]
+	s.msgs = s.msgs[:9]
+	for i := range 150 {
+		s.msgs = append(s.msgs, Stored{Subject: fmt.Sprintf("audit.GATEWAY.p%d", i), Data: []byte("rubbish")},
+			Stored{Subject: fmt.Sprintf("audit.M%d.p", i), Data: []byte("rubbish")})
+	}
+	s.msgs = append(s.msgs, last)
+	s.renumber()
+	r := verify(t, source(s.msgs), s.heads)
+	if r.Bad != 301 || len(r.Problems) != 201 || r.First.Stream != 10 {
+		t.Fatalf("%d problems, %d described, first %v", r.Bad, len(r.Problems), r.First)
+	}
+	if p := r.Problems[200]; p.Account != "BROKER" || p.Record != 4 || !strings.Contains(p.Text, "not the one that was anchored") {
+		t.Errorf("the last is %v", p)
+	}
+}
+
+// A genesis without its anchor's word excuses nothing: every anchor that it names is still missed.
+func TestVerifyForgedGenesisExcusesNothing(t *testing.T) {
+	s := newScene(t)
+	s.msgs = s.msgs[:1]
+	s.edit(t, 1, func(r []subjects.AuditRecord) []subjects.AuditRecord { r[0].Genesis.OldHeads = s.heads; return r })
+	r := verify(t, source(s.msgs), s.heads)
+	if r.Bad != 3 || r.Genesis != nil || !strings.Contains(r.Problems[1].Text, "lost chain") || !strings.Contains(r.Problems[2].Text, "lost chain") {
+		t.Fatalf("%v", r.Problems)
+	}
+}
+
+// Records that nobody was told of are no fault, but they are counted: whoever can write the store can add them.
+func TestVerifyUnacknowledged(t *testing.T) {
+	open := func(chain string, links ...subjects.AuditHead) subjects.AuditRecord {
+		return subjects.AuditRecord{Chain: chain, Phase: subjects.AuditOpen, ID: chain, Links: links}
+	}
+	act := func(chain, id string) subjects.AuditRecord {
+		return subjects.AuditRecord{Chain: chain, Phase: subjects.AuditBefore, ID: id}
+	}
+	for _, tc := range []struct {
+		name string
+		do   func(t *testing.T, s *scene)
+		want int
+	}{
+		{"intact", func(*testing.T, *scene) {}, 0},
+		{"after an anchor", func(t *testing.T, s *scene) {
+			s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5, act("b1", "p"), act("b1", "q"))...)
+		}, 2},
+		{"after a link", func(t *testing.T, s *scene) {
+			s.forge(t, "audit.GATEWAY.g1", follow(s.hash(t, 7, 0), 6, act("g1", "p"))...)
+		}, 1},
+		{"a chain that came to nothing", func(t *testing.T, s *scene) {
+			s.forge(t, "audit.BROKER.b2", follow("", 1, open("b2", *s.head("b1")), act("b2", "p"))...)
+		}, 2},
+		{"trick: a chain that nobody vouches for links what was added", func(t *testing.T, s *scene) {
+			s.forge(t, "audit.BROKER.b1", follow(s.head("b1").Hash, 5, act("b1", "p"))...)
+			s.forge(t, "audit.BROKER.b2", follow("", 1, open("b2", subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 5, Hash: s.hash(t, 11, 0)}))...)
+		}, 2},
+		{"trick: a long chain, linked by a short one", func(t *testing.T, s *scene) {
+			s.forge(t, "audit.BROKER.b2", follow("", 1, open("b2", *s.head("b1")), act("b2", "p"))...)
+			s.forge(t, "audit.BROKER.b2", follow(s.hash(t, 11, 1), 3, act("b2", "q"))...)
+			s.forge(t, "audit.BROKER.b3", follow("", 1, open("b3", *s.head("b1"), subjects.AuditHead{Account: "BROKER", Chain: "b2", Seq: 3, Hash: s.hash(t, 12, 0)}))...)
+		}, 4},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newScene(t)
+			tc.do(t, s)
+			r := verify(t, source(s.msgs), s.heads)
+			wantOK(t, r)
+			if r.Unacknowledged != tc.want {
+				t.Errorf("%d unacknowledged, want %d", r.Unacknowledged, tc.want)
+			}
+		})
+	}
+}
+
+func TestBeginning(t *testing.T) {
+	s := newScene(t)
+	if g, err := Beginning(s.msgs[0], s.heads); err != nil || g == nil {
+		t.Fatalf("%v, %v", g, err)
+	}
+	forged, other, err := EncodeGenesis(time.Now(), subjects.AuditGenesis{OldHeads: s.heads})
+	must(t, err)
+	for _, tc := range []struct {
+		name  string
+		st    Stored
+		heads []subjects.AuditHead
+	}{
+		{"nothing", Stored{}, s.heads},
+		{"not a genesis", s.msgs[1], s.heads},
+		{"on another subject", Stored{Subject: "audit.BROKER.genesis", Data: s.msgs[0].Data}, s.heads},
+		{"forged", Stored{Subject: GenesisSubject, Data: forged}, s.heads},
+		{"trick: one of two anchors fits", Stored{Subject: GenesisSubject, Data: forged}, append(slices.Clone(s.heads), other)},
+		{"no anchors", s.msgs[0], nil},
+		{"anchors of other chains", s.msgs[0], []subjects.AuditHead{*s.head("b1")}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if g, err := Beginning(tc.st, tc.heads); !errors.Is(err, ErrBeginning) || g != nil {
+				t.Errorf("%v, %v", g, err)
+			}
+		})
 	}
 }
 
@@ -576,6 +709,15 @@ func TestVerifyAfterRotation(t *testing.T) {
 	wantOK(t, verify(t, next.source(), heads(t, dir)))
 	if links := records(t, next.msgs, "BROKER")[0].Links; len(links) != 1 || links[0].Chain != "b1" || links[0].Seq != 2 {
 		t.Fatalf("links %+v", links)
+	}
+
+	// A chain that ended in the sealed trail is not played again in the new one, although an anchor may still name it.
+	again := &scene{msgs: slices.Clone(next.msgs[:1]), heads: heads(t, dir)}
+	again.heads = append(again.heads, subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 2, Hash: hash})
+	again.msgs = append(append(again.msgs, s.msgs[1:]...), next.msgs[1:]...)
+	again.renumber()
+	if r := verify(t, source(again.msgs), again.heads); r.OK || !strings.Contains(r.First.Text, "chain b1 ended in the sealed trail") {
+		t.Errorf("a replayed chain: %v", r.First)
 	}
 
 	// The sealed file is vouched for by the genesis of its successor.

@@ -590,8 +590,18 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 			stop(account.Draw(rt, "account"), func(w *Writer) { must(t, w.Close(t.Context())) })
 		},
 		"": func(rt *rapid.T) {
-			if r := verify(t, s.source(), heads(t, dir)); !r.OK {
+			r := verify(t, s.source(), heads(t, dir))
+			if !r.OK {
 				rt.Fatalf("%v", r.Problems)
+			}
+			unheard := 0
+			for i, st := range s.msgs {
+				if batch, err := DecodeBatch(st.Data); err == nil && !s.acked[i] {
+					unheard += len(batch)
+				}
+			}
+			if r.Unacknowledged != unheard {
+				rt.Fatalf("%d records unacknowledged, want %d", r.Unacknowledged, unheard)
 			}
 		},
 	})
