@@ -95,7 +95,7 @@ func (s System) problems() []problem {
 	}{
 		{"actor.concurrency", s.Actor.Concurrency, 1, 1 << 16},
 		{"actor.mailbox", s.Actor.Mailbox, 1, 1 << 20},
-		{"actor.restarts.intensity", s.Actor.Restarts.Intensity, 0, 1000},
+		{"actor.restarts.intensity", s.Actor.Restarts.Intensity, 1, 1000},
 	} {
 		if f.n < f.min || f.n > f.max {
 			add(f.path, "%d is not between %d and %d", f.n, f.min, f.max)

@@ -50,7 +50,6 @@ const (
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
 	HeaderTrace    = "traceparent"
 	HeaderType     = "Content-Type"
-	HeaderMsgID    = "Nats-Msg-Id"
 	HeaderErrCode  = "Nats-Service-Error-Code" // as the micro protocol names it
 	HeaderErrText  = "Nats-Service-Error"
 )

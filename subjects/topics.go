@@ -67,7 +67,7 @@ var (
 	// The house itself.
 	Dead      = Topic[DeadLetter]{Spec{Name: "dead.*", Heard: "from.*.dead.*", Keep: "EVENTS", Doc: "what could not be read or kept failing, with the reason"}}
 	SecretOf  = Service[SecretGet, SecretValue]{Spec{Name: "secret.get", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "one credential, sealed to the tool that needs it"}}
-	AuditLine = Topic[AuditRecord]{Spec{Name: "audit.*", Heard: "audit.*.*", Codec: Msgpack, Keep: "AUDIT", Doc: "a batch of audit records on the writer's chain"}}
+	AuditLine = Topic[AuditRecord]{Spec{Name: "audit.*", Heard: "audit.*.*", Codec: Msgpack, Keep: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
 
 // Specs lists every subject, in the order of docs/bus.md.

@@ -18,10 +18,10 @@ import (
 	"conclave/subjects"
 )
 
-// Config is the broker's section of the configuration.
+// Config is the broker's settings.
 type Config struct {
-	CallTimeout  time.Duration `yaml:"call_timeout"`  // longest run of a tool that names no time of its own
-	AuditTimeout time.Duration `yaml:"audit_timeout"` // how long a call waits for its audit record
+	CallTimeout  time.Duration // longest run of a tool that names no time of its own
+	AuditTimeout time.Duration // how long a call waits for its audit record
 }
 
 // Validate reports the first thing wrong with c.
@@ -177,6 +177,8 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s could not be reached", c.tool)
 	case got.Error != nil:
 		res.Error = failed(got.Error)
+	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
+		res.Error = subjects.Faultf(subjects.CodeTooLarge, "%s answered with %d bytes, at most %d", c.tool, len(got.Result), k.MaxResult)
 	default:
 		res.Result = got.Result
 	}

@@ -20,7 +20,7 @@ import (
 // Known is what the broker knows of a tool: its facts, and the hash of the only definition it accepts.
 type Known struct {
 	policy.Tool
-	Pin string // "" = the first definition seen is kept
+	Pin string // the hash of that definition; an empty one matches nothing
 }
 
 // table is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
@@ -28,17 +28,12 @@ type Known struct {
 type table struct {
 	mu     sync.RWMutex
 	build  map[string]Known
-	live   map[string]entry
+	live   map[string]Known
 	looked chan struct{} // closed when those that were there before the broker have been looked for
 }
 
-type entry struct {
-	Known
-	schema subjects.ToolSchema
-}
-
 func newTable(build []Known) *table {
-	t := &table{build: map[string]Known{}, live: map[string]entry{}, looked: make(chan struct{})}
+	t := &table{build: map[string]Known{}, live: map[string]Known{}, looked: make(chan struct{})}
 	for _, k := range build {
 		t.build[k.Name] = k
 	}
@@ -62,8 +57,8 @@ func (t *table) find(ctx context.Context, tool string) (Known, bool) {
 func (t *table) get(tool string) (Known, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	e, ok := t.live[tool]
-	return e.Known, ok
+	k, ok := t.live[tool]
+	return k, ok
 }
 
 // errPinned means that a tool's definition is not the one that was accepted before.
@@ -86,7 +81,7 @@ func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
 		delete(t.live, s.Name)
 		return errPinned
 	}
-	t.live[s.Name] = entry{k, s}
+	t.live[s.Name] = k
 	return nil
 }
 

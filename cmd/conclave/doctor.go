@@ -43,7 +43,7 @@ func (x *examination) fail(name, fix, format string, v ...any) {
 	x.checks = append(x.checks, check{name, levelFail, fmt.Sprintf(format, v...), fix})
 }
 
-// failed reports whether anything must be mended.
+// failed counts what must be mended.
 func (x *examination) failed() (n int) {
 	for _, c := range x.checks {
 		if c.Level == levelFail {

@@ -185,10 +185,3 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 		_ = m.NakWithDelay(r.cfg.Retry)
 	}
 }
-
-// How long a stop may take beyond the drain: for handlers to notice that their context ended, and for what was posted,
-// the actor and the connections to be closed.
-const (
-	noticing = time.Second
-	closing  = 5 * time.Second
-)

@@ -434,3 +434,10 @@ func drainSubs(ctx context.Context, subs []*nats.Subscription) error {
 	}
 	return errors.Join(errs...)
 }
+
+// How long a stop may take beyond the drain: for handlers to notice that their context ended, and for what was posted,
+// the actor and the connections to be closed.
+const (
+	noticing = time.Second
+	closing  = 5 * time.Second
+)

@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+
+	"conclave/subjects"
 )
 
 // The first message of a trail stands on its own subject, in an account that no writer has.
@@ -67,18 +69,7 @@ type Source struct {
 }
 
 // validToken reports whether s may be an account or a chain: one subject token that is also safe in a file name.
-func validToken(s string) bool {
-	if s == "" || len(s) > 64 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return true
-}
+func validToken(s string) bool { return subjects.CheckToken(s) == nil }
 
 // splitSubject takes audit.<account>.<chain> apart.
 func splitSubject(subject string) (account, chain string, err error) {

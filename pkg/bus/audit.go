@@ -31,11 +31,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 		jetstream.ExpectedStreamHeader: {subjects.Audit}, // a lookalike stream must not take the acks
 	}}
 	r, err := l.nc.RequestMsgWithContext(ctx, m)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded):
-		// Nobody stores it now, so it is not stored. Often a server that is starting: the next try may be lucky.
-		return false, fmt.Errorf("the audit does not answer: %w", err)
-	case err != nil:
+	if err != nil { // nobody knows whether it is stored; often a server that is starting, and the next try is lucky
 		return false, fmt.Errorf("the audit does not answer: %w", err)
 	}
 	var ack struct {

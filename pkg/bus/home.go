@@ -229,7 +229,7 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 		}
 		file := filepath.Join(folder, c.name+".json")
 		if other := keyOf(file); other != "" && other != keys.Path(c.role) {
-			return "", fmt.Errorf("%w: %s belongs to the one that keeps %s", ErrOtherContext, file, other)
+			return "", fmt.Errorf("%w: %s belongs to the one that keeps %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
 		}
 		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {
 			return "", fmt.Errorf("writing the nats context: %w", err)

@@ -126,7 +126,11 @@ func (h *house) run(r row) {
 		if !r.silent && !r.either && len(h.log) > 0 {
 			h.t.Errorf("refused, and still heard: %v", h.log)
 		}
-		if f := h.foreign(a.as, h.log, may...); len(f) > 0 {
+		late := slices.Clone(may) // what those before it said to their own account may come only now
+		for _, b := range r.bad[:i] {
+			late = append(late, b.as+" >")
+		}
+		if f := h.foreign(a.as, h.log, late...); len(f) > 0 {
 			h.t.Errorf("%s saying %s reached %v", a.as, a.subject, f)
 		}
 		h.log = nil
@@ -263,7 +267,8 @@ func replyRows() []row {
 		{name: "through discovery of the broker to everything", silent: true, bad: replying("generator", "broker.discover", "{}", evil...), good: ask("generator", "broker.discover"), sees: []string{back("generator")}},
 		{name: "through a spawn to everything", silent: true, bad: replying("orchestrator", "agent.spawn", "{}", evil...), good: ask("orchestrator", "agent.spawn"), sees: []string{back("orchestrator")}},
 		{name: "through the model to everything", silent: true, bad: replying("generator", "model.chat", "{}", evil...), good: ask("generator", "model.chat"), sees: []string{"model agent.generator.model.chat", back("generator")}},
-		{name: "through the model, from memory and the critic", silent: true, bad: append(replying("memory", "model.embed", "{}", evil...), replying("critic", "model.chat", "{}", evil...)...), good: ask("memory", "model.embed"), sees: []string{"model agent.memory.model.embed", back("memory")}},
+		{name: "through the model, from memory", silent: true, bad: replying("memory", "model.embed", "{}", evil...), good: ask("memory", "model.embed"), sees: []string{"model agent.memory.model.embed", back("memory")}},
+		{name: "through the model, from the critic", silent: true, bad: replying("critic", "model.chat", "{}", evil...), good: ask("critic", "model.chat"), sees: []string{"model agent.critic.model.chat", back("critic")}},
 		{name: "through the secrets to everything", silent: true, bad: replying("broker", "secret.get", "{}", slices.DeleteFunc(slices.Clone(evil), func(s string) bool { return strings.HasPrefix(s, "tool.call.") || strings.HasPrefix(s, "agent.") })...), good: ask("broker", "secret.get"), sees: []string{"secrets secret.get", back("broker")}},
 		{name: "through memory's own services to everything", silent: true, bad: replying("user", "memory.query", "{}", slices.DeleteFunc(slices.Clone(evil), func(s string) bool { return strings.HasPrefix(s, "_INBOX.user") })...), good: ask("user", "memory.query"), sees: []string{"memory ctl.user.memory.query", back("user")}},
 		{name: "through query.ask of the gateway to everything", silent: true, bad: replying("user", "query.ask", "{}", append(slices.Clone(evil), "audit.gateway.x", "from.gateway.user.feedback", "ctl.gateway.config.set")...), good: ask("user", "query.ask"), sees: []string{"gateway query.ask", back("user")}},

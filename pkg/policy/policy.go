@@ -43,8 +43,8 @@ type Tool struct {
 	Known     bool
 	Effects   Effects
 	Timeout   time.Duration // longest run; 0 = the broker's default
-	MaxArgs   int           // bytes; 0 = the broker's default
-	MaxResult int           // bytes; 0 = the broker's default
+	MaxArgs   int           // bytes; 0 = what the subject takes
+	MaxResult int           // bytes; 0 = what the subject takes
 	Secrets   []string      // names of the credentials it needs
 }
 

@@ -298,7 +298,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// join appends a field's name to a path.
+// Join appends a field's name to a path.
 func Join(path, key string) string {
 	if path == "" {
 		return show(key)

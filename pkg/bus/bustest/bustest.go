@@ -55,6 +55,7 @@ func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	if err := srv.Provision(t.Context(), genesis); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.cameTrue)
 	b.Bus = &bus.Bus{URL: srv.URL(), Keys: keys, Srv: srv, OnTrouble: b.onTrouble}
 	return b
 }
@@ -85,6 +86,22 @@ func (b *Bus) Trouble() []bus.Trouble {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]bus.Trouble(nil), b.trouble...)
+}
+
+// cameTrue fails a test whose announced violations did not come: the server permits what it should not. They are told
+// by the connection's reader, which may need a moment.
+func (b *Bus) cameTrue() {
+	left := func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.expect
+	}
+	for deadline := time.Now().Add(2 * time.Second); left() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if n := left(); n > 0 {
+		b.t.Errorf("bustest: %d announced violations did not come", n)
+	}
 }
 
 func (b *Bus) onTrouble(tr bus.Trouble) {
