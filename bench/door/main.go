@@ -358,13 +358,12 @@ func mcpServer() (url string, stop func(), err error) {
 // mcpKind calls the MCP server, in this process or in one of its own.
 func mcpKind(ctx context.Context, apart bool) (kind, func(), error) {
 	name := "MCP over HTTP, same process"
-	url, stop, err := "", func() {}, error(nil)
+	start := mcpServer
 	if apart {
 		name = "MCP over HTTP, own process"
-		url, stop, err = process("mcp")
-	} else {
-		url, stop, err = mcpServer()
+		start = func() (string, func(), error) { return process("mcp") }
 	}
+	url, stop, err := start()
 	if err != nil {
 		return kind{}, nil, err
 	}
@@ -374,16 +373,18 @@ func mcpKind(ctx context.Context, apart bool) (kind, func(), error) {
 		stop()
 		return kind{}, nil, err
 	}
-	return kind{name, func(ctx context.Context) error {
+	call := func(ctx context.Context) error {
 		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "get_datetime", Arguments: clockArgs{"Europe/Berlin"}})
 		if err != nil {
 			return err
 		}
 		return sane(r.Content[0].(*mcp.TextContent).Text)
-	}}, func() {
+	}
+	end := func() {
 		_ = session.Close()
 		stop()
-	}, nil
+	}
+	return kind{name, call}, end, nil
 }
 
 func (r report) row(name string) figures {
