@@ -219,6 +219,10 @@ func newTrace() string {
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
 }
 
+// stall is how long a post waits when too many are not acknowledged yet: a store that is behind slows its speakers down
+// before it loses what they say.
+const stall = 5 * time.Second
+
 // Send implements [Out].
 func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
 	m, err := s.message(spec, body)
@@ -240,7 +244,7 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 			err = errors.New("its id was already used by somebody")
 		}
 	default:
-		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
+		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id), jetstream.WithStallWait(stall))
 	}
 	if err != nil {
 		return fmt.Errorf("saying %s: %w", spec.Name, err)
