@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -204,11 +206,11 @@ func clipped(s string) string {
 // looseMsgpack reads any msgpack for showing it: byte strings that hold JSON are shown as JSON. It counts its own depth,
 // because a megabyte of opening brackets would exhaust the stack.
 func looseMsgpack(data []byte) (any, error) {
-	dec := msgpack.NewDecoder(bytes.NewReader(data))
-	return loose(dec, 0)
+	r := bytes.NewReader(data)
+	return loose(msgpack.NewDecoder(r), r, 0)
 }
 
-func loose(dec *msgpack.Decoder, depth int) (any, error) {
+func loose(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
 	}
@@ -224,11 +226,11 @@ func loose(dec *msgpack.Decoder, depth int) (any, error) {
 		}
 		m := map[string]any{}
 		for range n {
-			k, err := loose(dec, depth+1)
+			k, err := loose(dec, r, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			if m[fmt.Sprint(k)], err = loose(dec, depth+1); err != nil {
+			if m[fmt.Sprint(k)], err = loose(dec, r, depth+1); err != nil {
 				return nil, err
 			}
 		}
@@ -240,7 +242,7 @@ func loose(dec *msgpack.Decoder, depth int) (any, error) {
 		}
 		a := []any{}
 		for range n {
-			v, err := loose(dec, depth+1)
+			v, err := loose(dec, r, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -248,11 +250,37 @@ func loose(dec *msgpack.Decoder, depth int) (any, error) {
 		}
 		return a, nil
 	}
+	if claims(r) > int64(r.Len()) { // a length without its bytes: the decoder would make room for them first
+		return nil, io.ErrUnexpectedEOF
+	}
 	v, err := dec.DecodeInterface()
 	if b, ok := v.([]byte); ok && json.Valid(b) {
 		return json.RawMessage(b), err
 	}
 	return v, err
+}
+
+// claims is how many bytes the string, binary or extension at the reader's place says it has; 0 for anything else.
+func claims(r *bytes.Reader) int64 {
+	var head [5]byte
+	n, _ := r.ReadAt(head[:], r.Size()-int64(r.Len()))
+	size := 0 // bytes that the length takes
+	switch head[0] {
+	case 0xc4, 0xc7, 0xd9:
+		size = 1
+	case 0xc5, 0xc8, 0xda:
+		size = 2
+	case 0xc6, 0xc9, 0xdb:
+		size = 4
+	}
+	if n < 1+size {
+		return math.MaxInt64
+	}
+	var length int64
+	for _, b := range head[1 : 1+size] {
+		length = length<<8 | int64(b)
+	}
+	return length
 }
 
 // CheckObject reports whether data is exactly one JSON object, without doubled keys and not too deep: something that two
