@@ -98,7 +98,7 @@ var (
 )
 
 // Partitions of the turns: order is kept within a session, and sessions are spread over this many consumers.
-const Partitions = 4
+const Partitions = 16
 
 // ToolRole is the role of a tool of this machine.
 func ToolRole(tool string) string { return "tool_" + tool }
@@ -194,12 +194,15 @@ func Table() Layout {
 			add(bucket(s.Owner, s.Bucket)...)
 		}
 	}
-	for _, a := range Answerers {
-		add(api("gateway", "DIRECT.GET.KV_state_"+a, true, "30s")) // history, read only
+	for _, p := range People {
+		for _, a := range Answerers { // the person's own conversations, read only
+			add(api(p, "STREAM.INFO.KV_state_"+a, false, ""), api(p, "DIRECT.GET.KV_state_"+a+".>", false, ""))
+		}
 	}
 
 	// Models.
-	add(Edge{Who: slices.Concat(Answerers, []string{"memory", "critic", "gateway", "broker"}), Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Many: true, Silence: "30m"})
+	add(Edge{Who: slices.Concat(Answerers, []string{"memory", "critic", "broker"}), Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, Many: true, Silence: "30m"})
+	add(Edge{Who: People, Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.list", "model.pull", "model.stop.*"}, Many: true, Silence: "30m"})
 
 	// The audit: writers append under their own name and read nothing; the auditor reads and appends nothing.
 	add(Edge{Who: AuditWriters, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})

@@ -20,6 +20,19 @@ const (
 	CodeTool        = "tool_failed" // the tool ran and reported an error
 	CodeInternal    = "internal"    // a bug on our side; details are in that actor's log
 	CodePermission  = "permission"  // the server refused a subject
+	CodeStopped     = "stopped"     // the person stopped it
+	CodeUncertain   = "uncertain"   // it may have run before a crash; it is not run again
+
+	CodeModelUnreachable = "model_unreachable" // the model server does not answer
+	CodeModelMissing     = "model_missing"
+	CodeModelNoTools     = "model_no_tools"
+	CodeModelNoThinking  = "model_no_thinking"
+	CodeModelTooLong     = "model_too_long" // the prompt does not fit
+	CodeModelMalformed   = "model_malformed"
+	CodeModelCut         = "model_cut"    // the reply broke off
+	CodeModelRemote      = "model_remote" // it would leave this machine, and nobody allowed it by name
+	CodeModelKey         = "model_key"    // the server does not accept the key
+	CodeUnsupported      = "unsupported"
 )
 
 // Fault is an error as it travels on the bus: a code for programs, a short text for people, no internals.

@@ -25,9 +25,13 @@ type Cancel struct {
 type Delta struct {
 	QueryID      string `json:"query_id"`
 	RespondentID string `json:"respondent_id"`
-	N            int    `json:"n"` // counts from 0, so that a watcher sees what was dropped
+	Step         int    `json:"step"` // the model call it belongs to: what was said before a tool call is not the answer
+	N            int    `json:"n"`    // counts from 0, so that a watcher sees what was dropped
 	Text         string `json:"text"`
 }
+
+// PlainText is the piece as someone reads it who asked in plain text.
+func (d Delta) PlainText() string { return d.Text }
 
 // Response is a whole answer with everything that led to it.
 type Response struct {
@@ -41,16 +45,26 @@ type Response struct {
 	GeneratorID  string     `json:"generator_id"`
 	RespondentID string     `json:"respondent_id"`
 	Model        string     `json:"model"`
+	StandIn      bool       `json:"stand_in,omitempty"` // the built-in script answered, not a model
 	Usage        Usage      `json:"usage"`
-	Notes        []string   `json:"notes,omitempty"` // guards that fired, truncation, fallbacks
+	Notes        []Note     `json:"notes,omitempty"`
+	Partial      bool       `json:"partial,omitempty"` // not all of an answer: stopped, cut or failed
 	Error        *Fault     `json:"error,omitempty"`
+}
+
+// Note is something about an answer that a person should know: a guard that fired, a truncation, a fallback.
+type Note struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
 }
 
 // ToolCall is one call as the answer's record shows it.
 type ToolCall struct {
+	CallID string          `json:"call_id,omitempty"`
 	Tool   string          `json:"tool"`
 	Args   json.RawMessage `json:"args"`
 	Result string          `json:"result"`
+	Layer  string          `json:"layer,omitempty"` // where the call was found: native, or recovered from text
 	Error  *Fault          `json:"error,omitempty"`
 }
 
@@ -59,6 +73,9 @@ type Usage struct {
 	PromptTokens     int   `json:"prompt_tokens"`
 	CompletionTokens int   `json:"completion_tokens"`
 	Millis           int64 `json:"ms"`
+	ModelCalls       int   `json:"model_calls,omitempty"`
+	Estimated        int   `json:"estimated_tokens,omitempty"` // our own count of the last prompt, to compare with
+	Counted          int   `json:"counted_tokens,omitempty"`   // the model server's count of the same prompt
 }
 
 // Dialog is the light form of an answer: no thinking, ever.
@@ -72,11 +89,14 @@ type Dialog struct {
 
 // AgentState is one transition of an agent's state machine, or interim words.
 type AgentState struct {
-	QueryID string `json:"query_id,omitempty"`
-	From    string `json:"from,omitempty"`
-	To      string `json:"to"`
-	Event   string `json:"event,omitempty"`
-	Words   string `json:"words,omitempty"`
+	SessionID string `json:"session_id,omitempty"`
+	QueryID   string `json:"query_id,omitempty"`
+	From      string `json:"from,omitempty"`
+	To        string `json:"to"`
+	Event     string `json:"event,omitempty"`
+	Step      int    `json:"step,omitempty"`
+	Code      string `json:"code,omitempty"`  // of a note
+	Words     string `json:"words,omitempty"` // interim words of the model, or a note
 }
 
 // ToolSchema is how a tool announces itself. Facts about its effects are not here: the broker has those from the build.
@@ -186,22 +206,29 @@ type ChatRequest struct {
 	Hint     string          `json:"hint,omitempty"` // simple, reasoning, code
 	Messages json.RawMessage `json:"messages"`
 	Tools    json.RawMessage `json:"tools,omitempty"`
+	Format   json.RawMessage `json:"format,omitempty"`
 	Options  json.RawMessage `json:"options,omitempty"`
+	Think    *bool           `json:"think,omitempty"` // nothing = as the model can
+	Stream   bool            `json:"stream,omitempty"`
 }
 
-// ChatChunk is a piece of the model's reply; the last has Done.
+// ChatChunk is a piece of the model's reply; the last has Done and the figures.
 type ChatChunk struct {
 	Content   string          `json:"content,omitempty"`
 	Thinking  string          `json:"thinking,omitempty"`
 	ToolCalls json.RawMessage `json:"tool_calls,omitempty"`
 	Done      bool            `json:"done,omitempty"`
 	Model     string          `json:"model,omitempty"`
+	Reason    string          `json:"reason,omitempty"`
+	Remote    string          `json:"remote,omitempty"`   // host that it was passed on to
+	StandIn   bool            `json:"stand_in,omitempty"` // the built-in script, not a model
+	Notice    string          `json:"notice,omitempty"`   // another model than asked for answered, and why
 	Usage     Usage           `json:"usage"`
-	Error     *Fault          `json:"error,omitempty"`
 }
 
 // EmbedRequest asks for vectors.
 type EmbedRequest struct {
+	Model string   `json:"model,omitempty"` // nothing = the role embeddings
 	Texts []string `json:"texts"`
 }
 
@@ -216,7 +243,51 @@ type Nothing struct{}
 
 // ModelList names the models at hand.
 type ModelList struct {
-	Models []string `json:"models"`
+	Models []ModelInfo `json:"models"`
+	Roles  []RoleModel `json:"roles"`
+}
+
+// ModelInfo describes a model.
+type ModelInfo struct {
+	Name       string `json:"name"`
+	Backend    string `json:"backend"`
+	Size       int64  `json:"size,omitempty"`
+	Family     string `json:"family,omitempty"`
+	Parameters string `json:"parameters,omitempty"`
+	Window     int    `json:"window,omitempty"` // most it can
+	Tools      bool   `json:"tools,omitempty"`
+	Thinking   bool   `json:"thinking,omitempty"`
+	Vision     bool   `json:"vision,omitempty"`
+	Embedding  bool   `json:"embedding,omitempty"`
+	Loaded     bool   `json:"loaded,omitempty"`
+	Remote     string `json:"remote,omitempty"`  // host that it runs on; nothing = this machine
+	Refused    string `json:"refused,omitempty"` // why it may not be used
+}
+
+// RoleModel says which model a role has now, and what that model takes.
+type RoleModel struct {
+	Role     string `json:"role"`
+	Model    string `json:"model"`
+	Wanted   string `json:"wanted,omitempty"` // what the configuration names, when another one stands in
+	Notice   string `json:"notice,omitempty"` // why, and what to do
+	Window   int    `json:"window"`           // tokens, frozen
+	Stream   bool   `json:"stream"`
+	Tools    bool   `json:"tools"`
+	Thinking bool   `json:"thinking"`
+	StandIn  bool   `json:"stand_in,omitempty"`
+}
+
+// PullRequest asks for a model to be fetched.
+type PullRequest struct {
+	Model string `json:"model"`
+}
+
+// PullProgress is how far that is.
+type PullProgress struct {
+	Status    string `json:"status"`
+	Digest    string `json:"digest,omitempty"`
+	Total     int64  `json:"total,omitempty"`
+	Completed int64  `json:"completed,omitempty"`
 }
 
 // Critique is a grade.

@@ -19,7 +19,7 @@ type Stream struct {
 	// Echo republishes what is stored, so that it can leave the place: from -> to.
 	EchoFrom, EchoTo string
 	MaxAge           time.Duration
-	MaxBytes         int64         // 0 = the account's limit
+	MaxBytes         int64         // 0 = the account's limit. A bucket always has one: its owner must not fill the disk for all
 	Once             time.Duration // window in which a message id is stored once
 }
 
@@ -33,7 +33,7 @@ type Pull struct {
 }
 
 // AckWait is how soon a dead consumer's message goes to another; long work sends in-progress acks well within it.
-const AckWait = 10 * time.Second
+const AckWait = 5 * time.Second
 
 // MaxDeliver is how often a message is tried before it becomes a dead letter.
 const MaxDeliver = 5
@@ -52,16 +52,18 @@ func streams() []Stream {
 			EchoFrom: "from.*.>", EchoTo: "live.>", MaxAge: 90 * 24 * time.Hour, Once: 2 * time.Minute,
 		},
 	}
-	kv := func(owner, name, doc string) {
-		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}})
+	kv := func(owner, name, doc string) *Stream {
+		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}, MaxBytes: 256 << 20})
+		return &out[len(out)-1]
 	}
 	kv("broker", "spawns", "spawned agents and their lineage")
-	kv("broker", "ledger", "calls that ran, so that none runs twice")
+	ledger := kv("broker", "ledger", "calls that ran, so that none runs twice")
+	ledger.MaxAge, ledger.MaxBytes = 30*24*time.Hour, 1<<30 // as long as a question may come again
 	kv("broker", "session_config", "overrides of a session")
 	kv("broker", "schemas", "tools as announced, each definition's hash pinned")
 	kv("gateway", "sessions", "sessions as the page lists them")
 	for _, a := range Answerers {
-		kv(a, "state_"+a, "conversation and checkpoints of "+a)
+		kv(a, "state_"+a, "conversation and checkpoints of "+a).MaxBytes = 4 << 30
 	}
 	return out
 }

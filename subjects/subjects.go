@@ -48,6 +48,7 @@ const (
 	HeaderQuery    = "Conclave-Query"
 	HeaderSession  = "Conclave-Session"
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
+	HeaderStream   = "Conclave-Stream"   // the asker's id of a streamed reply, to end it with
 	HeaderTrace    = "traceparent"
 	HeaderType     = "Content-Type"
 	HeaderErrCode  = "Nats-Service-Error-Code" // as the micro protocol names it
@@ -63,6 +64,7 @@ type Spec struct {
 	Keep  string // the stream or bucket that keeps it, "" = none
 	Timed bool   // a request must carry a deadline
 	Plain bool   // plain text is a valid payload
+	Stop  string // where an asker says that it no longer reads a streamed reply; "" = nowhere
 	Max   int    // largest payload in bytes; 0 = MaxBody
 	Doc   string // one line for docs/bus.md
 }

@@ -40,9 +40,11 @@ var (
 	ConfigSetOf     = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Heard: "ctl.*.config.set", Keep: "AUDIT", Doc: "settings of an actor"}}
 
 	// Models.
-	ModelChat  = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Heard: "agent.*.model.chat", Codec: Msgpack, Timed: true, Doc: "inference, streamed"}}
+	ModelChat  = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Heard: "agent.*.model.chat", Codec: Msgpack, Timed: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
+	ModelStop  = Topic[Nothing]{Spec{Name: "model.stop.*", Heard: "agent.*.model.stop.*", Drop: true, Doc: "the asker no longer listens"}}
 	ModelEmbed = Service[EmbedRequest, EmbedReply]{Spec{Name: "model.embed", Heard: "agent.*.model.embed", Codec: Msgpack, Timed: true, Doc: "vectors"}}
-	ModelNames = Service[Nothing, ModelList]{Spec{Name: "model.list", Heard: "agent.*.model.list", Codec: Msgpack, Timed: true, Doc: "models at hand"}}
+	ModelNames = Service[Nothing, ModelList]{Spec{Name: "model.list", Heard: "agent.*.model.list", Codec: Msgpack, Timed: true, Doc: "models at hand, and which role each has"}}
+	ModelPull  = Service[PullRequest, PullProgress]{Spec{Name: "model.pull", Heard: "agent.*.model.pull", Codec: Msgpack, Timed: true, Stop: "model.stop.*", Doc: "fetch a model, streamed progress; the person only"}}
 
 	// Quality.
 	CritiqueResult = Topic[Critique]{Spec{Name: "critique.result", Heard: "from.*.critique.result", Keep: "EVENTS", Doc: "a grade of 1 to 5 with feedback"}}
@@ -78,7 +80,7 @@ func Specs() []Spec {
 		ToolAnnounce.Spec, ToolAsk.Spec, ToolRun.Spec, ToolInfo.Spec, ToolAsked.Spec, ToolDone.Spec, ToolLive.Spec,
 		BrokerDiscover.Spec, BrokerValidate.Spec, AgentSpawn.Spec,
 		ApprovalAsked.Spec, ApprovalAnswer.Spec, ApprovalDecided.Spec, SessionSet.Spec, ConfigSetOf.Spec,
-		ModelChat.Spec, ModelEmbed.Spec, ModelNames.Spec,
+		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelNames.Spec, ModelPull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryRecall.Spec, MemoryWrite.Spec, MemoryCorrelated.Spec, MemoryAdminOf.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		Deliberated.Spec, TaskState.Spec, AgentReturned.Spec,

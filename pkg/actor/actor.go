@@ -43,6 +43,9 @@ type Msg[T any] struct {
 	Session  string
 	Deadline time.Time
 	Time     time.Time // when it was read
+	Seq      uint64    // place in the stream that keeps it; 0 = it was not pulled
+	Stored   time.Time // when the stream stored it
+	Try      int       // how often it was handed out, this time included; after [subjects.MaxDeliver] it is buried
 	Body     T
 }
 
@@ -81,10 +84,11 @@ const (
 	durable                      // pulled from a stream, acknowledged when handled
 )
 
-// Route ties a subject to a handler. It is made by [Serve], [On] or [Hear].
+// Route ties a subject to a handler. It is made by [Serve], [ServeStream], [On] or [Hear].
 type Route struct {
 	spec    subjects.Spec
 	kind    routeKind
+	stream  bool // the reply comes in pieces
 	workers int
 	handle  func(ctx context.Context, in *inbound, out Out) ([]byte, error)
 	reject  func(ctx context.Context, rej Reject, out Out)
@@ -151,7 +155,7 @@ type errUndecoded struct {
 func (e errUndecoded) Error() string { return e.fault.Error() }
 
 func message[T any](in *inbound) (Msg[T], error) {
-	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time}
+	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, Stored: in.stored, Try: in.try}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "could not be read"
 		var u unreadable

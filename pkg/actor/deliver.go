@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -11,7 +12,8 @@ import (
 )
 
 // Deliver runs one message through a route as the runtime would, without a bus: the same envelope, the same strict
-// decoding, the same treatment of what cannot be read. It returns the reply as JSON. It is what actortest stands on.
+// decoding, the same treatment of what cannot be read. It returns the reply as JSON, the pieces of a streamed one in a
+// line each. It is what actortest stands on.
 func Deliver(ctx context.Context, route Route, subject string, header map[string]string, body any, out Out) (string, error) {
 	data, ok := body.([]byte)
 	if !ok {
@@ -36,9 +38,18 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 			ctx, cancel = context.WithTimeout(ctx, in.deadline.Sub(in.time))
 			defer cancel()
 		}
+		var pieces []string
+		in.piece = func(data []byte) error {
+			pieces = append(pieces, AsJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, data))
+			return nil
+		}
 		reply, err := route.handle(ctx, in, out)
 		var undecoded errUndecoded
-		if !errors.As(err, &undecoded) {
+		switch {
+		case errors.As(err, &undecoded):
+		case route.stream:
+			return strings.Join(pieces, "\n"), err
+		default:
 			return AsJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, reply), err
 		}
 		fault = undecoded.fault

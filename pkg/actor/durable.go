@@ -159,12 +159,16 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 		}
 	}()
 	in, fault := l.read(m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
+	meta, merr := m.Metadata()
+	if merr == nil {
+		in.seq, in.stored, in.try = meta.Sequence.Stream, meta.Timestamp, int(meta.NumDelivered)
+	}
 	if fault != nil {
 		r.refuse(l, in, nil, fault, fault.Text)
 		_ = m.Term()
 		return
 	}
-	_, err := r.handle(l, in)
+	_, err := r.handle(r.ctx, l, in)
 	var undecoded errUndecoded
 	switch {
 	case errors.As(err, &undecoded):
@@ -176,9 +180,8 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 		}
 	default:
 		f := r.fault(in, err)
-		meta, merr := m.Metadata()
-		if merr == nil && meta.NumDelivered >= subjects.MaxDeliver {
-			r.bury(in, f.Code, fmt.Sprintf("given up after %d tries: %s", meta.NumDelivered, f.Text))
+		if in.try >= subjects.MaxDeliver {
+			r.bury(in, f.Code, fmt.Sprintf("given up after %d tries: %s", in.try, f.Text))
 			_ = m.Term()
 			return
 		}

@@ -28,6 +28,7 @@ var payloads = []func() any{
 	of[subjects.Feedback], of[subjects.Reward], of[subjects.MemoryQuery], of[subjects.MemoryEntry], of[subjects.MemoryReply], of[subjects.MemoryIDs], of[subjects.MemoryAdmin], of[subjects.MemoryEvent],
 	of[subjects.Deliberation], of[subjects.TaskProgress], of[subjects.AgentReturn], of[subjects.ConfigSet], of[subjects.DeadLetter], of[subjects.SecretGet], of[subjects.SecretValue],
 	of[subjects.AuditRecord], of[subjects.AuditHead], of[subjects.AuditGenesis], of[subjects.Fault], of[subjects.Denial],
+	of[subjects.Note], of[subjects.ModelInfo], of[subjects.RoleModel], of[subjects.PullRequest], of[subjects.PullProgress],
 }
 
 func of[T any]() any { return new(T) }

@@ -24,6 +24,10 @@ type inbound struct {
 	time     time.Time
 	codec    codec
 	data     []byte
+	seq      uint64
+	stored   time.Time
+	try      int
+	piece    func([]byte) error // says one piece of a streamed reply
 }
 
 // validTrace reports whether v is a W3C traceparent. Anything else is replaced, never passed on.

@@ -6,9 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,8 +24,13 @@ import (
 type Out interface {
 	// Send says body on a completed subject. With wait it returns when the stream that keeps the subject has stored it.
 	Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error
+	// SendOnce says body under the speaker's own id and returns when it is stored. Said again within the stream's window,
+	// it is stored once.
+	SendOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error
 	// Request asks and returns the reply's body and content type. A fault in the reply is the error.
 	Request(ctx context.Context, spec subjects.Spec, body []byte) (reply []byte, contentType string, err error)
+	// Stream asks and yields the reply in pieces.
+	Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error]
 	// Store is a bucket of the actor's own.
 	Store(bucket string) Store
 	// About gives what is said through the result other ids.
@@ -39,6 +46,8 @@ type Store interface {
 	Get(ctx context.Context, key string) (value []byte, revision uint64, err error)
 	// Put stores value if the key's revision is still the given one; 0 means that the key must not exist yet.
 	Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error)
+	// Keys lists the keys below a prefix of whole tokens, in no order.
+	Keys(ctx context.Context, prefix string) ([]string, error)
 }
 
 var (
@@ -59,6 +68,19 @@ func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) erro
 // could not be stored is logged, and a draining actor waits for what it has posted.
 func Post[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
 	return send(ctx, out, t, body, false)
+}
+
+// EmitOnce says an event under an id that the speaker has written down before, and returns when it is stored. After a
+// crash it is said again with the same id, and stored once. The id must not be guessable: see [NewID].
+func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, body T) error {
+	data, err := encode(codec(t.Codec), body)
+	if err != nil {
+		return fmt.Errorf("encoding %s: %w", t.Name, err)
+	}
+	if err := sayable(t.Spec, data); err != nil {
+		return err
+	}
+	return out.SendOnce(ctx, t.Spec, data, id)
 }
 
 func send[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
@@ -140,6 +162,8 @@ type speaker struct {
 	log   *slog.Logger
 	now   func() time.Time
 	newID func() string
+	// buckets are shared by all copies.
+	buckets *sync.Map
 	carry
 }
 
@@ -149,7 +173,7 @@ func NewOut(nc *nats.Conn) (Out, error) {
 }
 
 func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*speaker, error) {
-	s := &speaker{nc: nc, log: log, now: now, newID: newID}
+	s := &speaker{nc: nc, log: log, now: now, newID: newID, buckets: &sync.Map{}}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -252,46 +276,85 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 	return nil
 }
 
+// SendOnce implements [Out].
+func (s *speaker) SendOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
+	m, err := s.message(spec, body)
+	if err != nil {
+		return err
+	}
+	if spec.Keep == "" || id == "" {
+		return fmt.Errorf("saying %s once: nothing keeps it, or it has no id", spec.Name)
+	}
+	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id)); err != nil {
+		return fmt.Errorf("saying %s: %w", spec.Name, err)
+	}
+	return nil
+}
+
 // Request implements [Out].
 func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
 	m, err := s.message(spec, body)
 	if err != nil {
 		return nil, "", err
 	}
-	deadline, ok := ctx.Deadline()
-	if !s.deadline.IsZero() && (!ok || s.deadline.Before(deadline)) {
-		// Nobody waits longer for the answer than the one it is for, whatever context the handler used.
-		deadline, ok = s.deadline, true
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline)
-		defer cancel()
+	ctx, cancel, fault := s.bounded(ctx, spec)
+	if fault != nil {
+		return nil, "", fault
 	}
-	if !ok {
-		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
-	}
+	defer cancel()
+	deadline, _ := ctx.Deadline()
 	m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
 	r, err := s.nc.RequestMsgWithContext(ctx, m)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		return nil, "", subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
-	case errors.Is(err, nats.ErrMaxPayload):
-		return nil, "", subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server takes", spec.Name)
-	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
-		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrReconnectBufExceeded):
-		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "%s cannot be asked: the link is down", spec.Name)
-	case err != nil:
-		return nil, "", fmt.Errorf("asking %s: %w", spec.Name, err)
+	if err != nil {
+		return nil, "", unasked(spec, err)
 	}
-	if code := r.Header.Get(subjects.HeaderErrCode); code != "" {
-		f := &subjects.Fault{}
-		if decodeJSON(r.Data, f) != nil || f.Code != code {
-			f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
-		}
-		return nil, "", AsReplied(f)
+	if err := faultOf(r); err != nil {
+		return nil, "", err
 	}
 	return r.Data, r.Header.Get(subjects.HeaderType), nil
+}
+
+// bounded gives a request its deadline. Nobody waits longer for the answer than the one it is for, whatever context the
+// handler used.
+func (s *speaker) bounded(ctx context.Context, spec subjects.Spec) (context.Context, context.CancelFunc, error) {
+	deadline, ok := ctx.Deadline()
+	if !s.deadline.IsZero() && (!ok || s.deadline.Before(deadline)) {
+		ctx, cancel := context.WithDeadline(ctx, s.deadline)
+		return ctx, cancel, nil
+	}
+	if !ok {
+		return ctx, nil, subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
+	}
+	return ctx, func() {}, nil
+}
+
+// unasked says why a request brought no answer.
+func unasked(spec subjects.Spec, err error) error {
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server takes", spec.Name)
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
+		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrReconnectBufExceeded):
+		return subjects.Faultf(subjects.CodeUnavailable, "%s cannot be asked: the link is down", spec.Name)
+	}
+	return fmt.Errorf("asking %s: %w", spec.Name, err)
+}
+
+// faultOf is the fault that a reply tells of, nil when it is an answer.
+func faultOf(r *nats.Msg) error {
+	code := r.Header.Get(subjects.HeaderErrCode)
+	if code == "" {
+		return nil
+	}
+	f := &subjects.Fault{}
+	if decodeJSON(r.Data, f) != nil || f.Code != code {
+		f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
+	}
+	return AsReplied(f)
 }
 
 // replied marks a fault that came in a reply.
@@ -310,17 +373,32 @@ func Replied(err error) bool {
 }
 
 // Store implements [Out].
-func (s *speaker) Store(bucket string) Store { return &store{js: s.js, bucket: bucket} }
+func (s *speaker) Store(bucket string) Store {
+	return &store{js: s.js, buckets: s.buckets, bucket: bucket}
+}
 
 type store struct {
-	js     jetstream.JetStream
-	bucket string
+	js      jetstream.JetStream
+	buckets *sync.Map // name -> jetstream.KeyValue: opening one asks the server, and every use would
+	bucket  string
+}
+
+func (k *store) open(ctx context.Context) (jetstream.KeyValue, error) {
+	if kv, ok := k.buckets.Load(k.bucket); ok {
+		return kv.(jetstream.KeyValue), nil
+	}
+	kv, err := k.js.KeyValue(ctx, k.bucket)
+	if err != nil {
+		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+	}
+	k.buckets.Store(k.bucket, kv)
+	return kv, nil
 }
 
 func (k *store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
-	kv, err := k.js.KeyValue(ctx, k.bucket)
+	kv, err := k.open(ctx)
 	if err != nil {
-		return nil, 0, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+		return nil, 0, err
 	}
 	e, err := kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -333,9 +411,9 @@ func (k *store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 }
 
 func (k *store) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	kv, err := k.js.KeyValue(ctx, k.bucket)
+	kv, err := k.open(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+		return 0, err
 	}
 	var rev uint64
 	if revision == 0 {
@@ -351,4 +429,26 @@ func (k *store) Put(ctx context.Context, key string, value []byte, revision uint
 		return 0, fmt.Errorf("writing %s in %s: %w", key, k.bucket, err)
 	}
 	return rev, nil
+}
+
+// Keys implements [Store]. It asks what the stream holds: a consumer, which kv.Keys would make, is not ours to have.
+func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
+	whole := "$KV." + k.bucket + "."
+	filter := whole + ">"
+	if prefix != "" {
+		filter = whole + prefix + ".>"
+	}
+	st, err := k.js.Stream(ctx, "KV_"+k.bucket)
+	if err != nil {
+		return nil, fmt.Errorf("opening bucket %s: %w", k.bucket, err)
+	}
+	info, err := st.Info(ctx, jetstream.WithSubjectFilter(filter))
+	if err != nil {
+		return nil, fmt.Errorf("listing %s: %w", k.bucket, err)
+	}
+	keys := make([]string, 0, len(info.State.Subjects))
+	for subject := range info.State.Subjects {
+		keys = append(keys, strings.TrimPrefix(subject, whole))
+	}
+	return keys, nil
 }

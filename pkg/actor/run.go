@@ -93,6 +93,7 @@ type lane struct {
 	box     chan *nats.Msg
 	workers sync.WaitGroup
 	share   share
+	streams streams
 	busy    atomic.Int64 // handlers running
 	buried  atomic.Int64 // when a flood was last told of, unix nanoseconds
 	figures figures
@@ -196,6 +197,9 @@ func (r *running) subscribe(ctx context.Context) error {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
 		r.subs = append(r.subs, sub)
+		if err := r.hearStops(l); err != nil {
+			return err
+		}
 	}
 	if err := r.discoverable(); err != nil {
 		return err
@@ -219,11 +223,20 @@ func (r *running) deliver(l *lane, m *nats.Msg) {
 		r.refuse(l, in, m, fault, fault.Text)
 		return
 	}
-	reply, err := r.handle(l, in)
+	ctx := r.ctx
+	if l.stream {
+		in.piece = func(data []byte) error { return r.send(m, in, data) }
+		key, st := l.streams.begin(ctx, in.from, m.Header.Get(subjects.HeaderStream))
+		defer l.streams.end(key, st)
+		ctx = st.ctx
+	}
+	reply, err := r.handle(ctx, l, in)
 	var undecoded errUndecoded
 	switch {
 	case errors.As(err, &undecoded):
 		r.refuse(l, in, m, undecoded.fault, undecoded.reason)
+	case err != nil && errors.Is(context.Cause(ctx), errStopped):
+		// Nobody listens: there is no one to tell, and nothing went wrong.
 	case err != nil:
 		r.answer(l, m, in, nil, r.fault(in, err))
 	default:
@@ -232,8 +245,8 @@ func (r *running) deliver(l *lane, m *nats.Msg) {
 }
 
 // handle calls the handler with its deadline and turns a panic into an error.
-func (r *running) handle(l *lane, in *inbound) (reply []byte, err error) {
-	ctx, cancel := r.ctx, context.CancelFunc(func() {})
+func (r *running) handle(ctx context.Context, l *lane, in *inbound) (reply []byte, err error) {
+	cancel := context.CancelFunc(func() {})
 	if !in.deadline.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, in.deadline)
 	}
@@ -332,6 +345,12 @@ func clipSubject(s string) string {
 func (r *running) answer(l *lane, m *nats.Msg, in *inbound, body []byte, f *subjects.Fault) {
 	if m.Reply == "" || l.kind != serve {
 		return
+	}
+	if l.stream {
+		defer r.endStream(l, m, in)
+		if f == nil {
+			return
+		}
 	}
 	reply := &nats.Msg{Subject: m.Reply, Data: body, Header: nats.Header{}}
 	in.carried().put(reply.Header)

@@ -238,7 +238,7 @@ func agentRows() []row {
 		{name: "live tokens from one who does not answer", bad: all(without("generator", "committee", "orchestrator"), "response.delta.q1"), good: act{as: "committee", subject: "response.delta.q1"}, sees: []string{"user response.delta.q1"}},
 		{name: "answers by one who does not answer", bad: all(without("generator", "respondent_b", "committee", "orchestrator"), "response.generation"), good: ask("respondent_b", "response.generation"), sees: []string{"gateway response.generation", back("respondent_b")}},
 		{name: "inference in another agent's name", bad: one("generator", "agent.committee.model.chat"), good: ask("committee", "model.chat"), sees: []string{"model agent.committee.model.chat", back("committee")}},
-		{name: "inference by one who has none", bad: all([]string{"operator", "user", "auditor", "router", "secrets", "reward", "tool_web_search", "generator_in"}, "model.chat"), good: ask("generator", "model.chat"), sees: []string{"model agent.generator.model.chat", back("generator")}},
+		{name: "inference by one who has none", bad: all([]string{"operator", "user", "gateway", "auditor", "router", "secrets", "reward", "tool_web_search", "generator_in"}, "model.chat"), good: ask("generator", "model.chat"), sees: []string{"model agent.generator.model.chat", back("generator")}},
 		{name: "keys of a neighbour", bad: all(without("committee"), "core.API.$KV.state_committee.k"), good: ask("committee", "core.API.$KV.state_committee.k"), sees: []string{back("committee")}},
 		{
 			name: "a roll-up on a neighbour's keys", pre: []act{{as: "committee", subject: "core.API.$KV.state_committee.a"}, {as: "generator", subject: "core.API.$KV.state_generator.a"}, {as: "generator", subject: "core.API.$KV.state_generator.b"}},
@@ -246,7 +246,10 @@ func agentRows() []row {
 			good: act{as: "generator", subject: "core.API.$KV.state_generator.a", reply: inbox, head: "Nats-Rollup: all"}, sees: []string{back("generator")}, rolls: "KV_state_generator",
 		},
 		{name: "reads a neighbour's keys", bad: append(one("generator", "core.API.DIRECT.GET.KV_state_committee"), one("generator", "core.API.DIRECT.GET.KV_state_committee.$KV.state_committee.a")...), good: act{as: "committee", subject: "core.API.DIRECT.GET.KV_state_committee", reply: inbox, body: `{"seq":1}`}, sees: []string{back("committee")}},
-		{name: "the gateway writes an agent's history", bad: one("gateway", "core.API.$KV.state_generator.a"), good: act{as: "gateway", subject: "core.API.DIRECT.GET.KV_state_generator", reply: inbox, body: `{"seq":1}`}, sees: []string{back("gateway")}},
+		{name: "the gateway writes an agent's history", bad: one("gateway", "core.API.$KV.state_generator.a"), good: ask("gateway", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("gateway")}},
+		{name: "the person writes an agent's history", bad: one("user", "core.API.$KV.state_generator.a"), good: ask("user", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("user")}},
+		{name: "one agent reads another's history", bad: one("committee", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), good: ask("generator", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("generator")}},
+		{name: "fetches a model by one who is no person", bad: all([]string{"generator", "committee", "memory", "critic", "broker", "operator", "tool_web_fetch"}, "model.pull"), good: ask("user", "model.pull"), sees: []string{"model agent.user.model.pull", back("user")}},
 		{name: "forges the spawn registry, the ledger, the overrides, the schemas", bad: slices.Concat(one("orchestrator", "core.API.$KV.spawns.x"), one("generator", "core.API.$KV.ledger.x"), one("gateway", "core.API.$KV.session_config.x"), one("tool_run_shell", "core.API.$KV.schemas.x")), good: ask("broker", "core.API.$KV.spawns.x"), sees: []string{back("broker")}},
 		{name: "lists sessions that are the gateway's", bad: one("generator", "core.API.$KV.sessions.x"), good: ask("gateway", "core.API.$KV.sessions.x"), sees: []string{back("gateway")}},
 	}

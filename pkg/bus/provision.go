@@ -98,9 +98,6 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 	return nil
 }
 
-// bucketMax is how much one bucket may hold: its owner must not be able to fill the disk for all.
-const bucketMax = 256 << 20
-
 // makeStream creates a stream. A stream of CORE that the table has changed is updated; the audit never is.
 func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := jetstream.StreamConfig{
@@ -113,7 +110,7 @@ func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st s
 		c.Discard, c.MaxBytes, c.DenyDelete, c.DenyPurge = jetstream.DiscardNew, cfg.AuditMax, true, true
 	case st.Bucket != "":
 		c.MaxMsgsPerSubject, c.Discard, c.AllowRollup, c.DenyDelete, c.AllowDirect = 1, jetstream.DiscardNew, true, true, true
-		c.Duplicates, c.MaxBytes = 2*time.Minute, bucketMax
+		c.Duplicates = 2 * time.Minute
 	case st.Name == "EVENTS":
 		c.MaxBytes = cfg.EventMax
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +24,13 @@ type Said struct {
 	Body    string // as JSON, whatever the codec on the wire
 	Query   string
 	Session string
-	Waited  bool // it waited until it was stored
+	Waited  bool   // it waited until it was stored
+	ID      string // under which it was said once
 }
+
+// Pieces is an answer of [Recorder.Answer] to something that is asked as a stream: each is one piece. An error among them
+// ends the reply.
+type Pieces []any
 
 // Recorder is the world around one actor. The zero value is ready; its clock stands still and its ids count up.
 type Recorder struct {
@@ -39,6 +45,7 @@ type Recorder struct {
 	asked  []Said
 	noted  []error
 	stores map[string]*memStore
+	once   map[string]bool
 	ids    int
 }
 
@@ -129,34 +136,90 @@ func (o *out) Send(_ context.Context, spec subjects.Spec, body []byte, wait bool
 	}
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
-	o.r.said = append(o.r.said, Said{spec.Name, actor.AsJSON(spec, body), o.query, o.session, wait})
+	o.r.said = append(o.r.said, Said{Subject: spec.Name, Body: actor.AsJSON(spec, body), Query: o.query, Session: o.session, Waited: wait})
+	return nil
+}
+
+// SendOnce records what is said under an id the first time only.
+func (o *out) SendOnce(_ context.Context, spec subjects.Spec, body []byte, id string) error {
+	if o.r.Refuse != nil {
+		if err := o.r.Refuse(spec.Name); err != nil {
+			return err
+		}
+	}
+	o.r.mu.Lock()
+	defer o.r.mu.Unlock()
+	if o.r.once == nil {
+		o.r.once = map[string]bool{}
+	}
+	if key := spec.Keep + " " + id; !o.r.once[key] {
+		o.r.once[key] = true
+		o.r.said = append(o.r.said, Said{spec.Name, actor.AsJSON(spec, body), o.query, o.session, true, id})
+	}
 	return nil
 }
 
 func (o *out) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
+	v, err := o.ask(ctx, spec, body)
+	if err != nil {
+		return nil, "", err
+	}
+	reply, err := json.Marshal(v)
+	return reply, subjects.TypeJSON, err
+}
+
+// Stream yields the pieces of an answer.
+func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[actor.Piece, error] {
+	return func(yield func(actor.Piece, error) bool) {
+		v, err := o.ask(ctx, spec, body)
+		if err != nil {
+			yield(actor.Piece{}, err)
+			return
+		}
+		pieces, ok := v.(Pieces)
+		if !ok {
+			pieces = Pieces{v}
+		}
+		for _, p := range pieces {
+			err, failed := p.(error)
+			var data []byte
+			if !failed {
+				data, err = json.Marshal(p)
+			}
+			if ctx.Err() != nil {
+				err = fmt.Errorf("asking %s: %w", spec.Name, context.Cause(ctx))
+			}
+			if !yield(actor.Piece{Data: data, Type: subjects.TypeJSON}, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// ask records a question and returns its answer.
+func (o *out) ask(ctx context.Context, spec subjects.Spec, body []byte) (any, error) {
 	if _, ok := ctx.Deadline(); !ok {
-		return nil, "", subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
+		return nil, subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
 	}
 	asJSON := actor.AsJSON(spec, body)
 	o.r.mu.Lock()
-	o.r.asked = append(o.r.asked, Said{spec.Name, asJSON, o.query, o.session, false})
+	o.r.asked = append(o.r.asked, Said{Subject: spec.Name, Body: asJSON, Query: o.query, Session: o.session})
 	o.r.mu.Unlock()
 	if o.r.Answer == nil {
-		return nil, "", subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
+		return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
 	}
 	v, err := o.r.Answer(spec.Name, []byte(asJSON))
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f.Code != subjects.CodeUnavailable && f.Code != subjects.CodeTimeout:
-		return nil, "", actor.AsReplied(f) // the runtime makes the other two itself
+		return nil, actor.AsReplied(f) // the runtime makes the other two itself
 	case err != nil:
-		return nil, "", err
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, "", subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
+		return nil, subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
 	}
-	reply, err := json.Marshal(v)
-	return reply, subjects.TypeJSON, err
+	return v, nil
 }
 
 func (o *out) Store(bucket string) actor.Store {
@@ -217,6 +280,19 @@ func (m *memStore) Put(_ context.Context, key string, value []byte, revision uin
 	m.last++
 	m.values[key] = entry{value, m.last}
 	return m.last, nil
+}
+
+// Keys implements [actor.Store].
+func (m *memStore) Keys(_ context.Context, prefix string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var keys []string
+	for k := range m.values {
+		if prefix == "" || strings.HasPrefix(k, prefix+".") {
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
 }
 
 // Code is the fault code of an error, "" when it is none.

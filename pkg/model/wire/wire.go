@@ -1,0 +1,225 @@
+// Package wire is a model that is reached over the bus: it turns requests into messages to the model actor and back, for
+// those who ask and for the actor that answers. Nothing else knows how a model's words look on the bus.
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// Client asks the model actor in a role. It implements [model.Chat] and [model.Embedder].
+type Client struct {
+	Out     actor.Out
+	Role    string        // assistant, critic, ...: which model answers is the actor's choice
+	Hint    string        // simple, reasoning, code; "" = none
+	Timeout time.Duration // of one call, when the context has no earlier deadline; 0 = 2 m
+	// Last is told who answered, when a reply is complete: a stand-in, or another model than asked for.
+	Last func(subjects.ChatChunk)
+}
+
+// Chat implements [model.Chat].
+func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
+	return func(yield func(model.Chunk, error) bool) {
+		ctx, cancel := context.WithTimeout(ctx, c.timeout())
+		defer cancel()
+		q, err := Request(r)
+		if err != nil {
+			yield(model.Chunk{}, err)
+			return
+		}
+		q.Role, q.Hint = c.Role, c.Hint
+		done := false
+		for piece, err := range actor.AskStream(ctx, c.Out, subjects.ModelChat, q) {
+			if err != nil {
+				yield(model.Chunk{}, Error(err))
+				return
+			}
+			chunk, err := Chunk(piece)
+			if err != nil {
+				yield(model.Chunk{}, err)
+				return
+			}
+			if done = chunk.Done; done && c.Last != nil {
+				c.Last(piece)
+			}
+			if !yield(chunk, nil) {
+				return
+			}
+		}
+		if !done {
+			yield(model.Chunk{}, fmt.Errorf("%w: the model actor ended it early", model.ErrCut))
+		}
+	}
+}
+
+// Embed implements [model.Embedder].
+func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
+	defer cancel()
+	a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: texts})
+	if err != nil {
+		return model.Vectors{}, Error(err)
+	}
+	if len(a.Vectors) != len(texts) {
+		return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors), len(texts))
+	}
+	return model.Vectors{Model: a.Model, Values: a.Vectors}, nil
+}
+
+func (c Client) timeout() time.Duration {
+	if c.Timeout > 0 {
+		return c.Timeout
+	}
+	return 2 * time.Minute
+}
+
+// Request is a request as it is said on the bus. Role and hint are the asker's to add.
+func Request(r model.Request) (subjects.ChatRequest, error) {
+	q := subjects.ChatRequest{Model: r.Model, Format: r.Format, Think: r.Think, Stream: r.Stream}
+	var err error
+	if q.Messages, err = json.Marshal(r.Messages); err != nil {
+		return q, fmt.Errorf("encoding messages: %w", err)
+	}
+	if q.Options, err = json.Marshal(r.Options); err != nil {
+		return q, fmt.Errorf("encoding options: %w", err)
+	}
+	if len(r.Tools) > 0 {
+		if q.Tools, err = json.Marshal(r.Tools); err != nil {
+			return q, fmt.Errorf("encoding tools: %w", err)
+		}
+	}
+	return q, nil
+}
+
+// FromRequest reads it back, strictly.
+func FromRequest(q subjects.ChatRequest) (model.Request, error) {
+	r := model.Request{Model: q.Model, Format: q.Format, Think: q.Think, Stream: q.Stream}
+	for _, part := range []struct {
+		name string
+		raw  json.RawMessage
+		to   any
+	}{{"messages", q.Messages, &r.Messages}, {"tools", q.Tools, &r.Tools}, {"options", q.Options, &r.Options}} {
+		if len(part.raw) == 0 {
+			continue
+		}
+		if err := strict(part.raw, part.to); err != nil {
+			return r, subjects.Faultf(subjects.CodeMalformed, "%s could not be read", part.name)
+		}
+	}
+	if len(r.Messages) == 0 {
+		return r, subjects.Faultf(subjects.CodeMalformed, "there are no messages")
+	}
+	return r, nil
+}
+
+// Piece is a chunk as it is said on the bus.
+func Piece(c model.Chunk) (subjects.ChatChunk, error) {
+	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done}
+	if len(c.Calls) > 0 {
+		var err error
+		if p.ToolCalls, err = json.Marshal(c.Calls); err != nil {
+			return p, fmt.Errorf("encoding calls: %w", err)
+		}
+	}
+	if c.Done {
+		p.Model, p.Reason, p.Remote = c.Final.Model, c.Final.Reason, c.Final.RemoteHost
+		p.Usage = subjects.Usage{PromptTokens: c.Final.PromptTokens, CompletionTokens: c.Final.OutputTokens, Millis: c.Final.Total.Milliseconds()}
+	}
+	return p, nil
+}
+
+// Chunk reads it back.
+func Chunk(p subjects.ChatChunk) (model.Chunk, error) {
+	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
+	if len(p.ToolCalls) > 0 {
+		if err := strict(p.ToolCalls, &c.Calls); err != nil {
+			return c, fmt.Errorf("%w: calls from the model actor", model.ErrMalformed)
+		}
+	}
+	if p.Done {
+		c.Final = model.Final{
+			Model: p.Model, Reason: p.Reason, RemoteHost: p.Remote, PromptTokens: p.Usage.PromptTokens,
+			OutputTokens: p.Usage.CompletionTokens, Total: time.Duration(p.Usage.Millis) * time.Millisecond,
+		}
+	}
+	return c, nil
+}
+
+// codes pairs what can go wrong with a model with its code on the bus.
+var codes = []struct {
+	err  error
+	code string
+}{
+	{model.ErrUnreachable, subjects.CodeModelUnreachable},
+	{model.ErrMissing, subjects.CodeModelMissing},
+	{model.ErrNoTools, subjects.CodeModelNoTools},
+	{model.ErrNoThinking, subjects.CodeModelNoThinking},
+	{model.ErrTooLong, subjects.CodeModelTooLong},
+	{model.ErrBusy, subjects.CodeBusy},
+	{model.ErrMalformed, subjects.CodeModelMalformed},
+	{model.ErrCut, subjects.CodeModelCut},
+	{model.ErrRemote, subjects.CodeModelRemote},
+	{model.ErrUnsupported, subjects.CodeUnsupported},
+	{model.ErrUnauthorized, subjects.CodeModelKey},
+}
+
+// Fault is an error of a model as it travels on the bus, nil when it is none of a model's. Texts of backends are written
+// for people and hold no secret.
+func Fault(err error) *subjects.Fault {
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return subjects.Faultf(c.code, "%v", err)
+		}
+	}
+	return nil
+}
+
+// Error is a fault from the bus as the error of a model that it was. Other errors stay what they are, except that nobody
+// there to answer is a model that cannot be reached.
+func Error(err error) error {
+	var f *subjects.Fault
+	if !errors.As(err, &f) || f == nil {
+		return err
+	}
+	for _, c := range codes {
+		if f.Code == c.code {
+			return fault{f, c.err}
+		}
+	}
+	if f.Code == subjects.CodeUnavailable && !actor.Replied(err) {
+		return fault{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not there; is it running? see conclave top"}, model.ErrUnreachable}
+	}
+	return err
+}
+
+// fault is both: what the bus said, and which error of a model it is.
+type fault struct {
+	f   *subjects.Fault
+	err error
+}
+
+func (e fault) Error() string { return e.f.Text }
+
+func (e fault) Unwrap() []error { return []error{e.err, e.f} }
+
+// strict reads JSON that one of us wrote: no unknown fields, nothing after it.
+func strict(raw json.RawMessage, to any) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(to); err != nil {
+		return err
+	}
+	if dec.More() {
+		return errors.New("something follows")
+	}
+	return nil
+}
