@@ -17,7 +17,19 @@ const (
 	StatusOK      = "ok"      // it ran and succeeded
 	StatusFailed  = "failed"  // it ran and failed
 	StatusUnknown = "unknown" // it may have run: no answer came
+
+	StatusReplayed = "replayed" // it ran before: the answer came from the ledger, and nothing ran now
+	StatusShown    = "shown"    // somebody was told what there is; nothing ran
 )
+
+// NothingRan reports whether a record of phase before with this status says all there is to say: no outcome will come.
+func NothingRan(status string) bool {
+	switch status {
+	case StatusDenied, StatusRefused, StatusReplayed, StatusShown:
+		return true
+	}
+	return false
+}
 
 // AuditRecord is one line of the audit. It never holds parameters or results, only a keyed hash of the parameters.
 type AuditRecord struct {

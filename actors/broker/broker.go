@@ -1,6 +1,6 @@
 // Package broker is the door between agents and tools. No other way leads there: the server's grants see to that.
 //
-// It listens on agent.<account>.tool.request.<tool> and tool.schema.<zone>.<tool>; it calls tool.call.<zone>.<tool> and
+// It listens on agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and tool.schema.<zone>.<tool>; it calls tool.call.<zone>.<tool> and
 // speaks on tool.request.<tool> and tool.result.<tool>, its copies of each call and result. Who asks is what the server
 // wrote into the subject, never what a payload or a header says.
 package broker
@@ -52,6 +52,7 @@ type Broker struct {
 	audit    Audit
 	hash     Hasher
 	table    *table
+	running  running
 }
 
 // New returns a broker that judges by chain. cfg must be valid; build is what the build knows of its own tools.
@@ -66,6 +67,7 @@ func (b *Broker) Name() string { return "broker" }
 func (b *Broker) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ToolAsk, b.onToolRequest, actor.OnReject(b.onUnreadable)),
+		actor.Serve(subjects.BrokerDiscover, b.onDiscover),
 		actor.Hear(subjects.ToolAnnounce, b.onSchema, actor.Workers(1)),
 	}
 }
@@ -117,12 +119,19 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if fault != nil {
 		return b.deny(ctx, out, c, fault), nil
 	}
+	if in.Body.CallID == "" || harmless(known.Tool) {
+		return b.act(ctx, out, c, known), nil
+	}
+	return b.once(ctx, out, c, known), nil
+}
+
+// act stores the decision, runs the tool and stores the outcome.
+func (b *Broker) act(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
-		return b.unaudited(ctx, out, c, err), nil
+		return b.unaudited(ctx, out, c, err)
 	}
 	b.tell(ctx, out, c)
-	res := b.run(ctx, out, c, known)
-	return b.finish(ctx, out, c, res), nil
+	return b.finish(ctx, out, c, b.run(ctx, out, c, k))
 }
 
 // queryOf is the query the call belongs to: the header's, which the runtime carried, or the body's.

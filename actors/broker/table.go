@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +22,8 @@ import (
 // Known is what the broker knows of a tool: its facts, and the hash of the only definition it accepts.
 type Known struct {
 	policy.Tool
-	Pin string // the hash of that definition; an empty one matches nothing
+	Pin    string              // the hash of that definition; an empty one matches nothing
+	schema subjects.ToolSchema // the definition, once the tool is here
 }
 
 // table is every tool that has announced itself. The facts of the build's own tools are there from the start, but a
@@ -81,8 +84,16 @@ func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
 		delete(t.live, s.Name)
 		return errPinned
 	}
+	k.schema = s
 	t.live[s.Name] = k
 	return nil
+}
+
+// all returns the tools that can be called, by name.
+func (t *table) all() []Known {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Pin is the hash of a definition: a tool whose words to the model change is another tool.

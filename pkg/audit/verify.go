@@ -407,7 +407,7 @@ func (v *verifier) record(c *chain, stream uint64, genesis bool, d Decoded) {
 		}
 	case len(rec.Links) > 0:
 		bad(rec.Seq, "only the first record of a chain may link others")
-	case rec.Phase == subjects.AuditBefore && (rec.Status == subjects.StatusDenied || rec.Status == subjects.StatusRefused):
+	case rec.Phase == subjects.AuditBefore && subjects.NothingRan(rec.Status):
 		// Nothing ran, so no outcome will come: the record says all there is to say.
 		c.acts.find().barred[maphash.String(actSeed, rec.ID)] = true
 	case rec.Phase == subjects.AuditBefore:

@@ -39,6 +39,8 @@ type Recorder struct {
 	Answer func(subject string, body []byte) (any, error)
 	// Refuse fails what the actor says.
 	Refuse func(subject string) error
+	// Broken is why no bucket can be written.
+	Broken error
 
 	mu     sync.Mutex
 	said   []Said
@@ -229,7 +231,7 @@ func (o *out) Store(bucket string) actor.Store {
 		o.r.stores = map[string]*memStore{}
 	}
 	if o.r.stores[bucket] == nil {
-		o.r.stores[bucket] = &memStore{values: map[string]entry{}}
+		o.r.stores[bucket] = &memStore{values: map[string]entry{}, broken: &o.r.Broken}
 	}
 	return o.r.stores[bucket]
 }
@@ -243,6 +245,7 @@ type memStore struct {
 	mu     sync.Mutex
 	values map[string]entry
 	last   uint64
+	broken *error
 }
 
 // checkKey holds keys to the rule of [actor.Store].
@@ -271,6 +274,9 @@ func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
 func (m *memStore) Put(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	if err := checkKey(key); err != nil {
 		return 0, err
+	}
+	if *m.broken != nil {
+		return 0, *m.broken
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

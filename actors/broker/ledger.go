@@ -1,0 +1,174 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// The ledger makes a call run once, however often a crash makes its asker ask. The asker names the call; the broker
+// writes down that it begins before it runs and what came of it after. Asked again under the same name it answers from
+// there. What began and has no end may have run: a tool that changes something is then not run again.
+
+// harmless reports whether a tool can run twice without anybody noticing. Only such tools are not in the ledger.
+func harmless(t policy.Tool) bool {
+	for _, e := range []policy.Effect{policy.ReadsPrivate, policy.ReadsUntrusted, policy.Egress, policy.Mutate, policy.Destroy, policy.Exec} {
+		if t.Has(e) {
+			return false
+		}
+	}
+	return true
+}
+
+// repeatable reports whether a tool whose end nobody knows may run again: it leaves nothing behind.
+func repeatable(t policy.Tool) bool {
+	return !t.Has(policy.Mutate) && !t.Has(policy.Destroy) && !t.Has(policy.Exec)
+}
+
+// entry is what the ledger knows of a call.
+type entry struct {
+	Tool   string               `json:"tool"`
+	Params string               `json:"params"` // keyed hash: the same name for other arguments is another call
+	Until  time.Time            `json:"until"`  // when it has ended, one way or another
+	Result *subjects.ToolResult `json:"result,omitempty"`
+}
+
+// running are the calls that this broker runs, so that whoever asks again waits for the same one.
+type running struct {
+	mu    sync.Mutex
+	calls map[string]chan struct{} // closed at the end
+}
+
+// join returns what to wait for when the call runs already. Otherwise the caller runs it and calls leave.
+func (r *running) join(key string) (wait <-chan struct{}, leave func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.calls[key]; c != nil {
+		return c, nil
+	}
+	if r.calls == nil {
+		r.calls = map[string]chan struct{}{}
+	}
+	done := make(chan struct{})
+	r.calls[key] = done
+	return nil, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.calls, key)
+		close(done)
+	}
+}
+
+// key names a call in the ledger: whose it is, by what the server wrote, and what he calls it.
+func (c call) key() string { return c.record.AgentID + "." + c.id }
+
+// once runs a call that has a name, unless it ran before.
+func (b *Broker) once(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
+	key := c.key()
+	for {
+		wait, leave := b.running.join(key)
+		if wait == nil {
+			defer leave()
+			return b.entered(ctx, out, c, k, key)
+		}
+		select {
+		case <-wait: // and see what the ledger says now
+		case <-ctx.Done():
+			return b.unsure(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
+		}
+	}
+}
+
+// entered looks the call up and runs it when it is new.
+func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, key string) subjects.ToolResult {
+	store := out.Store("ledger")
+	limit := k.Timeout
+	if limit <= 0 {
+		limit = b.cfg.CallTimeout
+	}
+	mine := entry{Tool: c.tool, Params: c.record.ParamsHash, Until: out.Now().Add(limit)}
+	rev, err := put(ctx, store, key, mine, 0)
+	for errors.Is(err, actor.ErrChanged) {
+		var old entry
+		old, rev, err = read(ctx, store, key)
+		switch {
+		case err != nil:
+		case old.Tool != mine.Tool || old.Params != mine.Params:
+			return b.deny(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for another call"))
+		case old.Result != nil:
+			return b.replay(ctx, out, c, *old.Result)
+		case out.Now().Before(old.Until) && b.elsewhere(ctx): // another broker may be at it
+			err = actor.ErrChanged
+		case ctx.Err() != nil:
+			return b.unsure(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
+		case !repeatable(k.Tool):
+			return b.unsure(ctx, out, c, subjects.CodeUncertain, "%s was called before and nobody knows whether it ran to its end; it is not run again. Look whether it did, and ask anew if not", c.tool)
+		default:
+			rev, err = put(ctx, store, key, mine, rev)
+		}
+	}
+	if err != nil {
+		out.Note(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
+		return b.unsure(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
+	}
+	res := b.act(ctx, out, c, k)
+	if res.Error != nil && (res.Error.Code == subjects.CodeTimeout || res.Error.Code == subjects.CodeUnrecorded) {
+		return res // nobody knows what it did: the entry stays open
+	}
+	mine.Result = &res
+	// The asker's patience does not cut this short: what ran must be known to have run.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	if _, err := put(ctx, store, key, mine, rev); err != nil {
+		out.Note(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
+	}
+	return res
+}
+
+// elsewhere waits a moment for a call that another broker may be running. It returns false when the asker's time is over.
+func (b *Broker) elsewhere(ctx context.Context) bool {
+	t := time.NewTimer(100 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// replay answers from the ledger. It is on record that nothing ran.
+func (b *Broker) replay(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
+	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusReplayed, "ledger"); err != nil {
+		return b.unaudited(ctx, out, c, err)
+	}
+	return res
+}
+
+// unsure answers a call that was not run now, and puts on record why.
+func (b *Broker) unsure(ctx context.Context, out actor.Out, c call, code, format string, a ...any) subjects.ToolResult {
+	return b.deny(ctx, out, c, subjects.Faultf(code, format, a...))
+}
+
+func put(ctx context.Context, s actor.Store, key string, e entry, rev uint64) (uint64, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return 0, err
+	}
+	return s.Put(ctx, key, data, rev)
+}
+
+func read(ctx context.Context, s actor.Store, key string) (e entry, rev uint64, err error) {
+	data, rev, err := s.Get(ctx, key)
+	if err != nil {
+		return e, 0, err
+	}
+	return e, rev, json.Unmarshal(data, &e)
+}
