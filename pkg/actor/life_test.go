@@ -2,6 +2,7 @@ package actor_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -537,4 +538,62 @@ func TestHouseStopsInReverse(t *testing.T) {
 	if err := house.Stop(); err != nil || len(house.Actors()) != 0 {
 		t.Errorf("a second stop: %v", err)
 	}
+}
+
+// Cut off, an actor says nothing more and comes back.
+func TestAbort(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	began, ended := make(chan struct{}, 4), make(chan error, 4)
+	house := &actor.House{}
+	s := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		if in.Body.CallID != "cut" {
+			return echo(ctx, in, out)
+		}
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- actor.Emit(context.Background(), out, deadLetters(t), subjects.DeadLetter{})
+		return subjects.ToolResult{Result: "too late"}, nil
+	})}}
+	if err := house.Start(t.Context(), s.spec(), b.Dial, actor.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { house.Stop() })
+	out := newOut(t, b.As("operator"))
+	answered := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "cut", Args: json.RawMessage(`{}`)})
+		answered <- err
+	}()
+	<-began
+	if err := house.Abort("broker"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("it spoke after it was cut off")
+	}
+	if err := <-answered; err == nil {
+		t.Error("it answered after it was cut off")
+	}
+	for deadline := time.Now().Add(patience); ; {
+		if _, err := call(t, out, "again"); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("it did not come back: %v", err)
+		}
+	}
+	if err := house.Abort("nobody"); err == nil {
+		t.Error("nobody was cut off")
+	}
+}
+
+func deadLetters(t testing.TB) subjects.Topic[subjects.DeadLetter] {
+	t.Helper()
+	topic, err := subjects.Dead.With("broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topic
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 // Budget is how often an actor may be restarted: Intensity times within Period. Beyond it the actor stays down and the
@@ -70,6 +72,7 @@ type Supervised struct {
 	Health Health
 
 	cancel context.CancelFunc
+	abort  chan struct{}
 	done   chan struct{}
 	err    error // of the last stop
 }
@@ -78,7 +81,7 @@ type Supervised struct {
 // with a restart while the budget lasts. It runs until [Supervised.Stop].
 func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervised, error) {
 	cfg = cfg.withDefaults()
-	s := &Supervised{Spec: spec, done: make(chan struct{})}
+	s := &Supervised{Spec: spec, abort: make(chan struct{}), done: make(chan struct{})}
 	s.Health.set(Starting, nil)
 	r, err := launch(ctx, spec, dial, cfg, &s.Health)
 	if err != nil {
@@ -104,6 +107,9 @@ func (s *Supervised) watch(ctx context.Context, r *running, dial Dial, cfg Confi
 			s.Health.set(Stopped, nil)
 			return
 		case cause = <-r.fail:
+		case <-s.abort:
+			cause = errAborted
+			r.sever()
 		}
 		_ = r.halt(context.WithoutCancel(ctx))
 		for {
@@ -143,6 +149,28 @@ func (s *Supervised) Stop() error {
 	return s.err
 }
 
+var errAborted = errors.New("it was cut off")
+
+// Abort ends this life of the actor as if its process were killed: its connections first, so that no handler can say,
+// store or acknowledge anything any more, then its handlers. The supervisor starts it anew. It is for tests and stories
+// of crashes.
+func (s *Supervised) Abort() {
+	select {
+	case s.abort <- struct{}{}:
+	case <-s.done:
+	}
+}
+
+// sever closes the connections without a word.
+func (r *running) sever() {
+	for _, nc := range []*nats.Conn{r.nc, r.pullNC} {
+		if nc != nil {
+			nc.Close()
+		}
+	}
+	r.stop()
+}
+
 // House is several actors, started in order and stopped in the opposite one: whoever is asked leaves after whoever asks.
 type House struct {
 	mu     sync.Mutex
@@ -166,6 +194,17 @@ func (h *House) Actors() []*Supervised {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]*Supervised(nil), h.actors...)
+}
+
+// Abort cuts off the actor of this name: see [Supervised.Abort].
+func (h *House) Abort(name string) error {
+	for _, s := range h.Actors() {
+		if s.Spec.Name == name {
+			s.Abort()
+			return nil
+		}
+	}
+	return fmt.Errorf("no actor %s lives here", name)
 }
 
 // Stop stops all, last started first.

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -199,7 +200,13 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 		}
 		return
 	}
+	if v.Type() == durationType {
+		d.duration(n, path, v)
+		return
+	}
 	switch v.Kind() {
+	case reflect.Interface:
+		d.plain(n, path, v)
 	case reflect.Struct:
 		known := map[string]reflect.Value{}
 		var names []string
@@ -236,6 +243,40 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 		v.Set(fresh)
 	default:
 		d.scalar(n, path, v)
+	}
+}
+
+var durationType = reflect.TypeFor[time.Duration]()
+
+// duration reads a length of time as people write it: 250ms, 10s. A bare number would be nanoseconds, so it is refused.
+func (d *decoder) duration(n *yaml.Node, path string, v reflect.Value) {
+	t, err := time.ParseDuration(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		d.fail(n, path, "%s is not a duration; write 60s or 10m", show(n.Value))
+		return
+	}
+	v.SetInt(int64(t))
+}
+
+// plain reads data whose shape only its reader knows, such as the arguments of a call.
+func (d *decoder) plain(n *yaml.Node, path string, v reflect.Value) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		m := map[string]any{}
+		d.value(n, path, reflect.ValueOf(&m).Elem())
+		v.Set(reflect.ValueOf(m))
+	case yaml.SequenceNode:
+		var l []any
+		d.value(n, path, reflect.ValueOf(&l).Elem())
+		v.Set(reflect.ValueOf(l))
+	default:
+		var x any
+		switch tag := n.ShortTag(); {
+		case tag != "!!str" && tag != "!!bool" && tag != "!!int" && tag != "!!float", n.Decode(&x) != nil:
+			d.fail(n, path, "%s is neither text, a number, true nor false; put it in quotes", show(n.Value))
+		default:
+			v.Set(reflect.ValueOf(x))
+		}
 	}
 }
 
