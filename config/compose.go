@@ -23,13 +23,14 @@ var Actors = []string{"tools", "broker"}
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
 // own name stands for that tool.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
+	ours := c.tools()
 	for _, n := range names {
-		if !slices.Contains(Actors, n) && !slices.ContainsFunc(tools.All(), func(t *tools.Tool) bool { return t.Name() == n }) {
+		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
 			return nil, fmt.Errorf("there is no actor %q; choose from %v", n, Actors)
 		}
 	}
 	var specs []actor.Spec
-	for _, t := range tools.All() {
+	for _, t := range ours {
 		if slices.Contains(names, "tools") || slices.Contains(names, t.Name()) {
 			specs = append(specs, actor.Spec{Name: t.Name(), Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }})
 		}
@@ -39,6 +40,9 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	}
 	return specs, nil
 }
+
+// tools are the tools of this machine that are turned on.
+func (c Config) tools() []*tools.Tool { return tools.Configured(tools.Config{WebSearch: c.WebSearch}) }
 
 // Runtime is how each actor is bounded.
 func (c Config) Runtime() actor.Config {
@@ -66,7 +70,7 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 		return nil, err
 	}
 	var build []broker.Known
-	for _, t := range tools.All() {
+	for _, t := range c.tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
 	}
 	cfg := broker.Config{CallTimeout: c.System.Actor.CallTimeout.Std(), AuditTimeout: c.System.Actor.AuditTimeout.Std()}

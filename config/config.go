@@ -10,18 +10,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
+	"conclave/actors/tools"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 )
 
-//go:embed system.yaml manifest.yaml
+//go:embed system.yaml web_search.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the names that a config folder may hold.
-var Files = []string{"manifest.yaml", "system.yaml"}
+var Files = []string{"manifest.yaml", "system.yaml", "web_search.yaml"}
 
 // Where a value came from, when it is not a file and a line.
 const (
@@ -31,14 +33,30 @@ const (
 
 // Config is everything that can be set. The zero value is not usable; [Load] makes one.
 type Config struct {
-	System   System
-	Manifest policy.Manifest
+	System    System
+	WebSearch tools.WebSearch
+	Manifest  policy.Manifest
 
 	origins  map[string]string // "system.listen" -> where it came from, when it was not shipped
 	manifest string            // file of the manifest, "" = shipped
 }
 
-// Load reads what is shipped and lays the files of dir over it: system.yaml field by field, manifest.yaml as a whole,
+// section is a file of settings that is laid over the shipped one field by field. Its name is the file's, and the first
+// word of its paths.
+type section struct {
+	name  string
+	value validator // a pointer into the Config
+}
+
+// validator knows what is wrong with itself. Each error begins with the path of its field, and a colon.
+type validator interface{ Validate() error }
+
+// sections are all of them, in the order of [Config.Explain].
+func (c *Config) sections() []section {
+	return []section{{"system", &c.System}, {"web_search", &c.WebSearch}}
+}
+
+// Load reads what is shipped and lays the files of dir over it: the sections field by field, manifest.yaml as a whole,
 // because a policy must be readable in one place. A folder or file that is not there is fine, and so is dir = "".
 // A YAML file whose name means nothing is an error, because it is most likely a misspelled one.
 func Load(dir string) (Config, error) {
@@ -68,26 +86,15 @@ func (c *Config) load(dir string, folder fs.FS) error {
 	if err := strangers(dir, folder); err != nil {
 		return err
 	}
-	data, ok, err := read(folder, "system.yaml")
-	if err != nil {
-		return fmt.Errorf("reading the configuration: %w", err)
-	}
-	if ok {
-		file := filepath.Join(dir, "system.yaml")
-		lines, err := strict.Decode(data, file, &c.System)
-		if err != nil {
+	for _, s := range c.sections() {
+		if err := c.lay(dir, folder, s); err != nil {
 			return err
-		}
-		if dir != "" {
-			for path, line := range lines {
-				c.origins["system."+path] = fmt.Sprintf("%s:%d", file, line)
-			}
 		}
 	}
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	data, ok, err = read(folder, "manifest.yaml")
+	data, ok, err := read(folder, "manifest.yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -98,6 +105,28 @@ func (c *Config) load(dir string, folder fs.FS) error {
 		}
 		if dir != "" {
 			c.manifest = file
+		}
+	}
+	return nil
+}
+
+// lay reads one section's file of a folder, and remembers where its values came from.
+func (c *Config) lay(dir string, folder fs.FS, s section) error {
+	data, ok, err := read(folder, s.name+".yaml")
+	if err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	if !ok {
+		return nil
+	}
+	file := filepath.Join(dir, s.name+".yaml")
+	lines, err := strict.Decode(data, file, s.value)
+	if err != nil {
+		return err
+	}
+	if dir != "" {
+		for path, line := range lines {
+			c.origins[s.name+"."+path] = fmt.Sprintf("%s:%d", file, line)
 		}
 	}
 	return nil
@@ -143,12 +172,13 @@ func (c *Config) Apply(flags map[string]string) error {
 	}
 	var errs []error
 	for _, path := range strict.Keys(flags) {
-		field, ok := strings.CutPrefix(path, "system.")
-		if !ok {
+		name, field, _ := strings.Cut(path, ".")
+		i := slices.IndexFunc(next.sections(), func(s section) bool { return s.name == name })
+		if i < 0 {
 			errs = append(errs, &strict.Error{File: Flag, Path: path, Text: "cannot be set by a flag"})
 			continue
 		}
-		if err := strict.Assign(&next.System, field, flags[path], Flag); err != nil {
+		if err := strict.Assign(next.sections()[i].value, field, flags[path], Flag); err != nil {
 			errs = append(errs, err)
 		}
 		next.origins[path] = Flag
@@ -168,6 +198,18 @@ func (c Config) Validate() error {
 	var errs []error
 	for _, p := range c.System.problems() {
 		errs = append(errs, fmt.Errorf("%s: %w", c.Origin("system."+p.path), p))
+	}
+	for _, s := range c.sections()[1:] {
+		err := s.value.Validate()
+		if err == nil {
+			continue
+		}
+		path, _, _ := strings.Cut(err.Error(), ":")
+		from := c.Origin(s.name + "." + path)
+		if from == Shipped { // the value is, but something else may not fit with it
+			from = s.name + ".yaml"
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", from, err))
 	}
 	return errors.Join(errs...)
 }
@@ -193,8 +235,10 @@ func (c Config) Explain() []Setting {
 	add := func(key, value string) {
 		out = append(out, Setting{Key: key, Value: value, Origin: c.Origin(key)})
 	}
-	for _, f := range strict.Fields(c.System) {
-		add("system."+f.Path, f.Value)
+	for _, s := range c.sections() {
+		for _, f := range strict.Fields(reflect.ValueOf(s.value).Elem().Interface()) {
+			add(s.name+"."+f.Path, f.Value)
+		}
 	}
 	list := func(key string, values []string) {
 		if len(values) > 0 {

@@ -35,9 +35,29 @@ type Tool struct {
 // ErrArgs means that the arguments are not what the tool takes. The text is for the model, which may try again.
 var ErrArgs = errors.New("bad arguments")
 
-// All are the tools of this build.
+// Failure is an error that is a result: the tool did its work, and this came of it. The text is for the model.
+type Failure string
+
+// Error implements error.
+func (f Failure) Error() string { return string(f) }
+
+// Config is what the tools of this machine need to know. Tools that the zero value does not turn on stay off.
+type Config struct {
+	WebSearch WebSearch
+}
+
+// All are the tools of this build that need no configuration.
 func All() []*Tool {
 	return []*Tool{getDatetime()}
+}
+
+// Configured are the tools that run under c, which must be valid: those of [All], and those that c turns on.
+func Configured(c Config) []*Tool {
+	all := All()
+	if p := c.WebSearch.provider(); p != nil {
+		all = append(all, webSearch(p, c.WebSearch.Results))
+	}
+	return all
 }
 
 // Name implements [actor.Actor].
@@ -83,7 +103,7 @@ func (t *Tool) onCall(ctx context.Context, in actor.Msg[subjects.ToolRequest], o
 	res := subjects.ToolResult{CallID: in.Body.CallID, QueryID: in.Body.QueryID, Tool: t.schema.Name}
 	text, err := t.run(ctx, Call{Args: in.Body.Args, Now: out.Now()})
 	switch {
-	case errors.Is(err, ErrArgs):
+	case errors.Is(err, ErrArgs), errors.As(err, new(Failure)):
 		res.Error = subjects.Faultf(subjects.CodeTool, "%v", err)
 	case err != nil:
 		return res, fmt.Errorf("running %s: %w", t.schema.Name, err)

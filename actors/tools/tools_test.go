@@ -22,10 +22,13 @@ import (
 	"conclave/subjects"
 )
 
+// everything turns on all that can be.
+var everything = tools.Config{WebSearch: tools.WebSearch{Provider: "mock", Results: 5}}
+
 // tool finds one of the build's tools.
 func tool(t testing.TB, name string) *tools.Tool {
 	t.Helper()
-	for _, x := range tools.All() {
+	for _, x := range tools.Configured(everything) {
 		if x.Name() == name {
 			return x
 		}
@@ -169,7 +172,7 @@ func TestGetDatetimeEnvelope(t *testing.T) {
 
 // What every tool of the build owes the broker and the model.
 func TestAll(t *testing.T) {
-	for _, x := range tools.All() {
+	for _, x := range tools.Configured(everything) {
 		t.Run(x.Name(), func(t *testing.T) {
 			s, facts := x.Schema(), x.Facts()
 			text, err := os.ReadFile(x.Name() + ".md")
