@@ -1,4 +1,226 @@
-// Package genai reaches Google's GenAI API.
+// Package genai reaches Google's GenAI API through its own library.
+//
+// The library looks for keys and addresses in the environment. They are not used: the key comes from [Config].Key for
+// each request and is set on the way to the wire, behind the library, and the address is always ours. (When both
+// GOOGLE_API_KEY and GEMINI_API_KEY are set, the library logs that it picks one; what it picks is never sent.)
+//
+// What the service has no word for is left out: Window and KeepAlive. Arguments of calls pass through unordered maps, in
+// the library as in the service; they come out with sorted keys.
+//
+// Newer models sign the thinking behind a call and want the signature back with it. A [model.Message] has no place for
+// it, so the backend keeps signatures by call id, in memory and bounded. Where one is no longer at hand, it says what
+// Google gives for calls that were never signed. The Thinking of a message is not sent.
 package genai
 
-import _ "google.golang.org/genai"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	sdk "google.golang.org/genai"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/openai/remote"
+)
+
+// Address is where the service is.
+const Address = "https://generativelanguage.googleapis.com"
+
+// Config says where the service is and how to reach it.
+type Config struct {
+	URL    string                                    // "" = [Address]
+	Key    func(ctx context.Context) (string, error) // asked for each request and not kept
+	Client *http.Client                              // its Transport is used; nil = one of our own
+	Limit  int64                                     // most bytes of one response; 0 = 32 MiB
+}
+
+// Backend implements [model.Backend].
+type Backend struct {
+	remote *remote.Client
+	sdk    *sdk.Models
+	signed remote.Keep // signatures by the id of the call
+}
+
+var _ model.Backend = (*Backend)(nil)
+
+// New returns a backend for the service. It does not ask it anything yet.
+func New(cfg Config) (*Backend, error) {
+	if cfg.URL == "" {
+		cfg.URL = Address
+	}
+	c, err := remote.New(remote.Config{URL: cfg.URL, Key: cfg.Key, Header: "X-Goog-Api-Key", Client: cfg.Client, Limit: cfg.Limit})
+	if err != nil {
+		return nil, err
+	}
+	client, err := sdk.NewClient(context.Background(), &sdk.ClientConfig{
+		// Without a key here the library takes the environment's. Neither reaches the wire.
+		APIKey:      "set-on-the-way",
+		Backend:     sdk.BackendGeminiAPI,
+		HTTPClient:  c.HTTP(),
+		HTTPOptions: sdk.HTTPOptions{BaseURL: c.URL().String(), APIVersion: "v1beta"},
+	})
+	if err != nil {
+		// The library's error prints its whole configuration.
+		return nil, errors.New("the library for Google's GenAI API could not be set up")
+	}
+	return &Backend{remote: c, sdk: client.Models}, nil
+}
+
+// name is what the library puts into a path as it is.
+var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*$`)
+
+// begin asks for the key. Errors in the middle of a response are kept from the library, which would log them.
+func (b *Backend) begin(ctx context.Context, m string) (context.Context, *remote.Call, error) {
+	if m != "" && (!name.MatchString(m) || strings.Contains(m, "..")) {
+		return nil, nil, fmt.Errorf("%w: %q is not the name of a model of Google's", model.ErrMissing, m)
+	}
+	kctx, call, err := b.remote.Begin(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	call.Quiet()
+	return kctx, call, nil
+}
+
+// host is where the model runs: never here, even when the way there begins on this machine.
+func (b *Backend) host() string { return b.remote.URL().Hostname() }
+
+const mostPages = 20 // of models
+
+// List implements [model.Backend].
+func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
+	kctx, call, err := b.begin(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	err = remote.Guarded(func() error {
+		page, err := b.sdk.List(kctx, &sdk.ListModelsConfig{PageSize: 1000})
+		for range mostPages {
+			if err != nil {
+				break
+			}
+			for _, m := range page.Items {
+				if m != nil && m.Name != "" {
+					infos = append(infos, b.info(m))
+				}
+			}
+			page, err = page.Next(kctx)
+		}
+		if errors.Is(err, sdk.ErrPageDone) {
+			return nil
+		}
+		return err
+	})
+	if err = whole(call, err); err != nil {
+		return nil, fmt.Errorf("listing models: %w", fault(ctx, call, err, remote.Asked{}))
+	}
+	return infos, nil
+}
+
+// Show implements [model.Backend].
+func (b *Backend) Show(ctx context.Context, m string) (model.Info, error) {
+	if m == "" {
+		return model.Info{}, fmt.Errorf("%w: a model has a name", model.ErrMissing)
+	}
+	kctx, call, err := b.begin(ctx, m)
+	if err != nil {
+		return model.Info{}, err
+	}
+	var got *sdk.Model
+	err = remote.Guarded(func() (err error) {
+		got, err = b.sdk.Get(kctx, m, nil)
+		return err
+	})
+	if err = whole(call, err); err == nil && (got == nil || got.Name == "") {
+		err = errEmpty
+	}
+	if err != nil {
+		return model.Info{}, fmt.Errorf("looking at %q: %w", m, fault(ctx, call, err, remote.Asked{Model: m}))
+	}
+	return b.info(got), nil
+}
+
+// info describes a model. All that make text take tools; the list does not mention it.
+func (b *Backend) info(m *sdk.Model) model.Info {
+	writes := slices.Contains(m.SupportedActions, "generateContent")
+	return model.Info{
+		Name: strings.TrimPrefix(m.Name, "models/"), Window: int(max(m.InputTokenLimit, 0)),
+		Tools: writes, Thinking: m.Thinking, Embedding: !writes && slices.Contains(m.SupportedActions, "embedContent"),
+		Remote: b.host(),
+	}
+}
+
+// Pull implements [model.Backend].
+func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
+	return func(yield func(model.Progress, error) bool) {
+		yield(model.Progress{}, fmt.Errorf("%w: the models of Google's service cannot be fetched", model.ErrUnsupported))
+	}
+}
+
+// Embed implements [model.Embedder]. The service does not count the tokens.
+func (b *Backend) Embed(ctx context.Context, m string, texts []string) (model.Vectors, error) {
+	v := model.Vectors{Model: m}
+	if len(texts) == 0 {
+		return v, nil
+	}
+	kctx, call, err := b.begin(ctx, m)
+	if err != nil {
+		return model.Vectors{}, err
+	}
+	contents := make([]*sdk.Content, len(texts))
+	for i, t := range texts {
+		contents[i] = sdk.NewContentFromText(t, sdk.RoleUser)
+	}
+	var got *sdk.EmbedContentResponse
+	err = remote.Guarded(func() (err error) {
+		got, err = b.sdk.EmbedContent(kctx, m, contents, nil)
+		return err
+	})
+	if err = whole(call, err); err == nil && got == nil {
+		err = errEmpty
+	}
+	if err != nil {
+		return model.Vectors{}, fmt.Errorf("embedding: %w", fault(ctx, call, err, remote.Asked{Model: m}))
+	}
+	for _, e := range got.Embeddings {
+		if e != nil && len(e.Values) > 0 {
+			v.Values = append(v.Values, e.Values)
+		}
+	}
+	if len(v.Values) != len(texts) {
+		return model.Vectors{}, fmt.Errorf("embedding: %w: %d vectors for %d texts", model.ErrMalformed, len(v.Values), len(texts))
+	}
+	return v, nil
+}
+
+var errEmpty = errors.New("empty response")
+
+// whole adds what the library was not told: that the response broke off.
+func whole(call *remote.Call, err error) error {
+	if broken := call.Broken(); broken != nil && err == nil {
+		return broken
+	}
+	return err
+}
+
+// fault turns what the library returns into our errors. The library's own are not wrapped: they hold what the service
+// said word for word.
+func fault(ctx context.Context, call *remote.Call, err error, a remote.Asked) error {
+	e, ok := errors.AsType[sdk.APIError](err)
+	if !ok || ctx.Err() != nil || call.Broken() != nil {
+		return call.Fault(ctx, err)
+	}
+	status := e.Code
+	if status < 400 {
+		status = call.Status()
+	}
+	if status < 400 { // an error in mid-stream without a code
+		status = http.StatusInternalServerError
+	}
+	return call.Refused(status, strings.TrimSpace(e.Message+" "+e.Status), a)
+}

@@ -4,8 +4,8 @@ package modeltest
 
 import "time"
 
-// Script is what the server answers. Exchanges are kept by model name and used in order, each once, unless it says
-// Always. A request that does not meet the conditions of its exchange, or for which none is left, fails the script:
+// Script is what the server answers. Exchanges are kept by model name ("*" is for models without their own) and used in
+// order, each once, unless it says Always. A request that does not meet the conditions of its exchange, or for which none is left, fails the script:
 // the server answers with HTTP 500 and a text that says why, and [Server.Err] returns it.
 type Script map[string][]Exchange
 
@@ -14,6 +14,9 @@ type Exchange struct {
 	When   When  `yaml:"when"`
 	Reply  Reply `yaml:"reply"`
 	Always bool  `yaml:"always"` // for every further request that meets When; tried after the ones that are used once
+	// AnyOrder lets a request that does not meet When look further down the script. Without it the next exchange in line
+	// must be met. It is for askers that work side by side.
+	AnyOrder bool `yaml:"any_order"`
 }
 
 // When are conditions on a request; the zero value is met by any. Texts are compared without regard to case.
@@ -30,8 +33,9 @@ type When struct {
 	HistoryHas   []string `yaml:"history_has"`   // each in a message before the last one with role user
 }
 
-// Reply is what the server says. Content and the texts of calls may hold {{tool_result 0}}, {{tool_result 0 | line 3}}
-// and {{last_user}}: they quote the request, so that an asserted word can only come from where it really came from.
+// Reply is what the server says. Thinking, Content and the texts of calls may quote the request, so that an asserted word
+// can only come from where it really came from: {{tool_result 0}} (of this turn), {{user 0}}, {{last_user}}, each with
+// "| line 3" (from 1) or "| match [0-9]+"; -1 is the last. {{"{{"}} is itself. What is not there fails the script.
 type Reply struct {
 	Thinking string `yaml:"thinking"`
 	Content  string `yaml:"content"`
@@ -47,6 +51,8 @@ type Call struct {
 	ID        string         `yaml:"id"` // "" = made, unless the quirk says otherwise
 	Name      string         `yaml:"name"`
 	Arguments map[string]any `yaml:"arguments"`
+	// JSON is the arguments as the model wrote them, instead of Arguments, where the order of keys matters.
+	JSON string `yaml:"arguments_json"`
 }
 
 // Quirks are what real servers and models do. The zero value is a well-behaved one.
@@ -62,10 +68,11 @@ type Quirks struct {
 	Length      bool          `yaml:"length"`       // cut at num_predict: done_reason length, eval_count = num_predict
 	TokenDelay  time.Duration `yaml:"token_delay"`  // between chunks
 	FirstDelay  time.Duration `yaml:"first_delay"`  // before the first
-	CutAfter    int           `yaml:"cut_after"`    // chunks, then the connection breaks
+	CutAfter    int           `yaml:"cut_after"`    // chunks, then the connection breaks; -1 = before the first
+	NoDone      bool          `yaml:"no_done"`      // the reply ends in good order, but without the chunk with done
 	Busy        int           `yaml:"busy"`         // this many times HTTP 503 first
-	RefuseThink bool          `yaml:"refuse_think"` // HTTP 400 when think is true
-	RefuseTools bool          `yaml:"refuse_tools"` // HTTP 400 when tools are offered
+	RefuseThink bool          `yaml:"refuse_think"` // HTTP 400 when think is true; the exchange stays for the next try
+	RefuseTools bool          `yaml:"refuse_tools"` // HTTP 400 when tools are offered; the exchange stays for the next try
 	TooLong     bool          `yaml:"too_long"`     // HTTP 400: the input is longer than the context
 	Truncate    int           `yaml:"truncate"`     // prompt_eval_count is this, whatever was sent
 	RemoteHost  string        `yaml:"remote_host"`  // as a cloud model says

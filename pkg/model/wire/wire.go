@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"time"
 
@@ -61,18 +62,44 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 	}
 }
 
-// Embed implements [model.Embedder].
+// Embed implements [model.Embedder]. Many texts go in several requests, all within the one time limit.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: texts})
-	if err != nil {
-		return model.Vectors{}, Error(err)
+	v := model.Vectors{Model: name, Values: make([][]float32, 0, len(texts))}
+	for first := 0; first < len(texts); {
+		batch := texts[first : first+fitting(texts[first:])]
+		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: batch})
+		switch {
+		case err != nil:
+			return model.Vectors{}, Error(err)
+		case len(a.Vectors) != len(batch):
+			return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors), len(batch))
+		case first > 0 && a.Model != v.Model:
+			return model.Vectors{}, fmt.Errorf("%w: %s made the first vectors and %s the next; they do not compare", model.ErrMalformed, v.Model, a.Model)
+		}
+		v.Model, v.Values = a.Model, append(v.Values, a.Vectors...)
+		first += len(batch)
 	}
-	if len(a.Vectors) != len(texts) {
-		return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors), len(texts))
+	return v, nil
+}
+
+// Bounds of one request for vectors. The vectors of so many texts, each of 4096 numbers, still fit a message.
+const (
+	batchTexts = 32
+	batchBytes = 512 << 10
+)
+
+// fitting is how many of the texts go into one request, at least one.
+func fitting(texts []string) int {
+	n, size := 0, 0
+	for _, t := range texts {
+		if size += len(t); n == batchTexts || n > 0 && size > batchBytes {
+			break
+		}
+		n++
 	}
-	return model.Vectors{Model: a.Model, Values: a.Vectors}, nil
+	return n
 }
 
 func (c Client) timeout() time.Duration {
@@ -114,6 +141,9 @@ func FromRequest(q subjects.ChatRequest) (model.Request, error) {
 		if err := strict(part.raw, part.to); err != nil {
 			return r, subjects.Faultf(subjects.CodeMalformed, "%s could not be read", part.name)
 		}
+	}
+	if len(q.Format) > 0 && !json.Valid(q.Format) { // it goes into other JSON as it is
+		return r, subjects.Faultf(subjects.CodeMalformed, "the format could not be read")
 	}
 	if len(r.Messages) == 0 {
 		return r, subjects.Faultf(subjects.CodeMalformed, "there are no messages")
@@ -218,7 +248,7 @@ func strict(raw json.RawMessage, to any) error {
 	if err := dec.Decode(to); err != nil {
 		return err
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows")
 	}
 	return nil

@@ -1,0 +1,227 @@
+package anthropic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	sdk "github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/packages/param"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/openai/remote"
+)
+
+const (
+	defaultTokens = 4096 // the service wants a limit
+	leastBudget   = 1024 // of thinking; the service takes no less
+	mostCalls     = 128  // in one reply
+)
+
+// Chat implements [model.Chat].
+func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
+	return func(yield func(model.Chunk, error) bool) {
+		// Whoever breaks off ends the request: the connection is closed, and the service notices.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if err := b.chat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
+			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
+		}
+	}
+}
+
+// errStopped says that nobody listens any more.
+var errStopped = errors.New("stopped")
+
+func (b *Backend) chat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
+	params, err := b.write(ctx, r)
+	if err != nil {
+		return err
+	}
+	kctx, call, err := b.remote.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	p := &reply{asked: remote.Of(r), call: call, keep: &b.signed}
+	p.final.Model, p.final.RemoteHost = r.Model, b.host()
+	if r.Stream {
+		return p.stream(ctx, b.sdk.Messages.NewStreaming(kctx, params), yield)
+	}
+	var m *sdk.Message
+	err = remote.Guarded(func() (err error) {
+		m, err = b.sdk.Messages.New(kctx, params)
+		return err
+	})
+	if err != nil {
+		return fault(ctx, call, err, p.asked)
+	}
+	return p.whole(m, yield)
+}
+
+// write turns a request into the service's words.
+func (b *Backend) write(ctx context.Context, r model.Request) (sdk.MessageNewParams, error) {
+	out := sdk.MessageNewParams{Model: r.Model, MaxTokens: int64(r.Options.Predict), StopSequences: r.Options.Stop}
+	if out.MaxTokens <= 0 {
+		out.MaxTokens = defaultTokens
+	}
+	if err := b.think(ctx, r, &out); err != nil {
+		return out, err
+	}
+	thinks := out.Thinking.OfAdaptive != nil || out.Thinking.OfEnabled != nil
+	if r.Options.Temperature != nil && !thinks {
+		out.Temperature = sdk.Float(*r.Options.Temperature)
+	}
+	for _, t := range r.Tools {
+		schema := bytes.TrimSpace(t.Parameters)
+		if len(schema) == 0 {
+			schema = []byte(`{"type":"object"}`)
+		}
+		if !json.Valid(schema) {
+			return out, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
+		}
+		tool := sdk.ToolParam{Name: t.Name, InputSchema: param.Override[sdk.ToolInputSchemaParam](json.RawMessage(schema))}
+		if t.Description != "" {
+			tool.Description = sdk.String(t.Description)
+		}
+		out.Tools = append(out.Tools, sdk.ToolUnionParam{OfTool: &tool})
+	}
+	if len(r.Format) > 0 {
+		if !json.Valid(r.Format) {
+			return out, errors.New("the format of the answer is not JSON")
+		}
+		out.OutputConfig.Format = param.Override[sdk.JSONOutputFormatParam](
+			json.RawMessage(slices.Concat([]byte(`{"type":"json_schema","schema":`), r.Format, []byte(`}`))))
+	}
+	b.converse(r.Messages, thinks, &out)
+	if len(out.Messages) == 0 {
+		return out, errors.New("there is nothing to answer: every message is empty")
+	}
+	return out, nil
+}
+
+// think says whether the model should. Newer models decide themselves how much; older ones want a budget, and the signed
+// thinking of the tool loop they are in.
+func (b *Backend) think(ctx context.Context, r model.Request, out *sdk.MessageNewParams) error {
+	if r.Think == nil {
+		return nil
+	}
+	off := sdk.NewThinkingConfigDisabledParam()
+	out.Thinking.OfDisabled = &off
+	if !*r.Think {
+		return nil
+	}
+	adaptive, err := b.decides(ctx, r.Model)
+	switch {
+	case err != nil:
+		return err
+	case adaptive:
+		out.Thinking = sdk.ThinkingConfigParamUnion{OfAdaptive: &sdk.ThinkingConfigAdaptiveParam{
+			Display: sdk.ThinkingConfigAdaptiveDisplaySummarized,
+		}}
+	case !b.lost(r.Messages):
+		if out.MaxTokens <= leastBudget {
+			out.MaxTokens += leastBudget // the budget must be below the limit
+		}
+		out.Thinking = sdk.ThinkingConfigParamOfEnabled(max(leastBudget, out.MaxTokens/2))
+	}
+	return nil
+}
+
+// decides asks the service once per model which way of thinking it takes. What cannot be found out counts as the old way.
+func (b *Backend) decides(ctx context.Context, name string) (bool, error) {
+	b.mu.Lock()
+	known, ok := b.adaptive[name]
+	b.mu.Unlock()
+	if ok {
+		return known, nil
+	}
+	m, err := b.look(ctx, name)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, err
+		}
+		return false, nil // the request itself will show what is wrong
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.adaptive) >= 1000 {
+		clear(b.adaptive)
+	}
+	b.adaptive[name] = m.Capabilities.Thinking.Types.Adaptive.Supported
+	return b.adaptive[name], nil
+}
+
+// loop is where the messages after the user's last begin.
+func loop(in []remote.Turn) int {
+	for i, t := range slices.Backward(in) {
+		if t.Role == model.User {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// lost reports whether the tool loop has calls whose signed thinking is not at hand.
+func (b *Backend) lost(in []model.Message) bool {
+	turns := remote.Turns(in)
+	return slices.ContainsFunc(turns[loop(turns):], func(t remote.Turn) bool {
+		return len(t.Made) > 0 && b.signed.Get(t.Made[0].ID) == nil
+	})
+}
+
+// converse writes the conversation: the system's words apart, results in the user's message that follows the calls.
+// Empty texts are left out, because the service refuses them.
+func (b *Backend) converse(in []model.Message, thinks bool, out *sdk.MessageNewParams) {
+	turns := remote.Turns(in)
+	inLoop := loop(turns)
+	for i, t := range turns {
+		var blocks []sdk.ContentBlockParamUnion
+		if thinks && i >= inLoop && len(t.Made) > 0 {
+			blocks = thoughts(b.signed.Get(t.Made[0].ID))
+		}
+		if strings.TrimSpace(t.Content) != "" {
+			if t.Role == model.System {
+				out.System = append(out.System, sdk.TextBlockParam{Text: t.Content})
+				continue
+			}
+			blocks = append(blocks, sdk.NewTextBlock(t.Content))
+		}
+		for _, c := range t.Made {
+			blocks = append(blocks, sdk.NewToolUseBlock(c.Wire, arguments(c.Arguments), c.Name))
+		}
+		if len(blocks) == 0 {
+			continue
+		}
+		if t.Role != model.Assistant {
+			out.Messages = append(out.Messages, sdk.NewUserMessage(blocks...))
+			continue
+		}
+		out.Messages = append(out.Messages, sdk.NewAssistantMessage(blocks...))
+		if len(t.Made) > 0 {
+			out.Messages = append(out.Messages, sdk.NewUserMessage(results(t.Made)...))
+		}
+	}
+}
+
+func results(made []remote.Made) (blocks []sdk.ContentBlockParamUnion) {
+	for _, c := range made {
+		block := sdk.ToolResultBlockParam{ToolUseID: c.Wire}
+		if strings.TrimSpace(c.Result) != "" {
+			block.Content = []sdk.ToolResultBlockParamContentUnion{{OfText: &sdk.TextBlockParam{Text: c.Result}}}
+		}
+		blocks = append(blocks, sdk.ContentBlockParamUnion{OfToolResult: &block})
+	}
+	return blocks
+}
+
+func arguments(raw json.RawMessage) json.RawMessage {
+	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' || !json.Valid(raw) {
+		return json.RawMessage("{}")
+	}
+	return raw
+}

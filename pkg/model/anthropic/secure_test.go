@@ -1,0 +1,26 @@
+package anthropic_test
+
+import (
+	"testing"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/anthropic"
+	"conclave/pkg/model/openai/remote/remotetest"
+)
+
+func TestKey(t *testing.T) {
+	remotetest.Suite(t, remotetest.Profile{
+		New: func(t *testing.T, url string, key remotetest.Key, limit int64) model.Backend {
+			t.Helper()
+			b, err := anthropic.New(anthropic.Config{URL: url, Key: key, Limit: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Header: "X-Api-Key",
+		Prefix: "",
+		Idle:   "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+		Embeds: false,
+	})
+}

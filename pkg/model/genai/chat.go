@@ -1,0 +1,336 @@
+package genai
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"strings"
+
+	sdk "google.golang.org/genai"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/openai/remote"
+)
+
+const mostCalls = 128 // in one reply
+
+// Chat implements [model.Chat].
+func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
+	return func(yield func(model.Chunk, error) bool) {
+		// Whoever breaks off ends the request: the connection is closed, and the service notices.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if err := b.chat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
+			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
+		}
+	}
+}
+
+// errStopped says that nobody listens any more.
+var errStopped = errors.New("stopped")
+
+func (b *Backend) chat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
+	contents, config, err := b.write(r)
+	if err != nil {
+		return err
+	}
+	if r.Model == "" {
+		return fmt.Errorf("%w: a model has a name", model.ErrMissing)
+	}
+	kctx, call, err := b.begin(ctx, r.Model)
+	if err != nil {
+		return err
+	}
+	p := &reply{asked: remote.Of(r), call: call, keep: &b.signed}
+	p.final.Model, p.final.RemoteHost = r.Model, b.host()
+	if r.Stream {
+		return p.stream(ctx, b.sdk.GenerateContentStream(kctx, r.Model, contents, config), yield)
+	}
+	var got *sdk.GenerateContentResponse
+	err = remote.Guarded(func() (err error) {
+		got, err = b.sdk.GenerateContent(kctx, r.Model, contents, config)
+		return err
+	})
+	if err = whole(call, err); err != nil {
+		return fault(ctx, call, err, p.asked)
+	}
+	out, err := p.read(got)
+	if err != nil {
+		return err
+	}
+	return p.end(ctx, out, yield)
+}
+
+// write turns a request into the service's words.
+func (b *Backend) write(r model.Request) ([]*sdk.Content, *sdk.GenerateContentConfig, error) {
+	no := false
+	config := &sdk.GenerateContentConfig{
+		MaxOutputTokens:       int32(min(max(r.Options.Predict, 0), math.MaxInt32)),
+		StopSequences:         r.Options.Stop,
+		ThinkingConfig:        thinking(r),
+		AutomaticContinuation: &no, // it would send, and bill, further requests by itself
+	}
+	if t := r.Options.Temperature; t != nil {
+		config.Temperature = sdk.Ptr(float32(*t))
+	}
+	if s := r.Options.Seed; s != nil && *s >= math.MinInt32 && *s <= math.MaxInt32 {
+		config.Seed = sdk.Ptr(int32(*s))
+	}
+	if len(r.Format) > 0 {
+		schema, err := object(r.Format)
+		if err != nil {
+			return nil, nil, fmt.Errorf("the format of the answer: %w", err)
+		}
+		config.ResponseMIMEType, config.ResponseJsonSchema = "application/json", schema
+	}
+	var tools []*sdk.FunctionDeclaration
+	for _, t := range r.Tools {
+		schema, err := object(t.Parameters)
+		if err != nil {
+			return nil, nil, fmt.Errorf("the parameters of the tool %s: %w", t.Name, err)
+		}
+		d := &sdk.FunctionDeclaration{Name: t.Name, Description: t.Description}
+		if len(schema) > 0 {
+			d.ParametersJsonSchema = schema
+		}
+		tools = append(tools, d)
+	}
+	if len(tools) > 0 {
+		config.Tools = []*sdk.Tool{{FunctionDeclarations: tools}}
+	}
+	contents := b.converse(r, config)
+	if len(contents) == 0 {
+		return nil, nil, errors.New("there is nothing to answer: every message is empty")
+	}
+	return contents, config, nil
+}
+
+// object decodes a JSON object; nothing counts as an empty one.
+func object(raw json.RawMessage) (map[string]any, error) {
+	out := map[string]any{}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return out, nil
+	}
+	if json.Unmarshal(raw, &out) != nil {
+		return nil, errors.New("not a JSON object")
+	}
+	return out, nil
+}
+
+// generation tells how a model of Google's takes thinking: 1 and 2 know budgets at most, later ones levels and
+// signatures. What is not called so counts as new.
+func generation(name string) (n byte, rest string) {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(name, "models/"), "gemini-")
+	if !ok || rest == "" {
+		return '9', ""
+	}
+	return rest[0], rest
+}
+
+// thinking says whether the model should. Not every model can be told not to; those are told to think little.
+func thinking(r model.Request) *sdk.ThinkingConfig {
+	if r.Think == nil {
+		return nil
+	}
+	if *r.Think {
+		return &sdk.ThinkingConfig{IncludeThoughts: true}
+	}
+	n, rest := generation(r.Model)
+	switch {
+	case strings.HasPrefix(rest, "2.5-pro"):
+		return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](128)} // the least it takes
+	case n <= '2' && !strings.HasPrefix(rest, "2.5"):
+		return nil // they never think, and refuse to hear of it
+	case n >= '3' && rest != "":
+		return &sdk.ThinkingConfig{ThinkingLevel: sdk.ThinkingLevelLow}
+	}
+	return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](0)}
+}
+
+// unsigned is what Google gives as the signature of calls that were never signed.
+const unsigned = "skip_thought_signature_validator"
+
+// converse writes the conversation: the system's words apart, results in the user's message that follows the calls.
+func (b *Backend) converse(r model.Request, config *sdk.GenerateContentConfig) (out []*sdk.Content) {
+	signs, _ := generation(r.Model)
+	for _, t := range remote.Turns(r.Messages) {
+		var parts []*sdk.Part
+		if t.Content != "" {
+			parts = append(parts, &sdk.Part{Text: t.Content})
+		}
+		if t.Role == model.System {
+			if len(parts) > 0 {
+				if config.SystemInstruction == nil {
+					config.SystemInstruction = &sdk.Content{}
+				}
+				config.SystemInstruction.Parts = append(config.SystemInstruction.Parts, parts...)
+			}
+			continue
+		}
+		for i, c := range t.Made {
+			part := &sdk.Part{FunctionCall: &sdk.FunctionCall{Name: c.Name}, ThoughtSignature: b.signed.Get(c.ID)}
+			part.FunctionCall.Args, _ = object(c.Arguments) // what is no object was never run
+			if c.ID != "" {
+				part.FunctionCall.ID = c.Wire
+			}
+			if i == 0 && part.ThoughtSignature == nil && signs >= '3' {
+				part.ThoughtSignature = []byte(unsigned)
+			}
+			parts = append(parts, part)
+		}
+		if len(parts) == 0 {
+			continue
+		}
+		role := sdk.RoleUser
+		if t.Role == model.Assistant {
+			role = sdk.RoleModel
+		}
+		out = append(out, &sdk.Content{Role: string(role), Parts: parts})
+		if len(t.Made) > 0 {
+			out = append(out, &sdk.Content{Role: string(sdk.RoleUser), Parts: results(t.Made)})
+		}
+	}
+	return out
+}
+
+func results(made []remote.Made) (parts []*sdk.Part) {
+	for _, c := range made {
+		f := &sdk.FunctionResponse{Name: c.Name, Response: map[string]any{"output": c.Result}}
+		if c.ID != "" {
+			f.ID = c.Wire
+		}
+		parts = append(parts, &sdk.Part{FunctionResponse: f})
+	}
+	return parts
+}
+
+// reply is one reply in the making.
+type reply struct {
+	asked remote.Asked
+	call  *remote.Call
+	keep  *remote.Keep
+
+	final model.Final
+	calls int
+}
+
+// stream reads chunks until the service says why it stopped.
+func (p *reply) stream(ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool) error {
+	// Pulled, so that a panic of the library can be told from one of whoever listens.
+	next, stop := iter.Pull2(in)
+	defer stop()
+	for {
+		var got *sdk.GenerateContentResponse
+		more := false
+		err := remote.Guarded(func() (err error) {
+			got, err, more = next()
+			return err
+		})
+		switch {
+		case err != nil:
+			return fault(ctx, p.call, err, p.asked)
+		case !more:
+			return p.end(ctx, model.Chunk{}, yield)
+		}
+		c, err := p.read(got)
+		if err != nil {
+			return err
+		}
+		if (c.Content != "" || c.Thinking != "" || len(c.Calls) > 0) && !yield(c, nil) {
+			return errStopped
+		}
+	}
+}
+
+// read takes in one chunk and returns what of it can be shown at once.
+func (p *reply) read(got *sdk.GenerateContentResponse) (out model.Chunk, err error) {
+	if got == nil {
+		return out, p.call.Unreadable("answers with nothing")
+	}
+	if got.ModelVersion != "" {
+		p.final.Model = got.ModelVersion
+	}
+	if u := got.UsageMetadata; u != nil {
+		p.final.PromptTokens = int(max(u.PromptTokenCount, 0) + max(u.ToolUsePromptTokenCount, 0))
+		p.final.OutputTokens = int(max(u.CandidatesTokenCount, 0) + max(u.ThoughtsTokenCount, 0))
+	}
+	if len(got.Candidates) == 0 || got.Candidates[0] == nil {
+		if f := got.PromptFeedback; f != nil && f.BlockReason != "" {
+			return out, fmt.Errorf("%s refuses to answer this: %s", p.final.Model, p.call.Clean(string(f.BlockReason)+" "+f.BlockReasonMessage))
+		}
+		return out, nil // the counts may come alone
+	}
+	first := got.Candidates[0]
+	if first.Content != nil {
+		for _, part := range first.Content.Parts {
+			if err := p.part(part, &out); err != nil {
+				return out, err
+			}
+		}
+	}
+	switch first.FinishReason {
+	case "", sdk.FinishReasonUnspecified:
+	case sdk.FinishReasonStop:
+		p.final.Reason = "stop"
+	case sdk.FinishReasonMaxTokens:
+		p.final.Reason = "length"
+	case sdk.FinishReasonMalformedFunctionCall, sdk.FinishReasonUnexpectedToolCall:
+		return out, p.call.Unreadable("could not read the call that the model made: " + p.call.Clean(first.FinishMessage))
+	default:
+		p.final.Reason = strings.ToLower(p.call.Clean(string(first.FinishReason)))
+	}
+	return out, nil
+}
+
+// part takes in a part of a chunk.
+func (p *reply) part(part *sdk.Part, out *model.Chunk) error {
+	switch {
+	case part == nil:
+	case part.FunctionCall != nil:
+		f := part.FunctionCall
+		switch p.calls++; {
+		case p.calls > mostCalls:
+			return p.call.Unreadable(fmt.Sprintf("makes more than %d calls at once", mostCalls))
+		case f.Name == "":
+			return p.call.Unreadable("sends a call without a name")
+		}
+		args, err := arguments(f.Args)
+		if err != nil {
+			return p.call.Unreadable("sends a call whose arguments are not a JSON object")
+		}
+		p.keep.Put(f.ID, part.ThoughtSignature)
+		out.Calls = append(out.Calls, model.Call{ID: f.ID, Name: f.Name, Arguments: args})
+	case part.Thought:
+		out.Thinking += part.Text
+	default:
+		out.Content += part.Text
+	}
+	return nil
+}
+
+func arguments(args map[string]any) (json.RawMessage, error) {
+	if len(args) == 0 {
+		return json.RawMessage("{}"), nil
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(args); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(buf.Bytes(), "\n"), nil
+}
+
+// end yields the last chunk. A reply that does not say why it stopped has not stopped by itself.
+func (p *reply) end(ctx context.Context, last model.Chunk, yield func(model.Chunk, error) bool) error {
+	if p.call.Broken() != nil || p.final.Reason == "" {
+		return p.call.Failed(ctx, nil)
+	}
+	last.Done, last.Final = true, p.final
+	yield(last, nil)
+	return nil
+}

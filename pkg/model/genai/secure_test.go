@@ -1,0 +1,26 @@
+package genai_test
+
+import (
+	"testing"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/genai"
+	"conclave/pkg/model/openai/remote/remotetest"
+)
+
+func TestKey(t *testing.T) {
+	remotetest.Suite(t, remotetest.Profile{
+		New: func(t *testing.T, url string, key remotetest.Key, limit int64) model.Backend {
+			t.Helper()
+			b, err := genai.New(genai.Config{URL: url, Key: key, Limit: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Header: "X-Goog-Api-Key",
+		Prefix: "",
+		Idle:   "data: {}\n\n",
+		Embeds: true,
+	})
+}

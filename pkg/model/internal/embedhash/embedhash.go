@@ -1,0 +1,97 @@
+// Package embedhash makes vectors without a model: texts that share words and pieces of words lie near to one another.
+// It knows nothing of meaning. It is what the built-in model and the test server embed with.
+package embedhash
+
+import (
+	"math"
+	"strings"
+	"unicode"
+)
+
+// Dimensions is the usual size of a vector.
+const Dimensions = 768
+
+// Embed returns the vector of text, of length one. The same text gives the same vector on every machine and in every
+// release. The prefix of a task, such as "search_query: ", is left out: it says what for and not what about.
+func Embed(text string, dims int) []float32 {
+	v := make([]float32, dims)
+	for word := range strings.FieldsFuncSeq(strings.ToLower(untasked(text)), separates) {
+		padded := []rune(" " + word + " ")
+		weight := float32(1)
+		if grammar[word] {
+			weight = 0.2
+		}
+		add(v, "w", word, 2*weight)
+		for i := 0; i+3 <= len(padded); i++ {
+			add(v, "t", string(padded[i:i+3]), weight)
+		}
+	}
+	return normalize(v)
+}
+
+// grammar are words that say little about the subject. Other languages do without.
+var grammar = func() map[string]bool {
+	all := make(map[string]bool)
+	for word := range strings.FieldsSeq(`a an and are as at be by can did do does for from had has have he her his how i in
+		is it its me my no not of on or our she so that the their them they this to was we were what when where which who
+		why will with you your s t`) {
+		all[word] = true
+	}
+	return all
+}()
+
+func separates(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) }
+
+// untasked cuts the prefix of a task off.
+func untasked(text string) string {
+	task, rest, found := strings.Cut(text, ":")
+	switch strings.TrimSpace(task) {
+	case "search_query", "search_document", "clustering", "classification":
+		if found {
+			return rest
+		}
+	}
+	return text
+}
+
+// add puts a feature into the vector: its hash says where, and with which sign, so that what falls on the same place by
+// chance cancels out rather than adds up.
+func add(v []float32, kind, feature string, weight float32) {
+	h := hash(kind, feature)
+	if h&1 != 0 {
+		weight = -weight
+	}
+	v[(h>>1)%uint64(len(v))] += weight
+}
+
+// hash is FNV-1a with a last stirring: its low bits alone are not even enough.
+func hash(kind, feature string) uint64 {
+	h := uint64(14695981039346656037)
+	for _, s := range [...]string{kind, feature} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	return h ^ h>>33
+}
+
+// normalize makes the length one. A text without words gets a direction of its own, since no direction is no vector.
+func normalize(v []float32) []float32 {
+	var sum float64
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	if sum == 0 {
+		if len(v) > 0 {
+			v[0] = 1
+		}
+		return v
+	}
+	scale := float32(1 / math.Sqrt(sum))
+	for i := range v {
+		v[i] *= scale
+	}
+	return v
+}

@@ -1,0 +1,429 @@
+package modeltest
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"conclave/pkg/model"
+)
+
+// Adaptive is the family of models that decide themselves how much to think, as Anthropic's newer ones do. The others
+// want a budget, and the signed thinking of their tool loop back.
+const Adaptive = "adaptive"
+
+// Anthropic speaks Anthropic's protocol below /anthropic. With a key, requests must carry it.
+func Anthropic(key string) Front {
+	return func(s *Server, mux *http.ServeMux) {
+		f := anthropicFront{s, key}
+		mux.HandleFunc("GET /anthropic/v1/models", f.models)
+		mux.HandleFunc("GET /anthropic/v1/models/{name...}", f.model)
+		mux.HandleFunc("POST /anthropic/v1/messages", f.chat)
+	}
+}
+
+type anthropicFront struct {
+	*Server
+	key string
+}
+
+func (f anthropicFront) admit(w http.ResponseWriter, r *http.Request) bool {
+	if r.Header.Get("Anthropic-Version") == "" {
+		anthropicError(w, http.StatusBadRequest, "invalid_request_error", "anthropic-version: header is required")
+		return false
+	}
+	text, ok := admits(f.key, r.Header.Get("X-Api-Key"))
+	if !ok {
+		anthropicError(w, http.StatusUnauthorized, "authentication_error", text)
+	}
+	return ok
+}
+
+func anthropicError(w http.ResponseWriter, status int, kind, text string) {
+	sendJSON(w, status, object{"type": "error", "error": object{"type": kind, "message": text}, "request_id": "req_1"})
+}
+
+func (f anthropicFront) describe(m Model) object {
+	can := func(b bool) object { return object{"supported": b} }
+	return object{
+		"type": "model", "id": m.Name, "display_name": m.Name, "created_at": "2026-01-01T00:00:00Z", "line": m.Family,
+		"max_input_tokens": m.Window, "max_tokens": 64000,
+		"capabilities": object{
+			"image_input": can(m.Vision),
+			"thinking": object{"supported": m.Thinking, "types": object{
+				"adaptive": can(m.Thinking && m.Family == Adaptive), "enabled": can(m.Thinking && m.Family != Adaptive),
+			}},
+		},
+	}
+}
+
+// models are listed two at a time.
+func (f anthropicFront) models(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	var list []Model
+	after, reached := r.URL.Query().Get("after_id"), false
+	for _, m := range f.Models() {
+		if m.Embedding {
+			continue
+		}
+		if after == "" || reached {
+			list = append(list, m)
+		}
+		reached = reached || m.Name == after
+	}
+	page := list[:min(2, len(list))]
+	out := object{"data": []object{}, "has_more": len(list) > len(page), "first_id": nil, "last_id": nil}
+	data := []object{}
+	for _, m := range page {
+		data = append(data, f.describe(m))
+		out["last_id"] = m.Name
+	}
+	out["data"] = data
+	sendJSON(w, http.StatusOK, out)
+}
+
+func (f anthropicFront) model(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	m, ok := f.Lookup(r.PathValue("name"))
+	if !ok || m.Embedding {
+		anthropicError(w, http.StatusNotFound, "not_found_error", "model: "+r.PathValue("name"))
+		return
+	}
+	sendJSON(w, http.StatusOK, f.describe(m))
+}
+
+type anthropicBlock struct {
+	Type      string          `json:"type"`
+	Text      string          `json:"text"`
+	Thinking  string          `json:"thinking"`
+	Signature string          `json:"signature"`
+	ID        string          `json:"id"`
+	Name      string          `json:"name"`
+	Input     json.RawMessage `json:"input"`
+	ToolUseID string          `json:"tool_use_id"`
+	Content   json.RawMessage `json:"content"`
+}
+
+type anthropicRequest struct {
+	Model     string           `json:"model"`
+	MaxTokens int              `json:"max_tokens"`
+	System    []anthropicBlock `json:"system"`
+	Messages  []struct {
+		Role    string           `json:"role"`
+		Content []anthropicBlock `json:"content"`
+	} `json:"messages"`
+	Tools []struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Schema      json.RawMessage `json:"input_schema"`
+	} `json:"tools"`
+	Thinking *struct {
+		Type   string `json:"type"`
+		Budget int    `json:"budget_tokens"`
+	} `json:"thinking"`
+	Output struct {
+		Format struct {
+			Type   string          `json:"type"`
+			Schema json.RawMessage `json:"schema"`
+		} `json:"format"`
+	} `json:"output_config"`
+	Temperature *float64 `json:"temperature"`
+	Stop        []string `json:"stop_sequences"`
+	Stream      bool     `json:"stream"`
+}
+
+func (f anthropicFront) chat(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	var req anthropicRequest
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	form := &anthropicForm{}
+	m, _ := f.Lookup(req.Model)
+	seen, err := req.seen(m)
+	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
+	if err != nil {
+		form.Refuse(w, f.Engine.Fail(seen, err.Error()))
+		return
+	}
+	f.Infer(w, r, seen, form)
+}
+
+// sign is how this service signs thinking.
+func sign(thinking string) string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte("signed "+thinking)))
+}
+
+// seen reads a request as strictly as the service does.
+func (req anthropicRequest) seen(m Model) (Seen, error) {
+	out := Seen{Request: model.Request{Model: req.Model, Stream: req.Stream, Format: req.Output.Format.Schema, Options: model.Options{
+		Predict: req.MaxTokens, Temperature: req.Temperature, Stop: req.Stop,
+	}}}
+	if req.MaxTokens <= 0 {
+		return out, errors.New("max_tokens: field required")
+	}
+	for _, b := range req.System {
+		out.Messages = append(out.Messages, model.Message{Role: model.System, Content: b.Text})
+	}
+	for _, t := range req.Tools {
+		var schema struct {
+			Type string `json:"type"`
+		}
+		if json.Unmarshal(t.Schema, &schema) != nil || schema.Type != "object" {
+			return out, fmt.Errorf("tools: the input_schema of %s is not one of an object", t.Name)
+		}
+		out.Tools = append(out.Tools, model.Tool{Name: t.Name, Description: t.Description, Parameters: t.Schema})
+	}
+	if err := req.think(m, &out); err != nil {
+		return out, err
+	}
+	return out, req.converse(&out)
+}
+
+func (req anthropicRequest) think(m Model, out *Seen) error {
+	if req.Thinking == nil {
+		return nil
+	}
+	on := req.Thinking.Type != "disabled"
+	out.Think = &on
+	switch {
+	case !on:
+		return nil
+	case req.Temperature != nil:
+		return errors.New("`temperature` may only be set to 1 when thinking is enabled")
+	case req.Thinking.Type == "adaptive" && m.Family != Adaptive, req.Thinking.Type == "enabled" && m.Family == Adaptive:
+		return fmt.Errorf("thinking.type %q is not one that the model takes", req.Thinking.Type)
+	case req.Thinking.Type == "enabled" && (req.Thinking.Budget < 1024 || req.Thinking.Budget >= req.MaxTokens):
+		return errors.New("thinking.budget_tokens: at least 1024 and less than max_tokens")
+	}
+	// With a budget, the last message of the model must begin with its thinking.
+	for i := len(req.Messages) - 1; i >= 0 && req.Thinking.Type == "enabled"; i-- {
+		w := req.Messages[i]
+		if w.Role == model.User && len(w.Content) > 0 && w.Content[0].Type != "tool_result" {
+			break
+		}
+		if w.Role == model.Assistant && len(w.Content) > 0 && !strings.HasSuffix(w.Content[0].Type, "thinking") {
+			return fmt.Errorf("messages.%d.content.0.type: Expected `thinking` or `redacted_thinking`, but found `%s`", i, w.Content[0].Type)
+		}
+	}
+	return nil
+}
+
+func (req anthropicRequest) converse(out *Seen) error {
+	names, used := map[string]string{}, 0
+	var open []string // calls without a result, in order
+	for i, w := range req.Messages {
+		if len(w.Content) == 0 || (w.Role != model.User && w.Role != model.Assistant) {
+			return fmt.Errorf("messages.%d: a message has a role and content", i)
+		}
+		msg := model.Message{Role: w.Role}
+		results := 0
+		for _, b := range w.Content {
+			switch b.Type {
+			case "text":
+				if strings.TrimSpace(b.Text) == "" {
+					return fmt.Errorf("messages.%d: text content blocks must contain non-whitespace text", i)
+				}
+				if len(open) > 0 {
+					return fmt.Errorf("messages.%d: `tool_use` ids were found without `tool_result` blocks immediately after: %s", i, open[0])
+				}
+				msg.Content += b.Text
+			case "thinking":
+				if b.Signature != sign(b.Thinking) {
+					return fmt.Errorf("messages.%d: Invalid `signature` in `thinking` block", i)
+				}
+				msg.Thinking += b.Thinking
+			case "tool_use":
+				if _, known := names[b.ID]; known || b.ID == "" || len(b.Input) == 0 || b.Input[0] != '{' {
+					return fmt.Errorf("messages.%d: `tool_use` ids must be unique and input an object", i)
+				}
+				names[b.ID] = b.Name
+				open = append(open, b.ID)
+				msg.Calls = append(msg.Calls, model.Call{ID: b.ID, Name: b.Name, Arguments: b.Input})
+			case "tool_result":
+				if len(open) == 0 || open[0] != b.ToolUseID {
+					return fmt.Errorf("messages.%d: unexpected `tool_use_id` found in `tool_result` blocks: %s", i, b.ToolUseID)
+				}
+				open = open[1:]
+				results++
+				out.Messages = append(out.Messages, model.Message{
+					Role: model.ToolRole, Content: b.result(), ToolName: names[b.ToolUseID], CallID: b.ToolUseID,
+				})
+			default:
+				return fmt.Errorf("messages.%d: a block of the type %q", i, b.Type)
+			}
+		}
+		if w.Role == model.User && len(open) > 0 {
+			return fmt.Errorf("messages.%d: the call %s has no result", i, open[0])
+		}
+		used += results
+		if results == 0 || msg.Content != "" {
+			out.Messages = append(out.Messages, msg)
+		}
+	}
+	return nil
+}
+
+// result is the text of a tool_result.
+func (b anthropicBlock) result() string {
+	var text string
+	if json.Unmarshal(b.Content, &text) == nil {
+		return text
+	}
+	var blocks []anthropicBlock
+	_ = json.Unmarshal(b.Content, &blocks)
+	for _, c := range blocks {
+		text += c.Text
+	}
+	return text
+}
+
+// anthropicForm writes answers as Anthropic does: blocks that begin, grow and end.
+type anthropicForm struct {
+	open     string // type of the block that is growing
+	index    int
+	calls    int
+	thinking strings.Builder
+}
+
+func (f *anthropicForm) Refuse(w http.ResponseWriter, a *Answer) {
+	status, kind, text := a.Status, "invalid_request_error", a.Text
+	own := a.Quirks.ErrorLine == "" // the script gives no words
+	switch a.Refusal {
+	case RefusedBusy:
+		status, kind, text = 529, "overloaded_error", "Overloaded"
+	case RefusedLength:
+		if own {
+			text = "prompt is too long: 210000 tokens > 200000 maximum"
+		}
+	case RefusedMissing:
+		kind, text = "not_found_error", "model: "+a.Model
+	case RefusedStatus, RefusedMismatch:
+		kind = "api_error"
+	}
+	anthropicError(w, status, kind, text)
+}
+
+func (f *anthropicForm) message(a *Answer) object {
+	return object{
+		"id": "msg_1", "type": "message", "role": "assistant", "model": a.Model, "content": []object{},
+		"stop_reason": nil, "stop_sequence": nil, "usage": object{"input_tokens": a.Prompt, "output_tokens": 1},
+	}
+}
+
+func (f *anthropicForm) Whole(w http.ResponseWriter, a *Answer) {
+	p := a.Whole()
+	content := []object{}
+	if p.Thinking != "" {
+		content = append(content, object{"type": "thinking", "thinking": p.Thinking, "signature": sign(p.Thinking)})
+	}
+	if p.Content != "" {
+		content = append(content, object{"type": "text", "text": p.Content})
+	}
+	for _, c := range p.Calls {
+		content = append(content, object{"type": "tool_use", "id": c.ID, "name": c.Name, "input": c.Arguments})
+	}
+	f.calls = len(p.Calls)
+	m := f.message(a)
+	m["content"], m["stop_reason"] = content, f.reason(a)
+	m["usage"] = object{"input_tokens": a.Prompt, "output_tokens": a.Output}
+	sendJSON(w, http.StatusOK, m)
+}
+
+func (f *anthropicForm) reason(a *Answer) string {
+	switch {
+	case a.Reason == "length":
+		return "max_tokens"
+	case f.calls > 0:
+		return "tool_use"
+	}
+	return "end_turn"
+}
+
+func (f *anthropicForm) Begin(w http.ResponseWriter, a *Answer) {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	f.event(w, "message_start", object{"message": f.message(a)})
+	f.event(w, "ping", object{})
+}
+
+func (f *anthropicForm) event(w io.Writer, kind string, v object) {
+	v["type"] = kind
+	_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, must(v))
+}
+
+// grow makes sure that a block of this type is open.
+func (f *anthropicForm) grow(w io.Writer, kind string, start object) {
+	if f.open == kind && kind != "tool_use" {
+		return
+	}
+	f.close(w)
+	f.open = kind
+	start["type"] = kind
+	f.event(w, "content_block_start", object{"index": f.index, "content_block": start})
+}
+
+func (f *anthropicForm) delta(w io.Writer, kind, field, text string) {
+	f.event(w, "content_block_delta", object{"index": f.index, "delta": object{"type": kind, field: text}})
+}
+
+func (f *anthropicForm) close(w io.Writer) {
+	if f.open == "" {
+		return
+	}
+	if f.open == "thinking" {
+		f.delta(w, "signature_delta", "signature", sign(f.thinking.String()))
+		f.thinking.Reset()
+	}
+	f.event(w, "content_block_stop", object{"index": f.index})
+	f.index++
+	f.open = ""
+}
+
+func (f *anthropicForm) Piece(w io.Writer, _ *Answer, p Piece) {
+	if p.Thinking != "" {
+		f.grow(w, "thinking", object{"thinking": "", "signature": ""})
+		f.thinking.WriteString(p.Thinking)
+		f.delta(w, "thinking_delta", "thinking", p.Thinking)
+	}
+	if p.Content != "" {
+		f.grow(w, "text", object{"text": ""})
+		f.delta(w, "text_delta", "text", p.Content)
+	}
+	for _, c := range p.Calls {
+		f.grow(w, "tool_use", object{"id": c.ID, "name": c.Name, "input": object{}})
+		f.delta(w, "input_json_delta", "partial_json", "")
+		for _, part := range fragments(string(c.Arguments), 5) {
+			f.delta(w, "input_json_delta", "partial_json", part)
+		}
+		f.calls++
+	}
+}
+
+func (f *anthropicForm) End(w io.Writer, a *Answer) {
+	f.Piece(w, a, a.Last)
+	f.close(w)
+	f.event(w, "message_delta", object{
+		"delta": object{"stop_reason": f.reason(a), "stop_sequence": nil}, "usage": object{"output_tokens": a.Output},
+	})
+	f.event(w, "message_stop", object{})
+}
+
+func (f *anthropicForm) Error(w io.Writer, _ *Answer, text string) {
+	f.event(w, "error", object{"error": object{"type": "api_error", "message": text}})
+}
+
+func (f *anthropicForm) Raw(w io.Writer, b []byte) {
+	_, _ = fmt.Fprintf(w, "event: content_block_delta\ndata: %s\n\n", b)
+}

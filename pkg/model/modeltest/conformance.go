@@ -1,0 +1,904 @@
+package modeltest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"conclave/pkg/model"
+)
+
+// Profile is a backend under test and what its protocol cannot express. The zero value of the switches is a protocol that
+// can express everything, as Ollama's.
+type Profile struct {
+	// New returns a backend that talks to the server at url.
+	New func(t *testing.T, url string) model.Backend
+	// Front is the protocol the server is to speak besides Ollama's.
+	Front Front
+
+	NoThinking    bool // replies have no place for thinking
+	NoThink       bool // requests cannot say whether to think
+	NoToolNames   bool // results have no place for the tool's name
+	NoIDs         bool // calls have no place for an id
+	OwnIDs        bool // calls always have an id, made by the backend if the server has none
+	SortsKeys     bool // arguments lose the order of their keys
+	NoDurations   bool // replies do not say how long they took
+	NoWindow      bool // requests have no place for num_ctx
+	NoSeed        bool
+	NoFormat      bool
+	NoRemoteHost  bool // replies do not say who passed them on
+	NoCapability  bool // Show does not know what a model can do
+	NoMissing     bool // Show cannot know that a model is not there
+	NoErrorLine   bool // a stream cannot fail in the middle
+	NoKeepAlive   bool
+	NoEmbed       bool // Embed is ErrUnsupported
+	NoPull        bool // Pull is ErrUnsupported
+	NoBusy        bool // the client library tries again by itself for so long that a test cannot wait
+	NoCallPieces  bool // the protocol sends all calls together
+	NoFinalCounts bool // replies do not say how many tokens they took
+}
+
+// ModelName is the model of the suite.
+const ModelName = "suite:1b"
+
+// Conformance holds a backend to what every backend promises.
+func Conformance(t *testing.T, p Profile) {
+	t.Helper()
+	s := suite{p}
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T)
+		skip bool
+	}{
+		{"contract", s.contract, false},
+		{"answer", s.answer, false},
+		{"thinking", s.thinking, p.NoThinking},
+		{"thinking request", s.think, p.NoThink},
+		{"tool call", s.toolCall, false},
+		{"several calls", s.severalCalls, false},
+		{"calls at the end", s.callsLast, false},
+		{"calls in pieces", s.callsSplit, p.NoCallPieces},
+		{"calls without ids", s.noIDs, p.NoIDs},
+		{"key order", s.keyOrder, p.SortsKeys},
+		{"conversation", s.conversation, false},
+		{"options", s.options, false},
+		{"format", s.format, p.NoFormat},
+		{"counts", s.counts, p.NoFinalCounts},
+		{"remote host", s.remoteHost, p.NoRemoteHost},
+		{"cut at the limit", s.length, false},
+		{"empty reply", s.empty, false},
+		{"large reply", s.large, false},
+		{"large question", s.largeQuestion, false},
+		{"odd letters", s.oddLetters, false},
+		{"bytes that are no UTF-8", s.badUTF8, false},
+		{"error in mid-stream", s.errorLine, p.NoErrorLine},
+		{"refusals", s.refusals, false},
+		{"busy", s.busy, p.NoBusy},
+		{"garbage", s.garbage, false},
+		{"cut off", s.cut, false},
+		{"end without done", s.noDone, false},
+		{"cancel before the answer", s.cancelWaiting, false},
+		{"cancel in the middle", s.cancelStream, false},
+		{"deadline", s.deadline, false},
+		{"break off", s.breakOff, false},
+		{"nobody there", s.nobody, false},
+		{"models", s.models, false},
+		{"missing model", s.missing, false},
+		{"vectors", s.vectors, p.NoEmbed},
+		{"pull", s.pull, p.NoPull},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if !c.skip {
+				c.run(t)
+			}
+		})
+	}
+}
+
+type suite struct{ p Profile }
+
+// open starts a server that follows the exchanges, and a backend on it.
+func (s suite) open(t *testing.T, exchanges ...Exchange) (model.Backend, *Server) {
+	t.Helper()
+	var opts []Option
+	if s.p.Front != nil {
+		opts = append(opts, With(s.p.Front))
+	}
+	server := New(t, Script{ModelName: exchanges}, opts...)
+	return s.p.New(t, server.URL), server
+}
+
+// both runs a reply streamed and not streamed.
+func (s suite) both(t *testing.T, reply Reply, check func(*testing.T, model.Message, model.Final, error)) {
+	t.Helper()
+	for _, stream := range []bool{true, false} {
+		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
+			t.Parallel()
+			b, _ := s.open(t, Exchange{Reply: reply})
+			m, f, err := ask(t, b, request(stream))
+			check(t, m, f, err)
+		})
+	}
+}
+
+func request(stream bool) model.Request {
+	return model.Request{
+		Model: ModelName, Stream: stream, Tools: []model.Tool{tool("look", "what"), tool("weigh", "what")},
+		Messages: []model.Message{{Role: model.System, Content: "Be brief."}, {Role: model.User, Content: "What is it?"}},
+		Options:  model.Options{Window: 4096, Predict: 512},
+	}
+}
+
+func tool(name, param string) model.Tool {
+	return model.Tool{
+		Name: name, Description: name + " at something",
+		Parameters: json.RawMessage(`{"type":"object","properties":{"` + param + `":{"type":"string","description":"what to ` +
+			name + ` at"}},"required":["` + param + `"]}`),
+	}
+}
+
+// ask collects a reply and holds it to the form every reply has.
+func ask(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var chunks []model.Chunk
+	var failed error
+	for c, err := range b.Chat(ctx, r) {
+		if failed != nil {
+			t.Fatal("something came after an error")
+		}
+		if len(chunks) > 0 && chunks[len(chunks)-1].Done {
+			t.Fatal("something came after the end")
+		}
+		if failed = err; err == nil {
+			chunks = append(chunks, c)
+		}
+	}
+	if failed == nil {
+		switch {
+		case len(chunks) == 0 || !chunks[len(chunks)-1].Done:
+			t.Fatal("the reply ended without its last piece and without an error")
+		case !r.Stream && len(chunks) != 1:
+			t.Fatalf("%d pieces although it was not to be streamed", len(chunks))
+		}
+	}
+	m, f, err := model.Collect(func(yield func(model.Chunk, error) bool) {
+		for _, c := range chunks {
+			if !yield(c, nil) {
+				return
+			}
+		}
+		if failed != nil {
+			yield(model.Chunk{}, failed)
+		}
+	})
+	return m, f, err
+}
+
+func wantNo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantErr checks what an error is, and that it says more than that.
+func wantErr(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("error %v, want %v", err, want)
+	}
+	if err.Error() == want.Error() {
+		t.Errorf("error %q does not say more", err)
+	}
+}
+
+func (s suite) contract(t *testing.T) {
+	b, _ := s.open(t, Exchange{Always: true, Reply: Reply{Thinking: "hm", Content: "It is a suite."}})
+	embedder := "nomic-embed-text"
+	if s.p.NoEmbed {
+		embedder = ""
+	}
+	Contract(t, b, ModelName, embedder)
+}
+
+func (s suite) answer(t *testing.T) {
+	s.both(t, Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
+		wantNo(t, err)
+		if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 || m.Thinking != "" {
+			t.Errorf("got %+v", m)
+		}
+		if f.Model != ModelName {
+			t.Errorf("answered by %q, want %q", f.Model, ModelName)
+		}
+	})
+	b, _ := s.open(t, Exchange{Reply: Reply{Content: "one two three four"}})
+	pieces := 0
+	for _, err := range b.Chat(t.Context(), request(true)) {
+		wantNo(t, err)
+		pieces++
+	}
+	if pieces < 4 {
+		t.Errorf("four words were streamed in %d pieces", pieces)
+	}
+}
+
+func (s suite) thinking(t *testing.T) {
+	s.both(t, Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		if m.Thinking != "A fish, I think." || m.Content != "A fish." {
+			t.Errorf("got %+v", m)
+		}
+	})
+}
+
+func (s suite) think(t *testing.T) {
+	b, server := s.open(t, Exchange{Always: true, Reply: Reply{Content: "yes"}})
+	yes, no := true, false
+	for _, think := range []*bool{&yes, &no, nil} {
+		r := request(false)
+		r.Think = think
+		_, _, err := ask(t, b, r)
+		wantNo(t, err)
+	}
+	seen := server.Requests()
+	if a := seen[0].Think; a == nil || !*a {
+		t.Error("think true does not arrive")
+	}
+	if a := seen[1].Think; a == nil || *a {
+		t.Error("think false does not arrive")
+	}
+	if seen[2].Think != nil {
+		t.Error("think is set although nobody said so")
+	}
+}
+
+func (s suite) toolCall(t *testing.T) {
+	reply := Reply{Calls: []Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
+	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
+			t.Fatalf("calls %+v", m.Calls)
+		}
+		if !s.p.NoIDs && m.Calls[0].ID != "call_7" {
+			t.Errorf("id %q", m.Calls[0].ID)
+		}
+		var args map[string]string
+		if err := json.Unmarshal(m.Calls[0].Arguments, &args); err != nil || args["what"] != "the \"fish\" <é>\n" {
+			t.Errorf("arguments %s (%v)", m.Calls[0].Arguments, err)
+		}
+	})
+}
+
+func (s suite) severalCalls(t *testing.T) { s.threeCalls(t, Quirks{}) }
+func (s suite) callsLast(t *testing.T)    { s.threeCalls(t, Quirks{CallsLast: true}) }
+func (s suite) callsSplit(t *testing.T)   { s.threeCalls(t, Quirks{CallsSplit: true}) }
+
+func (s suite) threeCalls(t *testing.T, q Quirks) {
+	reply := Reply{Content: "Let me look twice.", Quirks: q, Calls: []Call{
+		{Name: "look", Arguments: map[string]any{"what": "head"}},
+		{Name: "look", Arguments: map[string]any{"what": "tail"}},
+		{Name: "weigh"},
+	}}
+	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		var got []string
+		ids := make(map[string]bool)
+		for _, c := range m.Calls {
+			got = append(got, c.Name+strings.ReplaceAll(string(c.Arguments), " ", ""))
+			ids[c.ID] = true
+		}
+		if want := []string{`look{"what":"head"}`, `look{"what":"tail"}`, `weigh{}`}; !slices.Equal(got, want) {
+			t.Errorf("calls %v, want %v", got, want)
+		}
+		if !s.p.NoIDs && len(ids) != 3 {
+			t.Errorf("ids are not three: %v", ids)
+		}
+		if m.Content != "Let me look twice." {
+			t.Errorf("content %q", m.Content)
+		}
+	})
+}
+
+func (s suite) noIDs(t *testing.T) {
+	reply := Reply{Calls: []Call{{Name: "look"}, {Name: "look"}}, Quirks: Quirks{NoIDs: true}}
+	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		if len(m.Calls) != 2 {
+			t.Fatalf("calls %+v", m.Calls)
+		}
+		if made := m.Calls[0].ID != ""; made != s.p.OwnIDs {
+			t.Errorf("id %q", m.Calls[0].ID)
+		}
+		if s.p.OwnIDs && m.Calls[0].ID == m.Calls[1].ID {
+			t.Errorf("two calls have the id %s", m.Calls[0].ID)
+		}
+	})
+}
+
+func (s suite) keyOrder(t *testing.T) {
+	reply := Reply{Calls: []Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
+	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		got := strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "")
+		if want := reply.Calls[0].JSON; got != want {
+			t.Errorf("arguments %s, want %s", got, want)
+		}
+	})
+}
+
+// conversation sends everything a message can hold and compares what arrives.
+func (s suite) conversation(t *testing.T) {
+	b, server := s.open(t, Exchange{Reply: Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
+	r := request(false)
+	r.Messages = append(
+		r.Messages,
+		model.Message{Role: model.Assistant, Content: "I look.", Calls: []model.Call{
+			{ID: "call_1", Name: "look", Arguments: json.RawMessage(`{"what":"fish","at":"the tail"}`)},
+			{ID: "call_2", Name: "weigh", Arguments: json.RawMessage(`{"what":"fish"}`)},
+		}},
+		model.Message{Role: model.ToolRole, Content: "a tail \"fin\"\n", ToolName: "look", CallID: "call_1"},
+		model.Message{Role: model.ToolRole, Content: "3 g", ToolName: "weigh", CallID: "call_2"},
+	)
+	m, _, err := ask(t, b, r)
+	wantNo(t, err)
+	if m.Content != "Three grams and 3 g; you asked What is it?" {
+		t.Errorf("answer %q", m.Content)
+	}
+	seen := server.Requests()[0]
+	if len(seen.Messages) != len(r.Messages) {
+		t.Fatalf("%d messages arrived of %d: %+v", len(seen.Messages), len(r.Messages), seen.Messages)
+	}
+	for i, got := range seen.Messages {
+		want := r.Messages[i]
+		if s.p.NoToolNames {
+			want.ToolName = got.ToolName
+		}
+		if got.Role != want.Role || got.Content != want.Content || got.ToolName != want.ToolName ||
+			!s.p.NoIDs && got.CallID != want.CallID {
+			t.Errorf("message %d arrived as %+v, sent %+v", i, got, want)
+		}
+		s.sameCalls(t, got.Calls, want.Calls)
+	}
+	s.sameTools(t, seen.Tools, r.Tools)
+}
+
+func (s suite) sameCalls(t *testing.T, got, want []model.Call) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("calls arrived as %+v, sent %+v", got, want)
+	}
+	for i := range got {
+		if got[i].Name != want[i].Name || !s.p.NoIDs && got[i].ID != want[i].ID {
+			t.Errorf("call arrived as %+v, sent %+v", got[i], want[i])
+		}
+		if !s.p.SortsKeys && string(got[i].Arguments) != string(want[i].Arguments) || !sameJSON(got[i].Arguments, want[i].Arguments) {
+			t.Errorf("arguments arrived as %s, sent %s", got[i].Arguments, want[i].Arguments)
+		}
+	}
+}
+
+func (s suite) sameTools(t *testing.T, got, want []model.Tool) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("tools arrived as %+v", got)
+	}
+	for i := range got {
+		if got[i].Name != want[i].Name || got[i].Description != want[i].Description || !sameJSON(got[i].Parameters, want[i].Parameters) {
+			t.Errorf("tool arrived as %+v, sent %+v", got[i], want[i])
+		}
+	}
+}
+
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && fmt.Sprint(x) == fmt.Sprint(y)
+}
+
+func (s suite) options(t *testing.T) {
+	b, server := s.open(t, Exchange{Reply: Reply{Content: "yes"}})
+	r := request(false)
+	temperature, seed := 0.25, 42
+	r.Options = model.Options{
+		Window: 8192, Predict: 77, Temperature: &temperature, Seed: &seed, Stop: []string{"END"}, KeepAlive: "-1",
+	}
+	_, _, err := ask(t, b, r)
+	wantNo(t, err)
+	o := server.Requests()[0].Options
+	if o.Predict != 77 || o.Temperature == nil || math.Abs(*o.Temperature-0.25) > 1e-6 || !slices.Equal(o.Stop, r.Options.Stop) {
+		t.Errorf("options arrived as %+v", o)
+	}
+	if !s.p.NoWindow && o.Window != 8192 {
+		t.Errorf("window arrived as %d", o.Window)
+	}
+	if !s.p.NoSeed && (o.Seed == nil || *o.Seed != 42) {
+		t.Errorf("seed arrived as %v", o.Seed)
+	}
+	if !s.p.NoKeepAlive && o.KeepAlive != "-1" {
+		t.Errorf("keep alive arrived as %q", o.KeepAlive)
+	}
+}
+
+func (s suite) format(t *testing.T) {
+	b, server := s.open(t, Exchange{Reply: Reply{Content: `{"grade":4}`}})
+	r := request(false)
+	r.Tools = nil
+	r.Format = json.RawMessage(`{"type":"object","properties":{"grade":{"type":"integer"}},"required":["grade"]}`)
+	m, _, err := ask(t, b, r)
+	wantNo(t, err)
+	if m.Content != `{"grade":4}` {
+		t.Errorf("answer %q", m.Content)
+	}
+	if got := server.Requests()[0].Format; !sameJSON(got, r.Format) {
+		t.Errorf("format arrived as %s", got)
+	}
+}
+
+func (s suite) counts(t *testing.T) {
+	s.both(t, Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
+		wantNo(t, err)
+		if f.PromptTokens != 321 || f.OutputTokens != 45 {
+			t.Errorf("counts %+v", f)
+		}
+		if !s.p.NoDurations && (f.Total <= 0 || f.Load <= 0) {
+			t.Errorf("durations %+v", f)
+		}
+		if f.Reason == "" {
+			t.Error("no reason")
+		}
+	})
+}
+
+func (s suite) remoteHost(t *testing.T) {
+	reply := Reply{Content: "hi", Quirks: Quirks{RemoteHost: "https://ollama.com:443"}}
+	s.both(t, reply, func(t *testing.T, _ model.Message, f model.Final, err error) {
+		wantNo(t, err)
+		if f.RemoteHost != "https://ollama.com:443" {
+			t.Errorf("remote host %q", f.RemoteHost)
+		}
+	})
+}
+
+func (s suite) length(t *testing.T) {
+	reply := Reply{Content: strings.Repeat("word ", 600), Quirks: Quirks{Length: true}}
+	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
+		wantNo(t, err)
+		if f.Reason != "length" {
+			t.Errorf("reason %q", f.Reason)
+		}
+		if !s.p.NoFinalCounts && f.OutputTokens != 512 {
+			t.Errorf("%d tokens, want all 512", f.OutputTokens)
+		}
+		if n := len(strings.Fields(m.Content)); n != 512 {
+			t.Errorf("%d words", n)
+		}
+	})
+}
+
+func (s suite) empty(t *testing.T) {
+	reply := Reply{Calls: []Call{{Name: "look"}}, Quirks: Quirks{DropCall: true}, Output: 9}
+	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
+		wantNo(t, err)
+		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
+			t.Errorf("got %+v", m)
+		}
+		if !s.p.NoFinalCounts && f.OutputTokens != 9 {
+			t.Errorf("%d tokens, want 9: they are how the loop knows that something was lost", f.OutputTokens)
+		}
+	})
+}
+
+func (s suite) large(t *testing.T) {
+	const size = 3 << 20
+	reply := Reply{Content: "fish and chips ", Quirks: Quirks{Bytes: size}}
+	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		if len(m.Content) != size || strings.Trim(m.Content, "fishandcp ") != "" {
+			t.Errorf("%d bytes, want %d", len(m.Content), size)
+		}
+	})
+}
+
+func (s suite) largeQuestion(t *testing.T) {
+	b, server := s.open(t, Exchange{Reply: Reply{Content: "long"}})
+	r := request(false)
+	r.Messages[1].Content = strings.Repeat("is it a \"fish\"?\n", 1<<17)
+	_, _, err := ask(t, b, r)
+	wantNo(t, err)
+	if got := server.Requests()[0].Messages[1].Content; got != r.Messages[1].Content {
+		t.Errorf("%d bytes arrived of %d, or others", len(got), len(r.Messages[1].Content))
+	}
+}
+
+const odd = "quote \" slash \\ tab \t line\n nul-ish \x01 é 日本 😀 \u2028 </script> & \u007f {{not us}} end"
+
+func (s suite) oddLetters(t *testing.T) {
+	b, server := s.open(t, Exchange{Always: true, Reply: Reply{Content: "{{last_user}}", Quirks: Quirks{ChunkRunes: 1}}})
+	for _, stream := range []bool{true, false} {
+		r := request(stream)
+		r.Messages[1].Content = odd
+		m, _, err := ask(t, b, r)
+		wantNo(t, err)
+		if m.Content != odd {
+			t.Errorf("came back as %q", m.Content)
+		}
+	}
+	if got := server.Requests()[0].Messages[1].Content; got != odd {
+		t.Errorf("arrived as %q", got)
+	}
+}
+
+// badUTF8 must neither fail the reply nor reach anybody: the bus and the page want UTF-8.
+func (s suite) badUTF8(t *testing.T) {
+	s.both(t, Reply{Content: "fish", Quirks: Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		wantNo(t, err)
+		if want := "fish\uFFFD\uFFFD"; m.Content != want {
+			t.Errorf("content %q, want %q", m.Content, want)
+		}
+	})
+	b, server := s.open(t, Exchange{Reply: Reply{Content: "ok"}})
+	r := request(false)
+	r.Messages[1].Content = "a\xffb"
+	_, _, err := ask(t, b, r)
+	wantNo(t, err)
+	if got := server.Requests()[0].Messages[1].Content; got != "a\uFFFDb" {
+		t.Errorf("arrived as %q", got)
+	}
+}
+
+func (s suite) errorLine(t *testing.T) {
+	reply := Reply{Content: "Let me ", Quirks: Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
+	s.both(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+		wantErr(t, err, model.ErrMalformed)
+	})
+}
+
+func (s suite) refusals(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		quirks Quirks
+		want   error
+		skip   bool
+	}{
+		{"tools", Quirks{RefuseTools: true}, model.ErrNoTools, false},
+		{"thinking", Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThink},
+		{"too long", Quirks{TooLong: true}, model.ErrTooLong, false},
+		{"key", Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
+	} {
+		for _, stream := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s stream=%t", c.name, stream), func(t *testing.T) {
+				t.Parallel()
+				if c.skip {
+					return
+				}
+				b, _ := s.open(t, Exchange{Reply: Reply{Quirks: c.quirks}})
+				r := request(stream)
+				if !s.p.NoThink {
+					think := true
+					r.Think = &think
+				}
+				_, _, err := ask(t, b, r)
+				wantErr(t, err, c.want)
+			})
+		}
+	}
+}
+
+func (s suite) busy(t *testing.T) {
+	b, _ := s.open(t, Exchange{Reply: Reply{Content: "now", Quirks: Quirks{Busy: 1}}})
+	_, _, err := ask(t, b, request(false))
+	wantErr(t, err, model.ErrBusy)
+	m, _, err := ask(t, b, request(false))
+	wantNo(t, err)
+	if m.Content != "now" {
+		t.Errorf("answer %q", m.Content)
+	}
+}
+
+func (s suite) garbage(t *testing.T) {
+	s.both(t, Reply{Content: "hi", Quirks: Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+		if !errors.Is(err, model.ErrMalformed) && !errors.Is(err, model.ErrCut) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func (s suite) cut(t *testing.T) {
+	s.both(t, Reply{Content: "one two three", Quirks: Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+		wantErr(t, err, model.ErrCut)
+	})
+	b, _ := s.open(t, Exchange{Reply: Reply{Content: "one two three", Quirks: Quirks{CutAfter: 2}}})
+	m, _, err := ask(t, b, request(true))
+	wantErr(t, err, model.ErrCut)
+	if m.Content != "one two" {
+		t.Errorf("before the cut came %q", m.Content)
+	}
+}
+
+func (s suite) noDone(t *testing.T) {
+	b, _ := s.open(t, Exchange{Reply: Reply{Content: "one two", Quirks: Quirks{NoDone: true}}})
+	_, _, err := ask(t, b, request(true))
+	wantErr(t, err, model.ErrCut)
+}
+
+// noticed waits until the server has seen that its client is gone.
+func noticed(t *testing.T, server *Server) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if c := server.Counts(); c.Cancelled == 1 && c.Running == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the server did not notice: %+v", server.Counts())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (s suite) cancelWaiting(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		b, server := s.open(t, Exchange{Reply: Reply{Quirks: Quirks{Hang: true}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for server.Counts().Running == 0 && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		_, _, err := model.Collect(b.Chat(ctx, request(stream)))
+		cancel()
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		noticed(t, server)
+	}
+}
+
+func (s suite) cancelStream(t *testing.T) {
+	reply := Reply{Content: "one two three four", Quirks: Quirks{TokenDelay: 5 * time.Second}}
+	b, server := s.open(t, Exchange{Reply: reply})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var failed error
+	for c, err := range b.Chat(ctx, request(true)) {
+		if failed = err; c.Content != "" {
+			cancel()
+		}
+	}
+	if !errors.Is(failed, context.Canceled) {
+		t.Errorf("error %v", failed)
+	}
+	noticed(t, server)
+}
+
+func (s suite) deadline(t *testing.T) {
+	b, server := s.open(t, Exchange{Reply: Reply{Quirks: Quirks{Hang: true}}})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, _, err := model.Collect(b.Chat(ctx, request(false)))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	if server.Counts().Started > 0 {
+		noticed(t, server)
+	}
+}
+
+func (s suite) breakOff(t *testing.T) {
+	reply := Reply{Content: "one two three four", Quirks: Quirks{TokenDelay: 5 * time.Second}}
+	b, server := s.open(t, Exchange{Reply: reply})
+	for c, err := range b.Chat(t.Context(), request(true)) {
+		wantNo(t, err)
+		if c.Content != "" {
+			break
+		}
+	}
+	noticed(t, server)
+}
+
+func (s suite) nobody(t *testing.T) {
+	server := New(t, nil)
+	server.Close()
+	b := s.p.New(t, server.URL)
+	_, _, err := ask(t, b, request(false))
+	wantErr(t, err, model.ErrUnreachable)
+	if !strings.Contains(err.Error(), strings.TrimPrefix(server.URL, "http://")) {
+		t.Errorf("error %q does not say where", err)
+	}
+	if _, err := b.List(t.Context()); !errors.Is(err, model.ErrUnreachable) && !errors.Is(err, model.ErrUnsupported) {
+		t.Errorf("list: %v", err)
+	}
+}
+
+func (s suite) models(t *testing.T) {
+	b, server := s.open(t, Exchange{Always: true})
+	server.SetModel(Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
+	server.SetModel(Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
+	if s.p.NoCapability {
+		return
+	}
+	all, err := b.List(t.Context())
+	wantNo(t, err)
+	i := slices.IndexFunc(all, func(m model.Info) bool { return m.Name == "plain:7b" })
+	if i < 0 || len(all) != len(server.Models()) {
+		t.Fatalf("list %+v", all)
+	}
+	if m := all[i]; m.Size != 12345 || !m.Loaded || m.Family != "fish" || m.Parameters != "7B" {
+		t.Errorf("plain:7b is %+v", m)
+	}
+	poor, err := b.Show(t.Context(), "plain:7b")
+	wantNo(t, err)
+	if poor.Tools || poor.Thinking || poor.Vision || poor.Embedding || poor.Window != 2048 {
+		t.Errorf("plain:7b is %+v", poor)
+	}
+	rich, err := b.Show(t.Context(), "seer:7b")
+	wantNo(t, err)
+	if !rich.Tools || !rich.Thinking || !rich.Vision || rich.Embedding || rich.Window != 4096 {
+		t.Errorf("seer:7b is %+v", rich)
+	}
+}
+
+func (s suite) missing(t *testing.T) {
+	b, _ := s.open(t, Exchange{Always: true})
+	for _, stream := range []bool{true, false} {
+		r := request(stream)
+		r.Model = "absent:3b"
+		_, _, err := ask(t, b, r)
+		wantErr(t, err, model.ErrMissing)
+		if !strings.Contains(err.Error(), "absent:3b") {
+			t.Errorf("error %q does not say which", err)
+		}
+	}
+	if !s.p.NoMissing {
+		_, err := b.Show(t.Context(), "absent:3b")
+		wantErr(t, err, model.ErrMissing)
+	}
+	if !s.p.NoEmbed {
+		_, err := b.Embed(t.Context(), "absent:3b", []string{"x"})
+		wantErr(t, err, model.ErrMissing)
+	}
+}
+
+func (s suite) vectors(t *testing.T) {
+	b, server := s.open(t)
+	texts := []string{"search_query: " + odd, "", "a fish in the sea", "fish of the seas", "tax law"}
+	v, err := b.Embed(t.Context(), "nomic-embed-text", texts)
+	wantNo(t, err)
+	if len(v.Values) != len(texts) || len(v.Values[0]) != 768 {
+		t.Fatalf("%d vectors", len(v.Values))
+	}
+	near, far := dot(v.Values[2], v.Values[3]), dot(v.Values[2], v.Values[4])
+	if near < far+0.2 {
+		t.Errorf("near %.2f, far %.2f: the vectors are not those of the texts", near, far)
+	}
+	if got := server.Requests()[0].Texts; !slices.Equal(got, texts) {
+		t.Errorf("texts arrived as %q", got)
+	}
+}
+
+func dot(a, b []float32) float64 {
+	var sum float64
+	for i := range a {
+		sum += float64(a[i]) * float64(b[i])
+	}
+	return sum
+}
+
+func (s suite) pull(t *testing.T) {
+	b, _ := s.open(t, Exchange{Always: true})
+	var last model.Progress
+	moved := false
+	for p, err := range b.Pull(t.Context(), "fresh:1b") {
+		wantNo(t, err)
+		moved = moved || p.Total > 0 && p.Completed == p.Total && p.Digest != ""
+		last = p
+	}
+	if last.Status != "success" || !moved {
+		t.Errorf("ended with %+v", last)
+	}
+	_, err := b.Show(t.Context(), "fresh:1b")
+	wantNo(t, err)
+	var failed error
+	for _, err := range b.Pull(t.Context(), "no-such-model") {
+		failed = err
+	}
+	wantErr(t, failed, model.ErrMissing)
+	for range b.Pull(t.Context(), "other:1b") {
+		break // must not hang or panic
+	}
+}
+
+// Contract holds a backend to what can be said without a script: name is a model that answers, embedder one that makes
+// vectors, "" for none.
+func Contract(t *testing.T, b model.Backend, name, embedder string) {
+	t.Helper()
+	r := request(true)
+	r.Model, r.Tools = name, nil
+	t.Run("side by side", func(t *testing.T) {
+		t.Parallel()
+		var all sync.WaitGroup
+		for i := range 16 {
+			all.Go(func() {
+				r := r
+				r.Stream = i%2 == 0
+				m, f, err := ask(t, b, r)
+				if err != nil || m.Content == "" || f.Model == "" {
+					t.Errorf("got %+v, %+v, %v", m, f, err)
+				}
+			})
+		}
+		all.Wait()
+	})
+	t.Run("again and again from one value", func(t *testing.T) {
+		t.Parallel()
+		reply := b.Chat(t.Context(), r)
+		first, _, err := model.Collect(reply)
+		wantNo(t, err)
+		second, _, err := model.Collect(reply)
+		wantNo(t, err)
+		if first.Content != second.Content {
+			t.Errorf("%q, then %q", first.Content, second.Content)
+		}
+	})
+	t.Run("already cancelled", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, _, err := model.Collect(b.Chat(ctx, r)); !errors.Is(err, context.Canceled) {
+			t.Errorf("chat: %v", err)
+		}
+		if _, err := b.Embed(ctx, embedder, []string{"x"}); !errors.Is(err, context.Canceled) && embedder != "" {
+			t.Errorf("embed: %v", err)
+		}
+	})
+	t.Run("break off at once", func(t *testing.T) {
+		t.Parallel()
+		for range b.Chat(t.Context(), r) {
+			break
+		}
+	})
+	t.Run("embed", func(t *testing.T) {
+		t.Parallel()
+		if embedder == "" {
+			_, err := b.Embed(t.Context(), name, []string{"x"})
+			wantErr(t, err, model.ErrUnsupported)
+			return
+		}
+		none, err := b.Embed(t.Context(), embedder, nil)
+		wantNo(t, err)
+		if len(none.Values) != 0 {
+			t.Errorf("%d vectors of no texts", len(none.Values))
+		}
+		v, err := b.Embed(t.Context(), embedder, []string{"a fish", "a fish", "tax"})
+		wantNo(t, err)
+		if len(v.Values) != 3 || v.Model == "" || !slices.Equal(v.Values[0], v.Values[1]) || slices.Equal(v.Values[0], v.Values[2]) {
+			t.Error("vectors are not those of the texts")
+		}
+	})
+	t.Run("list and show", func(t *testing.T) {
+		t.Parallel()
+		all, err := b.List(t.Context())
+		if errors.Is(err, model.ErrUnsupported) {
+			return
+		}
+		wantNo(t, err)
+		if !slices.ContainsFunc(all, func(m model.Info) bool { return m.Name == name }) {
+			t.Errorf("%s is not in the list %+v", name, all)
+		}
+		info, err := b.Show(t.Context(), name)
+		wantNo(t, err)
+		if info.Name != name {
+			t.Errorf("show says %q", info.Name)
+		}
+	})
+}

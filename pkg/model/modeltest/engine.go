@@ -1,0 +1,538 @@
+package modeltest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"conclave/pkg/model"
+)
+
+// Seen is a request as the script sees it, whatever protocol it came in.
+type Seen struct {
+	model.Request             // arguments and schemas as they were sent
+	Path          string      // of the URL
+	Header        http.Header //
+	Raw           []byte      // the body
+	Texts         []string    // of a request for vectors; such requests are recorded, the script has no say in them
+}
+
+// Refusal is why a server sends an error instead of an answer. Every protocol has its own words for it.
+type Refusal string
+
+// The refusals.
+const (
+	RefusedBusy     Refusal = "busy"
+	RefusedTools    Refusal = "tools"
+	RefusedThinking Refusal = "thinking"
+	RefusedLength   Refusal = "length"   // the prompt is too long
+	RefusedMissing  Refusal = "missing"  // no such model
+	RefusedStatus   Refusal = "status"   // the script says so
+	RefusedMismatch Refusal = "mismatch" // the request is not what the script expects
+	RefusedRequest  Refusal = "request"  // the request cannot be read
+)
+
+// Answer is what is to be sent: a refusal, or the pieces of a reply. It is ready for the wire of any protocol: texts are
+// filled in, quirks that concern what is said are carried out. Left to the sender are those that concern how.
+type Answer struct {
+	Model   string
+	Refusal Refusal // "" = there is a reply
+	Status  int     // HTTP, with a refusal
+	Text    string  // what is wrong, with a refusal
+
+	Pieces []Piece // in order, without the end; may be empty
+	Last   Piece   // goes with the end: calls, when they come only there
+	Reason string  // stop or length
+	Prompt int     // tokens
+	Output int     //
+	Quirks Quirks
+}
+
+// Piece is one chunk of a reply.
+type Piece struct {
+	Thinking string
+	Content  string
+	Calls    []model.Call // whole, each with an id unless the quirk says otherwise
+}
+
+// Whole returns everything the answer says in one piece.
+func (a *Answer) Whole() Piece {
+	var all Piece
+	var thinking, content strings.Builder
+	for _, p := range append(slices.Clip(a.Pieces), a.Last) {
+		thinking.WriteString(p.Thinking)
+		content.WriteString(p.Content)
+		all.Calls = append(all.Calls, p.Calls...)
+	}
+	all.Thinking, all.Content = thinking.String(), content.String()
+	return all
+}
+
+// Engine follows a script. It knows no protocol.
+type Engine struct {
+	mu    sync.Mutex
+	lines map[string]*line
+	errs  []error
+	calls int // made ids so far
+}
+
+// line is the part of a script that is for one model.
+type line struct{ exchanges []*state }
+
+type state struct {
+	Exchange
+	n       int // place in the script, for messages
+	used    bool
+	touched bool // it answered something, if only with a refusal
+	busy    int  // refusals still to come
+}
+
+// AnyModel is the key of exchanges for models that have none of their own.
+const AnyModel = "*"
+
+// NewEngine returns an engine at the beginning of s.
+func NewEngine(s Script) *Engine {
+	e := &Engine{lines: make(map[string]*line, len(s))}
+	for name, exchanges := range s {
+		l := &line{}
+		for i, x := range exchanges {
+			l.exchanges = append(l.exchanges, &state{Exchange: x, n: i, busy: x.Reply.Quirks.Busy})
+		}
+		e.lines[plain(name)] = l
+	}
+	return e
+}
+
+// plain is a model's name without the tag that goes without saying.
+func plain(name string) string { return strings.TrimSuffix(name, ":latest") }
+
+// Next answers r by the script. When the script does not fit, the answer is a refusal that says why, and the same text is
+// kept for [Engine.Err]. A refusal that a quirk asks for under a condition (busy, refuse_think, refuse_tools) leaves the
+// exchange in its place, for the client's next try.
+func (e *Engine) Next(r Seen) *Answer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, why := e.find(r)
+	if x == nil {
+		return e.mismatch(r, why)
+	}
+	x.touched = true
+	if a := x.refuse(r); a != nil {
+		return a
+	}
+	x.used = !x.Always
+	a, err := e.answer(x.Reply, r)
+	if err != nil {
+		return e.mismatch(r, fmt.Sprintf("exchange %d cannot be filled in: %v", x.n, err))
+	}
+	return a
+}
+
+func (e *Engine) find(r Seen) (x *state, why string) {
+	l := e.lines[plain(r.Model)]
+	if l == nil {
+		l = e.lines[AnyModel]
+	}
+	if l == nil {
+		return nil, "the script has nothing for this model; it has " + strings.Join(slices.Sorted(maps.Keys(e.lines)), ", ")
+	}
+	why = "no exchange is left"
+	for _, x := range l.exchanges {
+		if x.Always || x.used {
+			continue
+		}
+		unmet := x.When.unmet(r)
+		if unmet == "" {
+			return x, ""
+		}
+		why = fmt.Sprintf("exchange %d wants %s", x.n, unmet)
+		if !x.AnyOrder {
+			break
+		}
+	}
+	for _, x := range l.exchanges {
+		if x.Always && x.When.unmet(r) == "" {
+			return x, ""
+		}
+	}
+	return nil, why
+}
+
+// Fail refuses a request that a front cannot read, and keeps it for Err like a mismatch of the script.
+func (e *Engine) Fail(r Seen, why string) *Answer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	a := e.mismatch(r, why)
+	a.Refusal, a.Status = RefusedRequest, http.StatusBadRequest
+	return a
+}
+
+func (e *Engine) mismatch(r Seen, why string) *Answer {
+	text := fmt.Sprintf("script of %s: %s; the request has %s", r.Model, why, r.describe())
+	if len(e.errs) < 100 { // the first ones tell the story
+		e.errs = append(e.errs, errors.New(text))
+	}
+	return &Answer{Model: r.Model, Refusal: RefusedMismatch, Status: http.StatusInternalServerError, Text: text}
+}
+
+// Err returns what did not fit the script so far.
+func (e *Engine) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return errors.Join(e.errs...)
+}
+
+// Unused names the exchanges that no request has met: "model 2". Those that are Always need not be met.
+func (e *Engine) Unused() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var left []string
+	for name, l := range e.lines {
+		for _, x := range l.exchanges {
+			if !x.used && !x.touched && !x.Always {
+				left = append(left, fmt.Sprintf("%s %d", name, x.n))
+			}
+		}
+	}
+	slices.Sort(left)
+	return left
+}
+
+// describe says what a request looks like, short enough for an error message.
+func (r Seen) describe() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d messages", len(r.Messages))
+	if n := len(r.Messages); n > 0 {
+		fmt.Fprintf(&b, ", the last from %s: %q", r.Messages[n-1].Role, clip(r.Messages[n-1].Content, 200))
+	}
+	b.WriteString(", tools [")
+	for i, t := range r.Tools {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(t.Name)
+	}
+	b.WriteString("], think ")
+	switch {
+	case r.Think == nil:
+		b.WriteString("not set")
+	default:
+		fmt.Fprintf(&b, "%t", *r.Think)
+	}
+	return b.String()
+}
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "..."
+}
+
+// unmet returns the first condition that r does not meet, "" when it meets all.
+func (w When) unmet(r Seen) string {
+	var last model.Message
+	if n := len(r.Messages); n > 0 {
+		last = r.Messages[n-1]
+	}
+	switch {
+	case w.LastRole != "" && w.LastRole != last.Role:
+		return fmt.Sprintf("the last message from %s, not %q", w.LastRole, last.Role)
+	case !holds(last.Content, w.LastContains):
+		return fmt.Sprintf("%q in the last message", w.LastContains)
+	case w.Messages != 0 && w.Messages != len(r.Messages):
+		return fmt.Sprintf("%d messages, not %d", w.Messages, len(r.Messages))
+	case w.NoTools && len(r.Tools) > 0:
+		return "no tools offered"
+	case w.ThinkIs != nil && r.Think == nil:
+		return fmt.Sprintf("think %t, which is not set", *w.ThinkIs)
+	case w.ThinkIs != nil && *w.ThinkIs != *r.Think:
+		return fmt.Sprintf("think %t", *w.ThinkIs)
+	}
+	if w.System != "" && !anyHolds(r.Messages, model.System, w.System) {
+		return fmt.Sprintf("%q in the system message", w.System)
+	}
+	for _, text := range w.Contains {
+		if !anyHolds(r.Messages, "", text) {
+			return fmt.Sprintf("%q in some message", text)
+		}
+	}
+	for _, text := range w.Absent {
+		if anyHolds(r.Messages, "", text) {
+			return fmt.Sprintf("%q in no message", text)
+		}
+	}
+	for _, text := range w.HistoryHas {
+		if !anyHolds(r.history(), "", text) {
+			return fmt.Sprintf("%q before the last question", text)
+		}
+	}
+	for _, name := range w.ToolsInclude {
+		if !slices.ContainsFunc(r.Tools, func(t model.Tool) bool { return t.Name == name }) {
+			return fmt.Sprintf("the tool %s offered", name)
+		}
+	}
+	return ""
+}
+
+// history is what was said before the last message of the user.
+func (r Seen) history() []model.Message {
+	for i, m := range slices.Backward(r.Messages) {
+		if m.Role == model.User {
+			return r.Messages[:i]
+		}
+	}
+	return nil
+}
+
+// anyHolds looks into what a message says, the calls it makes too. role "" is any role.
+func anyHolds(messages []model.Message, role, text string) bool {
+	return slices.ContainsFunc(messages, func(m model.Message) bool {
+		if role != "" && m.Role != role {
+			return false
+		}
+		return holds(m.Content, text) || slices.ContainsFunc(m.Calls, func(c model.Call) bool {
+			return holds(c.Name, text) || holds(string(c.Arguments), text)
+		})
+	})
+}
+
+func holds(s, part string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(part)) }
+
+// refuse returns the refusal that the exchange's quirks ask for, nil when there is none.
+func (x *state) refuse(r Seen) *Answer {
+	q := x.Reply.Quirks
+	no := func(why Refusal, status int, text string) *Answer {
+		if q.Status != 0 {
+			status = q.Status
+		}
+		if q.ErrorLine != "" {
+			text = q.ErrorLine
+		}
+		return &Answer{Model: r.Model, Refusal: why, Status: status, Text: text, Quirks: q}
+	}
+	switch {
+	case x.busy > 0:
+		x.busy--
+		return &Answer{
+			Model: r.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable, Text: busyText, Quirks: q,
+		}
+	case q.RefuseThink && r.Think != nil && *r.Think:
+		return no(RefusedThinking, http.StatusBadRequest, fmt.Sprintf("%q does not support thinking", r.Model))
+	case q.RefuseTools && len(r.Tools) > 0:
+		return no(RefusedTools, http.StatusBadRequest, fmt.Sprintf("registry.ollama.ai/library/%s does not support tools", r.Model))
+	case q.TooLong:
+		x.used = !x.Always
+		return no(RefusedLength, http.StatusBadRequest, "the input length exceeds the context length")
+	case q.Status != 0:
+		x.used = !x.Always
+		return no(RefusedStatus, q.Status, http.StatusText(q.Status))
+	}
+	return nil
+}
+
+const busyText = "server busy, please try again.  maximum pending requests exceeded"
+
+// badMark stands for bytes that are no UTF-8 until the answer is on the wire: JSON encoders would replace them.
+const badMark = '\uF8FE'
+
+func (e *Engine) answer(reply Reply, r Seen) (*Answer, error) {
+	q := reply.Quirks
+	f := filler{r}
+	thinking, err := f.fill(reply.Thinking)
+	if err != nil {
+		return nil, err
+	}
+	content, err := f.fill(reply.Content)
+	if err != nil {
+		return nil, err
+	}
+	calls, err := e.ready(f, reply)
+	if err != nil {
+		return nil, err
+	}
+	if q.ThinkTags && thinking != "" {
+		thinking, content = "", "<think>"+thinking+"</think>"+content
+	}
+	if q.CallsAs != "" {
+		said, err := spell(q.CallsAs, calls)
+		if err != nil {
+			return nil, err
+		}
+		content, calls = strings.TrimSpace(content+"\n"+said), nil
+	}
+	a := &Answer{Model: r.Model, Reason: "stop", Prompt: reply.Prompt, Output: reply.Output, Quirks: q}
+	a.count(r, thinking, content, calls)
+	if q.Length {
+		a.Reason = "length"
+		if r.Options.Predict > 0 {
+			a.Output = r.Options.Predict
+			content = firstWords(content, r.Options.Predict)
+		}
+	}
+	if q.Bytes > 0 {
+		content = repeat(content, q.Bytes)
+	}
+	if q.BadUTF8 {
+		content += string(badMark)
+	}
+	if !q.DropCall {
+		a.cut(thinking, content, calls)
+	}
+	return a, nil
+}
+
+// count sets the token counts that the script left open: four letters a token, as a rule of thumb.
+func (a *Answer) count(r Seen, thinking, content string, calls []model.Call) {
+	if a.Prompt == 0 {
+		n := 0
+		for _, m := range r.Messages {
+			n += len(m.Content) + len(m.Thinking) + 12
+		}
+		for _, t := range r.Tools {
+			n += len(t.Name) + len(t.Description) + len(t.Parameters)
+		}
+		a.Prompt = n/4 + 1
+	}
+	if a.Quirks.Truncate > 0 {
+		a.Prompt = a.Quirks.Truncate
+	}
+	if a.Output == 0 {
+		n := len(thinking) + len(content)
+		for _, c := range calls {
+			n += len(c.Name) + len(c.Arguments)
+		}
+		a.Output = n/4 + 1
+	}
+}
+
+// cut divides a reply into pieces: thinking, text, then the calls, unless the quirks say otherwise.
+func (a *Answer) cut(thinking, content string, calls []model.Call) {
+	q := a.Quirks
+	for _, s := range pieces(thinking, q) {
+		a.Pieces = append(a.Pieces, Piece{Thinking: s})
+	}
+	texts := pieces(content, q)
+	switch {
+	case q.CallsSplit:
+		for len(texts) > 0 || len(calls) > 0 {
+			if len(calls) > 0 {
+				a.Pieces = append(a.Pieces, Piece{Calls: calls[:1:1]})
+				calls = calls[1:]
+			}
+			if len(texts) > 0 {
+				a.Pieces = append(a.Pieces, Piece{Content: texts[0]})
+				texts = texts[1:]
+			}
+		}
+		return
+	case q.CallsLast:
+		a.Last.Calls = calls
+	}
+	for _, s := range texts {
+		a.Pieces = append(a.Pieces, Piece{Content: s})
+	}
+	if len(calls) > 0 && !q.CallsLast {
+		a.Pieces = append(a.Pieces, Piece{Calls: calls})
+	}
+}
+
+// pieces cuts s into words with the space before them, or into pieces of as many runes as the quirk says. Large texts
+// come in larger pieces: they are about size and not about tokens.
+func pieces(s string, q Quirks) []string {
+	n := q.ChunkRunes
+	if n == 0 && q.Bytes > 0 {
+		n = 4096
+	}
+	var all []string
+	if n > 0 {
+		for s != "" {
+			end := 0
+			for i := 0; i < n && end < len(s); i++ {
+				_, size := utf8.DecodeRuneInString(s[end:])
+				end += size
+			}
+			all, s = append(all, s[:end]), s[end:]
+		}
+		return all
+	}
+	for s != "" {
+		end := len(s)
+		if i := strings.IndexAny(s[1:], " \n"); i >= 0 {
+			end = i + 1
+		}
+		all, s = append(all, s[:end]), s[end:]
+	}
+	return all
+}
+
+func firstWords(s string, n int) string {
+	all := pieces(s, Quirks{})
+	return strings.Join(all[:min(n, len(all))], "")
+}
+
+func repeat(s string, size int) string {
+	if s == "" {
+		s = "x"
+	}
+	s = strings.Repeat(s, size/len(s)+1)
+	for !utf8.RuneStart(s[size]) {
+		size-- // never half a letter
+	}
+	return s[:size]
+}
+
+// ready makes the calls of a reply ready: texts filled in, ids made.
+func (e *Engine) ready(f filler, reply Reply) ([]model.Call, error) {
+	var calls []model.Call
+	for _, c := range reply.Calls {
+		args, err := f.arguments(c)
+		if err != nil {
+			return nil, fmt.Errorf("call of %s: %w", c.Name, err)
+		}
+		id := c.ID
+		if id == "" && !reply.Quirks.NoIDs {
+			e.calls++
+			id = fmt.Sprintf("call_%08d", e.calls)
+		}
+		calls = append(calls, model.Call{ID: id, Name: c.Name, Arguments: args})
+	}
+	return calls, nil
+}
+
+// spell writes calls the way models do that do not use the server's form.
+func spell(form string, calls []model.Call) (string, error) {
+	var b strings.Builder
+	for i, c := range calls {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		name, err := json.Marshal(c.Name)
+		if err != nil {
+			return "", err
+		}
+		object := fmt.Sprintf(`{"name": %s, "arguments": %s}`, name, c.Arguments)
+		switch form {
+		case "json":
+			b.WriteString(object)
+		case "fenced":
+			b.WriteString("```json\n" + object + "\n```")
+		case "xml":
+			b.WriteString("<tool_call>\n" + object + "\n</tool_call>")
+		case "text":
+			fmt.Fprintf(&b, "%s %s", c.Name, c.Arguments)
+		default:
+			return "", fmt.Errorf("calls_as %q is none of json, fenced, xml, text", form)
+		}
+	}
+	return b.String(), nil
+}

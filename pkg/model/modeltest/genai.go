@@ -1,0 +1,394 @@
+package modeltest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"conclave/pkg/model"
+)
+
+// GenAI speaks the protocol of Google's GenAI API below /genai. With a key, requests must carry it. Models whose name
+// begins with gemini-3 sign their calls and want the signatures back.
+func GenAI(key string) Front {
+	return func(s *Server, mux *http.ServeMux) {
+		f := genaiFront{s, key}
+		mux.HandleFunc("GET /genai/v1beta/models", f.models)
+		mux.HandleFunc("GET /genai/v1beta/models/{name...}", f.model)
+		mux.HandleFunc("POST /genai/v1beta/models/{action...}", f.act)
+	}
+}
+
+type genaiFront struct {
+	*Server
+	key string
+}
+
+// genaiStates are the words that go with a status.
+var genaiStates = map[int]string{
+	400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
+	500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}
+
+func genaiFault(status int, text string) object {
+	return object{"error": object{"code": status, "message": text, "status": genaiStates[status]}}
+}
+
+// admit refuses a wrong key with the status 400, as the service does.
+func (f genaiFront) admit(w http.ResponseWriter, r *http.Request) bool {
+	text, ok := admits(f.key, r.Header.Get("X-Goog-Api-Key"))
+	if !ok {
+		sendJSON(w, http.StatusBadRequest, genaiFault(400, "API key not valid. Please pass a valid API key. "+text))
+	}
+	return ok
+}
+
+func (f genaiFront) describe(m Model) object {
+	methods := []string{"generateContent", "countTokens"}
+	if m.Embedding {
+		methods = []string{"embedContent"}
+	}
+	return object{
+		"name": "models/" + m.Name, "displayName": m.Name, "version": "1", "inputTokenLimit": m.Window,
+		"outputTokenLimit": 65536, "supportedGenerationMethods": methods, "thinking": m.Thinking,
+	}
+}
+
+// models are listed two at a time.
+func (f genaiFront) models(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	all := f.Models()
+	from, _ := strconv.Atoi(r.URL.Query().Get("pageToken"))
+	from = min(max(from, 0), len(all))
+	to := min(from+2, len(all))
+	list := []object{}
+	for _, m := range all[from:to] {
+		list = append(list, f.describe(m))
+	}
+	out := object{"models": list}
+	if to < len(all) {
+		out["nextPageToken"] = strconv.Itoa(to)
+	}
+	sendJSON(w, http.StatusOK, out)
+}
+
+func genaiMissing(name string) string {
+	return fmt.Sprintf("models/%s is not found for API version v1beta, or is not supported for generateContent.", name)
+}
+
+func (f genaiFront) model(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	m, ok := f.Lookup(r.PathValue("name"))
+	if !ok {
+		sendJSON(w, http.StatusNotFound, genaiFault(404, genaiMissing(r.PathValue("name"))))
+		return
+	}
+	sendJSON(w, http.StatusOK, f.describe(m))
+}
+
+func (f genaiFront) act(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	path := r.PathValue("action")
+	at := strings.LastIndexByte(path, ':')
+	if at < 0 {
+		sendJSON(w, http.StatusNotFound, genaiFault(404, "no such method"))
+		return
+	}
+	name, action := path[:at], path[at+1:]
+	switch action {
+	case "batchEmbedContents":
+		f.embed(w, r, name)
+	case "generateContent":
+		f.chat(w, r, name, false)
+	case "streamGenerateContent":
+		f.chat(w, r, name, true)
+	default:
+		sendJSON(w, http.StatusNotFound, genaiFault(404, "no such method"))
+	}
+}
+
+type genaiContent struct {
+	Role  string      `json:"role"`
+	Parts []genaiPart `json:"parts"`
+}
+
+type genaiPart struct {
+	Text      string `json:"text"`
+	Thought   bool   `json:"thought"`
+	Signature []byte `json:"thoughtSignature"`
+	Call      *struct {
+		ID   string          `json:"id"`
+		Name string          `json:"name"`
+		Args json.RawMessage `json:"args"`
+	} `json:"functionCall"`
+	Response *struct {
+		ID       string `json:"id"`
+		Name     string `json:"name"`
+		Response struct {
+			Output string `json:"output"`
+		} `json:"response"`
+	} `json:"functionResponse"`
+}
+
+func (c genaiContent) text() (s string) {
+	for _, p := range c.Parts {
+		s += p.Text
+	}
+	return s
+}
+
+func (f genaiFront) embed(w http.ResponseWriter, r *http.Request, name string) {
+	var req struct {
+		Requests []struct {
+			Content genaiContent `json:"content"`
+		} `json:"requests"`
+	}
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	var texts []string
+	for _, q := range req.Requests {
+		texts = append(texts, q.Content.text())
+	}
+	f.Record(Seen{Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	m, ok := f.Lookup(name)
+	if !ok || !m.Embedding {
+		sendJSON(w, http.StatusNotFound, genaiFault(404, genaiMissing(name)))
+		return
+	}
+	vectors, _, long := m.Embed(texts)
+	if long {
+		sendJSON(w, http.StatusBadRequest, genaiFault(400, "The input token count exceeds the maximum number of tokens allowed."))
+		return
+	}
+	var out []object
+	for _, v := range vectors {
+		out = append(out, object{"values": v})
+	}
+	sendJSON(w, http.StatusOK, object{"embeddings": out})
+}
+
+type genaiRequest struct {
+	System   *genaiContent  `json:"systemInstruction"`
+	Contents []genaiContent `json:"contents"`
+	Tools    []struct {
+		Functions []struct {
+			Name        string          `json:"name"`
+			Description string          `json:"description"`
+			Schema      json.RawMessage `json:"parametersJsonSchema"`
+		} `json:"functionDeclarations"`
+	} `json:"tools"`
+	Config struct {
+		Temperature *float64        `json:"temperature"`
+		MaxTokens   int             `json:"maxOutputTokens"`
+		Stop        []string        `json:"stopSequences"`
+		Seed        *int            `json:"seed"`
+		MIME        string          `json:"responseMimeType"`
+		Schema      json.RawMessage `json:"responseJsonSchema"`
+		Thinking    *struct {
+			Include bool   `json:"includeThoughts"`
+			Budget  *int   `json:"thinkingBudget"`
+			Level   string `json:"thinkingLevel"`
+		} `json:"thinkingConfig"`
+	} `json:"generationConfig"`
+}
+
+func (f genaiFront) chat(w http.ResponseWriter, r *http.Request, name string, stream bool) {
+	var req genaiRequest
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	form := &genaiForm{signs: strings.HasPrefix(name, "gemini-3")}
+	seen, err := req.seen(name, form.signs)
+	seen.Path, seen.Header, seen.Raw, seen.Stream = r.URL.Path, r.Header, raw, stream
+	if err != nil {
+		form.Refuse(w, f.Engine.Fail(seen, err.Error()))
+		return
+	}
+	if stream && r.URL.Query().Get("alt") != "sse" {
+		form.Refuse(w, f.Engine.Fail(seen, "a stream that is not asked for as server-sent events"))
+		return
+	}
+	f.Infer(w, r, seen, form)
+}
+
+// seen reads a request as strictly as the service does.
+func (req genaiRequest) seen(name string, signs bool) (Seen, error) {
+	c := req.Config
+	out := Seen{Request: model.Request{Model: name, Format: c.Schema, Options: model.Options{
+		Predict: c.MaxTokens, Temperature: c.Temperature, Seed: c.Seed, Stop: c.Stop,
+	}}}
+	if len(c.Schema) > 0 && c.MIME != "application/json" {
+		return out, errors.New("a schema of the answer wants the type application/json")
+	}
+	if t := c.Thinking; t != nil {
+		out.Think = &t.Include
+	}
+	for _, t := range req.Tools {
+		for _, d := range t.Functions {
+			out.Tools = append(out.Tools, model.Tool{Name: d.Name, Description: d.Description, Parameters: d.Schema})
+		}
+	}
+	if req.System != nil {
+		out.Messages = append(out.Messages, model.Message{Role: model.System, Content: req.System.text()})
+	}
+	if len(req.Contents) == 0 {
+		return out, errors.New("contents is not specified")
+	}
+	var open []model.Call // without a result, in order
+	for i, w := range req.Contents {
+		var err error
+		if open, err = w.seen(i, open, signs, &out); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func (c genaiContent) seen(i int, open []model.Call, signs bool, out *Seen) ([]model.Call, error) {
+	if len(c.Parts) == 0 || (c.Role != "user" && c.Role != "model") {
+		return nil, fmt.Errorf("contents[%d]: a role, user or model, and parts are required", i)
+	}
+	msg := model.Message{Role: model.User}
+	if c.Role == "model" {
+		msg.Role = model.Assistant
+	}
+	answered := 0
+	for _, p := range c.Parts {
+		switch {
+		case p.Call != nil:
+			call := model.Call{ID: p.Call.ID, Name: p.Call.Name, Arguments: p.Call.Args}
+			if len(call.Arguments) == 0 {
+				call.Arguments = json.RawMessage("{}")
+			}
+			if signs && len(msg.Calls) == 0 && string(p.Signature) != genaiSign(call.ID) && string(p.Signature) != "skip_thought_signature_validator" {
+				return nil, fmt.Errorf("contents[%d]: Function call is missing a thought_signature in functionCall parts", i)
+			}
+			msg.Calls = append(msg.Calls, call)
+		case p.Response != nil:
+			if answered >= len(open) || open[answered].Name != p.Response.Name || open[answered].ID != p.Response.ID {
+				return nil, fmt.Errorf("contents[%d]: a functionResponse for %s that no functionCall asked for", i, p.Response.Name)
+			}
+			answered++
+			out.Messages = append(out.Messages, model.Message{
+				Role: model.ToolRole, Content: p.Response.Response.Output, ToolName: p.Response.Name, CallID: p.Response.ID,
+			})
+		case p.Thought:
+			return nil, fmt.Errorf("contents[%d]: a thought", i)
+		case p.Text == "":
+			return nil, fmt.Errorf("contents[%d]: a part without data", i)
+		default:
+			msg.Content += p.Text
+		}
+	}
+	if answered != len(open) {
+		return nil, fmt.Errorf("contents[%d]: the number of function response parts must be that of the function call parts", i)
+	}
+	if msg.Content != "" || len(msg.Calls) > 0 {
+		out.Messages = append(out.Messages, msg)
+	}
+	return msg.Calls, nil
+}
+
+func genaiSign(id string) string { return "signed " + id }
+
+// genaiForm writes answers as the service does: whole responses, each with some more parts.
+type genaiForm struct {
+	signs bool
+	calls int
+}
+
+func (f *genaiForm) Refuse(w http.ResponseWriter, a *Answer) {
+	text := a.Text
+	own := a.Quirks.ErrorLine == "" // the script gives no words
+	switch a.Refusal {
+	case RefusedBusy:
+		text = "The model is overloaded. Please try again later."
+	case RefusedLength:
+		if own {
+			text = "The input token count (1100000) exceeds the maximum number of tokens allowed (1048576)."
+		}
+	case RefusedMissing:
+		text = genaiMissing(a.Model)
+	case RefusedTools:
+		if own {
+			text = "Function calling is not enabled for models/" + a.Model
+		}
+	case RefusedThinking:
+		if own {
+			text = "Thinking is not supported for this model."
+		}
+	}
+	sendJSON(w, a.Status, genaiFault(a.Status, text))
+}
+
+func (f *genaiForm) parts(p Piece) []object {
+	parts := []object{}
+	if p.Thinking != "" {
+		parts = append(parts, object{"text": p.Thinking, "thought": true})
+	}
+	if p.Content != "" {
+		parts = append(parts, object{"text": p.Content})
+	}
+	for _, c := range p.Calls {
+		call := object{"name": c.Name, "args": c.Arguments}
+		if c.ID != "" {
+			call["id"] = c.ID
+		}
+		part := object{"functionCall": call}
+		if f.signs && f.calls == 0 {
+			part["thoughtSignature"] = base64.StdEncoding.EncodeToString([]byte(genaiSign(c.ID)))
+		}
+		f.calls++
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+func (f *genaiForm) response(a *Answer, p Piece) object {
+	candidate := object{"index": 0, "content": object{"role": "model", "parts": f.parts(p)}}
+	return object{"candidates": []object{candidate}, "modelVersion": a.Model, "responseId": "r1"}
+}
+
+func (f *genaiForm) last(a *Answer, p Piece) object {
+	r := f.response(a, p)
+	reason := "STOP"
+	if a.Reason == "length" {
+		reason = "MAX_TOKENS"
+	}
+	r["candidates"].([]object)[0]["finishReason"] = reason
+	r["usageMetadata"] = object{
+		"promptTokenCount": a.Prompt, "candidatesTokenCount": a.Output, "totalTokenCount": a.Prompt + a.Output,
+	}
+	return r
+}
+
+func (f *genaiForm) Whole(w http.ResponseWriter, a *Answer) {
+	sendJSON(w, http.StatusOK, f.last(a, a.Whole()))
+}
+
+func (f *genaiForm) Begin(w http.ResponseWriter, _ *Answer) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+}
+
+func (f *genaiForm) Piece(w io.Writer, a *Answer, p Piece) { f.Raw(w, must(f.response(a, p))) }
+
+func (f *genaiForm) End(w io.Writer, a *Answer) { f.Raw(w, must(f.last(a, a.Last))) }
+
+func (f *genaiForm) Error(w io.Writer, _ *Answer, text string) { f.Raw(w, must(genaiFault(500, text))) }
+
+func (f *genaiForm) Raw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\r\n\r\n", b) }

@@ -1,0 +1,363 @@
+package modeltest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ollama/ollama/api"
+	capability "github.com/ollama/ollama/types/model"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/internal/embedhash"
+)
+
+// ollama speaks Ollama's protocol. Requests must be what Ollama's own types take, and answers are written by them.
+func ollama(s *Server, mux *http.ServeMux) {
+	running := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Ollama is running") }
+	mux.HandleFunc("GET /{$}", running) // HEAD too
+	mux.HandleFunc("GET /api/version", func(w http.ResponseWriter, _ *http.Request) {
+		sendJSON(w, http.StatusOK, map[string]string{"version": "0.17.4"})
+	})
+	mux.HandleFunc("GET /api/tags", s.tags)
+	mux.HandleFunc("GET /api/ps", s.ps)
+	mux.HandleFunc("POST /api/show", s.show)
+	mux.HandleFunc("POST /api/pull", s.pull)
+	mux.HandleFunc("POST /api/embed", s.embed)
+	mux.HandleFunc("POST /api/chat", s.chat)
+}
+
+func sendJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(must(v))
+}
+
+// must encodes a value of our own making.
+func must(v any) []byte {
+	b, err := marshal(v)
+	if err != nil {
+		panic(err) // a handler's panic reaches the client as a cut connection
+	}
+	return b
+}
+
+func sendError(w http.ResponseWriter, status int, text string) {
+	sendJSON(w, status, map[string]string{"error": text})
+}
+
+// read decodes the body of a request, and answers it when it cannot be read.
+func read(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool) {
+	raw, err := ReadBody(w, r)
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		sendError(w, http.StatusBadRequest, err.Error())
+		return nil, false
+	}
+	return raw, true
+}
+
+// full is a name as Ollama tells it.
+func full(name string) string {
+	if strings.Contains(name, ":") {
+		return name
+	}
+	return name + ":latest"
+}
+
+func (m Model) details() api.ModelDetails {
+	return api.ModelDetails{Format: "gguf", Family: m.Family, ParameterSize: m.Parameters, QuantizationLevel: "Q4_K_M"}
+}
+
+func (s *Server) tags(w http.ResponseWriter, _ *http.Request) {
+	list := api.ListResponse{Models: []api.ListModelResponse{}}
+	for _, m := range s.Models() {
+		list.Models = append(list.Models, api.ListModelResponse{
+			Name: full(m.Name), Model: full(m.Name), Size: m.Size, RemoteHost: m.RemoteHost, Details: m.details(),
+		})
+	}
+	sendJSON(w, http.StatusOK, list)
+}
+
+func (s *Server) ps(w http.ResponseWriter, _ *http.Request) {
+	list := api.ProcessResponse{Models: []api.ProcessModelResponse{}}
+	for _, m := range s.Models() {
+		if m.Loaded {
+			list.Models = append(list.Models, api.ProcessModelResponse{
+				Name: full(m.Name), Model: full(m.Name), Size: m.Size, Details: m.details(),
+				SizeVRAM: m.Size, ContextLength: m.Window, ExpiresAt: time.Now().Add(5 * time.Minute),
+			})
+		}
+	}
+	sendJSON(w, http.StatusOK, list)
+}
+
+func (s *Server) show(w http.ResponseWriter, r *http.Request) {
+	var req api.ShowRequest
+	if _, ok := read(w, r, &req); !ok {
+		return
+	}
+	m, ok := s.Lookup(req.Model)
+	if !ok {
+		sendError(w, http.StatusNotFound, fmt.Sprintf("model '%s' not found", req.Model))
+		return
+	}
+	var caps []capability.Capability
+	for _, c := range []struct {
+		has  bool
+		name capability.Capability
+	}{
+		{!m.Embedding, capability.CapabilityCompletion},
+		{m.Embedding, capability.CapabilityEmbedding},
+		{m.Tools, capability.CapabilityTools},
+		{m.Thinking, capability.CapabilityThinking},
+		{m.Vision, capability.CapabilityVision},
+	} {
+		if c.has {
+			caps = append(caps, c.name)
+		}
+	}
+	info := map[string]any{"general.architecture": m.Family}
+	if m.Window > 0 {
+		info[m.Family+".context_length"] = m.Window
+	}
+	sendJSON(w, http.StatusOK, api.ShowResponse{
+		Details: m.details(), ModelInfo: info, Capabilities: caps, RemoteHost: m.RemoteHost,
+	})
+}
+
+// pull pretends to fetch two layers; from then on the model is there. A name that begins with "no-such" is not found.
+func (s *Server) pull(w http.ResponseWriter, r *http.Request) {
+	var req api.PullRequest
+	if _, ok := read(w, r, &req); !ok {
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	line := func(v any) {
+		_, _ = w.Write(append(must(v), '\n'))
+		_ = http.NewResponseController(w).Flush()
+	}
+	line(api.ProgressResponse{Status: "pulling manifest"})
+	if strings.HasPrefix(req.Model, "no-such") {
+		line(map[string]string{"error": "pull model manifest: file does not exist"})
+		return
+	}
+	for i, size := range []int64{4 << 20, 1 << 10} {
+		digest := fmt.Sprintf("sha256:%064d", i+1)
+		for step := range int64(3) {
+			line(api.ProgressResponse{
+				Status: "pulling " + digest[7:19], Digest: digest, Total: size, Completed: size * step / 2,
+			})
+		}
+	}
+	line(api.ProgressResponse{Status: "verifying sha256 digest"})
+	line(api.ProgressResponse{Status: "success"})
+	if _, ok := s.Lookup(req.Model); !ok {
+		s.SetModel(Model{Name: req.Model, Family: "scripted", Parameters: "1B", Window: 8192, Size: 4<<20 + 1<<10})
+	}
+}
+
+func (s *Server) embed(w http.ResponseWriter, r *http.Request) {
+	var req api.EmbedRequest
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	texts, err := inputs(req.Input)
+	if err != nil {
+		sendError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.Record(Seen{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	m, ok := s.Lookup(req.Model)
+	switch {
+	case !ok:
+		sendError(w, http.StatusNotFound, fmt.Sprintf("model %q not found, try pulling it first", req.Model))
+		return
+	case !m.Embedding:
+		sendError(w, http.StatusNotImplemented, "this model does not support embeddings")
+		return
+	}
+	vectors, tokens, long := m.Embed(texts)
+	if long && req.Truncate != nil && !*req.Truncate {
+		sendError(w, http.StatusBadRequest, "the input length exceeds the context length")
+		return
+	}
+	sendJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
+}
+
+// Embed makes the model's vectors. long says that a text does not fit into its window.
+func (m Model) Embed(texts []string) (vectors [][]float32, tokens int, long bool) {
+	dims := m.Dimensions
+	if dims == 0 {
+		dims = embedhash.Dimensions
+	}
+	vectors = make([][]float32, len(texts))
+	for i, text := range texts {
+		n := len(text)/4 + 1
+		tokens += n
+		long = long || m.Window > 0 && n > m.Window
+		vectors[i] = embedhash.Embed(text, dims)
+	}
+	return vectors, tokens, long
+}
+
+func inputs(v any) ([]string, error) {
+	switch v := v.(type) {
+	case string:
+		return []string{v}, nil
+	case []any:
+		var texts []string
+		for _, x := range v {
+			text, ok := x.(string)
+			if !ok {
+				return nil, fmt.Errorf("invalid input type")
+			}
+			texts = append(texts, text)
+		}
+		return texts, nil
+	}
+	return nil, fmt.Errorf("invalid input type")
+}
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	var req api.ChatRequest // what Ollama cannot read is refused as Ollama would
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	seen, err := seenChat(req, raw)
+	if err != nil {
+		sendError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	seen.Path, seen.Header = r.URL.Path, r.Header
+	if req.DebugRenderOnly {
+		s.Record(seen)
+		sendJSON(w, http.StatusOK, api.ChatResponse{
+			Model: req.Model, CreatedAt: time.Now().UTC(), DebugInfo: &api.DebugInfo{RenderedTemplate: render(seen)},
+		})
+		return
+	}
+	s.Infer(w, r, seen, &ollamaForm{begun: time.Now()})
+}
+
+// render is the prompt that a model would be given, in the form that many models know.
+func render(seen Seen) string {
+	var b strings.Builder
+	for _, m := range seen.Messages {
+		fmt.Fprintf(&b, "<|im_start|>%s\n%s<|im_end|>\n", m.Role, m.Content)
+	}
+	return b.String() + "<|im_start|>assistant\n"
+}
+
+// seenChat reads a request again where Ollama's types would lose something: the order of keys, and what they do not know
+// of a schema.
+func seenChat(req api.ChatRequest, raw []byte) (Seen, error) {
+	var own struct {
+		Messages []struct {
+			ToolCalls []struct {
+				Function struct {
+					Arguments json.RawMessage `json:"arguments"`
+				} `json:"function"`
+			} `json:"tool_calls"`
+		} `json:"messages"`
+		Tools []struct {
+			Function model.Tool `json:"function"`
+		} `json:"tools"`
+		Options struct {
+			NumCtx      int      `json:"num_ctx"`
+			NumPredict  int      `json:"num_predict"`
+			Temperature *float64 `json:"temperature"`
+			Seed        *int     `json:"seed"`
+			Stop        []string `json:"stop"`
+		} `json:"options"`
+		KeepAlive json.RawMessage `json:"keep_alive"`
+	}
+	if err := json.Unmarshal(raw, &own); err != nil {
+		return Seen{}, err
+	}
+	seen := Seen{Raw: raw, Request: model.Request{
+		Model: req.Model, Format: req.Format, Stream: req.Stream == nil || *req.Stream,
+		Options: model.Options{
+			Window: own.Options.NumCtx, Predict: own.Options.NumPredict, Temperature: own.Options.Temperature,
+			Seed: own.Options.Seed, Stop: own.Options.Stop, KeepAlive: strings.Trim(string(own.KeepAlive), `"`),
+		},
+	}}
+	if req.Think != nil {
+		think := req.Think.Bool()
+		seen.Think = &think
+	}
+	for i, m := range req.Messages {
+		msg := model.Message{
+			Role: m.Role, Content: m.Content, Thinking: m.Thinking, ToolName: m.ToolName, CallID: m.ToolCallID,
+		}
+		for j, c := range m.ToolCalls {
+			args := own.Messages[i].ToolCalls[j].Function.Arguments
+			msg.Calls = append(msg.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: args})
+		}
+		seen.Messages = append(seen.Messages, msg)
+	}
+	for _, t := range own.Tools {
+		seen.Tools = append(seen.Tools, t.Function)
+	}
+	return seen, nil
+}
+
+// ollamaForm writes answers as Ollama does: one JSON object a line.
+type ollamaForm struct{ begun time.Time }
+
+func (f *ollamaForm) Refuse(w http.ResponseWriter, a *Answer) { sendError(w, a.Status, a.Text) }
+
+func (f *ollamaForm) Whole(w http.ResponseWriter, a *Answer) {
+	sendJSON(w, http.StatusOK, f.last(a, a.Whole()))
+}
+
+func (f *ollamaForm) Begin(w http.ResponseWriter, _ *Answer) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+}
+
+func (f *ollamaForm) Piece(w io.Writer, a *Answer, p Piece) { f.line(w, f.response(a, p)) }
+
+func (f *ollamaForm) End(w io.Writer, a *Answer) { f.line(w, f.last(a, a.Last)) }
+
+func (f *ollamaForm) Error(w io.Writer, _ *Answer, text string) {
+	f.line(w, map[string]string{"error": text})
+}
+
+func (f *ollamaForm) Raw(w io.Writer, b []byte) { _, _ = w.Write(append(bytes.Clone(b), '\n')) }
+
+func (f *ollamaForm) line(w io.Writer, v any) { f.Raw(w, must(v)) }
+
+func (f *ollamaForm) response(a *Answer, p Piece) api.ChatResponse {
+	r := api.ChatResponse{
+		Model: a.Model, CreatedAt: time.Now().UTC(), RemoteHost: a.Quirks.RemoteHost,
+		Message: api.Message{Role: model.Assistant, Content: p.Content, Thinking: p.Thinking},
+	}
+	for i, c := range p.Calls {
+		call := api.ToolCall{ID: c.ID, Function: api.ToolCallFunction{Index: i, Name: c.Name}}
+		if err := json.Unmarshal(c.Arguments, &call.Function.Arguments); err != nil {
+			panic(err) // the engine has checked them
+		}
+		r.Message.ToolCalls = append(r.Message.ToolCalls, call)
+	}
+	return r
+}
+
+func (f *ollamaForm) last(a *Answer, p Piece) api.ChatResponse {
+	r := f.response(a, p)
+	total := time.Since(f.begun)
+	r.Done, r.DoneReason = true, a.Reason
+	r.Metrics = api.Metrics{
+		TotalDuration: total, LoadDuration: total / 8, PromptEvalCount: a.Prompt, PromptEvalDuration: total / 4,
+		EvalCount: a.Output, EvalDuration: total / 2,
+	}
+	return r
+}

@@ -1,0 +1,369 @@
+package modeltest
+
+import (
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"conclave/pkg/model"
+)
+
+// OpenAI speaks OpenAI's protocol below /v1, as llama.cpp and vLLM do. With a key, requests must carry it.
+func OpenAI(key string) Front {
+	return func(s *Server, mux *http.ServeMux) {
+		f := openaiFront{s, key}
+		mux.HandleFunc("GET /v1/models", f.models)
+		mux.HandleFunc("POST /v1/embeddings", f.embed)
+		mux.HandleFunc("POST /v1/chat/completions", f.chat)
+	}
+}
+
+type openaiFront struct {
+	*Server
+	key string
+}
+
+// admits compares the key that a request carries with the one it should; the answer quotes it, as careless servers do.
+func admits(key, carried string) (string, bool) {
+	if key == "" || subtle.ConstantTimeCompare([]byte(key), []byte(carried)) == 1 {
+		return "", true
+	}
+	return fmt.Sprintf("Incorrect API key provided: %s. You can find your API key in your settings.", carried), false
+}
+
+func (f openaiFront) admit(w http.ResponseWriter, r *http.Request) bool {
+	text, ok := admits(f.key, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	if !ok {
+		openaiError(w, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", text)
+	}
+	return ok
+}
+
+func openaiError(w http.ResponseWriter, status int, kind, code, text string) {
+	sendJSON(w, status, map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}})
+}
+
+func (f openaiFront) models(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	type entry struct {
+		ID     string         `json:"id"`
+		Object string         `json:"object"`
+		Owner  string         `json:"owned_by"`
+		Meta   map[string]any `json:"meta"`
+	}
+	list := []entry{}
+	for _, m := range f.Models() {
+		list = append(list, entry{m.Name, "model", m.Family, map[string]any{"n_ctx_train": m.Window, "size": m.Size}})
+	}
+	sendJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+}
+
+func (f openaiFront) embed(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	var req struct {
+		Model string `json:"model"`
+		Input any    `json:"input"`
+	}
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	texts, err := inputs(req.Input)
+	if err != nil {
+		openaiError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
+		return
+	}
+	f.Record(Seen{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	m, ok := f.Lookup(req.Model)
+	switch {
+	case !ok:
+		openaiError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", fmt.Sprintf("The model %q does not exist", req.Model))
+		return
+	case !m.Embedding:
+		openaiError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support embeddings")
+		return
+	}
+	vectors, tokens, long := m.Embed(texts)
+	if long {
+		openaiError(w, http.StatusBadRequest, "exceed_context_size_error", "", "the request exceeds the available context size")
+		return
+	}
+	type entry struct {
+		Object    string    `json:"object"`
+		Index     int       `json:"index"`
+		Embedding []float32 `json:"embedding"`
+	}
+	data := make([]entry, len(vectors))
+	for i, v := range vectors {
+		// Backwards: the index counts, not the place.
+		data[len(data)-1-i] = entry{"embedding", i, v}
+	}
+	sendJSON(w, http.StatusOK, map[string]any{
+		"object": "list", "model": req.Model, "data": data, "usage": map[string]int{"prompt_tokens": tokens, "total_tokens": tokens},
+	})
+}
+
+// openaiRequest is a chat as it comes.
+type openaiRequest struct {
+	Model    string `json:"model"`
+	Messages []struct {
+		Role      string  `json:"role"`
+		Content   *string `json:"content"`
+		Reasoning string  `json:"reasoning_content"`
+		Calls     []struct {
+			ID       string `json:"id"`
+			Type     string `json:"type"`
+			Function struct {
+				Name      string `json:"name"`
+				Arguments string `json:"arguments"`
+			} `json:"function"`
+		} `json:"tool_calls"`
+		CallID string `json:"tool_call_id"`
+	} `json:"messages"`
+	Tools []struct {
+		Type     string     `json:"type"`
+		Function model.Tool `json:"function"`
+	} `json:"tools"`
+	Format *struct {
+		Type   string `json:"type"`
+		Schema struct {
+			Name   string          `json:"name"`
+			Schema json.RawMessage `json:"schema"`
+		} `json:"json_schema"`
+	} `json:"response_format"`
+	Temperature *float64        `json:"temperature"`
+	Seed        *int            `json:"seed"`
+	Stop        []string        `json:"stop"`
+	MaxTokens   int             `json:"max_tokens"`
+	MaxOfficial int             `json:"max_completion_tokens"`
+	Effort      string          `json:"reasoning_effort"`
+	Template    map[string]bool `json:"chat_template_kwargs"`
+	Stream      bool            `json:"stream"`
+	StreamWith  *struct {
+		Usage bool `json:"include_usage"`
+	} `json:"stream_options"`
+}
+
+func (f openaiFront) chat(w http.ResponseWriter, r *http.Request) {
+	if !f.admit(w, r) {
+		return
+	}
+	var req openaiRequest
+	raw, ok := read(w, r, &req)
+	if !ok {
+		return
+	}
+	form := &openaiForm{usage: req.StreamWith != nil && req.StreamWith.Usage, id: "chatcmpl-1", made: time.Now().Unix()}
+	seen, err := req.seen()
+	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
+	if err != nil {
+		form.Refuse(w, f.Engine.Fail(seen, err.Error()))
+		return
+	}
+	f.Infer(w, r, seen, form)
+}
+
+// seen reads a request as strictly as the strictest servers do.
+func (req openaiRequest) seen() (Seen, error) {
+	out := Seen{Request: model.Request{Model: req.Model, Stream: req.Stream, Options: model.Options{
+		Predict: max(req.MaxTokens, req.MaxOfficial), Temperature: req.Temperature, Seed: req.Seed, Stop: req.Stop,
+	}}}
+	if think, ok := req.Template["enable_thinking"]; ok {
+		out.Think = &think
+	} else if req.Effort != "" {
+		think := req.Effort != "none"
+		out.Think = &think
+	}
+	for _, t := range req.Tools {
+		if t.Type != "function" || t.Function.Name == "" {
+			return out, errors.New("a tool is no function with a name")
+		}
+		out.Tools = append(out.Tools, t.Function)
+	}
+	if req.Format != nil {
+		if req.Format.Type != "json_schema" || req.Format.Schema.Name == "" {
+			return out, errors.New("response_format is no json_schema with a name")
+		}
+		out.Format = req.Format.Schema.Schema
+	}
+	open := map[string]string{} // calls without a result: id and name
+	for i, m := range req.Messages {
+		msg := model.Message{Role: m.Role, Thinking: m.Reasoning, CallID: m.CallID}
+		switch {
+		case m.Content != nil:
+			msg.Content = *m.Content
+		case len(m.Calls) == 0:
+			return out, fmt.Errorf("message %d has neither content nor calls", i)
+		}
+		if m.Role == model.ToolRole {
+			name, ok := open[m.CallID]
+			if !ok {
+				return out, fmt.Errorf("message %d is the result of a call %q that was not made", i, m.CallID)
+			}
+			delete(open, m.CallID)
+			msg.ToolName = name
+		} else if len(open) > 0 {
+			return out, fmt.Errorf("message %d comes before the results of all calls", i)
+		}
+		for _, c := range m.Calls {
+			if c.ID == "" || c.Type != "function" || !json.Valid([]byte(c.Function.Arguments)) {
+				return out, fmt.Errorf("message %d has a call without id, type or JSON arguments", i)
+			}
+			open[c.ID] = c.Function.Name
+			msg.Calls = append(msg.Calls, model.Call{ID: c.ID, Name: c.Function.Name, Arguments: json.RawMessage(c.Function.Arguments)})
+		}
+		out.Messages = append(out.Messages, msg)
+	}
+	return out, nil
+}
+
+// openaiForm writes answers as OpenAI's protocol wants them, calls in fragments.
+type openaiForm struct {
+	usage bool
+	id    string
+	made  int64
+	calls int
+}
+
+func (f *openaiForm) Refuse(w http.ResponseWriter, a *Answer) {
+	text, kind, code := a.Text, "invalid_request_error", ""
+	own := a.Quirks.ErrorLine == "" // the script gives no words
+	switch a.Refusal {
+	case RefusedBusy:
+		kind, text = "unavailable_error", "Loading model"
+	case RefusedLength:
+		kind, code = "exceed_context_size_error", "context_length_exceeded"
+		if own {
+			text = "request (200000 tokens) exceeds the available context size (131072 tokens), try increasing it"
+		}
+	case RefusedMissing:
+		code, text = "model_not_found", fmt.Sprintf("The model `%s` does not exist or you do not have access to it.", a.Model)
+	case RefusedTools:
+		if own {
+			kind, text = "server_error", "tools param requires --jinja flag"
+		}
+	case RefusedStatus, RefusedMismatch:
+		kind = "server_error"
+	}
+	openaiError(w, a.Status, kind, code, text)
+}
+
+type object = map[string]any
+
+func (f *openaiForm) Whole(w http.ResponseWriter, a *Answer) {
+	p := a.Whole()
+	message := object{"role": "assistant", "content": p.Content}
+	if p.Thinking != "" {
+		message["reasoning_content"] = p.Thinking
+	}
+	if len(p.Calls) > 0 {
+		if p.Content == "" {
+			message["content"] = nil
+		}
+		var calls []object
+		for _, c := range p.Calls {
+			calls = append(calls, f.call(c, string(c.Arguments)))
+		}
+		message["tool_calls"] = calls
+	}
+	f.calls += len(p.Calls)
+	sendJSON(w, http.StatusOK, object{
+		"id": f.id, "object": "chat.completion", "created": f.made, "model": a.Model,
+		"choices": []object{{"index": 0, "message": message, "finish_reason": f.reason(a)}},
+		"usage":   f.counts(a),
+	})
+}
+
+func (f *openaiForm) call(c model.Call, args string) object {
+	out := object{"type": "function", "function": object{"name": c.Name, "arguments": args}}
+	if c.ID != "" {
+		out["id"] = c.ID
+	}
+	return out
+}
+
+func (f *openaiForm) reason(a *Answer) string {
+	if f.calls > 0 && a.Reason == "stop" {
+		return "tool_calls"
+	}
+	return a.Reason
+}
+
+func (f *openaiForm) counts(a *Answer) object {
+	return object{"prompt_tokens": a.Prompt, "completion_tokens": a.Output, "total_tokens": a.Prompt + a.Output}
+}
+
+func (f *openaiForm) Begin(w http.ResponseWriter, a *Answer) {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.WriteString(w, ": a comment, as proxies send them to keep the line open\n\n")
+	f.delta(w, a, object{"role": "assistant", "content": nil}, nil)
+}
+
+func (f *openaiForm) delta(w io.Writer, a *Answer, delta object, reason any) {
+	f.Raw(w, must(object{
+		"id": f.id, "object": "chat.completion.chunk", "created": f.made, "model": a.Model,
+		"choices": []object{{"index": 0, "delta": delta, "finish_reason": reason}},
+	}))
+}
+
+func (f *openaiForm) Piece(w io.Writer, a *Answer, p Piece) {
+	if p.Thinking != "" {
+		f.delta(w, a, object{"reasoning_content": p.Thinking}, nil)
+	}
+	if p.Content != "" {
+		f.delta(w, a, object{"content": p.Content}, nil)
+	}
+	for _, c := range p.Calls {
+		first := f.call(c, "")
+		first["index"] = f.calls
+		f.delta(w, a, object{"tool_calls": []object{first}}, nil)
+		for _, part := range fragments(string(c.Arguments), 5) {
+			f.delta(w, a, object{"tool_calls": []object{{"index": f.calls, "function": object{"arguments": part}}}}, nil)
+		}
+		f.calls++
+	}
+}
+
+// fragments cuts s into pieces of about n bytes, never within a letter.
+func fragments(s string, n int) (out []string) {
+	for len(s) > n {
+		end := n
+		for !utf8.RuneStart(s[end]) {
+			end++
+			if end == len(s) {
+				return append(out, s)
+			}
+		}
+		out, s = append(out, s[:end]), s[end:]
+	}
+	return append(out, s)
+}
+
+func (f *openaiForm) End(w io.Writer, a *Answer) {
+	f.Piece(w, a, a.Last)
+	f.delta(w, a, object{}, f.reason(a))
+	if f.usage {
+		f.Raw(w, must(object{
+			"id": f.id, "object": "chat.completion.chunk", "created": f.made, "model": a.Model,
+			"choices": []object{}, "usage": f.counts(a),
+		}))
+	}
+	f.Raw(w, []byte("[DONE]"))
+}
+
+func (f *openaiForm) Error(w io.Writer, _ *Answer, text string) {
+	f.Raw(w, must(object{"error": object{"message": text, "type": "server_error", "code": 500}}))
+}
+
+func (f *openaiForm) Raw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\n\n", b) }

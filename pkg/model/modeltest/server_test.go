@@ -1,0 +1,432 @@
+package modeltest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"conclave/pkg/model/modeltest"
+)
+
+// line is what a client may see in a line of a reply.
+type line struct {
+	Error      string `json:"error"`
+	RemoteHost string `json:"remote_host"`
+	Message    struct {
+		Role, Content, Thinking string
+		ToolCalls               []struct {
+			ID       string
+			Function struct {
+				Name      string
+				Arguments json.RawMessage
+			}
+		} `json:"tool_calls"`
+	}
+	Done       bool
+	DoneReason string `json:"done_reason"`
+	Prompt     int    `json:"prompt_eval_count"`
+	Eval       int    `json:"eval_count"`
+}
+
+const question = `{"model":"m","messages":[{"role":"user","content":"hi"}],"options":{"num_predict":3}%s}`
+
+// post sends a chat as bare bytes and returns the reply as bare bytes: what is on the wire is what is tested here.
+func post(t *testing.T, url, more string) (status int, body []byte, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return postTo(ctx, url+"/api/chat", fmt.Sprintf(question, more))
+}
+
+func postTo(ctx context.Context, url, text string) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(text))
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, body, err
+}
+
+func lines(t *testing.T, body []byte) (all []line) {
+	t.Helper()
+	for raw := range bytes.Lines(body) {
+		var l line
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatalf("%q: %v", raw, err)
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+func calls(ls []line) (perLine []int) {
+	for _, l := range ls {
+		perLine = append(perLine, len(l.Message.ToolCalls))
+	}
+	return perLine
+}
+
+var twoCalls = []modeltest.Call{{Name: "a", Arguments: map[string]any{"x": 1}}, {Name: "b"}}
+
+// TestQuirks shows each of them on the wire, streamed.
+func TestQuirks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		reply modeltest.Reply
+		more  string // fields of the request
+		check func(t *testing.T, status int, body []byte, err error)
+	}{
+		{"none", modeltest.Reply{Content: "a b", Thinking: "c d", Calls: twoCalls}, "", func(t *testing.T, status int, body []byte, err error) {
+			ls := lines(t, body)
+			if status != 200 || err != nil || len(ls) != 6 || fmt.Sprint(calls(ls)) != "[0 0 0 0 2 0]" {
+				t.Fatalf("%d %s", status, body)
+			}
+			if ls[0].Message.Thinking != "c" || ls[3].Message.Content != " b" || !ls[5].Done || ls[5].DoneReason != "stop" || ls[4].Done {
+				t.Errorf("%s", body)
+			}
+			if id := ls[4].Message.ToolCalls[0].ID; id == "" || id == ls[4].Message.ToolCalls[1].ID {
+				t.Errorf("ids: %s", body)
+			}
+		}},
+		{"calls last", modeltest.Reply{Content: "a", Calls: twoCalls, Quirks: modeltest.Quirks{CallsLast: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+			ls := lines(t, body)
+			if fmt.Sprint(calls(ls)) != "[0 2]" || !ls[1].Done || ls[1].DoneReason != "stop" {
+				t.Errorf("%s", body)
+			}
+		}},
+		{"calls split", modeltest.Reply{Content: "x y z", Calls: twoCalls, Quirks: modeltest.Quirks{CallsSplit: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+			if ls := lines(t, body); fmt.Sprint(calls(ls)) != "[1 0 1 0 0 0]" || ls[1].Message.Content != "x" {
+				t.Errorf("%s", body)
+			}
+		}},
+		{"no ids", modeltest.Reply{Calls: twoCalls, Quirks: modeltest.Quirks{NoIDs: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+			if bytes.Contains(body, []byte(`"id"`)) {
+				t.Errorf("%s", body)
+			}
+		}},
+		{"drop call", modeltest.Reply{Calls: twoCalls, Quirks: modeltest.Quirks{DropCall: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
+			ls := lines(t, body)
+			if status != 200 || len(ls) != 1 || !ls[0].Done || ls[0].Eval == 0 || len(ls[0].Message.ToolCalls) != 0 {
+				t.Errorf("%s", body)
+			}
+		}},
+		{"error line", modeltest.Reply{Content: "a b", Quirks: modeltest.Quirks{ErrorLine: "boom"}}, "", func(t *testing.T, status int, body []byte, _ error) {
+			ls := lines(t, body)
+			if status != 200 || len(ls) != 3 || ls[2].Error != "boom" || ls[2].Done {
+				t.Errorf("%d %s", status, body)
+			}
+		}},
+		{"error line, not streamed", modeltest.Reply{Quirks: modeltest.Quirks{ErrorLine: "boom"}}, `,"stream":false`, func(t *testing.T, status int, body []byte, _ error) {
+			if status != 500 || string(body) != `{"error":"boom"}` {
+				t.Errorf("%d %s", status, body)
+			}
+		}},
+		{"status", modeltest.Reply{Quirks: modeltest.Quirks{Status: 418, ErrorLine: "tea"}}, "", func(t *testing.T, status int, body []byte, _ error) {
+			if status != 418 || string(body) != `{"error":"tea"}` {
+				t.Errorf("%d %s", status, body)
+			}
+		}},
+		{"think tags", modeltest.Reply{Thinking: "hm", Content: "a", Quirks: modeltest.Quirks{ThinkTags: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
+			if l := lines(t, body)[0]; l.Message.Content != "<think>hm</think>a" || l.Message.Thinking != "" {
+				t.Errorf("%s", body)
+			}
+		}},
+		{"calls as json", asText("json"), `,"stream":false`, wantContent("Now.\n" + `{"name": "a", "arguments": {"x":1}}`)},
+		{"calls as fenced", asText("fenced"), `,"stream":false`, wantContent("Now.\n```json\n" + `{"name": "a", "arguments": {"x":1}}` + "\n```")},
+		{"calls as xml", asText("xml"), `,"stream":false`, wantContent("Now.\n<tool_call>\n" + `{"name": "a", "arguments": {"x":1}}` + "\n</tool_call>")},
+		{"calls as text", asText("text"), `,"stream":false`, wantContent("Now.\n" + `a {"x":1}`)},
+		{"length", modeltest.Reply{Content: "a b c d e", Quirks: modeltest.Quirks{Length: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
+			if l := lines(t, body)[0]; l.DoneReason != "length" || l.Eval != 3 || l.Message.Content != "a b c" {
+				t.Errorf("%s", body)
+			}
+		}},
+		{"cut", modeltest.Reply{Content: "a b c", Quirks: modeltest.Quirks{CutAfter: 2}}, "", func(t *testing.T, _ int, body []byte, err error) {
+			if ls := lines(t, body); len(ls) != 2 || !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%s, %v", body, err)
+			}
+		}},
+		{"cut at once", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{CutAfter: -1}}, "", func(t *testing.T, status int, _ []byte, err error) {
+			if status != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("%d %v", status, err)
+			}
+		}},
+		{"cut, not streamed", modeltest.Reply{Content: "a b c", Quirks: modeltest.Quirks{CutAfter: 1}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, err error) {
+			if len(body) == 0 || json.Valid(body) || !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%s, %v", body, err)
+			}
+		}},
+		{"no done", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{NoDone: true}}, "", func(t *testing.T, _ int, body []byte, err error) {
+			if ls := lines(t, body); len(ls) != 1 || ls[0].Done || err != nil {
+				t.Errorf("%s, %v", body, err)
+			}
+		}},
+		{"busy", modeltest.Reply{Quirks: modeltest.Quirks{Busy: 1}}, "", wantStatus(503, "busy")},
+		{"refuse think", modeltest.Reply{Quirks: modeltest.Quirks{RefuseThink: true}}, `,"think":true`, wantStatus(400, "does not support thinking")},
+		{"refuse think, not asked for", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{RefuseThink: true}}, `,"think":false`, wantStatus(200, `"a"`)},
+		{"refuse tools", modeltest.Reply{Quirks: modeltest.Quirks{RefuseTools: true}}, `,"tools":[{"type":"function","function":{"name":"x"}}]`, wantStatus(400, "does not support tools")},
+		{"too long", modeltest.Reply{Quirks: modeltest.Quirks{TooLong: true}}, "", wantStatus(400, "exceeds the context length")},
+		{"truncate", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{Truncate: 17}}, "", wantStatus(200, `"prompt_eval_count":17,`)},
+		{"remote host", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{RemoteHost: "https://far"}}, "", wantStatus(200, `"remote_host":"https://far"`)},
+		{"garbage", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{Garbage: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
+			if status != 200 || len(body) == 0 || json.Valid(body) {
+				t.Errorf("%d %s", status, body)
+			}
+		}},
+		{"bad UTF-8", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{BadUTF8: true}}, "", wantStatus(200, "a\xff\xfe")},
+		{"bytes", modeltest.Reply{Content: "é", Quirks: modeltest.Quirks{Bytes: 10001}}, `,"stream":false`, wantContent(strings.Repeat("é", 5000))},
+		{"runes per chunk", modeltest.Reply{Content: "aébc", Quirks: modeltest.Quirks{ChunkRunes: 2}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+			if ls := lines(t, body); len(ls) != 3 || ls[0].Message.Content != "aé" || ls[1].Message.Content != "bc" {
+				t.Errorf("%s", body)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := modeltest.New(t, modeltest.Script{"m": {{Reply: c.reply}}})
+			status, body, err := post(t, s.URL, c.more)
+			c.check(t, status, body, err)
+		})
+	}
+}
+
+func asText(form string) modeltest.Reply {
+	return modeltest.Reply{Content: "Now.", Calls: twoCalls[:1], Quirks: modeltest.Quirks{CallsAs: form}}
+}
+
+func wantContent(want string) func(*testing.T, int, []byte, error) {
+	return func(t *testing.T, _ int, body []byte, _ error) {
+		t.Helper()
+		if l := lines(t, body)[0]; l.Message.Content != want || len(l.Message.ToolCalls) != 0 {
+			t.Errorf("%q, want %q", l.Message.Content, want)
+		}
+	}
+}
+
+func wantStatus(want int, text string) func(*testing.T, int, []byte, error) {
+	return func(t *testing.T, status int, body []byte, _ error) {
+		t.Helper()
+		if status != want || !bytes.Contains(body, []byte(text)) {
+			t.Errorf("%d %s, want %d with %q", status, body, want, text)
+		}
+	}
+}
+
+func TestDelays(t *testing.T) {
+	t.Parallel()
+	s := modeltest.New(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Content: "a b c", Quirks: modeltest.Quirks{
+		FirstDelay: 40 * time.Millisecond, TokenDelay: 20 * time.Millisecond,
+	}}}}})
+	begin := time.Now()
+	_, body, err := post(t, s.URL, "")
+	if err != nil || len(lines(t, body)) != 4 {
+		t.Fatalf("%s, %v", body, err)
+	}
+	if d := time.Since(begin); d < 100*time.Millisecond {
+		t.Errorf("took %s, want at least 100 ms", d)
+	}
+}
+
+func TestHangEndsWithTheServer(t *testing.T) {
+	t.Parallel()
+	s := modeltest.New(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}}}})
+	done := make(chan error)
+	go func() {
+		_, _, err := post(t, s.URL, "")
+		done <- err
+	}()
+	until(t, func() bool { return s.Counts().Running == 1 })
+	s.Close()
+	if err := <-done; err == nil {
+		t.Error("a request that hangs was answered")
+	}
+}
+
+// until polls a condition.
+func until(t *testing.T, met func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !met(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not come to that")
+		}
+	}
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	s := modeltest.New(t, modeltest.Script{"m": {{Always: true, Reply: modeltest.Reply{Content: "a"}}}},
+		modeltest.Slots(2, 30*time.Millisecond, 4))
+	var mu sync.Mutex
+	got := make(map[int]int)
+	var all sync.WaitGroup
+	begin := time.Now()
+	for range 10 {
+		all.Go(func() {
+			status, _, err := post(t, s.URL, "")
+			mu.Lock()
+			defer mu.Unlock()
+			if got[status]++; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	// Two run and four wait; whoever comes when one of them is done finds room.
+	c := s.Counts()
+	if got[200] < 6 || got[200]+got[503] != 10 || c.Parallel > 2 || c.Busy != got[503] || c.Finished != got[200] {
+		t.Errorf("%v, %+v", got, c)
+	}
+	if d := time.Since(begin); d < 90*time.Millisecond {
+		t.Errorf("six chats in two slots of 30 ms took %s", d)
+	}
+}
+
+func TestWhoWaitsMayLeave(t *testing.T) {
+	t.Parallel()
+	s := modeltest.New(t, modeltest.Script{"m": {
+		{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}},
+		{Always: true, Reply: modeltest.Reply{Content: "a"}},
+	}}, modeltest.Slots(1, 0, 1))
+	first, stopFirst := context.WithCancel(t.Context())
+	second, stopSecond := context.WithCancel(t.Context())
+	body := fmt.Sprintf(question, "")
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stopFirst()
+	defer stopSecond()
+	all.Go(func() { _, _, _ = postTo(first, s.URL+"/api/chat", body) })
+	until(t, func() bool { return s.Counts().Running == 1 })
+	all.Go(func() { _, _, _ = postTo(second, s.URL+"/api/chat", body) })
+	until(t, func() bool { return len(s.Requests()) == 2 })
+	stopSecond()
+	until(t, func() bool { return s.Counts().Cancelled == 1 })
+	stopFirst()
+	until(t, func() bool { return s.Counts().Cancelled == 2 })
+	if status, _, err := post(t, s.URL, ""); status != 200 || err != nil {
+		t.Errorf("%d, %v", status, err)
+	}
+}
+
+func TestMismatchIsLoud(t *testing.T) {
+	t.Parallel()
+	s := modeltest.New(t, modeltest.Script{"m": {{When: modeltest.When{LastContains: "bye"}}}})
+	status, body, err := post(t, s.URL, "")
+	if status != 500 || err != nil || !bytes.Contains(body, []byte(`exchange 0 wants \"bye\" in the last message`)) {
+		t.Errorf("%d %s, %v", status, body, err)
+	}
+	if err := s.Err(); err == nil || !strings.Contains(err.Error(), `from user: "hi"`) {
+		t.Errorf("error %v", err)
+	}
+	if left := s.Unused(); len(left) != 1 || left[0] != "m 0" {
+		t.Errorf("unused %v", left)
+	}
+}
+
+// fakeTB records what a test would be told.
+type fakeTB struct {
+	cleanup []func()
+	errors  []string
+}
+
+func (f *fakeTB) Helper()                      {}
+func (f *fakeTB) Cleanup(c func())             { f.cleanup = append(f.cleanup, c) }
+func (f *fakeTB) Errorf(s string, args ...any) { f.errors = append(f.errors, fmt.Sprintf(s, args...)) }
+func (f *fakeTB) Fatalf(s string, args ...any) { panic(fmt.Sprintf(s, args...)) }
+
+func TestAForgottenMismatchFailsTheTest(t *testing.T) {
+	t.Parallel()
+	for _, looked := range []bool{false, true} {
+		tb := &fakeTB{}
+		s := modeltest.New(tb, modeltest.Script{"m": nil})
+		if status, _, err := post(t, s.URL, ""); status != 500 || err != nil {
+			t.Fatal(status, err)
+		}
+		if looked && s.Err() == nil {
+			t.Error("no error")
+		}
+		for _, c := range tb.cleanup {
+			c()
+		}
+		if failed := len(tb.errors) == 1; failed == looked {
+			t.Errorf("looked %t: %q", looked, tb.errors)
+		}
+	}
+}
+
+func get(t *testing.T, method, url string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestTheRestOfOllama(t *testing.T) {
+	t.Parallel()
+	s := modeltest.New(t, modeltest.Script{"m": nil}, modeltest.Models(
+		modeltest.Model{Name: "poor:1b", Family: "p", Window: 512, Loaded: true},
+		modeltest.Model{Name: "cloudy", RemoteHost: "https://far"},
+	))
+	for _, c := range []struct{ method, path, want string }{
+		{"HEAD", "/", ""},
+		{"GET", "/", "Ollama is running"},
+		{"GET", "/api/version", `"version"`},
+		{"GET", "/api/tags", `"remote_host":"https://far"`},
+		{"GET", "/api/tags", `"name":"m:latest"`},
+		{"GET", "/api/ps", `"name":"poor:1b"`},
+	} {
+		if status, body := get(t, c.method, s.URL+c.path); status != 200 || !strings.Contains(body, c.want) {
+			t.Errorf("%s %s: %d %s", c.method, c.path, status, body)
+		}
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"/api/show", `{"model":"poor:1b"}`, 200, `"capabilities":["completion"]`},
+		{"/api/show", `{"model":"poor:1b"}`, 200, `"p.context_length":512`},
+		{"/api/show", `{"model":"m"}`, 200, `"capabilities":["completion","tools","thinking"]`},
+		{"/api/show", `{"model":"none"}`, 404, "not found"},
+		{"/api/chat", `{"model":"none","messages":[]}`, 404, "not found"},
+		{"/api/chat", `{"model":"nomic-embed-text","messages":[]}`, 400, "does not support chat"},
+		{"/api/chat", `{"model":"poor:1b","messages":[],"think":true}`, 400, "does not support thinking"},
+		{"/api/chat", `{"model":"poor:1b","messages":[],"tools":[{"type":"function","function":{"name":"x"}}]}`, 400, "does not support tools"},
+		{"/api/chat", `{"model":`, 400, "error"},
+		{"/api/chat", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"x","arguments":"text"}}]}]}`, 400, "error"},
+		{"/api/embed", `{"model":"m","input":"x"}`, 501, "does not support embeddings"},
+		{"/api/embed", `{"model":"none","input":"x"}`, 404, "not found"},
+		{"/api/embed", `{"model":"nomic-embed-text","input":[1]}`, 400, "invalid input"},
+		{"/api/pull", `{"model":"new"}`, 200, `"status":"success"`},
+		{"/api/pull", `{"model":"no-such"}`, 200, `"error":"pull model manifest`},
+		{"/api/show", `{"model":"new"}`, 200, "capabilities"},
+	} {
+		status, body, err := postTo(t.Context(), s.URL+c.path, c.body)
+		if status != c.status || err != nil || !strings.Contains(string(body), c.want) {
+			t.Errorf("%s %s: %d %s, %v", c.path, c.body, status, body, err)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package modeltest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"conclave/pkg/model"
+)
+
+// filler fills in what a text quotes from a request.
+type filler struct{ r Seen }
+
+// fill replaces every {{...}} in s. What cannot be quoted is an error: an empty place would make a test pass for the
+// wrong reason.
+func (f filler) fill(s string) (string, error) {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "{{")
+		b.WriteString(before)
+		if !found {
+			return b.String(), nil
+		}
+		expr, after, found := strings.Cut(rest, "}}")
+		if !found {
+			return "", fmt.Errorf("{{ without }} in %q", clip(s, 80))
+		}
+		value, err := f.eval(expr)
+		if err != nil {
+			return "", fmt.Errorf("{{%s}}: %w", expr, err)
+		}
+		b.WriteString(value)
+		s = after
+	}
+}
+
+// eval knows tool_result N (of this turn; -1 is the last), user N (of the whole conversation; -1 is the last), last_user
+// and quoted text, then any number of "| line N", counted from 1, and "| match REGEXP".
+func (f filler) eval(expr string) (string, error) {
+	steps := strings.Split(expr, "|")
+	value, err := f.source(strings.TrimSpace(steps[0]))
+	if err != nil {
+		return "", err
+	}
+	for _, step := range steps[1:] {
+		name, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
+		arg = strings.TrimSpace(arg)
+		switch name {
+		case "line":
+			n, err := strconv.Atoi(arg)
+			lines := strings.Split(value, "\n")
+			if err != nil || n < 1 || n > len(lines) {
+				return "", fmt.Errorf("there is no line %s in %q", arg, clip(value, 200))
+			}
+			value = strings.TrimSpace(lines[n-1])
+		case "match":
+			re, err := regexp.Compile(arg)
+			if err != nil {
+				return "", err
+			}
+			found := re.FindString(value)
+			if found == "" {
+				return "", fmt.Errorf("%s is not in %q", arg, clip(value, 200))
+			}
+			value = found
+		default:
+			return "", fmt.Errorf("%q is none of line, match", name)
+		}
+	}
+	return value, nil
+}
+
+func (f filler) source(s string) (string, error) {
+	if strings.HasPrefix(s, `"`) {
+		return strconv.Unquote(s)
+	}
+	name, arg, _ := strings.Cut(s, " ")
+	switch name {
+	case "last_user":
+		return pick(f.texts(model.User, 0), -1)
+	case "tool_result", "user":
+		n, err := strconv.Atoi(strings.TrimSpace(arg))
+		if err != nil {
+			return "", fmt.Errorf("%s needs a number", name)
+		}
+		if name == "user" {
+			return pick(f.texts(model.User, 0), n)
+		}
+		return pick(f.texts(model.ToolRole, len(f.r.history())), n)
+	}
+	return "", fmt.Errorf("%q is none of tool_result N, user N, last_user", s)
+}
+
+// texts returns what role said from a message on.
+func (f filler) texts(role string, from int) []string {
+	var all []string
+	for _, m := range f.r.Messages[from:] {
+		if m.Role == role {
+			all = append(all, m.Content)
+		}
+	}
+	return all
+}
+
+func pick(all []string, n int) (string, error) {
+	if n < 0 {
+		n += len(all)
+	}
+	if n < 0 || n >= len(all) {
+		return "", fmt.Errorf("the request has %d of them", len(all))
+	}
+	return all[n], nil
+}
+
+// arguments returns a call's arguments as JSON.
+func (f filler) arguments(c Call) (json.RawMessage, error) {
+	if c.JSON != "" {
+		if len(c.Arguments) > 0 {
+			return nil, errors.New("arguments and arguments_json: one of them")
+		}
+		return f.rawArguments(c.JSON)
+	}
+	if c.Arguments == nil {
+		return json.RawMessage(`{}`), nil
+	}
+	filled, err := f.value(c.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	return marshal(filled)
+}
+
+// marshal writes v without the escapes that are for web pages: a model writes none.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSpace(b.Bytes()), nil
+}
+
+// rawArguments fills in s, whose quotes stand inside JSON strings.
+func (f filler) rawArguments(s string) (json.RawMessage, error) {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "{{")
+		b.WriteString(before)
+		if !found {
+			break
+		}
+		expr, after, found := strings.Cut(rest, "}}")
+		if !found {
+			return nil, fmt.Errorf("{{ without }} in %q", clip(s, 80))
+		}
+		value, err := f.eval(expr)
+		if err != nil {
+			return nil, fmt.Errorf("{{%s}}: %w", expr, err)
+		}
+		quoted, err := marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(quoted[1 : len(quoted)-1])
+		s = after
+	}
+	if !json.Valid([]byte(b.String())) {
+		return nil, fmt.Errorf("arguments_json is no JSON: %s", clip(b.String(), 200))
+	}
+	return json.RawMessage(b.String()), nil
+}
+
+// value fills in every text below v. It leaves v as it is: an exchange may be used again.
+func (f filler) value(v any) (any, error) {
+	switch v := v.(type) {
+	case string:
+		return f.fill(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, x := range v {
+			filled, err := f.value(x)
+			if err != nil {
+				return nil, err
+			}
+			out[key] = filled
+		}
+		return out, nil
+	case []any:
+		out := make([]any, len(v))
+		for i, x := range v {
+			filled, err := f.value(x)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = filled
+		}
+		return out, nil
+	}
+	return v, nil
+}

@@ -1,0 +1,390 @@
+// Package remotetest holds every backend that carries a key to the same promises about it, over real HTTP.
+package remotetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"conclave/pkg/model"
+)
+
+// Key is asked for each request.
+type Key = func(context.Context) (string, error)
+
+// Profile is a backend under test.
+type Profile struct {
+	// New returns a backend for the server at url. limit 0 is the backend's own.
+	New    func(t *testing.T, url string, key Key, limit int64) model.Backend
+	Header string // that carries the key
+	Prefix string // before it
+	Idle   string // an event of a stream that says nothing
+	Embeds bool
+}
+
+const secret = "sk-live-Zk3v9QmT7xW2pL5nR8"
+
+func fixed(context.Context) (string, error) { return secret, nil }
+
+// Suite runs all of it. It sets the environment, so the calling test cannot be parallel.
+func Suite(t *testing.T, p Profile) {
+	t.Helper()
+	t.Run("environment", p.environment)
+	for name, run := range map[string]func(*testing.T){
+		"redirect":     p.redirect,
+		"key rotates":  p.rotates,
+		"key fails":    p.keyFails,
+		"key is bad":   p.keyBad,
+		"no key":       p.noKey,
+		"echo":         p.echo,
+		"statuses":     p.statuses,
+		"too large":    p.tooLarge,
+		"not the form": p.notTheForm,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t)
+		})
+	}
+}
+
+// ways are all requests a backend can make.
+func (p Profile) ways(b model.Backend) map[string]func(context.Context) error {
+	chat := func(stream bool) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, _, err := model.Collect(b.Chat(ctx, model.Request{
+				Model: "some-model", Stream: stream, Messages: []model.Message{{Role: model.User, Content: "hello"}},
+			}))
+			return err
+		}
+	}
+	all := map[string]func(context.Context) error{
+		"chat":   chat(false),
+		"stream": chat(true),
+		"list":   func(ctx context.Context) error { _, err := b.List(ctx); return err },
+		"show":   func(ctx context.Context) error { _, err := b.Show(ctx, "some-model"); return err },
+	}
+	if p.Embeds {
+		all["embed"] = func(ctx context.Context) error { _, err := b.Embed(ctx, "some-model", []string{"x"}); return err }
+	}
+	return all
+}
+
+// recorder is a server that keeps what it was sent.
+type recorder struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen []*http.Request
+	raw  []string
+}
+
+func record(t *testing.T, answer http.HandlerFunc) *recorder {
+	t.Helper()
+	r := &recorder{}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		r.mu.Lock()
+		r.seen = append(r.seen, q)
+		r.raw = append(r.raw, fmt.Sprint(q.Method, q.URL, q.Header, string(body)))
+		r.mu.Unlock()
+		answer(w, q)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *recorder) requests() ([]*http.Request, []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen, r.raw
+}
+
+func refuse(status int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"type":"error","error":{"message":%q,"type":"some_error"}}`, text)
+	}
+}
+
+// environment: what is set there is neither sent nor followed.
+func (p Profile) environment(t *testing.T) {
+	decoy := record(t, refuse(500, "decoy"))
+	const planted = "planted-in-the-environment"
+	for _, name := range []string{
+		"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY",
+		"GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "ANTHROPIC_PROFILE",
+	} {
+		t.Setenv(name, planted)
+	}
+	t.Setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Planted: "+planted)
+	t.Setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")
+	for _, name := range []string{
+		"ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "OPENAI_BASE_URL",
+		"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY",
+	} {
+		t.Setenv(name, decoy.URL)
+	}
+	for name, key := range map[string]Key{"with a key": fixed, "without": nil} {
+		server := record(t, refuse(500, "no"))
+		b := p.New(t, server.URL, key, 0)
+		ways := p.ways(b)
+		for _, way := range ways {
+			if way(t.Context()) == nil {
+				t.Error("no error")
+			}
+		}
+		seen, raw := server.requests()
+		if len(seen) != len(ways) {
+			t.Errorf("%s: %d requests arrived for %d", name, len(seen), len(ways))
+		}
+		for i, q := range seen {
+			if strings.Contains(raw[i], planted) {
+				t.Errorf("%s: sent what was planted: %s", name, raw[i])
+			}
+			if got, want := q.Header.Get(p.Header), p.Prefix+secret; key != nil && got != want || key == nil && got != "" {
+				t.Errorf("%s: the key sent is %q", name, got)
+			}
+		}
+	}
+	if seen, _ := decoy.requests(); len(seen) > 0 {
+		t.Errorf("%d requests went to the address in the environment", len(seen))
+	}
+}
+
+// redirect: not followed, wherever it leads.
+func (p Profile) redirect(t *testing.T) {
+	away := record(t, refuse(500, "away"))
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		server := record(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, away.URL+r.URL.Path, status)
+		})
+		for name, way := range p.ways(p.New(t, server.URL, fixed, 0)) {
+			err := way(t.Context())
+			if !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "redirect") {
+				t.Errorf("%s, %d: error %v", name, status, err)
+			}
+			clean(t, err)
+		}
+	}
+	if seen, _ := away.requests(); len(seen) > 0 {
+		t.Errorf("%d requests followed", len(seen))
+	}
+}
+
+// rotates: each request has the key of its own moment.
+func (p Profile) rotates(t *testing.T) {
+	server := record(t, refuse(500, "no"))
+	var n atomic.Int64
+	key := func(context.Context) (string, error) { return fmt.Sprintf("key-number-%d", n.Add(1)), nil }
+	b := p.New(t, server.URL, key, 0)
+	for range 3 {
+		_ = p.ways(b)["chat"](t.Context())
+	}
+	seen, _ := server.requests()
+	if len(seen) != 3 {
+		t.Fatalf("%d requests", len(seen))
+	}
+	for i, q := range seen {
+		if want := fmt.Sprintf("%skey-number-%d", p.Prefix, i+1); q.Header.Get(p.Header) != want {
+			t.Errorf("request %d has the key %q", i, q.Header.Get(p.Header))
+		}
+	}
+}
+
+func (p Profile) keyFails(t *testing.T) {
+	server := record(t, refuse(500, "no"))
+	locked := errors.New("the keyring is locked")
+	b := p.New(t, server.URL, func(context.Context) (string, error) { return "", locked }, 0)
+	for name, way := range p.ways(b) {
+		if err := way(t.Context()); !errors.Is(err, locked) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	if seen, _ := server.requests(); len(seen) > 0 {
+		t.Errorf("%d requests without the key", len(seen))
+	}
+}
+
+// keyBad: a key that would break out of its header is not sent and not shown.
+func (p Profile) keyBad(t *testing.T) {
+	server := record(t, refuse(500, "no"))
+	b := p.New(t, server.URL, func(context.Context) (string, error) { return secret + "\r\nX-More: 1", nil }, 0)
+	for name, way := range p.ways(b) {
+		err := way(t.Context())
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		clean(t, err)
+	}
+	if seen, _ := server.requests(); len(seen) > 0 {
+		t.Errorf("%d requests", len(seen))
+	}
+}
+
+func (p Profile) noKey(t *testing.T) {
+	server := record(t, refuse(500, "no"))
+	for _, way := range p.ways(p.New(t, server.URL, nil, 0)) {
+		_ = way(t.Context())
+	}
+	seen, _ := server.requests()
+	for _, q := range seen {
+		for _, h := range []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Cookie"} {
+			if v := q.Header.Get(h); v != "" {
+				t.Errorf("%s is %q", h, v)
+			}
+		}
+	}
+}
+
+// echo: a server that quotes the key, whole or in part, does not get it into our errors.
+func (p Profile) echo(t *testing.T) {
+	for _, text := range []string{
+		"Incorrect API key provided: " + secret,
+		"header was '" + p.Prefix + secret + "'",
+		"key " + secret[:12] + "... is disabled",
+		"key ending in " + secret[len(secret)-10:],
+		strings.Repeat("x", 490) + secret, // where the text is cut
+	} {
+		for _, status := range []int{400, 401, 404, 429, 500, 503} {
+			server := record(t, refuse(status, text))
+			for name, way := range p.ways(p.New(t, server.URL, fixed, 0)) {
+				err := way(t.Context())
+				if err == nil {
+					t.Errorf("%s, %d: no error", name, status)
+				}
+				clean(t, err)
+			}
+		}
+	}
+	for name, body := range map[string]string{
+		"as text": "key " + secret, "as JSON": `{"detail":"key ` + secret + `"}`, "as half JSON": `{"error":{"message":"` + secret,
+	} {
+		server := record(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, body)
+		})
+		for _, way := range p.ways(p.New(t, server.URL, fixed, 0)) {
+			err := way(t.Context())
+			if !errors.Is(err, model.ErrUnauthorized) {
+				t.Errorf("%s: error %v", name, err)
+			}
+			clean(t, err)
+		}
+	}
+}
+
+// clean looks for the key in an error and in all it wraps.
+func clean(t *testing.T, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	for _, said := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
+		for i := 0; i+8 <= len(secret); i++ {
+			if strings.Contains(said, secret[i:i+8]) {
+				t.Fatalf("the error holds %q of the key: %s", secret[i:i+8], said)
+			}
+		}
+	}
+	switch w := err.(type) {
+	case interface{ Unwrap() error }:
+		clean(t, w.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range w.Unwrap() {
+			clean(t, e)
+		}
+	}
+}
+
+// statuses become our errors, and nothing is tried twice: the queue above decides about that.
+func (p Profile) statuses(t *testing.T) {
+	for status, want := range map[int]error{
+		401: model.ErrUnauthorized, 403: model.ErrUnauthorized, 404: model.ErrMissing, 413: model.ErrTooLong,
+		429: model.ErrBusy, 503: model.ErrBusy, 529: model.ErrBusy, 502: model.ErrUnreachable, 504: model.ErrUnreachable,
+		408: nil, 409: nil, 500: nil, 418: nil,
+	} {
+		for kind, answer := range map[string]http.HandlerFunc{
+			"protocol": refuse(status, "for some reason"),
+			"page": func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/html")
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, "<html>for some reason</html>")
+			},
+			"nothing": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) },
+		} {
+			server := record(t, answer)
+			ways := p.ways(p.New(t, server.URL, fixed, 0))
+			for name, way := range ways {
+				err := way(t.Context())
+				if err == nil || want != nil && !errors.Is(err, want) {
+					t.Errorf("%s, %d, %s: error %v, want %v", name, status, kind, err, want)
+				}
+				if err != nil && kind != "nothing" && !strings.Contains(err.Error(), "for some reason") {
+					t.Errorf("%s, %d, %s: error %v does not say why", name, status, kind, err)
+				}
+			}
+			if seen, _ := server.requests(); len(seen) != len(ways) {
+				t.Errorf("%d, %s: %d requests for %d", status, kind, len(seen), len(ways))
+			}
+		}
+	}
+}
+
+// tooLarge: a response without end is given up, and the server is told.
+func (p Profile) tooLarge(t *testing.T) {
+	for _, kind := range []string{"text/event-stream", "application/json"} {
+		const limit = 256 << 10
+		gone := make(chan struct{}, 1)
+		server := record(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			line := []byte(p.Idle)
+			if kind == "application/json" {
+				line = []byte(strings.Repeat(" ", 1000))
+			}
+			for r.Context().Err() == nil {
+				if _, err := w.Write(line); err != nil {
+					break
+				}
+			}
+			gone <- struct{}{}
+		})
+		for name, way := range p.ways(p.New(t, server.URL, fixed, limit)) {
+			if kind == "text/event-stream" && name != "stream" {
+				continue
+			}
+			if err := way(t.Context()); !errors.Is(err, model.ErrMalformed) {
+				t.Errorf("%s, %s: error %v", name, kind, err)
+			}
+			<-gone
+		}
+	}
+}
+
+// notTheForm: what does not follow the protocol is an error and no panic.
+func (p Profile) notTheForm(t *testing.T) {
+	for _, body := range []string{"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe", strings.Repeat("[", 10000)} {
+		for _, kind := range []string{"text/event-stream", "application/json", "text/html"} {
+			for _, frame := range []string{"%s", "data: %s\n\n", "event: message_start\ndata: %s\n\n"} {
+				server := record(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Type", kind)
+					_, _ = fmt.Fprintf(w, frame, body)
+				})
+				ways := p.ways(p.New(t, server.URL, fixed, 0))
+				for name, way := range ways {
+					// A list may be empty; it may not panic.
+					if err := way(t.Context()); err == nil && name != "list" {
+						t.Errorf("%s: no error over %q as %s", name, fmt.Sprintf(frame, body), kind)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,26 @@
+package openai_test
+
+import (
+	"testing"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/openai"
+	"conclave/pkg/model/openai/remote/remotetest"
+)
+
+func TestKey(t *testing.T) {
+	remotetest.Suite(t, remotetest.Profile{
+		New: func(t *testing.T, url string, key remotetest.Key, limit int64) model.Backend {
+			t.Helper()
+			b, err := openai.New(openai.Config{URL: url, Key: key, Limit: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Header: "Authorization",
+		Prefix: "Bearer ",
+		Idle:   "data: {}\n\n",
+		Embeds: true,
+	})
+}

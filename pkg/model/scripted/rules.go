@@ -1,0 +1,198 @@
+package scripted
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// timeTool is the one tool the stand-in knows how to use.
+const timeTool = "get_datetime"
+
+var (
+	timeWords  = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
+	asking     = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
+	zoneName   = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
+	askedWhat  = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
+	pronoun    = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
+	continuing = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
+)
+
+func asksForTime(q string) bool { return timeWords.MatchString(q) && asking.MatchString(q) }
+
+// refersBack reports whether q asks about an earlier question, or cannot be understood without one: it is short and
+// points to something.
+func refersBack(q string) bool {
+	if askedWhat.MatchString(q) {
+		return true
+	}
+	return len(strings.Fields(q)) <= 8 && (pronoun.MatchString(q) || continuing.MatchString(q))
+}
+
+// zones are places people ask about. Longer names come before those they contain.
+var zones = []struct{ place, zone string }{
+	{"new york", "America/New_York"},
+	{"san francisco", "America/Los_Angeles"},
+	{"los angeles", "America/Los_Angeles"},
+	{"chicago", "America/Chicago"},
+	{"toronto", "America/Toronto"},
+	{"mexico", "America/Mexico_City"},
+	{"são paulo", "America/Sao_Paulo"},
+	{"sao paulo", "America/Sao_Paulo"},
+	{"buenos aires", "America/Argentina/Buenos_Aires"},
+	{"london", "Europe/London"},
+	{"dublin", "Europe/Dublin"},
+	{"lisbon", "Europe/Lisbon"},
+	{"madrid", "Europe/Madrid"},
+	{"paris", "Europe/Paris"},
+	{"brussels", "Europe/Brussels"},
+	{"amsterdam", "Europe/Amsterdam"},
+	{"berlin", "Europe/Berlin"},
+	{"munich", "Europe/Berlin"},
+	{"hamburg", "Europe/Berlin"},
+	{"zurich", "Europe/Zurich"},
+	{"zürich", "Europe/Zurich"},
+	{"vienna", "Europe/Vienna"},
+	{"rome", "Europe/Rome"},
+	{"prague", "Europe/Prague"},
+	{"warsaw", "Europe/Warsaw"},
+	{"copenhagen", "Europe/Copenhagen"},
+	{"oslo", "Europe/Oslo"},
+	{"stockholm", "Europe/Stockholm"},
+	{"helsinki", "Europe/Helsinki"},
+	{"athens", "Europe/Athens"},
+	{"kyiv", "Europe/Kyiv"},
+	{"istanbul", "Europe/Istanbul"},
+	{"moscow", "Europe/Moscow"},
+	{"cairo", "Africa/Cairo"},
+	{"lagos", "Africa/Lagos"},
+	{"nairobi", "Africa/Nairobi"},
+	{"johannesburg", "Africa/Johannesburg"},
+	{"dubai", "Asia/Dubai"},
+	{"mumbai", "Asia/Kolkata"},
+	{"delhi", "Asia/Kolkata"},
+	{"bangkok", "Asia/Bangkok"},
+	{"singapore", "Asia/Singapore"},
+	{"hong kong", "Asia/Hong_Kong"},
+	{"shanghai", "Asia/Shanghai"},
+	{"beijing", "Asia/Shanghai"},
+	{"seoul", "Asia/Seoul"},
+	{"tokyo", "Asia/Tokyo"},
+	{"sydney", "Australia/Sydney"},
+	{"auckland", "Pacific/Auckland"},
+}
+
+// zoneIn guesses the time zone that q is about; UTC when it names no place we know.
+func zoneIn(q string) string {
+	if name := zoneName.FindString(q); name != "" {
+		return name
+	}
+	low := strings.ToLower(q)
+	for _, z := range zones {
+		if strings.Contains(low, z.place) {
+			return z.zone
+		}
+	}
+	return "UTC"
+}
+
+// unframed leaves out the lines that mark where a result begins and ends.
+func unframed(s string) string {
+	lines := slices.DeleteFunc(strings.Split(s, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), "[") && strings.Contains(line, "TOOL_RESULT")
+	})
+	return strings.TrimSpace(strings.Join(lines, "\n"))
+}
+
+// clip shortens what is quoted.
+func clip(s string) string {
+	const most = 400
+	if len(s) <= most {
+		return s
+	}
+	end := most
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
+}
+
+// schema is the part of JSON schema that instance fills in.
+type schema struct {
+	Type       any                        `json:"type"`
+	Enum       []json.RawMessage          `json:"enum"`
+	Const      json.RawMessage            `json:"const"`
+	Minimum    *float64                   `json:"minimum"`
+	MinItems   int                        `json:"minItems"`
+	Required   []string                   `json:"required"`
+	Properties map[string]json.RawMessage `json:"properties"`
+	Items      json.RawMessage            `json:"items"`
+	AnyOf      []json.RawMessage          `json:"anyOf"`
+}
+
+// instance returns the plainest value that fits a schema, so that whoever asked for a form can go on. It is honest where
+// it can be: a text says that nobody wrote it.
+func instance(raw json.RawMessage) string {
+	b, err := json.Marshal(value(raw, 0))
+	if err != nil {
+		return "{}"
+	}
+	return string(b)
+}
+
+func value(raw json.RawMessage, depth int) any {
+	var s schema
+	if depth > 8 || json.Unmarshal(raw, &s) != nil {
+		return map[string]any{}
+	}
+	switch {
+	case len(s.Const) > 0:
+		return s.Const
+	case len(s.Enum) > 0:
+		return s.Enum[0]
+	case len(s.AnyOf) > 0:
+		return value(s.AnyOf[0], depth+1)
+	}
+	switch s.kind() {
+	case "string":
+		return "made by the built-in stand-in, which is not a model"
+	case "integer", "number":
+		if s.Minimum != nil {
+			return *s.Minimum
+		}
+		return 0
+	case "boolean":
+		return false
+	case "null":
+		return nil
+	case "array":
+		list := make([]any, min(max(s.MinItems, 0), 16))
+		for i := range list {
+			list[i] = value(s.Items, depth+1)
+		}
+		return list
+	}
+	object := make(map[string]any)
+	for _, name := range s.Required {
+		if p, ok := s.Properties[name]; ok {
+			object[name] = value(p, depth+1)
+		}
+	}
+	return object
+}
+
+// kind is the type, the first when there are several.
+func (s schema) kind() string {
+	switch t := s.Type.(type) {
+	case string:
+		return t
+	case []any:
+		if len(t) > 0 {
+			k, _ := t[0].(string)
+			return k
+		}
+	}
+	return ""
+}

@@ -1,0 +1,234 @@
+package scripted_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	_ "time/tzdata" // zones are looked up
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scripted"
+)
+
+func TestContract(t *testing.T) {
+	t.Parallel()
+	modeltest.Contract(t, scripted.Backend{}, scripted.Name, scripted.Name)
+}
+
+var clock = []model.Tool{{Name: "get_datetime", Parameters: json.RawMessage(`{"type":"object"}`)}}
+
+func said(role, text string) model.Message { return model.Message{Role: role, Content: text} }
+
+func ask(t *testing.T, r model.Request) (model.Message, model.Final) {
+	t.Helper()
+	r.Model = scripted.Name
+	m, f, err := model.Collect(scripted.Backend{}.Chat(t.Context(), r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Stream = !r.Stream
+	other, g, err := model.Collect(scripted.Backend{}.Chat(t.Context(), r))
+	if err != nil || f != g || !reflect.DeepEqual(m, other) {
+		t.Errorf("streamed and not streamed differ: %+v, %+v, %v", m, other, err)
+	}
+	return m, f
+}
+
+// honest checks that an answer cannot be taken for a model's.
+func honest(t *testing.T, m model.Message, f model.Final) {
+	t.Helper()
+	if !strings.Contains(m.Content, "built-in stand-in") || !strings.Contains(m.Content, "not a") || f.Model != scripted.Name {
+		t.Errorf("%q by %q does not say what it is", m.Content, f.Model)
+	}
+}
+
+func TestPlainAnswer(t *testing.T) {
+	t.Parallel()
+	m, f := ask(t, model.Request{Messages: []model.Message{said("system", "s"), said("user", "What is the capital of France?")}})
+	honest(t, m, f)
+	for _, want := range []string{"capital of France", "ollama pull gemma4:12b"} {
+		if !strings.Contains(m.Content, want) {
+			t.Errorf("%q does not hold %q", m.Content, want)
+		}
+	}
+	if m.Thinking == "" || len(m.Calls) != 0 || f.OutputTokens == 0 || f.PromptTokens == 0 {
+		t.Errorf("%+v, %+v", m, f)
+	}
+	no := false
+	if m, _ := ask(t, model.Request{Think: &no, Messages: []model.Message{said("user", "hi")}}); m.Thinking != "" {
+		t.Errorf("thinks although it is not to: %q", m.Thinking)
+	}
+	short, f := ask(t, model.Request{Options: model.Options{Predict: 3}, Messages: []model.Message{said("user", "hi")}})
+	if f.Reason != "length" || len(strings.Fields(short.Content)) != 3 {
+		t.Errorf("%q, %+v", short.Content, f)
+	}
+}
+
+func TestThinkingIsStreamedBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	thinking, answering := 0, 0
+	r := model.Request{Model: scripted.Name, Stream: true, Messages: []model.Message{said("user", "hi")}}
+	for c, err := range (scripted.Backend{}).Chat(t.Context(), r) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Thinking != "" {
+			if thinking++; answering > 0 {
+				t.Fatal("thinks after it has begun to answer")
+			}
+		}
+		if c.Content != "" {
+			answering++
+		}
+	}
+	if thinking < 3 || answering < 3 {
+		t.Errorf("%d pieces of thinking, %d of the answer", thinking, answering)
+	}
+}
+
+func TestTimeQuestionCallsTheTool(t *testing.T) {
+	t.Parallel()
+	for question, zone := range map[string]string{
+		"What time is it?":                              "UTC",
+		"what's the date today in Berlin?":              "Europe/Berlin",
+		"Tell me the time in New York, please":          "America/New_York",
+		"What day is it in America/Argentina/Ushuaia ?": "America/Argentina/Ushuaia",
+		"current time in TOKYO":                         "Asia/Tokyo",
+	} {
+		r := model.Request{Tools: clock, Messages: []model.Message{said("user", question)}}
+		m, _ := ask(t, r)
+		if len(m.Calls) != 1 || m.Calls[0].Name != "get_datetime" || string(m.Calls[0].Arguments) != `{"timezone":"`+zone+`"}` {
+			t.Fatalf("%s: %+v", question, m)
+		}
+		if _, err := time.LoadLocation(zone); err != nil {
+			t.Error(err)
+		}
+		if m.Thinking == "" || m.Calls[0].ID == "" || m.Content != "" {
+			t.Errorf("%s: %+v", question, m)
+		}
+		r.Messages = append(r.Messages, m, model.Message{
+			Role: model.ToolRole, ToolName: "get_datetime", CallID: m.Calls[0].ID,
+			Content: "[TOOL_RESULT: UNTRUSTED 7f3a]\n2026-01-02T03:04:05Z (Friday)\n[/TOOL_RESULT 7f3a]",
+		})
+		answer, f := ask(t, r)
+		honest(t, answer, f)
+		if !strings.Contains(answer.Content, "get_datetime says: 2026-01-02T03:04:05Z (Friday)\n") || len(answer.Calls) != 0 {
+			t.Errorf("%q does not quote the result", answer.Content)
+		}
+	}
+	if m, _ := ask(t, model.Request{Messages: []model.Message{said("user", "What time is it?")}}); len(m.Calls) != 0 {
+		t.Error("calls a tool that is not offered")
+	}
+	if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{said("user", "I like my new car")}}); len(m.Calls) != 0 {
+		t.Error("calls a tool for nothing")
+	}
+	// A result of an earlier turn is no answer to this question.
+	m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{
+		said("user", "What time is it?"), said("tool", "noon"), said("assistant", "noon"), said("user", "And what time is it now?"),
+	}})
+	if len(m.Calls) != 1 {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestFollowUps(t *testing.T) {
+	t.Parallel()
+	before := []model.Message{
+		said("user", "Who wrote Faust?"), said("assistant", "-"), said("user", "How tall is the Eiffel Tower?"), said("assistant", "-"),
+	}
+	for _, question := range []string{"What did I ask before?", "what was my previous question", "Why is it so tall?", "And its weight?"} {
+		m, f := ask(t, model.Request{Messages: append(before[:len(before):len(before)], said("user", question))})
+		honest(t, m, f)
+		if !strings.Contains(m.Content, `Before this you asked: "How tall is the Eiffel Tower?"`) {
+			t.Errorf("%s: %q", question, m.Content)
+		}
+	}
+	m, f := ask(t, model.Request{Messages: []model.Message{said("user", "What did I ask before?")}})
+	honest(t, m, f)
+	if !strings.Contains(m.Content, "first question") {
+		t.Errorf("%q", m.Content)
+	}
+}
+
+func TestGradesAreTheMiddleAndSaySo(t *testing.T) {
+	t.Parallel()
+	m, f := ask(t, model.Request{Messages: []model.Message{said("user", "Grade it. End with [RESULT] and a number from 1 to 5.")}})
+	honest(t, m, f)
+	if !strings.HasSuffix(m.Content, "[RESULT] 3") {
+		t.Errorf("%q", m.Content)
+	}
+}
+
+func TestFormsAreFilledIn(t *testing.T) {
+	t.Parallel()
+	for _, form := range []string{
+		`{"type":"object","properties":{"intent":{"type":"string"},"entities":{"type":"array","items":{"type":"string"}},"n":{"type":"integer","minimum":1}},"required":["intent","entities","n"],"additionalProperties":false}`,
+		`{"type":"object","properties":{"status":{"enum":["failed","success"]},"deep":{"type":"object","properties":{"x":{"type":["null","string"]},"y":{"type":"array","minItems":2,"items":{"type":"boolean"}}},"required":["x","y"]}},"required":["status","deep"]}`,
+		`{"anyOf":[{"type":"number"},{"type":"string"}]}`,
+		`{"const":{"a":1}}`,
+		`{}`,
+	} {
+		m, _ := ask(t, model.Request{Format: json.RawMessage(form), Messages: []model.Message{said("user", "x")}})
+		var s jsonschema.Schema
+		if err := json.Unmarshal([]byte(form), &s); err != nil {
+			t.Fatal(err)
+		}
+		check, err := s.Resolve(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v any
+		if err := json.Unmarshal([]byte(m.Content), &v); err != nil {
+			t.Fatalf("%s gives %q", form, m.Content)
+		}
+		if err := check.Validate(v); err != nil {
+			t.Errorf("%s gives %s: %v", form, m.Content, err)
+		}
+	}
+}
+
+func TestNeverInThePlaceOfAModel(t *testing.T) {
+	t.Parallel()
+	b := scripted.Backend{Suggest: "other:3b"}
+	_, _, chat := model.Collect(b.Chat(t.Context(), model.Request{Model: "gemma4:12b"}))
+	_, embed := b.Embed(t.Context(), "nomic-embed-text", []string{"x"})
+	_, show := b.Show(t.Context(), "gemma4:12b")
+	for what, err := range map[string]error{"chat": chat, "embed": embed, "show": show} {
+		if !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "ollama pull other:3b") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, err := range b.Pull(t.Context(), "gemma4:12b") {
+		if !errors.Is(err, model.ErrUnsupported) || !strings.Contains(err.Error(), "install Ollama") {
+			t.Errorf("pull: %v", err)
+		}
+	}
+	all, err := b.List(t.Context())
+	if err != nil || len(all) != 1 || !strings.Contains(all[0].Family, "not a model") || all[0].Size != 0 {
+		t.Errorf("list %+v, %v", all, err)
+	}
+}
+
+func TestCancelInTheMiddle(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var failed error
+	n := 0
+	for _, err := range (scripted.Backend{}).Chat(ctx, model.Request{Model: scripted.Name, Stream: true}) {
+		if failed = err; n == 2 {
+			cancel()
+		}
+		n++
+	}
+	if !errors.Is(failed, context.Canceled) || n != 4 {
+		t.Errorf("%d pieces, %v", n, failed)
+	}
+}
