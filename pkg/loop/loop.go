@@ -14,11 +14,11 @@ import (
 // Agent is what stays the same from turn to turn. The zero Limits are the defaults.
 type Agent struct {
 	Chat   model.Chat
-	Run    func(ctx context.Context, c model.Call) Result // runs one tool call; called from several goroutines at once
+	Run    func(ctx context.Context, c model.Call) Result // runs one call until ctx ends; several at once
 	Model  string                                         // "" = whoever Chat chooses
 	System string                                         // the one system message, with its few-shot examples
 	Tools  []model.Tool                                   // what is offered
-	Text   bool                                           // the model takes no tools: describe them in the prompt, read calls from text
+	Text   bool                                           // no native tools: describe them in the prompt, read calls from text
 	Stream bool
 	Think  *bool
 	// Options for every call; Predict is set by the loop.
@@ -29,7 +29,8 @@ type Agent struct {
 	NewID   func() string    // ids of calls that came without one, or with one that is no token or was used before
 }
 
-// Limits bound a turn. Zero means the default in brackets; a negative number means none.
+// Limits bound a turn. Zero means the default in brackets; a negative number means none: no nudges, no retries, no
+// rounds kept whole, and for everything else no bound.
 type Limits struct {
 	Steps    int           // model calls that may ask for tools [5]; then one more without tools, which must answer
 	Tokens   int           // prompt and output of all calls of a turn [0 = no budget]
@@ -52,7 +53,8 @@ type Hedge struct {
 	Reask  bool   // ask once more when it hedges although results are there
 }
 
-// Result is what came of a call. Text goes to the model; Fault says that it failed, was denied or never came.
+// Result is what came of a call. Text goes to the model; Fault says that it failed, was denied or never came. In a
+// [State] the text is no longer than [Limits.Result]; [Hooks.Finished] gets all of it.
 type Result struct {
 	Text  string `json:"text"`
 	Fault string `json:"fault,omitempty"` // a code, as on the bus; "" = it worked
@@ -165,21 +167,4 @@ type Input struct {
 	Summary string          // of turns that are no longer in History
 	History []model.Message // earlier turns, without thinking
 	State   State           // Messages holds at least the question
-}
-
-// Turn runs a turn to its end and returns its last state. The answer is never empty, except with an error: then the
-// state holds what came before, the error wraps one of [model]'s or the context's, and words for the person are the
-// caller's.
-func Turn(ctx context.Context, a Agent, in Input, h Hooks) (State, error) {
-	panic("not written yet")
-}
-
-// Summarize shortens messages into decisions, artifacts as paths and open questions, for the turns that leave History.
-func Summarize(ctx context.Context, a Agent, before string, messages []model.Message) (string, error) {
-	panic("not written yet")
-}
-
-// Estimate is our own count of the tokens of a request.
-func Estimate(system string, tools []model.Tool, messages []model.Message) int {
-	panic("not written yet")
 }

@@ -1,0 +1,105 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"testing"
+
+	"conclave/pkg/model"
+)
+
+// instant answers at once: a call of a tool so many times, then words. What it allocates is not the loop's.
+type instant struct{ left int }
+
+func (m *instant) Chat(_ context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
+	return func(yield func(model.Chunk, error) bool) {
+		if m.left--; m.left < 0 || len(r.Tools) == 0 {
+			yield(model.Chunk{Content: "done", Done: true, Final: model.Final{PromptTokens: 9, OutputTokens: 1}}, nil)
+			return
+		}
+		yield(model.Chunk{Calls: oneCall, Done: true, Final: model.Final{PromptTokens: 9, OutputTokens: 1}}, nil)
+	}
+}
+
+var oneCall = []model.Call{{Name: "web_search", Arguments: json.RawMessage(`{"query":"the weather in Bern","limit":3}`)}}
+
+// BenchmarkIteration is one tool iteration: model call, reading, checking, running, result. The cost of a turn is spread
+// over many.
+func BenchmarkIteration(b *testing.B) {
+	const rounds = 50
+	n := 0
+	ids := make([]string, 4096)
+	for i := range ids {
+		ids[i] = "id" + string(rune('a'+i%26)) + string(rune('a'+i/26%26)) + string(rune('a'+i/676))
+	}
+	a := Agent{
+		Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, Verbatim: 1 << 20, Wall: -1},
+		Run:   func(context.Context, model.Call) Result { return Result{Text: "sunny, 21 degrees"} },
+		NewID: func() string { n++; return ids[n%len(ids)] },
+	}
+	b.ReportAllocs()
+	for i := 0; i < b.N; i += rounds {
+		a.Chat = &instant{left: rounds}
+		if s, err := Turn(context.Background(), a, ask("what is the weather?"), Hooks{}); err != nil || len(s.Done) != rounds {
+			b.Fatal(len(s.Done), err)
+		}
+	}
+}
+
+// BenchmarkTurn is a turn of an answer alone.
+func BenchmarkTurn(b *testing.B) {
+	a := Agent{Tools: testTools}
+	b.ReportAllocs()
+	for b.Loop() {
+		a.Chat = &instant{}
+		if _, err := Turn(context.Background(), a, ask("what is the weather?"), Hooks{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkScan reads an answer of 4 KB in pieces of a word.
+func BenchmarkScan(b *testing.B) {
+	var s scan
+	b.ReportAllocs()
+	for b.Loop() {
+		s.reset(offeredNames)
+		for range 800 {
+			s.push("word ")
+			s.tokens = s.tokens[:0]
+		}
+		s.finish(false)
+	}
+	b.SetBytes(4000)
+}
+
+// What one iteration may allocate, the model's own not counted.
+func TestIterationIsCheap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures")
+	}
+	run := func(rounds int) float64 {
+		a := Agent{
+			Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, Verbatim: 1 << 20, Wall: -1},
+			Run: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },
+		}
+		n := 0
+		a.NewID = func() string {
+			n++
+			return string(rune('a'+n%26)) + string(rune('a'+n/26%26)) + string(rune('a'+n/676%26))
+		}
+		return testing.AllocsPerRun(20, func() {
+			a.Chat, n = &instant{left: rounds}, 0
+			if _, err := Turn(context.Background(), a, ask("q"), Hooks{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	const most = 18 // two of them are the test's model
+	if each := (run(60) - run(20)) / 40; each > most {
+		t.Errorf("%.1f allocations in one iteration, want at most %d", each, most)
+	} else {
+		t.Logf("%.1f allocations in one iteration", each)
+	}
+}

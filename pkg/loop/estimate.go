@@ -1,0 +1,55 @@
+package loop
+
+import (
+	"unicode/utf8"
+
+	"conclave/pkg/model"
+)
+
+// Estimate is our own count of the tokens of a request. No tokenizer is asked: two bytes in seven of ASCII text make a
+// token (3.5 characters each, between prose and code), three bytes of any other script make one, a message costs four
+// more, a definition of a tool twelve. It is meant to be a little high; a turn corrects it by what the server counted.
+func Estimate(system string, tools []model.Tool, messages []model.Message) int {
+	n := estimateTools(tools)
+	if system != "" {
+		n += perMessage + tokens(system)
+	}
+	for i := range messages {
+		n += estimateMessage(&messages[i])
+	}
+	return n
+}
+
+const (
+	perMessage = 4
+	perCall    = 8
+	perTool    = 12
+)
+
+func estimateTools(tools []model.Tool) int {
+	n := 0
+	for i := range tools {
+		t := &tools[i]
+		n += perTool + tokens(t.Name) + tokens(t.Description) + tokens(t.Parameters)
+	}
+	return n
+}
+
+func estimateMessage(m *model.Message) int {
+	n := perMessage + tokens(m.Content) + tokens(m.Thinking)
+	for i := range m.Calls {
+		n += perCall + tokens(m.Calls[i].Name) + tokens(m.Calls[i].Arguments)
+	}
+	return n
+}
+
+// tokens estimates one text.
+func tokens[T ~string | ~[]byte](s T) int {
+	other := 0
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			other++
+		}
+	}
+	return (len(s)-other)*2/7 + (other+2)/3
+}
