@@ -9,6 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/actors/broker"
+	"conclave/actors/gateway"
+	"conclave/actors/generator"
+	"conclave/actors/router"
 	"conclave/actors/tools"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
@@ -18,7 +21,7 @@ import (
 
 // Actors are the names that [Config.Compose] knows, in the order in which they start: whoever is asked comes before
 // whoever asks.
-var Actors = []string{"tools", "broker"}
+var Actors = []string{"tools", "broker", "model", "router", "generator", "gateway"}
 
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
 // own name stands for that tool.
@@ -37,6 +40,28 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	}
 	if slices.Contains(names, "broker") {
 		specs = append(specs, actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.broker(ctx, home, nc) }})
+	}
+	for _, s := range []actor.Spec{
+		{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+			return MakeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout.Std(), NoSecrets)
+		}},
+		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
+		{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			g, err := c.Generator.Actor()
+			if err != nil {
+				return nil, err
+			}
+			return generator.New(g), nil
+		}},
+		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+			g := gateway.New(c.System.Gateway, nc)
+			g.OnListen, g.Version = c.OnListen, c.Version
+			return g, nil
+		}},
+	} {
+		if slices.Contains(names, s.Name) {
+			specs = append(specs, s)
+		}
 	}
 	return specs, nil
 }

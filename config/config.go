@@ -14,16 +14,17 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/actors/model"
 	"conclave/actors/tools"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 )
 
-//go:embed system.yaml web_search.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the names that a config folder may hold.
-var Files = []string{"manifest.yaml", "system.yaml", "web_search.yaml"}
+var Files = []string{"generator.yaml", "manifest.yaml", "models.yaml", "system.yaml", "web_search.yaml"}
 
 // Where a value came from, when it is not a file and a line.
 const (
@@ -34,8 +35,13 @@ const (
 // Config is everything that can be set. The zero value is not usable; [Load] makes one.
 type Config struct {
 	System    System
+	Models    model.Config
+	Generator Generator
 	WebSearch tools.WebSearch
 	Manifest  policy.Manifest
+
+	Version  string            // of the build, as the gateway tells it
+	OnListen func(addr string) // told where the gateway listens
 
 	origins  map[string]string // "system.listen" -> where it came from, when it was not shipped
 	manifest string            // file of the manifest, "" = shipped
@@ -44,16 +50,30 @@ type Config struct {
 // section is a file of settings that is laid over the shipped one field by field. Its name is the file's, and the first
 // word of its paths.
 type section struct {
-	name  string
-	value validator // a pointer into the Config
+	name     string
+	value    any // a pointer into the Config
+	problems func() []problem
 }
 
-// validator knows what is wrong with itself. Each error begins with the path of its field, and a colon.
-type validator interface{ Validate() error }
-
-// sections are all of them, in the order of [Config.Explain].
+// sections are all of them, in the order of [Config.Explain]. The models come apart: there, maps are laid over too.
 func (c *Config) sections() []section {
-	return []section{{"system", &c.System}, {"web_search", &c.WebSearch}}
+	return []section{
+		{"system", &c.System, func() []problem { return c.System.problems() }},
+		{"generator", &c.Generator, func() []problem { return c.Generator.problems() }},
+		{"web_search", &c.WebSearch, func() []problem { return problemsOf(c.WebSearch.Validate()) }},
+	}
+}
+
+// problemsOf takes apart an error of several lines, each of which begins with the path of its field and a colon.
+func problemsOf(err error) (out []problem) {
+	if err == nil {
+		return nil
+	}
+	for line := range strings.Lines(err.Error()) {
+		path, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		out = append(out, problem{path, text})
+	}
+	return out
 }
 
 // Load reads what is shipped and lays the files of dir over it: the sections field by field, manifest.yaml as a whole,
@@ -94,6 +114,9 @@ func (c *Config) load(dir string, folder fs.FS) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	if err := c.layModels(dir, folder); err != nil {
+		return err
+	}
 	data, ok, err := read(folder, "manifest.yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
@@ -124,12 +147,37 @@ func (c *Config) lay(dir string, folder fs.FS, s section) error {
 	if err != nil {
 		return err
 	}
-	if dir != "" {
-		for path, line := range lines {
-			c.origins[s.name+"."+path] = fmt.Sprintf("%s:%d", file, line)
-		}
-	}
+	c.remember(dir, s.name, file, lines)
 	return nil
+}
+
+// layModels does the same for the models.
+func (c *Config) layModels(dir string, folder fs.FS) error {
+	data, ok, err := read(folder, "models.yaml")
+	if err != nil {
+		return fmt.Errorf("reading the configuration: %w", err)
+	}
+	if !ok {
+		return nil
+	}
+	file := filepath.Join(dir, "models.yaml")
+	all, lines, err := LayModels(c.Models, data, file)
+	if err != nil {
+		return err
+	}
+	c.Models = all
+	c.remember(dir, "models", file, lines)
+	return nil
+}
+
+// remember says of the values in a person's file that they came from there.
+func (c *Config) remember(dir, section, file string, lines strict.Lines) {
+	if dir == "" {
+		return
+	}
+	for path, line := range lines {
+		c.origins[section+"."+path] = fmt.Sprintf("%s:%d", file, line)
+	}
 }
 
 // strangers reports YAML files that nobody reads.
@@ -173,6 +221,11 @@ func (c *Config) Apply(flags map[string]string) error {
 	var errs []error
 	for _, path := range strict.Keys(flags) {
 		name, field, _ := strings.Cut(path, ".")
+		if path == "models.roles.assistant" { // the one role that has a flag
+			next.Models.Roles = lay(next.Models.Roles, map[string]string{"assistant": flags[path]})
+			next.origins[path] = Flag
+			continue
+		}
 		i := slices.IndexFunc(next.sections(), func(s section) bool { return s.name == name })
 		if i < 0 {
 			errs = append(errs, &strict.Error{File: Flag, Path: path, Text: "cannot be set by a flag"})
@@ -196,20 +249,10 @@ func (c *Config) Apply(flags map[string]string) error {
 // Validate reports everything wrong with c, each with where the value came from.
 func (c Config) Validate() error {
 	var errs []error
-	for _, p := range c.System.problems() {
-		errs = append(errs, fmt.Errorf("%s: %w", c.Origin("system."+p.path), p))
-	}
-	for _, s := range c.sections()[1:] {
-		err := s.value.Validate()
-		if err == nil {
-			continue
+	for _, s := range c.sections() {
+		for _, p := range s.problems() {
+			errs = append(errs, fmt.Errorf("%s: %w", c.Origin(s.name+"."+p.path), p))
 		}
-		path, _, _ := strings.Cut(err.Error(), ":")
-		from := c.Origin(s.name + "." + path)
-		if from == Shipped { // the value is, but something else may not fit with it
-			from = s.name + ".yaml"
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", from, err))
 	}
 	return errors.Join(errs...)
 }
@@ -239,6 +282,9 @@ func (c Config) Explain() []Setting {
 		for _, f := range strict.Fields(reflect.ValueOf(s.value).Elem().Interface()) {
 			add(s.name+"."+f.Path, f.Value)
 		}
+	}
+	for _, f := range ModelFields(c.Models) {
+		add("models."+f.Path, f.Value)
 	}
 	list := func(key string, values []string) {
 		if len(values) > 0 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/actors/gateway"
 	"conclave/config"
 	"conclave/subjects"
 )
@@ -48,8 +49,12 @@ func TestShipped(t *testing.T) {
 			CallTimeout: config.Duration(time.Minute), AuditTimeout: config.Duration(5 * time.Second), Drain: config.Duration(10 * time.Second),
 			Restarts: config.Restarts{Intensity: 5, Period: config.Duration(time.Minute)},
 		},
+		Gateway: gateway.Config{
+			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: gateway.Duration(10 * time.Minute), MaxWaiting: 64, MaxStreams: 32,
+			Heartbeat: gateway.Duration(15 * time.Second), WriteTimeout: gateway.Duration(10 * time.Second), HeaderTimeout: gateway.Duration(5 * time.Second),
+		},
 	}
-	if c.System != want {
+	if !reflect.DeepEqual(c.System, want) {
 		t.Errorf("shipped\n%+v\nwant\n%+v", c.System, want)
 	}
 	for _, s := range c.Explain() {
@@ -60,7 +65,7 @@ func TestShipped(t *testing.T) {
 	if got := c.Manifest.Unserved(); got != nil {
 		t.Errorf("the shipped manifest names tools nobody serves: %v", got)
 	}
-	if again, err := config.Load(filepath.Join(t.TempDir(), "not there")); err != nil || again.System != want {
+	if again, err := config.Load(filepath.Join(t.TempDir(), "not there")); err != nil || !reflect.DeepEqual(again.System, want) {
 		t.Errorf("a folder that is not there: %+v, %v", again.System, err)
 	}
 }
@@ -151,7 +156,7 @@ func TestFileOverridesManifestAsAWhole(t *testing.T) {
 
 func TestEmptyFilesChangeNothing(t *testing.T) {
 	c, _ := load(t, map[string]string{"system.yaml": "# listen: 0.0.0.0:1\n", "notes.txt": "x", ".hidden.yaml": "x", "system.yaml.bak": "x"})
-	if want, _ := config.Load(""); c.System != want.System {
+	if want, _ := config.Load(""); !reflect.DeepEqual(c.System, want.System) {
 		t.Errorf("got %+v", c.System)
 	}
 }
@@ -191,7 +196,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
-		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: manifest.yaml, system.yaml"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: generator.yaml, manifest.yaml, models.yaml, system.yaml, web_search.yaml"},
 		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: no configuration goes by this name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

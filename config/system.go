@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"conclave/actors/gateway"
 )
 
 // System is the machine's own section: the bus, the disk, the log and the limits of every actor. Its defaults stand in
@@ -21,6 +23,8 @@ type System struct {
 	EventMax    Size   `yaml:"event_max"`
 	LogLevel    string `yaml:"log_level"` // debug, info, warn, error
 	Actor       Actor  `yaml:"actor"`
+
+	Gateway gateway.Config `yaml:"gateway"`
 }
 
 // Actor is the limits that every actor runs under.
@@ -113,6 +117,9 @@ func (s System) problems() []problem {
 		if f.d < Duration(time.Millisecond) || f.d > Duration(24*time.Hour) {
 			add(f.path, "%s is not between 1ms and 24h", f.d)
 		}
+	}
+	for _, p := range problemsOf(s.Gateway.Validate()) {
+		add("gateway."+p.path, "%s", p.text)
 	}
 	return out
 }

@@ -14,6 +14,7 @@ type Query struct {
 	QueryID   string `json:"query_id,omitempty"`
 	Query     string `json:"query"`
 	Model     string `json:"model,omitempty"`
+	Note      string `json:"note,omitempty"` // the router's: an id that had to be changed. What others write there is not read
 }
 
 // Cancel stops a query; what is there is kept.

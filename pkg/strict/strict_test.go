@@ -126,3 +126,44 @@ func TestFields(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// TestPlainData: what has no shape of its own is read as plain data, with the same rules inside.
+func TestPlainData(t *testing.T) {
+	type loose struct {
+		Any  any            `yaml:"any"`
+		Map  map[string]any `yaml:"map"`
+		Wait time.Duration  `yaml:"wait"`
+	}
+	var v loose
+	lines, err := strict.Decode([]byte("any: [1, 1.5, true, text, '2', {a: b}]\nmap:\n  list: [x]\n  deep: {n: 3}\nwait: 1m30s\n"), "f", &v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := loose{
+		Any:  []any{1, 1.5, true, "text", "2", map[string]any{"a": "b"}},
+		Map:  map[string]any{"list": []any{"x"}, "deep": map[string]any{"n": 3}},
+		Wait: 90 * time.Second,
+	}
+	if !reflect.DeepEqual(v, want) {
+		t.Errorf("got %#v, want %#v", v, want)
+	}
+	if lines.At("map.deep.n") != 4 || lines.At("any[5].a") != 1 {
+		t.Errorf("lines %v", lines)
+	}
+	for text, want := range map[string]string{
+		"any: 2026-01-01":         "f:1: any: 2026-01-01 is neither text, a number, true nor false; put it in quotes",
+		"any:\n  - {a: ~}":        "f:2: any[0].a: has no value",
+		"any: {a: 1, a: 2}":       "any.a: written twice",
+		"any: {1: a}":             "the name of a field must be plain text",
+		"map: [a]":                "map: must hold fields",
+		"any: [&a x]":             "any[0]: anchors are not used here",
+		"any: !!binary aGFsbG8=":  "any: tags are not used here",
+		"wait: 90":                "f:1: wait: 90 is not a duration; write 60s or 10m",
+		"wait: [1s]":              "is not a duration",
+		"map: {x: {y: 2026-1-1}}": "map.x.y: 2026-1-1 is neither",
+	} {
+		if _, err := strict.Decode([]byte(text), "f", &loose{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", text, err, want)
+		}
+	}
+}

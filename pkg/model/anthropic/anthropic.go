@@ -71,7 +71,7 @@ func New(cfg Config) (*Backend, error) {
 			option.WithoutEnvironmentDefaults(),
 			option.WithBaseURL(c.URL().String()),
 			option.WithHTTPClient(c.HTTP()),
-			option.WithMaxRetries(1),
+			option.WithMaxRetries(0),
 			option.WithRequestTimeout(longest),
 			option.WithoutOpenTelemetry(),
 		),

@@ -59,7 +59,9 @@ type block struct {
 }
 
 // stream reads events until the one that says it was the last.
-func (p *reply) stream(ctx context.Context, s *ssestream.Stream[sdk.MessageStreamEventUnion], yield func(model.Chunk, error) bool) error {
+func (p *reply) stream(
+	ctx context.Context, s *ssestream.Stream[sdk.MessageStreamEventUnion], yield func(model.Chunk, error) bool,
+) error {
 	defer s.Close()
 	p.open = map[int64]*block{}
 	more := false

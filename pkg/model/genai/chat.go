@@ -38,9 +38,6 @@ func (b *Backend) chat(ctx context.Context, r model.Request, yield func(model.Ch
 	if err != nil {
 		return err
 	}
-	if r.Model == "" {
-		return fmt.Errorf("%w: a model has a name", model.ErrMissing)
-	}
 	kctx, call, err := b.begin(ctx, r.Model)
 	if err != nil {
 		return err
@@ -219,7 +216,9 @@ type reply struct {
 }
 
 // stream reads chunks until the service says why it stopped.
-func (p *reply) stream(ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool) error {
+func (p *reply) stream(
+	ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool,
+) error {
 	// Pulled, so that a panic of the library can be told from one of whoever listens.
 	next, stop := iter.Pull2(in)
 	defer stop()
@@ -260,7 +259,8 @@ func (p *reply) read(got *sdk.GenerateContentResponse) (out model.Chunk, err err
 	}
 	if len(got.Candidates) == 0 || got.Candidates[0] == nil {
 		if f := got.PromptFeedback; f != nil && f.BlockReason != "" {
-			return out, fmt.Errorf("%s refuses to answer this: %s", p.final.Model, p.call.Clean(string(f.BlockReason)+" "+f.BlockReasonMessage))
+			why := p.call.Clean(string(f.BlockReason) + " " + f.BlockReasonMessage)
+			return out, fmt.Errorf("%s refuses to answer this: %s", p.final.Model, why)
 		}
 		return out, nil // the counts may come alone
 	}

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,6 +31,8 @@ import (
 
 // Address is where the service is.
 const Address = "https://generativelanguage.googleapis.com"
+
+const version = "v1beta" // of the API
 
 // Config says where the service is and how to reach it.
 type Config struct {
@@ -62,7 +65,7 @@ func New(cfg Config) (*Backend, error) {
 		APIKey:      "set-on-the-way",
 		Backend:     sdk.BackendGeminiAPI,
 		HTTPClient:  c.HTTP(),
-		HTTPOptions: sdk.HTTPOptions{BaseURL: c.URL().String(), APIVersion: "v1beta"},
+		HTTPOptions: sdk.HTTPOptions{BaseURL: c.URL().String(), APIVersion: version},
 	})
 	if err != nil {
 		// The library's error prints its whole configuration.
@@ -74,10 +77,16 @@ func New(cfg Config) (*Backend, error) {
 // name is what the library puts into a path as it is.
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*$`)
 
+func proper(m string) bool { return name.MatchString(m) && !strings.Contains(m, "..") }
+
+func notAName(m string) error {
+	return fmt.Errorf("%w: %q is not the name of a model of Google's", model.ErrMissing, m)
+}
+
 // begin asks for the key. Errors in the middle of a response are kept from the library, which would log them.
 func (b *Backend) begin(ctx context.Context, m string) (context.Context, *remote.Call, error) {
-	if m != "" && (!name.MatchString(m) || strings.Contains(m, "..")) {
-		return nil, nil, fmt.Errorf("%w: %q is not the name of a model of Google's", model.ErrMissing, m)
+	if !proper(m) {
+		return nil, nil, notAName(m)
 	}
 	kctx, call, err := b.remote.Begin(ctx)
 	if err != nil {
@@ -92,65 +101,64 @@ func (b *Backend) host() string { return b.remote.URL().Hostname() }
 
 const mostPages = 20 // of models
 
+// entry is a model in the service's list. The list is read without the library, which logs what it does not understand:
+// all of it, and with it whatever the server quotes.
+type entry struct {
+	Name     string   `json:"name"`
+	Window   int      `json:"inputTokenLimit"`
+	Methods  []string `json:"supportedGenerationMethods"`
+	Thinking bool     `json:"thinking"`
+}
+
 // List implements [model.Backend].
 func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
-	kctx, call, err := b.begin(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	err = remote.Guarded(func() error {
-		page, err := b.sdk.List(kctx, &sdk.ListModelsConfig{PageSize: 1000})
-		for range mostPages {
-			if err != nil {
-				break
-			}
-			for _, m := range page.Items {
-				if m != nil && m.Name != "" {
-					infos = append(infos, b.info(m))
-				}
-			}
-			page, err = page.Next(kctx)
+	query := url.Values{"pageSize": {"1000"}}
+	for range mostPages {
+		var page struct {
+			Models []entry `json:"models"`
+			Next   string  `json:"nextPageToken"`
 		}
-		if errors.Is(err, sdk.ErrPageDone) {
-			return nil
+		address := b.remote.URL().JoinPath(version, "models")
+		address.RawQuery = query.Encode()
+		if err := b.remote.Ask(ctx, http.MethodGet, address.String(), nil, &page, remote.Asked{}); err != nil {
+			return nil, fmt.Errorf("listing models: %w", err)
 		}
-		return err
-	})
-	if err = whole(call, err); err != nil {
-		return nil, fmt.Errorf("listing models: %w", fault(ctx, call, err, remote.Asked{}))
+		for _, m := range page.Models {
+			if m.Name != "" {
+				infos = append(infos, b.info(m))
+			}
+		}
+		if page.Next == "" {
+			break
+		}
+		query.Set("pageToken", page.Next)
 	}
 	return infos, nil
 }
 
 // Show implements [model.Backend].
 func (b *Backend) Show(ctx context.Context, m string) (model.Info, error) {
-	if m == "" {
-		return model.Info{}, fmt.Errorf("%w: a model has a name", model.ErrMissing)
+	if m == "" || !proper(m) {
+		return model.Info{}, notAName(m)
 	}
-	kctx, call, err := b.begin(ctx, m)
-	if err != nil {
-		return model.Info{}, err
-	}
-	var got *sdk.Model
-	err = remote.Guarded(func() (err error) {
-		got, err = b.sdk.Get(kctx, m, nil)
-		return err
-	})
-	if err = whole(call, err); err == nil && (got == nil || got.Name == "") {
-		err = errEmpty
+	var got entry
+	address := b.remote.URL().JoinPath(version, "models", strings.TrimPrefix(m, "models/")).String()
+	err := b.remote.Ask(ctx, http.MethodGet, address, nil, &got, remote.Asked{Model: m})
+	if err == nil && got.Name == "" {
+		err = fmt.Errorf("%w: the description has no name", model.ErrMalformed)
 	}
 	if err != nil {
-		return model.Info{}, fmt.Errorf("looking at %q: %w", m, fault(ctx, call, err, remote.Asked{Model: m}))
+		return model.Info{}, fmt.Errorf("looking at %q: %w", m, err)
 	}
 	return b.info(got), nil
 }
 
 // info describes a model. All that make text take tools; the list does not mention it.
-func (b *Backend) info(m *sdk.Model) model.Info {
-	writes := slices.Contains(m.SupportedActions, "generateContent")
+func (b *Backend) info(m entry) model.Info {
+	writes := slices.Contains(m.Methods, "generateContent")
 	return model.Info{
-		Name: strings.TrimPrefix(m.Name, "models/"), Window: int(max(m.InputTokenLimit, 0)),
-		Tools: writes, Thinking: m.Thinking, Embedding: !writes && slices.Contains(m.SupportedActions, "embedContent"),
+		Name: strings.TrimPrefix(m.Name, "models/"), Window: max(m.Window, 0),
+		Tools: writes, Thinking: m.Thinking, Embedding: !writes && slices.Contains(m.Methods, "embedContent"),
 		Remote: b.host(),
 	}
 }

@@ -160,7 +160,8 @@ func TestNoContinuation(t *testing.T) {
 	}
 }
 
-// TestQuiet: the library logs when a response breaks off; it must not get to know. Not parallel: the log is everybody's.
+// TestQuiet: the library logs when a response breaks off or is not what it expects; it must not get to know. Not
+// parallel: the log is everybody's.
 func TestQuiet(t *testing.T) {
 	var out bytes.Buffer
 	before := log.Writer()
@@ -175,6 +176,12 @@ func TestQuiet(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
+	odd := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":"the key is `+secret+`"}`) })
+	_, _ = odd.List(t.Context())
+	_, _ = odd.Show(t.Context(), "m")
+	_, _ = odd.Embed(t.Context(), "m", []string{"x"})
+	_, _, _ = model.Collect(odd.Chat(t.Context(), question(true)))
+	_, _, _ = model.Collect(odd.Chat(t.Context(), question(false)))
 	if out.Len() > 0 {
 		t.Errorf("logged %s", out.String())
 	}

@@ -167,9 +167,10 @@ func sign(thinking string) string {
 
 // seen reads a request as strictly as the service does.
 func (req anthropicRequest) seen(m Model) (Seen, error) {
-	out := Seen{Request: model.Request{Model: req.Model, Stream: req.Stream, Format: req.Output.Format.Schema, Options: model.Options{
-		Predict: req.MaxTokens, Temperature: req.Temperature, Stop: req.Stop,
-	}}}
+	out := Seen{Request: model.Request{
+		Model: req.Model, Stream: req.Stream, Format: req.Output.Format.Schema,
+		Options: model.Options{Predict: req.MaxTokens, Temperature: req.Temperature, Stop: req.Stop},
+	}}
 	if req.MaxTokens <= 0 {
 		return out, errors.New("max_tokens: field required")
 	}
@@ -214,14 +215,14 @@ func (req anthropicRequest) think(m Model, out *Seen) error {
 			break
 		}
 		if w.Role == model.Assistant && len(w.Content) > 0 && !strings.HasSuffix(w.Content[0].Type, "thinking") {
-			return fmt.Errorf("messages.%d.content.0.type: Expected `thinking` or `redacted_thinking`, but found `%s`", i, w.Content[0].Type)
+			return fmt.Errorf("messages.%d.content.0.type: expected `thinking`, found `%s`", i, w.Content[0].Type)
 		}
 	}
 	return nil
 }
 
 func (req anthropicRequest) converse(out *Seen) error {
-	names, used := map[string]string{}, 0
+	names := map[string]string{}
 	var open []string // calls without a result, in order
 	for i, w := range req.Messages {
 		if len(w.Content) == 0 || (w.Role != model.User && w.Role != model.Assistant) {
@@ -236,7 +237,7 @@ func (req anthropicRequest) converse(out *Seen) error {
 					return fmt.Errorf("messages.%d: text content blocks must contain non-whitespace text", i)
 				}
 				if len(open) > 0 {
-					return fmt.Errorf("messages.%d: `tool_use` ids were found without `tool_result` blocks immediately after: %s", i, open[0])
+					return fmt.Errorf("messages.%d: `tool_use` %s has no `tool_result` immediately after", i, open[0])
 				}
 				msg.Content += b.Text
 			case "thinking":
@@ -267,7 +268,6 @@ func (req anthropicRequest) converse(out *Seen) error {
 		if w.Role == model.User && len(open) > 0 {
 			return fmt.Errorf("messages.%d: the call %s has no result", i, open[0])
 		}
-		used += results
 		if results == 0 || msg.Content != "" {
 			out.Messages = append(out.Messages, msg)
 		}

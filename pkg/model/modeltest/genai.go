@@ -274,7 +274,8 @@ func (c genaiContent) seen(i int, open []model.Call, signs bool, out *Seen) ([]m
 			if len(call.Arguments) == 0 {
 				call.Arguments = json.RawMessage("{}")
 			}
-			if signs && len(msg.Calls) == 0 && string(p.Signature) != genaiSign(call.ID) && string(p.Signature) != "skip_thought_signature_validator" {
+			signed := string(p.Signature) == genaiSign(call.ID) || string(p.Signature) == "skip_thought_signature_validator"
+			if signs && !signed && len(msg.Calls) == 0 {
 				return nil, fmt.Errorf("contents[%d]: Function call is missing a thought_signature in functionCall parts", i)
 			}
 			msg.Calls = append(msg.Calls, call)

@@ -87,7 +87,8 @@ func (f openaiFront) embed(w http.ResponseWriter, r *http.Request) {
 	m, ok := f.Lookup(req.Model)
 	switch {
 	case !ok:
-		openaiError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", fmt.Sprintf("The model %q does not exist", req.Model))
+		text := fmt.Sprintf("The model %q does not exist", req.Model)
+		openaiError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", text)
 		return
 	case !m.Embedding:
 		openaiError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support embeddings")

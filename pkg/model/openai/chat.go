@@ -85,7 +85,7 @@ type usage struct {
 }
 
 // write turns a request into the protocol's words.
-func (b *Backend) write(r model.Request) (request, error) {
+func (b *Backend) write(r model.Request) ([]byte, error) {
 	out := request{
 		Model: r.Model, Temperature: r.Options.Temperature, Seed: r.Options.Seed, Stop: r.Options.Stop, Stream: r.Stream,
 	}
@@ -102,19 +102,19 @@ func (b *Backend) write(r model.Request) (request, error) {
 	}
 	for _, t := range r.Tools {
 		if !blankOrJSON(t.Parameters) {
-			return request{}, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
+			return nil, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, tool{"function", definition{t.Name, t.Description, t.Parameters}})
 	}
 	if len(r.Format) > 0 {
 		if !json.Valid(r.Format) {
-			return request{}, errors.New("the format of the answer is not JSON")
+			return nil, errors.New("the format of the answer is not JSON")
 		}
 		out.Format = &format{Type: "json_schema"}
 		out.Format.Schema.Name, out.Format.Schema.Schema = "answer", r.Format
 	}
 	out.Messages = messages(r.Messages)
-	return out, nil
+	return encode(out)
 }
 
 func (b *Backend) think(out *request, think bool) {
@@ -175,7 +175,7 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
 			return
 		}
-		resp, call, err := b.send(ctx, http.MethodPost, "/chat/completions", in, remote.Of(r))
+		resp, call, err := b.remote.Send(ctx, http.MethodPost, b.root+"/chat/completions", in, remote.Of(r))
 		if err != nil {
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
 			return

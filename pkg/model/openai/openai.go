@@ -12,7 +12,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"iter"
 	"net/http"
 	"slices"
@@ -76,7 +75,7 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	var list struct {
 		Data []entry `json:"data"`
 	}
-	if err := b.ask(ctx, http.MethodGet, "/models", nil, &list, remote.Asked{}); err != nil {
+	if err := b.remote.Ask(ctx, http.MethodGet, b.root+"/models", nil, &list, remote.Asked{}); err != nil {
 		return nil, fmt.Errorf("listing models: %w", err)
 	}
 	infos := make([]model.Info, 0, min(len(list.Data), mostModels))
@@ -117,11 +116,14 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 	if len(texts) == 0 {
 		return model.Vectors{Model: name}, nil
 	}
-	in := struct {
+	in, err := encode(struct {
 		Model  string   `json:"model"`
 		Input  []string `json:"input"`
 		Format string   `json:"encoding_format"`
-	}{name, texts, "float"}
+	}{name, texts, "float"})
+	if err != nil {
+		return model.Vectors{}, fmt.Errorf("embedding: %w", err)
+	}
 	var out struct {
 		Model string `json:"model"`
 		Data  []struct {
@@ -130,7 +132,7 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		} `json:"data"`
 		Usage usage `json:"usage"`
 	}
-	if err := b.ask(ctx, http.MethodPost, "/embeddings", in, &out, remote.Asked{Model: name}); err != nil {
+	if err := b.remote.Ask(ctx, http.MethodPost, b.root+"/embeddings", in, &out, remote.Asked{Model: name}); err != nil {
 		return model.Vectors{}, fmt.Errorf("embedding: %w", err)
 	}
 	v := model.Vectors{Model: or(out.Model, name), Values: make([][]float32, len(texts)), PromptTokens: out.Usage.Prompt}
@@ -144,59 +146,6 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		return model.Vectors{}, fmt.Errorf("embedding: %w: %d vectors for %d texts", model.ErrMalformed, len(out.Data), len(texts))
 	}
 	return v, nil
-}
-
-// ask sends one request and reads a JSON answer.
-func (b *Backend) ask(ctx context.Context, method, path string, in, out any, a remote.Asked) error {
-	resp, call, err := b.send(ctx, method, path, in, a)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return call.Failed(ctx, err)
-	}
-	if json.Unmarshal(body, out) != nil {
-		return call.Unreadable("answers with something that is not the JSON expected")
-	}
-	return nil
-}
-
-// send sends one request. What it returns has status 200, and its body is bounded.
-func (b *Backend) send(ctx context.Context, method, path string, in any, a remote.Asked) (*http.Response, *remote.Call, error) {
-	kctx, call, err := b.remote.Begin(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	var body io.Reader
-	if in != nil {
-		data, err := encode(in)
-		if err != nil {
-			return nil, nil, fmt.Errorf("writing the request: %w", err)
-		}
-		body = bytes.NewReader(data)
-	}
-	req, err := http.NewRequestWithContext(kctx, method, b.root+path, body)
-	if err != nil {
-		return nil, nil, fmt.Errorf("writing the request: %w", err)
-	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := b.remote.HTTP().Do(req)
-	if err != nil {
-		return nil, nil, call.Failed(ctx, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		defer resp.Body.Close()
-		text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		if err != nil && len(text) == 0 {
-			return nil, nil, call.Failed(ctx, err)
-		}
-		return nil, nil, call.Refused(resp.StatusCode, remote.Message(text), a)
-	}
-	return resp, call, nil
 }
 
 // encode is like [json.Marshal] but leaves <, > and & as they are: models read the text.

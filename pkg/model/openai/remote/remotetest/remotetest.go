@@ -80,21 +80,23 @@ func (p Profile) ways(b model.Backend) map[string]func(context.Context) error {
 // recorder is a server that keeps what it was sent.
 type recorder struct {
 	*httptest.Server
-	mu   sync.Mutex
-	seen []*http.Request
-	raw  []string
+	answer atomic.Value // http.HandlerFunc
+	mu     sync.Mutex
+	seen   []*http.Request
+	raw    []string
 }
 
 func record(t *testing.T, answer http.HandlerFunc) *recorder {
 	t.Helper()
 	r := &recorder{}
+	r.answer.Store(answer)
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, _ := io.ReadAll(q.Body)
 		r.mu.Lock()
 		r.seen = append(r.seen, q)
 		r.raw = append(r.raw, fmt.Sprint(q.Method, q.URL, q.Header, string(body)))
 		r.mu.Unlock()
-		answer(w, q)
+		r.answer.Load().(http.HandlerFunc)(w, q)
 	}))
 	t.Cleanup(r.Close)
 	return r
@@ -246,6 +248,8 @@ func (p Profile) noKey(t *testing.T) {
 
 // echo: a server that quotes the key, whole or in part, does not get it into our errors.
 func (p Profile) echo(t *testing.T) {
+	server := record(t, refuse(500, "no"))
+	ways := p.ways(p.New(t, server.URL, fixed, 0))
 	for _, text := range []string{
 		"Incorrect API key provided: " + secret,
 		"header was '" + p.Prefix + secret + "'",
@@ -254,8 +258,8 @@ func (p Profile) echo(t *testing.T) {
 		strings.Repeat("x", 490) + secret, // where the text is cut
 	} {
 		for _, status := range []int{400, 401, 404, 429, 500, 503} {
-			server := record(t, refuse(status, text))
-			for name, way := range p.ways(p.New(t, server.URL, fixed, 0)) {
+			server.answer.Store(refuse(status, text))
+			for name, way := range ways {
 				err := way(t.Context())
 				if err == nil {
 					t.Errorf("%s, %d: no error", name, status)
@@ -267,11 +271,11 @@ func (p Profile) echo(t *testing.T) {
 	for name, body := range map[string]string{
 		"as text": "key " + secret, "as JSON": `{"detail":"key ` + secret + `"}`, "as half JSON": `{"error":{"message":"` + secret,
 	} {
-		server := record(t, func(w http.ResponseWriter, _ *http.Request) {
+		server.answer.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, body)
-		})
-		for _, way := range p.ways(p.New(t, server.URL, fixed, 0)) {
+		}))
+		for _, way := range ways {
 			err := way(t.Context())
 			if !errors.Is(err, model.ErrUnauthorized) {
 				t.Errorf("%s: error %v", name, err)
@@ -306,6 +310,8 @@ func clean(t *testing.T, err error) {
 
 // statuses become our errors, and nothing is tried twice: the queue above decides about that.
 func (p Profile) statuses(t *testing.T) {
+	server := record(t, refuse(500, "no"))
+	ways := p.ways(p.New(t, server.URL, fixed, 0))
 	for status, want := range map[int]error{
 		401: model.ErrUnauthorized, 403: model.ErrUnauthorized, 404: model.ErrMissing, 413: model.ErrTooLong,
 		429: model.ErrBusy, 503: model.ErrBusy, 529: model.ErrBusy, 502: model.ErrUnreachable, 504: model.ErrUnreachable,
@@ -320,8 +326,8 @@ func (p Profile) statuses(t *testing.T) {
 			},
 			"nothing": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) },
 		} {
-			server := record(t, answer)
-			ways := p.ways(p.New(t, server.URL, fixed, 0))
+			server.answer.Store(answer)
+			before, _ := server.requests()
 			for name, way := range ways {
 				err := way(t.Context())
 				if err == nil || want != nil && !errors.Is(err, want) {
@@ -331,8 +337,8 @@ func (p Profile) statuses(t *testing.T) {
 					t.Errorf("%s, %d, %s: error %v does not say why", name, status, kind, err)
 				}
 			}
-			if seen, _ := server.requests(); len(seen) != len(ways) {
-				t.Errorf("%d, %s: %d requests for %d", status, kind, len(seen), len(ways))
+			if seen, _ := server.requests(); len(seen)-len(before) != len(ways) {
+				t.Errorf("%d, %s: %d requests for %d", status, kind, len(seen)-len(before), len(ways))
 			}
 		}
 	}
@@ -370,14 +376,16 @@ func (p Profile) tooLarge(t *testing.T) {
 
 // notTheForm: what does not follow the protocol is an error and no panic.
 func (p Profile) notTheForm(t *testing.T) {
-	for _, body := range []string{"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe", strings.Repeat("[", 10000)} {
+	bodies := []string{"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe", strings.Repeat("[", 10000)}
+	server := record(t, refuse(500, "no"))
+	ways := p.ways(p.New(t, server.URL, fixed, 0))
+	for _, body := range bodies {
 		for _, kind := range []string{"text/event-stream", "application/json", "text/html"} {
 			for _, frame := range []string{"%s", "data: %s\n\n", "event: message_start\ndata: %s\n\n"} {
-				server := record(t, func(w http.ResponseWriter, _ *http.Request) {
+				server.answer.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Content-Type", kind)
 					_, _ = fmt.Fprintf(w, frame, body)
-				})
-				ways := p.ways(p.New(t, server.URL, fixed, 0))
+				}))
 				for name, way := range ways {
 					// A list may be empty; it may not panic.
 					if err := way(t.Context()); err == nil && name != "list" {

@@ -1,0 +1,168 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+	"unicode"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// askTime is how long an asker waits who does not say how long.
+const askTime = 30 * time.Minute
+
+// onAsk asks for somebody on the bus and says the answer while it grows. Pieces of the growing answer may be lost on
+// their way here; what is missing is said when the whole answer is there. What the asker has read in the end is the
+// answer, and before it, on lines of its own, whatever the model said between its tool calls.
+func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
+	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model}
+	if q.SessionID == "" {
+		q.SessionID = in.Session
+	}
+	if q.QueryID == "" {
+		q.QueryID = in.Query
+	}
+	if err := check(out, &q); err != nil {
+		return asFault(err)
+	}
+	if in.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, askTime)
+		defer cancel()
+	}
+	subject := "response.delta." + q.QueryID
+	hear := g.live.join(func(ev Event) bool { return ev.Subject == subject })
+	defer g.live.leave(hear)
+	cur := g.events.now()
+	if _, err := g.publish(ctx, out, q); err != nil {
+		return asFault(err)
+	}
+	text := &growing{say: func(step, n int, t string) error {
+		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: answerer, Step: step, N: n, Text: t})
+	}}
+	for {
+		ev, ok, more, err := cur.next(ctx)
+		switch {
+		case ok:
+			end, err := endOf(ev, q.QueryID)
+			if err != nil {
+				return asFault(err)
+			}
+			if end != nil {
+				return finish(text, *end)
+			}
+			continue
+		case err != nil && ctx.Err() == nil:
+			more = nil // the link is down: the heartbeat below tries again
+		}
+		select {
+		case <-more:
+		case l := <-hear.got:
+			if err := text.add(*l.delta); err != nil {
+				return err
+			}
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return subjects.Faultf(subjects.CodeTimeout, "no answer in time; the question %s is still being worked at, in session %s", q.QueryID, q.SessionID)
+			}
+			return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question %s is kept and will be answered, in session %s", q.QueryID, q.SessionID)
+		}
+	}
+}
+
+// finish says what is missing of the answer, and how it ended when it did not end well.
+func finish(text *growing, end ending) error {
+	if end.dead != nil {
+		return subjects.Faultf(end.dead.Code, "%s gave the question up: %s", end.dead.Actor, end.dead.Reason)
+	}
+	if err := text.finish(end.response.Answer); err != nil {
+		return err
+	}
+	if end.response.Error != nil {
+		return end.response.Error
+	}
+	return nil
+}
+
+// asFault is what somebody on the bus is told.
+func asFault(err error) error {
+	var p *problem
+	if errors.As(err, &p) {
+		return p.Fault
+	}
+	return err
+}
+
+// growing passes the pieces of an answer on so that their sum is the answer: in order, without blanks at its ends, which
+// answers do not have, and nothing after a piece is missing. Each step of the model begins a new line.
+type growing struct {
+	say func(step, n int, text string) error
+
+	begun   bool
+	step    int
+	last    int    // number of the last piece
+	said    string // of this step
+	held    string // blanks that may be the end
+	earlier bool   // something was said in a step before
+	broken  bool   // a piece of this step is missing
+	n       int
+}
+
+func (t *growing) add(d subjects.Delta) error {
+	if t.begun && d.Step < t.step {
+		return nil
+	}
+	if !t.begun || d.Step > t.step {
+		// Pieces may be counted per answer or per step: the first of a step follows on the last, or is number 0.
+		follows := d.N == 0 || t.begun && !t.broken && d.N == t.last+1
+		t.newStep(d.Step)
+		t.broken = !follows
+	} else if d.N != t.last+1 {
+		t.broken = true
+	}
+	t.last = d.N
+	if t.broken {
+		return nil
+	}
+	text := t.held + d.Text
+	if t.said == "" {
+		text = strings.TrimLeftFunc(text, unicode.IsSpace)
+	}
+	whole := strings.TrimRightFunc(text, unicode.IsSpace)
+	t.held = text[len(whole):]
+	return t.pass(whole)
+}
+
+func (t *growing) newStep(step int) {
+	t.earlier = t.earlier || t.said != ""
+	t.begun, t.step, t.said, t.held = true, step, "", ""
+}
+
+// pass says a piece, on a new line when it is the first of its step.
+func (t *growing) pass(text string) error {
+	if text == "" {
+		return nil
+	}
+	piece := text
+	if t.said == "" && t.earlier {
+		piece = "\n" + text
+	}
+	t.said += text
+	t.n++
+	return t.say(t.step, t.n-1, piece)
+}
+
+// finish says what is missing. When the answer is not what was growing, it is said whole on a new line.
+func (t *growing) finish(answer string) error {
+	if t.said != "" {
+		if rest, ok := strings.CutPrefix(strings.TrimLeftFunc(answer, unicode.IsSpace), t.said); ok {
+			return t.pass(rest)
+		}
+		t.newStep(t.step)
+	}
+	return t.pass(answer)
+}

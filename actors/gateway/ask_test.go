@@ -1,0 +1,228 @@
+package gateway_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"pgregory.net/rapid"
+
+	"conclave/actors/gateway"
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// What an asker reads is the answer, however its pieces came.
+func TestGrowing(t *testing.T) {
+	t.Parallel()
+	d := func(step, n int, text string) subjects.Delta { return subjects.Delta{Step: step, N: n, Text: text} }
+	for _, tt := range []struct {
+		name   string
+		pieces []subjects.Delta
+		answer string
+		want   []string
+	}{
+		{"all pieces", []subjects.Delta{d(0, 0, "It is"), d(0, 1, " noon.")}, "It is noon.", []string{"It is", " noon."}},
+		{"no pieces", nil, "It is noon.", []string{"It is noon."}},
+		{"the last is lost", []subjects.Delta{d(0, 0, "It is")}, "It is noon.", []string{"It is", " noon."}},
+		{"the first is lost", []subjects.Delta{d(0, 1, " noon.")}, "It is noon.", []string{"It is noon."}},
+		{"one in the middle is lost", []subjects.Delta{d(0, 0, "It"), d(0, 2, " noon.")}, "It is noon.", []string{"It", " is noon."}},
+		{"one comes twice", []subjects.Delta{d(0, 0, "It"), d(0, 0, "It"), d(0, 1, " is")}, "It is noon.", []string{"It", " is noon."}},
+		{"blanks at its ends", []subjects.Delta{d(0, 0, "\n\n "), d(0, 1, "It is "), d(0, 2, "noon.\n"), d(0, 3, "\n")}, "It is noon.", []string{"It is", " noon."}},
+		{"interim words, counted on", []subjects.Delta{d(0, 0, "Let me look."), d(1, 1, "It is noon.")}, "It is noon.", []string{"Let me look.", "\nIt is noon."}},
+		{"interim words, counted anew", []subjects.Delta{d(0, 0, "Let me look."), d(1, 0, "It is"), d(1, 1, " noon.")}, "It is noon.", []string{"Let me look.", "\nIt is", " noon."}},
+		{"interim words, the answer's pieces lost", []subjects.Delta{d(0, 0, "Let me look.")}, "It is noon.", []string{"Let me look.", "\nIt is noon."}},
+		{"a step without words", []subjects.Delta{d(0, 0, "\n"), d(1, 1, "It is noon.")}, "It is noon.", []string{"It is noon."}},
+		{"an earlier step comes late", []subjects.Delta{d(1, 0, "It is"), d(0, 5, "Let me"), d(1, 1, " noon.")}, "It is noon.", []string{"It is", " noon."}},
+		{"another answer in the end", []subjects.Delta{d(0, 0, "I think")}, "It is noon.", []string{"I think", "\nIt is noon."}},
+		{"nothing at all", nil, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			if err := gateway.Grow(func(s string) { got = append(got, s) }, tt.answer, tt.pieces...); err != nil || !slices.Equal(got, tt.want) {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// Whatever is lost of a one-step answer, the sum of what is said is the answer.
+func TestGrowingSum(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		texts := rapid.SliceOf(rapid.StringOf(rapid.RuneFrom([]rune("ab \n\té")))).Draw(t, "texts")
+		answer := strings.TrimSpace(strings.Join(texts, ""))
+		var pieces []subjects.Delta
+		for i, text := range texts {
+			if rapid.IntRange(0, 5).Draw(t, "fate") > 0 {
+				pieces = append(pieces, subjects.Delta{N: i, Text: text})
+			}
+		}
+		sum := ""
+		if err := gateway.Grow(func(s string) { sum += s }, answer, pieces...); err != nil || sum != answer {
+			t.Fatalf("%q, want %q (%v)", sum, answer, err)
+		}
+	})
+}
+
+// ask asks as a person and returns the pieces.
+func (w *town) ask(body subjects.Query) (pieces []subjects.Delta, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for d, err := range actor.AskStream(ctx, w.out("user"), subjects.QueryAsk, body) {
+		if err != nil {
+			return pieces, err
+		}
+		pieces = append(pieces, d)
+	}
+	return pieces, nil
+}
+
+// TestAsk is about query.ask.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	run(t, []scene{
+		{"Ask", testAsk},
+		{"AskThatFails", testAskThatFails},
+		{"AskInVain", testAskInVain},
+	})
+}
+
+func testAsk(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	said := make(chan struct{}, 8)
+	w.generator(func(q subjects.Query, out actor.Out) {
+		if q.Query != "what time is it?" || q.SessionID == "" || q.QueryID == "" {
+			t.Errorf("asked %+v", q)
+		}
+		for i, text := range []string{"It ", "is"} {
+			emit(w, out, with(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
+		}
+		emit(w, out, with(t, subjects.ResponseThinking, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "never said"})
+		emit(w, out, with(t, subjects.ResponseDelta, "other"), subjects.Delta{QueryID: q.QueryID, Text: "another's"})
+		<-said // the pieces are there before the answer is
+		emit(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
+	})
+	// As the nats command does it: plain text, an inbox, an empty message at the end.
+	nc := w.As("user")
+	sub, err := nc.SubscribeSync(nc.NewInbox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishRequest("query.ask", sub.Subject, []byte("what time is it?")); err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	for {
+		m, err := sub.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Data) == 0 && len(m.Header) == 0 {
+			break
+		}
+		if code := m.Header.Get(subjects.HeaderErrCode); code != "" {
+			t.Fatalf("%s %s", code, m.Data)
+		}
+		if text += string(m.Data); text == "It is" {
+			said <- struct{}{}
+		}
+	}
+	if text != "It is noon." {
+		t.Errorf("%q", text)
+	}
+	said <- struct{}{}
+	pieces, err := w.ask(subjects.Query{Query: "what time is it?", SessionID: "s", QueryID: "q"})
+	text = ""
+	for i, p := range pieces {
+		if text += p.Text; p.QueryID != "q" || p.N != i {
+			t.Errorf("piece %d: %+v", i, p)
+		}
+	}
+	if err != nil || text != "It is noon." {
+		t.Errorf("%q %v", text, err)
+	}
+}
+
+func testAskThatFails(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	router := w.out("router")
+	w.generator(func(q subjects.Query, out actor.Out) {
+		r := reply(q, "")
+		r.Error = subjects.Faultf(subjects.CodeModelMissing, "pull it first")
+		switch q.Query {
+		case "partly":
+			r.Answer = "It is"
+			fallthrough
+		case "not at all":
+			emit(w, out, subjects.ResponseGeneration, r)
+		case "given up":
+			emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
+		}
+	})
+	for _, tt := range []struct {
+		query subjects.Query
+		code  string
+		text  string
+	}{
+		{subjects.Query{Query: "partly"}, subjects.CodeModelMissing, "It is"},
+		{subjects.Query{Query: "not at all"}, subjects.CodeModelMissing, ""},
+		{subjects.Query{Query: "given up"}, subjects.CodeTooLarge, ""},
+		{subjects.Query{Query: " "}, subjects.CodeMalformed, ""},
+		{subjects.Query{Query: "x", SessionID: "a.b"}, subjects.CodeMalformed, ""},
+		{subjects.Query{Query: "x", QueryID: "*"}, subjects.CodeMalformed, ""},
+	} {
+		pieces, err := w.ask(tt.query)
+		text := ""
+		for _, p := range pieces {
+			text += p.Text
+		}
+		if actortest.Code(err) != tt.code || text != tt.text {
+			t.Errorf("%+v: %q %v", tt.query, text, err)
+		}
+	}
+}
+
+// The asker's deadline holds, and a stop tells the asker that the question is kept.
+func testAskInVain(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{drain: 300 * time.Millisecond})
+	asked := make(chan struct{}, 2)
+	w.generator(func(subjects.Query, actor.Out) { asked <- struct{}{} })
+	nc := w.As("user")
+	fault := func(deadline string) (code, text string) {
+		sub, err := nc.SubscribeSync(nc.NewInbox())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := nats.NewMsg("query.ask")
+		m.Reply, m.Data = sub.Subject, []byte("hi")
+		if deadline != "" {
+			m.Header.Set(subjects.HeaderDeadline, deadline)
+		}
+		if err := nc.PublishMsg(m); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+		if deadline == "" {
+			w.stop()
+		}
+		r, err := sub.NextMsg(patience)
+		if errors.Is(err, nats.ErrTimeout) {
+			t.Fatal("no answer")
+		}
+		return r.Header.Get(subjects.HeaderErrCode), r.Header.Get(subjects.HeaderErrText)
+	}
+	if code, text := fault(millis(time.Now().Add(500 * time.Millisecond))); code != subjects.CodeTimeout || !strings.Contains(text, "still being worked at") {
+		t.Errorf("%s %s", code, text)
+	}
+	if code, text := fault(""); code != subjects.CodeUnavailable || !strings.Contains(text, "will be answered") {
+		t.Errorf("%s %s", code, text)
+	}
+}

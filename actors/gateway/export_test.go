@@ -1,0 +1,47 @@
+package gateway
+
+import (
+	"time"
+
+	"conclave/subjects"
+)
+
+// KeepFew makes the gateway keep only so many events in memory, so that readers fall behind.
+func (g *Gateway) KeepFew(n int) { g.events.most = n }
+
+// Grow runs pieces of an answer and then the answer itself through what query.ask says.
+func Grow(say func(string), answer string, pieces ...subjects.Delta) error {
+	t := &growing{say: func(_, _ int, text string) error { say(text); return nil }}
+	for _, p := range pieces {
+		if err := t.add(p); err != nil {
+			return err
+		}
+	}
+	return t.finish(answer)
+}
+
+// Endpoints lists the routes as "METHOD /path".
+func (g *Gateway) Endpoints() (out []string) {
+	for _, r := range g.routes() {
+		out = append(out, r.method+" "+r.path)
+	}
+	return out
+}
+
+// OpenAPI is the description of the API.
+func OpenAPI() []byte { return openAPI }
+
+// Waiting is the places that questions take.
+func Waiting(g *Gateway) chan struct{} { return g.rooms.waiting }
+
+// Streams is the places that streams of events take.
+func Streams(g *Gateway) chan struct{} { return g.rooms.streams }
+
+// BodyTime sets how long a body may take to come.
+func (g *Gateway) BodyTime(d time.Duration) { g.bodyTime = d }
+
+// End is the last event that the gateway has read.
+func End(g *Gateway) uint64 {
+	_, end := g.events.span()
+	return end
+}

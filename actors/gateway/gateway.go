@@ -1,0 +1,183 @@
+// Package gateway is the door for programs and people who speak HTTP: questions, answers, sessions and the events as
+// they happen. It also answers query.ask, for those who have nothing but the nats command.
+//
+// It listens on query.ask, on every event that EVENTS passes on, and on the live tokens of answers; it speaks on
+// query.received, query.cancel.<query> and user.feedback. A live event only tells it that there is something new: what
+// happened and who said it is read from EVENTS, by sequence, because the copy's headers are its writer's words.
+//
+// It does not use its durable consumer of EVENTS. A consumer is shared by all gateways, and every one of them has to see
+// every event; reading by sequence loses none either, however long the link was down.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Link is what the gateway wants to know of its connection.
+type Link interface{ IsConnected() bool }
+
+// Gateway is the actor. What it keeps in memory is a copy of what EVENTS holds: a restart loses nothing.
+type Gateway struct {
+	// OnListen, when set before the start, is told where the server listens: with port 0 nobody else knows.
+	OnListen func(addr string)
+	// Version is what /health says of the build.
+	Version string
+
+	cfg      Config
+	link     Link
+	events   *events
+	live     live
+	asked    asked
+	models   models
+	rooms    struct{ waiting, streams chan struct{} }
+	token    *secret
+	bodyTime time.Duration
+
+	out     actor.Out
+	server  *http.Server
+	serving sync.WaitGroup
+	life    context.Context // ends when the gateway is about to close
+	end     context.CancelCauseFunc
+
+	mu   sync.Mutex
+	addr string
+}
+
+// New returns a gateway. cfg must be valid; link is the connection it runs on.
+func New(cfg Config, link Link) *Gateway {
+	g := &Gateway{cfg: cfg.withDefaults(), link: link, events: newEvents(), Version: "dev", bodyTime: maxWriting}
+	g.rooms.waiting = make(chan struct{}, g.cfg.MaxWaiting)
+	g.rooms.streams = make(chan struct{}, g.cfg.MaxStreams)
+	g.life, g.end = context.WithCancelCause(context.Background())
+	return g
+}
+
+// Name implements [actor.Actor].
+func (g *Gateway) Name() string { return "gateway" }
+
+// Describe implements [actor.Described].
+func (g *Gateway) Describe() (version, text string, metadata map[string]string) {
+	return g.Version, "HTTP, events as they happen, and query.ask", map[string]string{"address": g.Addr()}
+}
+
+// Routes implements [actor.Actor].
+func (g *Gateway) Routes() []actor.Route {
+	routes := []actor.Route{
+		actor.ServeStream(subjects.QueryAsk, g.onAsk, actor.Workers(g.cfg.MaxWaiting)),
+		actor.Hear(subjects.ResponseDelta, g.onDelta, actor.Workers(1)),
+		actor.Hear(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
+	}
+	for _, t := range []subjects.Topic[subjects.Query]{subjects.QueryReceived, subjects.QueryCommittee, subjects.QueryTask} {
+		routes = append(routes, actor.Hear(t, g.onQuestion, actor.Workers(1)))
+	}
+	for _, s := range subjects.Specs() {
+		if s.Keep == "EVENTS" {
+			routes = append(routes, actor.Hear(subjects.Topic[anything]{Spec: s}, g.onEvent, actor.Workers(1)))
+		}
+	}
+	return routes
+}
+
+// anything is an event's payload that is not looked at.
+type anything struct{}
+
+// UnmarshalJSON accepts what is there.
+func (*anything) UnmarshalJSON([]byte) error { return nil }
+
+// onEvent hears that EVENTS has something new.
+func (g *Gateway) onEvent(context.Context, actor.Msg[anything], actor.Out) error {
+	g.events.nudge()
+	return nil
+}
+
+// Start implements [actor.Starter]: it finds its place in EVENTS, then listens.
+func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
+	g.out = out
+	var err error
+	if g.cfg.TokenFile != "" {
+		if g.token, err = readSecret(g.cfg.TokenFile); err != nil {
+			return err
+		}
+	}
+	if err := g.events.open(ctx, out); err != nil {
+		return err
+	}
+	ln, err := listen(ctx, g.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	g.server = &http.Server{
+		Handler:                      g.handler(),
+		ReadHeaderTimeout:            g.cfg.HeaderTimeout.Std(),
+		IdleTimeout:                  2 * time.Minute,
+		MaxHeaderBytes:               maxHeader,
+		DisableGeneralOptionsHandler: true, // "OPTIONS *" is checked like everything else
+		ErrorLog:                     log.New(io.Discard, "", 0),
+	}
+	g.server.RegisterOnShutdown(func() { g.end(errClosing) })
+	g.serving.Go(func() { g.events.follow(g.life) })
+	g.serving.Go(func() {
+		if err := g.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			out.Note(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))
+		}
+	})
+	g.mu.Lock()
+	g.addr = ln.Addr().String()
+	g.mu.Unlock()
+	if g.OnListen != nil {
+		g.OnListen(g.Addr())
+	}
+	return nil
+}
+
+// Addr is where the server listens, "" before it does.
+func (g *Gateway) Addr() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.addr
+}
+
+// errClosing is why a wait ended although nothing was wrong with it.
+var errClosing = errors.New("the gateway is stopping")
+
+// Close implements [actor.Closer]. It stops accepting, ends the streams of events, tells those who wait where they find
+// their answer later, lets what was begun finish, and goes.
+func (g *Gateway) Close(ctx context.Context) error {
+	var err error
+	if g.server != nil {
+		// Some time must be left to cut off whoever does not go.
+		grace, cancel := context.WithTimeout(ctx, 4*time.Second)
+		defer cancel()
+		if err = g.server.Shutdown(grace); err != nil {
+			err = errors.Join(fmt.Errorf("finishing HTTP requests: %w", err), g.server.Close())
+		}
+	}
+	g.end(errClosing)
+	g.serving.Wait()
+	return err
+}
+
+// listen opens the port. What is wrong with it says what to do.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	switch {
+	case err == nil:
+		return ln, nil
+	case portTaken(err):
+		return nil, fmt.Errorf("listening on %s: another program has this port; stop it, or set gateway.listen to another one (port 0 takes any that is free): %w", addr, err)
+	case notAllowed(err):
+		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one above 1023: %w", addr, err)
+	}
+	return nil, fmt.Errorf("listening on %s: set gateway.listen to an address of this machine: %w", addr, err)
+}

@@ -1,0 +1,782 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"conclave/actors/gateway"
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// town is a server under the real grants with a gateway in it.
+type town struct {
+	*bustest.Bus
+	t       testing.TB
+	gw      *gateway.Gateway
+	nc      *nats.Conn // the gateway's
+	actor   *actor.Supervised
+	base    string
+	first   uint64 // last event before the gateway started
+	client  *http.Client
+	stopped sync.Once
+}
+
+// setup is how a gateway is started.
+type setup struct {
+	gateway.Config
+	drain  time.Duration // 0 = long enough
+	change func(*gateway.Gateway)
+}
+
+// newTown starts a gateway on a free port, on a bus of its own or on one that others were on before.
+func newTown(t testing.TB, b *bustest.Bus, with setup) *town {
+	t.Helper()
+	cfg := with.Config
+	if cfg.Listen == "" {
+		cfg.Listen = "127.0.0.1:0"
+	}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if with.drain == 0 {
+		with.drain = patience
+	}
+	w := &town{Bus: b, t: t}
+	tr := &http.Transport{DisableCompression: true}
+	w.client = &http.Client{Transport: tr, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	t.Cleanup(tr.CloseIdleConnections)
+	var err error
+	w.actor, err = actor.Supervise(t.Context(), actor.Spec{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
+		w.nc = nc
+		w.gw = gateway.New(cfg, nc)
+		if with.change != nil {
+			with.change(w.gw)
+		}
+		return w.gw, nil
+	}}, w.Dial, actor.Config{Drain: with.drain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.stop() })
+	w.base, w.first = "http://"+w.gw.Addr(), gateway.End(w.gw)
+	return w
+}
+
+func (w *town) stop() {
+	w.stopped.Do(func() {
+		if err := w.actor.Stop(); err != nil {
+			w.t.Errorf("stopping: %v", err)
+		}
+	})
+}
+
+// out speaks as a role.
+func (w *town) out(role string) actor.Out {
+	w.t.Helper()
+	out, err := actor.NewOut(w.As(role))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// emit says an event as a role, about a query.
+func emit[T any](w *town, out actor.Out, topic subjects.Topic[T], body T) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := actor.Emit(ctx, out, topic, body); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func with[T any](t testing.TB, topic subjects.Topic[T], tokens ...string) subjects.Topic[T] {
+	t.Helper()
+	full, err := topic.With(tokens...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return full
+}
+
+// generator stands in for the one that answers: it hears each question as a person would, and does what it is told.
+func (w *town) generator(answer func(q subjects.Query, out actor.Out)) {
+	w.t.Helper()
+	out := w.out("generator")
+	nc := w.As("user")
+	// It finishes what it is at before its connection closes.
+	var at sync.Mutex
+	over := false
+	w.t.Cleanup(func() {
+		at.Lock()
+		defer at.Unlock()
+		over = true
+	})
+	if _, err := nc.Subscribe("query.received", func(m *nats.Msg) {
+		at.Lock()
+		defer at.Unlock()
+		if over {
+			return
+		}
+		var q subjects.Query
+		if err := json.Unmarshal(m.Data, &q); err != nil {
+			w.t.Errorf("question %q: %v", m.Data, err)
+			return
+		}
+		answer(q, out.About(q.SessionID, q.QueryID))
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// reply is a whole answer to a question.
+func reply(q subjects.Query, text string) subjects.Response {
+	return subjects.Response{
+		SessionID: q.SessionID, QueryID: q.QueryID, Query: q.Query, Answer: text, Thinking: "let me see", GeneratorID: "g", RespondentID: "generator", Model: "m",
+		ToolCalls: []subjects.ToolCall{{Tool: "get_datetime", Args: json.RawMessage(`{}`), Result: "noon"}}, Usage: subjects.Usage{PromptTokens: 3},
+	}
+}
+
+// do sends one request. body "" sends none.
+func (w *town) do(method, path, body string, header ...string) (int, http.Header, string) {
+	w.t.Helper()
+	var r io.Reader
+	if body != "" {
+		r = strings.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(context.Background(), method, w.base+path, r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+			continue
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := w.client.Do(req)
+	if err != nil {
+		w.t.Errorf("%s %s: %v", method, path, err)
+		return 0, nil, ""
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		w.t.Errorf("%s %s: %v", method, path, err)
+	}
+	return res.StatusCode, res.Header, string(data)
+}
+
+// failure is how the API says what went wrong.
+type failure struct {
+	QueryID   string         `json:"query_id"`
+	SessionID string         `json:"session_id"`
+	State     string         `json:"state"`
+	Later     map[string]any `json:"later"`
+	Error     subjects.Fault `json:"error"`
+}
+
+func read[T any](t testing.TB, body string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		t.Fatalf("%v in %q", err, body)
+	}
+	return v
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("it never came true: %s", what)
+}
+
+// scene is a test on a bus that others use before and after it.
+type scene struct {
+	name string
+	play func(t *testing.T, b *bustest.Bus)
+}
+
+// run plays scenes one after the other on one bus: it takes longer to start than they do.
+func run(t *testing.T, scenes []scene) {
+	b := bustest.Start(t)
+	for _, s := range scenes {
+		t.Run(s.name, func(t *testing.T) { s.play(t, b) })
+	}
+}
+
+// TestQuery is about POST /query and what becomes of a question.
+func TestQuery(t *testing.T) {
+	t.Parallel()
+	run(t, []scene{
+		{"QueryIsAnswered", testQueryIsAnswered},
+		{"LookUpOfAQuestionAskedElsewhere", testLookUpOfAQuestionAskedElsewhere},
+		{"QueryWaitsForTheGradeWhenAsked", testQueryWaitsForTheGradeWhenAsked},
+		{"QueryThatDoesNotWait", testQueryThatDoesNotWait},
+		{"QueryThatIsGivenUp", testQueryThatIsGivenUp},
+		{"QueryWhoseAnswerIsAnError", testQueryWhoseAnswerIsAnError},
+		{"QueryTakesTooLong", testQueryTakesTooLong},
+		{"ClientGoesAway", testClientGoesAway},
+		{"AnswerWhileTheLinkIsDown", testAnswerWhileTheLinkIsDown},
+	})
+}
+
+// TestRest is about the other routes, and about start and stop.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	run(t, []scene{
+		{"BadRequests", testBadRequests},
+		{"FeedbackAndCancel", testFeedbackAndCancel},
+		{"Sessions", testSessions},
+		{"Health", testHealth},
+		{"StopInOrder", testStopInOrder},
+		{"PortIsTaken", testPortIsTaken},
+	})
+}
+
+func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	shadow := w.out("respondent_b")
+	critic := w.out("critic")
+	w.generator(func(q subjects.Query, out actor.Out) {
+		if q.Model != "small:1b" || q.Query != "capital of France?" {
+			t.Errorf("asked %+v", q)
+		}
+		// The shadow is faster; a critic pretends to have answered; another question ends first. None of it is the answer.
+		emit(w, shadow.About(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
+		emit(w, out.About(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
+		emit(w, critic.About(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2})
+		emit(w, out, with(t, subjects.AgentStateOf, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+		emit(w, out, subjects.ResponseGeneration, reply(q, "Paris"))
+	})
+	status, _, body := w.do("POST", "/query", `{"query":"capital of France?","session_id":"s-1","model":"small:1b"}`)
+	a := read[gateway.Answer](t, body)
+	if status != 200 || a.Answer != "Paris" || a.SessionID != "s-1" || a.QueryID == "" || a.Thinking != "let me see" || len(a.ToolCalls) != 1 || a.Model != "m" || a.Usage.PromptTokens != 3 {
+		t.Fatalf("%d %s", status, body)
+	}
+	want := []string{"query.received", "response.generation", "critique.result", "agent.state.generator", "response.generation"}
+	if !slices.Equal(a.Events, want) {
+		t.Errorf("events %v, want %v", a.Events, want)
+	}
+	var who []string
+	for i, ev := range a.EventLog {
+		who = append(who, ev.From)
+		if ev.Query != a.QueryID || ev.Session != "s-1" || ev.Time.IsZero() || !json.Valid(ev.Payload) || i > 0 && ev.Seq <= a.EventLog[i-1].Seq {
+			t.Errorf("event %+v", ev)
+		}
+	}
+	if !slices.Equal(who, []string{"gateway", "respondent_b", "critic", "generator", "generator"}) {
+		t.Errorf("from %v", who)
+	}
+	// The same answer can be fetched again, by somebody who was not there.
+	status, _, body = w.do("GET", "/queries/"+a.QueryID, "")
+	if again := read[gateway.Answer](t, body); status != 200 || again.Answer != "Paris" || len(again.EventLog) != 4 {
+		t.Errorf("looked up: %d %s", status, body)
+	}
+	if status, _, body := w.do("GET", "/queries/nobody", ""); status != 404 || !strings.Contains(body, "not asked here") {
+		t.Errorf("looked up what is not there: %d %s", status, body)
+	}
+}
+
+// A person asked with the plain nats tool; the gateway finds the answer all the same.
+func testLookUpOfAQuestionAskedElsewhere(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	out := w.out("generator")
+	for i := range 5 {
+		q := subjects.Query{QueryID: fmt.Sprintf("q%d", i), SessionID: "s"}
+		emit(w, out.About("s", q.QueryID), subjects.ResponseGeneration, reply(q, fmt.Sprintf("answer %d", i)))
+	}
+	status, _, body := w.do("GET", "/queries/q3", "")
+	if a := read[gateway.Answer](t, body); status != 200 || a.Answer != "answer 3" || a.SessionID != "s" {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func testQueryWaitsForTheGradeWhenAsked(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	critic := w.out("critic")
+	w.generator(func(q subjects.Query, out actor.Out) {
+		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
+		emit(w, critic.About(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 4})
+	})
+	_, _, body := w.do("POST", "/query?trail=20s", `{"query":"?"}`)
+	if a := read[gateway.Answer](t, body); !slices.Equal(a.Events, []string{"query.received", "response.generation", "critique.result"}) {
+		t.Errorf("%s", body)
+	}
+}
+
+func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	questions := make(chan subjects.Query, 4)
+	var out actor.Out
+	w.generator(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
+	for name, try := range map[string]func() (int, http.Header, string){
+		"wait=0": func() (int, http.Header, string) { return w.do("POST", "/query?wait=0", `{"query":"hi"}`) },
+		"respond-async": func() (int, http.Header, string) {
+			return w.do("POST", "/query", `{"query":"hi"}`, "Prefer", "respond-async")
+		},
+	} {
+		status, header, body := try()
+		ids := read[failure](t, body)
+		q := <-questions
+		if status != 202 || ids.QueryID != q.QueryID || ids.SessionID != q.SessionID || header.Get("Location") != "/queries/"+q.QueryID {
+			t.Errorf("%s: %d %v %s", name, status, header, body)
+		}
+		if status, _, body := w.do("GET", "/queries/"+q.QueryID, ""); status != 202 {
+			t.Errorf("%s: before the answer: %d %s", name, status, body)
+		}
+		emit(w, out, subjects.ResponseGeneration, reply(q, "hello"))
+		status, _, body = w.do("GET", "/queries/"+q.QueryID, "")
+		if a := read[gateway.Answer](t, body); status != 200 || a.Answer != "hello" {
+			t.Errorf("%s: after the answer: %d %s", name, status, body)
+		}
+	}
+}
+
+func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	router := w.out("router")
+	w.generator(func(q subjects.Query, out actor.Out) {
+		// About something else of the same question, and by somebody whose word does not count: both change nothing.
+		emit(w, out, with(t, subjects.Dead, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
+		emit(w, w.out("critic").About(q.SessionID, q.QueryID), with(t, subjects.Dead, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
+		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "query.received", Code: "unavailable", Reason: "given up after 5 tries"})
+	})
+	status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q1"}`)
+	f := read[failure](t, body)
+	if status != 502 || f.Error.Code != "unavailable" || f.Error.Text != "router gave the question up: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, again := w.do("GET", "/queries/q1", ""); status != 502 || again != body {
+		t.Errorf("looked up: %d %s", status, again)
+	}
+}
+
+func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	w.generator(func(q subjects.Query, out actor.Out) {
+		r := reply(q, "")
+		if q.Query == "partly" {
+			r.Answer = "The capital"
+		}
+		r.Partial, r.Error = true, subjects.Faultf(subjects.CodeModelUnreachable, "Ollama does not answer")
+		emit(w, out, subjects.ResponseGeneration, r)
+	})
+	for query, want := range map[string]int{"partly": 200, "not at all": 502} {
+		status, _, body := w.do("POST", "/query", fmt.Sprintf(`{"query":%q}`, query))
+		if a := read[gateway.Answer](t, body); status != want || !a.Partial || a.Error == nil || a.Error.Code != subjects.CodeModelUnreachable {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+}
+
+func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: gateway.Duration(30 * time.Millisecond)}})
+	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1","query_id":"q1"}`)
+	f := read[failure](t, body)
+	if status != 504 || f.QueryID != "q1" || f.SessionID != "s1" || f.Error.Code != subjects.CodeTimeout || f.Later["answer"] != "/queries/q1" {
+		t.Fatalf("%d %s", status, body)
+	}
+	// The answer comes later and is found where the client was told to look.
+	emit(w, w.out("generator").About("s1", "q1"), subjects.ResponseGeneration, reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
+	if status, _, body := w.do("GET", f.Later["answer"].(string), ""); status != 200 || read[gateway.Answer](t, body).Answer != "late" {
+		t.Errorf("later: %d %s", status, body)
+	}
+	s := w.follow(f.Later["events"].(string))
+	if ev := s.next(); ev.data.Subject != "response.generation" || ev.data.Query != "q1" {
+		t.Errorf("events: %+v", ev)
+	}
+}
+
+// A closed tab does not end the run, and another client can come back for the answer.
+func testClientGoesAway(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{Config: gateway.Config{MaxWaiting: 1}})
+	questions := make(chan subjects.Query, 1)
+	var out actor.Out
+	w.generator(func(q subjects.Query, o actor.Out) { out = o; questions <- q })
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, "POST", w.base+"/query", strings.NewReader(`{"query":"hi","query_id":"q1"}`))
+		if err == nil {
+			req.Header.Set("Content-Type", "application/json")
+			var res *http.Response
+			if res, err = w.client.Do(req); err == nil {
+				err = res.Body.Close()
+			}
+		}
+		gone <- err
+	}()
+	q := <-questions
+	// Somebody waits for it: the same id is taken, and so is the only place.
+	if status, header, body := w.do("POST", "/query", `{"query":"hi"}`); status != 429 || header.Get("Retry-After") == "" {
+		t.Errorf("beyond the limit: %d %s", status, body)
+	}
+	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","query_id":"q1"}`); status != 409 {
+		t.Errorf("the same id: %d %s", status, body)
+	}
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client got %v", err)
+	}
+	emit(w, out, subjects.ResponseGeneration, reply(q, "hello"))
+	if status, _, body := w.do("GET", "/queries/q1", ""); status != 200 || read[gateway.Answer](t, body).Answer != "hello" {
+		t.Errorf("%d %s", status, body)
+	}
+	eventually(t, "the place is free again", func() bool { return len(gateway.Waiting(w.gw)) == 0 })
+}
+
+// An answer that comes while the link is down is not missed: the live copy is, what is stored is not.
+func testAnswerWhileTheLinkIsDown(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	w.generator(func(q subjects.Query, out actor.Out) {
+		if err := w.nc.ForceReconnect(); err != nil {
+			t.Error(err)
+		}
+		emit(w, out, subjects.ResponseGeneration, reply(q, "still here"))
+	})
+	status, _, body := w.do("POST", "/query", `{"query":"hi"}`)
+	if status != 200 || read[gateway.Answer](t, body).Answer != "still here" {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func testBadRequests(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	for _, tt := range []struct {
+		name, method, path, body string
+		status                   int
+		says                     string
+	}{
+		{"unknown field", "POST", "/query", `{"query":"hi","temprature":1}`, 400, `unknown field \"temprature\"`},
+		{"wrong type", "POST", "/query", `{"query":7}`, 400, `not a text: field \"query\"`},
+		{"no question", "POST", "/query", `{"session_id":"s"}`, 400, "write the question"},
+		{"a blank question", "POST", "/query", `{"query":" \n "}`, 400, "write the question"},
+		{"two objects", "POST", "/query", `{"query":"a"}{"query":"b"}`, 400, "not one valid JSON object"},
+		{"a key twice", "POST", "/query", `{"query":"a","query":"b"}`, 400, "stands twice"},
+		{"not an object", "POST", "/query", `["hi"]`, 400, "not a JSON object"},
+		{"odd model", "POST", "/query", `{"query":"a","model":"x y"}`, 400, "model"},
+		{"odd wait", "POST", "/query?wait=yes", `{"query":"a"}`, 400, "wait is 0 or 1"},
+		{"odd trail", "POST", "/query?trail=2h", `{"query":"a"}`, 400, "at most 1m"},
+		{"unknown parameter", "POST", "/query?waits=0", `{"query":"a"}`, 400, `unknown parameter \"waits\"`},
+		{"parameter twice", "POST", "/query?wait=0&wait=1", `{"query":"a"}`, 400, "twice"},
+		{"feedback without anything", "POST", "/feedback", `{"query_id":"q"}`, 400, "thumb, stars or words"},
+		{"thumb", "POST", "/feedback", `{"query_id":"q","thumb":2}`, 400, "-1 or 1"},
+		{"thumb sideways", "POST", "/feedback", `{"query_id":"q","thumb":0}`, 400, "-1 or 1"},
+		{"stars", "POST", "/feedback", `{"query_id":"q","stars":6}`, 400, "1 to 5"},
+		{"no stars", "POST", "/feedback", `{"query_id":"q","stars":0}`, 400, "1 to 5"},
+		{"feedback on nothing", "POST", "/feedback", `{"thumb":1}`, 400, "query_id"},
+		{"no such place", "GET", "/nothing", "", 404, "openapi.yaml"},
+		{"other method", "GET", "/query", "", 405, "POST"},
+		{"other method on an id", "POST", "/queries/x", `{}`, 405, "GET or DELETE"},
+		{"events parameter", "GET", "/events?since=1", "", 400, "known are"},
+		{"events deltas", "GET", "/events?deltas=yes", "", 400, "0 or 1"},
+		{"events pattern", "GET", "/events?subject=a.>.b", "", 400, "tokens joined by dots"},
+		{"unknown session", "GET", "/sessions/nobody", "", 404, "GET /sessions lists"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			status, header, body := w.do(tt.method, tt.path, tt.body)
+			if status != tt.status || !strings.Contains(body, tt.says) || read[failure](t, body).Error.Code == "" {
+				t.Errorf("%d %s, want %d and %q", status, body, tt.status, tt.says)
+			}
+			if status == 405 && header.Get("Allow") == "" {
+				t.Error("no Allow header")
+			}
+		})
+	}
+}
+
+func testFeedbackAndCancel(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	s := w.follow("/events?query=q1")
+	if status, _, body := w.do("POST", "/feedback", `{"query_id":"q1","thumb":-1,"stars":2,"words":" meh "}`); status != 202 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _, body := w.do("DELETE", "/queries/q1", ""); status != 202 {
+		t.Fatalf("%d %s", status, body)
+	}
+	ev := s.next().data
+	if ev.Subject != "user.feedback" || ev.From != "gateway" || string(ev.Payload) != `{"query_id":"q1","thumb":-1,"stars":2,"words":"meh"}` {
+		t.Errorf("%+v %s", ev, ev.Payload)
+	}
+	if ev := s.next().data; ev.Subject != "query.cancel.q1" || ev.From != "gateway" || ev.Query != "q1" {
+		t.Errorf("%+v", ev)
+	}
+}
+
+func testSessions(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	if status, _, body := w.do("GET", "/sessions", ""); status != 200 || body != `{"sessions":[],"more":0}`+"\n" {
+		t.Errorf("empty: %d %s", status, body)
+	}
+	store := w.out("generator").Store("state_generator")
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	for i := range 20 {
+		c := subjects.Conversation{SessionID: fmt.Sprintf("s%02d", i), Updated: at.Add(time.Duration(i) * time.Minute), Turns: []subjects.Turn{
+			{QueryID: "q", Query: strings.Repeat("long\n", 40), Answer: "yes", Messages: []subjects.Message{
+				{Role: "assistant", Calls: []subjects.MessageCall{{ID: "c", Name: "get_datetime", Arguments: json.RawMessage(`{"zone":"UTC"}`)}}},
+				{Role: "tool", Content: "noon", ToolName: "get_datetime", CallID: "c"},
+			}},
+		}}
+		data, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Put(t.Context(), subjects.ConversationKey(c.SessionID), data, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Put(t.Context(), "turn.s1.q1", []byte("a checkpoint"), 0); err != nil {
+		t.Fatal(err)
+	}
+	status, _, body := w.do("GET", "/sessions", "")
+	list := read[struct {
+		Sessions []gateway.Session `json:"sessions"`
+	}](t, body).Sessions
+	if status != 200 || len(list) != 20 || list[0].ID != "s19" || list[19].ID != "s00" || list[0].Turns != 1 || len([]rune(list[0].Title)) != 80 || strings.Contains(list[0].Title, "\n") {
+		t.Errorf("%d %s", status, body)
+	}
+	status, _, body = w.do("GET", "/sessions/s07", "")
+	one := read[struct {
+		ID       string             `json:"session_id"`
+		Messages []subjects.Message `json:"messages"`
+	}](t, body)
+	var roles []string
+	for _, m := range one.Messages {
+		roles = append(roles, m.Role)
+	}
+	if status != 200 || one.ID != "s07" || !slices.Equal(roles, []string{"user", "assistant", "tool", "assistant"}) || string(one.Messages[1].Calls[0].Arguments) != `{"zone":"UTC"}` {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// modelActor tells which models there are.
+type modelActor struct {
+	mu    sync.Mutex
+	asked int
+	list  subjects.ModelList
+}
+
+func (m *modelActor) Name() string { return "model" }
+
+func (m *modelActor) Routes() []actor.Route {
+	return []actor.Route{actor.Serve(subjects.ModelNames, func(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.ModelList, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.asked++
+		return m.list, nil
+	})}
+}
+
+func testHealth(t *testing.T, b *bustest.Bus) {
+	for _, tt := range []struct {
+		name     string
+		list     *subjects.ModelList
+		status   string
+		model    *gateway.ModelHealth
+		degraded string
+	}{
+		{"no model actor", nil, "degraded", nil, "no model actor answers; start it"},
+		{"no assistant", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "m"}}}, "degraded", nil, "models.yaml"},
+		{"well", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "c"}, {Role: "assistant", Model: "gemma4:12b"}}}, "ok", &gateway.ModelHealth{Role: "assistant", Model: "gemma4:12b"}, ""},
+		{
+			"stand-in", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "script", StandIn: true, Notice: "run: ollama serve"}}}, "degraded",
+			&gateway.ModelHealth{Role: "assistant", Model: "script", StandIn: true, Notice: "run: ollama serve"}, "run: ollama serve",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.Version = "1.2.3" }})
+			m := &modelActor{}
+			if tt.list != nil {
+				m.list = *tt.list
+				sup, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return m, nil }}, w.Dial, actor.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { sup.Stop() })
+			}
+			for range 3 {
+				status, _, body := w.do("GET", "/health", "")
+				h := read[gateway.Health](t, body)
+				if status != 200 || h.Status != tt.status || h.Version != "1.2.3" || !h.NATS.Connected || fmt.Sprint(h.Model) != fmt.Sprint(tt.model) && *h.Model != *tt.model ||
+					!strings.Contains(strings.Join(h.Degraded, "\n"), tt.degraded) || (tt.degraded == "") != (len(h.Degraded) == 0) {
+					t.Errorf("%d %s", status, body)
+				}
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if tt.list != nil && m.asked != 1 {
+				t.Errorf("the model actor was asked %d times", m.asked)
+			}
+		})
+	}
+}
+
+// Without the bus the gateway still answers, and says what is wrong.
+func TestHealthWithoutTheBus(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, bustest.Start(t), setup{})
+	w.Srv.Stop(context.Background())
+	// It cannot say goodbye to a server that is not there, and says so. The test is not about that.
+	t.Cleanup(func() { w.stopped.Do(func() { _ = w.actor.Stop() }) })
+	eventually(t, "the link is down", func() bool { return !w.nc.IsConnected() })
+	status, _, body := w.do("GET", "/health", "")
+	if h := read[gateway.Health](t, body); status != 200 || h.Status != "degraded" || h.NATS.Connected || !strings.HasPrefix(h.Degraded[0], "nats: ") {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, tt := range []struct{ method, path, body string }{{"POST", "/query", `{"query":"hi"}`}, {"GET", "/sessions", ""}, {"DELETE", "/queries/q", ""}, {"GET", "/events?after=0", ""}} {
+		if status, header, body := w.do(tt.method, tt.path, tt.body); status != 503 || header.Get("Retry-After") == "" || read[failure](t, body).Error.Code != subjects.CodeUnavailable {
+			t.Errorf("%s %s: %d %s", tt.method, tt.path, status, body)
+		}
+	}
+}
+
+func testPortIsTaken(t *testing.T, b *bustest.Bus) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	g := gateway.New(gateway.Config{Listen: ln.Addr().String()}, nil)
+	out, err := actor.NewOut(b.As("gateway"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = g.Start(t.Context(), out)
+	if err == nil || !strings.Contains(err.Error(), "another program has this port") || !strings.Contains(err.Error(), "gateway.listen") {
+		t.Errorf("%v", err)
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A stop ends streams, tells those who wait where their answer will be, and frees the port.
+func testStopInOrder(t *testing.T, b *bustest.Bus) {
+	var told string
+	w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.OnListen = func(addr string) { told = addr } }})
+	if told != w.gw.Addr() || told == "" {
+		t.Errorf("told of %q, listens on %q", told, w.gw.Addr())
+	}
+	asked := make(chan struct{})
+	w.generator(func(subjects.Query, actor.Out) { close(asked) })
+	s := w.follow("/events")
+	type result struct {
+		status int
+		body   string
+	}
+	waiting := make(chan result, 1)
+	go func() {
+		status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q1"}`)
+		waiting <- result{status, body}
+	}()
+	<-asked
+	w.stop()
+	r := <-waiting
+	if f := read[failure](t, r.body); r.status != 503 || f.QueryID != "q1" || f.Later["answer"] != "/queries/q1" || !strings.Contains(f.Error.Text, "will be answered") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if !strings.Contains(s.rest(), "come back with the last id") {
+		t.Error("the stream just broke off")
+	}
+	ln, err := net.Listen("tcp", w.gw.Addr())
+	if err != nil {
+		t.Fatalf("the port is not free: %v", err)
+	}
+	ln.Close()
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		cfg  gateway.Config
+		says string
+	}{
+		{"zero", gateway.Config{}, ""},
+		{"loopback", gateway.Config{Listen: "[::1]:0"}, ""},
+		{"localhost", gateway.Config{Listen: "localhost:80", Hosts: []string{"conclave.example", "10.1.2.3"}}, ""},
+		{"open to all without a token", gateway.Config{Listen: "0.0.0.0:8765"}, "can be reached from other machines"},
+		{"any address without a token", gateway.Config{Listen: ":8765"}, "can be reached from other machines"},
+		{"loopback in another dress", gateway.Config{Listen: "[::ffff:127.0.0.1]:1"}, ""},
+		{"open to all with a token", gateway.Config{Listen: "0.0.0.0:8765", TokenFile: "t"}, ""},
+		{"a name", gateway.Config{Listen: "example.com:1", TokenFile: "t"}, "neither localhost nor an IP"},
+		{"no port", gateway.Config{Listen: "127.0.0.1"}, "not an address"},
+		{"odd port", gateway.Config{Listen: "127.0.0.1:+1"}, "not an address"},
+		{"a host with a scheme", gateway.Config{Hosts: []string{"http://a"}}, "not the name of a host"},
+		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not the name of a host"},
+		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not the name of a host"},
+		{"too few places", gateway.Config{MaxWaiting: -1}, "max_waiting"},
+		{"too long", gateway.Config{Trail: gateway.Duration(time.Hour)}, "trail"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if err := tt.cfg.Validate(); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v, want %q", err, tt.says)
+			}
+		})
+	}
+}
+
+// The actor alone, with a recorder: what it says on the bus when somebody asks.
+func TestAskIsPublished(t *testing.T) {
+	t.Parallel()
+	g := gateway.New(gateway.Config{}, nil)
+	rec := &actortest.Recorder{}
+	ask := func(body any, query string) error {
+		_, err := rec.Deliver(t, g, actortest.Message{Subject: "query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(20 * time.Millisecond)})
+		return err
+	}
+	for _, tt := range []struct {
+		name string
+		body any
+		code string
+	}{
+		{"plain", []byte("hi"), subjects.CodeTimeout},
+		{"blank", []byte("  "), subjects.CodeMalformed},
+		{"odd id", []byte(`{"query":"hi","query_id":"a.b"}`), subjects.CodeMalformed},
+		{"no question", []byte(`{"session_id":"s"}`), subjects.CodeMalformed},
+	} {
+		if err := ask(tt.body, "q-7"); actortest.Code(err) != tt.code {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	got := rec.Said()
+	if len(got) != 1 || got[0].Subject != "query.received" || got[0].Query != "q-7" || !got[0].Waited || !bytes.Contains([]byte(got[0].Body), []byte(`"query_id":"q-7","query":"hi"`)) {
+		t.Errorf("%+v", got)
+	}
+}

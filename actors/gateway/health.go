@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Health is what GET /health answers.
+type Health struct {
+	Status   string       `json:"status"` // ok or degraded
+	Version  string       `json:"version"`
+	NATS     NATSHealth   `json:"nats"`
+	Model    *ModelHealth `json:"model"`    // nil = not known
+	Degraded []string     `json:"degraded"` // what is missing, and what to do about it
+}
+
+// NATSHealth is the state of the link to the bus.
+type NATSHealth struct {
+	Connected bool `json:"connected"`
+}
+
+// ModelHealth is the model that answers.
+type ModelHealth struct {
+	Role    string `json:"role"`
+	Model   string `json:"model"`
+	StandIn bool   `json:"stand_in"`
+	Notice  string `json:"notice"`
+}
+
+// How long what is known of the models stays good, and how long they may take to tell.
+const (
+	modelsFor  = 5 * time.Second
+	modelsTime = 2 * time.Second
+)
+
+// assistant is the role whose model answers.
+const assistant = "assistant"
+
+// models remembers for a moment what the model actor said: /health may be asked often.
+type models struct {
+	mu    sync.Mutex
+	until time.Time
+	model *ModelHealth
+	err   error
+}
+
+// ask asks the model actor, unless it has just answered.
+func (m *models) ask(ctx context.Context, out actor.Out) (*ModelHealth, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := out.Now(); now.Before(m.until) {
+		return m.model, m.err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelsTime) // others wait for the same answer
+	defer cancel()
+	m.model, m.err = nil, nil
+	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	if err != nil {
+		m.err = fmt.Errorf("model: %w", err)
+	} else {
+		for _, r := range list.Roles {
+			if r.Role == assistant {
+				m.model = &ModelHealth{Role: r.Role, Model: r.Model, StandIn: r.StandIn, Notice: r.Notice}
+			}
+		}
+		if m.model == nil {
+			m.err = errors.New("model: no model has the role assistant; name one in models.yaml")
+		}
+	}
+	m.until = out.Now().Add(modelsFor)
+	return m.model, m.err
+}
+
+// onHealth says how things are. It answers 200 also when something is missing: the gateway itself is there.
+func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
+	if _, err := params(r); err != nil {
+		return err
+	}
+	h := Health{Status: "ok", Version: g.Version, Degraded: []string{}}
+	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {
+		h.Degraded = append(h.Degraded, "nats: the link to the bus is down; it is tried again by itself. Is the server running?")
+	} else if err := g.events.failing(); err != nil {
+		h.Degraded = append(h.Degraded, "events: they cannot be read at the moment; answers come when they can")
+	}
+	var f *subjects.Fault
+	model, err := g.models.ask(r.Context(), g.out)
+	switch {
+	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
+		h.Degraded = append(h.Degraded, "model: no model actor answers; start it with: conclave actor model")
+	case errors.As(err, &f):
+		h.Degraded = append(h.Degraded, "model: "+f.Text)
+	case err != nil:
+		h.Degraded = append(h.Degraded, err.Error())
+	}
+	if h.Model = model; model != nil && (model.StandIn || model.Notice != "") {
+		why := model.Notice
+		if why == "" {
+			why = "the built-in script answers, not a model; start Ollama"
+		}
+		h.Degraded = append(h.Degraded, "model: "+why)
+	}
+	if len(h.Degraded) > 0 {
+		h.Status = "degraded"
+	}
+	g.write(w, http.StatusOK, h)
+	return nil
+}
+
+// openAPI describes the API for programs. A test holds it together with the routes.
+//
+//go:embed openapi.yaml
+var openAPI []byte
+
+// onOpenAPI shows it.
+func (g *Gateway) onOpenAPI(w http.ResponseWriter, r *http.Request) error {
+	if _, err := params(r); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/yaml; charset=utf-8")
+	_, _ = w.Write(openAPI)
+	return nil
+}

@@ -1,0 +1,585 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Question is what POST /query reads.
+type Question struct {
+	Query     string `json:"query"`
+	SessionID string `json:"session_id"`
+	QueryID   string `json:"query_id"`
+	Model     string `json:"model"`
+}
+
+// Answer is what POST /query answers.
+type Answer struct {
+	QueryID   string              `json:"query_id"`
+	SessionID string              `json:"session_id"`
+	Answer    string              `json:"answer"`
+	Thinking  string              `json:"thinking"`
+	ToolCalls []subjects.ToolCall `json:"tool_calls"`
+	Notes     []subjects.Note     `json:"notes"`
+	Model     string              `json:"model"`
+	StandIn   bool                `json:"stand_in"`
+	Usage     subjects.Usage      `json:"usage"`
+	Partial   bool                `json:"partial"`
+	Error     *subjects.Fault     `json:"error"`
+	Events    []string            `json:"events"`    // subjects of what happened, in order
+	EventLog  []Event             `json:"event_log"` // the same with everything
+	Dropped   int                 `json:"events_dropped"`
+}
+
+// Bounds of the events that go with an answer, and of a model's name.
+const (
+	logEvents = 1000
+	logBytes  = 4 << 20
+	maxModel  = 200
+)
+
+// How long a question, a cancellation or feedback may take to be stored, how often that is tried, and the pause between:
+// a link that was cut is back after a quarter of a second.
+const (
+	storeTime  = 3 * time.Second
+	storeTries = 4
+	storePause = 300 * time.Millisecond
+)
+
+// question is one that was asked here.
+type question struct {
+	id, session string
+	since       uint64 // what belongs to it comes after this in EVENTS
+}
+
+// asked are the latest questions asked here, so that they can be looked up without reading all of EVENTS.
+type asked struct {
+	mu    sync.Mutex
+	known map[string]question
+	order []string
+	open  map[string]bool // those somebody waits for
+}
+
+const maxAsked = 4096
+
+// add notes a question. It reports false when somebody waits for that very one.
+func (a *asked) add(q question) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known == nil {
+		a.known, a.open = map[string]question{}, map[string]bool{}
+	}
+	if a.open[q.id] {
+		return false
+	}
+	a.open[q.id] = true
+	if _, again := a.known[q.id]; !again {
+		a.order = append(a.order, q.id)
+	}
+	a.known[q.id] = q
+	if len(a.order) > maxAsked {
+		delete(a.known, a.order[0])
+		a.order = a.order[1:]
+	}
+	return true
+}
+
+// done says that nobody waits for it any more.
+func (a *asked) done(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.open, id)
+}
+
+func (a *asked) find(id string) (question, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q, ok := a.known[id]
+	return q, ok
+}
+
+// onQuery asks, and waits for the answer unless the client does not want to. A client that goes away leaves its question
+// behind: it is answered all the same, and the answer can be fetched.
+func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
+	wait, trail, err := g.howLong(r)
+	if err != nil {
+		return err
+	}
+	var in Question
+	if err := g.readBody(w, r, &in); err != nil {
+		return err
+	}
+	if err := check(g.out, &in); err != nil {
+		return err
+	}
+	if wait {
+		leave, err := enter(g.rooms.waiting, "questions are waiting")
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	cur := g.events.now()
+	q := question{in.QueryID, in.SessionID, cur.at}
+	if !g.asked.add(q) {
+		return problemf(http.StatusConflict, codeConflict, "somebody waits for the question %s already; leave query_id out to ask anew", q.id)
+	}
+	defer g.asked.done(q.id)
+	first, err := g.publish(r.Context(), g.out, in)
+	if err != nil {
+		return err
+	}
+	if !wait {
+		w.Header().Set("Location", "/queries/"+q.id)
+		if r.Header.Get("Prefer") != "" {
+			w.Header().Set("Preference-Applied", "respond-async")
+		}
+		g.write(w, http.StatusAccepted, q.ids("accepted"))
+		return nil
+	}
+	ctx, cancel := g.until(r.Context(), g.cfg.QueryTimeout.Std())
+	defer cancel()
+	rec := record{}
+	rec.add(first)
+	end, err := g.await(ctx, cur, q.id, rec.add)
+	if err != nil {
+		return g.unanswered(q, err)
+	}
+	if trail > 0 && end.response != nil {
+		g.linger(r.Context(), cur, q.id, trail, rec.add)
+	}
+	return g.answer(w, q, end, &rec)
+}
+
+// howLong reads whether the client waits, and for how long after the answer it wants to hear of grades.
+func (g *Gateway) howLong(r *http.Request) (wait bool, trail time.Duration, err error) {
+	p, err := params(r, "wait", "trail")
+	if err != nil {
+		return false, 0, err
+	}
+	wait, trail = true, g.cfg.Trail.Std()
+	switch v := p.Get("wait"); v {
+	case "", "1":
+	case "0":
+		wait = false
+	default:
+		return false, 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
+	}
+	if v := p.Get("trail"); v != "" {
+		var d Duration
+		if err := d.UnmarshalText([]byte(v)); err != nil || d.Std() > time.Minute {
+			return false, 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "trail is a duration of at most 1m, like 2s")
+		}
+		trail = d.Std()
+	}
+	for _, v := range r.Header.Values("Prefer") {
+		for p := range strings.SplitSeq(v, ",") {
+			if name, _, _ := strings.Cut(p, ";"); strings.EqualFold(strings.TrimSpace(name), "respond-async") {
+				wait = false
+			}
+		}
+	}
+	return wait, trail, nil
+}
+
+// check validates a question and makes the ids that are missing.
+func check(out actor.Out, in *Question) error {
+	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
+	}
+	if len(in.Model) > maxModel || strings.ContainsFunc(in.Model, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "model: at most %d visible ASCII characters", maxModel)
+	}
+	for _, id := range []struct {
+		name string
+		at   *string
+	}{{"session_id", &in.SessionID}, {"query_id", &in.QueryID}} {
+		if *id.at == "" {
+			*id.at = out.NewID()
+		} else if err := checkID(id.name, *id.at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publish stores the question. It does so also when its asker goes away in between: whether it was stored would be
+// anybody's guess.
+func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Event, error) {
+	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model}
+	if err := emit(ctx, out.About(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
+		return Event{}, err
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return Event{}, fmt.Errorf("encoding the question: %w", err)
+	}
+	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
+}
+
+// emit says an event until it is stored. An acknowledgement can be lost with the link, so it is said again under the same
+// id, which is stored once. When all that fails, the client may try again.
+func emit[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T) error {
+	ctx = context.WithoutCancel(ctx)
+	id := out.NewID()
+	var err error
+	for try := range storeTries {
+		if try > 0 {
+			time.Sleep(storePause)
+		}
+		once, cancel := context.WithTimeout(ctx, storeTime)
+		err = actor.EmitOnce(once, out, t, id, body)
+		cancel()
+		var f *subjects.Fault
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &f):
+			return f
+		}
+	}
+	out.Note(err)
+	return subjects.Faultf(subjects.CodeUnavailable, "%s could not be stored, or nobody said that it was; try again", t.Name)
+}
+
+// ending is how a question ended.
+type ending struct {
+	response *subjects.Response
+	seq      uint64
+	dead     *subjects.DeadLetter
+}
+
+// answerer is who answers query.received. The author stands in the stored subject, so nobody else's words, the shadow's
+// among them, are taken for the answer.
+const answerer = "generator"
+
+// givers-up are those who can end a question without an answer.
+var giversUp = []string{"router", answerer}
+
+// endOf reads an event that ends a question, nil when it does not.
+func endOf(ev Event, query string) (*ending, error) {
+	if ev.Query != query {
+		return nil, nil
+	}
+	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == answerer {
+		var r subjects.Response
+		if err := json.Unmarshal(ev.Payload, &r); err != nil {
+			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer could not be read; it is event %d", ev.Seq)
+		}
+		return &ending{response: &r, seq: ev.Seq}, nil
+	}
+	if t, ok := subjects.Match(subjects.Dead.Name, ev.Subject); ok && len(t) == 1 && slices.Contains(giversUp, ev.From) {
+		var d subjects.DeadLetter
+		if err := json.Unmarshal(ev.Payload, &d); err != nil || !aboutQuestion(d.Subject) {
+			return nil, nil
+		}
+		d.Actor = ev.From
+		return &ending{dead: &d, seq: ev.Seq}, nil
+	}
+	return nil, nil
+}
+
+// aboutQuestion reports whether a dead letter is about the question itself, and not about a cancellation, say, that
+// could not be read.
+func aboutQuestion(subject string) bool {
+	_, turn := subjects.Match(subjects.QuerySession.Heard, subject)
+	_, session := subjects.Match(subjects.QuerySession.Name, subject)
+	_, exhausted := subjects.Match("core.EVENT.MAX_DELIVERIES.>", subject)
+	return turn || session || exhausted || subject == subjects.QueryReceived.Name
+}
+
+// await reads events until the question has ended, and shows each that belongs to it.
+func (g *Gateway) await(ctx context.Context, cur *cursor, query string, seen func(Event)) (ending, error) {
+	for {
+		ev, err := cur.wait(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ending{}, context.Cause(ctx)
+		case err != nil:
+			// The link is down, or the server restarts. What comes meanwhile is read afterwards.
+			select {
+			case <-time.After(lookAgain):
+			case <-ctx.Done():
+			}
+			continue
+		case ev.Query != query:
+			continue
+		}
+		seen(ev)
+		if end, err := endOf(ev, query); end != nil || err != nil {
+			if err != nil {
+				return ending{}, err
+			}
+			return *end, nil
+		}
+	}
+}
+
+// linger collects what comes after the answer: until the grade is there, or for the given time.
+func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, trail time.Duration, seen func(Event)) {
+	ctx, cancel := g.until(ctx, trail)
+	defer cancel()
+	for {
+		ev, err := cur.wait(ctx)
+		if err != nil {
+			return
+		}
+		if ev.Query != query {
+			continue
+		}
+		seen(ev)
+		if ev.Subject == subjects.CritiqueResult.Name {
+			return
+		}
+	}
+}
+
+// record gathers the events of one question, within bounds.
+type record struct {
+	events  []Event
+	bytes   int
+	dropped int
+}
+
+func (c *record) add(ev Event) {
+	if len(c.events) >= logEvents || c.bytes+len(ev.Payload) > logBytes {
+		c.dropped++
+		return
+	}
+	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Payload)
+}
+
+// answer writes how a question ended.
+func (g *Gateway) answer(w http.ResponseWriter, q question, end ending, rec *record) error {
+	if end.dead != nil {
+		return &problem{
+			status: http.StatusBadGateway, IDs: q.ids("failed"),
+			Fault: subjects.Faultf(end.dead.Code, "%s gave the question up: %s", end.dead.Actor, end.dead.Reason),
+		}
+	}
+	r := end.response
+	a := Answer{
+		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
+		Model: r.Model, StandIn: r.StandIn, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
+		Events: []string{}, EventLog: rec.events, Dropped: rec.dropped,
+	}
+	for _, ev := range rec.events {
+		a.Events = append(a.Events, ev.Subject)
+	}
+	if a.ToolCalls == nil {
+		a.ToolCalls = []subjects.ToolCall{}
+	}
+	if a.Notes == nil {
+		a.Notes = []subjects.Note{}
+	}
+	if a.EventLog == nil {
+		a.EventLog = []Event{}
+	}
+	status := http.StatusOK
+	if r.Error != nil && strings.TrimSpace(r.Answer) == "" {
+		status = http.StatusBadGateway
+	}
+	g.write(w, status, a)
+	return nil
+}
+
+// unanswered says why there is no answer yet, and where it will be.
+func (g *Gateway) unanswered(q question, err error) error {
+	switch {
+	case errors.Is(err, errWaited):
+		return &problem{
+			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
+			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", g.cfg.QueryTimeout.Std()),
+		}
+	case errors.Is(err, errClosing):
+		return &problem{
+			status: http.StatusServiceUnavailable, IDs: q.ids("waiting"),
+			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question is kept and will be answered: see later"),
+		}
+	}
+	return err
+}
+
+// ids of a question, with where to look.
+func (q question) ids(state string) *ids {
+	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &later{
+		Answer:  "/queries/" + q.id,
+		Events:  fmt.Sprintf("/events?query=%s&after=%d", url.QueryEscape(q.id), q.since),
+		Session: "/sessions/" + q.session,
+	}}
+}
+
+// lookTime bounds a search in EVENTS.
+const lookTime = 10 * time.Second
+
+// onLookUp finds the answer to a question that was asked before, here or elsewhere.
+func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkID("the query id", id); err != nil {
+		return err
+	}
+	if _, err := params(r); err != nil {
+		return err
+	}
+	q, known := g.asked.find(id)
+	if !known {
+		q = question{id: id}
+	}
+	ctx, cancel := g.until(r.Context(), lookTime)
+	defer cancel()
+	end, err := g.look(ctx, q)
+	switch {
+	case errors.Is(err, errNone) && known:
+		g.write(w, http.StatusAccepted, q.ids("waiting"))
+		return nil
+	case errors.Is(err, errNone):
+		return problemf(http.StatusNotFound, codeNotFound, "there is no answer to %s, and the question was not asked here", id)
+	case errors.Is(err, errWaited):
+		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "no answer to %s among the answers that could be read in %s; look into its session", id, lookTime)
+	case err != nil:
+		return err
+	}
+	rec := record{}
+	if known {
+		err = g.gather(ctx, q, end.seq, rec.add)
+	}
+	if err != nil {
+		return err
+	}
+	return g.answer(w, q, *end, &rec)
+}
+
+// look searches the answers, then the dead letters, that came after a question.
+func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
+	stored := []string{"from." + answerer + "." + subjects.ResponseGeneration.Name}
+	for _, who := range giversUp {
+		stored = append(stored, "from."+who+".dead."+who)
+	}
+	for _, s := range stored {
+		for at := q.since; ; {
+			ev, err := g.events.readStored(ctx, at+1, s)
+			if errors.Is(err, errNone) {
+				break
+			}
+			if err != nil {
+				if ctx.Err() != nil {
+					err = context.Cause(ctx)
+				}
+				return nil, err
+			}
+			if end, err := endOf(ev, q.id); end != nil || err != nil {
+				return end, err
+			}
+			at = ev.Seq
+		}
+	}
+	return nil, errNone
+}
+
+// gather shows the events of a question up to its end.
+func (g *Gateway) gather(ctx context.Context, q question, last uint64, seen func(Event)) error {
+	cur := &cursor{events: g.events, at: q.since}
+	for cur.at < last {
+		ev, ok, _, err := cur.next(ctx)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return nil
+		}
+		if ev.Query == q.id {
+			seen(ev)
+		}
+	}
+	return nil
+}
+
+// onCancel stops a question; what is there is kept and comes as a partial answer.
+func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := checkID("the query id", id); err != nil {
+		return err
+	}
+	if _, err := params(r); err != nil {
+		return err
+	}
+	topic, err := subjects.QueryCancel.With(id)
+	if err != nil {
+		return err
+	}
+	q, _ := g.asked.find(id)
+	if err := emit(r.Context(), g.out.About(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
+		return err
+	}
+	g.write(w, http.StatusAccepted, struct {
+		QueryID string `json:"query_id"`
+		State   string `json:"state"`
+	}{id, "cancelling"})
+	return nil
+}
+
+// Opinion is what POST /feedback reads.
+type Opinion struct {
+	QueryID string `json:"query_id"`
+	Thumb   *int   `json:"thumb"`
+	Stars   *int   `json:"stars"`
+	Words   string `json:"words"`
+}
+
+// maxWords bounds what a person may write with a thumb, in bytes.
+const maxWords = 8 << 10
+
+// onFeedback passes on what the person thought of an answer.
+func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
+	if _, err := params(r); err != nil {
+		return err
+	}
+	var in Opinion
+	if err := g.readBody(w, r, &in); err != nil {
+		return err
+	}
+	if err := checkID("query_id", in.QueryID); err != nil {
+		return err
+	}
+	body := subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
+	bad := func(format string, a ...any) error {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
+	}
+	switch {
+	case in.Thumb != nil && *in.Thumb != 1 && *in.Thumb != -1:
+		return bad("thumb is -1 or 1")
+	case in.Stars != nil && (*in.Stars < 1 || *in.Stars > 5):
+		return bad("stars are 1 to 5")
+	case len(body.Words) > maxWords || !utf8.ValidString(body.Words):
+		return bad("words: a text of at most %d KB", maxWords>>10)
+	case in.Thumb == nil && in.Stars == nil && body.Words == "":
+		return bad("say something: thumb, stars or words")
+	}
+	if in.Thumb != nil {
+		body.Thumb = *in.Thumb
+	}
+	if in.Stars != nil {
+		body.Stars = *in.Stars
+	}
+	q, _ := g.asked.find(in.QueryID)
+	if err := emit(r.Context(), g.out.About(q.session, in.QueryID), subjects.UserFeedback, body); err != nil {
+		return err
+	}
+	g.write(w, http.StatusAccepted, struct {
+		QueryID string `json:"query_id"`
+		State   string `json:"state"`
+	}{in.QueryID, "stored"})
+	return nil
+}

@@ -1,0 +1,114 @@
+package generator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/subjects"
+)
+
+// bucket holds conversations and the turns that are under way.
+const bucket = "state_" + name
+
+// turnKey is where the turn of a session is written down that was begun last.
+func turnKey(session string) string { return "turn." + session }
+
+// Stages of a turn.
+const (
+	stageReceived   = "received"   // begun; nothing has been asked yet
+	stageWorking    = "working"    // as far as State says
+	stagePublishing = "publishing" // the answer is in Publish
+)
+
+// record is a turn as it is written down. It is also the fence: each write names the revision of the one before, so of
+// two that work at the same turn only one can go on.
+type record struct {
+	QueryID string      `json:"query_id"`
+	Query   string      `json:"query"`
+	Owner   string      `json:"owner"` // of this life of the turn
+	Stage   string      `json:"stage"`
+	Try     int         `json:"try"`               // of the message that brought it
+	Stalled int         `json:"stalled,omitempty"` // times it was begun again since it last came further
+	Began   time.Time   `json:"began"`
+	Written time.Time   `json:"written"`
+	State   *loop.State `json:"state,omitempty"`
+	Publish *publish    `json:"publish,omitempty"`
+}
+
+// publish is a finished answer with the ids under which it is said. Said again with the same ids it is stored once.
+type publish struct {
+	Response   subjects.Response  `json:"response"`
+	ResponseID string             `json:"response_id"`
+	DialogID   string             `json:"dialog_id"`
+	Messages   []subjects.Message `json:"messages,omitempty"` // for the conversation
+}
+
+// errTaken means that another has taken over the turn: nothing more may be said or done here.
+var errTaken = errors.New("another has taken over this turn")
+
+const (
+	maxRecord = 960 << 10        // below what the bucket takes
+	storing   = 10 * time.Second // longest wait for one write
+	holding   = time.Minute      // after this long without a write, the fence is tried before anything is said
+)
+
+// write writes the turn down if nobody else has since. step names the boundary.
+func (t *turn) write(ctx context.Context, step string) error {
+	t.rec.Written = t.out.Now().UTC()
+	data, err := marshal(t.rec)
+	if err != nil {
+		return fmt.Errorf("encoding the turn: %w", err)
+	}
+	if len(data) > maxRecord {
+		return errTooMuch
+	}
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	t.g.at(step + "/before")
+	rev, err := t.store.Put(ctx, turnKey(t.session), data, t.rev)
+	if errors.Is(err, actor.ErrChanged) {
+		rev, err = t.overwrite(ctx, data)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the turn down: %w", err)
+	}
+	t.rev = rev
+	t.g.at(step + "/after")
+	return nil
+}
+
+// overwrite writes over the turn's own last write, whose acknowledgement was lost. Anybody else's is left alone.
+func (t *turn) overwrite(ctx context.Context, data []byte) (uint64, error) {
+	there, rev, err := t.store.Get(ctx, turnKey(t.session))
+	if err != nil {
+		return 0, err
+	}
+	var r record
+	if json.Unmarshal(there, &r) != nil || r.Owner != t.rec.Owner {
+		return 0, errTaken
+	}
+	rev, err = t.store.Put(ctx, turnKey(t.session), data, rev)
+	if errors.Is(err, actor.ErrChanged) {
+		return 0, errTaken
+	}
+	return rev, err
+}
+
+// hold makes sure that the turn is still this one's. A process that was paused for longer than the stream remembers ids
+// would say an answer again that another has said in its place.
+func (t *turn) hold(ctx context.Context) error {
+	if t.out.Now().Sub(t.rec.Written) < holding {
+		return nil
+	}
+	return t.write(ctx, "turn.hold")
+}
+
+// lasting is a context for a write that is seen through although the turn was stopped.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), storing)
+}

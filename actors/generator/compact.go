@@ -1,0 +1,95 @@
+package generator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+// summarizing is how long a summary may take. Nobody waits for it.
+const summarizing = 5 * time.Minute
+
+// compact makes a summary of the oldest turns in the background when the conversation takes up too much of the model's
+// window. One at a time for a session; whoever loses against another write drops the work, and a later turn tries again.
+func (g *Generator) compact(out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
+	most := window * g.cfg.CompactAt / 100
+	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
+		return
+	}
+	n := oldest(c, g.system(), most)
+	if n == 0 {
+		return
+	}
+	if _, busy := g.summing.LoadOrStore(session, true); busy {
+		return
+	}
+	g.mu.Lock()
+	if g.speaking != nil {
+		out = g.speaking.About(session, "") // the question's own deadline does not count for this
+	}
+	g.mu.Unlock()
+	g.behind.Go(func() {
+		defer g.summing.Delete(session)
+		defer func() { // a mistake in here must not end the house
+			if p := recover(); p != nil {
+				out.Note(fmt.Errorf("summarizing session %s: panic: %v", session, p))
+			}
+		}()
+		ctx, cancel := context.WithTimeout(g.life, summarizing)
+		defer cancel()
+		if err := g.summarize(ctx, out, session, c, rev, n, window); err != nil && g.life.Err() == nil {
+			out.Note(fmt.Errorf("summarizing session %s: %w", session, err))
+		}
+	})
+}
+
+// oldest is how many turns a summary should take in: enough that the rest is half of what is allowed, and never the
+// last one. 0 = none, there is room.
+func oldest(c subjects.Conversation, system string, most int) int {
+	if loop.Estimate(system, nil, history(c))+loop.Estimate(c.Summary, nil, nil) <= most {
+		return 0
+	}
+	n := len(c.Turns) - 1
+	for left := 0; n > 0; n-- {
+		left += loop.Estimate("", nil, history(subjects.Conversation{Turns: c.Turns[n : n+1]}))
+		if left > most/2 {
+			break
+		}
+	}
+	return max(1, min(n+1, len(c.Turns)-1))
+}
+
+// summarize replaces the oldest n turns by a summary.
+func (g *Generator) summarize(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
+	a := loop.Agent{Chat: wire.Client{Out: out, Role: "summaries", Timeout: g.cfg.CallTimeout}, Limits: g.cfg.limits(), Now: out.Now, NewID: out.NewID}
+	a.Options.Window = window
+	text, err := loop.Summarize(ctx, a, c.Summary, history(subjects.Conversation{Turns: c.Turns[:n]}))
+	if err != nil {
+		return err
+	}
+	next := past(c, n)
+	next.Summary, next.Summarized, next.Updated = clip(text, 16<<10), c.Summarized+n, out.Now().UTC()
+	data, err := marshal(next)
+	if err != nil {
+		return err
+	}
+	g.at("compact/before")
+	now, err := out.Store(bucket).Put(ctx, subjects.ConversationKey(session), data, rev)
+	if err != nil {
+		return err
+	}
+	g.at("compact/after")
+	g.hot.renew(session, rev, next, now)
+	topic, err := subjects.AgentStateOf.With(name)
+	if err != nil {
+		return err
+	}
+	return actor.Post(ctx, out, topic, subjects.AgentState{
+		SessionID: session, To: string(idle), Code: noteCompacted, Words: fmt.Sprintf("%d turns were summarized to make room", n),
+	})
+}

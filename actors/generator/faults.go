@@ -1,0 +1,114 @@
+package generator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// troubles pairs what can go wrong with a code for programs and with words that a person can act on. A backend's own
+// words name the address and the model: they are used where say is empty.
+var troubles = []struct {
+	err    error
+	code   string
+	say    string
+	advice string
+}{
+	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start it with: ollama serve. Then ask again."},
+	{model.ErrMissing, subjects.CodeModelMissing, "", "Fetch it with: conclave model pull <name>. Then ask again."},
+	{model.ErrRemote, subjects.CodeModelRemote, "", "Nothing was sent. Allow the model by name in models.yaml, or choose one that runs here."},
+	{model.ErrUnauthorized, subjects.CodeModelKey, "", "Store a valid key with: conclave secret set. Then ask again."},
+	{model.ErrTooLong, subjects.CodeModelTooLong, "", "Ask a shorter question, begin a new session, or give the model a larger window in models.yaml."},
+	{model.ErrBusy, subjects.CodeBusy, "", "Wait a moment, then ask again."},
+	{model.ErrCut, subjects.CodeModelCut, "", "Ask again; if it keeps happening, look into the model server's log."},
+	{model.ErrMalformed, subjects.CodeModelMalformed, "", "It was asked again and did no better. Put the question differently, or choose another model."},
+	{model.ErrNoTools, subjects.CodeModelNoTools, "", "Choose a model that takes tools, or ask for something that needs none."},
+	{model.ErrNoThinking, subjects.CodeModelNoThinking, "", "Switch thinking off in generator.yaml, or choose another model."},
+	{model.ErrUnsupported, subjects.CodeUnsupported, "", "Choose another model in models.yaml."},
+	{errTried, subjects.CodeInternal, errTried.Error(), "What was found so far is kept. Ask again, and look into the log of the generator."},
+	{errTooLong, subjects.CodeTooLarge, errTooLong.Error(), "Ask a shorter question, or put the text into a file and ask about the file."},
+	{errTooMuch, subjects.CodeTooLarge, errTooMuch.Error(), "What was found so far is kept. Ask for less at once."},
+	{context.DeadlineExceeded, subjects.CodeTimeout, "the time for this question is over", "Ask again with more time, or ask for less at once."},
+}
+
+// What can go wrong that is not the model's doing.
+var (
+	errTried   = errors.New("answering this question failed each time it was tried")
+	errTooLong = errors.New("the question is too long to be kept")
+	errTooMuch = errors.New("the turn has grown too large to be written down")
+)
+
+// explain makes of an error the fault for programs and the words for the person. It never returns empty words, and
+// nothing of our insides: errors that are not known are in the log.
+func explain(err error) (*subjects.Fault, string) {
+	var f *subjects.Fault
+	if !errors.As(err, &f) || f == nil || f.Code == "" {
+		f = nil
+	}
+	for _, t := range troubles {
+		if !errors.Is(err, t.err) {
+			continue
+		}
+		text := t.say
+		switch {
+		case text != "":
+		case f != nil && f.Text != "":
+			text = f.Text
+		default:
+			text = err.Error()
+		}
+		return told(t.code, text, t.advice)
+	}
+	switch {
+	case f != nil && f.Code == subjects.CodeTimeout:
+		return told(f.Code, "the model did not answer in time", "Ask again; a smaller model answers sooner.")
+	case f != nil:
+		return told(f.Code, f.Text, "Ask again.")
+	}
+	return told(subjects.CodeInternal, "something went wrong while this question was answered", "Ask again, and look into the log of the generator.")
+}
+
+func told(code, text, advice string) (*subjects.Fault, string) {
+	text = oneLine(text)
+	return subjects.Faultf(code, "%s", text), words(text, advice)
+}
+
+// words joins what happened and what to do. Where a backend already says what to do, that is enough.
+func words(text, advice string) string {
+	text = strings.TrimRight(text, ". ")
+	if r, n := utf8.DecodeRuneInString(text); n > 0 {
+		text = string(unicode.ToUpper(r)) + text[n:]
+	}
+	if strings.Contains(text, " with: ") {
+		return text + "."
+	}
+	return fmt.Sprintf("%s. %s", text, advice)
+}
+
+// oneLine keeps a text that came from elsewhere short and on one line.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	return clip(strings.TrimSpace(s), 600)
+}
+
+// clip cuts a text to at most n bytes, at a whole character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "..."
+}

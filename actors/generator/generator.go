@@ -1,0 +1,227 @@
+// Package generator answers: it puts a question, what was said before and a few tools before a model, runs the calls
+// that the model makes through the broker, and stores the answer.
+//
+// It listens on query.session.<session>, kept in TURNS, and on query.cancel.<query>. It asks broker.discover,
+// tool.request.<tool>, model.list and model.chat. It speaks on response.generation, answer.dialog,
+// agent.state.generator, response.delta.<query> and response.thinking.<query>.
+//
+// A turn is written down before it acts: after a crash it goes on from there, in this process or in another, and its
+// answer is stored once.
+package generator
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/subjects"
+)
+
+//go:embed assistant.md
+var assistantPrompt string
+
+// Config is the generator's settings.
+type Config struct {
+	System      string        // replaces the shipped system prompt; "" = as shipped
+	Steps       int           // model calls of a turn that may ask for tools
+	Tokens      int           // of all model calls of a turn; 0 = no budget
+	Wall        time.Duration // of a turn
+	CallTimeout time.Duration // of one model call
+	ToolTimeout time.Duration // of one tool call, the person's approval included
+	Nudges      int           // 0 = none
+	Retries     int           // 0 = none
+	Repeats     int           // the same call with the same result: this one is refused
+	Predict     int           // tokens to write while tools are offered
+	Answer      int           // tokens to write for the answer
+	Result      int           // bytes of one tool result that the model is shown
+	MaxTools    int           // tools offered for a question; 0 = none
+	Search      string        // tool for the search after an answer that says it cannot know; "" = off
+	Reask       bool          // ask once more when it says so although results are there
+	Stream      bool          // show the answer as it grows, where the model can
+	Thinking    bool          // let the model think aloud, where it can
+	HotSessions int           // sessions kept in memory
+	Turns       int           // turns kept of a session
+	CompactAt   int           // percent of the window at which old turns are summarized; 0 = never
+}
+
+// Problems yields everything wrong with c: the field as it stands in generator.yaml, and what is wrong.
+func (c Config) Problems() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, f := range []struct {
+			path        string
+			n, min, max int
+		}{
+			{"steps", c.Steps, 1, 50},
+			{"tokens", c.Tokens, 0, 10_000_000},
+			{"nudges", c.Nudges, 0, 10},
+			{"retries", c.Retries, 0, 10},
+			{"repeats", c.Repeats, 2, 10},
+			{"predict", c.Predict, 64, 1 << 20},
+			{"answer", c.Answer, 64, 1 << 20},
+			{"max_tools", c.MaxTools, 0, 8},
+			{"hot_sessions", c.HotSessions, 1, 10_000},
+			{"turns", c.Turns, 1, 1000},
+			{"compact_at", c.CompactAt, 0, 90},
+			{"result", c.Result, 256, 64 << 10},
+		} {
+			if (f.n < f.min || f.n > f.max) && !yield(f.path, fmt.Sprintf("%d is not between %d and %d", f.n, f.min, f.max)) {
+				return
+			}
+		}
+		for _, f := range []struct {
+			path string
+			d    time.Duration
+		}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"tool_timeout", c.ToolTimeout}} {
+			if (f.d < 10*time.Millisecond || f.d > 24*time.Hour) && !yield(f.path, fmt.Sprintf("%s is not between 10ms and 24h", f.d)) {
+				return
+			}
+		}
+		if c.Search != "" && subjects.CheckToken(c.Search) != nil && !yield("hedge.search", "not the name of a tool") {
+			return
+		}
+		if len(c.System) > maxSystem {
+			yield("system_prompt", fmt.Sprintf("%d bytes, at most %d", len(c.System), maxSystem))
+		}
+	}
+}
+
+// maxSystem bounds the system prompt, in bytes.
+const maxSystem = 64 << 10
+
+// Validate reports everything wrong with c.
+func (c Config) Validate() error {
+	var errs []error
+	for path, text := range c.Problems() {
+		errs = append(errs, fmt.Errorf("%s: %s", path, text))
+	}
+	return errors.Join(errs...)
+}
+
+// limits is c as the loop has it: there, zero is the default and a negative number means none.
+func (c Config) limits() loop.Limits {
+	none := func(n int) int {
+		if n == 0 {
+			return -1
+		}
+		return n
+	}
+	return loop.Limits{
+		Steps: c.Steps, Tokens: none(c.Tokens), Wall: c.Wall, Call: c.CallTimeout, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
+		Predict: c.Predict, Answer: c.Answer, Result: c.Result, Most: maxReply,
+	}
+}
+
+// maxReply bounds what is read of one reply, so that a turn can be written down.
+const maxReply = 96 << 10
+
+// Generator is the actor. Several may run, in one process or in many: they share the partitions of TURNS.
+type Generator struct {
+	// Boundary is called before and after each durable step of a turn, with its name: turn.start, turn.step, turn.answer,
+	// turn.hold, response, dialog, conversation and compact, each with "/before" and "/after". It is where tests of
+	// crashes pull the plug.
+	Boundary func(step string)
+
+	cfg      Config
+	hot      *hot
+	stops    stops
+	models   cached[subjects.RoleModel]
+	catalog  cached[[]subjects.ToolSchema]
+	summing  sync.Map       // sessions that are being summarized
+	behind   sync.WaitGroup // goroutines that do so
+	life     context.Context
+	end      context.CancelFunc
+	mu       sync.Mutex
+	speaking actor.Out // the runtime's own: no message's ids or deadline on it. nil until it is started
+}
+
+// New returns a generator. cfg must be valid.
+func New(cfg Config) *Generator {
+	g := &Generator{cfg: cfg, hot: newHot(cfg.HotSessions)}
+	g.life, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// Name implements [actor.Actor].
+func (g *Generator) Name() string { return name }
+
+// name is the actor's account and the respondent on everything it says.
+const name = "generator"
+
+// Routes implements [actor.Actor].
+func (g *Generator) Routes() []actor.Route {
+	return []actor.Route{
+		actor.On(subjects.QuerySession, g.onTurn),
+		actor.Hear(subjects.QueryCancel, g.onCancel),
+	}
+}
+
+// Start implements [actor.Starter].
+func (g *Generator) Start(_ context.Context, out actor.Out) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.speaking = out
+	return nil
+}
+
+// Close implements [actor.Closer]: it ends what goes on in the background. A summary that is not finished is made after a
+// later turn.
+func (g *Generator) Close(ctx context.Context) error {
+	g.end()
+	ended := make(chan struct{})
+	go func() {
+		g.behind.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return errors.New("a summary did not end")
+	}
+}
+
+// onTurn answers one question. It returns nil when the answer is stored, also when it was stored before.
+func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
+	if len(in.Tokens) != 2 || subjects.CheckToken(in.Tokens[1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
+		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a session and a query id; only the router may say one")
+	}
+	t := g.newTurn(in, out)
+	err := t.answer(ctx)
+	switch {
+	case errors.Is(err, errTaken):
+		return t.await(ctx)
+	case err != nil && t.last:
+		t.despair(ctx, err)
+	}
+	return err
+}
+
+// onCancel stops a query, now or when its turn comes.
+func (g *Generator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
+	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
+		g.stops.stop(in.Tokens[0])
+	}
+	return nil
+}
+
+// at marks a durable step.
+func (g *Generator) at(step string) {
+	if g.Boundary != nil {
+		g.Boundary(step)
+	}
+}
+
+// system is the prompt that every turn begins with.
+func (g *Generator) system() string {
+	if g.cfg.System != "" {
+		return g.cfg.System
+	}
+	return strings.TrimSpace(assistantPrompt)
+}

@@ -1,0 +1,133 @@
+package generator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// looking is how long the broker and the model actor are waited for before a turn begins without them.
+const looking = 5 * time.Second
+
+// unavailable is the result of a tool that does not answer in time.
+const unavailable = "[tool unavailable]"
+
+// tools are the definitions that the broker finds fitting. Without a broker there are none, and the person is told.
+func (t *turn) tools(ctx context.Context) []model.Tool {
+	most := t.g.cfg.MaxTools
+	if most <= 0 {
+		return nil
+	}
+	found, ok := t.g.catalog.get(t.out.Now())
+	if !ok {
+		ctx, cancel := context.WithTimeout(ctx, looking)
+		defer cancel()
+		reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: clip(t.asked.Query, 4<<10), Max: most})
+		if err != nil {
+			if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				why := "it does not answer"
+				var f *subjects.Fault
+				if actor.Replied(err) && errors.As(err, &f) {
+					why = oneLine(f.Text)
+				}
+				t.note(noteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
+			}
+			return nil
+		}
+		if found = reply.Tools; len(found) < most { // all there are: the next question gets the same
+			t.g.catalog.put(found, t.out.Now())
+		}
+	}
+	out := make([]model.Tool, 0, len(found))
+	for _, s := range found[:min(most, len(found))] {
+		out = append(out, model.Tool{Name: s.Name, Description: s.Description, Parameters: s.Parameters})
+	}
+	return out
+}
+
+// runTool runs one call through the broker. What comes back is always a result: denied, failed and silent ones too.
+func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
+	service, err := subjects.ToolAsk.With(c.Name)
+	if err != nil {
+		return loop.Result{Text: "There is no tool of that name.", Fault: subjects.CodeUnknownTool}
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.g.cfg.ToolTimeout)
+	defer cancel()
+	res, err := actor.Ask(ctx, t.out, service, subjects.ToolRequest{CallID: c.ID, QueryID: t.asked.QueryID, Args: c.Arguments})
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f) && f != nil:
+		return refusal(f)
+	case err != nil:
+		return loop.Result{Text: unavailable, Fault: subjects.CodeUnavailable}
+	case res.Error != nil:
+		return refusal(res.Error)
+	}
+	return loop.Result{Text: res.Result}
+}
+
+// refusal is a fault in words for the model.
+func refusal(f *subjects.Fault) loop.Result {
+	r := loop.Result{Fault: f.Code}
+	switch f.Code {
+	case subjects.CodeTimeout, subjects.CodeUnavailable:
+		r.Text = unavailable
+	case subjects.CodeDenied:
+		r.Text = "This call is not allowed"
+		if f.Denial != nil {
+			r.Text += ": " + oneLine(f.Denial.Reason)
+			if len(f.Denial.Allowed) > 0 {
+				r.Text += ". Allowed: " + oneLine(strings.Join(f.Denial.Allowed, ", "))
+			}
+		} else if f.Text != "" {
+			r.Text += ": " + oneLine(f.Text)
+		}
+		r.Text += ". Do not try it again in this way."
+	case subjects.CodeUncertain:
+		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: " + oneLine(f.Text)
+	default:
+		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, clip(f.Text, 2<<10))
+	}
+	if r.Fault == "" {
+		r.Fault = subjects.CodeTool
+	}
+	return r
+}
+
+// role is the role under which the model actor is asked.
+const role = "assistant"
+
+// usualWindow is taken for a model whose window nobody knows, in tokens.
+const usualWindow = 32768
+
+// role tells what the assistant's model takes now. Without the model actor it is what most models take.
+func (g *Generator) role(ctx context.Context, out actor.Out) subjects.RoleModel {
+	if r, ok := g.models.get(out.Now()); ok {
+		return r
+	}
+	usual := subjects.RoleModel{Role: role, Window: usualWindow, Stream: true, Tools: true}
+	ctx, cancel := context.WithTimeout(ctx, looking)
+	defer cancel()
+	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	if err != nil {
+		return usual
+	}
+	for _, r := range list.Roles {
+		if r.Role != role {
+			continue
+		}
+		if r.Window <= 0 {
+			r.Window = usual.Window
+		}
+		g.models.put(r, out.Now())
+		return r
+	}
+	return usual
+}

@@ -1,0 +1,631 @@
+package generator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+// Codes of notes that are the generator's own. The loop has more.
+const (
+	noteStandIn   = "stand_in"     // the built-in script answered
+	noteModel     = "model_notice" // another model than asked for answered
+	noteRenamed   = "renamed_id"   // an id that could not be used
+	noteNoBroker  = "no_broker"    // no tools could be found
+	noteDuplicate = "duplicate"    // the question was answered before
+	noteResumed   = "resumed"      // it goes on after a crash
+	noteLost      = "gave_up"      // it was tried too often
+	noteClipped   = "record_cut"   // the record of the answer does not hold everything
+	noteCompacted = "compacted"    // old turns were summarized
+)
+
+// turn is one question on its way to its answer, in one process.
+type turn struct {
+	g       *Generator
+	out     actor.Out
+	store   actor.Store
+	session string
+	asked   subjects.Query
+	try     int
+	last    bool // it will not be handed out again
+
+	machine *machine
+	rec     record
+	rev     uint64
+	sat     sitting // the conversation as the turn found it
+
+	role     subjects.RoleModel
+	standIn  bool
+	notes    []subjects.Note
+	delta    *live
+	thinking *live
+	calls    calls
+	broken   error // why a checkpoint was not written
+}
+
+// calls counts the calls of one reply.
+type calls struct {
+	open, begun, done int
+	late              bool
+}
+
+func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
+	t := &turn{
+		g: g, out: out.About(in.Tokens[1], in.Body.QueryID), store: out.Store(bucket), session: in.Tokens[1],
+		asked: in.Body, try: in.Try, last: in.Try >= subjects.MaxDeliver,
+	}
+	t.machine = newMachine(t.tellState)
+	return t
+}
+
+// answer takes the question all the way.
+func (t *turn) answer(ctx context.Context) (err error) {
+	if t.last { // a bug that panics each time must not leave the asker alone; before that, the runtime tries again
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("%w: panic: %v", errTried, p)
+			}
+		}()
+	}
+	answered, err := t.begin(ctx)
+	if answered || err != nil {
+		return err
+	}
+	if err = t.work(ctx); err != nil && !errors.Is(err, errTaken) && t.last && t.rec.Publish == nil {
+		t.out.Note(err)
+		err = t.conclude(ctx, t.state(), errTried)
+	}
+	if err == nil {
+		err = t.publish(ctx)
+	}
+	if err != nil && !errors.Is(err, errTaken) {
+		t.move(fail, 0)
+	}
+	return err
+}
+
+// move takes a transition. One that is refused is a bug, and no reason to leave the asker alone.
+func (t *turn) move(e event, step int) {
+	if err := t.machine.reach(e, step); err != nil {
+		t.out.Note(err)
+	}
+}
+
+// begin reads what is known of the session and writes the turn down as begun. It reports true when the question was
+// answered before.
+func (t *turn) begin(ctx context.Context) (answered bool, err error) {
+	for range 8 {
+		s, err := t.g.load(ctx, t.store, t.session)
+		if err != nil {
+			return false, err
+		}
+		if s.conv.Answered(t.asked.QueryID) {
+			t.tellNote(noteDuplicate, "this question was answered before; nothing is done again")
+			return true, nil
+		}
+		left := s.rec.QueryID
+		abandoned := left != "" && left != t.asked.QueryID && !s.conv.Answered(left)
+		if abandoned {
+			err = t.settle(ctx, s)
+		} else {
+			t.take(s)
+			err = t.write(ctx, "turn.start")
+		}
+		switch {
+		case errors.Is(err, errTaken):
+			t.g.hot.drop(t.session)
+		case err != nil:
+			return false, err
+		case !abandoned:
+			t.move(receiveQuery, 0)
+			if t.rec.Stalled > 0 {
+				t.tellNote(noteResumed, "goes on after an interruption; it was "+t.rec.Stage)
+			}
+			return false, nil
+		}
+	}
+	return false, subjects.Faultf(subjects.CodeBusy, "the session changes hands all the time; the question is tried again later")
+}
+
+// take makes the turn this one's: a new one, or one that was begun before and not finished.
+func (t *turn) take(s sitting) {
+	t.sat, t.rev = s, s.recRev
+	if s.rec.QueryID == t.asked.QueryID {
+		t.rec = s.rec
+		t.rec.Stalled++
+	} else {
+		t.rec = record{QueryID: t.asked.QueryID, Query: t.asked.Query, Stage: stageReceived, Began: t.out.Now().UTC()}
+	}
+	if t.tooLong() {
+		t.rec.Query = clip(t.rec.Query, 16<<10)
+	}
+	t.rec.Owner, t.rec.Try = t.out.NewID(), t.try
+}
+
+// maxQuestion bounds a question, in bytes as it is written down: with what is added to it, it must fit into a
+// checkpoint.
+const maxQuestion = 128 << 10
+
+func (t *turn) tooLong() bool {
+	data, err := marshal(t.asked.Query)
+	return err != nil || len(data) > maxQuestion
+}
+
+// settle answers a question of this session that was begun and given up: whoever worked at it died as often as it was
+// handed out. That it was is known from the order: the next question of a session comes only after that.
+func (t *turn) settle(ctx context.Context, s sitting) error {
+	left := &turn{g: t.g, out: t.out.About(t.session, s.rec.QueryID), store: t.store, session: t.session, try: s.rec.Try, last: true}
+	left.machine = newMachine(left.tellState)
+	left.asked = subjects.Query{SessionID: t.session, QueryID: s.rec.QueryID, Query: s.rec.Query}
+	left.take(s)
+	if err := left.write(ctx, "turn.start"); err != nil {
+		return err
+	}
+	left.move(receiveQuery, 0)
+	if left.rec.Publish == nil {
+		left.note(noteLost, "it was begun several times and never finished")
+		if err := left.conclude(ctx, left.state(), errTried); err != nil {
+			return err
+		}
+	} else {
+		left.move(finish, 0)
+	}
+	return left.publish(ctx)
+}
+
+// state is the turn as far as it was written down.
+func (t *turn) state() loop.State {
+	if t.rec.State != nil {
+		return *t.rec.State
+	}
+	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.asked.Query}}}
+}
+
+// work brings the turn to its answer, which is then in the record. An error means that it goes on later.
+func (t *turn) work(ctx context.Context) error {
+	if t.rec.Publish != nil { // it was there before a crash
+		t.move(finish, 0)
+		return nil
+	}
+	if t.asked.Note != "" {
+		t.note(noteRenamed, t.asked.Note)
+	}
+	state := t.state()
+	switch {
+	case t.tooLong():
+		t.asked.Query = t.rec.Query
+		return t.conclude(ctx, loop.State{}, errTooLong)
+	case t.last && t.rec.Stalled >= 2:
+		// Whoever began it died at this very place, more than once. This time somebody must stay alive to tell.
+		t.note(noteLost, fmt.Sprintf("it was tried %d times and ended each time before there was an answer", t.try))
+		return t.conclude(ctx, state, errTried)
+	}
+	inner, end := t.g.stops.begin(ctx, t.asked.QueryID)
+	defer end()
+	if inner.Err() == nil {
+		var err error
+		if state, err = t.generate(inner, state); err == nil {
+			return nil // the last checkpoint holds the answer
+		} else if !errors.Is(context.Cause(inner), errStopped) {
+			return t.failed(ctx, state, err)
+		}
+		if t.broken != nil {
+			return t.broken
+		}
+	}
+	if errors.Is(ctx.Err(), context.Canceled) { // the house is closing: that it was stopped is remembered by the one who stopped it
+		return context.Cause(ctx)
+	}
+	state.Partial = true
+	return t.conclude(ctx, state, nil)
+}
+
+// failed decides what becomes of a turn that brought no answer: told to the person, or tried again.
+func (t *turn) failed(ctx context.Context, state loop.State, err error) error {
+	switch {
+	case errors.Is(t.broken, errTooMuch):
+		return t.conclude(ctx, state, errTooMuch)
+	case t.broken != nil:
+		return t.broken
+	case errors.Is(ctx.Err(), context.Canceled): // the house is closing
+		return err
+	case ctx.Err() != nil: // the asker's own deadline
+		return t.conclude(ctx, state, ctx.Err())
+	}
+	if f, _ := explain(err); f.Code == subjects.CodeInternal {
+		t.out.Note(err)
+	}
+	return t.conclude(ctx, state, err)
+}
+
+// generate runs the loop.
+func (t *turn) generate(ctx context.Context, state loop.State) (loop.State, error) {
+	if err := t.prepare(); err != nil {
+		return state, err
+	}
+	t.role = t.g.role(ctx, t.out)
+	t.calls = calls{open: unanswered(state)}
+	for _, d := range state.Done { // these came back before the interruption
+		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool { return c.ID == d.Call.ID }) {
+			t.calls.open--
+		}
+	}
+	in := loop.Input{Summary: t.sat.conv.Summary, History: history(t.sat.conv), State: state}
+	return loop.Turn(ctx, t.agent(ctx), in, t.hooks(ctx))
+}
+
+// prepare opens the live streams.
+func (t *turn) prepare() (err error) {
+	if t.delta, err = newLive(t.out, subjects.ResponseDelta, t.asked.QueryID); err != nil {
+		return err
+	}
+	t.thinking, err = newLive(t.out, subjects.ResponseThinking, t.asked.QueryID)
+	return err
+}
+
+// agent is the loop's agent for this turn.
+func (t *turn) agent(ctx context.Context) loop.Agent {
+	cfg := t.g.cfg
+	a := loop.Agent{
+		Chat:   wire.Client{Out: t.out, Role: role, Timeout: cfg.CallTimeout, Last: t.heard},
+		Run:    t.runTool,
+		Model:  t.asked.Model,
+		System: t.g.system(),
+		Tools:  t.tools(ctx),
+		Text:   !t.role.Tools,
+		Stream: cfg.Stream && t.role.Stream,
+		Limits: cfg.limits(),
+		Hedge:  loop.Hedge{Search: cfg.Search, Reask: cfg.Reask},
+		Now:    t.out.Now,
+		NewID:  t.out.NewID,
+	}
+	a.Options.Window = t.role.Window
+	if t.role.Thinking {
+		a.Think = &cfg.Thinking
+	}
+	if !slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == cfg.Search }) {
+		a.Hedge.Search = "" // it must be offered
+	}
+	return a
+}
+
+// heard takes down who answered.
+func (t *turn) heard(c subjects.ChatChunk) {
+	if c.StandIn {
+		t.standIn = true
+		t.note(noteStandIn, "the built-in script answered, not a model")
+	}
+	if c.Notice != "" {
+		t.note(noteModel, oneLine(c.Notice))
+	}
+}
+
+// hooks show the turn and write it down.
+func (t *turn) hooks(ctx context.Context) loop.Hooks {
+	flush := func() {
+		t.thinking.flush(ctx)
+		t.delta.flush(ctx)
+	}
+	return loop.Hooks{
+		Generating: func(step int) {
+			flush()
+			t.move(startGeneration, step)
+		},
+		Thinking: func(step int, text string) { t.thinking.say(ctx, step, text) },
+		Token: func(step int, text string) {
+			t.thinking.flush(ctx)
+			t.delta.say(ctx, step, text)
+		},
+		Interim: func(step int, words string) {
+			flush()
+			t.tell(subjects.AgentState{To: string(t.machine.at), Step: step, Words: clip(words, 4<<10)})
+		},
+		Started:  func(step int, _ model.Call, _ string) { t.started(step) },
+		Finished: func(step int, d loop.Done) { t.finished(step, d) },
+		Note:     func(n loop.Note) { t.tellNote(n.Code, n.Text) },
+		Checkpoint: func(ctx context.Context, s *loop.State) error {
+			flush()
+			t.broken = t.checkpoint(ctx, s)
+			return t.broken
+		},
+	}
+}
+
+// checkpoint writes down how far the loop is. With the answer, what is written down is the answer to publish.
+func (t *turn) checkpoint(ctx context.Context, s *loop.State) error {
+	if s.Final {
+		return t.conclude(ctx, *s, nil)
+	}
+	t.calls = calls{open: unanswered(*s)}
+	t.rec.Stage, t.rec.State, t.rec.Stalled = stageWorking, s, 0
+	return t.write(ctx, "turn.step")
+}
+
+// unanswered is how many calls of the last reply wait for their result.
+func unanswered(s loop.State) int {
+	if len(s.Messages) == 0 {
+		return 0
+	}
+	return len(s.Messages[len(s.Messages)-1].Calls)
+}
+
+// started tells of a call that is sent.
+func (t *turn) started(step int) {
+	if t.calls.begun++; !t.machine.in(dispatching, waiting) {
+		t.move(dispatchTool, step)
+	}
+	if t.calls.begun >= t.calls.open && t.machine.in(dispatching) {
+		t.move(dispatchTool, step)
+	}
+}
+
+// finished tells of a call that came back, or did not.
+func (t *turn) finished(step int, d loop.Done) {
+	t.calls.done++
+	t.calls.late = t.calls.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
+	if t.calls.done < max(t.calls.open, t.calls.begun) {
+		return
+	}
+	if t.calls.late {
+		t.move(toolTimeout, step)
+		return
+	}
+	t.move(toolResult, step)
+}
+
+// conclude writes the answer down, with the ids under which it will be said. err is what went wrong, if anything did.
+func (t *turn) conclude(ctx context.Context, s loop.State, err error) error {
+	p := &publish{Response: t.response(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: rounds(s.Messages)}
+	before := t.rec
+	t.rec.Stage, t.rec.State, t.rec.Publish = stagePublishing, nil, p
+	werr := t.write(ctx, "turn.answer")
+	if errors.Is(werr, errTooMuch) { // what the tools returned is in the events; the answer matters
+		p.Messages = nil
+		werr = t.write(ctx, "turn.answer")
+	}
+	if werr != nil {
+		t.rec = before
+		return werr
+	}
+	t.tellCode(p.Response.Error)
+	t.move(finish, s.Step)
+	return nil
+}
+
+// publish says the answer and keeps it, in this order: what is in the conversation has been said.
+func (t *turn) publish(ctx context.Context) error {
+	p := t.rec.Publish
+	for _, s := range []struct {
+		step string
+		do   func(ctx context.Context) error
+	}{
+		{"response", func(ctx context.Context) error {
+			return actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, p.ResponseID, p.Response)
+		}},
+		{"dialog", func(ctx context.Context) error {
+			r := p.Response
+			return actor.EmitOnce(ctx, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
+				SessionID: r.SessionID, QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, RespondentID: r.RespondentID,
+			})
+		}},
+		{"conversation", t.keep},
+	} {
+		if err := t.hold(ctx); err != nil {
+			return err
+		}
+		t.g.at(s.step + "/before")
+		ctx, cancel := lasting(ctx)
+		err := s.do(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+		t.g.at(s.step + "/after")
+	}
+	t.move(finish, 0)
+	return nil
+}
+
+// keep puts the turn into the conversation. Somebody else may have written there: a summary, or the one who took the
+// turn over.
+func (t *turn) keep(ctx context.Context) error {
+	r := t.rec.Publish.Response
+	said := subjects.Turn{
+		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: clip(r.Model, 200),
+		Partial: r.Partial, Time: t.out.Now().UTC(),
+	}
+	if r.Error != nil {
+		said.Error = r.Error.Code
+	}
+	c, rev := t.sat.conv, t.sat.convRev
+	for range 8 {
+		if c.Answered(said.QueryID) {
+			return t.kept(c, rev, 0)
+		}
+		next, data, err := add(c, said, t.g.cfg.Turns)
+		if err != nil {
+			return err
+		}
+		now, err := t.store.Put(ctx, subjects.ConversationKey(t.session), data, rev)
+		switch {
+		case err == nil:
+			return t.kept(next, now, len(data))
+		case !errors.Is(err, actor.ErrChanged):
+			return err
+		}
+		if c, rev, err = readConversation(ctx, t.store, t.session); err != nil {
+			return err
+		}
+	}
+	return subjects.Faultf(subjects.CodeBusy, "the conversation changes all the time; it is tried again later")
+}
+
+// kept remembers the session for its next turn.
+func (t *turn) kept(c subjects.Conversation, rev uint64, size int) error {
+	t.g.hot.put(t.session, sitting{conv: c, convRev: rev, recRev: t.rev})
+	window := t.role.Window
+	if window <= 0 {
+		window = usualWindow
+	}
+	t.g.compact(t.out, t.session, c, rev, size, window)
+	return nil
+}
+
+// await waits for the one who has taken over the turn to finish it. The message must be neither acknowledged, which
+// would take it from the other, nor given back, which would hand it out a third time.
+func (t *turn) await(ctx context.Context) error {
+	t.g.hot.drop(t.session)
+	if !t.machine.in(idle) {
+		t.move(fail, 0)
+	}
+	wait, cancel := context.WithTimeout(ctx, t.g.cfg.Wall)
+	defer cancel()
+	for {
+		c, _, err := readConversation(wait, t.store, t.session)
+		if err == nil && c.Answered(t.asked.QueryID) {
+			return nil
+		}
+		select {
+		case <-wait.Done():
+			return subjects.Faultf(subjects.CodeBusy, "another generator has taken over this turn")
+		case <-time.After(watching):
+		}
+	}
+}
+
+// watching is how often the one who lost a turn looks whether it is finished.
+const watching = 250 * time.Millisecond
+
+// despair tells the asker that no answer will come, when not even that could be written down.
+func (t *turn) despair(ctx context.Context, cause error) {
+	if t.rec.Publish != nil {
+		return // it may have been said; the next turn of the session will see to the rest
+	}
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	t.out.Note(cause)
+	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.response(loop.State{}, errTried)); err != nil {
+		t.out.Note(err)
+	}
+}
+
+// note adds something that the person should know to the answer, once, and tells it now.
+func (t *turn) note(code, text string) {
+	n := subjects.Note{Code: code, Text: text}
+	if slices.Contains(t.notes, n) {
+		return
+	}
+	t.notes = append(t.notes, n)
+	t.tellNote(code, text)
+}
+
+func (t *turn) tellNote(code, text string) {
+	t.tell(subjects.AgentState{To: string(t.machine.at), Code: code, Words: clip(text, 1<<10)})
+}
+
+// tellCode tells of a fault that the answer will be about.
+func (t *turn) tellCode(f *subjects.Fault) {
+	if f != nil {
+		t.tellNote(f.Code, f.Text)
+	}
+}
+
+func (t *turn) tellState(from, to state, e event, step int) {
+	t.tell(subjects.AgentState{From: string(from), To: string(to), Event: string(e), Step: step})
+}
+
+// tell posts on the agent's state. It is a view of the turn and does not hold it up.
+func (t *turn) tell(s subjects.AgentState) {
+	topic, err := subjects.AgentStateOf.With(name)
+	if err != nil {
+		return
+	}
+	s.SessionID, s.QueryID = t.session, t.asked.QueryID
+	if err := actor.Post(context.Background(), t.out, topic, s); err != nil {
+		t.out.Note(err)
+	}
+}
+
+// response is the answer with everything that led to it. It is never without words.
+func (t *turn) response(s loop.State, err error) subjects.Response {
+	r := subjects.Response{
+		SessionID: t.session, QueryID: t.asked.QueryID, Query: t.asked.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
+		GeneratorID: name, RespondentID: name, Model: s.Usage.Model, StandIn: t.standIn, Partial: s.Partial,
+		Usage: subjects.Usage{
+			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
+		},
+	}
+	if !t.rec.Began.IsZero() {
+		r.Usage.Millis = t.out.Now().Sub(t.rec.Began).Milliseconds()
+	}
+	if r.Model == "" {
+		r.Model = t.role.Model
+	}
+	for _, d := range s.Done {
+		c := subjects.ToolCall{CallID: d.Call.ID, Tool: d.Call.Name, Args: d.Call.Arguments, Result: d.Result.Text, Layer: d.Layer}
+		if d.Result.Fault != "" {
+			c.Error = subjects.Faultf(d.Result.Fault, "%s", clip(d.Result.Text, 1<<10))
+		}
+		r.ToolCalls = append(r.ToolCalls, c)
+	}
+	for _, n := range s.Notes {
+		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
+	}
+	r.Notes = append(r.Notes, t.notes...)
+	if err != nil {
+		fault, words := explain(err)
+		r.Error, r.Partial = fault, true
+		r.Answer = strings.TrimSpace(r.Answer + "\n\n" + words)
+	}
+	if strings.TrimSpace(r.Answer) == "" {
+		r.Answer, r.Partial = "Stopped before there was an answer.", true
+		if !slices.ContainsFunc(r.Notes, func(n subjects.Note) bool { return n.Code == loop.NoteStopped }) {
+			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before it began"})
+		}
+	}
+	return fit(r)
+}
+
+// maxResponse leaves room beside the answer in the record that holds it.
+const maxResponse = 640 << 10
+
+// fit shortens what an answer's record holds until it can be sent: first what is in the events anyway.
+func fit(r subjects.Response) subjects.Response {
+	results := func(most int) func() {
+		return func() {
+			r.ToolCalls = slices.Clone(r.ToolCalls)
+			for i := range r.ToolCalls {
+				c := &r.ToolCalls[i]
+				if c.Result = clip(c.Result, most); len(c.Args) > most {
+					c.Args = nil
+				}
+			}
+		}
+	}
+	for i, shrink := range []func(){
+		results(4 << 10),
+		func() { r.Thinking = clip(r.Thinking, 16<<10) },
+		func() { r.Query = clip(r.Query, 16<<10) },
+		results(256),
+		func() { r.Answer = clip(r.Answer, 32<<10) },
+		func() { r.ToolCalls = []subjects.ToolCall{} },
+	} {
+		if data, err := marshal(r); err == nil && len(data) <= maxResponse {
+			break
+		}
+		if i == 0 {
+			r.Notes = append(slices.Clone(r.Notes), subjects.Note{Code: noteClipped, Text: "the record of this answer was too large and is shortened"})
+		}
+		shrink()
+	}
+	return r
+}

@@ -1,0 +1,409 @@
+package model_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/model"
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	llm "conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scripted"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+// town is a server under the real grants with a model actor, its real audit and a model server.
+type town struct {
+	*bustest.Bus
+	t   *testing.T
+	srv *modeltest.Server
+	m   *model.Model
+}
+
+func newTown(t *testing.T, script modeltest.Script, change func(*model.Config), opts ...modeltest.Option) *town {
+	t.Helper()
+	w := &town{Bus: bustest.Start(t), t: t, srv: modeltest.New(t, script, opts...)}
+	cfg := shipped(w.srv.URL)
+	if change != nil {
+		change(&cfg)
+	}
+	w.start(cfg, dial(t, w.srv.URL))
+	return w
+}
+
+func (w *town) start(cfg model.Config, b llm.Backend) {
+	w.t.Helper()
+	if err := cfg.Validate(); err != nil {
+		w.t.Fatal(err)
+	}
+	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		h, err := audit.LoadHasher(filepath.Join(w.Dir, "params.key"))
+		if err != nil {
+			return nil, err
+		}
+		a, err := audit.Open(ctx, audit.Options{Account: "model", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		w.m = model.New(cfg, map[string]llm.Backend{model.Ollama: b}, scripted.Backend{}, a, h)
+		return w.m, nil
+	}}, w.Dial, actor.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// out is how a role speaks, about a session and a query.
+func (w *town) out(role, session, query string) actor.Out {
+	w.t.Helper()
+	out, err := actor.NewOut(w.As(role))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out.About(session, query)
+}
+
+func hello(text string) llm.Request {
+	return llm.Request{Messages: []llm.Message{{Role: llm.User, Content: text}}, Stream: true}
+}
+
+// trail is what the model actor wrote into the audit, which must verify.
+func (w *town) trail() []subjects.AuditRecord {
+	w.t.Helper()
+	heads, err := audit.ReadHeads(w.Heads())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	src, err := bus.AuditSource(w.t.Context(), w.As("auditor"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	if err != nil || !rep.OK {
+		w.t.Fatalf("the trail does not verify: %v, %v", rep.First, err)
+	}
+	var out []subjects.AuditRecord
+	for m, err := range src.Messages {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		batch, err := audit.DecodeBatch(m.Data)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, d := range batch {
+			if d.Record.Phase != subjects.AuditOpen {
+				out = append(out, d.Record)
+			}
+		}
+	}
+	return out
+}
+
+func TestBusChat(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, modeltest.Script{"judge": {{Reply: modeltest.Reply{
+		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4, Calls: []modeltest.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
+	}}}}, nil)
+	var last subjects.ChatChunk
+	c := wire.Client{Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
+	r := hello("grade this")
+	r.Tools = []llm.Tool{{Name: "x", Parameters: []byte(`{"type":"object"}`)}}
+	pieces := 0
+	msg, final, err := llm.Collect(func(yield func(llm.Chunk, error) bool) {
+		for chunk, err := range c.Chat(t.Context(), r) {
+			if pieces++; !yield(chunk, err) {
+				return
+			}
+		}
+	})
+	if err != nil || msg.Content != "Four of five ." || msg.Thinking != "hm" || len(msg.Calls) != 1 || string(msg.Calls[0].Arguments) != `{"b":1,"a":2}` || pieces < 4 {
+		t.Fatalf("%v, %d pieces, %+v", err, pieces, msg)
+	}
+	if final.Model != "judge" || final.PromptTokens != 9 || final.OutputTokens != 4 || last.StandIn || last.Notice != "" {
+		t.Errorf("%+v, %+v", final, last)
+	}
+	recs := w.trail()
+	if len(recs) != 2 || recs[0].Status != subjects.StatusAllowed || recs[1].Status != subjects.StatusOK {
+		t.Fatalf("audit %+v", recs)
+	}
+	for _, rec := range recs {
+		if rec.AgentID != "critic" || rec.Action != "model.chat" || rec.Tool != "judge" || rec.Session != "s1" || rec.Query != "q1" || rec.ParamsHash == "" {
+			t.Errorf("record %+v", rec)
+		}
+	}
+}
+
+func TestBusEmbedAndList(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, always("big"), nil)
+	texts := slices.Repeat([]string{"a text"}, 100) // more than go into one request
+	v, err := wire.Client{Out: w.out("memory", "", ""), Timeout: soon}.Embed(t.Context(), "", texts)
+	if err != nil || len(v.Values) != 100 || len(v.Values[99]) != 768 || v.Model != "nomic-embed-text" {
+		t.Fatalf("%v, %d vectors of %s", err, len(v.Values), v.Model)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	for _, role := range []string{"user", "gateway", "generator", "broker"} {
+		list, err := actor.Ask(ctx, w.out(role, "", ""), subjects.ModelNames, subjects.Nothing{})
+		if err != nil || len(list.Models) != 2 || len(list.Roles) != 4 {
+			t.Errorf("%s: %v, %+v", role, err, list)
+		}
+	}
+}
+
+// The person stops a query: the event reaches the actor, and the actor's request ends at the model server.
+func TestBusCancel(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, modeltest.Script{"big": {{Always: true, Reply: modeltest.Reply{Content: "x", Quirks: modeltest.Quirks{Hang: true}}}}}, nil)
+	failed := make(chan error, 2)
+	for range 2 { // one runs, one waits
+		c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
+		go func() {
+			_, _, err := llm.Collect(c.Chat(t.Context(), hello("hi")))
+			failed <- err
+		}()
+	}
+	until(t, "it runs", func() bool { return w.srv.Counts().Running == 1 })
+	topic, err := subjects.QueryCancel.With("q1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := w.out("user", "s1", "q1")
+	stop := func() {
+		if err := actor.Emit(t.Context(), user, topic, subjects.Cancel{Reason: "enough"}); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	if err := <-failed; actortest.Code(err) != subjects.CodeStopped {
+		t.Errorf("%v", err)
+	}
+	select {
+	case err = <-failed:
+	case <-time.After(time.Second): // it was not yet there when the first stop came
+		stop()
+		err = <-failed
+	}
+	if actortest.Code(err) != subjects.CodeStopped {
+		t.Errorf("%v", err)
+	}
+	until(t, "the server stopped", func() bool { c := w.srv.Counts(); return c.Cancelled >= 1 && c.Running == 0 })
+}
+
+// An asker who stops listening ends the request at the model server, and the slot is free for the next.
+func TestBusAskerBreaksOff(t *testing.T) {
+	t.Parallel()
+	slow := modeltest.Reply{Content: strings.Repeat("word ", 1000), Quirks: modeltest.Quirks{TokenDelay: 20 * time.Millisecond}}
+	w := newTown(t, modeltest.Script{"big": {{Reply: slow}, {Reply: modeltest.Reply{Content: "next"}}}}, nil)
+	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
+	for _, err := range c.Chat(t.Context(), hello("hi")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		break // one word is enough
+	}
+	until(t, "the server stopped", func() bool { return w.srv.Counts().Cancelled == 1 })
+	if msg, _, err := llm.Collect(c.Chat(t.Context(), hello("hi"))); err != nil || msg.Content != "next" {
+		t.Errorf("%v, %+v", err, msg)
+	}
+	until(t, "both are on record", func() bool { return len(w.trail()) == 4 })
+	i := slices.IndexFunc(w.trail(), func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusUnknown })
+	if i < 0 {
+		t.Errorf("audit %+v", w.trail())
+	}
+}
+
+// Sessions take turns, also those of one account: a session with many questions does not hold up one with a single one.
+func TestBusFairness(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, always("big"), nil, modeltest.Slots(1, 10*time.Millisecond, 100))
+	greedy, modest := w.out("generator", "greedy", ""), w.out("generator", "modest", "")
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var order []string
+	ask := func(who string, out actor.Out) {
+		wg.Go(func() {
+			_, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), hello(who)))
+			mu.Lock()
+			defer mu.Unlock()
+			if order = append(order, who); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 40 {
+		ask("greedy", greedy)
+	}
+	until(t, "they wait", func() bool { return w.srv.Counts().Finished >= 2 })
+	done := w.srv.Counts().Finished
+	ask("modest", modest)
+	wg.Wait()
+	if i := slices.Index(order, "modest"); i > done+10 {
+		t.Errorf("it was served as number %d, after %d were done when it came", i+1, done)
+	}
+}
+
+// Who may fetch models is the server's rule first and the actor's second.
+func TestBusPull(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, always("big"), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	var states []string
+	for p, err := range actor.AskStream(ctx, w.out("user", "", ""), subjects.ModelPull, subjects.PullRequest{Model: "judge"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, p.Status)
+	}
+	if len(states) < 5 || states[len(states)-1] != "success" {
+		t.Errorf("%v", states)
+	}
+	w.Expect(1)
+	short, cancelShort := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancelShort()
+	for _, err := range actor.AskStream(short, w.out("generator", "", ""), subjects.ModelPull, subjects.PullRequest{Model: "evil"}) {
+		if err == nil {
+			t.Error("an agent fetched a model")
+		}
+	}
+	if slices.ContainsFunc(w.srv.Models(), func(m modeltest.Model) bool { return m.Name == "evil" }) {
+		t.Error("the model is there")
+	}
+}
+
+func TestBusStandIn(t *testing.T) {
+	t.Parallel()
+	w := &town{Bus: bustest.Start(t), t: t}
+	url := nowhere(t)
+	b := &switchable{}
+	b.to.Store(dial(t, url))
+	w.start(shipped(url), b)
+	var last subjects.ChatChunk
+	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
+	msg, _, err := llm.Collect(c.Chat(t.Context(), hello("anyone?")))
+	if err != nil || msg.Content == "" || !last.StandIn || last.Model != model.Scripted {
+		t.Fatalf("%v, %+v, %+v", err, msg, last)
+	}
+	there := modeltest.New(t, always("big"))
+	b.to.Store(dial(t, there.URL))
+	until(t, "the script steps aside", func() bool {
+		_, _, err := llm.Collect(c.Chat(t.Context(), hello("anyone?")))
+		return err == nil && !last.StandIn && last.Model == "big"
+	})
+	there.Close()
+	_, _, err = llm.Collect(c.Chat(t.Context(), hello("anyone?")))
+	if !errors.Is(err, llm.ErrUnreachable) && !errors.Is(err, llm.ErrCut) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Faults arrive as the errors that the backends made.
+func TestBusFaults(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, always("big"), nil, modeltest.Models(modeltest.Model{Name: "mute", Family: "f"}))
+	out := w.out("generator", "", "")
+	for _, tt := range []struct {
+		name string
+		r    llm.Request
+		want error
+	}{
+		{"missing", llm.Request{Model: "none"}, llm.ErrMissing},
+		{"remote", llm.Request{Model: "x:cloud"}, llm.ErrRemote},
+		{"no tools", llm.Request{Model: "mute", Tools: []llm.Tool{{Name: "x", Parameters: []byte(`{}`)}}}, llm.ErrNoTools},
+	} {
+		tt.r.Messages = hello("x").Messages
+		if _, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), tt.r)); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// Two hundred sessions keep eight slots at work: as long as anybody waits, the slots are hardly ever idle. The machine may
+// be busy with other things, so the best of a few rounds counts, and it is held to what the same number of askers without
+// a bus and an actor between reach in the same minute. Under the race detector only the work itself is checked.
+func TestBusSlotsAreBusy(t *testing.T) {
+	const sessions, slots, ahead, want, rounds = 200, 8, 2, 0.95, 5
+	w := newTown(t, always("big"), func(c *model.Config) { c.Ollama.Slots, c.Ollama.Ahead = slots, ahead }, modeltest.Slots(slots, 20*time.Millisecond, sessions))
+	base := w.out("generator", "", "")
+	askers := make([]func() error, sessions)
+	for i := range askers {
+		c := wire.Client{Out: base.About(fmt.Sprintf("s%d", i), fmt.Sprintf("q%d", i)), Timeout: 3 * soon}
+		askers[i] = func() error {
+			_, _, err := llm.Collect(c.Chat(t.Context(), hello("hi")))
+			return err
+		}
+	}
+	direct := dial(t, w.srv.URL)
+	left := make([]func() error, slots+ahead)
+	for i := range left {
+		left[i] = func() error {
+			for range sessions / len(left) {
+				r := hello("hi")
+				r.Model = "big"
+				if _, _, err := llm.Collect(direct.Chat(t.Context(), r)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	best, reach := busyness(t, w.srv, askers, sessions, slots), 0.0
+	for i := 1; i < rounds && best < want && (i == 1 || best < want*reach) && !raced; i++ {
+		reach = max(reach, busyness(t, w.srv, left, sessions, slots))
+		best = max(best, busyness(t, w.srv, askers, sessions, slots))
+	}
+	t.Logf("busy %.1f %% of the time, without an actor %.1f %%", 100*best, 100*reach)
+	if best < want && best < want*reach && !raced {
+		t.Errorf("the slots were busy %.1f %% of the time, want %.0f", 100*best, 100*want)
+	}
+	if p := w.srv.Counts().Parallel; p != slots {
+		t.Errorf("%d at once, want %d", p, slots)
+	}
+}
+
+// busyness lets all ask, n times together, and looks at the slots from when all are taken until nobody waits any more.
+func busyness(t *testing.T, srv *modeltest.Server, askers []func() error, n, slots int) float64 {
+	t.Helper()
+	before := srv.Counts()
+	var wg sync.WaitGroup
+	for _, ask := range askers {
+		wg.Go(func() {
+			if err := ask(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	until(t, "all slots are taken", func() bool { return srv.Counts().Running == slots })
+	used, looks := 0, 0
+	for !t.Failed() {
+		c := srv.Counts()
+		if c.Started-before.Started >= n-slots-2 {
+			break
+		}
+		used, looks = used+c.Running, looks+1
+		time.Sleep(200 * time.Microsecond)
+	}
+	wg.Wait()
+	return float64(used) / float64(max(1, looks*slots))
+}

@@ -1,0 +1,370 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// desk is a queue with people in front of it. Its story is who was let in, in order.
+type desk struct {
+	t *testing.T
+	q *queue
+
+	mu    sync.Mutex
+	story []string
+	now   map[string]int // models running
+	most  int            // models at once, ever
+	peak  int            // requests at once, ever
+	group sync.WaitGroup
+}
+
+func newDesk(t *testing.T, q *queue) *desk { return &desk{t: t, q: q, now: map[string]int{}} }
+
+// ask lets somebody come and work for the given time. It returns when he stands in the queue or works.
+func (d *desk) ask(ctx context.Context, key, model string, work time.Duration) {
+	d.group.Go(func() {
+		leave, err := d.q.enter(ctx, strings.SplitN(key, "/", 2)[0], key, model)
+		if err != nil {
+			return
+		}
+		d.mu.Lock()
+		d.story = append(d.story, key+":"+model)
+		d.now[model]++
+		d.most = max(d.most, len(d.now))
+		n := 0
+		for _, v := range d.now {
+			n += v
+		}
+		d.peak = max(d.peak, n)
+		d.mu.Unlock()
+		time.Sleep(work)
+		d.mu.Lock()
+		if d.now[model]--; d.now[model] == 0 {
+			delete(d.now, model)
+		}
+		d.mu.Unlock()
+		leave()
+	})
+	synctest.Wait()
+}
+
+func (d *desk) told() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.story, " ")
+}
+
+// empty checks that nothing is left behind.
+func (d *desk) empty() {
+	d.t.Helper()
+	d.q.mu.Lock()
+	defer d.q.mu.Unlock()
+	if d.q.running != 0 || d.q.waiting != 0 || len(d.q.ring) != 0 || len(d.q.owners) != 0 {
+		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v", d.q.running, d.q.waiting, len(d.q.ring), d.q.owners)
+	}
+}
+
+func (d *desk) want(story string) {
+	d.t.Helper()
+	d.group.Wait()
+	if got := d.told(); got != story {
+		d.t.Errorf("order\n  %s\nwant\n  %s", got, story)
+	}
+	d.empty()
+}
+
+func TestQueueTakesTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(1, 100, true, 4))
+		d.ask(t.Context(), "z", "m", time.Second) // holds the slot while the others come
+		for _, key := range []string{"a", "a", "a", "a", "b", "b", "c"} {
+			d.ask(t.Context(), key, "m", time.Second)
+		}
+		// One session with four questions does not hold up the two with fewer; whoever comes anew is last.
+		d.want("z:m a:m b:m c:m a:m b:m a:m a:m")
+	})
+}
+
+func TestQueueKeepsOrderWithinAKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(1, 100, false, 4))
+		d.ask(t.Context(), "z", "m", time.Second)
+		for i := range 5 {
+			d.ask(t.Context(), "a", fmt.Sprint(i), time.Second)
+		}
+		d.want("z:m a:0 a:1 a:2 a:3 a:4")
+	})
+}
+
+func TestQueueSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(3, 100, true, 100))
+		begun := time.Now()
+		for i := range 9 {
+			d.ask(t.Context(), fmt.Sprint(i), "m", time.Second)
+		}
+		d.group.Wait()
+		if d.peak != 3 {
+			t.Errorf("%d at once, want 3", d.peak)
+		}
+		if took := time.Since(begun); took != 3*time.Second {
+			t.Errorf("nine seconds of work took %s with three slots", took)
+		}
+		d.empty()
+	})
+}
+
+func TestQueueOneModelAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(4, 100, true, 2))
+		for i := range 4 {
+			d.ask(t.Context(), fmt.Sprintf("a%d", i), "A", time.Second)
+			d.ask(t.Context(), fmt.Sprintf("b%d", i), "B", time.Second)
+			d.ask(t.Context(), fmt.Sprintf("c%d", i), "C", time.Second)
+		}
+		d.group.Wait()
+		if d.most != 1 {
+			t.Errorf("%d models ran at once: %s", d.most, d.told())
+		}
+		if len(d.story) != 12 {
+			t.Errorf("%d of 12 were let in: %s", len(d.story), d.told())
+		}
+		d.empty()
+	})
+}
+
+func TestQueueModelsSideBySide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(2, 100, false, 1))
+		d.ask(t.Context(), "a", "A", time.Second)
+		d.ask(t.Context(), "b", "B", time.Second)
+		d.group.Wait()
+		if d.most != 2 {
+			t.Errorf("%d models ran at once, want 2", d.most)
+		}
+	})
+}
+
+// Requests for the loaded model go together, up to the bound; then it is the turn of whoever has waited longest for
+// another.
+func TestQueueBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(1, 100, true, 3))
+		d.ask(t.Context(), "z", "A", time.Second)
+		d.ask(t.Context(), "c", "C", time.Second)
+		for i := range 4 {
+			d.ask(t.Context(), fmt.Sprintf("a%d", i), "A", time.Second)
+			d.ask(t.Context(), fmt.Sprintf("b%d", i), "B", time.Second)
+		}
+		d.want("z:A a0:A a1:A c:C b0:B b1:B b2:B a2:A a3:A b3:B")
+	})
+}
+
+// Somebody who always comes back for the same model cannot keep another waiting for ever.
+func TestQueueDoesNotStarve(t *testing.T) {
+	t.Parallel()
+	for _, slots := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t, newQueue(slots, 100, true, 4))
+			ctx, stop := context.WithCancel(t.Context())
+			for i := range 8 {
+				d.group.Go(func() {
+					for ctx.Err() == nil {
+						leave, err := d.q.enter(ctx, "greedy", fmt.Sprint("greedy", i), "A")
+						if err != nil {
+							return
+						}
+						time.Sleep(time.Second)
+						leave()
+					}
+				})
+			}
+			synctest.Wait()
+			for range 5 {
+				time.Sleep(1500 * time.Millisecond)
+				begun := time.Now()
+				leave, err := d.q.enter(t.Context(), "modest", "modest", "B")
+				if err != nil {
+					t.Fatal(err)
+				}
+				// At most one batch, and what runs already.
+				if waited := time.Since(begun); waited > 5*time.Second {
+					t.Errorf("%d slots: waited %s", slots, waited)
+				}
+				time.Sleep(time.Second)
+				leave()
+			}
+			stop()
+			d.group.Wait()
+			d.empty()
+		})
+	}
+}
+
+func TestQueueCancelled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(1, 2, true, 4))
+		d.ask(t.Context(), "z", "A", time.Hour)
+		why := errors.New("changed his mind")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		got := make(chan error, 1)
+		go func() {
+			_, err := d.q.enter(ctx, "a", "a", "A")
+			got <- err
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		cancel(why)
+		if err := <-got; !errors.Is(err, why) {
+			t.Errorf("got %v", err)
+		}
+		if time.Since(begun) != 0 {
+			t.Error("he had to wait to be gone")
+		}
+		if d.q.waiting != 0 {
+			t.Errorf("%d still wait", d.q.waiting)
+		}
+		if _, err := d.q.enter(ctx, "a", "a", "A"); !errors.Is(err, why) {
+			t.Errorf("who is gone came in: %v", err)
+		}
+		// A deadline is a cause like any other.
+		late, cancelLate := context.WithTimeout(t.Context(), time.Minute)
+		defer cancelLate()
+		if _, err := d.q.enter(late, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Minute {
+			t.Errorf("got %v after %s", err, time.Since(begun))
+		}
+		d.group.Wait()
+		d.empty()
+	})
+}
+
+// When the one who made the others wait goes, they need not wait any longer.
+func TestQueueCancelLetsOthersIn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(2, 100, true, 1))
+		d.ask(t.Context(), "z", "A", time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		d.ask(ctx, "b", "B", time.Second)
+		d.ask(t.Context(), "a", "A", time.Second)
+		if got := d.told(); got != "z:A" {
+			t.Fatalf("too early: %s", got)
+		}
+		cancel()
+		synctest.Wait()
+		if got := d.told(); got != "z:A a:A" {
+			t.Errorf("got %s", got)
+		}
+		d.group.Wait()
+		d.empty()
+	})
+}
+
+func TestQueueFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(1, 8, true, 4))
+		d.ask(t.Context(), "z", "A", time.Hour)
+		for i := range 6 {
+			d.ask(t.Context(), fmt.Sprintf("flood/%d", i), "A", time.Second)
+		}
+		if !d.q.full("flood") {
+			t.Error("one account may take it all")
+		}
+		if _, err := d.q.enter(t.Context(), "flood", "flood/7", "A"); !errors.Is(err, errFull) {
+			t.Errorf("one account took more than its share: %v", err)
+		}
+		if d.q.full("other") {
+			t.Error("there is room for others")
+		}
+		d.ask(t.Context(), "other/1", "A", time.Second)
+		d.ask(t.Context(), "another/1", "A", time.Second)
+		if _, err := d.q.enter(t.Context(), "third", "third/1", "A"); !errors.Is(err, errFull) {
+			t.Errorf("more than the bound wait: %v", err)
+		}
+		d.group.Wait()
+		d.empty()
+	})
+}
+
+// Whatever comes and goes, in whatever order: no slot is lost, no two models meet, all who stay are served.
+func TestQueueStorm(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			d := newDesk(t, newQueue(1+rnd.IntN(4), 1000, true, 1+rnd.IntN(4)))
+			stayed := 0
+			for range 150 {
+				ctx := t.Context()
+				if rnd.IntN(3) == 0 {
+					c, cancel := context.WithTimeout(ctx, time.Duration(rnd.IntN(20))*time.Second)
+					defer cancel()
+					ctx = c
+				} else {
+					stayed++
+				}
+				d.ask(ctx, fmt.Sprintf("k%d", rnd.IntN(12)), string(rune('A'+rnd.IntN(3))), time.Duration(rnd.IntN(3000))*time.Millisecond)
+				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+			}
+			d.group.Wait()
+			if d.most > 1 || d.peak > d.q.slots || len(d.story) < stayed {
+				t.Errorf("seed %d: %d models and %d requests at once, %d of %d served", seed, d.most, d.peak, len(d.story), stayed)
+			}
+			d.empty()
+		})
+	}
+}
+
+// A model that is always asked for gets its share in the long run, with many sessions on each side.
+func TestQueueShares(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, newQueue(2, 100, true, 4))
+		ctx, stop := context.WithCancel(t.Context())
+		served := map[string]int{}
+		var mu sync.Mutex
+		for _, key := range []string{"a1:A", "a2:A", "a3:A", "a4:A", "a5:A", "b1:B", "c1:C"} {
+			_, model, _ := strings.Cut(key, ":")
+			d.group.Go(func() {
+				for {
+					leave, err := d.q.enter(ctx, key, key, model)
+					if err != nil {
+						return
+					}
+					mu.Lock()
+					served[key]++
+					mu.Unlock()
+					time.Sleep(time.Second)
+					leave()
+				}
+			})
+		}
+		time.Sleep(1000 * time.Second)
+		stop()
+		d.group.Wait()
+		var counts []int
+		for _, n := range served {
+			counts = append(counts, n)
+		}
+		if slices.Min(counts)*4 < slices.Max(counts) {
+			t.Errorf("shares %v", served)
+		}
+		d.empty()
+	})
+}

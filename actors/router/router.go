@@ -1,0 +1,162 @@
+// Package router puts questions into the order of their sessions, so that several generators can share the work and
+// each session still hears its answers in order.
+//
+// It listens on query.received, kept in QUERIES, and on the server's word that a message was handed out too often. It
+// speaks on query.session.<session>, kept in TURNS, and on dead.router.
+package router
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// exhausted is the server's advisory about a message that was handed out too often, under the router's name for it.
+var exhausted = subjects.Topic[Advisory]{Spec: subjects.Spec{Name: "core.EVENT.MAX_DELIVERIES.>", Max: 4 << 10, Doc: "a message was handed out too often and will not come again"}}
+
+// Advisory is what the server says then. Its fields are the server's.
+type Advisory struct {
+	Type       string    `json:"type"`
+	ID         string    `json:"id"`
+	Timestamp  time.Time `json:"timestamp"`
+	Stream     string    `json:"stream"`
+	Consumer   string    `json:"consumer"`
+	StreamSeq  uint64    `json:"stream_seq"`
+	Deliveries uint64    `json:"deliveries"`
+	Domain     string    `json:"domain,omitempty"`
+}
+
+// Router is the actor. It keeps nothing between messages: what it makes of a question depends on the question and its
+// place in the stream alone, so a question that comes again is made into the same.
+type Router struct{}
+
+// New returns a router.
+func New() *Router { return &Router{} }
+
+// Name implements [actor.Actor].
+func (r *Router) Name() string { return "router" }
+
+// Routes implements [actor.Actor].
+func (r *Router) Routes() []actor.Route {
+	return []actor.Route{
+		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: their order is what it is for
+		actor.Hear(exhausted, r.onExhausted),
+	}
+}
+
+// onQuery passes one question on. An id that is missing is made; one that cannot stand in a subject is replaced by a
+// token made from it, and the asker is told with the answer.
+func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
+	place := placeOf(in)
+	q := in.Body
+	var notes []string
+	q.QueryID, notes = pick(first(q.QueryID, in.Query), "q", place, "query", notes)
+	q.SessionID, notes = pick(first(q.SessionID, in.Session), "s", place, "session", notes)
+	q.Note = strings.Join(notes, " ")
+	out = out.About(q.SessionID, q.QueryID)
+	if strings.TrimSpace(q.Query) == "" {
+		return bury(ctx, out, "dead-"+place, in.Subject, subjects.CodeMalformed, "the question is empty")
+	}
+	topic, err := subjects.QuerySession.With(q.SessionID)
+	if err != nil {
+		return err
+	}
+	// Only the router may speak here, so an id that could be guessed cannot be used up by somebody else.
+	err = actor.EmitOnce(ctx, out, topic, "turn-"+place, q)
+	var f *subjects.Fault
+	if errors.As(err, &f) && f.Code == subjects.CodeTooLarge {
+		return bury(ctx, out, "dead-"+place, in.Subject, f.Code, "the question is too long to be passed on")
+	}
+	return err
+}
+
+// onExhausted tells of a message that was handed out as often as it may be and never finished: whoever worked at it died
+// each time, or could not be reached. It is every instance's to hear, and told once.
+func (r *Router) onExhausted(ctx context.Context, in actor.Msg[Advisory], out actor.Out) error {
+	a := in.Body
+	who, _, _ := strings.Cut(a.Consumer, "-")
+	id := "exhausted-" + digest(a.Stream, a.Consumer, fmt.Sprint(a.StreamSeq))
+	reason := fmt.Sprintf("%s was given message %d of %s %d times and did not finish it; it will not be tried again. Ask once more, and look into the log of %s",
+		who, a.StreamSeq, a.Stream, a.Deliveries, who)
+	return bury(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
+}
+
+// bury writes a dead letter about something that no retry would help.
+func bury(ctx context.Context, out actor.Out, id, subject, code, reason string) error {
+	topic, err := subjects.Dead.With("router")
+	if err != nil {
+		return err
+	}
+	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{Actor: "router", Subject: subject, Code: code, Reason: reason, Time: out.Now().UTC()})
+}
+
+// placeOf names a question by where and when the stream stored it: the same however often it comes, and another one when
+// the stream was made anew.
+func placeOf(in actor.Msg[subjects.Query]) string {
+	return digest(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.Stored.UnixNano()))
+}
+
+// first is the id that the body gives, or else the header's.
+func first(body, header string) string {
+	if id := strings.TrimSpace(body); id != "" {
+		return id
+	}
+	return header
+}
+
+// pick is the id to go by: the given one when it can stand in a subject, one made from it when it cannot, and one made
+// from the question's place when there is none.
+func pick(id, prefix, place, what string, notes []string) (string, []string) {
+	switch {
+	case id == "":
+		return prefix + "-" + place, notes
+	case subjects.CheckToken(id) == nil:
+		return id, notes
+	}
+	token := readable(id) + digest(id)
+	return token, append(notes, fmt.Sprintf("The %s id %q cannot be used as it is: letters, digits, - and _ only, at most %d. It goes by %s.", what, clip(id), subjects.MaxToken, token))
+}
+
+// readable is what a person can recognize of an id in its token. The digest behind it keeps different ids apart.
+func readable(id string) string {
+	var b strings.Builder
+	for _, r := range id {
+		if b.Len() == 20 {
+			break
+		}
+		switch {
+		case r == '_', r == '-', r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	if s := strings.Trim(b.String(), "-"); s != "" {
+		return s + "-"
+	}
+	return ""
+}
+
+// digest is a short hash of its parts, a valid token.
+func digest(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:12])
+}
+
+// clip keeps a note about a hostile id short.
+func clip(s string) string {
+	if r := []rune(s); len(r) > 40 {
+		return string(r[:40]) + "..."
+	}
+	return s
+}

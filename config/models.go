@@ -1,0 +1,180 @@
+package config
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/model"
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	llm "conclave/pkg/model"
+	"conclave/pkg/model/anthropic"
+	"conclave/pkg/model/genai"
+	"conclave/pkg/model/ollama"
+	"conclave/pkg/model/openai"
+	"conclave/pkg/model/scripted"
+	"conclave/pkg/strict"
+)
+
+//go:embed models.yaml
+var shippedModels []byte
+
+// ShippedModels is models.yaml as shipped.
+func ShippedModels() (model.Config, error) {
+	c, _, err := LayModels(model.Config{}, shippedModels, "models.yaml")
+	return c, err
+}
+
+// LayModels lays a models.yaml over base: field by field, and role by role, hint by hint and model by model too. It says
+// on which line each value stands. What comes out is valid, or there is an error with file and line.
+func LayModels(base model.Config, data []byte, file string) (model.Config, strict.Lines, error) {
+	c := base
+	c.Roles, c.Hints, c.Models = nil, nil, nil
+	lines, err := strict.Decode(data, file, &c)
+	if err != nil {
+		return base, lines, err
+	}
+	c.Roles, c.Hints = lay(base.Roles, c.Roles), lay(base.Hints, c.Hints)
+	for name, o := range c.Models {
+		c.Models[name] = o.Over(base.Models[name])
+	}
+	c.Models = lay(base.Models, c.Models)
+	var errs []error
+	for _, p := range c.Problems() {
+		errs = append(errs, &strict.Error{File: file, Line: lines.At(p.Path), Path: p.Path, Text: p.Text})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return base, lines, err
+	}
+	return c, lines, nil
+}
+
+// lay is base with what over says otherwise. Neither is changed.
+func lay[V any](base, over map[string]V) map[string]V {
+	all := make(map[string]V, len(base)+len(over))
+	maps.Copy(all, base)
+	maps.Copy(all, over)
+	return all
+}
+
+// ModelFields lists every setting of the models, for people.
+func ModelFields(c model.Config) []strict.Field {
+	var out []strict.Field
+	add := func(path, value string) { out = append(out, strict.Field{Path: path, Value: value}) }
+	for _, group := range []struct {
+		name string
+		all  map[string]string
+	}{{"roles", c.Roles}, {"hints", c.Hints}} {
+		for _, key := range strict.Keys(group.all) {
+			add(strict.Join(group.name, key), group.all[key])
+		}
+	}
+	add("keep", strings.Join(c.Keep, ", "))
+	options := func(path string, o model.Options) {
+		for _, f := range []struct {
+			key   string
+			given bool
+			value func() string
+		}{
+			{"window", o.Window != 0, func() string { return fmt.Sprint(o.Window) }},
+			{"predict", o.Predict != 0, func() string { return fmt.Sprint(o.Predict) }},
+			{"keep_alive", o.KeepAlive != "", func() string { return o.KeepAlive }},
+			{"temperature", o.Temperature != nil, func() string { return o.Temperature.String() }},
+			{"stream", o.Stream != nil, func() string { return fmt.Sprint(*o.Stream) }},
+			{"small", o.Small != nil, func() string { return fmt.Sprint(*o.Small) }},
+		} {
+			if f.given {
+				add(path+"."+f.key, f.value())
+			}
+		}
+	}
+	options("defaults", c.Defaults)
+	for _, name := range strict.Keys(c.Models) {
+		options(strict.Join("models", name), c.Models[name])
+	}
+	add("allow_remote", strings.Join(c.Remote, ", "))
+	add("stand_in", c.StandIn)
+	servers := c.Servers()
+	for _, name := range strict.Keys(servers) {
+		for _, f := range strict.Fields(servers[name]) {
+			add(name+"."+f.Path, f.Value)
+		}
+	}
+	return out
+}
+
+// Secret finds a key by its name in the keyring.
+type Secret func(ctx context.Context, name string) (string, error)
+
+// NoSecrets is [Secret] of a house that has no keyring yet.
+func NoSecrets(_ context.Context, name string) (string, error) {
+	return "", fmt.Errorf("%w: the key %s cannot be read, because this version has no keyring", llm.ErrUnauthorized, name)
+}
+
+// ModelBackends makes a client for each server that is configured. None of them is asked anything yet.
+func ModelBackends(c model.Config, secret Secret) (map[string]llm.Backend, error) {
+	out := map[string]llm.Backend{}
+	for name, s := range c.Servers() {
+		b, err := modelBackend(c, name, s, secret)
+		if err != nil {
+			return nil, fmt.Errorf("models.yaml: %s: %w", name, err)
+		}
+		out[name] = b
+	}
+	return out, nil
+}
+
+func modelBackend(c model.Config, name string, s model.Server, secret Secret) (llm.Backend, error) {
+	var key func(context.Context) (string, error)
+	if s.Key != "" {
+		key = func(ctx context.Context) (string, error) { return secret(ctx, s.Key) }
+	}
+	switch name {
+	case model.Ollama:
+		// Chats say their own; requests for vectors take what stands here.
+		embedder := c.For(c.Roles[model.RoleEmbeddings])
+		return ollama.New(ollama.Config{URL: s.URL, Window: c.Defaults.Window, Predict: c.Defaults.Predict, KeepAlive: embedder.KeepAlive})
+	case model.OpenAI:
+		u, err := url.Parse(s.URL)
+		if err != nil {
+			return nil, errors.New("its address cannot be read")
+		}
+		return openai.New(openai.Config{URL: s.URL, Key: key, Official: u.Hostname() == "api.openai.com"})
+	case model.Anthropic:
+		return anthropic.New(anthropic.Config{URL: s.URL, Key: key})
+	case model.Google:
+		return genai.New(genai.Config{URL: s.URL, Key: key})
+	}
+	return nil, fmt.Errorf("there is no server of this name")
+}
+
+// MakeModel builds the model actor with its servers, the built-in script and its part of the audit.
+func MakeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, secret Secret) (actor.Actor, error) {
+	c.AuditTimeout = auditTimeout
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
+	backends, err := ModelBackends(c, secret)
+	if err != nil {
+		return nil, err
+	}
+	once, again := patience(auditTimeout)
+	w, err := audit.Open(ctx, audit.Options{Account: "model", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	if err != nil {
+		return nil, err
+	}
+	return model.New(c, backends, scripted.Backend{Suggest: c.Roles[model.RoleAssistant]}, w, h), nil
+}

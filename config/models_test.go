@@ -1,0 +1,240 @@
+package config_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/model"
+	"conclave/config"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	llm "conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scripted"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+func shippedModels(t testing.TB) model.Config {
+	t.Helper()
+	c, err := config.ShippedModels()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestModelsShipped(t *testing.T) {
+	t.Parallel()
+	c := shippedModels(t)
+	for role, want := range map[string]string{
+		"assistant": "gemma4:12b", "orchestrator": "qwen2.5:7b-instruct", "tools": "qwen2.5:7b-instruct",
+		"coder": "qwen2.5-coder:14b-instruct", "researcher": "qwen2.5:14b-instruct", "summaries": "qwen2.5:14b-instruct",
+		"critic": "prometheus:7b", "embeddings": "nomic-embed-text",
+	} {
+		if got := c.Roles[role]; got != want {
+			t.Errorf("%s has %s, want %s", role, got, want)
+		}
+		if o := c.For(want); o.Window < 32000 {
+			t.Errorf("%s: a window of %d", want, o.Window)
+		}
+	}
+	for name, want := range map[string]string{"gemma4:12b": "-1", "nomic-embed-text": "-1", "prometheus:7b": "5m"} {
+		if got := c.For(name).KeepAlive; got != want {
+			t.Errorf("%s stays for %s, want %s", name, got, want)
+		}
+	}
+	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.Away() != "" {
+		t.Errorf("%+v", c.Ollama)
+	}
+	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.StandIn != model.StandInAuto {
+		t.Errorf("something leaves the machine: %+v", c)
+	}
+}
+
+// What is commented out in the shipped file is right: somebody will take the marks away.
+func TestModelsCommentedOut(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var on []string
+	for line := range strings.SplitSeq(string(data), "\n") {
+		for _, block := range []string{"# openai:", "# anthropic:", "# google:", "#   url:", "#   key:", "#   slots:", "  # prometheus:7b:"} {
+			if strings.HasPrefix(line, block) {
+				line = strings.Replace(line, "# ", "", 1)
+			}
+		}
+		on = append(on, line)
+	}
+	c, _, err := config.LayModels(model.Config{}, []byte(strings.Join(on, "\n")), "models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.OpenAI == nil || c.OpenAI.Key != "openai" || c.Anthropic == nil || c.Google == nil || *c.For("prometheus:7b").Temperature != 0.2 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestModelsLaid(t *testing.T) {
+	t.Parallel()
+	base := shippedModels(t)
+	c, lines, err := config.LayModels(base, []byte(`
+roles:
+  assistant: qwen3:8b
+  jester: tiny
+models:
+  nomic-embed-text: {window: 4096}
+  tiny: {small: true, temperature: 1.5}
+ollama:
+  slots: 4
+allow_remote: [deep:cloud]
+`), "mine/models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Roles["assistant"] != "qwen3:8b" || c.Roles["jester"] != "tiny" || c.Roles["critic"] != "prometheus:7b" || c.Hints["code"] == "" {
+		t.Errorf("roles %v", c.Roles)
+	}
+	if o := c.For("qwen3:8b"); o.KeepAlive != "-1" || o.Window != 32768 {
+		t.Errorf("the new assistant: %+v", o)
+	}
+	if o := c.For("nomic-embed-text"); o.Window != 4096 || !*o.Small {
+		t.Errorf("one field of a model: %+v", o)
+	}
+	if o := c.For("tiny"); !*o.Small || *o.Temperature != 1.5 {
+		t.Errorf("a model of one's own: %+v", o)
+	}
+	if c.Ollama.Slots != 4 || c.Ollama.URL != base.Ollama.URL || !c.Ollama.Exclusive || !slices.Equal(c.Remote, []string{"deep:cloud"}) {
+		t.Errorf("%+v", c)
+	}
+	if lines["roles.assistant"] != 3 {
+		t.Errorf("lines %v", lines)
+	}
+	if base.Roles["assistant"] != "gemma4:12b" || base.Roles["jester"] != "" || base.Models["tiny"].Small != nil {
+		t.Error("what is shipped was changed")
+	}
+}
+
+func TestModelsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, text, want string }{
+		{"an unknown field", "rolls: {}", "models.yaml:1: rolls: unknown field"},
+		{"an option that is none", "defaults: {num_gpu: 3}", "models.yaml:1: defaults.num_gpu: unknown field"},
+		{"a number for ever", "defaults:\n  keep_alive: -1", "models.yaml:2: defaults.keep_alive: -1 is not text"},
+		{"a text for a number", "defaults: {temperature: warm}", "defaults.temperature: warm is not a number"},
+		{"no number", "defaults: {temperature: .nan}", "defaults.temperature: .nan is not a number"},
+		{"a hint that is none", "hints:\n  fast: x", "models.yaml:2: hints.fast: is none of simple, reasoning, code"},
+		{"a service that is off", "roles:\n  critic: google/gemini", "models.yaml:2: roles.critic: google/gemini is a model of google"},
+		{"a key", "anthropic:\n  key: sk-ant/123", "models.yaml:2: anthropic.key: this is the name of a key"},
+		{"an address without a port to be", "ollama: {url: nowhere}", "models.yaml:1: ollama.url: this is not an address"},
+		{"all of it may leave", "allow_remote: ['*']", "models.yaml:1: allow_remote[0]"},
+	} {
+		_, _, err := config.LayModels(shippedModels(t), []byte(tt.text), "models.yaml")
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "sk-ant") {
+			t.Errorf("%s: the key is told: %v", tt.name, err)
+		}
+	}
+}
+
+func TestModelFields(t *testing.T) {
+	t.Parallel()
+	c := shippedModels(t)
+	c.Google = &model.Server{Key: "google"}
+	got := map[string]string{}
+	for _, f := range config.ModelFields(c) {
+		got[f.Path] = f.Value
+	}
+	for path, want := range map[string]string{
+		"roles.assistant": "gemma4:12b", "hints.simple": "qwen2.5:7b-instruct", "keep": "assistant, embeddings", "defaults.window": "32768",
+		"models.nomic-embed-text.small": "true", "allow_remote": "", "stand_in": "auto", "ollama.slots": "1", "google.key": "google",
+	} {
+		if v, ok := got[path]; !ok || v != want {
+			t.Errorf("%s is %q, want %q", path, v, want)
+		}
+	}
+}
+
+func TestModelBackends(t *testing.T) {
+	t.Parallel()
+	c := shippedModels(t)
+	b, err := config.ModelBackends(c, config.NoSecrets)
+	if err != nil || len(b) != 1 || b[model.Ollama] == nil {
+		t.Fatalf("%v, %v", b, err)
+	}
+	srv := modeltest.New(t, modeltest.Script{})
+	c.OpenAI = &model.Server{URL: srv.URL, Key: "openai"}
+	c.Anthropic = &model.Server{URL: srv.URL, Key: "anthropic"}
+	c.Google = &model.Server{URL: srv.URL, Key: "google"}
+	var asked []string
+	b, err = config.ModelBackends(c, func(ctx context.Context, name string) (string, error) {
+		asked = append(asked, name)
+		return config.NoSecrets(ctx, name)
+	})
+	if err != nil || len(b) != 4 {
+		t.Fatalf("%v, %v", b, err)
+	}
+	if len(asked) > 0 {
+		t.Errorf("keys were read before anybody needed them: %v", asked)
+	}
+	for _, name := range []string{model.OpenAI, model.Anthropic, model.Google} {
+		if _, err := b[name].List(t.Context()); !errors.Is(err, llm.ErrUnauthorized) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	slices.Sort(asked)
+	if !slices.Equal(asked, []string{"anthropic", "google", "openai"}) {
+		t.Errorf("keys %v", asked)
+	}
+}
+
+// The actor as the house builds it, on the bus: first the script, since no Ollama is there.
+func TestMakeModel(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	c := shippedModels(t)
+	srv := modeltest.New(t, modeltest.Script{})
+	c.Ollama.URL = srv.URL
+	srv.Close() // nothing listens there now
+	home := bus.Home{Data: filepath.Join(b.Dir, "home"), Config: filepath.Join(b.Dir, "config")}
+	if err := home.Make(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		return config.MakeModel(ctx, c, home, nc, 5*time.Second, config.NoSecrets)
+	}}, b.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	out, err := actor.NewOut(b.As("generator"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last subjects.ChatChunk
+	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, Last: func(p subjects.ChatChunk) { last = p }}
+	msg, _, err := llm.Collect(client.Chat(t.Context(), llm.Request{Messages: []llm.Message{{Role: llm.User, Content: "hello"}}, Stream: true}))
+	if err != nil || msg.Content == "" || !last.StandIn || last.Model != scripted.Name {
+		t.Errorf("%v, %+v, %+v", err, msg, last)
+	}
+	if _, err := config.MakeModel(t.Context(), model.Config{}, home, nil, time.Second, config.NoSecrets); err == nil {
+		t.Error("a configuration that is none was taken")
+	}
+}

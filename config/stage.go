@@ -1,0 +1,448 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.yaml.in/yaml/v3"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/story"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+// Stage is a whole Conclave of its own for one story: its own folder, server, keys and ports, every actor, and a model
+// server that follows the story's script. It implements [story.World], and speaks and listens under the user's key.
+type Stage struct {
+	running *Conclave
+	model   *modeltest.Server // nil with a real model
+	dir     string
+	nc      *nats.Conn
+	out     actor.Out
+	events  jetstream.Stream
+
+	mu      sync.Mutex
+	read    []story.Event            // of the event stream so far
+	last    uint64                   // its last sequence that was read
+	asked   []story.Event            // questions: they are kept in another stream, which people do not read
+	waiting map[string]chan struct{} // questions whose stored copy has not been heard yet
+	hearers []chan story.Event
+}
+
+// StageOptions say how a stage differs from the usual one.
+type StageOptions struct {
+	Live   bool   // ask the models of the configuration instead of a script
+	Config string // with Live: the folder of the person's own configuration, "" = as shipped
+	Log    *slog.Logger
+}
+
+// Play runs one story on a stage of its own.
+func Play(ctx context.Context, s *story.Story, o StageOptions, opts story.Options) (result story.Result) {
+	opts.Live = o.Live
+	if o.Live && s.ScriptedOnly {
+		return story.Run(ctx, s, nil, opts) // says that it is left out
+	}
+	stage, err := OpenStage(ctx, s, o)
+	if err != nil {
+		return story.Failed(s, err)
+	}
+	defer func() {
+		if err := stage.Close(context.WithoutCancel(ctx)); err != nil && result.OK() {
+			result = story.Failed(s, err)
+		}
+	}()
+	return story.Run(ctx, s, stage, opts)
+}
+
+// OpenStage starts everything for a story. Close it.
+func OpenStage(ctx context.Context, s *story.Story, o StageOptions) (_ *Stage, err error) {
+	st := &Stage{waiting: map[string]chan struct{}{}}
+	defer func() {
+		if err != nil {
+			_ = st.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	if st.dir, err = os.MkdirTemp("", "conclave-story-"); err != nil {
+		return nil, fmt.Errorf("making room for a story: %w", err)
+	}
+	c, err := st.configure(s, o)
+	if err != nil {
+		return nil, err
+	}
+	home := bus.Home{Data: filepath.Join(st.dir, "data"), Config: filepath.Join(st.dir, "config")}
+	if st.running, err = c.Start(ctx, home, o.Log, Actors...); err != nil {
+		return nil, err
+	}
+	return st, st.listen(ctx)
+}
+
+// Close stops everything and removes the folder.
+func (st *Stage) Close(ctx context.Context) error {
+	var errs []error
+	if st.nc != nil {
+		st.nc.Close()
+	}
+	if st.running != nil {
+		errs = append(errs, st.running.Stop(ctx))
+	}
+	if st.model != nil {
+		st.model.Close()
+	}
+	if st.dir != "" {
+		errs = append(errs, os.RemoveAll(st.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// nobody is an address that no program listens at.
+const nobody = "http://127.0.0.1:1"
+
+// configure lays over what is shipped what every stage needs, and then what the story says.
+func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
+	dir := o.Config
+	if !o.Live {
+		dir = ""
+	}
+	c, err := Load(dir)
+	if err != nil {
+		return Config{}, err
+	}
+	own := map[string]map[string]any{
+		// Free ports, and no long wait for whoever hangs on purpose.
+		"system": {"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"}, "actor": map[string]any{"drain": "2s"}},
+	}
+	if !o.Live {
+		url := nobody
+		if !s.Server.Down {
+			if st.model, err = modeltest.Start(s.Model, scriptedModels(s)); err != nil {
+				return Config{}, fmt.Errorf("starting the scripted model server: %w", err)
+			}
+			url = st.model.URL
+		}
+		own["models"] = scriptedRoles(s, url)
+	}
+	for _, name := range strict.Keys(own) {
+		if err := c.layOver(filepath.Join(st.dir, "stage"), name, own[name]); err != nil {
+			return Config{}, err
+		}
+	}
+	for _, name := range strict.Keys(s.Config) {
+		if err := c.layOver(filepath.Join(st.dir, "story"), name, s.Config[name]); err != nil {
+			path := strict.Join("config", name)
+			return Config{}, &strict.Error{File: s.File(), Line: s.Line(path), Path: path, Text: err.Error()}
+		}
+	}
+	return c, nil
+}
+
+// layOver lays fields of one file over c, as if the file stood in a config folder.
+func (c *Config) layOver(dir, name string, fields map[string]any) error {
+	text, err := yaml.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	dir = filepath.Join(dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".yaml"), text, 0o600); err != nil {
+		return err
+	}
+	return c.load(dir, os.DirFS(dir))
+}
+
+// scriptedRoles gives every role of the script the model of its own name, so that a script is kept by role. The models of
+// other roles are not there, as on a machine where only some were fetched.
+func scriptedRoles(s *story.Story, url string) map[string]any {
+	roles := map[string]any{"assistant": "assistant"}
+	for role := range s.Model {
+		roles[role] = role
+	}
+	return map[string]any{"ollama": map[string]any{"url": url}, "roles": roles, "stand_in": "never"}
+}
+
+// scriptedModels describes the models that are not as the server would have them by itself.
+func scriptedModels(s *story.Story) modeltest.Option {
+	var all []modeltest.Model
+	yes := func(b *bool) bool { return b == nil || *b }
+	for _, role := range strict.Keys(s.Server.Models) {
+		m := s.Server.Models[role]
+		d := modeltest.Model{Name: role, Family: "scripted", Parameters: "1B", Window: 131072, Tools: yes(m.Tools), Thinking: yes(m.Thinking)}
+		if m.Window > 0 {
+			d.Window = m.Window
+		}
+		all = append(all, d)
+	}
+	return modeltest.Models(all...)
+}
+
+// listen connects as the user.
+func (st *Stage) listen(ctx context.Context) (err error) {
+	if st.nc, err = st.running.Bus.Dial("user"); err != nil {
+		return err
+	}
+	if st.out, err = actor.NewOut(st.nc); err != nil {
+		return err
+	}
+	js, err := bus.Core(st.nc)
+	if err != nil {
+		return err
+	}
+	if st.events, err = js.Stream(ctx, "EVENTS"); err != nil {
+		return fmt.Errorf("reading the events: %w", err)
+	}
+	if _, err := st.nc.Subscribe(">", st.onMessage); err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	return bus.Ready(ctx, st.nc)
+}
+
+// live are the subjects that nobody keeps.
+var live = []string{subjects.ResponseDelta.Name, subjects.ResponseThinking.Name, subjects.ToolLive.Name}
+
+// onMessage sorts what the user hears: stored copies and live tokens, and not the machinery of requests.
+func (st *Stage) onMessage(m *nats.Msg) {
+	e := story.Event{Subject: m.Subject, Time: time.Now()}
+	switch stream := last(m.Header, jetstream.StreamHeader); {
+	case stream != "":
+		if stream == "EVENTS" {
+			e.Seq, _ = strconv.ParseUint(last(m.Header, jetstream.SequenceHeader), 10, 64)
+		}
+		e.Time, _ = time.Parse(time.RFC3339Nano, last(m.Header, jetstream.TimeStampHeaer))
+	case !slices.ContainsFunc(live, func(p string) bool { _, ok := subjects.Match(p, m.Subject); return ok }):
+		return
+	}
+	fill(&e, m.Header, m.Data)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if heard := st.waiting[e.Query]; heard != nil && e.Subject == subjects.QueryReceived.Name {
+		st.asked = append(st.asked, e)
+		delete(st.waiting, e.Query)
+		close(heard)
+	}
+	for _, h := range st.hearers {
+		select {
+		case h <- e:
+		default: // it is live: the stream has what matters
+		}
+	}
+}
+
+// last is the server's own word: it appends its headers to those of the writer.
+func last(h nats.Header, name string) string {
+	v := h[name]
+	if len(v) == 0 {
+		return ""
+	}
+	return v[len(v)-1]
+}
+
+// fill reads body and ids, from the headers or from where the body or the subject repeats them.
+func fill(e *story.Event, h nats.Header, data []byte) {
+	e.Body = json.RawMessage(data)
+	if !json.Valid(data) {
+		e.Body, _ = json.Marshal(strings.ToValidUTF8(string(data), "\uFFFD"))
+	}
+	var ids struct {
+		Session string `json:"session_id"`
+		Query   string `json:"query_id"`
+	}
+	_ = json.Unmarshal(e.Body, &ids) // a body without them is fine
+	e.Session, e.Query = ids.Session, ids.Query
+	if id := h.Get(subjects.HeaderSession); id != "" {
+		e.Session = id
+	}
+	if id := h.Get(subjects.HeaderQuery); id != "" {
+		e.Query = id
+	}
+	if t, ok := subjects.Match(subjects.QueryCancel.Name, e.Subject); ok {
+		e.Query = t[0]
+	}
+}
+
+// Hear implements [story.World].
+func (st *Stage) Hear(ctx context.Context) (<-chan story.Event, error) {
+	h := make(chan story.Event, 4096)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.hearers = append(st.hearers, h)
+	context.AfterFunc(ctx, func() {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.hearers = slices.DeleteFunc(st.hearers, func(x chan story.Event) bool { return x == h })
+		close(h)
+	})
+	return h, nil
+}
+
+// Ask implements [story.World]. It returns when the question's stored copy was heard, so that its place among the events
+// is known.
+func (st *Stage) Ask(ctx context.Context, q subjects.Query) error {
+	heard := make(chan struct{})
+	st.mu.Lock()
+	st.waiting[q.QueryID] = heard
+	st.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := actor.Emit(ctx, st.out, subjects.QueryReceived, q); err != nil {
+		return err
+	}
+	select {
+	case <-heard:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the question is stored but was not passed on: %w", ctx.Err())
+	}
+}
+
+// Request implements [story.World]. What the bus says instead of a result is the result's error.
+func (st *Stage) Request(ctx context.Context, r story.Request, query string) (subjects.ToolResult, error) {
+	args, err := json.Marshal(r.Args)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	if r.Args == nil {
+		args = []byte("{}")
+	}
+	service, err := subjects.ToolAsk.With(r.Tool)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	nc, err := st.running.Bus.Dial(r.As)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	defer nc.Close()
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	res, err := actor.Ask(ctx, out.About("", query), service, subjects.ToolRequest{CallID: actor.NewID(), QueryID: query, Args: args})
+	var fault *subjects.Fault
+	if errors.As(err, &fault) {
+		return subjects.ToolResult{Tool: r.Tool, QueryID: query, Error: fault}, nil
+	}
+	return res, err
+}
+
+// Cancel implements [story.World].
+func (st *Stage) Cancel(ctx context.Context, query string) error {
+	topic, err := subjects.QueryCancel.With(query)
+	if err != nil {
+		return err
+	}
+	return actor.Emit(ctx, st.out, topic, subjects.Cancel{})
+}
+
+// Crash implements [story.World].
+func (st *Stage) Crash(_ context.Context, name string) error { return st.running.House.Abort(name) }
+
+// Events implements [story.World]. It asks the stream, message by message, as any person's program would.
+func (st *Stage) Events(ctx context.Context, after uint64) ([]story.Event, error) {
+	info, err := st.events.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the events: %w", err)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for seq := max(st.last+1, info.State.FirstSeq); seq <= info.State.LastSeq; seq++ {
+		m, err := st.events.GetMsg(ctx, seq)
+		if err != nil {
+			return nil, fmt.Errorf("reading event %d: %w", seq, err)
+		}
+		t, ok := subjects.Match("from.*.>", m.Subject)
+		if !ok {
+			return nil, fmt.Errorf("event %d stands under %s", seq, m.Subject)
+		}
+		e := story.Event{Seq: seq, Time: m.Time, From: t[0], Subject: strings.Join(t[1:], ".")}
+		fill(&e, m.Header, m.Data)
+		st.read, st.last = append(st.read, e), seq
+	}
+	var out []story.Event
+	for _, e := range st.read {
+		if e.Seq > after {
+			out = append(out, e)
+		}
+	}
+	out = append(out, st.asked...)
+	// The same server wrote all the times, and a question is stored before anything comes of it.
+	slices.SortStableFunc(out, func(a, b story.Event) int { return a.Time.Compare(b.Time) })
+	return out, nil
+}
+
+// misfit finds the place in what the scripted server says of a request that it did not expect.
+var misfit = regexp.MustCompile(`^script of (\S+): (?:exchange (\d+) )?`)
+
+// Script implements [story.World].
+func (st *Stage) Script() story.Script {
+	var s story.Script
+	if st.model == nil {
+		return s
+	}
+	for _, r := range st.model.Requests() {
+		s.Asked = append(s.Asked, summary(r))
+	}
+	if err := st.model.Err(); err != nil {
+		for _, text := range strings.Split(err.Error(), "\n") {
+			w := story.Wrong{Exchange: story.Exchange{N: -1}, Text: text}
+			if m := misfit.FindStringSubmatch(text); m != nil {
+				w.Role = m[1]
+				if m[2] != "" {
+					w.N, _ = strconv.Atoi(m[2])
+				}
+			}
+			s.Wrong = append(s.Wrong, w)
+		}
+	}
+	for _, place := range st.model.Unused() {
+		role, n, _ := strings.Cut(place, " ")
+		i, _ := strconv.Atoi(n)
+		s.Unused = append(s.Unused, story.Exchange{Role: role, N: i})
+	}
+	return s
+}
+
+// summary is a request on one line.
+func summary(r modeltest.Seen) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:", r.Model)
+	if len(r.Texts) > 0 {
+		fmt.Fprintf(&b, " %d texts for vectors", len(r.Texts))
+		return b.String()
+	}
+	for _, m := range r.Messages {
+		text := m.Content
+		if m.Role == "system" {
+			text = "..."
+		}
+		for _, c := range m.Calls {
+			text += fmt.Sprintf(" [calls %s %s]", c.Name, c.Arguments)
+		}
+		if len(text) > 120 {
+			text = strings.ToValidUTF8(text[:120], "") + "..."
+		}
+		fmt.Fprintf(&b, " %s %q", m.Role, text)
+	}
+	var names []string
+	for _, t := range r.Tools {
+		names = append(names, t.Name)
+	}
+	fmt.Fprintf(&b, " tools %v", names)
+	return b.String()
+}

@@ -1,0 +1,279 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+func full() model.Request {
+	yes, warm, seed := true, 0.7, 42
+	return model.Request{
+		Model: "gemma4:12b",
+		Messages: []model.Message{
+			{Role: model.System, Content: "be brief"},
+			{Role: model.User, Content: "what <time> is it?"},
+			{Role: model.Assistant, Thinking: "hm", Calls: []model.Call{{ID: "c1", Name: "get_datetime", Arguments: json.RawMessage(`{"z":1,"a":2}`)}}},
+			{Role: model.ToolRole, Content: "noon", ToolName: "get_datetime", CallID: "c1"},
+		},
+		Tools:   []model.Tool{{Name: "get_datetime", Description: "the time", Parameters: json.RawMessage(`{"type":"object"}`)}},
+		Think:   &yes,
+		Options: model.Options{Window: 1, Predict: 2, Temperature: &warm, Seed: &seed, Stop: []string{"x"}, KeepAlive: "-1"},
+		Stream:  true,
+	}
+}
+
+func TestRequestThereAndBack(t *testing.T) {
+	t.Parallel()
+	for _, r := range []model.Request{full(), {Messages: full().Messages[:2], Format: json.RawMessage(`{"type":"object"}`)}} {
+		q, err := wire.Request(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := wire.FromRequest(q)
+		if err != nil || !reflect.DeepEqual(got, r) {
+			t.Errorf("%v, got\n%+v, want\n%+v", err, got, r)
+		}
+	}
+	if q, err := wire.Request(full()); err != nil || !strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
+		t.Errorf("the order of arguments: %s, %v", q.Messages, err)
+	}
+	if _, err := wire.Request(model.Request{Messages: []model.Message{{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}}}); err == nil {
+		t.Error("arguments that are no JSON were sent")
+	}
+}
+
+func TestFromRequestIsStrict(t *testing.T) {
+	t.Parallel()
+	good := json.RawMessage(`[{"role":"user","content":"x"}]`)
+	for name, q := range map[string]subjects.ChatRequest{
+		"nothing":                   {},
+		"no messages":               {Messages: json.RawMessage(`[]`)},
+		"null":                      {Messages: json.RawMessage(`null`)},
+		"not a list":                {Messages: json.RawMessage(`{}`)},
+		"not JSON":                  {Messages: json.RawMessage(`[`)},
+		"an unknown field":          {Messages: json.RawMessage(`[{"role":"user","name":"x"}]`)},
+		"something follows":         {Messages: json.RawMessage(`[{"role":"user"}] {}`)},
+		"a bracket follows":         {Messages: json.RawMessage(`[{"role":"user"}]]`)},
+		"an unknown option":         {Messages: good, Options: json.RawMessage(`{"num_gpu":1}`)},
+		"an option of another kind": {Messages: good, Options: json.RawMessage(`{"window":"big"}`)},
+		"tools that are none":       {Messages: good, Tools: json.RawMessage(`{"name":"x"}`)},
+		"a format that is no JSON":  {Messages: good, Format: json.RawMessage(`{},"options":{}`)},
+	} {
+		if _, err := wire.FromRequest(q); actortest.Code(err) != subjects.CodeMalformed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestChunkThereAndBack(t *testing.T) {
+	t.Parallel()
+	for _, c := range []model.Chunk{
+		{Content: "hi", Thinking: "hm"},
+		{Calls: []model.Call{{ID: "1", Name: "x", Arguments: json.RawMessage(`{"z":1,"a":2}`)}}},
+		{Content: "end", Done: true, Final: model.Final{
+			Model: "m", Reason: "stop", PromptTokens: 3, OutputTokens: 4, Total: 5 * time.Second, RemoteHost: "far",
+		}},
+	} {
+		p, err := wire.Piece(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := wire.Chunk(p); err != nil || !reflect.DeepEqual(got, c) {
+			t.Errorf("%v, got\n%+v, want\n%+v", err, got, c)
+		}
+	}
+	for _, calls := range []string{`{}`, `[`, `[]]`, `[{"name":"x","surprise":1}]`} {
+		if _, err := wire.Chunk(subjects.ChatChunk{ToolCalls: json.RawMessage(calls)}); !errors.Is(err, model.ErrMalformed) {
+			t.Errorf("%s: %v", calls, err)
+		}
+	}
+	if _, err := wire.Piece(model.Chunk{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}); err == nil {
+		t.Error("arguments that are no JSON were said")
+	}
+}
+
+// Every error of a model is the same error at the other end, with the words of whoever found it.
+func TestErrorsThereAndBack(t *testing.T) {
+	t.Parallel()
+	all := []error{
+		model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking, model.ErrTooLong, model.ErrBusy,
+		model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized,
+	}
+	for _, want := range all {
+		f := wire.Fault(fmt.Errorf("asking: %w: do this", want))
+		if f == nil {
+			t.Errorf("%v has no code", want)
+			continue
+		}
+		got := wire.Error(actor.AsReplied(f))
+		for _, e := range all {
+			if errors.Is(got, e) != (e == want) {
+				t.Errorf("%v came back as %v", want, got)
+			}
+		}
+		if !strings.Contains(got.Error(), "do this") || actortest.Code(got) != f.Code {
+			t.Errorf("%v", got)
+		}
+	}
+	if f := wire.Fault(errors.New("something else")); f != nil {
+		t.Errorf("%v", f)
+	}
+	plain := errors.New("something else")
+	if got := wire.Error(plain); got != plain {
+		t.Errorf("%v", got)
+	}
+	// Nobody there is a model that cannot be reached; an actor that says "unavailable" of itself is not.
+	gone := subjects.Faultf(subjects.CodeUnavailable, "nobody")
+	if got := wire.Error(gone); !errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeModelUnreachable {
+		t.Errorf("%v", got)
+	}
+	if got := wire.Error(actor.AsReplied(gone)); errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeUnavailable {
+		t.Errorf("%v", got)
+	}
+	if got := wire.Error(subjects.Faultf(subjects.CodeStopped, "x")); actortest.Code(got) != subjects.CodeStopped {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestClientChat(t *testing.T) {
+	t.Parallel()
+	var asked subjects.ChatRequest
+	pieces := actortest.Pieces{
+		subjects.ChatChunk{Thinking: "hm"},
+		subjects.ChatChunk{Content: "It is "},
+		subjects.ChatChunk{Content: "noon.", Done: true, Model: "big", Notice: "judge is not there", Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2}},
+	}
+	rec := &actortest.Recorder{Answer: func(subject string, body []byte) (any, error) {
+		if subject != "model.chat" {
+			return nil, fmt.Errorf("asked %s", subject)
+		}
+		return pieces, json.Unmarshal(body, &asked)
+	}}
+	var last subjects.ChatChunk
+	c := wire.Client{Out: rec.Out(), Role: "critic", Hint: "simple", Last: func(p subjects.ChatChunk) { last = p }}
+	msg, final, err := model.Collect(c.Chat(t.Context(), full()))
+	if err != nil || msg.Content != "It is noon." || msg.Thinking != "hm" || final.Model != "big" || final.PromptTokens != 5 || last.Notice != "judge is not there" {
+		t.Errorf("%v, %+v, %+v, %+v", err, msg, final, last)
+	}
+	if asked.Role != "critic" || asked.Hint != "simple" || asked.Model != "gemma4:12b" || !asked.Stream {
+		t.Errorf("asked %+v", asked)
+	}
+	// Whoever has heard enough is not told who would have answered.
+	last = subjects.ChatChunk{}
+	for range c.Chat(t.Context(), full()) {
+		break
+	}
+	if last.Done {
+		t.Error("told the end of what was broken off")
+	}
+	for name, tt := range map[string]struct {
+		pieces actortest.Pieces
+		want   error
+	}{
+		"no end":          {pieces[:2], model.ErrCut},
+		"a fault":         {actortest.Pieces{pieces[0], actor.AsReplied(subjects.Faultf(subjects.CodeModelMissing, "not there"))}, model.ErrMissing},
+		"calls of no use": {actortest.Pieces{subjects.ChatChunk{ToolCalls: json.RawMessage(`{}`)}}, model.ErrMalformed},
+	} {
+		rec := &actortest.Recorder{Answer: func(string, []byte) (any, error) { return tt.pieces, nil }}
+		if _, _, err := model.Collect(wire.Client{Out: rec.Out()}.Chat(t.Context(), full())); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := model.Collect(wire.Client{Out: (&actortest.Recorder{}).Out()}.Chat(t.Context(), full())); !errors.Is(err, model.ErrUnreachable) {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+func TestClientEmbed(t *testing.T) {
+	t.Parallel()
+	var sizes []int
+	answer := func(_ string, body []byte) (any, error) {
+		var q subjects.EmbedRequest
+		if err := json.Unmarshal(body, &q); err != nil {
+			return nil, err
+		}
+		sizes = append(sizes, len(q.Texts))
+		a := subjects.EmbedReply{Model: "nomic"}
+		for _, text := range q.Texts {
+			a.Vectors = append(a.Vectors, []float32{float32(len(text))})
+		}
+		return a, nil
+	}
+	ask := func(answer func(string, []byte) (any, error), texts ...string) (model.Vectors, error) {
+		return wire.Client{Out: (&actortest.Recorder{Answer: answer}).Out()}.Embed(t.Context(), "", texts)
+	}
+	var many []string
+	for i := range 70 {
+		many = append(many, strings.Repeat("x", i))
+	}
+	v, err := ask(answer, many...)
+	if err != nil || v.Model != "nomic" || len(v.Values) != 70 || !slices.Equal(sizes, []int{32, 32, 6}) {
+		t.Fatalf("%v, %d vectors in %v", err, len(v.Values), sizes)
+	}
+	for i, x := range v.Values {
+		if x[0] != float32(i) {
+			t.Fatalf("vector %d is that of text %v", i, x)
+		}
+	}
+	sizes = nil
+	long := strings.Repeat("x", 300<<10)
+	if _, err := ask(answer, long, long, "short", long); err != nil || !slices.Equal(sizes, []int{1, 2, 1}) {
+		t.Errorf("long texts: %v, %v", err, sizes)
+	}
+	sizes = nil
+	if v, err := ask(answer); err != nil || len(v.Values) != 0 || sizes != nil {
+		t.Errorf("nothing: %v, %v", v, err)
+	}
+	n := 0
+	for name, wrong := range map[string]func(string, []byte) (any, error){
+		"too few": func(string, []byte) (any, error) { return subjects.EmbedReply{Vectors: [][]float32{{1}}}, nil },
+		"of two models": func(s string, body []byte) (any, error) {
+			a, err := answer(s, body)
+			e := a.(subjects.EmbedReply)
+			n++
+			e.Model = fmt.Sprint("model", n)
+			return e, err
+		},
+	} {
+		if _, err := ask(wrong, many...); !errors.Is(err, model.ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	missing := func(string, []byte) (any, error) { return nil, subjects.Faultf(subjects.CodeModelMissing, "x") }
+	if _, err := ask(missing, "x"); !errors.Is(err, model.ErrMissing) {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzFromRequest(f *testing.F) {
+	f.Add([]byte(`[{"role":"user","content":"x"}]`), []byte(`[]`), []byte(`{}`), []byte(`{"type":"object"}`))
+	f.Add([]byte(`[`), []byte(`null`), []byte(`{"stop":[]}`), []byte(`"json"`))
+	f.Fuzz(func(t *testing.T, messages, tools, options, format []byte) {
+		r, err := wire.FromRequest(subjects.ChatRequest{Messages: messages, Tools: tools, Options: options, Format: format})
+		if err != nil {
+			if actortest.Code(err) != subjects.CodeMalformed {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		q, err := wire.Request(r)
+		if err != nil {
+			t.Fatalf("what was read cannot be said again: %v", err)
+		}
+		if _, err := wire.FromRequest(q); err != nil {
+			t.Fatalf("what is said again cannot be read: %v", err)
+		}
+	})
+}

@@ -1,0 +1,338 @@
+package story
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"conclave/subjects"
+)
+
+// check compares what came with what was expected. It changes nothing, so it can be asked again while events come in.
+type check struct {
+	story  *Story
+	live   bool
+	events []Event
+	told   []told
+	script Script
+	out    []Failure
+}
+
+func (c *check) fail(path, format string, a ...any) {
+	c.out = append(c.out, Failure{c.story.Line(path), fmt.Sprintf(format, a...)})
+}
+
+// all returns everything that is wrong, the script first: a request that it did not expect explains the rest.
+func (c *check) all() []Failure {
+	c.followed()
+	for i := range c.story.Turns {
+		c.turn(i)
+	}
+	c.missing()
+	c.strangers()
+	return c.out
+}
+
+// followed compares the requests with the script.
+func (c *check) followed() {
+	for _, w := range c.script.Wrong {
+		path := "model." + w.Role
+		if w.N >= 0 {
+			path = fmt.Sprintf("%s[%d]", path, w.N)
+		}
+		c.fail(path, "the model was asked what the script does not expect: %s", w.Text)
+	}
+	for _, x := range c.script.Unused {
+		c.fail(fmt.Sprintf("model.%s[%d]", x.Role, x.N), "nobody asked for this reply of %s", x.Role)
+	}
+}
+
+func (c *check) turn(i int) {
+	path, t := fmt.Sprintf("turns[%d]", i), c.story.Turns[i]
+	if i >= len(c.told) {
+		c.fail(path, "turn %d was not asked: the one before it has no answer", i+1)
+		return
+	}
+	at := c.told[i]
+	if at.response == nil {
+		c.unanswered(path, i, t, at)
+		return
+	}
+	if c.live && t.ScriptedOnly {
+		return
+	}
+	r := *at.response
+	fail := func(field, format string, a ...any) {
+		c.fail(path+"."+field, "turn %d: %s", i+1, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case r.Error != nil && r.Error.Code != t.Error:
+		fail("error", "it ended with %s (%s)%s", r.Error.Code, clip(r.Error.Text, 300), instead(t.Error))
+	case r.Error == nil && t.Error != "":
+		fail("error", "it did not end with %s: %q", t.Error, clip(r.Answer, 300))
+	case r.Error == nil && strings.TrimSpace(r.Answer) == "":
+		fail("answer", "the answer is empty")
+	}
+	if r.Partial != t.Partial {
+		fail("partial", "partial is %t: %q", r.Partial, clip(r.Answer, 300))
+	}
+	if t.Answer != nil && !(c.live && t.Answer.ScriptedOnly) {
+		c.answer(fail, path, *t.Answer, at)
+	}
+	if t.Thinking != nil && !(c.live && t.Thinking.ScriptedOnly) {
+		thought(fail, *t.Thinking, r.Thinking)
+	}
+	c.calls(fail, t.ToolCalls, r.ToolCalls)
+	var codes []string
+	for _, n := range r.Notes {
+		codes = append(codes, n.Code)
+	}
+	for _, want := range t.Notes {
+		if !slices.Contains(codes, want) {
+			fail("notes", "there is no note %s, only %v", want, codes)
+		}
+	}
+	if t.NoNotes && len(codes) > 0 {
+		fail("no_notes", "there are notes: %v", r.Notes)
+	}
+}
+
+// unanswered is a turn without an answer. A dead letter with the announced code is what it should be.
+func (c *check) unanswered(path string, i int, t Turn, at told) {
+	switch {
+	case at.dead != nil && at.dead.Code == t.Error:
+	case at.dead != nil:
+		c.fail(path, "turn %d: no answer, but a dead letter of %s: %s: %s%s", i+1, at.dead.Actor, at.dead.Code, at.dead.Reason, instead(t.Error))
+	default:
+		c.fail(path, "turn %d: no answer came", i+1)
+	}
+}
+
+func instead(code string) string {
+	if code == "" {
+		return ""
+	}
+	return " instead of " + code
+}
+
+func (c *check) answer(fail func(string, string, ...any), path string, a Answer, at told) {
+	got := at.response.Answer
+	for _, text := range a.Contains {
+		if !holds(got, text) {
+			fail("answer.contains", "the answer does not contain %q: %q", text, clip(got, 500))
+		}
+	}
+	for _, text := range a.NotContains {
+		if holds(got, text) {
+			fail("answer.not_contains", "the answer contains %q: %q", text, clip(got, 500))
+		}
+	}
+	if a.Equals != "" && strings.TrimSpace(got) != strings.TrimSpace(a.Equals) {
+		fail("answer.equals", "the answer is %q", clip(got, 500))
+	}
+	if a.Matches != "" && !a.matches.MatchString(got) {
+		fail("answer.matches", "the answer does not match %s: %q", a.Matches, clip(got, 500))
+	}
+	if a.NotEmpty && strings.TrimSpace(got) == "" {
+		fail("answer.not_empty", "the answer is empty")
+	}
+	if a.ContainsFrom != nil {
+		c.quoted(fail, path, *a.ContainsFrom, at)
+	}
+}
+
+// shortest is the least that a line must hold to be recognized in an answer.
+const shortest = 8
+
+// numbered is the number of an item in a list: whoever quotes it leaves that out.
+var numbered = regexp.MustCompile(`^\d+\. `)
+
+// quoted looks for words of an event in the answer. Words that the script says by itself prove nothing.
+func (c *check) quoted(fail func(string, string, ...any), path string, src Source, at told) {
+	const field = "answer.contains_from"
+	var text string
+	found := false
+	for _, e := range c.events {
+		if _, ok := subjects.Match(src.Event, e.Subject); ok && e.Query == at.query {
+			if value, ok := e.Field(src.Field); ok {
+				text, found = value, true
+			}
+		}
+	}
+	if !found {
+		fail(field, "there is no event %s of this turn with a field %s", src.Event, src.Field)
+		return
+	}
+	lines := strings.Split(text, "\n")
+	if src.Line > 0 {
+		if src.Line > len(lines) {
+			fail(field, "the field has no line %d: %q", src.Line, clip(text, 500))
+			return
+		}
+		lines = lines[src.Line-1 : src.Line]
+	}
+	for _, line := range lines {
+		line = numbered.ReplaceAllString(strings.TrimSpace(line), "")
+		if len(line) < shortest || !holds(at.response.Answer, line) {
+			continue
+		}
+		for _, own := range c.story.scripted() {
+			if !c.live && holds(own, line) {
+				fail(field, "a scripted reply says %q itself; quote it with {{tool_result 0}}", clip(line, 200))
+				return
+			}
+		}
+		return
+	}
+	fail(field, "the answer quotes nothing of %q: %q", clip(text, 500), clip(at.response.Answer, 500))
+}
+
+func thought(fail func(string, string, ...any), want Thinking, got string) {
+	empty := strings.TrimSpace(got) == ""
+	switch {
+	case want.Empty && !empty:
+		fail("thinking", "it thought %q", clip(got, 300))
+	case want.NotEmpty && empty:
+		fail("thinking", "there is no thinking")
+	}
+	for _, text := range want.Contains {
+		if !holds(got, text) {
+			fail("thinking.contains", "the thinking does not contain %q: %q", text, clip(got, 300))
+		}
+	}
+}
+
+// calls looks for the wanted calls among the recorded ones, in order. nil asks for nothing, the empty list for none.
+func (c *check) calls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
+	if want != nil && len(want) == 0 && len(got) > 0 {
+		fail("tool_calls", "tools were called: %s", show(got))
+		return
+	}
+	rest := got
+	for i, w := range want {
+		if c.live && w.ScriptedOnly {
+			continue
+		}
+		at := slices.IndexFunc(rest, func(have subjects.ToolCall) bool { return w.meets(have) })
+		if at < 0 {
+			fail(fmt.Sprintf("tool_calls[%d]", i), "there is no such call of %s in its place, only %s", w.Tool, show(got))
+			return
+		}
+		rest = rest[at+1:]
+	}
+}
+
+func (w Call) meets(got subjects.ToolCall) bool {
+	code := ""
+	if got.Error != nil {
+		code = got.Error.Code
+	}
+	return got.Tool == w.Tool && code == w.Error && (w.Layer == "" || got.Layer == w.Layer) &&
+		holds(got.Result, w.ResultContains) && within(w.Args, got.Args)
+}
+
+// within reports whether all of want stands in the arguments.
+func within(want map[string]any, args json.RawMessage) bool {
+	var got map[string]any
+	if len(want) > 0 && json.Unmarshal(args, &got) != nil {
+		return false
+	}
+	for key, v := range want {
+		// Both sides as JSON has them: YAML knows more kinds of numbers.
+		text, err := json.Marshal(v)
+		if err != nil {
+			return false
+		}
+		var plain any
+		if json.Unmarshal(text, &plain) != nil || !reflect.DeepEqual(plain, got[key]) {
+			return false
+		}
+	}
+	return true
+}
+
+// show lists calls for people.
+func show(calls []subjects.ToolCall) string {
+	if len(calls) == 0 {
+		return "none"
+	}
+	var out []string
+	for _, c := range calls {
+		text := fmt.Sprintf("%s %s (%s)", c.Tool, clip(string(c.Args), 200), c.Layer)
+		if c.Error != nil {
+			text += " failed with " + c.Error.Code
+		} else {
+			text += fmt.Sprintf(" gave %q", clip(c.Result, 200))
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
+}
+
+// missing compares the event stream with what was expected of it.
+func (c *check) missing() []Failure {
+	e := c.story.Events
+	for i, w := range e.Present {
+		n := 0
+		for _, ev := range c.events {
+			if w.meets(ev) {
+				n++
+			}
+		}
+		switch path := fmt.Sprintf("events.present[%d]", i); {
+		case c.skips(w):
+		case n == 0:
+			c.fail(path, "there is no event %s", w)
+		case w.times >= 0 && n != w.times:
+			c.fail(path, "there are %d events %s", n, w)
+		}
+	}
+	for i, w := range e.Absent {
+		for _, ev := range c.events {
+			if !c.skips(w) && w.meets(ev) {
+				c.fail(fmt.Sprintf("events.absent[%d]", i), "there is an event %s: %s", w, ev)
+				break
+			}
+		}
+	}
+	rest := c.events
+	for i, w := range e.InOrder {
+		if c.skips(w) {
+			continue
+		}
+		at := slices.IndexFunc(rest, w.meets)
+		if at < 0 {
+			after := ""
+			if i > 0 {
+				after = fmt.Sprintf(" after %s", e.InOrder[i-1])
+			}
+			c.fail(fmt.Sprintf("events.in_order[%d]", i), "there is no event %s%s", w, after)
+			break
+		}
+		rest = rest[at+1:]
+	}
+	return c.out
+}
+
+func (c *check) skips(w Want) bool { return c.live && w.scriptedOnly }
+
+// strangers are dead letters that the story does not speak of: something was refused or kept failing, and the answer may
+// be right all the same.
+func (c *check) strangers() {
+	for _, e := range c.events {
+		if _, dead := subjects.Match(subjects.Dead.Name, e.Subject); !dead {
+			continue
+		}
+		code, _ := e.Field("code")
+		expected := slices.ContainsFunc(slices.Concat(c.story.Events.Present, c.story.Events.InOrder), func(w Want) bool { return w.meets(e) })
+		for i, t := range c.told {
+			expected = expected || t.query == e.Query && c.story.Turns[i].Error == code
+		}
+		if !expected {
+			c.fail("events", "a dead letter that the story does not speak of: %s", e)
+		}
+	}
+}

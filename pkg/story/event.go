@@ -1,0 +1,214 @@
+package story
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"conclave/subjects"
+)
+
+// Event is one message as people see it.
+type Event struct {
+	Seq     uint64 // in the event stream; 0 = it is kept elsewhere or not at all
+	Time    time.Time
+	Subject string
+	From    string // the author's account, where the stream has it
+	Session string
+	Query   string
+	Body    json.RawMessage
+}
+
+// ids are the same on every line of a report, and only make it longer.
+var ids = regexp.MustCompile(`"(session|query)_id":"[^"]*",?`)
+
+// String is the event on one line.
+func (e Event) String() string {
+	seq, from := "-", "-"
+	if e.Seq > 0 {
+		seq = strconv.FormatUint(e.Seq, 10)
+	}
+	if e.From != "" {
+		from = e.From
+	}
+	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, clip(ids.ReplaceAllString(string(e.Body), ""), 240))
+}
+
+// Want is one expected event: a subject, which may hold wildcards, and conditions on it. It is written as one text:
+//
+//	tool.result.* error.code=denied by=broker times=1
+//
+// "field=value" and "field!=value" compare a field of the body, "field~text" looks for a text in it without regard to
+// case. Values with spaces are quoted. "by" is the author's account, "times" how many such events there are,
+// "scripted_only" leaves the expectation out with a real model.
+type Want struct {
+	text         string
+	pattern      string
+	conditions   []condition
+	times        int // -1 = any, but at least one
+	scriptedOnly bool
+}
+
+type condition struct{ field, op, value string }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (w *Want) UnmarshalText(text []byte) error {
+	words, err := split(string(text))
+	if err != nil {
+		return err
+	}
+	if len(words) == 0 {
+		return errors.New("a subject must be there")
+	}
+	*w = Want{text: string(text), pattern: words[0], times: -1}
+	if err := checkPattern(w.pattern); err != nil {
+		return err
+	}
+	for _, word := range words[1:] {
+		if word == "scripted_only" {
+			w.scriptedOnly = true
+			continue
+		}
+		c, err := parseCondition(word)
+		if err != nil {
+			return err
+		}
+		if c.field != "times" {
+			w.conditions = append(w.conditions, c)
+			continue
+		}
+		if w.times, err = strconv.Atoi(c.value); err != nil || w.times < 1 || c.op != "=" {
+			return fmt.Errorf("%s: write times=1 or more; what must not be there stands under absent", word)
+		}
+	}
+	return nil
+}
+
+// String is the expectation as it was written.
+func (w Want) String() string { return w.text }
+
+// split takes a text apart at its spaces, except for those in double quotes.
+func split(s string) ([]string, error) {
+	var words []string
+	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
+		end := strings.IndexAny(s, " \"")
+		if end >= 0 && s[end] == '"' {
+			quoted, err := strconv.QuotedPrefix(s[end:])
+			if err != nil {
+				return nil, fmt.Errorf("a quote in %q does not end", clip(s, 40))
+			}
+			text, err := strconv.Unquote(quoted)
+			if err != nil {
+				return nil, err
+			}
+			words, s = append(words, s[:end]+text), s[end+len(quoted):]
+			continue
+		}
+		if end < 0 {
+			end = len(s)
+		}
+		words, s = append(words, s[:end]), s[end:]
+	}
+	return words, nil
+}
+
+func parseCondition(word string) (condition, error) {
+	i := strings.IndexAny(word, "=~!")
+	if i > 0 {
+		for _, op := range []string{"!=", "=", "~"} {
+			if value, ok := strings.CutPrefix(word[i:], op); ok && value != "" {
+				return condition{word[:i], op, value}, nil
+			}
+		}
+	}
+	return condition{}, fmt.Errorf("%q is no condition; write field=value, field!=value, field~text, by=account, times=1 or scripted_only", clip(word, 40))
+}
+
+// checkPattern refuses what the server would.
+func checkPattern(p string) error {
+	words := strings.Split(p, ".")
+	for i, w := range words {
+		if w == "*" || w == ">" && i == len(words)-1 {
+			continue
+		}
+		if err := subjects.CheckToken(w); err != nil {
+			return fmt.Errorf("%q is not a subject: write words joined by dots, * for one word, > for the rest", clip(p, 40))
+		}
+	}
+	return nil
+}
+
+// meets reports whether e is such an event.
+func (w Want) meets(e Event) bool {
+	if _, ok := subjects.Match(w.pattern, e.Subject); !ok {
+		return false
+	}
+	for _, c := range w.conditions {
+		value, there := e.From, e.From != ""
+		if c.field != "by" {
+			value, there = e.Field(c.field)
+		}
+		var ok bool
+		switch c.op {
+		case "=":
+			ok = there && value == c.value
+		case "!=":
+			ok = value != c.value
+		case "~":
+			ok = there && holds(value, c.value)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Field is a field of the body as text, found by its path: "error.code", "tool_calls.0.tool". Text is as it is,
+// everything else as JSON. It is false when there is no such field, or it is null.
+func (e Event) Field(path string) (string, bool) {
+	dec := json.NewDecoder(bytes.NewReader(e.Body))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
+		return "", false
+	}
+	for _, key := range strings.Split(path, ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			v = at[key]
+		case []any:
+			i, err := strconv.Atoi(key)
+			if err != nil || i < 0 || i >= len(at) {
+				return "", false
+			}
+			v = at[i]
+		default:
+			return "", false
+		}
+	}
+	switch v := v.(type) {
+	case nil:
+		return "", false
+	case string:
+		return v, true
+	}
+	text, err := json.Marshal(v)
+	return string(text), err == nil
+}
+
+// holds looks for part in s without regard to case.
+func holds(s, part string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(part)) }
+
+// clip keeps a message readable.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
+}

@@ -1,0 +1,314 @@
+// Package story turns a YAML file into questions and expectations. A story is asked of a whole Conclave, and what came of
+// it is read from the event stream: what was said, what was not, and in which order.
+//
+// The package knows no bus and no model server. Whoever runs a story gives it a [World].
+package story
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"conclave/pkg/model/modeltest"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+// Story is one acceptance story.
+type Story struct {
+	ID    string `yaml:"story"`
+	Title string `yaml:"title"`
+	Why   string `yaml:"why"` // what would be broken if it failed, in one line
+	// ScriptedOnly leaves the story out with a real model: it is about what a model or its server does wrong.
+	ScriptedOnly bool `yaml:"scripted_only"`
+	// Config is laid over the shipped configuration, by file: generator: {steps: 2}.
+	Config map[string]map[string]any `yaml:"config"`
+	Server Server                    `yaml:"server"`
+	// Model is what the scripted model server answers, by role.
+	Model  modeltest.Script `yaml:"model"`
+	Turns  []Turn           `yaml:"turns"`
+	Events Events           `yaml:"events"`
+
+	file  string
+	lines strict.Lines
+}
+
+// Server is how the scripted model server differs from one that has the models of the script and no others.
+type Server struct {
+	Down   bool             `yaml:"down"`   // nobody listens there
+	Models map[string]Model `yaml:"models"` // by role
+}
+
+// Model is what a model can do. Nothing said means yes.
+type Model struct {
+	Tools    *bool `yaml:"tools"`
+	Thinking *bool `yaml:"thinking"`
+	Window   int   `yaml:"window"` // tokens; 0 = plenty
+}
+
+// Turn is one question and what is expected of its answer. An error or half an answer that was not announced fails it, and so
+// does an empty answer.
+type Turn struct {
+	Query string `yaml:"query"`
+	// Request is asked instead of a question: an agent goes to the broker past any model. Its result is the answer.
+	Request *Request `yaml:"request"`
+	Session string   `yaml:"session"` // as sent; "" = one session for the whole story
+	// ScriptedOnly leaves out the expectations of this turn with a real model. The question is asked all the same.
+	ScriptedOnly bool      `yaml:"scripted_only"`
+	Answer       *Answer   `yaml:"answer"`
+	Thinking     *Thinking `yaml:"thinking"`
+	// ToolCalls must be among the calls of the answer, in this order. An empty list means that there are none.
+	ToolCalls []Call   `yaml:"tool_calls"`
+	Notes     []string `yaml:"notes"` // codes that must be there
+	NoNotes   bool     `yaml:"no_notes"`
+	Partial   bool     `yaml:"partial"`
+	Error     string   `yaml:"error"`      // code of the fault that ends the turn
+	StopAfter *Moment  `yaml:"stop_after"` // when the person stops it
+	Crash     *Crash   `yaml:"crash"`
+}
+
+// Request is a tool call that an agent makes by itself.
+type Request struct {
+	As   string         `yaml:"as"` // the agent's account
+	Tool string         `yaml:"tool"`
+	Args map[string]any `yaml:"args"`
+}
+
+// Answer is expected of the words of an answer. Contained texts are compared without regard to case.
+type Answer struct {
+	Contains     []string `yaml:"contains"`
+	NotContains  []string `yaml:"not_contains"`
+	Equals       string   `yaml:"equals"`
+	Matches      string   `yaml:"matches"` // regular expression
+	NotEmpty     bool     `yaml:"not_empty"`
+	ContainsFrom *Source  `yaml:"contains_from"`
+	ScriptedOnly bool     `yaml:"scripted_only"`
+
+	matches *regexp.Regexp
+}
+
+// Source is where expected words come from: a field of the last such event of the turn. Without Line, the answer must
+// contain one line of it.
+type Source struct {
+	Event string `yaml:"event"` // subject; wildcards are fine
+	Field string `yaml:"field"`
+	Line  int    `yaml:"line"` // from 1
+}
+
+// Thinking is expected of what the model thought aloud.
+type Thinking struct {
+	NotEmpty     bool     `yaml:"not_empty"`
+	Empty        bool     `yaml:"empty"`
+	Contains     []string `yaml:"contains"`
+	ScriptedOnly bool     `yaml:"scripted_only"`
+}
+
+// Call is expected of one tool call of the answer's record.
+type Call struct {
+	Tool           string         `yaml:"tool"`
+	Args           map[string]any `yaml:"args"` // these, whatever else is there
+	Layer          string         `yaml:"layer"`
+	ResultContains string         `yaml:"result_contains"`
+	Error          string         `yaml:"error"` // code; "" = it worked
+	ScriptedOnly   bool           `yaml:"scripted_only"`
+}
+
+// Moment is when something is seen: an event, or a text in the growing answer.
+type Moment struct {
+	Event *Want  `yaml:"event"`
+	Delta string `yaml:"delta"`
+}
+
+// Crash kills an actor.
+type Crash struct {
+	Actor string `yaml:"actor"`
+	After Moment `yaml:"after"`
+}
+
+// Events is expected of the event stream of the whole story.
+type Events struct {
+	Present []Want `yaml:"present"`
+	Absent  []Want `yaml:"absent"`
+	InOrder []Want `yaml:"in_order"` // others may stand between
+}
+
+// Load reads the story in a file.
+func Load(file string) (*Story, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading a story: %w", err)
+	}
+	return Parse(data, file)
+}
+
+// Parse reads a story. name stands for the file in errors and in failures.
+func Parse(data []byte, name string) (*Story, error) {
+	s := &Story{file: name}
+	var err error
+	if s.lines, err = strict.Decode(data, name, s); err != nil {
+		return nil, err
+	}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// File is where the story stands.
+func (s *Story) File() string { return s.file }
+
+// Line is the line of a field such as turns[0].answer, or of what is around it.
+func (s *Story) Line(path string) int { return s.lines.At(path) }
+
+func (s *Story) wrong(path, format string, a ...any) error {
+	return &strict.Error{File: s.file, Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)}
+}
+
+// validate reports the first thing that cannot be meant.
+func (s *Story) validate() error {
+	for _, f := range []struct{ path, value string }{{"story", s.ID}, {"title", s.Title}, {"why", s.Why}} {
+		if strings.TrimSpace(f.value) == "" {
+			return s.wrong(f.path, "must be there")
+		}
+	}
+	if strings.Contains(strings.TrimSpace(s.Why), "\n") {
+		return s.wrong("why", "must be one line")
+	}
+	for _, name := range strict.Keys(s.Config) {
+		if subjects.CheckToken(name) != nil {
+			return s.wrong(strict.Join("config", name), "is not the name of a configuration file")
+		}
+	}
+	if len(s.Turns) == 0 {
+		return s.wrong("turns", "a story needs at least one question")
+	}
+	expected := len(s.Events.Present) + len(s.Events.Absent) + len(s.Events.InOrder)
+	for i := range s.Turns {
+		n, err := s.validateTurn(fmt.Sprintf("turns[%d]", i), &s.Turns[i])
+		if err != nil {
+			return err
+		}
+		expected += n
+	}
+	if expected == 0 {
+		return s.wrong("", "expects nothing: it cannot fail")
+	}
+	for i, w := range s.Events.InOrder {
+		if w.times >= 0 {
+			return s.wrong(fmt.Sprintf("events.in_order[%d]", i), "times has no meaning in an order; use present")
+		}
+	}
+	return s.lint()
+}
+
+// validateTurn also counts what the turn expects.
+func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
+	if err := s.validateAsk(path, *t); err != nil {
+		return 0, err
+	}
+	if a := t.Answer; a != nil {
+		if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty && a.ContainsFrom == nil {
+			return 0, s.wrong(path+".answer", "expects nothing")
+		}
+		if a.matches, err = regexp.Compile(a.Matches); err != nil {
+			return 0, s.wrong(path+".answer.matches", "%v", err)
+		}
+		if f := a.ContainsFrom; f != nil {
+			if err := checkPattern(f.Event); err != nil {
+				return 0, s.wrong(path+".answer.contains_from.event", "%v", err)
+			}
+			if f.Field == "" || f.Line < 0 {
+				return 0, s.wrong(path+".answer.contains_from", "needs a field, and a line from 1 if any")
+			}
+		}
+		expected++
+	}
+	if h := t.Thinking; h != nil {
+		if h.Empty == (h.NotEmpty || len(h.Contains) > 0) {
+			return 0, s.wrong(path+".thinking", "is either empty or not")
+		}
+		expected++
+	}
+	for i, c := range t.ToolCalls {
+		if subjects.CheckToken(c.Tool) != nil {
+			return 0, s.wrong(fmt.Sprintf("%s.tool_calls[%d].tool", path, i), "is not the name of a tool")
+		}
+	}
+	if t.NoNotes && len(t.Notes) > 0 {
+		return 0, s.wrong(path+".no_notes", "there are notes, or there are none")
+	}
+	if t.StopAfter != nil {
+		if err := s.validateMoment(path+".stop_after", *t.StopAfter); err != nil {
+			return 0, err
+		}
+	}
+	if c := t.Crash; c != nil {
+		if subjects.CheckToken(c.Actor) != nil {
+			return 0, s.wrong(path+".crash.actor", "is not the name of an actor")
+		}
+		if err := s.validateMoment(path+".crash.after", c.After); err != nil {
+			return 0, err
+		}
+	}
+	if t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.Partial || t.Error != "" {
+		expected++
+	}
+	return expected, nil
+}
+
+func (s *Story) validateAsk(path string, t Turn) error {
+	blank := strings.TrimSpace(t.Query) == ""
+	switch r := t.Request; {
+	case r == nil && blank:
+		return s.wrong(path+".query", "must be there")
+	case r == nil:
+		return nil
+	case !blank || t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil:
+		return s.wrong(path+".request", "has an answer and an error, and nothing else of a turn")
+	case subjects.CheckToken(r.As) != nil || subjects.CheckToken(r.Tool) != nil:
+		return s.wrong(path+".request", "needs the account of an agent under as, and a tool")
+	}
+	return nil
+}
+
+func (s *Story) validateMoment(path string, m Moment) error {
+	if (m.Event == nil) == (m.Delta == "") {
+		return s.wrong(path, "needs either an event or a delta")
+	}
+	if m.Event != nil && m.Event.times >= 0 {
+		return s.wrong(path+".event", "times has no meaning for a moment")
+	}
+	return nil
+}
+
+// lint refuses a story that would prove nothing: words that are to come from an event must be quoted by some reply. That
+// they are not written out in one is checked when the event is there, see [check.quoted].
+func (s *Story) lint() error {
+	if len(s.Model) == 0 {
+		return nil
+	}
+	for i, t := range s.Turns {
+		if t.Answer == nil || t.Answer.ContainsFrom == nil {
+			continue
+		}
+		quotes := false
+		for _, text := range s.scripted() {
+			quotes = quotes || strings.Contains(text, "{{")
+		}
+		if !quotes {
+			return s.wrong(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes anything; write {{tool_result 0}} where the words belong")
+		}
+	}
+	return nil
+}
+
+// scripted are the texts that the script says, as they are written.
+func (s *Story) scripted() (out []string) {
+	for _, role := range strict.Keys(s.Model) {
+		for _, x := range s.Model[role] {
+			out = append(out, x.Reply.Content)
+		}
+	}
+	return out
+}
