@@ -1,0 +1,380 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// crew answers questions as the house would: on a real server, under the real grants, each with its own role's key. What
+// it answers is set by the first word of the question; see acts.
+type crew struct {
+	t         testing.TB
+	b         *bustest.Bus
+	generator actor.Out
+	shadow    actor.Out
+	broker    actor.Out
+	router    actor.Out
+	cancels   chan string   // query ids that the generator was told to stop
+	goOn      chan struct{} // lets "slow" go on
+	asked     chan asked    // every question
+	done      chan struct{}
+}
+
+type asked struct {
+	subjects.Query
+	at said
+}
+
+// newCrew starts a server and the crew, and leaves word of the server where the commands look for it.
+func newCrew(t testing.TB) *crew {
+	t.Helper()
+	b := bustest.Start(t)
+	if err := (bus.Home{Data: b.Dir}).SetRunning(b.URL); err != nil {
+		t.Fatal(err)
+	}
+	c := &crew{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
+	c.generator, c.shadow, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
+	ear, door := c.b.As("generator"), c.b.As("user")
+	_, err := ear.Subscribe("query.cancel.*", func(m *nats.Msg) { c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	questions := make(chan *nats.Msg, 64)
+	if _, err := door.ChanSubscribe("query.received", questions); err != nil {
+		t.Fatal(err)
+	}
+	for _, nc := range []*nats.Conn{ear, door} {
+		if err := bus.Ready(t.Context(), nc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go c.work(questions)
+	t.Cleanup(func() { <-c.done })
+	return c
+}
+
+func (c *crew) as(role string) actor.Out {
+	out, err := actor.NewOut(c.b.As(role))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+// place is a home whose data folder is the server's.
+func (c *crew) place(t *testing.T) *place {
+	t.Helper()
+	p := newPlace(t)
+	if err := c.moveIn(p.data); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (c *crew) moveIn(data string) error {
+	if err := os.MkdirAll(filepath.Dir(data), 0o700); err != nil {
+		return err
+	}
+	return os.Symlink(c.b.Dir, data)
+}
+
+func (c *crew) work(questions chan *nats.Msg) {
+	defer close(c.done)
+	for {
+		select {
+		case <-c.t.Context().Done():
+			return
+		case m := <-questions:
+			s, ok := heard(m)
+			var q subjects.Query
+			if !ok || json.Unmarshal(s.Body, &q) != nil {
+				continue
+			}
+			c.asked <- asked{q, s}
+			word, _, _ := strings.Cut(q.Query, " ")
+			if act := acts[word]; act != nil {
+				act(&turn{crew: c, q: q})
+			}
+		}
+	}
+}
+
+// turn is one question that is being answered.
+type turn struct {
+	*crew
+	q subjects.Query
+	n int
+}
+
+func good(t testing.TB, err error) {
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// with completes a topic with the turn's query.
+func with[T any](x *turn, t subjects.Topic[T]) subjects.Topic[T] {
+	done, err := t.With(x.q.QueryID)
+	good(x.t, err)
+	return done
+}
+
+func say[T any](x *turn, out actor.Out, t subjects.Topic[T], body T) {
+	good(x.t, actor.Emit(x.t.Context(), out.About(x.q.SessionID, x.q.QueryID), t, body))
+}
+
+func (x *turn) state(s subjects.AgentState) {
+	t, err := subjects.AgentStateOf.With("generator")
+	good(x.t, err)
+	s.SessionID, s.QueryID = x.q.SessionID, x.q.QueryID
+	say(x, x.generator, t, s)
+}
+
+func (x *turn) delta(step int, text string) {
+	say(x, x.generator, with(x, subjects.ResponseDelta), subjects.Delta{QueryID: x.q.QueryID, RespondentID: "a", Step: step, N: x.n, Text: text})
+	x.n++
+}
+
+func (x *turn) think(text string) {
+	say(x, x.generator, with(x, subjects.ResponseThinking), subjects.Delta{QueryID: x.q.QueryID, RespondentID: "a", Text: text})
+}
+
+// response is an answer that says what every answer says.
+func (x *turn) response(answer string) subjects.Response {
+	return subjects.Response{
+		SessionID: x.q.SessionID, QueryID: x.q.QueryID, Query: x.q.Query, Answer: answer, Thinking: "let me see", ToolCalls: []subjects.ToolCall{},
+		GeneratorID: "generator", RespondentID: "a", Model: or(x.q.Model, "test:1b"), Usage: subjects.Usage{PromptTokens: 7, CompletionTokens: 3, Millis: 1200},
+	}
+}
+
+func (x *turn) answer(r subjects.Response) { say(x, x.generator, subjects.ResponseGeneration, r) }
+
+func (x *turn) tool(id string, fault *subjects.Fault) {
+	request, err := subjects.ToolAsked.With("get_datetime")
+	good(x.t, err)
+	say(x, x.broker, request, subjects.ToolRequest{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{"timezone":"UTC"}`)})
+	result, err := subjects.ToolDone.With("get_datetime")
+	good(x.t, err)
+	r := subjects.ToolResult{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Millis: 12, Error: fault}
+	if fault != nil {
+		r.Result = ""
+	}
+	say(x, x.broker, result, r)
+}
+
+// acts are the answers, by the first word of the question.
+var acts = map[string]func(x *turn){
+	"capital": func(x *turn) {
+		x.state(subjects.AgentState{From: "IDLE", To: "RECEIVING", Event: "RECEIVE_QUERY"})
+		x.think("let me see")
+		x.delta(0, "Par")
+		x.delta(0, "is")
+		x.answer(x.response("Paris"))
+	},
+	"echo": func(x *turn) { x.answer(x.response(x.q.Query)) },
+	"tools": func(x *turn) {
+		x.delta(0, "Let me look that up.")
+		x.state(subjects.AgentState{To: "DISPATCHING_TOOL", Words: "Let me look that up."})
+		x.tool("c1", nil)
+		x.state(subjects.AgentState{To: "DISPATCHING_TOOL", Step: 1, Words: "And once more."})
+		x.tool("c2", &subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "manifest", Rule: "not_listed", Reason: "not for you"}})
+		x.state(subjects.AgentState{To: "GENERATING", Code: "repetition", Words: "the same call was refused"})
+		x.delta(2, "It is now.")
+		r := x.response("It is now.")
+		r.ToolCalls = []subjects.ToolCall{{CallID: "c1", Tool: "get_datetime", Args: json.RawMessage(`{}`), Result: "now"}}
+		r.Notes = []subjects.Note{{Code: "repetition", Text: "the same call was refused"}, {Code: "trimmed", Text: "history did not fit"}}
+		x.answer(r)
+	},
+	"script": func(x *turn) {
+		r := x.response("I am a script.")
+		r.StandIn, r.Notes = true, []subjects.Note{{Code: "stand_in", Text: "the built-in script answered, not a model"}}
+		x.answer(r)
+	},
+	"fail": func(x *turn) {
+		r := x.response("As far as I came.\n\nThe reason\x1b[2J. What to do about it.")
+		r.Partial = true
+		r.Error = subjects.Faultf(strings.Fields(x.q.Query)[1], "the reason\x1b[2J")
+		x.state(subjects.AgentState{To: "PUBLISHING", Code: r.Error.Code, Words: r.Error.Text})
+		x.answer(r)
+	},
+	"partial": func(x *turn) {
+		r := x.response("Half of it")
+		r.Partial, r.Notes = true, []subjects.Note{{Code: "wall_clock", Text: "the time was up"}}
+		x.answer(r)
+	},
+	"shadow": func(x *turn) {
+		b := x.response("The shadow's answer")
+		b.RespondentID = "b"
+		say(x, x.shadow, subjects.ResponseGeneration, b)
+		other := x.response("The answer to another question")
+		other.QueryID = "another"
+		x.answer(other)
+		x.answer(x.response("The answer"))
+	},
+	"buried": func(x *turn) {
+		who, out, subject := "generator", x.generator, "turn.3.s"
+		if strings.Contains(x.q.Query, "router") {
+			who, out, subject = "router", x.router, "query.received"
+		}
+		t, err := subjects.Dead.With(who)
+		good(x.t, err)
+		// About something else: no reason to give up.
+		say(x, out, t, subjects.DeadLetter{Actor: who, Subject: "query.cancel.x", Code: "malformed", Reason: "nobody cares"})
+		say(x, out, t, subjects.DeadLetter{Actor: who, Subject: subject, Code: "internal", Reason: "given up after 5 tries"})
+		if strings.Contains(x.q.Query, "answered") {
+			x.answer(x.response("All the same"))
+		}
+	},
+	"stop": func(x *turn) {
+		x.state(subjects.AgentState{To: "GENERATING"})
+		x.delta(0, "as far as\n")
+		select {
+		case id := <-x.cancels:
+			if id != x.q.QueryID {
+				x.t.Errorf("told to stop %s, not %s", id, x.q.QueryID)
+			}
+		case <-x.t.Context().Done():
+			return
+		}
+		r := x.response("as far as\nthis")
+		r.Partial, r.Notes = true, []subjects.Note{{Code: "stopped", Text: "stopped by the person"}}
+		x.answer(r)
+	},
+	"slow": func(x *turn) {
+		x.delta(0, "\n\nthe first line\nand half")
+		select {
+		case <-x.goOn:
+		case <-x.t.Context().Done():
+			return
+		}
+		x.delta(0, " of the second")
+		x.answer(x.response("the first line\nand half of the second, and an end that no piece had\x1b[2J"))
+	},
+	"gap": func(x *turn) {
+		x.delta(0, "one ")
+		x.n++ // lost on the way
+		x.delta(0, "three ")
+		x.answer(x.response("one two three"))
+	},
+	"changed": func(x *turn) {
+		x.delta(0, "what was said first")
+		x.answer(x.response("what was meant"))
+	},
+}
+
+// TestAnswers drives the commands that need an assistant or a model, against the crew. Beside the commands of
+// TestScripts there is:
+//
+//	keep SESSION FILE   store a conversation, as the assistant would
+//	models              let a model actor in
+func TestAnswers(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/answer",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			c := newCrew(t)
+			env.Values[crewKey{}] = c
+			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
+				env.Setenv(name, filepath.Join(env.WorkDir, dir))
+			}
+			env.Setenv("TZ", "UTC")
+			env.Setenv(noSleep, noSleepValue)
+			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
+			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "models": cmdModels,
+		},
+	})
+}
+
+// crewKey is the key of a script's crew.
+type crewKey struct{}
+
+func cmdKeep(ts *testscript.TestScript, _ bool, v []string) {
+	c := ts.Value(crewKey{}).(*crew)
+	body := []byte(ts.ReadFile(v[1]))
+	_, err := c.generator.Store("state_generator").Put(c.t.Context(), "conv."+v[0], body, 0)
+	ts.Check(err)
+}
+
+func cmdModels(ts *testscript.TestScript, _ bool, _ []string) {
+	c := ts.Value(crewKey{}).(*crew)
+	ts.Check(c.models(ts.Defer))
+}
+
+// modelActor is the model actor as the commands know it: a list, and pulls that go as their name says.
+type modelActor struct{}
+
+func (modelActor) Name() string { return "model" }
+
+func (m modelActor) Routes() []actor.Route {
+	return []actor.Route{actor.Serve(subjects.ModelNames, m.list), actor.ServeStream(subjects.ModelPull, m.pull)}
+}
+
+func (modelActor) list(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.ModelList, error) {
+	return subjects.ModelList{
+		Models: []subjects.ModelInfo{
+			{Name: "gemma4:12b", Backend: "ollama", Size: 8 << 30, Parameters: "12B", Tools: true, Thinking: true, Loaded: true},
+			{Name: "nomic-embed-text", Backend: "ollama", Size: 274 << 20, Embedding: true},
+			{Name: "big:cloud", Backend: "ollama", Remote: "ollama.com", Refused: "it would leave this machine"},
+		},
+		Roles: []subjects.RoleModel{
+			{Role: "assistant", Model: "gemma4:12b", Window: 32000},
+			{Role: "embeddings", Model: "nomic-embed-text"},
+			{Role: "critic", Model: "gemma4:12b", Wanted: "prometheus:7b"},
+			{Role: "coder", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
+			{Role: "orchestrator", Model: "script", StandIn: true},
+			{Role: "researcher", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
+			{Role: "summaries", Model: "gone:1b", Notice: "gone:1b cannot be reached"},
+		},
+	}, nil
+}
+
+func (modelActor) pull(ctx context.Context, in actor.Msg[subjects.PullRequest], say func(subjects.PullProgress) error, _ actor.Out) error {
+	switch in.Body.Model {
+	case "nowhere":
+		return subjects.Faultf(subjects.CodeModelMissing, "nowhere is not in the registry")
+	case "endless":
+		if err := say(subjects.PullProgress{Status: "pulling manifest"}); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return subjects.Faultf(subjects.CodeTimeout, "the time is up")
+	}
+	if err := say(subjects.PullProgress{Status: "pulling manifest"}); err != nil {
+		return err
+	}
+	for _, layer := range []string{"aaaa", "bbbb"} {
+		for i := range int64(5) {
+			if err := say(subjects.PullProgress{Status: "pulling " + layer, Digest: "sha256:" + layer, Total: 4 << 20, Completed: i << 20}); err != nil {
+				return err
+			}
+		}
+	}
+	return say(subjects.PullProgress{Status: "success"})
+}
+
+// models lets the model actor in.
+func (c *crew) models(atEnd func(func())) error {
+	spec := actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return modelActor{}, nil }}
+	s, err := actor.Supervise(c.t.Context(), spec, c.b.Dial, actor.Config{})
+	if err != nil {
+		return err
+	}
+	atEnd(func() { _ = s.Stop() })
+	return nil
+}
