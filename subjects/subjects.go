@@ -49,6 +49,7 @@ const (
 	HeaderSession  = "Conclave-Session"
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
 	HeaderStream   = "Conclave-Stream"   // the asker's id of a streamed reply, to end it with
+	HeaderPiece    = "Conclave-Piece"    // counts the pieces of a streamed reply from 0, so that a lost one is noticed
 	HeaderTrace    = "traceparent"
 	HeaderType     = "Content-Type"
 	HeaderErrCode  = "Nats-Service-Error-Code" // as the micro protocol names it

@@ -265,6 +265,7 @@ func TestRest(t *testing.T) {
 		{"Health", testHealth},
 		{"StopInOrder", testStopInOrder},
 		{"PortIsTaken", testPortIsTaken},
+		{"BodyThatDoesNotCome", testBodyThatDoesNotCome},
 	})
 }
 
@@ -560,14 +561,16 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := store.Put(t.Context(), "turn.s1.q1", []byte("a checkpoint"), 0); err != nil {
-		t.Fatal(err)
+	for key, value := range map[string]string{"turn.s1.q1": "a checkpoint", subjects.ConversationKey("damaged"): "{"} {
+		if _, err := store.Put(t.Context(), key, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	status, _, body := w.do("GET", "/sessions", "")
 	list := read[struct {
 		Sessions []gateway.Session `json:"sessions"`
 	}](t, body).Sessions
-	if status != 200 || len(list) != 20 || list[0].ID != "s19" || list[19].ID != "s00" || list[0].Turns != 1 || len([]rune(list[0].Title)) != 80 || strings.Contains(list[0].Title, "\n") {
+	if status != 200 || len(list) != 21 || list[0].ID != "s19" || list[19].ID != "s00" || list[20].ID != "damaged" || list[20].Title == "" || list[0].Turns != 1 || len([]rune(list[0].Title)) != 80 || strings.Contains(list[0].Title, "\n") {
 		t.Errorf("%d %s", status, body)
 	}
 	status, _, body = w.do("GET", "/sessions/s07", "")
@@ -649,7 +652,7 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 // Without the bus the gateway still answers, and says what is wrong.
 func TestHealthWithoutTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{})
+	w := newTown(t, bustest.Start(t), setup{drain: 200 * time.Millisecond})
 	w.Srv.Stop(context.Background())
 	// It cannot say goodbye to a server that is not there, and says so. The test is not about that.
 	t.Cleanup(func() { w.stopped.Do(func() { _ = w.actor.Stop() }) })

@@ -35,6 +35,9 @@ const (
 	readers     = 8
 )
 
+// errDamaged means that a conversation is there and cannot be read.
+var errDamaged = errors.New("a conversation could not be read")
+
 // onSessions lists the conversations, the latest first.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	if _, err := params(r); err != nil {
@@ -65,7 +68,8 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// list reads conversations, several at once. One that went away in between is left out.
+// list reads conversations, several at once. One that went away in between is left out; one that is damaged does not keep
+// the others from being listed.
 func (g *Gateway) list(ctx context.Context, names []string) ([]Session, error) {
 	list := make([]Session, len(names))
 	errs := make([]error, len(names))
@@ -89,6 +93,9 @@ func (g *Gateway) list(ctx context.Context, names []string) ([]Session, error) {
 		switch {
 		case errs[i] == nil:
 			found = append(found, s)
+		case errors.Is(errs[i], errDamaged):
+			g.out.Note(errs[i])
+			found = append(found, Session{ID: names[i], Title: "(could not be read)"})
 		case !errors.Is(errs[i], actor.ErrNotFound):
 			return nil, errs[i]
 		}
@@ -107,7 +114,7 @@ func (g *Gateway) conversation(ctx context.Context, session string) (subjects.Co
 		return c, err
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("reading the conversation %s: %w", session, err)
+		return c, fmt.Errorf("%w: %s: %w", errDamaged, session, err)
 	}
 	return c, nil
 }

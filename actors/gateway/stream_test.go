@@ -140,7 +140,7 @@ func (w *town) say(out actor.Out, from, n int) {
 func TestEventsNoneMissingNoneTwice(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.KeepFew(4) }})
-	const speakers, each = 3, 120
+	const speakers, each = 3, 40
 	var talking sync.WaitGroup
 	for i, role := range []string{"generator", "critic", "gateway"} {
 		out := w.out(role)
@@ -158,7 +158,7 @@ func TestEventsNoneMissingNoneTwice(t *testing.T) {
 		})
 	}
 	var clients sync.WaitGroup
-	for c := range 4 {
+	for c := range 3 {
 		clients.Go(func() {
 			var seen uint64
 			for round := 0; seen < speakers*each; round++ {
@@ -167,7 +167,7 @@ func TestEventsNoneMissingNoneTwice(t *testing.T) {
 					header, path = nil, fmt.Sprintf("/events?after=%d", seen)
 				}
 				s := w.follow(path, header...)
-				for range 10 + 17*c { // then it is cut off
+				for range 10 + 13*c { // then it is cut off
 					if seen == speakers*each {
 						break
 					}
@@ -302,10 +302,10 @@ func testEventsThatAreGone(t *testing.T, b *bustest.Bus) {
 // What no longer fits is the oldest, and whoever was there is told what was lost.
 func TestEventsOlderThanWhatIsKept(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 1 << 20 }), setup{change: func(g *gateway.Gateway) { g.KeepFew(1) }})
+	w := newTown(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.KeepFew(1) }})
 	out := w.out("generator")
 	for i := range 8 {
-		emit(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 300<<10)})
+		emit(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
 	}
 	eventually(t, "the gateway has read them", func() bool { return gateway.End(w.gw) == 8 })
 	s := w.follow("/events?after=1")
@@ -345,12 +345,12 @@ func TestEventsClientThatDoesNotRead(t *testing.T) {
 		t.Errorf("a second stream: %d %s", status, body)
 	}
 	out := w.out("generator")
-	for i := range 10 { // more than the system keeps for a reader who does not read
+	for i := range 6 { // more than the system keeps for a reader who does not read
 		emit(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 700<<10)})
 	}
 	eventually(t, "the place is free", func() bool { return len(gateway.Streams(w.gw)) == 0 })
-	s := w.follow("/events?after=7")
-	for seq := uint64(8); seq <= 10; seq++ {
+	s := w.follow("/events?after=3")
+	for seq := uint64(4); seq <= 6; seq++ {
 		if got := s.next().data; got.Seq != seq || len(got.Payload) < 700<<10 {
 			t.Errorf("%d with %d bytes, want %d", got.Seq, len(got.Payload), seq)
 		}

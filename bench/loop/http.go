@@ -158,7 +158,7 @@ func recorded(stream bool) ([][]byte, error) {
 	}
 	var out [][]byte
 	for _, r := range s.Requests() {
-		out = append(out, r.Body)
+		out = append(out, r.Raw)
 	}
 	return out, s.Err()
 }

@@ -257,6 +257,22 @@ func (r *row) through(address string) error {
 	return nil
 }
 
+// settings are the shipped ones with the model server's address, its slots and ports of their own.
+func settings(dir, address, sync string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		"system.yaml": fmt.Sprintf("listen: 127.0.0.1:0\nsync: %s\ngateway: {listen: \"127.0.0.1:0\"}\n", sync),
+		"models.yaml": fmt.Sprintf("roles: {assistant: %s}\nollama: {url: \"%s\", slots: %d, ahead: 2}\n", modelName, address, *slots),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // heap is what is in use when the rubbish is gone.
 func heap() int64 {
 	var m runtime.MemStats

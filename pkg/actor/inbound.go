@@ -28,6 +28,7 @@ type inbound struct {
 	stored   time.Time
 	try      int
 	piece    func([]byte) error // says one piece of a streamed reply
+	pieces   int                // said so far
 }
 
 // validTrace reports whether v is a W3C traceparent. Anything else is replaced, never passed on.

@@ -108,12 +108,20 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 		deadline, _ := ctx.Deadline()
 		m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
 		m.Reply = s.nc.NewInbox()
-		sub, err := s.nc.SubscribeSync(m.Reply)
+		// Not SubscribeSync: its channel has room for 65536 messages, half a megabyte for each question.
+		pieces, gone := make(chan *nats.Msg, 16), make(chan struct{})
+		defer close(gone)
+		sub, err := s.nc.Subscribe(m.Reply, func(m *nats.Msg) {
+			select {
+			case pieces <- m:
+			case <-gone:
+			}
+		})
 		if err != nil {
 			yield(Piece{}, unasked(spec, err))
 			return
 		}
-		ended := false
+		ended, n := false, 0
 		id := s.newID()
 		if spec.Stop != "" {
 			m.Header[subjects.HeaderStream] = []string{id}
@@ -130,11 +138,14 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			return
 		}
 		for {
-			r, err := sub.NextMsgWithContext(ctx)
-			switch {
-			case err != nil:
-				yield(Piece{}, unasked(spec, err))
+			var r *nats.Msg
+			select {
+			case r = <-pieces:
+			case <-ctx.Done():
+				yield(Piece{}, unasked(spec, ctx.Err()))
 				return
+			}
+			switch {
 			case len(r.Data) == 0 && r.Header.Get("Status") == "503":
 				ended = true
 				yield(Piece{}, unasked(spec, nats.ErrNoResponders))
@@ -148,6 +159,11 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 				yield(Piece{}, fault)
 				return
 			}
+			if r.Header.Get(subjects.HeaderPiece) != strconv.Itoa(n) { // the link was down in between
+				yield(Piece{}, subjects.Faultf(subjects.CodeUnavailable, "a piece of the reply to %s was lost", spec.Name))
+				return
+			}
+			n++
 			if !yield(Piece{r.Data, r.Header.Get(subjects.HeaderType)}, nil) {
 				return
 			}
@@ -257,7 +273,9 @@ func (r *running) send(m *nats.Msg, in *inbound, data []byte) error {
 	if len(data) == 0 {
 		return nil // would look like the end
 	}
-	err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data, Header: nats.Header{subjects.HeaderType: []string{in.pieceType()}}})
+	h := nats.Header{subjects.HeaderType: []string{in.pieceType()}, subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)}}
+	in.pieces++
+	err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data, Header: h})
 	if errors.Is(err, nats.ErrMaxPayload) {
 		return subjects.Faultf(subjects.CodeTooLarge, "a piece of the answer is larger than the server takes")
 	}

@@ -91,8 +91,12 @@ func TestStream(t *testing.T) {
 		b.Expect(2) // the question, and that nobody listens any more
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if got, err := chat(ctx, newOut(t, b.As("router")), "speaks"); err == nil || got != nil {
+		nc := b.As("router")
+		if got, err := chat(ctx, newOut(t, nc), "speaks"); err == nil || got != nil {
 			t.Errorf("%q, %v", got, err)
+		}
+		if err := nc.Flush(); err != nil {
+			t.Error(err)
 		}
 	})
 	t.Run("without a deadline", func(t *testing.T) {

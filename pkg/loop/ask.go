@@ -313,7 +313,7 @@ func (t *turn) late(ctx context.Context, r reply, err error) error {
 func (t *turn) withoutTools() {
 	if !t.s.Text {
 		t.s.Text = true
-		t.note(NoteNoTools, "the model does not take tools; they are described to it in words")
+		t.note(NoteNoTools, wordsOnly)
 		return
 	}
 	t.goStatic()

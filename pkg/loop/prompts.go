@@ -52,3 +52,6 @@ const (
 	headSummary = "\n\n# What was said earlier, in short\n\n"
 	headTools   = "\n\n# Tools\n\n"
 )
+
+// wordsOnly is what the person is told when a model takes no tools.
+const wordsOnly = "the model does not take tools; they are described to it in words"

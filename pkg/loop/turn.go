@@ -84,6 +84,9 @@ func (t *turn) begin(in Input) {
 	for _, tool := range t.a.Tools {
 		t.names = append(t.names, tool.Name)
 	}
+	if t.a.Text && len(t.names) > 0 && !t.has(NoteNoTools) {
+		t.note(NoteNoTools, wordsOnly)
+	}
 	t.prepare(in)
 	t.ids = map[string]struct{}{}
 	for _, ms := range [][]model.Message{in.History, t.s.Messages} {

@@ -70,6 +70,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown quirk", head + "model:\n  assistant:\n    - reply: {quirks: {slow: true}}\n" + turn, "t.yaml:6: model.assistant[0].reply.quirks.slow: unknown field"},
 		{"a pause without unit", head + "model:\n  assistant:\n    - reply: {quirks: {token_delay: 20}}\n" + turn, "t.yaml:6: model.assistant[0].reply.quirks.token_delay: 20 is not a duration"},
 		{"a date for an argument", head + "model:\n  a:\n    - reply: {tool_calls: [{name: x, arguments: {day: 2026-01-01}}]}\n" + turn, "arguments.day: 2026-01-01 is neither text"},
+		{"a script for every role", head + "model:\n  '*':\n    - reply: {content: x}\n" + turn, "t.yaml:6: model.*: is not the name of a role"},
 		{"no question", head + "turns:\n  - answer: {not_empty: true}\n", "t.yaml:5: turns[0].query: must be there"},
 		{"an answer that expects nothing", head + turn + "    answer: {scripted_only: true}\n", "t.yaml:6: turns[0].answer: expects nothing"},
 		{"a broken expression", head + turn + "    answer:\n      matches: '('\n", "t.yaml:7: turns[0].answer.matches: error parsing regexp"},

@@ -180,6 +180,11 @@ func (s *Story) validate() error {
 			return s.wrong(strict.Join("config", name), "is not the name of a configuration file")
 		}
 	}
+	for _, role := range append(strict.Keys(s.Model), strict.Keys(s.Server.Models)...) {
+		if subjects.CheckToken(role) != nil {
+			return s.wrong(strict.Join("model", role), "is not the name of a role")
+		}
+	}
 	if len(s.Turns) == 0 {
 		return s.wrong("turns", "a story needs at least one question")
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/option"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 // Address is where the service is.

@@ -14,7 +14,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/ssestream"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 // thought is a block of thinking as it is kept for the way back.

@@ -5,7 +5,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/anthropic"
-	"conclave/pkg/model/openai/remote/remotetest"
+	"conclave/pkg/model/internal/remote/remotetest"
 )
 
 func TestKey(t *testing.T) {

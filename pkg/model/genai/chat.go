@@ -13,7 +13,7 @@ import (
 	sdk "google.golang.org/genai"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 const mostCalls = 128 // in one reply

@@ -26,7 +26,7 @@ import (
 	sdk "google.golang.org/genai"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 // Address is where the service is.

@@ -52,7 +52,7 @@ func decode(line []byte, name string) (r reply, ok bool) {
 		s.bad = true
 	}
 	if !r.chunk.Done {
-		*f = model.Final{}
+		*f = model.Final{RemoteHost: f.RemoteHost} // where it was passed on to is told at first sight
 	}
 	return r, !s.bad
 }

@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 // request is the body of POST /chat/completions.

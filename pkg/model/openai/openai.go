@@ -18,7 +18,7 @@ import (
 	"strings"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/openai/remote"
+	"conclave/pkg/model/internal/remote"
 )
 
 // Config says where the server is and how to reach it.

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/internal/remote/remotetest"
 	"conclave/pkg/model/openai"
-	"conclave/pkg/model/openai/remote/remotetest"
 )
 
 func TestKey(t *testing.T) {

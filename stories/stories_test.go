@@ -1,0 +1,113 @@
+// Package stories holds the acceptance stories, one file each, and runs them: a whole Conclave per story, with every
+// actor, real NATS and real HTTP, and a model server that follows the story's script.
+package stories_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/config"
+	"conclave/pkg/story"
+)
+
+// side is how many stories run side by side unless -parallel says otherwise: they wait more than they work.
+const side = "8"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", side); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// load reads a story by its file's name.
+func load(t testing.TB, file string) *story.Story {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := story.Parse(data, path.Join("stories", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// files are the names of all stories.
+func files(t testing.TB) (out []string) {
+	t.Helper()
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); strings.HasSuffix(name, ".yaml") {
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		t.Fatal("there are no stories")
+	}
+	return out
+}
+
+func TestStories(t *testing.T) {
+	t.Parallel()
+	for _, file := range files(t) {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			r := config.Play(t.Context(), load(t, file), config.StageOptions{}, story.Options{})
+			if !r.OK() {
+				t.Error("\n" + r.Report())
+			}
+		})
+	}
+}
+
+// TestNames: no two stories go by one id, and a story of the seeds stands in a file that begins with its id.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	var ids []string
+	for _, file := range files(t) {
+		s := load(t, file)
+		if slices.Contains(ids, s.ID) {
+			t.Errorf("%s: the id %s is taken", file, s.ID)
+		}
+		ids = append(ids, s.ID)
+		if !strings.HasPrefix(file, strings.ToLower(s.ID)) {
+			t.Errorf("%s: its id is %s", file, s.ID)
+		}
+	}
+}
+
+// TestPronounNeedsHistory: a story that passes without what it is about proves nothing. So the history is taken away,
+// once by asking the last question in another session and once by keeping a single turn, and it must fail.
+func TestPronounNeedsHistory(t *testing.T) {
+	t.Parallel()
+	for name, without := range map[string]func(*story.Story){
+		"another session": func(s *story.Story) { s.Turns[2].Session = "another" },
+		"one turn kept":   func(s *story.Story) { s.Config = map[string]map[string]any{"generator": {"turns": 1}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := load(t, "pronoun.yaml")
+			without(s)
+			r := config.Play(t.Context(), s, config.StageOptions{}, story.Options{})
+			if r.OK() || !strings.Contains(r.Report(), "Marie [A-Z][a-z]+ is not in") {
+				t.Errorf("it does not fail for want of the first question:\n%s", r.Report())
+			}
+		})
+	}
+}
