@@ -26,7 +26,7 @@ var Actors = []string{"tools", "broker", "model", "router", "generator", "gatewa
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
 // own name stands for that tool.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
-	ours := c.tools()
+	ours := c.Tools()
 	for _, n := range names {
 		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
 			return nil, fmt.Errorf("there is no actor %q; choose from %v", n, Actors)
@@ -66,8 +66,8 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	return specs, nil
 }
 
-// tools are the tools of this machine that are turned on.
-func (c Config) tools() []*tools.Tool { return tools.Configured(tools.Config{WebSearch: c.WebSearch}) }
+// Tools are the tools of this machine that are turned on.
+func (c Config) Tools() []*tools.Tool { return tools.Configured(tools.Config{WebSearch: c.WebSearch}) }
 
 // Runtime is how each actor is bounded.
 func (c Config) Runtime() actor.Config {
@@ -95,7 +95,7 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 		return nil, err
 	}
 	var build []broker.Known
-	for _, t := range c.tools() {
+	for _, t := range c.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
 	}
 	cfg := broker.Config{CallTimeout: c.System.Actor.CallTimeout.Std(), AuditTimeout: c.System.Actor.AuditTimeout.Std()}

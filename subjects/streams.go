@@ -76,7 +76,7 @@ func pulls() []Pull {
 		{Who: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
 		{Who: "critic", Stream: "EVENTS", Name: "critic", Filter: answers},
 		{Who: "reward", Stream: "EVENTS", Name: "reward", Filter: []string{"from.*.user.feedback"}},
-		{Who: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}},
+		{Who: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}, OneAt: true},
 		{Who: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
 		{Who: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
 	}

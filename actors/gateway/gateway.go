@@ -24,6 +24,9 @@ import (
 	"conclave/subjects"
 )
 
+// ErrPortTaken means that another program listens where the gateway should.
+var ErrPortTaken = errors.New("another program has this port")
+
 // Link is what the gateway wants to know of its connection.
 type Link interface{ IsConnected() bool }
 
@@ -175,7 +178,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	case err == nil:
 		return ln, nil
 	case portTaken(err):
-		return nil, fmt.Errorf("listening on %s: another program has this port; stop it, or set gateway.listen to another one (port 0 takes any that is free): %w", addr, err)
+		return nil, fmt.Errorf("listening on %s: %w; stop it, or set gateway.listen to another one (port 0 takes any that is free)", addr, ErrPortTaken)
 	case notAllowed(err):
 		return nil, fmt.Errorf("listening on %s: the system does not permit this port; set gateway.listen to one above 1023: %w", addr, err)
 	}

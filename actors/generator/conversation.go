@@ -74,7 +74,13 @@ func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversat
 		last := &c.Turns[len(c.Turns)-1]
 		switch {
 		case len(c.Turns) > 1:
-			c = drop(c)
+			for over := len(data) - maxConversation; over > 0 && len(c.Turns) > 1; c = drop(c) {
+				turn, err := marshal(c.Turns[0])
+				if err != nil {
+					return c, nil, fmt.Errorf("encoding the conversation: %w", err)
+				}
+				over -= len(turn)
+			}
 		case len(last.Messages) > 0: // one turn alone is too large: the question and the answer matter most
 			last.Messages = nil
 		case len(last.Query) > 1<<10 || len(last.Answer) > 1<<10:

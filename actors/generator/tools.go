@@ -2,6 +2,8 @@ package generator
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -52,6 +54,13 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 	return out
 }
 
+// callID is what a call is called outside of its turn. The model's own ids are unique within a turn at best: some servers
+// count from one in every reply, and the broker would take a call of tomorrow for one of today that has run.
+func (t *turn) callID(id string) string {
+	sum := sha256.Sum256([]byte(t.session + " " + t.asked.QueryID + " " + id))
+	return hex.EncodeToString(sum[:16])
+}
+
 // runTool runs one call through the broker. What comes back is always a result: denied, failed and silent ones too.
 func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	service, err := subjects.ToolAsk.With(c.Name)
@@ -60,7 +69,7 @@ func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.g.cfg.ToolTimeout)
 	defer cancel()
-	res, err := actor.Ask(ctx, t.out, service, subjects.ToolRequest{CallID: c.ID, QueryID: t.asked.QueryID, Args: c.Arguments})
+	res, err := actor.Ask(ctx, t.out, service, subjects.ToolRequest{CallID: t.callID(c.ID), QueryID: t.asked.QueryID, Args: c.Arguments})
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f != nil:

@@ -42,6 +42,7 @@ var (
 	each     = flag.Duration("each", 50*time.Millisecond, "how long each takes")
 	length   = flag.Duration("for", 10*time.Second, "how long to measure")
 	check    = flag.Bool("check", false, "exit 1 when a limit does not hold")
+	idle     = flag.Duration("idle", 30*time.Second, "how long nobody asks before memory is measured: what the store keeps in memory for readers is gone by then")
 	asJSON   = flag.Bool("json", false, "print JSON")
 	child    = flag.Bool("child", false, "internal: be the model server")
 )
@@ -71,8 +72,8 @@ func main() {
 	for _, r := range rows {
 		holds = holds && r.Share >= leastShare && r.IdleBytes <= mostIdle
 		if !*asJSON {
-			fmt.Printf("sync %s: %d sessions, %d slots of %s: %.1f answers/s of %.1f/s that the server alone gives (%.1f %%), %.1f KiB per idle session\n",
-				r.Sync, *sessions, *slots, *each, r.Through, r.Alone, 100*r.Share, float64(r.IdleBytes)/1024)
+			fmt.Printf("sync %s: %d sessions, %d slots of %s: %.1f answers/s of %.1f/s that the server alone gives (%.1f %%), %.1f KiB per idle session, %s after the last question\n",
+				r.Sync, *sessions, *slots, *each, r.Through, r.Alone, 100*r.Share, float64(r.IdleBytes)/1024, *idle)
 		}
 	}
 	if *check && !holds {
@@ -253,6 +254,7 @@ func (r *row) through(address string) error {
 			return err
 		}
 	}
+	time.Sleep(*idle)
 	r.IdleBytes = max(0, heap()-before) / int64(*sessions)
 	return nil
 }

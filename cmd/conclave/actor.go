@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"conclave/actors/tools"
 	"conclave/config"
 )
 
@@ -27,15 +26,15 @@ run.`,
   conclave actor broker tools --server nats://127.0.0.1:4222
   conclave actor get_datetime`,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return runnable(), cobra.ShellCompDirectiveNoFileComp
+			return a.runnable(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, v []string) error {
 			if len(v) == 0 {
 				return a.listActors()
 			}
 			for _, n := range v {
-				if !slices.Contains(runnable(), n) {
-					return usage("there is no actor %q%s: choose from %s", n, nearest(n, runnable()), strings.Join(runnable(), ", "))
+				if !slices.Contains(a.runnable(), n) {
+					return usage("there is no actor %q%s: choose from %s", n, nearest(n, a.runnable()), strings.Join(a.runnable(), ", "))
 				}
 			}
 			cfg, err := a.load(nil)
@@ -54,7 +53,7 @@ run.`,
 			if err != nil {
 				return err
 			}
-			a.ready(c)
+			a.ready(c, "")
 			log.Info("ready", "url", c.Bus.URL, "actors", names(c), "ms", time.Since(a.began).Milliseconds())
 			return a.stay(cmd.Context(), c, log)
 		},
@@ -62,7 +61,7 @@ run.`,
 }
 
 // runnable are the names that conclave actor takes.
-func runnable() []string { return append(slices.Clone(config.Actors), toolNames()...) }
+func (a *app) runnable() []string { return append(slices.Clone(config.Actors), a.toolNames()...) }
 
 // listed is one line of the list of actors.
 type listed struct {
@@ -72,12 +71,15 @@ type listed struct {
 }
 
 func (a *app) listActors() error {
-	texts := map[string]string{"tools": "every tool below", "broker": "the door between agents and tools"}
+	texts := map[string]string{
+		"tools": "every tool below", "broker": "the door between agents and tools", "model": "asks Ollama, or whoever has the models",
+		"router": "puts questions into the order of their sessions", "generator": "answers", "gateway": "HTTP, events as they happen, query.ask",
+	}
 	var all []listed
 	for _, n := range config.Actors {
 		all = append(all, listed{n, "actor", texts[n]})
 	}
-	for _, t := range tools.All() {
+	for _, t := range a.settings().Tools() {
 		text, _, _ := strings.Cut(strings.ReplaceAll(t.Schema().Description, "\n", " "), ". ")
 		all = append(all, listed{t.Name(), "tool", text + "."})
 	}

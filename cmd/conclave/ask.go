@@ -175,8 +175,12 @@ func (a *app) readAll(ctx context.Context, limit int, asked bool) (string, error
 	}()
 	hint := time.NewTimer(2 * time.Second)
 	defer hint.Stop()
-	if f, is := a.stdin.(*os.File); is && asked && isTerminal(f) {
+	f, is := a.stdin.(*os.File)
+	switch {
+	case is && asked && isTerminal(f):
 		a.say("type the question and end it with Ctrl-D")
+		hint.Stop()
+	case !isTerminal(a.stderr): // a program that takes its time needs no hint
 		hint.Stop()
 	}
 	for {
@@ -349,7 +353,8 @@ func (q *ask) send(ctx context.Context) error {
 	defer cancel()
 	id, body := q.out.NewID(), subjects.Query{SessionID: q.session, QueryID: q.query, Query: q.question, Model: q.model}
 	for {
-		try, done := context.WithTimeout(ctx, 3*time.Second)
+		// A Ctrl-C now must not leave open whether there is something to stop.
+		try, done := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 		err := actor.EmitOnce(try, q.out, subjects.QueryReceived, id, body)
 		done()
 		var f *subjects.Fault
@@ -387,8 +392,17 @@ func (q *ask) tellIDs() error {
 	return err
 }
 
+// program is how to call a command of the same system again.
+func (a *app) program() string {
+	s := "conclave" + a.again()
+	if a.server != "" {
+		s += " --server " + shellQuote(a.server)
+	}
+	return s
+}
+
 // where says how to see the session later.
-func (q *ask) where() string { return "conclave" + q.again() + " session show " + q.session }
+func (q *ask) where() string { return q.program() + " session show " + q.session }
 
 // left explains why nobody answered.
 func (q *ask) left(f *subjects.Fault) error {
@@ -418,7 +432,7 @@ func (q *ask) verdict(res subjects.Response) error {
 			why = n.Text
 		}
 	}
-	return fail(exitFailed, "the answer is not whole: "+why, "go on with conclave"+q.again()+" ask --session "+q.session)
+	return fail(exitFailed, "the answer is not whole: "+why, "go on with "+q.program()+" ask --session "+q.session)
 }
 
 // unanswered makes an error with a fix and an exit code of what went wrong with an answer.

@@ -114,11 +114,11 @@ func TestAskStop(t *testing.T) {
 		<-c.asked
 	}
 	alone := p.begin("conclave", "ask", "never")
-	<-c.asked
+	next(t, c.asked)
 	if code, err := alone.end(os.Interrupt); code != exitFailed || err != nil || !strings.Contains(alone.stderr.String(), "nobody had taken the question up, so it stays stored: what comes of it will be in conclave session show ") {
 		t.Errorf("stopped alone: %d, %v, %s", code, err, alone.stderr)
 	}
-	if id := <-c.cancels; id == "" {
+	if id := next(t, c.cancels); id == "" {
 		t.Error("nobody was told")
 	}
 }
@@ -184,7 +184,7 @@ func TestAskMissed(t *testing.T) {
 	p := c.place(t)
 	g := newGate(t, strings.TrimPrefix(c.b.URL, "nats://"))
 	a := p.begin("conclave", "ask", "never", "--server", "nats://"+g.l.Addr().String())
-	q := <-c.asked
+	q := next(t, c.asked)
 	g.set(true)
 	p.must(a.stderr, "the server is gone: waiting for it")
 	x := &turn{crew: c, q: q.Query}
@@ -201,7 +201,7 @@ func TestAskSent(t *testing.T) {
 	c := newCrew(t)
 	p := c.place(t)
 	p.run(exitDone, "conclave", "ask", "--session", "s1", "--model", "m:1b", "--no-wait", "What", "now?")
-	q := <-c.asked
+	q := next(t, c.asked)
 	if q.SessionID != "s1" || q.Model != "m:1b" || q.Query.Query != "What now?" || q.QueryID == "" || q.at.Stream != "QUERIES" {
 		t.Errorf("%+v", q)
 	}

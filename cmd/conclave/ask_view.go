@@ -335,7 +335,7 @@ func (s *screen) returned(r subjects.ToolResult) {
 	s.release()
 	switch f := r.Error; {
 	case f == nil:
-		s.talk("tool %s: done in %d ms", r.Tool, r.Millis)
+		s.talk("tool %s: done in %s", r.Tool, took(r.Millis))
 	case f.Denial != nil:
 		s.talk("tool %s: denied by layer %s, rule %s: %s", r.Tool, f.Denial.Layer, f.Denial.Rule, f.Denial.Reason)
 	default:
@@ -346,7 +346,7 @@ func (s *screen) returned(r subjects.ToolResult) {
 // note holds a note back until something follows: the last one before a failed answer is about the failure, which is
 // told as an error.
 func (s *screen) note(n subjects.Note) {
-	if !s.noted[n] {
+	if !s.noted[n] && n.Code != noteStandIn { // which is said in the end, and louder
 		s.noted[n] = true
 		s.held = append(s.held, n)
 	}
@@ -381,9 +381,7 @@ func (s *screen) end(r subjects.Response) error {
 	for _, n := range r.Notes {
 		s.note(n)
 	}
-	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool {
-		return r.Error != nil && n.Code == r.Error.Code || r.StandIn && n.Code == noteStandIn // said below, and louder
-	})
+	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
 	s.release()
 	if r.StandIn {
 		s.say("%s", s.paint(s.stderr, yellow, standIn))
@@ -404,9 +402,18 @@ func summary(r subjects.Response) string {
 		parts = append(parts, count(n, "token"))
 	}
 	if ms := r.Usage.Millis; ms > 0 {
-		parts = append(parts, (time.Duration(ms) * time.Millisecond).Round(100*time.Millisecond).String())
+		parts = append(parts, took(ms))
 	}
 	return "(" + strings.Join(parts, ", ") + "; --continue goes on from here)"
+}
+
+// took is a time for people.
+func took(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", ms)
+	}
+	return d.Round(100 * time.Millisecond).String()
 }
 
 // count is a number of things.

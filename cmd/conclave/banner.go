@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,20 +12,32 @@ import (
 	"strings"
 	"time"
 
-	"conclave/actors/tools"
 	"conclave/config"
+	"conclave/pkg/actor"
+	"conclave/subjects"
 )
 
 // natsFix is how to get the nats tool.
 const natsFix = "go install github.com/nats-io/natscli/nats@latest"
 
+// greeting is what the banner tells of.
+type greeting struct {
+	cfg      config.Config
+	c        *config.Conclave
+	contexts string // folder of the nats contexts
+	ctxErr   error  // why they could not be written
+	api      string // where the gateway is; "" = nowhere
+}
+
 // banner says where everything is, what is missing and what to try. A program that reads stderr gets it as one record.
-func (a *app) banner(cfg config.Config, c *config.Conclave, log *slog.Logger, contexts string, ctxErr error) {
+func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
+	cfg, c, contexts, ctxErr := g.cfg, g.c, g.contexts, g.ctxErr
+	assistant := answering(ctx, c)
 	took := time.Since(a.began).Round(time.Millisecond)
 	here := names(c)
 	if !isTerminal(a.stderr) {
-		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(), "ms", took.Milliseconds())
-		for _, m := range missing(cfg, c, ctxErr) {
+		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "ms", took.Milliseconds())
+		for _, m := range missing(cfg, c, ctxErr, assistant) {
 			log.Warn("missing", "what", m.what, "fix", m.fix)
 		}
 		return
@@ -33,7 +46,11 @@ func (a *app) banner(cfg config.Config, c *config.Conclave, log *slog.Logger, co
 	head := func(s string) { a.say("\n%s", a.paint(a.stderr, bold, s)) }
 
 	a.say("%s", a.paint(a.stderr, bold, fmt.Sprintf("Conclave is ready after %d ms.", took.Milliseconds())))
+	if g.api != "" {
+		row("http", g.api)
+	}
 	row("bus", c.Bus.URL)
+	row("model", shown(assistant))
 	row("data", a.home.Data)
 	row("config", a.home.Config+ownFiles(a.home.Config))
 	row("keys", a.home.Keys().Dir)
@@ -42,15 +59,16 @@ func (a *app) banner(cfg config.Config, c *config.Conclave, log *slog.Logger, co
 		row("nats", "contexts conclave and conclave-audit in "+contexts)
 	}
 	row("actors", fmt.Sprintf("%d of %d ready: %s", len(here), len(c.House.Actors()), strings.Join(here, ", ")))
-	row("tools", strings.Join(toolNames(), ", "))
+	row("tools", strings.Join(toolNames(cfg), ", "))
 
-	if m := missing(cfg, c, ctxErr); len(m) > 0 {
+	if m := missing(cfg, c, ctxErr, assistant); len(m) > 0 {
 		head("Missing")
 		for _, m := range m {
 			row("", m.what+": "+m.fix)
 		}
 	}
 	head("Try")
+	row("", "conclave ask 'What time is it in Tokyo?'"+a.again())
 	row("", "conclave call get_datetime '{\"timezone\":\"UTC\"}'"+a.again())
 	row("", "conclave tap"+a.again())
 	row("", "nats --context conclave micro ls")
@@ -60,7 +78,15 @@ func (a *app) banner(cfg config.Config, c *config.Conclave, log *slog.Logger, co
 // lack is something that is not there, and how to get it.
 type lack struct{ what, fix string }
 
-func missing(cfg config.Config, c *config.Conclave, ctxErr error) (out []lack) {
+func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subjects.RoleModel) (out []lack) {
+	switch wanted := cfg.Models.Roles["assistant"]; {
+	case assistant.StandIn:
+		out = append(out, lack{"no Ollama at " + cfg.Models.Ollama.URL + ", so a built-in script answers and says so", "install it (https://ollama.com/download), run ollama serve, then conclave model pull " + wanted})
+	case assistant.Notice != "":
+		out = append(out, lack{"the assistant's model " + or(assistant.Wanted, wanted), assistant.Notice})
+	case assistant.Model == "":
+		out = append(out, lack{"no model answers", "conclave doctor says why"})
+	}
 	if _, err := exec.LookPath("nats"); err != nil {
 		out = append(out, lack{"the nats tool is not on PATH", natsFix})
 	}
@@ -88,9 +114,56 @@ func ownFiles(dir string) string {
 	return " (" + strings.Join(own, ", ") + ")"
 }
 
-// toolNames are the tools of this build.
-func toolNames() (out []string) {
-	for _, t := range tools.All() {
+// answering asks which model answers the person. Nobody is kept waiting for it.
+func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel) {
+	nc, err := c.Bus.Dial("user", quickly)
+	if err != nil {
+		return none
+	}
+	defer nc.Close()
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		return none
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	if err != nil {
+		return none
+	}
+	for _, r := range list.Roles {
+		if r.Role == "assistant" {
+			return r
+		}
+	}
+	return none
+}
+
+// shown is a role's model in words.
+func shown(r subjects.RoleModel) string {
+	switch {
+	case r.StandIn:
+		return r.Model + ": a script, NOT a model"
+	case r.Model == "":
+		return "none yet"
+	}
+	return r.Model
+}
+
+// settings is the configuration for someone who only wants to name things: where it cannot be read, the shipped one.
+func (a *app) settings() config.Config {
+	cfg, err := a.load(nil)
+	if err != nil {
+		cfg, _ = config.Load("")
+	}
+	return cfg
+}
+
+func (a *app) toolNames() []string { return toolNames(a.settings()) }
+
+// toolNames are the tools that are turned on.
+func toolNames(cfg config.Config) (out []string) {
+	for _, t := range cfg.Tools() {
 		out = append(out, t.Name())
 	}
 	return out

@@ -35,7 +35,7 @@ and what would be allowed, and ends with exit code 3. A tool that is unknown, un
 			if len(v) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return toolNames(), cobra.ShellCompDirectiveNoFileComp
+			return a.toolNames(), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, v []string) error {
 			service, err := subjects.ToolAsk.With(v[0])

@@ -115,7 +115,7 @@ func (a *app) printModels(list subjects.ModelList) error {
 		roles[r.Model] = append(roles[r.Model], plain(r.Role))
 	}
 	if len(list.Models) == 0 {
-		a.say("there is no model yet: conclave%s model pull fetches one", a.again())
+		a.say("there is no model yet: %s model pull fetches one", a.program())
 	} else {
 		w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "NAME\tSIZE\tPARAMETERS\tROLES\tCAN\tSTATE")
@@ -176,8 +176,8 @@ func (a *app) roleNotices(roles []subjects.RoleModel) []string {
 		case r.StandIn:
 			text = "the built-in script answers, not a model; start Ollama"
 		case r.Wanted != "" && r.Wanted != r.Model:
-			text = fmt.Sprintf("%s is not there; %s answers instead; fetch it: conclave%s model pull %s",
-				plain(r.Wanted), plain(r.Model), a.again(), shellQuote(plain(r.Wanted)))
+			text = fmt.Sprintf("%s is not there; %s answers instead; fetch it: %s model pull %s",
+				plain(r.Wanted), plain(r.Model), a.program(), shellQuote(plain(r.Wanted)))
 		default:
 			continue
 		}

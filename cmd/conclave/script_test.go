@@ -30,7 +30,13 @@ func (m tidy) Run() int {
 }
 
 // system is the configuration of every test: no fixed port.
-const system = "listen: 127.0.0.1:0\n"
+const system = "listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\n"
+
+// settings are the files of every test: its system, and the built-in script whatever models this machine has.
+var settings = map[string]string{
+	"system.yaml": system,
+	"models.yaml": "stand_in: always\n",
+}
 
 // TestScripts drives the program as a person would. Beside testscript's own commands there are:
 //
@@ -64,7 +70,12 @@ func writeSystem(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "system.yaml"), []byte(system), 0o600)
+	for name, text := range settings {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // running is the key of a script's processes.

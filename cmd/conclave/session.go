@@ -149,7 +149,7 @@ func conversation(ctx context.Context, store actor.Store, id string) (subjects.C
 
 func (a *app) printSessions(rows []sessionRow) error {
 	if len(rows) == 0 {
-		a.say("no sessions yet: conclave%s ask makes the first", a.again())
+		a.say("no sessions yet: %s ask makes the first", a.program())
 		return nil
 	}
 	columns, _, ok := terminal(a.stdout)
@@ -241,7 +241,7 @@ func (a *app) find(ctx context.Context, store actor.Store, id string) (subjects.
 	}
 	switch len(found) {
 	case 0:
-		return c, fail(exitFailed, "there is no session "+id, "conclave"+a.again()+" session list shows what there is; a question that is not answered yet is in none")
+		return c, fail(exitFailed, "there is no session "+id, a.program()+" session list shows what there is; a question that is not answered yet is in none")
 	case 1:
 		return conversation(ctx, store, found[0])
 	}

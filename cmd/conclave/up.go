@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"conclave/actors/gateway"
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
@@ -16,7 +20,9 @@ import (
 
 // upCommand starts everything and stays.
 func (a *app) upCommand() *cobra.Command {
-	var listen, sync string
+	var listen, sync, model string
+	var port int
+	var headless bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the bus and every actor of this build, and stay",
@@ -27,37 +33,54 @@ last. A second signal ends it at once.
 It says on stderr where everything is and what is missing. When stdout is not a terminal, or with --json, it prints one
 JSON line as soon as it is ready, so that a script can wait for it:
 
-  {"url":"nats://127.0.0.1:4222","data":"/home/me/.local/share/conclave","pid":4711,"actors":["get_datetime","broker"],"ready_ms":180}
+  {"url":"nats://127.0.0.1:4222","api":"http://127.0.0.1:8765","data":"/home/me/.local/share/conclave","pid":4711,
+   "actors":["get_datetime","broker","model","router","generator","gateway"],"ready_ms":180}
 
 When stderr is not a terminal the log is JSON lines, and the banner is one of them.`,
 		Example: `  conclave up
   conclave up --listen 127.0.0.1:0 --json     any free port, and say which
+  conclave up --model qwen3:8b                another model for the assistant
   conclave up --sync always                   what is acknowledged survives a power cut`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.server != "" {
 				return usage("conclave up runs its own server: use conclave actor %s --server %s", "broker tools", a.server)
 			}
-			cfg, err := a.load(map[string]string{"system.listen": listen, "system.sync": sync})
+			set := map[string]string{"system.listen": listen, "system.sync": sync, "models.roles.assistant": model}
+			if cmd.Flags().Changed("api-port") {
+				set["system.gateway.listen"] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+			}
+			cfg, err := a.load(set)
 			if err != nil {
 				return err
 			}
 			if err := a.alone(); err != nil {
 				return err
 			}
-			return a.up(cmd.Context(), cfg)
+			actors := config.Actors
+			if headless {
+				actors = slices.DeleteFunc(slices.Clone(actors), func(n string) bool { return n == "gateway" })
+			}
+			return a.up(cmd.Context(), cfg, actors)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "", "`host:port` of the NATS server; port 0 takes a free one (system.listen)")
+	f.IntVar(&port, "api-port", 0, "`port` of the HTTP interface on this machine; 0 takes a free one (system.gateway.listen)")
+	f.BoolVar(&headless, "headless", false, "no HTTP interface: the bus alone")
+	f.StringVar(&model, "model", "", "`name` of the assistant's model (models.roles.assistant)")
 	f.StringVar(&sync, "sync", "", "how soon what is acknowledged is on the disk itself: always, or a `duration` (system.sync)")
 	return cmd
 }
 
-func (a *app) up(ctx context.Context, cfg config.Config) error {
+func (a *app) up(ctx context.Context, cfg config.Config, actors []string) error {
 	log := a.logger(cfg.System.Level())
-	c, err := cfg.Start(ctx, a.home, log, config.Actors...)
+	var api string
+	cfg.Version, cfg.OnListen = readBuild().Version, func(addr string) { api = "http://" + addr }
+	c, err := cfg.Start(ctx, a.home, log, actors...)
 	switch {
+	case errors.Is(err, gateway.ErrPortTaken):
+		return fail(exitFailed, err.Error(), "choose another with --api-port, --api-port 0 for any free one, or --headless for none")
 	case errors.Is(err, bus.ErrPortTaken):
 		return fail(exitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any free one")
 	case err != nil && ctx.Err() != nil:
@@ -66,14 +89,15 @@ func (a *app) up(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	contexts, ctxErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
-	a.ready(c)
-	a.banner(cfg, c, log, contexts, ctxErr)
+	a.ready(c, api)
+	a.banner(ctx, greeting{cfg, c, contexts, ctxErr, api}, log)
 	return a.stay(ctx, c, log)
 }
 
 // readiness is the line that tells a script that it can begin.
 type readiness struct {
 	URL    string   `json:"url"`
+	API    string   `json:"api,omitempty"`
 	Data   string   `json:"data"`
 	PID    int      `json:"pid"`
 	Actors []string `json:"actors"`
@@ -81,11 +105,11 @@ type readiness struct {
 }
 
 // ready prints that line where a program reads it.
-func (a *app) ready(c *config.Conclave) {
+func (a *app) ready(c *config.Conclave, api string) {
 	if isTerminal(a.stdout) && !a.json {
 		return
 	}
-	_ = a.line(readiness{c.Bus.URL, a.home.Data, os.Getpid(), names(c), time.Since(a.began).Milliseconds()})
+	_ = a.line(readiness{c.Bus.URL, api, a.home.Data, os.Getpid(), names(c), time.Since(a.began).Milliseconds()})
 	// Nobody has to read it: what runs does not depend on its reader.
 	a.stdout.err = nil
 }

@@ -1,0 +1,84 @@
+package generator
+
+import (
+	"slices"
+	"strings"
+
+	"conclave/pkg/loop"
+	"conclave/subjects"
+)
+
+// response is the answer with everything that led to it. It is never without words.
+func (t *turn) response(s loop.State, err error) subjects.Response {
+	r := subjects.Response{
+		SessionID: t.session, QueryID: t.asked.QueryID, Query: t.asked.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
+		GeneratorID: name, RespondentID: name, Model: s.Usage.Model, StandIn: t.standIn, Partial: s.Partial,
+		Usage: subjects.Usage{
+			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
+		},
+	}
+	if !t.rec.Began.IsZero() {
+		r.Usage.Millis = t.out.Now().Sub(t.rec.Began).Milliseconds()
+	}
+	if r.Model == "" {
+		r.Model = t.role.Model
+	}
+	for _, d := range s.Done {
+		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments, Result: d.Result.Text, Layer: d.Layer}
+		if d.Result.Fault != "" {
+			c.Error = subjects.Faultf(d.Result.Fault, "%s", clip(d.Result.Text, 1<<10))
+		}
+		r.ToolCalls = append(r.ToolCalls, c)
+	}
+	for _, n := range s.Notes {
+		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
+	}
+	r.Notes = append(r.Notes, t.notes...)
+	if err != nil {
+		fault, words := explain(err)
+		r.Error, r.Partial = fault, true
+		r.Answer = strings.TrimSpace(r.Answer + "\n\n" + words)
+	}
+	if strings.TrimSpace(r.Answer) == "" {
+		r.Answer, r.Partial = "Stopped before there was an answer.", true
+		if !slices.ContainsFunc(r.Notes, func(n subjects.Note) bool { return n.Code == loop.NoteStopped }) {
+			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before it began"})
+		}
+	}
+	return fit(r)
+}
+
+// maxResponse leaves room beside the answer in the record that holds it.
+const maxResponse = 640 << 10
+
+// fit shortens what an answer's record holds until it can be sent: first what is in the events anyway.
+func fit(r subjects.Response) subjects.Response {
+	results := func(most int) func() {
+		return func() {
+			r.ToolCalls = slices.Clone(r.ToolCalls)
+			for i := range r.ToolCalls {
+				c := &r.ToolCalls[i]
+				if c.Result = clip(c.Result, most); len(c.Args) > most {
+					c.Args = nil
+				}
+			}
+		}
+	}
+	for i, shrink := range []func(){
+		results(4 << 10),
+		func() { r.Thinking = clip(r.Thinking, 16<<10) },
+		func() { r.Query = clip(r.Query, 16<<10) },
+		results(256),
+		func() { r.Answer = clip(r.Answer, 32<<10) },
+		func() { r.ToolCalls = []subjects.ToolCall{} },
+	} {
+		if data, err := marshal(r); err == nil && len(data) <= maxResponse {
+			break
+		}
+		if i == 0 {
+			r.Notes = append(slices.Clone(r.Notes), subjects.Note{Code: noteClipped, Text: "the record of this answer was too large and is shortened"})
+		}
+		shrink()
+	}
+	return r
+}

@@ -1,0 +1,310 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// route gives the router a question from a place in the stream and returns what it passed on.
+func route(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) {
+	t.Helper()
+	in.Subject = "query.received"
+	if in.Seq == 0 {
+		in.Seq, in.Stored = 7, time.Unix(1000, 5)
+	}
+	if err := New().onQuery(t.Context(), in, rec.Out()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// passed is the only question that was passed on.
+func passed(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Said) {
+	t.Helper()
+	said := rec.Said()
+	if len(said) != 1 || !strings.HasPrefix(said[0].Subject, "query.session.") {
+		t.Fatalf("said: %+v", said)
+	}
+	var q subjects.Query
+	if err := json.Unmarshal([]byte(said[0].Body), &q); err != nil {
+		t.Fatal(err)
+	}
+	if said[0].Subject != "query.session."+q.SessionID || said[0].Session != q.SessionID || said[0].Query != q.QueryID || !said[0].Waited {
+		t.Errorf("said %+v of %+v", said[0], q)
+	}
+	for _, id := range []string{q.SessionID, q.QueryID} {
+		if err := subjects.CheckToken(id); err != nil {
+			t.Error(err)
+		}
+	}
+	return q, said[0]
+}
+
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name           string
+		in             actor.Msg[subjects.Query]
+		session, query string // what each must be, or begin with when it ends in *
+		noted          bool
+	}{
+		{"given", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
+		{"none", actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}, "s-*", "q-*", false},
+		{"from the headers", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{Query: "why"}}, "hs", "hq", false},
+		{"the body counts", actor.Msg[subjects.Query]{Session: "hs", Query: "hq", Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why"}}, "s1", "q1", false},
+		{"blank", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " \t", QueryID: "\n", Query: "why"}}, "s-*", "q-*", false},
+		{"padded", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: " s1 ", QueryID: "q1\n", Query: "why"}}, "s1", "q1", false},
+		{"spaces", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "my session", QueryID: "q1", Query: "why"}}, "my-session-*", "q1", true},
+		{"dots", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "a.b.>", Query: "why"}}, "s1", "a-b-*", true},
+		{"nothing to read", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "日本", QueryID: "*", Query: "why"}}, "*", "*", true},
+		{"too long", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: strings.Repeat("x", 65), QueryID: strings.Repeat("-", 70000), Query: "why"}}, "xxxxxxxxxxxxxxxxxxxx-*", "*", true},
+		{"a forged note", actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: "why", Note: "trust me"}}, "s1", "q1", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			rec := &actortest.Recorder{}
+			route(t, rec, tt.in)
+			route(t, rec, tt.in) // handed out again: the same, and stored once
+			q, _ := passed(t, rec)
+			for _, id := range []struct{ got, want string }{{q.SessionID, tt.session}, {q.QueryID, tt.query}} {
+				if start, open := strings.CutSuffix(id.want, "*"); id.got != id.want && !(open && strings.HasPrefix(id.got, start) && len(id.got) > len(start)) {
+					t.Errorf("%q, want %q", id.got, id.want)
+				}
+			}
+			if (q.Note != "") != tt.noted || len(q.Note) > 1000 || strings.Contains(q.Note, "trust") || q.Query != "why" {
+				t.Errorf("passed on %+v", q)
+			}
+		})
+	}
+}
+
+// Different places make different ids, different odd ids different tokens, and the same ones the same.
+func TestStable(t *testing.T) {
+	t.Parallel()
+	ids := map[string]string{}
+	for name, in := range map[string]actor.Msg[subjects.Query]{
+		"seq 7":          {Seq: 7, Stored: time.Unix(1000, 5)},
+		"seq 8":          {Seq: 8, Stored: time.Unix(1000, 5)},
+		"another stream": {Seq: 7, Stored: time.Unix(1000, 6)},
+	} {
+		rec := &actortest.Recorder{}
+		in.Body = subjects.Query{Query: "why"}
+		route(t, rec, in)
+		q, said := passed(t, rec)
+		for _, id := range []string{q.SessionID, q.QueryID, said.ID} {
+			if other := ids[id]; other != "" {
+				t.Errorf("%s and %s share %s", name, other, id)
+			}
+			ids[id] = name
+		}
+	}
+	tokens := map[string]string{}
+	for _, odd := range []string{"a b", "a  b", "a.b", "a\x00b", " a b c", "a" + strings.Repeat("b", 80), "a" + strings.Repeat("b", 81)} {
+		one, _ := pick(odd, "s", "x", "session", nil)
+		two, _ := pick(odd, "s", "y", "session", nil)
+		if one != two || tokens[one] != "" {
+			t.Errorf("%q: %s, %s, shared with %q", odd, one, two, tokens[one])
+		}
+		tokens[one] = odd
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ query, code string }{
+		"empty":    {"", subjects.CodeMalformed},
+		"blank":    {" \n\t", subjects.CodeMalformed},
+		"too long": {strings.Repeat("x", subjects.MaxBody-10), subjects.CodeTooLarge},
+	} {
+		rec := &actortest.Recorder{}
+		in := actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: tt.query}}
+		route(t, rec, in)
+		route(t, rec, in)
+		said := rec.Said()
+		var letter subjects.DeadLetter
+		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != "q1" || said[0].Session != "s1" || json.Unmarshal([]byte(said[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
+			t.Errorf("%s: %+v", name, said)
+		}
+	}
+	rec := &actortest.Recorder{Refuse: func(string) error { return errors.New("the stream is away") }}
+	in := actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}
+	if err := New().onQuery(t.Context(), in, rec.Out()); err == nil {
+		t.Error("a question that was not stored was acknowledged")
+	}
+}
+
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	rec := &actortest.Recorder{}
+	// As the server says it, word for word.
+	body := `{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"TURNS","consumer":"generator-3","stream_seq":12,"deliveries":5}`
+	for range 2 {
+		if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Body: []byte(body), Type: "application/json"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := rec.Said()
+	if len(said) != 1 || said[0].Subject != "dead.router" || !strings.Contains(said[0].Body, "generator was given message 12 of TURNS 5 times") {
+		t.Errorf("said: %+v", said)
+	}
+}
+
+// supervise runs an actor under the real grants.
+func supervise(t *testing.T, b *bustest.Bus, a actor.Actor) {
+	t.Helper()
+	s, err := actor.Supervise(t.Context(), actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, b.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// listener stands in for the generator: it takes down what reaches it.
+type listener struct {
+	heard chan actor.Msg[subjects.Query]
+}
+
+func (l listener) Name() string { return "generator" }
+
+func (l listener) Routes() []actor.Route {
+	return []actor.Route{actor.On(subjects.QuerySession, func(_ context.Context, in actor.Msg[subjects.Query], _ actor.Out) error {
+		l.heard <- in
+		return nil
+	})}
+}
+
+// Questions of every kind that people send reach their session's turn, in order.
+func TestOnTheBus(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	user := b.As("user")
+	for i := range 20 { // before anyone is there
+		if err := user.Publish("query.received", fmt.Appendf(nil, `{"session_id":"s%d","query_id":"q%d","query":"n%d"}`, i%2, i, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range []*nats.Msg{
+		{Subject: "query.received", Data: []byte("What is the capital of France?")},
+		{Subject: "query.received", Data: []byte(`{"session_id":"my own / session","query":"odd"}`)},
+		{Subject: "query.received", Data: []byte("with headers"), Header: nats.Header{subjects.HeaderSession: {"hs"}, subjects.HeaderQuery: {"hq"}}},
+	} {
+		if err := user.PublishMsg(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := listener{make(chan actor.Msg[subjects.Query], 64)}
+	supervise(t, b, l)
+	supervise(t, b, New())
+	next := map[string]int{"s0": 0, "s1": 1}
+	for range 23 {
+		var in actor.Msg[subjects.Query]
+		select {
+		case in = <-l.heard:
+		case <-time.After(patience):
+			t.Fatal("a question did not come")
+		}
+		q := in.Body
+		if in.Tokens[1] != q.SessionID || in.Session != q.SessionID || in.Query != q.QueryID || in.Seq == 0 || in.Stored.IsZero() || in.Try != 1 {
+			t.Errorf("came as %+v", in)
+		}
+		switch {
+		case q.SessionID == "s0" || q.SessionID == "s1":
+			if want := fmt.Sprint("n", next[q.SessionID]); q.Query != want {
+				t.Errorf("%s: %s came before %s", q.SessionID, q.Query, want)
+			}
+			next[q.SessionID] += 2
+		case q.Query == "odd":
+			if !strings.HasPrefix(q.SessionID, "my-own-session-") || q.Note == "" {
+				t.Errorf("odd: %+v", q)
+			}
+		case q.Query == "with headers":
+			if q.SessionID != "hs" || q.QueryID != "hq" {
+				t.Errorf("headers: %+v", q)
+			}
+		case q.Query != "What is the capital of France?":
+			t.Errorf("came: %+v", q)
+		}
+	}
+}
+
+// A turn that was handed out as often as it may be is told of, by the server's own word.
+func TestExhaustedOnTheBus(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	user := b.As("user")
+	dead, err := user.SubscribeSync("dead.router")
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervise(t, b, New())
+	if err := user.Publish("query.received", []byte(`{"session_id":"s1","query_id":"q1","query":"why"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := user.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.NewWithAPIPrefix(b.As("generator_in"), "core.API")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for tries := 0; tries < subjects.MaxDeliver; {
+		for p := range subjects.Partitions { // which one is the server's choice
+			c, err := js.Consumer(ctx, "TURNS", fmt.Sprintf("generator-%d", p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info := c.CachedInfo(); info.NumPending == 0 && info.NumAckPending == 0 && info.NumRedelivered == 0 {
+				continue
+			}
+			m, err := c.Next(jetstream.FetchMaxWait(time.Second))
+			if err != nil {
+				continue
+			}
+			tries++
+			if err := m.Nak(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the turn did not come")
+		}
+	}
+	for p := range subjects.Partitions { // asking for it once more is what makes the server notice
+		c, err := js.Consumer(ctx, "TURNS", fmt.Sprintf("generator-%d", p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Next(jetstream.FetchMaxWait(20 * time.Millisecond)); err == nil {
+			t.Fatal("it came once more")
+		}
+	}
+	m, err := dead.NextMsg(patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var letter subjects.DeadLetter
+	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable || !strings.Contains(letter.Reason, "generator was given message 1 of TURNS 5 times") {
+		t.Errorf("%+v, %v", letter, err)
+	}
+}

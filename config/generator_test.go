@@ -1,0 +1,92 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/actors/generator"
+	"conclave/config"
+	"conclave/pkg/strict"
+)
+
+// section reads generator.yaml as shipped, with a person's own file laid over it.
+func section(t *testing.T, over string) (config.Generator, error) {
+	t.Helper()
+	data, err := os.ReadFile("generator.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g config.Generator
+	if _, err := strict.Decode(data, "generator.yaml", &g); err != nil {
+		t.Fatal(err)
+	}
+	_, err = strict.Decode([]byte(over), "mine.yaml", &g)
+	if err == nil {
+		err = g.Validate()
+	}
+	return g, err
+}
+
+func TestGeneratorShipped(t *testing.T) {
+	t.Parallel()
+	g, err := section(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := g.Actor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := generator.Config{
+		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
+		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, Search: "web_search", Reask: true, Stream: true, Thinking: true,
+		HotSessions: 50, Turns: 50, CompactAt: 60,
+	}
+	if got != want {
+		t.Errorf("shipped\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+func TestGeneratorSection(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, tt := range []struct{ name, over, wrong string }{
+		{"one field", "steps: 3\n", ""},
+		{"part of a section", "hedge:\n  search: \"\"\n", ""},
+		{"unknown field", "step: 3\n", "mine.yaml:1: step: unknown field"},
+		{"out of range", "steps: 0\n", "steps: 0 is not between 1 and 50"},
+		{"time", "tool_timeout: 60\n", "tool_timeout"},
+		{"no tool", "hedge:\n  search: a b\n", "hedge.search: not the name of a tool"},
+		{"relative prompt", "system_prompt: prompt.md\n", "system_prompt: \"prompt.md\" is not a full path"},
+	} {
+		_, err := section(t, tt.over)
+		if tt.wrong == "" && err != nil || tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	for _, tt := range []struct{ path, want, wrong string }{
+		{write("prompt.md", "\nBe a pirate.\n"), "Be a pirate.", ""},
+		{write("empty.md", " \n"), "", "is empty"},
+		{write("large.md", strings.Repeat("x", 65<<10)), "", "system_prompt"},
+		{filepath.Join(dir, "none.md"), "", "there is no file"},
+	} {
+		g, err := section(t, "system_prompt: "+tt.path+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := g.Actor()
+		if tt.wrong == "" && (err != nil || c.System != tt.want) || tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+			t.Errorf("%s: %v", filepath.Base(tt.path), err)
+		}
+	}
+}
