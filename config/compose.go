@@ -56,6 +56,7 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.System.Gateway, nc)
 			g.OnListen, g.Version = c.OnListen, c.Version
+			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // nobody asked for this one
 			return g, nil
 		}},
 	} {

@@ -339,22 +339,23 @@ func (s *stage) ask(id string) {
 	}
 }
 
-// wait waits until the question is answered.
+// wait waits until the turn is over: answered, told to those who watch, and kept in the conversation.
 func (s *stage) wait(id string) {
 	s.t.Helper()
-	late := time.After(2 * time.Minute)
-	for {
+	store := s.out.Store("state_generator")
+	for late := time.Now().Add(2 * time.Minute); ; {
+		var c subjects.Conversation
+		data, _, err := store.Get(s.t.Context(), subjects.ConversationKey("session-"+id))
 		s.mu.Lock()
-		n := len(s.answers[id])
+		over := err == nil && json.Unmarshal(data, &c) == nil && c.Answered(id) && len(s.answers[id]) > 0 && s.dialogs[id] > 0
 		s.mu.Unlock()
-		if n > 0 {
+		if over {
 			return
 		}
-		select {
-		case <-s.answered:
-		case <-late:
-			s.t.Fatalf("%s is not answered\n%s", id, s.stderr.String())
+		if time.Now().After(late) {
+			s.t.Fatalf("%s is not answered: %v\n%s", id, err, s.stderr.String())
 		}
+		time.Sleep(20 * time.Millisecond) // the bucket cannot be watched
 	}
 }
 

@@ -100,6 +100,10 @@ var (
 // Partitions of the turns: order is kept within a session, and sessions are spread over this many consumers.
 const Partitions = 16
 
+// shadows are the consumers of respondent B: nobody waits for it, and each consumer costs the server ten milliseconds at
+// its stop.
+const shadows = 4
+
 // ToolRole is the role of a tool of this machine.
 func ToolRole(tool string) string { return "tool_" + tool }
 

@@ -1,6 +1,7 @@
 package subjects
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -72,7 +73,6 @@ func streams() []Stream {
 func pulls() []Pull {
 	answers := []string{"from.*.response.generation"}
 	out := []Pull{
-		{Who: "gateway", Stream: "EVENTS", Name: "gateway"},
 		{Who: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
 		{Who: "critic", Stream: "EVENTS", Name: "critic", Filter: answers},
 		{Who: "reward", Stream: "EVENTS", Name: "reward", Filter: []string{"from.*.user.feedback"}},
@@ -80,11 +80,16 @@ func pulls() []Pull {
 		{Who: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
 		{Who: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
 	}
-	for _, a := range []string{"generator", "respondent_b"} {
-		for p := range Partitions {
-			out = append(out, Pull{Who: a, Stream: "TURNS", Name: fmt.Sprintf("%s-%d", a, p), Filter: []string{fmt.Sprintf("turn.%d.*", p)}, OneAt: true})
+	for who, n := range map[string]int{"generator": Partitions, "respondent_b": shadows} {
+		for i := range n {
+			p := Pull{Who: who, Stream: "TURNS", Name: fmt.Sprintf("%s-%d", who, i), OneAt: true}
+			for part := i; part < Partitions; part += n {
+				p.Filter = append(p.Filter, fmt.Sprintf("turn.%d.*", part))
+			}
+			out = append(out, p)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b Pull) int { return cmp.Compare(a.Who, b.Who) })
 	return out
 }
 

@@ -5,8 +5,8 @@
 // query.received, query.cancel.<query> and user.feedback. A live event only tells it that there is something new: what
 // happened and who said it is read from EVENTS, by sequence, because the copy's headers are its writer's words.
 //
-// It does not use its durable consumer of EVENTS. A consumer is shared by all gateways, and every one of them has to see
-// every event; reading by sequence loses none either, however long the link was down.
+// It has no durable consumer of EVENTS. A consumer is shared by all gateways, and every one of them has to see every
+// event; reading by sequence loses none either, however long the link was down.
 package gateway
 
 import (
@@ -34,6 +34,8 @@ type Link interface{ IsConnected() bool }
 type Gateway struct {
 	// OnListen, when set before the start, is told where the server listens: with port 0 nobody else knows.
 	OnListen func(addr string)
+	// AnyPort lets it take any free port when another program has the one it should listen on.
+	AnyPort bool
 	// Version is what /health says of the build.
 	Version string
 
@@ -117,6 +119,10 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		return err
 	}
 	ln, err := listen(ctx, g.cfg.Listen)
+	if errors.Is(err, ErrPortTaken) && g.AnyPort {
+		host, _, _ := net.SplitHostPort(g.cfg.Listen)
+		ln, err = listen(ctx, net.JoinHostPort(host, "0"))
+	}
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	here := names(c)
 	if !isTerminal(a.stderr) {
 		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "ms", took.Milliseconds())
-		for _, m := range missing(cfg, c, ctxErr, assistant) {
+		for _, m := range missing(cfg, c, ctxErr, assistant, g.api) {
 			log.Warn("missing", "what", m.what, "fix", m.fix)
 		}
 		return
@@ -61,7 +61,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	row("actors", fmt.Sprintf("%d of %d ready: %s", len(here), len(c.House.Actors()), strings.Join(here, ", ")))
 	row("tools", strings.Join(toolNames(cfg), ", "))
 
-	if m := missing(cfg, c, ctxErr, assistant); len(m) > 0 {
+	if m := missing(cfg, c, ctxErr, assistant, g.api); len(m) > 0 {
 		head("Missing")
 		for _, m := range m {
 			row("", m.what+": "+m.fix)
@@ -78,7 +78,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 // lack is something that is not there, and how to get it.
 type lack struct{ what, fix string }
 
-func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subjects.RoleModel) (out []lack) {
+func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subjects.RoleModel, api string) (out []lack) {
 	switch wanted := cfg.Models.Roles["assistant"]; {
 	case assistant.StandIn:
 		out = append(out, lack{"no Ollama at " + cfg.Models.Ollama.URL + ", so a built-in script answers and says so", "install it (https://ollama.com/download), run ollama serve, then conclave model pull " + wanted})
@@ -96,6 +96,10 @@ func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subj
 	_, want, _ := net.SplitHostPort(cfg.System.Listen)
 	if u, err := url.Parse(c.Bus.URL); err == nil && want != "0" && u.Port() != want {
 		out = append(out, lack{"port " + want + " is taken by another program, so the bus is on " + u.Port(), "nothing, or choose one with --listen"})
+	}
+	_, want, _ = net.SplitHostPort(cfg.System.Gateway.Listen)
+	if u, err := url.Parse(api); err == nil && api != "" && want != "0" && u.Port() != want {
+		out = append(out, lack{"port " + want + " is taken by another program, so HTTP is on " + u.Port(), "nothing, or choose one with --api-port"})
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/subjects"
@@ -220,7 +221,7 @@ func (x *examination) system(ctx context.Context) {
 	}
 	slices.Sort(there)
 	there = slices.Compact(there)
-	for _, n := range append([]string{"broker"}, toolNames()...) {
+	for _, n := range append([]string{"broker", "model", "router", "generator"}, x.toolNames()...) { // without a gateway it is headless
 		if !slices.Contains(there, n) {
 			lost = append(lost, n)
 		}
@@ -233,7 +234,42 @@ func (x *examination) system(ctx context.Context) {
 	default:
 		x.ok("actors", "answers from %s", strings.Join(there, ", "))
 	}
+	if slices.Contains(there, "model") {
+		x.models(ctx, nc)
+	}
 	x.contexts(b.URL)
+}
+
+// models says who answers in which role, and what is missing.
+func (x *examination) models(ctx context.Context, nc *nats.Conn) {
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		x.fail("models", "see the log of conclave up", "%v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	if err != nil {
+		x.fail("models", "see the log of conclave up", "%v", err)
+		return
+	}
+	good := true
+	for _, r := range list.Roles {
+		switch {
+		case r.StandIn && r.Role == "assistant":
+			good = false
+			x.warn("models", "run ollama serve, then conclave model pull "+x.settings().Models.Roles["assistant"], "no Ollama: a built-in script answers, not a model")
+		case r.StandIn:
+			good = false
+		case r.Notice != "":
+			good = false
+			x.warn("models", "conclave model pull "+r.Wanted, "%s: %s", r.Role, r.Notice)
+		}
+	}
+	if good {
+		x.ok("models", "%d, and one for every role", len(list.Models))
+	}
 }
 
 // fullness says how much of its room the audit has taken. When it is full, every call is denied.
