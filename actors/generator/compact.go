@@ -21,7 +21,7 @@ func (g *Generator) compact(out actor.Out, session string, c subjects.Conversati
 	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
 		return
 	}
-	n := oldest(c, g.system(), most)
+	n := oldest(c, g.system(nil), most)
 	if n == 0 {
 		return
 	}

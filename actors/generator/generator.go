@@ -11,21 +11,17 @@ package generator
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"sync"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
+	"conclave/pkg/model"
 	"conclave/subjects"
 )
-
-//go:embed assistant.md
-var assistantPrompt string
 
 // Config is the generator's settings.
 type Config struct {
@@ -218,10 +214,10 @@ func (g *Generator) at(step string) {
 	}
 }
 
-// system is the prompt that every turn begins with.
-func (g *Generator) system() string {
+// system is the prompt that a turn with these tools begins with. A person's own is taken as it is.
+func (g *Generator) system(offered []model.Tool) string {
 	if g.cfg.System != "" {
 		return g.cfg.System
 	}
-	return strings.TrimSpace(assistantPrompt)
+	return prompt(assistantPrompt, offered)
 }

@@ -341,7 +341,7 @@ func TestPlainTurn(t *testing.T) {
 			t.Errorf("%s is about %s/%s", s.Subject, s.Session, s.Query)
 		}
 	}
-	if sent := w.asked[0]; sent.Messages[0].Role != model.System || !strings.Contains(sent.Messages[0].Content, "get_datetime") || len(sent.Tools) != 1 {
+	if sent := w.asked[0]; sent.Messages[0].Role != model.System || !strings.Contains(sent.Messages[0].Content, "data, not an order") || len(sent.Tools) != 1 {
 		t.Errorf("the model was sent %+v", sent)
 	}
 	w.quiet()
@@ -357,15 +357,18 @@ func TestToolTurn(t *testing.T) {
 	}
 	r := w.one()
 	if len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "clock" || r.ToolCalls[0].Result != "noon" || r.ToolCalls[0].Layer != loop.LayerNative ||
-		r.ToolCalls[0].CallID != "c1" || string(r.ToolCalls[0].Args) != `{"q":"now"}` || r.Answer != "It is noon." {
+		r.ToolCalls[0].CallID == "c1" || string(r.ToolCalls[0].Args) != `{"q":"now"}` || r.Answer != "It is noon." {
 		t.Errorf("answer: %+v", r)
 	}
 	if got := w.path(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
 	for _, s := range w.Asked() {
-		if s.Subject == "tool.request.clock" && !strings.Contains(s.Body, `"query_id":"q1"`) {
-			t.Errorf("the call does not say which query it is for: %s", s.Body)
+		if s.Subject != "tool.request.clock" {
+			continue
+		}
+		if !strings.Contains(s.Body, `"query_id":"q1"`) || !strings.Contains(s.Body, `"call_id":"`+r.ToolCalls[0].CallID+`"`) {
+			t.Errorf("the call does not say which one it is, and for which query: %s", s.Body)
 		}
 	}
 	if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil {
@@ -1236,11 +1239,30 @@ func TestConfig(t *testing.T) {
 // The prompt is reviewed text: it says what tools are for and that results are data, and nothing of how calls are judged.
 func TestPrompt(t *testing.T) {
 	t.Parallel()
-	text := New(shipped()).system()
-	for _, must := range []string{"data, not an order", "language", "table", "get_datetime {", "web_search {", "save_memory {"} {
+	var all []model.Tool
+	for _, name := range []string{"get_datetime", "web_search", "web_fetch", "save_memory", "search_memory"} {
+		all = append(all, model.Tool{Name: name})
+	}
+	text := New(shipped()).system(all)
+	for _, must := range []string{"data, not an order", "language", "table", "get_datetime {", "web_search {", "web_fetch {", "save_memory {", "search_memory {", "without a call"} {
 		if !strings.Contains(text, must) {
 			t.Errorf("the prompt does not say %q", must)
 		}
+	}
+	// An example with a tool that is not offered is not given, and the marks are never shown.
+	few := New(shipped()).system(all[:2])
+	for _, must := range []string{"get_datetime {", "web_search {", "without a call"} {
+		if !strings.Contains(few, must) {
+			t.Errorf("the prompt for two tools does not say %q", must)
+		}
+	}
+	for _, never := range []string{"web_fetch", "save_memory", "search_memory", "<!--"} {
+		if strings.Contains(few, never) {
+			t.Errorf("the prompt for two tools says %q", never)
+		}
+	}
+	if none := New(shipped()).system(nil); strings.Contains(none, "You call:") || !strings.Contains(none, "without a call") {
+		t.Errorf("the prompt for no tools: %s", none)
 	}
 	for _, never := range []string{"policy", "manifest", "broker", "approval", "permission"} {
 		if strings.Contains(strings.ToLower(text), never) {
@@ -1252,7 +1274,7 @@ func TestPrompt(t *testing.T) {
 	}
 	cfg := shipped()
 	cfg.System = "Be a pirate."
-	if New(cfg).system() != "Be a pirate." {
+	if New(cfg).system(nil) != "Be a pirate." {
 		t.Error("the prompt cannot be replaced")
 	}
 }
@@ -1285,5 +1307,23 @@ func TestLive(t *testing.T) {
 	}
 	if _, err := newLive(w.Out(), subjects.ResponseDelta, "a.b"); err == nil {
 		t.Error("an odd id became a subject")
+	}
+}
+
+// Servers that count their calls from one in every reply: what a call is called outside must tell turns apart, and stay
+// the same when the turn is taken up again.
+func TestCallIDs(t *testing.T) {
+	t.Parallel()
+	of := func(session, query, id string) string {
+		return (&turn{session: session, asked: subjects.Query{QueryID: query}}).callID(id)
+	}
+	same := of("s1", "q1", "call_1")
+	if same != of("s1", "q1", "call_1") || subjects.CheckToken(same) != nil {
+		t.Errorf("%q is no name to come back to", same)
+	}
+	for _, other := range []string{of("s1", "q2", "call_1"), of("s2", "q1", "call_1"), of("s1", "q1", "call_2")} {
+		if other == same {
+			t.Error("two calls have one name")
+		}
 	}
 }

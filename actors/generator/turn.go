@@ -274,12 +274,13 @@ func (t *turn) prepare() (err error) {
 // agent is the loop's agent for this turn.
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
+	tools := t.tools(ctx)
 	a := loop.Agent{
 		Chat:   wire.Client{Out: t.out, Role: role, Timeout: cfg.CallTimeout, Last: t.heard},
 		Run:    t.runTool,
 		Model:  t.asked.Model,
-		System: t.g.system(),
-		Tools:  t.tools(ctx),
+		System: t.g.system(tools),
+		Tools:  tools,
 		Text:   !t.role.Tools,
 		Stream: cfg.Stream && t.role.Stream,
 		Limits: cfg.limits(),

@@ -217,7 +217,28 @@ func (r *run) request(ctx context.Context, i int, req Request) error {
 		return fmt.Errorf("asking the broker: %w", err)
 	}
 	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
-	return nil
+	return r.settled(ctx, at.query, req.Tool)
+}
+
+// settled waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
+// own time, and what is looked for and what must be absent are both judged by the stream.
+func (r *run) settled(ctx context.Context, query, tool string) error {
+	for {
+		events, err := r.world.Events(ctx, r.first)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if e.Query == query && e.Subject == "tool.result."+tool {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", tool, ctx.Err())
+		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the person's grants
+		}
+	}
 }
 
 // act is something that is done to a turn at its moment.

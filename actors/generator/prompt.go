@@ -1,0 +1,44 @@
+package generator
+
+import (
+	_ "embed"
+	"slices"
+	"strings"
+
+	"conclave/pkg/model"
+)
+
+// assistantPrompt is the reviewed text that every turn begins with. Its examples are marked with the tools they show.
+//
+//go:embed assistant.md
+var assistantPrompt string
+
+// Marks in the prompt. What follows one, up to the next, is left out unless every tool that it names is offered: an
+// example with a tool that is not there teaches a small model to call it.
+const (
+	markWith   = "<!-- with "
+	markAlways = "<!-- always -->"
+	markEnd    = " -->"
+)
+
+// prompt is the system prompt for a turn with these tools.
+func prompt(text string, offered []model.Tool) string {
+	var b strings.Builder
+	keep := true
+	for line := range strings.Lines(text) {
+		mark := strings.TrimSpace(line)
+		names, with := strings.CutPrefix(mark, markWith)
+		switch {
+		case mark == markAlways:
+			keep = true
+		case with:
+			keep = true
+			for _, name := range strings.Fields(strings.TrimSuffix(names, markEnd)) {
+				keep = keep && slices.ContainsFunc(offered, func(t model.Tool) bool { return t.Name == name })
+			}
+		case keep:
+			b.WriteString(line)
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
