@@ -26,7 +26,7 @@ func (a *app) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the actors and their figures",
-		Long: `Asks every actor for its figures and shows them as a table, one row per subject it serves: state, messages that wait
+		Long: `Asks every actor for its figures and shows them as a table, one row per subject on which something came: state, messages that wait
 and that are being handled, restarts, messages refused unread, requests, errors, and how long handling takes (50th, 95th
 and 99th percentile, in milliseconds).
 
@@ -148,7 +148,30 @@ func fit(text string, columns, rows int) []string {
 	return lines
 }
 
+// busy leaves out the subjects of an actor on which nothing has happened, but for a count of them.
+func busy(rows []row) (out []row) {
+	quiet := map[string]int{}
+	for _, r := range rows {
+		if r.Requests+r.Errors+r.Mailbox+int(r.InFlight)+int(r.Refused) > 0 {
+			out = append(out, r)
+		} else {
+			quiet[r.ID]++
+		}
+	}
+	for _, r := range rows {
+		if n := quiet[r.ID]; n == 1 {
+			out = append(out, row{Actor: r.Actor, ID: r.ID, Subject: "and one more, quiet", Figures: actor.Figures{State: r.State, Restarts: r.Restarts}})
+		} else if n > 1 {
+			out = append(out, row{Actor: r.Actor, ID: r.ID, Subject: fmt.Sprintf("and %d more, quiet", n), Figures: actor.Figures{State: r.State, Restarts: r.Restarts}})
+		}
+		delete(quiet, r.ID)
+	}
+	slices.SortStableFunc(out, func(a, b row) int { return cmp.Or(cmp.Compare(a.Actor, b.Actor), cmp.Compare(a.ID, b.ID)) })
+	return out
+}
+
 func table(rows []row) string {
+	rows = busy(rows)
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ACTOR\tSTATE\tMAILBOX\tIN FLIGHT\tRESTARTS\tREFUSED\tREQUESTS\tERRORS\tP50 MS\tP95 MS\tP99 MS\tSUBJECT")
