@@ -37,6 +37,7 @@ type entry struct {
 	Tool   string               `json:"tool"`
 	Params string               `json:"params"` // keyed hash: the same name for other arguments is another call
 	Until  time.Time            `json:"until"`  // when it has ended, one way or another
+	Void   bool                 `json:"void,omitempty"`   // it was entered and never ran: the next one to ask runs it
 	Result *subjects.ToolResult `json:"result,omitempty"`
 }
 
@@ -104,6 +105,8 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 			return b.deny(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for another call"))
 		case old.Result != nil:
 			return b.replay(ctx, out, c, *old.Result)
+		case old.Void:
+			rev, err = put(ctx, store, key, mine, rev)
 		case out.Now().Before(old.Until) && b.elsewhere(ctx): // another broker may be at it
 			err = actor.ErrChanged
 		case ctx.Err() != nil:
@@ -119,10 +122,16 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 		return b.unsure(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
 	}
 	res := b.act(ctx, out, c, k)
-	if res.Error != nil && (res.Error.Code == subjects.CodeTimeout || res.Error.Code == subjects.CodeUnrecorded) {
+	switch {
+	case res.Error == nil:
+		mine.Result = &res
+	case res.Error.Code == subjects.CodeTimeout, res.Error.Code == subjects.CodeUnrecorded:
 		return res // nobody knows what it did: the entry stays open
+	case res.Error.Code == subjects.CodeNoAudit:
+		mine.Void = true
+	default:
+		mine.Result = &res
 	}
-	mine.Result = &res
 	// The asker's patience does not cut this short: what ran must be known to have run.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()

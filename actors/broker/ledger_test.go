@@ -140,6 +140,20 @@ func TestLedger(t *testing.T) {
 			t.Errorf("%q, %d runs", keys, runs.Load())
 		}
 	})
+	t.Run("what the audit did not take did not run, and may later", func(t *testing.T) {
+		t.Parallel()
+		w, runs := searchWorld(t, mutates())
+		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
+		if res, _ := w.call(t, searching("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeNoAudit || runs.Load() != 0 {
+			t.Fatalf("%+v after %d runs", res, runs.Load())
+		}
+		delete(w.refuse, subjects.AuditBefore)
+		for range 2 {
+			if res, _ := w.call(t, searching("generator", "c1", args)); res.Result != "run 1" || runs.Load() != 1 {
+				t.Errorf("%+v after %d runs", res, runs.Load())
+			}
+		}
+	})
 	t.Run("a denied call is not in the ledger", func(t *testing.T) {
 		t.Parallel()
 		w, runs := searchWorld(t, mutates())
