@@ -17,6 +17,7 @@ var (
 	zoneName   = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
 	askedWhat  = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
 	pronoun    = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
+	somewhere  = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
 	continuing = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
 )
 
@@ -82,20 +83,27 @@ var zones = []struct{ place, zone string }{
 	{"tokyo", "Asia/Tokyo"},
 	{"sydney", "Australia/Sydney"},
 	{"auckland", "Pacific/Auckland"},
+	{"lima", "America/Lima"},
+	{"bogota", "America/Bogota"},
+	{"santiago", "America/Santiago"},
+	{"jakarta", "Asia/Jakarta"},
+	{"manila", "Asia/Manila"},
+	{"karachi", "Asia/Karachi"},
 }
 
-// zoneIn guesses the time zone that q is about; UTC when it names no place we know.
-func zoneIn(q string) string {
+// zoneIn guesses the time zone that q is about; UTC when it names no place we know. It says so when it names one that we
+// do not know.
+func zoneIn(q string) (zone string, lost bool) {
 	if name := zoneName.FindString(q); name != "" {
-		return name
+		return name, false
 	}
 	low := strings.ToLower(q)
 	for _, z := range zones {
 		if strings.Contains(low, z.place) {
-			return z.zone
+			return z.zone, false
 		}
 	}
-	return "UTC"
+	return "UTC", somewhere.MatchString(q)
 }
 
 // unframed leaves out the lines that mark where a result begins and ends.

@@ -32,7 +32,7 @@ func (b Backend) advice() string {
 	if name == "" {
 		name = "gemma4:12b"
 	}
-	return "For real answers install Ollama (https://ollama.com/download), then run: ollama pull " + name
+	return "For real answers install Ollama (https://ollama.com/download), then run: conclave model pull " + name
 }
 
 // only refuses every name but ours: the stand-in never answers in the place of a model that was asked for.
@@ -155,8 +155,13 @@ func (b Backend) decide(r model.Request, t turn) said {
 		}
 	case len(t.results) > 0:
 		return b.quote(t)
-	case asksForTime(t.question) && t.offered(timeTool):
-		zone := zoneIn(t.question)
+	case asksForTime(t.question) && !t.offered(timeTool):
+		return said{
+			thinking: "The question is about the time. I do not know it, and no tool that does is at hand.",
+			content:  "I do not know the time, and the tool that does is not at hand. (I am the built-in stand-in and not a model. " + b.advice() + ")",
+		}
+	case t.aboutTime():
+		zone, _ := zoneIn(t.question)
 		args, err := json.Marshal(map[string]string{"timezone": zone})
 		if err != nil {
 			break
@@ -174,11 +179,23 @@ func (b Backend) decide(r model.Request, t turn) said {
 	}
 }
 
+// aboutTime reports whether the time is asked for: in so many words, or as in "And in Lima?" after a question that did.
+func (t turn) aboutTime() bool {
+	if asksForTime(t.question) {
+		return true
+	}
+	n := len(t.earlier)
+	return n > 0 && continuing.MatchString(t.question) && asksForTime(t.earlier[n-1]) && somewhere.MatchString(t.question) && t.offered(timeTool)
+}
+
 // quote answers with what the tools returned.
 func (b Backend) quote(t turn) said {
 	var c strings.Builder
 	for _, m := range t.results {
 		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, clip(unframed(m.Content)))
+	}
+	if _, lost := zoneIn(t.question); lost && t.aboutTime() {
+		c.WriteString("I do not know that place, so this is the time in UTC.\n")
 	}
 	c.WriteString("(Told by the built-in stand-in, which is not a model. " + b.advice() + ")")
 	return said{thinking: "The tools have answered. I pass on what they say.", content: c.String()}

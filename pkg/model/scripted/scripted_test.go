@@ -13,13 +13,13 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/modeltest/conformance"
 	"conclave/pkg/model/scripted"
 )
 
 func TestContract(t *testing.T) {
 	t.Parallel()
-	modeltest.Contract(t, scripted.Backend{}, scripted.Name, scripted.Name)
+	conformance.Contract(t, scripted.Backend{}, scripted.Name, scripted.Name)
 }
 
 var clock = []model.Tool{{Name: "get_datetime", Parameters: json.RawMessage(`{"type":"object"}`)}}
@@ -53,7 +53,7 @@ func TestPlainAnswer(t *testing.T) {
 	t.Parallel()
 	m, f := ask(t, model.Request{Messages: []model.Message{said("system", "s"), said("user", "What is the capital of France?")}})
 	honest(t, m, f)
-	for _, want := range []string{"capital of France", "ollama pull gemma4:12b"} {
+	for _, want := range []string{"capital of France", "conclave model pull gemma4:12b"} {
 		if !strings.Contains(m.Content, want) {
 			t.Errorf("%q does not hold %q", m.Content, want)
 		}
@@ -201,7 +201,7 @@ func TestNeverInThePlaceOfAModel(t *testing.T) {
 	_, embed := b.Embed(t.Context(), "nomic-embed-text", []string{"x"})
 	_, show := b.Show(t.Context(), "gemma4:12b")
 	for what, err := range map[string]error{"chat": chat, "embed": embed, "show": show} {
-		if !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "ollama pull other:3b") {
+		if !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "conclave model pull other:3b") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -230,5 +230,31 @@ func TestCancelInTheMiddle(t *testing.T) {
 	}
 	if !errors.Is(failed, context.Canceled) || n != 4 {
 		t.Errorf("%d pieces, %v", n, failed)
+	}
+}
+
+// A place that it does not know is said to be one; what goes on from a question about the time is about the time.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	result := func(m model.Message) model.Message {
+		return model.Message{Role: model.ToolRole, ToolName: "get_datetime", CallID: m.Calls[0].ID, Content: "noon"}
+	}
+	r := model.Request{Tools: clock, Messages: []model.Message{said("user", "What time is it in Atlantis?")}}
+	m, _ := ask(t, r)
+	r.Messages = append(r.Messages, m, result(m))
+	if answer, _ := ask(t, r); !strings.Contains(answer.Content, "do not know that place") {
+		t.Errorf("%q", answer.Content)
+	}
+	r = model.Request{Tools: clock, Messages: []model.Message{said("user", "What time is it in Tokyo?"), said("assistant", "noon"), said("user", "And in Lima?")}}
+	if m, _ = ask(t, r); len(m.Calls) != 1 || !strings.Contains(string(m.Calls[0].Arguments), "America/Lima") {
+		t.Fatalf("%+v", m)
+	}
+	r.Messages = append(r.Messages, m, result(m))
+	if answer, _ := ask(t, r); strings.Contains(answer.Content, "do not know") {
+		t.Errorf("%q", answer.Content)
+	}
+	r = model.Request{Messages: []model.Message{said("user", "What time is it in Tokyo?")}}
+	if answer, _ := ask(t, r); !strings.Contains(answer.Content, "not at hand") {
+		t.Errorf("%q", answer.Content)
 	}
 }
