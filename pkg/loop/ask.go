@@ -47,9 +47,9 @@ func (t *turn) ask(ctx context.Context) (reply, error) {
 	req, estimate := t.request(offer, predict)
 	t.sent = estimate
 	if t.lim.Call > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t.lim.Call, errLate)
-		defer cancel()
+		call := limit(ctx, t.real(t.now).Add(t.lim.Call), errLate)
+		defer call.end()
+		ctx = call
 	}
 	if t.h.Generating != nil {
 		t.h.Generating(t.s.Step + 1)
@@ -89,33 +89,16 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (t *turn) read(ctx context.Context, req model.Request) (reply, error) {
 	in := &t.intake
 	in.reset(t)
-	var failed error
-	done := false
-	for c, err := range t.a.Chat.Chat(ctx, req) {
-		if err != nil {
-			failed = err
-			break
-		}
-		if !in.take(&c) {
-			break
-		}
-		if c.Done {
-			in.r.final, done = c.Final, true
-			break
-		}
-		if ctx.Err() != nil { // a backend that does not look at it, and a model that never ends
-			failed = ctx.Err()
-			break
-		}
-	}
-	if failed == nil && !done && !in.r.over {
-		if failed = model.ErrCut; ctx.Err() != nil {
-			failed = ctx.Err()
+	// Not a range: what its body writes to would be moved to the heap, four times a call.
+	t.a.Chat.Chat(ctx, req)(func(c model.Chunk, err error) bool { return in.next(ctx, &c, err) })
+	if in.failed == nil && !in.done && !in.r.over {
+		if in.failed = model.ErrCut; ctx.Err() != nil {
+			in.failed = ctx.Err()
 		}
 	}
 	predict := req.Options.Predict
-	in.r.full = done && (in.r.final.Reason == "length" || predict > 0 && in.r.final.OutputTokens >= predict)
-	return in.end(failed != nil), failed
+	in.r.full = in.done && (in.r.final.Reason == "length" || predict > 0 && in.r.final.OutputTokens >= predict)
+	return in.end(in.failed != nil), in.failed
 }
 
 // intake collects one reply and passes on what may be shown. Its memory is kept from call to call.
@@ -127,16 +110,34 @@ type intake struct {
 	carry   []byte
 	mangled bool
 	native  []found
+	done    bool // the last piece came
+	failed  error
 	r       reply
 }
 
 func (in *intake) reset(t *turn) {
 	in.t = t
 	in.scan.reset(t.names)
+	in.scan.mute = t.h.Token == nil
 	in.left = t.lim.Most
 	in.thought, in.carry, in.native = in.thought[:0], in.carry[:0], in.native[:0]
-	in.mangled = false
+	in.mangled, in.done, in.failed = false, false, nil
 	in.r = reply{}
+}
+
+// next takes what the model yields and reports whether more is wanted. Once it is not, nothing is taken any more.
+func (in *intake) next(ctx context.Context, c *model.Chunk, err error) bool {
+	switch {
+	case in.done || in.failed != nil || in.r.over:
+	case err != nil:
+		in.failed = err
+	case !in.take(c):
+	case c.Done:
+		in.r.final, in.done = c.Final, true
+	default:
+		in.failed = ctx.Err() // a backend that does not look at it, and a model that never ends
+	}
+	return !in.done && in.failed == nil && !in.r.over
 }
 
 // take takes one piece; false when the reply is longer than what is read.

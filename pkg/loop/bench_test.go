@@ -47,6 +47,29 @@ func BenchmarkIteration(b *testing.B) {
 	}
 }
 
+// BenchmarkTurnWithCalls is a turn of four calls and an answer, as turns go, with a tool that may have to be left behind
+// and with one that obeys.
+func BenchmarkTurnWithCalls(b *testing.B) {
+	for name, obeys := range map[string]bool{"left": false, "obeys": true} {
+		b.Run(name, func(b *testing.B) {
+			a := Agent{
+				Tools: testTools, System: "You help.", Options: model.Options{Window: 32768}, Limits: Limits{Repeats: -1},
+				Run:   func(context.Context, model.Call) Result { return Result{Text: "sunny, 21 degrees"} },
+				Obeys: obeys,
+			}
+			ids, n := [4]string{"a", "b", "c", "d"}, 0
+			a.NewID = func() string { n++; return ids[n%4] }
+			b.ReportAllocs()
+			for b.Loop() {
+				a.Chat = &instant{left: 4}
+				if s, err := Turn(context.Background(), a, ask("what is the weather?"), Hooks{}); err != nil || len(s.Done) != 4 {
+					b.Fatal(len(s.Done), err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkTurn is a turn of an answer alone.
 func BenchmarkTurn(b *testing.B) {
 	a := Agent{Tools: testTools}
@@ -96,10 +119,34 @@ func TestIterationIsCheap(t *testing.T) {
 			}
 		})
 	}
-	const most = 18 // two of them are the test's model
+	const most = 8 // three of them are the test's: model and ids
 	if each := (run(60) - run(20)) / 40; each > most {
 		t.Errorf("%.1f allocations in one iteration, want at most %d", each, most)
 	} else {
 		t.Logf("%.1f allocations in one iteration", each)
+	}
+}
+
+// What a turn of four calls may allocate in all, the model's own counted: about three a call.
+func TestTurnIsCheap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures")
+	}
+	a := Agent{
+		Tools: testTools, System: "You help.", Limits: Limits{Repeats: -1},
+		Run: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },
+	}
+	n := 0
+	a.NewID = func() string { n++; return "abcd"[n-1 : n] }
+	const most = 50
+	if all := testing.AllocsPerRun(20, func() {
+		a.Chat, n = &instant{left: 4}, 0
+		if s, err := Turn(context.Background(), a, ask("q"), Hooks{}); err != nil || len(s.Done) != 4 {
+			t.Fatal(len(s.Done), err)
+		}
+	}); all > most {
+		t.Errorf("%.1f allocations in a turn, want at most %d", all, most)
+	} else {
+		t.Logf("%.1f allocations in a turn", all)
 	}
 }

@@ -20,9 +20,9 @@ type names []string
 
 func (n names) has(s string) bool { return slices.Contains(n, s) }
 
-// begins reports whether some name begins with s.
-func (n names) begins(s string) bool {
-	return slices.ContainsFunc(n, func(name string) bool { return strings.HasPrefix(name, s) })
+// begins reports whether some name begins with b.
+func (n names) begins(b []byte) bool {
+	return slices.ContainsFunc(n, func(name string) bool { return strings.HasPrefix(name, string(b)) })
 }
 
 // Keys under which models write the name and the arguments of a call in JSON, and the ones that may stand beside them.
@@ -311,14 +311,15 @@ func (n names) head(b []byte) (name string, body int) {
 	for end < len(b) && isWord(b[end]) {
 		end++
 	}
-	word := string(b[:min(end, maxName)])
+	word := b[:min(end, maxName)]
 	if end == len(b) {
 		if n.begins(word) {
 			return "", needMore
 		}
 		return "", noName
 	}
-	if !n.has(word) {
+	at := slices.IndexFunc(n, func(name string) bool { return name == string(word) })
+	if at < 0 {
 		return "", noName
 	}
 	i := blanks(b, end)
@@ -333,7 +334,7 @@ func (n names) head(b []byte) (name string, body int) {
 	case b[i] != '{':
 		return "", noName
 	}
-	return word, i
+	return n[at], i
 }
 
 // maxGap is how much white space may stand inside the form of a call. Without a bound an endless reply of blanks would

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"conclave/pkg/model"
@@ -88,7 +89,7 @@ func (s *schema) coerce(b []byte) []byte {
 		b = s.turn(b, kind)
 		kind = kindOf(b)
 	}
-	if kind == kindNumber|kindInteger && s.kinds&kindNumber == 0 && s.kinds&kindInteger != 0 && bytes.ContainsAny(b, ".eE") {
+	if kind == kindNumber|kindInteger && s.kinds&kindNumber == 0 && s.kinds&kindInteger != 0 && fraction(b) {
 		b = whole(b)
 	}
 	switch kind {
@@ -278,18 +279,32 @@ func offset(b, part []byte) int { return cap(b) - cap(part) }
 // unchanged reports whether a is b itself, not a copy.
 func unchanged(a, b []byte) bool { return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0] }
 
-// ready is the schema of an offered tool, made ready when it is first called in a turn.
-func (t *turn) ready(tool *model.Tool) (*schema, error) {
-	if s, ok := t.schemas[tool.Name]; ok {
-		return s.schema, s.err
+// ready returns a tool's schema in the form that is checked. Tools are the same from turn to turn: it is made once.
+func ready(tool *model.Tool) (*schema, error) {
+	made.Lock()
+	c, ok := made.all[string(tool.Parameters)]
+	made.Unlock()
+	if ok {
+		return c.schema, c.err
 	}
 	s, err := compile(*tool)
-	if t.schemas == nil {
-		t.schemas = map[string]compiled{}
+	made.Lock()
+	defer made.Unlock()
+	if made.all == nil || len(made.all) >= maxMade {
+		made.all = map[string]compiled{}
 	}
-	t.schemas[tool.Name] = compiled{s, err}
+	made.all[string(tool.Parameters)] = compiled{s, err}
 	return s, err
 }
+
+// made are the schemas that were made ready, by their text. Nothing writes to them any more.
+var made struct {
+	sync.Mutex
+	all map[string]compiled
+}
+
+// maxMade bounds them: when there are more, those that are in use are made again.
+const maxMade = 256
 
 // compiled is what came of making a schema ready.
 type compiled struct {

@@ -16,18 +16,20 @@ type prompt struct {
 	sysCost  [2]int
 	toolCost int // of native definitions
 
-	history []model.Message // without thinking and without results that have lost their call
-	turns   []part          // of the history, oldest first
+	// all is the system message, the history without thinking and without results that have lost their call, and the
+	// turn's messages. It only ever grows, so that requests and states share its memory: each sees its own length of it.
+	all   []model.Message
+	past  int    // where in it the history begins
+	own   int    // where in it the turn's messages begin
+	turns []part // of the history, oldest first
 
-	all  []model.Message // see growing
-	sent int             // of the turn's messages in it
-
-	rounds []int // where in the turn's messages a message with calls stands
-	costs  []int // of the turn's messages
-	briefs map[int]model.Message
+	rounds []int           // where in the turn's messages a message with calls stands
+	costs  []int           // of the turn's messages
+	briefs []model.Message // of the turn's messages from the first round on
+	brief  bool            // some of them are not the messages themselves
 }
 
-// part is a piece of the history that goes or stays as a whole.
+// part is a piece of the history that goes or stays as a whole. It counts from where the history begins.
 type part struct{ from, to, cost int }
 
 // plan is what of a conversation is sent.
@@ -47,8 +49,22 @@ func (t *turn) prepare(in Input) {
 	}
 	t.p.sysCost[0] = perMessage + tokens(t.p.system[0])
 	t.p.toolCost = estimateTools(t.a.Tools)
-	t.p.history, t.p.turns = turnsOf(in.History)
+	t.past = in.History
+	t.p.all = make([]model.Message, 0, 1+len(in.History)+len(t.s.Messages)+2*min(t.lim.Steps, 4)+2)
+	if t.p.system[0] != "" {
+		t.p.all = append(t.p.all, model.Message{Role: model.System, Content: t.p.system[0]})
+	}
+	t.p.past = len(t.p.all)
+	t.p.all, t.p.turns = appendTurns(t.p.all, in.History)
+	t.p.own = len(t.p.all)
+	t.say(t.s.Messages...)
 	t.grown()
+}
+
+// say appends to the turn's messages.
+func (t *turn) say(ms ...model.Message) {
+	t.p.all = append(t.p.all, ms...)
+	t.s.Messages = t.p.all[t.p.own:]
 }
 
 // systemText is the system message; the one with tools in the text form is made when it is first needed.
@@ -74,13 +90,10 @@ func (t *turn) systemText(withTools bool) (string, int) {
 	return t.p.system[1], t.p.sysCost[1]
 }
 
-// turnsOf parts a history into turns, each from a message of the user to the next. Results without their call, and
-// calls without all of their results, are left out: servers refuse them.
-func turnsOf(history []model.Message) ([]model.Message, []part) {
-	if len(history) == 0 {
-		return nil, nil
-	}
-	kept := make([]model.Message, 0, len(history))
+// appendTurns appends a history to kept, in turns, each from a message of the user to the next. Results without their
+// call, and calls without all of their results, are left out: servers refuse them.
+func appendTurns(kept, history []model.Message) ([]model.Message, []part) {
+	past := len(kept)
 	var turns []part
 	for i := 0; i < len(history); {
 		n := groupSize(history[i:])
@@ -90,7 +103,7 @@ func turnsOf(history []model.Message) ([]model.Message, []part) {
 			continue
 		}
 		if group[0].Role == model.User || len(turns) == 0 {
-			turns = append(turns, part{from: len(kept), to: len(kept)})
+			turns = append(turns, part{from: len(kept) - past, to: len(kept) - past})
 		}
 		last := &turns[len(turns)-1]
 		for _, m := range group {
@@ -98,7 +111,7 @@ func turnsOf(history []model.Message) ([]model.Message, []part) {
 			kept = append(kept, m)
 			last.cost += estimateMessage(&m)
 		}
-		last.to = len(kept)
+		last.to = len(kept) - past
 	}
 	return kept, turns
 }
@@ -161,16 +174,19 @@ func (t *turn) request(offer bool, predict int) (model.Request, int) {
 	}
 	p := t.fit(fixed, predict)
 	t.noteTrim(p)
+	if !t.p.brief {
+		p.brief = 0 // what is short already stays as it is
+	}
 	if p.whole() && !t.s.Text && len(t.aside) == 0 && last == "" {
-		r.Messages = t.growing(system)
+		r.Messages = slices.Clip(t.p.all) // nobody can append to it
 		return r, p.cost
 	}
-	ms := make([]model.Message, 0, 2+len(t.p.history)+len(t.s.Messages)+len(t.aside))
+	ms := make([]model.Message, 0, 2+len(t.p.all)+len(t.aside))
 	if system != "" {
 		ms = append(ms, model.Message{Role: model.System, Content: system})
 	}
 	if p.drop < len(t.p.turns) {
-		ms = append(ms, t.p.history[t.p.turns[p.drop].from:]...)
+		ms = append(ms, t.p.all[t.p.past+t.p.turns[p.drop].from:t.p.own]...)
 	}
 	ms = t.appendTurn(ms, p)
 	ms = append(ms, t.aside...)
@@ -186,22 +202,6 @@ func (t *turn) request(offer bool, predict int) (model.Request, int) {
 
 // whole reports whether everything is sent as it is.
 func (p plan) whole() bool { return p.drop == 0 && p.brief == 0 && p.gone == 0 && p.share == 0 }
-
-// growing is the whole conversation. It only ever grows during a turn, so the requests share its memory: each sees its
-// own length of it, and none can append to it.
-func (t *turn) growing(system string) []model.Message {
-	if t.p.all == nil {
-		t.p.all = make([]model.Message, 0, 1+len(t.p.history)+len(t.s.Messages)+8)
-		if system != "" {
-			t.p.all = append(t.p.all, model.Message{Role: model.System, Content: system})
-		}
-		t.p.all = append(t.p.all, t.p.history...)
-		t.p.sent = 0
-	}
-	t.p.all = append(t.p.all, t.s.Messages[t.p.sent:]...)
-	t.p.sent = len(t.s.Messages)
-	return slices.Clip(t.p.all)
-}
 
 // lastWords is what is said after everything else when the reply must be the answer.
 func (t *turn) lastWords() string {
@@ -289,8 +289,7 @@ func (t *turn) turnCost(p plan) int {
 		switch {
 		case round >= 0 && round < p.gone:
 		case round >= 0 && round < p.brief:
-			m := t.brief(i)
-			sum += estimateMessage(&m)
+			sum += estimateMessage(t.brief(i))
 		case p.share > 0 && t.s.Messages[i].Role == model.ToolRole:
 			sum += min(c, perMessage+p.share/3)
 		default:
@@ -314,7 +313,7 @@ func (t *turn) appendTurn(ms []model.Message, p plan) []model.Message {
 		case round >= 0 && round < p.gone:
 			continue
 		case round >= 0 && round < p.brief:
-			m = t.brief(i)
+			m = *t.brief(i)
 		case p.share > 0 && m.Role == model.ToolRole:
 			m.Content = clipMiddle(m.Content, p.share, m.CallID)
 		}
@@ -323,32 +322,40 @@ func (t *turn) appendTurn(ms []model.Message, p plan) []model.Message {
 	return ms
 }
 
-// brief is the i-th message of the turn in one line.
-func (t *turn) brief(i int) model.Message {
-	if m, ok := t.p.briefs[i]; ok {
-		return m
+// brief is the i-th message of the turn, one of a round, in one line.
+func (t *turn) brief(i int) *model.Message {
+	first := t.p.rounds[0]
+	for at := first + len(t.p.briefs); at <= i; at++ {
+		m, cut := shortened(t.s.Messages[at])
+		t.p.briefs, t.p.brief = append(t.p.briefs, m), t.p.brief || cut
 	}
-	m := t.s.Messages[i]
-	m.Thinking = ""
+	return &t.p.briefs[i-first]
+}
+
+// shortened is a message in one line, and whether that is another message.
+func shortened(m model.Message) (_ model.Message, cut bool) {
+	whole := m.Content
+	cut, m.Thinking = m.Thinking != "", ""
 	switch m.Role {
 	case model.ToolRole:
 		m.Content = oneLine(m.Content, m.CallID)
 	case model.Assistant:
 		m.Content = clip(m.Content, briefLine)
-		m.Calls = slices.Clone(m.Calls)
-		for k := range m.Calls {
-			m.Calls[k].Arguments = shortArguments(m.Calls[k].Arguments)
+		if slices.ContainsFunc(m.Calls, func(c model.Call) bool { return len(c.Arguments) > mostArguments }) {
+			cut, m.Calls = true, slices.Clone(m.Calls)
+			for k := range m.Calls {
+				m.Calls[k].Arguments = shortArguments(m.Calls[k].Arguments)
+			}
 		}
 	}
-	if t.p.briefs == nil {
-		t.p.briefs = map[int]model.Message{}
-	}
-	t.p.briefs[i] = m
-	return m
+	return m, cut || m.Content != whole
 }
 
 // briefLine is how much of an older result is kept, in characters.
 const briefLine = 160
+
+// mostArguments is how many bytes of arguments stay as they are.
+const mostArguments = 4 * briefLine
 
 // oneLine is the first line of a result, and how much more there was.
 func oneLine(s, id string) string {
@@ -362,7 +369,7 @@ func oneLine(s, id string) string {
 
 // shortArguments keeps the keys of large arguments and the beginnings of their texts.
 func shortArguments(b json.RawMessage) json.RawMessage {
-	if len(b) <= 4*briefLine || !json.Valid(b) || kindOf(b) != kindObject {
+	if len(b) <= mostArguments || !json.Valid(b) || kindOf(b) != kindObject {
 		return b
 	}
 	out := []byte{'{'}

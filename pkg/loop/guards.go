@@ -62,9 +62,9 @@ func (t *turn) guard() {
 			count(t.lim.Steps, "step"), was(t.lim.Steps)))
 	case t.lim.Tokens > 0 && used+t.nextCost() > t.lim.Tokens:
 		t.force(NoteBudget, fmt.Sprintf("%d of %d tokens were used; the answer was asked for without tools", used, t.lim.Tokens))
-	case t.lim.Wall > 0 && t.s.Step > 0 && t.lim.Wall-t.spent() < t.reserve():
+	case t.lim.Wall > 0 && t.s.Step > 0 && t.lim.Wall-t.spentAt(t.now) < t.reserve():
 		t.force(NoteWall, fmt.Sprintf("%s of %s were used; the answer was asked for without tools",
-			t.spent().Round(time.Second), t.lim.Wall))
+			t.spentAt(t.now).Round(time.Second), t.lim.Wall))
 	}
 }
 
@@ -241,40 +241,59 @@ func (t *turn) question() string {
 
 // seen is how often a call came to the same result in a row.
 type seen struct {
-	result uint64
-	times  int
+	call, result uint64
+	times        int
 }
 
+// seen is what is known of a call; nil when it was not made yet.
+func (t *turn) seen(call uint64) *seen {
+	for i := range t.calls {
+		if t.calls[i].call == call {
+			return &t.calls[i]
+		}
+	}
+	return nil
+}
+
+// callHash is the same for calls that ask for the same.
 func callHash(c *model.Call) uint64 {
 	return mix(maphash.String(seed, c.Name)) + same(seed, c.Arguments)
 }
 
-// remember counts a finished call. One that did not run says nothing.
-func (t *turn) remember(d *Done) {
+// remember counts a finished call; key is its hash, 0 when it is not known. One that did not run says nothing.
+func (t *turn) remember(d *Done, key uint64) {
 	if t.lim.Repeats <= 0 || refused(d.Result.Fault) {
 		return
 	}
-	key := callHash(&d.Call)
+	if key == 0 {
+		key = callHash(&d.Call)
+	}
 	result := maphash.String(seed, d.Result.Text) + mix(maphash.String(seed, d.Result.Fault))
-	was := t.calls[key]
-	if was.times > 0 && was.result == result {
+	was := t.seen(key)
+	switch {
+	case was == nil:
+		t.calls = append(t.calls, seen{key, result, 1})
+	case was.result == result:
 		was.times++
-	} else {
-		was = seen{result, 1}
+	default:
+		was.result, was.times = result, 1
 	}
-	if t.calls == nil {
-		t.calls = map[uint64]seen{}
-	}
-	t.calls[key] = was
 }
 
-// repeated reports whether a call would come to the same result too often. before are the calls in the same reply.
-func (t *turn) repeated(c *model.Call, before []model.Call) bool {
+// repeated reports whether the i-th call of a reply would come to the same result too often. before are the calls ahead
+// of it.
+func (t *turn) repeated(c *model.Call, i int, before []model.Call) bool {
 	if t.lim.Repeats <= 0 {
 		return false
 	}
 	key := callHash(c)
-	n := t.calls[key].times
+	if i < len(t.keys) {
+		t.keys[i] = key
+	}
+	n := 0
+	if was := t.seen(key); was != nil {
+		n = was.times
+	}
 	for i := range before {
 		if before[i].Name == c.Name && callHash(&before[i]) == key {
 			n++

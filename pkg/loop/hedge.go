@@ -8,7 +8,8 @@ import (
 )
 
 // The questions in this file are asked of an answer's words. Each errs towards "no": a missed hedge costs one weaker
-// answer, a false alarm costs a search that nobody wanted. The patterns are compiled when they are first needed.
+// answer, a false alarm costs a search that nobody wanted. The patterns are compiled when they are first needed, and
+// each has a sieve before it: whoever changes the one looks at the other.
 
 // hedges reports whether an answer says that it cannot know current facts: no access to the present, the web or live
 // data, or knowledge that ends at some date. What it says about the person ("I cannot know your name") is no hedge.
@@ -18,8 +19,13 @@ func hedges(answer string) bool {
 	if utf8.RuneCountInString(s) > 1200 {
 		s = firstRunes(s, 300) + "\n" + lastRunes(s, 200)
 	}
-	return hedgeWords().MatchString(s)
+	return hedgeSieve.passes(s) && hedgeWords().MatchString(s)
 }
+
+var hedgeSieve = newSieve("do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
+	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date", "kein", "mein wissen",
+	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de", "no tengo acceso",
+	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso")
 
 var hedgeWords = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
@@ -54,11 +60,17 @@ func announces(reply string) bool {
 		return false
 	}
 	last := lastSentence(s)
-	if strings.HasSuffix(last, "?") || politeWords().MatchString(last) {
+	if strings.HasSuffix(last, "?") || !announceSieve.passes(last) || politeWords().MatchString(last) {
 		return false
 	}
 	return announceWords().MatchString(last)
 }
+
+var announceSieve = newSieve("i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
+	"let's", "moment", "hold on", "please wait", "searching", "looking up", "fetching", "checking", "querying", "calling",
+	"running", "ich werde", "ich muss", "mich", "ich suche", "ich schaue", "ich prüfe", "ich recherchiere", "ich sehe",
+	"je vais", "laisse", "permettez-moi", "voy a", "déjame", "dejame", "permíteme", "vou", "deixe-me", "deixa-me",
+	"vado a", "lasciami", "fammi", "ora")
 
 var announceWords = sync.OnceValue(func() *regexp.Regexp {
 	const verbs = `(?:search|look (?:it|this|that|up|for|into)|looking|check|fetch|find|retrieve|query|browse|call|use the|` +
@@ -102,6 +114,9 @@ func claims(answer string, n names) bool {
 	if utf8.RuneCountInString(s) > 2000 {
 		s = firstRunes(s, 800) + "\n" + lastRunes(s, 400)
 	}
+	if !claimSieve.passes(s) {
+		return false
+	}
 	if claimWords().MatchString(s) {
 		return true
 	}
@@ -112,6 +127,10 @@ func claims(answer string, n names) bool {
 	}
 	return false
 }
+
+// claimSieve is before claimWords and usedTool.
+var claimSieve = newSieve(" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
+	" he buscado", " he guardado", " he creado", " he enviado")
 
 var usedTool = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully )?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")

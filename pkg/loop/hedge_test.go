@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-func TestHedges(t *testing.T) {
-	t.Parallel()
-	for _, s := range []string{
+// Replies of each kind, and ones that look alike.
+var (
+	hedging = []string{
 		"I don't have access to real-time information, so I cannot say.",
 		"I’m sorry, but I don’t have access to the internet.",
 		"As of my last update in 2023, the president was someone.",
@@ -26,12 +26,8 @@ func TestHedges(t *testing.T) {
 		"Não tenho acesso à internet.",
 		"Non ho accesso a internet.",
 		strings.Repeat("Some background. ", 200) + "As of my last update this was so.",
-	} {
-		if !hedges(s) {
-			t.Errorf("not seen as a hedge: %q", s)
-		}
 	}
-	for _, s := range []string{
+	notHedging = []string{
 		"I cannot know your name unless you tell me.",
 		"I don't know what you mean by that.",
 		"The weather in Bern is 21 degrees.",
@@ -46,16 +42,8 @@ func TestHedges(t *testing.T) {
 		"Ich habe keine Haustiere.",
 		"No tengo hambre.",
 		"",
-	} {
-		if hedges(s) {
-			t.Errorf("seen as a hedge: %q", s)
-		}
 	}
-}
-
-func TestAnnounces(t *testing.T) {
-	t.Parallel()
-	for _, s := range []string{
+	announcing = []string{
 		"I'll search the web for that.",
 		"Let me check the weather for you...",
 		"Sure! Let me look that up.",
@@ -71,12 +59,8 @@ func TestAnnounces(t *testing.T) {
 		"Voy a buscar esa información.",
 		"Vou pesquisar isso.",
 		"Fammi controllare.",
-	} {
-		if !announces(s) {
-			t.Errorf("not seen as an announcement: %q", s)
-		}
 	}
-	for _, s := range []string{
+	notAnnouncing = []string{
 		"Let me know if you need anything else.",
 		"I will be happy to help.",
 		"Would you like me to search the web?",
@@ -92,16 +76,8 @@ func TestAnnounces(t *testing.T) {
 		"Search engines index pages.",
 		"I'll search. " + strings.Repeat("But this is a long answer about something else. ", 40),
 		"",
-	} {
-		if announces(s) {
-			t.Errorf("seen as an announcement: %q", s)
-		}
 	}
-}
-
-func TestClaims(t *testing.T) {
-	t.Parallel()
-	for _, s := range []string{
+	claiming = []string{
 		"I've searched the web and found three pages.",
 		"I have saved this to memory.",
 		"I've saved your favourite colour in memory.",
@@ -118,12 +94,8 @@ func TestClaims(t *testing.T) {
 		"Ich habe die Datei gespeichert.",
 		"J'ai effectué une recherche.",
 		"He buscado en internet.",
-	} {
-		if !claims(s, offeredNames) {
-			t.Errorf("not seen as a claim: %q", s)
-		}
 	}
-	for _, s := range []string{
+	notClaiming = []string{
 		"I have written a poem for you:",
 		"I've created a table below.",
 		"I have added an example.",
@@ -135,7 +107,45 @@ func TestClaims(t *testing.T) {
 		"Use web_search to search the web.",
 		"Ich habe das verstanden.",
 		"",
-	} {
+	}
+)
+
+func TestHedges(t *testing.T) {
+	t.Parallel()
+	for _, s := range hedging {
+		if !hedges(s) {
+			t.Errorf("not seen as a hedge: %q", s)
+		}
+	}
+	for _, s := range notHedging {
+		if hedges(s) {
+			t.Errorf("seen as a hedge: %q", s)
+		}
+	}
+}
+
+func TestAnnounces(t *testing.T) {
+	t.Parallel()
+	for _, s := range announcing {
+		if !announces(s) {
+			t.Errorf("not seen as an announcement: %q", s)
+		}
+	}
+	for _, s := range notAnnouncing {
+		if announces(s) {
+			t.Errorf("seen as an announcement: %q", s)
+		}
+	}
+}
+
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	for _, s := range claiming {
+		if !claims(s, offeredNames) {
+			t.Errorf("not seen as a claim: %q", s)
+		}
+	}
+	for _, s := range notClaiming {
 		if claims(s, offeredNames) {
 			t.Errorf("seen as a claim: %q", s)
 		}

@@ -40,13 +40,23 @@ func kindOf(b []byte) int {
 	case 'n':
 		return kindNull
 	}
-	if !bytes.ContainsAny(b, ".eE") {
+	if !fraction(b) {
 		return kindInteger | kindNumber
 	}
 	if f, err := strconv.ParseFloat(string(b), 64); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 		return kindInteger | kindNumber
 	}
 	return kindNumber
+}
+
+// fraction reports whether a number is written with a point or an exponent.
+func fraction(b []byte) bool {
+	for _, c := range b {
+		if c == '.' || c == 'e' || c == 'E' {
+			return true
+		}
+	}
+	return false
 }
 
 // members yields the members of the valid JSON object b in their order: the key with its quotes, and the value. Nothing
@@ -96,6 +106,12 @@ func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\
 func valueEnd(b []byte, i int) int {
 	if i >= len(b) {
 		return len(b)
+	}
+	if b[i] == '"' {
+		// The first quote is the end, unless it may be escaped.
+		if n := bytes.IndexByte(b[i+1:], '"'); n >= 0 && b[i+n] != '\\' {
+			return i + n + 2
+		}
 	}
 	switch b[i] {
 	case '{', '[', '"':
@@ -183,6 +199,9 @@ func quote(s string) []byte {
 
 // tooDeep reports whether b nests deeper than arguments may.
 func tooDeep(b []byte) bool {
+	if bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= maxDepth {
+		return false
+	}
 	var w walk
 	w.end(b)
 	return w.deep
@@ -198,14 +217,8 @@ func odd(b []byte) string {
 	case kindObject:
 		n := 0
 		for k, v := range members(b) {
-			m := 0
-			for before := range members(b) {
-				if m++; m > n {
-					break
-				}
-				if sameText(before, k) {
-					return "the key " + clip(string(k), 64) + " is there twice"
-				}
+			if twice(b, k, n) {
+				return "the key " + clip(string(k), 64) + " is there twice"
 			}
 			if n++; n > maxMembers {
 				return "an object has more than " + strconv.Itoa(maxMembers) + " keys"
@@ -224,6 +237,22 @@ func odd(b []byte) string {
 	return ""
 }
 
+// twice reports whether key is one of the first n keys of the object b.
+func twice(b, key []byte, n int) bool {
+	if n == 0 {
+		return false
+	}
+	for k := range members(b) {
+		if sameText(k, key) {
+			return true
+		}
+		if n--; n == 0 {
+			break
+		}
+	}
+	return false
+}
+
 // sameText reports whether two JSON strings hold the same text.
 func sameText(a, b []byte) bool {
 	if bytes.IndexByte(a, '\\') < 0 && bytes.IndexByte(b, '\\') < 0 {
@@ -240,7 +269,7 @@ func same(seed maphash.Seed, b []byte) uint64 {
 		sum := uint64(0x9e3779b97f4a7c15)
 		for k, v := range members(b) {
 			// Added up, so that the order does not matter; multiplied, so that values do not swap their keys.
-			sum += (maphash.String(seed, text(k)) | 1) * mix(same(seed, v))
+			sum += (textHash(seed, k) | 1) * mix(same(seed, v))
 		}
 		return mix(sum)
 	case kindArray:
@@ -260,6 +289,14 @@ func same(seed maphash.Seed, b []byte) uint64 {
 		}
 	}
 	return maphash.Bytes(seed, b)
+}
+
+// textHash is a hash of the text in the JSON string b.
+func textHash(seed maphash.Seed, b []byte) uint64 {
+	if len(b) >= 2 && bytes.IndexByte(b, '\\') < 0 {
+		return maphash.Bytes(seed, b[1:len(b)-1])
+	}
+	return maphash.String(seed, text(b))
 }
 
 // mix spreads the bits of x.

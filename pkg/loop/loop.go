@@ -19,6 +19,10 @@ type Agent struct {
 	System string                                         // the one system message, with its few-shot examples
 	Tools  []model.Tool                                   // what is offered
 	Text   bool                                           // no native tools: describe them in the prompt, read calls from text
+	// Obeys says that Run always returns soon after its ctx ends. Then a single call runs in the goroutine of the turn.
+	// Without it a call that does not return is left behind when the turn stops or is out of time, which costs a few
+	// microseconds in each turn with calls.
+	Obeys  bool
 	Stream bool
 	Think  *bool
 	// Options for every call; Predict is set by the loop.

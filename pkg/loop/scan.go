@@ -43,6 +43,7 @@ type scan struct {
 	ink     int    // end of the last of words that is no blank
 	sent    int    // how much of words is in tokens
 	tokens  []byte // words that may be shown, for the caller to take
+	mute    bool   // nobody takes them
 	thought []byte
 	calls   []found
 	bad     string // what is unreadable about the reply, for the model; "" = nothing
@@ -85,6 +86,9 @@ func (s *scan) reset(n names) {
 // push takes the next piece of content.
 func (s *scan) push(piece string) {
 	s.buf, s.carry, s.mangled = appendValid(s.buf, s.carry, piece, s.mangled)
+	if s.words == nil {
+		s.words = make([]byte, 0, len(s.buf)) // most replies come in one piece and are words
+	}
 	s.run(false)
 }
 
@@ -758,7 +762,9 @@ func (s *scan) add(b []byte) {
 	}
 	s.words = append(s.words, b...)
 	if s.ink > s.sent && !s.certain() {
-		s.tokens = append(s.tokens, s.words[s.sent:s.ink]...)
+		if !s.mute {
+			s.tokens = append(s.tokens, s.words[s.sent:s.ink]...)
+		}
 		s.sent = s.ink
 	}
 }

@@ -47,7 +47,7 @@ func compile(t model.Tool) (*schema, error) {
 	}
 	var js jsonschema.Schema
 	if err := json.Unmarshal(t.Parameters, &js); err != nil {
-		return nil, fmt.Errorf("reading the schema of %s: %w", t.Name, err)
+		return nil, fmt.Errorf("reading the schema: %w", err)
 	}
 	c := compiler{left: maxSchema}
 	s := c.node(&js, 0)
@@ -55,7 +55,7 @@ func compile(t model.Tool) (*schema, error) {
 		// No loader: a reference to another document is an error, never a request.
 		full, err := js.Resolve(&jsonschema.ResolveOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("reading the schema of %s: %w", t.Name, err)
+			return nil, fmt.Errorf("reading the schema: %w", err)
 		}
 		s.full = full
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"conclave/pkg/model"
@@ -21,15 +22,19 @@ type turn struct {
 	s     State
 	p     prompt
 	names names
+	past  []model.Message // of earlier turns
 	start time.Time
+	now   time.Time     // when the step began: to ask for the time costs as much as some steps
+	clock bool          // these are of the real clock
 	base  time.Duration // spent in earlier lives
 
-	intake  intake
-	aside   []model.Message // what is said to the model only until its next good reply
-	ids     map[string]struct{}
-	calls   map[uint64]seen
-	schemas map[string]compiled
-	batch   []Done // the calls of one message while they run; its memory is used again
+	intake intake
+	aside  []model.Message // what is said to the model only until its next good reply
+	calls  []seen          // a few: looking through them is cheaper than a map
+	keys   [4]uint64       // hashes of the first calls of the last message; 0 = not known
+	batch  []Done          // the calls of one message while they run; its memory is used again
+	apart  bool            // it goes on in a goroutine of its own
+	phase  atomic.Int32    // of that one
 
 	wide    bool // the next reply gets twice the room
 	plain   bool // the answer was asked for in the plainest words
@@ -42,6 +47,21 @@ type turn struct {
 	ratio        float64 // of the server's count to our estimate, the largest in this turn; 0 = not known
 	lastEstimate int
 	trimmed      plan // what was said to be left out
+
+	memory memory
+}
+
+// memory is where the slices of an ordinary turn begin, so that it asks for memory once. What the caller gets to hold on
+// to is not in it.
+type memory struct {
+	costs  [12]int
+	rounds [6]int
+	calls  [4]seen
+	batch  [1]Done
+	native [1]found
+	// Slices in the state are cut from these: one piece of memory for several messages.
+	made   []model.Call
+	layers []string
 }
 
 // Turn runs a turn to its end and returns its last state. The answer is never empty, except with an error: then the
@@ -59,7 +79,7 @@ func Turn(ctx context.Context, a Agent, in Input, h Hooks) (State, error) {
 	wall := ctx
 	if t.lim.Wall > 0 {
 		var cancel context.CancelFunc
-		wall, cancel = context.WithTimeoutCause(ctx, t.lim.Wall-t.base, errWall)
+		wall, cancel = context.WithDeadlineCause(ctx, t.real(t.start).Add(t.lim.Wall-t.base), errWall)
 		defer cancel()
 	}
 	err := t.run(ctx, wall)
@@ -70,34 +90,28 @@ func Turn(ctx context.Context, a Agent, in Input, h Hooks) (State, error) {
 // begin takes up the state. What the caller holds is not written to.
 func (t *turn) begin(in Input) {
 	if t.a.Now == nil {
-		t.a.Now = time.Now
+		t.a.Now, t.clock = time.Now, true
 	}
 	if t.a.NewID == nil {
 		t.a.NewID = func() string { return "call_" + rand.Text() }
 	}
 	t.start, t.base = t.a.Now(), t.s.Spent
-	t.s.Messages, t.s.Done = slices.Clip(t.s.Messages), slices.Clip(t.s.Done)
-	t.s.Notes, t.s.Layers = slices.Clip(t.s.Notes), slices.Clip(t.s.Layers)
+	t.p.costs, t.p.rounds, t.calls = t.memory.costs[:0], t.memory.rounds[:0], t.memory.calls[:0]
+	t.batch, t.intake.native = t.memory.batch[:0], t.memory.native[:0]
+	t.s.Done, t.s.Notes, t.s.Layers = slices.Clip(t.s.Done), slices.Clip(t.s.Notes), slices.Clip(t.s.Layers)
 	t.s.Answer, t.s.Partial = "", false
 	t.s.Text = t.s.Text || t.a.Text
 	t.static, t.noThink = t.has(NoteStatic), t.has(NoteNoThinking)
-	for _, tool := range t.a.Tools {
-		t.names = append(t.names, tool.Name)
+	t.names = make(names, len(t.a.Tools))
+	for i := range t.a.Tools {
+		t.names[i] = t.a.Tools[i].Name
 	}
 	if t.a.Text && len(t.names) > 0 && !t.has(NoteNoTools) {
 		t.note(NoteNoTools, wordsOnly)
 	}
 	t.prepare(in)
-	t.ids = map[string]struct{}{}
-	for _, ms := range [][]model.Message{in.History, t.s.Messages} {
-		for i := range ms {
-			for k := range ms[i].Calls {
-				t.ids[ms[i].Calls[k].ID] = struct{}{}
-			}
-		}
-	}
 	for i := range t.s.Done {
-		t.remember(&t.s.Done[i])
+		t.remember(&t.s.Done[i], 0)
 	}
 }
 
@@ -120,8 +134,12 @@ func (t *turn) next(ctx, wall context.Context) error {
 		return t.outOfTime(ctx, "")
 	}
 	if at := t.open(); at >= 0 {
+		if !t.apart && !t.a.Obeys {
+			return t.goOn(ctx, wall)
+		}
 		return t.dispatch(ctx, wall, at)
 	}
+	t.now = t.a.Now()
 	t.guard()
 	r, err := t.ask(wall)
 	t.wide = false
@@ -194,7 +212,7 @@ func (t *turn) noteOver() {
 // finish writes the answer down.
 func (t *turn) finish(ctx context.Context, answer string, partial bool) error {
 	t.s.Step++
-	t.s.Messages = append(t.s.Messages, model.Message{Role: model.Assistant, Content: answer})
+	t.say(model.Message{Role: model.Assistant, Content: answer})
 	t.s.Layers = nil
 	t.s.Answer, t.s.Partial, t.s.Final = answer, partial, true
 	return t.checkpoint(ctx)
@@ -224,13 +242,14 @@ func (t *turn) outOfTime(ctx context.Context, words string) error {
 // written down; the others run after that.
 func (t *turn) accept(ctx context.Context, r reply) error {
 	m := model.Message{Role: model.Assistant, Content: r.words, Thinking: r.thinking}
-	m.Calls = make([]model.Call, 0, len(r.calls))
-	layers := make([]string, 0, len(r.calls))
+	t.keys = [4]uint64{}
+	m.Calls = piece(&t.memory.made, len(r.calls))
+	layers := piece(&t.memory.layers, len(r.calls))
 	t.s.Step++
 	from := len(t.s.Done)
 	for i := range r.calls {
 		f := &r.calls[i]
-		f.ID = t.id(f.ID)
+		f.ID = t.id(f.ID, m.Calls)
 		res, no := t.judge(&f.Call, i, m.Calls)
 		if f.layer != LayerNative && f.layer != LayerSafety {
 			t.note(NoteRecovered, "a call of "+f.Name+" was written as text ("+f.layer+") and read from it")
@@ -241,7 +260,7 @@ func (t *turn) accept(ctx context.Context, r reply) error {
 			t.s.Done = append(t.s.Done, Done{Call: f.Call, Layer: f.layer, Step: t.s.Step, Result: res})
 		}
 	}
-	t.s.Messages = append(t.s.Messages, m)
+	t.say(m)
 	t.s.Layers = layers
 	t.aside, t.plain = nil, false
 	t.think(r.thinking)
@@ -282,7 +301,7 @@ func (t *turn) judge(c *model.Call, i int, before []model.Call) (Result, bool) {
 		t.note(NoteUnknown, "the model asked for "+c.Name+", which is not offered")
 		return Result{Text: "There is no tool of that name. " + offered(t.names), Fault: FaultUnknown}, true
 	}
-	s, err := t.ready(&t.a.Tools[at])
+	s, err := ready(&t.a.Tools[at])
 	if err != nil {
 		t.note(NoteInvalid, c.Name+" was not called: its definition cannot be read")
 		c.Arguments = json.RawMessage("{}")
@@ -297,7 +316,7 @@ func (t *turn) judge(c *model.Call, i int, before []model.Call) (Result, bool) {
 	case wrong != "":
 		t.note(NoteInvalid, c.Name+": "+wrong)
 		return Result{Text: "The call was not made: " + wrong + ". Correct it and call again.", Fault: FaultInvalid}, true
-	case t.repeated(c, before):
+	case t.repeated(c, i, before):
 		t.note(NoteRepeated, c.Name+" was asked for again with the same arguments and the same result; it was not called")
 		return Result{Text: resultRepeated, Fault: FaultRepeated}, true
 	}
@@ -312,19 +331,49 @@ func compact(b json.RawMessage) json.RawMessage {
 	return nil
 }
 
-// id is the call's own id when it is a token that was not used before.
-func (t *turn) id(id string) string {
-	_, used := t.ids[id]
-	for tries := 0; used || !isToken(id); tries++ {
+// piece cuts an empty slice with room for n off the end of from. The next one is cut behind it: they share no element.
+func piece[T any](from *[]T, n int) []T {
+	if cap(*from)-len(*from) < n {
+		*from = make([]T, 0, max(n, 4))
+	}
+	at := len(*from)
+	*from = (*from)[:at+n]
+	return (*from)[at : at : at+n]
+}
+
+// id is the call's own id when it is a token that was not used before. before are the calls ahead of it in the same reply.
+func (t *turn) id(id string, before []model.Call) string {
+	for tries := 0; !isToken(id) || t.used(id, before); tries++ {
 		if tries > 8 { // a NewID that repeats itself
 			id = "call_" + rand.Text()
 		} else {
 			id = t.a.NewID()
 		}
-		_, used = t.ids[id]
 	}
-	t.ids[id] = struct{}{}
 	return id
+}
+
+// used reports whether a call of the history or of this turn has this id.
+func (t *turn) used(id string, before []model.Call) bool {
+	has := func(calls []model.Call) bool {
+		for i := range calls {
+			if calls[i].ID == id {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range t.past {
+		if has(t.past[i].Calls) {
+			return true
+		}
+	}
+	for i := range t.s.Messages {
+		if has(t.s.Messages[i].Calls) {
+			return true
+		}
+	}
+	return has(before)
 }
 
 func isToken(s string) bool {
@@ -351,12 +400,6 @@ func (t *turn) open() int {
 	return i
 }
 
-// outcome is a result and whose it is.
-type outcome struct {
-	i int
-	r Result
-}
-
 // dispatch runs the calls of the message at index at that have no result yet, all at once, and appends the results in
 // the order of the calls.
 func (t *turn) dispatch(ctx, wall context.Context, at int) error {
@@ -372,48 +415,25 @@ func (t *turn) dispatch(ctx, wall context.Context, at int) error {
 		t.batch[i] = Done{Call: calls[i], Layer: t.layer(i)} // without a step as long as there is no result
 		missing++
 	}
-	if missing > 0 {
-		if err := t.runAll(ctx, wall, missing); err != nil {
-			return err
-		}
+	var err error
+	switch missing {
+	case 0:
+	case 1:
+		err = t.runOne(ctx, wall)
+	default:
+		err = t.runAll(ctx, wall, missing)
 	}
-	t.append(at, missing < len(calls))
-	t.stuck()
-	return t.checkpoint(ctx)
+	if err != nil {
+		return err
+	}
+	return t.gather(ctx)
 }
 
-// runAll runs what has no result in the batch. On a stop, what has come is kept and the rest is left open.
-func (t *turn) runAll(ctx, wall context.Context, missing int) error {
-	come := make(chan outcome, missing)
-	for i := range t.batch {
-		d := &t.batch[i]
-		if d.Step != 0 {
-			continue
-		}
-		if t.h.Started != nil {
-			t.h.Started(t.s.Step, d.Call, d.Layer)
-		}
-		go t.call(wall, d.Call, i, come)
-	}
-	for ; missing > 0; missing-- {
-		select {
-		case o := <-come:
-			if ctx.Err() != nil && o.r.Fault != "" {
-				return t.halted(ctx) // it failed because of the stop: that is no result
-			}
-			t.returned(o)
-		case <-wall.Done():
-			if ctx.Err() != nil {
-				return t.halted(ctx)
-			}
-			// Whatever does not look at its context is left behind.
-			for i := range t.batch {
-				t.returned(outcome{i, Result{Text: resultUnavailable, Fault: FaultUnavailable}})
-			}
-			return nil
-		}
-	}
-	return nil
+// gather takes the batch into the conversation.
+func (t *turn) gather(ctx context.Context) error {
+	t.append(t.open())
+	t.stuck()
+	return t.checkpoint(ctx)
 }
 
 // returned takes in one result.
@@ -461,35 +481,31 @@ func (t *turn) halted(ctx context.Context) error {
 	return t.stopped(ctx, "")
 }
 
-// call runs one call. A tool that panics must not take the program with it.
-func (t *turn) call(ctx context.Context, c model.Call, i int, come chan<- outcome) {
-	o := outcome{i, Result{Text: resultUnavailable, Fault: FaultUnavailable}}
-	defer func() {
-		_ = recover()
-		come <- o
-	}()
-	o.r = t.a.Run(ctx, c)
-}
-
-// append puts the finished calls of a message in their order, and their results behind it. known says that some are
-// among the finished ones already.
-func (t *turn) append(at int, known bool) {
+// append puts the finished calls of the message at index at in their order, and their results behind it.
+func (t *turn) append(at int) {
 	// Whoever took down a checkpoint may hold on to these slices: nothing in them is overwritten.
-	if known {
+	if slices.ContainsFunc(t.batch, func(d Done) bool { return t.doneOf(d.Call.ID) >= 0 }) {
 		t.s.Done = slices.DeleteFunc(slices.Clone(t.s.Done), func(d Done) bool {
 			return slices.ContainsFunc(t.batch, func(o Done) bool { return o.Call.ID == d.Call.ID })
 		})
 	}
 	if len(t.s.Messages) > at+1 {
-		t.s.Messages = slices.Clone(t.s.Messages[:at+1])
-		t.p.costs, t.p.all = t.p.costs[:at+1], nil
+		t.p.all = slices.Clone(t.p.all[:t.p.own+at+1])
+		t.p.costs = t.p.costs[:at+1]
+	}
+	if len(t.s.Done) == 0 {
+		t.s.Done = make([]Done, 0, max(4, len(t.batch)))
 	}
 	for i := range t.batch {
 		d := &t.batch[i]
-		t.s.Messages = append(t.s.Messages, model.Message{
+		t.say(model.Message{
 			Role: model.ToolRole, Content: d.Result.Text, ToolName: d.Call.Name, CallID: d.Call.ID,
 		})
-		t.remember(d)
+		key := uint64(0)
+		if i < len(t.keys) {
+			key = t.keys[i]
+		}
+		t.remember(d, key)
 	}
 	t.s.Done = append(t.s.Done, t.batch...)
 	t.grown()
@@ -536,7 +552,17 @@ func (t *turn) checkpoint(ctx context.Context) error {
 }
 
 // spent is the wall clock of this life and the earlier ones.
-func (t *turn) spent() time.Duration { return t.base + t.a.Now().Sub(t.start) }
+func (t *turn) spent() time.Duration { return t.spentAt(t.a.Now()) }
+
+func (t *turn) spentAt(now time.Time) time.Duration { return t.base + now.Sub(t.start) }
+
+// real is a time of the turn on the clock that contexts go by.
+func (t *turn) real(at time.Time) time.Time {
+	if t.clock {
+		return at
+	}
+	return time.Now()
+}
 
 // note takes down something that a person should see, once.
 func (t *turn) note(code, text string) {

@@ -1,0 +1,158 @@
+package loop
+
+import (
+	"math/rand/v2"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// sieves are the sieves and the patterns behind them.
+var sieves = map[string]struct {
+	sieve    *sieve
+	patterns []func() *regexp.Regexp
+}{
+	"hedges":    {hedgeSieve, []func() *regexp.Regexp{hedgeWords}},
+	"announces": {announceSieve, []func() *regexp.Regexp{announceWords}},
+	"claims":    {claimSieve, []func() *regexp.Regexp{claimWords, usedTool}},
+}
+
+// A sieve must let through whatever a pattern matches: texts are made from the patterns themselves, in every branch.
+func TestSievesLetThroughWhatPatternsMatch(t *testing.T) {
+	t.Parallel()
+	for name, s := range sieves {
+		for _, pattern := range s.patterns {
+			re := pattern()
+			tree, err := syntax.Parse(re.String(), syntax.Perl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := maker{rand.New(rand.NewPCG(1, 2))}
+			asked, matched := 0, 0
+			for i := range 8_000 {
+				text := norm(m.pick("", "", "Well, ", "ok", "é", "x ") + m.text(tree) + m.pick("", ".", " and so on", "s"))
+				passes := s.sieve.passes(text)
+				if passes && i%64 != 0 { // patterns are slow: of those that pass a sample is enough
+					continue
+				}
+				asked++
+				if !re.MatchString(text) {
+					continue
+				}
+				if matched++; !passes {
+					t.Errorf("%s: %q matches, but the sieve keeps it back", name, text)
+				}
+			}
+			if matched < asked/20 || matched < 10 {
+				t.Errorf("%s: only %d of %d texts match: the test tries too little", name, matched, asked)
+			}
+		}
+	}
+}
+
+// maker makes texts that a pattern should match. Borders of words are not looked at: the pattern is asked afterwards.
+type maker struct{ *rand.Rand }
+
+func (m maker) pick(of ...string) string { return of[m.IntN(len(of))] }
+
+func (m maker) text(re *syntax.Regexp) string {
+	switch re.Op {
+	case syntax.OpLiteral:
+		return m.anyCase(re.Rune)
+	case syntax.OpCharClass:
+		i := m.IntN(len(re.Rune)/2) * 2
+		return string(re.Rune[i] + m.Int32N(min(re.Rune[i+1]-re.Rune[i], 127)+1))
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return m.pick("a", " ", "é", ".", "I")
+	case syntax.OpCapture:
+		return m.text(re.Sub[0])
+	case syntax.OpQuest:
+		return m.times(re, 0, 1)
+	case syntax.OpStar:
+		return m.times(re, 0, 3)
+	case syntax.OpPlus:
+		return m.times(re, 1, 3)
+	case syntax.OpRepeat:
+		return m.times(re, re.Min, min(re.Max, re.Min+4))
+	case syntax.OpConcat:
+		var b strings.Builder
+		for _, sub := range re.Sub {
+			b.WriteString(m.text(sub))
+		}
+		return b.String()
+	case syntax.OpAlternate:
+		return m.text(re.Sub[m.IntN(len(re.Sub))])
+	}
+	return "" // borders, the beginning, the end
+}
+
+func (m maker) times(re *syntax.Regexp, least, most int) string {
+	var b strings.Builder
+	for range least + m.IntN(most-least+1) {
+		b.WriteString(m.text(re.Sub[0]))
+	}
+	return b.String()
+}
+
+// anyCase writes letters in any case that patterns take for the same.
+func (m maker) anyCase(of []rune) string {
+	var b strings.Builder
+	for _, r := range of {
+		for m.IntN(8) == 0 {
+			r = unicode.SimpleFold(r)
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// A sieve finds its texts in any case, where they may stand, and only there.
+func TestSieve(t *testing.T) {
+	t.Parallel()
+	s := newSieve("let me", " i ", "permíteme")
+	for text, want := range map[string]bool{
+		"LET ME see": true, "outlet me": true, "I am": true, "so I am": true, "so,i am": true, "Fiji am": false, "i": false,
+		"PERMÍTEME": true, "nothing of it": false, "": false, "le": false, "maſt": true, "\u212a": true, "’": false, "\xe2": false,
+	} {
+		if s.passes(text) != want {
+			t.Errorf("%q passes: %t, want %t", text, !want, want)
+		}
+	}
+}
+
+// Ordinary answers cost no pattern.
+func TestOrdinaryAnswersCostNoPattern(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"The answer is 42, as looked up.", "Bern has 21 degrees and sunshine today.",
+		"Water boils at 100 °C at sea level. On a mountain it boils earlier, because the pressure is lower.",
+	} {
+		for name, s := range sieves {
+			if s.sieve.passes(text) {
+				t.Errorf("%s: the sieve lets %q through", name, text)
+			}
+		}
+	}
+}
+
+func FuzzSieves(f *testing.F) {
+	for _, s := range slices.Concat(hedging, notHedging, announcing, notAnnouncing, claiming, notClaiming) {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		text = norm(text)
+		for name, s := range sieves {
+			if s.sieve.passes(text) {
+				continue
+			}
+			for _, pattern := range s.patterns {
+				if pattern().MatchString(text) {
+					t.Errorf("%s: %q matches, but the sieve keeps it back", name, text)
+				}
+			}
+		}
+	})
+}
