@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,6 +24,18 @@ import (
 // whoever asks.
 var Actors = []string{"tools", "broker", "model", "router", "generator", "gateway"}
 
+// Wiring is what the process that runs the actors has to do with them. None of it is a setting.
+type Wiring struct {
+	Version  string            // of the build, as the gateway tells it
+	OnListen func(addr string) // told where the gateway listens, each time it starts, from the goroutine that starts it
+}
+
+// Wired is c for a process with this wiring.
+func (c Config) Wired(w Wiring) Config {
+	c.wiring = w
+	return c
+}
+
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
 // own name stands for that tool.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
@@ -43,7 +56,7 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	}
 	for _, s := range []actor.Spec{
 		{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-			return MakeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout.Std(), NoSecrets)
+			return makeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, noKeyring)
 		}},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
 		{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
@@ -55,7 +68,7 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 		}},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.System.Gateway, nc)
-			g.OnListen, g.Version = c.OnListen, c.Version
+			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // nobody asked for this one
 			return g, nil
 		}},
@@ -74,8 +87,8 @@ func (c Config) Tools() []*tools.Tool { return tools.Configured(tools.Config{Web
 func (c Config) Runtime() actor.Config {
 	a := c.System.Actor
 	return actor.Config{
-		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: a.Drain.Std(),
-		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: a.Restarts.Period.Std()},
+		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: a.Drain,
+		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: a.Restarts.Period},
 	}
 }
 
@@ -99,7 +112,7 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 	for _, t := range c.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
 	}
-	cfg := broker.Config{CallTimeout: c.System.Actor.CallTimeout.Std(), AuditTimeout: c.System.Actor.AuditTimeout.Std()}
+	cfg := broker.Config{CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"conclave/actors/tools"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
+	"conclave/subjects"
 )
 
 //go:embed system.yaml models.yaml generator.yaml web_search.yaml manifest.yaml
@@ -40,9 +42,7 @@ type Config struct {
 	WebSearch tools.WebSearch
 	Manifest  policy.Manifest
 
-	Version  string            // of the build, as the gateway tells it
-	OnListen func(addr string) // told where the gateway listens
-
+	wiring   Wiring
 	origins  map[string]string // "system.listen" -> where it came from, when it was not shipped
 	manifest string            // file of the manifest, "" = shipped
 }
@@ -50,30 +50,18 @@ type Config struct {
 // section is a file of settings that is laid over the shipped one field by field. Its name is the file's, and the first
 // word of its paths.
 type section struct {
-	name     string
-	value    any // a pointer into the Config
-	problems func() []problem
+	name  string
+	value interface{ Problems() strict.Problems } // a pointer into the Config
 }
 
-// sections are all of them, in the order of [Config.Explain]. The models come apart: there, maps are laid over too.
+// sections are all of them, in the order of [Config.Explain].
 func (c *Config) sections() []section {
 	return []section{
-		{"system", &c.System, func() []problem { return c.System.problems() }},
-		{"generator", &c.Generator, func() []problem { return c.Generator.problems() }},
-		{"web_search", &c.WebSearch, func() []problem { return problemsOf(c.WebSearch.Validate()) }},
+		{"system", &c.System},
+		{"generator", &c.Generator},
+		{"web_search", &c.WebSearch},
+		{"models", &c.Models},
 	}
-}
-
-// problemsOf takes apart an error of several lines, each of which begins with the path of its field and a colon.
-func problemsOf(err error) (out []problem) {
-	if err == nil {
-		return nil
-	}
-	for line := range strings.Lines(err.Error()) {
-		path, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-		out = append(out, problem{path, text})
-	}
-	return out
 }
 
 // Load reads what is shipped and lays the files of dir over it: the sections field by field, manifest.yaml as a whole,
@@ -114,9 +102,6 @@ func (c *Config) load(dir string, folder fs.FS) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if err := c.layModels(dir, folder); err != nil {
-		return err
-	}
 	data, ok, err := read(folder, "manifest.yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
@@ -143,30 +128,16 @@ func (c *Config) lay(dir string, folder fs.FS, s section) error {
 		return nil
 	}
 	file := filepath.Join(dir, s.name+".yaml")
-	lines, err := strict.Decode(data, file, s.value)
+	var lines strict.Lines
+	if m, ok := s.value.(*model.Config); ok {
+		lines, err = layModels(m, data, file)
+	} else {
+		lines, err = strict.Decode(data, file, s.value)
+	}
 	if err != nil {
 		return err
 	}
 	c.remember(dir, s.name, file, lines)
-	return nil
-}
-
-// layModels does the same for the models.
-func (c *Config) layModels(dir string, folder fs.FS) error {
-	data, ok, err := read(folder, "models.yaml")
-	if err != nil {
-		return fmt.Errorf("reading the configuration: %w", err)
-	}
-	if !ok {
-		return nil
-	}
-	file := filepath.Join(dir, "models.yaml")
-	all, lines, err := LayModels(c.Models, data, file)
-	if err != nil {
-		return err
-	}
-	c.Models = all
-	c.remember(dir, "models", file, lines)
 	return nil
 }
 
@@ -221,13 +192,13 @@ func (c *Config) Apply(flags map[string]string) error {
 	var errs []error
 	for _, path := range strict.Keys(flags) {
 		name, field, _ := strings.Cut(path, ".")
-		if path == "models.roles.assistant" { // the one role that has a flag
-			next.Models.Roles = lay(next.Models.Roles, map[string]string{"assistant": flags[path]})
+		if path == "models.roles.assistant" { // the one setting of the models that has a flag
+			next.Models.Roles = lay(next.Models.Roles, map[string]string{subjects.RoleAssistant: flags[path]})
 			next.origins[path] = Flag
 			continue
 		}
 		i := slices.IndexFunc(next.sections(), func(s section) bool { return s.name == name })
-		if i < 0 {
+		if i < 0 || name == "models" {
 			errs = append(errs, &strict.Error{File: Flag, Path: path, Text: "cannot be set by a flag"})
 			continue
 		}
@@ -250,11 +221,22 @@ func (c *Config) Apply(flags map[string]string) error {
 func (c Config) Validate() error {
 	var errs []error
 	for _, s := range c.sections() {
-		for _, p := range s.problems() {
-			errs = append(errs, fmt.Errorf("%s: %w", c.Origin(s.name+"."+p.path), p))
+		for _, p := range s.value.Problems() {
+			errs = append(errs, fmt.Errorf("%s: %w", c.whence(s.name, p.Path), p))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// whence says where to look for what is wrong with a field: where its value came from, or the nearest field around it.
+// Values that only clash with one another lead to the file that was laid over.
+func (c Config) whence(section, path string) string {
+	for {
+		if from, ok := c.origins[section+"."+path]; ok || path == "" {
+			return cmp.Or(from, Shipped)
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
 }
 
 // Origin says where the value at path came from: [Shipped], [Flag], or file:line. Paths look like "system.listen",
@@ -279,12 +261,13 @@ func (c Config) Explain() []Setting {
 		out = append(out, Setting{Key: key, Value: value, Origin: c.Origin(key)})
 	}
 	for _, s := range c.sections() {
-		for _, f := range strict.Fields(reflect.ValueOf(s.value).Elem().Interface()) {
+		fields := modelFields(c.Models)
+		if s.name != "models" {
+			fields = strict.Fields(reflect.ValueOf(s.value).Elem().Interface())
+		}
+		for _, f := range fields {
 			add(s.name+"."+f.Path, f.Value)
 		}
-	}
-	for _, f := range ModelFields(c.Models) {
-		add("models."+f.Path, f.Value)
 	}
 	list := func(key string, values []string) {
 		if len(values) > 0 {

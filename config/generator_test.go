@@ -9,25 +9,13 @@ import (
 
 	"conclave/actors/generator"
 	"conclave/config"
-	"conclave/pkg/strict"
 )
 
-// section reads generator.yaml as shipped, with a person's own file laid over it.
+// section is generator.yaml as shipped, with a person's own file laid over it.
 func section(t *testing.T, over string) (config.Generator, error) {
 	t.Helper()
-	data, err := os.ReadFile("generator.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var g config.Generator
-	if _, err := strict.Decode(data, "generator.yaml", &g); err != nil {
-		t.Fatal(err)
-	}
-	_, err = strict.Decode([]byte(over), "mine.yaml", &g)
-	if err == nil {
-		err = g.Validate()
-	}
-	return g, err
+	c, err := config.Load(folder(t, map[string]string{"generator.yaml": over}))
+	return c.Generator, err
 }
 
 func TestGeneratorShipped(t *testing.T) {
@@ -42,7 +30,7 @@ func TestGeneratorShipped(t *testing.T) {
 	}
 	want := generator.Config{
 		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
-		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, Search: "web_search", Reask: true, Stream: true, Thinking: true,
+		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, Hedge: generator.Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
 		HotSessions: 50, Turns: 50, CompactAt: 60,
 	}
 	if got != want {
@@ -63,10 +51,10 @@ func TestGeneratorSection(t *testing.T) {
 	for _, tt := range []struct{ name, over, wrong string }{
 		{"one field", "steps: 3\n", ""},
 		{"part of a section", "hedge:\n  search: \"\"\n", ""},
-		{"unknown field", "step: 3\n", "mine.yaml:1: step: unknown field"},
+		{"unknown field", "step: 3\n", "generator.yaml:1: step: unknown field"},
 		{"out of range", "steps: 0\n", "steps: 0 is not between 1 and 50"},
 		{"time", "tool_timeout: 60\n", "tool_timeout"},
-		{"no tool", "hedge:\n  search: a b\n", "hedge.search: not the name of a tool"},
+		{"no tool", "hedge:\n  search: a b\n", "hedge.search: \"a b\" is not the name of a tool"},
 		{"relative prompt", "system_prompt: prompt.md\n", "system_prompt: \"prompt.md\" is not a full path"},
 	} {
 		_, err := section(t, tt.over)

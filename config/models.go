@@ -2,7 +2,6 @@ package config
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,39 +22,25 @@ import (
 	"conclave/pkg/model/openai"
 	"conclave/pkg/model/scripted"
 	"conclave/pkg/strict"
+	"conclave/subjects"
 )
 
-//go:embed models.yaml
-var shippedModels []byte
-
-// ShippedModels is models.yaml as shipped.
-func ShippedModels() (model.Config, error) {
-	c, _, err := LayModels(model.Config{}, shippedModels, "models.yaml")
-	return c, err
-}
-
-// LayModels lays a models.yaml over base: field by field, and role by role, hint by hint and model by model too. It says
-// on which line each value stands. What comes out is valid, or there is an error with file and line.
-func LayModels(base model.Config, data []byte, file string) (model.Config, strict.Lines, error) {
-	c := base
-	c.Roles, c.Hints, c.Models = nil, nil, nil
-	lines, err := strict.Decode(data, file, &c)
+// layModels lays a models.yaml over c: field by field as the other sections, and role by role, hint by hint and model by
+// model too. It says on which line each value stands.
+func layModels(c *model.Config, data []byte, file string) (strict.Lines, error) {
+	all := *c
+	all.Roles, all.Hints, all.Models = nil, nil, nil
+	lines, err := strict.Decode(data, file, &all)
 	if err != nil {
-		return base, lines, err
+		return lines, err
 	}
-	c.Roles, c.Hints = lay(base.Roles, c.Roles), lay(base.Hints, c.Hints)
-	for name, o := range c.Models {
-		c.Models[name] = o.Over(base.Models[name])
+	all.Roles, all.Hints = lay(c.Roles, all.Roles), lay(c.Hints, all.Hints)
+	for name, o := range all.Models {
+		all.Models[name] = o.Over(c.Models[name])
 	}
-	c.Models = lay(base.Models, c.Models)
-	var errs []error
-	for _, p := range c.Problems() {
-		errs = append(errs, &strict.Error{File: file, Line: lines.At(p.Path), Path: p.Path, Text: p.Text})
-	}
-	if err := errors.Join(errs...); err != nil {
-		return base, lines, err
-	}
-	return c, lines, nil
+	all.Models = lay(c.Models, all.Models)
+	*c = all
+	return lines, nil
 }
 
 // lay is base with what over says otherwise. Neither is changed.
@@ -66,8 +51,8 @@ func lay[V any](base, over map[string]V) map[string]V {
 	return all
 }
 
-// ModelFields lists every setting of the models, for people.
-func ModelFields(c model.Config) []strict.Field {
+// modelFields lists every setting of the models, for people.
+func modelFields(c model.Config) []strict.Field {
 	var out []strict.Field
 	add := func(path, value string) { out = append(out, strict.Field{Path: path, Value: value}) }
 	for _, group := range []struct {
@@ -112,19 +97,19 @@ func ModelFields(c model.Config) []strict.Field {
 	return out
 }
 
-// Secret finds a key by its name in the keyring.
-type Secret func(ctx context.Context, name string) (string, error)
+// keyring finds a key by its name.
+type keyring func(ctx context.Context, name string) (string, error)
 
-// NoSecrets is [Secret] of a house that has no keyring yet.
-func NoSecrets(_ context.Context, name string) (string, error) {
+// noKeyring is a [keyring] without keys: there is none yet.
+func noKeyring(_ context.Context, name string) (string, error) {
 	return "", fmt.Errorf("%w: the key %s cannot be read, because this version has no keyring", llm.ErrUnauthorized, name)
 }
 
-// ModelBackends makes a client for each server that is configured. None of them is asked anything yet.
-func ModelBackends(c model.Config, secret Secret) (map[string]llm.Backend, error) {
+// modelBackends makes a client for each server that is configured. None of them is asked anything yet.
+func modelBackends(c model.Config, keys keyring) (map[string]llm.Backend, error) {
 	out := map[string]llm.Backend{}
 	for name, s := range c.Servers() {
-		b, err := modelBackend(c, name, s, secret)
+		b, err := modelBackend(c, name, s, keys)
 		if err != nil {
 			return nil, fmt.Errorf("models.yaml: %s: %w", name, err)
 		}
@@ -133,15 +118,15 @@ func ModelBackends(c model.Config, secret Secret) (map[string]llm.Backend, error
 	return out, nil
 }
 
-func modelBackend(c model.Config, name string, s model.Server, secret Secret) (llm.Backend, error) {
+func modelBackend(c model.Config, name string, s model.Server, keys keyring) (llm.Backend, error) {
 	var key func(context.Context) (string, error)
 	if s.Key != "" {
-		key = func(ctx context.Context) (string, error) { return secret(ctx, s.Key) }
+		key = func(ctx context.Context) (string, error) { return keys(ctx, s.Key) }
 	}
 	switch name {
 	case model.Ollama:
 		// Chats say their own; requests for vectors take what stands here.
-		embedder := c.For(c.Roles[model.RoleEmbeddings])
+		embedder := c.For(c.Roles[subjects.RoleEmbeddings])
 		return ollama.New(ollama.Config{URL: s.URL, Window: c.Defaults.Window, Predict: c.Defaults.Predict, KeepAlive: embedder.KeepAlive})
 	case model.OpenAI:
 		u, err := url.Parse(s.URL)
@@ -157,8 +142,8 @@ func modelBackend(c model.Config, name string, s model.Server, secret Secret) (l
 	return nil, fmt.Errorf("there is no server of this name")
 }
 
-// MakeModel builds the model actor with its servers, the built-in script and its part of the audit.
-func MakeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, secret Secret) (actor.Actor, error) {
+// makeModel builds the model actor with its servers, the built-in script and its part of the audit.
+func makeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyring) (actor.Actor, error) {
 	c.AuditTimeout = auditTimeout
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -167,7 +152,7 @@ func MakeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn
 	if err != nil {
 		return nil, err
 	}
-	backends, err := ModelBackends(c, secret)
+	backends, err := modelBackends(c, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -176,5 +161,5 @@ func MakeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn
 	if err != nil {
 		return nil, err
 	}
-	return model.New(c, backends, scripted.Backend{Suggest: c.Roles[model.RoleAssistant]}, w, h), nil
+	return model.New(c, backends, scripted.Backend{Suggest: c.Roles[subjects.RoleAssistant]}, w, h), nil
 }

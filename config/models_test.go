@@ -1,4 +1,4 @@
-package config_test
+package config
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/actors/model"
-	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
@@ -26,11 +25,11 @@ import (
 
 func shippedModels(t testing.TB) model.Config {
 	t.Helper()
-	c, err := config.ShippedModels()
+	c, err := Load("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return c.Models
 }
 
 func TestModelsShipped(t *testing.T) {
@@ -77,8 +76,9 @@ func TestModelsCommentedOut(t *testing.T) {
 		}
 		on = append(on, line)
 	}
-	c, _, err := config.LayModels(model.Config{}, []byte(strings.Join(on, "\n")), "models.yaml")
-	if err != nil {
+	var c model.Config
+	_, err = layModels(&c, []byte(strings.Join(on, "\n")), "models.yaml")
+	if err := errors.Join(err, c.Validate()); err != nil {
 		t.Fatal(err)
 	}
 	if c.OpenAI == nil || c.OpenAI.Key != "openai" || c.Anthropic == nil || c.Google == nil || *c.For("prometheus:7b").Temperature != 0.2 {
@@ -89,7 +89,8 @@ func TestModelsCommentedOut(t *testing.T) {
 func TestModelsLaid(t *testing.T) {
 	t.Parallel()
 	base := shippedModels(t)
-	c, lines, err := config.LayModels(base, []byte(`
+	c := base
+	lines, err := layModels(&c, []byte(`
 roles:
   assistant: qwen3:8b
   jester: tiny
@@ -138,9 +139,14 @@ func TestModelsRefused(t *testing.T) {
 		{"a service that is off", "roles:\n  critic: google/gemini", "models.yaml:2: roles.critic: google/gemini is a model of google"},
 		{"a key", "anthropic:\n  key: sk-ant/123", "models.yaml:2: anthropic.key: this is the name of a key"},
 		{"an address without a port to be", "ollama: {url: nowhere}", "models.yaml:1: ollama.url: this is not an address"},
+		{"no slots", "ollama: {slots: 0}", "models.yaml:1: ollama.slots: 0 is not between 1 and 1024"},
 		{"all of it may leave", "allow_remote: ['*']", "models.yaml:1: allow_remote[0]"},
 	} {
-		_, _, err := config.LayModels(shippedModels(t), []byte(tt.text), "models.yaml")
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "models.yaml"), []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(dir)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
@@ -155,7 +161,7 @@ func TestModelFields(t *testing.T) {
 	c := shippedModels(t)
 	c.Google = &model.Server{Key: "google"}
 	got := map[string]string{}
-	for _, f := range config.ModelFields(c) {
+	for _, f := range modelFields(c) {
 		got[f.Path] = f.Value
 	}
 	for path, want := range map[string]string{
@@ -171,7 +177,7 @@ func TestModelFields(t *testing.T) {
 func TestModelBackends(t *testing.T) {
 	t.Parallel()
 	c := shippedModels(t)
-	b, err := config.ModelBackends(c, config.NoSecrets)
+	b, err := modelBackends(c, noKeyring)
 	if err != nil || len(b) != 1 || b[model.Ollama] == nil {
 		t.Fatalf("%v, %v", b, err)
 	}
@@ -180,9 +186,9 @@ func TestModelBackends(t *testing.T) {
 	c.Anthropic = &model.Server{URL: srv.URL, Key: "anthropic"}
 	c.Google = &model.Server{URL: srv.URL, Key: "google"}
 	var asked []string
-	b, err = config.ModelBackends(c, func(ctx context.Context, name string) (string, error) {
+	b, err = modelBackends(c, func(ctx context.Context, name string) (string, error) {
 		asked = append(asked, name)
-		return config.NoSecrets(ctx, name)
+		return noKeyring(ctx, name)
 	})
 	if err != nil || len(b) != 4 {
 		t.Fatalf("%v, %v", b, err)
@@ -214,7 +220,7 @@ func TestMakeModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		return config.MakeModel(ctx, c, home, nc, 5*time.Second, config.NoSecrets)
+		return makeModel(ctx, c, home, nc, 5*time.Second, noKeyring)
 	}}, b.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +240,7 @@ func TestMakeModel(t *testing.T) {
 	if err != nil || msg.Content == "" || !last.StandIn || last.Model != scripted.Name {
 		t.Errorf("%v, %+v, %+v", err, msg, last)
 	}
-	if _, err := config.MakeModel(t.Context(), model.Config{}, home, nil, time.Second, config.NoSecrets); err == nil {
+	if _, err := makeModel(t.Context(), model.Config{}, home, nil, time.Second, noKeyring); err == nil {
 		t.Error("a configuration that is none was taken")
 	}
 }

@@ -170,7 +170,7 @@ func (c *Config) layOver(dir, name string, fields map[string]any) error {
 // scriptedRoles gives every role of the script the model of its own name, so that a script is kept by role. The models of
 // other roles are not there, as on a machine where only some were fetched.
 func scriptedRoles(s *story.Story, url string) map[string]any {
-	roles := map[string]any{"assistant": "assistant"}
+	roles := map[string]any{subjects.RoleAssistant: "assistant"}
 	for role := range s.Model {
 		roles[role] = role
 	}

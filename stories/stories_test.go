@@ -76,7 +76,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// TestNames: no two stories go by one id, and a story of the seeds stands in a file that begins with its id.
+// TestNames: no two stories go by one id, and each stands in a file that begins with its id.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	var ids []string

@@ -3,6 +3,7 @@ package subjects
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -47,7 +48,19 @@ type MessageCall struct {
 }
 
 // ConversationKey is the key of a session's conversation. The session must be a valid token.
-func ConversationKey(session string) string { return "conv." + session }
+func ConversationKey(session string) string { return ConversationPrefix + "." + session }
+
+// ConversationPrefix is the first token of the keys of all conversations.
+const ConversationPrefix = "conv"
+
+// SessionOf is the session whose conversation stands under a key. It reports false for any other key.
+func SessionOf(key string) (session string, ok bool) {
+	session, ok = strings.CutPrefix(key, ConversationPrefix+".")
+	if !ok || CheckToken(session) != nil {
+		return "", false
+	}
+	return session, true
+}
 
 // Messages is the history that goes before the next question, message by message: what is stored is what is sent. The
 // summary goes before it.

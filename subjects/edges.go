@@ -187,7 +187,9 @@ func Table() Layout {
 		add(Edge{Who: People, Kind: Request, Owner: Core, Remote: s})
 	}
 	add(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.session.*"})
-	add(Edge{Who: []string{"router"}, Kind: Watch, Owner: Core, Remote: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Local: "core.EVENT.MAX_DELIVERIES.>"})
+	add(Edge{Who: []string{"router"}, Kind: Watch, Owner: Core, Remote: Exhausted.Name, Local: Exhausted.Heard})
+	// A turn that was handed out too often is read once more, to tell its asker. Its author is the router itself.
+	add(api(Router, "STREAM.MSG.GET.TURNS", false, ""))
 	for _, p := range l.Pulls {
 		add(pull(p)...)
 	}
@@ -200,7 +202,7 @@ func Table() Layout {
 	}
 	for _, p := range People {
 		for _, a := range Answerers { // the person's own conversations, read only
-			add(api(p, "STREAM.INFO.KV_state_"+a, false, ""), api(p, "DIRECT.GET.KV_state_"+a+".>", false, ""))
+			add(api(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), api(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
 		}
 	}
 

@@ -64,7 +64,7 @@ func streams() []Stream {
 	kv("broker", "schemas", "tools as announced, each definition's hash pinned")
 	kv("gateway", "sessions", "sessions as the page lists them")
 	for _, a := range Answerers {
-		kv(a, "state_"+a, "conversation and checkpoints of "+a).MaxBytes = 4 << 30
+		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // ErrToken means that a string may not stand in a subject.
@@ -29,10 +30,15 @@ func CheckToken(s string) error {
 
 // clip keeps an error about a hostile string short.
 func clip(s string) string {
-	if len(s) > 40 {
-		return s[:40] + "..."
+	const most = 40
+	if len(s) <= most {
+		return s
 	}
-	return s
+	end := most
+	for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) { // a whole character, and no long search in what is no text
+		end--
+	}
+	return s[:end] + "..."
 }
 
 // Match reports whether subject matches pattern, and the tokens that stood for each "*", then those for ">".

@@ -69,6 +69,7 @@ var (
 	// The house itself.
 	Dead      = Topic[DeadLetter]{Spec{Name: "dead.*", Heard: "from.*.dead.*", Keep: "EVENTS", Doc: "what could not be read or kept failing, with the reason"}}
 	SecretOf  = Service[SecretGet, SecretValue]{Spec{Name: "secret.get", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "one credential, sealed to the tool that needs it"}}
+	Exhausted = Topic[Advisory]{Spec{Name: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Heard: "core.EVENT.MAX_DELIVERIES.>", Max: 4 << 10, Doc: "the server's word that a message was handed out too often and will not come again"}}
 	AuditLine = Topic[AuditRecord]{Spec{Name: "audit.*", Heard: "audit.*.*", Codec: Msgpack, Keep: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
 
@@ -84,7 +85,7 @@ func Specs() []Spec {
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryRecall.Spec, MemoryWrite.Spec, MemoryCorrelated.Spec, MemoryAdminOf.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		Deliberated.Spec, TaskState.Spec, AgentReturned.Spec,
-		Dead.Spec, SecretOf.Spec, AuditLine.Spec,
+		Dead.Spec, SecretOf.Spec, Exhausted.Spec, AuditLine.Spec,
 	}
 }
 

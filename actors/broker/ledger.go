@@ -35,9 +35,9 @@ func repeatable(t policy.Tool) bool {
 // entry is what the ledger knows of a call.
 type entry struct {
 	Tool   string               `json:"tool"`
-	Params string               `json:"params"` // keyed hash: the same name for other arguments is another call
-	Until  time.Time            `json:"until"`  // when it has ended, one way or another
-	Void   bool                 `json:"void,omitempty"`   // it was entered and never ran: the next one to ask runs it
+	Params string               `json:"params"`         // keyed hash: the same name for other arguments is another call
+	Until  time.Time            `json:"until"`          // when it has ended, one way or another
+	Void   bool                 `json:"void,omitempty"` // it was entered and never ran: the next one to ask runs it
 	Result *subjects.ToolResult `json:"result,omitempty"`
 }
 

@@ -16,6 +16,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/policy"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -119,9 +120,9 @@ func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema]
 func (b *Broker) take(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
 	switch {
 	case subjects.CheckToken(name) != nil || s.Name != name:
-		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q", clip(s.Name), clip(name))
+		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q", text.Clip(s.Name, 40), text.Clip(name, 40))
 	case !slices.Contains(subjects.Zones[zone], name):
-		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", clip(zone), name)
+		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", text.Clip(zone, 40), name)
 	}
 	if err := actor.CheckObject(s.Parameters); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "the schema of %s is not a JSON object: %v", name, err)
@@ -184,10 +185,3 @@ func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) 
 }
 
 func isFull(err error) bool { return errors.Is(err, audit.ErrFull) }
-
-func clip(s string) string {
-	if len(s) > 40 {
-		return s[:40] + "..."
-	}
-	return s
-}

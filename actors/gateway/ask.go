@@ -33,15 +33,18 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		ctx, cancel = context.WithTimeout(ctx, askTime)
 		defer cancel()
 	}
-	subject := "response.delta." + q.QueryID
-	hear := g.live.join(func(ev Event) bool { return ev.Subject == subject })
+	delta, err := subjects.ResponseDelta.With(q.QueryID)
+	if err != nil {
+		return err
+	}
+	hear := g.live.join(func(ev Event) bool { return ev.Subject == delta.Name })
 	defer g.live.leave(hear)
 	cur := g.events.now()
 	if _, err := g.publish(ctx, out, q); err != nil {
 		return asFault(err)
 	}
 	text := &growing{say: func(step, n int, t string) error {
-		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: answerer, Step: step, N: n, Text: t})
+		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Answerer, Step: step, N: n, Text: t})
 	}}
 	for {
 		ev, ok, more, err := cur.next(ctx)

@@ -61,7 +61,7 @@ type Gateway struct {
 
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
-	g := &Gateway{cfg: cfg.withDefaults(), link: link, events: newEvents(), Version: "dev", bodyTime: maxWriting}
+	g := &Gateway{cfg: cfg, link: link, events: newEvents(), Version: "dev", bodyTime: maxWriting}
 	g.rooms.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.rooms.streams = make(chan struct{}, g.cfg.MaxStreams)
 	g.life, g.end = context.WithCancelCause(context.Background())
@@ -128,7 +128,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	}
 	g.server = &http.Server{
 		Handler:                      g.handler(),
-		ReadHeaderTimeout:            g.cfg.HeaderTimeout.Std(),
+		ReadHeaderTimeout:            g.cfg.HeaderTimeout,
 		IdleTimeout:                  2 * time.Minute,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true, // "OPTIONS *" is checked like everything else

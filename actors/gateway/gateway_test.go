@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,13 +51,19 @@ type setup struct {
 	change func(*gateway.Gateway)
 }
 
+// usual is c with what it leaves open as it is for most tests, on a free port.
+func usual(c gateway.Config) gateway.Config {
+	return gateway.Config{
+		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Hosts: c.Hosts, TokenFile: c.TokenFile, Trail: c.Trail,
+		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64), MaxStreams: cmp.Or(c.MaxStreams, 32),
+		Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
+	}
+}
+
 // newTown starts a gateway on a free port, on a bus of its own or on one that others were on before.
 func newTown(t testing.TB, b *bustest.Bus, with setup) *town {
 	t.Helper()
-	cfg := with.Config
-	if cfg.Listen == "" {
-		cfg.Listen = "127.0.0.1:0"
-	}
+	cfg := usual(with.Config)
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -248,6 +255,7 @@ func TestQuery(t *testing.T) {
 		{"QueryWaitsForTheGradeWhenAsked", testQueryWaitsForTheGradeWhenAsked},
 		{"QueryThatDoesNotWait", testQueryThatDoesNotWait},
 		{"QueryThatIsGivenUp", testQueryThatIsGivenUp},
+		{"QueryAskedAgain", testQueryAskedAgain},
 		{"QueryWhoseAnswerIsAnError", testQueryWhoseAnswerIsAnError},
 		{"QueryTakesTooLong", testQueryTakesTooLong},
 		{"ClientGoesAway", testClientGoesAway},
@@ -375,15 +383,37 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
 		emit(w, out, with(t, subjects.Dead, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
 		emit(w, w.out("critic").About(q.SessionID, q.QueryID), with(t, subjects.Dead, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
-		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "query.received", Code: "unavailable", Reason: "given up after 5 tries"})
+		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only the shadow"})
+		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
 	})
-	status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q1"}`)
+	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
 	f := read[failure](t, body)
 	if status != 502 || f.Error.Code != "unavailable" || f.Error.Text != "router gave the question up: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, again := w.do("GET", "/queries/q1", ""); status != 502 || again != body {
 		t.Errorf("looked up: %d %s", status, again)
+	}
+}
+
+// A question that was answered before would not be answered again: nobody is left waiting for it.
+func testQueryAskedAgain(t *testing.T, b *bustest.Bus) {
+	w := newTown(t, b, setup{})
+	data, err := json.Marshal(subjects.Conversation{SessionID: "told", Turns: []subjects.Turn{{QueryID: "q9", Query: "hi", Answer: "there"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("told"), data, 0); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"told","query_id":"q9"}`); status != 409 || !strings.Contains(body, "GET /queries/q9") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q9"}`); status != 400 || !strings.Contains(body, "session_id") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"told","query_id":"q10"}`); status != 202 {
+		t.Errorf("%d %s", status, body)
 	}
 }
 
@@ -406,7 +436,7 @@ func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
 }
 
 func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: gateway.Duration(30 * time.Millisecond)}})
+	w := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: 30 * time.Millisecond}})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s1","query_id":"q1"}`)
 	f := read[failure](t, body)
 	if status != 504 || f.QueryID != "q1" || f.SessionID != "s1" || f.Error.Code != subjects.CodeTimeout || f.Later["answer"] != "/queries/q1" {
@@ -432,7 +462,7 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
-		req, err := http.NewRequestWithContext(ctx, "POST", w.base+"/query", strings.NewReader(`{"query":"hi","query_id":"q1"}`))
+		req, err := http.NewRequestWithContext(ctx, "POST", w.base+"/query", strings.NewReader(`{"query":"hi","session_id":"s","query_id":"q1"}`))
 		if err == nil {
 			req.Header.Set("Content-Type", "application/json")
 			var res *http.Response
@@ -447,7 +477,7 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	if status, header, body := w.do("POST", "/query", `{"query":"hi"}`); status != 429 || header.Get("Retry-After") == "" {
 		t.Errorf("beyond the limit: %d %s", status, body)
 	}
-	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","query_id":"q1"}`); status != 409 {
+	if status, _, body := w.do("POST", "/query?wait=0", `{"query":"hi","session_id":"s","query_id":"q1"}`); status != 409 {
 		t.Errorf("the same id: %d %s", status, body)
 	}
 	cancel()
@@ -585,6 +615,25 @@ func testSessions(t *testing.T, b *bustest.Bus) {
 	if status != 200 || one.ID != "s07" || !slices.Equal(roles, []string{"user", "assistant", "tool", "assistant"}) || string(one.Messages[1].Calls[0].Arguments) != `{"zone":"UTC"}` {
 		t.Errorf("%d %s", status, body)
 	}
+	// Far more than are listed: those used last are, whatever they are called.
+	for i := range 500 {
+		c := subjects.Conversation{SessionID: fmt.Sprintf("t%03d", i), Updated: at.Add(time.Duration(i+1) * time.Hour)}
+		data, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Put(t.Context(), subjects.ConversationKey(c.SessionID), data, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, _, body = w.do("GET", "/sessions", "")
+	got := read[struct {
+		Sessions []gateway.Session `json:"sessions"`
+		More     int               `json:"more"`
+	}](t, body)
+	if status != 200 || len(got.Sessions) != 500 || got.More != 21 || got.Sessions[0].ID != "t499" || got.Sessions[499].ID != "t000" {
+		t.Errorf("%d, %d sessions, %d more: %s", status, len(got.Sessions), got.More, body[:min(len(body), 300)])
+	}
 }
 
 // modelActor tells which models there are.
@@ -674,7 +723,7 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	g := gateway.New(gateway.Config{Listen: ln.Addr().String()}, nil)
+	g := gateway.New(usual(gateway.Config{Listen: ln.Addr().String()}), nil)
 	out, err := actor.NewOut(b.As("gateway"))
 	if err != nil {
 		t.Fatal(err)
@@ -704,7 +753,7 @@ func testStopInOrder(t *testing.T, b *bustest.Bus) {
 	}
 	waiting := make(chan result, 1)
 	go func() {
-		status, _, body := w.do("POST", "/query", `{"query":"hi","query_id":"q1"}`)
+		status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
 		waiting <- result{status, body}
 	}()
 	<-asked
@@ -730,7 +779,7 @@ func TestValidate(t *testing.T) {
 		cfg  gateway.Config
 		says string
 	}{
-		{"zero", gateway.Config{}, ""},
+		{"as usual", gateway.Config{}, ""},
 		{"loopback", gateway.Config{Listen: "[::1]:0"}, ""},
 		{"localhost", gateway.Config{Listen: "localhost:80", Hosts: []string{"conclave.example", "10.1.2.3"}}, ""},
 		{"open to all without a token", gateway.Config{Listen: "0.0.0.0:8765"}, "can be reached from other machines"},
@@ -740,25 +789,31 @@ func TestValidate(t *testing.T) {
 		{"a name", gateway.Config{Listen: "example.com:1", TokenFile: "t"}, "neither localhost nor an IP"},
 		{"no port", gateway.Config{Listen: "127.0.0.1"}, "not an address"},
 		{"odd port", gateway.Config{Listen: "127.0.0.1:+1"}, "not an address"},
-		{"a host with a scheme", gateway.Config{Hosts: []string{"http://a"}}, "not the name of a host"},
+		{"a host with a scheme", gateway.Config{Hosts: []string{"a", "http://a"}}, "hosts[1]: \"http://a\" is not the name of a host"},
 		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not the name of a host"},
 		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not the name of a host"},
 		{"too few places", gateway.Config{MaxWaiting: -1}, "max_waiting"},
-		{"too long", gateway.Config{Trail: gateway.Duration(time.Hour)}, "trail"},
+		{"too long", gateway.Config{Trail: time.Hour}, "trail"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if err := tt.cfg.Validate(); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			if err := usual(tt.cfg).Validate(); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%v, want %q", err, tt.says)
 			}
 		})
+	}
+	// Nothing is filled in: what is left out or zero is said.
+	for _, path := range []string{"listen", "query_timeout", "heartbeat", "write_timeout", "header_timeout", "max_waiting", "max_streams"} {
+		if err := (gateway.Config{}).Validate(); !strings.Contains(err.Error(), path+": ") {
+			t.Errorf("%s is not missed: %v", path, err)
+		}
 	}
 }
 
 // The actor alone, with a recorder: what it says on the bus when somebody asks.
 func TestAskIsPublished(t *testing.T) {
 	t.Parallel()
-	g := gateway.New(gateway.Config{}, nil)
+	g := gateway.New(usual(gateway.Config{}), nil)
 	rec := &actortest.Recorder{}
 	ask := func(body any, query string) error {
 		_, err := rec.Deliver(t, g, actortest.Message{Subject: "query.ask", Body: body, Query: query, Deadline: rec.Out().Now().Add(20 * time.Millisecond)})

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/local"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -38,7 +40,7 @@ func (g *Gateway) guard(next http.Handler) http.Handler {
 		var err error
 		switch {
 		case !g.ourHost(r.Host):
-			err = problemf(http.StatusForbidden, subjects.CodeDenied, "this is not %q; ask for localhost, or add the name to gateway.hosts", clip(r.Host))
+			err = problemf(http.StatusForbidden, subjects.CodeDenied, "this is not %q; ask for localhost, or add the name to gateway.hosts", text.Clip(r.Host, 60))
 		case foreign(r) || cross.Check(r) != nil:
 			err = problemf(http.StatusForbidden, subjects.CodeDenied, "a page of another site may not ask this")
 		case g.token != nil && !g.token.in(r):
@@ -68,7 +70,7 @@ func (g *Gateway) ourHost(host string) bool {
 	if !hostName(name) {
 		return false
 	}
-	if loopback(name) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
+	if local.Host(name) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
 	// The very address it listens on needs no name.

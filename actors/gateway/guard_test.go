@@ -63,7 +63,7 @@ func (w *town) raw(request string) (status int, head http.Header, body string) {
 func TestTricks(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	open := newTown(t, b, setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, HeaderTimeout: gateway.Duration(300 * time.Millisecond)}})
+	open := newTown(t, b, setup{Config: gateway.Config{Hosts: []string{"conclave.example"}, HeaderTimeout: 300 * time.Millisecond}})
 	shut := newTown(t, b, setup{Config: gateway.Config{TokenFile: tokenFile(t, token+"\n", 0o600)}})
 	get := func(path string, lines ...string) string {
 		return "GET " + path + " HTTP/1.1\r\n" + strings.Join(append(lines, "Connection: close"), "\r\n") + "\r\n\r\n"
@@ -245,7 +245,7 @@ func TestTokenFile(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			g := gateway.New(gateway.Config{TokenFile: tt.path}, nil)
+			g := gateway.New(usual(gateway.Config{TokenFile: tt.path}), nil)
 			err := g.Start(t.Context(), nil)
 			if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), token) {
 				t.Errorf("%v", err)

@@ -41,9 +41,6 @@ const (
 	modelsTime = 2 * time.Second
 )
 
-// assistant is the role whose model answers.
-const assistant = "assistant"
-
 // models remembers for a moment what the model actor said: /health may be asked often.
 type models struct {
 	mu    sync.Mutex
@@ -67,7 +64,7 @@ func (m *models) ask(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 		m.err = fmt.Errorf("model: %w", err)
 	} else {
 		for _, r := range list.Roles {
-			if r.Role == assistant {
+			if r.Role == subjects.RoleAssistant {
 				m.model = &ModelHealth{Role: r.Role, Model: r.Model, StandIn: r.StandIn, Notice: r.Notice}
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -182,7 +183,7 @@ func (g *Gateway) write(w http.ResponseWriter, status int, v any) {
 		status, data = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","text":"the gateway failed; its log says why"}}`)
 	}
 	// Longer than for an event: an answer may be large, and there is one of it.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * g.cfg.WriteTimeout.Std()))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * g.cfg.WriteTimeout))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(data, '\n'))
@@ -235,9 +236,9 @@ func params(r *http.Request, names ...string) (url.Values, error) {
 	for name, values := range v {
 		if !slices.Contains(names, name) {
 			if len(names) == 0 {
-				return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are none here", clip(name))
+				return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; there are none here", text.Clip(name, 60))
 			}
-			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; known are %s", clip(name), strings.Join(names, ", "))
+			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "unknown parameter %q; known are %s", text.Clip(name, 60), strings.Join(names, ", "))
 		}
 		if len(values) != 1 {
 			return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s stands there twice", name)

@@ -116,7 +116,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 			ids[op.ID] = true
 		}
 	}
-	routes := gateway.New(gateway.Config{}, nil).Endpoints()
+	routes := gateway.New(usual(gateway.Config{}), nil).Endpoints()
 	slices.Sort(described)
 	slices.Sort(routes)
 	if !slices.Equal(described, routes) {
@@ -128,7 +128,7 @@ func TestOpenAPIRoutes(t *testing.T) {
 func TestOpenAPIAnswers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: gateway.Duration(patience)}})
+	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: patience}})
 	w.generator(func(q subjects.Query, out actor.Out) {
 		switch q.Query {
 		case "hi":
@@ -144,7 +144,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("s1"), conv, 0); err != nil {
 		t.Fatal(err)
 	}
-	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: gateway.Duration(time.Millisecond)}})
+	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}})
 	for _, tt := range []struct {
 		w                   *town
 		method, route, path string
@@ -152,9 +152,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 		status              int
 	}{
 		{w, "GET", "/health", "/health", "", 200},
-		{w, "POST", "/query", "/query", `{"query":"hi","query_id":"q1"}`, 200},
-		{w, "POST", "/query", "/query", `{"query":"no","query_id":"q2"}`, 502},
-		{w, "POST", "/query", "/query?wait=0", `{"query":"later","query_id":"q3"}`, 202},
+		{w, "POST", "/query", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`, 200},
+		{w, "POST", "/query", "/query", `{"query":"no","session_id":"s","query_id":"q2"}`, 502},
+		{w, "POST", "/query", "/query?wait=0", `{"query":"later","session_id":"s","query_id":"q3"}`, 202},
 		{w, "POST", "/query", "/query", `{}`, 400},
 		{hasty, "POST", "/query", "/query", `{"query":"later"}`, 504},
 		{w, "GET", "/queries/{id}", "/queries/q1", "", 200},

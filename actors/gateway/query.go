@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -121,8 +121,18 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err := g.readBody(w, r, &in); err != nil {
 		return err
 	}
+	named := in.QueryID != ""
+	if named && in.SessionID == "" {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same question in a new session would be another one")
+	}
 	if err := check(g.out, &in); err != nil {
 		return err
+	}
+	if named {
+		// Asked again, it would not be answered again, and this client would wait for nothing.
+		if c, err := g.conversation(r.Context(), in.SessionID); err == nil && c.Answered(in.QueryID) {
+			return problemf(http.StatusConflict, codeConflict, "the question %s was answered before: GET /queries/%s shows it; leave query_id out to ask anew", in.QueryID, in.QueryID)
+		}
 	}
 	if wait {
 		leave, err := enter(g.rooms.waiting, "questions are waiting")
@@ -149,7 +159,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		g.write(w, http.StatusAccepted, q.ids("accepted"))
 		return nil
 	}
-	ctx, cancel := g.until(r.Context(), g.cfg.QueryTimeout.Std())
+	ctx, cancel := g.until(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
 	rec := record{}
 	rec.add(first)
@@ -169,7 +179,7 @@ func (g *Gateway) howLong(r *http.Request) (wait bool, trail time.Duration, err 
 	if err != nil {
 		return false, 0, err
 	}
-	wait, trail = true, g.cfg.Trail.Std()
+	wait, trail = true, g.cfg.Trail
 	switch v := p.Get("wait"); v {
 	case "", "1":
 	case "0":
@@ -178,11 +188,9 @@ func (g *Gateway) howLong(r *http.Request) (wait bool, trail time.Duration, err 
 		return false, 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
 	}
 	if v := p.Get("trail"); v != "" {
-		var d Duration
-		if err := d.UnmarshalText([]byte(v)); err != nil || d.Std() > time.Minute {
+		if trail, err = strict.ParseDuration(v); err != nil || trail > time.Minute {
 			return false, 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "trail is a duration of at most 1m, like 2s")
 		}
-		trail = d.Std()
 	}
 	for _, v := range r.Header.Values("Prefer") {
 		for p := range strings.SplitSeq(v, ",") {
@@ -261,43 +269,27 @@ type ending struct {
 	dead     *subjects.DeadLetter
 }
 
-// answerer is who answers query.received. The author stands in the stored subject, so nobody else's words, the shadow's
-// among them, are taken for the answer.
-const answerer = "generator"
-
-// givers-up are those who can end a question without an answer.
-var giversUp = []string{"router", answerer}
-
 // endOf reads an event that ends a question, nil when it does not.
 func endOf(ev Event, query string) (*ending, error) {
 	if ev.Query != query {
 		return nil, nil
 	}
-	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == answerer {
+	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == subjects.Answerer {
 		var r subjects.Response
 		if err := json.Unmarshal(ev.Payload, &r); err != nil {
 			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer could not be read; it is event %d", ev.Seq)
 		}
 		return &ending{response: &r, seq: ev.Seq}, nil
 	}
-	if t, ok := subjects.Match(subjects.Dead.Name, ev.Subject); ok && len(t) == 1 && slices.Contains(giversUp, ev.From) {
+	if t, ok := subjects.Match(subjects.Dead.Name, ev.Subject); ok && len(t) == 1 {
 		var d subjects.DeadLetter
-		if err := json.Unmarshal(ev.Payload, &d); err != nil || !aboutQuestion(d.Subject) {
+		if err := json.Unmarshal(ev.Payload, &d); err != nil || !subjects.GaveUp(ev.From, d) {
 			return nil, nil
 		}
 		d.Actor = ev.From
 		return &ending{dead: &d, seq: ev.Seq}, nil
 	}
 	return nil, nil
-}
-
-// aboutQuestion reports whether a dead letter is about the question itself, and not about a cancellation, say, that
-// could not be read.
-func aboutQuestion(subject string) bool {
-	_, turn := subjects.Match(subjects.QuerySession.Heard, subject)
-	_, session := subjects.Match(subjects.QuerySession.Name, subject)
-	_, exhausted := subjects.Match("core.EVENT.MAX_DELIVERIES.>", subject)
-	return turn || session || exhausted || subject == subjects.QueryReceived.Name
 }
 
 // await reads events until the question has ended, and shows each that belongs to it.
@@ -401,7 +393,7 @@ func (g *Gateway) unanswered(q question, err error) error {
 	case errors.Is(err, errWaited):
 		return &problem{
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", g.cfg.QueryTimeout.Std()),
+			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", strict.Short(g.cfg.QueryTimeout)),
 		}
 	case errors.Is(err, errClosing):
 		return &problem{
@@ -463,11 +455,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 
 // look searches the answers, then the dead letters, that came after a question.
 func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
-	stored := []string{"from." + answerer + "." + subjects.ResponseGeneration.Name}
-	for _, who := range giversUp {
-		stored = append(stored, "from."+who+".dead."+who)
-	}
-	for _, s := range stored {
+	for _, s := range []string{subjects.ResponseGeneration.By(subjects.Answerer), subjects.Dead.By(subjects.Router), subjects.Dead.By(subjects.Answerer)} {
 		for at := q.since; ; {
 			ev, err := g.events.readStored(ctx, at+1, s)
 			if errors.Is(err, errNone) {

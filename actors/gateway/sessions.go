@@ -18,7 +18,7 @@ import (
 )
 
 // conversations is the bucket that the answerer keeps them in. The gateway may read it and nothing else.
-const conversations = "state_" + answerer
+var conversations = subjects.StateBucket(subjects.Answerer)
 
 // Session is one line of the list.
 type Session struct {
@@ -28,9 +28,10 @@ type Session struct {
 	Updated time.Time `json:"updated"`
 }
 
-// Bounds of the list. A conversation is read whole to be listed.
+// Bounds of the list. A conversation is read whole to be listed, because nothing else says when it was used last.
 const (
-	maxSessions = 500
+	maxSessions = 500  // listed
+	maxRead     = 5000 // read; of more than these the first by id
 	maxTitle    = 80
 	readers     = 8
 )
@@ -45,25 +46,27 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := g.until(r.Context(), lookTime)
 	defer cancel()
-	keys, err := g.out.Store(conversations).Keys(ctx, "conv")
+	keys, err := g.out.Store(conversations).Keys(ctx, subjects.ConversationPrefix)
 	if err != nil {
 		return g.unread(ctx, err)
 	}
 	var names []string
 	for _, k := range keys {
-		if name, ok := strings.CutPrefix(k, "conv."); ok && subjects.CheckToken(name) == nil {
+		if name, ok := subjects.SessionOf(k); ok {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
-	more := max(0, len(names)-maxSessions)
-	list, err := g.list(ctx, names[:len(names)-more])
+	unread := max(0, len(names)-maxRead)
+	list, err := g.list(ctx, names[:len(names)-unread])
 	if err != nil {
 		return g.unread(ctx, err)
 	}
+	more := unread + max(0, len(list)-maxSessions)
+	list = list[:min(len(list), maxSessions)]
 	g.write(w, http.StatusOK, struct {
 		Sessions []Session `json:"sessions"`
-		More     int       `json:"more"` // conversations that were not read
+		More     int       `json:"more"` // conversations that are not in the list
 	}{list, more})
 	return nil
 }

@@ -118,7 +118,7 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	hear := g.live.join(f.ofLive)
 	defer g.live.leave(hear)
-	s := &stream{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout.Std(), cur: g.events.now(), want: f}
+	s := &stream{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cur: g.events.now(), want: f}
 	if f.resume {
 		first, last, err := g.events.bounds(ctx)
 		if err != nil {
@@ -128,7 +128,7 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 		s.resume(min(first, start+1), last)
 	}
 	s.begin()
-	beat := time.NewTicker(g.cfg.Heartbeat.Std())
+	beat := time.NewTicker(g.cfg.Heartbeat)
 	defer beat.Stop()
 	for s.err == nil && ctx.Err() == nil {
 		if len(beat.C) > 0 { // also in a long replay of which nothing is wanted

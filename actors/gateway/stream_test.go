@@ -220,7 +220,7 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 }
 
 func testEventsFilters(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{Heartbeat: gateway.Duration(10 * time.Millisecond)}, change: func(g *gateway.Gateway) { g.KeepFew(2) }})
+	w := newTown(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.KeepFew(2) }})
 	out, critic := w.out("generator"), w.out("critic")
 	for i := range 4 {
 		about := out.About(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
@@ -328,7 +328,7 @@ func TestEventsOlderThanWhatIsKept(t *testing.T) {
 // A client that does not read is cut off and its place given to another, who goes on from where it was.
 func TestEventsClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{Config: gateway.Config{MaxStreams: 1, WriteTimeout: gateway.Duration(time.Second)}})
+	w := newTown(t, bustest.Start(t), setup{Config: gateway.Config{MaxStreams: 1, WriteTimeout: time.Second}})
 	conn, err := net.Dial("tcp", w.gw.Addr())
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 )
 
 // bucket holds conversations and the turns that are under way.
-const bucket = "state_" + name
+var bucket = subjects.StateBucket(name)
 
 // turnKey is where the turn of a session is written down that was begun last.
 func turnKey(session string) string { return "turn." + session }

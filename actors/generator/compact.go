@@ -8,6 +8,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -66,14 +67,14 @@ func oldest(c subjects.Conversation, system string, most int) int {
 
 // summarize replaces the oldest n turns by a summary.
 func (g *Generator) summarize(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
-	a := loop.Agent{Chat: wire.Client{Out: out, Role: "summaries", Timeout: g.cfg.CallTimeout}, Limits: g.cfg.limits(), Now: out.Now, NewID: out.NewID}
+	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout}, Limits: g.cfg.limits(), Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
-	text, err := loop.Summarize(ctx, a, c.Summary, history(subjects.Conversation{Turns: c.Turns[:n]}))
+	summary, err := loop.Summarize(ctx, a, c.Summary, history(subjects.Conversation{Turns: c.Turns[:n]}))
 	if err != nil {
 		return err
 	}
 	next := past(c, n)
-	next.Summary, next.Summarized, next.Updated = clip(text, 16<<10), c.Summarized+n, out.Now().UTC()
+	next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()
 	data, err := marshal(next)
 	if err != nil {
 		return err
@@ -90,6 +91,6 @@ func (g *Generator) summarize(ctx context.Context, out actor.Out, session string
 		return err
 	}
 	return actor.Post(ctx, out, topic, subjects.AgentState{
-		SessionID: session, To: string(idle), Code: noteCompacted, Words: fmt.Sprintf("%d turns were summarized to make room", n),
+		SessionID: session, To: string(idle), Code: subjects.NoteCompacted, Words: fmt.Sprintf("%d turns were summarized to make room", n),
 	})
 }

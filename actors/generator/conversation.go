@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -84,9 +85,9 @@ func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversat
 		case len(last.Messages) > 0: // one turn alone is too large: the question and the answer matter most
 			last.Messages = nil
 		case len(last.Query) > 1<<10 || len(last.Answer) > 1<<10:
-			last.Query, last.Answer = clip(last.Query, len(last.Query)/2), clip(last.Answer, len(last.Answer)/2)
+			last.Query, last.Answer = text.Clip(last.Query, len(last.Query)/2), text.Clip(last.Answer, len(last.Answer)/2)
 		default:
-			c.Summary = clip(c.Summary, len(c.Summary)/2)
+			c.Summary = text.Clip(c.Summary, len(c.Summary)/2)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -23,7 +24,7 @@ var troubles = []struct {
 	{model.ErrUnreachable, subjects.CodeModelUnreachable, "", "Start it with: ollama serve. Then ask again."},
 	{model.ErrMissing, subjects.CodeModelMissing, "", "Fetch it with: conclave model pull <name>. Then ask again."},
 	{model.ErrRemote, subjects.CodeModelRemote, "", "Nothing was sent. Allow the model by name in models.yaml, or choose one that runs here."},
-	{model.ErrUnauthorized, subjects.CodeModelKey, "", "Store a valid key with: conclave secret set. Then ask again."},
+	{model.ErrUnauthorized, subjects.CodeModelKey, "", "This version has no keyring, so such a server can only be used without a key. Choose a model that runs here."},
 	{model.ErrTooLong, subjects.CodeModelTooLong, "", "Ask a shorter question, begin a new session, or give the model a larger window in models.yaml."},
 	{model.ErrBusy, subjects.CodeBusy, "", "Wait a moment, then ask again."},
 	{model.ErrCut, subjects.CodeModelCut, "", "Ask again; if it keeps happening, look into the model server's log."},
@@ -32,7 +33,7 @@ var troubles = []struct {
 	{model.ErrNoThinking, subjects.CodeModelNoThinking, "", "Switch thinking off in generator.yaml, or choose another model."},
 	{model.ErrUnsupported, subjects.CodeUnsupported, "", "Choose another model in models.yaml."},
 	{errTried, subjects.CodeInternal, errTried.Error(), "What was found so far is kept. Ask again, and look into the log of the generator."},
-	{errTooLong, subjects.CodeTooLarge, errTooLong.Error(), "Ask a shorter question, or put the text into a file and ask about the file."},
+	{errTooLong, subjects.CodeTooLarge, errTooLong.Error(), "Shorten it, then ask again."},
 	{errTooMuch, subjects.CodeTooLarge, errTooMuch.Error(), "What was found so far is kept. Ask for less at once."},
 	{context.DeadlineExceeded, subjects.CodeTimeout, "the time for this question is over", "Ask again with more time, or ask for less at once."},
 }
@@ -74,9 +75,12 @@ func explain(err error) (*subjects.Fault, string) {
 	return told(subjects.CodeInternal, "something went wrong while this question was answered", "Ask again, and look into the log of the generator.")
 }
 
-func told(code, text, advice string) (*subjects.Fault, string) {
-	text = oneLine(text)
-	return subjects.Faultf(code, "%s", text), words(text, advice)
+// mostWords is how much of a text that came from elsewhere is told, in bytes.
+const mostWords = 600
+
+func told(code, what, advice string) (*subjects.Fault, string) {
+	what = text.OneLine(what, mostWords)
+	return subjects.Faultf(code, "%s", what), words(what, advice)
 }
 
 // words joins what happened and what to do. Where a backend already says what to do, that is enough.
@@ -89,26 +93,4 @@ func words(text, advice string) string {
 		return text + "."
 	}
 	return fmt.Sprintf("%s. %s", text, advice)
-}
-
-// oneLine keeps a text that came from elsewhere short and on one line.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	return clip(strings.TrimSpace(s), 600)
-}
-
-// clip cuts a text to at most n bytes, at a whole character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "..."
 }

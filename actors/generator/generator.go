@@ -12,93 +12,100 @@ package generator
 import (
 	"context"
 	"errors"
-	"fmt"
-	"iter"
 	"sync"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
-// Config is the generator's settings.
+// Config is the generator's section of the configuration. Its defaults stand in the shipped generator.yaml.
 type Config struct {
-	System      string        // replaces the shipped system prompt; "" = as shipped
-	Steps       int           // model calls of a turn that may ask for tools
-	Tokens      int           // of all model calls of a turn; 0 = no budget
-	Wall        time.Duration // of a turn
-	CallTimeout time.Duration // of one model call
-	ToolTimeout time.Duration // of one tool call, the person's approval included
-	Nudges      int           // 0 = none
-	Retries     int           // 0 = none
-	Repeats     int           // the same call with the same result: this one is refused
-	Predict     int           // tokens to write while tools are offered
-	Answer      int           // tokens to write for the answer
-	Result      int           // bytes of one tool result that the model is shown
-	MaxTools    int           // tools offered for a question; 0 = none
-	Search      string        // tool for the search after an answer that says it cannot know; "" = off
-	Reask       bool          // ask once more when it says so although results are there
-	Stream      bool          // show the answer as it grows, where the model can
-	Thinking    bool          // let the model think aloud, where it can
-	HotSessions int           // sessions kept in memory
-	Turns       int           // turns kept of a session
-	CompactAt   int           // percent of the window at which old turns are summarized; 0 = never
+	System string // replaces the shipped system prompt; "" = as shipped. Whoever loads the section reads it from a file
+
+	Steps       int           `yaml:"steps"`        // model calls of a turn that may ask for tools
+	Tokens      int           `yaml:"tokens"`       // of all model calls of a turn; 0 = no budget
+	Wall        time.Duration `yaml:"wall"`         // of a turn
+	CallTimeout time.Duration `yaml:"call_timeout"` // of one model call
+	ToolTimeout time.Duration `yaml:"tool_timeout"` // of one tool call
+	Predict     int           `yaml:"predict"`      // tokens to write while tools are offered
+	Answer      int           `yaml:"answer"`       // tokens to write for the answer
+	Result      strict.Size   `yaml:"result"`       // how much of one tool result the model is shown
+	Nudges      int           `yaml:"nudges"`       // 0 = none
+	Retries     int           `yaml:"retries"`      // 0 = none
+	Repeats     int           `yaml:"repeats"`      // the same call with the same result: this one is refused
+	Hedge       Hedge         `yaml:"hedge"`
+	MaxTools    int           `yaml:"max_tools"`    // tools offered for a question; 0 = none
+	Stream      bool          `yaml:"stream"`       // show the answer as it grows, where the model can
+	Thinking    bool          `yaml:"thinking"`     // let the model think aloud, where it can
+	Turns       int           `yaml:"turns"`        // turns kept of a session
+	HotSessions int           `yaml:"hot_sessions"` // sessions kept in memory
+	CompactAt   int           `yaml:"compact_at"`   // percent of the window at which old turns are summarized; 0 = never
 }
 
-// Problems yields everything wrong with c: the field as it stands in generator.yaml, and what is wrong.
-func (c Config) Problems() iter.Seq2[string, string] {
-	return func(yield func(string, string) bool) {
-		for _, f := range []struct {
-			path        string
-			n, min, max int
-		}{
-			{"steps", c.Steps, 1, 50},
-			{"tokens", c.Tokens, 0, 10_000_000},
-			{"nudges", c.Nudges, 0, 10},
-			{"retries", c.Retries, 0, 10},
-			{"repeats", c.Repeats, 2, 10},
-			{"predict", c.Predict, 64, 1 << 20},
-			{"answer", c.Answer, 64, 1 << 20},
-			{"max_tools", c.MaxTools, 0, 8},
-			{"hot_sessions", c.HotSessions, 1, 10_000},
-			{"turns", c.Turns, 1, 1000},
-			{"compact_at", c.CompactAt, 0, 90},
-			{"result", c.Result, 256, 64 << 10},
-		} {
-			if (f.n < f.min || f.n > f.max) && !yield(f.path, fmt.Sprintf("%d is not between %d and %d", f.n, f.min, f.max)) {
-				return
-			}
-		}
-		for _, f := range []struct {
-			path string
-			d    time.Duration
-		}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"tool_timeout", c.ToolTimeout}} {
-			if (f.d < 10*time.Millisecond || f.d > 24*time.Hour) && !yield(f.path, fmt.Sprintf("%s is not between 10ms and 24h", f.d)) {
-				return
-			}
-		}
-		if c.Search != "" && subjects.CheckToken(c.Search) != nil && !yield("hedge.search", "not the name of a tool") {
-			return
-		}
-		if len(c.System) > maxSystem {
-			yield("system_prompt", fmt.Sprintf("%d bytes, at most %d", len(c.System), maxSystem))
+// Hedge is what to do about an answer that says it cannot know.
+type Hedge struct {
+	Search string `yaml:"search"` // when no tool ran: search once with this one; "" = never
+	Reask  bool   `yaml:"reask"`  // when results are there: ask once more to use them
+}
+
+// Problems is everything wrong with c, by the fields of generator.yaml.
+func (c Config) Problems() (out strict.Problems) {
+	for _, f := range []struct {
+		path        string
+		n, min, max int
+	}{
+		{"steps", c.Steps, 1, 50},
+		{"tokens", c.Tokens, 0, 10_000_000},
+		{"nudges", c.Nudges, 0, 10},
+		{"retries", c.Retries, 0, 10},
+		{"repeats", c.Repeats, 2, 10},
+		{"predict", c.Predict, 64, 1 << 20},
+		{"answer", c.Answer, 64, 1 << 20},
+		{"max_tools", c.MaxTools, 0, 8},
+		{"hot_sessions", c.HotSessions, 1, 10_000},
+		{"turns", c.Turns, 1, 1000},
+		{"compact_at", c.CompactAt, 0, 90},
+	} {
+		if f.n < f.min || f.n > f.max {
+			out.Add(f.path, "%d is not between %d and %d", f.n, f.min, f.max)
 		}
 	}
+	if c.Result < minResult || c.Result > maxResult {
+		out.Add("result", "%s is not between %s and %s", c.Result, minResult, maxResult)
+	}
+	for _, f := range []struct {
+		path string
+		d    time.Duration
+	}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"tool_timeout", c.ToolTimeout}} {
+		if f.d < 10*time.Millisecond || f.d > 24*time.Hour {
+			out.Add(f.path, "%s is not between 10ms and 24h", strict.Short(f.d))
+		}
+	}
+	if c.Hedge.Search != "" && subjects.CheckToken(c.Hedge.Search) != nil {
+		out.Add("hedge.search", "%q is not the name of a tool", text.Clip(c.Hedge.Search, 40))
+	}
+	if len(c.System) > maxSystem {
+		out.Add("system_prompt", "%d bytes, at most %d", len(c.System), maxSystem)
+	}
+	return out
 }
+
+// Bounds of what the model is shown of one tool result.
+const (
+	minResult strict.Size = 256
+	maxResult strict.Size = 64 << 10
+)
 
 // maxSystem bounds the system prompt, in bytes.
 const maxSystem = 64 << 10
 
 // Validate reports everything wrong with c.
-func (c Config) Validate() error {
-	var errs []error
-	for path, text := range c.Problems() {
-		errs = append(errs, fmt.Errorf("%s: %s", path, text))
-	}
-	return errors.Join(errs...)
-}
+func (c Config) Validate() error { return c.Problems().Err() }
 
 // limits is c as the loop has it: there, zero is the default and a negative number means none.
 func (c Config) limits() loop.Limits {
@@ -110,7 +117,7 @@ func (c Config) limits() loop.Limits {
 	}
 	return loop.Limits{
 		Steps: c.Steps, Tokens: none(c.Tokens), Wall: c.Wall, Call: c.CallTimeout, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
-		Predict: c.Predict, Answer: c.Answer, Result: c.Result, Most: maxReply,
+		Predict: c.Predict, Answer: c.Answer, Result: int(c.Result), Most: maxReply,
 	}
 }
 

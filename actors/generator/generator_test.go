@@ -24,7 +24,7 @@ import (
 func shipped() Config {
 	return Config{
 		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
-		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, Search: "web_search", Reask: true, Stream: true, Thinking: true,
+		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, Hedge: Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
 		HotSessions: 50, Turns: 50, CompactAt: 60,
 	}
 }
@@ -436,7 +436,7 @@ func TestWithoutOthers(t *testing.T) {
 	if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") || !r.Partial {
 		t.Errorf("answer: %+v", r)
 	}
-	if !slices.Contains(codes(r.Notes), noteNoBroker) {
+	if !slices.Contains(codes(r.Notes), subjects.NoteNoBroker) {
 		t.Errorf("notes: %+v", r.Notes)
 	}
 	if c := w.conversation("s1"); len(c.Turns) != 1 || c.Turns[0].Error != subjects.CodeModelUnreachable {
@@ -452,7 +452,7 @@ func TestModelFaults(t *testing.T) {
 		{subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x", "fetch it with: conclave model pull x."},
 		{subjects.CodeModelMissing, "the model is not there", "Fetch it with: conclave model pull"},
 		{subjects.CodeModelRemote, "the model would leave this machine: x:cloud", "Nothing was sent."},
-		{subjects.CodeModelKey, "the model server does not accept the key", "conclave secret set"},
+		{subjects.CodeModelKey, "the model server does not accept the key", "has no keyring"},
 		{subjects.CodeModelTooLong, "the prompt is longer than the model's context", "new session"},
 		{subjects.CodeUnsupported, "the backend cannot do that", "models.yaml"},
 		{subjects.CodeTimeout, "no answer from model.chat in time", "The model did not answer in time."},
@@ -662,7 +662,7 @@ func TestAskedAgain(t *testing.T) {
 	}
 	n := 0
 	for _, s := range said[subjects.AgentState](w, "agent.state.generator") {
-		if s.Code == noteDuplicate {
+		if s.Code == subjects.NoteDuplicate {
 			n++
 		}
 	}
@@ -794,7 +794,7 @@ func TestLastTry(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := w.one()
-		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 || !slices.Contains(codes(r.Notes), noteLost) || w.ran != 1 {
+		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 || !slices.Contains(codes(r.Notes), subjects.NoteLost) || w.ran != 1 {
 			t.Errorf("the tool ran %d times, answer: %+v", w.ran, r)
 		}
 	})
@@ -927,7 +927,7 @@ func TestFit(t *testing.T) {
 		before, _ := marshal(r)
 		got := fit(r)
 		data, err := marshal(got)
-		if err != nil || len(data) > maxResponse || !slices.Contains(codes(got.Notes), noteClipped) || got.Answer == "" {
+		if err != nil || len(data) > maxResponse || !slices.Contains(codes(got.Notes), subjects.NoteRecordCut) || got.Answer == "" {
 			t.Errorf("%s: %v, %d bytes, notes %v", name, err, len(data), got.Notes)
 		}
 		if after, _ := marshal(r); string(after) != string(before) {
@@ -943,7 +943,7 @@ func TestRenamed(t *testing.T) {
 	if err := w.askCtx(t.Context(), New(shipped()), q, 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.one(); !slices.Contains(r.Notes, subjects.Note{Code: noteRenamed, Text: q.Note}) {
+	if r := w.one(); !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteRenamed, Text: q.Note}) {
 		t.Errorf("notes: %+v", r.Notes)
 	}
 	for _, bad := range []actor.Msg[subjects.Query]{
@@ -966,7 +966,7 @@ func TestStandIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.one()
-	if !r.StandIn || !slices.Contains(codes(r.Notes), noteStandIn) || !slices.Contains(r.Notes, subjects.Note{Code: noteModel, Text: last.Notice}) {
+	if !r.StandIn || !slices.Contains(codes(r.Notes), subjects.NoteStandIn) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
 		t.Errorf("answer: %+v", r)
 	}
 }
@@ -1221,7 +1221,7 @@ func TestConfig(t *testing.T) {
 		"call_timeout": func(c *Config) { c.CallTimeout = 0 }, "tool_timeout": func(c *Config) { c.ToolTimeout = 48 * time.Hour },
 		"nudges": func(c *Config) { c.Nudges = 11 }, "retries": func(c *Config) { c.Retries = -1 }, "repeats": func(c *Config) { c.Repeats = 1 },
 		"predict": func(c *Config) { c.Predict = 0 }, "answer": func(c *Config) { c.Answer = 1 }, "result": func(c *Config) { c.Result = 1 << 20 },
-		"max_tools": func(c *Config) { c.MaxTools = 9 }, "hedge.search": func(c *Config) { c.Search = "web search" },
+		"max_tools": func(c *Config) { c.MaxTools = 9 }, "hedge.search": func(c *Config) { c.Hedge.Search = "web search" },
 		"hot_sessions": func(c *Config) { c.HotSessions = 0 }, "turns": func(c *Config) { c.Turns = 0 }, "compact_at": func(c *Config) { c.CompactAt = 100 },
 		"system_prompt": func(c *Config) { c.System = strings.Repeat("x", maxSystem+1) },
 	} {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"conclave/pkg/loop"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -26,7 +27,7 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 	for _, d := range s.Done {
 		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments, Result: d.Result.Text, Layer: d.Layer}
 		if d.Result.Fault != "" {
-			c.Error = subjects.Faultf(d.Result.Fault, "%s", clip(d.Result.Text, 1<<10))
+			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))
 		}
 		r.ToolCalls = append(r.ToolCalls, c)
 	}
@@ -58,7 +59,7 @@ func fit(r subjects.Response) subjects.Response {
 			r.ToolCalls = slices.Clone(r.ToolCalls)
 			for i := range r.ToolCalls {
 				c := &r.ToolCalls[i]
-				if c.Result = clip(c.Result, most); len(c.Args) > most {
+				if c.Result = text.Clip(c.Result, most); len(c.Args) > most {
 					c.Args = nil
 				}
 			}
@@ -66,17 +67,17 @@ func fit(r subjects.Response) subjects.Response {
 	}
 	for i, shrink := range []func(){
 		results(4 << 10),
-		func() { r.Thinking = clip(r.Thinking, 16<<10) },
-		func() { r.Query = clip(r.Query, 16<<10) },
+		func() { r.Thinking = text.Clip(r.Thinking, 16<<10) },
+		func() { r.Query = text.Clip(r.Query, 16<<10) },
 		results(256),
-		func() { r.Answer = clip(r.Answer, 32<<10) },
+		func() { r.Answer = text.Clip(r.Answer, 32<<10) },
 		func() { r.ToolCalls = []subjects.ToolCall{} },
 	} {
 		if data, err := marshal(r); err == nil && len(data) <= maxResponse {
 			break
 		}
 		if i == 0 {
-			r.Notes = append(slices.Clone(r.Notes), subjects.Note{Code: noteClipped, Text: "the record of this answer was too large and is shortened"})
+			r.Notes = append(slices.Clone(r.Notes), subjects.Note{Code: subjects.NoteRecordCut, Text: "the record of this answer was too large and is shortened"})
 		}
 		shrink()
 	}

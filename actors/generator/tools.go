@@ -12,6 +12,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -31,15 +32,15 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 	if !ok {
 		ctx, cancel := context.WithTimeout(ctx, looking)
 		defer cancel()
-		reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: clip(t.asked.Query, 4<<10), Max: most})
+		reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: text.Clip(t.asked.Query, 4<<10), Max: most})
 		if err != nil {
 			if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				why := "it does not answer"
 				var f *subjects.Fault
 				if actor.Replied(err) && errors.As(err, &f) {
-					why = oneLine(f.Text)
+					why = text.OneLine(f.Text, mostWords)
 				}
-				t.note(noteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
+				t.note(subjects.NoteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
 			}
 			return nil
 		}
@@ -91,27 +92,24 @@ func refusal(f *subjects.Fault) loop.Result {
 	case subjects.CodeDenied:
 		r.Text = "This call is not allowed"
 		if f.Denial != nil {
-			r.Text += ": " + oneLine(f.Denial.Reason)
+			r.Text += ": " + text.OneLine(f.Denial.Reason, mostWords)
 			if len(f.Denial.Allowed) > 0 {
-				r.Text += ". Allowed: " + oneLine(strings.Join(f.Denial.Allowed, ", "))
+				r.Text += ". Allowed: " + text.OneLine(strings.Join(f.Denial.Allowed, ", "), mostWords)
 			}
 		} else if f.Text != "" {
-			r.Text += ": " + oneLine(f.Text)
+			r.Text += ": " + text.OneLine(f.Text, mostWords)
 		}
 		r.Text += ". Do not try it again in this way."
 	case subjects.CodeUncertain:
-		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: " + oneLine(f.Text)
+		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: " + text.OneLine(f.Text, mostWords)
 	default:
-		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, clip(f.Text, 2<<10))
+		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, text.Clip(f.Text, 2<<10))
 	}
 	if r.Fault == "" {
 		r.Fault = subjects.CodeTool
 	}
 	return r
 }
-
-// role is the role under which the model actor is asked.
-const role = "assistant"
 
 // usualWindow is taken for a model whose window nobody knows, in tokens.
 const usualWindow = 32768
@@ -121,7 +119,7 @@ func (g *Generator) role(ctx context.Context, out actor.Out) subjects.RoleModel 
 	if r, ok := g.models.get(out.Now()); ok {
 		return r
 	}
-	usual := subjects.RoleModel{Role: role, Window: usualWindow, Stream: true, Tools: true}
+	usual := subjects.RoleModel{Role: subjects.RoleAssistant, Window: usualWindow, Stream: true, Tools: true}
 	ctx, cancel := context.WithTimeout(ctx, looking)
 	defer cancel()
 	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
@@ -129,7 +127,7 @@ func (g *Generator) role(ctx context.Context, out actor.Out) subjects.RoleModel 
 		return usual
 	}
 	for _, r := range list.Roles {
-		if r.Role != role {
+		if r.Role != subjects.RoleAssistant {
 			continue
 		}
 		if r.Window <= 0 {

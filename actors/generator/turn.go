@@ -11,20 +11,8 @@ import (
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
 	"conclave/subjects"
-)
-
-// Codes of notes that are the generator's own. The loop has more.
-const (
-	noteStandIn   = "stand_in"     // the built-in script answered
-	noteModel     = "model_notice" // another model than asked for answered
-	noteRenamed   = "renamed_id"   // an id that could not be used
-	noteNoBroker  = "no_broker"    // no tools could be found
-	noteDuplicate = "duplicate"    // the question was answered before
-	noteResumed   = "resumed"      // it goes on after a crash
-	noteLost      = "gave_up"      // it was tried too often
-	noteClipped   = "record_cut"   // the record of the answer does not hold everything
-	noteCompacted = "compacted"    // old turns were summarized
 )
 
 // turn is one question on its way to its answer, in one process.
@@ -108,7 +96,7 @@ func (t *turn) begin(ctx context.Context) (answered bool, err error) {
 			return false, err
 		}
 		if s.conv.Answered(t.asked.QueryID) {
-			t.tellNote(noteDuplicate, "this question was answered before; nothing is done again")
+			t.tellNote(subjects.NoteDuplicate, "this question was answered before; nothing is done again")
 			return true, nil
 		}
 		left := s.rec.QueryID
@@ -127,7 +115,7 @@ func (t *turn) begin(ctx context.Context) (answered bool, err error) {
 		case !abandoned:
 			t.move(receiveQuery, 0)
 			if t.rec.Stalled > 0 {
-				t.tellNote(noteResumed, "goes on after an interruption; it was "+t.rec.Stage)
+				t.tellNote(subjects.NoteResumed, "goes on after an interruption; it was "+t.rec.Stage)
 			}
 			return false, nil
 		}
@@ -145,7 +133,7 @@ func (t *turn) take(s sitting) {
 		t.rec = record{QueryID: t.asked.QueryID, Query: t.asked.Query, Stage: stageReceived, Began: t.out.Now().UTC()}
 	}
 	if t.tooLong() {
-		t.rec.Query = clip(t.rec.Query, 16<<10)
+		t.rec.Query = text.Clip(t.rec.Query, 16<<10)
 	}
 	t.rec.Owner, t.rec.Try = t.out.NewID(), t.try
 }
@@ -171,7 +159,7 @@ func (t *turn) settle(ctx context.Context, s sitting) error {
 	}
 	left.move(receiveQuery, 0)
 	if left.rec.Publish == nil {
-		left.note(noteLost, "it was begun several times and never finished")
+		left.note(subjects.NoteLost, "it was begun several times and never finished")
 		if err := left.conclude(ctx, left.state(), errTried); err != nil {
 			return err
 		}
@@ -196,7 +184,7 @@ func (t *turn) work(ctx context.Context) error {
 		return nil
 	}
 	if t.asked.Note != "" {
-		t.note(noteRenamed, t.asked.Note)
+		t.note(subjects.NoteRenamed, t.asked.Note)
 	}
 	state := t.state()
 	switch {
@@ -205,7 +193,7 @@ func (t *turn) work(ctx context.Context) error {
 		return t.conclude(ctx, loop.State{}, errTooLong)
 	case t.last && t.rec.Stalled >= 2:
 		// Whoever began it died at this very place, more than once. This time somebody must stay alive to tell.
-		t.note(noteLost, fmt.Sprintf("it was tried %d times and ended each time before there was an answer", t.try))
+		t.note(subjects.NoteLost, fmt.Sprintf("it was tried %d times and ended each time before there was an answer", t.try))
 		return t.conclude(ctx, state, errTried)
 	}
 	inner, end := t.g.stops.begin(ctx, t.asked.QueryID)
@@ -276,15 +264,16 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	tools := t.tools(ctx)
 	a := loop.Agent{
-		Chat:   wire.Client{Out: t.out, Role: role, Timeout: cfg.CallTimeout, Last: t.heard},
+		Chat:   wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, Last: t.heard},
 		Run:    t.runTool,
 		Model:  t.asked.Model,
 		System: t.g.system(tools),
 		Tools:  tools,
 		Text:   !t.role.Tools,
+		Obeys:  true, // runTool ends with its context
 		Stream: cfg.Stream && t.role.Stream,
 		Limits: cfg.limits(),
-		Hedge:  loop.Hedge{Search: cfg.Search, Reask: cfg.Reask},
+		Hedge:  loop.Hedge{Search: cfg.Hedge.Search, Reask: cfg.Hedge.Reask},
 		Now:    t.out.Now,
 		NewID:  t.out.NewID,
 	}
@@ -292,7 +281,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	if t.role.Thinking {
 		a.Think = &cfg.Thinking
 	}
-	if !slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == cfg.Search }) {
+	if !slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == cfg.Hedge.Search }) {
 		a.Hedge.Search = "" // it must be offered
 	}
 	return a
@@ -302,10 +291,10 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 func (t *turn) heard(c subjects.ChatChunk) {
 	if c.StandIn {
 		t.standIn = true
-		t.note(noteStandIn, "the built-in script answered, not a model")
+		t.note(subjects.NoteStandIn, "the built-in script answered, not a model")
 	}
 	if c.Notice != "" {
-		t.note(noteModel, oneLine(c.Notice))
+		t.note(subjects.NoteModel, text.OneLine(c.Notice, mostWords))
 	}
 }
 
@@ -327,7 +316,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 		},
 		Interim: func(step int, words string) {
 			flush()
-			t.tell(subjects.AgentState{To: string(t.machine.at), Step: step, Words: clip(words, 4<<10)})
+			t.tell(subjects.AgentState{To: string(t.machine.at), Step: step, Words: text.Clip(words, 4<<10)})
 		},
 		Started:  func(step int, _ model.Call, _ string) { t.started(step) },
 		Finished: func(step int, d loop.Done) { t.finished(step, d) },
@@ -440,7 +429,7 @@ func (t *turn) publish(ctx context.Context) error {
 func (t *turn) keep(ctx context.Context) error {
 	r := t.rec.Publish.Response
 	said := subjects.Turn{
-		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: clip(r.Model, 200),
+		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
 		Partial: r.Partial, Time: t.out.Now().UTC(),
 	}
 	if r.Error != nil {
@@ -528,8 +517,8 @@ func (t *turn) note(code, text string) {
 	t.tellNote(code, text)
 }
 
-func (t *turn) tellNote(code, text string) {
-	t.tell(subjects.AgentState{To: string(t.machine.at), Code: code, Words: clip(text, 1<<10)})
+func (t *turn) tellNote(code, words string) {
+	t.tell(subjects.AgentState{To: string(t.machine.at), Code: code, Words: text.Clip(words, 1<<10)})
 }
 
 // tellCode tells of a fault that the answer will be about.

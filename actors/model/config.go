@@ -3,21 +3,16 @@ package model
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"conclave/pkg/local"
 	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
-)
-
-// Roles that the house itself relies on. The configuration may name more.
-const (
-	RoleAssistant  = "assistant"  // answers when the model of another role is not there
-	RoleEmbeddings = "embeddings" // makes vectors; no other model may do so in its place
 )
 
 // Names of the servers that models come from.
@@ -39,7 +34,7 @@ const (
 var Hints = []string{"simple", "reasoning", "code"}
 
 // Config is the model actor's section: which model for what, and where the models are. Its defaults stand in the shipped
-// models.yaml and nowhere else.
+// models.yaml, except for servers that are off there: what their sections leave out is filled in here.
 type Config struct {
 	Roles    map[string]string  `yaml:"roles"`    // role -> model
 	Hints    map[string]string  `yaml:"hints"`    // simple, reasoning, code -> model
@@ -96,7 +91,7 @@ func (o Options) Over(base Options) Options {
 type Server struct {
 	URL       string `yaml:"url"`
 	Key       string `yaml:"key"`       // name of its key in the keyring; "" = none
-	Slots     int    `yaml:"slots"`     // requests at once, of large models, of small ones and for vectors each; 0 = 1
+	Slots     int    `yaml:"slots"`     // requests at once, of large models, of small ones and for vectors each
 	Ahead     int    `yaml:"ahead"`     // requests sent while all slots are taken: the server then has its next one at hand
 	Queue     int    `yaml:"queue"`     // requests that wait; the next one is told that the model is busy
 	Exclusive bool   `yaml:"exclusive"` // two large models never run at once
@@ -110,21 +105,20 @@ func (s Server) Away() string {
 	if err != nil {
 		return s.URL
 	}
-	host := u.Hostname()
-	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
-		return ""
+	if host := u.Hostname(); !local.Host(host) {
+		return host
 	}
-	return host
+	return ""
 }
 
 // Decimal is a number with a fraction, as people write it: 0.7.
 type Decimal float64
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (d *Decimal) UnmarshalText(text []byte) error {
-	v, err := strconv.ParseFloat(string(text), 64)
+func (d *Decimal) UnmarshalText(b []byte) error {
+	v, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || v != v || v > 1e6 || v < -1e6 {
-		return fmt.Errorf("%s is not a number; write 0.7", clip(string(text), 40))
+		return fmt.Errorf("%s is not a number; write 0.7", text.Clip(string(b), 40))
 	}
 	*d = Decimal(v)
 	return nil
@@ -177,25 +171,12 @@ func (c Config) Allowed(name string) bool {
 // plain is a model's name without the tag that goes without saying.
 func plain(name string) string { return strings.TrimSuffix(name, ":latest") }
 
-// Problem is one field whose value cannot be.
-type Problem struct{ Path, Text string }
-
-// Error implements error.
-func (p Problem) Error() string { return p.Path + ": " + p.Text }
-
 // Validate reports everything wrong with c.
-func (c Config) Validate() error {
-	var errs []error
-	for _, p := range c.Problems() {
-		errs = append(errs, p)
-	}
-	return errors.Join(errs...)
-}
+func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems is [Config.Validate] with the fields.
-func (c Config) Problems() []Problem {
-	var out []Problem
-	add := func(path, format string, a ...any) { out = append(out, Problem{path, fmt.Sprintf(format, a...)}) }
+// Problems is everything wrong with c.
+func (c Config) Problems() (out strict.Problems) {
+	add := out.Add
 	named := func(path, name string) {
 		if err := checkName(name); err != nil {
 			add(path, "%v", err)
@@ -211,7 +192,7 @@ func (c Config) Problems() []Problem {
 		}
 		named(strict.Join("roles", role), c.Roles[role])
 	}
-	for _, role := range []string{RoleAssistant, RoleEmbeddings} {
+	for _, role := range []string{subjects.RoleAssistant, subjects.RoleEmbeddings} {
 		if c.Roles[role] == "" {
 			add("roles", "%s is missing: somebody has to have this role", role)
 		}
@@ -224,7 +205,7 @@ func (c Config) Problems() []Problem {
 	}
 	for i, role := range c.Keep {
 		if c.Roles[role] == "" {
-			add(fmt.Sprintf("keep[%d]", i), "there is no role %s", clip(role, 40))
+			add(fmt.Sprintf("keep[%d]", i), "there is no role %s", text.Clip(role, 40))
 		}
 	}
 	c.Defaults.problems("defaults", true, add)
@@ -236,7 +217,7 @@ func (c Config) Problems() []Problem {
 		named(fmt.Sprintf("allow_remote[%d]", i), name)
 	}
 	if !slices.Contains([]string{StandInAuto, StandInNever, StandInAlways}, c.StandIn) {
-		add("stand_in", "%q is none of auto, never, always", clip(c.StandIn, 40))
+		add("stand_in", "%q is none of auto, never, always", text.Clip(c.StandIn, 40))
 	}
 	servers := c.Servers()
 	for _, name := range strict.Keys(servers) {
@@ -265,7 +246,7 @@ func (o Options) problems(path string, whole bool, add func(path, format string,
 	within("predict", o.Predict, 1, maxPredict)
 	if o.KeepAlive != "" && o.KeepAlive != "-1" || whole && o.KeepAlive == "" {
 		if d, err := time.ParseDuration(o.KeepAlive); err != nil || d < 0 || d > maxKeepAlive {
-			add(path+".keep_alive", "%q is neither a duration of at most 30 days nor -1; write 5m, or \"-1\" for ever", clip(o.KeepAlive, 40))
+			add(path+".keep_alive", "%q is neither a duration of at most 30 days nor -1; write 5m, or \"-1\" for ever", text.Clip(o.KeepAlive, 40))
 		}
 	}
 	if t := o.Temperature; t != nil && (*t < 0 || *t > maxTemperature) {
@@ -291,17 +272,22 @@ func (s Server) problems(name string, add func(path, format string, a ...any)) {
 	case s.Key == "" && (name == Anthropic || name == Google):
 		add(name+".key", "is missing: the name of its key in the keyring")
 	}
+	least := 0 // left out: filled in below
+	if name == Ollama {
+		least = 1
+	}
 	for _, f := range []struct {
-		field  string
-		n, max int
-	}{{"slots", s.Slots, 1024}, {"ahead", s.Ahead, 1024}, {"queue", s.Queue, 1 << 16}, {"batch", s.Batch, 1024}} {
-		if f.n < 0 || f.n > f.max {
-			add(name+"."+f.field, "%d is not between 0 and %d", f.n, f.max)
+		field       string
+		n, min, max int
+	}{{"slots", s.Slots, least, 1024}, {"ahead", s.Ahead, 0, 1024}, {"queue", s.Queue, least, 1 << 16}, {"batch", s.Batch, least, 1024}} {
+		if f.n < f.min || f.n > f.max {
+			add(name+"."+f.field, "%d is not between %d and %d", f.n, f.min, f.max)
 		}
 	}
 }
 
-// What a server is bounded by where the configuration does not say.
+// What a server is bounded by where its section does not say. Ollama's always does: it is laid over the shipped one. The
+// others have none shipped.
 const (
 	defaultSlots = 1
 	defaultQueue = 512
@@ -332,16 +318,8 @@ func checkName(name string) error {
 	for i := range len(name) {
 		c := name[i]
 		if !strings.ContainsRune("._:/@-+", rune(c)) && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
-			return fmt.Errorf("%q is not the name of a model", clip(name, 40))
+			return fmt.Errorf("%q is not the name of a model", text.Clip(name, 40))
 		}
 	}
 	return nil
-}
-
-// clip keeps a message about a long text short.
-func clip(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
 }

@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
 	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -41,7 +42,6 @@ type Model struct {
 	audit   Audit
 	hash    Hasher
 	calls   calls
-	books   books
 	presence
 }
 
@@ -120,13 +120,12 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err := m.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
 		return noAudit(err)
 	}
-	last, entered, err := m.chat(ctx, t, r, visitor{in.From, keyOf(in.From, in.Session)}, say, out)
+	last, entered, err := m.chat(ctx, t, r, visitor{in.From, keyOf(in.From, in.Session)}, say)
 	ended := out.Now()
-	m.books.add(t.name, in.From, entry{begun, entered, ended, last.Final.PromptTokens, last.Final.OutputTokens, err != nil})
 	if errors.Is(err, model.ErrMissing) {
 		t.server.forget()
 	}
-	if err := m.finish(ctx, rec, !entered.IsZero(), err); err != nil {
+	if err := m.finish(ctx, rec, entered, err); err != nil {
 		return err
 	}
 	last.Final.Model = t.name
@@ -140,39 +139,38 @@ type visitor struct{ account, key string }
 // keyOf is what takes turns: an account's session, or the account.
 func keyOf(account, session string) string { return account + "/" + session }
 
-// chat waits for a slot and passes on all pieces but the last, which it returns. entered is when it had the slot.
-func (m *Model) chat(ctx context.Context, t target, r model.Request, v visitor, say func(subjects.ChatChunk) error, out actor.Out) (last model.Chunk, entered time.Time, err error) {
+// chat waits for a slot and passes on all pieces but the last, which it returns. entered is whether it had the slot.
+func (m *Model) chat(ctx context.Context, t target, r model.Request, v visitor, say func(subjects.ChatChunk) error) (last model.Chunk, entered bool, err error) {
 	leave, err := t.queue().enter(ctx, v.account, v.key, t.there)
 	if err != nil {
-		return model.Chunk{}, time.Time{}, err
+		return model.Chunk{}, false, err
 	}
 	defer leave()
-	entered = out.Now()
 	size := 0
 	for c, err := range t.server.backend.Chat(ctx, r) {
 		if err != nil {
-			return model.Chunk{}, entered, err
+			return model.Chunk{}, true, err
 		}
 		if host := c.Final.RemoteHost; host != "" && !t.standIn {
 			if err := m.stays(t.name, t.there, host); err != nil {
-				return model.Chunk{}, entered, err
+				return model.Chunk{}, true, err
 			}
 		}
 		if size += sizeOf(c); size > maxReply {
-			return model.Chunk{}, entered, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
+			return model.Chunk{}, true, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
 		}
 		if c.Done {
 			_, err := piece(model.Chunk{Calls: c.Calls}) // before it is on record that all went well
-			return c, entered, err
+			return c, true, err
 		}
 		if err := sayAll(c, say); err != nil {
-			return model.Chunk{}, entered, err
+			return model.Chunk{}, true, err
 		}
 	}
 	if ctx.Err() != nil {
-		return model.Chunk{}, entered, context.Cause(ctx)
+		return model.Chunk{}, true, context.Cause(ctx)
 	}
-	return model.Chunk{}, entered, fmt.Errorf("%w: %s stopped without saying that it is done", model.ErrCut, t.name)
+	return model.Chunk{}, true, fmt.Errorf("%w: %s stopped without saying that it is done", model.ErrCut, t.name)
 }
 
 // onEmbed makes vectors. They are of the model that was asked for or there are none: vectors of two models cannot be
@@ -191,7 +189,7 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	}
 	name := in.Body.Model
 	if name == "" {
-		name = m.cfg.Roles[RoleEmbeddings]
+		name = m.cfg.Roles[subjects.RoleEmbeddings]
 	}
 	t, err := m.find(ctx, name, begun)
 	if rec.Tool = name; err == nil {
@@ -206,31 +204,29 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	if err := m.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
 		return subjects.EmbedReply{}, noAudit(err)
 	}
-	v, entered, err := m.embed(ctx, t, in.Body.Texts, visitor{in.From, keyOf(in.From, in.Session)}, out)
-	m.books.add(t.name, in.From, entry{begun, entered, out.Now(), v.PromptTokens, 0, err != nil})
+	v, entered, err := m.embed(ctx, t, in.Body.Texts, visitor{in.From, keyOf(in.From, in.Session)})
 	if errors.Is(err, model.ErrMissing) {
 		t.server.forget()
 	}
-	if err := m.finish(ctx, rec, !entered.IsZero(), err); err != nil {
+	if err := m.finish(ctx, rec, entered, err); err != nil {
 		return subjects.EmbedReply{}, err
 	}
 	return subjects.EmbedReply{Vectors: v.Values, Model: t.name}, nil
 }
 
-func (m *Model) embed(ctx context.Context, t target, texts []string, v visitor, out actor.Out) (vectors model.Vectors, entered time.Time, err error) {
+func (m *Model) embed(ctx context.Context, t target, texts []string, v visitor) (vectors model.Vectors, entered bool, err error) {
 	leave, err := t.server.vectors.enter(ctx, v.account, v.key, t.there)
 	if err != nil {
-		return model.Vectors{}, time.Time{}, err
+		return model.Vectors{}, false, err
 	}
 	defer leave()
-	entered = out.Now()
 	if vectors, err = t.server.backend.Embed(ctx, t.there, texts); err != nil {
-		return model.Vectors{}, entered, err
+		return model.Vectors{}, true, err
 	}
 	if len(vectors.Values) != len(texts) || slices.ContainsFunc(vectors.Values, func(v []float32) bool { return len(v) == 0 || len(v) > maxVector }) {
-		return model.Vectors{}, entered, fmt.Errorf("%w: the vectors of %s do not fit the texts", model.ErrMalformed, t.name)
+		return model.Vectors{}, true, fmt.Errorf("%w: the vectors of %s do not fit the texts", model.ErrMalformed, t.name)
 	}
-	return vectors, entered, nil
+	return vectors, true, nil
 }
 
 // onPull fetches a model, for the person only. The server's grants say the same.
@@ -267,7 +263,7 @@ func (m *Model) pull(ctx context.Context, s *server, there string, say func(subj
 		if err != nil {
 			return err
 		}
-		err := say(subjects.PullProgress{Status: clip(p.Status, 500), Digest: clip(p.Digest, 200), Total: p.Total, Completed: p.Completed})
+		err := say(subjects.PullProgress{Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200), Total: p.Total, Completed: p.Completed})
 		if err != nil {
 			return err
 		}
@@ -303,14 +299,14 @@ func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Nothing], out 
 func (m *Model) roleNow(ctx context.Context, role string, now time.Time) subjects.RoleModel {
 	var t target
 	var err error
-	if role == RoleEmbeddings {
+	if role == subjects.RoleEmbeddings {
 		t, err = m.find(ctx, m.cfg.Roles[role], now)
 	} else {
 		t, err = m.route(ctx, wish{role: role, now: now})
 	}
 	if err != nil {
 		name := m.cfg.Roles[role]
-		return subjects.RoleModel{Role: role, Model: name, Notice: clip(fault(ctx, err).Text, maxText), Window: m.cfg.For(name).Window}
+		return subjects.RoleModel{Role: role, Model: name, Notice: text.Clip(fault(ctx, err).Text, maxText), Window: m.cfg.For(name).Window}
 	}
 	return subjects.RoleModel{
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
@@ -323,11 +319,11 @@ func (m *Model) atHand(ctx context.Context, now time.Time) []subjects.ModelInfo 
 	models := []subjects.ModelInfo{}
 	add := func(s *server, name string, i model.Info, refused error) {
 		info := subjects.ModelInfo{
-			Name: name, Backend: s.name, Size: i.Size, Family: clip(i.Family, 100), Parameters: clip(i.Parameters, 100), Window: i.Window,
-			Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded, Remote: clip(i.Remote, 200),
+			Name: name, Backend: s.name, Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
+			Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded, Remote: text.Clip(i.Remote, 200),
 		}
 		if refused != nil {
-			info.Refused = clip(refused.Error(), maxText)
+			info.Refused = text.Clip(refused.Error(), maxText)
 		}
 		models = append(models, info)
 	}

@@ -573,9 +573,6 @@ func TestFailures(t *testing.T) {
 			if got := w.trail(); got != "before allowed, after failed "+tt.code {
 				t.Errorf("audit: %s", got)
 			}
-			if a := w.m.Accounts(); len(a) != 1 || a[0].Failed != 1 || a[0].Calls != 1 {
-				t.Errorf("accounts %+v", a)
-			}
 		})
 	}
 }
@@ -905,28 +902,6 @@ func TestNames(t *testing.T) {
 	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.user.model.list", Body: subjects.Nothing{}, Deadline: w.rec.Time.Add(soon)})
 	if err != nil || !strings.Contains(text, "ollama serve") {
 		t.Errorf("%s, %v", text, err)
-	}
-}
-
-func TestAccounts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, always("big"), nil)
-	for _, from := range []string{"generator", "critic", "generator"} {
-		if r := w.askAs(from, "q", subjects.ChatRequest{}); r.err != nil {
-			t.Fatal(r.err)
-		}
-	}
-	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"12345678"}}, nil); err != nil {
-		t.Fatal(err)
-	}
-	w.ask(subjects.ChatRequest{Model: "missing"}) // was never asked
-	want := []model.Account{
-		{Model: "big", Account: "critic", Calls: 1, PromptTokens: 11, OutputTokens: 3},
-		{Model: "big", Account: "generator", Calls: 2, PromptTokens: 22, OutputTokens: 6},
-		{Model: "nomic-embed-text", Account: "memory", Calls: 1, PromptTokens: 3},
-	}
-	if got := w.m.Accounts(); !slices.Equal(got, want) {
-		t.Errorf("accounts\n%+v, want\n%+v", got, want)
 	}
 }
 

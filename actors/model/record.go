@@ -11,6 +11,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -103,7 +104,7 @@ func fault(ctx context.Context, err error) *subjects.Fault {
 	if f == nil {
 		f = subjects.Faultf(subjects.CodeUnavailable, "%v", err)
 	}
-	f.Text = clip(strings.Join(strings.Fields(f.Text), " "), maxText)
+	f.Text = text.Clip(strings.Join(strings.Fields(f.Text), " "), maxText)
 	return f
 }
 

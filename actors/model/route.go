@@ -14,6 +14,8 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/scripted"
 	"conclave/pkg/strict"
+	"conclave/pkg/text"
+	"conclave/subjects"
 )
 
 // How long what is known of a server is believed.
@@ -177,14 +179,14 @@ func (m *Model) candidates(w wish) (names []string, notice string) {
 		return []string{w.model}, ""
 	}
 	if w.role == "" {
-		w.role = RoleAssistant
+		w.role = subjects.RoleAssistant
 	}
 	role, ok := m.cfg.Roles[w.role]
 	if !ok {
-		role = m.cfg.Roles[RoleAssistant]
+		role = m.cfg.Roles[subjects.RoleAssistant]
 		notice = fmt.Sprintf("models.yaml has no role %s, so the assistant's model answers", w.role)
 	}
-	for _, name := range []string{m.cfg.Hints[w.hint], role, m.cfg.Roles[RoleAssistant]} {
+	for _, name := range []string{m.cfg.Hints[w.hint], role, m.cfg.Roles[subjects.RoleAssistant]} {
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -229,7 +231,7 @@ func (m *Model) stays(name, there, host string) error {
 		host = "Ollama's cloud"
 	}
 	return fmt.Errorf("%w: %s would send the conversation to %s; if you want that, write allow_remote: [%q] in models.yaml",
-		model.ErrRemote, name, clip(host, 100), name)
+		model.ErrRemote, name, text.Clip(host, 100), name)
 }
 
 // alone reports whether there is nobody but the script: the one server is Ollama, and it was never there. It costs a

@@ -1,37 +1,31 @@
 // Package router puts questions into the order of their sessions, so that several generators can share the work and
 // each session still hears its answers in order.
 //
-// It listens on query.received, kept in QUERIES, and on the server's word that a message was handed out too often. It
-// speaks on query.session.<session>, kept in TURNS, and on dead.router.
+// It listens on query.received, kept in QUERIES, and on the server's word that a message was handed out too often; it
+// may read a turn again then. It speaks on query.session.<session>, kept in TURNS, and on dead.router.
 package router
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
-// exhausted is the server's advisory about a message that was handed out too often, under the router's name for it.
-var exhausted = subjects.Topic[Advisory]{Spec: subjects.Spec{Name: "core.EVENT.MAX_DELIVERIES.>", Max: 4 << 10, Doc: "a message was handed out too often and will not come again"}}
+// turnsGet is the subject of the JetStream API through which the router reads a turn again. It stands in the table of
+// edges.
+var turnsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
-// Advisory is what the server says then. Its fields are the server's.
-type Advisory struct {
-	Type       string    `json:"type"`
-	ID         string    `json:"id"`
-	Timestamp  time.Time `json:"timestamp"`
-	Stream     string    `json:"stream"`
-	Consumer   string    `json:"consumer"`
-	StreamSeq  uint64    `json:"stream_seq"`
-	Deliveries uint64    `json:"deliveries"`
-	Domain     string    `json:"domain,omitempty"`
-}
+// readTime is how long a turn may take to be read again.
+const readTime = 5 * time.Second
 
 // Router is the actor. It keeps nothing between messages: what it makes of a question depends on the question and its
 // place in the stream alone, so a question that comes again is made into the same.
@@ -41,13 +35,13 @@ type Router struct{}
 func New() *Router { return &Router{} }
 
 // Name implements [actor.Actor].
-func (r *Router) Name() string { return "router" }
+func (r *Router) Name() string { return subjects.Router }
 
 // Routes implements [actor.Actor].
 func (r *Router) Routes() []actor.Route {
 	return []actor.Route{
 		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: their order is what it is for
-		actor.Hear(exhausted, r.onExhausted),
+		actor.Hear(subjects.Exhausted, r.onExhausted),
 	}
 }
 
@@ -78,23 +72,64 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 }
 
 // onExhausted tells of a message that was handed out as often as it may be and never finished: whoever worked at it died
-// each time, or could not be reached. It is every instance's to hear, and told once.
-func (r *Router) onExhausted(ctx context.Context, in actor.Msg[Advisory], out actor.Out) error {
+// each time, or could not be reached. It is every instance's to hear, and told once. When it was a turn of the one who
+// answers, it is told to the asker too, by the ids on the dead letter; a turn that cannot be read is told of without.
+func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
 	who, _, _ := strings.Cut(a.Consumer, "-")
 	id := "exhausted-" + digest(a.Stream, a.Consumer, fmt.Sprint(a.StreamSeq))
 	reason := fmt.Sprintf("%s was given message %d of %s %d times and did not finish it; it will not be tried again. Ask once more, and look into the log of %s",
 		who, a.StreamSeq, a.Stream, a.Deliveries, who)
+	if subjects.IsTurn(a.Stream, a.Consumer) {
+		session, query, err := turnAt(ctx, out, a.StreamSeq)
+		if err != nil {
+			out.Note(err)
+		} else {
+			out = out.About(session, query)
+		}
+	}
 	return bury(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
+}
+
+// turnAt reads whose turn stands at a place in TURNS. Only the router writes there, so the ids are its own.
+func turnAt(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	reply, _, err := out.Request(ctx, turnsGet, fmt.Appendf(nil, `{"seq":%d}`, seq))
+	if err != nil {
+		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
+	}
+	var got struct {
+		Message *struct {
+			Data []byte `json:"data"`
+		} `json:"message"`
+		Error *struct {
+			Description string `json:"description"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(reply, &got); err != nil {
+		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
+	}
+	switch {
+	case got.Error != nil:
+		return "", "", fmt.Errorf("reading turn %d: %s", seq, got.Error.Description)
+	case got.Message == nil:
+		return "", "", fmt.Errorf("reading turn %d: the answer holds none", seq)
+	}
+	var q subjects.Query
+	if err := json.Unmarshal(got.Message.Data, &q); err != nil {
+		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
+	}
+	return q.SessionID, q.QueryID, nil
 }
 
 // bury writes a dead letter about something that no retry would help.
 func bury(ctx context.Context, out actor.Out, id, subject, code, reason string) error {
-	topic, err := subjects.Dead.With("router")
+	topic, err := subjects.Dead.With(subjects.Router)
 	if err != nil {
 		return err
 	}
-	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{Actor: "router", Subject: subject, Code: code, Reason: reason, Time: out.Now().UTC()})
+	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{Actor: subjects.Router, Subject: subject, Code: code, Reason: reason, Time: out.Now().UTC()})
 }
 
 // placeOf names a question by where and when the stream stored it: the same however often it comes, and another one when
@@ -121,7 +156,7 @@ func pick(id, prefix, place, what string, notes []string) (string, []string) {
 		return id, notes
 	}
 	token := readable(id) + digest(id)
-	return token, append(notes, fmt.Sprintf("The %s id %q cannot be used as it is: letters, digits, - and _ only, at most %d. It goes by %s.", what, clip(id), subjects.MaxToken, token))
+	return token, append(notes, fmt.Sprintf("The %s id %q cannot be used as it is: letters, digits, - and _ only, at most %d. It goes by %s.", what, text.Clip(id, 40), subjects.MaxToken, token))
 }
 
 // readable is what a person can recognize of an id in its token. The digest behind it keeps different ids apart.
@@ -151,12 +186,4 @@ func digest(parts ...string) string {
 		fmt.Fprintf(h, "%d:%s", len(p), p)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:12])
-}
-
-// clip keeps a note about a hostile id short.
-func clip(s string) string {
-	if r := []rune(s); len(r) > 40 {
-		return string(r[:40]) + "..."
-	}
-	return s
 }

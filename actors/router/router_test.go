@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -150,17 +151,39 @@ func TestRefused(t *testing.T) {
 
 func TestExhausted(t *testing.T) {
 	t.Parallel()
-	rec := &actortest.Recorder{}
-	// As the server says it, word for word.
-	body := `{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"TURNS","consumer":"generator-3","stream_seq":12,"deliveries":5}`
-	for range 2 {
-		if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Body: []byte(body), Type: "application/json"}); err != nil {
-			t.Fatal(err)
+	there := `{"message":{"subject":"turn.3.s1","seq":12,"data":"` + base64.StdEncoding.EncodeToString([]byte(`{"session_id":"s1","query_id":"q1","query":"why"}`)) + `"}}`
+	for _, tt := range []struct {
+		name, stream, consumer string
+		reply                  string // of the stream, "" = it must not be asked
+		query                  string // on the dead letter
+		noted                  bool
+	}{
+		{"a turn of the one who answers", "TURNS", "generator-3", there, "q1", false},
+		{"a turn that is no longer there", "TURNS", "generator-3", `{"error":{"code":404,"err_code":10037,"description":"no message found"}}`, "", true},
+		{"an answer without a message", "TURNS", "generator-3", `{}`, "", true},
+		{"an answer of another kind", "TURNS", "generator-3", `[]`, "", true},
+		{"a turn of the shadow", "TURNS", "respondent_b-3", "", "", false},
+		{"a question", "QUERIES", "router", "", "", false},
+		{"an event", "EVENTS", "critic", "", "", false},
+	} {
+		rec := &actortest.Recorder{Answer: func(subject string, body []byte) (any, error) {
+			if tt.reply == "" || subject != "core.API.STREAM.MSG.GET.TURNS" || string(body) != `{"seq":12}` {
+				t.Errorf("%s: asked %s %s", tt.name, subject, body)
+			}
+			return json.RawMessage(tt.reply), nil
+		}}
+		// As the server says it, word for word.
+		body := `{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
+		for range 2 {
+			if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES." + tt.stream + "." + tt.consumer, Body: []byte(body), Type: "application/json"}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	said := rec.Said()
-	if len(said) != 1 || said[0].Subject != "dead.router" || !strings.Contains(said[0].Body, "generator was given message 12 of TURNS 5 times") {
-		t.Errorf("said: %+v", said)
+		who, _, _ := strings.Cut(tt.consumer, "-")
+		said := rec.Said()
+		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Noted()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" was given message 12 of "+tt.stream+" 5 times") {
+			t.Errorf("%s: said %+v", tt.name, said)
+		}
 	}
 }
 
@@ -306,5 +329,8 @@ func TestExhaustedOnTheBus(t *testing.T) {
 	var letter subjects.DeadLetter
 	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable || !strings.Contains(letter.Reason, "generator was given message 1 of TURNS 5 times") {
 		t.Errorf("%+v, %v", letter, err)
+	}
+	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" || !subjects.GaveUp("router", letter) {
+		t.Errorf("nobody can tell whose question it was: %v, %+v", m.Header, letter)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	_ "time/tzdata" // the machine may have no zone files; a wrong hour would be worse than 450 kB
 
 	"conclave/pkg/policy"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -39,7 +40,7 @@ func getDatetime() *Tool {
 			}
 			loc, err := zone(a.Timezone)
 			if err != nil {
-				return "", fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, clip(a.Timezone))
+				return "", fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, text.Clip(a.Timezone, 64))
 			}
 			t := c.Now.In(loc)
 			_, week := t.ISOWeek()
@@ -70,11 +71,4 @@ func zone(name string) (*time.Location, error) {
 		zones.Store(name, loc)
 	}
 	return loc, err
-}
-
-func clip(s string) string {
-	if len(s) > 64 {
-		return s[:64] + "..."
-	}
-	return s
 }

@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"conclave/pkg/policy"
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -46,25 +49,26 @@ const (
 	maxAddress = 2000
 )
 
-// Validate reports the first thing wrong with c.
-func (c WebSearch) Validate() error {
-	switch c.Provider {
-	case noProvider, "mock":
-	default:
-		return fmt.Errorf("provider: %q is none of %s", clip(c.Provider), strings.Join(Providers, ", "))
+// Validate reports everything wrong with c.
+func (c WebSearch) Validate() error { return c.Problems().Err() }
+
+// Problems is everything wrong with c.
+func (c WebSearch) Problems() (out strict.Problems) {
+	if !slices.Contains(Providers, c.Provider) {
+		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
 	}
 	if c.Results < 1 || c.Results > maxResults {
-		return fmt.Errorf("results: %d is not between 1 and %d", c.Results, maxResults)
+		out.Add("results", "%d is not between 1 and %d", c.Results, maxResults)
 	}
 	for i, r := range c.Mock {
 		if !webAddress(r.URL) {
-			return fmt.Errorf("mock[%d].url: %q is not the address of a page; write https://example.org/page", i, clip(r.URL))
+			out.Add(fmt.Sprintf("mock[%d].url", i), "%q is not the address of a page; write https://example.org/page", text.Clip(r.URL, 64))
 		}
 		if strings.TrimSpace(r.Title) == "" {
-			return fmt.Errorf("mock[%d].title: is empty", i)
+			out.Add(fmt.Sprintf("mock[%d].title", i), "is empty")
 		}
 	}
-	return nil
+	return out
 }
 
 // provider finds pages. What it returns is untrusted, and longer than it should be when it wants to.
@@ -163,12 +167,5 @@ func oneLine(s string, most int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, ""))
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) <= most {
-		return s
-	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
-	}
-	return strings.TrimSpace(s[:most]) + "..."
+	return text.Clip(strings.Join(strings.Fields(s), " "), most)
 }

@@ -96,6 +96,7 @@ func agent(chat model.Chat, stream bool) loop.Agent {
 		Run:     func(context.Context, model.Call) loop.Result { return loop.Result{Text: result} },
 		Options: model.Options{Window: 32768},
 		Limits:  loop.Limits{Steps: iterations + 1},
+		Obeys:   true, // as the generator says of its own: the tool returns when its context ends
 		NewID:   func() string { ids++; return fmt.Sprint("id-", ids) },
 	}
 }

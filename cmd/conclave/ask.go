@@ -18,13 +18,8 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/loop"
 	"conclave/subjects"
-)
-
-// assistant is the account that answers query.received, and router is who brings it there.
-const (
-	assistant = "generator"
-	router    = "router"
 )
 
 // ask is one question on its way: what the person wants, and what is known of it so far.
@@ -39,10 +34,9 @@ type ask struct {
 	nc              *nats.Conn
 	out             actor.Out
 	view            view
-	messages        chan *nats.Msg // all that is said about it, in the order in which it came
-	missed          chan struct{}  // something may have been missed: look into the event log
-	from            uint64         // from where on to look
-	seen            map[uint64]bool
+	messages        chan *nats.Msg    // all that is said about it, in the order in which it came
+	missed          chan struct{}     // something may have been missed: look into the event log
+	from            uint64            // from where on to look
 	calls           map[string]string // tools of the calls that were shown, by call id
 	taken           bool              // somebody works on it
 
@@ -312,9 +306,6 @@ func (q *ask) connect() (err error) {
 	return nil
 }
 
-// live is the subject under which people hear a topic.
-func live(s subjects.Spec) string { return strings.TrimPrefix(s.Listen(), "from.*.") }
-
 // listen subscribes to all that may be said about the question, and returns when the server has it: the answer must not
 // come before its listener. Everything goes into one channel, so that it is taken in the order in which it came.
 func (q *ask) listen(ctx context.Context) error {
@@ -326,11 +317,11 @@ func (q *ask) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	q.delta, q.thought, q.answers, q.states = delta.Name, thought.Name, live(subjects.ResponseGeneration.Spec), live(subjects.AgentStateOf.Spec)
-	q.asked, q.done = live(subjects.ToolAsked.Spec), live(subjects.ToolDone.Spec)
-	q.seen, q.calls = map[uint64]bool{}, map[string]string{}
+	q.delta, q.thought, q.answers, q.states = delta.Name, thought.Name, subjects.ResponseGeneration.Live(), subjects.AgentStateOf.Live()
+	q.asked, q.done = subjects.ToolAsked.Live(), subjects.ToolDone.Live()
+	q.calls = map[string]string{}
 	q.messages = make(chan *nats.Msg, 1<<14)
-	for _, subject := range []string{q.delta, q.thought, q.answers, q.states, q.asked, q.done, live(subjects.Dead.Spec)} {
+	for _, subject := range []string{q.delta, q.thought, q.answers, q.states, q.asked, q.done, subjects.Dead.Live()} {
 		if _, err := q.nc.ChanSubscribe(subject, q.messages); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
@@ -416,7 +407,7 @@ func (q *ask) left(f *subjects.Fault) error {
 }
 
 // earlyEnds are the codes of notes that say why an answer is not whole.
-var earlyEnds = []string{"stopped", "cut", "wall_clock", "token_budget", "model_failed", "no_answer"}
+var earlyEnds = []string{loop.NoteStopped, loop.NoteCut, loop.NoteWall, loop.NoteBudget, loop.NoteFailed, loop.NoteEmpty}
 
 // verdict is how ask ends after an answer has been printed.
 func (q *ask) verdict(res subjects.Response) error {

@@ -46,11 +46,8 @@ func clip(s string, n int) string {
 	return s
 }
 
-// standIn is said of every answer that no model gave, and noteStandIn is the code of the assistant's own word on it.
-const (
-	standIn     = "this is the built-in script, not a model: start Ollama to get real answers"
-	noteStandIn = "stand_in"
-)
+// standIn is said of every answer that no model gave.
+const standIn = "this is the built-in script, not a model: start Ollama to get real answers"
 
 // written is what there is of an answer. An answer that came with an error ends with words about that error, for those
 // who see nothing but the answer; here it is told on stderr, and is no data.
@@ -346,7 +343,7 @@ func (s *screen) returned(r subjects.ToolResult) {
 // note holds a note back until something follows: the last one before a failed answer is about the failure, which is
 // told as an error.
 func (s *screen) note(n subjects.Note) {
-	if !s.noted[n] && n.Code != noteStandIn { // which is said in the end, and louder
+	if !s.noted[n] && n.Code != subjects.NoteStandIn { // which is said in the end, and louder
 		s.noted[n] = true
 		s.held = append(s.held, n)
 	}

@@ -21,6 +21,8 @@ const (
 	lastWords = 5 * time.Second
 	// untaken is the same for a question that nobody has taken up, or that was given up.
 	untaken = time.Second
+	// settling is how long an answer that is in the event log waits for the tokens that were said before it.
+	settling = 500 * time.Millisecond
 	// again is how soon something is tried again that failed because the link was down.
 	again = 500 * time.Millisecond
 )
@@ -39,18 +41,26 @@ func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 		why   *subjects.Fault  // then: why there is none
 		retry <-chan time.Time
 		lie   = make(chan string, 1) // why nobody has taken it up
+
+		answer *subjects.Response // as the event log has it
+		settle <-chan time.Time   // when it is given out, though its live copy has not come
+		live   bool               // that has
 	)
 	for {
 		select {
 		case m := <-q.messages:
-			if s, ok := heard(m); ok {
-				res, fault := q.take(s)
-				if res != nil {
-					return res, nil
+			s, ok := heard(m)
+			switch {
+			case !ok:
+			case !kept(m.Subject): // live tokens
+				q.take(s)
+			case s.Query == q.query:
+				if live = live || s.Subject == q.answers; live && answer != nil {
+					return answer, nil
 				}
-				if fault != nil && why == nil {
-					why, end = fault, time.After(untaken)
-				}
+				// The live copy of an event says only that there is something new. Its headers are its writer's words: who
+				// said it, and where it stands, is read from the event log.
+				retry = time.After(0)
 			}
 		case <-q.missed:
 			retry = time.After(0)
@@ -59,12 +69,18 @@ func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 			if retry = nil; err != nil {
 				retry = time.After(again)
 			}
-			if res != nil {
+			if res != nil && live {
 				return res, nil
+			}
+			if res != nil && answer == nil {
+				// The live copy of the answer comes after its last token: what was said before it is shown before it.
+				answer, settle = res, time.After(settling)
 			}
 			if fault != nil && why == nil {
 				why, end = fault, time.After(untaken)
 			}
+		case <-settle:
+			return answer, nil
 		case <-idle.C:
 			if !q.taken {
 				go func() { lie <- q.whoIsMissing(ctx) }()
@@ -88,7 +104,7 @@ func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 func (q *ask) whoIsMissing(ctx context.Context) string {
 	pings, _ := gather[micro.Ping](ctx, q.nc, "$SRV.PING") // whoever does not answer is missing
 	var lost []string
-	for _, name := range []string{router, assistant} {
+	for _, name := range []string{subjects.Router, subjects.Answerer} {
 		if !slices.ContainsFunc(pings, func(p micro.Ping) bool { return p.Name == name }) {
 			lost = append(lost, name)
 		}
@@ -121,17 +137,11 @@ func (q *ask) stop(ctx context.Context) (*subjects.Fault, <-chan time.Time) {
 
 // take takes one message. It returns the answer when this is it, and a fault when there will be none.
 func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
-	if s.Seq > 0 {
-		if q.seen[s.Seq] {
-			return nil, nil
-		}
-		q.seen[s.Seq] = true
-	}
 	switch s.Subject {
 	case q.answers:
 		var r subjects.Response
 		// Respondent B answers in the shadow: its answer is not this one.
-		if s.From != assistant || json.Unmarshal(s.Body, &r) != nil || r.QueryID != q.query {
+		if s.From != subjects.Answerer || json.Unmarshal(s.Body, &r) != nil || r.QueryID != q.query {
 			return nil, nil
 		}
 		return &r, nil
@@ -146,7 +156,7 @@ func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
 	if s.Query != q.query {
 		return nil, nil
 	}
-	if words, ok := subjects.Match(live(subjects.Dead.Spec), s.Subject); ok {
+	if words, ok := subjects.Match(subjects.Dead.Live(), s.Subject); ok {
 		fault := buried(words[0], s.Body)
 		q.taken = q.taken || fault != nil
 		return nil, fault
@@ -157,7 +167,7 @@ func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
 
 // event takes what happens on the way to the answer.
 func (q *ask) event(s said) {
-	if words, ok := subjects.Match(q.states, s.Subject); ok && words[0] == assistant {
+	if words, ok := subjects.Match(q.states, s.Subject); ok && words[0] == subjects.Answerer {
 		var st subjects.AgentState
 		if json.Unmarshal(s.Body, &st) != nil {
 			return
@@ -167,7 +177,7 @@ func (q *ask) event(s said) {
 			q.view.note(subjects.Note{Code: st.Code, Text: st.Words})
 			return
 		}
-		q.view.state(assistant, st)
+		q.view.state(subjects.Answerer, st)
 		return
 	}
 	if _, ok := subjects.Match(q.asked, s.Subject); ok {
@@ -176,7 +186,7 @@ func (q *ask) event(s said) {
 			return
 		}
 		// Somebody else may call a tool under the id of this query; that is not the assistant's doing.
-		if caller, _, _ := strings.Cut(r.Caller, "."); caller != assistant {
+		if caller, _, _ := strings.Cut(r.Caller, "."); caller != subjects.Answerer {
 			return
 		}
 		q.calls[r.CallID] = r.Tool
@@ -196,11 +206,7 @@ func (q *ask) event(s said) {
 // a cancellation that could not be read, do not keep the answer from coming.
 func buried(who string, body []byte) *subjects.Fault {
 	var l subjects.DeadLetter
-	if who != router && who != assistant || json.Unmarshal(body, &l) != nil {
-		return nil
-	}
-	_, turn := subjects.Match(subjects.QuerySession.Heard, l.Subject)
-	if l.Subject != subjects.QueryReceived.Name && !turn {
+	if json.Unmarshal(body, &l) != nil || !subjects.GaveUp(who, l) {
 		return nil
 	}
 	return subjects.Faultf(l.Code, "the question was given up by %s: %s", who, l.Reason)

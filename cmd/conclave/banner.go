@@ -79,7 +79,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 type lack struct{ what, fix string }
 
 func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subjects.RoleModel, api string) (out []lack) {
-	switch wanted := cfg.Models.Roles["assistant"]; {
+	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
 	case assistant.StandIn:
 		out = append(out, lack{"no Ollama at " + cfg.Models.Ollama.URL + ", so a built-in script answers and says so", "install it (https://ollama.com/download), run ollama serve, then conclave model pull " + wanted})
 	case assistant.Notice != "":
@@ -136,7 +136,7 @@ func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel
 		return none
 	}
 	for _, r := range list.Roles {
-		if r.Role == "assistant" {
+		if r.Role == subjects.RoleAssistant {
 			return r
 		}
 	}

@@ -16,9 +16,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"conclave/actors/model"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	llm "conclave/pkg/model"
+	"conclave/pkg/model/ollama"
 	"conclave/subjects"
 )
 
@@ -257,18 +260,42 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn) {
 	good := true
 	for _, r := range list.Roles {
 		switch {
-		case r.StandIn && r.Role == "assistant":
+		case r.StandIn && r.Role == subjects.RoleAssistant:
 			good = false
-			x.warn("models", "run ollama serve, then conclave model pull "+x.settings().Models.Roles["assistant"], "no Ollama: a built-in script answers, not a model")
+			x.warn("models", "run ollama serve, then conclave model pull "+x.settings().Models.Roles[subjects.RoleAssistant], "no Ollama: a built-in script answers, not a model")
 		case r.StandIn:
 			good = false
-		case r.Notice != "":
+		case r.Notice != "": // it says what to do: fetch a model, correct a name, start a server
 			good = false
-			x.warn("models", "conclave model pull "+r.Wanted, "%s: %s", r.Role, r.Notice)
+			x.warn("models", r.Notice, "for %s", r.Role)
 		}
 	}
 	if good {
 		x.ok("models", "%d, and one for every role", len(list.Models))
+	}
+}
+
+// cloud says whether an Ollama on this machine may pass prompts on. One that is elsewhere or not there is not asked.
+func (x *examination) cloud(ctx context.Context, server model.Server) {
+	if server.Away() != "" {
+		return
+	}
+	b, err := ollama.New(ollama.Config{URL: server.URL})
+	if err != nil {
+		return // the configuration is valid: not to be met
+	}
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	const anyway = "conclave refuses its models unless allow_remote in models.yaml names them"
+	switch on, err := b.Cloud(ctx); {
+	case errors.Is(err, llm.ErrUnsupported):
+		x.ok("cloud", "not known, this Ollama does not say; %s", anyway)
+	case err != nil: // nobody there: what that means is said with the models
+	case on:
+		x.warn("cloud", "start Ollama with OLLAMA_NO_CLOUD=1 to turn it off", "Ollama's cloud is on; %s", anyway)
+	default:
+		x.ok("cloud", "Ollama's cloud is off; %s", anyway)
 	}
 }
 

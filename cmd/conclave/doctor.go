@@ -60,7 +60,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check everything, with a fix for each finding",
 		Long: `Looks at the folders, keys, configuration, disk, the running system, its streams, actors and audit, the nats tool and
-its contexts. One line each: ok, warn or fail, and the fix. It changes nothing.
+its contexts, and asks an Ollama on this machine whether it may use its cloud. One line each: ok, warn or fail, and the
+fix. It changes nothing.
 
 With --verbose it also lists every setting and where its value came from. Ends with exit code 1 if anything failed.`,
 		Example: `  conclave doctor
@@ -93,6 +94,7 @@ func (a *app) doctor(ctx context.Context, verbose bool) error {
 		if unserved := cfg.Manifest.Unserved(); len(unserved) > 0 {
 			x.warn("manifest", "correct the names in manifest.yaml", "nobody serves %s", plain(strings.Join(unserved, ", ")))
 		}
+		x.cloud(ctx, cfg.Models.Ollama)
 	}
 	x.environment()
 	x.disk()

@@ -38,11 +38,8 @@ model. Thinking is never part of it. It is read only: to go on with a session, u
 	return cmd
 }
 
-// conversations is the bucket that the assistant keeps them in, and the prefix of their keys.
-const (
-	conversations   = "state_" + assistant
-	conversationKey = "conv"
-)
+// conversations is the bucket that the assistant keeps them in.
+var conversations = subjects.StateBucket(subjects.Answerer)
 
 // reading is how long a look at the stored sessions may take.
 const reading = 30 * time.Second
@@ -104,13 +101,16 @@ func (a *app) sessionListCommand() *cobra.Command {
 
 // sessions reads every session, last used first. One that cannot be read is told and passed over.
 func (a *app) sessions(ctx context.Context, store actor.Store) ([]sessionRow, error) {
-	keys, err := store.Keys(ctx, conversationKey)
+	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("listing the sessions: %w", err)
 	}
 	rows := []sessionRow{}
 	for _, key := range keys {
-		id := strings.TrimPrefix(key, conversationKey+".")
+		id, ok := subjects.SessionOf(key)
+		if !ok {
+			continue
+		}
 		c, err := conversation(ctx, store, id)
 		switch {
 		case errors.Is(err, actor.ErrNotFound): // deleted in between
@@ -229,13 +229,13 @@ func (a *app) find(ctx context.Context, store actor.Store, id string) (subjects.
 	if !errors.Is(err, actor.ErrNotFound) {
 		return c, err
 	}
-	keys, err := store.Keys(ctx, conversationKey)
+	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
 	if err != nil {
 		return c, fmt.Errorf("listing the sessions: %w", err)
 	}
 	var found []string
 	for _, key := range keys {
-		if full := strings.TrimPrefix(key, conversationKey+"."); len(id) >= 8 && strings.HasPrefix(full, id) {
+		if full, ok := subjects.SessionOf(key); ok && len(id) >= 8 && strings.HasPrefix(full, id) {
 			found = append(found, full)
 		}
 	}
@@ -304,13 +304,13 @@ func (a *app) completeSessions(cmd *cobra.Command, _ []string, word string) ([]s
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer done()
-	keys, err := store.Keys(ctx, conversationKey)
+	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var out []string
 	for _, key := range keys {
-		if id := strings.TrimPrefix(key, conversationKey+"."); strings.HasPrefix(id, word) && subjects.CheckToken(id) == nil {
+		if id, ok := subjects.SessionOf(key); ok && strings.HasPrefix(id, word) {
 			out = append(out, id)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +46,7 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.server != "" {
-				return usage("conclave up runs its own server: use conclave actor %s --server %s", "broker tools", a.server)
+				return usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(config.Actors, " "), a.server)
 			}
 			set := map[string]string{"system.listen": listen, "system.sync": sync, "models.roles.assistant": model}
 			if cmd.Flags().Changed("api-port") {
@@ -75,9 +77,9 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 
 func (a *app) up(ctx context.Context, cfg config.Config, actors []string) error {
 	log := a.logger(cfg.System.Level())
-	var api string
-	cfg.Version, cfg.OnListen = readBuild().Version, func(addr string) { api = "http://" + addr }
-	c, err := cfg.Start(ctx, a.home, log, actors...)
+	var listens atomic.Pointer[string] // a gateway that is started anew says it again, whenever that is
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { listens.Store(&addr) }}
+	c, err := cfg.Wired(wiring).Start(ctx, a.home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):
 		return fail(exitFailed, err.Error(), "choose another with --api-port, --api-port 0 for any free one, or --headless for none")
@@ -89,6 +91,10 @@ func (a *app) up(ctx context.Context, cfg config.Config, actors []string) error 
 		return err
 	}
 	contexts, ctxErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
+	api := ""
+	if addr := listens.Load(); addr != nil {
+		api = "http://" + *addr
+	}
 	a.ready(c, api)
 	a.banner(ctx, greeting{cfg, c, contexts, ctxErr, api}, log)
 	return a.stay(ctx, c, log)

@@ -7,7 +7,6 @@ package actor
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"conclave/subjects"
@@ -123,7 +122,7 @@ func On[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 // Hear handles a topic live: what is said while nobody listens is not heard. A kept event is heard under its plain
 // subject, as everyone who watches hears it; its author's account is then not known.
 func Hear[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
-	t.Heard = strings.TrimPrefix(t.Heard, "from.*.")
+	t.Heard = t.Live()
 	return event(t, hear, h, opts)
 }
 

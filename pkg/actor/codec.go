@@ -14,6 +14,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -179,7 +180,7 @@ func (u unreadable) Error() string {
 	if u.what == "" {
 		return u.why
 	}
-	return u.why + " " + strconv.Quote(clipped(u.what))
+	return u.why + " " + strconv.Quote(text.Clip(u.what, 40))
 }
 
 // safe keeps an error short and on one line: parts of it are the sender's own bytes.
@@ -190,17 +191,7 @@ func safe(err error) string {
 		}
 		return r
 	}, strings.ToValidUTF8(err.Error(), "?"))
-	if len(s) > 160 {
-		s = s[:160] + "..."
-	}
-	return s
-}
-
-func clipped(s string) string {
-	if len(s) > 40 {
-		s = s[:40] + "..."
-	}
-	return s
+	return text.Clip(s, 160)
 }
 
 // looseMsgpack reads any msgpack for showing it: byte strings that hold JSON are shown as JSON. It counts its own depth,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -226,9 +227,9 @@ func (r *running) deliver(l *lane, m *nats.Msg) {
 	ctx := r.ctx
 	if l.stream {
 		in.piece = func(data []byte) error { return r.send(m, in, data) }
-		key, st := l.streams.begin(ctx, in.from, m.Header.Get(subjects.HeaderStream))
-		defer l.streams.end(key, st)
-		ctx = st.ctx
+		var end func()
+		ctx, end = l.streams.begin(ctx, in.from, m.Header.Get(subjects.HeaderStream))
+		defer end()
 	}
 	reply, err := r.handle(ctx, l, in)
 	var undecoded errUndecoded
@@ -325,19 +326,12 @@ func (r *running) bury(in *inbound, code, reason string) {
 	if err != nil {
 		return
 	}
-	letter := subjects.DeadLetter{Actor: r.actor.Name(), Subject: clipSubject(in.subject), Code: code, Reason: reason, Size: len(in.data), SHA256: digest(in.data), Time: r.cfg.Now().UTC()}
+	letter := subjects.DeadLetter{Actor: r.actor.Name(), Subject: text.Clip(in.subject, subjects.MaxSubject), Code: code, Reason: reason, Size: len(in.data), SHA256: digest(in.data), Time: r.cfg.Now().UTC()}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := Post(ctx, r.out.with(in.carried()), topic, letter); err != nil {
 		r.cfg.Log.Error("dead letter not sent", "actor", r.actor.Name(), "err", err)
 	}
-}
-
-func clipSubject(s string) string {
-	if len(s) > subjects.MaxSubject {
-		return s[:subjects.MaxSubject] + "..."
-	}
-	return s
 }
 
 // answer sends the reply or the fault. Where nobody waits, nothing is sent: an event's reply subject is its speaker's
@@ -347,7 +341,7 @@ func (r *running) answer(l *lane, m *nats.Msg, in *inbound, body []byte, f *subj
 		return
 	}
 	if l.stream {
-		defer r.endStream(l, m, in)
+		defer r.endStream(m, in)
 		if f == nil {
 			return
 		}

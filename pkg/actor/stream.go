@@ -188,52 +188,42 @@ var errStopped = errors.New("the asker no longer listens")
 // streams are the streamed replies that are under way, so that their askers can end them.
 type streams struct {
 	mu   sync.Mutex
-	open map[string]*streaming // by account and the asker's id
-	gone []string              // ended before they began: their requests still wait in the mailbox
+	open map[string]context.CancelCauseFunc // by account and the asker's id
+	gone []string                           // ended before they began: their requests still wait in the mailbox
 }
 
 // maxGone bounds what is kept of them. Whoever falls out of it is answered for nobody, until its deadline.
 const maxGone = 256
 
-// streaming is one of them, from when its request came in.
-type streaming struct {
-	ctx  context.Context
-	stop context.CancelCauseFunc
-}
-
-// begin notes a stream that its asker can end. The key is "" when he cannot.
-func (s *streams) begin(ctx context.Context, who, id string) (key string, st *streaming) {
-	st = &streaming{}
-	st.ctx, st.stop = context.WithCancelCause(ctx)
+// begin notes a stream from when its request came in, and returns the context that its asker can end when he has given it
+// an id. Whoever has begun it calls end.
+func (s *streams) begin(ctx context.Context, who, id string) (_ context.Context, end func()) {
+	ctx, stop := context.WithCancelCause(ctx)
+	end = func() { stop(nil) }
 	if id == "" || subjects.CheckToken(id) != nil {
-		return "", st
+		return ctx, end
 	}
-	key = who + "." + id
+	key := who + "." + id
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == nil {
-		s.open = map[string]*streaming{}
-	}
 	if i := slices.Index(s.gone, key); i >= 0 {
 		s.gone = slices.Delete(s.gone, i, i+1)
-		st.stop(errStopped)
-		return "", st
+		stop(errStopped)
+		return ctx, end
 	}
 	if s.open[key] != nil { // an id used twice by the same account: the first one keeps it
-		return "", st
+		return ctx, end
 	}
-	s.open[key] = st
-	return key, st
-}
-
-func (s *streams) end(key string, st *streaming) {
-	st.stop(nil)
-	if key == "" {
-		return
+	if s.open == nil {
+		s.open = map[string]context.CancelCauseFunc{}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.open, key)
+	s.open[key] = stop
+	return ctx, func() {
+		stop(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, key)
+	}
 }
 
 // cancel ends the stream of an asker. Only the account that asked has this key: the server wrote it.
@@ -241,8 +231,8 @@ func (s *streams) cancel(who, id string) {
 	key := who + "." + id
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st := s.open[key]; st != nil {
-		st.stop(errStopped)
+	if stop := s.open[key]; stop != nil {
+		stop(errStopped)
 		return
 	}
 	if len(s.gone) >= maxGone {
@@ -283,7 +273,7 @@ func (r *running) send(m *nats.Msg, in *inbound, data []byte) error {
 }
 
 // endStream says the empty message that ends a streamed reply, after a fault too.
-func (r *running) endStream(_ *lane, m *nats.Msg, in *inbound) {
+func (r *running) endStream(m *nats.Msg, in *inbound) {
 	if err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply}); err != nil {
 		r.cfg.Log.Error("end of answer not sent", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "err", err)
 	}

@@ -294,6 +294,11 @@ func replyRows() []row {
 			good: act{as: "user", subject: "core.API.STREAM.MSG.GET.EVENTS", reply: inbox, body: `{"seq":1}`}, sees: []string{back("user")},
 		},
 		{
+			name: "through a read of TURNS to everything", silent: true, pre: []act{{as: "router", subject: "query.session.s1"}},
+			bad:  replying("router", "core.API.STREAM.MSG.GET.TURNS", `{"seq":1}`, append(slices.Clone(evil), "query.received", "$JS.API.STREAM.DELETE.TURNS", "core.API.STREAM.DELETE.TURNS")...),
+			good: act{as: "router", subject: "core.API.STREAM.MSG.GET.TURNS", reply: inbox, body: `{"seq":1}`}, sees: []string{back("router")},
+		},
+		{
 			name: "through a read of AUDIT to everything", silent: true,
 			bad:  replying("auditor", "trail.API.STREAM.MSG.GET.AUDIT", `{"seq":1}`, append(slices.Clone(evil), "audit.auditor.x", "audit.AUDIT.genesis", "trail.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.AUDIT", "$JS.API.STREAM.UPDATE.AUDIT")...),
 			good: act{as: "auditor", subject: "trail.API.STREAM.MSG.GET.AUDIT", reply: inbox, body: `{"seq":1}`}, sees: []string{back("auditor")},
@@ -471,7 +476,8 @@ func serviceRows() []row {
 		{name: "discovery by one who may not look", bad: slices.Concat(one("generator", "$SRV.PING"), one("memory", "disco.tools.PING"), one("auditor", "$SRV.INFO")), good: ask("gateway", "disco.tools.PING"), sees: []string{"tool_run_shell $SRV.PING", back("gateway")}},
 		{name: "a dead letter in another's name", bad: append(all(without("gateway"), "dead.gateway"), one("reward", "from.critic.dead.critic")...), good: ask("gateway", "dead.gateway"), sees: []string{"user dead.gateway", back("gateway")}},
 		{name: "deletes, purges and changes of the streams", bad: core(without()...), good: ask("gateway", "core.API.STREAM.INFO.EVENTS"), sees: []string{back("gateway")}},
-		{name: "reads of questions, events and turns", bad: slices.Concat(all(without("user", "gateway"), "core.API.STREAM.MSG.GET.EVENTS"), all(without(), "core.API.STREAM.MSG.GET.QUERIES"), all(without(), "core.API.STREAM.MSG.GET.TURNS"), all(without(), "core.API.DIRECT.GET.EVENTS")), good: act{as: "user", subject: "core.API.STREAM.MSG.GET.EVENTS", reply: inbox, body: `{"seq":1}`}, sees: []string{back("user")}},
+		{name: "reads of questions, events and turns", bad: slices.Concat(all(without("user", "gateway"), "core.API.STREAM.MSG.GET.EVENTS"), all(without(), "core.API.STREAM.MSG.GET.QUERIES"), all(without(), "core.API.DIRECT.GET.EVENTS")), good: act{as: "user", subject: "core.API.STREAM.MSG.GET.EVENTS", reply: inbox, body: `{"seq":1}`}, sees: []string{back("user")}},
+		{name: "a read of turns by one who is not the router", bad: slices.Concat(all(without("router"), "core.API.STREAM.MSG.GET.TURNS"), all(without(), "core.API.DIRECT.GET.TURNS"), all(without(), "$JS.API.STREAM.MSG.GET.TURNS"), one("router", "core.API.STREAM.INFO.TURNS")), good: act{as: "router", subject: "core.API.STREAM.MSG.GET.TURNS", reply: inbox, body: `{"seq":1}`}, sees: []string{back("router")}},
 		{name: "the monitor does more than look", bad: slices.Concat(one("sys", "$SYS.REQ.SERVER.PING.KICK"), one("sys", "$SYS.REQ.SERVER.PING.SUBSZ"), one("sys", "$SYS.REQ.CLAIMS.UPDATE"), one("sys", "$SYS.REQ.ACCOUNT.CORE.SUBSZ"), one("sys", "$SYS.REQ.SERVER.PING.ACCOUNTZ"), one("sys", "$SYS.ACCOUNT.CORE.CONNECT")), good: ask("sys", "$SYS.REQ.SERVER.PING.STATSZ"), sees: []string{back("sys")}},
 		{name: "the system account by one who is not the monitor", bad: append(all(without("sys"), "$SYS.REQ.SERVER.PING"), all(without("sys"), "$SYS.REQ.SERVER.PING.JSZ")...), good: ask("sys", "$SYS.REQ.SERVER.PING.JSZ"), sees: []string{back("sys")}},
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -70,14 +71,14 @@ func (c *check) turn(i int) {
 	}
 	switch {
 	case r.Error != nil && r.Error.Code != t.Error:
-		fail("error", "it ended with %s (%s)%s", r.Error.Code, clip(r.Error.Text, 300), instead(t.Error))
+		fail("error", "it ended with %s (%s)%s", r.Error.Code, text.Clip(r.Error.Text, 300), instead(t.Error))
 	case r.Error == nil && t.Error != "":
-		fail("error", "it did not end with %s: %q", t.Error, clip(r.Answer, 300))
+		fail("error", "it did not end with %s: %q", t.Error, text.Clip(r.Answer, 300))
 	case r.Error == nil && strings.TrimSpace(r.Answer) == "":
 		fail("answer", "the answer is empty")
 	}
 	if r.Partial != t.Partial {
-		fail("partial", "partial is %t: %q", r.Partial, clip(r.Answer, 300))
+		fail("partial", "partial is %t: %q", r.Partial, text.Clip(r.Answer, 300))
 	}
 	if t.Answer != nil && !(c.live && t.Answer.ScriptedOnly) {
 		c.answer(fail, path, *t.Answer, at)
@@ -120,21 +121,21 @@ func instead(code string) string {
 
 func (c *check) answer(fail func(string, string, ...any), path string, a Answer, at told) {
 	got := at.response.Answer
-	for _, text := range a.Contains {
-		if !holds(got, text) {
-			fail("answer.contains", "the answer does not contain %q: %q", text, clip(got, 500))
+	for _, part := range a.Contains {
+		if !holds(got, part) {
+			fail("answer.contains", "the answer does not contain %q: %q", part, text.Clip(got, 500))
 		}
 	}
-	for _, text := range a.NotContains {
-		if holds(got, text) {
-			fail("answer.not_contains", "the answer contains %q: %q", text, clip(got, 500))
+	for _, part := range a.NotContains {
+		if holds(got, part) {
+			fail("answer.not_contains", "the answer contains %q: %q", part, text.Clip(got, 500))
 		}
 	}
 	if a.Equals != "" && strings.TrimSpace(got) != strings.TrimSpace(a.Equals) {
-		fail("answer.equals", "the answer is %q", clip(got, 500))
+		fail("answer.equals", "the answer is %q", text.Clip(got, 500))
 	}
 	if a.Matches != "" && !a.matches.MatchString(got) {
-		fail("answer.matches", "the answer does not match %s: %q", a.Matches, clip(got, 500))
+		fail("answer.matches", "the answer does not match %s: %q", a.Matches, text.Clip(got, 500))
 	}
 	if a.NotEmpty && strings.TrimSpace(got) == "" {
 		fail("answer.not_empty", "the answer is empty")
@@ -153,12 +154,12 @@ var numbered = regexp.MustCompile(`^\d+\. `)
 // quoted looks for words of an event in the answer. Words that the script says by itself prove nothing.
 func (c *check) quoted(fail func(string, string, ...any), path string, src Source, at told) {
 	const field = "answer.contains_from"
-	var text string
+	var whole string
 	found := false
 	for _, e := range c.events {
 		if _, ok := subjects.Match(src.Event, e.Subject); ok && e.Query == at.query {
 			if value, ok := e.Field(src.Field); ok {
-				text, found = value, true
+				whole, found = value, true
 			}
 		}
 	}
@@ -166,10 +167,10 @@ func (c *check) quoted(fail func(string, string, ...any), path string, src Sourc
 		fail(field, "there is no event %s of this turn with a field %s", src.Event, src.Field)
 		return
 	}
-	lines := strings.Split(text, "\n")
+	lines := strings.Split(whole, "\n")
 	if src.Line > 0 {
 		if src.Line > len(lines) {
-			fail(field, "the field has no line %d: %q", src.Line, clip(text, 500))
+			fail(field, "the field has no line %d: %q", src.Line, text.Clip(whole, 500))
 			return
 		}
 		lines = lines[src.Line-1 : src.Line]
@@ -181,26 +182,26 @@ func (c *check) quoted(fail func(string, string, ...any), path string, src Sourc
 		}
 		for _, own := range c.story.scripted() {
 			if !c.live && holds(own, line) {
-				fail(field, "a scripted reply says %q itself; quote it with {{tool_result 0}}", clip(line, 200))
+				fail(field, "a scripted reply says %q itself; quote it with {{tool_result 0}}", text.Clip(line, 200))
 				return
 			}
 		}
 		return
 	}
-	fail(field, "the answer quotes nothing of %q: %q", clip(text, 500), clip(at.response.Answer, 500))
+	fail(field, "the answer quotes nothing of %q: %q", text.Clip(whole, 500), text.Clip(at.response.Answer, 500))
 }
 
 func thought(fail func(string, string, ...any), want Thinking, got string) {
 	empty := strings.TrimSpace(got) == ""
 	switch {
 	case want.Empty && !empty:
-		fail("thinking", "it thought %q", clip(got, 300))
+		fail("thinking", "it thought %q", text.Clip(got, 300))
 	case want.NotEmpty && empty:
 		fail("thinking", "there is no thinking")
 	}
-	for _, text := range want.Contains {
-		if !holds(got, text) {
-			fail("thinking.contains", "the thinking does not contain %q: %q", text, clip(got, 300))
+	for _, part := range want.Contains {
+		if !holds(got, part) {
+			fail("thinking.contains", "the thinking does not contain %q: %q", part, text.Clip(got, 300))
 		}
 	}
 }
@@ -261,13 +262,13 @@ func show(calls []subjects.ToolCall) string {
 	}
 	var out []string
 	for _, c := range calls {
-		text := fmt.Sprintf("%s %s (%s)", c.Tool, clip(string(c.Args), 200), c.Layer)
+		line := fmt.Sprintf("%s %s (%s)", c.Tool, text.Clip(string(c.Args), 200), c.Layer)
 		if c.Error != nil {
-			text += " failed with " + c.Error.Code
+			line += " failed with " + c.Error.Code
 		} else {
-			text += fmt.Sprintf(" gave %q", clip(c.Result, 200))
+			line += fmt.Sprintf(" gave %q", text.Clip(c.Result, 200))
 		}
-		out = append(out, text)
+		out = append(out, line)
 	}
 	return strings.Join(out, "; ")
 }

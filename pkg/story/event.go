@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -36,7 +37,7 @@ func (e Event) String() string {
 	if e.From != "" {
 		from = e.From
 	}
-	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, clip(ids.ReplaceAllString(string(e.Body), ""), 240))
+	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, text.Clip(ids.ReplaceAllString(string(e.Body), ""), 240))
 }
 
 // Want is one expected event: a subject, which may hold wildcards, and conditions on it. It is written as one text:
@@ -100,7 +101,7 @@ func split(s string) ([]string, error) {
 		if end >= 0 && s[end] == '"' {
 			quoted, err := strconv.QuotedPrefix(s[end:])
 			if err != nil {
-				return nil, fmt.Errorf("a quote in %q does not end", clip(s, 40))
+				return nil, fmt.Errorf("a quote in %q does not end", text.Clip(s, 40))
 			}
 			text, err := strconv.Unquote(quoted)
 			if err != nil {
@@ -126,7 +127,7 @@ func parseCondition(word string) (condition, error) {
 			}
 		}
 	}
-	return condition{}, fmt.Errorf("%q is no condition; write field=value, field!=value, field~text, by=account, times=1 or scripted_only", clip(word, 40))
+	return condition{}, fmt.Errorf("%q is no condition; write field=value, field!=value, field~text, by=account, times=1 or scripted_only", text.Clip(word, 40))
 }
 
 // checkPattern refuses what the server would.
@@ -137,7 +138,7 @@ func checkPattern(p string) error {
 			continue
 		}
 		if err := subjects.CheckToken(w); err != nil {
-			return fmt.Errorf("%q is not a subject: write words joined by dots, * for one word, > for the rest", clip(p, 40))
+			return fmt.Errorf("%q is not a subject: write words joined by dots, * for one word, > for the rest", text.Clip(p, 40))
 		}
 	}
 	return nil
@@ -204,11 +205,3 @@ func (e Event) Field(path string) (string, bool) {
 
 // holds looks for part in s without regard to case.
 func holds(s, part string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(part)) }
-
-// clip keeps a message readable.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "..."
-}

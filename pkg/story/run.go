@@ -82,6 +82,7 @@ func Run(ctx context.Context, s *Story, w World, o Options) Result {
 	defer cancel()
 	if err := r.play(ctx); err != nil {
 		r.result.fail(s.Line(""), "%v", err)
+		r.result.Events = r.events
 	}
 	r.result.Took = time.Since(start)
 	r.result.Asked = w.Script().Asked
@@ -165,7 +166,8 @@ func (r *run) turn(ctx context.Context, i int) error {
 	tick := time.NewTicker(looks)
 	defer tick.Stop()
 	var said strings.Builder
-	var dead time.Time
+	var over time.Time // when the stream first told of an answer or a dead letter
+	heard := false     // the answer came live too: what was said before it is behind us
 	for {
 		select {
 		case e := <-r.live:
@@ -185,10 +187,12 @@ func (r *run) turn(ctx context.Context, i int) error {
 			if e.Subject != subjects.ResponseGeneration.Name {
 				continue
 			}
+			heard = true
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return r.look(context.WithoutCancel(ctx)) // what is missing is reported by the checks
+				// What else is missing is reported by the checks.
+				return errors.Join(r.look(context.WithoutCancel(ctx)), r.allDone(i, pending))
 			}
 			return ctx.Err()
 		}
@@ -196,14 +200,24 @@ func (r *run) turn(ctx context.Context, i int) error {
 			return err
 		}
 		at := &r.told[i]
-		if at.dead != nil && dead.IsZero() {
-			dead = time.Now()
+		if over.IsZero() && (at.dead != nil || at.response != nil) {
+			over = time.Now()
 		}
-		// A dead letter ends a question when nobody answers it in spite of that.
-		if at.response != nil || !dead.IsZero() && time.Since(dead) > r.opts.Settle {
-			return nil
+		// A dead letter ends a question when nobody answers it in spite of that. An answer ends it at once, unless the
+		// moment to do something to the turn may still wait among what is heard: the stream can be ahead of that.
+		settled := !over.IsZero() && time.Since(over) > r.opts.Settle
+		if settled || at.response != nil && (heard || len(pending) == 0) {
+			return r.allDone(i, pending)
 		}
 	}
+}
+
+// allDone refuses a turn to which not everything was done: what the story wanted to see has not been tried then.
+func (r *run) allDone(i int, pending []act) error {
+	if len(pending) == 0 || r.opts.Live && r.story.Turns[i].ScriptedOnly {
+		return nil
+	}
+	return fmt.Errorf("turn %d: the moment to %s never came", i+1, pending[0].what)
 }
 
 // request lets an agent ask the broker by itself. What it is told is the answer.
@@ -223,13 +237,14 @@ func (r *run) request(ctx context.Context, i int, req Request) error {
 // settled waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
 // own time, and what is looked for and what must be absent are both judged by the stream.
 func (r *run) settled(ctx context.Context, query, tool string) error {
+	pattern := subjects.ToolDone.Live()
 	for {
 		events, err := r.world.Events(ctx, r.first)
 		if err != nil {
 			return err
 		}
 		for _, e := range events {
-			if e.Query == query && e.Subject == "tool.result."+tool {
+			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == tool && e.Query == query {
 				return nil
 			}
 		}
@@ -243,16 +258,17 @@ func (r *run) settled(ctx context.Context, query, tool string) error {
 
 // act is something that is done to a turn at its moment.
 type act struct {
+	what   string
 	moment Moment
 	do     func(context.Context) error
 }
 
 func (r *run) acts(t Turn, query string) (out []act) {
 	if c := t.Crash; c != nil {
-		out = append(out, act{c.After, func(ctx context.Context) error { return r.world.Crash(ctx, c.Actor) }})
+		out = append(out, act{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.world.Crash(ctx, c.Actor) }})
 	}
 	if t.StopAfter != nil {
-		out = append(out, act{*t.StopAfter, func(ctx context.Context) error { return r.world.Cancel(ctx, query) }})
+		out = append(out, act{"stop", *t.StopAfter, func(ctx context.Context) error { return r.world.Cancel(ctx, query) }})
 	}
 	return out
 }
@@ -319,7 +335,7 @@ func (r *run) settle(ctx context.Context) error {
 
 // atRest reports whether every answered question has left its agent idle.
 func (r *run) atRest() bool {
-	idle := Want{pattern: "agent.state.>", times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
+	idle := Want{pattern: subjects.AgentStateOf.Live(), times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
 	for _, t := range r.told {
 		rest := t.response == nil || t.request
 		for _, e := range r.events {

@@ -424,6 +424,34 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// A story that wanted to see a crash or a stop has shown nothing when there was none.
+func TestTheMomentNeverCame(t *testing.T) {
+	t.Parallel()
+	opts := story.Options{Patience: 10 * time.Second, Settle: 20 * time.Millisecond}
+	late := story.Options{Patience: 50 * time.Millisecond, Settle: 20 * time.Millisecond}
+	const crash, stop = "crash: {actor: generator, after: {event: tool.result.never}}", "stop_after: {delta: never}"
+	unread := func(w *world, q subjects.Query) {
+		w.store("router", "dead.router", q.QueryID, subjects.DeadLetter{Actor: "router", Code: "malformed"})
+	}
+	for _, tt := range []struct {
+		name, turn string
+		world      *world
+		opts       story.Options
+		want       string
+	}{
+		{"crash", crash, &world{answer: replies(good())}, quick, "turn 1: the moment to crash generator never came"},
+		{"stop", stop, &world{answer: replies(good())}, quick, "turn 1: the moment to stop never came"},
+		{"nothing is heard", stop, &world{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to stop never came"},
+		{"a dead letter", crash + "\n    error: malformed", &world{answer: unread}, opts, "turn 1: the moment to crash generator never came"},
+		{"nobody answers", stop, &world{}, late, "turn 1: the moment to stop never came"},
+	} {
+		s := parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n")
+		if got := story.Run(t.Context(), s, tt.world, tt.opts); !strings.Contains(got.Report(), tt.want) {
+			t.Errorf("%s: got %q", tt.name, got.Report())
+		}
+	}
+}
+
 // With a real model the script and what is expected of it alone are left out, and nothing else is.
 func TestLive(t *testing.T) {
 	t.Parallel()

@@ -93,7 +93,7 @@ func Assign(out any, path, value, name string) error {
 // Field is one setting as text.
 type Field struct{ Path, Value string }
 
-// Fields lists the settings of the struct v in the order of its fields.
+// Fields lists the settings of the struct v in the order of its fields, as a person would write them.
 func Fields(v any) []Field { return fields(nil, "", reflect.ValueOf(v)) }
 
 func fields(out []Field, path string, v reflect.Value) []Field {
@@ -104,6 +104,9 @@ func fields(out []Field, path string, v reflect.Value) []Field {
 			}
 		}
 		return out
+	}
+	if d, ok := v.Interface().(time.Duration); ok {
+		return append(out, Field{Path: path, Value: Short(d)})
 	}
 	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface())})
 }
@@ -248,11 +251,14 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// duration reads a length of time as people write it: 250ms, 10s. A bare number would be nanoseconds, so it is refused.
 func (d *decoder) duration(n *yaml.Node, path string, v reflect.Value) {
-	t, err := time.ParseDuration(n.Value)
-	if n.Kind != yaml.ScalarNode || err != nil {
-		d.fail(n, path, "%s is not a duration; write 60s or 10m", show(n.Value))
+	if n.Kind != yaml.ScalarNode {
+		d.fail(n, path, "must be one value, like 60s or 10m")
+		return
+	}
+	t, err := ParseDuration(n.Value)
+	if err != nil {
+		d.fail(n, path, "%v", err)
 		return
 	}
 	v.SetInt(int64(t))

@@ -1,6 +1,7 @@
 package strict_test
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -120,8 +121,10 @@ func TestFields(t *testing.T) {
 		A string `yaml:"a"`
 		B inner  `yaml:"b"`
 		C int
-	}{A: "x", B: inner{Pause: pause(time.Minute)}})
-	want := []strict.Field{{"a", "x"}, {"b.on", "false"}, {"b.pause", "1m0s"}}
+		D time.Duration `yaml:"d"`
+		E strict.Size   `yaml:"e"`
+	}{A: "x", B: inner{Pause: pause(time.Minute)}, D: 10 * time.Minute, E: 16 << 10})
+	want := []strict.Field{{"a", "x"}, {"b.on", "false"}, {"b.pause", "1m0s"}, {"d", "10m"}, {"e", "16KB"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -159,11 +162,59 @@ func TestPlainData(t *testing.T) {
 		"any: [&a x]":             "any[0]: anchors are not used here",
 		"any: !!binary aGFsbG8=":  "any: tags are not used here",
 		"wait: 90":                "f:1: wait: 90 is not a duration; write 60s or 10m",
-		"wait: [1s]":              "is not a duration",
+		"wait: 0":                 "wait: 0 is not a duration",
+		"wait: -1s":               "f:1: wait: -1s is not a duration; write 60s or 10m",
+		"wait: -0s":               "wait: -0s is not a duration",
+		"wait: ''":                `wait: "" is not a duration`,
+		"wait: [1s]":              "wait: must be one value, like 60s or 10m",
 		"map: {x: {y: 2026-1-1}}": "map.x.y: 2026-1-1 is neither",
 	} {
 		if _, err := strict.Decode([]byte(text), "f", &loose{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for text, want := range map[string]string{"60s": "1m", "90s": "1m30s", "1h": "1h", "1h0m5s": "1h0m5s", "10m": "10m", "250ms": "250ms", "0s": "0s", "3600s": "1h", "20s": "20s"} {
+		if d, err := strict.ParseDuration(text); err != nil || strict.Short(d) != want {
+			t.Errorf("%s is %s, %v, want %s", text, strict.Short(d), err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "60", "+1", "1.5", "-1s", "-0s", "-0", "soon", "1d", "9999999h"} {
+		if d, err := strict.ParseDuration(text); err == nil {
+			t.Errorf("%q is %s", text, d)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for text, want := range map[string]strict.Size{"0B": 0, "1B": 1, "1KB": 1 << 10, "512MB": 512 << 20, "1GB": 1 << 30, "1536MB": 1536 << 20, "8TB": 8 << 40} {
+		var s strict.Size
+		if err := s.UnmarshalText([]byte(text)); err != nil || s != want || s.String() != text {
+			t.Errorf("%s: %d (%s), %v, want %d", text, s, s, err, want)
+		}
+	}
+	for _, text := range []string{"", "1", "GB", "1gb", "1 GB", "1.5GB", "1GBB", "+1GB", "-1GB", "0x1GB", "1_0GB", "1GiB", "B1", "9223372036854775808B", "8388608TB"} {
+		var s strict.Size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is %d", text, s)
+		}
+	}
+}
+
+func TestProblems(t *testing.T) {
+	var p strict.Problems
+	if err := p.Err(); err != nil {
+		t.Errorf("nothing is wrong, and yet: %v", err)
+	}
+	p.Add("a.b", "%d is too much", 7)
+	p.Add("c", "is missing")
+	if err := p.Err(); err == nil || err.Error() != "a.b: 7 is too much\nc: is missing" {
+		t.Errorf("got %v", err)
+	}
+	var one strict.Problem
+	if !errors.As(p.Err(), &one) || one.Path != "a.b" {
+		t.Errorf("the field is not to be had: %+v", one)
 	}
 }

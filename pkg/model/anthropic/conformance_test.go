@@ -7,6 +7,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/anthropic"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/modeltest/conformance"
 )
 
 // secret is the key that the servers of these tests ask for.
@@ -27,7 +28,7 @@ func open(t *testing.T, url string) model.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	modeltest.Conformance(t, modeltest.Profile{
+	conformance.Run(t, conformance.Profile{
 		New:   open,
 		Front: modeltest.Anthropic(secret),
 

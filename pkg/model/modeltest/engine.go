@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // Seen is a request as the script sees it, whatever protocol it came in.
@@ -209,7 +210,7 @@ func (r Seen) describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages", len(r.Messages))
 	if n := len(r.Messages); n > 0 {
-		fmt.Fprintf(&b, ", the last from %s: %q", r.Messages[n-1].Role, clip(r.Messages[n-1].Content, 200))
+		fmt.Fprintf(&b, ", the last from %s: %q", r.Messages[n-1].Role, text.Clip(r.Messages[n-1].Content, 200))
 	}
 	b.WriteString(", tools [")
 	for i, t := range r.Tools {
@@ -226,16 +227,6 @@ func (r Seen) describe() string {
 		fmt.Fprintf(&b, "%t", *r.Think)
 	}
 	return b.String()
-}
-
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "..."
 }
 
 // unmet returns the first condition that r does not meet, "" when it meets all.

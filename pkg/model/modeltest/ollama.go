@@ -238,23 +238,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	seen.Path, seen.Header = r.URL.Path, r.Header
-	if req.DebugRenderOnly {
-		s.Record(seen)
-		sendJSON(w, http.StatusOK, api.ChatResponse{
-			Model: req.Model, CreatedAt: time.Now().UTC(), DebugInfo: &api.DebugInfo{RenderedTemplate: render(seen)},
-		})
-		return
-	}
 	s.Infer(w, r, seen, &ollamaForm{begun: time.Now()})
-}
-
-// render is the prompt that a model would be given, in the form that many models know.
-func render(seen Seen) string {
-	var b strings.Builder
-	for _, m := range seen.Messages {
-		fmt.Fprintf(&b, "<|im_start|>%s\n%s<|im_end|>\n", m.Role, m.Content)
-	}
-	return b.String() + "<|im_start|>assistant\n"
 }
 
 // seenChat reads a request again where Ollama's types would lose something: the order of keys, and what they do not know

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // filler fills in what a text quotes from a request.
@@ -27,7 +28,7 @@ func (f filler) fill(s string) (string, error) {
 		}
 		expr, after, found := strings.Cut(rest, "}}")
 		if !found {
-			return "", fmt.Errorf("{{ without }} in %q", clip(s, 80))
+			return "", fmt.Errorf("{{ without }} in %q", text.Clip(s, 80))
 		}
 		value, err := f.eval(expr)
 		if err != nil {
@@ -54,7 +55,7 @@ func (f filler) eval(expr string) (string, error) {
 			n, err := strconv.Atoi(arg)
 			lines := strings.Split(value, "\n")
 			if err != nil || n < 1 || n > len(lines) {
-				return "", fmt.Errorf("there is no line %s in %q", arg, clip(value, 200))
+				return "", fmt.Errorf("there is no line %s in %q", arg, text.Clip(value, 200))
 			}
 			value = strings.TrimSpace(lines[n-1])
 		case "match":
@@ -64,7 +65,7 @@ func (f filler) eval(expr string) (string, error) {
 			}
 			found := re.FindString(value)
 			if found == "" {
-				return "", fmt.Errorf("%s is not in %q", arg, clip(value, 200))
+				return "", fmt.Errorf("%s is not in %q", arg, text.Clip(value, 200))
 			}
 			value = found
 		default:
@@ -156,7 +157,7 @@ func (f filler) rawArguments(s string) (json.RawMessage, error) {
 		}
 		expr, after, found := strings.Cut(rest, "}}")
 		if !found {
-			return nil, fmt.Errorf("{{ without }} in %q", clip(s, 80))
+			return nil, fmt.Errorf("{{ without }} in %q", text.Clip(s, 80))
 		}
 		value, err := f.eval(expr)
 		if err != nil {
@@ -170,7 +171,7 @@ func (f filler) rawArguments(s string) (json.RawMessage, error) {
 		s = after
 	}
 	if !json.Valid([]byte(b.String())) {
-		return nil, fmt.Errorf("arguments_json is no JSON: %s", clip(b.String(), 200))
+		return nil, fmt.Errorf("arguments_json is no JSON: %s", text.Clip(b.String(), 200))
 	}
 	return json.RawMessage(b.String()), nil
 }

@@ -9,9 +9,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"unicode"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // maxFault bounds what is read of an error's body.
@@ -77,11 +77,14 @@ func (b *Backend) broken(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: lost %s in the middle of the reply: %w", model.ErrCut, b.url, err)
 }
 
+// mostSaid is how much of a server's own words stands in an error, in bytes.
+const mostSaid = 300
+
 // fault makes an error of what the server said. status 0 is an error in mid-stream. The text decides where the status
 // does not: the server sends the same ones for many things.
-func (b *Backend) fault(status int, text, name string) error {
-	text = clip([]byte(text))
-	low := strings.ToLower(text)
+func (b *Backend) fault(status int, said, name string) error {
+	said = text.OneLine(said, mostSaid)
+	low := strings.ToLower(said)
 	has := func(parts ...string) bool {
 		for _, p := range parts {
 			if strings.Contains(low, p) {
@@ -92,30 +95,30 @@ func (b *Backend) fault(status int, text, name string) error {
 	}
 	switch {
 	case has("does not support tools"):
-		return fmt.Errorf("%w: %s (%s)", model.ErrNoTools, name, text)
+		return fmt.Errorf("%w: %s (%s)", model.ErrNoTools, name, said)
 	case has("does not support thinking"):
-		return fmt.Errorf("%w: %s (%s)", model.ErrNoThinking, name, text)
+		return fmt.Errorf("%w: %s (%s)", model.ErrNoThinking, name, said)
 	case has("does not support"):
-		return fmt.Errorf("%w: %s: %s", model.ErrUnsupported, name, text)
+		return fmt.Errorf("%w: %s: %s", model.ErrUnsupported, name, said)
 	case has("exceeds the context", "exceeds maximum context", "exceed_context_size", "context size has been exceeded",
 		"context length exceeded", "prompt too long", "prompt is too long"):
-		return fmt.Errorf("%w: %s (%s)", model.ErrTooLong, name, text)
+		return fmt.Errorf("%w: %s (%s)", model.ErrTooLong, name, said)
 	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests, has("server busy"):
-		return fmt.Errorf("%w: %s; try again in a moment (%s)", model.ErrBusy, b.url, or(text, "it gave no reason"))
+		return fmt.Errorf("%w: %s; try again in a moment (%s)", model.ErrBusy, b.url, or(said, "it gave no reason"))
 	case has("cloud is disabled", "cannot run this remote model"):
-		return fmt.Errorf("%w: %s: %s", model.ErrRemote, name, text)
+		return fmt.Errorf("%w: %s: %s", model.ErrRemote, name, said)
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return fmt.Errorf("%w: %s; for a cloud model: ollama signin (%s)", model.ErrUnauthorized, b.url, or(text, "it gave no reason"))
+		return fmt.Errorf("%w: %s; for a cloud model: ollama signin (%s)", model.ErrUnauthorized, b.url, or(said, "it gave no reason"))
 	case status == http.StatusNotFound && has("not found"), has("try pulling it first"),
 		has("file does not exist") && has("pull model manifest"):
 		return fmt.Errorf("%w: %s at %s; fetch it with: conclave model pull %s", model.ErrMissing, name, b.url, name)
-	case text == "" && status != 0:
+	case said == "" && status != 0:
 		return fmt.Errorf("%w: what answers at %s with HTTP %d is no Ollama server; check the address",
 			model.ErrUnreachable, b.url, status)
 	case (status == 0 || status >= 500) && has(unparsed...): // a 400 is about what we sent
-		return fmt.Errorf("%w: %s", model.ErrMalformed, text)
+		return fmt.Errorf("%w: %s", model.ErrMalformed, said)
 	}
-	return fmt.Errorf("the Ollama server at %s failed: %s", b.url, text)
+	return fmt.Errorf("the Ollama server at %s failed: %s", b.url, said)
 }
 
 // unparsed are the words of the server's parsers when a model writes a call they cannot read.
@@ -130,26 +133,4 @@ func or(s, instead string) string {
 		return instead
 	}
 	return s
-}
-
-// clip makes what a server said fit for a message: one line, no control characters, not too long.
-func clip(b []byte) string {
-	const most = 300
-	long := len(b) > most
-	if long {
-		b = b[:most]
-	}
-	s := strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(string(b), ""))
-	if long {
-		s += "..."
-	}
-	return strings.TrimSpace(s)
 }

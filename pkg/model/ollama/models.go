@@ -15,6 +15,7 @@ import (
 	capability "github.com/ollama/ollama/types/model"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // maxReply bounds replies that are no stream. A thousand vectors of 4096 numbers fit.
@@ -113,7 +114,7 @@ func (b *Backend) Pull(ctx context.Context, name string) iter.Seq2[model.Progres
 				Error string `json:"error"`
 			}
 			if err := json.Unmarshal(line, &p); err != nil {
-				yield(model.Progress{}, fmt.Errorf("%w: %s sent something that is no progress: %q", model.ErrMalformed, b.url, clip(line)))
+				yield(model.Progress{}, fmt.Errorf("%w: %s sent something that is no progress: %q", model.ErrMalformed, b.url, text.OneLine(string(line), mostSaid)))
 				return
 			}
 			if p.Error != "" {
@@ -129,28 +130,12 @@ func (b *Backend) Pull(ctx context.Context, name string) iter.Seq2[model.Progres
 }
 
 // pullFault does not tell people to pull what they are just pulling.
-func (b *Backend) pullFault(text, name string) error {
-	if low := strings.ToLower(text); strings.Contains(low, "file does not exist") || strings.Contains(low, "not found") {
+func (b *Backend) pullFault(said, name string) error {
+	if low := strings.ToLower(said); strings.Contains(low, "file does not exist") || strings.Contains(low, "not found") {
 		return fmt.Errorf("%w: there is no model %s to be fetched; check its name at https://ollama.com/library (%s)",
-			model.ErrMissing, name, clip([]byte(text)))
+			model.ErrMissing, name, text.OneLine(said, mostSaid))
 	}
-	return fmt.Errorf("fetching %s: %w", name, b.fault(0, text, name))
-}
-
-// Render returns the exact prompt that the model would be given for r. Nothing is inferred.
-func (b *Backend) Render(ctx context.Context, r model.Request) (string, error) {
-	var reply struct {
-		DebugInfo *api.DebugInfo `json:"_debug_info"`
-	}
-	r.Stream = false
-	err := b.ask(ctx, b.chat, r.Model, &reply, func(dst []byte) []byte { return b.appendChat(dst, r, true) })
-	if err != nil {
-		return "", err
-	}
-	if reply.DebugInfo == nil {
-		return "", fmt.Errorf("%w: this Ollama server does not show its prompts", model.ErrUnsupported)
-	}
-	return reply.DebugInfo.RenderedTemplate, nil
+	return fmt.Errorf("fetching %s: %w", name, b.fault(0, said, name))
 }
 
 // ask sends a request and reads the reply whole.
@@ -168,7 +153,7 @@ func (b *Backend) ask(ctx context.Context, prepared *http.Request, name string, 
 		return fmt.Errorf("%w: the reply of %s is longer than 64 MB", model.ErrMalformed, b.url)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("%w: %s sent something that cannot be read: %q", model.ErrMalformed, b.url, clip(body))
+		return fmt.Errorf("%w: %s sent something that cannot be read: %q", model.ErrMalformed, b.url, text.OneLine(string(body), mostSaid))
 	}
 	return nil
 }

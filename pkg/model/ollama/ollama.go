@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // DefaultURL is where Ollama listens unless told otherwise.
@@ -36,7 +37,7 @@ type Config struct {
 // Backend is an Ollama server. It is safe for concurrent use.
 type Backend struct {
 	cfg       Config
-	url       string // to be shown, without credentials
+	url       string // to be shown
 	transport *http.Transport
 	chat      *http.Request // what requests are copied from
 	embed     *http.Request
@@ -44,6 +45,7 @@ type Backend struct {
 	pull      *http.Request
 	tags      *http.Request
 	ps        *http.Request
+	status    *http.Request
 }
 
 var _ model.Backend = (*Backend)(nil)
@@ -53,14 +55,11 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = DefaultURL
 	}
-	if !strings.Contains(cfg.URL, "://") {
-		cfg.URL = "http://" + cfg.URL
-	}
 	u, err := url.Parse(cfg.URL)
 	switch {
 	case err != nil:
 		return nil, errors.New("the address of the Ollama server cannot be read; it looks like " + DefaultURL)
-	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
 		return nil, fmt.Errorf("the address %s of the Ollama server does not look like %s", u.Redacted(), DefaultURL)
 	}
 	if cfg.Window == 0 {
@@ -69,7 +68,7 @@ func New(cfg Config) (*Backend, error) {
 	if cfg.Predict == 0 {
 		cfg.Predict = 4096
 	}
-	b := &Backend{cfg: cfg, url: u.Redacted(), transport: &http.Transport{
+	b := &Backend{cfg: cfg, url: u.String(), transport: &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		TLSHandshakeTimeout: 5 * time.Second,
 		MaxIdleConnsPerHost: 64,
@@ -82,6 +81,7 @@ func New(cfg Config) (*Backend, error) {
 	b.pull = b.prepare(http.MethodPost, u, "/api/pull")
 	b.tags = b.prepare(http.MethodGet, u, "/api/tags")
 	b.ps = b.prepare(http.MethodGet, u, "/api/ps")
+	b.status = b.prepare(http.MethodGet, u, "/api/status")
 	return b, nil
 }
 
@@ -93,11 +93,6 @@ func (b *Backend) prepare(method string, u *url.URL, path string) *http.Request 
 		// No value: it is not sent, and says that a request may be tried again when an idle connection turns out to be
 		// closed. No request of ours does harm when the server sees it twice.
 		"Idempotency-Key": nil,
-	}
-	if u.User != nil {
-		password, _ := u.User.Password()
-		r := http.Request{Header: h}
-		r.SetBasicAuth(u.User.Username(), password)
 	}
 	at := &url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/") + path}
 	return &http.Request{
@@ -114,7 +109,7 @@ func (b *Backend) Close() { b.transport.CloseIdleConnections() }
 // Chat implements [model.Chat].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		resp, err := b.do(ctx, b.chat, r.Model, func(dst []byte) []byte { return b.appendChat(dst, r, false) })
+		resp, err := b.do(ctx, b.chat, r.Model, func(dst []byte) []byte { return b.appendChat(dst, r) })
 		if err != nil {
 			yield(model.Chunk{}, err)
 			return
@@ -149,7 +144,7 @@ func (b *Backend) chunk(line []byte, name string) (model.Chunk, error) {
 	r, ok := decode(line, name)
 	switch {
 	case !ok:
-		return model.Chunk{}, fmt.Errorf("%w: %s sent something that is no chat reply: %q", model.ErrMalformed, b.url, clip(line))
+		return model.Chunk{}, fmt.Errorf("%w: %s sent something that is no chat reply: %q", model.ErrMalformed, b.url, text.OneLine(string(line), mostSaid))
 	case r.failed != "":
 		return model.Chunk{}, b.fault(0, r.failed, name)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/modeltest/conformance"
 	"conclave/pkg/model/ollama"
 )
 
@@ -36,7 +37,7 @@ func open(t testing.TB, url string) *ollama.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	modeltest.Conformance(t, modeltest.Profile{New: func(t *testing.T, url string) model.Backend { return open(t, url) }})
+	conformance.Run(t, conformance.Profile{New: func(t *testing.T, url string) model.Backend { return open(t, url) }})
 }
 
 func always(r modeltest.Reply) modeltest.Script {
@@ -114,14 +115,14 @@ func TestDefaultsOfTheBackend(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"": ollama.DefaultURL, "gpu-box:11434": "http://gpu-box:11434", "https://user:secret@gpu-box": "https://user:xxxxx@gpu-box",
+		"": ollama.DefaultURL, "http://gpu-box:11434": "http://gpu-box:11434", "https://gpu-box/ollama": "https://gpu-box/ollama",
 	} {
 		b, err := ollama.New(ollama.Config{URL: in})
 		if err != nil || b.URL() != want {
 			t.Errorf("%q: %v, %v", in, b, err)
 		}
 	}
-	for _, in := range []string{"ftp://x", "http://", "http://user:secret@\x7f", "http://a b"} {
+	for _, in := range []string{"ftp://x", "http://", "gpu-box:11434", "https://user:secret@gpu-box", "http://user:secret@\x7f", "http://a b"} {
 		if b, err := ollama.New(ollama.Config{URL: in}); err == nil {
 			t.Errorf("%q is taken as %s", in, b.URL())
 		} else if strings.Contains(err.Error(), "secret") {
@@ -156,7 +157,7 @@ func TestFaults(t *testing.T) {
 		{500, "model requires more system memory (9.2 GiB) than is available (3.1 GiB)", nil, "memory"},
 		{500, "llama runner process has terminated: exit status 2", nil, "terminated"},
 		{400, "json: cannot unmarshal string into Go struct field", nil, "unmarshal"},
-		{500, "bell \x07 and \x1b[31mred\nlines", nil, "bell  and [31mred lines"},
+		{500, "bell \x07 and \x1b[31mred\nlines", nil, "bell and [31mred lines"},
 		{500, strings.Repeat("long ", 1000), nil, "..."},
 	} {
 		for _, stream := range []bool{true, false} {
@@ -358,24 +359,6 @@ func TestNothingIsCutOffInSilence(t *testing.T) {
 	_, err := open(t, server.URL).Embed(t.Context(), "nomic-embed-text", []string{strings.Repeat("word ", 20000)})
 	if !errors.Is(err, model.ErrTooLong) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestRender(t *testing.T) {
-	t.Parallel()
-	server := modeltest.New(t, modeltest.Script{"m": nil})
-	got, err := open(t, server.URL).Render(t.Context(), model.Request{
-		Model: "m", Stream: true, Messages: []model.Message{{Role: model.User, Content: "who?"}},
-	})
-	if err != nil || !strings.Contains(got, "user\nwho?") {
-		t.Errorf("rendered %q, %v", got, err)
-	}
-	if c := server.Counts(); c.Started != 0 {
-		t.Errorf("something was inferred: %+v", c)
-	}
-	_, err = open(t, serveLines(t, `{"message":{"content":"hi"},"done":true}`)).Render(t.Context(), model.Request{Model: "m"})
-	if !errors.Is(err, model.ErrUnsupported) {
-		t.Errorf("an old server: %v", err)
 	}
 }
 

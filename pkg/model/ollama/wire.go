@@ -165,7 +165,7 @@ func (o *outgoing) free() {
 
 // appendChat writes the body of a chat. truncate and shift are off: a prompt that is too long is to fail, and not to lose
 // its beginning.
-func (b *Backend) appendChat(dst []byte, r model.Request, render bool) []byte {
+func (b *Backend) appendChat(dst []byte, r model.Request) []byte {
 	dst = append(dst, `{"model":`...)
 	dst = appendString(dst, r.Model)
 	dst = append(dst, `,"messages":[`...)
@@ -194,9 +194,6 @@ func (b *Backend) appendChat(dst []byte, r model.Request, render bool) []byte {
 		dst = strconv.AppendBool(append(dst, `,"think":`...), *r.Think)
 	}
 	dst = b.appendKeepAlive(dst, r.Options.KeepAlive)
-	if render {
-		dst = append(dst, `,"_debug_render_only":true`...)
-	}
 	dst = append(dst, `,"truncate":false,"shift":false,"options":`...)
 	return append(b.appendOptions(dst, r.Options), '}')
 }

@@ -6,6 +6,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/modeltest/conformance"
 	"conclave/pkg/model/openai"
 )
 
@@ -27,7 +28,7 @@ func open(t *testing.T, url string) model.Backend {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	modeltest.Conformance(t, modeltest.Profile{
+	conformance.Run(t, conformance.Profile{
 		New:   open,
 		Front: modeltest.OpenAI(secret),
 

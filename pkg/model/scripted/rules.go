@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // timeTool is the one tool the stand-in knows how to use.
@@ -114,19 +113,6 @@ func unframed(s string) string {
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }
 
-// clip shortens what is quoted.
-func clip(s string) string {
-	const most = 400
-	if len(s) <= most {
-		return s
-	}
-	end := most
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "..."
-}
-
 // schema is the part of JSON schema that instance fills in.
 type schema struct {
 	Type       any                        `json:"type"`
@@ -204,3 +190,6 @@ func (s schema) kind() string {
 	}
 	return ""
 }
+
+// quoted is how much is said of what somebody else wrote, in bytes.
+const quoted = 400

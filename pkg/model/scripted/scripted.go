@@ -13,6 +13,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/internal/embedhash"
+	"conclave/pkg/text"
 )
 
 // Name is the one model there is, for chats and vectors. Wherever a model is named, this is what people read.
@@ -175,7 +176,7 @@ func (b Backend) decide(r model.Request, t turn) said {
 	}
 	return said{
 		thinking: "I am the built-in stand-in. I follow fixed rules, and none of them answers this.",
-		content:  fmt.Sprintf("I am the built-in stand-in and not a model, so I cannot answer %q. %s", clip(t.question), b.advice()),
+		content:  fmt.Sprintf("I am the built-in stand-in and not a model, so I cannot answer %q. %s", text.Clip(t.question, quoted), b.advice()),
 	}
 }
 
@@ -192,7 +193,7 @@ func (t turn) aboutTime() bool {
 func (b Backend) quote(t turn) said {
 	var c strings.Builder
 	for _, m := range t.results {
-		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, clip(unframed(m.Content)))
+		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, text.Clip(unframed(m.Content), quoted))
 	}
 	if _, lost := zoneIn(t.question); lost && t.aboutTime() {
 		c.WriteString("I do not know that place, so this is the time in UTC.\n")
@@ -212,7 +213,7 @@ func (b Backend) recall(t turn) said {
 	return said{
 		thinking: "This refers to something earlier. I look it up in the conversation.",
 		content: fmt.Sprintf("Before this you asked: %q. I am the built-in stand-in and not a model: that is all I can say about it. %s",
-			clip(t.earlier[len(t.earlier)-1]), b.advice()),
+			text.Clip(t.earlier[len(t.earlier)-1], quoted), b.advice()),
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode/utf8"
 
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 )
 
 // Asked is what was asked for, as far as an error depends on it.
@@ -151,24 +151,16 @@ const (
 
 // Clean returns a server's text for use in an error: without the key or a long enough piece of it, in valid UTF-8, on
 // one line, and cut.
-func (c *Call) Clean(text string) string {
-	if len(text) > mostRead {
-		text = text[:mostRead]
+func (c *Call) Clean(said string) string {
+	if len(said) > mostRead {
+		said = said[:mostRead]
 	}
 	if c.key != "" {
-		text = mask(text, c.key)
-		text = mask(text, url.QueryEscape(c.key))
-		text = mask(text, base64.StdEncoding.EncodeToString([]byte(c.key)))
+		said = mask(said, c.key)
+		said = mask(said, url.QueryEscape(c.key))
+		said = mask(said, base64.StdEncoding.EncodeToString([]byte(c.key)))
 	}
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
-	if len(text) > mostSaid {
-		cut := mostSaid
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		text = text[:cut] + "..."
-	}
-	return text
+	return text.OneLine(said, mostSaid)
 }
 
 // mask replaces each piece of text that is also a piece of key and at least [shared] bytes long: servers like to quote a

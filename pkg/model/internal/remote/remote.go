@@ -10,11 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
+
+	"conclave/pkg/local"
 )
 
 // DefaultLimit is how many bytes of one response are read when nothing else is said.
@@ -55,7 +56,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Limit = DefaultLimit
 	}
 	base.Path = strings.TrimRight(base.Path, "/")
-	c := &Client{base: base, cfg: cfg, local: Loopback(base.Hostname())}
+	c := &Client{base: base, cfg: cfg, local: local.Host(base.Hostname())}
 	var next http.RoundTripper
 	if cfg.Client != nil {
 		next = cfg.Client.Transport
@@ -84,16 +85,6 @@ func (c *Client) Away() string {
 	return c.base.Hostname()
 }
 
-// Loopback reports whether host is this machine.
-func Loopback(host string) bool {
-	host = strings.TrimSuffix(strings.ToLower(host), ".")
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
-}
-
 // transport is like the standard one, with bounds where that has none. How long an answer may take is the caller's
 // context to say: a model may have to be loaded first.
 func transport() http.RoundTripper {
@@ -111,7 +102,7 @@ func transport() http.RoundTripper {
 
 // proxy asks the environment only for what leaves this machine, and only where a proxy sees neither key nor prompt.
 func proxy(r *http.Request, environment func(*http.Request) (*url.URL, error)) (*url.URL, error) {
-	if r.URL.Scheme != "https" || Loopback(r.URL.Hostname()) {
+	if r.URL.Scheme != "https" || local.Host(r.URL.Hostname()) {
 		return nil, nil
 	}
 	return environment(r)

@@ -1,4 +1,6 @@
-package modeltest
+// Package conformance holds every model backend to the same promises. It is apart from the scripted server because it
+// needs the package testing, which the program itself shall not hold.
+package conformance
 
 import (
 	"context"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
 )
 
 // Profile is a backend under test and what its protocol cannot express. The zero value of the switches is a protocol that
@@ -22,7 +25,7 @@ type Profile struct {
 	// New returns a backend that talks to the server at url.
 	New func(t *testing.T, url string) model.Backend
 	// Front is the protocol the server is to speak besides Ollama's.
-	Front Front
+	Front modeltest.Front
 
 	NoThinking    bool // replies have no place for thinking
 	NoThink       bool // requests cannot say whether to think
@@ -49,8 +52,8 @@ type Profile struct {
 // ModelName is the model of the suite.
 const ModelName = "suite:1b"
 
-// Conformance holds a backend to what every backend promises.
-func Conformance(t *testing.T, p Profile) {
+// Run holds a backend to what every backend promises. What its protocol cannot express is left out.
+func Run(t *testing.T, p Profile) {
 	t.Helper()
 	s := suite{p}
 	for _, c := range []struct {
@@ -90,16 +93,17 @@ func Conformance(t *testing.T, p Profile) {
 		{"deadline", s.deadline, false},
 		{"break off", s.breakOff, false},
 		{"nobody there", s.nobody, false},
-		{"models", s.models, false},
+		{"models", s.models, p.NoCapability},
 		{"missing model", s.missing, false},
 		{"vectors", s.vectors, p.NoEmbed},
 		{"pull", s.pull, p.NoPull},
 	} {
+		if c.skip {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !c.skip {
-				c.run(t)
-			}
+			c.run(t)
 		})
 	}
 }
@@ -107,23 +111,23 @@ func Conformance(t *testing.T, p Profile) {
 type suite struct{ p Profile }
 
 // open starts a server that follows the exchanges, and a backend on it.
-func (s suite) open(t *testing.T, exchanges ...Exchange) (model.Backend, *Server) {
+func (s suite) open(t *testing.T, exchanges ...modeltest.Exchange) (model.Backend, *modeltest.Server) {
 	t.Helper()
-	var opts []Option
+	var opts []modeltest.Option
 	if s.p.Front != nil {
-		opts = append(opts, With(s.p.Front))
+		opts = append(opts, modeltest.With(s.p.Front))
 	}
-	server := New(t, Script{ModelName: exchanges}, opts...)
+	server := modeltest.New(t, modeltest.Script{ModelName: exchanges}, opts...)
 	return s.p.New(t, server.URL), server
 }
 
 // both runs a reply streamed and not streamed.
-func (s suite) both(t *testing.T, reply Reply, check func(*testing.T, model.Message, model.Final, error)) {
+func (s suite) both(t *testing.T, reply modeltest.Reply, check func(*testing.T, model.Message, model.Final, error)) {
 	t.Helper()
 	for _, stream := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
 			t.Parallel()
-			b, _ := s.open(t, Exchange{Reply: reply})
+			b, _ := s.open(t, modeltest.Exchange{Reply: reply})
 			m, f, err := ask(t, b, request(stream))
 			check(t, m, f, err)
 		})
@@ -204,7 +208,7 @@ func wantErr(t *testing.T, err, want error) {
 }
 
 func (s suite) contract(t *testing.T) {
-	b, _ := s.open(t, Exchange{Always: true, Reply: Reply{Thinking: "hm", Content: "It is a suite."}})
+	b, _ := s.open(t, modeltest.Exchange{Always: true, Reply: modeltest.Reply{Thinking: "hm", Content: "It is a suite."}})
 	embedder := "nomic-embed-text"
 	if s.p.NoEmbed {
 		embedder = ""
@@ -213,7 +217,7 @@ func (s suite) contract(t *testing.T) {
 }
 
 func (s suite) answer(t *testing.T) {
-	s.both(t, Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
+	s.both(t, modeltest.Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 || m.Thinking != "" {
 			t.Errorf("got %+v", m)
@@ -222,7 +226,7 @@ func (s suite) answer(t *testing.T) {
 			t.Errorf("answered by %q, want %q", f.Model, ModelName)
 		}
 	})
-	b, _ := s.open(t, Exchange{Reply: Reply{Content: "one two three four"}})
+	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "one two three four"}})
 	pieces := 0
 	for _, err := range b.Chat(t.Context(), request(true)) {
 		wantNo(t, err)
@@ -234,7 +238,7 @@ func (s suite) answer(t *testing.T) {
 }
 
 func (s suite) thinking(t *testing.T) {
-	s.both(t, Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+	s.both(t, modeltest.Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if m.Thinking != "A fish, I think." || m.Content != "A fish." {
 			t.Errorf("got %+v", m)
@@ -243,7 +247,7 @@ func (s suite) thinking(t *testing.T) {
 }
 
 func (s suite) think(t *testing.T) {
-	b, server := s.open(t, Exchange{Always: true, Reply: Reply{Content: "yes"}})
+	b, server := s.open(t, modeltest.Exchange{Always: true, Reply: modeltest.Reply{Content: "yes"}})
 	yes, no := true, false
 	for _, think := range []*bool{&yes, &no, nil} {
 		r := request(false)
@@ -264,7 +268,7 @@ func (s suite) think(t *testing.T) {
 }
 
 func (s suite) toolCall(t *testing.T) {
-	reply := Reply{Calls: []Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
+	reply := modeltest.Reply{Calls: []modeltest.Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
@@ -280,12 +284,12 @@ func (s suite) toolCall(t *testing.T) {
 	})
 }
 
-func (s suite) severalCalls(t *testing.T) { s.threeCalls(t, Quirks{}) }
-func (s suite) callsLast(t *testing.T)    { s.threeCalls(t, Quirks{CallsLast: true}) }
-func (s suite) callsSplit(t *testing.T)   { s.threeCalls(t, Quirks{CallsSplit: true}) }
+func (s suite) severalCalls(t *testing.T) { s.threeCalls(t, modeltest.Quirks{}) }
+func (s suite) callsLast(t *testing.T)    { s.threeCalls(t, modeltest.Quirks{CallsLast: true}) }
+func (s suite) callsSplit(t *testing.T)   { s.threeCalls(t, modeltest.Quirks{CallsSplit: true}) }
 
-func (s suite) threeCalls(t *testing.T, q Quirks) {
-	reply := Reply{Content: "Let me look twice.", Quirks: q, Calls: []Call{
+func (s suite) threeCalls(t *testing.T, q modeltest.Quirks) {
+	reply := modeltest.Reply{Content: "Let me look twice.", Quirks: q, Calls: []modeltest.Call{
 		{Name: "look", Arguments: map[string]any{"what": "head"}},
 		{Name: "look", Arguments: map[string]any{"what": "tail"}},
 		{Name: "weigh"},
@@ -311,7 +315,7 @@ func (s suite) threeCalls(t *testing.T, q Quirks) {
 }
 
 func (s suite) noIDs(t *testing.T) {
-	reply := Reply{Calls: []Call{{Name: "look"}, {Name: "look"}}, Quirks: Quirks{NoIDs: true}}
+	reply := modeltest.Reply{Calls: []modeltest.Call{{Name: "look"}, {Name: "look"}}, Quirks: modeltest.Quirks{NoIDs: true}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if len(m.Calls) != 2 {
@@ -327,7 +331,7 @@ func (s suite) noIDs(t *testing.T) {
 }
 
 func (s suite) keyOrder(t *testing.T) {
-	reply := Reply{Calls: []Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
+	reply := modeltest.Reply{Calls: []modeltest.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		got := strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "")
@@ -339,7 +343,7 @@ func (s suite) keyOrder(t *testing.T) {
 
 // conversation sends everything a message can hold and compares what arrives.
 func (s suite) conversation(t *testing.T) {
-	b, server := s.open(t, Exchange{Reply: Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
+	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
 	r := request(false)
 	r.Messages = append(
 		r.Messages,
@@ -406,7 +410,7 @@ func sameJSON(a, b []byte) bool {
 }
 
 func (s suite) options(t *testing.T) {
-	b, server := s.open(t, Exchange{Reply: Reply{Content: "yes"}})
+	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "yes"}})
 	r := request(false)
 	temperature, seed := 0.25, 42
 	r.Options = model.Options{
@@ -430,7 +434,7 @@ func (s suite) options(t *testing.T) {
 }
 
 func (s suite) format(t *testing.T) {
-	b, server := s.open(t, Exchange{Reply: Reply{Content: `{"grade":4}`}})
+	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: `{"grade":4}`}})
 	r := request(false)
 	r.Tools = nil
 	r.Format = json.RawMessage(`{"type":"object","properties":{"grade":{"type":"integer"}},"required":["grade"]}`)
@@ -445,7 +449,7 @@ func (s suite) format(t *testing.T) {
 }
 
 func (s suite) counts(t *testing.T) {
-	s.both(t, Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
+	s.both(t, modeltest.Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if f.PromptTokens != 321 || f.OutputTokens != 45 {
 			t.Errorf("counts %+v", f)
@@ -460,7 +464,7 @@ func (s suite) counts(t *testing.T) {
 }
 
 func (s suite) remoteHost(t *testing.T) {
-	reply := Reply{Content: "hi", Quirks: Quirks{RemoteHost: "https://ollama.com:443"}}
+	reply := modeltest.Reply{Content: "hi", Quirks: modeltest.Quirks{RemoteHost: "https://ollama.com:443"}}
 	s.both(t, reply, func(t *testing.T, _ model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if f.RemoteHost != "https://ollama.com:443" {
@@ -470,7 +474,7 @@ func (s suite) remoteHost(t *testing.T) {
 }
 
 func (s suite) length(t *testing.T) {
-	reply := Reply{Content: strings.Repeat("word ", 600), Quirks: Quirks{Length: true}}
+	reply := modeltest.Reply{Content: strings.Repeat("word ", 600), Quirks: modeltest.Quirks{Length: true}}
 	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if f.Reason != "length" {
@@ -486,7 +490,7 @@ func (s suite) length(t *testing.T) {
 }
 
 func (s suite) empty(t *testing.T) {
-	reply := Reply{Calls: []Call{{Name: "look"}}, Quirks: Quirks{DropCall: true}, Output: 9}
+	reply := modeltest.Reply{Calls: []modeltest.Call{{Name: "look"}}, Quirks: modeltest.Quirks{DropCall: true}, Output: 9}
 	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
@@ -500,7 +504,7 @@ func (s suite) empty(t *testing.T) {
 
 func (s suite) large(t *testing.T) {
 	const size = 3 << 20
-	reply := Reply{Content: "fish and chips ", Quirks: Quirks{Bytes: size}}
+	reply := modeltest.Reply{Content: "fish and chips ", Quirks: modeltest.Quirks{Bytes: size}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if len(m.Content) != size || strings.Trim(m.Content, "fishandcp ") != "" {
@@ -510,7 +514,7 @@ func (s suite) large(t *testing.T) {
 }
 
 func (s suite) largeQuestion(t *testing.T) {
-	b, server := s.open(t, Exchange{Reply: Reply{Content: "long"}})
+	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "long"}})
 	r := request(false)
 	r.Messages[1].Content = strings.Repeat("is it a \"fish\"?\n", 1<<17)
 	_, _, err := ask(t, b, r)
@@ -523,7 +527,7 @@ func (s suite) largeQuestion(t *testing.T) {
 const odd = "quote \" slash \\ tab \t line\n nul-ish \x01 é 日本 😀 \u2028 </script> & \u007f {{not us}} end"
 
 func (s suite) oddLetters(t *testing.T) {
-	b, server := s.open(t, Exchange{Always: true, Reply: Reply{Content: "{{last_user}}", Quirks: Quirks{ChunkRunes: 1}}})
+	b, server := s.open(t, modeltest.Exchange{Always: true, Reply: modeltest.Reply{Content: "{{last_user}}", Quirks: modeltest.Quirks{ChunkRunes: 1}}})
 	for _, stream := range []bool{true, false} {
 		r := request(stream)
 		r.Messages[1].Content = odd
@@ -540,13 +544,13 @@ func (s suite) oddLetters(t *testing.T) {
 
 // badUTF8 must neither fail the reply nor reach anybody: the bus and the page want UTF-8.
 func (s suite) badUTF8(t *testing.T) {
-	s.both(t, Reply{Content: "fish", Quirks: Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+	s.both(t, modeltest.Reply{Content: "fish", Quirks: modeltest.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if want := "fish\uFFFD\uFFFD"; m.Content != want {
 			t.Errorf("content %q, want %q", m.Content, want)
 		}
 	})
-	b, server := s.open(t, Exchange{Reply: Reply{Content: "ok"}})
+	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "ok"}})
 	r := request(false)
 	r.Messages[1].Content = "a\xffb"
 	_, _, err := ask(t, b, r)
@@ -557,7 +561,7 @@ func (s suite) badUTF8(t *testing.T) {
 }
 
 func (s suite) errorLine(t *testing.T) {
-	reply := Reply{Content: "Let me ", Quirks: Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
+	reply := modeltest.Reply{Content: "Let me ", Quirks: modeltest.Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
 	s.both(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		wantErr(t, err, model.ErrMalformed)
 	})
@@ -566,22 +570,22 @@ func (s suite) errorLine(t *testing.T) {
 func (s suite) refusals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		quirks Quirks
+		quirks modeltest.Quirks
 		want   error
 		skip   bool
 	}{
-		{"tools", Quirks{RefuseTools: true}, model.ErrNoTools, false},
-		{"thinking", Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThink},
-		{"too long", Quirks{TooLong: true}, model.ErrTooLong, false},
-		{"key", Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
+		{"tools", modeltest.Quirks{RefuseTools: true}, model.ErrNoTools, false},
+		{"thinking", modeltest.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThink},
+		{"too long", modeltest.Quirks{TooLong: true}, model.ErrTooLong, false},
+		{"key", modeltest.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
 	} {
+		if c.skip {
+			continue
+		}
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s stream=%t", c.name, stream), func(t *testing.T) {
 				t.Parallel()
-				if c.skip {
-					return
-				}
-				b, _ := s.open(t, Exchange{Reply: Reply{Quirks: c.quirks}})
+				b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: c.quirks}})
 				r := request(stream)
 				if !s.p.NoThink {
 					think := true
@@ -595,7 +599,7 @@ func (s suite) refusals(t *testing.T) {
 }
 
 func (s suite) busy(t *testing.T) {
-	b, _ := s.open(t, Exchange{Reply: Reply{Content: "now", Quirks: Quirks{Busy: 1}}})
+	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "now", Quirks: modeltest.Quirks{Busy: 1}}})
 	_, _, err := ask(t, b, request(false))
 	wantErr(t, err, model.ErrBusy)
 	m, _, err := ask(t, b, request(false))
@@ -606,7 +610,7 @@ func (s suite) busy(t *testing.T) {
 }
 
 func (s suite) garbage(t *testing.T) {
-	s.both(t, Reply{Content: "hi", Quirks: Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+	s.both(t, modeltest.Reply{Content: "hi", Quirks: modeltest.Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		if !errors.Is(err, model.ErrMalformed) && !errors.Is(err, model.ErrCut) {
 			t.Errorf("error %v", err)
 		}
@@ -614,10 +618,10 @@ func (s suite) garbage(t *testing.T) {
 }
 
 func (s suite) cut(t *testing.T) {
-	s.both(t, Reply{Content: "one two three", Quirks: Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+	s.both(t, modeltest.Reply{Content: "one two three", Quirks: modeltest.Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		wantErr(t, err, model.ErrCut)
 	})
-	b, _ := s.open(t, Exchange{Reply: Reply{Content: "one two three", Quirks: Quirks{CutAfter: 2}}})
+	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "one two three", Quirks: modeltest.Quirks{CutAfter: 2}}})
 	m, _, err := ask(t, b, request(true))
 	wantErr(t, err, model.ErrCut)
 	if m.Content != "one two" {
@@ -626,13 +630,13 @@ func (s suite) cut(t *testing.T) {
 }
 
 func (s suite) noDone(t *testing.T) {
-	b, _ := s.open(t, Exchange{Reply: Reply{Content: "one two", Quirks: Quirks{NoDone: true}}})
+	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "one two", Quirks: modeltest.Quirks{NoDone: true}}})
 	_, _, err := ask(t, b, request(true))
 	wantErr(t, err, model.ErrCut)
 }
 
 // noticed waits until the server has seen that its client is gone.
-func noticed(t *testing.T, server *Server) {
+func noticed(t *testing.T, server *modeltest.Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if c := server.Counts(); c.Cancelled == 1 && c.Running == 0 {
@@ -647,7 +651,7 @@ func noticed(t *testing.T, server *Server) {
 
 func (s suite) cancelWaiting(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		b, server := s.open(t, Exchange{Reply: Reply{Quirks: Quirks{Hang: true}}})
+		b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for server.Counts().Running == 0 && ctx.Err() == nil {
@@ -665,8 +669,8 @@ func (s suite) cancelWaiting(t *testing.T) {
 }
 
 func (s suite) cancelStream(t *testing.T) {
-	reply := Reply{Content: "one two three four", Quirks: Quirks{TokenDelay: 5 * time.Second}}
-	b, server := s.open(t, Exchange{Reply: reply})
+	reply := modeltest.Reply{Content: "one two three four", Quirks: modeltest.Quirks{TokenDelay: 5 * time.Second}}
+	b, server := s.open(t, modeltest.Exchange{Reply: reply})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var failed error
@@ -682,7 +686,7 @@ func (s suite) cancelStream(t *testing.T) {
 }
 
 func (s suite) deadline(t *testing.T) {
-	b, server := s.open(t, Exchange{Reply: Reply{Quirks: Quirks{Hang: true}}})
+	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, _, err := model.Collect(b.Chat(ctx, request(false)))
@@ -695,8 +699,8 @@ func (s suite) deadline(t *testing.T) {
 }
 
 func (s suite) breakOff(t *testing.T) {
-	reply := Reply{Content: "one two three four", Quirks: Quirks{TokenDelay: 5 * time.Second}}
-	b, server := s.open(t, Exchange{Reply: reply})
+	reply := modeltest.Reply{Content: "one two three four", Quirks: modeltest.Quirks{TokenDelay: 5 * time.Second}}
+	b, server := s.open(t, modeltest.Exchange{Reply: reply})
 	for c, err := range b.Chat(t.Context(), request(true)) {
 		wantNo(t, err)
 		if c.Content != "" {
@@ -707,7 +711,7 @@ func (s suite) breakOff(t *testing.T) {
 }
 
 func (s suite) nobody(t *testing.T) {
-	server := New(t, nil)
+	server := modeltest.New(t, nil)
 	server.Close()
 	b := s.p.New(t, server.URL)
 	_, _, err := ask(t, b, request(false))
@@ -721,12 +725,9 @@ func (s suite) nobody(t *testing.T) {
 }
 
 func (s suite) models(t *testing.T) {
-	b, server := s.open(t, Exchange{Always: true})
-	server.SetModel(Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
-	server.SetModel(Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
-	if s.p.NoCapability {
-		return
-	}
+	b, server := s.open(t, modeltest.Exchange{Always: true})
+	server.SetModel(modeltest.Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
+	server.SetModel(modeltest.Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
 	all, err := b.List(t.Context())
 	wantNo(t, err)
 	i := slices.IndexFunc(all, func(m model.Info) bool { return m.Name == "plain:7b" })
@@ -749,7 +750,7 @@ func (s suite) models(t *testing.T) {
 }
 
 func (s suite) missing(t *testing.T) {
-	b, _ := s.open(t, Exchange{Always: true})
+	b, _ := s.open(t, modeltest.Exchange{Always: true})
 	for _, stream := range []bool{true, false} {
 		r := request(stream)
 		r.Model = "absent:3b"
@@ -795,7 +796,7 @@ func dot(a, b []float32) float64 {
 }
 
 func (s suite) pull(t *testing.T) {
-	b, _ := s.open(t, Exchange{Always: true})
+	b, _ := s.open(t, modeltest.Exchange{Always: true})
 	var last model.Progress
 	moved := false
 	for p, err := range b.Pull(t.Context(), "fresh:1b") {

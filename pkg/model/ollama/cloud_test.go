@@ -1,0 +1,63 @@
+package ollama_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/ollama/ollama/api"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/modeltest"
+)
+
+func TestCloud(t *testing.T) {
+	t.Parallel()
+	said := func(disabled bool) string {
+		text, err := json.Marshal(api.StatusResponse{Cloud: api.CloudStatus{Disabled: disabled, Source: "env"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, tt := range []struct {
+		name   string
+		status int
+		text   string
+		on     bool
+		err    error
+	}{
+		{"off", 200, said(true), false, nil},
+		{"on", 200, said(false), true, nil},
+		{"does not say", 200, `{"cloud":{}}`, false, model.ErrUnsupported},
+		{"something else", 200, "<html>", false, model.ErrUnsupported},
+		{"failed", 500, said(true), false, model.ErrUnsupported},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet || r.URL.Path != "/api/status" {
+					t.Errorf("asked for %s %s", r.Method, r.URL)
+				}
+				w.WriteHeader(tt.status)
+				_, _ = io.WriteString(w, tt.text)
+			}))
+			defer srv.Close()
+			if on, err := open(t, srv.URL).Cloud(t.Context()); on != tt.on || !errors.Is(err, tt.err) {
+				t.Errorf("%v, %v", on, err)
+			}
+		})
+	}
+	srv := modeltest.New(t, modeltest.Script{}) // as an older server, it knows nothing of this
+	b := open(t, srv.URL)
+	if _, err := b.Cloud(t.Context()); !errors.Is(err, model.ErrUnsupported) {
+		t.Errorf("an older server: %v", err)
+	}
+	srv.Close()
+	if _, err := b.Cloud(t.Context()); !errors.Is(err, model.ErrUnreachable) && !errors.Is(err, model.ErrCut) {
+		t.Errorf("no server: %v", err)
+	}
+}

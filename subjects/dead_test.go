@@ -1,0 +1,57 @@
+package subjects
+
+import "testing"
+
+func TestGaveUp(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, account, subject string
+		want                   bool
+	}{
+		{"the router cannot read the question", "router", "query.received", true},
+		{"the assistant cannot read its turn", "generator", "turn.3.s1", true},
+		{"the assistant died at it each time", "router", "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", true},
+		{"the router died at it each time", "router", "core.EVENT.MAX_DELIVERIES.QUERIES.router", true},
+
+		{"the shadow died at it", "router", "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-3", false},
+		{"a name that only begins alike", "router", "core.EVENT.MAX_DELIVERIES.TURNS.generator_b-3", false},
+		{"a grade was not written", "router", "core.EVENT.MAX_DELIVERIES.EVENTS.critic", false},
+		{"the assistant's name on another stream", "router", "core.EVENT.MAX_DELIVERIES.EVENTS.generator-3", false},
+		{"another kind of question", "router", "core.EVENT.MAX_DELIVERIES.QUERIES.committee", false},
+		{"no advisory at all", "router", "core.EVENT.MAX_DELIVERIES.TURNS", false},
+		{"too many tokens", "router", "core.EVENT.MAX_DELIVERIES.TURNS.generator-3.x", false},
+		{"the shadow cannot read its turn", "respondent_b", "turn.3.s1", false},
+		{"the critic cannot read an answer", "critic", "from.generator.response.generation", false},
+		{"an agent says it of a question", "committee", "query.received", false},
+		{"an agent says it of a turn", "committee", "turn.3.s1", false},
+		{"the gateway says it", "gateway", "query.received", false},
+		{"an unreadable cancellation", "generator", "query.cancel.q1", false},
+		{"the assistant claims the server's word", "generator", "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", false},
+		{"an empty letter", "router", "", false},
+		{"nobody", "", "query.received", false},
+	} {
+		if got := GaveUp(tt.account, DeadLetter{Subject: tt.subject}); got != tt.want {
+			t.Errorf("%s: %s about %s: %t", tt.name, tt.account, tt.subject, got)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	if got := ResponseGeneration.By(Answerer); got != "from.generator.response.generation" {
+		t.Error(got)
+	}
+	if got := Dead.By(Router); got != "from.router.dead.*" {
+		t.Error(got)
+	}
+	if got := Dead.Live(); got != "dead.*" {
+		t.Error(got)
+	}
+	for key, want := range map[string]string{
+		ConversationKey("s1"): "s1", "conv.": "", "conv": "", "turn.s1": "", "conv.a.b": "", "conv.a b": "", "convs.a": "", "": "",
+	} {
+		if got, ok := SessionOf(key); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %t", key, got, ok)
+		}
+	}
+}

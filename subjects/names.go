@@ -1,0 +1,30 @@
+package subjects
+
+import "strings"
+
+// Accounts that stand between a question and its answer.
+const (
+	// Router puts questions into the order of their sessions.
+	Router = "router"
+	// Answerer answers query.received. The author stands in the stored subject, so nobody else's words, the shadow's among
+	// them, are taken for the answer.
+	Answerer = "generator"
+)
+
+// Roles of models: what a model is asked for, whichever model that is today.
+const (
+	RoleAssistant  = "assistant"  // answers, also when the model of another role is not there
+	RoleSummaries  = "summaries"  // makes a long conversation short
+	RoleEmbeddings = "embeddings" // makes vectors; no other model may do so in its place
+)
+
+// StateBucket is the bucket in which an answerer keeps its conversations and what it is working at.
+func StateBucket(account string) string { return "state_" + account }
+
+// By is the stored subject of an event that one account said. The other wildcards stay.
+func (s Spec) By(account string) string {
+	return strings.Replace(s.Listen(), "from.*.", "from."+account+".", 1)
+}
+
+// Live is the subject under which people hear an event: the author is left out.
+func (s Spec) Live() string { return strings.TrimPrefix(s.Listen(), "from.*.") }

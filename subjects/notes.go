@@ -1,0 +1,14 @@
+package subjects
+
+// Codes of the notes that an answerer writes beside its answer. The agent loop has more of its own.
+const (
+	NoteStandIn   = "stand_in"     // the built-in script answered
+	NoteModel     = "model_notice" // another model than asked for answered
+	NoteRenamed   = "renamed_id"   // an id that could not be used
+	NoteNoBroker  = "no_broker"    // no tools could be found
+	NoteDuplicate = "duplicate"    // the question was answered before
+	NoteResumed   = "resumed"      // it goes on after a crash
+	NoteLost      = "gave_up"      // it was tried too often
+	NoteRecordCut = "record_cut"   // the record of the answer does not hold everything
+	NoteCompacted = "compacted"    // old turns were summarized
+)
