@@ -187,7 +187,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"trick: all interfaces of IPv6", "system.yaml", "listen: '[::]:4222'\n", "can be reached from other machines"},
 		{"trick: a name that begins like loopback", "system.yaml", "listen: 127.0.0.1.example.org:4222\n", "can be reached from other machines"},
 		{"trick: a short form of loopback", "system.yaml", "listen: 127.1:4222\n", "can be reached from other machines"},
-		{"trick: localhost in capitals", "system.yaml", "listen: LOCALHOST:4222\n", "can be reached from other machines"},
+		{"trick: localhost with a long s", "system.yaml", "listen: localhoſt:4222\n", "can be reached from other machines"},
 		{"trick: no port", "system.yaml", "listen: 127.0.0.1\n", "is not an address"},
 		{"trick: port by name", "system.yaml", "listen: 127.0.0.1:http\n", "is not a port"},
 		{"trick: port with a sign", "system.yaml", "listen: 127.0.0.1:+80\n", "is not a port"},

@@ -30,6 +30,9 @@ const (
 	StandInAlways = "always" // even if Ollama is there
 )
 
+// Roles that the house knows.
+var Roles = []string{subjects.RoleAssistant, "coder", "critic", subjects.RoleEmbeddings, "orchestrator", "researcher", subjects.RoleSummaries, "tools"}
+
 // Hints that a request may give.
 var Hints = []string{"simple", "reasoning", "code"}
 
@@ -187,8 +190,8 @@ func (c Config) Problems() (out strict.Problems) {
 		}
 	}
 	for _, role := range strict.Keys(c.Roles) {
-		if subjects.CheckToken(role) != nil {
-			add(strict.Join("roles", role), "the name of a role has letters, digits, - and _ only")
+		if !slices.Contains(Roles, role) { // most likely a misspelled one, and the real one would stay as it is
+			add(strict.Join("roles", role), "there is no such role; known: %s", strings.Join(Roles, ", "))
 		}
 		named(strict.Join("roles", role), c.Roles[role])
 	}

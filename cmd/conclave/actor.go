@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,8 @@ that tool. The keys are taken from the data folder; each actor reads only its ow
 Stays until it is told to stop, and prints the same readiness line as conclave up. Without names it lists what can be
 run.`,
 		Example: `  conclave actor
-  conclave actor broker tools --server nats://127.0.0.1:4222
+  conclave actor tools broker --server nats://127.0.0.1:4222
+  conclave actor generator --server nats://127.0.0.1:4222     as often as you like: they share the work
   conclave actor get_datetime`,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return a.runnable(), cobra.ShellCompDirectiveNoFileComp
@@ -49,12 +51,18 @@ run.`,
 				return fail(exitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s), with the same anchors of the audit", r.PID, r.URL), "stop it first, or name its own address with --server")
 			}
 			log := a.logger(cfg.System.Level())
+			var api atomic.Pointer[string]
+			cfg = cfg.Wired(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { at := "http://" + addr; api.Store(&at) }})
 			c, err := cfg.Join(cmd.Context(), a.home, b.URL, log, v...)
 			if err != nil {
 				return err
 			}
-			a.ready(c, "")
-			log.Info("ready", "url", c.Bus.URL, "actors", names(c), "ms", time.Since(a.began).Milliseconds())
+			where := ""
+			if at := api.Load(); at != nil {
+				where = *at
+			}
+			a.ready(c, where)
+			log.Info("ready", "url", c.Bus.URL, "api", where, "actors", names(c), "ms", time.Since(a.began).Milliseconds())
 			return a.stay(cmd.Context(), c, log)
 		},
 	}

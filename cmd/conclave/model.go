@@ -112,10 +112,11 @@ func modelFault(err error) error {
 func (a *app) printModels(list subjects.ModelList) error {
 	roles := map[string][]string{}
 	for _, r := range list.Roles {
-		roles[r.Model] = append(roles[r.Model], plain(r.Role))
+		name := strings.TrimSuffix(r.Model, ":latest")
+		roles[name] = append(roles[name], plain(r.Role))
 	}
 	if len(list.Models) == 0 {
-		a.say("there is no model yet: %s model pull fetches one", a.program())
+		a.say("no model is at hand")
 	} else {
 		w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "NAME\tSIZE\tPARAMETERS\tROLES\tCAN\tSTATE")
@@ -125,7 +126,7 @@ func (a *app) printModels(list subjects.ModelList) error {
 				bytes = size(m.Size)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(m.Name), bytes, plain(or(m.Parameters, "-")),
-				or(strings.Join(roles[m.Name], ", "), "-"), or(strings.Join(can(m), ", "), "-"), or(strings.Join(stateOf(m), ", "), "-"))
+				or(strings.Join(roles[strings.TrimSuffix(m.Name, ":latest")], ", "), "-"), or(strings.Join(can(m), ", "), "-"), or(strings.Join(stateOf(m), ", "), "-"))
 		}
 		if err := w.Flush(); err != nil {
 			return err

@@ -67,7 +67,7 @@ Without a command it does what "conclave up" does: starts everything and stays.
 	root.Flags().AddFlagSet(up.Flags())
 	f := root.PersistentFlags()
 	f.StringVar(&a.home.Data, "data", "", "data `folder`: keys, streams, audit (default $XDG_DATA_HOME/conclave)")
-	f.StringVar(&a.home.Config, "config", "", "config `folder`: system.yaml, manifest.yaml (default $XDG_CONFIG_HOME/conclave)")
+	f.StringVar(&a.home.Config, "config", "", "config `folder`: system, models, generator, web_search and manifest.yaml (default $XDG_CONFIG_HOME/conclave)")
 	f.StringVar(&a.server, "server", "", "`URL` of a NATS server, instead of the one that conclave up runs")
 	f.BoolVar(&a.json, "json", false, "print data as JSON")
 	f.StringVar(&a.level, "log-level", "", "debug, info, warn or error")

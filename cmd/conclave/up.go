@@ -134,7 +134,7 @@ func names(c *config.Conclave) []string {
 // stay waits for the end and stops in order.
 func (a *app) stay(ctx context.Context, c *config.Conclave, log *slog.Logger) error {
 	<-ctx.Done()
-	log.Info("stopping: the actors finish what they have begun, the server is last; once more ends it at once")
+	log.Info("stopping: what was begun is finished first; once more ends it at once")
 	begin := time.Now()
 	if err := c.Stop(context.WithoutCancel(ctx)); err != nil {
 		return err

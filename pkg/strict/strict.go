@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"conclave/pkg/text"
 )
 
 // MaxFile is the largest file that is read, in bytes.
@@ -355,9 +357,7 @@ func Join(path, key string) string {
 
 // show is a name or value as errors print it: short, and quoted when it holds more than plain characters.
 func show(s string) string {
-	if len(s) > 60 {
-		s = s[:60] + "..."
-	}
+	s = text.Clip(s, 60)
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) || s == "" {
 		return strconv.Quote(s)
 	}
