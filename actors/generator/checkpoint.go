@@ -77,7 +77,7 @@ func (t *turn) write(ctx context.Context, step string) error {
 	if err != nil {
 		return fmt.Errorf("writing the turn down: %w", err)
 	}
-	t.rev = rev
+	t.rev, t.size = rev, len(data)
 	t.g.at(step + "/after")
 	return nil
 }

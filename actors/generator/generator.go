@@ -127,7 +127,7 @@ const maxReply = 96 << 10
 // Generator is the actor. Several may run, in one process or in many: they share the partitions of TURNS.
 type Generator struct {
 	// Boundary is called before and after each durable step of a turn, with its name: turn.start, turn.step, turn.answer,
-	// turn.hold, response, dialog, conversation and compact, each with "/before" and "/after". It is where tests of
+	// turn.hold, turn.tidy, response, dialog, conversation and compact, each with "/before" and "/after". It is where tests of
 	// crashes pull the plug.
 	Boundary func(step string)
 

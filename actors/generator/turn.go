@@ -28,6 +28,7 @@ type turn struct {
 	machine *machine
 	rec     record
 	rev     uint64
+	size    int     // of the record as it was written last
 	sat     sitting // the conversation as the turn found it
 
 	role     subjects.RoleModel
@@ -447,6 +448,7 @@ func (t *turn) keep(ctx context.Context) error {
 		now, err := t.store.Put(ctx, subjects.ConversationKey(t.session), data, rev)
 		switch {
 		case err == nil:
+			t.tidy(ctx)
 			return t.kept(next, now, len(data))
 		case !errors.Is(err, actor.ErrChanged):
 			return err
@@ -457,6 +459,21 @@ func (t *turn) keep(ctx context.Context) error {
 	}
 	return subjects.Faultf(subjects.CodeBusy, "the conversation changes all the time; it is tried again later")
 }
+
+// tidy makes a large record of a finished turn small: the conversation has it now, and a session that is never used again
+// would keep it twice for ever. That it fails changes nothing.
+func (t *turn) tidy(ctx context.Context) {
+	if t.size < maxLeft {
+		return
+	}
+	t.rec = record{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
+	if err := t.write(ctx, "turn.tidy"); err != nil {
+		t.out.Note(err)
+	}
+}
+
+// maxLeft is how large a record may stay when its turn is over, in bytes.
+const maxLeft = 16 << 10
 
 // kept remembers the session for its next turn.
 func (t *turn) kept(c subjects.Conversation, rev uint64, size int) error {
