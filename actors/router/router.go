@@ -72,12 +72,14 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 }
 
 // onExhausted tells of a message that was handed out as often as it may be and never finished: whoever worked at it died
-// each time, or could not be reached. It is every instance's to hear, and told once. When it was a turn of the one who
+// each time, or could not be reached. It is every instance's to hear and to tell. When it was a turn of the one who
 // answers, it is told to the asker too, by the ids on the dead letter; a turn that cannot be read is told of without.
 func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
 	who, _, _ := strings.Cut(a.Consumer, "-")
-	id := "exhausted-" + digest(a.Stream, a.Consumer, fmt.Sprint(a.StreamSeq))
+	// Not an id that follows from the advisory: whoever uses it first would silence the letter. Of several routers each
+	// writes one, and one is enough.
+	id := out.NewID()
 	reason := fmt.Sprintf("%s was given message %d of %s %d times and did not finish it; it will not be tried again. Ask once more, and look into the log of %s",
 		who, a.StreamSeq, a.Stream, a.Deliveries, who)
 	if subjects.IsTurn(a.Stream, a.Consumer) {

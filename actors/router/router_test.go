@@ -138,7 +138,7 @@ func TestRefused(t *testing.T) {
 		route(t, rec, in)
 		said := rec.Said()
 		var letter subjects.DeadLetter
-		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != "q1" || said[0].Session != "s1" || json.Unmarshal([]byte(said[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
+		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != "q1" || said[0].Session != "s1" || json.Unmarshal([]byte(said[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
 			t.Errorf("%s: %+v", name, said)
 		}
 	}
@@ -174,14 +174,14 @@ func TestExhausted(t *testing.T) {
 		}}
 		// As the server says it, word for word.
 		body := `{"type":"io.nats.jetstream.advisory.v1.max_deliver","id":"x","timestamp":"2026-01-02T03:04:05.678Z","stream":"` + tt.stream + `","consumer":"` + tt.consumer + `","stream_seq":12,"deliveries":5}`
-		for range 2 {
+		for range 2 { // under two ids, of which nobody can know one before
 			if _, err := rec.Deliver(t, New(), actortest.Message{Subject: "core.EVENT.MAX_DELIVERIES." + tt.stream + "." + tt.consumer, Body: []byte(body), Type: "application/json"}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		who, _, _ := strings.Cut(tt.consumer, "-")
 		said := rec.Said()
-		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Noted()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" was given message 12 of "+tt.stream+" 5 times") {
+		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Noted()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" was given message 12 of "+tt.stream+" 5 times") {
 			t.Errorf("%s: said %+v", tt.name, said)
 		}
 	}
