@@ -123,6 +123,8 @@ func (h Home) Lock() (unlock func(), err error) {
 	}
 	return func() {
 		_ = os.Remove(h.runFile())
+		// Not by closing alone: a child process that is just being born holds a copy of the file for an instant.
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 		f.Close()
 	}, nil
 }
