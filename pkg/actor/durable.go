@@ -96,6 +96,10 @@ func (r *running) pullFrom(c jetstream.Consumer, lanes []*lane) {
 	}
 }
 
+// pullWait is how long one request for a message stands. Short, because the server may give a message to the request of a
+// process that was killed, and only finds out when nobody acknowledges it.
+const pullWait = 5 * time.Second
+
 // next waits for one message. A server that restarts forgets that we wait, so a connection that comes back ends it.
 func (r *running) next(c jetstream.Consumer, back chan nats.Status) (jetstream.Msg, error) {
 	if !r.pullNC.IsConnected() { // a pull that cannot be sent would leave its inbox behind
@@ -104,7 +108,7 @@ func (r *running) next(c jetstream.Consumer, back chan nats.Status) (jetstream.M
 	for len(back) > 0 { // about a connection that we know of
 		<-back
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(r.ctx, pullWait)
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)

@@ -119,6 +119,8 @@ func (in *intake) reset(t *turn) {
 	in.t = t
 	in.scan.reset(t.names)
 	in.scan.mute = t.h.Token == nil
+	t.quoted.t = t
+	in.scan.quoted = &t.quoted
 	in.left = t.lim.Most
 	in.thought, in.carry, in.native = in.thought[:0], in.carry[:0], in.native[:0]
 	in.mangled, in.done, in.failed = false, false, nil
@@ -151,7 +153,7 @@ func (in *intake) take(c *model.Chunk) bool {
 		}
 		in.left -= size
 		if in.t.lim.Calls <= 0 || len(in.native) < 2*in.t.lim.Calls { // one refusal for each beyond the limit is enough
-			in.native = append(in.native, found{*call, LayerNative})
+			in.native = append(in.native, found{Call: *call, layer: LayerNative})
 		}
 	}
 	if c.Thinking != "" {
@@ -259,9 +261,11 @@ func (t *turn) offers() bool { return len(t.names) > 0 && !t.s.Forced && !t.stat
 // failed decides what to do about a call that ended in an error: go on (nil), or end the turn.
 func (t *turn) failed(ctx, wall context.Context, r reply, err error) error {
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil || unheardOf(err) && heardStop(ctx):
+		t.think(r.thinking)
 		return t.stopped(ctx, r.words)
 	case wall.Err() != nil:
+		t.think(r.thinking)
 		return t.outOfTime(ctx, r.words)
 	case r.late:
 		return t.late(ctx, r, err)
@@ -286,6 +290,27 @@ func (t *turn) failed(ctx, wall context.Context, r reply, err error) error {
 	t.keep(r)
 	return fmt.Errorf("asking the model: %w", err)
 }
+
+// unheardOf reports whether an error is none that a model is known to make.
+func unheardOf(err error) bool {
+	for _, known := range []error{
+		model.ErrUnreachable, model.ErrMissing, model.ErrNoTools, model.ErrNoThinking, model.ErrTooLong, model.ErrBusy,
+		model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, errLate, errWall,
+		context.DeadlineExceeded,
+	} {
+		if errors.Is(err, known) {
+			return false
+		}
+	}
+	return true
+}
+
+// heardStop waits a moment for a stop. Who stops a turn may tell the model first: its complaint that it was stopped must
+// not be taken for a failure.
+func heardStop(ctx context.Context) bool { return !pause(ctx, stopWait) }
+
+// stopWait is how much later than by the model a stop may be heard here.
+const stopWait = 250 * time.Millisecond
 
 // keep holds on to the words of a reply that did not come to its end.
 func (t *turn) keep(r reply) {

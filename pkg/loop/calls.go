@@ -12,7 +12,8 @@ import (
 // found is a call and the layer in which it was found.
 type found struct {
 	model.Call
-	layer string
+	layer  string
+	source []byte // what it was read from; nil = not from text
 }
 
 // names are the tools that a reply may call. Only these are ever taken out of text.
@@ -123,9 +124,9 @@ func argumentsOf(v []byte) json.RawMessage {
 }
 
 // tagged reads what stands between call tags, or a bare <function=...> element: JSON, elements, or the text form, one
-// after another. ok is false when something in it is none of these; calls are the ones before it.
+// after another, up to maxFound. ok is false when something in it is none of these; calls are the ones before it.
 func (n names) tagged(b []byte) (calls []found, unknown string, ok bool) {
-	for b = skipTags(b); len(b) > 0; b = skipTags(b) {
+	for b = skipTags(b); len(b) > 0 && len(calls) < maxFound; b = skipTags(b) {
 		var c []found
 		var u string
 		var size int
@@ -139,6 +140,9 @@ func (n names) tagged(b []byte) (calls []found, unknown string, ok bool) {
 		}
 		if size == 0 || len(c) == 0 {
 			return calls, u, false
+		}
+		for i := range c {
+			c[i].source = b[:size]
 		}
 		calls, b = append(calls, c...), b[size:]
 	}
@@ -190,13 +194,8 @@ func (n names) jsonAt(b []byte) (calls []found, unknown string, size int) {
 
 // cutTag is b before the first call tag in it.
 func cutTag(b []byte) []byte {
-	for _, t := range wrapTags {
-		if i := indexFold(b, "</"+t+">"); i >= 0 {
-			b = b[:i]
-		}
-		if i := indexFold(b, "<"+t+">"); i >= 0 {
-			b = b[:i]
-		}
+	if i, _ := indexAny(b, allCall); i >= 0 {
+		return b[:i]
 	}
 	return b
 }
@@ -361,6 +360,22 @@ func indexFold(b []byte, s string) int {
 			return from
 		}
 		from++
+	}
+}
+
+// indexAny is where the first of some ASCII texts, which all begin with '<', stands in b, whatever the case, and how long
+// it is; -1 when none does. It goes over b once and stops there: to look for each in turn would go to the end of b for
+// one that is missing, again and again.
+func indexAny(b []byte, texts []string) (at, size int) {
+	for from := 0; ; from++ {
+		i := bytes.IndexByte(b[from:], '<')
+		if i < 0 {
+			return -1, 0
+		}
+		from += i
+		if hit, _ := matchTag(b[from:], texts); hit != "" {
+			return from, len(hit)
+		}
 	}
 }
 

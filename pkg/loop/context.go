@@ -15,10 +15,12 @@ type prompt struct {
 	system   [2]string // without and with tools in the text form
 	sysCost  [2]int
 	toolCost int // of native definitions
+	sumCost  int // of the summary
 
-	// all is the system message, the history without thinking and without results that have lost their call, and the
+	// all is the system message, the summary, the history without thinking and without results that have lost their call, and the
 	// turn's messages. It only ever grows, so that requests and states share its memory: each sees its own length of it.
 	all   []model.Message
+	fixed int    // where in it the summary stands, if there is one
 	past  int    // where in it the history begins
 	own   int    // where in it the turn's messages begin
 	turns []part // of the history, oldest first
@@ -44,15 +46,17 @@ type plan struct {
 // prepare makes the parts ready that stay the same for the turn.
 func (t *turn) prepare(in Input) {
 	t.p.system[0] = t.a.System
-	if in.Summary != "" {
-		t.p.system[0] += headSummary + in.Summary
-	}
 	t.p.sysCost[0] = perMessage + tokens(t.p.system[0])
 	t.p.toolCost = estimateTools(t.a.Tools)
-	t.past = in.History
-	t.p.all = make([]model.Message, 0, 1+len(in.History)+len(t.s.Messages)+2*min(t.lim.Steps, 4)+2)
+	t.past, t.summary = in.History, in.Summary
+	t.p.all = make([]model.Message, 0, 2+len(in.History)+len(t.s.Messages)+2*min(t.lim.Steps, 4)+2)
 	if t.p.system[0] != "" {
 		t.p.all = append(t.p.all, model.Message{Role: model.System, Content: t.p.system[0]})
+	}
+	t.p.fixed = len(t.p.all)
+	if in.Summary != "" {
+		t.p.all = append(t.p.all, model.Message{Role: model.User, Content: headSummary + in.Summary})
+		t.p.sumCost = estimateMessage(&t.p.all[t.p.fixed])
 	}
 	t.p.past = len(t.p.all)
 	t.p.all, t.p.turns = appendTurns(t.p.all, in.History)
@@ -165,6 +169,7 @@ func (t *turn) request(offer bool, predict int) (model.Request, int) {
 		r.Tools = t.a.Tools
 		fixed += t.p.toolCost
 	}
+	fixed += t.p.sumCost
 	for i := range t.aside {
 		fixed += estimateMessage(&t.aside[i])
 	}
@@ -181,10 +186,11 @@ func (t *turn) request(offer bool, predict int) (model.Request, int) {
 		r.Messages = slices.Clip(t.p.all) // nobody can append to it
 		return r, p.cost
 	}
-	ms := make([]model.Message, 0, 2+len(t.p.all)+len(t.aside))
+	ms := make([]model.Message, 0, 3+len(t.p.all)+len(t.aside))
 	if system != "" {
 		ms = append(ms, model.Message{Role: model.System, Content: system})
 	}
+	ms = append(ms, t.p.all[t.p.fixed:t.p.past]...)
 	if p.drop < len(t.p.turns) {
 		ms = append(ms, t.p.all[t.p.past+t.p.turns[p.drop].from:t.p.own]...)
 	}
@@ -431,7 +437,7 @@ func asText(ms []model.Message) []model.Message {
 			out = append(out, model.Message{Role: m.Role, Content: callsAsText(m)})
 		case m.Role == model.ToolRole:
 			body := "<tool_result name=" + m.ToolName + " id=" + m.CallID + ">\n" +
-				strings.ReplaceAll(m.Content, "</tool_result", "<\\/tool_result") + "\n</tool_result>"
+				keepInside(m.Content) + "\n</tool_result>"
 			if i > 0 && ms[i-1].Role == model.ToolRole {
 				out[len(out)-1].Content += "\n" + body
 				continue
@@ -443,6 +449,21 @@ func asText(ms []model.Message) []model.Message {
 		}
 	}
 	return out
+}
+
+// keepInside makes every end of a result's tag in s, in whatever case, something else.
+func keepInside(s string) string {
+	var out strings.Builder
+	for b := []byte(s); ; {
+		i := indexFold(b, "</tool_result")
+		if i < 0 {
+			out.Write(b)
+			return out.String()
+		}
+		out.Write(b[:i])
+		out.WriteString("<\\")
+		b = b[i+1:]
+	}
 }
 
 func callsAsText(m model.Message) string {

@@ -70,7 +70,7 @@ func (t *turn) guard() {
 
 // nextCost is about what the next prompt costs: as much as the last one.
 func (t *turn) nextCost() int {
-	sum := t.p.sysCost[0] + t.p.toolCost
+	sum := t.p.sysCost[0] + t.p.sumCost + t.p.toolCost
 	for _, h := range t.p.turns {
 		sum += h.cost
 	}
@@ -214,7 +214,7 @@ func (t *turn) hedged(ctx context.Context, r reply) (bool, error) {
 	t.s.Tries.Search++
 	t.note(NoteSearched, "the answer said it cannot know, and no tool had run; "+t.a.Hedge.Search+" was called for it")
 	args := append(append([]byte(`{"query":`), quote(t.question())...), '}')
-	call := found{model.Call{Name: t.a.Hedge.Search, Arguments: args}, LayerSafety}
+	call := found{Call: model.Call{Name: t.a.Hedge.Search, Arguments: args}, layer: LayerSafety}
 	return true, t.accept(ctx, reply{calls: []found{call}})
 }
 

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -215,12 +216,14 @@ const maxMembers = 256
 func odd(b []byte) string {
 	switch kindOf(b) {
 	case kindObject:
-		n := 0
+		var room [8][]byte
+		keys := room[:0] // each is kept: to find them again would be to walk over all values before this one
 		for k, v := range members(b) {
-			if twice(b, k, n) {
+			key := plainKey(k)
+			if slices.ContainsFunc(keys, func(o []byte) bool { return bytes.Equal(o, key) }) {
 				return "the key " + clip(string(k), 64) + " is there twice"
 			}
-			if n++; n > maxMembers {
+			if keys = append(keys, key); len(keys) > maxMembers {
 				return "an object has more than " + strconv.Itoa(maxMembers) + " keys"
 			}
 			if s := odd(v); s != "" {
@@ -237,20 +240,12 @@ func odd(b []byte) string {
 	return ""
 }
 
-// twice reports whether key is one of the first n keys of the object b.
-func twice(b, key []byte, n int) bool {
-	if n == 0 {
-		return false
+// plainKey is the text of the JSON string k. Without escapes nothing is copied.
+func plainKey(k []byte) []byte {
+	if len(k) >= 2 && bytes.IndexByte(k, '\\') < 0 {
+		return k[1 : len(k)-1]
 	}
-	for k := range members(b) {
-		if sameText(k, key) {
-			return true
-		}
-		if n--; n == 0 {
-			break
-		}
-	}
-	return false
+	return []byte(text(k))
 }
 
 // sameText reports whether two JSON strings hold the same text.

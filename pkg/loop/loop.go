@@ -90,6 +90,7 @@ type Note struct {
 // Codes of notes.
 const (
 	NoteRecovered  = "recovered_call" // a call was read from text
+	NoteQuoted     = "quoted_call"    // a call that the model copied from a tool's result was not run
 	NoteInvalid    = "invalid_call"   // arguments that do not fit the schema went back to the model
 	NoteUnknown    = "unknown_tool"   // a name that was not offered
 	NoteRepeated   = "repetition"     // the same call with the same result was refused
@@ -168,7 +169,7 @@ type Hooks struct {
 
 // Input is one turn: what was said before, and the question or a state to go on from.
 type Input struct {
-	Summary string          // of turns that are no longer in History
+	Summary string          // of turns that are no longer in History; sent as data, not in the system message
 	History []model.Message // earlier turns, without thinking
 	State   State           // Messages holds at least the question
 }

@@ -21,16 +21,17 @@ import (
 //     further calls follows it to the end of the reply, unless the line before it announces an example. JSON that the
 //     reply begins with is a call too when text follows on a new line: models go on and make the result up.
 //
-// Everything else is words: in particular JSON of another shape, calls of tools that are not offered, and a call that
-// is shown in the middle of an explanation.
+// Everything else is words: in particular JSON of another shape, calls of tools that are not offered, a call that is
+// shown in the middle of an explanation, and one that is copied from what a tool returned.
 type scan struct {
-	names names
-	buf   []byte // content so far, valid UTF-8
-	pos   int    // everything before it is decided
-	mode  int
-	from  int  // how far a closing tag has been looked for
-	walk  walk // of the JSON value that is being held back
-	held  int  // where that value begins; -1 = none
+	names  names
+	quoted *quoted // knows which calls are copied; nil = none are
+	buf    []byte  // content so far, valid UTF-8
+	pos    int     // everything before it is decided
+	mode   int
+	from   int  // how far a closing tag has been looked for
+	walk   walk // of the JSON value that is being held back
+	held   int  // where that value begins; -1 = none
 
 	pend   []found // calls that count if nothing else follows
 	region int     // where the first of them, or its fence, begins; -1 = none
@@ -38,18 +39,21 @@ type scan struct {
 	first  bool    // the region begins the reply, with bare JSON
 	shut   bool    // the end of a fence is still to come, around calls that are taken
 
-	words   []byte
-	line    bool   // only blanks stand on the last line of words
-	ink     int    // end of the last of words that is no blank
-	sent    int    // how much of words is in tokens
-	tokens  []byte // words that may be shown, for the caller to take
-	mute    bool   // nobody takes them
-	thought []byte
-	calls   []found
-	bad     string // what is unreadable about the reply, for the model; "" = nothing
-	unknown string // a tagged call's tool that is not offered
-	carry   []byte // the beginning of a character whose end has not come
-	mangled bool   // bytes that are no text were replaced
+	words    []byte
+	line     bool   // only blanks stand on the last line of words
+	ink      int    // end of the last of words that is no blank
+	heard    int    // the ink up to which words were last asked about an example
+	shown    bool   // what came of that
+	sent     int    // how much of words is in tokens
+	tokens   []byte // words that may be shown, for the caller to take
+	mute     bool   // nobody takes them
+	thought  []byte
+	calls    []found
+	compared int    // calls that were looked for in results
+	bad      string // what is unreadable about the reply, for the model; "" = nothing
+	unknown  string // a tagged call's tool that is not offered
+	carry    []byte // the beginning of a character whose end has not come
+	mangled  bool   // bytes that are no text were replaced
 }
 
 // Modes of a scan.
@@ -71,6 +75,9 @@ var (
 	openFunc   = []string{"<function=", "<function name=", "<invoke name="}
 	markers    = []string{"<|python_tag|>", "[TOOL_CALLS]"} // they only say that calls follow
 )
+
+// allCall are the tags around calls, opening and closing.
+var allCall = slices.Concat(openCall, closeCall[:len(openCall)])
 
 // tagSets are the tags in the order in which they are looked for. Their letters after '<' stand in tag.
 var tagSets = [...][]string{openThink, closeThink, openCall, openFunc, closeCall, markers}
@@ -140,13 +147,7 @@ func (s *scan) run(final bool) {
 // thinking looks for the closing tag.
 func (s *scan) thinking(final bool) {
 	rest := s.buf[s.pos:]
-	end, size := -1, 0
-	for _, t := range closeThink {
-		if i := indexFold(rest, t); i >= 0 && (end < 0 || i < end) {
-			end, size = i, len(t)
-		}
-	}
-	if end >= 0 {
+	if end, size := indexAny(rest, closeThink); end >= 0 {
 		s.thought = append(s.thought, rest[:end]...)
 		s.thought = append(s.thought, '\n')
 		s.pos += end + size
@@ -490,6 +491,7 @@ func (s *scan) thinkEnd(size int) {
 	s.demote()
 	s.thought = append(append(s.thought, s.words...), '\n')
 	s.words, s.line, s.ink, s.sent = s.words[:0], true, 0, 0
+	s.heard, s.shown = 0, false
 	s.calls, s.bad, s.unknown = s.calls[:0], "", "" // they were thoughts
 	s.mode = modeText
 	s.pos += size
@@ -522,17 +524,12 @@ func (s *scan) element(open string, final bool) {
 		}
 	}
 	begin := max(body, s.from)
-	end, size := -1, 0
-	for _, t := range closersOf(open) {
-		if i := indexFold(s.buf[begin:], t); i >= 0 && (end < 0 || begin+i < end) {
-			end, size = begin+i, len(t)
-		}
-	}
+	end, size := indexAny(s.buf[begin:], closersOf(open))
 	if end < 0 {
 		s.from = max(body, len(s.buf)-32) // the closing tag may have begun
 		return                            // settle decides at the end
 	}
-	s.readElement(s.pos, body, end, end+size, bare, true)
+	s.readElement(s.pos, body, begin+end, begin+end+size, bare, true)
 }
 
 // readElement reads a tagged call that is all there, or all there will be.
@@ -552,7 +549,11 @@ func (s *scan) readElement(start, body, end, after int, bare, closed bool) {
 	for i := range calls {
 		calls[i].layer = LayerXML
 	}
-	s.take(calls)
+	own := s.own(calls)
+	if s.take(own); len(own) < len(calls) {
+		s.say(after - s.pos)
+		return
+	}
 	s.pos = after
 }
 
@@ -596,11 +597,11 @@ func closersOf(open string) []string {
 // keep adds calls that count when nothing else follows.
 func (s *scan) keep(calls []found, layer string, end int) {
 	for i := range calls {
-		calls[i].layer = layer
+		calls[i].layer, calls[i].source = layer, s.buf[s.pos:end]
 	}
 	if s.region < 0 {
 		s.region = s.pos
-		s.first = layer == LayerJSON && len(bytes.TrimSpace(s.words)) == 0 && len(s.calls) == 0
+		s.first = layer == LayerJSON && s.ink == 0 && len(s.calls) == 0
 	}
 	s.pend = append(s.pend, calls[:min(len(calls), maxFound)]...)
 	s.pend = s.pend[:min(len(s.pend), maxFound)]
@@ -643,6 +644,11 @@ func (s *scan) demote() {
 		return
 	}
 	s.region, s.pend = -1, s.pend[:0]
+	s.asWords(from)
+}
+
+// asWords makes words of the region that began at from.
+func (s *scan) asWords(from int) {
 	s.add(s.buf[from:s.pos])
 	if s.fenced {
 		s.fenced = false
@@ -655,11 +661,30 @@ func (s *scan) tail() []byte {
 	return s.buf[len(bytes.TrimRight(s.buf[:s.pos], " \n\t\r")):s.pos]
 }
 
-// confirm makes calls of what was waiting.
+// confirm makes calls of what was waiting. It stays words when some of it is copied.
 func (s *scan) confirm() {
-	s.take(s.pend)
+	from, waiting := s.region, len(s.pend)
+	own := s.own(s.pend)
+	s.take(own)
+	s.region, s.pend = -1, s.pend[:0]
+	if len(own) < waiting {
+		s.asWords(from)
+		return
+	}
 	s.shut = s.shut || s.fenced
-	s.region, s.pend, s.fenced = -1, s.pend[:0], false
+	s.fenced = false
+}
+
+// own are the calls that are not copied from what a tool returned. The others are not the model's: it only shows them.
+// To compare costs something, so it is done only so often in one reply.
+func (s *scan) own(calls []found) []found {
+	if len(calls) == 0 || len(s.calls) >= maxFound || !s.quoted.any() {
+		return calls // none is taken, or none can be copied
+	}
+	if s.compared += len(calls); s.compared > 4*maxFound {
+		return nil
+	}
+	return slices.DeleteFunc(calls, func(f found) bool { return s.quoted.has(&f) })
 }
 
 // take adds calls, each once: some models write the same call in two forms.
@@ -731,14 +756,22 @@ func (s *scan) settleHeld(cut bool) {
 	}
 }
 
-// example reports whether the words before the region announce an example.
+// example reports whether the words before the region announce an example. Only the end of the last line is looked at:
+// many regions may stand after one long line. Each line is asked about once.
 func (s *scan) example() bool {
-	w := bytes.TrimSpace(s.words)
+	if s.ink == s.heard {
+		return s.shown
+	}
+	w := s.words[max(0, s.ink-maxAnnounce):s.ink]
 	if i := bytes.LastIndexByte(w, '\n'); i >= 0 {
 		w = w[i+1:]
 	}
-	return exampleWords().Match(w)
+	s.heard, s.shown = s.ink, exampleWords().Match(w)
+	return s.shown
 }
+
+// maxAnnounce is how many bytes before a call may announce that it is an example.
+const maxAnnounce = 256
 
 // say passes n bytes on as words.
 func (s *scan) say(n int) {

@@ -25,6 +25,10 @@ func (s scanned) String() string {
 func scanPieces(n names, pieces ...string) scanned {
 	var s scan
 	s.reset(n)
+	return scanAll(&s, pieces)
+}
+
+func scanAll(s *scan, pieces []string) scanned {
 	var tokens strings.Builder
 	for _, p := range pieces {
 		s.push(p)

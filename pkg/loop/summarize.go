@@ -1,9 +1,12 @@
 package loop
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"conclave/pkg/model"
@@ -69,29 +72,81 @@ func transcriptRoom(a Agent) int {
 	return max(2<<10, (a.Options.Window-summaryTokens-tokens(summarizePrompt)-200)*2)
 }
 
-// transcript writes messages as a text. Long ones are shortened in the middle, so that each is there; what still does
-// not fit is left out from the middle of the whole.
+// line is one message of a transcript. Its text is quoted, so that nothing in it can look like a message of its own.
+type line struct {
+	Role    string     `json:"role"`
+	Tool    string     `json:"tool,omitempty"`
+	Content string     `json:"content"`
+	Calls   []lineCall `json:"calls,omitempty"`
+}
+
+type lineCall struct {
+	Tool      string `json:"tool"`
+	Arguments string `json:"arguments"`
+}
+
+// transcript writes messages as a text, one a line. Long ones are shortened in the middle, so that each is there; what
+// still does not fit is left out from the middle of the whole, line by line.
 func transcript(before string, messages []model.Message, room int) string {
+	room -= len(transcriptHead) + len(transcriptEnd) + 64
 	each := max(400, room/max(1, len(messages)))
-	var b strings.Builder
+	var lines []string
 	if before != "" {
-		b.WriteString("Earlier notes:\n" + before + "\n\n")
+		lines = append(lines, quoteLine(line{Role: "earlier notes", Content: before}, room/2, "above"))
 	}
-	b.WriteString("Conversation:\n")
 	for _, m := range messages {
-		switch {
-		case m.Role == model.ToolRole:
-			fmt.Fprintf(&b, "\n[result of %s] %s\n", m.ToolName, clipMiddle(m.Content, min(each, 1200), m.CallID))
-		case m.Role == model.System:
+		l := line{Role: string(m.Role), Content: m.Content}
+		switch m.Role {
+		case model.System:
+		case model.ToolRole:
+			l.Tool = m.ToolName
+			lines = append(lines, quoteLine(l, min(each, 1200), m.CallID))
 		default:
-			fmt.Fprintf(&b, "\n[%s] %s\n", m.Role, clipMiddle(m.Content, each, "above"))
 			for _, c := range m.Calls {
-				fmt.Fprintf(&b, "[calls %s] %s\n", c.Name, clip(string(c.Arguments), 300))
+				l.Calls = append(l.Calls, lineCall{c.Name, clip(string(c.Arguments), 300)})
 			}
+			lines = append(lines, quoteLine(l, each, "above"))
 		}
 	}
-	b.WriteString("\nEnd of the conversation. Write the notes now.")
-	return clipMiddle(b.String(), room, "above")
+	return transcriptHead + strings.Join(fewerLines(lines, room), "\n") + transcriptEnd
+}
+
+// quoteLine is a message as JSON on one line, with at most about most bytes of content.
+func quoteLine(l line, most int, id string) string {
+	whole := l.Content
+	for cut := most; ; cut = cut * 2 / 3 {
+		var out bytes.Buffer
+		e := json.NewEncoder(&out)
+		e.SetEscapeHTML(false)
+		l.Content = clipMiddle(whole, cut, id)
+		_ = e.Encode(l)
+		// Escapes make a text longer, up to six times.
+		if out.Len() <= most+256 || cut < 64 {
+			return strings.TrimRight(out.String(), "\n")
+		}
+	}
+}
+
+// fewerLines leaves lines in the middle out until the rest fits into room. The newest stay longest.
+func fewerLines(lines []string, room int) []string {
+	size := 0
+	for _, l := range lines {
+		size += len(l) + 1
+	}
+	if size <= room {
+		return lines
+	}
+	first := 0 // the notes and the beginning, a third of the room
+	for left := room / 3; first < len(lines) && len(lines[first]) < left; first++ {
+		left -= len(lines[first]) + 1
+		room -= len(lines[first]) + 1
+	}
+	last := len(lines)
+	for ; last > first && len(lines[last-1]) < room; last-- {
+		room -= len(lines[last-1]) + 1
+	}
+	gap := fmt.Sprintf("[... %s left out]", count(last-first, "message"))
+	return slices.Concat(lines[:first], []string{gap}, lines[last:])
 }
 
 // clipBytes is the beginning of s, at most n bytes, cut at the end of a line where there is one.

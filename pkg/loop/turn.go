@@ -16,19 +16,21 @@ import (
 
 // turn is a running turn.
 type turn struct {
-	a     Agent
-	h     Hooks
-	lim   Limits
-	s     State
-	p     prompt
-	names names
-	past  []model.Message // of earlier turns
-	start time.Time
-	now   time.Time     // when the step began: to ask for the time costs as much as some steps
-	clock bool          // these are of the real clock
-	base  time.Duration // spent in earlier lives
+	a       Agent
+	h       Hooks
+	lim     Limits
+	s       State
+	p       prompt
+	names   names
+	past    []model.Message // of earlier turns
+	summary string          // of those before
+	start   time.Time
+	now     time.Time     // when the step began: to ask for the time costs as much as some steps
+	clock   bool          // these are of the real clock
+	base    time.Duration // spent in earlier lives
 
 	intake intake
+	quoted quoted
 	aside  []model.Message // what is said to the model only until its next good reply
 	calls  []seen          // a few: looking through them is cheaper than a map
 	keys   [4]uint64       // hashes of the first calls of the last message; 0 = not known

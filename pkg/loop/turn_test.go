@@ -484,6 +484,56 @@ func TestStopWhileWriting(t *testing.T) {
 	wantNotes(t, s, NoteStopped)
 }
 
+// A stop is a stop, wherever it comes: one note says so, and what was thought until then is kept.
+func TestStopKeepsThinking(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("stopped: the person stopped it") // as a model says it that heard of the stop itself
+	for name, tt := range map[string]struct {
+		play           playback
+		at             string // what was shown when the stop came; "" = it comes a moment later
+		words, thought string
+	}{
+		"before the first word":  {play: playback{wait: true}},
+		"in the thinking":        {play: playback{chunks: []model.Chunk{{Thinking: "hm "}, {Thinking: "well"}}, wait: true}, at: "hm well", thought: "hm well"},
+		"in tagged thinking":     {play: playback{chunks: []model.Chunk{{Content: "<think>hm"}}, wait: true}, at: "hm", thought: "hm"},
+		"in the answer":          {play: playback{chunks: []model.Chunk{{Thinking: "hm"}, {Content: "It is"}}, wait: true}, at: "hmIt is", words: "It is", thought: "hm"},
+		"the model hears first":  {play: playback{err: gone}},
+		"first, in the thinking": {play: playback{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone}, thought: "hm"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a, _ := agent(t, tt.play)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				shown := ""
+				look := func(_ int, s string) {
+					if shown += s; tt.at != "" && shown == tt.at {
+						cancel(errStop)
+					}
+				}
+				if tt.at == "" {
+					time.AfterFunc(10*time.Millisecond, func() { cancel(errStop) })
+				}
+				s, err := Turn(ctx, a, ask("q"), Hooks{Thinking: look, Token: look})
+				if !errors.Is(err, errStop) || s.Answer != tt.words || s.Thinking != tt.thought || !s.Partial || s.Final {
+					t.Errorf("error %v, answer %q, thinking %q", err, s.Answer, s.Thinking)
+				}
+				wantNotes(t, s, NoteStopped)
+			})
+		})
+	}
+	// Control: the same complaint without a stop is a failure, told as one.
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := agent(t, playback{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone})
+		s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+		if !errors.Is(err, gone) || s.Thinking != "hm" {
+			t.Errorf("error %v, thinking %q", err, s.Thinking)
+		}
+		wantNotes(t, s, NoteFailed)
+	})
+}
+
 func TestStopWhileCalling(t *testing.T) {
 	t.Parallel()
 	a, _ := agent(t, calls("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`))
