@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/ollama/ollama/api"
 
@@ -38,16 +40,34 @@ func script() modeltest.Script {
 	})}
 }
 
-// serve is the child: a scripted server until its standard input closes.
+// serve is the child, until its standard input closes: a server that says what the scripted one says, reply by reply, but
+// has it ready. What is measured is the client, and reading a script takes longer than the rest of a request.
 func serve() error {
-	s, err := modeltest.Start(script())
+	replies := map[bool][][]byte{}
+	for _, stream := range []bool{false, true} {
+		var err error
+		if _, replies[stream], err = recorded(stream); err != nil {
+			return err
+		}
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	fmt.Println(s.URL)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		stream := !bytes.Contains(body, []byte(`"stream":false`))
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		w.Write(replies[stream][bytes.Count(body, []byte(`"role":"tool"`))])
+	})}
+	go server.Serve(ln)
+	defer server.Close()
+	fmt.Println("http://" + ln.Addr().String())
 	_, err = io.Copy(io.Discard, os.Stdin)
-	return errors.Join(err, s.Err())
+	return err
 }
 
 // startChild starts it in a process of its own, so that its allocations are not counted as ours.
@@ -123,11 +143,11 @@ func overHTTP(address string) ([]contender, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole, err := recorded(false)
+	whole, _, err := recorded(false)
 	if err != nil {
 		return nil, err
 	}
-	streamed, err := recorded(true)
+	streamed, _, err := recorded(true)
 	if err != nil {
 		return nil, err
 	}
@@ -143,25 +163,36 @@ func overHTTP(address string) ([]contender, error) {
 	}, nil
 }
 
-// recorded are the bodies of the requests that a turn of ours makes.
-func recorded(stream bool) ([][]byte, error) {
+// recorded are the bodies of the requests that a turn of ours makes, and what the scripted server says to each.
+func recorded(stream bool) (bodies, replies [][]byte, err error) {
 	s, err := modeltest.Start(script())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer s.Close()
 	b, err := ollama.New(ollama.Config{URL: s.URL})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := turn(context.Background(), agent(b, stream)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out [][]byte
 	for _, r := range s.Requests() {
-		out = append(out, r.Raw)
+		bodies = append(bodies, r.Raw)
 	}
-	return out, s.Err()
+	for _, body := range bodies {
+		resp, err := http.Post(s.URL+"/api/chat", "application/json", bytes.NewReader(body))
+		if err != nil {
+			return nil, nil, err
+		}
+		reply, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+		replies = append(replies, reply)
+	}
+	return bodies, replies, s.Err()
 }
 
 // floor posts bodies and reads the replies.
