@@ -39,8 +39,7 @@ func inProcess() ([]contender, error) {
 	ours := agent(instant{}, false)
 	eino, err := react.NewAgent(ctx, &react.AgentConfig{
 		ToolCallingModel: einoModel{}, MaxStep: 2*modelCalls + 2,
-		ToolsConfig:     compose.ToolsNodeConfig{Tools: []einotool.BaseTool{einoTool{}}},
-		MessageModifier: react.NewPersonaModifier(system),
+		ToolsConfig: compose.ToolsNodeConfig{Tools: []einotool.BaseTool{einoTool{}}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("eino: %w", err)
@@ -48,7 +47,7 @@ func inProcess() ([]contender, error) {
 	return []contender{
 		{"pkg/loop", func(ctx context.Context) error { return turn(ctx, ours) }},
 		{"eino 0.7.36, ReAct agent", func(ctx context.Context) error {
-			m, err := eino.Generate(ctx, []*schema.Message{schema.UserMessage(question)})
+			m, err := eino.Generate(ctx, []*schema.Message{schema.SystemMessage(system), schema.UserMessage(question)})
 			if err == nil && m.Content != answer {
 				err = fmt.Errorf("the answer is %q", m.Content)
 			}
