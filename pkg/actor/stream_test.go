@@ -175,6 +175,9 @@ func TestStreamStops(t *testing.T) {
 	if err := nc.Publish("model.stop.known-id", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
+	if err := nc.Flush(); err != nil { // or it could come after all that follows
+		t.Fatal(err)
+	}
 	for range actor.AskStream(waiting(t), com, subjects.ModelChat, subjects.ChatRequest{Model: "later"}) {
 		break // by then the forged stop was heard
 	}
@@ -336,5 +339,29 @@ func TestStoreKeys(t *testing.T) {
 		if _, _, err := newOut(t, b.As(as)).Store("state_generator").Get(waiting(t), "conv.a"); err != nil {
 			t.Errorf("%s: %v", as, err)
 		}
+	}
+}
+
+// A piece that the link lost is noticed: an answer with a hole is no answer.
+func TestStreamLostPiece(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	model := b.As("model")
+	_, err := model.Subscribe("agent.*.model.chat", func(m *nats.Msg) {
+		for _, n := range []string{"0", "2"} {
+			_ = model.PublishMsg(&nats.Msg{Subject: m.Reply, Data: []byte(`{"content":"` + n + `"}`), Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}, subjects.HeaderPiece: {n}}})
+		}
+		_ = model.PublishMsg(&nats.Msg{Subject: m.Reply})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := model.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := chat(waiting(t), newOut(t, b.As("generator")), "")
+	var f *subjects.Fault
+	if !slices.Equal(got, []string{"0"}) || !errors.As(err, &f) || f.Code != subjects.CodeUnavailable {
+		t.Errorf("%q, %v", got, err)
 	}
 }
