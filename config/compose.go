@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -13,16 +15,18 @@ import (
 	"conclave/actors/gateway"
 	"conclave/actors/generator"
 	"conclave/actors/router"
+	"conclave/actors/secrets"
 	"conclave/actors/tools"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
+	keys "conclave/pkg/keyring"
 	"conclave/pkg/policy"
 )
 
 // Actors are the names that [Config.Compose] knows, in the order in which they start: whoever is asked comes before
 // whoever asks.
-var Actors = []string{"tools", "broker", "model", "router", "generator", "gateway"}
+var Actors = []string{"tools", "secrets", "broker", "model", "router", "generator", "gateway"}
 
 // Wiring is what the process that runs the actors has to do with them. None of it is a setting.
 type Wiring struct {
@@ -39,6 +43,11 @@ func (c Config) Wired(w Wiring) Config {
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
 // own name stands for that tool.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
+	return c.compose(home, c.Book(home), names)
+}
+
+// compose is Compose with a book of rules that somebody else may turn to other rules while the broker runs.
+func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]actor.Spec, error) {
 	ours := c.Tools()
 	for _, n := range names {
 		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
@@ -51,12 +60,15 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 			specs = append(specs, actor.Spec{Name: t.Name(), Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }})
 		}
 	}
-	if slices.Contains(names, "broker") {
-		specs = append(specs, actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.broker(ctx, home, nc) }})
-	}
 	for _, s := range []actor.Spec{
+		{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.secrets(ctx, home, nc) }},
+		{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.broker(ctx, home, book, nc) }},
 		{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-			return makeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, noKeyring)
+			keys, err := brokered(nc)
+			if err != nil {
+				return nil, err
+			}
+			return makeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
 		{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
@@ -81,7 +93,19 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 }
 
 // Tools are the tools of this machine that are turned on.
-func (c Config) Tools() []*tools.Tool { return tools.Configured(tools.Config{WebSearch: c.WebSearch}) }
+func (c Config) Tools() []*tools.Tool {
+	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.endpoints()})
+}
+
+// endpoints are where this system itself listens, as far as the settings say: no page is fetched from there.
+func (c Config) endpoints() (out []netip.AddrPort) {
+	for _, listen := range []string{c.System.Listen, c.System.Gateway.Listen} {
+		if at, err := netip.ParseAddrPort(listen); err == nil {
+			out = append(out, at)
+		}
+	}
+	return out
+}
 
 // Runtime is how each actor is bounded.
 func (c Config) Runtime() actor.Config {
@@ -98,12 +122,41 @@ func (c Config) Server(home bus.Home) bus.ServerConfig {
 	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax)}
 }
 
-// Layers is the broker's chain. Each can only refuse.
-func (c Config) Layers() policy.Chain {
-	return policy.Chain{policy.LineageLayer{}, policy.ManifestLayer{Manifest: c.Manifest}}
+// Book is the manifest with the layers made of it.
+func (c Config) Book(home bus.Home) *policy.Book { return policy.NewBook(rulesOf(c.Manifest, home)) }
+
+// rulesOf are a manifest's rules on this machine. Conclave's own folders are closed to every tool.
+func rulesOf(m policy.Manifest, home bus.Home) policy.Rules {
+	return policy.Rules{Manifest: m, Chain: m.Chain(environment(home))}
 }
 
-func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+// environment is what the layers have to know of this machine.
+func environment(home bus.Home) policy.Env {
+	env := policy.Env{Closed: []string{home.Data, home.Config}}
+	if dir, err := os.UserHomeDir(); err == nil { // without one, paths that begin with ~ lead nowhere
+		env.Home = dir
+	}
+	return env
+}
+
+// secrets is the actor that reads the keyring. A keyring that cannot be opened is no reason not to start: whoever needs a
+// credential is told.
+func (c Config) secrets(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
+	cfg := c.Secrets
+	cfg.AuditTimeout = c.System.Actor.AuditTimeout
+	once, again := patience(cfg.AuditTimeout)
+	w, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	if err != nil {
+		return nil, err
+	}
+	return secrets.New(cfg, keys.Later(cfg.Ring(home.Data)), w, h), nil
+}
+
+func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
@@ -112,7 +165,10 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 	for _, t := range c.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
 	}
-	cfg := broker.Config{CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout}
+	cfg := broker.Config{
+		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
+		ShowResult: int(c.System.Broker.ShowResult), RankTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelKeys(c.Models),
+	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -121,7 +177,7 @@ func (c Config) broker(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 	if err != nil {
 		return nil, err
 	}
-	return broker.New(cfg, c.Manifest, c.Layers(), w, h, build), nil
+	return broker.New(cfg, book, w, h, build), nil
 }
 
 // patience divides the time that a record may take between the first try and the tries after it. Whoever sends a record

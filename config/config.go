@@ -16,17 +16,18 @@ import (
 	"strings"
 
 	"conclave/actors/model"
+	"conclave/actors/secrets"
 	"conclave/actors/tools"
 	"conclave/pkg/policy"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the names that a config folder may hold.
-var Files = []string{"generator.yaml", "manifest.yaml", "models.yaml", "system.yaml", "web_search.yaml"}
+var Files = []string{"generator.yaml", "manifest.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Where a value came from, when it is not a file and a line.
 const (
@@ -40,6 +41,8 @@ type Config struct {
 	Models    model.Config
 	Generator Generator
 	WebSearch tools.WebSearch
+	WebFetch  tools.WebFetch
+	Secrets   secrets.Config
 	Manifest  policy.Manifest
 
 	wiring   Wiring
@@ -60,6 +63,8 @@ func (c *Config) sections() []section {
 		{"system", &c.System},
 		{"generator", &c.Generator},
 		{"web_search", &c.WebSearch},
+		{"web_fetch", &c.WebFetch},
+		{"secrets", &c.Secrets},
 		{"models", &c.Models},
 	}
 }

@@ -49,6 +49,7 @@ func TestShipped(t *testing.T) {
 			CallTimeout: time.Minute, AuditTimeout: 5 * time.Second, Drain: 10 * time.Second,
 			Restarts: config.Restarts{Intensity: 5, Period: time.Minute},
 		},
+		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second},
 		Gateway: gateway.Config{
 			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, MaxWaiting: 64, MaxStreams: 32,
 			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
@@ -204,7 +205,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
-		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: generator.yaml, manifest.yaml, models.yaml, system.yaml, web_search.yaml"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: generator.yaml, manifest.yaml, models.yaml, secrets.yaml, system.yaml, web_fetch.yaml, web_search.yaml"},
 		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: no configuration goes by this name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -121,6 +121,7 @@ types:
     tools: [fs_write]
 accounts:
   generator: assistant
+high_risk: [] # nobody is there to be asked
 `
 
 func newStage(t *testing.T, names ...string) *stage {
@@ -208,7 +209,7 @@ func (w *writer) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(_ context.Context, in actor.Msg[subjects.ToolRequest], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
 		var a struct{ Line string }
 		if err := json.Unmarshal(in.Body.Args, &a); err != nil {
 			return subjects.ToolResult{}, err
@@ -253,7 +254,7 @@ func (s *stage) giveBroker() {
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second}, c.Manifest, c.Layers(), w, h, []broker.Known{known}), nil
+		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second}, c.Book(s.home), w, h, []broker.Known{known}), nil
 	}}
 	if err := s.house.House.Start(s.t.Context(), spec, s.house.Bus.Dial, c.Runtime()); err != nil {
 		s.t.Fatal(err)

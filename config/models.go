@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/model/ollama"
 	"conclave/pkg/model/openai"
 	"conclave/pkg/model/scripted"
+	"conclave/pkg/seal"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -100,9 +101,41 @@ func modelFields(c model.Config) []strict.Field {
 // keyring finds a key by its name.
 type keyring func(ctx context.Context, name string) (string, error)
 
-// noKeyring is a [keyring] without keys: there is none yet.
-func noKeyring(_ context.Context, name string) (string, error) {
-	return "", fmt.Errorf("%w: the key %s cannot be read, because this version has no keyring", llm.ErrUnauthorized, name)
+// brokered is a [keyring] behind the broker: the key of a remote server comes sealed to this run of the model actor.
+// Nothing keeps it in between.
+func brokered(nc *nats.Conn) (keyring, error) {
+	out, err := actor.NewOut(nc)
+	if err != nil {
+		return nil, err
+	}
+	own, err := seal.New()
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, name string) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		v, err := actor.Ask(ctx, out, subjects.SecretUsed, subjects.SecretUse{Name: name, For: own.Public()})
+		if err != nil {
+			return "", fmt.Errorf("%w: the key %s could not be had: %w", llm.ErrUnauthorized, name, err)
+		}
+		key, err := seal.Open(own, v)
+		if err != nil {
+			return "", fmt.Errorf("%w: the key %s could not be had: %w", llm.ErrUnauthorized, name, err)
+		}
+		defer key.Wipe()
+		return string(key.Reveal()), nil
+	}, nil
+}
+
+// modelKeys are the names of the credentials that the model actor may use: those that its settings name.
+func modelKeys(c model.Config) (out []string) {
+	for _, s := range c.Servers() {
+		if s.Key != "" {
+			out = append(out, s.Key)
+		}
+	}
+	return out
 }
 
 // modelBackends makes a client for each server that is configured. None of them is asked anything yet.

@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -174,10 +175,15 @@ func TestModelFields(t *testing.T) {
 	}
 }
 
+// emptyRing is a keyring without keys.
+func emptyRing(_ context.Context, name string) (string, error) {
+	return "", fmt.Errorf("%w: there is no key %s", llm.ErrUnauthorized, name)
+}
+
 func TestModelBackends(t *testing.T) {
 	t.Parallel()
 	c := shippedModels(t)
-	b, err := modelBackends(c, noKeyring)
+	b, err := modelBackends(c, emptyRing)
 	if err != nil || len(b) != 1 || b[model.Ollama] == nil {
 		t.Fatalf("%v, %v", b, err)
 	}
@@ -188,7 +194,7 @@ func TestModelBackends(t *testing.T) {
 	var asked []string
 	b, err = modelBackends(c, func(ctx context.Context, name string) (string, error) {
 		asked = append(asked, name)
-		return noKeyring(ctx, name)
+		return emptyRing(ctx, name)
 	})
 	if err != nil || len(b) != 4 {
 		t.Fatalf("%v, %v", b, err)
@@ -220,7 +226,7 @@ func TestMakeModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		return makeModel(ctx, c, home, nc, 5*time.Second, noKeyring)
+		return makeModel(ctx, c, home, nc, 5*time.Second, emptyRing)
 	}}, b.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +246,7 @@ func TestMakeModel(t *testing.T) {
 	if err != nil || msg.Content == "" || !last.StandIn || last.Model != scripted.Name {
 		t.Errorf("%v, %+v, %+v", err, msg, last)
 	}
-	if _, err := makeModel(t.Context(), model.Config{}, home, nil, time.Second, noKeyring); err == nil {
+	if _, err := makeModel(t.Context(), model.Config{}, home, nil, time.Second, emptyRing); err == nil {
 		t.Error("a configuration that is none was taken")
 	}
 }

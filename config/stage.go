@@ -126,6 +126,11 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 	own := map[string]map[string]any{
 		// Free ports, and no long wait for whoever hangs on purpose.
 		"system": {"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"}, "actor": map[string]any{"drain": "2s"}},
+		// The person's own keyring is not for stories.
+		"secrets": {"backend": "file"},
+		// Nothing of a story leaves the machine.
+		"web_search": {"provider": "none"},
+		"web_fetch":  {"enabled": false},
 	}
 	if !o.Live {
 		url := nobody

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -20,8 +24,9 @@ type Conclave struct {
 
 	server *bus.Server
 	unlock func()
+	book   *policy.Book
 	cancel context.CancelFunc
-	watch  chan struct{}
+	watch  sync.WaitGroup // what goes on beside the actors
 }
 
 // Start runs the embedded server and the named actors on home. It holds the data folder until [Conclave.Stop].
@@ -29,7 +34,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	if err := home.Make(); err != nil {
 		return nil, err
 	}
-	r := &Conclave{watch: make(chan struct{})}
+	r := &Conclave{book: c.Book(home)}
 	if r.unlock, err = home.Lock(); err != nil {
 		return nil, err
 	}
@@ -43,11 +48,25 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	}
 	var watching context.Context
 	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go func() {
-		defer close(r.watch)
-		r.server.WatchDisk(watching, time.Second)
-	}()
+	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
+	if slices.Contains(names, "broker") {
+		r.reload(watching, c, home, log)
+	}
 	return r, r.Run(ctx, c, home, log, names...)
+}
+
+// reload takes in a manifest that changes while the broker runs. One that is wrong changes nothing. Rules that came from
+// somewhere else than the person's folder stay as they are.
+func (r *Conclave) reload(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
+	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
+		return
+	}
+	rl := NewReloader(home.Config, environment(home), r.book, func(n Reloaded) {
+		if log != nil {
+			n.log(log)
+		}
+	})
+	r.watch.Go(func() { rl.Run(ctx, nil) })
 }
 
 // serve starts the server and makes its streams.
@@ -84,7 +103,12 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 	if err := home.Make(); err != nil {
 		return nil, err
 	}
-	r := &Conclave{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}}
+	r := &Conclave{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}, book: c.Book(home)}
+	var watching context.Context
+	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if slices.Contains(names, "broker") {
+		r.reload(watching, c, home, log)
+	}
 	if err := r.Run(ctx, c, home, log, names...); err != nil {
 		r.Stop(context.WithoutCancel(ctx))
 		return nil, err
@@ -94,7 +118,7 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 
 // Run starts more actors.
 func (r *Conclave) Run(ctx context.Context, c Config, home bus.Home, log *slog.Logger, names ...string) error {
-	specs, err := c.Compose(home, names...)
+	specs, err := c.compose(home, r.book, names)
 	if err != nil {
 		return err
 	}
@@ -113,7 +137,7 @@ func (r *Conclave) Stop(ctx context.Context) error {
 	err := r.House.Stop()
 	if r.cancel != nil {
 		r.cancel()
-		<-r.watch
+		r.watch.Wait()
 	}
 	if r.server != nil {
 		r.server.Stop(ctx)

@@ -22,8 +22,15 @@ type System struct {
 	EventMax    strict.Size `yaml:"event_max"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
 	Actor       Actor       `yaml:"actor"`
+	Broker      Broker      `yaml:"broker"`
 
 	Gateway gateway.Config `yaml:"gateway"`
+}
+
+// Broker is how the broker handles what comes back, and how it chooses.
+type Broker struct {
+	ShowResult   strict.Size   `yaml:"show_result"`   // how much of a result an agent is shown; the rest is parked
+	ModelTimeout time.Duration `yaml:"model_timeout"` // for a small model that chooses tools or reads a page; 0 = none is asked
 }
 
 // Actor is the limits that every actor runs under.
@@ -72,6 +79,12 @@ func (s System) Problems() (out strict.Problems) {
 		if f.size < minStore || f.size > maxStore {
 			out.Add(f.path, "%s is not between %s and %s", f.size, minStore, maxStore)
 		}
+	}
+	if n := s.Broker.ShowResult; n < 1<<10 || n > 128<<10 {
+		out.Add("broker.show_result", "%s is not between 1KB and 128KB", n)
+	}
+	if d := s.Broker.ModelTimeout; d < 0 || d > time.Minute {
+		out.Add("broker.model_timeout", "%s is not between 0s and 1m", strict.Short(d))
 	}
 	if _, ok := logLevels[s.LogLevel]; !ok {
 		out.Add("log_level", "%q is none of debug, info, warn, error", s.LogLevel)

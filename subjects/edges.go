@@ -131,7 +131,9 @@ func Table() Layout {
 
 	// What only the person may say.
 	add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", Silence: "30s"})
-	add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>.session.config", Local: "session.config", Silence: "30s"})
+	for _, s := range []string{"approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
+		add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, Silence: "30s"})
+	}
 	for _, a := range configurable {
 		who := slices.DeleteFunc(slices.Clone(People), func(p string) bool { return p == a })
 		add(Edge{Who: who, Kind: Request, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, Silence: "30s"})
@@ -147,6 +149,8 @@ func Table() Layout {
 		add(zone(z)...)
 	}
 	add(Edge{Who: []string{"broker"}, Kind: Request, Owner: "secrets", Remote: "secret.get", Silence: "30s"})
+	// Keys of remote models: the model actor asks the broker, never the secrets.
+	add(Edge{Who: []string{"model"}, Kind: Request, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", Silence: "30s"})
 	add(Edge{Who: People, Kind: Watch, Owner: "broker", Remote: "tool.output.*"})
 
 	// Events: publish and be told that it is stored. The author's account is part of the stored subject.
@@ -190,6 +194,8 @@ func Table() Layout {
 	add(Edge{Who: []string{"router"}, Kind: Watch, Owner: Core, Remote: Exhausted.Name, Local: Exhausted.Heard})
 	// A turn that was handed out too often is read once more, to tell its asker. Its author is the router itself.
 	add(api(Router, "STREAM.MSG.GET.TURNS", false, ""))
+	// The broker reads what the person said from where the router put it, and takes no agent's word for it.
+	add(api("broker", "STREAM.MSG.GET.TURNS", false, ""))
 	for _, p := range l.Pulls {
 		add(pull(p)...)
 	}
@@ -201,7 +207,8 @@ func Table() Layout {
 		}
 	}
 	for _, p := range People {
-		for _, a := range Answerers { // the person's own conversations, read only
+		add(api(p, "STREAM.INFO.KV_parked", false, ""), api(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
+		for _, a := range Answerers {                                                                // the person's own conversations, read only
 			add(api(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), api(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
 		}
 	}
@@ -247,7 +254,7 @@ func accounts() []Account {
 		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(srv("gateway"), "query.ask", "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "the one door between agents and tools", Serves: true, Users: []User{{
 			Role: "broker",
-			Sub:  append(srv("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "ctl.*.approval.decision.*", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*"),
+			Sub:  append(srv("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
 		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(srv("secrets"), "secret.get", "ctl.*.config.set")}}},

@@ -17,11 +17,15 @@ const (
 	CodeTimeout     = "timeout"           // no answer before the deadline
 	CodeNoAudit     = "audit_unavailable" // the audit could not store the record, so nothing ran
 	CodeUnrecorded  = "outcome_unrecorded"
-	CodeTool        = "tool_failed" // the tool ran and reported an error
-	CodeInternal    = "internal"    // a bug on our side; details are in that actor's log
-	CodePermission  = "permission"  // the server refused a subject
-	CodeStopped     = "stopped"     // the person stopped it
-	CodeUncertain   = "uncertain"   // it may have run before a crash; it is not run again
+	CodeTool        = "tool_failed"  // the tool ran and reported an error
+	CodeInternal    = "internal"     // a bug on our side; details are in that actor's log
+	CodePermission  = "permission"   // the server refused a subject
+	CodeStopped     = "stopped"      // the person stopped it
+	CodeUncertain   = "uncertain"    // it may have run before a crash; it is not run again
+	CodeNotApproved = "not_approved" // the person was asked and said no
+	CodeUnanswered  = "unanswered"   // the person was asked and did not answer in time: a denial, and told apart from one
+	CodeLimit       = "limit"        // a limit of the policy is reached
+	CodeNoSecret    = "no_secret"    // a credential that the call needs is not there
 
 	CodeModelUnreachable = "model_unreachable" // the model server does not answer
 	CodeModelMissing     = "model_missing"

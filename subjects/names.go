@@ -16,6 +16,7 @@ const (
 	RoleAssistant  = "assistant"  // answers, also when the model of another role is not there
 	RoleSummaries  = "summaries"  // makes a long conversation short
 	RoleEmbeddings = "embeddings" // makes vectors; no other model may do so in its place
+	RoleTools      = "tools"      // chooses the tools that fit a task
 )
 
 // StateBucket is the bucket in which an answerer keeps its conversations and what it is working at.

@@ -49,6 +49,7 @@ type Response struct {
 	StandIn      bool       `json:"stand_in,omitempty"` // the built-in script answered, not a model
 	Usage        Usage      `json:"usage"`
 	Notes        []Note     `json:"notes,omitempty"`
+	Labels       *Labels    `json:"labels,omitempty"`  // of all that went into the answer
 	Partial      bool       `json:"partial,omitempty"` // not all of an answer: stopped, cut or failed
 	Error        *Fault     `json:"error,omitempty"`
 }
@@ -106,6 +107,7 @@ type ToolSchema struct {
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"` // JSON schema
 	Version     string          `json:"version"`
+	Key         string          `json:"key,omitempty"` // curve key of this run of the tool, to seal credentials to; no part of the pinned definition
 }
 
 // ToolRequest is a call. Who asks is in the subject, never here.
@@ -117,14 +119,51 @@ type ToolRequest struct {
 	Args    json.RawMessage `json:"args"`
 }
 
+// ToolOrder is a call as the broker hands it to the tool. Agents cannot say it: it is another type on another subject.
+type ToolOrder struct {
+	CallID  string                 `json:"call_id"`
+	QueryID string                 `json:"query_id,omitempty"`
+	Args    json.RawMessage        `json:"args"`
+	Mode    string                 `json:"mode,omitempty"`   // "" or [ModeStructured]
+	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this run of the tool
+}
+
+// ModeStructured asks a tool for material that is distilled before an agent sees it.
+const ModeStructured = "structured"
+
 // ToolResult is what came of a call: a result or a fault, never both.
 type ToolResult struct {
-	CallID  string `json:"call_id"`
-	QueryID string `json:"query_id,omitempty"`
-	Tool    string `json:"tool"`
-	Result  string `json:"result,omitempty"`
-	Error   *Fault `json:"error,omitempty"`
-	Millis  int64  `json:"ms,omitempty"`
+	CallID  string   `json:"call_id"`
+	QueryID string   `json:"query_id,omitempty"`
+	Tool    string   `json:"tool"`
+	Result  string   `json:"result,omitempty"`
+	Error   *Fault   `json:"error,omitempty"`
+	Millis  int64    `json:"ms,omitempty"`
+	Links   []string `json:"links,omitempty"`  // addresses that the result lists, unchanged
+	Labels  *Labels  `json:"labels,omitempty"` // the broker's; what a tool writes here is not read
+	Parked  *Parked  `json:"parked,omitempty"` // where the whole result is, when it was too large to be shown
+}
+
+// Labels say what may be done with a text: who could have written it, and whom it belongs to.
+type Labels struct {
+	Trust   string   `json:"trust"`           // trusted, untrusted
+	Privacy string   `json:"privacy"`         // public, private
+	Flags   []string `json:"flags,omitempty"` // techniques of injection that the text shows signs of
+}
+
+// Values of [Labels].
+const (
+	Trusted   = "trusted"
+	Untrusted = "untrusted"
+	Public    = "public"
+	Private   = "private"
+)
+
+// Parked says where a large result is kept whole.
+type Parked struct {
+	ID    string `json:"id"`
+	Bytes int    `json:"bytes"`
+	Shown int    `json:"shown"` // of these, so many bytes are in the result
 }
 
 // ToolOutput is live output of a long tool.
@@ -147,14 +186,35 @@ type DiscoverReply struct {
 
 // Verdict is the answer to a dry run.
 type Verdict struct {
-	Allowed bool    `json:"allowed"`
-	Denial  *Denial `json:"denial,omitempty"`
+	Allowed bool           `json:"allowed"`        // it would run without anybody being asked
+	Asks    []Denial       `json:"asks,omitempty"` // what the person would be asked about
+	Denial  *Denial        `json:"denial,omitempty"`
+	Layers  []LayerVerdict `json:"layers,omitempty"` // in the order in which they judge, up to the one that refused
+	Shadow  []Denial       `json:"shadow,omitempty"` // rules that would have refused or asked, and are only watched
 }
 
-// SpawnRequest asks for a child agent of a type.
+// LayerVerdict is what one layer said.
+type LayerVerdict struct {
+	Layer   string `json:"layer"`
+	Verdict string `json:"verdict"` // pass, ask, deny
+	Rule    string `json:"rule,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// ExplainRequest is the person's dry run of somebody's call.
+type ExplainRequest struct {
+	As        string          `json:"as"` // the account, with the path of spawned agents below it
+	Tool      string          `json:"tool"`
+	Args      json.RawMessage `json:"args"`
+	SessionID string          `json:"session_id,omitempty"`
+	QueryID   string          `json:"query_id,omitempty"`
+}
+
+// SpawnRequest asks for a child agent of a type. Who asks, and below whom, is in the subject.
 type SpawnRequest struct {
-	Type  string   `json:"type"`
-	Tools []string `json:"tools,omitempty"` // a further narrowing
+	Type   string   `json:"type"`
+	Tools  []string `json:"tools,omitempty"`  // a further narrowing; nothing = all that its type may have below this parent
+	Budget *Budget  `json:"budget,omitempty"` // a further narrowing of what its line may spend
 }
 
 // SpawnReply names the child: the next token of its path.
@@ -163,15 +223,39 @@ type SpawnReply struct {
 	Tools []string `json:"tools"`
 }
 
+// Budget is what a line of agents may spend together. Nothing said means no limit but that of the parent.
+type Budget struct {
+	Calls   int   `json:"calls,omitempty"`
+	Seconds int   `json:"seconds,omitempty"` // of tools running
+	Bytes   int64 `json:"bytes,omitempty"`   // of results
+}
+
 // ApprovalRequest asks the person.
 type ApprovalRequest struct {
-	ID      string          `json:"id"`
-	Caller  string          `json:"caller"`
-	Tool    string          `json:"tool"`
-	Args    json.RawMessage `json:"args"`
-	Rule    string          `json:"rule"`
-	Taint   []string        `json:"taint,omitempty"`
-	Expires time.Time       `json:"expires"`
+	ID        string          `json:"id"`
+	SessionID string          `json:"session_id,omitempty"`
+	QueryID   string          `json:"query_id,omitempty"`
+	Caller    string          `json:"caller"`
+	Type      string          `json:"type"`
+	Tool      string          `json:"tool"`
+	Args      json.RawMessage `json:"args"`
+	Layer     string          `json:"layer"` // who asked
+	Rule      string          `json:"rule"`
+	Reason    string          `json:"reason"`
+	Sinks     []string        `json:"sinks,omitempty"` // where something would go; an answer that is remembered holds for these alone
+	Taint     []Taint         `json:"taint,omitempty"`
+	Asked     time.Time       `json:"asked"`
+	Expires   time.Time       `json:"expires"`
+}
+
+// Taint says where text that a stranger could have written entered a session.
+type Taint struct {
+	Tool    string    `json:"tool"`
+	CallID  string    `json:"call_id"`
+	QueryID string    `json:"query_id,omitempty"`
+	From    string    `json:"from,omitempty"`  // an address, when there is one
+	Flags   []string  `json:"flags,omitempty"` // signs of injection in it
+	Time    time.Time `json:"time"`
 }
 
 // ApprovalDecision is the person's answer. The zero value is no.
@@ -180,10 +264,59 @@ type ApprovalDecision struct {
 	Remember string `json:"remember,omitempty"` // "", "session" or "always"
 }
 
+// How long an answer is remembered.
+const (
+	RememberSession = "session"
+	RememberAlways  = "always"
+)
+
 // ApprovalReply says whether this answer was the first.
 type ApprovalReply struct {
+	ID       string `json:"id"`
 	Accepted bool   `json:"accepted"`
-	State    string `json:"state"` // approved, denied, expired, unknown
+	State    string `json:"state"` // of the question now
+	By       string `json:"by,omitempty"`
+	Remember string `json:"remember,omitempty"`
+}
+
+// States of a question to the person.
+const (
+	ApprovalPending  = "pending"
+	ApprovalApproved = "approved"
+	ApprovalDenied   = "denied"
+	ApprovalExpired  = "expired"
+	ApprovalUnknown  = "unknown"
+)
+
+// ApprovalQuery asks what waits for an answer, and what was answered for good.
+type ApprovalQuery struct {
+	All bool `json:"all,omitempty"` // those that are over too
+}
+
+// ApprovalList is the answer.
+type ApprovalList struct {
+	Approvals []Approval     `json:"approvals"`
+	Rules     []ApprovalRule `json:"rules"`
+}
+
+// Approval is a question and where it stands.
+type Approval struct {
+	ApprovalRequest
+	State   string    `json:"state"`
+	By      string    `json:"by,omitempty"`
+	Decided time.Time `json:"decided,omitzero"`
+}
+
+// ApprovalRule is an answer that holds for later calls of the same kind to the same place, until it is revoked.
+type ApprovalRule struct {
+	ID      string    `json:"id"`
+	Session string    `json:"session_id,omitempty"` // nothing = every session
+	Type    string    `json:"type"`
+	Tool    string    `json:"tool"`
+	Rule    string    `json:"rule"`
+	Sinks   []string  `json:"sinks"`
+	By      string    `json:"by"`
+	Made    time.Time `json:"made"`
 }
 
 // SessionConfig overrides policy for one session.
@@ -191,9 +324,18 @@ type SessionConfig struct {
 	SessionID string   `json:"session_id"`
 	Override  string   `json:"override,omitempty"` // NONE, RELAX, ALL
 	Once      bool     `json:"once,omitempty"`     // for one message, then back
+	QueryID   string   `json:"query_id,omitempty"` // with Once: the message; nothing = the next one
 	Disable   []string `json:"disable,omitempty"`
 	Grant     []string `json:"grant,omitempty"` // type:tool
+	Show      bool     `json:"show,omitempty"`  // change nothing, tell what holds
 }
+
+// Levels of an override.
+const (
+	OverrideNone  = "NONE"
+	OverrideRelax = "RELAX" // tools marked high-risk no longer ask
+	OverrideAll   = "ALL"   // everything passes, still audited
+)
 
 // Done is the answer to a request that has nothing to say but that it worked.
 type Done struct {
@@ -422,4 +564,11 @@ type SecretGet struct {
 // SecretValue is the sealed credential.
 type SecretValue struct {
 	Sealed []byte `json:"sealed"`
+	From   string `json:"from"` // curve key of the one who sealed it
+}
+
+// SecretUse asks the broker for a credential that the settings name for the asker.
+type SecretUse struct {
+	Name string `json:"name"`
+	For  string `json:"for"` // the asker's public curve key
 }

@@ -118,3 +118,25 @@ func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	}
 	return Caller{Account: t[0], Path: t[2:]}, t[1], nil
 }
+
+// ParseBelow reads agent.<account>.<action>[.<path>], where action may hold dots: who asks, and below whom.
+func ParseBelow(action, subject string) (c Caller, err error) {
+	t, ok := Match("agent.*.>", subject)
+	if !ok || len(subject) > MaxSubject {
+		return c, fmt.Errorf("%w: not of an agent", ErrToken)
+	}
+	words := strings.Split(action, ".")
+	if len(t) < 1+len(words) || strings.Join(t[1:1+len(words)], ".") != action {
+		return c, fmt.Errorf("%w: not %s", ErrToken, action)
+	}
+	path := t[1+len(words):]
+	for _, tok := range append([]string{t[0]}, path...) {
+		if err := CheckToken(tok); err != nil {
+			return c, err
+		}
+	}
+	if len(path) > MaxDepth {
+		return c, fmt.Errorf("%w: path deeper than %d", ErrToken, MaxDepth)
+	}
+	return Caller{Account: t[0], Path: path}, nil
+}

@@ -21,22 +21,29 @@ var (
 	// Tools.
 	ToolAnnounce = Topic[ToolSchema]{Spec{Name: "tool.schema.*", Heard: "tool.schema.*.*", Codec: Msgpack, Keep: "KV_schemas", Max: 64 << 10, Doc: "a tool announces its schema"}}
 	ToolAsk      = Service[ToolRequest, ToolResult]{Spec{Name: "tool.request.>", Heard: "agent.*.tool.request.>", Codec: Msgpack, Timed: true, Max: 256 << 10, Doc: "an agent asks the broker for a call"}}
-	ToolRun      = Service[ToolRequest, ToolResult]{Spec{Name: "tool.call.*.*", Heard: "tool.request.*", Codec: Msgpack, Timed: true, Max: 256 << 10, Doc: "the broker calls the tool"}}
+	ToolRun      = Service[ToolOrder, ToolResult]{Spec{Name: "tool.call.*.*", Heard: "tool.request.*", Codec: Msgpack, Timed: true, Max: 256 << 10, Doc: "the broker calls the tool"}}
 	ToolInfo     = Service[Nothing, Nothing]{Spec{Name: "disco.*.INFO.*", Heard: "$SRV.INFO.*", Doc: "the broker asks a tool for its definition"}}
 	ToolAsked    = Topic[ToolRequest]{Spec{Name: "event.tool.request.>", Heard: "from.*.tool.request.>", Keep: "EVENTS", Doc: "the broker's copy of a call, seen as tool.request.<tool>"}}
 	ToolDone     = Topic[ToolResult]{Spec{Name: "event.tool.result.*", Heard: "from.*.tool.result.*", Keep: "EVENTS", Doc: "the broker's copy of a result, seen as tool.result.<tool>"}}
 	ToolLive     = Topic[ToolOutput]{Spec{Name: "tool.output.*", Drop: true, Doc: "live output of a long tool"}}
 
 	// The broker's other services.
-	BrokerDiscover = Service[DiscoverRequest, DiscoverReply]{Spec{Name: "broker.discover", Heard: "agent.*.broker.discover", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "which few tools fit a task"}}
-	BrokerValidate = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate", Heard: "agent.*.broker.validate", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "dry run of a call"}}
-	AgentSpawn     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn", Heard: "agent.*.agent.spawn", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "make a child agent"}}
+	BrokerDiscover      = Service[DiscoverRequest, DiscoverReply]{Spec{Name: "broker.discover", Heard: "agent.*.broker.discover", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "which few tools fit a task"}}
+	BrokerDiscoverBelow = Service[DiscoverRequest, DiscoverReply]{Spec{Name: "broker.discover.>", Heard: "agent.*.broker.discover.>", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "the same for a spawned agent"}}
+	BrokerValidate      = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate", Heard: "agent.*.broker.validate", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "dry run of a call"}}
+	BrokerValidateBelow = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate.>", Heard: "agent.*.broker.validate.>", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "the same for a spawned agent"}}
+	AgentSpawn          = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn", Heard: "agent.*.agent.spawn", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "make a child agent"}}
+	AgentSpawnBelow     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn.>", Heard: "agent.*.agent.spawn.>", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "make a child of a spawned agent"}}
+	SecretUsed          = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Heard: "agent.*.secret.use", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "the key of a remote model, sealed to the one who needs it"}}
 
 	// What only the person may say.
 	ApprovalAsked   = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Heard: "from.*.approval.request.*", Keep: "EVENTS", Doc: "a person is asked, seen as approval.request.<id>"}}
 	ApprovalAnswer  = Service[ApprovalDecision, ApprovalReply]{Spec{Name: "approval.decision.*", Heard: "ctl.*.approval.decision.*", Doc: "the person's answer; the first wins"}}
 	ApprovalDecided = Topic[ApprovalReply]{Spec{Name: "event.approval.decision.*", Heard: "from.*.approval.decision.*", Keep: "EVENTS", Doc: "the broker's copy of the answer"}}
-	SessionSet      = Service[SessionConfig, Done]{Spec{Name: "session.config", Heard: "ctl.*.session.config", Keep: "KV_session_config", Doc: "override level, disabled tools, grants"}}
+	ApprovalsOf     = Service[ApprovalQuery, ApprovalList]{Spec{Name: "approval.list", Heard: "ctl.*.approval.list", Doc: "what waits for an answer, and the answers that hold for good"}}
+	ApprovalRevoke  = Service[Nothing, Done]{Spec{Name: "approval.revoke.*", Heard: "ctl.*.approval.revoke.*", Doc: "an answer no longer holds"}}
+	PolicyExplain   = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Heard: "ctl.*.policy.explain", Doc: "the person's dry run of somebody's call"}}
+	SessionSet      = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Heard: "ctl.*.session.config", Keep: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	ConfigSetOf     = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Heard: "ctl.*.config.set", Keep: "AUDIT", Doc: "settings of an actor"}}
 
 	// Models.
@@ -79,8 +86,8 @@ func Specs() []Spec {
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateOf.Spec,
 		ToolAnnounce.Spec, ToolAsk.Spec, ToolRun.Spec, ToolInfo.Spec, ToolAsked.Spec, ToolDone.Spec, ToolLive.Spec,
-		BrokerDiscover.Spec, BrokerValidate.Spec, AgentSpawn.Spec,
-		ApprovalAsked.Spec, ApprovalAnswer.Spec, ApprovalDecided.Spec, SessionSet.Spec, ConfigSetOf.Spec,
+		BrokerDiscover.Spec, BrokerDiscoverBelow.Spec, BrokerValidate.Spec, BrokerValidateBelow.Spec, AgentSpawn.Spec, AgentSpawnBelow.Spec, SecretUsed.Spec,
+		ApprovalAsked.Spec, ApprovalAnswer.Spec, ApprovalDecided.Spec, ApprovalsOf.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionSet.Spec, ConfigSetOf.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelNames.Spec, ModelPull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
 		MemoryRecall.Spec, MemoryWrite.Spec, MemoryCorrelated.Spec, MemoryAdminOf.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
@@ -90,7 +97,7 @@ func Specs() []Spec {
 }
 
 // ToolAt is [ToolRun] as one tool hears it. A tool may listen to nothing but its own name.
-func ToolAt(tool string) (Service[ToolRequest, ToolResult], error) {
+func ToolAt(tool string) (Service[ToolOrder, ToolResult], error) {
 	s := ToolRun
 	var err error
 	s.Heard, err = fill(s.Heard, []string{tool})

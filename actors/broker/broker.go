@@ -1,11 +1,19 @@
 // Package broker is the door between agents and tools. No other way leads there: the server's grants see to that.
 //
-// It listens on agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and tool.schema.<zone>.<tool>; it calls tool.call.<zone>.<tool> and
-// speaks on tool.request.<tool> and tool.result.<tool>, its copies of each call and result. Who asks is what the server
+// It listens on agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
+// agent.<account>.agent.spawn, agent.<account>.secret.use and tool.schema.<zone>.<tool>, and on what only the person may
+// say: ctl.<who>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
+// calls tool.call.<zone>.<tool>, secret.get and model.chat, and speaks on tool.request.<tool> and tool.result.<tool>, its
+// copies of each call and result, and on approval.request.<id> and approval.decision.<id>. Who asks is what the server
 // wrote into the subject, never what a payload or a header says.
+//
+// The way of a call: [Broker.onToolRequest] gathers what is known of it (facts.go), asks the layers of pkg/policy, asks the
+// person when a layer wants that (approval.go), stores the decision, gets the credentials (credentials.go), calls the tool
+// once (ledger.go), labels and frames what comes back (result.go), stores the outcome and answers.
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +30,24 @@ import (
 type Config struct {
 	CallTimeout  time.Duration // longest run of a tool that names no time of its own
 	AuditTimeout time.Duration // how long a call waits for its audit record
+	ShowResult   int           // bytes of a result that an agent is shown; the rest is parked. 0 = [DefaultShow]
+	RankTimeout  time.Duration // how long a small model may take to choose tools; 0 = words are compared instead
+	ModelKeys    []string      // names of the credentials that the model actor may use
+	ApprovalWait time.Duration // how long a question to the person stays open; 0 = what the manifest says
 }
+
+// Calls are counted in memory.
+const (
+	defaultWindow = 10 * time.Minute // in which calls are identical, when the manifest does not say
+	countsKept    = 24 * time.Hour   // what a question or an agent has used, after it was last heard of
+	mostCounted   = 10_000           // entries of each kind
+)
+
+// defaultWait is how long the person has to answer when nothing else is said.
+const defaultWait = 5 * time.Minute
+
+// DefaultShow is how much of a result an agent is shown.
+const DefaultShow = 32 << 10
 
 // Validate reports the first thing wrong with c.
 func (c Config) Validate() error {
@@ -46,18 +71,26 @@ type Hasher interface{ Hash(params []byte) string }
 
 // Broker is the actor.
 type Broker struct {
-	cfg      Config
-	manifest policy.Manifest
-	chain    policy.Chain
-	audit    Audit
-	hash     Hasher
-	table    *table
-	running  running
+	// Boundary is called at each step of a call that a crash could divide, with its name: decided, entered, before, sent,
+	// answered, learned, after, kept. It is where tests of crashes pull the plug.
+	Boundary func(step string)
+
+	cfg     Config
+	book    *policy.Book
+	audit   Audit
+	hash    Hasher
+	table   *table
+	running running
+	waiting waiting
+	tally   *policy.Tally
 }
 
-// New returns a broker that judges by chain. cfg must be valid; build is what the build knows of its own tools.
-func New(cfg Config, m policy.Manifest, chain policy.Chain, a Audit, h Hasher, build []Known) *Broker {
-	return &Broker{cfg: cfg, manifest: m, chain: chain, audit: a, hash: h, table: newTable(build)}
+// New returns a broker that judges by the rules of book. cfg must be valid; build is what the build knows of its own
+// tools.
+func New(cfg Config, book *policy.Book, a Audit, h Hasher, build []Known) *Broker {
+	b := &Broker{cfg: cfg, book: book, audit: a, hash: h, table: newTable(build)}
+	b.tally = policy.NewTally(cmp.Or(book.Rules().Manifest.Limits.Window, defaultWindow), countsKept, mostCounted)
+	return b
 }
 
 // Name implements [actor.Actor].
@@ -68,7 +101,25 @@ func (b *Broker) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ToolAsk, b.onToolRequest, actor.OnReject(b.onUnreadable)),
 		actor.Serve(subjects.BrokerDiscover, b.onDiscover),
+		actor.Serve(subjects.BrokerDiscoverBelow, b.onDiscover),
+		actor.Serve(subjects.BrokerValidate, b.onValidate),
+		actor.Serve(subjects.BrokerValidateBelow, b.onValidate),
+		actor.Serve(subjects.AgentSpawn, b.onSpawn),
+		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn),
+		actor.Serve(subjects.SecretUsed, b.onSecretUse),
+		actor.Serve(subjects.ApprovalAnswer, b.onAnswer, actor.OnReject(b.onUnreadableAnswer)),
+		actor.Serve(subjects.ApprovalsOf, b.onApprovals),
+		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
+		actor.Serve(subjects.SessionSet, b.onSessionConfig),
+		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Hear(subjects.ToolAnnounce, b.onSchema, actor.Workers(1)),
+	}
+}
+
+// at marks a step.
+func (b *Broker) at(step string) {
+	if b.Boundary != nil {
+		b.Boundary(step)
 	}
 }
 
@@ -77,12 +128,18 @@ func (b *Broker) Close(ctx context.Context) error { return b.audit.Close(ctx) }
 
 // call is one request on its way through the door.
 type call struct {
-	id     string // the asker's
-	record subjects.AuditRecord
-	tool   string
-	path   []string
-	args   json.RawMessage
-	query  string
+	id       string // the asker's
+	record   subjects.AuditRecord
+	tool     string
+	path     []string
+	args     json.RawMessage
+	session  string
+	query    string
+	typ      string // of the caller
+	person   bool   // the person calls, and no model reads the result
+	mode     string // as the tool is asked
+	again    bool   // it was begun before, and is no new call
+	approved bool   // the person said yes to it
 }
 
 // onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
@@ -92,37 +149,87 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.refuse(ctx, out, in.From, "", in.Session, in.Query, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
-	typ, _ := b.manifest.TypeOf(caller)
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, query: queryOf(in)}
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, query: queryOf(in)}
 	if c.id == "" {
 		c.id = out.NewID()
 	}
 	c.record = subjects.AuditRecord{
-		ID: out.NewID(), AgentID: caller.ID(), AgentType: typ, Lineage: caller.Path, Action: "tool.call", Tool: tool,
+		ID: out.NewID(), AgentID: caller.ID(), Lineage: caller.Path, Action: "tool.call", Tool: tool,
 		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
 	}
+	c.record.AgentType, _ = b.book.Rules().Manifest.TypeOf(caller)
 	known, found := b.table.find(ctx, tool)
 	fault := wellFormed(in.Body, known)
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "there is no tool %s here", tool)
 	}
-	if fault == nil {
-		d := b.chain.Decide(ctx, policy.Call{Caller: caller, Type: typ, Tool: known.Tool, Args: c.args, Session: in.Session, Query: c.query})
-		if err := d.Failure(); err != nil {
-			out.Note(fmt.Errorf("judging a call of %s: %w", tool, err))
+	if fault == nil && in.Body.CallID != "" { // a call that ran is answered as it was, whatever the rules say by now
+		res, ran, begun := b.before(ctx, out, c, known)
+		if ran {
+			return res, nil
 		}
-		if !d.Allowed() {
-			denial := d.Denial()
-			fault = &subjects.Fault{Code: subjects.CodeDenied, Text: denial.Reason, Denial: denial}
-		}
+		c.again = begun
 	}
+	if fault == nil {
+		c, fault = b.judge(ctx, out, caller, known, c)
+	}
+	b.at("decided")
 	if fault != nil {
 		return b.deny(ctx, out, c, fault), nil
 	}
-	if in.Body.CallID == "" || harmless(known.Tool) {
+	if in.Body.CallID == "" || harmless(known.Tool) && !c.approved {
 		return b.act(ctx, out, c, known), nil
 	}
-	return b.once(ctx, out, c, known), nil
+	return b.once(ctx, out, c, known), nil // one yes of the person is for one run
+}
+
+// judge gathers what is known of a call and decides. After a yes of the person it does both again: minutes may have
+// passed, and the rules or the session may have changed since.
+func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call) (call, *subjects.Fault) {
+	for range 2 {
+		asked, rules, fault := b.gather(ctx, out, caller, k, c, false)
+		c.typ, c.person, c.mode = asked.Type, asked.Person, modeOf(asked)
+		c.record.AgentType = asked.Type
+		if fault != nil {
+			return c, fault
+		}
+		c.again = true // it is counted
+		before := out.Now()
+		yes, fault := b.decide(ctx, out, c, rules.Chain, asked)
+		c.approved = c.approved || yes
+		if fault != nil || !yes || out.Now().Sub(before) < stale {
+			return c, fault
+		}
+	}
+	return c, nil
+}
+
+// stale is how old what is known of a call may be when it runs.
+const stale = time.Second
+
+// decide asks the layers, and then the person when a layer wants that. It returns whether the person said yes, and why
+// the call may not run.
+func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
+	d := chain.Decide(ctx, asked)
+	if err := d.Failure(); err != nil {
+		out.Note(fmt.Errorf("judging a call of %s: %w", c.tool, err))
+	}
+	for _, s := range d.Shadow() {
+		out.Note(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
+	}
+	if asks := d.Asks(); len(asks) > 0 {
+		fault := b.approve(ctx, out, c, asks, asked.Flow.Sources())
+		return fault == nil, fault
+	}
+	if d.Allowed() {
+		return false, nil
+	}
+	denial := d.Denial()
+	code := subjects.CodeDenied
+	if denial.Layer == (policy.LimitsLayer{}).Name() {
+		code = subjects.CodeLimit
+	}
+	return false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
 }
 
 // act stores the decision, runs the tool and stores the outcome.
@@ -130,8 +237,9 @@ func (b *Broker) act(ctx context.Context, out actor.Out, c call, k Known) subjec
 	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
 		return b.unaudited(ctx, out, c, err)
 	}
+	b.at("before")
 	b.tell(ctx, out, c)
-	return b.finish(ctx, out, c, b.run(ctx, out, c, k))
+	return b.finish(ctx, out, c, k, b.run(ctx, out, c, k))
 }
 
 // queryOf is the query the call belongs to: the header's, which the runtime carried, or the body's.
@@ -173,9 +281,17 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
 		return res
 	}
+	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode}
+	if order.Sealed, res.Error = b.credentials(ctx, out, c, k); res.Error != nil {
+		return res
+	}
+	b.at("sent")
 	start := out.Now()
-	got, err := actor.Ask(ctx, out, service, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Args: c.args})
-	res.Millis = out.Now().Sub(start).Milliseconds()
+	got, err := actor.Ask(ctx, out, service, order)
+	took := out.Now().Sub(start)
+	res.Millis = took.Milliseconds()
+	b.tally.Add(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
+	b.at("answered")
 	var fault *subjects.Fault
 	switch {
 	case actor.Replied(err) && errors.As(err, &fault):
@@ -189,7 +305,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
 		res.Error = subjects.Faultf(subjects.CodeTooLarge, "%s answered with %d bytes, at most %d", c.tool, len(got.Result), k.MaxResult)
 	default:
-		res.Result = got.Result
+		res.Result, res.Links = got.Result, got.Links
 	}
 	return res
 }
@@ -212,7 +328,9 @@ const maxFault = 4096
 
 // finish stores the outcome, then tells and answers. A result whose outcome is not on record is not given out: the
 // asker is told that the tool ran and that nobody can prove it.
-func (b *Broker) finish(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
+func (b *Broker) finish(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+	res = b.receive(ctx, out, c, k, res)
+	b.at("learned")
 	status, reason := subjects.StatusOK, ""
 	if res.Error != nil {
 		status, reason = subjects.StatusFailed, res.Error.Code
@@ -221,9 +339,10 @@ func (b *Broker) finish(ctx context.Context, out actor.Out, c call, res subjects
 		}
 	}
 	if err := b.store(ctx, c.record, subjects.AuditAfter, status, reason); err != nil {
-		res.Result = ""
+		res.Result, res.Links, res.Parked = "", nil, nil
 		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but the audit did not take the outcome, so it is withheld", c.tool)
 	}
+	b.at("after")
 	b.tellResult(ctx, out, res)
 	return res
 }

@@ -47,7 +47,18 @@ func manifest(t testing.TB) policy.Manifest {
 
 // layers are the chain as the house runs it.
 func layers(t testing.TB) policy.Chain {
-	return policy.Chain{policy.LineageLayer{}, policy.ManifestLayer{Manifest: manifest(t)}}
+	return manifest(t).Chain(policy.Env{Home: t.TempDir()})
+}
+
+// bare are the layers that say who may do what, and nothing of how: what is asked and why is the matter of other tests.
+func bare(t testing.TB) policy.Chain {
+	m := manifest(t)
+	return policy.Chain{policy.ManifestLayer{Manifest: m}, policy.LineageLayer{Manifest: m}}
+}
+
+// rules are a manifest and a chain, as the broker takes them.
+func rules(m policy.Manifest, chain policy.Chain) *policy.Book {
+	return policy.NewBook(policy.Rules{Manifest: m, Chain: chain})
 }
 
 var clock = subjects.ToolSchema{
@@ -113,7 +124,7 @@ func emptyWorld(t testing.TB, chain policy.Chain) *world {
 	t.Helper()
 	w := &world{hash: hasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, manifest(t), chain, w, w.hash, []broker.Known{clockFacts()})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), chain), w, w.hash, []broker.Known{clockFacts()})
 	return w
 }
 
@@ -244,9 +255,9 @@ func TestCall(t *testing.T) {
 			name: "trick: a path of agents nobody spawned", subject: askClock + ".coder-2.coder-3", code: subjects.CodeDenied,
 			story: []string{"audit before denied", "say event.tool.request.get_datetime.coder-2.coder-3", "say event.tool.result.get_datetime"},
 			denial: &subjects.Denial{
-				Layer: "lineage", Rule: "unregistered", Reason: "no agent operator.coder-2.coder-3 was spawned; call as operator",
+				Layer: "manifest", Rule: "unregistered", Reason: "no agent operator.coder-2.coder-3 was spawned in this session; call as operator",
 			},
-			reason: "lineage: unregistered", agent: "operator.coder-2.coder-3",
+			reason: "manifest: unregistered", agent: "operator.coder-2.coder-3",
 		},
 		{
 			name: "trick: a layer that panics", chain: policy.Chain{panics{}}, story: denied, code: subjects.CodeDenied, text: "the layer failed",
@@ -693,7 +704,7 @@ func TestFirstDefinitionIsKept(t *testing.T) {
 	}
 
 	// The same store, another broker.
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, manifest(t), layers(t), w, w.hash, nil)
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), layers(t)), w, w.hash, nil)
 	other := search
 	other.Description = "searches, and tells who searched"
 	if err := w.announce(t, "tools", "web_search", other); actortest.Code(err) != subjects.CodeDenied {

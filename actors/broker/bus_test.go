@@ -52,7 +52,7 @@ func (s *standIn) Routes() []actor.Route {
 	if err != nil {
 		return nil
 	}
-	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolRequest], _ actor.Out) (subjects.ToolResult, error) {
+	return []actor.Route{actor.Serve(at, func(ctx context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
 		s.runs.Add(1)
 		text := "noon"
 		if s.run != nil {
@@ -116,7 +116,7 @@ func (w *town) startBroker() *actor.Supervised {
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second}, manifest(w.t), layers(w.t), a, h, []broker.Known{w.known}), nil
+		return broker.New(broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second}, rules(manifest(w.t), layers(w.t)), a, h, []broker.Known{w.known}), nil
 	}})
 }
 

@@ -3,6 +3,8 @@ package broker
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -19,41 +21,66 @@ const (
 
 // onDiscover shows an agent the tools that fit its task and that it may use. Nobody sees the whole set.
 func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverRequest], out actor.Out) (subjects.DiscoverReply, error) {
-	caller := subjects.Caller{Account: in.From}
-	typ, known := b.manifest.TypeOf(caller)
-	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: caller.ID(), AgentType: typ, Action: "broker.discover", ParamsHash: b.hash.Hash([]byte(in.Body.Task)), Session: in.Session, Query: in.Query}
-	if !known {
+	caller, err := subjects.ParseBelow("broker.discover", in.Subject)
+	if err != nil {
+		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "nobody asks like this: %v", err)
+	}
+	asked, rules, fault := b.gather(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
+	rec := subjects.AuditRecord{
+		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Lineage: caller.Path, Action: "broker.discover",
+		ParamsHash: b.hash.Hash([]byte(in.Body.Task)), Session: in.Session, Query: in.Query,
+	}
+	if asked.Type == "" || len(asked.Line) != len(caller.Path) {
 		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, "manifest: no type"); err != nil {
 			return subjects.DiscoverReply{}, noAudit(err)
 		}
-		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeDenied, "%s has no type in the manifest, so it has no tools", in.From)
+		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeDenied, "%s has no type in the manifest, so it has no tools", caller.ID())
 	}
 	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusShown, ""); err != nil {
 		return subjects.DiscoverReply{}, noAudit(err)
+	}
+	if fault != nil {
+		return subjects.DiscoverReply{}, fault
 	}
 	select { // those that were here before the broker
 	case <-b.table.looked:
 	case <-ctx.Done():
 	}
+	effective := rules.Manifest.Effective(caller.Account, asked.Line, asked.Override.Grant)
 	var may []subjects.ToolSchema
 	for _, k := range b.table.all() {
-		if b.manifest.May(typ, k.Name) {
-			may = append(may, k.schema)
+		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) {
+			s := k.schema
+			s.Key = "" // for the broker alone
+			may = append(may, s)
 		}
 	}
 	most := in.Body.Max
 	if most <= 0 {
 		most = usualTools
 	}
-	return subjects.DiscoverReply{Tools: rank(in.Body.Task, may, min(most, mostTools))}, nil
+	return subjects.DiscoverReply{Tools: b.choose(ctx, out, in.Body.Task, may, min(most, mostTools))}, nil
 }
 
-// rank picks the tools whose words are most like the task's. Where all fit, all are given, in the order of their names,
-// so that a prompt does not change from question to question.
-func rank(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
+// choose picks the tools that fit a task. Where all fit, all are given, in the order of their names, so that a prompt does
+// not change from question to question.
+func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
 	}
+	picked, err := b.rankByModel(ctx, out, task, tools, most)
+	if err != nil {
+		if !errors.Is(err, errNoRanking) {
+			out.Note(fmt.Errorf("choosing tools by a model: %w; words are compared instead", err))
+		}
+		picked = rankByWords(task, tools, most)
+	}
+	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
+	return picked
+}
+
+// rankByWords picks the tools whose words are most like the task's.
+func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	asked := words(task)
 	score := func(s subjects.ToolSchema) (n int) {
 		for w := range words(s.Name + " " + s.Description) {
@@ -65,9 +92,7 @@ func rank(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSch
 	}
 	picked := slices.Clone(tools)
 	slices.SortStableFunc(picked, func(a, b subjects.ToolSchema) int { return cmp.Compare(score(b), score(a)) })
-	picked = picked[:most]
-	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
-	return picked
+	return picked[:most]
 }
 
 // words are the words of a text that can tell tools apart.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,18 +19,11 @@ import (
 // there. What began and has no end may have run: a tool that changes something is then not run again.
 
 // harmless reports whether a tool can run twice without anybody noticing. Only such tools are not in the ledger.
-func harmless(t policy.Tool) bool {
-	for _, e := range []policy.Effect{policy.ReadsPrivate, policy.ReadsUntrusted, policy.Egress, policy.Mutate, policy.Destroy, policy.Exec} {
-		if t.Has(e) {
-			return false
-		}
-	}
-	return true
-}
+func harmless(t policy.Tool) bool { return t.Known && t.Effects == policy.Declare() }
 
 // repeatable reports whether a tool whose end nobody knows may run again: it leaves nothing behind.
 func repeatable(t policy.Tool) bool {
-	return !t.Has(policy.Mutate) && !t.Has(policy.Destroy) && !t.Has(policy.Exec)
+	return !slices.ContainsFunc([]policy.Effect{policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical}, t.Has)
 }
 
 // entry is what the ledger knows of a call.
@@ -121,6 +115,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 		out.Note(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
 		return b.unsure(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
 	}
+	b.at("entered")
 	res := b.act(ctx, out, c, k)
 	switch {
 	case res.Error == nil:
@@ -139,6 +134,22 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 		out.Note(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
 	}
 	return res
+}
+
+// before answers a call that ran to its end before. It reports false when the call is new, or when nobody knows how it
+// ended: then it is judged like any other, and begun says that it was asked for before.
+func (b *Broker) before(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
+	if harmless(k.Tool) {
+		return res, false, false
+	}
+	old, _, err := read(ctx, out.Store("ledger"), c.key())
+	switch {
+	case err != nil, old.Tool != c.tool, old.Params != c.record.ParamsHash:
+		return res, false, false
+	case old.Result == nil:
+		return res, false, true
+	}
+	return b.replay(ctx, out, c, *old.Result), true, true
 }
 
 // elsewhere waits a moment for a call that another broker may be running. It returns false when the asker's time is over.

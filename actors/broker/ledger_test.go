@@ -23,7 +23,7 @@ func searchWorld(t *testing.T, effects policy.Effects) (w *world, runs *atomic.I
 	w = &world{hash: hasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
 	k := broker.Known{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: effects, Timeout: 5 * time.Second}, Pin: broker.Pin(search)}
-	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, manifest(t), layers(t), w, w.hash, []broker.Known{clockFacts(), k})
+	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), bare(t)), w, w.hash, []broker.Known{clockFacts(), k})
 	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil {
 		t.Fatal(err)
 	}

@@ -90,6 +90,22 @@ func (t *table) add(zone string, s subjects.ToolSchema, pinned string) error {
 	return nil
 }
 
+// Seat takes in tools that live in the same process and announce themselves to nobody: those of a simulation. What the
+// broker knows of each is what it was made with; it is called before the broker serves.
+func (b *Broker) Seat(schemas ...subjects.ToolSchema) error {
+	for _, s := range schemas {
+		k, ok := b.table.build[s.Name]
+		if !ok {
+			return fmt.Errorf("nothing is known of the tool %s", s.Name)
+		}
+		if err := b.table.add(k.Zone, s, k.Pin); err != nil {
+			return fmt.Errorf("seating %s: %w", s.Name, err)
+		}
+	}
+	close(b.table.looked)
+	return nil
+}
+
 // all returns the tools that can be called, by name.
 func (t *table) all() []Known {
 	t.mu.RLock()
@@ -97,8 +113,10 @@ func (t *table) all() []Known {
 	return slices.SortedFunc(maps.Values(t.live), func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Pin is the hash of a definition: a tool whose words to the model change is another tool.
+// Pin is the hash of a definition: a tool whose words to the model change is another tool. The key of the run at hand is
+// no part of it.
 func Pin(s subjects.ToolSchema) string {
+	s.Key = ""
 	b, err := json.Marshal(s)
 	if err != nil {
 		return "" // not even JSON: matches no pin
@@ -170,12 +188,14 @@ func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) 
 	var info struct {
 		Metadata struct {
 			Definition string `json:"definition"`
+			Key        string `json:"key"`
 		} `json:"metadata"`
 	}
 	var s subjects.ToolSchema
 	if json.Unmarshal(answer, &info) != nil || actor.DecodeStrict([]byte(info.Metadata.Definition), &s) != nil {
 		return nil
 	}
+	s.Key = info.Metadata.Key
 	err = b.take(ctx, out, zone, tool, s)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {

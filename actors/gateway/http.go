@@ -53,6 +53,10 @@ func (g *Gateway) routes() []route {
 		{"POST", "/feedback", g.onFeedback},
 		{"GET", "/sessions", g.onSessions},
 		{"GET", "/sessions/{id}", g.onSession},
+		{"GET", "/approvals", g.onApprovals},
+		{"POST", "/approvals/{id}", g.onDecision},
+		{"GET", "/approvals/rules", g.onRules},
+		{"DELETE", "/approvals/rules/{id}", g.onRevoke},
 		{"GET", "/events", g.onEvents},
 		{"GET", "/openapi.yaml", g.onOpenAPI},
 	}

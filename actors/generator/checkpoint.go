@@ -38,6 +38,8 @@ type record struct {
 	Written time.Time   `json:"written"`
 	State   *loop.State `json:"state,omitempty"`
 	Publish *publish    `json:"publish,omitempty"`
+	// Labels are those of all results so far: what strangers wrote into the answer, and whose it is.
+	Labels *subjects.Labels `json:"labels,omitempty"`
 }
 
 // publish is a finished answer with the ids under which it is said. Said again with the same ids it is stored once.
@@ -60,7 +62,9 @@ const (
 // write writes the turn down if nobody else has since. step names the boundary.
 func (t *turn) write(ctx context.Context, step string) error {
 	t.rec.Written = t.out.Now().UTC()
+	t.labelling.Lock()
 	data, err := marshal(t.rec)
+	t.labelling.Unlock()
 	if err != nil {
 		return fmt.Errorf("encoding the turn: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,10 +79,64 @@ func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	case err != nil:
 		return loop.Result{Text: unavailable, Fault: subjects.CodeUnavailable}
 	case res.Error != nil:
+		t.label(res.Labels)
 		return refusal(res.Error)
 	}
-	return loop.Result{Text: res.Result}
+	t.label(res.Labels)
+	return loop.Result{Text: inFrame(res.Result, int(t.g.cfg.Result))}
 }
+
+// label notes what a result brings into the answer. Calls of one reply come back at the same time.
+func (t *turn) label(l *subjects.Labels) {
+	if l == nil {
+		return
+	}
+	t.labelling.Lock()
+	defer t.labelling.Unlock()
+	all := subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
+	if t.rec.Labels != nil {
+		all = *t.rec.Labels
+	}
+	if l.Trust != subjects.Trusted {
+		all.Trust = subjects.Untrusted
+	}
+	if l.Privacy != subjects.Public {
+		all.Privacy = subjects.Private
+	}
+	for _, f := range l.Flags {
+		if !slices.Contains(all.Flags, f) {
+			all.Flags = append(slices.Clone(all.Flags), f)
+		}
+	}
+	t.rec.Labels = &all
+}
+
+// labels are those of the answer.
+func (t *turn) labels() *subjects.Labels {
+	t.labelling.Lock()
+	defer t.labelling.Unlock()
+	return t.rec.Labels
+}
+
+// inFrame is a result that fits. The loop would cut its end off, and with it the end of the frame around what strangers
+// wrote: the cut is made before that.
+func inFrame(s string, most int) string {
+	end := strings.LastIndexByte(s, '\n')
+	if len(s) <= most || end < 0 || !strings.HasPrefix(s, framed) {
+		return s
+	}
+	last, room := s[end:], most-(len(s)-end)-len(cutHere)
+	if room <= 0 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:room], "") + cutHere + last
+}
+
+// How the broker begins a frame, and what stands where a result was cut.
+const (
+	framed  = "[TOOL_RESULT: UNTRUSTED"
+	cutHere = "\n[cut here: the result is longer]"
+)
 
 // refusal is a fault in words for the model.
 func refusal(f *subjects.Fault) loop.Result {
@@ -100,6 +155,14 @@ func refusal(f *subjects.Fault) loop.Result {
 			r.Text += ": " + text.OneLine(f.Text, mostWords)
 		}
 		r.Text += ". Do not try it again in this way."
+	case subjects.CodeNotApproved:
+		r.Text = "The person was asked whether this call may run, and said no. Do not try to get the same done in another way; go on without it."
+	case subjects.CodeUnanswered:
+		r.Text = "The person was asked whether this call may run, and has not answered: it did not run. Say so, and go on without it."
+	case subjects.CodeLimit:
+		r.Text = "This call was not run, a limit is reached: " + text.OneLine(f.Text, mostWords) + ". Answer with what you have."
+	case subjects.CodeNoSecret:
+		r.Text = "The call did not run: " + text.OneLine(f.Text, mostWords) + ". Tell the person."
 	case subjects.CodeUncertain:
 		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: " + text.OneLine(f.Text, mostWords)
 	default:

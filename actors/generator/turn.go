@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"conclave/pkg/actor"
@@ -38,6 +39,8 @@ type turn struct {
 	thinking *live
 	calls    calls
 	broken   error // why a checkpoint was not written
+
+	labelling sync.Mutex // of rec.Labels
 }
 
 // calls counts the calls of one reply.

@@ -28,23 +28,23 @@ func getDatetime() *Tool {
 			Parameters: json.RawMessage(`{"type":"object","properties":{"timezone":{"type":"string","minLength":1,"maxLength":64,"description":"IANA time zone, e.g. Europe/Berlin or UTC"}},"required":["timezone"],"additionalProperties":false}`),
 		},
 		facts: policy.Tool{Name: "get_datetime", Zone: "tools", Known: true, Effects: policy.Declare(), Timeout: 5 * time.Second},
-		run: func(_ context.Context, c Call) (string, error) {
+		run: func(_ context.Context, c Call) (Output, error) {
 			var a struct {
 				Timezone string `json:"timezone"`
 			}
 			if err := args(c.Args, &a); err != nil {
-				return "", err
+				return Output{}, err
 			}
 			if !zoneName(a.Timezone) {
-				return "", fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", ErrArgs)
+				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", ErrArgs)
 			}
 			loc, err := zone(a.Timezone)
 			if err != nil {
-				return "", fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, text.Clip(a.Timezone, 64))
+				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, text.Clip(a.Timezone, 64))
 			}
 			t := c.Now.In(loc)
 			_, week := t.ISOWeek()
-			return fmt.Sprintf("%s (%s, week %d, %s)", t.Format(time.RFC3339), t.Format("Monday"), week, loc), nil
+			return Output{Text: fmt.Sprintf("%s (%s, week %d, %s)", t.Format(time.RFC3339), t.Format("Monday"), week, loc)}, nil
 		},
 	}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // everything turns on all that can be.
-var everything = tools.Config{WebSearch: tools.WebSearch{Provider: "mock", Results: 5}}
+var everything = tools.Config{WebSearch: tools.WebSearch{Provider: "mock", Results: 5}, WebFetch: tools.WebFetch{Enabled: true}}
 
 // tool finds one of the build's tools.
 func tool(t testing.TB, name string) *tools.Tool {
@@ -108,7 +108,7 @@ func TestGetDatetime(t *testing.T) {
 			rec := &actortest.Recorder{Time: tt.at}
 			reply, err := rec.Deliver(t, x, actortest.Message{
 				Subject: "tool.request.get_datetime", Deadline: tt.at.Add(time.Second),
-				Body: subjects.ToolRequest{CallID: "c1", QueryID: "q1", Args: json.RawMessage(tt.args)},
+				Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: json.RawMessage(tt.args)},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -144,8 +144,8 @@ func TestGetDatetime(t *testing.T) {
 // What is too large, late or unreadable never reaches the tool.
 func TestGetDatetimeEnvelope(t *testing.T) {
 	now := time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
-	good := subjects.ToolRequest{CallID: "c", Args: json.RawMessage(`{"timezone":"UTC"}`)}
-	huge := subjects.ToolRequest{CallID: "c", Args: json.RawMessage(`{"timezone":"` + strings.Repeat("A", 1<<20) + `"}`)}
+	good := subjects.ToolOrder{CallID: "c", Args: json.RawMessage(`{"timezone":"UTC"}`)}
+	huge := subjects.ToolOrder{CallID: "c", Args: json.RawMessage(`{"timezone":"` + strings.Repeat("A", 1<<20) + `"}`)}
 	for _, tt := range []struct {
 		name string
 		msg  actortest.Message
@@ -292,7 +292,7 @@ func TestOnTheBus(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	res, err := actor.Ask(ctx, out, call, subjects.ToolRequest{CallID: "c1", Args: json.RawMessage(`{"timezone":"UTC"}`)})
+	res, err := actor.Ask(ctx, out, call, subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(`{"timezone":"UTC"}`)})
 	if err != nil || res.Error != nil || !strings.HasSuffix(res.Result, ", UTC)") {
 		t.Fatalf("the broker got %+v, %v", res, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +26,22 @@ var webSearchText string
 type WebSearch struct {
 	Provider string      `yaml:"provider"` // who searches: one of [Providers]
 	Results  int         `yaml:"results"`  // how many results a search returns
-	Mock     []WebResult `yaml:"mock"`     // what the provider mock finds, whatever is asked
+	Language string      `yaml:"language"` // of the pages, such as en or de; "" = the provider's own choice
+	Safe     string      `yaml:"safe"`     // off, moderate or strict; "" = moderate
+	SearXNG  SearXNG     `yaml:"searxng"`
+	Brave    Keyed       `yaml:"brave"`
+	Tavily   Keyed       `yaml:"tavily"`
+	Mock     []WebResult `yaml:"mock"` // what the provider mock finds, whatever is asked
+}
+
+// SearXNG is where the person's own search engine is.
+type SearXNG struct {
+	URL string `yaml:"url"`
+}
+
+// Keyed is a provider that wants a key.
+type Keyed struct {
+	Key string `yaml:"key"` // "{{secret name}}": which credential it is, never the value
 }
 
 // WebResult is one page that a search found.
@@ -36,29 +52,64 @@ type WebResult struct {
 }
 
 // Providers by name. "none" turns the tool off: it is neither started nor offered.
-var Providers = []string{noProvider, "mock"}
+var Providers = []string{noProvider, "searxng", "brave", "tavily", "mock"}
 
 const noProvider = "none"
 
 // Limits of a search. Whatever a provider returns is cut to them.
 const (
-	maxQuery   = 400 // characters; stands in the schema too
-	maxResults = 20
-	maxTitle   = 200
-	maxSnippet = 600
-	maxAddress = 2000
+	searchTimeout = 15 * time.Second
+	maxQuery      = 400 // characters; stands in the schema too
+	maxResults    = 20
+	maxTitle      = 200
+	maxSnippet    = 600
+	maxAddress    = 2000
 )
+
+var (
+	// placeholder is the only thing that may stand where a credential goes.
+	placeholder = regexp.MustCompile(`^\{\{secret ([a-z][a-z0-9_]{0,63})\}\}$`)
+	language    = regexp.MustCompile(`^([a-z]{2,3}(-[A-Za-z]{2,4})?)?$`)
+	safeLevels  = []string{"", "off", "moderate", "strict"}
+)
+
+// secret is the name of the credential, "" when the setting is no placeholder.
+func (k Keyed) secret() string {
+	if m := placeholder.FindStringSubmatch(k.Key); m != nil {
+		return m[1]
+	}
+	return ""
+}
 
 // Validate reports everything wrong with c.
 func (c WebSearch) Validate() error { return c.Problems().Err() }
 
-// Problems is everything wrong with c.
+// Problems is everything wrong with c. What stands where a placeholder belongs is not repeated: it may be the key itself.
 func (c WebSearch) Problems() (out strict.Problems) {
 	if !slices.Contains(Providers, c.Provider) {
 		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
 	}
 	if c.Results < 1 || c.Results > maxResults {
 		out.Add("results", "%d is not between 1 and %d", c.Results, maxResults)
+	}
+	if !language.MatchString(c.Language) {
+		out.Add("language", "%q is not a language; write en, de or pt-BR", text.Clip(c.Language, 64))
+	}
+	if !slices.Contains(safeLevels, c.Safe) {
+		out.Add("safe", "%q is none of off, moderate, strict", text.Clip(c.Safe, 64))
+	}
+	if c.Provider == "searxng" || c.SearXNG.URL != "" {
+		if _, err := endpointURL(c.SearXNG.URL); err != nil {
+			out.Add("searxng.url", "%v; write http://localhost:8888", err)
+		}
+	}
+	for _, k := range []struct {
+		name  string
+		keyed Keyed
+	}{{"brave", c.Brave}, {"tavily", c.Tavily}} {
+		if (c.Provider == k.name || k.keyed.Key != "") && k.keyed.secret() == "" {
+			out.Add(k.name+".key", "is not a placeholder; write \"{{secret %s_api_key}}\" and store the value with: conclave secret set %s_api_key", k.name, k.name)
+		}
 	}
 	for i, r := range c.Mock {
 		if !webAddress(r.URL) {
@@ -71,68 +122,58 @@ func (c WebSearch) Problems() (out strict.Problems) {
 	return out
 }
 
-// provider finds pages. What it returns is untrusted, and longer than it should be when it wants to.
-type provider interface {
-	search(ctx context.Context, query string, most int) ([]WebResult, error)
-}
-
-// provider is the one that c names, nil when there is none.
-func (c WebSearch) provider() provider {
-	if c.Provider == "mock" {
-		return mock(c.Mock)
+// webSearch asks the provider. A query leaves the machine, and what comes back was written by strangers.
+func webSearch(s *searcher) *Tool {
+	facts := policy.Tool{
+		Name: "web_search", Zone: "tools", Known: true, Query: "query",
+		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout,
 	}
-	return nil
-}
-
-// mock finds the same pages whatever is asked. It reaches nothing.
-type mock []WebResult
-
-func (m mock) search(_ context.Context, _ string, most int) ([]WebResult, error) {
-	return m[:min(most, len(m))], nil
-}
-
-// webSearch asks p. A query leaves the machine, and what comes back was written by strangers.
-func webSearch(p provider, most int) *Tool {
+	if name := s.provider.secret(); name != "" {
+		facts.Secrets = []string{name}
+	}
 	return &Tool{
 		schema: subjects.ToolSchema{
 			Name: "web_search", Version: Version, Description: strings.TrimSpace(webSearchText),
 			Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,"maxLength":400,"description":"a few words to search for"}},"required":["query"],"additionalProperties":false}`),
 		},
-		facts: policy.Tool{
-			Name: "web_search", Zone: "tools", Known: true,
-			Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: 15 * time.Second,
-		},
-		run: func(ctx context.Context, c Call) (string, error) {
+		facts: facts,
+		run: func(ctx context.Context, c Call) (Output, error) {
 			var a struct {
 				Query string `json:"query"`
 			}
 			if err := args(c.Args, &a); err != nil {
-				return "", err
+				return Output{}, err
 			}
-			if n := utf8.RuneCountInString(a.Query); n > maxQuery || strings.TrimSpace(a.Query) == "" {
-				return "", fmt.Errorf("%w: query must hold between 1 and %d characters", ErrArgs, maxQuery)
+			query := oneLine(a.Query, 4*maxQuery)
+			if n := utf8.RuneCountInString(a.Query); n > maxQuery || query == "" {
+				return Output{}, fmt.Errorf("%w: query must hold between 1 and %d characters", ErrArgs, maxQuery)
 			}
-			found, err := p.search(ctx, a.Query, most)
+			found, err := s.search(ctx, query, c)
 			if err != nil {
-				return "", err
+				return Output{}, err
 			}
-			return listing(c.Now, found, most)
+			out, err := listing(c.Now, found, s.most)
+			if err == nil && c.Mode == subjects.ModeStructured {
+				out.Text += s.pages(ctx, out.Links)
+			}
+			return out, err
 		},
 	}
 }
 
 // listing is the result as the model reads it: today's date, then numbered pages, each on three lines. A page whose
 // address is none is left out.
-func listing(now time.Time, found []WebResult, most int) (string, error) {
+func listing(now time.Time, found []WebResult, most int) (out Output, err error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Today is %s.\n", now.Format("Monday, 2 January 2006"))
 	n := 0
 	for _, r := range found {
-		address := oneLine(r.URL, maxAddress)
-		if n == most || !webAddress(address) {
+		address := r.URL
+		if n == most || !webAddress(address) || slices.Contains(out.Links, address) {
 			continue
 		}
 		n++
+		out.Links = append(out.Links, address)
 		title := oneLine(r.Title, maxTitle)
 		if title == "" {
 			title = address
@@ -144,15 +185,19 @@ func listing(now time.Time, found []WebResult, most int) (string, error) {
 		fmt.Fprintf(&b, "   %s\n", address)
 	}
 	if n == 0 {
-		return "", Failure("no results")
+		return Output{}, Failure("no results")
 	}
-	return strings.TrimSuffix(b.String(), "\n"), nil
+	out.Text = strings.TrimSuffix(b.String(), "\n")
+	return out, nil
 }
 
-// webAddress reports whether s is the absolute address of a page.
+// webAddress reports whether s is the absolute address of a page, written so that a line can hold it unchanged.
 func webAddress(s string) bool {
+	if len(s) > maxAddress || s != oneLine(s, maxAddress) || strings.Contains(s, " ") {
+		return false
+	}
 	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && len(s) <= maxAddress
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
 }
 
 // oneLine is s without line breaks and control characters, so that no page can write a result of its own below its own,

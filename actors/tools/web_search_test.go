@@ -24,7 +24,7 @@ func search(t *testing.T, args string, most int, pages ...tools.WebResult) subje
 		rec := &actortest.Recorder{Time: at}
 		reply, err := rec.Deliver(t, x, actortest.Message{
 			Subject: "tool.request.web_search", Deadline: at.Add(time.Second),
-			Body: subjects.ToolRequest{CallID: "c1", QueryID: "q1", Args: json.RawMessage(args)},
+			Body: subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: json.RawMessage(args)},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -168,12 +168,12 @@ func TestWebSearchValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*tools.WebSearch){
-		`provider: "bing" is none of none, mock`:      func(c *tools.WebSearch) { c.Provider = "bing" },
-		`provider: "" is none of`:                     func(c *tools.WebSearch) { c.Provider = "" },
-		"results: 0 is not between 1 and 20":          func(c *tools.WebSearch) { c.Results = 0 },
-		"results: 21 is not between":                  func(c *tools.WebSearch) { c.Results = 21 },
-		`mock[0].url: "example.org" is not the addre`: func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{Title: "x", URL: "example.org"}} },
-		"mock[0].title: is empty":                     func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{URL: alpha.URL}} },
+		`provider: "bing" is none of none, searxng, b`: func(c *tools.WebSearch) { c.Provider = "bing" },
+		`provider: "" is none of`:                      func(c *tools.WebSearch) { c.Provider = "" },
+		"results: 0 is not between 1 and 20":           func(c *tools.WebSearch) { c.Results = 0 },
+		"results: 21 is not between":                   func(c *tools.WebSearch) { c.Results = 21 },
+		`mock[0].url: "example.org" is not the addre`:  func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{Title: "x", URL: "example.org"}} },
+		"mock[0].title: is empty":                      func(c *tools.WebSearch) { c.Mock = []tools.WebResult{{URL: alpha.URL}} },
 	} {
 		c := good
 		change(&c)

@@ -321,7 +321,7 @@ func (q *ask) listen(ctx context.Context) error {
 	q.asked, q.done = subjects.ToolAsked.Live(), subjects.ToolDone.Live()
 	q.calls = map[string]string{}
 	q.messages = make(chan *nats.Msg, 1<<14)
-	for _, subject := range []string{q.delta, q.thought, q.answers, q.states, q.asked, q.done, subjects.Dead.Live()} {
+	for _, subject := range []string{q.delta, q.thought, q.answers, q.states, q.asked, q.done, subjects.Dead.Live(), subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live()} {
 		if _, err := q.nc.ChanSubscribe(subject, q.messages); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}

@@ -20,6 +20,10 @@ type view interface {
 	called(r subjects.ToolRequest)
 	returned(r subjects.ToolResult)
 	note(n subjects.Note)
+	waits(r subjects.ApprovalRequest) // a call waits for the person's answer
+	decided(r subjects.ApprovalReply) // it has one
+	typed() <-chan string             // lines of the person; nil = nobody is asked here
+	answered(line string) (id string, d subjects.ApprovalDecision, ok bool)
 	trouble(code, text string) // ours, and not about the answer
 	end(r subjects.Response) error
 	lost(f *subjects.Fault) error // there will be no answer
@@ -84,6 +88,16 @@ func (w *whole) state(string, subjects.AgentState) {}
 func (w *whole) called(subjects.ToolRequest)       {}
 func (w *whole) returned(subjects.ToolResult)      {}
 func (w *whole) note(subjects.Note)                {}
+func (w *whole) decided(subjects.ApprovalReply)    {}
+func (w *whole) typed() <-chan string              { return nil }
+func (w *whole) answered(string) (id string, d subjects.ApprovalDecision, ok bool) {
+	return "", d, false
+}
+
+func (w *whole) waits(r subjects.ApprovalRequest) {
+	w.breakLine()
+	w.say("%s", w.waitingFor(r))
+}
 
 func (w *whole) breakLine() {
 	if w.midLine {
@@ -135,6 +149,7 @@ const (
 	lineState    = "state"
 	lineTool     = "tool"
 	lineNote     = "note"
+	lineApproval = "approval"
 	lineResponse = "response"
 	lineError    = "error"
 )
@@ -206,6 +221,28 @@ func (l *lines) note(n subjects.Note) {
 	}{l.head(lineNote), n})
 }
 
+// waits prints the whole question: a program that reads the lines may answer it.
+func (l *lines) waits(r subjects.ApprovalRequest) {
+	l.print(struct {
+		head
+		Phase   string                   `json:"phase"` // request, decision
+		Request subjects.ApprovalRequest `json:"request"`
+	}{l.head(lineApproval), "request", r})
+}
+
+func (l *lines) decided(r subjects.ApprovalReply) {
+	l.print(struct {
+		head
+		Phase    string                 `json:"phase"`
+		Decision subjects.ApprovalReply `json:"decision"`
+	}{l.head(lineApproval), "decision", r})
+}
+
+func (l *lines) typed() <-chan string { return nil }
+func (l *lines) answered(string) (id string, d subjects.ApprovalDecision, ok bool) {
+	return "", d, false
+}
+
 func (l *lines) trouble(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
 
 func (l *lines) end(r subjects.Response) error {
@@ -238,6 +275,7 @@ type screen struct {
 	shown    strings.Builder // of this step
 	noted    map[subjects.Note]bool
 	held     []subjects.Note // to be shown with what comes next
+	desk     desk            // questions to the person
 }
 
 // put writes text where the cursor is. Answer and talk share a terminal, so each begins on a line of its own.

@@ -81,6 +81,8 @@ func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 			}
 		case <-settle:
 			return answer, nil
+		case line := <-q.view.typed():
+			q.answerTyped(work, line)
 		case <-idle.C:
 			if !q.taken {
 				go func() { lie <- q.whoIsMissing(ctx) }()
@@ -199,7 +201,9 @@ func (q *ask) event(s said) {
 			return
 		}
 		q.view.returned(r)
+		return
 	}
+	q.approval(s)
 }
 
 // buried is what a dead letter about the question means: nobody tries it again. Other dead letters, of the critic or of

@@ -34,7 +34,7 @@ model. Thinking is never part of it. It is read only: to go on with a session, u
 		},
 		SuggestionsMinimumDistance: 2,
 	}
-	cmd.AddCommand(a.sessionListCommand(), a.sessionShowCommand())
+	cmd.AddCommand(a.sessionListCommand(), a.sessionShowCommand(), a.sessionOverrideCommand())
 	return cmd
 }
 

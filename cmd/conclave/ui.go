@@ -156,6 +156,21 @@ func (s *sink) Write(p []byte) (int, error) {
 // say talks to the person.
 func (a *app) say(format string, v ...any) { fmt.Fprintf(a.stderr, format+"\n", v...) }
 
+// counting shows on a terminal how far long work is. The line is taken away at the end.
+func (a *app) counting(what string, all int) func(done int) {
+	if !isTerminal(a.stderr) {
+		return func(int) {}
+	}
+	return func(done int) {
+		switch {
+		case done == all:
+			fmt.Fprint(a.stderr, "\r\x1b[K")
+		case done%10 == 0:
+			fmt.Fprintf(a.stderr, "\r%d of %d %s", done, all, what)
+		}
+	}
+}
+
 // document prints one JSON document.
 func (a *app) document(v any) error {
 	enc := json.NewEncoder(a.stdout)

@@ -32,7 +32,9 @@ func TestDiscovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := (&stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, echo)}}).spec()
+	spec := (&stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(context.Context, actor.Msg[subjects.ToolOrder], actor.Out) (subjects.ToolResult, error) {
+		return subjects.ToolResult{}, nil
+	})}}).spec()
 	spec.Role = subjects.ToolRole("get_datetime")
 	supervise(t, b, spec, actor.Config{})
 	user := b.As("user")

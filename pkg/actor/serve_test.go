@@ -108,9 +108,9 @@ func TestHeadersAreCarried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := make(chan toolMsg, 1)
+	asked := make(chan actor.Msg[subjects.ToolOrder], 1)
 	supervise(t, b, actor.Spec{Name: "get_datetime", Role: subjects.ToolRole("get_datetime"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-		return &stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+		return &stub{name: "get_datetime", routes: []actor.Route{actor.Serve(tool, func(_ context.Context, in actor.Msg[subjects.ToolOrder], _ actor.Out) (subjects.ToolResult, error) {
 			asked <- in
 			return subjects.ToolResult{CallID: in.Body.CallID, Tool: "get_datetime"}, nil
 		})}}, nil
@@ -124,7 +124,7 @@ func TestHeadersAreCarried(t *testing.T) {
 		service, err3 := subjects.ToolRun.With("tools", "get_datetime")
 		err4 := actor.Emit(ctx, out, said, in.Body)
 		err5 := actor.Post(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
-		res, err6 := actor.Ask(ctx, out, service, in.Body)
+		res, err6 := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
 		return res, errors.Join(err1, err2, err3, err4, err5, err6)
 	}))
 	user, nc := b.As("user"), b.As("generator")
@@ -186,7 +186,7 @@ func TestAskedDeadlineIsTheEarlier(t *testing.T) {
 		if err != nil {
 			return subjects.ToolResult{}, err
 		}
-		return actor.Ask(ctx, out, service, in.Body)
+		return actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
 	}))
 	tool, got := b.As("tool_get_datetime"), make(chan time.Time, 1)
 	if _, err := tool.Subscribe("tool.request.get_datetime", func(m *nats.Msg) {

@@ -57,9 +57,12 @@ func makeShape(t reflect.Type) *shape {
 	switch t.Kind() {
 	case reflect.Struct:
 		s.fields = map[string]field{}
-		for i := range t.NumField() {
-			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			s.fields[name] = field{i, makeShape(t.Field(i).Type)}
+		for i, f := range reflect.VisibleFields(t) {
+			if f.Anonymous { // its fields stand for themselves
+				continue
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			s.fields[name] = field{i, makeShape(f.Type)}
 		}
 	case reflect.Slice, reflect.Array:
 		if t.Elem().Kind() == reflect.Uint8 {

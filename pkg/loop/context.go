@@ -366,7 +366,10 @@ const mostArguments = 4 * briefLine
 // oneLine is the first line of a result, and how much more there was.
 func oneLine(s, id string) string {
 	trimmed := strings.TrimSpace(s)
-	line, _, more := strings.Cut(trimmed, "\n")
+	line, rest, more := strings.Cut(trimmed, "\n")
+	for more && strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]") { // a frame around the result, and no part of it
+		line, rest, more = strings.Cut(strings.TrimSpace(rest), "\n")
+	}
 	if line = clip(strings.TrimSpace(line), briefLine); !more && line == trimmed {
 		return line
 	}

@@ -3,7 +3,7 @@ package policy
 import "strings"
 
 // Effect is one thing a tool can do to the world or to what an agent knows.
-type Effect uint8
+type Effect uint16
 
 // Effects a tool can have.
 const (
@@ -13,10 +13,14 @@ const (
 	Mutate                            // changes something that lasts
 	Destroy                           // can lose something for good
 	Exec                              // runs what it is given
+	Fetch                             // asks an address for a page: the address itself is what it sends out
+	Spend                             // moves money, or promises to
+	Authenticate                      // changes who may get in: passwords, keys, locks
+	Physical                          // moves something in the world
 )
 
 // effectNames are the names in the order of the constants.
-var effectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec"}
+var effectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical"}
 
 // String is the effect's name as manifests write it.
 func (e Effect) String() string {
@@ -46,6 +50,26 @@ func Declare(effects ...Effect) Effects {
 
 // Has reports whether e is in the set. What was never declared is.
 func (s Effects) Has(e Effect) bool { return !s.declared || s.set&e != 0 }
+
+// Any reports whether one of these effects is in the set. What was never declared has all of them.
+func (s Effects) Any(effects ...Effect) bool {
+	for _, e := range effects {
+		if s.Has(e) {
+			return true
+		}
+	}
+	return false
+}
+
+// ParseEffect is the effect of that name.
+func ParseEffect(name string) (Effect, bool) {
+	for i, n := range effectNames {
+		if n == name {
+			return 1 << i, true
+		}
+	}
+	return 0, false
+}
 
 // String lists the effects, for people.
 func (s Effects) String() string {

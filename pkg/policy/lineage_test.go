@@ -1,29 +1,194 @@
 package policy_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
-func TestLineageLayer(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		caller subjects.Caller
-		denied bool
-	}{
-		{"an account itself", subjects.Caller{Account: "generator"}, false},
-		{"a path that is there and empty", subjects.Caller{Account: "generator", Path: []string{}}, false},
-		{"a child nobody spawned", subjects.Caller{Account: "generator", Path: []string{"researcher-1"}}, true},
-		{"trick: a child with the name of its account", subjects.Caller{Account: "generator", Path: []string{"generator"}}, true},
-		{"trick: a child without a name", subjects.Caller{Account: "generator", Path: []string{""}}, true},
-	} {
-		c := goodCall()
-		c.Caller = tt.caller
-		d := policy.Chain{policy.LineageLayer{}}.Decide(t.Context(), c)
-		if d.Allowed() == tt.denied {
-			t.Errorf("%s: allowed %v, %+v", tt.name, d.Allowed(), d.Denial())
+// family: the orchestrator passes on what it does not use, the assistant passes on nothing.
+const family = `types:
+  orchestrator:
+    tools: [search_memory]
+    delegable: [fs_read, run_code, run_shell]
+    can_spawn: [sysadmin, coder, guard]
+  sysadmin:
+    tools: [run_shell, fs_read]
+    delegable: [run_code]
+    can_spawn: [coder]
+  coder:
+    tools: [fs_read, run_code, web_search, search_memory]
+    can_spawn: [researcher]
+  researcher:
+    tools: [fs_read, web_search]
+    can_spawn: [clerk]
+  clerk:
+    tools: [fs_read]
+    can_spawn: [scribe]
+  scribe:
+    tools: [fs_read]
+  assistant:
+    tools: [web_search, search_memory]
+    can_spawn: [researcher]
+  guard:
+    tools: [web_search, get_datetime]
+    can_spawn: [researcher]
+    inherit_constraints: false
+accounts:
+  orchestrator: orchestrator
+  generator: assistant
+`
+
+// of is a line of agents: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these.
+func of(agents ...string) (line []policy.Spawned) {
+	for _, a := range agents {
+		name, tools, narrowed := strings.Cut(a, "=")
+		typ, _, _ := strings.Cut(name, "-")
+		s := policy.Spawned{Name: name, Type: typ, Narrowed: narrowed}
+		if tools != "" {
+			s.Tools = strings.Split(tools, "+")
 		}
+		line = append(line, s)
+	}
+	return line
+}
+
+// caller is the one at the end of a line.
+func caller(account string, line []policy.Spawned) subjects.Caller {
+	c := subjects.Caller{Account: account}
+	for _, s := range line {
+		c.Path = append(c.Path, s.Name)
+	}
+	return c
+}
+
+func TestLineageLayer(t *testing.T) {
+	m := parse(t, family)
+	for _, tt := range []struct {
+		name, account string
+		line          []policy.Spawned
+		path          []string // when it is not that of the line
+		typ           string   // when it is not that of the line
+		tool, level   string
+		grant         []string
+		rule          string // "" = passes
+		who           string // named in the reason
+	}{
+		{name: "an account itself", account: "orchestrator", tool: "run_shell"},
+		{name: "the parent uses it", account: "generator", line: of("researcher-1"), tool: "web_search"},
+		{name: "the parent passes it on", account: "orchestrator", line: of("coder-1"), tool: "run_code"},
+		{name: "passed on by one and then by another", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "run_code"},
+		{name: "narrowed to it", account: "orchestrator", line: of("sysadmin-1=run_code+fs_read", "coder-1=run_code"), tool: "run_code"},
+		{name: "not bound by those above", account: "orchestrator", line: of("guard-1"), tool: "get_datetime"},
+		{name: "below one that is not bound", account: "orchestrator", line: of("guard-1", "researcher-1"), tool: "web_search"},
+		{name: "four deep", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), tool: "fs_read"},
+		{name: "granted to parent and child", account: "generator", line: of("researcher-1"), tool: "run_shell", grant: []string{"assistant:run_shell", "researcher:run_shell"}},
+		{name: "granted to the parent alone", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"assistant:fs_read"}},
+
+		{name: "the account has it not", account: "generator", line: of("researcher-1"), tool: "fs_read", rule: policy.RuleNotInherited, who: "generator (assistant)"},
+		{name: "the highest is named", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "web_search", rule: policy.RuleNotInherited, who: "orchestrator (orchestrator)"},
+		{name: "one in the middle has it not", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "search_memory", rule: policy.RuleNotInherited, who: "sysadmin-1 (sysadmin)"},
+		{name: "granted to the child and not to the parent", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: policy.RuleNotInherited, who: "generator (assistant)"},
+		{name: "its own type has it not", account: "orchestrator", line: of("coder-1"), tool: "run_shell", rule: policy.RuleNotInSet, who: `"coder"`},
+		{name: "narrowed to something else", account: "orchestrator", line: of("coder-1=fs_read"), tool: "run_code", rule: policy.RuleNarrowed, who: "coder-1 (coder)"},
+		{name: "narrowed above", account: "orchestrator", line: of("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: policy.RuleNarrowed, who: "sysadmin-1 (sysadmin)"},
+		{name: "narrowed although it is not bound", account: "orchestrator", line: of("guard-1=get_datetime"), tool: "web_search", rule: policy.RuleNarrowed, who: "guard-1 (guard)"},
+		{name: "five deep", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: policy.RuleDepth},
+		{name: "a link that the manifest no longer has", account: "generator", line: of("coder-1"), tool: "web_search", rule: policy.RuleMaySpawn, who: `"coder"`},
+		{name: "a type that the manifest no longer has", account: "generator", line: of("painter-1"), tool: "web_search", rule: policy.RuleMaySpawn, who: `"painter"`},
+
+		{name: "trick: ALL", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "ALL", rule: policy.RuleNotInherited, who: "generator"},
+		{name: "trick: RELAX", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "RELAX", rule: policy.RuleNotInherited, who: "generator"},
+		{name: "trick: narrowed to nothing", account: "orchestrator", line: of("coder-1="), tool: "fs_read", rule: policy.RuleNarrowed, who: "coder-1"},
+		{name: "trick: narrowed to more than it may have", account: "generator", line: of("researcher-1=fs_read"), tool: "fs_read", rule: policy.RuleNotInherited, who: "generator"},
+		{name: "trick: a child nobody spawned", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: policy.RuleUnregistered, who: "generator.researcher-1"},
+		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: of("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: policy.RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
+		{name: "trick: another's name", account: "orchestrator", line: of("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: policy.RuleUnregistered, who: "orchestrator.sysadmin-1"},
+		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: of("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: policy.RuleUnregistered},
+		{name: "trick: the line is longer than the claim", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: policy.RuleUnregistered},
+		{name: "trick: a child with the name of its account", account: "generator", path: []string{"generator"}, tool: "web_search", rule: policy.RuleUnregistered},
+		{name: "trick: a child without a name", account: "generator", line: []policy.Spawned{{Type: "researcher"}}, tool: "web_search", rule: policy.RuleUnregistered},
+		{name: "trick: a child that calls itself another type", account: "orchestrator", line: of("coder-1"), typ: "sysadmin", tool: "fs_read", rule: policy.RuleWrongType},
+		{name: "trick: a child of no account", account: "gateway", line: of("researcher-1"), tool: "web_search", rule: policy.RuleUnknownAccount, who: "gateway"},
+		{name: "trick: a child of its own type", account: "generator", line: of("assistant-1"), tool: "web_search", rule: policy.RuleMaySpawn},
+		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: of("coder-1", "researcher-1"), tool: "web_search", rule: policy.RuleNotInherited, who: "orchestrator"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := goodCall()
+			c.Caller, c.Line, c.Tool.Name = caller(tt.account, tt.line), tt.line, tt.tool
+			c.Override = policy.Override{Level: tt.level, Grant: tt.grant}
+			c.Type = "assistant"
+			if len(tt.line) > 0 {
+				c.Type = tt.line[len(tt.line)-1].Type
+			}
+			if tt.typ != "" {
+				c.Type = tt.typ
+			}
+			if tt.path != nil {
+				c.Caller.Path = tt.path
+			}
+			d := policy.Chain{policy.LineageLayer{Manifest: m}}.Decide(t.Context(), c)
+			if d.Allowed() != (tt.rule == "") {
+				t.Fatalf("allowed %v, %+v", d.Allowed(), d.Denial())
+			}
+			effective := m.Effective(tt.account, tt.line, tt.grant)
+			if len(tt.line) > 0 && tt.path == nil && tt.typ == "" && slices.Contains(effective, tt.tool) != d.Allowed() {
+				t.Errorf("the layer says %v, the effective set is %v", d.Allowed(), effective)
+			}
+			if tt.rule == "" {
+				return
+			}
+			got := d.Denial()
+			if got.Layer != "lineage" || got.Rule != tt.rule || !strings.Contains(got.Reason, tt.who) {
+				t.Errorf("denial %+v, want rule %s and %q named", got, tt.rule, tt.who)
+			}
+			if tt.rule == policy.RuleNotInherited && !slices.Equal(got.Allowed, effective) {
+				t.Errorf("would be allowed: %v, want %v", got.Allowed, effective)
+			}
+		})
+	}
+}
+
+// TestLineageWithoutAManifest: nobody below anybody.
+func TestLineageWithoutAManifest(t *testing.T) {
+	c := goodCall()
+	c.Line = of("researcher-1")
+	c.Caller, c.Type = caller("generator", c.Line), "researcher"
+	if d := (policy.Chain{policy.LineageLayer{}}).Decide(t.Context(), c); d.Allowed() {
+		t.Error("a layer without a manifest lets a child through")
+	}
+	if got := (policy.Manifest{}).Effective("generator", nil, []string{"assistant:x", ":x"}); got != nil {
+		t.Errorf("the zero manifest gives %v", got)
+	}
+}
+
+func TestEffective(t *testing.T) {
+	m := parse(t, family)
+	for _, tt := range []struct {
+		name, account string
+		line          []policy.Spawned
+		grants        []string
+		want          string
+	}{
+		{"an account", "generator", nil, nil, "search_memory web_search"},
+		{"an account with a grant", "generator", nil, []string{"assistant:fs_read", "coder:run_code"}, "fs_read search_memory web_search"},
+		{"a child", "orchestrator", of("coder-1"), nil, "fs_read run_code search_memory"},
+		{"a narrowed child", "orchestrator", of("coder-1=run_code"), nil, "run_code"},
+		{"a child with a grant", "orchestrator", of("coder-1"), []string{"orchestrator:web_search"}, "fs_read run_code search_memory web_search"},
+		{"one that is not bound", "orchestrator", of("guard-1"), nil, "get_datetime web_search"},
+		{"trick: a child of nobody", "gateway", of("coder-1"), nil, ""},
+		{"trick: a link that is not allowed", "generator", of("coder-1"), nil, ""},
+		{"trick: delegable is not usable", "orchestrator", nil, nil, "search_memory"},
+		{"trick: a grant that is no name", "generator", nil, []string{"assistant:*", "assistant:a:b", "assistant"}, "search_memory web_search"},
+	} {
+		if got := strings.Join(m.Effective(tt.account, tt.line, tt.grants), " "); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if !slices.Equal(m.Types["assistant"].Tools, []string{"search_memory", "web_search"}) {
+		t.Error("asking for the effective set changed the manifest")
 	}
 }

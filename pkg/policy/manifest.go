@@ -12,11 +12,17 @@ import (
 	"conclave/subjects"
 )
 
-// Manifest is the static policy: what each type of agent may use, and which account is of which type. The zero value
-// gives nothing to anybody.
+// Manifest is the static policy: what each type of agent may use, which account is of which type, and what the layers
+// go by. The zero value gives nothing to anybody.
 type Manifest struct {
-	Types    map[string]AgentType
-	Accounts map[string]string // account -> type
+	Types     map[string]AgentType
+	Accounts  map[string]string // account -> type
+	HighRisk  []string          // tools that ask the person, unless the session is relaxed
+	AlwaysAsk []string          // tools that ask the person in a relaxed session too
+	Egress    Reach
+	Limits    Limits
+	Approvals Approvals
+	Shadow    map[string][]string // layer -> rules that are watched and not enforced, see [Shadow]
 
 	lines strict.Lines
 }
@@ -40,7 +46,8 @@ func (m Manifest) TypeOf(c subjects.Caller) (string, bool) {
 	return typ, ok
 }
 
-// May reports whether agents of type typ may use the tool. Names are compared as they are: no case folding, no globs.
+// May reports whether the manifest gives the tool to agents of type typ. Names are compared as they are: no case folding,
+// no globs.
 func (m Manifest) May(typ, tool string) bool {
 	return slices.Contains(m.Types[typ].Tools, tool)
 }
@@ -49,11 +56,13 @@ func (m Manifest) May(typ, tool string) bool {
 // tools may appear later, but a misspelled name is found here.
 func (m Manifest) Unserved() []string {
 	var out []string
+	named := slices.Concat(m.HighRisk, m.AlwaysAsk) // one that is misspelled here never asks
 	for _, t := range m.Types {
-		for _, tool := range slices.Concat(t.Tools, t.Delegable) {
-			if subjects.ZoneOf(tool) == "" {
-				out = append(out, tool)
-			}
+		named = slices.Concat(named, t.Tools, t.Delegable)
+	}
+	for _, tool := range named {
+		if subjects.ZoneOf(tool) == "" {
+			out = append(out, tool)
 		}
 	}
 	slices.Sort(out)
@@ -63,7 +72,9 @@ func (m Manifest) Unserved() []string {
 // Line is the line of the file on which a field stands, like "types.coder.tools"; 0 when the manifest has no file.
 func (m Manifest) Line(field string) int { return m.lines.At(field) }
 
-// ManifestLayer refuses tools that are not in the set of the caller's type.
+// ManifestLayer refuses tools that are not in the set of the caller's type. What the person grants the type for the
+// session is in the set too. Under ALL an account itself may use every tool; an agent that was spawned may not, because
+// the person did not choose it.
 type ManifestLayer struct{ Manifest Manifest }
 
 // Name implements [Layer].
@@ -87,20 +98,32 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	if len(c.Caller.Path) == 0 && c.Type != root {
 		return Deny(RuleWrongType, fmt.Sprintf("account %q is of type %q, and the call says %q", c.Caller.Account, root, c.Type))
 	}
+	if len(c.Caller.Path) > 0 && c.Type == "" {
+		return Deny(RuleUnregistered, "no agent "+c.Caller.ID()+" was spawned in this session; call as "+c.Caller.Account)
+	}
 	t, ok := m.Types[c.Type]
 	if !ok {
 		return Deny(RuleUnknownType, fmt.Sprintf("the manifest has no agent type %q, so it may use no tool", c.Type))
 	}
-	if !slices.Contains(t.Tools, c.Tool.Name) {
-		return Deny(RuleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", c.Tool.Name, c.Type), t.Tools...)
+	if c.Override.All() && len(c.Caller.Path) == 0 {
+		return Pass()
+	}
+	if !slices.Contains(t.Tools, c.Tool.Name) && !granted(c.Override.Grant, c.Type, c.Tool.Name) {
+		return Deny(RuleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", c.Tool.Name, c.Type), m.usable(c.Type, c.Override.Grant)...)
 	}
 	return Pass()
 }
 
 // manifestFile is the manifest as it is written.
 type manifestFile struct {
-	Types    map[string]typeFile `yaml:"types"`
-	Accounts map[string]string   `yaml:"accounts"`
+	Types     map[string]typeFile `yaml:"types"`
+	Accounts  map[string]string   `yaml:"accounts"`
+	HighRisk  []string            `yaml:"high_risk"`
+	AlwaysAsk []string            `yaml:"always_ask"`
+	Egress    egressFile          `yaml:"egress"`
+	Limits    limitsFile          `yaml:"limits"`
+	Approvals approvalsFile       `yaml:"approvals"`
+	Shadow    []string            `yaml:"shadow"`
 }
 
 type typeFile struct {
@@ -114,7 +137,7 @@ type typeFile struct {
 // ParseManifest reads a manifest strictly and reports everything wrong with it, each as file:line. name stands for the
 // file in errors.
 func ParseManifest(data []byte, name string) (Manifest, error) {
-	var f manifestFile
+	f := usual() // a section that the file leaves out is as shipped
 	lines, err := strict.Decode(data, name, &f)
 	if err != nil {
 		return Manifest{}, err
@@ -142,6 +165,8 @@ func ParseManifest(data []byte, name string) (Manifest, error) {
 		}
 		m.Accounts[account] = typ
 	}
+	p.cycles(f.Types)
+	p.sections(f, &m)
 	if len(p.errs) > 0 {
 		return Manifest{}, errors.Join(p.errs...)
 	}

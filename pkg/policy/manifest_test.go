@@ -61,6 +61,8 @@ func TestManifestLayer(t *testing.T) {
 	for _, tt := range []struct {
 		name, account, typ, tool string
 		path                     []string
+		level                    string
+		grant                    []string
 		rule                     string // "" = passes
 	}{
 		{name: "in the set", account: "generator", typ: "assistant", tool: "get_datetime"},
@@ -70,11 +72,25 @@ func TestManifestLayer(t *testing.T) {
 		{name: "delegable is not usable", account: "committee", typ: "researcher", tool: "run_code", rule: "not_in_set"},
 		{name: "unknown account", account: "tools", typ: "assistant", tool: "get_datetime", rule: "unknown_account"},
 
+		{name: "granted to its type", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"assistant:fs_read"}},
+		{name: "granted to the type of a spawned agent", account: "generator", path: []string{"researcher-1"}, typ: "researcher", tool: "run_shell", grant: []string{"researcher:run_shell"}},
+		{name: "ALL gives an account every tool", account: "generator", typ: "assistant", tool: "run_shell", level: "ALL"},
+		{name: "RELAX adds nothing", account: "generator", typ: "assistant", tool: "fs_read", level: "RELAX", rule: "not_in_set"},
+		{name: "ALL adds nothing for a spawned agent", account: "generator", path: []string{"researcher-1"}, typ: "researcher", tool: "run_shell", level: "ALL", rule: "not_in_set"},
+
+		{name: "trick: ALL for an account that is nobody", account: "gateway", typ: "assistant", tool: "get_datetime", level: "ALL", rule: "unknown_account"},
+		{name: "trick: ALL for the type of another", account: "generator", typ: "researcher", tool: "fs_read", level: "ALL", rule: "wrong_type"},
+		{name: "trick: all in small letters", account: "generator", typ: "assistant", tool: "fs_read", level: "all", rule: "not_in_set"},
+		{name: "trick: granted to another type", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: "not_in_set"},
+		{name: "trick: a grant by account", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"generator:fs_read"}, rule: "not_in_set"},
+		{name: "trick: a grant without a type", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"fs_read", ":fs_read"}, rule: "not_in_set"},
+		{name: "trick: a grant with a wildcard", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"assistant:*", "assistant:fs_*", "*:fs_read"}, rule: "not_in_set"},
+		{name: "trick: a grant of the beginning of a name", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"assistant:fs"}, rule: "not_in_set"},
 		{name: "trick: empty account", typ: "assistant", tool: "get_datetime", rule: "unknown_account"},
 		{name: "trick: account that is a type", account: "assistant", typ: "assistant", tool: "get_datetime", rule: "unknown_account"},
 		{name: "trick: no type", account: "generator", tool: "get_datetime", rule: "wrong_type"},
 		{name: "trick: the type of another", account: "generator", typ: "researcher", tool: "fs_read", rule: "wrong_type"},
-		{name: "trick: spawned agent without a type", account: "generator", path: []string{"researcher-1"}, tool: "get_datetime", rule: "unknown_type"},
+		{name: "trick: spawned agent without a type", account: "generator", path: []string{"researcher-1"}, tool: "get_datetime", rule: "unregistered"},
 		{name: "trick: spawned agent of no known type", account: "generator", path: []string{"root-1"}, typ: "root", tool: "get_datetime", rule: "unknown_type"},
 		{name: "trick: case", account: "generator", typ: "assistant", tool: "Get_Datetime", rule: "not_in_set"},
 		{name: "trick: case of the type", account: "generator", typ: "Assistant", tool: "get_datetime", rule: "wrong_type"},
@@ -88,6 +104,7 @@ func TestManifestLayer(t *testing.T) {
 			c := goodCall()
 			c.Caller = subjects.Caller{Account: tt.account, Path: tt.path}
 			c.Type, c.Tool.Name = tt.typ, tt.tool
+			c.Override = policy.Override{Level: tt.level, Grant: tt.grant}
 			d := policy.Chain{l}.Decide(t.Context(), c)
 			if d.Allowed() != (tt.rule == "") {
 				t.Fatalf("allowed %v: %+v", d.Allowed(), d.Denial())
@@ -98,7 +115,7 @@ func TestManifestLayer(t *testing.T) {
 			if got := d.Denial(); got.Layer != "manifest" || got.Rule != tt.rule {
 				t.Errorf("denial %+v, want rule %s", got, tt.rule)
 			}
-			if tt.rule == "not_in_set" && !slices.Equal(d.Denial().Allowed, l.Manifest.Types[tt.typ].Tools) {
+			if tt.rule == "not_in_set" && tt.grant == nil && !slices.Equal(d.Denial().Allowed, l.Manifest.Types[tt.typ].Tools) {
 				t.Errorf("allowed %v, want the type's tools", d.Denial().Allowed)
 			}
 		})
@@ -136,8 +153,8 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"section twice", "types: {a: {tools: [x]}}\ntypes: {a: {tools: [y]}}\n", "manifest.yaml:2: types: written twice"},
 		{"empty type", "types:\n  a: {tools: [x]}\n  b: {tools: []}\n", "manifest.yaml:3: types.b: the type may do nothing"},
 		{"type without a value", "types:\n  a:\n", "manifest.yaml:2: types.a: has no value"},
-		{"spawns what is not there", "types:\n  a:\n    tools: [x]\n    can_spawn:\n      - a\n      - coder\n", `manifest.yaml:6: types.a.can_spawn[1]: no agent type "coder"; types: a`},
-		{"spawns twice", "types:\n  a:\n    can_spawn: [a, a]\n", "types.a.can_spawn[1]: a is listed twice"},
+		{"spawns what is not there", "types:\n  a:\n    tools: [x]\n    can_spawn:\n      - b\n      - coder\n  b: {tools: [x]}\n", `manifest.yaml:6: types.a.can_spawn[1]: no agent type "coder"; types: a, b`},
+		{"spawns twice", "types:\n  a:\n    can_spawn: [b, b]\n  b: {tools: [x]}\n", "types.a.can_spawn[1]: b is listed twice"},
 		{"account that calls no tools", "types: {a: {tools: [x]}}\naccounts:\n  gateway: a\n", "manifest.yaml:3: accounts.gateway: no such account; accounts that call tools: generator"},
 		{"account of no type", "types: {a: {tools: [x]}}\naccounts:\n  generator: b\n", `manifest.yaml:3: accounts.generator: no agent type "b"; types: a`},
 		{"tool twice", "types:\n  a:\n    tools:\n      - x\n      - x\n", `manifest.yaml:5: types.a.tools[1]: "x" is listed twice`},
@@ -187,8 +204,8 @@ func TestParseManifestReportsAll(t *testing.T) {
 }
 
 func TestUnserved(t *testing.T) {
-	m := parse(t, "types:\n  a:\n    tools: [web_serach, mcp_files_read, get_datetime]\n")
-	if got := m.Unserved(); !slices.Equal(got, []string{"mcp_files_read", "web_serach"}) {
+	m := parse(t, "types:\n  a:\n    tools: [web_serach, mcp_files_read, get_datetime]\nhigh_risk: [run_shel]\n")
+	if got := m.Unserved(); !slices.Equal(got, []string{"mcp_files_read", "run_shel", "web_serach"}) {
 		t.Errorf("unserved %v", got)
 	}
 }
@@ -200,6 +217,9 @@ func FuzzParseManifest(f *testing.F) {
 	f.Add("types: {a: {tools: ['*']}}")
 	f.Add("types: {a: {paths: {fs_*: [/]}}}")
 	f.Add("? [a]\n: b\n---\n")
+	f.Add("types: {a: {can_spawn: [b]}, b: {can_spawn: [a]}}")
+	f.Add("types: {a: {tools: [x]}}\nlimits: {same: 0, depth: 9, budgets: {a: {calls: -1}}}\nshadow: [manifest.not_in_set]\n")
+	f.Add("types: {a: {tools: [x]}}\negress: {fetch: {allow: ['*'], deny: ['*.lan', 'x:99999']}}\napprovals: {expires: 0s}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		m, err := policy.ParseManifest([]byte(text), "m.yaml")
 		if err != nil {
@@ -210,6 +230,14 @@ func FuzzParseManifest(f *testing.F) {
 		}
 		if len(m.Types) == 0 {
 			t.Fatal("a manifest without types")
+		}
+		if l := m.Limits; l.Same < 2 || l.Calls < 1 || l.Spawns < 0 || l.Depth < 0 || l.Depth > subjects.MaxDepth || l.Window <= 0 || m.Approvals.Expires <= 0 {
+			t.Fatalf("limits %+v, approvals %+v", l, m.Approvals)
+		}
+		for layer := range m.Shadow {
+			if slices.Contains([]string{"override", "manifest", "lineage", "arguments", "paths"}, layer) {
+				t.Fatalf("rules of %s are watched only", layer)
+			}
 		}
 		for name, a := range m.Types {
 			for _, tool := range slices.Concat([]string{name}, a.Tools, a.Delegable, a.CanSpawn) {

@@ -1,4 +1,5 @@
-// Package policy holds the layers of the broker as pure functions over a call: no bus, no clock, no file.
+// Package policy holds the layers of the broker as pure functions over a call: no bus and no clock. Only the layer of
+// paths looks at the disk, because a link is known nowhere else.
 //
 // It is a gate and not a wrapper: a layer can refuse or step aside, and nothing a layer says makes a call allowed.
 // Whatever is missing, unknown, broken or late is a refusal.
@@ -17,22 +18,81 @@ import (
 	"conclave/subjects"
 )
 
-// Call is what a layer judges.
+// Call is what a layer judges: what was asked, and everything about it that the broker found out by itself. Nothing in
+// here was said by the caller but Args.
 type Call struct {
 	Caller  subjects.Caller // as the server wrote it into the subject
-	Type    string          // the caller's agent type by the manifest
+	Type    string          // the caller's agent type: by the manifest, or by the registry when it was spawned
 	Tool    Tool
+	Schema  json.RawMessage // of the arguments, as pinned
 	Args    json.RawMessage
 	Session string
 	Query   string
+
+	Person   bool     // the person's own call: its arguments are the person's own words
+	Override Override // what the person set for the session
+	Line     []Spawned
+	Flow     *Flow // nil = nobody knows what went into the session
+	Spent    Spent
 }
 
-// clone copies everything a layer could change behind the back of the next one.
+// clone copies everything a layer could change behind the back of the next one. Flow cannot be changed by who has it.
 func (c Call) clone() Call {
 	c.Caller.Path = slices.Clone(c.Caller.Path)
 	c.Args = bytes.Clone(c.Args)
+	c.Schema = bytes.Clone(c.Schema)
 	c.Tool.Secrets = slices.Clone(c.Tool.Secrets)
+	c.Tool.Paths = slices.Clone(c.Tool.Paths)
+	c.Tool.Sinks = slices.Clone(c.Tool.Sinks)
+	c.Tool.Content = slices.Clone(c.Tool.Content)
+	c.Override.Disable = slices.Clone(c.Override.Disable)
+	c.Override.Grant = slices.Clone(c.Override.Grant)
+	c.Line = slices.Clone(c.Line)
+	for i := range c.Line {
+		c.Line[i].Tools = slices.Clone(c.Line[i].Tools)
+	}
+	c.Spent.Lines = slices.Clone(c.Spent.Lines)
 	return c
+}
+
+// Override is what the person set for a session, or for one message of it. The zero value changes nothing.
+type Override struct {
+	Level   string   // [subjects.OverrideRelax] or [subjects.OverrideAll]; anything else is none
+	Disable []string // tools that nobody may use
+	Grant   []string // "type:tool"
+}
+
+// Relaxed reports whether tools marked high-risk no longer ask.
+func (o Override) Relaxed() bool {
+	return o.Level == subjects.OverrideRelax || o.Level == subjects.OverrideAll
+}
+
+// All reports whether everything passes that the person may pass.
+func (o Override) All() bool { return o.Level == subjects.OverrideAll }
+
+// Spawned is one agent of the caller's line as the registry knows it: the first is the account's child, the last is the
+// caller itself.
+type Spawned struct {
+	Name     string // its token in the path
+	Type     string
+	Narrowed bool     // its parent gave it no more than Tools
+	Tools    []string // with Narrowed
+}
+
+// Spent is what was used up before this call.
+type Spent struct {
+	Same  int         // identical calls of this caller within the window
+	Calls int         // calls for the same question
+	Lines []LineSpent // of the account and each spawned agent above, the caller included; only those with a budget
+}
+
+// LineSpent is what an agent and all below it have used of its budget.
+type LineSpent struct {
+	Who     string
+	Budget  subjects.Budget
+	Calls   int
+	Seconds float64
+	Bytes   int64
 }
 
 // Tool is what the broker knows about a tool: facts of its build, never the word of a model. The zero value is the
@@ -46,6 +106,11 @@ type Tool struct {
 	MaxArgs   int           // bytes; 0 = what the subject takes
 	MaxResult int           // bytes; 0 = what the subject takes
 	Secrets   []string      // names of the credentials it needs
+	Query     string        // argument that is a search query
+	URL       string        // argument that is an address to fetch
+	Paths     []string      // arguments that are files or folders of this machine
+	Sinks     []string      // arguments that say where something goes, or what is changed
+	Content   []string      // arguments that are free text on its way there; the rest counts as sinks
 }
 
 // Has reports whether the tool may have effect e. A tool nobody knows has all of them, whatever its fields say.
@@ -53,14 +118,31 @@ func (t Tool) Has(e Effect) bool { return !t.Known || t.Effects.Has(e) }
 
 // Verdict is what a layer says of a call. The zero value refuses.
 type Verdict struct {
-	pass    bool
+	kind    kind
 	rule    string
 	reason  string
 	allowed []string
+	sinks   []string
+	shadow  *subjects.Denial // passed only because its rule is watched and not enforced
 }
 
+// kind of a verdict. The zero value refuses.
+type kind uint8
+
+const (
+	refuses kind = iota
+	passes
+	asks
+)
+
 // Pass steps aside: this layer has nothing against the call. It is not a permission; the other layers still judge.
-func Pass() Verdict { return Verdict{pass: true} }
+func Pass() Verdict { return Verdict{kind: passes} }
+
+// Ask refuses unless the person agrees. sinks are where something would go: an answer that is remembered holds for the
+// same ones alone.
+func Ask(rule, reason string, sinks ...string) Verdict {
+	return Verdict{kind: asks, rule: rule, reason: reason, sinks: slices.Clone(sinks)}
+}
 
 // Deny refuses. rule names what was broken, reason is for the person who has to act on it, and allowed lists what would
 // have passed.
@@ -99,11 +181,43 @@ type Decision struct {
 
 	allowed bool
 	denial  subjects.Denial
+	asks    []Question
+	shadow  []subjects.Denial
+	told    []subjects.LayerVerdict
 	failure error
 }
 
-// Allowed reports whether the call may run.
-func (d Decision) Allowed() bool { return d.allowed }
+// Question is what a layer wants the person to be asked.
+type Question struct {
+	Layer, Rule, Reason string
+	Sinks               []string
+}
+
+// Allowed reports whether the call may run without anybody being asked.
+func (d Decision) Allowed() bool { return d.allowed && len(d.asks) == 0 }
+
+// Asks is what the person has to agree to before the call may run: nothing when it is allowed or refused.
+func (d Decision) Asks() []Question {
+	if !d.allowed {
+		return nil
+	}
+	return slices.Clone(d.asks)
+}
+
+// Shadow is what rules would have said that are only watched.
+func (d Decision) Shadow() []subjects.Denial { return slices.Clone(d.shadow) }
+
+// Verdict is the decision as a dry run tells it.
+func (d Decision) Verdict() subjects.Verdict {
+	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.told), Shadow: d.Shadow()}
+	for _, q := range d.Asks() {
+		v.Asks = append(v.Asks, subjects.Denial{Layer: q.Layer, Rule: q.Rule, Reason: q.Reason})
+	}
+	if !d.allowed {
+		v.Denial = d.Denial()
+	}
+	return v
+}
 
 // Denial says who refused and why; nil when the call is allowed.
 func (d Decision) Denial() *subjects.Denial {
@@ -130,7 +244,9 @@ type Chain []Layer
 func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 	refuse := func(layer, rule, reason string, allowed ...string) Decision {
 		d.allowed = false
+		d.asks = nil
 		d.denial = subjects.Denial{Layer: layer, Rule: rule, Reason: reason, Allowed: allowed}
+		d.told = append(d.told, subjects.LayerVerdict{Layer: layer, Verdict: "deny", Rule: rule, Reason: reason})
 		return d
 	}
 	if len(ch) == 0 {
@@ -154,12 +270,21 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 			return refuse(or(name, LayerChain), RulePanic, "the layer failed, so the call is refused; its log says why")
 		case name == "":
 			return refuse(LayerChain, RuleNil, fmt.Sprintf("layer %d of the policy is missing, so nothing may run", i+1))
-		case !v.pass && v.rule == "" && v.reason == "":
+		case v.kind == asks:
+			q := Question{Layer: name, Rule: or(v.rule, name), Reason: or(v.reason, "the layer asks without a reason"), Sinks: v.sinks}
+			d.asks = append(d.asks, q)
+			d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
+			continue
+		case v.kind != passes && v.rule == "" && v.reason == "":
 			return refuse(name, RuleNoVerdict, "the layer gave no verdict, and that is a refusal")
-		case !v.pass:
+		case v.kind != passes:
 			return refuse(name, or(v.rule, name), or(v.reason, "the layer refused without a reason"), v.allowed...)
 		}
+		if v.shadow != nil {
+			d.shadow = append(d.shadow, *v.shadow)
+		}
 		d.LayersPassed = append(d.LayersPassed, name)
+		d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "pass"})
 	}
 	if ctx.Err() != nil {
 		return refuse(LayerChain, RuleOutOfTime, "the call was cancelled or its time was up while it was decided")

@@ -1,0 +1,199 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	type decision = subjects.ApprovalDecision
+	yes := decision{Approve: true}
+	for _, tt := range []struct {
+		name   string
+		who    string                   // "" = user
+		id     string                   // "" = the question's
+		before func(d *desk, id string) // happens first
+		body   any
+		want   subjects.ApprovalReply // without the id
+		code   string
+		state  string // of the question afterwards
+		audit  []string
+	}{
+		{name: "yes", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
+		{name: "yes, on the page", who: "gateway", body: yes, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "gateway"}, state: "approved", audit: []string{"before allowed once", "after ok once"}},
+		{name: "no", body: decision{}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
+		{name: "nothing said is no", body: []byte(`{}`), want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
+		{name: "yes, for the session", body: decision{Approve: true, Remember: "session"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "session"}, state: "approved", audit: []string{"before allowed session", "after ok session"}},
+		{name: "yes, for good", body: decision{Approve: true, Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"}, state: "approved", audit: []string{"before allowed always", "after ok always"}},
+		{name: "a no is not remembered", body: decision{Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
+		{
+			name: "the second answer", before: func(d *desk, id string) { d.sayAs(t, "gateway", id, decision{}) }, body: yes,
+			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied", audit: []string{"before denied once", "before refused denied"},
+		},
+		{
+			name: "too late", before: func(d *desk, _ string) { d.rec.Time = noon.Add(5 * time.Minute) }, body: yes,
+			want: subjects.ApprovalReply{State: "expired"}, state: "pending", audit: []string{"before refused expired"},
+		},
+		{name: "unknown", id: "0123456789abcdef", body: yes, want: subjects.ApprovalReply{State: "unknown"}, state: "pending", audit: []string{"before refused unknown"}},
+		{
+			name: "more rules than can be listed", before: func(d *desk, _ string) { d.fill(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
+			want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"},
+		},
+		{
+			name: "the audit does not take it", before: func(d *desk, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, body: yes,
+			code: subjects.CodeNoAudit, state: "pending",
+		},
+		{
+			name: "the audit does not take a no", before: func(d *desk, _ string) { d.refuse[subjects.StatusDenied] = errors.New("full") }, body: decision{},
+			code: subjects.CodeNoAudit, state: "pending",
+		},
+		{
+			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.Broken = errors.New("no stream") }, body: yes,
+			code: subjects.CodeUnavailable, state: "pending", audit: []string{"before allowed once", "after unknown unavailable"},
+		},
+		{name: "trick: remembered for ever", body: decision{Approve: true, Remember: "forever"}, code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: another field", body: []byte(`{"approve":true,"by":"admin"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: yes and no", body: []byte(`{"approve":false,"approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: yes in capitals", body: []byte(`{"Approve":true}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: the word for yes", body: []byte(`{"approve":"true"}`), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: no body", body: []byte(``), code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
+		{name: "trick: an agent answers", who: "generator", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
+		{name: "trick: the broker answers itself", who: "broker", body: yes, code: subjects.CodeDenied, state: "pending", audit: []string{"before refused denied"}},
+		{name: "trick: an id that is a wildcard", id: "*", body: yes, code: subjects.CodeSubject, state: "pending", audit: []string{"before refused bad_subject"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(0)
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan *subjects.Fault, 1)
+			go func() { got <- d.approve(ctx, d.rec.Out(), sending(), sends(place), nil) }()
+			id := <-d.told
+			cancel() // the asker does not matter here
+			<-got
+			if tt.before != nil {
+				tt.before(d, id)
+			}
+			reply, err := d.sayAs(t, or(tt.who, "user"), or(tt.id, id), tt.body)
+			if tt.code == "" {
+				tt.want.ID = or(tt.id, id)
+			}
+			if reply != tt.want || actortest.Code(err) != tt.code || (err == nil) != (tt.code == "") {
+				t.Errorf("%+v, %v", reply, err)
+			}
+			if q := d.stored(t, id); q.State != tt.state {
+				t.Errorf("the question is %s", q.State)
+			}
+			if !slices.Equal(d.audited(), tt.audit) {
+				t.Errorf("records %q, want %q", d.audited(), tt.audit)
+			}
+			events := 0
+			for _, s := range d.rec.Said() {
+				if strings.HasPrefix(s.Subject, "event.approval.decision.") {
+					events++
+				}
+			}
+			if told := slices.Contains([]string{"approved", "denied"}, tt.state); told != (events == 1) {
+				t.Errorf("%d decisions were told", events)
+			}
+		})
+	}
+}
+
+// The record of an answer says who, about what, and for how long: never the arguments.
+func TestAnswerRecord(t *testing.T) {
+	t.Parallel()
+	d := newDesk(0)
+	id, got := d.asked(t, sending(), sends(place))
+	if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
+		t.Fatal(err)
+	}
+	r := d.records[0]
+	want := subjects.AuditRecord{ID: r.ID, Phase: "before", AgentID: "user", Action: "approval.decision", Tool: "web_fetch", ParamsHash: "h1", Status: "allowed", Reason: "once", Session: "s1", Query: "q1"}
+	if fmt.Sprint(r) != fmt.Sprint(want) || d.records[1].ID != r.ID {
+		t.Errorf("%+v", d.records)
+	}
+}
+
+// Many answer at once: one is taken, and everybody is told what holds.
+func TestAnswersAtOnce(t *testing.T) {
+	t.Parallel()
+	for round := range 200 {
+		d := newDesk(0)
+		c := sending()
+		c.id = fmt.Sprintf("c%d", round)
+		id, got := d.asked(t, c, sends(place))
+		const people = 6
+		replies := make([]subjects.ApprovalReply, people)
+		var wg sync.WaitGroup
+		for i := range people {
+			wg.Go(func() {
+				var err error
+				if replies[i], err = d.sayAs(t, subjects.People[i%2], id, subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		held, taken := d.stored(t, id), 0
+		for i, r := range replies {
+			if r.State != held.State || r.By != held.By {
+				t.Errorf("told %+v, but %s by %s holds", r, held.State, held.By)
+			}
+			if r.Accepted {
+				taken++
+				if (i%3 == 0) != (held.State == subjects.ApprovalApproved) {
+					t.Errorf("answer %d was taken and %s holds", i, held.State)
+				}
+			}
+		}
+		if f := <-got; taken != 1 || (f == nil) != (held.State == subjects.ApprovalApproved) {
+			t.Fatalf("round %d: %d taken, %s, %v", round, taken, held.State, f)
+		}
+		pairs := map[string]int{}
+		for _, r := range d.records {
+			if r.Status != subjects.StatusDenied && r.Status != subjects.StatusRefused {
+				pairs[r.ID]++
+			}
+		}
+		for id, n := range pairs {
+			if n != 2 {
+				t.Errorf("record %s has no outcome", id)
+			}
+		}
+	}
+}
+
+// An answer in the moment in which the time is over: whoever was first, both sides are told the same.
+func TestAnswerAtTheEnd(t *testing.T) {
+	t.Parallel()
+	yes, no := 0, 0
+	for round := range 200 {
+		d := newDesk(time.Duration(round)*2*time.Microsecond + 1) // around the moment of the answer
+		got := d.ask(t, sending(), sends(place))
+		id := <-d.told
+		r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := <-got
+		if r.Accepted != (f == nil) || r.Accepted != (r.State == "approved") {
+			t.Fatalf("round %d: the person was told %+v and the asker %v", round, r, f)
+		}
+		if r.Accepted {
+			yes++
+		} else {
+			no++
+		}
+	}
+	t.Logf("%d in time, %d too late", yes, no)
+}

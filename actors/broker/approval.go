@@ -1,0 +1,423 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// A question to the person outlives everybody who waits for its answer: it is written down before the person is told,
+// under a name made of the call and its arguments. Whoever asks again for the same call finds the same question, and
+// its answer. The first to write an end wins: an answer, another answer, or the clock. Nothing written means no.
+
+// Layer and rules of refusals for want of a yes.
+const (
+	layerApproval  = "approval"
+	ruleNotAsked   = "nothing_asked" // no layer has a question, so no answer can be a yes
+	ruleDenied     = "denied"
+	ruleExpired    = "expired"
+	rulePending    = "pending"
+	ruleUnreadable = "unreadable"
+)
+
+// Buckets.
+const (
+	bucketApprovals = "approvals"
+	bucketRules     = "rules"
+)
+
+const (
+	// answerHolds is how long a yes serves the same call when it is asked for again. It ends well before the ledger forgets
+	// that the call ran.
+	answerHolds = 24 * time.Hour
+	// lookAgain is how often a waiting call looks for an answer that came through another broker.
+	lookAgain = time.Second
+	// maxBlind is how often in a row it may fail to look before it gives up.
+	maxBlind = 5
+	// maxWaiting is how many calls may wait for the person at once, and maxWaitingOf how many of one account: a waiting
+	// call takes the place of one that works.
+	maxWaiting, maxWaitingOf = 32, 16
+	// maxReason bounds what one layer says to the person.
+	maxReason = 600
+)
+
+// question is what the bucket keeps of one. Its asks are all that the person was shown, and so all that a yes covers.
+type question struct {
+	subjects.Approval
+	Call     string   `json:"call"`   // key in the ledger
+	Params   string   `json:"params"` // keyed hash of the arguments
+	Asks     []asking `json:"asks"`
+	Event    string   `json:"event"` // id under which the person is told, once
+	Told     bool     `json:"told,omitempty"`
+	Remember string   `json:"remember,omitempty"`
+}
+
+// asking is a layer's question without its words.
+type asking struct {
+	Rule  string   `json:"rule"` // layer and rule
+	Sinks []string `json:"sinks,omitempty"`
+}
+
+// ruleName is how a layer's rule is called in what is remembered, and in the audit.
+func ruleName(layer, rule string) string { return layer + ": " + rule }
+
+func askingOf(q policy.Question) asking {
+	return asking{Rule: ruleName(q.Layer, q.Rule), Sinks: slices.Clone(q.Sinks)}
+}
+
+// same reports whether two questions ask for the same, whatever the words.
+func (a asking) same(o asking) bool { return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks) }
+
+// covers reports whether everything in open was shown to the person with this question.
+func (q question) covers(open []policy.Question) bool {
+	for _, o := range open {
+		if !slices.ContainsFunc(q.Asks, askingOf(o).same) {
+			return false
+		}
+	}
+	return len(open) > 0
+}
+
+// rememberable reports whether a yes may hold for later calls: every question must say where something goes. One that
+// does not is about the act itself, and each act is asked about.
+func (q question) rememberable() bool {
+	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a asking) bool { return len(a.Sinks) == 0 })
+}
+
+// approve asks the person about a call, unless answers that are remembered cover it. It returns nil when the person has
+// agreed, now or earlier, to everything that the layers asked, and otherwise why the call may not go on. With nothing to
+// ask it refuses: a call that no layer has a question about does not come here.
+func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
+	if len(asks) == 0 {
+		return refusal(subjects.CodeDenied, ruleNotAsked, "the call needs the person's agreement, and no layer says to what")
+	}
+	open, err := b.uncovered(ctx, out, c, asks)
+	if err != nil {
+		out.Note(fmt.Errorf("reading the answers that are remembered: %w", err))
+		return unaskable()
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	id, err := b.questionID(ctx, out, c, open)
+	if err != nil {
+		out.Note(fmt.Errorf("looking for a question about %s: %w", c.tool, err))
+		return unaskable()
+	}
+	account, _, _ := strings.Cut(c.record.AgentID, ".")
+	woken, leave, ok := b.waiting.join(id, account)
+	if !ok {
+		return subjects.Faultf(subjects.CodeBusy, "too many calls wait for the person's answer already, so this one was not asked about; answer some with conclave approve, then try again")
+	}
+	defer leave()
+	if fault := b.pose(ctx, out, c, id, open, taint); fault != nil {
+		return fault
+	}
+	return b.await(ctx, out, id, c.tool, woken)
+}
+
+// questionID is the name of the question about a call. The same call with the same arguments has the same one. When a
+// question of that name was about less than what is asked now, its answer does not serve, and this is another.
+func (b *Broker) questionID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
+	id := nameOf(c.key(), c.tool, c.record.ParamsHash)
+	q, _, err := readQuestion(ctx, out.Store(bucketApprovals), id)
+	switch {
+	case errors.Is(err, actor.ErrNotFound):
+		return id, nil
+	case err != nil:
+		return "", err
+	case q.covers(open):
+		return id, nil
+	}
+	parts := []string{c.key(), c.tool, c.record.ParamsHash}
+	for _, o := range open {
+		parts = append(parts, ruleName(o.Layer, o.Rule))
+		parts = append(parts, o.Sinks...)
+		parts = append(parts, "")
+	}
+	return nameOf(parts...), nil
+}
+
+// nameOf makes a token of parts. Each is preceded by its length, so that none can run into the next.
+func nameOf(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// pose writes the question down, then tells the person. One that is there already is not told again.
+func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
+	store := out.Store(bucketApprovals)
+	q := b.newQuestion(out, c, id, open, taint)
+	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalAsked.Limit() {
+		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large to be shown to the person, so it is refused; ask for less at once", c.tool)
+	}
+	rev, err := putQuestion(ctx, store, q, 0)
+	for errors.Is(err, actor.ErrChanged) {
+		var old question
+		old, rev, err = readQuestion(ctx, store, id)
+		switch {
+		case err != nil:
+		case old.Call != q.Call || old.Tool != q.Tool || old.Params != q.Params:
+			return refusal(subjects.CodeDenied, ruleUnreadable, "another question has this call's name, so nobody can answer it; ask again under another call_id")
+		case old.State == subjects.ApprovalApproved && out.Now().Sub(old.Decided) > answerHolds:
+			rev, err = putQuestion(ctx, store, q, rev) // an old yes is none: it is asked anew
+		default:
+			q = old
+		}
+	}
+	if err == nil && q.State == subjects.ApprovalPending && !q.Told {
+		err = b.tellPerson(ctx, out, q, rev)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return stillOpen(id, c.tool)
+	}
+	out.Note(fmt.Errorf("asking the person about %s: %w", c.tool, err))
+	return unaskable()
+}
+
+func (b *Broker) newQuestion(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) question {
+	wait := cmp.Or(b.cfg.ApprovalWait, b.book.Rules().Manifest.Approvals.Expires, defaultWait)
+	now := out.Now()
+	q := question{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
+	q.State = subjects.ApprovalPending
+	q.ApprovalRequest = subjects.ApprovalRequest{
+		ID: id, SessionID: c.session, QueryID: c.query, Caller: c.record.AgentID, Type: c.typ, Tool: c.tool, Args: c.args,
+		Layer: open[0].Layer, Rule: open[0].Rule, Reason: reasons(open), Taint: taint, Asked: now, Expires: now.Add(wait),
+	}
+	for _, o := range open {
+		q.Asks = append(q.Asks, askingOf(o))
+	}
+	if q.rememberable() { // what is not shown here is not remembered either
+		for _, a := range q.Asks {
+			for _, s := range a.Sinks {
+				if !slices.Contains(q.Sinks, s) {
+					q.Sinks = append(q.Sinks, s)
+				}
+			}
+		}
+	}
+	return q
+}
+
+// reasons is all that the layers ask, on one line.
+func reasons(open []policy.Question) string {
+	if len(open) == 1 {
+		return text.OneLine(open[0].Reason, maxReason)
+	}
+	var parts []string
+	for i, o := range open {
+		parts = append(parts, fmt.Sprintf("(%d) %s: %s", i+1, ruleName(o.Layer, o.Rule), text.OneLine(o.Reason, maxReason)))
+	}
+	return strings.Join(parts, " ")
+}
+
+// tellPerson says that there is a question. A crash before it is noted makes the next asker say it again under the same
+// id, and it is stored once.
+func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev uint64) error {
+	topic, err := subjects.ApprovalAsked.With(q.ID)
+	if err != nil {
+		return err
+	}
+	if err := actor.EmitOnce(ctx, out.About(q.SessionID, q.QueryID), topic, q.Event, q.ApprovalRequest); err != nil {
+		return err
+	}
+	q.Told = true
+	_, err = putQuestion(ctx, out.Store(bucketApprovals), q, rev)
+	if errors.Is(err, actor.ErrChanged) {
+		return nil // it was answered in the meantime, or another asker has told of it too
+	}
+	return err
+}
+
+// await waits until the question has an end, or the asker's time is over.
+func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
+	store := out.Store(bucketApprovals)
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
+	over := time.NewTimer(time.Hour)
+	over.Stop()
+	defer over.Stop()
+	var timed, due bool
+	for blind := 0; ; {
+		q, rev, err := readQuestion(ctx, store, id)
+		left := q.Expires.Sub(out.Now())
+		switch {
+		case ctx.Err() != nil:
+			return stillOpen(id, tool)
+		case err != nil:
+			if blind++; blind >= maxBlind {
+				out.Note(fmt.Errorf("waiting for the person's answer about %s: %w", tool, err))
+				return unaskable()
+			}
+		case q.State != subjects.ApprovalPending:
+			return q.outcome()
+		case due || left <= 0:
+			err := b.expire(ctx, store, q, rev)
+			if errors.Is(err, actor.ErrChanged) {
+				continue // somebody was first
+			}
+			if err != nil {
+				out.Note(fmt.Errorf("writing down that a question expired: %w", err))
+			}
+			q.State = subjects.ApprovalExpired
+			b.tellEnd(ctx, out, q, false)
+			return q.outcome()
+		default:
+			blind = 0
+			if !timed {
+				timed = true
+				over.Reset(left)
+			}
+		}
+		select {
+		case <-woken:
+		case <-look.C:
+		case <-over.C:
+			due = true
+		case <-ctx.Done():
+		}
+	}
+}
+
+// expire writes down that nobody answered, unless somebody was first. The asker's patience does not cut it short.
+func (b *Broker) expire(ctx context.Context, store actor.Store, q question, rev uint64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	q.State, q.Decided = subjects.ApprovalExpired, q.Expires
+	_, err := putQuestion(ctx, store, q, rev)
+	return err
+}
+
+// tellEnd tells everybody who watches that a question has an end.
+func (b *Broker) tellEnd(ctx context.Context, out actor.Out, q question, accepted bool) subjects.ApprovalReply {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	reply := q.reply(q.State, accepted)
+	topic, err := subjects.ApprovalDecided.With(q.ID)
+	if err == nil {
+		err = actor.Emit(ctx, out.About(q.SessionID, q.QueryID), topic, reply)
+	}
+	if err != nil {
+		out.Note(fmt.Errorf("telling of the end of a question: %w", err))
+	}
+	return reply
+}
+
+// outcome is what the end of a question means for its call.
+func (q question) outcome() *subjects.Fault {
+	switch q.State {
+	case subjects.ApprovalApproved:
+		return nil
+	case subjects.ApprovalDenied:
+		return refusal(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the person was asked about this call of %s and said no", q.Tool))
+	case subjects.ApprovalExpired:
+		return refusal(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the person was asked about this call of %s and nobody answered in time, so it was not run; nobody said no. "+
+			"Ask again, and answer with conclave approve or on the page; conclave approve --watch shows each question as it comes", q.Tool))
+	}
+	return refusal(subjects.CodeDenied, ruleUnreadable, "the answer cannot be read, and that is a no")
+}
+
+// stillOpen tells an asker whose own time is over that the question stands.
+func stillOpen(id, tool string) *subjects.Fault {
+	return refusal(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the person was asked about this call of %s and has not answered yet; the question is still open: "+
+		"answer with conclave approve %s, then ask again under the same call_id", tool, id))
+}
+
+// unaskable refuses a call because its question cannot be kept.
+func unaskable() *subjects.Fault {
+	return subjects.Faultf(subjects.CodeUnavailable, "the person cannot be asked: the questions cannot be stored or read; nothing was run. See conclave doctor")
+}
+
+func refusal(code, rule, reason string) *subjects.Fault {
+	return &subjects.Fault{Code: code, Text: reason, Denial: &subjects.Denial{Layer: layerApproval, Rule: rule, Reason: reason}}
+}
+
+func putQuestion(ctx context.Context, s actor.Store, q question, rev uint64) (uint64, error) {
+	data, err := json.Marshal(q)
+	if err != nil {
+		return 0, err
+	}
+	return s.Put(ctx, q.ID, data, rev)
+}
+
+// readQuestion reads one. The key is the authority on its name, and a state that nobody knows is no yes.
+func readQuestion(ctx context.Context, s actor.Store, id string) (q question, rev uint64, err error) {
+	data, rev, err := s.Get(ctx, id)
+	if err != nil {
+		return q, 0, err
+	}
+	if err := json.Unmarshal(data, &q); err != nil {
+		return question{}, 0, fmt.Errorf("question %s: %w: %w", id, errDamaged, err)
+	}
+	q.ID = id
+	return q, rev, nil
+}
+
+// waiting are the calls that wait for the person in this broker. The zero value is ready.
+type waiting struct {
+	mu   sync.Mutex
+	on   map[string]map[chan struct{}]bool // by question
+	held map[string]int                    // by account
+	all  int
+}
+
+// join waits for a question's end. ok is false when too many wait already.
+func (w *waiting) join(id, account string) (woken <-chan struct{}, leave func(), ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all >= maxWaiting || w.held[account] >= maxWaitingOf {
+		return nil, nil, false
+	}
+	if w.on == nil {
+		w.on, w.held = map[string]map[chan struct{}]bool{}, map[string]int{}
+	}
+	if w.on[id] == nil {
+		w.on[id] = map[chan struct{}]bool{}
+	}
+	c := make(chan struct{}, 1)
+	w.on[id][c] = true
+	w.all++
+	w.held[account]++
+	return c, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if delete(w.on[id], c); len(w.on[id]) == 0 {
+			delete(w.on, id)
+		}
+		w.all--
+		if w.held[account]--; w.held[account] == 0 {
+			delete(w.held, account)
+		}
+	}, true
+}
+
+// wake tells those who wait for a question to look.
+func (w *waiting) wake(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.on[id] {
+		select {
+		case c <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/broker"
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// wary asks the person about every call, and says where it goes.
+type wary struct{}
+
+func (wary) Name() string { return "wary" }
+
+func (wary) Judge(_ context.Context, c policy.Call) policy.Verdict {
+	return policy.Ask("sends", "it would send", string(c.Args))
+}
+
+// startWary runs a broker that asks the person about every call. Closing the connection is how it is killed: it is then
+// started anew.
+func (w *town) startWary(wait time.Duration) (kill func()) {
+	w.t.Helper()
+	var mu sync.Mutex
+	var last *nats.Conn
+	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		mu.Lock()
+		last = nc
+		mu.Unlock()
+		h, err := audit.LoadHasher(w.hashKey())
+		if err != nil {
+			return nil, err
+		}
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		cfg := broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second, ApprovalWait: wait}
+		book := policy.NewBook(policy.Rules{Manifest: manifest(w.t), Chain: policy.Chain{wary{}}})
+		return broker.New(cfg, book, a, h, []broker.Known{w.known}), nil
+	}}
+	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{Drain: 100 * time.Millisecond})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = s.Stop() })
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		last.Close()
+	}
+}
+
+// person hears questions and answers them, on the role's own connection.
+type person struct {
+	asker
+	questions chan subjects.ApprovalRequest
+	decisions chan subjects.ApprovalReply
+}
+
+func (w *town) person(role string) person {
+	w.t.Helper()
+	p := person{w.asker(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
+	nc := w.As(role)
+	hearOn(w.t, nc, subjects.ApprovalAsked, p.questions)
+	hearOn(w.t, nc, subjects.ApprovalDecided, p.decisions)
+	if err := bus.Ready(w.t.Context(), nc); err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+func hearOn[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to chan T) {
+	t.Helper()
+	if _, err := nc.Subscribe(topic.Live(), func(m *nats.Msg) {
+		if m.Header.Get("Nats-Stream") == "" {
+			return // the person's own words to the broker, on their way out
+		}
+		var v T
+		if err := json.Unmarshal(m.Data, &v); err != nil {
+			t.Errorf("%s: %v", m.Subject, err)
+		}
+		to <- v
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func comes[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		t.Fatal("it did not come")
+	}
+	return v
+}
+
+func (p person) answer(id string, d subjects.ApprovalDecision) subjects.ApprovalReply {
+	p.t.Helper()
+	s, err := subjects.ApprovalAnswer.With(id)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	r, err := actor.Ask(ctx, p.out, s, d)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return r
+}
+
+// list asks until a broker answers.
+func (p person) list(all bool) subjects.ApprovalList {
+	p.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
+		l, err := actor.Ask(ctx, p.out, subjects.ApprovalsOf, subjects.ApprovalQuery{All: all})
+		cancel()
+		if err == nil {
+			return l
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// calling asks for the clock in the background, until ctx ends.
+func (a asker) calling(ctx context.Context, id string) <-chan subjects.ToolResult {
+	a.t.Helper()
+	got := make(chan subjects.ToolResult, 1)
+	s, err := subjects.ToolAsk.With("get_datetime")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	go func() {
+		defer cancel()
+		res, err := actor.Ask(ctx, a.out.About("s1", "q1"), s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
+		var fault *subjects.Fault
+		if errors.As(err, &fault) {
+			res.Error = fault
+		} else if err != nil {
+			res.Error = subjects.Faultf("none", "%v", err)
+		}
+		got <- res
+	}()
+	return got
+}
+
+// decisions are the records of answers alone.
+func decisions(recs []subjects.AuditRecord) (out []string) {
+	return phases(slices.DeleteFunc(slices.Clone(recs), func(r subjects.AuditRecord) bool { return !strings.HasPrefix(r.Action, "approval.") }))
+}
+
+func TestBusApproval(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	w.startWary(0)
+	user, page, agent := w.person("user"), w.person("gateway"), w.asker("generator")
+
+	got := agent.calling(t.Context(), "c1")
+	q := comes(t, user.questions)
+	if q.Caller != "generator" || q.Tool != "get_datetime" || string(q.Args) != `{"timezone":"UTC"}` || q.Rule != "sends" || q.Layer != "wary" || q.SessionID != "s1" || q.Expires.Sub(q.Asked) != 5*time.Minute {
+		t.Errorf("%+v", q)
+	}
+	if tool.runs.Load() != 0 {
+		t.Error("it ran before anybody agreed")
+	}
+	if l := page.list(false); len(l.Approvals) != 1 || l.Approvals[0].ID != q.ID || l.Approvals[0].State != "pending" {
+		t.Errorf("%+v", l)
+	}
+	if r := page.answer(q.ID, subjects.ApprovalDecision{Approve: true, Remember: "always"}); !r.Accepted || r.By != "gateway" || r.Remember != "always" {
+		t.Errorf("%+v", r)
+	}
+	if r := user.answer(q.ID, subjects.ApprovalDecision{}); r.Accepted || r.State != "approved" || r.By != "gateway" {
+		t.Errorf("the second answer: %+v", r)
+	}
+	if r := user.answer("0123456789abcdef", subjects.ApprovalDecision{Approve: true}); r.Accepted || r.State != "unknown" {
+		t.Errorf("an answer to nothing: %+v", r)
+	}
+	if res := comes(t, got); res.Error != nil || tool.runs.Load() != 1 {
+		t.Fatalf("%+v, %d runs", res, tool.runs.Load())
+	}
+	if d := comes(t, user.decisions); d.ID != q.ID || d.State != "approved" || !d.Accepted {
+		t.Errorf("%+v", d)
+	}
+	// Remembered: nobody is asked.
+	if res := comes(t, agent.calling(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 || len(user.questions) != 0 {
+		t.Errorf("%+v, %d runs, %d questions", res, tool.runs.Load(), len(user.questions))
+	}
+	// Revoked: the person is asked again, and says no.
+	revoke, err := subjects.ApprovalRevoke.With(user.list(false).Rules[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if done, err := actor.Ask(ctx, user.out, revoke, subjects.Nothing{}); err != nil || !done.OK {
+		t.Fatal(done, err)
+	}
+	got = agent.calling(t.Context(), "c3")
+	if r := user.answer(comes(t, user.questions).ID, subjects.ApprovalDecision{}); !r.Accepted {
+		t.Errorf("%+v", r)
+	}
+	if res := comes(t, got); res.Error == nil || res.Error.Code != subjects.CodeNotApproved || res.Error.Denial == nil || res.Error.Denial.Layer != "approval" || tool.runs.Load() != 2 {
+		t.Errorf("%+v, %d runs", res, tool.runs.Load())
+	}
+	rep, recs := w.verified()
+	want := []string{
+		"before allowed always", "after ok always", "before refused approved", "before refused unknown", "before allowed wary: sends", "after ok wary: sends", "before denied once",
+	}
+	if got := decisions(recs); !slices.Equal(got, want) || rep.Pending != 0 || rep.Unfinished != 0 {
+		t.Errorf("%q\n%+v", got, rep)
+	}
+}
+
+func TestBusApprovalExpires(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	w.startWary(50 * time.Millisecond)
+	user := w.person("user")
+	res := comes(t, w.asker("generator").calling(t.Context(), "c1"))
+	if res.Error == nil || res.Error.Code != subjects.CodeUnanswered || res.Error.Denial == nil || res.Error.Denial.Rule != "expired" || tool.runs.Load() != 0 {
+		t.Fatalf("%+v, %d runs", res, tool.runs.Load())
+	}
+	q := comes(t, user.questions)
+	if r := user.answer(q.ID, subjects.ApprovalDecision{Approve: true}); r.Accepted || r.State != "expired" {
+		t.Errorf("%+v", r)
+	}
+	if l := user.list(true); len(l.Approvals) != 1 || l.Approvals[0].State != "expired" {
+		t.Errorf("%+v", l)
+	}
+}
+
+// The broker dies with a question open. The next one takes the answer, and who asks again gets what he asked for, once.
+func TestBusApprovalRestart(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	w.known.Effects = policy.Declare(policy.Mutate)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	kill := w.startWary(0)
+	user, agent := w.person("user"), w.asker("generator")
+	ctx, giveUp := context.WithCancel(t.Context())
+	got := agent.calling(ctx, "c1")
+	q := comes(t, user.questions)
+	kill()
+	giveUp() // the asker has crashed as well
+	<-got
+	if l := user.list(false); len(l.Approvals) != 1 || l.Approvals[0].ID != q.ID || l.Approvals[0].State != "pending" {
+		t.Fatalf("after the restart: %+v", l)
+	}
+	if r := user.answer(q.ID, subjects.ApprovalDecision{Approve: true}); !r.Accepted {
+		t.Fatalf("%+v", r)
+	}
+	for range 3 {
+		if res := comes(t, agent.calling(t.Context(), "c1")); res.Error != nil || tool.runs.Load() != 1 {
+			t.Errorf("%+v, %d runs", res, tool.runs.Load())
+		}
+	}
+	if len(user.questions) != 0 {
+		t.Errorf("asked again: %+v", <-user.questions)
+	}
+	if _, recs := w.verified(); !slices.Equal(decisions(recs), []string{"before allowed once", "after ok once"}) {
+		t.Errorf("%q", decisions(recs))
+	}
+}
+
+// Two brokers, two people, at once: one answer holds, whichever broker took it, and the call hears of it.
+func TestBusApprovalRace(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	w.startTool(&standIn{schema: clock})
+	w.startWary(0)
+	w.startWary(0)
+	user, page, agent := w.person("user"), w.person("gateway"), w.asker("generator")
+	for round := range 5 {
+		got := agent.calling(t.Context(), "c"+string(rune('a'+round)))
+		q := comes(t, user.questions)
+		var wg sync.WaitGroup
+		replies := make([]subjects.ApprovalReply, 4)
+		for i, p := range []person{user, page, user, page} {
+			wg.Go(func() { replies[i] = p.answer(q.ID, subjects.ApprovalDecision{Approve: i%2 == 0}) })
+		}
+		wg.Wait()
+		taken := 0
+		for _, r := range replies {
+			if r.Accepted {
+				taken++
+			}
+			if r.State != replies[0].State || r.By != replies[0].By {
+				t.Errorf("told differently: %+v", replies)
+			}
+		}
+		if res := comes(t, got); taken != 1 || (res.Error == nil) != (replies[0].State == "approved") {
+			t.Errorf("%d taken, %s, %+v", taken, replies[0].State, res.Error)
+		}
+	}
+	w.verified()
+}
+
+// An agent cannot answer: the server does not let it speak there, nor hear what is asked.
+func TestBusApprovalNotByAgents(t *testing.T) {
+	t.Parallel()
+	w := newTown(t)
+	tool := &standIn{schema: clock}
+	w.startTool(tool)
+	w.startWary(300 * time.Millisecond)
+	user := w.person("user")
+	got := w.asker("generator").calling(t.Context(), "c1")
+	q := comes(t, user.questions)
+	for _, role := range []string{"generator", "operator", "committee", "tool_get_datetime"} {
+		nc := w.As(role)
+		for _, subject := range []string{"approval.decision." + q.ID, "ctl.user.approval.decision." + q.ID, "event.approval.decision." + q.ID} {
+			w.Expect(1)
+			if err := nc.Publish(subject, []byte(`{"approve":true}`)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := nc.Flush(); err != nil {
+			t.Error(err)
+		}
+	}
+	if res := comes(t, got); res.Error == nil || res.Error.Code != subjects.CodeUnanswered || tool.runs.Load() != 0 {
+		t.Errorf("%+v, %d runs", res, tool.runs.Load())
+	}
+	if _, recs := w.verified(); len(decisions(recs)) != 0 {
+		t.Errorf("%q", decisions(recs))
+	}
+}

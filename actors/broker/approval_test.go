@@ -1,0 +1,478 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// desk is a broker that does nothing but ask the person, with a recorder around it.
+type desk struct {
+	*Broker
+	rec  actortest.Recorder
+	told chan string // ids of questions that the person was told of
+
+	mu      sync.Mutex
+	records []subjects.AuditRecord
+	refuse  map[string]error // status -> why the audit does not take it
+}
+
+var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
+
+func newDesk(wait time.Duration) *desk {
+	d := &desk{told: make(chan string, 1024), refuse: map[string]error{}}
+	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d}
+	d.rec.Time = noon
+	d.rec.Refuse = func(subject string) error {
+		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
+			d.told <- id
+		}
+		return nil
+	}
+	return d
+}
+
+// Routes are those that the person speaks to.
+func (d *desk) Routes() []actor.Route {
+	return []actor.Route{
+		actor.Serve(subjects.ApprovalAnswer, d.onAnswer, actor.OnReject(d.onUnreadableAnswer)),
+		actor.Serve(subjects.ApprovalsOf, d.onApprovals),
+		actor.Serve(subjects.ApprovalRevoke, d.onRevoke),
+	}
+}
+
+// Append implements [Audit].
+func (d *desk) Append(_ context.Context, rec subjects.AuditRecord) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.refuse[rec.Status]; err != nil {
+		return err
+	}
+	d.records = append(d.records, rec)
+	return nil
+}
+
+// Close implements [Audit].
+func (d *desk) Close(context.Context) error { return nil }
+
+// audited is "before allowed always" ... of what is on record.
+func (d *desk) audited() (out []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.records {
+		out = append(out, r.Phase+" "+r.Status+" "+r.Reason)
+	}
+	return out
+}
+
+// sending is a call that would send something.
+func sending() call {
+	return call{
+		id: "c1", tool: "web_fetch", args: json.RawMessage(`{"url":"https://example.org/?q=a"}`), query: "q1", session: "s1", typ: "assistant",
+		record: subjects.AuditRecord{AgentID: "generator", ParamsHash: "h1"},
+	}
+}
+
+func sends(sinks ...string) []policy.Question {
+	return []policy.Question{{Layer: "flow", Rule: "flow.egress", Reason: "it would send to " + strings.Join(sinks, ", "), Sinks: sinks}}
+}
+
+const place = "https://example.org/?q=a"
+
+// ask runs approve, and says what came of it on the channel.
+func (d *desk) ask(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
+	t.Helper()
+	got := make(chan *subjects.Fault, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	go func() {
+		defer cancel()
+		got <- d.approve(ctx, d.rec.Out(), c, asks, nil)
+	}()
+	return got
+}
+
+func (d *desk) say(t testing.TB, id string, body any) (subjects.ApprovalReply, error) {
+	t.Helper()
+	return d.sayAs(t, "user", id, body)
+}
+
+func (d *desk) sayAs(t testing.TB, who, id string, body any) (subjects.ApprovalReply, error) {
+	t.Helper()
+	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.decision." + id, Body: body})
+	var reply subjects.ApprovalReply
+	if err == nil {
+		if err := json.Unmarshal([]byte(raw), &reply); err != nil {
+			t.Error(err)
+		}
+	}
+	return reply, err
+}
+
+// asked is a question that was asked and waits: its id, and where its end will be.
+func (d *desk) asked(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
+	t.Helper()
+	got := d.ask(t, c, asks)
+	select {
+	case id := <-d.told:
+		return id, got
+	case f := <-got:
+		t.Fatalf("it did not wait: %v", f)
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody was asked")
+	}
+	panic("unreachable")
+}
+
+func (d *desk) stored(t testing.TB, id string) question {
+	t.Helper()
+	q, _, err := readQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// verdict is code and rule of a fault.
+func verdict(f *subjects.Fault) string {
+	switch {
+	case f == nil:
+		return "yes"
+	case f.Denial == nil:
+		return f.Code
+	}
+	return f.Code + " " + f.Denial.Layer + ": " + f.Denial.Rule
+}
+
+func TestApprove(t *testing.T) {
+	t.Parallel()
+	yes, no := subjects.ApprovalDecision{Approve: true}, subjects.ApprovalDecision{}
+	for _, tt := range []struct {
+		name    string
+		wait    time.Duration // 0 = minutes
+		patient time.Duration // the asker; 0 = longer than that
+		answer  *subjects.ApprovalDecision
+		want    string
+		text    string
+		state   string
+		audit   []string
+	}{
+		{name: "yes", answer: &yes, want: "yes", state: "approved", audit: []string{"before allowed once", "after ok once"}},
+		{name: "no", answer: &no, want: "not_approved approval: denied", text: "said no", state: "denied", audit: []string{"before denied once"}},
+		{name: "nobody answers", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "nobody said no", state: "expired"},
+		{name: "the asker does not wait so long", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "the question is still open: answer with conclave approve ", state: "pending"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(tt.wait)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			if tt.patient > 0 {
+				ctx, cancel = context.WithTimeout(t.Context(), tt.patient)
+			}
+			defer cancel()
+			got := make(chan *subjects.Fault, 1)
+			go func() { got <- d.approve(ctx, d.rec.Out(), sending(), sends(place), nil) }()
+			id := <-d.told
+			if tt.answer != nil {
+				if r, err := d.say(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
+					t.Errorf("%+v, %v", r, err)
+				}
+			}
+			f := <-got
+			if verdict(f) != tt.want || f != nil && (!strings.Contains(f.Text, tt.text) || f.Denial.Reason != f.Text) {
+				t.Errorf("%s, %v", verdict(f), f)
+			}
+			if q := d.stored(t, id); q.State != tt.state {
+				t.Errorf("it is %s", q.State)
+			}
+			if !slices.Equal(d.audited(), tt.audit) {
+				t.Errorf("records %q", d.audited())
+			}
+			var ends []string
+			for _, s := range d.rec.Said() {
+				if s.Subject == "event.approval.decision."+id {
+					ends = append(ends, s.Body)
+				}
+			}
+			if open := tt.state == "pending"; open != (len(ends) == 0) || !open && !strings.Contains(ends[0], `"state":"`+tt.state+`"`) {
+				t.Errorf("told of ends %q", ends)
+			}
+		})
+	}
+}
+
+// The person is shown all there is to know: nothing of it shortened, and nothing of it the caller's own claim.
+func TestApproveShows(t *testing.T) {
+	t.Parallel()
+	d := newDesk(0)
+	c := sending()
+	c.args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
+	taint := []subjects.Taint{{Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example", Flags: []string{"override"}, Time: noon}}
+	asks := append(sends(place), policy.Question{Layer: "limits", Rule: "often", Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	got := make(chan *subjects.Fault, 1)
+	go func() { got <- d.approve(ctx, d.rec.Out(), c, asks, taint) }()
+	id := <-d.told
+	cancel()
+	<-got
+	want := subjects.ApprovalRequest{
+		ID: id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: c.args, Layer: "flow", Rule: "flow.egress",
+		Reason: "(1) flow: flow.egress: it would send to " + place + " (2) limits: often: the third [2Jtime",
+		Sinks:  []string{place, "x"}, Taint: taint, Asked: noon, Expires: noon.Add(5 * time.Minute),
+	}
+	body, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for _, s := range d.rec.Said() {
+		if s.Subject == "event.approval.request."+id && s.Session == "s1" && s.Query == "q1" && s.Waited {
+			said = append(said, s.Body)
+		}
+	}
+	if len(said) != 1 || said[0] != string(body) {
+		t.Errorf("said %s\nwant %s", said, body)
+	}
+	if q := d.stored(t, id); fmt.Sprint(q.ApprovalRequest) != fmt.Sprint(want) {
+		t.Errorf("stored %+v", q)
+	}
+}
+
+func TestApproveRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		change func(d *desk, c *call)
+		asks   []policy.Question
+		want   string
+	}{
+		{"trick: nothing is asked", func(*desk, *call) {}, nil, "denied approval: nothing_asked"},
+		{"the questions cannot be stored", func(d *desk, _ *call) { d.rec.Broken = errors.New("no stream") }, sends(place), "unavailable"},
+		{"the person cannot be told", func(d *desk, _ *call) { d.rec.Refuse = func(string) error { return errors.New("no stream") } }, sends(place), "unavailable"},
+		{"too much to show", func(_ *desk, c *call) {
+			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalAsked.Limit()) + `"}`)
+		}, sends(place), "too_large"},
+		{"trick: arguments that are no JSON", func(_ *desk, c *call) { c.args = json.RawMessage(`{"a":`) }, sends(place), "too_large"},
+		{"trick: something else has the question's name", func(d *desk, c *call) {
+			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.tool, c.record.ParamsHash), sends(place), nil)
+			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
+			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
+		}, sends(place), "denied approval: unreadable"},
+		{"trick: a state that nobody knows", func(d *desk, c *call) {
+			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.tool, c.record.ParamsHash), sends(place), nil)
+			q.State = "APPROVED"
+			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
+		}, sends(place), "denied approval: unreadable"},
+		{"trick: a question that is no question", func(d *desk, c *call) {
+			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), nameOf(c.key(), c.tool, c.record.ParamsHash), []byte(`[`), 0)
+		}, sends(place), "unavailable"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, c := newDesk(0), sending()
+			tt.change(d, &c)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if got := verdict(d.approve(ctx, d.rec.Out(), c, tt.asks, nil)); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// Asked again for the same call, there is one question, and its answer holds for both.
+func TestApproveAgain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		before func(d *desk, id string) // between the two askers
+		want   string
+	}{
+		{"approved in between", func(d *desk, id string) { d.say(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
+		{"denied in between", func(d *desk, id string) { d.say(t, id, subjects.ApprovalDecision{}) }, "not_approved approval: denied"},
+		{"expired in between", func(d *desk, _ string) { d.rec.Time = noon.Add(time.Hour) }, "unanswered approval: expired"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(0)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if got := verdict(d.approve(ctx, d.rec.Out(), sending(), sends(place), nil)); got != "unanswered approval: pending" {
+				t.Fatal(got)
+			}
+			tt.before(d, <-d.told)
+			// Another broker: the first one is dead, and nothing is left of it but what it wrote down.
+			d.Broker = &Broker{cfg: d.cfg, audit: d}
+			for range 2 {
+				if got := verdict(<-d.ask(t, sending(), sends(place))); got != tt.want {
+					t.Errorf("%s, want %s", got, tt.want)
+				}
+			}
+			if len(d.told) != 0 {
+				t.Errorf("the person was told again of %s", <-d.told)
+			}
+		})
+	}
+	t.Run("while the first one waits", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(0)
+		id, first := d.asked(t, sending(), sends(place))
+		second := d.ask(t, sending(), sends(place))
+		if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := <-first, <-second; a != nil || b != nil || len(d.told) != 0 {
+			t.Errorf("%v, %v, told %d more", a, b, len(d.told))
+		}
+	})
+	t.Run("killed before the person was told", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(0)
+		q := d.newQuestion(d.rec.Out(), sending(), nameOf(sending().key(), "web_fetch", "h1"), sends(place), nil)
+		if _, err := putQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
+			t.Fatal(err)
+		}
+		id, got := d.asked(t, sending(), sends(place))
+		if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || id != q.ID || <-got != nil {
+			t.Errorf("%s, %v", id, err)
+		}
+	})
+}
+
+// A yes is for the call that was shown.
+func TestApproveIsForOneCall(t *testing.T) {
+	t.Parallel()
+	asks := sends(place)
+	for _, tt := range []struct {
+		name   string
+		change func(c *call, asks *[]policy.Question, d *desk)
+		again  bool
+	}{
+		{"the same call", func(*call, *[]policy.Question, *desk) {}, false},
+		{"the same call, other words of the layer", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Reason = "again" }, false},
+		{"another call", func(c *call, _ *[]policy.Question, _ *desk) { c.id = "c2" }, true},
+		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *desk) { c.record.ParamsHash = "h2" }, true},
+		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *desk) { c.tool = "run_shell" }, true},
+		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *desk) { c.record.AgentID = "operator" }, true},
+		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *desk) { c.record.AgentID = "generator.coder-1" }, true},
+		{"trick: a name that runs into the next", func(c *call, _ *[]policy.Question, _ *desk) { c.tool, c.record.ParamsHash = "web_fetchh", "1" }, true},
+		{"trick: more is asked than was shown", func(_ *call, a *[]policy.Question, _ *desk) {
+			*a = append(*a, policy.Question{Layer: "limits", Rule: "often"})
+		}, true},
+		{"trick: another place than was shown", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{"https://evil.example"} }, true},
+		{"trick: one place more than was shown", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{place, "https://evil.example"} }, true},
+		{"trick: another rule than was shown", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Rule = "flow.exec" }, true},
+		{"trick: a yes of long ago", func(_ *call, _ *[]policy.Question, d *desk) { d.rec.Time = noon.Add(answerHolds + time.Second) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(0)
+			id, got := d.asked(t, sending(), asks)
+			if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
+				t.Fatal(err)
+			}
+			c, changed := sending(), []policy.Question{{Layer: asks[0].Layer, Rule: asks[0].Rule, Reason: asks[0].Reason, Sinks: slices.Clone(asks[0].Sinks)}}
+			tt.change(&c, &changed, d)
+			if !tt.again {
+				if f := <-d.ask(t, c, changed); f != nil || len(d.told) != 0 {
+					t.Errorf("%v, told %d", f, len(d.told))
+				}
+				return
+			}
+			other, got := d.asked(t, c, changed)
+			if _, err := d.say(t, other, subjects.ApprovalDecision{}); err != nil {
+				t.Error(err)
+			}
+			if f := <-got; verdict(f) != "not_approved approval: denied" {
+				t.Errorf("the old yes held: %v", f)
+			}
+		})
+	}
+}
+
+// What came through another broker is found too, in its own time.
+func TestApproveElsewhere(t *testing.T) {
+	t.Parallel()
+	d := newDesk(0)
+	id, got := d.asked(t, sending(), sends(place))
+	here := d.Broker
+	d.Broker = &Broker{cfg: here.cfg, audit: d}
+	if r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if f := <-got; f != nil {
+		t.Error(f)
+	}
+}
+
+// Calls that wait take the place of calls that work: there is an end to it, and for one account sooner.
+func TestApproveCrowd(t *testing.T) {
+	t.Parallel()
+	d := newDesk(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	ask := func(account string, i int) string {
+		c := sending()
+		c.id, c.record.AgentID = fmt.Sprintf("c%d", i), account
+		got := make(chan string, 1)
+		wg.Go(func() { got <- verdict(d.approve(ctx, d.rec.Out(), c, sends(place), nil)) })
+		select {
+		case <-d.told:
+			return "waits"
+		case v := <-got:
+			return v
+		}
+	}
+	for i := range maxWaitingOf {
+		if got := ask("generator", i); got != "waits" {
+			t.Fatalf("call %d: %s", i, got)
+		}
+	}
+	if got := ask("generator", maxWaitingOf); got != subjects.CodeBusy {
+		t.Errorf("one more of the same account: %s", got)
+	}
+	if got := ask("generator.coder-1", 0); got != subjects.CodeBusy {
+		t.Errorf("trick: one more of its children: %s", got)
+	}
+	for i := range maxWaiting - maxWaitingOf {
+		if got := ask("operator", i); got != "waits" {
+			t.Fatalf("another's call %d: %s", i, got)
+		}
+	}
+	if got := ask("committee", 0); got != subjects.CodeBusy {
+		t.Errorf("one more of all: %s", got)
+	}
+	cancel()
+	wg.Wait()
+	if d.waiting.all != 0 || len(d.waiting.on) != 0 || len(d.waiting.held) != 0 {
+		t.Errorf("left behind: %+v", d.waiting.held)
+	}
+}
+
+// However parts are cut, two lists of them have two names.
+func FuzzNameOf(f *testing.F) {
+	f.Add("generator.c1", "web_fetch", "generator.c1web", "_fetch")
+	f.Add("", "a", "a", "")
+	f.Add("1:a", "", "1", ":a")
+	f.Fuzz(func(t *testing.T, a, b, c, d string) {
+		same := a == c && b == d
+		if got := nameOf(a, b) == nameOf(c, d); got != same {
+			t.Errorf("%q %q and %q %q: %v", a, b, c, d, got)
+		}
+		if nameOf(a, b) == nameOf(a+b) || subjects.CheckToken(nameOf(a, b)) != nil {
+			t.Errorf("%q %q", a, b)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// onValidate is a dry run for the one who would call: everything is judged, nothing runs, nobody is asked, and nothing is
+// counted.
+func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.Verdict, error) {
+	caller, err := subjects.ParseBelow("broker.validate", in.Subject)
+	if err != nil {
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "this is not a dry run: %v", err)
+	}
+	return b.dry(ctx, out, in.From, caller, in.Body.Tool, in.Body.Args, in.Session, queryOf(in))
+}
+
+// onExplain is the person's dry run of somebody's call.
+func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
+	q := in.Body
+	parts := strings.Split(q.As, ".")
+	for _, p := range append(parts, q.Tool) {
+		if err := subjects.CheckToken(p); err != nil {
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "as and tool must be names: %v", err)
+		}
+	}
+	for _, id := range []string{q.SessionID, q.QueryID} {
+		if id != "" && subjects.CheckToken(id) != nil {
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "session_id and query_id may hold letters, digits, - and _ only")
+		}
+	}
+	if len(parts)-1 > subjects.MaxDepth {
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "no agent is deeper than %d", subjects.MaxDepth)
+	}
+	return b.dry(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
+}
+
+// dry judges a call that is not made. That somebody looked is on record.
+func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
+	if err := subjects.CheckToken(tool); err != nil {
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "tool must be the name of a tool: %v", err)
+	}
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	known, found := b.table.find(ctx, tool)
+	c := call{tool: tool, path: caller.Path, args: args, session: session, query: query}
+	asked, rules, fault := b.gather(ctx, out, caller, known, c, true)
+	rec := subjects.AuditRecord{
+		ID: out.NewID(), AgentID: asker, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
+		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
+	}
+	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusShown, ""); err != nil {
+		return subjects.Verdict{}, noAudit(err)
+	}
+	switch {
+	case fault != nil:
+		return subjects.Verdict{}, fault
+	case !found:
+		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: policy.RuleUnknownTool, Reason: "there is no tool " + tool + " here"}}, nil
+	}
+	if f := wellFormed(subjects.ToolRequest{Args: args}, known); f != nil {
+		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
+	}
+	return rules.Chain.Decide(ctx, asked).Verdict(), nil
+}

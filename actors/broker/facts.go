@@ -1,0 +1,84 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// person is the account of the person's own tool calls.
+const person = "operator"
+
+// gather finds out everything about a call that its layers need: who asks, below whom, what the person has set for the
+// session, and what went into it. What cannot be found out is a refusal.
+// With dry nothing is changed by looking.
+func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (policy.Call, policy.Rules, *subjects.Fault) {
+	rules := b.book.Rules()
+	asked := policy.Call{
+		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
+		Person: caller.Account == person && len(caller.Path) == 0,
+	}
+	asked.Type, _ = rules.Manifest.TypeOf(caller)
+	var line, over, flow error
+	var budgets []subjects.Budget
+	var wg sync.WaitGroup
+	if len(caller.Path) > 0 {
+		wg.Go(func() { asked.Line, budgets, line = b.lineage(ctx, out, caller, c.session) })
+	}
+	if c.session != "" {
+		wg.Go(func() {
+			if dry {
+				asked.Override, over = b.wouldOverride(ctx, out, c.session, c.query)
+			} else {
+				asked.Override, over = b.override(ctx, out, c.session, c.query)
+			}
+		})
+		if !asked.Person && !harmless(k.Tool) {
+			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query) })
+		}
+	}
+	wg.Wait()
+	if n := len(asked.Line); n > 0 && n == len(caller.Path) {
+		asked.Type = asked.Line[n-1].Type
+	}
+	if err := errors.Join(line, over, flow); err != nil {
+		out.Note(fmt.Errorf("finding out about a call of %s: %w", c.tool, err))
+		return asked, rules, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so nothing was run; see conclave doctor")
+	}
+	asked.Spent = b.spent(out, asked, c, budgets, dry)
+	return asked, rules, nil
+}
+
+// modeOf is how the tool is asked: spawned agents and the orchestrator never see what strangers wrote, only what was
+// made of it.
+func modeOf(c policy.Call) string {
+	if c.Tool.Has(policy.ReadsUntrusted) && (len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator") {
+		return subjects.ModeStructured
+	}
+	return ""
+}
+
+// spent tells what was used up before a call, without counting it.
+func (b *Broker) spent(out actor.Out, asked policy.Call, c call, budgets []subjects.Budget, dry bool) policy.Spent {
+	if c.tool == "" {
+		return policy.Spent{}
+	}
+	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, Params: b.hash.Hash(c.args)}
+	var s policy.Spent
+	if dry || c.again {
+		s = b.tally.Look(out.Now(), a)
+	} else {
+		s = b.tally.Count(out.Now(), a)
+	}
+	for i := range s.Lines { // the account itself has no budget; each agent below it has its own
+		if i > 0 && i <= len(budgets) {
+			s.Lines[i].Budget = budgets[i-1]
+		}
+	}
+	return s
+}

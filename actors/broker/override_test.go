@@ -1,0 +1,351 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// config asks what holds for a session, or sets it.
+func (o *office) config(t testing.TB, who string, body any) (subjects.SessionConfig, error) {
+	t.Helper()
+	var reply subjects.SessionConfig
+	raw, err := o.rec.Deliver(t, o, actortest.Message{Subject: "ctl." + who + ".session.config", Body: body})
+	if err == nil {
+		if err := json.Unmarshal([]byte(raw), &reply); err != nil {
+			t.Fatalf("%s: %v", raw, err)
+		}
+	}
+	return reply, err
+}
+
+func (o *office) sets(t testing.TB, c subjects.SessionConfig) subjects.SessionConfig {
+	t.Helper()
+	c.SessionID = "s1"
+	reply, err := o.config(t, "user", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+// level is what holds for a message, as "ALL -web_search +coder:fs_read".
+func (o *office) level(t testing.TB, session, query string) string {
+	t.Helper()
+	over, err := o.override(t.Context(), o.rec.Out(), session, query)
+	if err != nil {
+		return err.Error()
+	}
+	return inWords(over)
+}
+
+func inWords(o policy.Override) string {
+	out := []string{o.Level}
+	for _, d := range o.Disable {
+		out = append(out, "-"+d)
+	}
+	for _, g := range o.Grant {
+		out = append(out, "+"+g)
+	}
+	return strings.TrimSpace(strings.Join(out, " "))
+}
+
+func TestSessionConfig(t *testing.T) {
+	o := newOffice(t)
+	reply, err := o.config(t, "gateway", subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Disable: []string{"web_search", "run_code", "web_search"}, Grant: []string{"coder:web_search"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{s1 RELAX false  [run_code web_search] [coder:web_search] false}`
+	if fmt.Sprint(reply) != want {
+		t.Errorf("reply %v, want %s", reply, want)
+	}
+	if r := o.records[0]; r.AgentID != "gateway" || r.Action != "session.config" || r.Session != "s1" || r.ParamsHash == "" {
+		t.Errorf("record %+v", r)
+	}
+	if got, want := o.trail(), "before allowed override=RELAX disable=web_search disable=run_code disable=web_search grant=coder:web_search; after ok"; got != want {
+		t.Errorf("on record %s, want %s", got, want)
+	}
+	if got := o.level(t, "s1", "q1"); got != "RELAX -run_code -web_search +coder:web_search" {
+		t.Errorf("holds %s", got)
+	}
+	if got := o.level(t, "s2", "q1"); got != "" {
+		t.Errorf("in another session %s", got)
+	}
+	if got := o.level(t, "", "q1"); got != "" {
+		t.Errorf("without a session %s", got)
+	}
+	if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || fmt.Sprint(shown) != want {
+		t.Errorf("shown %v, %v", shown, err)
+	}
+	if got := o.trail(); got != "" {
+		t.Errorf("looking is on record as %s", got)
+	}
+	// What is set takes the place of what was.
+	o.sets(t, subjects.SessionConfig{Disable: []string{"fs_read"}})
+	if got := o.level(t, "s1", "q1"); got != "-fs_read" {
+		t.Errorf("holds %s", got)
+	}
+	if got := o.sets(t, subjects.SessionConfig{Override: "NONE"}); fmt.Sprint(got) != "{s1 NONE false  [] [] false}" {
+		t.Errorf("after taking everything back %v", got)
+	}
+	if got := o.level(t, "s1", "q1"); got != "NONE" {
+		t.Errorf("holds %s", got)
+	}
+}
+
+func TestSessionConfigRefused(t *testing.T) {
+	many := make([]string, 65)
+	for i := range many {
+		many[i] = fmt.Sprintf("t%d", i)
+	}
+	for _, tt := range []struct {
+		name, who string
+		body      any
+		want      string // in the text
+	}{
+		{"no session", "user", subjects.SessionConfig{Override: "ALL"}, "session_id"},
+		{"nothing", "user", subjects.SessionConfig{SessionID: "s1"}, "nothing to set"},
+		{"an unknown level", "user", subjects.SessionConfig{SessionID: "s1", Override: "SOME"}, `no override "SOME"; choose from NONE, RELAX, ALL`},
+		{"a grant to nobody", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"painter:fs_read"}}, "no agent type"},
+		{"a grant without a tool", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder"}}, "write type:tool"},
+		{"a message without once", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", QueryID: "q1"}, "set once too"},
+		{"nothing, once", "user", subjects.SessionConfig{SessionID: "s1", Override: "NONE", Once: true}, "nothing to take back"},
+		{"look and set", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Show: true}, "show changes nothing"},
+
+		{"trick: a level in small letters", "user", subjects.SessionConfig{SessionID: "s1", Override: "all"}, "no override"},
+		{"trick: a level with a line break", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL\nNONE"}, `"ALL NONE"`},
+		{"trick: the session of everybody", "user", subjects.SessionConfig{SessionID: "*", Override: "ALL"}, "session_id"},
+		{"trick: two sessions", "user", subjects.SessionConfig{SessionID: "s1.s2", Override: "ALL"}, "session_id"},
+		{"trick: a message of everybody", "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true, QueryID: ">"}, "query_id"},
+		{"trick: every tool is disabled", "user", subjects.SessionConfig{SessionID: "s1", Disable: []string{"*"}}, "not the name of a tool"},
+		{"trick: a grant of everything", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder:*"}}, "write type:tool"},
+		{"trick: a list without end", "user", subjects.SessionConfig{SessionID: "s1", Disable: many}, "at most 64"},
+		{"trick: an agent sets it", "generator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the person"},
+		{"trick: the account of the person's calls sets it", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the person"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOffice(t)
+			reply, err := o.config(t, tt.who, tt.body)
+			var f *subjects.Fault
+			if !errors.As(err, &f) || !strings.Contains(f.Text, tt.want) {
+				t.Fatalf("%v, %v, want %q", reply, err, tt.want)
+			}
+			if got := o.trail(); got != "before refused "+f.Code {
+				t.Errorf("on record %s", got)
+			}
+			if keys, err := o.rec.Out().Store("session_config").Keys(t.Context(), ""); err != nil || len(keys) != 0 {
+				t.Errorf("refused, and yet there is %v, %v", keys, err)
+			}
+		})
+	}
+}
+
+// TestOnce: what is set for one message holds for that message and for no other, whoever asks first.
+func TestOnce(t *testing.T) {
+	all := subjects.SessionConfig{Override: "ALL", Once: true}
+	t.Run("the next message, not the one that runs", func(t *testing.T) {
+		o := newOffice(t)
+		o.asks("s1", "q1")
+		o.asks("s1", "q2") // waits already when it is set
+		o.sets(t, all)
+		for _, q := range []string{"q1", "q2", "", "made-up"} {
+			if got := o.level(t, "s1", q); got != "" {
+				t.Errorf("%q holds %s before the next message came", q, got)
+			}
+		}
+		o.asks("s2", "q9")
+		o.asks("s1", "q3")
+		o.asks("s1", "q4")
+		if got := o.level(t, "s1", "q4"); got != "" { // it is asked about first, and is not the next
+			t.Errorf("the one after the next holds %s", got)
+		}
+		for q, want := range map[string]string{"q1": "", "q2": "", "q3": "ALL", "q4": "", "made-up": ""} {
+			for range 2 {
+				if got := o.level(t, "s1", q); got != want {
+					t.Errorf("%s holds %q, want %q", q, got, want)
+				}
+			}
+		}
+	})
+	t.Run("a message that is named", func(t *testing.T) {
+		o := newOffice(t)
+		c := all
+		c.QueryID = "q7"
+		if got := o.sets(t, c); fmt.Sprint(got) != "{s1 ALL true q7 [] [] false}" {
+			t.Errorf("reply %v", got)
+		}
+		if a, b := o.level(t, "s1", "q6"), o.level(t, "s1", "q7"); a != "" || b != "ALL" {
+			t.Errorf("q6 %q, q7 %q", a, b)
+		}
+	})
+	t.Run("a session that the router does not know", func(t *testing.T) {
+		o := newOffice(t)
+		o.sets(t, all)
+		if a, b := o.level(t, "s1", "task-1"), o.level(t, "s1", "task-2"); a != "ALL" || b != "" {
+			t.Errorf("the first %q, the second %q", a, b)
+		}
+	})
+	t.Run("many ask at once", func(t *testing.T) {
+		o := newOffice(t)
+		o.sets(t, all)
+		var wg sync.WaitGroup
+		got := make([]string, 8)
+		for i := range got {
+			wg.Go(func() { got[i] = o.level(t, "s1", fmt.Sprintf("task-%d", i)) })
+		}
+		wg.Wait()
+		if slices.Sort(got); !slices.Equal(got, []string{"", "", "", "", "", "", "", "ALL"}) {
+			t.Errorf("%q, want it for one", got)
+		}
+	})
+	t.Run("on top of the session's", func(t *testing.T) {
+		o := newOffice(t)
+		o.sets(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
+		reply := o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
+		if fmt.Sprint(reply) != "{s1 ALL true q1 [fs_read web_search] [coder:web_search] false}" {
+			t.Errorf("reply %v", reply)
+		}
+		if a, b := o.level(t, "s1", "q1"), o.level(t, "s1", "q2"); a != "ALL -fs_read -web_search +coder:web_search" || b != "RELAX -web_search +coder:web_search" {
+			t.Errorf("q1 %q, q2 %q: what is disabled must stay, and the rest go back", a, b)
+		}
+		if shown, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "RELAX" || shown.Once {
+			t.Errorf("shown %v, %v", shown, err)
+		}
+	})
+	t.Run("a dry run uses nothing up", func(t *testing.T) {
+		o := newOffice(t)
+		o.sets(t, all)
+		for range 2 {
+			if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "ALL" {
+				t.Errorf("would hold %+v, %v", over, err)
+			}
+		}
+		if got := o.level(t, "s1", "task-1"); got != "ALL" {
+			t.Errorf("after the dry run %q", got)
+		}
+		if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "" {
+			t.Errorf("would hold %+v, %v for another message", over, err)
+		}
+	})
+	t.Run("taken back before it was used", func(t *testing.T) {
+		o := newOffice(t)
+		o.sets(t, all)
+		o.sets(t, subjects.SessionConfig{Override: "NONE"})
+		if got := o.level(t, "s1", "q1"); got != "NONE" {
+			t.Errorf("holds %q", got)
+		}
+	})
+}
+
+// TestOverrideFailsClosed: when nobody can tell what holds there is an error, and never the zero value.
+func TestOverrideFailsClosed(t *testing.T) {
+	for name, stored := range map[string]string{
+		"not JSON":                       "ALL",
+		"a field nobody knows":           `{"all":{"level":"NONE"},"admin":true}`,
+		"a field twice":                  `{"all":{"disable":["run_code"],"disable":[]}}`,
+		"once, and the stream is silent": `{"all":{},"once":{"set":{"level":"ALL"}}}`,
+	} {
+		o := newOffice(t)
+		o.rec.Answer = nil
+		if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(stored), 0); err != nil {
+			t.Fatal(err)
+		}
+		if over, err := o.override(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
+			t.Errorf("%s: %+v, %v", name, over, err)
+		}
+		if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
+			t.Errorf("%s, dry: %+v, %v", name, over, err)
+		}
+	}
+	o := newOffice(t)
+	o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
+	o.rec.Broken = errors.New("disk full")
+	if over, err := o.override(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
+		t.Errorf("once, and it cannot be tied to its message: %+v, %v", over, err)
+	}
+}
+
+// TestSessionConfigNeedsTheAudit: nothing is set that is not on record first.
+func TestSessionConfigNeedsTheAudit(t *testing.T) {
+	for _, tt := range []struct {
+		phase, code, level string
+		body               subjects.SessionConfig
+	}{
+		{subjects.AuditBefore, subjects.CodeNoAudit, "", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}},
+		{subjects.AuditBefore, subjects.CodeNoAudit, "", subjects.SessionConfig{SessionID: "s1", Override: "nonsense"}},
+		{subjects.AuditAfter, subjects.CodeUnrecorded, "ALL", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}},
+	} {
+		o := newOffice(t)
+		o.refuse[tt.phase] = errors.New("not stored")
+		if _, err := o.config(t, "user", tt.body); actortest.Code(err) != tt.code {
+			t.Errorf("%v, want %s", err, tt.code)
+		}
+		if got := o.level(t, "s1", "q1"); got != tt.level {
+			t.Errorf("%s: holds %q, want %q", tt.code, got, tt.level)
+		}
+	}
+	o := newOffice(t)
+	o.rec.Broken = errors.New("disk full")
+	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}); actortest.Code(err) != subjects.CodeUnavailable {
+		t.Errorf("%v", err)
+	}
+	if got := o.trail(); got != "before allowed override=ALL; after failed unavailable" {
+		t.Errorf("on record %s", got)
+	}
+}
+
+// TestOnceOnTheBus: the next message is the one that the router stores next, on a real stream under the real grants.
+func TestOnceOnTheBus(t *testing.T) {
+	w := startOffice(t)
+	router, user := outAs(t, w, "router"), outAs(t, w, "user")
+	asks := func(session, query string) {
+		t.Helper()
+		topic, err := subjects.QuerySession.With(session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := actor.Emit(t.Context(), router, topic, subjects.Query{SessionID: session, QueryID: query, Query: "?"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asks("s1", "q1")
+	reply, err := askOn(t, user, subjects.SessionSet, subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
+	if err != nil || reply.Override != "ALL" || !reply.Once {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	// A second broker, with the first one's key: what is set is not in anybody's memory.
+	o := newOffice(t)
+	out := outAs(t, w, "broker")
+	level := func(query string) string {
+		t.Helper()
+		over, err := o.override(t.Context(), out, "s1", query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return over.Level
+	}
+	if got := level("q1"); got != "" {
+		t.Errorf("the message before holds %s", got)
+	}
+	asks("s2", "q8")
+	asks("s1", "q2")
+	asks("s1", "q3")
+	for query, want := range map[string]string{"q1": "", "q2": "ALL", "q3": "", "q8": ""} {
+		if got := level(query); got != want {
+			t.Errorf("%s holds %q, want %q", query, got, want)
+		}
+	}
+	if shown, err := askOn(t, outAs(t, w, "gateway"), subjects.SessionSet, subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
+		t.Errorf("shown %+v, %v", shown, err)
+	}
+}

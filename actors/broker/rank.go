@@ -1,0 +1,90 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// errNoRanking means that no model is to be asked.
+var errNoRanking = errors.New("no model chooses tools")
+
+// leastTools are given even when the model names fewer.
+const leastTools = 2
+
+// rankByModel lets a small model choose. It sees the task and one short line per tool, about a hundred tokens, and can
+// do no more than name tools that the asker may use anyway.
+func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
+	if b.cfg.RankTimeout <= 0 {
+		return nil, errNoRanking
+	}
+	var list strings.Builder
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = t.Name
+		first, _, _ := strings.Cut(t.Description, ".")
+		fmt.Fprintf(&list, "%s: %s\n", t.Name, text.OneLine(first, 60))
+	}
+	format, err := json.Marshal(map[string]any{
+		"type": "object", "required": []string{"tools"}, "additionalProperties": false,
+		"properties": map[string]any{"tools": map[string]any{"type": "array", "maxItems": most, "items": map[string]any{"type": "string", "enum": names}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var reply struct {
+		Tools []string `json:"tools"`
+	}
+	prompt := fmt.Sprintf("Choose the tools that fit the task, best first, at most %d.\n%sTask: %s", most, list.String(), text.OneLine(task, 200))
+	if err := b.askJSON(ctx, out, subjects.RoleTools, prompt, format, 200, &reply); err != nil {
+		return nil, err
+	}
+	var picked []subjects.ToolSchema
+	add := func(name string) {
+		at := slices.IndexFunc(tools, func(t subjects.ToolSchema) bool { return t.Name == name })
+		if at >= 0 && len(picked) < most && !slices.ContainsFunc(picked, func(t subjects.ToolSchema) bool { return t.Name == name }) {
+			picked = append(picked, tools[at])
+		}
+	}
+	for _, name := range reply.Tools {
+		add(name)
+	}
+	for _, t := range rankByWords(task, tools, most) { // too few to work with: the next best by words
+		if len(picked) >= min(leastTools, most) {
+			break
+		}
+		add(t.Name)
+	}
+	return picked, nil
+}
+
+// askJSON asks a model without tools for one JSON object. The built-in script is no model: it chooses nothing.
+func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.RankTimeout)
+	defer cancel()
+	standIn, zero := false, 0.0
+	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: b.cfg.RankTimeout, Last: func(c subjects.ChatChunk) { standIn = c.StandIn }}
+	reply, _, err := model.Collect(client.Chat(ctx, model.Request{
+		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format,
+		Options: model.Options{Predict: predict, Temperature: &zero},
+	}))
+	switch {
+	case err != nil:
+		return err
+	case standIn:
+		return errNoRanking
+	}
+	if err := json.Unmarshal([]byte(reply.Content), into); err != nil {
+		return fmt.Errorf("the model did not answer in the form it was asked for: %w", err)
+	}
+	return nil
+}

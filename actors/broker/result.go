@@ -1,0 +1,141 @@
+package broker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// receive makes a result fit to be given out: secrets taken out, signs of injection noted, labelled, written down as part
+// of the session, parked when it is large, and framed when strangers could have written it. Nothing is dropped silently.
+func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+	if res.Error != nil {
+		return b.receiveFault(ctx, out, c, k, res)
+	}
+	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
+	scan := firewall.Scan(whole)
+	r := policy.Result{
+		Tool: k.Tool, CallID: c.id, Query: c.query, From: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
+		Flags: techniques(scan), Time: out.Now().UTC(),
+	}
+	labels := r.Labels()
+	res.Labels = &labels
+	if hidden > 0 {
+		labels.Flags = append(labels.Flags, "redacted")
+	}
+	if c.session != "" && !harmless(k.Tool) {
+		if err := b.learn(ctx, out, c.session, r); err != nil {
+			out.Note(err)
+			return withheld(res, "what %s returned could not be written down as part of the session, so it is withheld", c.tool)
+		}
+	}
+	shown := whole
+	if c.mode == subjects.ModeStructured {
+		links := res.Links
+		if r.From != "" {
+			links = append([]string{r.From}, links...)
+		}
+		shown = b.distill(ctx, out, c, whole, links)
+	}
+	var err error
+	if shown, res.Parked, err = b.park(ctx, out, c, shown); err != nil {
+		out.Note(err)
+		return withheld(res, "what %s returned is too large to be shown and could not be kept, so it is withheld", c.tool)
+	}
+	res.Result = shown
+	if labels.Trust == subjects.Untrusted && !c.person { // no model reads what the person asked for
+		res.Result = firewall.Frame(shown, b.nonce(c, shown), scan)
+	}
+	return res
+}
+
+// nonce is what only the frame around one text carries. It is a keyed hash of the text, so nobody can know it and no text
+// can hold its own; and the same text twice is framed alike, so that whoever looks for repetitions finds them.
+func (b *Broker) nonce(c call, text string) string {
+	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("frame " + c.session + " " + text))))
+	return hex.EncodeToString(sum[:8])
+}
+
+// receiveFault treats what a tool said instead of a result: a stranger may have written that too.
+func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+	res.Error.Text, _ = firewall.Redact(res.Error.Text)
+	if res.Error.Code != subjects.CodeTool || c.session == "" || !k.Has(policy.ReadsUntrusted) {
+		return res
+	}
+	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Text: res.Error.Text, Flags: techniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
+	if err := b.learn(ctx, out, c.session, r); err != nil {
+		out.Note(err)
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
+	}
+	return res
+}
+
+// withheld is a result that nobody gets.
+func withheld(res subjects.ToolResult, format string, a ...any) subjects.ToolResult {
+	res.Result, res.Links, res.Parked = "", nil, nil
+	res.Error = subjects.Faultf(subjects.CodeUnrecorded, format, a...)
+	return res
+}
+
+// techniques are the names of what was found, each once.
+func techniques(r firewall.Report) (out []string) {
+	if !r.Flagged {
+		return nil
+	}
+	for _, f := range r.Findings {
+		if !slices.Contains(out, f.Technique) {
+			out = append(out, f.Technique)
+		}
+	}
+	return out
+}
+
+// addressOf is the address that a tool was asked to fetch, "" when it fetches none.
+func addressOf(t policy.Tool, args json.RawMessage) string {
+	if t.URL == "" {
+		return ""
+	}
+	var a map[string]json.RawMessage
+	var address string
+	if json.Unmarshal(args, &a) != nil || json.Unmarshal(a[t.URL], &address) != nil {
+		return ""
+	}
+	return address
+}
+
+// park keeps a large text whole and returns the beginning of it, with where the rest is.
+func (b *Broker) park(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
+	most := b.cfg.ShowResult
+	if most <= 0 {
+		most = DefaultShow
+	}
+	if len(whole) <= most {
+		return whole, nil, nil
+	}
+	id := out.NewID()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	if _, err := out.Store("parked").Put(ctx, id, []byte(whole), 0); err != nil {
+		if errors.Is(err, actor.ErrChanged) {
+			return "", nil, errors.New("parking a result: its id is taken")
+		}
+		return "", nil, fmt.Errorf("parking a result of %s: %w", c.tool, err)
+	}
+	end := most
+	for !utf8.RuneStart(whole[end]) {
+		end--
+	}
+	p := &subjects.Parked{ID: id, Bytes: len(whole), Shown: end}
+	return fmt.Sprintf("%s\n[cut: %d of %d bytes are shown; the whole is kept as %s]", whole[:end], end, len(whole), id), p, nil
+}

@@ -1,0 +1,320 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// A remembered answer is a rule: the same type of agent, the same tool, the same question, to the same places. It holds
+// until the person revokes it, and there are never more of them than the person can see in the list.
+
+const (
+	// maxListed bounds a list of questions.
+	maxListed = 200
+	// maxRules bounds the rules that hold. An answer beyond them holds once.
+	maxRules = 200
+	// maxListBytes bounds the questions of a list, whose arguments may be long, and maxRuleBytes all rules: together they
+	// fit into one message.
+	maxListBytes, maxRuleBytes = 512 << 10, 192 << 10
+	// sessionRule is how long a rule for a session holds: as long as what is known of the session.
+	sessionRule = 90 * 24 * time.Hour
+	// listTime is how long a list may take.
+	listTime = 20 * time.Second
+	// readers read a bucket at once.
+	readers = 16
+)
+
+// rule is what the bucket keeps of a remembered answer. One that was revoked stays there as such: the bucket forgets
+// nothing.
+type rule struct {
+	subjects.ApprovalRule
+	Revoked   time.Time `json:"revoked,omitzero"`
+	RevokedBy string    `json:"revoked_by,omitempty"`
+}
+
+// holds reports whether the rule is in force.
+func (r rule) holds(now time.Time) bool {
+	return r.ID != "" && r.Revoked.IsZero() && (r.Session == "" || now.Sub(r.Made) < sessionRule)
+}
+
+// covers reports whether the rule answers a question about a call: every place that the question names was named before.
+// A question that names none is never covered.
+func (r rule) covers(c call, q policy.Question) bool {
+	if r.Type != c.typ || r.Tool != c.tool || r.Rule != ruleName(q.Layer, q.Rule) || c.typ == "" || len(q.Sinks) == 0 {
+		return false
+	}
+	if r.Session != "" && r.Session != c.session {
+		return false
+	}
+	return !slices.ContainsFunc(q.Sinks, func(s string) bool { return !slices.Contains(r.Sinks, s) })
+}
+
+// uncovered are the questions that no remembered answer covers.
+func (b *Broker) uncovered(ctx context.Context, out actor.Out, c call, asks []policy.Question) ([]policy.Question, error) {
+	if c.typ == "" || subjects.CheckToken(c.typ) != nil || !slices.ContainsFunc(asks, func(q policy.Question) bool { return len(q.Sinks) > 0 }) {
+		return asks, nil
+	}
+	rules, err := rulesBelow(ctx, out, c.typ+"."+c.tool)
+	if err != nil {
+		return nil, err
+	}
+	var open []policy.Question
+	for _, q := range asks {
+		if !slices.ContainsFunc(rules, func(r rule) bool { return r.covers(c, q) }) {
+			open = append(open, q)
+		}
+	}
+	return open, nil
+}
+
+// rulesBelow reads the rules that hold, all of them or those of a type and tool. One that cannot be read covers nothing.
+func rulesBelow(ctx context.Context, out actor.Out, prefix string) ([]rule, error) {
+	store := out.Store(bucketRules)
+	keys, err := store.Keys(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	all, err := readAll(ctx, keys, func(key string) (rule, error) {
+		r, _, err := readRule(ctx, store, key)
+		return r, err
+	}, out.Note)
+	return slices.DeleteFunc(all, func(r rule) bool { return !r.holds(out.Now()) }), err
+}
+
+// readAll reads many keys, several at once. What went away in between is left out; what cannot be read is noted, and
+// does not hide the rest.
+func readAll[T any](ctx context.Context, keys []string, read func(key string) (T, error), note func(error)) ([]T, error) {
+	values, errs := make([]T, len(keys)), make([]error, len(keys))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(readers, len(keys)) {
+		wg.Go(func() {
+			for i := range next {
+				values[i], errs[i] = read(keys[i])
+			}
+		})
+	}
+	for i := range keys {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	var found []T
+	for i, v := range values {
+		switch {
+		case errs[i] == nil:
+			found = append(found, v)
+		case errors.Is(errs[i], actor.ErrNotFound):
+		case errors.Is(errs[i], errDamaged):
+			note(errs[i])
+		default:
+			return nil, errs[i]
+		}
+	}
+	return found, ctx.Err()
+}
+
+// errDamaged means that what is stored is not what it should be.
+var errDamaged = errors.New("what is stored cannot be read")
+
+// readRule reads one. The key says for whom it is: type, tool and id.
+func readRule(ctx context.Context, s actor.Store, key string) (r rule, rev uint64, err error) {
+	data, rev, err := s.Get(ctx, key)
+	if err != nil {
+		return r, 0, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return rule{}, 0, fmt.Errorf("rule %s: %w: %w", key, errDamaged, err)
+	}
+	if key != r.key() {
+		return rule{}, 0, fmt.Errorf("rule %s: %w: it is for somebody else", key, errDamaged)
+	}
+	return r, rev, nil
+}
+
+func (r rule) key() string { return r.Type + "." + r.Tool + "." + r.ID }
+
+func putRule(ctx context.Context, s actor.Store, r rule, rev uint64) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = s.Put(ctx, r.key(), data, rev)
+	return err
+}
+
+// rememberFor is how long a yes can be remembered, at most as long as the person wants: "" is for this call alone.
+func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q question, wanted string) string {
+	switch {
+	case wanted == "", !q.rememberable(), subjects.CheckToken(q.Type) != nil:
+		return ""
+	case wanted == subjects.RememberSession && q.SessionID == "":
+		return ""
+	}
+	rules, err := rulesBelow(ctx, out, "")
+	if err != nil || len(rules)+len(q.Asks) > maxRules {
+		return ""
+	}
+	for _, r := range q.rules(wanted, "") {
+		rules = append(rules, rule{ApprovalRule: r})
+	}
+	size := 0
+	for _, r := range rules {
+		size += len(r.Session) + len(r.Type) + len(r.Tool) + len(r.Rule) + 256
+		for _, s := range r.Sinks {
+			size += 2*len(s) + 16 // as JSON writes it
+		}
+	}
+	if size > maxRuleBytes {
+		return ""
+	}
+	return wanted
+}
+
+// remember writes the rules of an answer that was given: one for each thing that was asked.
+func (b *Broker) remember(ctx context.Context, out actor.Out, q question) error {
+	for _, r := range q.rules(q.Remember, q.By) {
+		r.ID, r.Made = out.NewID(), q.Decided
+		if err := putRule(ctx, out.Store(bucketRules), rule{ApprovalRule: r}, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rules are what a yes to the question would make, without their names.
+func (q question) rules(level, by string) (out []subjects.ApprovalRule) {
+	session := ""
+	if level == subjects.RememberSession {
+		session = q.SessionID
+	}
+	for _, a := range q.Asks {
+		out = append(out, subjects.ApprovalRule{Session: session, Type: q.Type, Tool: q.Tool, Rule: a.Rule, Sinks: slices.Clone(a.Sinks), By: by})
+	}
+	return out
+}
+
+// onApprovals lists what waits for an answer, newest first, and the rules. A question whose time is over is shown as
+// expired, also when nobody was there to write that down.
+func (b *Broker) onApprovals(ctx context.Context, in actor.Msg[subjects.ApprovalQuery], out actor.Out) (subjects.ApprovalList, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	list := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: []subjects.ApprovalRule{}}
+	if !slices.Contains(subjects.People, in.From) {
+		return list, subjects.Faultf(subjects.CodeDenied, "only the person may ask this")
+	}
+	all, err := b.questions(ctx, out)
+	if err != nil {
+		return list, unlisted(out, err)
+	}
+	size := 0
+	for _, a := range all {
+		data, err := json.Marshal(a)
+		if err != nil || a.State != subjects.ApprovalPending && !in.Body.All {
+			continue
+		}
+		if size += len(data); len(list.Approvals) == maxListed || size > maxListBytes {
+			break
+		}
+		list.Approvals = append(list.Approvals, a)
+	}
+	rules, err := rulesBelow(ctx, out, "")
+	if err != nil {
+		return list, unlisted(out, err)
+	}
+	slices.SortFunc(rules, func(x, y rule) int { return cmp.Or(y.Made.Compare(x.Made), cmp.Compare(x.ID, y.ID)) })
+	for _, r := range rules { // all: what holds can be seen
+		list.Rules = append(list.Rules, r.ApprovalRule)
+	}
+	return list, nil
+}
+
+// questions reads every question: those that wait first, then the newest first.
+func (b *Broker) questions(ctx context.Context, out actor.Out) ([]subjects.Approval, error) {
+	store := out.Store(bucketApprovals)
+	keys, err := store.Keys(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	now := out.Now()
+	all, err := readAll(ctx, keys, func(key string) (subjects.Approval, error) {
+		q, _, err := readQuestion(ctx, store, key)
+		q.State = q.standing(now)
+		return q.Approval, err
+	}, out.Note)
+	slices.SortFunc(all, func(x, y subjects.Approval) int {
+		over := func(a subjects.Approval) int {
+			if a.State == subjects.ApprovalPending {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(over(x)-over(y), y.Asked.Compare(x.Asked), cmp.Compare(x.ID, y.ID))
+	})
+	return all, err
+}
+
+func unlisted(out actor.Out, err error) error {
+	out.Note(fmt.Errorf("listing questions and rules: %w", err))
+	return subjects.Faultf(subjects.CodeUnavailable, "the questions cannot be read; see conclave doctor")
+}
+
+// actionRevoke is how the end of a rule stands in the audit.
+const actionRevoke = "approval.revoke"
+
+// onRevoke ends a rule. It is put on record first. Done is not OK when there is no such rule.
+func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Nothing], out actor.Out) (subjects.Done, error) {
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
+	id, fault := fromPerson(in.From, in.Tokens)
+	if fault != nil {
+		b.turnDown(ctx, out, rec, fault.Code)
+		return subjects.Done{}, fault
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
+	defer cancel()
+	store := out.Store(bucketRules)
+	unavailable := func(err error) error {
+		out.Note(fmt.Errorf("revoking a rule: %w", err))
+		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still hold; see conclave doctor, then try again")
+	}
+	keys, err := store.Keys(ctx, "")
+	if err != nil {
+		return subjects.Done{}, unavailable(err)
+	}
+	at := slices.IndexFunc(keys, func(k string) bool { return strings.HasSuffix(k, "."+id) })
+	if at < 0 {
+		b.turnDown(ctx, out, rec, subjects.ApprovalUnknown)
+		return subjects.Done{}, nil
+	}
+	r, rev, err := readRule(ctx, store, keys[at])
+	switch {
+	case err != nil:
+		return subjects.Done{}, unavailable(err)
+	case !r.holds(out.Now()):
+		b.turnDown(ctx, out, rec, subjects.ApprovalUnknown)
+		return subjects.Done{}, nil
+	}
+	rec.Tool, rec.AgentType, rec.Session = r.Tool, r.Type, r.Session
+	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, r.Rule); err != nil {
+		return subjects.Done{}, noAudit(err)
+	}
+	r.Revoked, r.RevokedBy = out.Now(), in.From
+	// Only a revocation changes a rule: whoever was first, it holds no more.
+	if err := putRule(ctx, store, r, rev); err != nil && !errors.Is(err, actor.ErrChanged) {
+		b.outcome(ctx, out, rec, true, subjects.StatusUnknown, subjects.CodeUnavailable)
+		return subjects.Done{}, unavailable(err)
+	}
+	b.outcome(ctx, out, rec, true, subjects.StatusOK, r.Rule)
+	return subjects.Done{OK: true}, nil
+}

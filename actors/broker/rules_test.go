@@ -1,0 +1,294 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// fill makes n rules that nobody asked for.
+func (d *desk) fill(t testing.TB, n int) {
+	t.Helper()
+	for i := range n {
+		r := rule{ApprovalRule: subjects.ApprovalRule{ID: fmt.Sprintf("r%03d", i), Type: "assistant", Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user", Made: noon.Add(time.Duration(i) * time.Second)}}
+		if err := putRule(t.Context(), d.rec.Out().Store(bucketRules), r, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (d *desk) list(t testing.TB, all bool) subjects.ApprovalList {
+	t.Helper()
+	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl.user.approval.list", Body: subjects.ApprovalQuery{All: all}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l subjects.ApprovalList
+	if err := json.Unmarshal([]byte(raw), &l); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (d *desk) revoke(t testing.TB, who, id string) (bool, error) {
+	t.Helper()
+	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.revoke." + id, Body: subjects.Nothing{}})
+	return raw == `{"ok":true}`, err
+}
+
+// remembered is a desk at which the person has said yes to a call and wants it remembered.
+func remembered(t *testing.T, level string, asks []policy.Question) (*desk, subjects.ApprovalReply) {
+	t.Helper()
+	d := newDesk(0)
+	id, got := d.asked(t, sending(), asks)
+	r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true, Remember: level})
+	if err != nil || !r.Accepted || <-got != nil {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	return d, r
+}
+
+func TestRemember(t *testing.T) {
+	t.Parallel()
+	two := func() []policy.Question { return sends(place, "https://b.example") }
+	for _, tt := range []struct {
+		name   string
+		level  string
+		change func(c *call, asks *[]policy.Question, d *desk)
+		asked  bool // the next call is asked about
+	}{
+		{"always: the next call", "always", func(*call, *[]policy.Question, *desk) {}, false},
+		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.session = "s2" }, false},
+		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.record.AgentID = "operator" }, false},
+		{"always: one of the places", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{place} }, false},
+		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *desk) { d.rec.Time = noon.AddDate(3, 0, 0) }, false},
+		{"session: the next call", "session", func(*call, *[]policy.Question, *desk) {}, false},
+		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *desk) { c.session = "s2" }, true},
+		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *desk) { c.session = "" }, true},
+		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *desk) { d.rec.Time = noon.Add(sessionRule) }, true},
+		{"once: the next call", "", func(*call, *[]policy.Question, *desk) {}, true},
+		{"another type", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.typ = "coder" }, true},
+		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.typ = "" }, true},
+		{"trick: a type that reaches over others", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.typ = "*" }, true},
+		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.tool = "web_search" }, true},
+		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Rule = "flow.exec" }, true},
+		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Layer = "limits" }, true},
+		{"trick: layer and rule cut in another place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", "" }, true},
+		{"another place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{"https://evil.example"} }, true},
+		{"trick: one place more", "always", func(_ *call, a *[]policy.Question, _ *desk) {
+			(*a)[0].Sinks = append((*a)[0].Sinks, "https://evil.example")
+		}, true},
+		{"trick: a longer place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{place + "&secret=1"} }, true},
+		{"trick: the beginning of the place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{"https://example.org/"} }, true},
+		{"trick: the place in capitals", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{strings.ToUpper(place)} }, true},
+		{"trick: both places as one", "always", func(_ *call, a *[]policy.Question, _ *desk) {
+			(*a)[0].Sinks = []string{place + "," + "https://b.example"}
+		}, true},
+		{"trick: no place at all", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = nil }, true},
+		{"trick: a second question beside it", "always", func(_ *call, a *[]policy.Question, _ *desk) {
+			*a = append(*a, policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"})
+		}, true},
+		{"revoked", "always", func(_ *call, _ *[]policy.Question, d *desk) {
+			for _, r := range d.list(t, false).Rules {
+				if ok, err := d.revoke(t, "user", r.ID); !ok || err != nil {
+					t.Errorf("%v, %v", ok, err)
+				}
+			}
+		}, true},
+		{"trick: a rule that was moved to another tool", "always", func(c *call, _ *[]policy.Question, d *desk) {
+			store := d.rec.Out().Store(bucketRules)
+			keys, _ := store.Keys(t.Context(), "")
+			data, _, _ := store.Get(t.Context(), keys[0])
+			c.tool = "run_shell"
+			if _, err := store.Put(t.Context(), "assistant.run_shell.x", data, 0); err != nil {
+				t.Error(err)
+			}
+		}, true},
+		{"trick: a rule that is no rule", "", func(_ *call, _ *[]policy.Question, d *desk) {
+			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`), 0); err != nil {
+				t.Error(err)
+			}
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, r := remembered(t, tt.level, two())
+			if r.Remember != tt.level {
+				t.Fatalf("%+v", r)
+			}
+			c, asks := sending(), two()
+			c.id = "c2"
+			tt.change(&c, &asks, d)
+			if !tt.asked {
+				if f := <-d.ask(t, c, asks); f != nil || len(d.told) != 0 {
+					t.Errorf("%v, told %d", f, len(d.told))
+				}
+				return
+			}
+			id, got := d.asked(t, c, asks)
+			if _, err := d.say(t, id, subjects.ApprovalDecision{}); err != nil {
+				t.Error(err)
+			}
+			if f := <-got; verdict(f) != "not_approved approval: denied" {
+				t.Errorf("%v", f)
+			}
+		})
+	}
+}
+
+// What cannot be remembered is taken as a yes for this once, and the answer says so.
+func TestRememberOnce(t *testing.T) {
+	t.Parallel()
+	act := policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"}
+	for _, tt := range []struct {
+		name   string
+		level  string
+		change func(d *desk, c *call)
+		asks   []policy.Question
+	}{
+		{"an act and no place", "always", func(*desk, *call) {}, []policy.Question{act}},
+		{"an act and no place, for the session", "session", func(*desk, *call) {}, []policy.Question{act}},
+		{"trick: an act beside a place", "always", func(*desk, *call) {}, append(sends(place), act)},
+		{"for a session that there is not", "session", func(_ *desk, c *call) { c.session = "" }, sends(place)},
+		{"trick: for no type", "always", func(_ *desk, c *call) { c.typ = "" }, sends(place)},
+		{"trick: for every type", "always", func(_ *desk, c *call) { c.typ = ">" }, sends(place)},
+		{"too many rules", "always", func(d *desk, _ *call) { d.fill(t, maxRules) }, sends(place)},
+		{"a place too long to be listed", "always", func(*desk, *call) {}, sends(strings.Repeat("x", maxRuleBytes/2))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, c := newDesk(0), sending()
+			tt.change(d, &c)
+			before := len(d.list(t, false).Rules)
+			for _, id := range []string{"c1", "c2"} { // the second is asked about as the first was
+				c.id = id
+				q, got := d.asked(t, c, tt.asks)
+				if r, err := d.say(t, q, subjects.ApprovalDecision{Approve: true, Remember: tt.level}); err != nil || !r.Accepted || r.Remember != "" || <-got != nil {
+					t.Errorf("%+v, %v", r, err)
+				}
+			}
+			if n := len(d.list(t, false).Rules); n != before {
+				t.Errorf("%d rules, %d before", n, before)
+			}
+		})
+	}
+	if got := newDesk(0).newQuestion((&actortest.Recorder{}).Out(), sending(), "x", append(sends(place), act), nil); got.Sinks != nil {
+		t.Errorf("the person is shown %q as what would be remembered", got.Sinks)
+	}
+}
+
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	d := newDesk(0)
+	put := func(id, state string, asked time.Duration, args int) {
+		q := question{}
+		q.ApprovalRequest = subjects.ApprovalRequest{ID: id, Tool: "web_fetch", Args: json.RawMessage(`"` + strings.Repeat("x", args) + `"`), Asked: noon.Add(asked), Expires: noon.Add(asked + time.Minute)}
+		q.State = state
+		if _, err := putQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	states := func(all bool) (out []string) {
+		for _, a := range d.list(t, all).Approvals {
+			out = append(out, a.ID+" "+a.State)
+		}
+		return out
+	}
+	put("old", "pending", -time.Hour, 1)
+	put("a", "pending", -time.Second, 1)
+	put("b", "pending", -2*time.Second, 1)
+	put("yes", "approved", -time.Millisecond, 1)
+	if _, err := d.rec.Out().Store(bucketApprovals).Put(t.Context(), "damaged", []byte("["), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := states(false), []string{"a pending", "b pending"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if got, want := states(true), []string{"a pending", "b pending", "yes approved", "old expired"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if n := d.rec.Noted(); len(n) == 0 || !errors.Is(n[0], errDamaged) {
+		t.Errorf("noted %v", n)
+	}
+	if l := d.list(t, true); l.Rules == nil {
+		t.Error("no rules are null")
+	}
+	// Many: the newest, and never more than fits into a message.
+	for i := range maxListed + 20 {
+		put(fmt.Sprintf("m%03d", i), "denied", time.Duration(i)*time.Microsecond, 1)
+	}
+	if got := states(true); len(got) != maxListed || got[0] != "a pending" || !slices.Contains(got, fmt.Sprintf("m%03d denied", maxListed+19)) || slices.Contains(got, "m000 denied") {
+		t.Errorf("%d: %q ...", len(got), got[:3])
+	}
+	for i := range 10 {
+		put(fmt.Sprintf("big%d", i), "pending", time.Duration(i)*time.Millisecond, 200<<10)
+	}
+	if got := states(true); !slices.Equal(got, []string{"big9 pending", "big8 pending"}) {
+		t.Errorf("%q", got)
+	}
+	d.fill(t, maxRules)
+	if l := d.list(t, false); len(l.Rules) != maxRules || l.Rules[0].ID != fmt.Sprintf("r%03d", maxRules-1) {
+		t.Errorf("%d rules, first %+v", len(l.Rules), l.Rules[0])
+	}
+	if _, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl.generator.approval.list", Body: subjects.ApprovalQuery{}}); actortest.Code(err) != subjects.CodeDenied {
+		t.Errorf("trick: an agent lists: %v", err)
+	}
+}
+
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		who    string
+		id     string // "" = the rule's
+		before func(d *desk, id string)
+		ok     bool
+		code   string
+		holds  bool
+		audit  []string
+	}{
+		{name: "it ends", ok: true, audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress"}},
+		{name: "on the page", who: "gateway", ok: true, audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress"}},
+		{name: "unknown", id: "abcdef", holds: true, audit: []string{"before refused unknown"}},
+		{
+			name: "twice", before: func(d *desk, id string) { d.revoke(t, "user", id) },
+			audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress", "before refused unknown"},
+		},
+		{name: "the audit does not take it", before: func(d *desk, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
+		{
+			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.Broken = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
+			audit: []string{"before allowed flow: flow.egress", "after unknown unavailable"},
+		},
+		{name: "trick: an agent", who: "generator", code: subjects.CodeDenied, holds: true, audit: []string{"before refused denied"}},
+		{name: "trick: every rule", id: "*", code: subjects.CodeSubject, holds: true, audit: []string{"before refused bad_subject"}},
+		{name: "trick: the tool instead of the id", id: "web_fetch", holds: true, audit: []string{"before refused unknown"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, _ := remembered(t, "always", sends(place))
+			id := d.list(t, false).Rules[0].ID
+			d.records = nil
+			if tt.before != nil {
+				tt.before(d, id)
+			}
+			ok, err := d.revoke(t, or(tt.who, "user"), or(tt.id, id))
+			if ok != tt.ok || actortest.Code(err) != tt.code {
+				t.Errorf("%v, %v", ok, err)
+			}
+			if holds := len(d.list(t, false).Rules) == 1; holds != tt.holds {
+				t.Errorf("it holds: %v", holds)
+			}
+			if !slices.Equal(d.audited(), tt.audit) {
+				t.Errorf("records %q", d.audited())
+			}
+		})
+	}
+}

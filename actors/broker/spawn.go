@@ -1,0 +1,193 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// Spawned agents stand in the bucket spawns, under their account and path. The entry is written once and never changed:
+// what an agent is was decided when it was made. What it may do is decided at each call, by the rules of then.
+
+// spawned is an agent in the registry.
+type spawned struct {
+	Type     string          `json:"type"`
+	Narrowed bool            `json:"narrowed,omitempty"` // it has no more than Tools, also when these are none
+	Tools    []string        `json:"tools,omitempty"`
+	Budget   subjects.Budget `json:"budget"`
+	Session  string          `json:"session"` // the only one in which it may act: what went into the session binds it
+	Query    string          `json:"query"`
+	Made     time.Time       `json:"made"`
+}
+
+// registry is the bucket's name.
+const registry = "spawns"
+
+// onSpawn makes a child agent for whoever asks: it decides, stores the decision, enters the child, stores the outcome and
+// answers, in this order.
+func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply, error) {
+	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "agent.spawn", Session: in.Session, Query: in.Query}
+	caller, err := subjects.ParseBelow("agent.spawn", in.Subject)
+	if err != nil {
+		return subjects.SpawnReply{}, b.noChild(ctx, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "nobody asks for a child like this: %v", err))
+	}
+	asked, err := json.Marshal(in.Body)
+	if err != nil {
+		return subjects.SpawnReply{}, fmt.Errorf("encoding what was asked for: %w", err)
+	}
+	rec.AgentID, rec.Lineage, rec.ParamsHash = caller.ID(), caller.Path, b.hash.Hash(asked)
+	e, tools, fault := b.child(ctx, out, caller, in, &rec)
+	if fault != nil {
+		return subjects.SpawnReply{}, b.noChild(ctx, rec, subjects.StatusDenied, fault)
+	}
+	id := out.NewID()
+	name := e.Type + "-" + id[max(0, len(id)-8):]
+	below := subjects.Caller{Account: caller.Account, Path: append(slices.Clone(caller.Path), name)}
+	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, name); err != nil {
+		return subjects.SpawnReply{}, noAudit(err)
+	}
+	status, reason := subjects.StatusOK, ""
+	if err := b.enter(ctx, out, below, e); err != nil {
+		out.Note(fmt.Errorf("entering %s into the registry: %w", below.ID(), err))
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the registry of agents cannot be written, so none was made; see conclave doctor")
+		status, reason = subjects.StatusFailed, fault.Code
+	}
+	if err := b.store(ctx, rec, subjects.AuditAfter, status, reason); err != nil {
+		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "an agent was made, but the audit did not take the outcome, so it is not given out")
+	}
+	if fault != nil {
+		return subjects.SpawnReply{}, fault
+	}
+	return subjects.SpawnReply{Child: name, Tools: tools}, nil
+}
+
+// child decides about a child: who it would be, and which tools it would have now. It tells the record the type of the
+// one who asks.
+func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawned, []string, *subjects.Fault) {
+	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
+		return spawned{}, nil, subjects.Faultf(subjects.CodeMalformed, "an agent belongs to a session and to a question; say for which it is")
+	}
+	m := b.book.Rules().Manifest
+	line, err := b.line(ctx, out, caller, in.Session)
+	over, err2 := b.override(ctx, out, in.Session, in.Query)
+	if err := errors.Join(err, err2); err != nil {
+		out.Note(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
+		return spawned{}, nil, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so no agent was made; see conclave doctor")
+	}
+	rec.AgentType = m.Accounts[caller.Account]
+	if n := len(caller.Path); n > 0 {
+		rec.AgentType = ""
+		if len(line) == n {
+			rec.AgentType = line[n-1].Type
+		}
+	}
+	var fault *subjects.Fault
+	c, tools, err := m.Spawn(caller, line, in.Body, over.Grant...)
+	budget := subjects.Budget{}
+	if err == nil {
+		budget, err = m.Budget(in.Body.Type, in.Body.Budget)
+	}
+	if err == nil {
+		err = b.countSpawn(ctx, out, m, caller.Account, in.Session, in.Query)
+	}
+	if err != nil && !errors.As(err, &fault) {
+		out.Note(fmt.Errorf("counting the agents of a question: %w", err))
+		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this question cannot be counted, so none was made; see conclave doctor")
+	}
+	if fault != nil {
+		return spawned{}, nil, fault
+	}
+	tools = slices.DeleteFunc(tools, func(t string) bool { return slices.Contains(over.Disable, t) })
+	return spawned{
+		Type: c.Type, Narrowed: c.Narrowed, Tools: c.Tools, Budget: budget, Session: in.Session, Query: in.Query, Made: out.Now(),
+	}, tools, nil
+}
+
+// noChild puts on record that nobody was made, and returns what the asker is told.
+func (b *Broker) noChild(ctx context.Context, rec subjects.AuditRecord, status string, f *subjects.Fault) error {
+	reason := f.Code
+	if f.Denial != nil {
+		reason = f.Denial.Layer + ": " + f.Denial.Rule
+	}
+	if err := b.store(ctx, rec, subjects.AuditBefore, status, reason); err != nil {
+		return noAudit(err)
+	}
+	return f
+}
+
+// countSpawn counts one more agent for a question, or refuses. It is written down before the agent is there, so that two
+// at once cannot both be the last: one that is then not made after all counts too.
+func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifest, account, session, query string) error {
+	store, key := out.Store(registry), strings.Join([]string{"_query", account, session, query}, ".") // no account begins like this
+	for range tries {
+		n := 0
+		data, rev, err := store.Get(ctx, key)
+		if err == nil {
+			n, err = strconv.Atoi(string(data))
+		}
+		if err != nil && !errors.Is(err, actor.ErrNotFound) {
+			return err
+		}
+		if n >= m.Limits.Spawns {
+			return m.TooManySpawns()
+		}
+		if _, err = store.Put(ctx, key, []byte(strconv.Itoa(n+1)), rev); !errors.Is(err, actor.ErrChanged) {
+			return err
+		}
+	}
+	return errBusy
+}
+
+// enter writes a child into the registry. What began is seen through: the asker's patience does not cut it short.
+func (b *Broker) enter(ctx context.Context, out actor.Out, who subjects.Caller, e spawned) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
+	defer cancel()
+	data, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = out.Store(registry).Put(ctx, who.ID(), data, 0)
+	return err
+}
+
+// line is the agents of a caller's path as the registry knows them in this session. It ends before the first that the
+// registry does not know, or knows from another session: the lineage layer refuses a line that is shorter than the path.
+func (b *Broker) line(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.Spawned, error) {
+	line, _, err := b.lineage(ctx, out, caller, session)
+	return line, err
+}
+
+// lineage is [Broker.line] with the budget of each.
+func (b *Broker) lineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.Spawned, []subjects.Budget, error) {
+	var line []policy.Spawned
+	var budgets []subjects.Budget
+	for i, name := range caller.Path {
+		who := subjects.Caller{Account: caller.Account, Path: caller.Path[:i+1]}
+		data, _, err := out.Store(registry).Get(ctx, who.ID())
+		if errors.Is(err, actor.ErrNotFound) {
+			break
+		}
+		var e spawned
+		if err == nil {
+			err = actor.DecodeStrict(data, &e)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the registry of agents: %w", err)
+		}
+		if e.Session != session || session == "" {
+			break
+		}
+		line = append(line, policy.Spawned{Name: name, Type: e.Type, Narrowed: e.Narrowed, Tools: e.Tools})
+		budgets = append(budgets, e.Budget)
+	}
+	return line, budgets, nil
+}

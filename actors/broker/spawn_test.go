@@ -1,0 +1,471 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+const officeManifest = `
+types:
+  orchestrator:
+    tools: [search_memory]
+    delegable: [fs_read, run_code]
+    can_spawn: [coder]
+  coder:
+    tools: [fs_read, run_code, web_search]
+    can_spawn: [researcher]
+  researcher:
+    tools: [fs_read, web_search]
+  assistant:
+    tools: [web_search]
+    can_spawn: [researcher]
+accounts:
+  orchestrator: orchestrator
+  generator: assistant
+limits:
+  spawns: 5
+  budgets:
+    coder: {calls: 10}
+`
+
+// office is a broker with a recorder around it: who was spawned, and what the person set.
+type office struct {
+	*Broker
+	rec actortest.Recorder
+
+	mu      sync.Mutex
+	turns   []subjects.Query // as the router stored them; the place in the list is the sequence
+	records []subjects.AuditRecord
+	refuse  map[string]error // phase -> why the audit does not take it
+}
+
+func officeRules(t testing.TB, manifest string) policy.Rules {
+	t.Helper()
+	m, err := policy.ParseManifest([]byte(manifest), "manifest.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.Rules{Manifest: m, Chain: m.Chain(policy.Env{Home: t.TempDir()})}
+}
+
+func newOffice(t testing.TB) *office {
+	t.Helper()
+	o := &office{refuse: map[string]error{}}
+	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewBook(officeRules(t, officeManifest)), o, h, nil)
+	o.rec.Time = noon
+	o.rec.Answer = o.answerTurns
+	return o
+}
+
+// answerTurns is the stream of questions.
+func (o *office) answerTurns(subject string, body []byte) (any, error) {
+	var q struct {
+		Seq  uint64 `json:"seq"`
+		Last string `json:"last_by_subj"`
+		Next string `json:"next_by_subj"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil || subject != turnsGet.Name {
+		return nil, fmt.Errorf("asked %s %s", subject, body)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	found := -1
+	for i, turn := range o.turns {
+		switch of := "turn.*." + turn.SessionID; {
+		case of == q.Last:
+			found = i
+		case of == q.Next && uint64(i)+1 >= q.Seq && found < 0:
+			found = i
+		}
+	}
+	if found < 0 {
+		return map[string]any{"error": map[string]any{"code": 404, "description": "no message found"}}, nil
+	}
+	data, err := json.Marshal(o.turns[found])
+	return map[string]any{"message": map[string]any{"subject": "turn.0.s1", "seq": found + 1, "data": data}}, err
+}
+
+// asks says that the person asked something.
+func (o *office) asks(session, query string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.turns = append(o.turns, subjects.Query{SessionID: session, QueryID: query, Query: "?"})
+}
+
+// Append implements [Audit].
+func (o *office) Append(_ context.Context, rec subjects.AuditRecord) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.refuse[rec.Phase]; err != nil {
+		return err
+	}
+	o.records = append(o.records, rec)
+	return nil
+}
+
+// Close implements [Audit].
+func (o *office) Close(context.Context) error { return nil }
+
+// trail is what is on record since the last look: "before allowed why" ...
+func (o *office) trail() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []string
+	for _, r := range o.records {
+		out = append(out, strings.TrimSpace(r.Phase+" "+r.Status+" "+r.Reason))
+	}
+	o.records = nil
+	return strings.Join(out, "; ")
+}
+
+// spawn asks for a child. who is the account, and the path below it.
+func (o *office) spawn(t testing.TB, who, session, query string, req any) (subjects.SpawnReply, error) {
+	t.Helper()
+	account, path, below := strings.Cut(who, ".")
+	subject := "agent." + account + ".agent.spawn"
+	if below {
+		subject += "." + path
+	}
+	var reply subjects.SpawnReply
+	raw, err := o.rec.Deliver(t, o, actortest.Message{Subject: subject, Session: session, Query: query, Deadline: noon.Add(time.Minute), Body: req})
+	if err == nil {
+		if err := json.Unmarshal([]byte(raw), &reply); err != nil {
+			t.Fatalf("%s: %v", raw, err)
+		}
+	}
+	return reply, err
+}
+
+func (o *office) mustSpawn(t testing.TB, who, session string, req subjects.SpawnRequest) string {
+	t.Helper()
+	r, err := o.spawn(t, who, session, "q1", req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who + "." + r.Child
+}
+
+func why(err error) string {
+	var f *subjects.Fault
+	if !errors.As(err, &f) {
+		return fmt.Sprint(err)
+	}
+	if f.Denial == nil {
+		return f.Code
+	}
+	return f.Denial.Layer + ": " + f.Denial.Rule
+}
+
+func callerOf(id string) subjects.Caller {
+	p := strings.Split(id, ".")
+	return subjects.Caller{Account: p[0], Path: p[1:]}
+}
+
+func TestSpawnIsEntered(t *testing.T) {
+	o := newOffice(t)
+	reply, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder", Tools: []string{"run_code"}, Budget: &subjects.Budget{Seconds: 9}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(reply.Child, "coder-") || !slices.Equal(reply.Tools, []string{"run_code"}) {
+		t.Errorf("reply %+v", reply)
+	}
+	first := o.records[0]
+	if first.AgentID != "orchestrator" || first.AgentType != "orchestrator" || first.Action != "agent.spawn" || first.Session != "s1" || first.Query != "q1" || first.ParamsHash == "" {
+		t.Errorf("record %+v", first)
+	}
+	if got, want := o.trail(), "before allowed "+reply.Child+"; after ok"; got != want {
+		t.Errorf("on record %s, want %s", got, want)
+	}
+	below := o.mustSpawn(t, "orchestrator."+reply.Child, "s1", subjects.SpawnRequest{Type: "researcher"})
+	if r := o.records[0]; r.AgentType != "coder" || !slices.Equal(r.Lineage, []string{reply.Child}) {
+		t.Errorf("record of the child's child %+v", r)
+	}
+	line, budgets, err := o.lineage(t.Context(), o.rec.Out(), callerOf(below), "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("[{%s coder true [run_code]} {%s researcher false []}]", callerOf(below).Path[0], callerOf(below).Path[1]); fmt.Sprint(line) != want {
+		t.Errorf("line %v, want %s", line, want)
+	}
+	if want := []subjects.Budget{{Calls: 10, Seconds: 9}, {}}; !slices.Equal(budgets, want) {
+		t.Errorf("budgets %+v, want %+v", budgets, want)
+	}
+}
+
+func TestSpawnRefused(t *testing.T) {
+	for _, tt := range []struct {
+		name, who, session, query string
+		req                       any
+		want                      string // layer and rule, or the code
+		status                    string // on record
+	}{
+		{"a type it may not have", "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}, "lineage: may_not_spawn", "denied"},
+		{"an unknown type", "generator", "s1", "q1", subjects.SpawnRequest{Type: "painter"}, "lineage: unknown_type", "denied"},
+		{"more tools than it could have", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}, "lineage: narrowing", "denied"},
+		{"an account without a type", "committee", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
+		{"no session", "generator", "", "q1", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
+		{"no question", "generator", "s1", "", subjects.SpawnRequest{Type: "researcher"}, "malformed", "denied"},
+
+		{"trick: below a child nobody spawned", "orchestrator.coder-1", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unregistered", "denied"},
+		{"trick: itself", "generator", "s1", "q1", subjects.SpawnRequest{Type: "assistant"}, "lineage: self_spawn", "denied"},
+		{"trick: a debt as a budget", "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: -5}}, "lineage: bad_budget", "denied"},
+		{"trick: a path deeper than any", "orchestrator.a.b.c.d.e", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "bad_subject", "refused"},
+		{"trick: the count of a question as parent", "_query.generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOffice(t)
+			_, err := o.spawn(t, tt.who, tt.session, tt.query, tt.req)
+			if why(err) != tt.want {
+				t.Fatalf("%v, want %s", err, tt.want)
+			}
+			if got, want := o.trail(), "before "+tt.status+" "+tt.want; got != want {
+				t.Errorf("on record %s, want %s", got, want)
+			}
+			if keys, err := o.rec.Out().Store(registry).Keys(t.Context(), ""); err != nil || len(keys) != 0 {
+				t.Errorf("refused, and yet there is %v, %v", keys, err)
+			}
+		})
+	}
+}
+
+// TestSpawnNeedsTheAudit: without an acknowledged record nobody is made, and a denial that is not on record is no answer.
+func TestSpawnNeedsTheAudit(t *testing.T) {
+	for _, tt := range []struct{ name, phase, typ, code string }{
+		{"before", subjects.AuditBefore, "researcher", subjects.CodeNoAudit},
+		{"of a denial", subjects.AuditBefore, "coder", subjects.CodeNoAudit},
+		{"after", subjects.AuditAfter, "researcher", subjects.CodeUnrecorded},
+	} {
+		o := newOffice(t)
+		o.refuse[tt.phase] = errors.New("not stored")
+		reply, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: tt.typ})
+		if actortest.Code(err) != tt.code || reply.Child != "" {
+			t.Errorf("%s: %+v, %v, want %s", tt.name, reply, err, tt.code)
+		}
+		keys, err := o.rec.Out().Store(registry).Keys(t.Context(), "generator")
+		if err != nil || tt.phase == subjects.AuditBefore && len(keys) != 0 {
+			t.Errorf("%s: there is %v, %v", tt.name, keys, err)
+		}
+	}
+}
+
+func TestSpawnWhenTheRegistryIsBroken(t *testing.T) {
+	o := newOffice(t)
+	o.rec.Broken = errors.New("disk full")
+	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
+		t.Errorf("%v", err)
+	}
+	if got := o.trail(); got != "before denied unavailable" {
+		t.Errorf("on record %s", got)
+	}
+	if len(o.rec.Noted()) == 0 {
+		t.Error("what broke is not in the log")
+	}
+}
+
+// TestSpawnsPerQuestion: the limit holds for a question, of the account and all below it, and for many that ask at once.
+func TestSpawnsPerQuestion(t *testing.T) {
+	o := newOffice(t)
+	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
+	var wg sync.WaitGroup
+	got := make(chan string, 8)
+	for range 8 {
+		wg.Go(func() {
+			_, err := o.spawn(t, coder, "s1", "q1", subjects.SpawnRequest{Type: "researcher"})
+			got <- why(err)
+		})
+	}
+	wg.Wait()
+	close(got)
+	count := map[string]int{}
+	for r := range got {
+		count[r]++
+	}
+	if count["<nil>"] != 4 || count["limits: spawns"] != 4 {
+		t.Errorf("of eight, %v; want four, and four over the limit of five", count)
+	}
+	if _, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); actortest.Code(err) != subjects.CodeLimit {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := o.spawn(t, "orchestrator", "s1", "q2", subjects.SpawnRequest{Type: "coder"}); err != nil {
+		t.Errorf("the next question: %v", err)
+	}
+	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); err != nil {
+		t.Errorf("another account: %v", err)
+	}
+}
+
+// TestLine: a line ends before the first agent that was not made in this session.
+func TestLine(t *testing.T) {
+	o := newOffice(t)
+	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
+	below := o.mustSpawn(t, coder, "s1", subjects.SpawnRequest{Type: "researcher"})
+	other := o.mustSpawn(t, "orchestrator", "s2", subjects.SpawnRequest{Type: "coder"})
+	for _, tt := range []struct {
+		name, who, session string
+		want               int
+	}{
+		{"an account", "orchestrator", "s1", 0},
+		{"a child", coder, "s1", 1},
+		{"a child's child", below, "s1", 2},
+		{"a child that is not there", coder + ".researcher-0", "s1", 1},
+		{"a child of one that is not there", "orchestrator.coder-0.researcher-0", "s1", 0},
+		{"trick: a child of another session", other, "s1", 0},
+		{"trick: a child in another session", below, "s2", 0},
+		{"trick: no session", below, "", 0},
+		{"trick: the child of another account", "generator." + callerOf(coder).Path[0], "s1", 0},
+	} {
+		line, err := o.line(t.Context(), o.rec.Out(), callerOf(tt.who), tt.session)
+		if err != nil || len(line) != tt.want {
+			t.Errorf("%s: %v, %v, want %d", tt.name, line, err, tt.want)
+		}
+	}
+	for key, entry := range map[string]string{
+		"orchestrator.coder-free": `{"type":"coder","budget":{},"session":"","query":"q1","made":"2026-01-15T12:00:00Z"}`,
+		"orchestrator.coder-bad":  `{"type":"coder","session":"s1","root":true}`,
+	} {
+		if _, err := o.rec.Out().Store(registry).Put(t.Context(), key, []byte(entry), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if line, err := o.line(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil || line != nil {
+		t.Errorf("a child of no session: %v, %v", line, err)
+	}
+	if line, err := o.line(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil || line != nil {
+		t.Errorf("an entry that nobody understands: %v, %v", line, err)
+	}
+}
+
+// TestChildOfAnotherSessionIsRefused: the chain itself says no, in words.
+func TestChildOfAnotherSessionIsRefused(t *testing.T) {
+	o := newOffice(t)
+	coder := callerOf(o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"}))
+	for session, want := range map[string]string{"s1": "", "s2": policy.RuleUnregistered} {
+		line, err := o.line(t.Context(), o.rec.Out(), coder, session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := policy.Chain{policy.LineageLayer{Manifest: o.book.Rules().Manifest}}.Decide(t.Context(), policy.Call{
+			Caller: coder, Type: "coder", Line: line, Session: session, Tool: policy.Tool{Name: "fs_read", Known: true},
+		})
+		if d.Allowed() != (want == "") || want != "" && d.Denial().Rule != want {
+			t.Errorf("in %s: allowed %v, %+v", session, d.Allowed(), d.Denial())
+		}
+	}
+}
+
+// TestSpawnAndSettings: a grant reaches the child, and what is disabled is not offered to it.
+func TestSpawnAndSettings(t *testing.T) {
+	o := newOffice(t)
+	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"}}); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"})
+	if err != nil || !slices.Equal(reply.Tools, []string{"fs_read"}) {
+		t.Errorf("%+v, %v", reply, err)
+	}
+	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "coder"}); why(err) != "lineage: may_not_spawn" {
+		t.Errorf("under ALL: %v", err)
+	}
+	if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s2", []byte("not JSON"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.spawn(t, "generator", "s2", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
+		t.Errorf("a session of which nobody knows what is set: %v", err)
+	}
+}
+
+// startOffice runs a broker on a real server under the real grants.
+func startOffice(t *testing.T) *bustest.Bus {
+	t.Helper()
+	w := bustest.Start(t)
+	spec := actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		h, err := audit.LoadHasher(filepath.Join(w.Dir, "params.key"))
+		if err != nil {
+			return nil, err
+		}
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewBook(officeRules(t, officeManifest)), a, h, nil), nil
+	}}
+	s, err := actor.Supervise(t.Context(), spec, w.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func outAs(t *testing.T, w *bustest.Bus, role string) actor.Out {
+	t.Helper()
+	out, err := actor.NewOut(w.As(role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// askOn asks a service on the bus.
+func askOn[Q, A any](t *testing.T, out actor.Out, s subjects.Service[Q, A], body Q) (A, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return actor.Ask(ctx, out, s, body)
+}
+
+// TestSpawnOnTheBus: a family grows under the real grants, and its members are told apart by the server and the registry.
+func TestSpawnOnTheBus(t *testing.T) {
+	w := startOffice(t)
+	out := outAs(t, w, "orchestrator").About("s1", "q1")
+	coder, err := askOn(t, out, subjects.AgentSpawn, subjects.SpawnRequest{Type: "coder"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	below, err := subjects.AgentSpawnBelow.With(coder.Child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	researcher, err := askOn(t, out, below, subjects.SpawnRequest{Type: "researcher"})
+	if err != nil || !slices.Equal(researcher.Tools, []string{"fs_read"}) {
+		t.Fatalf("%+v, %v", researcher, err)
+	}
+	for _, tt := range []struct {
+		name, role, session string
+		want                string
+	}{
+		{"its own child, in another session", "orchestrator", "s2", "lineage: unregistered"},
+		{"trick: another account claims the child", "generator", "s1", "lineage: unregistered"},
+	} {
+		if _, err := askOn(t, outAs(t, w, tt.role).About(tt.session, "q1"), below, subjects.SpawnRequest{Type: "researcher"}); why(err) != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package gateway_test
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/gateway"
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// clerk is the broker as far as the person speaks to it: under the broker's own grants, with answers by id.
+type clerk struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (*clerk) Name() string { return "broker" }
+
+func (c *clerk) Routes() []actor.Route {
+	return []actor.Route{actor.Serve(subjects.ApprovalsOf, c.list), actor.Serve(subjects.ApprovalAnswer, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke)}
+}
+
+func (c *clerk) note(s string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said = append(c.said, s)
+}
+
+func (c *clerk) heard() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.said)
+}
+
+func (c *clerk) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
+	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a := subjects.Approval{State: "pending", ApprovalRequest: subjects.ApprovalRequest{
+		ID: "q1", SessionID: "s1", QueryID: "x", Caller: "generator", Type: "assistant", Tool: "web_fetch", Args: json.RawMessage(`{"url":"\u001b[2J"}`), Layer: "flow", Rule: "egress",
+		Reason: "because", Sinks: []string{"a"}, Taint: []subjects.Taint{{Tool: "web_search"}}, Asked: asked, Expires: asked.Add(time.Minute),
+	}}
+	over := a
+	over.ID, over.State, over.By, over.Decided = "q0", "denied", "user", asked
+	l := subjects.ApprovalList{Approvals: []subjects.Approval{a}, Rules: []subjects.ApprovalRule{{ID: "r1", Session: "s1", Type: "assistant", Tool: "web_fetch", Rule: "flow: egress", Sinks: []string{"a"}, By: "user", Made: asked}}}
+	if in.Body.All {
+		l.Approvals = append(l.Approvals, over)
+	}
+	return l, nil
+}
+
+func (c *clerk) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
+	b, _ := json.Marshal(in.Body)
+	c.note(in.From + " " + in.Tokens[1] + " " + string(b))
+	r := subjects.ApprovalReply{ID: in.Tokens[1], State: in.Tokens[1], By: "user"}
+	switch r.ID {
+	case "noaudit":
+		return r, subjects.Faultf(subjects.CodeNoAudit, "the audit did not take it")
+	case "q1", "act":
+		r.Accepted, r.State, r.By, r.Remember = true, "denied", in.From, in.Body.Remember
+		if in.Body.Approve {
+			r.State = "approved"
+		}
+		if r.ID == "act" {
+			r.Remember = ""
+		}
+	}
+	return r, nil
+}
+
+func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Nothing], _ actor.Out) (subjects.Done, error) {
+	c.note(in.From + " revokes " + in.Tokens[1])
+	return subjects.Done{OK: in.Tokens[1] == "r1"}, nil
+}
+
+func newClerk(t *testing.T, b *bustest.Bus) *clerk {
+	t.Helper()
+	c := &clerk{}
+	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c, nil }}, b.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	return c
+}
+
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	c := newClerk(t, b)
+	d, w := describe(t), newTown(t, b, setup{})
+	for _, tt := range []struct {
+		name                string
+		method, route, path string
+		body                string
+		status              int
+		holds               string // part of the answer
+		heard               string // by the broker; "" = nothing
+	}{
+		{"what waits", "GET", "/approvals", "/approvals", "", 200, `"id":"q1"`, ""},
+		{"all", "GET", "/approvals", "/approvals?all=1", "", 200, `"id":"q0"`, ""},
+		{"rules", "GET", "/approvals/rules", "/approvals/rules", "", 200, `"id":"r1"`, ""},
+		{"yes", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true}`, 200, `"state":"approved","by":"gateway","remember":""`, `gateway q1 {"approve":true}`},
+		{"no", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false}`, 200, `"state":"denied"`, `gateway q1 {"approve":false}`},
+		{"yes, for the session", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"remember":"session"}`, 200, `"remember":"session"`, `gateway q1 {"approve":true,"remember":"session"}`},
+		{"yes, for good, of what cannot be", "POST", "/approvals/{id}", "/approvals/act", `{"approve":true,"remember":"always"}`, 200, `"remember":""`, `gateway act {"approve":true,"remember":"always"}`},
+		{"answered before", "POST", "/approvals/{id}", "/approvals/denied", `{"approve":true}`, 409, "it was denied by user", `gateway denied {"approve":true}`},
+		{"expired", "POST", "/approvals/{id}", "/approvals/expired", `{"approve":true}`, 409, "nobody had answered", `gateway expired {"approve":true}`},
+		{"unknown", "POST", "/approvals/{id}", "/approvals/unknown", `{"approve":true}`, 404, "there is no question unknown", `gateway unknown {"approve":true}`},
+		{"the audit is down", "POST", "/approvals/{id}", "/approvals/noaudit", `{"approve":true}`, 503, subjects.CodeNoAudit, `gateway noaudit {"approve":true}`},
+		{"revoked", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r1", "", 200, `"state":"revoked"`, "gateway revokes r1"},
+		{"no such rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/r2", "", 404, "there is no rule r2", "gateway revokes r2"},
+		{"all of what", "GET", "/approvals", "/approvals?all=yes", "", 400, "all is 0 or 1", ""},
+		{"trick: an answer that says nothing", "POST", "/approvals/{id}", "/approvals/q1", `{}`, 400, "must be said", ""},
+		{"trick: an answer that is null", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":null}`, 400, "", ""},
+		{"trick: the word for yes", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":"true"}`, 400, "", ""},
+		{"trick: yes and no", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":false,"approve":true}`, 400, "", ""},
+		{"trick: in somebody's name", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"by":"user"}`, 400, "", ""},
+		{"trick: for ever", "POST", "/approvals/{id}", "/approvals/q1", `{"approve":true,"remember":"forever"}`, 400, "remember is", ""},
+		{"trick: every question", "POST", "/approvals/{id}", "/approvals/%2A", `{"approve":true}`, 400, "letters, digits", ""},
+		{"trick: every rule", "DELETE", "/approvals/rules/{id}", "/approvals/rules/%3E", "", 400, "letters, digits", ""},
+		{"trick: the answer in the address", "POST", "/approvals/{id}", "/approvals/q1?approve=true", `{"approve":true}`, 400, "unknown parameter", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := len(c.heard())
+			status, header, body := w.do(tt.method, tt.path, tt.body)
+			if status != tt.status || !strings.Contains(body, tt.holds) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
+				t.Fatalf("%d %s", status, body)
+			}
+			if heard := strings.Join(c.heard()[before:], "; "); heard != tt.heard {
+				t.Errorf("the broker heard %q", heard)
+			}
+			got := slices.Sorted(maps.Keys(read[map[string]any](t, body)))
+			want := d.schemas(t, d.response(t, tt.method, tt.route, status)["application/json"].Schema)[0]
+			if !slices.Equal(got, slices.Sorted(maps.Keys(want.Properties))) || !slices.Equal(got, slices.Sorted(slices.Values(want.Required))) {
+				t.Errorf("it answers with %v, described is %+v", got, want)
+			}
+		})
+	}
+	if status, _, body := w.do("GET", "/approvals/q1", ""); status != http.StatusMethodNotAllowed {
+		t.Errorf("trick: an answer by a link: %d %s", status, body)
+	}
+	// What is in the lists, and what is read, is what is described.
+	_, _, list := w.do("GET", "/approvals?all=1", "")
+	_, _, rules := w.do("GET", "/approvals/rules", "")
+	decision, err := json.Marshal(gateway.Decision{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string]map[string]any{
+		"Approval": read[struct{ Approvals []map[string]any }](t, list).Approvals[1],
+		"Rule":     read[struct{ Rules []map[string]any }](t, rules).Rules[0],
+		"Decision": read[map[string]any](t, string(decision)),
+	} {
+		s := d.schemas(t, schema{Ref: "#/components/schemas/" + name})[0]
+		if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(s.Properties))) {
+			t.Errorf("%s: %v", name, slices.Sorted(maps.Keys(got)))
+		}
+	}
+}
+
+// The routes have the guards of all others.
+func TestApprovalsGuarded(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	c := newClerk(t, b)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(strings.Repeat("k", 40)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open, closed := newTown(t, b, setup{}), newTown(t, b, setup{Config: gateway.Config{TokenFile: token}})
+	bearer := []string{"Authorization", "Bearer " + strings.Repeat("k", 40)}
+	for _, tt := range []struct {
+		name   string
+		w      *town
+		header []string
+		status int
+	}{
+		{"trick: a page of another site", open, []string{"Origin", "https://evil.example"}, 403},
+		{"trick: a page of another port", open, []string{"Sec-Fetch-Site", "same-site"}, 403},
+		{"trick: a name that points here", open, []string{"Host", "evil.example"}, 403},
+		{"trick: a form", open, []string{"Content-Type", "text/plain"}, 415},
+		{"no token", closed, nil, 401},
+		{"trick: another token", closed, []string{"Authorization", "Bearer " + strings.Repeat("l", 40)}, 401},
+		{"the token", closed, bearer, 200},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := len(c.heard())
+			if status, _, body := tt.w.do("POST", "/approvals/q1", `{"approve":true}`, tt.header...); status != tt.status {
+				t.Errorf("%d %s", status, body)
+			}
+			if n := len(c.heard()) - before; (n == 1) != (tt.status == 200) {
+				t.Errorf("the broker heard %d", n)
+			}
+			if tt.status == 415 {
+				return // there is no body to a DELETE
+			}
+			if status, _, body := tt.w.do("DELETE", "/approvals/rules/r1", "", tt.header...); status != tt.status {
+				t.Errorf("%d %s", status, body)
+			}
+			if status, _, body := tt.w.do("GET", "/approvals", "", tt.header...); status != tt.status {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+}
+
+// Without a broker that is told at once.
+func TestApprovalsWithoutBroker(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, bustest.Start(t), setup{})
+	for _, r := range [][3]string{{"GET", "/approvals", ""}, {"GET", "/approvals/rules", ""}, {"DELETE", "/approvals/rules/r1", ""}} {
+		if status, header, body := w.do(r[0], r[1], r[2]); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, subjects.CodeUnavailable) {
+			t.Errorf("%s %s: %d %s", r[0], r[1], status, body)
+		}
+	}
+}

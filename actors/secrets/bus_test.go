@@ -1,0 +1,210 @@
+package secrets_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/actors/secrets"
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/pkg/keyring"
+	"conclave/pkg/seal"
+	"conclave/subjects"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// counted counts how often a keyring is read.
+type counted struct {
+	keyring.Ring
+	reads atomic.Int32
+}
+
+func (c *counted) Get(ctx context.Context, name string) (keyring.Secret, error) {
+	c.reads.Add(1)
+	return c.Ring.Get(ctx, name)
+}
+
+// startSecrets runs the actor as the house does: under the real grants, with encrypted files and a real audit.
+func startSecrets(t *testing.T, b *bustest.Bus) *counted {
+	t.Helper()
+	cfg := secrets.Config{Backend: keyring.File, Timeout: 10 * time.Second, AuditTimeout: 5 * time.Second}
+	ring := &counted{Ring: keyring.Later(cfg.Ring(b.Dir))}
+	if err := ring.Set(t.Context(), "brave_api_key", seal.NewSecret([]byte(canary))); err != nil {
+		t.Fatal(err)
+	}
+	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		h, err := audit.LoadHasher(filepath.Join(b.Dir, "params.key"))
+		if err != nil {
+			return nil, err
+		}
+		a, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: b.Heads(), Log: bus.AuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		return secrets.New(cfg, ring, a, h), nil
+	}}, b.Dial, actor.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ring
+}
+
+// trail checks the audit and returns what the actor wrote there, and all of it as text.
+func trail(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
+	t.Helper()
+	heads, err := audit.ReadHeads(b.Heads())
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := bus.AuditSource(t.Context(), b.As("auditor"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, err := audit.Verify(t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
+		t.Fatalf("the trail does not verify: %+v, %v", rep, err)
+	}
+	for m, err := range src.Messages {
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw += string(m.Data)
+		batch, err := audit.DecodeBatch(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range batch {
+			if d.Record.Phase != subjects.AuditOpen {
+				phases = append(phases, strings.TrimSpace(d.Record.AgentID+" "+d.Record.Tool+" "+d.Record.Phase+" "+d.Record.Status+" "+d.Record.Reason))
+			}
+		}
+	}
+	return phases, raw
+}
+
+func TestBus(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	ring := startSecrets(t, b)
+	user := b.As("user")
+	seen := make(chan *nats.Msg, 256)
+	if _, err := user.ChanSubscribe(">", seen); err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Ready(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	out, err := actor.NewOut(b.As("broker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	k := key(t)
+	v, err := actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: "brave_api_key", For: k.Public()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := seal.Open(k, v); err != nil || string(got.Reveal()) != canary {
+		t.Errorf("opened %q, %v", got.Reveal(), err)
+	}
+	if _, err := seal.Open(key(t), v); !errors.Is(err, seal.ErrSealed) {
+		t.Errorf("a stranger opens it: %v", err)
+	}
+	if strings.Contains(string(v.Sealed), canary) {
+		t.Error("it went over the bus in the open")
+	}
+	_, err = actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: "other", For: k.Public()})
+	if actortest.Code(err) != subjects.CodeNoSecret || !strings.Contains(err.Error(), "conclave secret set other") {
+		t.Errorf("told %v", err)
+	}
+	if n := ring.reads.Load(); n != 2 {
+		t.Errorf("%d reads", n)
+	}
+	phases, raw := trail(t, b)
+	want := []string{"broker brave_api_key before allowed", "broker brave_api_key after ok", "broker other before allowed", "broker other after failed no_secret"}
+	if !slices.Equal(phases, want) {
+		t.Errorf("audit %q, want %q", phases, want)
+	}
+	if strings.Contains(raw, canary) {
+		t.Error("the audit tells it")
+	}
+	// Who watches everything sees nothing of it.
+	if err := user.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for len(seen) > 0 {
+		if m := <-seen; strings.Contains(m.Subject, "secret") || strings.Contains(string(m.Data), canary) {
+			t.Errorf("the person's watch hears %s", m.Subject)
+		}
+	}
+}
+
+// Every role but the broker's is refused by the server, whatever it says.
+func TestBusRefuses(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	ring := startSecrets(t, b)
+	roles, _ := subjects.Table().Roles()
+	body := []byte(`{"name":"brave_api_key","for":"` + key(t).Public() + `"}`)
+	asked := 0
+	for _, role := range roles {
+		if role == "broker" {
+			continue
+		}
+		nc := b.As(role)
+		for _, subject := range []string{"secret.get", "agent.broker.secret.get", "ctl.broker.secret.get"} {
+			m := nats.NewMsg(subject)
+			m.Data, m.Reply = body, nats.NewInbox()
+			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
+			m.Header.Set("Nats-Request-Info", `{"acc":"broker"}`)
+			m.Header.Set("Conclave-From", "broker")
+			b.Expect(1)
+			if err := nc.PublishMsg(m); err != nil {
+				t.Fatal(err)
+			}
+			asked++
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked < 60 {
+		t.Errorf("only %d tries: the table of roles is not what it was", asked)
+	}
+	// What the server let through would stand before this one.
+	out, err := actor.NewOut(b.As("broker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: "brave_api_key", For: key(t).Public()}); err != nil {
+		t.Fatal(err)
+	}
+	if n := ring.reads.Load(); n != 1 {
+		t.Errorf("%d reads, and the broker asked once", n)
+	}
+	phases, _ := trail(t, b)
+	if len(phases) != 2 {
+		t.Errorf("audit %q", phases)
+	}
+}

@@ -1,0 +1,42 @@
+package secrets
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/keyring"
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
+)
+
+// Config is the section of the credentials in the configuration.
+type Config struct {
+	Backend string        `yaml:"backend"` // which keyring; see [keyring.Backends]
+	Timeout time.Duration `yaml:"timeout"` // longest wait for the keyring
+
+	AuditTimeout time.Duration // how long a request waits for its audit record; not in the file
+}
+
+// maxTimeout keeps an answer within what the server waits for one.
+const maxTimeout = 25 * time.Second
+
+// Validate reports everything wrong with c.
+func (c Config) Validate() error { return c.Problems().Err() }
+
+// Problems is everything wrong with c.
+func (c Config) Problems() (out strict.Problems) {
+	if !slices.Contains(keyring.Backends, c.Backend) {
+		out.Add("backend", "%q is none of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))
+	}
+	if c.Timeout < time.Millisecond || c.Timeout > maxTimeout {
+		out.Add("timeout", "%s is not between 1ms and %s", strict.Short(c.Timeout), strict.Short(maxTimeout))
+	}
+	return out
+}
+
+// Ring is the keyring of an installation with this data folder, the same for the actor and for conclave secret.
+func (c Config) Ring(data string) keyring.Config {
+	return keyring.Config{Backend: c.Backend, Dir: filepath.Join(data, "keyring"), Key: filepath.Join(data, "keys", "keyring.key")}
+}

@@ -1,0 +1,335 @@
+package secrets_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"conclave/actors/secrets"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/audit"
+	"conclave/pkg/keyring"
+	"conclave/pkg/seal"
+	"conclave/subjects"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// canary is the value of the one credential, and must be seen nowhere.
+const canary = "canary-0b5e55ed-credential"
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// world is everything around one actor: a keyring that does as it is told, and an audit.
+type world struct {
+	t      *testing.T
+	rec    actortest.Recorder
+	actor  *secrets.Secrets
+	given  []keyring.Secret // what the keyring handed out
+	get    func(ctx context.Context, name string) (keyring.Secret, error)
+	refuse map[string]error // phase -> why the audit does not take it
+
+	mu      sync.Mutex
+	records []subjects.AuditRecord
+	story   []string // records and reads, in order
+	closed  bool
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, refuse: map[string]error{}}
+	w.get = func(_ context.Context, name string) (keyring.Secret, error) {
+		if name != "brave_api_key" {
+			return keyring.Secret{}, fmt.Errorf("file: reading %s: %w", name, keyring.ErrNotFound)
+		}
+		return seal.NewSecret([]byte(canary)), nil
+	}
+	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := secrets.Config{Backend: keyring.File, Timeout: 50 * time.Millisecond, AuditTimeout: time.Second}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	w.actor = secrets.New(cfg, w, w, h)
+	return w
+}
+
+// Get implements [keyring.Ring].
+func (w *world) Get(ctx context.Context, name string) (keyring.Secret, error) {
+	w.mu.Lock()
+	w.story = append(w.story, "read "+name)
+	w.mu.Unlock()
+	s, err := w.get(ctx, name)
+	w.given = append(w.given, s)
+	return s, err
+}
+
+// Set implements [keyring.Ring]. The actor has no way to it.
+func (w *world) Set(context.Context, string, keyring.Secret) error {
+	w.t.Error("the actor wrote to the keyring")
+	return nil
+}
+
+// Remove implements [keyring.Ring].
+func (w *world) Remove(context.Context, string) error {
+	w.t.Error("the actor removed from the keyring")
+	return nil
+}
+
+// Names implements [keyring.Ring].
+func (w *world) Names(context.Context) ([]string, error) {
+	w.t.Error("the actor listed the keyring")
+	return nil, nil
+}
+
+// Append implements [secrets.Audit].
+func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
+	if _, ok := ctx.Deadline(); !ok {
+		return errors.New("a record without a limit on how long it may take")
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.refuse[rec.Phase]; err != nil {
+		return err
+	}
+	w.records = append(w.records, rec)
+	w.story = append(w.story, strings.TrimSpace(rec.Phase+" "+rec.Status+" "+rec.Reason))
+	return nil
+}
+
+// Close implements [secrets.Audit].
+func (w *world) Close(context.Context) error { w.closed = true; return nil }
+
+// ask delivers a request and returns what came back.
+func (w *world) ask(body any) (string, error) {
+	w.t.Helper()
+	m := actortest.Message{Subject: "secret.get", Body: body, Query: "q1", Session: "s1", Deadline: now.Add(20 * time.Second)}
+	if _, raw := body.([]byte); raw {
+		m.Type = subjects.TypeJSON
+	}
+	return w.rec.Deliver(w.t, w.actor, m)
+}
+
+func key(t *testing.T) *seal.Key {
+	t.Helper()
+	k, err := seal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	good := key(t)
+	get := func(name string) subjects.SecretGet { return subjects.SecretGet{Name: name, For: good.Public()} }
+	fails := func(err error) func(*world) {
+		return func(w *world) {
+			w.get = func(context.Context, string) (keyring.Secret, error) {
+				return keyring.Secret{}, fmt.Errorf("secret-service: details of this machine: %w", err)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		setup func(*world)
+		body  any
+		code  string
+		says  string
+		story []string
+		tool  string // in the audit
+	}{
+		{"there", nil, get("brave_api_key"), "", "", []string{"before allowed", "read brave_api_key", "after ok"}, "brave_api_key"},
+		{
+			"not there", nil, get("other"), subjects.CodeNoSecret, "there is no credential named other; set it with: conclave secret set other",
+			[]string{"before allowed", "read other", "after failed no_secret"},
+			"other",
+		},
+		{
+			"the keyring is locked", fails(keyring.ErrLocked), get("brave_api_key"), subjects.CodeUnavailable, "unlock it",
+			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
+			"brave_api_key",
+		},
+		{
+			"the keyring is away", fails(keyring.ErrUnavailable), get("brave_api_key"), subjects.CodeUnavailable, "does not answer",
+			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
+			"brave_api_key",
+		},
+		{
+			"the credential is damaged", fails(keyring.ErrDamaged), get("brave_api_key"), subjects.CodeUnavailable, "set it anew",
+			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
+			"brave_api_key",
+		},
+		{
+			"the keyring fails in a new way", fails(errors.New("quotes " + canary)), get("brave_api_key"), subjects.CodeUnavailable, "does not answer",
+			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
+			"brave_api_key",
+		},
+		{
+			"the keyring hangs", func(w *world) {
+				w.get = func(ctx context.Context, _ string) (keyring.Secret, error) {
+					<-ctx.Done()
+					return keyring.Secret{}, keyring.ErrUnavailable
+				}
+			}, get("brave_api_key"), subjects.CodeUnavailable, "does not answer",
+			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
+			"brave_api_key",
+		},
+		{
+			"the keyring gives nothing and no error", func(w *world) {
+				w.get = func(context.Context, string) (keyring.Secret, error) { return keyring.Secret{}, nil }
+			}, get("brave_api_key"), subjects.CodeUnavailable, "",
+			[]string{"before allowed", "read brave_api_key", "after failed unavailable"},
+			"brave_api_key",
+		},
+		{
+			"the audit does not answer", func(w *world) { w.refuse[subjects.AuditBefore] = context.DeadlineExceeded }, get("brave_api_key"),
+			subjects.CodeNoAudit, "no credential was read", nil, "",
+		},
+		{"the audit is full", func(w *world) { w.refuse[subjects.AuditBefore] = audit.ErrFull }, get("brave_api_key"), subjects.CodeNoAudit, "audit rotate", nil, ""},
+		{
+			"the audit does not take the outcome", func(w *world) { w.refuse[subjects.AuditAfter] = context.DeadlineExceeded }, get("brave_api_key"),
+			subjects.CodeUnrecorded, "withheld",
+			[]string{"before allowed", "read brave_api_key"},
+			"brave_api_key",
+		},
+		{"no name", nil, get(""), subjects.CodeMalformed, "letters, digits", []string{"before refused malformed"}, ""},
+		{"no key", nil, subjects.SecretGet{Name: "brave_api_key"}, subjects.CodeMalformed, "public curve key", []string{"before refused malformed"}, "brave_api_key"},
+		{"not JSON", nil, []byte("{"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{"trick: an unknown field", nil, []byte(`{"name":"brave_api_key","for":"` + good.Public() + `","as":"user"}`), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{"trick: a name that is a path", nil, get("../../etc/shadow"), subjects.CodeMalformed, "letters, digits", []string{"before refused malformed"}, ""},
+		{"trick: a name that is a list", nil, get("a,brave_api_key"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{"trick: every name", nil, get("*"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{"trick: a name with a line of the audit behind it", nil, get("a\nok"), subjects.CodeMalformed, "", []string{"before refused malformed"}, ""},
+		{
+			"trick: a key that everybody can open", nil,
+			subjects.SecretGet{Name: "brave_api_key", For: everybody},
+			subjects.CodeMalformed, "everybody",
+			[]string{"before refused malformed"},
+			"brave_api_key",
+		},
+		{
+			"trick: a key with more behind it", nil,
+			subjects.SecretGet{Name: "brave_api_key", For: good.Public() + "AAAAAAAA"},
+			subjects.CodeMalformed, "public curve key",
+			[]string{"before refused malformed"},
+			"brave_api_key",
+		},
+		{
+			"trick: another kind of key", nil,
+			subjects.SecretGet{Name: "brave_api_key", For: "U" + good.Public()[1:]},
+			subjects.CodeMalformed, "public curve key",
+			[]string{"before refused malformed"},
+			"brave_api_key",
+		},
+		{"trick: a refusal that cannot be recorded", func(w *world) { w.refuse[subjects.AuditBefore] = audit.ErrFull }, get("*"), subjects.CodeMalformed, "", nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			if tt.setup != nil {
+				tt.setup(w)
+			}
+			text, err := w.ask(tt.body)
+			if actortest.Code(err) != tt.code || tt.code != "" && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("told %v, want %s %s", err, tt.code, tt.says)
+			}
+			if !slices.Equal(w.story, tt.story) {
+				t.Errorf("it went %q, want %q", w.story, tt.story)
+			}
+			for _, r := range w.records {
+				if r.AgentID != "broker" || r.Action != "secret.get" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ID == "" {
+					t.Errorf("record %+v", r)
+				}
+				if r.Reason != subjects.CodeMalformed && len(r.ParamsHash) != 64 {
+					t.Errorf("without a hash: %+v", r)
+				}
+			}
+			var v subjects.SecretValue
+			if tt.code == "" {
+				if err := json.Unmarshal([]byte(text), &v); err != nil {
+					t.Fatal(err)
+				}
+				got, err := seal.Open(good, v)
+				if err != nil || string(got.Reveal()) != canary {
+					t.Errorf("opened %q, %v", got.Reveal(), err)
+				}
+				if _, err := seal.Open(key(t), v); !errors.Is(err, seal.ErrSealed) {
+					t.Errorf("a stranger opens it: %v", err)
+				}
+			} else if strings.Contains(text, "sealed") {
+				t.Errorf("refused, and gave %s", text)
+			}
+			for _, s := range w.given {
+				if s.Reveal() != nil {
+					t.Error("the value was left in memory")
+				}
+			}
+			told := fmt.Sprintf("%s %v %+v %+v", text, err, w.records, w.rec.Said())
+			if strings.Contains(told, "details of this machine") {
+				t.Errorf("the keyring's own words are told: %s", told)
+			}
+			told += fmt.Sprint(w.rec.Noted())
+			for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:20], fmt.Sprintf("%x", canary)} {
+				if strings.Contains(told, form) {
+					t.Errorf("%q is told: %s", form, told)
+				}
+			}
+			if log := tt.code == subjects.CodeUnavailable || strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Noted()) > 0) {
+				t.Errorf("noted %v", w.rec.Noted())
+			}
+		})
+	}
+}
+
+// everybody is the public key of the point zero: whatever is sealed to it can be opened without a key.
+const everybody = "XAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAPQN"
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := w.actor.Close(t.Context()); err != nil || !w.closed {
+		t.Errorf("the audit stays open: %v", err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	good := secrets.Config{Backend: keyring.Auto, Timeout: 10 * time.Second}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		change func(*secrets.Config)
+		says   string
+	}{
+		"nothing":           {func(c *secrets.Config) { *c = secrets.Config{} }, "backend"},
+		"no such keyring":   {func(c *secrets.Config) { c.Backend = "vault" }, "secret-service"},
+		"no time":           {func(c *secrets.Config) { c.Timeout = 0 }, "timeout"},
+		"longer than asked": {func(c *secrets.Config) { c.Timeout = time.Minute }, "25s"},
+	} {
+		c := good
+		tt.change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ring := good.Ring("/data")
+	if err := ring.Check(); err != nil || ring.Dir != "/data/keyring" || ring.Key != "/data/keys/keyring.key" {
+		t.Errorf("%+v, %v", ring, err)
+	}
+}

@@ -1,0 +1,402 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// clerk is the broker as far as the person speaks to it, under the broker's own grants: questions that are answered
+// once, rules that are revoked once, a policy and what is set for sessions.
+type clerk struct {
+	t         testing.TB
+	out       actor.Out
+	decisions chan string // what was answered, as "id true always"
+
+	mu        sync.Mutex
+	questions map[string]subjects.Approval
+	rules     []subjects.ApprovalRule
+	sessions  map[string]subjects.SessionConfig
+}
+
+func (*clerk) Name() string { return "broker" }
+
+func (c *clerk) Routes() []actor.Route {
+	return []actor.Route{
+		actor.Serve(subjects.ApprovalsOf, c.list), actor.Serve(subjects.ApprovalAnswer, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
+		actor.Serve(subjects.PolicyExplain, c.explain), actor.Serve(subjects.SessionSet, c.set),
+	}
+}
+
+// newClerk lets the broker in.
+func newClerk(c *crew) *clerk {
+	k := &clerk{t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{}, sessions: map[string]subjects.SessionConfig{}}
+	s, err := actor.Supervise(c.t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return k, nil }}, c.b.Dial, actor.Config{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = s.Stop() })
+	return k
+}
+
+// pose puts a question there, and tells of it.
+func (c *clerk) pose(q subjects.Approval) {
+	c.mu.Lock()
+	c.questions[q.ID] = q
+	c.mu.Unlock()
+	topic, err := subjects.ApprovalAsked.With(q.ID)
+	good(c.t, err)
+	good(c.t, actor.Emit(c.t.Context(), c.out.About(q.SessionID, q.QueryID), topic, q.ApprovalRequest))
+}
+
+// open is a question that waits, with everything that could steer a terminal.
+func open(id string) subjects.Approval {
+	now := time.Now()
+	return subjects.Approval{State: subjects.ApprovalPending, ApprovalRequest: subjects.ApprovalRequest{
+		ID: id, SessionID: "s1", QueryID: "q1", Caller: "generator", Type: "assistant", Tool: "web_fetch",
+		Args:  json.RawMessage(`{"url":"https://example.org/?q=1","note":"\u001b[2J` + "\u202e\u009b" + `end"}`),
+		Layer: "flow", Rule: "egress", Reason: "it would send to a stranger\x1b]0;x\a", Sinks: []string{"https://example.org/?q=1"},
+		Taint: []subjects.Taint{{Tool: "web_search", From: "https://evil.example\x1b[8m", Flags: []string{"override"}, Time: now.Add(-2 * time.Hour)}},
+		Asked: now.Add(-90 * time.Second), Expires: now.Add(210 * time.Second),
+	}}
+}
+
+func (c *clerk) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: append([]subjects.ApprovalRule{}, c.rules...)}
+	for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000"} {
+		if q, ok := c.questions[id]; ok && (in.Body.All || q.State == subjects.ApprovalPending) {
+			l.Approvals = append(l.Approvals, q)
+		}
+	}
+	return l, nil
+}
+
+func (c *clerk) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id := in.Tokens[1]
+	q, ok := c.questions[id]
+	if !ok {
+		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
+	}
+	if q.State != subjects.ApprovalPending {
+		return subjects.ApprovalReply{ID: id, State: q.State, By: q.By}, nil
+	}
+	q.State, q.By = subjects.ApprovalDenied, in.From
+	if in.Body.Approve {
+		q.State = subjects.ApprovalApproved
+	}
+	c.questions[id] = q
+	r := subjects.ApprovalReply{ID: id, Accepted: true, State: q.State, By: q.By, Remember: in.Body.Remember}
+	if len(q.Sinks) == 0 {
+		r.Remember = ""
+	}
+	c.decisions <- strings.TrimSpace(id + " " + q.State + " " + in.Body.Remember)
+	topic, err := subjects.ApprovalDecided.With(id)
+	good(c.t, err)
+	return r, actor.Emit(ctx, out.About(q.SessionID, q.QueryID), topic, r)
+}
+
+func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Nothing], _ actor.Out) (subjects.Done, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, r := range c.rules {
+		if r.ID == in.Tokens[1] {
+			c.rules = append(c.rules[:i:i], c.rules[i+1:]...)
+			return subjects.Done{OK: true}, nil
+		}
+	}
+	return subjects.Done{}, nil
+}
+
+func (c *clerk) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest], _ actor.Out) (subjects.Verdict, error) {
+	pass := []subjects.LayerVerdict{{Layer: "manifest", Verdict: "pass"}}
+	switch {
+	case in.Body.As != "generator" && in.Body.As != "orchestrator.coder-1":
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "there is no %s", in.Body.As)
+	case in.Body.Tool == "silent":
+		return subjects.Verdict{}, nil // an odd broker: that is no yes
+	case in.Body.Tool == "run_shell":
+		d := subjects.Denial{Layer: "manifest", Rule: "not_in_set", Reason: "not for\x1b[2J you", Allowed: []string{"web_fetch"}}
+		return subjects.Verdict{Denial: &d, Layers: []subjects.LayerVerdict{{Layer: "manifest", Verdict: "deny", Rule: d.Rule, Reason: d.Reason}}}, nil
+	case in.Body.SessionID == "tainted":
+		d := subjects.Denial{Layer: "flow", Rule: "egress", Reason: "strangers wrote " + string(in.Body.Args)}
+		return subjects.Verdict{Asks: []subjects.Denial{d}, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "ask", Rule: d.Rule, Reason: d.Reason})}, nil
+	}
+	return subjects.Verdict{Allowed: true, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "pass"}), Shadow: []subjects.Denial{{Layer: "limits", Rule: "often", Reason: "too often"}}}, nil
+}
+
+func (c *clerk) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if in.Body.SessionID == "refused" {
+		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeMalformed, "there is no tool %s", strings.Join(in.Body.Disable, " "))
+	}
+	if !in.Body.Show {
+		c.sessions[in.Body.SessionID] = in.Body
+	}
+	held := c.sessions[in.Body.SessionID]
+	held.SessionID = in.Body.SessionID
+	return held, nil
+}
+
+// TestApproveScripts drives approve, policy explain and session override against the clerk. Beside the commands of
+// TestScripts there is:
+//
+//	broker   let the clerk in, with questions and rules
+func TestApproveScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/approve",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			c := newCrew(t)
+			env.Values[crewKey{}] = c
+			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
+				env.Setenv(name, filepath.Join(env.WorkDir, dir))
+			}
+			env.Setenv("TZ", "UTC")
+			env.Setenv(noSleep, noSleepValue)
+			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines,
+			"broker": func(ts *testscript.TestScript, _ bool, _ []string) {
+				k := newClerk(ts.Value(crewKey{}).(*crew))
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000"} {
+					q := open(id)
+					switch id[0] {
+					case 'a':
+						q.Sinks = nil
+					case 'e':
+						q.State = subjects.ApprovalExpired
+					case 'd':
+						q.State, q.By = subjects.ApprovalDenied, "gateway"
+					}
+					k.questions[id] = q
+				}
+				k.rules = []subjects.ApprovalRule{
+					{ID: "aaaaaa1111111111", Type: "assistant", Tool: "web_fetch", Rule: "flow: egress", Sinks: []string{"https://example.org\x1b[2J"}, By: "user", Made: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+					{ID: "aaaaaa2222222222", Session: "s1", Type: "coder", Tool: "fs_write", Rule: "flow: mutate", Sinks: []string{"/tmp/a", "/tmp/b"}, By: "gateway", Made: time.Date(2026, 1, 3, 3, 4, 5, 0, time.UTC)},
+				}
+			},
+		},
+	})
+}
+
+// onKeyboard starts the program on a terminal with a keyboard.
+func (p *place) onKeyboard(v ...string) (*process, *os.File) {
+	p.t.Helper()
+	master, slave := terminalFor(p.t)
+	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
+	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave, slave
+	if err := c.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	slave.Close()
+	go func() {
+		r := bufio.NewReader(master)
+		for {
+			l, err := r.ReadString('\n')
+			_, _ = c.stdout.Write([]byte(l))
+			if err != nil {
+				break
+			}
+		}
+		c.reap()
+	}()
+	p.t.Cleanup(c.kill)
+	return c, master
+}
+
+// types types a line until it was taken: what comes before anybody can have read the question is not.
+func types(t *testing.T, keyboard *os.File, line string, taken <-chan string) string {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if _, err := keyboard.WriteString(line + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case d := <-taken:
+			return d
+		case <-time.After(2 * tooFast):
+		}
+	}
+	t.Fatal("nobody took the answer")
+	return ""
+}
+
+// TestApproveWatch answers questions as they come, on a terminal.
+func TestApproveWatch(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	k, p := newClerk(c), c.place(t)
+	w, keyboard := p.onKeyboard("approve", "--watch")
+	p.must(w.stdout, "watching for questions")
+	for _, tt := range []struct{ id, line, want string }{
+		{"0123456789abcdef0123456789abcdef", "y", "0123456789abcdef0123456789abcdef approved"},
+		{"0123457777777777", "", "0123457777777777 denied"},
+		{"act0000000000000", "a", "act0000000000000 approved always"},
+		{"expired000000000", "yess", "expired000000000 denied"},
+	} {
+		k.pose(open(tt.id))
+		p.must(w.stdout, tt.id+".* generator wants ")
+		p.must(w.stdout, "strangers +web_search https://evil.example")
+		if got := types(t, keyboard, tt.line, k.decisions); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+	// Answered elsewhere: what is typed then is nobody's answer.
+	k.pose(open("denied0000000000"))
+	p.must(w.stdout, "denied0000000000.* generator wants")
+	p.run(exitDone, "conclave", "approve", "--deny", "denied0000000000")
+	p.must(w.stdout, "denied00 was answered elsewhere, or has expired")
+	<-k.decisions
+	if code, err := w.end(os.Interrupt); code != exitDone || err != nil {
+		t.Errorf("%d, %v", code, err)
+	}
+	text := w.stdout.String()
+	for _, steers := range []string{"\x1b[2J", "\x1b]0", "\x1b[8m", "\u202e", "\u009b", "\a"} {
+		if strings.Contains(text, steers) {
+			t.Errorf("the terminal was sent %q", steers)
+		}
+	}
+	if !strings.Contains(text, `\u001b[2J\u202e\u009bend`) || !strings.Contains(text, "[y/N/s/a]") {
+		t.Errorf("shown:\n%s", text)
+	}
+
+	// Without a keyboard it only shows; as JSON it is lines.
+	k.pose(open("0123456789abcdef0123456789abcdef"))
+	plain := p.begin("conclave", "approve", "--watch")
+	p.must(plain.stderr, "answer with: conclave approve 01234567\n")
+	lines := p.begin("conclave", "approve", "--watch", "--json")
+	p.must(lines.stdout, `^\{"id":"0123456789abcdef0123456789abcdef".*"state":"pending"\}\n`)
+	for _, w := range []*process{plain, lines} {
+		if code, err := w.end(os.Interrupt); code != exitDone || err != nil {
+			t.Errorf("%d, %v", code, err)
+		}
+	}
+	if len(k.decisions) != 0 {
+		t.Errorf("answered without being asked: %s", <-k.decisions)
+	}
+}
+
+// TestAskApproval asks the person in the middle of an answer.
+func TestAskApproval(t *testing.T) {
+	t.Parallel()
+	const id = "0123456789abcdef0123456789abcdef"
+	c := newCrew(t)
+	k, p := newClerk(c), c.place(t)
+	begin := func(a *process) (*turn, subjects.Approval) {
+		t.Helper()
+		q := next(t, c.asked)
+		question := open(id)
+		question.SessionID, question.QueryID = q.SessionID, q.QueryID
+		k.pose(question)
+		return &turn{crew: c, q: q.Query}, question
+	}
+	end := func(a *process, x *turn) {
+		t.Helper()
+		x.answer(x.response("Done."))
+		if code, err := a.wait(); code != exitDone || err != nil {
+			t.Errorf("%d, %v: %s%s", code, err, a.stdout, a.stderr)
+		}
+	}
+	for _, tt := range []struct{ line, want string }{{"y", id + " approved"}, {"", id + " denied"}, {"a", id + " approved"}} {
+		a, keyboard := p.onKeyboard("ask", "never")
+		x, _ := begin(a)
+		p.must(a.stdout, "generator wants ")
+		p.must(a.stdout, "strangers ")
+		if got := types(t, keyboard, tt.line, k.decisions); got != tt.want {
+			t.Errorf("%q: %q", tt.line, got)
+		}
+		p.must(a.stdout, "web_fetch: (approved|denied) by user")
+		end(a, x)
+		if text := a.stdout.String(); strings.Contains(text, "\x1b[2J") || strings.Contains(text, "\u202e") {
+			t.Errorf("the terminal was steered: %q", text)
+		}
+	}
+	// In a pipe it is told how to answer elsewhere; the answer alone is data.
+	piped := p.begin("conclave", "ask", "never")
+	x, _ := begin(piped)
+	p.must(piped.stderr, `^waiting for you: web_fetch .*; answer with: conclave approve 01234567\n`)
+	end(piped, x)
+	if got := piped.stdout.String(); got != "Done.\n" || len(k.decisions) != 0 {
+		t.Errorf("%q, %d decisions", got, len(k.decisions))
+	}
+	lines := p.begin("conclave", "ask", "--stream-json", "never")
+	x, _ = begin(lines)
+	p.must(lines.stdout, `"type":"approval",.*"phase":"request","request":\{"id":"`+id)
+	end(lines, x)
+
+	// Somebody else's event of that name is not shown.
+	quiet := p.begin("conclave", "ask", "never")
+	q := next(t, c.asked)
+	other := open("feedfeedfeedfeed")
+	other.QueryID = "another"
+	k.pose(other)
+	end(quiet, &turn{crew: c, q: q.Query})
+	if strings.Contains(quiet.stderr.String(), "waiting for you") {
+		t.Errorf("%s", quiet.stderr)
+	}
+}
+
+func TestMeant(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]subjects.ApprovalDecision{
+		"y": {Approve: true}, " Y ": {Approve: true}, "yes": {Approve: true}, "s": {Approve: true, Remember: "session"}, "a": {Approve: true, Remember: "always"},
+		"": {}, "n": {}, "no": {}, "yy": {}, "y n": {}, "ok": {}, "ｙ": {}, "y\x00": {}, "true": {}, "1": {},
+	} {
+		if got := meant(line); got != want {
+			t.Errorf("%q: %+v", line, got)
+		}
+	}
+}
+
+// However the arguments look, what is shown is all of them, is the same value, and steers nothing.
+func FuzzVisibleJSON(f *testing.F) {
+	for _, s := range []string{
+		`{}`, `{"a":"\u001b[2J"}`, "{\"a\":\"\u202e\u200b\u009b\U000e0041\"}", `{"a":[1,{"b":null}],"c":1e99}`, "{\"\u001f\":1}", `["\ud800"]`, "{\"a\":\"\xff\"}", `{"a":"\\u001b"}`, "\x1b[2J", "",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		raw = raw[:min(len(raw), 4096)]
+		got := visibleJSON(raw, "    ")
+		for _, r := range got {
+			if !unicode.IsPrint(r) && (r != '\n' || !json.Valid(raw)) {
+				t.Fatalf("%q shows %q", raw, r)
+			}
+		}
+		if !json.Valid(raw) {
+			return
+		}
+		var a, b any
+		x, y := json.NewDecoder(bytes.NewReader(raw)), json.NewDecoder(strings.NewReader(got))
+		x.UseNumber()
+		y.UseNumber()
+		if x.Decode(&a) != nil || y.Decode(&b) != nil || !reflect.DeepEqual(a, b) {
+			t.Fatalf("%q is shown as %q", raw, got)
+		}
+	})
+}

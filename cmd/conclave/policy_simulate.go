@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"conclave/config"
+	"conclave/pkg/strict"
+)
+
+// policySimulateCommand replays cases with a model that obeys every instruction it reads.
+func (a *app) policySimulateCommand() *cobra.Command {
+	var effects string
+	cmd := &cobra.Command{
+		Use:   "simulate <cases.jsonl>...",
+		Short: "What would run if the model obeyed everything it reads",
+		Long: `Replays cases through the real broker, with tools that only answer. In each case a person's task is carried out by its own
+correct calls, and where a stranger's text comes in, the attacker's calls are made too: the model is assumed to obey. The
+caller is granted every tool of the case, so nothing but the flow of information decides.
+
+Counts the attacks of which a call ran that does more than read, and the tasks of the person in which a call was refused
+or asked about although nobody attacked. Each task counts once, however many cases share it.
+
+A line of the file is a JSON object: id, user_instruction, user_calls [{tool, args, result_has_injection}] and
+attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. What the tools
+do stands in another file, tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted",
+"effects": ["egress"]}}}. It is looked for beside the cases and in the current folder. A tool that is not in it is taken
+to do everything.`,
+		Example: `  conclave policy simulate cases.jsonl
+  conclave policy simulate cases.jsonl --effects tools.json --json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			known, err := simEffects(effects, files)
+			if err != nil {
+				return err
+			}
+			var cases []config.SimCase
+			for _, file := range files {
+				f, err := os.Open(file)
+				if err != nil {
+					return fmt.Errorf("reading cases: %w", err)
+				}
+				more, err := config.ReadCases(f, file)
+				f.Close()
+				if err != nil {
+					return err
+				}
+				cases = append(cases, more...)
+			}
+			r, err := config.Simulate(cmd.Context(), cases, known, a.counting("cases", len(cases)))
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.document(r)
+			}
+			a.printSimulation(r)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&effects, "effects", "", "what the tools of the cases do, in this `file`")
+	return cmd
+}
+
+// effectsFile is the name under which the labels of tools are looked for.
+const effectsFile = "tool-effects.json"
+
+// simEffects reads the labels: from the named file, or from the first place where they are.
+func simEffects(named string, cases []string) (config.SimEffects, error) {
+	if named != "" {
+		return config.ReadEffects(named)
+	}
+	var places []string
+	for _, c := range cases {
+		places = append(places, filepath.Join(filepath.Dir(c), effectsFile))
+	}
+	for _, p := range slices.Compact(append(places, effectsFile)) {
+		known, err := config.ReadEffects(p)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return known, err
+		}
+	}
+	return nil, usage("nobody says what the tools of the cases do: put %s beside them, or name a file with --effects", effectsFile)
+}
+
+func (a *app) printSimulation(r config.SimReport) {
+	share := 0.0
+	if r.Benign > 0 {
+		share = 100 * float64(r.Interrupted) / float64(r.Benign)
+	}
+	fmt.Fprintf(a.stdout, "cases               %d\n", r.Cases)
+	fmt.Fprintf(a.stdout, "attacks executed    %d\n", r.Executed)
+	fmt.Fprintf(a.stdout, "tasks               %d\n", r.Benign)
+	fmt.Fprintf(a.stdout, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)
+	for _, rule := range strict.Keys(r.InterruptedRules) {
+		fmt.Fprintf(a.stdout, "  %-17s %d\n", rule, r.InterruptedRules[rule])
+	}
+	for _, id := range r.ExecutedIDs {
+		fmt.Fprintf(a.stdout, "executed: %s\n", id)
+	}
+}

@@ -1,0 +1,178 @@
+package config
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"conclave/pkg/policy"
+)
+
+// ReloadEvery is how often a [Reloader] looks for a change.
+const ReloadEvery = 2 * time.Second
+
+// Reloaded is what came of a change of the manifest.
+type Reloaded struct {
+	File     string   // the person's manifest
+	Shipped  bool     // the file is gone: the manifest as shipped holds again
+	Unserved []string // tools that it names and nobody serves: a misspelled name is found here
+	Err      error    // why it was refused, with file and line; the rules before it stay
+}
+
+// Reloader keeps the rules of a book as the manifest of a config folder says. A manifest is taken in whole or not at all.
+//
+// A look takes a change in when the look before saw the same bytes: a file that somebody is still writing may be
+// readable, and say less than it will.
+type Reloader struct {
+	dir  string
+	env  policy.Env
+	book *policy.Book
+	tell func(Reloaded)
+
+	mu      sync.Mutex
+	seen    string // by the last look
+	decided string // what was last taken in or refused: nobody is told twice of the same bytes
+}
+
+// NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env. tell hears of each
+// change once, from the goroutine that found it. A file that says what the book holds already is no change.
+func NewReloader(dir string, env policy.Env, book *policy.Book, tell func(Reloaded)) *Reloader {
+	r := &Reloader{dir: dir, env: env, book: book, tell: tell}
+	data, ok, err := r.read()
+	if err != nil {
+		return r
+	}
+	if m, err := r.parse(data, ok); err == nil && reflect.DeepEqual(m, book.Rules().Manifest) {
+		r.decided = contentKey(data, ok, nil)
+	}
+	return r
+}
+
+// log tells the person of it.
+func (n Reloaded) log(log *slog.Logger) {
+	switch {
+	case n.Err != nil:
+		log.Error("the manifest was changed and is wrong: the rules before it stay", "file", n.File, "err", n.Err)
+	case n.Shipped:
+		log.Warn("the manifest is gone: the one that comes with conclave holds again", "file", n.File)
+	default:
+		log.Info("the manifest was changed and holds from now on", "file", n.File)
+	}
+	if len(n.Unserved) > 0 {
+		log.Warn("the manifest names tools that nobody serves", "tools", n.Unserved)
+	}
+}
+
+// Run looks at each tick until ctx ends. Without a tick it looks each [ReloadEvery].
+func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
+	if tick == nil {
+		t := time.NewTicker(ReloadEvery)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+			r.look(true)
+		}
+	}
+}
+
+// Reload takes a change in at once: the person says that the file is whole. The error is that of the file as it is now.
+func (r *Reloader) Reload() error { return r.look(false) }
+
+// look takes in what has changed. With settled it waits until two looks saw the same.
+func (r *Reloader) look(settled bool) error {
+	done, news := r.decide(settled)
+	if news && r.tell != nil {
+		r.tell(done)
+	}
+	return done.Err
+}
+
+// decide is look without telling, so that whoever is told may look too. news says that there is something to tell.
+func (r *Reloader) decide(settled bool) (done Reloaded, news bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	done = Reloaded{File: filepath.Join(r.dir, "manifest.yaml")}
+	data, ok, err := r.read()
+	key := contentKey(data, ok, err)
+	was := r.seen
+	r.seen = key
+	if settled && (key == r.decided || key != was) {
+		return done, false
+	}
+	news = key != r.decided
+	r.decided = key
+	if err != nil {
+		done.Err = fmt.Errorf("reading the manifest: %w; the rules stay as they are", err)
+		return done, news
+	}
+	m, err := r.parse(data, ok)
+	if err != nil {
+		done.Err = err
+		return done, news
+	}
+	done.Shipped, done.Unserved = !ok, m.Unserved()
+	if news {
+		r.book.Turn(policy.Rules{Manifest: m, Chain: m.Chain(r.env)})
+	}
+	return done, news
+}
+
+// read returns the person's manifest, and false when there is none. A folder that is gone is not a file that was taken
+// away: it may be on a disk that is not there right now, and what it forbade must not become allowed by that.
+func (r *Reloader) read() ([]byte, bool, error) {
+	if r.dir == "" {
+		return nil, false, nil
+	}
+	data, ok, err := read(os.DirFS(r.dir), "manifest.yaml")
+	if err != nil || ok {
+		return data, ok, err
+	}
+	if _, err := os.Stat(r.dir); err != nil && !(errors.Is(err, fs.ErrNotExist) && r.isShipped()) {
+		return nil, false, err
+	}
+	return nil, false, nil
+}
+
+// isShipped reports whether the book holds the manifest as shipped.
+func (r *Reloader) isShipped() bool {
+	m, err := r.parse(nil, false)
+	return err == nil && reflect.DeepEqual(m, r.book.Rules().Manifest)
+}
+
+// parse reads a manifest: the person's, or the shipped one when there is none.
+func (r *Reloader) parse(data []byte, ok bool) (policy.Manifest, error) {
+	if ok {
+		return policy.ParseManifest(data, filepath.Join(r.dir, "manifest.yaml"))
+	}
+	data, err := shipped.ReadFile("manifest.yaml")
+	if err != nil {
+		return policy.Manifest{}, err
+	}
+	return policy.ParseManifest(data, "manifest.yaml")
+}
+
+// contentKey tells one state of the file from another. The bytes are compared and not the time of the file: a file of a
+// few kilobytes is read faster than somebody finds out why a change was missed.
+func contentKey(data []byte, ok bool, err error) string {
+	switch {
+	case err != nil:
+		return "error: " + err.Error()
+	case !ok:
+		return "none"
+	}
+	sum := sha256.Sum256(data)
+	return "file: " + string(sum[:])
+}

@@ -1,0 +1,83 @@
+package firewall
+
+import (
+	"sort"
+	"strings"
+)
+
+// topics are the words of people who write about attacks on models.
+var topics = []string{
+	"injection", "jailbreak", "red team", "red-team", "redteam", "adversarial", "attack", "malicious", "guardrail", "vulnerab", "exploit",
+	"poisoning", "hijack", "untrusted",
+}
+
+// examples halves the weight of signs that are shown as examples: in a fenced block or a quotation, in a text that
+// talks about such attacks in more than one word. An attacker can dress up like that, and then only the weight is less:
+// the findings stay in the report, and strong signs together still flag the text.
+func (s *scanner) examples() {
+	if len(s.hits) == 0 {
+		return
+	}
+	said := 0
+	for _, t := range topics {
+		if strings.Contains(s.text, t) {
+			said++
+		}
+	}
+	if said < 2 {
+		return
+	}
+	fences := fencesOf(s.text)
+	for i := range s.hits {
+		h := &s.hits[i]
+		if h.orig >= 0 && (fences.holds(h.pos) || s.quotes(h.pos)) {
+			h.weight = (h.weight + 1) / 2
+		}
+	}
+}
+
+// fenced is where code blocks begin and end, by turns.
+type fenced []int
+
+func fencesOf(text string) fenced {
+	var at fenced
+	inside := false
+	for from := 0; ; {
+		i := strings.Index(text[from:], "```")
+		if i < 0 {
+			return at
+		}
+		i += from
+		from = i + 3
+		// A fence with the name of a language opens a block. When the first is bare and the next has one, the text was cut
+		// out of a longer one and begins inside of a block.
+		named := from < len(text) && inWord[text[from]]
+		if len(at) == 0 && !named && !inside {
+			if next := strings.Index(text[from:], "```"); next >= 0 && from+next+3 < len(text) && inWord[text[from+next+3]] {
+				at = append(at, 0)
+				inside = true
+			}
+		}
+		if inside && named {
+			continue
+		}
+		inside = !inside
+		at = append(at, i)
+	}
+}
+
+// holds tells whether pos is inside of a block.
+func (f fenced) holds(pos int) bool {
+	n := sort.SearchInts(f, pos+1)
+	return n%2 == 1
+}
+
+// quotes tells whether the line of pos is quoted, or a quotation opens right before it.
+func (s *scanner) quotes(pos int) bool {
+	line := strings.LastIndexByte(s.text[:pos], '\n') + 1
+	if strings.HasPrefix(strings.TrimLeft(s.text[line:min(len(s.text), line+8)], " "), ">") {
+		return true
+	}
+	before := s.text[max(line, pos-60):pos]
+	return strings.Count(before, "\"")%2 == 1 || strings.Count(before, "`")%2 == 1
+}

@@ -1,0 +1,113 @@
+package firewall
+
+import "strings"
+
+// invisible weighs characters that are not shown. A few are normal, as in emoji, soft hyphens or right-to-left names.
+func (s *scanner) invisible() {
+	f := s.f
+	at := 0
+	for at < len(f.at) && int(f.at[at]) < f.first {
+		at++
+	}
+	at = min(at, max(0, len(s.text)-1))
+	record := func(weight int, quote string) {
+		s.hits = append(s.hits, hit{tech: techHidden, weight: weight, pos: at, orig: f.first, quote: quote})
+	}
+	if f.tags >= 4 {
+		record(8, fold(f.shown).text)
+	}
+	switch {
+	case f.zero >= 12:
+		record(4, "zero-width characters")
+	case f.turned > 0:
+		record(3, "direction override")
+	}
+}
+
+// hiding are the styles that take text out of a person's sight.
+var hiding = []string{
+	"display:none", "display: none", "visibility:hidden", "visibility: hidden", "font-size:0", "font-size: 0", "font-size:1px", "font-size: 1px",
+	"opacity:0;", "opacity: 0;", "opacity:0\"", "opacity: 0\"", "color:#fff", "color: #fff", "color:white", "color: white", "color:transparent",
+	"color: transparent", "left:-9999", "left: -9999", "text-indent:-9", "text-indent: -9",
+}
+
+// html looks at what a page holds and does not show: comments and hidden elements. That is common and harmless; it
+// counts when there are orders inside.
+func (s *scanner) html() {
+	text := s.text
+	for from := 0; ; {
+		at := strings.Index(text[from:], "<!--")
+		if at < 0 {
+			break
+		}
+		at += from
+		end := strings.Index(text[at:], "-->")
+		if end < 0 {
+			end = len(text) - at
+		}
+		s.concealed(at, at+min(end, 4000))
+		from = at + end
+		if from >= len(text) {
+			break
+		}
+	}
+	// A style stands inside of a tag, and what it hides goes on until the element is closed.
+	for from := 0; ; {
+		at := strings.Index(text[from:], "style=")
+		if at < 0 {
+			break
+		}
+		at += from
+		from = at + len("style=")
+		tag := strings.IndexByte(text[at:min(len(text), at+400)], '>')
+		if tag < 0 || !containsAny(text[at:at+tag+1], hiding) {
+			continue
+		}
+		body := at + tag + 1
+		end := strings.Index(text[body:min(len(text), body+4000)], "</")
+		if end < 0 {
+			end = min(len(text)-body, 4000)
+		}
+		s.concealed(body, body+end)
+	}
+}
+
+// concealed weighs text that is hidden from a person, by what else was found in it.
+func (s *scanner) concealed(from, to int) {
+	weight := 0
+	for _, h := range s.hits {
+		if h.pos >= from && h.pos < to && h.tech != techHidden {
+			weight = max(weight, min(5, h.weight))
+		}
+	}
+	if weight == 0 && s.orderWithin(from, to) {
+		weight = 2
+	}
+	if weight > 0 {
+		s.hit(techHidden, weight+2, from, to-from)
+	}
+}
+
+// orderWithin tells whether there is an order to somebody between two places.
+func (s *scanner) orderWithin(from, to int) bool {
+	for i := s.tokenAt(from); i < len(s.tokens) && int(s.tokens[i].from) < to; i++ {
+		if s.has(i, cPlease) || s.any(i, "you", "your") || s.has(i, cAI) {
+			return true
+		}
+	}
+	return false
+}
+
+// tokenAt is the first token at or after pos.
+func (s *scanner) tokenAt(pos int) int {
+	lo, hi := 0, len(s.tokens)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if int(s.tokens[mid].from) < pos {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}

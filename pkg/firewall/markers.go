@@ -1,0 +1,277 @@
+package firewall
+
+import "strings"
+
+// mark is a piece of text that has a meaning between a program and a model and none between people.
+type mark struct {
+	text   string
+	tech   technique
+	weight int
+}
+
+// marks by their first byte. All are lower case, as the folded text is.
+var marks = func() (t [256][]mark) {
+	for _, m := range []mark{
+		{"<|im_start|>", techRole, 8},
+		{"<|im_end|>", techRole, 6},
+		{"<|system|>", techRole, 8},
+		{"<|user|>", techRole, 8},
+		{"<|assistant|>", techRole, 8},
+		{"<|endoftext|>", techRole, 7},
+		{"<|eot_id|>", techRole, 8},
+		{"<|start_header_id|>", techRole, 8},
+		{"<|end|>", techRole, 6},
+		{"<start_of_turn>", techRole, 8},
+		{"<end_of_turn>", techRole, 8},
+		{"<<sys>>", techRole, 8},
+		{"<</sys>>", techRole, 8},
+		{"[inst]", techRole, 8},
+		{"[/inst]", techRole, 8},
+		{"[system]", techRole, 7},
+		{"[/system]", techRole, 7},
+		{"[assistant]", techRole, 5},
+		{"<system>", techRole, 6},
+		{"</system>", techRole, 6},
+		{"<assistant>", techRole, 6},
+		{"</assistant>", techRole, 6},
+		{"<user>", techRole, 3},
+		{"</user>", techRole, 3},
+		{"<human>", techRole, 5},
+		{"</tool_result>", techRole, 7},
+		{"<tool_result>", techRole, 5},
+		{"</function_results>", techRole, 7},
+		{"</tool_response>", techRole, 7},
+		{"</tool_output>", techRole, 7},
+		{"</untrusted", techRole, 7},
+		{"[end of tool_result", techRole, 8},
+		{"[tool_result:", techRole, 7},
+		{"<information>", techDelimiter, 6},
+		{"</information>", techDelimiter, 5},
+		{"<important>", techDelimiter, 6},
+		{"</important>", techDelimiter, 5},
+		{"<instructions>", techDelimiter, 5},
+		{"<instruction>", techDelimiter, 5},
+		{"<system_prompt>", techRole, 6},
+		{"<system-reminder>", techRole, 8},
+		{"<tool_call>", techToolCall, 7},
+		{"<function_calls>", techToolCall, 8},
+		{"<function_call>", techToolCall, 7},
+		{"<invoke name=", techToolCall, 8},
+		{"<tool_use>", techToolCall, 7},
+		{"[tool_calls]", techToolCall, 7},
+		{"<admin>", techAuthority, 5},
+		{"<developer>", techAuthority, 5},
+	} {
+		t[m.text[0]] = append(t[m.text[0]], m)
+	}
+	return t
+}()
+
+// turns are the words that name whoever speaks in a conversation with a model.
+var turns = []string{"system", "assistant", "user", "human", "instruction", "instructions", "ai"}
+
+// markers looks for the marks of chat templates and tool calls, for turns written as "Assistant:", and for images that
+// carry data.
+func (s *scanner) markers() {
+	text := s.text
+	spoke, asked := -1, -1 // where the assistant and the user last had a turn
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch c {
+		case '<', '[':
+			for _, m := range marks[c] {
+				if strings.HasPrefix(text[i:], m.text) {
+					w := m.weight
+					if i > 0 && (text[i-1] == '`' || text[i-1] == '"' && i > 1 && text[i-2] == ' ') { // named, as in documentation
+						w /= 2
+					}
+					s.hit(m.tech, w, i, len(m.text))
+					break
+				}
+			}
+		case '!':
+			if strings.HasPrefix(text[i:], "![") {
+				s.image(i)
+			}
+		case '#':
+			if strings.HasPrefix(text[i:], "###") {
+				s.heading(i)
+			}
+		case '{':
+			s.call(i)
+		}
+		if i != 0 && text[i-1] != '\n' || c == '\n' {
+			continue
+		}
+		// a line begins
+		start := i
+		for start < len(text) && start < i+8 && (text[start] == ' ' || text[start] == '*' || text[start] == '>') {
+			start++
+		}
+		for _, name := range turns {
+			if !strings.HasPrefix(text[start:], name) || start+len(name) >= len(text) || text[start+len(name)] != ':' {
+				continue
+			}
+			rest := text[start+len(name)+1:]
+			if len(rest) < 2 || rest[0] != ' ' && rest[0] != '*' || rest[1] == '\n' {
+				break
+			}
+			switch name {
+			case "assistant", "ai":
+				spoke = start
+			case "user", "human":
+				asked = start
+			}
+			weight := 2
+			if s.orders(start + len(name) + 1) {
+				weight = 7
+			}
+			// The assistant's turn and then the user's, close together: a conversation inside of the data.
+			if spoke >= 0 && asked > spoke && asked-spoke < 600 {
+				weight = max(weight, 6)
+				if turn := s.tokenAt(asked); s.next(turn, cPlease|cAct|cSay, 12) >= 0 || containsAny(text[asked:min(len(text), asked+200)], []string{"please", "could you", "can you"}) {
+					weight = 10
+				}
+			}
+			s.hit(techRole, weight, start, len(name)+40)
+			break
+		}
+	}
+}
+
+// orders tells whether the text at pos begins with an order.
+func (s *scanner) orders(pos int) bool {
+	i := s.tokenAt(pos)
+	if i == len(s.tokens) || int(s.tokens[i].from) > pos+6 {
+		return false
+	}
+	return s.has(i, cPlease|cIgnore|cAct|cSay|cFollow) || s.any(i, "you", "new")
+}
+
+// heading looks at "### System:" and its kin.
+func (s *scanner) heading(i int) {
+	text := s.text
+	j := i
+	for j < len(text) && j < i+8 && strings.IndexByte("# (*[", text[j]) >= 0 {
+		j++
+	}
+	for _, name := range turns {
+		if strings.HasPrefix(text[j:], name) {
+			end := j + len(name)
+			if end < len(text) && (text[end] == ':' || text[end] == '_' || text[end] == ')') {
+				s.hit(techRole, 6, i, end-i)
+			}
+			return
+		}
+	}
+}
+
+// image looks at ![text](link): an image is fetched without a click, so a link that carries data sends it.
+func (s *scanner) image(i int) {
+	text := s.text[i:min(len(s.text), i+600)]
+	mid := strings.Index(text, "](")
+	if mid < 0 || mid > 200 {
+		return
+	}
+	link := text[mid+2:]
+	if end := strings.IndexByte(link, '\n'); end >= 0 {
+		link = link[:end]
+	}
+	if end := strings.IndexByte(link, ')'); end >= 0 {
+		link = link[:end]
+	}
+	q := strings.IndexByte(link, '?')
+	if !strings.HasPrefix(link, "http") || q < 0 {
+		return
+	}
+	query := link[q:]
+	if strings.ContainsAny(query, "<{[$ ") {
+		s.hit(techExfiltration, 9, i, mid+2+len(link))
+		return
+	}
+	for _, word := range []string{"summary", "secret", "conversation", "history", "password", "token=", "exfil", "stolen"} {
+		if strings.Contains(query, word) {
+			s.hit(techExfiltration, 7, i, mid+2+len(link))
+			return
+		}
+	}
+}
+
+// call looks for a tool call in JSON: an object with a name and arguments.
+func (s *scanner) call(i int) {
+	text := s.text[i:min(len(s.text), i+160)]
+	if len(text) < 3 || text[1] != '"' && text[1] != '\'' && text[1] != ' ' && text[1] != '\n' {
+		return
+	}
+	key := strings.TrimLeft(text[1:], " \n")
+	if len(key) < 8 || !strings.HasPrefix(key[1:], "name") && !strings.HasPrefix(key[1:], "tool") && !strings.HasPrefix(key[1:], "function") {
+		return
+	}
+	if strings.Contains(text, `"arguments"`) || strings.Contains(text, `"tool_input"`) || strings.Contains(text, `'arguments'`) {
+		s.hit(techToolCall, 3, i, 60)
+	}
+}
+
+// eastern looks for orders to ignore instructions in Chinese and Japanese, which have no blanks between words.
+func (s *scanner) eastern() {
+	if !s.f.east {
+		return
+	}
+	for _, verb := range eastIgnore {
+		for from := 0; ; {
+			at := strings.Index(s.text[from:], verb)
+			if at < 0 {
+				break
+			}
+			at += from
+			from = at + len(verb)
+			near := s.text[max(0, at-75):min(len(s.text), from+75)]
+			orders, prior := containsAny(near, eastOrders), containsAny(near, eastPrior)
+			switch {
+			case orders && prior:
+				s.hit(techOverride, 10, at, 60)
+			case orders:
+				s.hit(techOverride, 5, at, 60)
+			case strings.HasPrefix(s.text[from:], fold("して").text) && strings.Contains(s.text[from:min(len(s.text), from+150)], fold("ください").text):
+				s.hit(techOverride, 7, at, 60)
+			}
+		}
+	}
+	for _, p := range eastPhrases {
+		if at := strings.Index(s.text, p.text); at >= 0 {
+			s.hit(p.tech, p.weight, at, 60)
+		}
+	}
+}
+
+var (
+	eastIgnore  = foldAll("忽略", "无视", "無視", "忽視", "忘记", "忘記", "忘れて", "不要理会", "不要遵守", "무시하", "잊어")
+	eastOrders  = foldAll("指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "プロンプト", "ルール", "지시", "명령")
+	eastPrior   = foldAll("之前", "以前", "上述", "以上", "前面", "先前", "所有", "すべて", "全て", "前の", "これまで", "上記", "이전", "모든")
+	eastPhrases = []mark{
+		{fold("不要告诉用户").text, techSecrecy, 6},
+		{fold("ユーザーに言わない").text, techSecrecy, 6},
+		{fold("ユーザーには知らせ").text, techSecrecy, 6},
+		{fold("系统提示词").text, techLeak, 3},
+		{fold("新的指令").text, techDelimiter, 5},
+		{fold("新しい指示").text, techDelimiter, 5},
+		{fold("你现在是").text, techPersona, 5},
+		{fold("あなたは今から").text, techPersona, 6},
+	}
+)
+
+func foldAll(list ...string) []string {
+	for i, w := range list {
+		list[i] = fold(w).text
+	}
+	return list
+}
+
+func containsAny(s string, list []string) bool {
+	for _, w := range list {
+		if strings.Contains(s, w) {
+			return true
+		}
+	}
+	return false
+}

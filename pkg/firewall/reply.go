@@ -1,0 +1,71 @@
+package firewall
+
+// reply: add ... to your answer; include the following code in your solution.
+func (s *scanner) reply(i int) {
+	if !s.begins(i) {
+		return
+	}
+	y := s.next(i, cYour, 16)
+	if y < 0 {
+		return
+	}
+	if r := s.next(y, cReply, 1); r >= 0 && s.any(r, "response", "reply", "answer", "responses", "answers", "replies") {
+		s.add(techReply, s.spoken(i, 10), i, r)
+	}
+}
+
+// insert: blend the following code into your solution. Manuals say that too, of a project or a page; it weighs most when
+// the answer itself must hold the code, or when the code reaches out or runs commands.
+func (s *scanner) insert(i int) {
+	if n := i - 1; n < 0 || !s.behind(i, cNext, 3) || s.tokens[i].stop&(sEnd|sColon) != 0 {
+		return
+	}
+	from := i
+	for from > 0 && i-from < 16 && s.tokens[from].stop&(sEnd|sLine) == 0 {
+		from--
+	}
+	for j := from; j < len(s.tokens) && j <= i+16; j++ {
+		if j > i && s.tokens[j].stop&(sEnd|sColon) != 0 {
+			return
+		}
+		if !s.has(j, cYour) {
+			continue
+		}
+		w := s.next(j, cWork|cReply, 2)
+		if w < 0 {
+			continue
+		}
+		weight := 6
+		if s.any(w, "response", "answer", "reply", "solution", "output") {
+			weight = 8
+		}
+		after := s.text[s.tokens[max(i, w)].to:min(len(s.text), int(s.tokens[max(i, w)].to)+900)]
+		if containsAny(after, reaching) {
+			weight += 4
+		}
+		s.add(techReply, s.quoted(from, weight), from, max(i, w))
+		return
+	}
+}
+
+// reaching are calls by which code reaches the network, another program or the system.
+var reaching = []string{
+	"requests.", "urllib", "urlopen", "socket", "subprocess", "os.system", "popen", "smtplib", "http.client", "paramiko", "ftplib", "eval(",
+	"exec(", "fetch(", "xmlhttprequest", "curl ", "wget ", "ssh ", "sudo ", "os.remove", "shutil", "rm -", "pynput", "pyautogui", "pexpect",
+	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab", "chmod",
+}
+
+// shape: your response should end with ...; reply using base64.
+func (s *scanner) shape(i int) {
+	if i > 0 && s.is(i-1, "your") && s.begins(i-1) && s.any(i+1, "must", "should", "has", "shall", "needs") {
+		s.add(techReply, s.quoted(i-1, 8), i-1, i+1)
+		return
+	}
+	if s.begins(i) && s.any(i+1, "using", "only", "in", "with", "exclusively", "as") && s.tokens[i].stop&sProse == 0 {
+		weight := 5
+		if s.next(i, cLang, 4) >= 0 {
+			weight = 10
+		}
+		s.add(techReply, weight, i, i+1)
+	}
+}

@@ -1,0 +1,45 @@
+package policy_test
+
+import (
+	"sync"
+	"testing"
+
+	"conclave/pkg/policy"
+)
+
+// TestBookOfNothing: no rules are a refusal.
+func TestBookOfNothing(t *testing.T) {
+	var none *policy.Book
+	for name, b := range map[string]*policy.Book{"no book": none, "an empty book": {}, "empty rules": policy.NewBook(policy.Rules{})} {
+		if d := b.Rules().Chain.Decide(t.Context(), goodCall()); d.Allowed() || d.Denial().Rule != policy.RuleEmpty {
+			t.Errorf("%s: allowed %v, %+v", name, d.Allowed(), d.Denial())
+		}
+	}
+}
+
+// TestBookTurnsWhole: whoever reads while others turn has a manifest and the chain that was made of it.
+func TestBookTurnsWhole(t *testing.T) {
+	rules := func(account string) policy.Rules {
+		return policy.Rules{Manifest: policy.Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: policy.Chain{passes(account)}}
+	}
+	both := []policy.Rules{rules("generator"), rules("committee")}
+	b := policy.NewBook(both[0])
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for i := range 2000 {
+				b.Turn(both[i%2])
+			}
+		})
+		wg.Go(func() {
+			for range 2000 {
+				r := b.Rules()
+				if _, ok := r.Manifest.Accounts[r.Chain[0].Name()]; !ok {
+					t.Errorf("the chain of %s with the manifest of another", r.Chain[0].Name())
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,84 @@
+package policy_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/pkg/policy"
+)
+
+func TestChainOrder(t *testing.T) {
+	var got []string
+	for _, l := range parse(t, family).Chain(policy.Env{Home: "/home/ada"}) {
+		got = append(got, l.Name())
+	}
+	want := []string{"override", "manifest", "lineage", "arguments", "paths", "egress", "flow", "limits", "approval"}
+	if !slices.Equal(got, want) {
+		t.Errorf("layers %v, want %v", got, want)
+	}
+}
+
+// TestChainOfNothing: the chain of an empty manifest refuses.
+func TestChainOfNothing(t *testing.T) {
+	for _, c := range []policy.Call{goodCall(), {}} {
+		if (policy.Manifest{}).Chain(policy.Env{}).Decide(t.Context(), c).Allowed() {
+			t.Errorf("%+v is allowed by nobody", c)
+		}
+	}
+}
+
+// TestChainShadows: a watched rule is told and does not stop the call; the same rule of a layer that is always enforced
+// cannot be watched, even by a manifest that was made by hand.
+func TestChainShadows(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		shadow  map[string][]string
+		change  func(*policy.Call)
+		allowed bool
+		told    string
+	}{
+		{name: "enforced", change: func(c *policy.Call) { c.Spent.Calls = 50 }},
+		{name: "watched", shadow: map[string][]string{"limits": {policy.RuleCalls}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }, allowed: true, told: "limits: " + policy.RuleCalls},
+		{name: "another rule of the layer is watched", shadow: map[string][]string{"limits": {policy.RuleBudget}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }},
+		{name: "trick: what is disabled is watched", shadow: map[string][]string{"override": {policy.RuleDisabled}}, change: func(c *policy.Call) { c.Override.Disable = []string{"web_search"} }},
+		{name: "trick: the manifest is watched", shadow: map[string][]string{"manifest": {policy.RuleNotInSet}}, change: func(c *policy.Call) { c.Tool.Name = "run_shell" }},
+		{name: "trick: the lineage is watched", shadow: map[string][]string{"lineage": {policy.RuleUnregistered}}, change: func(c *policy.Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
+	} {
+		m := parse(t, family)
+		m.Shadow = tt.shadow
+		c := callOf(m, "generator", nil, policy.Override{}, "web_search")
+		tt.change(&c)
+		d := m.Chain(policy.Env{}).Decide(t.Context(), c)
+		var told []string
+		for _, s := range d.Shadow() {
+			told = append(told, s.Layer+": "+s.Rule)
+		}
+		if d.Allowed() != tt.allowed || strings.Join(told, " ") != tt.told {
+			t.Errorf("%s: allowed %v, told %v; %+v", tt.name, d.Allowed(), told, d.Denial())
+		}
+	}
+}
+
+// TestWatchable: what is listed can be written into a manifest, and what is always enforced is not listed.
+func TestWatchable(t *testing.T) {
+	all := policy.Watchable()
+	if len(all) < 8 {
+		t.Fatalf("only %v may be watched", all)
+	}
+	for _, layer := range []string{"approval", "egress", "flow", "limits"} {
+		if !slices.ContainsFunc(all, func(r string) bool { return strings.HasPrefix(r, layer+".") }) {
+			t.Errorf("no rule of %s may be watched", layer)
+		}
+	}
+	m := parse(t, oneType+"shadow: ["+strings.Join(all, ", ")+"]\n")
+	var back []string
+	for layer, rules := range m.Shadow {
+		for _, r := range rules {
+			back = append(back, layer+"."+r)
+		}
+	}
+	if slices.Sort(back); !slices.Equal(back, slices.Sorted(slices.Values(all))) {
+		t.Errorf("read back %v, want %v", back, all)
+	}
+}

@@ -1,0 +1,295 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/pkg/text"
+)
+
+// FlowLayer watches where things go. Once a stranger could have written into a session, whatever the model does next may
+// be what the stranger wants: calls that send out, change, destroy, spend or run then need the person, unless the
+// person's own words ask for exactly this. What passes is decided by values that nobody but the person could have put
+// there, never by what a text looks like.
+type FlowLayer struct{}
+
+// Name implements [Layer].
+func (FlowLayer) Name() string { return "flow" }
+
+// Rules of the flow layer.
+const (
+	RuleUnknownFlow = "unknown_session" // nobody knows what went into the session
+	RuleGrave       = "grave"           // it destroys, spends, authenticates, moves something or runs something: always asked
+	RuleFetch       = "fetch"           // an address that neither the person typed nor a search returned
+	RuleQuery       = "query"           // a search for words that are not the person's
+	RuleAct         = "act"             // the person did not ask for anything of the kind
+	RuleSink        = "sink"            // it would go somewhere, or change something, that the person did not name
+	RulePayload     = "payload"         // the text on its way holds an address or a number that the person did not name
+	RuleAnchor      = "anchor"          // nothing in it is the person's
+)
+
+// FlowRules are the rules that can be watched instead of enforced, see [Shadow].
+var FlowRules = []string{RuleUnknownFlow, RuleGrave, RuleFetch, RuleQuery, RuleAct, RuleSink, RulePayload, RuleAnchor}
+
+// grave effects are asked about whatever the person's words say: what they do cannot be taken back.
+var grave = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
+
+// outward effects are those that this layer looks at.
+var outward = append([]Effect{Egress, Fetch, Mutate}, grave...)
+
+// Judge implements [Layer].
+func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
+	hasAny := func(effects []Effect) bool {
+		return slices.ContainsFunc(effects, c.Tool.Has)
+	}
+	switch {
+	case c.Person, c.Override.All(), !hasAny(outward):
+		return Pass()
+	case c.Flow == nil:
+		return Ask(RuleUnknownFlow, "nobody knows what went into this session, so "+c.Tool.Name+" needs your word")
+	case !c.Flow.Tainted():
+		return Pass()
+	case hasAny(grave):
+		return Ask(RuleGrave, fmt.Sprintf("after %s, %s needs your word each time: it %s", c.Flow.since(), c.Tool.Name, verbs(c.Tool)))
+	}
+	args, err := flatten(c.Args)
+	if err != nil {
+		return Deny(RuleSink, "the arguments cannot be read: "+err.Error())
+	}
+	// One call may do several things; each is looked at.
+	if c.Tool.Has(Fetch) {
+		if v := judgeFetch(c, args); v.kind != passes {
+			return v
+		}
+	}
+	if c.Tool.Query != "" && c.Tool.Has(Egress) {
+		if v := judgeQuery(c, args); v.kind != passes {
+			return v
+		}
+	} else if c.Tool.Has(Egress) || c.Tool.Has(Mutate) {
+		return judgeSend(c, args)
+	}
+	return Pass()
+}
+
+// verbs say what a grave tool does, for the person who is asked.
+func verbs(t Tool) string {
+	words := map[Effect]string{
+		Destroy: "can lose something for good", Spend: "moves money", Authenticate: "changes who may get in",
+		Physical: "moves something in the world", Exec: "runs what it is given",
+	}
+	var out []string
+	for _, e := range grave {
+		if t.Has(e) {
+			out = append(out, words[e])
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// judgeFetch looks at an address before it is fetched: the address itself is a message to whoever owns it.
+func judgeFetch(c Call, args []argument) Verdict {
+	found := false
+	for _, a := range args {
+		if a.name != c.Tool.URL {
+			continue
+		}
+		found = true
+		if !c.Flow.typed(a.text) && !c.Flow.listed(a.text) {
+			return Ask(RuleFetch, fmt.Sprintf("after %s, this address is new: neither did you type it nor did a search return it: %s",
+				c.Flow.since(), text.OneLine(a.text, 200)), a.text)
+		}
+	}
+	if !found {
+		return Ask(RuleFetch, "it fetches something, and its arguments do not say what")
+	}
+	return Pass()
+}
+
+// judgeQuery looks at the words of a search: they leave the machine.
+func judgeQuery(c Call, args []argument) Verdict {
+	found := false
+	for _, a := range args {
+		switch {
+		case a.name != c.Tool.Query:
+			if v := judgeValue(c, a); v.kind != passes {
+				return v
+			}
+			continue
+		case c.Flow.said(a.text):
+			found = true
+			continue
+		}
+		return Ask(RuleQuery, fmt.Sprintf("after %s, it would search for words that are not yours: %s", c.Flow.since(), text.OneLine(a.text, 200)), a.text)
+	}
+	if !found {
+		return Ask(RuleQuery, "it searches for something, and its arguments do not say what")
+	}
+	return Pass()
+}
+
+// judgeSend looks at what is sent or changed. The person's words must ask for such an act; where it goes must stand in
+// them, or in what a trusted tool listed; and the text on its way must not carry addresses of a stranger.
+func judgeSend(c Call, args []argument) Verdict {
+	if !asksFor(c.Tool.Name, c.Flow) {
+		return Ask(RuleAct, fmt.Sprintf("after %s, %s does what your words do not ask for", c.Flow.since(), c.Tool.Name), sinksOf(c, args)...)
+	}
+	sinks, anchored := 0, false
+	for _, a := range args {
+		if isContent(c.Tool, a.name) {
+			anchored = anchored || c.Flow.mostly(a.text)
+			for _, address := range addresses(a.text) {
+				if !c.Flow.typed(address) && !c.Flow.known(address) {
+					return Ask(RulePayload, fmt.Sprintf("after %s, its text holds an address or a number that you did not name: %s",
+						c.Flow.since(), text.OneLine(address, 200)), sinksOf(c, args)...)
+				}
+			}
+			continue
+		}
+		if isTyped(c, a) { // a number, a date, one of a few words: too little to say anything, and a sign of what the person meant
+			anchored = anchored || c.Flow.dated(a.text)
+			continue
+		}
+		if v := judgeValue(c, a); v.kind != passes {
+			return v
+		}
+		sinks++
+	}
+	if sinks == 0 && !anchored {
+		return Ask(RuleAnchor, fmt.Sprintf("after %s, nothing in this call of %s is in your words", c.Flow.since(), c.Tool.Name), sinksOf(c, args)...)
+	}
+	return Pass()
+}
+
+// judgeValue passes a value that the person typed, that a trusted tool listed, or that is too small to say anything.
+func judgeValue(c Call, a argument) Verdict {
+	if isTyped(c, a) || c.Flow.typed(a.text) || c.Flow.known(a.text) {
+		return Pass()
+	}
+	return Ask(RuleSink, fmt.Sprintf("after %s, %s is not in your words: %s", c.Flow.since(), a.name, text.OneLine(a.text, 200)), a.text)
+}
+
+// sinksOf are the values that a remembered answer is tied to: all that is not free text.
+func sinksOf(c Call, args []argument) (out []string) {
+	for _, a := range args {
+		if !isContent(c.Tool, a.name) && !isTyped(c, a) {
+			out = append(out, a.text)
+		}
+	}
+	return out
+}
+
+// argument is one value in a call's arguments, under the name of the argument that it is part of.
+type argument struct {
+	name   string // of the outermost
+	text   string
+	number bool // it was a number or a truth value
+}
+
+// maxValues bounds how many values a call may have for this layer to look at them.
+const maxValues = 4096
+
+// flatten lists every value in the arguments, keys of inner objects among them: a stranger can write those too.
+func flatten(raw json.RawMessage) ([]argument, error) {
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &top); err != nil {
+		return nil, fmt.Errorf("they are no object")
+	}
+	var out []argument
+	var walk func(name string, v any) error
+	walk = func(name string, v any) error {
+		if len(out) >= maxValues {
+			return fmt.Errorf("more than %d values", maxValues)
+		}
+		switch v := v.(type) {
+		case string:
+			out = append(out, argument{name: name, text: v})
+		case json.Number:
+			out = append(out, argument{name: name, text: v.String(), number: true})
+		case bool:
+			out = append(out, argument{name: name, text: fmt.Sprint(v), number: true})
+		case []any:
+			for _, x := range v {
+				if err := walk(name, x); err != nil {
+					return err
+				}
+			}
+		case map[string]any:
+			for _, k := range slices.Sorted(keys(v)) {
+				if !plainKey(k) {
+					out = append(out, argument{name: name, text: k})
+				}
+				if err := walk(innerName(name, k), v[k]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	names := make([]string, 0, len(top))
+	for k := range top {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		d := json.NewDecoder(strings.NewReader(string(top[name])))
+		d.UseNumber()
+		var v any
+		if err := d.Decode(&v); err != nil {
+			return nil, fmt.Errorf("%s cannot be read", text.Clip(name, 40))
+		}
+		if err := walk(name, v); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// innerName is the name that a value inside of an object goes by: free text stays free text only under a name that says
+// so, whatever is around it.
+func innerName(outer, key string) string {
+	if freeText[outer] {
+		return outer
+	}
+	return key
+}
+
+func keys(m map[string]any) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// plainKey reports whether a key is a name of a field and not a message.
+func plainKey(k string) bool {
+	if len(k) > 40 {
+		return false
+	}
+	for _, r := range k {
+		if r != '_' && r != '-' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+// freeText are names under which tools that do not say so themselves take free text.
+var freeText = map[string]bool{
+	"body": true, "content": true, "text": true, "message": true, "subject": true, "title": true, "description": true, "summary": true,
+	"note": true, "notes": true, "comment": true, "caption": true, "location": true, "markdown": true, "html": true,
+}
+
+// isContent reports whether an argument is free text on its way somewhere. Everything that was not said to be is a sink.
+func isContent(t Tool, name string) bool {
+	if len(t.Sinks) > 0 || len(t.Content) > 0 {
+		return slices.Contains(t.Content, name) && !slices.Contains(t.Sinks, name)
+	}
+	return freeText[name]
+}

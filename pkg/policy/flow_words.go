@@ -1,0 +1,222 @@
+package policy
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// What a person asks for, read from the names of tools and the words of the person. It is coarse on purpose: a word too
+// few means one question more to the person.
+
+// acts are the verbs in names of tools, with the words by which people ask for them.
+var acts = map[string][]string{
+	"send":       {"send", "sending", "write", "reply", "respond", "forward", "tell", "notify", "message", "dm", "post"},
+	"post":       {"post", "publish", "write", "put", "send", "reply"},
+	"publish":    {"publish", "post", "release"},
+	"reply":      {"reply", "answer", "respond", "write"},
+	"forward":    {"forward", "send"},
+	"create":     {"create", "add", "make", "schedule", "set", "plan", "new", "book", "write"},
+	"make":       {"make", "create", "new"},
+	"add":        {"add", "invite", "include", "put", "append"},
+	"append":     {"append", "add", "write", "put"},
+	"insert":     {"insert", "add", "put"},
+	"save":       {"save", "keep", "store", "write", "remember", "note"},
+	"remember":   {"remember", "save", "keep", "note"},
+	"upload":     {"upload", "put", "save"},
+	"share":      {"share"},
+	"invite":     {"invite", "add"},
+	"update":     {"update", "change", "modify", "adjust", "set", "edit", "correct"},
+	"edit":       {"edit", "change", "update", "modify", "correct"},
+	"set":        {"set", "change", "update"},
+	"write":      {"write", "create", "save", "put", "add"},
+	"reschedule": {"reschedule", "move", "postpone", "shift"},
+	"schedule":   {"schedule", "plan", "set", "book"},
+	"move":       {"move"},
+	"rename":     {"rename"},
+	"mark":       {"mark"},
+	"archive":    {"archive"},
+}
+
+// vague verbs do not say enough: what they are done to must be named too.
+var vague = map[string]bool{
+	"send": true, "post": true, "create": true, "make": true, "add": true, "append": true, "insert": true, "update": true, "edit": true, "set": true, "write": true, "save": true, "upload": true, "share": true,
+}
+
+// things are nouns in names of tools, with the words by which people name them; nothing = it need not be named.
+var things = map[string][]string{
+	"email": {"email", "emails", "mail", "e-mail"}, "mail": {"email", "mail", "e-mail"},
+	"message": nil, "direct": nil, "user": nil, "to": nil, "from": nil, "in": nil, "the": nil, "slack": nil, "info": nil, "new": nil, "sms": {"sms", "text", "message"},
+	"calendar": nil,
+	"event":    {"event", "calendar", "meeting", "appointment", "reminder", "lunch", "dinner"},
+	"file":     {"file", "files", "document", "documents", "list", "note", "spreadsheet"},
+	"webpage":  {"webpage", "website", "page", "site"}, "page": {"webpage", "website", "page", "site"},
+	"participants": {"participants", "participant", "invite", "event"},
+	"channel":      {"channel", "channels"},
+	"note":         {"note", "notes"}, "memory": {"remember", "memory", "note"},
+}
+
+// asksFor reports whether the person's words ask for what a tool of this name does.
+func asksFor(tool string, f *Flow) bool {
+	parts := nameWords(tool)
+	at := slices.IndexFunc(parts, func(w string) bool { return acts[w] != nil })
+	if at < 0 || !f.has(acts[parts[at]]...) {
+		return false
+	}
+	if !vague[parts[at]] {
+		return true
+	}
+	for _, noun := range parts[at+1:] {
+		others, listed := things[noun]
+		if listed && others == nil {
+			continue
+		}
+		if !listed {
+			others = []string{noun, noun + "s", strings.TrimSuffix(noun, "s")}
+		}
+		if !f.has(others...) {
+			return false
+		}
+	}
+	return true
+}
+
+// nameWords splits send_email and GmailSendEmail into words, in lower case.
+func nameWords(name string) (out []string) {
+	start, runes := 0, []rune(name)
+	cut := func(end int) {
+		if end > start {
+			out = append(out, strings.ToLower(string(runes[start:end])))
+		}
+	}
+	for i, r := range runes {
+		switch {
+		case !unicode.IsLetter(r) && !unicode.IsDigit(r):
+			cut(i)
+			start = i + 1
+		case unicode.IsUpper(r) && i > start && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])):
+			cut(i)
+			start = i
+		}
+	}
+	cut(len(runes))
+	return out
+}
+
+// inWords splits a text into words, in lower case. Quotes around a word are no part of it.
+func inWords(s string) (out []string) {
+	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '\'' && r != '_'
+	}) {
+		if w = strings.Trim(w, "-'_"); w != "" {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// small words say nothing by themselves.
+var small = map[string]bool{
+	"a": true, "an": true, "and": true, "at": true, "by": true, "for": true, "from": true, "in": true, "is": true, "it": true, "of": true, "on": true, "or": true, "that": true,
+	"the": true, "this": true, "to": true, "with": true, "what": true, "who": true, "when": true, "how": true, "my": true, "i": true, "me": true, "be": true, "are": true, "was": true,
+	"latest": true, "news": true, "today": true, "current": true, "now": true, "price": true, "date": true, "time": true,
+}
+
+// dateForm is a date, a time, or both.
+var dateForm = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}(:\d{2})?)$`)
+
+// isTyped reports whether a value is of a kind that can say next to nothing: a number, a date, one of the few values
+// that the tool's schema lists, or no more than two characters.
+func isTyped(c Call, a argument) bool {
+	switch {
+	case a.number, utf8.RuneCountInString(a.text) <= 2, dateForm.MatchString(a.text):
+		return true
+	case len(a.text) <= 6 && strings.Trim(a.text, "0123456789") == "":
+		return true
+	}
+	return slices.Contains(enumOf(c.Schema, a.name), a.text)
+}
+
+// enumOf lists the values that a schema allows for an argument, nothing when it may be anything.
+func enumOf(schema json.RawMessage, name string) []string {
+	if len(schema) == 0 {
+		return nil
+	}
+	var s struct {
+		Properties map[string]struct {
+			Enum  []any `json:"enum"`
+			Items struct {
+				Enum []any `json:"enum"`
+			} `json:"items"`
+		} `json:"properties"`
+	}
+	if json.Unmarshal(schema, &s) != nil {
+		return nil
+	}
+	var out []string
+	p := s.Properties[name]
+	for _, v := range append(p.Enum, p.Items.Enum...) {
+		if text, ok := v.(string); ok {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// addressForm is what a reader of a text could follow: web and mail addresses, long numbers of accounts and telephones.
+var addressForm = regexp.MustCompile(`(?i)(\b[a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|\bwww\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|\b(?:[\p{L}\p{N}-]+\.)+(?:[a-z]{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ()-]{7,}\d)`)
+
+// addresses are those in a text.
+func addresses(s string) (out []string) {
+	for _, m := range addressForm.FindAllString(s, -1) {
+		m = strings.TrimRight(m, ".,;:!?)]} ")
+		if m == "" || dateForm.MatchString(m) || fileName.MatchString(m) {
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// fileName is a word with the ending of a document: it looks like a host and is none.
+var fileName = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|md|csv|png|jpe?g|ya?ml|json)$`)
+
+// prose reports whether a text holds running words: a trusted tool that lists names and numbers stays trusted, and one
+// whose answer suddenly speaks does not.
+func prose(s string) bool {
+	if strings.Contains(s, "://") || strings.Contains(s, "www.") { // a list of names holds nothing to open
+		return true
+	}
+	run, wide := 0, 0
+	inWord := false
+	for _, r := range s {
+		switch {
+		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Thai):
+			if wide++; wide >= 8 {
+				return true
+			}
+			inWord = true
+		case unicode.IsLetter(r) || unicode.IsMark(r) || unicode.IsDigit(r) || inWord && (r == '\'' || r == '’' || r == '-' || r == '.' || r == '@'):
+			inWord = true
+		case r == ' ' || r == '\t' || r == '\n' || r == '.' || r == '!' || r == '?' || r == '\'':
+			if inWord && r != '\'' {
+				if run++; run >= proseWords {
+					return true
+				}
+			}
+			inWord = inWord && r == '\''
+		default: // commas, quotes and brackets of lists and objects end a run
+			if inWord && run+1 >= proseWords {
+				return true
+			}
+			run, wide, inWord = 0, 0, false
+		}
+	}
+	return inWord && run+1 >= proseWords
+}
+
+// proseWords in a row are prose.
+const proseWords = 4

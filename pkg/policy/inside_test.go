@@ -1,0 +1,287 @@
+//go:build unix
+
+package policy_test
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"conclave/pkg/policy"
+)
+
+func TestOpenInside(t *testing.T) {
+	w := newPathsWorld(t)
+	projects := w.home + "/projects"
+	w.must(t, unix.Mkfifo(projects+"/pipe", 0o644))
+	w.must(t, os.Link(w.closed+"/keys/root.nk", projects+"/second-name"))
+	w.must(t, os.Link(projects+"/a.txt", projects+"/third-name"))
+	short := t.TempDir() // a socket's path is short
+	socket, err := net.Listen("unix", short+"/s")
+	w.must(t, err)
+	defer socket.Close()
+
+	for _, tt := range []struct {
+		name, path string
+		flag       int
+		allowed    []string // nil = projects
+		is         error    // nil = opens
+	}{
+		{name: "a file", path: projects + "/a.txt"},
+		{name: "by a link inside", path: projects + "/in/b.go"},
+		{name: "by the folder's own link", path: w.home + "/work/a.txt"},
+		{name: "with another name that is not closed", path: projects + "/third-name"},
+		{name: "all is allowed", path: w.root + "/outside/secret", allowed: []string{"/"}},
+		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
+		{name: "not there", path: projects + "/nothing", is: fs.ErrNotExist},
+		{name: "new, and there already", path: projects + "/a.txt", flag: os.O_RDWR | os.O_CREATE | os.O_EXCL, is: fs.ErrExist},
+		{name: "outside", path: w.root + "/outside/secret", is: policy.ErrOutside},
+		{name: "a folder", path: projects + "/go", is: policy.ErrNotRegular},
+
+		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: policy.ErrOutside},
+		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: policy.ErrOutside},
+		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/work"}, is: policy.ErrOutside},
+		{name: "trick: a link out", path: projects + "/out-file", is: policy.ErrOutside},
+		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: policy.ErrOutside},
+		{name: "trick: ..", path: projects + "/../notes/n.md", is: policy.ErrOutside},
+		{name: "trick: a closed folder", path: w.closed + "/keys/root.nk", allowed: []string{"/"}, is: policy.ErrClosed},
+		{name: "trick: a closed folder by a link", path: projects + "/keys/root.nk", allowed: []string{"/"}, is: policy.ErrClosed},
+		{name: "trick: another name of a closed file", path: projects + "/second-name", is: policy.ErrClosed},
+		{name: "trick: emptying another name of a closed file", path: projects + "/second-name", flag: os.O_RDWR | os.O_TRUNC, is: policy.ErrClosed},
+		{name: "trick: creating in a closed folder", path: w.closed + "/x", flag: os.O_RDWR | os.O_CREATE, allowed: []string{"/"}, is: policy.ErrClosed},
+		{name: "trick: a pipe to which nobody writes", path: projects + "/pipe", is: policy.ErrNotRegular},
+		{name: "trick: writing to a pipe that nobody reads", path: projects + "/pipe", flag: os.O_WRONLY | os.O_CREATE, is: policy.ErrNotRegular},
+		{name: "trick: a socket", path: short + "/s", allowed: []string{"/"}, is: policy.ErrNotRegular},
+		{name: "trick: a device", path: "/dev/zero", allowed: []string{"/"}, is: policy.ErrSpecial},
+		{name: "trick: /proc/self", path: "/proc/self/environ", allowed: []string{"/"}, is: policy.ErrSpecial},
+		{name: "trick: /proc/self/fd", path: "/proc/self/fd/0", allowed: []string{"/proc/self/fd"}, is: policy.ErrSpecial},
+		{name: "trick: a link into /proc", path: projects + "/self" + w.root + "/outside/secret", allowed: []string{"/"}, is: policy.ErrSpecial},
+		{name: "trick: the machine's root", path: "/", allowed: []string{"/"}, is: policy.ErrNotRegular},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			allowed := tt.allowed
+			if allowed == nil {
+				allowed = []string{projects}
+			}
+			f, err := policy.OpenInside(tt.path, tt.flag, 0o600, allowed, []string{w.closed})
+			if err == nil {
+				defer f.Close()
+			}
+			if tt.is == nil && err != nil || !errors.Is(err, tt.is) {
+				t.Fatalf("%v, want %v", err, tt.is)
+			}
+		})
+	}
+	if b, err := os.ReadFile(w.closed + "/keys/root.nk"); err != nil || len(b) == 0 {
+		t.Errorf("the closed file was changed: %q, %v", b, err)
+	}
+	if _, err := os.Lstat(w.root + "/outside/new"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file was created outside: %v", err)
+	}
+}
+
+func TestOpenInsideRefusesForms(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]string{
+		"trick: a name beyond 255 bytes": dir + "/" + strings.Repeat("a", 256),
+		"trick: a path without end":      dir + strings.Repeat("/a", 5000),
+		"trick: relative":                "a.txt",
+		"trick: home":                    "~/a.txt",
+		"trick: nothing":                 "",
+		"trick: NUL":                     dir + "/a\x00b",
+	} {
+		_, err := policy.OpenInside(p, os.O_RDWR|os.O_CREATE, 0o600, []string{"/"}, nil)
+		if err == nil || len(err.Error()) > 250 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := policy.OpenInside(dir+"/a", os.O_RDONLY|unix.O_DIRECTORY, 0, []string{dir}, nil); err == nil {
+		t.Error("a flag that is not for tools was taken")
+	}
+}
+
+// A file is written, emptied and appended to as os.OpenFile does it.
+func TestOpenInsideWrites(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(flag int, s string) {
+		t.Helper()
+		f, err := policy.OpenInside(dir+"/a", flag, 0o640, []string{dir}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(os.O_WRONLY|os.O_CREATE|os.O_EXCL, "first")
+	write(os.O_WRONLY|os.O_CREATE|os.O_TRUNC, "second")
+	write(os.O_WRONLY|os.O_APPEND, ", third")
+	f, err := policy.OpenInside(dir+"/a", os.O_RDONLY, 0, []string{dir}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if b, err := io.ReadAll(f); string(b) != "second, third" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	if info, err := f.Stat(); err != nil || info.Mode().Perm()&^0o640 != 0 || f.Name() != dir+"/a" {
+		t.Errorf("%v %s: %v", info.Mode(), f.Name(), err)
+	}
+}
+
+func TestOpenFolder(t *testing.T) {
+	w := newPathsWorld(t)
+	f, err := policy.OpenFolder(w.home+"/work/in", []string{w.home}, []string{w.closed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if names, err := f.Readdirnames(-1); err != nil || len(names) != 1 || names[0] != "b.go" {
+		t.Errorf("%q, %v", names, err)
+	}
+	for p, is := range map[string]error{
+		w.home + "/projects/out":   policy.ErrOutside,
+		w.home + "/projects/keys":  policy.ErrClosed,
+		w.closed:                   policy.ErrClosed,
+		w.home + "/projects/a.txt": policy.ErrNotFolder,
+		"/proc/self":               policy.ErrSpecial,
+		w.home + "/nothing":        fs.ErrNotExist,
+	} {
+		if _, err := policy.OpenFolder(p, []string{w.home}, []string{w.closed}); !errors.Is(err, is) {
+			t.Errorf("%s: %v, want %v", p, err, is)
+		}
+	}
+}
+
+// swap makes a path be one thing and another in turn until stop, as fast as it can. It tells how often.
+func swap(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp string) error) (times *atomic.Int64, done chan struct{}) {
+	t.Helper()
+	times, done = &atomic.Int64{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; !stop.Load(); i++ {
+			makeIt := first
+			if i%2 == 1 {
+				makeIt = second
+			}
+			tmp := at + ".tmp"
+			if err := makeIt(tmp); err != nil {
+				t.Error(err)
+				return
+			}
+			// A folder is not replaced by a rename: it is moved away first, which opens other moments.
+			_ = os.Rename(at, at+".old")
+			if err := os.Rename(tmp, at); err != nil {
+				t.Error(err)
+				return
+			}
+			_ = os.RemoveAll(at + ".old")
+			times.Add(1)
+		}
+	}()
+	return times, done
+}
+
+// While links are swapped in and out under its path, a file is opened thousands of times. What is forbidden is never
+// read and never written, and what is allowed is reached now and then.
+func TestOpenInsideSwapped(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		swapped string // below projects
+		open    string
+		flag    int
+		first   func(w pathsWorld, tmp string) error
+		second  func(w pathsWorld, tmp string) error
+	}{
+		{
+			name: "trick: the file becomes a link", swapped: "f", open: "f",
+			first:  func(_ pathsWorld, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
+			second: func(w pathsWorld, tmp string) error { return os.Symlink(w.root+"/outside/secret", tmp) },
+		},
+		{
+			name: "trick: a folder becomes a link", swapped: "d", open: "d/secret",
+			first: func(_ pathsWorld, tmp string) error {
+				return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(tmp+"/secret", []byte("mine"), 0o600))
+			},
+			second: func(w pathsWorld, tmp string) error { return os.Symlink(w.root+"/outside", tmp) },
+		},
+		{
+			name: "trick: a folder becomes a link to a closed one", swapped: "d", open: "d/root.nk", flag: os.O_RDWR | os.O_TRUNC,
+			first: func(_ pathsWorld, tmp string) error {
+				return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(tmp+"/root.nk", []byte("mine"), 0o600))
+			},
+			second: func(w pathsWorld, tmp string) error { return os.Symlink(w.closed+"/keys", tmp) },
+		},
+		{
+			name: "trick: the file becomes another name of a closed one", swapped: "f", open: "f", flag: os.O_RDWR | os.O_TRUNC,
+			first:  func(_ pathsWorld, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
+			second: func(w pathsWorld, tmp string) error { return os.Link(w.closed+"/keys/root.nk", tmp) },
+		},
+		{
+			name: "trick: the file becomes a pipe", swapped: "f", open: "f",
+			first:  func(_ pathsWorld, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
+			second: func(_ pathsWorld, tmp string) error { return unix.Mkfifo(tmp, 0o600) },
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newPathsWorld(t)
+			projects := w.home + "/projects"
+			w.must(t, tt.first(w, projects+"/"+tt.swapped))
+			var stop atomic.Bool
+			times, done := swap(t, projects+"/"+tt.swapped, &stop,
+				func(tmp string) error { return tt.second(w, tmp) }, func(tmp string) error { return tt.first(w, tmp) })
+			opened, refused := 0, 0
+			for opened+refused < 3000 || opened == 0 || refused == 0 || times.Load() < 100 {
+				select {
+				case <-done:
+					t.Fatal("nobody swaps any more")
+				default:
+				}
+				f, err := policy.OpenInside(projects+"/"+tt.open, tt.flag, 0, []string{projects}, []string{w.closed})
+				if err != nil {
+					refused++
+					continue
+				}
+				opened++
+				b, err := io.ReadAll(f)
+				if s := string(b); err != nil || s != "mine" && s != "" {
+					t.Errorf("read %q, %v", b, err)
+				}
+				f.Close()
+			}
+			stop.Store(true)
+			<-done
+			for _, f := range []string{"outside/secret", "home/.conclave/keys/root.nk"} {
+				if b, err := os.ReadFile(filepath.Join(w.root, f)); err != nil || string(b) != f {
+					t.Errorf("%s holds %q now, %v", f, b, err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkOpenInside(b *testing.B) {
+	w := newPathsWorld(b)
+	for b.Loop() {
+		f, err := policy.OpenInside(w.home+"/projects/go/src/b.go", os.O_RDONLY, 0, []string{w.home + "/projects"}, []string{w.closed})
+		if err != nil {
+			b.Fatal(err)
+		}
+		f.Close()
+	}
+}

@@ -1,0 +1,67 @@
+package policy_test
+
+import (
+	"testing"
+
+	"conclave/pkg/policy"
+)
+
+func TestOverrideLayer(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		o    policy.Override
+		path []string
+		rule string // "" = passes
+	}{
+		{name: "nothing set"},
+		{name: "none", o: policy.Override{Level: "NONE"}},
+		{name: "relaxed", o: policy.Override{Level: "RELAX"}},
+		{name: "all", o: policy.Override{Level: "ALL"}},
+		{name: "another tool is disabled", o: policy.Override{Disable: []string{"web_search"}}},
+		{name: "disabled", o: policy.Override{Disable: []string{"web_search", "get_datetime"}}, rule: policy.RuleDisabled},
+		{name: "disabled for spawned agents too", o: policy.Override{Disable: []string{"get_datetime"}}, path: []string{"coder-1"}, rule: policy.RuleDisabled},
+		{name: "disabled wins over ALL", o: policy.Override{Level: "ALL", Disable: []string{"get_datetime"}}, rule: policy.RuleDisabled},
+		{name: "disabled wins over a grant", o: policy.Override{Disable: []string{"get_datetime"}, Grant: []string{"assistant:get_datetime"}}, rule: policy.RuleDisabled},
+
+		{name: "trick: a level nobody knows", o: policy.Override{Level: "EVERYTHING"}, rule: policy.RuleLevel},
+		{name: "trick: small letters", o: policy.Override{Level: "all"}, rule: policy.RuleLevel},
+		{name: "trick: a blank behind it", o: policy.Override{Level: "ALL "}, rule: policy.RuleLevel},
+		{name: "trick: two levels", o: policy.Override{Level: "RELAX,ALL"}, rule: policy.RuleLevel},
+		{name: "trick: disabled in other letters is another tool", o: policy.Override{Disable: []string{"GET_DATETIME", "get_*"}}},
+	} {
+		c := goodCall()
+		c.Override, c.Caller.Path = tt.o, tt.path
+		d := policy.Chain{policy.OverrideLayer{}}.Decide(t.Context(), c)
+		switch {
+		case d.Allowed() != (tt.rule == ""):
+			t.Errorf("%s: allowed %v, %+v", tt.name, d.Allowed(), d.Denial())
+		case !d.Allowed() && (d.Denial().Layer != "override" || d.Denial().Rule != tt.rule):
+			t.Errorf("%s: denial %+v, want rule %s", tt.name, d.Denial(), tt.rule)
+		}
+	}
+}
+
+func TestCheckGrant(t *testing.T) {
+	m := parse(t, small)
+	for _, tt := range []struct {
+		name, grant string
+		ok          bool
+	}{
+		{"a type and a tool", "researcher:run_shell", true},
+		{"a tool that nobody serves yet", "researcher:mcp_files_read", true},
+		{"no type", "run_shell", false},
+		{"an unknown type", "root:run_shell", false},
+		{"trick: an account is no type", "generator:run_shell", false},
+		{"trick: empty", "", false},
+		{"trick: empty type", ":run_shell", false},
+		{"trick: empty tool", "researcher:", false},
+		{"trick: every tool", "researcher:*", false},
+		{"trick: every type", "*:run_shell", false},
+		{"trick: two in one", "researcher:run_shell:fs_write", false},
+		{"trick: a blank", "researcher: run_shell", false},
+	} {
+		if err := m.CheckGrant(tt.grant); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}

@@ -1,0 +1,403 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// pathsWorld is a home with projects, notes and Conclave's own folder in it, and links of every kind.
+type pathsWorld struct {
+	root, home, closed string
+	manifest           policy.Manifest
+}
+
+func newPathsWorld(t testing.TB) pathsWorld {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := pathsWorld{root: root, home: filepath.Join(root, "home"), closed: filepath.Join(root, "home", ".conclave")}
+	for _, d := range []string{"home/projects/go/src", "home/projects/deep/er", "home/.conclave/keys", "home/notes", "outside/deep", "shared"} {
+		w.must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
+	}
+	for _, f := range []string{"home/projects/a.txt", "home/projects/go/src/b.go", "home/.conclave/keys/root.nk", "home/notes/n.md", "outside/secret", "home/projects2"} {
+		w.must(t, os.WriteFile(filepath.Join(root, f), []byte(f), 0o644))
+	}
+	for link, target := range map[string]string{
+		"home/projects/in":         "go/src",
+		"home/projects/out":        root + "/outside",
+		"home/projects/out-file":   root + "/outside/secret",
+		"home/projects/dangling":   root + "/outside/new",
+		"home/projects/dangling-2": "not/../../../outside/new",
+		"home/projects/up":         "../..",
+		"home/projects/keys":       root + "/home/.conclave/keys",
+		"home/projects/loop":       "loop",
+		"home/projects/self":       "/proc/self/root",
+		"home/projects/deep/dots":  "../../../outside/deep",
+		"home/work":                "projects",
+		"home/projects/home":       root + "/home",
+		"home/.conclave/escape":    root + "/home/projects",
+	} {
+		w.must(t, os.Symlink(target, filepath.Join(root, link)))
+	}
+	w.manifest = policy.Manifest{
+		Types: map[string]policy.AgentType{
+			"operator":  {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"/"}, "fs_write": {"~/"}}},
+			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/work/"}, "fs_write": {"~/projects/go/"}}},
+			"reader":    {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}},
+			"free":      {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}, Unbound: true},
+			"planner":   {Delegable: []string{"fs_read"}},
+			"assistant": {Tools: []string{"fs_read"}},
+		},
+		Accounts: map[string]string{"operator": "operator", "generator": "coder", "orchestrator": "planner", "committee": "assistant"},
+	}
+	return w
+}
+
+func (w pathsWorld) must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w pathsWorld) layer() policy.PathsLayer {
+	return policy.RealPaths(w.manifest, w.home, []string{w.closed})
+}
+
+// fileCall is a call of a file tool. The path may hold $ for the world's root.
+func (w pathsWorld) fileCall(account, typ, tool, path string, line ...policy.Spawned) policy.Call {
+	c := goodCall()
+	c.Caller, c.Type, c.Line = subjects.Caller{Account: account}, typ, line
+	for _, s := range line {
+		c.Caller.Path = append(c.Caller.Path, s.Name)
+	}
+	effect := policy.ReadsPrivate
+	if tool != "fs_read" {
+		effect = policy.Mutate
+	}
+	c.Tool = policy.Tool{Name: tool, Zone: "tools", Known: true, Effects: policy.Declare(effect), Paths: []string{"path"}}
+	c.Args, _ = json.Marshal(map[string]string{"path": strings.ReplaceAll(path, "$", w.root)})
+	return c
+}
+
+func TestPathsLayer(t *testing.T) {
+	w := newPathsWorld(t)
+	l := w.layer()
+	for _, tt := range []struct{ name, tool, path, rule string }{
+		{"a file", "fs_read", "~/projects/a.txt", ""},
+		{"from the root", "fs_read", "$/home/projects/a.txt", ""},
+		{"through the folder's own link", "fs_read", "~/work/a.txt", ""},
+		{"the folder itself", "fs_read", "~/projects", ""},
+		{"the folder itself, with slashes", "fs_read", "~//projects//", ""},
+		{"a file that is not there yet", "fs_write", "~/projects/go/new/file.go", ""},
+		{"a link that stays inside", "fs_read", "~/projects/in/b.go", ""},
+		{"up and down again, inside", "fs_read", "~/projects/go/../a.txt", ""},
+		{"a name of dots", "fs_read", "~/projects/...", ""},
+		{"a name in other letters", "fs_read", "~/projects/ａ.txt", ""},
+		{"outside", "fs_read", "$/outside/secret", policy.RuleOutside},
+		{"outside, and not there", "fs_read", "$/outside/nothing/here", policy.RuleOutside},
+		{"another folder of the tool", "fs_write", "~/projects/a.txt", policy.RuleOutside},
+		{"home", "fs_read", "~", policy.RuleOutside},
+
+		{"trick: ..", "fs_read", "~/projects/../notes/n.md", policy.RuleOutside},
+		{"trick: .. far up", "fs_read", "~/projects/../../../../../../../../etc/passwd", policy.RuleOutside},
+		{"trick: .. behind a link is above its target", "fs_read", "~/projects/out/../home/notes/n.md", policy.RuleOutside},
+		{"trick: .. behind a link that looks inside", "fs_read", "~/projects/deep/dots/../a.txt", policy.RuleOutside},
+		{"trick: .. from what is not there", "fs_read", "~/projects/nothing/../a.txt", policy.RuleUnresolved},
+		{"trick: .. from a file", "fs_read", "~/projects/a.txt/../a.txt", policy.RuleUnresolved},
+		{"trick: a prefix that is no folder", "fs_read", "~/projects2", policy.RuleOutside},
+		{"trick: a link to a folder outside", "fs_read", "~/projects/out/secret", policy.RuleOutside},
+		{"trick: a link to a file outside", "fs_read", "~/projects/out-file", policy.RuleOutside},
+		{"trick: a link to what is not there yet", "fs_read", "~/projects/dangling", policy.RuleOutside},
+		{"trick: a link up", "fs_read", "~/projects/up/outside/secret", policy.RuleOutside},
+		{"trick: a link that goes up from nowhere", "fs_read", "~/projects/dangling-2", policy.RuleUnresolved},
+		{"trick: a link to itself", "fs_read", "~/projects/loop", policy.RuleUnresolved},
+		{"trick: another case of the folder", "fs_read", "~/PROJECTS/a.txt", policy.RuleOutside},
+		{"trick: a trailing dot", "fs_read", "~/projects./a.txt", policy.RuleOutside},
+		{"trick: a trailing blank", "fs_read", "~/projects /a.txt", policy.RuleOutside},
+		{"trick: a look-alike slash", "fs_read", "~/projects∕..∕notes", policy.RuleOutside},
+		{"trick: a backslash", "fs_read", `~/projects\..\notes`, policy.RuleOutside},
+		{"trick: escapes of an address", "fs_read", "~/projects/%2e%2e/notes/n.md", ""}, // just a name that is not there
+		{"trick: an address of a file", "fs_read", "file:///etc/passwd", policy.RulePathForm},
+		{"trick: relative", "fs_read", "projects/a.txt", policy.RulePathForm},
+		{"trick: relative with ..", "fs_read", "../../etc/passwd", policy.RulePathForm},
+		{"trick: the home of another", "fs_read", "~root/.ssh/id_rsa", policy.RulePathForm},
+		{"trick: nothing", "fs_read", "", policy.RulePathForm},
+		{"trick: a line break", "fs_read", "~/projects/a\n.txt", policy.RulePathForm},
+		{"trick: NUL", "fs_read", "~/projects/a.txt\x00.png", policy.RulePathForm},
+		{"trick: an escape sequence", "fs_read", "~/projects/\x1b[2J", policy.RulePathForm},
+		{"trick: a name beyond 255 bytes", "fs_read", "~/projects/" + strings.Repeat("a", 256), policy.RulePathForm},
+		{"trick: a path beyond 4096 bytes", "fs_read", "~/projects" + strings.Repeat("/a", 2100), policy.RulePathForm},
+		{"trick: a variable", "fs_read", "${HOME}/projects/a.txt", policy.RuleOutside}, // the root and then {HOME}
+
+		{"trick: Conclave's own folder", "fs_read", "~/.conclave/keys/root.nk", policy.RuleClosed},
+		{"trick: Conclave's own folder by a link", "fs_read", "~/projects/keys/root.nk", policy.RuleClosed},
+		{"trick: Conclave's own folder by two links", "fs_read", "~/work/home/.conclave", policy.RuleClosed},
+		{"trick: Conclave's own folder by ..", "fs_read", "~/projects/../.conclave/keys", policy.RuleClosed},
+		{"trick: Conclave's own folder in other case", "fs_read", "~/.Conclave/KEYS/root.nk", policy.RuleClosed},
+		{"trick: Conclave's own folder with slashes", "fs_read", "~//.conclave///keys", policy.RuleClosed},
+		{"trick: a link out of Conclave's own folder", "fs_read", "~/.conclave/escape/a.txt", policy.RuleClosed},
+		{"trick: /proc", "fs_read", "/proc/self/environ", policy.RuleSpecialPath},
+		{"trick: /proc as a way out", "fs_read", "/proc/self/root$/home/projects/a.txt", policy.RuleSpecialPath},
+		{"trick: /proc as a way in and out", "fs_read", "/proc/self/../..$/home/projects/a.txt", policy.RuleSpecialPath},
+		{"trick: a folder of a process", "fs_read", "/proc/1/cwd", policy.RuleSpecialPath},
+		{"trick: a link into /proc", "fs_read", "~/projects/self$/outside/secret", policy.RuleSpecialPath},
+		{"trick: /sys", "fs_read", "/sys/kernel", policy.RuleSpecialPath},
+		{"trick: a device", "fs_read", "/dev/zero", policy.RuleSpecialPath},
+		{"trick: an open file", "fs_read", "/dev/fd/0", policy.RuleSpecialPath},
+		{"trick: /dev with slashes and dots", "fs_read", "//./dev/./stdin", policy.RuleSpecialPath},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := w.fileCall("generator", "coder", tt.tool, tt.path)
+			rule, reason, allowed := verdictOf(t, l, c)
+			if rule != tt.rule {
+				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
+			}
+			if len(reason) > 300 {
+				t.Errorf("the reason has %d bytes: %s", len(reason), reason)
+			}
+			if rule == policy.RuleOutside && len(allowed) == 0 {
+				t.Errorf("the refusal says nothing of what is allowed")
+			}
+			// Everything allowed lifts the folders of the manifest and nothing else.
+			c.Override.Level = subjects.OverrideAll
+			want := tt.rule
+			if want == policy.RuleOutside {
+				want = ""
+			}
+			if rule, reason, _ := verdictOf(t, l, c); rule != want {
+				t.Errorf("under ALL: rule %q (%s), want %q", rule, reason, want)
+			}
+		})
+	}
+}
+
+func TestPathsArguments(t *testing.T) {
+	w := newPathsWorld(t)
+	quote := func(s string) string { return strings.ReplaceAll(s, "$", w.root) }
+	for _, tt := range []struct{ name, args, rule string }{
+		{"a list of paths", `{"path":["~/projects/a.txt","~/projects/go"]}`, ""},
+		{"none given", `{}`, ""},
+		{"another argument is no path", `{"path":"~/projects/a.txt","content":"/etc/passwd"}`, ""},
+		{"trick: one of a list is outside", `{"path":["~/projects/a.txt","/etc/passwd"]}`, policy.RuleOutside},
+		{"trick: a number", `{"path":7}`, policy.RulePathForm},
+		{"trick: null", `{"path":null}`, policy.RulePathForm},
+		{"trick: an object", `{"path":{"path":"/etc/passwd"}}`, policy.RulePathForm},
+		{"trick: a list of lists", `{"path":[["/etc/passwd"]]}`, policy.RulePathForm},
+		{"trick: given twice", `{"path":"~/projects/a.txt","path":"/etc/passwd"}`, policy.RuleUnreadable},
+		{"trick: a name in other letters", `{"path":"~/projects/a.txt","PATH":"/etc/passwd"}`, policy.RuleMisspelling},
+		{"trick: the second path argument", `{"path":"~/projects/a.txt","to":"$/outside/x"}`, policy.RuleOutside},
+		{"trick: not JSON", `~/projects/a.txt`, policy.RuleUnreadable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := w.fileCall("generator", "coder", "fs_read", "")
+			c.Tool.Paths = []string{"path", "to"}
+			c.Args = json.RawMessage(quote(tt.args))
+			if rule, reason, _ := verdictOf(t, w.layer(), c); rule != tt.rule {
+				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
+			}
+		})
+	}
+}
+
+func TestPathsLine(t *testing.T) {
+	w := newPathsWorld(t)
+	l := w.layer()
+	child := func(name, typ string) policy.Spawned { return policy.Spawned{Name: name, Type: typ} }
+	for _, tt := range []struct {
+		name, account, typ, path string
+		line                     []policy.Spawned
+		level                    string
+		rule, says               string
+	}{
+		{name: "a child inside both", account: "generator", typ: "reader", line: []policy.Spawned{child("reader-1", "reader")}, path: "~/projects/a.txt"},
+		{name: "a child of one that only passes on", account: "orchestrator", typ: "coder", line: []policy.Spawned{child("coder-1", "coder")}, path: "~/projects/a.txt"},
+		{name: "a child that inherits nothing", account: "generator", typ: "free", line: []policy.Spawned{child("free-1", "free")}, path: "~/notes/n.md"},
+		{name: "below one that inherits nothing", account: "generator", typ: "reader", line: []policy.Spawned{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md"},
+		{name: "a tool without paths", account: "generator", typ: "coder", path: ""},
+		{name: "no folder for the type", account: "committee", typ: "assistant", path: "~/projects/a.txt", rule: policy.RuleOutside, says: "no folder"},
+		{name: "trick: a child with more folders than its parent", account: "generator", typ: "reader", line: []policy.Spawned{child("reader-1", "reader")}, path: "~/notes/n.md", rule: policy.RuleOutsideLine, says: "generator of type coder"},
+		{name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader", line: []policy.Spawned{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md", rule: policy.RuleOutsideLine, says: "coder-1 of type coder"},
+		{name: "trick: one that inherits nothing above a narrow caller", account: "generator", typ: "coder", line: []policy.Spawned{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md", rule: policy.RuleOutside},
+		{name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder", line: []policy.Spawned{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: policy.RuleOutsideLine, says: "committee"},
+		{name: "trick: a parent of no known type", account: "generator", typ: "coder", line: []policy.Spawned{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt", rule: policy.RuleOutsideLine, says: "x-1"},
+		{name: "trick: everything allowed, for a child", account: "operator", typ: "coder", line: []policy.Spawned{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md", rule: policy.RuleOutside},
+		{name: "trick: relaxed", account: "generator", typ: "coder", level: subjects.OverrideRelax, path: "~/notes/n.md", rule: policy.RuleOutside},
+		{name: "trick: everything allowed, and Conclave's own folder", account: "operator", typ: "operator", level: subjects.OverrideAll, path: "~/.conclave/keys", rule: policy.RuleClosed},
+		{name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md", rule: policy.RuleUnknownLine},
+		{name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt", rule: policy.RuleUnknownLine},
+		{name: "trick: an unknown account, everything allowed", account: "nobody", typ: "coder", level: subjects.OverrideAll, path: "~/projects/a.txt", rule: policy.RuleUnknownLine},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := w.fileCall(tt.account, tt.typ, "fs_read", tt.path, tt.line...)
+			c.Override.Level = tt.level
+			if tt.path == "" {
+				c.Tool.Name, c.Tool.Paths = "get_datetime", nil
+			}
+			rule, reason, _ := verdictOf(t, l, c)
+			if rule != tt.rule || !strings.Contains(reason, tt.says) {
+				t.Errorf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
+			}
+		})
+	}
+
+	t.Run("trick: a path in the subject that the registry does not know", func(t *testing.T) {
+		c := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
+		c.Caller.Path = []string{"coder-1"}
+		if rule, reason, _ := verdictOf(t, l, c); rule != policy.RuleUnknownLine {
+			t.Errorf("rule %q (%s)", rule, reason)
+		}
+		c.Line = []policy.Spawned{child("coder-2", "coder")}
+		if rule, reason, _ := verdictOf(t, l, c); rule != policy.RuleUnknownLine {
+			t.Errorf("rule %q (%s)", rule, reason)
+		}
+	})
+}
+
+func TestPathsFailClosed(t *testing.T) {
+	w := newPathsWorld(t)
+	broken := func(string) (string, error) { return "", errors.New("the disk is gone") }
+	read := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
+	for _, tt := range []struct {
+		name  string
+		layer policy.PathsLayer
+		call  policy.Call
+		rule  string
+	}{
+		{"trick: the zero layer", policy.PathsLayer{}, read, policy.RuleNoPaths},
+		{"trick: nobody follows links", policy.NewPathsLayer(w.manifest, w.home, nil, nil), read, policy.RuleNoPaths},
+		{"trick: a closed folder that is no path", policy.RealPaths(w.manifest, w.home, []string{"keys"}), read, policy.RuleNoPaths},
+		{"trick: a closed folder that leads nowhere", policy.RealPaths(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, policy.RuleNoPaths},
+		{"trick: links that nobody can follow", policy.NewPathsLayer(w.manifest, w.home, nil, broken), read, policy.RuleOutside},
+		{"trick: links that lead to something relative", policy.NewPathsLayer(w.manifest, w.home, nil, func(string) (string, error) { return "a", nil }), read, policy.RuleUnresolved},
+		{"trick: no home", policy.RealPaths(w.manifest, "", nil), read, policy.RulePathForm},
+		{"trick: folders for a tool whose arguments are no paths", w.layer(), func() policy.Call {
+			c := read
+			c.Tool.Paths = nil
+			return c
+		}(), policy.RuleUnconfined},
+		{"trick: running in a folder above Conclave's own", w.layer(), func() policy.Call {
+			c := w.fileCall("operator", "operator", "run_shell", "~/")
+			c.Override.Level, c.Tool.Effects = subjects.OverrideAll, policy.Declare(policy.Exec)
+			return c
+		}(), policy.RuleClosed},
+		{"trick: changing a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_write", "~/"), policy.RuleClosed},
+		{"reading a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_read", "~/"), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if rule, reason, _ := verdictOf(t, tt.layer, tt.call); rule != tt.rule {
+				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
+			}
+		})
+	}
+
+	t.Run("trick: the folder itself is replaced by a link after the rules were read", func(t *testing.T) {
+		w := newPathsWorld(t)
+		l := w.layer()
+		c := w.fileCall("generator", "coder", "fs_write", "~/projects/go/secret")
+		if rule, reason, _ := verdictOf(t, l, c); rule != "" {
+			t.Fatal(rule, reason)
+		}
+		w.must(t, os.RemoveAll(w.home+"/projects/go"))
+		w.must(t, os.Symlink(w.root+"/outside", w.home+"/projects/go"))
+		if rule, reason, _ := verdictOf(t, l, c); rule != policy.RuleOutside {
+			t.Errorf("rule %q (%s)", rule, reason)
+		}
+	})
+}
+
+// pathParts are what a model might put together.
+var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "work", "...", "proc", "dev"}
+
+// Whatever is written: what passes is where the kernel goes too, inside the folder and in no closed one.
+func TestPathsInsideOnly(t *testing.T) {
+	w := newPathsWorld(t)
+	l := w.layer()
+	passed := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		p := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pathParts), 1, 8).Draw(rt, "parts"), "/")
+		start := rapid.SampledFrom([]string{"", "~/", "~/projects/", "~/projects/", w.root + "/", "/"}).Draw(rt, "start")
+		c := w.fileCall("generator", "coder", "fs_read", start+p)
+		if rule, _, _ := verdictOf(t, l, c); rule != "" {
+			return
+		}
+		passed++
+		checkInside(rt, w, start+p)
+	})
+	if passed == 0 {
+		t.Error("nothing that was drawn passed, so nothing was shown")
+	}
+}
+
+// checkInside follows a path that passed in another way than the layer does: what exists by the library, and what does
+// not by its nearest folder that does.
+func checkInside(t interface{ Fatalf(string, ...any) }, w pathsWorld, p string) {
+	if rest, ok := strings.CutPrefix(p, "~"); ok {
+		p = w.home + rest
+	}
+	for at := p; ; {
+		// The kernel goes there: nothing is cleaned first.
+		real, err := filepath.EvalSymlinks(at)
+		if err == nil {
+			if real != w.home+"/projects" && !strings.HasPrefix(real, w.home+"/projects/") {
+				t.Fatalf("%q passed and leads to %s", p, real)
+			}
+			return
+		}
+		// A link to nothing would be followed by who creates a file there.
+		if target, err := os.Readlink(strings.TrimRight(at, "/")); err == nil {
+			t.Fatalf("%q passed through a link to %s", p, target)
+		}
+		cut := strings.LastIndexByte(strings.TrimRight(at, "/"), '/')
+		if cut <= 0 {
+			t.Fatalf("%q passed and leads nowhere", p)
+		}
+		at = at[:cut]
+	}
+}
+
+func FuzzPaths(f *testing.F) {
+	w := newPathsWorld(f)
+	l := w.layer()
+	for _, p := range []string{"~/projects/a.txt", "~/projects/../notes", "~/projects/out/secret", "/proc/self/root", "~/projects/in/../../a.txt", "~/.conclave", "\x00", "~root/x", "~/projects/%2e%2e"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		c := w.fileCall("generator", "coder", "fs_read", "")
+		c.Args, _ = json.Marshal(map[string]string{"path": p})
+		var sent struct{ Path string }
+		if err := json.Unmarshal(c.Args, &sent); err != nil {
+			t.Fatal(err)
+		}
+		rule, reason, _ := verdictOf(t, l, c)
+		if len(reason) > 400 {
+			t.Errorf("%d bytes of reason: %q", len(reason), reason)
+		}
+		if rule == "" {
+			checkInside(t, w, sent.Path)
+		}
+	})
+}
+
+func BenchmarkPaths(b *testing.B) {
+	w := newPathsWorld(b)
+	l := w.layer()
+	c := w.fileCall("generator", "coder", "fs_read", "~/projects/go/src/b.go")
+	b.ReportAllocs()
+	for b.Loop() {
+		if !policy.Passed(l.Judge(b.Context(), c)) {
+			b.Fatal("refused")
+		}
+	}
+}

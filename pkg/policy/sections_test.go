@@ -1,0 +1,147 @@
+package policy_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+const oneType = "types: {a: {tools: [x]}, b: {tools: [x]}}\n"
+
+func TestSections(t *testing.T) {
+	m := parse(t, oneType+`high_risk: [fs_*, x]
+always_ask: []
+egress:
+  fetch:
+    allow: [example.org, "*.example.org"]
+    deny: [evil.example.org]
+limits:
+  same: 5
+  window: 90s
+  budgets:
+    a: {calls: 7, bytes: 2KB}
+approvals: {expires: 30s}
+shadow: [limits.calls, flow.fetch, flow.query]
+`)
+	want := policy.Manifest{
+		HighRisk:  []string{"fs_list", "fs_read", "fs_search", "fs_write", "x"},
+		Egress:    policy.Reach{Fetch: policy.HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
+		Limits:    policy.Limits{Same: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
+		Approvals: policy.Approvals{Expires: 30 * time.Second},
+		Shadow:    map[string][]string{"limits": {"calls"}, "flow": {"fetch", "query"}},
+	}
+	for _, tt := range []struct {
+		name      string
+		got, want any
+	}{
+		{"high_risk", m.HighRisk, want.HighRisk},
+		{"always_ask", len(m.AlwaysAsk), 0},
+		{"egress", m.Egress, want.Egress},
+		{"limits", m.Limits, want.Limits},
+		{"approvals", m.Approvals, want.Approvals},
+		{"shadow", m.Shadow, want.Shadow},
+	} {
+		if !reflect.DeepEqual(tt.got, tt.want) {
+			t.Errorf("%s: %+v, want %+v", tt.name, tt.got, tt.want)
+		}
+	}
+}
+
+func TestSectionsRefuse(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"a field nobody knows", "limits: {sames: 3}\n", "m.yaml:2: limits.sames: unknown field; known here: same, window"},
+		{"no repetition at all", "limits:\n  same: 1\n", "m.yaml:3: limits.same: 1 is not between 2 and 100"},
+		{"no call at all", "limits: {calls: 0}\n", "m.yaml:2: limits.calls: 0 is not between"},
+		{"too deep", "limits: {depth: 5}\n", "limits.depth: 5 is not between 0 and 4"},
+		{"less than no spawn", "limits: {spawns: -1}\n", "limits.spawns: -1 is not between"},
+		{"no window", "limits: {window: 0s}\n", "limits.window: 0s is not between"},
+		{"window of a year", "limits: {window: 9000h}\n", "limits.window: 9000h is not between 1s and 24h"},
+		{"budget of nobody", "limits:\n  budgets:\n    c: {calls: 1}\n", `m.yaml:4: limits.budgets.c: no agent type "c"; types: a, b`},
+		{"budget without a limit", "limits: {budgets: {a: {}}}\n", "limits.budgets.a: sets no limit"},
+		{"an answer that never expires", "approvals: {expires: 48h}\n", "approvals.expires: 48h is not between 1s and 24h"},
+		{"risk twice", "high_risk: [x, x]\n", `m.yaml:2: high_risk[1]: "x" is listed twice`},
+		{"host twice", "egress: {fetch: {allow: [a.org, a.org]}}\n", `m.yaml:2: egress.fetch.allow[1]: "a.org" is listed twice`},
+		{"a rule twice", "shadow: [limits.calls, limits.calls]\n", `m.yaml:2: shadow[1]: "limits.calls" is listed twice`},
+		{"a rule that no layer knows", "shadow:\n  - limits.sleeping\n", `m.yaml:3: shadow[0]: no layer knows the rule "limits.sleeping"; those that may be watched: approval.`},
+		{"a layer that is not there", "shadow: [weather.rain]\n", "no layer knows the rule"},
+
+		{"trick: negative budget", "limits: {budgets: {a: {calls: -1}}}\n", "limits.budgets.a: a budget cannot be negative"},
+		{"trick: bytes without a unit", "limits: {budgets: {a: {bytes: 5}}}\n", "limits.budgets.a.bytes: 5 is not a size"},
+		{"trick: a number in quotes", "limits: {same: '3'}\n", "limits.same: 3 is not a whole number"},
+		{"trick: every tool is no risk", "high_risk: ['*']\n", `high_risk[0]: "*" is neither`},
+		{"trick: a host that is an address", "egress: {fetch: {allow: ['http://a.org/']}}\n", "m.yaml:2: egress.fetch.allow[0]:"},
+		{"trick: a host with a blank", "egress: {fetch: {deny: ['a.org b.org']}}\n", "egress.fetch.deny[0]:"},
+		{"trick: watching the manifest", "shadow: [manifest.not_in_set]\n", "shadow[0]: the rules of manifest are always enforced; those that may be watched: approval."},
+		{"trick: watching the lineage", "shadow: [lineage.not_inherited]\n", "the rules of lineage are always enforced"},
+		{"trick: watching what is disabled", "shadow: [override.disabled]\n", "the rules of override are always enforced"},
+		{"trick: watching arguments", "shadow: [arguments.schema]\n", "the rules of arguments are always enforced"},
+		{"trick: watching folders", "shadow: [paths.closed]\n", "the rules of paths are always enforced"},
+		{"trick: a whole layer", "shadow: [flow]\n", `no layer knows the rule "flow"`},
+		{"trick: a wildcard", "shadow: ['flow.*']\n", `no layer knows the rule "flow.*"`},
+		{"trick: a layer in capitals", "shadow: [Limits.calls]\n", "no layer knows the rule"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := policy.ParseManifest([]byte(oneType+tt.text), "m.yaml")
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+			if m.Types != nil {
+				t.Errorf("an error, and yet a manifest: %+v", m)
+			}
+		})
+	}
+}
+
+// TestManyWaysDown: types that could spawn each other in a million ways are read in no time.
+func TestManyWaysDown(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("types:\n")
+	const deep = 60
+	for i := range deep {
+		for _, side := range "ab" {
+			fmt.Fprintf(&b, "  t%d%c: {can_spawn: [t%da, t%db]}\n", i, side, i+1, i+1)
+		}
+	}
+	fmt.Fprintf(&b, "  t%da: {tools: [x]}\n  t%db: {tools: [x]}\n", deep, deep)
+	if m := parse(t, b.String()); len(m.Types) != 2*deep+2 {
+		t.Errorf("%d types", len(m.Types))
+	}
+}
+
+// TestCycles: each way back is reported once, with the way.
+func TestCycles(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"itself", "a: {can_spawn: [a]}", []string{"m.yaml:2: types.a.can_spawn[0]: a would spawn itself"}},
+		{"each other", "a: {can_spawn: [b]}\n  b: {can_spawn: [a]}", []string{"m.yaml:3: types.b.can_spawn[0]: a would come back to itself by way of its children: a -> b -> a;"}},
+		{"a long way round", "a: {can_spawn: [b]}\n  b: {can_spawn: [c]}\n  c: {can_spawn: [d]}\n  d: {can_spawn: [b]}", []string{"m.yaml:5: types.d.can_spawn[0]: b would come back to itself by way of its children: b -> c -> d -> b;"}},
+		{"two of them", "a: {can_spawn: [a, b]}\n  b: {can_spawn: [c]}\n  c: {can_spawn: [b]}", []string{"a would spawn itself", "b -> c -> b"}},
+		{"two ways into one", "a: {can_spawn: [b, c]}\n  b: {can_spawn: [d]}\n  c: {can_spawn: [b]}\n  d: {can_spawn: [b]}", []string{"b -> d -> b"}},
+		{"trick: two ways to one child are no cycle", "a: {can_spawn: [b, c]}\n  b: {can_spawn: [d]}\n  c: {can_spawn: [d, b]}\n  d: {tools: [x]}", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := policy.ParseManifest([]byte("types:\n  "+tt.text+"\n"), "m.yaml")
+			if tt.want == nil {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err == nil || strings.Count(err.Error(), "m.yaml:") != len(tt.want) {
+				t.Fatalf("want %d errors, got %v", len(tt.want), err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %q", err, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package policy
+
+import (
+	"context"
+	"slices"
+
+	"conclave/subjects"
+)
+
+// Shadow watches rules of a layer instead of enforcing them: what they would have refused or asked passes and is told
+// in the decision. It is how a new rule is tried. Only rules that are told apart by name can be watched: a layer that
+// breaks or says nothing refuses as ever.
+func Shadow(l Layer, rules ...string) Layer {
+	if len(rules) == 0 || absent(l) {
+		return l
+	}
+	return shadowed{l, slices.Clone(rules)}
+}
+
+type shadowed struct {
+	Layer
+	rules []string
+}
+
+// Judge implements [Layer].
+func (s shadowed) Judge(ctx context.Context, c Call) Verdict {
+	v := s.Layer.Judge(ctx, c)
+	if v.kind == passes || v.rule == "" || !slices.Contains(s.rules, v.rule) {
+		return v
+	}
+	return Verdict{kind: passes, shadow: &subjects.Denial{Layer: s.Name(), Rule: v.rule, Reason: v.reason}}
+}

@@ -1,0 +1,314 @@
+// Package readable makes text for a model out of a page: what a person would read there, as Markdown, and nothing that a
+// person would not see. It is a pure function of the page, and bounded whatever the page does.
+package readable
+
+import (
+	"bytes"
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	readability "codeberg.org/readeck/go-readability"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/converter"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/base"
+	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/commonmark"
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
+
+	"conclave/pkg/text"
+)
+
+// Limits of a page. What is beyond them is not read; what is too tangled is read as plain words.
+const (
+	maxHTML  = 1 << 20
+	maxNodes = 25000  // for readability and Markdown, whose time grows with the nodes
+	maxWork  = 600000 // and with how deep each of them stands: the sum of that
+	maxTitle = 200
+	enough   = 200 // characters that make an article; below, the whole page is taken
+)
+
+// Doc is a page as text.
+type Doc struct {
+	Title   string
+	Text    string
+	Removed Removed
+}
+
+// Removed counts what a page held and a person would not have seen.
+type Removed struct {
+	Hidden   int // elements that are not shown, or shown so that nobody sees them
+	Comments int
+	DataURLs int // content inside an address
+	Scripts  int // scripts, styles, frames and the like: every page has them, they hide nothing
+}
+
+// Parts is how many of them could have been meant for a model alone.
+func (r Removed) Parts() int { return r.Hidden + r.Comments + r.DataURLs }
+
+// HTML reads a page that was found at address. Whatever breaks on the way, the words of the page remain.
+func HTML(body, address string) Doc {
+	if len(body) > maxHTML {
+		body = strings.ToValidUTF8(body[:maxHTML], "")
+	}
+	root, err := html.Parse(strings.NewReader(body))
+	if err != nil {
+		return tokens(body) // nested deeper than the parser goes
+	}
+	doc := Doc{}
+	nodes, work := doc.Removed.strip(root)
+	doc.Title = clean(titleOf(root))
+	doc.Title = text.OneLine(doc.Title, maxTitle)
+	if nodes <= maxNodes && work <= maxWork {
+		doc.Text = article(root, address)
+	}
+	if doc.Text == "" {
+		doc.Text = clean(words(root))
+	}
+	return doc
+}
+
+// Plain reads text that is shown as it is.
+func Plain(body string) Doc { return Doc{Text: clean(body)} }
+
+// Markup reads Markdown, XML and the like as text. Its comments are not shown where it is rendered, so they go.
+func Markup(body string) Doc {
+	var doc Doc
+	var b strings.Builder
+	for {
+		before, after, ok := strings.Cut(body, "<!--")
+		_, rest, closed := strings.Cut(after, "-->")
+		if !ok || !closed {
+			b.WriteString(body)
+			break
+		}
+		b.WriteString(before)
+		doc.Removed.Comments++
+		body = rest
+	}
+	doc.Text = clean(b.String())
+	return doc
+}
+
+// article is the page's main part as Markdown, "" when that fails. The two libraries read what strangers wrote: should
+// one of them panic, there is still the plain way.
+func article(root *html.Node, address string) (out string) {
+	defer func() {
+		if recover() != nil {
+			out = ""
+		}
+	}()
+	page, err := url.Parse(address)
+	if err != nil {
+		page = &url.URL{}
+	}
+	whole := find(root, atom.Body)
+	p := readability.NewParser()
+	p.DisableJSONLD = true
+	if a, err := p.ParseDocument(root, page); err == nil && a.Node != nil {
+		if s := markdown(a.Node, page); utf8.RuneCountInString(s) >= enough || whole == nil {
+			return s
+		}
+	}
+	if whole == nil {
+		return ""
+	}
+	return markdown(whole, page)
+}
+
+// toMarkdown escapes nothing: a model reads a star as a star, and the escapes of a page of nothing but stars took seconds.
+var toMarkdown = converter.NewConverter(
+	converter.WithEscapeMode(converter.EscapeModeDisabled),
+	converter.WithPlugins(base.NewBasePlugin(), commonmark.NewCommonmarkPlugin()),
+)
+
+func markdown(n *html.Node, page *url.URL) string {
+	tidy(n, page)
+	out, err := toMarkdown.ConvertNode(n)
+	if err != nil {
+		return ""
+	}
+	return clean(string(bytes.ToValidUTF8(out, nil)))
+}
+
+// tidy takes pictures out, whose words nobody sees, makes addresses of links whole, and drops those that are no pages or
+// too long to be worth their tokens.
+func tidy(n *html.Node, page *url.URL) {
+	for c := n.FirstChild; c != nil; {
+		next := c.NextSibling
+		if c.Type == html.ElementNode {
+			switch c.DataAtom {
+			case atom.Img, atom.Picture, atom.Video, atom.Audio, atom.Source:
+				n.RemoveChild(c)
+			case atom.A:
+				link(c, page)
+			}
+		}
+		tidy(c, page)
+		c = next
+	}
+}
+
+func link(a *html.Node, page *url.URL) {
+	kept := a.Attr[:0]
+	for _, at := range a.Attr {
+		if at.Key != "href" {
+			continue
+		}
+		u, err := page.Parse(strings.TrimSpace(at.Val))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || len(u.String()) > 300 {
+			continue
+		}
+		kept = append(kept, html.Attribute{Key: "href", Val: u.String()})
+	}
+	a.Attr = kept
+}
+
+// clean drops what is not seen: controls, text that runs backwards, characters of no width. Lines lose the blanks at
+// their end, and no more than one empty line follows another.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case r == '\r':
+			return -1
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r), r == utf8.RuneError:
+			return -1
+		}
+		return r
+	}, s)
+	var b strings.Builder
+	empty := 2 // none at the beginning
+	for l := range strings.SplitSeq(s, "\n") {
+		l = strings.TrimRight(l, " \t")
+		if l == "" {
+			empty++
+		} else {
+			if b.Len() > 0 {
+				b.WriteString("\n")
+				if empty > 0 {
+					b.WriteString("\n")
+				}
+			}
+			b.WriteString(l)
+			empty = 0
+		}
+	}
+	return b.String()
+}
+
+// find is the first element of a kind.
+func find(n *html.Node, a atom.Atom) *html.Node {
+	if n.Type == html.ElementNode && n.DataAtom == a {
+		return n
+	}
+	for c := n.FirstChild; c != nil; c = c.NextSibling {
+		if f := find(c, a); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+func titleOf(root *html.Node) string {
+	head := find(root, atom.Head)
+	if head == nil {
+		return ""
+	}
+	t := find(head, atom.Title)
+	if t == nil || t.FirstChild == nil {
+		return ""
+	}
+	return text.Clip(t.FirstChild.Data, 4*maxTitle)
+}
+
+// words is all text below n, a line for each block.
+func words(n *html.Node) string {
+	var b strings.Builder
+	var walk func(*html.Node)
+	walk = func(n *html.Node) {
+		if n.Type == html.TextNode {
+			b.WriteString(strings.Join(strings.Fields(n.Data), " ") + " ")
+			return
+		}
+		if n.Type == html.ElementNode && (n.DataAtom == atom.Head || dropped[n.DataAtom]) {
+			return
+		}
+		for c := n.FirstChild; c != nil; c = c.NextSibling {
+			walk(c)
+		}
+		if n.Type == html.ElementNode && !inline[n.DataAtom] {
+			b.WriteString("\n")
+		}
+	}
+	walk(n)
+	return b.String()
+}
+
+var inline = map[atom.Atom]bool{
+	atom.A: true, atom.Abbr: true, atom.B: true, atom.Cite: true, atom.Code: true, atom.Em: true, atom.Font: true, atom.I: true,
+	atom.Kbd: true, atom.Label: true, atom.Mark: true, atom.Q: true, atom.S: true, atom.Small: true, atom.Span: true, atom.Strong: true,
+	atom.Sub: true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
+}
+
+// tokens is the words of a page that no parser takes: nothing is known of its tree, so an element that is hidden hides
+// everything up to the end tag of its own kind that closes it.
+func tokens(body string) (doc Doc) {
+	z := html.NewTokenizer(strings.NewReader(body))
+	var b, title strings.Builder
+	var skip atom.Atom // what hides the words until it ends
+	depth := 0
+	inTitle := false
+	for {
+		switch z.Next() {
+		case html.ErrorToken:
+			doc.Title = text.OneLine(clean(text.Clip(title.String(), 4*maxTitle)), maxTitle)
+			doc.Text = clean(b.String())
+			return doc
+		case html.CommentToken:
+			doc.Removed.Comments++
+		case html.TextToken:
+			switch s := strings.Join(strings.Fields(string(z.Text())), " "); {
+			case depth > 0:
+			case inTitle:
+				title.WriteString(s)
+			case s != "":
+				b.WriteString(s + " ")
+			}
+		case html.StartTagToken:
+			t := z.Token()
+			inTitle = t.DataAtom == atom.Title
+			switch {
+			case depth > 0 && t.DataAtom == skip:
+				depth++
+			case depth > 0 || void[t.DataAtom]:
+			case dropped[t.DataAtom]:
+				doc.Removed.Scripts++
+				skip, depth = t.DataAtom, 1
+			case t.DataAtom != 0 && attrsHide(t.Attr):
+				doc.Removed.Hidden++
+				skip, depth = t.DataAtom, 1
+			case !inline[t.DataAtom]:
+				b.WriteString("\n")
+			}
+		case html.EndTagToken:
+			t := z.Token()
+			if depth > 0 && t.DataAtom == skip {
+				depth--
+			}
+			inTitle = false
+			if !inline[t.DataAtom] {
+				b.WriteString("\n")
+			}
+		}
+	}
+}
+
+// void elements have no end tag.
+var void = map[atom.Atom]bool{
+	atom.Area: true, atom.Base: true, atom.Br: true, atom.Col: true, atom.Embed: true, atom.Hr: true, atom.Img: true, atom.Input: true,
+	atom.Link: true, atom.Meta: true, atom.Source: true, atom.Track: true, atom.Wbr: true,
+}

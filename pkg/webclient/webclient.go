@@ -1,0 +1,251 @@
+// Package webclient fetches single pages of strangers for a person who asked for them, and nothing else: an address that
+// leads into this machine or its network is not reached, whatever it is spelled like, resolves to or redirects to.
+//
+// It keeps no cookies, sends no credentials and no referrer, and follows no rules for robots: it reads one page that a
+// person wants to see, as a browser would, and paces itself per host. Errors are a few fixed words (see [Failure]), so
+// that they tell a model nothing about the network.
+package webclient
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Redirects is how many are followed.
+const Redirects = 3
+
+// Config bounds a client. The zero value is useful: what is 0 gets the default in the comment, and nothing is cached.
+type Config struct {
+	Version string           // for the user agent
+	Ports   []int            // allowed besides 80 and 443
+	Own     []netip.AddrPort // our own endpoints, refused even where their address is not
+
+	Total     time.Duration // one fetch with all its redirects and waits; 20 s
+	Resolve   time.Duration // a name; 5 s
+	Connect   time.Duration // one address; 4 s
+	Handshake time.Duration // TLS; 5 s
+	Header    time.Duration // until the answer begins; 10 s
+	Idle      time.Duration // between two pieces of the body; 5 s
+
+	Compressed   int64 // bytes over the wire; 2 MiB
+	Decompressed int64 // bytes of a page; 4 MiB
+	Ratio        int64 // of the two; 100
+
+	Every      time.Duration // one request to a host; 1 s
+	Burst      int           // so many at once before that; 3
+	CacheBytes int           // 16 MiB
+	CacheTTL   time.Duration // how long a page is kept; 0 = not at all
+
+	Now func() time.Time // for the pace and the cache; time.Now
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.Total, 20 * time.Second},
+		{&c.Resolve, 5 * time.Second},
+		{&c.Connect, 4 * time.Second},
+		{&c.Handshake, 5 * time.Second},
+		{&c.Header, 10 * time.Second},
+		{&c.Idle, 5 * time.Second},
+		{&c.Every, time.Second},
+	} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	for _, d := range []struct {
+		field *int64
+		value int64
+	}{{&c.Compressed, 2 << 20}, {&c.Decompressed, 4 << 20}, {&c.Ratio, 100}} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Burst <= 0 {
+		c.Burst = 3
+	}
+	if c.CacheBytes <= 0 {
+		c.CacheBytes = 16 << 20
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
+
+// maxHeaders is how long the header of an answer may be, in bytes.
+const maxHeaders = 64 << 10
+
+// Page is what was fetched.
+type Page struct {
+	URL  string // where it was found in the end
+	Type string // how to read it: [HTML], [Text] and so on
+	Body string // UTF-8
+}
+
+// Client fetches pages. It is safe for several at once.
+type Client struct {
+	cfg      Config
+	test     TestNet
+	resolver *net.Resolver
+	http     *http.Transport // no http.Client: that would read redirects its own way
+	pace     *Pace
+	cache    *Cache[Page]
+}
+
+// New returns a client that reaches public addresses only.
+func New(cfg Config) *Client { return NewForTests(cfg, TestNet{}) }
+
+// TestNet opens a client for a test: servers of this machine are strangers there.
+type TestNet struct {
+	Allow    []netip.Prefix             // addresses that are reached although the rules refuse them
+	Resolver *net.Resolver              // another name server; nil = the machine's
+	Roots    *x509.CertPool             // whose certificates count; nil = the machine's
+	Dialing  func(netip.AddrPort) error // hears of each connection that passed all checks; an error stops it
+}
+
+// NewForTests is New with holes. Nothing but tests may call it; one of the tests sees to that.
+func NewForTests(cfg Config, open TestNet) *Client {
+	cfg = cfg.withDefaults()
+	c := &Client{cfg: cfg, test: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst), cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL)}
+	if c.resolver == nil {
+		c.resolver = net.DefaultResolver
+	}
+	c.http = &http.Transport{
+		Proxy:                  nil, // a proxy would connect where we cannot look
+		DialContext:            c.dial,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: open.Roots},
+		TLSHandshakeTimeout:    cfg.Handshake,
+		ResponseHeaderTimeout:  cfg.Header,
+		MaxResponseHeaderBytes: maxHeaders,
+		DisableCompression:     true, // we unpack, with limits
+		DisableKeepAlives:      true, // each fetch is checked and connected anew
+	}
+	return c
+}
+
+// Get fetches one page. The error is a [Failure] or a [Status], never more than a few words.
+func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Total)
+	defer cancel()
+	u, err := c.parse(raw)
+	if err != nil {
+		return Page{}, err
+	}
+	seen := map[string]bool{}
+	for range Redirects + 1 {
+		if seen[u.String()] {
+			return Page{}, ErrRedirects
+		}
+		seen[u.String()] = true
+		page, next, err := c.hop(ctx, u)
+		if err != nil || next == nil {
+			return page, reason(ctx, err)
+		}
+		u = next
+	}
+	return Page{}, ErrRedirects
+}
+
+func (c *Client) parse(raw string) (*url.URL, error) { return parse(raw, c.cfg.Ports, c.permitted) }
+
+// hop asks one address: the page, or where to look next.
+func (c *Client) hop(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
+	key := u.String()
+	if page, ok := c.cache.Get(key, c.cfg.Now()); ok {
+		return page, nil, nil
+	}
+	if err := c.pace.Wait(ctx, u.Hostname(), c.cfg.Now()); err != nil {
+		return Page{}, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req := (&http.Request{
+		Method: http.MethodGet, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{
+			"User-Agent":      {fmt.Sprintf("Conclave/%s (+local assistant; reads one page at a person's request)", c.cfg.Version)},
+			"Accept":          {"text/html, application/xhtml+xml, text/plain;q=0.9, text/markdown;q=0.9, application/json;q=0.8, application/xml;q=0.8"},
+			"Accept-Encoding": {"gzip, deflate"},
+		},
+	}).WithContext(ctx)
+	resp, err := c.http.RoundTrip(req)
+	if err != nil {
+		return Page{}, nil, reason(ctx, err)
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		next, err := c.follow(u, resp.Header)
+		return Page{}, next, err
+	case http.StatusOK:
+	default:
+		return Page{}, nil, Status(resp.StatusCode)
+	}
+	page, err := c.read(resp, cancel)
+	if err != nil {
+		return Page{}, nil, reason(ctx, err)
+	}
+	page.URL = key
+	if !strings.Contains(strings.ToLower(resp.Header.Get("Cache-Control")), "no-store") {
+		c.cache.Put(key, page, len(page.Body), c.cfg.Now())
+	}
+	return page, nil, nil
+}
+
+// follow is where a redirect leads, after the same reading and checks as the first address.
+func (c *Client) follow(from *url.URL, h http.Header) (*url.URL, error) {
+	to := h.Values("Location")
+	if len(to) != 1 || len(to[0]) > MaxURL || strings.ContainsAny(to[0], "\\ \t") {
+		return nil, ErrLocation
+	}
+	ref, err := url.Parse(to[0])
+	if err != nil {
+		return nil, ErrLocation
+	}
+	whole := to[0]
+	if !ref.IsAbs() {
+		// What names no scheme is joined to the address it came from, and then read like any other.
+		whole = from.ResolveReference(ref).String()
+	}
+	next, err := c.parse(whole)
+	switch {
+	case err != nil:
+		return nil, ErrLocation
+	case from.Scheme == "https" && next.Scheme != "https":
+		return nil, ErrDowngrade
+	}
+	return next, nil
+}
+
+// read takes the body within its limits. stop ends the connection when the other side falls silent.
+func (c *Client) read(resp *http.Response, stop context.CancelFunc) (Page, error) {
+	k, full, err := kind(resp.Header)
+	if err != nil {
+		return Page{}, err
+	}
+	if resp.ContentLength > c.cfg.Compressed {
+		return Page{}, ErrLarge
+	}
+	silence := time.AfterFunc(c.cfg.Idle, stop)
+	defer silence.Stop()
+	in := &wire{r: resp.Body, most: c.cfg.Compressed, alive: func() { silence.Reset(c.cfg.Idle) }}
+	body, err := unpack(resp.Header.Values("Content-Encoding"), in, c.cfg.Decompressed, c.cfg.Ratio)
+	if err != nil {
+		return Page{}, err
+	}
+	if !agrees(k, body) {
+		return Page{}, ErrType
+	}
+	return Page{Type: k, Body: decode(k, full, body)}, nil
+}
