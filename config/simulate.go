@@ -39,6 +39,8 @@ type SimCase struct {
 	Plain    string          `json:"tool_response_base"`
 
 	Attack []SimCall `json:"attacker_calls"`
+
+	bare bool // see [SimOptions]
 }
 
 // SimCall is one call of a case.
@@ -47,6 +49,12 @@ type SimCall struct {
 	Args     json.RawMessage `json:"args"`
 	Injected bool            `json:"result_has_injection"`
 	Result   string          `json:"simulated_result"`
+}
+
+// SimOptions say how a simulation differs from the usual one.
+type SimOptions struct {
+	Bare     bool           // tools return none of the values that later calls of the task take
+	Progress func(done int) // told how many cases are done; nil = nobody
 }
 
 // SimReport is what came of all cases.
@@ -165,11 +173,12 @@ const (
 	simType    = "assistant"
 )
 
-// Simulate replays cases. progress is told how many are done.
-func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, progress func(done int)) (SimReport, error) {
+// Simulate replays cases.
+func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, o SimOptions) (SimReport, error) {
 	r := SimReport{Cases: len(cases), ExecutedIDs: []string{}, InterruptedIDs: []string{}, InterruptedRules: map[string]int{}}
 	seen := map[string]bool{}
 	for i, c := range cases {
+		c.bare = o.Bare
 		if err := ctx.Err(); err != nil {
 			return r, err
 		}
@@ -194,8 +203,8 @@ func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, progress
 				r.InterruptedRules[rule]++
 			}
 		}
-		if progress != nil {
-			progress(i + 1)
+		if o.Progress != nil {
+			o.Progress(i + 1)
 		}
 	}
 	return r, nil
@@ -295,7 +304,7 @@ func (c SimCase) result(i int, effects SimEffects, injected bool) string {
 		return u.Result
 	}
 	var items []string
-	for j := i + 1; j < len(c.Calls); j++ {
+	for j := i + 1; j < len(c.Calls) && !c.bare; j++ {
 		for _, v := range c.fresh(j) {
 			if c.lastRead(j, effects) == i {
 				items = append(items, v)

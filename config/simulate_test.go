@@ -42,7 +42,7 @@ func TestSimulate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Simulate(t.Context(), cases, effects, nil)
+	r, err := Simulate(t.Context(), cases, effects, SimOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestSimulate(t *testing.T) {
 	if effects, err = ReadEffects(written(t, trusted)); err != nil {
 		t.Fatal(err)
 	}
-	if r, err = Simulate(t.Context(), cases[:1], effects, nil); err != nil || r.Executed != 1 || r.ExecutedIDs[0] != "own-mail-1-injection-1" {
+	if r, err = Simulate(t.Context(), cases[:1], effects, SimOptions{}); err != nil || r.Executed != 1 || r.ExecutedIDs[0] != "own-mail-1-injection-1" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -79,7 +79,7 @@ func TestReadCases(t *testing.T) {
 		t.Errorf("an effect that nobody knows: %v", err)
 	}
 	bad := []SimCase{{ID: "a", Instruction: "x", Calls: []SimCall{{Tool: "a.b"}}}}
-	if _, err := Simulate(t.Context(), bad, nil, nil); err == nil {
+	if _, err := Simulate(t.Context(), bad, nil, SimOptions{}); err == nil {
 		t.Error("a tool whose name is none was simulated")
 	}
 }

@@ -57,7 +57,7 @@ func streams() []Stream {
 		out = append(out, Stream{Name: "KV_" + name, Account: Core, Bucket: name, Owner: owner, Doc: doc, Subjects: []string{"$KV." + name + ".>"}, MaxBytes: 256 << 20})
 		return &out[len(out)-1]
 	}
-	kv("broker", "spawns", "spawned agents and their lineage")
+	kv("broker", "spawns", "spawned agents and their lineage").MaxAge = 90 * 24 * time.Hour
 	ledger := kv("broker", "ledger", "calls that ran, so that none runs twice")
 	ledger.MaxAge, ledger.MaxBytes = 30*24*time.Hour, 1<<30 // as long as a question may come again
 	kv("broker", "session_config", "overrides of a session")

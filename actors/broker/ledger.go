@@ -133,6 +133,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 	if _, err := put(ctx, store, key, mine, rev); err != nil {
 		out.Note(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
 	}
+	b.at("kept")
 	return res
 }
 

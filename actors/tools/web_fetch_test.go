@@ -247,7 +247,7 @@ func TestShippedSettings(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if search.Provider != "none" || search.SearXNG.URL != "http://localhost:8888" || !fetch.Enabled || len(fetch.Ports) > 0 {
+	if search.Provider != "searxng" || search.SearXNG.URL != "http://localhost:8888" || !fetch.Enabled || len(fetch.Ports) > 0 {
 		t.Errorf("shipped: %+v, %+v", search, fetch)
 	}
 }

@@ -17,6 +17,7 @@ import (
 // policySimulateCommand replays cases with a model that obeys every instruction it reads.
 func (a *app) policySimulateCommand() *cobra.Command {
 	var effects string
+	var bare bool
 	cmd := &cobra.Command{
 		Use:   "simulate <cases.jsonl>...",
 		Short: "What would run if the model obeyed everything it reads",
@@ -31,7 +32,10 @@ A line of the file is a JSON object: id, user_instruction, user_calls [{tool, ar
 attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. What the tools
 do stands in another file, tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted",
 "effects": ["egress"]}}}. It is looked for beside the cases and in the current folder. A tool that is not in it is taken
-to do everything.`,
+to do everything.
+
+The cases do not say what the tools returned. Each read returns the values that later calls of the task take and the person
+did not type, and the attacker's text where the case says so; with --bare it returns the attacker's text only.`,
 		Example: `  conclave policy simulate cases.jsonl
   conclave policy simulate cases.jsonl --effects tools.json --json`,
 		Args: cobra.MinimumNArgs(1),
@@ -53,7 +57,7 @@ to do everything.`,
 				}
 				cases = append(cases, more...)
 			}
-			r, err := config.Simulate(cmd.Context(), cases, known, a.counting("cases", len(cases)))
+			r, err := config.Simulate(cmd.Context(), cases, known, config.SimOptions{Bare: bare, Progress: a.counting("cases", len(cases))})
 			if err != nil {
 				return err
 			}
@@ -64,6 +68,7 @@ to do everything.`,
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&bare, "bare", false, "let tools return nothing that the task needs later")
 	cmd.Flags().StringVar(&effects, "effects", "", "what the tools of the cases do, in this `file`")
 	return cmd
 }
