@@ -83,14 +83,25 @@ func strangers(s source) (out []string) {
 	return out
 }
 
-// oneServer keeps the embedded server behind pkg/bus.
-func oneServer(s source) (out []string) {
-	if within(s.dir(), "pkg/bus") || room(s.path) == "bench" {
+// owned says which folder a library is kept behind: nobody else imports it.
+var owned = map[string]string{
+	"github.com/nats-io/nats-server/":  "pkg/bus",
+	"github.com/99designs/keyring":     "pkg/keyring",
+	"github.com/godbus/dbus":           "pkg/keyring",
+	"codeberg.org/readeck/":            "pkg/webclient",
+	"github.com/JohannesKaufmann/html": "pkg/webclient",
+}
+
+// oneOwner keeps libraries behind their owners.
+func oneOwner(s source) (out []string) {
+	if room(s.path) == "bench" {
 		return nil
 	}
 	for _, imp := range s.imports {
-		if strings.HasPrefix(imp, "github.com/nats-io/nats-server/") {
-			out = append(out, fmt.Sprintf("%s imports %s: only pkg/bus does", s.path, imp))
+		for library, owner := range owned {
+			if strings.HasPrefix(imp, library) && !within(s.dir(), owner) {
+				out = append(out, fmt.Sprintf("%s imports %s: only %s does", s.path, imp, owner))
+			}
 		}
 	}
 	return out
@@ -150,7 +161,7 @@ func furnished(all []source) (out []string) {
 var rules = map[string]func(source) []string{
 	"direction":     direction,
 	"strangers":     strangers,
-	"oneServer":     oneServer,
+	"oneOwner":      oneOwner,
 	"plainSubjects": plainSubjects,
 	"quiet":         quiet,
 }
@@ -202,13 +213,16 @@ func TestRulesBite(t *testing.T) {
 		{"strangers", "actors/broker/a_test.go", "conclave/actors/broker", false},
 		{"strangers", "config/a.go", "conclave/actors/tools", false},
 
-		{"oneServer", "actors/broker/a_test.go", server, true},
-		{"oneServer", "pkg/business/a.go", server, true},
-		{"oneServer", "cmd/conclave/a.go", server, true},
-		{"oneServer", "pkg/bus/a.go", server, false},
-		{"oneServer", "pkg/bus/bustest/a.go", server, false},
-		{"oneServer", "bench/a.go", server, false},
-		{"oneServer", "pkg/actor/a.go", "github.com/nats-io/nats.go", false},
+		{"oneOwner", "actors/broker/a_test.go", server, true},
+		{"oneOwner", "pkg/business/a.go", server, true},
+		{"oneOwner", "cmd/conclave/a.go", server, true},
+		{"oneOwner", "pkg/bus/a.go", server, false},
+		{"oneOwner", "pkg/bus/bustest/a.go", server, false},
+		{"oneOwner", "bench/a.go", server, false},
+		{"oneOwner", "pkg/actor/a.go", "github.com/nats-io/nats.go", false},
+		{"oneOwner", "actors/secrets/a.go", "github.com/99designs/keyring", true},
+		{"oneOwner", "pkg/keyring/internal/sessionbus/a.go", "github.com/godbus/dbus", false},
+		{"oneOwner", "actors/tools/a.go", "codeberg.org/readeck/go-readability", true},
 
 		{"plainSubjects", "subjects/a.go", "github.com/nats-io/nats.go", true},
 		{"plainSubjects", "subjects/generate/main.go", "golang.org/x/tools/imports", true},

@@ -27,7 +27,8 @@ type Turn struct {
 	Answer   string    `json:"answer"`
 	Model    string    `json:"model,omitempty"`
 	Partial  bool      `json:"partial,omitempty"`
-	Error    string    `json:"error,omitempty"` // code of what went wrong; the answer then says it in words
+	Error    string    `json:"error,omitempty"`  // code of what went wrong; the answer then says it in words
+	Labels   *Labels   `json:"labels,omitempty"` // of all that went into the answer
 	Time     time.Time `json:"time"`
 }
 

@@ -38,7 +38,7 @@ func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Call
 				asked.Override, over = b.override(ctx, out, c.session, c.query)
 			}
 		})
-		if !asked.Person && !harmless(k.Tool) {
+		if c.tool != "" && !asked.Person && !harmless(k.Tool) {
 			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query) })
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/model"
@@ -69,7 +70,11 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 
 // askJSON asks a model without tools for one JSON object. The built-in script is no model: it chooses nothing.
 func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.RankTimeout)
+	limit := b.cfg.RankTimeout
+	if end, ok := ctx.Deadline(); ok { // the asker waits for tools, and words can be compared too
+		limit = min(limit, time.Until(end)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	standIn, zero := false, 0.0
 	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: b.cfg.RankTimeout, Last: func(c subjects.ChatChunk) { standIn = c.StandIn }}

@@ -434,7 +434,7 @@ func (t *turn) keep(ctx context.Context) error {
 	r := t.rec.Publish.Response
 	said := subjects.Turn{
 		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
-		Partial: r.Partial, Time: t.out.Now().UTC(),
+		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
 	}
 	if r.Error != nil {
 		said.Error = r.Error.Code
