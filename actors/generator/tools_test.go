@@ -1,0 +1,84 @@
+package generator
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+
+	"conclave/subjects"
+)
+
+func TestInFrame(t *testing.T) {
+	t.Parallel()
+	const begin, end = "[TOOL_RESULT: UNTRUSTED 0123456789abcdef]\n", "\n[END OF TOOL_RESULT 0123456789abcdef]"
+	long := begin + strings.Repeat("é", 2000) + end
+	for _, tt := range []struct {
+		name, in string
+		most     int
+		same     bool
+	}{
+		{"short", begin + "x" + end, 4096, true},
+		{"exactly", long, len(long), true},
+		{"one byte too long", long, len(long) - 1, false},
+		{"much too long", long, 512, false},
+		{"not framed", strings.Repeat("x\n", 2000), 512, true},
+		{"a frame that is larger than the room", long, 20, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := inFrame(tt.in, tt.most)
+			if tt.same {
+				if got != tt.in {
+					t.Fatalf("changed: %q", got)
+				}
+				return
+			}
+			if len(got) > tt.most || !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !strings.Contains(got, cutHere) || !utf8.ValidString(got) {
+				t.Fatalf("%d bytes of %d: %q", len(got), tt.most, got)
+			}
+		})
+	}
+}
+
+// What one result brings in stays, whatever the others bring, and however many come at the same time.
+func TestLabel(t *testing.T) {
+	t.Parallel()
+	turn := &turn{}
+	turn.label(nil)
+	if turn.labels() != nil {
+		t.Fatal("labels of nothing")
+	}
+	var wg sync.WaitGroup
+	for _, l := range []subjects.Labels{
+		{Trust: subjects.Trusted, Privacy: subjects.Public},
+		{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: []string{"override"}},
+		{Trust: subjects.Trusted, Privacy: subjects.Private, Flags: []string{"override", "hidden_text"}},
+		{Trust: "", Privacy: subjects.Public}, // nobody vouches for it
+	} {
+		wg.Go(func() { turn.label(&l) })
+	}
+	wg.Wait()
+	got := turn.labels()
+	slices.Sort(got.Flags)
+	if got.Trust != subjects.Untrusted || got.Privacy != subjects.Private || !slices.Equal(got.Flags, []string{"hidden_text", "override"}) {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// Each way of not running is told to the model in words of its own: it must not take a silence for a no.
+func TestRefusalWords(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, code := range []string{subjects.CodeDenied, subjects.CodeNotApproved, subjects.CodeUnanswered, subjects.CodeLimit, subjects.CodeNoSecret, subjects.CodeUncertain, subjects.CodeTimeout, subjects.CodeTool} {
+		r := refusal(subjects.Faultf(code, "the reason"))
+		if r.Fault != code || r.Text == "" {
+			t.Errorf("%s: %+v", code, r)
+		}
+		if other, ok := seen[r.Text]; ok {
+			t.Errorf("%s reads like %s: %q", code, other, r.Text)
+		}
+		seen[r.Text] = code
+	}
+}
