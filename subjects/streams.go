@@ -62,7 +62,7 @@ func streams() []Stream {
 	ledger.MaxAge, ledger.MaxBytes = 30*24*time.Hour, 1<<30 // as long as a question may come again
 	kv("broker", "session_config", "overrides of a session")
 	kv("broker", "schemas", "tools as announced, each definition's hash pinned")
-	kv("broker", "flow", "where the content of a session came from").MaxAge = 90 * 24 * time.Hour
+	kv("broker", "flow", "where the content of a session came from") // as long as the conversation itself: taint does not expire
 	kv("broker", "approvals", "questions to the person and their answers").MaxAge = 90 * 24 * time.Hour
 	kv("broker", "rules", "answers of the person that hold until they are revoked")
 	kv("broker", "parked", "results that were too large to be shown").MaxAge = 7 * 24 * time.Hour

@@ -132,7 +132,7 @@ func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []poli
 // questionID is the name of the question about a call. The same call with the same arguments has the same one. When a
 // question of that name was about less than what is asked now, its answer does not serve, and this is another.
 func (b *Broker) questionID(ctx context.Context, out actor.Out, c call, open []policy.Question) (string, error) {
-	id := nameOf(c.key(), c.tool, c.record.ParamsHash)
+	id := nameOf(c.key(), c.session, c.tool, c.record.ParamsHash)
 	q, _, err := readQuestion(ctx, out.Store(bucketApprovals), id)
 	switch {
 	case errors.Is(err, actor.ErrNotFound):
@@ -142,7 +142,7 @@ func (b *Broker) questionID(ctx context.Context, out actor.Out, c call, open []p
 	case q.covers(open):
 		return id, nil
 	}
-	parts := []string{c.key(), c.tool, c.record.ParamsHash}
+	parts := []string{c.key(), c.session, c.tool, c.record.ParamsHash}
 	for _, o := range open {
 		parts = append(parts, ruleName(o.Layer, o.Rule))
 		parts = append(parts, o.Sinks...)
@@ -173,7 +173,7 @@ func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, ope
 		old, rev, err = readQuestion(ctx, store, id)
 		switch {
 		case err != nil:
-		case old.Call != q.Call || old.Tool != q.Tool || old.Params != q.Params:
+		case old.Call != q.Call || old.SessionID != q.SessionID || old.Tool != q.Tool || old.Params != q.Params:
 			return refusal(subjects.CodeDenied, ruleUnreadable, "another question has this call's name, so nobody can answer it; ask again under another call_id")
 		case old.State == subjects.ApprovalApproved && out.Now().Sub(old.Decided) > answerHolds:
 			rev, err = putQuestion(ctx, store, q, rev) // an old yes is none: it is asked anew

@@ -264,17 +264,17 @@ func TestApproveRefuses(t *testing.T) {
 		}, sends(place), "too_large"},
 		{"trick: arguments that are no JSON", func(_ *desk, c *call) { c.args = json.RawMessage(`{"a":`) }, sends(place), "too_large"},
 		{"trick: something else has the question's name", func(d *desk, c *call) {
-			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.tool, c.record.ParamsHash), sends(place), nil)
+			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), sends(place), nil)
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
 			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, sends(place), "denied approval: unreadable"},
 		{"trick: a state that nobody knows", func(d *desk, c *call) {
-			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.tool, c.record.ParamsHash), sends(place), nil)
+			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), sends(place), nil)
 			q.State = "APPROVED"
 			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, sends(place), "denied approval: unreadable"},
 		{"trick: a question that is no question", func(d *desk, c *call) {
-			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), nameOf(c.key(), c.tool, c.record.ParamsHash), []byte(`[`), 0)
+			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
 		}, sends(place), "unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -338,7 +338,7 @@ func TestApproveAgain(t *testing.T) {
 	t.Run("killed before the person was told", func(t *testing.T) {
 		t.Parallel()
 		d := newDesk(0)
-		q := d.newQuestion(d.rec.Out(), sending(), nameOf(sending().key(), "web_fetch", "h1"), sends(place), nil)
+		q := d.newQuestion(d.rec.Out(), sending(), nameOf(sending().key(), sending().session, "web_fetch", "h1"), sends(place), nil)
 		if _, err := putQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
 		}

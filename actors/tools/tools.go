@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -169,7 +170,7 @@ func (t *Tool) onCall(ctx context.Context, in actor.Msg[subjects.ToolOrder], out
 		return res, nil
 	}
 	hide := redactor(secrets)
-	got, err := t.run(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets})
+	got, err := t.guarded(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets})
 	switch {
 	case errors.Is(err, ErrArgs), errors.As(err, new(Failure)):
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s", hide(err.Error()))
@@ -187,6 +188,19 @@ func (t *Tool) onCall(ctx context.Context, in actor.Msg[subjects.ToolOrder], out
 		}
 	}
 	return res, nil
+}
+
+// guarded runs the tool. What a panic says goes to the log, and may quote a credential that the tool had in its hands: with
+// one it becomes an error, which is redacted like any other.
+func (t *Tool) guarded(ctx context.Context, c Call) (out Output, err error) {
+	if len(c.Secrets) > 0 {
+		defer func() {
+			if p := recover(); p != nil {
+				out, err = Output{}, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			}
+		}()
+	}
+	return t.run(ctx, c)
 }
 
 // open opens the credentials that the tool's facts name, and no others.

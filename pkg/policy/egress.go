@@ -88,7 +88,7 @@ func (l EgressLayer) judge(c Call, address string, allow, deny []Host) Verdict {
 	if slices.ContainsFunc(deny, func(h Host) bool { return h.any && (h.port == 0 || h.port == at.port) || h.matches(at) }) {
 		return Deny(RuleDeniedHost, "the policy refuses the host "+text.OneLine(at.host, 60))
 	}
-	if c.Override.All() {
+	if c.everything() {
 		return Pass()
 	}
 	listed := slices.ContainsFunc(allow, func(h Host) bool { return h.port == at.port && h.matches(at) })

@@ -46,7 +46,7 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 		return slices.ContainsFunc(effects, c.Tool.Has)
 	}
 	switch {
-	case c.Person, c.Override.All(), !hasAny(outward):
+	case c.Person, c.everything(), !hasAny(outward):
 		return Pass()
 	case c.Flow == nil:
 		return Ask(RuleUnknownFlow, "nobody knows what went into this session, so "+c.Tool.Name+" needs your word")
@@ -55,24 +55,22 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	case hasAny(grave):
 		return Ask(RuleGrave, fmt.Sprintf("after %s, %s needs your word each time: it %s", c.Flow.since(), c.Tool.Name, verbs(c.Tool)))
 	}
-	args, err := flatten(c.Args)
+	args, err := flatten(c.Tool, c.Args)
 	if err != nil {
 		return Deny(RuleSink, "the arguments cannot be read: "+err.Error())
 	}
-	// One call may do several things; each is looked at.
+	// One call may do several things; each is looked at, and everything that stands against it is told: a yes to one
+	// question must cover no other.
+	var all []Verdict
 	if c.Tool.Has(Fetch) {
-		if v := judgeFetch(c, args); v.kind != passes {
-			return v
-		}
+		all = append(all, judgeFetch(c, args)...)
 	}
 	if c.Tool.Query != "" && c.Tool.Has(Egress) {
-		if v := judgeQuery(c, args); v.kind != passes {
-			return v
-		}
+		all = append(all, judgeQuery(c, args)...)
 	} else if c.Tool.Has(Egress) || c.Tool.Has(Mutate) {
-		return judgeSend(c, args)
+		all = append(all, judgeSend(c, args)...)
 	}
-	return Pass()
+	return Every(all...)
 }
 
 // verbs say what a grave tool does, for the person who is asked.
@@ -91,77 +89,73 @@ func verbs(t Tool) string {
 }
 
 // judgeFetch looks at an address before it is fetched: the address itself is a message to whoever owns it.
-func judgeFetch(c Call, args []argument) Verdict {
+func judgeFetch(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
 		if a.name != c.Tool.URL {
+			all = append(all, judgeValue(c, a))
 			continue
 		}
 		found = true
-		if !c.Flow.typed(a.text) && !c.Flow.listed(a.text) {
-			return Ask(RuleFetch, fmt.Sprintf("after %s, this address is new: neither did you type it nor did a search return it: %s",
-				c.Flow.since(), text.OneLine(a.text, 200)), a.text)
+		if !c.Flow.wrote(a.text) && !c.Flow.listed(a.text) {
+			all = append(all, Ask(RuleFetch, fmt.Sprintf("after %s, this address is new: neither did you type it nor did a search return it: %s",
+				c.Flow.since(), text.OneLine(a.text, 200)), a.text))
 		}
 	}
 	if !found {
-		return Ask(RuleFetch, "it fetches something, and its arguments do not say what")
+		all = append(all, Ask(RuleFetch, "it fetches something, and its arguments do not say what"))
 	}
-	return Pass()
+	return all
 }
 
 // judgeQuery looks at the words of a search: they leave the machine.
-func judgeQuery(c Call, args []argument) Verdict {
+func judgeQuery(c Call, args []argument) (all []Verdict) {
 	found := false
 	for _, a := range args {
-		switch {
-		case a.name != c.Tool.Query:
-			if v := judgeValue(c, a); v.kind != passes {
-				return v
-			}
-			continue
-		case c.Flow.said(a.text):
-			found = true
+		if a.name != c.Tool.Query {
+			all = append(all, judgeValue(c, a))
 			continue
 		}
-		return Ask(RuleQuery, fmt.Sprintf("after %s, it would search for words that are not yours: %s", c.Flow.since(), text.OneLine(a.text, 200)), a.text)
+		found = true
+		if !c.Flow.said(a.text) {
+			all = append(all, Ask(RuleQuery, fmt.Sprintf("after %s, it would search for words that are not yours: %s", c.Flow.since(), text.OneLine(a.text, 200)), a.text))
+		}
 	}
 	if !found {
-		return Ask(RuleQuery, "it searches for something, and its arguments do not say what")
+		all = append(all, Ask(RuleQuery, "it searches for something, and its arguments do not say what"))
 	}
-	return Pass()
+	return all
 }
 
 // judgeSend looks at what is sent or changed. The person's words must ask for such an act; where it goes must stand in
 // them, or in what a trusted tool listed; and the text on its way must not carry addresses of a stranger.
-func judgeSend(c Call, args []argument) Verdict {
+func judgeSend(c Call, args []argument) (all []Verdict) {
+	where := sinksOf(c, args)
 	if !asksFor(c.Tool.Name, c.Flow) {
-		return Ask(RuleAct, fmt.Sprintf("after %s, %s does what your words do not ask for", c.Flow.since(), c.Tool.Name), sinksOf(c, args)...)
+		all = append(all, Ask(RuleAct, fmt.Sprintf("after %s, %s does what your words do not ask for", c.Flow.since(), c.Tool.Name), where...))
 	}
 	sinks, anchored := 0, false
 	for _, a := range args {
-		if isContent(c.Tool, a.name) {
+		switch {
+		case isContent(c.Tool, a.name):
 			anchored = anchored || c.Flow.mostly(a.text)
 			for _, address := range addresses(a.text) {
 				if !c.Flow.typed(address) && !c.Flow.known(address) {
-					return Ask(RulePayload, fmt.Sprintf("after %s, its text holds an address or a number that you did not name: %s",
-						c.Flow.since(), text.OneLine(address, 200)), sinksOf(c, args)...)
+					all = append(all, Ask(RulePayload, fmt.Sprintf("after %s, its text holds an address or a number that you did not name: %s",
+						c.Flow.since(), text.OneLine(address, 200)), append(slices.Clone(where), address)...))
 				}
 			}
-			continue
-		}
-		if isTyped(c, a) { // a number, a date, one of a few words: too little to say anything, and a sign of what the person meant
+		case isTyped(c, a): // too little to say anything, and a sign of what the person meant
 			anchored = anchored || c.Flow.dated(a.text)
-			continue
+		default:
+			sinks++
+			all = append(all, judgeValue(c, a))
 		}
-		if v := judgeValue(c, a); v.kind != passes {
-			return v
-		}
-		sinks++
 	}
 	if sinks == 0 && !anchored {
-		return Ask(RuleAnchor, fmt.Sprintf("after %s, nothing in this call of %s is in your words", c.Flow.since(), c.Tool.Name), sinksOf(c, args)...)
+		all = append(all, Ask(RuleAnchor, fmt.Sprintf("after %s, nothing in this call of %s is in your words", c.Flow.since(), c.Tool.Name), where...))
 	}
-	return Pass()
+	return all
 }
 
 // judgeValue passes a value that the person typed, that a trusted tool listed, or that is too small to say anything.
@@ -169,7 +163,7 @@ func judgeValue(c Call, a argument) Verdict {
 	if isTyped(c, a) || c.Flow.typed(a.text) || c.Flow.known(a.text) {
 		return Pass()
 	}
-	return Ask(RuleSink, fmt.Sprintf("after %s, %s is not in your words: %s", c.Flow.since(), a.name, text.OneLine(a.text, 200)), a.text)
+	return Ask(RuleSink, fmt.Sprintf("after %s, %s is not in your words: %s", c.Flow.since(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
 }
 
 // sinksOf are the values that a remembered answer is tied to: all that is not free text.
@@ -193,7 +187,7 @@ type argument struct {
 const maxValues = 4096
 
 // flatten lists every value in the arguments, keys of inner objects among them: a stranger can write those too.
-func flatten(raw json.RawMessage) ([]argument, error) {
+func flatten(t Tool, raw json.RawMessage) ([]argument, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &top); err != nil {
 		return nil, fmt.Errorf("they are no object")
@@ -222,7 +216,7 @@ func flatten(raw json.RawMessage) ([]argument, error) {
 				if !plainKey(k) {
 					out = append(out, argument{name: name, text: k})
 				}
-				if err := walk(innerName(name, k), v[k]); err != nil {
+				if err := walk(innerName(t, name, k), v[k]); err != nil {
 					return err
 				}
 			}
@@ -248,10 +242,10 @@ func flatten(raw json.RawMessage) ([]argument, error) {
 	return out, nil
 }
 
-// innerName is the name that a value inside of an object goes by: free text stays free text only under a name that says
-// so, whatever is around it.
-func innerName(outer, key string) string {
-	if freeText[outer] {
+// innerName is the name that a value inside of an object goes by. Below a sink or below free text everything is the same;
+// elsewhere it is the inner name that counts.
+func innerName(t Tool, outer, key string) string {
+	if slices.Contains(t.Sinks, outer) || isContent(t, outer) || outer == t.URL || outer == t.Query {
 		return outer
 	}
 	return key

@@ -23,8 +23,11 @@ type Flow struct {
 	links   []string // addresses that a search returned
 	values  []string // what trusted tools listed
 	public  []string // words of results that are nobody's secret
+	strange []string // addresses that stood in what strangers could have written
 
-	lower string // the person's words, for looking up
+	exact string          // the person's words, for looking up
+	lower string          // the same in lower case
+	vocab map[string]bool // the single words
 }
 
 // spoken is one question of the person.
@@ -38,10 +41,13 @@ type spoken struct {
 const (
 	maxSpoken  = 50
 	maxText    = 16 << 10
+	maxWords   = 96 << 10 // bytes of all questions
 	maxSources = 20
 	maxLinks   = 400
 	maxListed  = 800
 	maxPublic  = 4000
+	maxBytes   = 64 << 10 // of each list: the whole record must fit into a message
+	maxWord    = 40       // bytes of one public word
 )
 
 // flowRecord is a flow as it is stored.
@@ -52,11 +58,12 @@ type flowRecord struct {
 	Links   []string         `json:"links,omitempty"`
 	Values  []string         `json:"values,omitempty"`
 	Public  []string         `json:"public,omitempty"`
+	Strange []string         `json:"strange,omitempty"`
 }
 
 // MarshalJSON implements [json.Marshaler].
 func (f *Flow) MarshalJSON() ([]byte, error) {
-	return json.Marshal(flowRecord{f.words, f.sources, f.private, f.links, f.values, f.public})
+	return json.Marshal(flowRecord{f.words, f.sources, f.private, f.links, f.values, f.public, f.strange})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -65,7 +72,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return err
 	}
-	*f = Flow{words: r.Words, sources: r.Sources, private: r.Private, links: r.Links, values: r.Values, public: r.Public}
+	*f = Flow{words: r.Words, sources: r.Sources, private: r.Private, links: r.Links, values: r.Values, public: r.Public, strange: r.Strange}
 	f.index()
 	return nil
 }
@@ -75,10 +82,15 @@ func (f *Flow) index() {
 	var b strings.Builder
 	for _, s := range f.words {
 		// People forget the space after a full stop: "see example.org.Then ..." names example.org.
-		b.WriteString(strings.ToLower(stuck.ReplaceAllString(s.Text, "$1. $2")))
+		b.WriteString(stuck.ReplaceAllString(s.Text, "$1. $2"))
 		b.WriteString("\n") // no value stands in two questions at once
 	}
-	f.lower = b.String()
+	f.exact = b.String()
+	f.lower = strings.ToLower(f.exact)
+	f.vocab = map[string]bool{}
+	for _, w := range inWords(f.lower) {
+		f.vocab[w] = true
+	}
 }
 
 // stuck is a sentence that begins right after another.
@@ -100,6 +112,15 @@ func (f *Flow) Hear(query, said string) *Flow {
 		said = said[:end]
 	}
 	next.words = last(append(next.words, spoken{query, said}), maxSpoken)
+	for size := 0; ; size = 0 {
+		for _, s := range next.words {
+			size += len(s.Text)
+		}
+		if size <= maxWords || len(next.words) == 1 {
+			break
+		}
+		next.words = next.words[1:]
+	}
 	next.index()
 	return next
 }
@@ -109,7 +130,8 @@ type Result struct {
 	Tool   Tool
 	CallID string
 	Query  string
-	From   string // an address, when there is one
+	Args   json.RawMessage // of the call: what the caller said itself is no news
+	From   string          // an address, when there is one
 	Text   string
 	Links  []string // addresses that the tool lists, unchanged
 	Flags  []string // signs of injection that were found
@@ -135,8 +157,17 @@ func (f *Flow) Learn(r Result) *Flow {
 	next, l := f.clone(), r.Labels()
 	next.private = next.private || l.Privacy == subjects.Private
 	if l.Trust == subjects.Trusted {
-		next.values = remember(next.values, maxListed, items(r.Text)...)
+		// What the caller asked for, or what a stranger wrote before, does not become trusted by being repeated.
+		asked := strings.ToLower(string(r.Args))
+		for _, item := range items(r.Text) {
+			if f.typed(item) || !strings.Contains(asked, item) && !slices.Contains(next.strange, item) {
+				next.values = remember(next.values, maxListed, item)
+			}
+		}
 		return next
+	}
+	for _, a := range addresses(r.Text) {
+		next.strange = remember(next.strange, maxListed, strings.ToLower(a))
 	}
 	from := r.From
 	if len(from) > 300 {
@@ -150,16 +181,40 @@ func (f *Flow) Learn(r Result) *Flow {
 	case r.Tool.Query != "": // it searches: what it lists may be opened
 		next.links = remember(next.links, maxLinks, r.Links...)
 	case l.Privacy == subjects.Private: // mail, chat: a plain address in it may be opened, it can carry nothing away
-		for _, a := range addresses(r.Text) {
-			if plainAddress(a) {
-				next.links = remember(next.links, maxLinks, a)
-			}
-		}
+		next.links = remember(next.links, maxLinks, plainLinks(r.Text)...)
 	}
 	if l.Privacy == subjects.Public {
-		next.public = remember(next.public, maxPublic, inWords(r.Text)...)
+		next.public = remember(next.public, maxPublic, slices.DeleteFunc(inWords(r.Text), func(w string) bool {
+			return len(w) > maxWord || utf8.RuneCountInString(w) < 3 // letters one by one spell anything
+		})...)
 	}
 	return next
+}
+
+// plainLinks are the plain addresses in a text. Where it lists several of one host, choosing among them would say
+// something to whoever owns it: then none counts.
+func plainLinks(s string) (out []string) {
+	hosts := map[string]int{}
+	all := addresses(s)
+	host := func(a string) string {
+		_, rest, ok := strings.Cut(a, "://")
+		if !ok {
+			rest = a
+		}
+		name, _, _ := strings.Cut(strings.ToLower(rest), "/")
+		return strings.TrimPrefix(name, "www.")
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	for _, a := range all {
+		hosts[host(a)]++
+	}
+	for _, a := range all {
+		if plainAddress(a) && hosts[host(a)] == 1 {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // Tainted reports whether text that a stranger could have written entered the session.
@@ -194,7 +249,8 @@ func (f *Flow) clone() *Flow {
 	}
 	return &Flow{
 		words: slices.Clone(f.words), sources: slices.Clone(f.sources), private: f.private,
-		links: slices.Clone(f.links), values: slices.Clone(f.values), public: slices.Clone(f.public), lower: f.lower,
+		links: slices.Clone(f.links), values: slices.Clone(f.values), public: slices.Clone(f.public), strange: slices.Clone(f.strange),
+		exact: f.exact, lower: f.lower, vocab: f.vocab,
 	}
 }
 
@@ -210,7 +266,14 @@ func remember(to []string, most int, texts ...string) []string {
 			to = append(to, t)
 		}
 	}
-	return last(to, most)
+	to = last(to, most)
+	size := 0
+	for i := len(to) - 1; i >= 0; i-- {
+		if size += len(to[i]) + 3; size > maxBytes {
+			return to[i+1:]
+		}
+	}
+	return to
 }
 
 // last is the end of a list.
@@ -218,24 +281,60 @@ func last[T any](list []T, most int) []T { return list[max(0, len(list)-most):] 
 
 // has reports whether the person used one of these words.
 func (f *Flow) has(words ...string) bool {
-	return slices.ContainsFunc(words, func(w string) bool { return f.typed(w) })
+	return slices.ContainsFunc(words, func(w string) bool { return f.vocab[w] })
 }
+
+// asks reports whether the person asked for something by one of these verbs: in one of the latest questions, in a sentence
+// that says no "not", and that is no mere question.
+func (f *Flow) asks(verbs []string) bool {
+	for _, s := range last(f.words, latest) {
+		for _, sentence := range sentences.FindAllString(strings.ToLower(stuck.ReplaceAllString(s.Text, "$1. $2")), -1) {
+			words := inWords(sentence)
+			has := func(list ...string) bool {
+				return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(list, w) })
+			}
+			if has(verbs...) && !has(negations...) && (!strings.HasSuffix(sentence, "?") || has(polite...)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// latest is how many questions back an order still stands.
+const latest = 3
+
+var (
+	sentences = regexp.MustCompile(`(?s)[^?!\n]*?(?:[.?!](?:\s|$)|[?!\n]|$)`)
+	negations = []string{"not", "don't", "dont", "never", "without", "no", "cannot", "can't", "didn't", "doesn't"}
+	polite    = []string{"can", "could", "would", "will", "please", "should", "let"}
+)
 
 // typed reports whether the person wrote this value: the whole of it, and not as a part of a longer word, name or
 // address. An empty value says nothing and counts as typed.
 func (f *Flow) typed(value string) bool {
-	v := strings.ToLower(strings.TrimSpace(value))
+	return f != nil && standsIn(strings.ToLower(strings.TrimSpace(value)), f.lower)
+}
+
+// wrote is typed to the letter: in an address, capitals can mean something.
+func (f *Flow) wrote(value string) bool { return f != nil && standsIn(value, f.exact) }
+
+// standsIn reports whether a value stands in a text as a whole.
+func standsIn(v, all string) bool {
 	if v == "" {
 		return true
 	}
+	if len(v) > maxText {
+		return false
+	}
 	for from := 0; ; {
-		i := strings.Index(f.lower[from:], v)
+		i := strings.Index(all[from:], v)
 		if i < 0 {
 			return false
 		}
 		i += from
-		before, _ := utf8.DecodeLastRuneInString(f.lower[:i])
-		if !joins(before) && !continues(f.lower[i+len(v):]) {
+		before, _ := utf8.DecodeLastRuneInString(all[:i])
+		if !joins(before) && !continues(all[i+len(v):]) {
 			return true
 		}
 		from = i + 1
@@ -244,7 +343,7 @@ func (f *Flow) typed(value string) bool {
 
 // joins reports whether a character before a value makes it a part of something longer.
 func joins(r rune) bool {
-	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_@/.-+", r))
+	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_@/.-+=?&#%", r))
 }
 
 // continues reports whether a value goes on: a full stop ends a sentence, unless something follows it at once.
@@ -253,7 +352,7 @@ func continues(rest string) bool {
 	switch {
 	case n == 0:
 		return false
-	case unicode.IsLetter(r), unicode.IsDigit(r), strings.ContainsRune("_@/-", r):
+	case unicode.IsLetter(r), unicode.IsDigit(r), strings.ContainsRune("_@/-%", r):
 		return true
 	case strings.ContainsRune(".:?#&=", r):
 		next, n := utf8.DecodeRuneInString(rest[n:])
@@ -272,9 +371,20 @@ func (f *Flow) listed(address string) bool { return slices.Contains(f.links, add
 
 // said reports whether a query is made of the person's own words, of words that are in public results anyway, and of
 // words that say nothing.
+//
+// Words of public results do not count once something private is in the session: a page can list words enough to spell
+// it.
 func (f *Flow) said(query string) bool {
+	for _, r := range query {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(" -'\".,:;?!()/&+%$€£#@_’", r) {
+			return false // what is no letter can carry anything
+		}
+	}
+	if strings.Count(query, "")-len(strings.Join(inWords(query), ""))-1 > 64 {
+		return false
+	}
 	for _, w := range inWords(query) {
-		if !small[w] && !f.typed(w) && !slices.Contains(f.public, w) && !year(w) {
+		if !small[w] && !f.vocab[w] && (f.private || !slices.Contains(f.public, w)) && !year(w) {
 			return false
 		}
 	}
@@ -294,7 +404,7 @@ func (f *Flow) mostly(s string) bool {
 			continue
 		}
 		n++
-		if f.typed(w) {
+		if f.vocab[w] {
 			hit++
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // What a person asks for, read from the names of tools and the words of the person. It is coarse on purpose: a word too
@@ -59,11 +61,12 @@ var things = map[string][]string{
 	"note":         {"note", "notes"}, "memory": {"remember", "memory", "note"},
 }
 
-// asksFor reports whether the person's words ask for what a tool of this name does.
+// asksFor reports whether the person's words ask for what a tool of this name does: a sentence of the latest questions that
+// is no negation, and no question about the past.
 func asksFor(tool string, f *Flow) bool {
 	parts := nameWords(tool)
 	at := slices.IndexFunc(parts, func(w string) bool { return acts[w] != nil })
-	if at < 0 || !f.has(acts[parts[at]]...) {
+	if at < 0 || !f.asks(acts[parts[at]]) {
 		return false
 	}
 	if !vague[parts[at]] {
@@ -130,14 +133,20 @@ var dateForm = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(
 
 // isTyped reports whether a value is of a kind that can say next to nothing: a number, a date, one of the few values
 // that the tool's schema lists, or no more than two characters.
+//
+// What a tool declares as a sink is never that small: a number can be somebody's address.
 func isTyped(c Call, a argument) bool {
-	switch {
-	case a.number, utf8.RuneCountInString(a.text) <= 2, dateForm.MatchString(a.text):
-		return true
-	case len(a.text) <= 6 && strings.Trim(a.text, "0123456789") == "":
+	if slices.Contains(enumOf(c.Schema, a.name), a.text) {
 		return true
 	}
-	return slices.Contains(enumOf(c.Schema, a.name), a.text)
+	if slices.Contains(c.Tool.Sinks, a.name) {
+		return false
+	}
+	switch {
+	case a.number && len(a.text) <= 8, utf8.RuneCountInString(a.text) <= 2, dateForm.MatchString(a.text):
+		return true
+	}
+	return len(a.text) <= 6 && strings.Trim(a.text, "0123456789") == ""
 }
 
 // enumOf lists the values that a schema allows for an argument, nothing when it may be anything.
@@ -167,13 +176,18 @@ func enumOf(schema json.RawMessage, name string) []string {
 }
 
 // addressForm is what a reader of a text could follow: web and mail addresses, long numbers of accounts and telephones.
-var addressForm = regexp.MustCompile(`(?i)(\b[a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|\bwww\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|\b(?:[\p{L}\p{N}-]+\.)+(?:[a-z]{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ()-]{7,}\d)`)
+var addressForm = regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|www\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|` +
+	`(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s"'<>]*)?|` +
+	`\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ().-]{7,}\d|\b[a-z0-9]{20,}\b)`)
+
+// sameDots makes one of the marks that are read as a full stop in addresses.
+var sameDots = strings.NewReplacer("。", ".", "．", ".", "｡", ".")
 
 // addresses are those in a text.
 func addresses(s string) (out []string) {
-	for _, m := range addressForm.FindAllString(s, -1) {
+	for _, m := range addressForm.FindAllString(sameDots.Replace(norm.NFKC.String(s)), -1) {
 		m = strings.TrimRight(m, ".,;:!?)]} ")
-		if m == "" || dateForm.MatchString(m) || fileName.MatchString(m) {
+		if m == "" || dateForm.MatchString(m) || fileName.MatchString(m) || strings.Contains(m, ". ") && !strings.ContainsAny(m, "0123456789") {
 			continue
 		}
 		out = append(out, m)
@@ -182,16 +196,22 @@ func addresses(s string) (out []string) {
 }
 
 // fileName is a word with the ending of a document: it looks like a host and is none.
-var fileName = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|md|csv|png|jpe?g|ya?ml|json)$`)
+var fileName = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|csv|png|jpe?g|ya?ml|json)$`)
 
 // prose reports whether a text holds running words: a trusted tool that lists names and numbers stays trusted, and one
-// whose answer suddenly speaks does not.
+// whose answer suddenly speaks, or holds something to open, does not.
 func prose(s string) bool {
 	if strings.Contains(s, "://") || strings.Contains(s, "www.") { // a list of names holds nothing to open
 		return true
 	}
-	run, wide := 0, 0
+	run, wide, most := 0, 0, 0
 	inWord := false
+	end := func() {
+		if inWord {
+			run++
+		}
+		most, inWord = max(most, run), false
+	}
 	for _, r := range s {
 		switch {
 		case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Thai):
@@ -199,23 +219,17 @@ func prose(s string) bool {
 				return true
 			}
 			inWord = true
-		case unicode.IsLetter(r) || unicode.IsMark(r) || unicode.IsDigit(r) || inWord && (r == '\'' || r == '’' || r == '-' || r == '.' || r == '@'):
+		case unicode.IsLetter(r) || unicode.IsMark(r) || unicode.IsDigit(r) || inWord && (r == '\'' || r == '’' || r == '.' || r == '@'):
 			inWord = true
-		case r == ' ' || r == '\t' || r == '\n' || r == '.' || r == '!' || r == '?' || r == '\'':
-			if inWord && r != '\'' {
-				if run++; run >= proseWords {
-					return true
-				}
-			}
-			inWord = inWord && r == '\''
+		case strings.ContainsRune(" \t\n.!?-_;+", r): // what stands between words, also when somebody avoids spaces
+			end()
 		default: // commas, quotes and brackets of lists and objects end a run
-			if inWord && run+1 >= proseWords {
-				return true
-			}
-			run, wide, inWord = 0, 0, false
+			end()
+			run, wide = 0, 0
 		}
 	}
-	return inWord && run+1 >= proseWords
+	end()
+	return most >= proseWords || most >= proseWords-1 && strings.Contains(s, "@")
 }
 
 // proseWords in a row are prose.

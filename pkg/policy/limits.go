@@ -38,19 +38,20 @@ func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if c.Spent.Same < 0 || c.Spent.Calls < 0 {
 		return Deny(RuleNoLimits, "nobody knows how many calls were made, so nothing may run")
 	}
+	var all []Verdict
 	if !c.Person && c.Spent.Same >= l.Same-1 {
-		return Deny(RuleRepeated, fmt.Sprintf("%s was called %d times with the same arguments already; use what it returned, or call it with others", c.Tool.Name, c.Spent.Same),
-			fmt.Sprintf("at most %d identical calls", l.Same-1))
+		all = append(all, Deny(RuleRepeated, fmt.Sprintf("%s was called %d times with the same arguments already; use what it returned, or call it with others", c.Tool.Name, c.Spent.Same),
+			fmt.Sprintf("at most %d identical calls", l.Same-1)))
 	}
 	if !c.Person && c.Spent.Calls >= l.Calls {
-		return Deny(RuleCalls, fmt.Sprintf("%d calls were made for this question; answer with what is there", c.Spent.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls))
+		all = append(all, Deny(RuleCalls, fmt.Sprintf("%d calls were made for this question; answer with what is there", c.Spent.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
 	}
 	for _, s := range c.Spent.Lines {
 		if v, over := overBudget(s); over {
-			return v
+			all = append(all, v)
 		}
 	}
-	return Pass()
+	return Every(all...)
 }
 
 // overBudget refuses when nothing is left of a budget.

@@ -105,7 +105,7 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	if !ok {
 		return Deny(RuleUnknownType, fmt.Sprintf("the manifest has no agent type %q, so it may use no tool", c.Type))
 	}
-	if c.Override.All() && len(c.Caller.Path) == 0 {
+	if c.everything() {
 		return Pass()
 	}
 	if !slices.Contains(t.Tools, c.Tool.Name) && !granted(c.Override.Grant, c.Type, c.Tool.Name) {

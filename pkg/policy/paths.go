@@ -204,7 +204,7 @@ func (l PathsLayer) bounds(c Call) ([]folderBound, Verdict) {
 		return nil, Deny(RuleUnknownLine, fmt.Sprintf("%s is not of type %s, so it may reach no file", c.Caller.ID(), text.OneLine(c.Type, 40)))
 	}
 	out := []folderBound{}
-	if c.Override.All() && len(c.Line) == 0 {
+	if c.everything() {
 		return out, Verdict{}
 	}
 	for i, typ := range slices.Backward(types) {

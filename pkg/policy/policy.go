@@ -55,6 +55,12 @@ func (c Call) clone() Call {
 	return c
 }
 
+// everything reports whether the person lets everything pass. It holds for the account itself: a spawned agent gets
+// nothing from it.
+func (c Call) everything() bool {
+	return c.Override.All() && len(c.Caller.Path) == 0 && len(c.Line) == 0
+}
+
 // Override is what the person set for a session, or for one message of it. The zero value changes nothing.
 type Override struct {
 	Level   string   // [subjects.OverrideRelax] or [subjects.OverrideAll]; anything else is none
@@ -123,7 +129,8 @@ type Verdict struct {
 	reason  string
 	allowed []string
 	sinks   []string
-	shadow  *subjects.Denial // passed only because its rule is watched and not enforced
+	more    []Verdict         // what else the layer has against the call
+	shadow  []subjects.Denial // passed over only because their rules are watched and not enforced
 }
 
 // kind of a verdict. The zero value refuses.
@@ -148,6 +155,35 @@ func Ask(rule, reason string, sinks ...string) Verdict {
 // have passed.
 func Deny(rule, reason string, allowed ...string) Verdict {
 	return Verdict{rule: rule, reason: reason, allowed: slices.Clone(allowed)}
+}
+
+// Every joins the verdicts of one layer: all that it has against a call, so that an answer to one question, or a rule that
+// is only watched, covers nothing else. It passes when all pass.
+func Every(verdicts ...Verdict) Verdict {
+	var all []Verdict
+	for _, v := range verdicts {
+		for _, one := range v.each() {
+			if one.kind != passes {
+				all = append(all, one)
+			}
+		}
+	}
+	switch len(all) {
+	case 0:
+		return Pass()
+	case 1:
+		return all[0]
+	}
+	first := all[0]
+	first.more = all[1:]
+	return first
+}
+
+// each is everything a verdict says, one by one.
+func (v Verdict) each() []Verdict {
+	more := v.more
+	v.more = nil
+	return append([]Verdict{v}, more...)
 }
 
 // Layer judges calls by one concern. It must be a pure function of the call and of what it was made with.
@@ -270,21 +306,32 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 			return refuse(or(name, LayerChain), RulePanic, "the layer failed, so the call is refused; its log says why")
 		case name == "":
 			return refuse(LayerChain, RuleNil, fmt.Sprintf("layer %d of the policy is missing, so nothing may run", i+1))
-		case v.kind == asks:
-			q := Question{Layer: name, Rule: or(v.rule, name), Reason: or(v.reason, "the layer asks without a reason"), Sinks: v.sinks}
-			d.asks = append(d.asks, q)
-			d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
+		}
+		d.shadow = append(d.shadow, v.shadow...)
+		passed := true
+		for _, one := range v.each() {
+			switch {
+			case one.kind == passes:
+			case one.kind == asks:
+				passed = false
+			case one.rule == "" && one.reason == "":
+				return refuse(name, RuleNoVerdict, "the layer gave no verdict, and that is a refusal")
+			default:
+				return refuse(name, or(one.rule, name), or(one.reason, "the layer refused without a reason"), one.allowed...)
+			}
+		}
+		if passed {
+			d.LayersPassed = append(d.LayersPassed, name)
+			d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "pass"})
 			continue
-		case v.kind != passes && v.rule == "" && v.reason == "":
-			return refuse(name, RuleNoVerdict, "the layer gave no verdict, and that is a refusal")
-		case v.kind != passes:
-			return refuse(name, or(v.rule, name), or(v.reason, "the layer refused without a reason"), v.allowed...)
 		}
-		if v.shadow != nil {
-			d.shadow = append(d.shadow, *v.shadow)
+		for _, one := range v.each() {
+			if one.kind == asks {
+				q := Question{Layer: name, Rule: or(one.rule, name), Reason: or(one.reason, "the layer asks without a reason"), Sinks: one.sinks}
+				d.asks = append(d.asks, q)
+				d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
+			}
 		}
-		d.LayersPassed = append(d.LayersPassed, name)
-		d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "pass"})
 	}
 	if ctx.Err() != nil {
 		return refuse(LayerChain, RuleOutOfTime, "the call was cancelled or its time was up while it was decided")

@@ -29,7 +29,7 @@ var RiskRules = []string{RuleHighRisk, RuleAlways}
 func (l RiskLayer) Judge(_ context.Context, c Call) Verdict {
 	name := c.Tool.Name
 	switch {
-	case c.Override.All():
+	case c.everything():
 		return Pass()
 	case slices.Contains(l.Always, name):
 		return Ask(RuleAlways, name+" runs only after you agreed, each time")

@@ -24,9 +24,16 @@ type shadowed struct {
 
 // Judge implements [Layer].
 func (s shadowed) Judge(ctx context.Context, c Call) Verdict {
-	v := s.Layer.Judge(ctx, c)
-	if v.kind == passes || v.rule == "" || !slices.Contains(s.rules, v.rule) {
-		return v
+	var left []Verdict
+	var watched []subjects.Denial
+	for _, v := range s.Layer.Judge(ctx, c).each() {
+		if v.kind != passes && v.rule != "" && slices.Contains(s.rules, v.rule) {
+			watched = append(watched, subjects.Denial{Layer: s.Name(), Rule: v.rule, Reason: v.reason})
+			continue
+		}
+		left = append(left, v)
 	}
-	return Verdict{kind: passes, shadow: &subjects.Denial{Layer: s.Name(), Rule: v.rule, Reason: v.reason}}
+	v := Every(left...)
+	v.shadow = watched
+	return v
 }
