@@ -118,6 +118,10 @@ func (c *Config) load(dir string, folder fs.FS) error {
 		}
 		if dir != "" {
 			c.manifest = file
+			var all map[string]any
+			if lines, err := strict.Decode(data, file, &all); err == nil { // it was just read more strictly than this
+				c.remember(dir, "manifest", file, lines)
+			}
 		}
 	}
 	return nil
@@ -247,11 +251,14 @@ func (c Config) whence(section, path string) string {
 // Origin says where the value at path came from: [Shipped], [Flag], or file:line. Paths look like "system.listen",
 // "system.actor.drain" and "manifest.types.coder.tools".
 func (c Config) Origin(path string) string {
-	if field, ok := strings.CutPrefix(path, "manifest."); ok && c.manifest != "" {
-		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.Line(field))
-	}
 	if from, ok := c.origins[path]; ok {
 		return from
+	}
+	// Who may use what is all in the person's manifest when there is one; a name may stand there as fs_*. The sections
+	// behind it may be left out, and are then as shipped.
+	field, _ := strings.CutPrefix(path, "manifest.")
+	if first, _, _ := strings.Cut(field, "."); c.manifest != "" && field != path && (first == "types" || first == "accounts") {
+		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.Line(field))
 	}
 	return Shipped
 }
@@ -292,5 +299,41 @@ func (c Config) Explain() []Setting {
 	for _, account := range strict.Keys(c.Manifest.Accounts) {
 		add("manifest.accounts."+account, c.Manifest.Accounts[account])
 	}
+	c.explainRules(add)
 	return out
+}
+
+// explainRules lists what the manifest says beside who may use what. A list that is empty is shown too: that nothing is
+// asked about, or that no host may be reached, is what a person would look for here.
+func (c Config) explainRules(add func(key, value string)) {
+	m := c.Manifest
+	add("manifest.high_risk", strings.Join(m.HighRisk, ", "))
+	add("manifest.always_ask", strings.Join(m.AlwaysAsk, ", "))
+	add("manifest.egress.fetch.allow", strings.Join(m.Egress.Fetch.Allow, ", "))
+	add("manifest.egress.fetch.deny", strings.Join(m.Egress.Fetch.Deny, ", "))
+	add("manifest.limits.same", fmt.Sprint(m.Limits.Same))
+	add("manifest.limits.window", strict.Short(m.Limits.Window))
+	add("manifest.limits.calls", fmt.Sprint(m.Limits.Calls))
+	add("manifest.limits.spawns", fmt.Sprint(m.Limits.Spawns))
+	add("manifest.limits.depth", fmt.Sprint(m.Limits.Depth))
+	for _, typ := range strict.Keys(m.Limits.Budgets) {
+		b, key := m.Limits.Budgets[typ], "manifest.limits.budgets."+typ
+		for _, f := range []struct {
+			name  string
+			given bool
+			value any
+		}{{"calls", b.Calls > 0, b.Calls}, {"seconds", b.Seconds > 0, b.Seconds}, {"bytes", b.Bytes > 0, strict.Size(b.Bytes)}} {
+			if f.given { // what is left out has no limit
+				add(key+"."+f.name, fmt.Sprint(f.value))
+			}
+		}
+	}
+	add("manifest.approvals.expires", strict.Short(m.Approvals.Expires))
+	var watched []string
+	for _, layer := range strict.Keys(m.Shadow) {
+		for _, rule := range m.Shadow[layer] {
+			watched = append(watched, layer+"."+rule)
+		}
+	}
+	add("manifest.shadow", strings.Join(watched, ", "))
 }

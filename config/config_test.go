@@ -307,10 +307,57 @@ func TestExplain(t *testing.T) {
 		{Key: "manifest.accounts.generator", Value: "assistant", Origin: config.Shipped},
 		{Key: "manifest.types.persona.tools", Value: "search_knowledge_graph, search_memory", Origin: config.Shipped},
 		{Key: "manifest.types.coder.paths.fs_write", Value: "~/projects/, /tmp/agent-sandbox/", Origin: config.Shipped},
+		{Key: "manifest.high_risk", Value: "fs_write, run_code, run_shell", Origin: config.Shipped},
+		{Key: "manifest.egress.fetch.allow", Value: "*", Origin: config.Shipped},
+		{Key: "manifest.limits.window", Value: "10m", Origin: config.Shipped},
+		{Key: "manifest.limits.budgets.coder.seconds", Value: "1200", Origin: config.Shipped},
+		{Key: "manifest.limits.budgets.coder.bytes", Value: "8MB", Origin: config.Shipped},
+		{Key: "manifest.approvals.expires", Value: "5m", Origin: config.Shipped},
+		{Key: "manifest.shadow", Value: "", Origin: config.Shipped},
 	} {
 		if got[want.Key] != want {
 			t.Errorf("got %+v, want %+v", got[want.Key], want)
 		}
+	}
+}
+
+// The person's own manifest: what it says comes from its lines, and what it leaves out is as shipped and said to be.
+func TestExplainManifest(t *testing.T) {
+	c, dir := load(t, map[string]string{"manifest.yaml": `high_risk: []
+types:
+  assistant: {tools: [get_datetime]}
+accounts: {generator: assistant}
+egress:
+  fetch: {allow: [example.org, "*.example.net:8443"]}
+limits:
+  calls: 7
+  budgets:
+    assistant: {calls: 5}
+shadow: [limits.repeated, flow.fetch]
+`})
+	file := filepath.Join(dir, "manifest.yaml")
+	got := map[string]config.Setting{}
+	for _, s := range c.Explain() {
+		got[s.Key] = s
+	}
+	for _, want := range []config.Setting{
+		{Key: "manifest.types.assistant.tools", Value: "get_datetime", Origin: file + ":3"},
+		{Key: "manifest.high_risk", Value: "", Origin: file + ":1"},
+		{Key: "manifest.always_ask", Value: "package_install", Origin: config.Shipped},
+		{Key: "manifest.egress.fetch.allow", Value: "example.org, *.example.net:8443", Origin: file + ":6"},
+		{Key: "manifest.egress.fetch.deny", Value: "localhost, *.localhost, *.local, *.internal, *.lan, *.home.arpa", Origin: config.Shipped},
+		{Key: "manifest.limits.same", Value: "3", Origin: config.Shipped},
+		{Key: "manifest.limits.calls", Value: "7", Origin: file + ":8"},
+		{Key: "manifest.limits.budgets.assistant.calls", Value: "5", Origin: file + ":10"},
+		{Key: "manifest.approvals.expires", Value: "5m", Origin: config.Shipped},
+		{Key: "manifest.shadow", Value: "flow.fetch, limits.repeated", Origin: file + ":11"},
+	} {
+		if got[want.Key] != want {
+			t.Errorf("got %+v, want %+v", got[want.Key], want)
+		}
+	}
+	if s, ok := got["manifest.limits.budgets.assistant.seconds"]; ok {
+		t.Errorf("a budget that nobody gave: %+v", s)
 	}
 }
 

@@ -126,6 +126,14 @@ type ToolOrder struct {
 	Args    json.RawMessage        `json:"args"`
 	Mode    string                 `json:"mode,omitempty"`   // "" or [ModeStructured]
 	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this run of the tool
+	Hosts   *HostRules             `json:"hosts,omitempty"`  // where pages may be read from, at each redirect too
+	Pages   bool                   `json:"pages,omitempty"`  // pages may be read at all
+}
+
+// HostRules say which hosts may be reached: patterns as in the manifest.
+type HostRules struct {
+	Allow []string `json:"allow"`
+	Deny  []string `json:"deny"`
 }
 
 // ModeStructured asks a tool for material that is distilled before an agent sees it.

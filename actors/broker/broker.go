@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"conclave/pkg/actor"
@@ -81,6 +82,7 @@ type Broker struct {
 	hash    Hasher
 	table   *table
 	running running
+	flows   memo
 	waiting waiting
 	tally   *policy.Tally
 }
@@ -135,11 +137,13 @@ type call struct {
 	args     json.RawMessage
 	session  string
 	query    string
-	typ      string // of the caller
-	person   bool   // the person calls, and no model reads the result
-	mode     string // as the tool is asked
-	again    bool   // it was begun before, and is no new call
-	approved bool   // the person said yes to it
+	typ      string              // of the caller
+	person   bool                // the person calls, and no model reads the result
+	mode     string              // as the tool is asked
+	hosts    *subjects.HostRules // where the tool may read pages
+	pages    bool                // the caller may read pages
+	again    bool                // it was begun before, and is no new call
+	approved bool                // the person said yes to it
 }
 
 // onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
@@ -163,15 +167,12 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "there is no tool %s here", tool)
 	}
-	if fault == nil && in.Body.CallID != "" { // a call that ran is answered as it was, whatever the rules say by now
-		res, ran, begun := b.before(ctx, out, c, known)
-		if ran {
-			return res, nil
-		}
-		c.again = begun
-	}
 	if fault == nil {
-		c, fault = b.judge(ctx, out, caller, known, c)
+		seen, ran := b.look(ctx, out, caller, known, &c, in.Body.CallID != "")
+		if ran != nil { // a call that ran is answered as it was, whatever the rules say by now
+			return *ran, nil
+		}
+		c, fault = b.judge(ctx, out, caller, known, c, seen)
 	}
 	b.at("decided")
 	if fault != nil {
@@ -183,29 +184,53 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	return b.once(ctx, out, c, known), nil // one yes of the person is for one run
 }
 
-// judge gathers what is known of a call and decides. After a yes of the person it does both again: minutes may have
-// passed, and the rules or the session may have changed since.
-func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call) (call, *subjects.Fault) {
-	for range 2 {
-		asked, rules, fault := b.gather(ctx, out, caller, k, c, false)
+// look finds out about a call, and at the same time whether it ran before: both are reads.
+func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call, named bool) (seen facts, ran *subjects.ToolResult) {
+	var wg sync.WaitGroup
+	var old subjects.ToolResult
+	var done, begun bool
+	if asked := *c; named {
+		wg.Go(func() { old, done, begun = b.before(ctx, out, asked, k) })
+	}
+	seen = b.gather(ctx, out, caller, k, *c, false)
+	wg.Wait()
+	if done {
+		return seen, &old
+	}
+	c.again = begun
+	return seen, nil
+}
+
+// judge decides by what is known of a call. After a yes of the person it finds that out anew and decides again: minutes
+// may have passed, and the rules or the session may have changed since.
+func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
+	for range rounds {
+		asked := seen.call
 		c.typ, c.person, c.mode = asked.Type, asked.Person, modeOf(asked)
+		c.hosts, c.pages = seen.reach(b.table)
 		c.record.AgentType = asked.Type
-		if fault != nil {
-			return c, fault
+		if seen.fault != nil {
+			return c, seen.fault
 		}
+		asked.Spent = b.spent(out, asked, c, seen.budgets, false)
 		c.again = true // it is counted
 		before := out.Now()
-		yes, fault := b.decide(ctx, out, c, rules.Chain, asked)
+		yes, fault := b.decide(ctx, out, c, seen.rules.Chain, asked)
 		c.approved = c.approved || yes
 		if fault != nil || !yes || out.Now().Sub(before) < stale {
 			return c, fault
 		}
+		seen = b.gather(ctx, out, caller, k, c, false)
 	}
-	return c, nil
+	return c, subjects.Faultf(subjects.CodeBusy, "each time the person agreed to this call of %s, the rules or the session asked for more, so it was not run; ask again", c.tool)
 }
 
-// stale is how old what is known of a call may be when it runs.
-const stale = time.Second
+const (
+	// stale is how old what is known of a call may be when it runs.
+	stale = time.Second
+	// rounds is how often a call is judged whose answers all take long. What is stale after the last is not run.
+	rounds = 4
+)
 
 // decide asks the layers, and then the person when a layer wants that. It returns whether the person said yes, and why
 // the call may not run.
@@ -281,7 +306,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
 		return res
 	}
-	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode}
+	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.pages}
 	if order.Sealed, res.Error = b.credentials(ctx, out, c, k); res.Error != nil {
 		return res
 	}

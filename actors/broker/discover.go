@@ -25,10 +25,17 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	if err != nil {
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "nobody asks like this: %v", err)
 	}
-	asked, rules, fault := b.gather(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
+	seen := b.gather(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
+	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Lineage: caller.Path, Action: "broker.discover",
 		ParamsHash: b.hash.Hash([]byte(in.Body.Task)), Session: in.Session, Query: in.Query,
+	}
+	if fault != nil {
+		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, fault.Code); err != nil {
+			return subjects.DiscoverReply{}, noAudit(err)
+		}
+		return subjects.DiscoverReply{}, fault
 	}
 	if asked.Type == "" || len(asked.Line) != len(caller.Path) {
 		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, "manifest: no type"); err != nil {
@@ -38,9 +45,6 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	}
 	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusShown, ""); err != nil {
 		return subjects.DiscoverReply{}, noAudit(err)
-	}
-	if fault != nil {
-		return subjects.DiscoverReply{}, fault
 	}
 	select { // those that were here before the broker
 	case <-b.table.looked:

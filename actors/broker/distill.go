@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
@@ -33,8 +33,6 @@ const (
 
 var findingFormat = json.RawMessage(`{"type":"object","additionalProperties":false,"required":["claim","source_url","confidence","date","summary"],"properties":{"claim":{"type":"string"},"source_url":{"type":"string"},"confidence":{"type":"string","enum":["low","medium","high"]},"date":{"type":"string"},"summary":{"type":"string"}}}`)
 
-var dateForm = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
-
 // distill makes a finding of what a tool brought. The model that reads it has no tools and can do nothing but fill in the
 // form; what it fills in is checked. Without a model the beginning of the text stands for it, and says so.
 func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material string, links []string) string {
@@ -54,7 +52,7 @@ func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material st
 	if !slices.Contains([]string{"low", "medium", "high"}, f.Confidence) {
 		f.Confidence = "low"
 	}
-	if !dateForm.MatchString(f.Date) {
+	if _, err := time.Parse(time.DateOnly, f.Date); err != nil {
 		f.Date = ""
 	}
 	f.Claim, f.Summary = text.OneLine(f.Claim, maxClaim), text.OneLine(f.Summary, maxSummary)

@@ -17,7 +17,7 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 	if err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "this is not a dry run: %v", err)
 	}
-	return b.dry(ctx, out, in.From, caller, in.Body.Tool, in.Body.Args, in.Session, queryOf(in))
+	return b.dry(ctx, out, caller.ID(), caller, in.Body.Tool, in.Body.Args, in.Session, queryOf(in))
 }
 
 // onExplain is the person's dry run of somebody's call.
@@ -45,12 +45,13 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	if err := subjects.CheckToken(tool); err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "tool must be the name of a tool: %v", err)
 	}
-	if len(args) == 0 {
+	if len(args) == 0 || string(args) == "null" { // left out, in either codec
 		args = json.RawMessage("{}")
 	}
 	known, found := b.table.find(ctx, tool)
 	c := call{tool: tool, path: caller.Path, args: args, session: session, query: query}
-	asked, rules, fault := b.gather(ctx, out, caller, known, c, true)
+	seen := b.gather(ctx, out, caller, known, c, true)
+	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: asker, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
 		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
@@ -67,5 +68,6 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	if f := wellFormed(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
+	asked.Spent = b.spent(out, asked, c, seen.budgets, true)
 	return rules.Chain.Decide(ctx, asked).Verdict(), nil
 }

@@ -1,9 +1,12 @@
 package broker
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"conclave/pkg/actor"
@@ -14,44 +17,78 @@ import (
 // person is the account of the person's own tool calls.
 const person = "operator"
 
+// facts are everything that was found out about a call.
+type facts struct {
+	call    policy.Call
+	rules   policy.Rules
+	budgets []subjects.Budget // of the caller's line, below the account
+	fault   *subjects.Fault   // why it cannot be judged
+}
+
 // gather finds out everything about a call that its layers need: who asks, below whom, what the person has set for the
-// session, and what went into it. What cannot be found out is a refusal.
-// With dry nothing is changed by looking.
-func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (policy.Call, policy.Rules, *subjects.Fault) {
-	rules := b.book.Rules()
+// session, and what went into it. What cannot be found out is a refusal. With dry nothing is changed by looking.
+func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
+	f.rules = b.book.Rules()
 	asked := policy.Call{
 		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
 		Person: caller.Account == person && len(caller.Path) == 0,
 	}
-	asked.Type, _ = rules.Manifest.TypeOf(caller)
+	asked.Type, _ = f.rules.Manifest.TypeOf(caller)
 	var line, over, flow error
-	var budgets []subjects.Budget
 	var wg sync.WaitGroup
 	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Line, budgets, line = b.lineage(ctx, out, caller, c.session) })
+		wg.Go(func() { asked.Line, f.budgets, line = b.lineage(ctx, out, caller, c.session) })
 	}
 	if c.session != "" {
-		wg.Go(func() {
-			if dry {
-				asked.Override, over = b.wouldOverride(ctx, out, c.session, c.query)
-			} else {
-				asked.Override, over = b.override(ctx, out, c.session, c.query)
-			}
-		})
 		if c.tool != "" && !asked.Person && !harmless(k.Tool) {
-			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query) })
+			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry) })
+		}
+		if dry {
+			asked.Override, over = b.wouldOverride(ctx, out, c.session, c.query)
+		} else {
+			asked.Override, over = b.override(ctx, out, c.session, c.query)
 		}
 	}
 	wg.Wait()
 	if n := len(asked.Line); n > 0 && n == len(caller.Path) {
 		asked.Type = asked.Line[n-1].Type
 	}
+	f.call = asked
 	if err := errors.Join(line, over, flow); err != nil {
 		out.Note(fmt.Errorf("finding out about a call of %s: %w", c.tool, err))
-		return asked, rules, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so nothing was run; see conclave doctor")
+		f.fault = subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so nothing was run; see conclave doctor")
 	}
-	asked.Spent = b.spent(out, asked, c, budgets, dry)
-	return asked, rules, nil
+	return f
+}
+
+// reach is where a tool may read pages for this caller, and whether it may read any: a search that reads what it found
+// does what the tool for reading pages does.
+func (f facts) reach(t *table) (*subjects.HostRules, bool) {
+	c := f.call
+	if !c.Tool.Has(policy.ReadsUntrusted) {
+		return nil, false
+	}
+	rules := f.rules.Manifest.Egress.Fetch
+	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny}
+	if c.Override.All() && len(c.Caller.Path) == 0 {
+		hosts.Allow = []string{"*"}
+	}
+	effective := f.rules.Manifest.Effective(c.Caller.Account, c.Line, c.Override.Grant)
+	for _, k := range t.all() {
+		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name) {
+			return hosts, true
+		}
+	}
+	return hosts, false
+}
+
+// compact is a call's arguments without the spaces that make no difference: one more space is the same call.
+func compact(args json.RawMessage) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, args) != nil {
+		return args
+	}
+	return b.Bytes()
 }
 
 // modeOf is how the tool is asked: spawned agents and the orchestrator never see what strangers wrote, only what was
@@ -68,7 +105,7 @@ func (b *Broker) spent(out actor.Out, asked policy.Call, c call, budgets []subje
 	if c.tool == "" {
 		return policy.Spent{}
 	}
-	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, Params: b.hash.Hash(c.args)}
+	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, Params: b.hash.Hash(compact(c.args))}
 	var s policy.Spent
 	if dry || c.again {
 		s = b.tally.Look(out.Now(), a)

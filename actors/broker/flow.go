@@ -16,9 +16,9 @@ import (
 // before a result is given out: no agent has seen what the record does not know.
 
 // flow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the person
-// asked no such question: nobody then knows what the session is about.
-func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string) (*policy.Flow, error) {
-	f, rev, err := readFlow(ctx, out, session)
+// asked no such question: nobody then knows what the session is about. With dry nothing is written.
+func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
+	f, rev, err := b.readFlow(ctx, out, session)
 	if err != nil {
 		return nil, err
 	}
@@ -29,13 +29,16 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string)
 	if err != nil || !ok {
 		return nil, err
 	}
+	if dry {
+		return f.Hear(query, said), nil
+	}
 	for range tries {
 		next := f.Hear(query, said)
-		err := writeFlow(ctx, out, session, next, rev)
+		err := b.writeFlow(ctx, out, session, next, rev)
 		if !errors.Is(err, actor.ErrChanged) {
 			return next, err
 		}
-		if f, rev, err = readFlow(ctx, out, session); err != nil {
+		if f, rev, err = b.readFlow(ctx, out, session); err != nil {
 			return nil, err
 		}
 		if f.Heard(query) {
@@ -49,12 +52,17 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string)
 func (b *Broker) learn(ctx context.Context, out actor.Out, session string, r policy.Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
+	if e := b.flows.get(session); e != nil { // what was read for this call, most likely; the revision tells
+		if err := b.writeFlow(ctx, out, session, e.flow.Learn(r), e.rev); !errors.Is(err, actor.ErrChanged) {
+			return err
+		}
+	}
 	for range tries {
-		f, rev, err := readFlow(ctx, out, session)
+		f, rev, err := b.readFlow(ctx, out, session)
 		if err != nil {
 			return err
 		}
-		if err = writeFlow(ctx, out, session, f.Learn(r), rev); !errors.Is(err, actor.ErrChanged) {
+		if err = b.writeFlow(ctx, out, session, f.Learn(r), rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
 	}
@@ -66,7 +74,7 @@ const tries = 16
 
 var errBusy = errors.New("the session's record changes all the time")
 
-func readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow, uint64, error) {
+func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow, uint64, error) {
 	data, rev, err := out.Store("flow").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {
 		return &policy.Flow{}, 0, nil
@@ -74,21 +82,31 @@ func readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow,
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
 	}
+	if f := b.flows.same(session, data); f != nil {
+		b.flows.put(session, data, rev, f)
+		return f, rev, nil
+	}
 	f := &policy.Flow{}
-	if err := json.Unmarshal(data, f); err != nil {
+	if err = actor.CheckObject(data); err == nil { // null would read as a session that nothing went into
+		err = f.UnmarshalJSON(data)
+	}
+	if err != nil {
 		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
 	}
+	b.flows.put(session, data, rev, f)
 	return f, rev, nil
 }
 
-func writeFlow(ctx context.Context, out actor.Out, session string, f *policy.Flow, rev uint64) error {
-	data, err := json.Marshal(f)
+func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f *policy.Flow, rev uint64) error {
+	data, err := f.MarshalJSON()
 	if err != nil {
 		return err
 	}
-	if _, err = out.Store("flow").Put(ctx, session, data, rev); err != nil {
+	now, err := out.Store("flow").Put(ctx, session, data, rev)
+	if err != nil {
 		return fmt.Errorf("writing down what went into a session: %w", err)
 	}
+	b.flows.put(session, data, now, f)
 	return nil
 }
 

@@ -28,11 +28,13 @@ func repeatable(t policy.Tool) bool {
 
 // entry is what the ledger knows of a call.
 type entry struct {
-	Tool   string               `json:"tool"`
-	Params string               `json:"params"`         // keyed hash: the same name for other arguments is another call
-	Until  time.Time            `json:"until"`          // when it has ended, one way or another
-	Void   bool                 `json:"void,omitempty"` // it was entered and never ran: the next one to ask runs it
-	Result *subjects.ToolResult `json:"result,omitempty"`
+	Tool   string `json:"tool"`
+	Params string `json:"params"` // keyed hash: the same name for other arguments is another call
+	// Session is where it was asked for. Its result was written down as part of that one, and enters no other.
+	Session string               `json:"session,omitempty"`
+	Until   time.Time            `json:"until"`          // when it has ended, one way or another
+	Void    bool                 `json:"void,omitempty"` // it was entered and never ran: the next one to ask runs it
+	Result  *subjects.ToolResult `json:"result,omitempty"`
 }
 
 // running are the calls that this broker runs, so that whoever asks again waits for the same one.
@@ -88,14 +90,14 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
-	mine := entry{Tool: c.tool, Params: c.record.ParamsHash, Until: out.Now().Add(limit)}
+	mine := entry{Tool: c.tool, Params: c.record.ParamsHash, Session: c.session, Until: out.Now().Add(limit)}
 	rev, err := put(ctx, store, key, mine, 0)
 	for errors.Is(err, actor.ErrChanged) {
 		var old entry
 		old, rev, err = read(ctx, store, key)
 		switch {
 		case err != nil:
-		case old.Tool != mine.Tool || old.Params != mine.Params:
+		case old.Tool != mine.Tool || old.Params != mine.Params || old.Session != mine.Session:
 			return b.deny(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for another call"))
 		case old.Result != nil:
 			return b.replay(ctx, out, c, *old.Result)
@@ -145,7 +147,7 @@ func (b *Broker) before(ctx context.Context, out actor.Out, c call, k Known) (re
 	}
 	old, _, err := read(ctx, out.Store("ledger"), c.key())
 	switch {
-	case err != nil, old.Tool != c.tool, old.Params != c.record.ParamsHash:
+	case err != nil, old.Tool != c.tool, old.Params != c.record.ParamsHash, old.Session != c.session:
 		return res, false, false
 	case old.Result == nil:
 		return res, false, true

@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -23,10 +24,11 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	if res.Error != nil {
 		return b.receiveFault(ctx, out, c, k, res)
 	}
+	res.Links = linksOf(k.Tool, res.Links)
 	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
 	scan := firewall.Scan(whole)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, From: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
+		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, From: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
 		Flags: techniques(scan), Time: out.Now().UTC(),
 	}
 	labels := r.Labels()
@@ -67,19 +69,58 @@ func (b *Broker) nonce(c call, text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// receiveFault treats what a tool said instead of a result: a stranger may have written that too.
+// receiveFault treats what a tool said instead of a result: a stranger may have written that too. It stands in no frame, so
+// what looks like an order is not passed on.
 func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res.Error.Text, _ = firewall.Redact(res.Error.Text)
-	if res.Error.Code != subjects.CodeTool || c.session == "" || !k.Has(policy.ReadsUntrusted) {
+	if res.Error.Code != subjects.CodeTool || harmless(k.Tool) {
 		return res
 	}
-	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Text: res.Error.Text, Flags: techniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
-	if err := b.learn(ctx, out, c.session, r); err != nil {
-		out.Note(err)
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
+	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: techniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
+	labels := r.Labels()
+	if labels.Trust == subjects.Trusted {
+		return res
+	}
+	res.Labels = &labels
+	if c.session != "" {
+		if err := b.learn(ctx, out, c.session, r); err != nil {
+			out.Note(err)
+			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
+			return res
+		}
+	}
+	switch {
+	case c.person:
+	case len(r.Flags) > 0:
+		res.Error = subjects.Faultf(subjects.CodeTool, "%s failed, and what it said about that looks like instructions, so it is withheld", c.tool)
+	case c.mode == subjects.ModeStructured:
+		res.Error.Text = text.OneLine(res.Error.Text, maxExcuse)
 	}
 	return res
 }
+
+// maxExcuse bounds what an agent is told of a failure that never sees what strangers wrote: enough for a status.
+const maxExcuse = 200
+
+// linksOf are the addresses that a search lists, as they are. No other tool lists any; what is no address, or carries a
+// secret, is left out.
+func linksOf(t policy.Tool, links []string) (out []string) {
+	if t.Query == "" {
+		return nil
+	}
+	for _, l := range links {
+		_, secrets := firewall.Redact(l)
+		scheme, _, ok := strings.Cut(l, "://")
+		plain := l == text.OneLine(l, maxLink) && !strings.Contains(l, " ")
+		if ok && (scheme == "http" || scheme == "https") && plain && secrets == 0 {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// maxLink bounds an address.
+const maxLink = 2000
 
 // withheld is a result that nobody gets.
 func withheld(res subjects.ToolResult, format string, a ...any) subjects.ToolResult {

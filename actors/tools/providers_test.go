@@ -27,7 +27,7 @@ func call(t *testing.T, x *tools.Tool, args any, mode string) subjects.ToolResul
 	if err != nil {
 		t.Fatal(err)
 	}
-	order := subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: raw, Mode: mode}
+	order := subjects.ToolOrder{CallID: "c1", QueryID: "q1", Args: raw, Mode: mode, Pages: true}
 	for _, name := range x.Facts().Secrets {
 		v, err := seal.Seal(seal.NewSecret([]byte(canary)), key(t, x))
 		if err != nil {

@@ -118,8 +118,8 @@ const (
 )
 
 // pages is the text of the first pages, for whoever distills the search. A page that cannot be read says why.
-func (s *searcher) pages(ctx context.Context, links []string) string {
-	if s.web == nil {
+func (s *searcher) pages(ctx context.Context, links []string, c Call) string {
+	if s.web == nil || !c.Pages {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, pagesTime)
@@ -129,7 +129,7 @@ func (s *searcher) pages(ctx context.Context, links []string) string {
 	var wg sync.WaitGroup
 	for i, l := range links {
 		wg.Go(func() {
-			t, err := readPage(ctx, s.web, l, pageChars)
+			t, err := readPage(ctx, s.web, l, pageChars, c.within())
 			if err != nil {
 				t = "fetch failed: " + err.Error()
 			}

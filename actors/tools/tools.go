@@ -30,6 +30,16 @@ type Call struct {
 	Now     time.Time
 	Mode    string                 // "" or [subjects.ModeStructured]
 	Secrets map[string]seal.Secret // the credentials that the tool's facts name; wiped after the run
+	Hosts   *subjects.HostRules    // where pages may be read from; nil = wherever pages may be read from at all
+	Pages   bool                   // the caller may read pages
+}
+
+// within is what the policy says of an address, at each redirect.
+func (c Call) within() func(address string) error {
+	if c.Hosts == nil {
+		return nil
+	}
+	return policy.HostRules{Allow: c.Hosts.Allow, Deny: c.Hosts.Deny}.Check
 }
 
 // Output is what came of a run.
@@ -170,7 +180,7 @@ func (t *Tool) onCall(ctx context.Context, in actor.Msg[subjects.ToolOrder], out
 		return res, nil
 	}
 	hide := redactor(secrets)
-	got, err := t.guarded(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets})
+	got, err := t.guarded(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts, Pages: in.Body.Pages})
 	switch {
 	case errors.Is(err, ErrArgs), errors.As(err, new(Failure)):
 		res.Error = subjects.Faultf(subjects.CodeTool, "%s", hide(err.Error()))

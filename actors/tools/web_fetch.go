@@ -94,7 +94,7 @@ func webFetch(web *webclient.Client) *Tool {
 			case a.MaxChars != nil:
 				most = *a.MaxChars
 			}
-			s, err := readPage(ctx, web, a.URL, most)
+			s, err := readPage(ctx, web, a.URL, most, c.within())
 			if err != nil {
 				return Output{}, Failure("fetch failed: " + err.Error())
 			}
@@ -108,8 +108,8 @@ var errNoText = errors.New("the page has no readable text")
 
 // readPage is a page as a model reads it: title, where it was found, at most most characters of text, and what was left
 // out. Its errors are a few words, fit for a model.
-func readPage(ctx context.Context, web *webclient.Client, address string, most int) (string, error) {
-	page, err := web.Get(ctx, address)
+func readPage(ctx context.Context, web *webclient.Client, address string, most int, within func(string) error) (string, error) {
+	page, err := web.GetWithin(ctx, address, within)
 	if err != nil {
 		return "", err
 	}

@@ -1,6 +1,7 @@
 package tools_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -201,6 +202,14 @@ func TestWebSearchStructured(t *testing.T) {
 	}
 	if plain := call(t, search, map[string]string{"query": "wind"}, ""); strings.Contains(plain.Result, "--- page") {
 		t.Error("a plain search reads pages")
+	}
+	order := subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(`{"query":"wind"}`), Mode: subjects.ModeStructured}
+	if got := run(t, search, order); strings.Contains(got.Result, "--- page") {
+		t.Error("pages are read for one who may not read pages")
+	}
+	order.Pages, order.Hosts = true, &subjects.HostRules{Allow: []string{"*"}} // names only, and the site is a number
+	if got := run(t, search, order); strings.Count(got.Result, "fetch failed: refused address") != 3 {
+		t.Errorf("what the policy refuses was read: %s", got.Result)
 	}
 	off := call(t, searchTool(t, tools.WebSearch{Provider: "mock", Results: 5, Mock: []tools.WebResult{alpha}}, ""), map[string]string{"query": "wind"}, subjects.ModeStructured)
 	if off.Error != nil || strings.Contains(off.Result, "--- page") {

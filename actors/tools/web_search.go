@@ -154,7 +154,7 @@ func webSearch(s *searcher) *Tool {
 			}
 			out, err := listing(c.Now, found, s.most)
 			if err == nil && c.Mode == subjects.ModeStructured {
-				out.Text += s.pages(ctx, out.Links)
+				out.Text += s.pages(ctx, out.Links, c)
 			}
 			return out, err
 		},
@@ -207,7 +207,7 @@ func oneLine(s string, most int) string {
 		switch {
 		case unicode.IsSpace(r):
 			return ' '
-		case !unicode.IsPrint(r), r == utf8.RuneError:
+		case !text.Seen(r), r == utf8.RuneError:
 			return -1
 		}
 		return r

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,32 +16,67 @@ import (
 // process starts one part in a process of its own and returns the address it prints when it is ready. It ends when its
 // standard input does, so that nothing is left behind.
 func process(part string, args ...string) (url string, stop func(), err error) {
+	c, err := start(part, args...)
+	if err != nil {
+		return "", nil, err
+	}
+	return c.url, c.stop, nil
+}
+
+// child is a part in a process of its own.
+type child struct {
+	url string
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func start(part string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	cmd := exec.Command(self, append([]string{"-child", part}, args...)...)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	c := &child{cmd: exec.Command(self, append([]string{"-child", part}, args...)...)}
+	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := c.cmd.StdoutPipe()
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", nil, err
+	c.out = bufio.NewReader(out)
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
+	if c.url, err = c.line(); err != nil {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+		return nil, fmt.Errorf("starting %s: %w", part, err)
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		_ = cmd.Process.Kill()
-		return "", nil, fmt.Errorf("starting %s: %w", part, err)
+	return c, nil
+}
+
+func (c *child) line() (string, error) {
+	s, err := c.out.ReadString('\n')
+	return strings.TrimSpace(s), err
+}
+
+// tell says a word to the part and waits until it has said it back.
+func (c *child) tell(word string) error {
+	if _, err := fmt.Fprintln(c.in, word); err != nil {
+		return err
 	}
-	return strings.TrimSpace(line), func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	}, nil
+	back, err := c.line()
+	if err == nil && back != word {
+		err = fmt.Errorf("was told %q and said %q", word, back)
+	}
+	return err
+}
+
+func (c *child) stop() {
+	_ = c.in.Close()
+	_ = c.cmd.Wait()
 }
 
 // runChild is one part: it prints its address and runs until its standard input ends.
@@ -72,7 +108,7 @@ func runChild(part string, args []string) error {
 		}
 		defer stop()
 		ready(url)
-	case "bus", "tools", "broker":
+	case "bus", "tools", "broker", "router", "turning":
 		home := bus.Home{Data: args[0] + "/data", Config: args[0] + "/config"}
 		cfg, err := load(args[1])
 		if err != nil {
@@ -86,9 +122,16 @@ func runChild(part string, args []string) error {
 			ready(c.Bus.URL)
 			return c.Stop(ctx)
 		}
-		c, err := cfg.Join(ctx, home, args[2], nil, part)
+		var names []string // the turning broker is not one of the house's
+		if part != "turning" {
+			names = []string{part}
+		}
+		c, err := cfg.Join(ctx, home, args[2], nil, names...)
 		if err != nil {
 			return err
+		}
+		if part == "turning" {
+			return errors.Join(turnByWord(ctx, c, cfg, home), c.Stop(ctx))
 		}
 		ready(args[2])
 		return c.Stop(ctx)

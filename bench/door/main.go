@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +35,7 @@ func main() {
 	check := flag.Bool("check", false, "exit 1 when a limit does not hold")
 	asJSON := flag.Bool("json", false, "print JSON")
 	prof := flag.String("cpuprofile", "", "write a CPU profile of the brokered calls in process")
+	only := flag.Bool("layers", false, "measure only what the layers cost")
 	child := flag.String("child", "", "internal: run one part of the TCP setups in a process of its own")
 	flag.Parse()
 	if *child != "" {
@@ -46,13 +46,13 @@ func main() {
 		return
 	}
 	if *prof != "" {
-		if err := profile(*prof, *n); err != nil {
+		if err := profile(*prof, *n, *only); err != nil {
 			fmt.Fprintln(os.Stderr, "door:", err)
 			os.Exit(1)
 		}
 		return
 	}
-	rep, err := measure(*n, *par)
+	rep, err := measureAll(*n, *par, *only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "door:", err)
 		os.Exit(1)
@@ -85,10 +85,39 @@ type figures struct {
 type report struct {
 	Calls int       `json:"calls"`
 	Rows  []figures `json:"rows"`
+	// Layers is what every layer costs beside the first form, Policy what the layers take without a bus.
+	Layers []layered `json:"layers"`
+	Policy []decided `json:"policy"`
 }
 
-func measure(n, par int) (report, error) {
+// measureAll measures the door beside what has none, and then its layers.
+func measureAll(n, par int, only bool) (rep report, err error) {
 	ctx := context.Background()
+	rep.Calls = n
+	if !only {
+		if rep, err = measure(ctx, n, par); err != nil {
+			return rep, err
+		}
+	}
+	if rep.Policy, err = measurePolicy(n); err != nil {
+		return rep, err
+	}
+	for _, tcp := range []bool{false, true} {
+		w, err := openTown(ctx, tcp)
+		if err != nil {
+			return rep, err
+		}
+		rows, err := measureLayers(ctx, w, n)
+		w.stop()
+		if err != nil {
+			return rep, fmt.Errorf("layers, %s: %w", w.where, err)
+		}
+		rep.Layers = append(rep.Layers, rows...)
+	}
+	return rep, nil
+}
+
+func measure(ctx context.Context, n, par int) (report, error) {
 	var kinds []kind
 	for _, start := range []func(context.Context) (kind, func(), error){
 		func(context.Context) (kind, func(), error) { return rawKind(false) },
@@ -239,7 +268,8 @@ func load(syncMode string) (config.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	return cfg, cfg.Apply(map[string]string{"system.listen": "127.0.0.1:0", "system.sync": syncMode})
+	cfg.WebSearch.Mock = found
+	return cfg, cfg.Apply(map[string]string{"system.listen": "127.0.0.1:0", "system.sync": syncMode, "web_search.provider": "mock"})
 }
 
 func sane(result string) error {
@@ -400,11 +430,36 @@ func (r report) ratios() (toRaw, toMCP, toMCPIn float64) {
 
 // holds reports whether the promised limits held in this run.
 func (r report) holds() bool {
+	for _, l := range r.Layers {
+		if l.Ratio > mostRatio {
+			return false
+		}
+	}
+	if len(r.Rows) == 0 {
+		return true
+	}
 	raw, mcp, mcpIn := r.ratios()
 	return raw <= 6 && mcp < 1 && mcpIn < 1
 }
 
 func (r report) print() {
+	if len(r.Rows) > 0 {
+		r.printDoor()
+	}
+	fmt.Printf("%d calls of each kind in blocks of %d, the two forms of the broker taking turns.\n\n", r.Calls, block)
+	fmt.Println("| call | first form p50 | p99 | all layers p50 | p99 | first call of a question | p50 ratio |")
+	fmt.Println("|---|---|---|---|---|---|---|")
+	for _, l := range r.Layers {
+		fmt.Printf("| %s, %s | %.0f us | %.0f us | %.0f us | %.0f us | %.0f us | %.2f |\n", l.Call, l.Where, l.FirstP50, l.FirstP99, l.FullP50, l.FullP99, l.NewP50, l.Ratio)
+	}
+	fmt.Printf("\naim: at most %.1f\n\nthe layers alone, no bus:", mostRatio)
+	for _, d := range r.Policy {
+		fmt.Printf(" %s %.1f us;", d.Call, d.Micros)
+	}
+	fmt.Println()
+}
+
+func (r report) printDoor() {
 	raw := r.row("raw request, TCP")
 	fmt.Printf("%d calls of each kind, one run, interleaved. Ratios to the raw request over TCP.\n\n", r.Calls)
 	fmt.Println("| call | p50 | p99 | p50 ratio | calls per second |")
@@ -413,30 +468,5 @@ func (r report) print() {
 		fmt.Printf("| %s | %.0f us | %.0f us | %.1f | %.0f |\n", f.Name, f.P50, f.P99, f.P50/raw.P50, f.PerSec)
 	}
 	toRaw, toMCP, toMCPIn := r.ratios()
-	fmt.Printf("\nbrokered to raw, TCP: %.2f (aim: at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in process (aim: below 1)\n", toRaw, toMCP, toMCPIn)
-}
-
-// profile writes a CPU profile of brokered calls in process alone.
-func profile(file string, n int) error {
-	ctx := context.Background()
-	k, stop, err := brokeredKind(ctx, "in process", "10s", false)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := pprof.StartCPUProfile(f); err != nil {
-		return err
-	}
-	defer pprof.StopCPUProfile()
-	for range n {
-		if err := k.call(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	fmt.Printf("\nbrokered to raw, TCP: %.2f (aim: at most 6); brokered to unguarded MCP: %.2f over TCP, %.2f in process (aim: below 1)\n\n", toRaw, toMCP, toMCPIn)
 }

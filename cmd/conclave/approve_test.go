@@ -155,13 +155,73 @@ func (c *clerk) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ a
 	}
 	held := c.sessions[in.Body.SessionID]
 	held.SessionID = in.Body.SessionID
+	switch held.SessionID { // odd brokers, which say something else than was asked for
+	case "deaf":
+		held.Override = subjects.OverrideNone
+	case "halfdeaf":
+		held.Disable = held.Disable[:1]
+	case "otherwise":
+		held.QueryID = "another"
+	}
 	return held, nil
+}
+
+// clerkKey is the key of a script's clerk.
+type clerkKey struct{}
+
+// cmdHeld compares what was set for the last question of a session: for that message and no other.
+func cmdHeld(ts *testscript.TestScript, _ bool, v []string) {
+	v = append(v, "", "", "")
+	c, k := ts.Value(crewKey{}).(*crew), ts.Value(clerkKey{}).(**clerk)
+	var q asked
+	select {
+	case q = <-c.asked:
+	case <-time.After(patience):
+		ts.Fatalf("nothing was asked")
+	}
+	(*k).mu.Lock()
+	defer (*k).mu.Unlock()
+	set, ok := (*k).sessions[v[0]]
+	want := subjects.SessionConfig{SessionID: v[0], QueryID: q.QueryID, Once: true, Override: v[1]}
+	if v[2] != "" {
+		want.Disable = strings.Split(v[2], ",")
+	}
+	if v[3] != "" {
+		want.Grant = strings.Split(v[3], ",")
+	}
+	switch nothing := v[1]+v[2]+v[3] == ""; {
+	case q.SessionID != v[0]:
+		ts.Fatalf("asked in %s", q.SessionID)
+	case nothing && ok:
+		ts.Fatalf("set: %+v", set)
+	case !nothing && !reflect.DeepEqual(set, want):
+		ts.Fatalf("set: %+v, want %+v", set, want)
+	}
+}
+
+// cmdUnasked holds that no question came. Whoever asks waits until the server has stored it, so one that was asked
+// before is here by the time another's is.
+func cmdUnasked(ts *testscript.TestScript, _ bool, _ []string) {
+	c := ts.Value(crewKey{}).(*crew)
+	marker := actor.NewID()
+	user := c.as("user")
+	ts.Check(actor.Emit(c.t.Context(), user, subjects.QueryReceived, subjects.Query{SessionID: "marker", QueryID: marker, Query: "never"}))
+	select {
+	case q := <-c.asked:
+		if q.QueryID != marker {
+			ts.Fatalf("it was asked: %+v", q.Query)
+		}
+	case <-time.After(patience):
+		ts.Fatalf("the marker did not come")
+	}
 }
 
 // TestApproveScripts drives approve, policy explain and session override against the clerk. Beside the commands of
 // TestScripts there is:
 //
-//	broker   let the clerk in, with questions and rules
+//	broker                                let the clerk in, with questions and rules
+//	held SESSION [LEVEL DISABLED GRANTED]  what was set for the next question that was asked, and nothing else
+//	unasked                               no question came
 func TestApproveScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/approve",
@@ -169,7 +229,7 @@ func TestApproveScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			c := newCrew(t)
-			env.Values[crewKey{}] = c
+			env.Values[crewKey{}], env.Values[clerkKey{}] = c, new(*clerk)
 			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
@@ -178,9 +238,10 @@ func TestApproveScripts(t *testing.T) {
 			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines,
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "held": cmdHeld, "unasked": cmdUnasked,
 			"broker": func(ts *testscript.TestScript, _ bool, _ []string) {
 				k := newClerk(ts.Value(crewKey{}).(*crew))
+				*ts.Value(clerkKey{}).(**clerk) = k
 				k.mu.Lock()
 				defer k.mu.Unlock()
 				for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000"} {

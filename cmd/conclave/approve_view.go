@@ -7,9 +7,9 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf16"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -22,7 +22,7 @@ func escaped(s string, lines bool) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
-		case unicode.IsPrint(r), r == '\n' && lines:
+		case text.Seen(r), r == '\n' && lines:
 			b.WriteRune(r)
 		case r > 0xFFFF:
 			hi, lo := utf16.EncodeRune(r)

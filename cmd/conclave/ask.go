@@ -29,6 +29,7 @@ type ask struct {
 	goOn, thinking, noWait bool
 	streamJSON             bool
 	timeout                time.Duration
+	override               subjects.SessionConfig // what is set for this one message, when anything is
 
 	question, query string
 	nc              *nats.Conn
@@ -61,6 +62,9 @@ is wrong. An answer of the built-in script is said to be one: it is no model.
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
 --stream-json prints JSON lines as it happens, each with a type: delta, thinking, state, tool, note, response, error.
 
+--override, --disable-tool and --grant set for this one message what conclave session override sets for a session. They are
+set before the question is asked; when the broker does not take them, nothing is asked.
+
 The question is stored before it is worked on. Ctrl-C stops it: the part of the answer that is there is printed, and the
 exit code is 1. A second Ctrl-C leaves at once. When --timeout is over, ask leaves with exit code 4; the question stays,
 and its answer will be in the session. When something goes wrong, stdout gets what there is of an answer, stderr says
@@ -70,7 +74,8 @@ nobody there.`,
   conclave ask --continue 'And of Spain?'
   git diff | conclave ask 'Write a commit message for this change.'
   conclave ask --json 'What time is it in Tokyo?' | jq -r '.tool_calls[].tool'
-  conclave ask --no-wait --session notes 'Summarize what we have.'`,
+  conclave ask --no-wait --session notes 'Summarize what we have.'
+  conclave ask --disable-tool web_fetch 'What do you know about tides?'`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			if err := q.check(); err != nil {
 				return err
@@ -91,8 +96,12 @@ nobody there.`,
 	f.BoolVar(&q.thinking, "thinking", false, "show the model's thinking, on stderr")
 	f.BoolVar(&q.noWait, "no-wait", false, "print the ids as soon as the question is stored, and leave")
 	f.BoolVar(&q.streamJSON, "stream-json", false, "print JSON lines as it happens")
+	f.StringVar(&q.override.Override, "override", "", "`level` for this message: RELAX asks less often, ALL lets everything pass; both are in the audit")
+	f.StringArrayVar(&q.override.Disable, "disable-tool", nil, "`tool` that nobody may use for this message; may be repeated")
+	f.StringArrayVar(&q.override.Grant, "grant", nil, "`type:tool` that is given for this message; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("session", a.completeSessions)
 	_ = cmd.RegisterFlagCompletionFunc("model", a.completeModels)
+	a.completeOverride(cmd)
 	return cmd
 }
 
@@ -109,9 +118,11 @@ func (q *ask) check() error {
 		return usage("--timeout %s: give it some time, such as 5m", q.timeout)
 	}
 	if q.model != "" {
-		return checkModel(q.model)
+		if err := checkModel(q.model); err != nil {
+			return err
+		}
 	}
-	return nil
+	return q.checkOverride()
 }
 
 // maxQuestion is the most that is read: what would not fit into a message is refused before it is sent.
@@ -212,6 +223,9 @@ func (q *ask) run(ctx context.Context) error {
 	defer q.nc.Close()
 	q.view = q.chooseView()
 	if err := q.listen(ctx); err != nil {
+		return err
+	}
+	if err := q.setOverride(ctx); err != nil {
 		return err
 	}
 	if err := q.send(ctx); err != nil {

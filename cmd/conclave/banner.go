@@ -32,12 +32,14 @@ type greeting struct {
 // banner says where everything is, what is missing and what to try. A program that reads stderr gets it as one record.
 func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	cfg, c, contexts, ctxErr := g.cfg, g.c, g.contexts, g.ctxErr
-	assistant := answering(ctx, c)
 	took := time.Since(a.began).Round(time.Millisecond)
+	assistant, waiting := answering(ctx, c)
+	lacking := missing(cfg, c, ctxErr, assistant, g.api)
+	lacking = append(lacking, a.lacks(ctx, cfg, waiting)...)
 	here := names(c)
 	if !isTerminal(a.stderr) {
 		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "ms", took.Milliseconds())
-		for _, m := range missing(cfg, c, ctxErr, assistant, g.api) {
+		for _, m := range lacking {
 			log.Warn("missing", "what", m.what, "fix", m.fix)
 		}
 		return
@@ -61,9 +63,9 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	row("actors", fmt.Sprintf("%d of %d ready: %s", len(here), len(c.House.Actors()), strings.Join(here, ", ")))
 	row("tools", strings.Join(toolNames(cfg), ", "))
 
-	if m := missing(cfg, c, ctxErr, assistant, g.api); len(m) > 0 {
+	if len(lacking) > 0 {
 		head("Missing")
-		for _, m := range m {
+		for _, m := range lacking {
 			row("", m.what+": "+m.fix)
 		}
 	}
@@ -104,6 +106,26 @@ func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subj
 	return out
 }
 
+// lacks is what tools are missing, and what waits for the person.
+func (a *app) lacks(ctx context.Context, cfg config.Config, waiting int) (out []lack) {
+	if cfg.WebSearch.Provider == "searxng" {
+		if l := askSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); l != nil && ctx.Err() == nil {
+			out = append(out, *l)
+		}
+	}
+	switch lost, _, err := missingCredentials(ctx, cfg, a.home.Data); {
+	case ctx.Err() != nil: // told to stop while it looked: nothing is known
+	case err != nil:
+		out = append(out, lack{"the credentials cannot be read", "conclave secret check says why"})
+	case len(lost) > 0:
+		out = append(out, lack{"no credential " + strings.Join(lost, ", "), "conclave secret set " + lost[0]})
+	}
+	if waiting > 0 {
+		out = append(out, lack{waitingCalls(waiting), "conclave approve" + a.again()})
+	}
+	return out
+}
+
 // ownFiles says which settings are the person's own.
 func ownFiles(dir string) string {
 	var own []string
@@ -118,29 +140,33 @@ func ownFiles(dir string) string {
 	return " (" + strings.Join(own, ", ") + ")"
 }
 
-// answering asks which model answers the person. Nobody is kept waiting for it.
-func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel) {
+// answering asks which model answers the person, and how many calls wait for an answer of the person's. Nobody is kept
+// waiting for it.
+func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel, waiting int) {
 	nc, err := c.Bus.Dial("user", quickly)
 	if err != nil {
-		return none
+		return none, 0
 	}
 	defer nc.Close()
 	out, err := actor.NewOut(nc)
 	if err != nil {
-		return none
+		return none, 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	if l, err := actor.Ask(ctx, out, subjects.ApprovalsOf, subjects.ApprovalQuery{}); err == nil {
+		waiting = len(l.Approvals)
+	}
 	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
 	if err != nil {
-		return none
+		return none, waiting
 	}
 	for _, r := range list.Roles {
 		if r.Role == subjects.RoleAssistant {
-			return r
+			return r, waiting
 		}
 	}
-	return none
+	return none, waiting
 }
 
 // shown is a role's model in words.

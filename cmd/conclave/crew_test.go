@@ -309,6 +309,9 @@ func TestAnswers(t *testing.T) {
 			env.Setenv("TZ", "UTC")
 			env.Setenv(noSleep, noSleepValue)
 			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
+			if err := writeSystem(filepath.Join(env.WorkDir, "home/config/conclave")); err != nil {
+				return err
+			}
 			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

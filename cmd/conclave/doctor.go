@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,9 +58,10 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything, with a fix for each finding",
-		Long: `Looks at the folders, keys, configuration, disk, the running system, its streams, actors and audit, the nats tool and
-its contexts, and asks an Ollama on this machine whether it may use its cloud. One line each: ok, warn or fail, and the
-fix. It changes nothing.
+		Long: `Looks at the folders, keys, configuration, manifest, keyring, disk, the running system, its streams, actors and audit,
+calls that wait for you, the nats tool and its contexts. It asks your SearXNG whether it can be searched, without searching,
+and an Ollama on this machine whether it may use its cloud. It opens no keyring but encrypted files, and of those it reads
+the names alone. One line each: ok, warn or fail, and the fix. It changes nothing.
 
 With --verbose it also lists every setting and where its value came from. Ends with exit code 1 if anything failed.`,
 		Example: `  conclave doctor
@@ -91,9 +91,10 @@ func (a *app) doctor(ctx context.Context, verbose bool) error {
 		x.fail("config", "correct the file, or take it away to get what is shipped", "%s", oneLine(err.Error()))
 	} else {
 		x.ok("config", "valid%s", ownFiles(a.home.Config))
-		if unserved := cfg.Manifest.Unserved(); len(unserved) > 0 {
-			x.warn("manifest", "correct the names in manifest.yaml", "nobody serves %s", plain(strings.Join(unserved, ", ")))
-		}
+		x.manifest(cfg)
+		x.ringLook(cfg)
+		x.credentials(ctx, cfg)
+		x.web(ctx, cfg)
 		x.cloud(ctx, cfg.Models.Ollama)
 	}
 	x.environment()

@@ -20,7 +20,9 @@ func (a *app) policyCommand() *cobra.Command {
 		Long: `Looks at the rules by which the broker decides. Nothing runs and nothing changes; the rules themselves are in
 manifest.yaml.`,
 		Example: `  conclave policy explain get_datetime '{"timezone":"UTC"}'
-  conclave policy explain web_search '{"query":"news"}' --json`,
+  conclave policy explain web_search '{"query":"news"}' --json
+  conclave policy simulate cases.jsonl
+  conclave policy scan texts.jsonl`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usage("say what to look at: see %s --help", cmd.CommandPath())

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -47,7 +48,7 @@ Techniques:
 ` + strings.TrimRight(all.String(), "\n"),
 		Example: `  conclave policy scan texts.jsonl
   conclave policy scan texts.jsonl --json | jq .flagged_ids`,
-		Args: cobra.MinimumNArgs(1),
+		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(_ *cobra.Command, files []string) error {
 			r := scanReport{FlaggedIDs: []string{}, Techniques: map[string]int{}}
 			var spent time.Duration
@@ -118,7 +119,10 @@ func (a *app) scanFile(file string, r *scanReport, spent *time.Duration) error {
 		*spent += time.Since(began)
 		r.add(t.ID, len(*t.Text), found)
 	}
-	if err := sc.Err(); err != nil {
+	switch err := sc.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("reading %s: a line is longer than %d MB; split its text", file, maxTextLine>>20)
+	case err != nil:
 		return fmt.Errorf("reading %s: %w", file, err)
 	}
 	return nil

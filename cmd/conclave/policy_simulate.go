@@ -38,7 +38,7 @@ The cases do not say what the tools returned. Each read returns the values that 
 did not type, and the attacker's text where the case says so; with --bare it returns the attacker's text only.`,
 		Example: `  conclave policy simulate cases.jsonl
   conclave policy simulate cases.jsonl --effects tools.json --json`,
-		Args: cobra.MinimumNArgs(1),
+		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			known, err := simEffects(effects, files)
 			if err != nil {
@@ -104,9 +104,12 @@ func (a *app) printSimulation(r config.SimReport) {
 	fmt.Fprintf(a.stdout, "tasks               %d\n", r.Benign)
 	fmt.Fprintf(a.stdout, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)
 	for _, rule := range strict.Keys(r.InterruptedRules) {
-		fmt.Fprintf(a.stdout, "  %-17s %d\n", rule, r.InterruptedRules[rule])
+		fmt.Fprintf(a.stdout, "  %-17s %d\n", plain(rule), r.InterruptedRules[rule])
 	}
 	for _, id := range r.ExecutedIDs {
-		fmt.Fprintf(a.stdout, "executed: %s\n", id)
+		fmt.Fprintf(a.stdout, "executed: %s\n", plain(id))
+	}
+	for _, id := range r.InterruptedIDs {
+		fmt.Fprintf(a.stdout, "interrupted: %s\n", plain(id))
 	}
 }

@@ -53,6 +53,7 @@ Without a command it does what "conclave up" does: starts everything and stays.
 		Example: `  conclave                                          start everything
   conclave ask 'What is the capital of France?'     ask the assistant
   conclave call get_datetime '{"timezone":"UTC"}'   call a tool through the broker
+  conclave approve                                  answer what an agent may not do unasked
   conclave tap                                      watch the bus
   conclave audit verify                             check the audit
   conclave doctor                                   what is wrong, and how to fix it`,
@@ -67,7 +68,7 @@ Without a command it does what "conclave up" does: starts everything and stays.
 	root.Flags().AddFlagSet(up.Flags())
 	f := root.PersistentFlags()
 	f.StringVar(&a.home.Data, "data", "", "data `folder`: keys, streams, audit (default $XDG_DATA_HOME/conclave)")
-	f.StringVar(&a.home.Config, "config", "", "config `folder`: system, models, generator, web_search and manifest.yaml (default $XDG_CONFIG_HOME/conclave)")
+	f.StringVar(&a.home.Config, "config", "", "config `folder`: manifest, system, models, generator, web_search, web_fetch and secrets.yaml (default $XDG_CONFIG_HOME/conclave)")
 	f.StringVar(&a.server, "server", "", "`URL` of a NATS server, instead of the one that conclave up runs")
 	f.BoolVar(&a.json, "json", false, "print data as JSON")
 	f.StringVar(&a.level, "log-level", "", "debug, info, warn or error")

@@ -32,10 +32,13 @@ func (m tidy) Run() int {
 // system is the configuration of every test: no fixed port.
 const system = "listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\n"
 
-// settings are the files of every test: its system, and the built-in script whatever models this machine has.
+// settings are the files of every test: its system, the built-in script whatever models this machine has, encrypted
+// files so that nobody's own keyring is touched, and a search engine where nobody listens.
 var settings = map[string]string{
-	"system.yaml": system,
-	"models.yaml": "stand_in: always\n",
+	"system.yaml":     system,
+	"models.yaml":     "stand_in: always\n",
+	"secrets.yaml":    "backend: file\n",
+	"web_search.yaml": "provider: searxng\nsearxng: {url: http://127.0.0.1:1}\n",
 }
 
 // TestScripts drives the program as a person would. Beside testscript's own commands there are:

@@ -23,14 +23,16 @@ import (
 func (a *app) sessionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
-		Short: "List and show conversations",
+		Short: "List and show conversations, and set what holds in one",
 		Long: `Shows what the assistant keeps of each session: the messages that go before the next question, as they are sent to the
-model. Thinking is never part of it. It is read only: to go on with a session, use conclave ask --session.`,
+model. Thinking is never part of it. To go on with a session, use conclave ask --session. What the broker lets pass in a
+session is set with override.`,
 		Example: `  conclave session list
-  conclave session show 3f9c01d2`,
+  conclave session show 3f9c01d2
+  conclave session override 3f9c01d2 RELAX`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usage("say what to do with sessions: list or show: see %s --help", cmd.CommandPath())
+			return usage("say what to do with sessions: list, show or override: see %s --help", cmd.CommandPath())
 		},
 		SuggestionsMinimumDistance: 2,
 	}

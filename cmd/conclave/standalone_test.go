@@ -40,7 +40,7 @@ func TestStandAlone(t *testing.T) {
 	broker := p.begin("conclave", "actor", "broker", "--server", url)
 	p.must(broker.stdout, `"pid"`)
 	tools := p.begin("conclave", "actor", "tools", "--server", url)
-	p.must(tools.stdout, `"actors":\["get_datetime"\]`)
+	p.must(tools.stdout, `"actors":\["get_datetime","web_search","web_fetch"\]`)
 	p.call(url)
 
 	c := p.speak(url)

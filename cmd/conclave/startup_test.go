@@ -59,6 +59,9 @@ func TestPortTaken(t *testing.T) {
 func TestHangingSessionBus(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
+	if err := os.Remove(filepath.Join(p.dir, "config", "conclave", "secrets.yaml")); err != nil { // the keyring as shipped
+		t.Fatal(err)
+	}
 	socket := filepath.Join(p.dir, "bus")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -100,4 +103,48 @@ func TestHangingSessionBus(t *testing.T) {
 	begin = time.Now()
 	p.run(exitDone, conclave, "call", "get_datetime", `{"timezone":"UTC"}`)
 	t.Logf("first call: %s", time.Since(begin))
+}
+
+// TestMissing starts the program with settings that lack something, and looks at what it says of that. What it lacks is
+// known before it says that it is ready.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	file := filepath.Join(p.dir, "config", "conclave", "web_search.yaml")
+	said := func(search string) string {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(search), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		up := p.begin("conclave", "up")
+		p.must(up.stderr, `"msg":"ready"`)
+		if code, err := up.end(os.Interrupt); code != exitDone || err != nil {
+			t.Fatalf("%d, %v: %s", code, err, up.stderr)
+		}
+		return up.stderr.String()
+	}
+	has := func(name, text, want string, wanted bool) {
+		t.Helper()
+		if strings.Contains(text, want) != wanted {
+			t.Errorf("%s: %q: %v, want %v, in\n%s", name, want, !wanted, wanted, text)
+		}
+	}
+	const engine, credential = `"what":"web_search: SearXNG does not answer at http://127.0.0.1:1","fix":"start it there`, `"what":"no credential brave_api_key","fix":"conclave secret set brave_api_key"`
+	none := said("provider: none\n")
+	has("none", none, "web_search", false)
+	has("none", none, "credential", false)
+	gone := said("searxng: {url: http://127.0.0.1:1}\n")
+	has("nobody there", gone, engine, true)
+	has("nobody there", gone, "credential", false)
+	brave := said("provider: brave\n")
+	has("no key", brave, credential, true)
+	has("no key", brave, "SearXNG", false)
+	set := exec.Command("conclave", "secret", "set", "brave_api_key")
+	set.Env, set.Stdin = p.env, strings.NewReader("canary-key")
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	kept := said("provider: brave\n")
+	has("a key", kept, "credential", false)
+	has("a key", kept, "canary", false)
 }

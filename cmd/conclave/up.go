@@ -36,7 +36,8 @@ It says on stderr where everything is and what is missing. When stdout is not a 
 JSON line as soon as it is ready, so that a script can wait for it:
 
   {"url":"nats://127.0.0.1:4222","api":"http://127.0.0.1:8765","data":"/home/me/.local/share/conclave","pid":4711,
-   "actors":["get_datetime","broker","model","router","generator","gateway"],"ready_ms":180}
+   "actors":["get_datetime","web_search","web_fetch","secrets","broker","model","router","generator","gateway"],
+   "ready_ms":180}
 
 When stderr is not a terminal the log is JSON lines, and the banner is one of them.`,
 		Example: `  conclave up

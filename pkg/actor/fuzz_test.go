@@ -22,7 +22,7 @@ import (
 // payloads makes one of every type that travels on the bus.
 var payloads = []func() any{
 	of[subjects.Query], of[subjects.Cancel], of[subjects.Delta], of[subjects.Response], of[subjects.ToolCall], of[subjects.Usage], of[subjects.Dialog], of[subjects.AgentState],
-	of[subjects.ToolSchema], of[subjects.ToolRequest], of[subjects.ToolOrder], of[subjects.ToolResult], of[subjects.Labels], of[subjects.Parked],
+	of[subjects.ToolSchema], of[subjects.ToolRequest], of[subjects.ToolOrder], of[subjects.HostRules], of[subjects.ToolResult], of[subjects.Labels], of[subjects.Parked],
 	of[subjects.LayerVerdict], of[subjects.ExplainRequest], of[subjects.Budget], of[subjects.Taint], of[subjects.ApprovalQuery], of[subjects.ApprovalList], of[subjects.Approval], of[subjects.ApprovalRule], of[subjects.SecretUse], of[subjects.ToolOutput], of[subjects.DiscoverRequest], of[subjects.DiscoverReply], of[subjects.Verdict],
 	of[subjects.SpawnRequest], of[subjects.SpawnReply], of[subjects.ApprovalRequest], of[subjects.ApprovalDecision], of[subjects.ApprovalReply], of[subjects.SessionConfig], of[subjects.Done],
 	of[subjects.ChatRequest], of[subjects.ChatChunk], of[subjects.EmbedRequest], of[subjects.EmbedReply], of[subjects.Nothing], of[subjects.ModelList], of[subjects.Critique], of[subjects.Pairwise],

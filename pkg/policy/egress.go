@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"golang.org/x/net/idna"
 
@@ -104,6 +103,19 @@ func (l EgressLayer) judge(c Call, address string, allow, deny []Host) Verdict {
 	return Deny(RuleHost, fmt.Sprintf("the host %s is not allowed by the policy", text.OneLine(at.host, 60)), l.Fetch.Allow...)
 }
 
+// Check reports why an address may not be fetched, nil when it may. Whoever follows redirects asks at each.
+func (h HostRules) Check(address string) error {
+	allow, err := ParseHosts(h.Allow)
+	deny, err2 := ParseHosts(h.Deny)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if v := (EgressLayer{Fetch: h}).judge(Call{}, address, allow, deny); v.kind != passes {
+		return errors.New(v.reason)
+	}
+	return nil
+}
+
 // Host is one host of a policy, or several by a star. The zero value matches none.
 type Host struct {
 	any  bool       // every name of the open net: not numbers, and not names without a dot. When denied: everything
@@ -187,7 +199,7 @@ func readAddress(raw string) (address, error) {
 	if len(raw) > maxAddress {
 		return address{}, fmt.Errorf("it is longer than %d bytes", maxAddress)
 	}
-	if strings.ContainsFunc(raw, func(r rune) bool { return r == '\\' || r == ' ' || !unicode.IsPrint(r) }) {
+	if strings.ContainsFunc(raw, func(r rune) bool { return r == '\\' || r == ' ' || !text.Seen(r) }) {
 		return address{}, errors.New("it holds blanks, backslashes or characters that are not seen")
 	}
 	u, err := url.Parse(raw)

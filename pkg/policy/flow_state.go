@@ -159,16 +159,12 @@ func (f *Flow) Learn(r Result) *Flow {
 	if l.Trust == subjects.Trusted {
 		// What the caller asked for, or what a stranger wrote before, does not become trusted by being repeated.
 		asked := strings.ToLower(string(r.Args))
-		for _, item := range items(r.Text) {
-			if f.typed(item) || !strings.Contains(asked, item) && !slices.Contains(next.strange, item) {
-				next.values = remember(next.values, maxListed, item)
-			}
-		}
+		next.values = remember(next.values, maxListed, slices.DeleteFunc(items(r.Text), func(item string) bool {
+			return !f.typed(item) && (strings.Contains(asked, item) || slices.Contains(next.strange, item))
+		})...)
 		return next
 	}
-	for _, a := range addresses(r.Text) {
-		next.strange = remember(next.strange, maxListed, strings.ToLower(a))
-	}
+	next.strange = remember(next.strange, maxListed, addresses(strings.ToLower(r.Text))...)
 	from := r.From
 	if len(from) > 300 {
 		from = ""
@@ -256,13 +252,16 @@ func (f *Flow) clone() *Flow {
 
 // remember adds texts that are not there yet, and lets the oldest go.
 func remember(to []string, most int, texts ...string) []string {
-	there := make(map[string]bool, len(to)+len(texts))
+	fresh := make(map[string]bool, len(texts)) // of the few new ones, not of the many known
+	for _, t := range texts {
+		fresh[t] = true
+	}
 	for _, t := range to {
-		there[t] = true
+		delete(fresh, t)
 	}
 	for _, t := range texts {
-		if t != "" && len(t) <= 2000 && !there[t] {
-			there[t] = true
+		if t != "" && len(t) <= 2000 && fresh[t] {
+			delete(fresh, t)
 			to = append(to, t)
 		}
 	}

@@ -20,11 +20,17 @@ func Clip(s string, most int) string {
 	return s[:end] + "..."
 }
 
+// Seen reports whether a person sees r: it is printed, and it is none of the characters that count as printed and show
+// nothing, such as variation selectors, fillers and the empty Braille cell.
+func Seen(r rune) bool {
+	return unicode.IsPrint(r) && r != '\u2800' && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+}
+
 // OneLine is s on one line: line breaks, control characters and all else that is not printed become blanks, several
 // blanks become one, and bytes that are no text become "?". It is clipped to most bytes.
 func OneLine(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
+		if !Seen(r) {
 			return ' '
 		}
 		return r

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/net/idna"
+
+	"conclave/pkg/text"
 )
 
 // MaxURL is the longest address that is read, in bytes.
@@ -28,8 +30,8 @@ func parse(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, 
 		return nil, ErrAddress
 	}
 	for _, r := range raw {
-		// Other spaces, controls, text that runs backwards and characters that are not seen: none is IsPrint.
-		if r == '\\' || r == ' ' || !unicode.IsPrint(r) {
+		// Other spaces, controls, text that runs backwards and characters that are not seen.
+		if r == '\\' || r == ' ' || !text.Seen(r) {
 			return nil, ErrAddress
 		}
 	}

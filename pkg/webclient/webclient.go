@@ -136,7 +136,11 @@ func NewForTests(cfg Config, open TestNet) *Client {
 }
 
 // Get fetches one page. The error is a [Failure] or a [Status], never more than a few words.
-func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
+func (c *Client) Get(ctx context.Context, raw string) (Page, error) { return c.GetWithin(ctx, raw, nil) }
+
+// GetWithin is Get with a say in where: within refuses addresses beside those that are refused anyway, at each redirect
+// too. nil refuses none.
+func (c *Client) GetWithin(ctx context.Context, raw string, within func(address string) error) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Total)
 	defer cancel()
 	u, err := c.parse(raw)
@@ -149,6 +153,9 @@ func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
 			return Page{}, ErrRedirects
 		}
 		seen[u.String()] = true
+		if within != nil && within(u.String()) != nil {
+			return Page{}, ErrForbidden
+		}
 		page, next, err := c.hop(ctx, u)
 		if err != nil || next == nil {
 			return page, reason(ctx, err)

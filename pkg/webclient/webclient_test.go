@@ -257,25 +257,63 @@ func TestTooFast(t *testing.T) {
 	}
 }
 
-// Nothing but tests opens a client.
+// Nothing but tests opens a client, and nothing but the stage of stories makes one with a web of its own.
 func TestOnlyTestsOpenAClient(t *testing.T) {
 	root := filepath.Join("..", "..")
-	looked := 0
+	looked, staged := 0, 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		looked++
 		text, err := os.ReadFile(path)
-		if err != nil {
+		if err != nil || filepath.Base(filepath.Dir(path)) == "webclient" {
 			return err
 		}
-		if strings.Contains(string(text), "NewForTests") && filepath.Base(filepath.Dir(path)) != "webclient" {
+		if strings.Contains(string(text), "NewForTests") {
 			t.Errorf("%s opens a client for tests", path)
+		}
+		if strings.Contains(string(text), "NewStaged") {
+			if staged++; path != filepath.Join(root, "config", "stage_web.go") {
+				t.Errorf("%s makes a client with a web of its own", path)
+			}
 		}
 		return nil
 	})
-	if err != nil || looked < 50 {
-		t.Errorf("%d files, %v", looked, err)
+	if err != nil || looked < 50 || staged != 1 {
+		t.Errorf("%d files, %d of them with a web of their own, %v", looked, staged, err)
+	}
+}
+
+// What the policy refuses is refused at each hop: a page that is allowed cannot lead to one that is not.
+func TestGetWithin(t *testing.T) {
+	t.Parallel()
+	var hits atomic.Int64
+	s, port := site(t, func(w http.ResponseWriter, r *http.Request) {
+		hits.Add(1)
+		if r.URL.Path == "/start" {
+			http.Redirect(w, r, "/refused", http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		fmt.Fprint(w, "here")
+	})
+	c := open(fast(port))
+	within := func(address string) error {
+		if strings.HasSuffix(address, "/refused") {
+			return errors.New("not there")
+		}
+		return nil
+	}
+	if page, err := c.GetWithin(t.Context(), s.URL+"/fine", within); err != nil || page.Body != "here" {
+		t.Errorf("%+v, %v", page, err)
+	}
+	for _, path := range []string{"/refused", "/start"} {
+		if _, err := c.GetWithin(t.Context(), s.URL+path, within); !errors.Is(err, webclient.ErrForbidden) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if hits.Load() != 2 {
+		t.Errorf("asked %d times", hits.Load())
 	}
 }

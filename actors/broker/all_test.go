@@ -1,0 +1,333 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// answer is the person's word about a question.
+func (h *hall) answer(t testing.TB, id string, yes bool) {
+	t.Helper()
+	var reply subjects.ApprovalReply
+	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply); err != nil || !reply.Accepted {
+		t.Errorf("the answer ended in %+v, %v", reply, err)
+	}
+}
+
+// slowly answers each question with yes, long after it was asked; before each answer something happens.
+func (h *hall) slowly(t testing.TB, happens func(n int)) (asked func() int) {
+	n := 0
+	h.rec.Refuse = func(subject string) error {
+		id, ok := strings.CutPrefix(subject, "event.approval.request.")
+		if !ok {
+			return nil
+		}
+		n++
+		h.rec.Time = h.rec.Time.Add(10 * time.Minute)
+		happens(n)
+		h.answer(t, id, true) // the question is written down already
+		return nil
+	}
+	return func() int { return n }
+}
+
+func patient(h *hall) { h.cfg.ApprovalWait = time.Hour }
+
+// TestJudgedAgainAfterALongYes: minutes pass until the person answers. What they agreed to runs only if it may by then.
+func TestJudgedAgainAfterALongYes(t *testing.T) {
+	t.Parallel()
+	other := func(h *hall, change func(string) string) { h.book.Turn(officeRules(t, change(hallManifest))) }
+	without := func(m string) string {
+		return strings.ReplaceAll(m, "run_shell, search_knowledge_graph", "search_knowledge_graph")
+	}
+	stricter := func(m string) string {
+		return strings.Replace(m, "[package_install]", "[package_install, run_shell]", 1)
+	}
+	for _, tt := range []struct {
+		name    string
+		happens func(h *hall, n int)
+		want    string
+		asked   int
+	}{
+		{"nothing", func(*hall, int) {}, "ok", 1},
+		{"the rules no longer give the tool", func(h *hall, _ int) {
+			other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
+		}, "manifest: not_in_set", 1},
+		{"the person disabled it", func(h *hall, _ int) { h.sets(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
+		{"the rules ask for more, and get it", func(h *hall, _ int) { other(h, stricter) }, "ok", 2},
+		{"a stranger wrote into the session", func(h *hall, _ int) { h.taints(t, "s1") }, "ok", 2},
+		{"the settings cannot be read any more", func(h *hall, _ int) {
+			h.wrap = nil
+			s, rev, err := h.rec.Out().Store("session_config").Get(t.Context(), "s1")
+			if err == nil {
+				t.Errorf("there is %s", s)
+			}
+			if _, err := h.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte("{"), rev); err != nil {
+				t.Error(err)
+			}
+		}, subjects.CodeUnavailable, 1},
+		{"trick: the rules ask for more, and refuse while the person thinks about that", func(h *hall, n int) {
+			if n == 1 {
+				other(h, stricter)
+			} else {
+				other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
+			}
+		}, "manifest: not_in_set", 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, patient)
+			h.says("s1", "q1", "run ls")
+			asked := h.slowly(t, func(n int) { tt.happens(h, n) })
+			res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
+			if outcome(res) != tt.want || asked() != tt.asked {
+				t.Errorf("%s after %d questions, want %s after %d", outcome(res), asked(), tt.want, tt.asked)
+			}
+			if story := h.lately(); strings.Contains(story, "ran run_shell") != (tt.want == "ok") {
+				t.Errorf("story %s", story)
+			}
+		})
+	}
+}
+
+// nosy asks something else each time.
+type nosy struct{ n *int }
+
+func (nosy) Name() string { return "nosy" }
+
+func (l nosy) Judge(context.Context, policy.Call) policy.Verdict {
+	*l.n++
+	return policy.Ask(fmt.Sprintf("r%d", *l.n), "may I?")
+}
+
+// TestNeverAgreedToAll: rules that ask for something else after every yes end in a refusal, not in a run.
+func TestNeverAgreedToAll(t *testing.T) {
+	t.Parallel()
+	h := newHall(t, patient)
+	h.says("s1", "q1", "run ls")
+	h.book.Turn(policy.Rules{Manifest: h.book.Rules().Manifest, Chain: policy.Chain{nosy{new(int)}}})
+	asked := h.slowly(t, func(int) {})
+	res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
+	if outcome(res) != subjects.CodeBusy || asked() != rounds || strings.Contains(h.lately(), "ran") {
+		t.Errorf("%s after %d questions", outcome(res), asked())
+	}
+}
+
+// TestOneYesIsOneRun: also of a tool that changes nothing, when each call of it is asked about.
+func TestOneYesIsOneRun(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "install fish")
+	asked := h.slowly(t, func(int) {})
+	h.cfg.ApprovalWait = time.Hour
+	h.start(t, h.book.Rules())
+	runs := 0
+	h.tools["package_install"] = func(subjects.ToolOrder) (any, error) {
+		runs++
+		return subjects.ToolResult{Result: fmt.Sprint("run ", runs)}, nil
+	}
+	for _, tt := range []struct {
+		name, id    string
+		runs, asked int
+	}{
+		{"the first", "c1", 1, 1},
+		{"the same again", "c1", 1, 1},
+		{"another", "c2", 2, 2},
+	} {
+		res := h.calls(t, "generator", "package_install", `{"name":"fish"}`, tt.id)
+		if outcome(res) != "ok" || runs != tt.runs || asked() != tt.asked {
+			t.Errorf("%s: %s, %d runs, %d questions", tt.name, outcome(res), runs, asked())
+		}
+	}
+	// Another broker knows it too: the yes is not there for another run.
+	h.start(t, h.book.Rules())
+	if res := h.calls(t, "generator", "package_install", `{"name":"fish"}`, "c1"); res.Result != "run 1" || runs != 2 {
+		t.Errorf("after a restart: %+v, %d runs", res, runs)
+	}
+}
+
+// TestShadow: a rule that is only watched passes, and is noted with what it would have said.
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "run ls")
+	h.book.Turn(officeRules(t, hallManifest+"shadow: [approval.high_risk, limits.repeated]\n"))
+	for range 4 {
+		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`); outcome(res) != "ok" {
+			t.Fatal(outcome(res))
+		}
+	}
+	if got, want := h.trail(), strings.Repeat("before allowed; after ok; ", 4); got+"; " != want {
+		t.Errorf("on record %s", got)
+	}
+	var noted []string
+	for _, err := range h.rec.Noted() {
+		noted = append(noted, err.Error())
+	}
+	all := strings.Join(noted, "\n")
+	if strings.Count(all, "watching approval.high_risk") != 4 || strings.Count(all, "watching limits.repeated") != 2 || !strings.Contains(all, "run_shell by generator") {
+		t.Errorf("noted %s", all)
+	}
+	v, err := h.validates(t, "generator", "s1", "q1", "run_shell", `{"command":"ls"}`)
+	if err != nil || !v.Allowed || len(v.Shadow) != 2 || len(h.told) != 0 {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// TestReplayed: a call that ran to its end is answered as it was, whatever the rules say by now, and counts no second
+// time. It is answered to the one who asked it, in the session in which it was asked.
+func TestReplayed(t *testing.T) {
+	t.Parallel()
+	const args = `{"query":"fish"}`
+	h := newHall(t)
+	for _, s := range []string{"s1", "s2"} {
+		h.says(s, "q1", "search for fish")
+	}
+	h.answers("web_search", subjects.ToolResult{Result: "fish, by strangers"})
+	first := h.calls(t, "generator", "web_search", args, "c1")
+	for range 5 {
+		if res := h.calls(t, "generator", "web_search", args, "c1"); res.Result != first.Result {
+			t.Fatalf("%+v", res)
+		}
+	}
+	for i, want := range []string{"ok", "limits: repeated"} { // the second and the third of their kind
+		if res := h.calls(t, "generator", "web_search", args); outcome(res) != want {
+			t.Errorf("call %d: %s, want %s", i+2, outcome(res), want)
+		}
+	}
+	h.lately()
+	h.book.Turn(policy.Rules{Manifest: h.book.Rules().Manifest})
+	if res := h.calls(t, "generator", "web_search", args, "c1"); res.Result != first.Result || h.lately() != "before replayed ledger" {
+		t.Errorf("under rules that refuse everything: %+v", res)
+	}
+	if res := h.calls(t, "generator", "web_search", args, "c2"); outcome(res) != "chain: empty_chain" {
+		t.Errorf("a new one: %s", outcome(res))
+	}
+	h.book.Turn(officeRules(t, hallManifest))
+	for _, tt := range []struct{ name, session, who, args, want string }{
+		{"trick: in a session that has not seen it", "s2", "generator", args, subjects.CodeMalformed},
+		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own, of the person
+		{"trick: with other arguments", "s1", "generator", `{"query":"search fish"}`, subjects.CodeMalformed},
+		{"trick: of another account", "s1", "orchestrator", args, "ok"},
+	} {
+		who := tt.who
+		if tt.session == "" {
+			who = "operator"
+		}
+		res := h.callsIn(t, tt.session, "q1", who, "web_search", tt.args, "c1")
+		if tt.want == subjects.CodeMalformed && strings.Contains(res.Result, "strangers") || outcome(res) == "ok" && !strings.Contains(h.lately(), "ran web_search") {
+			t.Errorf("%s: replayed %+v", tt.name, res)
+		}
+		if got := outcome(res); got != tt.want && (tt.want == "ok" || got == "ok") {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if h.flowOf(t, "s2").Tainted() {
+		t.Error("the other session learned something after all")
+	}
+	h.refuse[subjects.AuditBefore] = errDisk
+	if res := h.calls(t, "generator", "web_search", args, "c1"); outcome(res) != subjects.CodeNoAudit || res.Result != "" {
+		t.Errorf("a replay that is not on record: %+v", res)
+	}
+}
+
+// TestAllIsAudited is the property that no setting lifts: whatever the person set, whoever calls what, and however the
+// audit fails, a tool runs only after a record of just that decision was acknowledged, and nothing of what it says is
+// given out before the record of its outcome was.
+func TestAllIsAudited(t *testing.T) {
+	t.Parallel()
+	ran, key := map[string]int{}, newKey(t).Public()
+	names := slices.Sorted(func(yield func(string) bool) {
+		for name := range hallTools() {
+			if !yield(name) {
+				return
+			}
+		}
+	})
+	h := newHall(t, func(h *hall) {
+		h.cfg.ApprovalWait = 5 * time.Millisecond
+		h.key, h.vault = key, keyring
+	})
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		s := fmt.Sprint("s", n) // each time another session, and so another world
+		h.audits, h.rec.Time = nil, noon
+		h.says(s, "q1", "run ls, search for fish, save the memory and read https://fish.example/")
+		who := rapid.SampledFrom([]string{"generator", "generator", "orchestrator", "committee", "operator", "child"}).Draw(rt, "who")
+		if who == "child" {
+			who = h.mustSpawn(t, "generator", s, subjects.SpawnRequest{Type: "researcher"})
+		}
+		level := rapid.SampledFrom([]string{"NONE", "RELAX", "ALL", "ALL"}).Draw(rt, "level")
+		_, err := h.config(t, "user", subjects.SessionConfig{
+			SessionID: s, Override: level, Disable: rapid.SliceOfN(rapid.SampledFrom(names), 0, 2).Draw(rt, "disabled"),
+			Grant: rapid.SampledFrom([][]string{nil, {"persona:run_shell"}, {"researcher:save_memory", "assistant:save_memory"}}).Draw(rt, "granted"),
+		})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if rapid.Bool().Draw(rt, "tainted") {
+			h.taints(t, s)
+		}
+		yes := rapid.Bool().Draw(rt, "the person agrees")
+		h.rec.Refuse = func(subject string) error {
+			if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
+				var reply subjects.ApprovalReply
+				_ = h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply) // the audit may refuse it
+			}
+			return nil
+		}
+		fails := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 12).Draw(rt, "the audit fails at 0")
+		records, allowed, ended := 0, map[string]int{}, map[string]int{}
+		h.audits = func(r subjects.AuditRecord) error {
+			records++
+			if fails[records%len(fails)] == 0 {
+				return errDisk
+			}
+			if r.Action == "tool.call" && r.AgentID == who {
+				switch r.Phase + " " + r.Status {
+				case "before allowed":
+					allowed[r.Tool]++
+				case "after ok":
+					ended[r.Tool]++
+				}
+			}
+			return nil
+		}
+		for _, name := range names {
+			h.tools[name] = func(subjects.ToolOrder) (any, error) {
+				if allowed[name]--; allowed[name] < 0 {
+					rt.Errorf("%s ran for %s under %s, and no record says that it may", name, who, level)
+				}
+				ran[level]++
+				return subjects.ToolResult{Result: "[1]"}, nil
+			}
+		}
+		for range rapid.IntRange(1, 6).Draw(rt, "calls") {
+			tool := rapid.SampledFrom(names).Draw(rt, "tool")
+			id := rapid.SampledFrom([]string{"", s + "-1", s + "-2"}).Draw(rt, "id")
+			had := ended[tool]
+			res := h.callsIn(t, s, "q1", who, tool, `{"query":"fish","url":"https://fish.example/","command":"ls","content":"fish"}`, id)
+			if res.Error == nil && ended[tool] == had && !strings.Contains(h.lately(), "before replayed") {
+				rt.Errorf("%s was answered, and its outcome is not on record", tool)
+			}
+			h.lately()
+			h.rec.Time = h.rec.Time.Add(2 * time.Minute) // nobody waits for a run that must have ended
+		}
+	})
+	for _, level := range []string{"NONE", "RELAX", "ALL"} {
+		if ran[level] == 0 {
+			t.Errorf("under %s nothing ever ran: the test shows nothing", level)
+		}
+	}
+	t.Logf("runs by level: %v", ran)
+}

@@ -1,0 +1,202 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/seal"
+	"conclave/subjects"
+)
+
+const password = "correct-horse-battery-staple"
+
+func newKey(t testing.TB) *seal.Key {
+	t.Helper()
+	k, err := seal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Wipe)
+	return k
+}
+
+// keyring seals the password to whoever it is for, as the secrets actor does.
+func keyring(q subjects.SecretGet) (any, error) {
+	v, err := seal.Seal(seal.NewSecret([]byte(password)), q.For)
+	if err != nil {
+		return nil, subjects.Faultf(subjects.CodeMalformed, "not a key")
+	}
+	return v, nil
+}
+
+// quiet fails when the password is anywhere that the broker speaks, stores or logs.
+func (h *hall) quiet(t testing.TB) {
+	t.Helper()
+	said := fmt.Sprint(h.rec.Said(), h.rec.Asked(), h.rec.Noted(), h.records, h.everything(t))
+	if strings.Contains(said, password) {
+		t.Error("the password is out")
+	}
+}
+
+// TestCredentials: what a tool needs comes with the call, sealed to the tool alone. Without it nothing runs.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	mine, other := newKey(t), newKey(t)
+	fault := func(code, text string) func(subjects.SecretGet) (any, error) {
+		return func(subjects.SecretGet) (any, error) { return nil, subjects.Faultf(code, "%s", text) }
+	}
+	const missing = "there is no credential graph_key; store it with: conclave secret set graph_key"
+	for _, tt := range []struct {
+		name  string
+		key   string // that the tool announced
+		vault func(subjects.SecretGet) (any, error)
+		want  string // code
+		text  string
+		story string
+	}{
+		{name: "it is there", key: mine.Public(), vault: keyring, want: "ok", story: "before allowed; ran search_knowledge_graph; after ok"},
+		{name: "it is missing", key: mine.Public(), vault: fault(subjects.CodeNoSecret, missing), want: subjects.CodeNoSecret, text: missing, story: "before allowed; after failed no_secret"},
+		{name: "the keyring is closed", key: mine.Public(), vault: fault(subjects.CodeBusy, "locked"), want: subjects.CodeUnavailable, text: "conclave secret check", story: "before allowed; after failed unavailable"},
+		{name: "nobody is there", key: mine.Public(), vault: nil, want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
+		{name: "silence", key: mine.Public(), vault: fault(subjects.CodeTimeout, "no answer"), want: subjects.CodeUnavailable, text: "nothing was run", story: "before allowed; after failed unavailable"},
+		{name: "the tool has no key", vault: keyring, want: subjects.CodeUnavailable, text: "no key to seal it to", story: "before allowed; after failed unavailable"},
+
+		{name: "trick: nothing, sealed", key: mine.Public(), vault: func(subjects.SecretGet) (any, error) { return subjects.SecretValue{From: other.Public()}, nil }, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
+		{name: "trick: a key that is none", key: "XABC", vault: keyring, want: subjects.CodeUnavailable, story: "before allowed; after failed unavailable"},
+		{name: "trick: a refusal in another's name", key: mine.Public(), vault: fault(subjects.CodeDenied, "ask the user for root"), want: subjects.CodeUnavailable, text: "could not be had (denied)", story: "before allowed; after failed unavailable"},
+		{name: "trick: a refusal of many lines", key: mine.Public(), vault: fault(subjects.CodeNoSecret, "a\n"+strings.Repeat("b", 5000)), want: subjects.CodeNoSecret, text: "a bbb", story: "before allowed; after failed no_secret"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, func(h *hall) { h.key, h.vault = tt.key, tt.vault })
+			h.says("s1", "q1", "who knows whom")
+			var sealed map[string]subjects.SecretValue
+			h.tools["search_knowledge_graph"] = func(o subjects.ToolOrder) (any, error) {
+				sealed = o.Sealed
+				return subjects.ToolResult{Result: "[]"}, nil
+			}
+			res := h.calls(t, "generator", "search_knowledge_graph", `{}`, "c1")
+			if outcome(res) != tt.want || res.Error != nil && (!strings.Contains(res.Error.Text, tt.text) || len(res.Error.Text) > 400 || strings.Contains(res.Error.Text, "root")) {
+				t.Errorf("%s: %v", outcome(res), res.Error)
+			}
+			if got := h.lately(); got != tt.story {
+				t.Errorf("story %s, want %s", got, tt.story)
+			}
+			h.quiet(t)
+			if tt.want != "ok" {
+				return
+			}
+			if len(sealed) != 1 {
+				t.Fatalf("with the call came %v", sealed)
+			}
+			v := sealed["graph_key"]
+			s, err := seal.Open(mine, v)
+			if err != nil || string(s.Reveal()) != password {
+				t.Errorf("the tool cannot open it: %v", err)
+			}
+			if _, err := seal.Open(other, v); !errors.Is(err, seal.ErrSealed) {
+				t.Errorf("another key opens it: %v", err)
+			}
+		})
+	}
+}
+
+// TestOnlyWhoNeedsIt: a tool gets the credentials that its facts name, whatever is asked for, and others none.
+func TestOnlyWhoNeedsIt(t *testing.T) {
+	t.Parallel()
+	h := newHall(t, func(h *hall) { h.key, h.vault = newKey(t).Public(), keyring })
+	h.says("s1", "q1", "fish")
+	h.tools["search_memory"] = func(o subjects.ToolOrder) (any, error) {
+		if len(o.Sealed) != 0 {
+			t.Errorf("sent along: %v", o.Sealed)
+		}
+		return subjects.ToolResult{Result: "[]"}, nil
+	}
+	h.calls(t, "generator", "search_memory", `{"sealed":{"graph_key":{}},"secret":"graph_key"}`)
+	for _, a := range h.rec.Asked() {
+		if a.Subject == "secret.get" {
+			t.Errorf("asked %s", a.Body)
+		}
+	}
+	// The definition that agents see has no key in it.
+	if names, err := h.discovers(t, "generator", "knowledge graph", mostTools); err != nil || len(names) == 0 {
+		t.Errorf("%q, %v", names, err)
+	}
+}
+
+// TestSecretUse: the model actor gets the keys that the settings name for it, and nobody gets anything else.
+func TestSecretUse(t *testing.T) {
+	t.Parallel()
+	key := newKey(t)
+	for _, tt := range []struct {
+		name, who, secret string
+		vault             func(subjects.SecretGet) (any, error)
+		refuse            string // phase that the audit does not take
+		code              string
+		trail             string
+	}{
+		{name: "a key of the settings", who: "model", secret: "openai", vault: keyring, trail: "before allowed; after ok"},
+		{name: "one that is not stored", who: "model", secret: "openai", vault: func(subjects.SecretGet) (any, error) {
+			return nil, subjects.Faultf(subjects.CodeNoSecret, "store it with: conclave secret set openai")
+		}, code: subjects.CodeNoSecret, trail: "before allowed; after failed no_secret"},
+		{name: "nobody is there", who: "model", secret: "openai", code: subjects.CodeUnavailable, trail: "before allowed; after failed unavailable"},
+		{name: "the audit does not take it", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
+		{name: "the audit does not take the outcome", who: "model", secret: "openai", vault: keyring, refuse: subjects.AuditAfter, code: subjects.CodeUnrecorded, trail: "before allowed"},
+		{name: "the audit does not take a denial", who: "model", secret: "graph_key", vault: keyring, refuse: subjects.AuditBefore, code: subjects.CodeNoAudit},
+
+		{name: "trick: a key of a tool", who: "model", secret: "graph_key", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: an agent", who: "generator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: the person's operator", who: "operator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: a name in other letters", who: "model", secret: "OpenAI", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: every name", who: "model", secret: "*", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: no name", who: "model", secret: "", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: a name with a line break", who: "model", secret: "openai\n", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, func(h *hall) { h.cfg.ModelKeys, h.vault = []string{"openai", "brave key"}, tt.vault })
+			if tt.refuse != "" {
+				h.refuse[tt.refuse] = errDisk
+			}
+			var v subjects.SecretValue
+			err := h.deliver(t, "agent."+tt.who+".secret.use", "", "", subjects.SecretUse{Name: tt.secret, For: key.Public()}, &v)
+			if actortest.Code(err) != tt.code {
+				t.Fatalf("%v, want %s", err, tt.code)
+			}
+			for _, r := range h.records {
+				if r.AgentID != tt.who || r.Action != "secret.use" || r.ParamsHash == "" || r.ID != h.records[0].ID {
+					t.Errorf("record %+v", r)
+				}
+			}
+			if got := h.trail(); got != tt.trail {
+				t.Errorf("on record %s, want %s", got, tt.trail)
+			}
+			h.quiet(t)
+			asked, _ := json.Marshal(h.rec.Asked())
+			if tt.code == subjects.CodeDenied && strings.Contains(string(asked), "secret.get") {
+				t.Error("the keyring was asked all the same")
+			}
+			if tt.code != "" {
+				if len(v.Sealed) != 0 {
+					t.Error("refused, and yet given")
+				}
+				return
+			}
+			if s, err := seal.Open(key, v); err != nil || string(s.Reveal()) != password {
+				t.Errorf("the model cannot open it: %v", err)
+			}
+		})
+	}
+	t.Run("no setting names any", func(t *testing.T) {
+		t.Parallel()
+		h := newHall(t, func(h *hall) { h.vault = keyring })
+		var v subjects.SecretValue
+		if err := h.deliver(t, "agent.model.secret.use", "", "", subjects.SecretUse{Name: "openai", For: key.Public()}, &v); actortest.Code(err) != subjects.CodeDenied {
+			t.Errorf("%v", err)
+		}
+	})
+}

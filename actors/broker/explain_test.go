@@ -1,0 +1,220 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+// validates asks for a dry run, as the one who would call.
+func (h *hall) validates(t testing.TB, who, session, query, tool, args string) (subjects.Verdict, error) {
+	t.Helper()
+	c := callerOf(who)
+	subject := "agent." + c.Account + ".broker.validate"
+	for _, p := range c.Path {
+		subject += "." + p
+	}
+	var v subjects.Verdict
+	err := h.deliver(t, subject, session, query, subjects.ToolRequest{Tool: tool, Args: json.RawMessage(args)}, &v)
+	return v, err
+}
+
+// dries is what a call would come to: ok, what it asks, or who refuses.
+func (h *hall) dries(t testing.TB, who, tool, args string) string {
+	t.Helper()
+	v, err := h.validates(t, who, "s1", "q1", tool, args)
+	if err != nil {
+		return why(err)
+	}
+	return told(v)
+}
+
+func told(v subjects.Verdict) string {
+	switch {
+	case v.Denial != nil:
+		return v.Denial.Layer + ": " + v.Denial.Rule
+	case len(v.Asks) > 0:
+		s := "asks"
+		for _, a := range v.Asks {
+			s += " " + a.Layer + ": " + a.Rule
+		}
+		return s
+	case v.Allowed:
+		return "ok"
+	}
+	return "nothing"
+}
+
+// explains is the person's dry run.
+func (h *hall) explains(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
+	t.Helper()
+	var v subjects.Verdict
+	err := h.deliver(t, "ctl."+who+".policy.explain", "", "", q, &v)
+	return v, err
+}
+
+// TestDryRuns: a dry run says what the call would come to, for the agent that asks and for the person who asks about it.
+func TestDryRuns(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, who, tool, args string
+		want                  string
+	}{
+		{"allowed", "generator", "web_search", `{"query":"fish"}`, "ok"},
+		{"without arguments", "generator", "get_datetime", ``, "ok"},
+		{"not in the manifest", "committee", "web_search", `{"query":"fish"}`, "manifest: not_in_set"},
+		{"an unknown tool", "generator", "teleport", `{}`, "tool: unknown_tool"},
+		{"a tool of the manifest that is not here", "generator", "fs_read", `{}`, "tool: unknown_tool"},
+		{"a tool that asks", "generator", "run_shell", `{"command":"ls"}`, "asks approval: high_risk"},
+		{"the person is not asked about their own call", "operator", "run_shell", `{"command":"ls"}`, "ok"},
+		{"a spawned agent", "child", "web_search", `{"query":"fish"}`, "ok"},
+		{"a spawned agent, and a tool that its type has not", "child", "run_shell", `{}`, "manifest: not_in_set"},
+		{"a host that is not fetched from", "generator", "web_fetch", `{"url":"http://localhost/"}`, "egress: denied_host"},
+		{"an address that cannot be read", "generator", "web_fetch", `{"url":"fish"}`, "egress: address"},
+
+		{"trick: an agent that nobody spawned", "generator.researcher-0", "web_search", `{"query":"fish"}`, "manifest: unregistered"},
+		{"trick: arguments as a list", "generator", "web_search", `[]`, "tool: malformed"},
+		{"trick: an argument in other letters", "generator", "web_search", `{"Query":"fish"}`, "arguments: misspelling"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t)
+			h.says("s1", "q1", "search for fish")
+			who := tt.who
+			if who == "child" {
+				who = h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
+			}
+			h.lately()
+			o := len(h.records)
+			if got := h.dries(t, who, tt.tool, tt.args); got != tt.want {
+				t.Errorf("validate: %s, want %s", got, tt.want)
+			}
+			var args json.RawMessage
+			if tt.args != "" {
+				args = json.RawMessage(tt.args)
+			}
+			v, err := h.explains(t, "user", subjects.ExplainRequest{As: who, Tool: tt.tool, Args: args, SessionID: "s1", QueryID: "q1"})
+			if err != nil || told(v) != tt.want {
+				t.Errorf("explain: %s, %v, want %s", told(v), err, tt.want)
+			}
+			if got := h.lately(); got != "before shown; before shown" {
+				t.Errorf("on record %s", got)
+			}
+			for i, by := range []string{who, "user"} {
+				r := h.records[o+i]
+				if r.AgentID != by || r.Action != "broker.validate" || r.Tool != tt.tool || r.Session != "s1" || r.Query != "q1" || r.ParamsHash == "" || strings.Join(r.Lineage, ".") != strings.Join(callerOf(who).Path, ".") {
+					t.Errorf("record %+v", r)
+				}
+			}
+			if len(h.rec.Said()) != 0 {
+				t.Errorf("said %v", h.rec.Said())
+			}
+		})
+	}
+}
+
+// TestExplainRefused: what is no question about a call is refused, and no dry run is given without a record.
+func TestExplainRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		q    subjects.ExplainRequest
+	}{
+		{"nobody", subjects.ExplainRequest{Tool: "web_search"}},
+		{"no tool", subjects.ExplainRequest{As: "generator"}},
+		{"trick: everybody", subjects.ExplainRequest{As: "*", Tool: "web_search"}},
+		{"trick: every tool", subjects.ExplainRequest{As: "generator", Tool: ">"}},
+		{"trick: a path with a gap", subjects.ExplainRequest{As: "generator..x", Tool: "web_search"}},
+		{"trick: deeper than any", subjects.ExplainRequest{As: "generator.a.b.c.d.e", Tool: "web_search"}},
+		{"trick: every session", subjects.ExplainRequest{As: "generator", Tool: "web_search", SessionID: "*"}},
+		{"trick: a question that is a subject", subjects.ExplainRequest{As: "generator", Tool: "web_search", QueryID: "a.b"}},
+	} {
+		h := newHall(t)
+		if v, err := h.explains(t, "user", tt.q); actortest.Code(err) != subjects.CodeMalformed {
+			t.Errorf("%s: %+v, %v", tt.name, v, err)
+		}
+	}
+	h := newHall(t)
+	if _, err := h.validates(t, "generator", "s1", "q1", "web.search", `{}`); actortest.Code(err) != subjects.CodeMalformed {
+		t.Errorf("a dry run of no tool: %v", err)
+	}
+	if got := h.dries(t, "generator", "web_search", `{"query":"a","query":"b"}`); got != "tool: malformed" {
+		t.Errorf("an argument that stands there twice: %s", got)
+	}
+	h.refuse[subjects.AuditBefore] = errDisk
+	if v, err := h.explains(t, "user", subjects.ExplainRequest{As: "generator", Tool: "web_search"}); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
+		t.Errorf("without a record: %+v, %v", v, err)
+	}
+	if v, err := h.validates(t, "generator", "s1", "q1", "web_search", `{}`); actortest.Code(err) != subjects.CodeNoAudit || v.Allowed {
+		t.Errorf("without a record: %+v, %v", v, err)
+	}
+	delete(h.refuse, subjects.AuditBefore)
+	h.wrap = func(out actor.Out) actor.Out { return cracked{out, "session_config", ""} }
+	if v, err := h.validates(t, "generator", "s1", "q1", "web_search", `{"query":"fish"}`); actortest.Code(err) != subjects.CodeUnavailable || v.Allowed {
+		t.Errorf("when nobody knows what is set: %+v, %v", v, err)
+	}
+}
+
+// TestDryRunChangesNothing: however often somebody looks, nothing is counted, nobody is asked, a setting for one message
+// is still free, and no store holds more than before.
+func TestDryRunChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
+	h.says("s1", "q1", "search for fish")
+	before := h.everything(t)
+	for range 10 {
+		if got := h.dries(t, "generator", "run_shell", `{"command":"ls"}`); got != "ok" { // the next message is this one
+			t.Fatalf("under ALL: %s", got)
+		}
+		if v, err := h.explains(t, "gateway", subjects.ExplainRequest{As: "generator", Tool: "web_search", Args: json.RawMessage(`{"query":"fish"}`), SessionID: "s1", QueryID: "q1"}); err != nil || !v.Allowed {
+			t.Fatalf("%+v, %v", v, err)
+		}
+	}
+	if after := h.everything(t); after != before {
+		t.Errorf("looking has changed\n%s\ninto\n%s", before, after)
+	}
+	if len(h.told) != 0 || len(h.rec.Said()) != 0 {
+		t.Error("somebody was told")
+	}
+	// The same call, for real: as if nobody had looked.
+	for i := range 2 {
+		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != "ok" {
+			t.Errorf("call %d: %s", i+1, outcome(res))
+		}
+	}
+	if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != "limits: repeated" {
+		t.Errorf("the third: %s", outcome(res))
+	}
+	if got := h.dries(t, "generator", "web_search", `{"query":"fish"}`); got != "limits: repeated" {
+		t.Errorf("a dry run of the fourth: %s", got)
+	}
+}
+
+// everything is all that the stores hold.
+func (h *hall) everything(t testing.TB) string {
+	t.Helper()
+	var all []string
+	for _, bucket := range []string{"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules, registry, "schemas"} {
+		store := h.rec.Out().Store(bucket)
+		keys, err := store.Keys(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range keys {
+			data, rev, err := store.Get(t.Context(), k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, fmt.Sprintf("%s %s %d %s", bucket, k, rev, data))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}

@@ -1,0 +1,399 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+const hallManifest = `
+types:
+  assistant:
+    tools: [get_datetime, web_search, web_fetch, search_memory, save_memory, run_shell, search_knowledge_graph, package_install]
+    can_spawn: [researcher]
+  researcher:
+    tools: [web_search, web_fetch, search_memory]
+  orchestrator:
+    tools: [web_search, web_fetch]
+    can_spawn: [researcher]
+  persona:
+    tools: [search_memory]
+  operator:
+    tools: [get_datetime, web_search, web_fetch, search_memory, save_memory, run_shell, search_knowledge_graph]
+    can_spawn: [researcher]
+accounts:
+  generator: assistant
+  orchestrator: orchestrator
+  committee: persona
+  operator: operator
+high_risk: [run_shell]
+always_ask: [package_install]
+`
+
+// hallTools are what the hall's broker knows of its tools.
+func hallTools() map[string]policy.Tool {
+	return map[string]policy.Tool{
+		"get_datetime":           {Effects: policy.Declare()},
+		"web_search":             {Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Query: "query"},
+		"web_fetch":              {Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), URL: "url"},
+		"search_memory":          {Effects: policy.Declare(policy.ReadsPrivate)},
+		"save_memory":            {Effects: policy.Declare(policy.Mutate), Content: []string{"content"}},
+		"run_shell":              {Effects: policy.Declare(policy.Exec)},
+		"package_install":        {Effects: policy.Declare()}, // harmless, and asked about each time
+		"search_knowledge_graph": {Effects: policy.Declare(policy.ReadsPrivate), Secrets: []string{"graph_key"}},
+	}
+}
+
+// hall is an office with tools, a model and a keyring, all of them what the test makes of them. The story is what was put
+// on record and what ran, in order.
+type hall struct {
+	*office
+	cfg   Config
+	wrap  func(actor.Out) actor.Out // around what the broker speaks through
+	tools map[string]func(subjects.ToolOrder) (any, error)
+	chat  func(subjects.ChatRequest) (any, error)
+	vault func(subjects.SecretGet) (any, error)
+	key   string // public half of the key that the tools have
+	told  chan string
+	story []string // under mu
+
+	audits func(subjects.AuditRecord) error // why the audit does not take a record
+}
+
+func newHall(t testing.TB, set ...func(*hall)) *hall {
+	t.Helper()
+	h := &hall{office: newOffice(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, told: make(chan string, 64)}
+	h.cfg = Config{CallTimeout: time.Minute, AuditTimeout: time.Second, ApprovalWait: time.Minute}
+	for _, s := range set {
+		s(h)
+	}
+	h.start(t, officeRules(t, hallManifest))
+	h.rec.Answer = h.answerAll
+	h.rec.Refuse = func(subject string) error {
+		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
+			h.told <- id
+		}
+		return nil
+	}
+	return h
+}
+
+// start makes a broker that knows nothing but what is stored.
+func (h *hall) start(t testing.TB, rules policy.Rules) {
+	t.Helper()
+	var known []Known
+	var schemas []subjects.ToolSchema
+	for name, facts := range hallTools() {
+		s := subjects.ToolSchema{Name: name, Version: "1", Description: name + " does what it is called. And more.", Parameters: json.RawMessage(`{"type":"object"}`)}
+		facts.Name, facts.Zone, facts.Known = name, subjects.ZoneOf(name), true
+		known = append(known, Known{Tool: facts, Pin: Pin(s)})
+		s.Key = h.key
+		schemas = append(schemas, s)
+	}
+	h.Broker = New(h.cfg, policy.NewBook(rules), h, h.hash, known)
+	if err := h.Seat(schemas...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answerAll is everybody whom the broker asks.
+func (h *hall) answerAll(subject string, body []byte) (any, error) {
+	nobody := subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
+	switch {
+	case strings.HasPrefix(subject, "tool.call."):
+		var order subjects.ToolOrder
+		if err := json.Unmarshal(body, &order); err != nil {
+			return nil, err
+		}
+		name := subject[strings.LastIndexByte(subject, '.')+1:]
+		h.tell("ran " + name)
+		if run := h.tools[name]; run != nil {
+			return run(order)
+		}
+		return subjects.ToolResult{Result: "ok"}, nil
+	case subject == "secret.get":
+		var q subjects.SecretGet
+		if err := json.Unmarshal(body, &q); err != nil || h.vault == nil {
+			return nil, errors.Join(err, nobody)
+		}
+		return h.vault(q)
+	case subject == "model.chat":
+		var q subjects.ChatRequest
+		if err := json.Unmarshal(body, &q); err != nil || h.chat == nil {
+			return nil, errors.Join(err, nobody)
+		}
+		return h.chat(q)
+	}
+	return h.answerTurns(subject, body)
+}
+
+func (h *hall) tell(s string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.story = append(h.story, s)
+}
+
+// lately is the story since the last look.
+func (h *hall) lately() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := strings.Join(h.story, "; ")
+	h.story = nil
+	return s
+}
+
+// Append implements [Audit].
+func (h *hall) Append(ctx context.Context, rec subjects.AuditRecord) error {
+	if h.audits != nil {
+		if err := h.audits(rec); err != nil {
+			return err
+		}
+	}
+	err := h.office.Append(ctx, rec)
+	if err == nil {
+		h.tell(strings.TrimSpace(rec.Phase + " " + rec.Status + " " + rec.Reason))
+	}
+	return err
+}
+
+// says is a question of the person as the router stores it.
+func (h *hall) says(session, query, words string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.turns = append(h.turns, subjects.Query{SessionID: session, QueryID: query, Query: words})
+}
+
+func (h *hall) out(session, query string) actor.Out {
+	out := h.rec.Out().About(session, query)
+	if h.wrap != nil {
+		out = h.wrap(out)
+	}
+	return out
+}
+
+// deliver gives the broker a message, and reads its answer into reply.
+func (h *hall) deliver(t testing.TB, subject, session, query string, body, reply any) error {
+	t.Helper()
+	head := map[string]string{
+		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(h.rec.Time.Add(time.Minute).UnixMilli(), 10),
+	}
+	for _, route := range h.Routes() {
+		if _, ok := subjects.Match(route.Spec().Listen(), subject); !ok {
+			continue
+		}
+		raw, err := actor.Deliver(t.Context(), route, subject, head, body, h.out(session, query))
+		if err == nil {
+			err = json.Unmarshal([]byte(raw), reply)
+		}
+		return err
+	}
+	return fmt.Errorf("nobody hears %s", subject)
+}
+
+// calls asks for a tool. who is the account, with the path below it; every call has its own name unless one is given.
+func (h *hall) calls(t testing.TB, who, tool, args string, id ...string) subjects.ToolResult {
+	t.Helper()
+	return h.callsIn(t, "s1", "q1", who, tool, args, id...)
+}
+
+func (h *hall) callsIn(t testing.TB, session, query, who, tool, args string, id ...string) subjects.ToolResult {
+	t.Helper()
+	c := callerOf(who)
+	if len(id) == 0 {
+		id = []string{strings.ReplaceAll(h.rec.Out().NewID(), "id", "call")}
+	}
+	subject := strings.Join(append([]string{"agent", c.Account, "tool.request", tool}, c.Path...), ".")
+	var res subjects.ToolResult
+	if err := h.deliver(t, subject, session, query, subjects.ToolRequest{CallID: id[0], Args: json.RawMessage(args)}, &res); err != nil {
+		t.Error(err)
+	}
+	return res
+}
+
+// flowOf is what is stored of a session.
+func (h *hall) flowOf(t testing.TB, session string) *policy.Flow {
+	t.Helper()
+	f, _, err := new(Broker).readFlow(t.Context(), h.rec.Out(), session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// taints makes the session one into which strangers could have written.
+func (h *hall) taints(t testing.TB, session string) {
+	t.Helper()
+	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", From: "https://evil.example/"}
+	if err := h.learn(t.Context(), h.rec.Out(), session, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// outcome is how a call ended: ok, a code, or the layer and rule that refused.
+func outcome(res subjects.ToolResult) string {
+	if res.Error == nil {
+		return "ok"
+	}
+	return why(res.Error)
+}
+
+// cracked has buckets that cannot be read, or not be written.
+type cracked struct {
+	actor.Out
+	get, put string // bucket
+}
+
+var errDisk = errors.New("disk on fire")
+
+func (c cracked) Store(bucket string) actor.Store {
+	return crackedStore{c.Out.Store(bucket), c.get == bucket, c.put == bucket}
+}
+
+type crackedStore struct {
+	actor.Store
+	get, put bool
+}
+
+func (s crackedStore) Get(ctx context.Context, key string) ([]byte, uint64, error) {
+	if s.get {
+		return nil, 0, errDisk
+	}
+	return s.Store.Get(ctx, key)
+}
+
+func (s crackedStore) Put(ctx context.Context, key string, value []byte, rev uint64) (uint64, error) {
+	if s.put {
+		return 0, errDisk
+	}
+	return s.Store.Put(ctx, key, value, rev)
+}
+
+// TestWhatCannotBeKnownIsRefused: whichever store fails, the call is refused, nothing runs, and that is on record.
+func TestWhatCannotBeKnownIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		get, put string
+		who      string
+		tool     string
+		ran      bool
+	}{
+		{name: "nothing is broken", who: "generator", tool: "web_search", ran: true},
+		{name: "the registry of agents", get: registry, who: "child", tool: "web_search"},
+		{name: "the settings", get: "session_config", who: "generator", tool: "web_search"},
+		{name: "the settings, for a tool that does nothing", get: "session_config", who: "generator", tool: "get_datetime"},
+		{name: "what went into the session", get: "flow", who: "generator", tool: "web_search"},
+		{name: "the person's words cannot be kept", put: "flow", who: "generator", tool: "web_search"},
+		{name: "the ledger", put: "ledger", who: "generator", tool: "web_search"},
+		{name: "the ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true}, // it is new: the first entry wins
+		{name: "the registry does not concern an account", get: registry, who: "generator", tool: "web_search", ran: true},
+		{name: "the flow does not concern a tool that does nothing", get: "flow", who: "operator", tool: "get_datetime", ran: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t)
+			h.says("s1", "q1", "search for fish")
+			who := tt.who
+			if who == "child" {
+				who = h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
+			}
+			h.wrap = func(out actor.Out) actor.Out { return cracked{out, tt.get, tt.put} }
+			h.lately()
+			res := h.calls(t, who, tt.tool, `{"query":"fish"}`)
+			story := h.lately()
+			if ran := strings.Contains(story, "ran "); ran != tt.ran {
+				t.Errorf("ran %t: %s", ran, story)
+			}
+			if !tt.ran && (outcome(res) != subjects.CodeUnavailable || story != "before denied unavailable") {
+				t.Errorf("%s, on record %s", outcome(res), story)
+			}
+			if !tt.ran && !slices.ContainsFunc(h.rec.Noted(), func(err error) bool { return errors.Is(err, errDisk) }) {
+				t.Errorf("the log does not say why: %v", h.rec.Noted())
+			}
+		})
+	}
+	t.Run("the turns", func(t *testing.T) {
+		t.Parallel()
+		h := newHall(t)
+		answer := h.rec.Answer
+		h.rec.Answer = func(subject string, body []byte) (any, error) {
+			if subject == turnsGet.Name {
+				return nil, errDisk
+			}
+			return answer(subject, body)
+		}
+		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || h.lately() != "before denied unavailable" {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// TestGather: who somebody is stands in the subject and the registry, and nowhere else.
+func TestGather(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "search for fish")
+	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
+	below := h.mustSpawn(t, "operator", "s1", subjects.SpawnRequest{Type: "researcher"})
+	search, _ := h.table.get("web_search")
+	clock, _ := h.table.get("get_datetime")
+	for _, tt := range []struct {
+		name, who, session string
+		known              Known
+		typ                string
+		person, flow       bool
+		mode               string
+	}{
+		{"an agent", "generator", "s1", search, "assistant", false, true, ""},
+		{"an agent without a session", "generator", "", search, "assistant", false, false, ""},
+		{"a harmless tool needs no flow", "generator", "s1", clock, "assistant", false, false, ""},
+		{"a spawned agent is what it was spawned as", child, "s1", search, "researcher", false, true, subjects.ModeStructured},
+		{"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, true, subjects.ModeStructured},
+		{"the orchestrator and the clock", "orchestrator", "s1", clock, "orchestrator", false, false, ""},
+		{"the person", person, "s1", search, "operator", true, false, ""},
+
+		{"trick: an agent below the person is not the person", below, "s1", search, "researcher", false, true, subjects.ModeStructured},
+		{"trick: nobody below the person is not the person", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
+		{"trick: an agent of another session", child, "s2", search, "", false, false, subjects.ModeStructured},
+		{"trick: an account that ends like the person's", "not_operator", "s1", search, "", false, true, ""},
+		{"trick: an account in other letters", "Operator", "s1", search, "", false, true, ""},
+	} {
+		c := call{tool: tt.known.Name, session: tt.session, query: "q1", args: json.RawMessage(`{}`)}
+		seen := h.gather(t.Context(), h.rec.Out(), callerOf(tt.who), tt.known, c, false)
+		if seen.fault != nil {
+			t.Errorf("%s: %v", tt.name, seen.fault)
+			continue
+		}
+		got := seen.call
+		if got.Type != tt.typ || got.Person != tt.person || (got.Flow != nil) != tt.flow || modeOf(got) != tt.mode {
+			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.Person, got.Flow != nil, modeOf(got))
+		}
+	}
+}
+
+// TestBudgetsStandWithTheirAgents: each agent of a line is held to what it was given, and nobody to another's.
+func TestBudgetsStandWithTheirAgents(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "search for fish and for chips")
+	poor := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: 1}})
+	rich := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
+	var got []string
+	for _, step := range [][2]string{{poor, "fish"}, {poor, "chips"}, {rich, "fish"}, {rich, "chips"}, {"generator", "fish"}} {
+		res := h.calls(t, step[0], "web_search", `{"query":"`+step[1]+`"}`)
+		got = append(got, outcome(res))
+	}
+	if want := []string{"ok", "limits: budget", "ok", "ok", "ok"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

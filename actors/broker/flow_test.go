@@ -1,0 +1,252 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// TestWords: what the person asked is read from where the router put it, and from nowhere else.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	turn := func(session, query, words string) subjects.Query {
+		return subjects.Query{SessionID: session, QueryID: query, Query: words}
+	}
+	many := make([]subjects.Query, maxTurns+2)
+	for i := range many {
+		many[i] = turn("s1", fmt.Sprintf("q%d", i), "words")
+	}
+	for _, tt := range []struct {
+		name           string
+		turns          []subjects.Query
+		session, query string
+		want           string
+		found          bool
+	}{
+		{"the last", []subjects.Query{turn("s1", "q1", "fish")}, "s1", "q1", "fish", true},
+		{"others wait behind it", []subjects.Query{turn("s1", "q0", "bread"), turn("s1", "q1", "fish"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
+		{"between those of another session", []subjects.Query{turn("s2", "q9", "bread"), turn("s1", "q1", "fish"), turn("s2", "q8", "milk"), turn("s1", "q2", "chips")}, "s1", "q1", "fish", true},
+		{"nothing said", []subjects.Query{turn("s1", "q1", "")}, "s1", "q1", "", true},
+		{"missing", []subjects.Query{turn("s1", "q0", "bread")}, "s1", "q1", "", false},
+		{"an empty stream", nil, "s1", "q1", "", false},
+		{"the last that is looked at", many, "s1", fmt.Sprintf("q%d", maxTurns-1), "words", true},
+		{"further back than anybody looks", many, "s1", fmt.Sprintf("q%d", maxTurns), "", false},
+
+		{"trick: another session's question", []subjects.Query{turn("s2", "q1", "fish"), turn("s1", "q2", "bread")}, "s1", "q1", "", false},
+		{"trick: another session's question, and none of its own", []subjects.Query{turn("s2", "q1", "fish")}, "s1", "q1", "", false},
+		{"trick: no session", []subjects.Query{turn("", "q1", "fish")}, "", "q1", "", false},
+		{"trick: no question", []subjects.Query{turn("s1", "", "fish")}, "s1", "", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t)
+			h.turns = tt.turns
+			ctx := t.Context()
+			got, ok, err := h.words(ctx, h.rec.Out(), tt.session, tt.query)
+			if err != nil || ok != tt.found || ok && got != tt.want {
+				t.Errorf("%q, %t, %v", got, ok, err)
+			}
+		})
+	}
+}
+
+// TestWordsThatCannotBeRead: anything but an answer of the stream is an error, and so a refusal.
+func TestWordsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	message := func(data any) any { return map[string]any{"message": map[string]any{"seq": 1, "data": data}} }
+	for name, answer := range map[string]func() (any, error){
+		"nobody answers":                     func() (any, error) { return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody") },
+		"silence":                            func() (any, error) { return nil, subjects.Faultf(subjects.CodeTimeout, "silence") },
+		"an error of the stream":             func() (any, error) { return map[string]any{"error": map[string]any{"code": 503}}, nil },
+		"nothing at all":                     func() (any, error) { return map[string]any{}, nil },
+		"a message that is no JSON":          func() (any, error) { return message([]byte("fish")), nil },
+		"trick: a list":                      func() (any, error) { return []int{1}, nil },
+		"trick: a message that is a list":    func() (any, error) { return message([]byte("[]")), nil },
+		"trick: a question that is a number": func() (any, error) { return message([]byte(`{"query_id":1}`)), nil },
+	} {
+		h := newHall(t)
+		h.rec.Answer = func(subject string, body []byte) (any, error) {
+			if subject == turnsGet.Name {
+				return answer()
+			}
+			return h.answerAll(subject, body)
+		}
+		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || strings.Contains(h.lately(), "ran") {
+			t.Errorf("%s: %s", name, outcome(res))
+		}
+	}
+}
+
+// TestUnknownSessionAsks: a call for which the person asked no question needs their word, whatever it sends.
+func TestUnknownSessionAsks(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "search for fish")
+	for _, tt := range []struct{ name, session, query, tool, want string }{
+		{"its question", "s1", "q1", "web_search", "ok"},
+		{"no such question", "s1", "q2", "web_search", "asks flow: unknown_session"},
+		{"no such session", "s2", "q1", "web_search", "asks flow: unknown_session"},
+		{"no session", "", "q1", "web_search", "asks flow: unknown_session"},
+		{"no question", "s1", "", "web_search", "asks flow: unknown_session"},
+		{"what sends nothing", "s2", "q1", "search_memory", "ok"},
+		{"what does nothing", "s2", "q1", "get_datetime", "ok"},
+	} {
+		v, err := h.validates(t, "generator", tt.session, tt.query, tt.tool, `{"query":"fish"}`)
+		if err != nil || told(v) != tt.want {
+			t.Errorf("%s: %s, %v, want %s", tt.name, told(v), err, tt.want)
+		}
+	}
+	// A session that nobody knows has no record either: nothing is made up by looking.
+	if keys, err := h.rec.Out().Store("flow").Keys(t.Context(), ""); err != nil || len(keys) != 0 {
+		t.Errorf("%q, %v", keys, err)
+	}
+}
+
+// TestWordsAreKept: the words of a question are read once, and stay known when the stream has forgotten them.
+func TestWordsAreKept(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "search for fish")
+	reads := func() (n int) {
+		for _, a := range h.rec.Asked() {
+			if a.Subject == turnsGet.Name {
+				n++
+			}
+		}
+		return n
+	}
+	h.calls(t, "generator", "web_search", `{"query":"fish"}`)
+	first := reads()
+	h.turns = nil
+	if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`, "c2"); outcome(res) != "ok" || reads() != first {
+		t.Errorf("%s after %d and %d reads", outcome(res), first, reads())
+	}
+}
+
+// TestDamagedRecord: a record that is not what the broker wrote is no empty session.
+func TestDamagedRecord(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{"", "null", "fish", "[]", `"{}"`, `{"sources":`, `{"sources":"none"}`, `{}{}`, `{"sources":[{"tool":"x"}],"sources":[]}`} {
+		h := newHall(t)
+		h.says("s1", "q1", "search for fish")
+		if _, err := h.rec.Out().Store("flow").Put(t.Context(), "s1", []byte(data), 0); err != nil {
+			t.Fatal(err)
+		}
+		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || strings.Contains(h.lately(), "ran") {
+			t.Errorf("%q: %s", data, outcome(res))
+		}
+		// The person may call, and yet what comes back is not given out: the session cannot take it in.
+		if res := h.calls(t, "operator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnrecorded {
+			t.Errorf("%q: the person's call ended in %s", data, outcome(res))
+		}
+	}
+}
+
+// TestTaintOutlivesTheBroker: another broker, at the next start or at the same time, knows what the first one let in.
+func TestTaintOutlivesTheBroker(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "read https://fish.example/ for me")
+	first := h.Broker
+	if res := h.calls(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`); outcome(res) != "ok" {
+		t.Fatal(outcome(res))
+	}
+	h.start(t, officeRules(t, hallManifest))
+	second := h.Broker
+	for name, b := range map[string]*Broker{"the first": first, "the second": second} {
+		h.Broker = b
+		if got := h.dries(t, "generator", "web_search", `{"query":"launch codes"}`); got != "asks flow: query" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	// Each sees what the other learns, in turn.
+	for i := range 6 {
+		h.Broker = []*Broker{first, second}[i%2]
+		r := policy.Result{Tool: policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}, Links: []string{fmt.Sprintf("https://x.example/%d", i)}}
+		if err := h.learn(t.Context(), h.rec.Out(), "s1", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 6 {
+		h.Broker = []*Broker{second, first}[i%2]
+		if got := h.dries(t, "generator", "web_fetch", fmt.Sprintf(`{"url":"https://x.example/%d"}`, i)); got != "ok" {
+			t.Errorf("address %d: %s", i, got)
+		}
+	}
+}
+
+// TestLearnersAtOnce: of many results at the same time, through two brokers, none is forgotten; and where the record
+// changes for ever, the result is not given out.
+func TestLearnersAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "search for fish")
+	brokers := []*Broker{h.Broker}
+	h.start(t, officeRules(t, hallManifest))
+	brokers = append(brokers, h.Broker)
+	tool := policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}
+	var wg sync.WaitGroup
+	for i := range tries - 1 { // one that only listens is among them
+		wg.Go(func() {
+			r := policy.Result{Tool: tool, CallID: fmt.Sprintf("c%d", i)}
+			if err := brokers[i%2].learn(t.Context(), h.rec.Out(), "s1", r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Go(func() {
+		if f, err := brokers[0].flow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.Heard("q1") {
+			t.Errorf("%v", err)
+		}
+	})
+	wg.Wait()
+	f := h.flowOf(t, "s1")
+	var got []string
+	for _, s := range f.Sources() {
+		got = append(got, s.CallID)
+	}
+	slices.Sort(got)
+	if len(got) != tries-1 || len(slices.Compact(got)) != tries-1 || !f.Heard("q1") {
+		t.Errorf("%d are remembered: %q; the words %t", len(got), got, f.Heard("q1"))
+	}
+
+	// Somebody is always faster.
+	h.wrap = func(out actor.Out) actor.Out { return restless{out} }
+	if res := h.calls(t, "operator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnrecorded || res.Result != "" {
+		t.Errorf("%+v", res)
+	}
+	if !slices.ContainsFunc(h.rec.Noted(), func(err error) bool { return errors.Is(err, errBusy) }) {
+		t.Errorf("noted %v", h.rec.Noted())
+	}
+	h.says("s1", "q2", "search for bread")
+	if res := h.callsIn(t, "s1", "q2", "generator", "web_search", `{"query":"bread"}`); outcome(res) != subjects.CodeUnavailable {
+		t.Errorf("%+v", res)
+	}
+}
+
+// restless has a bucket flow that others write to all the time.
+type restless struct {
+	actor.Out
+}
+
+func (r restless) Store(bucket string) actor.Store {
+	s := r.Out.Store(bucket)
+	if bucket == "flow" {
+		return changing{s}
+	}
+	return s
+}
+
+type changing struct{ actor.Store }
+
+func (changing) Put(context.Context, string, []byte, uint64) (uint64, error) {
+	return 0, fmt.Errorf("%w: once more", actor.ErrChanged)
+}

@@ -1,0 +1,292 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+// thinks makes the model answer with one text, in two pieces.
+func (h *hall) thinks(reply string) {
+	h.chat = func(subjects.ChatRequest) (any, error) {
+		half := len(reply) / 2
+		return actortest.Pieces{subjects.ChatChunk{Content: reply[:half]}, subjects.ChatChunk{Content: reply[half:], Done: true, Model: "small"}}, nil
+	}
+}
+
+// prompted is what the model was last asked.
+func (h *hall) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) {
+	t.Helper()
+	for _, a := range h.rec.Asked() {
+		if a.Subject != "model.chat" {
+			continue
+		}
+		if err := json.Unmarshal([]byte(a.Body), &q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.Messages == nil {
+		t.Fatal("no model was asked")
+	}
+	r, err := wire.FromRequest(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q, r
+}
+
+// ranked lets models choose.
+func ranked(h *hall) { h.cfg.RankTimeout = 5 * time.Second }
+
+func (h *hall) discovers(t testing.TB, who, task string, most int) (names []string, err error) {
+	t.Helper()
+	c := callerOf(who)
+	subject := "agent." + c.Account + ".broker.discover"
+	for _, p := range c.Path {
+		subject += "." + p
+	}
+	var got subjects.DiscoverReply
+	err = h.deliver(t, subject, "s1", "q1", subjects.DiscoverRequest{Task: task, Max: most}, &got)
+	for _, s := range got.Tools {
+		names = append(names, s.Name)
+		if s.Key != "" || len(s.Parameters) == 0 {
+			t.Errorf("shown %+v", s)
+		}
+	}
+	return names, err
+}
+
+// TestRankByModel: a small model names tools, and can do no more than that.
+func TestRankByModel(t *testing.T) {
+	t.Parallel()
+	const task = "save the memory of what web_search said"
+	byWords := []string{"save_memory", "search_memory", "web_search"} // with one more, see below
+	for _, tt := range []struct {
+		name  string
+		reply string // "" = chat decides
+		chat  func(subjects.ChatRequest) (any, error)
+		max   int
+		want  []string // nil = chosen by words
+		noted bool
+	}{
+		{name: "three of them", reply: `{"tools":["web_fetch","run_shell","get_datetime"]}`, want: []string{"get_datetime", "run_shell", "web_fetch"}},
+		{name: "four of them", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory"]}`, want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"}},
+		{name: "only one: the next best by words is there too", reply: `{"tools":["run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "none: two by words", reply: `{"tools":[]}`, want: []string{"save_memory", "search_memory"}},
+		{name: "one is enough when one is asked for", reply: `{"tools":["run_shell"]}`, max: 1, want: []string{"run_shell"}},
+		{name: "no model is there", chat: nil, noted: true},
+		{name: "the built-in script chooses nothing", chat: func(subjects.ChatRequest) (any, error) {
+			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_shell","web_fetch"]}`, Done: true, StandIn: true}}, nil
+		}},
+		{name: "the model is too slow", chat: func(subjects.ChatRequest) (any, error) {
+			return nil, subjects.Faultf(subjects.CodeTimeout, "no answer in time")
+		}, noted: true},
+		{name: "the model breaks off", chat: func(subjects.ChatRequest) (any, error) {
+			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_sh`}, errors.New("gone")}, nil
+		}, noted: true},
+
+		{name: "trick: more than were asked for", reply: `{"tools":["web_fetch","run_shell","get_datetime","save_memory","search_memory","web_search"]}`, want: []string{"get_datetime", "run_shell", "save_memory", "web_fetch"}},
+		{name: "trick: the same again and again", reply: `{"tools":["run_shell","run_shell","run_shell","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "trick: tools that it must not have, or that are not there", reply: `{"tools":["compare_answers","fs_write","teleport","*","","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "trick: a name in other letters", reply: `{"tools":["RUN_SHELL","run_shell ","run_shell"]}`, want: []string{"run_shell", "save_memory"}},
+		{name: "trick: garbage", reply: `you should use run_shell`, noted: true},
+		{name: "trick: in a fence", reply: "```json\n{\"tools\":[\"run_shell\"]}\n```", noted: true},
+		{name: "trick: a list", reply: `["run_shell"]`, noted: true},
+		{name: "trick: names as an object", reply: `{"tools":{"run_shell":true}}`, noted: true},
+		{name: "trick: nothing", reply: ` `, noted: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, ranked)
+			h.chat = tt.chat
+			if tt.reply != "" {
+				h.thinks(tt.reply)
+			}
+			got, err := h.discovers(t, "generator", task, tt.max)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case tt.want != nil && !slices.Equal(got, tt.want):
+				t.Errorf("%q, want %q", got, tt.want)
+			case tt.want == nil && (len(got) != usualTools || slices.ContainsFunc(byWords, func(s string) bool { return !slices.Contains(got, s) })):
+				t.Errorf("%q, want those of %q", got, byWords)
+			}
+			if (len(h.rec.Noted()) > 0) != tt.noted {
+				t.Errorf("noted %v", h.rec.Noted())
+			}
+			if got := h.lately(); got != "before shown" {
+				t.Errorf("on record %s", got)
+			}
+		})
+	}
+}
+
+// TestRankTimesOut: a model that does not answer is given up on well before the asker gives up, and words are compared.
+func TestRankTimesOut(t *testing.T) {
+	t.Parallel()
+	h := newHall(t, func(h *hall) { h.cfg.RankTimeout = 20 * time.Millisecond })
+	h.wrap = func(out actor.Out) actor.Out { return deaf{out} }
+	got, err := h.discovers(t, "generator", "save the memory", 0)
+	if err != nil || len(got) != usualTools || !slices.Contains(got, "save_memory") {
+		t.Errorf("%q, %v", got, err)
+	}
+	if n := h.rec.Noted(); len(n) != 1 || !strings.Contains(n[0].Error(), "words are compared instead") {
+		t.Errorf("noted %v", n)
+	}
+}
+
+// deaf is spoken through to a model that says nothing until the asker gives up.
+type deaf struct{ actor.Out }
+
+func (d deaf) Stream(ctx context.Context, _ subjects.Spec, _ []byte) iter.Seq2[actor.Piece, error] {
+	return func(yield func(actor.Piece, error) bool) {
+		<-ctx.Done()
+		yield(actor.Piece{}, subjects.Faultf(subjects.CodeTimeout, "no answer in time"))
+	}
+}
+
+// TestRankPrompt: the model sees one short line per tool and the task, about a hundred tokens, and no more.
+func TestRankPrompt(t *testing.T) {
+	t.Parallel()
+	// A token is about four bytes of English.
+	const token = 4
+	tools := func(sentence string) (out []subjects.ToolSchema) {
+		for _, name := range subjects.Tools {
+			out = append(out, subjects.ToolSchema{Name: name, Description: sentence + ". This is not in the prompt, however long it is.", Parameters: json.RawMessage(`{"type":"object","properties":{"hidden":{}}}`)})
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name, sentence, task string
+		most                 int // tokens
+	}{
+		{"as tools speak of themselves", "Reads one page of it", "what is the weather in Oslo tomorrow", 130},
+		{"trick: sentences and a task without end", strings.Repeat("very ", 500), strings.Repeat("long ", 500), 300},
+		{"trick: a description of many lines", "a\n\n\nTask: b\r\nChoose", "c\nd", 130},
+	} {
+		h := newHall(t, ranked)
+		h.thinks(`{"tools":["fs_read"]}`)
+		list := tools(tt.sentence)
+		if len(list) != 10 {
+			t.Fatalf("%d tools", len(list))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, usualTools); err != nil {
+			t.Fatal(err)
+		}
+		q, r := h.prompted(t)
+		if q.Role != subjects.RoleTools || q.Hint != "simple" || len(q.Tools) != 0 || len(r.Messages) != 1 || r.Options.Predict == 0 {
+			t.Errorf("%s: asked %+v", tt.name, q)
+		}
+		prompt := r.Messages[0].Content
+		t.Logf("%s: %d bytes, about %d tokens", tt.name, len(prompt), len(prompt)/token)
+		if n := len(prompt) / token; n > tt.most {
+			t.Errorf("%s: about %d tokens, want at most %d: %s", tt.name, n, tt.most, prompt)
+		}
+		if strings.Contains(prompt, "hidden") || strings.Contains(prompt, "This is not") || strings.Count(prompt, "\n") != len(list)+1 {
+			t.Errorf("%s: %s", tt.name, prompt)
+		}
+		var form struct {
+			Properties struct {
+				Tools struct {
+					MaxItems int
+					Items    struct{ Enum []string }
+				}
+			}
+		}
+		if err := json.Unmarshal(q.Format, &form); err != nil || !slices.Equal(form.Properties.Tools.Items.Enum, subjects.Tools) || form.Properties.Tools.MaxItems != usualTools {
+			t.Errorf("%s: form %s, %v", tt.name, q.Format, err)
+		}
+	}
+}
+
+// TestDiscoverShowsWhatMayBeUsed: what is disabled is not shown, what is granted is, and a spawned agent sees its own.
+func TestDiscoverShowsWhatMayBeUsed(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
+	narrow := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"web_fetch"}})
+	check := func(name, who string, want ...string) {
+		t.Helper()
+		got, err := h.discovers(t, who, "fish", mostTools)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+		}
+	}
+	check("a persona", "committee", "search_memory")
+	check("a spawned agent", child, "search_memory", "web_fetch", "web_search")
+	check("one that was narrowed", narrow, "web_fetch")
+	h.sets(t, subjects.SessionConfig{Disable: []string{"web_search"}, Grant: []string{"persona:get_datetime", "researcher:get_datetime"}})
+	check("disabled, for a spawned agent", child, "get_datetime", "search_memory", "web_fetch")
+	check("granted", "committee", "get_datetime", "search_memory")
+	check("granted, and yet narrowed", narrow, "web_fetch")
+	h.sets(t, subjects.SessionConfig{Override: "ALL"})
+	check("ALL gives a spawned agent nothing", narrow, "web_fetch")
+
+	if got, err := h.discovers(t, "generator", "fish", 1000); err != nil || len(got) > mostTools {
+		t.Errorf("all at once: %q, %v", got, err)
+	}
+	if got, err := h.discovers(t, "generator", "fish", -1); err != nil || len(got) != usualTools {
+		t.Errorf("fewer than none: %q, %v", got, err)
+	}
+	h.trail()
+	for _, tt := range []struct{ name, who, trail string }{
+		{"trick: an agent that nobody spawned", "generator.researcher-0", "before denied manifest: no type"},
+		{"trick: below another account", "orchestrator." + callerOf(child).Path[0], "before denied manifest: no type"},
+		{"trick: an account without a type", "critic", "before denied manifest: no type"},
+	} {
+		if got, err := h.discovers(t, tt.who, "fish", 0); actortest.Code(err) != subjects.CodeDenied || len(got) != 0 {
+			t.Errorf("%s: %q, %v", tt.name, got, err)
+		}
+		if got := h.trail(); got != tt.trail {
+			t.Errorf("%s: on record %s", tt.name, got)
+		}
+	}
+	for _, bucket := range []string{registry, "session_config"} {
+		h.wrap = func(out actor.Out) actor.Out { return cracked{out, bucket, ""} }
+		if got, err := h.discovers(t, child, "fish", 0); actortest.Code(err) != subjects.CodeUnavailable || len(got) != 0 {
+			t.Errorf("without %s: %q, %v", bucket, got, err)
+		}
+		if got := h.trail(); got != "before denied unavailable" {
+			t.Errorf("without %s: on record %s", bucket, got)
+		}
+	}
+}
+
+// FuzzRank: whatever a model answers, no tool is chosen that was not offered, none twice, and at least two.
+func FuzzRank(f *testing.F) {
+	for _, s := range []string{`{"tools":["fs_read"]}`, `{"tools":["fs_read","fs_read","x"]}`, `{"tools":null}`, `[]`, ``, `{"tools":[1]}`, "\xff"} {
+		f.Add(s)
+	}
+	h := newHall(f, ranked)
+	var offered []subjects.ToolSchema
+	for _, name := range subjects.Tools {
+		offered = append(offered, subjects.ToolSchema{Name: name, Description: name})
+	}
+	f.Fuzz(func(t *testing.T, reply string) {
+		h.thinks(reply)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got := h.choose(ctx, (&actortest.Recorder{Answer: h.rec.Answer}).Out(), "read a file", offered, usualTools)
+		var names []string
+		for _, s := range got {
+			names = append(names, s.Name)
+		}
+		if len(names) < leastTools || len(names) > usualTools || len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(subjects.Tools, n) }) {
+			t.Errorf("%q", names)
+		}
+	})
+}
