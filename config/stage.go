@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +20,9 @@ import (
 
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	keys "conclave/pkg/keyring"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/seal"
 	"conclave/pkg/story"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -32,6 +33,7 @@ import (
 type Stage struct {
 	running *Conclave
 	model   *modeltest.Server // nil with a real model
+	web     *stageWeb         // nil without pages
 	dir     string
 	nc      *nats.Conn
 	out     actor.Out
@@ -86,10 +88,47 @@ func OpenStage(ctx context.Context, s *story.Story, o StageOptions) (_ *Stage, e
 		return nil, err
 	}
 	home := bus.Home{Data: filepath.Join(st.dir, "data"), Config: filepath.Join(st.dir, "config")}
-	if st.running, err = c.Start(ctx, home, o.Log, Actors...); err != nil {
+	if st.running, err = c.Start(ctx, home, o.Log); err != nil {
+		return nil, err
+	}
+	if err := st.keep(ctx, c, home, s.Credentials); err != nil {
+		return nil, err
+	}
+	if err := st.cast(ctx, c, home, o.Log); err != nil {
 		return nil, err
 	}
 	return st, st.listen(ctx)
+}
+
+// cast starts every actor, the tools first and with the story's web.
+func (st *Stage) cast(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
+	cfg := c.Runtime()
+	cfg.Log = log
+	for _, t := range st.tools(c) {
+		spec := actor.Spec{Name: t.Name(), Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }}
+		if err := st.running.House.Start(ctx, spec, st.running.Bus.Dial, cfg); err != nil {
+			return err
+		}
+	}
+	others := slices.DeleteFunc(slices.Clone(Actors), func(name string) bool { return name == "tools" })
+	return st.running.Run(ctx, c, home, log, others...)
+}
+
+// keep puts the story's credentials into the stage's own keyring.
+func (st *Stage) keep(ctx context.Context, c Config, home bus.Home, credentials map[string]string) error {
+	if len(credentials) == 0 {
+		return nil
+	}
+	ring, _, err := keys.Open(ctx, c.Secrets.Ring(home.Data))
+	if err != nil {
+		return fmt.Errorf("opening the stage's keyring: %w", err)
+	}
+	for _, name := range strict.Keys(credentials) {
+		if err := ring.Set(ctx, name, seal.NewSecret([]byte(credentials[name]))); err != nil {
+			return fmt.Errorf("putting a credential into the stage's keyring: %w", err)
+		}
+	}
+	return nil
 }
 
 // Close stops everything and removes the folder.
@@ -103,6 +142,9 @@ func (st *Stage) Close(ctx context.Context) error {
 	}
 	if st.model != nil {
 		st.model.Close()
+	}
+	if st.web != nil {
+		st.web.close()
 	}
 	if st.dir != "" {
 		errs = append(errs, os.RemoveAll(st.dir))
@@ -132,10 +174,16 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 		"web_search": {"provider": "none"},
 		"web_fetch":  {"enabled": false},
 	}
+	if s.Web != nil {
+		if st.web, err = openWeb(s.Web.Pages, st.pass); err != nil {
+			return Config{}, err
+		}
+		own["web_search"], own["web_fetch"] = st.web.settings()
+	}
 	if !o.Live {
 		url := nobody
 		if !s.Server.Down {
-			if st.model, err = modeltest.Start(s.Model, scriptedModels(s)); err != nil {
+			if st.model, err = modeltest.Start(s.Model, scriptedModels(s), scriptedKey(s)); err != nil {
 				return Config{}, fmt.Errorf("starting the scripted model server: %w", err)
 			}
 			url = st.model.URL
@@ -147,26 +195,58 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 			return Config{}, err
 		}
 	}
+	blame := func(path string, err error) error {
+		return &strict.Error{File: s.File(), Line: s.Line(path), Path: path, Text: err.Error()}
+	}
 	for _, name := range strict.Keys(s.Config) {
 		if err := c.layOver(filepath.Join(st.dir, "story"), name, s.Config[name]); err != nil {
-			path := strict.Join("config", name)
-			return Config{}, &strict.Error{File: s.File(), Line: s.Line(path), Path: path, Text: err.Error()}
+			return Config{}, blame(strict.Join("config", name), err)
 		}
+	}
+	if s.Manifest != nil {
+		if err := c.layOver(filepath.Join(st.dir, "story"), "manifest", s.Manifest); err != nil {
+			return Config{}, blame("manifest", err)
+		}
+	}
+	if path, err := st.leaves(c, s); err != nil {
+		return Config{}, blame(path, err)
 	}
 	return c, nil
 }
 
-// layOver lays fields of one file over c, as if the file stood in a config folder.
-func (c *Config) layOver(dir, name string, fields map[string]any) error {
-	text, err := yaml.Marshal(fields)
-	if err != nil {
-		return err
+// leaves reports what would let a story reach the person's keyring or another machine, and where the story says so. A
+// real model is the person's own choice.
+func (st *Stage) leaves(c Config, s *story.Story) (path string, err error) {
+	keyed := map[string]string{"brave": c.WebSearch.Brave.Key, "tavily": c.WebSearch.Tavily.Key}[c.WebSearch.Provider]
+	for name := range s.Credentials {
+		if keyed != "" && strings.Contains(keyed, " "+name+"}") {
+			return "credentials", fmt.Errorf("with the key %s a search would leave this machine; give the story pages under web instead", name)
+		}
+	}
+	switch {
+	case c.Secrets.Backend != keys.File:
+		return "config.secrets", fmt.Errorf("the keyring of a story is %s: your own is not for stories", keys.File)
+	case c.WebSearch.Provider == "searxng" && (st.web == nil || c.WebSearch.SearXNG.URL != st.web.url()):
+		return "config.web_search", errors.New("a search would leave the stage; give the story pages under web instead")
+	}
+	return "", nil
+}
+
+// layOver lays one file over c, as if it stood in a config folder: fields, or the text of the file.
+func (c *Config) layOver(dir, name string, content any) (err error) {
+	text, whole := content.(string)
+	if !whole {
+		fields, err := yaml.Marshal(content)
+		if err != nil {
+			return err
+		}
+		text = string(fields)
 	}
 	dir = filepath.Join(dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".yaml"), text, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
 		return err
 	}
 	return c.load(dir, os.DirFS(dir))
@@ -175,11 +255,30 @@ func (c *Config) layOver(dir, name string, fields map[string]any) error {
 // scriptedRoles gives every role of the script the model of its own name, so that a script is kept by role. The models of
 // other roles are not there, as on a machine where only some were fetched.
 func scriptedRoles(s *story.Story, url string) map[string]any {
-	roles := map[string]any{subjects.RoleAssistant: "assistant"}
-	for role := range s.Model {
-		roles[role] = role
+	front := ""
+	if s.Server.Key != "" {
+		front = "openai/"
 	}
-	return map[string]any{"ollama": map[string]any{"url": url}, "roles": roles, "stand_in": "never"}
+	roles := map[string]any{subjects.RoleAssistant: front + "assistant"}
+	for role := range s.Model {
+		roles[role] = front + role
+	}
+	out := map[string]any{"ollama": map[string]any{"url": url}, "roles": roles, "stand_in": "never"}
+	if front != "" {
+		out["ollama"] = map[string]any{"url": nobody}
+		out["openai"] = map[string]any{"url": url, "key": s.Server.Key}
+	}
+	return out
+}
+
+// scriptedKey makes the model server ask for the credential that the story names. One that the story does not have is
+// one that nobody knows.
+func scriptedKey(s *story.Story) modeltest.Option {
+	value := s.Credentials[s.Server.Key]
+	if value == "" {
+		value = actor.NewID()
+	}
+	return modeltest.With(modeltest.OpenAI(value))
 }
 
 // scriptedModels describes the models that are not as the server would have them by itself.
@@ -241,6 +340,18 @@ func (st *Stage) onMessage(m *nats.Msg) {
 		delete(st.waiting, e.Query)
 		close(heard)
 	}
+	st.tell(e)
+}
+
+// pass tells of something that is on no bus.
+func (st *Stage) pass(e story.Event) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.tell(e)
+}
+
+// tell passes an event on to all who listen. The caller holds the lock.
+func (st *Stage) tell(e story.Event) {
 	for _, h := range st.hearers {
 		select {
 		case h <- e:
@@ -316,48 +427,6 @@ func (st *Stage) Ask(ctx context.Context, q subjects.Query) error {
 	}
 }
 
-// Request implements [story.World]. What the bus says instead of a result is the result's error.
-func (st *Stage) Request(ctx context.Context, r story.Request, query string) (subjects.ToolResult, error) {
-	args, err := json.Marshal(r.Args)
-	if err != nil {
-		return subjects.ToolResult{}, err
-	}
-	if r.Args == nil {
-		args = []byte("{}")
-	}
-	service, err := subjects.ToolAsk.With(r.Tool)
-	if err != nil {
-		return subjects.ToolResult{}, err
-	}
-	nc, err := st.running.Bus.Dial(r.As)
-	if err != nil {
-		return subjects.ToolResult{}, err
-	}
-	defer nc.Close()
-	out, err := actor.NewOut(nc)
-	if err != nil {
-		return subjects.ToolResult{}, err
-	}
-	res, err := actor.Ask(ctx, out.About("", query), service, subjects.ToolRequest{CallID: actor.NewID(), QueryID: query, Args: args})
-	var fault *subjects.Fault
-	if errors.As(err, &fault) {
-		return subjects.ToolResult{Tool: r.Tool, QueryID: query, Error: fault}, nil
-	}
-	return res, err
-}
-
-// Cancel implements [story.World].
-func (st *Stage) Cancel(ctx context.Context, query string) error {
-	topic, err := subjects.QueryCancel.With(query)
-	if err != nil {
-		return err
-	}
-	return actor.Emit(ctx, st.out, topic, subjects.Cancel{})
-}
-
-// Crash implements [story.World].
-func (st *Stage) Crash(_ context.Context, name string) error { return st.running.House.Abort(name) }
-
 // Events implements [story.World]. It asks the stream, message by message, as any person's program would.
 func (st *Stage) Events(ctx context.Context, after uint64) ([]story.Event, error) {
 	info, err := st.events.Info(ctx)
@@ -389,65 +458,4 @@ func (st *Stage) Events(ctx context.Context, after uint64) ([]story.Event, error
 	// The same server wrote all the times, and a question is stored before anything comes of it.
 	slices.SortStableFunc(out, func(a, b story.Event) int { return a.Time.Compare(b.Time) })
 	return out, nil
-}
-
-// misfit finds the place in what the scripted server says of a request that it did not expect.
-var misfit = regexp.MustCompile(`^script of (\S+): (?:exchange (\d+) )?`)
-
-// Script implements [story.World].
-func (st *Stage) Script() story.Script {
-	var s story.Script
-	if st.model == nil {
-		return s
-	}
-	for _, r := range st.model.Requests() {
-		s.Asked = append(s.Asked, summary(r))
-	}
-	if err := st.model.Err(); err != nil {
-		for _, text := range strings.Split(err.Error(), "\n") {
-			w := story.Wrong{Exchange: story.Exchange{N: -1}, Text: text}
-			if m := misfit.FindStringSubmatch(text); m != nil {
-				w.Role = m[1]
-				if m[2] != "" {
-					w.N, _ = strconv.Atoi(m[2])
-				}
-			}
-			s.Wrong = append(s.Wrong, w)
-		}
-	}
-	for _, place := range st.model.Unused() {
-		role, n, _ := strings.Cut(place, " ")
-		i, _ := strconv.Atoi(n)
-		s.Unused = append(s.Unused, story.Exchange{Role: role, N: i})
-	}
-	return s
-}
-
-// summary is a request on one line.
-func summary(r modeltest.Seen) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s:", r.Model)
-	if len(r.Texts) > 0 {
-		fmt.Fprintf(&b, " %d texts for vectors", len(r.Texts))
-		return b.String()
-	}
-	for _, m := range r.Messages {
-		text := m.Content
-		if m.Role == "system" {
-			text = "..."
-		}
-		for _, c := range m.Calls {
-			text += fmt.Sprintf(" [calls %s %s]", c.Name, c.Arguments)
-		}
-		if len(text) > 120 {
-			text = strings.ToValidUTF8(text[:120], "") + "..."
-		}
-		fmt.Fprintf(&b, " %s %q", m.Role, text)
-	}
-	var names []string
-	for _, t := range r.Tools {
-		names = append(names, t.Name)
-	}
-	fmt.Fprintf(&b, " tools %v", names)
-	return b.String()
 }

@@ -47,6 +47,9 @@ turns:
 	}
 }
 
+// aPage is a web with one page, which a search finds.
+const aPage = "web: {pages: [{url: 'http://a.example.org/p', title: A page, snippet: found, body: <p>Words of the page.</p>}]}\n"
+
 // What a story sets is read as strictly as any other configuration, and blamed on the story's line.
 func TestStageConfiguration(t *testing.T) {
 	t.Parallel()
@@ -55,6 +58,14 @@ func TestStageConfiguration(t *testing.T) {
 		{"config:\n  web_search: {provider: nobody}\n", `stories/t.yaml:5: config.web_search: `},
 		{"config: {websearch: {provider: mock}}\n", "stories/t.yaml:4: config.websearch:"},
 		{"config: {system: {listen: '0.0.0.0:1'}}\n", "can be reached from other machines"},
+		{"manifest: {types: {assistant: {tols: [get_datetime]}}}\n", "stories/t.yaml:4: manifest:"},
+		{"manifest: |\n  types:\n    assistant: {tools: [get_datetime], can_spawn: [nobody]}\n", "stories/t.yaml:4: manifest:"},
+		// Nothing leads out of a stage: neither to the person's keyring nor to another machine.
+		{"config: {secrets: {backend: auto}}\n", "stories/t.yaml:4: config.secrets: the keyring of a story is file"},
+		{"config: {web_search: {provider: searxng}}\n", "stories/t.yaml:4: config.web_search: a search would leave the stage"},
+		{"config:\n  web_search: {searxng: {url: 'http://127.0.0.1:8888'}}\n" + aPage, "stories/t.yaml:5: config.web_search: a search would leave the stage"},
+		{"config: {web_search: {provider: brave}}\ncredentials: {brave_api_key: x}\n", "stories/t.yaml:5: credentials: with the key brave_api_key a search would leave this machine"},
+		{"config: {web_search: {provider: tavily, tavily: {key: '{{secret mine}}'}}}\ncredentials: {mine: x}\n", "with the key mine a search would leave this machine"},
 	} {
 		st, err := config.OpenStage(t.Context(), told(t, tt.text+"turns: [{query: hello, no_notes: true}]\n"), config.StageOptions{})
 		if err == nil {
@@ -112,6 +123,77 @@ events:
 	s = told(t, "scripted_only: true\nturns: [{query: hello, no_notes: true}]\n")
 	if r := config.Play(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped == "" {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing else
+// is reached. The person calls, so nobody has to be asked.
+func TestStageWeb(t *testing.T) {
+	t.Parallel()
+	s := told(t, aPage+"turns: [{query: hello, no_notes: true}]\n")
+	st, err := config.OpenStage(t.Context(), s, config.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	heard, err := st.Hear(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, tool, arg, value, want, fault string }{
+		{"a page", "web_fetch", "url", "http://a.example.org/p", "A page\nhttp://a.example.org/p\n\nWords of the page.", ""},
+		{"a search", "web_search", "query", "whatever", "1. A page\n   found\n   http://a.example.org/p", ""},
+		{"a page that is not there", "web_fetch", "url", "http://a.example.org/p?q=1", "", "fetch failed: 404"},
+		{"trick: another host", "web_fetch", "url", "http://example.org/p", "", "fetch failed: the host was not found"},
+		{"trick: a secure connection", "web_fetch", "url", "https://a.example.org/p", "", "fetch failed: "},
+		{"trick: this machine", "web_fetch", "url", "http://127.0.0.1/", "", ""},
+	} {
+		res, err := st.Request(ctx, subjects.Caller{Account: "operator"}, story.Request{Tool: tt.tool, Args: map[string]any{tt.arg: tt.value}}, "s", "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.want == "" && res.Error == nil || tt.want != "" && !strings.Contains(res.Result, tt.want) || tt.fault != "" && (res.Error == nil || !strings.Contains(res.Error.Text, tt.fault)) {
+			t.Errorf("%s: %q, %v", tt.name, res.Result, res.Error)
+		}
+	}
+	if n := st.Pages(); len(n) != 2 || n["http://a.example.org/p"] != 1 || n["http://a.example.org/p?q=1"] != 1 {
+		t.Errorf("pages %v", n)
+	}
+	for e := range heard {
+		if e.Subject == story.PageAsked {
+			if url, _ := e.Field("url"); url != "http://a.example.org/p" {
+				t.Errorf("first %s was asked for", url)
+			}
+			break
+		}
+	}
+}
+
+// A tool goes by its own name: it is killed like any other actor, and comes back.
+func TestStageCrashesATool(t *testing.T) {
+	t.Parallel()
+	r := config.Play(t.Context(), told(t, `config: {generator: {tool_timeout: 3s}}
+web: {pages: [{url: "http://a.example.org/p", title: A, body: <p>A little later.</p>, slow: 2s, asked: 1}]}
+model:
+  assistant:
+    - reply: {tool_calls: [{name: web_fetch, arguments: {url: "http://a.example.org/p"}}]}
+    - when: {last_role: tool, last_contains: "[tool unavailable]"}
+      reply: {content: It is gone.}
+turns:
+  - query: What stands on http://a.example.org/p?
+    crash: {actor: web_fetch, after: {page: "http://a.example.org/p"}}
+    answer: {equals: It is gone.}
+  - request: {as: operator, tool: web_fetch, args: {url: "http://a.example.org/q"}}
+    error: tool_failed
+`), config.StageOptions{}, story.Options{})
+	if !r.OK() {
+		t.Error(r.Report())
 	}
 }
 
@@ -173,8 +255,15 @@ func TestStageEvents(t *testing.T) {
 			t.Errorf("event %d is not after %d", e.Seq, half)
 		}
 	}
-	if _, err := st.Request(ctx, story.Request{As: "nobody", Tool: "get_datetime"}, "q"); err == nil {
+	nobody := subjects.Caller{Account: "nobody"}
+	if _, err := st.Request(ctx, nobody, story.Request{Tool: "get_datetime"}, "s", "q"); err == nil {
 		t.Error("nobody asked the broker")
+	}
+	if _, err := st.Spawn(ctx, nobody, story.Child{Type: "coder"}, "s", "q"); err == nil {
+		t.Error("nobody has a child")
+	}
+	if err := st.Decide(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil || !strings.Contains(err.Error(), "the question is unknown") {
+		t.Errorf("an answer to no question: %v", err)
 	}
 	if err := st.Crash(ctx, "nobody"); err == nil {
 		t.Error("nobody was ended")

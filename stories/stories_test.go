@@ -111,3 +111,30 @@ func TestPronounNeedsHistory(t *testing.T) {
 		})
 	}
 }
+
+// TestGuardsMatter: a story about a guard must fail when the guard is taken away, for the reason that it is there for.
+func TestGuardsMatter(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, file string
+		without    func(*story.Story)
+		want       string
+	}{
+		{"the person says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
+		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: nobody asked whether a call may run"},
+		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) { s.Turns[1].Override = nil }, "there is no such call of web_search"},
+		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not end with denied"},
+		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "there is an event tool.result.web_fetch result~later"},
+		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := load(t, tt.file)
+			tt.without(s)
+			r := config.Play(t.Context(), s, config.StageOptions{}, story.Options{})
+			if r.OK() || !strings.Contains(r.Report(), tt.want) {
+				t.Errorf("it does not fail with %q:\n%s", tt.want, r.Report())
+			}
+		})
+	}
+}

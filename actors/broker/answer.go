@@ -73,7 +73,6 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 		b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusFailed, held.State)
 		return held.reply(held.State, false), nil
 	}
-	b.waiting.wake(id)
 	if answer.Remember != "" {
 		if err := b.remember(ctx, out, answer); err != nil {
 			out.Note(fmt.Errorf("remembering an answer: %w", err))
@@ -81,7 +80,9 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 		}
 	}
 	b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusOK, or(answer.Remember, "once"))
-	return b.tellEnd(ctx, out, answer, true), nil
+	reply := b.tellEnd(ctx, out, answer, true)
+	b.waiting.wake(id) // the answer stands in the events before what it lets run
+	return reply, nil
 }
 
 // settle writes an answer unless the question has one. It returns what holds then, and whether that is this answer.

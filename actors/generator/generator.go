@@ -135,7 +135,6 @@ type Generator struct {
 	hot      *hot
 	stops    stops
 	models   cached[subjects.RoleModel]
-	catalog  cached[[]subjects.ToolSchema]
 	summing  sync.Map       // sessions that are being summarized
 	behind   sync.WaitGroup // goroutines that do so
 	life     context.Context

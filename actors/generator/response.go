@@ -36,6 +36,9 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
 	}
 	r.Notes = append(r.Notes, t.notes...)
+	t.labelling.Lock()
+	r.Notes = append(r.Notes, t.cut...)
+	t.labelling.Unlock()
 	if err != nil {
 		fault, words := explain(err)
 		r.Error, r.Partial = fault, true

@@ -29,26 +29,22 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 	if most <= 0 {
 		return nil
 	}
-	found, ok := t.g.catalog.get(t.out.Now())
-	if !ok {
-		ctx, cancel := context.WithTimeout(ctx, looking)
-		defer cancel()
-		reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: text.Clip(t.asked.Query, 4<<10), Max: most})
-		if err != nil {
-			if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				why := "it does not answer"
-				var f *subjects.Fault
-				if actor.Replied(err) && errors.As(err, &f) {
-					why = text.OneLine(f.Text, mostWords)
-				}
-				t.note(subjects.NoteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
+	// Asked for each question: what the person disables or grants holds for the next one.
+	ctx, cancel := context.WithTimeout(ctx, looking)
+	defer cancel()
+	reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: text.Clip(t.asked.Query, 4<<10), Max: most})
+	if err != nil {
+		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			why := "it does not answer"
+			var f *subjects.Fault
+			if actor.Replied(err) && errors.As(err, &f) {
+				why = text.OneLine(f.Text, mostWords)
 			}
-			return nil
+			t.note(subjects.NoteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
 		}
-		if found = reply.Tools; len(found) < most { // all there are: the next question gets the same
-			t.g.catalog.put(found, t.out.Now())
-		}
+		return nil
 	}
+	found := reply.Tools
 	out := make([]model.Tool, 0, len(found))
 	for _, s := range found[:min(most, len(found))] {
 		out = append(out, model.Tool{Name: s.Name, Description: s.Description, Parameters: s.Parameters})
@@ -83,7 +79,11 @@ func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 		return refusal(res.Error)
 	}
 	t.label(res.Labels)
-	return loop.Result{Text: inFrame(res.Result, int(t.g.cfg.Result))}
+	shown := inFrame(res.Result, int(t.g.cfg.Result))
+	if shown != res.Result {
+		t.clipped(c.Name)
+	}
+	return loop.Result{Text: shown}
 }
 
 // label notes what a result brings into the answer. Calls of one reply come back at the same time.
@@ -109,6 +109,17 @@ func (t *turn) label(l *subjects.Labels) {
 		}
 	}
 	t.rec.Labels = &all
+}
+
+// clipped notes that the model is shown only the beginning of a result.
+func (t *turn) clipped(tool string) {
+	n := subjects.Note{Code: loop.NoteClipped, Text: "a result of " + tool + " was larger than the model is shown"}
+	t.labelling.Lock()
+	defer t.labelling.Unlock()
+	if !slices.Contains(t.cut, n) {
+		t.cut = append(t.cut, n)
+		t.tellNote(n.Code, n.Text)
+	}
 }
 
 // labels are those of the answer.

@@ -40,7 +40,8 @@ type turn struct {
 	calls    calls
 	broken   error // why a checkpoint was not written
 
-	labelling sync.Mutex // of rec.Labels
+	labelling sync.Mutex // of what results bring, which come at the same time: rec.Labels and cut
+	cut       []subjects.Note
 }
 
 // calls counts the calls of one reply.

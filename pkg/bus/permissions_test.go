@@ -35,7 +35,7 @@ func TestPermissionMatrix(t *testing.T) {
 	t.Parallel()
 	groups := map[string][]row{
 		"agents": agentRows(), "replies": replyRows(), "tokens": tokenRows(), "pullers": pullRows(), "tools": toolRows(),
-		"person": personRows(), "services": serviceRows(), "audit": auditRows(),
+		"person": personRows(), "services": serviceRows(), "audit": auditRows(), "broker": brokerRows(),
 	}
 	n, bad, good := 0, map[string]bool{}, map[string]bool{}
 	names := map[string]bool{}

@@ -19,6 +19,7 @@ type check struct {
 	events []Event
 	told   []told
 	script Script
+	pages  map[string]int // of the story's web, how often each was asked for
 	out    []Failure
 }
 
@@ -34,6 +35,7 @@ func (c *check) all() []Failure {
 	}
 	c.missing()
 	c.strangers()
+	c.asked()
 	return c.out
 }
 
@@ -334,6 +336,18 @@ func (c *check) strangers() {
 		}
 		if !expected {
 			c.fail("events", "a dead letter that the story does not speak of: %s", e)
+		}
+	}
+}
+
+// asked compares how often the pages of the story's web were asked for.
+func (c *check) asked() {
+	if c.story.Web == nil {
+		return
+	}
+	for i, p := range c.story.Web.Pages {
+		if n := c.pages[p.URL]; p.Asked != nil && n != *p.Asked {
+			c.fail(fmt.Sprintf("web.pages[%d].asked", i), "%s was asked for %d times, and should be %d times", p.URL, n, *p.Asked)
 		}
 	}
 }

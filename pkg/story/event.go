@@ -45,8 +45,8 @@ func (e Event) String() string {
 //	tool.result.* error.code=denied by=broker times=1
 //
 // "field=value" and "field!=value" compare a field of the body, "field~text" looks for a text in it without regard to
-// case. Values with spaces are quoted. "by" is the author's account, "times" how many such events there are,
-// "scripted_only" leaves the expectation out with a real model.
+// case. Values with spaces are quoted. The field "body" is the whole body, "by" the author's account; "times" is how many
+// such events there are, "scripted_only" leaves the expectation out with a real model.
 type Want struct {
 	text         string
 	pattern      string
@@ -150,8 +150,14 @@ func (w Want) meets(e Event) bool {
 		return false
 	}
 	for _, c := range w.conditions {
-		value, there := e.From, e.From != ""
-		if c.field != "by" {
+		var value string
+		var there bool
+		switch c.field {
+		case "by":
+			value, there = e.From, e.From != ""
+		case "body":
+			value, there = string(e.Body), true
+		default:
 			value, there = e.Field(c.field)
 		}
 		var ok bool

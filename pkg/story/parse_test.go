@@ -3,6 +3,7 @@ package story_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,7 @@ events:
 
 func TestParseRefuses(t *testing.T) {
 	const turn = "turns:\n  - query: hello\n"
+	const web = "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y}\n"
 	for _, tt := range []struct{ name, text, want string }{
 		{"no id", "title: x\nwhy: y\n" + turn, "t.yaml:1: story: must be there"},
 		{"no title", "story: x\nwhy: y\n" + turn, "t.yaml:1: title: must be there"},
@@ -87,6 +89,33 @@ func TestParseRefuses(t *testing.T) {
 		{"a question and a request", head + turn + "    request: {as: committee, tool: x}\n    error: denied\n", "t.yaml:6: turns[0].request: has an answer and an error"},
 		{"a request with notes", head + "turns:\n  - request: {as: committee, tool: x}\n    no_notes: true\n", "t.yaml:5: turns[0].request: has an answer and an error"},
 		{"a request of nobody", head + "turns:\n  - request: {tool: x}\n    error: denied\n", "turns[0].request: needs the account of an agent"},
+		{"a request with an answer of the person", head + "turns:\n  - request: {as: committee, tool: x}\n    approve: {answer: deny}\n    error: denied\n", "turns[0].request: has an answer and an error"},
+		{"a child without type", head + "turns:\n  - request:\n      as: orchestrator\n      tool: x\n      spawn: [{tools: [x]}]\n    error: denied\n", "t.yaml:8: turns[0].request.spawn[0].type: is not a type of agents"},
+		{"an override that sets nothing", head + turn + "    override: {once: true}\n", "t.yaml:6: turns[0].override: sets nothing"},
+		{"a level that is none", head + turn + "    override: {level: all}\n", "turns[0].override.level: is none of NONE, RELAX, ALL"},
+		{"trick: an answer that is none", head + turn + "    approve: {answer: allow}\n", "turns[0].approve.answer: is none of approve, deny, ignore"},
+		{"trick: no answer at all", head + turn + "    approve: {}\n", "turns[0].approve.answer: is none of"},
+		{"trick: a no that is remembered", head + turn + "    approve: {answer: deny, remember: always}\n", "only a yes is remembered"},
+		{"an answer remembered for a while", head + turn + "    approve: {answer: approve, remember: hour}\n", "turns[0].approve.remember: is none of session, always"},
+		{"a moment of a page that is not there", head + web + turn + "    crash: {actor: web_fetch, after: {page: 'http://a.example.org/q'}}\n", "turns[0].crash.after.page: is no page of the story's web"},
+		{"a page and a delta", head + web + turn + "    stop_after: {delta: x, page: 'http://a.example.org/p'}\n", "turns[0].stop_after: needs either"},
+		{"a web without pages", head + "web: {pages: []}\n" + turn, "t.yaml:4: web: has no pages"},
+		{"a page without words", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x}\n" + turn, "t.yaml:6: web.pages[0]: needs a body, or a status"},
+		{"a page without title", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', body: x}\n" + turn, "web.pages[0].title: must be there"},
+		{"a page of https", head + "web:\n  pages:\n    - {url: 'https://a.example.org/p', title: x, body: y}\n" + turn, "t.yaml:6: web.pages[0].url: is not the address of a page"},
+		{"trick: a page at a port", head + "web:\n  pages:\n    - {url: 'http://a.example.org:4222/p', title: x, body: y}\n" + turn, "web.pages[0].url: is not the address"},
+		{"trick: a page of somebody", head + "web:\n  pages:\n    - {url: 'http://me:pw@a.example.org/p', title: x, body: y}\n" + turn, "web.pages[0].url: is not the address"},
+		{"trick: a page that no request names", head + "web:\n  pages:\n    - {url: 'http://A.example.org/p', title: x, body: y}\n" + turn, "web.pages[0].url: is not the address"},
+		{"a page twice", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y}\n    - {url: 'http://a.example.org/p', title: x, body: z}\n" + turn, "t.yaml:7: web.pages[1].url: is there twice"},
+		{"a status that is none", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, status: 99}\n" + turn, "web.pages[0].status: 99 is not the status"},
+		{"a page that takes for ever", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y, slow: 2m}\n" + turn, "web.pages[0].slow: 2m is not between"},
+		{"a page asked for less than never", head + "web:\n  pages:\n    - {url: 'http://a.example.org/p', title: x, body: y, asked: -1}\n" + turn, "web.pages[0].asked: is how often"},
+		{"a manifest that is neither", head + "manifest: [a]\n" + turn, "t.yaml:4: manifest: must hold fields, or the text of a manifest"},
+		{"a manifest that is blank", head + "manifest: ' '\n" + turn, "t.yaml:4: manifest: is empty"},
+		{"trick: two manifests", head + "manifest: {types: {}}\nconfig: {manifest: {types: {}}}\n" + turn, "t.yaml:4: manifest: stands under config too"},
+		{"a credential without value", head + "credentials: {brave_api_key: ''}\n" + turn, "t.yaml:4: credentials.brave_api_key: is empty"},
+		{"trick: a credential that is a path", head + "credentials: {'../x': y}\n" + turn, "is not the name of a credential"},
+		{"a key that is no name", head + "server: {key: 'sk 1'}\n" + turn, "t.yaml:4: server.key: is the name of a credential"},
 		{"a counted moment", head + turn + "    stop_after: {event: a times=2}\n", "times has no meaning for a moment"},
 		{"a counted order", simple + "events:\n  in_order:\n    - a\n    - b times=2\n", "t.yaml:10: events.in_order[1]: times has no meaning in an order"},
 		{"zero times", simple + "events:\n  present: [a times=0]\n", "t.yaml:8: events.present[0]: times=0: write times=1 or more"},
@@ -111,6 +140,48 @@ func TestParseRefuses(t *testing.T) {
 				t.Error("an error, and yet a story")
 			}
 		})
+	}
+}
+
+// What a story can say of its stage and of the person comes out as it was written.
+func TestParseStage(t *testing.T) {
+	s, err := story.Parse([]byte(head+`manifest: |
+  types: {}
+web:
+  pages:
+    - {url: "http://a.example.org/p?q=1", title: A, snippet: found, body: <p>x</p>, slow: 2s, asked: 0}
+    - {url: "http://b.example.org/", title: B, status: 404}
+credentials: {brave_api_key: made-up}
+server: {key: openai}
+turns:
+  - query: hello
+    override: {level: RELAX, once: true, disable: [a], grant: ["assistant:b"]}
+    approve: {answer: approve, remember: session}
+    crash: {actor: web_fetch, after: {page: "http://b.example.org/"}}
+    no_notes: true
+  - request: {as: orchestrator, spawn: [{type: coder, tools: [x]}, {type: researcher}], tool: y}
+    error: denied
+`), "stories/t.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := 0
+	want := &story.Web{Pages: []story.Page{
+		{URL: "http://a.example.org/p?q=1", Title: "A", Snippet: "found", Body: "<p>x</p>", Slow: 2 * time.Second, Asked: &never},
+		{URL: "http://b.example.org/", Title: "B", Status: 404},
+	}}
+	if !reflect.DeepEqual(s.Web, want) || s.Manifest != "types: {}\n" || s.Credentials["brave_api_key"] != "made-up" || s.Server.Key != "openai" {
+		t.Errorf("story %+v", s)
+	}
+	first, second := s.Turns[0], s.Turns[1]
+	if o := (story.Override{Level: "RELAX", Once: true, Disable: []string{"a"}, Grant: []string{"assistant:b"}}); !reflect.DeepEqual(*first.Override, o) {
+		t.Errorf("override %+v", first.Override)
+	}
+	if *first.Approve != (story.Approve{Answer: story.Yes, Remember: "session"}) || first.Crash.After.Page != "http://b.example.org/" {
+		t.Errorf("turn %+v", first)
+	}
+	if c := []story.Child{{Type: "coder", Tools: []string{"x"}}, {Type: "researcher"}}; !reflect.DeepEqual(second.Request.Spawn, c) {
+		t.Errorf("request %+v", second.Request)
 	}
 }
 

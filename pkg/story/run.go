@@ -18,8 +18,14 @@ type World interface {
 	Hear(ctx context.Context) (<-chan Event, error)
 	// Ask puts a question and returns when it is stored.
 	Ask(ctx context.Context, q subjects.Query) error
+	// Spawn makes an agent below who. What the broker says instead is a [subjects.Fault].
+	Spawn(ctx context.Context, who subjects.Caller, c Child, session, query string) (child string, err error)
 	// Request calls a tool as an agent would, about a query.
-	Request(ctx context.Context, r Request, query string) (subjects.ToolResult, error)
+	Request(ctx context.Context, who subjects.Caller, r Request, session, query string) (subjects.ToolResult, error)
+	// Override sets what holds for a session, as the person.
+	Override(ctx context.Context, session string, o Override) error
+	// Decide answers the question whether a call may run, as the person.
+	Decide(ctx context.Context, id string, d subjects.ApprovalDecision) error
 	// Cancel stops a query.
 	Cancel(ctx context.Context, query string) error
 	// Crash ends an actor without a goodbye, as kill -9 would. Whoever looks after it starts it again.
@@ -28,6 +34,8 @@ type World interface {
 	Events(ctx context.Context, after uint64) ([]Event, error)
 	// Script tells what the scripted model server saw. Nothing with a real model.
 	Script() Script
+	// Pages tells how often each page of the story's web was asked for.
+	Pages() map[string]int
 }
 
 // Script is what became of the script.
@@ -106,6 +114,7 @@ type run struct {
 type told struct {
 	query    string
 	request  bool               // no question: an agent's own request
+	decided  map[string]bool    // questions to the person that were dealt with, by id
 	response *subjects.Response // nil = none came
 	dead     *subjects.DeadLetter
 }
@@ -133,7 +142,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.settle(ctx); err != nil {
 		return err
 	}
-	c := check{story: r.story, live: r.opts.Live, events: r.events, told: r.told, script: r.world.Script()}
+	c := check{story: r.story, live: r.opts.Live, events: r.events, told: r.told, script: r.world.Script(), pages: r.world.Pages()}
 	r.result.Events, r.result.Failures = r.events, c.all()
 	return nil
 }
@@ -150,12 +159,20 @@ func (r *run) turn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	query := newID()
 	r.told = append(r.told, told{query: query})
-	if t.Request != nil {
-		return r.request(ctx, i, *t.Request)
-	}
 	session := t.Session
 	if session == "" {
 		session = r.session
+	}
+	if t.Override != nil {
+		ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
+		err := r.world.Override(ctx, session, *t.Override)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("turn %d: setting what holds for the session: %w", i+1, err)
+		}
+	}
+	if t.Request != nil {
+		return r.request(ctx, i, *t.Request, session)
 	}
 	if err := r.world.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query}); err != nil {
 		return fmt.Errorf("asking: %w", err)
@@ -171,8 +188,11 @@ func (r *run) turn(ctx context.Context, i int) error {
 	for {
 		select {
 		case e := <-r.live:
-			if e.Query != query {
+			if e.Query != query && e.Subject != PageAsked {
 				continue
+			}
+			if err := r.decide(ctx, i, e); err != nil {
+				return err
 			}
 			if _, ok := subjects.Match(subjects.ResponseDelta.Name, e.Subject); ok {
 				text, _ := e.Field("text")
@@ -199,6 +219,11 @@ func (r *run) turn(ctx context.Context, i int) error {
 		if err := r.look(ctx); err != nil {
 			return err
 		}
+		for _, e := range r.events { // one that was not heard is in the stream
+			if err := r.decide(ctx, i, e); err != nil {
+				return err
+			}
+		}
 		at := &r.told[i]
 		if over.IsZero() && (at.dead != nil || at.response != nil) {
 			over = time.Now()
@@ -214,71 +239,17 @@ func (r *run) turn(ctx context.Context, i int) error {
 
 // allDone refuses a turn to which not everything was done: what the story wanted to see has not been tried then.
 func (r *run) allDone(i int, pending []act) error {
-	if len(pending) == 0 || r.opts.Live && r.story.Turns[i].ScriptedOnly {
+	t := r.story.Turns[i]
+	if r.opts.Live && t.ScriptedOnly {
+		return nil
+	}
+	if t.Approve != nil && len(r.told[i].decided) == 0 {
+		return fmt.Errorf("turn %d: nobody asked whether a call may run", i+1)
+	}
+	if len(pending) == 0 {
 		return nil
 	}
 	return fmt.Errorf("turn %d: the moment to %s never came", i+1, pending[0].what)
-}
-
-// request lets an agent ask the broker by itself. What it is told is the answer.
-func (r *run) request(ctx context.Context, i int, req Request) error {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
-	defer cancel()
-	at := &r.told[i]
-	at.request = true
-	res, err := r.world.Request(ctx, req, at.query)
-	if err != nil {
-		return fmt.Errorf("asking the broker: %w", err)
-	}
-	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
-	return r.settled(ctx, at.query, req.Tool)
-}
-
-// settled waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
-// own time, and what is looked for and what must be absent are both judged by the stream.
-func (r *run) settled(ctx context.Context, query, tool string) error {
-	pattern := subjects.ToolDone.Live()
-	for {
-		events, err := r.world.Events(ctx, r.first)
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == tool && e.Query == query {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", tool, ctx.Err())
-		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the person's grants
-		}
-	}
-}
-
-// act is something that is done to a turn at its moment.
-type act struct {
-	what   string
-	moment Moment
-	do     func(context.Context) error
-}
-
-func (r *run) acts(t Turn, query string) (out []act) {
-	if c := t.Crash; c != nil {
-		out = append(out, act{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.world.Crash(ctx, c.Actor) }})
-	}
-	if t.StopAfter != nil {
-		out = append(out, act{"stop", *t.StopAfter, func(ctx context.Context) error { return r.world.Cancel(ctx, query) }})
-	}
-	return out
-}
-
-// reached reports whether the moment is there with e, when so much was said of the answer.
-func (m Moment) reached(e Event, said string) bool {
-	if m.Event != nil {
-		return m.Event.meets(e)
-	}
-	return holds(said, m.Delta)
 }
 
 // look reads the stream and finds what came of the questions.

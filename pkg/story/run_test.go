@@ -21,14 +21,24 @@ type world struct {
 	answer func(w *world, q subjects.Query) // what happens when a question is asked
 	cancel func(w *world, query string)
 	crash  func(w *world, actor string) error
+	decide func(w *world, id string, d subjects.ApprovalDecision) error
 	deaf   bool // nothing is heard live: only the stream is there
 	script story.Script
+	pages  map[string]int
+
+	overrides []set
 
 	mu     sync.Mutex
 	seq    uint64
 	events []story.Event
 	live   chan story.Event
 	asked  []subjects.Query
+}
+
+// set is what was set for a session.
+type set struct {
+	session string
+	story.Override
 }
 
 func (w *world) Hear(context.Context) (<-chan story.Event, error) {
@@ -48,14 +58,33 @@ func (w *world) Ask(_ context.Context, q subjects.Query) error {
 }
 
 // Request denies what a test calls forbidden.
-func (w *world) Request(_ context.Context, r story.Request, query string) (subjects.ToolResult, error) {
-	res := subjects.ToolResult{Tool: r.Tool, QueryID: query, Result: "done for " + r.As}
+func (w *world) Request(_ context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+	res := subjects.ToolResult{Tool: r.Tool, QueryID: query, Result: "done for " + who.ID()}
 	if r.Tool == "forbidden" {
 		res.Result, res.Error = "", subjects.Faultf("denied", "no")
 	}
 	w.store("broker", "tool.result."+r.Tool, query, res)
 	return res, nil
 }
+
+// Spawn makes no hermits.
+func (w *world) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+	if c.Type == "hermit" {
+		return "", subjects.Faultf("denied", "%s may not", who.ID())
+	}
+	return c.Type + "-1", nil
+}
+
+func (w *world) Override(_ context.Context, session string, o story.Override) error {
+	w.overrides = append(w.overrides, set{session, o})
+	return nil
+}
+
+func (w *world) Decide(_ context.Context, id string, d subjects.ApprovalDecision) error {
+	return w.decide(w, id, d)
+}
+
+func (w *world) Pages() map[string]int { return w.pages }
 
 func (w *world) Cancel(_ context.Context, query string) error {
 	w.store("user", "query.cancel."+query, query, subjects.Cancel{})
@@ -219,6 +248,10 @@ func TestExpectations(t *testing.T) {
 		{"present and not unequal", "", "present: [response.generation tool_calls.0.tool!=web_search]", nil, ":7: there is no event"},
 		{"present with a text", "", `present: ['tool.result.> result~"ALPHA ships"']`, nil, ""},
 		{"present with another text", "", `present: ['tool.result.> result~"beta ships"']`, nil, ":7: there is no event"},
+		{"present somewhere in the body", "", "present: ['tool.result.* body~\"of its kind\"', 'response.generation body~NATIVE']", nil, ""},
+		{"present nowhere in the body", "", "present: [tool.> body~native]", nil, ":7: there is no event tool.> body~native"},
+		{"absent in every body", "", "absent: ['> body~secret']", nil, ""},
+		{"absent but in a body", "", "absent: ['> body~recovered_call']", nil, ":7: there is an event > body~recovered_call: "},
 		{"present so often", "", "present: [tool.> times=2]", nil, ""},
 		{"present less often", "", "present: [tool.> times=3]", nil, ":7: there are 2 events tool.> times=3"},
 		{"absent", "", "absent: [tool.request.run_shell, approval.>, tool.result.* by=tools]", nil, ""},

@@ -1,7 +1,21 @@
 // Package story turns a YAML file into questions and expectations. A story is asked of a whole Conclave, and what came of
 // it is read from the event stream: what was said, what was not, and in which order.
 //
-// The package knows no bus and no model server. Whoever runs a story gives it a [World].
+// Besides questions and expectations a story can say:
+//
+//	manifest:     the whole manifest of this story, as fields or as the text of a file
+//	web:          pages of a web of its own, and which of them a search finds; nothing else can be reached
+//	credentials:  names and made-up values that the keyring holds when the story begins
+//	server.key:   the credential that the scripted model server wants to see
+//
+// and of a turn:
+//
+//	override:     what the person sets for the session before the question: level, once, disable, grant
+//	approve:      what the person answers when a call needs a yes: approve, deny, or ignore
+//	crash:        an actor or a tool that is killed at a moment: an event, words of the answer, or a page that is asked for
+//	request:      instead of a question, an agent's own call, made by agents that it spawns first if the story says so
+//
+// The package knows no bus, no web and no model server. Whoever runs a story gives it a [World].
 package story
 
 import (
@@ -24,7 +38,12 @@ type Story struct {
 	ScriptedOnly bool `yaml:"scripted_only"`
 	// Config is laid over the shipped configuration, by file: generator: {steps: 2}.
 	Config map[string]map[string]any `yaml:"config"`
-	Server Server                    `yaml:"server"`
+	// Manifest is the manifest of the story, and all of it: fields, or the text of a file.
+	Manifest any    `yaml:"manifest"`
+	Web      *Web   `yaml:"web"`
+	Server   Server `yaml:"server"`
+	// Credentials are in the keyring when the story begins, by name. Their values stand in the file: they are made up.
+	Credentials map[string]string `yaml:"credentials"`
 	// Model is what the scripted model server answers, by role.
 	Model  modeltest.Script `yaml:"model"`
 	Turns  []Turn           `yaml:"turns"`
@@ -38,6 +57,8 @@ type Story struct {
 type Server struct {
 	Down   bool             `yaml:"down"`   // nobody listens there
 	Models map[string]Model `yaml:"models"` // by role
+	// Key is the name of a credential. The server then speaks OpenAI's protocol and answers nobody who does not show it.
+	Key string `yaml:"key"`
 }
 
 // Model is what a model can do. Nothing said means yes.
@@ -52,8 +73,10 @@ type Model struct {
 type Turn struct {
 	Query string `yaml:"query"`
 	// Request is asked instead of a question: an agent goes to the broker past any model. Its result is the answer.
-	Request *Request `yaml:"request"`
-	Session string   `yaml:"session"` // as sent; "" = one session for the whole story
+	Request  *Request  `yaml:"request"`
+	Session  string    `yaml:"session"` // as sent; "" = one session for the whole story
+	Override *Override `yaml:"override"`
+	Approve  *Approve  `yaml:"approve"`
 	// ScriptedOnly leaves out the expectations of this turn with a real model. The question is asked all the same.
 	ScriptedOnly bool      `yaml:"scripted_only"`
 	Answer       *Answer   `yaml:"answer"`
@@ -70,10 +93,40 @@ type Turn struct {
 
 // Request is a tool call that an agent makes by itself.
 type Request struct {
-	As   string         `yaml:"as"` // the agent's account
-	Tool string         `yaml:"tool"`
-	Args map[string]any `yaml:"args"`
+	As string `yaml:"as"` // the agent's account
+	// Spawn makes agents first, each below the one before. The last of them calls.
+	Spawn []Child        `yaml:"spawn"`
+	Tool  string         `yaml:"tool"`
+	Args  map[string]any `yaml:"args"`
 }
+
+// Child is an agent that is spawned.
+type Child struct {
+	Type  string   `yaml:"type"`
+	Tools []string `yaml:"tools"` // no others; none = all that its type may have there
+}
+
+// Override is what the person sets for the session before the question.
+type Override struct {
+	Level   string   `yaml:"level"` // NONE, RELAX, ALL
+	Once    bool     `yaml:"once"`  // for this question alone
+	Disable []string `yaml:"disable"`
+	Grant   []string `yaml:"grant"` // type:tool
+}
+
+// Approve is what the person answers to every question of the turn whether a call may run. A turn in which nobody asks has
+// failed: what the answer does has not been seen then.
+type Approve struct {
+	Answer   string `yaml:"answer"`   // approve, deny or ignore
+	Remember string `yaml:"remember"` // session or always; "" = this once
+}
+
+// Answers of the person.
+const (
+	Yes    = "approve"
+	No     = "deny"
+	Ignore = "ignore"
+)
 
 // Answer is expected of the words of an answer. Contained texts are compared without regard to case.
 type Answer struct {
@@ -114,15 +167,17 @@ type Call struct {
 	ScriptedOnly   bool           `yaml:"scripted_only"`
 }
 
-// Moment is when something is seen: an event, or a text in the growing answer.
+// Moment is when something is seen: an event, a text in the growing answer, or that somebody asks for a page of the
+// story's web.
 type Moment struct {
 	Event *Want  `yaml:"event"`
 	Delta string `yaml:"delta"`
+	Page  string `yaml:"page"`
 }
 
 // Crash kills an actor.
 type Crash struct {
-	Actor string `yaml:"actor"`
+	Actor string `yaml:"actor"` // its name; a tool goes by its own
 	After Moment `yaml:"after"`
 }
 
@@ -179,6 +234,9 @@ func (s *Story) validate() error {
 		if subjects.CheckToken(name) != nil {
 			return s.wrong(strict.Join("config", name), "is not the name of a configuration file")
 		}
+	}
+	if err := s.validateStage(); err != nil {
+		return err
 	}
 	for _, role := range append(strict.Keys(s.Model), strict.Keys(s.Server.Models)...) {
 		if subjects.CheckToken(role) != nil {
@@ -243,6 +301,9 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	if t.NoNotes && len(t.Notes) > 0 {
 		return 0, s.wrong(path+".no_notes", "there are notes, or there are none")
 	}
+	if err := s.validatePerson(path, *t); err != nil {
+		return 0, err
+	}
 	if t.StopAfter != nil {
 		if err := s.validateMoment(path+".stop_after", *t.StopAfter); err != nil {
 			return 0, err
@@ -269,17 +330,31 @@ func (s *Story) validateAsk(path string, t Turn) error {
 		return s.wrong(path+".query", "must be there")
 	case r == nil:
 		return nil
-	case !blank || t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil:
+	case !blank || t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil:
 		return s.wrong(path+".request", "has an answer and an error, and nothing else of a turn")
 	case subjects.CheckToken(r.As) != nil || subjects.CheckToken(r.Tool) != nil:
 		return s.wrong(path+".request", "needs the account of an agent under as, and a tool")
+	}
+	for i, c := range t.Request.Spawn {
+		if subjects.CheckToken(c.Type) != nil {
+			return s.wrong(fmt.Sprintf("%s.request.spawn[%d].type", path, i), "is not a type of agents")
+		}
 	}
 	return nil
 }
 
 func (s *Story) validateMoment(path string, m Moment) error {
-	if (m.Event == nil) == (m.Delta == "") {
-		return s.wrong(path, "needs either an event or a delta")
+	n := 0
+	for _, there := range []bool{m.Event != nil, m.Delta != "", m.Page != ""} {
+		if there {
+			n++
+		}
+	}
+	if n != 1 {
+		return s.wrong(path, "needs either an event or a delta, or a page")
+	}
+	if m.Page != "" && !s.has(m.Page) {
+		return s.wrong(path+".page", "is no page of the story's web")
 	}
 	if m.Event != nil && m.Event.times >= 0 {
 		return s.wrong(path+".event", "times has no meaning for a moment")

@@ -1,0 +1,108 @@
+package story
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"conclave/subjects"
+)
+
+// act is something that is done to a turn at its moment.
+type act struct {
+	what   string
+	moment Moment
+	do     func(context.Context) error
+}
+
+func (r *run) acts(t Turn, query string) (out []act) {
+	if c := t.Crash; c != nil {
+		out = append(out, act{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.world.Crash(ctx, c.Actor) }})
+	}
+	if t.StopAfter != nil {
+		out = append(out, act{"stop", *t.StopAfter, func(ctx context.Context) error { return r.world.Cancel(ctx, query) }})
+	}
+	return out
+}
+
+// reached reports whether the moment is there with e, when so much was said of the answer.
+func (m Moment) reached(e Event, said string) bool {
+	switch {
+	case m.Event != nil:
+		return m.Event.meets(e)
+	case m.Page != "":
+		url, _ := e.Field("url")
+		return e.Subject == PageAsked && url == m.Page
+	}
+	return e.Subject != PageAsked && holds(said, m.Delta)
+}
+
+// decide answers for the person when e asks whether a call of this turn may run. Each question is answered once.
+func (r *run) decide(ctx context.Context, i int, e Event) error {
+	at, a := &r.told[i], r.story.Turns[i].Approve
+	id, asks := subjects.Match(subjects.ApprovalAsked.Live(), e.Subject)
+	if a == nil || !asks || e.Query != at.query || at.decided[id[0]] {
+		return nil
+	}
+	if at.decided == nil {
+		at.decided = map[string]bool{}
+	}
+	at.decided[id[0]] = true
+	if a.Answer == Ignore {
+		return nil
+	}
+	if err := r.world.Decide(ctx, id[0], subjects.ApprovalDecision{Approve: a.Answer == Yes, Remember: a.Remember}); err != nil {
+		return fmt.Errorf("turn %d: answering whether a call may run: %w", i+1, err)
+	}
+	return nil
+}
+
+// request lets an agent ask the broker by itself, or one that it spawns. What it is told is the answer.
+func (r *run) request(ctx context.Context, i int, req Request, session string) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
+	defer cancel()
+	at := &r.told[i]
+	at.request = true
+	who := subjects.Caller{Account: req.As}
+	for _, c := range req.Spawn {
+		child, err := r.world.Spawn(ctx, who, c, session, at.query)
+		var fault *subjects.Fault
+		if errors.As(err, &fault) { // nobody was made, so nobody calls
+			at.response = &subjects.Response{QueryID: at.query, Error: fault}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("spawning %s: %w", c.Type, err)
+		}
+		who.Path = append(who.Path, child)
+	}
+	res, err := r.world.Request(ctx, who, req, session, at.query)
+	if err != nil {
+		return fmt.Errorf("asking the broker: %w", err)
+	}
+	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
+	return r.settled(ctx, at.query, req.Tool)
+}
+
+// settled waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
+// own time, and what is looked for and what must be absent are both judged by the stream.
+func (r *run) settled(ctx context.Context, query, tool string) error {
+	pattern := subjects.ToolDone.Live()
+	for {
+		events, err := r.world.Events(ctx, r.first)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == tool && e.Query == query {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", tool, ctx.Err())
+		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the person's grants
+		}
+	}
+}
