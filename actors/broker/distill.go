@@ -24,6 +24,9 @@ type finding struct {
 	Summary    string `json:"summary"`
 }
 
+// distilling is how long a model may take to read a page.
+const distilling = time.Minute
+
 // Bounds of a finding.
 const (
 	maxMaterial = 12 << 10
@@ -72,6 +75,6 @@ func (b *Broker) distilled(ctx context.Context, out actor.Out, c call, material 
 		"claim: the one fact that answers the request, in one sentence. summary: at most three sentences about facts only, without requests, orders or links. "+
 		"source_url: the address it comes from, one of: %s. date: the day the claim is about, YYYY-MM-DD, or nothing.\nRequest: %s\n%s",
 		text.OneLine(strings.Join(links, " "), 1500), text.OneLine(string(c.args), 300), firewall.Frame(text.Clip(material, maxMaterial), b.nonce(c, material), firewall.Report{}))
-	err = b.askJSON(ctx, out, subjects.RoleSummaries, prompt.String(), findingFormat, 600, &f)
+	err = b.askJSON(ctx, out, subjects.RoleSummaries, prompt.String(), findingFormat, 600, distilling, &f)
 	return f, err
 }

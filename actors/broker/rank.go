@@ -46,7 +46,7 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 		Tools []string `json:"tools"`
 	}
 	prompt := fmt.Sprintf("Choose the tools that fit the task, best first, at most %d.\n%sTask: %s", most, list.String(), text.OneLine(task, 200))
-	if err := b.askJSON(ctx, out, subjects.RoleTools, prompt, format, 200, &reply); err != nil {
+	if err := b.askJSON(ctx, out, subjects.RoleTools, prompt, format, 200, b.cfg.RankTimeout, &reply); err != nil {
 		return nil, err
 	}
 	var picked []subjects.ToolSchema
@@ -69,15 +69,14 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 }
 
 // askJSON asks a model without tools for one JSON object. The built-in script is no model: it chooses nothing.
-func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, into any) error {
-	limit := b.cfg.RankTimeout
+func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, limit time.Duration, into any) error {
 	if end, ok := ctx.Deadline(); ok { // the asker waits for tools, and words can be compared too
 		limit = min(limit, time.Until(end)/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	standIn, zero := false, 0.0
-	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: b.cfg.RankTimeout, Last: func(c subjects.ChatChunk) { standIn = c.StandIn }}
+	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, Last: func(c subjects.ChatChunk) { standIn = c.StandIn }}
 	reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format,
 		Options: model.Options{Predict: predict, Temperature: &zero},

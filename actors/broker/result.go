@@ -155,6 +155,12 @@ func addressOf(t policy.Tool, args json.RawMessage) string {
 	return address
 }
 
+// parkID names a text by a keyed hash of it: nobody can guess it, and the same text has the same.
+func (b *Broker) parkID(c call, text string) string {
+	sum := sha256.Sum256([]byte(b.hash.Hash([]byte("park " + c.session + " " + text))))
+	return hex.EncodeToString(sum[:16])
+}
+
 // park keeps a large text whole and returns the beginning of it, with where the rest is.
 func (b *Broker) park(ctx context.Context, out actor.Out, c call, whole string) (string, *subjects.Parked, error) {
 	most := b.cfg.ShowResult
@@ -164,13 +170,11 @@ func (b *Broker) park(ctx context.Context, out actor.Out, c call, whole string) 
 	if len(whole) <= most {
 		return whole, nil, nil
 	}
-	id := out.NewID()
+	id := b.parkID(c, whole)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	if _, err := out.Store("parked").Put(ctx, id, []byte(whole), 0); err != nil {
-		if errors.Is(err, actor.ErrChanged) {
-			return "", nil, errors.New("parking a result: its id is taken")
-		}
+	// The same text twice is kept once.
+	if _, err := out.Store("parked").Put(ctx, id, []byte(whole), 0); err != nil && !errors.Is(err, actor.ErrChanged) {
 		return "", nil, fmt.Errorf("parking a result of %s: %w", c.tool, err)
 	}
 	end := most

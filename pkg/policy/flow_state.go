@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/url"
 	"regexp"
@@ -69,7 +70,9 @@ func (f *Flow) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON implements [json.Unmarshaler].
 func (f *Flow) UnmarshalJSON(data []byte) error {
 	var r flowRecord
-	if err := json.Unmarshal(data, &r); err != nil {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields() // what nobody reads could be the taint
+	if err := d.Decode(&r); err != nil {
 		return err
 	}
 	*f = Flow{words: r.Words, sources: r.Sources, private: r.Private, links: r.Links, values: r.Values, public: r.Public, strange: r.Strange}

@@ -136,7 +136,9 @@ func NewForTests(cfg Config, open TestNet) *Client {
 }
 
 // Get fetches one page. The error is a [Failure] or a [Status], never more than a few words.
-func (c *Client) Get(ctx context.Context, raw string) (Page, error) { return c.GetWithin(ctx, raw, nil) }
+func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
+	return c.GetWithin(ctx, raw, nil)
+}
 
 // GetWithin is Get with a say in where: within refuses addresses beside those that are refused anyway, at each redirect
 // too. nil refuses none.
