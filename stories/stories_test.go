@@ -122,7 +122,10 @@ func TestGuardsMatter(t *testing.T) {
 	}{
 		{"the person says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
 		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: nobody asked whether a call may run"},
-		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) { s.Turns[1].Override = nil }, "there is no such call of web_search"},
+		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) {
+			s.Turns[1].Override = nil
+			s.Turns = slices.Delete(s.Turns, 2, 3)
+		}, "there is no such call of web_search"},
 		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not end with denied"},
 		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "there is an event tool.result.web_fetch result~later"},
 		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},

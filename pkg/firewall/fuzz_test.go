@@ -74,10 +74,12 @@ func TestTimeIsLinear(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			short := took(strings.Repeat(tt.unit, (16<<10)/len(tt.unit)))
-			long := took(strings.Repeat(tt.unit, (64<<10)/len(tt.unit)))
+			long := took(strings.Repeat(tt.unit, (192<<10)/len(tt.unit)))
 			whole := strings.Repeat(tt.unit, (1<<20)/len(tt.unit))
-			if long > 12*max(short, time.Millisecond) {
-				t.Errorf("16 KB take %v, 64 KB take %v", short, long)
+			// Twelve times the text. Work that grows with the square would take 144 times as long; what lies between is for a
+			// machine that is busy.
+			if long > 60*max(short, time.Millisecond) {
+				t.Errorf("16 KB take %v, 192 KB take %v", short, long)
 			}
 			checkReport(t, whole, Scan(whole))
 		})
