@@ -167,7 +167,7 @@ func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc
 	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
-		ShowResult: int(c.System.Broker.ShowResult), RankTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelKeys(c.Models),
+		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelKeys(c.Models),
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err

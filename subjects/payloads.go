@@ -156,7 +156,7 @@ type ToolResult struct {
 type Labels struct {
 	Trust   string   `json:"trust"`           // trusted, untrusted
 	Privacy string   `json:"privacy"`         // public, private
-	Flags   []string `json:"flags,omitempty"` // techniques of injection that the text shows signs of
+	Flags   []string `json:"flags,omitempty"` // techniques of injection that the text shows signs of, and "redacted" when a secret was taken out
 }
 
 // Values of [Labels].

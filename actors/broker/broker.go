@@ -32,7 +32,7 @@ type Config struct {
 	CallTimeout  time.Duration // longest run of a tool that names no time of its own
 	AuditTimeout time.Duration // how long a call waits for its audit record
 	ShowResult   int           // bytes of a result that an agent is shown; the rest is parked. 0 = [DefaultShow]
-	RankTimeout  time.Duration // how long a small model may take to choose tools; 0 = words are compared instead
+	ModelTimeout time.Duration // how long a small model may take to choose tools; 0 = no model is asked, also not to read pages
 	ModelKeys    []string      // names of the credentials that the model actor may use
 	ApprovalWait time.Duration // how long a question to the person stays open; 0 = what the manifest says
 }
@@ -48,7 +48,7 @@ const (
 const defaultWait = 5 * time.Minute
 
 // DefaultShow is how much of a result an agent is shown.
-const DefaultShow = 32 << 10
+const DefaultShow = 15 << 10
 
 // Validate reports the first thing wrong with c.
 func (c Config) Validate() error {
@@ -204,6 +204,7 @@ func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller
 // judge decides by what is known of a call. After a yes of the person it finds that out anew and decides again: minutes
 // may have passed, and the rules or the session may have changed since.
 func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
+	var spent *policy.Spent
 	for range rounds {
 		asked := seen.call
 		c.typ, c.person, c.mode = asked.Type, asked.Person, modeOf(asked)
@@ -212,8 +213,11 @@ func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Calle
 		if seen.fault != nil {
 			return c, seen.fault
 		}
-		asked.Spent = b.spent(out, asked, c, seen.budgets, false)
-		c.again = true // it is counted
+		if spent == nil { // counted once, however often it is judged
+			now := b.spent(out, asked, c, seen, false)
+			spent = &now
+		}
+		asked.Spent = *spent
 		before := out.Now()
 		yes, fault := b.decide(ctx, out, c, seen.rules.Chain, asked)
 		c.approved = c.approved || yes
@@ -299,15 +303,16 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
+	// Before the tool's own time begins: the keyring may wait for the person to unlock it.
+	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.pages}
+	if order.Sealed, res.Error = b.credentials(ctx, out, c, k); res.Error != nil {
+		return res
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	service, err := subjects.ToolRun.With(k.Zone, c.tool)
 	if err != nil {
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
-		return res
-	}
-	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.pages}
-	if order.Sealed, res.Error = b.credentials(ctx, out, c, k); res.Error != nil {
 		return res
 	}
 	b.at("sent")

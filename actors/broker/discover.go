@@ -74,7 +74,7 @@ func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools [
 	}
 	picked, err := b.rankByModel(ctx, out, task, tools, most)
 	if err != nil {
-		if !errors.Is(err, errNoRanking) {
+		if !errors.Is(err, errNoModel) {
 			out.Note(fmt.Errorf("choosing tools by a model: %w; words are compared instead", err))
 		}
 		picked = rankByWords(task, tools, most)

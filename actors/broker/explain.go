@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"conclave/pkg/actor"
@@ -23,6 +24,9 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 // onExplain is the person's dry run of somebody's call.
 func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
 	q := in.Body
+	if !slices.Contains(subjects.People, in.From) {
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the person may look at what others would be told")
+	}
 	parts := strings.Split(q.As, ".")
 	for _, p := range append(parts, q.Tool) {
 		if err := subjects.CheckToken(p); err != nil {
@@ -36,6 +40,16 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 	}
 	if len(parts)-1 > subjects.MaxDepth {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "no agent is deeper than %d", subjects.MaxDepth)
+	}
+	if q.SessionID != "" && q.QueryID == "" { // as if it were for the last question of the session
+		last, _, found, err := turnAt(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
+		if err != nil {
+			out.Note(err)
+			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "what was asked in the session cannot be read; see conclave doctor")
+		}
+		if found {
+			q.QueryID = last.QueryID
+		}
 	}
 	return b.dry(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
 }
@@ -68,6 +82,9 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	if f := wellFormed(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
-	asked.Spent = b.spent(out, asked, c, seen.budgets, true)
+	asked.Spent = b.spent(out, asked, c, seen, true)
+	if session == "" && asked.Flow == nil && slices.Contains(subjects.People, asker) {
+		asked.Flow = &policy.Flow{} // the person means a session that nothing went into
+	}
 	return rules.Chain.Decide(ctx, asked).Verdict(), nil
 }

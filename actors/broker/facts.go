@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,6 +75,9 @@ func (f facts) reach(t *table) (*subjects.HostRules, bool) {
 		hosts.Allow = []string{"*"}
 	}
 	effective := f.rules.Manifest.Effective(c.Caller.Account, c.Line, c.Override.Grant)
+	if len(f.rules.Manifest.Shadow[(policy.EgressLayer{}).Name()]) > 0 { // watched, and not enforced anywhere
+		hosts = nil
+	}
 	for _, k := range t.all() {
 		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name) {
 			return hosts, true
@@ -100,18 +104,25 @@ func modeOf(c policy.Call) string {
 	return ""
 }
 
-// spent tells what was used up before a call, without counting it.
-func (b *Broker) spent(out actor.Out, asked policy.Call, c call, budgets []subjects.Budget, dry bool) policy.Spent {
-	if c.tool == "" {
-		return policy.Spent{}
-	}
+// spent tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
+// counted already.
+func (b *Broker) spent(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Spent {
+	b.tally.Within(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
 	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, Params: b.hash.Hash(compact(c.args))}
 	var s policy.Spent
-	if dry || c.again {
+	switch {
+	case dry:
 		s = b.tally.Look(out.Now(), a)
-	} else {
+	case c.again:
+		s = b.tally.Look(out.Now(), a)
+		s.Same, s.Calls = max(0, s.Same-1), max(0, s.Calls-1) // its own first time
+		for i := range s.Lines {
+			s.Lines[i].Calls = max(0, s.Lines[i].Calls-1)
+		}
+	default:
 		s = b.tally.Count(out.Now(), a)
 	}
+	budgets := seen.budgets
 	for i := range s.Lines { // the account itself has no budget; each agent below it has its own
 		if i > 0 && i <= len(budgets) {
 			s.Lines[i].Budget = budgets[i-1]

@@ -16,8 +16,8 @@ import (
 	"conclave/subjects"
 )
 
-// errNoRanking means that no model is to be asked.
-var errNoRanking = errors.New("no model chooses tools")
+// errNoModel means that no model is to be asked.
+var errNoModel = errors.New("no model is to be asked")
 
 // leastTools are given even when the model names fewer.
 const leastTools = 2
@@ -25,8 +25,8 @@ const leastTools = 2
 // rankByModel lets a small model choose. It sees the task and one short line per tool, about a hundred tokens, and can
 // do no more than name tools that the asker may use anyway.
 func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
-	if b.cfg.RankTimeout <= 0 {
-		return nil, errNoRanking
+	if b.cfg.ModelTimeout <= 0 {
+		return nil, errNoModel
 	}
 	var list strings.Builder
 	names := make([]string, len(tools))
@@ -46,7 +46,7 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 		Tools []string `json:"tools"`
 	}
 	prompt := fmt.Sprintf("Choose the tools that fit the task, best first, at most %d.\n%sTask: %s", most, list.String(), text.OneLine(task, 200))
-	if err := b.askJSON(ctx, out, subjects.RoleTools, prompt, format, 200, b.cfg.RankTimeout, &reply); err != nil {
+	if err := b.askJSON(ctx, out, subjects.RoleTools, prompt, format, 200, b.cfg.ModelTimeout, &reply); err != nil {
 		return nil, err
 	}
 	var picked []subjects.ToolSchema
@@ -71,7 +71,7 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 // askJSON asks a model without tools for one JSON object. The built-in script is no model: it chooses nothing.
 func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, limit time.Duration, into any) error {
 	if end, ok := ctx.Deadline(); ok { // the asker waits for tools, and words can be compared too
-		limit = min(limit, time.Until(end)/2)
+		limit = min(limit, end.Sub(out.Now())/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -85,7 +85,7 @@ func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string
 	case err != nil:
 		return err
 	case standIn:
-		return errNoRanking
+		return errNoModel
 	}
 	if err := json.Unmarshal([]byte(reply.Content), into); err != nil {
 		return fmt.Errorf("the model did not answer in the form it was asked for: %w", err)

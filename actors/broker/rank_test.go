@@ -47,7 +47,7 @@ func (h *hall) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) 
 }
 
 // ranked lets models choose.
-func ranked(h *hall) { h.cfg.RankTimeout = 5 * time.Second }
+func ranked(h *hall) { h.cfg.ModelTimeout = 5 * time.Second }
 
 func (h *hall) discovers(t testing.TB, who, task string, most int) (names []string, err error) {
 	t.Helper()
@@ -136,7 +136,7 @@ func TestRankByModel(t *testing.T) {
 // TestRankTimesOut: a model that does not answer is given up on well before the asker gives up, and words are compared.
 func TestRankTimesOut(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, func(h *hall) { h.cfg.RankTimeout = 20 * time.Millisecond })
+	h := newHall(t, func(h *hall) { h.cfg.ModelTimeout = 20 * time.Millisecond })
 	h.wrap = func(out actor.Out) actor.Out { return deaf{out} }
 	got, err := h.discovers(t, "generator", "save the memory", 0)
 	if err != nil || len(got) != usualTools || !slices.Contains(got, "save_memory") {

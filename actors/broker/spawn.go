@@ -62,7 +62,7 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 		status, reason = subjects.StatusFailed, fault.Code
 	}
 	if err := b.store(ctx, rec, subjects.AuditAfter, status, reason); err != nil {
-		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "an agent was made, but the audit did not take the outcome, so it is not given out")
+		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so no agent is given out")
 	}
 	if fault != nil {
 		return subjects.SpawnReply{}, fault

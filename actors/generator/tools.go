@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/pkg/text"
@@ -133,7 +134,7 @@ func (t *turn) labels() *subjects.Labels {
 // wrote: the cut is made before that.
 func inFrame(s string, most int) string {
 	end := strings.LastIndexByte(s, '\n')
-	if len(s) <= most || end < 0 || !strings.HasPrefix(s, framed) {
+	if len(s) <= most || end < 0 || !strings.HasPrefix(s, firewall.FrameStart) {
 		return s
 	}
 	last, room := s[end:], most-(len(s)-end)-len(cutHere)
@@ -143,11 +144,8 @@ func inFrame(s string, most int) string {
 	return strings.ToValidUTF8(s[:room], "") + cutHere + last
 }
 
-// How the broker begins a frame, and what stands where a result was cut.
-const (
-	framed  = "[TOOL_RESULT: UNTRUSTED"
-	cutHere = "\n[cut here: the result is longer]"
-)
+// cutHere stands where a result was cut.
+const cutHere = "\n[cut here: the result is longer]"
 
 // refusal is a fault in words for the model.
 func refusal(f *subjects.Fault) loop.Result {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/firewall"
 	"conclave/pkg/local"
 	"conclave/pkg/strict"
 	"conclave/pkg/text"
@@ -270,6 +271,8 @@ func (s Server) problems(name string, add func(path, format string, a ...any)) {
 	switch {
 	case s.Key != "" && subjects.CheckToken(s.Key) != nil:
 		add(name+".key", "this is the name of a key in the keyring, not the key; it has letters, digits, - and _ only")
+	case looksLikeKey(s.Key):
+		add(name+".key", "this looks like the key itself: store it with conclave secret set, and write its name here")
 	case s.Key != "" && name == Ollama:
 		add(name+".key", "Ollama takes no key")
 	case s.Key == "" && (name == Anthropic || name == Google):
@@ -325,4 +328,10 @@ func checkName(name string) error {
 		}
 	}
 	return nil
+}
+
+// looksLikeKey reports whether somebody wrote a key where its name belongs. It is not repeated anywhere.
+func looksLikeKey(s string) bool {
+	_, secrets := firewall.Redact(s)
+	return secrets > 0 || len(s) > 40
 }

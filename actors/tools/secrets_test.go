@@ -151,7 +151,7 @@ func TestSecretWithLineBreak(t *testing.T) {
 func TestPlaceholders(t *testing.T) {
 	for name, v := range map[string]string{
 		"the key itself": "BSA-4711-secret", "empty": "", "a blank before": " {{secret brave_api_key}}", "a blank behind": "{{secret brave_api_key}} ",
-		"more around": "Bearer {{secret brave_api_key}}", "two": "{{secret a}}{{secret b}}", "no name": "{{secret }}", "capitals": "{{secret BRAVE}}",
+		"more around": "Bearer {{secret brave_api_key}}", "two": "{{secret a}}{{secret b}}", "no name": "{{secret }}", "a dot": "{{secret BRAVE.key}}",
 		"a path": "{{secret ../x}}", "another word": "{{env BRAVE}}", "two blanks": "{{secret  brave_api_key}}", "a line break": "{{secret brave_api_key}}\n",
 	} {
 		c := spoken["brave"].cfg

@@ -68,7 +68,7 @@ const (
 
 var (
 	// placeholder is the only thing that may stand where a credential goes.
-	placeholder = regexp.MustCompile(`^\{\{secret ([a-z][a-z0-9_]{0,63})\}\}$`)
+	placeholder = regexp.MustCompile(`^\{\{secret ([A-Za-z0-9_-]{1,64})\}\}$`)
 	language    = regexp.MustCompile(`^([a-z]{2,3}(-[A-Za-z]{2,4})?)?$`)
 	safeLevels  = []string{"", "off", "moderate", "strict"}
 )
@@ -126,7 +126,7 @@ func (c WebSearch) Problems() (out strict.Problems) {
 func webSearch(s *searcher) *Tool {
 	facts := policy.Tool{
 		Name: "web_search", Zone: "tools", Known: true, Query: "query",
-		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout,
+		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout + pagesTime,
 	}
 	if name := s.provider.secret(); name != "" {
 		facts.Secrets = []string{name}

@@ -146,7 +146,7 @@ func TestWebSearchFacts(t *testing.T) {
 			t.Errorf("%s: %t", e, !want)
 		}
 	}
-	if facts.Timeout != 15*time.Second {
+	if facts.Timeout != 23*time.Second { // fifteen for the search, eight for the pages of a structured one
 		t.Errorf("timeout %s", facts.Timeout)
 	}
 }

@@ -7,8 +7,11 @@ import (
 )
 
 // The lines around untrusted text. Both carry the nonce, which whoever wrote the text cannot know.
+// FrameStart is how every frame begins.
+const FrameStart = "[TOOL_RESULT: UNTRUSTED"
+
 const (
-	openFrame  = "[TOOL_RESULT: UNTRUSTED "
+	openFrame  = FrameStart + " "
 	closeFrame = "[END OF TOOL_RESULT "
 	noteFrame  = "[note "
 )
@@ -16,8 +19,8 @@ const (
 // defused stands before a line of the content that resembles a line of the frame.
 const defused = "> "
 
-// Frame wraps untrusted text so that nothing inside can close it. The nonce is 16 hexadecimal characters that the caller
-// chooses anew for each result. A flagged text gets a note with the techniques that were found.
+// Frame wraps untrusted text so that nothing inside can close it. The nonce is 16 hexadecimal characters that no text can
+// know of itself. A flagged text gets a note with the techniques that were found.
 //
 // A line of the text that resembles a line of the frame, also in other letters or with invisible characters, gets "> "
 // before it; nothing else is changed.

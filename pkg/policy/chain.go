@@ -17,7 +17,7 @@ var enforced = []string{"override", "manifest", "lineage", "arguments", "paths"}
 // watchable are the rules of each layer that may be watched instead of enforced, see [Shadow]. Those that a layer has
 // for its own failures are not among them.
 var watchable = map[string][]string{
-	"egress":   EgressLayerRules,
+	"egress":   EgressRules,
 	"flow":     FlowRules,
 	"limits":   LimitsRules,
 	"approval": RiskRules,

@@ -51,26 +51,6 @@ func Declare(effects ...Effect) Effects {
 // Has reports whether e is in the set. What was never declared is.
 func (s Effects) Has(e Effect) bool { return !s.declared || s.set&e != 0 }
 
-// Any reports whether one of these effects is in the set. What was never declared has all of them.
-func (s Effects) Any(effects ...Effect) bool {
-	for _, e := range effects {
-		if s.Has(e) {
-			return true
-		}
-	}
-	return false
-}
-
-// ParseEffect is the effect of that name.
-func ParseEffect(name string) (Effect, bool) {
-	for i, n := range effectNames {
-		if n == name {
-			return 1 << i, true
-		}
-	}
-	return 0, false
-}
-
 // String lists the effects, for people.
 func (s Effects) String() string {
 	if !s.declared {

@@ -38,8 +38,8 @@ const (
 	RuleDeniedHost = "denied_host" // the host is refused by name
 )
 
-// EgressLayerRules are the rules that can be watched instead of enforced, see [Shadow].
-var EgressLayerRules = []string{RuleNowhere, RulePort, RuleNumeric, RuleHost, RuleDeniedHost}
+// EgressRules are the rules that can be watched instead of enforced, see [Shadow].
+var EgressRules = []string{RuleNowhere, RulePort, RuleNumeric, RuleHost, RuleDeniedHost}
 
 // Judge implements [Layer].
 func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {

@@ -241,7 +241,7 @@ func (f *Flow) Sources() []subjects.Taint {
 	return slices.Clone(f.sources)
 }
 
-// since says what tainted the session first, for people.
+// since says what tainted the session last, for people.
 func (f *Flow) since() string {
 	if f == nil || len(f.sources) == 0 {
 		return "something nobody knows"

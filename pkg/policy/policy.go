@@ -89,7 +89,7 @@ type Spawned struct {
 type Spent struct {
 	Same  int         // identical calls of this caller within the window
 	Calls int         // calls for the same question
-	Lines []LineSpent // of the account and each spawned agent above, the caller included; only those with a budget
+	Lines []LineSpent // of the account and each spawned agent above, the caller included
 }
 
 // LineSpent is what an agent and all below it have used of its budget.

@@ -12,7 +12,7 @@ import (
 // bounded, the longest unused is forgotten first, and what agents can flood with made-up questions never pushes out what
 // their line has spent. Safe for concurrent use.
 //
-// Every attempt counts, refused ones too: a loop of refused calls has to end as well. A loop that goes on therefore keeps
+// Every attempt that is judged counts, refused ones too: a loop of refused calls has to end as well. A loop that goes on therefore keeps
 // itself refused, until it has been quiet for the window.
 type Tally struct {
 	window time.Duration
@@ -39,6 +39,13 @@ func NewTally(window, keep time.Duration, most int) *Tally {
 	t := &Tally{window: window, keep: keep}
 	t.same.most, t.calls.most, t.lines.most = most, most, most
 	return t
+}
+
+// Within makes calls identical within another window from now on: the manifest may change.
+func (t *Tally) Within(window time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.window = window
 }
 
 // Attempt is a call as it is counted. Nothing in it may be empty but Session and Query.

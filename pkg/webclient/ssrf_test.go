@@ -265,8 +265,8 @@ func TestNoFormReachesTheInside(t *testing.T) {
 			seen[key] = true
 		}
 	}
-	if len(all) < 200 {
-		t.Errorf("%d forms, want 200", len(all))
+	if len(all) < 315 { // the README says so
+		t.Errorf("%d forms, want 315", len(all))
 	}
 	t.Logf("%d forms, %d connections", len(all), v.conns.Load())
 

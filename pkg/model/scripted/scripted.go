@@ -126,6 +126,9 @@ func (s said) final(r model.Request) model.Final {
 	for _, m := range r.Messages {
 		f.PromptTokens += len(words(m.Content))
 	}
+	for _, t := range r.Tools { // they are sent too, and JSON has few blanks
+		f.PromptTokens += len(words(t.Description)) + len(t.Parameters)/3
+	}
 	if s.cut {
 		f.Reason = "length"
 	}
