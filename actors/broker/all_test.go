@@ -32,7 +32,7 @@ func (h *hall) slowly(t testing.TB, happens func(n int)) (asked func() int) {
 			return nil
 		}
 		n++
-		h.rec.Time = h.rec.Time.Add(10 * time.Minute)
+		h.rec.Time = h.rec.Time.Add(30 * time.Second)
 		happens(n)
 		h.answer(t, id, true) // the question is written down already
 		return nil
@@ -143,15 +143,29 @@ func TestOneYesIsOneRun(t *testing.T) {
 		{"the same again", "c1", 1, 1},
 		{"another", "c2", 2, 2},
 	} {
-		res := h.calls(t, "generator", "package_install", `{"name":"fish"}`, tt.id)
+		res := h.calls(t, "generator", "package_install", `{"name":"fish-`+tt.id+`"}`, tt.id)
 		if outcome(res) != "ok" || runs != tt.runs || asked() != tt.asked {
 			t.Errorf("%s: %s, %d runs, %d questions", tt.name, outcome(res), runs, asked())
 		}
 	}
 	// Another broker knows it too: the yes is not there for another run.
 	h.start(t, h.book.Rules())
-	if res := h.calls(t, "generator", "package_install", `{"name":"fish"}`, "c1"); res.Result != "run 1" || runs != 2 {
+	if res := h.calls(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
 		t.Errorf("after a restart: %+v, %d runs", res, runs)
+	}
+}
+
+// TestACallCountsOnce: however often a call is judged, and however long the person thinks, it is one call: the second
+// identical one runs, the third does not, and a budget of one call is enough for one.
+func TestACallCountsOnce(t *testing.T) {
+	t.Parallel()
+	h := newHall(t, patient)
+	h.says("s1", "q1", "run ls")
+	h.slowly(t, func(int) {})
+	for i, want := range []string{"ok", "ok", "limits: repeated"} {
+		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`, fmt.Sprint("c", i)); outcome(res) != want {
+			t.Errorf("call %d: %s, want %s", i+1, outcome(res), want)
+		}
 	}
 }
 

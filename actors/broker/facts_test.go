@@ -397,3 +397,38 @@ func TestBudgetsStandWithTheirAgents(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// TestReach: where a tool may read pages is what the manifest says of hosts, unless those rules are only watched; and
+// whether it may is what the caller may use.
+func TestReach(t *testing.T) {
+	t.Parallel()
+	m, err := policy.ParseManifest([]byte("types:\n  assistant:\n    tools: [web_search, web_fetch]\n  persona:\n    tools: [web_search]\naccounts:\n  generator: assistant\n  committee: persona\negress:\n  fetch:\n    allow: [a.example]\n"), "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := Known{Tool: policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted)}}
+	tb := newTable([]Known{page})
+	tb.live["web_fetch"] = page
+	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
+	for _, tt := range []struct {
+		name    string
+		account string
+		over    policy.Override
+		shadow  map[string][]string
+		allow   []string // nil = no rules at all
+		pages   bool
+	}{
+		{"as the manifest says", "generator", policy.Override{}, nil, []string{"a.example"}, true},
+		{"one who may not read pages", "committee", policy.Override{}, nil, []string{"a.example"}, false},
+		{"disabled", "generator", policy.Override{Disable: []string{"web_fetch"}}, nil, []string{"a.example"}, false},
+		{"ALL", "generator", policy.Override{Level: subjects.OverrideAll}, nil, []string{"*"}, true},
+		{"watched", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, nil, true},
+	} {
+		m.Shadow = tt.shadow
+		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}
+		hosts, pages := f.reach(tb)
+		if pages != tt.pages || (hosts == nil) != (tt.allow == nil) || hosts != nil && !slices.Equal(hosts.Allow, tt.allow) {
+			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
+		}
+	}
+}

@@ -36,6 +36,12 @@ func TestConfigProblems(t *testing.T) {
 		{"too hot", func(c *model.Config) { c.Defaults.Temperature = &hot }, "defaults.temperature"},
 		{"what may leave is no name", func(c *model.Config) { c.Remote = []string{"*"} }, "allow_remote[0]"},
 		{"stand in when", func(c *model.Config) { c.StandIn = "maybe" }, "stand_in"},
+		{"the key itself", func(c *model.Config) {
+			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Key: "sk-" + "live1234567890abcdef1234"}
+		}, "openai.key"},
+		{"a long key", func(c *model.Config) {
+			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Key: strings.Repeat("k", 41)}
+		}, "openai.key"},
 		{"no address", func(c *model.Config) { c.Ollama.URL = "" }, "ollama.url"},
 		{"an address without a scheme", func(c *model.Config) { c.Ollama.URL = "127.0.0.1:11434" }, "ollama.url"},
 		{"a password", func(c *model.Config) { c.Ollama.URL = "http://me:secret@127.0.0.1" }, "ollama.url"},

@@ -189,3 +189,16 @@ func TestTallyAsAList(t *testing.T) {
 		}
 	})
 }
+
+// The window follows the manifest while calls are being counted.
+func TestTallyWithin(t *testing.T) {
+	tally, a := policy.NewTally(time.Hour, time.Hour, 100), attempt("generator", "s", "q", "x", "h")
+	tally.Count(tallyStart, a)
+	if got := tally.Look(tallyStart.Add(time.Minute), a).Same; got != 1 {
+		t.Errorf("%d identical calls, want 1", got)
+	}
+	tally.Within(time.Second)
+	if got := tally.Look(tallyStart.Add(time.Minute), a).Same; got != 0 {
+		t.Errorf("%d identical calls in a shorter window, want 0", got)
+	}
+}
