@@ -143,12 +143,16 @@ func (p *approve) list(ctx context.Context) error {
 	if len(l.Approvals) == 0 {
 		p.say("nothing waits for your answer")
 	}
-	now := time.Now()
+	now, waits := time.Now(), false
 	for i, q := range l.Approvals {
 		if i > 0 {
 			fmt.Fprintln(p.stdout)
 		}
 		p.showQuestion(p.stdout, q, now)
+		waits = waits || q.State == subjects.ApprovalPending
+	}
+	if waits {
+		p.say("answer with: %s approve <id>, or --deny <id>", p.program())
 	}
 	if n := len(l.Rules); n > 0 {
 		p.say("%s of yours hold for later calls: %s approve rules", count(n, "answer"), p.program())

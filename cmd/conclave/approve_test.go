@@ -137,7 +137,7 @@ func (c *clerk) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest]
 	case in.Body.Tool == "run_shell":
 		d := subjects.Denial{Layer: "manifest", Rule: "not_in_set", Reason: "not for\x1b[2J you", Allowed: []string{"web_fetch"}}
 		return subjects.Verdict{Denial: &d, Layers: []subjects.LayerVerdict{{Layer: "manifest", Verdict: "deny", Rule: d.Rule, Reason: d.Reason}}}, nil
-	case in.Body.SessionID == "tainted":
+	case in.Body.SessionID == "tainted", in.Body.SessionID == "tainted-by-strangers":
 		d := subjects.Denial{Layer: "flow", Rule: "egress", Reason: "strangers wrote " + string(in.Body.Args)}
 		return subjects.Verdict{Asks: []subjects.Denial{d}, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "ask", Rule: d.Rule, Reason: d.Reason})}, nil
 	}
@@ -219,6 +219,7 @@ func cmdUnasked(ts *testscript.TestScript, _ bool, _ []string) {
 // TestApproveScripts drives approve, policy explain and session override against the clerk. Beside the commands of
 // TestScripts there is:
 //
+//	keep SESSION FILE                     store a conversation, as the assistant would
 //	broker                                let the clerk in, with questions and rules
 //	held SESSION [LEVEL DISABLED GRANTED]  what was set for the next question that was asked, and nothing else
 //	unasked                               no question came
@@ -238,7 +239,7 @@ func TestApproveScripts(t *testing.T) {
 			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "held": cmdHeld, "unasked": cmdUnasked,
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "held": cmdHeld, "unasked": cmdUnasked,
 			"broker": func(ts *testscript.TestScript, _ bool, _ []string) {
 				k := newClerk(ts.Value(crewKey{}).(*crew))
 				*ts.Value(clerkKey{}).(**clerk) = k
@@ -349,7 +350,7 @@ func TestApproveWatch(t *testing.T) {
 	// Without a keyboard it only shows; as JSON it is lines.
 	k.pose(open("0123456789abcdef0123456789abcdef"))
 	plain := p.begin("conclave", "approve", "--watch")
-	p.must(plain.stderr, "answer with: conclave approve 01234567\n")
+	p.must(plain.stderr, "answer with: conclave approve 01234567, or --deny 01234567\n")
 	lines := p.begin("conclave", "approve", "--watch", "--json")
 	p.must(lines.stdout, `^\{"id":"0123456789abcdef0123456789abcdef".*"state":"pending"\}\n`)
 	for _, w := range []*process{plain, lines} {
@@ -400,7 +401,7 @@ func TestAskApproval(t *testing.T) {
 	// In a pipe it is told how to answer elsewhere; the answer alone is data.
 	piped := p.begin("conclave", "ask", "never")
 	x, _ := begin(piped)
-	p.must(piped.stderr, `^waiting for you: web_fetch .*; answer with: conclave approve 01234567\n`)
+	p.must(piped.stderr, `^waiting for you: web_fetch .*; answer with: conclave approve 01234567, or --deny 01234567\n`)
 	end(piped, x)
 	if got := piped.stdout.String(); got != "Done.\n" || len(k.decisions) != 0 {
 		t.Errorf("%q, %d decisions", got, len(k.decisions))

@@ -157,7 +157,7 @@ func (w *watch) show(q subjects.Approval) {
 	}
 	w.showQuestion(w.stdout, q, time.Now())
 	if w.lines == nil {
-		w.say("answer with: %s approve %s", w.program(), short(q.ID))
+		w.say("%s", w.howToAnswer(q.ID))
 		return
 	}
 	w.open = &q

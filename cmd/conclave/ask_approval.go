@@ -53,7 +53,12 @@ func (q *ask) answerTyped(ctx context.Context, line string) {
 
 // waitingFor is one line about a call that waits.
 func (a *app) waitingFor(r subjects.ApprovalRequest) string {
-	return fmt.Sprintf("waiting for you: %s %s (%s); answer with: %s approve %s", visible(r.Tool), visible(clip(string(r.Args), 80)), visible(clip(r.Reason, 120)), a.program(), short(r.ID))
+	return fmt.Sprintf("waiting for you: %s %s (%s); %s", visible(r.Tool), visible(clip(string(r.Args), 80)), visible(clip(r.Reason, 120)), a.howToAnswer(r.ID))
+}
+
+// howToAnswer is how a question is answered from elsewhere, with yes and with no.
+func (a *app) howToAnswer(id string) string {
+	return fmt.Sprintf("answer with: %s approve %s, or --deny %s", a.program(), short(id), short(id))
 }
 
 // desk is where the person is asked while an answer grows. One question is asked at a time.

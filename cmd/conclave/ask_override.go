@@ -38,6 +38,7 @@ func (q *ask) setOverride(ctx context.Context) error {
 	}
 	set := q.override
 	set.SessionID, set.QueryID, set.Once = q.session, q.query, true
+	q.warnUnknown(set)
 	within, cancel := context.WithTimeout(ctx, brokerTime)
 	defer cancel()
 	holds, err := actor.Ask(within, q.out, subjects.SessionSet, set)

@@ -236,7 +236,9 @@ func explain(tool string, f *subjects.Fault) error {
 		return fail(exitAbsent, what, "see conclave doctor for who runs")
 	case subjects.CodeTimeout, subjects.CodeExpired, subjects.CodeBusy:
 		return fail(exitAbsent, what, "try again, or give it more time with --timeout")
-	case subjects.CodeTool, subjects.CodeMalformed, subjects.CodeTooLarge:
+	case subjects.CodeTool: // the tool knows best what to do, and says so itself
+		return &failure{exitFailed, errors.New(what)}
+	case subjects.CodeMalformed, subjects.CodeTooLarge:
 		return fail(exitFailed, what, "change the arguments")
 	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
 		return fail(exitFailed, what, "see conclave doctor")

@@ -33,7 +33,8 @@ func TestExplainFault(t *testing.T) {
 		{"perhaps it ran", subjects.Fault{Code: subjects.CodeUncertain, Text: "nobody knows"}, exitFailed, "look whether it has run"},
 		{"unknown", subjects.Fault{Code: subjects.CodeUnknownTool, Text: "no such"}, exitAbsent, "conclave actor lists"},
 		{"too slow", subjects.Fault{Code: subjects.CodeTimeout, Text: "late"}, exitAbsent, "--timeout"},
-		{"the tool failed", subjects.Fault{Code: subjects.CodeTool, Text: "broken"}, exitFailed, "change the arguments"},
+		{"the tool failed", subjects.Fault{Code: subjects.CodeTool, Text: "broken"}, exitFailed, "tool: broken (tool_failed)"},
+		{"what was sent is malformed", subjects.Fault{Code: subjects.CodeMalformed, Text: "odd"}, exitFailed, "change the arguments"},
 		{"no audit", subjects.Fault{Code: subjects.CodeNoAudit, Text: "full"}, exitFailed, "conclave doctor"},
 		{"a code of tomorrow", subjects.Fault{Code: "moonstruck", Text: "odd"}, exitFailed, "the log of conclave up"},
 	} {
@@ -44,6 +45,14 @@ func TestExplainFault(t *testing.T) {
 				t.Errorf("%d: %v", codeOf(err), err)
 			}
 		})
+	}
+}
+
+// The tool's own text is the whole message: nothing that fits every tool is added to it.
+func TestExplainToolFault(t *testing.T) {
+	t.Parallel()
+	if got := explain("web_search", &subjects.Fault{Code: subjects.CodeTool, Text: "no provider answers; try later"}).Error(); got != "web_search: no provider answers; try later (tool_failed)" {
+		t.Error(got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -45,7 +46,7 @@ of a session into account, such as text of strangers that has entered it and wha
 The exit code is 0 when the call would run unasked, and 3 when it would be refused or you would be asked. With --json it
 is one document: allowed, denial, asks, layers, shadow.`,
 		Example: `  conclave policy explain get_datetime '{"timezone":"UTC"}'
-  conclave policy explain fs_read '{"path":"/etc/passwd"}' --as orchestrator.coder-1
+  conclave policy explain web_search '{"query":"tides"}' --as orchestrator.coder-1
   conclave policy explain web_fetch '{"url":"https://example.org"}' --session notes --json`,
 		Args: args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: func(_ *cobra.Command, v []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -74,6 +75,15 @@ is one document: allowed, denial, asks, layers, shadow.`,
 			defer done()
 			ctx, cancel := context.WithTimeout(cmd.Context(), brokerTime)
 			defer cancel()
+			if session != "" {
+				var known bool
+				if session, known, err = wholeSession(ctx, out.Store(conversations), session); err != nil {
+					return quietly(cmd.Context(), err)
+				}
+				if !known {
+					a.say("no session of this name yet")
+				}
+			}
 			verdict, err := actor.Ask(ctx, out, subjects.PolicyExplain, subjects.ExplainRequest{As: as, Tool: v[0], Args: body, SessionID: session, QueryID: query})
 			if err != nil {
 				return quietly(cmd.Context(), brokerSays("the policy", err))
@@ -83,7 +93,7 @@ is one document: allowed, denial, asks, layers, shadow.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&as, "as", subjects.Answerer, "`who` would call: an account, such as generator, or an agent below it, such as orchestrator.coder-1")
-	f.StringVar(&session, "session", "", "`id` of the session that the call would belong to")
+	f.StringVar(&session, "session", "", "`id` of the session that the call would belong to; its beginning is enough from eight letters on")
 	f.StringVar(&query, "query", "", "`id` of the question that the call would belong to")
 	_ = cmd.RegisterFlagCompletionFunc("session", a.completeSessions)
 	_ = cmd.RegisterFlagCompletionFunc("as", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -102,13 +112,17 @@ func (a *app) explainVerdict(tool string, v subjects.Verdict) error {
 			return err
 		}
 	} else {
-		w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+		var table bytes.Buffer
+		w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 		for _, l := range v.Layers {
 			// The colours are as long as one another, so that the columns stay straight.
 			fmt.Fprintf(w, "%s\t%s\t%s\n", a.paint(a.stdout, verdictColours[l.Verdict], visible(l.Verdict)), visible(l.Layer), visible(ruled(l.Rule, l.Reason)))
 		}
 		if err := w.Flush(); err != nil {
 			return err
+		}
+		for l := range strings.Lines(table.String()) { // a layer that says nothing leaves no blanks behind
+			fmt.Fprintln(a.stdout, strings.TrimRight(l, " \n"))
 		}
 		for _, s := range v.Shadow {
 			fmt.Fprintf(a.stdout, "only watched: %s\n", visible(s.Layer+": "+ruled(s.Rule, s.Reason)))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -87,9 +86,9 @@ const maxTextLine = 16 << 20
 func (a *app) scanFile(file string, r *scanReport, spent *time.Duration) error {
 	var in io.Reader = a.stdin
 	if file != "-" {
-		f, err := os.Open(file)
+		f, err := openFile("texts", file)
 		if err != nil {
-			return fmt.Errorf("reading texts: %w", err)
+			return err
 		}
 		defer f.Close()
 		in = f
@@ -106,7 +105,7 @@ func (a *app) scanFile(file string, r *scanReport, spent *time.Duration) error {
 			Text *string `json:"text"`
 		}
 		if err := json.Unmarshal(line, &t); err != nil {
-			return fmt.Errorf("%s:%d: not a JSON object: %w", file, n, err)
+			return fmt.Errorf("%s:%d: not a JSON object (%w): write {\"id\": ..., \"text\": ...} on each line", file, n, err)
 		}
 		if t.Text == nil {
 			return fmt.Errorf("%s:%d: no field \"text\": write {\"id\": ..., \"text\": ...} on each line", file, n)

@@ -40,15 +40,11 @@ did not type, and the attacker's text where the case says so; with --bare it ret
   conclave policy simulate cases.jsonl --effects tools.json --json`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, files []string) error {
-			known, err := simEffects(effects, files)
-			if err != nil {
-				return err
-			}
 			var cases []config.SimCase
 			for _, file := range files {
-				f, err := os.Open(file)
+				f, err := openFile("cases", file)
 				if err != nil {
-					return fmt.Errorf("reading cases: %w", err)
+					return err
 				}
 				more, err := config.ReadCases(f, file)
 				f.Close()
@@ -57,6 +53,10 @@ did not type, and the attacker's text where the case says so; with --bare it ret
 				}
 				cases = append(cases, more...)
 			}
+			known, err := simEffects(effects, files) // after the cases: a file that is not there has nothing beside it
+			if err != nil {
+				return err
+			}
 			r, err := config.Simulate(cmd.Context(), cases, known, config.SimOptions{Bare: bare, Progress: a.counting("cases", len(cases))})
 			if err != nil {
 				return err
@@ -64,7 +64,13 @@ did not type, and the attacker's text where the case says so; with --bare it ret
 			if a.json {
 				return a.document(r)
 			}
-			a.printSimulation(r)
+			attacks := 0
+			for _, c := range cases {
+				if len(c.Attack) > 0 {
+					attacks++
+				}
+			}
+			a.printSimulation(r, attacks)
 			return nil
 		},
 	}
@@ -94,12 +100,25 @@ func simEffects(named string, cases []string) (config.SimEffects, error) {
 	return nil, usage("nobody says what the tools of the cases do: put %s beside them, or name a file with --effects", effectsFile)
 }
 
-func (a *app) printSimulation(r config.SimReport) {
+// openFile opens a file of the person's. One that is not there is said to be so by its name.
+func openFile(what, file string) (*os.File, error) {
+	f, err := os.Open(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("reading %s: %s: no such file", what, file)
+	case err != nil:
+		return nil, fmt.Errorf("reading %s: %w", what, err)
+	}
+	return f, nil
+}
+
+func (a *app) printSimulation(r config.SimReport, attacks int) {
 	share := 0.0
 	if r.Benign > 0 {
 		share = 100 * float64(r.Interrupted) / float64(r.Benign)
 	}
 	fmt.Fprintf(a.stdout, "cases               %d\n", r.Cases)
+	fmt.Fprintf(a.stdout, "attacks             %d\n", attacks)
 	fmt.Fprintf(a.stdout, "attacks executed    %d\n", r.Executed)
 	fmt.Fprintf(a.stdout, "tasks               %d\n", r.Benign)
 	fmt.Fprintf(a.stdout, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)

@@ -72,7 +72,7 @@ func ringError(err error) error {
 
 // absent says that a credential is not there.
 func (a *app) absent(name string) error {
-	return fail(exitFailed, "there is no credential named "+name, "set it with "+a.program()+" secret set "+name)
+	return fail(exitFailed, "there is no credential named "+name, a.program()+" secret list-names lists those there are")
 }
 
 // notOnTheLine is why a value is never an argument. The value itself is not repeated.

@@ -231,23 +231,42 @@ func (a *app) find(ctx context.Context, store actor.Store, id string) (subjects.
 	if !errors.Is(err, actor.ErrNotFound) {
 		return c, err
 	}
+	full, known, err := wholeSession(ctx, store, id)
+	switch {
+	case err != nil:
+		return c, err
+	case !known:
+		return c, fail(exitFailed, "there is no session "+id, a.program()+" session list shows what there is; a question that is not answered yet is in none")
+	}
+	return conversation(ctx, store, full)
+}
+
+// enough is how much of a session's id stands for the whole.
+const enough = 8
+
+// wholeSession is the id of the one session that is called id or begins with it. Where there is none, it is id itself, and
+// not known. What is stored of the session is not read: what cannot be read has a name all the same.
+func wholeSession(ctx context.Context, store actor.Store, id string) (full string, known bool, err error) {
 	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
 	if err != nil {
-		return c, fmt.Errorf("listing the sessions: %w", err)
+		return "", false, fmt.Errorf("listing the sessions: %w", err)
 	}
 	var found []string
 	for _, key := range keys {
-		if full, ok := subjects.SessionOf(key); ok && len(id) >= 8 && strings.HasPrefix(full, id) {
+		switch full, ok := subjects.SessionOf(key); {
+		case ok && full == id:
+			return id, true, nil
+		case ok && len(id) >= enough && strings.HasPrefix(full, id):
 			found = append(found, full)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return c, fail(exitFailed, "there is no session "+id, a.program()+" session list shows what there is; a question that is not answered yet is in none")
+		return id, false, nil
 	case 1:
-		return conversation(ctx, store, found[0])
+		return found[0], true, nil
 	}
-	return c, fail(exitFailed, fmt.Sprintf("%d sessions begin with %s", len(found), id), "give more of the id")
+	return "", false, fail(exitFailed, fmt.Sprintf("%d sessions begin with %s", len(found), id), "give more of the id")
 }
 
 // Colours of the roles in a conversation.

@@ -29,10 +29,10 @@ func (a *app) sessionOverrideCommand() *cobra.Command {
 
 --disable-tool takes a tool away from everybody in the session, --grant gives a type of agent one more. With --once it holds
 for one message, the next one or the one that --query names, and then it is as before. --show changes nothing and prints
-what holds.`,
+what holds. The beginning of the id of a session that exists is enough from eight letters on.`,
 		Example: `  conclave session override notes RELAX
   conclave session override notes ALL --once
-  conclave session override notes NONE --disable-tool web_fetch --grant researcher:fs_read
+  conclave session override notes NONE --disable-tool web_search --grant coder:web_fetch
   conclave session override notes --show --json`,
 		Args: args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: func(cmd *cobra.Command, v []string, word string) ([]string, cobra.ShellCompDirective) {
@@ -59,9 +59,17 @@ what holds.`,
 			defer done()
 			ctx, cancel := context.WithTimeout(cmd.Context(), brokerTime)
 			defer cancel()
+			var known bool
+			if set.SessionID, known, err = wholeSession(ctx, out.Store(conversations), set.SessionID); err != nil {
+				return quietly(cmd.Context(), err)
+			}
+			a.warnUnknown(set)
 			holds, err := actor.Ask(ctx, out, subjects.SessionSet, set)
 			if err != nil {
 				return quietly(cmd.Context(), brokerSays("the session", err))
+			}
+			if !known && !set.Show {
+				a.say("no session of this name yet; it holds when one begins")
 			}
 			if a.json {
 				return a.document(holds)
@@ -107,10 +115,31 @@ func checkOverride(c subjects.SessionConfig) error {
 	for _, g := range c.Grant {
 		typ, tool, ok := strings.Cut(g, ":")
 		if !ok || subjects.CheckToken(typ) != nil || subjects.CheckToken(tool) != nil {
-			return usage("--grant %q: write a type of agent and a tool, such as researcher:fs_read", clip(g, 40))
+			return usage("--grant %q: write a type of agent and a tool, such as coder:web_fetch", clip(g, 40))
 		}
 	}
 	return nil
+}
+
+// warnUnknown names the tools that are taken away or given and that neither this build nor the manifest knows. They are no
+// error, because tools may appear later; but who mistypes a name must not believe that the tool is gone.
+func (a *app) warnUnknown(c subjects.SessionConfig) {
+	tools := slices.Clone(c.Disable)
+	for _, g := range c.Grant {
+		_, tool, _ := strings.Cut(g, ":")
+		tools = append(tools, tool)
+	}
+	tools = slices.DeleteFunc(tools, func(t string) bool { return subjects.ZoneOf(t) != "" })
+	if len(tools) == 0 {
+		return
+	}
+	later := a.settings().Manifest.Unserved() // what the manifest names beyond this build
+	slices.Sort(tools)
+	for _, t := range slices.Compact(tools) {
+		if !slices.Contains(later, t) {
+			a.say("no tool named %s is known; check the name", visible(t))
+		}
+	}
 }
 
 // printOverride prints what holds in a session.

@@ -94,7 +94,7 @@ func TestExplain(t *testing.T) {
 		{&subjects.Fault{Code: subjects.CodeUnavailable}, exitAbsent, "conclave doctor"},
 		{&subjects.Fault{Code: subjects.CodeTimeout}, exitAbsent, "--timeout"},
 		{&subjects.Fault{Code: subjects.CodeUnknownTool}, exitAbsent, "conclave actor"},
-		{&subjects.Fault{Code: subjects.CodeTool}, exitFailed, "arguments"},
+		{&subjects.Fault{Code: subjects.CodeTool, Text: "broken"}, exitFailed, "t: broken (tool_failed)"},
 		{&subjects.Fault{Code: subjects.CodeNoAudit}, exitFailed, "conclave doctor"},
 		{&subjects.Fault{Code: subjects.CodeInternal}, exitFailed, "log"},
 		{&subjects.Fault{Code: "something new"}, exitFailed, "log"},
