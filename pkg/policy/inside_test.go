@@ -37,7 +37,7 @@ func TestOpenInside(t *testing.T) {
 	}{
 		{name: "a file", path: projects + "/a.txt"},
 		{name: "by a link inside", path: projects + "/in/b.go"},
-		{name: "by the folder's own link", path: w.home + "/work/a.txt"},
+		{name: "by the folder's own link", path: w.home + "/desk/a.txt"},
 		{name: "with another name that is not closed", path: projects + "/third-name"},
 		{name: "all is allowed", path: w.root + "/outside/secret", allowed: []string{"/"}},
 		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
@@ -48,7 +48,7 @@ func TestOpenInside(t *testing.T) {
 
 		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: policy.ErrOutside},
 		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: policy.ErrOutside},
-		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/work"}, is: policy.ErrOutside},
+		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/desk"}, is: policy.ErrOutside},
 		{name: "trick: a link out", path: projects + "/out-file", is: policy.ErrOutside},
 		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: policy.ErrOutside},
 		{name: "trick: ..", path: projects + "/../notes/n.md", is: policy.ErrOutside},
@@ -146,7 +146,7 @@ func TestOpenInsideWrites(t *testing.T) {
 
 func TestOpenFolder(t *testing.T) {
 	w := newPathsWorld(t)
-	f, err := policy.OpenFolder(w.home+"/work/in", []string{w.home}, []string{w.closed})
+	f, err := policy.OpenFolder(w.home+"/desk/in", []string{w.home}, []string{w.closed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func newPathsWorld(t testing.TB) pathsWorld {
 		"home/projects/loop":       "loop",
 		"home/projects/self":       "/proc/self/root",
 		"home/projects/deep/dots":  "../../../outside/deep",
-		"home/work":                "projects",
+		"home/desk":                "projects",
 		"home/projects/home":       root + "/home",
 		"home/.conclave/escape":    root + "/home/projects",
 	} {
@@ -53,7 +53,7 @@ func newPathsWorld(t testing.TB) pathsWorld {
 	w.manifest = policy.Manifest{
 		Types: map[string]policy.AgentType{
 			"operator":  {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"/"}, "fs_write": {"~/"}}},
-			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/work/"}, "fs_write": {"~/projects/go/"}}},
+			"coder":     {Tools: []string{"fs_read", "fs_write"}, Paths: map[string][]string{"fs_read": {"~/desk/"}, "fs_write": {"~/projects/go/"}}},
 			"reader":    {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}},
 			"free":      {Tools: []string{"fs_read"}, Paths: map[string][]string{"fs_read": {"~/"}}, Unbound: true},
 			"planner":   {Delegable: []string{"fs_read"}},
@@ -97,7 +97,7 @@ func TestPathsLayer(t *testing.T) {
 	for _, tt := range []struct{ name, tool, path, rule string }{
 		{"a file", "fs_read", "~/projects/a.txt", ""},
 		{"from the root", "fs_read", "$/home/projects/a.txt", ""},
-		{"through the folder's own link", "fs_read", "~/work/a.txt", ""},
+		{"through the folder's own link", "fs_read", "~/desk/a.txt", ""},
 		{"the folder itself", "fs_read", "~/projects", ""},
 		{"the folder itself, with slashes", "fs_read", "~//projects//", ""},
 		{"a file that is not there yet", "fs_write", "~/projects/go/new/file.go", ""},
@@ -143,7 +143,7 @@ func TestPathsLayer(t *testing.T) {
 
 		{"trick: Conclave's own folder", "fs_read", "~/.conclave/keys/root.nk", policy.RuleClosed},
 		{"trick: Conclave's own folder by a link", "fs_read", "~/projects/keys/root.nk", policy.RuleClosed},
-		{"trick: Conclave's own folder by two links", "fs_read", "~/work/home/.conclave", policy.RuleClosed},
+		{"trick: Conclave's own folder by two links", "fs_read", "~/desk/home/.conclave", policy.RuleClosed},
 		{"trick: Conclave's own folder by ..", "fs_read", "~/projects/../.conclave/keys", policy.RuleClosed},
 		{"trick: Conclave's own folder in other case", "fs_read", "~/.Conclave/KEYS/root.nk", policy.RuleClosed},
 		{"trick: Conclave's own folder with slashes", "fs_read", "~//.conclave///keys", policy.RuleClosed},
@@ -318,7 +318,7 @@ func TestPathsFailClosed(t *testing.T) {
 }
 
 // pathParts are what a model might put together.
-var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "work", "...", "proc", "dev"}
+var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "desk", "...", "proc", "dev"}
 
 // Whatever is written: what passes is where the kernel goes too, inside the folder and in no closed one.
 func TestPathsInsideOnly(t *testing.T) {
