@@ -1,8 +1,10 @@
 package firewall
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -53,12 +55,41 @@ func (s *scanner) decoded(text string) {
 		}
 	}
 	// Whole-text ciphers: the words that every request holds, as they look in the cipher.
-	if near := containsAny(s.text, []string{"cyrnfr ", "vtaber ", "vafgehpgvba", "qvfertneq "}); near {
+	turned, backwards := s.ciphers()
+	if turned {
 		look(0, rot13(s.text), 7)
 	}
-	if near := containsAny(s.text, []string{" esaelp", " erongi", "noitcurtsni", " dragersid"}); near {
+	if backwards {
 		look(0, reverse(s.text), 7)
 	}
+}
+
+// ciphers looks for the words that every request holds, as rot13 and reversing leave them. It goes by tokens: searching the
+// text once for each word would cost more than all the rules.
+func (s *scanner) ciphers() (turned, backwards bool) {
+	for _, t := range s.tokens {
+		if t.to-t.from < 6 {
+			continue
+		}
+		w := s.text[t.from:t.to]
+		switch w[len(w)-1] {
+		case 'r', 'q':
+			if int(t.to) < len(s.text) && s.text[t.to] == ' ' && (strings.HasSuffix(w, "cyrnfr") || strings.HasSuffix(w, "vtaber") || strings.HasSuffix(w, "qvfertneq")) {
+				turned = true
+			}
+		}
+		switch w[0] {
+		case 'e', 'd':
+			if t.from > 0 && s.text[t.from-1] == ' ' && (strings.HasPrefix(w, "esaelp") || strings.HasPrefix(w, "erongi") || strings.HasPrefix(w, "dragersid")) {
+				backwards = true
+			}
+		}
+		if len(w) >= 11 {
+			turned = turned || strings.Contains(w, "vafgehpgvba")
+			backwards = backwards || strings.Contains(w, "noitcurtsni")
+		}
+	}
+	return turned, backwards
 }
 
 // layer scans decoded text and takes over what was found in it.
@@ -275,24 +306,25 @@ func (s *scanner) squeezed() {
 			return // it is there in plain sight
 		}
 	}
-	letters := make([]byte, 0, len(s.text))
-	at := make([]int32, 0, len(s.text))
+	s.letters = slices.Grow(s.letters[:0], len(s.text))[:len(s.text)]
+	letters, n := s.letters, 0
 	for i := range len(s.text) {
 		if c := leet[s.text[i]]; c != 0 {
-			letters = append(letters, c)
-			at = append(at, int32(i))
+			letters[n] = c
+			n++
 		}
 	}
-	text := string(letters)
+	text := letters[:n]
+	var at []int32 // where each letter stands, once somebody needs to know
 	for _, verb := range []string{"ignore", "disregard", "forget", "bypass"} {
 		for from := 0; ; {
-			i := strings.Index(text[from:], verb)
+			i := bytes.Index(text[from:], []byte(verb))
 			if i < 0 {
 				break
 			}
 			i += from
 			from = i + len(verb)
-			rest := text[from:min(len(text), from+40)]
+			rest := string(text[from:min(len(text), from+40)])
 			prior := -1
 			for _, p := range []string{"previous", "prior", "above", "earlier", "preceding", "your", "all"} {
 				if k := strings.Index(rest, p); k >= 0 && k <= 12 {
@@ -302,6 +334,9 @@ func (s *scanner) squeezed() {
 			}
 			if prior < 0 {
 				continue
+			}
+			if at == nil {
+				at = s.lettersAt(n)
 			}
 			for _, o := range []string{"instructions", "instruction", "prompts", "rules", "guidelines", "directives", "commands"} {
 				if k := strings.Index(rest[prior:], o); k >= 0 && k <= 14 {
@@ -316,6 +351,17 @@ func (s *scanner) squeezed() {
 			}
 		}
 	}
+}
+
+// lettersAt is where each of the n letters stands that squeezed looks at.
+func (s *scanner) lettersAt(n int) []int32 {
+	at := make([]int32, 0, n)
+	for i := range len(s.text) {
+		if leet[s.text[i]] != 0 {
+			at = append(at, int32(i))
+		}
+	}
+	return at
 }
 
 // leet is the letter that a byte stands for, 0 when for none.

@@ -7,6 +7,7 @@ package firewall
 
 import (
 	"slices"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -68,8 +69,11 @@ func Scan(text string) Report {
 
 // scanPart looks at a text of at most MaxScan bytes that begins at base of the whole.
 func scanPart(text string, base int) Report {
-	f := fold(text)
-	s := newScanner(f)
+	room := rooms.Get().(*room)
+	defer rooms.Put(room)
+	f := foldInto(text, room.at[:0])
+	s := &scanner{f: f, text: f.text, tokens: room.tokens[:0], letters: room.letters}
+	s.begin()
 	s.words()
 	s.markers()
 	s.html()
@@ -77,8 +81,18 @@ func scanPart(text string, base int) Report {
 	s.invisible()
 	s.squeezed()
 	s.decoded(text)
+	room.at, room.tokens, room.letters = f.at, s.tokens, s.letters
 	return s.report(base)
 }
+
+// room is the memory that one scan needs and the next can use: nothing of it is in a report.
+type room struct {
+	at      []int32
+	tokens  []token
+	letters []byte
+}
+
+var rooms = sync.Pool{New: func() any { return new(room) }}
 
 // hit is a sign before it is weighed.
 type hit struct {

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -130,9 +131,24 @@ func (f *folded) origin(i int) int {
 	return int(f.at[i])
 }
 
+// plainByte is what a byte becomes that stands for itself, in lower case; 0 for those that need a closer look.
+var plainByte = func() (t [256]byte) {
+	for c := byte(' '); c < 0x7f; c++ {
+		t[c] = c
+	}
+	for c := byte('A'); c <= 'Z'; c++ {
+		t[c] = c + 'a' - 'A'
+	}
+	t['\n'], t['\t'], t['\\'], t['&'] = '\n', '\t', 0, 0
+	return t
+}()
+
 // fold prepares text for the rules in one pass.
-func fold(text string) *folded {
-	f := &folded{first: -1, at: make([]int32, 0, len(text)+8)}
+func fold(text string) *folded { return foldInto(text, nil) }
+
+// foldInto is fold with room for where each character stands.
+func foldInto(text string, at []int32) *folded {
+	f := &folded{first: -1, at: slices.Grow(at, len(text)+8)}
 	out := make([]byte, 0, len(text)+8)
 	put := func(c byte, at int) {
 		out = append(out, c)
@@ -142,6 +158,13 @@ func fold(text string) *folded {
 	var before rune // the last visible character, which tells an emoji from a trick
 	for i := 0; i < len(text); {
 		c := text[i]
+		if low := plainByte[c]; low != 0 { // nearly every character of nearly every text
+			out = append(out, low)
+			f.at = append(f.at, int32(i))
+			before = rune(c)
+			i++
+			continue
+		}
 		if c < utf8.RuneSelf {
 			n := 1
 			switch {

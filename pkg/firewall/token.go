@@ -1,6 +1,9 @@
 package firewall
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // stop is what stands between a word and the one before it.
 type stop uint16
@@ -34,13 +37,20 @@ type scanner struct {
 	hits   []hit
 	data   bool // it looks like records: a dictionary, a list, lines of key and value
 	deep   bool // it was decoded from another text, and is not decoded again
+
+	letters []byte // room for squeezed
 }
 
 func newScanner(f *folded) *scanner {
 	s := &scanner{f: f, text: f.text}
+	s.begin()
+	return s
+}
+
+// begin cuts the text into tokens.
+func (s *scanner) begin() {
 	s.split()
 	s.data = records(s.text)
-	return s
 }
 
 // inWord tells the bytes that words are made of.
@@ -54,7 +64,7 @@ var inWord = func() (t [256]bool) {
 // split cuts the text into tokens.
 func (s *scanner) split() {
 	text := s.text
-	s.tokens = make([]token, 0, len(text)/5+4)
+	s.tokens = slices.Grow(s.tokens, len(text)/5+4)
 	between := sEnd | sLine
 	for i := 0; i < len(text); {
 		c := text[i]
