@@ -132,8 +132,9 @@ type ToolOrder struct {
 
 // HostRules say which hosts may be reached: patterns as in the manifest.
 type HostRules struct {
-	Allow []string `json:"allow"`
-	Deny  []string `json:"deny"`
+	Allow   []string `json:"allow"`
+	Deny    []string `json:"deny"`
+	Watched []string `json:"watched,omitempty"` // rules that are not enforced
 }
 
 // ModeStructured asks a tool for material that is distilled before an agent sees it.

@@ -184,7 +184,8 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	return b.once(ctx, out, c, known), nil // one yes of the person is for one run
 }
 
-// look finds out about a call, and at the same time whether it ran before: both are reads.
+// look finds out about a call, and at the same time whether it ran before. For one that did, the first changes nothing but
+// what any call for the same question would: its words are known, and an override for it is tied to it.
 func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call, named bool) (seen facts, ran *subjects.ToolResult) {
 	var wg sync.WaitGroup
 	var old subjects.ToolResult

@@ -70,14 +70,11 @@ func (f facts) reach(t *table) (*subjects.HostRules, bool) {
 		return nil, false
 	}
 	rules := f.rules.Manifest.Egress.Fetch
-	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny}
+	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny, Watched: f.rules.Manifest.Shadow[(policy.EgressLayer{}).Name()]}
 	if c.Override.All() && len(c.Caller.Path) == 0 {
 		hosts.Allow = []string{"*"}
 	}
 	effective := f.rules.Manifest.Effective(c.Caller.Account, c.Line, c.Override.Grant)
-	if len(f.rules.Manifest.Shadow[(policy.EgressLayer{}).Name()]) > 0 { // watched, and not enforced anywhere
-		hosts = nil
-	}
 	for _, k := range t.all() {
 		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name) {
 			return hosts, true

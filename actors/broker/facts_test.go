@@ -415,19 +415,19 @@ func TestReach(t *testing.T) {
 		account string
 		over    policy.Override
 		shadow  map[string][]string
-		allow   []string // nil = no rules at all
+		allow   []string
 		pages   bool
 	}{
 		{"as the manifest says", "generator", policy.Override{}, nil, []string{"a.example"}, true},
 		{"one who may not read pages", "committee", policy.Override{}, nil, []string{"a.example"}, false},
 		{"disabled", "generator", policy.Override{Disable: []string{"web_fetch"}}, nil, []string{"a.example"}, false},
 		{"ALL", "generator", policy.Override{Level: subjects.OverrideAll}, nil, []string{"*"}, true},
-		{"watched", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, nil, true},
+		{"watched", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, []string{"a.example"}, true},
 	} {
 		m.Shadow = tt.shadow
 		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}
 		hosts, pages := f.reach(tb)
-		if pages != tt.pages || (hosts == nil) != (tt.allow == nil) || hosts != nil && !slices.Equal(hosts.Allow, tt.allow) {
+		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || !slices.Equal(hosts.Watched, tt.shadow["egress"]) {
 			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
 		}
 	}

@@ -39,7 +39,8 @@ func (c Call) within() func(address string) error {
 	if c.Hosts == nil {
 		return nil
 	}
-	return policy.HostRules{Allow: c.Hosts.Allow, Deny: c.Hosts.Deny}.Check
+	rules := policy.HostRules{Allow: c.Hosts.Allow, Deny: c.Hosts.Deny}
+	return func(address string) error { return rules.Check(address, c.Hosts.Watched...) }
 }
 
 // Output is what came of a run.

@@ -103,14 +103,18 @@ func (l EgressLayer) judge(c Call, address string, allow, deny []Host) Verdict {
 	return Deny(RuleHost, fmt.Sprintf("the host %s is not allowed by the policy", text.OneLine(at.host, 60)), l.Fetch.Allow...)
 }
 
-// Check reports why an address may not be fetched, nil when it may. Whoever follows redirects asks at each.
-func (h HostRules) Check(address string) error {
+// Check reports why an address may not be fetched, nil when it may. Whoever follows redirects asks at each. The watched
+// rules are not enforced here either; the others are.
+func (h HostRules) Check(address string, watched ...string) error {
+	if slices.Contains(watched, RuleDeniedHost) {
+		h.Deny = nil // so that what comes after it is looked at
+	}
 	allow, err := ParseHosts(h.Allow)
 	deny, err2 := ParseHosts(h.Deny)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	if v := (EgressLayer{Fetch: h}).judge(Call{}, address, allow, deny); v.kind != passes {
+	if v := (EgressLayer{Fetch: h}).judge(Call{}, address, allow, deny); v.kind != passes && !slices.Contains(watched, v.rule) {
 		return errors.New(v.reason)
 	}
 	return nil

@@ -249,3 +249,27 @@ func BenchmarkEgress(b *testing.B) {
 		}
 	}
 }
+
+// A rule that is only watched takes no other with it, at redirects neither.
+func TestHostRulesCheck(t *testing.T) {
+	h := policy.HostRules{Allow: []string{"a.example"}, Deny: []string{"evil.example"}}
+	for _, tt := range []struct {
+		name, address string
+		watched       []string
+		ok            bool
+	}{
+		{"allowed", "https://a.example/", nil, true},
+		{"not allowed", "https://b.example/", nil, false},
+		{"denied", "https://evil.example/", nil, false},
+		{"not allowed, watched", "https://b.example/", []string{policy.RuleHost}, true},
+		{"trick: denied, and another rule is watched", "https://evil.example/", []string{policy.RuleHost, policy.RulePort, policy.RuleNumeric}, false},
+		{"trick: denied and watched, and still not allowed", "https://evil.example/", []string{policy.RuleDeniedHost}, false},
+		{"denied and not allowed, both watched", "https://evil.example/", []string{policy.RuleDeniedHost, policy.RuleHost}, true},
+		{"trick: a number, and hosts are watched", "https://10.0.0.1/", []string{policy.RuleHost}, false},
+		{"trick: no address at all", "file:///etc/passwd", []string{policy.RuleHost, policy.RuleDeniedHost, policy.RuleNumeric, policy.RulePort}, false},
+	} {
+		if err := h.Check(tt.address, tt.watched...); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
