@@ -169,6 +169,25 @@ func TestACallCountsOnce(t *testing.T) {
 	}
 }
 
+// TestWindowFollowsTheRules: a manifest that changes while the broker runs changes how long calls count as identical.
+func TestWindowFollowsTheRules(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	h.says("s1", "q1", "what time is it?")
+	call := func(want string) {
+		t.Helper()
+		h.rec.Time = h.rec.Time.Add(5 * time.Second)
+		if res := h.calls(t, "generator", "get_datetime", `{"timezone":"UTC"}`); outcome(res) != want {
+			t.Errorf("%s, want %s", outcome(res), want)
+		}
+	}
+	call("ok")
+	call("ok")
+	call("limits: repeated")
+	h.book.Turn(officeRules(t, hallManifest+"\nlimits:\n  window: 1s\n"))
+	call("ok")
+}
+
 // TestShadow: a rule that is only watched passes, and is noted with what it would have said.
 func TestShadow(t *testing.T) {
 	t.Parallel()
