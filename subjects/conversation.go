@@ -10,13 +10,15 @@ import (
 // Conversation is what an agent keeps of a session. It stands as JSON under the key conv.<session> in the agent's
 // bucket, where the person's roles may read it. Thinking is never part of it.
 type Conversation struct {
-	SessionID  string    `json:"session_id"`
-	Summary    string    `json:"summary,omitempty"`    // stands for the turns that were summarized
-	Summarized int       `json:"summarized,omitempty"` // how many those are
-	Dropped    int       `json:"dropped,omitempty"`    // turns that were let go without a summary: too many or too large
-	Turns      []Turn    `json:"turns"`                // oldest first
-	Past       []string  `json:"past,omitempty"`       // query ids of the latest turns that are no longer in Turns
-	Updated    time.Time `json:"updated"`
+	SessionID  string   `json:"session_id"`
+	Summary    string   `json:"summary,omitempty"`    // stands for the turns that were summarized
+	Summarized int      `json:"summarized,omitempty"` // how many those are
+	Dropped    int      `json:"dropped,omitempty"`    // turns that were let go without a summary: too many or too large
+	Turns      []Turn   `json:"turns"`                // oldest first
+	Past       []string `json:"past,omitempty"`       // query ids of the latest turns that are no longer in Turns
+	// Labels are those of all turns there ever were: what a stranger wrote is in the summary too.
+	Labels  *Labels   `json:"labels,omitempty"`
+	Updated time.Time `json:"updated"`
 }
 
 // Turn is one question and its answer.

@@ -2,6 +2,7 @@ package subjects
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -128,6 +129,10 @@ type ToolOrder struct {
 	Sealed  map[string]SecretValue `json:"sealed,omitempty"` // credentials by name, sealed to this run of the tool
 	Hosts   *HostRules             `json:"hosts,omitempty"`  // where pages may be read from, at each redirect too
 	Pages   bool                   `json:"pages,omitempty"`  // pages may be read at all
+	// Caller is who asks, and Labels are those of its session: for tools that keep something, which must know whose it is.
+	Caller  string  `json:"caller,omitempty"`
+	Spawned bool    `json:"spawned,omitempty"` // the caller is an agent below an account
+	Labels  *Labels `json:"labels,omitempty"`
 }
 
 // HostRules say which hosts may be reached: patterns as in the manifest.
@@ -148,8 +153,11 @@ type ToolResult struct {
 	Result  string   `json:"result,omitempty"`
 	Error   *Fault   `json:"error,omitempty"`
 	Millis  int64    `json:"ms,omitempty"`
-	Links   []string `json:"links,omitempty"`  // addresses that the result lists, unchanged
-	Labels  *Labels  `json:"labels,omitempty"` // the broker's; what a tool writes here is not read
+	Links   []string `json:"links,omitempty"` // addresses that the result lists, unchanged
+	// Labels are the broker's. What a tool writes here is read only of one whose facts say that it grades its own results.
+	Labels *Labels `json:"labels,omitempty"`
+	// Recalls are the memories that the result shows.
+	Recalls []string `json:"recalls,omitempty"`
 	Parked  *Parked  `json:"parked,omitempty"` // where the whole result is, when it was too large to be shown
 }
 
@@ -158,6 +166,31 @@ type Labels struct {
 	Trust   string   `json:"trust"`           // trusted, untrusted
 	Privacy string   `json:"privacy"`         // public, private
 	Flags   []string `json:"flags,omitempty"` // techniques of injection that the text shows signs of, and "redacted" when a secret was taken out
+}
+
+// Join is what holds of a text that both went into: untrusted and private win. Nothing said by either is nil.
+func (l *Labels) Join(other *Labels) *Labels {
+	if l == nil && other == nil {
+		return nil
+	}
+	all := Labels{Trust: Trusted, Privacy: Public}
+	for _, o := range []*Labels{l, other} {
+		if o == nil {
+			continue
+		}
+		if o.Trust != Trusted {
+			all.Trust = Untrusted
+		}
+		if o.Privacy != Public {
+			all.Privacy = Private
+		}
+		for _, f := range o.Flags {
+			if !slices.Contains(all.Flags, f) {
+				all.Flags = append(all.Flags, f)
+			}
+		}
+	}
+	return &all
 }
 
 // Values of [Labels].
@@ -473,48 +506,6 @@ type Reward struct {
 	QueryID      string  `json:"query_id"`
 	RespondentID string  `json:"respondent_id"`
 	Value        float64 `json:"value"`
-}
-
-// MemoryQuery recalls.
-type MemoryQuery struct {
-	Query string `json:"query"`
-	Max   int    `json:"max,omitempty"`
-}
-
-// MemoryEntry is one thing remembered.
-type MemoryEntry struct {
-	ID          string    `json:"id"`
-	Kind        string    `json:"kind"`
-	Name        string    `json:"name"`
-	Description string    `json:"description,omitempty"`
-	Text        string    `json:"text,omitempty"`
-	Source      string    `json:"source,omitempty"`
-	Trust       string    `json:"trust,omitempty"`
-	Similarity  float64   `json:"similarity,omitempty"`
-	Created     time.Time `json:"created"`
-}
-
-// MemoryReply holds what was recalled.
-type MemoryReply struct {
-	Entries []MemoryEntry `json:"entries"`
-}
-
-// MemoryIDs names entries.
-type MemoryIDs struct {
-	IDs []string `json:"ids"`
-}
-
-// MemoryAdmin is the person's own hand on memory.
-type MemoryAdmin struct {
-	Op   string          `json:"op"` // list, show, edit, pin, forget, export
-	Args json.RawMessage `json:"args,omitempty"`
-}
-
-// MemoryEvent says what memory did and why.
-type MemoryEvent struct {
-	QueryID string   `json:"query_id,omitempty"`
-	IDs     []string `json:"ids"`
-	Why     string   `json:"why"`
 }
 
 // Deliberation is one persona's turn.

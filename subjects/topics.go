@@ -60,10 +60,10 @@ var (
 	RewardEvent    = Topic[Reward]{Spec{Name: "reward.event", Heard: "from.*.reward.event", Keep: "EVENTS", Doc: "feedback for the agent that produced the answer"}}
 
 	// Memory.
-	MemoryRecall     = Service[MemoryQuery, MemoryReply]{Spec{Name: "memory.query", Heard: "ctl.*.memory.query", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "recall"}}
-	MemoryWrite      = Service[MemoryEntry, Done]{Spec{Name: "memory.write", Heard: "ctl.*.memory.write", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "remember"}}
+	MemoryRecalls    = Service[MemoryQuery, MemoryReply]{Spec{Name: "memory.query", Heard: "ctl.*.memory.query", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "recall, told stage by stage"}}
+	MemoryWriting    = Service[MemoryWrites, MemoryWritten]{Spec{Name: "memory.write", Heard: "ctl.*.memory.write", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "remember entries, or a document"}}
 	MemoryCorrelated = Service[MemoryIDs, MemoryReply]{Spec{Name: "memory.correlated", Heard: "ctl.*.memory.correlated", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "what goes with these"}}
-	MemoryAdminOf    = Service[MemoryAdmin, MemoryReply]{Spec{Name: "memory.admin", Heard: "ctl.*.memory.admin", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "list, edit, pin, forget, export"}}
+	MemoryAdminOf    = Service[MemoryAdmin, MemoryAdmined]{Spec{Name: "memory.admin", Heard: "ctl.*.memory.admin", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "list, show, edit, pin, forget"}}
 	MemoryStored     = Topic[MemoryEvent]{Spec{Name: "memory.stored", Heard: "from.*.memory.stored", Keep: "EVENTS", Doc: "something was remembered"}}
 	MemoryAnnotated  = Topic[MemoryEvent]{Spec{Name: "memory.annotated", Heard: "from.*.memory.annotated", Keep: "EVENTS", Doc: "a memory got a grade"}}
 	MemoryRecalled   = Topic[MemoryEvent]{Spec{Name: "memory.recalled", Heard: "from.*.memory.recalled", Keep: "EVENTS", Doc: "what was recalled and why"}}
@@ -90,7 +90,7 @@ func Specs() []Spec {
 		ApprovalAsked.Spec, ApprovalAnswer.Spec, ApprovalDecided.Spec, ApprovalsOf.Spec, ApprovalRevoke.Spec, PolicyExplain.Spec, SessionSet.Spec, ConfigSetOf.Spec,
 		ModelChat.Spec, ModelStop.Spec, ModelEmbed.Spec, ModelNames.Spec, ModelPull.Spec,
 		CritiqueResult.Spec, PairwiseResult.Spec, UserFeedback.Spec, RewardEvent.Spec,
-		MemoryRecall.Spec, MemoryWrite.Spec, MemoryCorrelated.Spec, MemoryAdminOf.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
+		MemoryRecalls.Spec, MemoryWriting.Spec, MemoryCorrelated.Spec, MemoryAdminOf.Spec, MemoryStored.Spec, MemoryAnnotated.Spec, MemoryRecalled.Spec,
 		Deliberated.Spec, TaskState.Spec, AgentReturned.Spec,
 		Dead.Spec, SecretOf.Spec, Exhausted.Spec, AuditLine.Spec,
 	}

@@ -144,6 +144,7 @@ type call struct {
 	pages    bool                // the caller may read pages
 	again    bool                // it was begun before, and is no new call
 	approved bool                // the person said yes to it
+	labels   *subjects.Labels    // of all that went into the session
 }
 
 // onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
@@ -210,6 +211,7 @@ func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Calle
 		asked := seen.call
 		c.typ, c.person, c.mode = asked.Type, asked.Person, modeOf(asked)
 		c.hosts, c.pages = seen.reach(b.table)
+		c.labels = labelsOf(asked)
 		c.record.AgentType = asked.Type
 		if seen.fault != nil {
 			return c, seen.fault
@@ -306,6 +308,9 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	}
 	// Before the tool's own time begins: the keyring may wait for the person to unlock it.
 	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.pages}
+	if k.Has(policy.Remember) || k.Graded {
+		order.Caller, order.Spawned, order.Labels = c.record.AgentID, len(c.path) > 0, c.labels
+	}
 	if order.Sealed, res.Error = b.credentials(ctx, out, c, k); res.Error != nil {
 		return res
 	}
@@ -337,6 +342,9 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 		res.Error = subjects.Faultf(subjects.CodeTooLarge, "%s answered with %d bytes, at most %d", c.tool, len(got.Result), k.MaxResult)
 	default:
 		res.Result, res.Links = got.Result, got.Links
+		if k.Graded {
+			res.Labels, res.Recalls = got.Labels, got.Recalls // until they are weighed
+		}
 	}
 	return res
 }

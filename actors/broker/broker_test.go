@@ -765,6 +765,9 @@ func TestStartLooksForTools(t *testing.T) {
 			}
 			for zone, tools := range subjects.Zones {
 				for _, tool := range tools {
+					if zone != "tools" { // the actor speaks for its tools
+						tool = zone
+					}
 					if !slices.Contains(w.story, "ask disco."+zone+".INFO."+tool) {
 						t.Errorf("did not look for %s in %s", tool, zone)
 					}

@@ -51,23 +51,30 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	case <-ctx.Done():
 	}
 	effective := rules.Manifest.Effective(caller.Account, asked.Line, asked.Override.Grant)
-	var may []subjects.ToolSchema
-	for _, k := range b.table.all() {
-		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) {
-			s := k.schema
-			s.Key = "" // for the broker alone
-			may = append(may, s)
-		}
-	}
 	most := in.Body.Max
 	if most <= 0 {
 		most = usualTools
 	}
-	return subjects.DiscoverReply{Tools: b.choose(ctx, out, in.Body.Task, may, min(most, mostTools))}, nil
+	most = min(most, mostTools)
+	var always, may []subjects.ToolSchema
+	for _, k := range b.table.all() {
+		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) {
+			s := k.schema
+			s.Key = "" // for the broker alone
+			if k.Known && k.Standing && len(always) < most {
+				always = append(always, s)
+			} else {
+				may = append(may, s)
+			}
+		}
+	}
+	picked := append(always, b.choose(ctx, out, in.Body.Task, may, most-len(always))...)
+	// By name, so that a prompt does not change from question to question.
+	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
+	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// choose picks the tools that fit a task. Where all fit, all are given, in the order of their names, so that a prompt does
-// not change from question to question.
+// choose picks the tools that fit a task. Where all fit, all are given.
 func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
@@ -79,7 +86,6 @@ func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools [
 		}
 		picked = rankByWords(task, tools, most)
 	}
-	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
 	return picked
 }
 

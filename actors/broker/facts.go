@@ -101,6 +101,29 @@ func modeOf(c policy.Call) string {
 	return ""
 }
 
+// labelsOf are those of all that went into a session: what a tool keeps of it must carry them. The person's own call is
+// the person's own word; a session of which nobody knows is nobody's.
+func labelsOf(c policy.Call) *subjects.Labels {
+	l := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
+	if c.Person {
+		return l
+	}
+	if c.Flow.Tainted() {
+		l.Trust = subjects.Untrusted
+	}
+	if c.Flow.Private() {
+		l.Privacy = subjects.Private
+	}
+	for _, s := range c.Flow.Sources() {
+		for _, f := range s.Flags {
+			if !slices.Contains(l.Flags, f) {
+				l.Flags = append(l.Flags, f)
+			}
+		}
+	}
+	return l
+}
+
 // spent tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
 // counted already.
 func (b *Broker) spent(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Spent {

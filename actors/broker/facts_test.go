@@ -63,7 +63,8 @@ type hall struct {
 	tools map[string]func(subjects.ToolOrder) (any, error)
 	chat  func(subjects.ChatRequest) (any, error)
 	vault func(subjects.SecretGet) (any, error)
-	key   string // public half of the key that the tools have
+	key   string                       // public half of the key that the tools have
+	facts func(map[string]policy.Tool) // changes what is known of the tools
 	told  chan string
 	story []string // under mu
 
@@ -93,7 +94,11 @@ func (h *hall) start(t testing.TB, rules policy.Rules) {
 	t.Helper()
 	var known []Known
 	var schemas []subjects.ToolSchema
-	for name, facts := range hallTools() {
+	all := hallTools()
+	if h.facts != nil {
+		h.facts(all)
+	}
+	for name, facts := range all {
 		s := subjects.ToolSchema{Name: name, Version: "1", Description: name + " does what it is called. And more.", Parameters: json.RawMessage(`{"type":"object"}`)}
 		facts.Name, facts.Zone, facts.Known = name, subjects.ZoneOf(name), true
 		known = append(known, Known{Tool: facts, Pin: Pin(s)})

@@ -29,8 +29,9 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	scan := firewall.Scan(whole)
 	r := policy.Result{
 		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, From: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
-		Flags: techniques(scan), Time: out.Now().UTC(),
+		Flags: techniques(scan), Said: res.Labels, Time: out.Now().UTC(),
 	}
+	res.Recalls = tokens(res.Recalls)
 	labels := r.Labels()
 	res.Labels = &labels
 	if hidden > 0 {
@@ -62,6 +63,19 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	return res
 }
 
+// tokens are the ids that may be shown as such.
+func tokens(ids []string) (out []string) {
+	for _, id := range ids {
+		if len(out) < maxRecalls && subjects.CheckToken(id) == nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// maxRecalls bounds how many memories one result names.
+const maxRecalls = 100
+
 // nonce is what only the frame around one text carries. It is a keyed hash of the text, so nobody can know it and no text
 // can hold its own; and the same text twice is framed alike, so that whoever looks for repetitions finds them.
 func (b *Broker) nonce(c call, text string) string {
@@ -77,6 +91,9 @@ func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Know
 		return res
 	}
 	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: techniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
+	if k.Graded { // why it failed is in its own words
+		r.Said = &subjects.Labels{Trust: subjects.Trusted}
+	}
 	labels := r.Labels()
 	if labels.Trust == subjects.Trusted {
 		return res

@@ -175,7 +175,11 @@ func pinned(ctx context.Context, out actor.Out, zone string, s subjects.ToolSche
 // lookFor asks one tool for its definition, by the micro protocol. Only the tool itself may listen to its name there, so
 // the answer is its own. A tool that is not there is no error: it will announce itself.
 func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) error {
-	service, err := subjects.ToolInfo.With(zone, tool)
+	speaker, field := tool, "definition" // a tool of this machine speaks for itself
+	if zone != "tools" {
+		speaker, field = zone, "definition."+tool // the actor for all that it serves
+	}
+	service, err := subjects.ToolInfo.With(zone, speaker)
 	if err != nil {
 		return err
 	}
@@ -186,16 +190,13 @@ func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) 
 		return nil
 	}
 	var info struct {
-		Metadata struct {
-			Definition string `json:"definition"`
-			Key        string `json:"key"`
-		} `json:"metadata"`
+		Metadata map[string]string `json:"metadata"`
 	}
 	var s subjects.ToolSchema
-	if json.Unmarshal(answer, &info) != nil || actor.DecodeStrict([]byte(info.Metadata.Definition), &s) != nil {
+	if json.Unmarshal(answer, &info) != nil || actor.DecodeStrict([]byte(info.Metadata[field]), &s) != nil {
 		return nil
 	}
-	s.Key = info.Metadata.Key
+	s.Key = info.Metadata["key"]
 	err = b.take(ctx, out, zone, tool, s)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {

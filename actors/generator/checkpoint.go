@@ -39,7 +39,8 @@ type record struct {
 	State   *loop.State `json:"state,omitempty"`
 	Publish *publish    `json:"publish,omitempty"`
 	// Labels are those of all results so far: what strangers wrote into the answer, and whose it is.
-	Labels *subjects.Labels `json:"labels,omitempty"`
+	Labels  *subjects.Labels `json:"labels,omitempty"`
+	Recalls []string         `json:"recalls,omitempty"` // memories that results showed
 }
 
 // publish is a finished answer with the ids under which it is said. Said again with the same ids it is stored once.

@@ -60,7 +60,7 @@ func rounds(messages []model.Message) (out []subjects.Message) {
 
 // add appends a turn and lets go of what is too much, the oldest first. It changes nothing of c that another may hold.
 func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
-	c.Turns, c.Updated = append(slices.Clone(c.Turns), t), t.Time
+	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, c.Labels.Join(t.Labels)
 	for len(c.Turns) > most {
 		c = drop(c)
 	}

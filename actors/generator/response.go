@@ -24,7 +24,7 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 	if r.Model == "" {
 		r.Model = t.role.Model
 	}
-	r.Labels = t.labels()
+	r.Labels, r.Recalls = t.labels()
 	for _, d := range s.Done {
 		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments, Result: d.Result.Text, Layer: d.Layer}
 		if d.Result.Fault != "" {

@@ -80,6 +80,7 @@ func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 		return refusal(res.Error)
 	}
 	t.label(res.Labels)
+	t.recalled(res.Recalls)
 	shown := inFrame(res.Result, int(t.g.cfg.Result))
 	if shown != res.Result {
 		t.clipped(c.Name)
@@ -94,23 +95,22 @@ func (t *turn) label(l *subjects.Labels) {
 	}
 	t.labelling.Lock()
 	defer t.labelling.Unlock()
-	all := subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
-	if t.rec.Labels != nil {
-		all = *t.rec.Labels
-	}
-	if l.Trust != subjects.Trusted {
-		all.Trust = subjects.Untrusted
-	}
-	if l.Privacy != subjects.Public {
-		all.Privacy = subjects.Private
-	}
-	for _, f := range l.Flags {
-		if !slices.Contains(all.Flags, f) {
-			all.Flags = append(slices.Clone(all.Flags), f)
+	t.rec.Labels = t.rec.Labels.Join(l)
+}
+
+// recalled notes which memories the answer is made with.
+func (t *turn) recalled(ids []string) {
+	t.labelling.Lock()
+	defer t.labelling.Unlock()
+	for _, id := range ids {
+		if len(t.rec.Recalls) < maxRecalls && !slices.Contains(t.rec.Recalls, id) {
+			t.rec.Recalls = append(slices.Clone(t.rec.Recalls), text.Clip(id, subjects.MaxToken))
 		}
 	}
-	t.rec.Labels = &all
 }
+
+// maxRecalls bounds how many memories an answer names.
+const maxRecalls = 100
 
 // clipped notes that the model is shown only the beginning of a result.
 func (t *turn) clipped(tool string) {
@@ -123,11 +123,11 @@ func (t *turn) clipped(tool string) {
 	}
 }
 
-// labels are those of the answer.
-func (t *turn) labels() *subjects.Labels {
+// labels are those of the answer, with the memories that it was made with.
+func (t *turn) labels() (*subjects.Labels, []string) {
 	t.labelling.Lock()
 	defer t.labelling.Unlock()
-	return t.rec.Labels
+	return t.rec.Labels, t.rec.Recalls
 }
 
 // inFrame is a result that fits. The loop would cut its end off, and with it the end of the frame around what strangers

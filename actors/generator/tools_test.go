@@ -47,7 +47,7 @@ func TestLabel(t *testing.T) {
 	t.Parallel()
 	turn := &turn{}
 	turn.label(nil)
-	if turn.labels() != nil {
+	if l, _ := turn.labels(); l != nil {
 		t.Fatal("labels of nothing")
 	}
 	var wg sync.WaitGroup
@@ -60,7 +60,7 @@ func TestLabel(t *testing.T) {
 		wg.Go(func() { turn.label(&l) })
 	}
 	wg.Wait()
-	got := turn.labels()
+	got, _ := turn.labels()
 	slices.Sort(got.Flags)
 	if got.Trust != subjects.Untrusted || got.Privacy != subjects.Private || !slices.Equal(got.Flags, []string{"hidden_text", "override"}) {
 		t.Fatalf("%+v", got)

@@ -26,7 +26,8 @@ var payloads = []func() any{
 	of[subjects.LayerVerdict], of[subjects.ExplainRequest], of[subjects.Budget], of[subjects.Taint], of[subjects.ApprovalQuery], of[subjects.ApprovalList], of[subjects.Approval], of[subjects.ApprovalRule], of[subjects.SecretUse], of[subjects.ToolOutput], of[subjects.DiscoverRequest], of[subjects.DiscoverReply], of[subjects.Verdict],
 	of[subjects.SpawnRequest], of[subjects.SpawnReply], of[subjects.ApprovalRequest], of[subjects.ApprovalDecision], of[subjects.ApprovalReply], of[subjects.SessionConfig], of[subjects.Done],
 	of[subjects.ChatRequest], of[subjects.ChatChunk], of[subjects.EmbedRequest], of[subjects.EmbedReply], of[subjects.Nothing], of[subjects.ModelList], of[subjects.Critique], of[subjects.Pairwise],
-	of[subjects.Feedback], of[subjects.Reward], of[subjects.MemoryQuery], of[subjects.MemoryEntry], of[subjects.MemoryReply], of[subjects.MemoryIDs], of[subjects.MemoryAdmin], of[subjects.MemoryEvent],
+	of[subjects.Feedback], of[subjects.Reward], of[subjects.MemoryQuery], of[subjects.MemoryWrites], of[subjects.MemoryWritten], of[subjects.MemoryReply], of[subjects.MemoryIDs], of[subjects.MemoryAdmin], of[subjects.MemoryAdmined], of[subjects.MemoryEvent],
+	of[subjects.MemoryEntry], of[subjects.Provenance], of[subjects.Grades], of[subjects.MemoryHit], of[subjects.MemoryReason], of[subjects.MemoryDocument], of[subjects.DocumentPiece], of[subjects.MemoryWrite], of[subjects.MemoryEdit], of[subjects.Relation], of[subjects.MemoryStatus], of[subjects.MemoryRecall],
 	of[subjects.Deliberation], of[subjects.TaskProgress], of[subjects.AgentReturn], of[subjects.ConfigSet], of[subjects.DeadLetter], of[subjects.SecretGet], of[subjects.SecretValue],
 	of[subjects.AuditRecord], of[subjects.AuditHead], of[subjects.AuditGenesis], of[subjects.Fault], of[subjects.Denial],
 	of[subjects.Note], of[subjects.ModelInfo], of[subjects.RoleModel], of[subjects.PullRequest], of[subjects.PullProgress],
@@ -54,7 +55,7 @@ func TestPayloadsAreAllTried(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"payloads.go", "audit.go", "fault.go"} {
+	for _, name := range []string{"payloads.go", "memory.go", "audit.go", "fault.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "subjects", name), nil, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -17,10 +17,11 @@ const (
 	Spend                             // moves money, or promises to
 	Authenticate                      // changes who may get in: passwords, keys, locks
 	Physical                          // moves something in the world
+	Remember                          // keeps something for later, under the labels of the session that it came from
 )
 
 // effectNames are the names in the order of the constants.
-var effectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical"}
+var effectNames = []string{"reads_private", "reads_untrusted", "egress", "mutate", "destroy", "exec", "fetch", "spend", "authenticate", "physical", "remember"}
 
 // String is the effect's name as manifests write it.
 func (e Effect) String() string {

@@ -136,8 +136,9 @@ type Result struct {
 	Args   json.RawMessage // of the call: what the caller said itself is no news
 	From   string          // an address, when there is one
 	Text   string
-	Links  []string // addresses that the tool lists, unchanged
-	Flags  []string // signs of injection that were found
+	Links  []string         // addresses that the tool lists, unchanged
+	Flags  []string         // signs of injection that were found
+	Said   *subjects.Labels // what a tool that grades its results said of this one
 	Time   time.Time
 }
 
@@ -147,6 +148,12 @@ func (r Result) Labels() subjects.Labels {
 	l := subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public, Flags: slices.Clone(r.Flags)}
 	if r.Tool.Has(ReadsPrivate) {
 		l.Privacy = subjects.Private
+	}
+	if r.Tool.Graded && r.Tool.Known {
+		if r.Said != nil && r.Said.Trust == subjects.Trusted && len(r.Flags) == 0 {
+			l.Trust = subjects.Trusted // of its own entries only it knows whose they are
+		}
+		return l
 	}
 	harmless := r.Tool.Known && r.Tool.Effects == Declare() // it has nothing to tell that is not its own
 	if !r.Tool.Has(ReadsUntrusted) && (harmless || len(r.Flags) == 0 && !prose(r.Text)) {
@@ -179,6 +186,7 @@ func (f *Flow) Learn(r Result) *Flow {
 	switch {
 	case r.Tool.Query != "": // it searches: what it lists may be opened
 		next.links = remember(next.links, maxLinks, r.Links...)
+	case r.Tool.Graded: // what was once on a page: an address in it has been nobody's mail
 	case l.Privacy == subjects.Private: // mail, chat: a plain address in it may be opened, it can carry nothing away
 		next.links = remember(next.links, maxLinks, plainLinks(r.Text)...)
 	}

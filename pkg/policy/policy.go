@@ -117,6 +117,8 @@ type Tool struct {
 	Paths     []string      // arguments that are files or folders of this machine
 	Sinks     []string      // arguments that say where something goes, or what is changed
 	Content   []string      // arguments that are free text on its way there; the rest counts as sinks
+	Graded    bool          // it says of each result who could have written it; of one that it does not, anybody could
+	Standing  bool          // offered whatever the task is
 }
 
 // Has reports whether the tool may have effect e. A tool nobody knows has all of them, whatever its fields say.
