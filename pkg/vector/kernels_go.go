@@ -1,0 +1,126 @@
+package vector
+
+import (
+	"math"
+	"math/bits"
+)
+
+// plainGo is the loops in Go: for builds without a C compiler, and what the others are compared with. The conversions
+// to float32 around products keep compilers from rounding once where the others round twice.
+type plainGo struct{}
+
+func (plainGo) level() string { return "go" }
+
+func (plainGo) quantize(src []float32, dims int, to *rows, first, n int) int {
+	for r := range n {
+		v := src[r*dims : (r+1)*dims]
+		var top uint32 // as integers, so that what is no number comes out above infinity
+		for _, f := range v {
+			top = max(top, math.Float32bits(f)&^(1<<31))
+		}
+		most := math.Float32frombits(top)
+		if top >= math.Float32bits(float32(math.Inf(1))) || most < tiny {
+			return r
+		}
+		f := maxCode / most
+		at := (first + r) * to.stride
+		high, low := to.high[at:at+to.stride], to.low[at:at+to.stride]
+		var codes int64
+		var rest int32
+		for i, x := range v {
+			c := int32(math.RoundToEven(float64(float32(x * f))))
+			l := int32(int8(c))
+			high[i], low[i] = byte((c+128+1<<15)>>8), byte(l)
+			codes += int64(c) * int64(c)
+			rest += l * l
+		}
+		for i := dims; i < to.stride; i++ {
+			high[i], low[i] = 128, 0
+		}
+		s := 1 / math.Sqrt(float64(codes))
+		to.scale[first+r], to.err[first+r] = float32(s), float32(math.Sqrt(float64(rest))*s)
+	}
+	return n
+}
+
+func (plainGo) dots(of *rows, first, n int, q *query, out []int32) {
+	for r := range n {
+		row := of.high[(first+r)*of.stride:][:of.stride]
+		codes := q.codes[:len(row)]
+		var a, b int32 // they wrap on the way; what is left after the bias fits
+		for i := 0; i+1 < len(row); i += 2 {
+			a += int32(row[i]) * int32(codes[i])
+			b += int32(row[i+1]) * int32(codes[i+1])
+		}
+		out[r] = a + b - q.bias
+	}
+}
+
+func (k plainGo) scan(of *rows, first, n int, q *query, floor float32, b *block) int {
+	k.dots(of, first, n, q, b.dots[:n])
+	found := 0
+	for i, d := range b.dots[:n] {
+		up := float32(float32(d)*float32(of.scale[first+i]*q.factor)) + of.err[first+i]
+		if up >= floor {
+			b.which[found], b.upper[found] = uint32(i), up
+			found++
+		}
+	}
+	return found
+}
+
+func (plainGo) score(of *rows, q *query, which []uint32, out []float32) {
+	for i, r := range which {
+		high, low := of.high[int(r)*of.stride:][:of.stride], of.low[int(r)*of.stride:][:of.stride]
+		unit := q.unit[:len(high)]
+		low = low[:len(high)]
+		var a, b float32
+		for j := 0; j+1 < len(high); j += 2 {
+			a += float32(code(high[j], low[j])) * unit[j]
+			b += float32(code(high[j+1], low[j+1])) * unit[j+1]
+		}
+		out[i] = (a + b) * of.scale[r]
+	}
+}
+
+// code puts the two bytes of a code together.
+func code(high, low byte) int32 { return int32(high)<<8 + int32(int8(low)) - 1<<15 }
+
+func (plainGo) signs(of *rows, centre []float32, first, n int, out []uint64) {
+	words := of.stride / 64
+	for r := first; r < first+n; r++ {
+		high, low := of.high[r*of.stride:][:of.stride], of.low[r*of.stride:][:of.stride]
+		for w := range words {
+			var word uint64
+			for j := range 64 {
+				i := w*64 + j
+				if float32(float32(code(high[i], low[i]))*of.scale[r]) > centre[i] {
+					word |= 1 << j
+				}
+			}
+			out[(r/8*words+w)*8+r%8] = word
+		}
+	}
+}
+
+func (plainGo) hamming(b []uint64, words, n int, q []uint64, dist []uint16, histogram []uint32) {
+	for r := range n {
+		sum := 0
+		for w := range words {
+			sum += bits.OnesCount64(b[(r/8*words+w)*8+r%8] ^ q[w])
+		}
+		dist[r] = uint16(sum)
+		histogram[sum]++
+	}
+}
+
+func (plainGo) gather(dist []uint16, from, to uint16, out []uint32) int {
+	found := 0
+	for i, d := range dist {
+		if d >= from && d <= to {
+			out[found] = uint32(i)
+			found++
+		}
+	}
+	return found
+}

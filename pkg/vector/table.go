@@ -1,0 +1,113 @@
+package vector
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// place is where a row is: its segment, and its number there.
+type place uint64
+
+func placeOf(segment uint32, row int) place { return place(segment)<<32 | place(uint32(row)) }
+
+func (p place) segment() uint32 { return uint32(p >> 32) }
+
+func (p place) row() uint32 { return uint32(p) }
+
+// table says where the row of each key is. One writer changes it, and readers look keys up meanwhile without a lock: a
+// slot gets its key once and for all before it gets its place, and a table that is too full is replaced by a larger one.
+type table struct {
+	slots atomic.Pointer[[]slot]
+	taken int // slots that have a key, those of removed keys too; the writer's
+	live  atomic.Int64
+}
+
+type slot struct {
+	key   atomic.Uint64
+	value atomic.Uint64 // 0 = free, 1 = removed, else the place plus 2
+}
+
+const (
+	free      = 0
+	removed   = 1
+	firstSlot = 64 // slots of an empty table, a power of two
+)
+
+func newTable() *table {
+	t := new(table)
+	slots := make([]slot, firstSlot)
+	t.slots.Store(&slots)
+	return t
+}
+
+// search is the slot of key, or the free one where it would be.
+func search(slots []slot, key uint64) (s *slot, value uint64) {
+	mask := uint64(len(slots) - 1)
+	// Keys mostly count up; the golden ratio spreads them.
+	for i := key * 0x9e3779b97f4a7c15 >> bits.LeadingZeros64(mask); ; i = (i + 1) & mask {
+		s = &slots[i]
+		if value = s.value.Load(); value == free || s.key.Load() == key {
+			return s, value
+		}
+	}
+}
+
+// get is where the row of key is.
+func (t *table) get(key uint64) (place, bool) {
+	_, v := search(*t.slots.Load(), key)
+	return place(v - 2), v > removed
+}
+
+// put is the writer's.
+func (t *table) put(key uint64, at place) {
+	s, v := search(*t.slots.Load(), key)
+	if v == free {
+		if slots := *t.slots.Load(); (t.taken+1)*4 > len(slots)*3 {
+			t.grow()
+			s, _ = search(*t.slots.Load(), key)
+		}
+		t.taken++
+		s.key.Store(key)
+	}
+	if v <= removed {
+		t.live.Add(1)
+	}
+	s.value.Store(uint64(at) + 2)
+}
+
+// remove is the writer's.
+func (t *table) remove(key uint64) {
+	if s, v := search(*t.slots.Load(), key); v > removed {
+		s.value.Store(removed)
+		t.live.Add(-1)
+	}
+}
+
+// grow makes a table in which at least half is free, without the removed keys.
+func (t *table) grow() {
+	old, size := *t.slots.Load(), firstSlot
+	for size < int(t.live.Load()+1)*2 {
+		size *= 2
+	}
+	slots := make([]slot, size)
+	t.taken = 0
+	for i := range old {
+		if v := old[i].value.Load(); v > removed {
+			s, _ := search(slots, old[i].key.Load())
+			s.key.Store(old[i].key.Load())
+			s.value.Store(v)
+			t.taken++
+		}
+	}
+	t.slots.Store(&slots)
+}
+
+func (t *table) bytes() int64 { return int64(len(*t.slots.Load())) * 16 }
+
+// clear is the writer's.
+func (t *table) clear() {
+	slots := make([]slot, firstSlot)
+	t.slots.Store(&slots)
+	t.taken = 0
+	t.live.Store(0)
+}

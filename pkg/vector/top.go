@@ -1,0 +1,108 @@
+package vector
+
+import (
+	"cmp"
+	"slices"
+)
+
+// better orders hits: the larger cosine first, of equal ones the smaller key.
+func better(a, b Hit) int {
+	if c := cmp.Compare(b.Cosine, a.Cosine); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Key, b.Key)
+}
+
+// top keeps the best k hits: a heap with the worst of them in front.
+type top struct {
+	k    int
+	hits []Hit
+}
+
+func (t *top) full() bool { return len(t.hits) == t.k }
+
+// worst is the last that is among the best. Only when it is full.
+func (t *top) worst() float32 { return t.hits[0].Cosine }
+
+func (t *top) add(h Hit) {
+	if !t.full() {
+		t.hits = append(t.hits, h)
+		for i := len(t.hits) - 1; i > 0; {
+			parent := (i - 1) / 2
+			if better(t.hits[parent], t.hits[i]) > 0 {
+				break
+			}
+			t.hits[i], t.hits[parent] = t.hits[parent], t.hits[i]
+			i = parent
+		}
+		return
+	}
+	if better(h, t.hits[0]) > 0 {
+		return
+	}
+	t.hits[0] = h
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= len(t.hits) {
+			return
+		}
+		if child+1 < len(t.hits) && better(t.hits[child+1], t.hits[child]) > 0 {
+			child++
+		}
+		if better(t.hits[i], t.hits[child]) > 0 {
+			return
+		}
+		t.hits[i], t.hits[child] = t.hits[child], t.hits[i]
+		i = child
+	}
+}
+
+// sorted is what was kept, best first.
+func (t *top) sorted() []Hit {
+	slices.SortFunc(t.hits, better)
+	return t.hits
+}
+
+// floor keeps the k largest numbers: a heap with the smallest of them in front.
+type floor struct {
+	k      int
+	values []float32
+}
+
+func (f *floor) full() bool { return len(f.values) == f.k }
+
+func (f *floor) add(v float32) {
+	h := f.values
+	if len(h) < f.k {
+		f.values = append(h, v)
+		h = f.values
+		for i := len(h) - 1; i > 0; {
+			parent := (i - 1) / 2
+			if h[parent] <= h[i] {
+				break
+			}
+			h[i], h[parent] = h[parent], h[i]
+			i = parent
+		}
+		return
+	}
+	if v <= h[0] {
+		return
+	}
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1] < h[child] {
+			child++
+		}
+		if v <= h[child] {
+			break
+		}
+		h[i] = h[child]
+		i = child
+	}
+	h[i] = v
+}
