@@ -1,0 +1,206 @@
+package document
+
+import (
+	"strings"
+	"unicode"
+
+	"conclave/pkg/text"
+)
+
+// blockKind is what a run of lines is.
+type blockKind int
+
+const (
+	paragraph   blockKind = iota
+	heading               // of Markdown
+	fence                 // code between fences
+	rows                  // of a table, or lines of code: none of them is broken
+	frontMatter           // settings before a Markdown text
+)
+
+// block is a run of lines that belong together.
+type block struct {
+	kind  blockKind
+	text  string // its lines, without blank ones around
+	level int    // of a heading
+	title string // of a heading
+}
+
+// plainBlocks are the paragraphs of a text: what blank lines stand between.
+func plainBlocks(s string, kind blockKind) (out []block) {
+	var lines []string
+	end := func() {
+		if len(lines) > 0 {
+			out = append(out, block{kind: kind, text: strings.Join(lines, "\n")})
+			lines = nil
+		}
+	}
+	for l := range strings.SplitSeq(s, "\n") {
+		if l = trimEnd(l); l == "" {
+			end()
+			continue
+		}
+		lines = append(lines, l)
+	}
+	end()
+	return out
+}
+
+// markdownBlocks are the blocks of a Markdown text, as far as pieces need to know them.
+func markdownBlocks(s string) []block {
+	m := &markdown{}
+	lines := strings.Split(s, "\n")
+	for i := m.front(lines); i < len(lines); i++ {
+		m.line(trimEnd(lines[i]))
+	}
+	m.end()
+	return m.out
+}
+
+// markdown gathers lines into blocks.
+type markdown struct {
+	out   []block
+	lines []string
+	fence string // what closes the open fence, "" = none is open
+}
+
+// front takes the settings before the text, and says where the text begins.
+func (m *markdown) front(lines []string) int {
+	const most = 200 // lines; without an end in sight it is a line across the page
+	if trimEnd(lines[0]) != "---" {
+		return 0
+	}
+	for i := 1; i < min(len(lines), most); i++ {
+		switch trimEnd(lines[i]) {
+		case "---", "...":
+			for _, l := range lines[:i+1] {
+				m.lines = append(m.lines, trimEnd(l))
+			}
+			m.close(frontMatter)
+			return i + 1
+		}
+	}
+	return 0
+}
+
+func (m *markdown) line(l string) {
+	if m.fence != "" {
+		m.lines = append(m.lines, l)
+		if t := strings.TrimSpace(l); len(t) >= len(m.fence) && strings.Trim(t, m.fence[:1]) == "" {
+			m.fence = ""
+			m.close(fence)
+		}
+		return
+	}
+	if l == "" {
+		m.end()
+		return
+	}
+	if f := opens(l); f != "" {
+		m.end()
+		m.fence, m.lines = f, []string{l}
+		return
+	}
+	if level, title, ok := atx(l); ok {
+		m.end()
+		m.out = append(m.out, block{kind: heading, text: l, level: level, title: title})
+		return
+	}
+	// A line below that is underlined.
+	if level := underline(l); level > 0 && len(m.lines) == 1 && prose(m.lines[0]) {
+		m.out = append(m.out, block{kind: heading, text: m.lines[0] + "\n" + l, level: level, title: oneTitle(m.lines[0])})
+		m.lines = nil
+		return
+	}
+	m.lines = append(m.lines, l)
+}
+
+// end closes what is open: a paragraph or a table, and at the end of the text also a fence that nobody closed.
+func (m *markdown) end() {
+	switch {
+	case m.fence != "":
+		m.fence = ""
+		m.close(fence)
+	case isTable(m.lines):
+		m.close(rows)
+	default:
+		m.close(paragraph)
+	}
+}
+
+func (m *markdown) close(kind blockKind) {
+	if s := strings.Join(m.lines, "\n"); strings.TrimSpace(s) != "" {
+		m.out = append(m.out, block{kind: kind, text: strings.Trim(s, "\n")})
+	}
+	m.lines = nil
+}
+
+// opens is what closes the fence that l opens, "" when it opens none.
+func opens(l string) string {
+	t := strings.TrimLeft(l, " \t")
+	for _, c := range []string{"`", "~"} {
+		if n := len(t) - len(strings.TrimLeft(t, c)); n >= 3 && (c == "~" || !strings.Contains(t[n:], c)) {
+			return strings.Repeat(c, n)
+		}
+	}
+	return ""
+}
+
+// atx reads a heading that begins with #.
+func atx(l string) (level int, title string, ok bool) {
+	t := strings.TrimLeft(l, " ")
+	if len(l)-len(t) > 3 {
+		return 0, "", false
+	}
+	rest := strings.TrimLeft(t, "#")
+	level = len(t) - len(rest)
+	if level < 1 || level > 6 || rest != "" && rest[0] != ' ' && rest[0] != '\t' {
+		return 0, "", false
+	}
+	if bare := strings.TrimRight(rest, "#"); bare == "" || strings.HasSuffix(bare, " ") { // a closing row of #
+		rest = bare
+	}
+	return level, oneTitle(rest), true
+}
+
+// underline is the level of the heading that l stands under, 0 when it is no underline.
+func underline(l string) int {
+	switch t := strings.TrimLeft(l, " "); {
+	case len(l)-len(t) > 3 || len(t) < 2:
+		return 0
+	case strings.Trim(t, "=") == "":
+		return 1
+	case strings.Trim(t, "-") == "":
+		return 2
+	}
+	return 0
+}
+
+// prose reports whether a line may be a heading that is underlined: no list, quotation or table.
+func prose(l string) bool {
+	t := strings.TrimLeft(l, " ")
+	return len(l)-len(t) <= 3 && t != "" && !strings.ContainsAny(t[:1], "-*+>|") && !strings.HasPrefix(t, "1.")
+}
+
+// isTable reports whether lines are a table: a row of dashes below the first line, or bars before each.
+func isTable(lines []string) bool {
+	if len(lines) < 2 || !strings.Contains(lines[0], "|") {
+		return false
+	}
+	if dashes := strings.TrimSpace(lines[1]); strings.Contains(dashes, "-") && strings.Trim(dashes, "|:- \t") == "" {
+		return true
+	}
+	for _, l := range lines {
+		if !strings.HasPrefix(strings.TrimLeft(l, " "), "|") {
+			return false
+		}
+	}
+	return true
+}
+
+// maxHeading bounds one heading in a way of headings, in bytes.
+const maxHeading = 120
+
+func oneTitle(s string) string { return text.OneLine(s, maxHeading) }
+
+func trimEnd(l string) string { return strings.TrimRightFunc(l, unicode.IsSpace) }

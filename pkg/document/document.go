@@ -1,0 +1,262 @@
+// Package document makes text of files, and pieces of text that are small enough to be remembered one by one. It reads
+// Markdown, plain text in many forms, HTML, and PDF through the program pdftotext. It knows no bus, and its errors say why
+// a file cannot be read, not which: whoever asked knows that.
+package document
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"conclave/pkg/text"
+	"conclave/pkg/webclient/readable"
+)
+
+// Why a file cannot be read. Each error wraps one of these, and says what to do.
+var (
+	// ErrNotText means that the file holds something else than text.
+	ErrNotText = errors.New("it is not text")
+	// ErrTooLarge means that the file, or the text in it, is over the limit.
+	ErrTooLarge = errors.New("it is too large")
+	// ErrEmpty means that there is no text in the file.
+	ErrEmpty = errors.New("there is no text in it")
+	// ErrNoPDFReader means that the program which reads PDF is not installed.
+	ErrNoPDFReader = errors.New("PDF needs the program pdftotext, which is not there; install poppler-utils")
+	// ErrPDF means that the program could not make text of a PDF.
+	ErrPDF = errors.New("the PDF cannot be read")
+)
+
+// MaxBytes is how large a file may be when nothing else is said.
+const MaxBytes = 20 << 20
+
+// Kinds of documents.
+const (
+	Markdown = "markdown"
+	Text     = "text"
+	Code     = "code"  // its lines are not to be broken
+	Table    = "table" // a row on each line, the first one names the columns
+	HTML     = "html"  // its text is Markdown
+	PDF      = "pdf"
+)
+
+// Options bound a reading. The zero value is the usual.
+type Options struct {
+	MaxBytes  int64         // of the file, and of the text in it; 0 = [MaxBytes]
+	PDFTime   time.Duration // how long pdftotext may take; 0 = a minute
+	PDFToText string        // the program; "" = pdftotext, as found in PATH
+}
+
+// Doc is a file as text.
+type Doc struct {
+	Title    string
+	Text     string // valid UTF-8, lines end with \n
+	Kind     string
+	Modified time.Time
+	Hash     string   // of the text
+	Notes    []string // what a person should know of the reading: what was left out, or guessed
+}
+
+// maxTitle bounds a title, in bytes.
+const maxTitle = 200
+
+// Read makes a document of the file at path. A link is followed.
+func Read(ctx context.Context, path string, o Options) (Doc, error) {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = MaxBytes
+	}
+	if err := ctx.Err(); err != nil {
+		return Doc{}, err
+	}
+	data, info, err := load(path, o.MaxBytes)
+	if err != nil {
+		return Doc{}, err
+	}
+	d := Doc{Kind: kindOf(path, data), Modified: info.ModTime().UTC()}
+	switch d.Kind {
+	case PDF:
+		err = d.fromPDF(ctx, path, o)
+	case HTML:
+		err = d.fromHTML(data)
+	default:
+		err = d.fromText(data)
+	}
+	if err != nil {
+		return Doc{}, err
+	}
+	if strings.TrimSpace(d.Text) == "" {
+		if d.Kind == PDF {
+			return Doc{}, fmt.Errorf("%w; if its pages are pictures, make text of them first (with ocrmypdf, say)", ErrEmpty)
+		}
+		return Doc{}, ErrEmpty
+	}
+	if d.Kind == Markdown {
+		d.Title = markdownTitle(d.Text)
+	}
+	d.Title = text.OneLine(d.Title, maxTitle)
+	if d.Title == "" {
+		base := filepath.Base(path)
+		if d.Title = strings.TrimSuffix(base, filepath.Ext(base)); d.Title == "" { // .notes
+			d.Title = base
+		}
+		d.Title = text.OneLine(d.Title, maxTitle)
+	}
+	sum := sha256.Sum256([]byte(d.Text))
+	d.Hash = hex.EncodeToString(sum[:])
+	return d, nil
+}
+
+// load reads a regular file. Opening does not wait: what looked like a file may be a pipe by now.
+func load(path string, most int64) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, unreadable(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, nil, unreadable(err)
+	case info.IsDir():
+		return nil, nil, errors.New("it is a folder; name the files in it, or let it be walked")
+	case !info.Mode().IsRegular():
+		return nil, nil, errors.New("it is not a regular file")
+	case info.Size() > most:
+		return nil, nil, tooLarge(most)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most+1)) // it may grow
+	switch {
+	case err != nil:
+		return nil, nil, unreadable(err)
+	case int64(len(data)) > most:
+		return nil, nil, tooLarge(most)
+	case len(data) == 0:
+		return nil, nil, ErrEmpty
+	}
+	return data, info, nil
+}
+
+// unreadable is an error of the system without the path, which the caller knows.
+func unreadable(err error) error {
+	var p *fs.PathError
+	if !errors.As(err, &p) {
+		return err
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("it is not there: %w", p.Err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("you may not read it: %w", p.Err)
+	}
+	return fmt.Errorf("it cannot be read: %w", p.Err)
+}
+
+func tooLarge(most int64) error {
+	return fmt.Errorf("%w: more than %d bytes; split it", ErrTooLarge, most)
+}
+
+// byExtension is the kind that a name stands for. What is not here is looked at.
+var byExtension = map[string]string{
+	".md": Markdown, ".markdown": Markdown, ".mdown": Markdown, ".mkd": Markdown, ".mdx": Markdown, ".rmd": Markdown, ".qmd": Markdown,
+	".html": HTML, ".htm": HTML, ".xhtml": HTML,
+	".csv": Table, ".tsv": Table,
+	".txt": Text, ".text": Text, ".org": Text, ".rst": Text, ".adoc": Text, ".tex": Text, ".log": Text, ".srt": Text, ".vtt": Text, ".eml": Text,
+	".json": Code, ".jsonl": Code, ".ndjson": Code, ".yaml": Code, ".yml": Code, ".toml": Code, ".ini": Code, ".conf": Code, ".xml": Code, ".sql": Code,
+	".go": Code, ".py": Code, ".js": Code, ".ts": Code, ".tsx": Code, ".jsx": Code, ".rs": Code, ".c": Code, ".h": Code, ".cc": Code, ".cpp": Code, ".hpp": Code,
+	".java": Code, ".kt": Code, ".rb": Code, ".php": Code, ".sh": Code, ".bash": Code, ".zsh": Code, ".lua": Code, ".swift": Code, ".scala": Code, ".cs": Code,
+	".css": Code, ".scss": Code, ".proto": Code, ".tf": Code, ".nix": Code, ".hs": Code, ".ml": Code, ".ex": Code, ".erl": Code, ".clj": Code, ".r": Code, ".pl": Code,
+}
+
+// kindOf decides by the first bytes where they are plain, then by the name, then by the beginning of the text.
+func kindOf(path string, data []byte) string {
+	if bytes.HasPrefix(data, []byte("%PDF-")) {
+		return PDF
+	}
+	if kind, ok := byExtension[strings.ToLower(filepath.Ext(path))]; ok {
+		return kind
+	}
+	head := bytes.ToLower(bytes.TrimSpace(data[:min(len(data), 512)]))
+	head = bytes.TrimPrefix(head, []byte("\xef\xbb\xbf"))
+	for _, begin := range []string{"<!doctype html", "<html", "<head", "<body"} {
+		if bytes.HasPrefix(head, []byte(begin)) {
+			return HTML
+		}
+	}
+	return Text
+}
+
+// fromText takes text as it is.
+func (d *Doc) fromText(data []byte) error {
+	s, notes, err := decode(data)
+	if err != nil {
+		return err
+	}
+	d.Text, d.Notes = tidy(s), notes
+	return nil
+}
+
+// maxPage is how much of a page [readable.HTML] looks at.
+const maxPage = 1 << 20
+
+// fromHTML takes what a person would read on a page.
+func (d *Doc) fromHTML(data []byte) error {
+	s, notes, err := decodeHTML(data)
+	if err != nil {
+		return err
+	}
+	page := readable.HTML(s, "")
+	d.Title, d.Text, d.Notes = page.Title, tidy(page.Text), notes
+	if len(s) > maxPage {
+		d.Notes = append(d.Notes, fmt.Sprintf("only the first %d KB of the page were read; split it", maxPage>>10))
+	}
+	if n := page.Removed.Parts(); n > 0 {
+		d.Notes = append(d.Notes, fmt.Sprintf("%d parts that nobody sees on the page were left out", n))
+	}
+	return nil
+}
+
+// tidy makes line breaks one kind and takes control characters out. What a page break was is a paragraph's end.
+func tidy(s string) string {
+	s = strings.ReplaceAll(s, "\r\n", "\n")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case r == '\r', r == '\v', r == '\u2028':
+			return '\n'
+		case r == '\ufeff', unicode.IsControl(r):
+			return -1
+		}
+		return r
+	}, strings.ReplaceAll(strings.ReplaceAll(s, "\f", "\n\n"), "\u2029", "\n\n"))
+}
+
+// markdownTitle is what the document calls itself: in its front matter, or in its first heading of the first level.
+func markdownTitle(s string) string {
+	blocks := markdownBlocks(s)
+	if len(blocks) > 0 && blocks[0].kind == frontMatter {
+		for l := range strings.Lines(blocks[0].text) {
+			if v, ok := strings.CutPrefix(l, "title:"); ok {
+				if v = strings.Trim(strings.TrimSpace(v), `"'`); v != "" {
+					return v
+				}
+			}
+		}
+	}
+	for _, b := range blocks {
+		if b.kind == heading && b.level == 1 && b.title != "" {
+			return b.title
+		}
+	}
+	return ""
+}

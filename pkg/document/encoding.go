@@ -1,0 +1,139 @@
+package document
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/net/html/charset"
+	"golang.org/x/text/encoding/charmap"
+	uni "golang.org/x/text/encoding/unicode"
+)
+
+// signs are the first bytes of what people try to import and is no text, and what to do with it.
+var signs = []struct{ begin, what string }{
+	{"PK\x03\x04", "a zip archive, or an office document or book that is one; save it as PDF or text"},
+	{"\xd0\xcf\x11\xe0", "an old office document; save it as PDF or text"},
+	{"{\\rtf", "RTF; save it as PDF or text"},
+	{"\x1f\x8b", "compressed with gzip; unpack it"},
+	{"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it"},
+	{"\x89PNG", "a picture"},
+	{"\xff\xd8\xff", "a picture"},
+	{"GIF8", "a picture"},
+	{"\x7fELF", "a program"},
+	{"SQLite format 3\x00", "a database"},
+}
+
+// decode makes UTF-8 of a text. Text that is neither UTF-8 nor UTF-16 with a mark is taken for Windows-1252 when that makes
+// sense: a wrong guess is told in the notes, and nonsense is refused.
+func decode(data []byte) (string, []string, error) {
+	if err := sign(data); err != nil {
+		return "", nil, err
+	}
+	if s, ok, err := marked(data); ok || err != nil {
+		if err == nil {
+			err = sensible(s)
+		}
+		return s, nil, err
+	}
+	s := string(data)
+	if utf8.Valid(data) {
+		return s, nil, sensible(s)
+	}
+	good, bad := sequences(data)
+	if good > bad { // UTF-8 with some damage
+		s = strings.ToValidUTF8(s, "\uFFFD")
+		return s, []string{fmt.Sprintf("%d bytes that are no UTF-8 were left out", bad)}, sensible(s)
+	}
+	// Western text has few letters beyond ASCII. What has many of them is in some other encoding, or is no text.
+	if 4*bad > len(data) {
+		return "", nil, fmt.Errorf("%w, or in an encoding that is not known; save it as UTF-8", ErrNotText)
+	}
+	out, err := charmap.Windows1252.NewDecoder().Bytes(data)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w, or in an encoding that is not known; save it as UTF-8", ErrNotText)
+	}
+	s = string(out)
+	return s, []string{"it is not UTF-8 and was read as Windows-1252; save it as UTF-8 if letters look wrong"}, sensible(s)
+}
+
+// decodeHTML makes UTF-8 of a page, which may say itself how it is written.
+func decodeHTML(data []byte) (string, []string, error) {
+	if utf8.Valid(data) || bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return decode(data)
+	}
+	if err := sign(data); err != nil {
+		return "", nil, err
+	}
+	e, name, _ := charset.DetermineEncoding(data, "")
+	if name == "utf-8" || name == "windows-1252" { // the latter also when the page does not say
+		return decode(data)
+	}
+	out, err := e.NewDecoder().Bytes(data)
+	if err != nil {
+		return decode(data)
+	}
+	return string(out), nil, sensible(string(out))
+}
+
+func sign(data []byte) error {
+	for _, s := range signs {
+		if bytes.HasPrefix(data, []byte(s.begin)) {
+			return fmt.Errorf("%w: it is %s", ErrNotText, s.what)
+		}
+	}
+	return nil
+}
+
+// marked decodes text that begins with a byte order mark.
+func marked(data []byte) (string, bool, error) {
+	if rest, ok := bytes.CutPrefix(data, []byte("\xef\xbb\xbf")); ok && utf8.Valid(rest) {
+		return string(rest), true, nil
+	}
+	for mark, order := range map[string]uni.Endianness{"\xff\xfe": uni.LittleEndian, "\xfe\xff": uni.BigEndian} {
+		if !bytes.HasPrefix(data, []byte(mark)) {
+			continue
+		}
+		out, err := uni.UTF16(order, uni.ExpectBOM).NewDecoder().Bytes(data)
+		if err != nil {
+			return "", false, fmt.Errorf("%w: it begins like UTF-16 and is not", ErrNotText)
+		}
+		return string(out), true, nil
+	}
+	return "", false, nil
+}
+
+// sequences counts the characters of more than one byte, and the bytes that belong to none.
+func sequences(data []byte) (good, bad int) {
+	for len(data) > 0 {
+		r, n := utf8.DecodeRune(data)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			bad++
+		case n > 1:
+			good++
+		}
+		data = data[n:]
+	}
+	return good, bad
+}
+
+// sensible refuses what decodes and is no text all the same: zeros, or many characters that nobody writes.
+func sensible(s string) error {
+	odd, all := 0, 0
+	for _, r := range s {
+		all++
+		switch {
+		case r == 0:
+			return fmt.Errorf("%w: there are zero bytes in it", ErrNotText)
+		case r == utf8.RuneError, unicode.IsControl(r) && !strings.ContainsRune("\t\n\v\f\r\b\x1b", r):
+			odd++
+		}
+	}
+	if odd > 4 && 50*odd > all {
+		return fmt.Errorf("%w: %d of its %d characters are none that are written", ErrNotText, odd, all)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package document
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"conclave/pkg/text"
+)
+
+// pdfTime is how long pdftotext may take when nothing else is said.
+const pdfTime = time.Minute
+
+// fromPDF lets pdftotext read the file. No shell is between, the path is absolute so that no name is taken for an option,
+// and the program gets nothing of our environment.
+func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
+	program, err := exec.LookPath(or(o.PDFToText, "pdftotext"))
+	if err != nil {
+		return ErrNoPDFReader
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return fmt.Errorf("finding out where it is: %w", err)
+	}
+	most := o.PDFTime
+	if most <= 0 {
+		most = pdfTime
+	}
+	timed, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	out := &bounded{most: int(o.MaxBytes), full: cancel}
+	talk := &bounded{most: 4 << 10, full: func() {}}
+	cmd := exec.CommandContext(timed, program, "-enc", "UTF-8", "-eol", "unix", path, "-")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8"}
+	cmd.Dir = string(filepath.Separator)
+	cmd.Stdout, cmd.Stderr = out, talk
+	cmd.WaitDelay = time.Second // whoever holds its output open is not waited for
+	err = cmd.Run()
+	switch {
+	case out.over:
+		return fmt.Errorf("%w: more than %d bytes of text; split it", ErrTooLarge, o.MaxBytes)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case timed.Err() != nil:
+		return fmt.Errorf("%w: pdftotext was not done in %s", ErrPDF, most)
+	case err != nil:
+		return pdfError(err, talk.String())
+	}
+	// It writes UTF-8, and damaged files make it write other things too.
+	d.Text = tidy(strings.ToValidUTF8(out.String(), "\uFFFD"))
+	return nil
+}
+
+// pdfError says what pdftotext had against the file.
+func pdfError(err error, said string) error {
+	said = text.OneLine(said, 160)
+	var exit *exec.ExitError
+	switch {
+	case strings.Contains(strings.ToLower(said), "password"):
+		return fmt.Errorf("%w: it is locked with a password; save it without one", ErrPDF)
+	case errors.As(err, &exit) && exit.ExitCode() == 3:
+		return fmt.Errorf("%w: it does not permit that its text is taken out", ErrPDF)
+	case said != "":
+		return fmt.Errorf("%w: pdftotext says: %s", ErrPDF, said)
+	}
+	return fmt.Errorf("%w: pdftotext failed: %w", ErrPDF, err)
+}
+
+// bounded is a buffer that takes so much and no more. It says so once, and drops the rest.
+type bounded struct {
+	buf  bytes.Buffer // not embedded: its ReadFrom would know no bound
+	most int
+	over bool
+	full func()
+}
+
+func (b *bounded) String() string { return b.buf.String() }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if room := b.most - b.buf.Len(); !b.over && len(p) > room {
+		b.over = true
+		b.full()
+		b.buf.Write(p[:room])
+	}
+	if !b.over {
+		b.buf.Write(p)
+	}
+	return len(p), nil
+}
+
+func or(s, nothing string) string {
+	if s == "" {
+		return nothing
+	}
+	return s
+}

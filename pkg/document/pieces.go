@@ -1,0 +1,264 @@
+package document
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"conclave/pkg/text"
+)
+
+// Piece is a part of a document that can be understood by itself.
+type Piece struct {
+	Heading string // the way of headings to it, or the columns of a table
+	Text    string
+}
+
+// Sizes of pieces, in bytes.
+const (
+	// MaxPiece is the most that a piece has.
+	MaxPiece = 4000
+	full     = 2000 // a piece of this size takes nothing more
+	small    = 600  // a piece below takes along what comes next, a new section too
+	maxWay   = 300  // of a way of headings
+)
+
+// Pieces takes a document apart: Markdown by its headings, everything else by paragraphs. Most pieces have 1,200 to 2,000
+// bytes, none has more than [MaxPiece]. Every line that is not blank is in one of them, in order. Words are not broken
+// unless they are longer than a piece; code between fences and tables stay together where they fit.
+func Pieces(d Doc) []Piece {
+	s := strings.ToValidUTF8(d.Text, "\uFFFD")
+	var blocks []block
+	switch d.Kind {
+	case Markdown, HTML:
+		blocks = markdownBlocks(s)
+	case Code, Table:
+		blocks = plainBlocks(s, rows)
+	default:
+		blocks = plainBlocks(s, paragraph)
+	}
+	p := packer{}
+	for _, a := range atoms(blocks) {
+		p.add(a)
+	}
+	pieces := p.done()
+	if d.Kind == Table && len(blocks) > 0 {
+		columns, _, _ := strings.Cut(blocks[0].text, "\n")
+		for i := range pieces {
+			pieces[i].Heading = text.OneLine(columns, maxWay)
+		}
+	}
+	return pieces
+}
+
+// atom is what is not taken apart any more.
+type atom struct {
+	text   string
+	glue   string   // between it and what stands before it in the same piece
+	way    []string // of headings
+	begins bool     // a section
+}
+
+// atoms takes blocks apart and puts headings to what they stand over: no piece ends with a heading.
+func atoms(blocks []block) (out []atom) {
+	var way []string
+	var levels []int
+	var over []string // headings that wait for something to stand over
+	put := func(a atom) {
+		a.way = way
+		if len(over) > 0 {
+			heads := strings.Join(over, "\n\n")
+			a.begins = true
+			if len(heads)+2+len(a.text) <= MaxPiece {
+				a.text = heads + "\n\n" + a.text
+			} else {
+				for i, h := range split(block{text: heads}) {
+					h.way, h.begins = way, i == 0
+					out = append(out, h)
+				}
+				a.begins = false
+			}
+			over = nil
+		}
+		out = append(out, a)
+	}
+	for _, b := range blocks {
+		if b.kind != heading {
+			for _, a := range split(b) {
+				put(a)
+			}
+			continue
+		}
+		n := 0
+		for n < len(levels) && levels[n] < b.level {
+			n++
+		}
+		way, levels = append(way[:n:n], b.title), append(levels[:n:n], b.level)
+		over = append(over, b.text)
+	}
+	if len(over) > 0 { // headings over nothing
+		for i, h := range split(block{text: strings.Join(over, "\n\n")}) {
+			h.way, h.begins = way, i == 0
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// split makes atoms of a block: one where it fits, its lines otherwise.
+func split(b block) (out []atom) {
+	whole, line := full, full
+	switch b.kind {
+	case fence, frontMatter:
+		whole, line = MaxPiece, MaxPiece
+	case rows:
+		line = MaxPiece
+	}
+	if len(b.text) <= whole {
+		return []atom{{text: b.text, glue: "\n\n"}}
+	}
+	glue := "\n\n"
+	var run strings.Builder
+	end := func() {
+		if run.Len() > 0 {
+			out = append(out, atom{text: run.String(), glue: glue})
+			run.Reset()
+			glue = "\n"
+		}
+	}
+	for l := range strings.SplitSeq(b.text, "\n") {
+		if run.Len() > 0 && run.Len()+1+len(l) > full {
+			end()
+		}
+		if len(l) <= line {
+			if run.Len() > 0 {
+				run.WriteByte('\n')
+			}
+			run.WriteString(l)
+			continue
+		}
+		for l != "" {
+			var head, next string
+			head, l, next = cut(l, full)
+			if head != "" {
+				out = append(out, atom{text: head, glue: glue})
+				glue = next
+			}
+		}
+		glue = "\n"
+	}
+	end()
+	return slices.DeleteFunc(out, func(a atom) bool { return strings.TrimSpace(a.text) == "" })
+}
+
+// ends are what ends a sentence. What is behind the mark belongs to the next.
+var ends = []string{". ", "! ", "? ", "; ", "。", "！", "？"}
+
+// cut takes a beginning of at most most bytes from a line: up to the end of a sentence, or of a word. glue is what stood
+// between it and the rest. A word that is longer comes whole where a piece can hold it, and in parts otherwise.
+func cut(line string, most int) (head, rest, glue string) {
+	line = strings.TrimFunc(line, unicode.IsSpace)
+	if len(line) <= most {
+		return line, "", ""
+	}
+	window := line[:boundary(line, most)]
+	at := 0
+	for _, e := range ends {
+		if i := strings.LastIndex(window, e); i >= 0 {
+			at = max(at, i+len(strings.TrimSuffix(e, " ")))
+		}
+	}
+	if at < len(window)/2 {
+		if at = strings.LastIndexFunc(window, unicode.IsSpace); at < 0 {
+			at = strings.IndexFunc(line[:boundary(line, min(len(line), MaxPiece))], unicode.IsSpace)
+		}
+	}
+	if at <= 0 {
+		at = len(window)
+	}
+	head, rest = trimEnd(line[:at]), line[at:]
+	after := strings.TrimLeftFunc(rest, unicode.IsSpace)
+	if after != rest {
+		glue = " "
+	}
+	return head, after, glue
+}
+
+// boundary is the last place at or before n where a character begins, with the marks that belong to it.
+func boundary(s string, n int) int {
+	if n >= len(s) {
+		return len(s)
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	at := n
+	for range 16 { // letters with more marks than that are no letters
+		r, _ := utf8.DecodeRuneInString(s[at:])
+		before, size := utf8.DecodeLastRuneInString(s[:at])
+		if at == 0 || !unicode.In(r, unicode.M) && r != '\u200d' && before != '\u200d' {
+			break
+		}
+		at -= size
+	}
+	if at == 0 {
+		return n
+	}
+	return at
+}
+
+// packer puts atoms together.
+type packer struct {
+	out   []Piece
+	first []atom // of each piece
+	text  strings.Builder
+	begin atom     // of the piece that grows
+	way   []string // what the ways of its atoms have in common
+}
+
+func (p *packer) add(a atom) {
+	size := p.text.Len()
+	together := size + len(a.glue) + len(a.text)
+	if size > 0 && (size >= small && (a.begins || together > full) || together > MaxPiece) {
+		p.flush()
+		size = 0
+	}
+	if size == 0 {
+		p.text.WriteString(a.text)
+		p.begin, p.way = a, a.way
+		return
+	}
+	p.text.WriteString(a.glue + a.text)
+	p.way = common(p.way, a.way)
+}
+
+func (p *packer) flush() {
+	if p.text.Len() > 0 {
+		p.out = append(p.out, Piece{text.Clip(strings.Join(p.way, " > "), maxWay), p.text.String()})
+		p.first = append(p.first, p.begin)
+		p.text.Reset()
+	}
+}
+
+// done ends the last piece. A small rest goes to the piece before it when it is of the same section.
+func (p *packer) done() []Piece {
+	p.flush()
+	if n := len(p.out); n > 1 {
+		last, before := p.out[n-1], p.out[n-2]
+		if len(last.Text) < small/2 && len(before.Text)+2+len(last.Text) <= full+small && !p.first[n-1].begins && last.Heading == before.Heading {
+			p.out[n-2].Text += p.first[n-1].glue + last.Text
+			p.out = p.out[:n-1]
+		}
+	}
+	return p.out
+}
+
+// common is what two ways of headings begin with.
+func common(a, b []string) []string {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return a[:n]
+}
