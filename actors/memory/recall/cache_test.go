@@ -1,0 +1,349 @@
+package recall_test
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/actors/memory/recall"
+	"conclave/subjects"
+)
+
+// ticking is a clock that a test moves.
+type ticking struct{ at time.Time }
+
+func (c *ticking) now() time.Time        { return c.at }
+func (c *ticking) after(d time.Duration) { c.at = c.at.Add(d) }
+
+// reply is a result with these entries, each of the kind before the colon.
+func reply(entries ...string) subjects.MemoryReply {
+	r := subjects.MemoryReply{Stage: "corpus", Done: true, Hits: []subjects.MemoryHit{}}
+	for i, e := range entries {
+		kind, id, _ := strings.Cut(e, ":")
+		r.Hits = append(r.Hits, subjects.MemoryHit{
+			Entry: subjects.MemoryEntry{ID: id, Kind: kind, Name: "name of " + id, Tags: []string{"t"}}, Segment: "what " + id + " says",
+			Similarity: 0.8 - 0.1*float64(i), Score: 0.8 - 0.1*float64(i), Reasons: []subjects.MemoryReason{{What: "name", Value: 0.8}},
+		})
+	}
+	return r
+}
+
+// asked is a key in the usual scope.
+func asked(text string, cosine float64) recall.Key {
+	return recall.Key{Text: text, Vector: near(cosine, 1), Options: "o", Scope: "people", Top: 5}
+}
+
+// TestCacheGet: which questions are answered with the result of "What coffee do I like?".
+func TestCacheGet(t *testing.T) {
+	t.Parallel()
+	const first = "What coffee do I like?"
+	change := func(f func(*recall.Key)) recall.Key { k := asked(first, 1); f(&k); return k }
+	for _, tt := range []struct {
+		name string
+		put  recall.Key
+		get  recall.Key
+		want bool
+	}{
+		{"the same", asked(first, 1), asked(first, 1), true},
+		{"in other words", asked(first, 1), asked("which coffee do I prefer", 0.96), true},
+		{"another case and other blanks", asked(first, 1), asked("  WHAT  coffee do I like??", 0.99), true},
+		{"a capital can be a name", asked(first, 1), asked("What Coffee do I like?", 0.99), false},
+		{"a sentence's capital", asked("show me coffee", 1), asked("Show me coffee.", 0.99), true},
+		{"politely", asked(first, 1), asked("Please, tell me: what coffee do I like?", 0.97), true},
+		{"not near enough", asked(first, 1), asked("what coffee do I like", 0.94), false},
+		{"longer vector", asked(first, 1), change(func(k *recall.Key) { k.Vector = append(near(1, 1), 0) }), false},
+		{"a vector that is twice as long", asked(first, 1), change(func(k *recall.Key) {
+			for i := range k.Vector {
+				k.Vector[i] *= 2
+			}
+		}), true},
+		{"other options", asked(first, 1), change(func(k *recall.Key) { k.Options = "x" }), false},
+		{"trick: another scope", asked(first, 1), change(func(k *recall.Key) { k.Scope = "agent" }), false},
+		{"trick: no scope", asked(first, 1), change(func(k *recall.Key) { k.Scope = "" }), false},
+		{"trick: the border between scope and options moved", recall.Key{Text: first, Options: "b", Scope: "a"}, recall.Key{Text: first, Options: "", Scope: "ab"}, false},
+		{"by words, the same", change(func(k *recall.Key) { k.Vector = nil }), change(func(k *recall.Key) { k.Vector = nil }), true},
+		{"by words, in other words", change(func(k *recall.Key) { k.Vector = nil }), recall.Key{Text: "which coffee do I prefer", Options: "o", Scope: "people"}, false},
+		{"by words, and now with a vector", change(func(k *recall.Key) { k.Vector = nil }), asked(first, 1), false},
+		{"with a vector, and now by words", asked(first, 1), change(func(k *recall.Key) { k.Vector = nil }), false},
+		{"trick: a vector that is none", asked(first, 1), change(func(k *recall.Key) { k.Vector[0] = float32(math.NaN()) }), false},
+		{"trick: not", asked(first, 1), asked("What coffee do I not like?", 0.99), false},
+		{"trick: don't", asked(first, 1), asked("What coffee don't I like?", 0.99), false},
+		{"trick: another name", asked("What coffee does Anna like?", 1), asked("What coffee does Anne like?", 0.99), false},
+		{"trick: another number", asked("What happened in 2023?", 1), asked("What happened in 2024?", 0.99), false},
+		{"trick: before and after", asked("what did we do before lunch", 1), asked("what did we do after lunch", 0.99), false},
+		{"trick: something quoted", asked(`where is "blue moon"`, 1), asked(`where is "blue noon"`, 0.99), false},
+		{"trick: then and now", asked("where do we live", 1), asked("where did we live", 0.99), false},
+		{"trick: whose", asked("what is my address", 1), asked("what is her address", 0.99), false},
+		{"trick: only signs differ", asked("how to learn c++", 1), asked("how to learn c#", 0.99), false},
+		{"trick: Chinese that says the opposite", asked("我喜欢咖啡吗", 1), asked("我不喜欢咖啡吗", 0.99), false},
+	} {
+		c := recall.NewCache(recall.CacheOptions{}, clock)
+		c.Put(tt.put, reply("fact:m1"), c.Generation())
+		if c.Len() != 1 {
+			t.Fatalf("%s: not kept", tt.name)
+		}
+		got, ok := c.Get(tt.get)
+		if ok != tt.want || ok && (!got.Cached || len(got.Hits) != 1 || got.Hits[0].Segment != "what m1 says") || !ok && got.Hits != nil {
+			t.Errorf("%s: %v, %+v", tt.name, ok, got)
+		}
+	}
+}
+
+// TestCacheNearest: of several that mean the same the nearest is given.
+func TestCacheNearest(t *testing.T) {
+	t.Parallel()
+	c := recall.NewCache(recall.CacheOptions{Near: 0.5}, clock)
+	for i, cosine := range []float64{0.7, 0.9, 0.8} {
+		c.Put(asked(fmt.Sprint("coffee", strings.Repeat("!", i)), cosine), reply(fmt.Sprint("fact:m", i)), c.Generation())
+	}
+	if got, ok := c.Get(asked("coffee", 0.95)); !ok || got.Hits[0].Entry.ID != "m1" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCacheTime: how long results are good for.
+func TestCacheTime(t *testing.T) {
+	t.Parallel()
+	noted := reply("fact:m1")
+	noted.Notes = []subjects.Note{{Code: "no_model"}}
+	for _, tt := range []struct {
+		name  string
+		o     recall.CacheOptions
+		reply subjects.MemoryReply
+		want  time.Duration // 0 = not kept
+	}{
+		{"an engram", recall.CacheOptions{}, reply("engram:a"), 10 * time.Minute},
+		{"a fact", recall.CacheOptions{}, reply("fact:a"), time.Hour},
+		{"a document", recall.CacheOptions{}, reply("document:a"), 24 * time.Hour},
+		{"the shortest counts", recall.CacheOptions{}, reply("document:a", "engram:b", "fact:c"), 10 * time.Minute},
+		{"nothing found", recall.CacheOptions{}, reply(), time.Minute},
+		{"something was missing", recall.CacheOptions{}, noted, time.Minute},
+		{"an unknown kind", recall.CacheOptions{}, reply("fact:a", "poem:b"), time.Minute},
+		{"as set", recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}}, reply("fact:a", "document:b"), time.Second},
+		{"not set, so the usual", recall.CacheOptions{TTL: map[string]time.Duration{"fact": time.Second}}, reply("engram:a"), 10 * time.Minute},
+		{"set to nothing", recall.CacheOptions{TTL: map[string]time.Duration{"fact": 0}}, reply("fact:a"), 0},
+		{"nothing found, as set", recall.CacheOptions{Empty: time.Second}, reply(), time.Second},
+		{"nothing found is not kept", recall.CacheOptions{Empty: -1}, reply(), 0},
+	} {
+		clock := &ticking{now}
+		c := recall.NewCache(tt.o, clock.now)
+		c.Put(asked("coffee", 1), tt.reply, c.Generation())
+		if tt.want == 0 {
+			if c.Len() != 0 {
+				t.Errorf("%s: kept", tt.name)
+			}
+			continue
+		}
+		clock.after(tt.want - 1)
+		if _, ok := c.Get(asked("coffee", 1)); !ok {
+			t.Errorf("%s: gone too early", tt.name)
+		}
+		clock.after(1)
+		if _, ok := c.Get(asked("coffee", 1)); ok {
+			t.Errorf("%s: there too long", tt.name)
+		}
+		c.Put(asked("tea", 1), reply("fact:x"), c.Generation())
+		if c.Len() > 1 {
+			t.Errorf("%s: what is too old is kept", tt.name)
+		}
+	}
+}
+
+// TestCacheDrop: which writes make a result go that holds m1 and m2, and when it was put before the write or is put after.
+func TestCacheDrop(t *testing.T) {
+	t.Parallel()
+	full := reply("fact:m1", "fact:m2") // scores of 0.8 and 0.7
+	full.Hits[0].Entry.Correlating = []string{"m3"}
+	full.Hits[0].Entry.Supersedes = []string{"m4"}
+	full.Hits[1].Entry.SupersededBy = "m5"
+	two := func(k recall.Key) recall.Key { k.Top = 2; return k }
+	wordless := two(asked("?", 1))
+	byWords := recall.Key{Text: "coffee beans", Scope: "people"}
+	for _, tt := range []struct {
+		name  string
+		key   recall.Key
+		reply subjects.MemoryReply
+		write func(*recall.Cache)
+		gone  bool
+	}{
+		{"an entry of it", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("x", "m2") }, true},
+		{"an entry it names", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m3") }, true},
+		{"one that an entry took the place of", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m4") }, true},
+		{"one that took an entry's place", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m5") }, true},
+		{"another entry", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m6", "m", "m11") }, false},
+		{"no entry", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop() }, false},
+		{"everything", asked("coffee", 1), full, func(c *recall.Cache) { c.Clear() }, true},
+		{"something new that is near", asked("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.9, 2), "") }, true},
+		{"new and far, and there were places left", asked("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.3, 2), "") }, true},
+		{"new and below all floors", asked("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.1, 2), "") }, false},
+		{"new, too far for a full result", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(near(0.5, 2), "tea") }, false},
+		{"new, near enough for a full result", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(near(0.6, 2), "tea") }, true},
+		{"new and far, with a word of it", two(asked("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "Anna hates coffees.") }, true},
+		{"new and far, with a word that tells nothing", two(asked("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "which tea") }, false},
+		{"the query has only words that tell nothing", two(asked("Who am I?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "I live in Ulm") }, true},
+		{"new without a vector", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "black coffee") }, true},
+		{"new without a vector and without a word of it", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "green tea") }, false},
+		{"trick: new, and nobody says what", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "?!") }, true},
+		{"trick: new, with a vector that is none", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(make([]float32, dims), "") }, true},
+		{"trick: new, of another model", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote([]float32{1, 0}, "tea") }, true},
+		{"trick: a query without words", wordless, full, func(c *recall.Cache) { c.Wrote(near(0, 2), "tea") }, true},
+		{"found by words, new with a word", byWords, full, func(c *recall.Cache) { c.Wrote(near(0, 2), "bean") }, true},
+		{"found by words, new without one", byWords, full, func(c *recall.Cache) { c.Wrote(near(1, 2), "tea") }, false},
+		{"nothing was found, new and near", asked("coffee", 1), reply(), func(c *recall.Cache) { c.Wrote(near(0.4, 2), "tea") }, true},
+	} {
+		c := recall.NewCache(recall.CacheOptions{}, clock)
+		c.Put(tt.key, tt.reply, c.Generation())
+		tt.write(c)
+		if _, ok := c.Get(tt.key); ok == tt.gone {
+			t.Errorf("%s: there %v", tt.name, ok)
+		}
+		// The write comes while somebody is looking.
+		c = recall.NewCache(recall.CacheOptions{}, clock)
+		saw := c.Generation()
+		tt.write(c)
+		c.Put(tt.key, tt.reply, saw)
+		if _, ok := c.Get(tt.key); ok == tt.gone {
+			t.Errorf("%s, meanwhile: there %v", tt.name, ok)
+		}
+		// And it does not count for who began after it.
+		c.Put(tt.key, tt.reply, c.Generation())
+		if _, ok := c.Get(tt.key); !ok {
+			t.Errorf("%s, before: not there", tt.name)
+		}
+	}
+}
+
+// TestCacheGeneration: a result that missed more writes than are remembered, or whose generation was never given out, is not
+// kept.
+func TestCacheGeneration(t *testing.T) {
+	t.Parallel()
+	key := asked("coffee", 1)
+	for _, tt := range []struct {
+		name   string
+		writes int
+		saw    func(before, after uint64) uint64
+		want   bool
+	}{
+		{"no write", 0, func(before, _ uint64) uint64 { return before }, true},
+		{"some that do not concern it", 200, func(before, _ uint64) uint64 { return before }, true},
+		{"too many to remember", 10_000, func(before, _ uint64) uint64 { return before }, false},
+		{"after them", 10_000, func(_, after uint64) uint64 { return after }, true},
+		{"trick: none taken", 0, func(uint64, uint64) uint64 { return 0 }, false},
+		{"trick: from the future", 0, func(_, after uint64) uint64 { return after + 1 }, false},
+		{"trick: from far in the future", 3, func(uint64, uint64) uint64 { return math.MaxUint64 }, false},
+	} {
+		c := recall.NewCache(recall.CacheOptions{}, clock)
+		before := c.Generation()
+		for i := range tt.writes {
+			c.Drop(fmt.Sprint("other", i))
+		}
+		c.Put(key, reply("fact:m1"), tt.saw(before, c.Generation()))
+		if _, ok := c.Get(key); ok != tt.want {
+			t.Errorf("%s: %v", tt.name, ok)
+		}
+	}
+}
+
+// TestCacheMax: the least used goes, and asking again replaces.
+func TestCacheMax(t *testing.T) {
+	t.Parallel()
+	c := recall.NewCache(recall.CacheOptions{Max: 3}, clock)
+	put := func(text string) { c.Put(asked(text, 1), reply("fact:"+text), c.Generation()) }
+	there := func(text string) bool { _, ok := c.Get(asked(text, 1)); return ok }
+	put("one")
+	put("two")
+	put("three")
+	put("three")
+	if c.Len() != 3 || !there("one") {
+		t.Errorf("%d", c.Len())
+	}
+	put("four")
+	if c.Len() != 3 || there("two") || !there("one") || !there("three") || !there("four") {
+		t.Error("the wrong one went")
+	}
+	long := reply("fact:a")
+	long.Hits[0].Entry.Corpus = strings.Repeat("x", 1<<20)
+	c.Put(asked("long", 1), long, c.Generation())
+	if there("long") {
+		t.Error("a megabyte is kept")
+	}
+	c.Clear()
+	if c.Len() != 0 {
+		t.Error("not cleared")
+	}
+	many := recall.NewCache(recall.CacheOptions{Max: 1 << 40}, clock)
+	for i := range 1030 {
+		many.Put(recall.Key{Text: fmt.Sprint("q", i)}, reply("fact:a"), many.Generation())
+	}
+	if n := many.Len(); n != 1024 {
+		t.Errorf("%d are kept", n)
+	}
+}
+
+// TestCacheCopies: nobody can change what is kept.
+func TestCacheCopies(t *testing.T) {
+	t.Parallel()
+	given := filled()
+	given.Cached = false
+	c := recall.NewCache(recall.CacheOptions{Empty: time.Hour}, clock)
+	c.Put(asked("coffee", 1), given, c.Generation())
+	scribble(reflect.ValueOf(&given).Elem())
+	first, ok := c.Get(asked("coffee", 1))
+	if !ok {
+		t.Fatal("not kept")
+	}
+	want := filled()
+	want.Cached = true
+	if !reflect.DeepEqual(first, want) {
+		t.Errorf("who put it changed it: %+v", first)
+	}
+	scribble(reflect.ValueOf(&first).Elem())
+	if second, _ := c.Get(asked("coffee", 1)); !reflect.DeepEqual(second, want) {
+		t.Errorf("who got it changed it: %+v", second)
+	}
+}
+
+// filled is a reply in which every list has something.
+func filled() subjects.MemoryReply {
+	var r subjects.MemoryReply
+	fill(reflect.ValueOf(&r).Elem())
+	r.Hits[0].Entry.Kind = subjects.KindFact
+	return r
+}
+
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type() != reflect.TypeFor[time.Time]() {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.String:
+		v.SetString("x")
+	}
+}
+
+// scribble changes every element of every list.
+func scribble(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type() != reflect.TypeFor[time.Time]() {
+				scribble(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			scribble(v.Index(i))
+		}
+	case reflect.String:
+		v.SetString("scribbled")
+	}
+}

@@ -1,0 +1,43 @@
+package recall
+
+import (
+	"slices"
+
+	"conclave/subjects"
+)
+
+// cloneReply copies everything of a reply that somebody could change.
+func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
+	r.Notes = slices.Clone(r.Notes)
+	r.Hits = slices.Clone(r.Hits)
+	for i := range r.Hits {
+		h := &r.Hits[i]
+		h.Reasons = slices.Clone(h.Reasons)
+		e := &h.Entry
+		e.Tags, e.Correlating, e.Entities, e.Supersedes = slices.Clone(e.Tags), slices.Clone(e.Correlating), slices.Clone(e.Entities), slices.Clone(e.Supersedes)
+		e.Provenance.Flags = slices.Clone(e.Provenance.Flags)
+	}
+	return r
+}
+
+// idsOf are the entries that a reply holds or names, sorted.
+func idsOf(r subjects.MemoryReply) (ids []string) {
+	for _, h := range r.Hits {
+		e := h.Entry
+		ids = append(ids, e.ID)
+		ids = append(append(ids, e.Correlating...), e.Supersedes...)
+		if e.SupersededBy != "" {
+			ids = append(ids, e.SupersededBy)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// textSize is about how many bytes a reply takes.
+func textSize(r subjects.MemoryReply) (n int) {
+	for _, h := range r.Hits {
+		n += len(h.Entry.Name) + len(h.Entry.Description) + len(h.Entry.Corpus) + len(h.Segment)
+	}
+	return n
+}

@@ -1,0 +1,128 @@
+package recall_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/actors/memory/recall"
+	"conclave/subjects"
+)
+
+// now is the time of every test.
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func clock() time.Time { return now }
+
+// dims is the size of vectors here. The first is the query's; every row has one of its own besides, so that no two rows are
+// near to each other unless a test says so.
+const dims = 64
+
+// query is the vector that rows are compared with.
+func query() []float32 { return near(1, 0) }
+
+// near is a vector with this cosine to the query, that goes the rest of its way in a direction of its own.
+func near(cosine float64, own int) []float32 {
+	v := make([]float32, dims)
+	v[0] = float32(cosine)
+	v[1+own%(dims-1)] += float32(math.Sqrt(1 - cosine*cosine))
+	return v
+}
+
+// row is an active engram of today.
+func row(key uint64, name, description string, change ...func(*recall.Row)) recall.Row {
+	r := recall.Row{
+		Key: key, ID: fmt.Sprintf("m%d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive, Trust: "trusted",
+		Source: subjects.SourceConversation, Name: name, Description: description, Respondent: "a", Created: now,
+	}
+	for _, f := range change {
+		f(&r)
+	}
+	return r
+}
+
+func kind(k string) func(*recall.Row)            { return func(r *recall.Row) { r.Kind = k } }
+func state(s string) func(*recall.Row)           { return func(r *recall.Row) { r.State = s } }
+func graded(g subjects.Grades) func(*recall.Row) { return func(r *recall.Row) { r.Grades = g } }
+func days(n int) func(*recall.Row)               { return func(r *recall.Row) { r.Created = now.AddDate(0, 0, -n) } }
+func tagged(tags ...string) func(*recall.Row)    { return func(r *recall.Row) { r.Tags = tags } }
+func pinned(r *recall.Row)                       { r.Pinned = true }
+
+// mind is a recall to test with.
+type mind struct {
+	*recall.Recall
+	t testing.TB
+}
+
+func newMind(t testing.TB, change ...func(*recall.Options)) mind {
+	t.Helper()
+	o := recall.Options{Dims: dims, Hybrid: true, Now: clock}
+	for _, f := range change {
+		f(&o)
+	}
+	r, err := recall.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return mind{r, t}
+}
+
+// put adds a row whose name and description have these cosines to the query.
+func (m mind) put(r recall.Row, name, description float64) {
+	m.t.Helper()
+	if err := m.Put(r, near(name, int(r.Key)), near(description, int(r.Key))); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// bare adds a row without vectors.
+func (m mind) bare(r recall.Row) {
+	m.t.Helper()
+	if err := m.Put(r, nil, nil); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m mind) find(q recall.Query) recall.Found {
+	m.t.Helper()
+	f, err := m.Find(q)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return f
+}
+
+// ids are the candidates' in their order.
+func ids(list []recall.Candidate) string {
+	var out []string
+	for _, c := range list {
+		out = append(out, c.ID)
+	}
+	return strings.Join(out, " ")
+}
+
+// reason is the one of this sort.
+func reason(c recall.Candidate, what string) (r subjects.MemoryReason, ok bool) {
+	for _, r := range c.Reasons {
+		if r.What == what {
+			return r, true
+		}
+	}
+	return r, false
+}
+
+// addUp reports whether the reasons do.
+func addUp(c recall.Candidate) bool {
+	sum := 0.0
+	for _, r := range c.Reasons {
+		sum += r.Value
+	}
+	return math.Abs(sum-c.Score) < 1e-9
+}

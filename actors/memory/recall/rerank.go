@@ -1,0 +1,60 @@
+package recall
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"conclave/subjects"
+)
+
+// errScores means that what a model said about the candidates is no scores.
+var errScores = errors.New("the model's scores cannot be used")
+
+// Rerank orders candidates anew by what a model thinks of them: score gets the query and a text for each, and returns a
+// number for each, the higher the better. Numbers need no scale: the candidates share the scores that they have, the best
+// gets the highest. Those that the model finds equal stay in their order, in which grades count. Each gets a reason, and the
+// reasons still add up.
+//
+// When score fails, or what it returns is of no use, the candidates are returned as they were with the error.
+func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score func(ctx context.Context, query string, texts []string) ([]float64, error)) ([]Candidate, error) {
+	if len(in) < 2 {
+		return in, nil
+	}
+	texts := make([]string, len(in))
+	for i, c := range in {
+		texts[i] = c.Name + "\n" + c.Description
+	}
+	scores, err := score(ctx, query, texts)
+	switch {
+	case err != nil:
+		return in, fmt.Errorf("ordering what was found: %w", err)
+	case len(scores) != len(in):
+		return in, fmt.Errorf("%w: %d for %d texts", errScores, len(scores), len(in))
+	}
+	for _, s := range scores {
+		if math.IsNaN(s) || math.IsInf(s, 0) {
+			return in, fmt.Errorf("%w: %v is no number", errScores, s)
+		}
+	}
+	order := make([]int, len(in))
+	values := make([]float64, len(in))
+	for i, c := range in {
+		order[i], values[i] = i, c.Score
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	slices.SortFunc(values, func(a, b float64) int { return cmp.Compare(b, a) })
+	out := make([]Candidate, len(in))
+	for i, was := range order {
+		c := in[was]
+		c.Reasons = append(slices.Clone(c.Reasons), subjects.MemoryReason{
+			What: whatRerank, Value: values[i] - c.Score, Text: fmt.Sprintf("the model put it in place %d, before it was %d", i+1, was+1),
+		})
+		c.Score = total(c.Reasons)
+		out[i] = c
+	}
+	return out, nil
+}

@@ -1,0 +1,102 @@
+package recall_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"conclave/actors/memory/recall"
+	"conclave/subjects"
+)
+
+// TestRerank: a model's numbers order anew, and whatever else it says changes nothing.
+func TestRerank(t *testing.T) {
+	t.Parallel()
+	m := newMind(t)
+	m.put(row(1, "one", "x"), 0.8, 0.8)
+	m.put(row(2, "two", "y"), 0.7, 0.7)
+	m.put(row(3, "three", "z", graded(subjects.Grades{Critic: 4})), 0.6, 0.6)
+	in := m.find(recall.Query{Text: "numbers", Vector: query()}).Top
+	before := slices.Clone(in)
+	broken := errors.New("the model is away")
+	for _, tt := range []struct {
+		name   string
+		scores []float64
+		err    error
+		want   string
+		fails  bool
+	}{
+		{"turned round", []float64{1, 2, 3}, nil, "m3 m2 m1", false},
+		{"as it was", []float64{3, 2, 1}, nil, "m1 m2 m3", false},
+		{"numbers of any size", []float64{-1e9, 1e300, -2}, nil, "m2 m3 m1", false},
+		{"equals stay in their order", []float64{0, 1, 1}, nil, "m2 m3 m1", false},
+		{"all equal", []float64{0, 0, 0}, nil, "m1 m2 m3", false},
+		{"the model fails", nil, broken, "m1 m2 m3", true},
+		{"trick: scores beside an error", []float64{1, 2, 3}, broken, "m1 m2 m3", true},
+		{"trick: too few", []float64{1, 2}, nil, "m1 m2 m3", true},
+		{"trick: too many", []float64{1, 2, 3, 4}, nil, "m1 m2 m3", true},
+		{"trick: none", nil, nil, "m1 m2 m3", true},
+		{"trick: no number", []float64{1, math.NaN(), 3}, nil, "m1 m2 m3", true},
+		{"trick: infinite", []float64{1, 2, math.Inf(1)}, nil, "m1 m2 m3", true},
+	} {
+		var texts []string
+		out, err := m.Rerank(t.Context(), "numbers", in, func(_ context.Context, query string, of []string) ([]float64, error) {
+			texts = append(of, query)
+			return tt.scores, tt.err
+		})
+		if got := ids(out); got != tt.want || (err != nil) != tt.fails || tt.err != nil && !errors.Is(err, tt.err) {
+			t.Errorf("%s: %s, %v", tt.name, got, err)
+		}
+		if got := strings.Join(texts, "|"); got != "one\nx|two\ny|three\nz|numbers" {
+			t.Errorf("%s: the model was asked %q", tt.name, got)
+		}
+		for i, c := range out {
+			r, ok := reason(c, "rerank")
+			if !addUp(c) || ok == tt.fails || ok && r.Text == "" || i > 0 && c.Score > out[i-1].Score+1e-12 || c.Similarity != before[slices.IndexFunc(before, func(b recall.Candidate) bool { return b.ID == c.ID })].Similarity {
+				t.Errorf("%s: %+v", tt.name, c)
+			}
+		}
+		if ids(in) != ids(before) || len(in[0].Reasons) != len(before[0].Reasons) {
+			t.Fatalf("%s: what was given was changed: %+v", tt.name, in)
+		}
+	}
+	for _, few := range [][]recall.Candidate{nil, in[:1]} {
+		out, err := m.Rerank(t.Context(), "numbers", few, func(context.Context, string, []string) ([]float64, error) {
+			t.Error("asked for nothing")
+			return nil, nil
+		})
+		if err != nil || ids(out) != ids(few) {
+			t.Errorf("%d: %v, %v", len(few), out, err)
+		}
+	}
+}
+
+// TestRerankScores: the candidates share the scores that they had, whatever the model says.
+func TestRerankScores(t *testing.T) {
+	t.Parallel()
+	m := newMind(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		given := rapid.SliceOfN(rapid.Float64Range(-1, 1), 2, 8).Draw(rt, "had")
+		slices.SortFunc(given, func(a, b float64) int { return cmp.Compare(b, a) })
+		var in []recall.Candidate
+		for i, s := range given {
+			in = append(in, recall.Candidate{Row: row(uint64(i), "n", "d"), Score: s, Reasons: []subjects.MemoryReason{{What: "name", Value: s / 2}, {What: "words", Value: s / 2}}})
+		}
+		said := rapid.SliceOfN(rapid.Float64Range(-10, 10), len(in), len(in)).Draw(rt, "said")
+		out, err := m.Rerank(t.Context(), "q", in, func(context.Context, string, []string) ([]float64, error) { return said, nil })
+		if err != nil {
+			rt.Fatal(err)
+		}
+		for i, c := range out {
+			if !addUp(c) || math.Abs(c.Score-given[i]) > 1e-9 || i > 0 && said[c.Key] > said[out[i-1].Key] {
+				rt.Errorf("%d: %+v", i, c)
+			}
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package recall
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"conclave/subjects"
+)
+
+const (
+	pageBits = 12
+	pageSize = 1 << pageBits
+	maxKey   = 1 << 32 // keys are smaller
+)
+
+// table is the rows by key. Readers take no lock; writers hold that of [Recall].
+type table struct {
+	pages atomic.Pointer[[]*page]
+	rows  atomic.Int64
+	other atomic.Int64 // rows that are not active
+}
+
+// page is a stretch of keys. The marks stand apart from the rows, because a search asks for those of every row.
+type page struct {
+	marks [pageSize]atomic.Uint32
+	rows  [pageSize]atomic.Pointer[record]
+}
+
+// Marks of a row. One of the kinds that are known is in two bits; any other kind is 0 there.
+const (
+	markThere  = 1 << 0
+	markActive = 1 << 1
+	markKind   = 3 << 2
+	markEngram = 1 << 2
+	markFact   = 2 << 2
+	markPiece  = 3 << 2
+)
+
+func kindMark(kind string) uint32 {
+	switch kind {
+	case subjects.KindEngram:
+		return markEngram
+	case subjects.KindFact:
+		return markFact
+	case subjects.KindDocument:
+		return markPiece
+	}
+	return 0
+}
+
+func (t *table) page(key uint64) *page {
+	pages := t.pages.Load()
+	if pages == nil || key>>pageBits >= uint64(len(*pages)) {
+		return nil
+	}
+	return (*pages)[key>>pageBits]
+}
+
+// row is the one with this key, or nil.
+func (t *table) row(key uint64) *record {
+	if p := t.page(key); p != nil {
+		return p.rows[key%pageSize].Load()
+	}
+	return nil
+}
+
+// marks of the row with this key; 0 = there is none.
+func (t *table) marks(key uint64) uint32 {
+	if p := t.page(key); p != nil {
+		return p.marks[key%pageSize].Load()
+	}
+	return 0
+}
+
+// set puts a row in its place; nil takes it away.
+func (t *table) set(key uint64, r *record) {
+	p := t.page(key)
+	if p == nil {
+		if r == nil {
+			return
+		}
+		p = t.grow(key)
+	}
+	old := p.rows[key%pageSize].Swap(r)
+	p.marks[key%pageSize].Store(r.marks())
+	t.rows.Add(r.count() - old.count())
+	t.other.Add(r.countOther() - old.countOther())
+}
+
+// grow makes the page of key. Readers go on with the list of pages that they have.
+func (t *table) grow(key uint64) *page {
+	var pages []*page
+	if old := t.pages.Load(); old != nil {
+		pages = slices.Clone(*old)
+	}
+	if short := int(key>>pageBits) + 1 - len(pages); short > 0 {
+		pages = append(pages, make([]*page, short)...)
+	}
+	p := new(page)
+	pages[key>>pageBits] = p
+	t.pages.Store(&pages)
+	return p
+}
+
+// keep says which keys count in a search, nil = all of them.
+func (t *table) keep(kind string, all bool) func(key uint64) bool {
+	if kind == "" && (all || t.other.Load() == 0) {
+		return nil
+	}
+	mask, want := uint32(markThere), uint32(markThere)
+	if !all {
+		mask, want = mask|markActive, want|markActive
+	}
+	if kind == "" {
+		return func(key uint64) bool { return t.marks(key)&mask == want }
+	}
+	mask, want = mask|markKind, want|kindMark(kind)
+	if kindMark(kind) != 0 {
+		return func(key uint64) bool { return t.marks(key)&mask == want }
+	}
+	return func(key uint64) bool { // a kind that is not known here: slower, and as right
+		if t.marks(key)&mask != want {
+			return false
+		}
+		r := t.row(key)
+		return r != nil && r.is.kind == kind
+	}
+}
+
+// record is a row as it is kept: small, and never changed. Whoever changes something puts a copy in its place.
+type record struct {
+	text    string // id, name, description, respondent, and then each tag behind its length
+	ends    [4]uint32
+	turn    uint32 // of the text: it is another one when the row is put again
+	is      *labels
+	grades  *grades // nil = nobody said anything
+	created int64   // microseconds
+	sketch  sketch  // of the description
+	pinned  bool
+}
+
+// labels are words that many rows have in common. They are kept once.
+type labels struct{ kind, state, trust, source string }
+
+type grades struct {
+	critic   int32
+	rewards  int32
+	reward   float64
+	pairwise string
+}
+
+func gradesOf(g subjects.Grades) *grades {
+	kept := grades{critic: int32(min(max(g.Critic, 0), 5)), rewards: int32(min(max(g.Rewards, 0), math.MaxInt32)), pairwise: g.Pairwise}
+	if !math.IsNaN(g.Reward) {
+		kept.reward = min(max(g.Reward, -1), 1)
+	}
+	if kept == (grades{}) {
+		return nil
+	}
+	out := kept // a copy, so that only rows with grades cost memory
+	out.pairwise = strings.Clone(g.Pairwise)
+	return &out
+}
+
+func pack(row Row) *record {
+	size := len(row.ID) + len(row.Name) + len(row.Description) + len(row.Respondent)
+	for _, tag := range row.Tags {
+		size += binary.MaxVarintLen32 + len(tag)
+	}
+	r := &record{created: row.Created.UnixMicro(), pinned: row.Pinned, grades: gradesOf(row.Grades)}
+	var b strings.Builder
+	b.Grow(size)
+	for i, s := range []string{row.ID, row.Name, row.Description, row.Respondent} {
+		b.WriteString(s)
+		r.ends[i] = uint32(b.Len())
+	}
+	for _, tag := range row.Tags {
+		var n [binary.MaxVarintLen64]byte
+		b.Write(n[:binary.PutUvarint(n[:], uint64(len(tag)))])
+		b.WriteString(tag)
+	}
+	r.text = b.String()
+	return r
+}
+
+func (r *record) id() string          { return r.text[:r.ends[0]] }
+func (r *record) name() string        { return r.text[r.ends[0]:r.ends[1]] }
+func (r *record) description() string { return r.text[r.ends[1]:r.ends[2]] }
+func (r *record) respondent() string  { return r.text[r.ends[2]:r.ends[3]] }
+
+func (r *record) tags() (tags []string) {
+	for rest := r.text[r.ends[3]:]; rest != ""; {
+		var head [binary.MaxVarintLen64]byte
+		n, used := binary.Uvarint(head[:copy(head[:], rest)])
+		tags = append(tags, rest[used:used+int(n)])
+		rest = rest[used+int(n):]
+	}
+	return tags
+}
+
+// row is r as others see it.
+func (r *record) row(key uint64) Row {
+	row := Row{
+		Key: key, ID: r.id(), Kind: r.is.kind, State: r.is.state, Trust: r.is.trust, Source: r.is.source,
+		Name: r.name(), Description: r.description(), Respondent: r.respondent(), Tags: r.tags(),
+		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned,
+	}
+	if g := r.grades; g != nil {
+		row.Grades = subjects.Grades{Critic: int(g.critic), Pairwise: g.pairwise, Reward: g.reward, Rewards: int(g.rewards)}
+	}
+	return row
+}
+
+func (r *record) marks() uint32 {
+	if r == nil {
+		return 0
+	}
+	m := markThere | kindMark(r.is.kind)
+	if r.is.state == subjects.MemoryActive {
+		m |= markActive
+	}
+	return m
+}
+
+func (r *record) count() int64 {
+	if r == nil {
+		return 0
+	}
+	return 1
+}
+
+func (r *record) countOther() int64 {
+	if r == nil || r.is.state == subjects.MemoryActive {
+		return 0
+	}
+	return 1
+}

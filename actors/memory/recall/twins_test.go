@@ -1,0 +1,76 @@
+package recall_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"conclave/actors/memory/recall"
+	"conclave/subjects"
+)
+
+// TestTwins: of rows that say the same only the best is shown.
+func TestTwins(t *testing.T) {
+	t.Parallel()
+	// beside is a vector whose cosine to near(0.8, 1) is this one.
+	beside := func(cosine float64) []float32 {
+		base, v := near(0.8, 1), make([]float32, dims)
+		for i := range v {
+			v[i] = float32(cosine) * base[i]
+		}
+		v[40] = float32(math.Sqrt(1 - cosine*cosine))
+		return v
+	}
+	type put struct {
+		row               recall.Row
+		name, description []float32
+	}
+	best := put{row(1, "one", "x"), near(0.9, 1), near(0.8, 1)}
+	for _, tt := range []struct {
+		name  string
+		other put
+		all   bool
+		want  string
+	}{
+		{"another subject", put{row(2, "two", "y"), near(0.7, 2), near(0.7, 2)}, false, "m1 m2"},
+		{"nearly the same description", put{row(2, "two", "y"), near(0.7, 2), beside(0.98)}, false, "m1"},
+		{"much the same description", put{row(2, "two", "y"), near(0.7, 2), beside(0.95)}, false, "m1 m2"},
+		{"the same name", put{row(2, "one", "y"), near(0.7, 2), near(0.7, 2)}, false, "m1"},
+		{"the same name, written otherwise", put{row(2, " ONÉ ", "y"), near(0.7, 2), near(0.7, 2)}, false, "m1"},
+		{"the same words of description, and no vectors", put{row(2, "coffee", "x"), nil, nil}, false, "m1"},
+		{"the better one stays", put{row(2, "one", "y", graded(subjects.Grades{Critic: 5})), near(0.9, 2), near(0.8, 2)}, false, "m2"},
+		{"trick: two rows without a name", put{row(2, "", "y"), near(0.7, 2), near(0.7, 2)}, false, "m1 m2"},
+		{"trick: pieces under one heading", put{row(2, "one", "y", kind(subjects.KindDocument)), near(0.7, 2), near(0.7, 2)}, false, "m1 m2"},
+		{"trick: the same piece twice", put{row(2, "two", "y", kind(subjects.KindDocument)), near(0.7, 2), beside(0.99)}, false, "m1"},
+		{"what was superseded, beside what took its place", put{row(2, "one", "x", state(subjects.MemorySuperseded)), near(0.9, 1), near(0.8, 1)}, true, "m1 m2"},
+	} {
+		m := newMind(t)
+		for _, p := range []put{best, tt.other} {
+			if err := m.Put(p.row, p.name, p.description); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := ids(m.find(recall.Query{Text: "coffee", Vector: query(), All: tt.all}).Top); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestSameName: many rows of one name leave places for others.
+func TestSameName(t *testing.T) {
+	t.Parallel()
+	m := newMind(t)
+	for key := range uint64(30) {
+		m.put(row(key+1, "weather", fmt.Sprint("of day ", key)), 0.9, 0.8)
+	}
+	for key := range uint64(4) {
+		m.put(row(key+31, fmt.Sprint("other ", key), fmt.Sprint("thing ", key)), 0.5, 0.5)
+	}
+	f := m.find(recall.Query{Text: "...", Vector: query()})
+	if got := ids(f.Top); got != "m1 m31 m32 m33 m34" {
+		t.Errorf("%s", got)
+	}
+	if got := ids(f.Names); got != "m1 m2 m3 m31 m32 m33 m34" {
+		t.Errorf("names %s", got)
+	}
+}

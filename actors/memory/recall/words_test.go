@@ -1,0 +1,168 @@
+package recall
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// keysOf are the rows that a search found, in their order.
+func keysOf(s *said) string {
+	var out []string
+	for _, b := range s.best {
+		out = append(out, fmt.Sprint(b.key))
+	}
+	return strings.Join(out, " ")
+}
+
+// TestWordsRank: which rows come first.
+func TestWordsRank(t *testing.T) {
+	t.Parallel()
+	filler := func(n int) string { return strings.TrimSpace(strings.Repeat("filler ", n)) }
+	for _, tt := range []struct {
+		name  string
+		rows  []wording // keys from 1
+		query string
+		want  string
+	}{
+		{"more words of the query", []wording{{name: "black"}, {name: "black coffee"}, {name: "coffee"}}, "black coffee", "2 1 3"},
+		{"a rare word before a frequent one", []wording{{name: "coffee one"}, {name: "coffee two"}, {name: "coffee three"}, {name: "zubrowka four"}, {name: "tea"}, {name: "milk"}, {name: "water"}}, "zubrowka coffee", "4 1 2 3"},
+		{"the name before the description", []wording{{name: "x", about: "coffee"}, {name: "coffee", about: "x"}}, "coffee", "2 1"},
+		{"a tag as good as the name", []wording{{name: "x", tags: []string{"coffee"}}, {name: "coffee", tags: []string{"x"}}}, "coffee", "1 2"},
+		{"the description before the corpus", []wording{{name: "x", begin: "coffee"}, {name: "x", about: "coffee"}}, "coffee", "2 1"},
+		{"again and again", []wording{{name: "x", about: "coffee tea"}, {name: "x", about: "coffee coffee"}}, "coffee", "2 1"},
+		{"short before long", []wording{{name: "x", about: "coffee " + filler(60)}, {name: "x", about: "coffee " + filler(3)}}, "coffee", "2 1"},
+		{"equals by key", []wording{{name: "coffee"}, {name: "coffee"}, {name: "coffee"}}, "coffee", "1 2 3"},
+		{"nothing shared", []wording{{name: "tea"}}, "coffee", ""},
+		{"no words", []wording{{name: "tea"}}, "", ""},
+		{"trick: a name of a megabyte", []wording{{name: strings.Repeat("coffee ", 150_000)}, {name: "coffee"}}, "coffee", "1 2"},
+		{"trick: beyond what is read", []wording{{name: "x", begin: strings.Repeat(" ", mostBegin) + "coffee"}}, "coffee", ""},
+		{"trick: a query of more words than bits", []wording{{name: "coffee"}}, strings.Join(manyWords(100), " ") + " coffee", "1"},
+		{"trick: one word a thousand times", []wording{{name: "tea"}, {name: "coffee"}}, strings.Repeat("tea ", 900) + "coffee", "1 2"},
+		{"a word that nearly all have tells nothing", []wording{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada coffee"}, {name: "tea"}}, "ada coffee", "7"},
+		{"unless there is no other", []wording{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada a7"}, {name: "tea"}}, "ada", "1 2 3 4 5 6 7"},
+	} {
+		x := newWords()
+		for i, w := range tt.rows {
+			x.put(uint32(i+1), w)
+		}
+		s := x.search(tt.query, 20, nil, nil)
+		if got := keysOf(s); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+		for _, b := range s.best {
+			if b.share <= 0 || b.share > 1 {
+				t.Errorf("%s: row %d shares %v", tt.name, b.key, b.share)
+			}
+		}
+	}
+}
+
+func manyWords(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("many%d", i))
+	}
+	return out
+}
+
+// TestWordsModel: after whatever was put and removed, a search finds the rows that have a word of the query, those only,
+// and says which words.
+func TestWordsModel(t *testing.T) {
+	t.Parallel()
+	vocabulary := []string{"coffee", "tea", "milk", "water", "bread", "猫", "黑猫", "Éclair"}
+	text := rapid.Custom(func(rt *rapid.T) string {
+		return strings.Join(rapid.SliceOfN(rapid.SampledFrom(vocabulary), 0, 3).Draw(rt, "words"), " ")
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		x, model := newWords(), map[uint32][]string{}
+		for range rapid.IntRange(0, 40).Draw(rt, "steps") {
+			key := uint32(rapid.IntRange(0, 9).Draw(rt, "key")) * 5000 // on several pages
+			if rapid.IntRange(0, 3).Draw(rt, "remove") == 0 {
+				x.remove(key)
+				delete(model, key)
+				continue
+			}
+			w := wording{text.Draw(rt, "name"), text.Draw(rt, "about"), []string{text.Draw(rt, "tag")}, text.Draw(rt, "begin")}
+			x.put(key, w)
+			model[key] = strings.Fields(cut(strings.Join([]string{w.name, w.about, w.tags[0], w.begin}, " | ")))
+		}
+		query := text.Draw(rt, "query")
+		s := x.search(query, 100, func(key uint64) bool { return key != 5000 }, []uint64{0, 5000, 77, 1 << 50})
+		for key, has := range model {
+			var want []string
+			for i, w := range s.words {
+				if slices.Contains(has, string(stem([]byte(w.word)))) || slices.Contains(has, w.word+"*") {
+					want = append(want, s.words[i].word)
+				}
+			}
+			got := s.of(key)
+			if key == 5000 && slices.ContainsFunc(s.best, func(b shared) bool { return b.key == key }) {
+				rt.Error("a row that does not count was found")
+			}
+			if len(want) == 0 && got.found == 0 {
+				continue
+			}
+			if text := "words: " + strings.Join(want, ", "); s.text(got.found) != text || got.share <= 0 || got.share > 1 {
+				rt.Errorf("%q in %q: %+v, want %q", query, has, got, text)
+			}
+		}
+		if x.live != len(model) {
+			rt.Errorf("%d rows, want %d", x.live, len(model))
+		}
+		for _, b := range s.best {
+			if model[b.key] == nil {
+				rt.Errorf("row %d is gone and was found", b.key)
+			}
+		}
+		if !slices.IsSortedFunc(s.best, order) {
+			rt.Errorf("%v is in no order", s.best)
+		}
+	})
+}
+
+// TestWordsSweep: rows that are written again and again leave nothing behind, and are never found by what they were.
+func TestWordsSweep(t *testing.T) {
+	t.Parallel()
+	x, rng := newWords(), rand.New(rand.NewPCG(3, 4))
+	const rows = 400
+	current := map[uint32]int{}
+	most := 0
+	for version := range 20_000 {
+		key := uint32(rng.IntN(rows))
+		if rng.IntN(4) == 0 {
+			x.remove(key)
+			delete(current, key)
+		} else {
+			x.put(key, wording{name: fmt.Sprint("version", version), about: "coffee filler", tags: []string{fmt.Sprint("row", key)}})
+			current[key] = version
+		}
+		if version%1500 == 0 || version > 19_997 {
+			most = max(most, len(x.docs), len(x.terms))
+			s := x.search("coffee", 2*rows, nil, nil)
+			if len(s.best) != len(current) {
+				t.Fatalf("after %d: %d rows found, want %d", version, len(s.best), len(current))
+			}
+			for key := range uint32(rows) {
+				v, there := current[key]
+				if got := keysOf(x.search(fmt.Sprint("row", key), 5, nil, nil)); there != (got == fmt.Sprint(key)) || !there && got != "" {
+					t.Fatalf("after %d: row %d is found as %q", version, key, got)
+				}
+				if got := keysOf(x.search(fmt.Sprint("version", v), 5, nil, nil)); there && got != fmt.Sprint(key) {
+					t.Fatalf("after %d: version %d of row %d is found as %q", version, v, key, got)
+				}
+			}
+		}
+	}
+	postings := 0
+	for _, list := range x.lists {
+		postings += len(list)
+	}
+	// 400 rows of four words, and what waits to be swept: some thousand removed rows.
+	if most > 8_000 || postings > 4*(rows+4*leastToSweep) {
+		t.Errorf("it grew to %d rows or words, and has %d postings", most, postings)
+	}
+}
