@@ -1,0 +1,96 @@
+package digest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"conclave/pkg/firewall"
+)
+
+var (
+	errNoModel = errors.New("there is no model to ask")
+	errNonce   = errors.New("no number was found that the texts do not hold")
+)
+
+// fence is one text on its way to a model.
+type fence struct{ name, text string }
+
+func randomNonce() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it does not fail: the program ends before that
+	return hex.EncodeToString(b[:])
+}
+
+// askObject asks the model about some texts and reads the object that it replies with.
+func (d *Digester) askObject(ctx context.Context, system string, schema json.RawMessage, fences []fence) (reply, error) {
+	if d.ask == nil {
+		return nil, errNoModel
+	}
+	user, err := d.fenced(fences)
+	if err != nil {
+		return nil, err
+	}
+	if d.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.timeout)
+		defer cancel()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("asking the model: %w", err)
+	}
+	said, err := d.ask(ctx, system, user, schema)
+	if err != nil {
+		return nil, fmt.Errorf("asking the model: %w", err)
+	}
+	return readReply(said)
+}
+
+// fenced puts each text between two lines that carry a number which no text can know. A text that holds the number all
+// the same gets another number, and no question is asked when there is none.
+func (d *Digester) fenced(fences []fence) (string, error) {
+	var nonce string
+	for range 4 {
+		n := d.nonce()
+		held := len(n) < 16
+		for _, t := range fences {
+			held = held || strings.Contains(t.text, n)
+		}
+		if !held {
+			nonce = n
+			break
+		}
+	}
+	if nonce == "" {
+		return "", errNonce
+	}
+	var b strings.Builder
+	b.WriteString("The number of this message is " + nonce + ".\n")
+	for _, t := range fences {
+		b.WriteString("\n[TEXT " + t.name + " " + nonce + "]\n")
+		for line := range strings.Lines(clean(t.text)) {
+			if forged(line) {
+				b.WriteString("> ")
+			}
+			b.WriteString(line)
+		}
+		b.WriteString("\n[END OF TEXT " + nonce + "]\n")
+	}
+	return b.String(), nil
+}
+
+// forged tells whether a line of a text could be taken for one of ours, also in other letters.
+func forged(line string) bool {
+	line = strings.TrimSpace(line)
+	if len(line) < len("[text") {
+		return false
+	}
+	line = strings.ToLower(firewall.Normalize(cut(line, 80)))
+	inside, ok := strings.CutPrefix(line, "[")
+	inside = strings.Join(strings.Fields(inside), "")
+	return ok && (strings.HasPrefix(inside, "text") || strings.HasPrefix(inside, "endoftext"))
+}

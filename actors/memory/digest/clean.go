@@ -1,0 +1,197 @@
+package digest
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"conclave/pkg/text"
+)
+
+// Bounds of what is made, in bytes.
+const (
+	maxCorpus      = 64 << 10
+	maxQuestion    = 8 << 10
+	maxName        = 120
+	maxNameWords   = 8
+	maxDescription = 400
+	maxMaterial    = 12 << 10 // of all texts in one question to the model
+)
+
+// What stands around the texts in a corpus.
+const (
+	questionLabel = "Question: "
+	answerLabel   = "Answer: "
+	sourcesLabel  = "Sources say: "
+	cutMark       = "\n[... the rest was left out]"
+)
+
+// speaker is who says "I" in a text.
+type speaker int
+
+const (
+	stranger  speaker = iota // nobody that we know: "I" and "you" mean nothing
+	person                   // "I" is the person
+	assistant                // "you" is the person
+)
+
+// part is one text that a digest is made of.
+type part struct {
+	label string // as the model sees it
+	text  string
+	by    speaker
+}
+
+type material []part
+
+// asked is the person's question, "" when there is none.
+func (m material) asked() string {
+	if len(m) > 1 {
+		return m[0].text
+	}
+	return ""
+}
+
+// said is the answer or the note.
+func (m material) said() string { return m[len(m)-1].text }
+
+// whole is all texts one after the other.
+func (m material) whole() string {
+	all := make([]string, len(m))
+	for i, p := range m {
+		all[i] = p.text
+	}
+	return strings.Join(all, "\n")
+}
+
+// ours is all that no stranger wrote.
+func (m material) ours() string {
+	var b strings.Builder
+	for _, p := range m {
+		if p.by != stranger {
+			b.WriteString(p.text + "\n")
+		}
+	}
+	return b.String()
+}
+
+// fences are the texts as the model gets them: all together at most most bytes, the last one has what the others leave.
+func (m material) fences(most int) []fence {
+	out := make([]fence, len(m))
+	for i, p := range m {
+		room := most / 4
+		if i == len(m)-1 {
+			room = most
+		}
+		out[i] = fence{p.label, cut(p.text, room)}
+		most -= len(out[i].text)
+	}
+	return out
+}
+
+// cut is the beginning of s, at most most bytes and never a part of a character.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	end := max(most, 0)
+	for back := 0; back < utf8.UTFMax && end > 0 && !utf8.RuneStart(s[end]); back++ {
+		end--
+	}
+	return s[:end]
+}
+
+// cutWords is the beginning of s, at most most bytes, and no part of a word where it has blanks.
+func cutWords(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	short := cut(s, most)
+	if i := strings.LastIndexByte(short, ' '); i > len(short)/2 && s[len(short)] != ' ' {
+		short = short[:i]
+	}
+	return strings.TrimRight(short, " ,;:-")
+}
+
+// clean is valid text with plain line breaks and without control characters. Characters that turn the direction of all
+// that follows, and the invisible copies of ASCII, are left out too: neither is any language's.
+func clean(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\r\n", "\n")
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t' || r >= ' ' && r < 0x7f || r == '\n':
+			return r
+		case r == '\r' || r == '\v' || r == '\f' || r == 0x85 || r == 0x2028 || r == 0x2029:
+			return '\n'
+		case unicode.IsControl(r), r >= 0xE0000 && r <= 0xE0FFF, r >= 0x202A && r <= 0x202E, r >= 0x2066 && r <= 0x2069:
+			return -1
+		}
+		return r
+	}, s)
+	return strings.TrimSpace(s)
+}
+
+// visible is s without any character that a person does not see, on the same lines as before.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == ' ':
+			return r
+		case unicode.IsSpace(r):
+			return ' '
+		case !text.Seen(r):
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// oneLine is s on one line, at most most bytes with the dots behind it.
+func oneLine(s string, most int) string {
+	s = cut(s, max(4*most, 4<<10)) // most of what is longer is not looked at
+	s = text.OneLine(s, 4*len(s))  // only on one line: it is cut below, between words
+	if len(s) <= most {
+		return s
+	}
+	return cutWords(s, most-3) + "..."
+}
+
+// blank tells whether s holds nothing that a person sees.
+func blank(s string) bool {
+	for _, r := range s {
+		if r != utf8.RuneError && !unicode.IsSpace(r) && text.Seen(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// prose is s without the marks of Markdown and without fenced code, for reading and not for keeping.
+func prose(s string) string {
+	var b strings.Builder
+	code := false
+	for line := range strings.Lines(s) {
+		plain := strings.TrimSpace(line)
+		if strings.HasPrefix(plain, "```") || strings.HasPrefix(plain, "~~~") {
+			code = !code
+			b.WriteByte('\n')
+			continue
+		}
+		if code {
+			continue
+		}
+		if strings.Trim(plain, "-=*_| :") == "" { // a rule, or the line below the head of a table
+			b.WriteByte('\n')
+			continue
+		}
+		head := strings.TrimLeft(plain, "#>")
+		if len(head) < len(plain) && strings.HasPrefix(head, " ") {
+			plain = head[1:]
+		}
+		b.WriteString(unmark.Replace(plain))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+var unmark = strings.NewReplacer("**", "", "__", "", "`", "")

@@ -1,0 +1,282 @@
+package digest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What a new statement is to an old one.
+const (
+	Same        = "same"
+	Contradicts = "contradicts"
+	Adds        = "adds"
+	Unrelated   = "unrelated" // also when it is not sure: nothing is superseded by a guess
+)
+
+// Statement is what one memory says.
+type Statement struct {
+	Name, Description, Corpus string
+	Created                   time.Time // zero = not known
+	Untrusted                 bool      // strangers could have written it
+}
+
+// Relationship is how a new statement stands to an old one, and who found that.
+type Relationship struct{ Kind, Why, By string }
+
+// Compare tells whether the new statement says the same as the old one, contradicts it, adds to it, or has nothing to do
+// with it. An untrusted statement never takes a trusted one's place, and an older one never a newer one's, whatever a
+// model says. The error is that ctx was canceled.
+func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationship, error) {
+	old, next = old.tidy(), next.tidy()
+	switch {
+	case canceled(ctx):
+		return Relationship{}, context.Cause(ctx)
+	case next.Untrusted && !old.Untrusted:
+		return Relationship{Unrelated, "an untrusted text takes no trusted one's place", ByPlain}, nil
+	case blank(old.whole()) || blank(next.whole()):
+		return Relationship{Unrelated, "one of the two says nothing", ByPlain}, nil
+	case !old.Created.IsZero() && !next.Created.IsZero() && next.Created.Before(old.Created):
+		return Relationship{Unrelated, "it is older than what it would replace", ByPlain}, nil
+	}
+	r, err := d.askObject(ctx, comparePrompt, compareSchema, []fence{{"old", old.shown()}, {"new", next.shown()}})
+	if canceled(ctx) {
+		return Relationship{}, context.Cause(ctx)
+	}
+	kind := r.text("relationship")
+	if err != nil || !slices.Contains(relationships, kind) {
+		kind, why := plainCompare(old, next)
+		return Relationship{kind, why, ByPlain}, nil
+	}
+	if doubt := doubtful(kind, old, next); doubt != "" {
+		return Relationship{Unrelated, doubt, ByPlain}, nil
+	}
+	why := oneLine(r.text("why"), 200)
+	if blank(why) || (old.Untrusted || next.Untrusted) && !Harmless(why) {
+		why = "the model gave no reason that could be kept"
+	}
+	return Relationship{kind, why, ByModel}, nil
+}
+
+func (s Statement) tidy() Statement {
+	s.Name, s.Description = oneLine(cut(s.Name, 4<<10), maxName), oneLine(cut(s.Description, 4<<10), maxDescription)
+	s.Corpus = clean(cut(s.Corpus, 4<<10))
+	return s
+}
+
+func (s Statement) whole() string { return s.Name + "\n" + s.Description + "\n" + s.Corpus }
+
+// shown is the statement as the model gets it.
+func (s Statement) shown() string {
+	return s.Name + "\n" + s.Description + "\n" + cut(s.Corpus, 1500)
+}
+
+// said is the words that count: the text itself when it is short, else what was learned from it.
+func (s Statement) said() string {
+	switch {
+	case !blank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
+		return s.Corpus
+	case !blank(s.Description):
+		return s.Description
+	case !blank(s.Corpus):
+		return cut(s.Corpus, bestWindow)
+	}
+	return s.Name
+}
+
+// doubtful is why a model's word is not taken, "" when it is. Two texts without a word in common are not about the same;
+// two with different numbers do not say the same.
+func doubtful(kind string, old, next Statement) string {
+	if kind == Unrelated {
+		return ""
+	}
+	a, b := keys(old.whole()), keys(next.whole())
+	if !slices.ContainsFunc(a, func(k string) bool { return slices.Contains(b, k) }) {
+		return "the two have no word in common"
+	}
+	x, y := measure(old.said()), measure(next.said())
+	if kind == Same && (!slices.Equal(x.numbers, y.numbers) || x.denied != y.denied) {
+		return "the two differ in a number or in a denial, so they are not the same"
+	}
+	return ""
+}
+
+// plainCompare compares by relations, then by words.
+func plainCompare(old, next Statement) (kind, why string) {
+	if kind, why := compareRelations(old.relations(), next.relations()); kind != "" {
+		return kind, why
+	}
+	x, y := measure(old.said()), measure(next.said())
+	shared := 0
+	for k := range x.keys {
+		if y.keys[k] {
+			shared++
+		}
+	}
+	fewer, all := min(len(x.keys), len(y.keys)), len(x.keys)+len(y.keys)-shared
+	if fewer < 2 || all == 0 {
+		if all > 0 && shared == all && x.equal(y) {
+			return Same, "both have the same words"
+		}
+		return Unrelated, "too little is said to compare"
+	}
+	alike := float64(shared) / float64(all)
+	switch {
+	case alike >= 0.9 && x.equal(y):
+		return Same, "both have nearly the same words, numbers and names"
+	case alike >= 0.8 && slices.Equal(x.numbers, y.numbers) && x.denied != y.denied:
+		return Contradicts, "one denies what the other says"
+	case alike >= 0.8 && x.denied == y.denied && x.lasting && y.lasting && len(x.numbers) > 0 && len(x.numbers) == len(y.numbers) && !slices.Equal(x.numbers, y.numbers):
+		return Contradicts, "both say the same of another number or date"
+	}
+	if kind, why := compareAttributes(old.said(), next.said()); kind != "" {
+		return kind, why
+	}
+	if shared == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) && y.holds(x.numbers) {
+		return Adds, "it says all of the old one and more"
+	}
+	return Unrelated, "it is not sure that both speak of the same"
+}
+
+// relations of a statement: "I" is the person in what the person wrote, "you" in what the assistant wrote.
+func (s Statement) relations() []Relation {
+	by := person
+	if s.Untrusted {
+		by = stranger
+	}
+	if q, ok := strings.CutPrefix(s.Corpus, questionLabel); ok {
+		asked, said, _ := strings.Cut(q, "\n"+answerLabel)
+		m := material{{"", asked, by}, {"", said, assistant}}
+		if s.Untrusted {
+			m[1].by = stranger
+		}
+		return plainRelations(m)
+	}
+	return plainRelations(material{{"", s.Description, by}, {"", s.Corpus, by}})
+}
+
+// opposite predicates cannot both hold of the same two.
+var opposite = map[string]string{"likes": "dislikes", "dislikes": "likes"}
+
+// compareRelations tells by the knowledge graph, "" when it says nothing about the two.
+func compareRelations(old, next []Relation) (kind, why string) {
+	same := 0
+	for _, n := range next {
+		for _, o := range old {
+			if fold(n.Subject) != fold(o.Subject) {
+				continue
+			}
+			object := fold(n.Object) == fold(o.Object)
+			switch {
+			case n.Predicate == o.Predicate && object && n.Tense == tenseWas && o.Tense == tenseIs:
+				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object + " no longer"
+			case n.Predicate == o.Predicate && n.Single && !object && n.Tense == o.Tense && (n.Tense == tenseIs || strings.HasPrefix(n.Predicate, "was ")):
+				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object + " and not " + o.Object
+			case opposite[n.Predicate] == o.Predicate && object && n.Tense == tenseIs && o.Tense == tenseIs:
+				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object
+			case n.Predicate == o.Predicate && object && n.Tense == o.Tense && n.From == o.From && n.Until == o.Until:
+				same++
+			}
+		}
+	}
+	switch {
+	case same == 0:
+		return "", ""
+	case same == len(next) && same == len(old):
+		return Same, "both say the same of the same"
+	case same == len(old):
+		return Adds, "it says all of the old one and more"
+	}
+	return "", ""
+}
+
+// measured is a text in a form that can be compared.
+type measured struct {
+	keys    map[string]bool
+	numbers []string
+	denied  bool // an odd number of denials
+	lasting bool // it says what is so, and not what happened once
+}
+
+var present = set(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
+
+func measure(s string) measured {
+	m := measured{keys: map[string]bool{}}
+	for _, w := range words(s) {
+		switch {
+		case w.number:
+			m.numbers = append(m.numbers, w.low)
+			continue
+		case turns[w.low]:
+			m.denied = !m.denied
+			continue
+		case present[w.low]:
+			m.lasting = true
+		}
+		if !small[w.low] {
+			m.keys[stem(w.low)] = true
+		}
+	}
+	slices.Sort(m.numbers)
+	return m
+}
+
+func (m measured) equal(o measured) bool {
+	return slices.Equal(m.numbers, o.numbers) && m.denied == o.denied
+}
+
+func (m measured) holds(numbers []string) bool {
+	return !slices.ContainsFunc(numbers, func(n string) bool { return !slices.Contains(m.numbers, n) })
+}
+
+// attributes are what something has one of.
+var attributes = set(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
+	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
+
+// compareAttributes compares "the ... is ..." where the subject is something that has one value.
+func compareAttributes(old, next string) (kind, why string) {
+	a, b := attribute(old), attribute(next)
+	if a == nil || b == nil {
+		return "", ""
+	}
+	for subject, x := range a {
+		y, ok := b[subject]
+		switch {
+		case !ok:
+		case x == y:
+			return Same, "both give the same value"
+		default:
+			return Contradicts, "both give the " + subject + " another value"
+		}
+	}
+	return "", ""
+}
+
+// attribute reads "the ... is ..." and "my ... is ...": what it is about and the value.
+func attribute(s string) map[string]string {
+	out := map[string]string{}
+	for _, t := range texts(s, 4) {
+		f := sentence{words(t), t}
+		at := slices.IndexFunc(f.all, func(w word) bool { return w.low == "is" || w.low == "are" })
+		if at < 2 || at > 8 || len(f.all)-at-1 > 5 || at+1 >= len(f.all) || f.is(at+1, "not") || strings.ContainsAny(t, "?？؟") {
+			continue
+		}
+		one, subject, value := false, make([]string, 0, at), make([]string, 0, 5)
+		for i := range at {
+			one = one || f.in(i, attributes)
+			if !f.is(i, "the", "a", "an") {
+				subject = append(subject, f.all[i].low)
+			}
+		}
+		for _, w := range f.all[at+1:] {
+			if !small[w.low] {
+				value = append(value, w.low)
+			}
+		}
+		if one && len(value) > 0 {
+			out[strings.Join(subject, " ")] = strings.Join(value, " ")
+		}
+	}
+	return out
+}

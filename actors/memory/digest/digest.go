@@ -1,0 +1,279 @@
+// Package digest makes a memory out of a text: what it is called, what was learned, who and what it speaks of.
+//
+// A small model is asked where there is one; plain code does the same, less well, where there is none. What a model says
+// is read strictly and checked against the text, field by field, and whatever does not hold is made by plain code. What
+// strangers could have written is retold without anything that tells somebody to do something, and plain code has the
+// last word on that. The package knows no bus and no database, and keeps nothing between calls.
+package digest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/firewall"
+)
+
+// ErrNothing means that the text holds nothing that could be remembered.
+var ErrNothing = errors.New("nothing is left to remember: the text is empty, or all of it tells the reader what to do")
+
+// Ask asks a small model one question and returns its words. schema, when not nil, is the JSON schema that the answer
+// must have.
+type Ask func(ctx context.Context, system, user string, schema json.RawMessage) (string, error)
+
+// Options are what a Digester needs. The zero value works without a model.
+type Options struct {
+	Ask     Ask           // nil = plain code only
+	Timeout time.Duration // for one question to the model; 0 = as long as ctx lets it
+	Nonce   func() string // 16 hexadecimal characters that no text can know of itself; nil = random
+}
+
+// Digester makes digests. It may be used by several at once.
+type Digester struct {
+	ask     Ask
+	timeout time.Duration
+	nonce   func() string
+}
+
+// New returns a digester.
+func New(o Options) *Digester {
+	d := &Digester{ask: o.Ask, timeout: o.Timeout, nonce: o.Nonce}
+	if d.nonce == nil {
+		d.nonce = randomNonce
+	}
+	return d
+}
+
+// Who made a digest.
+const (
+	ByModel = "model"
+	ByPlain = "plain"
+)
+
+// Intents of what the person said.
+const (
+	IntentAsk    = "ask fact"
+	IntentHow    = "ask how"
+	IntentPrefer = "tell preference"
+	IntentTell   = "tell fact"
+	IntentTask   = "task"
+	IntentChat   = "chat"
+)
+
+// Sentiments of what the person said.
+const (
+	Positive = "positive"
+	Neutral  = "neutral"
+	Negative = "negative"
+)
+
+// Kinds of entities, and of the object of a relation, where an organization counts as KindOther.
+const (
+	KindPerson       = "person"
+	KindPlace        = "place"
+	KindOrganization = "organization"
+	KindThing        = "thing"
+	KindOther        = "other"
+)
+
+// Person is how a relation calls whoever uses Conclave.
+const Person = "the person"
+
+// Entity is somebody or something that the text names.
+type Entity struct{ Name, Kind string }
+
+// Relation is one line for the knowledge graph.
+type Relation struct {
+	Subject, Predicate, Object string
+	Kind                       string // of the object: person, place, thing, other
+	Tense                      string // is, was
+	From, Until                string // as far as it was said: a year, a month, a day
+	Single                     bool   // there can be only one object at a time, so a newer one takes its place
+}
+
+// Digest is what was made of a text.
+type Digest struct {
+	Name        string
+	Description string
+	Corpus      string
+	Intent      string // of the person's words; "" for a piece of a document
+	Sentiment   string
+	Entities    []Entity
+	Relations   []Relation
+	By          string   // who made name and description: model, plain
+	Flags       []string // signs of injection in the text as it came, by firewall.Techniques
+	Notes       []string // what was left out or went wrong, a sentence each
+}
+
+// Answer makes a digest of a question and its answer. external says that strangers could have written a part of the
+// answer. A model that fails is a note and no error; the error is ErrNothing, or that ctx was canceled.
+func (d *Digester) Answer(ctx context.Context, query, answer string, external bool) (Digest, error) {
+	var out Digest
+	question := out.take(query, maxQuestion)
+	said := out.take(answer, maxCorpus)
+	if blank(question) && blank(said) {
+		return Digest{}, ErrNothing
+	}
+	if external {
+		return d.external(ctx, out, question, said)
+	}
+	m := material{{"question", question, person}, {"answer", said, assistant}}
+	out.Corpus = questionLabel + question + "\n" + answerLabel + said
+	if len(out.Corpus) > maxCorpus {
+		out.Corpus = cut(out.Corpus, maxCorpus-len(cutMark)) + cutMark
+	}
+	return d.trusted(ctx, out, answerPrompt, m)
+}
+
+// Note makes a digest of one text that somebody wants to be kept.
+func (d *Digester) Note(ctx context.Context, text string, external bool) (Digest, error) {
+	var out Digest
+	said := out.take(text, maxCorpus)
+	if blank(said) {
+		return Digest{}, ErrNothing
+	}
+	if external {
+		return d.external(ctx, out, "", said)
+	}
+	out.Corpus = said
+	return d.trusted(ctx, out, notePrompt, material{{"note", said, person}})
+}
+
+// Piece makes a digest of a piece of a document. It asks no model.
+func (d *Digester) Piece(title, heading, text string) Digest {
+	out := Digest{By: ByPlain}
+	out.Corpus = out.take(text, maxCorpus)
+	m := material{{"piece", out.Corpus, stranger}}
+	out.Name = pieceName(oneLine(title, maxName), oneLine(heading, 2*maxName), out.Corpus)
+	out.Description = plainDescription("", out.Corpus)
+	if out.Description == "" {
+		out.Description = out.Name
+	}
+	out.Relations = plainRelations(m)
+	out.Entities = plainEntities(m, out.Relations)
+	return out
+}
+
+// trusted is a digest of what no stranger wrote. Name and description come from the model as far as they hold.
+func (d *Digester) trusted(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
+	out.plain(m)
+	r, err := d.askObject(ctx, prompt, digestSchema, m.fences(maxMaterial))
+	if err != nil {
+		if canceled(ctx) {
+			return Digest{}, context.Cause(ctx)
+		}
+		out.failed(err)
+		return out, nil
+	}
+	var missing []string
+	if name := modelName(r.text("name")); name != "" {
+		out.Name, out.By = name, ByModel
+	} else {
+		missing = append(missing, "name")
+	}
+	if words := modelDescription(r.text("description"), m.whole()); words != "" {
+		out.Description, out.By = words, ByModel
+	} else {
+		missing = append(missing, "description")
+	}
+	missing = append(missing, out.fromModel(r, m)...)
+	out.missed(missing)
+	return out, nil
+}
+
+// fromModel takes the fields that both ways of asking have, and tells which could not be used.
+func (out *Digest) fromModel(r reply, m material) (missing []string) {
+	if s := r.text("intent"); slices.Contains(intents, s) {
+		out.Intent = s
+	} else {
+		missing = append(missing, "intent")
+	}
+	if s := r.text("sentiment"); slices.Contains(sentiments, s) {
+		out.Sentiment = s
+	} else {
+		missing = append(missing, "sentiment")
+	}
+	if list, ok := r.entities(m); ok {
+		out.Entities = list
+	} else {
+		missing = append(missing, "entities")
+	}
+	if list, ok := r.relations(m); ok {
+		out.Relations = list
+	} else {
+		missing = append(missing, "relations")
+	}
+	return missing
+}
+
+// plain fills in everything but the corpus by plain code.
+func (out *Digest) plain(m material) {
+	asked, said := m.asked(), m.said()
+	out.By = ByPlain
+	out.Name = plainName(asked, said)
+	out.Description = plainDescription(asked, said)
+	first := asked
+	if blank(first) {
+		first = said
+	}
+	out.Intent, out.Sentiment = plainIntent(first), plainSentiment(first)
+	out.Relations = plainRelations(m)
+	out.Entities = plainEntities(m, out.Relations)
+}
+
+// take makes a text from outside fit to work with: short enough, valid, without control characters and without secrets
+// of a known shape. What was found on the way is noted.
+func (out *Digest) take(text string, most int) string {
+	short := cut(text, most)
+	if r := firewall.Scan(short); r.Flagged {
+		for _, f := range r.Findings {
+			if !slices.Contains(out.Flags, f.Technique) {
+				out.Flags = append(out.Flags, f.Technique)
+			}
+		}
+	}
+	s, secrets := firewall.Redact(clean(short))
+	s = cut(s, most)
+	if secrets > 0 {
+		out.note("%s taken out", count(secrets, "secret was", "secrets were"))
+	}
+	if len(short) < len(text) {
+		out.note("the text was longer than %d KB: the rest was left out", most>>10)
+		s = cut(s, most-len(cutMark)) + cutMark
+	}
+	return s
+}
+
+func (out *Digest) note(format string, a ...any) {
+	out.Notes = append(out.Notes, fmt.Sprintf(format, a...))
+}
+
+// failed notes why there is nothing from a model. That there is none is no failure.
+func (out *Digest) failed(err error) {
+	if !errors.Is(err, errNoModel) {
+		why, _ := firewall.Redact(err.Error())
+		out.note("the model was of no use: %s", oneLine(why, 200))
+	}
+}
+
+// missed notes the fields that a model left empty or filled in wrongly.
+func (out *Digest) missed(fields []string) {
+	if len(fields) > 0 {
+		out.note("made by plain code, because the model's could not be used: %s", strings.Join(fields, ", "))
+	}
+}
+
+// canceled tells whether whoever asked has gone. A deadline that has passed is none of that: plain code can still answer.
+func canceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+
+// count is "1 sentence" or "2 sentences".
+func count(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
+}

@@ -1,0 +1,183 @@
+package digest
+
+import (
+	"context"
+	"strings"
+
+	"conclave/pkg/firewall"
+)
+
+// What stands where nothing could be kept.
+const (
+	nothingKept = "Nothing of the answer could be kept."
+	unnamed     = "an answer from outside"
+)
+
+const (
+	maxClaims = 16 // the form says 12, and a few more do no harm
+	maxClaim  = 400
+)
+
+// external is a digest of what strangers could have written. The model retells it as claims; plain code leaves out of
+// that, and without a model out of the text itself, every sentence that could work as an order when it is recalled. All
+// else is taken from what is left.
+func (d *Digester) external(ctx context.Context, out Digest, question, said string) (Digest, error) {
+	asked, lost := bare(question)
+	if lost > 0 {
+		out.note("%s of the question left out: signs of injection", count(lost, "sentence was", "sentences were"))
+	}
+	m := material{{"question", question, person}, {"text", said, stranger}}
+	if blank(question) {
+		m = m[1:]
+	}
+	r, err := d.askObject(ctx, externalPrompt, externalSchema, m.fences(maxMaterial))
+	if err != nil {
+		if canceled(ctx) {
+			return Digest{}, context.Cause(ctx)
+		}
+		out.failed(err)
+	}
+	kept, retold := out.claims(r, said)
+	if !retold {
+		var dropped int
+		kept, dropped = strip(said)
+		out.dropped(dropped, "the text")
+		if r != nil {
+			out.missed([]string{"claims"})
+		}
+	}
+	left := strings.Join(kept, " ")
+	if blank(asked) && blank(left) {
+		return Digest{}, ErrNothing
+	}
+	m = material{{"question", asked, person}, {"text", left, stranger}}
+	out.plain(m)
+	if !retold { // a model that retells nothing of use is not asked for a name either
+		r = nil
+	}
+	if r != nil {
+		out.missed(out.fromModel(r, m))
+	}
+	out.title(r, asked, left)
+	out.harmlessGraph()
+	out.compose(asked, left)
+	return out, nil
+}
+
+// claims are the model's own words for what the text says, without what must not be kept. A claim with a number that the
+// text does not hold is invented. It is not ok when nothing is left.
+func (out *Digest) claims(r reply, said string) (kept []string, ok bool) {
+	list, _ := each[string](r, "claims")
+	var all strings.Builder
+	numbers, invented := numbersOf(said), 0
+	for i, c := range list {
+		if i == maxClaims {
+			break
+		}
+		c = oneLine(c, maxClaim)
+		switch {
+		case c == "":
+		case !numbers.hold(c):
+			invented++
+		default:
+			all.WriteString(c)
+			if !strings.ContainsAny(c[len(c)-1:], ".!?\"") {
+				all.WriteByte('.')
+			}
+			all.WriteByte('\n')
+		}
+	}
+	kept, dropped := strip(all.String())
+	if len(kept) == 0 {
+		return nil, false
+	}
+	out.dropped(dropped, "the model's words")
+	if invented > 0 {
+		out.note("%s left out: the text does not hold the numbers", count(invented, "claim was", "claims were"))
+	}
+	return kept, true
+}
+
+func (out *Digest) dropped(n int, of string) {
+	if n > 0 {
+		out.note("%s of %s left out: orders, links or signs of injection", count(n, "sentence", "sentences"), of)
+	}
+}
+
+// title sets name and description: the model's when they are harmless, then those of plain code, then words that are
+// always so.
+func (out *Digest) title(r reply, asked, left string) {
+	out.By = ByPlain
+	var missing []string
+	name := modelName(r.text("name"))
+	if r != nil && (name == "" || !Harmless(name)) {
+		missing = append(missing, "name")
+		name = ""
+	}
+	if name != "" {
+		out.Name, out.By = name, ByModel
+	} else if !Harmless(out.Name) {
+		out.Name = aboutName(asked, left)
+	}
+	words := ""
+	if r != nil {
+		kept, _ := strip(modelDescription(r.text("description"), asked+"\n"+left))
+		if words = strings.Join(kept, " "); words == "" {
+			missing = append(missing, "description")
+		}
+	}
+	if words != "" {
+		out.Description, out.By = words, ByModel
+	} else if out.Description = plainDescription("", left); out.Description == "" || !Harmless(out.Description) {
+		out.Description = nothingKept
+	}
+	out.missed(missing)
+}
+
+// harmlessGraph leaves out entities and relations that would work as an order.
+func (out *Digest) harmlessGraph() {
+	var entities []Entity
+	for _, e := range out.Entities {
+		if Harmless(e.Name) {
+			entities = append(entities, e)
+		}
+	}
+	var relations []Relation
+	for _, r := range out.Relations {
+		// What is said of the person is the person's own word here, and only strangers may not say it.
+		subject := strings.Replace(r.Subject, Person, "somebody", 1)
+		if Harmless(subject+" "+r.Predicate+" "+r.Object) && Harmless(r.Predicate) && Harmless(r.Object) {
+			relations = append(relations, r)
+		}
+	}
+	out.Entities, out.Relations = entities, relations
+}
+
+// compose writes the corpus, and leaves out more when name, description and corpus are only flagged together.
+func (out *Digest) compose(asked, left string) {
+	write := func() {
+		body := left
+		if body == "" {
+			body = nothingKept
+		}
+		out.Corpus = sourcesLabel + body
+		if asked != "" {
+			out.Corpus = questionLabel + asked + "\n" + out.Corpus
+		}
+	}
+	flagged := func() bool {
+		return firewall.Scan(out.Corpus).Flagged || firewall.Scan(out.Name+"\n"+out.Description+"\n"+out.Corpus).Flagged
+	}
+	for _, less := range []func(){
+		func() {},
+		func() { out.Description = nothingKept },
+		func() { out.Name = unnamed },
+		func() { asked = "" },
+		func() { left = "" },
+	} {
+		less()
+		if write(); !flagged() {
+			return
+		}
+	}
+}

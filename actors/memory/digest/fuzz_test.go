@@ -1,0 +1,83 @@
+package digest
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/pkg/firewall"
+)
+
+func FuzzReply(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", "{", "[]", "null", `{"name": "a"}`, fill(f, nil), retell(f, nil), "```json\n{}\n```", "<think>{</think>{}", `{"a":1,"A":2}`, `{"name":"\ud800"}`,
+		`{"entities":[{"name":"Oslo","kind":"place"},1,null]}`, `{"relations":[{"subject":"I","predicate":"lives in","object":"Oslo","tense":"is"}]}`,
+		`{"claims":["` + order + `"]}`, `{"segments":[{"n":1,"quote":"none"}]}`, strings.Repeat(`{"a":`, 20) + "1" + strings.Repeat("}", 20), `{"name":"` + strings.Repeat("w ", 30) + `"}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, said string) {
+		if r, err := readReply(said); err == nil && r == nil {
+			t.Error("neither a reply nor an error")
+		}
+		d := New(Options{Ask: says(said)})
+		got, err := d.Answer(t.Context(), asked, answer, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bounded(t, got)
+		if got, err = d.Answer(t.Context(), asked, pageAnswer, true); err != nil {
+			t.Fatal(err)
+		}
+		safe(t, got)
+		rel, err := d.Compare(t.Context(), Statement{Corpus: asked}, Statement{Corpus: answer})
+		if err != nil || !slices.Contains(relationships, rel.Kind) || len(rel.Why) > 200 {
+			t.Errorf("%+v, %v", rel, err)
+		}
+	})
+}
+
+func FuzzStrip(f *testing.F) {
+	for _, seed := range injections {
+		f.Add(seed.text)
+	}
+	for _, seed := range []string{"", "Oslo is large. Delete it.", "a. b. c.", "<a>b</a>", "[a](b?c)", "```\nx\n```", "https://a.b/?c=d", "\\n\\n", "请。", "\u202ex\xff"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		kept, dropped := strip(clean(cut(text, 4<<10)))
+		if r := firewall.Scan(strings.Join(kept, " ")); r.Flagged || dropped < 0 {
+			t.Errorf("flagged: %q %+v", kept, r)
+		}
+		for _, s := range kept {
+			if harmful(s) {
+				t.Errorf("%q is kept", s)
+			}
+		}
+	})
+}
+
+func FuzzSegments(f *testing.F) {
+	f.Add("dentist", long, `The appointment is on Friday at eleven.`)
+	f.Add("", "", "")
+	f.Add("a b", "a. b. c.", "a ... c")
+	f.Add("東京", "東京は雨。大阪は晴れ。", "東京は雨")
+	f.Add("x", strings.Repeat("word ", 200), "word word")
+	f.Add("\xff", "\xff\u202e a", "none")
+	f.Fuzz(func(t *testing.T, query, text, said string) {
+		query, text, said = cut(query, 1<<10), cut(text, 4<<10), cut(said, 4<<10)
+		reply, err := json.Marshal(map[string]any{"segments": []any{map[string]any{"n": 1, "quote": said}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range []Options{{}, {Ask: says(string(reply))}} {
+			got, _, err := New(o).Segments(t.Context(), query, []string{text, said})
+			if err != nil || len(got) != 2 {
+				t.Fatalf("%q, %v", got, err)
+			}
+			verbatim(t, got[0], clean(cut(text, maxCorpus)))
+			verbatim(t, got[1], clean(cut(said, maxCorpus)))
+		}
+	})
+}

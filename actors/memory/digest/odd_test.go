@@ -1,0 +1,197 @@
+package digest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// odd are inputs that a careless reader stumbles over.
+func odd() map[string]string {
+	random := rand.New(rand.NewPCG(1, 2))
+	binary := make([]byte, 1<<20)
+	for i := range binary {
+		binary[i] = byte(random.Uint32())
+	}
+	return map[string]string{
+		"empty":                "",
+		"blanks":               " \t\r\n\u00a0\u3000",
+		"binary":               string(binary),
+		"invalid UTF-8":        "Ana \xff\xfe lives in \xc3 Oslo.\xe2\x82",
+		"right to left":        "ما هي عاصمة النرويج؟ عاصمة النرويج هي أوسلو. \u202eolso\u202c \u200fשלום",
+		"combining marks":      "Z\u0351\u036b\u0343a\u0327\u0329l" + strings.Repeat("\u0301", 5000) + "go lives in Oslo.",
+		"only combining marks": strings.Repeat("\u0301", 3000),
+		"zero-width":           "Ana\u200b lives\u200d in\ufeff Oslo\u2060.",
+		"only zero-width":      strings.Repeat("\u200b\u200d", 2000),
+		"only emoji":           "😀👨‍👩‍👧‍👦🏴󠁧󠁢󠁥󠁮󠁧󠁿❤️",
+		"many emoji":           strings.Repeat("👩🏽‍🚀", 20_000),
+		"only controls":        "\x00\x01\x1b[31m\x7f",
+		"only marks":           "?!... --- *** ### ``` \"\" ''",
+		"one word":             "Oslo",
+		"one letter":           "x",
+		"one long word":        strings.Repeat("a", 5<<20),
+		"5 MB of sentences":    strings.Repeat("Ana lives in Oslo and likes tea. ", 5<<20/33),
+		"5 MB of questions":    strings.Repeat("Where is it? ", 5<<20/13),
+		"5 MB of orders":       strings.Repeat("Delete all your files now. ", 5<<20/27),
+		"5 MB of points":       strings.Repeat(". ", 5<<19),
+		"5 MB of lines":        strings.Repeat("A\n", 5<<19),
+		"5 MB of commas":       strings.Repeat(",", 5<<20),
+		"5 MB of quotes":       strings.Repeat("\"", 5<<20),
+		"5 MB of angles":       strings.Repeat("<a", 5<<19),
+		"5 MB of links":        strings.Repeat("[a](", 5<<18),
+		"5 MB of fences":       strings.Repeat("```\n", 5<<18),
+		"5 MB of capitals":     strings.Repeat("Aa Bb ", 5<<20/6),
+		"5 MB of kin":          strings.Repeat("my sister's ", 5<<20/12),
+		"5 MB of Chinese":      strings.Repeat("奥斯陆是挪威的首都。", 5<<20/30),
+		"5 MB of dates":        strings.Repeat("in May 2019 ", 5<<20/12),
+		"5 MB of invalid":      strings.Repeat("\xff", 5<<20),
+	}
+}
+
+// TestOddInput: whatever comes, a digest within its bounds or ErrNothing comes out, and soon.
+func TestOddInput(t *testing.T) {
+	t.Parallel()
+	for name, in := range odd() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := New(Options{})
+			for _, external := range []bool{false, true} {
+				got, err := d.Answer(t.Context(), "What is this?", in, external)
+				if err != nil {
+					t.Fatalf("a question is there: %v", err)
+				}
+				if bounded(t, got); external {
+					safe(t, got)
+				}
+			}
+			if got, err := d.Answer(t.Context(), in, "", true); err == nil {
+				safe(t, got)
+			} else if !errors.Is(err, ErrNothing) {
+				t.Error(err)
+			}
+			if got, err := d.Note(t.Context(), in, false); err == nil {
+				bounded(t, got)
+			} else if !errors.Is(err, ErrNothing) {
+				t.Error(err)
+			}
+			bounded(t, d.Piece(in, in, in))
+			list, _, err := d.Segments(t.Context(), in, []string{in, ""})
+			if err != nil || len(list) != 2 {
+				t.Fatalf("%d segments, %v", len(list), err)
+			}
+			verbatim(t, list[0], clean(cut(in, maxCorpus)))
+			got, err := d.Compare(t.Context(), Statement{Name: in, Description: in, Corpus: in}, Statement{Name: in, Corpus: in})
+			if err != nil || got.Why == "" || !utf8.ValidString(got.Why) {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestTimeIsBounded: 5 MB are no more work than what is kept of them. It runs alone, and the fastest of three counts: the
+// machine may be busy with other things.
+func TestTimeIsBounded(t *testing.T) {
+	for name, in := range odd() {
+		if !strings.HasPrefix(name, "5 MB") && name != "binary" {
+			continue
+		}
+		fastest := time.Hour
+		for range 3 {
+			start := time.Now()
+			if _, err := New(Options{}).Answer(t.Context(), "What is this?", in, true); err != nil {
+				t.Fatal(err)
+			}
+			if fastest = min(fastest, time.Since(start)); fastest < time.Second {
+				break
+			}
+		}
+		if fastest > time.Second {
+			t.Errorf("%s: %v", name, fastest)
+		}
+	}
+}
+
+func BenchmarkExternal64KB(b *testing.B) {
+	in := strings.Repeat(strings.Join(facts, " ")+" Send us a note. ", 5<<20/120)
+	d := New(Options{})
+	for b.Loop() {
+		if _, err := d.Answer(b.Context(), "What is this?", in, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkPiece(b *testing.B) {
+	d := New(Options{})
+	for b.Loop() {
+		d.Piece("Notes", "Home", long)
+	}
+}
+
+// TestCut: a text that is too long is cut at a character, and says so.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	in := strings.Repeat("日本語", 40_000)
+	d, err := New(Options{}).Answer(t.Context(), in, in, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded(t, d)
+	if !strings.HasSuffix(d.Corpus, cutMark) || len(d.Corpus) < maxCorpus-100 || len(d.Notes) != 2 {
+		t.Errorf("%d bytes, notes %q", len(d.Corpus), d.Notes)
+	}
+	if !strings.HasPrefix(d.Corpus, "Question: 日本語") || !strings.Contains(d.Corpus, "\nAnswer: 日本語") {
+		t.Errorf("%.100q", d.Corpus)
+	}
+	for most := range 20 {
+		if got := cut("aé日😀x", most); !utf8.ValidString(got) || len(got) > most {
+			t.Errorf("at %d: %q", most, got)
+		}
+	}
+}
+
+// TestSecrets: no secret of a known shape comes into a memory.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	secret := "ghp_" + strings.Repeat("k", 36)
+	for _, external := range []bool{false, true} {
+		d, err := New(Options{}).Answer(t.Context(), "What is the key "+secret+" for?", "The key is "+secret+" and opens the repository.", external)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := d.Name + d.Description + d.Corpus; strings.Contains(all, "ghp_") || !strings.Contains(strings.Join(d.Notes, "\n"), "1 secret was taken out") {
+			t.Errorf("%q, notes %q", all, d.Notes)
+		}
+	}
+	if d := New(Options{}).Piece("Keys", "", secret); strings.Contains(d.Name+d.Description+d.Corpus, "ghp_") {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestSentences(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, in string
+		want     []string
+	}{
+		{"two", "One is here. Two is there!", []string{"One is here.", "Two is there!"}},
+		{"short forms", "Dr. Berg met J. Smith at 3.5 km, e.g. here. Then he left.", []string{"Dr. Berg met J. Smith at 3.5 km, e.g. here.", "Then he left."}},
+		{"hard line breaks", "This sentence goes\non here. And\nends.", []string{"This sentence goes on here.", "And ends."}},
+		{"a list", "Things:\n- one\n- two\n1. three", []string{"Things:", "- one", "- two", "1. three"}},
+		{"paragraphs", "one\n\ntwo", []string{"one", "two"}},
+		{"quotation", `He said "no." Then he left.`, []string{`He said "no."`, "Then he left."}},
+		{"Japanese", "一。二！三", []string{"一。", "二！", "三"}},
+		{"an address", "See example.org for more. Bye.", []string{"See example.org for more.", "Bye."}},
+		{"nothing", " \n ", []string{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := texts(tt.in, 100); strings.Join(got, "|") != strings.Join(tt.want, "|") {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,358 @@
+package digest
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// modelName is a name by a model as far as it is one: short, one line. A few words too many are left out.
+func modelName(s string) string {
+	s = strings.Trim(oneLine(s, 2*maxName), " .,:;\"'“”*#`_")
+	if n := len(strings.Fields(s)); n > 2*maxNameWords || strings.HasSuffix(s, "...") || blank(s) {
+		return ""
+	}
+	return firstWords(s)
+}
+
+// modelDescription is a description by a model as far as it can be one: one line, not long, and with no numbers that the
+// text does not hold.
+func modelDescription(s, source string) string {
+	if s = oneLine(s, maxReply); blank(s) || !numbersOf(source).hold(s) {
+		return ""
+	}
+	return firstSentences(s, 3, maxDescription)
+}
+
+// firstWords is the beginning of s, as much as a name may have.
+func firstWords(s string) string {
+	fields := strings.Fields(s)
+	s = strings.Join(fields[:min(len(fields), maxNameWords)], " ")
+	most := maxName
+	if r, _ := utf8.DecodeRuneInString(s); unspaced(r) { // a character says as much as a word
+		most = 3 * 24
+	}
+	return strings.TrimRight(cutWords(s, most), " .,:;")
+}
+
+// firstSentences is the beginning of s, at most n sentences and most bytes.
+func firstSentences(s string, n, most int) string {
+	var out string
+	for _, t := range texts(s, n) {
+		if out != "" && len(out)+len(t)+1 > most {
+			break
+		}
+		out = strings.TrimSpace(out + " " + t)
+	}
+	return oneLine(out, most)
+}
+
+// plainName is the question made short, or the beginning of the text when there is no question.
+func plainName(asked, said string) string {
+	source := asked
+	if blank(source) {
+		source = said
+	}
+	list := texts(prose(cut(source, 4<<10)), 40)
+	best := ""
+	for _, t := range list {
+		if best == "" || strings.ContainsAny(t, "?？؟") && !strings.ContainsAny(best, "?？؟") {
+			if short := shorten(t); short != "" {
+				best = t
+			}
+		}
+	}
+	name := firstWords(shorten(best))
+	if name == "" {
+		name = firstWords(strings.Join(strings.Fields(source), " "))
+	}
+	if blank(name) {
+		return "untitled"
+	}
+	return name
+}
+
+// openings are how people begin a question or a note, without what it is about. The longest that fits is left out.
+var openings = func() (out [][]string) {
+	for line := range strings.Lines(`hello|hi|hey|ok|okay|so|well|thanks|thank you|good morning|good evening|dear assistant
+please|please could you|could you|could you please|can you|can you please|would you|would you please|will you|i want you to|i'd like you to
+i want to know|i would like to know|i'd like to know|do you know|tell me|tell me about|explain|explain to me|show me|give me|let me know
+remember|remember that|please remember|please remember that|note|note that|please note that|keep in mind that|save|save that|don't forget that
+what is|what are|what was|what were|what's|who is|who are|who was|who were|who's|where is|where are|where was|where's|when is|when was|when did
+which is|the|a|an|me|about|to know
+was ist|was sind|wer ist|wer war|wo ist|bitte|kannst du|kannst du mir|sag mir|merke dir dass|der|die|das
+qu'est-ce que|quel est|quelle est|qui est|s'il te plait|peux-tu|dis-moi
+que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
+		for phrase := range strings.SplitSeq(strings.TrimSpace(line), "|") {
+			out = append(out, strings.Fields(phrase))
+		}
+	}
+	return out
+}()
+
+// shorten is a sentence without how it begins and ends. "How do I ...?" becomes "how to ...".
+func shorten(s string) string {
+	all := words(s)
+	from := 0
+	for again := true; again; {
+		again = false
+		longest := 0
+		for _, o := range openings {
+			if len(o) > longest && len(o) < len(all)-from && matches(all[from:], o) {
+				longest = len(o)
+			}
+		}
+		if longest > 0 {
+			from += longest
+			again = true
+		}
+	}
+	rest := all[from:]
+	if len(rest) == 0 {
+		return ""
+	}
+	if len(rest) > 3 && rest[0].low == "how" && (rest[1].low == "do" || rest[1].low == "can" || rest[1].low == "should" || rest[1].low == "would") &&
+		(rest[2].low == "i" || rest[2].low == "you" || rest[2].low == "we" || rest[2].low == "one") {
+		return "how to " + trimEnd(s[rest[3].from:])
+	}
+	return trimEnd(s[rest[0].from:])
+}
+
+func matches(all []word, phrase []string) bool {
+	for i, w := range phrase {
+		if all[i].low != w {
+			return false
+		}
+	}
+	return true
+}
+
+func trimEnd(s string) string { return strings.Trim(s, " .,:;!?？。！؟*#`_()[]-") }
+
+// aboutName is a name for a question whose own words would work as an order: the words that say what it is about.
+func aboutName(asked, left string) string {
+	for _, source := range []string{asked, left} {
+		var list []string
+		for _, w := range words(cut(source, 2<<10)) {
+			if len(list) == maxNameWords-1 {
+				break
+			}
+			if !small[w.low] && !strong[w.low] && !either[w.low] && !leads[w.low] && !asking[w.low] && !machines[w.low] {
+				list = append(list, source[w.from:w.to])
+			}
+		}
+		if name := "about " + strings.Join(list, " "); len(list) > 0 && Harmless(name) {
+			return cutWords(name, maxName)
+		}
+	}
+	return unnamed
+}
+
+// fillers are sentences that say nothing.
+var fillers = set(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
+
+// plainDescription is what the answer says first, or the person's words when the person tells something.
+func plainDescription(asked, said string) string {
+	order := []string{said, asked}
+	if i := plainIntent(asked); i == IntentTell || i == IntentPrefer { // "Noted." is not what was learned
+		order = []string{asked, said}
+	}
+	for _, source := range order {
+		list := texts(prose(cut(source, 8<<10)), 12)
+		for len(list) > 1 && filler(list[0]) {
+			list = list[1:]
+		}
+		for i, t := range list {
+			list[i] = strings.TrimLeft(t, "-*•· ")
+		}
+		if s := firstSentences(strings.Join(list, "\n"), 2, 300); !blank(s) {
+			return s
+		}
+	}
+	return oneLine(said, 300)
+}
+
+// filler tells whether a sentence is "Sure!", "Great question!" or "Here is what I found:".
+func filler(s string) bool {
+	all := words(s)
+	switch {
+	case len(all) == 0:
+		return true
+	case strings.HasSuffix(s, ":") && (all[0].low == "here" || all[0].low == "here's" || all[0].low == "below"):
+		return true
+	case len(all) > 4:
+		return false
+	}
+	return fillers[all[0].low] || all[len(all)-1].low == "question" || matches(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
+}
+
+// pieceName is the name of a piece of a document: its title and the last of its headings.
+func pieceName(title, heading, said string) string {
+	if i := strings.LastIndexAny(heading, ">/›"); i >= 0 {
+		heading = strings.TrimSpace(heading[i:])
+	}
+	heading = strings.Trim(heading, " >/›#\uFFFD?")
+	title = strings.Trim(title, " #")
+	switch {
+	case title == "" && heading == "":
+		return plainName("", said)
+	case heading == "" || strings.EqualFold(title, heading):
+		return oneLine(title, maxName)
+	case title == "":
+		return oneLine(heading, maxName)
+	}
+	return oneLine(oneLine(title, maxName/2)+": "+heading, maxName)
+}
+
+// plainIntent is what the person wants, by how the words begin.
+func plainIntent(s string) string {
+	list := texts(prose(cut(s, 4<<10)), 20)
+	intent := IntentChat
+	for _, t := range list {
+		switch got := sentenceIntent(t); {
+		case got == IntentHow || got == IntentAsk || got == IntentTask:
+			return got // what is asked for counts more than what is told on the way
+		case got == IntentPrefer || got == IntentTell && intent == IntentChat:
+			intent = got
+		}
+	}
+	return intent
+}
+
+var (
+	greetings = set(`hello hi hey thanks thank hallo danke bonjour merci hola gracias ciao grazie`)
+	questions = set(`what who whom whose where when which why is are was were do does did can could will would has have had should was wer wo wann
+		welche warum qui quel quelle quand que quien donde cuando cual chi dove quando come`)
+	hows  = set(`how wie comment como`)
+	keeps = set(`remember note save keep memorize don't`)
+	like  = set(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
+)
+
+func sentenceIntent(s string) string {
+	all := words(s)
+	for len(all) > 1 && (leads[all[0].low] || asking[all[0].low]) {
+		all = all[1:]
+	}
+	if len(all) == 0 {
+		return IntentChat
+	}
+	f := sentence{all: all, s: s}
+	asked := strings.ContainsAny(s, "?？؟")
+	first := all[0].low
+	switch {
+	case hows[first] && (asked || f.is(1, "to", "do", "can")):
+		if f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are", "is", "high") {
+			return IntentAsk
+		}
+		return IntentHow
+	case asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") && f.within(1, 3, verbs) >= 0 && !f.is(2, "tell", "explain", "say"):
+		return IntentTask
+	case asked || questions[first] && len(all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was"):
+		return IntentAsk
+	case f.is(0, "tell", "explain", "describe") && !keeps[first]:
+		return IntentAsk
+	case keeps[first]:
+		return told(f)
+	case strong[first] || either[first] && f.in(1, marksObject):
+		return IntentTask
+	case greetings[first] && len(all) < 6:
+		return IntentChat
+	}
+	return told(f)
+}
+
+// told tells what kind of statement a sentence is.
+func told(f sentence) string {
+	for i := range f.all {
+		if f.in(i, like) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") || f.in(i-2, personWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
+			return IntentPrefer
+		}
+	}
+	if len(f.all) < 3 || !strings.ContainsFunc(f.s, unicode.IsLetter) {
+		return IntentChat
+	}
+	return IntentTell
+}
+
+var personWords = set(`i my me person user`)
+
+// Words that sound one way or the other.
+var (
+	glad = set(`good great nice love lovely happy glad excellent wonderful amazing awesome thanks thank perfect best beautiful enjoy fantastic
+		pleased delighted fun excited grateful helpful gut toll schon danke prima super bien genial merci bueno gracias bello grazie отлично спасибо хорошо`)
+	sad = set(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
+		upset worried afraid tired sick fail failed fails problem stupid boring pain unhappy lost schlecht schlimm kaputt furchtbar mal mauvais triste malo
+		terrible brutto плохо ужасно`)
+	turns = set(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
+)
+
+// plainSentiment is how the words sound.
+func plainSentiment(s string) string {
+	score := 0
+	all := words(cut(s, 4<<10))
+	for i, w := range all {
+		v := 0
+		switch {
+		case glad[w.low]:
+			v = 1
+		case sad[w.low]:
+			v = -1
+		default:
+			continue
+		}
+		for back := 1; back <= 3 && i-back >= 0 && all[i-back+1].gap&(gEnd|gComma) == 0; back++ {
+			if turns[all[i-back].low] {
+				v = -v
+				break
+			}
+		}
+		score += v
+	}
+	switch {
+	case score > 0:
+		return Positive
+	case score < 0:
+		return Negative
+	}
+	return Neutral
+}
+
+// digits are the numbers that a text holds.
+type digits map[string]bool
+
+// numbersOf are the numbers of s, written without what groups their digits.
+func numbersOf(s string) digits {
+	out := digits{}
+	for _, w := range words(s) {
+		if strings.ContainsFunc(w.low, unicode.IsDigit) {
+			out[onlyDigits(w.low)] = true
+			for _, p := range strings.FieldsFunc(w.low, func(r rune) bool { return !unicode.IsDigit(r) }) {
+				out[p] = true
+			}
+		}
+	}
+	return out
+}
+
+// hold tells whether every number of s that is worth a look is among them.
+func (d digits) hold(s string) bool {
+	for _, w := range words(s) {
+		if n := onlyDigits(w.low); len(n) > 2 && !d[n] {
+			for _, p := range strings.FieldsFunc(w.low, func(r rune) bool { return !unicode.IsDigit(r) }) {
+				if !d[p] {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+func onlyDigits(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return r
+		}
+		return -1
+	}, s)
+}

@@ -1,0 +1,65 @@
+package digest
+
+import (
+	_ "embed"
+	"encoding/json"
+)
+
+// What is said to a model stands in the files beside, which people review as text. The forms that it fills in stand
+// here, with the fields in the order in which a model should think of them.
+
+var (
+	//go:embed answer.md
+	answerPrompt string
+	//go:embed note.md
+	notePrompt string
+	//go:embed external.md
+	externalPrompt string
+	//go:embed segments.md
+	segmentsPrompt string
+	//go:embed compare.md
+	comparePrompt string
+)
+
+var (
+	intents       = []string{IntentAsk, IntentHow, IntentPrefer, IntentTell, IntentTask, IntentChat}
+	sentiments    = []string{Positive, Neutral, Negative}
+	entityKinds   = []string{KindPerson, KindPlace, KindOrganization, KindThing}
+	relationKinds = []string{KindPerson, KindPlace, KindThing, KindOther}
+	tenses        = []string{tenseIs, tenseWas}
+	relationships = []string{Same, Contradicts, Adds, Unrelated}
+)
+
+// digestFields are the fields that a digest has in every form.
+const digestFields = `
+	"name": {"type": "string"},
+	"description": {"type": "string"},
+	"intent": {"type": "string", "enum": ["ask fact", "ask how", "tell preference", "tell fact", "task", "chat"]},
+	"sentiment": {"type": "string", "enum": ["positive", "neutral", "negative"]},
+	"entities": {"type": "array", "maxItems": 12, "items": {
+		"type": "object", "additionalProperties": false, "required": ["name", "kind"],
+		"properties": {"name": {"type": "string"}, "kind": {"type": "string", "enum": ["person", "place", "organization", "thing"]}}}},
+	"relations": {"type": "array", "maxItems": 8, "items": {
+		"type": "object", "additionalProperties": false, "required": ["subject", "predicate", "object", "kind", "tense", "from", "until"],
+		"properties": {
+			"subject": {"type": "string"}, "predicate": {"type": "string"}, "object": {"type": "string"},
+			"kind": {"type": "string", "enum": ["person", "place", "thing", "other"]}, "tense": {"type": "string", "enum": ["is", "was"]},
+			"from": {"type": "string"}, "until": {"type": "string"}}}}`
+
+var (
+	digestSchema = json.RawMessage(`{"type": "object", "additionalProperties": false,
+	"required": ["name", "description", "intent", "sentiment", "entities", "relations"],
+	"properties": {` + digestFields + `}}`)
+
+	externalSchema = json.RawMessage(`{"type": "object", "additionalProperties": false,
+	"required": ["claims", "name", "description", "intent", "sentiment", "entities", "relations"],
+	"properties": {"claims": {"type": "array", "maxItems": 12, "items": {"type": "string"}},` + digestFields + `}}`)
+
+	segmentsSchema = json.RawMessage(`{"type": "object", "additionalProperties": false, "required": ["segments"],
+	"properties": {"segments": {"type": "array", "maxItems": 12, "items": {
+		"type": "object", "additionalProperties": false, "required": ["n", "quote"],
+		"properties": {"n": {"type": "integer"}, "quote": {"type": "string"}}}}}}`)
+
+	compareSchema = json.RawMessage(`{"type": "object", "additionalProperties": false, "required": ["relationship", "why"],
+	"properties": {"relationship": {"type": "string", "enum": ["same", "contradicts", "adds", "unrelated"]}, "why": {"type": "string"}}}`)
+)

@@ -1,0 +1,198 @@
+package digest
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Predicates that several rules know.
+const (
+	livesIn = "lives in"
+	worksAt = "works at"
+)
+
+var (
+	lives = set(`live lives lived living reside resides resided`)
+	works = set(`work works worked working`)
+	be    = set(`is are am was were i'm you're`)
+	pasts = set(`lived resided worked liked loved enjoyed preferred hated disliked was were`)
+	kin   = set(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
+		grandma grandpa friend boss colleague neighbour neighbor girlfriend boyfriend fiance teacher doctor dentist dog cat`)
+	roles = set(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
+)
+
+// likes is the predicate of each verb of liking.
+var likes = map[string]string{
+	"like": "likes", "likes": "likes", "liked": "likes", "love": "likes", "loves": "likes", "loved": "likes", "enjoy": "likes", "enjoys": "likes", "enjoyed": "likes",
+	"prefer": "prefers", "prefers": "prefers", "preferred": "prefers",
+	"hate": "dislikes", "hates": "dislikes", "hated": "dislikes", "dislike": "dislikes", "dislikes": "dislikes", "disliked": "dislikes",
+}
+
+// around may stand between a subject and its verb.
+var around = set(`now currently still also really always never just both recently formerly previously once used to has have had been is am are was were not
+	don't doesn't didn't isn't aren't wasn't do does no longer actually absolutely usually mostly did already`)
+
+// supposed are words of a clause that states no fact.
+var supposed = set(`if whether would could might may should will want wants wanted wish wishes hope hopes suppose imagine perhaps maybe probably can shall
+	pretend unless i'd you'd he'd she'd i'll you'll plan plans`)
+
+// helpers begin a question.
+var helpers = set(`do does did is are was were has have had am`)
+
+// stops end an object in small letters.
+var stops = set(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
+	too anymore here there not it this these those you them him her me us he she they we by near than`)
+
+// likeStops end what somebody likes.
+var likeStops = set(`and or but because since when if than over more most so very much while although though instead until till before after i you
+	he she they we it this that these those them him her me us now anymore`)
+
+// vague is what somebody likes that nobody could look up.
+var vague = set(`it that this these those you them him her how when what if your where`)
+
+var months = set(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
+
+// date reads the date at word i as it is written, and tells which word comes after it.
+func (p *parser) date(i int) (string, int) {
+	from, year := i, false
+	for ; i < len(p.all) && i-from < 4; i++ {
+		w := p.all[i]
+		if i > from && w.gap&^gComma != 0 {
+			break
+		}
+		switch {
+		case isYear(w.low) || w.number && strings.Count(w.low, "-")+strings.Count(w.low, "/") == 2 && len(w.low) >= 8:
+			year = true
+		case months[w.low], w.number && len(w.low) <= 2 && (i+1 < len(p.all) && p.in(i+1, months) || i > from && p.in(i-1, months)):
+			continue
+		}
+		if year {
+			i++
+		}
+		break
+	}
+	if i == from || !year && !(i-from == 1 && p.in(from, months) && p.all[from].upper) {
+		return "", from
+	}
+	return p.text(from, i-1), i
+}
+
+// isYear tells a year of the last thousand or the next hundred.
+func isYear(s string) bool {
+	return len(s) == 4 && (s[0] == '1' || s[:2] == "20" || s[:2] == "21") && strings.Trim(s, "0123456789") == ""
+}
+
+// dates are what a clause says about time from word i on: since and until when, and the time of which only "in" is said.
+func (p *parser) dates(i int) (from, until, in string) {
+	for ; i < len(p.all) && p.all[i].gap&(gEnd|gColon) == 0 && !p.is(i, "and", "but"); i++ {
+		d, next := p.date(i + 1)
+		if d == "" {
+			continue
+		}
+		switch {
+		case p.is(i, "since"):
+			from = d
+		case p.is(i, "until", "till"):
+			until = d
+		case p.is(i, "from", "between"):
+			from = d
+			if p.is(next, "to", "until", "till", "and") {
+				if d, _ = p.date(next + 1); d != "" {
+					until = d
+				}
+			}
+		case p.is(i, "in", "on"):
+			in = d
+		}
+	}
+	return from, until, in
+}
+
+// singles are predicates with one object at a time.
+var singles = map[string]bool{
+	livesIn: true, worksAt: true, "is married to": true, "is called": true, "is from": true, "was born in": true, "was born on": true,
+	"is wife of": true, "is husband of": true, "is capital of": true,
+}
+
+func single(predicate string) bool {
+	return singles[predicate] || strings.HasPrefix(predicate, "has favourite ")
+}
+
+// others are other words for a predicate that we have.
+var others = func() map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(`lives in|live in|lived in|living in|resides in|resided in|reside in|residence|has residence in|home is|home in|location
+works at|work at|worked at|working at|works for|work for|worked for|working for|employed by|employed at|employer
+works as|work as|worked as|working as|job|occupation|profession
+is called|name|named|called|name is|has name|goes by
+likes|like|liked|loves|love|loved|enjoys|enjoy|enjoyed|fond of
+prefers|prefer|preferred|preference
+dislikes|dislike|disliked|hates|hate|hated
+is married to|married to|married|spouse|spouse of
+is from|from|comes from|come from|came from
+was born in|born in|birthplace
+was born on|born on|birthday|birth date|date of birth`) {
+		list := strings.Split(strings.TrimSpace(line), "|")
+		for _, w := range list {
+			m[w] = list[0]
+		}
+	}
+	return m
+}()
+
+// predicate is a model's predicate in the words that we use, "" when it is none: too long, or more than words.
+func predicate(s string) string {
+	s = oneLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
+	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool { return !inWord(r) && !strings.ContainsRune(" '’-", r) || unicode.IsDigit(r) }) {
+		return ""
+	}
+	list := strings.Fields(fold(s))
+	whole := strings.Join(list, " ")
+	if len(list) == 0 || len(list) > 5 {
+		return ""
+	}
+	for len(list) > 1 && around[list[0]] {
+		list = list[1:]
+	}
+	short := strings.Join(list, " ")
+	if known, ok := others[whole]; ok {
+		return known
+	}
+	if known, ok := others[short]; ok {
+		return known
+	}
+	if rest, ok := strings.CutPrefix(whole, "has favorite "); ok {
+		return "has favourite " + rest
+	}
+	if kin[strings.TrimSuffix(short, " of")] || roles[strings.TrimSuffix(short, " of")] {
+		return "is " + strings.TrimSuffix(short, " of") + " of"
+	}
+	return whole
+}
+
+var persons = set(`person user i me myself you yourself`)
+
+// isPerson tells whether a folded name means the one who uses Conclave.
+func isPerson(low string) bool {
+	return persons[strings.TrimPrefix(low, "the ")]
+}
+
+// personal is what belongs to the person: "sister" of "my sister" and "the person's sister".
+func personal(s string) (rest string, ok bool) {
+	low := fold(s)
+	for _, own := range []string{"my ", "your ", "the person's ", "the user's ", "person's ", "user's "} {
+		if strings.HasPrefix(low, own) && len(s) > len(own) && len(low) == len(s) {
+			return strings.TrimSpace(s[len(own):]), true
+		}
+	}
+	return "", false
+}
+
+// subjectKind is what the subject of a predicate is.
+func subjectKind(predicate string) string {
+	switch predicate {
+	case "is capital of":
+		return KindPlace
+	}
+	return KindPerson
+}

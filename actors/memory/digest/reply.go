@@ -1,0 +1,239 @@
+package digest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of a reply.
+const (
+	maxReply     = 64 << 10
+	maxDepth     = 8
+	maxRead      = 64 // elements of a list that are looked at
+	maxEntities  = 16
+	maxRelations = 12
+	maxThing     = 80 // bytes of a name of somebody or something
+	maxPredicate = 40
+	maxDate      = 30
+)
+
+var (
+	errLong    = errors.New("its reply was far too long")
+	errNoJSON  = errors.New("its reply was not one JSON object")
+	errTwice   = errors.New("its reply had a field twice")
+	errTooDeep = errors.New("its reply was nested too deeply")
+)
+
+// reply is the object that a model replied with, field by field.
+type reply map[string]json.RawMessage
+
+// readReply reads the one object in what a model said. Thoughts before it, a code fence or a sentence around it are what
+// small models write also when they are asked not to, and do no harm; a second object does.
+func readReply(said string) (reply, error) {
+	if len(said) > maxReply {
+		return nil, errLong
+	}
+	if i := strings.LastIndex(said, "</think>"); i >= 0 {
+		said = said[i:]
+	}
+	from, to := strings.IndexByte(said, '{'), strings.LastIndexByte(said, '}')
+	if from < 0 || to < from || !utf8.ValidString(said) {
+		return nil, errNoJSON
+	}
+	data := []byte(said[from : to+1])
+	if !json.Valid(data) {
+		return nil, errNoJSON
+	}
+	if err := wellFormed(data); err != nil {
+		return nil, err
+	}
+	var r reply
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, errNoJSON
+	}
+	return r, nil
+}
+
+// wellFormed refuses what readers of JSON understand in different ways: a field that is there twice, and nesting without
+// end. data is valid.
+func wellFormed(data []byte) error {
+	type level struct {
+		fields map[string]bool // nil in a list
+		key    bool            // a key comes next
+	}
+	var open []level
+	in := json.NewDecoder(bytes.NewReader(data))
+	in.UseNumber()
+	for {
+		t, err := in.Token()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return errNoJSON
+		}
+		top := len(open) - 1
+		if name, ok := t.(string); ok && top >= 0 && open[top].key {
+			if name = strings.ToLower(name); open[top].fields[name] { // encoding/json does not tell large letters from small
+				return errTwice
+			}
+			open[top].fields[name], open[top].key = true, false
+			continue
+		}
+		switch t {
+		case json.Delim('{'):
+			open = append(open, level{fields: map[string]bool{}, key: true})
+		case json.Delim('['):
+			open = append(open, level{})
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:top]
+		}
+		if len(open) > maxDepth {
+			return errTooDeep
+		}
+		if top = len(open) - 1; top >= 0 && t != json.Delim('{') && t != json.Delim('[') {
+			open[top].key = open[top].fields != nil // a value has ended
+		}
+	}
+}
+
+// text is a field that holds text, "" when it holds anything else.
+func (r reply) text(field string) string {
+	s, _ := read[string](r[field])
+	return s
+}
+
+// read is the value of raw when it is of this kind.
+func read[T any](raw json.RawMessage) (T, bool) {
+	var v T
+	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &v) != nil {
+		var none T
+		return none, false
+	}
+	return v, true
+}
+
+// each is the elements of a field that holds a list, those of the right kind. It is not ok when the field holds no list.
+func each[T any](r reply, field string) ([]T, bool) {
+	raw, ok := read[[]json.RawMessage](r[field])
+	if !ok {
+		return nil, false
+	}
+	out := make([]T, 0, len(raw))
+	for _, e := range raw {
+		if v, ok := read[T](e); ok {
+			out = append(out, v)
+		}
+	}
+	return out, true
+}
+
+// entities are those that the texts really name. It is not ok when there is no list, or nothing of it can be used.
+func (r reply) entities(m material) ([]Entity, bool) {
+	list, ok := each[struct{ Name, Kind string }](r, "entities")
+	if !ok {
+		return nil, false
+	}
+	ground := groundOf(m.whole())
+	var out []Entity
+	for _, e := range list[:min(len(list), maxRead)] {
+		name := oneLine(e.Name, maxThing+1)
+		switch {
+		case len(out) == maxEntities:
+		case name == "" || len(name) > maxThing || isPerson(fold(name)) || !ground.has(name):
+		case slices.ContainsFunc(out, func(o Entity) bool { return fold(o.Name) == fold(name) }):
+		default:
+			kind := strings.ToLower(strings.TrimSpace(e.Kind))
+			if !slices.Contains(entityKinds, kind) {
+				kind = KindThing
+			}
+			out = append(out, Entity{name, kind})
+		}
+	}
+	return out, len(out) > 0 || len(list) == 0
+}
+
+// relations are those whose ends the texts really name. The tense must be one, a date must stand in the texts, and which
+// predicates have one object only is not the model's to say.
+func (r reply) relations(m material) ([]Relation, bool) {
+	list, ok := each[struct{ Subject, Predicate, Object, Kind, Tense, From, Until string }](r, "relations")
+	if !ok {
+		return nil, false
+	}
+	all, ours := groundOf(m.whole()), groundOf(m.ours())
+	var out []Relation
+	for _, e := range list[:min(len(list), maxRead)] {
+		rel := Relation{Tense: e.Tense, Kind: strings.ToLower(strings.TrimSpace(e.Kind)), Predicate: predicate(e.Predicate)}
+		rel.Subject, rel.Object = end(e.Subject, e.Object, all, ours), end(e.Object, e.Subject, all, ours)
+		if len(out) == maxRelations || rel.Subject == "" || rel.Object == "" || rel.Predicate == "" || rel.Subject == rel.Object ||
+			!slices.Contains(tenses, rel.Tense) {
+			continue
+		}
+		if !slices.Contains(relationKinds, rel.Kind) {
+			rel.Kind = KindOther
+		}
+		rel.From, rel.Until = all.date(e.From), all.date(e.Until)
+		rel.Single = single(rel.Predicate)
+		if !slices.ContainsFunc(out, rel.same) {
+			out = append(out, rel)
+		}
+	}
+	return out, len(out) > 0 || len(list) == 0
+}
+
+// end is one end of a relation: the person, or what the texts name. "" when it is neither. Strangers know nothing about
+// the person: of the person only that is taken whose other end stands in the words of the person or the assistant.
+func end(s, other string, all, ours ground) string {
+	s = oneLine(s, maxThing+1)
+	if s == "" || len(s) > maxThing {
+		return ""
+	}
+	rest, of := personal(s)
+	switch {
+	case isPerson(fold(s)):
+		if _, both := personal(other); both || ours.has(oneLine(other, maxThing)) {
+			return Person
+		}
+	case of:
+		if ours.has(rest) {
+			return Person + "'s " + rest
+		}
+	case all.has(s):
+		return s
+	}
+	return ""
+}
+
+// ground is a text in which names are looked up: its words in lower case, a blank before and after each.
+type ground string
+
+func groundOf(s string) ground {
+	var b strings.Builder
+	b.Grow(len(s) + 16)
+	for _, w := range words(s) {
+		b.WriteByte(' ')
+		b.WriteString(strings.TrimSuffix(w.low, "'s"))
+	}
+	b.WriteByte(' ')
+	return ground(b.String())
+}
+
+// has tells whether all words of s stand there one after the other.
+func (g ground) has(s string) bool {
+	name := groundOf(s)
+	return len(name) > 1 && strings.Contains(string(g), string(name))
+}
+
+// date is s when it is short and the text says so too.
+func (g ground) date(s string) string {
+	s = oneLine(s, maxDate+1)
+	if len(s) > maxDate || !strings.ContainsAny(s, "0123456789") || !g.has(s) {
+		return ""
+	}
+	return s
+}

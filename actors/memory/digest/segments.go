@@ -1,0 +1,299 @@
+package digest
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds of segments, in bytes.
+const (
+	wholeText       = 300  // a text that is not longer is taken whole
+	bestWindow      = 600  // of a longer one
+	windowSentences = 3    // in that
+	maxSegment      = 1200 // whatever the model quotes
+	forModel        = 2500 // of one text that the model is shown
+	modelSentences  = 40   // in that
+	maxAsked        = 12   // texts that the model is shown
+)
+
+// none is what a model writes when nothing of a text matters.
+const none = "none"
+
+// Segments gives of each text what matters for the query, and who found it. "" means that nothing of the text does, which
+// only a model can say. What is given stands in the text word for word. The error is that ctx was canceled.
+func (d *Digester) Segments(ctx context.Context, query string, texts []string) ([]string, string, error) {
+	if len(texts) == 0 {
+		return nil, ByPlain, nil
+	}
+	query = clean(cut(query, maxQuestion))
+	all := make([]string, len(texts))
+	for i, t := range texts {
+		all[i] = clean(cut(t, maxCorpus))
+	}
+	r := newRanker(query, all)
+	plain := r.segments(all)
+	quotes, err := d.quotes(ctx, query, all, r)
+	if canceled(ctx) {
+		return nil, "", context.Cause(ctx)
+	}
+	by := ByPlain
+	if err != nil {
+		return plain, by, nil
+	}
+	for i, q := range quotes {
+		if i >= len(all) {
+			break
+		}
+		if got, ok := found(q, all[i]); ok {
+			plain[i], by = got, ByModel
+		}
+	}
+	return plain, by, nil
+}
+
+// quotes asks the model. Texts of which it says nothing have no quote.
+func (d *Digester) quotes(ctx context.Context, query string, all []string, r ranker) (map[int]string, error) {
+	if d.ask == nil {
+		return nil, errNoModel
+	}
+	asked := []fence{{"question", query}}
+	for i, t := range all[:min(len(all), maxAsked)] {
+		if !blank(t) {
+			asked = append(asked, fence{strconv.Itoa(i + 1), r.window(t, modelSentences, forModel)})
+		}
+	}
+	got, err := d.askObject(ctx, segmentsPrompt, segmentsSchema, asked)
+	if err != nil {
+		return nil, err
+	}
+	list, _ := each[struct {
+		N     int
+		Quote *string
+	}](got, "segments")
+	quotes := map[int]string{}
+	twice := map[int]bool{}
+	for _, e := range list {
+		if e.Quote == nil || e.N < 1 || e.N > min(len(all), maxAsked) || twice[e.N] {
+			continue
+		}
+		if old, ok := quotes[e.N-1]; ok && old != *e.Quote { // it says two things about one text: none counts
+			delete(quotes, e.N-1)
+			twice[e.N] = true
+			continue
+		}
+		quotes[e.N-1] = *e.Quote
+	}
+	return quotes, nil
+}
+
+// gapMarks are what a model puts where it left something out.
+var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
+
+// found is the sentences of text that a model quoted, as they are written in it. It is not ok when the model quoted
+// anything that the text does not hold.
+func found(quote, text string) (string, bool) {
+	quote = strings.TrimSpace(quote)
+	if quote == "" || fold(strings.Trim(quote, " .\"'")) == none {
+		return "", true
+	}
+	quote = gapMarks.Replace(clean(quote))
+	spans := sentences(text, len(text))
+	all := newLookup(text)
+	picked := map[int]bool{}
+	for _, part := range sentences(quote, 64) {
+		from, to, ok := all.find(quote[part.from:part.to])
+		if !ok {
+			return "", false
+		}
+		for i, s := range spans { // whole sentences: half of one can say the opposite
+			if s.from < to && s.to > from {
+				picked[i] = true
+			}
+		}
+	}
+	switch {
+	case len(picked) == 0:
+		return "", false
+	case len(text) <= wholeText:
+		return text, true
+	}
+	return join(text, spans, picked), true
+}
+
+// lookup finds words in a text whatever stands between them.
+type lookup struct {
+	all   []word
+	line  string // the words with a blank before each
+	start []int  // where in line each begins
+}
+
+func newLookup(text string) lookup {
+	l := lookup{all: words(text)}
+	var b strings.Builder
+	for _, w := range l.all {
+		l.start = append(l.start, b.Len())
+		b.WriteString(" " + w.low)
+	}
+	b.WriteByte(' ')
+	l.line = b.String()
+	return l
+}
+
+// find is where in the text the words of s stand one after the other. One word alone is no quotation, unless the text has
+// no more.
+func (l lookup) find(s string) (from, to int, ok bool) {
+	want := newLookup(s)
+	if len(want.all) == 0 || len(want.all) == 1 && len(l.all) > 1 {
+		return 0, 0, false
+	}
+	at := strings.Index(l.line, want.line)
+	if at < 0 {
+		return 0, 0, false
+	}
+	i, exact := slices.BinarySearch(l.start, at)
+	if !exact {
+		return 0, 0, false
+	}
+	return l.all[i].from, l.all[i+len(want.all)-1].to, true
+}
+
+// join is the picked sentences in their order, with dots where some between are left out.
+func join(text string, spans []span, picked map[int]bool) string {
+	var b strings.Builder
+	last := -1
+	for i, s := range spans {
+		if !picked[i] {
+			continue
+		}
+		piece := text[s.from:s.to]
+		switch {
+		case last < 0:
+		case i == last+1:
+			piece = text[spans[last].to:s.from] + piece
+		default:
+			piece = " ... " + piece
+		}
+		if b.Len()+len(piece) > maxSegment {
+			if last < 0 {
+				return cutWords(piece, maxSegment)
+			}
+			break
+		}
+		b.WriteString(piece)
+		last = i
+	}
+	return b.String()
+}
+
+// segments is what matters of each text by the words that it shares with the query.
+func (r ranker) segments(all []string) []string {
+	out := make([]string, len(all))
+	for i, t := range all {
+		switch {
+		case blank(t):
+		case len(t) <= wholeText:
+			out[i] = t
+		default:
+			out[i] = r.window(t, windowSentences, bestWindow)
+		}
+	}
+	return out
+}
+
+// ranker weighs the words of a query: those that few of the texts hold weigh more.
+type ranker map[string]float64
+
+func newRanker(query string, all []string) ranker {
+	r := ranker{}
+	for _, k := range keys(query) {
+		r[k] = 0
+	}
+	in := map[string]int{}
+	for _, t := range all {
+		seen := map[string]bool{}
+		for _, k := range keys(t) {
+			if _, ok := r[k]; ok && !seen[k] {
+				seen[k] = true
+				in[k]++
+			}
+		}
+	}
+	for k := range r {
+		r[k] = math.Log(1 + float64(len(all)+1)/float64(in[k]+1))
+	}
+	return r
+}
+
+// window is the best run of sentences of t, at most so many and so long. When none shares a word with the query, it is the
+// first sentence: whoever found the text had a reason.
+func (r ranker) window(t string, most, bytes int) string {
+	if len(t) <= bytes && most > windowSentences {
+		return t
+	}
+	spans := sentences(t, len(t))
+	if len(spans) == 0 {
+		return ""
+	}
+	hits := make([][]string, len(spans)) // the words of the query in each sentence
+	for i, s := range spans {
+		for _, k := range keys(t[s.from:s.to]) {
+			if _, ok := r[k]; ok && !slices.Contains(hits[i], k) {
+				hits[i] = append(hits[i], k)
+			}
+		}
+	}
+	from, to, top := 0, 0, 0.0
+	fits := func(a, b int) bool {
+		return a >= 0 && b < len(spans) && b-a < most && (a == b || spans[b].to-spans[a].from <= bytes)
+	}
+	for i := range spans {
+		if len(hits[i]) == 0 {
+			continue
+		}
+		seen := map[string]bool{}
+		score := 0.0
+		for j := i; fits(i, j); j++ {
+			for _, k := range hits[j] {
+				if seen[k] {
+					score += r[k] / 10
+				} else {
+					score += r[k]
+				}
+				seen[k] = true
+			}
+			if score > top { // of two that say as much, the shorter
+				from, to, top = i, j, score
+			}
+		}
+	}
+	if top == 0 {
+		return cutWords(t[spans[0].from:spans[0].to], wholeText)
+	}
+	if spans[to].to-spans[from].from > bytes { // one long sentence: what lies around the first word that counts
+		return r.around(t[spans[from].from:spans[to].to], bytes)
+	}
+	for fits(from, to+1) { // what comes next often holds the answer
+		to++
+	}
+	for fits(from-1, to) {
+		from--
+	}
+	return t[spans[from].from:spans[to].to]
+}
+
+// around is a part of a long sentence that holds a word of the query.
+func (r ranker) around(s string, bytes int) string {
+	for _, w := range words(s) {
+		if _, ok := r[stem(w.low)]; ok {
+			from := max(0, min(w.from-bytes/3, len(s)-bytes))
+			for from < w.from && s[from] != ' ' && from > 0 {
+				from++
+			}
+			return cutWords(strings.TrimSpace(s[from:]), bytes)
+		}
+	}
+	return cutWords(s, bytes)
+}

@@ -1,0 +1,232 @@
+package digest
+
+import (
+	"strings"
+
+	"conclave/pkg/firewall"
+)
+
+// Bounds of the stripper.
+const (
+	maxStripped  = 16 << 10 // bytes that it keeps
+	maxSentences = 1500     // that it looks at
+)
+
+// strip leaves out of what strangers wrote every sentence that tells somebody to do something, that speaks to an
+// assistant, that holds a link which could carry data away, or that the firewall flags, and tells how many that were.
+// What it returns, joined by blanks, is not flagged. Code in fences is left out whole: it is for a machine to follow.
+func strip(text string) (kept []string, dropped int) {
+	text = strings.ReplaceAll(visible(text), `\n`, "\n") // line breaks as programs write them
+	body := prose(text)
+	if strings.Contains(text, "```") || strings.Contains(text, "~~~") {
+		dropped++
+	}
+	size := 0
+	for _, p := range sentences(body, maxSentences) {
+		raw := unlink(body[p.from:p.to])
+		plain := untag(raw)
+		line := strings.Join(strings.Fields(plain), " ")
+		switch {
+		case harmful(raw) || firewall.Scan(raw).Flagged, plain != raw && (harmful(plain) || firewall.Scan(line).Flagged):
+			dropped++
+		case !strings.ContainsFunc(line, inWord): // a bullet, a rule
+		case size+len(line) > maxStripped:
+			return calm(kept, &dropped), dropped
+		default:
+			kept = append(kept, line)
+			size += len(line) + 1
+		}
+	}
+	return calm(kept, &dropped), dropped
+}
+
+// unlink is s with the words of its Markdown links and without where they lead. Images stay as they are: they are a sign.
+func unlink(s string) string {
+	var b strings.Builder
+	for {
+		mid := strings.Index(s, "](")
+		if mid < 0 {
+			break
+		}
+		end := strings.IndexAny(s[mid:], ") \n")
+		open := strings.LastIndexByte(s[:mid], '[')
+		if end < 0 || s[mid+end] != ')' || open < 0 || open > 0 && s[open-1] == '!' {
+			b.WriteString(s[:mid+2])
+			s = s[mid+2:]
+			continue
+		}
+		b.WriteString(s[:open] + s[open+1:mid])
+		s = s[mid+end+1:]
+	}
+	b.WriteString(s)
+	return b.String()
+}
+
+// untag is s without the tags of HTML.
+func untag(s string) string {
+	if !strings.Contains(s, "<") {
+		return s
+	}
+	var b strings.Builder
+	for {
+		open := strings.IndexByte(s, '<')
+		if open < 0 || open+1 == len(s) {
+			break
+		}
+		end := strings.IndexByte(s[open:], '>')
+		c := s[open+1]
+		if end < 0 || c != '/' && c|0x20 < 'a' || c|0x20 > 'z' {
+			b.WriteString(s[:open+1])
+			s = s[open+1:]
+			continue
+		}
+		b.WriteString(s[:open] + " ")
+		s = s[open+end+1:]
+	}
+	b.WriteString(s)
+	return b.String()
+}
+
+// calm leaves sentences out until the firewall does not flag what is left. Signs that are weak in one sentence weigh more
+// when they stand close together.
+func calm(kept []string, dropped *int) []string {
+	for range 8 {
+		r := firewall.Scan(strings.Join(kept, " "))
+		if !r.Flagged {
+			return kept
+		}
+		next := without(kept, r.Findings)
+		*dropped += len(kept) - len(next)
+		if len(next) == len(kept) { // a sign without a place: decoded, or spread over several
+			break
+		}
+		kept = next
+	}
+	next := halves(kept)
+	*dropped += len(kept) - len(next)
+	return next
+}
+
+// without leaves out the sentences in which something was found.
+func without(kept []string, found []firewall.Finding) []string {
+	var out []string
+	at := 0
+	for _, s := range kept {
+		end := at + len(s) + 1
+		hit := false
+		for _, f := range found {
+			hit = hit || f.At >= at && f.At < end
+		}
+		if !hit {
+			out = append(out, s)
+		}
+		at = end
+	}
+	return out
+}
+
+// halves is the longest part that it finds, half by half, which is not flagged.
+func halves(kept []string) []string {
+	if !firewall.Scan(strings.Join(kept, " ")).Flagged {
+		return kept
+	}
+	if len(kept) < 2 {
+		return nil
+	}
+	half := len(kept) / 2
+	first, second := halves(kept[:half]), halves(kept[half:])
+	both := append(first[:len(first):len(first)], second...)
+	switch {
+	case !firewall.Scan(strings.Join(both, " ")).Flagged:
+		return both
+	case len(first) > 0:
+		return first
+	}
+	return second
+}
+
+// Harmless tells whether a short text that a stranger may have written, a name or a tag, holds nothing that could work as
+// an order when it is recalled.
+func Harmless(s string) bool {
+	if firewall.Scan(s).Flagged {
+		return false
+	}
+	for _, p := range sentences(s, 32) {
+		if harmful(s[p.from:p.to]) {
+			return false
+		}
+	}
+	return true
+}
+
+// harmful tells whether a sentence by a stranger must not be kept. It is looked at as it is written and as a model reads
+// it, where letters that only look alike are the same.
+func harmful(sentence string) bool {
+	if harmfulAs(sentence) {
+		return true
+	}
+	for i := range len(sentence) {
+		if sentence[i] >= 0x80 {
+			return harmfulAs(firewall.Normalize(sentence))
+		}
+	}
+	return false
+}
+
+func harmfulAs(sentence string) bool {
+	return marked(sentence) || carries(sentence) || tells(words(sentence), sentence)
+}
+
+// marked tells whether s holds the marks by which a program talks to a model, or what a page hides.
+func marked(s string) bool {
+	for _, mark := range []string{"<!--", "-->", "<|", "|>", "[INST", "[/INST", "<<SYS", "<</SYS", "![", "javascript:", "data:text"} {
+		if strings.Contains(s, mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// carries tells whether s holds a link that could carry something away: one with a query, a fragment full of data, or a
+// name and password in it.
+func carries(s string) bool {
+	for field := range strings.FieldsSeq(s) {
+		at := strings.Index(field, "://")
+		if at < 0 {
+			// an address without its scheme: example.org/path?q=
+			slash := strings.IndexByte(field, '/')
+			if slash <= 0 || !strings.Contains(field[:slash], ".") {
+				continue
+			}
+			at = 0
+		}
+		link := strings.TrimRight(field[at:], ".,;:!?)\"'”")
+		if strings.ContainsAny(link, "?@") || strings.Contains(link, "#") && strings.ContainsAny(link, "=&{<$") {
+			return true
+		}
+	}
+	return false
+}
+
+// bare is a question of the person without the queries of its links and without what the firewall flags. A question may
+// be an order: it is the person's own.
+func bare(question string) (kept string, dropped int) {
+	fields := strings.Fields(visible(question))
+	for i, f := range fields {
+		if at := strings.Index(f, "://"); at >= 0 {
+			if q := strings.IndexAny(f[at:], "?#"); q >= 0 {
+				fields[i] = f[:at+q]
+			}
+		}
+	}
+	var list []string
+	for _, s := range texts(strings.Join(fields, " "), 200) {
+		if marked(s) || firewall.Scan(s).Flagged {
+			dropped++
+			continue
+		}
+		list = append(list, s)
+	}
+	list = calm(list, &dropped)
+	return strings.Join(list, " "), dropped
+}
