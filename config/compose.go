@@ -14,6 +14,7 @@ import (
 	"conclave/actors/broker"
 	"conclave/actors/gateway"
 	"conclave/actors/generator"
+	"conclave/actors/memory"
 	"conclave/actors/router"
 	"conclave/actors/secrets"
 	"conclave/actors/tools"
@@ -26,7 +27,7 @@ import (
 
 // Actors are the names that [Config.Compose] knows, in the order in which they start: whoever is asked comes before
 // whoever asks.
-var Actors = []string{"tools", "secrets", "broker", "model", "router", "generator", "gateway"}
+var Actors = []string{"tools", "secrets", "broker", "model", "memory", "router", "generator", "gateway"}
 
 // Wiring is what the process that runs the actors has to do with them. None of it is a setting.
 type Wiring struct {
@@ -70,6 +71,7 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 			}
 			return makeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
+		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.memory(ctx, home, nc) }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
 		{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			g, err := c.Generator.Actor()
@@ -156,6 +158,23 @@ func (c Config) secrets(ctx context.Context, home bus.Home, nc *nats.Conn) (acto
 	return secrets.New(cfg, keys.Later(cfg.Ring(home.Data)), w, h), nil
 }
 
+// memory is the actor that remembers. A database that cannot be opened is no reason not to start: memory then tells
+// everybody why, and what there is to be remembered waits in the event stream.
+func (c Config) memory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+	h, err := audit.LoadHasher(home.HashKey())
+	if err != nil {
+		return nil, err
+	}
+	cfg := c.Memory
+	cfg.AuditTimeout = c.System.Actor.AuditTimeout
+	once, again := patience(cfg.AuditTimeout)
+	w, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	if err != nil {
+		return nil, err
+	}
+	return memory.Open(ctx, cfg, home.Data, w, h), nil
+}
+
 func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -164,6 +183,11 @@ func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc
 	var build []broker.Known
 	for _, t := range c.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
+	}
+	if c.Memory.Enabled {
+		for _, t := range memory.Tools() {
+			build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
+		}
 	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/actors/memory"
 	"conclave/actors/model"
 	"conclave/actors/secrets"
 	"conclave/actors/tools"
@@ -23,11 +24,11 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the names that a config folder may hold.
-var Files = []string{"generator.yaml", "manifest.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{"generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Where a value came from, when it is not a file and a line.
 const (
@@ -43,6 +44,7 @@ type Config struct {
 	WebSearch tools.WebSearch
 	WebFetch  tools.WebFetch
 	Secrets   secrets.Config
+	Memory    memory.Config
 	Manifest  policy.Manifest
 
 	wiring   Wiring
@@ -65,6 +67,7 @@ func (c *Config) sections() []section {
 		{"web_search", &c.WebSearch},
 		{"web_fetch", &c.WebFetch},
 		{"secrets", &c.Secrets},
+		{"memory", &c.Memory},
 		{"models", &c.Models},
 	}
 }

@@ -90,6 +90,7 @@ var owned = map[string]string{
 	"github.com/godbus/dbus":           "pkg/keyring",
 	"codeberg.org/readeck/":            "pkg/webclient",
 	"github.com/JohannesKaufmann/html": "pkg/webclient",
+	"github.com/duckdb/":               "actors/memory/store",
 }
 
 // oneOwner keeps libraries behind their owners.

@@ -224,7 +224,7 @@ func (x *examination) system(ctx context.Context) {
 	}
 	slices.Sort(there)
 	there = slices.Compact(there)
-	for _, n := range append([]string{"broker", "secrets", "model", "router", "generator"}, x.toolNames()...) { // without a gateway it is headless
+	for _, n := range append([]string{"broker", "secrets", "model", "memory", "router", "generator"}, x.toolNames()...) { // without a gateway it is headless
 		if !slices.Contains(there, n) {
 			lost = append(lost, n)
 		}
@@ -239,6 +239,9 @@ func (x *examination) system(ctx context.Context) {
 	}
 	if slices.Contains(there, "model") {
 		x.models(ctx, nc)
+	}
+	if slices.Contains(there, "memory") {
+		x.memory(ctx)
 	}
 	if slices.Contains(there, "broker") {
 		x.approvals(ctx)

@@ -1,0 +1,262 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/actors/memory/digest"
+	"conclave/actors/memory/recall"
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Bounds of what is kept of one thing.
+const (
+	maxCorpus = 256 << 10 // a document is cut into pieces before it comes here
+	maxName   = 200
+	maxAbout  = 2 << 10 // of a description
+	maxTags   = 32
+	maxTag    = 64
+)
+
+// idOf makes an id of what tells one thing from another: the same thing said twice has the same.
+func idOf(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:12])
+}
+
+// onResponse keeps an answer. Who gave it is what the server wrote into the subject.
+func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
+	r := in.Body
+	query := cmp.Or(r.QueryID, in.Query)
+	if r.Error != nil || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil {
+		return nil // nothing was learned, or nobody could ever say about what
+	}
+	id, state, err := m.db.Known(ctx, query, in.From)
+	if err != nil {
+		return fmt.Errorf("looking for the answer to %s: %w", query, err)
+	}
+	if state == store.Forgotten {
+		return nil // the person does not want it
+	}
+	if state == store.Stored { // told again after a crash: under the same id it is stored once
+		return m.tell(ctx, out, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
+	}
+	a := act{who: in.From, action: actWrite, tool: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
+	return m.recorded(ctx, out, a, func() error { return m.engram(ctx, out, in.From, query, r) })
+}
+
+// engram makes an entry of an answer.
+func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, r subjects.Response) error {
+	external := r.Labels != nil && r.Labels.Trust != subjects.Trusted
+	asked, _ := firewall.Redact(r.Query) // a password that somebody typed is not remembered
+	answered, _ := firewall.Redact(r.Answer)
+	d, err := m.digester(out).Answer(ctx, asked, answered, external)
+	if errors.Is(err, digest.ErrNothing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the answer to %s: %w", query, err)
+	}
+	now := out.Now().UTC()
+	e := subjects.MemoryEntry{
+		ID: idOf(subjects.KindEngram, query, from), Kind: subjects.KindEngram, State: subjects.MemoryActive, Respondent: from, Created: now, Updated: now,
+		Provenance: subjects.Provenance{
+			Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: from, SessionID: r.SessionID, QueryID: query, Model: text.Clip(r.Model, 200),
+		},
+	}
+	if external {
+		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
+		e.Provenance.Flags = union(r.Labels.Flags, d.Flags)
+	}
+	for _, id := range r.Recalls {
+		if subjects.CheckToken(id) == nil && len(e.Correlating) < maxTags {
+			e.Correlating = append(e.Correlating, id)
+		}
+	}
+	_, err = m.keep(ctx, out, from, fill(e, d), d.Relations, "an answer")
+	return err
+}
+
+// union is what is in either.
+func union(a, b []string) []string {
+	out := slices.Clone(a)
+	for _, v := range b {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// fill puts what was made of a text into an entry. What is there already stays.
+func fill(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
+	e.Name = cmp.Or(e.Name, text.OneLine(d.Name, maxName))
+	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxAbout))
+	e.Corpus = cmp.Or(d.Corpus, e.Corpus)
+	e.Intent, e.Sentiment = cmp.Or(e.Intent, d.Intent), cmp.Or(e.Sentiment, d.Sentiment)
+	for _, n := range d.Entities {
+		if !slices.Contains(e.Entities, n.Name) {
+			e.Entities = append(e.Entities, n.Name)
+		}
+	}
+	e.Provenance.Digest = cmp.Or(e.Provenance.Digest, d.By)
+	return e
+}
+
+// verdict is what becomes of something new beside what is there.
+type verdict struct {
+	same     string   // it says what this one says
+	replaces []string // it takes the place of these
+	why      string
+}
+
+// keep stores something new, unless it is there already, and takes the place of what it contradicts. It tells of it when it
+// is durable.
+func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWrite, error) {
+	vectors := m.vectorsOf(ctx, out, e)
+	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
+	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument {
+		v := m.compare(ctx, out, e, vectors)
+		switch {
+		case v.same != "":
+			e.State, e.SupersededBy = subjects.MemorySuperseded, v.same
+			done.Action, done.Other, done.Why = "merged", v.same, v.why
+		case len(v.replaces) > 0:
+			e.Supersedes = v.replaces
+			done.Action, done.Other, done.Why = "superseded", v.replaces[0], v.why
+		}
+	}
+	if e.State == subjects.MemoryCandidate {
+		done.Action = "candidate"
+	}
+	if _, err := m.db.Put(ctx, store.Item{Entry: e, Vectors: vectors}); errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
+		done.Action = "unchanged"
+		return done, nil
+	} else if err != nil {
+		return done, fmt.Errorf("storing: %w", err)
+	}
+	touched := append([]string{e.ID}, e.Supersedes...)
+	if done.Action == "merged" {
+		// The one that stays learns what it did not know.
+		if err := m.db.Merge(ctx, e.SupersededBy, store.Addition{Tags: e.Tags, Entities: e.Entities, Correlating: e.Correlating}); err != nil {
+			out.Note(fmt.Errorf("merging %s: %w", e.ID, err))
+		}
+		touched = append(touched, e.SupersededBy)
+	}
+	if err := m.relate(ctx, e, relations); err != nil {
+		out.Note(err)
+	}
+	if err := m.follow(ctx, touched...); err != nil {
+		return done, err
+	}
+	if vectors == nil {
+		m.nudge()
+	}
+	return done, m.tell(ctx, out, subjects.MemoryEvent{
+		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: done.Action, IDs: touched, Why: done.Why, By: by,
+	})
+}
+
+// vectorsOf are an entry's vectors, nil when they cannot be made now.
+func (m *Memory) vectorsOf(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
+	v, err := m.embedEntries(ctx, out, e)
+	if err != nil {
+		out.Note(fmt.Errorf("no vectors for now, so it is found by its words: %w", err))
+		return nil
+	}
+	return v[0]
+}
+
+// How near something must be to be looked at, and how many are.
+const (
+	nearEnough = 0.6
+	mostNear   = 3
+)
+
+// compare looks at what is nearest to something new. Nothing takes another's place by a guess: without vectors, and when the
+// small model or the plain rules are not sure, both stay.
+func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEntry, v *store.Vectors) (all verdict) {
+	if v == nil {
+		return all
+	}
+	found, err := m.find(recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
+	if err != nil {
+		out.Note(fmt.Errorf("looking for what is like it: %w", err))
+		return all
+	}
+	var ids []string
+	for _, c := range found.Top {
+		if c.Kind != subjects.KindDocument && c.Similarity >= nearEnough && len(ids) < mostNear {
+			ids = append(ids, c.ID)
+		}
+	}
+	near, err := m.db.Get(ctx, ids...)
+	if err != nil {
+		out.Note(fmt.Errorf("reading what is like it: %w", err))
+		return all
+	}
+	d := m.digester(out)
+	for _, old := range near {
+		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" && old.Provenance.QueryID == e.Provenance.QueryID {
+			continue // another answer to the same question is no repetition: they are compared by others
+		}
+		if old.Provenance.Trust == subjects.Trusted && e.Provenance.Trust != subjects.Trusted {
+			continue // a stranger's word takes nobody's place
+		}
+		is, err := d.Compare(ctx, statement(old), statement(e))
+		if err != nil {
+			out.Note(fmt.Errorf("comparing with %s: %w", old.ID, err))
+			continue
+		}
+		switch is.Kind {
+		case digest.Same:
+			if old.Provenance.Trust == e.Provenance.Trust {
+				return verdict{same: old.ID, why: cmp.Or(is.Why, "it says the same")}
+			}
+		case digest.Contradicts:
+			if !old.Pinned {
+				all.replaces = append(all.replaces, old.ID)
+				all.why = cmp.Or(all.why, is.Why, "it says otherwise")
+			}
+		}
+	}
+	return all
+}
+
+func statement(e subjects.MemoryEntry) digest.Statement {
+	return digest.Statement{Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted}
+}
+
+// relate writes the lines of the knowledge graph that an entry says.
+func (m *Memory) relate(ctx context.Context, e subjects.MemoryEntry, relations []digest.Relation) error {
+	if len(relations) == 0 || e.State != subjects.MemoryActive {
+		return nil
+	}
+	lines := make([]store.RelationWrite, 0, len(relations))
+	for _, r := range relations {
+		lines = append(lines, store.RelationWrite{Single: r.Single, Relation: subjects.Relation{
+			ID: idOf("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject, Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
+			Tense: r.Tense, From: r.From, Until: r.Until, Entry: e.ID, Trust: e.Provenance.Trust, Said: e.Created,
+		}})
+	}
+	if err := m.db.PutRelations(ctx, lines...); err != nil {
+		return fmt.Errorf("writing what %s says of people and places: %w", e.ID, err)
+	}
+	return nil
+}
+
+// tell says what was stored, under an id that nobody can guess and that is the same when it is said again.
+func (m *Memory) tell(ctx context.Context, out actor.Out, ev subjects.MemoryEvent) error {
+	id := m.hash.Hash([]byte("stored " + ev.Action + " " + strings.Join(ev.IDs, " ")))
+	return actor.EmitOnce(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, id, ev)
+}

@@ -1,0 +1,229 @@
+// Package memory keeps what was said and learned, and finds it again.
+//
+// It listens on response.generation, critique.result, pairwise.result and reward.event, which come from the event stream
+// one by one and wait there while it is away; on tool.request.{search_memory, save_memory, search_knowledge_graph}, which
+// only the broker reaches; and on memory.{query, write, correlated, admin}, which only the person reaches. It speaks on
+// memory.{stored, annotated, recalled} and tool.schema.*.
+//
+// DuckDB is the system of record (package store). What a recall needs is in memory beside it (package recall), built at
+// the start and kept in step with each write. What a small model makes of a text, and what plain code does without one, is
+// in package digest.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"conclave/actors/memory/digest"
+	"conclave/actors/memory/recall"
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// name is the actor's.
+const name = "memory"
+
+// usualDims is the size of a vector as long as no model has made one.
+const usualDims = 768
+
+// Audit stores a record. It returns nil only when the record is acknowledged.
+type Audit interface {
+	Append(ctx context.Context, rec subjects.AuditRecord) error
+	Close(ctx context.Context) error
+}
+
+// Hasher makes the keyed hash of a request.
+type Hasher interface{ Hash(params []byte) string }
+
+// Memory is the actor.
+type Memory struct {
+	cfg   Config
+	db    *store.Store
+	shut  *subjects.Fault // why there is no database; every request is answered with it
+	audit Audit
+	hash  Hasher
+	cache *recall.Cache // nil = none
+
+	// space is what is searched: vectors of one model. Whoever writes holds it for reading while the index follows what
+	// was stored; whoever changes it for that of another model holds it for writing.
+	space struct {
+		sync.RWMutex
+		index *recall.Recall
+		model string
+		dims  int
+	}
+
+	steps sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
+	edits sync.Mutex // one hand at a time changes what is there
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+	wake  chan struct{} // there are entries without vectors
+	now   func() time.Time
+}
+
+// New returns a memory on an open database. cfg must be valid. The index is built here: when New returns, everything that
+// has vectors is found.
+func New(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory, error) {
+	m := &Memory{cfg: cfg, db: db, audit: a, hash: h, wake: make(chan struct{}, 1), now: now}
+	if cfg.Cache.Entries > 0 {
+		m.cache = recall.NewCache(recall.CacheOptions{
+			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100,
+			TTL: map[string]time.Duration{subjects.KindEngram: cfg.Cache.Engram, subjects.KindFact: cfg.Cache.Fact, subjects.KindDocument: cfg.Cache.Document},
+		}, now)
+	}
+	stats, err := db.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dims := stats.Dims
+	if dims == 0 {
+		dims = usualDims
+	}
+	if err := m.turn(ctx, stats.Model, dims); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Open opens the database below the data folder and returns a memory on it. When that fails the memory is shut: everything
+// else goes on, and what there is to be remembered waits in the event stream.
+func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
+	if !cfg.Enabled {
+		return Shut(errors.New("it is switched off in memory.yaml"), a, h)
+	}
+	db, err := store.Open(ctx, File(data), store.Options{MemoryLimit: strconv.FormatInt(int64(cfg.Limit), 10) + "B", VSS: cfg.VSS, Now: time.Now})
+	if err != nil {
+		return Shut(err, a, h)
+	}
+	m, err := New(ctx, cfg, db, a, h, time.Now)
+	if err != nil {
+		return Shut(errors.Join(err, db.Close(ctx)), a, h)
+	}
+	return m
+}
+
+// Shut returns a memory without a database, for the reason given. It takes no events, so that they wait in the stream, and
+// tells everybody why.
+func Shut(why error, a Audit, h Hasher) *Memory {
+	return &Memory{shut: subjects.Faultf(subjects.CodeUnavailable, "memory is shut: %v", why), audit: a, hash: h, now: time.Now}
+}
+
+// Name implements [actor.Actor].
+func (m *Memory) Name() string { return name }
+
+// Routes implements [actor.Actor].
+func (m *Memory) Routes() []actor.Route {
+	people := []actor.Route{
+		actor.ServeStream(subjects.MemoryRecalls, m.onRecall, actor.OnReject(m.onUnreadable(actRead))),
+		actor.Serve(subjects.MemoryCorrelated, m.onCorrelated, actor.OnReject(m.onUnreadable(actRead))),
+		actor.Serve(subjects.MemoryWriting, m.onWrite, actor.OnReject(m.onUnreadable(actWrite))),
+		actor.Serve(subjects.MemoryAdminOf, m.onAdmin, actor.OnReject(m.onUnreadable(actAdmin))),
+	}
+	if m.shut != nil {
+		return people
+	}
+	routes := append(people,
+		// Several at once: each asks a model. What is about the same answer comes in any order and is put together.
+		actor.On(subjects.ResponseGeneration, m.onResponse, actor.Workers(4)),
+		actor.On(subjects.CritiqueResult, m.onCritique, actor.Workers(4)),
+		actor.On(subjects.PairwiseResult, m.onPairwise, actor.Workers(4)),
+		actor.On(subjects.RewardEvent, m.onReward, actor.Workers(4)),
+	)
+	for _, t := range tools {
+		if s, err := subjects.ToolAt(t.schema.Name); err == nil {
+			routes = append(routes, actor.Serve(s, t.handler(m)))
+		}
+	}
+	return routes
+}
+
+// Start implements [actor.Starter]: the tools announce themselves, and what is left to do begins.
+func (m *Memory) Start(ctx context.Context, out actor.Out) error {
+	if m.shut != nil {
+		return nil
+	}
+	for _, t := range tools {
+		topic, err := subjects.ToolAnnounce.With(t.schema.Name)
+		if err != nil {
+			return err
+		}
+		if err := actor.Emit(ctx, out, topic, t.schema); err != nil {
+			return err
+		}
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	m.stop = stop
+	m.tasks.Go(func() { m.catchUp(background, out) })
+	m.nudge()
+	return nil
+}
+
+// Describe implements [actor.Described]: a broker that starts later reads the definitions from discovery.
+func (m *Memory) Describe() (version, text string, metadata map[string]string) {
+	metadata = map[string]string{}
+	if m.shut == nil {
+		for _, t := range tools {
+			metadata["definition."+t.schema.Name] = t.definition()
+		}
+	}
+	return Version, "conclave memory", metadata
+}
+
+// Close implements [actor.Closer].
+func (m *Memory) Close(ctx context.Context) error {
+	if m.stop != nil {
+		m.stop()
+		m.tasks.Wait()
+	}
+	var errs []error
+	if m.db != nil {
+		errs = append(errs, m.db.Close(ctx))
+		m.space.Lock()
+		errs = append(errs, m.space.index.Close())
+		m.space.Unlock()
+	}
+	return errors.Join(append(errs, m.audit.Close(ctx))...)
+}
+
+// turn makes the index for the vectors of a model, from the database.
+func (m *Memory) turn(ctx context.Context, model string, dims int) error {
+	m.space.Lock()
+	defer m.space.Unlock()
+	if m.space.index != nil && m.space.model == model && m.space.dims == dims {
+		return nil // somebody else was faster
+	}
+	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Now: m.now})
+	if err != nil {
+		return fmt.Errorf("making the index: %w", err)
+	}
+	_, err = index.Load(func(put func(recall.Row, []float32, []float32) error) error {
+		return m.db.Load(ctx, model, func(l store.Light) error { return put(rowOf(l), l.NameVector, l.DescriptionVector) })
+	})
+	if err != nil {
+		_ = index.Close()
+		return fmt.Errorf("reading what is remembered: %w", err)
+	}
+	old := m.space.index
+	m.space.index, m.space.model, m.space.dims = index, model, dims
+	if m.cache != nil {
+		m.cache.Clear()
+	}
+	if old != nil {
+		return old.Close() // nobody reads it: they hold the lock while they do
+	}
+	return nil
+}
+
+// digester is what reads texts, with the model that the settings allow.
+func (m *Memory) digester(out actor.Out) *digest.Digester {
+	o := digest.Options{}
+	if m.cfg.Model {
+		o.Ask = m.ask(out)
+	}
+	return digest.New(o)
+}

@@ -1,0 +1,283 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"conclave/actors/memory/recall"
+	"conclave/pkg/actor"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Notes of a recall: what it had to do without.
+const (
+	noteNoVectors = "no_vectors"  // words alone were compared
+	noteNoRerank  = "no_rerank"   // the model did not put them in order
+	notePlain     = "plain_parts" // plain rules chose the parts
+)
+
+// asked is one recall: what is looked for, for whom, and for which answer.
+type asked struct {
+	subjects.MemoryQuery
+	by      string // the account, with the path of spawned agents
+	tool    string // "" = the person asks memory itself
+	session string
+	query   string // the question that it is for
+}
+
+// maxQuery bounds what is looked for.
+const maxQuery = 8 << 10
+
+// recallFor finds what is remembered, stage by stage, and tells of each. What it returns is the last stage.
+func (m *Memory) recallFor(ctx context.Context, out actor.Out, q asked, say func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
+	if err := checkQuery(&q.MemoryQuery, m.cfg); err != nil {
+		return subjects.MemoryReply{}, err
+	}
+	var done subjects.MemoryReply
+	a := act{who: q.by, action: actRead, tool: q.tool, params: []byte(q.Query), session: q.session, query: q.query}
+	err := m.recorded(ctx, out, a, func() (err error) {
+		if done, err = m.recallStaged(ctx, out, q, say); err != nil {
+			return err
+		}
+		return m.tellRecalled(ctx, out, q, done)
+	})
+	return done, err
+}
+
+// checkQuery makes a question fit, or says why it cannot be asked.
+func checkQuery(q *subjects.MemoryQuery, cfg Config) error {
+	q.Query = strings.TrimSpace(q.Query)
+	switch {
+	case q.Query == "":
+		return subjects.Faultf(subjects.CodeMalformed, "nothing to look for: give some words")
+	case !utf8.ValidString(q.Query):
+		return subjects.Faultf(subjects.CodeMalformed, "what to look for is not text")
+	case q.Kind != "" && !slices.Contains([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}, q.Kind):
+		return subjects.Faultf(subjects.CodeMalformed, "there is no kind %q; kinds are engram, fact and document", text.Clip(q.Kind, 40))
+	case q.Max < 0 || q.Max > mostTop:
+		return subjects.Faultf(subjects.CodeMalformed, "max is between 1 and %d", mostTop)
+	}
+	q.Query = text.Clip(q.Query, maxQuery)
+	if q.Max == 0 {
+		q.Max = cfg.Top
+	}
+	return nil
+}
+
+func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say func(subjects.MemoryReply) error) (done subjects.MemoryReply, err error) {
+	begun := out.Now()
+	millis := func() float64 { return float64(out.Now().Sub(begun)) / float64(time.Millisecond) }
+	var notes []subjects.Note
+	vector, err := m.embedQuery(ctx, out, q.Query)
+	if err != nil {
+		if ctx.Err() != nil {
+			return done, ctx.Err()
+		}
+		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " + text.OneLine(err.Error(), 200)})
+	}
+	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t", q.Kind, q.Max, q.Whole, q.All), Scope: q.scope(), Top: q.Max}
+	var seen uint64
+	if m.cache != nil {
+		seen = m.cache.Generation()
+		if r, ok := m.cache.Get(key); ok && !q.Fresh {
+			r.Cached, r.Done, r.Millis = true, true, millis()
+			return r, say(r)
+		}
+	}
+	found, err := m.find(recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
+	if err != nil {
+		return done, fmt.Errorf("looking for it: %w", err)
+	}
+	if m.cfg.Rerank && m.cfg.Model && len(found.Top) > 1 {
+		if found.Top, err = m.rerank(ctx, out, q.Query, found.Top); err != nil {
+			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
+		}
+	}
+	names, err := m.hits(ctx, found.Names, false)
+	if err != nil {
+		return done, err
+	}
+	if err := say(subjects.MemoryReply{Stage: "names", Hits: names, Millis: millis()}); err != nil {
+		return done, err
+	}
+	top, err := m.hits(ctx, found.Top, true)
+	if err != nil {
+		return done, err
+	}
+	if err := say(subjects.MemoryReply{Stage: "descriptions", Hits: withoutCorpus(top), Millis: millis()}); err != nil {
+		return done, err
+	}
+	if !q.Whole {
+		var note *subjects.Note
+		if top, note = m.segments(ctx, out, q.Query, top); note != nil {
+			notes = append(notes, *note)
+		}
+	}
+	done = subjects.MemoryReply{Stage: "corpus", Hits: top, Notes: notes, Millis: millis(), Done: true}
+	if m.cache != nil && vector != nil {
+		m.cache.Put(key, done, seen)
+	}
+	return done, say(done)
+}
+
+// scope keeps apart what the person and what agents may see: the parts for a model are chosen for one.
+func (q asked) scope() string {
+	if q.tool == "" {
+		return "person"
+	}
+	return "agent"
+}
+
+// hits are candidates with their entries, in order. Those that are gone by now are left out.
+func (m *Memory) hits(ctx context.Context, found []recall.Candidate, corpus bool) ([]subjects.MemoryHit, error) {
+	out := make([]subjects.MemoryHit, 0, len(found))
+	if !corpus {
+		for _, c := range found {
+			out = append(out, subjects.MemoryHit{Entry: light(c.Row), Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+		}
+		return out, nil
+	}
+	ids := make([]string, len(found))
+	for i, c := range found {
+		ids[i] = c.ID
+	}
+	entries, err := m.db.Get(ctx, ids...)
+	if err != nil {
+		return nil, fmt.Errorf("reading what was found: %w", err)
+	}
+	for _, c := range found {
+		if at := slices.IndexFunc(entries, func(e subjects.MemoryEntry) bool { return e.ID == c.ID }); at >= 0 {
+			out = append(out, subjects.MemoryHit{Entry: entries[at], Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+		}
+	}
+	return out, nil
+}
+
+// light is an entry as the first stage shows it.
+func light(r recall.Row) subjects.MemoryEntry {
+	return subjects.MemoryEntry{
+		ID: r.ID, Kind: r.Kind, Name: r.Name, Description: r.Description, Tags: r.Tags, State: r.State, Pinned: r.Pinned, Grades: r.Grades, Created: r.Created,
+		Respondent: r.Respondent, Provenance: subjects.Provenance{Source: r.Source, Trust: r.Trust},
+	}
+}
+
+// withoutCorpus are hits as the second stage shows them.
+func withoutCorpus(hits []subjects.MemoryHit) []subjects.MemoryHit {
+	out := slices.Clone(hits)
+	for i := range out {
+		out[i].Entry.Corpus = ""
+	}
+	return out
+}
+
+// segments puts in place of each corpus what matters of it. An entry of which nothing does is left out.
+func (m *Memory) segments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) ([]subjects.MemoryHit, *subjects.Note) {
+	if len(hits) == 0 {
+		return hits, nil
+	}
+	texts := make([]string, len(hits))
+	for i, h := range hits {
+		texts[i] = h.Entry.Corpus
+	}
+	parts, by, err := m.digester(out).Segments(ctx, query, texts)
+	var note *subjects.Note
+	if err != nil {
+		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts: " + text.OneLine(err.Error(), 200)}
+	} else if by == "plain" && m.cfg.Model {
+		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts"}
+	}
+	kept := make([]subjects.MemoryHit, 0, len(hits))
+	for i, h := range hits {
+		if i < len(parts) && parts[i] != "" {
+			h.Segment, h.Entry.Corpus = parts[i], ""
+			kept = append(kept, h)
+		}
+	}
+	return kept, note
+}
+
+// rerank lets a small model put what was found in order. What it says that is of no use changes nothing.
+func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found []recall.Candidate) ([]recall.Candidate, error) {
+	m.space.RLock()
+	index := m.space.index
+	m.space.RUnlock()
+	return index.Rerank(ctx, query, found, m.digester(out).Rank)
+}
+
+// tellRecalled says what was recalled, why, and for which answer.
+func (m *Memory) tellRecalled(ctx context.Context, out actor.Out, q asked, r subjects.MemoryReply) error {
+	ev := subjects.MemoryEvent{
+		SessionID: q.session, QueryID: q.query, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.count()), By: q.by,
+		Query: text.Clip(q.Query, 1<<10), Cached: r.Cached,
+	}
+	for _, h := range r.Hits {
+		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, brief(h))
+	}
+	if len(ev.IDs) > 0 {
+		if err := m.db.Touch(ctx, out.Now().UTC(), ev.IDs...); err != nil {
+			out.Note(fmt.Errorf("counting a recall: %w", err))
+		}
+	}
+	return actor.Emit(ctx, out.About(q.session, q.query), subjects.MemoryRecalled, ev)
+}
+
+// count is how much there is, in words.
+func (m *Memory) count() string {
+	m.space.RLock()
+	defer m.space.RUnlock()
+	if n := m.space.index.Stats().Active; n != 1 {
+		return fmt.Sprintf("%d entries", n)
+	}
+	return "1 entry"
+}
+
+// onRecall answers the person, stage by stage.
+func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, out actor.Out) error {
+	if m.shut != nil {
+		return m.shut
+	}
+	_, err := m.recallFor(ctx, out, asked{MemoryQuery: in.Body, by: in.From, session: in.Session, query: in.Query}, say)
+	return err
+}
+
+// onCorrelated answers what goes with some entries: the descriptions, and the whole on request.
+func (m *Memory) onCorrelated(ctx context.Context, in actor.Msg[subjects.MemoryIDs], out actor.Out) (subjects.MemoryReply, error) {
+	if m.shut != nil {
+		return subjects.MemoryReply{}, m.shut
+	}
+	return m.correlated(ctx, out, asked{by: in.From, session: in.Session, query: in.Query}, in.Body)
+}
+
+// maxIDs bounds how many entries may be named at once.
+const maxIDs = 500
+
+func (m *Memory) correlated(ctx context.Context, out actor.Out, q asked, ids subjects.MemoryIDs) (r subjects.MemoryReply, err error) {
+	if len(ids.IDs) == 0 || len(ids.IDs) > maxIDs {
+		return r, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
+	}
+	a := act{who: q.by, action: actRead, tool: q.tool, params: []byte(strings.Join(ids.IDs, "\n")), session: q.session, query: q.query}
+	err = m.recorded(ctx, out, a, func() error {
+		full, err := m.resolve(ctx, ids.IDs)
+		if err != nil {
+			return err
+		}
+		entries, err := m.db.Correlated(ctx, full...)
+		if err != nil {
+			return fmt.Errorf("looking for what goes with it: %w", err)
+		}
+		r = subjects.MemoryReply{Stage: "correlated", Hits: make([]subjects.MemoryHit, 0, len(entries)), Done: true}
+		for _, e := range entries {
+			if !ids.Corpus {
+				e.Corpus = ""
+			}
+			r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e, Reasons: []subjects.MemoryReason{{What: "correlates", Text: "it goes with what was asked for"}}})
+		}
+		return m.tellRecalled(ctx, out, asked{MemoryQuery: subjects.MemoryQuery{Query: strings.Join(full, " ")}, by: q.by, session: q.session, query: q.query}, r)
+	})
+	return r, err
+}

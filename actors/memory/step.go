@@ -1,0 +1,93 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+
+	"conclave/actors/memory/recall"
+	"conclave/actors/memory/store"
+	"conclave/subjects"
+)
+
+// The index follows the database: what is written there is put here once it is durable, and what is gone there is taken
+// out. Each of these is called after the write, never before.
+
+// rowOf is an entry as the index knows it.
+func rowOf(l store.Light) recall.Row {
+	return recall.Row{
+		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
+		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades,
+	}
+}
+
+// follow brings the index in step with some entries, as they are in the database now.
+func (m *Memory) follow(ctx context.Context, ids ...string) error {
+	m.space.RLock()
+	defer m.space.RUnlock()
+	m.steps.Lock()
+	defer m.steps.Unlock()
+	lights, err := m.db.Lights(context.WithoutCancel(ctx), m.space.model, ids...)
+	if err != nil {
+		return fmt.Errorf("reading what was written: %w", err)
+	}
+	for _, l := range lights {
+		if err := m.space.index.Put(rowOf(l), l.NameVector, l.DescriptionVector); err != nil {
+			return fmt.Errorf("indexing %s: %w", l.ID, err)
+		}
+		if m.cache != nil {
+			m.cache.Wrote(l.NameVector, l.Name+" "+l.Description)
+		}
+	}
+	m.drop(ids...)
+	return nil
+}
+
+// gone takes entries out of the index.
+func (m *Memory) gone(all []store.Gone) {
+	m.space.RLock()
+	defer m.space.RUnlock()
+	m.steps.Lock()
+	defer m.steps.Unlock()
+	for _, g := range all {
+		m.space.index.Remove(g.Row)
+		m.drop(g.ID)
+	}
+}
+
+// graded tells the index what others thought.
+func (m *Memory) graded(all []store.Graded) {
+	m.space.RLock()
+	defer m.space.RUnlock()
+	m.steps.Lock()
+	defer m.steps.Unlock()
+	for _, g := range all {
+		m.space.index.Grade(g.Row, g.Grades)
+		m.drop(g.ID)
+	}
+}
+
+// drop forgets what was recalled with any of these in it.
+func (m *Memory) drop(ids ...string) {
+	if m.cache != nil {
+		m.cache.Drop(ids...)
+	}
+}
+
+// find searches what is in memory.
+func (m *Memory) find(q recall.Query) (recall.Found, error) {
+	m.space.RLock()
+	defer m.space.RUnlock()
+	if len(q.Vector) != 0 && len(q.Vector) != m.space.dims { // the model was changed in between
+		q.Vector = nil
+	}
+	return m.space.index.Find(q)
+}
+
+// brief is an entry as the event of a recall tells of it.
+func brief(h subjects.MemoryHit) subjects.MemoryRecall {
+	e := h.Entry
+	return subjects.MemoryRecall{
+		ID: e.ID, Kind: e.Kind, Name: e.Name, Similarity: h.Similarity, Score: h.Score, Created: e.Created,
+		Source: e.Provenance.Source, Trust: e.Provenance.Trust, Critic: e.Grades.Critic,
+	}
+}

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// Doc is a document whose pieces are entries.
+type Doc struct {
+	From, Title, Hash string
+	Modified          time.Time // of the file; zero = not known
+	Pieces            int
+	Imported          time.Time
+}
+
+// Piece is a piece of a document.
+type Piece struct {
+	ID   string
+	Part int
+	Hash string // see PieceHash
+}
+
+// PutDocument notes that a document was imported, in place of what was noted of it before. The note goes when the last
+// piece is forgotten.
+func (s *Store) PutDocument(ctx context.Context, d Doc) error {
+	if d.From == "" || d.Pieces < 0 {
+		return invalid("a document needs where it is from")
+	}
+	if d.Imported.IsZero() {
+		d.Imported = s.opts.Now()
+	}
+	for _, err := range []error{checkLong("where it is from", d.From, maxShort), checkTime("the time", d.Modified), checkTime("the time", d.Imported)} {
+		if err != nil {
+			return err
+		}
+	}
+	var modified any // NULL
+	if !d.Modified.IsZero() {
+		modified = micro(d.Modified)
+	}
+	from, title, hash, imported := clean(d.From), clean(d.Title), clean(d.Hash), micro(d.Imported)
+	return s.write(ctx, func(t *tx) error {
+		n, err := t.exec("UPDATE documents SET title = ?, hash = ?, modified = ?, pieces = ?, imported = ? WHERE origin = ?",
+			title, hash, modified, d.Pieces, imported, from)
+		if err == nil && n == 0 {
+			t.insert("documents", from, title, hash, modified, int32(d.Pieces), imported)
+		}
+		return err
+	})
+}
+
+const docColumns = "SELECT origin, title, hash, modified, pieces, imported FROM documents"
+
+func scanDoc(r *sql.Rows) (d Doc, err error) {
+	var modified sql.NullTime
+	err = r.Scan(&d.From, &d.Title, &d.Hash, &modified, &d.Pieces, &d.Imported)
+	if modified.Valid {
+		d.Modified = modified.Time.UTC()
+	}
+	d.Imported = d.Imported.UTC()
+	return d, err
+}
+
+// Document finds a document by where it is from.
+func (s *Store) Document(ctx context.Context, from string) (d Doc, there bool, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error {
+		there = true
+		d, err = scanDoc(r)
+		return err
+	}, docColumns+" WHERE origin = ?", clean(from))
+	if err != nil {
+		return Doc{}, false, fmt.Errorf("looking for a document: %w", err)
+	}
+	return d, there, nil
+}
+
+// Documents are all that were imported, by name.
+func (s *Store) Documents(ctx context.Context) (all []Doc, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error {
+		d, err := scanDoc(r)
+		all = append(all, d)
+		return err
+	}, docColumns+" ORDER BY origin")
+	if err != nil {
+		return nil, fmt.Errorf("listing documents: %w", err)
+	}
+	return all, nil
+}
+
+// PieceIDs are the pieces of a document, in order.
+func (s *Store) PieceIDs(ctx context.Context, from string) (all []Piece, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error {
+		var p Piece
+		err := r.Scan(&p.ID, &p.Part, &p.Hash)
+		all = append(all, p)
+		return err
+	}, "SELECT id, part, hash FROM entries WHERE kind = 'document' AND origin = ? ORDER BY part, row", clean(from))
+	if err != nil {
+		return nil, fmt.Errorf("reading the pieces of a document: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,168 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// catalog is the name under which the file is attached. The database that DuckDB starts with is in memory and stays
+	// empty: only an attached file can have small row groups and a name with any letter in it.
+	catalog = "kept"
+	// rowGroup is how many rows are written anew when one of them was added. DuckDB's own 122,880 would write a gigabyte
+	// of vectors at each checkpoint.
+	rowGroup = 2048
+
+	walSuffix  = ".wal"
+	newSuffix  = ".new" // a file that is being written, and takes the place of the other when it is whole
+	tempSuffix = ".tmp" // where DuckDB puts what does not fit into its memory
+
+	mostConns = 8
+)
+
+// engine is a running DuckDB with the file attached.
+type engine struct {
+	db       *sql.DB
+	attached atomic.Bool
+}
+
+// newEngine starts DuckDB. It looks for no extension, neither here nor in the network.
+func newEngine(path string, o Options) (*engine, error) {
+	settings := url.Values{
+		"autoinstall_known_extensions": {"false"},
+		"autoload_known_extensions":    {"false"},
+		"allow_community_extensions":   {"false"},
+		"allow_unsigned_extensions":    {"false"},
+		"allow_persistent_secrets":     {"false"},
+		"threads":                      {strconv.Itoa(o.Threads)},
+		"memory_limit":                 {o.MemoryLimit},
+		"temp_directory":               {path + tempSuffix},
+	}
+	e := &engine{}
+	c, err := newConnector(settings.Encode(), func(x driver.ExecerContext) error {
+		if !e.attached.Load() {
+			return nil
+		}
+		_, err := x.ExecContext(context.Background(), "USE "+catalog, nil)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting DuckDB: %w", err)
+	}
+	e.db = sql.OpenDB(c)
+	e.db.SetMaxOpenConns(mostConns)
+	e.db.SetMaxIdleConns(mostConns)
+	return e, nil
+}
+
+// openEngine starts DuckDB and attaches the file. Native code is loaded only from the file that the options name; why that
+// failed is the second result, and everything else works without it.
+func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, err error) {
+	if e, err = newEngine(path, o); err != nil {
+		return nil, nil, err
+	}
+	vss = ErrNoVSS
+	if o.VSS != "" {
+		vss = loadVSS(ctx, e.db, o.VSS)
+	}
+	if err = e.attach(ctx, path); err != nil {
+		if !mend(path, err) {
+			return nil, nil, errors.Join(explainOpen(path, err), e.close())
+		}
+		if err = e.attach(ctx, path); err != nil {
+			return nil, nil, errors.Join(explainOpen(path, err), e.close())
+		}
+	}
+	return e, vss, nil
+}
+
+// attach opens the file, and every connection uses it from then on.
+func (e *engine) attach(ctx context.Context, path string) error {
+	conn, err := e.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // it goes back to the others
+	for _, q := range []string{fmt.Sprintf("ATTACH %s AS %s (ROW_GROUP_SIZE %d)", quote(path), catalog, rowGroup), "USE " + catalog} {
+		if _, err := conn.ExecContext(ctx, q); err != nil {
+			return err
+		}
+	}
+	e.attached.Store(true)
+	return nil
+}
+
+// closeDoors takes from SQL what it could do outside of the file, for good.
+func (e *engine) closeDoors(ctx context.Context) error {
+	for _, q := range []string{"SET enable_external_access = false", "SET lock_configuration = true"} {
+		if _, err := e.db.ExecContext(ctx, q); err != nil {
+			return fmt.Errorf("closing DuckDB to files and the network: %w", explain(err))
+		}
+	}
+	return nil
+}
+
+// leave makes closing change nothing in the file.
+func (e *engine) leave(ctx context.Context) error {
+	_, err := e.db.ExecContext(ctx, "PRAGMA disable_checkpoint_on_shutdown")
+	return err
+}
+
+func (e *engine) close() error {
+	if err := e.db.Close(); err != nil {
+		return fmt.Errorf("closing DuckDB: %w", err)
+	}
+	return nil
+}
+
+// quote is s as a string of SQL.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// statements are the questions that are asked often, prepared once.
+type statements struct {
+	db    *sql.DB
+	mu    sync.Mutex
+	known map[string]*sql.Stmt
+}
+
+// mostStatements bounds them. The texts are ours, and few.
+const mostStatements = 200
+
+func (r *statements) get(ctx context.Context, query string) (*sql.Stmt, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if st := r.known[query]; st != nil {
+		return st, nil
+	}
+	if len(r.known) >= mostStatements {
+		return nil, errors.New("too many kinds of questions")
+	}
+	st, err := r.db.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if r.known == nil {
+		r.known = map[string]*sql.Stmt{}
+	}
+	r.known[query] = st
+	return st, nil
+}
+
+func (r *statements) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, st := range r.known {
+		errs = append(errs, st.Close())
+	}
+	r.known = nil
+	return errors.Join(errs...)
+}

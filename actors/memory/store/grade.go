@@ -1,0 +1,278 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"conclave/subjects"
+)
+
+// Grade is what somebody thought of an answer. Grades stand under the question and who answered it: one may come before
+// its answer.
+type Grade struct {
+	Query      string
+	Respondent string // "" = all answers to the question
+	Critic     *int   // 1 to 5
+	Feedback   *string
+	Pairwise   *string  // who was better; it concerns all answers to the question
+	Reward     *float64 // -1 to 1; the mean of all is kept
+	Event      string   // the same event counts once; "" = it always counts
+}
+
+// Graded is an entry and what is thought of it now.
+type Graded struct {
+	ID     string
+	Row    uint64
+	Grades subjects.Grades
+}
+
+func (g Grade) check() error {
+	if err := checkID("the question", g.Query); err != nil {
+		return err
+	}
+	for what, id := range map[string]string{"the respondent": g.Respondent, "the event": g.Event} {
+		if id != "" {
+			if err := checkID(what, id); err != nil {
+				return err
+			}
+		}
+	}
+	if g.Critic != nil && (*g.Critic < 1 || *g.Critic > 5) {
+		return invalid("a critic gives 1 to 5, not %d", *g.Critic)
+	}
+	if g.Reward != nil && !(*g.Reward >= -1 && *g.Reward <= 1) {
+		return invalid("a reward is between -1 and 1, not %v", *g.Reward)
+	}
+	if g.Feedback != nil {
+		return checkLong("the feedback", *g.Feedback, maxText)
+	}
+	return nil
+}
+
+// Grade writes a grade down and returns the entries that it concerns now, with all that is thought of them. An answer
+// that was forgotten gets none.
+func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
+	if err := g.check(); err != nil {
+		return nil, err
+	}
+	g.Feedback, g.Pairwise = copied(g.Feedback), copied(g.Pairwise)
+	if g.Critic != nil {
+		n := *g.Critic
+		g.Critic = &n
+	}
+	if g.Reward != nil {
+		r := *g.Reward
+		g.Reward = &r
+	}
+	err = s.write(ctx, func(t *tx) error { return t.grade(g) })
+	if err != nil {
+		return nil, err
+	}
+	respondent := g.Respondent
+	if g.Pairwise != nil {
+		respondent = ""
+	}
+	return s.graded(ctx, g.Query, respondent)
+}
+
+// graded reads the entries that answer a question.
+func (s *Store) graded(ctx context.Context, query, respondent string) (all []Graded, err error) {
+	err = s.at(ctx, func(m moment) error {
+		var entries []found
+		err := m.query(ctx, func(r *sql.Rows) error {
+			e := found{MemoryEntry: subjects.MemoryEntry{Kind: subjects.KindEngram}}
+			e.Provenance.QueryID = query
+			err := r.Scan(&e.row, &e.ID, &e.Respondent)
+			entries = append(entries, e)
+			return err
+		}, `SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
+			query, respondent, respondent)
+		if err != nil {
+			return err
+		}
+		if err := completeGrades(ctx, m, entries); err != nil {
+			return err
+		}
+		for _, e := range entries {
+			all = append(all, Graded{ID: e.ID, Row: uint64(e.row), Grades: e.Grades})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading grades: %w", err)
+	}
+	return all, nil
+}
+
+func (t *tx) grade(g Grade) error {
+	if g.Event != "" {
+		seen := false
+		err := t.query(func(*sql.Rows) error { seen = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
+		if err != nil || seen {
+			return err
+		}
+		t.insert("graded", g.Event)
+	}
+	if g.Critic != nil || g.Feedback != nil || g.Reward != nil {
+		if err := t.gradeOne(g.Query, g.Respondent, Grade{Critic: g.Critic, Feedback: g.Feedback, Reward: g.Reward}); err != nil {
+			return err
+		}
+	}
+	if g.Pairwise == nil {
+		return nil
+	}
+	return t.gradeOne(g.Query, "", Grade{Pairwise: g.Pairwise})
+}
+
+// gradeOne changes the one line of a question and a respondent.
+func (t *tx) gradeOne(query, respondent string, g Grade) error {
+	// An answer that was forgotten, or a question all of whose answers were, keeps nothing.
+	answers, forgotten := 0, 0
+	err := t.query(func(r *sql.Rows) error { return r.Scan(&answers, &forgotten) },
+		"SELECT count(*), count(*) FILTER (id IS NULL) FROM answers WHERE query = ? AND (? = '' OR respondent = ?)", query, respondent, respondent)
+	if err != nil || answers > 0 && answers == forgotten {
+		return err
+	}
+	var is line
+	there := false
+	err = t.query(func(r *sql.Rows) error {
+		there = true
+		return r.Scan(&is.critic, &is.feedback, &is.pairwise, &is.reward, &is.rewards)
+	}, "SELECT critic, feedback, pairwise, reward, rewards FROM grades WHERE query = ? AND respondent = ?", query, respondent)
+	if err != nil {
+		return err
+	}
+	is.add(g)
+	if !there {
+		t.insert("grades", query, respondent, is.critic, is.feedback, is.pairwise, is.reward, is.rewards)
+		return nil
+	}
+	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE query = ? AND respondent = ?",
+		is.critic, is.feedback, is.pairwise, is.reward, is.rewards, query, respondent)
+	return err
+}
+
+// line is a row of grades.
+type line struct {
+	critic             any // int32 or nothing
+	feedback, pairwise any // string or nothing
+	reward             float64
+	rewards            int32
+}
+
+// add takes a grade in. The reward is the mean of all that came.
+func (l *line) add(g Grade) {
+	if g.Critic != nil {
+		l.critic = int32(*g.Critic)
+	}
+	if g.Feedback != nil {
+		l.feedback = *g.Feedback
+	}
+	if g.Pairwise != nil {
+		l.pairwise = *g.Pairwise
+	}
+	if g.Reward != nil {
+		l.rewards++
+		l.reward += (*g.Reward - l.reward) / float64(l.rewards)
+	}
+}
+
+// restoreGrades writes the grades that an entry of an export brings, where there are none yet.
+func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
+	g := e.Grades
+	if g == (subjects.Grades{}) {
+		return nil
+	}
+	put := func(respondent string, l line) error {
+		there := false
+		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE query = ? AND respondent = ?", e.Provenance.QueryID, respondent)
+		if err == nil && !there {
+			t.insert("grades", e.Provenance.QueryID, respondent, l.critic, l.feedback, l.pairwise, l.reward, l.rewards)
+		}
+		return err
+	}
+	if g.Pairwise != "" {
+		if err := put("", line{pairwise: g.Pairwise}); err != nil {
+			return err
+		}
+	}
+	own := line{reward: g.Reward, rewards: int32(g.Rewards)}
+	if own.rewards == 0 && own.reward != 0 {
+		own.rewards = 1
+	}
+	if g.Critic != 0 {
+		own.critic = int32(g.Critic)
+	}
+	if g.Feedback != "" {
+		own.feedback = g.Feedback
+	}
+	if own == (line{}) {
+		return nil
+	}
+	return put(e.Respondent, own)
+}
+
+// completeGrades adds to answers what is thought of them: of the one, and of all answers to its question.
+func completeGrades(ctx context.Context, m asker, all []found) error {
+	byQuery := map[string][]*found{}
+	var queries []string
+	for i := range all {
+		if e := &all[i]; answer(e.MemoryEntry) {
+			q := e.Provenance.QueryID
+			if byQuery[q] == nil {
+				queries = append(queries, q)
+			}
+			byQuery[q] = append(byQuery[q], e)
+		}
+	}
+	for chunk := range slices.Chunk(queries, mostListed) {
+		in, named := listed(chunk)
+		err := m.query(ctx, func(r *sql.Rows) error {
+			var query string
+			var g gradeRow
+			if err := r.Scan(&query, &g.respondent, &g.critic, &g.feedback, &g.pairwise, &g.reward, &g.rewards); err != nil {
+				return err
+			}
+			for _, e := range byQuery[query] {
+				g.add(&e.Grades, e.Respondent)
+			}
+			return nil
+		}, "SELECT query, respondent, critic, feedback, pairwise, reward, rewards FROM grades WHERE query IN "+in+" ORDER BY query, respondent", named...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gradeRow is a row of grades as it is read.
+type gradeRow struct {
+	respondent         string
+	critic             sql.NullInt32
+	feedback, pairwise sql.NullString
+	reward             float64
+	rewards            int
+}
+
+// add puts a row into what is thought of an answer. The rows come with the one for all answers first: what is said of this
+// one replaces it.
+func (g gradeRow) add(to *subjects.Grades, respondent string) {
+	if g.respondent != "" && g.respondent != respondent {
+		return
+	}
+	if g.critic.Valid {
+		to.Critic, to.Feedback = int(g.critic.Int32), ""
+	}
+	if g.feedback.Valid {
+		to.Feedback = g.feedback.String
+	}
+	if g.pairwise.Valid {
+		to.Pairwise = g.pairwise.String
+	}
+	if n := to.Rewards + g.rewards; n > 0 {
+		to.Reward = (to.Reward*float64(to.Rewards) + g.reward*float64(g.rewards)) / float64(n)
+		to.Rewards = n
+	}
+}

@@ -1,0 +1,139 @@
+//go:build cgo
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// clock is a time that stands still until it is told to go on.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
+
+// opened is a store on a file of its own that is verified and closed at the end.
+func opened(t testing.TB) *Store {
+	t.Helper()
+	return openedAt(t, filepath.Join(t.TempDir(), "memory", "memory.duckdb"))
+}
+
+func openedAt(t testing.TB, path string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path, Options{Now: (&clock{noon}).now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Verify(context.Background()); err != nil && !s.closed {
+			t.Errorf("verify at the end: %v", err)
+		}
+		if err := s.Close(context.Background()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// reopened closes s and opens its file again.
+func reopened(t testing.TB, s *Store) *Store {
+	t.Helper()
+	if err := s.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return openedAt(t, s.path)
+}
+
+// fact is an entry that can be stored.
+func fact(id string) subjects.MemoryEntry {
+	return subjects.MemoryEntry{
+		ID: id, Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "name of " + id, Description: "about " + id, Corpus: "what " + id + " says", Created: noon, Updated: noon,
+		Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+	}
+}
+
+// engram is an answer to a question.
+func engram(id, query, respondent string) subjects.MemoryEntry {
+	e := fact(id)
+	e.Kind, e.Respondent = subjects.KindEngram, respondent
+	e.Provenance = subjects.Provenance{Source: subjects.SourceConversation, Trust: subjects.Trusted, QueryID: query, SessionID: "s1"}
+	return e
+}
+
+// vectors are three of them, all different.
+func vectors(model string, dims int, seed uint64) *Vectors {
+	r := rand.New(rand.NewPCG(seed, 7))
+	one := func() []float32 {
+		v := make([]float32, dims)
+		for i := range v {
+			v[i] = r.Float32() - 0.5
+		}
+		return v
+	}
+	return &Vectors{Model: model, Name: one(), Description: one(), Corpus: one()}
+}
+
+func put(t testing.TB, s *Store, entries ...subjects.MemoryEntry) []uint64 {
+	t.Helper()
+	items := make([]Item, len(entries))
+	for i, e := range entries {
+		items[i] = Item{Entry: e, Vectors: vectors("m", 4, uint64(i))}
+	}
+	rows, err := s.Put(t.Context(), items...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+func one(t testing.TB, s *Store, id string) subjects.MemoryEntry {
+	t.Helper()
+	all, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 {
+		t.Fatalf("there are %d entries %s, want 1", len(all), id)
+	}
+	return all[0]
+}
+
+func forget(t testing.TB, s *Store, ids ...string) []Gone {
+	t.Helper()
+	gone, err := s.Forget(t.Context(), ids...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gone
+}
+
+func ids(entries []subjects.MemoryEntry) string {
+	out := ""
+	for i, e := range entries {
+		if i > 0 {
+			out += " "
+		}
+		out += e.ID
+	}
+	return out
+}
+
+// count asks for one number.
+func count(t testing.TB, s *Store, query string, args ...any) (n int) {
+	t.Helper()
+	if err := s.db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(fmt.Errorf("%s: %w", query, err))
+	}
+	return n
+}

@@ -1,0 +1,371 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"conclave/subjects"
+)
+
+// Light is an entry as the index in memory needs it.
+type Light struct {
+	Row                            uint64
+	ID, Kind, State, Trust, Source string
+	Respondent                     string
+	Name, Description              string
+	Tags                           []string
+	Created                        time.Time
+	Pinned                         bool
+	Grades                         subjects.Grades // without the words of the critic
+	NameVector, DescriptionVector  []float32       // nil when there are none of the model; from Load, valid during the call
+}
+
+const (
+	lightColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned"
+	// loaders read at the same time: one waits for the disk or for the callback while the other works.
+	loaders = 2
+	// loadRows are read by one question: a result is whole in memory before the first row is seen.
+	loadRows = 2 * rowGroup
+)
+
+// Load hands every entry to each, in no certain order and one at a time, with the vectors of model where there are any.
+// It is meant for the start: what is written while it runs may be seen or not.
+func (s *Store) Load(ctx context.Context, model string, each func(Light) error) error {
+	var first, last sql.NullInt64
+	err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&first, &last) }, "SELECT min(row), max(row) FROM entries")
+	if err != nil {
+		return fmt.Errorf("loading the memory: %w", err)
+	}
+	if !first.Valid {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var tasks sync.WaitGroup
+	var one sync.Mutex // each is called by one at a time
+	next := make(chan int64)
+	for range loaders {
+		tasks.Go(func() {
+			if err := s.loader(ctx, model, next, &one, each); err != nil {
+				cancel(err)
+			}
+		})
+	}
+feed:
+	for from := first.Int64; from <= last.Int64; from += loadRows {
+		select {
+		case next <- from:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(next)
+	tasks.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("loading the memory: %w", s.gone(err))
+	}
+	return nil
+}
+
+// loader reads ranges of rows with a connection of its own. It goes past database/sql, which costs as much as all the rest.
+func (s *Store) loader(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex, each func(Light) error) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.Raw(func(c any) error {
+		q, ok := c.(driver.QueryerContext)
+		if !ok {
+			return errors.New("no connection of DuckDB")
+		}
+		for from := range ranges {
+			if err := loadRange(ctx, q, model, from, from+loadRows-1, one, each); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex, each func(Light) error) error {
+	lights := make(map[int64]*Light, loadRows)
+	err := scan(ctx, q, func(v []driver.Value) error {
+		l, err := lightOf(v)
+		lights[int64(l.Row)] = l
+		return err
+	}, "SELECT "+lightColumns+" FROM entries WHERE row BETWEEN ? AND ?", from, to)
+	if err != nil {
+		return err
+	}
+	err = scan(ctx, q, func(v []driver.Value) error {
+		row, tag, err := pair[int64, string](v)
+		if l := lights[row]; l != nil {
+			l.Tags = append(l.Tags, tag)
+		}
+		return err
+	}, "SELECT row, tag FROM tags WHERE row BETWEEN ? AND ? ORDER BY row, place", from, to)
+	if err != nil {
+		return err
+	}
+	err = scan(ctx, q, func(v []driver.Value) error {
+		row, g, err := lightGrades(v)
+		if l := lights[row]; err == nil && l != nil {
+			g.add(&l.Grades, l.Respondent)
+		}
+		return err
+	}, lightGradesQuery+" WHERE e.row BETWEEN ? AND ?"+lightGradesOrder, from, to)
+	if err != nil {
+		return err
+	}
+	hand := func(l *Light) error {
+		one.Lock()
+		defer one.Unlock()
+		if err := ctx.Err(); err != nil { // somebody else failed
+			return err
+		}
+		return each(*l)
+	}
+	if model != "" {
+		err = scan(ctx, q, func(v []driver.Value) error {
+			row, _ := v[0].(int64)
+			l := lights[row]
+			if l == nil {
+				return nil // written since
+			}
+			delete(lights, row)
+			if err := l.vectors(v[1], v[2], v[3]); err != nil {
+				return err
+			}
+			return hand(l)
+		}, "SELECT row, dims, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to, model)
+		if err != nil {
+			return err
+		}
+	}
+	for _, l := range lights {
+		if err := hand(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scan reads rows straight from the driver. The values are the caller's until the next row.
+func scan(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string, args ...any) error {
+	named := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		named[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	rows, err := q.QueryContext(ctx, query, named)
+	if err != nil {
+		return explain(err)
+	}
+	values := make([]driver.Value, len(rows.Columns()))
+	for {
+		if err = rows.Next(values); err != nil {
+			break
+		}
+		if err = each(values); err != nil {
+			break
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, rows.Close())
+}
+
+var errColumns = errors.New("a column is not what it should be")
+
+func pair[A, B any](v []driver.Value) (a A, b B, err error) {
+	a, one := v[0].(A)
+	b, two := v[1].(B)
+	if !one || !two {
+		err = errColumns
+	}
+	return a, b, err
+}
+
+// lightOf reads lightColumns.
+func lightOf(v []driver.Value) (*Light, error) {
+	l := &Light{}
+	ok := true
+	row, is := v[0].(int64)
+	ok = ok && is
+	l.Row = uint64(row)
+	for i, to := range []*string{&l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description} {
+		*to, is = v[1+i].(string)
+		ok = ok && is
+	}
+	l.Created, is = v[9].(time.Time)
+	ok = ok && is
+	l.Pinned, is = v[10].(bool)
+	if !ok || !is {
+		return l, errColumns
+	}
+	l.Created = l.Created.UTC()
+	return l, nil
+}
+
+// vectors puts two vectors of the file into l.
+func (l *Light) vectors(dims, name, description driver.Value) error {
+	n, _ := dims.(int32)
+	a, _ := name.([]byte)
+	b, _ := description.([]byte)
+	if n <= 0 || len(a) != int(n)*4 || len(b) != int(n)*4 {
+		return fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, l.ID)
+	}
+	l.NameVector, l.DescriptionVector = unpack(a), unpack(b)
+	return nil
+}
+
+// littleEndian says whether numbers stand in the file as they stand in memory.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// unpack reads a vector. It lies over the bytes where the machine allows that: they are many.
+func unpack(b []byte) []float32 {
+	if p := unsafe.Pointer(unsafe.SliceData(b)); littleEndian && uintptr(p)%unsafe.Alignof(float32(0)) == 0 {
+		return unsafe.Slice((*float32)(p), len(b)/4)
+	}
+	v := make([]float32, len(b)/4)
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return v
+}
+
+// The grades of entries, without the words of the critic.
+const (
+	lightGradesQuery = `SELECT e.row, g.respondent, g.critic, g.pairwise, g.reward, g.rewards FROM entries e JOIN grades g
+		ON g.query = e.query AND e.kind = 'engram' AND (g.respondent = e.respondent OR g.respondent = '')`
+	lightGradesOrder = " ORDER BY e.row, g.respondent"
+)
+
+func lightGrades(v []driver.Value) (row int64, g gradeRow, err error) {
+	row, one := v[0].(int64)
+	g.respondent, _ = v[1].(string)
+	g.critic.Int32, g.critic.Valid = v[2].(int32)
+	g.pairwise.String, g.pairwise.Valid = v[3].(string)
+	g.reward, _ = v[4].(float64)
+	n, two := v[5].(int32)
+	g.rewards = int(n)
+	if !one || !two {
+		err = errColumns
+	}
+	return row, g, err
+}
+
+// Lights reads some entries as the index needs them, in the order asked. Those that are not there are left out.
+func (s *Store) Lights(ctx context.Context, model string, ids ...string) ([]Light, error) {
+	ids = unique(cleanAll(ids))
+	byRow := map[int64]*Light{}
+	err := s.at(ctx, func(m moment) error {
+		for chunk := range slices.Chunk(ids, mostListed) {
+			if err := lights(ctx, m, model, chunk, byRow); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading entries: %w", err)
+	}
+	out := make([]Light, 0, len(byRow))
+	for _, l := range byRow {
+		out = append(out, *l)
+	}
+	order := places(ids)
+	slices.SortFunc(out, func(a, b Light) int { return order[a.ID] - order[b.ID] })
+	return out, nil
+}
+
+func lights(ctx context.Context, m moment, model string, ids []string, byRow map[int64]*Light) error {
+	in, named := listed(ids)
+	var rows []int64
+	err := m.query(ctx, func(r *sql.Rows) error {
+		var l Light
+		var row int64
+		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned)
+		l.Row, l.Created = uint64(row), l.Created.UTC()
+		byRow[row] = &l
+		rows = append(rows, row)
+		return err
+	}, "SELECT "+lightColumns+" FROM entries WHERE id IN "+in, named...)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	inRows, numbers := listed(rows)
+	err = m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var tag string
+		err := r.Scan(&row, &tag)
+		byRow[row].Tags = append(byRow[row].Tags, tag)
+		return err
+	}, "SELECT row, tag FROM tags WHERE row IN "+inRows+" ORDER BY row, place", numbers...)
+	if err != nil {
+		return err
+	}
+	err = m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var g gradeRow
+		err := r.Scan(&row, &g.respondent, &g.critic, &g.pairwise, &g.reward, &g.rewards)
+		if err == nil {
+			g.add(&byRow[row].Grades, byRow[row].Respondent)
+		}
+		return err
+	}, lightGradesQuery+" WHERE e.row IN "+inRows+lightGradesOrder, numbers...)
+	if err != nil || model == "" {
+		return err
+	}
+	return m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var dims int32
+		var name, description []byte
+		if err := r.Scan(&row, &dims, &name, &description); err != nil {
+			return err
+		}
+		return byRow[row].vectors(dims, name, description)
+	}, "SELECT row, dims, name, description FROM vectors WHERE row IN "+inRows+" AND model = ?", append(numbers, model)...)
+}
+
+// unembedded are entries without vectors of a model, or of any when the model is "".
+const unembedded = " FROM entries WHERE row NOT IN (SELECT row FROM vectors WHERE ? = '' OR model = ?)"
+
+// Unembedded reads entries that wait for vectors of a model, those first that are recalled, then the newest.
+func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subjects.MemoryEntry, error) {
+	if limit <= 0 {
+		return nil, nil
+	}
+	var ids []string
+	model = clean(model)
+	err := s.query(ctx, func(r *sql.Rows) error {
+		var id string
+		err := r.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, "SELECT id"+unembedded+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model, min(limit, mostPage))
+	if err != nil {
+		return nil, fmt.Errorf("looking for entries without vectors: %w", err)
+	}
+	return s.Get(ctx, ids...)
+}
+
+// CountUnembedded counts the entries that wait for vectors of a model.
+func (s *Store) CountUnembedded(ctx context.Context, model string) (n int, err error) {
+	model = clean(model)
+	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*)"+unembedded, model, model); err != nil {
+		return 0, fmt.Errorf("counting entries without vectors: %w", err)
+	}
+	return n, nil
+}

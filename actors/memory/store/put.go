@@ -1,0 +1,323 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"conclave/subjects"
+)
+
+// Item is an entry to be stored.
+type Item struct {
+	// Entry is stored as it is. Those in Supersedes become superseded by it in the same transaction, unless another took
+	// their place before. What it names and is not there is left out: the links of an export appear when the other end
+	// is read back. Grades count for an engram with a question; nobody else can have any.
+	Entry   subjects.MemoryEntry
+	Vectors *Vectors // nil = they are made later
+
+	// Restore lets an answer come back that was forgotten: the person reads an export.
+	Restore bool
+}
+
+// item is one that was checked, in the form of the file.
+type item struct {
+	entry    subjects.MemoryEntry
+	entities string
+	flags    string
+	hash     string
+	vectors  *packed
+	restore  bool
+}
+
+// answer reports whether the entry answers a question, and is stored once for it.
+func answer(e subjects.MemoryEntry) bool {
+	return e.Kind == subjects.KindEngram && e.Provenance.QueryID != ""
+}
+
+// Put stores entries, all or none, and returns the numbers of their rows in order.
+func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
+	if len(items) == 0 {
+		return nil, nil
+	}
+	checked := make([]*item, len(items))
+	ids, answers := map[string]bool{}, map[[2]string]bool{}
+	for i, it := range items {
+		c, err := s.checkItem(it)
+		if err != nil {
+			return nil, err
+		}
+		if ids[c.entry.ID] {
+			return nil, fmt.Errorf("%w: %s comes twice", ErrExists, c.entry.ID)
+		}
+		ids[c.entry.ID] = true
+		if key := [2]string{c.entry.Provenance.QueryID, c.entry.Respondent}; answer(c.entry) {
+			if answers[key] {
+				return nil, fmt.Errorf("%w: %s comes twice", ErrKnown, c.entry.Provenance.QueryID)
+			}
+			answers[key] = true
+		}
+		checked[i] = c
+	}
+	var rows []uint64
+	err := s.write(ctx, func(t *tx) (err error) {
+		rows, err = t.put(checked)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// checkItem makes a copy of what was handed in, so that the caller may do with it what he wants.
+func (s *Store) checkItem(it Item) (*item, error) {
+	e := it.Entry
+	if e.Created.IsZero() {
+		e.Created = s.opts.Now()
+	}
+	if e.Updated.IsZero() {
+		e.Updated = e.Created
+	}
+	if err := checkEntry(e); err != nil {
+		return nil, err
+	}
+	p := &e.Provenance
+	for _, t := range []*string{
+		&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback, &e.Grades.Pairwise, &p.Agent, &p.SessionID, &p.From, &p.Model, &p.Digest,
+	} {
+		*t = clean(*t)
+	}
+	if e.Name == "" {
+		return nil, invalid("%s has no name", e.ID)
+	}
+	e.Tags = unique(cleanAll(e.Tags))
+	e.Correlating, e.Supersedes = unique(e.Correlating), unique(e.Supersedes)
+	c := &item{restore: it.Restore, hash: pieceHash(e.Kind, e.Corpus)}
+	var err error
+	if c.entities, err = list(e.Entities); err != nil {
+		return nil, err
+	}
+	if c.flags, err = list(p.Flags); err != nil {
+		return nil, err
+	}
+	if it.Vectors != nil {
+		if c.vectors, err = it.Vectors.pack(); err != nil {
+			return nil, fmt.Errorf("the vectors of %s: %w", e.ID, err)
+		}
+	}
+	c.entry = e
+	return c, nil
+}
+
+// put writes entries first and then what ties them to others, so that they may name one another.
+func (t *tx) put(items []*item) ([]uint64, error) {
+	rows := make([]uint64, len(items))
+	for i, it := range items {
+		row, err := t.putOne(it)
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = uint64(row)
+	}
+	for i, it := range items {
+		if err := t.tie(int64(rows[i]), it.entry); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+func (t *tx) putOne(it *item) (int64, error) {
+	e, p := it.entry, it.entry.Provenance
+	if t.careful {
+		if err := t.free(e); err != nil {
+			return 0, err
+		}
+	}
+	row := t.nextRow
+	t.nextRow++
+	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, p.Source, e.Name, e.Description, e.Corpus, e.Intent, it.entities, e.Sentiment, e.Respondent,
+		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, micro(e.Created), micro(e.Updated))
+	for i, tag := range e.Tags {
+		t.insert("tags", row, int32(i), tag)
+	}
+	if e.Accesses > 0 {
+		t.insert("access", row, int64(e.Accesses), micro(e.Accessed))
+	}
+	if err := t.putVectors(row, it.vectors); err != nil {
+		return 0, fmt.Errorf("the vectors of %s: %w", e.ID, err)
+	}
+	if !answer(e) {
+		return row, nil
+	}
+	if it.restore {
+		// One that was forgotten has its line already.
+		n, err := t.exec("UPDATE answers SET id = ? WHERE query = ? AND respondent = ? AND id IS NULL", e.ID, p.QueryID, e.Respondent)
+		if err != nil {
+			return 0, err
+		}
+		if n > 0 {
+			return row, t.restoreGrades(e)
+		}
+	}
+	t.insert("answers", p.QueryID, e.Respondent, e.ID)
+	return row, t.restoreGrades(e)
+}
+
+// free reports what is in the way of an entry.
+func (t *tx) free(e subjects.MemoryEntry) error {
+	if there, err := t.exists(e.ID); err != nil || there {
+		if there {
+			err = fmt.Errorf("%w: %s", ErrExists, e.ID)
+		}
+		return err
+	}
+	if !answer(e) {
+		return nil
+	}
+	id, state, err := t.knownAnswer(e.Provenance.QueryID, e.Respondent)
+	switch {
+	case err != nil:
+		return err
+	case state == Stored:
+		return fmt.Errorf("%w: as %s", ErrKnown, id)
+	case state == Forgotten:
+		return fmt.Errorf("%w: the answer of %s to %s", ErrForgotten, e.Respondent, e.Provenance.QueryID)
+	}
+	return nil
+}
+
+func (t *tx) exists(id string) (there bool, err error) {
+	err = t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM entries WHERE id = ?", id)
+	return there, err
+}
+
+func (t *tx) knownAnswer(query, respondent string) (id, state string, err error) {
+	err = t.query(func(r *sql.Rows) error {
+		id, state, err = scanAnswer(r)
+		return err
+	}, knownQuery, query, respondent)
+	return id, state, err
+}
+
+// putVectors writes an entry's vectors. Those of one model all have the same length.
+func (t *tx) putVectors(row int64, v *packed) error {
+	if v == nil {
+		return nil
+	}
+	dims, known := t.w.dims[v.model]
+	if !known {
+		dims, known = t.dims[v.model]
+	}
+	if !known {
+		if t.dims == nil {
+			t.dims = map[string]int{}
+		}
+		t.dims[v.model] = v.dims
+		t.insert("models", v.model, int32(v.dims))
+	} else if dims != v.dims {
+		return fmt.Errorf("%w: %s made %d numbers before and %d now", ErrDims, v.model, dims, v.dims)
+	}
+	var corpus any // NULL
+	if v.corpus != nil {
+		corpus = v.corpus
+	}
+	t.insert("vectors", row, v.model, int32(v.dims), v.name, v.description, corpus)
+	return nil
+}
+
+// tie writes what an entry has to do with others.
+func (t *tx) tie(row int64, e subjects.MemoryEntry) error {
+	if e.SupersededBy != "" {
+		there, err := t.exists(e.SupersededBy)
+		if err != nil {
+			return err
+		}
+		if !there || e.SupersededBy == e.ID {
+			if _, err := t.exec("UPDATE entries SET superseded_by = '' WHERE id = ?", e.ID); err != nil {
+				return err
+			}
+		}
+	}
+	if err := t.supersede(e); err != nil {
+		return err
+	}
+	return t.link(row, e.ID, e.Correlating)
+}
+
+// supersede puts an entry in the place of others.
+func (t *tx) supersede(e subjects.MemoryEntry) error {
+	olds := slices.DeleteFunc(slices.Clone(e.Supersedes), func(id string) bool { return id == e.ID })
+	if len(olds) == 0 {
+		return nil
+	}
+	for chunk := range slices.Chunk(olds, mostListed) {
+		in, ids := listed(chunk)
+		if e.Provenance.Trust != subjects.Trusted {
+			err := t.query(func(r *sql.Rows) error {
+				var id string
+				if err := r.Scan(&id); err != nil {
+					return err
+				}
+				return fmt.Errorf("%w: %s and %s", ErrTrust, e.ID, id)
+			}, "SELECT id FROM entries WHERE trust = 'trusted' AND id IN "+in, ids...)
+			if err != nil {
+				return err
+			}
+		}
+		_, err := t.exec("UPDATE entries SET state = 'superseded', superseded_by = ? WHERE superseded_by = '' AND id IN "+in, append([]any{e.ID}, ids...)...)
+		if err != nil {
+			return err
+		}
+	}
+	if e.SupersededBy == "" {
+		return nil
+	}
+	return t.noCircle(e.ID)
+}
+
+// noCircle refuses that an entry, by way of others, takes its own place. Only one that is superseded from the start can.
+func (t *tx) noCircle(id string) error {
+	seen := []string{id}
+	for at := id; at != ""; {
+		next := ""
+		if err := t.query(func(r *sql.Rows) error { return r.Scan(&next) }, "SELECT superseded_by FROM entries WHERE id = ?", at); err != nil {
+			return err
+		}
+		if slices.Contains(seen, next) {
+			return invalid("%s would take its own place", id)
+		}
+		seen = append(seen, next)
+		at = next
+	}
+	return nil
+}
+
+// link ties entries that go together, both ways. What is not there or tied already is left out.
+func (t *tx) link(row int64, id string, others []string) error {
+	others = slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == id })
+	for chunk := range slices.Chunk(others, mostListed) {
+		in, ids := listed(chunk)
+		type end struct {
+			row int64
+			id  string
+		}
+		var ends []end
+		err := t.query(func(r *sql.Rows) error {
+			var e end
+			err := r.Scan(&e.row, &e.id)
+			ends = append(ends, e)
+			return err
+		}, "SELECT row, id FROM entries WHERE id IN "+in+" AND id NOT IN (SELECT other FROM links WHERE row = ?)", append(ids, row)...)
+		if err != nil {
+			return err
+		}
+		for _, e := range ends {
+			t.insert("links", row, e.id)
+			t.insert("links", e.row, id)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"conclave/subjects"
+)
+
+// What became of an answer, as [Store.Known] tells.
+const (
+	Stored    = "stored"
+	Forgotten = "forgotten"
+)
+
+const knownQuery = "SELECT id FROM answers WHERE query = ? AND respondent = ?"
+
+func scanAnswer(r *sql.Rows) (id, state string, err error) {
+	var is sql.NullString
+	if err := r.Scan(&is); err != nil {
+		return "", "", err
+	}
+	if !is.Valid {
+		return "", Forgotten, nil
+	}
+	return is.String, Stored, nil
+}
+
+// Known tells what became of the answer of respondent to a question: "" when it was never seen.
+func (s *Store) Known(ctx context.Context, query, respondent string) (id, state string, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error {
+		id, state, err = scanAnswer(r)
+		return err
+	}, knownQuery, clean(query), clean(respondent))
+	if err != nil {
+		return "", "", fmt.Errorf("looking for an answer: %w", err)
+	}
+	return id, state, nil
+}
+
+// asker is who can be asked: the store, or a moment of it.
+type asker interface {
+	query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error
+}
+
+// query asks the store as it is now.
+func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
+	st, err := s.ready.get(ctx, query)
+	if err != nil {
+		return s.gone(err)
+	}
+	rows, err := st.QueryContext(ctx, args...)
+	return s.gone(drain(rows, err, each))
+}
+
+// gone says that the store is closed when that is why something failed.
+func (s *Store) gone(err error) error {
+	if err == nil {
+		return nil
+	}
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	return explain(err)
+}
+
+// moment is the store as it is at one moment, for several questions whose answers must fit together.
+type moment struct {
+	s  *Store
+	tx *sql.Tx
+}
+
+func (m moment) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
+	st, err := m.s.ready.get(ctx, query)
+	if err != nil {
+		return err
+	}
+	rows, err := m.tx.StmtContext(ctx, st).QueryContext(ctx, args...)
+	return drain(rows, err, each)
+}
+
+// at asks several questions about one moment.
+func (s *Store) at(ctx context.Context, ask func(moment) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return s.gone(err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was changed
+	if err := ask(moment{s, tx}); err != nil {
+		return s.gone(err)
+	}
+	return nil
+}
+
+// entryColumns are what an entry is made of, in the order of scanEntry. The corpus is the last one.
+const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment, respondent, agent, session, query, origin, part,
+	model, digest, flags, superseded_by, pinned, created, updated, `
+
+// found is an entry and the number of its row.
+type found struct {
+	row int64
+	subjects.MemoryEntry
+}
+
+func scanEntry(r *sql.Rows) (e found, err error) {
+	var entities, flags string
+	p := &e.Provenance
+	err = r.Scan(&e.row, &e.ID, &e.Kind, &e.State, &p.Trust, &p.Source, &e.Name, &e.Description, &e.Intent, &entities, &e.Sentiment, &e.Respondent,
+		&p.Agent, &p.SessionID, &p.QueryID, &p.From, &p.Part, &p.Model, &p.Digest, &flags, &e.SupersededBy, &e.Pinned, &e.Created, &e.Updated, &e.Corpus)
+	if err != nil {
+		return e, err
+	}
+	e.Created, e.Updated = e.Created.UTC(), e.Updated.UTC()
+	if e.Entities, err = unlist(entities); err != nil {
+		return e, err
+	}
+	p.Flags, err = unlist(flags)
+	return e, err
+}
+
+// Get reads entries in the order asked. Those that are not there are left out.
+func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
+	ids = unique(cleanAll(ids))
+	all, err := get(ctx, s, "id", ids)
+	if err != nil {
+		return nil, fmt.Errorf("reading entries: %w", err)
+	}
+	order := places(ids)
+	slices.SortFunc(all, func(a, b found) int { return order[a.ID] - order[b.ID] })
+	return plain(all), nil
+}
+
+// Rows reads entries by the numbers of their rows, in the order asked. Those that are not there are left out.
+func (s *Store) Rows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
+	numbers := make([]int64, 0, len(rows))
+	for _, r := range rows {
+		if r <= 1<<62 {
+			numbers = append(numbers, int64(r))
+		}
+	}
+	all, err := get(ctx, s, "row", numbers)
+	if err != nil {
+		return nil, fmt.Errorf("reading entries: %w", err)
+	}
+	order := places(numbers)
+	slices.SortFunc(all, func(a, b found) int { return order[a.row] - order[b.row] })
+	return plain(all), nil
+}
+
+// places says where each stands.
+func places[T comparable](list []T) map[T]int {
+	m := make(map[T]int, len(list))
+	for i, v := range list {
+		if _, there := m[v]; !there {
+			m[v] = i
+		}
+	}
+	return m
+}
+
+func plain(all []found) []subjects.MemoryEntry {
+	out := make([]subjects.MemoryEntry, len(all))
+	for i, e := range all {
+		out[i] = e.MemoryEntry
+	}
+	return out
+}
+
+// get reads entries by a column, with everything that belongs to them.
+func get[T any](ctx context.Context, s *Store, column string, keys []T) (all []found, err error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	err = s.at(ctx, func(m moment) error {
+		for chunk := range slices.Chunk(keys, mostListed) {
+			in, named := listed(chunk)
+			err := m.query(ctx, func(r *sql.Rows) error {
+				e, err := scanEntry(r)
+				all = append(all, e)
+				return err
+			}, "SELECT "+entryColumns+"corpus FROM entries WHERE "+column+" IN "+in, named...)
+			if err != nil {
+				return err
+			}
+		}
+		return s.complete(ctx, m, all)
+	})
+	return all, err
+}
+
+// complete adds to entries what stands in other tables.
+func (s *Store) complete(ctx context.Context, m asker, all []found) error {
+	for chunk := range slices.Chunk(all, mostListed) {
+		if err := s.completeSome(ctx, m, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) completeSome(ctx context.Context, m asker, all []found) error {
+	byRow, byID := map[int64]*found{}, map[string]*found{}
+	rows, ids := make([]int64, len(all)), make([]string, len(all))
+	for i := range all {
+		e := &all[i]
+		byRow[e.row], byID[e.ID] = e, e
+		rows[i], ids[i] = e.row, e.ID
+	}
+	inRows, numbers := listed(rows)
+	inIDs, names := listed(ids)
+	err := m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var tag string
+		err := r.Scan(&row, &tag)
+		byRow[row].Tags = append(byRow[row].Tags, tag)
+		return err
+	}, "SELECT row, tag FROM tags WHERE row IN "+inRows+" ORDER BY row, place", numbers...)
+	if err != nil {
+		return err
+	}
+	err = m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var other string
+		err := r.Scan(&row, &other)
+		byRow[row].Correlating = append(byRow[row].Correlating, other)
+		return err
+	}, "SELECT row, other FROM links WHERE row IN "+inRows+" ORDER BY row, other", numbers...)
+	if err != nil {
+		return err
+	}
+	err = m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var times int
+		var last time.Time
+		err := r.Scan(&row, &times, &last)
+		byRow[row].Accesses, byRow[row].Accessed = times, last.UTC()
+		return err
+	}, "SELECT row, times, last FROM access WHERE row IN "+inRows, numbers...)
+	if err != nil {
+		return err
+	}
+	err = m.query(ctx, func(r *sql.Rows) error {
+		var old, by string
+		err := r.Scan(&old, &by)
+		byID[by].Supersedes = append(byID[by].Supersedes, old)
+		return err
+	}, "SELECT id, superseded_by FROM entries WHERE superseded_by IN "+inIDs+" ORDER BY row", names...)
+	if err != nil {
+		return err
+	}
+	if err := completeGrades(ctx, m, all); err != nil {
+		return err
+	}
+	s.touch.over(byID)
+	return nil
+}
+
+// Correlated reads what goes with any of these, without these.
+func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
+	ids = unique(cleanAll(ids))
+	var others []string
+	for chunk := range slices.Chunk(ids, mostListed) {
+		in, named := listed(chunk)
+		err := s.query(ctx, func(r *sql.Rows) error {
+			var id string
+			err := r.Scan(&id)
+			others = append(others, id)
+			return err
+		}, "SELECT DISTINCT other FROM links WHERE row IN (SELECT row FROM entries WHERE id IN "+in+") ORDER BY other", named...)
+		if err != nil {
+			return nil, fmt.Errorf("looking for what goes together: %w", err)
+		}
+	}
+	others = slices.DeleteFunc(others, func(id string) bool { return slices.Contains(ids, id) })
+	return s.Get(ctx, others...)
+}
+
+// mostBeginnings is how many ids with the same beginning are told.
+const mostBeginnings = 10
+
+// Beginning finds the ids that begin with some letters, at most ten.
+func (s *Store) Beginning(ctx context.Context, letters string) (ids []string, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error {
+		var id string
+		err := r.Scan(&id)
+		ids = append(ids, id)
+		return err
+	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", mostBeginnings), clean(letters), clean(letters))
+	if err != nil {
+		return nil, fmt.Errorf("looking for an id: %w", err)
+	}
+	return ids, nil
+}

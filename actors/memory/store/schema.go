@@ -1,0 +1,122 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// Numbers that the file keeps about itself.
+const (
+	markSchema = "schema" // how many of the steps were taken
+	markHigh   = "high"   // the highest number of a row that was forgotten: it is never given again
+	markForgot = "forgot" // 1 = the file may still hold bytes of what was forgotten
+)
+
+// begin makes the table that everything else begins with.
+func begin(ctx context.Context, db *sql.DB) error {
+	_, err := db.ExecContext(ctx, `CREATE TABLE meta (name VARCHAR PRIMARY KEY, value BIGINT NOT NULL);
+INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0)`)
+	return explain(err)
+}
+
+// tables are all that hold something, in the order in which they are written. meta is not among them.
+var tables = []string{
+	"entries", "answers", "models", "vectors", "tags", "links", "access", "grades", "graded", "documents", "entities", "relations",
+}
+
+// steps bring a file from nothing to what this program works with. A file knows how many it has taken. A step that was
+// released is never changed: what comes later is a step more.
+//
+// There are no foreign keys: DuckDB makes an update of a row that others point to a delete and an insert. What belongs
+// together is written in one transaction, and [Store.Verify] looks whether it is.
+//
+// Numbers of rows are BIGINT and not UBIGINT: a bound number that has no sign is compared by way of another type, which
+// makes a lookup ten times slower. Vectors are little-endian float32 as BLOB without compression, which would only cost time.
+var steps = []string{
+	`CREATE TABLE entries (
+  row BIGINT NOT NULL, id VARCHAR PRIMARY KEY,
+  kind VARCHAR NOT NULL, state VARCHAR NOT NULL, trust VARCHAR NOT NULL, source VARCHAR NOT NULL,
+  name VARCHAR NOT NULL, description VARCHAR NOT NULL, corpus VARCHAR NOT NULL,
+  intent VARCHAR NOT NULL, entities VARCHAR NOT NULL, sentiment VARCHAR NOT NULL, respondent VARCHAR NOT NULL,
+  agent VARCHAR NOT NULL, session VARCHAR NOT NULL, query VARCHAR NOT NULL, origin VARCHAR NOT NULL, part INTEGER NOT NULL,
+  model VARCHAR NOT NULL, digest VARCHAR NOT NULL, flags VARCHAR NOT NULL, hash VARCHAR NOT NULL,
+  superseded_by VARCHAR NOT NULL, pinned BOOLEAN NOT NULL, created TIMESTAMP NOT NULL, updated TIMESTAMP NOT NULL
+);
+-- Which answers were stored; id is NULL for one that was forgotten, so that a repeated event does not bring it back.
+CREATE TABLE answers (query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, id VARCHAR, PRIMARY KEY (query, respondent));
+CREATE TABLE models (model VARCHAR NOT NULL, dims INTEGER NOT NULL);
+CREATE TABLE vectors (
+  row BIGINT NOT NULL, model VARCHAR NOT NULL, dims INTEGER NOT NULL,
+  name BLOB NOT NULL USING COMPRESSION uncompressed, description BLOB NOT NULL USING COMPRESSION uncompressed,
+  corpus BLOB USING COMPRESSION uncompressed
+);
+CREATE TABLE tags (row BIGINT NOT NULL, place INTEGER NOT NULL, tag VARCHAR NOT NULL);
+-- Both ways: a link has two rows.
+CREATE TABLE links (row BIGINT NOT NULL, other VARCHAR NOT NULL);
+CREATE TABLE access (row BIGINT NOT NULL, times BIGINT NOT NULL, last TIMESTAMP NOT NULL);
+-- respondent '' = all answers to the question.
+CREATE TABLE grades (
+  query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, critic INTEGER, feedback VARCHAR, pairwise VARCHAR,
+  reward DOUBLE NOT NULL, rewards INTEGER NOT NULL, PRIMARY KEY (query, respondent)
+);
+CREATE TABLE graded (event VARCHAR PRIMARY KEY);
+CREATE TABLE documents (
+  origin VARCHAR PRIMARY KEY, title VARCHAR NOT NULL, hash VARCHAR NOT NULL, modified TIMESTAMP, pieces INTEGER NOT NULL, imported TIMESTAMP NOT NULL
+);
+CREATE TABLE entities (id BIGINT NOT NULL, name VARCHAR NOT NULL, folded VARCHAR NOT NULL, kind VARCHAR NOT NULL);
+-- words is what is looked for in a line: subject, predicate and object, folded. ended_by is the line that until is from.
+CREATE TABLE relations (
+  id VARCHAR NOT NULL, row BIGINT NOT NULL, subject BIGINT NOT NULL, predicate VARCHAR NOT NULL, folded VARCHAR NOT NULL, object BIGINT NOT NULL,
+  words VARCHAR NOT NULL, kind VARCHAR NOT NULL, tense VARCHAR NOT NULL, since VARCHAR NOT NULL, until VARCHAR NOT NULL,
+  trust VARCHAR NOT NULL, said TIMESTAMP NOT NULL, ended_by VARCHAR NOT NULL
+)`,
+}
+
+// migrate takes the steps that the file has not taken, each in a transaction of its own.
+func migrate(ctx context.Context, e *engine, path string, steps []string) error {
+	var taken int
+	err := e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", markSchema).Scan(&taken)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return errors.Join(damaged(path, fmt.Errorf("it is a database and no memory of conclave: %w", &duckError{err})), e.leave(ctx))
+	}
+	if taken > len(steps) {
+		return errors.Join(
+			fmt.Errorf("%w: %s has schema %d and this conclave knows %d; it stays as it is, use the conclave that wrote it", ErrNewer, path, taken, len(steps)),
+			e.leave(ctx))
+	}
+	for ; taken < len(steps); taken++ {
+		if err := step(ctx, e.db, steps[taken], taken+1); err != nil {
+			return fmt.Errorf("bringing %s to schema %d: %w", path, taken+1, explain(err))
+		}
+	}
+	return nil
+}
+
+func step(ctx context.Context, db *sql.DB, change string, number int) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, change)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = ?", number, markSchema)
+	}
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// mark reads a number that the file keeps about itself.
+func (s *Store) mark(ctx context.Context, name string) (value int64, err error) {
+	err = s.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", name).Scan(&value)
+	if err != nil {
+		return 0, fmt.Errorf("reading %s of the memory: %w", name, explain(err))
+	}
+	return value, nil
+}

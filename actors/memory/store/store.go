@@ -1,0 +1,167 @@
+// Package store is memory's system of record: one DuckDB file. It is the only importer of DuckDB.
+//
+// What is written is durable when the call returns: a transaction is in the log and the log is synced. One goroutine
+// writes; what waits for it together is committed together. Readers never wait for it.
+//
+// No index over vectors is in the file. They are kept as plain bytes and read into memory at the start ([Store.Load]).
+//
+// Without a C compiler the package builds and [Open] returns [ErrNoDuckDB].
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// Options is how the database is opened. The zero value is useful.
+type Options struct {
+	Threads     int              // of one query; 0 = 1: queries are short, and several run beside each other
+	MemoryLimit string           // of DuckDB, in its words: "512MB"; "" = 512MB
+	VSS         string           // file of DuckDB's extension for approximate search; "" = not used
+	Now         func() time.Time // nil = time.Now
+}
+
+// Usual settings.
+const (
+	usualThreads = 1
+	usualLimit   = "512MB"
+)
+
+func (o Options) filled() Options {
+	if o.Threads <= 0 {
+		o.Threads = usualThreads
+	}
+	if o.MemoryLimit == "" {
+		o.MemoryLimit = usualLimit
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Store is the open file. Its methods may be called by many at once.
+type Store struct {
+	path   string
+	opts   Options
+	engine *engine
+	db     *sql.DB
+	writer *writer
+	ready  statements
+	vss    error // why there is no approximate search
+	touch  touches
+	schema int
+
+	life   sync.RWMutex // held for reading by whoever hands in a write
+	closed bool
+	free   func() // lets others in this process open the file
+}
+
+// Open opens the memory at path, an absolute or relative name of a file. It makes the folder closed to others, and the
+// file; brings an older file up to date; and recovers what a crash left in the log.
+//
+// A file that cannot be used is never changed: [ErrDamaged], [ErrNewer] and [ErrLocked] say what to do.
+func Open(ctx context.Context, path string, o Options) (*Store, error) {
+	return open(ctx, path, o, steps)
+}
+
+// open is Open with other steps of the schema, for tests.
+func open(ctx context.Context, path string, o Options, steps []string) (*Store, error) {
+	if !haveDuckDB {
+		return nil, ErrNoDuckDB
+	}
+	o = o.filled()
+	path, free, err := claim(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, opts: o, free: free, schema: len(steps)}
+	if err := s.start(ctx, steps); err != nil {
+		if s.engine != nil {
+			err = errors.Join(err, s.engine.close())
+		}
+		free()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx context.Context, steps []string) error {
+	if err := s.prepareFile(ctx, steps); err != nil {
+		return err
+	}
+	var err error
+	if s.engine, s.vss, err = openEngine(ctx, s.path, s.opts); err != nil {
+		return err
+	}
+	s.db = s.engine.db
+	if err := sweep(s.path); err != nil {
+		return err
+	}
+	if err := migrate(ctx, s.engine, s.path, steps); err != nil {
+		return err
+	}
+	if err := s.engine.closeDoors(ctx); err != nil {
+		return err
+	}
+	s.ready.db = s.db
+	s.writer, err = newWriter(ctx, s)
+	return err
+}
+
+// Close waits for what was handed in, writes the log into the file and closes it. When something was forgotten since the
+// file was last rewritten it rewrites it ([Compact]); when ctx ends before, that is left for the next time.
+func (s *Store) Close(ctx context.Context) error {
+	s.life.Lock()
+	if s.closed {
+		s.life.Unlock()
+		return nil
+	}
+	s.closed = true
+	close(s.writer.queue)
+	s.life.Unlock()
+	<-s.writer.gone
+	defer s.free()
+
+	forgot, err := s.mark(context.WithoutCancel(ctx), markForgot)
+	errs := []error{err}
+	if _, err := s.db.ExecContext(context.WithoutCancel(ctx), "CHECKPOINT "+catalog); err != nil {
+		errs = append(errs, fmt.Errorf("writing the log into the file: %w", explain(err)))
+	}
+	errs = append(errs, s.writer.close(), s.ready.close(), s.engine.close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("closing the memory: %w", err)
+	}
+	if forgot == 0 {
+		return nil
+	}
+	if err := compact(ctx, s.path, s.opts, steps[:s.schema]); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Size is how many bytes the file and its log have.
+func (s *Store) Size() int64 {
+	var sum int64
+	for _, name := range []string{s.path, s.path + walSuffix} {
+		// Looking at it is harmless. Opening and closing it would give up the lock that DuckDB holds on it.
+		if info, err := os.Stat(name); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// ErrVSS is why there is no approximate search although the settings name a file for it; nil when all is well.
+func (s *Store) ErrVSS() error {
+	if s.opts.VSS == "" {
+		return nil
+	}
+	return s.vss
+}

@@ -1,0 +1,135 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// touches counts what was recalled. Counts are written with the next change, so that a recall costs no write; a crash may
+// lose the last of them.
+type touches struct {
+	mu      sync.Mutex
+	waiting map[string]touched
+}
+
+type touched struct {
+	times int64
+	last  time.Time
+}
+
+// mostTouched is how many entries wait before they are written without another change.
+const mostTouched = 256
+
+// Touch counts that entries were recalled. It need not be durable when it returns. Ids that are not there are nobody's.
+func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
+	if err := checkTime("the time", at); err != nil {
+		return err
+	}
+	if s.touch.add(micro(at), cleanAll(ids)) < mostTouched {
+		return nil
+	}
+	return s.write(ctx, func(*tx) error { return nil })
+}
+
+func (t *touches) add(at time.Time, ids []string) (waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.waiting == nil {
+		t.waiting = map[string]touched{}
+	}
+	for _, id := range ids {
+		c := t.waiting[id]
+		c.times++
+		if at.After(c.last) {
+			c.last = at
+		}
+		t.waiting[id] = c
+	}
+	return len(t.waiting)
+}
+
+// take returns what waits. It counts as waiting until settled says that it was written.
+func (t *touches) take() (all map[string]touched, settled func(written bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all = maps.Clone(t.waiting)
+	return all, func(written bool) {
+		if !written {
+			return
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for id, c := range all {
+			if now := t.waiting[id]; now.times > c.times {
+				now.times -= c.times
+				t.waiting[id] = now
+			} else {
+				delete(t.waiting, id)
+			}
+		}
+	}
+}
+
+// over adds what waits to entries that were read.
+func (t *touches) over(byID map[string]*found) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, c := range t.waiting {
+		if e := byID[id]; e != nil {
+			e.Accesses += int(c.times)
+			if c.last.After(e.Accessed) {
+				e.Accessed = c.last
+			}
+		}
+	}
+}
+
+// countTouches writes counts. Entries that are gone have none.
+func (t *tx) countTouches(all map[string]touched) error {
+	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(all)), mostListed) {
+		ids, err := t.rowsOf(chunk)
+		if err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		var rows, times, lasts []int64
+		for row, id := range ids {
+			rows, times, lasts = append(rows, row), append(times, all[id].times), append(lasts, all[id].last.UnixMicro())
+		}
+		err = t.query(func(r *sql.Rows) error {
+			var row int64
+			err := r.Scan(&row)
+			delete(ids, row)
+			return err
+		}, `UPDATE access SET times = times + c.times, last = greatest(last, make_timestamp(c.last))
+			FROM (SELECT unnest(?::BIGINT[]) AS row, unnest(?::BIGINT[]) AS times, unnest(?::BIGINT[]) AS last) c
+			WHERE access.row = c.row RETURNING access.row`, rows, times, lasts)
+		if err != nil {
+			return err
+		}
+		for row, id := range ids {
+			t.insert("access", row, all[id].times, all[id].last)
+		}
+	}
+	return nil
+}
+
+// rowsOf finds the rows of entries.
+func (t *tx) rowsOf(ids []string) (map[int64]string, error) {
+	rows := map[int64]string{}
+	in, named := listed(ids)
+	err := t.query(func(r *sql.Rows) error {
+		var row int64
+		var id string
+		err := r.Scan(&row, &id)
+		rows[row] = id
+		return err
+	}, "SELECT row, id FROM entries WHERE id IN "+in, named...)
+	return rows, err
+}

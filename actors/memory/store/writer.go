@@ -1,0 +1,409 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of what is committed together.
+const (
+	mostWaiting  = 256
+	mostTogether = 256
+)
+
+// write is one change on its way to the file.
+type write struct {
+	ctx  context.Context
+	run  func(*tx) error // may run more than once: what it sets, it sets anew
+	done chan error
+}
+
+// writer is the one goroutine that writes. DuckDB has no savepoints: when one of several that go together fails, the
+// transaction is undone and each is done alone.
+type writer struct {
+	store *Store
+	conn  *sql.Conn
+	queue chan *write
+	gone  chan struct{}
+	known map[string]*sql.Stmt // by their text
+	bulk  map[string]appender  // by table
+
+	nextRow    int64
+	nextEntity int64
+	dims       map[string]int // of each model's vectors
+}
+
+// appender adds many rows to a table quickly.
+type appender interface {
+	AppendRow(values ...driver.Value) error
+	Flush() error
+	Clear() error
+	Close() error
+}
+
+func newWriter(ctx context.Context, s *Store) (w *writer, err error) {
+	w = &writer{
+		store: s, queue: make(chan *write, mostWaiting), gone: make(chan struct{}), known: map[string]*sql.Stmt{}, bulk: map[string]appender{}, dims: map[string]int{},
+	}
+	if w.conn, err = s.db.Conn(ctx); err != nil {
+		return nil, fmt.Errorf("connecting to the memory: %w", explain(err))
+	}
+	if err := w.recall(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("reading where the memory ended: %w", explain(err)), w.conn.Close())
+	}
+	go w.loop()
+	return w, nil
+}
+
+// recall finds out which numbers are free.
+func (w *writer) recall(ctx context.Context) error {
+	err := w.conn.QueryRowContext(ctx, `SELECT greatest((SELECT coalesce(max(row), 0) FROM entries), (SELECT value FROM meta WHERE name = 'high')) + 1,
+		(SELECT coalesce(max(id), 0) FROM entities) + 1`).Scan(&w.nextRow, &w.nextEntity)
+	if err != nil {
+		return err
+	}
+	rows, err := w.conn.QueryContext(ctx, "SELECT model, dims FROM models")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var model string
+		var dims int
+		if err := rows.Scan(&model, &dims); err != nil {
+			return err
+		}
+		w.dims[model] = dims
+	}
+	return rows.Err()
+}
+
+// write hands in a change and waits until it is durable. When ctx ends while it waits the caller gets ctx's error, and the
+// change may be made all the same.
+func (s *Store) write(ctx context.Context, run func(*tx) error) error {
+	w := &write{ctx: ctx, run: run, done: make(chan error, 1)}
+	if err := s.hand(ctx, w); err != nil {
+		return err
+	}
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Store) hand(ctx context.Context, w *write) error {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	select {
+	case s.writer.queue <- w:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *writer) loop() {
+	defer close(w.gone)
+	for first := range w.queue {
+		batch := []*write{first}
+	waiting:
+		for len(batch) < mostTogether {
+			select {
+			case next, ok := <-w.queue:
+				if !ok {
+					break waiting
+				}
+				batch = append(batch, next)
+			default:
+				break waiting
+			}
+		}
+		w.commit(batch)
+	}
+	w.together(nil) // what was touched
+}
+
+// commit makes the changes durable and tells each of its own.
+func (w *writer) commit(batch []*write) {
+	batch = slices.DeleteFunc(batch, func(c *write) bool {
+		err := c.ctx.Err()
+		if err != nil { // nobody waits for it
+			c.done <- err
+		}
+		return err != nil
+	})
+	if len(batch) == 0 {
+		return
+	}
+	t, err := w.together(batch)
+	var ours *duckError
+	switch {
+	case err == nil:
+		w.settle(t, batch)
+	case len(batch) == 1 && !errors.As(err, &ours):
+		batch[0].done <- err // it was refused, and would be again
+	default:
+		for _, c := range batch {
+			t, err := w.once(true, c)
+			if err != nil {
+				c.done <- err
+				continue
+			}
+			w.settle(t, []*write{c})
+		}
+	}
+}
+
+// settle tells the callers that it is done.
+func (w *writer) settle(t *tx, batch []*write) {
+	if t.checkpoint {
+		// The log is written into the file, so that it no longer holds what was forgotten. When this fails the change is
+		// durable nevertheless, and the log goes with the next checkpoint.
+		_, _ = w.conn.ExecContext(context.Background(), "CHECKPOINT "+catalog)
+	}
+	for _, c := range batch {
+		c.done <- nil
+	}
+}
+
+// together commits changes and what was touched since the last time.
+func (w *writer) together(batch []*write) (*tx, error) {
+	touched, settled := w.store.touch.take()
+	if len(touched) > 0 {
+		batch = append(slices.Clone(batch), &write{run: func(t *tx) error { return t.countTouches(touched) }})
+	}
+	if len(batch) == 0 {
+		return nil, nil
+	}
+	t, err := w.once(false, batch...)
+	settled(err == nil)
+	return t, err
+}
+
+// once runs changes in one transaction.
+func (w *writer) once(careful bool, batch ...*write) (t *tx, err error) {
+	t = &tx{w: w, ctx: context.Background(), careful: careful, nextRow: w.nextRow, nextEntity: w.nextEntity}
+	if _, err := w.conn.ExecContext(t.ctx, "BEGIN TRANSACTION"); err != nil {
+		return nil, explain(err)
+	}
+	for _, c := range batch {
+		if err = c.run(t); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = t.flush()
+	}
+	if err == nil {
+		if _, cerr := w.conn.ExecContext(t.ctx, "COMMIT"); cerr != nil {
+			err = explain(cerr)
+		}
+	}
+	if err != nil {
+		for _, a := range w.bulk {
+			_ = a.Clear()
+		}
+		// It fails when the commit has failed, which has undone everything already.
+		_, _ = w.conn.ExecContext(t.ctx, "ROLLBACK")
+		return nil, err
+	}
+	w.nextRow, w.nextEntity = t.nextRow, t.nextEntity
+	for model, dims := range t.dims {
+		w.dims[model] = dims
+	}
+	return t, nil
+}
+
+func (w *writer) close() error {
+	var errs []error
+	for _, a := range w.bulk {
+		errs = append(errs, a.Close())
+	}
+	for _, st := range w.known {
+		errs = append(errs, st.Close())
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
+}
+
+// tx is the transaction that changes are made in.
+type tx struct {
+	w       *writer
+	ctx     context.Context
+	careful bool // look before you write: something went wrong when it was just tried
+
+	nextRow    int64
+	nextEntity int64
+	dims       map[string]int // models that are new
+	rows       map[string][][]any
+	checkpoint bool // write the log into the file afterwards
+}
+
+// insert adds a row to a table, later: what comes together is written together.
+func (t *tx) insert(table string, values ...any) {
+	if t.rows == nil {
+		t.rows = map[string][][]any{}
+	}
+	t.rows[table] = append(t.rows[table], values)
+}
+
+// fewRows is up to how many rows a prepared statement is quicker than an appender.
+const fewRows = 2
+
+// flush writes the rows that were added.
+func (t *tx) flush() error {
+	for _, table := range tables {
+		rows := t.rows[table]
+		if len(rows) == 0 {
+			continue
+		}
+		delete(t.rows, table)
+		var err error
+		if len(rows) <= fewRows {
+			err = t.insertFew(table, rows)
+		} else {
+			err = t.insertMany(table, rows)
+		}
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", table, explain(err))
+		}
+	}
+	return nil
+}
+
+func (t *tx) insertFew(table string, rows [][]any) error {
+	st, err := t.w.stmt(t.ctx, "INSERT INTO "+table+" VALUES ("+marks(len(rows[0]))+")")
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if _, err := st.ExecContext(t.ctx, r...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) insertMany(table string, rows [][]any) error {
+	a := t.w.bulk[table]
+	if a == nil {
+		err := t.w.conn.Raw(func(c any) (err error) {
+			a, err = newAppender(c, table)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		t.w.bulk[table] = a
+	}
+	values := make([]driver.Value, len(rows[0]))
+	for _, r := range rows {
+		for i, v := range r {
+			values[i] = v
+		}
+		if err := a.AppendRow(values...); err != nil {
+			return err
+		}
+	}
+	return a.Flush()
+}
+
+// exec changes rows and reports how many.
+func (t *tx) exec(query string, args ...any) (int64, error) {
+	if err := t.flush(); err != nil {
+		return 0, err
+	}
+	st, err := t.w.stmt(t.ctx, query)
+	if err != nil {
+		return 0, explain(err)
+	}
+	res, err := st.ExecContext(t.ctx, args...)
+	if err != nil {
+		return 0, explain(err)
+	}
+	n, err := res.RowsAffected()
+	return n, err
+}
+
+// query reads rows as they are in this transaction.
+func (t *tx) query(each func(*sql.Rows) error, query string, args ...any) error {
+	if err := t.flush(); err != nil {
+		return err
+	}
+	st, err := t.w.stmt(t.ctx, query)
+	if err != nil {
+		return explain(err)
+	}
+	rows, err := st.QueryContext(t.ctx, args...)
+	return drain(rows, err, each)
+}
+
+// stmt prepares a statement once. Those with a list of another length are many: they are not all kept.
+func (w *writer) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+	if st := w.known[query]; st != nil {
+		return st, nil
+	}
+	if len(w.known) >= mostStatements {
+		for q, st := range w.known {
+			delete(w.known, q)
+			if err := st.Close(); err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	st, err := w.conn.PrepareContext(ctx, query)
+	if err == nil {
+		w.known[query] = st
+	}
+	return st, err
+}
+
+// drain hands each row to each and closes them.
+func drain(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
+	if err != nil {
+		return explain(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return explain(err)
+	}
+	return nil
+}
+
+// marks are n places for values.
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
+
+// mostListed bounds how many are named in one statement.
+const mostListed = 512
+
+// listed is a list for "IN", and its values. The last is repeated, so that lists of any length need few statements.
+func listed[T any](values []T) (in string, out []any) {
+	size := 1
+	for size < len(values) {
+		size *= 8
+	}
+	out = make([]any, size)
+	for i := range out {
+		out[i] = values[min(i, len(values)-1)]
+	}
+	return "(" + marks(size) + ")", out
+}
+
+// micro is a time as the file keeps it.
+func micro(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,306 @@
+package memory
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// onWrite keeps what the person hands in: facts, an export, or the pieces of a document.
+func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites], out actor.Out) (subjects.MemoryWritten, error) {
+	if m.shut != nil {
+		return subjects.MemoryWritten{}, m.shut
+	}
+	w := in.Body
+	written := subjects.MemoryWritten{Results: []subjects.MemoryWrite{}}
+	if (w.Document == nil) == (len(w.Entries) == 0) {
+		return written, subjects.Faultf(subjects.CodeMalformed, "hand in entries or a document, one of them")
+	}
+	what, params := "entries", ""
+	if w.Document != nil {
+		what, params = "document", w.Document.From+"\n"+w.Document.Hash+"\n"+strconv.Itoa(w.Document.First)
+	}
+	for _, e := range w.Entries {
+		params += e.ID + "\n" + e.Corpus + "\n"
+	}
+	a := act{who: in.From, action: actWrite, tool: what, params: []byte(params), session: in.Session, query: in.Query}
+	err := m.recorded(ctx, out, a, func() error {
+		if w.Document != nil {
+			return m.document(ctx, out, in.From, *w.Document, &written)
+		}
+		for _, e := range w.Entries {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			var res subjects.MemoryWrite
+			var err error
+			if w.Restore {
+				res, err = m.restore(ctx, out, in.From, e)
+			} else {
+				res, err = m.fact(ctx, out, in.From, e)
+			}
+			var f *subjects.Fault
+			if errors.As(err, &f) { // one that cannot be kept is no reason against the others
+				res, err = subjects.MemoryWrite{ID: text.Clip(e.ID, subjects.MaxToken), Action: "refused", Why: f.Text}, nil
+			}
+			if err != nil {
+				return err
+			}
+			written.Results = append(written.Results, res)
+		}
+		return nil
+	})
+	return written, err
+}
+
+// fact keeps what the person says by hand.
+func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subjects.MemoryEntry) (subjects.MemoryWrite, error) {
+	content := strings.TrimSpace(given.Corpus)
+	if err := checkText("the text", content, maxCorpus); err != nil {
+		return subjects.MemoryWrite{}, err
+	}
+	if content == "" {
+		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "there is nothing to remember in it")
+	}
+	if _, hidden := firewall.Redact(content); hidden > 0 {
+		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "it holds something that looks like a password or a key; conclave secret set keeps those")
+	}
+	d, err := m.digester(out).Note(ctx, content, false)
+	if err != nil {
+		return subjects.MemoryWrite{}, fmt.Errorf("reading what is to be remembered: %w", err)
+	}
+	now := out.Now().UTC()
+	e := subjects.MemoryEntry{
+		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxAbout),
+		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
+		Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted, Agent: by},
+	}
+	if e.Name != "" {
+		e.Provenance.Digest = "given"
+	}
+	return m.keep(ctx, out, by, fill(e, d), d.Relations, "the person said so")
+}
+
+// restore takes an entry of an export as it is.
+func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry) (subjects.MemoryWrite, error) {
+	if err := checkEntry(e); err != nil {
+		return subjects.MemoryWrite{}, err
+	}
+	e.Tags = cleanTags(e.Tags)
+	if _, err := m.db.Put(ctx, store.Item{Entry: e}); errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
+		return subjects.MemoryWrite{ID: e.ID, Action: "unchanged", Why: "it is here"}, nil
+	} else if err != nil {
+		return subjects.MemoryWrite{}, fmt.Errorf("storing %s: %w", e.ID, err)
+	}
+	if err := m.follow(ctx, e.ID); err != nil {
+		return subjects.MemoryWrite{}, err
+	}
+	m.nudge() // its vectors are made beside
+	w := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: "read back from an export"}
+	return w, m.tell(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
+}
+
+// checkText refuses what is no text or too much of it.
+func checkText(what, s string, most int) error {
+	switch {
+	case !utf8.ValidString(s), strings.ContainsRune(s, 0):
+		return subjects.Faultf(subjects.CodeMalformed, "%s is not text", what)
+	case len(s) > most:
+		return subjects.Faultf(subjects.CodeTooLarge, "%s has %d bytes, at most %d are kept in one entry; conclave memory import cuts a file into pieces", what, len(s), most)
+	}
+	return nil
+}
+
+// checkEntry refuses an entry that memory could not have written.
+func checkEntry(e subjects.MemoryEntry) error {
+	for _, t := range []struct {
+		what, text string
+		most       int
+	}{{"name", e.Name, 4 * maxName}, {"description", e.Description, 2 * maxAbout}, {"corpus", e.Corpus, maxCorpus}, {"from", e.Provenance.From, 4096}} {
+		if err := checkText(t.what, t.text, t.most); err != nil {
+			return err
+		}
+	}
+	oneOf := func(what, v string, all ...string) error {
+		if !slices.Contains(all, v) {
+			return subjects.Faultf(subjects.CodeMalformed, "%s is %q and must be one of %s", what, text.Clip(v, 40), strings.Join(all, ", "))
+		}
+		return nil
+	}
+	named := func(ids ...string) error {
+		for _, id := range ids {
+			if subjects.CheckToken(id) != nil {
+				return subjects.Faultf(subjects.CodeMalformed, "%q cannot be an id", text.Clip(id, 40))
+			}
+		}
+		return nil
+	}
+	return errors.Join(
+		named(e.ID), named(e.Correlating...), named(e.Supersedes...),
+		oneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
+		oneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
+		oneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
+		oneOf("source", e.Provenance.Source, subjects.SourcePerson, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
+		func() error {
+			if e.Created.IsZero() || e.Name == "" || e.Grades.Critic < 0 || e.Grades.Critic > 5 {
+				return subjects.Faultf(subjects.CodeMalformed, "name, created or grades are missing or make no sense")
+			}
+			return nil
+		}(),
+	)
+}
+
+// Bounds of a document.
+const (
+	maxPieces = 64 // in one message
+	maxPiece  = 16 << 10
+	maxParts  = 100_000
+)
+
+// document keeps pieces of a file. A piece that is known is left as it is; one that changed takes the place of the old one,
+// which is forgotten; after the last, what the file no longer holds is forgotten too.
+func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subjects.MemoryDocument, written *subjects.MemoryWritten) error {
+	if err := checkDocument(d); err != nil {
+		return err
+	}
+	m.edits.Lock()
+	defer m.edits.Unlock()
+	trust := subjects.Untrusted
+	if d.Trust == subjects.Trusted {
+		trust = subjects.Trusted
+	}
+	known, ok, err := m.db.Document(ctx, d.From)
+	if err != nil {
+		return fmt.Errorf("looking for %s: %w", d.From, err)
+	}
+	if ok && known.Hash == d.Hash+" "+trust {
+		written.Unchanged = true
+		return nil
+	}
+	old, err := m.db.PieceIDs(ctx, d.From)
+	if err != nil {
+		return fmt.Errorf("reading the pieces of %s: %w", d.From, err)
+	}
+	var fresh []subjects.MemoryEntry
+	var stale []string
+	now := out.Now().UTC()
+	for i, p := range d.Pieces {
+		part := d.First + i
+		hash := pieceHash(trust, d.Title, p)
+		id := idOf("piece", d.From, strconv.Itoa(part), hash)
+		at := slices.IndexFunc(old, func(o store.Piece) bool { return o.Part == part })
+		switch {
+		case at >= 0 && old[at].ID == id:
+			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "unchanged"})
+			continue
+		case at >= 0:
+			stale = append(stale, old[at].ID)
+			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "updated", Other: old[at].ID})
+		default:
+			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "stored"})
+		}
+		e := subjects.MemoryEntry{
+			ID: id, Kind: subjects.KindDocument, State: subjects.MemoryActive, Corpus: p.Text, Created: now, Updated: now,
+			Provenance: subjects.Provenance{Source: subjects.SourceDocument, Trust: trust, Agent: by, From: d.From, Part: part},
+		}
+		fresh = append(fresh, fill(e, m.digester(out).Piece(d.Title, p.Heading, p.Text)))
+	}
+	if d.Last {
+		last := d.First + len(d.Pieces) - 1
+		for _, o := range old {
+			if o.Part > last {
+				stale = append(stale, o.ID)
+				written.Removed++
+			}
+		}
+	}
+	if err := m.replace(ctx, out, by, d.From, fresh, stale); err != nil {
+		return err
+	}
+	if !d.Last {
+		return nil
+	}
+	return m.db.PutDocument(ctx, store.Doc{
+		From: d.From, Title: text.OneLine(d.Title, maxName), Hash: d.Hash + " " + trust, Modified: d.Modified, Pieces: d.First + len(d.Pieces) - 1, Imported: now,
+	})
+}
+
+// replace puts new pieces in, and then takes the old ones out: in between both are there, never none.
+func (m *Memory) replace(ctx context.Context, out actor.Out, by, from string, fresh []subjects.MemoryEntry, stale []string) error {
+	if len(fresh) > 0 {
+		vectors, err := m.embedEntries(ctx, out, fresh...)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			out.Note(fmt.Errorf("no vectors for now, so pieces are found by their words: %w", err))
+			m.nudge()
+		}
+		items, ids := make([]store.Item, len(fresh)), make([]string, len(fresh))
+		for i, e := range fresh {
+			items[i], ids[i] = store.Item{Entry: e}, e.ID
+			if vectors != nil {
+				items[i].Vectors = vectors[i]
+			}
+		}
+		if _, err := m.db.Put(ctx, items...); err != nil && !errors.Is(err, store.ErrExists) {
+			return fmt.Errorf("storing pieces of %s: %w", from, err)
+		}
+		if err := m.follow(ctx, ids...); err != nil {
+			return err
+		}
+		if err := m.tell(ctx, out, subjects.MemoryEvent{Action: "imported", IDs: ids, Why: "pieces of " + text.OneLine(from, 200), By: by}); err != nil {
+			return err
+		}
+	}
+	if len(stale) > 0 {
+		all, err := m.db.Forget(ctx, stale...)
+		if err != nil {
+			return fmt.Errorf("forgetting old pieces of %s: %w", from, err)
+		}
+		m.gone(all)
+	}
+	return nil
+}
+
+// pieceHash tells one form of a piece from another.
+func pieceHash(trust, title string, p subjects.DocumentPiece) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{trust, title, p.Heading, p.Text}, "\x00")))
+	return hex.EncodeToString(sum[:])
+}
+
+func checkDocument(d subjects.MemoryDocument) error {
+	switch {
+	case strings.TrimSpace(d.From) == "" || d.Hash == "":
+		return subjects.Faultf(subjects.CodeMalformed, "a document needs where it is from and the hash of its text")
+	case d.First < 1 || d.First+len(d.Pieces) > maxParts:
+		return subjects.Faultf(subjects.CodeMalformed, "pieces are counted from 1, up to %d", maxParts)
+	case len(d.Pieces) == 0 && !d.Last || len(d.Pieces) > maxPieces:
+		return subjects.Faultf(subjects.CodeMalformed, "between 1 and %d pieces in one message", maxPieces)
+	case d.Trust != "" && d.Trust != subjects.Trusted && d.Trust != subjects.Untrusted:
+		return subjects.Faultf(subjects.CodeMalformed, "trust is trusted or untrusted")
+	}
+	for _, t := range append([]string{d.From, d.Title}, d.Hash) {
+		if err := checkText("the name of a document", t, 4096); err != nil {
+			return err
+		}
+	}
+	for _, p := range d.Pieces {
+		if err := errors.Join(checkText("a heading", p.Heading, 4096), checkText("a piece", p.Text, maxPiece)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
