@@ -7,17 +7,23 @@ import (
 	"strings"
 )
 
-// timeTool is the one tool the stand-in knows how to use.
-const timeTool = "get_datetime"
+// The tools that the stand-in knows how to use.
+const (
+	timeTool   = "get_datetime"
+	saveTool   = "save_memory"
+	searchTool = "search_memory"
+)
 
 var (
-	timeWords  = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
-	asking     = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
-	zoneName   = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
-	askedWhat  = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
-	pronoun    = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
-	somewhere  = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
-	continuing = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
+	timeWords   = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
+	asking      = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
+	zoneName    = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
+	askedWhat   = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
+	pronoun     = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
+	somewhere   = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
+	remembers   = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
+	aboutPerson = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
+	continuing  = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
 )
 
 func asksForTime(q string) bool { return timeWords.MatchString(q) && asking.MatchString(q) }

@@ -166,20 +166,30 @@ func (b Backend) decide(r model.Request, t turn) said {
 		}
 	case t.aboutTime():
 		zone, _ := zoneIn(t.question)
-		args, err := json.Marshal(map[string]string{"timezone": zone})
-		if err != nil {
-			break
-		}
-		return said{
-			thinking: fmt.Sprintf("The question is about the time. I do not know it, but the tool %s does. The zone is %s.", timeTool, zone),
-			calls:    []model.Call{{ID: fmt.Sprintf("call_%d", len(r.Messages)), Name: timeTool, Arguments: args}},
-		}
+		return call(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not know it, but the tool %s does. The zone is "+zone+".")
 	case refersBack(t.question):
 		return b.recall(t)
+	case remembers.MatchString(t.question) && t.offered(saveTool):
+		return call(r, saveTool, map[string]string{"content": strings.TrimSpace(remembers.ReplaceAllString(t.question, ""))},
+			"Something is to be remembered. The tool %s keeps it.")
+	case aboutPerson.MatchString(t.question) && t.offered(searchTool):
+		return call(r, searchTool, map[string]string{"query": t.question}, "The question is about the person. I know nobody, but the tool %s may find what was said before.")
 	}
 	return said{
 		thinking: "I am the built-in stand-in. I follow fixed rules, and none of them answers this.",
 		content:  fmt.Sprintf("I am the built-in stand-in and not a model, so I cannot answer %q. %s", text.Clip(t.question, quoted), b.advice()),
+	}
+}
+
+// call is a call of one tool, with what the stand-in thinks of it.
+func call(r model.Request, tool string, arguments map[string]string, thinking string) said {
+	args, err := json.Marshal(arguments)
+	if err != nil {
+		return said{}
+	}
+	return said{
+		thinking: fmt.Sprintf(thinking, tool),
+		calls:    []model.Call{{ID: fmt.Sprintf("call_%d", len(r.Messages)), Name: tool, Arguments: args}},
 	}
 }
 

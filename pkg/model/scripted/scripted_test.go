@@ -138,6 +138,34 @@ func TestTimeQuestionCallsTheTool(t *testing.T) {
 	}
 }
 
+// A newcomer without a model sees memory at work too.
+func TestMemoryQuestionsCallTheTools(t *testing.T) {
+	t.Parallel()
+	memory := []model.Tool{{Name: "save_memory"}, {Name: "search_memory"}}
+	for _, tt := range []struct{ question, tool, args string }{
+		{"Please remember that I drink my coffee black.", "save_memory", `{"content":"I drink my coffee black."}`},
+		{"remember: the key is under the mat", "save_memory", `{"content":"the key is under the mat"}`},
+		{"How do I like my coffee?", "search_memory", `{"query":"How do I like my coffee?"}`},
+		{"Who wrote Faust?", "", ""},
+		{"Do you remember the sixties", "", ""},
+		{"What did I ask before?", "", ""},
+	} {
+		m, _ := ask(t, model.Request{Tools: memory, Messages: []model.Message{said("user", tt.question)}})
+		if tt.tool == "" {
+			if len(m.Calls) != 0 {
+				t.Errorf("%s: %+v", tt.question, m.Calls)
+			}
+			continue
+		}
+		if len(m.Calls) != 1 || m.Calls[0].Name != tt.tool || string(m.Calls[0].Arguments) != tt.args || m.Thinking == "" {
+			t.Errorf("%s: %+v", tt.question, m)
+		}
+		if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{said("user", tt.question)}}); len(m.Calls) != 0 {
+			t.Errorf("%s: calls a tool that is not offered", tt.question)
+		}
+	}
+}
+
 func TestFollowUps(t *testing.T) {
 	t.Parallel()
 	before := []model.Message{
