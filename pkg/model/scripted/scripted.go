@@ -167,11 +167,11 @@ func (b Backend) decide(r model.Request, t turn) said {
 	case t.aboutTime():
 		zone, _ := zoneIn(t.question)
 		return call(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not know it, but the tool %s does. The zone is "+zone+".")
-	case refersBack(t.question):
-		return b.recall(t)
 	case remembers.MatchString(t.question) && t.offered(saveTool):
 		return call(r, saveTool, map[string]string{"content": strings.TrimSpace(remembers.ReplaceAllString(t.question, ""))},
 			"Something is to be remembered. The tool %s keeps it.")
+	case refersBack(t.question):
+		return b.recall(t)
 	case aboutPerson.MatchString(t.question) && t.offered(searchTool):
 		return call(r, searchTool, map[string]string{"query": t.question}, "The question is about the person. I know nobody, but the tool %s may find what was said before.")
 	}
