@@ -57,6 +57,21 @@ func (g *Gateway) routes() []route {
 		{"POST", "/approvals/{id}", g.onDecision},
 		{"GET", "/approvals/rules", g.onRules},
 		{"DELETE", "/approvals/rules/{id}", g.onRevoke},
+		{"GET", "/memory", g.onMemories},
+		{"POST", "/memory", g.onRemember},
+		{"GET", "/memory/search", g.onRecall},
+		{"GET", "/memory/graph", g.onGraph},
+		{"GET", "/memory/status", g.onMemoryStatus},
+		{"GET", "/memory/export", g.onExport},
+		{"POST", "/memory/import", g.onImport},
+		{"POST", "/memory/forget", g.onForget},
+		{"GET", "/memory/{id}", g.onMemory},
+		{"PATCH", "/memory/{id}", g.onEdit},
+		{"DELETE", "/memory/{id}", g.onForgetOne},
+		{"POST", "/memory/{id}/pin", g.onMark("pin", "pinned")},
+		{"DELETE", "/memory/{id}/pin", g.onMark("unpin", "unpinned")},
+		{"POST", "/memory/{id}/accept", g.onMark("accept", "accepted")},
+		{"POST", "/memory/{id}/reject", g.onMark("reject", "rejected")},
 		{"GET", "/events", g.onEvents},
 		{"GET", "/openapi.yaml", g.onOpenAPI},
 	}
@@ -80,7 +95,7 @@ func (g *Gateway) handler() http.Handler {
 // unrouted says why nothing answers here: no such place, or another method.
 func (g *Gateway) unrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
-	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		other := &http.Request{Method: m, URL: r.URL, Host: r.Host}
 		if _, pattern := mux.Handler(other); pattern != "" {
 			allowed = append(allowed, m)
@@ -101,7 +116,7 @@ func (g *Gateway) run(rt route, w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // something may have been sent: the client must see that it is not whole
 		}
 	}()
-	if rt.method != http.MethodPost && r.ContentLength != 0 {
+	if rt.method != http.MethodPost && rt.method != http.MethodPatch && r.ContentLength != 0 {
 		g.fail(w, r, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s takes no body", rt.method))
 		return
 	}

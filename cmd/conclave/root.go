@@ -73,7 +73,7 @@ Without a command it does what "conclave up" does: starts everything and stays.
 	f.BoolVar(&a.json, "json", false, "print data as JSON")
 	f.StringVar(&a.level, "log-level", "", "debug, info, warn or error")
 	root.AddCommand(up, a.askCommand(), a.sessionCommand(), a.approveCommand(), a.policyCommand(), a.modelCommand(), a.storyCommand(), a.actorCommand(), a.keysCommand(),
-		a.provisionCommand(), a.callCommand(), a.tapCommand(), a.topCommand(), a.auditCommand(), a.secretCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand())
+		a.provisionCommand(), a.callCommand(), a.tapCommand(), a.topCommand(), a.auditCommand(), a.secretCommand(), a.memoryCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(a.helpCommand(root))
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)

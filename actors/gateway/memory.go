@@ -1,0 +1,256 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// How long memory may take: to look something up, and to write, which needs vectors and perhaps a model.
+const (
+	memoryTime  = time.Minute
+	writingTime = 110 * time.Second // below the two minutes after which the server no longer passes an answer on
+)
+
+// shortestID is how much of a memory's id is enough.
+const shortestID = 6
+
+// Bounds of a list, and of what is remembered as one thing.
+const (
+	usualPage = 50
+	mostPage  = 500
+	mostHits  = 20
+	maxFact   = 64 << 10
+)
+
+// memory asks memory for one thing of the person's own. What was only looked up ends with the client.
+func (g *Gateway) memory(r *http.Request, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+	from := r.Context()
+	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
+		from = context.WithoutCancel(from) // a client that goes away has said it all the same
+	}
+	ctx, cancel := g.until(from, memoryTime)
+	defer cancel()
+	got, err := actor.Ask(ctx, g.out, subjects.MemoryAdminOf, q)
+	if got.Entries == nil {
+		got.Entries = []subjects.MemoryEntry{}
+	}
+	return got, memorySays(ctx, err)
+}
+
+// memorySays makes of a fault what a client is told.
+func memorySays(ctx context.Context, err error) error {
+	var f *subjects.Fault
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), errClosing):
+		return errClosing
+	case !errors.As(err, &f):
+		return err
+	}
+	switch f.Code {
+	case subjects.CodeUnavailable:
+		if !actor.Replied(err) {
+			return problemf(http.StatusServiceUnavailable, f.Code, "no memory actor answers; conclave doctor says who runs, conclave actor memory starts one")
+		}
+	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
+		return problemf(http.StatusServiceUnavailable, f.Code, "%s", f.Text)
+	case subjects.CodeExpired:
+		return problemf(http.StatusGatewayTimeout, f.Code, "%s", f.Text)
+	case subjects.CodeInternal:
+		return problemf(http.StatusBadGateway, f.Code, "memory failed; its log says why")
+	}
+	return err
+}
+
+// entry is the one memory that the request's path names, by its id or the beginning of it.
+func (g *Gateway) entry(r *http.Request) (subjects.MemoryEntry, error) {
+	var none subjects.MemoryEntry
+	id := r.PathValue("id")
+	if err := checkID("the memory's id", id); err != nil {
+		return none, err
+	}
+	if len(id) < shortestID {
+		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: give at least %d letters of it", shortestID)
+	}
+	got, err := g.memory(r, subjects.MemoryAdmin{Op: "show", IDs: []string{id}, Whole: true})
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // no such entry, or several; memory's words say which
+		return none, problemf(http.StatusNotFound, codeNotFound, "%s", f.Text)
+	case err != nil:
+		return none, err
+	case len(got.Entries) != 1:
+		return none, problemf(http.StatusNotFound, codeNotFound, "there is no memory %s; GET /memory lists those there are", id)
+	}
+	return got.Entries[0], nil
+}
+
+// choice refuses a parameter that is none of the words.
+func choice(name, v string, words ...string) error {
+	if v == "" || slices.Contains(words, v) {
+		return nil
+	}
+	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is %s", name, strings.Join(words, ", "))
+}
+
+// number reads a parameter from 1 to most, or what stands for none.
+func number(name, v string, usual, most int) (int, error) {
+	if v == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > most {
+		return 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is a number from 1 to %d", name, most)
+	}
+	return n, nil
+}
+
+// Words that memories are sorted by.
+var (
+	memoryKinds  = []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}
+	memoryStates = []string{subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded}
+	memoryTrust  = []string{subjects.Trusted, subjects.Untrusted}
+)
+
+// onMemories lists memories, newest first.
+func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
+	v, err := params(r, "kind", "state", "trust", "tag", "from", "text", "limit", "after", "whole")
+	if err != nil {
+		return err
+	}
+	limit, err := number("limit", v.Get("limit"), usualPage, mostPage)
+	if err := first(err, choice("kind", v.Get("kind"), memoryKinds...), choice("state", v.Get("state"), memoryStates...),
+		choice("trust", v.Get("trust"), memoryTrust...), choice("whole", v.Get("whole"), "0", "1")); err != nil {
+		return err
+	}
+	got, err := g.memory(r, subjects.MemoryAdmin{
+		Op: "list", Kind: v.Get("kind"), State: v.Get("state"), Trust: v.Get("trust"), Tag: v.Get("tag"), From: v.Get("from"), Text: v.Get("text"),
+		Limit: limit, After: v.Get("after"), Whole: v.Get("whole") == "1",
+	})
+	if err != nil {
+		return err
+	}
+	g.write(w, http.StatusOK, struct {
+		Entries []subjects.MemoryEntry `json:"entries"`
+		Next    string                 `json:"next"` // "" = that was all
+	}{got.Entries, got.Next})
+	return nil
+}
+
+// first is the first of errors.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onRecall recalls as the assistant does.
+func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
+	v, err := params(r, "q", "max", "kind", "whole", "fresh", "all")
+	if err != nil {
+		return err
+	}
+	most, err := number("max", v.Get("max"), 0, mostHits)
+	if err := first(err, choice("kind", v.Get("kind"), memoryKinds...), choice("whole", v.Get("whole"), "0", "1"), choice("fresh", v.Get("fresh"), "0", "1"), choice("all", v.Get("all"), "0", "1")); err != nil {
+		return err
+	}
+	q := subjects.MemoryQuery{Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"), Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1"}
+	if q.Query == "" {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "q says what to look for")
+	}
+	ctx, cancel := g.until(r.Context(), memoryTime)
+	defer cancel()
+	var last subjects.MemoryReply
+	for piece, err := range actor.AskStream(ctx, g.out, subjects.MemoryRecalls, q) {
+		if err != nil {
+			return memorySays(ctx, err)
+		}
+		last = piece
+	}
+	if !last.Done {
+		return problemf(http.StatusBadGateway, subjects.CodeUnavailable, "memory broke off in the middle of the search; ask again")
+	}
+	g.write(w, http.StatusOK, struct {
+		Hits   []subjects.MemoryHit `json:"hits"`
+		Cached bool                 `json:"cached"`
+		Notes  []subjects.Note      `json:"notes"`
+		Millis float64              `json:"ms"`
+	}{append([]subjects.MemoryHit{}, last.Hits...), last.Cached, append([]subjects.Note{}, last.Notes...), last.Millis})
+	return nil
+}
+
+// onMemory shows everything known of one memory.
+func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
+	if _, err := params(r); err != nil {
+		return err
+	}
+	e, err := g.entry(r)
+	if err != nil {
+		return err
+	}
+	others := []subjects.MemoryEntry{}
+	if len(e.Correlating) > 0 {
+		ctx, cancel := g.until(r.Context(), memoryTime)
+		defer cancel()
+		got, err := actor.Ask(ctx, g.out, subjects.MemoryCorrelated, subjects.MemoryIDs{IDs: []string{e.ID}})
+		if err != nil {
+			return memorySays(ctx, err)
+		}
+		for _, h := range got.Hits {
+			others = append(others, h.Entry)
+		}
+	}
+	g.write(w, http.StatusOK, struct {
+		Entry      subjects.MemoryEntry   `json:"entry"`
+		Correlated []subjects.MemoryEntry `json:"correlated"`
+	}{e, others})
+	return nil
+}
+
+// onGraph lists relations.
+func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
+	v, err := params(r, "q", "limit")
+	if err != nil {
+		return err
+	}
+	limit, err := number("limit", v.Get("limit"), usualPage, mostPage)
+	if err != nil {
+		return err
+	}
+	got, err := g.memory(r, subjects.MemoryAdmin{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit})
+	if err != nil {
+		return err
+	}
+	g.write(w, http.StatusOK, struct {
+		Relations []subjects.Relation `json:"relations"`
+	}{append([]subjects.Relation{}, got.Relations...)})
+	return nil
+}
+
+// onMemoryStatus says how memory is.
+func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
+	if _, err := params(r); err != nil {
+		return err
+	}
+	got, err := g.memory(r, subjects.MemoryAdmin{Op: "status"})
+	switch {
+	case err != nil:
+		return err
+	case got.Status == nil:
+		return problemf(http.StatusBadGateway, subjects.CodeInternal, "memory says nothing of how it is; its log says why")
+	}
+	g.write(w, http.StatusOK, got.Status)
+	return nil
+}
