@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// crowd is rows as an assistant gathers them: texts of a language whose words are as frequent as those of any, vectors of
+// crowd makes rows as an assistant gathers them: texts of a language with some frequent and many rare words, and vectors of
 // 768 numbers around some hundred subjects.
 type crowd struct {
 	rng     *rand.Rand
@@ -23,29 +23,25 @@ type crowd struct {
 
 const crowdDims = 768
 
-func newCrowd(seed uint64, subjectsOf int) *crowd {
-	c := &crowd{rng: rand.New(rand.NewPCG(seed, 1))}
+func newCrowd() *crowd {
+	c := &crowd{rng: rand.New(rand.NewPCG(1, 1))}
 	c.zipf = rand.NewZipf(c.rng, 1.1, 20, 50_000)
-	for range subjectsOf {
-		c.centres = append(c.centres, c.direction(nil, 0))
+	for range 300 {
+		c.centres = append(c.centres, c.around(make([]float32, crowdDims), 1))
 	}
 	return c
 }
 
-// direction is a random vector, around another one when there is one.
-func (c *crowd) direction(around []float32, noise float64) []float32 {
+// around is a vector near another one.
+func (c *crowd) around(centre []float32, noise float64) []float32 {
 	v := make([]float32, crowdDims)
 	for i := range v {
-		x := c.rng.NormFloat64()
-		if around != nil {
-			x = float64(around[i]) + noise*x/math.Sqrt(crowdDims)
-		} else {
-			x /= math.Sqrt(crowdDims)
-		}
-		v[i] = float32(x)
+		v[i] = centre[i] + float32(noise*c.rng.NormFloat64()/math.Sqrt(crowdDims))
 	}
 	return v
 }
+
+func (c *crowd) vector() []float32 { return c.around(c.centres[c.rng.IntN(len(c.centres))], 0.6) }
 
 func (c *crowd) text(n int) string {
 	words := make([]string, n)
@@ -55,36 +51,37 @@ func (c *crowd) text(n int) string {
 	return strings.Join(words, " ")
 }
 
-func (c *crowd) row(key uint64) (Row, []float32, []float32) {
-	about := c.centres[c.rng.IntN(len(c.centres))]
+func (c *crowd) row(key uint64) Row {
 	return Row{
 		Key: key, ID: fmt.Sprintf("01890000-0000-7000-8000-%012d", key), Kind: subjects.KindEngram, State: subjects.MemoryActive,
 		Trust: "trusted", Source: subjects.SourceConversation, Name: c.text(5), Description: c.text(15), Respondent: "generator",
 		Tags: []string{c.text(1), c.text(1)}, Created: time.Unix(1_700_000_000+int64(key), 0),
-	}, c.direction(about, 0.6), c.direction(about, 0.6)
+	}
 }
 
+func (c *crowd) recall(b *testing.B) *Recall {
+	b.Helper()
+	r, err := New(Options{Dims: crowdDims, Hybrid: true, Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return r
+}
+
+// BenchmarkFind: a whole search beside the scan of the names that is in it, and the search for words that is in it.
 func BenchmarkFind(b *testing.B) {
-	for _, n := range []int{1_000, 100_000} {
+	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%dk", n/1000), func(b *testing.B) {
-			c := newCrowd(1, 300)
-			var before runtime.MemStats
-			rows := make([]Row, n)
-			names, abouts := make([][]float32, n), make([][]float32, n)
-			for i := range rows {
-				rows[i], names[i], abouts[i] = c.row(uint64(i + 1))
-			}
-			runtime.GC()
-			runtime.ReadMemStats(&before)
-			r, err := New(Options{Dims: crowdDims, Hybrid: true, Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer r.Close()
-			start := time.Now()
+			c := newCrowd()
+			r := c.recall(b)
 			if _, err := r.Load(func(put func(Row, []float32, []float32) error) error {
-				for i, row := range rows {
-					if err := put(row, names[i], abouts[i]); err != nil {
+				for i := range n {
+					if err := put(c.row(uint64(i+1)), c.vector(), c.vector()); err != nil {
 						return err
 					}
 				}
@@ -92,40 +89,23 @@ func BenchmarkFind(b *testing.B) {
 			}); err != nil {
 				b.Fatal(err)
 			}
-			load := time.Since(start)
-			runtime.GC()
-			var mid, after runtime.MemStats
-			runtime.ReadMemStats(&mid)
-			start = time.Now()
 			if err := r.Warm(context.Background()); err != nil {
 				b.Fatal(err)
 			}
-			warm := time.Since(start)
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			b.Logf("load %v, warm %v, rows %d bytes each, words %d bytes each, %+v", load, warm, (int(mid.HeapAlloc)-int(before.HeapAlloc))/n, (int(after.HeapAlloc)-int(mid.HeapAlloc))/n, r.Stats())
 			queries := make([]Query, 64)
 			for i := range queries {
-				_, v, _ := c.row(0)
-				queries[i] = Query{Text: c.text(8), Vector: v}
+				queries[i] = Query{Text: c.text(8), Vector: c.vector()}
 			}
-			b.Run("nearest", func(b *testing.B) {
+			b.Run("names", func(b *testing.B) {
 				for i := range b.N {
-					if _, err := r.names.Nearest(queries[i%64].Vector, 20, nil); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-			b.Run("nearest60", func(b *testing.B) {
-				for i := range b.N {
-					if _, err := r.names.Nearest(queries[i%64].Vector, 60, nil); err != nil {
+					if _, err := r.names.Nearest(queries[i%64].Vector, wider*usualNames, nil); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 			b.Run("words", func(b *testing.B) {
 				for i := range b.N {
-					r.words.search(queries[i%64].Text, 60, nil, nil)
+					r.words.search(queries[i%64].Text, usualNames, nil, nil)
 				}
 			})
 			b.Run("find", func(b *testing.B) {
@@ -135,9 +115,90 @@ func BenchmarkFind(b *testing.B) {
 					}
 				}
 			})
-			runtime.KeepAlive(rows)
-			runtime.KeepAlive(names)
-			runtime.KeepAlive(abouts)
 		})
+	}
+}
+
+// BenchmarkLoad: what a row costs when the system starts, and how many bytes it takes on the heap.
+func BenchmarkLoad(b *testing.B) {
+	c := newCrowd()
+	rows := make([]Row, 100_000)
+	for i := range rows {
+		rows[i] = c.row(uint64(i + 1))
+	}
+	vectors := make([][]float32, 100) // as the database hands them over: just read
+	for i := range vectors {
+		vectors[i] = c.vector()
+	}
+	for _, vectored := range []bool{false, true} {
+		b.Run(map[bool]string{false: "rows", true: "vectors"}[vectored], func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				r := c.recall(b)
+				empty := heap()
+				b.StartTimer()
+				if _, err := r.Load(func(put func(Row, []float32, []float32) error) error {
+					for i, row := range rows {
+						var v []float32
+						if vectored {
+							v = vectors[i%len(vectors)]
+						}
+						if err := put(row, v, v); err != nil {
+							return err
+						}
+					}
+					return nil
+				}); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				loaded := heap()
+				start := time.Now()
+				if err := r.Warm(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(rows)), "ns/row-words")
+				warm := heap()
+				b.ReportMetric(float64(loaded-empty)/float64(len(rows)), "B/row")
+				b.ReportMetric(float64(warm-loaded)/float64(len(rows)), "B/row-words")
+				runtime.KeepAlive(r)
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(rows)), "ns/row")
+		})
+	}
+	runtime.KeepAlive(rows)
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// BenchmarkCache: asking in other words, in vain, and telling of something new, with as many results as are usually kept.
+func BenchmarkCache(b *testing.B) {
+	c := newCrowd()
+	at := time.Unix(1_800_000_000, 0)
+	cache := NewCache(CacheOptions{}, func() time.Time { return at })
+	key := func() Key { return Key{Text: "tell me about " + c.text(6), Vector: c.vector(), Top: 1} }
+	hit := subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: subjects.MemoryEntry{ID: "m1", Kind: subjects.KindFact}, Score: 0.9}}}
+	for range usualResults {
+		cache.Put(key(), hit, cache.Generation())
+	}
+	missed, text, far := key(), "something else", c.around(make([]float32, crowdDims), 1)
+	b.Run("get", func(b *testing.B) {
+		for b.Loop() {
+			cache.Get(missed)
+		}
+	})
+	b.Run("wrote", func(b *testing.B) {
+		for b.Loop() {
+			cache.Wrote(far, text)
+		}
+	})
+	if cache.Len() != usualResults {
+		b.Errorf("%d are left", cache.Len())
 	}
 }

@@ -152,11 +152,11 @@ func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
 		return
 	}
 	r := &result{query: readQuery(key), reply: cloneReply(reply), ids: idsOf(reply), reach: c.reach(key, reply)}
-	r.reply.Cached = false
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// More writes than are remembered; or a generation that was never given out, before which more was written than ever.
 	missed := c.gen - saw
-	if saw == 0 || saw > c.gen || missed > uint64(len(c.written)) {
+	if missed > uint64(len(c.written)) {
 		return
 	}
 	for _, w := range c.written[uint64(len(c.written))-missed:] {

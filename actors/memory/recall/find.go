@@ -19,6 +19,8 @@ type Query struct {
 	All    bool      // superseded rows and candidates too
 	Names  int       // 0 = as in [Options]
 	Top    int       // 0 = as in [Options]
+	// Twins shows rows that say the same, all of them: who wants to forget something wants to forget it everywhere.
+	Twins bool
 }
 
 // Candidate is a row that was found. The reasons add up to the score.
@@ -88,7 +90,7 @@ func (r *Recall) Find(q Query) (Found, error) {
 	if err != nil {
 		return Found{}, err
 	}
-	found.Top = told(r.apart(second, top), said, now)
+	found.Top = told(r.apart(second, top, q.Twins), said, now)
 	if len(found.Top) == 0 {
 		found.Why = r.why(q, second, said)
 	}
@@ -147,6 +149,9 @@ func (r *Recall) first(q Query, names int, byWords bool) ([]*candidate, *said, e
 		list = append(list, c)
 	}
 	slices.SortFunc(list, better)
+	if q.Twins {
+		return list[:min(len(list), names)], said, nil
+	}
 	return fewOfName(list, names), said, nil
 }
 

@@ -2,6 +2,7 @@ package recall_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -138,6 +139,15 @@ func TestFind(t *testing.T) {
 			}
 			m.put(row(201, "a", "b"), 0.5, 0.5)
 		}, q: meaning, want: "m201"},
+		{name: "trick: many that do not count have more of its words", fill: func(m mind) {
+			for key := range uint64(60) {
+				m.bare(row(key+1, fmt.Sprint("black coffee ", key), fmt.Sprint("of day ", key), state(subjects.MemoryCandidate)))
+			}
+			m.bare(row(61, "bread", "with coffee"))
+			for key := range uint64(90) { // so that the words tell something
+				m.bare(row(key+101, fmt.Sprint("tea ", key), fmt.Sprint("of month ", key)))
+			}
+		}, q: words("black coffee"), want: "m61"},
 		{name: "removed", fill: func(m mind) {
 			m.put(row(1, "coffee", "x"), 0.9, 0.9)
 			m.put(row(2, "coffee too", "y"), 0.8, 0.8)

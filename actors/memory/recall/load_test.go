@@ -106,6 +106,11 @@ func TestLoadTwice(t *testing.T) {
 		if err != nil || len(bad) > 0 {
 			t.Fatal(bad, err)
 		}
+		for _, c := range m.find(recall.Query{Text: "before", Vector: query()}).Names {
+			if r, ok := reason(c, "words"); ok {
+				t.Errorf("%s was found by what it was: %s", c.ID, r.Text)
+			}
+		}
 		for text, want := range map[string]string{"coffee": "", "cocoa": "m1", "tea": "", "milk": "m2", "before": "", "water": "m9"} {
 			if got := ids(m.find(recall.Query{Text: text}).Top); got != want {
 				t.Errorf("%s: %s, want %s", text, got, want)

@@ -103,7 +103,7 @@ func TestFindWhileWriting(t *testing.T) {
 	writers.Wait()
 	close(done)
 	readers.Wait()
-	if s := m.Stats(); s.Rows != 1+20+10+rounds || s.Active != 31 || s.Words != s.Rows {
+	if s := m.Stats(); s.Rows != 1+20+10+rounds || s.Active != 31 || s.Words != s.Rows || s.Vectors != s.Rows-10 {
 		t.Errorf("%+v", s)
 	}
 }

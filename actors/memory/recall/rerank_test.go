@@ -86,7 +86,9 @@ func TestRerankScores(t *testing.T) {
 		slices.SortFunc(given, func(a, b float64) int { return cmp.Compare(b, a) })
 		var in []recall.Candidate
 		for i, s := range given {
-			in = append(in, recall.Candidate{Row: row(uint64(i), "n", "d"), Score: s, Reasons: []subjects.MemoryReason{{What: "name", Value: s / 2}, {What: "words", Value: s / 2}}})
+			reasons := make([]subjects.MemoryReason, 2, 3) // the third is somebody else's
+			reasons[0], reasons[1] = subjects.MemoryReason{What: "name", Value: s / 2}, subjects.MemoryReason{What: "words", Value: s / 2}
+			in = append(in, recall.Candidate{Row: row(uint64(i), "n", "d"), Score: s, Reasons: reasons})
 		}
 		said := rapid.SliceOfN(rapid.Float64Range(-10, 10), len(in), len(in)).Draw(rt, "said")
 		out, err := m.Rerank(t.Context(), "q", in, func(context.Context, string, []string) ([]float64, error) { return said, nil })
@@ -94,6 +96,9 @@ func TestRerankScores(t *testing.T) {
 			rt.Fatal(err)
 		}
 		for i, c := range out {
+			if in[i].Reasons[:3][2].What != "" {
+				rt.Errorf("%+v was written behind what was given", in[i].Reasons[:3][2])
+			}
 			if !addUp(c) || math.Abs(c.Score-given[i]) > 1e-9 || i > 0 && said[c.Key] > said[out[i-1].Key] {
 				rt.Errorf("%d: %+v", i, c)
 			}

@@ -2,6 +2,7 @@ package recall
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"conclave/subjects"
@@ -81,30 +82,28 @@ func (a *sketch) cosine(b *sketch) float64 {
 	return float64(ab) / math.Sqrt(float64(aa)*float64(bb))
 }
 
-// apart leaves out what has too little to do with the query, and of rows that say the same all but the best, until there
-// are enough. list is ordered, best first.
-func (r *Recall) apart(list []*candidate, top int) (chosen []*candidate) {
-	names := make([]string, 0, top)
-next:
+// apart leaves out what has too little to do with the query, and, unless twins are wanted, of rows that say the same all but
+// the best, until there are enough. list is ordered, best first.
+func (r *Recall) apart(list []*candidate, top int, twins bool) (chosen []*candidate) {
 	for _, c := range list {
 		if len(chosen) == top {
 			break
 		}
-		if r.low(c) {
-			continue
+		if !r.low(c) && (twins || !slices.ContainsFunc(chosen, func(better *candidate) bool { return r.twin(c.rec, better.rec) })) {
+			chosen = append(chosen, c)
 		}
-		name := nameOf(c.rec)
-		for i, better := range chosen {
-			if c.rec.is.state != better.rec.is.state { // who asks for superseded rows wants to see them beside those that took their place
-				continue
-			}
-			if name != "" && name == names[i] || c.rec.description() != "" && c.rec.description() == better.rec.description() || c.rec.sketch.cosine(&better.rec.sketch) > r.o.Twins {
-				continue next
-			}
-		}
-		chosen, names = append(chosen, c), append(names, name)
 	}
 	return chosen
+}
+
+// twin reports whether two rows say the same. Rows of different states never do: who asks for what was superseded wants to
+// see it beside what took its place.
+func (r *Recall) twin(a, b *record) bool {
+	if a.is.state != b.is.state {
+		return false
+	}
+	name := nameOf(a)
+	return name != "" && name == nameOf(b) || a.description() != "" && a.description() == b.description() || a.sketch.cosine(&b.sketch) > r.o.Twins
 }
 
 // fewOfName leaves of rows with the same name only the first few, and of all the first most.

@@ -53,6 +53,9 @@ func TestTwins(t *testing.T) {
 		if got := ids(m.find(recall.Query{Text: "coffee", Vector: query(), All: tt.all}).Top); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
+		if got := m.find(recall.Query{Text: "coffee", Vector: query(), All: tt.all, Twins: true}).Top; len(got) != 2 {
+			t.Errorf("%s, and twins are wanted: %s", tt.name, ids(got))
+		}
 	}
 }
 
@@ -72,5 +75,8 @@ func TestSameName(t *testing.T) {
 	}
 	if got := ids(f.Names); got != "m1 m2 m3 m31 m32 m33 m34" {
 		t.Errorf("names %s", got)
+	}
+	if f := m.find(recall.Query{Text: "...", Vector: query(), Names: 40, Top: 40, Twins: true}); len(f.Names) != 34 || len(f.Top) != 34 {
+		t.Errorf("twins are wanted: %d names, %s", len(f.Names), ids(f.Top))
 	}
 }
