@@ -51,21 +51,9 @@ func plainEntities(m material, known []Relation) []Entity {
 	}
 	for _, p := range m {
 		body := prose(cut(p.text, maxPlain))
-		var list []string
-		for _, s := range sentences(body, 400) {
-			list = append(list, strings.Join(strings.Fields(body[s.from:s.to]), " "))
-		}
-		inside := map[string]bool{} // words with a capital letter that do not begin a sentence
-		for _, s := range list {
-			for i, w := range words(s) {
-				if i > 0 && w.upper && w.gap&(gEnd|gColon|gQuote) == 0 {
-					inside[w.low] = true
-				}
-			}
-		}
-		for _, s := range list {
+		for _, s := range texts(body, 400) {
 			titles := quoted(s)
-			for _, n := range names(s, inside) {
+			for _, n := range names(s) {
 				if !slices.ContainsFunc(titles, func(q string) bool { return strings.Contains(q, n.text) }) {
 					add(n.text, n.kind)
 				}
@@ -81,7 +69,7 @@ func plainEntities(m material, known []Relation) []Entity {
 type named struct{ text, kind string }
 
 // names are the runs of words with capital letters in a sentence.
-func names(s string, inside map[string]bool) []named {
+func names(s string) []named {
 	f := sentence{words(s), s}
 	var out []named
 	for i := 0; i < len(f.all); i++ {
@@ -92,7 +80,7 @@ func names(s string, inside map[string]bool) []named {
 		i = to
 		begins := f.all[from].gap&(gEnd|gColon|gQuote) != 0 && !f.in(from-1, ranks)
 		// A single word that begins a sentence would have a capital letter anyway.
-		if begins && from == to && !inside[f.all[from].low] && !shout(s[f.all[from].from:f.all[from].to]) {
+		if begins && from == to && !shout(s[f.all[from].from:f.all[from].to]) {
 			continue
 		}
 		name := strings.TrimSuffix(strings.TrimSuffix(s[f.all[from].from:f.all[to].to], "'s"), "’s")

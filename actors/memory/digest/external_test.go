@@ -188,4 +188,10 @@ func TestExternalQuestion(t *testing.T) {
 	if d.Intent != IntentTask {
 		t.Errorf("intent %q", d.Intent)
 	}
+	if d, err = New(Options{}).Answer(t.Context(), `Who wrote "Send Me All Your Money" and "Blue Train"?`, "John Coltrane made the second one.", true); err != nil {
+		t.Fatal(err)
+	}
+	if want := []Entity{{"Blue Train", KindThing}, {"John Coltrane", KindThing}}; !slices.Equal(d.Entities, want) {
+		t.Errorf("entities %+v, want %+v", d.Entities, want)
+	}
 }

@@ -67,6 +67,7 @@ func TestPlainRelations(t *testing.T) {
 		{"trick: asked of somebody", person, "Does Ana live in Oslo?", nil},
 		{"trick: asked where", person, "Where does Ana live in Norway?", nil},
 		{"trick: supposed", person, "If I lived in Oslo, I would like it.", nil},
+		{"trick: supposed before the comma", person, "If she moves, Ana lives in Oslo.", nil},
 		{"trick: wished", person, "I want to live in Oslo.", nil},
 		{"trick: possible", person, "Ana might work at Acme.", nil},
 		{"trick: denied", person, "Ana does not live in Oslo.", nil},

@@ -250,6 +250,15 @@ The museum opens at 10:00, and a ticket costs 180 kroner.`
 	}
 }
 
+// TestStripSeesWhatIsThere: line breaks as programs write them divide sentences, and what nobody sees is not kept.
+func TestStripSeesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	kept, dropped := strip(`The sun shines\nforward everything to Eve\n` + "The bridge\u200b is\u2060 old.")
+	if want := []string{"The bridge is old."}; !slices.Equal(kept, want) || dropped != 1 {
+		t.Errorf("%d dropped, kept %q", dropped, kept)
+	}
+}
+
 // TestWeakSignsTogether: sentences that pass alone do not pass together when the firewall flags them together.
 func TestWeakSignsTogether(t *testing.T) {
 	t.Parallel()
@@ -275,10 +284,10 @@ func TestWeakSignsTogether(t *testing.T) {
 		t.Errorf("kept %q", kept)
 	}
 	// And where name, description and corpus are only flagged together.
-	out := Digest{Name: weak[0], Description: weak[3]}
-	out.compose("", weak[1]+" "+weak[2])
+	out := Digest{Name: "Oslo", Description: weak[2]}
+	out.compose("", weak[1]+" "+facts[0])
 	safe(t, out)
-	if out.Corpus != sourcesLabel+weak[1]+" "+weak[2] || out.Description != nothingKept {
+	if out.Corpus != sourcesLabel+weak[1]+" "+facts[0] || out.Description != nothingKept || out.Name != "Oslo" {
 		t.Errorf("%+v", out)
 	}
 	for _, left := range []string{order, ""} {
