@@ -139,7 +139,7 @@ func (m *Memory) edit(ctx context.Context, out actor.Out, by string, q subjects.
 	if err != nil {
 		return done, err
 	}
-	if len(ids) != 1 || q.Edit == nil {
+	if len(ids) != 1 || q.Edit == nil || *q.Edit == (subjects.MemoryEdit{}) {
 		return done, subjects.Faultf(subjects.CodeMalformed, "say which one entry, and what to change")
 	}
 	e := *q.Edit
@@ -162,6 +162,9 @@ func (m *Memory) edit(ctx context.Context, out actor.Out, by string, q subjects.
 		return done, subjects.Faultf(subjects.CodeMalformed, "an entry needs a name")
 	}
 	if e.Tags != nil {
+		if _, hidden := firewall.Redact(strings.Join(*e.Tags, "\n")); hidden > 0 {
+			return done, subjects.Faultf(subjects.CodeMalformed, "a tag holds something that looks like a password or a key; conclave secret set keeps those")
+		}
 		tags := cleanTags(*e.Tags)
 		e.Tags = &tags
 	}
@@ -239,8 +242,12 @@ func (m *Memory) forget(ctx context.Context, out actor.Out, by string, q subject
 	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the person wanted it", By: by})
 }
 
-// mostForgotten bounds what is forgotten by words at once.
-const mostForgotten = 50
+// mostForgotten bounds what is forgotten by words at once, and muchAlike is how near something is that has none of them.
+// A recall shows what is a little alike too, and that must not go.
+const (
+	mostForgotten = 50
+	muchAlike     = 0.8
+)
 
 // matching are the entries that words mean: in any state, since what is forgotten must not come back from the past.
 func (m *Memory) matching(ctx context.Context, out actor.Out, q subjects.MemoryAdmin) (ids []string, err error) {
@@ -252,12 +259,14 @@ func (m *Memory) matching(ctx context.Context, out actor.Out, q subjects.MemoryA
 	if err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	found, err := m.find(recall.Query{Text: asked.Query, Vector: vector, Kind: q.Kind, All: true, Names: mostForgotten, Top: mostForgotten})
+	found, err := m.find(ctx, recall.Query{Text: asked.Query, Vector: vector, Kind: q.Kind, All: true, Twins: true, Names: mostForgotten, Top: mostForgotten})
 	if err != nil {
 		return nil, fmt.Errorf("looking for it: %w", err)
 	}
 	for _, c := range found.Top {
-		ids = append(ids, c.ID)
+		if c.Similarity >= muchAlike || slices.ContainsFunc(c.Reasons, func(r subjects.MemoryReason) bool { return r.What == "words" }) {
+			ids = append(ids, c.ID)
+		}
 	}
 	return ids, nil
 }
@@ -303,7 +312,7 @@ func (m *Memory) status(ctx context.Context, _ actor.Out, _ string, _ subjects.M
 	defer m.space.RUnlock()
 	done.Status = &subjects.MemoryStatus{
 		Entries: s.Kinds, States: s.States, Relations: s.Relations, Documents: s.Documents, Bytes: m.db.Size(), Schema: s.Schema, DuckDB: s.DuckDB,
-		Search: m.space.index.Path(), Model: m.space.model, Resident: m.space.index.Stats().Bytes,
+		Search: m.path(), Model: m.space.model, Resident: m.space.index.Stats().Bytes,
 	}
 	if done.Status.Unembedded, err = m.db.CountUnembedded(ctx, m.space.model); err != nil {
 		return done, fmt.Errorf("counting: %w", err)

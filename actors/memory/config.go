@@ -66,7 +66,7 @@ func (c Config) Problems() (out strict.Problems) {
 	between("threads", c.Threads, 0, 256)
 	within("model_timeout", c.ModelTimeout, time.Millisecond, maxCalls)
 	within("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCalls)
-	between("cache.entries", c.Cache.Entries, 0, 100_000)
+	between("cache.entries", c.Cache.Entries, 0, 1024)
 	between("cache.near", c.Cache.Near, 50, 100)
 	week := 7 * 24 * time.Hour
 	within("cache.engram", c.Cache.Engram, 0, week)

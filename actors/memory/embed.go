@@ -155,6 +155,7 @@ const (
 // catchUp makes what could not be made when an entry came: words for the search, and vectors that wait for their model.
 func (m *Memory) catchUp(ctx context.Context, out actor.Out) {
 	m.warm(ctx, out)
+	m.approximate(ctx, out)
 	retry := time.NewTimer(catchRetry)
 	defer retry.Stop()
 	for {
@@ -174,6 +175,7 @@ func (m *Memory) catchUp(ctx context.Context, out actor.Out) {
 			}
 		}
 		m.warm(ctx, out)
+		m.approximate(ctx, out)
 		retry.Reset(catchRetry)
 	}
 }
@@ -187,12 +189,28 @@ func (m *Memory) warm(ctx context.Context, out actor.Out) {
 	}
 }
 
+// damaged are some entries whose vectors the index could not take.
+func (m *Memory) damaged(ctx context.Context) ([]subjects.MemoryEntry, error) {
+	m.space.Lock()
+	n := min(catchBatch, len(m.space.bad))
+	rows := m.space.bad[:n]
+	m.space.bad = m.space.bad[n:]
+	m.space.Unlock()
+	if n == 0 {
+		return nil, nil
+	}
+	return m.db.Rows(ctx, rows...)
+}
+
 // embedSome makes vectors for some entries that have none of the model at hand. It reports how many it made.
 func (m *Memory) embedSome(ctx context.Context, out actor.Out) (int, error) {
 	m.space.RLock()
 	by := m.space.model
 	m.space.RUnlock()
 	waiting, err := m.db.Unembedded(ctx, by, catchBatch)
+	if err == nil && len(waiting) == 0 {
+		waiting, err = m.damaged(ctx)
+	}
 	if err != nil || len(waiting) == 0 {
 		return 0, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -23,7 +24,8 @@ func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique]
 	if c.Score < 1 || c.Score > 5 {
 		return nil // ungraded
 	}
-	words := text.Clip(c.Feedback, maxFeedback)
+	words, _ := firewall.Redact(c.Feedback) // a critic may quote what was answered
+	words = text.Clip(words, maxFeedback)
 	return m.grade(ctx, out, in.From, in.Seq, store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &words},
 		fmt.Sprintf("the critic gave %d of 5", c.Score))
 }
@@ -56,7 +58,7 @@ func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint
 		if err != nil {
 			return fmt.Errorf("grading the answer to %s: %w", g.Query, err)
 		}
-		m.graded(of)
+		m.graded(ctx, of)
 		ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, By: from}
 		if len(of) == 0 {
 			ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"

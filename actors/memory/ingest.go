@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/actors/memory/digest"
 	"conclave/actors/memory/recall"
@@ -41,6 +43,9 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if r.Error != nil || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil {
 		return nil // nothing was learned, or nobody could ever say about what
 	}
+	if subjects.CheckToken(r.SessionID) != nil {
+		r.SessionID = in.Session
+	}
 	id, state, err := m.db.Known(ctx, query, in.From)
 	if err != nil {
 		return fmt.Errorf("looking for the answer to %s: %w", query, err)
@@ -49,7 +54,7 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		return nil // the person does not want it
 	}
 	if state == store.Stored { // told again after a crash: under the same id it is stored once
-		return m.tell(ctx, out, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
+		return m.tellOnce(ctx, out, id, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
 	}
 	a := act{who: in.From, action: actWrite, tool: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
 	return m.recorded(ctx, out, a, func() error { return m.engram(ctx, out, in.From, query, r) })
@@ -118,6 +123,7 @@ type verdict struct {
 	same     string   // it says what this one says
 	replaces []string // it takes the place of these
 	why      string
+	seen     map[string]time.Time // when each of those was last changed
 }
 
 // keep stores something new, unless it is there already, and takes the place of what it contradicts. It tells of it when it
@@ -127,6 +133,11 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
 	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument {
 		v := m.compare(ctx, out, e, vectors)
+		if len(v.seen) > 0 { // what it was compared with stays as it is until this one is stored
+			m.edits.Lock()
+			defer m.edits.Unlock()
+			v = m.still(ctx, out, v)
+		}
 		switch {
 		case v.same != "":
 			e.State, e.SupersededBy = subjects.MemorySuperseded, v.same
@@ -162,7 +173,7 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	if vectors == nil {
 		m.nudge()
 	}
-	return done, m.tell(ctx, out, subjects.MemoryEvent{
+	return done, m.tellOnce(ctx, out, e.ID, subjects.MemoryEvent{
 		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: done.Action, IDs: touched, Why: done.Why, By: by,
 	})
 }
@@ -189,7 +200,8 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 	if v == nil {
 		return all
 	}
-	found, err := m.find(recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
+	all.seen = map[string]time.Time{}
+	found, err := m.find(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
 	if err != nil {
 		out.Note(fmt.Errorf("looking for what is like it: %w", err))
 		return all
@@ -221,16 +233,35 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 		switch is.Kind {
 		case digest.Same:
 			if old.Provenance.Trust == e.Provenance.Trust {
-				return verdict{same: old.ID, why: cmp.Or(is.Why, "it says the same")}
+				return verdict{same: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
 			}
 		case digest.Contradicts:
 			if !old.Pinned {
-				all.replaces = append(all.replaces, old.ID)
+				all.replaces, all.seen[old.ID] = append(all.replaces, old.ID), old.Updated
 				all.why = cmp.Or(all.why, is.Why, "it says otherwise")
 			}
 		}
 	}
 	return all
+}
+
+// still is what of a verdict holds. A model took its time over it, and meanwhile the person may have changed, pinned or
+// forgotten what it was about.
+func (m *Memory) still(ctx context.Context, out actor.Out, v verdict) verdict {
+	now, err := m.db.Get(ctx, slices.Collect(maps.Keys(v.seen))...)
+	if err != nil {
+		out.Note(fmt.Errorf("reading what is like it again: %w", err))
+		return verdict{}
+	}
+	changed := func(id string) bool {
+		at := slices.IndexFunc(now, func(e subjects.MemoryEntry) bool { return e.ID == id })
+		return at < 0 || now[at].State != subjects.MemoryActive || !now[at].Updated.Equal(v.seen[id]) || now[at].Pinned && id != v.same
+	}
+	if v.same != "" && changed(v.same) {
+		v.same = ""
+	}
+	v.replaces = slices.DeleteFunc(v.replaces, changed)
+	return v
 }
 
 func statement(e subjects.MemoryEntry) digest.Statement {
@@ -255,8 +286,13 @@ func (m *Memory) relate(ctx context.Context, e subjects.MemoryEntry, relations [
 	return nil
 }
 
-// tell says what was stored, under an id that nobody can guess and that is the same when it is said again.
+// tell says what was done.
 func (m *Memory) tell(ctx context.Context, out actor.Out, ev subjects.MemoryEvent) error {
-	id := m.hash.Hash([]byte("stored " + ev.Action + " " + strings.Join(ev.IDs, " ")))
-	return actor.EmitOnce(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, id, ev)
+	return actor.Emit(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, ev)
+}
+
+// tellOnce says what became of something that may be handed in again, under an id that nobody can guess and that is the
+// same then, whatever became of it.
+func (m *Memory) tellOnce(ctx context.Context, out actor.Out, id string, ev subjects.MemoryEvent) error {
+	return actor.EmitOnce(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, m.hash.Hash([]byte("stored "+id)), ev)
 }

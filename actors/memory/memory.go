@@ -56,6 +56,8 @@ type Memory struct {
 		index *recall.Recall
 		model string
 		dims  int
+		bad   []uint64          // rows whose vectors cannot be used: they are made anew
+		near  store.Approximate // nil = every search is exact
 	}
 
 	steps sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
@@ -201,15 +203,19 @@ func (m *Memory) turn(ctx context.Context, model string, dims int) error {
 	if err != nil {
 		return fmt.Errorf("making the index: %w", err)
 	}
-	_, err = index.Load(func(put func(recall.Row, []float32, []float32) error) error {
+	bad, err := index.Load(func(put func(recall.Row, []float32, []float32) error) error {
 		return m.db.Load(ctx, model, func(l store.Light) error { return put(rowOf(l), l.NameVector, l.DescriptionVector) })
 	})
+	if err == nil && m.space.index != nil {
+		err = index.Warm(ctx) // little has vectors of another model, so words must find it at once
+	}
 	if err != nil {
 		_ = index.Close()
 		return fmt.Errorf("reading what is remembered: %w", err)
 	}
 	old := m.space.index
-	m.space.index, m.space.model, m.space.dims = index, model, dims
+	m.space.index, m.space.model, m.space.dims, m.space.bad = index, model, dims, bad
+	m.space.near = nil // made anew, when it is wanted
 	if m.cache != nil {
 		m.cache.Clear()
 	}

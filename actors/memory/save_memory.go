@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,7 +69,7 @@ func runSaveMemory(m *Memory, ctx context.Context, out actor.Out, c call) (saved
 
 // save keeps a text as a fact.
 func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content string, tags []string) (answer, error) {
-	if _, hidden := firewall.Redact(content); hidden > 0 {
+	if _, hidden := firewall.Redact(strings.Join(append([]string{content, name}, tags...), "\n")); hidden > 0 {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "it holds something that looks like a password or a key, and those are not remembered; conclave secret set keeps them")
 	}
 	external := !c.trusted()
@@ -97,6 +98,8 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 	}
 	if !external { // a name that came with it may be an order too
 		e.Name = text.OneLine(name, maxName)
+	} else {
+		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.Harmless(t) })
 	}
 	if c.spawned {
 		e.State = subjects.MemoryCandidate
@@ -131,7 +134,7 @@ func (m *Memory) decide(ctx context.Context, out actor.Out, c call, id, word str
 	if err != nil {
 		return answer{}, fmt.Errorf("reading the proposal: %w", err)
 	}
-	if len(entries) == 0 || entries[0].State != subjects.MemoryCandidate || c.by != person && entries[0].Provenance.SessionID != c.session {
+	if len(entries) == 0 || entries[0].State != subjects.MemoryCandidate || c.by != person && (c.session == "" || entries[0].Provenance.SessionID != c.session) {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "there is no such proposal in this session")
 	}
 	if err := m.settle(ctx, out, c.by, keep, id); err != nil {

@@ -33,7 +33,8 @@ type asked struct {
 // maxQuery bounds what is looked for.
 const maxQuery = 8 << 10
 
-// recallFor finds what is remembered, stage by stage, and tells of each. What it returns is the last stage.
+// recallFor finds what is remembered, stage by stage, and tells of each. What it returns is the last stage, which is told
+// when the outcome is recorded.
 func (m *Memory) recallFor(ctx context.Context, out actor.Out, q asked, say func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
 	if err := checkQuery(&q.MemoryQuery, m.cfg); err != nil {
 		return subjects.MemoryReply{}, err
@@ -46,7 +47,10 @@ func (m *Memory) recallFor(ctx context.Context, out actor.Out, q asked, say func
 		}
 		return m.tellRecalled(ctx, out, q, done)
 	})
-	return done, err
+	if err != nil {
+		return subjects.MemoryReply{}, err
+	}
+	return done, say(done)
 }
 
 // checkQuery makes a question fit, or says why it cannot be asked.
@@ -86,10 +90,10 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 		seen = m.cache.Generation()
 		if r, ok := m.cache.Get(key); ok && !q.Fresh {
 			r.Cached, r.Done, r.Millis = true, true, millis()
-			return r, say(r)
+			return r, nil
 		}
 	}
-	found, err := m.find(recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
+	found, err := m.find(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
 	if err != nil {
 		return done, fmt.Errorf("looking for it: %w", err)
 	}
@@ -117,12 +121,15 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 		if top, note = m.segments(ctx, out, q.Query, top); note != nil {
 			notes = append(notes, *note)
 		}
+		if ctx.Err() != nil { // who asked is gone, and no part was chosen
+			return done, ctx.Err()
+		}
 	}
 	done = subjects.MemoryReply{Stage: "corpus", Hits: top, Notes: notes, Millis: millis(), Done: true}
 	if m.cache != nil && vector != nil {
 		m.cache.Put(key, done, seen)
 	}
-	return done, say(done)
+	return done, nil
 }
 
 // scope keeps apart what the person and what agents may see: the parts for a model are chosen for one.

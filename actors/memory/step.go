@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
@@ -34,8 +35,17 @@ func (m *Memory) follow(ctx context.Context, ids ...string) error {
 		if err := m.space.index.Put(rowOf(l), l.NameVector, l.DescriptionVector); err != nil {
 			return fmt.Errorf("indexing %s: %w", l.ID, err)
 		}
+		if m.space.near != nil && l.NameVector != nil {
+			if err := m.space.near.Put(ctx, []uint64{l.Row}, l.NameVector); err != nil {
+				return fmt.Errorf("indexing %s for approximate search: %w", l.ID, err)
+			}
+		}
 		if m.cache != nil {
-			m.cache.Wrote(l.NameVector, l.Name+" "+l.Description)
+			words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
+			m.cache.Wrote(l.NameVector, words)
+			if l.DescriptionVector != nil {
+				m.cache.Wrote(l.DescriptionVector, words)
+			}
 		}
 	}
 	m.drop(ids...)
@@ -50,20 +60,36 @@ func (m *Memory) gone(all []store.Gone) {
 	defer m.steps.Unlock()
 	for _, g := range all {
 		m.space.index.Remove(g.Row)
+		if m.space.near != nil { // a row that stays there chooses nothing: the index that scores does not know it
+			_ = m.space.near.Remove(context.Background(), g.Row)
+		}
 		m.drop(g.ID)
 	}
 }
 
-// graded tells the index what others thought.
-func (m *Memory) graded(all []store.Graded) {
+// graded tells the index what others thought. What was recalled without an entry may have to be recalled with it now.
+func (m *Memory) graded(ctx context.Context, all []store.Graded) {
 	m.space.RLock()
 	defer m.space.RUnlock()
 	m.steps.Lock()
 	defer m.steps.Unlock()
-	for _, g := range all {
+	ids := make([]string, len(all))
+	for i, g := range all {
 		m.space.index.Grade(g.Row, g.Grades)
-		m.drop(g.ID)
+		ids[i] = g.ID
 	}
+	if m.cache == nil || len(ids) == 0 {
+		return
+	}
+	lights, err := m.db.Lights(context.WithoutCancel(ctx), m.space.model, ids...)
+	if err != nil {
+		m.cache.Clear()
+		return
+	}
+	for _, l := range lights {
+		m.cache.Wrote(l.NameVector, l.Name+" "+l.Description)
+	}
+	m.drop(ids...)
 }
 
 // drop forgets what was recalled with any of these in it.
@@ -74,13 +100,13 @@ func (m *Memory) drop(ids ...string) {
 }
 
 // find searches what is in memory.
-func (m *Memory) find(q recall.Query) (recall.Found, error) {
+func (m *Memory) find(ctx context.Context, q recall.Query) (recall.Found, error) {
 	m.space.RLock()
 	defer m.space.RUnlock()
 	if len(q.Vector) != 0 && len(q.Vector) != m.space.dims { // the model was changed in between
 		q.Vector = nil
 	}
-	return m.space.index.Find(q)
+	return m.space.index.Find(m.among(ctx, q))
 }
 
 // brief is an entry as the event of a recall tells of it.

@@ -74,7 +74,7 @@ func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subje
 	if content == "" {
 		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "there is nothing to remember in it")
 	}
-	if _, hidden := firewall.Redact(content); hidden > 0 {
+	if _, hidden := firewall.Redact(strings.Join(append([]string{content, given.Name, given.Description}, given.Tags...), "\n")); hidden > 0 {
 		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "it holds something that looks like a password or a key; conclave secret set keeps those")
 	}
 	d, err := m.digester(out).Note(ctx, content, false)
@@ -93,18 +93,21 @@ func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subje
 	return m.keep(ctx, out, by, fill(e, d), d.Relations, "the person said so")
 }
 
-// restore takes an entry of an export as it is.
+// restore takes an entry of an export as it is, also one that was forgotten since: the person wants it back.
 func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry) (subjects.MemoryWrite, error) {
 	if err := checkEntry(e); err != nil {
 		return subjects.MemoryWrite{}, err
 	}
 	e.Tags = cleanTags(e.Tags)
-	if _, err := m.db.Put(ctx, store.Item{Entry: e}); errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
+	switch _, err := m.db.Put(ctx, store.Item{Entry: e, Restore: true}); {
+	case errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown):
 		return subjects.MemoryWrite{ID: e.ID, Action: "unchanged", Why: "it is here"}, nil
-	} else if err != nil {
+	case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrTrust):
+		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
+	case err != nil:
 		return subjects.MemoryWrite{}, fmt.Errorf("storing %s: %w", e.ID, err)
 	}
-	if err := m.follow(ctx, e.ID); err != nil {
+	if err := m.follow(ctx, append([]string{e.ID}, e.Supersedes...)...); err != nil {
 		return subjects.MemoryWrite{}, err
 	}
 	m.nudge() // its vectors are made beside
@@ -200,22 +203,26 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 		part := d.First + i
 		hash := pieceHash(trust, d.Title, p)
 		id := idOf("piece", d.From, strconv.Itoa(part), hash)
-		at := slices.IndexFunc(old, func(o store.Piece) bool { return o.Part == part })
-		switch {
-		case at >= 0 && old[at].ID == id:
+		is := subjects.MemoryWrite{ID: id, Action: "stored"}
+		for _, o := range old { // two when a crash came between storing the one and forgetting the other
+			if o.Part == part && o.ID != id {
+				stale, is.Action, is.Other = append(stale, o.ID), "updated", o.ID
+			}
+		}
+		if slices.ContainsFunc(old, func(o store.Piece) bool { return o.ID == id }) {
 			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "unchanged"})
 			continue
-		case at >= 0:
-			stale = append(stale, old[at].ID)
-			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "updated", Other: old[at].ID})
-		default:
-			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "stored"})
 		}
+		written.Results = append(written.Results, is)
 		e := subjects.MemoryEntry{
 			ID: id, Kind: subjects.KindDocument, State: subjects.MemoryActive, Corpus: p.Text, Created: now, Updated: now,
 			Provenance: subjects.Provenance{Source: subjects.SourceDocument, Trust: trust, Agent: by, From: d.From, Part: part},
 		}
-		fresh = append(fresh, fill(e, m.digester(out).Piece(d.Title, p.Heading, p.Text)))
+		made := m.digester(out).Piece(d.Title, p.Heading, p.Text)
+		if trust != subjects.Trusted {
+			e.Provenance.Flags = made.Flags
+		}
+		fresh = append(fresh, fill(e, made))
 	}
 	if d.Last {
 		last := d.First + len(d.Pieces) - 1
@@ -285,7 +292,7 @@ func checkDocument(d subjects.MemoryDocument) error {
 	switch {
 	case strings.TrimSpace(d.From) == "" || d.Hash == "":
 		return subjects.Faultf(subjects.CodeMalformed, "a document needs where it is from and the hash of its text")
-	case d.First < 1 || d.First+len(d.Pieces) > maxParts:
+	case d.First < 1 || d.First > maxParts || d.First+len(d.Pieces) > maxParts:
 		return subjects.Faultf(subjects.CodeMalformed, "pieces are counted from 1, up to %d", maxParts)
 	case len(d.Pieces) == 0 && !d.Last || len(d.Pieces) > maxPieces:
 		return subjects.Faultf(subjects.CodeMalformed, "between 1 and %d pieces in one message", maxPieces)

@@ -70,6 +70,23 @@ func (d benchData) stream() uint64 {
 	return s + t + u + v
 }
 
+// recall compares some answers with those that plain numbers give.
+func (d benchData) recall(b *testing.B, x *Index, queries int) (sum float64) {
+	for i := range queries {
+		q := d.query(i)
+		want := top{k: 20}
+		for key := range len(d.vectors) / benchDims {
+			want.add(Hit{uint64(key), float32(cosine(q, d.vectors[key*benchDims:][:benchDims]))})
+		}
+		for _, h := range nearest(b, x, q, 20, nil) {
+			if slices.ContainsFunc(want.hits, func(w Hit) bool { return w.Key == h.Key }) {
+				sum += 1. / 20
+			}
+		}
+	}
+	return sum / float64(queries)
+}
+
 // BenchmarkNearest looks for 20 of each size, every search beside one read of the same vectors, and says the median of
 // both: the ratio holds on a busy machine too.
 func BenchmarkNearest(b *testing.B) {
@@ -107,9 +124,40 @@ func BenchmarkNearest(b *testing.B) {
 				b.ReportMetric(read[len(read)/2].Seconds()*1e3, "read-ms")
 				b.ReportMetric(float64(search[len(search)/2])/float64(read[len(read)/2]), "ratio")
 				b.ReportMetric(float64(x.Bytes())/float64(n), "B/row")
+				b.ReportMetric(d.recall(b, x, 8), "recall@20")
 				b.Logf("%s (%d)", x.Path(), sum&1)
 			})
 		}
+	}
+}
+
+// BenchmarkKeep looks for 20 among the few that count.
+func BenchmarkKeep(b *testing.B) {
+	for name, n := range benchSizes() {
+		for _, one := range []uint64{2, 100, 10_000} {
+			b.Run(fmt.Sprintf("%s/1 in %d", name, one), func(b *testing.B) {
+				x, d := benchIndex(b, n, Options{Dims: benchDims})
+				for i := 0; b.Loop(); i++ {
+					nearest(b, x, d.query(i), 20, func(k uint64) bool { return k%one == 0 })
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkScan is the first pass of each level over rows that are near the processor: what it could do if memory were quick.
+func BenchmarkScan(b *testing.B) {
+	const n = blockRows
+	d := dataFor(1000)
+	of, q := quantized(b, d.vectors[:n*benchDims/2], benchDims), queryOf(b, d.query(0))
+	for _, k := range available {
+		b.Run(k.level(), func(b *testing.B) {
+			var found block
+			b.SetBytes(n / 2 * benchDims)
+			for b.Loop() {
+				k.scan(of, 0, n/2, q, 2, &found)
+			}
+		})
 	}
 }
 
@@ -119,6 +167,7 @@ func BenchmarkAdd(b *testing.B) {
 	d := dataFor(n)
 	for _, size := range []int{1, 1000, n} {
 		b.Run(fmt.Sprintf("by%d", size), func(b *testing.B) {
+			b.ReportAllocs()
 			for b.Loop() {
 				x := open(b, Options{Dims: benchDims})
 				for i := 0; i < n; i += size {

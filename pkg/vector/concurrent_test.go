@@ -86,11 +86,11 @@ func TestAddAndRemoveBesideSearches(t *testing.T) {
 
 // TestNobodySeesBothOrNeither looks at nothing but the rows that count, as often as possible, while one is replaced.
 func TestNobodySeesBothOrNeither(t *testing.T) {
-	x := open(t, Options{Dims: 1}, small)
+	x := open(t, Options{Dims: 1})
 	add(t, x, []uint64{1, 2}, []float32{1, 2})
 	done := make(chan struct{})
 	var readers sync.WaitGroup
-	for range 3 {
+	for range 2 {
 		readers.Go(func() {
 			for {
 				r := x.read()
@@ -108,7 +108,7 @@ func TestNobodySeesBothOrNeither(t *testing.T) {
 			}
 		})
 	}
-	for range 30_000 {
+	for range 5000 {
 		add(t, x, []uint64{1}, []float32{1})
 	}
 	close(done)

@@ -92,8 +92,11 @@ AVX512 void cvec_dots_avx512(const uint8_t *high, long n, long stride, const int
 			__m512i qh = _mm512_loadu_si512(q8 + i), ql = _mm512_loadu_si512(q8low + i);
 			STEP(h, l, 0);
 		}
-		uint32_t d = (uint32_t)_mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(h, 8), l));
-		dots[r] = (int32_t)(d - (uint32_t)bias);
+		__m256i s = half(_mm512_add_epi32(_mm512_slli_epi32(h, 8), l));
+		__m128i d = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+		d = _mm_add_epi32(d, _mm_shuffle_epi32(d, 0x4e));
+		d = _mm_add_epi32(d, _mm_shuffle_epi32(d, 0xb1));
+		dots[r] = _mm_cvtsi128_si32(_mm_sub_epi32(d, _mm_set1_epi32(bias)));
 	}
 #undef STEP
 }

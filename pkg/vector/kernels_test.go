@@ -11,7 +11,7 @@ import (
 // twin is what every level is compared with.
 var twin = plainGo{}
 
-// levels runs a test for all that this machine has, Go among them where it is more than the measure itself.
+// levels runs a test for every level that this machine has, Go among them.
 func levels(t *testing.T, test func(t *testing.T, k kernels)) {
 	for _, k := range available {
 		t.Run(k.level(), func(t *testing.T) { test(t, k) })

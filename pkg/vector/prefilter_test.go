@@ -141,7 +141,8 @@ func TestPrefilterIsBuiltAgain(t *testing.T) {
 		if p := x.Path(); !strings.Contains(p, "switched off") {
 			t.Fatal(p)
 		}
-		add32(t, x, 0, c.vectors(n))
+		add(t, x, numbered(0, n), c.vectors(n)) // at once: it is not built on some of them
+		x.background.wait()
 		if p := x.Path(); !strings.Contains(p, "on trial") {
 			t.Error(p)
 		}

@@ -87,8 +87,8 @@ func TestRecall(t *testing.T) {
 		}, 1e-5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const n, dims, queries = 2500, 768, 8
-			c := newClusters(11, 50, dims)
+			const n, dims, queries = 1500, 768, 8
+			c := newClusters(11, 40, dims)
 			vectors := tt.make(c, n)
 			x, model := open(t, Options{Dims: dims}), naive{dims, map[uint64][]float32{}}
 			add(t, x, numbered(0, n), vectors)
@@ -312,7 +312,7 @@ func TestAnErrorAddsNothing(t *testing.T) {
 			more := random(r, 500, 5)
 			add(t, x, numbered(10, 500), more)
 			model.add(numbered(10, 500), more)
-			model.check(t, old[:5], 30, nil, nearest(t, x, old[:5], 30, nil), tolerance(5))
+			model.check(t, old[:5], 1000, nil, nearest(t, x, old[:5], 1000, nil), tolerance(5))
 		})
 	}
 }

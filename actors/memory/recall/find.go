@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/vector"
 	"conclave/subjects"
 )
 
@@ -21,6 +22,8 @@ type Query struct {
 	Top    int       // 0 = as in [Options]
 	// Twins shows rows that say the same, all of them: who wants to forget something wants to forget it everywhere.
 	Twins bool
+	// Among are the only rows whose names are compared, when it is not nil: an approximate index chose them.
+	Among []uint64
 }
 
 // Candidate is a row that was found. The reasons add up to the score.
@@ -97,13 +100,26 @@ func (r *Recall) Find(q Query) (Found, error) {
 	return found, nil
 }
 
+// nearest are the rows whose names are nearest: of all, or of those that somebody else has chosen.
+func (r *Recall) nearest(q Query, most int, keep func(uint64) bool) ([]vector.Hit, error) {
+	if q.Among == nil {
+		return r.names.Nearest(q.Vector, most, keep)
+	}
+	hits, err := r.names.Cosines(q.Vector, slices.DeleteFunc(slices.Clone(q.Among), func(key uint64) bool { return keep != nil && !keep(key) }))
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(hits, func(a, b vector.Hit) int { return cmp.Or(cmp.Compare(b.Cosine, a.Cosine), cmp.Compare(a.Key, b.Key)) })
+	return hits[:min(most, len(hits))], nil
+}
+
 // first is the first stage: the rows whose names are nearest, and those that share most words, together the best.
 func (r *Recall) first(q Query, names int, byWords bool) ([]*candidate, *said, error) {
 	keep, said := r.table.keep(q.Kind, q.All), &said{}
 	near := make(map[uint64]float32, (wider+1)*names)
 	var keys []uint64
 	if q.Vector != nil {
-		hits, err := r.names.Nearest(q.Vector, wider*names, keep)
+		hits, err := r.nearest(q, wider*names, keep)
 		if err != nil {
 			return nil, nil, fmt.Errorf("comparing names: %w", err)
 		}

@@ -1,0 +1,351 @@
+package memory
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+// TestAdminRefuses: what the person's hand cannot do, and that nothing has changed then.
+func TestAdminRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, other := w.fact("The bicycle stands in the cellar."), w.fact("My sister Anna lives in Rome.")
+	long := strings.Repeat("x", maxCorpus+1)
+	edit := func(e subjects.MemoryEdit) subjects.MemoryAdmin {
+		return subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &e}
+	}
+	before := w.everything()
+	for _, tt := range []struct {
+		name string
+		op   any
+		says string
+	}{
+		{"nothing", subjects.MemoryAdmin{}, `memory cannot ""`},
+		{"an unknown deed", subjects.MemoryAdmin{Op: "drop table"}, `memory cannot "drop table"`},
+		{"trick: in other letters", subjects.MemoryAdmin{Op: "FORGET", IDs: []string{id}}, "memory cannot"},
+		{"trick: a field of its own", []byte(`{"op":"forget","ids":["` + id + `"],"as":"operator"}`), ""},
+		{"trick: two at once", []byte(`{"op":"list","op":"forget","ids":["` + id + `"]}`), ""},
+		{"show nothing", subjects.MemoryAdmin{Op: "show"}, "name between 1 and 500"},
+		{"show nobody", subjects.MemoryAdmin{Op: "show", IDs: []string{"nobody-knows"}}, "there is no entry nobody-knows; conclave memory list"},
+		{"show five letters", subjects.MemoryAdmin{Op: "show", IDs: []string{id[:5]}}, "at least 6"},
+		{"show one of several", subjects.MemoryAdmin{Op: "show", IDs: []string{id[:6]}}, id + " or " + other + ": give more letters"},
+		{"trick: show every one", subjects.MemoryAdmin{Op: "show", IDs: []string{"%%%%%%"}}, "cannot be an id"},
+		{"trick: show a way around", subjects.MemoryAdmin{Op: "show", IDs: []string{"' OR 1=1 --"}}, "cannot be an id"},
+		{"edit nothing", subjects.MemoryAdmin{Op: "edit", IDs: []string{id}}, "what to change"},
+		{"trick: edit with nothing in it", edit(subjects.MemoryEdit{}), "what to change"},
+		{"edit two", subjects.MemoryAdmin{Op: "edit", IDs: []string{id, other}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "which one entry"},
+		{"edit nobody", subjects.MemoryAdmin{Op: "edit", IDs: []string{"nobody-knows"}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "there is no entry"},
+		{"edit the name away", edit(subjects.MemoryEdit{Name: new(" ")}), "needs a name"},
+		{"edit a name as long as a book", edit(subjects.MemoryEdit{Name: new(long)}), "at most"},
+		{"edit a text as long as a book", edit(subjects.MemoryEdit{Corpus: &long}), "at most"},
+		{"trick: edit what is no text", edit(subjects.MemoryEdit{Description: new("a\x00b")}), "not text"},
+		{"trick: edit a password in", edit(subjects.MemoryEdit{Corpus: new("password: " + canary)}), "conclave secret set"},
+		{"trick: edit a password into a name", edit(subjects.MemoryEdit{Name: new("api_key=" + canary)}), "conclave secret set"},
+		{"trick: edit a password into a tag", edit(subjects.MemoryEdit{Tags: &[]string{"api_key=" + canary}}), "conclave secret set"},
+		{"pin nobody", subjects.MemoryAdmin{Op: "pin", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{"unpin nothing", subjects.MemoryAdmin{Op: "unpin"}, "name between"},
+		{"forget nothing", subjects.MemoryAdmin{Op: "forget"}, "name entries, or give words"},
+		{"trick: forget both ways", subjects.MemoryAdmin{Op: "forget", IDs: []string{id}, Query: "bicycle"}, "one of them"},
+		{"trick: forget one, and nobody", subjects.MemoryAdmin{Op: "forget", IDs: []string{id, "nobody-knows"}}, "there is no entry"},
+		{"forget by blanks", subjects.MemoryAdmin{Op: "forget", Query: "  "}, "give some words"},
+		{"forget of an unknown kind", subjects.MemoryAdmin{Op: "forget", Query: "bicycle", Kind: "all"}, "there is no kind"},
+		{"accept what is no proposal", subjects.MemoryAdmin{Op: "accept", IDs: []string{id}}, "waits for no decision: it is active"},
+		{"trick: reject what is no proposal", subjects.MemoryAdmin{Op: "reject", IDs: []string{id}}, "waits for no decision"},
+		{"accept nobody", subjects.MemoryAdmin{Op: "accept", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{"list from nowhere", subjects.MemoryAdmin{Op: "list", After: "the beginning"}, "not where a page ended"},
+	} {
+		_, err := deliver[any](w, "ctl.user.memory.admin", "", "", tt.op)
+		if code := actortest.Code(err); code != subjects.CodeMalformed && code != subjects.CodeTooLarge || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.says)
+		}
+	}
+	if after := w.everything(); !reflect.DeepEqual(before, after) {
+		t.Errorf("there was\n%+v, and now\n%+v", before, after)
+	}
+	if got := w.story(); len(got) != 2 {
+		t.Errorf("it tells of %v", got)
+	}
+	w.nowhere(canary)
+}
+
+// TestList: pages, filters, and how much of a text is shown.
+func TestList(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var all []subjects.MemoryEntry
+	for i := range 12 {
+		e := subjects.MemoryEntry{
+			ID: fmt.Sprintf("entry-%02d", i), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: fmt.Sprintf("name %d", i), Description: "d", Corpus: fmt.Sprintf("Text %d ", i) + strings.Repeat("word ", 20000),
+			Created: noon.Add(time.Duration(i) * time.Minute), Updated: noon, Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+		}
+		switch i {
+		case 1:
+			e.State = subjects.MemoryCandidate
+		case 2:
+			e.Provenance.Trust, e.Provenance.Source = subjects.Untrusted, subjects.SourceExternal
+		case 3:
+			e.Tags = []string{"family"}
+		case 4:
+			e.Kind, e.Provenance.From, e.Provenance.Part = subjects.KindDocument, "/notes.md", 1
+		case 5:
+			e.Corpus = "Žofie čte."
+		}
+		all = append(all, e)
+	}
+	for part := range slices.Chunk(all, 6) { // as much as a message holds
+		if got, err := w.write(subjects.MemoryWrites{Entries: part, Restore: true}); err != nil || len(got.Results) != 6 {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		q    subjects.MemoryAdmin
+		want string // numbers of the entries, in order
+		next bool
+	}{
+		{"all, the newest first", subjects.MemoryAdmin{}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
+		{"a page", subjects.MemoryAdmin{Limit: 2}, "11 10", true},
+		{"trick: less than a page", subjects.MemoryAdmin{Limit: -1}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
+		{"a state", subjects.MemoryAdmin{State: subjects.MemoryCandidate}, "01", false},
+		{"a trust", subjects.MemoryAdmin{Trust: subjects.Untrusted}, "02", false},
+		{"a tag", subjects.MemoryAdmin{Tag: "Family"}, "03", false},
+		{"a kind", subjects.MemoryAdmin{Kind: subjects.KindDocument}, "04", false},
+		{"a file", subjects.MemoryAdmin{From: "/notes.md"}, "04", false},
+		{"letters", subjects.MemoryAdmin{Text: "zofie"}, "05", false},
+		{"trick: letters that mean anything", subjects.MemoryAdmin{Text: "%"}, "", false},
+		{"two of these", subjects.MemoryAdmin{Kind: subjects.KindFact, Trust: subjects.Untrusted}, "02", false},
+		{"nothing of the sort", subjects.MemoryAdmin{Kind: "rumour"}, "", false},
+	} {
+		tt.q.Op = "list"
+		got, err := w.admin(tt.q)
+		var ids []string
+		for _, e := range got.Entries {
+			ids = append(ids, strings.TrimPrefix(e.ID, "entry-"))
+			if len(e.Corpus) > pageText+3 {
+				t.Errorf("%s: a text of %d bytes", tt.name, len(e.Corpus))
+			}
+		}
+		if err != nil || strings.Join(ids, " ") != tt.want || (got.Next != "") != tt.next {
+			t.Errorf("%s: %v next %q, %v, want %s", tt.name, ids, got.Next, err, tt.want)
+		}
+	}
+	// Whole texts of 100 KB: a page ends where the message is full, and the pages are all there is, each once.
+	var seen []string
+	pages := 0
+	for q := (subjects.MemoryAdmin{Op: "list", Whole: true}); ; pages++ {
+		page, err := w.admin(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := 0
+		for _, e := range page.Entries {
+			seen = append(seen, strings.TrimPrefix(e.ID, "entry-"))
+			size += len(e.Corpus)
+		}
+		if size > pageBytes {
+			t.Errorf("a page of %d bytes", size)
+		}
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	if got := strings.Join(seen, " "); got != "11 10 09 08 07 06 05 04 03 02 01 00" || pages < 2 {
+		t.Errorf("%d pages: %s", pages+1, got)
+	}
+	if shown, err := w.admin(subjects.MemoryAdmin{Op: "show", IDs: []string{"entry-07", "entry-05"}}); err != nil || len(shown.Entries) != 2 || shown.Entries[0].Corpus != all[7].Corpus {
+		t.Errorf("shown %d, %v", len(shown.Entries), err)
+	}
+	ids := make([]string, 12)
+	for i := range ids {
+		ids[i] = all[i].ID
+	}
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "show", IDs: ids}); actortest.Code(err) != subjects.CodeTooLarge {
+		t.Errorf("more than fits: %v", err)
+	}
+}
+
+// TestEdit: what the person changes is found by its new words and not by its old ones, and stays what it was otherwise.
+func TestEdit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.saved(`{"content":"The canoe lies at the lake.","tags":["boat"]}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
+	was := w.entry(id)
+	w.later(time.Minute)
+	got, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id[:6]}, Edit: &subjects.MemoryEdit{
+		Name: new("sledge"), Description: new("where the sledge is"), Corpus: new("The sledge hangs under the roof."), Tags: &[]string{"Winter", "winter"},
+	}})
+	if err != nil || got.Changed != 1 || len(got.Entries) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := was
+	want.Name, want.Description, want.Corpus, want.Tags, want.Updated = "sledge", "where the sledge is", "The sledge hangs under the roof.", []string{"winter"}, noon.Add(time.Minute)
+	if now := w.entry(id); !reflect.DeepEqual(now, want) || !reflect.DeepEqual(got.Entries[0], want) {
+		t.Errorf("it is\n%+v, want\n%+v", now, want)
+	}
+	if now := w.recalls("where is the sledge"); !slices.Equal(now, []string{id}) {
+		t.Errorf("by its new words: %v", now)
+	}
+	if now := w.recalls("canoe lies lake"); len(now) != 0 {
+		t.Errorf("by its old words: %v", now)
+	}
+	if want.Provenance.Trust != subjects.Untrusted {
+		t.Error("a stranger's word is trusted because it was edited")
+	}
+	// Tags alone, and once more at the same time: each is told of.
+	for range 2 {
+		if _, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Tags: &[]string{}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e := w.entry(id); len(e.Tags) != 0 || e.Name != "sledge" {
+		t.Errorf("%+v", e)
+	}
+	if got := w.story(); !slices.Equal(got, []string{"stored", "edited", "edited", "edited"}) {
+		t.Errorf("it tells of %v", got)
+	}
+}
+
+// TestPin: a pin is kept, and counted only when it is new.
+func TestPin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.fact("The bicycle stands in the cellar.")
+	for i, tt := range []struct {
+		op      string
+		changed int
+		pinned  bool
+	}{{"pin", 1, true}, {"pin", 0, true}, {"unpin", 1, false}, {"unpin", 0, false}, {"pin", 1, true}} {
+		got, err := w.admin(subjects.MemoryAdmin{Op: tt.op, IDs: []string{id}})
+		if err != nil || got.Changed != tt.changed || w.entry(id).Pinned != tt.pinned {
+			t.Errorf("%d. %s: %+v, %v", i+1, tt.op, got, err)
+		}
+	}
+	r, err := one(w.ask(subjects.MemoryQuery{Query: "bicycle"}))
+	if err != nil || len(r.Hits) != 1 || !slices.ContainsFunc(r.Hits[0].Reasons, func(r subjects.MemoryReason) bool { return r.What == "pinned" }) {
+		t.Errorf("recalled as %+v, %v", r.Hits, err)
+	}
+}
+
+// TestForget: by id and by words, and only what was meant.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bicycle, bell := w.fact("The bicycle stands in the cellar."), w.fact("The bell of the bicycle is broken.")
+	rome, oslo := w.fact("My sister Anna lives in Rome."), w.fact("My sister Anna lives in Oslo.")
+	sledge := w.fact("The sledge stands in the barn.")
+	// Near by its vector, and without a word of it: such as a model finds of anything.
+	vague := func(texts []string) (subjects.EmbedReply, error) {
+		r, err := words("words-1", 256)(texts)
+		for _, v := range r.Vectors {
+			for i := range v {
+				v[i] = v[i]*0.3 + 3
+			}
+		}
+		return r, err
+	}
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "the bicycle", Dry: true}); err != nil || got.Changed != 0 || len(got.Entries) != 2 || w.count() != 5 {
+		t.Errorf("dry: %d would go, %d went, %v", len(got.Entries), got.Changed, err)
+	}
+	if len(w.story()) != 5 {
+		t.Errorf("dry: it tells of %v", w.story())
+	}
+	w.embed = vague
+	got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "the bicycle"})
+	if err != nil || got.Changed != 2 || len(got.Entries) != 2 {
+		t.Errorf("by words: %+v, %v", got, err)
+	}
+	w.embed = words("words-1", 256)
+	for _, id := range []string{bicycle, bell} {
+		if entries, err := w.db.Get(t.Context(), id); err != nil || len(entries) > 0 {
+			t.Errorf("still there: %+v, %v", entries, err)
+		}
+	}
+	w.entry(sledge)
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "xylophone"}); err != nil || got.Changed != 0 {
+		t.Errorf("nothing of it: %+v, %v", got, err)
+	}
+	// What lost its place goes too: it must not come back from the past.
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "Anna Rome Oslo"}); err != nil || got.Changed != 2 {
+		t.Errorf("of the past: %+v, %v", got, err)
+	}
+	for _, id := range []string{rome, oslo} {
+		if entries, _ := w.db.Get(t.Context(), id); len(entries) > 0 {
+			t.Errorf("still there: %+v", entries)
+		}
+	}
+	if got := w.recalls("Where does Anna live?"); len(got) > 0 {
+		t.Errorf("it recalls %v", got)
+	}
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "graph", Query: "Anna"}); err != nil || len(got.Relations) > 0 {
+		t.Errorf("the graph: %+v, %v", got.Relations, err)
+	}
+	if got := w.story()[5:]; !slices.Equal(got, []string{"forgotten", "forgotten"}) {
+		t.Errorf("it tells of %v", got)
+	}
+}
+
+// TestProposals: the person decides.
+func TestProposals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var ids []string
+	for _, s := range []string{"The train leaves at nine.", "The ferry leaves at ten."} {
+		ids = append(ids, w.saved(`{"content":"`+s+`"}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0])
+	}
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: ids[:1]}); err != nil || got.Changed != 1 || w.entry(ids[0]).State != subjects.MemoryActive {
+		t.Errorf("accepted: %+v, %v", got, err)
+	}
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "reject", IDs: ids[1:]}); err != nil || got.Changed != 1 || w.count() != 1 {
+		t.Errorf("rejected: %+v, %v, %d entries", got, err, w.count())
+	}
+	// One of them is none any more: nobody is decided upon.
+	third := w.saved(`{"content":"The bus leaves at eleven."}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0]
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{third, ids[0]}}); err == nil || w.entry(third).State != subjects.MemoryCandidate {
+		t.Errorf("trick: with one that is none: %v", err)
+	}
+	if got := w.recalls("When leaves the train?"); !slices.Equal(got, ids[:1]) {
+		t.Errorf("it recalls %v", got)
+	}
+}
+
+// TestStatus: what the person is told of the whole.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fact("My sister Anna lives in Rome.")
+	w.fact("My sister Anna lives in Oslo.")
+	w.answers("q1", "What colour has the bicycle?", "The bicycle is red.")
+	w.imports("/notes.md", "The tent has nine pegs.")
+	w.embed = nil
+	w.fact("The lamp is broken.")
+	w.embed = words("words-1", 256)
+	if _, err := w.ask(subjects.MemoryQuery{Query: "tent"}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.admin(subjects.MemoryAdmin{Op: "status"})
+	if err != nil || got.Status == nil {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	s := *got.Status
+	if !reflect.DeepEqual(s.Entries, map[string]int{"fact": 3, "engram": 1, "document": 1}) || !reflect.DeepEqual(s.States, map[string]int{"active": 4, "superseded": 1}) {
+		t.Errorf("%v, %v", s.Entries, s.States)
+	}
+	if s.Relations != 4 || s.Documents != 1 || s.Bytes == 0 || s.Schema == 0 || s.DuckDB == "" || s.Search == "" || s.Model != "words-1" || s.Unembedded != 1 || s.Resident == 0 || s.Cached != 1 {
+		t.Errorf("%+v", s)
+	}
+	if g, err := w.admin(subjects.MemoryAdmin{Op: "graph", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Tense != subjects.TenseIs {
+		t.Errorf("the graph: %+v, %v", g.Relations, err)
+	}
+	data, err := json.Marshal(got)
+	if err != nil || !strings.Contains(string(data), `"entries":[]`) {
+		t.Errorf("a list that is empty is said as one: %s, %v", data, err)
+	}
+}

@@ -1,0 +1,145 @@
+package memory
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// TestCache: what was recalled is good for whoever asks the same in the same right, until something is written that could
+// change it.
+func TestCache(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	q := subjects.MemoryQuery{Query: "Where stands the bicycle?"}
+	var fact, candidate string
+	seq := uint64(100)
+	for _, tt := range []struct {
+		name   string
+		act    func() error
+		q      func(*subjects.MemoryQuery)
+		cached bool
+		has    string // words in what is recalled then
+		not    string
+	}{
+		{name: "nothing happened", cached: true, has: "cellar"},
+		{name: "in another order", q: func(q *subjects.MemoryQuery) { q.Query = "the bicycle stands where" }, cached: true, has: "cellar"},
+		{name: "something far away", act: func() error { w.fact("Xylophones are made of rosewood."); return nil }, cached: true, has: "cellar"},
+		{name: "afresh", q: func(q *subjects.MemoryQuery) { q.Fresh = true }, has: "cellar"},
+		{name: "trick: another question with the same words", q: func(q *subjects.MemoryQuery) { q.Query = "Where stands the bicycle not?" }, has: "cellar"},
+		{name: "of one kind", q: func(q *subjects.MemoryQuery) { q.Kind = "engram" }, not: "cellar"},
+		{name: "fewer", q: func(q *subjects.MemoryQuery) { q.Max = 1 }, has: "cellar"},
+		{name: "whole", q: func(q *subjects.MemoryQuery) { q.Whole = true }, has: "cellar"},
+		{name: "all", q: func(q *subjects.MemoryQuery) { q.All = true }, has: "cellar"},
+		{name: "edited", act: func() error {
+			_, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{fact}, Edit: &subjects.MemoryEdit{Corpus: new("The bicycle stands in the barn.")}})
+			return err
+		}, has: "barn", not: "cellar"},
+		{name: "pinned", act: func() error { _, err := w.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{fact}}); return err }, has: "cellar"},
+		{name: "something near", act: func() error { w.fact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
+		{name: "a proposal, which does not count", act: func() error {
+			res := w.order("save_memory", subjects.ToolOrder{Spawned: true, Labels: trusted(), Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`)})
+			candidate = last(res.Recalls)
+			return nil
+		}, has: "cellar", not: "roof"},
+		{name: "and which is accepted", act: func() error {
+			_, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{candidate}})
+			return err
+		}, has: "roof"},
+		{name: "a document", act: func() error { w.imports("a.md", "The bicycle stands under the stairs."); return nil }, has: "stairs"},
+		{name: "which has changed", act: func() error { w.imports("a.md", "The bicycle stands over the stairs."); return nil }, has: "over the stairs", not: "under the stairs"},
+		{name: "an answer", act: func() error { w.answers("qx", "Where stands the bicycle?", "It stands in the garage."); return nil }, has: "garage"},
+		{name: "a grade", act: func() error {
+			seq++
+			return w.critique(seq, subjects.Critique{QueryID: "qx", RespondentID: "generator", Score: 1})
+		}, has: "cellar"},
+		{name: "another model", act: func() error {
+			w.embed = words("words-2", 128)
+			return nil
+		}, has: "cellar"},
+		{name: "too long ago", act: func() error { w.later(25 * time.Hour); return nil }, has: "cellar"},
+		{name: "forgotten", act: func() error { _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{fact}}); return err }, not: "cellar"},
+	} {
+		if fact == "" || !slices.Contains(w.recalls("bicycle cellar stands"), fact) || tt.name == "pinned" {
+			if fact != "" {
+				if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{fact}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fact = w.fact("The bicycle stands in the cellar.")
+		}
+		for i := range 2 {
+			if r, err := one(w.ask(q)); err != nil || i == 1 && !r.Cached {
+				t.Fatalf("%s: before, the %d. time: %+v, %v", tt.name, i+1, r, err)
+			}
+		}
+		if tt.act != nil {
+			if err := tt.act(); err != nil {
+				t.Fatalf("%s: %v", tt.name, err)
+			}
+		}
+		mine := q
+		if tt.q != nil {
+			tt.q(&mine)
+		}
+		had := len(w.events("memory.recalled"))
+		replies, err := w.ask(mine)
+		r := last(replies)
+		if err != nil || r.Cached != tt.cached || !r.Done {
+			t.Errorf("%s: cached %t, %v", tt.name, r.Cached, err)
+		}
+		if tt.cached && (len(replies) != 1 || r.Stage != "corpus") {
+			t.Errorf("%s: %d stages, the last is %q", tt.name, len(replies), r.Stage)
+		}
+		if ev := w.events("memory.recalled")[had:]; len(ev) != 1 || ev[0].Cached != tt.cached || len(ev[0].IDs) != len(r.Hits) {
+			t.Errorf("%s: it tells %+v", tt.name, ev)
+		}
+		said := ""
+		for _, h := range r.Hits {
+			said += h.Segment + h.Entry.Corpus + "\n"
+		}
+		if tt.has != "" && !strings.Contains(said, tt.has) || tt.not != "" && strings.Contains(said, tt.not) {
+			t.Errorf("%s: recalls %q, want %q and not %q", tt.name, said, tt.has, tt.not)
+		}
+	}
+}
+
+// TestCacheScopes: what was made for the person is not shown to an agent, nor the other way round; and one can be without.
+func TestCacheScopes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fact("The bicycle stands in the cellar.")
+	const words = "Where stands the bicycle?"
+	person := func() bool {
+		r, err := one(w.ask(subjects.MemoryQuery{Query: words}))
+		if err != nil || len(r.Hits) != 1 {
+			t.Fatalf("the person gets %+v, %v", r, err)
+		}
+		return r.Cached
+	}
+	agent := func() bool {
+		if res := w.order("search_memory", subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + words + `"}`)}); res.Error != nil || !strings.Contains(res.Result, "cellar") {
+			t.Fatalf("the agent gets %+v", res)
+		}
+		return last(w.events("memory.recalled")).Cached
+	}
+	for i, tt := range []struct {
+		ask  func() bool
+		want bool
+	}{{person, false}, {agent, false}, {person, true}, {agent, true}} {
+		if got := tt.ask(); got != tt.want {
+			t.Errorf("%d. cached %t, want %t", i+1, got, tt.want)
+		}
+	}
+	off := newWorld(t, func(c *Config) { c.Cache.Entries = 0 })
+	off.fact("The bicycle stands in the cellar.")
+	for range 2 {
+		if r, err := one(off.ask(subjects.MemoryQuery{Query: words})); err != nil || r.Cached || len(r.Hits) != 1 {
+			t.Errorf("without a cache: %+v, %v", r, err)
+		}
+	}
+}

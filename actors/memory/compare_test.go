@@ -1,0 +1,183 @@
+package memory
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/subjects"
+)
+
+// told is an answer about a place of somebody's.
+func told(query, who, place string, change ...func(*subjects.Response)) subjects.Response {
+	r := subjects.Response{
+		SessionID: "s1", QueryID: query, Query: "Where does my sister " + who + " live?", Answer: "Your sister " + who + " lives in " + place + ".",
+		GeneratorID: "generator", RespondentID: "generator", Model: "gemma",
+	}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func untrusted(r *subjects.Response) { r.Labels = &subjects.Labels{Trust: subjects.Untrusted} }
+
+// TestBesideWhatIsThere: what says the same is merged, what says otherwise takes the place, and neither by a stranger's word nor
+// over a pin. Everything stays to be seen.
+func TestBesideWhatIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, tt := range []struct {
+		name, who     string
+		first, second subjects.Response
+		account       string // of the second
+		pinned        bool
+		action        string
+		states        string   // of both, at the end
+		recalled      []string // which of the two, best first
+	}{
+		{name: "the same", who: "Anna", first: told("a1", "Anna", "Rome"), second: told("a2", "Anna", "Rome"), action: "merged", states: "active superseded", recalled: []string{"a1"}},
+		{name: "otherwise", who: "Berta", first: told("b1", "Berta", "Rome"), second: told("b2", "Berta", "Oslo"), action: "superseded", states: "superseded active", recalled: []string{"b2"}},
+		{name: "somebody else", who: "Clara", first: told("c1", "Clara", "Rome"), second: told("c2", "Clarissa", "Rome"), action: "stored", states: "active active"},
+		{
+			name: "another's answer to the same question", who: "Doris", first: told("d1", "Doris", "Rome"), second: told("d1", "Doris", "Rome"), account: "respondent_b",
+			action: "stored", states: "active active",
+		},
+		{
+			name: "another's answer that says otherwise", who: "Emily", first: told("e1", "Emily", "Rome"), second: told("e1", "Emily", "Oslo"), account: "respondent_b",
+			action: "stored", states: "active active",
+		},
+		{name: "trick: a stranger says otherwise", who: "Frida", first: told("f1", "Frida", "Rome"), second: told("f2", "Frida", "Oslo", untrusted), action: "stored", states: "active active"},
+		{name: "trick: a stranger says the same", who: "Greta", first: told("g1", "Greta", "Rome"), second: told("g2", "Greta", "Rome", untrusted), action: "stored", states: "active active"},
+		{name: "a friend against a stranger", who: "Hanna", first: told("h1", "Hanna", "Rome", untrusted), second: told("h2", "Hanna", "Oslo"), action: "superseded", states: "superseded active"},
+		{name: "trick: over a pin", who: "Irene", first: told("i1", "Irene", "Rome"), second: told("i2", "Irene", "Oslo"), pinned: true, action: "stored", states: "active active"},
+		{name: "the same as a pin", who: "Julia", first: told("j1", "Julia", "Rome"), second: told("j2", "Julia", "Rome"), pinned: true, action: "merged", states: "active superseded"},
+	} {
+		account := "generator"
+		if tt.account != "" {
+			account = tt.account
+		}
+		if err := w.says("generator", tt.first); err != nil {
+			t.Fatal(err)
+		}
+		one, two := idOf(subjects.KindEngram, tt.first.QueryID, "generator"), idOf(subjects.KindEngram, tt.second.QueryID, account)
+		if tt.pinned {
+			if _, err := w.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{one}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.later(1)
+		if err := w.says(account, tt.second); err != nil {
+			t.Fatal(err)
+		}
+		// Both are there to be seen.
+		shown, err := w.admin(subjects.MemoryAdmin{Op: "show", IDs: []string{one, two}})
+		if err != nil || len(shown.Entries) != 2 {
+			t.Errorf("%s: shown %+v, %v", tt.name, shown, err)
+			continue
+		}
+		a, b := shown.Entries[0], shown.Entries[1]
+		if got := a.State + " " + b.State; got != tt.states {
+			t.Errorf("%s: they are %s, want %s", tt.name, got, tt.states)
+		}
+		ev := last(w.events("memory.stored"))
+		if ev.Action != tt.action || ev.IDs[0] != two || ev.Why == "" {
+			t.Errorf("%s: it tells %+v, want %s", tt.name, ev, tt.action)
+		}
+		switch tt.action {
+		case "merged":
+			if b.SupersededBy != one || len(ev.IDs) != 2 || ev.IDs[1] != one {
+				t.Errorf("%s: the new one was merged into %q, and it tells of %v", tt.name, b.SupersededBy, ev.IDs)
+			}
+		case "superseded":
+			if a.SupersededBy != two || !slices.Equal(b.Supersedes, []string{one}) || len(ev.IDs) != 2 || ev.IDs[1] != one {
+				t.Errorf("%s: %q took the place of %v, and it tells of %v", tt.name, a.SupersededBy, b.Supersedes, ev.IDs)
+			}
+		}
+		if tt.recalled == nil {
+			continue
+		}
+		got := w.recalls("Where does my sister " + tt.who + " live?")
+		if len(got) == 0 || got[0] != idOf(subjects.KindEngram, tt.recalled[0], "generator") || slices.Contains(got, one) && slices.Contains(got, two) {
+			t.Errorf("%s: it recalls %v, want %v", tt.name, got, tt.recalled)
+		}
+	}
+}
+
+// TestMergeTeaches: the one that stays learns what it did not know.
+func TestMergeTeaches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := w.fact("The red bicycle has no bell.")
+	if err := w.says("generator", told("q1", "Berta", "Rome")); err != nil {
+		t.Fatal(err)
+	}
+	one := w.fact("My sister Anna lives in Rome.")
+	got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "My sister Anna lives in Rome.", Tags: []string{"Family", "family", " "}}}})
+	if err != nil || got.Results[0].Action != "merged" || got.Results[0].Other != one {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if err := w.says("generator", told("q2", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{other} })); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.entry(one); !slices.Equal(e.Tags, []string{"family"}) || e.State != subjects.MemoryActive {
+		t.Errorf("it knows %+v", e)
+	}
+	if e := w.entry(idOf(subjects.KindEngram, "q1", "generator")); !slices.Equal(e.Correlating, []string{other}) {
+		t.Errorf("it goes with %v", e.Correlating)
+	}
+}
+
+// TestWhileItIsCompared: between looking and writing the person may change what is there. What was found then does not hold
+// any more, and what is new must not be lost.
+func TestWhileItIsCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Model = true })
+	for _, tt := range []struct {
+		name, verdict string
+		hand          subjects.MemoryAdmin
+		old           string // what the older one is in the end, "" = gone
+	}{
+		{"the same, and forgotten", "same", subjects.MemoryAdmin{Op: "forget"}, ""},
+		{"the same, and changed", "same", subjects.MemoryAdmin{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
+		{"otherwise, and forgotten", "contradicts", subjects.MemoryAdmin{Op: "forget"}, ""},
+		{"otherwise, and changed", "contradicts", subjects.MemoryAdmin{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
+		{"trick: otherwise, and pinned", "contradicts", subjects.MemoryAdmin{Op: "pin"}, subjects.MemoryActive},
+		{"nothing happens", "contradicts", subjects.MemoryAdmin{Op: "show"}, subjects.MemorySuperseded},
+	} {
+		w.chat = nil
+		text := "The letter is in " + strings.Map(func(r rune) rune {
+			if r == ' ' || r == ':' || r == ',' {
+				return -1
+			}
+			return r
+		}, tt.name) + " now."
+		old := w.fact(text)
+		w.chat = func(_, _, schema string) (string, error) {
+			if !strings.Contains(schema, "relationship") {
+				return "", subjects.Faultf(subjects.CodeUnavailable, "nobody")
+			}
+			if tt.hand.IDs != nil { // it was done
+				return `{"relationship":"unrelated","why":"one is enough"}`, nil
+			}
+			tt.hand.IDs = []string{old}
+			if _, err := w.admin(tt.hand); err != nil {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+			return `{"relationship":"` + tt.verdict + `","why":"so it seems"}`, nil
+		}
+		fresh := w.fact(text + " It is blue.")
+		if e := w.entry(fresh); e.State != subjects.MemoryActive {
+			t.Errorf("%s: the new one is %s by %q", tt.name, e.State, e.SupersededBy)
+		}
+		state := ""
+		if all, err := w.db.Get(t.Context(), old); err != nil {
+			t.Fatal(err)
+		} else if len(all) == 1 {
+			state = all[0].State
+		}
+		if state != tt.old {
+			t.Errorf("%s: the old one is %q, want %q", tt.name, state, tt.old)
+		}
+	}
+}

@@ -1,0 +1,276 @@
+package memory
+
+import (
+	"database/sql"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"conclave/subjects"
+)
+
+// near reports whether what is recalled for some words was found by its vectors, and with which notes.
+func (w *world) near(query string) (ids []string, byVector bool, notes []string) {
+	w.t.Helper()
+	r, err := one(w.ask(subjects.MemoryQuery{Query: query, Fresh: true}))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	byVector = len(r.Hits) > 0
+	for _, h := range r.Hits {
+		ids = append(ids, h.Entry.ID)
+		byVector = byVector && slices.ContainsFunc(h.Reasons, func(r subjects.MemoryReason) bool { return r.What == "description" })
+	}
+	for _, n := range r.Notes {
+		notes = append(notes, n.Code)
+	}
+	return ids, byVector, notes
+}
+
+func (w *world) unembedded() int {
+	w.t.Helper()
+	got, err := w.admin(subjects.MemoryAdmin{Op: "status"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got.Status.Unembedded
+}
+
+// TestModelGone: without the model for vectors everything is kept and found by its words, and the vectors come by themselves
+// when it is back. Time stands still here until everybody waits for it.
+func TestModelGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
+			t.Fatal(err)
+		}
+		w.embeds(nil)
+		fact := w.fact("The bicycle stands in the cellar.")
+		engram := w.answers("q1", "What colour has the bicycle?", "The bicycle is red.")
+		piece := w.imports("/notes.md", "The bicycle shop opens at nine.")[0]
+		if got, byVector, notes := w.near("bicycle"); len(got) != 3 || byVector || !slices.Equal(notes, []string{noteNoVectors}) || w.unembedded() != 3 {
+			t.Errorf("without the model: %v, by vector %t, notes %v, %d wait", got, byVector, notes, w.unembedded())
+		}
+		if res := w.searched(`{"query":"bicycle"}`); !strings.Contains(res.Result, "Only words were compared") || len(res.Recalls) != 3 {
+			t.Errorf("a model is shown %q", res.Result)
+		}
+		if r, err := one(w.ask(subjects.MemoryQuery{Query: "bicycle"})); err != nil || r.Cached {
+			t.Errorf("what was found by words alone is kept for later: %+v, %v", r, err)
+		}
+		noted := len(w.rec.Noted())
+		if noted == 0 {
+			t.Error("nothing is in the log")
+		}
+
+		back := make(chan struct{})
+		made := words("words-1", 256)
+		calls := 0
+		w.embeds(func(texts []string) (subjects.EmbedReply, error) {
+			if calls++; calls == 1 {
+				close(back)
+			}
+			return made(texts)
+		})
+		<-back // nobody does anything: this is the next try
+		synctest.Wait()
+		for _, id := range []string{fact, engram, piece} {
+			got, byVector, notes := w.near(w.entry(id).Corpus)
+			if !slices.Contains(got, id) || !byVector || len(notes) > 0 {
+				t.Errorf("with the model: %v, by vector %t, notes %v", got, byVector, notes)
+			}
+		}
+		if n := w.unembedded(); n != 0 {
+			t.Errorf("%d still wait", n)
+		}
+	})
+}
+
+// TestAnotherModel: when another model makes the vectors, the old ones compare with nothing. The index is turned, everything
+// is found by its words meanwhile, and embedded anew.
+func TestAnotherModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, s := range []string{"The bicycle stands in the cellar.", "The bell of the bicycle is broken.", "The bicycle was bought in May."} {
+			ids = append(ids, w.fact(s))
+		}
+		slices.Sort(ids)
+		synctest.Wait()
+		// The first question after the change: the vectors of the others are not made before it is answered.
+		hold := make(chan struct{})
+		made := words("words-2", 96)
+		w.embeds(func(texts []string) (subjects.EmbedReply, error) {
+			if strings.HasPrefix(texts[0], forDocument) {
+				<-hold
+			}
+			return made(texts)
+		})
+		got, byVector, _ := w.near("bicycle")
+		if slices.Sort(got); !slices.Equal(got, ids) || byVector {
+			t.Errorf("at once: %v, by vector %t, want %v", got, byVector, ids)
+		}
+		close(hold)
+		synctest.Wait()
+		got, byVector, _ = w.near("bicycle")
+		if slices.Sort(got); !slices.Equal(got, ids) || !byVector || w.unembedded() != 0 {
+			t.Errorf("later: %v, by vector %t, %d wait", got, byVector, w.unembedded())
+		}
+		if s, err := w.admin(subjects.MemoryAdmin{Op: "status"}); err != nil || s.Status.Model != "words-2" {
+			t.Errorf("the model is %+v, %v", s.Status, err)
+		}
+		w.again()
+		if got, byVector, _ := w.near("bicycle"); len(got) != 3 || !byVector {
+			t.Errorf("after a restart: %v, by vector %t", got, byVector)
+		}
+	})
+}
+
+// TestBadVectors: what cannot be used is not used. The entry is kept, and so are the vectors that were there.
+func TestBadVectors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.fact("The bicycle stands in the cellar.")
+	good := words("words-1", 256)
+	for i, tt := range []struct {
+		name  string
+		spoil func(r *subjects.EmbedReply) error
+	}{
+		{"too few", func(r *subjects.EmbedReply) error { r.Vectors = r.Vectors[1:]; return nil }},
+		{"too many", func(r *subjects.EmbedReply) error { r.Vectors = append(r.Vectors, r.Vectors[0]); return nil }},
+		{"none", func(r *subjects.EmbedReply) error { r.Vectors = nil; return nil }},
+		{"one that is empty", func(r *subjects.EmbedReply) error { r.Vectors[len(r.Vectors)-1] = nil; return nil }},
+		{"of two sizes", func(r *subjects.EmbedReply) error {
+			r.Vectors[len(r.Vectors)-1] = make([]float32, 255)
+			r.Vectors[len(r.Vectors)-1][0] = 1
+			if len(r.Vectors) == 1 {
+				r.Vectors[0] = nil
+			}
+			return nil
+		}},
+		{"one that points nowhere", func(r *subjects.EmbedReply) error { r.Vectors[0] = make([]float32, 256); return nil }},
+		{"of nobody", func(r *subjects.EmbedReply) error { r.Model = ""; return nil }},
+		{"trick: of another size by the same model", func(r *subjects.EmbedReply) error {
+			for i := range r.Vectors {
+				r.Vectors[i] = r.Vectors[i][:128]
+			}
+			return nil
+		}},
+		{"the model is missing", func(*subjects.EmbedReply) error { return subjects.Faultf(subjects.CodeModelMissing, "pull it first") }},
+		{"trick: an error that is none of a model's", func(*subjects.EmbedReply) error { return errors.New("details of this machine") }},
+	} {
+		spoiled := func(texts []string) (subjects.EmbedReply, error) {
+			r, err := good(texts)
+			if err == nil {
+				err = tt.spoil(&r)
+			}
+			return r, err
+		}
+		w.embeds(spoiled)
+		what := []string{"axe", "boat", "cup", "door", "egg", "fork", "glove", "hat", "iron", "jar"}[i]
+		id := w.fact("The " + what + " is broken.")
+		if got, byVector, notes := w.near("Where is the " + what); !slices.Contains(got, id) || byVector || !slices.Equal(notes, []string{noteNoVectors}) {
+			t.Errorf("%s: %v, by vector %t, notes %v", tt.name, got, byVector, notes)
+		}
+		w.embeds(good)
+		if got, byVector, notes := w.near("cellar bicycle stands"); len(got) != 1 || got[0] != first || !byVector || len(notes) > 0 {
+			t.Errorf("%s: the one before it: %v, by vector %t, notes %v", tt.name, got, byVector, notes)
+		}
+	}
+	for n, err := w.m.embedSome(t.Context(), w.rec.Out()); n > 0; n, err = w.m.embedSome(t.Context(), w.rec.Out()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.unembedded() != 0 {
+		t.Errorf("%d still wait", w.unembedded())
+	}
+	// A message may carry numbers that JSON cannot.
+	for name, v := range map[string][]float32{
+		"no number": {1, float32(math.NaN())}, "beyond all": {1, float32(math.Inf(1))}, "nowhere": {0, 0}, "nothing": {}, "another size": {1}, "trick: beyond below": {float32(math.Inf(-1)), float32(math.Inf(1))},
+	} {
+		if usable(v, 2) == nil {
+			t.Errorf("%s can be used", name)
+		}
+	}
+	if err := usable([]float32{math.MaxFloat32, -math.MaxFloat32}, 2); err != nil {
+		t.Errorf("large numbers: %v", err)
+	}
+}
+
+// TestPrefixes: the model is told whether it reads a question or something to be found, and nobody else tells it.
+func TestPrefixes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fact("search_query: The bicycle stands in the cellar.")
+	w.recalls("where is it")
+	asked := w.rec.Asked()
+	if len(asked) != 2 || strings.Count(asked[0].Body, `"search_document: `) != 3 || asked[1].Body != `{"texts":["search_query: where is it"]}` {
+		t.Errorf("asked %+v", asked)
+	}
+}
+
+// TestChangedWhileEmbedded: vectors of words that are no longer there are not taken.
+func TestChangedWhileEmbedded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.embeds(nil)
+	id := w.fact("The bicycle stands in the cellar.")
+	good := words("words-1", 256)
+	var texts []string
+	w.embeds(func(all []string) (subjects.EmbedReply, error) {
+		if texts = append(texts, all...); len(texts) == 3 {
+			if _, err := w.db.Update(t.Context(), id, subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")}, nil, noon); err != nil {
+				t.Error(err)
+			}
+		}
+		return good(all)
+	})
+	for range 2 {
+		if _, err := w.m.embedSome(t.Context(), w.rec.Out()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(texts) != 6 || texts[3] != forDocument+"sledge" || w.unembedded() != 0 {
+		t.Errorf("embedded %q, %d wait", texts, w.unembedded())
+	}
+	if got, byVector, _ := w.near("sledge roof"); !slices.Equal(got, []string{id}) || !byVector {
+		t.Errorf("found %v, by vector %t", got, byVector)
+	}
+}
+
+// TestSpoiledVectors: vectors in the file that cannot be used are made anew.
+func TestSpoiledVectors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		id := w.fact("The bicycle stands in the cellar.")
+		cfg := w.m.cfg
+		w.close()
+		db, err := sql.Open("duckdb", w.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.ExecContext(t.Context(), "UPDATE vectors SET name = ?", make([]byte, 4*256)); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.open(cfg)
+		if got, byVector, _ := w.near("bicycle"); !slices.Equal(got, []string{id}) || byVector {
+			t.Errorf("at first: %v, by vector %t", got, byVector)
+		}
+		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got, byVector, _ := w.near("bicycle"); !slices.Equal(got, []string{id}) || !byVector {
+			t.Errorf("later: %v, by vector %t", got, byVector)
+		}
+	})
+}

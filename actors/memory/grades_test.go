@@ -1,0 +1,188 @@
+package memory
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+// The place in the stream tells one grade from another, and the recorder has no stream: these hand it in.
+
+func (w *world) critique(seq uint64, c subjects.Critique) error {
+	return w.m.onCritique(w.t.Context(), actor.Msg[subjects.Critique]{From: "critic", Seq: seq, Body: c}, w.rec.Out())
+}
+
+func (w *world) pairwise(seq uint64, p subjects.Pairwise) error {
+	return w.m.onPairwise(w.t.Context(), actor.Msg[subjects.Pairwise]{From: "critic", Seq: seq, Body: p}, w.rec.Out())
+}
+
+func (w *world) reward(seq uint64, r subjects.Reward) error {
+	return w.m.onReward(w.t.Context(), actor.Msg[subjects.Reward]{From: "reward", Seq: seq, Body: r}, w.rec.Out())
+}
+
+// TestGrades: a grade is kept under the question and who answered it, before the answer and after it, once.
+func TestGrades(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	all := func(seq uint64, query string) error {
+		for i, err := range []error{
+			w.critique(seq, subjects.Critique{QueryID: query, RespondentID: "generator", Score: 4, Feedback: "Clear."}),
+			w.critique(seq+1, subjects.Critique{QueryID: query, RespondentID: "respondent_b", Score: 2, Feedback: "Vague."}),
+			w.pairwise(seq+2, subjects.Pairwise{QueryID: query, Winner: "generator"}),
+			w.reward(seq+3, subjects.Reward{QueryID: query, RespondentID: "generator", Value: 1}),
+			w.reward(seq+4, subjects.Reward{QueryID: query, RespondentID: "generator", Value: -0.5}),
+		} {
+			if err != nil {
+				t.Errorf("the %d. grade of %s: %v", i+1, query, err)
+			}
+		}
+		return nil
+	}
+	answer := func(query, who string) {
+		for _, account := range []string{"generator", "respondent_b"} {
+			r := told(query, who, "Rome")
+			r.QueryID = query
+			if err := w.says(account, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := map[string]subjects.Grades{
+		"generator":    {Critic: 4, Feedback: "Clear.", Pairwise: "generator", Reward: 0.25, Rewards: 2},
+		"respondent_b": {Critic: 2, Feedback: "Vague.", Pairwise: "generator"},
+	}
+	for _, tt := range []struct {
+		name, query, who string
+		do               func(query, who string)
+		told             string // what it says of the five grades
+	}{
+		{"after the answer", "after", "Anna", func(q, who string) { answer(q, who); _ = all(10, q) }, "annotated annotated annotated annotated annotated"},
+		{"before the answer", "before", "Berta", func(q, who string) { _ = all(20, q); answer(q, who) }, "waiting waiting waiting waiting waiting"},
+		{"trick: each event twice", "twice", "Clara", func(q, who string) { answer(q, who); _ = all(30, q); _ = all(30, q) }, "annotated annotated annotated annotated annotated"},
+		{"trick: twice, before and after", "both", "Doris", func(q, who string) { _ = all(40, q); answer(q, who); _ = all(40, q) }, "waiting waiting waiting waiting waiting"},
+	} {
+		had := len(w.events("memory.annotated"))
+		tt.do(tt.query, tt.who)
+		for account, g := range want {
+			if got := w.entry(idOf(subjects.KindEngram, tt.query, account)).Grades; got != g {
+				t.Errorf("%s: %s has %+v, want %+v", tt.name, account, got, g)
+			}
+		}
+		var said []string
+		for _, ev := range w.events("memory.annotated")[had:] {
+			said = append(said, ev.Action)
+			if ev.QueryID != tt.query || ev.By == "" || ev.Why == "" || (ev.Action == "waiting") != (len(ev.IDs) == 0) {
+				t.Errorf("%s: it tells %+v", tt.name, ev)
+			}
+		}
+		if got := strings.Join(said, " "); got != tt.told {
+			t.Errorf("%s: it tells of %s, want %s", tt.name, got, tt.told)
+		}
+	}
+}
+
+// TestBadGrades: what is no grade changes nothing.
+func TestBadGrades(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.answers("q1", answer1().Query, answer1().Answer)
+	gone := w.answers("q2", "What colour is the bicycle?", "The bicycle is red.")
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{gone}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		do   func() error
+		code string
+		want subjects.Grades
+	}{
+		{"ungraded", func() error { return w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator"}) }, "", subjects.Grades{}},
+		{"more than five", func() error {
+			return w.critique(2, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 6})
+		}, "", subjects.Grades{}},
+		{"less than one", func() error {
+			return w.critique(3, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: math.MinInt})
+		}, "", subjects.Grades{}},
+		{"of nobody", func() error {
+			return w.critique(4, subjects.Critique{QueryID: "q1", RespondentID: "committee", Score: 1})
+		}, "", subjects.Grades{}},
+		{"trick: of every question", func() error { return w.critique(5, subjects.Critique{QueryID: "*", Score: 1}) }, subjects.CodeMalformed, subjects.Grades{}},
+		{"trick: of no question", func() error { return w.pairwise(6, subjects.Pairwise{Winner: "respondent_b"}) }, subjects.CodeMalformed, subjects.Grades{}},
+		{"trick: of a respondent that is two", func() error {
+			return w.reward(7, subjects.Reward{QueryID: "q1", RespondentID: "a b", Value: 1})
+		}, subjects.CodeMalformed, subjects.Grades{}},
+		{"a reward beyond all measure", func() error {
+			return w.reward(8, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1e9})
+		}, "", subjects.Grades{Reward: 1, Rewards: 1}},
+		{"trick: a reward that is no number", func() error {
+			return w.reward(9, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: math.NaN()})
+		}, "", subjects.Grades{Reward: 0.5, Rewards: 2}},
+		{"trick: a winner as long as a book", func() error {
+			return w.pairwise(10, subjects.Pairwise{QueryID: "q1", Winner: strings.Repeat("x", 1<<20)})
+		}, "", subjects.Grades{Reward: 0.5, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "..."}},
+		{"trick: a password in the critic's words", func() error {
+			return w.critique(11, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5, Feedback: "It repeats the password: " + canary})
+		}, "", subjects.Grades{Reward: 0.5, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]"}},
+		{"of an answer that was forgotten", func() error { return w.reward(12, subjects.Reward{QueryID: "q2", RespondentID: "generator", Value: 1}) }, "", subjects.Grades{
+			Reward: 0.5, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]",
+		}},
+	} {
+		if err := tt.do(); actortest.Code(err) != tt.code || tt.code == "" && err != nil {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.code)
+		}
+		if got := w.entry(id).Grades; got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+	if w.count() != 1 {
+		t.Errorf("%d entries", w.count())
+	}
+	w.nowhere(canary)
+}
+
+// TestGradesTurnTheOrder: of two answers that are as near, the better one comes first, from the next recall on.
+func TestGradesTurnTheOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// They have the same name, so only the better one is shown.
+	one := w.answers("q1", "Which bakery has good bread?", "The bakery Kroll bakes good bread.")
+	two := w.answers("q2", "Which bakery has good bread?", "The bakery Stein bakes good bread.")
+	ask := func() string { // with the cache: a grade drops what it would change
+		r, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "", subjects.MemoryQuery{Query: "Which bakery has good bread?"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if hits := last(r).Hits; len(hits) > 0 {
+			return hits[0].Entry.ID
+		}
+		return ""
+	}
+	seq := uint64(0)
+	for i, tt := range []struct {
+		query string
+		score int
+		want  string
+	}{
+		{"q2", 5, two},
+		{"q1", 5, one}, // equal again: the older one comes first
+		{"q1", 1, two},
+		{"q2", 1, one},
+	} {
+		ask()
+		seq++
+		if err := w.critique(seq, subjects.Critique{QueryID: tt.query, RespondentID: "generator", Score: tt.score}); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(); got != tt.want {
+			t.Errorf("%d. after a %d for %s it recalls %s, want %s", i+1, tt.score, tt.query, got, tt.want)
+		}
+	}
+	w.again()
+	if got := ask(); got != one {
+		t.Errorf("after a restart it recalls %v", got)
+	}
+}

@@ -1,0 +1,252 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// heard is what an actor listens to.
+func heard(a actor.Actor) (out []string) {
+	for _, r := range a.Routes() {
+		out = append(out, r.Spec().Listen())
+	}
+	slices.Sort(out)
+	return out
+}
+
+var (
+	forPeople = []string{"ctl.*.memory.admin", "ctl.*.memory.correlated", "ctl.*.memory.query", "ctl.*.memory.write"}
+	forTools  = []string{"tool.request.save_memory", "tool.request.search_knowledge_graph", "tool.request.search_memory"}
+	forEvents = []string{"from.*.critique.result", "from.*.pairwise.result", "from.*.response.generation", "from.*.reward.event"}
+)
+
+// TestLife: what memory listens to, what it says when it starts, and that a restart finds what was stored.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := slices.Concat(forPeople, forTools, forEvents)
+	slices.Sort(want)
+	if got := heard(w.m); !slices.Equal(got, want) {
+		t.Errorf("it listens to %q, want %q", got, want)
+	}
+	if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
+		t.Fatal(err)
+	}
+	_, _, described := w.m.Describe()
+	said := w.rec.Said()
+	for i, tool := range Tools() {
+		its := tool.Schema.Name
+		if said[i].Subject != "tool.schema."+its || !strings.Contains(said[i].Body, `"name":"`+its+`"`) {
+			t.Errorf("it announces %+v", said[i])
+		}
+		var s subjects.ToolSchema
+		if err := json.Unmarshal([]byte(described["definition."+its]), &s); err != nil || s.Name != its || !bytes.Equal(s.Parameters, tool.Schema.Parameters) {
+			t.Errorf("discovery shows %q, %v", described["definition."+its], err)
+		}
+		if !tool.Facts.Known || !tool.Facts.Graded || tool.Facts.Zone != name || tool.Facts.Name != its {
+			t.Errorf("the broker is told %+v", tool.Facts)
+		}
+	}
+	if len(said) != 3 || len(described) != 3 {
+		t.Errorf("it said %d things and describes %d", len(said), len(described))
+	}
+	id := w.fact("The bicycle stands in the cellar.")
+	w.again()
+	if got := w.recalls("where is the bicycle"); !slices.Equal(got, []string{id}) {
+		t.Errorf("after a restart it recalls %v, want %s", got, id)
+	}
+}
+
+// TestShut: a memory that cannot be opened tells everybody why and what to do, takes no event, offers no tool, and leaves
+// the file as it is.
+func TestShut(t *testing.T) {
+	t.Parallel()
+	file := func(t *testing.T, data string, content []byte) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(File(data)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(File(data), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(t *testing.T, data string) *store.Store {
+		t.Helper()
+		db, err := store.Open(t.Context(), File(data), store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db
+	}
+	for _, tt := range []struct {
+		name  string
+		setup func(t *testing.T, data string, c *Config)
+		says  []string
+	}{
+		{"switched off", func(_ *testing.T, _ string, c *Config) { c.Enabled = false }, []string{"switched off", "memory.yaml"}},
+		{"damaged", func(t *testing.T, data string, _ *Config) {
+			file(t, data, bytes.Repeat([]byte("this is no database. "), 1000))
+		}, []string{"damaged", "move it away"}},
+		{"trick: empty", func(t *testing.T, data string, _ *Config) { file(t, data, nil) }, []string{"damaged", "it is empty"}},
+		{"trick: a folder in its place", func(t *testing.T, data string, _ *Config) {
+			if err := os.MkdirAll(File(data), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"no file", "move it away"}},
+		{"cut in half", func(t *testing.T, data string, _ *Config) {
+			if err := open(t, data).Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			whole, err := os.ReadFile(File(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			file(t, data, whole[:len(whole)/2])
+		}, []string{"damaged", "move it away"}},
+		{"a newer schema", func(t *testing.T, data string, _ *Config) {
+			if err := open(t, data).Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			db, err := sql.Open("duckdb", File(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.ExecContext(t.Context(), "UPDATE meta SET value = 99 WHERE name = 'schema'"); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"newer version", "schema 99", "use the conclave that wrote it"}},
+		{"trick: open elsewhere", func(t *testing.T, data string, _ *Config) {
+			db := open(t, data)
+			t.Cleanup(func() {
+				if err := db.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		}, []string{"open elsewhere"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			data, cfg := t.TempDir(), plain()
+			tt.setup(t, data, &cfg)
+			before, _ := os.ReadFile(File(data))
+			w := &world{t: t, now: noon}
+			w.rec.Time = noon
+			w.m = Open(t.Context(), cfg, data, w, nil)
+			if got := heard(w.m); !slices.Equal(got, forPeople) {
+				t.Errorf("it listens to %q", got)
+			}
+			for _, r := range w.m.Routes() {
+				if r.Spec().Keep == "EVENTS" {
+					t.Errorf("it takes %s from the stream", r.Spec().Name)
+				}
+			}
+			for subject, body := range map[string]any{
+				"query": subjects.MemoryQuery{Query: "x"}, "write": subjects.MemoryWrites{}, "admin": subjects.MemoryAdmin{Op: "status"}, "correlated": subjects.MemoryIDs{IDs: []string{"abcdef"}},
+			} {
+				_, err := deliver[any](w, "ctl.user.memory."+subject, "", "", body)
+				if actortest.Code(err) != subjects.CodeUnavailable {
+					t.Errorf("memory.%s: %v", subject, err)
+				}
+				for _, part := range append(tt.says, "memory is shut") {
+					if err == nil || !strings.Contains(err.Error(), part) {
+						t.Errorf("memory.%s tells %v, without %q", subject, err, part)
+					}
+				}
+			}
+			if err := w.m.Start(t.Context(), w.rec.Out()); err != nil || len(w.rec.Said()) > 0 {
+				t.Errorf("it starts with %+v, %v", w.rec.Said(), err)
+			}
+			if _, _, described := w.m.Describe(); len(described) > 0 {
+				t.Errorf("it describes %v", described)
+			}
+			if err := w.m.Close(t.Context()); err != nil || !w.closed {
+				t.Errorf("closing: %v, the audit closed: %t", err, w.closed)
+			}
+			if after, _ := os.ReadFile(File(data)); !bytes.Equal(before, after) {
+				t.Errorf("the file was changed: %d bytes before and %d after", len(before), len(after))
+			}
+		})
+	}
+}
+
+// A file that Open made is the person's alone, and a second start finds it.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	for range 2 {
+		w := &world{t: t, now: noon}
+		m := Open(t.Context(), plain(), data, w, nil)
+		if m.shut != nil {
+			t.Fatal(m.shut)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]os.FileMode{File(data): 0o600, filepath.Dir(File(data)): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has %v, %v", path, info.Mode(), err)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	if err := plain().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		path   string
+	}{
+		"nothing":                  {func(c *Config) { *c = Config{} }, "n_results"},
+		"no names":                 {func(c *Config) { c.Results = 0 }, "n_results"},
+		"too many names":           {func(c *Config) { c.Results = 201 }, "n_results"},
+		"none at the end":          {func(c *Config) { c.Top = 0 }, "top_k"},
+		"more at the end":          {func(c *Config) { c.Results, c.Top = 3, 4 }, "top_k"},
+		"too many at the end":      {func(c *Config) { c.Top = 21 }, "top_k"},
+		"threads that run back":    {func(c *Config) { c.Threads = -1 }, "threads"},
+		"no time for the model":    {func(c *Config) { c.ModelTimeout = 0 }, "model_timeout"},
+		"a model that never ends":  {func(c *Config) { c.ModelTimeout = time.Hour }, "model_timeout"},
+		"no time for vectors":      {func(c *Config) { c.EmbedTimeout = 0 }, "embed_timeout"},
+		"less than nothing cached": {func(c *Config) { c.Cache.Entries = -1 }, "cache.entries"},
+		"anything is the same":     {func(c *Config) { c.Cache.Near = 0 }, "cache.near"},
+		"nearer than the same":     {func(c *Config) { c.Cache.Near = 101 }, "cache.near"},
+		"for ever":                 {func(c *Config) { c.Cache.Fact = 30 * 24 * time.Hour }, "cache.fact"},
+		"until yesterday":          {func(c *Config) { c.Cache.Engram = -time.Second }, "cache.engram"},
+		"a small database":         {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},
+		"a path from here":         {func(c *Config) { c.VSS = "vss.duckdb_extension" }, "vss"},
+	} {
+		c := plain()
+		tt.change(&c)
+		if err := c.Validate(); !slices.ContainsFunc(c.Problems(), func(p strict.Problem) bool { return p.Path == tt.path }) {
+			t.Errorf("%s: %v says nothing of %s", name, err, tt.path)
+		}
+	}
+	off := plain()
+	off.Cache.Entries, off.Threads, off.VSS = 0, 0, "/vss.duckdb_extension"
+	if err := off.Validate(); err != nil {
+		t.Errorf("without a cache: %v", err)
+	}
+}

@@ -1,0 +1,144 @@
+package memory
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// searched calls search_memory with some arguments.
+func (w *world) searched(args string) subjects.ToolResult {
+	w.t.Helper()
+	return w.order("search_memory", subjects.ToolOrder{QueryID: "q-search", Args: json.RawMessage(args), Labels: trusted()})
+}
+
+// TestSearch: what a model is shown of a recall, and whose words are in it.
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	person := w.fact("The bicycle stands in the cellar.")
+	w.later(3 * 24 * time.Hour)
+	engram := w.answers("q1", "Who repairs the canoe?", "The smith repairs the canoe on Fridays.")
+	if err := w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5}); err != nil {
+		t.Fatal(err)
+	}
+	agent := w.saved(`{"content":"The person drinks coffee black."}`).Recalls[0]
+	stranger := w.saved(`{"content":"The bicycle museum opens at nine."}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
+	piece := w.imports("/home/p/notes.md", "The tent has nine pegs.")[0]
+	w.later(2 * time.Hour)
+	for _, tt := range []struct {
+		name, args string
+		trust      string
+		ids        []string
+		line       string // pattern in the result
+	}{
+		{"the person's", `{"query":"stands in the cellar","max":1}`, subjects.Trusted, []string{person}, `1\. bicycle stands in the cellar \[fact ` + person + `\] similarity 0\.\d\d, score \d\.\d\d, 3 days ago, from the person\n   The bicycle stands in the cellar\.$`},
+		{
+			"an answer", `{"query":"Who repairs the canoe?","kind":"engram"}`, subjects.Trusted,
+			[]string{engram}, `\[engram ` + engram + `\] similarity .*, 2 hours ago, from a conversation, graded 5 of 5\n   Question: Who repairs the canoe\?\n   Answer: The smith`,
+		},
+		{"an agent's", `{"query":"drinks coffee black"}`, subjects.Trusted, []string{agent}, `2 hours ago, noted by an agent\n   The person drinks`},
+		{"a stranger's", `{"query":"museum opens at nine","max":1}`, subjects.Untrusted, []string{stranger}, `source: external, UNTRUSTED\n`},
+		{"trick: one stranger among friends", `{"query":"bicycle"}`, subjects.Untrusted, []string{person, stranger}, `2 remembered:\n1\. `},
+		{"a document nobody vouched for", `{"query":"tent pegs"}`, subjects.Untrusted, []string{piece}, `from a document \(/home/p/notes\.md\), UNTRUSTED\n   The tent has nine pegs\.`},
+		{"nothing", `{"query":"xylophone"}`, subjects.Trusted, nil, `^Nothing is remembered about: xylophone$`},
+		{"trick: nothing, and more lines", `{"query":"xylophone\n1. [zither] gong"}`, subjects.Trusted, nil, `^Nothing is remembered about: xylophone 1\. \[zither\] gong$`},
+	} {
+		res := w.searched(tt.args)
+		if res.Error != nil || res.Labels == nil || res.Labels.Trust != tt.trust || res.Labels.Privacy != subjects.Private {
+			t.Errorf("%s: %+v, labels %+v", tt.name, res, res.Labels)
+			continue
+		}
+		slices.Sort(res.Recalls)
+		if slices.Sort(tt.ids); !slices.Equal(res.Recalls, tt.ids) {
+			t.Errorf("%s: recalls %v, want %v", tt.name, res.Recalls, tt.ids)
+		}
+		if !regexp.MustCompile(tt.line).MatchString(res.Result) {
+			t.Errorf("%s: shows %q, want %s", tt.name, res.Result, tt.line)
+		}
+		ev := last(w.events("memory.recalled"))
+		if ev.QueryID != "q-search" || ev.SessionID != "s1" || ev.By != "generator" || len(ev.IDs) != len(tt.ids) {
+			t.Errorf("%s: it tells %+v", tt.name, ev)
+		}
+	}
+}
+
+// TestSearchWhole: entries by their ids, with what goes with them.
+func TestSearchWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	whole := w.fact(long)
+	old, fresh := w.fact("My sister Anna lives in Rome."), w.fact("My sister Anna lives in Oslo.")
+	if err := w.says("generator", told("q1", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{whole} })); err != nil {
+		t.Fatal(err)
+	}
+	engram := idOf(subjects.KindEngram, "q1", "generator")
+	proposal := w.saved(`{"content":"The shed is green."}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0]
+	for _, tt := range []struct {
+		name string
+		ids  []string
+		want []string
+		has  []string
+	}{
+		{"whole, and what goes with it", []string{whole}, []string{whole, engram}, []string{long, "Your sister Berta lives in Rome."}},
+		{"the beginning of an id", []string{engram[:6]}, []string{engram, whole}, []string{"Question: Where does my sister Berta live?"}},
+		{"one that lost its place", []string{old}, []string{old}, []string{"lives in Rome", ", superseded\n"}},
+		{"two", []string{old, fresh}, []string{old, fresh}, []string{"Rome", "Oslo"}},
+		{"trick: a proposal", []string{proposal}, nil, []string{"Nothing is remembered"}},
+		{"trick: a proposal among others", []string{proposal, fresh}, []string{fresh}, []string{"Oslo"}},
+	} {
+		ids, _ := json.Marshal(tt.ids)
+		res := w.searched(`{"query":"what is it","ids":` + string(ids) + `}`)
+		if res.Error != nil || !slices.Equal(res.Recalls, tt.want) {
+			t.Errorf("%s: %+v, %v, want %v", tt.name, res, res.Error, tt.want)
+		}
+		for _, part := range tt.has {
+			if !strings.Contains(res.Result, part) {
+				t.Errorf("%s: shows %q, without %q", tt.name, res.Result, part)
+			}
+		}
+		if strings.Contains(res.Result, "The shed is green") {
+			t.Errorf("%s: shows what nobody decided upon: %s", tt.name, res.Result)
+		}
+	}
+}
+
+// TestSearchRefuses: arguments that are none, and that nothing is told of them.
+func TestSearchRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fact("The bicycle stands in the cellar.")
+	for _, tt := range []struct{ name, tool, args, says string }{
+		{"nothing", "search_memory", `{}`, "give some words"},
+		{"blanks", "search_memory", `{"query":"  "}`, "give some words"},
+		{"an unknown kind", "search_memory", `{"query":"x","kind":"candidate"}`, "there is no kind"},
+		{"too many", "search_memory", `{"query":"x","max":100}`, "max is between"},
+		{"trick: less than none", "search_memory", `{"query":"x","max":-5}`, "max is between"},
+		{"trick: all states", "search_memory", `{"query":"x","all":true}`, "bad arguments"},
+		{"trick: as somebody else", "search_memory", `{"query":"x","by":"operator"}`, "bad arguments"},
+		{"trick: a number", "search_memory", `{"query":5}`, "bad arguments"},
+		{"trick: half a number", "search_memory", `{"query":"x","max":1.5}`, "bad arguments"},
+		{"trick: two objects", "search_memory", `{"query":"x"}{"query":"y"}`, "bad arguments"},
+		{"trick: no JSON", "search_memory", `query=x`, "bad arguments"},
+		{"an id that is none", "search_memory", `{"query":"x","ids":["../../etc"]}`, "cannot be an id"},
+		{"trick: five letters", "search_memory", `{"query":"x","ids":["id-10"]}`, "at least 6"},
+		{"trick: nobody's id", "search_memory", `{"query":"x","ids":["nobody-knows"]}`, "there is no entry"},
+		{"graph: an unknown field", "search_knowledge_graph", `{"query":"x","trust":"trusted"}`, "bad arguments"},
+		{"graph: people that are no list", "search_knowledge_graph", `{"query":"x","people":"Anna"}`, "bad arguments"},
+		{"graph: trick: people that are no names", "search_knowledge_graph", `{"query":"x","people":[1]}`, "bad arguments"},
+		{"graph: trick: no JSON", "search_knowledge_graph", `[`, "bad arguments"},
+	} {
+		res := w.order(tt.tool, subjects.ToolOrder{Args: json.RawMessage(tt.args), Labels: trusted()})
+		if res.Error == nil || !strings.Contains(res.Error.Text, tt.says) || res.Result != "" || len(res.Recalls) > 0 {
+			t.Errorf("%s: %+v, %v, want %s", tt.name, res, res.Error, tt.says)
+		}
+	}
+	if ev := w.events("memory.recalled"); len(ev) > 0 {
+		t.Errorf("it tells %+v", ev)
+	}
+}

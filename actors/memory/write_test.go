@@ -1,0 +1,274 @@
+package memory
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+// TestFacts: what the person says by hand. One that cannot be kept is no reason against the others.
+func TestFacts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	given := []struct {
+		name   string
+		entry  subjects.MemoryEntry
+		action string
+		why    string
+	}{
+		{"plain", subjects.MemoryEntry{Corpus: "  The bicycle stands in the cellar. "}, "stored", "the person said so"},
+		{
+			"with a name", subjects.MemoryEntry{Corpus: "It opens at nine.", Name: "museum\nin Delft", Description: "when the museum opens", Tags: []string{"Delft", "delft", ""}, Pinned: true},
+			"stored", "",
+		},
+		{"said again", subjects.MemoryEntry{Corpus: "The bicycle stands in the cellar."}, "merged", ""},
+		{"denied", subjects.MemoryEntry{Corpus: "The bicycle does not stand in the cellar."}, "superseded", ""},
+		{"trick: what only a restore may say", subjects.MemoryEntry{
+			ID: "my-own-id", Kind: subjects.KindDocument, State: subjects.MemoryCandidate, Corpus: "The canoe lies at the lake.", Respondent: "generator", Created: noon.Add(-time.Hour),
+			Provenance: subjects.Provenance{Source: subjects.SourceExternal, Trust: subjects.Untrusted, Agent: "operator", From: "/etc/passwd"}, Grades: subjects.Grades{Critic: 5},
+		}, "stored", ""},
+		{"nothing", subjects.MemoryEntry{Corpus: " \n"}, "refused", "nothing to remember"},
+		{"a password", subjects.MemoryEntry{Corpus: "The password: " + canary}, "refused", "conclave secret set"},
+		{"trick: a password in the name", subjects.MemoryEntry{Corpus: "It opens the gate.", Name: "password: " + canary}, "refused", "conclave secret set"},
+		{"trick: a password in the description", subjects.MemoryEntry{Corpus: "It opens the gate.", Description: "api_key=" + canary}, "refused", "conclave secret set"},
+		{"trick: a password in a tag", subjects.MemoryEntry{Corpus: "It opens the gate.", Tags: []string{"password=" + canary}}, "refused", "conclave secret set"},
+		{"too long", subjects.MemoryEntry{Corpus: strings.Repeat("a word ", 40000)}, "refused", "conclave memory import"},
+		{"trick: a byte that ends texts", subjects.MemoryEntry{Corpus: "one\x00two"}, "refused", "not text"},
+		{"the last", subjects.MemoryEntry{Corpus: "The tent has nine pegs."}, "stored", ""},
+	}
+	var all subjects.MemoryWrites
+	for _, tt := range given {
+		all.Entries = append(all.Entries, tt.entry)
+	}
+	got, err := w.write(all)
+	if err != nil || len(got.Results) != len(given) {
+		t.Fatalf("%d results, %v", len(got.Results), err)
+	}
+	for i, tt := range given {
+		if r := got.Results[i]; r.Action != tt.action || !strings.Contains(r.Why, tt.why) {
+			t.Errorf("%s: %+v, want %s %s", tt.name, r, tt.action, tt.why)
+		}
+	}
+	e := w.entry(got.Results[1].ID)
+	if e.Name != "museum in Delft" || e.Description != "when the museum opens" || !slices.Equal(e.Tags, []string{"delft"}) || !e.Pinned || e.Provenance.Digest != "given" {
+		t.Errorf("with a name: %+v", e)
+	}
+	e = w.entry(got.Results[4].ID)
+	want := subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted, Agent: "user", Digest: "plain"}
+	if e.ID == "my-own-id" || e.Kind != subjects.KindFact || e.State != subjects.MemoryActive || !e.Created.Equal(noon) || !reflect.DeepEqual(e.Provenance, want) || e.Grades != (subjects.Grades{}) || e.Respondent != "" {
+		t.Errorf("what only a restore may say: %+v", e)
+	}
+	w.nowhere(canary)
+	for name, body := range map[string]any{
+		"nothing":                subjects.MemoryWrites{},
+		"both":                   subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "x"}}, Document: &subjects.MemoryDocument{From: "x"}},
+		"trick: an unknown word": []byte(`{"entries":[{"corpus":"x"}],"force":true}`),
+		"trick: no list":         []byte(`{"entries":{"corpus":"x"}}`),
+	} {
+		if _, err := deliver[any](w, "ctl.user.memory.write", "", "", body); actortest.Code(err) != subjects.CodeMalformed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// everything of a memory, whole, page by page as an export reads it.
+func (w *world) everything() (all []subjects.MemoryEntry) {
+	w.t.Helper()
+	q := subjects.MemoryAdmin{Op: "list", Whole: true, Limit: 3}
+	for {
+		page, err := w.admin(q)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, page.Entries...)
+		if q.After = page.Next; q.After == "" {
+			return all
+		}
+	}
+}
+
+// TestRestore: an export that is read back into an empty memory is the same memory.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	from := newWorld(t)
+	base := from.fact("The bicycle stands in the cellar.")
+	from.later(time.Hour)
+	for _, s := range []string{"My sister Anna lives in Rome.", "My sister Anna lives in Oslo.", "My sister Anna lives in Oslo.", long} {
+		from.fact(s)
+		from.later(time.Second)
+	}
+	if err := from.says("generator", told("q1", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{base} })); err != nil {
+		t.Fatal(err)
+	}
+	if err := from.says("generator", told("q2", "Clara", "Rome", untrusted)); err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range []error{
+		from.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 4, Feedback: "Clear."}),
+		from.pairwise(2, subjects.Pairwise{QueryID: "q1", Winner: "generator"}),
+		from.reward(3, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 0.5}),
+	} {
+		if err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	from.saved(`{"content":"The train leaves at nine.","tags":["train"]}`, func(o *subjects.ToolOrder) { o.Spawned = true })
+	from.imports("/home/p/notes.md", "The tent has nine pegs.", "The stove burns gas.")
+	if _, err := from.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{base}}); err != nil {
+		t.Fatal(err)
+	}
+	from.recalls("bicycle")
+	want := from.everything()
+	if len(want) != 10 {
+		t.Fatalf("an export of %d", len(want))
+	}
+	for _, order := range []string{"newest first", "oldest first"} {
+		to := newWorld(t)
+		in := slices.Clone(want)
+		if order == "oldest first" {
+			slices.Reverse(in)
+		}
+		for part := range slices.Chunk(in, 4) {
+			got, err := to.write(subjects.MemoryWrites{Entries: part, Restore: true})
+			if err != nil {
+				t.Fatalf("%s: %v", order, err)
+			}
+			for i, r := range got.Results {
+				if r.Action != "stored" || r.ID != part[i].ID {
+					t.Errorf("%s: %+v", order, r)
+				}
+			}
+		}
+		to.now = from.now
+		got := to.everything()
+		if len(got) != len(want) {
+			t.Fatalf("%s: %d came back, want %d", order, len(got), len(want))
+		}
+		for i := range want {
+			a, b := want[i], got[slices.IndexFunc(got, func(e subjects.MemoryEntry) bool { return e.ID == want[i].ID })]
+			for _, e := range []*subjects.MemoryEntry{&a, &b} { // links have no order
+				slices.Sort(e.Correlating)
+				slices.Sort(e.Supersedes)
+			}
+			if !reflect.DeepEqual(a, b) {
+				t.Errorf("%s:\n%+v came back as\n%+v", order, a, b)
+			}
+		}
+		if got := to.recalls("bicycle"); !slices.Equal(got, []string{base}) {
+			t.Errorf("%s: recalls %v", order, got)
+		}
+		again, err := to.write(subjects.MemoryWrites{Entries: want, Restore: true})
+		if err != nil || slices.ContainsFunc(again.Results, func(r subjects.MemoryWrite) bool { return r.Action != "unchanged" }) || to.count() != len(want) {
+			t.Errorf("%s: read twice: %+v, %v", order, again, err)
+		}
+	}
+}
+
+// TestRestoreForgotten: what the person has forgotten and reads back from an export is there again, and not by an event.
+func TestRestoreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.answers("q1", answer1().Query, answer1().Answer)
+	kept := w.everything()
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.says("generator", answer1()); err != nil || w.count() != 0 {
+		t.Fatalf("%d entries, %v", w.count(), err)
+	}
+	got, err := w.write(subjects.MemoryWrites{Entries: kept, Restore: true})
+	if err != nil || got.Results[0].Action != "stored" || w.count() != 1 {
+		t.Errorf("%+v, %v, %d entries", got, err, w.count())
+	}
+	if found := w.recalls("Where does Anna live?"); !slices.Equal(found, []string{id}) {
+		t.Errorf("it recalls %v", found)
+	}
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
+		t.Fatal(err)
+	}
+	// Each of the acts is told of, although they are about the same entry.
+	if got := w.story(); !slices.Equal(got, []string{"stored", "forgotten", "restored", "forgotten"}) {
+		t.Errorf("it tells of %v", got)
+	}
+}
+
+// TestRestoreRefuses: an export that memory cannot have written. The others of the message are taken.
+func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	friend := w.fact("My sister Anna lives in Rome.")
+	good := func() subjects.MemoryEntry {
+		return subjects.MemoryEntry{
+			ID: "entry-1", Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "n", Description: "d", Corpus: "c", Created: noon, Updated: noon,
+			Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+		}
+	}
+	var names []string
+	var all subjects.MemoryWrites
+	for name, change := range map[string]func(*subjects.MemoryEntry){
+		"no id":                                 func(e *subjects.MemoryEntry) { e.ID = "" },
+		"no name":                               func(e *subjects.MemoryEntry) { e.Name = "" },
+		"no kind":                               func(e *subjects.MemoryEntry) { e.Kind = "" },
+		"a kind of its own":                     func(e *subjects.MemoryEntry) { e.Kind = "rumour" },
+		"no state":                              func(e *subjects.MemoryEntry) { e.State = "" },
+		"no trust":                              func(e *subjects.MemoryEntry) { e.Provenance.Trust = "" },
+		"no source":                             func(e *subjects.MemoryEntry) { e.Provenance.Source = "heaven" },
+		"no time":                               func(e *subjects.MemoryEntry) { e.Created = time.Time{} },
+		"a time that no calendar has":           func(e *subjects.MemoryEntry) { e.Created = time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"six of five":                           func(e *subjects.MemoryEntry) { e.Grades.Critic = 6 },
+		"a reward beyond all measure":           func(e *subjects.MemoryEntry) { e.Grades.Reward = 7 },
+		"trick: a reward that is no number":     func(e *subjects.MemoryEntry) { e.Grades.Reward = math.Inf(1) },
+		"recalled less than never":              func(e *subjects.MemoryEntry) { e.Accesses = -1 },
+		"trick: an id that is two":              func(e *subjects.MemoryEntry) { e.ID = "a.b" },
+		"trick: it goes with everything":        func(e *subjects.MemoryEntry) { e.Correlating = []string{"*"} },
+		"trick: it takes the place of all":      func(e *subjects.MemoryEntry) { e.Supersedes = []string{">"} },
+		"trick: superseded and active":          func(e *subjects.MemoryEntry) { e.SupersededBy = friend },
+		"trick: by what is no id":               func(e *subjects.MemoryEntry) { e.State, e.SupersededBy = subjects.MemorySuperseded, "a\nb" },
+		"trick: a question that is no id":       func(e *subjects.MemoryEntry) { e.Kind, e.Provenance.QueryID = subjects.KindEngram, "a\x00b" },
+		"trick: a stranger in a friend's place": func(e *subjects.MemoryEntry) { e.Provenance.Trust, e.Supersedes = subjects.Untrusted, []string{friend} },
+		"trick: text that is none":              func(e *subjects.MemoryEntry) { e.Corpus = "a\x00b" },
+		"trick: a book":                         func(e *subjects.MemoryEntry) { e.Corpus = strings.Repeat("x", maxCorpus+1) },
+	} {
+		e := good()
+		change(&e)
+		names, all.Entries = append(names, name), append(all.Entries, e)
+	}
+	fine := good()
+	fine.ID = "entry-2"
+	got, err := w.write(subjects.MemoryWrites{Entries: append(all.Entries, fine), Restore: true})
+	if err != nil || len(got.Results) != len(names)+1 {
+		t.Fatalf("%d results, %v", len(got.Results), err)
+	}
+	for i, name := range names {
+		if r := got.Results[i]; r.Action != "refused" || r.Why == "" {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	if r := last(got.Results); r.Action != "stored" {
+		t.Errorf("the one behind them: %+v", r)
+	}
+	if e := w.entry(friend); e.State != subjects.MemoryActive || w.count() != 2 {
+		t.Errorf("%d entries, the first is %+v", w.count(), e)
+	}
+}
+
+// What an entry of an export takes the place of is not recalled any more.
+func TestRestoreTakesAPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := w.fact("The bicycle stands in the cellar.")
+	e := w.entry(old)
+	e.ID, e.Corpus, e.Description, e.Supersedes = "entry-1", "The bicycle stands in the barn.", "The bicycle stands in the barn.", []string{old}
+	if got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{e}, Restore: true}); err != nil || got.Results[0].Action != "stored" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if got := w.recalls("Where stands the bicycle?"); !slices.Equal(got, []string{"entry-1"}) || w.entry(old).SupersededBy != "entry-1" {
+		t.Errorf("it recalls %v, and the old one is %+v", got, w.entry(old))
+	}
+}
