@@ -174,6 +174,10 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 		"web_search": {"provider": "none"},
 		"web_fetch":  {"enabled": false},
 	}
+	if !o.Live {
+		// Memory asks a model beside the conversation, which few scripts expect. A story that is about it says so.
+		own["memory"] = map[string]any{"model": false}
+	}
 	if s.Web != nil {
 		if st.web, err = openWeb(s.Web.Pages, st.pass); err != nil {
 			return Config{}, err
@@ -183,7 +187,7 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 	if !o.Live {
 		url := nobody
 		if !s.Server.Down {
-			if st.model, err = modeltest.Start(s.Model, scriptedModels(s), scriptedKey(s)); err != nil {
+			if st.model, err = modeltest.Start(script(s), scriptedModels(s), scriptedKey(s)); err != nil {
 				return Config{}, fmt.Errorf("starting the scripted model server: %w", err)
 			}
 			url = st.model.URL
@@ -209,6 +213,9 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 		}
 	}
 	if path, err := st.leaves(c, s); err != nil {
+		return Config{}, blame(path, err)
+	}
+	if path, err := outvoiced(s, Actors); err != nil {
 		return Config{}, blame(path, err)
 	}
 	return c, nil
@@ -250,50 +257,6 @@ func (c *Config) layOver(dir, name string, content any) (err error) {
 		return err
 	}
 	return c.load(dir, os.DirFS(dir))
-}
-
-// scriptedRoles gives every role of the script the model of its own name, so that a script is kept by role. The models of
-// other roles are not there, as on a machine where only some were fetched.
-func scriptedRoles(s *story.Story, url string) map[string]any {
-	front := ""
-	if s.Server.Key != "" {
-		front = "openai/"
-	}
-	roles := map[string]any{subjects.RoleAssistant: front + "assistant"}
-	for role := range s.Model {
-		roles[role] = front + role
-	}
-	out := map[string]any{"ollama": map[string]any{"url": url}, "roles": roles, "stand_in": "never"}
-	if front != "" {
-		out["ollama"] = map[string]any{"url": nobody}
-		out["openai"] = map[string]any{"url": url, "key": s.Server.Key}
-	}
-	return out
-}
-
-// scriptedKey makes the model server ask for the credential that the story names. One that the story does not have is
-// one that nobody knows.
-func scriptedKey(s *story.Story) modeltest.Option {
-	value := s.Credentials[s.Server.Key]
-	if value == "" {
-		value = actor.NewID()
-	}
-	return modeltest.With(modeltest.OpenAI(value))
-}
-
-// scriptedModels describes the models that are not as the server would have them by itself.
-func scriptedModels(s *story.Story) modeltest.Option {
-	var all []modeltest.Model
-	yes := func(b *bool) bool { return b == nil || *b }
-	for _, role := range strict.Keys(s.Server.Models) {
-		m := s.Server.Models[role]
-		d := modeltest.Model{Name: role, Family: "scripted", Parameters: "1B", Window: 131072, Tools: yes(m.Tools), Thinking: yes(m.Thinking)}
-		if m.Window > 0 {
-			d.Window = m.Window
-		}
-		all = append(all, d)
-	}
-	return modeltest.Models(all...)
 }
 
 // listen connects as the user.

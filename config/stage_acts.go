@@ -66,10 +66,11 @@ func (st *Stage) Request(ctx context.Context, who subjects.Caller, r story.Reque
 		return subjects.ToolResult{}, err
 	}
 	defer quit()
-	res, err := actor.Ask(ctx, out, service, subjects.ToolRequest{CallID: actor.NewID(), QueryID: query, Args: args})
+	call := actor.NewID()
+	res, err := actor.Ask(ctx, out, service, subjects.ToolRequest{CallID: call, QueryID: query, Args: args})
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
-		return subjects.ToolResult{Tool: r.Tool, QueryID: query, Error: fault}, nil
+		return subjects.ToolResult{Tool: r.Tool, CallID: call, QueryID: query, Error: fault}, nil
 	}
 	return res, err
 }

@@ -38,7 +38,7 @@ turns:
 		`stories/t.yaml:6: the model was asked what the script does not expect: script of assistant: exchange 0 wants "something else" in the last message`,
 		"stories/t.yaml:6: nobody asked for this reply of assistant",
 		"stories/t.yaml:10: turn 1: the answer does not contain \"never\"",
-		`assistant: system "..." user "What is the time?" tools [get_datetime]`,
+		`assistant: system "..." user "What is the time?" tools [get_datetime `,
 		"generator  response.generation",
 	} {
 		if !strings.Contains(r.Report(), want) {
@@ -100,8 +100,10 @@ func TestStageLive(t *testing.T) {
 	}})
 	dir := t.TempDir()
 	text := "ollama: {url: '" + real.URL + "'}\nroles: {assistant: mine}\nstand_in: never\n"
-	if err := os.WriteFile(filepath.Join(dir, "models.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	for file, text := range map[string]string{"models.yaml": text, "memory.yaml": "model: false\n"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	live := config.StageOptions{Live: true, Config: dir}
 	s := told(t, `model:

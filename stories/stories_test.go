@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/config"
 	"conclave/pkg/story"
@@ -129,12 +130,24 @@ func TestGuardsMatter(t *testing.T) {
 		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not end with denied"},
 		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "there is an event tool.result.web_fetch result~later"},
 		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
+		{"the person says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
+		{"a stranger's file is vouched for", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: nobody asked whether a call may run"},
+		{"nothing is forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
+		{"nothing takes another's place", "memory_contradiction.yaml", func(s *story.Story) {
+			// What is compared needs vectors.
+			s.Config = map[string]map[string]any{"models": {"roles": map[string]any{"embeddings": "none"}}}
+		}, "it was to begin after memory.stored action=superseded, of which there are 0"},
+		{"no cache", "memory_cache.yaml", func(s *story.Story) {
+			s.Config = map[string]map[string]any{"memory": {"cache": map[string]any{"entries": 0}}}
+		}, "there is no event memory.recalled cached=true"},
+		{"the critic finds both alike", "memory_low_grade_sinks.yaml", func(s *story.Story) { s.Turns[3].Grade.Score, s.Turns[4].Grade.Score = 3, 3 }, "turn 6: the answer does not match"},
+		{"nobody accepts a proposal", "memory_candidate.yaml", func(s *story.Story) { s.Turns[5].Memory = nil }, "turn 7: the answer does not contain \"ten past nine\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := load(t, tt.file)
 			tt.without(s)
-			r := config.Play(t.Context(), s, config.StageOptions{}, story.Options{})
+			r := config.Play(t.Context(), s, config.StageOptions{}, story.Options{Patience: 10 * time.Second})
 			if r.OK() || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("it does not fail with %q:\n%s", tt.want, r.Report())
 			}

@@ -64,6 +64,9 @@ func (r *run) request(ctx context.Context, i int, req Request, session string) e
 	defer cancel()
 	at := &r.told[i]
 	at.request = true
+	if req.Of > 0 {
+		session, at.query = r.sessionOf(req.Of-1), r.queries[req.Of-1]
+	}
 	who := subjects.Caller{Account: req.As}
 	for _, c := range req.Spawn {
 		child, err := r.world.Spawn(ctx, who, c, session, at.query)
@@ -82,12 +85,12 @@ func (r *run) request(ctx context.Context, i int, req Request, session string) e
 		return fmt.Errorf("asking the broker: %w", err)
 	}
 	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
-	return r.settled(ctx, at.query, req.Tool)
+	return r.settled(ctx, at.query, res)
 }
 
 // settled waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
 // own time, and what is looked for and what must be absent are both judged by the stream.
-func (r *run) settled(ctx context.Context, query, tool string) error {
+func (r *run) settled(ctx context.Context, query string, res subjects.ToolResult) error {
 	pattern := subjects.ToolDone.Live()
 	for {
 		events, err := r.world.Events(ctx, r.first)
@@ -95,13 +98,14 @@ func (r *run) settled(ctx context.Context, query, tool string) error {
 			return err
 		}
 		for _, e := range events {
-			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == tool && e.Query == query {
+			call, _ := e.Field("call_id")
+			if t, ok := subjects.Match(pattern, e.Subject); ok && t[0] == res.Tool && e.Query == query && call == res.CallID {
 				return nil
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", tool, ctx.Err())
+			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", res.Tool, ctx.Err())
 		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the person's grants
 		}
 	}

@@ -60,6 +60,9 @@ func (c *check) turn(i int) {
 		return
 	}
 	at := c.told[i]
+	if at.still {
+		return
+	}
 	if at.response == nil {
 		c.unanswered(path, i, t, at)
 		return

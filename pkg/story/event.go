@@ -45,8 +45,9 @@ func (e Event) String() string {
 //	tool.result.* error.code=denied by=broker times=1
 //
 // "field=value" and "field!=value" compare a field of the body, "field~text" looks for a text in it without regard to
-// case. Values with spaces are quoted. The field "body" is the whole body, "by" the author's account; "times" is how many
-// such events there are, "scripted_only" leaves the expectation out with a real model.
+// case. Values with spaces are quoted. A field may lie deeper, and in a list by its place from 0: hits.0.name. The field
+// "body" is the whole body, "by" the author's account; "times" is how many such events there are, "scripted_only" leaves
+// the expectation out with a real model.
 type Want struct {
 	text         string
 	pattern      string

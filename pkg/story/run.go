@@ -24,6 +24,12 @@ type World interface {
 	Request(ctx context.Context, who subjects.Caller, r Request, session, query string) (subjects.ToolResult, error)
 	// Override sets what holds for a session, as the person.
 	Override(ctx context.Context, session string, o Override) error
+	// Remember does something to memory, as the person. What memory says instead is a [subjects.Fault].
+	Remember(ctx context.Context, m Memory) error
+	// Grade, Reward and Pairwise say what those would who judge answers.
+	Grade(ctx context.Context, c subjects.Critique) error
+	Reward(ctx context.Context, r subjects.Reward) error
+	Pairwise(ctx context.Context, p subjects.Pairwise) error
 	// Decide answers the question whether a call may run, as the person.
 	Decide(ctx context.Context, id string, d subjects.ApprovalDecision) error
 	// Cancel stops a query.
@@ -89,7 +95,15 @@ func Run(ctx context.Context, s *Story, w World, o Options) Result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := r.play(ctx); err != nil {
-		r.result.fail(s.Line(""), "%v", err)
+		// A request that the script did not expect explains the rest.
+		c := check{story: s, script: Script{Wrong: w.Script().Wrong}}
+		c.followed()
+		r.result.Failures = c.out
+		path := ""
+		if at := (*misstep)(nil); errors.As(err, &at) {
+			path = at.path
+		}
+		r.result.fail(s.Line(path), "%v", err)
 		r.result.Events = r.events
 	}
 	r.result.Took = time.Since(start)
@@ -103,6 +117,7 @@ type run struct {
 	world   World
 	opts    Options
 	session string
+	queries []string // ids of the questions, by turn: what is still to come can be spoken of
 	live    <-chan Event
 	first   uint64 // the stream's end when the story began
 	told    []told
@@ -113,6 +128,7 @@ type run struct {
 // told is what came of a question.
 type told struct {
 	query    string
+	still    bool               // nothing was asked
 	request  bool               // no question: an agent's own request
 	decided  map[string]bool    // questions to the person that were dealt with, by id
 	response *subjects.Response // nil = none came
@@ -131,11 +147,14 @@ func (r *run) play(ctx context.Context) error {
 	if r.live, err = r.world.Hear(ctx); err != nil {
 		return err
 	}
+	for range r.story.Turns {
+		r.queries = append(r.queries, newID())
+	}
 	for i := range r.story.Turns {
 		if err := r.turn(ctx, i); err != nil {
 			return err
 		}
-		if r.told[i].response == nil {
+		if r.told[i].response == nil && !r.told[i].still {
 			break // the questions after it would be about nothing
 		}
 	}
@@ -154,22 +173,24 @@ func last(events []Event) (seq uint64) {
 	return seq
 }
 
+// sessionOf is the session of a turn.
+func (r *run) sessionOf(i int) string {
+	if s := r.story.Turns[i].Session; s != "" {
+		return s
+	}
+	return r.session
+}
+
 // turn asks one question and waits until it is answered, or will not be.
 func (r *run) turn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
-	query := newID()
-	r.told = append(r.told, told{query: query})
-	session := t.Session
-	if session == "" {
-		session = r.session
+	query, session := r.queries[i], r.sessionOf(i)
+	r.told = append(r.told, told{query: query, still: t.still()})
+	if err := r.await(ctx, i); err != nil {
+		return err
 	}
-	if t.Override != nil {
-		ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
-		err := r.world.Override(ctx, session, *t.Override)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("turn %d: setting what holds for the session: %w", i+1, err)
-		}
+	if err := r.prepare(ctx, i); err != nil || t.still() {
+		return err
 	}
 	if t.Request != nil {
 		return r.request(ctx, i, *t.Request, session)
@@ -266,6 +287,7 @@ func (r *run) look(ctx context.Context) error {
 				continue
 			}
 			switch _, dead := subjects.Match(subjects.Dead.Name, e.Subject); {
+			case at.request || at.still: // what came of it was told to whoever asked
 			case e.Subject == subjects.ResponseGeneration.Name && e.From != "respondent_b":
 				at.response = &subjects.Response{}
 				if err := json.Unmarshal(e.Body, at.response); err != nil {
@@ -308,7 +330,7 @@ func (r *run) settle(ctx context.Context) error {
 func (r *run) atRest() bool {
 	idle := Want{pattern: subjects.AgentStateOf.Live(), times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
 	for _, t := range r.told {
-		rest := t.response == nil || t.request
+		rest := t.response == nil || t.request || t.still
 		for _, e := range r.events {
 			rest = rest || e.Query == t.query && idle.meets(e)
 		}

@@ -2,147 +2,17 @@ package story_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"conclave/pkg/story"
 	"conclave/subjects"
 )
-
-// world is a Conclave that says what a test tells it to.
-type world struct {
-	answer func(w *world, q subjects.Query) // what happens when a question is asked
-	cancel func(w *world, query string)
-	crash  func(w *world, actor string) error
-	decide func(w *world, id string, d subjects.ApprovalDecision) error
-	deaf   bool // nothing is heard live: only the stream is there
-	script story.Script
-	pages  map[string]int
-
-	overrides []set
-
-	mu     sync.Mutex
-	seq    uint64
-	events []story.Event
-	live   chan story.Event
-	asked  []subjects.Query
-}
-
-// set is what was set for a session.
-type set struct {
-	session string
-	story.Override
-}
-
-func (w *world) Hear(context.Context) (<-chan story.Event, error) {
-	w.live = make(chan story.Event, 1000)
-	return w.live, nil
-}
-
-func (w *world) Ask(_ context.Context, q subjects.Query) error {
-	w.mu.Lock()
-	w.asked = append(w.asked, q)
-	w.mu.Unlock()
-	w.store("", "query.received", q.QueryID, q)
-	if w.answer != nil {
-		w.answer(w, q)
-	}
-	return nil
-}
-
-// Request denies what a test calls forbidden.
-func (w *world) Request(_ context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
-	res := subjects.ToolResult{Tool: r.Tool, QueryID: query, Result: "done for " + who.ID()}
-	if r.Tool == "forbidden" {
-		res.Result, res.Error = "", subjects.Faultf("denied", "no")
-	}
-	w.store("broker", "tool.result."+r.Tool, query, res)
-	return res, nil
-}
-
-// Spawn makes no hermits.
-func (w *world) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
-	if c.Type == "hermit" {
-		return "", subjects.Faultf("denied", "%s may not", who.ID())
-	}
-	return c.Type + "-1", nil
-}
-
-func (w *world) Override(_ context.Context, session string, o story.Override) error {
-	w.overrides = append(w.overrides, set{session, o})
-	return nil
-}
-
-func (w *world) Decide(_ context.Context, id string, d subjects.ApprovalDecision) error {
-	return w.decide(w, id, d)
-}
-
-func (w *world) Pages() map[string]int { return w.pages }
-
-func (w *world) Cancel(_ context.Context, query string) error {
-	w.store("user", "query.cancel."+query, query, subjects.Cancel{})
-	if w.cancel != nil {
-		w.cancel(w, query)
-	}
-	return nil
-}
-
-func (w *world) Crash(_ context.Context, actor string) error { return w.crash(w, actor) }
-
-func (w *world) Events(_ context.Context, after uint64) ([]story.Event, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []story.Event
-	for _, e := range w.events {
-		if e.Seq > after {
-			out = append(out, e)
-		}
-	}
-	return out, nil
-}
-
-func (w *world) Script() story.Script { return w.script }
-
-// store keeps an event and tells it live.
-func (w *world) store(from, subject, query string, body any) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		panic(err)
-	}
-	w.mu.Lock()
-	w.seq++
-	e := story.Event{Seq: w.seq, Subject: subject, From: from, Query: query, Body: data}
-	w.events = append(w.events, e)
-	w.mu.Unlock()
-	w.tell(e)
-}
-
-func (w *world) tell(e story.Event) {
-	if !w.deaf && w.live != nil {
-		w.live <- e
-	}
-}
-
-// delta says a piece of an answer, live only.
-func (w *world) delta(query, text string) {
-	data, _ := json.Marshal(subjects.Delta{QueryID: query, Text: text})
-	w.tell(story.Event{Subject: "response.delta." + query, Query: query, Body: data})
-}
-
-// done ends a query with r.
-func (w *world) done(query string, r subjects.Response) {
-	r.QueryID = query
-	w.store("generator", "response.generation", query, r)
-	w.store("generator", "answer.dialog", query, subjects.Dialog{Answer: r.Answer})
-	w.store("generator", "agent.state.generator", query, subjects.AgentState{To: "IDLE"})
-}
 
 // replies answers every question with r, after a call of a tool.
 func replies(r subjects.Response) func(*world, subjects.Query) {
@@ -244,6 +114,7 @@ func TestExpectations(t *testing.T) {
 		{"present by its author", "", "present: [tool.result.* by=broker]", nil, ""},
 		{"present by somebody else", "", "present: [tool.result.* by=generator]", nil, ":7: there is no event tool.result.* by=generator"},
 		{"present with a field", "", "present: [response.generation tool_calls.0.tool=web_search tool_calls.1.error.code!=ok]", nil, ""},
+		{"present with a field of something in a list that is too short", "", "present: [response.generation tool_calls.2.tool=web_search]", nil, ":7: there is no event response.generation tool_calls.2.tool=web_search"},
 		{"present with another field", "", "present: [response.generation tool_calls.0.tool=web_fetch]", nil, ":7: there is no event response.generation tool_calls.0.tool=web_fetch"},
 		{"present and not unequal", "", "present: [response.generation tool_calls.0.tool!=web_search]", nil, ":7: there is no event"},
 		{"present with a text", "", `present: ['tool.result.> result~"ALPHA ships"']`, nil, ""},

@@ -8,12 +8,22 @@
 //	credentials:  names and made-up values that the keyring holds when the story begins
 //	server.key:   the credential that the scripted model server wants to see
 //
-// and of a turn:
+// and of a turn, in the order in which it happens:
 //
+//	after:        events that must be there before the turn begins, one or a list; those of earlier turns count, and
+//	              times=2 means at least two. Memory keeps answers beside the conversation: after: memory.stored
 //	override:     what the person sets for the session before the question: level, once, disable, grant
+//	memory:       what the person does to memory by hand: add {text, name, tags, pinned}, import {from, text, trust},
+//	              edit {of, name, text}, or words for forget, pin, unpin, accept and reject (all = every proposal);
+//	              with refused: true memory must say no
+//	grade:        what the critic says of the answer of a turn: of, score, feedback. One that is still to come is graded
+//	              before it is asked. reward {of, value} and pairwise {of, winner} go the same way
 //	approve:      what the person answers when a call needs a yes: approve, deny, or ignore
 //	crash:        an actor or a tool that is killed at a moment: an event, words of the answer, or a page that is asked for
-//	request:      instead of a question, an agent's own call, made by agents that it spawns first if the story says so
+//	request:      instead of a question, an agent's own call, made by agents that it spawns first if the story says so; of
+//	              is the turn whose question it is for
+//
+// A turn that only does or waits for something needs no question.
 //
 // The package knows no bus, no web and no model server. Whoever runs a story gives it a [World].
 package story
@@ -71,11 +81,17 @@ type Model struct {
 // Turn is one question and what is expected of its answer. An error or half an answer that was not announced fails it, and so
 // does an empty answer.
 type Turn struct {
-	Query string `yaml:"query"`
+	Query string `yaml:"query"` // "" = nothing is asked: the turn only does or waits for what stands below
 	// Request is asked instead of a question: an agent goes to the broker past any model. Its result is the answer.
-	Request  *Request  `yaml:"request"`
-	Session  string    `yaml:"session"` // as sent; "" = one session for the whole story
+	Request *Request `yaml:"request"`
+	Session string   `yaml:"session"` // as sent; "" = one session for the whole story
+	// After are events that must be there before the turn begins: one, or a list of them.
+	After    any       `yaml:"after"`
 	Override *Override `yaml:"override"`
+	Memory   *Memory   `yaml:"memory"`
+	Grade    *Grade    `yaml:"grade"`
+	Reward   *Reward   `yaml:"reward"`
+	Pairwise *Pairwise `yaml:"pairwise"`
 	Approve  *Approve  `yaml:"approve"`
 	// ScriptedOnly leaves out the expectations of this turn with a real model. The question is asked all the same.
 	ScriptedOnly bool      `yaml:"scripted_only"`
@@ -89,11 +105,16 @@ type Turn struct {
 	Error     string   `yaml:"error"`      // code of the fault that ends the turn
 	StopAfter *Moment  `yaml:"stop_after"` // when the person stops it
 	Crash     *Crash   `yaml:"crash"`
+
+	after []Want
 }
 
 // Request is a tool call that an agent makes by itself.
 type Request struct {
 	As string `yaml:"as"` // the agent's account
+	// Of is the turn whose question it is for, from 1. Otherwise it is for none that anybody asked, and the broker takes
+	// whatever is in the session for a stranger's.
+	Of int `yaml:"of"`
 	// Spawn makes agents first, each below the one before. The last of them calls.
 	Spawn []Child        `yaml:"spawn"`
 	Tool  string         `yaml:"tool"`
@@ -252,7 +273,10 @@ func (s *Story) validate() error {
 		if err != nil {
 			return err
 		}
-		expected += n
+		if err := s.validateActs(i); err != nil {
+			return err
+		}
+		expected += n + len(s.Turns[i].after)
 	}
 	if expected == 0 {
 		return s.wrong("", "expects nothing: it cannot fail")
@@ -324,13 +348,15 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 }
 
 func (s *Story) validateAsk(path string, t Turn) error {
-	blank := strings.TrimSpace(t.Query) == ""
+	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil
 	switch r := t.Request; {
-	case r == nil && blank:
+	case t.still() && !t.acts():
 		return s.wrong(path+".query", "must be there")
+	case t.still() && (asked || t.Answer != nil || t.Error != "" || t.Partial || t.ScriptedOnly):
+		return s.wrong(path, "asks nothing, so there is no answer to expect something of")
 	case r == nil:
 		return nil
-	case !blank || t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil:
+	case strings.TrimSpace(t.Query) != "" || asked:
 		return s.wrong(path+".request", "has an answer and an error, and nothing else of a turn")
 	case subjects.CheckToken(r.As) != nil || subjects.CheckToken(r.Tool) != nil:
 		return s.wrong(path+".request", "needs the account of an agent under as, and a tool")

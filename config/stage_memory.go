@@ -1,0 +1,181 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/document"
+	"conclave/pkg/story"
+	"conclave/subjects"
+)
+
+// What a story does to memory: the person's own hand on it, and the voices of those who judge answers and do not live on a
+// stage.
+
+// Remember implements [story.World], under the user's key.
+func (st *Stage) Remember(ctx context.Context, m story.Memory) error {
+	switch {
+	case m.Add != nil:
+		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned}
+		return st.write(ctx, subjects.MemoryWrites{Entries: []subjects.MemoryEntry{e}})
+	case m.Import != nil:
+		return st.importFile(ctx, *m.Import)
+	case m.Edit != nil:
+		return st.edit(ctx, *m.Edit)
+	case m.Forget != "":
+		return st.admin(ctx, m.Forget, subjects.MemoryAdmin{Op: "forget", Query: m.Forget})
+	case m.Pin != "":
+		return st.each(ctx, "pin", m.Pin, "")
+	case m.Unpin != "":
+		return st.each(ctx, "unpin", m.Unpin, "")
+	case m.Accept != "":
+		return st.each(ctx, "accept", m.Accept, subjects.MemoryCandidate)
+	case m.Reject != "":
+		return st.each(ctx, "reject", m.Reject, subjects.MemoryCandidate)
+	}
+	return errors.New("nothing to do with memory")
+}
+
+// write hands something in. What memory does not take is its refusal.
+func (st *Stage) write(ctx context.Context, w subjects.MemoryWrites) error {
+	done, err := actor.Ask(ctx, st.out, subjects.MemoryWriting, w)
+	if err != nil {
+		return err
+	}
+	for _, r := range done.Results {
+		if r.Action == "refused" {
+			return subjects.Faultf(subjects.CodeMalformed, "%s", r.Why)
+		}
+	}
+	if len(done.Results) == 0 {
+		return errors.New("memory took nothing")
+	}
+	return nil
+}
+
+// mostPieces is what fits into one message; a story's file has fewer.
+const mostPieces = 64
+
+// importFile reads a file of the story as it would be read from a disk, since its name says what it is.
+func (st *Stage) importFile(ctx context.Context, f story.Import) error {
+	dir := filepath.Join(st.dir, "files")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file := filepath.Join(dir, f.From)
+	if err := os.WriteFile(file, []byte(f.Text), 0o600); err != nil {
+		return err
+	}
+	d, err := document.Read(ctx, file, document.Options{})
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", f.From, err)
+	}
+	all := document.Pieces(d)
+	if len(all) > mostPieces {
+		return fmt.Errorf("%s has %d pieces, and a story's file at most %d", f.From, len(all), mostPieces)
+	}
+	pieces := make([]subjects.DocumentPiece, len(all))
+	for i, p := range all {
+		pieces[i] = subjects.DocumentPiece{Heading: p.Heading, Text: p.Text}
+	}
+	return st.write(ctx, subjects.MemoryWrites{Document: &subjects.MemoryDocument{
+		From: f.From, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: f.Trust, First: 1, Pieces: pieces, Last: true,
+	}})
+}
+
+// admin does something that must change something: words are what it is about.
+func (st *Stage) admin(ctx context.Context, words string, a subjects.MemoryAdmin) error {
+	done, err := actor.Ask(ctx, st.out, subjects.MemoryAdminOf, a)
+	if err == nil && done.Changed == 0 {
+		err = fmt.Errorf("%s changed nothing: memory has nothing about %q that could be changed", a.Op, words)
+	}
+	return err
+}
+
+// having are the ids of the entries that hold some words, in this state or in any.
+func (st *Stage) having(ctx context.Context, words, state string) (ids []string, err error) {
+	if words == story.All && state != "" {
+		words = ""
+	}
+	q := subjects.MemoryAdmin{Op: "list", Text: words, State: state}
+	for {
+		page, err := actor.Ask(ctx, st.out, subjects.MemoryAdminOf, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range page.Entries {
+			ids = append(ids, e.ID)
+		}
+		if q.After = page.Next; q.After == "" {
+			return ids, nil
+		}
+	}
+}
+
+// each does op to the entries that hold some words.
+func (st *Stage) each(ctx context.Context, op, words, state string) error {
+	ids, err := st.having(ctx, words, state)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("nothing to %s: memory has nothing with %q in it", op, words)
+	}
+	return st.admin(ctx, words, subjects.MemoryAdmin{Op: op, IDs: ids})
+}
+
+func (st *Stage) edit(ctx context.Context, e story.Edit) error {
+	ids, err := st.having(ctx, e.Of, "")
+	if err != nil {
+		return err
+	}
+	if len(ids) != 1 {
+		return fmt.Errorf("%d entries have %q in them, and one can be changed", len(ids), e.Of)
+	}
+	return st.admin(ctx, e.Of, subjects.MemoryAdmin{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
+}
+
+// Grade implements [story.World], under the key of the critic.
+func (st *Stage) Grade(ctx context.Context, c subjects.Critique) error {
+	return inPlaceOf(ctx, st, "critic", c.SessionID, c.QueryID, subjects.CritiqueResult, c)
+}
+
+// Pairwise implements [story.World], under the key of the critic.
+func (st *Stage) Pairwise(ctx context.Context, p subjects.Pairwise) error {
+	return inPlaceOf(ctx, st, "critic", "", p.QueryID, subjects.PairwiseResult, p)
+}
+
+// Reward implements [story.World], under the key of the actor of that name.
+func (st *Stage) Reward(ctx context.Context, r subjects.Reward) error {
+	return inPlaceOf(ctx, st, "reward", "", r.QueryID, subjects.RewardEvent, r)
+}
+
+// inPlaceOf says something as an actor that does not live here would.
+func inPlaceOf[T any](ctx context.Context, st *Stage, account, session, query string, t subjects.Topic[T], body T) error {
+	out, quit, err := st.as(account, session, query)
+	if err != nil {
+		return err
+	}
+	defer quit()
+	return actor.Emit(ctx, out, t, body)
+}
+
+// outvoiced reports a story that speaks for somebody who lives among cast and speaks for themselves, and where it does.
+func outvoiced(s *story.Story, cast []string) (path string, err error) {
+	for i, t := range s.Turns {
+		for _, v := range []struct {
+			field, account string
+			said           bool
+		}{{"grade", "critic", t.Grade != nil}, {"pairwise", "critic", t.Pairwise != nil}, {"reward", "reward", t.Reward != nil}} {
+			if v.said && slices.Contains(cast, v.account) {
+				return fmt.Sprintf("turns[%d].%s", i, v.field), fmt.Errorf("%s lives on the stage and speaks for itself; leave it out", v.account)
+			}
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,160 @@
+package config_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"conclave/config"
+	"conclave/pkg/story"
+	"conclave/subjects"
+)
+
+// The person's hand reaches memory, what changes nothing is an error, and what memory does not take is its refusal.
+func TestStageRemembers(t *testing.T) {
+	t.Parallel()
+	st, err := config.OpenStage(t.Context(), told(t, "turns: [{query: hello, no_notes: true}]\n"), config.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	text := func(s string) *string { return &s }
+	add := func(s string) story.Memory { return story.Memory{Add: &story.Add{Text: s}} }
+	for _, tt := range []struct {
+		name string
+		act  story.Memory
+		want string // error; "" = it is done
+		no   bool   // it is memory's own refusal
+	}{
+		{"add", add("The bicycle stands in the cellar."), "", false},
+		{"add another", add("The sledge hangs under the roof."), "", false},
+		{"import", story.Memory{Import: &story.Import{From: "boat.md", Text: "# Boat\n\nThe boat lies at pier nine.\n"}}, "", false},
+		{"edit", story.Memory{Edit: &story.Edit{Of: "sledge", Text: text("The sledge was given away.")}}, "", false},
+		{"pin", story.Memory{Pin: "bicycle"}, "", false},
+		{"pin once more", story.Memory{Pin: "bicycle"}, "pin changed nothing", false},
+		{"unpin", story.Memory{Unpin: "bicycle"}, "", false},
+		{"forget", story.Memory{Forget: "bicycle"}, "", false},
+		{"trick: forget it again", story.Memory{Forget: "bicycle"}, `forget changed nothing: memory has nothing about "bicycle"`, false},
+		{"trick: an edit of two", story.Memory{Edit: &story.Edit{Of: "the", Text: text("x")}}, "2 entries have \"the\" in them", false},
+		{"trick: pin what is not there", story.Memory{Pin: "bicycle"}, "nothing to pin", false},
+		{"trick: accept without proposals", story.Memory{Accept: story.All}, "nothing to accept", false},
+		{"trick: a fact is no proposal", story.Memory{Reject: "sledge"}, "nothing to reject", false},
+		{"a key", add("The api_key: kq7Zr2Lx9Wp4Ts8Vb3"), "looks like a password or a key", true},
+		{"nothing", story.Memory{}, "nothing to do", false},
+		{"trick: a file that is no text", story.Memory{Import: &story.Import{From: "boat.png", Text: "\x89PNG\x00\x01"}}, "reading boat.png", false},
+	} {
+		err := st.Remember(ctx, tt.act)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+		if no := (*subjects.Fault)(nil); err != nil && errors.As(err, &no) != tt.no {
+			t.Errorf("%s: a refusal of memory: %t", tt.name, !tt.no)
+		}
+	}
+	events, err := st.Events(ctx, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var did []string
+	for _, e := range events {
+		if action, _ := e.Field("action"); e.Subject == "memory.stored" {
+			did = append(did, action)
+		}
+	}
+	if got := strings.Join(did, " "); got != "stored stored imported edited forgotten" {
+		t.Errorf("memory tells of %s", got)
+	}
+}
+
+// Memory asks no model unless the story says so: no script expects it. The vectors come all the same, also when the server
+// wants a key.
+func TestStageMemoryModel(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"no model is asked": `model: {assistant: [{reply: {content: Noted.}}]}
+turns:
+  - query: My bicycle stands in the cellar.
+  - request: {as: generator, tool: search_memory, args: {query: where is the bicycle}}
+    after: memory.stored action=stored
+    answer: {contains: [cellar], not_contains: [Only words]}
+`,
+		"behind a key": `credentials: {openai: made-up-key-of-this-test-1f}
+server: {key: openai}
+model: {assistant: [{reply: {content: Noted.}}]}
+turns:
+  - query: My bicycle stands in the cellar.
+  - request: {as: generator, tool: search_memory, args: {query: where is the bicycle}}
+    after: memory.stored action=stored
+    answer: {contains: [cellar], not_contains: [Only words]}
+`,
+		"a model behind a key": `credentials: {openai: made-up-key-of-this-test-1f}
+server: {key: openai}
+config: {memory: {model: true}}
+model:
+  assistant: [{reply: {content: Noted.}}]
+  summaries:
+    - when: {contains: [cellar]}
+      reply: {content: '{"name": "a place for wheels", "description": "The bicycle stands in the cellar."}'}
+turns:
+  - query: My bicycle stands in the cellar.
+  - after: memory.stored action=stored
+events: {absent: ["> body~made-up-key"]}
+`,
+		"a model that chooses tools": aPage + `model:
+  assistant:
+    - when: {tools_include: [save_memory, search_memory]}
+      reply: {content: Hello.}
+  tools:
+    - when: {contains: [save_memory, web_fetch]}
+      reply: {content: '{"tools": ["save_memory"]}'}
+turns:
+  - query: Hello?
+    answer: {equals: Hello.}
+`,
+		"the tools that the story is about": aPage + `model:
+  assistant:
+    - when: {tools_include: [web_fetch, web_search, get_datetime]}
+      reply: {content: Hello.}
+turns:
+  - query: Save the memory of this knowledge graph. # words that speak for other tools
+    answer: {equals: Hello.}
+`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if r := config.Play(t.Context(), told(t, text), config.StageOptions{}, story.Options{}); !r.OK() {
+				t.Error(r.Report())
+			}
+		})
+	}
+}
+
+// Memory is killed like any other actor, comes back, and keeps what was said meanwhile.
+func TestStageCrashesMemory(t *testing.T) {
+	t.Parallel()
+	r := config.Play(t.Context(), told(t, `model:
+  assistant:
+    - reply: {content: Noted.}
+    - reply: {content: Noted too.}
+turns:
+  - query: My bicycle stands in the cellar.
+    crash: {actor: memory, after: {event: response.generation}}
+    answer: {equals: Noted.}
+  - query: My sledge hangs under the roof.
+    after: memory.stored action=stored
+    crash: {actor: memory, after: {event: agent.state.generator to=GENERATING}}
+    answer: {equals: Noted too.}
+  - after: memory.stored action=stored times=2
+events: {present: [memory.stored times=2]}
+`), config.StageOptions{}, story.Options{})
+	if !r.OK() {
+		t.Error(r.Report())
+	}
+}

@@ -1,0 +1,262 @@
+package story
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"conclave/subjects"
+)
+
+// Memory is what the person does to memory with their own hand, before the question. One of these is written, and what
+// changes nothing fails the story: it would prove nothing.
+type Memory struct {
+	Add    *Add    `yaml:"add"`
+	Import *Import `yaml:"import"`
+	Edit   *Edit   `yaml:"edit"`
+	Forget string  `yaml:"forget"` // words; what is found for them goes
+	// Words of these stand in the name, the description or the text of what is meant.
+	Pin    string `yaml:"pin"`
+	Unpin  string `yaml:"unpin"`
+	Accept string `yaml:"accept"` // of the proposals; all = every one
+	Reject string `yaml:"reject"`
+	// Refused means that memory must say no. Otherwise a no fails the story.
+	Refused bool `yaml:"refused"`
+}
+
+// Add is a text to be remembered.
+type Add struct {
+	Text   string   `yaml:"text"`
+	Name   string   `yaml:"name"`
+	Tags   []string `yaml:"tags"`
+	Pinned bool     `yaml:"pinned"`
+}
+
+// Import is a file to be remembered, as it would be read from a disk.
+type Import struct {
+	From  string `yaml:"from"` // its name; how it ends says what it is
+	Text  string `yaml:"text"`
+	Trust string `yaml:"trust"` // trusted when the person vouches for every word
+}
+
+// Edit changes the one entry that holds some words.
+type Edit struct {
+	Of   string  `yaml:"of"`
+	Name *string `yaml:"name"`
+	Text *string `yaml:"text"`
+}
+
+// All stands for every proposal there is.
+const All = "all"
+
+// Grade is what the critic would say of an answer. The story speaks in its place, since none lives on a stage.
+type Grade struct {
+	Of       int    `yaml:"of"`    // the turn that asks, from 1; one that is still to come is graded before it is asked
+	Score    int    `yaml:"score"` // 1 to 5
+	Feedback string `yaml:"feedback"`
+}
+
+// Reward is what the person's feedback comes to, in the place of the actor that works it out.
+type Reward struct {
+	Of    int     `yaml:"of"`
+	Value *Number `yaml:"value"` // -1 to 1
+}
+
+// Pairwise is what the critic would say of two answers to one question.
+type Pairwise struct {
+	Of     int    `yaml:"of"`
+	Winner string `yaml:"winner"` // who gave the better one, or tie
+}
+
+// Number is a number with a point.
+type Number float64
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (n *Number) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+		return errors.New("is not a number")
+	}
+	*n = Number(v)
+	return nil
+}
+
+// acts reports whether something is done or waited for before the question.
+func (t Turn) acts() bool {
+	return t.After != nil || t.Override != nil || t.Memory != nil || t.Grade != nil || t.Reward != nil || t.Pairwise != nil
+}
+
+// still reports whether nothing is asked.
+func (t Turn) still() bool { return strings.TrimSpace(t.Query) == "" && t.Request == nil }
+
+// validateActs reports the first thing wrong with what is done before the question of a turn.
+func (s *Story) validateActs(i int) error {
+	path, t := fmt.Sprintf("turns[%d]", i), &s.Turns[i]
+	if err := s.validateAfter(path+".after", t); err != nil {
+		return err
+	}
+	if t.Memory != nil {
+		if err := s.validateMemory(path+".memory", *t.Memory); err != nil {
+			return err
+		}
+	}
+	for _, of := range []struct {
+		field string
+		there bool
+		turn  func() int
+	}{
+		{"request", t.Request != nil && t.Request.Of != 0, func() int { return t.Request.Of }},
+		{"grade", t.Grade != nil, func() int { return t.Grade.Of }},
+		{"reward", t.Reward != nil, func() int { return t.Reward.Of }},
+		{"pairwise", t.Pairwise != nil, func() int { return t.Pairwise.Of }},
+	} {
+		if !of.there {
+			continue
+		}
+		at := path + "." + of.field + ".of"
+		if n := of.turn(); n < 1 || n > len(s.Turns) {
+			return s.wrong(at, "is the number of a turn, from 1 to %d", len(s.Turns))
+		} else if strings.TrimSpace(s.Turns[n-1].Query) == "" {
+			return s.wrong(at, "turn %d asks no question", n)
+		} else if of.field == "request" && n > i {
+			return s.wrong(at, "turn %d has not asked yet", n)
+		} else if of.field == "request" && t.Session != "" {
+			return s.wrong(path+".session", "is that of turn %d; leave it out", n)
+		}
+	}
+	switch {
+	case t.Grade != nil && (t.Grade.Score < 1 || t.Grade.Score > 5):
+		return s.wrong(path+".grade.score", "%d is not between 1 and 5", t.Grade.Score)
+	case t.Reward != nil && (t.Reward.Value == nil || *t.Reward.Value < -1 || *t.Reward.Value > 1):
+		return s.wrong(path+".reward.value", "must be there, between -1 and 1")
+	case t.Pairwise != nil && subjects.CheckToken(t.Pairwise.Winner) != nil:
+		return s.wrong(path+".pairwise.winner", "is the account of whoever gave the better answer, or tie")
+	}
+	return nil
+}
+
+// validateAfter reads the events that a turn waits for.
+func (s *Story) validateAfter(path string, t *Turn) error {
+	read := func(path string, v any) error {
+		text, ok := v.(string)
+		if !ok {
+			return s.wrong(path, "must be an event, such as memory.stored action=stored")
+		}
+		var w Want
+		if err := w.UnmarshalText([]byte(text)); err != nil {
+			return s.wrong(path, "%v", err)
+		}
+		t.after = append(t.after, w)
+		return nil
+	}
+	t.after = nil
+	switch v := t.After.(type) {
+	case nil:
+		return nil
+	case []any:
+		if len(v) == 0 {
+			return s.wrong(path, "names no event")
+		}
+		for i, x := range v {
+			if err := read(fmt.Sprintf("%s[%d]", path, i), x); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return read(path, v)
+	}
+}
+
+func (s *Story) validateMemory(path string, m Memory) error {
+	n := 0
+	for _, there := range []bool{m.Add != nil, m.Import != nil, m.Edit != nil} {
+		if there {
+			n++
+		}
+	}
+	for _, words := range []string{m.Forget, m.Pin, m.Unpin, m.Accept, m.Reject} {
+		if strings.TrimSpace(words) != "" {
+			n++
+		}
+	}
+	if n != 1 {
+		return s.wrong(path, "needs one of add, import, edit, forget, pin, unpin, accept, reject, and words with it")
+	}
+	switch {
+	case m.Add != nil && strings.TrimSpace(m.Add.Text) == "":
+		return s.wrong(path+".add.text", "must be there")
+	case m.Edit != nil && (strings.TrimSpace(m.Edit.Of) == "" || m.Edit.Name == nil && m.Edit.Text == nil):
+		return s.wrong(path+".edit", "needs words of the entry under of, and a new name or text")
+	case m.Import != nil && strings.TrimSpace(m.Import.Text) == "":
+		return s.wrong(path+".import.text", "must be there")
+	case m.Import != nil && (filepath.Ext(m.Import.From) == "" || strings.ContainsAny(m.Import.From, "/\\\x00") || strings.HasPrefix(m.Import.From, ".")):
+		return s.wrong(path+".import.from", "is not the name of a file; write notes.md")
+	case m.Import != nil && m.Import.Trust != "" && m.Import.Trust != subjects.Trusted && m.Import.Trust != subjects.Untrusted:
+		return s.wrong(path+".import.trust", "is neither %s nor %s", subjects.Trusted, subjects.Untrusted)
+	}
+	return nil
+}
+
+// prepare does what a turn does before it asks, in the order in which the fields are described.
+func (r *run) prepare(ctx context.Context, i int) error {
+	t := r.story.Turns[i]
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
+	defer cancel()
+	if t.Override != nil {
+		if err := r.world.Override(ctx, r.sessionOf(i), *t.Override); err != nil {
+			return r.misstep(i, "override", fmt.Errorf("setting what holds for the session: %w", err))
+		}
+	}
+	if t.Memory != nil {
+		if err := r.remember(ctx, *t.Memory); err != nil {
+			return r.misstep(i, "memory", err)
+		}
+	}
+	if g := t.Grade; g != nil {
+		of := g.Of - 1
+		err := r.world.Grade(ctx, subjects.Critique{SessionID: r.sessionOf(of), QueryID: r.queries[of], RespondentID: r.respondent(of), Score: g.Score, Feedback: g.Feedback})
+		if err != nil {
+			return r.misstep(i, "grade", fmt.Errorf("grading the answer of turn %d: %w", g.Of, err))
+		}
+	}
+	if w := t.Reward; w != nil {
+		of := w.Of - 1
+		if err := r.world.Reward(ctx, subjects.Reward{QueryID: r.queries[of], RespondentID: r.respondent(of), Value: float64(*w.Value)}); err != nil {
+			return r.misstep(i, "reward", fmt.Errorf("rewarding the answer of turn %d: %w", w.Of, err))
+		}
+	}
+	if p := t.Pairwise; p != nil {
+		if err := r.world.Pairwise(ctx, subjects.Pairwise{QueryID: r.queries[p.Of-1], Winner: p.Winner}); err != nil {
+			return r.misstep(i, "pairwise", fmt.Errorf("comparing the answers of turn %d: %w", p.Of, err))
+		}
+	}
+	return nil
+}
+
+// respondent is who answered a turn, or whoever will.
+func (r *run) respondent(i int) string {
+	if i < len(r.told) && r.told[i].response != nil && r.told[i].response.RespondentID != "" {
+		return r.told[i].response.RespondentID
+	}
+	return "generator"
+}
+
+// remember does one act of the person on memory.
+func (r *run) remember(ctx context.Context, m Memory) error {
+	err := r.world.Remember(ctx, m)
+	var no *subjects.Fault
+	switch refused := errors.As(err, &no); {
+	case err == nil && m.Refused:
+		return errors.New("memory did not refuse")
+	case refused && m.Refused:
+		return nil
+	case err != nil:
+		return fmt.Errorf("the person's own hand on memory: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package story_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/story"
+	"conclave/subjects"
+)
+
+// What a story does before it asks comes out as it was written.
+func TestParseActs(t *testing.T) {
+	t.Parallel()
+	s := parse(t, head+`turns:
+  - query: one
+    memory: {add: {text: The person drinks tea., name: tea, tags: [drinks], pinned: true}}
+    grade: {of: 1, score: 5, feedback: clear}
+  - query: two
+    after: [memory.stored action=stored times=2, 'memory.annotated why~"5 of 5"']
+    memory: {import: {from: notes.md, text: "# Notes", trust: trusted}}
+    reward: {of: 1, value: -0.5}
+    pairwise: {of: 2, winner: tie}
+  - after: memory.stored
+    memory: {edit: {of: tea, text: Coffee., name: coffee}, refused: true}
+`)
+	m := s.Turns[0].Memory
+	if want := (story.Add{Text: "The person drinks tea.", Name: "tea", Tags: []string{"drinks"}, Pinned: true}); !reflect.DeepEqual(*m.Add, want) || m.Refused {
+		t.Errorf("add %+v", m)
+	}
+	if g := s.Turns[0].Grade; *g != (story.Grade{Of: 1, Score: 5, Feedback: "clear"}) {
+		t.Errorf("grade %+v", g)
+	}
+	second := s.Turns[1]
+	if *second.Memory.Import != (story.Import{From: "notes.md", Text: "# Notes", Trust: "trusted"}) || second.Reward.Of != 1 || *second.Reward.Value != -0.5 || *second.Pairwise != (story.Pairwise{Of: 2, Winner: "tie"}) {
+		t.Errorf("turn %+v", second)
+	}
+	if e := s.Turns[2].Memory; e.Edit.Of != "tea" || *e.Edit.Text != "Coffee." || *e.Edit.Name != "coffee" || !e.Refused {
+		t.Errorf("edit %+v", e)
+	}
+}
+
+// kept is a Conclave that answers and then remembers, as often as it is told to.
+func kept(n int) *world {
+	return &world{answer: func(w *world, q subjects.Query) {
+		w.done(q.QueryID, subjects.Response{Answer: q.Query})
+		for range n {
+			w.store("memory", "memory.stored", q.QueryID, subjects.MemoryEvent{Action: "stored", IDs: []string{}})
+		}
+	}}
+}
+
+// A turn begins when what it waits for is there, and says what is missing when it is not.
+func TestAfter(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, after string
+		kept        int
+		live        bool
+		want        string
+	}{
+		{"it came with the turn before", "memory.stored action=stored", 1, false, ""},
+		{"at least so often", "memory.stored times=2", 3, false, ""},
+		{"several", "[memory.stored, response.generation]", 1, false, ""},
+		{"left out with a real model", "memory.stored scripted_only", 0, true, ""},
+		{"it never came", "memory.stored action=stored", 0, false, "stories/t.yaml:7: turn 2: it was to begin after memory.stored action=stored, of which there are 0, and within 300ms it did not"},
+		{"not often enough", "memory.stored times=2", 1, false, "memory.stored times=2, of which there are 1"},
+		{"one of several never came", "[response.generation, memory.stored action=forgotten]", 1, false, "it was to begin after memory.stored action=forgotten, of which there are 0"},
+		{"trick: something of another field", "memory.stored action=stored by=generator", 1, false, "of which there are 0"},
+		{"trick: not left out with the script", "memory.stored scripted_only", 0, false, "of which there are 0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    after: "+tt.after+"\n    answer: {equals: two}\n")
+			opts := story.Options{Patience: 300 * time.Millisecond, Settle: 50 * time.Millisecond, Live: tt.live}
+			w := kept(tt.kept)
+			got := story.Run(t.Context(), s, w, opts)
+			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
+				t.Errorf("want %q\n%s", tt.want, got.Report())
+			}
+			if asked := len(w.asked); asked != 2 && tt.want == "" || asked != 1 && tt.want != "" {
+				t.Errorf("%d questions", asked)
+			}
+			if !got.OK() && !strings.Contains(got.Report(), "response.generation") {
+				t.Errorf("the events that did come are not told:\n%s", got.Report())
+			}
+		})
+	}
+}
+
+// What comes late is waited for, also when it is in the stream and nobody heard it.
+func TestAfterComesLate(t *testing.T) {
+	t.Parallel()
+	for _, deaf := range []bool{false, true} {
+		s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n  - query: two\n    answer: {equals: two}\n")
+		late := make(chan string, 2)
+		w := &world{deaf: deaf, answer: func(w *world, q subjects.Query) {
+			w.done(q.QueryID, subjects.Response{Answer: q.Query})
+			late <- q.QueryID
+		}}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			query := <-late
+			w.store("memory", "memory.stored", query, subjects.MemoryEvent{Action: "stored"})
+		}()
+		if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+			t.Errorf("deaf %t: %s", deaf, got.Report())
+		}
+		<-done
+	}
+}
+
+// When a turn cannot begin, what the model was asked in vain is told first: it may be the reason.
+func TestAfterTellsOfTheScript(t *testing.T) {
+	t.Parallel()
+	s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n")
+	w := kept(0)
+	w.script = story.Script{Wrong: []story.Wrong{{Exchange: story.Exchange{Role: "summaries", N: -1}, Text: "no exchange is left"}}}
+	got := story.Run(t.Context(), s, w, story.Options{Patience: 50 * time.Millisecond, Settle: time.Millisecond})
+	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") || !strings.Contains(got.Failures[1].Text, "it was to begin after") {
+		t.Errorf("got %s", got.Report())
+	}
+}
+
+// The person's hand on memory comes before the question. A no must be announced, and so must it come.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	no := subjects.Faultf("malformed", "it looks like a key")
+	for _, tt := range []struct {
+		name, memory string
+		says         error
+		want         string
+	}{
+		{"forget", "{forget: coffee}", nil, ""},
+		{"refused as announced", "{add: {text: x}, refused: true}", no, ""},
+		{"refused in a wrapping", "{add: {text: x}, refused: true}", fmt.Errorf("adding: %w", no), ""},
+		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: the person's own hand on memory: malformed: it looks like a key"},
+		{"trick: announced, and it is taken", "{add: {text: x}, refused: true}", nil, "t.yaml:8: turn 2: memory did not refuse"},
+		{"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"), "turn 2: the person's own hand on memory: nobody answers"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    session: mine\n    memory: "+tt.memory+"\n    answer: {equals: two}\n")
+			before := -1
+			w := kept(0)
+			w.remember = func(w *world, _ story.Memory) error {
+				before = len(w.asked)
+				return tt.says
+			}
+			got := story.Run(t.Context(), s, w, quick)
+			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
+				t.Errorf("want %q\n%s", tt.want, got.Report())
+			}
+			if before != 1 || got.OK() && len(w.asked) != 2 {
+				t.Errorf("it was done after %d of %d questions", before, len(w.asked))
+			}
+		})
+	}
+}
+
+// A grade is about the answer of the turn that it names, also when that is still to come.
+func TestGrades(t *testing.T) {
+	t.Parallel()
+	s := parse(t, head+`turns:
+  - grade: {of: 2, score: 2}
+  - query: one
+    session: first
+  - query: two
+    session: second
+  - grade: {of: 3, score: 5, feedback: clear}
+  - reward: {of: 2, value: 0.5}
+  - pairwise: {of: 3, winner: respondent_b}
+  - query: three
+    answer: {equals: three}
+`)
+	w := kept(0)
+	w.answer = func(w *world, q subjects.Query) {
+		w.done(q.QueryID, subjects.Response{Answer: q.Query, RespondentID: "committee"})
+	}
+	var said []any
+	var when []int
+	w.judged = func(w *world, v any) error {
+		said, when = append(said, v), append(when, len(w.asked))
+		return nil
+	}
+	if got := story.Run(t.Context(), s, w, quick); !got.OK() {
+		t.Fatal(got.Report())
+	}
+	first, second := w.asked[0].QueryID, w.asked[1].QueryID
+	want := []any{
+		subjects.Critique{SessionID: "first", QueryID: first, RespondentID: "generator", Score: 2},
+		subjects.Critique{SessionID: "second", QueryID: second, RespondentID: "committee", Score: 5, Feedback: "clear"},
+		subjects.Reward{QueryID: first, RespondentID: "committee", Value: 0.5},
+		subjects.Pairwise{QueryID: second, Winner: "respondent_b"},
+	}
+	if !reflect.DeepEqual(said, want) || !slices.Equal(when, []int{0, 2, 2, 2}) {
+		t.Errorf("said %+v\nwant %+v\nafter %v questions", said, want, when)
+	}
+}
+
+// A grade that cannot be said fails the story where it stands.
+func TestGradesThatCannotBeSaid(t *testing.T) {
+	t.Parallel()
+	for field, want := range map[string]string{
+		"grade: {of: 1, score: 1}":                          "t.yaml:6: turn 2: grading the answer of turn 1: no voice",
+		"reward: {of: 1, value: 1}":                         "t.yaml:6: turn 2: rewarding the answer of turn 1: no voice",
+		"pairwise: {of: 1, winner: tie}":                    "t.yaml:6: turn 2: comparing the answers of turn 1: no voice",
+		"override: {level: ALL}\n    after: query.received": "",
+	} {
+		s := parse(t, head+"turns:\n  - query: one\n  - "+field+"\nevents: {present: [query.received]}\n")
+		w := kept(0)
+		w.judged = func(*world, any) error { return errors.New("no voice") }
+		if got := story.Run(t.Context(), s, w, quick); got.OK() != (want == "") || !strings.Contains(got.Report(), want) {
+			t.Errorf("%s: want %q\n%s", field, want, got.Report())
+		}
+	}
+}

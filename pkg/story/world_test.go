@@ -1,0 +1,162 @@
+package story_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"conclave/pkg/story"
+	"conclave/subjects"
+)
+
+// world is a Conclave that says what a test tells it to.
+type world struct {
+	answer func(w *world, q subjects.Query) // what happens when a question is asked
+	cancel func(w *world, query string)
+	crash  func(w *world, actor string) error
+	decide func(w *world, id string, d subjects.ApprovalDecision) error
+	// remember is what memory says to the person; nil = yes to everything
+	remember func(w *world, m story.Memory) error
+	judged   func(w *world, said any) error // a grade, a reward or a verdict; nil = it is taken
+	deaf     bool                           // nothing is heard live: only the stream is there
+	script   story.Script
+	pages    map[string]int
+
+	overrides []set
+	calls     int
+
+	mu     sync.Mutex
+	seq    uint64
+	events []story.Event
+	live   chan story.Event
+	asked  []subjects.Query
+}
+
+// set is what was set for a session.
+type set struct {
+	session string
+	story.Override
+}
+
+func (w *world) Hear(context.Context) (<-chan story.Event, error) {
+	w.live = make(chan story.Event, 1000)
+	return w.live, nil
+}
+
+func (w *world) Ask(_ context.Context, q subjects.Query) error {
+	w.mu.Lock()
+	w.asked = append(w.asked, q)
+	w.mu.Unlock()
+	w.store("", "query.received", q.QueryID, q)
+	if w.answer != nil {
+		w.answer(w, q)
+	}
+	return nil
+}
+
+// Request denies what a test calls forbidden.
+func (w *world) Request(_ context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+	w.calls++
+	res := subjects.ToolResult{Tool: r.Tool, CallID: fmt.Sprint("call", w.calls), QueryID: query, Result: "done for " + who.ID() + " in " + session}
+	if r.Tool == "forbidden" {
+		res.Result, res.Error = "", subjects.Faultf("denied", "no")
+	}
+	w.store("broker", "tool.result."+r.Tool, query, res)
+	return res, nil
+}
+
+// Spawn makes no hermits.
+func (w *world) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+	if c.Type == "hermit" {
+		return "", subjects.Faultf("denied", "%s may not", who.ID())
+	}
+	return c.Type + "-1", nil
+}
+
+func (w *world) Override(_ context.Context, session string, o story.Override) error {
+	w.overrides = append(w.overrides, set{session, o})
+	return nil
+}
+
+func (w *world) Decide(_ context.Context, id string, d subjects.ApprovalDecision) error {
+	return w.decide(w, id, d)
+}
+
+func (w *world) Remember(_ context.Context, m story.Memory) error {
+	if w.remember == nil {
+		return nil
+	}
+	return w.remember(w, m)
+}
+
+func (w *world) Grade(_ context.Context, c subjects.Critique) error    { return w.judge(c) }
+func (w *world) Reward(_ context.Context, r subjects.Reward) error     { return w.judge(r) }
+func (w *world) Pairwise(_ context.Context, p subjects.Pairwise) error { return w.judge(p) }
+
+func (w *world) judge(said any) error {
+	if w.judged == nil {
+		return nil
+	}
+	return w.judged(w, said)
+}
+
+func (w *world) Pages() map[string]int { return w.pages }
+
+func (w *world) Cancel(_ context.Context, query string) error {
+	w.store("user", "query.cancel."+query, query, subjects.Cancel{})
+	if w.cancel != nil {
+		w.cancel(w, query)
+	}
+	return nil
+}
+
+func (w *world) Crash(_ context.Context, actor string) error { return w.crash(w, actor) }
+
+func (w *world) Events(_ context.Context, after uint64) ([]story.Event, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []story.Event
+	for _, e := range w.events {
+		if e.Seq > after {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+func (w *world) Script() story.Script { return w.script }
+
+// store keeps an event and tells it live.
+func (w *world) store(from, subject, query string, body any) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	w.mu.Lock()
+	w.seq++
+	e := story.Event{Seq: w.seq, Subject: subject, From: from, Query: query, Body: data}
+	w.events = append(w.events, e)
+	w.mu.Unlock()
+	w.tell(e)
+}
+
+func (w *world) tell(e story.Event) {
+	if !w.deaf && w.live != nil {
+		w.live <- e
+	}
+}
+
+// delta says a piece of an answer, live only.
+func (w *world) delta(query, text string) {
+	data, _ := json.Marshal(subjects.Delta{QueryID: query, Text: text})
+	w.tell(story.Event{Subject: "response.delta." + query, Query: query, Body: data})
+}
+
+// done ends a query with r.
+func (w *world) done(query string, r subjects.Response) {
+	r.QueryID = query
+	w.store("generator", "response.generation", query, r)
+	w.store("generator", "answer.dialog", query, subjects.Dialog{Answer: r.Answer})
+	w.store("generator", "agent.state.generator", query, subjects.AgentState{To: "IDLE"})
+}
