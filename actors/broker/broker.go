@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -443,9 +444,10 @@ func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
 	if err != nil {
 		return // the name was no token: the dead letter tells of it
 	}
-	args := c.args
+	shown, _ := firewall.Redact(string(c.args)) // a model may pass on what it should not have
+	args := json.RawMessage(shown)
 	if !json.Valid(args) {
-		args = nil // refused for that; the copy is JSON and cannot hold it
+		args = nil // refused for that, or no longer whole; the copy is JSON and cannot hold it
 	}
 	if err := actor.Post(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
 		out.Note(fmt.Errorf("telling of a call of %s: %w", c.tool, err))

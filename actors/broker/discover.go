@@ -61,7 +61,9 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) {
 			s := k.schema
 			s.Key = "" // for the broker alone
-			if k.Known && k.Standing && len(always) < most {
+			// An address in the task is asked for by its owner's tool, whatever the other words are.
+			opens := k.URL != "" && strings.Contains(in.Body.Task, "://")
+			if k.Known && (k.Standing || opens) && len(always) < most {
 				always = append(always, s)
 			} else {
 				may = append(may, s)

@@ -159,3 +159,40 @@ func TestStartLooksForMemory(t *testing.T) {
 		t.Error("it was not found")
 	}
 }
+
+// An address in the task asks for the tool that opens it, whatever the other words are.
+func TestAddressesAreOffered(t *testing.T) {
+	t.Parallel()
+	h := newHall(t, remembering)
+	h.says("s1", "q1", "x")
+	got, err := h.discovers(t, "generator", "save the memory of the shell at https://fish.example/ and search it", 3)
+	if err != nil || !slices.Contains(got, "web_fetch") {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// What a model passes on that looks like a credential reaches the tool, which may refuse it, and no event.
+func TestNoCredentialInTheCopyOfACall(t *testing.T) {
+	t.Parallel()
+	h := newHall(t, remembering)
+	h.says("s1", "q1", "remember this")
+	var got subjects.ToolOrder
+	h.tools["save_memory"] = func(o subjects.ToolOrder) (any, error) {
+		got = o
+		return subjects.ToolResult{Result: "no", Labels: &subjects.Labels{Trust: subjects.Trusted}}, nil
+	}
+	h.calls(t, "generator", "save_memory", `{"content":"my token is `+token+`"}`)
+	if !strings.Contains(string(got.Args), token) {
+		t.Errorf("the tool was given %s", got.Args)
+	}
+	seen := false
+	for _, s := range h.rec.Said() {
+		seen = seen || strings.HasPrefix(s.Subject, "event.tool.request.save_memory")
+		if strings.Contains(string(s.Body), token) {
+			t.Errorf("it is in %s: %s", s.Subject, s.Body)
+		}
+	}
+	if !seen {
+		t.Error("there is no copy")
+	}
+}

@@ -1,9 +1,11 @@
 package generator
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
+	"conclave/pkg/firewall"
 	"conclave/pkg/loop"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -26,7 +28,7 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 	}
 	r.Labels, r.Recalls = t.labels()
 	for _, d := range s.Done {
-		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: d.Call.Arguments, Result: d.Result.Text, Layer: d.Layer}
+		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: shown(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer}
 		if d.Result.Fault != "" {
 			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))
 		}
@@ -51,6 +53,18 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 		}
 	}
 	return fit(r)
+}
+
+// shown are the arguments of a call as an event may hold them: what looks like a credential is taken out.
+func shown(args json.RawMessage) json.RawMessage {
+	text, hidden := firewall.Redact(string(args))
+	switch {
+	case hidden == 0:
+		return args
+	case !json.Valid([]byte(text)):
+		return nil
+	}
+	return json.RawMessage(text)
 }
 
 // maxResponse leaves room beside the answer in the record that holds it.

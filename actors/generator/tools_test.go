@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -80,5 +81,21 @@ func TestRefusalWords(t *testing.T) {
 			t.Errorf("%s reads like %s: %q", code, other, r.Text)
 		}
 		seen[r.Text] = code
+	}
+}
+
+// The record of an answer holds no credential that a model passed on.
+func TestShownArguments(t *testing.T) {
+	t.Parallel()
+	token := "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+	for in, want := range map[string]string{
+		`{"query":"fish"}`:              `{"query":"fish"}`,
+		`{"content":"` + token + `"}`:   "",
+		`{"a":["x","` + token + ` y"]}`: "",
+	} {
+		got := string(shown(json.RawMessage(in)))
+		if strings.Contains(got, token) || want != "" && got != want || got != "" && !json.Valid([]byte(got)) {
+			t.Errorf("%s: %s", in, got)
+		}
 	}
 }

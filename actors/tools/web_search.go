@@ -126,7 +126,7 @@ func (c WebSearch) Problems() (out strict.Problems) {
 func webSearch(s *searcher) *Tool {
 	facts := policy.Tool{
 		Name: "web_search", Zone: "tools", Known: true, Query: "query",
-		Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout + pagesTime,
+		Standing: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Timeout: searchTimeout + pagesTime,
 	}
 	if name := s.provider.secret(); name != "" {
 		facts.Secrets = []string{name}
