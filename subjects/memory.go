@@ -137,7 +137,7 @@ type MemoryDocument struct {
 	Hash     string          `json:"hash"` // of the whole text
 	Modified time.Time       `json:"modified,omitzero"`
 	Trust    string          `json:"trust,omitempty"` // trusted when the person vouches for every word; anything else is not
-	First    int             `json:"first"` // number of the first piece here, from 1
+	First    int             `json:"first"`           // number of the first piece here, from 1
 	Pieces   []DocumentPiece `json:"pieces"`
 	Last     bool            `json:"last"`
 }
