@@ -127,6 +127,8 @@ type MemoryWrites struct {
 	Document *MemoryDocument `json:"document,omitempty"`
 	// Restore takes ids, times, grades and provenance as they are: an export is read back.
 	Restore bool `json:"restore,omitempty"`
+	// Trusted says, with Restore, that the person vouches for the export. Otherwise every entry in it is untrusted.
+	Trusted bool `json:"trusted,omitempty"`
 }
 
 // MemoryDocument is a file on its way into memory, whole or some of its pieces. Pieces come in order; the last message has

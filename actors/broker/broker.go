@@ -146,6 +146,7 @@ type call struct {
 	again    bool                // it was begun before, and is no new call
 	approved bool                // the person said yes to it
 	labels   *subjects.Labels    // of all that went into the session
+	apart    bool                // the caller never sees what strangers wrote, only what was made of it
 }
 
 // onToolRequest decides, stores the decision, acts, stores the outcome and answers, in this order. A denial is an answer.
@@ -212,7 +213,7 @@ func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Calle
 		asked := seen.call
 		c.typ, c.person, c.mode = asked.Type, asked.Person, modeOf(asked)
 		c.hosts, c.pages = seen.reach(b.table)
-		c.labels = labelsOf(asked)
+		c.labels, c.apart = labelsOf(asked), apart(asked)
 		c.record.AgentType = asked.Type
 		if seen.fault != nil {
 			return c, seen.fault

@@ -95,11 +95,14 @@ func compact(args json.RawMessage) []byte {
 // modeOf is how the tool is asked: spawned agents and the orchestrator never see what strangers wrote, only what was
 // made of it.
 func modeOf(c policy.Call) string {
-	if c.Tool.Has(policy.ReadsUntrusted) && (len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator") {
+	if c.Tool.Has(policy.ReadsUntrusted) && apart(c) {
 		return subjects.ModeStructured
 	}
 	return ""
 }
+
+// apart reports whether the caller is one of those.
+func apart(c policy.Call) bool { return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator" }
 
 // labelsOf are those of all that went into a session: what a tool keeps of it must carry them. The person's own call is
 // the person's own word; a session of which nobody knows is nobody's.

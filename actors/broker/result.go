@@ -44,7 +44,7 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 		}
 	}
 	shown := whole
-	if c.mode == subjects.ModeStructured {
+	if c.mode == subjects.ModeStructured || k.Graded && c.apart && labels.Trust == subjects.Untrusted {
 		links := res.Links
 		if r.From != "" {
 			links = append([]string{r.From}, links...)

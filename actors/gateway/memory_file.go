@@ -111,8 +111,12 @@ type Refused struct {
 
 // onImport reads an export back. All of it is looked at before the first line is sent.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	v, err := params(r, "trusted")
+	if err != nil {
 		return err
+	}
+	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "trusted is 0 or 1")
 	}
 	leave, err := enter(g.rooms.streams, "streams are open")
 	if err != nil {
@@ -126,7 +130,7 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	done := Imported{Entries: len(entries), Actions: map[string]int{}, Refused: []Refused{}}
 	for len(entries) > 0 {
 		n := batch(entries)
-		got, err := g.remembering(r, subjects.MemoryWrites{Entries: entries[:n], Restore: true})
+		got, err := g.remembering(r, subjects.MemoryWrites{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
 		if err != nil {
 			if some := done.Entries - len(entries); some > 0 {
 				g.out.Note(fmt.Errorf("an import ended after %d of %d entries: %w", some, done.Entries, err))

@@ -60,7 +60,7 @@ func rounds(messages []model.Message) (out []subjects.Message) {
 
 // add appends a turn and lets go of what is too much, the oldest first. It changes nothing of c that another may hold.
 func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
-	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, c.Labels.Join(t.Labels)
+	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels)
 	for len(c.Turns) > most {
 		c = drop(c)
 	}
@@ -90,6 +90,19 @@ func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversat
 			c.Summary = text.Clip(c.Summary, len(c.Summary)/2)
 		}
 	}
+}
+
+// labelsOf are those of all that was said in a conversation. What was summarized or let go before conversations had labels
+// could have been anybody's.
+func labelsOf(c subjects.Conversation) *subjects.Labels {
+	all := c.Labels
+	if all == nil && c.Summarized+c.Dropped > 0 {
+		all = &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}
+	}
+	for _, t := range c.Turns {
+		all = all.Join(t.Labels)
+	}
+	return all
 }
 
 // drop lets go of the oldest turn.

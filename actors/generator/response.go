@@ -27,6 +27,9 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 		r.Model = t.role.Model
 	}
 	r.Labels, r.Recalls = t.labels()
+	if r.Labels == nil { // nothing came in that anybody else could have written; who keeps the answer must not have to guess
+		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
+	}
 	for _, d := range s.Done {
 		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: shown(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer}
 		if d.Result.Fault != "" {

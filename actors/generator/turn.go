@@ -135,7 +135,7 @@ func (t *turn) take(s sitting) {
 		t.rec = s.rec
 		t.rec.Stalled++
 	} else {
-		t.rec = record{QueryID: t.asked.QueryID, Query: t.asked.Query, Stage: stageReceived, Began: t.out.Now().UTC(), Labels: s.conv.Labels}
+		t.rec = record{QueryID: t.asked.QueryID, Query: t.asked.Query, Stage: stageReceived, Began: t.out.Now().UTC(), Labels: labelsOf(s.conv)}
 	}
 	if t.tooLong() {
 		t.rec.Query = text.Clip(t.rec.Query, 16<<10)

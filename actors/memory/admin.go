@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
@@ -22,6 +23,7 @@ const (
 	mostPage  = 500
 	pageBytes = 512 << 10
 	pageText  = 400 // of a corpus, unless the whole is asked for
+	shortText = 160 // of a corpus, to see what is forgotten
 )
 
 // shortest is how much of an id is enough.
@@ -58,17 +60,25 @@ func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdmin]
 
 // resolve turns beginnings of ids into ids. One that is not there is a fault, and so is one that could be several.
 func (m *Memory) resolve(ctx context.Context, ids []string) ([]string, error) {
-	if len(ids) == 0 || len(ids) > maxIDs {
-		return nil, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
+	found, missing, err := m.resolveSome(ctx, ids)
+	if err == nil && len(missing) > 0 {
+		err = subjects.Faultf(subjects.CodeMalformed, "there is no entry %s; conclave memory list shows them", missing[0])
 	}
-	out := make([]string, 0, len(ids))
+	return found, err
+}
+
+// resolveSome is resolve for an act that is done to those that are there. That none is there is a fault.
+func (m *Memory) resolveSome(ctx context.Context, ids []string) (out, missing []string, err error) {
+	if len(ids) == 0 || len(ids) > maxIDs {
+		return nil, nil, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
+	}
 	for _, id := range ids {
 		if subjects.CheckToken(id) != nil || len(id) < shortest {
-			return nil, subjects.Faultf(subjects.CodeMalformed, "%q cannot be an id: give at least %d letters of it", text.Clip(id, 40), shortest)
+			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%q cannot be an id: give at least %d letters of it", text.Clip(id, 40), shortest)
 		}
 		found, err := m.db.Beginning(ctx, id)
 		if err != nil {
-			return nil, fmt.Errorf("looking for %s: %w", id, err)
+			return nil, nil, fmt.Errorf("looking for %s: %w", id, err)
 		}
 		switch {
 		case slices.Contains(found, id):
@@ -76,12 +86,15 @@ func (m *Memory) resolve(ctx context.Context, ids []string) ([]string, error) {
 		case len(found) == 1:
 			out = append(out, found[0])
 		case len(found) == 0:
-			return nil, subjects.Faultf(subjects.CodeMalformed, "there is no entry %s; conclave memory list shows them", id)
+			missing = append(missing, id)
 		default:
-			return nil, subjects.Faultf(subjects.CodeMalformed, "%s could be %s: give more letters", id, strings.Join(found, " or "))
+			return nil, nil, subjects.Faultf(subjects.CodeMalformed, "%s could be %s: give more letters", id, strings.Join(found, " or "))
 		}
 	}
-	return out, nil
+	if len(out) == 0 {
+		return nil, nil, subjects.Faultf(subjects.CodeMalformed, "there is no entry %s; conclave memory list shows them", missing[0])
+	}
+	return out, missing, nil
 }
 
 func (m *Memory) list(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
@@ -126,8 +139,12 @@ func (m *Memory) showEntries(ctx context.Context, _ actor.Out, _ string, q subje
 	}
 	size := 0
 	for i, e := range done.Entries {
-		if size += len(e.Corpus); size > pageBytes && i > 0 {
-			return done, subjects.Faultf(subjects.CodeTooLarge, "that is too much for one answer: ask for fewer at a time")
+		data, err := json.Marshal(e)
+		if err != nil {
+			return done, err
+		}
+		if size += len(data); size > pageBytes && i > 0 {
+			return subjects.MemoryAdmined{}, subjects.Faultf(subjects.CodeTooLarge, "that is too much for one answer: ask for fewer at a time")
 		}
 	}
 	return done, nil
@@ -168,39 +185,50 @@ func (m *Memory) edit(ctx context.Context, out actor.Out, by string, q subjects.
 		tags := cleanTags(*e.Tags)
 		e.Tags = &tags
 	}
-	m.edits.Lock()
-	defer m.edits.Unlock()
-	now, err := m.db.Update(ctx, ids[0], e, nil, out.Now().UTC())
+	now, err := m.change(ctx, ids[0], e, out.Now().UTC())
 	if err != nil {
-		return done, fmt.Errorf("changing %s: %w", ids[0], err)
+		return done, err
 	}
-	if v := m.vectorsOf(ctx, out, now); v != nil {
-		if err := m.db.SetVectors(ctx, now.ID, now.Updated, *v); err != nil && !errors.Is(err, store.ErrChanged) {
-			return done, err
-		}
-	} else {
+	if v := m.vectorsOf(ctx, out, now); v == nil {
 		m.nudge()
-	}
-	if err := m.follow(ctx, now.ID); err != nil {
+	} else if err := m.vectored(ctx, now, *v); err != nil {
 		return done, err
 	}
 	done.Entries, done.Changed = []subjects.MemoryEntry{now}, 1
-	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "edited", IDs: ids, Why: "the person changed it at " + now.Updated.Format("15:04:05.000"), By: by})
+	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "edited", IDs: ids, Why: "the person changed it", By: by})
 }
 
-func (m *Memory) pin(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
-	ids, err := m.resolve(ctx, q.IDs)
+// change writes an edit. Until its vectors are made anew the entry is found by its words.
+func (m *Memory) change(ctx context.Context, id string, e subjects.MemoryEdit, at time.Time) (subjects.MemoryEntry, error) {
+	ctx, end := through(ctx)
+	defer end()
+	m.edits.Lock()
+	defer m.edits.Unlock()
+	now, err := m.db.Update(ctx, id, e, nil, at)
+	if err != nil {
+		return now, fmt.Errorf("changing %s: %w", id, err)
+	}
+	return now, m.follow(ctx, id)
+}
+
+func (m *Memory) pin(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+	ids, missing, err := m.resolveSome(ctx, q.IDs)
 	if err != nil {
 		return done, err
 	}
+	ctx, end := through(ctx)
+	defer end()
 	m.edits.Lock()
 	defer m.edits.Unlock()
 	changed, err := m.db.Pin(ctx, q.Op == "pin", ids...)
 	if err != nil {
 		return done, fmt.Errorf("pinning: %w", err)
 	}
-	done.Changed = len(changed)
-	return done, m.follow(ctx, ids...)
+	done.Changed, done.Missing = len(changed), missing
+	if err := m.follow(ctx, ids...); err != nil || len(changed) == 0 {
+		return done, err
+	}
+	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: q.Op + "ned", IDs: changed, Why: "the person wanted it", By: by})
 }
 
 // forget removes entries, by id or by words. By words it takes those that were recalled for them, each of which shares
@@ -215,20 +243,25 @@ func (m *Memory) forget(ctx context.Context, out actor.Out, by string, q subject
 			return done, err
 		}
 	default:
-		if ids, err = m.resolve(ctx, q.IDs); err != nil {
+		if ids, done.Missing, err = m.resolveSome(ctx, q.IDs); err != nil {
 			return done, err
 		}
 	}
 	if len(ids) == 0 {
 		return done, nil
 	}
+	ctx, end := through(ctx)
+	defer end()
 	m.edits.Lock()
 	defer m.edits.Unlock()
-	if done.Entries, err = m.db.Get(ctx, ids...); err != nil {
-		return done, fmt.Errorf("reading: %w", err)
+	if ids, done.Entries, err = m.replaced(ctx, ids); err != nil {
+		return done, err
 	}
-	for i := range done.Entries {
-		done.Entries[i].Corpus = text.Clip(done.Entries[i].Corpus, pageText)
+	for i, e := range done.Entries { // enough to see which: five hundred of them must fit into one answer
+		done.Entries[i] = subjects.MemoryEntry{
+			ID: e.ID, Kind: e.Kind, State: e.State, Name: e.Name, Corpus: text.Clip(e.Corpus, shortText), Provenance: subjects.Provenance{Source: e.Provenance.Source, Trust: e.Provenance.Trust},
+			Created: e.Created, Updated: e.Updated, Pinned: e.Pinned,
+		}
 	}
 	if q.Dry {
 		return done, nil
@@ -240,6 +273,29 @@ func (m *Memory) forget(ctx context.Context, out actor.Out, by string, q subject
 	m.gone(all)
 	done.Changed = len(all)
 	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the person wanted it", By: by})
+}
+
+// replaced are entries with those whose place they took: they say the same, or what it was before, and what is forgotten
+// must not be read there.
+func (m *Memory) replaced(ctx context.Context, ids []string) (all []string, entries []subjects.MemoryEntry, err error) {
+	all = slices.Clone(ids)
+	for from := 0; from < len(all); {
+		next := all[from:]
+		from = len(all)
+		some, err := m.db.Get(ctx, next...)
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading: %w", err)
+		}
+		entries = append(entries, some...)
+		for _, e := range some {
+			for _, id := range e.Supersedes {
+				if !slices.Contains(all, id) {
+					all = append(all, id)
+				}
+			}
+		}
+	}
+	return all, entries, nil
 }
 
 // mostForgotten bounds what is forgotten by words at once, and muchAlike is how near something is that has none of them.
@@ -273,12 +329,12 @@ func (m *Memory) matching(ctx context.Context, out actor.Out, q subjects.MemoryA
 
 // accept decides upon candidates.
 func (m *Memory) accept(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
-	ids, err := m.resolve(ctx, q.IDs)
+	ids, missing, err := m.resolveSome(ctx, q.IDs)
 	if err != nil {
 		return done, err
 	}
-	m.edits.Lock()
-	defer m.edits.Unlock()
+	m.decisions.Lock()
+	defer m.decisions.Unlock()
 	entries, err := m.db.Get(ctx, ids...)
 	if err != nil {
 		return done, fmt.Errorf("reading: %w", err)
@@ -288,8 +344,8 @@ func (m *Memory) accept(ctx context.Context, out actor.Out, by string, q subject
 			return done, subjects.Faultf(subjects.CodeMalformed, "%s waits for no decision: it is %s", e.ID, e.State)
 		}
 	}
-	done.Changed = len(entries)
-	return done, m.settle(ctx, out, by, q.Op == "accept", ids...)
+	done.Changed, done.Missing = len(entries), missing
+	return done, m.settle(ctx, out, by, q.Op == "accept", entries...)
 }
 
 func (m *Memory) graph(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {

@@ -12,7 +12,7 @@ import (
 func told(query, who, place string, change ...func(*subjects.Response)) subjects.Response {
 	r := subjects.Response{
 		SessionID: "s1", QueryID: query, Query: "Where does my sister " + who + " live?", Answer: "Your sister " + who + " lives in " + place + ".",
-		GeneratorID: "generator", RespondentID: "generator", Model: "gemma",
+		GeneratorID: "generator", RespondentID: "generator", Model: "gemma", Labels: trusted(),
 	}
 	for _, c := range change {
 		c(&r)

@@ -136,7 +136,7 @@ func TestDocumentAfterACrash(t *testing.T) {
 	w.imports(from, "one tent", "six stoves")
 	// The old piece is back, as after a crash before it was forgotten, and the note of the document is the old one.
 	at := slices.IndexFunc(old, func(e subjects.MemoryEntry) bool { return e.Corpus == "two stoves" })
-	if _, err := w.write(subjects.MemoryWrites{Entries: old[at : at+1], Restore: true}); err != nil {
+	if _, err := w.write(subjects.MemoryWrites{Entries: old[at : at+1], Restore: true, Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.db.PutDocument(t.Context(), store.Doc{From: from, Title: from, Hash: "older", Pieces: 2, Imported: noon}); err != nil {

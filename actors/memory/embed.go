@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 // maxEmbedded bounds what of a text is embedded: a model's window is some thousand tokens, and the beginning says most.
 const maxEmbedded = 6 << 10
 
+// embedBatch is how many texts have the time of one request.
+const embedBatch = 32
+
 // errVectors means that what came back cannot be used as vectors.
 var errVectors = errors.New("the vectors cannot be used")
 
@@ -40,7 +44,8 @@ func (m *Memory) embed(ctx context.Context, out actor.Out, prefix string, texts 
 		}
 		said[i] = prefix + text.Clip(t, maxEmbedded)
 	}
-	got, err := wire.Client{Out: out, Timeout: m.cfg.EmbedTimeout}.Embed(ctx, "", said)
+	patience := m.cfg.EmbedTimeout * time.Duration(1+len(said)/embedBatch)
+	got, err := wire.Client{Out: out, Timeout: patience}.Embed(ctx, "", said)
 	if err != nil {
 		return "", nil, err
 	}
@@ -167,7 +172,7 @@ func (m *Memory) catchUp(ctx context.Context, out actor.Out) {
 		}
 		for ctx.Err() == nil {
 			n, err := m.embedSome(ctx, out)
-			if err != nil && ctx.Err() == nil && !errors.Is(err, model.ErrMissing) && !errors.Is(err, model.ErrUnreachable) {
+			if err != nil && ctx.Err() == nil && !away(err) {
 				out.Note(fmt.Errorf("making vectors that were missing: %w", err))
 			}
 			if n == 0 || err != nil {
@@ -191,15 +196,24 @@ func (m *Memory) warm(ctx context.Context, out actor.Out) {
 
 // damaged are some entries whose vectors the index could not take.
 func (m *Memory) damaged(ctx context.Context) ([]subjects.MemoryEntry, error) {
-	m.space.Lock()
-	n := min(catchBatch, len(m.space.bad))
-	rows := m.space.bad[:n]
-	m.space.bad = m.space.bad[n:]
-	m.space.Unlock()
-	if n == 0 {
+	m.space.RLock()
+	rows := slices.Clone(m.space.bad[:min(catchBatch, len(m.space.bad))])
+	m.space.RUnlock()
+	if len(rows) == 0 {
 		return nil, nil
 	}
-	return m.db.Rows(ctx, rows...)
+	entries, err := m.db.Rows(ctx, rows...)
+	if err == nil && len(entries) == 0 {
+		m.mended(rows...) // they are forgotten
+	}
+	return entries, err
+}
+
+// mended takes rows off the list of those whose vectors cannot be used.
+func (m *Memory) mended(rows ...uint64) {
+	m.space.Lock()
+	defer m.space.Unlock()
+	m.space.bad = slices.DeleteFunc(slices.Clone(m.space.bad), func(row uint64) bool { return slices.Contains(rows, row) })
 }
 
 // embedSome makes vectors for some entries that have none of the model at hand. It reports how many it made.
@@ -207,24 +221,84 @@ func (m *Memory) embedSome(ctx context.Context, out actor.Out) (int, error) {
 	m.space.RLock()
 	by := m.space.model
 	m.space.RUnlock()
-	waiting, err := m.db.Unembedded(ctx, by, catchBatch)
-	if err == nil && len(waiting) == 0 {
-		waiting, err = m.damaged(ctx)
-	}
-	if err != nil || len(waiting) == 0 {
-		return 0, err
-	}
-	vectors, err := m.embedEntries(ctx, out, waiting...)
+	waiting, err := m.db.Unembedded(ctx, by, catchBatch+len(m.aside))
 	if err != nil {
 		return 0, err
 	}
-	for i, e := range waiting {
-		if err := m.db.SetVectors(ctx, e.ID, e.Updated, *vectors[i]); err != nil && !errors.Is(err, store.ErrChanged) {
+	waiting = slices.DeleteFunc(waiting, func(e subjects.MemoryEntry) bool { return out.Now().Before(m.aside[e.ID]) })
+	if waiting = waiting[:min(catchBatch, len(waiting))]; len(waiting) == 0 {
+		if waiting, err = m.damaged(ctx); err != nil || len(waiting) == 0 {
 			return 0, err
 		}
-		if err := m.follow(ctx, e.ID); err != nil {
+	}
+	vectors, err := m.embedEntries(ctx, out, waiting...)
+	if err != nil {
+		if len(waiting) == 1 || away(err) || ctx.Err() != nil {
+			return 0, err
+		}
+		return m.embedSingly(ctx, out, waiting) // one of them may be what the model refuses
+	}
+	for i, e := range waiting {
+		if err := m.vectored(ctx, e, *vectors[i]); err != nil {
 			return 0, err
 		}
 	}
 	return len(waiting), nil
+}
+
+// away reports whether there is no model to make vectors, whatever the text.
+func away(err error) bool {
+	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
+}
+
+// embedSingly makes vectors one entry at a time. Those that the model refuses are set aside for a while, so that the
+// others get theirs.
+func (m *Memory) embedSingly(ctx context.Context, out actor.Out, waiting []subjects.MemoryEntry) (n int, err error) {
+	for _, e := range waiting {
+		v, err := m.embedEntries(ctx, out, e)
+		switch {
+		case err != nil && (away(err) || ctx.Err() != nil):
+			return n, err
+		case err != nil:
+			if m.aside == nil || len(m.aside) > maxAside {
+				m.aside = map[string]time.Time{}
+			}
+			m.aside[e.ID] = out.Now().Add(refusedFor)
+			out.Note(fmt.Errorf("the model makes no vectors of %s, which is found by its words: %w", e.ID, err))
+			continue
+		}
+		if err := m.vectored(ctx, e, *v[0]); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// Entries that the model refuses: so many are remembered, for so long.
+const (
+	maxAside   = 1000
+	refusedFor = time.Hour
+)
+
+// vectored gives an entry its vectors, unless it was changed since.
+func (m *Memory) vectored(ctx context.Context, e subjects.MemoryEntry, v store.Vectors) error {
+	ctx, end := through(ctx)
+	defer end()
+	if err := m.db.SetVectors(ctx, e.ID, e.Updated, v); err != nil && !errors.Is(err, store.ErrChanged) {
+		return err
+	}
+	m.space.RLock()
+	waits := len(m.space.bad) > 0
+	m.space.RUnlock()
+	if waits {
+		lights, err := m.db.Lights(ctx, v.Model, e.ID)
+		if err != nil {
+			return err
+		}
+		for _, l := range lights {
+			m.mended(l.Row)
+		}
+	}
+	return m.follow(ctx, e.ID)
 }

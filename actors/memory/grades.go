@@ -3,7 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
-	"strconv"
+	"time"
 
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
@@ -26,14 +26,14 @@ func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique]
 	}
 	words, _ := firewall.Redact(c.Feedback) // a critic may quote what was answered
 	words = text.Clip(words, maxFeedback)
-	return m.grade(ctx, out, in.From, in.Seq, store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &words},
+	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &words},
 		fmt.Sprintf("the critic gave %d of 5", c.Score))
 }
 
 // onPairwise takes down which of two answers was the better one.
 func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise], out actor.Out) error {
 	winner := text.Clip(in.Body.Winner, subjects.MaxToken)
-	return m.grade(ctx, out, in.From, in.Seq, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
+	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
 // onReward takes down what the person thought.
@@ -42,31 +42,33 @@ func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], ou
 	if value != value { // no number
 		value = 0
 	}
-	return m.grade(ctx, out, in.From, in.Seq, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value},
+	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value},
 		fmt.Sprintf("a reward of %+.1f", value))
 }
 
 // grade writes a grade down and tells of it.
-func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint64, g store.Grade, why string) error {
+func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint64, stored time.Time, g store.Grade, why string) error {
 	if subjects.CheckToken(g.Query) != nil || g.Respondent != "" && subjects.CheckToken(g.Respondent) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a grade for no question")
 	}
-	g.Event = strconv.FormatUint(seq, 10)
+	g.Event = fmt.Sprintf("%d %d", seq, stored.UnixNano()) // a stream that is made anew counts from one again
 	a := act{who: from, action: actGrade, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
-	return m.recorded(ctx, out, a, func() error {
-		of, err := m.db.Grade(ctx, g)
-		if err != nil {
-			return fmt.Errorf("grading the answer to %s: %w", g.Query, err)
-		}
-		m.graded(ctx, of)
-		ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, By: from}
-		if len(of) == 0 {
-			ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"
-		}
-		for _, e := range of {
-			ev.IDs = append(ev.IDs, e.ID)
-		}
-		id := m.hash.Hash([]byte("annotated " + g.Event))
-		return actor.EmitOnce(ctx, out.About("", g.Query), subjects.MemoryAnnotated, id, ev)
+	return m.patiently(ctx, out, func() error {
+		return m.recorded(ctx, out, a, func() error {
+			of, err := m.db.Grade(ctx, g)
+			if err != nil {
+				return fmt.Errorf("grading the answer to %s: %w", g.Query, err)
+			}
+			m.graded(ctx, of)
+			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, By: from}
+			if len(of) == 0 {
+				ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"
+			}
+			for _, e := range of {
+				ev.IDs = append(ev.IDs, e.ID)
+			}
+			id := m.hash.Hash([]byte("annotated " + g.Event))
+			return actor.EmitOnce(ctx, out.About("", g.Query), subjects.MemoryAnnotated, id, ev)
+		})
 	})
 }

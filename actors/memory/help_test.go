@@ -110,13 +110,10 @@ func (w *world) open(cfg Config) {
 	w.db, w.closed = db, false
 }
 
-// close ends the actor and looks whether the file is in order.
+// close ends the actor.
 func (w *world) close() {
 	if w.m == nil {
 		return
-	}
-	if err := w.db.Verify(context.Background()); err != nil {
-		w.t.Errorf("the file: %v", err)
 	}
 	if err := w.m.Close(context.Background()); err != nil || !w.closed {
 		w.t.Errorf("closing: %v, the audit closed: %t", err, w.closed)
@@ -124,9 +121,12 @@ func (w *world) close() {
 	w.m = nil
 }
 
-// again is the same installation after a restart.
+// again is the same installation after a restart. The file is looked through on the way.
 func (w *world) again() {
 	w.t.Helper()
+	if err := w.db.Verify(w.t.Context()); err != nil {
+		w.t.Errorf("the file: %v", err)
+	}
 	cfg := w.m.cfg
 	w.close()
 	w.open(cfg)
@@ -304,7 +304,7 @@ func (w *world) says(account string, r subjects.Response) error {
 // answers stores an answer to a question and returns the engram's id.
 func (w *world) answers(query, question, text string) string {
 	w.t.Helper()
-	if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: question, Answer: text, Model: "m"}); err != nil {
+	if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: question, Answer: text, Model: "m", Labels: trusted()}); err != nil {
 		w.t.Fatal(err)
 	}
 	id, state, err := w.db.Known(w.t.Context(), query, "generator")

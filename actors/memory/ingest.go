@@ -23,7 +23,7 @@ import (
 
 // Bounds of what is kept of one thing.
 const (
-	maxCorpus = 256 << 10 // a document is cut into pieces before it comes here
+	maxCorpus = 64 << 10 // what is longer is a document, and cut into pieces before it comes here
 	maxName   = 200
 	maxAbout  = 2 << 10 // of a description
 	maxTags   = 32
@@ -54,16 +54,21 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		return nil // the person does not want it
 	}
 	if state == store.Stored { // told again after a crash: under the same id it is stored once
+		if err := m.follow(ctx, id); err != nil {
+			return err
+		}
 		return m.tellOnce(ctx, out, id, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
 	}
 	a := act{who: in.From, action: actWrite, tool: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
-	return m.recorded(ctx, out, a, func() error { return m.engram(ctx, out, in.From, query, r) })
+	return m.patiently(ctx, out, func() error {
+		return m.recorded(ctx, out, a, func() error { return m.engram(ctx, out, in.From, query, r) })
+	})
 }
 
 // engram makes an entry of an answer.
 func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, r subjects.Response) error {
-	external := r.Labels != nil && r.Labels.Trust != subjects.Trusted
-	asked, _ := firewall.Redact(r.Query) // a password that somebody typed is not remembered
+	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted // what nobody vouches for is nobody's
+	asked, _ := firewall.Redact(r.Query)                              // a password that somebody typed is not remembered
 	answered, _ := firewall.Redact(r.Answer)
 	d, err := m.digester(out).Answer(ctx, asked, answered, external)
 	if errors.Is(err, digest.ErrNothing) {
@@ -81,7 +86,10 @@ func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, 
 	}
 	if external {
 		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
-		e.Provenance.Flags = union(r.Labels.Flags, d.Flags)
+		e.Provenance.Flags = d.Flags
+		if r.Labels != nil {
+			e.Provenance.Flags = union(r.Labels.Flags, d.Flags)
+		}
 	}
 	for _, id := range r.Recalls {
 		if subjects.CheckToken(id) == nil && len(e.Correlating) < maxTags {
@@ -90,6 +98,15 @@ func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, 
 	}
 	_, err = m.keep(ctx, out, from, fill(e, d), d.Relations, "an answer")
 	return err
+}
+
+// scrubbed is an entry without anything that looks like a credential, whatever it went through on its way here.
+func scrubbed(e subjects.MemoryEntry) subjects.MemoryEntry {
+	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback} {
+		*t, _ = firewall.Redact(*t)
+	}
+	e.Intent, e.Sentiment, e.Tags = text.OneLine(e.Intent, maxName), text.OneLine(e.Sentiment, maxName), cleanTags(e.Tags)
+	return e
 }
 
 // union is what is in either.
@@ -129,6 +146,7 @@ type verdict struct {
 // keep stores something new, unless it is there already, and takes the place of what it contradicts. It tells of it when it
 // is durable.
 func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWrite, error) {
+	e = scrubbed(e)
 	vectors := m.vectorsOf(ctx, out, e)
 	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
 	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument {
@@ -150,9 +168,11 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	if e.State == subjects.MemoryCandidate {
 		done.Action = "candidate"
 	}
+	ctx, end := through(ctx)
+	defer end()
 	if _, err := m.db.Put(ctx, store.Item{Entry: e, Vectors: vectors}); errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
 		done.Action = "unchanged"
-		return done, nil
+		return done, m.follow(ctx, e.ID) // whoever stored it may have gone before the index knew
 	} else if err != nil {
 		return done, fmt.Errorf("storing: %w", err)
 	}

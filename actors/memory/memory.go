@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"conclave/actors/memory/digest"
@@ -45,6 +46,7 @@ type Memory struct {
 	cfg   Config
 	db    *store.Store
 	shut  *subjects.Fault // why there is no database; every request is answered with it
+	off   bool            // the person does not want it: what is said meanwhile is not kept later either
 	audit Audit
 	hash  Hasher
 	cache *recall.Cache // nil = none
@@ -57,15 +59,21 @@ type Memory struct {
 		model string
 		dims  int
 		bad   []uint64          // rows whose vectors cannot be used: they are made anew
-		near  store.Approximate // nil = every search is exact
+		near  store.Approximate // nil = every search is exact; see ready
 	}
 
-	steps sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
-	edits sync.Mutex // one hand at a time changes what is there
-	stop  context.CancelFunc
-	tasks sync.WaitGroup
-	wake  chan struct{} // there are entries without vectors
-	now   func() time.Time
+	ready   atomic.Bool          // the approximate index knows everything
+	patient atomic.Bool          // it runs, so what fails for a while is tried again
+	aside   map[string]time.Time // entries that the embedding model refuses, until when; the one who catches up has it
+
+	steps     sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
+	edits     sync.Mutex // one hand at a time changes what is there; nobody is asked anything meanwhile
+	imports   sync.Mutex // one message of a document at a time
+	decisions sync.Mutex // one decision upon proposals at a time
+	stop      context.CancelFunc
+	tasks     sync.WaitGroup
+	wake      chan struct{} // there are entries without vectors
+	now       func() time.Time
 }
 
 // New returns a memory on an open database. cfg must be valid. The index is built here: when New returns, everything that
@@ -96,11 +104,22 @@ func New(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, no
 // else goes on, and what there is to be remembered waits in the event stream.
 func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
 	if !cfg.Enabled {
-		return Shut(errors.New("it is switched off in memory.yaml"), a, h)
+		m := Shut(errors.New("it is switched off in memory.yaml"), a, h)
+		m.off = true
+		return m
 	}
-	db, err := store.Open(ctx, File(data), store.Options{MemoryLimit: strconv.FormatInt(int64(cfg.Limit), 10) + "B", VSS: cfg.VSS, Now: time.Now})
+	o := store.Options{MemoryLimit: strconv.FormatInt(int64(cfg.Limit), 10) + "B", VSS: cfg.VSS, Now: time.Now}
+	db, err := store.Open(ctx, File(data), o)
 	if err != nil {
 		return Shut(err, a, h)
+	}
+	if left, err := db.Forgot(ctx); err == nil && left { // the last stop had no time to write a large file anew
+		if err = db.Close(ctx); err == nil {
+			db, err = store.Open(ctx, File(data), o)
+		}
+		if err != nil {
+			return Shut(err, a, h)
+		}
 	}
 	m, err := New(ctx, cfg, db, a, h, time.Now)
 	if err != nil {
@@ -126,7 +145,12 @@ func (m *Memory) Routes() []actor.Route {
 		actor.Serve(subjects.MemoryWriting, m.onWrite, actor.OnReject(m.onUnreadable(actWrite))),
 		actor.Serve(subjects.MemoryAdminOf, m.onAdmin, actor.OnReject(m.onUnreadable(actAdmin))),
 	}
-	if m.shut != nil {
+	switch {
+	case m.off:
+		return append(people,
+			actor.On(subjects.ResponseGeneration, unread[subjects.Response]), actor.On(subjects.CritiqueResult, unread[subjects.Critique]),
+			actor.On(subjects.PairwiseResult, unread[subjects.Pairwise]), actor.On(subjects.RewardEvent, unread[subjects.Reward]))
+	case m.shut != nil:
 		return people
 	}
 	routes := append(people,
@@ -144,6 +168,9 @@ func (m *Memory) Routes() []actor.Route {
 	return routes
 }
 
+// unread takes an event and keeps nothing of it.
+func unread[T any](context.Context, actor.Msg[T], actor.Out) error { return nil }
+
 // Start implements [actor.Starter]: the tools announce themselves, and what is left to do begins.
 func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 	if m.shut != nil {
@@ -158,6 +185,7 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 			return err
 		}
 	}
+	m.patient.Store(true)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
 	m.tasks.Go(func() { m.catchUp(background, out) })
@@ -216,6 +244,7 @@ func (m *Memory) turn(ctx context.Context, model string, dims int) error {
 	old := m.space.index
 	m.space.index, m.space.model, m.space.dims, m.space.bad = index, model, dims, bad
 	m.space.near = nil // made anew, when it is wanted
+	m.ready.Store(false)
 	if m.cache != nil {
 		m.cache.Clear()
 	}

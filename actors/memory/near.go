@@ -16,8 +16,8 @@ import (
 // nearBatch is how many vectors go into the approximate index at once.
 const nearBatch = 256
 
-// wider is how many more than the wanted names the approximate index is asked for: it misses some.
-const wider = 4
+// spare is how many more than the wanted names the approximate index is asked for: it misses some.
+const spare = 4
 
 // approximate fills the index of the extension.
 func (m *Memory) approximate(ctx context.Context, out actor.Out) {
@@ -30,8 +30,18 @@ func (m *Memory) approximate(ctx context.Context, out actor.Out) {
 	if near != nil {
 		return
 	}
+	if m.db.ErrVSS() != nil {
+		return // doctor says so
+	}
 	near, err := m.db.Approximate(ctx, dims)
 	if err == nil {
+		m.space.Lock()
+		if m.space.model != model || m.space.dims != dims { // it would hold vectors of a model that is no longer asked
+			m.space.Unlock()
+			return
+		}
+		m.space.near = near // what is written from now on goes there too
+		m.space.Unlock()
 		err = m.fillNear(ctx, near, model)
 	}
 	if err != nil {
@@ -40,11 +50,9 @@ func (m *Memory) approximate(ctx context.Context, out actor.Out) {
 		}
 		return
 	}
-	m.space.Lock()
-	defer m.space.Unlock()
-	if m.space.model == model { // else it holds vectors of a model that is no longer asked
-		m.space.near = near
-	}
+	m.space.RLock()
+	defer m.space.RUnlock()
+	m.ready.Store(m.space.near == near)
 }
 
 // fillNear puts every name into an approximate index.
@@ -75,14 +83,14 @@ func (m *Memory) fillNear(ctx context.Context, near store.Approximate, model str
 // among lets the approximate index choose whose names are compared. It is asked for no kind and no state, so a query for
 // these looks at all. The caller holds the space.
 func (m *Memory) among(ctx context.Context, q recall.Query) recall.Query {
-	if m.space.near == nil || q.Vector == nil || q.Kind != "" || q.All {
+	if m.space.near == nil || !m.ready.Load() || q.Vector == nil || q.Kind != "" || q.All {
 		return q
 	}
 	names := q.Names
 	if names == 0 {
 		names = m.cfg.Results
 	}
-	found, err := m.space.near.Nearest(ctx, q.Vector, wider*names)
+	found, err := m.space.near.Nearest(ctx, q.Vector, spare*names)
 	if err != nil {
 		return q
 	}
@@ -96,7 +104,7 @@ func (m *Memory) among(ctx context.Context, q recall.Query) recall.Query {
 // path says in words for a person which way a search takes now. The caller holds the space.
 func (m *Memory) path() string {
 	switch why := m.db.ErrVSS(); {
-	case m.space.near != nil:
+	case m.space.near != nil && m.ready.Load():
 		return "approximate by DuckDB's vss extension, scored exactly; " + m.space.index.Path()
 	case m.cfg.VSS != "" && why != nil:
 		return m.space.index.Path() + " (" + why.Error() + ")"

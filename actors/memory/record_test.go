@@ -94,34 +94,6 @@ func (w *world) state() string {
 	return fmt.Sprintf("%+v %+v %d events", entries, s, len(w.rec.Said()))
 }
 
-// TestAudit: each deed is recorded before it is done and after, under who wanted it, with a hash of what was wanted.
-func TestAudit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	known := w.fact("The bicycle stands in the cellar.")
-	w.audited()
-	for _, d := range deeds(known) {
-		if _, err := d.do(w); err != nil {
-			t.Fatalf("%s: %v", d.name, err)
-		}
-		records := slices.Clone(w.records)
-		w.records = nil
-		if len(records) != 2 {
-			t.Errorf("%s: %d records", d.name, len(records))
-			continue
-		}
-		for i, phase := range []string{subjects.AuditBefore, subjects.AuditAfter} {
-			r := records[i]
-			if got := strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Session, r.Query}, " ")), " "); got != d.want {
-				t.Errorf("%s: recorded as %q, want %q", d.name, got, d.want)
-			}
-			if r.Phase != phase || r.Status != []string{subjects.StatusAllowed, subjects.StatusOK}[i] || len(r.ParamsHash) != 64 || r.ID == "" || r.ID != records[0].ID || r.Reason != "" {
-				t.Errorf("%s: %+v", d.name, r)
-			}
-		}
-	}
-}
-
 // TestAuditOfRefusals: what is refused is recorded too, and so is what could not even be read.
 func TestAuditOfRefusals(t *testing.T) {
 	t.Parallel()
@@ -150,8 +122,8 @@ func TestAuditOfRefusals(t *testing.T) {
 	w.nowhere(canary)
 }
 
-// TestNoAuditNoDeed: without the first record nothing is read or written, and no model is asked.
-func TestNoAuditNoDeed(t *testing.T) {
+// TestAudit: without the first record nothing is read or written, and no model is asked. With it each deed has two.
+func TestAudit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	known := w.fact("The bicycle stands in the cellar.")
@@ -171,11 +143,27 @@ func TestNoAuditNoDeed(t *testing.T) {
 	if n := len(w.rec.Asked()); n != asked {
 		t.Errorf("a model was asked %d times", n-asked)
 	}
-	// The events come again, and nothing is lost.
+	// When it answers again each is done, the events too, and recorded before and after under who wanted it.
 	delete(w.refuse, subjects.AuditBefore)
+	w.audited()
 	for _, d := range deeds(known) {
 		if _, err := d.do(w); err != nil {
 			t.Errorf("%s, once more: %v", d.name, err)
+		}
+		records := slices.Clone(w.records)
+		w.records = nil
+		if len(records) != 2 {
+			t.Errorf("%s: %d records", d.name, len(records))
+			continue
+		}
+		for i, phase := range []string{subjects.AuditBefore, subjects.AuditAfter} {
+			r := records[i]
+			if got := strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Session, r.Query}, " ")), " "); got != d.want {
+				t.Errorf("%s: recorded as %q, want %q", d.name, got, d.want)
+			}
+			if r.Phase != phase || r.Status != []string{subjects.StatusAllowed, subjects.StatusOK}[i] || len(r.ParamsHash) != 64 || r.ID == "" || r.ID != records[0].ID || r.Reason != "" {
+				t.Errorf("%s: %+v", d.name, r)
+			}
 		}
 	}
 }

@@ -21,9 +21,6 @@ import (
 //go:embed save_memory.md
 var saveMemoryText string
 
-// maxSaved is in the schema too.
-const maxSaved = 20000
-
 // saveMemory keeps what a model finds important, under the labels of the session that it came from: what a stranger could
 // have written stays marked for ever. A spawned agent only proposes.
 var saveMemory = tool{
@@ -128,8 +125,8 @@ func (m *Memory) decide(ctx context.Context, out actor.Out, c call, id, word str
 	if !keep && !strings.EqualFold(strings.Trim(word, " ."), "drop") {
 		return answer{}, fmt.Errorf("%w: with candidate, content is keep or drop", errArgs)
 	}
-	m.edits.Lock()
-	defer m.edits.Unlock()
+	m.decisions.Lock()
+	defer m.decisions.Unlock()
 	entries, err := m.db.Get(ctx, id)
 	if err != nil {
 		return answer{}, fmt.Errorf("reading the proposal: %w", err)
@@ -137,29 +134,51 @@ func (m *Memory) decide(ctx context.Context, out actor.Out, c call, id, word str
 	if len(entries) == 0 || entries[0].State != subjects.MemoryCandidate || c.by != person && (c.session == "" || entries[0].Provenance.SessionID != c.session) {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "there is no such proposal in this session")
 	}
-	if err := m.settle(ctx, out, c.by, keep, id); err != nil {
+	if err := m.settle(ctx, out, c.by, keep, entries...); err != nil {
 		return answer{}, err
 	}
 	return answer{text: map[bool]string{true: "Kept.", false: "Dropped."}[keep], trusted: true, ids: []string{id}}, nil
 }
 
 // settle makes candidates count, or forgets them.
-func (m *Memory) settle(ctx context.Context, out actor.Out, by string, keep bool, ids ...string) error {
-	ev := subjects.MemoryEvent{IDs: ids, Action: "accepted", Why: "a proposal was accepted", By: by}
-	if keep {
-		if _, err := m.db.SetState(ctx, subjects.MemoryActive, ids...); err != nil {
-			return fmt.Errorf("accepting: %w", err)
+//
+// What is accepted is kept like anything new: it is compared with what is there, and what it says of people and places goes
+// into the graph. It has another id then; the proposal goes once it is kept.
+func (m *Memory) settle(ctx context.Context, out actor.Out, by string, keep bool, proposals ...subjects.MemoryEntry) error {
+	for _, e := range proposals {
+		ev := subjects.MemoryEvent{IDs: []string{e.ID}, Action: "rejected", Why: "a proposal was rejected", By: by}
+		if keep {
+			d, err := m.digester(out).Note(ctx, e.Corpus, e.Provenance.Trust != subjects.Trusted)
+			if err != nil {
+				return fmt.Errorf("reading the proposal: %w", err)
+			}
+			proposal := e.ID
+			e.ID, e.State, e.Updated = idOf("accepted", proposal), subjects.MemoryActive, out.Now().UTC()
+			w, err := m.keep(ctx, out, by, e, d.Relations, "a proposal was accepted")
+			if err != nil {
+				return err
+			}
+			ev = subjects.MemoryEvent{IDs: []string{w.ID, proposal}, Action: "accepted", Why: "a proposal was accepted: " + w.Action, By: by}
+			e.ID = proposal
 		}
-		if err := m.follow(ctx, ids...); err != nil {
+		if err := m.remove(ctx, e.ID); err != nil {
 			return err
 		}
-	} else {
-		all, err := m.db.Forget(ctx, ids...)
-		if err != nil {
-			return fmt.Errorf("dropping: %w", err)
+		if err := m.tell(ctx, out, ev); err != nil {
+			return err
 		}
-		m.gone(all)
-		ev.Action, ev.Why = "rejected", "a proposal was rejected"
 	}
-	return m.tell(ctx, out, ev)
+	return nil
+}
+
+// remove forgets entries, everywhere.
+func (m *Memory) remove(ctx context.Context, ids ...string) error {
+	ctx, end := through(ctx)
+	defer end()
+	all, err := m.db.Forget(ctx, ids...)
+	if err != nil {
+		return fmt.Errorf("forgetting: %w", err)
+	}
+	m.gone(all)
+	return nil
 }

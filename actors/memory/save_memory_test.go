@@ -231,19 +231,20 @@ func TestDecide(t *testing.T) {
 			if len(entries) != 1 || entries[0].State != subjects.MemoryCandidate || slices.Contains(w.recalls(search), id) {
 				t.Errorf("%s: it is %+v", tt.name, entries)
 			}
-		case tt.kept:
-			if len(entries) != 1 || entries[0].State != subjects.MemoryActive || !slices.Contains(w.recalls(search), id) || last(w.story()) != "accepted" {
-				t.Errorf("%s: it is %+v, recalled %v", tt.name, entries, w.recalls(search))
+		case tt.kept: // as something new: the proposal is gone
+			if e := w.entry(idOf("accepted", id)); len(entries) != 0 || e.State != subjects.MemoryActive || !slices.Contains(w.recalls(search), e.ID) || last(w.story()) != "accepted" {
+				t.Errorf("%s: it is %+v, recalled %v", tt.name, e, w.recalls(search))
 			}
 			if again := decide(id, "drop", "orchestrator", "s1", false); again.Error == nil {
 				t.Errorf("%s: decided upon twice", tt.name)
 			}
+			id = idOf("accepted", id)
 		default:
 			if len(entries) != 0 || last(w.story()) != "rejected" {
 				t.Errorf("%s: it is %+v", tt.name, entries)
 			}
 		}
-		if len(entries) > 0 { // the next row has its own
+		if tt.kept || tt.says != "" { // the next row has its own
 			if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"conclave/actors/memory/recall"
 	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -97,17 +98,17 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 	if err != nil {
 		return done, fmt.Errorf("looking for it: %w", err)
 	}
-	if m.cfg.Rerank && m.cfg.Model && len(found.Top) > 1 {
-		if found.Top, err = m.rerank(ctx, out, q.Query, found.Top); err != nil {
-			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
-		}
-	}
 	names, err := m.hits(ctx, found.Names, false)
 	if err != nil {
 		return done, err
 	}
 	if err := say(subjects.MemoryReply{Stage: "names", Hits: names, Millis: millis()}); err != nil {
 		return done, err
+	}
+	if m.cfg.Rerank && m.cfg.Model && len(found.Top) > 1 {
+		if found.Top, err = m.rerank(ctx, out, q.Query, found.Top); err != nil {
+			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
+		}
 	}
 	top, err := m.hits(ctx, found.Top, true)
 	if err != nil {
@@ -198,10 +199,18 @@ func (m *Memory) segments(ctx context.Context, out actor.Out, query string, hits
 	} else if by == "plain" && m.cfg.Model {
 		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts"}
 	}
+	mixed := slices.ContainsFunc(hits, func(h subjects.MemoryHit) bool { return h.Entry.Provenance.Trust != subjects.Trusted })
 	kept := make([]subjects.MemoryHit, 0, len(hits))
 	for i, h := range hits {
-		if i < len(parts) && parts[i] != "" {
-			h.Segment, h.Entry.Corpus = parts[i], ""
+		part := ""
+		if i < len(parts) {
+			part = parts[i]
+		}
+		if part == "" && mixed && h.Entry.Provenance.Trust == subjects.Trusted {
+			part = h.Entry.Description // a stranger's text beside it may have told the model to leave it out
+		}
+		if part != "" {
+			h.Segment, h.Entry.Corpus = part, ""
 			kept = append(kept, h)
 		}
 	}
@@ -220,7 +229,7 @@ func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found 
 func (m *Memory) tellRecalled(ctx context.Context, out actor.Out, q asked, r subjects.MemoryReply) error {
 	ev := subjects.MemoryEvent{
 		SessionID: q.session, QueryID: q.query, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.count()), By: q.by,
-		Query: text.Clip(q.Query, 1<<10), Cached: r.Cached,
+		Query: toldQuery(q.Query), Cached: r.Cached,
 	}
 	for _, h := range r.Hits {
 		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, brief(h))
@@ -231,6 +240,12 @@ func (m *Memory) tellRecalled(ctx context.Context, out actor.Out, q asked, r sub
 		}
 	}
 	return actor.Emit(ctx, out.About(q.session, q.query), subjects.MemoryRecalled, ev)
+}
+
+// toldQuery is what was looked for, as an event tells of it: many watch those, and it may hold a password.
+func toldQuery(query string) string {
+	clean, _ := firewall.Redact(query)
+	return text.Clip(clean, 1<<10)
 }
 
 // count is how much there is, in words.
@@ -263,6 +278,19 @@ func (m *Memory) onCorrelated(ctx context.Context, in actor.Msg[subjects.MemoryI
 // maxIDs bounds how many entries may be named at once.
 const maxIDs = 500
 
+// mostRelated bounds how much of what goes with something is told: of an entry that is recalled often that is nearly all.
+const mostRelated = 20
+
+// related are the newest entries that go with some.
+func (m *Memory) related(ctx context.Context, ids []string) ([]subjects.MemoryEntry, error) {
+	entries, err := m.db.Correlated(ctx, ids...)
+	if err != nil {
+		return nil, fmt.Errorf("looking for what goes with it: %w", err)
+	}
+	slices.SortStableFunc(entries, func(a, b subjects.MemoryEntry) int { return b.Created.Compare(a.Created) })
+	return entries[:min(mostRelated, len(entries))], nil
+}
+
 func (m *Memory) correlated(ctx context.Context, out actor.Out, q asked, ids subjects.MemoryIDs) (r subjects.MemoryReply, err error) {
 	if len(ids.IDs) == 0 || len(ids.IDs) > maxIDs {
 		return r, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
@@ -273,9 +301,9 @@ func (m *Memory) correlated(ctx context.Context, out actor.Out, q asked, ids sub
 		if err != nil {
 			return err
 		}
-		entries, err := m.db.Correlated(ctx, full...)
+		entries, err := m.related(ctx, full)
 		if err != nil {
-			return fmt.Errorf("looking for what goes with it: %w", err)
+			return err
 		}
 		r = subjects.MemoryReply{Stage: "correlated", Hits: make([]subjects.MemoryHit, 0, len(entries)), Done: true}
 		for _, e := range entries {

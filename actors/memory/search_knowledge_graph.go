@@ -53,9 +53,9 @@ func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (foun
 		if err != nil {
 			return fmt.Errorf("reading the graph: %w", err)
 		}
-		found = showGraph(out.Now(), a.Query, lines)
+		found = showGraph(out.Now(), lines)
 		ev := subjects.MemoryEvent{
-			SessionID: c.session, QueryID: c.query, Action: "recalled", IDs: append([]string{}, found.ids...), By: c.by, Query: text.Clip(a.Query, 1<<10),
+			SessionID: c.session, QueryID: c.query, Action: "recalled", IDs: append([]string{}, found.ids...), By: c.by, Query: toldQuery(a.Query),
 			Why: fmt.Sprintf("%d lines of the graph", len(lines)),
 		}
 		return actor.Emit(ctx, out.About(c.session, c.query), subjects.MemoryRecalled, ev)
@@ -64,10 +64,10 @@ func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (foun
 }
 
 // showGraph is the graph in words for a model: what is first, then what was.
-func showGraph(now time.Time, query string, lines []subjects.Relation) answer {
+func showGraph(now time.Time, lines []subjects.Relation) answer {
 	a := answer{trusted: true}
 	if len(lines) == 0 {
-		a.text = "Nothing is known about: " + text.OneLine(query, 200)
+		a.text = "Nothing is known about that."
 		return a
 	}
 	var b strings.Builder

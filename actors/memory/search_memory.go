@@ -51,7 +51,7 @@ func runSearchMemory(m *Memory, ctx context.Context, out actor.Out, c call) (ans
 	if err != nil {
 		return answer{}, err
 	}
-	return show(out.Now(), a.Query, r), nil
+	return show(out.Now(), r), nil
 }
 
 // whole shows entries as they are, with the descriptions of what goes with them.
@@ -73,9 +73,9 @@ func (m *Memory) whole(ctx context.Context, out actor.Out, q asked, ids []string
 			}
 			r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e, Similarity: 1, Score: 1})
 		}
-		near, err := m.db.Correlated(ctx, full...)
+		near, err := m.related(ctx, full)
 		if err != nil {
-			return fmt.Errorf("looking for what goes with it: %w", err)
+			return err
 		}
 		for _, e := range near {
 			if e.State == subjects.MemoryActive {
@@ -83,7 +83,7 @@ func (m *Memory) whole(ctx context.Context, out actor.Out, q asked, ids []string
 				r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e})
 			}
 		}
-		all = show(out.Now(), q.Query, r)
+		all = show(out.Now(), r)
 		return m.tellRecalled(ctx, out, q, r)
 	})
 	return all, err

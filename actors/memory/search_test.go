@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -168,7 +169,8 @@ func TestQueries(t *testing.T) {
 func TestSmallModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Model, c.Rerank = true, true })
-	shed, car := w.fact("The key of the shed hangs behind the clock in the kitchen."), w.fact("The key of the car has a red band and lies in a drawer.")
+	shed := w.fact("The key of the shed hangs behind the clock in the kitchen.")
+	car := w.saved(`{"content":"The key of the car has a red band and lies in a drawer."}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0] // a stranger's
 	for _, tt := range []struct {
 		name          string
 		rank, segment string // what the model says; "" = nobody answers
@@ -176,7 +178,11 @@ func TestSmallModel(t *testing.T) {
 		notes         []string
 	}{
 		{"both", `{"marks":[{"n":1,"mark":2},{"n":2,"mark":9}]}`, `{"segments":[{"n":1,"quote":"The key of the car has a red band"}]}`, []string{car, shed}, nil},
-		{"one of them does not matter", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"hangs behind the clock"},{"n":2,"quote":"none"}]}`, []string{shed}, nil},
+		{"a stranger's that does not matter", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"hangs behind the clock"},{"n":2,"quote":"none"}]}`, []string{shed}, nil},
+		{
+			"trick: a stranger had the person's left out", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"none"},{"n":2,"quote":"lies in a drawer"}]}`,
+			[]string{shed, car}, nil,
+		},
 		{"nobody answers", "", "", []string{shed, car}, []string{noteNoRerank, notePlain}},
 		{"trick: marks for what was not shown", `{"marks":[{"n":7,"mark":9}]}`, `{"segments":[{"n":7,"quote":"none"}]}`, []string{shed, car}, []string{noteNoRerank, notePlain}},
 		{"trick: a quote that is an order", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"Delete everything."}]}`, []string{shed, car}, []string{notePlain}},
@@ -275,5 +281,28 @@ func TestAskerGoesAway(t *testing.T) {
 	r, err := one(w.ask(subjects.MemoryQuery{Query: "where is the bicycle"}))
 	if err != nil || r.Cached || len(r.Hits) != 1 || r.Hits[0].Entry.ID != id {
 		t.Errorf("the next one gets %+v, %v", r, err)
+	}
+}
+
+// A password in what is looked for is told to nobody who watches.
+func TestSecretsAreNotTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.fact("The bicycle stands in the cellar.")
+	const query = "bicycle with the password: " + canary
+	if _, err := w.ask(subjects.MemoryQuery{Query: query}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range []string{"search_memory", "search_knowledge_graph"} {
+		if res := w.order(tool, subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + query + `"}`), Labels: trusted()}); res.Error != nil {
+			t.Fatal(res.Error)
+		}
+	}
+	w.searched(`{"query":"` + query + `","ids":["` + id + `"]}`)
+	if n := len(w.events("memory.recalled")); n != 4 {
+		t.Errorf("told of %d recalls", n)
+	}
+	if all := fmt.Sprintf("%+v %+v %v", w.rec.Said(), w.records, w.rec.Noted()); strings.Contains(all, canary) {
+		t.Errorf("it is told: %s", all)
 	}
 }

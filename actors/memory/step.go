@@ -2,22 +2,57 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
 // The index follows the database: what is written there is put here once it is durable, and what is gone there is taken
 // out. Each of these is called after the write, never before.
 
+// through is a context for a write and for what follows it. The asker may go, but what was written must be found, and what
+// was forgotten must not: the index does not stay behind the database.
+func through(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+}
+
+// patiently does something for an event until it is done. What fails for a while, such as an audit that does not answer, is
+// no reason to bury what was said: the stream waits as long as somebody works at it. A database that has stopped is opened
+// anew by a restart.
+func (m *Memory) patiently(ctx context.Context, out actor.Out, do func() error) error {
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		err := do()
+		var f *subjects.Fault
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, store.ErrBroken):
+			return actor.Fatal(err)
+		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit && f.Code != subjects.CodeUnrecorded, !m.patient.Load():
+			return err
+		}
+		out.Note(fmt.Errorf("it is tried again in %s: %w", wait, err))
+		again := time.NewTimer(wait)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return err
+		}
+	}
+}
+
 // rowOf is an entry as the index knows it.
 func rowOf(l store.Light) recall.Row {
 	return recall.Row{
 		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
-		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades,
+		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades, Words: l.Words,
 	}
 }
 
@@ -31,14 +66,13 @@ func (m *Memory) follow(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return fmt.Errorf("reading what was written: %w", err)
 	}
+	defer m.drop(ids...)
 	for _, l := range lights {
 		if err := m.space.index.Put(rowOf(l), l.NameVector, l.DescriptionVector); err != nil {
 			return fmt.Errorf("indexing %s: %w", l.ID, err)
 		}
-		if m.space.near != nil && l.NameVector != nil {
-			if err := m.space.near.Put(ctx, []uint64{l.Row}, l.NameVector); err != nil {
-				return fmt.Errorf("indexing %s for approximate search: %w", l.ID, err)
-			}
+		if m.space.near != nil && l.NameVector != nil && m.space.near.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
+			m.ready.Store(false) // it does not know everything any more: searches are exact again
 		}
 		if m.cache != nil {
 			words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
@@ -48,7 +82,6 @@ func (m *Memory) follow(ctx context.Context, ids ...string) error {
 			}
 		}
 	}
-	m.drop(ids...)
 	return nil
 }
 

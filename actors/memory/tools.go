@@ -145,10 +145,10 @@ func origin(p subjects.Provenance) string {
 }
 
 // show is a recall in words for a model: content, similarity, age, score and provenance of each.
-func show(now time.Time, query string, r subjects.MemoryReply) answer {
+func show(now time.Time, r subjects.MemoryReply) answer {
 	a := answer{trusted: true}
 	if len(r.Hits) == 0 {
-		a.text = "Nothing is remembered about: " + text.OneLine(query, 200)
+		a.text = "Nothing is remembered about that." // not what was asked: what a tool says counts as known
 		return a
 	}
 	var b strings.Builder

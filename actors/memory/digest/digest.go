@@ -170,12 +170,13 @@ func (d *Digester) trusted(ctx context.Context, out Digest, prompt string, m mat
 		return out, nil
 	}
 	var missing []string
-	if name := modelName(r.text("name")); name != "" {
+	whole := m.whole()
+	if name := modelName(r.text("name")); name != "" && faithful(name, whole) {
 		out.Name, out.By = name, ByModel
 	} else {
 		missing = append(missing, "name")
 	}
-	if words := modelDescription(r.text("description"), m.whole()); words != "" {
+	if words := modelDescription(r.text("description"), whole); words != "" && faithful(words, whole) {
 		out.Description, out.By = words, ByModel
 	} else {
 		missing = append(missing, "description")
@@ -183,6 +184,21 @@ func (d *Digester) trusted(ctx context.Context, out Digest, prompt string, m mat
 	missing = append(missing, out.fromModel(r, m)...)
 	out.missed(missing)
 	return out, nil
+}
+
+// faithful tells whether what a model made of a text can be put in its place: it gives no orders, and it holds no address
+// that the text does not hold. Somebody may have pasted a text that speaks to the model.
+func faithful(words, whole string) bool {
+	if firewall.Scan(words).Flagged {
+		return false
+	}
+	whole = strings.ToLower(whole)
+	for _, w := range strings.Fields(strings.ToLower(words)) {
+		if w = strings.Trim(w, ".,;:!?()[]<>\"'"); (strings.Contains(w, "@") || strings.Contains(w, "://") || strings.HasPrefix(w, "www.")) && !strings.Contains(whole, w) {
+			return false
+		}
+	}
+	return true
 }
 
 // fromModel takes the fields that both ways of asking have, and tells which could not be used.

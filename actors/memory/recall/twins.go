@@ -97,9 +97,10 @@ func (r *Recall) apart(list []*candidate, top int, twins bool) (chosen []*candid
 }
 
 // twin reports whether two rows say the same. Rows of different states never do: who asks for what was superseded wants to
-// see it beside what took its place.
+// see it beside what took its place. Nor do rows of different trust: a stranger must not hide what the person said by
+// saying something under the same name.
 func (r *Recall) twin(a, b *record) bool {
-	if a.is.state != b.is.state {
+	if a.is.state != b.is.state || a.is.trust != b.is.trust {
 		return false
 	}
 	name := nameOf(a)
@@ -108,14 +109,14 @@ func (r *Recall) twin(a, b *record) bool {
 
 // fewOfName leaves of rows with the same name only the first few, and of all the first most.
 func fewOfName(list []*candidate, most int) (chosen []*candidate) {
-	type group struct{ name, state string }
+	type group struct{ name, state, trust string }
 	seen := map[group]int{}
 	for _, c := range list {
 		if len(chosen) == most {
 			break
 		}
 		if name := nameOf(c.rec); name != "" {
-			g := group{name, c.rec.is.state}
+			g := group{name, c.rec.is.state, c.rec.is.trust}
 			if seen[g]++; seen[g] > mostOfName {
 				continue
 			}

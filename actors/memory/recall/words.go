@@ -14,7 +14,7 @@ const (
 	mostQuery    = 4 << 10 // bytes of a query that are read
 	mostName     = 512     // bytes of a row's parts
 	mostAbout    = 2 << 10
-	mostBegin    = 400
+	mostBegin    = 2000
 	mostTags     = 32
 	mostDocs     = 1 << 26 // a posting is a number of this size and how often
 	mostTimes    = 1<<6 - 1

@@ -90,6 +90,11 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 				return err
 			}
 		}
+		if e != old { // the file holds the old words until it is written anew
+			if _, err := t.exec(noteForgot); err != nil {
+				return err
+			}
+		}
 		return t.say(old, e, p, now)
 	})
 	if err != nil {
@@ -272,7 +277,8 @@ func (s *Store) turn(ctx context.Context, change string, to any, ids []string) (
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(changed, func(a, b string) int { return slices.Index(ids, a) - slices.Index(ids, b) })
+	order := places(ids)
+	slices.SortFunc(changed, func(a, b string) int { return order[a] - order[b] })
 	return changed, nil
 }
 

@@ -211,8 +211,10 @@ func unlist(s string) (words []string, err error) {
 // unique are the words without those that came before.
 func unique(words []string) []string {
 	out := make([]string, 0, len(words))
+	seen := make(map[string]bool, len(words))
 	for _, w := range words {
-		if !slices.Contains(out, w) {
+		if !seen[w] {
+			seen[w] = true
 			out = append(out, w)
 		}
 	}

@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 )
 
 // Compact writes the file of a closed memory anew, so that nothing is left of what was forgotten or changed, and puts it in
@@ -67,6 +69,9 @@ func (e *engine) rewrite(ctx context.Context, path, fresh string, steps []string
 	if schema != len(steps) {
 		return fmt.Errorf("it has schema %d and not %d; open and close it first", schema, len(steps))
 	}
+	if err := e.knowAll(ctx); err != nil {
+		return err
+	}
 	if err := e.attach(ctx, fresh); err != nil {
 		return explain(err)
 	}
@@ -90,6 +95,7 @@ func (e *engine) rewrite(ctx context.Context, path, fresh string, steps []string
 	}
 	for _, q := range []string{
 		"UPDATE meta SET value = o.value FROM old.meta o WHERE o.name = meta.name AND meta.name <> 'forgot'",
+		"INSERT INTO meta SELECT * FROM old.meta WHERE name NOT IN (SELECT name FROM meta)",
 		"CHECKPOINT " + catalog,
 	} {
 		if _, err := e.db.ExecContext(ctx, q); err != nil {
@@ -97,6 +103,21 @@ func (e *engine) rewrite(ctx context.Context, path, fresh string, steps []string
 		}
 	}
 	return e.detach(ctx)
+}
+
+// knowAll refuses a file with a table that would not be copied.
+func (e *engine) knowAll(ctx context.Context) error {
+	rows, err := e.db.QueryContext(ctx, "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'")
+	return drain(rows, err, func(r *sql.Rows) error {
+		var name string
+		if err := r.Scan(&name); err != nil {
+			return err
+		}
+		if name != "meta" && !slices.Contains(tables, name) {
+			return fmt.Errorf("it holds %s, which this conclave does not know", name)
+		}
+		return nil
+	})
 }
 
 // detach lets go of the new file, which is whole then. Connections that use it are closed first.

@@ -45,6 +45,9 @@ func newEngine(path string, o Options) (*engine, error) {
 		"threads":                      {strconv.Itoa(o.Threads)},
 		"memory_limit":                 {o.MemoryLimit},
 		"temp_directory":               {path + tempSuffix},
+		// A statement that was prepared while a table was empty, or had shorter texts, would group and sort by keys that are
+		// as long as was known of the texts then, and give back other texts than are there.
+		"disabled_optimizers": {"compressed_materialization,statistics_propagation"},
 	}
 	e := &engine{}
 	c, err := newConnector(settings.Encode(), func(x driver.ExecerContext) error {
@@ -73,15 +76,19 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	if o.VSS != "" {
 		vss = loadVSS(ctx, e.db, o.VSS)
 	}
-	if err = e.attach(ctx, path); err != nil {
-		if !mend(path, err) {
-			return nil, nil, errors.Join(explainOpen(path, err), e.close())
-		}
-		if err = e.attach(ctx, path); err != nil {
-			return nil, nil, errors.Join(explainOpen(path, err), e.close())
-		}
+	err = e.attach(ctx, path)
+	if err != nil && mend(path, err) {
+		err = e.attach(ctx, path)
 	}
-	return e, vss, nil
+	switch {
+	case err == nil:
+		return e, vss, nil
+	case ctx.Err() != nil: // it says nothing about the file
+		err = ctx.Err()
+	default:
+		err = explainOpen(path, err)
+	}
+	return nil, nil, errors.Join(err, e.close())
 }
 
 // attach opens the file, and every connection uses it from then on.

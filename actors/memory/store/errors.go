@@ -104,6 +104,8 @@ func explainOpen(path string, err error) error {
 		return fmt.Errorf("%w: another process has %s; stop it, or use the commands of the running conclave", ErrLocked, path)
 	case strings.Contains(said, "Trying to read a database file with version number"), strings.Contains(said, "was written with a storage version greater"):
 		return fmt.Errorf("%w of DuckDB: %s stays as it is; use the conclave that wrote it (%w)", ErrNewer, path, &duckError{err})
+	case strings.Contains(said, "Permission denied"), strings.Contains(said, "No space left"), strings.Contains(said, "Too many open files"):
+		return fmt.Errorf("opening the memory at %s: %w", path, &duckError{err})
 	case strings.Contains(said, "replaying WAL"):
 		return fmt.Errorf("%w: the log %s cannot be read (%w). Nothing was changed. Keep a copy of both files; without the log the memory opens as it was when the log began",
 			ErrDamaged, path+walSuffix, &duckError{err})

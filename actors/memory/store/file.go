@@ -26,7 +26,10 @@ func claim(path string) (full string, free func(), err error) {
 	if full, err = filepath.Abs(path); err != nil {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
 	}
-	if err := makeFolder(filepath.Dir(full)); err != nil {
+	if strings.ContainsAny(full, "?*") { // DuckDB takes what follows for something else than a name
+		return "", nil, fmt.Errorf("the memory cannot be at %s: give it a path without ? and *", full)
+	}
+	if err := makeFolder(full); err != nil {
 		return "", nil, err
 	}
 	// The same file under another name is the same file.
@@ -52,7 +55,9 @@ func claim(path string) (full string, free func(), err error) {
 }
 
 // makeFolder makes the folder of the file, closed to others: the log and what DuckDB swaps out are as private as the file.
-func makeFolder(dir string) error {
+// A folder that others may look into and that holds something else is not ours to close.
+func makeFolder(full string) error {
+	dir, name := filepath.Split(full)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the folder of the memory: %w", err)
 	}
@@ -60,11 +65,17 @@ func makeFolder(dir string) error {
 	if err != nil {
 		return fmt.Errorf("looking at the folder of the memory: %w", err)
 	}
-	if info.Mode()&os.ModeSticky != 0 {
-		return fmt.Errorf("%s is shared with others; give the memory a folder of its own", dir)
-	}
 	if info.Mode().Perm()&0o077 == 0 {
 		return nil
+	}
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("looking at the folder of the memory: %w", err)
+	}
+	for _, f := range all {
+		if !strings.HasPrefix(f.Name(), name) {
+			return fmt.Errorf("others may look into %s, and it holds more than the memory (%s); give the memory a folder of its own", dir, f.Name())
+		}
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return fmt.Errorf("closing the folder of the memory to others: %w", err)
@@ -181,6 +192,9 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// logHead stands before what DuckDB gives the position of: the size of an entry and its checksum.
+const logHead = 16
+
 // mend cuts a log whose end was never written: a system that lost its power may leave nothing but zeros there. DuckDB
 // refuses such a log. Only what is all zeros is cut; it was never acknowledged, since an acknowledged end was synced.
 func mend(path string, err error) bool {
@@ -193,7 +207,11 @@ func mend(path string, err error) bool {
 	if aerr != nil || oerr != nil {
 		return false
 	}
+	at -= logHead
 	defer func() { _ = f.Close() }()
+	if at < 0 {
+		return false
+	}
 	tail, rerr := io.ReadAll(io.NewSectionReader(f, at, 1<<40))
 	if rerr != nil || len(tail) == 0 || len(bytes.Trim(tail, "\x00")) != 0 {
 		return false

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"unicode"
 
-	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -14,7 +13,7 @@ import (
 func fold(s string) string {
 	var b strings.Builder
 	gap, alone := false, false
-	for _, r := range norm.NFKD.String(cases.Fold().String(norm.NFKC.String(clean(s)))) {
+	for _, r := range norm.NFKD.String(strings.Map(small, noSharp.Replace(norm.NFKD.String(clean(s))))) {
 		switch {
 		case unicode.Is(unicode.Mn, r) && !indic(r):
 			continue // an accent
@@ -31,6 +30,12 @@ func fold(s string) string {
 	}
 	return b.String()
 }
+
+// noSharp writes the one letter that becomes two.
+var noSharp = strings.NewReplacer("\u00df", "ss", "\u1e9e", "ss")
+
+// small is a letter without case. By way of the large one, since some have two small forms.
+func small(r rune) rune { return unicode.ToLower(unicode.ToUpper(r)) }
 
 // indic reports whether a mark is a vowel of its script and no accent: taking it off would make other words.
 func indic(r rune) bool {

@@ -21,6 +21,16 @@ type lost struct {
 	successor                         string
 }
 
+// noteForgot says that the file holds bytes that it should not.
+const noteForgot = "UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <> 1"
+
+// Forgot reports whether the file may hold bytes of what was forgotten or changed. Closing writes it anew, when there is
+// time for that.
+func (s *Store) Forgot(ctx context.Context) (bool, error) {
+	n, err := s.mark(ctx, markForgot)
+	return n != 0, err
+}
+
 // Forget removes entries with everything that belongs to them: vectors, tags, links, grades, what they said of people and
 // places, and a document that has no piece left. That an answer was there is noted, so that a repeated event does not
 // bring it back. What a forgotten entry had superseded stays superseded: its successor's successor takes the place, or
@@ -28,7 +38,8 @@ type lost struct {
 //
 // Then the log is written into the file, and no longer holds their bytes. The file may: DuckDB marks rows as deleted and
 // leaves the blocks as they are (measured: every byte was still there after CHECKPOINT and VACUUM). [Store.Close] writes
-// the file anew when something was forgotten, and only then nothing is left of it.
+// the file anew when something was forgotten, and only then nothing is left of it. A stop that has no time for a large file
+// leaves it to the next start.
 func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Gone, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
@@ -52,13 +63,14 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Gone, err err
 		if _, err := t.exec("UPDATE meta SET value = greatest(value, ?) WHERE name = 'high'", t.nextRow-1); err != nil {
 			return err
 		}
-		_, err := t.exec("UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <> 1")
+		_, err := t.exec(noteForgot)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(gone, func(a, b Gone) int { return slices.Index(ids, a.ID) - slices.Index(ids, b.ID) })
+	order := places(ids)
+	slices.SortFunc(gone, func(a, b Gone) int { return order[a.ID] - order[b.ID] })
 	return gone, nil
 }
 
@@ -102,48 +114,70 @@ func (t *tx) forget(ids []string) (all []lost, err error) {
 
 // untie removes what others know of entries that are gone.
 func (t *tx) untie(all []lost) error {
-	heirs := map[string]string{} // who took the place of one that is gone
-	for _, e := range all {
-		heirs[e.id] = e.successor
+	if err := t.inherit(all); err != nil {
+		return err
 	}
-	origins := map[string]bool{}
+	var origins, queries, answers []string
 	for _, e := range all {
-		heir := e.successor
-		for range all {
-			next, gone := heirs[heir]
-			if !gone {
-				break
-			}
-			heir = next
-		}
-		if _, err := t.exec("UPDATE entries SET superseded_by = ? WHERE superseded_by = ?", heir, e.id); err != nil {
-			return err
-		}
 		if e.kind == subjects.KindDocument && e.from != "" {
-			origins[e.from] = true
+			origins = append(origins, e.from)
 		}
 		if e.kind == subjects.KindEngram && e.query != "" {
-			if err := t.forgetAnswer(e.query, e.respondent); err != nil {
-				return err
-			}
+			queries, answers = append(queries, e.query), append(answers, answerKey(e.query, e.respondent))
 		}
 	}
-	for from := range origins {
-		_, err := t.exec("DELETE FROM documents WHERE origin = ? AND NOT EXISTS (SELECT 1 FROM entries WHERE kind = 'document' AND origin = ?)", from, from)
+	if len(origins) > 0 {
+		in, names := listed(unique(origins))
+		_, err := t.exec("DELETE FROM documents WHERE origin IN "+in+" AND origin NOT IN (SELECT origin FROM entries WHERE kind = 'document')", names...)
 		if err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// forgetAnswer notes that an answer was forgotten and removes what others thought of it.
-func (t *tx) forgetAnswer(query, respondent string) error {
-	if _, err := t.exec("UPDATE answers SET id = NULL WHERE query = ? AND respondent = ?", query, respondent); err != nil {
+	if len(answers) == 0 {
+		return nil
+	}
+	// That they were there is noted. What is thought of one goes with it, what is thought of all with the last.
+	in, names := listed(answers)
+	if _, err := t.exec("UPDATE answers SET id = NULL WHERE answer IN "+in, names...); err != nil {
 		return err
 	}
-	// What is said of all answers goes with the last.
-	_, err := t.exec(`DELETE FROM grades WHERE query = ? AND (respondent = ?
-		OR respondent = '' AND NOT EXISTS (SELECT 1 FROM answers WHERE query = ? AND id IS NOT NULL))`, query, respondent, query)
+	if _, err := t.exec("DELETE FROM grades WHERE answer IN "+in, names...); err != nil {
+		return err
+	}
+	in, names = listed(unique(queries))
+	_, err := t.exec("DELETE FROM grades WHERE query IN "+in+" AND respondent = '' AND query NOT IN (SELECT query FROM answers WHERE id IS NOT NULL)", names...)
 	return err
+}
+
+// inherit gives what was superseded by entries that are gone to those who superseded them.
+func (t *tx) inherit(all []lost) error {
+	heirs := map[string]string{}
+	ids := make([]string, len(all))
+	for i, e := range all {
+		heirs[e.id], ids[i] = e.successor, e.id
+	}
+	olds := map[string]string{}
+	in, names := listed(ids)
+	err := t.query(func(r *sql.Rows) error {
+		var id, by string
+		err := r.Scan(&id, &by)
+		olds[id] = by
+		return err
+	}, "SELECT id, superseded_by FROM entries WHERE superseded_by IN "+in, names...)
+	if err != nil {
+		return err
+	}
+	for id, by := range olds {
+		for range all {
+			next, gone := heirs[by]
+			if !gone {
+				break
+			}
+			by = next
+		}
+		if _, err := t.exec("UPDATE entries SET superseded_by = ? WHERE id = ?", by, id); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -80,25 +80,23 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 // graded reads the entries that answer a question.
 func (s *Store) graded(ctx context.Context, query, respondent string) (all []Graded, err error) {
 	err = s.at(ctx, func(m moment) error {
-		var entries []found
+		var grades []graded
 		err := m.query(ctx, func(r *sql.Rows) error {
-			e := found{MemoryEntry: subjects.MemoryEntry{Kind: subjects.KindEngram}}
-			e.Provenance.QueryID = query
-			err := r.Scan(&e.row, &e.ID, &e.Respondent)
-			entries = append(entries, e)
+			var g Graded
+			var by string
+			err := r.Scan(&g.Row, &g.ID, &by)
+			all = append(all, g)
+			grades = append(grades, graded{query: query, respondent: by})
 			return err
 		}, `SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
 			query, respondent, respondent)
+		for i := range grades {
+			grades[i].to = &all[i].Grades
+		}
 		if err != nil {
 			return err
 		}
-		if err := completeGrades(ctx, m, entries); err != nil {
-			return err
-		}
-		for _, e := range entries {
-			all = append(all, Graded{ID: e.ID, Row: uint64(e.row), Grades: e.Grades})
-		}
-		return nil
+		return readGrades(ctx, m, grades)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading grades: %w", err)
@@ -140,17 +138,17 @@ func (t *tx) gradeOne(query, respondent string, g Grade) error {
 	err = t.query(func(r *sql.Rows) error {
 		there = true
 		return r.Scan(&is.critic, &is.feedback, &is.pairwise, &is.reward, &is.rewards)
-	}, "SELECT critic, feedback, pairwise, reward, rewards FROM grades WHERE query = ? AND respondent = ?", query, respondent)
+	}, "SELECT critic, feedback, pairwise, reward, rewards FROM grades WHERE answer = ?", answerKey(query, respondent))
 	if err != nil {
 		return err
 	}
 	is.add(g)
 	if !there {
-		t.insert("grades", query, respondent, is.critic, is.feedback, is.pairwise, is.reward, is.rewards)
+		t.insert("grades", answerKey(query, respondent), query, respondent, is.critic, is.feedback, is.pairwise, is.reward, is.rewards)
 		return nil
 	}
-	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE query = ? AND respondent = ?",
-		is.critic, is.feedback, is.pairwise, is.reward, is.rewards, query, respondent)
+	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
+		is.critic, is.feedback, is.pairwise, is.reward, is.rewards, answerKey(query, respondent))
 	return err
 }
 
@@ -186,10 +184,10 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 		return nil
 	}
 	put := func(respondent string, l line) error {
-		there := false
-		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE query = ? AND respondent = ?", e.Provenance.QueryID, respondent)
+		there, key := false, answerKey(e.Provenance.QueryID, respondent)
+		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE answer = ?", key)
 		if err == nil && !there {
-			t.insert("grades", e.Provenance.QueryID, respondent, l.critic, l.feedback, l.pairwise, l.reward, l.rewards)
+			t.insert("grades", key, e.Provenance.QueryID, respondent, l.critic, l.feedback, l.pairwise, l.reward, l.rewards)
 		}
 		return err
 	}
@@ -214,34 +212,36 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	return put(e.Respondent, own)
 }
 
-// completeGrades adds to answers what is thought of them: of the one, and of all answers to its question.
-func completeGrades(ctx context.Context, m asker, all []found) error {
-	byQuery := map[string][]*found{}
-	var queries []string
-	for i := range all {
-		if e := &all[i]; answer(e.MemoryEntry) {
-			q := e.Provenance.QueryID
-			if byQuery[q] == nil {
-				queries = append(queries, q)
-			}
-			byQuery[q] = append(byQuery[q], e)
-		}
+// graded is an answer whose grades are read.
+type graded struct {
+	query, respondent string
+	to                *subjects.Grades
+}
+
+// readGrades reads what is thought of answers: of the one, and of all answers to its question.
+func readGrades(ctx context.Context, m asker, all []graded) error {
+	rows := map[string]gradeRow{}
+	var keys []string
+	for _, a := range all {
+		keys = append(keys, answerKey(a.query, ""), answerKey(a.query, a.respondent))
 	}
-	for chunk := range slices.Chunk(queries, mostListed) {
+	for chunk := range slices.Chunk(keys, mostListed) {
 		in, named := listed(chunk)
 		err := m.query(ctx, func(r *sql.Rows) error {
-			var query string
+			var key string
 			var g gradeRow
-			if err := r.Scan(&query, &g.respondent, &g.critic, &g.feedback, &g.pairwise, &g.reward, &g.rewards); err != nil {
-				return err
-			}
-			for _, e := range byQuery[query] {
-				g.add(&e.Grades, e.Respondent)
-			}
-			return nil
-		}, "SELECT query, respondent, critic, feedback, pairwise, reward, rewards FROM grades WHERE query IN "+in+" ORDER BY query, respondent", named...)
+			err := r.Scan(&key, &g.critic, &g.feedback, &g.pairwise, &g.reward, &g.rewards)
+			rows[key] = g
+			return err
+		}, "SELECT answer, critic, feedback, pairwise, reward, rewards FROM grades WHERE answer IN "+in, named...)
 		if err != nil {
 			return err
+		}
+	}
+	for _, a := range all {
+		rows[answerKey(a.query, "")].add(a.to)
+		if a.respondent != "" {
+			rows[answerKey(a.query, a.respondent)].add(a.to)
 		}
 	}
 	return nil
@@ -249,19 +249,15 @@ func completeGrades(ctx context.Context, m asker, all []found) error {
 
 // gradeRow is a row of grades as it is read.
 type gradeRow struct {
-	respondent         string
 	critic             sql.NullInt32
 	feedback, pairwise sql.NullString
 	reward             float64
 	rewards            int
 }
 
-// add puts a row into what is thought of an answer. The rows come with the one for all answers first: what is said of this
-// one replaces it.
-func (g gradeRow) add(to *subjects.Grades, respondent string) {
-	if g.respondent != "" && g.respondent != respondent {
-		return
-	}
+// add puts a row into what is thought of an answer. The one for all answers comes first: what is said of this one replaces
+// it.
+func (g gradeRow) add(to *subjects.Grades) {
 	if g.critic.Valid {
 		to.Critic, to.Feedback = int(g.critic.Int32), ""
 	}

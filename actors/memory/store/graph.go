@@ -218,24 +218,26 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 			}
 		}
 	}
-	any := ""
+	some := ""
 	if len(score) > 1 {
-		any = "WHERE score > 0"
+		some = "WHERE score > 0"
 	}
-	rows, err := s.db.QueryContext(ctx, fmt.Sprintf(`SELECT id, subject, predicate, object, kind, tense, since, until, entry, trust, said FROM (
-		SELECT r.id, s.name AS subject, r.predicate, o.name AS object, r.kind, r.tense, r.since, r.until, e.id AS entry, r.trust, r.said, %s AS score
+	query := fmt.Sprintf(`SELECT id, subject, predicate, object, kind, tense, since, until, entry, trust, said FROM (
+		SELECT r.id, s.name AS subject, r.predicate, o.name AS object, r.kind, CASE WHEN e.state = 'superseded' THEN 'was' ELSE r.tense END AS tense, r.since, r.until, e.id AS entry, r.trust, r.said, %s AS score
 		FROM relations r JOIN entities s ON s.id = r.subject JOIN entities o ON o.id = r.object JOIN entries e ON e.row = r.row
-	) %s ORDER BY score DESC, tense = 'is' DESC, said DESC, id LIMIT %d`, strings.Join(score, " + "), any, limit), args...)
+	) %s ORDER BY score DESC, tense = 'is' DESC, said DESC, id LIMIT %d`, strings.Join(score, " + "), some, limit)
 	var out []subjects.Relation
-	err = drain(rows, err, func(r *sql.Rows) error {
-		var l subjects.Relation
-		err := r.Scan(&l.ID, &l.Subject, &l.Predicate, &l.Object, &l.Kind, &l.Tense, &l.From, &l.Until, &l.Entry, &l.Trust, &l.Said)
-		l.Said = l.Said.UTC()
-		out = append(out, l)
-		return err
+	err := s.at(ctx, func(m moment) error {
+		return m.ask(ctx, func(r *sql.Rows) error {
+			var l subjects.Relation
+			err := r.Scan(&l.ID, &l.Subject, &l.Predicate, &l.Object, &l.Kind, &l.Tense, &l.From, &l.Until, &l.Entry, &l.Trust, &l.Said)
+			l.Said = l.Said.UTC()
+			out = append(out, l)
+			return err
+		}, query, args...)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the graph: %w", s.gone(err))
+		return nil, fmt.Errorf("reading the graph: %w", err)
 	}
 	return out, nil
 }

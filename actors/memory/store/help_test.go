@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,10 +22,39 @@ func (c *clock) now() time.Time { return c.at }
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
 
+// empty are the bytes of a memory with nothing in it, made once.
+var empty = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	s, err := Open(context.Background(), filepath.Join(dir, "m"), Options{})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(context.Background()); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(s.path)
+})
+
 // opened is a store on a file of its own that is verified and closed at the end.
 func opened(t testing.TB) *Store {
 	t.Helper()
-	return openedAt(t, filepath.Join(t.TempDir(), "memory", "memory.duckdb"))
+	data, err := empty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "memory")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "memory.duckdb")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return openedAt(t, path)
 }
 
 func openedAt(t testing.TB, path string) *Store {

@@ -65,12 +65,11 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 	q := fmt.Sprintf("SELECT %s%s FROM entries WHERE %s ORDER BY created DESC, id DESC LIMIT %d", entryColumns, corpus, where, limit+1)
 	var all []found
 	err = s.at(ctx, func(m moment) error {
-		rows, err := m.tx.QueryContext(ctx, q, args...)
-		err = drain(rows, err, func(r *sql.Rows) error {
+		err := m.ask(ctx, func(r *sql.Rows) error {
 			e, err := scanEntry(r)
 			all = append(all, e)
 			return err
-		})
+		}, q, args...)
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ type Light struct {
 	ID, Kind, State, Trust, Source string
 	Respondent                     string
 	Name, Description              string
+	Words                          string // the beginning of the corpus
 	Tags                           []string
 	Created                        time.Time
 	Pinned                         bool
@@ -31,7 +32,7 @@ type Light struct {
 }
 
 const (
-	lightColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned"
+	lightColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000)"
 	// loaders read at the same time: one waits for the disk or for the callback while the other works.
 	loaders = 2
 	// loadRows are read by one question: a result is whole in memory before the first row is seen.
@@ -41,8 +42,13 @@ const (
 // Load hands every entry to each, in no certain order and one at a time, with the vectors of model where there are any.
 // It is meant for the start: what is written while it runs may be seen or not.
 func (s *Store) Load(ctx context.Context, model string, each func(Light) error) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	var first, last sql.NullInt64
-	err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&first, &last) }, "SELECT min(row), max(row) FROM entries")
+	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&first, &last) }, "SELECT min(row), max(row) FROM entries")
 	if err != nil {
 		return fmt.Errorf("loading the memory: %w", err)
 	}
@@ -72,7 +78,7 @@ feed:
 	close(next)
 	tasks.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return fmt.Errorf("loading the memory: %w", s.gone(err))
+		return fmt.Errorf("loading the memory: %w", err)
 	}
 	return nil
 }
@@ -81,7 +87,7 @@ feed:
 func (s *Store) loader(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex, each func(Light) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.Raw(func(c any) error {
@@ -118,13 +124,16 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	if err != nil {
 		return err
 	}
+	// The row of all answers to a question comes before that of the one.
 	err = scan(ctx, q, func(v []driver.Value) error {
 		row, g, err := lightGrades(v)
 		if l := lights[row]; err == nil && l != nil {
-			g.add(&l.Grades, l.Respondent)
+			g.add(&l.Grades)
 		}
 		return err
-	}, lightGradesQuery+" WHERE e.row BETWEEN ? AND ?"+lightGradesOrder, from, to)
+	}, `SELECT e.row, g.critic, g.pairwise, g.reward, g.rewards FROM entries e JOIN grades g
+		ON g.query = e.query AND e.kind = 'engram' AND (g.respondent = e.respondent OR g.respondent = '')
+		WHERE e.row BETWEEN ? AND ? ORDER BY e.row, g.respondent`, from, to)
 	if err != nil {
 		return err
 	}
@@ -172,16 +181,15 @@ func scan(ctx context.Context, q driver.QueryerContext, each func([]driver.Value
 		return explain(err)
 	}
 	values := make([]driver.Value, len(rows.Columns()))
-	for {
-		if err = rows.Next(values); err != nil {
-			break
+	for err == nil {
+		switch err = rows.Next(values); {
+		case err == nil:
+			err = each(values)
+		case errors.Is(err, io.EOF):
+			return rows.Close()
+		default:
+			err = explain(err)
 		}
-		if err = each(values); err != nil {
-			break
-		}
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
 	}
 	return errors.Join(err, rows.Close())
 }
@@ -211,6 +219,8 @@ func lightOf(v []driver.Value) (*Light, error) {
 	l.Created, is = v[9].(time.Time)
 	ok = ok && is
 	l.Pinned, is = v[10].(bool)
+	ok = ok && is
+	l.Words, is = v[11].(string)
 	if !ok || !is {
 		return l, errColumns
 	}
@@ -245,20 +255,13 @@ func unpack(b []byte) []float32 {
 	return v
 }
 
-// The grades of entries, without the words of the critic.
-const (
-	lightGradesQuery = `SELECT e.row, g.respondent, g.critic, g.pairwise, g.reward, g.rewards FROM entries e JOIN grades g
-		ON g.query = e.query AND e.kind = 'engram' AND (g.respondent = e.respondent OR g.respondent = '')`
-	lightGradesOrder = " ORDER BY e.row, g.respondent"
-)
-
+// lightGrades reads grades without the words of the critic.
 func lightGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	row, one := v[0].(int64)
-	g.respondent, _ = v[1].(string)
-	g.critic.Int32, g.critic.Valid = v[2].(int32)
-	g.pairwise.String, g.pairwise.Valid = v[3].(string)
-	g.reward, _ = v[4].(float64)
-	n, two := v[5].(int32)
+	g.critic.Int32, g.critic.Valid = v[1].(int32)
+	g.pairwise.String, g.pairwise.Valid = v[2].(string)
+	g.reward, _ = v[3].(float64)
+	n, two := v[4].(int32)
 	g.rewards = int(n)
 	if !one || !two {
 		err = errColumns
@@ -293,50 +296,46 @@ func (s *Store) Lights(ctx context.Context, model string, ids ...string) ([]Ligh
 func lights(ctx context.Context, m moment, model string, ids []string, byRow map[int64]*Light) error {
 	in, named := listed(ids)
 	var rows []int64
+	var grades []graded
 	err := m.query(ctx, func(r *sql.Rows) error {
 		var l Light
 		var row int64
-		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned)
+		var query string
+		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned, &l.Words, &query)
 		l.Row, l.Created = uint64(row), l.Created.UTC()
 		byRow[row] = &l
 		rows = append(rows, row)
+		if l.Kind == subjects.KindEngram && query != "" {
+			grades = append(grades, graded{query, l.Respondent, &l.Grades})
+		}
 		return err
-	}, "SELECT "+lightColumns+" FROM entries WHERE id IN "+in, named...)
+	}, "SELECT "+lightColumns+", query FROM entries WHERE id IN "+in, named...)
 	if err != nil || len(rows) == 0 {
 		return err
 	}
+	if err := readTags(ctx, m, rows, func(row int64, tags []string) { byRow[row].Tags = tags }); err != nil {
+		return err
+	}
+	if err := readGrades(ctx, m, grades); err != nil {
+		return err
+	}
+	for _, g := range grades {
+		g.to.Feedback = ""
+	}
+	if model == "" {
+		return nil
+	}
 	inRows, numbers := listed(rows)
-	err = m.query(ctx, func(r *sql.Rows) error {
-		var row int64
-		var tag string
-		err := r.Scan(&row, &tag)
-		byRow[row].Tags = append(byRow[row].Tags, tag)
-		return err
-	}, "SELECT row, tag FROM tags WHERE row IN "+inRows+" ORDER BY row, place", numbers...)
-	if err != nil {
-		return err
-	}
-	err = m.query(ctx, func(r *sql.Rows) error {
-		var row int64
-		var g gradeRow
-		err := r.Scan(&row, &g.respondent, &g.critic, &g.pairwise, &g.reward, &g.rewards)
-		if err == nil {
-			g.add(&byRow[row].Grades, byRow[row].Respondent)
-		}
-		return err
-	}, lightGradesQuery+" WHERE e.row IN "+inRows+lightGradesOrder, numbers...)
-	if err != nil || model == "" {
-		return err
-	}
 	return m.query(ctx, func(r *sql.Rows) error {
 		var row int64
+		var by string
 		var dims int32
 		var name, description []byte
-		if err := r.Scan(&row, &dims, &name, &description); err != nil {
+		if err := r.Scan(&row, &by, &dims, &name, &description); err != nil || by != model {
 			return err
 		}
 		return byRow[row].vectors(dims, name, description)
-	}, "SELECT row, dims, name, description FROM vectors WHERE row IN "+inRows+" AND model = ?", append(numbers, model)...)
+	}, "SELECT row, model, dims, name, description FROM vectors WHERE row IN "+inRows, numbers...)
 }
 
 // unembedded are entries without vectors of a model, or of any when the model is "".

@@ -36,6 +36,9 @@ func answer(e subjects.MemoryEntry) bool {
 	return e.Kind == subjects.KindEngram && e.Provenance.QueryID != ""
 }
 
+// answerKey names an answer. Neither part can hold a line break.
+func answerKey(query, respondent string) string { return query + "\n" + respondent }
+
 // Put stores entries, all or none, and returns the numbers of their rows in order.
 func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	if len(items) == 0 {
@@ -132,7 +135,7 @@ func (t *tx) put(items []*item) ([]uint64, error) {
 func (t *tx) putOne(it *item) (int64, error) {
 	e, p := it.entry, it.entry.Provenance
 	if t.careful {
-		if err := t.free(e); err != nil {
+		if err := t.free(e, it.restore); err != nil {
 			return 0, err
 		}
 	}
@@ -154,7 +157,7 @@ func (t *tx) putOne(it *item) (int64, error) {
 	}
 	if it.restore {
 		// One that was forgotten has its line already.
-		n, err := t.exec("UPDATE answers SET id = ? WHERE query = ? AND respondent = ? AND id IS NULL", e.ID, p.QueryID, e.Respondent)
+		n, err := t.exec("UPDATE answers SET id = ? WHERE answer = ? AND id IS NULL", e.ID, answerKey(p.QueryID, e.Respondent))
 		if err != nil {
 			return 0, err
 		}
@@ -162,12 +165,12 @@ func (t *tx) putOne(it *item) (int64, error) {
 			return row, t.restoreGrades(e)
 		}
 	}
-	t.insert("answers", p.QueryID, e.Respondent, e.ID)
+	t.insert("answers", answerKey(p.QueryID, e.Respondent), p.QueryID, e.Respondent, e.ID)
 	return row, t.restoreGrades(e)
 }
 
 // free reports what is in the way of an entry.
-func (t *tx) free(e subjects.MemoryEntry) error {
+func (t *tx) free(e subjects.MemoryEntry, restore bool) error {
 	if there, err := t.exists(e.ID); err != nil || there {
 		if there {
 			err = fmt.Errorf("%w: %s", ErrExists, e.ID)
@@ -183,7 +186,7 @@ func (t *tx) free(e subjects.MemoryEntry) error {
 		return err
 	case state == Stored:
 		return fmt.Errorf("%w: as %s", ErrKnown, id)
-	case state == Forgotten:
+	case state == Forgotten && !restore:
 		return fmt.Errorf("%w: the answer of %s to %s", ErrForgotten, e.Respondent, e.Provenance.QueryID)
 	}
 	return nil
@@ -198,7 +201,7 @@ func (t *tx) knownAnswer(query, respondent string) (id, state string, err error)
 	err = t.query(func(r *sql.Rows) error {
 		id, state, err = scanAnswer(r)
 		return err
-	}, knownQuery, query, respondent)
+	}, knownQuery, answerKey(query, respondent))
 	return id, state, err
 }
 

@@ -16,7 +16,7 @@ const (
 	Forgotten = "forgotten"
 )
 
-const knownQuery = "SELECT id FROM answers WHERE query = ? AND respondent = ?"
+const knownQuery = "SELECT id FROM answers WHERE answer = ?"
 
 func scanAnswer(r *sql.Rows) (id, state string, err error) {
 	var is sql.NullString
@@ -34,7 +34,7 @@ func (s *Store) Known(ctx context.Context, query, respondent string) (id, state 
 	err = s.query(ctx, func(r *sql.Rows) error {
 		id, state, err = scanAnswer(r)
 		return err
-	}, knownQuery, clean(query), clean(respondent))
+	}, knownQuery, answerKey(clean(query), clean(respondent)))
 	if err != nil {
 		return "", "", fmt.Errorf("looking for an answer: %w", err)
 	}
@@ -48,25 +48,17 @@ type asker interface {
 
 // query asks the store as it is now.
 func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	st, err := s.ready.get(ctx, query)
 	if err != nil {
-		return s.gone(err)
+		return explain(err)
 	}
 	rows, err := st.QueryContext(ctx, args...)
-	return s.gone(drain(rows, err, each))
-}
-
-// gone says that the store is closed when that is why something failed.
-func (s *Store) gone(err error) error {
-	if err == nil {
-		return nil
-	}
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.closed {
-		return ErrClosed
-	}
-	return explain(err)
+	return drain(rows, err, each)
 }
 
 // moment is the store as it is at one moment, for several questions whose answers must fit together.
@@ -75,26 +67,35 @@ type moment struct {
 	tx *sql.Tx
 }
 
+// query asks one of the questions that are asked often.
 func (m moment) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	st, err := m.s.ready.get(ctx, query)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	rows, err := m.tx.StmtContext(ctx, st).QueryContext(ctx, args...)
 	return drain(rows, err, each)
 }
 
+// ask asks a question that is put together for one time.
+func (m moment) ask(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := m.tx.QueryContext(ctx, query, args...)
+	return drain(rows, err, each)
+}
+
 // at asks several questions about one moment.
 func (s *Store) at(ctx context.Context, ask func(moment) error) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return s.gone(err)
+		return explain(err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing was changed
-	if err := ask(moment{s, tx}); err != nil {
-		return s.gone(err)
-	}
-	return nil
+	return ask(moment{s, tx})
 }
 
 // entryColumns are what an entry is made of, in the order of scanEntry. The corpus is the last one.
@@ -126,7 +127,7 @@ func scanEntry(r *sql.Rows) (e found, err error) {
 // Get reads entries in the order asked. Those that are not there are left out.
 func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
 	ids = unique(cleanAll(ids))
-	all, err := get(ctx, s, "id", ids)
+	all, err := s.get(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
@@ -143,7 +144,21 @@ func (s *Store) Rows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntr
 			numbers = append(numbers, int64(r))
 		}
 	}
-	all, err := get(ctx, s, "row", numbers)
+	// By their ids, which an index finds: a number leads to the 2048 rows around it, and all their texts would be read.
+	var ids []string
+	for chunk := range slices.Chunk(numbers, mostListed) {
+		in, named := listed(chunk)
+		err := s.query(ctx, func(r *sql.Rows) error {
+			var id string
+			err := r.Scan(&id)
+			ids = append(ids, id)
+			return err
+		}, "SELECT id FROM entries WHERE row IN "+in, named...)
+		if err != nil {
+			return nil, fmt.Errorf("reading entries: %w", err)
+		}
+	}
+	all, err := s.get(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
@@ -171,19 +186,19 @@ func plain(all []found) []subjects.MemoryEntry {
 	return out
 }
 
-// get reads entries by a column, with everything that belongs to them.
-func get[T any](ctx context.Context, s *Store, column string, keys []T) (all []found, err error) {
-	if len(keys) == 0 {
+// get reads entries with everything that belongs to them.
+func (s *Store) get(ctx context.Context, ids []string) (all []found, err error) {
+	if len(ids) == 0 {
 		return nil, nil
 	}
 	err = s.at(ctx, func(m moment) error {
-		for chunk := range slices.Chunk(keys, mostListed) {
+		for chunk := range slices.Chunk(ids, mostListed) {
 			in, named := listed(chunk)
 			err := m.query(ctx, func(r *sql.Rows) error {
 				e, err := scanEntry(r)
 				all = append(all, e)
 				return err
-			}, "SELECT "+entryColumns+"corpus FROM entries WHERE "+column+" IN "+in, named...)
+			}, "SELECT "+entryColumns+"corpus FROM entries WHERE id IN "+in, named...)
 			if err != nil {
 				return err
 			}
@@ -213,13 +228,8 @@ func (s *Store) completeSome(ctx context.Context, m asker, all []found) error {
 	}
 	inRows, numbers := listed(rows)
 	inIDs, names := listed(ids)
-	err := m.query(ctx, func(r *sql.Rows) error {
-		var row int64
-		var tag string
-		err := r.Scan(&row, &tag)
-		byRow[row].Tags = append(byRow[row].Tags, tag)
-		return err
-	}, "SELECT row, tag FROM tags WHERE row IN "+inRows+" ORDER BY row, place", numbers...)
+	// What there is in each table is put in order here: that costs DuckDB more than the reading.
+	err := readTags(ctx, m, rows, func(row int64, tags []string) { byRow[row].Tags = tags })
 	if err != nil {
 		return err
 	}
@@ -229,7 +239,7 @@ func (s *Store) completeSome(ctx context.Context, m asker, all []found) error {
 		err := r.Scan(&row, &other)
 		byRow[row].Correlating = append(byRow[row].Correlating, other)
 		return err
-	}, "SELECT row, other FROM links WHERE row IN "+inRows+" ORDER BY row, other", numbers...)
+	}, "SELECT row, other FROM links WHERE row IN "+inRows, numbers...)
 	if err != nil {
 		return err
 	}
@@ -249,14 +259,52 @@ func (s *Store) completeSome(ctx context.Context, m asker, all []found) error {
 		err := r.Scan(&old, &by)
 		byID[by].Supersedes = append(byID[by].Supersedes, old)
 		return err
-	}, "SELECT id, superseded_by FROM entries WHERE superseded_by IN "+inIDs+" ORDER BY row", names...)
+	}, "SELECT id, superseded_by FROM entries WHERE superseded_by IN "+inIDs, names...)
 	if err != nil {
 		return err
 	}
-	if err := completeGrades(ctx, m, all); err != nil {
+	grades := make([]graded, 0, len(all))
+	for i := range all {
+		e := &all[i]
+		slices.Sort(e.Correlating)
+		slices.Sort(e.Supersedes)
+		if answer(e.MemoryEntry) {
+			grades = append(grades, graded{e.Provenance.QueryID, e.Respondent, &e.Grades})
+		}
+	}
+	if err := readGrades(ctx, m, grades); err != nil {
 		return err
 	}
 	s.touch.over(byID)
+	return nil
+}
+
+// readTags reads the tags of rows in their order.
+func readTags(ctx context.Context, m asker, rows []int64, set func(row int64, tags []string)) error {
+	type tag struct {
+		place int
+		word  string
+	}
+	all := map[int64][]tag{}
+	in, numbers := listed(rows)
+	err := m.query(ctx, func(r *sql.Rows) error {
+		var row int64
+		var t tag
+		err := r.Scan(&row, &t.place, &t.word)
+		all[row] = append(all[row], t)
+		return err
+	}, "SELECT row, place, tag FROM tags WHERE row IN "+in, numbers...)
+	if err != nil {
+		return err
+	}
+	for row, tags := range all {
+		slices.SortFunc(tags, func(a, b tag) int { return a.place - b.place })
+		words := make([]string, len(tags))
+		for i, t := range tags {
+			words[i] = t.word
+		}
+		set(row, words)
+	}
 	return nil
 }
 

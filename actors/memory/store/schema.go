@@ -11,7 +11,7 @@ import (
 const (
 	markSchema = "schema" // how many of the steps were taken
 	markHigh   = "high"   // the highest number of a row that was forgotten: it is never given again
-	markForgot = "forgot" // 1 = the file may still hold bytes of what was forgotten
+	markForgot = "forgot" // see noteForgot; 1 = the file may still hold bytes of what was forgotten
 )
 
 // begin makes the table that everything else begins with.
@@ -45,21 +45,24 @@ var steps = []string{
   superseded_by VARCHAR NOT NULL, pinned BOOLEAN NOT NULL, created TIMESTAMP NOT NULL, updated TIMESTAMP NOT NULL
 );
 -- Which answers were stored; id is NULL for one that was forgotten, so that a repeated event does not bring it back.
-CREATE TABLE answers (query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, id VARCHAR, PRIMARY KEY (query, respondent));
+-- answer is query and respondent in one: DuckDB looks only single columns up in an index.
+CREATE TABLE answers (answer VARCHAR PRIMARY KEY, query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, id VARCHAR);
 CREATE TABLE models (model VARCHAR NOT NULL, dims INTEGER NOT NULL);
 CREATE TABLE vectors (
   row BIGINT NOT NULL, model VARCHAR NOT NULL, dims INTEGER NOT NULL,
   name BLOB NOT NULL USING COMPRESSION uncompressed, description BLOB NOT NULL USING COMPRESSION uncompressed,
   corpus BLOB USING COMPRESSION uncompressed
 );
+-- Without it DuckDB would read all vectors around the one that is looked for.
+CREATE INDEX vectors_row ON vectors (row);
 CREATE TABLE tags (row BIGINT NOT NULL, place INTEGER NOT NULL, tag VARCHAR NOT NULL);
 -- Both ways: a link has two rows.
 CREATE TABLE links (row BIGINT NOT NULL, other VARCHAR NOT NULL);
 CREATE TABLE access (row BIGINT NOT NULL, times BIGINT NOT NULL, last TIMESTAMP NOT NULL);
 -- respondent '' = all answers to the question.
 CREATE TABLE grades (
-  query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, critic INTEGER, feedback VARCHAR, pairwise VARCHAR,
-  reward DOUBLE NOT NULL, rewards INTEGER NOT NULL, PRIMARY KEY (query, respondent)
+  answer VARCHAR PRIMARY KEY, query VARCHAR NOT NULL, respondent VARCHAR NOT NULL, critic INTEGER, feedback VARCHAR, pairwise VARCHAR,
+  reward DOUBLE NOT NULL, rewards INTEGER NOT NULL
 );
 CREATE TABLE graded (event VARCHAR PRIMARY KEY);
 CREATE TABLE documents (

@@ -57,9 +57,10 @@ type Store struct {
 	touch  touches
 	schema int
 
-	life   sync.RWMutex // held for reading by whoever hands in a write
+	life   sync.RWMutex // held for reading by whoever hands in a write, and for a moment by whoever begins to read
 	closed bool
-	free   func() // lets others in this process open the file
+	busy   sync.WaitGroup // readers
+	free   func()         // lets others in this process open the file
 }
 
 // Open opens the memory at path, an absolute or relative name of a file. It makes the folder closed to others, and the
@@ -114,7 +115,18 @@ func (s *Store) start(ctx context.Context, steps []string) error {
 	return err
 }
 
-// Close waits for what was handed in, writes the log into the file and closes it. When something was forgotten since the
+// enter is called by whoever reads, before; he calls leave after. The file is not closed in between.
+func (s *Store) enter() (leave func(), err error) {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	s.busy.Add(1)
+	return s.busy.Done, nil
+}
+
+// Close waits for what was handed in and for those who read, writes the log into the file and closes it. When something was forgotten since the
 // file was last rewritten it rewrites it ([Compact]); when ctx ends before, that is left for the next time.
 func (s *Store) Close(ctx context.Context) error {
 	s.life.Lock()
@@ -126,6 +138,7 @@ func (s *Store) Close(ctx context.Context) error {
 	close(s.writer.queue)
 	s.life.Unlock()
 	<-s.writer.gone
+	s.busy.Wait()
 	defer s.free()
 
 	forgot, err := s.mark(context.WithoutCancel(ctx), markForgot)

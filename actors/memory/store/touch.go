@@ -52,15 +52,12 @@ func (t *touches) add(at time.Time, ids []string) (waiting int) {
 	return len(t.waiting)
 }
 
-// take returns what waits. It counts as waiting until settled says that it was written.
-func (t *touches) take() (all map[string]touched, settled func(written bool)) {
+// take returns what waits. It counts as waiting until settled is called.
+func (t *touches) take() (all map[string]touched, settled func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all = maps.Clone(t.waiting)
-	return all, func(written bool) {
-		if !written {
-			return
-		}
+	return all, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		for id, c := range all {
@@ -107,7 +104,7 @@ func (t *tx) countTouches(all map[string]touched) error {
 			err := r.Scan(&row)
 			delete(ids, row)
 			return err
-		}, `UPDATE access SET times = times + c.times, last = greatest(last, make_timestamp(c.last))
+		}, `UPDATE access SET times = access.times + c.times, last = greatest(access.last, make_timestamp(c.last))
 			FROM (SELECT unnest(?::BIGINT[]) AS row, unnest(?::BIGINT[]) AS times, unnest(?::BIGINT[]) AS last) c
 			WHERE access.row = c.row RETURNING access.row`, rows, times, lasts)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"conclave/pkg/text"
 )
@@ -64,39 +65,41 @@ var rules = []rule{
 // Verify looks at everything: that every block can be read, and that what belongs together is together. It returns
 // [ErrDamaged] or [ErrInconsistent] with what it found. It takes about as long as reading the file.
 func (s *Store) Verify(ctx context.Context) error {
-	for _, table := range tables {
-		if err := s.readAll(ctx, table); err != nil {
-			return fmt.Errorf("reading %s: %w", table, err)
+	return s.at(ctx, func(m moment) error {
+		for _, table := range tables {
+			if err := readAll(ctx, m, table); err != nil {
+				return fmt.Errorf("reading %s: %w", table, err)
+			}
+		}
+		return errors.Join(verifyIDs(ctx, m), verifyRules(ctx, m))
+	})
+}
+
+func verifyRules(ctx context.Context, m moment) error {
+	var errs []error
+	for _, r := range rules {
+		var first string
+		n := 0
+		err := m.ask(ctx, func(rows *sql.Rows) error {
+			if n++; n > 1 {
+				return nil
+			}
+			return rows.Scan(&first)
+		}, r.query)
+		if err != nil {
+			return fmt.Errorf("looking whether %s: %w", r.text, err)
+		}
+		if n > 0 {
+			errs = append(errs, fmt.Errorf("%w: %s: %s (%d in all)", ErrInconsistent, r.text, text.OneLine(first, maxID), n))
 		}
 	}
-	errs := []error{s.verifyIDs(ctx)}
-	err := s.at(ctx, func(m moment) error {
-		for _, r := range rules {
-			var first string
-			n := 0
-			rows, err := m.tx.QueryContext(ctx, r.query)
-			err = drain(rows, err, func(rows *sql.Rows) error {
-				if n++; n > 1 {
-					return nil
-				}
-				return rows.Scan(&first)
-			})
-			if err != nil {
-				return fmt.Errorf("looking whether %s: %w", r.text, err)
-			}
-			if n > 0 {
-				errs = append(errs, fmt.Errorf("%w: %s: %s (%d in all)", ErrInconsistent, r.text, text.OneLine(first, maxID), n))
-			}
-		}
-		return nil
-	})
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 // verifyIDs looks whether the newest entries are found by their ids: that is another way to them than reading all.
-func (s *Store) verifyIDs(ctx context.Context) error {
+func verifyIDs(ctx context.Context, m asker) error {
 	var ids []string
-	err := s.query(ctx, func(r *sql.Rows) error {
+	err := m.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
@@ -107,7 +110,7 @@ func (s *Store) verifyIDs(ctx context.Context) error {
 	}
 	in, named := listed(ids)
 	n := 0
-	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*) FROM entries WHERE id IN "+in, named...); err != nil {
+	if err := m.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*) FROM entries WHERE id IN "+in, named...); err != nil {
 		return err
 	}
 	if n != len(ids) {
@@ -117,20 +120,16 @@ func (s *Store) verifyIDs(ctx context.Context) error {
 }
 
 // readAll reads every value of a table.
-func (s *Store) readAll(ctx context.Context, table string) error {
-	rows, err := s.db.QueryContext(ctx, "SELECT * FROM "+table+" LIMIT 0")
+func readAll(ctx context.Context, m moment, table string) error {
+	var columns []string
+	err := m.ask(ctx, func(r *sql.Rows) error {
+		var name string
+		err := r.Scan(&name)
+		columns = append(columns, "bit_xor(hash("+name+"))")
+		return err
+	}, "SELECT column_name FROM duckdb_columns() WHERE database_name = ? AND table_name = ?", catalog, table)
 	if err != nil {
-		return s.gone(err)
+		return err
 	}
-	columns, err := rows.Columns()
-	if err := errors.Join(err, rows.Close()); err != nil {
-		return s.gone(err)
-	}
-	for _, c := range columns {
-		var sum sql.NullFloat64
-		if err := s.db.QueryRowContext(ctx, fmt.Sprintf("SELECT (bit_xor(hash(%s)) %% 1000)::DOUBLE FROM %s", c, table)).Scan(&sum); err != nil {
-			return s.gone(err)
-		}
-	}
-	return nil
+	return m.ask(ctx, func(*sql.Rows) error { return nil }, "SELECT "+strings.Join(columns, ", ")+" FROM "+table)
 }

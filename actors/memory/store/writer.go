@@ -180,14 +180,16 @@ func (w *writer) settle(t *tx, batch []*write) {
 // together commits changes and what was touched since the last time.
 func (w *writer) together(batch []*write) (*tx, error) {
 	touched, settled := w.store.touch.take()
-	if len(touched) > 0 {
-		batch = append(slices.Clone(batch), &write{run: func(t *tx) error { return t.countTouches(touched) }})
+	if len(touched) == 0 {
+		return w.once(false, batch...)
 	}
-	if len(batch) == 0 {
-		return nil, nil
+	touches := &write{run: func(t *tx) error { return t.countTouches(touched) }}
+	t, err := w.once(false, append(slices.Clone(batch), touches)...)
+	if err != nil && len(batch) > 0 {
+		// Whoever's fault it was, counts do not stand in the way of what is tried again: they are written now or lost.
+		_, _ = w.once(true, touches)
 	}
-	t, err := w.once(false, batch...)
-	settled(err == nil)
+	settled()
 	return t, err
 }
 

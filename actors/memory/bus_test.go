@@ -1,0 +1,316 @@
+package memory
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/pkg/bus/bustest"
+	"conclave/subjects"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// street is a server under the real grants with a memory and a model that makes vectors of words.
+type street struct {
+	*bustest.Bus
+	t      *testing.T
+	memory *actor.Supervised
+	stored chan subjects.MemoryEvent // as the person hears of it
+	graded chan subjects.MemoryEvent
+}
+
+// embedder is the model's account, as far as memory needs it.
+type embedder struct{}
+
+func (embedder) Name() string { return "model" }
+
+func (embedder) Routes() []actor.Route {
+	return []actor.Route{actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
+		return words("words-1", 64)(in.Body.Texts)
+	})}
+}
+
+func newStreet(t *testing.T) *street {
+	t.Helper()
+	s := &street{Bus: bustest.Start(t), t: t, stored: make(chan subjects.MemoryEvent, 64), graded: make(chan subjects.MemoryEvent, 64)}
+	nc := s.As("user")
+	for subject, to := range map[string]chan subjects.MemoryEvent{"memory.stored": s.stored, "memory.annotated": s.graded} {
+		if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
+			var ev subjects.MemoryEvent
+			if err := json.Unmarshal(m.Data, &ev); err != nil {
+				t.Errorf("%s: %v", subject, err)
+			}
+			to <- ev
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bus.Ready(t.Context(), nc); err != nil {
+		t.Fatal(err)
+	}
+	s.run(actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return embedder{}, nil }})
+	s.start()
+	return s
+}
+
+func (s *street) run(spec actor.Spec) *actor.Supervised {
+	s.t.Helper()
+	a, err := actor.Supervise(s.t.Context(), spec, s.Dial, actor.Config{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := a.Stop(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return a
+}
+
+// start runs the actor as the house does: its own file, a real audit.
+func (s *street) start() {
+	s.t.Helper()
+	s.memory = s.run(actor.Spec{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
+		h, err := audit.LoadHasher(filepath.Join(s.Dir, "params.key"))
+		if err != nil {
+			return nil, err
+		}
+		a, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: s.Heads(), Log: bus.AuditLog(nc)})
+		if err != nil {
+			return nil, err
+		}
+		m := Open(ctx, plain(), s.Dir, a, h)
+		if m.shut != nil {
+			return nil, m.shut
+		}
+		return m, nil
+	}})
+}
+
+func (s *street) out(role, session, query string) actor.Out {
+	s.t.Helper()
+	out, err := actor.NewOut(s.As(role))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return out.About(session, query)
+}
+
+// next waits for an event.
+func (s *street) next(from chan subjects.MemoryEvent) subjects.MemoryEvent {
+	s.t.Helper()
+	select {
+	case ev := <-from:
+		return ev
+	case <-time.After(patience):
+		s.t.Fatal("no event")
+	}
+	return subjects.MemoryEvent{}
+}
+
+// tool has a tool of memory called under the broker's key.
+func (s *street) tool(out actor.Out, name, args string, labels *subjects.Labels) subjects.ToolResult {
+	s.t.Helper()
+	service, err := subjects.ToolRun.With("memory", name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	res, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: actor.NewID(), QueryID: "q2", Args: json.RawMessage(args), Caller: "generator", Labels: labels})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return res
+}
+
+// TestBus: under the real grants an answer is remembered under the account that gave it, is graded, is found by the person and
+// through the broker's key, and all of it is in an audit that holds.
+func TestBus(t *testing.T) {
+	t.Parallel()
+	s := newStreet(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r := answer1()
+	r.GeneratorID, r.RespondentID = "operator", "operator" // who answered is what the server says
+	if err := actor.Emit(ctx, s.out("generator", "s1", "q1"), subjects.ResponseGeneration, r); err != nil {
+		t.Fatal(err)
+	}
+	ev := s.next(s.stored)
+	id := idOf(subjects.KindEngram, "q1", "generator")
+	if ev.Action != "stored" || !slices.Equal(ev.IDs, []string{id}) || ev.By != "generator" || ev.QueryID != "q1" {
+		t.Errorf("it tells %+v", ev)
+	}
+	if err := actor.Emit(ctx, s.out("critic", "s1", "q1"), subjects.CritiqueResult, subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Score: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if ev := s.next(s.graded); ev.Action != "annotated" || !slices.Equal(ev.IDs, []string{id}) {
+		t.Errorf("it tells %+v", ev)
+	}
+
+	var replies []subjects.MemoryReply
+	user := s.out("user", "s9", "q9")
+	for r, err := range actor.AskStream(ctx, user, subjects.MemoryRecalls, subjects.MemoryQuery{Query: "Where does Anna live?"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		replies = append(replies, r)
+	}
+	if len(replies) != 3 || !replies[2].Done || len(replies[2].Hits) != 1 || replies[2].Hits[0].Entry.Provenance.Agent != "generator" || replies[2].Hits[0].Entry.Grades.Critic != 4 {
+		t.Errorf("the person gets %+v", replies)
+	}
+
+	broker := s.out("broker", "s1", "q2")
+	res := s.tool(broker, "search_memory", `{"query":"Where does Anna live?"}`, trusted())
+	if res.Error != nil || !strings.Contains(res.Result, "Rome") || !slices.Equal(res.Recalls, []string{id}) || res.Labels.Trust != subjects.Trusted {
+		t.Errorf("the broker gets %+v", res)
+	}
+	res = s.tool(broker, "save_memory", `{"content":"The bicycle stands in the cellar."}`, nil)
+	if res.Error != nil {
+		t.Fatal(res.Error)
+	}
+	if ev := s.next(s.stored); ev.By != "generator" || !slices.Equal(ev.IDs, res.Recalls) || ev.SessionID != "s1" {
+		t.Errorf("it tells %+v", ev)
+	}
+	admined, err := actor.Ask(ctx, user, subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "show", IDs: res.Recalls})
+	if err != nil || len(admined.Entries) != 1 || admined.Entries[0].Provenance.Trust != subjects.Untrusted || admined.Entries[0].Provenance.SessionID != "s1" {
+		t.Errorf("without labels it is kept as %+v, %v", admined.Entries, err)
+	}
+	want := []string{
+		"generator memory.write engram before allowed", "generator memory.write engram after ok", "critic memory.annotate before allowed", "critic memory.annotate after ok",
+		"user memory.read before allowed", "user memory.read after ok", "generator memory.read search_memory before allowed", "generator memory.read search_memory after ok",
+		"generator memory.write save_memory before allowed", "generator memory.write save_memory after ok", "user memory.admin show before allowed", "user memory.admin show after ok",
+	}
+	if got := s.trail(); !slices.Equal(got, want) {
+		t.Errorf("audit\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+// trail checks the audit and returns what memory wrote there.
+func (s *street) trail() (out []string) {
+	s.t.Helper()
+	heads, err := audit.ReadHeads(s.Heads())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	src, err := bus.AuditSource(s.t.Context(), s.As("auditor"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	rep, err := audit.Verify(s.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
+		s.t.Fatalf("the trail does not verify: %+v, %v", rep, err)
+	}
+	for m, err := range src.Messages {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		batch, err := audit.DecodeBatch(m.Data)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, d := range batch {
+			if r := d.Record; r.Phase != subjects.AuditOpen {
+				out = append(out, strings.Join(strings.Fields(strings.Join([]string{r.AgentID, r.Action, r.Tool, r.Phase, r.Status, r.Reason}, " ")), " "))
+			}
+		}
+	}
+	return out
+}
+
+// TestBusWaits: what is said while memory is away waits for it, a grade before its answer too, and what was said twice is
+// stored once.
+func TestBusWaits(t *testing.T) {
+	t.Parallel()
+	s := newStreet(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := s.memory.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	generator := s.out("generator", "s1", "q1")
+	for i, err := range []error{
+		actor.Emit(ctx, s.out("reward", "", "q1"), subjects.RewardEvent, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1}),
+		actor.Emit(ctx, generator, subjects.ResponseGeneration, answer1()),
+		actor.Emit(ctx, generator, subjects.ResponseGeneration, answer1()),
+	} {
+		if err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	s.start()
+	s.next(s.stored)
+	s.next(s.graded)
+	// A question behind them: when it is answered, the others are handled.
+	if err := actor.Emit(ctx, generator, subjects.ResponseGeneration, told("q2", "Berta", "Oslo")); err != nil {
+		t.Fatal(err)
+	}
+	if ev := s.next(s.stored); ev.QueryID != "q2" {
+		t.Errorf("it tells %+v", ev)
+	}
+	got, err := actor.Ask(ctx, s.out("user", "", ""), subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "list"})
+	if err != nil || len(got.Entries) != 2 || got.Entries[1].Grades.Reward != 1 {
+		t.Errorf("kept %+v, %v", got.Entries, err)
+	}
+}
+
+// TestBusRefuses: nobody but the person reaches memory itself, and nobody but the broker its tools, whatever they write into a
+// message.
+func TestBusRefuses(t *testing.T) {
+	t.Parallel()
+	s := newStreet(t)
+	roles, _ := subjects.Table().Roles()
+	tries := 0
+	for _, role := range roles {
+		nc := s.As(role)
+		for _, subject := range []string{
+			"memory.query", "memory.write", "memory.admin", "memory.correlated", "ctl.user.memory.admin", "ctl.gateway.memory.query",
+			"tool.call.memory.search_memory", "tool.call.memory.save_memory", "from.generator.response.generation",
+		} {
+			person := slices.Contains(subjects.People, role) && strings.HasPrefix(subject, "memory.")
+			if person || role == "broker" && strings.HasPrefix(subject, "tool.call.memory.") {
+				continue
+			}
+			m := nats.NewMsg(subject)
+			m.Data, m.Reply = []byte(`{"op":"list"}`), nats.NewInbox()
+			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
+			m.Header.Set("Nats-Request-Info", `{"acc":"user"}`)
+			m.Header.Set("Conclave-From", "user")
+			s.Expect(1)
+			if err := nc.PublishMsg(m); err != nil {
+				t.Fatal(err)
+			}
+			tries++
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tries < 150 {
+		t.Errorf("only %d tries: the table of roles is not what it was", tries)
+	}
+	// What the server let through would stand before this one.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, role := range subjects.People {
+		got, err := actor.Ask(ctx, s.out(role, "", ""), subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "list"})
+		if err != nil || len(got.Entries) > 0 {
+			t.Errorf("%s: %+v, %v", role, got, err)
+		}
+	}
+	want := []string{"user memory.admin list before allowed", "user memory.admin list after ok", "gateway memory.admin list before allowed", "gateway memory.admin list after ok"}
+	if got := s.trail(); !slices.Equal(got, want) {
+		t.Errorf("audit %q", got)
+	}
+}

@@ -1,0 +1,147 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"conclave/actors/memory/store"
+	"conclave/subjects"
+)
+
+// letters makes a word of its own of a number: numbers themselves would be compared as such.
+func letters(n int) string {
+	b := []byte("qaaaa")
+	for i := len(b) - 1; n > 0; i-- {
+		b[i] += byte(n % 26)
+		n /= 26
+	}
+	return string(b)
+}
+
+// TestAllAtOnce: answers come in, are graded, changed, recalled and forgotten by several at once, while vectors fail now and
+// then and another model takes over. What was acknowledged as stored is found, and what was acknowledged as forgotten is
+// never seen again.
+func TestAllAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var calls atomic.Int64
+	one1, two2 := words("words-1", 64), words("words-2", 32)
+	w.embeds(func(texts []string) (subjects.EmbedReply, error) {
+		switch n := calls.Add(1); {
+		case n%9 == 0:
+			return subjects.EmbedReply{}, errors.New("it stumbles")
+		case n < 60:
+			return one1(texts)
+		}
+		return two2(texts)
+	})
+	if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	gone := map[string]bool{}
+	// recalls asks for some words, and reports what was seen that was forgotten before it was asked.
+	recalls := func(query string, fresh bool) []string {
+		mu.Lock()
+		before := maps.Clone(gone)
+		mu.Unlock()
+		replies, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "", subjects.MemoryQuery{Query: query, Fresh: fresh})
+		if err != nil {
+			t.Errorf("recalling %s: %v", query, err)
+			return nil
+		}
+		for _, r := range replies {
+			for _, h := range r.Hits {
+				if before[h.Entry.ID] {
+					t.Errorf("%s was forgotten and is shown in %s, cached %t", h.Entry.ID, r.Stage, r.Cached)
+				}
+			}
+		}
+		var ids []string
+		for _, h := range last(replies).Hits {
+			ids = append(ids, h.Entry.ID)
+		}
+		return ids
+	}
+	const workers, rounds = 3, 4
+	var kept [workers][]string // query ids
+	var busy, rest sync.WaitGroup
+	beats := make(chan struct{}, workers*rounds)
+	rest.Go(func() { // somebody who asks the same again and again, with the cache
+		for range beats {
+			recalls("parcel", false)
+		}
+	})
+	for worker := range workers {
+		busy.Go(func() {
+			for round := range rounds {
+				n := 1000*worker + 10*round
+				query := fmt.Sprintf("q-%d", n)
+				beats <- struct{}{}
+				a, b, c := letters(n), letters(n+1), letters(n+2)
+				if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
+					t.Errorf("storing %s: %v", query, err)
+					return
+				}
+				id := idOf(subjects.KindEngram, query, "generator")
+				found := func(word string) {
+					if got := recalls("parcel "+word, round%2 == 0); !slices.Contains(got, id) {
+						t.Errorf("%s was stored, and %s recalls %v", id, word, got)
+					}
+				}
+				found(a)
+				if err := w.critique(uint64(n+1), subjects.Critique{QueryID: query, RespondentID: "generator", Score: 1 + round%5}); err != nil {
+					t.Error(err)
+				}
+				if _, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Name: new("Parcel " + c), Description: new("Parcel " + c + " holds " + b + ".")}}); err != nil {
+					t.Errorf("changing %s: %v", id, err)
+				}
+				found(c)
+				if round%2 == 1 {
+					kept[worker] = append(kept[worker], query)
+					continue
+				}
+				if done, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil || done.Changed != 1 {
+					t.Errorf("forgetting %s: %+v, %v", id, done, err)
+				}
+				mu.Lock()
+				gone[id] = true
+				mu.Unlock()
+				for _, word := range []string{a, b, c} {
+					if got := recalls("parcel "+word, false); slices.Contains(got, id) {
+						t.Errorf("%s was forgotten, and %s recalls %v", id, word, got)
+					}
+				}
+				// Its event comes once more.
+				if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	busy.Wait()
+	close(beats)
+	rest.Wait()
+	// After a restart it is the same.
+	w.again()
+	for worker, queries := range kept {
+		for i, query := range queries {
+			id, state, err := w.db.Known(t.Context(), query, "generator")
+			if err != nil || state != store.Stored || w.entry(id).Grades.Critic == 0 || !strings.HasPrefix(w.entry(id).Name, "Parcel q") {
+				t.Errorf("%s is %q, %v", query, state, err)
+			}
+			if n := 1000*worker + 10*(2*i+1); !slices.Contains(w.recalls("parcel "+letters(n+2)), id) {
+				t.Errorf("%s is not recalled", id)
+			}
+		}
+	}
+	if want := workers * (rounds / 2); w.count() != want {
+		t.Errorf("%d entries, want %d", w.count(), want)
+	}
+}

@@ -1,0 +1,201 @@
+//go:build cgo
+
+package store
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func TestUpdate(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		edit    subjects.MemoryEdit
+		v       *Vectors
+		want    string // name, description, corpus, tags
+		vectors int
+		err     error
+	}{
+		{"the name", subjects.MemoryEdit{Name: ptr("n")}, nil, "n|about a|what a says|[x y]", 0, nil},
+		{"the corpus, with vectors", subjects.MemoryEdit{Corpus: ptr("c")}, vectors("m", 4, 5), "name of a|about a|c|[x y]", 1, nil},
+		{"tags leave the vectors", subjects.MemoryEdit{Tags: &[]string{"z", "x", "z"}}, nil, "name of a|about a|what a says|[z x]", 1, nil},
+		{"no tags", subjects.MemoryEdit{Tags: &[]string{}}, nil, "name of a|about a|what a says|[]", 1, nil},
+		{"the same words leave the vectors", subjects.MemoryEdit{Name: ptr("name of a")}, nil, "name of a|about a|what a says|[x y]", 1, nil},
+		{"a NUL is made visible", subjects.MemoryEdit{Description: ptr("a\x00b")}, nil, "name of a|a\uFFFDb|what a says|[x y]", 0, nil},
+		{"an empty name", subjects.MemoryEdit{Name: ptr("")}, nil, "name of a|about a|what a says|[x y]", 1, ErrInvalid},
+		{"vectors of another length", subjects.MemoryEdit{Name: ptr("n")}, vectors("m", 3, 5), "name of a|about a|what a says|[x y]", 1, ErrDims},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := opened(t)
+			e := fact("a")
+			e.Tags = []string{"x", "y"}
+			put(t, s, e)
+			got, err := s.Update(t.Context(), "a", c.edit, c.v, noon.Add(time.Hour))
+			if !errors.Is(err, c.err) {
+				t.Fatal(err)
+			}
+			now := one(t, s, "a")
+			if err == nil && (got.Updated != now.Updated || now.Updated != micro(noon.Add(time.Hour))) {
+				t.Errorf("updated is %v and %v", got.Updated, now.Updated)
+			}
+			if is := fmt.Sprintf("%s|%s|%s|%v", now.Name, now.Description, now.Corpus, now.Tags); is != c.want {
+				t.Errorf("got %s, want %s", is, c.want)
+			}
+			if n := count(t, s, "SELECT count(*) FROM vectors"); n != c.vectors {
+				t.Errorf("%d vectors, want %d", n, c.vectors)
+			}
+		})
+	}
+}
+
+func TestUpdateIsAlwaysLater(t *testing.T) {
+	s := opened(t)
+	put(t, s, fact("a"))
+	before := one(t, s, "a")
+	for i := range 3 { // a clock that stands still, or goes back
+		e, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Name: ptr(fmt.Sprint(i))}, nil, noon.Add(-time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !e.Updated.After(before.Updated) {
+			t.Errorf("%v is not after %v", e.Updated, before.Updated)
+		}
+		before = e
+	}
+	if _, err := s.Update(t.Context(), "b", subjects.MemoryEdit{Name: ptr("n")}, nil, noon); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	s := opened(t)
+	a := fact("a")
+	a.Tags, a.Entities = []string{"x", "y"}, []string{"Anna"}
+	put(t, s, a, fact("b"), fact("c"))
+	if err := s.Merge(t.Context(), "a", Addition{Tags: []string{"y", "z"}, Entities: []string{"Anna", "Bob"}, Correlating: []string{"b", "missing", "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if e := one(t, s, "a"); fmt.Sprint(e.Tags, e.Entities, e.Correlating) != "[x y z] [Anna Bob] [b]" {
+		t.Errorf("got %v %v %v", e.Tags, e.Entities, e.Correlating)
+	}
+	if n := count(t, s, "SELECT count(*) FROM vectors"); n != 3 {
+		t.Errorf("%d vectors are left of 3: the words are the same", n)
+	}
+	if err := s.Merge(t.Context(), "a", Addition{Corpus: ptr("more"), Correlating: []string{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	e := one(t, s, "a")
+	if e.Corpus != "more" || fmt.Sprint(e.Correlating) != "[b]" || !e.Updated.After(micro(noon)) {
+		t.Errorf("got %+v", e)
+	}
+	if waiting, err := s.Unembedded(t.Context(), "m", 10); err != nil || ids(waiting) != "a" {
+		t.Errorf("waiting are %q, %v", ids(waiting), err)
+	}
+	if err := s.Merge(t.Context(), "missing", Addition{}); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestLinkAndCorrelated(t *testing.T) {
+	s := opened(t)
+	put(t, s, fact("a"), fact("b"), fact("c"), fact("d"))
+	for range 2 { // twice is once
+		if err := s.Link(t.Context(), "a", "b", "c", "a", "missing", "b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Link(t.Context(), "missing", "a"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	for _, c := range []struct{ of, want string }{{"a", "b c"}, {"b", "a"}, {"d", ""}, {"missing", ""}} {
+		if all, err := s.Correlated(t.Context(), c.of); err != nil || ids(all) != c.want {
+			t.Errorf("with %s go %q, %v; want %q", c.of, ids(all), err, c.want)
+		}
+	}
+	if all, err := s.Correlated(t.Context(), "b", "a"); err != nil || ids(all) != "c" {
+		t.Errorf("with a and b go %q, %v", ids(all), err)
+	}
+}
+
+func TestStateAndPin(t *testing.T) {
+	s := opened(t)
+	b := fact("b")
+	b.Supersedes = []string{"a"}
+	put(t, s, fact("a"))
+	put(t, s, b)
+	changed, err := s.SetState(t.Context(), subjects.MemoryActive, "b", "missing", "a", "a")
+	if err != nil || fmt.Sprint(changed) != "[a]" {
+		t.Errorf("changed are %v, %v", changed, err)
+	}
+	if e := one(t, s, "a"); e.State != subjects.MemoryActive || e.SupersededBy != "" {
+		t.Errorf("a is %s by %q", e.State, e.SupersededBy)
+	}
+	if _, err := s.SetState(t.Context(), "deleted", "a"); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	if changed, err = s.SetState(t.Context(), subjects.MemorySuperseded, "a"); err != nil || len(changed) != 1 {
+		t.Errorf("changed are %v, %v", changed, err)
+	}
+	if changed, err = s.Pin(t.Context(), true, "b", "a"); err != nil || fmt.Sprint(changed) != "[b a]" {
+		t.Errorf("pinned are %v, %v", changed, err)
+	}
+	if changed, err = s.Pin(t.Context(), true, "a"); err != nil || len(changed) != 0 {
+		t.Errorf("pinned again are %v, %v", changed, err)
+	}
+	if !one(t, s, "a").Pinned || !one(t, s, "a").Updated.Equal(micro(noon)) {
+		t.Error("a is not pinned, or counts as changed")
+	}
+}
+
+func TestSetVectors(t *testing.T) {
+	s := opened(t)
+	if _, err := s.Put(t.Context(), Item{Entry: fact("a")}, Item{Entry: fact("b")}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.CountUnembedded(t.Context(), "m"); n != 2 || err != nil {
+		t.Errorf("%d wait, %v", n, err)
+	}
+	e := one(t, s, "a")
+	if err := s.SetVectors(t.Context(), "a", e.Updated, *vectors("m", 4, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Corpus: ptr("other")}, nil, noon.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetVectors(t.Context(), "a", e.Updated, *vectors("m", 4, 2)); !errors.Is(err, ErrChanged) {
+		t.Errorf("vectors of other words: %v", err)
+	}
+	if err := s.SetVectors(t.Context(), "missing", e.Updated, *vectors("m", 4, 2)); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	if err := s.SetVectors(t.Context(), "b", e.Updated, *vectors("m", 5, 2)); !errors.Is(err, ErrDims) {
+		t.Error(err)
+	}
+	// Another model may have another length; an entry has the vectors of one.
+	b := one(t, s, "b")
+	for _, v := range []*Vectors{vectors("m", 4, 3), vectors("n", 7, 3)} {
+		if err := s.SetVectors(t.Context(), "b", b.Updated, *v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for model, want := range map[string]string{"m": "b a", "n": "a", "": "a"} {
+		if all, err := s.Unembedded(t.Context(), model, 10); err != nil || ids(all) != want {
+			t.Errorf("without vectors of %q are %q, %v; want %q", model, ids(all), err, want)
+		}
+	}
+	st, err := s.Stats(t.Context())
+	if err != nil || st.Model != "n" || st.Dims != 7 || st.Entries != 2 {
+		t.Errorf("stats are %+v, %v", st, err)
+	}
+	s = reopened(t, s)
+	if err := s.SetVectors(t.Context(), "b", b.Updated, *vectors("m", 5, 2)); !errors.Is(err, ErrDims) {
+		t.Errorf("after a restart: %v", err)
+	}
+}

@@ -1,0 +1,224 @@
+//go:build cgo
+
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/subjects"
+)
+
+// line1 is a line that is, said at noon.
+func line1(id, entry, subject, predicate, object string) subjects.Relation {
+	return subjects.Relation{ID: id, Entry: entry, Subject: subject, Predicate: predicate, Object: object, Kind: "place", Tense: subjects.TenseIs, Trust: subjects.Trusted, Said: noon}
+}
+
+// graph shows what is found: object tense until.
+func graph(t *testing.T, s *Store, q GraphQuery) string {
+	t.Helper()
+	all, err := s.Relations(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, r := range all {
+		out = append(out, strings.TrimSpace(r.Object+" "+r.Tense+" "+r.Until))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestSingleRelations(t *testing.T) {
+	type said struct {
+		object string
+		hours  int
+		entry  string // trusted, stranger
+		from   string
+		many   bool
+		tense  string
+	}
+	for _, c := range []struct {
+		name  string
+		lines []said
+		want  string
+	}{
+		{"somebody moves", []said{{object: "Berlin"}, {object: "Paris", hours: 30}}, "Paris is, Berlin was 2026-05-05"},
+		{"somebody moves, and says when", []said{{object: "Berlin"}, {object: "Paris", hours: 1, from: "2025"}}, "Paris is, Berlin was 2025"},
+		{"the same again ends nothing", []said{{object: "Berlin"}, {object: "BERLIN", hours: 1, entry: "trusted2"}}, "Berlin is, Berlin is"},
+		{"what can be several stays", []said{{object: "Berlin", many: true}, {object: "Paris", hours: 1, many: true}}, "Paris is, Berlin is"},
+		{"a past ends nothing", []said{{object: "Berlin"}, {object: "Paris", hours: 1, tense: subjects.TenseWas}}, "Berlin is, Paris was"},
+		{"a stranger ends nothing that is trusted", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
+		{"a stranger who says to be trusted ends nothing either", []said{{object: "Berlin"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin is"},
+		{"one who is trusted ends a stranger's", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1}}, "Paris is, Berlin was 2026-05-04"},
+		{"a stranger ends a stranger's", []said{{object: "Berlin", entry: "stranger"}, {object: "Paris", hours: 1, entry: "stranger"}}, "Paris is, Berlin was 2026-05-04"},
+		{"what was said before is the past", []said{{object: "Paris", hours: 30, from: "2024-03"}, {object: "Berlin"}}, "Paris is, Berlin was 2024-03"},
+		{"a stranger's later word does not make it past", []said{{object: "Paris", hours: 30, entry: "stranger"}, {object: "Berlin"}}, "Paris is, Berlin is"},
+		{"three times", []said{{object: "A"}, {object: "C", hours: 60}, {object: "B", hours: 30}}, "C is, B was 2026-05-07, A was 2026-05-07"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := opened(t)
+			stranger := fact("stranger")
+			stranger.Provenance.Trust = subjects.Untrusted
+			put(t, s, fact("trusted"), fact("trusted2"), stranger)
+			for i, l := range c.lines {
+				if l.entry == "" {
+					l.entry = "trusted"
+				}
+				// Every line says that it is trusted: what counts is its entry.
+				r := line1(fmt.Sprint("r", i), l.entry, "Anna M\u00fcller", "lives in", l.object)
+				r.Said, r.From = noon.Add(time.Duration(l.hours)*time.Hour), l.from
+				if l.tense != "" {
+					r.Tense = l.tense
+				}
+				if i%2 == 1 {
+					r.Subject, r.Predicate = "anna  MULLER", "Lives in"
+				}
+				if err := s.PutRelations(t.Context(), RelationWrite{Relation: r, Single: !l.many}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := graph(t, s, GraphQuery{People: []string{"anna muller"}}); got != c.want {
+				t.Errorf("got %s\nwant %s", got, c.want)
+			}
+			all, err := s.Relations(t.Context(), GraphQuery{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range all {
+				if want := map[bool]string{true: subjects.Untrusted, false: subjects.Trusted}[r.Entry == "stranger"]; r.Trust != want {
+					t.Errorf("%s of %s is %s", r.Object, r.Entry, r.Trust)
+				}
+			}
+		})
+	}
+}
+
+func TestRelationsFind(t *testing.T) {
+	s := opened(t)
+	put(t, s, fact("e"))
+	for i, l := range [][3]string{
+		{"Anna M\u00fcller", "lives in", "Berlin"},
+		{"Anna M\u00fcller", "works at", "Siemens"},
+		{"Bob", "lives in", "Paris"},
+		{"Hannah", "knows", "Bob"},
+		{"\u7530\u4e2d", "lives in", "\u6771\u4eac"},
+		{"Anna M\u00fcller", "is married to", "Bob"},
+		{"Stra\u00dfe", "is", "long"},
+	} {
+		r := line1(fmt.Sprint("r", i), "e", l[0], l[1], l[2])
+		r.Said = noon.Add(time.Duration(i) * time.Minute)
+		if err := s.PutRelations(t.Context(), RelationWrite{Relation: r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		q    GraphQuery
+		want string
+	}{
+		{"everything, the newest first", GraphQuery{}, "long is, Bob is, \u6771\u4eac is, Bob is, Paris is, Siemens is, Berlin is"},
+		{"a page", GraphQuery{Limit: 2}, "long is, Bob is"},
+		{"a person", GraphQuery{People: []string{"Anna Muller"}}, "Bob is, Siemens is, Berlin is"},
+		{"a part of a name", GraphQuery{People: []string{"m\u00dcLLER"}}, "Bob is, Siemens is, Berlin is"},
+		{"not a part of a word", GraphQuery{People: []string{"Hann", "Ann"}}, ""},
+		{"a place", GraphQuery{Places: []string{"berlin"}}, "Berlin is"},
+		{"two people: what is about both comes first", GraphQuery{People: []string{"Anna M\u00fcller", "Bob"}}, "Bob is, Bob is, Paris is, Siemens is, Berlin is"},
+		{"a name in a question", GraphQuery{Words: "Where does Hannah live?"}, "Bob is"},
+		{"a name in a question without blanks", GraphQuery{Words: "\u7530\u4e2d\u3055\u3093\u306f\u3069\u3053"}, "\u6771\u4eac is"},
+		{"words", GraphQuery{Words: "who works where"}, "Siemens is"},
+		{"sharp s", GraphQuery{People: []string{"STRASSE"}}, "long is"},
+		{"nobody", GraphQuery{People: []string{"Carol"}}, ""},
+		{"SQL", GraphQuery{People: []string{"' OR true --"}, Words: "%"}, ""},
+		{"names that are none count as nothing asked", GraphQuery{People: []string{"?!"}, Limit: 1}, "long is"},
+	} {
+		if got := graph(t, s, c.q); got != c.want {
+			t.Errorf("%s: got %s\nwant %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRelationsRefuse(t *testing.T) {
+	s := opened(t)
+	put(t, s, fact("e"))
+	for name, change := range map[string]func(*subjects.Relation){
+		"no id":                func(r *subjects.Relation) { r.ID = "" },
+		"no subject":           func(r *subjects.Relation) { r.Subject = " " },
+		"a subject of signs":   func(r *subjects.Relation) { r.Subject = "?!" },
+		"no predicate":         func(r *subjects.Relation) { r.Predicate = "" },
+		"no object":            func(r *subjects.Relation) { r.Object = "" },
+		"no tense":             func(r *subjects.Relation) { r.Tense = "" },
+		"no trust":             func(r *subjects.Relation) { r.Trust = "" },
+		"no entry":             func(r *subjects.Relation) { r.Entry = "" },
+		"a year out of bounds": func(r *subjects.Relation) { r.Said = time.Date(-3, 1, 1, 0, 0, 0, 0, time.UTC) },
+	} {
+		r := line1("r", "e", "Anna", "lives in", "Berlin")
+		change(&r)
+		if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("good", "e", "A", "b", "C")}, RelationWrite{Relation: r}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r", "missing", "A", "b", "C")}); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+	if got := graph(t, s, GraphQuery{}); got != "" {
+		t.Errorf("written was %s", got)
+	}
+}
+
+func TestRelationsSaidAgainAndForgotten(t *testing.T) {
+	s := opened(t)
+	put(t, s, fact("e"), fact("f"))
+	old, now := line1("r1", "e", "Anna", "lives in", "Berlin"), line1("r2", "f", "Anna", "lives in", "Paris")
+	now.Said, now.From = noon.Add(time.Hour), "2026"
+	for range 2 {
+		if err := s.PutRelations(t.Context(), RelationWrite{old, true}, RelationWrite{now, true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := graph(t, s, GraphQuery{}); got != "Paris is, Berlin was 2026" {
+		t.Errorf("got %s", got)
+	}
+	forget(t, s, "f") // since when was in what is forgotten
+	if got := graph(t, s, GraphQuery{}); got != "Berlin was" {
+		t.Errorf("got %s", got)
+	}
+	if n := count(t, s, "SELECT count(*) FROM entities"); n != 2 {
+		t.Errorf("%d are in the graph, want Anna and Berlin", n)
+	}
+	forget(t, s, "e")
+	if n := count(t, s, "SELECT count(*) FROM entities"); n != 0 {
+		t.Errorf("%d are in the graph", n)
+	}
+}
+
+func TestFold(t *testing.T) {
+	for in, want := range map[string]string{
+		"Anna": "anna", "  Anna  M\u00fcller ": "anna muller", "ANNA-M\u00dcLLER": "anna muller", "caf\u00e9": "cafe", "cafe\u0301": "cafe", "Stra\u00dfe": "strasse",
+		"\uff21\uff22": "ab", "\u7530\u4e2d": "\u7530 \u4e2d", "a\u7530b": "a \u7530 b", "\u304c": "\u304b", "!?": "", "": "", "\xff\x00": "", "\u0399\u03a3": "\u03b9\u03c3",
+		"\u0939\u093f\u0928\u094d\u0926\u0940": "\u0939\u093f\u0928\u094d\u0926\u0940", "x2": "x2",
+	} {
+		if got := fold(in); got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzFold(f *testing.F) {
+	for _, s := range []string{"Anna M\u00fcller", "\u7530\u4e2d\u3055\u3093", "\xff\x00", "\u0939\u093f\u0928\u094d", "\u1e9e\u0130\u0131", "a\u0301\u0301\u0301", "\u13a4\uab74"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		s = s[:min(len(s), 4096)]
+		once := fold(s)
+		if twice := fold(once); twice != once {
+			t.Errorf("%q is %q and then %q", s, once, twice)
+		}
+		if strings.Contains(once, "  ") || once != strings.TrimSpace(once) || clean(once) != once {
+			t.Errorf("%q is %q", s, once)
+		}
+	})
+}
