@@ -40,7 +40,8 @@ func TestSearch(t *testing.T) {
 		{"the person's", `{"query":"stands in the cellar","max":1}`, subjects.Trusted, []string{person}, `1\. bicycle stands in the cellar \[fact ` + person + `\] similarity 0\.\d\d, score \d\.\d\d, 3 days ago, from the person\n   The bicycle stands in the cellar\.$`},
 		{
 			"an answer", `{"query":"Who repairs the canoe?","kind":"engram"}`, subjects.Trusted,
-			[]string{engram}, `\[engram ` + engram + `\] similarity .*, 2 hours ago, from a conversation, graded 5 of 5\n   Question: Who repairs the canoe\?\n   Answer: The smith`,
+			[]string{engram},
+			`\[engram ` + engram + `\] similarity .*, 2 hours ago, from a conversation, graded 5 of 5\n   Question: Who repairs the canoe\?\n   Answer: The smith`,
 		},
 		{"an agent's", `{"query":"drinks coffee black"}`, subjects.Trusted, []string{agent}, `2 hours ago, noted by an agent\n   The person drinks`},
 		{"a stranger's", `{"query":"museum opens at nine","max":1}`, subjects.Untrusted, []string{stranger}, `source: external, UNTRUSTED\n`},

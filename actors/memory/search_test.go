@@ -181,7 +181,8 @@ func TestSmallModel(t *testing.T) {
 		{"a stranger's that does not matter", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"hangs behind the clock"},{"n":2,"quote":"none"}]}`, []string{shed}, nil},
 		{
 			"trick: a stranger had the person's left out", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"none"},{"n":2,"quote":"lies in a drawer"}]}`,
-			[]string{shed, car}, nil,
+			[]string{shed, car},
+			nil,
 		},
 		{"nobody answers", "", "", []string{shed, car}, []string{noteNoRerank, notePlain}},
 		{"trick: marks for what was not shown", `{"marks":[{"n":7,"mark":9}]}`, `{"segments":[{"n":7,"quote":"none"}]}`, []string{shed, car}, []string{noteNoRerank, notePlain}},

@@ -24,7 +24,8 @@ func TestFacts(t *testing.T) {
 	}{
 		{"plain", subjects.MemoryEntry{Corpus: "  The bicycle stands in the cellar. "}, "stored", "the person said so"},
 		{
-			"with a name", subjects.MemoryEntry{Corpus: "It opens at nine.", Name: "museum\nin Delft", Description: "when the museum opens", Tags: []string{"Delft", "delft", ""}, Pinned: true},
+			"with a name",
+			subjects.MemoryEntry{Corpus: "It opens at nine.", Name: "museum\nin Delft", Description: "when the museum opens", Tags: []string{"Delft", "delft", ""}, Pinned: true},
 			"stored", "",
 		},
 		{"said again", subjects.MemoryEntry{Corpus: "The bicycle stands in the cellar."}, "merged", ""},

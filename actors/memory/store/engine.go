@@ -45,8 +45,9 @@ func newEngine(path string, o Options) (*engine, error) {
 		"threads":                      {strconv.Itoa(o.Threads)},
 		"memory_limit":                 {o.MemoryLimit},
 		"temp_directory":               {path + tempSuffix},
-		// A statement that was prepared while a table was empty, or had shorter texts, would group and sort by keys that are
-		// as long as was known of the texts then, and give back other texts than are there.
+		// DuckDB keeps the plan of a prepared statement, and these two make it from the values that the tables had then: a
+		// condition that nothing met is left out for good, and texts are sorted and grouped as long as the longest was.
+		// Rows would be missing and texts be others than are there.
 		"disabled_optimizers": {"compressed_materialization,statistics_propagation"},
 	}
 	e := &engine{}

@@ -27,6 +27,11 @@ const noteForgot = "UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <>
 // Forgot reports whether the file may hold bytes of what was forgotten or changed. Closing writes it anew, when there is
 // time for that.
 func (s *Store) Forgot(ctx context.Context) (bool, error) {
+	leave, err := s.enter()
+	if err != nil {
+		return false, err
+	}
+	defer leave()
 	n, err := s.mark(ctx, markForgot)
 	return n != 0, err
 }

@@ -88,8 +88,9 @@ func TestPreparedQuestionsStayTrue(t *testing.T) {
 }
 
 // shown is a result as one text.
-func shown(rows *sql.Rows, err error) (out string, _ error) {
-	return out, drain(rows, err, func(r *sql.Rows) error {
+func shown(rows *sql.Rows, err error) (string, error) {
+	out := ""
+	err = drain(rows, err, func(r *sql.Rows) error {
 		columns, err := r.Columns()
 		if err != nil {
 			return err
@@ -102,4 +103,5 @@ func shown(rows *sql.Rows, err error) (out string, _ error) {
 		out += fmt.Sprint(values)
 		return err
 	})
+	return out, err
 }
