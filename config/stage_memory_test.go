@@ -68,7 +68,7 @@ func TestStageRemembers(t *testing.T) {
 			did = append(did, action)
 		}
 	}
-	if got := strings.Join(did, " "); got != "stored stored imported edited forgotten" {
+	if got := strings.Join(did, " "); got != "stored stored imported edited pinned unpinned forgotten" {
 		t.Errorf("memory tells of %s", got)
 	}
 }

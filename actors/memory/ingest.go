@@ -170,7 +170,8 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	}
 	ctx, end := through(ctx)
 	defer end()
-	if _, err := m.db.Put(ctx, store.Item{Entry: e, Vectors: vectors}); errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
+	rows, err := m.db.Put(ctx, store.Item{Entry: e, Vectors: vectors})
+	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
 		done.Action = "unchanged"
 		return done, m.follow(ctx, e.ID) // whoever stored it may have gone before the index knew
 	} else if err != nil {
@@ -187,7 +188,7 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	if err := m.relate(ctx, e, relations); err != nil {
 		out.Note(err)
 	}
-	if err := m.follow(ctx, touched...); err != nil {
+	if err := m.place(ctx, rows[0], e, vectors, touched); err != nil {
 		return done, err
 	}
 	if vectors == nil {

@@ -67,7 +67,6 @@ func deeds(known string) []deed {
 		{"a change", admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{known}, Edit: &subjects.MemoryEdit{Name: new("bike")}}), "user memory.admin edit"},
 		{"a pin", admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{known}}), "user memory.admin pin"},
 		{"the graph", admin(subjects.MemoryAdmin{Op: "graph"}), "user memory.admin graph"},
-		{"the status", admin(subjects.MemoryAdmin{Op: "status"}), "user memory.admin status"},
 		{"forgetting", admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{known}}), "user memory.admin forget"},
 	}
 }

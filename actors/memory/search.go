@@ -154,12 +154,13 @@ func (m *Memory) hits(ctx context.Context, found []recall.Candidate, corpus bool
 	for i, c := range found {
 		ids[i] = c.ID
 	}
-	entries, err := m.db.Get(ctx, ids...)
+	entries, err := m.db.Texts(ctx, ids...)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was found: %w", err)
 	}
 	for _, c := range found {
 		if at := slices.IndexFunc(entries, func(e subjects.MemoryEntry) bool { return e.ID == c.ID }); at >= 0 {
+			entries[at].Tags, entries[at].Grades = c.Tags, c.Grades
 			out = append(out, subjects.MemoryHit{Entry: entries[at], Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
 		}
 	}

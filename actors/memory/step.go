@@ -10,6 +10,7 @@ import (
 	"conclave/actors/memory/recall"
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -68,18 +69,66 @@ func (m *Memory) follow(ctx context.Context, ids ...string) error {
 	}
 	defer m.drop(ids...)
 	for _, l := range lights {
-		if err := m.space.index.Put(rowOf(l), l.NameVector, l.DescriptionVector); err != nil {
-			return fmt.Errorf("indexing %s: %w", l.ID, err)
+		if err := m.put(ctx, l); err != nil {
+			return err
 		}
-		if m.space.near != nil && l.NameVector != nil && m.space.near.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
-			m.ready.Store(false) // it does not know everything any more: searches are exact again
+	}
+	return nil
+}
+
+// place puts something new into the index, as it was just written: reading it back would cost more than the writing. What
+// was changed with it, or graded before it came, is read.
+func (m *Memory) place(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors, touched []string) error {
+	graded := false
+	if e.Kind == subjects.KindEngram {
+		var err error
+		if graded, err = m.db.Graded(ctx, e.Provenance.QueryID); err != nil {
+			return err
 		}
-		if m.cache != nil {
-			words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
-			m.cache.Wrote(l.NameVector, words)
-			if l.DescriptionVector != nil {
-				m.cache.Wrote(l.DescriptionVector, words)
-			}
+	}
+	if graded || v == nil || len(touched) > 1 {
+		return m.follow(ctx, touched...)
+	}
+	m.space.RLock()
+	if v.Model != m.space.model {
+		m.space.RUnlock()
+		return m.follow(ctx, e.ID)
+	}
+	m.steps.Lock()
+	l := store.Light{
+		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: e.Provenance.Source, Respondent: e.Respondent, Name: e.Name,
+		Description: e.Description, Words: text.Clip(e.Corpus, maxWords), Tags: e.Tags, Created: e.Created, Pinned: e.Pinned, NameVector: v.Name, DescriptionVector: v.Description,
+	}
+	err := m.put(ctx, l)
+	m.steps.Unlock()
+	m.space.RUnlock()
+	if err != nil || e.Kind != subjects.KindEngram {
+		return err
+	}
+	// A grade that came between the look and the index is in the database: it found nothing here to grade.
+	if graded, err = m.db.Graded(ctx, e.Provenance.QueryID); err != nil || !graded {
+		return err
+	}
+	return m.follow(ctx, e.ID)
+}
+
+// maxWords is how much of a corpus the search by words reads, as in [store.Light].
+const maxWords = 2000
+
+// put puts one row into the index, and drops what was recalled without it. The caller holds the space and the steps.
+func (m *Memory) put(ctx context.Context, l store.Light) error {
+	defer m.drop(l.ID)
+	if err := m.space.index.Put(rowOf(l), l.NameVector, l.DescriptionVector); err != nil {
+		return fmt.Errorf("indexing %s: %w", l.ID, err)
+	}
+	if m.space.near != nil && l.NameVector != nil && m.space.near.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
+		m.ready.Store(false) // it does not know everything any more: searches are exact again
+	}
+	if m.cache != nil {
+		words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
+		m.cache.Wrote(l.NameVector, words)
+		if l.DescriptionVector != nil {
+			m.cache.Wrote(l.DescriptionVector, words)
 		}
 	}
 	return nil

@@ -131,7 +131,7 @@ func (o *ours) find(q recall.Query) ([]int, error) {
 	for i, c := range found.Top {
 		ids[i] = c.ID
 	}
-	entries, err := o.st.Get(context.Background(), ids...)
+	entries, err := o.st.Texts(context.Background(), ids...)
 	if err != nil {
 		return nil, err
 	}

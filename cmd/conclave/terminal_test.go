@@ -70,7 +70,7 @@ func TestTerminal(t *testing.T) {
 	up := p.onTerminal("up")
 	p.must(up.stdout, `nats --context conclave micro ls`)
 	banner := up.stdout.String()
-	for _, want := range []string{"Conclave is ready after ", "nats://127.0.0.1:", p.data, "system.yaml", "9 of 9 ready: get_datetime, web_search, web_fetch, secrets, broker, model, router, generator, gateway", "web_search: SearXNG does not answer at http://127.0.0.1:1: start it there", "a script, NOT a model", "http://127.0.0.1:", `conclave call get_datetime '{"timezone":"UTC"}'`, "\x1b[1m"} {
+	for _, want := range []string{"Conclave is ready after ", "nats://127.0.0.1:", p.data, "system.yaml", "10 of 10 ready: get_datetime, web_search, web_fetch, secrets, broker, model, memory, router, generator, gateway", "web_search: SearXNG does not answer at http://127.0.0.1:1: start it there", "a script, NOT a model", "http://127.0.0.1:", `conclave call get_datetime '{"timezone":"UTC"}'`, "\x1b[1m"} {
 		if !strings.Contains(banner, want) {
 			t.Errorf("the banner does not say %q:\n%s", want, banner)
 		}

@@ -142,7 +142,7 @@ type statements struct {
 }
 
 // mostStatements bounds them. The texts are ours, and few.
-const mostStatements = 200
+const mostStatements = 500
 
 func (r *statements) get(ctx context.Context, query string) (*sql.Stmt, error) {
 	r.mu.Lock()

@@ -85,11 +85,11 @@ func makeFolder(full string) error {
 
 // prepareFile makes sure that there is a whole file. A new one is written under another name first, so that a crash leaves
 // none or a whole one.
-func (s *Store) prepareFile(ctx context.Context, steps []string) error {
+func (s *Store) prepareFile(ctx context.Context) error {
 	info, err := os.Stat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return s.makeFile(ctx, steps)
+		return s.makeFile(ctx)
 	case err != nil:
 		return fmt.Errorf("looking at the memory: %w", err)
 	case !info.Mode().IsRegular():
@@ -109,7 +109,7 @@ func (s *Store) prepareFile(ctx context.Context, steps []string) error {
 }
 
 // makeFile begins a new memory.
-func (s *Store) makeFile(ctx context.Context, steps []string) error {
+func (s *Store) makeFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
 		return fmt.Errorf("%w: %s is gone and its log %s is there; put the file back, or move the log away to begin a new memory", ErrDamaged, s.path, s.path+walSuffix)
 	}
@@ -125,7 +125,7 @@ func (s *Store) makeFile(ctx context.Context, steps []string) error {
 	}
 	err = begin(ctx, e.db)
 	if err == nil {
-		err = migrate(ctx, e, fresh, steps)
+		err = migrate(ctx, e, fresh, s.steps)
 	}
 	if err == nil {
 		_, err = e.db.ExecContext(ctx, "CHECKPOINT "+catalog)

@@ -225,7 +225,7 @@ func readGrades(ctx context.Context, m asker, all []graded) error {
 	for _, a := range all {
 		keys = append(keys, answerKey(a.query, ""), answerKey(a.query, a.respondent))
 	}
-	for chunk := range slices.Chunk(keys, mostListed) {
+	for chunk := range slices.Chunk(unique(keys), mostListed) {
 		in, named := listed(chunk)
 		err := m.query(ctx, func(r *sql.Rows) error {
 			var key string

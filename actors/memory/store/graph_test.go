@@ -195,6 +195,21 @@ func TestRelationsSaidAgainAndForgotten(t *testing.T) {
 	}
 }
 
+// What an entry said that lost its place to another is past: superseded by another, it is no longer so.
+func TestRelationsOfTheSuperseded(t *testing.T) {
+	s := opened(t)
+	put(t, s, fact("e"))
+	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r1", "e", "Anna", "lives in", "Berlin")}); err != nil {
+		t.Fatal(err)
+	}
+	f := fact("f")
+	f.Supersedes = []string{"e"}
+	put(t, s, f)
+	if got := graph(t, s, GraphQuery{}); got != "Berlin was" {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestFold(t *testing.T) {
 	for in, want := range map[string]string{
 		"Anna": "anna", "  Anna  M\u00fcller ": "anna muller", "ANNA-M\u00dcLLER": "anna muller", "caf\u00e9": "cafe", "cafe\u0301": "cafe", "Stra\u00dfe": "strasse",

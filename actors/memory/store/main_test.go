@@ -42,7 +42,7 @@ func hold(path string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("open")
+	tell("open")
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
@@ -93,3 +93,6 @@ func (o *other) line(t *testing.T) string {
 	}
 	return o.lines.Text()
 }
+
+// tell writes a line to whoever started this process.
+func tell(words ...any) { _, _ = os.Stdout.WriteString(fmt.Sprintln(words...)) }

@@ -295,6 +295,7 @@ func TestMigrate(t *testing.T) {
 	if v, err := next.mark(t.Context(), markSchema); v != 2 || err != nil {
 		t.Errorf("the schema is %d, %v", v, err)
 	}
+	forget(t, next, "a") // and so it is written anew
 	if err := next.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ type Store struct {
 	ready  statements
 	vss    error // why there is no approximate search
 	touch  touches
-	schema int
+	steps  []string // of the schema
 
 	life   sync.RWMutex // held for reading by whoever hands in a write, and for a moment by whoever begins to read
 	closed bool
@@ -81,8 +81,8 @@ func open(ctx context.Context, path string, o Options, steps []string) (*Store, 
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, opts: o, free: free, schema: len(steps)}
-	if err := s.start(ctx, steps); err != nil {
+	s := &Store{path: path, opts: o, free: free, steps: steps}
+	if err := s.start(ctx); err != nil {
 		if s.engine != nil {
 			err = errors.Join(err, s.engine.close())
 		}
@@ -92,8 +92,8 @@ func open(ctx context.Context, path string, o Options, steps []string) (*Store, 
 	return s, nil
 }
 
-func (s *Store) start(ctx context.Context, steps []string) error {
-	if err := s.prepareFile(ctx, steps); err != nil {
+func (s *Store) start(ctx context.Context) error {
+	if err := s.prepareFile(ctx); err != nil {
 		return err
 	}
 	var err error
@@ -104,7 +104,7 @@ func (s *Store) start(ctx context.Context, steps []string) error {
 	if err := sweep(s.path); err != nil {
 		return err
 	}
-	if err := migrate(ctx, s.engine, s.path, steps); err != nil {
+	if err := migrate(ctx, s.engine, s.path, s.steps); err != nil {
 		return err
 	}
 	if err := s.engine.closeDoors(ctx); err != nil {
@@ -126,8 +126,9 @@ func (s *Store) enter() (leave func(), err error) {
 	return s.busy.Done, nil
 }
 
-// Close waits for what was handed in and for those who read, writes the log into the file and closes it. When something was forgotten since the
-// file was last rewritten it rewrites it ([Compact]); when ctx ends before, that is left for the next time.
+// Close waits for what was handed in and for those who read, writes the log into the file and closes it. When something
+// was forgotten since the file was last written anew it writes it anew ([Compact]); when ctx ends before, that is left for
+// the next time.
 func (s *Store) Close(ctx context.Context) error {
 	s.life.Lock()
 	if s.closed {
@@ -153,7 +154,7 @@ func (s *Store) Close(ctx context.Context) error {
 	if forgot == 0 {
 		return nil
 	}
-	if err := compact(ctx, s.path, s.opts, steps[:s.schema]); err != nil && ctx.Err() == nil {
+	if err := compact(ctx, s.path, s.opts, s.steps); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil

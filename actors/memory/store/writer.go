@@ -394,11 +394,14 @@ func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), "
 // mostListed bounds how many are named in one statement.
 const mostListed = 512
 
-// listed is a list for "IN", and its values. The last is repeated, so that lists of any length need few statements.
+// listed is a list for "IN", and its values. From some length on the last is repeated, so that lists of any length need few
+// statements.
 func listed[T any](values []T) (in string, out []any) {
-	size := 1
-	for size < len(values) {
-		size *= 8
+	size := len(values)
+	if size > exactly {
+		for size = exactly; size < len(values); {
+			size *= 2
+		}
 	}
 	out = make([]any, size)
 	for i := range out {
@@ -406,6 +409,9 @@ func listed[T any](values []T) (in string, out []any) {
 	}
 	return "(" + marks(size) + ")", out
 }
+
+// exactly is up to which length a list is as long as it is: DuckDB does less for each one less.
+const exactly = 8
 
 // micro is a time as the file keeps it.
 func micro(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -258,14 +258,14 @@ func fillTheDisk(path string) error {
 		e := fact(fmt.Sprint("e", i))
 		e.Corpus = strings.Repeat(fmt.Sprintf("%07d ", i*i), 32<<10)
 		if _, err := s.Put(ctx, Item{Entry: e}); err != nil {
-			fmt.Println("error", err)
+			tell("error", err)
 			break
 		}
-		fmt.Println("stored", e.ID)
+		tell("stored", e.ID)
 	}
 	_, err = s.Put(ctx, Item{Entry: fact("small")})
-	fmt.Println("then", err)
-	fmt.Println("closed", s.Close(ctx))
+	tell("then", err)
+	tell("closed", s.Close(ctx))
 	return nil
 }
 
