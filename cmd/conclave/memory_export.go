@@ -19,7 +19,8 @@ func (a *app) memoryExportCommand() *cobra.Command {
 		Use:   "export [file]",
 		Short: "Write all memories as JSON lines",
 		Long: `Writes every memory with all that is known of it, one JSON object on a line, newest first: to stdout, or to a file that is
-not there yet and that only you can read. conclave memory import reads it back. Vectors are not in it; they are made anew.
+not there yet and that only you can read. conclave memory import reads it back. Vectors are not in it; they are made anew. Nor is the
+knowledge graph: copy the file of the memory, with conclave stopped, to keep that too.
 
 With a file, stderr says how many there are; with --json that is a document on stdout.`,
 		Example: `  conclave memory export memory.jsonl

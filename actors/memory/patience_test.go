@@ -1,0 +1,117 @@
+package memory
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+// An answer is not buried because the audit is away for a moment: it is tried again, and kept once.
+func TestEventsWaitForTheAudit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.m.patient.Store(true)
+	w.mu.Lock()
+	w.refuse[subjects.AuditBefore] = errors.New("away")
+	w.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		done <- w.says("generator", subjects.Response{
+			SessionID: "s1", QueryID: "q1", Query: "What is the cat called?", Answer: "Momo.", Labels: &subjects.Labels{Trust: subjects.Trusted},
+		})
+	}()
+	for len(w.rec.Noted()) == 0 { // it has failed once, and waits
+		select {
+		case err := <-done:
+			t.Fatalf("it gave up: %v", err)
+		default:
+		}
+	}
+	w.mu.Lock()
+	delete(w.refuse, subjects.AuditBefore)
+	w.mu.Unlock()
+	if err := <-done; err != nil || w.count() != 1 {
+		t.Errorf("%v, %d entries", err, w.count())
+	}
+}
+
+// Memory that is switched off takes what is said and keeps nothing of it, so that switching it on brings nothing back.
+func TestOffKeepsNothing(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	m := Open(t.Context(), Config{}, dir, w, w.hash)
+	_, err := w.rec.Deliver(t, m, actortest.Message{Subject: "from.generator.response.generation", Body: subjects.Response{QueryID: "q1", Query: "x", Answer: "y"}})
+	if err != nil {
+		t.Error(err)
+	}
+	_, err = w.rec.Deliver(t, m, actortest.Message{Subject: "ctl.user.memory.admin", Deadline: time.Now().Add(time.Minute), Body: subjects.MemoryAdmin{Op: "list"}})
+	if actortest.Code(err) != subjects.CodeUnavailable || !strings.Contains(err.Error(), "memory.yaml") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(filepath.Dir(File(dir))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it made %s", File(dir))
+	}
+}
+
+// A text that the embedding model refuses does not keep the others from their vectors.
+func TestOneRefusedTextStopsNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	good := w.embed
+	w.embed = func([]string) (subjects.EmbedReply, error) { return subjects.EmbedReply{}, errors.New("away") }
+	for _, word := range []string{"apple", "poison", "pear", "plum", "cherry"} {
+		w.fact("The basket holds one " + word + ".")
+	}
+	w.embed = func(texts []string) (subjects.EmbedReply, error) {
+		if slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "poison") }) {
+			return subjects.EmbedReply{}, errors.New("refused")
+		}
+		return good(texts)
+	}
+	if n, err := w.m.embedSome(t.Context(), w.rec.Out()); n != 4 || err != nil {
+		t.Fatalf("%d got vectors, %v", n, err)
+	}
+	if n, err := w.m.embedSome(t.Context(), w.rec.Out()); n != 0 || err != nil {
+		t.Errorf("the refused one is tried at once again: %d, %v", n, err)
+	}
+	if left, err := w.db.CountUnembedded(t.Context(), w.m.space.model); left != 1 || err != nil {
+		t.Errorf("%d wait, %v", left, err)
+	}
+	w.embed = good
+}
+
+// What is forgotten takes with it what it had taken the place of: the same words must not be read there.
+func TestForgetTakesWhatItReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.fact("The spare key lies under the blue pot.")
+	again := w.fact("The spare key lies under the blue pot.")
+	if first == again || w.entry(again).SupersededBy != first {
+		t.Fatalf("not merged: %s %s", first, again)
+	}
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{first}}); err != nil || w.count() != 0 {
+		t.Errorf("%v, %d entries are left", err, w.count())
+	}
+}
+
+// What is recalled shows no stranger's entry in the place of the person's own of the same name.
+func TestStrangersHideNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	own := w.answers("q1", "Where does Ana live?", "Ana lives in Lisbon.")
+	if err := w.says("generator", subjects.Response{
+		SessionID: "s2", QueryID: "q2", Query: "Where does Ana live?", Answer: "Ana lives in Porto.", Labels: &subjects.Labels{Trust: subjects.Untrusted},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.recalls("Where does Ana live?"); !slices.Contains(got, own) {
+		t.Errorf("recalls %v, without %s", got, own)
+	}
+}
