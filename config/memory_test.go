@@ -132,11 +132,19 @@ func (p *parlour) asks(query, text string) subjects.Response {
 // tool asks the broker for a tool as an agent.
 func (p *parlour) tool(role, name, args string) subjects.ToolResult {
 	p.t.Helper()
+	return p.toolWithin(patience, role, name, args)
+}
+
+// toolWithin is tool with less time: a call that goes out as the broker goes down is answered by nobody.
+func (p *parlour) toolWithin(limit time.Duration, role, name, args string) subjects.ToolResult {
+	p.t.Helper()
 	out, err := actor.NewOut(p.dial(role))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return person{out: out.About("s1", "q1")}.call(p.t.Context(), name, actor.NewID(), args)
+	ctx, cancel := context.WithTimeout(p.t.Context(), limit)
+	defer cancel()
+	return person{out: out.About("s1", "q1")}.call(ctx, name, actor.NewID(), args)
 }
 
 // offered are the tools that the broker finds for a task of the generator.
@@ -201,7 +209,8 @@ func TestMemoryInTheHouse(t *testing.T) {
 				t.Fatal(err)
 			}
 			deadline := time.Now().Add(patience)
-			for res := p.tool("generator", "get_datetime", utc); res.Error != nil; res = p.tool("generator", "get_datetime", utc) {
+			probe := func() subjects.ToolResult { return p.toolWithin(2*time.Second, "generator", "get_datetime", utc) }
+			for res := probe(); res.Error != nil; res = probe() {
 				if time.Now().After(deadline) {
 					t.Fatal(res.Error)
 				}
