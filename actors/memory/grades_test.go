@@ -83,6 +83,16 @@ func TestGrades(t *testing.T) {
 			t.Errorf("%s: it tells of %s, want %s", tt.name, got, tt.told)
 		}
 	}
+	// A stream that was made anew counts from one again: the same place at another time is another grade.
+	in := actor.Msg[subjects.Reward]{From: "reward", Seq: 13, Stored: noon, Body: subjects.Reward{QueryID: "after", RespondentID: "generator", Value: 1}}
+	for range 2 {
+		if err := w.m.onReward(t.Context(), in, w.rec.Out()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.entry(idOf(subjects.KindEngram, "after", "generator")).Grades; got.Rewards != 3 || got.Reward != 0.5 {
+		t.Errorf("after a stream that was made anew: %+v", got)
+	}
 }
 
 // TestBadGrades: what is no grade changes nothing.

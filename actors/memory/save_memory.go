@@ -137,7 +137,11 @@ func (m *Memory) decide(ctx context.Context, out actor.Out, c call, id, word str
 	if err := m.settle(ctx, out, c.by, keep, entries...); err != nil {
 		return answer{}, err
 	}
-	return answer{text: map[bool]string{true: "Kept.", false: "Dropped."}[keep], trusted: true, ids: []string{id}}, nil
+	if !keep {
+		return answer{text: "Dropped.", trusted: true}, nil
+	}
+	now := idOf("accepted", id)
+	return answer{text: "Kept as " + now + ".", trusted: true, ids: []string{now}}, nil
 }
 
 // settle makes candidates count, or forgets them.

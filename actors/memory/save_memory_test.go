@@ -235,12 +235,15 @@ func TestDecide(t *testing.T) {
 			if e := w.entry(idOf("accepted", id)); len(entries) != 0 || e.State != subjects.MemoryActive || !slices.Contains(w.recalls(search), e.ID) || last(w.story()) != "accepted" {
 				t.Errorf("%s: it is %+v, recalled %v", tt.name, e, w.recalls(search))
 			}
+			if !slices.Equal(res.Recalls, []string{idOf("accepted", id)}) || !strings.Contains(res.Result, idOf("accepted", id)) {
+				t.Errorf("%s: told %+v", tt.name, res)
+			}
 			if again := decide(id, "drop", "orchestrator", "s1", false); again.Error == nil {
 				t.Errorf("%s: decided upon twice", tt.name)
 			}
 			id = idOf("accepted", id)
 		default:
-			if len(entries) != 0 || last(w.story()) != "rejected" {
+			if len(entries) != 0 || last(w.story()) != "rejected" || len(res.Recalls) > 0 {
 				t.Errorf("%s: it is %+v", tt.name, entries)
 			}
 		}
