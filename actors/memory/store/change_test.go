@@ -14,7 +14,9 @@ import (
 func ptr[T any](v T) *T { return &v }
 
 func TestUpdate(t *testing.T) {
-	for _, c := range []struct {
+	t.Parallel()
+	s := opened(t)
+	for i, c := range []struct {
 		name    string
 		edit    subjects.MemoryEdit
 		v       *Vectors
@@ -32,23 +34,22 @@ func TestUpdate(t *testing.T) {
 		{"vectors of another length", subjects.MemoryEdit{Name: ptr("n")}, vectors("m", 3, 5), "name of a|about a|what a says|[x y]", 1, ErrDims},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := opened(t)
-			e := fact("a")
+			e := fact(fmt.Sprint("a", i))
+			e.Name, e.Description, e.Corpus = "name of a", "about a", "what a says"
 			e.Tags = []string{"x", "y"}
 			put(t, s, e)
-			got, err := s.Update(t.Context(), "a", c.edit, c.v, noon.Add(time.Hour))
+			got, err := s.Update(t.Context(), e.ID, c.edit, c.v, noon.Add(time.Hour))
 			if !errors.Is(err, c.err) {
 				t.Fatal(err)
 			}
-			now := one(t, s, "a")
+			now := one(t, s, e.ID)
 			if err == nil && (got.Updated != now.Updated || now.Updated != micro(noon.Add(time.Hour))) {
 				t.Errorf("updated is %v and %v", got.Updated, now.Updated)
 			}
 			if is := fmt.Sprintf("%s|%s|%s|%v", now.Name, now.Description, now.Corpus, now.Tags); is != c.want {
 				t.Errorf("got %s, want %s", is, c.want)
 			}
-			if n := count(t, s, "SELECT count(*) FROM vectors"); n != c.vectors {
+			if n := count(t, s, "SELECT count(*) FROM vectors v JOIN entries e ON e.row = v.row WHERE e.id = ?", e.ID); n != c.vectors {
 				t.Errorf("%d vectors, want %d", n, c.vectors)
 			}
 		})
@@ -56,6 +57,7 @@ func TestUpdate(t *testing.T) {
 }
 
 func TestUpdateIsAlwaysLater(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"))
 	before := one(t, s, "a")
@@ -75,6 +77,7 @@ func TestUpdateIsAlwaysLater(t *testing.T) {
 }
 
 func TestMerge(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	a := fact("a")
 	a.Tags, a.Entities = []string{"x", "y"}, []string{"Anna"}
@@ -104,6 +107,7 @@ func TestMerge(t *testing.T) {
 }
 
 func TestLinkAndCorrelated(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"), fact("b"), fact("c"), fact("d"))
 	for range 2 { // twice is once
@@ -125,6 +129,7 @@ func TestLinkAndCorrelated(t *testing.T) {
 }
 
 func TestStateAndPin(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	b := fact("b")
 	b.Supersedes = []string{"a"}
@@ -155,6 +160,7 @@ func TestStateAndPin(t *testing.T) {
 }
 
 func TestSetVectors(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	if _, err := s.Put(t.Context(), Item{Entry: fact("a")}, Item{Entry: fact("b")}); err != nil {
 		t.Fatal(err)

@@ -262,6 +262,7 @@ func (x *expected) settle(t *testing.T, s *Store) {
 
 // TestChaosKillStore kills a writer at random moments. CONCLAVE_CHAOS=1 kills it 200 times.
 func TestChaosKillStore(t *testing.T) {
+	t.Parallel()
 	kills := 5
 	if os.Getenv("CONCLAVE_CHAOS") != "" {
 		kills = 200

@@ -17,6 +17,7 @@ import (
 )
 
 func TestForgetRemovesEverything(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	e := whole("a")
 	e.Correlating = []string{"b"}
@@ -59,6 +60,7 @@ func TestForgetRemovesEverything(t *testing.T) {
 }
 
 func TestForgetHeirs(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"))
 	for _, pair := range []string{"ba", "cb", "dc"} { // a <- b <- c <- d
@@ -77,6 +79,7 @@ func TestForgetHeirs(t *testing.T) {
 }
 
 func TestForgetOneOfTwoAnswers(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, engram("a", "q", "one"), engram("b", "q", "two"))
 	for _, g := range []Grade{{Query: "q", Pairwise: ptr("two")}, {Query: "q", Respondent: "one", Critic: ptr(2)}, {Query: "q", Respondent: "two", Critic: ptr(5)}} {
@@ -95,6 +98,7 @@ func TestForgetOneOfTwoAnswers(t *testing.T) {
 }
 
 func TestForgetDocument(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	piece := func(id string, part int) subjects.MemoryEntry {
 		e := fact(id)
@@ -158,6 +162,7 @@ func holds(t *testing.T, dir string) (files []string) {
 }
 
 func TestForgetLeavesNoBytes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "memory.duckdb")
 	s := openedAt(t, path)
@@ -206,6 +211,7 @@ func TestForgetLeavesNoBytes(t *testing.T) {
 }
 
 func TestCompact(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"), engram("b", "q", "g"))
 	if err := Compact(t.Context(), s.path, Options{}); !errors.Is(err, ErrLocked) {

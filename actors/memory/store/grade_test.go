@@ -6,18 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"conclave/subjects"
 )
 
 func TestGrade(t *testing.T) {
+	t.Parallel()
+	before, after := opened(t), opened(t)
 	critic := func(q, r string, n int) Grade {
 		return Grade{Query: q, Respondent: r, Critic: &n, Feedback: ptr(fmt.Sprint("words ", n))}
 	}
 	reward := func(q, r string, v float64) Grade { return Grade{Query: q, Respondent: r, Reward: &v} }
 	winner := func(q, w string) Grade { return Grade{Query: q, Pairwise: &w} }
-	for _, c := range []struct {
+	for row, c := range []struct {
 		name   string
 		grades []Grade
 		one    subjects.Grades // of the answer of one to q
@@ -36,20 +39,21 @@ func TestGrade(t *testing.T) {
 		{"a question that only begins so", []Grade{critic("q ", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			before, after := opened(t), opened(t)
-			answers := func(s *Store) { put(t, s, engram("a", "q", "one"), engram("b", "q", "two")) }
+			// Questions and answers of its own: "q" stands for this row's.
+			own := func(q string) string { return fmt.Sprintf("r%d%s", row, q) }
+			a, b := own("a"), own("b")
+			answers := func(s *Store) { put(t, s, engram(a, own("q"), "one"), engram(b, own("q"), "two")) }
 			answers(before)
 			for i, g := range c.grades {
-				g.Event = fmt.Sprint("e", i)
+				g.Query, g.Event = own(g.Query), own(fmt.Sprint("e", i))
 				for round := range 2 { // told again, it counts once
 					all, err := before.Grade(t.Context(), g)
 					if err != nil {
 						t.Fatal(err)
 					}
-					var whom []string
+					whom := []string{}
 					for _, w := range all {
-						whom = append(whom, w.ID)
+						whom = append(whom, strings.TrimPrefix(w.ID, own("")))
 						if e := one(t, before, w.ID); e.Grades != w.Grades {
 							t.Errorf("round %d: %s was told as %+v and is %+v", round, w.ID, w.Grades, e.Grades)
 						}
@@ -64,17 +68,17 @@ func TestGrade(t *testing.T) {
 			}
 			answers(after)
 			for name, s := range map[string]*Store{"after the answer": before, "before the answer": after} {
-				if a, b := one(t, s, "a").Grades, one(t, s, "b").Grades; a != c.one || b != c.two {
-					t.Errorf("%s: got %+v and %+v\nwant %+v and %+v", name, a, b, c.one, c.two)
+				if ga, gb := one(t, s, a).Grades, one(t, s, b).Grades; ga != c.one || gb != c.two {
+					t.Errorf("%s: got %+v and %+v\nwant %+v and %+v", name, ga, gb, c.one, c.two)
 				}
-				got, err := s.Lights(t.Context(), "", "a")
+				got, err := s.Lights(t.Context(), "", a)
 				want := c.one
 				want.Feedback = ""
 				if err != nil || got[0].Grades != want {
 					t.Errorf("%s: the light one has %+v, %v", name, got[0].Grades, err)
 				}
 				err = s.Load(t.Context(), "", func(l Light) error {
-					if l.ID == "a" && l.Grades != want {
+					if l.ID == a && l.Grades != want {
 						return fmt.Errorf("loaded are %+v", l.Grades)
 					}
 					return nil
@@ -88,6 +92,7 @@ func TestGrade(t *testing.T) {
 }
 
 func TestGradeRefuses(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	for name, g := range map[string]Grade{
 		"no question":                           {Critic: ptr(3)},
@@ -109,6 +114,7 @@ func TestGradeRefuses(t *testing.T) {
 
 // A fact is no answer, even when it was said during one.
 func TestGradesAreOfAnswers(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	f := fact("f")
 	f.Provenance.QueryID = "q"

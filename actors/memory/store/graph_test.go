@@ -40,7 +40,12 @@ func TestSingleRelations(t *testing.T) {
 		many   bool
 		tense  string
 	}
-	for _, c := range []struct {
+	t.Parallel()
+	s := opened(t)
+	stranger := fact("stranger")
+	stranger.Provenance.Trust = subjects.Untrusted
+	put(t, s, fact("trusted"), fact("trusted2"), stranger)
+	for row, c := range []struct {
 		name  string
 		lines []said
 		want  string
@@ -59,45 +64,42 @@ func TestSingleRelations(t *testing.T) {
 		{"three times", []said{{object: "A"}, {object: "C", hours: 60}, {object: "B", hours: 30}}, "C is, B was 2026-05-07, A was 2026-05-07"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := opened(t)
-			stranger := fact("stranger")
-			stranger.Provenance.Trust = subjects.Untrusted
-			put(t, s, fact("trusted"), fact("trusted2"), stranger)
+			who := fmt.Sprintf("Anna M\u00fcller%d", row) // somebody else in each row
 			for i, l := range c.lines {
 				if l.entry == "" {
 					l.entry = "trusted"
 				}
 				// Every line says that it is trusted: what counts is its entry.
-				r := line1(fmt.Sprint("r", i), l.entry, "Anna M\u00fcller", "lives in", l.object)
+				r := line1(fmt.Sprintf("r%d-%d", row, i), l.entry, who, "lives in", l.object)
 				r.Said, r.From = noon.Add(time.Duration(l.hours)*time.Hour), l.from
 				if l.tense != "" {
 					r.Tense = l.tense
 				}
 				if i%2 == 1 {
-					r.Subject, r.Predicate = "anna  MULLER", "Lives in"
+					r.Subject, r.Predicate = strings.ToUpper(who), "Lives in"
 				}
 				if err := s.PutRelations(t.Context(), RelationWrite{Relation: r, Single: !l.many}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := graph(t, s, GraphQuery{People: []string{"anna muller"}}); got != c.want {
+			if got := graph(t, s, GraphQuery{People: []string{fmt.Sprint("anna muller", row)}}); got != c.want {
 				t.Errorf("got %s\nwant %s", got, c.want)
 			}
-			all, err := s.Relations(t.Context(), GraphQuery{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range all {
-				if want := map[bool]string{true: subjects.Untrusted, false: subjects.Trusted}[r.Entry == "stranger"]; r.Trust != want {
-					t.Errorf("%s of %s is %s", r.Object, r.Entry, r.Trust)
-				}
-			}
 		})
+	}
+	all, err := s.Relations(t.Context(), GraphQuery{Limit: mostPage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		if want := map[bool]string{true: subjects.Untrusted, false: subjects.Trusted}[r.Entry == "stranger"]; r.Trust != want {
+			t.Errorf("%s of %s is %s", r.Object, r.Entry, r.Trust)
+		}
 	}
 }
 
 func TestRelationsFind(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("e"))
 	for i, l := range [][3]string{
@@ -142,6 +144,7 @@ func TestRelationsFind(t *testing.T) {
 }
 
 func TestRelationsRefuse(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("e"))
 	for name, change := range map[string]func(*subjects.Relation){
@@ -170,6 +173,7 @@ func TestRelationsRefuse(t *testing.T) {
 }
 
 func TestRelationsSaidAgainAndForgotten(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("e"), fact("f"))
 	old, now := line1("r1", "e", "Anna", "lives in", "Berlin"), line1("r2", "f", "Anna", "lives in", "Paris")
@@ -197,6 +201,7 @@ func TestRelationsSaidAgainAndForgotten(t *testing.T) {
 
 // What an entry said that lost its place to another is past: superseded by another, it is no longer so.
 func TestRelationsOfTheSuperseded(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("e"))
 	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r1", "e", "Anna", "lives in", "Berlin")}); err != nil {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestListFilters(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	at := func(hours int, e subjects.MemoryEntry) subjects.MemoryEntry {
 		e.Created = noon.Add(time.Duration(hours) * time.Hour)
@@ -67,6 +68,7 @@ func TestListFilters(t *testing.T) {
 }
 
 func TestListPages(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	var items []Item
 	for i := range 23 { // many of the same moment
@@ -130,6 +132,7 @@ func FuzzCursor(f *testing.F) {
 }
 
 func TestBeginning(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	var items []Item
 	for i := range 15 {

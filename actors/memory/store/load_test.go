@@ -38,6 +38,7 @@ func loaded(t *testing.T, s *Store, model string) map[string]Light {
 }
 
 func TestLoad(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	if got := loaded(t, s, "m"); len(got) != 0 {
 		t.Errorf("an empty memory has %v", got)
@@ -75,6 +76,7 @@ func TestLoad(t *testing.T) {
 
 // More than one question's worth, with holes.
 func TestLoadMany(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	const n = 2*loadRows + 100
 	items := make([]Item, n)
@@ -113,6 +115,7 @@ func TestLoadMany(t *testing.T) {
 }
 
 func TestLoadStops(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"), fact("b"), fact("c"))
 	enough := errors.New("enough")

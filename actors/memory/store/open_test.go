@@ -16,6 +16,7 @@ import (
 )
 
 func TestOpenMakesAClosedFolder(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	s := openedAt(t, filepath.Join(dir, "memory.duckdb"))
 	put(t, s, fact("a"))
@@ -46,6 +47,7 @@ func TestOpenMakesAClosedFolder(t *testing.T) {
 }
 
 func TestOpenPathsWithOddLetters(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"it's 100% \u00fcber; -- x", "%zz [a] {x} #1", "~ a:b \"c\""} {
 		s := openedAt(t, filepath.Join(t.TempDir(), name, name+".duckdb"))
 		put(t, s, fact("a"))
@@ -56,6 +58,7 @@ func TestOpenPathsWithOddLetters(t *testing.T) {
 }
 
 func TestOpenRefusesPlaces(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"who?", "a*"} {
 		dir := filepath.Join(t.TempDir(), name)
 		if _, err := Open(t.Context(), filepath.Join(dir, "memory.duckdb"), Options{}); err == nil || !strings.Contains(err.Error(), "without ? and *") {
@@ -84,6 +87,7 @@ func TestOpenRefusesPlaces(t *testing.T) {
 }
 
 func TestOpenTwice(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(filepath.Dir(s.path), link); err != nil {
@@ -100,6 +104,7 @@ func TestOpenTwice(t *testing.T) {
 }
 
 func TestOpenElsewhere(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
 	o := start(t, "hold", path)
 	o.line(t)
@@ -152,6 +157,7 @@ func closedFile(t *testing.T) (path string, data []byte) {
 }
 
 func TestOpenDamaged(t *testing.T) {
+	t.Parallel()
 	path, whole := closedFile(t)
 	flip := func(at int) []byte {
 		b := bytes.Clone(whole)
@@ -237,6 +243,7 @@ func version(t *testing.T, file []byte, n byte) []byte {
 }
 
 func TestOpenNewerSchema(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
 	s, err := open(t.Context(), path, Options{}, append(steps[:len(steps):len(steps)], "CREATE TABLE tomorrow (a INTEGER)"))
 	if err != nil {
@@ -271,6 +278,7 @@ func TestOpenNewerSchema(t *testing.T) {
 }
 
 func TestMigrate(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"))
 	if err := s.Close(t.Context()); err != nil {
@@ -302,6 +310,7 @@ func TestMigrate(t *testing.T) {
 }
 
 func TestOpenSweepsWhatACrashLeft(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"))
 	if err := s.Close(t.Context()); err != nil {
@@ -320,6 +329,7 @@ func TestOpenSweepsWhatACrashLeft(t *testing.T) {
 }
 
 func TestOpenLogWithoutFile(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
 	if err := os.WriteFile(path+walSuffix, []byte("log"), 0o600); err != nil {
 		t.Fatal(err)
@@ -334,6 +344,7 @@ func TestOpenLogWithoutFile(t *testing.T) {
 
 // SQL can reach nothing outside of the file.
 func TestDoorsAreClosed(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	dir := t.TempDir()
 	for name, q := range map[string]string{
@@ -371,6 +382,7 @@ func TestDoorsAreClosed(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	b := engram("b", "q", "g")
 	b.State = subjects.MemoryCandidate

@@ -14,6 +14,7 @@ import (
 // A question that was prepared when there was something else, or nothing, in the tables is answered like one that is asked
 // for the first time. The optimizer knows the values of a table when it plans, and a plan is kept.
 func TestPreparedQuestionsStayTrue(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	questions := []string{
 		"SELECT id FROM entries WHERE kind = 'document'",

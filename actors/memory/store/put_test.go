@@ -43,6 +43,7 @@ func kept(e subjects.MemoryEntry) subjects.MemoryEntry {
 }
 
 func TestPutRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("other"), fact("old"))
 	e := whole("a")
@@ -72,6 +73,7 @@ func TestPutRoundTrip(t *testing.T) {
 }
 
 func TestPutAnyText(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	n := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -108,6 +110,7 @@ func none(l []string) []string {
 }
 
 func TestPutRefuses(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	stranger := fact("stranger")
 	stranger.Provenance.Trust = subjects.Untrusted
@@ -177,6 +180,7 @@ func TestPutRefuses(t *testing.T) {
 }
 
 func TestPutTwiceInOneCall(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	if _, err := s.Put(t.Context(), Item{Entry: fact("a")}, Item{Entry: fact("a")}); !errors.Is(err, ErrExists) {
 		t.Error(err)
@@ -189,6 +193,7 @@ func TestPutTwiceInOneCall(t *testing.T) {
 }
 
 func TestNumbersAreNeverGivenAgain(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	rows := put(t, s, fact("a"), fact("b"), fact("c"))
 	if fmt.Sprint(rows) != "[1 2 3]" {
@@ -208,6 +213,7 @@ func TestNumbersAreNeverGivenAgain(t *testing.T) {
 }
 
 func TestSupersede(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"), fact("b"))
 	c := fact("c")
@@ -245,6 +251,7 @@ func TestSupersede(t *testing.T) {
 
 // An export is read back into an empty memory, in any order, and is the same.
 func TestRestoreInAnyOrder(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	a, b, c, d := fact("a"), whole("b"), engram("c", "q9", "gen"), fact("d")
 	b.Provenance.Trust = subjects.Trusted
@@ -272,6 +279,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 }
 
 func TestRestoreWhatWasForgotten(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	e := engram("a", "q1", "gen")
 	e.Grades = subjects.Grades{Critic: 5, Feedback: "yes"}

@@ -9,6 +9,7 @@ import (
 )
 
 func TestTouch(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"), fact("b"))
 	touch := func(hours int, ids ...string) {
@@ -48,6 +49,7 @@ func TestTouch(t *testing.T) {
 
 // Many that nothing else is written with are written by themselves.
 func TestTouchMany(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"))
 	var ids []string

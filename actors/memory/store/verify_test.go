@@ -10,6 +10,7 @@ import (
 
 // Every rule is broken once, and is the one that says so.
 func TestVerifyFinds(t *testing.T) {
+	t.Parallel()
 	broken := map[string]string{
 		"two entries have one number":                                     "UPDATE entries SET row = 1 WHERE id = 'b'",
 		"an entry has no number":                                          "UPDATE entries SET row = 0 WHERE id = 'e'",

@@ -38,6 +38,7 @@ func crashed(t *testing.T, writes int) (file, log []byte, lengths []int) {
 // Reading the files of an open memory gives up its lock, which nobody else wants here.
 
 func TestLogCutAnywhere(t *testing.T) {
+	t.Parallel()
 	file, log, lengths := crashed(t, 8)
 	dir := t.TempDir()
 	cuts := []int{0, 1, len(log) - 1, len(log), lengths[3] - 1, lengths[3], lengths[3] + 1}
@@ -85,6 +86,7 @@ func leave(t *testing.T, path string, file, log []byte) {
 }
 
 func TestLogEndsInZeros(t *testing.T) {
+	t.Parallel()
 	file, log, lengths := crashed(t, 4)
 	for i, at := range []int{len(log), lengths[2], lengths[0]} {
 		path := filepath.Join(t.TempDir(), "memory.duckdb")
@@ -97,6 +99,7 @@ func TestLogEndsInZeros(t *testing.T) {
 }
 
 func TestLogDamaged(t *testing.T) {
+	t.Parallel()
 	file, log, lengths := crashed(t, 6)
 	for _, c := range []struct {
 		name   string
@@ -134,6 +137,7 @@ func TestLogDamaged(t *testing.T) {
 
 // A block of the file itself that is damaged is found when it is read, at the latest by Verify.
 func TestBlockDamaged(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	items := make([]Item, 300)
 	for i := range items {

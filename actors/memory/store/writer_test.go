@@ -51,6 +51,7 @@ func paused(t *testing.T, s *Store) (wait func(n int), release func()) {
 }
 
 func TestWritesGoTogether(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("there"))
 	wait, release := paused(t, s)
@@ -81,6 +82,7 @@ func TestWritesGoTogether(t *testing.T) {
 
 // What comes later in the same transaction sees what came before.
 func TestWritesTogetherSeeEachOther(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	wait, release := paused(t, s)
 	var all sync.WaitGroup
@@ -116,6 +118,7 @@ func TestWritesTogetherSeeEachOther(t *testing.T) {
 }
 
 func TestWriteWhoseCallerLeft(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	wait, release := paused(t, s)
 	ctx, leave := context.WithCancel(t.Context())
@@ -137,6 +140,7 @@ func TestWriteWhoseCallerLeft(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	put(t, s, fact("a"))
 	for range 2 {
@@ -164,6 +168,7 @@ func TestClosed(t *testing.T) {
 
 // Closing waits for everything that was handed in, and refuses the rest.
 func TestCloseWhileWriting(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	var all sync.WaitGroup
 	stored := make([]bool, 40)
@@ -191,6 +196,7 @@ func TestCloseWhileWriting(t *testing.T) {
 
 // Everybody at once, with the race detector.
 func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
 	s := opened(t)
 	ctx := context.Background()
 	var all sync.WaitGroup
@@ -270,6 +276,7 @@ func fillTheDisk(path string) error {
 }
 
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	for name, most := range map[string]int{"for the log": 2 << 20, "for the file": 17 << 20} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "memory.duckdb")
