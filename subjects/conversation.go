@@ -31,6 +31,7 @@ type Turn struct {
 	Partial  bool      `json:"partial,omitempty"`
 	Error    string    `json:"error,omitempty"`  // code of what went wrong; the answer then says it in words
 	Labels   *Labels   `json:"labels,omitempty"` // of all that went into the answer
+	Grades   *Grades   `json:"grades,omitempty"` // what others thought of it, as far as it was heard
 	Time     time.Time `json:"time"`
 }
 

@@ -68,6 +68,8 @@ var (
 	Agents = []string{"generator", "respondent_b", "committee", "orchestrator", "operator"}
 	// Answerers publish answers and keep state between messages.
 	Answerers = []string{"generator", "respondent_b", "committee", "orchestrator"}
+	// Seen are those whose answers the person sees.
+	Seen = slices.DeleteFunc(slices.Clone(Answerers), func(a string) bool { return a == Shadow })
 	// People are the roles through which the person speaks.
 	People = []string{"user", "gateway"}
 	// Actors are the accounts with one actor behind them: they have dead letters. Not tools: the acknowledgement of a
@@ -159,7 +161,8 @@ func Table() Layout {
 			add(Edge{Who: who, Kind: Request, Owner: Core, Remote: "from.<who>." + s, Local: s})
 		}
 	}
-	event(Answerers, "response.generation", "answer.dialog", "agent.state.<who>", "agent.state.<who>.>")
+	event(Answerers, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
+	event(Seen, "answer.dialog") // the shadow has no part in the dialog
 	event([]string{"committee"}, "committee.deliberation.*")
 	event([]string{"orchestrator"}, "task.progress.*", "agent.return.*")
 	event([]string{"critic"}, "critique.result", "pairwise.result")
@@ -175,10 +178,12 @@ func Table() Layout {
 	for _, s := range live {
 		add(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
 	}
-	add(Edge{Who: Answerers, Kind: Watch, Owner: Core, Remote: "live.reward.event", Local: "reward.event"})
+	for _, s := range []string{"reward.event", "critique.result"} { // what was thought of their answers
+		add(Edge{Who: Answerers, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
+	}
 	add(Edge{Who: append(slices.Clone(Answerers), "model"), Kind: Watch, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
 	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is a shadow: not here.
-	for _, a := range []string{"generator", "committee", "orchestrator"} {
+	for _, a := range Seen {
 		add(Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.delta.*"}, Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.thinking.*"})
 	}
 	for _, p := range People {
@@ -206,6 +211,8 @@ func Table() Layout {
 			add(bucket(s.Owner, s.Bucket)...)
 		}
 	}
+	// The shadow goes on from what the person was told, not from what it would have said itself.
+	add(api(Shadow, "STREAM.INFO.KV_"+StateBucket(Answerer), false, ""), api(Shadow, "DIRECT.GET.KV_"+StateBucket(Answerer)+".>", false, ""))
 	for _, p := range People {
 		add(api(p, "STREAM.INFO.KV_parked", false, ""), api(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
 		for _, a := range Answerers {                                                                // the person's own conversations, read only
@@ -297,7 +304,7 @@ func accounts() []Account {
 			if slices.Contains(configurable, a) {
 				acc.Users[0].Sub = append(acc.Users[0].Sub, "ctl.*.config.set")
 			}
-			if a != "respondent_b" {
+			if a != Shadow {
 				acc.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}
 			}
 		}

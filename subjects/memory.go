@@ -51,8 +51,9 @@ type Grades struct {
 	Critic   int     `json:"critic_score,omitempty"` // 1 to 5
 	Feedback string  `json:"feedback,omitempty"`     // the critic's words
 	Pairwise string  `json:"pairwise_winner,omitempty"`
-	Reward   float64 `json:"reward,omitempty"`  // -1 to 1
-	Rewards  int     `json:"rewards,omitempty"` // how many it is the mean of
+	Reward   float64 `json:"reward,omitempty"`  // -1 to 1, what the person thinks now
+	Rewards  int     `json:"rewards,omitempty"` // how often the person said so
+	Words    string  `json:"words,omitempty"`   // the person's words; memory does not keep them
 }
 
 // Kinds of entries.

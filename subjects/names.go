@@ -9,6 +9,8 @@ const (
 	// Answerer answers query.received. The author stands in the stored subject, so nobody else's words, the shadow's among
 	// them, are taken for the answer.
 	Answerer = "generator"
+	// Shadow answers the same questions for comparison only: nothing of it is shown as the answer.
+	Shadow = "respondent_b"
 )
 
 // Roles of models: what a model is asked for, whichever model that is today.
@@ -17,6 +19,7 @@ const (
 	RoleSummaries  = "summaries"  // makes a long conversation short
 	RoleEmbeddings = "embeddings" // makes vectors; no other model may do so in its place
 	RoleTools      = "tools"      // chooses the tools that fit a task
+	RoleCritic     = "critic"     // judges answers
 )
 
 // StateBucket is the bucket in which an answerer keeps its conversations and what it is working at.

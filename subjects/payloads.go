@@ -15,7 +15,8 @@ type Query struct {
 	QueryID   string `json:"query_id,omitempty"`
 	Query     string `json:"query"`
 	Model     string `json:"model,omitempty"`
-	Note      string `json:"note,omitempty"` // the router's: an id that had to be changed. What others write there is not read
+	Reference string `json:"reference,omitempty"` // what a good answer says: for the critic, never for the one who answers
+	Note      string `json:"note,omitempty"`      // the router's: an id that had to be changed. What others write there is not read
 }
 
 // Cancel stops a query; what is there is kept.
@@ -47,7 +48,8 @@ type Response struct {
 	GeneratorID  string     `json:"generator_id"`
 	RespondentID string     `json:"respondent_id"`
 	Model        string     `json:"model"`
-	StandIn      bool       `json:"stand_in,omitempty"` // the built-in script answered, not a model
+	Reference    string     `json:"reference,omitempty"` // what a good answer says, when whoever asked said so
+	StandIn      bool       `json:"stand_in,omitempty"`  // the built-in script answered, not a model
 	Usage        Usage      `json:"usage"`
 	Notes        []Note     `json:"notes,omitempty"`
 	Labels       *Labels    `json:"labels,omitempty"`  // of all that went into the answer
@@ -150,6 +152,7 @@ type ToolResult struct {
 	CallID  string   `json:"call_id"`
 	QueryID string   `json:"query_id,omitempty"`
 	Tool    string   `json:"tool"`
+	Caller  string   `json:"caller,omitempty"` // filled in the event copy; what a tool writes here is not read
 	Result  string   `json:"result,omitempty"`
 	Error   *Fault   `json:"error,omitempty"`
 	Millis  int64    `json:"ms,omitempty"`
@@ -475,25 +478,54 @@ type PullProgress struct {
 	Completed int64  `json:"completed,omitempty"`
 }
 
-// Critique is a grade.
+// Critique is a grade, or says why there is none.
 type Critique struct {
-	SessionID    string `json:"session_id"`
-	QueryID      string `json:"query_id"`
-	RespondentID string `json:"respondent_id"`
-	Score        int    `json:"score"` // 1 to 5, 0 = ungraded
-	Feedback     string `json:"feedback"`
-	Rubric       string `json:"rubric"`
-	Model        string `json:"model"`
+	SessionID    string  `json:"session_id"`
+	QueryID      string  `json:"query_id"`
+	RespondentID string  `json:"respondent_id"` // the account that answered
+	Score        int     `json:"score"`         // 1 to 5, 0 = ungraded
+	Feedback     string  `json:"feedback"`
+	Rubric       string  `json:"rubric"` // what was looked for: plain, search, memory, task
+	Model        string  `json:"model"`
+	Ungraded     string  `json:"ungraded,omitempty"` // why there is no grade
+	Notice       string  `json:"notice,omitempty"`   // another model than the critic's own judged, and why
+	Claims       []Claim `json:"claims,omitempty"`   // what the answer says was done, and no call did
+	Retry        bool    `json:"retry,omitempty"`    // so low that another try should be offered
+	Labels       *Labels `json:"labels,omitempty"`   // of the answer: what is said about a stranger's words may hold them
+	Millis       int64   `json:"ms,omitempty"`
 }
 
-// Pairwise is the verdict between two answers.
+// Rubrics: what an answer is judged by, after what its turn did.
+const (
+	RubricPlain  = "plain"
+	RubricSearch = "search"
+	RubricMemory = "memory"
+	RubricTask   = "task"
+)
+
+// Claim is something that an answer says was done although no call did it.
+type Claim struct {
+	Said  string   `json:"said"`  // the words of the answer
+	Needs []string `json:"needs"` // tools one of which would have done it
+}
+
+// Pairwise is the verdict between two answers to one question.
 type Pairwise struct {
-	QueryID string `json:"query_id"`
-	Winner  string `json:"winner"` // respondent id, or "tie"
-	Reason  string `json:"reason"`
+	SessionID string   `json:"session_id,omitempty"`
+	QueryID   string   `json:"query_id"`
+	Winner    string   `json:"winner"`             // respondent id, or [Tie]; "" = undecided
+	Between   []string `json:"between,omitempty"`  // the two respondents
+	Verdicts  []string `json:"verdicts,omitempty"` // the winner of each judgement: as they stand in between, then swapped
+	Reason    string   `json:"reason"`
+	Model     string   `json:"model,omitempty"`
+	Undecided string   `json:"undecided,omitempty"` // why there is no verdict
+	Notice    string   `json:"notice,omitempty"`    // another model than the critic's own judged, and why
 }
 
-// Feedback is what the person thought.
+// Tie is the winner of two answers that are as good as each other, or when the judgement changes with their order.
+const Tie = "tie"
+
+// Feedback is what the person thought of an answer. What is not said is zero.
 type Feedback struct {
 	QueryID string `json:"query_id"`
 	Thumb   int    `json:"thumb,omitempty"` // -1, 1
@@ -501,12 +533,25 @@ type Feedback struct {
 	Words   string `json:"words,omitempty"`
 }
 
-// Reward is feedback on its way to the agent that produced the answer.
+// Reward is feedback on its way to the agent that produced the answer. What the person thinks now takes the place of what
+// they thought before.
 type Reward struct {
+	SessionID    string  `json:"session_id,omitempty"`
 	QueryID      string  `json:"query_id"`
 	RespondentID string  `json:"respondent_id"`
-	Value        float64 `json:"value"`
+	Value        float64 `json:"value"` // -1 to 1
+	Count        int     `json:"count"` // counts up for one answer: the highest holds, in whatever order they come
+	Source       string  `json:"source"`
+	Thumb        int     `json:"thumb,omitempty"`
+	Stars        int     `json:"stars,omitempty"`
+	Words        string  `json:"words,omitempty"`
 }
+
+// Sources of a [Reward].
+const (
+	RewardPerson       = "person"       // said so
+	RewardConversation = "conversation" // a model took it from what the person said
+)
 
 // Deliberation is one persona's turn.
 type Deliberation struct {

@@ -31,12 +31,16 @@ type Pull struct {
 	Name   string
 	Filter []string
 	OneAt  bool // one unacknowledged message at a time: keeps the order
+	// Lasting messages come again until they are handled, however often whoever handles them died. Their actor must see for
+	// itself when it is enough: see [MaxDeliver].
+	Lasting bool
 }
 
 // AckWait is how soon a dead consumer's message goes to another; long work sends in-progress acks well within it.
 const AckWait = 5 * time.Second
 
-// MaxDeliver is how often a message is tried before it becomes a dead letter.
+// MaxDeliver is how often a message is tried before it becomes a dead letter. One that lasts is handed out again all the
+// same when nobody could write that letter.
 const MaxDeliver = 5
 
 // streams are all streams and buckets.
@@ -66,6 +70,8 @@ func streams() []Stream {
 	kv("broker", "approvals", "questions to the person and their answers").MaxAge = 90 * 24 * time.Hour
 	kv("broker", "rules", "answers of the person that hold until they are revoked")
 	kv("broker", "parked", "results that were too large to be shown").MaxAge = 7 * 24 * time.Hour
+	kv("critic", "judged", "answers that were judged or wait to be compared").MaxAge = 30 * 24 * time.Hour
+	kv("reward", "rewarded", "answers that can be rewarded, and how they were").MaxAge = 90 * 24 * time.Hour
 	kv("gateway", "sessions", "sessions as the page lists them")
 	for _, a := range Answerers {
 		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30
@@ -76,10 +82,14 @@ func streams() []Stream {
 // pulls are all durable consumers.
 func pulls() []Pull {
 	answers := []string{"from.*.response.generation"}
+	var seen []string // only what the person has seen can be rewarded
+	for _, a := range Seen {
+		seen = append(seen, "from."+a+".response.generation")
+	}
 	out := []Pull{
 		{Who: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
-		{Who: "critic", Stream: "EVENTS", Name: "critic", Filter: answers},
-		{Who: "reward", Stream: "EVENTS", Name: "reward", Filter: []string{"from.*.user.feedback"}},
+		{Who: "critic", Stream: "EVENTS", Name: "critic", Filter: answers, Lasting: true},
+		{Who: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Lasting: true},
 		{Who: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}, OneAt: true},
 		{Who: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
 		{Who: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},

@@ -90,6 +90,9 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 			if p.OneAt {
 				c.MaxAckPending = 1
 			}
+			if p.Lasting {
+				c.MaxDeliver = -1
+			}
 			if _, err := js.CreateOrUpdateConsumer(ctx, p.Stream, c); err != nil {
 				return fmt.Errorf("provisioning consumer %s of %s: %w", p.Name, p.Stream, err)
 			}
