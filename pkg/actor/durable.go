@@ -135,6 +135,16 @@ func (r *running) quitting() bool {
 	}
 }
 
+// Later is err from a handler of a kept event that knows how long it makes sense to wait before it is tried again.
+func Later(err error, wait time.Duration) error { return &later{err, wait} }
+
+type later struct {
+	error
+	wait time.Duration
+}
+
+func (l *later) Unwrap() error { return l.error }
+
 // take handles one pulled message: acknowledged when handled, tried again later when not, buried after the last try.
 func (r *running) take(m jetstream.Msg, lanes []*lane) {
 	var l *lane
@@ -189,6 +199,10 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 			_ = m.Term()
 			return
 		}
-		_ = m.NakWithDelay(r.cfg.Retry)
+		wait := r.cfg.Retry
+		if l := (*later)(nil); errors.As(err, &l) {
+			wait = l.wait
+		}
+		_ = m.NakWithDelay(wait)
 	}
 }

@@ -135,6 +135,25 @@ func TestOnGivesUp(t *testing.T) {
 	}
 }
 
+// A handler that knows how long to wait is tried again then, and not when all others would be.
+func TestOnLater(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	tried := make(chan time.Time, 8)
+	run(t, b, "critic", actor.Config{Retry: time.Hour}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+		tried <- time.Now()
+		if in.Try == 1 {
+			return fmt.Errorf("not yet: %w", actor.Later(errors.New("busy"), 150*time.Millisecond))
+		}
+		return nil
+	}))
+	speak(t, newOut(t, b.As("generator")), "q")
+	first, second := await(t, "the first try", tried), await(t, "the second", tried)
+	if waited := second.Sub(first); waited < 140*time.Millisecond {
+		t.Errorf("tried again after %s", waited)
+	}
+}
+
 // What cannot be read will not be readable the next time either.
 func TestOnUnreadable(t *testing.T) {
 	t.Parallel()

@@ -238,7 +238,7 @@ func TestStopDoesNotHang(t *testing.T) {
 				closed.Store(true)
 				return ctx.Err()
 			}
-			const drain = 50 * time.Millisecond
+			const drain = 500 * time.Millisecond // enough for the subscriptions on a busy machine
 			s, err := actor.Supervise(t.Context(), a.spec(), b.Dial, actor.Config{Drain: drain})
 			if err != nil {
 				t.Fatal(err)
