@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -60,12 +59,12 @@ type Config struct {
 // Options are what a model is always asked with. Window and KeepAlive are the same for every request: another value
 // would make the server load the model anew.
 type Options struct {
-	Window      int      `yaml:"window"`      // context in tokens; 0 = the default, as for all below
-	Predict     int      `yaml:"predict"`     // most tokens of an answer, whatever a request asks for
-	KeepAlive   string   `yaml:"keep_alive"`  // how long it stays loaded: 5m, or -1 for ever
-	Temperature *Decimal `yaml:"temperature"` // unless a request says its own; nil = the model's own
-	Stream      *bool    `yaml:"stream"`      // its words come as they are written
-	Small       *bool    `yaml:"small"`       // it may run beside a large one
+	Window      int             `yaml:"window"`      // context in tokens; 0 = the default, as for all below
+	Predict     int             `yaml:"predict"`     // most tokens of an answer, whatever a request asks for
+	KeepAlive   string          `yaml:"keep_alive"`  // how long it stays loaded: 5m, or -1 for ever
+	Temperature *strict.Decimal `yaml:"temperature"` // unless a request says its own; nil = the model's own
+	Stream      *bool           `yaml:"stream"`      // its words come as they are written
+	Small       *bool           `yaml:"small"`       // it may run beside a large one
 }
 
 // Over is o with what it leaves open taken from base.
@@ -93,13 +92,14 @@ func (o Options) Over(base Options) Options {
 
 // Server is where models are and how many of their requests run at once.
 type Server struct {
-	URL       string `yaml:"url"`
-	Key       string `yaml:"key"`       // name of its key in the keyring; "" = none
-	Slots     int    `yaml:"slots"`     // requests at once, of large models, of small ones and for vectors each
-	Ahead     int    `yaml:"ahead"`     // requests sent while all slots are taken: the server then has its next one at hand
-	Queue     int    `yaml:"queue"`     // requests that wait; the next one is told that the model is busy
-	Exclusive bool   `yaml:"exclusive"` // two large models never run at once
-	Batch     int    `yaml:"batch"`     // requests for one model in a row while another is waited for
+	URL       string        `yaml:"url"`
+	Key       string        `yaml:"key"`       // name of its key in the keyring; "" = none
+	Slots     int           `yaml:"slots"`     // requests at once, of large models, of small ones and for vectors each
+	Ahead     int           `yaml:"ahead"`     // requests sent while all slots are taken: the server then has its next one at hand
+	Queue     int           `yaml:"queue"`     // requests that wait, without those in the background; the next one is told that the model is busy
+	Exclusive bool          `yaml:"exclusive"` // two large models never run at once
+	Batch     int           `yaml:"batch"`     // requests for one model in a row while another is waited for
+	Rest      time.Duration `yaml:"rest"`      // how long nobody may have asked before the background has another model loaded
 }
 
 // Away is the host of the server when that is another machine, "" when it is this one. A name other than localhost
@@ -114,22 +114,6 @@ func (s Server) Away() string {
 	}
 	return ""
 }
-
-// Decimal is a number with a fraction, as people write it: 0.7.
-type Decimal float64
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (d *Decimal) UnmarshalText(b []byte) error {
-	v, err := strconv.ParseFloat(string(b), 64)
-	if err != nil || v != v || v > 1e6 || v < -1e6 {
-		return fmt.Errorf("%s is not a number; write 0.7", text.Clip(string(b), 40))
-	}
-	*d = Decimal(v)
-	return nil
-}
-
-// String is the shortest form.
-func (d Decimal) String() string { return strconv.FormatFloat(float64(d), 'g', -1, 64) }
 
 // Servers are the servers that are configured, by name.
 func (c Config) Servers() map[string]Server {
@@ -290,7 +274,13 @@ func (s Server) problems(name string, add func(path, format string, a ...any)) {
 			add(name+"."+f.field, "%d is not between %d and %d", f.n, f.min, f.max)
 		}
 	}
+	if s.Rest < 0 || s.Rest > maxRest {
+		add(name+".rest", "%s is not between 0s and %s", strict.Short(s.Rest), strict.Short(maxRest))
+	}
 }
+
+// maxRest is longer than any tool between two steps should take; a longer one would only keep the critic from its work.
+const maxRest = time.Minute
 
 // What a server is bounded by where its section does not say. Ollama's always does: it is laid over the shipped one. The
 // others have none shipped.

@@ -3,13 +3,15 @@ package model_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"conclave/actors/model"
+	"conclave/pkg/strict"
 )
 
 func TestConfigProblems(t *testing.T) {
 	t.Parallel()
-	hot := model.Decimal(9)
+	hot := strict.Decimal(9)
 	for _, tt := range []struct {
 		name   string
 		change func(*model.Config)
@@ -53,6 +55,17 @@ func TestConfigProblems(t *testing.T) {
 		{"ahead", func(c *model.Config) { c.Ollama.Ahead = 5000 }, "ollama.ahead"},
 		{"queue", func(c *model.Config) { c.Ollama.Queue = 1 << 30 }, "ollama.queue"},
 		{"batch", func(c *model.Config) { c.Ollama.Batch = -1 }, "ollama.batch"},
+		{"no rest", func(c *model.Config) { c.Ollama.Rest = 0 }, ""},
+		{"the longest rest", func(c *model.Config) { c.Ollama.Rest = time.Minute }, ""},
+		{"too long a rest", func(c *model.Config) { c.Ollama.Rest = time.Minute + 1 }, "ollama.rest"},
+		{"a rest that is over before it begins", func(c *model.Config) { c.Ollama.Rest = -1 }, "ollama.rest"},
+		{"another server's rest", func(c *model.Config) {
+			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Exclusive: true, Rest: time.Second}
+		}, ""},
+		{"another server's is too long", func(c *model.Config) {
+			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Rest: time.Hour}
+		}, "openai.rest"},
+		{"a service's, too", func(c *model.Config) { c.Google = &model.Server{Key: "google", Rest: -time.Hour} }, "google.rest"},
 		{"audit", func(c *model.Config) { c.AuditTimeout = -1 }, "audit_timeout"},
 	} {
 		cfg := shipped("http://127.0.0.1:11434")

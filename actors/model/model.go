@@ -1,5 +1,6 @@
 // Package model is inference for everyone on the bus. It chooses the model by role and hint, asks every model with one
-// frozen set of options, lines up who waits for a GPU, and lets nothing leave the machine that is not allowed by name.
+// frozen set of options, lines up who waits for a GPU, those whom a person waits for before the critic and the shadow, and
+// lets nothing leave the machine that is not allowed by name.
 //
 // It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query>; it
 // speaks in replies only, those of chat and pull in pieces. Who asks is what the server wrote into the subject. Every
@@ -120,12 +121,12 @@ func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], 
 	if err := m.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
 		return noAudit(err)
 	}
-	last, entered, err := m.chat(ctx, t, r, visitor{in.From, keyOf(in.From, in.Session)}, say)
+	last, began, err := m.chat(ctx, t, r, visitor{in.From, keyOf(in.From, in.Session)}, say)
 	ended := out.Now()
 	if errors.Is(err, model.ErrMissing) {
 		t.server.forget()
 	}
-	if err := m.finish(ctx, rec, entered, err); err != nil {
+	if err := m.finish(ctx, rec, began, err); err != nil {
 		return err
 	}
 	last.Final.Model = t.name
@@ -139,38 +140,51 @@ type visitor struct{ account, key string }
 // keyOf is what takes turns: an account's session, or the account.
 func keyOf(account, session string) string { return account + "/" + session }
 
-// chat waits for a slot and passes on all pieces but the last, which it returns. entered is whether it had the slot.
-func (m *Model) chat(ctx context.Context, t target, r model.Request, v visitor, say func(subjects.ChatChunk) error) (last model.Chunk, entered bool, err error) {
-	leave, err := t.queue().enter(ctx, v.account, v.key, t.there)
-	if err != nil {
-		return model.Chunk{}, false, err
+// chat waits for its turn and passes on all pieces but the last, which it returns. began is whether the model was asked.
+// One that gives way before anything was said is asked again in its next turn: for its asker, and for the audit, that is
+// the same call of the same model with the same words.
+func (m *Model) chat(ctx context.Context, t target, r model.Request, v visitor, say func(subjects.ChatChunk) error) (last model.Chunk, began bool, err error) {
+	began, err = t.queue().run(ctx, v.account, v.key, t.there, func(turn context.Context) (err error) {
+		last, err = m.reply(turn, t, r, say)
+		return err
+	})
+	return last, began, err
+}
+
+// reply is one turn of a chat.
+func (m *Model) reply(turn context.Context, t target, r model.Request, say func(subjects.ChatChunk) error) (last model.Chunk, err error) {
+	size, said := 0, false
+	tell := func(p subjects.ChatChunk) error {
+		said = true
+		return say(p)
 	}
-	defer leave()
-	size := 0
-	for c, err := range t.server.backend.Chat(ctx, r) {
+	for c, err := range t.server.backend.Chat(turn, r) {
 		if err != nil {
-			return model.Chunk{}, true, err
+			return model.Chunk{}, gaveWay(turn, err, said)
 		}
 		if host := c.Final.RemoteHost; host != "" && !t.standIn {
 			if err := m.stays(t.name, t.there, host); err != nil {
-				return model.Chunk{}, true, err
+				return model.Chunk{}, err
 			}
 		}
 		if size += sizeOf(c); size > maxReply {
-			return model.Chunk{}, true, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
+			return model.Chunk{}, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
 		}
-		if c.Done {
+		if c.Done { // whole: it is not thrown away, though it should have given way a moment ago
 			_, err := piece(model.Chunk{Calls: c.Calls}) // before it is on record that all went well
-			return c, true, err
+			return c, err
 		}
-		if err := sayAll(c, say); err != nil {
-			return model.Chunk{}, true, err
+		if turn.Err() != nil { // a server that goes on all the same is not listened to
+			break
+		}
+		if err := sayAll(c, tell); err != nil {
+			return model.Chunk{}, err
 		}
 	}
-	if ctx.Err() != nil {
-		return model.Chunk{}, true, context.Cause(ctx)
+	if turn.Err() != nil {
+		return model.Chunk{}, gaveWay(turn, context.Cause(turn), said)
 	}
-	return model.Chunk{}, true, fmt.Errorf("%w: %s stopped without saying that it is done", model.ErrCut, t.name)
+	return model.Chunk{}, fmt.Errorf("%w: %s stopped without saying that it is done", model.ErrCut, t.name)
 }
 
 // onEmbed makes vectors. They are of the model that was asked for or there are none: vectors of two models cannot be
@@ -204,29 +218,27 @@ func (m *Model) onEmbed(ctx context.Context, in actor.Msg[subjects.EmbedRequest]
 	if err := m.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
 		return subjects.EmbedReply{}, noAudit(err)
 	}
-	v, entered, err := m.embed(ctx, t, in.Body.Texts, visitor{in.From, keyOf(in.From, in.Session)})
+	v, began, err := m.embed(ctx, t, in.Body.Texts, visitor{in.From, keyOf(in.From, in.Session)})
 	if errors.Is(err, model.ErrMissing) {
 		t.server.forget()
 	}
-	if err := m.finish(ctx, rec, entered, err); err != nil {
+	if err := m.finish(ctx, rec, began, err); err != nil {
 		return subjects.EmbedReply{}, err
 	}
 	return subjects.EmbedReply{Vectors: v.Values, Model: t.name}, nil
 }
 
-func (m *Model) embed(ctx context.Context, t target, texts []string, v visitor) (vectors model.Vectors, entered bool, err error) {
-	leave, err := t.server.vectors.enter(ctx, v.account, v.key, t.there)
-	if err != nil {
-		return model.Vectors{}, false, err
-	}
-	defer leave()
-	if vectors, err = t.server.backend.Embed(ctx, t.there, texts); err != nil {
-		return model.Vectors{}, true, err
-	}
-	if len(vectors.Values) != len(texts) || slices.ContainsFunc(vectors.Values, func(v []float32) bool { return len(v) == 0 || len(v) > maxVector }) {
-		return model.Vectors{}, true, fmt.Errorf("%w: the vectors of %s do not fit the texts", model.ErrMalformed, t.name)
-	}
-	return vectors, true, nil
+func (m *Model) embed(ctx context.Context, t target, texts []string, v visitor) (vectors model.Vectors, began bool, err error) {
+	began, err = t.server.vectors.run(ctx, v.account, v.key, t.there, func(turn context.Context) (err error) {
+		if vectors, err = t.server.backend.Embed(turn, t.there, texts); err != nil {
+			return gaveWay(turn, err, false)
+		}
+		if len(vectors.Values) != len(texts) || slices.ContainsFunc(vectors.Values, func(v []float32) bool { return len(v) == 0 || len(v) > maxVector }) {
+			return fmt.Errorf("%w: the vectors of %s do not fit the texts", model.ErrMalformed, t.name)
+		}
+		return nil
+	})
+	return vectors, began, err
 }
 
 // onPull fetches a model, for the person only. The server's grants say the same.

@@ -24,6 +24,7 @@ import (
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
 	"conclave/pkg/model/scripted"
+	"conclave/pkg/strict"
 	"conclave/subjects"
 )
 
@@ -276,7 +277,7 @@ func TestChatStreams(t *testing.T) {
 // A model has one set of options, whatever a request says.
 func TestFrozenOptions(t *testing.T) {
 	t.Parallel()
-	half, no := model.Decimal(0.5), false
+	half, no := strict.Decimal(0.5), false
 	w := newWorld(t, always("big", "tiny", "narrow"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"tiny": {Window: 2048, Predict: 100, KeepAlive: "1h", Temperature: &half, Stream: &no}}
 	}, modeltest.Models(modeltest.Model{Name: "narrow", Family: "f", Window: 8192}))
@@ -996,7 +997,7 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 	hang := modeltest.Reply{Content: "never", Quirks: modeltest.Quirks{Hang: true}}
 	w := newWorld(t, modeltest.Script{"big": {{Always: true, Reply: hang}}}, nil)
 	held := make(chan reply, 1)
-	go func() { held <- w.askAs("critic", "q1", subjects.ChatRequest{}) }()
+	go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
 	until(t, "one runs", func() bool { return w.srv.Counts().Running == 1 })
 	_, err := w.rec.Deliver(t, w.m, actortest.Message{
 		Subject: "agent.generator.model.chat", Body: subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: now.Add(100 * time.Millisecond),
@@ -1019,7 +1020,7 @@ func TestBusy(t *testing.T) {
 	w := newWorld(t, modeltest.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) { c.Ollama.Queue = 1 })
 	held := make(chan reply, 2)
 	for range 2 {
-		go func() { held <- w.askAs("critic", "q1", subjects.ChatRequest{}) }()
+		go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
 	}
 	until(t, "one runs and one waits", func() bool {
 		w.mu.Lock()

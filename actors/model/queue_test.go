@@ -28,10 +28,17 @@ type desk struct {
 
 func newDesk(t *testing.T, q *queue) *desk { return &desk{t: t, q: q, now: map[string]int{}} }
 
+// come waits for a slot.
+func come(ctx context.Context, q *queue, owner, key, model string) (leave func(), err error) {
+	w := &waiter{owner: owner, key: key, model: model, rank: rankOf(owner)}
+	_, err = q.enter(ctx, w)
+	return func() { q.leave(w) }, err
+}
+
 // ask lets somebody come and work for the given time. It returns when he stands in the queue or works.
 func (d *desk) ask(ctx context.Context, key, model string, work time.Duration) {
 	d.group.Go(func() {
-		leave, err := d.q.enter(ctx, strings.SplitN(key, "/", 2)[0], key, model)
+		leave, err := come(ctx, d.q, strings.SplitN(key, "/", 2)[0], key, model)
 		if err != nil {
 			return
 		}
@@ -67,8 +74,8 @@ func (d *desk) empty() {
 	d.t.Helper()
 	d.q.mu.Lock()
 	defer d.q.mu.Unlock()
-	if d.q.running != 0 || d.q.waiting != 0 || len(d.q.ring) != 0 || len(d.q.owners) != 0 {
-		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v", d.q.running, d.q.waiting, len(d.q.ring), d.q.owners)
+	if len(d.q.runs) != 0 || d.q.waits != [ranks]int{} || len(d.q.ring) != 0 || len(d.q.owners) != 0 || d.q.alarm != nil && d.q.alarm.Stop() {
+		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v, or an alarm", len(d.q.runs), d.q.waits, len(d.q.ring), d.q.owners)
 	}
 }
 
@@ -184,7 +191,7 @@ func TestQueueDoesNotStarve(t *testing.T) {
 			for i := range 8 {
 				d.group.Go(func() {
 					for ctx.Err() == nil {
-						leave, err := d.q.enter(ctx, "greedy", fmt.Sprint("greedy", i), "A")
+						leave, err := come(ctx, d.q, "greedy", fmt.Sprint("greedy", i), "A")
 						if err != nil {
 							return
 						}
@@ -197,7 +204,7 @@ func TestQueueDoesNotStarve(t *testing.T) {
 			for range 5 {
 				time.Sleep(1500 * time.Millisecond)
 				begun := time.Now()
-				leave, err := d.q.enter(t.Context(), "modest", "modest", "B")
+				leave, err := come(t.Context(), d.q, "modest", "modest", "B")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -224,7 +231,7 @@ func TestQueueCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		got := make(chan error, 1)
 		go func() {
-			_, err := d.q.enter(ctx, "a", "a", "A")
+			_, err := come(ctx, d.q, "a", "a", "A")
 			got <- err
 		}()
 		synctest.Wait()
@@ -236,16 +243,16 @@ func TestQueueCancelled(t *testing.T) {
 		if time.Since(begun) != 0 {
 			t.Error("he had to wait to be gone")
 		}
-		if d.q.waiting != 0 {
-			t.Errorf("%d still wait", d.q.waiting)
+		if d.q.waits != [ranks]int{} {
+			t.Errorf("%d still wait", d.q.waits)
 		}
-		if _, err := d.q.enter(ctx, "a", "a", "A"); !errors.Is(err, why) {
+		if _, err := come(ctx, d.q, "a", "a", "A"); !errors.Is(err, why) {
 			t.Errorf("who is gone came in: %v", err)
 		}
 		// A deadline is a cause like any other.
 		late, cancelLate := context.WithTimeout(t.Context(), time.Minute)
 		defer cancelLate()
-		if _, err := d.q.enter(late, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Minute {
+		if _, err := come(late, d.q, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Minute {
 			t.Errorf("got %v after %s", err, time.Since(begun))
 		}
 		d.group.Wait()
@@ -286,7 +293,7 @@ func TestQueueFull(t *testing.T) {
 		if !d.q.full("flood") {
 			t.Error("one account may take it all")
 		}
-		if _, err := d.q.enter(t.Context(), "flood", "flood/7", "A"); !errors.Is(err, errFull) {
+		if _, err := come(t.Context(), d.q, "flood", "flood/7", "A"); !errors.Is(err, errFull) {
 			t.Errorf("one account took more than its share: %v", err)
 		}
 		if d.q.full("other") {
@@ -294,7 +301,7 @@ func TestQueueFull(t *testing.T) {
 		}
 		d.ask(t.Context(), "other/1", "A", time.Second)
 		d.ask(t.Context(), "another/1", "A", time.Second)
-		if _, err := d.q.enter(t.Context(), "third", "third/1", "A"); !errors.Is(err, errFull) {
+		if _, err := come(t.Context(), d.q, "third", "third/1", "A"); !errors.Is(err, errFull) {
 			t.Errorf("more than the bound wait: %v", err)
 		}
 		d.group.Wait()
@@ -343,7 +350,7 @@ func TestQueueShares(t *testing.T) {
 			_, model, _ := strings.Cut(key, ":")
 			d.group.Go(func() {
 				for {
-					leave, err := d.q.enter(ctx, key, key, model)
+					leave, err := come(ctx, d.q, key, key, model)
 					if err != nil {
 						return
 					}

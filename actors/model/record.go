@@ -57,7 +57,7 @@ func (m *Model) finish(ctx context.Context, rec subjects.AuditRecord, began bool
 		switch {
 		case errors.Is(err, model.ErrRemote):
 			status = subjects.StatusDenied
-		case ctx.Err() != nil && began:
+		case (ctx.Err() != nil || errors.Is(err, errCutShort)) && began:
 			status = subjects.StatusUnknown // broken off: how far the model had come is not known
 		}
 	}
@@ -93,6 +93,8 @@ func fault(ctx context.Context, err error) *subjects.Fault {
 		return f
 	case errors.Is(err, errFull):
 		return subjects.Faultf(subjects.CodeBusy, "%v; try again in a moment", err)
+	case errors.Is(err, errCutShort):
+		return subjects.Faultf(subjects.CodeBusy, "%v; ask again, best without streaming: then it starts anew by itself", err)
 	case ended && errors.Is(context.Cause(ctx), errStopped):
 		return subjects.Faultf(subjects.CodeStopped, "%v", errStopped)
 	case ended && errors.Is(context.Cause(ctx), context.DeadlineExceeded):

@@ -41,11 +41,14 @@ type server struct {
 }
 
 func newServer(name string, cfg Server, b model.Backend) *server {
-	slots, most, batch := or(cfg.Slots, defaultSlots)+cfg.Ahead, or(cfg.Queue, defaultQueue), or(cfg.Batch, defaultBatch)
+	line := func(exclusive bool) *queue {
+		q := newQueue(or(cfg.Slots, defaultSlots), or(cfg.Queue, defaultQueue), exclusive, or(cfg.Batch, defaultBatch))
+		q.ahead, q.rest = cfg.Ahead, cfg.Rest
+		return q
+	}
 	s := &server{
 		name: name, backend: b, away: cfg.Away(), known: map[string]*known{},
-		large: newQueue(slots, most, cfg.Exclusive, batch),
-		small: newQueue(slots, most, false, batch), vectors: newQueue(slots, most, false, batch),
+		large: line(cfg.Exclusive), small: line(false), vectors: line(false),
 	}
 	if s.away == "" && (name == Anthropic || name == Google) {
 		s.away = name // wherever the address points to, behind it is somebody else's machine

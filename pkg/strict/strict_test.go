@@ -218,3 +218,26 @@ func TestProblems(t *testing.T) {
 		t.Errorf("the field is not to be had: %+v", one)
 	}
 }
+
+func TestDecimal(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, text, want string // "" = refused
+	}{
+		{"a fraction", "0.7", "0.7"},
+		{"whole", "1", "1"},
+		{"below zero", "-0.25", "-0.25"},
+		{"small", "1e-3", "0.001"},
+		{"words", "warm", ""},
+		{"nothing", "", ""},
+		{"trick: no number", "NaN", ""},
+		{"trick: endless", "Inf", ""},
+		{"trick: beyond all measure", "1e300", ""},
+		{"trick: a comma", "0,7", ""},
+	} {
+		var d strict.Decimal
+		if err := d.UnmarshalText([]byte(tt.text)); (err == nil) != (tt.want != "") || err == nil && d.String() != tt.want {
+			t.Errorf("%s: %s, %v", tt.name, d, err)
+		}
+	}
+}

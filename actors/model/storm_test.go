@@ -1,0 +1,135 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"conclave/subjects"
+)
+
+// crowd are the accounts of a storm.
+var crowd = []string{"generator", "memory", subjects.Shadow, "critic"}
+
+// Whatever comes, goes, gives way and does not let go, in whatever order: no slot is lost or given twice, nobody waits
+// who could run, nobody in front is sent away, nobody has another model loaded while those in front rest, and all who stay
+// are served.
+func TestQueueStormOfRanks(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 2))
+			q := newQueue(1+rnd.IntN(3), 10_000, rnd.IntN(3) > 0, 1+rnd.IntN(4))
+			q.ahead = rnd.IntN(2)
+			h := newHouse(q)
+			if seed%2 == 1 { // a fraction that nothing else has: nobody comes the moment a rest is over
+				q.rest = time.Duration(1+rnd.IntN(4))*time.Second + 137*time.Microsecond
+			}
+			if q.exclusive {
+				h.watch.rest = q.rest
+			}
+			var all sync.WaitGroup
+			var mu sync.Mutex
+			stayed, served, cut := 0, 0, 0
+			for range 120 {
+				g := guest{
+					who: fmt.Sprintf("%s/%d", crowd[rnd.IntN(len(crowd))], rnd.IntN(4)), model: string(rune('A' + rnd.IntN(3))),
+					works: rnd.IntN(4), stubborn: rnd.IntN(3) * rnd.IntN(4),
+				}
+				ctx, leaves := t.Context(), rnd.IntN(4) == 0
+				if leaves {
+					c, cancel := context.WithTimeout(ctx, time.Duration(rnd.IntN(15))*time.Second)
+					defer cancel()
+					ctx = c
+				} else {
+					stayed++
+				}
+				all.Go(func() {
+					_, err := h.visit(ctx, g)
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case err == nil && !leaves:
+						served++
+					case err != nil && !leaves:
+						t.Errorf("seed %d: %s: %v", seed, g.who, err)
+					}
+				})
+				synctest.Wait()
+				if err := sound(q, 0); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				time.Sleep(time.Duration(rnd.IntN(2000)) * time.Millisecond)
+			}
+			all.Wait()
+			for _, n := range h.story {
+				switch {
+				case strings.HasSuffix(n.what, "!"):
+					cut++
+				case strings.HasSuffix(n.what, "early"):
+					t.Errorf("seed %d: %s, at %d", seed, n.what, n.at)
+				}
+			}
+			if served != stayed || cut == 0 {
+				t.Errorf("seed %d: %d of %d served, %d times somebody left", seed, served, stayed, cut)
+			}
+			if h.watch.rest > 0 && h.watch.slow == 0 {
+				t.Errorf("seed %d: nobody rested", seed)
+			}
+			newDesk(t, q).empty()
+		})
+	}
+}
+
+// The same without a clock, for the race detector: many at once, as fast as they can.
+func TestQueueStress(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		exclusive bool
+		rest      time.Duration
+	}{{false, 0}, {true, 0}, {true, time.Millisecond}} {
+		q := newQueue(2, 1000, tt.exclusive, 3)
+		q.rest = tt.rest
+		var all sync.WaitGroup
+		for i := range 24 {
+			all.Go(func() {
+				rnd := rand.New(rand.NewPCG(uint64(i), 3))
+				account := crowd[i%len(crowd)]
+				for n := range 150 {
+					ctx, cancel := context.WithCancel(t.Context())
+					if rnd.IntN(8) == 0 {
+						go cancel()
+					}
+					_, err := q.run(ctx, account, fmt.Sprint(account, "/", n%3), string(rune('A'+rnd.IntN(2))), func(turn context.Context) error {
+						for range rnd.IntN(20) {
+							if runtime.Gosched(); turn.Err() != nil && rnd.IntN(3) == 0 {
+								break // sooner or later
+							}
+						}
+						if errors.Is(context.Cause(turn), errGaveWay) && rankOf(account) == foreground {
+							t.Errorf("%s was sent away", account)
+						}
+						return context.Cause(turn)
+					})
+					if err != nil && !errors.Is(err, context.Canceled) {
+						t.Errorf("%s: %v", account, err)
+					}
+					cancel()
+					if err := sound(q, tt.rest*60_000); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		newDesk(t, q).empty()
+	}
+}
