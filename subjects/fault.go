@@ -37,6 +37,7 @@ const (
 	CodeModelRemote      = "model_remote" // it would leave this machine, and nobody allowed it by name
 	CodeModelKey         = "model_key"    // the server does not accept the key
 	CodeUnsupported      = "unsupported"
+	CodeUnknownAnswer    = "unknown_answer" // feedback about an answer that nobody gave, or that is forgotten
 )
 
 // Fault is an error as it travels on the bus: a code for programs, a short text for people, no internals.

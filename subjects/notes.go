@@ -11,4 +11,5 @@ const (
 	NoteLost      = "gave_up"      // it was tried too often
 	NoteRecordCut = "record_cut"   // the record of the answer does not hold everything
 	NoteCompacted = "compacted"    // old turns were summarized
+	NoteNoHistory = "no_history"   // the shadow could not read what the person was told before
 )

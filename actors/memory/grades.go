@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"conclave/actors/memory/store"
@@ -32,21 +33,28 @@ func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique]
 
 // onPairwise takes down which of two answers was the better one.
 func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise], out actor.Out) error {
+	if in.Body.Winner == "" {
+		return nil // undecided
+	}
 	winner := text.Clip(in.Body.Winner, subjects.MaxToken)
 	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
-// onReward takes down what the person thought.
+// onReward takes down what the person thinks now. Rewards of one answer are counted: one that comes late changes nothing.
 func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	value := min(max(in.Body.Value, -1), 1)
 	if value != value { // no number
 		value = 0
 	}
-	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value},
+	if in.Body.Count < 0 || in.Body.Count > math.MaxInt32 {
+		return subjects.Faultf(subjects.CodeMalformed, "a reward that counts %d", in.Body.Count)
+	}
+	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value, Count: in.Body.Count},
 		fmt.Sprintf("a reward of %+.1f", value))
 }
 
-// grade writes a grade down and tells of it.
+// grade writes a grade down and tells of it. Of what changes nothing there is nothing to tell: whoever graded may say it
+// again later than the stream remembers ids.
 func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint64, stored time.Time, g store.Grade, why string) error {
 	if subjects.CheckToken(g.Query) != nil || g.Respondent != "" && subjects.CheckToken(g.Respondent) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a grade for no question")
@@ -58,6 +66,9 @@ func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint
 			of, err := m.db.Grade(ctx, g)
 			if err != nil {
 				return fmt.Errorf("grading the answer to %s: %w", g.Query, err)
+			}
+			if of == nil {
+				return nil
 			}
 			m.graded(ctx, of)
 			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, By: from}

@@ -52,7 +52,7 @@ func TestGrades(t *testing.T) {
 		}
 	}
 	want := map[string]subjects.Grades{
-		"generator":    {Critic: 4, Feedback: "Clear.", Pairwise: "generator", Reward: 0.25, Rewards: 2},
+		"generator":    {Critic: 4, Feedback: "Clear.", Pairwise: "generator", Reward: -0.5, Rewards: 2},
 		"respondent_b": {Critic: 2, Feedback: "Vague.", Pairwise: "generator"},
 	}
 	for _, tt := range []struct {
@@ -90,7 +90,7 @@ func TestGrades(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := w.entry(idOf(subjects.KindEngram, "after", "generator")).Grades; got.Rewards != 3 || got.Reward != 0.5 {
+	if got := w.entry(idOf(subjects.KindEngram, "after", "generator")).Grades; got.Rewards != 3 || got.Reward != 1 {
 		t.Errorf("after a stream that was made anew: %+v", got)
 	}
 }
@@ -130,15 +130,24 @@ func TestBadGrades(t *testing.T) {
 		}, "", subjects.Grades{Reward: 1, Rewards: 1}},
 		{"trick: a reward that is no number", func() error {
 			return w.reward(9, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: math.NaN()})
-		}, "", subjects.Grades{Reward: 0.5, Rewards: 2}},
+		}, "", subjects.Grades{Reward: 0, Rewards: 2}},
+		{"undecided", func() error {
+			return w.pairwise(13, subjects.Pairwise{QueryID: "q1", Undecided: "the critic was silent"})
+		}, "", subjects.Grades{Reward: 0, Rewards: 2}},
+		{"trick: a reward that counts down", func() error {
+			return w.reward(14, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1, Count: -3})
+		}, subjects.CodeMalformed, subjects.Grades{Reward: 0, Rewards: 2}},
+		{"trick: a reward that no other could follow", func() error {
+			return w.reward(15, subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: 1, Count: math.MaxInt})
+		}, subjects.CodeMalformed, subjects.Grades{Reward: 0, Rewards: 2}},
 		{"trick: a winner as long as a book", func() error {
 			return w.pairwise(10, subjects.Pairwise{QueryID: "q1", Winner: strings.Repeat("x", 1<<20)})
-		}, "", subjects.Grades{Reward: 0.5, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "..."}},
+		}, "", subjects.Grades{Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "..."}},
 		{"trick: a password in the critic's words", func() error {
 			return w.critique(11, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5, Feedback: "It repeats the password: " + canary})
-		}, "", subjects.Grades{Reward: 0.5, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]"}},
+		}, "", subjects.Grades{Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]"}},
 		{"of an answer that was forgotten", func() error { return w.reward(12, subjects.Reward{QueryID: "q2", RespondentID: "generator", Value: 1}) }, "", subjects.Grades{
-			Reward: 0.5, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]",
+			Reward: 0, Rewards: 2, Pairwise: strings.Repeat("x", subjects.MaxToken) + "...", Critic: 5, Feedback: "It repeats the password: [redacted: password]",
 		}},
 	} {
 		if err := tt.do(); actortest.Code(err) != tt.code || tt.code == "" && err != nil {
@@ -152,6 +161,48 @@ func TestBadGrades(t *testing.T) {
 		t.Errorf("%d entries", w.count())
 	}
 	w.nowhere(canary)
+}
+
+// TestGradesSaidAgain: what changes nothing is not told of, and what the person thinks now holds in whatever order it comes.
+func TestGradesSaidAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.answers("q1", answer1().Query, answer1().Answer)
+	four := subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 4, Feedback: "Clear."}
+	reward := func(count int, value float64) subjects.Reward {
+		return subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: value, Count: count}
+	}
+	for i, tt := range []struct {
+		name string
+		do   func(seq uint64) error
+		want subjects.Grades
+		told int
+	}{
+		{"a grade", func(seq uint64) error { return w.critique(seq, four) }, subjects.Grades{Critic: 4, Feedback: "Clear."}, 1},
+		{"the critic says it again, much later", func(seq uint64) error { return w.critique(seq, four) }, subjects.Grades{Critic: 4, Feedback: "Clear."}, 0},
+		{"it thinks again", func(seq uint64) error {
+			return w.critique(seq, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 3, Feedback: "Clear."})
+		}, subjects.Grades{Critic: 3, Feedback: "Clear."}, 1},
+		{"a verdict", func(seq uint64) error { return w.pairwise(seq, subjects.Pairwise{QueryID: "q1", Winner: "generator"}) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 1},
+		{"trick: undecided after a verdict", func(seq uint64) error { return w.pairwise(seq, subjects.Pairwise{QueryID: "q1"}) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator"}, 0},
+		{"the second reward first", func(seq uint64) error { return w.reward(seq, reward(2, -1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 1},
+		{"the first reward late", func(seq uint64) error { return w.reward(seq, reward(1, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
+		{"trick: the second reward once more, with another value", func(seq uint64) error { return w.reward(seq, reward(2, 1)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: -1, Rewards: 2}, 0},
+		{"the third reward", func(seq uint64) error { return w.reward(seq, reward(3, 0.5)) }, subjects.Grades{Critic: 3, Feedback: "Clear.", Pairwise: "generator", Reward: 0.5, Rewards: 3}, 1},
+	} {
+		had := len(w.events("memory.annotated"))
+		for range 2 { // each event twice, as after a crash
+			if err := tt.do(uint64(i + 1)); err != nil {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+		}
+		if got := w.entry(id).Grades; got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+		if told := len(w.events("memory.annotated")) - had; told != tt.told {
+			t.Errorf("%s: it was told %d times, want %d", tt.name, told, tt.told)
+		}
+	}
 }
 
 // TestGradesTurnTheOrder: of two answers that are as near, the better one comes first, from the next recall on.

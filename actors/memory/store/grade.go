@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"slices"
 
 	"conclave/subjects"
@@ -17,7 +18,8 @@ type Grade struct {
 	Critic     *int   // 1 to 5
 	Feedback   *string
 	Pairwise   *string  // who was better; it concerns all answers to the question
-	Reward     *float64 // -1 to 1; the mean of all is kept
+	Reward     *float64 // -1 to 1; what the person thinks now takes the place of what they thought before
+	Count      int      // of the reward, counting up for one answer: the highest holds. 0 = none was given, it is the latest
 	Event      string   // the same event counts once; "" = it always counts
 }
 
@@ -45,14 +47,18 @@ func (g Grade) check() error {
 	if g.Reward != nil && !(*g.Reward >= -1 && *g.Reward <= 1) {
 		return invalid("a reward is between -1 and 1, not %v", *g.Reward)
 	}
+	if g.Count < 0 || g.Count > math.MaxInt32 {
+		return invalid("a reward counts from 1, not %d", g.Count)
+	}
 	if g.Feedback != nil {
 		return checkLong("the feedback", *g.Feedback, maxText)
 	}
 	return nil
 }
 
-// Grade writes a grade down and returns the entries that it concerns now, with all that is thought of them. An answer
-// that was forgotten gets none.
+// Grade writes a grade down and returns the entries that it concerns now, with all that is thought of them: none while its
+// answer is not here yet. It returns nil when the grade changes nothing: it says what is known, an older reward comes late,
+// or the answer was forgotten. An event that was taken before is told as it was told then.
 func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	if err := g.check(); err != nil {
 		return nil, err
@@ -66,8 +72,12 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 		r := *g.Reward
 		g.Reward = &r
 	}
-	err = s.write(ctx, func(t *tx) error { return t.grade(g) })
-	if err != nil {
+	told := false
+	err = s.write(ctx, func(t *tx) (err error) {
+		told, err = t.grade(g) // it may run again: what it found the last time holds
+		return err
+	})
+	if err != nil || !told {
 		return nil, err
 	}
 	respondent := g.Respondent
@@ -78,7 +88,8 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 }
 
 // graded reads the entries that answer a question.
-func (s *Store) graded(ctx context.Context, query, respondent string) (all []Graded, err error) {
+func (s *Store) graded(ctx context.Context, query, respondent string) (_ []Graded, err error) {
+	all := []Graded{}
 	err = s.at(ctx, func(m moment) error {
 		var grades []graded
 		err := m.query(ctx, func(r *sql.Rows) error {
@@ -104,63 +115,68 @@ func (s *Store) graded(ctx context.Context, query, respondent string) (all []Gra
 	return all, nil
 }
 
-func (t *tx) grade(g Grade) error {
+// grade reports whether there is something to tell: the grade changed something, now or when its event came first.
+func (t *tx) grade(g Grade) (told bool, err error) {
 	if g.Event != "" {
-		seen := false
-		err := t.query(func(*sql.Rows) error { seen = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
-		if err != nil || seen {
-			return err
+		err := t.query(func(*sql.Rows) error { told = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
+		if err != nil || told {
+			return told, err
 		}
-		t.insert("graded", g.Event)
 	}
 	if g.Critic != nil || g.Feedback != nil || g.Reward != nil {
-		if err := t.gradeOne(g.Query, g.Respondent, Grade{Critic: g.Critic, Feedback: g.Feedback, Reward: g.Reward}); err != nil {
-			return err
-		}
+		told, err = t.gradeOne(g.Query, g.Respondent, Grade{Critic: g.Critic, Feedback: g.Feedback, Reward: g.Reward, Count: g.Count})
 	}
-	if g.Pairwise == nil {
-		return nil
+	if err == nil && g.Pairwise != nil {
+		var more bool
+		more, err = t.gradeOne(g.Query, "", Grade{Pairwise: g.Pairwise})
+		told = told || more
 	}
-	return t.gradeOne(g.Query, "", Grade{Pairwise: g.Pairwise})
+	if err == nil && told && g.Event != "" { // one that changes nothing would change nothing again: it need not be known
+		t.insert("graded", g.Event)
+	}
+	return told, err
 }
 
-// gradeOne changes the one line of a question and a respondent.
-func (t *tx) gradeOne(query, respondent string, g Grade) error {
+// gradeOne changes the one line of a question and a respondent, and reports whether that made a difference.
+func (t *tx) gradeOne(query, respondent string, g Grade) (changed bool, err error) {
 	// An answer that was forgotten, or a question all of whose answers were, keeps nothing.
 	answers, forgotten := 0, 0
-	err := t.query(func(r *sql.Rows) error { return r.Scan(&answers, &forgotten) },
+	err = t.query(func(r *sql.Rows) error { return r.Scan(&answers, &forgotten) },
 		"SELECT count(*), count(*) FILTER (id IS NULL) FROM answers WHERE query = ? AND (? = '' OR respondent = ?)", query, respondent, respondent)
 	if err != nil || answers > 0 && answers == forgotten {
-		return err
+		return false, err
 	}
-	var is line
+	var was line
 	there := false
 	err = t.query(func(r *sql.Rows) error {
 		there = true
-		return r.Scan(&is.critic, &is.feedback, &is.pairwise, &is.reward, &is.rewards)
+		return r.Scan(&was.critic, &was.feedback, &was.pairwise, &was.reward, &was.rewards)
 	}, "SELECT critic, feedback, pairwise, reward, rewards FROM grades WHERE answer = ?", answerKey(query, respondent))
 	if err != nil {
-		return err
+		return false, err
 	}
-	is.add(g)
+	is := was
+	if is.add(g); is == was {
+		return false, nil
+	}
 	if !there {
 		t.insert("grades", answerKey(query, respondent), query, respondent, is.critic, is.feedback, is.pairwise, is.reward, is.rewards)
-		return nil
+		return true, nil
 	}
 	_, err = t.exec("UPDATE grades SET critic = ?, feedback = ?, pairwise = ?, reward = ?, rewards = ? WHERE answer = ?",
 		is.critic, is.feedback, is.pairwise, is.reward, is.rewards, answerKey(query, respondent))
-	return err
+	return true, err
 }
 
 // line is a row of grades.
 type line struct {
-	critic             any // int32 or nothing
-	feedback, pairwise any // string or nothing
-	reward             float64
-	rewards            int32
+	critic             any     // int32 or nothing
+	feedback, pairwise any     // string or nothing
+	reward             float64 // what the person thinks now
+	rewards            int32   // the count of that reward: how often the person said so
 }
 
-// add takes a grade in. The reward is the mean of all that came.
+// add takes a grade in. Of rewards that are counted the highest count holds, in whatever order they come.
 func (l *line) add(g Grade) {
 	if g.Critic != nil {
 		l.critic = int32(*g.Critic)
@@ -171,9 +187,14 @@ func (l *line) add(g Grade) {
 	if g.Pairwise != nil {
 		l.pairwise = *g.Pairwise
 	}
-	if g.Reward != nil {
-		l.rewards++
-		l.reward += (*g.Reward - l.reward) / float64(l.rewards)
+	switch {
+	case g.Reward == nil || g.Count > 0 && int32(g.Count) <= l.rewards:
+	case g.Count > 0:
+		l.reward, l.rewards = *g.Reward, int32(g.Count)
+	case l.rewards < math.MaxInt32:
+		l.reward, l.rewards = *g.Reward, l.rewards+1
+	default:
+		l.reward = *g.Reward
 	}
 }
 
@@ -267,8 +288,7 @@ func (g gradeRow) add(to *subjects.Grades) {
 	if g.pairwise.Valid {
 		to.Pairwise = g.pairwise.String
 	}
-	if n := to.Rewards + g.rewards; n > 0 {
-		to.Reward = (to.Reward*float64(to.Rewards) + g.reward*float64(g.rewards)) / float64(n)
-		to.Rewards = n
+	if g.rewards > 0 {
+		to.Reward, to.Rewards = g.reward, g.rewards
 	}
 }

@@ -19,6 +19,7 @@ func TestGrade(t *testing.T) {
 		return Grade{Query: q, Respondent: r, Critic: &n, Feedback: ptr(fmt.Sprint("words ", n))}
 	}
 	reward := func(q, r string, v float64) Grade { return Grade{Query: q, Respondent: r, Reward: &v} }
+	counted := func(v float64, n int) Grade { return Grade{Query: "q", Respondent: "one", Reward: &v, Count: n} }
 	winner := func(q, w string) Grade { return Grade{Query: q, Pairwise: &w} }
 	for row, c := range []struct {
 		name   string
@@ -33,8 +34,19 @@ func TestGrade(t *testing.T) {
 		{"of one beside all", []Grade{critic("q", "one", 5), critic("q", "", 3)}, subjects.Grades{Critic: 5, Feedback: "words 5"}, subjects.Grades{Critic: 3, Feedback: "words 3"}, "[a b]"},
 		{"a winner concerns both", []Grade{winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
 		{"a winner named with a respondent concerns both", []Grade{{Query: "q", Respondent: "one", Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
-		{"rewards are a mean", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.25, Rewards: 3}, subjects.Grades{}, "[a]"},
-		{"rewards of one and of all", []Grade{reward("q", "one", 1), reward("q", "", 0)}, subjects.Grades{Reward: 0.5, Rewards: 2}, subjects.Grades{Reward: 0, Rewards: 1}, "[a b]"},
+		{"the person thinks again", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.75, Rewards: 3}, subjects.Grades{}, "[a]"},
+		{"a reward of one beside one of all", []Grade{reward("q", "one", 1), reward("q", "", 0)}, subjects.Grades{Reward: 1, Rewards: 1}, subjects.Grades{Reward: 0, Rewards: 1}, "[a b]"},
+		{"counted rewards", []Grade{counted(1, 1), counted(-1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[a]"},
+		{"counted rewards, the last one only", []Grade{counted(0.5, 7)}, subjects.Grades{Reward: 0.5, Rewards: 7}, subjects.Grades{}, "[a]"},
+		{"the same opinion under the next count", []Grade{counted(1, 1), counted(1, 2)}, subjects.Grades{Reward: 1, Rewards: 2}, subjects.Grades{}, "[a]"},
+		{"trick: counted rewards out of order", []Grade{counted(-1, 3), counted(0.5, 2)}, subjects.Grades{Reward: -1, Rewards: 3}, subjects.Grades{}, "[]"},
+		{"trick: the same count with another value", []Grade{counted(-1, 2), counted(1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[]"},
+		{"a reward without a count after counted ones", []Grade{counted(-1, 2), reward("q", "one", 1)}, subjects.Grades{Reward: 1, Rewards: 3}, subjects.Grades{}, "[a]"},
+		{"the critic says the same again", []Grade{critic("q", "one", 4), critic("q", "one", 4)}, subjects.Grades{Critic: 4, Feedback: "words 4"}, subjects.Grades{}, "[]"},
+		{"the same score in other words", []Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("other")}}, subjects.Grades{Critic: 4, Feedback: "other"}, subjects.Grades{}, "[a]"},
+		{"another score in the same words", []Grade{critic("q", "one", 4), {Query: "q", Respondent: "one", Critic: ptr(3), Feedback: ptr("words 4")}}, subjects.Grades{Critic: 3, Feedback: "words 4"}, subjects.Grades{}, "[a]"},
+		{"the same winner again", []Grade{winner("q", "two"), winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[]"},
+		{"trick: a known winner and a new score in one", []Grade{winner("q", "two"), {Query: "q", Respondent: "one", Critic: ptr(2), Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two", Critic: 2}, subjects.Grades{Pairwise: "two"}, "[a b]"},
 		{"another question", []Grade{critic("other", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
 		{"a question that only begins so", []Grade{critic("q ", "one", 1)}, subjects.Grades{}, subjects.Grades{}, "[]"},
 	} {
@@ -101,6 +113,8 @@ func TestGradeRefuses(t *testing.T) {
 		"none of five":                          {Query: "q", Critic: ptr(0)},
 		"a reward of two":                       {Query: "q", Reward: ptr(2.0)},
 		"a reward that is no number":            {Query: "q", Reward: ptr(math.NaN())},
+		"a reward that counts down":             {Query: "q", Reward: ptr(1.0), Count: -1},
+		"a reward that counts beyond all":       {Query: "q", Reward: ptr(1.0), Count: math.MaxInt32 + 1},
 		"an event that is nothing one can name": {Query: "q", Event: "\x00"},
 	} {
 		if _, err := s.Grade(t.Context(), g); !errors.Is(err, ErrInvalid) {
@@ -109,6 +123,60 @@ func TestGradeRefuses(t *testing.T) {
 	}
 	if n := count(t, s, "SELECT count(*) FROM grades"); n != 0 {
 		t.Errorf("%d grades", n)
+	}
+}
+
+// TestGradeTellsWhetherItChanged: nil means that there is nothing to tell; a grade that waits for its answer is something.
+func TestGradeTellsWhetherItChanged(t *testing.T) {
+	t.Parallel()
+	s := opened(t)
+	put(t, s, engram("gone", "q2", "one"))
+	forget(t, s, "gone")
+	for _, c := range []struct {
+		name  string
+		grade Grade
+		told  bool
+	}{
+		{"before its answer", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"}, true},
+		{"the same event after a crash", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e1"}, true},
+		{"the same words in another event", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
+		{"that one after a crash", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear"), Event: "e2"}, false},
+		{"no event at all", Grade{Query: "q", Respondent: "one", Critic: ptr(4), Feedback: ptr("clear")}, false},
+		{"of another answer", Grade{Query: "q", Respondent: "two", Critic: ptr(4), Feedback: ptr("clear"), Event: "e3"}, true},
+		{"the second reward first", Grade{Query: "q", Respondent: "one", Reward: ptr(0.0), Count: 2, Event: "e4"}, true},
+		{"the first reward late", Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: 1, Event: "e5"}, false},
+		{"of an answer that was forgotten", Grade{Query: "q2", Respondent: "one", Critic: ptr(1), Event: "e6"}, false},
+		{"trick: the event of one that changed nothing, with something new", Grade{Query: "q", Respondent: "one", Critic: ptr(1), Event: "e2"}, true},
+	} {
+		all, err := s.Grade(t.Context(), c.grade)
+		if err != nil || (all != nil) != c.told || len(all) > 0 {
+			t.Errorf("%s: %#v, %v", c.name, all, err)
+		}
+	}
+	if n := count(t, s, "SELECT count(*) FROM graded"); n != 4 {
+		t.Errorf("%d events are known, want those that changed something", n)
+	}
+}
+
+// What an export brings counts like what came here: the next reward is taken, and one that was known is not.
+func TestGradeAfterARestore(t *testing.T) {
+	t.Parallel()
+	s := opened(t)
+	e := engram("a", "q", "one")
+	e.Grades = subjects.Grades{Reward: -0.5, Rewards: 3}
+	if _, err := s.Put(t.Context(), Item{Entry: e, Restore: true}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		count int
+		want  subjects.Grades
+	}{{2, e.Grades}, {3, e.Grades}, {4, subjects.Grades{Reward: 1, Rewards: 4}}} {
+		if _, err := s.Grade(t.Context(), Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: c.count, Event: fmt.Sprint(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := one(t, s, "a").Grades; got != c.want {
+			t.Errorf("after the %d. reward: %+v, want %+v", c.count, got, c.want)
+		}
 	}
 }
 
