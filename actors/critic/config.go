@@ -1,0 +1,90 @@
+package critic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
+)
+
+// Config is the critic's section of the configuration. Its defaults stand in the shipped critic.yaml.
+type Config struct {
+	Enabled     bool          `yaml:"enabled"`
+	CallTimeout time.Duration `yaml:"call_timeout"` // of one judgement, with the time that it waits for the model
+	Predict     int           `yaml:"predict"`      // tokens of one judgement
+	PairWait    time.Duration `yaml:"pair_wait"`    // how long the first of two answers waits for the other; 0 = no two are compared
+	MaxAge      time.Duration `yaml:"max_age"`      // an older answer is not judged
+	RetryAt     int           `yaml:"retry_at"`     // grades up to this one offer another try; 0 = never
+	Claims      bool          `yaml:"claims"`       // compare what an answer says was done with the calls
+	ClaimCap    int           `yaml:"claim_cap"`    // most that an answer gets which says it did what no call did; 0 = it is only told
+
+	// Rubrics replace shipped ones, by name. What is not here, or empty, is as shipped.
+	Rubrics map[string]string `yaml:"rubrics"`
+}
+
+// Bounds of the settings.
+const (
+	maxCall   = time.Hour
+	maxWait   = 24 * time.Hour
+	oldest    = 30 * 24 * time.Hour // as long as the book is kept
+	maxRubric = 8 << 10
+)
+
+// Validate reports everything wrong with c.
+func (c Config) Validate() error { return c.Problems().Err() }
+
+// Problems is everything wrong with c, by the fields of critic.yaml.
+func (c Config) Problems() (out strict.Problems) {
+	between := func(path string, v, least, most int) {
+		if v < least || v > most {
+			out.Add(path, "%d is not between %d and %d", v, least, most)
+		}
+	}
+	within := func(path string, v, least, most time.Duration) {
+		if v < least || v > most {
+			out.Add(path, "%s is not between %s and %s", strict.Short(v), strict.Short(least), strict.Short(most))
+		}
+	}
+	within("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
+	between("predict", c.Predict, 64, 16<<10)
+	within("pair_wait", c.PairWait, 0, maxWait)
+	within("max_age", c.MaxAge, time.Minute, oldest)
+	between("retry_at", c.RetryAt, 0, 4)
+	between("claim_cap", c.ClaimCap, 0, 5)
+	for _, name := range strict.Keys(c.Rubrics) {
+		path := "rubrics." + name
+		if !slices.Contains(rubricNames, name) {
+			out.Add("rubrics", "there is no rubric %q; there are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))
+			continue
+		}
+		if why := unfit(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {
+			out.Add(path, "%s", why)
+		}
+	}
+	return out
+}
+
+// unfit says why a text cannot be a rubric, "" when it can.
+func unfit(rubric string) string {
+	switch upper := strings.ToUpper(rubric); {
+	case len(rubric) > maxRubric:
+		return fmt.Sprintf("%d bytes, at most %d", len(rubric), maxRubric)
+	case strings.Contains(rubric, "###"), strings.Contains(upper, "[RESULT]"):
+		return `"###" and "[RESULT]" have a meaning in the judge's request and may not stand in a rubric`
+	case criterion(rubric) == "":
+		return "the first line must say what is looked for"
+	}
+	at := 0
+	for score := 1; score <= 5; score++ {
+		line := fmt.Sprintf("\nScore %d:", score)
+		i := strings.Index(rubric[at:], line)
+		if i < 0 {
+			return fmt.Sprintf("there must be a line for each score, in order: %q is missing", line[1:])
+		}
+		at += i + len(line)
+	}
+	return ""
+}
