@@ -41,8 +41,11 @@ const (
 func TestMain(m *testing.M) {
 	if names := os.Getenv(playEnv); names != "" {
 		part := func() error { return play(names) }
-		if names == generatorAlone {
+		switch names {
+		case generatorAlone:
 			part = playGenerator
+		case criticAlone:
+			part = playCritic
 		}
 		if err := part(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -12,9 +12,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"conclave/actors/broker"
+	"conclave/actors/critic"
 	"conclave/actors/gateway"
 	"conclave/actors/generator"
 	"conclave/actors/memory"
+	"conclave/actors/reward"
 	"conclave/actors/router"
 	"conclave/actors/secrets"
 	"conclave/actors/tools"
@@ -23,11 +25,14 @@ import (
 	"conclave/pkg/bus"
 	keys "conclave/pkg/keyring"
 	"conclave/pkg/policy"
+	"conclave/subjects"
 )
 
 // Actors are the names that [Config.Compose] knows, in the order in which they start: whoever is asked comes before
 // whoever asks.
-var Actors = []string{"tools", "secrets", "broker", "model", "memory", "router", "generator", "gateway"}
+//
+// respondent_b is among them only as far as the settings want it: see [Config.Compose].
+var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.Shadow, "gateway"}
 
 // Wiring is what the process that runs the actors has to do with them. None of it is a setting.
 type Wiring struct {
@@ -42,7 +47,7 @@ func (c Config) Wired(w Wiring) Config {
 }
 
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
-// own name stands for that tool.
+// own name stands for that tool. respondent_b is left out when generator.yaml does not want it.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	return c.compose(home, c.Book(home), names)
 }
@@ -72,14 +77,11 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 			return makeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
 		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.memory(ctx, home, nc) }},
+		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.judging()), nil }},
+		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
-		{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			g, err := c.Generator.Actor()
-			if err != nil {
-				return nil, err
-			}
-			return generator.New(g), nil
-		}},
+		{Name: subjects.Answerer, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Answerer) }},
+		{Name: subjects.Shadow, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Shadow) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			g := gateway.New(c.System.Gateway, nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
@@ -87,11 +89,32 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 			return g, nil
 		}},
 	} {
-		if slices.Contains(names, s.Name) {
+		if slices.Contains(names, s.Name) && (s.Name != subjects.Shadow || c.Generator.RespondentB.Enabled) {
 			specs = append(specs, s)
 		}
 	}
+	if len(specs) == 0 && slices.Contains(names, subjects.Shadow) {
+		return nil, fmt.Errorf("%s is switched off: write respondent_b: {enabled: true} in generator.yaml, or start conclave with --respondent-b", subjects.Shadow)
+	}
 	return specs, nil
+}
+
+// judging are the critic's settings. Where nobody answers in the shadow no answer is kept to be compared with.
+func (c Config) judging() critic.Config {
+	cfg := c.Critic
+	if !c.Generator.RespondentB.Enabled {
+		cfg.PairWait = 0
+	}
+	return cfg
+}
+
+// answerer is the agent that answers, or the one that answers beside it unseen.
+func (c Config) answerer(name string) (actor.Actor, error) {
+	g, err := c.Generator.Actor()
+	if err != nil {
+		return nil, err
+	}
+	return generator.New(name, g), nil
 }
 
 // Tools are the tools of this machine that are turned on.
@@ -188,6 +211,14 @@ func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc
 		for _, t := range memory.Tools() {
 			build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
 		}
+	}
+	if c.Critic.Enabled {
+		for _, t := range critic.Tools() {
+			build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
+		}
+	}
+	for _, t := range reward.Tools() {
+		build = append(build, broker.Known{Tool: t.Facts, Pin: broker.Pin(t.Schema)})
 	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/actors/critic"
 	"conclave/actors/memory"
 	"conclave/actors/model"
 	"conclave/actors/secrets"
@@ -24,11 +25,11 @@ import (
 	"conclave/subjects"
 )
 
-//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml manifest.yaml
+//go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml manifest.yaml
 var shipped embed.FS
 
 // Files are the names that a config folder may hold.
-var Files = []string{"generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
+var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
 
 // Where a value came from, when it is not a file and a line.
 const (
@@ -45,6 +46,7 @@ type Config struct {
 	WebFetch  tools.WebFetch
 	Secrets   secrets.Config
 	Memory    memory.Config
+	Critic    critic.Config
 	Manifest  policy.Manifest
 
 	wiring   Wiring
@@ -68,6 +70,7 @@ func (c *Config) sections() []section {
 		{"web_fetch", &c.WebFetch},
 		{"secrets", &c.Secrets},
 		{"memory", &c.Memory},
+		{"critic", &c.Critic},
 		{"models", &c.Models},
 	}
 }

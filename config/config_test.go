@@ -51,7 +51,7 @@ func TestShipped(t *testing.T) {
 		},
 		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second},
 		Gateway: gateway.Config{
-			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, MaxWaiting: 64, MaxStreams: 32,
+			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, Trail: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
 			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
 	}
@@ -89,11 +89,12 @@ func TestShippedManifest(t *testing.T) {
 			delegable: append([]string{"web_search", "web_fetch", "run_code", "run_shell", "package_install", "get_datetime"}, fs...),
 			spawn:     []string{"assistant", "researcher", "coder", "sysadmin"},
 		},
-		"assistant":  {tools: append([]string{"web_search", "web_fetch", "get_datetime"}, memory...), spawn: []string{"researcher"}},
+		"assistant":  {tools: append([]string{"web_search", "web_fetch", "get_datetime", "compare_answers", "give_feedback"}, memory...), spawn: []string{"researcher"}},
 		"researcher": {tools: append([]string{"web_search", "web_fetch", "fs_read"}, memory...)},
 		"coder":      {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
 		"sysadmin":   {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
 		"persona":    {tools: []string{"search_memory", "search_knowledge_graph"}},
+		"shadow":     {tools: []string{"search_memory", "search_knowledge_graph", "get_datetime"}},
 		"operator":   {tools: all},
 	} {
 		got, ok := c.Manifest.Types[typ]
@@ -113,10 +114,10 @@ func TestShippedManifest(t *testing.T) {
 			t.Errorf("%s does not inherit constraints", typ)
 		}
 	}
-	if len(c.Manifest.Types) != 7 {
-		t.Errorf("%d types, want 7", len(c.Manifest.Types))
+	if len(c.Manifest.Types) != 8 {
+		t.Errorf("%d types, want 8", len(c.Manifest.Types))
 	}
-	accounts := map[string]string{"generator": "assistant", "respondent_b": "assistant", "committee": "persona", "orchestrator": "orchestrator", "operator": "operator"}
+	accounts := map[string]string{"generator": "assistant", "respondent_b": "shadow", "committee": "persona", "orchestrator": "orchestrator", "operator": "operator"}
 	if !reflect.DeepEqual(c.Manifest.Accounts, accounts) || len(accounts) != len(subjects.Agents) {
 		t.Errorf("accounts %v, want %v, one for each of %v", c.Manifest.Accounts, accounts, subjects.Agents)
 	}
@@ -205,7 +206,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
-		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: generator.yaml, manifest.yaml, memory.yaml, models.yaml, secrets.yaml, system.yaml, web_fetch.yaml, web_search.yaml"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: critic.yaml, generator.yaml, manifest.yaml, memory.yaml, models.yaml, secrets.yaml, system.yaml, web_fetch.yaml, web_search.yaml"},
 		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: no configuration goes by this name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -298,7 +299,7 @@ func TestExplain(t *testing.T) {
 		{Key: "system.actor.drain", Value: "1m30s", Origin: filepath.Join(dir, "system.yaml") + ":2"},
 		{Key: "system.actor.restarts.period", Value: "1m", Origin: config.Shipped},
 		{Key: "system.gateway.query_timeout", Value: "10m", Origin: config.Shipped},
-		{Key: "system.gateway.trail", Value: "0s", Origin: config.Shipped},
+		{Key: "system.gateway.trail", Value: "2s", Origin: config.Shipped},
 		{Key: "generator.system_prompt", Value: "", Origin: config.Shipped},
 		{Key: "generator.call_timeout", Value: "2m", Origin: config.Shipped},
 		{Key: "generator.result", Value: "16KB", Origin: config.Shipped},

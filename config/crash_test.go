@@ -63,7 +63,7 @@ func playGenerator() error {
 	if err != nil {
 		return err
 	}
-	g := generator.New(settings)
+	g := generator.New(subjects.Answerer, settings)
 	g.Boundary = func(step string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -135,20 +135,26 @@ func newStage(t *testing.T, names ...string) *stage {
 		}},
 		{Always: true, When: modeltest.When{LastRole: "tool"}, Reply: modeltest.Reply{Content: "The tool said: {{tool_result 0}}"}},
 	}})
-	for name, text := range map[string]string{
+	s.configure(map[string]string{
 		"models.yaml":   "roles: {assistant: assistant}\nollama: {url: \"" + s.model.URL + "\", slots: 8}\n",
 		"manifest.yaml": crashManifest,
 		"system.yaml":   "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\n",
-	} {
-		if err := os.MkdirAll(s.home.Config, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(s.home.Config, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	s.open(names...)
 	return s
+}
+
+// configure writes the person's files.
+func (s *stage) configure(files map[string]string) {
+	s.t.Helper()
+	if err := os.MkdirAll(s.home.Config, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(s.home.Config, name), []byte(text), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 // open starts the house and listens as the person does.
@@ -274,12 +280,18 @@ func (s *stage) giveTool() {
 // launch starts a generator in a process of its own.
 func (s *stage) launch() {
 	s.t.Helper()
+	s.launchAs(generatorAlone)
+}
+
+// launchAs starts a process that plays a part.
+func (s *stage) launchAs(part string) {
+	s.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.cmd = exec.Command(exe)
-	s.cmd.Env = append(os.Environ(), playEnv+"="+generatorAlone, dataEnv+"="+s.home.Data, listenEnv+"="+s.house.Bus.URL)
+	s.cmd.Env = append(os.Environ(), playEnv+"="+part, dataEnv+"="+s.home.Data, listenEnv+"="+s.house.Bus.URL)
 	s.cmd.Stderr = &s.stderr
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		s.t.Fatal(err)
@@ -298,7 +310,7 @@ func (s *stage) launch() {
 func (s *stage) expect(word string) {
 	s.t.Helper()
 	if !s.says.Scan() || s.says.Text() != word {
-		s.t.Fatalf("the generator did not say %q: %q\n%s", word, s.says.Text(), s.stderr.String())
+		s.t.Fatalf("it did not say %q: %q\n%s", word, s.says.Text(), s.stderr.String())
 	}
 }
 
@@ -323,12 +335,12 @@ func (s *stage) died(boundary string) {
 	}
 }
 
-// leave ends the generator in order.
+// leave ends it in order.
 func (s *stage) leave() {
 	s.t.Helper()
 	s.stdin.Close()
 	if err := s.cmd.Wait(); err != nil {
-		s.t.Errorf("the generator left with %v\n%s", err, s.stderr.String())
+		s.t.Errorf("it left with %v\n%s", err, s.stderr.String())
 	}
 }
 

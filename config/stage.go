@@ -177,6 +177,8 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 	if !o.Live {
 		// Memory asks a model beside the conversation, which few scripts expect. A story that is about it says so.
 		own["memory"] = map[string]any{"model": false}
+		// So does the critic: without a script for it there would be nothing to judge with.
+		own["critic"] = map[string]any{"enabled": s.Model[subjects.RoleCritic] != nil}
 	}
 	if s.Web != nil {
 		if st.web, err = openWeb(s.Web.Pages, st.pass); err != nil {
@@ -192,7 +194,7 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 			}
 			url = st.model.URL
 		}
-		own["models"] = scriptedRoles(s, url)
+		own["models"] = scriptedRoles(s, c.Models.Roles, url)
 	}
 	for _, name := range strict.Keys(own) {
 		if err := c.layOver(filepath.Join(st.dir, "stage"), name, own[name]); err != nil {
@@ -213,9 +215,6 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 		}
 	}
 	if path, err := st.leaves(c, s); err != nil {
-		return Config{}, blame(path, err)
-	}
-	if path, err := outvoiced(s, Actors); err != nil {
 		return Config{}, blame(path, err)
 	}
 	return c, nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/document"
@@ -14,8 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// What a story does to memory: the person's own hand on it, and the voices of those who judge answers and do not live on a
-// stage.
+// What the person does beside asking: their own hand on memory, and what they think of an answer.
 
 // Remember implements [story.World], under the user's key.
 func (st *Stage) Remember(ctx context.Context, m story.Memory) error {
@@ -140,42 +138,7 @@ func (st *Stage) edit(ctx context.Context, e story.Edit) error {
 	return st.admin(ctx, e.Of, subjects.MemoryAdmin{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
 }
 
-// Grade implements [story.World], under the key of the critic.
-func (st *Stage) Grade(ctx context.Context, c subjects.Critique) error {
-	return inPlaceOf(ctx, st, "critic", c.SessionID, c.QueryID, subjects.CritiqueResult, c)
-}
-
-// Pairwise implements [story.World], under the key of the critic.
-func (st *Stage) Pairwise(ctx context.Context, p subjects.Pairwise) error {
-	return inPlaceOf(ctx, st, "critic", "", p.QueryID, subjects.PairwiseResult, p)
-}
-
-// Reward implements [story.World], under the key of the actor of that name.
-func (st *Stage) Reward(ctx context.Context, r subjects.Reward) error {
-	return inPlaceOf(ctx, st, "reward", "", r.QueryID, subjects.RewardEvent, r)
-}
-
-// inPlaceOf says something as an actor that does not live here would.
-func inPlaceOf[T any](ctx context.Context, st *Stage, account, session, query string, t subjects.Topic[T], body T) error {
-	out, quit, err := st.as(account, session, query)
-	if err != nil {
-		return err
-	}
-	defer quit()
-	return actor.Emit(ctx, out, t, body)
-}
-
-// outvoiced reports a story that speaks for somebody who lives among cast and speaks for themselves, and where it does.
-func outvoiced(s *story.Story, cast []string) (path string, err error) {
-	for i, t := range s.Turns {
-		for _, v := range []struct {
-			field, account string
-			said           bool
-		}{{"grade", "critic", t.Grade != nil}, {"pairwise", "critic", t.Pairwise != nil}, {"reward", "reward", t.Reward != nil}} {
-			if v.said && slices.Contains(cast, v.account) {
-				return fmt.Sprintf("turns[%d].%s", i, v.field), fmt.Errorf("%s lives on the stage and speaks for itself; leave it out", v.account)
-			}
-		}
-	}
-	return "", nil
+// Feedback implements [story.World], under the user's key.
+func (st *Stage) Feedback(ctx context.Context, session string, f subjects.Feedback) error {
+	return actor.Emit(ctx, st.out.About(session, f.QueryID), subjects.UserFeedback, f)
 }

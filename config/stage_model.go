@@ -16,19 +16,21 @@ import (
 // embedder is the model for vectors that every scripted server has. It makes them of words.
 const embedder = "nomic-embed-text"
 
-// scriptedRoles gives every role of the script the model of its own name, so that a script is kept by role. The model for
-// vectors is there too. Those of other roles are not, as on a machine where only some were fetched; nor are those of hints,
+// scriptedRoles gives every role of the script the model of its own name, so that a script is kept by role. What is no role
+// is the name of a model that the story's settings ask for. The model for vectors is there too. Those of other roles are not, as on a machine where only some were fetched; nor are those of hints,
 // so that a role's own answers.
-func scriptedRoles(s *story.Story, url string) map[string]any {
+func scriptedRoles(s *story.Story, known map[string]string, url string) map[string]any {
 	front := ""
 	if s.Server.Key != "" {
 		front = "openai/"
 	}
 	roles := map[string]any{subjects.RoleAssistant: front + "assistant", subjects.RoleEmbeddings: front + embedder}
 	for role := range script(s) {
-		roles[role] = front + role
+		if known[role] != "" {
+			roles[role] = front + role
+		}
 	}
-	out := map[string]any{"ollama": map[string]any{"url": url}, "roles": roles, "stand_in": "never"}
+	out := map[string]any{"ollama": map[string]any{"url": url, "rest": "0s"}, "roles": roles, "stand_in": "never"}
 	if front != "" {
 		out["hints"] = map[string]any{"simple": front + "none", "reasoning": front + "none", "code": front + "none"}
 		out["ollama"] = map[string]any{"url": nobody}

@@ -140,7 +140,18 @@ func TestGuardsMatter(t *testing.T) {
 		{"no cache", "memory_cache.yaml", func(s *story.Story) {
 			s.Config = map[string]map[string]any{"memory": {"cache": map[string]any{"entries": 0}}}
 		}, "there is no event memory.recalled cached=true"},
-		{"the critic finds both alike", "memory_low_grade_sinks.yaml", func(s *story.Story) { s.Turns[3].Grade.Score, s.Turns[4].Grade.Score = 3, 3 }, "turn 6: the answer does not match"},
+		{"the critic finds both alike", "memory_low_grade_sinks.yaml", func(s *story.Story) {
+			for i := range s.Model["critic"] {
+				s.Model["critic"][i].Reply.Content = "Feedback: It will do. [RESULT] 3"
+			}
+		}, "turn 3: the answer does not match"},
+		{"the judge goes by the place", "s7_pairwise.yaml", func(s *story.Story) {
+			s.Model["critic"][3].Reply.Content = "Feedback: The first one. [RESULT] A"
+		}, "there is no event pairwise.result by=critic winner=generator"},
+		{"nobody looks at the calls", "critic_claim_without_call.yaml", func(s *story.Story) {
+			s.Config = map[string]map[string]any{"critic": {"claims": false}}
+		}, "there is no event critique.result by=critic score=2"},
+		{"the last grade is kept to itself", "grade_in_prompt.yaml", func(s *story.Story) { s.Config = nil }, "2 of 5"},
 		{"nobody accepts a proposal", "memory_candidate.yaml", func(s *story.Story) { s.Turns[5].Memory = nil }, "turn 7: the answer does not contain \"ten past nine\""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

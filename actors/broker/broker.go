@@ -137,6 +137,7 @@ type call struct {
 	path     []string
 	args     json.RawMessage
 	session  string
+	flow     string // under which what it brings in is written down
 	query    string
 	typ      string              // of the caller
 	person   bool                // the person calls, and no model reads the result
@@ -156,7 +157,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.refuse(ctx, out, in.From, "", in.Session, in.Query, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, query: queryOf(in)}
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, flow: flowKey(caller, in.Session), query: queryOf(in)}
 	if c.id == "" {
 		c.id = out.NewID()
 	}
@@ -244,6 +245,9 @@ const (
 // decide asks the layers, and then the person when a layer wants that. It returns whether the person said yes, and why
 // the call may not run.
 func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
+	if no := barred(asked); no != nil {
+		return false, denied(no)
+	}
 	d := chain.Decide(ctx, asked)
 	if err := d.Failure(); err != nil {
 		out.Note(fmt.Errorf("judging a call of %s: %w", c.tool, err))
@@ -252,6 +256,9 @@ func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy
 		out.Note(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
+		if no := unasked(asked); no != nil {
+			return false, denied(no)
+		}
 		fault := b.approve(ctx, out, c, asks, asked.Flow.Sources())
 		return fault == nil, fault
 	}
@@ -384,7 +391,7 @@ func (b *Broker) finish(ctx context.Context, out actor.Out, c call, k Known, res
 		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but the audit did not take the outcome, so it is withheld", c.tool)
 	}
 	b.at("after")
-	b.tellResult(ctx, out, res)
+	b.tellResult(ctx, out, c, res)
 	return res
 }
 
@@ -399,14 +406,14 @@ func (b *Broker) deny(ctx context.Context, out actor.Out, c call, f *subjects.Fa
 	}
 	b.tell(ctx, out, c)
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f}
-	b.tellResult(ctx, out, res)
+	b.tellResult(ctx, out, c, res)
 	return res
 }
 
 // unaudited answers a call that was not recorded and so did not run.
 func (b *Broker) unaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: noAudit(err)}
-	b.tellResult(ctx, out, res)
+	b.tellResult(ctx, out, c, res)
 	return res
 }
 
@@ -455,7 +462,9 @@ func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
 	}
 }
 
-func (b *Broker) tellResult(ctx context.Context, out actor.Out, res subjects.ToolResult) {
+// tellResult posts the broker's copy of a result. Whose call it was is the broker's word.
+func (b *Broker) tellResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
+	res.Caller = c.record.AgentID
 	topic, err := subjects.ToolDone.With(res.Tool)
 	if err != nil {
 		return

@@ -372,7 +372,7 @@ func TestCall(t *testing.T) {
 			}
 			checkOutcome(t, res, tt.code, tt.text, tt.denial)
 			w.checkRecords(t, subject, agent, body.(req), tt.reason)
-			w.checkEvents(t, res)
+			w.checkEvents(t, res, agent)
 			if failing := tt.chain != nil && tt.chain[:min(1, len(tt.chain))].Decide(t.Context(), policy.Call{Tool: clockFacts().Tool}).Failure() != nil; failing != (len(w.rec.Noted()) == 1) {
 				t.Errorf("noted %v", w.rec.Noted())
 			}
@@ -439,9 +439,12 @@ func (w *world) checkRecords(t *testing.T, subject, agent string, body subjects.
 	}
 }
 
-// checkEvents compares the copies: they say what the asker was told, and who asked.
-func (w *world) checkEvents(t *testing.T, res subjects.ToolResult) {
+// checkEvents compares the copies: they say what the asker was told, and who asked. The asker knows who that is.
+func (w *world) checkEvents(t *testing.T, res subjects.ToolResult, agent string) {
 	t.Helper()
+	if res.Caller != "" {
+		t.Errorf("the asker was told that %q asked", res.Caller)
+	}
 	for _, s := range w.rec.Said() {
 		if s.Waited || s.Query != "q1" || s.Session != "s1" {
 			if strings.HasPrefix(s.Subject, "event.") {
@@ -450,7 +453,9 @@ func (w *world) checkEvents(t *testing.T, res subjects.ToolResult) {
 		}
 		switch {
 		case strings.HasPrefix(s.Subject, "event.tool.result."):
-			want, _ := json.Marshal(res)
+			copied := res
+			copied.Caller = agent
+			want, _ := json.Marshal(copied)
 			if s.Body != string(want) {
 				t.Errorf("the copy says %s, the asker was told %s", s.Body, want)
 			}

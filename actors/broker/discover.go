@@ -56,32 +56,36 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		most = usualTools
 	}
 	most = min(most, mostTools)
-	var always, may []subjects.ToolSchema
+	var always, may, rare []subjects.ToolSchema
 	for _, k := range b.table.all() {
-		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) {
+		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isShadow(caller) && acts(k.Tool)) {
 			s := k.schema
 			s.Key = "" // for the broker alone
 			// An address in the task is asked for by its owner's tool, whatever the other words are.
 			opens := k.URL != "" && strings.Contains(in.Body.Task, "://")
-			if k.Known && (k.Standing || opens) && len(always) < most {
+			switch {
+			case k.Known && (k.Standing || opens) && len(always) < most:
 				always = append(always, s)
-			} else {
+			case k.Known && k.Rare && likeness(in.Body.Task, s) == 0:
+				rare = append(rare, s)
+			default:
 				may = append(may, s)
 			}
 		}
 	}
-	picked := append(always, b.choose(ctx, out, in.Body.Task, may, most-len(always))...)
+	picked := append(always, b.choose(ctx, out, in.Body.Task, may, rare, most-len(always))...)
 	// By name, so that a prompt does not change from question to question.
 	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
 	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// choose picks the tools that fit a task. Where all fit, all are given.
-func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
+// choose picks the tools that fit a task. Where all fit, all are given. Those that are rare are given only when the model
+// names them.
+func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
 	}
-	picked, err := b.rankByModel(ctx, out, task, tools, most)
+	picked, err := b.rankByModel(ctx, out, task, tools, rare, most)
 	if err != nil {
 		if !errors.Is(err, errNoModel) {
 			out.Note(fmt.Errorf("choosing tools by a model: %w; words are compared instead", err))
@@ -94,17 +98,21 @@ func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools [
 // rankByWords picks the tools whose words are most like the task's.
 func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	asked := words(task)
-	score := func(s subjects.ToolSchema) (n int) {
-		for w := range words(s.Name + " " + s.Description) {
-			if asked[w] {
-				n++
-			}
-		}
-		return n
-	}
 	picked := slices.Clone(tools)
-	slices.SortStableFunc(picked, func(a, b subjects.ToolSchema) int { return cmp.Compare(score(b), score(a)) })
-	return picked[:most]
+	slices.SortStableFunc(picked, func(a, b subjects.ToolSchema) int { return cmp.Compare(shared(asked, b), shared(asked, a)) })
+	return picked[:min(most, len(picked))]
+}
+
+// likeness is how many words a task and a tool have in common.
+func likeness(task string, s subjects.ToolSchema) int { return shared(words(task), s) }
+
+func shared(asked map[string]bool, s subjects.ToolSchema) (n int) {
+	for w := range words(s.Name + " " + s.Description) {
+		if asked[w] {
+			n++
+		}
+	}
+	return n
 }
 
 // words are the words of a text that can tell tools apart.

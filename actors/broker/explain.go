@@ -86,5 +86,12 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.People, asker) {
 		asked.Flow = &policy.Flow{} // the person means a session that nothing went into
 	}
-	return rules.Chain.Decide(ctx, asked).Verdict(), nil
+	if d := barred(asked); d != nil {
+		return subjects.Verdict{Denial: d}, nil
+	}
+	v := rules.Chain.Decide(ctx, asked).Verdict()
+	if d := unasked(asked); d != nil && len(v.Asks) > 0 {
+		v.Asks, v.Denial = nil, d
+	}
+	return v, nil
 }

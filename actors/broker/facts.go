@@ -42,13 +42,9 @@ func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Call
 	}
 	if c.session != "" {
 		if c.tool != "" && !asked.Person && !harmless(k.Tool) {
-			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry) })
+			wg.Go(func() { asked.Flow, flow = b.flowOf(ctx, out, caller, c.session, c.query, dry) })
 		}
-		if dry {
-			asked.Override, over = b.wouldOverride(ctx, out, c.session, c.query)
-		} else {
-			asked.Override, over = b.override(ctx, out, c.session, c.query)
-		}
+		asked.Override, over = b.overrideOf(ctx, out, caller, c.session, c.query, dry)
 	}
 	wg.Wait()
 	if n := len(asked.Line); n > 0 && n == len(caller.Path) {

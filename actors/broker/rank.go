@@ -24,13 +24,14 @@ const leastTools = 2
 
 // rankByModel lets a small model choose. It sees the task and one short line per tool, about a hundred tokens, and can
 // do no more than name tools that the asker may use anyway.
-func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
+func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
 	if b.cfg.ModelTimeout <= 0 {
 		return nil, errNoModel
 	}
 	var list strings.Builder
-	names := make([]string, len(tools))
-	for i, t := range tools {
+	all := slices.Concat(tools, rare)
+	names := make([]string, len(all))
+	for i, t := range all {
 		names[i] = t.Name
 		first, _, _ := strings.Cut(t.Description, ".")
 		fmt.Fprintf(&list, "%s: %s\n", t.Name, text.OneLine(first, 60))
@@ -51,9 +52,9 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 	}
 	var picked []subjects.ToolSchema
 	add := func(name string) {
-		at := slices.IndexFunc(tools, func(t subjects.ToolSchema) bool { return t.Name == name })
+		at := slices.IndexFunc(all, func(t subjects.ToolSchema) bool { return t.Name == name })
 		if at >= 0 && len(picked) < most && !slices.ContainsFunc(picked, func(t subjects.ToolSchema) bool { return t.Name == name }) {
-			picked = append(picked, tools[at])
+			picked = append(picked, all[at])
 		}
 	}
 	for _, name := range reply.Tools {

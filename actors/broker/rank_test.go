@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/actor/actortest"
 	"conclave/pkg/model"
 	"conclave/pkg/model/wire"
+	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -184,7 +185,7 @@ func TestRankPrompt(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, usualTools); err != nil {
+		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, nil, usualTools); err != nil {
 			t.Fatal(err)
 		}
 		q, r := h.prompted(t)
@@ -280,7 +281,7 @@ func FuzzRank(f *testing.F) {
 		h.thinks(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got := h.choose(ctx, (&actortest.Recorder{Answer: h.rec.Answer}).Out(), "read a file", offered, usualTools)
+		got := h.choose(ctx, (&actortest.Recorder{Answer: h.rec.Answer}).Out(), "read a file", offered, nil, usualTools)
 		var names []string
 		for _, s := range got {
 			names = append(names, s.Name)
@@ -289,4 +290,36 @@ func FuzzRank(f *testing.F) {
 			t.Errorf("%q", names)
 		}
 	})
+}
+
+// TestRareTools: a tool for rare occasions is offered when the task speaks of it or the model names it, and never to fill up.
+func TestRareTools(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, task, reply string
+		want              bool
+	}{
+		{"nothing to do with it, and no model", "xyz", "", false},
+		{"nothing to do with it, and a model that names none", "xyz", `{"tools":[]}`, false},
+		{"the model names it", "xyz", `{"tools":["run_shell"]}`, true},
+		{"the task speaks of it", "please use run_shell for it", "", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHall(t, ranked, func(h *hall) {
+				h.facts = func(all map[string]policy.Tool) {
+					rare := all["run_shell"]
+					rare.Rare = true
+					all["run_shell"] = rare
+				}
+			})
+			if tt.reply != "" {
+				h.thinks(tt.reply)
+			}
+			got, err := h.discovers(t, "generator", tt.task, 4)
+			if err != nil || len(got) < leastTools || slices.Contains(got, "run_shell") != tt.want {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
 }

@@ -78,7 +78,7 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 	}
 	m := b.book.Rules().Manifest
 	line, err := b.line(ctx, out, caller, in.Session)
-	over, err2 := b.override(ctx, out, in.Session, in.Query)
+	over, err2 := b.overrideOf(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
 		out.Note(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
 		return spawned{}, nil, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so no agent was made; see conclave doctor")

@@ -12,9 +12,6 @@ import (
 	"conclave/subjects"
 )
 
-// bucket holds conversations and the turns that are under way.
-var bucket = subjects.StateBucket(name)
-
 // turnKey is where the turn of a session is written down that was begun last.
 func turnKey(session string) string { return "turn." + session }
 
@@ -28,8 +25,13 @@ const (
 // record is a turn as it is written down. It is also the fence: each write names the revision of the one before, so of
 // two that work at the same turn only one can go on.
 type record struct {
-	QueryID string      `json:"query_id"`
-	Query   string      `json:"query"`
+	QueryID string `json:"query_id"`
+	Query   string `json:"query"`
+	// Reference is what a good answer says, for whoever grades it. No model that answers sees it.
+	Reference string `json:"reference,omitempty"`
+	// Graded is what the model is told of its last answer, "" = nothing. It is decided once: what is heard since does not
+	// change a turn that has begun.
+	Graded  string      `json:"graded,omitempty"`
 	Owner   string      `json:"owner"` // of this life of the turn
 	Stage   string      `json:"stage"`
 	Try     int         `json:"try"`               // of the message that brought it

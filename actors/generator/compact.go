@@ -2,7 +2,9 @@ package generator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"conclave/pkg/actor"
@@ -73,24 +75,39 @@ func (g *Generator) summarize(ctx context.Context, out actor.Out, session string
 	if err != nil {
 		return err
 	}
-	next := past(c, n)
-	next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()
-	data, err := marshal(next)
-	if err != nil {
-		return err
+	store := out.Store(g.bucket())
+	for {
+		next := past(c, n)
+		next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()
+		data, err := marshal(next)
+		if err != nil {
+			return err
+		}
+		g.at("compact/before")
+		now, err := store.Put(ctx, subjects.ConversationKey(session), data, rev)
+		if err == nil {
+			g.at("compact/after")
+			g.hot.renew(session, rev, next, now)
+			break
+		}
+		// A grade comes soon after an answer, which is when summaries are made. It changes no turn's words.
+		fresh, at, rerr := readConversation(ctx, store, session)
+		if !errors.Is(err, actor.ErrChanged) || rerr != nil || !sameTurns(c, fresh) {
+			return err
+		}
+		c, rev = fresh, at
 	}
-	g.at("compact/before")
-	now, err := out.Store(bucket).Put(ctx, subjects.ConversationKey(session), data, rev)
-	if err != nil {
-		return err
-	}
-	g.at("compact/after")
-	g.hot.renew(session, rev, next, now)
-	topic, err := subjects.AgentStateOf.With(name)
+	topic, err := subjects.AgentStateOf.With(g.name)
 	if err != nil {
 		return err
 	}
 	return actor.Post(ctx, out, topic, subjects.AgentState{
 		SessionID: session, To: string(idle), Code: subjects.NoteCompacted, Words: fmt.Sprintf("%d turns were summarized to make room", n),
 	})
+}
+
+// sameTurns reports whether two conversations differ in their grades at most.
+func sameTurns(a, b subjects.Conversation) bool {
+	return a.Summarized == b.Summarized && a.Dropped == b.Dropped &&
+		slices.EqualFunc(a.Turns, b.Turns, func(x, y subjects.Turn) bool { return x.QueryID == y.QueryID })
 }

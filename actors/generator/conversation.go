@@ -201,6 +201,15 @@ func (h *hot) renew(session string, from uint64, c subjects.Conversation, rev ui
 	}
 }
 
+// freshen replaces the conversation of a session by a later one.
+func (h *hot) freshen(session string, c subjects.Conversation, rev uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.held[session]; s != nil && s.convRev < rev {
+		s.conv, s.convRev = c, rev
+	}
+}
+
 func (h *hot) drop(session string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,12 +1,14 @@
 // Package generator answers: it puts a question, what was said before and a few tools before a model, runs the calls
 // that the model makes through the broker, and stores the answer.
 //
-// It listens on query.session.<session>, kept in TURNS, and on query.cancel.<query>. It asks broker.discover,
-// tool.request.<tool>, model.list and model.chat. It speaks on response.generation, answer.dialog,
-// agent.state.generator, response.delta.<query> and response.thinking.<query>.
+// It listens on query.session.<session>, kept in TURNS, on query.cancel.<query>, and on critique.result and reward.event,
+// which say what was thought of its answers. It asks broker.discover, tool.request.<tool>, model.list and model.chat. It
+// speaks on response.generation, answer.dialog, agent.state.<name>, response.delta.<query> and response.thinking.<query>.
 //
 // A turn is written down before it acts: after a crash it goes on from there, in this process or in another, and its
 // answer is stored once.
+//
+// The same code under the name [subjects.Shadow] answers the same questions for comparison: see shadow.go.
 package generator
 
 import (
@@ -45,6 +47,22 @@ type Config struct {
 	Turns       int           `yaml:"turns"`        // turns kept of a session
 	HotSessions int           `yaml:"hot_sessions"` // sessions kept in memory
 	CompactAt   int           `yaml:"compact_at"`   // percent of the window at which old turns are summarized; 0 = never
+	Grades      Grades        `yaml:"grades"`
+	RespondentB RespondentB   `yaml:"respondent_b"`
+}
+
+// Grades is what becomes of what others thought of the last answer.
+type Grades struct {
+	Prompt bool `yaml:"prompt"` // tell the model before the next question
+	Retry  bool `yaml:"retry"`  // and after a bad one, to offer another try
+}
+
+// RespondentB is the second answer to each question, for comparison. Where it says nothing, it is as the first.
+type RespondentB struct {
+	Enabled     bool           `yaml:"enabled"`
+	Model       string         `yaml:"model"`       // "" = the one that gives the first answer
+	Temperature strict.Decimal `yaml:"temperature"` // of its model calls
+	MaxAge      time.Duration  `yaml:"max_age"`     // questions older than this are left alone
 }
 
 // Hedge is what to do about an answer that says it cannot know.
@@ -86,6 +104,15 @@ func (c Config) Problems() (out strict.Problems) {
 			out.Add(f.path, "%s is not between 10ms and 24h", strict.Short(f.d))
 		}
 	}
+	if b := c.RespondentB; b.Temperature < 0 || b.Temperature > maxTemperature {
+		out.Add("respondent_b.temperature", "%s is not between 0 and %d", b.Temperature, maxTemperature)
+	}
+	if b := c.RespondentB; b.MaxAge < time.Second || b.MaxAge > 24*time.Hour {
+		out.Add("respondent_b.max_age", "%s is not between 1s and 24h", strict.Short(b.MaxAge))
+	}
+	if m := c.RespondentB.Model; m != text.OneLine(m, maxModel) {
+		out.Add("respondent_b.model", "%q is not the name of a model", text.OneLine(m, 40))
+	}
 	if c.Hedge.Search != "" && subjects.CheckToken(c.Hedge.Search) != nil {
 		out.Add("hedge.search", "%q is not the name of a tool", text.Clip(c.Hedge.Search, 40))
 	}
@@ -101,8 +128,11 @@ const (
 	maxResult strict.Size = 64 << 10
 )
 
-// maxSystem bounds the system prompt, in bytes.
-const maxSystem = 64 << 10
+const (
+	maxSystem      = 64 << 10 // of the system prompt, in bytes
+	maxModel       = 200      // of a model's name, in bytes
+	maxTemperature = 2
+)
 
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
@@ -131,9 +161,12 @@ type Generator struct {
 	// crashes pull the plug.
 	Boundary func(step string)
 
+	name     string // the account, and the respondent on everything it says
+	shadow   bool   // nobody sees what it answers
 	cfg      Config
 	hot      *hot
 	stops    stops
+	early    early
 	models   cached[subjects.RoleModel]
 	summing  sync.Map       // sessions that are being summarized
 	behind   sync.WaitGroup // goroutines that do so
@@ -143,25 +176,34 @@ type Generator struct {
 	speaking actor.Out // the runtime's own: no message's ids or deadline on it. nil until it is started
 }
 
-// New returns a generator. cfg must be valid.
-func New(cfg Config) *Generator {
-	g := &Generator{cfg: cfg, hot: newHot(cfg.HotSessions)}
+// New returns a generator that goes by the name of its account: [subjects.Answerer], or [subjects.Shadow] for the one that
+// nobody sees. cfg must be valid.
+func New(name string, cfg Config) *Generator {
+	g := &Generator{name: name, shadow: name == subjects.Shadow, cfg: cfg}
+	if g.shadow {
+		g.cfg = cfg.unseen()
+	}
+	g.hot = newHot(g.cfg.HotSessions)
 	g.life, g.end = context.WithCancel(context.Background())
 	return g
 }
 
 // Name implements [actor.Actor].
-func (g *Generator) Name() string { return name }
+func (g *Generator) Name() string { return g.name }
 
-// name is the actor's account and the respondent on everything it says.
-const name = "generator"
+// bucket holds conversations and the turns that are under way.
+func (g *Generator) bucket() string { return subjects.StateBucket(g.name) }
 
 // Routes implements [actor.Actor].
 func (g *Generator) Routes() []actor.Route {
-	return []actor.Route{
+	routes := []actor.Route{
 		actor.On(subjects.QuerySession, g.onTurn),
 		actor.Hear(subjects.QueryCancel, g.onCancel),
 	}
+	if g.shadow { // its answers are no part of a conversation, so there is nothing to write a grade beside
+		return routes
+	}
+	return append(routes, actor.Hear(subjects.CritiqueResult, g.onCritique, actor.Workers(1)), actor.Hear(subjects.RewardEvent, g.onReward, actor.Workers(1)))
 }
 
 // Start implements [actor.Starter].
@@ -193,6 +235,9 @@ func (g *Generator) Close(ctx context.Context) error {
 func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	if len(in.Tokens) != 2 || subjects.CheckToken(in.Tokens[1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a session and a query id; only the router may say one")
+	}
+	if g.tooOld(in, out) {
+		return nil
 	}
 	t := g.newTurn(in, out)
 	err := t.answer(ctx)

@@ -18,6 +18,7 @@ const (
 // live says what a model writes as it comes. It may be lost: the whole answer follows.
 type live struct {
 	out   actor.Out
+	from  string // the respondent
 	query string
 	topic subjects.Topic[subjects.Delta]
 	n     int
@@ -26,10 +27,10 @@ type live struct {
 	said  time.Time
 }
 
-// newLive makes a stream of deltas of a query. The query must be a valid token.
-func newLive(out actor.Out, topic subjects.Topic[subjects.Delta], query string) (*live, error) {
+// newLive makes a stream of deltas of a respondent. The query must be a valid token.
+func newLive(out actor.Out, topic subjects.Topic[subjects.Delta], from, query string) (*live, error) {
 	t, err := topic.With(query)
-	return &live{out: out, query: query, topic: t}, err
+	return &live{out: out, from: from, query: query, topic: t}, err
 }
 
 func (l *live) say(ctx context.Context, step int, text string) {
@@ -43,11 +44,12 @@ func (l *live) say(ctx context.Context, step int, text string) {
 	}
 }
 
+// flush says what has come together. One that was never opened has nothing to say.
 func (l *live) flush(ctx context.Context) {
-	if l.text.Len() == 0 {
+	if l == nil || l.text.Len() == 0 {
 		return
 	}
-	_ = actor.Emit(ctx, l.out, l.topic, subjects.Delta{QueryID: l.query, RespondentID: name, Step: l.step, N: l.n, Text: l.text.String()})
+	_ = actor.Emit(ctx, l.out, l.topic, subjects.Delta{QueryID: l.query, RespondentID: l.from, Step: l.step, N: l.n, Text: l.text.String()})
 	l.n++
 	l.text.Reset()
 	l.said = l.out.Now()

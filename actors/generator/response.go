@@ -15,10 +15,14 @@ import (
 func (t *turn) response(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
 		SessionID: t.session, QueryID: t.asked.QueryID, Query: t.asked.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
-		GeneratorID: name, RespondentID: name, Model: s.Usage.Model, StandIn: t.standIn, Partial: s.Partial,
+		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, StandIn: t.standIn, Partial: s.Partial,
+		Reference: text.Clip(t.asked.Reference, maxReference),
 		Usage: subjects.Usage{
 			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
 		},
+	}
+	if t.g.shadow {
+		r.Thinking = "" // nobody was shown it as it came, and nobody is shown it now
 	}
 	if !t.rec.Began.IsZero() {
 		r.Usage.Millis = t.out.Now().Sub(t.rec.Began).Milliseconds()
@@ -69,6 +73,9 @@ func shown(args json.RawMessage) json.RawMessage {
 	}
 	return json.RawMessage(text)
 }
+
+// maxReference bounds what a good answer says, in bytes.
+const maxReference = 16 << 10
 
 // maxResponse leaves room beside the answer in the record that holds it.
 const maxResponse = 640 << 10

@@ -54,9 +54,10 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 }
 
 // callID is what a call is called outside of its turn. The model's own ids are unique within a turn at best: some servers
-// count from one in every reply, and the broker would take a call of tomorrow for one of today that has run.
+// count from one in every reply, and the broker would take a call of tomorrow for one of today that has run. Whoever
+// watches tells the shadow's calls for a question from those of the one who answers it.
 func (t *turn) callID(id string) string {
-	sum := sha256.Sum256([]byte(t.session + " " + t.asked.QueryID + " " + id))
+	sum := sha256.Sum256([]byte(t.g.name + " " + t.session + " " + t.asked.QueryID + " " + id))
 	return hex.EncodeToString(sum[:16])
 }
 

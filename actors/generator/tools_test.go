@@ -99,3 +99,22 @@ func TestShownArguments(t *testing.T) {
 		}
 	}
 }
+
+// Servers that count their calls from one in every reply: what a call is called outside must tell turns apart, and stay
+// the same when the turn is taken up again.
+func TestCallIDs(t *testing.T) {
+	t.Parallel()
+	by := func(name, session, query, id string) string {
+		return (&turn{g: New(name, shipped()), session: session, asked: subjects.Query{QueryID: query}}).callID(id)
+	}
+	of := func(session, query, id string) string { return by(subjects.Answerer, session, query, id) }
+	same := of("s1", "q1", "call_1")
+	if same != of("s1", "q1", "call_1") || subjects.CheckToken(same) != nil {
+		t.Errorf("%q is no name to come back to", same)
+	}
+	for _, other := range []string{of("s1", "q2", "call_1"), of("s2", "q1", "call_1"), of("s1", "q1", "call_2"), by(subjects.Shadow, "s1", "q1", "call_1")} {
+		if other == same {
+			t.Error("two calls have one name")
+		}
+	}
+}

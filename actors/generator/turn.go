@@ -1,12 +1,12 @@
 package generator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/loop"
@@ -29,8 +29,9 @@ type turn struct {
 	machine *machine
 	rec     record
 	rev     uint64
-	size    int     // of the record as it was written last
-	sat     sitting // the conversation as the turn found it
+	size    int                   // of the record as it was written last
+	sat     sitting               // the conversation as the turn found it
+	before  subjects.Conversation // what was said before the question, as the model is shown it
 
 	role     subjects.RoleModel
 	standIn  bool
@@ -52,7 +53,7 @@ type calls struct {
 
 func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	t := &turn{
-		g: g, out: out.About(in.Tokens[1], in.Body.QueryID), store: out.Store(bucket), session: in.Tokens[1],
+		g: g, out: out.About(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), session: in.Tokens[1],
 		asked: in.Body, try: in.Try, last: in.Try >= subjects.MaxDeliver,
 	}
 	t.machine = newMachine(t.tellState)
@@ -104,8 +105,11 @@ func (t *turn) begin(ctx context.Context) (answered bool, err error) {
 			t.tellNote(subjects.NoteDuplicate, "this question was answered before; nothing is done again")
 			return true, nil
 		}
+		if t.before = s.conv; t.g.shadow {
+			t.before = t.told(ctx, s.conv)
+		}
 		left := s.rec.QueryID
-		abandoned := left != "" && left != t.asked.QueryID && !s.conv.Answered(left)
+		abandoned := left != "" && left != t.asked.QueryID && !s.conv.Answered(left) && !t.g.shadow // nobody waits for a shadow's
 		if abandoned {
 			err = t.settle(ctx, s)
 		} else {
@@ -135,8 +139,12 @@ func (t *turn) take(s sitting) {
 		t.rec = s.rec
 		t.rec.Stalled++
 	} else {
-		t.rec = record{QueryID: t.asked.QueryID, Query: t.asked.Query, Stage: stageReceived, Began: t.out.Now().UTC(), Labels: labelsOf(s.conv)}
+		t.rec = record{
+			QueryID: t.asked.QueryID, Query: t.asked.Query, Reference: text.Clip(t.asked.Reference, maxReference), Stage: stageReceived,
+			Began: t.out.Now().UTC(), Graded: t.g.graded(t.before),
+		}
 	}
+	t.rec.Labels = t.rec.Labels.Join(labelsOf(t.before))
 	if t.tooLong() {
 		t.rec.Query = text.Clip(t.rec.Query, 16<<10)
 	}
@@ -157,7 +165,8 @@ func (t *turn) tooLong() bool {
 func (t *turn) settle(ctx context.Context, s sitting) error {
 	left := &turn{g: t.g, out: t.out.About(t.session, s.rec.QueryID), store: t.store, session: t.session, try: s.rec.Try, last: true}
 	left.machine = newMachine(left.tellState)
-	left.asked = subjects.Query{SessionID: t.session, QueryID: s.rec.QueryID, Query: s.rec.Query}
+	left.asked = subjects.Query{SessionID: t.session, QueryID: s.rec.QueryID, Query: s.rec.Query, Reference: s.rec.Reference}
+	left.before = s.conv
 	left.take(s)
 	if err := left.write(ctx, "turn.start"); err != nil {
 		return err
@@ -179,7 +188,12 @@ func (t *turn) state() loop.State {
 	if t.rec.State != nil {
 		return *t.rec.State
 	}
-	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.asked.Query}}}
+	question := model.Message{Role: model.User, Content: t.asked.Query}
+	if t.rec.Graded == "" {
+		return loop.State{Messages: []model.Message{question}}
+	}
+	// After the history, which the model server has in its cache, and no part of what is kept of the turn: see [rounds].
+	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.rec.Graded}, question}}
 }
 
 // work brings the turn to its answer, which is then in the record. An error means that it goes on later.
@@ -251,16 +265,19 @@ func (t *turn) generate(ctx context.Context, state loop.State) (loop.State, erro
 			t.calls.open--
 		}
 	}
-	in := loop.Input{Summary: t.sat.conv.Summary, History: history(t.sat.conv), State: state}
+	in := loop.Input{Summary: t.before.Summary, History: history(t.before), State: state}
 	return loop.Turn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 
-// prepare opens the live streams.
+// prepare opens the live streams. A shadow has none.
 func (t *turn) prepare() (err error) {
-	if t.delta, err = newLive(t.out, subjects.ResponseDelta, t.asked.QueryID); err != nil {
+	if t.g.shadow {
+		return nil
+	}
+	if t.delta, err = newLive(t.out, subjects.ResponseDelta, t.g.name, t.asked.QueryID); err != nil {
 		return err
 	}
-	t.thinking, err = newLive(t.out, subjects.ResponseThinking, t.asked.QueryID)
+	t.thinking, err = newLive(t.out, subjects.ResponseThinking, t.g.name, t.asked.QueryID)
 	return err
 }
 
@@ -283,6 +300,10 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		NewID:  t.out.NewID,
 	}
 	a.Options.Window = t.role.Window
+	if t.g.shadow {
+		warm := float64(cfg.RespondentB.Temperature)
+		a.Model, a.Options.Temperature = cmp.Or(cfg.RespondentB.Model, a.Model), &warm
+	}
 	if t.role.Thinking {
 		a.Think = &cfg.Thinking
 	}
@@ -309,7 +330,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 		t.thinking.flush(ctx)
 		t.delta.flush(ctx)
 	}
-	return loop.Hooks{
+	h := loop.Hooks{
 		Generating: func(step int) {
 			flush()
 			t.move(startGeneration, step)
@@ -332,6 +353,10 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			return t.broken
 		},
 	}
+	if t.g.shadow {
+		h.Thinking, h.Token, h.Interim = nil, nil, nil
+	}
+	return h
 }
 
 // checkpoint writes down how far the loop is. With the answer, what is written down is the answer to publish.
@@ -376,158 +401,6 @@ func (t *turn) finished(step int, d loop.Done) {
 	t.move(toolResult, step)
 }
 
-// conclude writes the answer down, with the ids under which it will be said. err is what went wrong, if anything did.
-func (t *turn) conclude(ctx context.Context, s loop.State, err error) error {
-	p := &publish{Response: t.response(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: rounds(s.Messages)}
-	before := t.rec
-	t.rec.Stage, t.rec.State, t.rec.Publish = stagePublishing, nil, p
-	werr := t.write(ctx, "turn.answer")
-	if errors.Is(werr, errTooMuch) { // what the tools returned is in the events; the answer matters
-		p.Messages = nil
-		werr = t.write(ctx, "turn.answer")
-	}
-	if werr != nil {
-		t.rec = before
-		return werr
-	}
-	t.tellCode(p.Response.Error)
-	t.move(finish, s.Step)
-	return nil
-}
-
-// publish says the answer and keeps it, in this order: what is in the conversation has been said.
-func (t *turn) publish(ctx context.Context) error {
-	p := t.rec.Publish
-	for _, s := range []struct {
-		step string
-		do   func(ctx context.Context) error
-	}{
-		{"response", func(ctx context.Context) error {
-			return actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, p.ResponseID, p.Response)
-		}},
-		{"dialog", func(ctx context.Context) error {
-			r := p.Response
-			return actor.EmitOnce(ctx, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
-				SessionID: r.SessionID, QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, RespondentID: r.RespondentID,
-			})
-		}},
-		{"conversation", t.keep},
-	} {
-		if err := t.hold(ctx); err != nil {
-			return err
-		}
-		t.g.at(s.step + "/before")
-		ctx, cancel := lasting(ctx)
-		err := s.do(ctx)
-		cancel()
-		if err != nil {
-			return err
-		}
-		t.g.at(s.step + "/after")
-	}
-	t.move(finish, 0)
-	return nil
-}
-
-// keep puts the turn into the conversation. Somebody else may have written there: a summary, or the one who took the
-// turn over.
-func (t *turn) keep(ctx context.Context) error {
-	r := t.rec.Publish.Response
-	said := subjects.Turn{
-		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
-		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
-	}
-	if r.Error != nil {
-		said.Error = r.Error.Code
-	}
-	c, rev := t.sat.conv, t.sat.convRev
-	for range 8 {
-		if c.Answered(said.QueryID) {
-			return t.kept(c, rev, 0)
-		}
-		next, data, err := add(c, said, t.g.cfg.Turns)
-		if err != nil {
-			return err
-		}
-		now, err := t.store.Put(ctx, subjects.ConversationKey(t.session), data, rev)
-		switch {
-		case err == nil:
-			t.tidy(ctx)
-			return t.kept(next, now, len(data))
-		case !errors.Is(err, actor.ErrChanged):
-			return err
-		}
-		if c, rev, err = readConversation(ctx, t.store, t.session); err != nil {
-			return err
-		}
-	}
-	return subjects.Faultf(subjects.CodeBusy, "the conversation changes all the time; it is tried again later")
-}
-
-// tidy makes a large record of a finished turn small: the conversation has it now, and a session that is never used again
-// would keep it twice for ever. That it fails changes nothing.
-func (t *turn) tidy(ctx context.Context) {
-	if t.size < maxLeft {
-		return
-	}
-	t.rec = record{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
-	if err := t.write(ctx, "turn.tidy"); err != nil {
-		t.out.Note(err)
-	}
-}
-
-// maxLeft is how large a record may stay when its turn is over, in bytes.
-const maxLeft = 16 << 10
-
-// kept remembers the session for its next turn.
-func (t *turn) kept(c subjects.Conversation, rev uint64, size int) error {
-	t.g.hot.put(t.session, sitting{conv: c, convRev: rev, recRev: t.rev})
-	window := t.role.Window
-	if window <= 0 {
-		window = usualWindow
-	}
-	t.g.compact(t.out, t.session, c, rev, size, window)
-	return nil
-}
-
-// await waits for the one who has taken over the turn to finish it. The message must be neither acknowledged, which
-// would take it from the other, nor given back, which would hand it out a third time.
-func (t *turn) await(ctx context.Context) error {
-	t.g.hot.drop(t.session)
-	if !t.machine.in(idle) {
-		t.move(fail, 0)
-	}
-	wait, cancel := context.WithTimeout(ctx, t.g.cfg.Wall)
-	defer cancel()
-	for {
-		c, _, err := readConversation(wait, t.store, t.session)
-		if err == nil && c.Answered(t.asked.QueryID) {
-			return nil
-		}
-		select {
-		case <-wait.Done():
-			return subjects.Faultf(subjects.CodeBusy, "another generator has taken over this turn")
-		case <-time.After(watching):
-		}
-	}
-}
-
-// watching is how often the one who lost a turn looks whether it is finished.
-const watching = 250 * time.Millisecond
-
-// despair tells the asker that no answer will come, when not even that could be written down.
-func (t *turn) despair(ctx context.Context, cause error) {
-	if t.rec.Publish != nil {
-		return // it may have been said; the next turn of the session will see to the rest
-	}
-	ctx, cancel := lasting(ctx)
-	defer cancel()
-	t.out.Note(cause)
-	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.response(loop.State{}, errTried)); err != nil {
-		t.out.Note(err)
-	}
-}
-
 // note adds something that the person should know to the answer, once, and tells it now.
 func (t *turn) note(code, text string) {
 	n := subjects.Note{Code: code, Text: text}
@@ -555,7 +428,10 @@ func (t *turn) tellState(from, to state, e event, step int) {
 
 // tell posts on the agent's state. It is a view of the turn and does not hold it up.
 func (t *turn) tell(s subjects.AgentState) {
-	topic, err := subjects.AgentStateOf.With(name)
+	if t.g.shadow && s.Event == "" {
+		return // its words, notes and faults are in its answer, and nowhere that a person looks
+	}
+	topic, err := subjects.AgentStateOf.With(t.g.name)
 	if err != nil {
 		return
 	}

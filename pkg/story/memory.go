@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"conclave/subjects"
@@ -53,41 +51,18 @@ type Edit struct {
 // All stands for every proposal there is.
 const All = "all"
 
-// Grade is what the critic would say of an answer. The story speaks in its place, since none lives on a stage.
-type Grade struct {
-	Of       int    `yaml:"of"`    // the turn that asks, from 1; one that is still to come is graded before it is asked
-	Score    int    `yaml:"score"` // 1 to 5
-	Feedback string `yaml:"feedback"`
-}
-
-// Reward is what the person's feedback comes to, in the place of the actor that works it out.
-type Reward struct {
-	Of    int     `yaml:"of"`
-	Value *Number `yaml:"value"` // -1 to 1
-}
-
-// Pairwise is what the critic would say of two answers to one question.
-type Pairwise struct {
-	Of     int    `yaml:"of"`
-	Winner string `yaml:"winner"` // who gave the better one, or tie
-}
-
-// Number is a number with a point.
-type Number float64
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (n *Number) UnmarshalText(text []byte) error {
-	v, err := strconv.ParseFloat(string(text), 64)
-	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-		return errors.New("is not a number")
-	}
-	*n = Number(v)
-	return nil
+// Feedback is what the person thinks of an answer, said as with conclave rate.
+type Feedback struct {
+	Of    int    `yaml:"of"`    // the turn that asked, from 1
+	Query string `yaml:"query"` // instead of a turn: an id that nobody asked under
+	Thumb int    `yaml:"thumb"` // -1, 1
+	Stars int    `yaml:"stars"` // 1 to 5
+	Words string `yaml:"words"`
 }
 
 // acts reports whether something is done or waited for before the question.
 func (t Turn) acts() bool {
-	return t.After != nil || t.Override != nil || t.Memory != nil || t.Grade != nil || t.Reward != nil || t.Pairwise != nil
+	return t.After != nil || t.Override != nil || t.Memory != nil || t.Feedback != nil
 }
 
 // still reports whether nothing is asked.
@@ -110,9 +85,7 @@ func (s *Story) validateActs(i int) error {
 		turn  func() int
 	}{
 		{"request", t.Request != nil && t.Request.Of != 0, func() int { return t.Request.Of }},
-		{"grade", t.Grade != nil, func() int { return t.Grade.Of }},
-		{"reward", t.Reward != nil, func() int { return t.Reward.Of }},
-		{"pairwise", t.Pairwise != nil, func() int { return t.Pairwise.Of }},
+		{"feedback", t.Feedback != nil && t.Feedback.Query == "", func() int { return t.Feedback.Of }},
 	} {
 		if !of.there {
 			continue
@@ -122,19 +95,20 @@ func (s *Story) validateActs(i int) error {
 			return s.wrong(at, "is the number of a turn, from 1 to %d", len(s.Turns))
 		} else if strings.TrimSpace(s.Turns[n-1].Query) == "" {
 			return s.wrong(at, "turn %d asks no question", n)
-		} else if of.field == "request" && n > i {
+		} else if n > i {
 			return s.wrong(at, "turn %d has not asked yet", n)
 		} else if of.field == "request" && t.Session != "" {
 			return s.wrong(path+".session", "is that of turn %d; leave it out", n)
 		}
 	}
-	switch {
-	case t.Grade != nil && (t.Grade.Score < 1 || t.Grade.Score > 5):
-		return s.wrong(path+".grade.score", "%d is not between 1 and 5", t.Grade.Score)
-	case t.Reward != nil && (t.Reward.Value == nil || *t.Reward.Value < -1 || *t.Reward.Value > 1):
-		return s.wrong(path+".reward.value", "must be there, between -1 and 1")
-	case t.Pairwise != nil && subjects.CheckToken(t.Pairwise.Winner) != nil:
-		return s.wrong(path+".pairwise.winner", "is the account of whoever gave the better answer, or tie")
+	switch f := t.Feedback; {
+	case f == nil:
+	case f.Thumb < -1 || f.Thumb > 1 || f.Stars < 0 || f.Stars > 5:
+		return s.wrong(path+".feedback", "thumb is -1 or 1, stars are 1 to 5")
+	case f.Thumb == 0 && f.Stars == 0 && strings.TrimSpace(f.Words) == "":
+		return s.wrong(path+".feedback", "says nothing: write thumb, stars or words")
+	case f.Query != "" && (f.Of != 0 || subjects.CheckToken(f.Query) != nil):
+		return s.wrong(path+".feedback.query", "is an id that nobody asked under, in place of a turn")
 	}
 	return nil
 }
@@ -217,33 +191,24 @@ func (r *run) prepare(ctx context.Context, i int) error {
 			return r.misstep(i, "memory", err)
 		}
 	}
-	if g := t.Grade; g != nil {
-		of := g.Of - 1
-		err := r.world.Grade(ctx, subjects.Critique{SessionID: r.sessionOf(of), QueryID: r.queries[of], RespondentID: r.respondent(of), Score: g.Score, Feedback: g.Feedback})
-		if err != nil {
-			return r.misstep(i, "grade", fmt.Errorf("grading the answer of turn %d: %w", g.Of, err))
-		}
-	}
-	if w := t.Reward; w != nil {
-		of := w.Of - 1
-		if err := r.world.Reward(ctx, subjects.Reward{QueryID: r.queries[of], RespondentID: r.respondent(of), Value: float64(*w.Value)}); err != nil {
-			return r.misstep(i, "reward", fmt.Errorf("rewarding the answer of turn %d: %w", w.Of, err))
-		}
-	}
-	if p := t.Pairwise; p != nil {
-		if err := r.world.Pairwise(ctx, subjects.Pairwise{QueryID: r.queries[p.Of-1], Winner: p.Winner}); err != nil {
-			return r.misstep(i, "pairwise", fmt.Errorf("comparing the answers of turn %d: %w", p.Of, err))
+	if f := t.Feedback; f != nil {
+		if err := r.rate(ctx, *f); err != nil {
+			return r.misstep(i, "feedback", err)
 		}
 	}
 	return nil
 }
 
-// respondent is who answered a turn, or whoever will.
-func (r *run) respondent(i int) string {
-	if i < len(r.told) && r.told[i].response != nil && r.told[i].response.RespondentID != "" {
-		return r.told[i].response.RespondentID
+// rate says what the person thinks of an answer.
+func (r *run) rate(ctx context.Context, f Feedback) error {
+	query, session := f.Query, ""
+	if query == "" {
+		query, session = r.queries[f.Of-1], r.sessionOf(f.Of-1)
 	}
-	return "generator"
+	if err := r.world.Feedback(ctx, session, subjects.Feedback{QueryID: query, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}); err != nil {
+		return fmt.Errorf("saying what the person thinks of %s: %w", query, err)
+	}
+	return nil
 }
 
 // remember does one act of the person on memory.

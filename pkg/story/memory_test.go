@@ -19,12 +19,11 @@ func TestParseActs(t *testing.T) {
 	s := parse(t, head+`turns:
   - query: one
     memory: {add: {text: The person drinks tea., name: tea, tags: [drinks], pinned: true}}
-    grade: {of: 1, score: 5, feedback: clear}
   - query: two
     after: [memory.stored action=stored times=2, 'memory.annotated why~"5 of 5"']
     memory: {import: {from: notes.md, text: "# Notes", trust: trusted}}
-    reward: {of: 1, value: -0.5}
-    pairwise: {of: 2, winner: tie}
+    feedback: {of: 1, thumb: -1, stars: 2, words: No.}
+    reference: two
   - after: memory.stored
     memory: {edit: {of: tea, text: Coffee., name: coffee}, refused: true}
 `)
@@ -32,11 +31,8 @@ func TestParseActs(t *testing.T) {
 	if want := (story.Add{Text: "The person drinks tea.", Name: "tea", Tags: []string{"drinks"}, Pinned: true}); !reflect.DeepEqual(*m.Add, want) || m.Refused {
 		t.Errorf("add %+v", m)
 	}
-	if g := s.Turns[0].Grade; *g != (story.Grade{Of: 1, Score: 5, Feedback: "clear"}) {
-		t.Errorf("grade %+v", g)
-	}
 	second := s.Turns[1]
-	if *second.Memory.Import != (story.Import{From: "notes.md", Text: "# Notes", Trust: "trusted"}) || second.Reward.Of != 1 || *second.Reward.Value != -0.5 || *second.Pairwise != (story.Pairwise{Of: 2, Winner: "tie"}) {
+	if *second.Memory.Import != (story.Import{From: "notes.md", Text: "# Notes", Trust: "trusted"}) || *second.Feedback != (story.Feedback{Of: 1, Thumb: -1, Stars: 2, Words: "No."}) || second.Reference != "two" {
 		t.Errorf("turn %+v", second)
 	}
 	if e := s.Turns[2].Memory; e.Edit.Of != "tea" || *e.Edit.Text != "Coffee." || *e.Edit.Name != "coffee" || !e.Refused {
@@ -163,60 +159,52 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A grade is about the answer of the turn that it names, also when that is still to come.
-func TestGrades(t *testing.T) {
+// Feedback is about the answer of the turn that it names, in that turn's session.
+func TestFeedback(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+`turns:
-  - grade: {of: 2, score: 2}
   - query: one
     session: first
+    reference: uno
   - query: two
     session: second
-  - grade: {of: 3, score: 5, feedback: clear}
-  - reward: {of: 2, value: 0.5}
-  - pairwise: {of: 3, winner: respondent_b}
+    feedback: {of: 1, thumb: -1}
+  - feedback: {of: 2, stars: 5, words: Very good.}
+  - feedback: {query: q-nobody, thumb: 1}
   - query: three
     answer: {equals: three}
 `)
 	w := kept(0)
-	w.answer = func(w *world, q subjects.Query) {
-		w.done(q.QueryID, subjects.Response{Answer: q.Query, RespondentID: "committee"})
-	}
-	var said []any
+	var said []rated
 	var when []int
-	w.judged = func(w *world, v any) error {
-		said, when = append(said, v), append(when, len(w.asked))
+	w.rate = func(w *world, f rated) error {
+		said, when = append(said, f), append(when, len(w.asked))
 		return nil
 	}
 	if got := story.Run(t.Context(), s, w, quick); !got.OK() {
 		t.Fatal(got.Report())
 	}
-	first, second := w.asked[0].QueryID, w.asked[1].QueryID
-	want := []any{
-		subjects.Critique{SessionID: "first", QueryID: first, RespondentID: "generator", Score: 2},
-		subjects.Critique{SessionID: "second", QueryID: second, RespondentID: "committee", Score: 5, Feedback: "clear"},
-		subjects.Reward{QueryID: first, RespondentID: "committee", Value: 0.5},
-		subjects.Pairwise{QueryID: second, Winner: "respondent_b"},
+	want := []rated{
+		{"first", subjects.Feedback{QueryID: w.asked[0].QueryID, Thumb: -1}},
+		{"second", subjects.Feedback{QueryID: w.asked[1].QueryID, Stars: 5, Words: "Very good."}},
+		{"", subjects.Feedback{QueryID: "q-nobody", Thumb: 1}},
 	}
-	if !reflect.DeepEqual(said, want) || !slices.Equal(when, []int{0, 2, 2, 2}) {
+	if !reflect.DeepEqual(said, want) || !slices.Equal(when, []int{1, 2, 2}) {
 		t.Errorf("said %+v\nwant %+v\nafter %v questions", said, want, when)
+	}
+	if w.asked[0].Reference != "uno" || w.asked[1].Reference != "" {
+		t.Errorf("asked %+v", w.asked)
 	}
 }
 
-// A grade that cannot be said fails the story where it stands.
-func TestGradesThatCannotBeSaid(t *testing.T) {
+// Feedback that cannot be said fails the story where it stands.
+func TestFeedbackThatCannotBeSaid(t *testing.T) {
 	t.Parallel()
-	for field, want := range map[string]string{
-		"grade: {of: 1, score: 1}":                          "t.yaml:6: turn 2: grading the answer of turn 1: no voice",
-		"reward: {of: 1, value: 1}":                         "t.yaml:6: turn 2: rewarding the answer of turn 1: no voice",
-		"pairwise: {of: 1, winner: tie}":                    "t.yaml:6: turn 2: comparing the answers of turn 1: no voice",
-		"override: {level: ALL}\n    after: query.received": "",
-	} {
-		s := parse(t, head+"turns:\n  - query: one\n  - "+field+"\nevents: {present: [query.received]}\n")
-		w := kept(0)
-		w.judged = func(*world, any) error { return errors.New("no voice") }
-		if got := story.Run(t.Context(), s, w, quick); got.OK() != (want == "") || !strings.Contains(got.Report(), want) {
-			t.Errorf("%s: want %q\n%s", field, want, got.Report())
-		}
+	s := parse(t, head+"turns:\n  - query: one\n  - feedback: {of: 1, thumb: 1}\nevents: {present: [query.received]}\n")
+	w := kept(0)
+	w.rate = func(*world, rated) error { return errors.New("no voice") }
+	got := story.Run(t.Context(), s, w, quick)
+	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: saying what the person thinks of "+w.asked[0].QueryID+": no voice") {
+		t.Error(got.Report())
 	}
 }

@@ -26,10 +26,8 @@ type World interface {
 	Override(ctx context.Context, session string, o Override) error
 	// Remember does something to memory, as the person. What memory says instead is a [subjects.Fault].
 	Remember(ctx context.Context, m Memory) error
-	// Grade, Reward and Pairwise say what those would who judge answers.
-	Grade(ctx context.Context, c subjects.Critique) error
-	Reward(ctx context.Context, r subjects.Reward) error
-	Pairwise(ctx context.Context, p subjects.Pairwise) error
+	// Feedback says what the person thinks of an answer.
+	Feedback(ctx context.Context, session string, f subjects.Feedback) error
 	// Decide answers the question whether a call may run, as the person.
 	Decide(ctx context.Context, id string, d subjects.ApprovalDecision) error
 	// Cancel stops a query.
@@ -195,7 +193,7 @@ func (r *run) turn(ctx context.Context, i int) error {
 	if t.Request != nil {
 		return r.request(ctx, i, *t.Request, session)
 	}
-	if err := r.world.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query}); err != nil {
+	if err := r.world.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Reference: t.Reference}); err != nil {
 		return fmt.Errorf("asking: %w", err)
 	}
 	pending := r.acts(t, query)
@@ -288,7 +286,7 @@ func (r *run) look(ctx context.Context) error {
 			}
 			switch _, dead := subjects.Match(subjects.Dead.Name, e.Subject); {
 			case at.request || at.still: // what came of it was told to whoever asked
-			case e.Subject == subjects.ResponseGeneration.Name && e.From != "respondent_b":
+			case e.Subject == subjects.ResponseGeneration.Name && e.From != subjects.Shadow:
 				at.response = &subjects.Response{}
 				if err := json.Unmarshal(e.Body, at.response); err != nil {
 					return fmt.Errorf("reading event %d: %w", e.Seq, err)

@@ -84,14 +84,14 @@ type Turn struct {
 	Query string `yaml:"query"` // "" = nothing is asked: the turn only does or waits for what stands below
 	// Request is asked instead of a question: an agent goes to the broker past any model. Its result is the answer.
 	Request *Request `yaml:"request"`
-	Session string   `yaml:"session"` // as sent; "" = one session for the whole story
+	// Reference is what a good answer says. The critic is shown it, and nobody else.
+	Reference string `yaml:"reference"`
+	Session   string `yaml:"session"` // as sent; "" = one session for the whole story
 	// After are events that must be there before the turn begins: one, or a list of them.
 	After    any       `yaml:"after"`
 	Override *Override `yaml:"override"`
 	Memory   *Memory   `yaml:"memory"`
-	Grade    *Grade    `yaml:"grade"`
-	Reward   *Reward   `yaml:"reward"`
-	Pairwise *Pairwise `yaml:"pairwise"`
+	Feedback *Feedback `yaml:"feedback"`
 	Approve  *Approve  `yaml:"approve"`
 	// ScriptedOnly leaves out the expectations of this turn with a real model. The question is asked all the same.
 	ScriptedOnly bool      `yaml:"scripted_only"`

@@ -18,8 +18,8 @@ type world struct {
 	decide func(w *world, id string, d subjects.ApprovalDecision) error
 	// remember is what memory says to the person; nil = yes to everything
 	remember func(w *world, m story.Memory) error
-	judged   func(w *world, said any) error // a grade, a reward or a verdict; nil = it is taken
-	deaf     bool                           // nothing is heard live: only the stream is there
+	rate     func(w *world, f rated) error
+	deaf     bool // nothing is heard live: only the stream is there
 	script   story.Script
 	pages    map[string]int
 
@@ -90,15 +90,17 @@ func (w *world) Remember(_ context.Context, m story.Memory) error {
 	return w.remember(w, m)
 }
 
-func (w *world) Grade(_ context.Context, c subjects.Critique) error    { return w.judge(c) }
-func (w *world) Reward(_ context.Context, r subjects.Reward) error     { return w.judge(r) }
-func (w *world) Pairwise(_ context.Context, p subjects.Pairwise) error { return w.judge(p) }
+// rated is what the person said of an answer, and in which session that was given.
+type rated struct {
+	session string
+	subjects.Feedback
+}
 
-func (w *world) judge(said any) error {
-	if w.judged == nil {
+func (w *world) Feedback(_ context.Context, session string, f subjects.Feedback) error {
+	if w.rate == nil {
 		return nil
 	}
-	return w.judged(w, said)
+	return w.rate(w, rated{session, f})
 }
 
 func (w *world) Pages() map[string]int { return w.pages }

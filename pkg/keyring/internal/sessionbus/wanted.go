@@ -7,6 +7,7 @@ import "strings"
 var Flags = map[string]bool{
 	"data": true, "config": true, "server": true, "log-level": true, "json": false,
 	"listen": true, "api-port": true, "model": true, "sync": true, "headless": false,
+	"respondent-b": false, "model-b": true, "temperature-b": true,
 }
 
 // Wanted reports whether a process with these arguments needs the session bus: conclave up in its two spellings, conclave

@@ -1,0 +1,343 @@
+package generator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// boundaries of a turn with one tool call.
+func boundaries() (out []string) {
+	for _, s := range []string{"turn.start", "turn.step", "turn.answer", "response", "dialog", "conversation"} {
+		out = append(out, s+"/before", s+"/after")
+	}
+	return out
+}
+
+// crash ends a generator at a boundary as a killed process would end: nothing after it runs.
+type crash string
+
+// dies gives a question to a generator that ends at a boundary, the nth time it gets there.
+func (w *world) dies(at string, nth int, session, query string, try int) {
+	w.t.Helper()
+	w.diesAs(New(subjects.Answerer, shipped()), at, nth, session, query, try)
+}
+
+func (w *world) diesAs(g *Generator, at string, nth int, session, query string, try int) {
+	w.t.Helper()
+	times := 0
+	g.Boundary = func(s string) {
+		if s == at {
+			if times++; times == nth {
+				panic(crash(s))
+			}
+		}
+	}
+	defer func() {
+		if p := recover(); p != crash(at) {
+			w.t.Errorf("it did not die at %s: %v", at, p)
+		}
+	}()
+	_ = w.ask(g, session, query, "What time is it?", try)
+}
+
+func TestCrashAtEachBoundary(t *testing.T) {
+	t.Parallel()
+	for _, at := range boundaries() {
+		for nth := 1; nth <= 2; nth++ {
+			if nth == 2 && !strings.HasPrefix(at, "turn.step") { // the others are passed once
+				continue
+			}
+			t.Run(fmt.Sprintf("%s %d", at, nth), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, lookup("c1"), "It is noon.")
+				if nth == 1 && at == "turn.step/before" {
+					w.replies = []any{lookup("c1"), lookup("c1"), "It is noon."} // nothing was written down: it is asked again
+				}
+				w.tools = []string{"clock"}
+				w.dies(at, nth, "s1", "q1", 1)
+				if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+					t.Fatal(err)
+				}
+				r := w.one()
+				if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon" {
+					t.Errorf("answer: %+v", r)
+				}
+				if w.ran != 1 {
+					t.Errorf("the tool ran %d times", w.ran)
+				}
+				if c := w.conversation("s1"); len(c.Turns) != 1 || len(c.Turns[0].Messages) != 2 {
+					t.Errorf("conversation: %+v", c)
+				}
+				w.quiet()
+			})
+		}
+	}
+}
+
+// After the answer was stored, nothing is asked of the model again.
+func TestResumeDoesNotAskAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, lookup("c1"), "It is noon.", "wrong")
+	w.tools = []string{"clock"}
+	w.dies("turn.answer/after", 1, "s1", "q1", 1)
+	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.one(); r.Answer != "It is noon." || len(w.asked) != 2 {
+		t.Errorf("%d model calls, %+v", len(w.asked), r)
+	}
+}
+
+// Two work at the same turn: one was paused, and its turn was given to the other.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	for _, at := range boundaries() {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, lookup("c1"), "It is noon.")
+			w.replies = []any{func() any { // whoever asks first after a question gets the call, after a result the answer
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				last := w.asked[len(w.asked)-1].Messages
+				if last[len(last)-1].Role == model.ToolRole {
+					return "It is noon."
+				}
+				return lookup("c1")
+			}}
+			w.tools = []string{"clock"}
+			paused, wake := make(chan struct{}), make(chan struct{})
+			a := New(subjects.Answerer, shipped())
+			var once sync.Once
+			a.Boundary = func(s string) {
+				if s == at {
+					once.Do(func() { close(paused); <-wake })
+				}
+			}
+			lost := make(chan error)
+			go func() { lost <- w.ask(a, "s1", "q1", "What time is it?", 1) }()
+			<-paused
+			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+				t.Error(err)
+			}
+			close(wake)
+			if err := <-lost; err != nil {
+				t.Errorf("the one who was paused: %v", err)
+			}
+			if r := w.one(); r.Answer != "It is noon." || len(r.ToolCalls) != 1 {
+				t.Errorf("answer: %+v", r)
+			}
+			if c := w.conversation("s1"); len(c.Turns) != 1 || w.ran != 1 {
+				t.Errorf("the tool ran %d times; conversation: %+v", w.ran, c)
+			}
+			w.quiet()
+		})
+	}
+}
+
+// A process that was paused for longer than the stream remembers ids must not say the answer again.
+func TestFenceAfterALongPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "It is noon.")
+	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a := New(subjects.Answerer, shipped())
+	var said int
+	a.Boundary = func(s string) {
+		switch s {
+		case "turn.answer/after": // here it is paused; the other one finishes
+			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+				t.Error(err)
+			}
+			w.Time = w.Time.Add(10 * time.Minute)
+		case "response/before":
+			said++
+		}
+	}
+	if err := w.ask(a, "s1", "q1", "What time is it?", 1); err != nil {
+		t.Error(err)
+	}
+	if w.one(); said != 0 {
+		t.Error("it spoke although its turn was taken")
+	}
+}
+
+func TestAskedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Paris.", "London.")
+	g := New(subjects.Answerer, shipped())
+	for i := range 3 {
+		g := g
+		if i == 2 {
+			g = New(subjects.Answerer, shipped()) // one that knows nothing yet
+		}
+		if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := w.one(); r.Answer != "Paris." || len(w.asked) != 1 {
+		t.Errorf("%d model calls, %+v", len(w.asked), r)
+	}
+	n := 0
+	for _, s := range said[subjects.AgentState](w, "agent.state.generator") {
+		if s.Code == subjects.NoteDuplicate {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("told %d times", n)
+	}
+}
+
+// A house that closes in mid-turn answers nothing: the turn goes on when it is open again.
+func TestClosing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Paris.")
+	ctx, stop := context.WithCancel(t.Context())
+	w.replies = []any{func() any { stop(); return "Par" }, "Paris."}
+	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}
+	if err := w.askCtx(ctx, New(subjects.Answerer, shipped()), q, 1); err == nil {
+		t.Error("it was acknowledged")
+	}
+	if n := len(w.responses()); n != 0 {
+		t.Fatalf("%d answers", n)
+	}
+	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Capital?", 2); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.one(); r.Answer != "Paris." || r.Partial {
+		t.Errorf("answer: %+v", r)
+	}
+}
+
+func TestAskersDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	w.replies = []any{func() any { <-ctx.Done(); return "late" }}
+	if err := w.askCtx(ctx, New(subjects.Answerer, shipped()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
+		t.Errorf("answer: %+v", r)
+	}
+}
+
+// What keeps dying at the same place is told at the last try, and the session goes on.
+func TestLastTry(t *testing.T) {
+	t.Parallel()
+	t.Run("dies at the same place each time", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, lookup("c1"), "It is noon.")
+		w.tools = []string{"clock"}
+		for try := 1; try < subjects.MaxDeliver; try++ {
+			w.dies("turn.answer/before", 1, "s1", "q1", try)
+		}
+		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+			t.Fatal(err)
+		}
+		r := w.one()
+		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 || !slices.Contains(codes(r.Notes), subjects.NoteLost) || w.ran != 1 {
+			t.Errorf("the tool ran %d times, answer: %+v", w.ran, r)
+		}
+	})
+	t.Run("comes further each time", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, lookup("c1"), "It is noon.")
+		w.tools = []string{"clock"}
+		for i, at := range []string{"turn.start/after", "turn.step/after", "response/before", "response/after"} {
+			w.dies(at, 1, "s1", "q1", i+1)
+		}
+		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.one(); r.Error != nil || r.Answer != "It is noon." || w.ran != 1 {
+			t.Errorf("answer: %+v", r)
+		}
+	})
+	t.Run("panics", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, func() any { panic("a bug") })
+		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err == nil {
+			t.Error("no dead letter")
+		}
+		if r := w.responses(); len(r) != 1 || r[0].Error == nil || strings.Contains(r[0].Answer, "a bug") {
+			t.Errorf("answers: %+v", r)
+		}
+	})
+	t.Run("the store is gone", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "Paris.")
+		store := w.Out().Store(bucket)
+		if _, err := store.Put(t.Context(), subjects.ConversationKey("s1"), []byte("no JSON"), 0); err != nil {
+			t.Fatal(err)
+		}
+		for try := 1; try <= subjects.MaxDeliver; try++ {
+			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Capital?", try); err == nil {
+				t.Error("it was acknowledged")
+			}
+		}
+		if r := w.responses(); len(r) != 1 || r[0].Error == nil || r[0].QueryID != "q1" {
+			t.Errorf("answers: %+v", r)
+		}
+	})
+	t.Run("killed at the last try too", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, lookup("c1"), "It is noon.")
+		w.tools = []string{"clock"}
+		w.dies("turn.step/after", 1, "s1", "q1", 4)
+		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+			t.Fatal(err)
+		}
+		all := w.responses()
+		if len(all) != 2 || all[0].QueryID != "q1" || all[0].Error == nil || all[0].Query != "What time is it?" || all[1].QueryID != "q2" || all[1].Error != nil {
+			t.Errorf("answers: %+v", all)
+		}
+		if c := w.conversation("s1"); len(c.Turns) != 2 {
+			t.Errorf("conversation: %+v", c)
+		}
+	})
+	t.Run("killed while it was stored", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "It is noon.")
+		w.dies("response/after", 1, "s1", "q1", 4)
+		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+			t.Fatal(err)
+		}
+		all := w.responses()
+		if len(all) != 2 || all[0].QueryID != "q1" || all[0].Answer != "It is noon." || all[1].QueryID != "q2" || len(w.conversation("s1").Turns) != 2 {
+			t.Errorf("answers: %+v", all)
+		}
+	})
+}
+
+// A finished turn does not stay twice: its record is made small, and the session goes on from it.
+func TestTidy(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a long answer ", 4000)
+	w := newWorld(t, long, "And a short one.")
+	g := New(subjects.Answerer, shipped())
+	if err := w.ask(g, "s1", "q1", "Tell me all.", 1); err != nil {
+		t.Fatal(err)
+	}
+	left, _, err := w.Out().Store(bucket).Get(t.Context(), turnKey("s1"))
+	if err != nil || len(left) > 1<<10 || strings.Contains(string(left), "long answer") {
+		t.Errorf("%d bytes are left of the turn, %v", len(left), err)
+	}
+	if c := w.conversation("s1"); len(c.Turns) != 1 || c.Turns[0].Answer != strings.TrimSpace(long) {
+		t.Errorf("the conversation has %d turns", len(c.Turns))
+	}
+	if err := w.ask(g, "s1", "q2", "And?", 1); err != nil {
+		t.Fatal(err)
+	}
+	if c := w.conversation("s1"); len(c.Turns) != 2 || c.Turns[1].Answer != "And a short one." {
+		t.Errorf("%+v", c.Turns)
+	}
+}

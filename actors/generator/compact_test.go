@@ -1,0 +1,104 @@
+package generator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+func TestCompact(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w.role.Window = 4096
+	w.summary = "They spoke about nothing."
+	g := New(subjects.Answerer, shipped())
+	if err := g.Start(t.Context(), w.Out()); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var steps []string
+	g.Boundary = func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		steps = append(steps, s)
+	}
+	for i := range 6 {
+		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Tell me more", 1); err != nil {
+			t.Fatal(err)
+		}
+		g.behind.Wait()
+	}
+	c := w.conversation("s1")
+	if c.Summary != "They spoke about nothing." || c.Summarized == 0 || c.Summarized+len(c.Turns) != 6 || c.Dropped != 0 || !c.Answered("q0") {
+		t.Errorf("%d turns, %+v", len(c.Turns), c.Summary)
+	}
+	if !slices.Contains(steps, "compact/before") || !slices.Contains(steps, "compact/after") {
+		t.Errorf("steps: %v", steps)
+	}
+	last := w.asked[len(w.asked)-1].Messages
+	// As data, not as an order: a tool's words may have found their way into it.
+	if last[1].Role != model.User || !strings.Contains(last[1].Content, "They spoke about nothing.") || strings.Contains(last[0].Content, "They spoke about nothing.") {
+		t.Errorf("the summary is sent as %+v", last[:2])
+	}
+	if n := loop.Estimate("", nil, history(c)); n > 4096*60/100 {
+		t.Errorf("%d tokens are left", n)
+	}
+	if err := g.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.quiet()
+}
+
+// A summary that was made while the conversation went on is dropped, and the turn is not lost.
+func TestCompactLoses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w.role.Window = 4096
+	g := New(subjects.Answerer, shipped())
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.summary = waits{func() {
+		once.Do(func() { close(begun); <-goOn })
+	}}
+	n := 0
+	for ; ; n++ {
+		if err := w.ask(g, "s1", fmt.Sprint("q", n), "Tell me more", 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, busy := g.summing.Load("s1"); busy || n > 20 {
+			break
+		}
+	}
+	<-begun
+	if err := w.ask(g, "s1", "after", "Tell me more", 1); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	g.behind.Wait()
+	c := w.conversation("s1")
+	if len(c.Turns) != n+2 || c.Summary != "" || !c.Answered("after") {
+		t.Errorf("%d turns of %d, summary %q", len(c.Turns), n+2, c.Summary)
+	}
+	if got := w.Noted(); len(got) != 1 || !errors.Is(got[0], actor.ErrChanged) {
+		t.Errorf("noted: %v", got)
+	}
+}
+
+// waits is a reply that comes when it may.
+type waits struct{ wait func() }
+
+func (s waits) MarshalJSON() ([]byte, error) {
+	s.wait()
+	c := final()
+	c.Content = "a summary"
+	return json.Marshal(c)
+}

@@ -1,0 +1,138 @@
+package generator
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+func TestConversationBounds(t *testing.T) {
+	t.Parallel()
+	c := subjects.Conversation{SessionID: "s", Turns: []subjects.Turn{}}
+	for i := range 300 {
+		before := len(c.Turns)
+		next, data, err := add(c, subjects.Turn{QueryID: fmt.Sprint("q", i), Query: "why", Answer: "because"}, 50)
+		if err != nil || len(c.Turns) != before || len(data) > maxConversation {
+			t.Fatal(err, len(c.Turns), len(data))
+		}
+		c = next
+	}
+	if len(c.Turns) != 50 || c.Dropped != 250 || c.Turns[0].QueryID != "q250" || len(c.Past) != maxPast || !c.Answered("q249") || !c.Answered("q299") || c.Answered("q49") {
+		t.Errorf("%d turns, %d dropped, %d past", len(c.Turns), c.Dropped, len(c.Past))
+	}
+	big := strings.Repeat("é<", 60<<10)
+	for i := range 8 {
+		var err error
+		var data []byte
+		c, data, err = add(c, subjects.Turn{QueryID: fmt.Sprint("b", i), Query: "why", Answer: big}, 50)
+		if err != nil || len(data) > maxConversation {
+			t.Fatal(err, len(data))
+		}
+	}
+	if n := len(c.Turns); n < 2 || n > 10 || c.Turns[n-1].Answer != big {
+		t.Errorf("%d turns", len(c.Turns))
+	}
+	huge := subjects.Turn{QueryID: "h", Query: strings.Repeat("\x02", 120<<10), Answer: strings.Repeat("x", 500<<10), Messages: []subjects.Message{{Role: "tool", Content: strings.Repeat("y", 800<<10)}}}
+	c, data, err := add(c, huge, 50)
+	if err != nil || len(data) > maxConversation || len(c.Turns) != 1 || c.Turns[0].Messages != nil || len(c.Turns[0].Answer) < 1000 {
+		t.Errorf("%v, %d bytes, %+v", err, len(data), len(c.Turns))
+	}
+}
+
+func TestRounds(t *testing.T) {
+	t.Parallel()
+	call := model.Message{Role: model.Assistant, Content: "let me see", Thinking: "hm", Calls: []model.Call{lookup("a"), lookup("b")}}
+	result := func(id string) model.Message {
+		return model.Message{Role: model.ToolRole, Content: "r" + id, ToolName: "clock", CallID: id}
+	}
+	user := model.Message{Role: model.User, Content: "q"}
+	for _, tt := range []struct {
+		name string
+		in   []model.Message
+		want int
+	}{
+		{"none", []model.Message{user, {Role: model.Assistant, Content: "a"}}, 0},
+		{"whole", []model.Message{user, call, result("a"), result("b"), {Role: model.Assistant, Content: "a"}}, 3},
+		{"half", []model.Message{user, call, result("a")}, 0},
+		{"half, then words", []model.Message{user, call, result("a"), user}, 0},
+		{"two, a nudge between", []model.Message{user, call, result("a"), result("b"), user, call, result("a"), result("b")}, 6},
+		{"open", []model.Message{user, call}, 0},
+	} {
+		got := rounds(tt.in)
+		if len(got) != tt.want {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+		b, _ := json.Marshal(got)
+		if strings.Contains(string(b), "hm") || strings.Contains(string(b), "thinking") {
+			t.Errorf("%s: thinking was kept: %s", tt.name, b)
+		}
+	}
+}
+
+func TestHotSet(t *testing.T) {
+	t.Parallel()
+	h := newHot(2)
+	for _, s := range []string{"a", "b", "a", "c"} {
+		if _, ok := h.get(s); !ok {
+			h.put(s, sitting{convRev: 1, recRev: 2})
+		}
+	}
+	for s, want := range map[string]bool{"a": true, "b": false, "c": true} {
+		if _, ok := h.get(s); ok != want {
+			t.Errorf("%s: %v", s, ok)
+		}
+	}
+	h.renew("a", 9, subjects.Conversation{Summary: "old"}, 10)
+	h.renew("a", 1, subjects.Conversation{Summary: "new"}, 11)
+	h.renew("b", 0, subjects.Conversation{}, 12)
+	if s, _ := h.get("a"); s.conv.Summary != "new" || s.convRev != 11 || s.recRev != 2 {
+		t.Errorf("renewed: %+v", s)
+	}
+	h.drop("a")
+	if _, ok := h.get("a"); ok || h.order.Len() != 1 || len(h.held) != 1 {
+		t.Error("it was not dropped")
+	}
+}
+
+// What one process believes of a session is tried, not trusted: the other one went on with it.
+func TestTwoProcessesOneSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Yes.")
+	a, b := New(subjects.Answerer, shipped()), New(subjects.Answerer, shipped())
+	for i, g := range []*Generator{a, b, b, a, a, b} {
+		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Really?", 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(w.asked[i].Messages); got != 2+2*i {
+			t.Errorf("question %d went with %d messages", i, got)
+		}
+	}
+	if c := w.conversation("s1"); len(c.Turns) != 6 {
+		t.Errorf("conversation: %+v", c)
+	}
+}
+
+func TestMoreSessionsThanAreHot(t *testing.T) {
+	t.Parallel()
+	cfg := shipped()
+	cfg.HotSessions = 2
+	w := newWorld(t, "Yes.")
+	g := New(subjects.Answerer, cfg)
+	for i := range 12 {
+		if err := w.ask(g, fmt.Sprint("s", i%4), fmt.Sprint("q", i), "Really?", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		if c := w.conversation(fmt.Sprint("s", i)); len(c.Turns) != 3 {
+			t.Errorf("session %d: %+v", i, c)
+		}
+	}
+	if n := len(g.hot.held); n != 2 {
+		t.Errorf("%d sessions in memory", n)
+	}
+}

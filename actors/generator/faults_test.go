@@ -1,0 +1,61 @@
+package generator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+func TestModelFaults(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ code, text, want string }{
+		{subjects.CodeModelUnreachable, "the model server does not answer: no connection to http://localhost:11434; start it with: ollama serve", "The model server does not answer: no connection to http://localhost:11434; start it with: ollama serve."},
+		{subjects.CodeModelUnreachable, "the model server does not answer", "Start it with: ollama serve."},
+		{subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x", "fetch it with: conclave model pull x."},
+		{subjects.CodeModelMissing, "the model is not there", "Fetch it with: conclave model pull"},
+		{subjects.CodeModelRemote, "the model would leave this machine: x:cloud", "Nothing was sent."},
+		{subjects.CodeModelKey, "the model server does not accept the key", "has no keyring"},
+		{subjects.CodeModelTooLong, "the prompt is longer than the model's context", "new session"},
+		{subjects.CodeUnsupported, "the backend cannot do that", "models.yaml"},
+		{subjects.CodeTimeout, "no answer from model.chat in time", "The model did not answer in time."},
+		{subjects.CodeInternal, "model failed; its log says why", "Ask again."},
+	} {
+		t.Run(tt.code+" "+tt.text, func(t *testing.T) {
+			t.Parallel()
+			f, words := explain(wire.Error(actor.AsReplied(subjects.Faultf(tt.code, "%s", tt.text))))
+			if f.Code != tt.code || !strings.Contains(words, tt.want) || strings.Contains(words, "\n") {
+				t.Errorf("%+v, %q", f, words)
+			}
+		})
+	}
+	for _, tt := range troubles {
+		if f, words := explain(fmt.Errorf("deep inside: %w", tt.err)); f.Code != tt.code || words == "" || f.Text == "" {
+			t.Errorf("%v: %+v, %q", tt.err, f, words)
+		}
+	}
+	f, words := explain(errors.New("secret inside"))
+	if f.Code != subjects.CodeInternal || strings.Contains(words+f.Text, "secret") {
+		t.Errorf("an unknown error is told as %+v, %q", f, words)
+	}
+}
+
+// A model that fails for good is told in the answer, in words, through the whole path.
+func TestModelFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x"))
+	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Hello?", 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "The model is not there: x; fetch it with: conclave model pull x." {
+		t.Errorf("answer: %+v", r)
+	}
+	if got := w.path(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {
+		t.Errorf("states: %s", got)
+	}
+	w.quiet()
+}

@@ -1,0 +1,345 @@
+package generator
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/subjects"
+)
+
+// switched is the configuration with the switch on.
+func switched() Config {
+	cfg := shipped()
+	cfg.Grades.Prompt = true
+	return cfg
+}
+
+// hears lets a generator hear what was thought of an answer.
+func (w *world) hears(g *Generator, body any) {
+	w.t.Helper()
+	subject := "critique.result"
+	if _, ok := body.(subjects.Reward); ok {
+		subject = "reward.event"
+	}
+	if _, err := w.Deliver(w.t, g, actortest.Message{Subject: subject, Body: body}); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func critique(query string, score int, feedback string) subjects.Critique {
+	return subjects.Critique{SessionID: "s1", QueryID: query, RespondentID: "generator", Score: score, Feedback: feedback}
+}
+
+func reward(query string, value float64, count int, words string) subjects.Reward {
+	return subjects.Reward{SessionID: "s1", QueryID: query, RespondentID: "generator", Value: value, Count: count, Source: subjects.RewardPerson, Words: words}
+}
+
+// grades are those of a turn, as they are stored; zero when there are none.
+func (w *world) grades(query string) subjects.Grades {
+	w.t.Helper()
+	for _, t := range w.conversation("s1").Turns {
+		if t.QueryID == query && t.Grades != nil {
+			return *t.Grades
+		}
+	}
+	return subjects.Grades{}
+}
+
+// TestGradesAreKept: what was thought of an answer stands beside it, whatever else is said on the same subjects.
+func TestGradesAreKept(t *testing.T) {
+	t.Parallel()
+	type grades = subjects.Grades
+	good := critique("q1", 4, "clear")
+	with := func(change func(c *subjects.Critique)) subjects.Critique {
+		c := good
+		change(&c)
+		return c
+	}
+	from := func(source string) subjects.Reward {
+		r := reward("q1", 1, 1, "the model's words")
+		r.Source = source
+		return r
+	}
+	for _, tt := range []struct {
+		name   string
+		events []any
+		want   grades
+	}{
+		{"a grade", []any{good}, grades{Critic: 4, Feedback: "clear"}},
+		{"a reward", []any{reward("q1", -1, 1, "too long")}, grades{Reward: -1, Rewards: 1, Words: "too long"}},
+		{"both", []any{reward("q1", 0.5, 1, ""), good}, grades{Critic: 4, Feedback: "clear", Reward: 0.5, Rewards: 1}},
+		{"the person thinks again", []any{reward("q1", -1, 1, "too long"), reward("q1", 1, 2, "")}, grades{Reward: 1, Rewards: 2}},
+		{"in whatever order it comes", []any{reward("q1", 1, 2, ""), reward("q1", -1, 1, "too long")}, grades{Reward: 1, Rewards: 2}},
+		{"the same again", []any{good, good, reward("q1", 1, 1, "x"), reward("q1", 1, 1, "x")}, grades{Critic: 4, Feedback: "clear", Reward: 1, Rewards: 1, Words: "x"}},
+		{"what a model took from the conversation", []any{from(subjects.RewardConversation)}, grades{Reward: 1, Rewards: 1}},
+		{"very long", []any{critique("q1", 3, strings.Repeat("x", 1<<20/2))}, grades{Critic: 3, Feedback: strings.Repeat("x", maxGradeWords) + "..."}},
+
+		{"ungraded", []any{with(func(c *subjects.Critique) { c.Score, c.Ungraded = 0, "no judge" })}, grades{}},
+		{"trick: ungraded with a score", []any{with(func(c *subjects.Critique) { c.Ungraded = "no judge" })}, grades{}},
+		{"trick: of the shadow's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = subjects.Shadow })}, grades{}},
+		{"trick: of nobody's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = "" })}, grades{}},
+		{"trick: 6 of 5", []any{critique("q1", 6, "")}, grades{}},
+		{"trick: less than nothing", []any{critique("q1", -1, "")}, grades{}},
+		{"trick: of another answer", []any{critique("q9", 4, "")}, grades{}},
+		{"trick: of another session", []any{with(func(c *subjects.Critique) { c.SessionID = "s2" })}, grades{}},
+		{"trick: a session that is a wildcard", []any{with(func(c *subjects.Critique) { c.SessionID = "*" })}, grades{}},
+		{"trick: a question that is none", []any{with(func(c *subjects.Critique) { c.QueryID = "a.b" })}, grades{}},
+		{"trick: a reward that was never counted", []any{reward("q1", 1, 0, "x")}, grades{}},
+		{"trick: a reward beyond measure", []any{reward("q1", 7, 1, "x")}, grades{}},
+		{"trick: of a source nobody knows", []any{from("")}, grades{Reward: 1, Rewards: 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "Paris.")
+			g := New(subjects.Answerer, shipped())
+			if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
+				t.Fatal(err)
+			}
+			before := w.conversation("s1")
+			for _, e := range tt.events {
+				w.hears(g, e)
+			}
+			if got := w.grades("q1"); got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+			after := w.conversation("s1")
+			if after.Turns[0].Grades = nil; !reflect.DeepEqual(after, before) {
+				t.Errorf("the conversation became %+v", after)
+			}
+			w.quiet()
+		})
+	}
+}
+
+// A shadow does not listen: its answers are no part of a conversation.
+func TestShadowHearsNoGrades(t *testing.T) {
+	t.Parallel()
+	for _, r := range shadowOf().Routes() {
+		if l := r.Spec().Listen(); strings.Contains(l, "critique") || strings.Contains(l, "reward") {
+			t.Errorf("it listens on %s", l)
+		}
+	}
+}
+
+// interfering is a store in whose conversations something happens before a write.
+type interfering struct {
+	actor.Out
+	put func(n int) error // before the nth write of a conversation; an error is its end
+	n   *int
+}
+
+func (i interfering) About(session, query string) actor.Out {
+	return interfering{i.Out.About(session, query), i.put, i.n}
+}
+
+func (i interfering) Store(bucket string) actor.Store {
+	return interferingStore{i.Out.Store(bucket), i}
+}
+
+type interferingStore struct {
+	actor.Store
+	i interfering
+}
+
+func (s interferingStore) Put(ctx context.Context, key string, value []byte, rev uint64) (uint64, error) {
+	if strings.HasPrefix(key, subjects.ConversationPrefix+".") {
+		*s.i.n++
+		if err := s.i.put(*s.i.n); err != nil {
+			return 0, err
+		}
+	}
+	return s.Store.Put(ctx, key, value, rev)
+}
+
+// TestGradeBeforeItsTurn: whoever thinks fast is heard before the turn is kept, at whichever moment.
+func TestGradeBeforeItsTurn(t *testing.T) {
+	t.Parallel()
+	want := subjects.Grades{Critic: 5, Feedback: "quick"}
+	ask := func(w *world, g *Generator, put func(n int) error) {
+		t.Helper()
+		in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Try: 1, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
+		if err := g.onTurn(t.Context(), in, interfering{w.Out(), put, new(int)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.grades("q1"); got != want || len(g.early.held)+len(g.early.order) != 0 {
+			t.Errorf("%+v, and %d wait", got, len(g.early.held))
+		}
+		if s, ok := g.hot.get("s1"); !ok || s.conv.Turns[0].Grades == nil || *s.conv.Turns[0].Grades != want {
+			t.Errorf("in memory: %+v", s.conv.Turns)
+		}
+		w.quiet()
+	}
+	for _, at := range []string{"response/after", "dialog/after", "conversation/before"} {
+		w := newWorld(t, "Paris.")
+		g := New(subjects.Answerer, shipped())
+		g.Boundary = func(s string) {
+			if s == at {
+				w.hears(g, critique("q1", 5, "quick"))
+			}
+		}
+		writes := 0
+		ask(w, g, func(n int) error { writes = n; return nil })
+		if writes != 1 {
+			t.Errorf("%s: the conversation was written %d times", at, writes)
+		}
+	}
+	// While the turn is being written: he who keeps it has looked already, and it is not there yet.
+	w := newWorld(t, "Paris.")
+	g := New(subjects.Answerer, shipped())
+	ask(w, g, func(n int) error {
+		if n == 1 {
+			w.hears(g, critique("q1", 5, "quick"))
+		}
+		return nil
+	})
+	// A question of the same name in another session is another question.
+	w = newWorld(t, "Paris.")
+	g = New(subjects.Answerer, shipped())
+	w.hears(g, subjects.Critique{SessionID: "s2", QueryID: "q1", RespondentID: "generator", Score: 5})
+	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.grades("q1"); got != (subjects.Grades{}) {
+		t.Errorf("it has the grade of another: %+v", got)
+	}
+	// Somebody else keeps the turn; this one hears of it all the same.
+	w = newWorld(t, "Paris.")
+	g, other := New(subjects.Answerer, shipped()), New(subjects.Answerer, shipped())
+	w.hears(g, critique("q1", 5, "quick"))
+	if err := w.ask(other, "s1", "q1", "Capital?", 1); err != nil {
+		t.Fatal(err)
+	}
+	w.hears(g, reward("q1", 1, 1, ""))
+	if got := w.grades("q1"); got.Critic != 5 || got.Rewards != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestGradesWait: what waits for a turn that never comes takes no room.
+func TestGradesWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Paris.")
+	g := New(subjects.Answerer, shipped())
+	for i := range maxEarly + 10 {
+		for range 2 {
+			w.hears(g, critique(fmt.Sprint("q", i), 3, ""))
+		}
+	}
+	if len(g.early.held) != maxEarly || len(g.early.order) != maxEarly || g.early.of("s1.q9") != nil || g.early.of("s1.q10") == nil {
+		t.Errorf("%d wait, in a list of %d", len(g.early.held), len(g.early.order))
+	}
+	// One that comes for a turn that was let go is let go too.
+	w.tells(subjects.Conversation{SessionID: "s1", Past: []string{"q12"}, Turns: []subjects.Turn{}})
+	w.hears(g, critique("q12", 3, ""))
+	if g.early.of("s1.q12") != nil {
+		t.Error("it waits for ever")
+	}
+	w.quiet()
+}
+
+// TestGradesLoseRaces: a grade is tried again a few times, and then dropped. The turn it is about is never harmed.
+func TestGradesLoseRaces(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		lost  int
+		kept  bool
+		noted int
+	}{
+		{"once", 1, true, 0},
+		{"almost always", gradeTries - 1, true, 0},
+		{"always", 1000, false, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "Paris.")
+			g := New(subjects.Answerer, shipped())
+			if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
+				t.Fatal(err)
+			}
+			out := interfering{w.Out(), func(n int) error {
+				if n <= tt.lost {
+					return fmt.Errorf("%w: once more", actor.ErrChanged)
+				}
+				return nil
+			}, new(int)}
+			if err := g.onCritique(t.Context(), actor.Msg[subjects.Critique]{Body: critique("q1", 4, "")}, out); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Noted()) != tt.noted || *out.n > gradeTries {
+				t.Errorf("%+v after %d writes, noted %v", got, *out.n, w.Noted())
+			}
+			if g.early.of("s1.q1") != nil {
+				t.Error("it still waits")
+			}
+			if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil || len(w.conversation("s1").Turns) != 2 {
+				t.Errorf("the next question: %v", err)
+			}
+		})
+	}
+	// The other way round: a turn that is kept while a grade is written keeps both.
+	w := newWorld(t, "Paris.")
+	g := New(subjects.Answerer, shipped())
+	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
+		t.Fatal(err)
+	}
+	g.Boundary = func(s string) {
+		if s == "conversation/before" {
+			w.hears(g, critique("q1", 2, "late"))
+		}
+	}
+	if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil {
+		t.Fatal(err)
+	}
+	if c := w.conversation("s1"); len(c.Turns) != 2 || w.grades("q1").Critic != 2 {
+		t.Errorf("%+v", c.Turns)
+	}
+	w.quiet()
+}
+
+// A grade that comes while old turns are summarized does not cost the summary.
+func TestGradeWhileSummarizing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w.role.Window = 4096
+	g := New(subjects.Answerer, shipped())
+	last := ""
+	graded := 0
+	w.summary = waits{func() {
+		graded++
+		w.hears(g, critique(last, 1, ""))
+	}}
+	for i := range 6 {
+		last = fmt.Sprint("q", i)
+		if err := w.ask(g, "s1", last, "Tell me more", 1); err != nil {
+			t.Fatal(err)
+		}
+		g.behind.Wait()
+	}
+	c := w.conversation("s1")
+	if graded == 0 || c.Summary != "a summary" || c.Summarized+len(c.Turns) != 6 {
+		t.Errorf("%d grades, %d turns, summary %q of %d", graded, len(c.Turns), c.Summary, c.Summarized)
+	}
+	if s, ok := g.hot.get("s1"); !ok || s.conv.Summarized != c.Summarized {
+		t.Errorf("in memory: %+v", s.conv)
+	}
+	w.quiet()
+}
+
+func TestFreshen(t *testing.T) {
+	t.Parallel()
+	h := newHot(2)
+	h.put("a", sitting{convRev: 5, recRev: 2})
+	for _, rev := range []uint64{4, 7, 6} {
+		h.freshen("a", subjects.Conversation{Summary: fmt.Sprint(rev)}, rev)
+	}
+	h.freshen("b", subjects.Conversation{}, 9)
+	if s, _ := h.get("a"); s.conv.Summary != "7" || s.convRev != 7 || s.recRev != 2 || len(h.held) != 1 {
+		t.Errorf("%+v of %d", s, len(h.held))
+	}
+}

@@ -1,0 +1,174 @@
+package generator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/loop"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// conclude writes the answer down, with the ids under which it will be said. err is what went wrong, if anything did.
+func (t *turn) conclude(ctx context.Context, s loop.State, err error) error {
+	p := &publish{Response: t.response(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: rounds(s.Messages)}
+	before := t.rec
+	t.rec.Stage, t.rec.State, t.rec.Publish = stagePublishing, nil, p
+	werr := t.write(ctx, "turn.answer")
+	if errors.Is(werr, errTooMuch) { // what the tools returned is in the events; the answer matters
+		p.Messages = nil
+		werr = t.write(ctx, "turn.answer")
+	}
+	if werr != nil {
+		t.rec = before
+		return werr
+	}
+	t.tellCode(p.Response.Error)
+	t.move(finish, s.Step)
+	return nil
+}
+
+// publish says the answer and keeps it, in this order: what is in the conversation has been said.
+func (t *turn) publish(ctx context.Context) error {
+	p := t.rec.Publish
+	for _, s := range []struct {
+		step string
+		do   func(ctx context.Context) error
+	}{
+		{"response", func(ctx context.Context) error {
+			return actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, p.ResponseID, p.Response)
+		}},
+		{"dialog", func(ctx context.Context) error {
+			r := p.Response
+			return actor.EmitOnce(ctx, t.out, subjects.AnswerDialog, p.DialogID, subjects.Dialog{
+				SessionID: r.SessionID, QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, RespondentID: r.RespondentID,
+			})
+		}},
+		{"conversation", t.keep},
+	} {
+		if t.g.shadow && s.step == "dialog" {
+			continue // what nobody was told is no part of the dialog
+		}
+		if err := t.hold(ctx); err != nil {
+			return err
+		}
+		t.g.at(s.step + "/before")
+		ctx, cancel := lasting(ctx)
+		err := s.do(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+		t.g.at(s.step + "/after")
+	}
+	t.move(finish, 0)
+	return nil
+}
+
+// keep puts the turn into the conversation. Somebody else may have written there: a summary, or the one who took the
+// turn over.
+func (t *turn) keep(ctx context.Context) error {
+	r := t.rec.Publish.Response
+	said := subjects.Turn{
+		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
+		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
+	}
+	if r.Error != nil {
+		said.Error = r.Error.Code
+	}
+	c, rev := t.sat.conv, t.sat.convRev
+	for range 8 {
+		if c.Answered(said.QueryID) {
+			return t.kept(c, rev, 0)
+		}
+		said.Grades = t.g.early.of(earlyKey(t.session, said.QueryID))
+		next, data, err := add(c, said, t.g.cfg.Turns)
+		if err != nil {
+			return err
+		}
+		now, err := t.store.Put(ctx, subjects.ConversationKey(t.session), data, rev)
+		switch {
+		case err == nil:
+			t.tidy(ctx)
+			if err := t.kept(next, now, len(data)); err != nil {
+				return err
+			}
+			if err := t.g.regrade(ctx, t.out, t.session, said.QueryID); err != nil { // what was heard while it was written
+				t.out.Note(err)
+			}
+			return nil
+		case !errors.Is(err, actor.ErrChanged):
+			return err
+		}
+		if c, rev, err = readConversation(ctx, t.store, t.session); err != nil {
+			return err
+		}
+	}
+	return subjects.Faultf(subjects.CodeBusy, "the conversation changes all the time; it is tried again later")
+}
+
+// tidy makes a large record of a finished turn small: the conversation has it now, and a session that is never used again
+// would keep it twice for ever. That it fails changes nothing.
+func (t *turn) tidy(ctx context.Context) {
+	if t.size < maxLeft {
+		return
+	}
+	t.rec = record{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
+	if err := t.write(ctx, "turn.tidy"); err != nil {
+		t.out.Note(err)
+	}
+}
+
+// maxLeft is how large a record may stay when its turn is over, in bytes.
+const maxLeft = 16 << 10
+
+// kept remembers the session for its next turn.
+func (t *turn) kept(c subjects.Conversation, rev uint64, size int) error {
+	t.g.hot.put(t.session, sitting{conv: c, convRev: rev, recRev: t.rev})
+	window := t.role.Window
+	if window <= 0 {
+		window = usualWindow
+	}
+	t.g.compact(t.out, t.session, c, rev, size, window)
+	return nil
+}
+
+// await waits for the one who has taken over the turn to finish it. The message must be neither acknowledged, which
+// would take it from the other, nor given back, which would hand it out a third time.
+func (t *turn) await(ctx context.Context) error {
+	t.g.hot.drop(t.session)
+	if !t.machine.in(idle) {
+		t.move(fail, 0)
+	}
+	wait, cancel := context.WithTimeout(ctx, t.g.cfg.Wall)
+	defer cancel()
+	for {
+		c, _, err := readConversation(wait, t.store, t.session)
+		if err == nil && c.Answered(t.asked.QueryID) {
+			return nil
+		}
+		select {
+		case <-wait.Done():
+			return subjects.Faultf(subjects.CodeBusy, "another generator has taken over this turn")
+		case <-time.After(watching):
+		}
+	}
+}
+
+// watching is how often the one who lost a turn looks whether it is finished.
+const watching = 250 * time.Millisecond
+
+// despair tells the asker that no answer will come, when not even that could be written down.
+func (t *turn) despair(ctx context.Context, cause error) {
+	if t.rec.Publish != nil {
+		return // it may have been said; the next turn of the session will see to the rest
+	}
+	ctx, cancel := lasting(ctx)
+	defer cancel()
+	t.out.Note(cause)
+	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.response(loop.State{}, errTried)); err != nil {
+		t.out.Note(err)
+	}
+}

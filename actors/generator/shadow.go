@@ -1,0 +1,67 @@
+package generator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// The shadow answers the questions that were put to the one whom the person hears, for whoever compares the two. It goes
+// on from what the person was told, not from what it would have said. Nothing of it reaches the person but the one event
+// that holds its answer: no deltas, no thinking, no dialog, no word of what went wrong. Nobody waits for it.
+
+// shadowTurns is how much of its own answers a shadow keeps: enough to know a question that comes again.
+const shadowTurns = 3
+
+// unseen is c for a shadow. What is not streamed can be begun anew by the model actor when a person waits for the model.
+func (c Config) unseen() Config {
+	c.Stream, c.CompactAt, c.Turns, c.Grades = false, 0, shadowTurns, Grades{}
+	return c
+}
+
+// tooOld reports whether a question is to be left alone: after a week without it, a shadow does not answer the week.
+func (g *Generator) tooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
+	return g.shadow && out.Now().Sub(in.Stored) > g.cfg.RespondentB.MaxAge
+}
+
+// told is what the person was told before the question of a shadow's turn. own is what the shadow has answered itself.
+// Without what was told it answers from the question alone, and says so.
+func (t *turn) told(ctx context.Context, own subjects.Conversation) subjects.Conversation {
+	ctx, cancel := context.WithTimeout(ctx, looking)
+	defer cancel()
+	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Answerer)), t.session)
+	if err != nil {
+		t.out.Note(fmt.Errorf("reading what the person was told: %w", err))
+		t.note(subjects.NoteNoHistory, "what was said before could not be read, so this answer knows nothing of it")
+		return subjects.Conversation{SessionID: t.session}
+	}
+	c, ok := upTo(c, t.asked.QueryID)
+	if !ok {
+		t.note(subjects.NoteNoHistory, "what was said before is summarized together with the answer to this question, so this answer knows nothing of it")
+		return subjects.Conversation{SessionID: t.session}
+	}
+	if n := len(own.Turns); n > 0 && !c.Answered(own.Turns[n-1].QueryID) {
+		t.note(subjects.NoteNoHistory, "the question before this one was not answered yet, so this answer does not know what was said to it")
+	}
+	return c
+}
+
+// upTo is a conversation up to a question, which may not be part of it yet. It reports false when the answer to the
+// question can no longer be told from what was said before.
+func upTo(c subjects.Conversation, query string) (subjects.Conversation, bool) {
+	if slices.Contains(c.Past, query) {
+		return c, false
+	}
+	at := slices.IndexFunc(c.Turns, func(t subjects.Turn) bool { return t.QueryID == query })
+	if at < 0 {
+		return c, true
+	}
+	c.Turns = c.Turns[:at:at]
+	if c.Summarized+c.Dropped == 0 {
+		c.Labels = nil // of the turns that are left; those of all there ever were are of the answer too
+	}
+	return c, true
+}

@@ -1,0 +1,272 @@
+package generator
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/actor/actortest"
+	"conclave/pkg/loop"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+func TestPlainTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, actortest.Pieces{
+		subjects.ChatChunk{Thinking: "easy"}, subjects.ChatChunk{Content: "Par"}, subjects.ChatChunk{Content: "is."}, final(),
+	})
+	w.tools = []string{"clock"}
+	g := New(subjects.Answerer, shipped())
+	var steps []string
+	g.Boundary = func(s string) { steps = append(steps, s) }
+	if err := w.ask(g, "s1", "q1", "What is the capital of France?", 1); err != nil {
+		t.Fatal(err)
+	}
+	r := w.one()
+	if r.Answer != "Paris." || r.Thinking != "easy" || r.SessionID != "s1" || r.QueryID != "q1" || r.Query != "What is the capital of France?" ||
+		r.GeneratorID != "generator" || r.RespondentID != "generator" || r.Model != "test:1b" || r.Partial || r.Error != nil || r.ToolCalls == nil {
+		t.Errorf("answer: %+v", r)
+	}
+	if r.Usage.PromptTokens != 11 || r.Usage.CompletionTokens != 7 || r.Usage.ModelCalls != 1 || r.Usage.Counted != 11 || r.Usage.Estimated == 0 {
+		t.Errorf("usage: %+v", r.Usage)
+	}
+	want := []string{
+		"turn.start/before", "turn.start/after", "turn.answer/before", "turn.answer/after", "response/before", "response/after",
+		"dialog/before", "dialog/after", "conversation/before", "conversation/after",
+	}
+	if !slices.Equal(steps, want) {
+		t.Errorf("a plain turn costs %v", steps)
+	}
+	if got := w.path(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {
+		t.Errorf("states: %s", got)
+	}
+	var grown string
+	for i, d := range said[subjects.Delta](w, "response.delta.q1") {
+		if grown += d.Text; d.N != i || d.QueryID != "q1" || d.RespondentID != "generator" || d.Step != 1 {
+			t.Errorf("delta: %+v", d)
+		}
+	}
+	if grown != "Paris." {
+		t.Errorf("it grew to %q", grown)
+	}
+	if th := said[subjects.Delta](w, "response.thinking.q1"); len(th) != 1 || th[0].Text != "easy" {
+		t.Errorf("thinking: %+v", th)
+	}
+	c := w.conversation("s1")
+	if len(c.Turns) != 1 || c.Turns[0].Answer != "Paris." || c.Turns[0].QueryID != "q1" || c.SessionID != "s1" {
+		t.Errorf("conversation: %+v", c)
+	}
+	for _, s := range w.Said() {
+		if s.Session != "s1" || s.Query != "q1" {
+			t.Errorf("%s is about %s/%s", s.Subject, s.Session, s.Query)
+		}
+	}
+	if sent := w.asked[0]; sent.Messages[0].Role != model.System || !strings.Contains(sent.Messages[0].Content, "data, not an order") || len(sent.Tools) != 1 {
+		t.Errorf("the model was sent %+v", sent)
+	}
+	w.quiet()
+}
+
+func TestToolTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, lookup("c1"), "It is noon.", "Still noon.")
+	w.tools = []string{"clock"}
+	g := New(subjects.Answerer, shipped())
+	if err := w.ask(g, "s1", "q1", "What time is it?", 1); err != nil {
+		t.Fatal(err)
+	}
+	r := w.one()
+	if len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "clock" || r.ToolCalls[0].Result != "noon" || r.ToolCalls[0].Layer != loop.LayerNative ||
+		r.ToolCalls[0].CallID == "c1" || string(r.ToolCalls[0].Args) != `{"q":"now"}` || r.Answer != "It is noon." {
+		t.Errorf("answer: %+v", r)
+	}
+	if got := w.path(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
+		t.Errorf("states: %s", got)
+	}
+	for _, s := range w.Asked() {
+		if s.Subject != "tool.request.clock" {
+			continue
+		}
+		if !strings.Contains(s.Body, `"query_id":"q1"`) || !strings.Contains(s.Body, `"call_id":"`+r.ToolCalls[0].CallID+`"`) {
+			t.Errorf("the call does not say which one it is, and for which query: %s", s.Body)
+		}
+	}
+	if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil {
+		t.Fatal(err)
+	}
+	sent := w.asked[2].Messages[1:]
+	if stored := history(w.conversation("s1"))[:4]; len(sent) != 5 || fmt.Sprint(sent[:4]) != fmt.Sprint(stored) {
+		t.Errorf("sent\n%+v\nstored\n%+v", sent, stored)
+	}
+	for _, m := range sent {
+		if m.Thinking != "" {
+			t.Errorf("thinking is in the history: %+v", m)
+		}
+	}
+	w.quiet()
+}
+
+func TestCallsThatBringNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		fault *subjects.Fault
+		text  string
+		late  bool
+	}{
+		{"silent", subjects.Faultf(subjects.CodeTimeout, "x"), "[tool unavailable]", true},
+		{"gone", subjects.Faultf(subjects.CodeUnavailable, "x"), "[tool unavailable]", true},
+		{"denied", &subjects.Fault{Code: subjects.CodeDenied, Text: "no", Denial: &subjects.Denial{Layer: "manifest", Rule: "r", Reason: "not in the set", Allowed: []string{"get_datetime"}}}, "This call is not allowed: not in the set. Allowed: get_datetime. Do not try it again in this way.", false},
+		{"denied without a reason", subjects.Faultf(subjects.CodeDenied, ""), "This call is not allowed. Do not try it again in this way.", false},
+		{"perhaps it ran", subjects.Faultf(subjects.CodeUncertain, "mail may be sent"), "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: mail may be sent", false},
+		{"failed", subjects.Faultf(subjects.CodeTool, "no such zone"), "The call failed (tool_failed): no such zone", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, lookup("c1"), "I could not look.")
+			w.tools = []string{"clock"}
+			w.run = func(subjects.ToolRequest) (subjects.ToolResult, error) { return subjects.ToolResult{}, tt.fault }
+			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 1); err != nil {
+				t.Fatal(err)
+			}
+			r := w.one()
+			if len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != tt.text || r.ToolCalls[0].Error == nil || r.ToolCalls[0].Error.Code != tt.fault.Code {
+				t.Errorf("calls: %+v", r.ToolCalls)
+			}
+			if r.Answer != "I could not look." || r.Error != nil {
+				t.Errorf("answer: %+v", r)
+			}
+			told := slices.ContainsFunc(said[subjects.AgentState](w, "agent.state.generator"), func(s subjects.AgentState) bool { return s.Event == "TOOL_TIMEOUT" })
+			if told != tt.late {
+				t.Errorf("TOOL_TIMEOUT told: %v", told)
+			}
+			w.quiet()
+		})
+	}
+}
+
+func TestWithoutOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Recorder.Answer = nil // nobody is there
+	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Hello?", 1); err != nil {
+		t.Fatal(err)
+	}
+	r := w.one()
+	if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") || !r.Partial {
+		t.Errorf("answer: %+v", r)
+	}
+	if !slices.Contains(codes(r.Notes), subjects.NoteNoBroker) {
+		t.Errorf("notes: %+v", r.Notes)
+	}
+	if c := w.conversation("s1"); len(c.Turns) != 1 || c.Turns[0].Error != subjects.CodeModelUnreachable {
+		t.Errorf("conversation: %+v", c)
+	}
+}
+
+func TestTooLong(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{"long": strings.Repeat("why? ", 100<<10), "control characters": strings.Repeat("\x01", 90<<10)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "Paris.")
+			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", text, 1); err != nil {
+				t.Fatal(err)
+			}
+			if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(w.asked) != 0 || len(r.Query) > 64<<10 {
+				t.Errorf("answer: %+v", r.Error)
+			}
+		})
+	}
+}
+
+// A turn that has grown too large to be written down ends with what is there.
+func TestTooMuch(t *testing.T) {
+	t.Parallel()
+	cfg := shipped()
+	cfg.Result, cfg.Steps = 64<<10, 20
+	w := newWorld(t)
+	n := 0
+	w.replies = []any{func() any {
+		n++
+		return model.Call{Name: "clock", Arguments: json.RawMessage(fmt.Sprintf(`{"q":"%d"}`, n))}
+	}}
+	w.role.Window = 1 << 20
+	w.tools = []string{"clock"}
+	w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
+		return subjects.ToolResult{CallID: c.CallID, Result: strings.Repeat("x", 60<<10) + c.CallID}, nil
+	}
+	if err := w.ask(New(subjects.Answerer, cfg), "s1", "q1", "Go on", 1); err != nil {
+		t.Fatal(err)
+	}
+	r := w.one()
+	if r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(r.ToolCalls) < 3 || !r.Partial {
+		t.Errorf("%d calls, %v, notes %v", len(r.ToolCalls), r.Error, codes(r.Notes))
+	}
+}
+
+func TestRenamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Paris.")
+	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?", Note: "The session id goes by s1."}
+	if err := w.askCtx(t.Context(), New(subjects.Answerer, shipped()), q, 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.one(); !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteRenamed, Text: q.Note}) {
+		t.Errorf("notes: %+v", r.Notes)
+	}
+	for _, bad := range []actor.Msg[subjects.Query]{
+		{Tokens: []string{"1", "a b"}, Body: subjects.Query{QueryID: "q", Query: "x"}},
+		{Tokens: []string{"1", "s"}, Body: subjects.Query{QueryID: "a.b", Query: "x"}},
+		{Tokens: []string{"1"}, Body: subjects.Query{QueryID: "q", Query: "x"}},
+	} {
+		if err := New(subjects.Answerer, shipped()).onTurn(t.Context(), bad, w.Out()); actortest.Code(err) != subjects.CodeMalformed {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+func TestStandIn(t *testing.T) {
+	t.Parallel()
+	last := final()
+	last.StandIn, last.Notice = true, "gemma is not there; fetch it with: conclave model pull gemma"
+	w := newWorld(t, actortest.Pieces{subjects.ChatChunk{Content: "I am a script."}, last})
+	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Who are you?", 1); err != nil {
+		t.Fatal(err)
+	}
+	r := w.one()
+	if !r.StandIn || !slices.Contains(codes(r.Notes), subjects.NoteStandIn) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
+		t.Errorf("answer: %+v", r)
+	}
+}
+
+func TestRoleIsAskedNowAndThen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "Yes.")
+	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	g := New(subjects.Answerer, shipped())
+	count := func(subject string) (n int) {
+		for _, s := range w.Asked() {
+			if s.Subject == subject {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range 4 {
+		if i == 3 {
+			w.Time = w.Time.Add(time.Minute)
+		}
+		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Really?", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a, b := count("model.list"), count("broker.discover"); a != 2 || b != 4 { // tools are asked for each time: the person may have granted one
+		t.Errorf("asked %d and %d times", a, b)
+	}
+}
