@@ -18,7 +18,7 @@ const askTime = 30 * time.Minute
 // their way here; what is missing is said when the whole answer is there. What the asker has read in the end is the
 // answer, and before it, on lines of its own, whatever the model said between its tool calls.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
-	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model}
+	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
 	if q.SessionID == "" {
 		q.SessionID = in.Session
 	}

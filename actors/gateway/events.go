@@ -24,6 +24,8 @@ type Event struct {
 	Query   string          `json:"query,omitempty"`
 	Session string          `json:"session,omitempty"`
 	Payload json.RawMessage `json:"payload"`
+
+	aside bool // it belongs to the shadow's answer: see [hidden]
 }
 
 // The two subjects of the JetStream API through which people read EVENTS. They stand in the table of edges.
@@ -86,12 +88,13 @@ func (e *events) open(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// follow reads what is new until ctx ends.
-func (e *events) follow(ctx context.Context) {
+// follow reads what is new until ctx ends, and tells of each event before anybody can see it.
+func (e *events) follow(ctx context.Context, heard func(Event)) {
 	for ctx.Err() == nil {
 		_, end := e.span()
 		ev, err := e.read(ctx, end+1, "")
 		if err == nil {
+			heard(ev)
 			e.add(ev)
 			continue
 		}
@@ -303,6 +306,7 @@ func (e *events) readStored(ctx context.Context, seq uint64, stored string) (Eve
 	ev.Query, ev.Session = header(m.Header, subjects.HeaderQuery), header(m.Header, subjects.HeaderSession)
 	ev.Payload = payload(m.Data, header(m.Header, subjects.HeaderType))
 	ev.label()
+	ev.aside = hidden(ev)
 	return ev, nil
 }
 

@@ -40,6 +40,18 @@ func Streams(g *Gateway) chan struct{} { return g.rooms.streams }
 // BodyTime sets how long a body may take to come.
 func (g *Gateway) BodyTime(d time.Duration) { g.bodyTime = d }
 
+// RateTime sets how long feedback waits for what becomes of it.
+func (g *Gateway) RateTime(d time.Duration) { g.rateTime = d }
+
+// Hidden is hidden.
+func Hidden(ev Event) bool { return hidden(ev) }
+
+// Behind reports whether the critic is not waited for.
+func Behind(g *Gateway) bool { return g.behind.Load() }
+
+// FallBehind makes the gateway believe that the critic is behind.
+func (g *Gateway) FallBehind() { g.behind.Store(true) }
+
 // End is the last event that the gateway has read.
 func End(g *Gateway) uint64 {
 	_, end := g.events.span()

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"conclave/pkg/actor"
@@ -48,6 +49,9 @@ type Gateway struct {
 	rooms    struct{ waiting, streams chan struct{} }
 	token    *secret
 	bodyTime time.Duration
+	rateTime time.Duration
+	behind   atomic.Bool // the critic: see [Gateway.linger]
+	pace     pace
 
 	out     actor.Out
 	server  *http.Server
@@ -61,7 +65,7 @@ type Gateway struct {
 
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
-	g := &Gateway{cfg: cfg, link: link, events: newEvents(), Version: "dev", bodyTime: maxWriting}
+	g := &Gateway{cfg: cfg, link: link, events: newEvents(), Version: "dev", bodyTime: maxWriting, rateTime: rateTime}
 	g.rooms.waiting = make(chan struct{}, g.cfg.MaxWaiting)
 	g.rooms.streams = make(chan struct{}, g.cfg.MaxStreams)
 	g.life, g.end = context.WithCancelCause(context.Background())
@@ -135,7 +139,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		ErrorLog:                     log.New(io.Discard, "", 0),
 	}
 	g.server.RegisterOnShutdown(func() { g.end(errClosing) })
-	g.serving.Go(func() { g.events.follow(g.life) })
+	g.serving.Go(func() { g.events.follow(g.life, g.heed) })
 	g.serving.Go(func() {
 		if err := g.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			out.Note(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))

@@ -128,7 +128,8 @@ func TestOpenAPIRoutes(t *testing.T) {
 func TestOpenAPIAnswers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: patience}})
+	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: patience}, change: func(g *gateway.Gateway) { g.RateTime(patience) }})
+	w.rewards()
 	w.generator(func(q subjects.Query, out actor.Out) {
 		switch q.Query {
 		case "hi":
@@ -144,7 +145,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("s1"), conv, 0); err != nil {
 		t.Fatal(err)
 	}
-	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}})
+	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.RateTime(time.Millisecond) }})
 	for _, tt := range []struct {
 		w                   *town
 		method, route, path string
@@ -162,7 +163,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 		{w, "GET", "/queries/{id}", "/queries/q3", "", 202},
 		{w, "GET", "/queries/{id}", "/queries/q4", "", 404},
 		{w, "DELETE", "/queries/{id}", "/queries/q3", "", 202},
-		{w, "POST", "/feedback", "/feedback", `{"query_id":"q1","stars":5}`, 202},
+		{w, "POST", "/feedback", "/feedback", `{"query_id":"q1","stars":5}`, 200},
+		{w, "POST", "/feedback", "/feedback", `{"query_id":"gone","stars":5}`, 404},
+		{hasty, "POST", "/feedback", "/feedback", `{"query_id":"silent","stars":5}`, 202},
 		{w, "GET", "/sessions", "/sessions", "", 200},
 		{w, "GET", "/sessions/{id}", "/sessions/s1", "", 200},
 		{w, "GET", "/sessions/{id}", "/sessions/s2", "", 404},

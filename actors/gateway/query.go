@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -23,6 +22,7 @@ type Question struct {
 	SessionID string `json:"session_id"`
 	QueryID   string `json:"query_id"`
 	Model     string `json:"model"`
+	Reference string `json:"reference"` // what a good answer says: for the critic, never for the one who answers
 }
 
 // Answer is what POST /query answers.
@@ -38,16 +38,20 @@ type Answer struct {
 	Usage     subjects.Usage      `json:"usage"`
 	Partial   bool                `json:"partial"`
 	Error     *subjects.Fault     `json:"error"`
+	Grade     *subjects.Critique  `json:"grade"`     // of this answer; nil = none yet
+	Pairwise  *subjects.Pairwise  `json:"pairwise"`  // between this answer and the shadow's
+	Reward    *subjects.Reward    `json:"reward"`    // what the person thinks of it now
 	Events    []string            `json:"events"`    // subjects of what happened, in order
 	EventLog  []Event             `json:"event_log"` // the same with everything
 	Dropped   int                 `json:"events_dropped"`
 }
 
-// Bounds of the events that go with an answer, and of a model's name.
+// Bounds of the events that go with an answer, of a model's name, and of what a good answer says.
 const (
-	logEvents = 1000
-	logBytes  = 4 << 20
-	maxModel  = 200
+	logEvents    = 1000
+	logBytes     = 4 << 20
+	maxModel     = 200
+	maxReference = 16 << 10
 )
 
 // How long a question, a cancellation or feedback may take to be stored, how often that is tried, and the pause between:
@@ -58,62 +62,10 @@ const (
 	storePause = 300 * time.Millisecond
 )
 
-// question is one that was asked here.
-type question struct {
-	id, session string
-	since       uint64 // what belongs to it comes after this in EVENTS
-}
-
-// asked are the latest questions asked here, so that they can be looked up without reading all of EVENTS.
-type asked struct {
-	mu    sync.Mutex
-	known map[string]question
-	order []string
-	open  map[string]bool // those somebody waits for
-}
-
-const maxAsked = 4096
-
-// add notes a question. It reports false when somebody waits for that very one.
-func (a *asked) add(q question) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.known == nil {
-		a.known, a.open = map[string]question{}, map[string]bool{}
-	}
-	if a.open[q.id] {
-		return false
-	}
-	a.open[q.id] = true
-	if _, again := a.known[q.id]; !again {
-		a.order = append(a.order, q.id)
-	}
-	a.known[q.id] = q
-	if len(a.order) > maxAsked {
-		delete(a.known, a.order[0])
-		a.order = a.order[1:]
-	}
-	return true
-}
-
-// done says that nobody waits for it any more.
-func (a *asked) done(id string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.open, id)
-}
-
-func (a *asked) find(id string) (question, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	q, ok := a.known[id]
-	return q, ok
-}
-
 // onQuery asks, and waits for the answer unless the client does not want to. A client that goes away leaves its question
 // behind: it is answered all the same, and the answer can be fetched.
 func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
-	wait, trail, err := g.howLong(r)
+	wait, window, err := g.howLong(r)
 	if err != nil {
 		return err
 	}
@@ -167,30 +119,31 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return g.unanswered(q, err)
 	}
-	if trail > 0 && end.response != nil {
-		g.linger(r.Context(), cur, q.id, trail, rec.add)
+	if end.response != nil {
+		g.linger(r.Context(), cur, q.id, window, &rec)
 	}
 	return g.answer(w, q, end, &rec)
 }
 
 // howLong reads whether the client waits, and for how long after the answer it wants to hear of grades.
-func (g *Gateway) howLong(r *http.Request) (wait bool, trail time.Duration, err error) {
+func (g *Gateway) howLong(r *http.Request) (wait bool, window trail, err error) {
 	p, err := params(r, "wait", "trail")
 	if err != nil {
-		return false, 0, err
+		return false, window, err
 	}
-	wait, trail = true, g.cfg.Trail
+	wait, window.time = true, g.cfg.Trail
 	switch v := p.Get("wait"); v {
 	case "", "1":
 	case "0":
 		wait = false
 	default:
-		return false, 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
+		return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
 	}
 	if v := p.Get("trail"); v != "" {
-		if trail, err = strict.ParseDuration(v); err != nil || trail > time.Minute {
-			return false, 0, problemf(http.StatusBadRequest, subjects.CodeMalformed, "trail is a duration of at most 1m, like 2s")
+		if window.time, err = strict.ParseDuration(v); err != nil || window.time > time.Minute {
+			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "trail is a duration of at most 1m, like 2s")
 		}
+		window.asked = true
 	}
 	for _, v := range r.Header.Values("Prefer") {
 		for p := range strings.SplitSeq(v, ",") {
@@ -199,7 +152,7 @@ func (g *Gateway) howLong(r *http.Request) (wait bool, trail time.Duration, err 
 			}
 		}
 	}
-	return wait, trail, nil
+	return wait, window, nil
 }
 
 // check validates a question and makes the ids that are missing.
@@ -209,6 +162,9 @@ func check(out actor.Out, in *Question) error {
 	}
 	if len(in.Model) > maxModel || strings.ContainsFunc(in.Model, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "model: at most %d visible ASCII characters", maxModel)
+	}
+	if len(in.Reference) > maxReference || !utf8.ValidString(in.Reference) {
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "reference: a text of at most %d KB", maxReference>>10)
 	}
 	for _, id := range []struct {
 		name string
@@ -226,7 +182,7 @@ func check(out actor.Out, in *Question) error {
 // publish stores the question. It does so also when its asker goes away in between: whether it was stored would be
 // anybody's guess.
 func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Event, error) {
-	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model}
+	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
 	if err := emit(ctx, out.About(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
 		return Event{}, err
 	}
@@ -237,9 +193,14 @@ func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Even
 	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
 }
 
-// emit says an event until it is stored. An acknowledgement can be lost with the link, so it is said again under the same
-// id, which is stored once. When all that fails, the client may try again.
+// emit says an event until it is stored.
 func emit[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T) error {
+	return store(ctx, out, t.Name, func(ctx context.Context, id string) error { return actor.EmitOnce(ctx, out, t, id, body) })
+}
+
+// store says something until it is stored. An acknowledgement can be lost with the link, so it is said again under the
+// same id, which is stored once. When all that fails, the client may try again.
+func store(ctx context.Context, out actor.Out, what string, say func(ctx context.Context, id string) error) error {
 	ctx = context.WithoutCancel(ctx)
 	id := out.NewID()
 	var err error
@@ -248,7 +209,7 @@ func emit[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T
 			time.Sleep(storePause)
 		}
 		once, cancel := context.WithTimeout(ctx, storeTime)
-		err = actor.EmitOnce(once, out, t, id, body)
+		err = say(once, id)
 		cancel()
 		var f *subjects.Fault
 		switch {
@@ -259,7 +220,7 @@ func emit[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T
 		}
 	}
 	out.Note(err)
-	return subjects.Faultf(subjects.CodeUnavailable, "%s could not be stored, or nobody said that it was; try again", t.Name)
+	return subjects.Faultf(subjects.CodeUnavailable, "%s could not be stored, or nobody said that it was; try again", what)
 }
 
 // ending is how a question ended.
@@ -319,33 +280,19 @@ func (g *Gateway) await(ctx context.Context, cur *cursor, query string, seen fun
 	}
 }
 
-// linger collects what comes after the answer: until the grade is there, or for the given time.
-func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, trail time.Duration, seen func(Event)) {
-	ctx, cancel := g.until(ctx, trail)
-	defer cancel()
-	for {
-		ev, err := cur.wait(ctx)
-		if err != nil {
-			return
-		}
-		if ev.Query != query {
-			continue
-		}
-		seen(ev)
-		if ev.Subject == subjects.CritiqueResult.Name {
-			return
-		}
-	}
-}
-
-// record gathers the events of one question, within bounds.
+// record gathers the events of one question, within bounds, and what others thought of its answer.
 type record struct {
+	judged
 	events  []Event
 	bytes   int
 	dropped int
 }
 
 func (c *record) add(ev Event) {
+	if ev.aside {
+		return
+	}
+	c.judge(ev)
 	if len(c.events) >= logEvents || c.bytes+len(ev.Payload) > logBytes {
 		c.dropped++
 		return
@@ -365,7 +312,7 @@ func (g *Gateway) answer(w http.ResponseWriter, q question, end ending, rec *rec
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
 		Model: r.Model, StandIn: r.StandIn, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
-		Events: []string{}, EventLog: rec.events, Dropped: rec.dropped,
+		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: rec.events, Dropped: rec.dropped,
 	}
 	for _, ev := range rec.events {
 		a.Events = append(a.Events, ev.Subject)
@@ -450,6 +397,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	g.judgements(ctx, id, end.seq, &rec.judged)
 	return g.answer(w, q, *end, &rec)
 }
 
@@ -515,59 +463,5 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 		QueryID string `json:"query_id"`
 		State   string `json:"state"`
 	}{id, "cancelling"})
-	return nil
-}
-
-// Opinion is what POST /feedback reads.
-type Opinion struct {
-	QueryID string `json:"query_id"`
-	Thumb   *int   `json:"thumb"`
-	Stars   *int   `json:"stars"`
-	Words   string `json:"words"`
-}
-
-// maxWords bounds what a person may write with a thumb, in bytes.
-const maxWords = 8 << 10
-
-// onFeedback passes on what the person thought of an answer.
-func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
-		return err
-	}
-	var in Opinion
-	if err := g.readBody(w, r, &in); err != nil {
-		return err
-	}
-	if err := checkID("query_id", in.QueryID); err != nil {
-		return err
-	}
-	body := subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
-	bad := func(format string, a ...any) error {
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
-	}
-	switch {
-	case in.Thumb != nil && *in.Thumb != 1 && *in.Thumb != -1:
-		return bad("thumb is -1 or 1")
-	case in.Stars != nil && (*in.Stars < 1 || *in.Stars > 5):
-		return bad("stars are 1 to 5")
-	case len(body.Words) > maxWords || !utf8.ValidString(body.Words):
-		return bad("words: a text of at most %d KB", maxWords>>10)
-	case in.Thumb == nil && in.Stars == nil && body.Words == "":
-		return bad("say something: thumb, stars or words")
-	}
-	if in.Thumb != nil {
-		body.Thumb = *in.Thumb
-	}
-	if in.Stars != nil {
-		body.Stars = *in.Stars
-	}
-	q, _ := g.asked.find(in.QueryID)
-	if err := emit(r.Context(), g.out.About(q.session, in.QueryID), subjects.UserFeedback, body); err != nil {
-		return err
-	}
-	g.write(w, http.StatusAccepted, struct {
-		QueryID string `json:"query_id"`
-		State   string `json:"state"`
-	}{in.QueryID, "stored"})
 	return nil
 }

@@ -19,12 +19,16 @@ const forever = 1<<63 - 1
 type wanted struct {
 	query, session, subject string
 	deltas                  bool
+	shadow                  bool // what belongs to the shadow's answer too
 	after                   uint64
 	resume                  bool // from after on, and not from now
 }
 
 // of reports whether an event is among it.
 func (f wanted) of(ev Event) bool {
+	if ev.aside && !f.shadow {
+		return false
+	}
 	if f.query != "" && ev.Query != f.query || f.session != "" && ev.Session != f.session {
 		return false
 	}
@@ -43,7 +47,7 @@ func (f wanted) ofLive(ev Event) bool {
 // readWanted reads what a client wants to see. A browser that reconnects says in Last-Event-ID where it was; what stands
 // in the address is older.
 func readWanted(r *http.Request) (wanted, error) {
-	p, err := params(r, "query", "session", "subject", "after", "deltas")
+	p, err := params(r, "query", "session", "subject", "after", "deltas", "shadow")
 	if err != nil {
 		return wanted{}, err
 	}
@@ -58,12 +62,14 @@ func readWanted(r *http.Request) (wanted, error) {
 	if p.Has("subject") && !isPattern(f.subject) {
 		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, `subject: tokens joined by dots, * for any one, > at the end for any more, like tool.request.>`)
 	}
-	switch v := p.Get("deltas"); v {
-	case "", "0":
-	case "1":
-		f.deltas = true
-	default:
-		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "deltas is 0 or 1")
+	for name, to := range map[string]*bool{"deltas": &f.deltas, "shadow": &f.shadow} {
+		switch p.Get(name) {
+		case "", "0":
+		case "1":
+			*to = true
+		default:
+			return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is 0 or 1", name)
+		}
 	}
 	places := r.Header.Values("Last-Event-ID")
 	if len(places) == 0 && p.Has("after") {

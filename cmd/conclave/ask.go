@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,8 +26,10 @@ type ask struct {
 	*app
 	session, model         string
 	goOn, thinking, noWait bool
-	streamJSON             bool
-	timeout                time.Duration
+	streamJSON, retry      bool
+	gradeAsked             bool // --grade-wait stands on the command line
+	timeout, gradeWait     time.Duration
+	reference              string
 	override               subjects.SessionConfig // what is set for this one message, when anything is
 
 	question, query string
@@ -40,9 +41,11 @@ type ask struct {
 	from            uint64            // from where on to look
 	calls           map[string]string // tools of the calls that were shown, by call id
 	taken           bool              // somebody works on it
+	critic          bool              // it has said that it is there
+	graded          *subjects.Critique
 
 	// Subjects.
-	delta, thought, answers, states, asked, done string
+	delta, thought, answers, states, asked, done, critiques, pings string
 }
 
 // askCommand asks the assistant and shows the answer as it grows.
@@ -60,7 +63,17 @@ On a terminal the answer appears as it is written; interim words, tool calls and
 is wrong. An answer of the built-in script is said to be one: it is no model.
 
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
---stream-json prints JSON lines as it happens, each with a type: delta, thinking, state, tool, note, response, error.
+--stream-json prints JSON lines as it happens, each with a type: delta, thinking, state, tool, note, response, grade,
+error.
+
+After the answer ask stays a moment for the critic's grade: on a terminal and with --json or --stream-json up to 2s, or
+as --grade-wait says, and no longer than until the grade is there. The answer is printed before that; only --json has it
+all in one document. A critic that is not there is not waited for. In a pipe ask waits for a grade only when --grade-wait
+is given. The grade of a slow critic is in conclave critic show.
+
+--retry asks the last question of a session again and says that another try is wanted, with the critic's words where no
+stranger's words went into the last answer. --reference says what a good answer says; the critic reads it, never the one
+who answers.
 
 --override, --disable-tool and --grant set for this one message what conclave session override sets for a session. They are
 set before the question is asked; when the broker does not take them, nothing is asked.
@@ -75,14 +88,18 @@ nobody there.`,
   git diff | conclave ask 'Write a commit message for this change.'
   conclave ask --json 'What time is it in Tokyo?' | jq -r '.tool_calls[].tool'
   conclave ask --no-wait --session notes 'Summarize what we have.'
+  conclave ask --continue --retry
   conclave ask --disable-tool web_fetch 'What do you know about tides?'`,
 		RunE: func(cmd *cobra.Command, words []string) error {
-			if err := q.check(); err != nil {
+			q.gradeAsked = cmd.Flags().Changed("grade-wait")
+			if err := errors.Join(q.check(), q.checkRetry(words)); err != nil {
 				return err
 			}
-			var err error
-			if q.question, err = a.question(cmd.Context(), words); err != nil {
-				return err
+			if !q.retry {
+				var err error
+				if q.question, err = a.question(cmd.Context(), words); err != nil {
+					return err
+				}
 			}
 			return q.run(cmd.Context())
 		},
@@ -96,6 +113,9 @@ nobody there.`,
 	f.BoolVar(&q.thinking, "thinking", false, "show the model's thinking, on stderr")
 	f.BoolVar(&q.noWait, "no-wait", false, "print the ids as soon as the question is stored, and leave")
 	f.BoolVar(&q.streamJSON, "stream-json", false, "print JSON lines as it happens")
+	f.DurationVar(&q.gradeWait, "grade-wait", gradeTime, "how long to stay for the critic's grade after the answer; 0 is not at all")
+	f.BoolVar(&q.retry, "retry", false, "ask the last question of the session again")
+	f.StringVar(&q.reference, "reference", "", "`text`: what a good answer says, for the critic alone")
 	f.StringVar(&q.override.Override, "override", "", "`level` for this message: RELAX asks less often, ALL lets everything pass; both are in the audit")
 	f.StringArrayVar(&q.override.Disable, "disable-tool", nil, "`tool` that nobody may use for this message; may be repeated")
 	f.StringArrayVar(&q.override.Grant, "grant", nil, "`type:tool` that is given for this message; may be repeated")
@@ -116,6 +136,10 @@ func (q *ask) check() error {
 		return usage("--json and --stream-json: choose one document at the end, or lines as it happens")
 	case q.timeout <= 0:
 		return usage("--timeout %s: give it some time, such as 5m", q.timeout)
+	case q.gradeWait < 0 || q.gradeWait > time.Hour:
+		return usage("--grade-wait %s: between 0s and 1h", q.gradeWait)
+	case len(q.reference) > maxReference || !utf8.ValidString(q.reference):
+		return usage("--reference: a text of at most %s", size(maxReference))
 	}
 	if q.model != "" {
 		if err := checkModel(q.model); err != nil {
@@ -123,93 +147,6 @@ func (q *ask) check() error {
 		}
 	}
 	return q.checkOverride()
-}
-
-// maxQuestion is the most that is read: what would not fit into a message is refused before it is sent.
-var maxQuestion = subjects.QueryReceived.Limit()
-
-// question puts the question together from the words and stdin.
-func (a *app) question(ctx context.Context, words []string) (string, error) {
-	text := strings.TrimSpace(strings.Join(words, " "))
-	whole := len(words) == 0 || len(words) == 1 && words[0] == "-"
-	if whole {
-		text = ""
-	}
-	if whole || piped(a.stdin) {
-		more, err := a.readAll(ctx, maxQuestion, whole)
-		if err != nil {
-			return "", err
-		}
-		if more = strings.Trim(more, "\r\n"); strings.TrimSpace(more) != "" {
-			text = strings.TrimPrefix(text+"\n\n"+more, "\n\n")
-		}
-	}
-	switch {
-	case text == "":
-		return "", usage("there is no question: write it behind conclave ask, or pipe it in")
-	case len(text) > maxQuestion:
-		return "", usage("the question is larger than %s: name the file instead of piping it in, or shorten it", size(int64(maxQuestion)))
-	}
-	return text, nil
-}
-
-// piped reports whether somebody has put something before us: a pipe or a file. A terminal and /dev/null are neither.
-func piped(r io.Reader) bool {
-	f, is := r.(*os.File)
-	if !is {
-		return r != nil
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice == 0
-}
-
-// readAll reads stdin to its end, or one byte more than is allowed. Reading cannot be interrupted, so it is left behind
-// when the person has had enough.
-func (a *app) readAll(ctx context.Context, limit int, asked bool) (string, error) {
-	if a.stdin == nil {
-		return "", nil
-	}
-	type read struct {
-		data []byte
-		err  error
-	}
-	got := make(chan read, 1)
-	go func() {
-		data, err := io.ReadAll(io.LimitReader(a.stdin, int64(limit)+1))
-		got <- read{data, err}
-	}()
-	hint := time.NewTimer(2 * time.Second)
-	defer hint.Stop()
-	f, is := a.stdin.(*os.File)
-	switch {
-	case is && asked && isTerminal(f):
-		a.say("type the question and end it with Ctrl-D")
-		hint.Stop()
-	case !isTerminal(a.stderr): // a program that takes its time needs no hint
-		hint.Stop()
-	}
-	for {
-		select {
-		case r := <-got:
-			if r.err != nil {
-				return "", fmt.Errorf("reading the question from stdin: %w", r.err)
-			}
-			return strings.ToValidUTF8(string(r.data), "\uFFFD"), nil
-		case <-hint.C:
-			a.say("waiting for the end of stdin, which is read too; < /dev/null if there is nothing to read")
-		case <-ctx.Done():
-			return "", fail(exitFailed, "stopped before anything was asked", "ask again")
-		}
-	}
-}
-
-// checkModel refuses what no model is called.
-func checkModel(name string) error {
-	odd := func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }
-	if name == "" || len(name) > 200 || strings.ContainsFunc(name, odd) {
-		return usage("%q is not the name of a model: write one such as gemma4:12b", clip(name, 40))
-	}
-	return nil
 }
 
 // run asks and waits.
@@ -221,6 +158,11 @@ func (q *ask) run(ctx context.Context) error {
 		return err
 	}
 	defer q.nc.Close()
+	if q.retry {
+		if err := q.lastQuestion(ctx); err != nil {
+			return err
+		}
+	}
 	q.view = q.chooseView()
 	if err := q.listen(ctx); err != nil {
 		return err
@@ -239,7 +181,7 @@ func (q *ask) run(ctx context.Context) error {
 	if res == nil { // nobody's answer: tell it in the same shape
 		return errors.Join(q.view.lost(fault), q.left(fault))
 	}
-	if err := q.view.end(*res); err != nil {
+	if err := q.view.end(*res, func() *subjects.Critique { return q.grade(ctx, *res) }); err != nil {
 		return err
 	}
 	return q.verdict(*res)
@@ -253,18 +195,25 @@ func (q *ask) chooseSession() error {
 		}
 		return nil
 	}
-	b, err := os.ReadFile(q.lastFile())
+	var err error
+	q.session, err = q.lastSession(fail(exitFailed, "there is no session to go on with in "+q.home.Data, "ask something without --continue first, or name one with --session"))
+	return err
+}
+
+// lastSession is the session that ask used last. Where there is none, that is told with the given error.
+func (a *app) lastSession(none error) (string, error) {
+	b, err := os.ReadFile(a.lastFile())
 	if errors.Is(err, os.ErrNotExist) {
-		return fail(exitFailed, "there is no session to go on with in "+q.home.Data, "ask something without --continue first, or name one with --session")
+		return "", none
 	}
 	if err != nil {
-		return fmt.Errorf("finding the last session: %w", err)
+		return "", fmt.Errorf("finding the last session: %w", err)
 	}
-	q.session = strings.TrimSpace(string(b))
-	if subjects.CheckToken(q.session) != nil {
-		return fail(exitFailed, q.lastFile()+" holds no session", "take the file away, or name a session with --session")
+	session := strings.TrimSpace(string(b))
+	if subjects.CheckToken(session) != nil {
+		return "", fail(exitFailed, a.lastFile()+" holds no session", "take the file away, or name a session with --session")
 	}
-	return nil
+	return session, nil
 }
 
 // lastFile is where the session that ask used last is written down.
@@ -340,6 +289,9 @@ func (q *ask) listen(ctx context.Context) error {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
 	}
+	if err := q.listenForGrade(); err != nil {
+		return err
+	}
 	if err := bus.Ready(ctx, q.nc); err != nil {
 		return fmt.Errorf("listening for the answer: %w", err)
 	}
@@ -356,7 +308,7 @@ func (q *ask) listen(ctx context.Context) error {
 func (q *ask) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	id, body := q.out.NewID(), subjects.Query{SessionID: q.session, QueryID: q.query, Query: q.question, Model: q.model}
+	id, body := q.out.NewID(), subjects.Query{SessionID: q.session, QueryID: q.query, Query: q.question, Model: q.model, Reference: q.reference}
 	for {
 		// A Ctrl-C now must not leave open whether there is something to stop.
 		try, done := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)

@@ -342,7 +342,7 @@ func TestScreenSteps(t *testing.T) {
 		for _, d := range tt.pieces {
 			s.delta(d, false)
 		}
-		if err := s.end(subjects.Response{Answer: tt.answer}); err != nil {
+		if err := s.end(subjects.Response{Answer: tt.answer}, func() *subjects.Critique { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		const mark = "\x04end" // a terminal has no end of file

@@ -25,7 +25,8 @@ type view interface {
 	typed() <-chan string             // lines of the person; nil = nobody is asked here
 	answered(line string) (id string, d subjects.ApprovalDecision, ok bool)
 	trouble(code, text string) // ours, and not about the answer
-	end(r subjects.Response) error
+	// end shows the answer. Each view calls grade, which may take a moment, when it has shown what there is.
+	end(r subjects.Response, grade func() *subjects.Critique) error
 	lost(f *subjects.Fault) error // there will be no answer
 }
 
@@ -111,10 +112,10 @@ func (w *whole) trouble(_, text string) {
 	w.say("%s", text)
 }
 
-func (w *whole) end(r subjects.Response) error {
+func (w *whole) end(r subjects.Response, grade func() *subjects.Critique) error {
 	w.breakLine()
 	if w.json {
-		return w.document(r)
+		return w.document(gradedResponse{r, grade()})
 	}
 	if r.StandIn {
 		w.say("%s", standIn)
@@ -123,8 +124,11 @@ func (w *whole) end(r subjects.Response) error {
 	if text == "" {
 		return nil
 	}
-	_, err := fmt.Fprintln(w.stdout, strings.TrimSuffix(text, "\n"))
-	return err
+	if _, err := fmt.Fprintln(w.stdout, strings.TrimSuffix(text, "\n")); err != nil {
+		return err
+	}
+	w.showGrade(grade())
+	return nil
 }
 
 func (w *whole) lost(f *subjects.Fault) error {
@@ -151,6 +155,7 @@ const (
 	lineNote     = "note"
 	lineApproval = "approval"
 	lineResponse = "response"
+	lineGrade    = "grade"
 	lineError    = "error"
 )
 
@@ -245,14 +250,21 @@ func (l *lines) answered(string) (id string, d subjects.ApprovalDecision, ok boo
 
 func (l *lines) trouble(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
 
-func (l *lines) end(r subjects.Response) error {
+func (l *lines) end(r subjects.Response, grade func() *subjects.Critique) error {
 	for _, n := range r.Notes {
 		l.note(n)
 	}
-	return l.line(struct {
+	l.print(struct {
 		head
 		Response subjects.Response `json:"response"`
 	}{l.head(lineResponse), r})
+	if c := grade(); c != nil {
+		l.print(struct {
+			head
+			Grade subjects.Critique `json:"grade"`
+		}{l.head(lineGrade), *c})
+	}
+	return l.stdout.err
 }
 
 func (l *lines) lost(f *subjects.Fault) error {
@@ -402,7 +414,7 @@ func (s *screen) trouble(_, text string) {
 	s.say("%s", text)
 }
 
-func (s *screen) end(r subjects.Response) error {
+func (s *screen) end(r subjects.Response, grade func() *subjects.Critique) error {
 	shown, answer := s.shown.String(), written(r)
 	if strings.TrimSpace(shown) != strings.TrimSpace(answer) {
 		rest, goesOn := strings.CutPrefix(answer, shown)
@@ -424,6 +436,7 @@ func (s *screen) end(r subjects.Response) error {
 	if r.Error == nil {
 		s.talk("%s", summary(r))
 	}
+	s.showGrade(grade())
 	return s.stdout.err
 }
 

@@ -49,6 +49,9 @@ func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 	for {
 		select {
 		case m := <-q.messages:
+			if q.present(m) {
+				continue
+			}
 			s, ok := heard(m)
 			switch {
 			case !ok:
@@ -158,6 +161,10 @@ func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
 	if s.Query != q.query {
 		return nil, nil
 	}
+	if s.Subject == q.critiques {
+		q.takeGrade(s)
+		return nil, nil
+	}
 	if words, ok := subjects.Match(subjects.Dead.Live(), s.Subject); ok {
 		fault := buried(words[0], s.Body)
 		q.taken = q.taken || fault != nil
@@ -233,6 +240,7 @@ func (q *ask) catchUp(ctx context.Context) (*subjects.Response, *subjects.Fault,
 		}
 		res, f := q.take(s)
 		if res != nil {
+			q.from++
 			return res, nil, nil
 		}
 		if f != nil {

@@ -38,7 +38,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	lacking = append(lacking, a.lacks(ctx, cfg, waiting)...)
 	here := names(c)
 	if !isTerminal(a.stderr) {
-		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "ms", took.Milliseconds())
+		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "respondent_b", shadowed(cfg), "ms", took.Milliseconds())
 		for _, m := range lacking {
 			log.Warn("missing", "what", m.what, "fix", m.fix)
 		}
@@ -53,6 +53,9 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	}
 	row("bus", c.Bus.URL)
 	row("model", shown(assistant))
+	if s := shadowed(cfg); s != "" {
+		row("shadow", s)
+	}
 	row("data", a.home.Data)
 	row("config", a.home.Config+ownFiles(a.home.Config))
 	row("keys", a.home.Keys().Dir)
@@ -178,6 +181,15 @@ func shown(r subjects.RoleModel) string {
 		return "none yet"
 	}
 	return r.Model
+}
+
+// shadowed says with what the second respondent answers, "" when there is none.
+func shadowed(cfg config.Config) string {
+	b := cfg.Generator.RespondentB
+	if !b.Enabled {
+		return ""
+	}
+	return subjects.Shadow + " answers every question too, unseen, with " + or(b.Model, "the assistant's model")
 }
 
 // settings is the configuration for someone who only wants to name things: where it cannot be read, the shipped one.

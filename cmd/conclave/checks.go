@@ -224,7 +224,7 @@ func (x *examination) system(ctx context.Context) {
 	}
 	slices.Sort(there)
 	there = slices.Compact(there)
-	for _, n := range append([]string{"broker", "secrets", "model", "memory", "router", "generator"}, x.toolNames()...) { // without a gateway it is headless
+	for _, n := range expected(x.settings()) {
 		if !slices.Contains(there, n) {
 			lost = append(lost, n)
 		}
@@ -271,6 +271,7 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn) {
 			x.warn("models", "run ollama serve, then conclave model pull "+x.settings().Models.Roles[subjects.RoleAssistant], "no Ollama: a built-in script answers, not a model")
 		case r.StandIn:
 			good = false
+		case r.Role == subjects.RoleCritic: // it has a check of its own
 		case r.Notice != "": // it says what to do: fetch a model, correct a name, start a server
 			good = false
 			x.warn("models", r.Notice, "for %s", r.Role)
@@ -279,6 +280,7 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn) {
 	if good {
 		x.ok("models", "%d, and one for every role", len(list.Models))
 	}
+	x.judging(list)
 }
 
 // cloud says whether an Ollama on this machine may pass prompts on. One that is elsewhere or not there is not asked.

@@ -27,6 +27,8 @@ type crew struct {
 	shadow    actor.Out
 	broker    actor.Out
 	router    actor.Out
+	critic    actor.Out
+	reward    actor.Out
 	cancels   chan string   // query ids that the generator was told to stop
 	goOn      chan struct{} // lets "slow" go on
 	asked     chan asked    // every question
@@ -47,6 +49,7 @@ func newCrew(t testing.TB) *crew {
 	}
 	c := &crew{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
 	c.generator, c.shadow, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
+	c.critic, c.reward = c.as("critic"), c.as("reward")
 	ear, door := c.b.As("generator"), c.b.As("user")
 	_, err := ear.Subscribe("query.cancel.*", func(m *nats.Msg) { c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.") })
 	if err != nil {
@@ -295,6 +298,8 @@ var acts = map[string]func(x *turn){
 //
 //	keep SESSION FILE   store a conversation, as the assistant would
 //	models              let a model actor in
+//	critic              let somebody in who says that the critic is there; what it says is in acts
+//	reward              let somebody in who counts feedback
 func TestAnswers(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/answer",
@@ -315,7 +320,7 @@ func TestAnswers(t *testing.T) {
 			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "models": cmdModels,
+			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "models": cmdModels, "critic": cmdCritic, "reward": cmdReward,
 		},
 	})
 }

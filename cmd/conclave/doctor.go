@@ -59,7 +59,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check everything, with a fix for each finding",
 		Long: `Looks at the folders, keys, configuration, manifest, keyring, disk, the running system, its streams, actors and audit,
-what memory holds and which way it searches, calls that wait for you, the nats tool and its contexts. It asks your SearXNG whether it can be searched, without searching,
+who grades answers, what memory holds and which way it searches, calls that wait for you, the nats tool and its contexts. It asks your SearXNG whether it can be searched, without searching,
 and an Ollama on this machine whether it may use its cloud. It opens no keyring but encrypted files, and of those it reads
 the names alone. One line each: ok, warn or fail, and the fix. It changes nothing.
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"conclave/config"
 	"conclave/subjects"
 )
 
@@ -96,6 +95,6 @@ func (a *app) keys(listen string) error {
 	url := "nats://" + net.JoinHostPort(host, port)
 	fmt.Fprintf(a.stdout, "set -a; . %s; set +a; nats-server -c %s\n", shellQuote(out.Env), shellQuote(out.Conf))
 	fmt.Fprintf(a.stdout, "conclave provision --server %s%s\n", url, a.again())
-	fmt.Fprintf(a.stdout, "conclave actor %s --server %s%s\n", strings.Join(config.Actors, " "), url, a.again())
+	fmt.Fprintf(a.stdout, "conclave actor %s --server %s%s\n", strings.Join(staff(a.settings()), " "), url, a.again())
 	return nil
 }

@@ -412,7 +412,7 @@ func (a *app) printMemory(e subjects.MemoryEntry, others []subjects.MemoryEntry)
 	}
 	line("pairwise", visible(g.Pairwise))
 	if g.Rewards > 0 {
-		line("reward", fmt.Sprintf("%+.2f, of %d", g.Reward, g.Rewards))
+		line("reward", fmt.Sprintf("%+.2f, said %d times", g.Reward, g.Rewards))
 	}
 	line("superseded by", visible(e.SupersededBy))
 	list("supersedes", e.Supersedes)

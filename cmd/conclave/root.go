@@ -52,6 +52,7 @@ Without a command it does what "conclave up" does: starts everything and stays.
 ` + exitHelp,
 		Example: `  conclave                                          start everything
   conclave ask 'What is the capital of France?'     ask the assistant
+  conclave rate down 'it does not run in winter'    say what you think of the answer
   conclave call get_datetime '{"timezone":"UTC"}'   call a tool through the broker
   conclave approve                                  answer what an agent may not do unasked
   conclave tap                                      watch the bus
@@ -68,11 +69,11 @@ Without a command it does what "conclave up" does: starts everything and stays.
 	root.Flags().AddFlagSet(up.Flags())
 	f := root.PersistentFlags()
 	f.StringVar(&a.home.Data, "data", "", "data `folder`: keys, streams, audit (default $XDG_DATA_HOME/conclave)")
-	f.StringVar(&a.home.Config, "config", "", "config `folder`: manifest, system, models, generator, web_search, web_fetch and secrets.yaml (default $XDG_CONFIG_HOME/conclave)")
+	f.StringVar(&a.home.Config, "config", "", "config `folder`: "+strings.Join(config.Files, ", ")+" (default $XDG_CONFIG_HOME/conclave)")
 	f.StringVar(&a.server, "server", "", "`URL` of a NATS server, instead of the one that conclave up runs")
 	f.BoolVar(&a.json, "json", false, "print data as JSON")
 	f.StringVar(&a.level, "log-level", "", "debug, info, warn or error")
-	root.AddCommand(up, a.askCommand(), a.sessionCommand(), a.approveCommand(), a.policyCommand(), a.modelCommand(), a.storyCommand(), a.actorCommand(), a.keysCommand(),
+	root.AddCommand(up, a.askCommand(), a.rateCommand(), a.criticCommand(), a.sessionCommand(), a.approveCommand(), a.policyCommand(), a.modelCommand(), a.storyCommand(), a.actorCommand(), a.keysCommand(),
 		a.provisionCommand(), a.callCommand(), a.tapCommand(), a.topCommand(), a.auditCommand(), a.secretCommand(), a.memoryCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(a.helpCommand(root))
 	root.SetIn(a.stdin)

@@ -189,8 +189,19 @@ func (t *tap) replay(ctx context.Context, nc *nats.Conn) (uint64, error) {
 
 // event reads one event by its sequence. It is false where there is none any more.
 func event(ctx context.Context, nc *nats.Conn, seq uint64) (said, bool, error) {
+	return stored(ctx, nc, map[string]any{"seq": seq})
+}
+
+// eventFrom reads the first event at a sequence or after it whose stored subject matches. It is false where there is none.
+func eventFrom(ctx context.Context, nc *nats.Conn, seq uint64, subject string) (said, bool, error) {
+	return stored(ctx, nc, map[string]any{"seq": seq, "next_by_subj": subject})
+}
+
+// stored asks the event log for one event. Who said it stands in its subject, which the server wrote.
+func stored(ctx context.Context, nc *nats.Conn, which map[string]any) (said, bool, error) {
 	var got struct {
 		Message *struct {
+			Seq     uint64    `json:"seq"`
 			Subject string    `json:"subject"`
 			Headers []byte    `json:"hdrs"`
 			Data    []byte    `json:"data"`
@@ -198,18 +209,18 @@ func event(ctx context.Context, nc *nats.Conn, seq uint64) (said, bool, error) {
 		} `json:"message"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	err := api(ctx, nc, bus.CoreAPI+".STREAM.MSG.GET."+events, map[string]uint64{"seq": seq}, &got)
+	err := api(ctx, nc, bus.CoreAPI+".STREAM.MSG.GET."+events, which, &got)
 	switch {
 	case err != nil:
 		return said{}, false, err
 	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return said{}, false, nil
 	case got.Error != nil:
-		return said{}, false, fmt.Errorf("reading event %d: %w", seq, got.Error)
+		return said{}, false, fmt.Errorf("reading event %v: %w", which["seq"], got.Error)
 	case got.Message == nil:
 		return said{}, false, errors.New("reading an event: empty answer")
 	}
-	s := said{Stream: events, Seq: seq, Time: got.Message.Time}
+	s := said{Stream: events, Seq: got.Message.Seq, Time: got.Message.Time}
 	s.Subject, s.From = split(got.Message.Subject)
 	h := nats.Header{}
 	if len(got.Message.Headers) > 0 {
@@ -219,4 +230,53 @@ func event(ctx context.Context, nc *nats.Conn, seq uint64) (said, bool, error) {
 	}
 	s.read(h, got.Message.Data)
 	return s, true, nil
+}
+
+// stride is how many places of the event log are looked through at once on the way back.
+const stride = 2048
+
+// back walks through the events of a stored subject from the newest to the oldest, until each says that it is enough, or for
+// as many of them as most. It begins before the sequence before, 0 = at the end.
+func back(ctx context.Context, nc *nats.Conn, subject string, before uint64, most int, each func(said) (goOn bool)) error {
+	info, err := stream(ctx, nc, bus.CoreAPI, events)
+	if err != nil {
+		return err
+	}
+	end := info.State.Last + 1
+	if before > 0 {
+		end = min(end, before)
+	}
+	for end > info.State.First && most > 0 {
+		begin := max(info.State.First, end-min(stride, end))
+		var found []said
+		for at := begin; at < end; {
+			s, ok, err := eventFrom(ctx, nc, at, subject)
+			if err != nil {
+				return err
+			}
+			if !ok || s.Seq >= end {
+				break
+			}
+			found, at = append(found, s), s.Seq+1
+		}
+		for _, s := range slices.Backward(found) {
+			if most--; !each(s) || most == 0 {
+				return nil
+			}
+		}
+		end = begin
+	}
+	return nil
+}
+
+// forth walks through the events of a stored subject from a sequence on, in the same way.
+func forth(ctx context.Context, nc *nats.Conn, subject string, from uint64, most int, each func(said) (goOn bool)) error {
+	for range most {
+		s, ok, err := eventFrom(ctx, nc, from, subject)
+		if err != nil || !ok || !each(s) {
+			return err
+		}
+		from = s.Seq + 1
+	}
+	return nil
 }

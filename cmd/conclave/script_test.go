@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"conclave/config"
 )
 
 func TestMain(m *testing.M) {
@@ -48,6 +50,8 @@ var settings = map[string]string{
 //	exits CODE conclave ...   run, and ask for an exact exit code
 //	json KEY...               stdout of the last command is one JSON document with these keys
 //	jsonlines KEY...          stdout is JSON lines, each with these keys
+//
+// $ACTORS are the usual actors as conclave actor takes them, $READY as the readiness line has them, $THERE as the doctor does.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -61,12 +65,24 @@ func TestScripts(t *testing.T) {
 			env.Setenv(noSleep, noSleepValue)
 			env.Setenv("DATA", filepath.Join(env.WorkDir, "home/data/conclave"))
 			env.Setenv("CONFIG", filepath.Join(env.WorkDir, "home/config/conclave"))
+			cfg, err := config.Load("")
+			if err != nil {
+				return err
+			}
+			env.Setenv("ACTORS", strings.Join(staff(cfg), " "))
+			env.Setenv("READY", `"`+strings.Join(usual(cfg), `","`)+`"`)
+			env.Setenv("THERE", strings.Join(slices.Sorted(slices.Values(usual(cfg))), ", "))
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "halt": cmdHalt, "exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines,
 		},
 	})
+}
+
+// usual are the actors that run when nothing is set, in the order in which they start.
+func usual(cfg config.Config) []string {
+	return append(toolNames(cfg), slices.DeleteFunc(staff(cfg), func(n string) bool { return n == "tools" })...)
 }
 
 func writeSystem(dir string) error {

@@ -184,7 +184,8 @@ func (a *app) sessionShowCommand() *cobra.Command {
 		Use:   "show <id>",
 		Short: "Print the messages of a session",
 		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of turns that were
-shortened, then each question, tool call, result and answer. The beginning of an id is enough from eight letters on.
+shortened, then each question, tool call, result and answer, with what was thought of it below. The beginning of an id is
+enough from eight letters on.
 
 With --json it is one document: the stored session, and the list under messages.`,
 		Example: `  conclave session show 3f9c01d2
@@ -296,6 +297,7 @@ func (a *app) printSession(c subjects.Conversation) error {
 			about = strings.TrimSpace(about + " " + t.Error)
 		}
 		a.message("assistant", about, t.Answer)
+		a.printGradesOf(t.Grades)
 	}
 	return a.stdout.err
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"conclave/config"
 )
 
 // terminalFor opens a pseudo-terminal of 100 by 30 and returns both ends.
@@ -70,10 +72,18 @@ func TestTerminal(t *testing.T) {
 	up := p.onTerminal("up")
 	p.must(up.stdout, `nats --context conclave micro ls`)
 	banner := up.stdout.String()
-	for _, want := range []string{"Conclave is ready after ", "nats://127.0.0.1:", p.data, "system.yaml", "10 of 10 ready: get_datetime, web_search, web_fetch, secrets, broker, model, memory, router, generator, gateway", "web_search: SearXNG does not answer at http://127.0.0.1:1: start it there", "a script, NOT a model", "http://127.0.0.1:", `conclave call get_datetime '{"timezone":"UTC"}'`, "\x1b[1m"} {
+	cfg, err := config.Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := usual(cfg)
+	for _, want := range []string{"Conclave is ready after ", "nats://127.0.0.1:", p.data, "system.yaml", fmt.Sprintf("%d of %d ready: %s", len(all), len(all), strings.Join(all, ", ")), "web_search: SearXNG does not answer at http://127.0.0.1:1: start it there", "a script, NOT a model", "http://127.0.0.1:", `conclave call get_datetime '{"timezone":"UTC"}'`, "\x1b[1m"} {
 		if !strings.Contains(banner, want) {
 			t.Errorf("the banner does not say %q:\n%s", want, banner)
 		}
+	}
+	if strings.Contains(banner, "respondent_b") {
+		t.Errorf("it tells of a second respondent that is not there:\n%s", banner)
 	}
 	if strings.Contains(banner, `"pid"`) {
 		t.Errorf("a person gets the line for scripts:\n%s", banner)

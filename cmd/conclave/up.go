@@ -22,9 +22,9 @@ import (
 
 // upCommand starts everything and stays.
 func (a *app) upCommand() *cobra.Command {
-	var listen, sync, model string
+	var listen, sync, model, modelB, temperatureB string
 	var port int
-	var headless bool
+	var headless, shadow bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the bus and every actor of this build, and stay",
@@ -36,20 +36,31 @@ It says on stderr where everything is and what is missing. When stdout is not a 
 JSON line as soon as it is ready, so that a script can wait for it:
 
   {"url":"nats://127.0.0.1:4222","api":"http://127.0.0.1:8765","data":"/home/me/.local/share/conclave","pid":4711,
-   "actors":["get_datetime","web_search","web_fetch","secrets","broker","model","router","generator","gateway"],
-   "ready_ms":180}
+   "actors":["get_datetime","web_search","web_fetch","secrets","broker","model","memory","critic","reward","router",
+   "generator","gateway"],"ready_ms":180}
+
+With --respondent-b a second respondent answers every question too, unseen: the critic compares both answers. It uses no
+tool that has an effect.
 
 When stderr is not a terminal the log is JSON lines, and the banner is one of them.`,
 		Example: `  conclave up
   conclave up --listen 127.0.0.1:0 --json     any free port, and say which
   conclave up --model qwen3:8b                another model for the assistant
+  conclave up --respondent-b --model-b qwen3:8b   compare it with another one, unseen
   conclave up --sync always                   what is acknowledged survives a power cut`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.server != "" {
-				return usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(config.Actors, " "), a.server)
+				return usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(staff(a.settings()), " "), a.server)
 			}
 			set := map[string]string{"system.listen": listen, "system.sync": sync, "models.roles.assistant": model}
+			switch {
+			case shadow:
+				set["generator.respondent_b.enabled"] = "true"
+				set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = modelB, temperatureB
+			case modelB != "" || temperatureB != "":
+				return usage("--model-b and --temperature-b are for the second respondent: give --respondent-b too, or leave them out")
+			}
 			if cmd.Flags().Changed("api-port") {
 				set["system.gateway.listen"] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 			}
@@ -60,9 +71,9 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 			if err := a.alone(); err != nil {
 				return err
 			}
-			actors := config.Actors
+			actors := staff(cfg)
 			if headless {
-				actors = slices.DeleteFunc(slices.Clone(actors), func(n string) bool { return n == "gateway" })
+				actors = slices.DeleteFunc(actors, func(n string) bool { return n == "gateway" })
 			}
 			return a.up(cmd.Context(), cfg, actors)
 		},
@@ -72,6 +83,9 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 	f.IntVar(&port, "api-port", 0, "`port` of the HTTP interface on this machine; 0 takes a free one (system.gateway.listen)")
 	f.BoolVar(&headless, "headless", false, "no HTTP interface: the bus alone")
 	f.StringVar(&model, "model", "", "`name` of the assistant's model (models.roles.assistant)")
+	f.BoolVar(&shadow, "respondent-b", false, "let a second respondent answer too, unseen, for comparison (generator.respondent_b.enabled)")
+	f.StringVar(&modelB, "model-b", "", "`name` of its model; the assistant's when left out (generator.respondent_b.model)")
+	f.StringVar(&temperatureB, "temperature-b", "", "`number` from 0 to 2: the temperature of its model (generator.respondent_b.temperature)")
 	f.StringVar(&sync, "sync", "", "how soon what is acknowledged is on the disk itself: always, or a `duration` (system.sync)")
 	return cmd
 }

@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Opinion is what POST /feedback reads. It names a question, or a session whose last answer is meant.
+type Opinion struct {
+	QueryID   string `json:"query_id"`
+	SessionID string `json:"session_id"`
+	Thumb     *int   `json:"thumb"`
+	Stars     *int   `json:"stars"`
+	Words     string `json:"words"`
+}
+
+// Counted is what became of an opinion that was counted before the client had its answer.
+type Counted struct {
+	QueryID string  `json:"query_id"`
+	State   string  `json:"state"`
+	Value   float64 `json:"value"` // -1 to 1
+	Count   int     `json:"count"` // how often this answer was rated
+}
+
+// maxWords bounds what a person may write with a thumb, in bytes.
+const maxWords = 8 << 10
+
+// rateTime is how long POST /feedback waits for what becomes of it.
+const rateTime = 3 * time.Second
+
+// onFeedback passes on what the person thought of an answer, and tells what became of it, if that is known in a moment. It
+// is stored either way, and counted as soon as there is somebody who counts.
+func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
+	if _, err := params(r); err != nil {
+		return err
+	}
+	var in Opinion
+	if err := g.readBody(w, r, &in); err != nil {
+		return err
+	}
+	body, err := in.feedback()
+	if err != nil {
+		return err
+	}
+	if body.QueryID == "" {
+		if body.QueryID, err = g.lastAnswer(r.Context(), in.SessionID); err != nil {
+			return err
+		}
+	}
+	if in.SessionID == "" {
+		q, _ := g.asked.find(body.QueryID)
+		in.SessionID = q.session
+	}
+	cur := g.events.now()
+	sum, err := g.rate(r.Context(), in.SessionID, body)
+	if err != nil {
+		return err
+	}
+	got, err := g.became(r.Context(), cur, body, sum)
+	if err != nil {
+		return err
+	}
+	if got != nil {
+		g.write(w, http.StatusOK, Counted{body.QueryID, "counted", got.Value, got.Count})
+		return nil
+	}
+	g.write(w, http.StatusAccepted, struct {
+		QueryID string `json:"query_id"`
+		State   string `json:"state"`
+	}{body.QueryID, "stored"})
+	return nil
+}
+
+// feedback checks an opinion and makes of it what is said on the bus.
+func (in Opinion) feedback() (body subjects.Feedback, err error) {
+	body = subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
+	bad := func(format string, a ...any) (subjects.Feedback, error) {
+		return body, problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
+	}
+	switch {
+	case in.QueryID != "" && in.SessionID != "":
+		return bad("name the query_id of an answer, or the session_id whose last answer is meant, not both")
+	case in.SessionID != "":
+		err = checkID("session_id", in.SessionID)
+	default:
+		err = checkID("query_id", in.QueryID)
+	}
+	switch {
+	case err != nil:
+		return body, err
+	case in.Thumb != nil && *in.Thumb != 1 && *in.Thumb != -1:
+		return bad("thumb is -1 or 1")
+	case in.Stars != nil && (*in.Stars < 1 || *in.Stars > 5):
+		return bad("stars are 1 to 5")
+	case len(body.Words) > maxWords || !utf8.ValidString(body.Words):
+		return bad("words: a text of at most %d KB", maxWords>>10)
+	case in.Thumb == nil && in.Stars == nil && body.Words == "":
+		return bad("say something: thumb, stars or words")
+	}
+	if in.Thumb != nil {
+		body.Thumb = *in.Thumb
+	}
+	if in.Stars != nil {
+		body.Stars = *in.Stars
+	}
+	return body, nil
+}
+
+// lastAnswer is the question whose answer is the last of a session.
+func (g *Gateway) lastAnswer(ctx context.Context, session string) (string, error) {
+	ctx, cancel := g.until(ctx, lookTime)
+	defer cancel()
+	c, err := g.conversation(ctx, session)
+	switch {
+	case errors.Is(err, actor.ErrNotFound) || err == nil && len(c.Turns) == 0:
+		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions lists those there are", session)
+	case err != nil:
+		return "", g.unread(ctx, err)
+	}
+	return c.Turns[len(c.Turns)-1].QueryID, nil
+}
+
+// rate stores feedback. It returns the digest by which a dead letter would tell of it.
+func (g *Gateway) rate(ctx context.Context, session string, body subjects.Feedback) (sum string, err error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return "", fmt.Errorf("encoding feedback: %w", err)
+	}
+	digest := sha256.Sum256(data)
+	out := g.out.About(session, body.QueryID)
+	return hex.EncodeToString(digest[:]), store(ctx, out, subjects.UserFeedback.Name, func(ctx context.Context, id string) error {
+		return out.SendOnce(ctx, subjects.UserFeedback.Spec, data, id)
+	})
+}
+
+// became waits a moment for what becomes of feedback: the reward that it is counted as, or why it is refused. Nothing means
+// that it is not known yet, or that the same was said before.
+func (g *Gateway) became(ctx context.Context, cur *cursor, body subjects.Feedback, sum string) (*subjects.Reward, error) {
+	leave, err := enter(g.rooms.waiting, "questions are waiting")
+	if err != nil {
+		return nil, nil // it is stored: who has no place to wait hears that
+	}
+	defer leave()
+	ctx, cancel := g.until(ctx, g.rateTime)
+	defer cancel()
+	for {
+		ev, err := cur.wait(ctx)
+		if err != nil {
+			return nil, nil
+		}
+		if ev.From != rewardAccount || ev.Query != body.QueryID {
+			continue
+		}
+		if r := rewarded(ev, body); r != nil {
+			return r, nil
+		}
+		if why := turnedDown(ev, sum); why != "" {
+			return nil, problemf(http.StatusNotFound, codeNotFound, "%s", why)
+		}
+	}
+}
+
+// rewarded is the reward that some feedback became, nil when the event is not that. What was said of the same answer just
+// before may be counted just now: a thumb that points elsewhere is not this one.
+func rewarded(ev Event, said subjects.Feedback) *subjects.Reward {
+	var r subjects.Reward
+	switch {
+	case ev.Subject != subjects.RewardEvent.Name || json.Unmarshal(ev.Payload, &r) != nil:
+	case r.QueryID != said.QueryID || r.Source != subjects.RewardPerson:
+	case said.Thumb != 0 && r.Thumb != said.Thumb || said.Stars != 0 && r.Stars != said.Stars:
+	default:
+		return &r
+	}
+	return nil
+}
+
+// turnedDown is why reward did not take the feedback with this digest, "" when the event does not say so.
+func turnedDown(ev Event, sum string) string {
+	if t, ok := subjects.Match(subjects.Dead.Name, ev.Subject); !ok || len(t) != 1 {
+		return ""
+	}
+	var d subjects.DeadLetter
+	if json.Unmarshal(ev.Payload, &d) != nil || d.SHA256 != sum {
+		return ""
+	}
+	if _, ok := subjects.Match(subjects.UserFeedback.Heard, d.Subject); !ok {
+		return ""
+	}
+	if d.Reason == "" {
+		return "it was refused: " + d.Code
+	}
+	return d.Reason
+}

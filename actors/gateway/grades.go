@@ -1,0 +1,135 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"conclave/subjects"
+)
+
+// judged is what others thought of the answer that the person sees, as far as it was heard.
+type judged struct {
+	grade    *subjects.Critique
+	pairwise *subjects.Pairwise
+	reward   *subjects.Reward
+}
+
+// judge takes an event in that judges the answer. Whose word it is stands in its stored subject; what is about the shadow's
+// answer is no judgement of this one.
+func (j *judged) judge(ev Event) {
+	switch {
+	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
+		var c subjects.Critique
+		if json.Unmarshal(ev.Payload, &c) == nil && c.RespondentID == subjects.Answerer {
+			j.grade = &c
+		}
+	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
+		var p subjects.Pairwise
+		if json.Unmarshal(ev.Payload, &p) == nil {
+			j.pairwise = &p
+		}
+	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
+		var r subjects.Reward
+		if json.Unmarshal(ev.Payload, &r) == nil && r.RespondentID == subjects.Answerer && (j.reward == nil || r.Count >= j.reward.Count) {
+			j.reward = &r
+		}
+	}
+}
+
+// trail is how long a client waits for the grade after the answer.
+type trail struct {
+	time  time.Duration
+	asked bool // by this client, and not by the configuration
+}
+
+// linger collects what comes after the answer: until its grade is there, or for the time of the window. A critic that is
+// behind is not waited for: when a window of the configuration went by without the grade, no further answer waits until
+// a grade is heard that came within the window after its answer. So one that is slow, stalled or not there costs one answer
+// the window, and not every one. Who asks for a window gets it.
+func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, window trail, rec *record) {
+	if window.time <= 0 || !window.asked && g.behind.Load() {
+		return
+	}
+	ctx, cancel := g.until(ctx, window.time)
+	defer cancel()
+	for rec.grade == nil {
+		ev, err := cur.wait(ctx)
+		if err != nil {
+			if !window.asked && errors.Is(context.Cause(ctx), errWaited) {
+				g.behind.Store(true)
+			}
+			return
+		}
+		if ev.Query == query {
+			rec.add(ev)
+		}
+	}
+}
+
+// pace is how long ago the latest answers were given, to see how fast the critic is. One goroutine follows the events.
+type pace struct {
+	given map[string]time.Time
+	order []string
+}
+
+// maxPace is how many answers are remembered: a critic that is so many behind is behind.
+const maxPace = 256
+
+// heed takes note of answers, and of a grade that came soon after its answer: the critic keeps up.
+func (g *Gateway) heed(ev Event) {
+	switch {
+	case ev.From == subjects.Answerer && ev.Subject == subjects.ResponseGeneration.Name:
+		g.pace.put(ev.Query, ev.Time)
+	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
+		if given, known := g.pace.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.Trail {
+			g.behind.Store(false)
+		}
+	}
+}
+
+func (p *pace) put(query string, at time.Time) {
+	if p.given == nil {
+		p.given = map[string]time.Time{}
+	}
+	if _, again := p.given[query]; !again {
+		p.order = append(p.order, query)
+	}
+	p.given[query] = at
+	if len(p.order) > maxPace {
+		delete(p.given, p.order[0])
+		p.order = p.order[1:]
+	}
+}
+
+// Bounds of the search for what was thought of an answer that was given before. A grade and a verdict come soon after
+// their answer, so that few others stand between; people rate seldom.
+const (
+	judgedReads = 1000
+	judgedTime  = 2 * time.Second
+)
+
+// judgements searches what was thought of an answer, after its place in EVENTS. What is not found in time is left out.
+func (g *Gateway) judgements(ctx context.Context, query string, after uint64, into *judged) {
+	ctx, cancel := g.until(ctx, judgedTime)
+	defer cancel()
+	search := func(stored string, found func() bool) {
+		at := after
+		for range judgedReads {
+			ev, err := g.events.readStored(ctx, at+1, stored)
+			if err != nil {
+				return
+			}
+			if at = ev.Seq; ev.Query != query {
+				continue
+			}
+			if into.judge(ev); found() {
+				return
+			}
+		}
+	}
+	search(subjects.CritiqueResult.By(criticAccount), func() bool { return into.grade != nil })
+	search(subjects.PairwiseResult.By(criticAccount), func() bool { return into.pairwise != nil })
+	search(subjects.RewardEvent.By(rewardAccount), func() bool { return false }) // the last one holds
+}

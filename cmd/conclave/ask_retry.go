@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// retryLine is what goes with a question that is asked again. A question that was asked again before has it at its end.
+const retryLine = "The last answer to this was not good enough. Try again, and better."
+
+// most of the critic's words that go with it.
+const retryWords = 1000
+
+// checkRetry refuses what cannot be meant.
+func (q *ask) checkRetry(words []string) error {
+	switch {
+	case !q.retry:
+		return nil
+	case q.session == "" && !q.goOn:
+		return usage("--retry: say in which session: --continue for the last one, or --session")
+	case len(words) > 0:
+		return usage("--retry asks the last question again: leave the words out, or --retry")
+	}
+	return nil
+}
+
+// lastQuestion makes the question anew that was asked last in the session. The critic's words go with it where no stranger's
+// words went into the answer: what is said about such an answer may repeat them.
+func (q *ask) lastQuestion(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reading)
+	defer cancel()
+	c, err := conversation(ctx, q.out.Store(conversations), q.session)
+	switch {
+	case errors.Is(err, actor.ErrNotFound), err == nil && len(c.Turns) == 0:
+		return fail(exitFailed, "there is no answer in the session "+q.session, "ask something first; "+q.program()+" session list shows what there is")
+	case err != nil:
+		return err
+	}
+	q.question = askAgain(c.Turns[len(c.Turns)-1])
+	return nil
+}
+
+// askAgain is a turn's question for another try.
+func askAgain(t subjects.Turn) string {
+	question, _, _ := strings.Cut(t.Query, "\n\n"+retryLine)
+	question += "\n\n" + retryLine
+	if t.Grades != nil && t.Grades.Feedback != "" && t.Labels != nil && t.Labels.Trust == subjects.Trusted {
+		question += " A critic said of it: " + clip(plain(t.Grades.Feedback), retryWords)
+	}
+	return question
+}
