@@ -58,7 +58,7 @@ func TestGeneratorSection(t *testing.T) {
 		{"no tool", "hedge:\n  search: a b\n", "hedge.search: \"a b\" is not the name of a tool"},
 		{"the second answer", "respondent_b:\n  enabled: true\n  model: tiny:1b\n  temperature: 0.7\n", ""},
 		{"too warm", "respondent_b:\n  temperature: 2.1\n", "respondent_b.temperature: 2.1 is not between 0 and 2"},
-		{"no temperature", "respondent_b:\n  temperature: warm\n", "respondent_b.temperature: \"warm\" is not a number"},
+		{"no temperature", "respondent_b:\n  temperature: warm\n", "respondent_b.temperature: warm is not a number"},
 		{"age", "respondent_b:\n  max_age: 300\n", "respondent_b.max_age"},
 		{"grades", "grades:\n  prompt: 1\n", "grades.prompt"},
 		{"relative prompt", "system_prompt: prompt.md\n", "system_prompt: \"prompt.md\" is not a full path"},

@@ -129,7 +129,7 @@ func TestReload(t *testing.T) {
 	if got := r.since(); len(got) != 1 || got[0].Err != nil || !got[0].Shipped {
 		t.Errorf("told %+v, want that the shipped manifest holds", got)
 	}
-	if len(r.book.Rules().Manifest.Types) != 7 {
+	if len(r.book.Rules().Manifest.Types) != 8 {
 		t.Errorf("types %v", r.book.Rules().Manifest.Types)
 	}
 }

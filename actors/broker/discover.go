@@ -66,7 +66,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 			switch {
 			case k.Known && (k.Standing || opens) && len(always) < most:
 				always = append(always, s)
-			case k.Known && k.Rare && likeness(in.Body.Task, s) == 0:
+			case k.Known && k.Rare && !speaksOf(in.Body.Task, s):
 				rare = append(rare, s)
 			default:
 				may = append(may, s)
@@ -103,8 +103,16 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 	return picked[:min(most, len(picked))]
 }
 
-// likeness is how many words a task and a tool have in common.
-func likeness(task string, s subjects.ToolSchema) int { return shared(words(task), s) }
+// speaksOf reports whether a task and a tool have a word in common that says something: the short ones are in every sentence.
+func speaksOf(task string, s subjects.ToolSchema) bool {
+	asked := words(task)
+	for w := range words(s.Name + " " + s.Description) {
+		if len(w) > 4 && asked[w] {
+			return true
+		}
+	}
+	return false
+}
 
 func shared(asked map[string]bool, s subjects.ToolSchema) (n int) {
 	for w := range words(s.Name + " " + s.Description) {
