@@ -11,5 +11,6 @@ const (
 	NoteLost      = "gave_up"      // it was tried too often
 	NoteRecordCut = "record_cut"   // the record of the answer does not hold everything
 	NoteCompacted = "compacted"    // old turns were summarized
+	NoteGraded    = "graded"       // what somebody thought of an answer stands beside it now
 	NoteNoHistory = "no_history"   // the shadow could not read what the person was told before
 )

@@ -66,7 +66,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 			switch {
 			case k.Known && (k.Standing || opens) && len(always) < most:
 				always = append(always, s)
-			case k.Known && k.Rare && !speaksOf(in.Body.Task, s):
+			case k.Known && len(k.Rare) > 0 && !speaksOf(in.Body.Task, k.Rare):
 				rare = append(rare, s)
 			default:
 				may = append(may, s)
@@ -103,15 +103,10 @@ func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.
 	return picked[:min(most, len(picked))]
 }
 
-// speaksOf reports whether a task and a tool have a word in common that says something: the short ones are in every sentence.
-func speaksOf(task string, s subjects.ToolSchema) bool {
+// speaksOf reports whether a task has one of these words.
+func speaksOf(task string, any []string) bool {
 	asked := words(task)
-	for w := range words(s.Name + " " + s.Description) {
-		if len(w) > 4 && asked[w] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(any, func(w string) bool { return asked[w] })
 }
 
 func shared(asked map[string]bool, s subjects.ToolSchema) (n int) {

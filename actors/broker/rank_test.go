@@ -302,14 +302,15 @@ func TestRareTools(t *testing.T) {
 		{"nothing to do with it, and no model", "xyz", "", false},
 		{"nothing to do with it, and a model that names none", "xyz", `{"tools":[]}`, false},
 		{"the model names it", "xyz", `{"tools":["run_shell"]}`, true},
-		{"the task speaks of it", "please use run_shell for it", "", true},
+		{"the task speaks of it", "Which terminal is this?", "", true},
+		{"trick: a word within a word", "a seashell", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHall(t, ranked, func(h *hall) {
 				h.facts = func(all map[string]policy.Tool) {
 					rare := all["run_shell"]
-					rare.Rare = true
+					rare.Rare = []string{"terminal", "shell"}
 					all["run_shell"] = rare
 				}
 			})

@@ -39,7 +39,7 @@ var compareAnswers = tool{
 			`},"required":["question","first","second"],"additionalProperties":false}`),
 	},
 	facts: policy.Tool{
-		Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute, Graded: true, Rare: true, MaxArgs: 160 << 10, MaxResult: 8 << 10,
+		Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute, Graded: true, Rare: []string{"compare", "comparison", "better", "versus", "vergleiche", "besser", "mieux", "mejor"}, MaxArgs: 160 << 10, MaxResult: 8 << 10,
 	},
 	run: runCompareAnswers,
 }

@@ -105,6 +105,9 @@ func (g *Generator) regrade(ctx context.Context, out actor.Out, session, query s
 			}
 		}
 		g.hot.freshen(session, next, rev)
+		if changed {
+			g.tellGraded(ctx, out, session, query)
+		}
 		if g.early.drop(key, *add) {
 			return nil
 		}
@@ -114,6 +117,19 @@ func (g *Generator) regrade(ctx context.Context, out actor.Out, session, query s
 		out.Note(fmt.Errorf("a grade of query %s was not written down: its conversation changes all the time", query))
 	}
 	return nil
+}
+
+// tellGraded says that the next turn of the session knows what was thought of this one.
+func (g *Generator) tellGraded(ctx context.Context, out actor.Out, session, query string) {
+	topic, err := subjects.AgentStateOf.With(g.name)
+	if err == nil {
+		err = actor.Post(ctx, out.About(session, query), topic, subjects.AgentState{
+			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded, Words: "what was thought of the answer is kept beside it",
+		})
+	}
+	if err != nil {
+		out.Note(err)
+	}
 }
 
 // withGrades is a conversation with something more known about one turn, and whether that is news.

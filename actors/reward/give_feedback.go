@@ -38,7 +38,11 @@ var giveFeedback = Tool{
 			`},"required":["opinion","words"],"additionalProperties":false}`),
 	},
 	Facts: policy.Tool{
-		Name: "give_feedback", Zone: name, Known: true, Effects: policy.Declare(policy.Remember), Timeout: 30 * time.Second, Graded: true, Rare: true, MaxArgs: 32 << 10,
+		Name: "give_feedback", Zone: name, Known: true, Effects: policy.Declare(policy.Remember), Timeout: 30 * time.Second, Graded: true, MaxArgs: 32 << 10,
+		Rare: []string{
+			"wrong", "right", "correct", "incorrect", "mistake", "mistaken", "helpful", "useless", "perfect", "thanks", "thank", "great", "feedback", "answer",
+			"falsch", "richtig", "danke", "fehler", "faux", "merci", "erreur", "gracias", "mal", "incorrecto", "error",
+		},
 	},
 }
 

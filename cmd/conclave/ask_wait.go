@@ -182,6 +182,9 @@ func (q *ask) event(s said) {
 			return
 		}
 		q.taken = true
+		if st.Code == subjects.NoteGraded { // the grade itself is told
+			return
+		}
 		if st.Code != "" {
 			q.view.note(subjects.Note{Code: st.Code, Text: st.Words})
 			return

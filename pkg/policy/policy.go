@@ -119,7 +119,7 @@ type Tool struct {
 	Content   []string      // arguments that are free text on its way there; the rest counts as sinks
 	Graded    bool          // it says of each result who could have written it; of one that it does not, anybody could
 	Standing  bool          // offered whatever the task is
-	Rare      bool          // offered only for a task that speaks of it, never to fill up
+	Rare      []string      // offered only for a task with one of these words, or when a model names it: never to fill up
 }
 
 // Has reports whether the tool may have effect e. A tool nobody knows has all of them, whatever its fields say.
