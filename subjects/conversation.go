@@ -21,6 +21,16 @@ type Conversation struct {
 	Updated time.Time `json:"updated"`
 }
 
+// AskedAgain goes with a question that is asked again. What stands from there on is not what the person typed: the
+// critic's words may be among it.
+const AskedAgain = "The last answer to this was not good enough. Try again, and better."
+
+// OwnWords is what the person typed of a question.
+func OwnWords(question string) string {
+	own, _, _ := strings.Cut(question, "\n\n"+AskedAgain)
+	return own
+}
+
 // Turn is one question and its answer.
 type Turn struct {
 	QueryID  string    `json:"query_id"`

@@ -179,7 +179,7 @@ func Table() Layout {
 		add(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
 	}
 	for _, s := range []string{"reward.event", "critique.result"} { // what was thought of their answers
-		add(Edge{Who: Answerers, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
+		add(Edge{Who: Seen, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s}) // the shadow's are beside no conversation
 	}
 	add(Edge{Who: append(slices.Clone(Answerers), "model"), Kind: Watch, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
 	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is a shadow: not here.
@@ -212,7 +212,7 @@ func Table() Layout {
 		}
 	}
 	// The shadow goes on from what the person was told, not from what it would have said itself.
-	add(api(Shadow, "STREAM.INFO.KV_"+StateBucket(Answerer), false, ""), api(Shadow, "DIRECT.GET.KV_"+StateBucket(Answerer)+".>", false, ""))
+	add(api(Shadow, "STREAM.INFO.KV_"+StateBucket(Answerer), false, ""), api(Shadow, "DIRECT.GET.KV_"+StateBucket(Answerer)+".$KV."+StateBucket(Answerer)+".conv.>", false, ""))
 	for _, p := range People {
 		add(api(p, "STREAM.INFO.KV_parked", false, ""), api(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
 		for _, a := range Answerers {                                                                // the person's own conversations, read only

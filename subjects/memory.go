@@ -54,6 +54,7 @@ type Grades struct {
 	Reward   float64 `json:"reward,omitempty"`  // -1 to 1, what the person thinks now
 	Rewards  int     `json:"rewards,omitempty"` // how often the person said so
 	Words    string  `json:"words,omitempty"`   // the person's words; memory does not keep them
+	Retry    bool    `json:"retry,omitempty"`   // the critic thinks that another try should be offered; memory does not keep that
 }
 
 // Kinds of entries.
@@ -248,6 +249,7 @@ type MemoryEvent struct {
 	Action    string         `json:"action"`
 	IDs       []string       `json:"ids"`
 	Why       string         `json:"why"`
+	Of        string         `json:"of,omitempty"`    // whose answer was graded; "" = all answers, or it is about no grade
 	By        string         `json:"by,omitempty"`    // who asked: the account, with the path of spawned agents
 	Query     string         `json:"query,omitempty"` // what was looked for
 	Hits      []MemoryRecall `json:"hits,omitempty"`

@@ -137,7 +137,7 @@ type call struct {
 	path     []string
 	args     json.RawMessage
 	session  string
-	flow     string // under which what it brings in is written down
+	unseen   bool // the shadow calls: what it reads is no part of the session
 	query    string
 	typ      string              // of the caller
 	person   bool                // the person calls, and no model reads the result
@@ -157,7 +157,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.refuse(ctx, out, in.From, "", in.Session, in.Query, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, flow: flowKey(caller, in.Session), query: queryOf(in)}
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isShadow(caller), query: queryOf(in)}
 	if c.id == "" {
 		c.id = out.NewID()
 	}

@@ -42,7 +42,7 @@ func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Call
 	}
 	if c.session != "" {
 		if c.tool != "" && !asked.Person && !harmless(k.Tool) {
-			wg.Go(func() { asked.Flow, flow = b.flowOf(ctx, out, caller, c.session, c.query, dry) })
+			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry || isShadow(caller)) })
 		}
 		asked.Override, over = b.overrideOf(ctx, out, caller, c.session, c.query, dry)
 	}

@@ -12,14 +12,13 @@ import (
 	"conclave/subjects"
 )
 
-// What is known of a session's content stands in the bucket flow, under the session; what the shadow brings in, under a
-// key of its own. It is read for each call and written before a result is given out: no agent has seen what the record
-// does not know.
+// What is known of a session's content stands in the bucket flow, under the session. It is read for each call and written
+// before a result is given out: no agent has seen what the record does not know.
 
-// flow is what is known of a session, with the words of the question at hand, by the record under key. It is nil, and no
-// error, when the person asked no such question: nobody then knows what the session is about. With dry nothing is written.
-func (b *Broker) flow(ctx context.Context, out actor.Out, key, session, query string, dry bool) (*policy.Flow, error) {
-	f, rev, err := b.readFlow(ctx, out, key)
+// flow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the person
+// asked no such question: nobody then knows what the session is about. With dry nothing is written.
+func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
+	f, rev, err := b.readFlow(ctx, out, session)
 	if err != nil {
 		return nil, err
 	}
@@ -30,16 +29,17 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, key, session, query st
 	if err != nil || !ok {
 		return nil, err
 	}
+	said = subjects.OwnWords(said)
 	if dry {
 		return f.Hear(query, said), nil
 	}
 	for range tries {
 		next := f.Hear(query, said)
-		err := b.writeFlow(ctx, out, key, next, rev)
+		err := b.writeFlow(ctx, out, session, next, rev)
 		if !errors.Is(err, actor.ErrChanged) {
 			return next, err
 		}
-		if f, rev, err = b.readFlow(ctx, out, key); err != nil {
+		if f, rev, err = b.readFlow(ctx, out, session); err != nil {
 			return nil, err
 		}
 		if f.Heard(query) {
@@ -49,21 +49,21 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, key, session, query st
 	return nil, errBusy
 }
 
-// learn writes down that a result enters a session, into the record under key.
-func (b *Broker) learn(ctx context.Context, out actor.Out, key string, r policy.Result) error {
+// learn writes down that a result enters a session.
+func (b *Broker) learn(ctx context.Context, out actor.Out, session string, r policy.Result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	if e := b.flows.get(key); e != nil { // what was read for this call, most likely; the revision tells
-		if err := b.writeFlow(ctx, out, key, e.flow.Learn(r), e.rev); !errors.Is(err, actor.ErrChanged) {
+	if e := b.flows.get(session); e != nil { // what was read for this call, most likely; the revision tells
+		if err := b.writeFlow(ctx, out, session, e.flow.Learn(r), e.rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
 	}
 	for range tries {
-		f, rev, err := b.readFlow(ctx, out, key)
+		f, rev, err := b.readFlow(ctx, out, session)
 		if err != nil {
 			return err
 		}
-		if err = b.writeFlow(ctx, out, key, f.Learn(r), rev); !errors.Is(err, actor.ErrChanged) {
+		if err = b.writeFlow(ctx, out, session, f.Learn(r), rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
 	}
@@ -75,16 +75,16 @@ const tries = 16
 
 var errBusy = errors.New("the session's record changes all the time")
 
-func (b *Broker) readFlow(ctx context.Context, out actor.Out, key string) (*policy.Flow, uint64, error) {
-	data, rev, err := out.Store("flow").Get(ctx, key)
+func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*policy.Flow, uint64, error) {
+	data, rev, err := out.Store("flow").Get(ctx, session)
 	if errors.Is(err, actor.ErrNotFound) {
 		return &policy.Flow{}, 0, nil
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
 	}
-	if f := b.flows.same(key, data); f != nil {
-		b.flows.put(key, data, rev, f)
+	if f := b.flows.same(session, data); f != nil {
+		b.flows.put(session, data, rev, f)
 		return f, rev, nil
 	}
 	f := &policy.Flow{}
@@ -94,20 +94,20 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, key string) (*poli
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading what went into a session: %w", err)
 	}
-	b.flows.put(key, data, rev, f)
+	b.flows.put(session, data, rev, f)
 	return f, rev, nil
 }
 
-func (b *Broker) writeFlow(ctx context.Context, out actor.Out, key string, f *policy.Flow, rev uint64) error {
+func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f *policy.Flow, rev uint64) error {
 	data, err := f.MarshalJSON()
 	if err != nil {
 		return err
 	}
-	now, err := out.Store("flow").Put(ctx, key, data, rev)
+	now, err := out.Store("flow").Put(ctx, session, data, rev)
 	if err != nil {
 		return fmt.Errorf("writing down what went into a session: %w", err)
 	}
-	b.flows.put(key, data, now, f)
+	b.flows.put(session, data, now, f)
 	return nil
 }
 

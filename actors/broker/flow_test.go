@@ -203,7 +203,7 @@ func TestLearnersAtOnce(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if f, err := brokers[0].flow(t.Context(), h.rec.Out(), "s1", "s1", "q1", false); err != nil || !f.Heard("q1") {
+		if f, err := brokers[0].flow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.Heard("q1") {
 			t.Errorf("%v", err)
 		}
 	})

@@ -37,8 +37,8 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	if hidden > 0 {
 		labels.Flags = append(labels.Flags, "redacted")
 	}
-	if c.session != "" && !harmless(k.Tool) {
-		if err := b.learn(ctx, out, c.flow, r); err != nil {
+	if c.session != "" && !c.unseen && !harmless(k.Tool) {
+		if err := b.learn(ctx, out, c.session, r); err != nil {
 			out.Note(err)
 			return withheld(res, "what %s returned could not be written down as part of the session, so it is withheld", c.tool)
 		}
@@ -99,8 +99,8 @@ func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Know
 		return res
 	}
 	res.Labels = &labels
-	if c.session != "" {
-		if err := b.learn(ctx, out, c.flow, r); err != nil {
+	if c.session != "" && !c.unseen {
+		if err := b.learn(ctx, out, c.session, r); err != nil {
 			out.Note(err)
 			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
 			return res

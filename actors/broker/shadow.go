@@ -10,8 +10,9 @@ import (
 )
 
 // The shadow answers what another answers too, and nobody sees it. Whatever it does would be done twice, or asked about
-// twice, so it may only look things up, and it leaves no trace in the session of the person: what it reads is written
-// down as its own, the person is never asked in its name, and what the person allows for the session is not meant for it.
+// twice, so it may only look up what is here, and it leaves no trace in the session of the person: what it reads is not
+// written down there, and need not be, since it can send nothing anywhere; the person is never asked in its name; and what
+// the person allows for the session is not meant for it.
 
 // isShadow reports whether the shadow asks, or an agent below it.
 func isShadow(c subjects.Caller) bool { return c.Account == subjects.Shadow }
@@ -23,8 +24,11 @@ const (
 	ruleNoAsk   = "no_asker" // the person would have to be asked
 )
 
-// acts reports whether a tool leaves something behind, be it in memory.
-func acts(t policy.Tool) bool { return !repeatable(t) || t.Has(policy.Remember) }
+// acts reports whether a tool leaves something behind, be it in memory or with somebody else: a search tells what is looked
+// for.
+func acts(t policy.Tool) bool {
+	return !repeatable(t) || t.Has(policy.Remember) || t.Has(policy.Egress) || t.Has(policy.Fetch)
+}
 
 // denied is a denial as the asker gets it.
 func denied(d *subjects.Denial) *subjects.Fault {
@@ -38,7 +42,7 @@ func barred(c policy.Call) *subjects.Denial {
 	}
 	return &subjects.Denial{
 		Layer: layerShadow, Rule: ruleActs,
-		Reason: fmt.Sprintf("%s answers for comparison only, and %s leaves something behind", c.Caller.ID(), c.Tool.Name),
+		Reason: fmt.Sprintf("%s answers for comparison only, and %s leaves something behind, here or elsewhere", c.Caller.ID(), c.Tool.Name),
 	}
 }
 
@@ -64,26 +68,4 @@ func (b *Broker) overrideOf(ctx context.Context, out actor.Out, caller subjects.
 		return b.wouldOverride(ctx, out, session, query)
 	}
 	return b.override(ctx, out, session, query)
-}
-
-// flowKey is where it is written down what a caller brings into a session. No session's name holds a dot.
-func flowKey(caller subjects.Caller, session string) string {
-	if isShadow(caller) {
-		return "shadow." + session
-	}
-	return session
-}
-
-// flowOf is what is known of a session when a caller asks. The shadow knows all that is in the session, and what it has
-// read itself.
-func (b *Broker) flowOf(ctx context.Context, out actor.Out, caller subjects.Caller, session, query string, dry bool) (*policy.Flow, error) {
-	f, err := b.flow(ctx, out, flowKey(caller, session), session, query, dry)
-	if err != nil || f == nil || !isShadow(caller) {
-		return f, err
-	}
-	theirs, _, err := b.readFlow(ctx, out, session)
-	if err != nil {
-		return nil, err
-	}
-	return theirs.Join(f), nil
 }

@@ -24,7 +24,6 @@ const (
 	maxGradeShown = 400     // of that, as the model is shown it
 	gradeTries    = 5       // to write a grade down while others write too
 	maxEarly      = 256     // grades that wait for their turn to be kept
-	lowGrade      = 2       // the highest grade after which another try is offered
 )
 
 // onCritique takes down a grade. An answer that was not graded has none.
@@ -33,7 +32,7 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 	if c.RespondentID != g.name || c.Ungraded != "" || c.Score < 1 || c.Score > 5 {
 		return nil
 	}
-	return g.grade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords)})
+	return g.grade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
 }
 
 // onReward takes down what the person thinks. What a model took from a conversation is a number here: its words are not
@@ -151,7 +150,7 @@ func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.
 // whatever order it is heard.
 func merged(had, add subjects.Grades) subjects.Grades {
 	if add.Critic > 0 {
-		had.Critic, had.Feedback = add.Critic, add.Feedback
+		had.Critic, had.Feedback, had.Retry = add.Critic, add.Feedback, add.Retry
 	}
 	if add.Rewards > had.Rewards {
 		had.Reward, had.Rewards, had.Words = add.Reward, add.Rewards, add.Words
@@ -235,7 +234,7 @@ func (g *Generator) graded(c subjects.Conversation) string {
 		Liked, Disliked, Retry bool
 	}{
 		Score: seen.Critic, Feedback: quoted(seen.Feedback), Words: quoted(seen.Words), Liked: seen.Reward > 0, Disliked: seen.Reward < 0,
-		Retry: g.cfg.Grades.Retry && (seen.Critic > 0 && seen.Critic <= lowGrade || seen.Reward < 0),
+		Retry: g.cfg.Grades.Retry && (seen.Retry || seen.Reward < 0),
 	}
 	var b bytes.Buffer
 	if err := gradedPrompt.Execute(&b, said); err != nil {

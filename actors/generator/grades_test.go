@@ -32,7 +32,7 @@ func (w *world) hears(g *Generator, body any) {
 }
 
 func critique(query string, score int, feedback string) subjects.Critique {
-	return subjects.Critique{SessionID: "s1", QueryID: query, RespondentID: "generator", Score: score, Feedback: feedback}
+	return subjects.Critique{SessionID: "s1", QueryID: query, RespondentID: "generator", Score: score, Feedback: feedback, Retry: score > 0 && score <= 2}
 }
 
 func reward(query string, value float64, count int, words string) subjects.Reward {

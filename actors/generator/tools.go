@@ -55,9 +55,14 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 
 // callID is what a call is called outside of its turn. The model's own ids are unique within a turn at best: some servers
 // count from one in every reply, and the broker would take a call of tomorrow for one of today that has run. Whoever
-// watches tells the shadow's calls for a question from those of the one who answers it.
+// watches tells the shadow's calls for a question from those of the one who answers it. The latter's never change: a turn
+// that was begun by an earlier version must find its calls in the broker's ledger.
 func (t *turn) callID(id string) string {
-	sum := sha256.Sum256([]byte(t.g.name + " " + t.session + " " + t.asked.QueryID + " " + id))
+	of := t.session + " " + t.asked.QueryID + " " + id
+	if t.g.shadow {
+		of = t.g.name + " " + of
+	}
+	sum := sha256.Sum256([]byte(of))
 	return hex.EncodeToString(sum[:16])
 }
 

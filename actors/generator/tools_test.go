@@ -1,6 +1,8 @@
 package generator
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -116,5 +118,15 @@ func TestCallIDs(t *testing.T) {
 		if other == same {
 			t.Error("two calls have one name")
 		}
+	}
+}
+
+// TestCallIDsLast: a turn that an earlier version began finds its calls in the broker's ledger.
+func TestCallIDsLast(t *testing.T) {
+	t.Parallel()
+	got := (&turn{g: New(subjects.Answerer, shipped()), session: "s1", asked: subjects.Query{QueryID: "q1"}}).callID("call_1")
+	sum := sha256.Sum256([]byte("s1 q1 call_1"))
+	if want := hex.EncodeToString(sum[:16]); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

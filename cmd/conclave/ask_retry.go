@@ -3,28 +3,28 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
 // retryLine is what goes with a question that is asked again. A question that was asked again before has it at its end.
-const retryLine = "The last answer to this was not good enough. Try again, and better."
+const retryLine = subjects.AskedAgain
 
-// most of the critic's words that go with it.
-const retryWords = 1000
+const (
+	retryWords = 1000 // bytes of what was said of the answer that go with it
+	goodGrade  = 4    // the critic's words about an answer of this grade are praise
+)
 
 // checkRetry refuses what cannot be meant.
 func (q *ask) checkRetry(words []string) error {
 	switch {
 	case !q.retry:
 		return nil
-	case q.session == "" && !q.goOn:
-		return usage("--retry: say in which session: --continue for the last one, or --session")
 	case len(words) > 0:
 		return usage("--retry asks the last question again: leave the words out, or --retry")
 	}
+	q.goOn = q.goOn || q.session == "" // the last session, as with rate
 	return nil
 }
 
@@ -46,10 +46,17 @@ func (q *ask) lastQuestion(ctx context.Context) error {
 
 // askAgain is a turn's question for another try.
 func askAgain(t subjects.Turn) string {
-	question, _, _ := strings.Cut(t.Query, "\n\n"+retryLine)
-	question += "\n\n" + retryLine
-	if t.Grades != nil && t.Grades.Feedback != "" && t.Labels != nil && t.Labels.Trust == subjects.Trusted {
-		question += " A critic said of it: " + clip(plain(t.Grades.Feedback), retryWords)
+	question := subjects.OwnWords(t.Query) + "\n\n" + retryLine
+	g := t.Grades
+	if g == nil {
+		return question
+	}
+	if g.Words != "" && g.Reward < 0 {
+		question += " I said of it: " + clip(plain(g.Words), retryWords)
+	}
+	// Praise would contradict what was just said.
+	if g.Feedback != "" && g.Critic < goodGrade && t.Labels != nil && t.Labels.Trust == subjects.Trusted {
+		question += " A critic said of it: " + clip(plain(g.Feedback), retryWords)
 	}
 	return question
 }

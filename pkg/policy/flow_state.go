@@ -128,31 +128,6 @@ func (f *Flow) Hear(query, said string) *Flow {
 	return next
 }
 
-// Join is f with all that another knows of the same session. The other's last question counts as the one at hand. What a
-// stranger wrote in one of them is not trusted for standing in a list of the other.
-func (f *Flow) Join(other *Flow) *Flow {
-	next := f.clone()
-	if other == nil {
-		return next
-	}
-	if n := len(other.words); n > 0 { // after all others: what was asked for long ago is over
-		at := other.words[n-1]
-		next.words = append(slices.DeleteFunc(next.words, func(s spoken) bool { return s == at }), at)
-	}
-	next.private = next.private || other.private
-	next.sources = append(next.sources, other.sources...)
-	next.links = append(next.links, other.links...)
-	next.public = append(next.public, other.public...)
-	next.strange = append(next.strange, other.strange...)
-	strange := map[string]bool{}
-	for _, s := range next.strange {
-		strange[s] = true
-	}
-	next.values = slices.DeleteFunc(append(next.values, other.values...), func(v string) bool { return strange[v] })
-	next.index()
-	return next
-}
-
 // Result is what came back from a tool.
 type Result struct {
 	Tool   Tool
