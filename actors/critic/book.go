@@ -25,6 +25,7 @@ func pairKey(query string) string { return "pair." + query }
 // judgement is a grade as it is written down.
 type judgement struct {
 	ID       string             `json:"id"`
+	Session  string             `json:"session,omitempty"`
 	Critique *subjects.Critique `json:"critique,omitempty"` // until it was said
 	Said     bool               `json:"said,omitempty"`
 }
@@ -45,16 +46,29 @@ func (c *Critic) graded(ctx context.Context, out actor.Out, h heard) error {
 	if err != nil {
 		return err
 	}
+	// Whoever asks chooses the id, and may choose it again in another session. Grades go by it, also in memory: a second
+	// one would be taken for that of the first answer.
+	if twice := rev > 0 && j.Session != "" && h.SessionID != "" && j.Session != h.SessionID; twice {
+		key, j = key+"."+h.SessionID, judgement{}
+		if rev, err = c.read(ctx, out, key, &j); err != nil {
+			return err
+		}
+		h.reused = true
+	}
 	if rev == 0 {
 		g, err := c.critique(ctx, out, h)
 		if err != nil {
 			return err
 		}
-		j = judgement{ID: out.NewID(), Critique: &g}
+		j = judgement{ID: out.NewID(), Session: h.SessionID, Critique: &g}
 		rev, err = c.write(ctx, out, "grade", key, j, 0)
 		if errors.Is(err, actor.ErrChanged) { // another was faster, and what it wrote holds
 			j = judgement{}
 			rev, err = c.read(ctx, out, key, &j)
+		}
+		if err != nil && h.last() { // the book is full, or cannot be written: it is said all the same, perhaps twice
+			out.Note(err)
+			return say(ctx, c, out, "critique", subjects.CritiqueResult, out.NewID(), g)
 		}
 		if err != nil {
 			return err
@@ -66,7 +80,7 @@ func (c *Critic) graded(ctx context.Context, out actor.Out, h heard) error {
 	if err := say(ctx, c, out, "critique", subjects.CritiqueResult, j.ID, *j.Critique); err != nil {
 		return err
 	}
-	_, err = c.write(ctx, out, "graded", key, judgement{ID: j.ID, Said: true}, rev)
+	_, err = c.write(ctx, out, "graded", key, judgement{ID: j.ID, Session: j.Session, Said: true}, rev)
 	if errors.Is(err, actor.ErrChanged) {
 		return nil // another has said it, under the same id
 	}

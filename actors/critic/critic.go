@@ -106,6 +106,7 @@ type heard struct {
 	from   string
 	stored time.Time // zero = not known
 	try    int
+	reused bool // its query id was used in another session before
 }
 
 // last reports whether the message will not be tried again after this.
@@ -142,6 +143,8 @@ func (c *Critic) unfitFor(h heard, now time.Time) string {
 	switch {
 	case h.Error != nil || strings.TrimSpace(h.Answer) == "":
 		return "there is no answer to grade"
+	case h.reused:
+		return "the id of its question was used in another session before, and grades go by that id"
 	case h.Partial:
 		return "the answer is not whole"
 	case !h.stored.IsZero() && now.Sub(h.stored) > c.cfg.MaxAge:

@@ -54,7 +54,8 @@ func (c *Critic) hold(g *subjects.Critique, h heard) {
 	if !recorded(h) {
 		return
 	}
-	g.Claims = claims(h.Query, h.Answer, done(h.Response))
+	// Without credentials before it is taken apart: a part of one, or one without its name, would not be known for what it is.
+	g.Claims = claims(h.Query, scrub(h.Answer), done(h.Response))
 	if len(g.Claims) == 0 {
 		return
 	}

@@ -94,7 +94,6 @@ func (c *Critic) ask(ctx context.Context, out actor.Out, r []model.Message, allo
 	if v.words, v.result, err = parse(said.Content, allowed); err != nil {
 		return v, scrub(said.Content), err
 	}
-	v.words = text.Clip(scrub(v.words), maxFeedback)
 	return v, "", nil
 }
 

@@ -25,6 +25,7 @@ type pair struct {
 
 // half is one of two answers: as much of it as a judge is shown.
 type half struct {
+	Session   string    `json:"session,omitempty"`
 	Question  string    `json:"question"`
 	Reference string    `json:"reference,omitempty"`
 	Answer    string    `json:"answer"`
@@ -62,6 +63,11 @@ func (c *Critic) pairOnce(ctx context.Context, out actor.Out, h heard) (done boo
 	rev, err := c.read(ctx, out, key, &p)
 	if err != nil || p.over() {
 		return err == nil, err
+	}
+	for _, other := range p.Answers {
+		if other.Session != h.SessionID {
+			return true, nil // two questions that go by the same id
+		}
 	}
 	if _, there := p.Answers[h.from]; p.Verdict == nil && !there {
 		c.join(&p, h)
@@ -101,7 +107,7 @@ func (c *Critic) join(p *pair, h heard) {
 		}
 	}
 	p.Answers[h.from] = half{
-		Question: text.Clip(scrub(h.Query), maxQuestion), Reference: text.Clip(scrub(h.Reference), maxReference), Answer: text.Clip(scrub(h.Answer), maxAnswer),
+		Session: h.SessionID, Question: text.Clip(scrub(h.Query), maxQuestion), Reference: text.Clip(scrub(h.Reference), maxReference), Answer: text.Clip(scrub(h.Answer), maxAnswer),
 		Rubric: rubricFor(h.from, h.Response), Stored: h.stored,
 	}
 }
@@ -114,13 +120,9 @@ func (c *Critic) verdict(ctx context.Context, out actor.Out, h heard, p pair) (s
 	if first.Rubric == second.Rubric {
 		rubric = first.Rubric
 	}
-	reference := first.Reference
-	if reference == "" {
-		reference = second.Reference
-	}
 	r, err := ruling{}, errGiven
 	if h.try <= subjects.MaxDeliver {
-		r, err = c.compare(ctx, out, c.rubric(rubric), first.Question, reference, first.Answer, second.Answer)
+		r, err = c.compare(ctx, out, c.rubric(rubric), first.Question, first.Reference, first.Answer, second.Answer)
 	}
 	if err != nil && passing(err) {
 		if !h.last() {

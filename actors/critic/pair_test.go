@@ -247,7 +247,7 @@ func TestPairRubric(t *testing.T) {
 		w.judges(both)
 		all := goodAndBad("q1")
 		a, b := all[subjects.Answerer], all[subjects.Shadow]
-		a.ToolCalls, b.ToolCalls, b.Reference = c.first, search, "It is Oslo."
+		a.ToolCalls, b.ToolCalls, a.Reference, b.Reference = c.first, search, "It is Oslo.", "Whatever the shadow says."
 		w.must(subjects.Answerer, a)
 		w.must(subjects.Shadow, b)
 		p := w.prompts()

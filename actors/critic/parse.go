@@ -54,14 +54,14 @@ func parse(reply, allowed string) (words string, verdict byte, err error) {
 		end = end[1:2]
 	}
 	if len(end) != 1 || !strings.Contains(allowed, end) {
-		return "", 0, fmt.Errorf("%w: after [RESULT] stands %q and not one of %s alone", errUnreadable, text.OneLine(end, 40), allowed)
+		return "", 0, fmt.Errorf("%w: after [RESULT] stands %q and not one of %s alone", errUnreadable, line(end, 40), allowed)
 	}
 	words = strings.TrimSpace(said[:ends[0][0]])
 	words = strings.TrimSpace(strings.TrimPrefix(words, label.FindString(words)))
 	if strings.IndexFunc(words, unicode.IsLetter) < 0 {
 		return "", 0, fmt.Errorf("%w: there are no words before [RESULT]", errUnreadable)
 	}
-	return text.Clip(words, maxFeedback), end[0], nil
+	return text.Clip(scrub(words), maxFeedback), end[0], nil // in this order: half a credential would not be known for what it is
 }
 
 // thoughtless is a reply without what its model thought aloud. What was begun and never ended is all thought; so is

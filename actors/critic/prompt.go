@@ -170,7 +170,7 @@ func clean(s string, most int) string {
 		s = results.ReplaceAllString(s, "($1)")
 	}
 	for strings.ContainsAny(s, "<[") && turns.MatchString(s) { // what one pass leaves may be one again; each has fewer signs
-		s = turns.ReplaceAllStringFunc(s, func(tag string) string { return "(" + strings.Trim(tag, "<>[]|/ ") + ")" })
+		s = turns.ReplaceAllStringFunc(s, func(tag string) string { return "(" + strings.Trim(tag, "<>[]|｜/ ") + ")" })
 	}
 	var b strings.Builder
 	b.Grow(len(s))
@@ -188,7 +188,8 @@ var (
 	// results are the words by which a judge ends its reply.
 	results = regexp.MustCompile(`(?i)\[\s*(results?)\b\s*\]?`)
 	// turns are what a model's server may take for the end of one speaker's turn and the beginning of another's.
-	turns = regexp.MustCompile(`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|<(?:start|end)_of_turn>|<(?:bos|eos)>`)
+	turns = regexp.MustCompile(`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|<(?:start|end)_of_turn>|<(?:bos|eos)>|` +
+		`<[|｜][^\s<>]{1,40}>|<[^\s<>|｜]{1,40}[|｜]>|</?(?:think|thinking|reasoning)>`)
 )
 
 // sections are the headings of a request, in letters only.

@@ -26,9 +26,10 @@ func (r *Reward) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if err != nil {
 		return fmt.Errorf("taking the answer to %s into the book: %w", query, err)
 	}
-	if is.Session == "" || is.Session != a.Session || is.Respondent != a.Respondent {
+	if a.Session == "" || is.Session == a.Session && is.Respondent != a.Respondent {
 		return nil // no session, or somebody else answers what was answered
 	}
+	// One whose id was used in another session is the last of its own all the same: else an older answer would be rated.
 	if err := r.follow(ctx, out, query, a); err != nil {
 		return fmt.Errorf("writing down the last answer of session %s: %w", a.Session, err)
 	}

@@ -33,8 +33,11 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 	if fault != nil {
 		return r.refuse(ctx, in, out, fault)
 	}
-	here := place{in.Seq, in.Stored.UTC()}
+	here, foreign := place{in.Seq, in.Stored.UTC()}, false
 	_, err := r.change(ctx, out, query, func(a *answer) effect {
+		if foreign = in.Session != "" && a.Session != "" && in.Session != a.Session; foreign {
+			return ignored // the id was used in another session too, and that answer is not meant
+		}
 		if a.Heard != (place{}) && !here.after(a.Heard) {
 			return ignored // handed out again, perhaps after what was said later
 		}
@@ -45,6 +48,9 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 		a.Opinion = o
 		return counted
 	})
+	if err == nil && foreign {
+		return r.refuse(ctx, in, out, subjects.Faultf(subjects.CodeUnknownAnswer, "the id %s was used in another session before, so this answer cannot be rated", query))
+	}
 	if errors.Is(err, actor.ErrNotFound) {
 		fault := subjects.Faultf(subjects.CodeUnknownAnswer, "there is no answer to %s that could be rated; conclave session list shows the sessions, and conclave session show the answers of one", query)
 		most := tries

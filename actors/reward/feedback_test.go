@@ -210,7 +210,7 @@ func TestUnknown(t *testing.T) {
 			}
 			w.answers("s1", "other", 1)
 			in := feedback(2, tt.try, f)
-			in.Query, in.Session = "", "s9"
+			in.Query, in.Session = "", "s1"
 			err := w.r.onFeedback(t.Context(), in, w.Out())
 			letters := w.letters()
 			if tt.waits {
@@ -236,7 +236,7 @@ func TestUnknown(t *testing.T) {
 				t.Errorf("the letter is %+v, want %+v", letters[0], want)
 			}
 			for _, s := range w.Said() {
-				if s.Subject == "dead.reward" && (s.Query != "q1" || s.Session != "s9" || !s.Waited) {
+				if s.Subject == "dead.reward" && (s.Query != "q1" || s.Session != "s1" || !s.Waited) {
 					t.Errorf("said as %+v", s)
 				}
 			}
@@ -298,5 +298,30 @@ func TestFeedbackAtOnce(t *testing.T) {
 	}
 	if a.Count != len(all) || !a.Said || a.Opinion.Words != fmt.Sprint("as of ", many-1) || a.Heard.Seq != many+1 || len(w.letters()) > 0 {
 		t.Errorf("the book has %+v after %d rewards", a, len(all))
+	}
+}
+
+// TestOneIDInTwoSessions: feedback about an answer whose id was used in another session before is not counted for that
+// other answer, and a conversation rates none of another's.
+func TestOneIDInTwoSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.answers("s1", "q1", 1)
+	w.answers("s2", "q0", 2)
+	w.answers("s2", "q1", 3) // the same id in another conversation
+	in := feedback(4, 1, subjects.Feedback{QueryID: "q1", Thumb: -1})
+	in.Session = "s2"
+	if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil {
+		t.Fatal(err)
+	}
+	if letters := w.letters(); len(letters) != 1 || letters[0].Code != subjects.CodeUnknownAnswer {
+		t.Errorf("letters %+v", letters)
+	}
+	res := w.gives(`{"opinion":"bad","words":"that is wrong"}`, func(o *subjects.ToolOrder, s *string) { *s = "s2"; o.QueryID = "q9" })
+	if res.Error == nil {
+		t.Errorf("%+v", res)
+	}
+	if got := w.rewards(); len(got) != 0 {
+		t.Errorf("rewards %+v", got)
 	}
 }

@@ -101,8 +101,11 @@ func (r *Reward) give(ctx context.Context, session string, call subjects.ToolOrd
 	if last.Query == call.QueryID {
 		return "", failed("the question at hand is answered already, and an answer is not rated by itself")
 	}
-	stands := false
+	stands, foreign := false, false
 	what, err := r.change(ctx, out, last.Query, func(a *answer) effect {
+		if foreign = a.Session != session; foreign {
+			return ignored
+		}
 		stands = a.Opinion.Source == subjects.RewardPerson
 		if stands || len(a.Asked) >= maxAsked || marked(a.Asked, call) {
 			return ignored
@@ -119,6 +122,8 @@ func (r *Reward) give(ctx context.Context, session string, call subjects.ToolOrd
 		return "", failed("the earlier answer of this conversation is too old to be rated")
 	case err != nil:
 		return "", err
+	case foreign:
+		return "", failed("the id of the earlier question was used in another conversation before, so its answer cannot be rated")
 	case stands:
 		return "The person has rated that answer themselves; that stands, and nothing was changed.", nil
 	case what == ignored:
