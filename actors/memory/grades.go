@@ -71,7 +71,7 @@ func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint
 				return nil
 			}
 			m.graded(ctx, of)
-			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, By: from}
+			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, Of: g.Respondent, By: from}
 			if len(of) == 0 {
 				ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"
 			}

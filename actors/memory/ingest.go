@@ -149,7 +149,8 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	e = scrubbed(e)
 	vectors := m.vectorsOf(ctx, out, e)
 	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
-	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument {
+	// What nobody was told takes nobody's place.
+	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.Shadow {
 		v := m.compare(ctx, out, e, vectors)
 		if len(v.seen) > 0 { // what it was compared with stays as it is until this one is stored
 			m.edits.Lock()
@@ -253,7 +254,7 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 		}
 		switch is.Kind {
 		case digest.Same:
-			if old.Provenance.Trust == e.Provenance.Trust {
+			if old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.Shadow {
 				return verdict{same: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
 			}
 		case digest.Contradicts:

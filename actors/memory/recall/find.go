@@ -168,13 +168,13 @@ func (r *Recall) first(q Query, names int, byWords bool) ([]*candidate, *said, e
 	if q.Twins {
 		return list[:min(len(list), names)], said, nil
 	}
-	return fewOfName(list, names), said, nil
+	return r.fewOfName(list, names, r.o.Now()), said, nil
 }
 
 // counts reports whether a row is among those that are looked for. It is asked for each row that is found, because the row may
 // have changed since the search began.
 func (q Query) counts(rec *record) bool {
-	return (q.Kind == "" || rec.is.kind == q.Kind) && (q.All || rec.is.state == subjects.MemoryActive)
+	return (q.Kind == "" || rec.is.kind == q.Kind) && (q.All || rec.found())
 }
 
 // better orders by score; among equals the older row comes first, so that the order is always the same.

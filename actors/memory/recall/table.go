@@ -220,10 +220,17 @@ func (r *record) marks() uint32 {
 		return 0
 	}
 	m := markThere | kindMark(r.is.kind)
-	if r.is.state == subjects.MemoryActive {
+	if r.found() {
 		m |= markActive
 	}
 	return m
+}
+
+// found reports whether a row is found by who does not look for all of them. What was answered in the shadow nobody has
+// seen: it is found where it was the better answer, and nowhere else.
+func (r *record) found() bool {
+	won := r.grades != nil && r.grades.pairwise == subjects.Shadow
+	return r.is.state == subjects.MemoryActive && (won || r.respondent() != subjects.Shadow)
 }
 
 func (r *record) count() int64 {
@@ -234,7 +241,7 @@ func (r *record) count() int64 {
 }
 
 func (r *record) countOther() int64 {
-	if r == nil || r.is.state == subjects.MemoryActive {
+	if r == nil || r.found() {
 		return 0
 	}
 	return 1

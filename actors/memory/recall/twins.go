@@ -1,9 +1,11 @@
 package recall
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/subjects"
 )
@@ -107,21 +109,38 @@ func (r *Recall) twin(a, b *record) bool {
 	return name != "" && name == nameOf(b) || a.description() != "" && a.description() == b.description() || a.sketch.cosine(&b.sketch) > r.o.Twins
 }
 
-// fewOfName leaves of rows with the same name only the first few, and of all the first most.
-func fewOfName(list []*candidate, most int) (chosen []*candidate) {
+// fewOfName leaves of rows with the same name only the few best, and of all the first most. What others thought of them
+// counts here already: among answers to the same question hardly anything else tells them apart.
+func (r *Recall) fewOfName(list []*candidate, most int, now time.Time) (chosen []*candidate) {
 	type group struct{ name, state, trust string }
-	seen := map[group]int{}
+	groups := map[group][]*candidate{}
+	for _, c := range list {
+		if name := nameOf(c.rec); name != "" {
+			g := group{name, c.rec.is.state, c.rec.is.trust}
+			groups[g] = append(groups[g], c)
+		}
+	}
+	out := map[*candidate]bool{}
+	for _, g := range groups {
+		if len(g) <= mostOfName {
+			continue
+		}
+		worth := make(map[*candidate]float64, len(g))
+		for _, c := range g {
+			worth[c] = c.sim + total(r.o.Weights.shifts(nil, c.rec, now))
+		}
+		slices.SortStableFunc(g, func(a, b *candidate) int { return cmp.Compare(worth[b], worth[a]) })
+		for _, c := range g[mostOfName:] {
+			out[c] = true
+		}
+	}
 	for _, c := range list {
 		if len(chosen) == most {
 			break
 		}
-		if name := nameOf(c.rec); name != "" {
-			g := group{name, c.rec.is.state, c.rec.is.trust}
-			if seen[g]++; seen[g] > mostOfName {
-				continue
-			}
+		if !out[c] {
+			chosen = append(chosen, c)
 		}
-		chosen = append(chosen, c)
 	}
 	return chosen
 }

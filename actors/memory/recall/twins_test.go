@@ -80,3 +80,48 @@ func TestSameName(t *testing.T) {
 		t.Errorf("twins are wanted: %d names, %s", len(f.Names), ids(f.Top))
 	}
 }
+
+// TestSameNameBest: the best answer to a question is found, however many worse ones were given before it.
+func TestSameNameBest(t *testing.T) {
+	t.Parallel()
+	m := newMind(t)
+	for key := range uint64(5) {
+		m.put(row(key+1, "tides", fmt.Sprint("bad ", key), graded(subjects.Grades{Critic: 1, Reward: -1, Rewards: 1})), 0.9, 0.8)
+	}
+	m.put(row(6, "tides", "the moon pulls the sea", graded(subjects.Grades{Critic: 5})), 0.9, 0.8)
+	if got := ids(m.find(recall.Query{Text: "...", Vector: query()}).Top); got != "m6" {
+		t.Errorf("%s, want m6", got)
+	}
+}
+
+// TestUnseen: what was answered in the shadow is found only where it was the better answer, and by who looks for all.
+func TestUnseen(t *testing.T) {
+	t.Parallel()
+	by := func(who string) func(*recall.Row) { return func(r *recall.Row) { r.Respondent = who } }
+	m := newMind(t)
+	m.put(row(1, "coffee", "black", by(subjects.Answerer)), 0.8, 0.8)
+	m.put(row(2, "coffee", "white", by(subjects.Shadow)), 0.9, 0.9)
+	for _, tt := range []struct {
+		name   string
+		winner string
+		want   string
+	}{
+		{"not compared yet", "", "m1"},
+		{"even", subjects.Tie, "m1"},
+		{"the other was better", subjects.Answerer, "m1"},
+		{"it was better", subjects.Shadow, "m2"},
+		{"and then it was not", subjects.Answerer, "m1"},
+	} {
+		for _, key := range []uint64{1, 2} {
+			m.Grade(key, subjects.Grades{Pairwise: tt.winner})
+		}
+		for _, q := range []recall.Query{{Text: "coffee", Vector: query()}, {Text: "coffee"}} {
+			if got := ids(m.find(q).Top); got != tt.want {
+				t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+			}
+		}
+		if got := m.find(recall.Query{Text: "coffee", Vector: query(), All: true, Twins: true}).Top; len(got) != 2 {
+			t.Errorf("%s: who looks for all finds %s", tt.name, ids(got))
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package memory
+
+import (
+	"slices"
+	"testing"
+
+	"conclave/subjects"
+)
+
+// TestShadowTakesNoPlace: an answer that nobody was told takes the place of none that was, and swallows none.
+func TestShadowTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	says := func(who, query, name, city string) string {
+		t.Helper()
+		if err := w.says(who, told(query, name, city)); err != nil {
+			t.Fatal(err)
+		}
+		return idOf(subjects.KindEngram, query, who)
+	}
+	visible := says("generator", "b1", "Berta", "Rome")
+	w.later(1)
+	says(subjects.Shadow, "b2", "Berta", "Oslo")
+	says(subjects.Shadow, "c1", "Clara", "Rome")
+	same := says("generator", "c2", "Clara", "Rome")
+	for _, id := range []string{visible, same} {
+		if e := w.entry(id); e.State != subjects.MemoryActive {
+			t.Errorf("%q is %s by %s", e.Corpus, e.State, e.SupersededBy)
+		}
+	}
+	// Nobody finds what the shadow said, unless it was the better answer.
+	got := w.recalls("Where does my sister Berta live?")
+	if !slices.Contains(got, visible) || slices.Contains(got, idOf(subjects.KindEngram, "b2", subjects.Shadow)) || slices.Contains(got, idOf(subjects.KindEngram, "c1", subjects.Shadow)) {
+		t.Errorf("recalled %v", got)
+	}
+	// The same from the one who is seen does take its place: the comparison is at work.
+	w.later(1)
+	says("generator", "b3", "Berta", "Oslo")
+	if e := w.entry(visible); e.State != subjects.MemorySuperseded {
+		t.Errorf("%q is %s", e.Corpus, e.State)
+	}
+}
