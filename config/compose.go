@@ -83,7 +83,11 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 		{Name: subjects.Answerer, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Answerer) }},
 		{Name: subjects.Shadow, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Shadow) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
-			g := gateway.New(c.System.Gateway, nc)
+			cfg := c.System.Gateway
+			if !c.Critic.Enabled {
+				cfg.Trail = 0 // no grade will come
+			}
+			g := gateway.New(cfg, nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
 			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // nobody asked for this one
 			return g, nil

@@ -53,7 +53,7 @@ func TestModelsShipped(t *testing.T) {
 			t.Errorf("%s stays for %s, want %s", name, got, want)
 		}
 	}
-	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.Rest != 2*time.Second || c.Ollama.Away() != "" {
+	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.Rest != time.Second || c.Ollama.Away() != "" {
 		t.Errorf("%+v", c.Ollama)
 	}
 	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.StandIn != model.StandInAuto {

@@ -28,7 +28,7 @@ func hidden(ev Event) bool {
 	case ev.From == brokerAccount && family == "tool":
 		return shadows(textOf(ev, "caller"))
 	case ev.From == memoryAccount && family == "memory":
-		return shadows(textOf(ev, "by"))
+		return shadows(textOf(ev, "by")) || shadows(textOf(ev, "of"))
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
 		return shadows(textOf(ev, "respondent_id"))
 	case family == "dead":
@@ -45,8 +45,10 @@ func shadows(who string) bool {
 
 // buriedShadow reports whether a dead letter is about something that the shadow said, or about a turn that it was to take.
 func buriedShadow(subject string) bool {
-	if rest, ok := strings.CutPrefix(subject, "from."); ok {
-		return shadows(rest)
+	for _, side := range []string{"from.", "agent."} { // what it said, and what it asked for
+		if rest, ok := strings.CutPrefix(subject, side); ok {
+			return shadows(rest)
+		}
 	}
 	t, ok := subjects.Match(subjects.Exhausted.Heard, subject)
 	if !ok || len(t) != 2 {

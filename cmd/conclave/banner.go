@@ -33,9 +33,15 @@ type greeting struct {
 func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	cfg, c, contexts, ctxErr := g.cfg, g.c, g.contexts, g.ctxErr
 	took := time.Since(a.began).Round(time.Millisecond)
-	assistant, waiting := answering(ctx, c)
+	assistant, list, waiting := answering(ctx, c)
 	lacking := missing(cfg, c, ctxErr, assistant, g.api)
 	lacking = append(lacking, a.lacks(ctx, cfg, waiting)...)
+	if b := cfg.Generator.RespondentB; b.Enabled && b.Model != "" && list.Models != nil && !assistant.StandIn && !there(list, b.Model) {
+		lacking = append(lacking, lack{"the second respondent's model " + b.Model + " is not there, so it answers nothing", "conclave model pull " + b.Model})
+	}
+	if cfg.Generator.RespondentB.Enabled && !cfg.Critic.Enabled {
+		lacking = append(lacking, lack{"the second respondent is on and the critic is off, so nobody compares their answers", "enabled: true in critic.yaml, or leave respondent_b out"})
+	}
 	here := names(c)
 	if !isTerminal(a.stderr) {
 		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "respondent_b", shadowed(cfg), "ms", took.Milliseconds())
@@ -145,31 +151,31 @@ func ownFiles(dir string) string {
 
 // answering asks which model answers the person, and how many calls wait for an answer of the person's. Nobody is kept
 // waiting for it.
-func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel, waiting int) {
+func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel, list subjects.ModelList, waiting int) {
 	nc, err := c.Bus.Dial("user", quickly)
 	if err != nil {
-		return none, 0
+		return none, list, 0
 	}
 	defer nc.Close()
 	out, err := actor.NewOut(nc)
 	if err != nil {
-		return none, 0
+		return none, list, 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if l, err := actor.Ask(ctx, out, subjects.ApprovalsOf, subjects.ApprovalQuery{}); err == nil {
 		waiting = len(l.Approvals)
 	}
-	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err = actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
 	if err != nil {
-		return none, waiting
+		return none, list, waiting
 	}
 	for _, r := range list.Roles {
 		if r.Role == subjects.RoleAssistant {
-			return r, waiting
+			return r, list, waiting
 		}
 	}
-	return none, waiting
+	return none, list, waiting
 }
 
 // shown is a role's model in words.

@@ -238,7 +238,7 @@ func (x *examination) system(ctx context.Context) {
 		x.ok("actors", "answers from %s", strings.Join(there, ", "))
 	}
 	if slices.Contains(there, "model") {
-		x.models(ctx, nc)
+		x.models(ctx, nc, slices.Contains(there, subjects.Shadow))
 	}
 	if slices.Contains(there, "memory") {
 		x.memory(ctx)
@@ -249,8 +249,8 @@ func (x *examination) system(ctx context.Context) {
 	x.contexts(b.URL)
 }
 
-// models says who answers in which role, and what is missing.
-func (x *examination) models(ctx context.Context, nc *nats.Conn) {
+// models says who answers in which role, and what is missing. shadow says whether the second respondent is there.
+func (x *examination) models(ctx context.Context, nc *nats.Conn, shadow bool) {
 	out, err := actor.NewOut(nc)
 	if err != nil {
 		x.fail("models", "see the log of conclave up", "%v", err)
@@ -280,7 +280,7 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn) {
 	if good {
 		x.ok("models", "%d, and one for every role", len(list.Models))
 	}
-	x.judging(list)
+	x.judging(list, shadow)
 }
 
 // cloud says whether an Ollama on this machine may pass prompts on. One that is elsewhere or not there is not asked.

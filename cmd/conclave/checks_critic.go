@@ -9,7 +9,7 @@ import (
 )
 
 // judging says whether answers are graded, by which model, and whether the second respondent has the model it should have.
-func (x *examination) judging(list subjects.ModelList) {
+func (x *examination) judging(list subjects.ModelList, shadow bool) {
 	cfg, err := config.Load(x.home.Config)
 	if err != nil {
 		return // told of elsewhere
@@ -19,7 +19,13 @@ func (x *examination) judging(list subjects.ModelList) {
 	} else {
 		x.judge(list)
 	}
-	switch b := cfg.Generator.RespondentB; {
+	b := cfg.Generator.RespondentB
+	if (b.Enabled || shadow) && !cfg.Critic.Enabled {
+		x.warn(subjects.Shadow, "enabled: true in critic.yaml, or respondent_b: {enabled: false} in generator.yaml", "the second respondent is on and the critic is off, so nobody compares their answers")
+	}
+	switch {
+	case !b.Enabled && shadow: // its flags are known to whoever started it
+		x.ok(subjects.Shadow, "a second answer to every question, unseen; started by a flag, so which model it has is not known here")
 	case !b.Enabled:
 	case b.Model != "" && !there(list, b.Model):
 		x.warn(subjects.Shadow, "conclave model pull "+b.Model, "the second respondent is on, and its model %s is not there", b.Model)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -207,6 +208,8 @@ func (a *app) answersTo(ctx context.Context, nc *nats.Conn, id string) (j judgem
 		return j, 0, err
 	case len(others) > 0 && j.Query != id:
 		return j, 0, fail(exitFailed, "several questions begin with "+id, "give more of the id")
+	case j.Query == "" && len(id) < enough:
+		return j, 0, fail(exitFailed, fmt.Sprintf("there is no question %s, and %d letters are too few for a beginning", id, len(id)), fmt.Sprintf("give at least %d of the id", enough))
 	case j.Query == "":
 		return j, 0, fail(exitFailed, "there is no answer to the question "+id, a.program()+" critic show lists what was graded")
 	}

@@ -74,6 +74,9 @@ func (a *app) printJudged(j judgement) error {
 			about += ", for comparison: nobody was shown it"
 		}
 		a.message(x.Respondent, about, x.Answer)
+		if x.Shadow && x.Critique != nil {
+			x.Critique.Retry = false // there is nobody to offer it to
+		}
 		a.printCritique(x.Critique, line)
 		if r := x.Reward; r != nil {
 			line("you", "%s", strings.TrimSuffix(fmt.Sprintf("%+.1f%s: %s", r.Value, sourceOf(r.Source), oneLine(r.Words)), ": "))

@@ -322,6 +322,7 @@ func TestOpinion(t *testing.T) {
 		code  int
 	}{
 		{"up", subjects.Feedback{Thumb: 1}, exitDone},
+		{"+1", subjects.Feedback{Thumb: 1}, exitDone},
 		{"DOWN", subjects.Feedback{Thumb: -1}, exitDone},
 		{"down|too|long", subjects.Feedback{Thumb: -1, Words: "too long"}, exitDone},
 		{"1", subjects.Feedback{Stars: 1}, exitDone},
@@ -415,6 +416,7 @@ func TestDoctorJudging(t *testing.T) {
 		{"no such role", "", "", nil, levelWarn, "no model has the role critic", "models.yaml", "", ""},
 		{"off", "enabled: false", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), levelOK, "switched off in critic.yaml", "", "", ""},
 		{"a second respondent", "", "respondent_b: {enabled: true}", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b", "", "with the assistant's model", ""},
+		{"started by a flag", "", "", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b", "", "started by a flag", ""},
 		{"with a model of its own", "", "respondent_b: {enabled: true, model: other}", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b", "", "with other", ""},
 		{"with a model that is not there", "", "respondent_b: {enabled: true, model: 'gone:1b'}", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b", "", "gone:1b is not there", "conclave model pull gone:1b"},
 		{"with a model that is refused", "", "respondent_b: {enabled: true, model: 'cloud:1b'}", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b", "", "cloud:1b is not there", "conclave model pull cloud:1b"},
@@ -431,7 +433,7 @@ func TestDoctorJudging(t *testing.T) {
 				}
 			}
 			x := examination{app: a}
-			x.judging(subjects.ModelList{Models: []subjects.ModelInfo{{Name: "big:1b"}, {Name: "judge:1b"}, {Name: "other:latest"}, {Name: "cloud:1b", Refused: "far away"}}, Roles: tt.roles})
+			x.judging(subjects.ModelList{Models: []subjects.ModelInfo{{Name: "big:1b"}, {Name: "judge:1b"}, {Name: "other:latest"}, {Name: "cloud:1b", Refused: "far away"}}, Roles: tt.roles}, tt.name == "started by a flag")
 			if c := x.checks[0]; c.Name != "critic" || c.Level != tt.level || !strings.Contains(c.Text, tt.text) || tt.fix == "" && c.Fix != "" || !strings.Contains(c.Fix, tt.fix) {
 				t.Errorf("the critic: %+v", c)
 			}

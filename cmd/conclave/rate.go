@@ -82,7 +82,7 @@ rating of an answer that nobody gave is refused, with exit code 1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.query, "query", "", "`id` of the question whose answer is meant")
+	f.StringVar(&r.query, "query", "", "`id` of the question whose answer is meant, or its beginning from eight letters on")
 	f.StringVar(&r.session, "session", "", "`id` of the session whose last answer is meant")
 	f.DurationVar(&r.wait, "wait", rateTime, "how long to wait for what becomes of it; 0 is not at all")
 	_ = cmd.RegisterFlagCompletionFunc("session", a.completeSessions)
@@ -96,7 +96,7 @@ func opinion(words []string) (f subjects.Feedback, err error) {
 	}
 	rest := words[1:]
 	switch first := strings.ToLower(strings.TrimSpace(words[0])); first {
-	case "up":
+	case "up", "+1": // many write a thumb so; as a number it would be one star
 		f.Thumb = 1
 	case "down":
 		f.Thumb = -1
@@ -147,10 +147,8 @@ func (r *rating) run(ctx context.Context) (err error) {
 	if r.out, err = actor.NewOut(r.nc); err != nil {
 		return err
 	}
-	if r.query == "" {
-		if err := r.lastAnswer(ctx); err != nil {
-			return quietly(ctx, err)
-		}
+	if err := r.which(ctx); err != nil {
+		return quietly(ctx, err)
 	}
 	if err := r.listen(ctx); err != nil {
 		return quietly(ctx, err)
@@ -163,6 +161,23 @@ func (r *rating) run(ctx context.Context) (err error) {
 		return err
 	}
 	return r.tell(got)
+}
+
+// which finds the question that is meant. Lists show only the beginning of an id, so that is enough here too.
+func (r *rating) which(ctx context.Context) error {
+	if r.query == "" {
+		return r.lastAnswer(ctx)
+	}
+	if len(r.query) >= len(r.out.NewID()) {
+		return nil // whole: reward knows whether there is an answer to it
+	}
+	ctx, cancel := context.WithTimeout(ctx, judgedTime)
+	defer cancel()
+	j, _, err := r.answersTo(ctx, r.nc, r.query)
+	if err == nil {
+		r.query = j.Query
+	}
+	return err
 }
 
 // lastAnswer finds the question whose answer is the last of the session.
@@ -293,6 +308,8 @@ func (r *rating) tell(got *subjects.Reward) error {
 	case got != nil:
 		done.State, done.Value, done.Count, done.Respondent = "counted", &got.Value, got.Count, got.RespondentID
 		done.Session = or(done.Session, got.SessionID)
+	case r.wait == 0:
+		done.Note = "what it is counted as was not waited for: " + r.program() + " critic show " + r.query
 	case r.rewarding():
 		done.Note = "nothing was counted: the same was said before, or reward is still at it"
 	default:
@@ -305,12 +322,23 @@ func (r *rating) tell(got *subjects.Reward) error {
 		_, err := fmt.Fprintln(r.stdout, "stored; "+done.Note)
 		return err
 	}
-	text := fmt.Sprintf("counted as %+.1f for %s", got.Value, plain(or(got.RespondentID, "nobody")))
+	text := fmt.Sprintf("counted as %s for %s", signed(got.Value), plain(or(got.RespondentID, "nobody")))
+	if got.Value == 0 && r.body.Thumb == 0 && r.body.Stars == 0 {
+		text += ": the words are kept, but say neither good nor bad to it; up, down or 1 to 5 with them does"
+	}
 	if got.Count > 1 {
 		text += "; it takes the place of what you said before"
 	}
 	_, err := fmt.Fprintln(r.stdout, text)
 	return err
+}
+
+// signed is a reward for people. Nothing has no sign.
+func signed(v float64) string {
+	if v == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%+.1f", v)
 }
 
 // rewarding reports whether reward is there.

@@ -58,7 +58,10 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 			case shadow:
 				set["generator.respondent_b.enabled"] = "true"
 				set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = modelB, temperatureB
-			case modelB != "" || temperatureB != "":
+			case modelB == "" && temperatureB == "":
+			case a.settings().Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b"): // generator.yaml has it on
+				set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = modelB, temperatureB
+			default:
 				return usage("--model-b and --temperature-b are for the second respondent: give --respondent-b too, or leave them out")
 			}
 			if cmd.Flags().Changed("api-port") {

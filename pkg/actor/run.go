@@ -282,7 +282,11 @@ func (r *running) fault(in *inbound, err error) *subjects.Fault {
 			err = errors.New("the handler returned a fault that says nothing")
 		}
 		f = subjects.Faultf(subjects.CodeInternal, "%s failed; its log says why", r.actor.Name())
-		if !errors.Is(err, errPanic) {
+		switch {
+		case errors.Is(err, errPanic): // it was logged where it happened
+		case r.ctx.Err() != nil && errors.Is(err, context.Canceled): // the house closes, and what was begun comes again
+			log.Info("cut short", "err", err)
+		default:
 			log.Error("handler failed", "err", err)
 		}
 	}

@@ -45,7 +45,7 @@ func (e Event) String() string {
 //	tool.result.* error.code=denied by=broker times=1
 //
 // "field=value" and "field!=value" compare a field of the body, "field~text" looks for a text in it without regard to
-// case. Values with spaces are quoted. A field may lie deeper, and in a list by its place from 0: hits.0.name. The field
+// case; "field=*" means that there is something. Values with spaces are quoted. A field may lie deeper, and in a list by its place from 0: hits.0.name. The field
 // "body" is the whole body, "by" the author's account; "times" is how many such events there are, "scripted_only" leaves
 // the expectation out with a real model.
 type Want struct {
@@ -57,6 +57,9 @@ type Want struct {
 }
 
 type condition struct{ field, op, value string }
+
+// anyValue stands for whatever is there.
+const anyValue = "*"
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (w *Want) UnmarshalText(text []byte) error {
@@ -128,7 +131,7 @@ func parseCondition(word string) (condition, error) {
 			}
 		}
 	}
-	return condition{}, fmt.Errorf("%q is no condition; write field=value, field!=value, field~text, by=account, times=1 or scripted_only", text.Clip(word, 40))
+	return condition{}, fmt.Errorf("%q is no condition; write field=value, field!=value, field~text, field=*, by=account, times=1 or scripted_only", text.Clip(word, 40))
 }
 
 // checkPattern refuses what the server would.
@@ -164,7 +167,7 @@ func (w Want) meets(e Event) bool {
 		var ok bool
 		switch c.op {
 		case "=":
-			ok = there && value == c.value
+			ok = there && (value == c.value || c.value == anyValue && value != "")
 		case "!=":
 			ok = value != c.value
 		case "~":
