@@ -31,10 +31,11 @@ func TestAllAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var calls atomic.Int64
+	var steady atomic.Bool // it stumbles no more
 	one1, two2 := words("words-1", 64), words("words-2", 32)
 	w.embeds(func(texts []string) (subjects.EmbedReply, error) {
 		switch n := calls.Add(1); {
-		case n%9 == 0:
+		case n%9 == 0 && !steady.Load():
 			return subjects.EmbedReply{}, errors.New("it stumbles")
 		case n < 60:
 			return one1(texts)
@@ -128,7 +129,8 @@ func TestAllAtOnce(t *testing.T) {
 	busy.Wait()
 	close(beats)
 	rest.Wait()
-	// After a restart it is the same.
+	// After a restart it is the same. Without a vector a recall needs the words, which are ready a little later.
+	steady.Store(true)
 	w.again()
 	for worker, queries := range kept {
 		for i, query := range queries {

@@ -71,7 +71,8 @@ as --grade-wait says, and no longer than until the grade is there. The answer is
 all in one document. A critic that is not there is not waited for. In a pipe ask waits for a grade only when --grade-wait
 is given. The grade of a slow critic is in conclave critic show.
 
---retry asks the last question of a session again and says that another try is wanted, with the critic's words where no
+--retry asks the last question again, of the session that ask used last or of --session, and says that another try is
+wanted, with what you said of the answer when you did not like it, and with the critic's words where no
 stranger's words went into the last answer. --reference says what a good answer says; the critic reads it, never the one
 who answers.
 
@@ -88,7 +89,7 @@ nobody there.`,
   git diff | conclave ask 'Write a commit message for this change.'
   conclave ask --json 'What time is it in Tokyo?' | jq -r '.tool_calls[].tool'
   conclave ask --no-wait --session notes 'Summarize what we have.'
-  conclave ask --continue --retry
+  conclave ask --retry
   conclave ask --disable-tool web_fetch 'What do you know about tides?'`,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			q.gradeAsked = cmd.Flags().Changed("grade-wait")

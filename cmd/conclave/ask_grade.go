@@ -135,7 +135,7 @@ func (a *app) anotherTry(c subjects.Critique) string {
 	if !c.Retry {
 		return ""
 	}
-	return "try again: " + a.program() + " ask --continue --retry"
+	return "try again: " + a.program() + " ask --retry"
 }
 
 // showGrade is a grade on a screen: dim, but for what the answer only pretends.

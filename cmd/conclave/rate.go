@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -174,6 +175,9 @@ func (r *rating) which(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, judgedTime)
 	defer cancel()
 	j, _, err := r.answersTo(ctx, r.nc, r.query)
+	if no := (*failure)(nil); errors.As(err, &no) && j.Query == "" {
+		return nil // none begins so; perhaps it is whole after all, and reward knows
+	}
 	if err == nil {
 		r.query = j.Query
 	}
