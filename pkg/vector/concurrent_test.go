@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestReadersWaitForNoWriter holds the lock of the writers while readers work.
@@ -162,9 +163,10 @@ func TestCloseBesideSearches(t *testing.T) {
 		x := open(t, Options{Dims: 32, Threads: 2}, small, prefiltered)
 		add(t, x, numbered(0, 1500), v[:1500*32])
 		var users sync.WaitGroup
+		began := time.Now()
 		for i := range 3 {
 			users.Go(func() {
-				for n := range 2000 {
+				for n := 0; time.Since(began) < 30*time.Second; n++ { // until it is closed: on a busy machine that may take a while
 					var err error
 					if i == 0 {
 						at := n % 400
