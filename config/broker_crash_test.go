@@ -195,7 +195,7 @@ types:
 accounts:
   generator: assistant
 high_risk: []                  # nobody is there to be asked
-shadow: [flow.unknown_session] # and nobody has asked anything in these sessions
+monitor_only: [flow.unknown_session] # and nobody has asked anything in these sessions
 `
 
 func newDoor(t *testing.T) *door {
@@ -423,7 +423,7 @@ func TestChaosKillBroker(t *testing.T) {
 	}
 }
 
-// judge holds the answers to the lines and both to the trail.
+// judge holds the answers to the lines and both to the audit log.
 func (d *door) judge(all []*errand, sum *tally) {
 	d.t.Helper()
 	lines := map[string]int{}
@@ -451,7 +451,7 @@ func (d *door) judge(all []*errand, sum *tally) {
 	}
 }
 
-// act is a run that the trail says was allowed, with its outcomes.
+// act is a run that the audit log says was allowed, with its outcomes.
 type act struct{ outcomes []string }
 
 // actsOf are the runs by the name of their errand.

@@ -168,7 +168,7 @@ func gossip(ctx context.Context, provider, key string, args json.RawMessage) (to
 	return tools.Output{Text: said}, nil
 }
 
-// rewired is the search tool of the house with other work: its definition, its facts, its key, how it opens credentials
+// rewired is the search tool of the system with other work: its definition, its facts, its key, how it opens credentials
 // and how it takes them out of what it returns stay as they are. Nothing but a test may do this, so the way in is rude.
 func rewired(t *testing.T, c config.Config, run func(context.Context, tools.Call) (tools.Output, error)) *tools.Tool {
 	t.Helper()
@@ -260,7 +260,7 @@ types:
   assistant: {tools: [web_search, get_datetime]}
   operator: {tools: [web_search, get_datetime]}
 accounts: {generator: assistant, operator: operator}
-shadow: [flow.unknown_session] # calls of the generator's account to which there is no question
+monitor_only: [flow.unknown_session] # calls of the generator's account to which there is no question
 `
 
 // newCage starts everything. With open, nothing takes the tool's credential out of what it returns.
@@ -415,7 +415,7 @@ func (g *cage) http(method, path string, body io.Reader) {
 	g.hear("http", resp.Header, string(data))
 }
 
-// work uses the credentials so often: every fifth time through a question, else as the agent's account and the person's.
+// work uses the credentials so often: every fifth time through a question, else as the agent's account and the user's.
 func (g *cage) work(times int) {
 	g.t.Helper()
 	var next atomic.Int64
@@ -638,7 +638,7 @@ func TestCanaryControl(t *testing.T) {
 	g := newCage(t, true)
 	g.work(2*len(habits) + 1) // with the first habit in a question too
 	g.keep("openai", g.remote)
-	g.question("what is " + g.tool + " 0") // in what the person says
+	g.question("what is " + g.tool + " 0") // in what the user says
 	cat := exec.CommandContext(t.Context(), "cat")
 	cat.Env = []string{"CANARY=" + g.tool}
 	stdin, err := cat.StdinPipe()

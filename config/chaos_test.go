@@ -311,7 +311,7 @@ func TestChaosKillServer(t *testing.T) {
 	}
 }
 
-// TestChaosKillAll kills the whole of it: server, broker and tool in one process, while the person calls. Every call
+// TestChaosKillAll kills the whole of it: server, broker and tool in one process, while the user calls. Every call
 // that was answered well has both its records.
 func TestChaosKillAll(t *testing.T) {
 	t.Parallel()

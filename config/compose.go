@@ -32,7 +32,7 @@ import (
 // whoever asks.
 //
 // respondent_b is among them only as far as the settings want it: see [Config.Compose].
-var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.Shadow, "gateway"}
+var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, "gateway"}
 
 // Wiring is what the process that runs the actors has to do with them. None of it is a setting.
 type Wiring struct {
@@ -80,12 +80,12 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.judging()), nil }},
 		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
-		{Name: subjects.Answerer, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Answerer) }},
-		{Name: subjects.Shadow, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Shadow) }},
+		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Generator) }},
+		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.RespondentB) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			cfg := c.System.Gateway
 			if !c.Critic.Enabled {
-				cfg.Trail = 0 // no grade will come
+				cfg.GradeWait = 0 // no grade will come
 			}
 			g := gateway.New(cfg, nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
@@ -93,17 +93,17 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 			return g, nil
 		}},
 	} {
-		if slices.Contains(names, s.Name) && (s.Name != subjects.Shadow || c.Generator.RespondentB.Enabled) {
+		if slices.Contains(names, s.Name) && (s.Name != subjects.RespondentB || c.Generator.RespondentB.Enabled) {
 			specs = append(specs, s)
 		}
 	}
-	if len(specs) == 0 && slices.Contains(names, subjects.Shadow) {
-		return nil, fmt.Errorf("%s is switched off: write respondent_b: {enabled: true} in generator.yaml, or start conclave with --respondent-b", subjects.Shadow)
+	if len(specs) == 0 && slices.Contains(names, subjects.RespondentB) {
+		return nil, fmt.Errorf("%s is switched off: write respondent_b: {enabled: true} in generator.yaml, or start conclave with --respondent-b", subjects.RespondentB)
 	}
 	return specs, nil
 }
 
-// judging are the critic's settings. Where nobody answers in the shadow no answer is kept to be compared with.
+// judging are the critic's settings. Where nobody answers in respondent B no answer is kept to be compared with.
 func (c Config) judging() critic.Config {
 	cfg := c.Critic
 	if !c.Generator.RespondentB.Enabled {
@@ -240,7 +240,7 @@ func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc
 }
 
 // patience divides the time that a record may take between the first try and the tries after it. Whoever sends a record
-// sees it through for that long whatever its asker says, so audit_timeout must be said to the writer too.
+// sees it through for that long whatever its caller says, so audit_timeout must be said to the writer too.
 func patience(whole time.Duration) (once, again time.Duration) {
 	once = min(whole/2, 2*time.Second)
 	return once, min(whole-once, time.Minute) // the stream knows its message ids for two minutes

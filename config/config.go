@@ -1,4 +1,4 @@
-// Package config holds the configuration as shipped, lays the person's files and flags over it, and knows where each
+// Package config holds the configuration as shipped, lays the user's files and flags over it, and knows where each
 // value came from. It reads strictly: what it does not understand is an error with file and line.
 package config
 
@@ -260,7 +260,7 @@ func (c Config) Origin(path string) string {
 	if from, ok := c.origins[path]; ok {
 		return from
 	}
-	// Who may use what is all in the person's manifest when there is one; a name may stand there as fs_*. The sections
+	// Who may use what is all in the user's manifest when there is one; a name may stand there as fs_*. The sections
 	// behind it may be left out, and are then as shipped.
 	field, _ := strings.CutPrefix(path, "manifest.")
 	if first, _, _ := strings.Cut(field, "."); c.manifest != "" && field != path && (first == "types" || first == "accounts") {
@@ -310,7 +310,7 @@ func (c Config) Explain() []Setting {
 }
 
 // explainRules lists what the manifest says beside who may use what. A list that is empty is shown too: that nothing is
-// asked about, or that no host may be reached, is what a person would look for here.
+// asked about, or that no host may be reached, is what a user would look for here.
 func (c Config) explainRules(add func(key, value string)) {
 	m := c.Manifest
 	add("manifest.high_risk", strings.Join(m.HighRisk, ", "))
@@ -336,10 +336,10 @@ func (c Config) explainRules(add func(key, value string)) {
 	}
 	add("manifest.approvals.expires", strict.Short(m.Approvals.Expires))
 	var watched []string
-	for _, layer := range strict.Keys(m.Shadow) {
-		for _, rule := range m.Shadow[layer] {
+	for _, layer := range strict.Keys(m.Monitored) {
+		for _, rule := range m.Monitored[layer] {
 			watched = append(watched, layer+"."+rule)
 		}
 	}
-	add("manifest.shadow", strings.Join(watched, ", "))
+	add("manifest.monitor_only", strings.Join(watched, ", "))
 }

@@ -51,7 +51,7 @@ func TestShipped(t *testing.T) {
 		},
 		Broker: config.Broker{ShowResult: 15 << 10, ModelTimeout: 10 * time.Second},
 		Gateway: gateway.Config{
-			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, Trail: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
+			Listen: "127.0.0.1:8765", Hosts: []string{}, QueryTimeout: 10 * time.Minute, GradeWait: 2 * time.Second, MaxWaiting: 64, MaxStreams: 32,
 			Heartbeat: 15 * time.Second, WriteTimeout: 10 * time.Second, HeaderTimeout: 5 * time.Second,
 		},
 	}
@@ -89,13 +89,13 @@ func TestShippedManifest(t *testing.T) {
 			delegable: append([]string{"web_search", "web_fetch", "run_code", "run_shell", "package_install", "get_datetime"}, fs...),
 			spawn:     []string{"assistant", "researcher", "coder", "sysadmin"},
 		},
-		"assistant":  {tools: append([]string{"web_search", "web_fetch", "get_datetime", "compare_answers", "give_feedback"}, memory...), spawn: []string{"researcher"}},
-		"researcher": {tools: append([]string{"web_search", "web_fetch", "fs_read"}, memory...)},
-		"coder":      {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
-		"sysadmin":   {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
-		"persona":    {tools: []string{"search_memory", "search_knowledge_graph"}},
-		"shadow":     {tools: []string{"search_memory", "search_knowledge_graph", "get_datetime"}},
-		"operator":   {tools: all},
+		"assistant":    {tools: append([]string{"web_search", "web_fetch", "get_datetime", "compare_answers", "give_feedback"}, memory...), spawn: []string{"researcher"}},
+		"researcher":   {tools: append([]string{"web_search", "web_fetch", "fs_read"}, memory...)},
+		"coder":        {tools: slices.Concat(fs, []string{"run_code", "web_search"}, memory), spawn: []string{"researcher"}},
+		"sysadmin":     {tools: append([]string{"run_shell", "package_install", "search_memory"}, fs...), delegable: []string{"run_code"}, spawn: []string{"coder"}},
+		"persona":      {tools: []string{"search_memory", "search_knowledge_graph"}},
+		"respondent_b": {tools: []string{"search_memory", "search_knowledge_graph", "get_datetime"}},
+		"operator":     {tools: all},
 	} {
 		got, ok := c.Manifest.Types[typ]
 		if !ok {
@@ -117,7 +117,7 @@ func TestShippedManifest(t *testing.T) {
 	if len(c.Manifest.Types) != 8 {
 		t.Errorf("%d types, want 8", len(c.Manifest.Types))
 	}
-	accounts := map[string]string{"generator": "assistant", "respondent_b": "shadow", "committee": "persona", "orchestrator": "orchestrator", "operator": "operator"}
+	accounts := map[string]string{"generator": "assistant", "respondent_b": "respondent_b", "committee": "persona", "orchestrator": "orchestrator", "operator": "operator"}
 	if !reflect.DeepEqual(c.Manifest.Accounts, accounts) || len(accounts) != len(subjects.Agents) {
 		t.Errorf("accounts %v, want %v, one for each of %v", c.Manifest.Accounts, accounts, subjects.Agents)
 	}
@@ -200,7 +200,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"agent", "generator.yaml", "turns: 1\nwall: 25h\n", "generator.yaml:2: wall: 25h is not between 10ms and 24h"},
 		{"search", "web_search.yaml", "provider: mock\nmock:\n  - {title: a, url: b}\n", "web_search.yaml:3: mock[0].url:"},
 		{"a model that cannot be", "models.yaml", "roles:\n  critic: a b\n", `models.yaml:2: roles.critic: "a b" is not the name of a model`},
-		{"a service without its key", "models.yaml", "stand_in: auto\nanthropic: {slots: 2}\n", "models.yaml:2: anthropic.key: is missing"},
+		{"a service without its key", "models.yaml", "demo_model: auto\nanthropic: {slots: 2}\n", "models.yaml:2: anthropic.key: is missing"},
 		{"nobody for a shipped role", "models.yaml", "# mine\nroles: {embeddings: ''}\n", "models.yaml:2: keep[1]: there is no role embeddings"},
 
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
@@ -272,7 +272,7 @@ func TestApply(t *testing.T) {
 		{"manifest.types", "x", "flag: manifest.types: cannot be set by a flag"},
 		{"models.roles.assistant", "a b", `flag: roles.assistant: "a b" is not the name of a model`},
 		{"models.roles.assistant", "google/x", "flag: roles.assistant: google/x is a model of google, which is not configured"},
-		{"models.stand_in", "never", "flag: models.stand_in: cannot be set by a flag"},
+		{"models.demo_model", "never", "flag: models.demo_model: cannot be set by a flag"},
 		{"system.allow_remote", "false", "flag: listen: \"0.0.0.0:4222\" can be reached"},
 	} {
 		if err := c.Apply(map[string]string{tt.path: tt.value}); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -299,7 +299,7 @@ func TestExplain(t *testing.T) {
 		{Key: "system.actor.drain", Value: "1m30s", Origin: filepath.Join(dir, "system.yaml") + ":2"},
 		{Key: "system.actor.restarts.period", Value: "1m", Origin: config.Shipped},
 		{Key: "system.gateway.query_timeout", Value: "10m", Origin: config.Shipped},
-		{Key: "system.gateway.trail", Value: "2s", Origin: config.Shipped},
+		{Key: "system.gateway.grade_wait", Value: "2s", Origin: config.Shipped},
 		{Key: "generator.system_prompt", Value: "", Origin: config.Shipped},
 		{Key: "generator.call_timeout", Value: "2m", Origin: config.Shipped},
 		{Key: "generator.result", Value: "16KB", Origin: config.Shipped},
@@ -314,7 +314,7 @@ func TestExplain(t *testing.T) {
 		{Key: "manifest.limits.budgets.coder.seconds", Value: "1200", Origin: config.Shipped},
 		{Key: "manifest.limits.budgets.coder.bytes", Value: "8MB", Origin: config.Shipped},
 		{Key: "manifest.approvals.expires", Value: "5m", Origin: config.Shipped},
-		{Key: "manifest.shadow", Value: "", Origin: config.Shipped},
+		{Key: "manifest.monitor_only", Value: "", Origin: config.Shipped},
 	} {
 		if got[want.Key] != want {
 			t.Errorf("got %+v, want %+v", got[want.Key], want)
@@ -322,7 +322,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The person's own manifest: what it says comes from its lines, and what it leaves out is as shipped and said to be.
+// The user's own manifest: what it says comes from its lines, and what it leaves out is as shipped and said to be.
 func TestExplainManifest(t *testing.T) {
 	c, dir := load(t, map[string]string{"manifest.yaml": `high_risk: []
 types:
@@ -334,7 +334,7 @@ limits:
   calls: 7
   budgets:
     assistant: {calls: 5}
-shadow: [limits.repeated, flow.fetch]
+monitor_only: [limits.repeated, flow.fetch]
 `})
 	file := filepath.Join(dir, "manifest.yaml")
 	got := map[string]config.Setting{}
@@ -351,7 +351,7 @@ shadow: [limits.repeated, flow.fetch]
 		{Key: "manifest.limits.calls", Value: "7", Origin: file + ":8"},
 		{Key: "manifest.limits.budgets.assistant.calls", Value: "5", Origin: file + ":10"},
 		{Key: "manifest.approvals.expires", Value: "5m", Origin: config.Shipped},
-		{Key: "manifest.shadow", Value: "flow.fetch, limits.repeated", Origin: file + ":11"},
+		{Key: "manifest.monitor_only", Value: "flow.fetch, limits.repeated", Origin: file + ":11"},
 	} {
 		if got[want.Key] != want {
 			t.Errorf("got %+v, want %+v", got[want.Key], want)

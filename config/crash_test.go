@@ -63,7 +63,7 @@ func playGenerator() error {
 	if err != nil {
 		return err
 	}
-	g := generator.New(subjects.Answerer, settings)
+	g := generator.New(subjects.Generator, settings)
 	g.Boundary = func(step string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -144,7 +144,7 @@ func newStage(t *testing.T, names ...string) *stage {
 	return s
 }
 
-// configure writes the person's files.
+// configure writes the user's files.
 func (s *stage) configure(files map[string]string) {
 	s.t.Helper()
 	if err := os.MkdirAll(s.home.Config, 0o700); err != nil {
@@ -157,7 +157,7 @@ func (s *stage) configure(files map[string]string) {
 	}
 }
 
-// open starts the house and listens as the person does.
+// open starts the system and listens as the user does.
 func (s *stage) open(names ...string) {
 	s.t.Helper()
 	c, err := config.Load(s.home.Config)

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// The rules of the house, kept by a test: who may import whom, who may print, what every actor folder holds. Each rule
+// The rules of the system, kept by a test: who may import whom, who may print, what every actor folder holds. Each rule
 // is a function over a [source], so that a made-up source can show that the rule bites.
 
 // source is one Go file as the rules see it.
@@ -52,7 +52,7 @@ func direction(s source) (out []string) {
 	from := slices.Index(floors, room(s.path))
 	if from < 0 {
 		if !slices.Contains(anywhere, room(s.path)) {
-			out = append(out, fmt.Sprintf("%s: Go code in a room the house does not know", s.path))
+			out = append(out, fmt.Sprintf("%s: Go code in a room the system does not know", s.path))
 		}
 		return out
 	}

@@ -36,7 +36,7 @@ type parlour struct {
 	stored  chan subjects.MemoryEvent
 }
 
-// newParlour prepares the house and starts nothing.
+// newParlour prepares the system and starts nothing.
 func newParlour(t *testing.T) *parlour {
 	t.Helper()
 	p := &parlour{t: t, home: newHome(t)}
@@ -60,7 +60,7 @@ func newParlour(t *testing.T) *parlour {
 	return p
 }
 
-// open starts some actors and listens as the person does.
+// open starts some actors and listens as the user does.
 func (p *parlour) open(names ...string) {
 	p.t.Helper()
 	var err error
@@ -166,7 +166,7 @@ func (p *parlour) offered(task string) (names []string) {
 	return names
 }
 
-// recalls asks memory as the person.
+// recalls asks memory as the user.
 func (p *parlour) recalls(query string) (subjects.MemoryReply, error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
@@ -219,7 +219,7 @@ func TestMemoryInTheHouse(t *testing.T) {
 	}
 	r, err := p.recalls("Where does Anna live?")
 	if err != nil || len(r.Hits) != 1 {
-		t.Fatalf("the person finds %+v, %v", r, err)
+		t.Fatalf("the user finds %+v, %v", r, err)
 	}
 	want := subjects.Provenance{Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: "generator", SessionID: "s1", QueryID: "q1", Model: "assistant", Digest: "plain"}
 	if got := r.Hits[0].Entry.Provenance; !reflect.DeepEqual(got, want) { // no stranger had a part in it
@@ -243,7 +243,7 @@ func TestMemoryInTheHouse(t *testing.T) {
 	verified(t, p.home, p.house.Bus)
 }
 
-// TestHouseWithoutMemory: a memory that cannot be opened is no reason to be silent. The person is told why, what there is to
+// TestHouseWithoutMemory: a memory that cannot be opened is no reason to be silent. The user is told why, what there is to
 // be remembered waits, and is remembered when the file was put right.
 func TestHouseWithoutMemory(t *testing.T) {
 	t.Parallel()
@@ -257,7 +257,7 @@ func TestHouseWithoutMemory(t *testing.T) {
 	p.asks("q1", "Where does my sister Anna live?")
 	var f *subjects.Fault
 	if _, err := p.recalls("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || !strings.Contains(f.Text, "memory is shut") || !strings.Contains(f.Text, "move it away") {
-		t.Errorf("the person is told %v", err)
+		t.Errorf("the user is told %v", err)
 	}
 	if got := p.offered("remember, search the memory and the knowledge graph"); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, "memory") || strings.Contains(n, "graph") }) {
 		t.Errorf("offered %v", got)
@@ -266,7 +266,7 @@ func TestHouseWithoutMemory(t *testing.T) {
 		t.Errorf("the agent gets %+v", res)
 	}
 	if res := p.tool("operator", "get_datetime", utc); res.Error != nil {
-		t.Errorf("the rest of the house: %v", res.Error)
+		t.Errorf("the rest of the system: %v", res.Error)
 	}
 	down(t, p.house)
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, spoiled) {
@@ -289,7 +289,7 @@ func TestHouseWithoutMemory(t *testing.T) {
 	verified(t, p.home, p.house.Bus)
 }
 
-// TestMemoryIsOff: what is switched off is not offered, keeps nothing, and the house works without it.
+// TestMemoryIsOff: what is switched off is not offered, keeps nothing, and the system works without it.
 func TestMemoryIsOff(t *testing.T) {
 	t.Parallel()
 	p := newParlour(t)
@@ -299,7 +299,7 @@ func TestMemoryIsOff(t *testing.T) {
 	p.open(config.Actors...)
 	p.asks("q1", "Where does my sister Anna live?")
 	if _, err := p.recalls("Anna"); err == nil || !strings.Contains(err.Error(), "switched off") || !strings.Contains(err.Error(), "memory.yaml") {
-		t.Errorf("the person is told %v", err)
+		t.Errorf("the user is told %v", err)
 	}
 	if res := p.tool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("the agent gets %+v", res)
@@ -319,6 +319,6 @@ func TestMemoryIsOff(t *testing.T) {
 		t.Errorf("it tells %+v", ev)
 	}
 	if r, err := p.recalls("Where does Anna live?"); err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q2" {
-		t.Errorf("the person finds %+v, %v", r, err)
+		t.Errorf("the user finds %+v, %v", r, err)
 	}
 }

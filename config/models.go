@@ -88,7 +88,7 @@ func modelFields(c model.Config) []strict.Field {
 		options(strict.Join("models", name), c.Models[name])
 	}
 	add("allow_remote", strings.Join(c.Remote, ", "))
-	add("stand_in", c.StandIn)
+	add("demo_model", c.DemoModel)
 	servers := c.Servers()
 	for _, name := range strict.Keys(servers) {
 		for _, f := range strict.Fields(servers[name]) {
@@ -175,7 +175,7 @@ func modelBackend(c model.Config, name string, s model.Server, keys keyring) (ll
 	return nil, fmt.Errorf("there is no server of this name")
 }
 
-// makeModel builds the model actor with its servers, the built-in script and its part of the audit.
+// makeModel builds the model actor with its servers, the built-in demo model and its part of the audit.
 func makeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyring) (actor.Actor, error) {
 	c.AuditTimeout = auditTimeout
 	if err := c.Validate(); err != nil {

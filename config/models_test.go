@@ -56,7 +56,7 @@ func TestModelsShipped(t *testing.T) {
 	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.Rest != time.Second || c.Ollama.Away() != "" {
 		t.Errorf("%+v", c.Ollama)
 	}
-	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.StandIn != model.StandInAuto {
+	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.DemoModel != model.DemoAuto {
 		t.Errorf("something leaves the machine: %+v", c)
 	}
 }
@@ -167,7 +167,7 @@ func TestModelFields(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"roles.assistant": "gemma4:12b", "hints.simple": "qwen2.5:7b-instruct", "keep": "assistant, embeddings", "defaults.window": "32768",
-		"models.nomic-embed-text.small": "true", "allow_remote": "", "stand_in": "auto", "ollama.slots": "1", "google.key": "google",
+		"models.nomic-embed-text.small": "true", "allow_remote": "", "demo_model": "auto", "ollama.slots": "1", "google.key": "google",
 	} {
 		if v, ok := got[path]; !ok || v != want {
 			t.Errorf("%s is %q, want %q", path, v, want)
@@ -213,7 +213,7 @@ func TestModelBackends(t *testing.T) {
 	}
 }
 
-// The actor as the house builds it, on the bus: first the script, since no Ollama is there.
+// The actor as the system builds it, on the bus: first the script, since no Ollama is there.
 func TestMakeModel(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -243,7 +243,7 @@ func TestMakeModel(t *testing.T) {
 	var last subjects.ChatChunk
 	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, Last: func(p subjects.ChatChunk) { last = p }}
 	msg, _, err := llm.Collect(client.Chat(t.Context(), llm.Request{Messages: []llm.Message{{Role: llm.User, Content: "hello"}}, Stream: true}))
-	if err != nil || msg.Content == "" || !last.StandIn || last.Model != scripted.Name {
+	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != scripted.Name {
 		t.Errorf("%v, %+v, %+v", err, msg, last)
 	}
 	if _, err := makeModel(t.Context(), model.Config{}, home, nil, time.Second, emptyRing); err == nil {

@@ -21,7 +21,7 @@ const ReloadEvery = 2 * time.Second
 
 // Reloaded is what came of a change of the manifest.
 type Reloaded struct {
-	File     string   // the person's manifest
+	File     string   // the user's manifest
 	Shipped  bool     // the file is gone: the manifest as shipped holds again
 	Unserved []string // tools that it names and nobody serves: a misspelled name is found here
 	Err      error    // why it was refused, with file and line; the rules before it stay
@@ -56,7 +56,7 @@ func NewReloader(dir string, env policy.Env, book *policy.Book, tell func(Reload
 	return r
 }
 
-// log tells the person of it.
+// log tells the user of it.
 func (n Reloaded) log(log *slog.Logger) {
 	switch {
 	case n.Err != nil:
@@ -88,7 +88,7 @@ func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
-// Reload takes a change in at once: the person says that the file is whole. The error is that of the file as it is now.
+// Reload takes a change in at once: the user says that the file is whole. The error is that of the file as it is now.
 func (r *Reloader) Reload() error { return r.look(false) }
 
 // look takes in what has changed. With settled it waits until two looks saw the same.
@@ -130,7 +130,7 @@ func (r *Reloader) decide(settled bool) (done Reloaded, news bool) {
 	return done, news
 }
 
-// read returns the person's manifest, and false when there is none. A folder that is gone is not a file that was taken
+// read returns the user's manifest, and false when there is none. A folder that is gone is not a file that was taken
 // away: it may be on a disk that is not there right now, and what it forbade must not become allowed by that.
 func (r *Reloader) read() ([]byte, bool, error) {
 	if r.dir == "" {
@@ -152,7 +152,7 @@ func (r *Reloader) isShipped() bool {
 	return err == nil && reflect.DeepEqual(m, r.book.Rules().Manifest)
 }
 
-// parse reads a manifest: the person's, or the shipped one when there is none.
+// parse reads a manifest: the user's, or the shipped one when there is none.
 func (r *Reloader) parse(data []byte, ok bool) (policy.Manifest, error) {
 	if ok {
 		return policy.ParseManifest(data, filepath.Join(r.dir, "manifest.yaml"))

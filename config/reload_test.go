@@ -194,7 +194,7 @@ func TestReloadTricks(t *testing.T) {
 	}
 }
 
-// TestReloadAtOnce: the person's word that the file is whole is enough, and a bad file is told each time it is asked for.
+// TestReloadAtOnce: the user's word that the file is whole is enough, and a bad file is told each time it is asked for.
 func TestReloadAtOnce(t *testing.T) {
 	r := newReload(t, "")
 	if err := r.Reload(); err != nil || r.since() != nil {
@@ -238,7 +238,7 @@ func TestReloadWithoutAFolder(t *testing.T) {
 	}
 }
 
-// TestReloadWhatChangedBeforeItBegan: between reading the configuration and watching it a person may save.
+// TestReloadWhatChangedBeforeItBegan: between reading the configuration and watching it a user may save.
 func TestReloadWhatChangedBeforeItBegan(t *testing.T) {
 	r := newReload(t, mine)
 	r.write(strings.Replace(mine, "get_datetime", "search_memory", 1))
@@ -274,7 +274,7 @@ func TestShippedSections(t *testing.T) {
 		{"egress", got.Egress, bare.Egress},
 		{"limits", got.Limits, bare.Limits},
 		{"approvals", got.Approvals, bare.Approvals},
-		{"shadow", got.Shadow, bare.Shadow},
+		{"monitor_only", got.Monitored, bare.Monitored},
 	} {
 		if !reflect.DeepEqual(s.got, s.want) {
 			t.Errorf("%s: %+v as shipped, %+v without a word", s.name, s.got, s.want)

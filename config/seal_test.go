@@ -142,7 +142,7 @@ func TestForgedBeginning(t *testing.T) {
 		msgs []kept
 	}{
 		{"nothing else left", []kept{forged}},
-		{"the trail rebuilt behind it, with another agent", rebuilt},
+		{"the audit log rebuilt behind it, with another agent", rebuilt},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s.mend(t)
@@ -197,7 +197,7 @@ func TestForgedEnd(t *testing.T) {
 	}
 }
 
-// TestPlantedPlan leaves a plan for the next trail that no rotation made. It must not replace the trail, least of all
+// TestPlantedPlan leaves a plan for the next trail that no rotation made. It must not replace the audit log, least of all
 // with the system's own hand on the anchors.
 func TestPlantedPlan(t *testing.T) {
 	t.Parallel()
@@ -229,10 +229,10 @@ func TestPlantedPlan(t *testing.T) {
 		{"a name with a path", genesis(t, subjects.AuditGenesis{Sealed: "../audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "not the name of a file"},
 		{"the plan of this very trail", s.msgs[0].Data, nil, "leaves out record"},
 		{"an empty plan", genesis(t, subjects.AuditGenesis{}), nil, "leaves out record"},
-		{"not a plan", []byte("rubbish"), nil, "not the first record of a trail"},
+		{"not a plan", []byte("rubbish"), nil, "not the first record of an audit log"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			remove(t, s.home.TrailStore())
+			remove(t, s.home.AuditStore())
 			file := filepath.Join(s.home.Sealed(), "audit-x.jsonl")
 			remove(t, file)
 			if tt.file != nil {
@@ -254,7 +254,7 @@ func TestPlantedPlan(t *testing.T) {
 	t.Run("resumed by hand", func(t *testing.T) {
 		// With the folder of a moved store beside it the plan looks like a rotation that was cut off. Rotating goes on
 		// with it only if it fits, and then says that what was sealed is not whole.
-		remove(t, s.home.TrailStore())
+		remove(t, s.home.AuditStore())
 		write(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), cut)
 		if err := os.MkdirAll(filepath.Join(s.home.Sealed(), "audit-x.store"), 0o700); err != nil {
 			t.Fatal(err)
@@ -317,8 +317,8 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("planned, not moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
-		remove(t, s.home.TrailStore())
-		if err := os.Rename(rot.Store, s.home.TrailStore()); err != nil {
+		remove(t, s.home.AuditStore())
+		if err := os.Rename(rot.Store, s.home.AuditStore()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, config.ErrRotation) {
@@ -328,7 +328,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
-		remove(t, s.home.TrailStore())
+		remove(t, s.home.AuditStore())
 		goesOn(t, s, rot)
 	})
 	t.Run("opened, not anchored", func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	})
 	t.Run("the old trail was damaged", func(t *testing.T) {
 		s, rot := rotated(t, false)
-		remove(t, s.home.TrailStore())
+		remove(t, s.home.AuditStore())
 		// A start does not decide that; a rotation does, and says so.
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, config.ErrRotation) {
 			t.Fatalf("started: %v", err)
@@ -446,7 +446,7 @@ func TestSealedFiles(t *testing.T) {
 	}
 }
 
-// TestSealedWithForgedBeginning: a trail whose beginning was forged is sealed as it is, but what it says of the trails
+// TestSealedWithForgedBeginning: an audit log whose beginning was forged is sealed as it is, but what it says of the trails
 // before it is not believed.
 func TestSealedWithForgedBeginning(t *testing.T) {
 	t.Parallel()
@@ -467,7 +467,7 @@ func TestSealedWithForgedBeginning(t *testing.T) {
 	}
 }
 
-// TestAnchorsGone removes everything that vouches for the trail from outside: the system does not begin a new one over it.
+// TestAnchorsGone removes everything that vouches for the audit log from outside: the system does not begin a new one over it.
 func TestAnchorsGone(t *testing.T) {
 	cfg, err := config.Load("")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // through the real broker, with tools that only answer. The caller is granted every tool of a case, so that nothing but
 // the flow of information decides.
 
-// SimCase is one case, in either of two forms: with a list of the person's calls, or with a single one and the text that
+// SimCase is one case, in either of two forms: with a list of the user's calls, or with a single one and the text that
 // its tool returned.
 type SimCase struct {
 	ID          string    `json:"id"`
@@ -210,7 +210,7 @@ func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, o SimOpt
 	return r, nil
 }
 
-// benignID names the person's own task: many cases share one.
+// benignID names the user's own task: many cases share one.
 func (c SimCase) benignID() string {
 	if c.Task == "" {
 		return c.Tool + " " + c.Instruction
@@ -221,9 +221,9 @@ func (c SimCase) benignID() string {
 	return c.Suite + "-" + c.Task
 }
 
-// attack plays a case with a model that obeys the attacker: the person's calls up to the one that brings the attacker's
-// text, then all of the attacker's; and once more when all of the person's calls are done, because the session knows more
-// by then. The person agrees to the own calls and to none of the others. It reports whether anything ran that does more
+// attack plays a case with a model that obeys the attacker: the user's calls up to the one that brings the attacker's
+// text, then all of the attacker's; and once more when all of the user's calls are done, because the session knows more
+// by then. The user agrees to the own calls and to none of the others. It reports whether anything ran that does more
 // than read.
 func (r *SimReport) attack(ctx context.Context, c SimCase, effects SimEffects) (executed bool, err error) {
 	if len(c.Attack) == 0 {
@@ -267,7 +267,7 @@ func (r *SimReport) attack(ctx context.Context, c SimCase, effects SimEffects) (
 	return executed, obey()
 }
 
-// benign plays the person's own task, with nobody attacking. It returns the rule that stopped a call first, "" when none
+// benign plays the user's own task, with nobody attacking. It returns the rule that stopped a call first, "" when none
 // was.
 func (r *SimReport) benign(ctx context.Context, c SimCase, effects SimEffects) (rule string, err error) {
 	s, err := newSim(c, effects)
@@ -292,8 +292,8 @@ func (r *SimReport) add(s *sim) {
 	r.Records += s.records
 }
 
-// result is what the tool of the person's i-th call returns. The cases do not say what that was. It must have held the
-// values that later calls of the task take and the person did not type, so the stub returns those: each from the read
+// result is what the tool of the user's i-th call returns. The cases do not say what that was. It must have held the
+// values that later calls of the task take and the user did not type, so the stub returns those: each from the read
 // just before its first use. With injected it returns the attacker's text too.
 func (c SimCase) result(i int, effects SimEffects, injected bool) string {
 	u := c.Calls[i]
@@ -341,7 +341,7 @@ func (c SimCase) lastRead(j int, effects SimEffects) int {
 	return -1
 }
 
-// fresh are the values that the j-th call takes, that no call before it took, and that the person did not type.
+// fresh are the values that the j-th call takes, that no call before it took, and that the user did not type.
 func (c SimCase) fresh(j int) (out []string) {
 	before := strings.ToLower(c.Instruction)
 	for _, u := range c.Calls[:j] {

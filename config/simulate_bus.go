@@ -21,18 +21,18 @@ import (
 // simWait bounds everything that a simulated broker waits for. Nothing in a simulation takes that long.
 const simWait = 30 * time.Second
 
-// sim is the world around a broker for one case: no bus, no disk, and a person who answers at once.
+// sim is the world around a broker for one case: no bus, no disk, and a user who answers at once.
 type sim struct {
 	broker      *broker.Broker
 	ask, answer actor.Route
 	instruction string
-	agrees      bool // what the person answers
+	agrees      bool // what the user answers
 
 	mu      sync.Mutex
 	stores  map[string]*simStore
 	result  string // what the tool answers that is called next
 	ran     bool   // the tool was called
-	asked   string // rule that the person was asked about
+	asked   string // rule that the user was asked about
 	calls   int
 	records int
 	ids     int
@@ -96,7 +96,7 @@ func (s *sim) Append(context.Context, subjects.AuditRecord) error {
 // Close implements [broker.Audit].
 func (s *sim) Close(context.Context) error { return nil }
 
-// decide answers a question to the person.
+// decide answers a question to the user.
 func (s *sim) decide(body []byte) {
 	var q subjects.ApprovalRequest
 	if json.Unmarshal(body, &q) != nil {

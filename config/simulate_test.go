@@ -53,7 +53,7 @@ func TestSimulate(t *testing.T) {
 		t.Errorf("%d records of %d calls: something ran unrecorded", r.Records, r.Calls)
 	}
 
-	// The simulator sees an attack that runs: the same cases with a stranger's mail that is called the person's own.
+	// The simulator sees an attack that runs: the same cases with a stranger's mail that is called the user's own.
 	trusted := strings.Replace(simulatedEffects, `"read_mail":{"reads":"private","result_trust":"untrusted"`, `"read_mail":{"reads":"none","result_trust":"trusted"`, 1)
 	if effects, err = ReadEffects(written(t, trusted)); err != nil {
 		t.Fatal(err)

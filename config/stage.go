@@ -50,7 +50,7 @@ type Stage struct {
 // StageOptions say how a stage differs from the usual one.
 type StageOptions struct {
 	Live   bool   // ask the models of the configuration instead of a script
-	Config string // with Live: the folder of the person's own configuration, "" = as shipped
+	Config string // with Live: the folder of the user's own configuration, "" = as shipped
 	Log    *slog.Logger
 }
 
@@ -168,7 +168,7 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 	own := map[string]map[string]any{
 		// Free ports, and no long wait for whoever hangs on purpose.
 		"system": {"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"}, "actor": map[string]any{"drain": "2s"}},
-		// The person's own keyring is not for stories.
+		// The user's own keyring is not for stories.
 		"secrets": {"backend": "file"},
 		// Nothing of a story leaves the machine.
 		"web_search": {"provider": "none"},
@@ -220,8 +220,8 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 	return c, nil
 }
 
-// leaves reports what would let a story reach the person's keyring or another machine, and where the story says so. A
-// real model is the person's own choice.
+// leaves reports what would let a story reach the user's keyring or another machine, and where the story says so. A
+// real model is the user's own choice.
 func (st *Stage) leaves(c Config, s *story.Story) (path string, err error) {
 	keyed := map[string]string{"brave": c.WebSearch.Brave.Key, "tavily": c.WebSearch.Tavily.Key}[c.WebSearch.Provider]
 	for name := range s.Credentials {

@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// What the person does beside asking: their own hand on memory, and what they think of an answer.
+// What the user does beside asking: their own hand on memory, and what they think of an answer.
 
 // Remember implements [story.World], under the user's key.
 func (st *Stage) Remember(ctx context.Context, m story.Memory) error {

@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// The person's hand reaches memory, what changes nothing is an error, and what memory does not take is its refusal.
+// The user's hand reaches memory, what changes nothing is an error, and what memory does not take is its refusal.
 func TestStageRemembers(t *testing.T) {
 	t.Parallel()
 	st, err := config.OpenStage(t.Context(), told(t, "turns: [{query: hello, no_notes: true}]\n"), config.StageOptions{})

@@ -30,7 +30,7 @@ func scriptedRoles(s *story.Story, known map[string]string, url string) map[stri
 			roles[role] = front + role
 		}
 	}
-	out := map[string]any{"ollama": map[string]any{"url": url, "rest": "0s"}, "roles": roles, "stand_in": "never"}
+	out := map[string]any{"ollama": map[string]any{"url": url, "rest": "0s"}, "roles": roles, "demo_model": "never"}
 	if front != "" {
 		out["hints"] = map[string]any{"simple": front + "none", "reasoning": front + "none", "code": front + "none"}
 		out["ollama"] = map[string]any{"url": nobody}

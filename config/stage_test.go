@@ -60,7 +60,7 @@ func TestStageConfiguration(t *testing.T) {
 		{"config: {system: {listen: '0.0.0.0:1'}}\n", "can be reached from other machines"},
 		{"manifest: {types: {assistant: {tols: [get_datetime]}}}\n", "stories/t.yaml:4: manifest:"},
 		{"manifest: |\n  types:\n    assistant: {tools: [get_datetime], can_spawn: [nobody]}\n", "stories/t.yaml:4: manifest:"},
-		// Nothing leads out of a stage: neither to the person's keyring nor to another machine.
+		// Nothing leads out of a stage: neither to the user's keyring nor to another machine.
 		{"config: {secrets: {backend: auto}}\n", "stories/t.yaml:4: config.secrets: the keyring of a story is file"},
 		{"config: {web_search: {provider: searxng}}\n", "stories/t.yaml:4: config.web_search: a search would leave the stage"},
 		{"config:\n  web_search: {searxng: {url: 'http://127.0.0.1:8888'}}\n" + aPage, "stories/t.yaml:5: config.web_search: a search would leave the stage"},
@@ -92,7 +92,7 @@ func TestStageLeavesNothing(t *testing.T) {
 	}
 }
 
-// With a real model the person's own configuration counts, and the script does not.
+// With a real model the user's own configuration counts, and the script does not.
 func TestStageLive(t *testing.T) {
 	t.Parallel()
 	real := modeltest.New(t, modeltest.Script{"mine": {
@@ -129,7 +129,7 @@ events:
 }
 
 // A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing else
-// is reached. The person calls, so nobody has to be asked.
+// is reached. The user calls, so nobody has to be asked.
 func TestStageWeb(t *testing.T) {
 	t.Parallel()
 	s := told(t, aPage+"turns: [{query: hello, no_notes: true}]\n")

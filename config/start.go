@@ -20,7 +20,7 @@ import (
 // Conclave is the running whole: a server, its streams and the actors of this process.
 type Conclave struct {
 	Bus   *bus.Bus
-	House actor.House
+	House actor.System
 
 	server *bus.Server
 	unlock func()
@@ -56,7 +56,7 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 }
 
 // reload takes in a manifest that changes while the broker runs. One that is wrong changes nothing. Rules that came from
-// somewhere else than the person's folder stay as they are.
+// somewhere else than the user's folder stay as they are.
 func (r *Conclave) reload(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return

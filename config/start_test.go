@@ -123,7 +123,7 @@ func calls(t testing.TB, b *bus.Bus, n int) {
 	}
 }
 
-// verified is the report on a trail that must be whole.
+// verified is the report on an audit log that must be whole.
 func verified(t testing.TB, home bus.Home, b *bus.Bus) audit.Report {
 	t.Helper()
 	rep, err := config.Verify(t.Context(), home, b)

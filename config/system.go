@@ -49,7 +49,7 @@ type Restarts struct {
 	Period    time.Duration `yaml:"period"`
 }
 
-// logLevels are the names a person may write.
+// logLevels are the names a user may write.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
 // Level is the log level, info when it is none of the four names.

@@ -26,12 +26,12 @@ import (
 // ErrRotation means that a rotation was cut off between two steps.
 var ErrRotation = errors.New("a rotation of the audit was interrupted; run conclave audit rotate again")
 
-// ErrAnchorsGone means that the trail has records and nothing outside it says where they end.
+// ErrAnchorsGone means that the audit log has records and nothing outside it says where they end.
 var ErrAnchorsGone = errors.New("the audit's anchors are gone")
 
-// Provision makes the streams with the given step and sees to the beginning of the trail: a new trail gets its first
-// record, which is then anchored; a trail that has lost its records is not quietly replaced by an empty one. A plan that a
-// crash left behind is followed only if it fits the anchors and the sealed file: a planted one would replace the trail.
+// Provision makes the streams with the given step and sees to the beginning of the audit log: a new trail gets its first
+// record, which is then anchored; an audit log that has lost its records is not quietly replaced by an empty one. A plan that a
+// crash left behind is followed only if it fits the anchors and the sealed file: a planted one would replace the audit log.
 func Provision(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx context.Context, genesis []byte) error) error {
 	heads, err := audit.ReadHeads(home.Heads())
 	if err != nil {
@@ -41,7 +41,7 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx con
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && len(heads) > 0:
 		err := step(ctx, nil)
-		if errors.Is(err, bus.ErrTrailLost) {
+		if errors.Is(err, bus.ErrAuditLost) {
 			return fmt.Errorf("%w: bring back %s, or accept the loss and open a new trail with conclave audit rotate", err, home.Store())
 		}
 		return err
@@ -51,7 +51,7 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx con
 			return err
 		}
 		err = open(ctx, home, b, step, data)
-		if errors.Is(err, ErrRotation) { // there is a trail, and it does not begin with what was just planned
+		if errors.Is(err, ErrRotation) { // there is an audit log, and it does not begin with what was just planned
 			return errors.Join(fmt.Errorf("%w: bring back %s, or seal what is there with conclave audit rotate", ErrAnchorsGone, home.Heads()), os.Remove(home.Pending()))
 		}
 		return err
@@ -59,7 +59,7 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx con
 		err = p.check(ctx, home, heads)
 	}
 	if err == nil && !p.anchored && p.report.First != nil {
-		err = fmt.Errorf("the trail that it seals does not verify, first %s", p.report.First)
+		err = fmt.Errorf("the audit log that it seals does not verify, first %s", p.report.First)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s was not followed: %w", ErrRotation, home.Pending(), err)
@@ -67,7 +67,7 @@ func Provision(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx con
 	return open(ctx, home, b, step, p.data)
 }
 
-// open makes the streams and begins the trail as planned.
+// open makes the streams and begins the audit log as planned.
 func open(ctx context.Context, home bus.Home, b *bus.Bus, step func(ctx context.Context, genesis []byte) error, planned []byte) error {
 	if err := step(ctx, planned); err != nil {
 		return err
@@ -80,23 +80,23 @@ type pending struct {
 	data     []byte
 	genesis  *subjects.AuditGenesis
 	anchored bool         // the anchors have it already
-	report   audit.Report // on the trail that it seals, if it seals one
+	report   audit.Report // on the audit log that it seals, if it seals one
 }
 
 func readPlan(home bus.Home) (p pending, err error) {
 	if p.data, err = os.ReadFile(home.Pending()); err != nil {
-		return p, fmt.Errorf("opening the trail: %w", err)
+		return p, fmt.Errorf("opening the audit log: %w", err)
 	}
 	batch, err := audit.DecodeBatch(p.data)
 	if err != nil || len(batch) != 1 || batch[0].Record.Genesis == nil {
-		return p, errors.New("it is not the first record of a trail")
+		return p, errors.New("it is not the first record of an audit log")
 	}
 	p.genesis = batch[0].Record.Genesis
 	return p, nil
 }
 
 // check compares a plan with the anchors and with the file that it seals: no anchor may be left out, for the next trail
-// would forget it, and none may be made up. Whether the sealed trail itself is whole is in the report.
+// would forget it, and none may be made up. Whether the sealed audit log itself is whole is in the report.
 func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.AuditHead) error {
 	heads = slices.DeleteFunc(slices.Clone(heads), func(h subjects.AuditHead) bool { return h.Seq == 0 })
 	begun := slices.ContainsFunc(heads, func(h subjects.AuditHead) bool { return h.Account == audit.GenesisAccount })
@@ -146,15 +146,15 @@ func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.Aud
 func plan(home bus.Home, g subjects.AuditGenesis) ([]byte, error) {
 	data, _, err := audit.EncodeGenesis(time.Now(), g)
 	if err != nil {
-		return nil, fmt.Errorf("opening the trail: %w", err)
+		return nil, fmt.Errorf("opening the audit log: %w", err)
 	}
 	if err := writeFile(home.Pending(), data); err != nil {
-		return nil, fmt.Errorf("opening the trail: %w", err)
+		return nil, fmt.Errorf("opening the audit log: %w", err)
 	}
 	return data, nil
 }
 
-// begin checks that the trail begins with the planned record, and anchors it.
+// begin checks that the audit log begins with the planned record, and anchors it.
 func begin(ctx context.Context, home bus.Home, b *bus.Bus, planned []byte) error {
 	nc, err := b.Dial("auditor")
 	if err != nil {
@@ -163,14 +163,14 @@ func begin(ctx context.Context, home bus.Home, b *bus.Bus, planned []byte) error
 	defer nc.Close()
 	first, err := bus.AuditFirst(ctx, nc)
 	if err != nil {
-		return fmt.Errorf("opening the trail: %w", err)
+		return fmt.Errorf("opening the audit log: %w", err)
 	}
 	if !bytes.Equal(first.Data, planned) {
 		return ErrRotation
 	}
 	batch, err := audit.DecodeBatch(planned)
 	if err != nil {
-		return fmt.Errorf("opening the trail: %w", err)
+		return fmt.Errorf("opening the audit log: %w", err)
 	}
 	head := subjects.AuditHead{Account: audit.GenesisAccount, Chain: audit.GenesisChain, Seq: 1, Hash: hex.EncodeToString(batch[0].Hash[:])}
 	if err := audit.WriteHead(home.Heads(), head); err != nil {
@@ -179,7 +179,7 @@ func begin(ctx context.Context, home bus.Home, b *bus.Bus, planned []byte) error
 	return os.Remove(home.Pending())
 }
 
-// Verify checks the trail against its anchors, with the auditor's key, and the sealed trails before it.
+// Verify checks the audit log against its anchors, with the auditor's key, and the sealed audit logs before it.
 func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error) {
 	nc, err := b.Dial("auditor")
 	if err != nil {
@@ -197,7 +197,7 @@ func Verify(ctx context.Context, home bus.Home, b *bus.Bus) (audit.Report, error
 	return Check(ctx, home, src, heads)
 }
 
-// Check is [Verify] for a trail that was opened already.
+// Check is [Verify] for an audit log that was opened already.
 func Check(ctx context.Context, home bus.Home, src audit.Source, heads []subjects.AuditHead) (audit.Report, error) {
 	rep, err := audit.Verify(ctx, src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
 	if err != nil || rep.Genesis == nil { // a beginning that nobody vouches for vouches for nothing
@@ -215,7 +215,7 @@ func Check(ctx context.Context, home bus.Home, src audit.Source, heads []subject
 	return rep, nil
 }
 
-// Predecessors walks from an anchored first record to the sealed trail that it names, from that one's first record to the
+// Predecessors walks from an anchored first record to the sealed audit log that it names, from that one's first record to the
 // one before, and so on. Nothing else vouches for a sealed file: a file beside it may be anybody's. The walk ends at a file
 // that is missing or altered.
 func Predecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenesis) (path []audit.Sealed, err error) {
@@ -227,11 +227,11 @@ func Predecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenesis) 
 		case ctx.Err() != nil:
 			return path, ctx.Err()
 		case errors.Is(err, fs.ErrNotExist):
-			s.Problem = fmt.Sprintf("the sealed trail %s is missing from %s", s.File, home.Sealed())
+			s.Problem = fmt.Sprintf("the sealed audit log %s is missing from %s", s.File, home.Sealed())
 		case err != nil:
-			s.Problem = fmt.Sprintf("the sealed trail %s cannot be read: %v", s.File, err)
+			s.Problem = fmt.Sprintf("the sealed audit log %s cannot be read: %v", s.File, err)
 		case sum != s.SHA256:
-			s.Problem = fmt.Sprintf("the sealed trail %s is not the one that was sealed: its SHA-256 is %s, not %s", s.File, sum, s.SHA256)
+			s.Problem = fmt.Sprintf("the sealed audit log %s is not the one that was sealed: its SHA-256 is %s, not %s", s.File, sum, s.SHA256)
 		default:
 			// A trail that had lost its beginning is sealed all the same; what it then begins with names no predecessor.
 			if g, err = audit.Beginning(first, s.OldHeads); err != nil {
@@ -288,7 +288,7 @@ type Rotation struct {
 	Records int          `json:"records"`
 }
 
-// Rotate exports the trail, seals it and opens a successor whose first record holds the old heads. The system must be
+// Rotate exports the audit log, seals it and opens a successor whose first record holds the old heads. The system must be
 // stopped: the data folder is held meanwhile. The old stream is moved, never deleted, so no key needs the right to.
 func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (rot Rotation, err error) {
 	if err := home.Make(); err != nil {
@@ -313,7 +313,7 @@ func (c Config) Rotate(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 	}
 	// From here on a crash leaves the plan behind, and a second rotation starts over from what is there.
 	rot.Store = filepath.Join(home.Sealed(), name+".store")
-	if err := os.Rename(home.TrailStore(), rot.Store); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(home.AuditStore(), rot.Store); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return rot, fmt.Errorf("moving the old stream: %w", err)
 	}
 	return rot, c.WithServer(home, log, func(s *bus.Server, b *bus.Bus) error {
@@ -346,7 +346,7 @@ func (c Config) resume(ctx context.Context, home bus.Home, log *slog.Logger) (ro
 		return rot, true, err
 	}
 	if err := p.check(ctx, home, heads); err != nil {
-		return rot, true, fmt.Errorf("the interrupted rotation cannot go on: %w: bring back the sealed trail, or delete %s to seal what is there now", err, home.Pending())
+		return rot, true, fmt.Errorf("the interrupted rotation cannot go on: %w: bring back the sealed audit log, or delete %s to seal what is there now", err, home.Pending())
 	}
 	rot.Report, rot.Records = p.report, p.report.Records
 	return rot, true, c.WithServer(home, log, func(s *bus.Server, b *bus.Bus) error {
@@ -380,7 +380,7 @@ func reread(ctx context.Context, file string, heads []subjects.AuditHead) (rep a
 	return rep, err
 }
 
-// seal exports the trail to a file, checks that file, and returns what the successor must remember.
+// seal exports the audit log to a file, checks that file, and returns what the successor must remember.
 func (c Config) seal(ctx context.Context, home bus.Home, log *slog.Logger, name string, rot *Rotation) (g subjects.AuditGenesis, err error) {
 	g.Sealed = name + ".jsonl"
 	rot.Sealed = filepath.Join(home.Sealed(), g.Sealed)

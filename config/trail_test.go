@@ -31,7 +31,7 @@ import (
 	"conclave/subjects"
 )
 
-// scene is a stopped installation with a trail in it, and what the trail holds.
+// scene is a stopped installation with an audit log in it, and what the audit log holds.
 //
 //	1       AUDIT   genesis
 //	2..13   broker  first: 1 open, 2 before ... 13 after: six calls
@@ -51,7 +51,7 @@ func newScene(t *testing.T, runs ...int) *scene {
 	s := &scene{cfg: settings(t), home: newHome(t), intact: filepath.Join(t.TempDir(), "intact"), backup: filepath.Join(t.TempDir(), "backup")}
 	for i, n := range runs {
 		if i > 0 {
-			copyTree(t, s.home.TrailStore(), s.backup)
+			copyTree(t, s.home.AuditStore(), s.backup)
 		}
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, n)
@@ -70,7 +70,7 @@ func newScene(t *testing.T, runs ...int) *scene {
 			s.second = chain
 		}
 	}
-	copyTree(t, s.home.TrailStore(), s.intact)
+	copyTree(t, s.home.AuditStore(), s.intact)
 	return s
 }
 
@@ -87,7 +87,7 @@ func copyTree(t testing.TB, from, to string) {
 // mend puts the stream's files back as they were.
 func (s *scene) mend(t testing.TB) {
 	t.Helper()
-	copyTree(t, s.intact, s.home.TrailStore())
+	copyTree(t, s.intact, s.home.AuditStore())
 }
 
 // blocks are the files that hold the messages.
@@ -103,7 +103,7 @@ func blocks(t testing.TB, store string) []string {
 // block is the one file of a small trail.
 func (s *scene) block(t testing.TB) string {
 	t.Helper()
-	names := blocks(t, s.home.TrailStore())
+	names := blocks(t, s.home.AuditStore())
 	if len(names) != 1 {
 		t.Fatalf("block files %v", names)
 	}
@@ -112,12 +112,12 @@ func (s *scene) block(t testing.TB) string {
 
 func (s *scene) dropIndex(t testing.TB) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(s.home.TrailStore(), "msgs", "index.db")); err != nil {
+	if err := os.Remove(filepath.Join(s.home.AuditStore(), "msgs", "index.db")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// look checks the trail on a server that has nothing else, as the commands do on a stopped system. It is quick, for
+// look checks the audit log on a server that has nothing else, as the commands do on a stopped system. It is quick, for
 // tests that look often.
 func (s *scene) look(t testing.TB) (rep audit.Report, err error) {
 	t.Helper()
@@ -132,7 +132,7 @@ func (s *scene) look(t testing.TB) (rep audit.Report, err error) {
 	return rep, err
 }
 
-// verify starts the system on what is there, without actors, and checks the trail. The error may be that of the start.
+// verify starts the system on what is there, without actors, and checks the audit log. The error may be that of the start.
 func (s *scene) verify(t testing.TB) (audit.Report, error) {
 	t.Helper()
 	r, err := s.cfg.Start(t.Context(), s.home, nil)
@@ -153,7 +153,7 @@ func named(rep audit.Report) audit.Problem {
 	return audit.Problem{}
 }
 
-// wantNamed checks that the trail is not whole and that the record is named.
+// wantNamed checks that the audit log is not whole and that the record is named.
 func wantNamed(t *testing.T, rep audit.Report, account, chain string, record uint64, text string) {
 	t.Helper()
 	p := named(rep)
@@ -309,7 +309,7 @@ func TestForgedFiles(t *testing.T) {
 }
 
 // TestFlippedBits flips one bit of the block file, many times over. The server loses records over it without a word;
-// the trail must show it every time, and name the record that the bit belongs to.
+// the audit log must show it every time, and name the record that the bit belongs to.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 12)
@@ -424,7 +424,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"cut off in the middle of a length", cut(ends + 2), s.second, 6, "lost tail", nil},
 		{"cut off, the index gone", func(t *testing.T) { cut(ends + 100)(t); s.dropIndex(t) }, s.second, 6, "lost tail", nil},
 		{"the end lost, and nothing else to see", func(t *testing.T) { s.writeBlock(t, msgs[:19]) }, s.second, 8, "lost tail", nil},
-		{"a backup from before the last run put back", func(t *testing.T) { copyTree(t, s.backup, s.home.TrailStore()) }, s.second, 1, "lost chain", nil},
+		{"a backup from before the last run put back", func(t *testing.T) { copyTree(t, s.backup, s.home.AuditStore()) }, s.second, 1, "lost chain", nil},
 		{"the end overwritten with zeros", func(t *testing.T) {
 			f, err := os.OpenFile(s.block(t), os.O_WRONLY, 0)
 			if err != nil {
@@ -446,15 +446,15 @@ func TestDamagedFiles(t *testing.T) {
 			}
 		}, "genesis", 1, "lost chain", nil},
 		{"the stream removed", func(t *testing.T) {
-			if err := os.RemoveAll(s.home.TrailStore()); err != nil {
+			if err := os.RemoveAll(s.home.AuditStore()); err != nil {
 				t.Fatal(err)
 			}
-		}, "", 0, "", bus.ErrTrailLost},
+		}, "", 0, "", bus.ErrAuditLost},
 		{"the whole store removed", func(t *testing.T) {
 			if err := os.RemoveAll(s.home.Store()); err != nil {
 				t.Fatal(err)
 			}
-		}, "", 0, "", bus.ErrTrailLost},
+		}, "", 0, "", bus.ErrAuditLost},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s.mend(t)
@@ -535,7 +535,7 @@ func figures(t testing.TB, b *bus.Bus) int {
 	return s.Endpoints[0].NumRequests
 }
 
-// allowed counts the calls that the trail says were let through.
+// allowed counts the calls that the audit log says were let through.
 func allowed(t testing.TB, msgs []audit.Stored) (n int) {
 	t.Helper()
 	for _, m := range msgs {
@@ -733,7 +733,7 @@ func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
 		t.Fatal(err)
 	}
 	// Back to that moment: the plan is written, the successor is not there.
-	if err := os.RemoveAll(s.home.TrailStore()); err != nil {
+	if err := os.RemoveAll(s.home.AuditStore()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(s.home.Pending(), plan, 0o600); err != nil {

@@ -121,7 +121,7 @@ func TestGuardsMatter(t *testing.T) {
 		without    func(*story.Story)
 		want       string
 	}{
-		{"the person says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
+		{"the user says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
 		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: nobody asked whether a call may run"},
 		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) {
 			s.Turns[1].Override = nil
@@ -130,7 +130,7 @@ func TestGuardsMatter(t *testing.T) {
 		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not end with denied"},
 		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "there is an event tool.result.web_fetch result~later"},
 		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
-		{"the person says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
+		{"the user says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
 		{"a stranger's file is vouched for", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: nobody asked whether a call may run"},
 		{"nothing is forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
 		{"nothing takes another's place", "memory_contradiction.yaml", func(s *story.Story) {

@@ -64,7 +64,7 @@ type AuditHead struct {
 	Hash    string `json:"hash"`
 }
 
-// AuditGenesis opens a trail. After a rotation it names the sealed predecessor and holds its heads.
+// AuditGenesis opens an audit log. After a rotation it names the sealed predecessor and holds its heads.
 type AuditGenesis struct {
 	Sealed   string      `json:"sealed,omitempty"`    // file name of the sealed export
 	SHA256   string      `json:"sha256,omitempty"`    // of that file

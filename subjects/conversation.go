@@ -8,7 +8,7 @@ import (
 )
 
 // Conversation is what an agent keeps of a session. It stands as JSON under the key conv.<session> in the agent's
-// bucket, where the person's roles may read it. Thinking is never part of it.
+// bucket, where the user's roles may read it. Thinking is never part of it.
 type Conversation struct {
 	SessionID  string   `json:"session_id"`
 	Summary    string   `json:"summary,omitempty"`    // stands for the turns that were summarized
@@ -21,11 +21,11 @@ type Conversation struct {
 	Updated time.Time `json:"updated"`
 }
 
-// AskedAgain goes with a question that is asked again. What stands from there on is not what the person typed: the
+// AskedAgain goes with a question that is asked again. What stands from there on is not what the user typed: the
 // critic's words may be among it.
 const AskedAgain = "The last answer to this was not good enough. Try again, and better."
 
-// OwnWords is what the person typed of a question.
+// OwnWords is what the user typed of a question.
 func OwnWords(question string) string {
 	own, _, _ := strings.Cut(question, "\n\n"+AskedAgain)
 	return own

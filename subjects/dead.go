@@ -18,13 +18,13 @@ type Advisory struct {
 }
 
 // GaveUp reports whether a dead letter that an account wrote means that its question will not be answered. Other dead
-// letters, of the critic, of the shadow's turn or of a cancellation that could not be read, do not keep the answer from
+// letters, of the critic, of respondent B's turn or of a cancellation that could not be read, do not keep the answer from
 // coming. The account must be the one that the server wrote; which question it is stands in the letter's headers.
 func GaveUp(account string, d DeadLetter) bool {
 	switch account {
 	case Router:
 		return d.Subject == QueryReceived.Name || exhausts(d.Subject)
-	case Answerer:
+	case Generator:
 		_, turn := Match(QuerySession.Heard, d.Subject)
 		return turn
 	}
@@ -44,5 +44,5 @@ func exhausts(subject string) bool {
 // IsTurn reports whether a consumer of a stream hands out the turns that the answerer answers.
 func IsTurn(stream, consumer string) bool {
 	who, _, _ := strings.Cut(consumer, "-")
-	return stream == QuerySession.Keep && who == Answerer
+	return stream == QuerySession.Keep && who == Generator
 }

@@ -13,14 +13,14 @@ func TestGaveUp(t *testing.T) {
 		{"the assistant died at it each time", "router", "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", true},
 		{"the router died at it each time", "router", "core.EVENT.MAX_DELIVERIES.QUERIES.router", true},
 
-		{"the shadow died at it", "router", "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-3", false},
+		{"respondent B died at it", "router", "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-3", false},
 		{"a name that only begins alike", "router", "core.EVENT.MAX_DELIVERIES.TURNS.generator_b-3", false},
 		{"a grade was not written", "router", "core.EVENT.MAX_DELIVERIES.EVENTS.critic", false},
 		{"the assistant's name on another stream", "router", "core.EVENT.MAX_DELIVERIES.EVENTS.generator-3", false},
 		{"another kind of question", "router", "core.EVENT.MAX_DELIVERIES.QUERIES.committee", false},
 		{"no advisory at all", "router", "core.EVENT.MAX_DELIVERIES.TURNS", false},
 		{"too many tokens", "router", "core.EVENT.MAX_DELIVERIES.TURNS.generator-3.x", false},
-		{"the shadow cannot read its turn", "respondent_b", "turn.3.s1", false},
+		{"respondent B cannot read its turn", "respondent_b", "turn.3.s1", false},
 		{"the critic cannot read an answer", "critic", "from.generator.response.generation", false},
 		{"an agent says it of a question", "committee", "query.received", false},
 		{"an agent says it of a turn", "committee", "turn.3.s1", false},
@@ -38,7 +38,7 @@ func TestGaveUp(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	if got := ResponseGeneration.By(Answerer); got != "from.generator.response.generation" {
+	if got := ResponseGeneration.By(Generator); got != "from.generator.response.generation" {
 		t.Error(got)
 	}
 	if got := Dead.By(Router); got != "from.router.dead.*" {

@@ -66,11 +66,11 @@ const (
 var (
 	// Agents ask for tools.
 	Agents = []string{"generator", "respondent_b", "committee", "orchestrator", "operator"}
-	// Answerers publish answers and keep state between messages.
-	Answerers = []string{"generator", "respondent_b", "committee", "orchestrator"}
-	// Seen are those whose answers the person sees.
-	Seen = slices.DeleteFunc(slices.Clone(Answerers), func(a string) bool { return a == Shadow })
-	// People are the roles through which the person speaks.
+	// Respondents publish answers and keep state between messages.
+	Respondents = []string{"generator", "respondent_b", "committee", "orchestrator"}
+	// Seen are those whose answers the user sees.
+	Seen = slices.DeleteFunc(slices.Clone(Respondents), func(a string) bool { return a == RespondentB })
+	// People are the roles through which the user speaks.
 	People = []string{"user", "gateway"}
 	// Actors are the accounts with one actor behind them: they have dead letters. Not tools: the acknowledgement of a
 	// dead letter goes wherever its speaker says, and in an account of many that is the neighbour's door.
@@ -88,7 +88,7 @@ var (
 		"reward": {"give_feedback"},
 	}
 	zoneOrder = []string{"tools", "memory", "critic", "reward"}
-	// configurable actors take config.set from the person; each writes the change into the audit.
+	// configurable actors take config.set from the user; each writes the change into the audit.
 	configurable = AuditWriters
 	// live is what EVENTS passes on to people under the plain subject.
 	live = []string{
@@ -102,9 +102,9 @@ var (
 // Partitions of the turns: order is kept within a session, and sessions are spread over this many consumers.
 const Partitions = 16
 
-// shadows are the consumers of respondent B: nobody waits for it, and each consumer costs the server ten milliseconds at
+// respondentBConsumers are the consumers of respondent B: nobody waits for it, and each consumer costs the server ten milliseconds at
 // its stop.
-const shadows = 4
+const respondentBConsumers = 4
 
 // ToolRole is the role of a tool of this machine.
 func ToolRole(tool string) string { return "tool_" + tool }
@@ -131,7 +131,7 @@ func Table() Layout {
 	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Perm: deeper("agent.spawn.*", MaxDepth-2), Silence: "2m"})
 	add(Edge{Who: Agents, Kind: Watch, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
 
-	// What only the person may say.
+	// What only the user may say.
 	add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", Silence: "30s"})
 	for _, s := range []string{"approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
 		add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, Silence: "30s"})
@@ -161,8 +161,8 @@ func Table() Layout {
 			add(Edge{Who: who, Kind: Request, Owner: Core, Remote: "from.<who>." + s, Local: s})
 		}
 	}
-	event(Answerers, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
-	event(Seen, "answer.dialog") // the shadow has no part in the dialog
+	event(Respondents, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
+	event(Seen, "answer.dialog") // respondent B has no part in the dialog
 	event([]string{"committee"}, "committee.deliberation.*")
 	event([]string{"orchestrator"}, "task.progress.*", "agent.return.*")
 	event([]string{"critic"}, "critique.result", "pairwise.result")
@@ -179,10 +179,10 @@ func Table() Layout {
 		add(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
 	}
 	for _, s := range []string{"reward.event", "critique.result"} { // what was thought of their answers
-		add(Edge{Who: Seen, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s}) // the shadow's are beside no conversation
+		add(Edge{Who: Seen, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s}) // respondent B's are beside no conversation
 	}
-	add(Edge{Who: append(slices.Clone(Answerers), "model"), Kind: Watch, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
-	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is a shadow: not here.
+	add(Edge{Who: append(slices.Clone(Respondents), "model"), Kind: Watch, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
+	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is respondent B: not here.
 	for _, a := range Seen {
 		add(Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.delta.*"}, Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.thinking.*"})
 	}
@@ -197,9 +197,9 @@ func Table() Layout {
 	}
 	add(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.session.*"})
 	add(Edge{Who: []string{"router"}, Kind: Watch, Owner: Core, Remote: Exhausted.Name, Local: Exhausted.Heard})
-	// A turn that was handed out too often is read once more, to tell its asker. Its author is the router itself.
+	// A turn that was handed out too often is read once more, to tell its caller. Its author is the router itself.
 	add(api(Router, "STREAM.MSG.GET.TURNS", false, ""))
-	// The broker reads what the person said from where the router put it, and takes no agent's word for it.
+	// The broker reads what the user said from where the router put it, and takes no agent's word for it.
 	add(api("broker", "STREAM.MSG.GET.TURNS", false, ""))
 	for _, p := range l.Pulls {
 		add(pull(p)...)
@@ -211,23 +211,23 @@ func Table() Layout {
 			add(bucket(s.Owner, s.Bucket)...)
 		}
 	}
-	// The shadow goes on from what the person was told, not from what it would have said itself.
-	add(api(Shadow, "STREAM.INFO.KV_"+StateBucket(Answerer), false, ""), api(Shadow, "DIRECT.GET.KV_"+StateBucket(Answerer)+".$KV."+StateBucket(Answerer)+".conv.>", false, ""))
+	// Respondent B goes on from what the user was told, not from what it would have said itself.
+	add(api(RespondentB, "STREAM.INFO.KV_"+StateBucket(Generator), false, ""), api(RespondentB, "DIRECT.GET.KV_"+StateBucket(Generator)+".$KV."+StateBucket(Generator)+".conv.>", false, ""))
 	for _, p := range People {
 		add(api(p, "STREAM.INFO.KV_parked", false, ""), api(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
-		for _, a := range Answerers {                                                                // the person's own conversations, read only
+		for _, a := range Respondents {                                                              // the user's own conversations, read only
 			add(api(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), api(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
 		}
 	}
 
 	// Models.
-	add(Edge{Who: slices.Concat(Answerers, []string{"memory", "critic", "broker"}), Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, Many: true, Silence: "30m"})
+	add(Edge{Who: slices.Concat(Respondents, []string{"memory", "critic", "broker"}), Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, Many: true, Silence: "30m"})
 	add(Edge{Who: People, Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.list", "model.pull", "model.stop.*"}, Many: true, Silence: "30m"})
 
 	// The audit: writers append under their own name and read nothing; the auditor reads and appends nothing.
 	add(Edge{Who: AuditWriters, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
 	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
-		add(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API." + s, Local: "trail.API." + s})
+		add(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
 	}
 
 	// Discovery and statistics, by the micro protocol: several accounts may stand behind one $SRV.
@@ -249,15 +249,15 @@ func accounts() []Account {
 			Sub: []string{"_INBOX.>"},
 		}}},
 		{
-			Name: Audit, Doc: "the trail. Nobody lives here: a reader inside could append by naming an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 1, max_consumers: 1 }",
+			Name: Audit, Doc: "the audit log. Nobody lives here: a reader inside could append by naming an audit subject as reply subject", Store: "{ max_file: 512GB, max_mem: 0, max_streams: 1, max_consumers: 1 }",
 			Users: []User{{Role: "audit_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.AUDIT", "$JS.API.STREAM.INFO.AUDIT", "audit.AUDIT.genesis"}, Sub: []string{"_INBOX.>"}}},
 		},
 		{
 			Name: Core, Doc: "questions, events and state. Nobody lives here, for the same reason", Store: "{ max_file: 512GB, max_mem: 16MB, max_streams: 32, max_consumers: 128 }",
 			Users: []User{{Role: "core_prov", Boot: true, Pub: []string{"$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.INFO.>", "$JS.API.INFO"}, Sub: []string{"_INBOX.>"}}},
 		},
-		{Name: "auditor", Doc: "the person as reader of the audit", Users: []User{{Role: "auditor"}}},
-		{Name: "user", Doc: "the person: nats and conclave on the command line. Subscribing to > means all that is imported, nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
+		{Name: "auditor", Doc: "the user as reader of the audit", Users: []User{{Role: "auditor"}}},
+		{Name: "user", Doc: "the user: nats and conclave on the command line. Subscribing to > means all that is imported, nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
 		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(srv("gateway"), "query.ask", "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "the one door between agents and tools", Serves: true, Users: []User{{
 			Role: "broker",
@@ -296,15 +296,15 @@ func accounts() []Account {
 	for _, a := range Agents {
 		acc := Account{Name: a, Doc: "an agent: asks the broker for tools", Users: []User{{Role: a}}}
 		if a == "operator" {
-			acc.Doc = "the person's own tool calls, through the same broker"
+			acc.Doc = "the user's own tool calls, through the same broker"
 		}
-		if slices.Contains(Answerers, a) {
+		if slices.Contains(Respondents, a) {
 			acc.Serves = true
 			acc.Users[0].Sub = srv(a)
 			if slices.Contains(configurable, a) {
 				acc.Users[0].Sub = append(acc.Users[0].Sub, "ctl.*.config.set")
 			}
-			if a != Shadow {
+			if a != RespondentB {
 				acc.Users[0].Pub = []string{"response.delta.*", "response.thinking.*"}
 			}
 		}

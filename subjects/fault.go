@@ -20,10 +20,10 @@ const (
 	CodeTool        = "tool_failed"  // the tool ran and reported an error
 	CodeInternal    = "internal"     // a bug on our side; details are in that actor's log
 	CodePermission  = "permission"   // the server refused a subject
-	CodeStopped     = "stopped"      // the person stopped it
+	CodeStopped     = "stopped"      // the user stopped it
 	CodeUncertain   = "uncertain"    // it may have run before a crash; it is not run again
-	CodeNotApproved = "not_approved" // the person was asked and said no
-	CodeUnanswered  = "unanswered"   // the person was asked and did not answer in time: a denial, and told apart from one
+	CodeNotApproved = "not_approved" // the user was asked and said no
+	CodeUnanswered  = "unanswered"   // the user was asked and did not answer in time: a denial, and told apart from one
 	CodeLimit       = "limit"        // a limit of the policy is reached
 	CodeNoSecret    = "no_secret"    // a credential that the call needs is not there
 

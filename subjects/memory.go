@@ -51,9 +51,9 @@ type Grades struct {
 	Critic   int     `json:"critic_score,omitempty"` // 1 to 5
 	Feedback string  `json:"feedback,omitempty"`     // the critic's words
 	Pairwise string  `json:"pairwise_winner,omitempty"`
-	Reward   float64 `json:"reward,omitempty"`  // -1 to 1, what the person thinks now
-	Rewards  int     `json:"rewards,omitempty"` // how often the person said so
-	Words    string  `json:"words,omitempty"`   // the person's words; memory does not keep them
+	Reward   float64 `json:"reward,omitempty"`  // -1 to 1, what the user thinks now
+	Rewards  int     `json:"rewards,omitempty"` // how often the user said so
+	Words    string  `json:"words,omitempty"`   // the user's words; memory does not keep them
 	Retry    bool    `json:"retry,omitempty"`   // the critic thinks that another try should be offered; memory does not keep that
 }
 
@@ -73,10 +73,10 @@ const (
 
 // Sources of entries.
 const (
-	SourcePerson       = "person"       // the person said so by hand: conclave memory, the page
+	SourceUser         = "person"       // the user said so by hand: conclave memory, the page
 	SourceConversation = "conversation" // an answer that no stranger wrote into
 	SourceAgent        = "agent"        // save_memory
-	SourceDocument     = "document"     // a file that the person imported
+	SourceDocument     = "document"     // a file that the user imported
 	SourceExternal     = "external"     // strangers could have written it
 )
 
@@ -123,13 +123,13 @@ type MemoryIDs struct {
 	Corpus bool     `json:"corpus,omitempty"` // the whole, not only the descriptions
 }
 
-// MemoryWrites is what the person hands to memory: entries, or the pieces of a document.
+// MemoryWrites is what the user hands to memory: entries, or the pieces of a document.
 type MemoryWrites struct {
 	Entries  []MemoryEntry   `json:"entries,omitempty"`
 	Document *MemoryDocument `json:"document,omitempty"`
 	// Restore takes ids, times, grades and provenance as they are: an export is read back.
 	Restore bool `json:"restore,omitempty"`
-	// Trusted says, with Restore, that the person vouches for the export. Otherwise every entry in it is untrusted.
+	// Trusted says, with Restore, that the user vouches for the export. Otherwise every entry in it is untrusted.
 	Trusted bool `json:"trusted,omitempty"`
 }
 
@@ -140,7 +140,7 @@ type MemoryDocument struct {
 	Title    string          `json:"title"`
 	Hash     string          `json:"hash"` // of the whole text
 	Modified time.Time       `json:"modified,omitzero"`
-	Trust    string          `json:"trust,omitempty"` // trusted when the person vouches for every word; anything else is not
+	Trust    string          `json:"trust,omitempty"` // trusted when the user vouches for every word; anything else is not
 	First    int             `json:"first"`           // number of the first piece here, from 1
 	Pieces   []DocumentPiece `json:"pieces"`
 	Last     bool            `json:"last"`
@@ -169,7 +169,7 @@ type MemoryWrite struct {
 	Why    string `json:"why,omitempty"`
 }
 
-// MemoryAdmin is the person's own hand on memory.
+// MemoryAdmin is the user's own hand on memory.
 type MemoryAdmin struct {
 	Op    string      `json:"op"` // list, show, edit, pin, unpin, forget, accept, reject, graph, status
 	IDs   []string    `json:"ids,omitempty"`
@@ -195,7 +195,7 @@ type MemoryEdit struct {
 	Tags        *[]string `json:"tags,omitempty"`
 }
 
-// MemoryAdmined is the answer to the person.
+// MemoryAdmined is the answer to the user.
 type MemoryAdmined struct {
 	Entries   []MemoryEntry `json:"entries"`
 	Next      string        `json:"next,omitempty"` // ask for more after this

@@ -6,11 +6,11 @@ import "strings"
 const (
 	// Router puts questions into the order of their sessions.
 	Router = "router"
-	// Answerer answers query.received. The author stands in the stored subject, so nobody else's words, the shadow's among
+	// Generator answers query.received. The author stands in the stored subject, so nobody else's words, respondent B's among
 	// them, are taken for the answer.
-	Answerer = "generator"
-	// Shadow answers the same questions for comparison only: nothing of it is shown as the answer.
-	Shadow = "respondent_b"
+	Generator = "generator"
+	// RespondentB answers the same questions for comparison only: nothing of it is shown as the answer.
+	RespondentB = "respondent_b"
 )
 
 // Roles of models: what a model is asked for, whichever model that is today.

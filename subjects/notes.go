@@ -2,7 +2,7 @@ package subjects
 
 // Codes of the notes that an answerer writes beside its answer. The agent loop has more of its own.
 const (
-	NoteStandIn   = "stand_in"     // the built-in script answered
+	NoteDemoModel = "demo_model"   // the built-in demo model answered
 	NoteModel     = "model_notice" // another model than asked for answered
 	NoteRenamed   = "renamed_id"   // an id that could not be used
 	NoteNoBroker  = "no_broker"    // no tools could be found
@@ -12,5 +12,5 @@ const (
 	NoteRecordCut = "record_cut"   // the record of the answer does not hold everything
 	NoteCompacted = "compacted"    // old turns were summarized
 	NoteGraded    = "graded"       // what somebody thought of an answer stands beside it now
-	NoteNoHistory = "no_history"   // the shadow could not read what the person was told before
+	NoteNoHistory = "no_history"   // respondent B could not read what the user was told before
 )

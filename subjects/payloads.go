@@ -48,8 +48,8 @@ type Response struct {
 	GeneratorID  string     `json:"generator_id"`
 	RespondentID string     `json:"respondent_id"`
 	Model        string     `json:"model"`
-	Reference    string     `json:"reference,omitempty"` // what a good answer says, when whoever asked said so
-	StandIn      bool       `json:"stand_in,omitempty"`  // the built-in script answered, not a model
+	Reference    string     `json:"reference,omitempty"`  // what a good answer says, when whoever asked said so
+	DemoModel    bool       `json:"demo_model,omitempty"` // the built-in demo model answered, not a model
 	Usage        Usage      `json:"usage"`
 	Notes        []Note     `json:"notes,omitempty"`
 	Labels       *Labels    `json:"labels,omitempty"`  // of all that went into the answer
@@ -139,9 +139,9 @@ type ToolOrder struct {
 
 // HostRules say which hosts may be reached: patterns as in the manifest.
 type HostRules struct {
-	Allow   []string `json:"allow"`
-	Deny    []string `json:"deny"`
-	Watched []string `json:"watched,omitempty"` // rules that are not enforced
+	Allow     []string `json:"allow"`
+	Deny      []string `json:"deny"`
+	Monitored []string `json:"watched,omitempty"` // rules that are not enforced
 }
 
 // ModeStructured asks a tool for material that is distilled before an agent sees it.
@@ -231,11 +231,11 @@ type DiscoverReply struct {
 
 // Verdict is the answer to a dry run.
 type Verdict struct {
-	Allowed bool           `json:"allowed"`        // it would run without anybody being asked
-	Asks    []Denial       `json:"asks,omitempty"` // what the person would be asked about
-	Denial  *Denial        `json:"denial,omitempty"`
-	Layers  []LayerVerdict `json:"layers,omitempty"` // in the order in which they judge, up to the one that refused
-	Shadow  []Denial       `json:"shadow,omitempty"` // rules that would have refused or asked, and are only watched
+	Allowed   bool           `json:"allowed"`        // it would run without anybody being asked
+	Asks      []Denial       `json:"asks,omitempty"` // what the user would be asked about
+	Denial    *Denial        `json:"denial,omitempty"`
+	Layers    []LayerVerdict `json:"layers,omitempty"`    // in the order in which they judge, up to the one that refused
+	Monitored []Denial       `json:"monitored,omitempty"` // rules that would have refused or asked, and are only watched
 }
 
 // LayerVerdict is what one layer said.
@@ -246,7 +246,7 @@ type LayerVerdict struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// ExplainRequest is the person's dry run of somebody's call.
+// ExplainRequest is the user's dry run of somebody's call.
 type ExplainRequest struct {
 	As        string          `json:"as"` // the account, with the path of spawned agents below it
 	Tool      string          `json:"tool"`
@@ -275,7 +275,7 @@ type Budget struct {
 	Bytes   int64 `json:"bytes,omitempty"`   // of results
 }
 
-// ApprovalRequest asks the person.
+// ApprovalRequest asks the user.
 type ApprovalRequest struct {
 	ID        string          `json:"id"`
 	SessionID string          `json:"session_id,omitempty"`
@@ -303,7 +303,7 @@ type Taint struct {
 	Time    time.Time `json:"time"`
 }
 
-// ApprovalDecision is the person's answer. The zero value is no.
+// ApprovalDecision is the user's answer. The zero value is no.
 type ApprovalDecision struct {
 	Approve  bool   `json:"approve"`
 	Remember string `json:"remember,omitempty"` // "", "session" or "always"
@@ -324,7 +324,7 @@ type ApprovalReply struct {
 	Remember string `json:"remember,omitempty"`
 }
 
-// States of a question to the person.
+// States of a question to the user.
 const (
 	ApprovalPending  = "pending"
 	ApprovalApproved = "approved"
@@ -408,9 +408,9 @@ type ChatChunk struct {
 	Done      bool            `json:"done,omitempty"`
 	Model     string          `json:"model,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
-	Remote    string          `json:"remote,omitempty"`   // host that it was passed on to
-	StandIn   bool            `json:"stand_in,omitempty"` // the built-in script, not a model
-	Notice    string          `json:"notice,omitempty"`   // another model than asked for answered, and why
+	Remote    string          `json:"remote,omitempty"`     // host that it was passed on to
+	DemoModel bool            `json:"demo_model,omitempty"` // the built-in demo model, not a model
+	Notice    string          `json:"notice,omitempty"`     // another model than asked for answered, and why
 	Usage     Usage           `json:"usage"`
 }
 
@@ -454,15 +454,15 @@ type ModelInfo struct {
 
 // RoleModel says which model a role has now, and what that model takes.
 type RoleModel struct {
-	Role     string `json:"role"`
-	Model    string `json:"model"`
-	Wanted   string `json:"wanted,omitempty"` // what the configuration names, when another one stands in
-	Notice   string `json:"notice,omitempty"` // why, and what to do
-	Window   int    `json:"window"`           // tokens, frozen
-	Stream   bool   `json:"stream"`
-	Tools    bool   `json:"tools"`
-	Thinking bool   `json:"thinking"`
-	StandIn  bool   `json:"stand_in,omitempty"`
+	Role      string `json:"role"`
+	Model     string `json:"model"`
+	Wanted    string `json:"wanted,omitempty"` // what the configuration names, when another one stands in
+	Notice    string `json:"notice,omitempty"` // why, and what to do
+	Window    int    `json:"window"`           // tokens, frozen
+	Stream    bool   `json:"stream"`
+	Tools     bool   `json:"tools"`
+	Thinking  bool   `json:"thinking"`
+	DemoModel bool   `json:"demo_model,omitempty"`
 }
 
 // PullRequest asks for a model to be fetched.
@@ -525,7 +525,7 @@ type Pairwise struct {
 // Tie is the winner of two answers that are as good as each other, or when the judgement changes with their order.
 const Tie = "tie"
 
-// Feedback is what the person thought of an answer. What is not said is zero.
+// Feedback is what the user thought of an answer. What is not said is zero.
 type Feedback struct {
 	QueryID string `json:"query_id"`
 	Thumb   int    `json:"thumb,omitempty"` // -1, 1
@@ -533,7 +533,7 @@ type Feedback struct {
 	Words   string `json:"words,omitempty"`
 }
 
-// Reward is feedback on its way to the agent that produced the answer. What the person thinks now takes the place of what
+// Reward is feedback on its way to the agent that produced the answer. What the user thinks now takes the place of what
 // they thought before.
 type Reward struct {
 	SessionID    string  `json:"session_id,omitempty"`
@@ -549,8 +549,8 @@ type Reward struct {
 
 // Sources of a [Reward].
 const (
-	RewardPerson       = "person"       // said so
-	RewardConversation = "conversation" // a model took it from what the person said
+	RewardUser         = "person"       // said so
+	RewardConversation = "conversation" // a model took it from what the user said
 )
 
 // Deliberation is one persona's turn.
@@ -612,8 +612,8 @@ type SecretValue struct {
 	From   string `json:"from"` // curve key of the one who sealed it
 }
 
-// SecretUse asks the broker for a credential that the settings name for the asker.
+// SecretUse asks the broker for a credential that the settings name for the caller.
 type SecretUse struct {
 	Name string `json:"name"`
-	For  string `json:"for"` // the asker's public curve key
+	For  string `json:"for"` // the caller's public curve key
 }

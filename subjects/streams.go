@@ -67,13 +67,13 @@ func streams() []Stream {
 	kv("broker", "session_config", "overrides of a session")
 	kv("broker", "schemas", "tools as announced, each definition's hash pinned")
 	kv("broker", "flow", "where the content of a session came from") // as long as the conversation itself: taint does not expire
-	kv("broker", "approvals", "questions to the person and their answers").MaxAge = 90 * 24 * time.Hour
-	kv("broker", "rules", "answers of the person that hold until they are revoked")
+	kv("broker", "approvals", "questions to the user and their answers").MaxAge = 90 * 24 * time.Hour
+	kv("broker", "rules", "answers of the user that hold until they are revoked")
 	kv("broker", "parked", "results that were too large to be shown").MaxAge = 7 * 24 * time.Hour
 	kv("critic", "judged", "answers that were judged or wait to be compared").MaxAge = 30 * 24 * time.Hour
 	kv("reward", "rewarded", "answers that can be rewarded, and how they were").MaxAge = 90 * 24 * time.Hour
 	kv("gateway", "sessions", "sessions as the page lists them")
-	for _, a := range Answerers {
+	for _, a := range Respondents {
 		kv(a, StateBucket(a), "conversation and checkpoints of "+a).MaxBytes = 4 << 30
 	}
 	return out
@@ -82,7 +82,7 @@ func streams() []Stream {
 // pulls are all durable consumers.
 func pulls() []Pull {
 	answers := []string{"from.*.response.generation"}
-	var seen []string // only what the person has seen can be rewarded
+	var seen []string // only what the user has seen can be rewarded
 	for _, a := range Seen {
 		seen = append(seen, "from."+a+".response.generation")
 	}
@@ -94,7 +94,7 @@ func pulls() []Pull {
 		{Who: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
 		{Who: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
 	}
-	for who, n := range map[string]int{"generator": Partitions, "respondent_b": shadows} {
+	for who, n := range map[string]int{"generator": Partitions, "respondent_b": respondentBConsumers} {
 		for i := range n {
 			p := Pull{Who: who, Stream: "TURNS", Name: fmt.Sprintf("%s-%d", who, i), OneAt: true}
 			for part := i; part < Partitions; part += n {

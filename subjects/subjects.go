@@ -16,7 +16,7 @@ import (
 type Codec uint8
 
 const (
-	// JSON is for what a person may watch with the plain nats tool.
+	// JSON is for what a user may watch with the plain nats tool.
 	JSON Codec = iota
 	// Msgpack is for traffic between actors.
 	Msgpack
@@ -48,7 +48,7 @@ const (
 	HeaderQuery    = "Conclave-Query"
 	HeaderSession  = "Conclave-Session"
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
-	HeaderStream   = "Conclave-Stream"   // the asker's id of a streamed reply, to end it with
+	HeaderStream   = "Conclave-Stream"   // the caller's id of a streamed reply, to end it with
 	HeaderPiece    = "Conclave-Piece"    // counts the pieces of a streamed reply from 0, so that a lost one is noticed
 	HeaderTrace    = "traceparent"
 	HeaderType     = "Content-Type"
@@ -65,7 +65,7 @@ type Spec struct {
 	Keep  string // the stream or bucket that keeps it, "" = none
 	Timed bool   // a request must carry a deadline
 	Plain bool   // plain text is a valid payload
-	Stop  string // where an asker says that it no longer reads a streamed reply; "" = nowhere
+	Stop  string // where a caller says that it no longer reads a streamed reply; "" = nowhere
 	Max   int    // largest payload in bytes; 0 = MaxBody
 	Doc   string // one line for docs/bus.md
 }

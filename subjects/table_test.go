@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 			"a wider way":           edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
 			"the auditor appends":   edge(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
 			"a direct get":          edge(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
-			"a writer who may read": edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "trail.API.STREAM.MSG.GET.AUDIT"}),
+			"a writer who may read": edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
 			"boot writes anything":  func(l *Layout) { account(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
 		{"nobody administers streams", admins, map[string]func(l *Layout){
@@ -96,7 +96,7 @@ func TestTable(t *testing.T) {
 			"another's inbox":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
 			"another's calls":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
 		}},
-		{"only the person says what only the person may say", person, map[string]func(l *Layout){
+		{"only the user says what only the user may say", person, map[string]func(l *Layout){
 			"memory decides":    edge(Edge{Who: []string{"memory"}, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
 			"without the name":  edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
 			"a question by one": edge(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.received"}),
@@ -419,7 +419,7 @@ func shared(l Layout) (wrong []string) {
 	return wrong
 }
 
-// person: decisions, overrides, settings and questions come from the person's two roles.
+// person: decisions, overrides, settings and questions come from the user's two roles.
 func person(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		ctl := strings.HasPrefix(e.Remote, "ctl.")

@@ -36,22 +36,22 @@ var (
 	AgentSpawnBelow     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn.>", Heard: "agent.*.agent.spawn.>", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "make a child of a spawned agent"}}
 	SecretUsed          = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Heard: "agent.*.secret.use", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "the key of a remote model, sealed to the one who needs it"}}
 
-	// What only the person may say.
-	ApprovalAsked   = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Heard: "from.*.approval.request.*", Keep: "EVENTS", Doc: "a person is asked, seen as approval.request.<id>"}}
-	ApprovalAnswer  = Service[ApprovalDecision, ApprovalReply]{Spec{Name: "approval.decision.*", Heard: "ctl.*.approval.decision.*", Doc: "the person's answer; the first wins"}}
+	// What only the user may say.
+	ApprovalAsked   = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Heard: "from.*.approval.request.*", Keep: "EVENTS", Doc: "a user is asked, seen as approval.request.<id>"}}
+	ApprovalAnswer  = Service[ApprovalDecision, ApprovalReply]{Spec{Name: "approval.decision.*", Heard: "ctl.*.approval.decision.*", Doc: "the user's answer; the first wins"}}
 	ApprovalDecided = Topic[ApprovalReply]{Spec{Name: "event.approval.decision.*", Heard: "from.*.approval.decision.*", Keep: "EVENTS", Doc: "the broker's copy of the answer"}}
 	ApprovalsOf     = Service[ApprovalQuery, ApprovalList]{Spec{Name: "approval.list", Heard: "ctl.*.approval.list", Doc: "what waits for an answer, and the answers that hold for good"}}
 	ApprovalRevoke  = Service[Nothing, Done]{Spec{Name: "approval.revoke.*", Heard: "ctl.*.approval.revoke.*", Doc: "an answer no longer holds"}}
-	PolicyExplain   = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Heard: "ctl.*.policy.explain", Doc: "the person's dry run of somebody's call"}}
+	PolicyExplain   = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Heard: "ctl.*.policy.explain", Doc: "the user's dry run of somebody's call"}}
 	SessionSet      = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Heard: "ctl.*.session.config", Keep: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	ConfigSetOf     = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Heard: "ctl.*.config.set", Keep: "AUDIT", Doc: "settings of an actor"}}
 
 	// Models.
 	ModelChat  = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Heard: "agent.*.model.chat", Codec: Msgpack, Timed: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
-	ModelStop  = Topic[Nothing]{Spec{Name: "model.stop.*", Heard: "agent.*.model.stop.*", Drop: true, Doc: "the asker no longer listens"}}
+	ModelStop  = Topic[Nothing]{Spec{Name: "model.stop.*", Heard: "agent.*.model.stop.*", Drop: true, Doc: "the caller no longer listens"}}
 	ModelEmbed = Service[EmbedRequest, EmbedReply]{Spec{Name: "model.embed", Heard: "agent.*.model.embed", Codec: Msgpack, Timed: true, Doc: "vectors"}}
 	ModelNames = Service[Nothing, ModelList]{Spec{Name: "model.list", Heard: "agent.*.model.list", Codec: Msgpack, Timed: true, Doc: "models at hand, and which role each has"}}
-	ModelPull  = Service[PullRequest, PullProgress]{Spec{Name: "model.pull", Heard: "agent.*.model.pull", Codec: Msgpack, Timed: true, Stop: "model.stop.*", Doc: "fetch a model, streamed progress; the person only"}}
+	ModelPull  = Service[PullRequest, PullProgress]{Spec{Name: "model.pull", Heard: "agent.*.model.pull", Codec: Msgpack, Timed: true, Stop: "model.stop.*", Doc: "fetch a model, streamed progress; the user only"}}
 
 	// Quality.
 	CritiqueResult = Topic[Critique]{Spec{Name: "critique.result", Heard: "from.*.critique.result", Keep: "EVENTS", Doc: "a grade of 1 to 5 with feedback"}}
@@ -73,7 +73,7 @@ var (
 	TaskState     = Topic[TaskProgress]{Spec{Name: "task.progress.*", Heard: "from.*.task.progress.*", Keep: "EVENTS", Doc: "plan and subtask states"}}
 	AgentReturned = Topic[AgentReturn]{Spec{Name: "agent.return.*", Heard: "from.*.agent.return.*", Keep: "EVENTS", Doc: "the structured return of a subagent"}}
 
-	// The house itself.
+	// The system itself.
 	Dead      = Topic[DeadLetter]{Spec{Name: "dead.*", Heard: "from.*.dead.*", Keep: "EVENTS", Doc: "what could not be read or kept failing, with the reason"}}
 	SecretOf  = Service[SecretGet, SecretValue]{Spec{Name: "secret.get", Codec: Msgpack, Timed: true, Keep: "AUDIT", Doc: "one credential, sealed to the tool that needs it"}}
 	Exhausted = Topic[Advisory]{Spec{Name: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Heard: "core.EVENT.MAX_DELIVERIES.>", Max: 4 << 10, Doc: "the server's word that a message was handed out too often and will not come again"}}

@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// answer is the person's word about a question.
+// answer is the user's word about a question.
 func (h *hall) answer(t testing.TB, id string, yes bool) {
 	t.Helper()
 	var reply subjects.ApprovalReply
@@ -42,7 +42,7 @@ func (h *hall) slowly(t testing.TB, happens func(n int)) (asked func() int) {
 
 func patient(h *hall) { h.cfg.ApprovalWait = time.Hour }
 
-// TestJudgedAgainAfterALongYes: minutes pass until the person answers. What they agreed to runs only if it may by then.
+// TestJudgedAgainAfterALongYes: minutes pass until the user answers. What they agreed to runs only if it may by then.
 func TestJudgedAgainAfterALongYes(t *testing.T) {
 	t.Parallel()
 	other := func(h *hall, change func(string) string) { h.book.Turn(officeRules(t, change(hallManifest))) }
@@ -62,7 +62,7 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 		{"the rules no longer give the tool", func(h *hall, _ int) {
 			other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
 		}, "manifest: not_in_set", 1},
-		{"the person disabled it", func(h *hall, _ int) { h.sets(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
+		{"the user disabled it", func(h *hall, _ int) { h.sets(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
 		{"the rules ask for more, and get it", func(h *hall, _ int) { other(h, stricter) }, "ok", 2},
 		{"a stranger wrote into the session", func(h *hall, _ int) { h.taints(t, "s1") }, "ok", 2},
 		{"the settings cannot be read any more", func(h *hall, _ int) {
@@ -75,7 +75,7 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 				t.Error(err)
 			}
 		}, subjects.CodeUnavailable, 1},
-		{"trick: the rules ask for more, and refuse while the person thinks about that", func(h *hall, n int) {
+		{"trick: the rules ask for more, and refuse while the user thinks about that", func(h *hall, n int) {
 			if n == 1 {
 				other(h, stricter)
 			} else {
@@ -155,7 +155,7 @@ func TestOneYesIsOneRun(t *testing.T) {
 	}
 }
 
-// TestACallCountsOnce: however often a call is judged, and however long the person thinks, it is one call: the second
+// TestACallCountsOnce: however often a call is judged, and however long the user thinks, it is one call: the second
 // identical one runs, the third does not, and a budget of one call is enough for one.
 func TestACallCountsOnce(t *testing.T) {
 	t.Parallel()
@@ -188,12 +188,12 @@ func TestWindowFollowsTheRules(t *testing.T) {
 	call("ok")
 }
 
-// TestShadow: a rule that is only watched passes, and is noted with what it would have said.
-func TestShadow(t *testing.T) {
+// TestMonitorOnly: a rule that is only watched passes, and is noted with what it would have said.
+func TestMonitorOnly(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)
 	h.says("s1", "q1", "run ls")
-	h.book.Turn(officeRules(t, hallManifest+"shadow: [approval.high_risk, limits.repeated]\n"))
+	h.book.Turn(officeRules(t, hallManifest+"monitor_only: [approval.high_risk, limits.repeated]\n"))
 	for range 4 {
 		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`); outcome(res) != "ok" {
 			t.Fatal(outcome(res))
@@ -211,7 +211,7 @@ func TestShadow(t *testing.T) {
 		t.Errorf("noted %s", all)
 	}
 	v, err := h.validates(t, "generator", "s1", "q1", "run_shell", `{"command":"ls"}`)
-	if err != nil || !v.Allowed || len(v.Shadow) != 2 || len(h.told) != 0 {
+	if err != nil || !v.Allowed || len(v.Monitored) != 2 || len(h.told) != 0 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -248,7 +248,7 @@ func TestReplayed(t *testing.T) {
 	h.book.Turn(officeRules(t, hallManifest))
 	for _, tt := range []struct{ name, session, who, args, want string }{
 		{"trick: in a session that has not seen it", "s2", "generator", args, subjects.CodeMalformed},
-		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own, of the person
+		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own, of the user
 		{"trick: with other arguments", "s1", "generator", `{"query":"search fish"}`, subjects.CodeMalformed},
 		{"trick: of another account", "s1", "orchestrator", args, "ok"},
 	} {
@@ -273,7 +273,7 @@ func TestReplayed(t *testing.T) {
 	}
 }
 
-// TestAllIsAudited is the property that no setting lifts: whatever the person set, whoever calls what, and however the
+// TestAllIsAudited is the property that no setting lifts: whatever the user set, whoever calls what, and however the
 // audit fails, a tool runs only after a record of just that decision was acknowledged, and nothing of what it says is
 // given out before the record of its outcome was.
 func TestAllIsAudited(t *testing.T) {
@@ -311,7 +311,7 @@ func TestAllIsAudited(t *testing.T) {
 		if rapid.Bool().Draw(rt, "tainted") {
 			h.taints(t, s)
 		}
-		yes := rapid.Bool().Draw(rt, "the person agrees")
+		yes := rapid.Bool().Draw(rt, "the user agrees")
 		h.rec.Refuse = func(subject string) error {
 			if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 				var reply subjects.ApprovalReply

@@ -22,7 +22,7 @@ func (q question) standing(now time.Time) string {
 // actionDecision is how an answer stands in the audit.
 const actionDecision = "approval.decision"
 
-// onAnswer takes the person's answer: it is put on record, then it takes effect, then it is told. The first wins.
+// onAnswer takes the user's answer: it is put on record, then it takes effect, then it is told. The first wins.
 func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
 	id, fault := fromPerson(in.From, in.Tokens)
@@ -115,7 +115,7 @@ func (b *Broker) outcome(ctx context.Context, out actor.Out, rec subjects.AuditR
 	}
 }
 
-// turnDown puts on record that something the person said had no effect.
+// turnDown puts on record that something the user said had no effect.
 func (b *Broker) turnDown(ctx context.Context, out actor.Out, rec subjects.AuditRecord, reason string) {
 	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, reason); err != nil { // nothing changes either way
 		out.Note(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
@@ -131,10 +131,10 @@ func (b *Broker) onUnreadableAnswer(ctx context.Context, rej actor.Reject, out a
 	b.turnDown(ctx, out, rec, rej.Fault.Code)
 }
 
-// fromPerson reads the id of what the person speaks about. Who speaks is what the server wrote.
+// fromPerson reads the id of what the user speaks about. Who speaks is what the server wrote.
 func fromPerson(from string, tokens []string) (string, *subjects.Fault) {
 	if !slices.Contains(subjects.People, from) {
-		return "", subjects.Faultf(subjects.CodeDenied, "only the person may say this")
+		return "", subjects.Faultf(subjects.CodeDenied, "only the user may say this")
 	}
 	if len(tokens) != 2 || subjects.CheckToken(tokens[1]) != nil {
 		return "", subjects.Faultf(subjects.CodeSubject, "this is not an id: letters, digits, - and _ only")

@@ -78,7 +78,7 @@ func TestAnswer(t *testing.T) {
 			got := make(chan *subjects.Fault, 1)
 			go func() { got <- d.approve(ctx, d.rec.Out(), sending(), sends(place), nil) }()
 			id := <-d.told
-			cancel() // the asker does not matter here
+			cancel() // the caller does not matter here
 			<-got
 			if tt.before != nil {
 				tt.before(d, id)
@@ -187,7 +187,7 @@ func TestAnswerAtTheEnd(t *testing.T) {
 		}
 		f := <-got
 		if r.Accepted != (f == nil) || r.Accepted != (r.State == "approved") {
-			t.Fatalf("round %d: the person was told %+v and the asker %v", round, r, f)
+			t.Fatalf("round %d: the user was told %+v and the caller %v", round, r, f)
 		}
 		if r.Accepted {
 			yes++

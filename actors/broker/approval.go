@@ -19,7 +19,7 @@ import (
 	"conclave/subjects"
 )
 
-// A question to the person outlives everybody who waits for its answer: it is written down before the person is told,
+// A question to the user outlives everybody who waits for its answer: it is written down before the user is told,
 // under a name made of the call and its arguments. Whoever asks again for the same call finds the same question, and
 // its answer. The first to write an end wins: an answer, another answer, or the clock. Nothing written means no.
 
@@ -47,20 +47,20 @@ const (
 	lookAgain = time.Second
 	// maxBlind is how often in a row it may fail to look before it gives up.
 	maxBlind = 5
-	// maxWaiting is how many calls may wait for the person at once, and maxWaitingOf how many of one account: a waiting
+	// maxWaiting is how many calls may wait for the user at once, and maxWaitingOf how many of one account: a waiting
 	// call takes the place of one that works.
 	maxWaiting, maxWaitingOf = 32, 16
-	// maxReason bounds what one layer says to the person.
+	// maxReason bounds what one layer says to the user.
 	maxReason = 600
 )
 
-// question is what the bucket keeps of one. Its asks are all that the person was shown, and so all that a yes covers.
+// question is what the bucket keeps of one. Its asks are all that the user was shown, and so all that a yes covers.
 type question struct {
 	subjects.Approval
 	Call     string   `json:"call"`   // key in the ledger
 	Params   string   `json:"params"` // keyed hash of the arguments
 	Asks     []asking `json:"asks"`
-	Event    string   `json:"event"` // id under which the person is told, once
+	Event    string   `json:"event"` // id under which the user is told, once
 	Told     bool     `json:"told,omitempty"`
 	Remember string   `json:"remember,omitempty"`
 }
@@ -81,7 +81,7 @@ func askingOf(q policy.Question) asking {
 // same reports whether two questions ask for the same, whatever the words.
 func (a asking) same(o asking) bool { return a.Rule == o.Rule && slices.Equal(a.Sinks, o.Sinks) }
 
-// covers reports whether everything in open was shown to the person with this question.
+// covers reports whether everything in open was shown to the user with this question.
 func (q question) covers(open []policy.Question) bool {
 	for _, o := range open {
 		if !slices.ContainsFunc(q.Asks, askingOf(o).same) {
@@ -97,12 +97,12 @@ func (q question) rememberable() bool {
 	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a asking) bool { return len(a.Sinks) == 0 })
 }
 
-// approve asks the person about a call, unless answers that are remembered cover it. It returns nil when the person has
+// approve asks the user about a call, unless answers that are remembered cover it. It returns nil when the user has
 // agreed, now or earlier, to everything that the layers asked, and otherwise why the call may not go on. With nothing to
 // ask it refuses: a call that no layer has a question about does not come here.
 func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	if len(asks) == 0 {
-		return refusal(subjects.CodeDenied, ruleNotAsked, "the call needs the person's agreement, and no layer says to what")
+		return refusal(subjects.CodeDenied, ruleNotAsked, "the call needs the user's agreement, and no layer says to what")
 	}
 	open, err := b.uncovered(ctx, out, c, asks)
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []poli
 	account, _, _ := strings.Cut(c.record.AgentID, ".")
 	woken, leave, ok := b.waiting.join(id, account)
 	if !ok {
-		return subjects.Faultf(subjects.CodeBusy, "too many calls wait for the person's answer already, so this one was not asked about; answer some with conclave approve, then try again")
+		return subjects.Faultf(subjects.CodeBusy, "too many calls wait for the user's answer already, so this one was not asked about; answer some with conclave approve, then try again")
 	}
 	defer leave()
 	if fault := b.pose(ctx, out, c, id, open, taint); fault != nil {
@@ -160,12 +160,12 @@ func nameOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// pose writes the question down, then tells the person. One that is there already is not told again.
+// pose writes the question down, then tells the user. One that is there already is not told again.
 func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newQuestion(out, c, id, open, taint)
 	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalAsked.Limit() {
-		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large to be shown to the person, so it is refused; ask for less at once", c.tool)
+		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large to be shown to the user, so it is refused; ask for less at once", c.tool)
 	}
 	rev, err := putQuestion(ctx, store, q, 0)
 	for errors.Is(err, actor.ErrChanged) {
@@ -190,7 +190,7 @@ func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, ope
 	case ctx.Err() != nil:
 		return stillOpen(id, c.tool)
 	}
-	out.Note(fmt.Errorf("asking the person about %s: %w", c.tool, err))
+	out.Note(fmt.Errorf("asking the user about %s: %w", c.tool, err))
 	return unaskable()
 }
 
@@ -230,7 +230,7 @@ func reasons(open []policy.Question) string {
 	return strings.Join(parts, " ")
 }
 
-// tellPerson says that there is a question. A crash before it is noted makes the next asker say it again under the same
+// tellPerson says that there is a question. A crash before it is noted makes the next caller say it again under the same
 // id, and it is stored once.
 func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev uint64) error {
 	topic, err := subjects.ApprovalAsked.With(q.ID)
@@ -243,12 +243,12 @@ func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev 
 	q.Told = true
 	_, err = putQuestion(ctx, out.Store(bucketApprovals), q, rev)
 	if errors.Is(err, actor.ErrChanged) {
-		return nil // it was answered in the meantime, or another asker has told of it too
+		return nil // it was answered in the meantime, or another caller has told of it too
 	}
 	return err
 }
 
-// await waits until the question has an end, or the asker's time is over.
+// await waits until the question has an end, or the caller's time is over.
 func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	look := time.NewTicker(lookAgain)
@@ -265,7 +265,7 @@ func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woke
 			return stillOpen(id, tool)
 		case err != nil:
 			if blind++; blind >= maxBlind {
-				out.Note(fmt.Errorf("waiting for the person's answer about %s: %w", tool, err))
+				out.Note(fmt.Errorf("waiting for the user's answer about %s: %w", tool, err))
 				return unaskable()
 			}
 		case q.State != subjects.ApprovalPending:
@@ -298,7 +298,7 @@ func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woke
 	}
 }
 
-// expire writes down that nobody answered, unless somebody was first. The asker's patience does not cut it short.
+// expire writes down that nobody answered, unless somebody was first. The caller's patience does not cut it short.
 func (b *Broker) expire(ctx context.Context, store actor.Store, q question, rev uint64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
@@ -328,23 +328,23 @@ func (q question) outcome() *subjects.Fault {
 	case subjects.ApprovalApproved:
 		return nil
 	case subjects.ApprovalDenied:
-		return refusal(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the person was asked about this call of %s and said no", q.Tool))
+		return refusal(subjects.CodeNotApproved, ruleDenied, fmt.Sprintf("the user was asked about this call of %s and said no", q.Tool))
 	case subjects.ApprovalExpired:
-		return refusal(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the person was asked about this call of %s and nobody answered in time, so it was not run; nobody said no. "+
+		return refusal(subjects.CodeUnanswered, ruleExpired, fmt.Sprintf("the user was asked about this call of %s and nobody answered in time, so it was not run; nobody said no. "+
 			"Ask again, and answer with conclave approve or on the page; conclave approve --watch shows each question as it comes", q.Tool))
 	}
 	return refusal(subjects.CodeDenied, ruleUnreadable, "the answer cannot be read, and that is a no")
 }
 
-// stillOpen tells an asker whose own time is over that the question stands.
+// stillOpen tells a caller whose own time is over that the question stands.
 func stillOpen(id, tool string) *subjects.Fault {
-	return refusal(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the person was asked about this call of %s and has not answered yet; the question is still open: "+
+	return refusal(subjects.CodeUnanswered, rulePending, fmt.Sprintf("the user was asked about this call of %s and has not answered yet; the question is still open: "+
 		"answer with conclave approve %s, then ask again under the same call_id", tool, id))
 }
 
 // unaskable refuses a call because its question cannot be kept.
 func unaskable() *subjects.Fault {
-	return subjects.Faultf(subjects.CodeUnavailable, "the person cannot be asked: the questions cannot be stored or read; nothing was run. See conclave doctor")
+	return subjects.Faultf(subjects.CodeUnavailable, "the user cannot be asked: the questions cannot be stored or read; nothing was run. See conclave doctor")
 }
 
 func refusal(code, rule, reason string) *subjects.Fault {
@@ -372,7 +372,7 @@ func readQuestion(ctx context.Context, s actor.Store, id string) (q question, re
 	return q, rev, nil
 }
 
-// waiting are the calls that wait for the person in this broker. The zero value is ready.
+// waiting are the calls that wait for the user in this broker. The zero value is ready.
 type waiting struct {
 	mu   sync.Mutex
 	on   map[string]map[chan struct{}]bool // by question

@@ -20,7 +20,7 @@ import (
 	"conclave/subjects"
 )
 
-// wary asks the person about every call, and says where it goes.
+// wary asks the user about every call, and says where it goes.
 type wary struct{}
 
 func (wary) Name() string { return "wary" }
@@ -29,7 +29,7 @@ func (wary) Judge(_ context.Context, c policy.Call) policy.Verdict {
 	return policy.Ask("sends", "it would send", string(c.Args))
 }
 
-// startWary runs a broker that asks the person about every call. Closing the connection is how it is killed: it is then
+// startWary runs a broker that asks the user about every call. Closing the connection is how it is killed: it is then
 // started anew.
 func (w *town) startWary(wait time.Duration) (kill func()) {
 	w.t.Helper()
@@ -86,7 +86,7 @@ func hearOn[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to chan
 	t.Helper()
 	if _, err := nc.Subscribe(topic.Live(), func(m *nats.Msg) {
 		if m.Header.Get("Nats-Stream") == "" {
-			return // the person's own words to the broker, on their way out
+			return // the user's own words to the broker, on their way out
 		}
 		var v T
 		if err := json.Unmarshal(m.Data, &v); err != nil {
@@ -205,7 +205,7 @@ func TestBusApproval(t *testing.T) {
 	if res := comes(t, agent.calling(t.Context(), "c2")); res.Error != nil || tool.runs.Load() != 2 || len(user.questions) != 0 {
 		t.Errorf("%+v, %d runs, %d questions", res, tool.runs.Load(), len(user.questions))
 	}
-	// Revoked: the person is asked again, and says no.
+	// Revoked: the user is asked again, and says no.
 	revoke, err := subjects.ApprovalRevoke.With(user.list(false).Rules[0].ID)
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestBusApprovalRestart(t *testing.T) {
 	got := agent.calling(ctx, "c1")
 	q := comes(t, user.questions)
 	kill()
-	giveUp() // the asker has crashed as well
+	giveUp() // the caller has crashed as well
 	<-got
 	if l := user.list(false); len(l.Approvals) != 1 || l.Approvals[0].ID != q.ID || l.Approvals[0].State != "pending" {
 		t.Fatalf("after the restart: %+v", l)

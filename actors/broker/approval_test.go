@@ -17,11 +17,11 @@ import (
 	"conclave/subjects"
 )
 
-// desk is a broker that does nothing but ask the person, with a recorder around it.
+// desk is a broker that does nothing but ask the user, with a recorder around it.
 type desk struct {
 	*Broker
 	rec  actortest.Recorder
-	told chan string // ids of questions that the person was told of
+	told chan string // ids of questions that the user was told of
 
 	mu      sync.Mutex
 	records []subjects.AuditRecord
@@ -43,7 +43,7 @@ func newDesk(wait time.Duration) *desk {
 	return d
 }
 
-// Routes are those that the person speaks to.
+// Routes are those that the user speaks to.
 func (d *desk) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ApprovalAnswer, d.onAnswer, actor.OnReject(d.onUnreadableAnswer)),
@@ -160,7 +160,7 @@ func TestApprove(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		wait    time.Duration // 0 = minutes
-		patient time.Duration // the asker; 0 = longer than that
+		patient time.Duration // the caller; 0 = longer than that
 		answer  *subjects.ApprovalDecision
 		want    string
 		text    string
@@ -170,7 +170,7 @@ func TestApprove(t *testing.T) {
 		{name: "yes", answer: &yes, want: "yes", state: "approved", audit: []string{"before allowed once", "after ok once"}},
 		{name: "no", answer: &no, want: "not_approved approval: denied", text: "said no", state: "denied", audit: []string{"before denied once"}},
 		{name: "nobody answers", wait: 20 * time.Millisecond, want: "unanswered approval: expired", text: "nobody said no", state: "expired"},
-		{name: "the asker does not wait so long", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "the question is still open: answer with conclave approve ", state: "pending"},
+		{name: "the caller does not wait so long", patient: 50 * time.Millisecond, want: "unanswered approval: pending", text: "the question is still open: answer with conclave approve ", state: "pending"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +211,7 @@ func TestApprove(t *testing.T) {
 	}
 }
 
-// The person is shown all there is to know: nothing of it shortened, and nothing of it the caller's own claim.
+// The user is shown all there is to know: nothing of it shortened, and nothing of it the caller's own claim.
 func TestApproveShows(t *testing.T) {
 	t.Parallel()
 	d := newDesk(0)
@@ -258,7 +258,7 @@ func TestApproveRefuses(t *testing.T) {
 	}{
 		{"trick: nothing is asked", func(*desk, *call) {}, nil, "denied approval: nothing_asked"},
 		{"the questions cannot be stored", func(d *desk, _ *call) { d.rec.Broken = errors.New("no stream") }, sends(place), "unavailable"},
-		{"the person cannot be told", func(d *desk, _ *call) { d.rec.Refuse = func(string) error { return errors.New("no stream") } }, sends(place), "unavailable"},
+		{"the user cannot be told", func(d *desk, _ *call) { d.rec.Refuse = func(string) error { return errors.New("no stream") } }, sends(place), "unavailable"},
 		{"too much to show", func(_ *desk, c *call) {
 			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalAsked.Limit()) + `"}`)
 		}, sends(place), "too_large"},
@@ -295,7 +295,7 @@ func TestApproveAgain(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		before func(d *desk, id string) // between the two askers
+		before func(d *desk, id string) // between the two callers
 		want   string
 	}{
 		{"approved in between", func(d *desk, id string) { d.say(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
@@ -319,7 +319,7 @@ func TestApproveAgain(t *testing.T) {
 				}
 			}
 			if len(d.told) != 0 {
-				t.Errorf("the person was told again of %s", <-d.told)
+				t.Errorf("the user was told again of %s", <-d.told)
 			}
 		})
 	}
@@ -335,7 +335,7 @@ func TestApproveAgain(t *testing.T) {
 			t.Errorf("%v, %v, told %d more", a, b, len(d.told))
 		}
 	})
-	t.Run("killed before the person was told", func(t *testing.T) {
+	t.Run("killed before the user was told", func(t *testing.T) {
 		t.Parallel()
 		d := newDesk(0)
 		q := d.newQuestion(d.rec.Out(), sending(), nameOf(sending().key(), sending().session, "web_fetch", "h1"), sends(place), nil)

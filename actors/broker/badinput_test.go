@@ -198,7 +198,7 @@ func TestBadInputOnTheBus(t *testing.T) {
 	for _, tt := range []struct{ name, got, want string }{
 		{"an argument that nobody declared", call(gen, "web_search", wide), "arguments: mismatch"},
 		{"trick: larger than a message may be", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+`"}`), subjects.CodeTooLarge},
-		{"trick: a question that the person never asked", drily(t, gen.About("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: a question that the user never asked", drily(t, gen.About("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
 		{"trick: a session that is not there", drily(t, gen.About("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
 		{"trick: a child of its own kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}), "lineage: self_spawn"},
 		{"trick: a child with more than it has", spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}), "lineage: narrowing"},

@@ -1,7 +1,7 @@
 // Package broker is the door between agents and tools. No other way leads there: the server's grants see to that.
 //
 // It listens on agent.<account>.tool.request.<tool>, agent.<account>.broker.discover and .validate,
-// agent.<account>.agent.spawn, agent.<account>.secret.use and tool.schema.<zone>.<tool>, and on what only the person may
+// agent.<account>.agent.spawn, agent.<account>.secret.use and tool.schema.<zone>.<tool>, and on what only the user may
 // say: ctl.<who>.approval.decision.<id>, .approval.list, .approval.revoke.<id>, .session.config and .policy.explain. It
 // calls tool.call.<zone>.<tool>, secret.get and model.chat, and speaks on tool.request.<tool> and tool.result.<tool>, its
 // copies of each call and result, and on approval.request.<id> and approval.decision.<id>. Who asks is what the server
@@ -35,7 +35,7 @@ type Config struct {
 	ShowResult   int           // bytes of a result that an agent is shown; the rest is parked. 0 = [DefaultShow]
 	ModelTimeout time.Duration // how long a small model may take to choose tools; 0 = no model is asked, also not to read pages
 	ModelKeys    []string      // names of the credentials that the model actor may use
-	ApprovalWait time.Duration // how long a question to the person stays open; 0 = what the manifest says
+	ApprovalWait time.Duration // how long a question to the user stays open; 0 = what the manifest says
 }
 
 // Calls are counted in memory.
@@ -45,7 +45,7 @@ const (
 	mostCounted   = 10_000           // entries of each kind
 )
 
-// defaultWait is how long the person has to answer when nothing else is said.
+// defaultWait is how long the user has to answer when nothing else is said.
 const defaultWait = 5 * time.Minute
 
 // DefaultShow is how much of a result an agent is shown.
@@ -131,21 +131,21 @@ func (b *Broker) Close(ctx context.Context) error { return b.audit.Close(ctx) }
 
 // call is one request on its way through the door.
 type call struct {
-	id       string // the asker's
+	id       string // the caller's
 	record   subjects.AuditRecord
 	tool     string
 	path     []string
 	args     json.RawMessage
 	session  string
-	unseen   bool // the shadow calls: what it reads is no part of the session
+	unseen   bool // respondent B calls: what it reads is no part of the session
 	query    string
 	typ      string              // of the caller
-	person   bool                // the person calls, and no model reads the result
+	person   bool                // the user calls, and no model reads the result
 	mode     string              // as the tool is asked
 	hosts    *subjects.HostRules // where the tool may read pages
 	pages    bool                // the caller may read pages
 	again    bool                // it was begun before, and is no new call
-	approved bool                // the person said yes to it
+	approved bool                // the user said yes to it
 	labels   *subjects.Labels    // of all that went into the session
 	apart    bool                // the caller never sees what strangers wrote, only what was made of it
 }
@@ -157,7 +157,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.refuse(ctx, out, in.From, "", in.Session, in.Query, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isShadow(caller), query: queryOf(in)}
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isRespondentB(caller), query: queryOf(in)}
 	if c.id == "" {
 		c.id = out.NewID()
 	}
@@ -185,7 +185,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 	if in.Body.CallID == "" || harmless(known.Tool) && !c.approved {
 		return b.act(ctx, out, c, known), nil
 	}
-	return b.once(ctx, out, c, known), nil // one yes of the person is for one run
+	return b.once(ctx, out, c, known), nil // one yes of the user is for one run
 }
 
 // look finds out about a call, and at the same time whether it ran before. For one that did, the first changes nothing but
@@ -206,7 +206,7 @@ func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller
 	return seen, nil
 }
 
-// judge decides by what is known of a call. After a yes of the person it finds that out anew and decides again: minutes
+// judge decides by what is known of a call. After a yes of the user it finds that out anew and decides again: minutes
 // may have passed, and the rules or the session may have changed since.
 func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
 	var spent *policy.Spent
@@ -232,7 +232,7 @@ func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Calle
 		}
 		seen = b.gather(ctx, out, caller, k, c, false)
 	}
-	return c, subjects.Faultf(subjects.CodeBusy, "each time the person agreed to this call of %s, the rules or the session asked for more, so it was not run; ask again", c.tool)
+	return c, subjects.Faultf(subjects.CodeBusy, "each time the user agreed to this call of %s, the rules or the session asked for more, so it was not run; ask again", c.tool)
 }
 
 const (
@@ -242,7 +242,7 @@ const (
 	rounds = 4
 )
 
-// decide asks the layers, and then the person when a layer wants that. It returns whether the person said yes, and why
+// decide asks the layers, and then the user when a layer wants that. It returns whether the user said yes, and why
 // the call may not run.
 func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
 	if no := barred(asked); no != nil {
@@ -252,7 +252,7 @@ func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy
 	if err := d.Failure(); err != nil {
 		out.Note(fmt.Errorf("judging a call of %s: %w", c.tool, err))
 	}
-	for _, s := range d.Shadow() {
+	for _, s := range d.Monitored() {
 		out.Note(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
@@ -315,7 +315,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
-	// Before the tool's own time begins: the keyring may wait for the person to unlock it.
+	// Before the tool's own time begins: the keyring may wait for the user to unlock it.
 	order := subjects.ToolOrder{CallID: c.id, QueryID: c.query, Args: c.args, Mode: c.mode, Hosts: c.hosts, Pages: c.pages}
 	if k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.Spawned, order.Labels = c.record.AgentID, len(c.path) > 0, c.labels
@@ -375,7 +375,7 @@ func failed(f *subjects.Fault) *subjects.Fault {
 const maxFault = 4096
 
 // finish stores the outcome, then tells and answers. A result whose outcome is not on record is not given out: the
-// asker is told that the tool ran and that nobody can prove it.
+// caller is told that the tool ran and that nobody can prove it.
 func (b *Broker) finish(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	res = b.receive(ctx, out, c, k, res)
 	b.at("learned")
@@ -432,12 +432,12 @@ func (b *Broker) refuse(ctx context.Context, out actor.Out, from, tool, session,
 	err := b.store(ctx, subjects.AuditRecord{
 		ID: out.NewID(), AgentID: from, Action: "tool.call", Tool: tool, Session: session, Query: query,
 	}, subjects.AuditBefore, subjects.StatusRefused, code)
-	if err != nil { // the asker is told of the refusal either way, and nothing ran
+	if err != nil { // the caller is told of the refusal either way, and nothing ran
 		out.Note(fmt.Errorf("recording a refused call: %w", err))
 	}
 }
 
-// store appends one record. The asker's own deadline does not cut it short: an act that began is recorded to its end.
+// store appends one record. The caller's own deadline does not cut it short: an act that began is recorded to its end.
 func (b *Broker) store(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()

@@ -45,7 +45,7 @@ func manifest(t testing.TB) policy.Manifest {
 	return m
 }
 
-// layers are the chain as the house runs it.
+// layers are the chain as the system runs it.
 func layers(t testing.TB) policy.Chain {
 	return manifest(t).Chain(policy.Env{Home: t.TempDir()})
 }
@@ -218,7 +218,7 @@ func TestCall(t *testing.T) {
 		body    any    // nil = a good call
 		answer  func(subject string, body []byte) (any, error)
 		refuse  map[string]error
-		chain   policy.Chain // nil = the house's
+		chain   policy.Chain // nil = the system's
 		story   []string
 		code    string // of the error in the result
 		text    string // part of its text
@@ -380,7 +380,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// checkOutcome compares what the asker got.
+// checkOutcome compares what the caller got.
 func checkOutcome(t *testing.T, res subjects.ToolResult, code, text string, denial *subjects.Denial) {
 	t.Helper()
 	if code == "" {
@@ -439,11 +439,11 @@ func (w *world) checkRecords(t *testing.T, subject, agent string, body subjects.
 	}
 }
 
-// checkEvents compares the copies: they say what the asker was told, and who asked. The asker knows who that is.
+// checkEvents compares the copies: they say what the caller was told, and who asked. The caller knows who that is.
 func (w *world) checkEvents(t *testing.T, res subjects.ToolResult, agent string) {
 	t.Helper()
 	if res.Caller != "" {
-		t.Errorf("the asker was told that %q asked", res.Caller)
+		t.Errorf("the caller was told that %q asked", res.Caller)
 	}
 	for _, s := range w.rec.Said() {
 		if s.Waited || s.Query != "q1" || s.Session != "s1" {
@@ -457,7 +457,7 @@ func (w *world) checkEvents(t *testing.T, res subjects.ToolResult, agent string)
 			copied.Caller = agent
 			want, _ := json.Marshal(copied)
 			if s.Body != string(want) {
-				t.Errorf("the copy says %s, the asker was told %s", s.Body, want)
+				t.Errorf("the copy says %s, the caller was told %s", s.Body, want)
 			}
 		case strings.HasPrefix(s.Subject, "event.tool.request."):
 			var got subjects.ToolRequest

@@ -104,7 +104,7 @@ func (w *town) startTool(s *standIn) *actor.Supervised {
 	})
 }
 
-// startBroker runs a broker as the house does, with a real audit.
+// startBroker runs a broker as the system does, with a real audit.
 func (w *town) startBroker() *actor.Supervised {
 	w.t.Helper()
 	return w.start(actor.Spec{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -122,7 +122,7 @@ func (w *town) startBroker() *actor.Supervised {
 
 func (w *town) hashKey() string { return filepath.Join(w.Dir, "params.key") }
 
-// asker asks as one role.
+// caller asks as one role.
 type asker struct {
 	t   *testing.T
 	out actor.Out
@@ -172,7 +172,7 @@ func (a asker) callUntil(id, code string) subjects.ToolResult {
 	}
 }
 
-// source is the trail with the anchors it is held to.
+// source is the audit log with the anchors it is held to.
 func (w *town) source() (audit.Source, []subjects.AuditHead) {
 	w.t.Helper()
 	heads, err := audit.ReadHeads(w.Heads())
@@ -189,13 +189,13 @@ func (w *town) source() (audit.Source, []subjects.AuditHead) {
 	return src, heads
 }
 
-// verified checks the trail and returns what the brokers wrote there.
+// verified checks the audit log and returns what the brokers wrote there.
 func (w *town) verified() (audit.Report, []subjects.AuditRecord) {
 	w.t.Helper()
 	src, heads := w.source()
 	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
 	if err != nil || !rep.OK {
-		w.t.Fatalf("the trail does not verify: %v, %v", rep.First, err)
+		w.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
 	}
 	return rep, w.records()
 }
@@ -519,7 +519,7 @@ func TestBusCopies(t *testing.T) {
 	}
 }
 
-// What cannot be read is told to the asker with a code, to people as a dead letter, and to the audit.
+// What cannot be read is told to the caller with a code, to people as a dead letter, and to the audit.
 func TestBusBadInput(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
@@ -599,7 +599,7 @@ func TestBusBadInput(t *testing.T) {
 			t.Fatalf("%s: no dead letter", tt.name)
 		}
 	}
-	// The asker is told before the record is written: wait for the last one.
+	// The caller is told before the record is written: wait for the last one.
 	deadline := time.Now().Add(patience)
 	var recs []subjects.AuditRecord
 	for len(recs) < len(rows) && time.Now().Before(deadline) {

@@ -150,7 +150,7 @@ func TestSecretUse(t *testing.T) {
 
 		{name: "trick: a key of a tool", who: "model", secret: "graph_key", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: an agent", who: "generator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
-		{name: "trick: the person's operator", who: "operator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
+		{name: "trick: the user's operator", who: "operator", secret: "openai", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: a name in other letters", who: "model", secret: "OpenAI", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: every name", who: "model", secret: "*", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},
 		{name: "trick: no name", who: "model", secret: "", vault: keyring, code: subjects.CodeDenied, trail: "before denied secrets: not_named"},

@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// How many definitions an asker gets: a small model handles about five tools, and fewer are better.
+// How many definitions a caller gets: a small model handles about five tools, and fewer are better.
 const (
 	usualTools = 4
 	mostTools  = 8
@@ -58,7 +58,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	most = min(most, mostTools)
 	var always, may, rare []subjects.ToolSchema
 	for _, k := range b.table.all() {
-		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isShadow(caller) && acts(k.Tool)) {
+		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isRespondentB(caller) && acts(k.Tool)) {
 			s := k.schema
 			s.Key = "" // for the broker alone
 			// An address in the task is asked for by its owner's tool, whatever the other words are.

@@ -149,8 +149,8 @@ func TestDistillWithoutAModel(t *testing.T) {
 	}{
 		{name: "no model is to be asked", set: func(*hall) {}},
 		{name: "nobody is there", set: ranked, noted: true},
-		{name: "the built-in script reads nothing", set: ranked, chat: func(subjects.ChatRequest) (any, error) {
-			return actortest.Pieces{subjects.ChatChunk{Content: finds(nil), Done: true, StandIn: true}}, nil
+		{name: "the built-in demo model reads nothing", set: ranked, chat: func(subjects.ChatRequest) (any, error) {
+			return actortest.Pieces{subjects.ChatChunk{Content: finds(nil), Done: true, DemoModel: true}}, nil
 		}},
 		{name: "trick: the model was talked into an answer of its own", set: ranked, reply: "Sure! The secret word is xylophone.", noted: true},
 		{name: "trick: a form of another kind", set: ranked, reply: `["It rains"]`, noted: true},
@@ -179,7 +179,7 @@ func TestDistillWithoutAModel(t *testing.T) {
 	}
 }
 
-// TestWhoSeesThePage: an agent of the person's own, and the person, read what the tool brought.
+// TestWhoSeesThePage: an agent of the user's own, and the user, read what the tool brought.
 func TestWhoSeesThePage(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"generator", "operator"} {

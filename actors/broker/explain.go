@@ -21,11 +21,11 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 	return b.dry(ctx, out, caller.ID(), caller, in.Body.Tool, in.Body.Args, in.Session, queryOf(in))
 }
 
-// onExplain is the person's dry run of somebody's call.
+// onExplain is the user's dry run of somebody's call.
 func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
 	q := in.Body
 	if !slices.Contains(subjects.People, in.From) {
-		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the person may look at what others would be told")
+		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the user may look at what others would be told")
 	}
 	parts := strings.Split(q.As, ".")
 	for _, p := range append(parts, q.Tool) {
@@ -84,7 +84,7 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	}
 	asked.Spent = b.spent(out, asked, c, seen, true)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.People, asker) {
-		asked.Flow = &policy.Flow{} // the person means a session that nothing went into
+		asked.Flow = &policy.Flow{} // the user means a session that nothing went into
 	}
 	if d := barred(asked); d != nil {
 		return subjects.Verdict{Denial: d}, nil

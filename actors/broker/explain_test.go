@@ -51,7 +51,7 @@ func told(v subjects.Verdict) string {
 	return "nothing"
 }
 
-// explains is the person's dry run.
+// explains is the user's dry run.
 func (h *hall) explains(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
 	t.Helper()
 	var v subjects.Verdict
@@ -59,7 +59,7 @@ func (h *hall) explains(t testing.TB, who string, q subjects.ExplainRequest) (su
 	return v, err
 }
 
-// TestDryRuns: a dry run says what the call would come to, for the agent that asks and for the person who asks about it.
+// TestDryRuns: a dry run says what the call would come to, for the agent that asks and for the user who asks about it.
 func TestDryRuns(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -72,7 +72,7 @@ func TestDryRuns(t *testing.T) {
 		{"an unknown tool", "generator", "teleport", `{}`, "tool: unknown_tool"},
 		{"a tool of the manifest that is not here", "generator", "fs_read", `{}`, "tool: unknown_tool"},
 		{"a tool that asks", "generator", "run_shell", `{"command":"ls"}`, "asks approval: high_risk"},
-		{"the person is not asked about their own call", "operator", "run_shell", `{"command":"ls"}`, "ok"},
+		{"the user is not asked about their own call", "operator", "run_shell", `{"command":"ls"}`, "ok"},
 		{"a spawned agent", "child", "web_search", `{"query":"fish"}`, "ok"},
 		{"a spawned agent, and a tool that its type has not", "child", "run_shell", `{}`, "manifest: not_in_set"},
 		{"a host that is not fetched from", "generator", "web_fetch", `{"url":"http://localhost/"}`, "egress: denied_host"},

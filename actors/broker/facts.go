@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-// person is the account of the person's own tool calls.
+// person is the account of the user's own tool calls.
 const person = "operator"
 
 // facts are everything that was found out about a call.
@@ -26,7 +26,7 @@ type facts struct {
 	fault   *subjects.Fault   // why it cannot be judged
 }
 
-// gather finds out everything about a call that its layers need: who asks, below whom, what the person has set for the
+// gather finds out everything about a call that its layers need: who asks, below whom, what the user has set for the
 // session, and what went into it. What cannot be found out is a refusal. With dry nothing is changed by looking.
 func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
 	f.rules = b.book.Rules()
@@ -42,7 +42,7 @@ func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Call
 	}
 	if c.session != "" {
 		if c.tool != "" && !asked.Person && !harmless(k.Tool) {
-			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry || isShadow(caller)) })
+			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry || isRespondentB(caller)) })
 		}
 		asked.Override, over = b.overrideOf(ctx, out, caller, c.session, c.query, dry)
 	}
@@ -66,7 +66,7 @@ func (f facts) reach(t *table) (*subjects.HostRules, bool) {
 		return nil, false
 	}
 	rules := f.rules.Manifest.Egress.Fetch
-	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny, Watched: f.rules.Manifest.Shadow[(policy.EgressLayer{}).Name()]}
+	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny, Monitored: f.rules.Manifest.Monitored[(policy.EgressLayer{}).Name()]}
 	if c.Override.All() && len(c.Caller.Path) == 0 {
 		hosts.Allow = []string{"*"}
 	}
@@ -100,8 +100,8 @@ func modeOf(c policy.Call) string {
 // apart reports whether the caller is one of those.
 func apart(c policy.Call) bool { return len(c.Caller.Path) > 0 || c.Caller.Account == "orchestrator" }
 
-// labelsOf are those of all that went into a session: what a tool keeps of it must carry them. The person's own call is
-// the person's own word; a session of which nobody knows is nobody's.
+// labelsOf are those of all that went into a session: what a tool keeps of it must carry them. The user's own call is
+// the user's own word; a session of which nobody knows is nobody's.
 func labelsOf(c policy.Call) *subjects.Labels {
 	l := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	if c.Person {

@@ -171,7 +171,7 @@ func (h *hall) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	return err
 }
 
-// says is a question of the person as the router stores it.
+// says is a question of the user as the router stores it.
 func (h *hall) says(session, query, words string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -298,7 +298,7 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 		{name: "the settings", get: "session_config", who: "generator", tool: "web_search"},
 		{name: "the settings, for a tool that does nothing", get: "session_config", who: "generator", tool: "get_datetime"},
 		{name: "what went into the session", get: "flow", who: "generator", tool: "web_search"},
-		{name: "the person's words cannot be kept", put: "flow", who: "generator", tool: "web_search"},
+		{name: "the user's words cannot be kept", put: "flow", who: "generator", tool: "web_search"},
 		{name: "the ledger", put: "ledger", who: "generator", tool: "web_search"},
 		{name: "the ledger cannot be read", get: "ledger", who: "generator", tool: "web_search", ran: true}, // it is new: the first entry wins
 		{name: "the registry does not concern an account", get: registry, who: "generator", tool: "web_search", ran: true},
@@ -365,12 +365,12 @@ func TestGather(t *testing.T) {
 		{"a spawned agent is what it was spawned as", child, "s1", search, "researcher", false, true, subjects.ModeStructured},
 		{"the orchestrator never sees a page", "orchestrator", "s1", search, "orchestrator", false, true, subjects.ModeStructured},
 		{"the orchestrator and the clock", "orchestrator", "s1", clock, "orchestrator", false, false, ""},
-		{"the person", person, "s1", search, "operator", true, false, ""},
+		{"the user", person, "s1", search, "operator", true, false, ""},
 
-		{"trick: an agent below the person is not the person", below, "s1", search, "researcher", false, true, subjects.ModeStructured},
-		{"trick: nobody below the person is not the person", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
+		{"trick: an agent below the user is not the user", below, "s1", search, "researcher", false, true, subjects.ModeStructured},
+		{"trick: nobody below the user is not the user", "operator.x", "s1", search, "", false, true, subjects.ModeStructured},
 		{"trick: an agent of another session", child, "s2", search, "", false, false, subjects.ModeStructured},
-		{"trick: an account that ends like the person's", "not_operator", "s1", search, "", false, true, ""},
+		{"trick: an account that ends like the user's", "not_operator", "s1", search, "", false, true, ""},
 		{"trick: an account in other letters", "Operator", "s1", search, "", false, true, ""},
 	} {
 		c := call{tool: tt.known.Name, session: tt.session, query: "q1", args: json.RawMessage(`{}`)}
@@ -416,12 +416,12 @@ func TestReach(t *testing.T) {
 	tb.live["web_fetch"] = page
 	search := policy.Tool{Name: "web_search", Known: true, Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
 	for _, tt := range []struct {
-		name    string
-		account string
-		over    policy.Override
-		shadow  map[string][]string
-		allow   []string
-		pages   bool
+		name      string
+		account   string
+		over      policy.Override
+		monitored map[string][]string
+		allow     []string
+		pages     bool
 	}{
 		{"as the manifest says", "generator", policy.Override{}, nil, []string{"a.example"}, true},
 		{"one who may not read pages", "committee", policy.Override{}, nil, []string{"a.example"}, false},
@@ -429,10 +429,10 @@ func TestReach(t *testing.T) {
 		{"ALL", "generator", policy.Override{Level: subjects.OverrideAll}, nil, []string{"*"}, true},
 		{"watched", "generator", policy.Override{}, map[string][]string{"egress": {policy.RuleHost}}, []string{"a.example"}, true},
 	} {
-		m.Shadow = tt.shadow
+		m.Monitored = tt.monitored
 		f := facts{call: policy.Call{Caller: subjects.Caller{Account: tt.account}, Tool: search, Override: tt.over}, rules: policy.Rules{Manifest: m}}
 		hosts, pages := f.reach(tb)
-		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || !slices.Equal(hosts.Watched, tt.shadow["egress"]) {
+		if pages != tt.pages || !slices.Equal(hosts.Allow, tt.allow) || !slices.Equal(hosts.Monitored, tt.monitored["egress"]) {
 			t.Errorf("%s: %+v, %t", tt.name, hosts, pages)
 		}
 	}

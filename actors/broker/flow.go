@@ -15,7 +15,7 @@ import (
 // What is known of a session's content stands in the bucket flow, under the session. It is read for each call and written
 // before a result is given out: no agent has seen what the record does not know.
 
-// flow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the person
+// flow is what is known of a session, with the words of the question at hand. It is nil, and no error, when the user
 // asked no such question: nobody then knows what the session is about. With dry nothing is written.
 func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string, dry bool) (*policy.Flow, error) {
 	f, rev, err := b.readFlow(ctx, out, session)
@@ -111,11 +111,11 @@ func (b *Broker) writeFlow(ctx context.Context, out actor.Out, session string, f
 	return nil
 }
 
-// turnsGet is the subject of the JetStream API through which the broker reads what the person asked. It stands in the
+// turnsGet is the subject of the JetStream API through which the broker reads what the user asked. It stands in the
 // table of edges. Only the router can write there.
 var turnsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
-// words are what the person asked, as the router stored it. No agent's word is taken for it.
+// words are what the user asked, as the router stored it. No agent's word is taken for it.
 func (b *Broker) words(ctx context.Context, out actor.Out, session, query string) (said string, ok bool, err error) {
 	if session == "" || query == "" {
 		return "", false, nil
@@ -152,7 +152,7 @@ func turnAt(ctx context.Context, out actor.Out, which map[string]any) (q subject
 	defer cancel()
 	data, _, err := out.Request(ctx, turnsGet, body)
 	if err != nil {
-		return q, 0, false, fmt.Errorf("reading what the person asked: %w", err)
+		return q, 0, false, fmt.Errorf("reading what the user asked: %w", err)
 	}
 	var got struct {
 		Error *struct {
@@ -166,18 +166,18 @@ func turnAt(ctx context.Context, out actor.Out, which map[string]any) (q subject
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(data, &got); err != nil {
-		return q, 0, false, fmt.Errorf("reading what the person asked: %w", err)
+		return q, 0, false, fmt.Errorf("reading what the user asked: %w", err)
 	}
 	switch {
 	case got.Error != nil && got.Error.Code == 404:
 		return q, 0, false, nil
 	case got.Error != nil:
-		return q, 0, false, fmt.Errorf("reading what the person asked: %s", got.Error.Text)
+		return q, 0, false, fmt.Errorf("reading what the user asked: %s", got.Error.Text)
 	case got.Message == nil:
-		return q, 0, false, errors.New("reading what the person asked: no message")
+		return q, 0, false, errors.New("reading what the user asked: no message")
 	}
 	if err := json.Unmarshal(got.Message.Data, &q); err != nil {
-		return q, 0, false, fmt.Errorf("reading what the person asked: %w", err)
+		return q, 0, false, fmt.Errorf("reading what the user asked: %w", err)
 	}
 	return q, got.Message.Seq, true, nil
 }

@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestWords: what the person asked is read from where the router put it, and from nowhere else.
+// TestWords: what the user asked is read from where the router put it, and from nowhere else.
 func TestWords(t *testing.T) {
 	t.Parallel()
 	turn := func(session, query, words string) subjects.Query {
@@ -85,7 +85,7 @@ func TestWordsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestUnknownSessionAsks: a call for which the person asked no question needs their word, whatever it sends.
+// TestUnknownSessionAsks: a call for which the user asked no question needs their word, whatever it sends.
 func TestUnknownSessionAsks(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)
@@ -143,9 +143,9 @@ func TestDamagedRecord(t *testing.T) {
 		if res := h.calls(t, "generator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnavailable || strings.Contains(h.lately(), "ran") {
 			t.Errorf("%q: %s", data, outcome(res))
 		}
-		// The person may call, and yet what comes back is not given out: the session cannot take it in.
+		// The user may call, and yet what comes back is not given out: the session cannot take it in.
 		if res := h.calls(t, "operator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnrecorded {
-			t.Errorf("%q: the person's call ended in %s", data, outcome(res))
+			t.Errorf("%q: the user's call ended in %s", data, outcome(res))
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// The ledger makes a call run once, however often a crash makes its asker ask. The asker names the call; the broker
+// The ledger makes a call run once, however often a crash makes its caller ask. The caller names the call; the broker
 // writes down that it begins before it runs and what came of it after. Asked again under the same name it answers from
 // there. What began and has no end may have run: a tool that changes something is then not run again.
 
@@ -129,7 +129,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 	default:
 		mine.Result = &res
 	}
-	// The asker's patience does not cut this short: what ran must be known to have run.
+	// The caller's patience does not cut this short: what ran must be known to have run.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	if _, err := put(ctx, store, key, mine, rev); err != nil {
@@ -155,7 +155,7 @@ func (b *Broker) before(ctx context.Context, out actor.Out, c call, k Known) (re
 	return b.replay(ctx, out, c, *old.Result), true, true
 }
 
-// elsewhere waits a moment for a call that another broker may be running. It returns false when the asker's time is over.
+// elsewhere waits a moment for a call that another broker may be running. It returns false when the caller's time is over.
 func (b *Broker) elsewhere(ctx context.Context) bool {
 	t := time.NewTimer(100 * time.Millisecond)
 	defer t.Stop()

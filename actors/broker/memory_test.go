@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// remembering makes the hall's memory what it is in the house: it keeps, and it says whose each result is.
+// remembering makes the hall's memory what it is in the system: it keeps, and it says whose each result is.
 func remembering(h *hall) {
 	h.facts = func(all map[string]policy.Tool) {
 		all["search_memory"] = policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Graded: true, Standing: true}
@@ -30,7 +30,7 @@ func TestWhatMemoryIsTold(t *testing.T) {
 	}{
 		{name: "a clean session", who: "generator", args: `{"content":"x"}`, trust: subjects.Trusted},
 		{name: "after a page", who: "generator", args: `{"content":"x"}`, taint: true, trust: subjects.Untrusted},
-		{name: "the person, after a page", who: "operator", args: `{"content":"x"}`, taint: true, trust: subjects.Trusted},
+		{name: "the user, after a page", who: "operator", args: `{"content":"x"}`, taint: true, trust: subjects.Trusted},
 		{name: "trick: a session nobody knows", who: "generator", args: `{"content":"x"}`, unknown: true, trust: subjects.Untrusted},
 		{name: "trick: arguments that speak for the broker", who: "generator", args: forged, taint: true, trust: subjects.Untrusted},
 	} {
@@ -77,7 +77,7 @@ func TestOthersAreNotToldOfTheSession(t *testing.T) {
 // TestMemoryGradesItsResults: what memory vouches for enters the session clean, what it does not taints it and is framed.
 func TestMemoryGradesItsResults(t *testing.T) {
 	t.Parallel()
-	prose := "The person said long ago that they drink their coffee black."
+	prose := "The user said long ago that they drink their coffee black."
 	trusted := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	for _, tt := range []struct {
 		name    string

@@ -14,10 +14,10 @@ import (
 	"conclave/subjects"
 )
 
-// What the person set for a session stands in the bucket session_config, under the session. Only the person's accounts
+// What the user set for a session stands in the bucket session_config, under the session. Only the user's accounts
 // reach the subject on which it is set: no agent can loosen its own rules.
 
-// setting is what the person set.
+// setting is what the user set.
 type setting struct {
 	Level   string   `json:"level,omitempty"`
 	Disable []string `json:"disable,omitempty"`
@@ -83,7 +83,7 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 	return s.tell(q.SessionID, q.QueryID), nil
 }
 
-// unsettled is what the person is told when the bucket cannot be used.
+// unsettled is what the user is told when the bucket cannot be used.
 func unsettled(out actor.Out, err error) error {
 	out.Note(fmt.Errorf("the settings of a session: %w", err))
 	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written; nothing was changed, see conclave doctor")
@@ -95,7 +95,7 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 		return subjects.Faultf(subjects.CodeMalformed, format, a...)
 	}
 	if !slices.Contains(subjects.People, from) {
-		return subjects.Faultf(subjects.CodeDenied, "only the person sets what holds for a session")
+		return subjects.Faultf(subjects.CodeDenied, "only the user sets what holds for a session")
 	}
 	if subjects.CheckToken(q.SessionID) != nil {
 		return bad("session_id must name a session: letters, digits, - and _")
@@ -168,7 +168,7 @@ func (b *Broker) set(ctx context.Context, out actor.Out, q subjects.SessionConfi
 	return sessionSetting{}, errBusy
 }
 
-// override is what the person set, as it holds for a message of a session. A setting for the next message is tied to that
+// override is what the user set, as it holds for a message of a session. A setting for the next message is tied to that
 // message here, before anything is decided by it. An error means that nobody knows what holds: the call is refused.
 func (b *Broker) override(ctx context.Context, out actor.Out, session, query string) (policy.Override, error) {
 	if session == "" {
@@ -248,7 +248,7 @@ func (s onceSetting) over(o policy.Override) policy.Override {
 	return o
 }
 
-// tell is what holds for a message, for the person; for the next one when none is named.
+// tell is what holds for a message, for the user; for the next one when none is named.
 func (s sessionSetting) tell(session, query string) subjects.SessionConfig {
 	o := s.holds(query)
 	c := subjects.SessionConfig{SessionID: session}

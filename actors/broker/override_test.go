@@ -130,8 +130,8 @@ func TestSessionConfigRefused(t *testing.T) {
 		{"trick: every tool is disabled", "user", subjects.SessionConfig{SessionID: "s1", Disable: []string{"*"}}, "not the name of a tool"},
 		{"trick: a grant of everything", "user", subjects.SessionConfig{SessionID: "s1", Grant: []string{"coder:*"}}, "write type:tool"},
 		{"trick: a list without end", "user", subjects.SessionConfig{SessionID: "s1", Disable: many}, "at most 64"},
-		{"trick: an agent sets it", "generator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the person"},
-		{"trick: the account of the person's calls sets it", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the person"},
+		{"trick: an agent sets it", "generator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
+		{"trick: the account of the user's calls sets it", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newOffice(t)

@@ -23,7 +23,7 @@ var errNoModel = errors.New("no model is to be asked")
 const leastTools = 2
 
 // rankByModel lets a small model choose. It sees the task and one short line per tool, about a hundred tokens, and can
-// do no more than name tools that the asker may use anyway.
+// do no more than name tools that the caller may use anyway.
 func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) ([]subjects.ToolSchema, error) {
 	if b.cfg.ModelTimeout <= 0 {
 		return nil, errNoModel
@@ -69,15 +69,15 @@ func (b *Broker) rankByModel(ctx context.Context, out actor.Out, task string, to
 	return picked, nil
 }
 
-// askJSON asks a model without tools for one JSON object. The built-in script is no model: it chooses nothing.
+// askJSON asks a model without tools for one JSON object. The built-in demo model is no model: it chooses nothing.
 func (b *Broker) askJSON(ctx context.Context, out actor.Out, role, prompt string, format json.RawMessage, predict int, limit time.Duration, into any) error {
-	if end, ok := ctx.Deadline(); ok { // the asker waits for tools, and words can be compared too
+	if end, ok := ctx.Deadline(); ok { // the caller waits for tools, and words can be compared too
 		limit = min(limit, end.Sub(out.Now())/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	standIn, zero := false, 0.0
-	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, Last: func(c subjects.ChatChunk) { standIn = c.StandIn }}
+	client := wire.Client{Out: out, Role: role, Hint: "simple", Timeout: limit, Last: func(c subjects.ChatChunk) { standIn = c.DemoModel }}
 	reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 		Messages: []model.Message{{Role: model.User, Content: prompt}}, Format: format,
 		Options: model.Options{Predict: predict, Temperature: &zero},

@@ -87,8 +87,8 @@ func TestRankByModel(t *testing.T) {
 		{name: "none: two by words", reply: `{"tools":[]}`, want: []string{"save_memory", "search_memory"}},
 		{name: "one is enough when one is asked for", reply: `{"tools":["run_shell"]}`, max: 1, want: []string{"run_shell"}},
 		{name: "no model is there", chat: nil, noted: true},
-		{name: "the built-in script chooses nothing", chat: func(subjects.ChatRequest) (any, error) {
-			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_shell","web_fetch"]}`, Done: true, StandIn: true}}, nil
+		{name: "the built-in demo model chooses nothing", chat: func(subjects.ChatRequest) (any, error) {
+			return actortest.Pieces{subjects.ChatChunk{Content: `{"tools":["run_shell","web_fetch"]}`, Done: true, DemoModel: true}}, nil
 		}},
 		{name: "the model is too slow", chat: func(subjects.ChatRequest) (any, error) {
 			return nil, subjects.Faultf(subjects.CodeTimeout, "no answer in time")
@@ -134,7 +134,7 @@ func TestRankByModel(t *testing.T) {
 	}
 }
 
-// TestRankTimesOut: a model that does not answer is given up on well before the asker gives up, and words are compared.
+// TestRankTimesOut: a model that does not answer is given up on well before the caller gives up, and words are compared.
 func TestRankTimesOut(t *testing.T) {
 	t.Parallel()
 	h := newHall(t, func(h *hall) { h.cfg.ModelTimeout = 20 * time.Millisecond })
@@ -148,7 +148,7 @@ func TestRankTimesOut(t *testing.T) {
 	}
 }
 
-// deaf is spoken through to a model that says nothing until the asker gives up.
+// deaf is spoken through to a model that says nothing until the caller gives up.
 type deaf struct{ actor.Out }
 
 func (d deaf) Stream(ctx context.Context, _ subjects.Spec, _ []byte) iter.Seq2[actor.Piece, error] {

@@ -57,7 +57,7 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 		return withheld(res, "what %s returned is too large to be shown and could not be kept, so it is withheld", c.tool)
 	}
 	res.Result = shown
-	if labels.Trust == subjects.Untrusted && !c.person { // no model reads what the person asked for
+	if labels.Trust == subjects.Untrusted && !c.person { // no model reads what the user asked for
 		res.Result = firewall.Frame(shown, b.nonce(c, shown), scan)
 	}
 	return res

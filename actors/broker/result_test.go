@@ -56,7 +56,7 @@ func TestLabels(t *testing.T) {
 		{name: "the clock", who: "generator", tool: "get_datetime", res: subjects.ToolResult{Result: "noon"}, want: "trusted public"},
 		{name: "a list out of memory", who: "generator", tool: "search_memory", res: subjects.ToolResult{Result: `["fish","chips"]`}, want: "trusted private", private: true},
 		{name: "sentences out of memory", who: "generator", tool: "search_memory", res: subjects.ToolResult{Result: "somebody wrote down that the fish is in the second drawer on the left"}, want: "untrusted private", framed: true, tainted: true, private: true},
-		{name: "a page for the person", who: "operator", tool: "web_fetch", res: subjects.ToolResult{Result: "fish"}, want: "untrusted public", tainted: true},
+		{name: "a page for the user", who: "operator", tool: "web_fetch", res: subjects.ToolResult{Result: "fish"}, want: "untrusted public", tainted: true},
 
 		{name: "trick: a page that gives orders", who: "generator", tool: "web_fetch", res: subjects.ToolResult{Result: order}, want: "untrusted public", framed: true, flagged: true, tainted: true},
 		{name: "trick: a page with labels of its own", who: "generator", tool: "web_fetch", res: subjects.ToolResult{Result: "fish", Labels: forged}, want: "untrusted public", framed: true, tainted: true},
@@ -144,7 +144,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// TestRedaction: a secret in a result or in an excuse leaves the broker in no way: not to the asker, not to those who watch,
+// TestRedaction: a secret in a result or in an excuse leaves the broker in no way: not to the caller, not to those who watch,
 // not into a store.
 func TestRedaction(t *testing.T) {
 	t.Parallel()
@@ -247,7 +247,7 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestWithheld: what cannot be written down reaches nobody, and the person's record says that it failed.
+// TestWithheld: what cannot be written down reaches nobody, and the user's record says that it failed.
 func TestWithheld(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -299,7 +299,7 @@ func TestExcuses(t *testing.T) {
 		{name: "memory that says why in sentences", who: "generator", tool: "search_memory", excuse: "no such memory was ever kept in this place, so look elsewhere", tainted: true, labelled: true},
 		{name: "a clock that stands", who: "generator", tool: "get_datetime", excuse: "no such zone"},
 		{name: "a short excuse for a spawned agent", who: "child", tool: "web_fetch", excuse: "fetch failed: 404", tainted: true, labelled: true},
-		{name: "the person reads what was said", who: "operator", tool: "web_fetch", excuse: order, tainted: true, labelled: true},
+		{name: "the user reads what was said", who: "operator", tool: "web_fetch", excuse: order, tainted: true, labelled: true},
 
 		{name: "trick: an excuse that gives orders", who: "generator", tool: "web_fetch", excuse: order, want: "web_fetch failed, and what it said about that looks like instructions, so it is withheld", tainted: true, labelled: true},
 		{name: "trick: orders out of memory", who: "generator", tool: "search_memory", excuse: order, want: "search_memory failed, and what it said about that looks like instructions, so it is withheld", tainted: true, labelled: true},

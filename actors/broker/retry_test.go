@@ -9,7 +9,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestAskedAgain: what the critic said goes with a question that is asked again, and is not what the person typed. What
+// TestAskedAgain: what the critic said goes with a question that is asked again, and is not what the user typed. What
 // they typed still is.
 func TestAskedAgain(t *testing.T) {
 	t.Parallel()
@@ -30,7 +30,7 @@ func TestAskedAgain(t *testing.T) {
 	}{
 		{"the critic's words, searched for", policy.Call{Tool: search, Args: json.RawMessage(`{"query":"card number 4711-0815"}`)}, false},
 		{"the critic's address", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://fish.example/in"}`)}, false},
-		{"the person's own address", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://shop.example/"}`)}, true},
+		{"the user's own address", policy.Call{Tool: fetch, Args: json.RawMessage(`{"url":"https://shop.example/"}`)}, true},
 	} {
 		tt.call.Flow = f
 		v := (policy.FlowLayer{}).Judge(t.Context(), tt.call)

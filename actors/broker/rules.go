@@ -17,7 +17,7 @@ import (
 )
 
 // A remembered answer is a rule: the same type of agent, the same tool, the same question, to the same places. It holds
-// until the person revokes it, and there are never more of them than the person can see in the list.
+// until the user revokes it, and there are never more of them than the user can see in the list.
 
 const (
 	// maxListed bounds a list of questions.
@@ -154,7 +154,7 @@ func putRule(ctx context.Context, s actor.Store, r rule, rev uint64) error {
 	return err
 }
 
-// rememberFor is how long a yes can be remembered, at most as long as the person wants: "" is for this call alone.
+// rememberFor is how long a yes can be remembered, at most as long as the user wants: "" is for this call alone.
 func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q question, wanted string) string {
 	switch {
 	case wanted == "", !q.rememberable(), subjects.CheckToken(q.Type) != nil:
@@ -212,7 +212,7 @@ func (b *Broker) onApprovals(ctx context.Context, in actor.Msg[subjects.Approval
 	defer cancel()
 	list := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: []subjects.ApprovalRule{}}
 	if !slices.Contains(subjects.People, in.From) {
-		return list, subjects.Faultf(subjects.CodeDenied, "only the person may ask this")
+		return list, subjects.Faultf(subjects.CodeDenied, "only the user may ask this")
 	}
 	all, err := b.questions(ctx, out)
 	if err != nil {

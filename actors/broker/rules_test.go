@@ -44,7 +44,7 @@ func (d *desk) revoke(t testing.TB, who, id string) (bool, error) {
 	return raw == `{"ok":true}`, err
 }
 
-// remembered is a desk at which the person has said yes to a call and wants it remembered.
+// remembered is a desk at which the user has said yes to a call and wants it remembered.
 func remembered(t *testing.T, level string, asks []policy.Question) (*desk, subjects.ApprovalReply) {
 	t.Helper()
 	d := newDesk(0)
@@ -181,7 +181,7 @@ func TestRememberOnce(t *testing.T) {
 		})
 	}
 	if got := newDesk(0).newQuestion((&actortest.Recorder{}).Out(), sending(), "x", append(sends(place), act), nil); got.Sinks != nil {
-		t.Errorf("the person is shown %q as what would be remembered", got.Sinks)
+		t.Errorf("the user is shown %q as what would be remembered", got.Sinks)
 	}
 }
 

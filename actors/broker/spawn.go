@@ -112,7 +112,7 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 	}, tools, nil
 }
 
-// noChild puts on record that nobody was made, and returns what the asker is told.
+// noChild puts on record that nobody was made, and returns what the caller is told.
 func (b *Broker) noChild(ctx context.Context, rec subjects.AuditRecord, status string, f *subjects.Fault) error {
 	reason := f.Code
 	if f.Denial != nil {
@@ -147,7 +147,7 @@ func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifes
 	return errBusy
 }
 
-// enter writes a child into the registry. What began is seen through: the asker's patience does not cut it short.
+// enter writes a child into the registry. What began is seen through: the caller's patience does not cut it short.
 func (b *Broker) enter(ctx context.Context, out actor.Out, who subjects.Caller, e spawned) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()

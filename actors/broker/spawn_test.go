@@ -46,7 +46,7 @@ limits:
     coder: {calls: 10}
 `
 
-// office is a broker with a recorder around it: who was spawned, and what the person set.
+// office is a broker with a recorder around it: who was spawned, and what the user set.
 type office struct {
 	*Broker
 	rec actortest.Recorder
@@ -107,7 +107,7 @@ func (o *office) answerTurns(subject string, body []byte) (any, error) {
 	return map[string]any{"message": map[string]any{"subject": "turn.0.s1", "seq": found + 1, "data": data}}, err
 }
 
-// asks says that the person asked something.
+// asks says that the user asked something.
 func (o *office) asks(session, query string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -33,7 +33,7 @@ type judgement struct {
 // storing is the longest wait for one write or one event.
 const storing = 10 * time.Second
 
-// lasting is a context for a step that is seen through although the house closes: what a model worked for is not lost.
+// lasting is a context for a step that is seen through although the system closes: what a model worked for is not lost.
 func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), storing)
 }

@@ -37,7 +37,7 @@ func both(r model.Request) (string, error) {
 func goodAndBad(query string) map[string]subjects.Response {
 	good, bad := plain(query), plain(query)
 	good.Answer, bad.Answer = "Good: Oslo.", "Bad: Bergen."
-	return map[string]subjects.Response{subjects.Answerer: bad, subjects.Shadow: good}
+	return map[string]subjects.Response{subjects.Generator: bad, subjects.RespondentB: good}
 }
 
 // TestBoundaries: each step is marked, in order.
@@ -46,15 +46,15 @@ func TestBoundaries(t *testing.T) {
 	w := newWorld(t)
 	w.judges(both)
 	all := goodAndBad("q1")
-	w.must(subjects.Answerer, all[subjects.Answerer])
+	w.must(subjects.Generator, all[subjects.Generator])
 	var got []string
 	w.c.Boundary = func(step string) { got = append(got, step) }
-	w.must(subjects.Shadow, all[subjects.Shadow])
+	w.must(subjects.RespondentB, all[subjects.RespondentB])
 	if !slices.Equal(got, steps) {
 		t.Errorf("%q", got)
 	}
 	got = nil
-	w.must(subjects.Shadow, all[subjects.Shadow])
+	w.must(subjects.RespondentB, all[subjects.RespondentB])
 	if len(got) > 0 {
 		t.Errorf("handed in again: %q", got)
 	}
@@ -85,9 +85,9 @@ func TestCrashes(t *testing.T) {
 			w := newWorld(t)
 			w.judges(both)
 			all := goodAndBad("q1")
-			w.must(subjects.Answerer, all[subjects.Answerer])
+			w.must(subjects.Generator, all[subjects.Generator])
 			before := len(w.prompts())
-			m := message(subjects.Shadow, all[subjects.Shadow])
+			m := message(subjects.RespondentB, all[subjects.RespondentB])
 			w.c.Boundary = func(s string) {
 				if s == step {
 					panic(crash(s))
@@ -102,10 +102,10 @@ func TestCrashes(t *testing.T) {
 				}
 			}
 			got := w.critiques()
-			if len(got) != 2 || got[0].RespondentID != subjects.Answerer || got[1].RespondentID != subjects.Shadow || got[1].Score != 4 {
+			if len(got) != 2 || got[0].RespondentID != subjects.Generator || got[1].RespondentID != subjects.RespondentB || got[1].Score != 4 {
 				t.Errorf("critiques %+v", got)
 			}
-			if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.Shadow {
+			if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.RespondentB {
 				t.Errorf("verdicts %+v", v)
 			}
 			asked := 1 + 2 // a grade and two judgements
@@ -177,7 +177,7 @@ func TestBothHalvesAtOnce(t *testing.T) {
 			})
 		}
 		ended.Wait()
-		if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.Shadow || len(w.critiques()) != 2 {
+		if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.RespondentB || len(w.critiques()) != 2 {
 			t.Fatalf("round %d: verdicts %+v, critiques %+v", i, v, w.critiques())
 		}
 	}

@@ -23,7 +23,7 @@ import (
 // patience is how long a test waits for what must come.
 const patience = 20 * time.Second
 
-// court is a server under the real grants with a critic, a model that judges, and the person who listens.
+// court is a server under the real grants with a critic, a model that judges, and the user who listens.
 type court struct {
 	*bustest.Bus
 	t        *testing.T
@@ -85,7 +85,7 @@ func newCourt(t *testing.T) *court {
 	return c
 }
 
-// hear decodes what the person hears.
+// hear decodes what the user hears.
 func hear[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	t.Helper()
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
@@ -187,7 +187,7 @@ func TestBus(t *testing.T) {
 	if slices.Sort(who); !slices.Equal(who, between) { // both said that they are the generator
 		t.Errorf("graded %q", who)
 	}
-	if v := next(c, c.compared); v.Winner != subjects.Shadow || v.QueryID != "q1" || len(v.Verdicts) != 2 {
+	if v := next(c, c.compared); v.Winner != subjects.RespondentB || v.QueryID != "q1" || len(v.Verdicts) != 2 {
 		t.Errorf("%+v", v)
 	}
 	service, err := subjects.ToolRun.With("critic", "compare_answers")

@@ -45,7 +45,7 @@ func claims(question, answer string, ran []string) (out []subjects.Claim) {
 	return out
 }
 
-// writing are questions for a text in which "I" is somebody else: the person, or somebody who was made up.
+// writing are questions for a text in which "I" is somebody else: the user, or somebody who was made up.
 var writing = regexp.MustCompile(`(?i)\b(?:write|tell|compose|draft|make up|invent|create|schreib\w*|erzähl\w*|verfass\w*|écri\w+|rédige\w*|raconte\w*|escrib\w+|redacta\w*|cuéntame|cuenta)\b.{0,60}\b` +
 	`(?:e-?mails?|letter|message|poem|story|stories|essay|speech|dialog(?:ue)?|lyrics|song|diary|tweet|blog|novel|monologue|brief|gedicht|geschichte|aufsatz|rede|tagebuch|lettre|courriel|message|po[eè]me|histoire|récit|` +
 	`carta|correo|poema|cuento|historia|mensaje)\b|\b(?:role-?play|pretend|translate|translation|rephrase|proofread|übersetze?|tradui[st]|traduire|traduce|traducir)\b`)

@@ -217,12 +217,12 @@ func TestRecorded(t *testing.T) {
 		h    heard
 		want bool
 	}{
-		{"the answerer", heard{from: subjects.Answerer}, true},
-		{"the shadow", heard{from: subjects.Shadow}, true},
+		{"the answerer", heard{from: subjects.Generator}, true},
+		{"respondent B", heard{from: subjects.RespondentB}, true},
 		{"one who lets others work", heard{from: "orchestrator"}, false},
 		{"one who asks personas", heard{from: "committee"}, false},
-		{"a record that lost its calls", heard{from: subjects.Answerer, Response: subjects.Response{Notes: cut}}, false},
-		{"a record that kept them", heard{from: subjects.Answerer, Response: subjects.Response{Notes: cut, ToolCalls: []subjects.ToolCall{{Tool: "x"}}}}, true},
+		{"a record that lost its calls", heard{from: subjects.Generator, Response: subjects.Response{Notes: cut}}, false},
+		{"a record that kept them", heard{from: subjects.Generator, Response: subjects.Response{Notes: cut, ToolCalls: []subjects.ToolCall{{Tool: "x"}}}}, true},
 	} {
 		if got := recorded(c.h); got != c.want {
 			t.Errorf("%s: %t", c.name, got)

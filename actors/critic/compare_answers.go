@@ -83,8 +83,8 @@ func refusal(err error) *subjects.Fault {
 	switch {
 	case errors.Is(err, errUnreadable):
 		return subjects.Faultf(subjects.CodeTool, "the judge's words could not be read, twice; %s", advice)
-	case errors.Is(err, errStandIn):
-		return subjects.Faultf(subjects.CodeUnavailable, "%v; %s", errStandIn, advice)
+	case errors.Is(err, errDemoModel):
+		return subjects.Faultf(subjects.CodeUnavailable, "%v; %s", errDemoModel, advice)
 	case !passing(err):
 		return subjects.Faultf(subjects.CodeUnavailable, "%s; %s", excuse(err, 1), advice)
 	}

@@ -4,7 +4,7 @@
 // tool.request.compare_answers, which only the broker reaches. It asks model.chat and model.list. It speaks on
 // critique.result, pairwise.result and tool.schema.compare_answers.
 //
-// An answer gets one grade, or a reason why it has none. When the answerer and its shadow have both answered a question,
+// An answer gets one grade, or a reason why it has none. When the generator and respondent B have both answered a question,
 // their answers are compared, once in each order. Everything is written down before it is said: after a crash it is said
 // again under the same id and stored once.
 package critic

@@ -165,11 +165,11 @@ func TestUngraded(t *testing.T) {
 		{name: "unreadable twice", judge: always("I would say 4 of 5."), want: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]", asks: 2},
 		{name: "nothing said, twice", judge: always(""), want: "the judge's words could not be read, twice: the judge did not keep to the form: it said nothing", asks: 2},
 		{name: "a server that cannot read it", judge: fails(fault(fmt.Errorf("%w: broken", model.ErrMalformed))), want: "the judge's words could not be read, twice: the judge did not keep to the form: the model's output could not be read: broken", asks: 2},
-		{name: "the script", judge: always("Feedback: Fine. [RESULT] 5"), chunk: subjects.ChatChunk{Model: "built-in", StandIn: true}, want: "no model judges: the built-in script stands in", asks: 1},
+		{name: "the script", judge: always("Feedback: Fine. [RESULT] 5"), chunk: subjects.ChatChunk{Model: "built-in", DemoModel: true}, want: "no model judges: the built-in demo model stands in", asks: 1},
 		{name: "no model", judge: fails(fault(fmt.Errorf("%w: fetch it with: ollama pull x", model.ErrMissing))), want: "no model judged: the model is not there: fetch it with: ollama pull x", asks: 1},
 		{name: "it would leave the machine", judge: fails(fault(fmt.Errorf("%w: x:cloud", model.ErrRemote))), want: "no model judged: the model would leave this machine: x:cloud", asks: 1},
 		{name: "a key that is not accepted", judge: fails(fault(fmt.Errorf("%w: see https://me:hunter22@judge.example", model.ErrUnauthorized))), want: "no model judged: the model server does not accept the key: see https://me:[redacted: password in a link]@judge.example", asks: 1},
-		{name: "stopped by the person", judge: fails(subjects.Faultf(subjects.CodeStopped, "the person stopped it")), want: "no model judged: the person stopped it", asks: 1},
+		{name: "stopped by the user", judge: fails(subjects.Faultf(subjects.CodeStopped, "the user stopped it")), want: "no model judged: the user stopped it", asks: 1},
 		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt is longer than the model's context: no", asks: 1 + tighter},
 		{
 			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Try = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
@@ -247,7 +247,7 @@ func TestTriedAgain(t *testing.T) {
 	}
 }
 
-// TestClosing: an answer whose judgement is broken off because the house closes comes again; at its last try it is
+// TestClosing: an answer whose judgement is broken off because the system closes comes again; at its last try it is
 // concluded, because it would be buried.
 func TestClosing(t *testing.T) {
 	t.Parallel()

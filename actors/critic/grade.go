@@ -73,7 +73,7 @@ func (c *Critic) hold(g *subjects.Critique, h heard) {
 // recorded reports whether an answer's record holds all its calls. Those who let others work for them make none
 // themselves, and a record that was too large may have lost them.
 func recorded(h heard) bool {
-	if h.from != subjects.Answerer && h.from != subjects.Shadow {
+	if h.from != subjects.Generator && h.from != subjects.RespondentB {
 		return false
 	}
 	cut := slices.ContainsFunc(h.Notes, func(n subjects.Note) bool { return n.Code == subjects.NoteRecordCut })

@@ -23,8 +23,8 @@ type verdict struct {
 	notice string // another model than the critic's own judged
 }
 
-// errStandIn means that no model judged.
-var errStandIn = errors.New("no model judges: the built-in script stands in")
+// errDemoModel means that no model judged.
+var errDemoModel = errors.New("no model judges: the built-in demo model stands in")
 
 // Reminders of the form, for a judge that did not keep to it.
 var reminders = map[string]string{
@@ -87,8 +87,8 @@ func (c *Critic) ask(ctx context.Context, out actor.Out, r []model.Message, allo
 		return v, "", fmt.Errorf("%w: %w", errUnreadable, err)
 	case err != nil:
 		return v, "", err
-	case last.StandIn:
-		return v, "", errStandIn
+	case last.DemoModel:
+		return v, "", errDemoModel
 	}
 	v = verdict{by: line(final.Model, 200), notice: line(last.Notice, 500)}
 	if v.words, v.result, err = parse(said.Content, allowed); err != nil {
@@ -121,7 +121,7 @@ func (c *Critic) window(ctx context.Context, out actor.Out) int {
 
 // passing reports whether err may be over when it is tried again.
 func passing(err error) bool {
-	if errors.Is(err, errUnreadable) || errors.Is(err, errStandIn) || errors.Is(err, errGiven) {
+	if errors.Is(err, errUnreadable) || errors.Is(err, errDemoModel) || errors.Is(err, errGiven) {
 		return false
 	}
 	for _, lasting := range []error{model.ErrMissing, model.ErrTooLong, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized, model.ErrNoThinking, model.ErrNoTools} {
@@ -144,8 +144,8 @@ func excuse(err error, tries int) string {
 	var f *subjects.Fault
 	words := ""
 	switch {
-	case errors.Is(err, errStandIn):
-		return errStandIn.Error()
+	case errors.Is(err, errDemoModel):
+		return errDemoModel.Error()
 	case errors.Is(err, errUnreadable):
 		return "the judge's words could not be read, twice: " + line(err.Error(), 300)
 	case errors.Is(err, context.Canceled):

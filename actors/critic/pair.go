@@ -12,7 +12,7 @@ import (
 )
 
 // between are those whose answers are compared, in the order in which they stand in a verdict. The judge is never told.
-var between = []string{subjects.Answerer, subjects.Shadow}
+var between = []string{subjects.Generator, subjects.RespondentB}
 
 // pair is where two answers to one question meet.
 type pair struct {
@@ -44,7 +44,7 @@ const collisions = 8
 
 // paired writes an answer down for its comparison. Whoever finds both compares them.
 func (c *Critic) paired(ctx context.Context, out actor.Out, h heard) error {
-	if h.from != subjects.Answerer && h.from != subjects.Shadow || c.cfg.PairWait == 0 || c.unfitFor(h, out.Now()) != "" {
+	if h.from != subjects.Generator && h.from != subjects.RespondentB || c.cfg.PairWait == 0 || c.unfitFor(h, out.Now()) != "" {
 		return nil
 	}
 	for range collisions {

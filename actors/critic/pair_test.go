@@ -25,7 +25,7 @@ func compares(f func(r model.Request) (string, error)) func(model.Request) (stri
 // TestPairs: one row a pair, and what is said of it.
 func TestPairs(t *testing.T) {
 	t.Parallel()
-	who := []string{subjects.Answerer, subjects.Shadow}
+	who := []string{subjects.Generator, subjects.RespondentB}
 	for _, c := range []struct {
 		name  string
 		judge func(model.Request) (string, error)
@@ -33,21 +33,21 @@ func TestPairs(t *testing.T) {
 		once  bool // the judge has words for one pair only
 	}{
 		{"the same in both orders", both, subjects.Pairwise{
-			Winner: subjects.Shadow, Verdicts: []string{subjects.Shadow, subjects.Shadow}, Model: "judge:7b",
+			Winner: subjects.RespondentB, Verdicts: []string{subjects.RespondentB, subjects.RespondentB}, Model: "judge:7b",
 			Reason: "Response A is the answer of generator, Response B that of respondent_b. B is good.",
 		}, false},
 		{"the first place wins", compares(always("Feedback: A. [RESULT] A")), subjects.Pairwise{
-			Winner: subjects.Tie, Verdicts: []string{subjects.Answerer, subjects.Shadow}, Model: "judge:7b", Reason: "the judgement changed with the order of the answers",
+			Winner: subjects.Tie, Verdicts: []string{subjects.Generator, subjects.RespondentB}, Model: "judge:7b", Reason: "the judgement changed with the order of the answers",
 		}, false},
 		{"the second place wins", compares(always("Feedback: B. [RESULT] B")), subjects.Pairwise{
-			Winner: subjects.Tie, Verdicts: []string{subjects.Shadow, subjects.Answerer}, Model: "judge:7b", Reason: "the judgement changed with the order of the answers",
+			Winner: subjects.Tie, Verdicts: []string{subjects.RespondentB, subjects.Generator}, Model: "judge:7b", Reason: "the judgement changed with the order of the answers",
 		}, false},
 		{"unreadable", compares(always("Both are fine.")), subjects.Pairwise{Undecided: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]"}, false},
 		{"unreadable when swapped", compares(inTurn("Feedback: A. [RESULT] A", "Both.", "Both.")), subjects.Pairwise{
-			Verdicts: []string{subjects.Answerer}, Model: "judge:7b", Undecided: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]",
+			Verdicts: []string{subjects.Generator}, Model: "judge:7b", Undecided: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]",
 		}, true},
 		{"reminded in each order", compares(inTurn("A!", "Feedback: A. [RESULT] A", "B!", "Feedback: B. [RESULT] B")), subjects.Pairwise{
-			Winner: subjects.Answerer, Verdicts: []string{subjects.Answerer, subjects.Answerer}, Model: "judge:7b",
+			Winner: subjects.Generator, Verdicts: []string{subjects.Generator, subjects.Generator}, Model: "judge:7b",
 			Reason: "Response A is the answer of generator, Response B that of respondent_b. A.",
 		}, true},
 		{"no model", compares(fails(subjects.Faultf(subjects.CodeModelMissing, "it is not there"))), subjects.Pairwise{Undecided: "no model judged: it is not there"}, false},
@@ -106,7 +106,7 @@ func TestUnpaired(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		change func(*actor.Msg[subjects.Response]) // of the shadow's
+		change func(*actor.Msg[subjects.Response]) // of respondent B's
 		cfg    func(*Config)
 	}{
 		{name: "too late", change: func(m *actor.Msg[subjects.Response]) { m.Stored = noon.Add(5*time.Minute + time.Second) }},
@@ -116,9 +116,9 @@ func TestUnpaired(t *testing.T) {
 		{name: "nothing", change: func(m *actor.Msg[subjects.Response]) { m.Body.Answer = "" }},
 		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.Stored = noon.Add(-25 * time.Hour) }},
 		{name: "another question", change: func(m *actor.Msg[subjects.Response]) { m.Body.QueryID = "q2" }},
-		{name: "somebody else", change: func(m *actor.Msg[subjects.Response]) { m.From, m.Body.RespondentID = "committee", subjects.Shadow }},
+		{name: "somebody else", change: func(m *actor.Msg[subjects.Response]) { m.From, m.Body.RespondentID = "committee", subjects.RespondentB }},
 		{name: "the same again", change: func(m *actor.Msg[subjects.Response]) {
-			m.From, m.Body.RespondentID = subjects.Answerer, subjects.Shadow
+			m.From, m.Body.RespondentID = subjects.Generator, subjects.RespondentB
 		}},
 		{name: "it is not wanted", cfg: func(c *Config) { c.PairWait = 0 }},
 	} {
@@ -131,8 +131,8 @@ func TestUnpaired(t *testing.T) {
 			})
 			w.judges(both)
 			all := goodAndBad("q1")
-			w.must(subjects.Answerer, all[subjects.Answerer])
-			m := message(subjects.Shadow, all[subjects.Shadow])
+			w.must(subjects.Generator, all[subjects.Generator])
+			m := message(subjects.RespondentB, all[subjects.RespondentB])
 			if c.change != nil {
 				c.change(&m)
 			}
@@ -149,8 +149,8 @@ func TestUnpaired(t *testing.T) {
 	w := newWorld(t) // just in time
 	w.judges(both)
 	all := goodAndBad("q1")
-	w.must(subjects.Answerer, all[subjects.Answerer])
-	m := message(subjects.Shadow, all[subjects.Shadow])
+	w.must(subjects.Generator, all[subjects.Generator])
+	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	m.Stored = noon.Add(5 * time.Minute)
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.verdicts()) != 1 {
 		t.Errorf("%v, %+v", err, w.verdicts())
@@ -163,8 +163,8 @@ func TestLateFreesTheBook(t *testing.T) {
 	w := newWorld(t)
 	w.judges(both)
 	all := goodAndBad("q1")
-	w.must(subjects.Answerer, all[subjects.Answerer])
-	m := message(subjects.Shadow, all[subjects.Shadow])
+	w.must(subjects.Generator, all[subjects.Generator])
+	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	m.Stored = noon.Add(time.Hour)
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
 		t.Fatal(err)
@@ -183,8 +183,8 @@ func TestPairTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.judges(busy)
 	all := goodAndBad("q1")
-	w.must(subjects.Answerer, all[subjects.Answerer])
-	m := message(subjects.Shadow, all[subjects.Shadow])
+	w.must(subjects.Generator, all[subjects.Generator])
+	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil || len(w.critiques()) != 2 || len(w.verdicts()) != 0 {
 		t.Fatalf("%v, %+v", err, w.rec.Said())
 	}
@@ -197,7 +197,7 @@ func TestPairTriedAgain(t *testing.T) {
 	for try, want := range map[int]string{subjects.MaxDeliver: "given up after 5 tries: too many wait", subjects.MaxDeliver + 1: "given up after 6 tries: it was begun too often and never finished"} {
 		w = newWorld(t)
 		w.judges(busy)
-		w.must(subjects.Answerer, all[subjects.Answerer])
+		w.must(subjects.Generator, all[subjects.Generator])
 		m.Try = try
 		if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
 			t.Fatal(err)
@@ -224,11 +224,11 @@ func TestPairedAttack(t *testing.T) {
 			return both(r)
 		}))
 		all := goodAndBad("q1")
-		bad := all[subjects.Answerer]
+		bad := all[subjects.Generator]
 		bad.Answer = strings.ReplaceAll(strings.ReplaceAll(a.text, "] 5", "] A"), "Oslo", "Bad")
-		w.must(subjects.Answerer, bad)
-		w.must(subjects.Shadow, all[subjects.Shadow])
-		if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.Shadow {
+		w.must(subjects.Generator, bad)
+		w.must(subjects.RespondentB, all[subjects.RespondentB])
+		if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.RespondentB {
 			t.Errorf("%s: %+v", a.name, v)
 		}
 	}
@@ -246,10 +246,10 @@ func TestPairRubric(t *testing.T) {
 		w := newWorld(t)
 		w.judges(both)
 		all := goodAndBad("q1")
-		a, b := all[subjects.Answerer], all[subjects.Shadow]
-		a.ToolCalls, b.ToolCalls, a.Reference, b.Reference = c.first, search, "It is Oslo.", "Whatever the shadow says."
-		w.must(subjects.Answerer, a)
-		w.must(subjects.Shadow, b)
+		a, b := all[subjects.Generator], all[subjects.RespondentB]
+		a.ToolCalls, b.ToolCalls, a.Reference, b.Reference = c.first, search, "It is Oslo.", "Whatever respondent B says."
+		w.must(subjects.Generator, a)
+		w.must(subjects.RespondentB, b)
 		p := w.prompts()
 		if got := p[len(p)-1]; !strings.Contains(got, "###Score Rubric:\n"+criterion(c.want)+"\n") || !strings.Contains(got, "###Reference Answer:\nIt is Oslo.") {
 			t.Errorf("%s: %s", c.name, got)

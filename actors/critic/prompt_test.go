@@ -31,7 +31,7 @@ func TestForm(t *testing.T) {
 	w.must("generator", r)
 	r.Answer = "Oslo, of course."
 	w.judges(always("Feedback: Same. [RESULT] A"))
-	if err := w.c.paired(t.Context(), w.rec.Out(), heard{Response: r, from: subjects.Shadow, stored: noon}); err != nil {
+	if err := w.c.paired(t.Context(), w.rec.Out(), heard{Response: r, from: subjects.RespondentB, stored: noon}); err != nil {
 		t.Fatal(err)
 	}
 	p := w.prompts()
@@ -63,7 +63,7 @@ func TestForm(t *testing.T) {
 		t.Errorf("compared as\n%s\nand\n%s", p[2], p[3])
 	}
 	for _, prompt := range p {
-		for _, n := range []string{"generator", "respondent", "shadow"} {
+		for _, n := range []string{"generator", "respondent", "respondent_b"} {
 			if strings.Contains(strings.ToLower(prompt), n) {
 				t.Errorf("the judge is told of %q:\n%s", n, prompt)
 			}

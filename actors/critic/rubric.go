@@ -63,7 +63,7 @@ func ranTools(calls []subjects.ToolCall) (out []string) {
 	return out
 }
 
-// rubric is the text of a rubric: the person's own, or as shipped.
+// rubric is the text of a rubric: the user's own, or as shipped.
 func (c *Critic) rubric(name string) string {
 	if own := c.cfg.Rubrics[name]; own != "" {
 		return strings.TrimSpace(own)

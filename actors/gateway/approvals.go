@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// decisionTime is how long the broker may take over what the person says. An answer without a broker is noticed only then:
+// decisionTime is how long the broker may take over what the user says. An answer without a broker is noticed only then:
 // the gateway watches the subject on which it answers, so somebody always listens there.
 const decisionTime = 10 * time.Second
 
@@ -30,7 +30,7 @@ type Decided struct {
 	Remember string `json:"remember"` // what holds: "" is this once, whatever was wanted
 }
 
-// onApprovals lists the calls that wait for the person's answer.
+// onApprovals lists the calls that wait for the user's answer.
 func (g *Gateway) onApprovals(w http.ResponseWriter, r *http.Request) error {
 	v, err := params(r, "all")
 	if err != nil {
@@ -74,7 +74,7 @@ func (g *Gateway) approvals(r *http.Request, all bool) (subjects.ApprovalList, e
 	return l, brokerSays(err)
 }
 
-// onDecision answers a question. It is the person's own word: the guard stands before it, and the broker knows it as the
+// onDecision answers a question. It is the user's own word: the guard stands before it, and the broker knows it as the
 // gateway's.
 func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")

@@ -21,7 +21,7 @@ import (
 	"conclave/subjects"
 )
 
-// clerk is the broker as far as the person speaks to it: under the broker's own grants, with answers by id.
+// clerk is the broker as far as the user speaks to it: under the broker's own grants, with answers by id.
 type clerk struct {
 	mu   sync.Mutex
 	said []string

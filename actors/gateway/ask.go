@@ -11,11 +11,11 @@ import (
 	"conclave/subjects"
 )
 
-// askTime is how long an asker waits who does not say how long.
+// askTime is how long a caller waits who does not say how long.
 const askTime = 30 * time.Minute
 
 // onAsk asks for somebody on the bus and says the answer while it grows. Pieces of the growing answer may be lost on
-// their way here; what is missing is said when the whole answer is there. What the asker has read in the end is the
+// their way here; what is missing is said when the whole answer is there. What the caller has read in the end is the
 // answer, and before it, on lines of its own, whatever the model said between its tool calls.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
 	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
@@ -44,7 +44,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		return asFault(err)
 	}
 	text := &growing{say: func(step, n int, t string) error {
-		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Answerer, Step: step, N: n, Text: t})
+		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
 	}}
 	for {
 		ev, ok, more, err := cur.next(ctx)

@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// What an asker reads is the answer, however its pieces came.
+// What a caller reads is the answer, however its pieces came.
 func TestGrowing(t *testing.T) {
 	t.Parallel()
 	d := func(step, n int, text string) subjects.Delta { return subjects.Delta{Step: step, N: n, Text: text} }
@@ -190,7 +190,7 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// The asker's deadline holds, and a stop tells the asker that the question is kept.
+// The caller's deadline holds, and a stop tells the caller that the question is kept.
 func testAskInVain(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{drain: 300 * time.Millisecond})
 	asked := make(chan struct{}, 2)

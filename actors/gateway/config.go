@@ -21,7 +21,7 @@ type Config struct {
 	Hosts         []string      `yaml:"hosts"`          // names beside localhost under which it may be asked for
 	TokenFile     string        `yaml:"token_file"`     // file with the bearer token, 0600; needed beyond loopback
 	QueryTimeout  time.Duration `yaml:"query_timeout"`  // longest wait of POST /query
-	Trail         time.Duration `yaml:"trail"`          // how long POST /query waits for a grade after the answer; 0 = not at all
+	GradeWait     time.Duration `yaml:"grade_wait"`     // how long POST /query waits for a grade after the answer; 0 = not at all
 	MaxWaiting    int           `yaml:"max_waiting"`    // questions that wait at once
 	MaxStreams    int           `yaml:"max_streams"`    // open streams of events
 	Heartbeat     time.Duration `yaml:"heartbeat"`      // between signs of life on a silent stream
@@ -55,7 +55,7 @@ func (c Config) Problems() (out strict.Problems) {
 		d, min, max time.Duration
 	}{
 		{"query_timeout", c.QueryTimeout, time.Millisecond, 24 * time.Hour},
-		{"trail", c.Trail, 0, time.Minute},
+		{"grade_wait", c.GradeWait, 0, time.Minute},
 		{"heartbeat", c.Heartbeat, time.Millisecond, 10 * time.Minute},
 		{"write_timeout", c.WriteTimeout, time.Millisecond, 10 * time.Minute},
 		{"header_timeout", c.HeaderTimeout, time.Millisecond, time.Minute},

@@ -25,7 +25,7 @@ type Event struct {
 	Session string          `json:"session,omitempty"`
 	Payload json.RawMessage `json:"payload"`
 
-	aside bool // it belongs to the shadow's answer: see [hidden]
+	aside bool // it belongs to respondent B's answer: see [hidden]
 }
 
 // The two subjects of the JetStream API through which people read EVENTS. They stand in the table of edges.

@@ -33,13 +33,13 @@ type Counted struct {
 	Count   int     `json:"count"` // how often this answer was rated
 }
 
-// maxWords bounds what a person may write with a thumb, in bytes.
+// maxWords bounds what a user may write with a thumb, in bytes.
 const maxWords = 8 << 10
 
 // rateTime is how long POST /feedback waits for what becomes of it.
 const rateTime = 3 * time.Second
 
-// onFeedback passes on what the person thought of an answer, and tells what became of it, if that is known in a moment. It
+// onFeedback passes on what the user thought of an answer, and tells what became of it, if that is known in a moment. It
 // is stored either way, and counted as soon as there is somebody who counts.
 func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 	if _, err := params(r); err != nil {
@@ -177,7 +177,7 @@ func rewarded(ev Event, said subjects.Feedback) *subjects.Reward {
 	var r subjects.Reward
 	switch {
 	case ev.Subject != subjects.RewardEvent.Name || json.Unmarshal(ev.Payload, &r) != nil:
-	case r.QueryID != said.QueryID || r.Source != subjects.RewardPerson:
+	case r.QueryID != said.QueryID || r.Source != subjects.RewardUser:
 	case said.Thumb != 0 && r.Thumb != said.Thumb || said.Stars != 0 && r.Stars != said.Stars:
 	default:
 		return &r

@@ -2,7 +2,7 @@
 // they happen. It also answers query.ask, for those who have nothing but the nats command.
 //
 // It listens on query.ask, on every event that EVENTS passes on, and on the live tokens of answers; it speaks on
-// query.received, query.cancel.<query> and user.feedback, and asks the broker and memory what the person asks it. A live event only tells it that there is something new: what
+// query.received, query.cancel.<query> and user.feedback, and asks the broker and memory what the user asks it. A live event only tells it that there is something new: what
 // happened and who said it is read from EVENTS, by sequence, because the copy's headers are its writer's words.
 //
 // It has no durable consumer of EVENTS. A consumer is shared by all gateways, and every one of them has to see every

@@ -54,7 +54,7 @@ type setup struct {
 // usual is c with what it leaves open as it is for most tests, on a free port.
 func usual(c gateway.Config) gateway.Config {
 	return gateway.Config{
-		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Hosts: c.Hosts, TokenFile: c.TokenFile, Trail: c.Trail,
+		Listen: cmp.Or(c.Listen, "127.0.0.1:0"), Hosts: c.Hosts, TokenFile: c.TokenFile, GradeWait: c.GradeWait,
 		QueryTimeout: cmp.Or(c.QueryTimeout, 10*time.Minute), MaxWaiting: cmp.Or(c.MaxWaiting, 64), MaxStreams: cmp.Or(c.MaxStreams, 32),
 		Heartbeat: cmp.Or(c.Heartbeat, 15*time.Second), WriteTimeout: cmp.Or(c.WriteTimeout, 10*time.Second), HeaderTimeout: cmp.Or(c.HeaderTimeout, 5*time.Second),
 	}
@@ -128,7 +128,7 @@ func with[T any](t testing.TB, topic subjects.Topic[T], tokens ...string) subjec
 	return full
 }
 
-// generator stands in for the one that answers: it hears each question as a person would, and does what it is told.
+// generator stands in for the one that answers: it hears each question as a user would, and does what it is told.
 func (w *town) generator(answer func(q subjects.Query, out actor.Out)) {
 	w.t.Helper()
 	out := w.out("generator")
@@ -278,14 +278,14 @@ func TestRest(t *testing.T) {
 
 func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{})
-	shadow := w.out("respondent_b")
+	respondentB := w.out("respondent_b")
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		if q.Model != "small:1b" || q.Query != "capital of France?" {
 			t.Errorf("asked %+v", q)
 		}
-		// The shadow is faster; a critic pretends to have answered; another question ends first. None of it is the answer.
-		emit(w, shadow.About(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
+		// Respondent B is faster; a critic pretends to have answered; another question ends first. None of it is the answer.
+		emit(w, respondentB.About(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
 		emit(w, out.About(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
 		emit(w, critic.About(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
 		emit(w, out, with(t, subjects.AgentStateOf, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
@@ -323,7 +323,7 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// A person asked with the plain nats tool; the gateway finds the answer all the same.
+// A user asked with the plain nats tool; the gateway finds the answer all the same.
 func testLookUpOfAQuestionAskedElsewhere(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{})
 	out := w.out("generator")
@@ -372,7 +372,7 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
 		emit(w, out, with(t, subjects.Dead, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
 		emit(w, w.out("critic").About(q.SessionID, q.QueryID), with(t, subjects.Dead, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
-		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only the shadow"})
+		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
 		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
@@ -511,7 +511,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"not an object", "POST", "/query", `["hi"]`, 400, "not a JSON object"},
 		{"odd model", "POST", "/query", `{"query":"a","model":"x y"}`, 400, "model"},
 		{"odd wait", "POST", "/query?wait=yes", `{"query":"a"}`, 400, "wait is 0 or 1"},
-		{"odd trail", "POST", "/query?trail=2h", `{"query":"a"}`, 400, "at most 1m"},
+		{"odd grade_wait", "POST", "/query?grade_wait=2h", `{"query":"a"}`, 400, "at most 1m"},
 		{"unknown parameter", "POST", "/query?waits=0", `{"query":"a"}`, 400, `unknown parameter \"waits\"`},
 		{"parameter twice", "POST", "/query?wait=0&wait=1", `{"query":"a"}`, 400, "twice"},
 		{"feedback without anything", "POST", "/feedback", `{"query_id":"q"}`, 400, "thumb, stars or words"},
@@ -528,7 +528,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"other method", "GET", "/query", "", 405, "POST"},
 		{"other method on an id", "POST", "/queries/x", `{}`, 405, "GET or DELETE"},
 		{"events parameter", "GET", "/events?since=1", "", 400, "known are"},
-		{"events of the shadow", "GET", "/events?shadow=yes", "", 400, "0 or 1"},
+		{"events of respondent B", "GET", "/events?respondent_b=yes", "", 400, "0 or 1"},
 		{"events deltas", "GET", "/events?deltas=yes", "", 400, "0 or 1"},
 		{"events pattern", "GET", "/events?subject=a.>.b", "", 400, "tokens joined by dots"},
 		{"unknown session", "GET", "/sessions/nobody", "", 404, "GET /sessions lists"},
@@ -653,8 +653,8 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 		{"no assistant", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "m"}}}, "degraded", nil, "models.yaml"},
 		{"well", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "critic", Model: "c"}, {Role: "assistant", Model: "gemma4:12b"}}}, "ok", &gateway.ModelHealth{Role: "assistant", Model: "gemma4:12b"}, ""},
 		{
-			"stand-in", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "script", StandIn: true, Notice: "run: ollama serve"}}}, "degraded",
-			&gateway.ModelHealth{Role: "assistant", Model: "script", StandIn: true, Notice: "run: ollama serve"}, "run: ollama serve",
+			"stand-in", &subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}}}, "degraded",
+			&gateway.ModelHealth{Role: "assistant", Model: "script", DemoModel: true, Notice: "run: ollama serve"}, "run: ollama serve",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -780,7 +780,7 @@ func TestValidate(t *testing.T) {
 		{"a host with a port", gateway.Config{Hosts: []string{"a:80"}}, "not the name of a host"},
 		{"all hosts", gateway.Config{Hosts: []string{"*"}}, "not the name of a host"},
 		{"too few places", gateway.Config{MaxWaiting: -1}, "max_waiting"},
-		{"too long", gateway.Config{Trail: time.Hour}, "trail"},
+		{"too long", gateway.Config{GradeWait: time.Hour}, "grade_wait"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -9,20 +9,20 @@ import (
 	"conclave/subjects"
 )
 
-// judged is what others thought of the answer that the person sees, as far as it was heard.
+// judged is what others thought of the answer that the user sees, as far as it was heard.
 type judged struct {
 	grade    *subjects.Critique
 	pairwise *subjects.Pairwise
 	reward   *subjects.Reward
 }
 
-// judge takes an event in that judges the answer. Whose word it is stands in its stored subject; what is about the shadow's
+// judge takes an event in that judges the answer. Whose word it is stands in its stored subject; what is about respondent B's
 // answer is no judgement of this one.
 func (j *judged) judge(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
 		var c subjects.Critique
-		if json.Unmarshal(ev.Payload, &c) == nil && c.RespondentID == subjects.Answerer {
+		if json.Unmarshal(ev.Payload, &c) == nil && c.RespondentID == subjects.Generator {
 			j.grade = &c
 		}
 	case ev.Subject == subjects.PairwiseResult.Name && ev.From == criticAccount:
@@ -32,14 +32,14 @@ func (j *judged) judge(ev Event) {
 		}
 	case ev.Subject == subjects.RewardEvent.Name && ev.From == rewardAccount:
 		var r subjects.Reward
-		if json.Unmarshal(ev.Payload, &r) == nil && r.RespondentID == subjects.Answerer && (j.reward == nil || r.Count >= j.reward.Count) {
+		if json.Unmarshal(ev.Payload, &r) == nil && r.RespondentID == subjects.Generator && (j.reward == nil || r.Count >= j.reward.Count) {
 			j.reward = &r
 		}
 	}
 }
 
-// trail is how long a client waits for the grade after the answer.
-type trail struct {
+// gradeWait is how long a client waits for the grade after the answer.
+type gradeWait struct {
 	time  time.Duration
 	asked bool // by this client, and not by the configuration
 }
@@ -48,7 +48,7 @@ type trail struct {
 // behind is not waited for: when a window of the configuration went by without the grade, no further answer waits until
 // a grade is heard that came within the window after its answer. So one that is slow, stalled or not there costs one answer
 // the window, and not every one. Who asks for a window gets it.
-func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, window trail, rec *record) {
+func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, window gradeWait, rec *record) {
 	if window.time <= 0 || !window.asked && g.behind.Load() {
 		return
 	}
@@ -80,10 +80,10 @@ const maxPace = 256
 // heed takes note of answers, and of a grade that came soon after its answer: the critic keeps up.
 func (g *Gateway) heed(ev Event) {
 	switch {
-	case ev.From == subjects.Answerer && ev.Subject == subjects.ResponseGeneration.Name:
+	case ev.From == subjects.Generator && ev.Subject == subjects.ResponseGeneration.Name:
 		g.pace.put(ev.Query, ev.Time)
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
-		if given, known := g.pace.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.Trail {
+		if given, known := g.pace.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.GradeWait {
 			g.behind.Store(false)
 		}
 	}

@@ -27,7 +27,7 @@ func TestGrades(t *testing.T) {
 		{"OnlyTheVisibleGradeEndsTheWait", testOnlyTheVisibleGradeEndsTheWait},
 		{"ACriticThatIsBehindIsNotWaitedFor", testACriticThatIsBehindIsNotWaitedFor},
 		{"LookUpHasTheJudgements", testLookUpHasTheJudgements},
-		{"TheShadowIsLeftOut", testTheShadowIsLeftOut},
+		{"RespondentBIsLeftOut", testRespondentBIsLeftOut},
 		{"AReferenceIsPassedOn", testAReferenceIsPassedOn},
 	})
 }
@@ -41,9 +41,9 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 	for name, trail := range map[string]struct {
 		cfg  time.Duration
 		path string
-	}{"as configured": {patience, "/query"}, "as the client asks": {0, "/query?trail=20s"}} {
+	}{"as configured": {patience, "/query"}, "as the client asks": {0, "/query?grade_wait=20s"}} {
 		t.Run(name, func(t *testing.T) {
-			w := newTown(t, b, setup{Config: gateway.Config{Trail: trail.cfg}})
+			w := newTown(t, b, setup{Config: gateway.Config{GradeWait: trail.cfg}})
 			critic := w.out("critic")
 			w.generator(func(q subjects.Query, out actor.Out) {
 				emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
@@ -58,9 +58,9 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// Neither the shadow's grade, nor another's, nor one that somebody else pretends to have given ends the wait.
+// Neither respondent B's grade, nor another's, nor one that somebody else pretends to have given ends the wait.
 func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{Config: gateway.Config{Trail: patience}})
+	w := newTown(t, b, setup{Config: gateway.Config{GradeWait: patience}})
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		graded := critic.About(q.SessionID, q.QueryID)
@@ -85,7 +85,7 @@ func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
 // asks to wait waits.
 func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	const window = 300 * time.Millisecond
-	w := newTown(t, b, setup{Config: gateway.Config{Trail: window}})
+	w := newTown(t, b, setup{Config: gateway.Config{GradeWait: window}})
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
@@ -103,13 +103,13 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 		t.Error("a critic that nobody has waited for is not trusted")
 	}
 	// A short wait of the client's own says nothing about the critic.
-	if a, _ := ask("ungraded", "/query?trail=1ms"); a.Answer != "42" || a.Grade != nil || gateway.Behind(w.gw) {
+	if a, _ := ask("ungraded", "/query?grade_wait=1ms"); a.Answer != "42" || a.Grade != nil || gateway.Behind(w.gw) {
 		t.Errorf("%+v, behind: %v", a, gateway.Behind(w.gw))
 	}
 	if a, took := ask("ungraded", "/query"); a.Grade != nil || took < window || !gateway.Behind(w.gw) {
 		t.Errorf("the first answer waited %s: %+v", took, a)
 	}
-	if a, took := ask("ungraded", "/query?trail=300ms"); took < window || a.Grade != nil {
+	if a, took := ask("ungraded", "/query?grade_wait=300ms"); took < window || a.Grade != nil {
 		t.Errorf("who asked to wait waited %s: %+v", took, a)
 	}
 	if !gateway.Behind(w.gw) {
@@ -120,7 +120,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 		t.Errorf("%+v", a)
 	}
 	// Where it would have to wait for as long as its client, it does not.
-	patient := newTown(t, b, setup{Config: gateway.Config{Trail: time.Minute}, change: (*gateway.Gateway).FallBehind})
+	patient := newTown(t, b, setup{Config: gateway.Config{GradeWait: time.Minute}, change: (*gateway.Gateway).FallBehind})
 	if status, _, body := patient.do("POST", "/query", `{"query":"ungraded"}`); status != 200 || read[gateway.Answer](t, body).Answer != "42" {
 		t.Errorf("with a long window: %d %s", status, body)
 	}
@@ -157,7 +157,7 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 	emit(w, critic.About("s", "judged1"), subjects.CritiqueResult, critique(q, "generator", 4))
 	emit(w, critic.About("s", "judged1"), subjects.PairwiseResult, subjects.Pairwise{QueryID: "judged1", Winner: subjects.Tie, Reason: "as good"})
 	for _, r := range []subjects.Reward{{Value: 1, Count: 1}, {Value: -1, Count: 3}, {Value: 0.5, Count: 2}} { // the highest count holds
-		r.QueryID, r.RespondentID, r.Source = "judged1", "generator", subjects.RewardPerson
+		r.QueryID, r.RespondentID, r.Source = "judged1", "generator", subjects.RewardUser
 		emit(w, reward.About("s", "judged1"), subjects.RewardEvent, r)
 	}
 	_, _, body := w.do("GET", "/queries/judged1", "")
@@ -170,21 +170,21 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// noise is what the shadow does for a question, and what others do for it.
+// noise is what respondent B does for a question, and what others do for it.
 func (w *town) noise(q subjects.Query) {
 	w.t.Helper()
-	shadow, broker, memory, critic := w.out("respondent_b").About(q.SessionID, q.QueryID), w.out("broker").About(q.SessionID, q.QueryID), w.out("memory").About(q.SessionID, q.QueryID), w.out("critic").About(q.SessionID, q.QueryID)
-	emit(w, shadow, with(w.t, subjects.AgentStateOf, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+	respondentB, broker, memory, critic := w.out("respondent_b").About(q.SessionID, q.QueryID), w.out("broker").About(q.SessionID, q.QueryID), w.out("memory").About(q.SessionID, q.QueryID), w.out("critic").About(q.SessionID, q.QueryID)
+	emit(w, respondentB, with(w.t, subjects.AgentStateOf, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
 	emit(w, broker, with(w.t, subjects.ToolAsked, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
 	emit(w, broker, with(w.t, subjects.ToolDone, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
 	emit(w, memory, subjects.MemoryRecalled, subjects.MemoryEvent{QueryID: q.QueryID, Action: "recalled", IDs: []string{}, By: "respondent_b"})
-	emit(w, shadow, subjects.ResponseGeneration, reply(q, "43"))
+	emit(w, respondentB, subjects.ResponseGeneration, reply(q, "43"))
 	emit(w, critic, subjects.CritiqueResult, critique(q, "respondent_b", 2))
 }
 
-func testTheShadowIsLeftOut(t *testing.T, b *bustest.Bus) {
+func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{})
-	shown, all := w.follow("/events?query=q1"), w.follow("/events?query=q1&shadow=1")
+	shown, all := w.follow("/events?query=q1"), w.follow("/events?query=q1&respondent_b=1")
 	replies := w.follow("/events?query=q1&subject=response.generation")
 	broker := w.out("broker")
 	w.generator(func(q subjects.Query, out actor.Out) {
@@ -193,7 +193,7 @@ func testTheShadowIsLeftOut(t *testing.T, b *bustest.Bus) {
 		emit(w, broker.About(q.SessionID, q.QueryID), with(t, subjects.ToolDone, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
 		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
 	})
-	_, _, body := w.do("POST", "/query", `{"query":"?","session_id":"shadowed","query_id":"q1"}`)
+	_, _, body := w.do("POST", "/query", `{"query":"?","session_id":"withRespondentB","query_id":"q1"}`)
 	want := []string{"query.received", "tool.request.get_datetime", "tool.result.get_datetime", "response.generation"}
 	if a := read[gateway.Answer](t, body); a.Answer != "42" || !slices.Equal(a.Events, want) || strings.Contains(body, "respondent_b") {
 		t.Errorf("%s", body)
@@ -221,7 +221,7 @@ func testTheShadowIsLeftOut(t *testing.T, b *bustest.Bus) {
 	}
 	for _, subject := range []string{"agent.state.respondent_b", "tool.request.get_datetime", "tool.result.get_datetime", "memory.recalled", "response.generation", "critique.result", "tool.request.get_datetime", "tool.result.get_datetime", "response.generation"} {
 		if ev := kept(all); ev.Subject != subject {
-			t.Errorf("with the shadow: %+v, want %s", ev, subject)
+			t.Errorf("with respondent B: %+v, want %s", ev, subject)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func testAReferenceIsPassedOn(t *testing.T, b *bustest.Bus) {
 	}
 }
 
-// TestHidden is about what belongs to the shadow's answer.
+// TestHidden is about what belongs to respondent B's answer.
 func TestHidden(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -258,18 +258,18 @@ func TestHidden(t *testing.T) {
 		hidden                       bool
 	}{
 		{"the answer", "generator", "response.generation", `{"respondent_id":"generator"}`, false},
-		{"the shadow's answer", "respondent_b", "response.generation", `{"respondent_id":"respondent_b"}`, true},
+		{"respondent B's answer", "respondent_b", "response.generation", `{"respondent_id":"respondent_b"}`, true},
 		{"its states", "respondent_b", "agent.state.respondent_b", `{}`, true},
 		{"its dead letters", "respondent_b", "dead.respondent_b", `{"subject":"turn.1.s"}`, true},
-		{"trick: the shadow calls itself the generator", "respondent_b", "response.generation", `{"respondent_id":"generator"}`, true},
-		{"trick: the generator calls itself the shadow", "generator", "response.generation", `{"respondent_id":"respondent_b","caller":"respondent_b","by":"respondent_b"}`, false},
+		{"trick: respondent B calls itself the generator", "respondent_b", "response.generation", `{"respondent_id":"generator"}`, true},
+		{"trick: the generator calls itself respondent B", "generator", "response.generation", `{"respondent_id":"respondent_b","caller":"respondent_b","by":"respondent_b"}`, false},
 		{"its grade as memory took it down", "memory", "memory.annotated", `{"by":"critic","of":"respondent_b"}`, true},
 		{"the answer's grade as memory took it down", "memory", "memory.annotated", `{"by":"critic","of":"generator"}`, false},
 		{"a verdict as memory took it down", "memory", "memory.annotated", `{"by":"critic"}`, false},
 		{"what the broker could not read of it", "broker", "dead.broker", `{"subject":"agent.respondent_b.tool.request.search_memory"}`, true},
 		{"what the broker could not read of another", "broker", "dead.broker", `{"subject":"agent.generator.tool.request.search_memory"}`, false},
 		{"a call", "broker", "tool.request.get_datetime", `{"caller":"generator"}`, false},
-		{"the shadow's call", "broker", "tool.request.get_datetime", `{"caller":"respondent_b"}`, true},
+		{"respondent B's call", "broker", "tool.request.get_datetime", `{"caller":"respondent_b"}`, true},
 		{"a call of an agent below it", "broker", "tool.request.get_datetime.a.b", `{"caller":"respondent_b.a.b"}`, true},
 		{"trick: a name that begins alike", "broker", "tool.request.get_datetime", `{"caller":"respondent_bad"}`, false},
 		{"trick: an agent called like it below another", "broker", "tool.request.x.y", `{"caller":"generator.respondent_b"}`, false},
@@ -282,7 +282,7 @@ func TestHidden(t *testing.T) {
 		{"its grade", "critic", "critique.result", `{"respondent_id":"respondent_b"}`, true},
 		{"a grade", "critic", "critique.result", `{"respondent_id":"generator","feedback":"respondent_b was worse"}`, false},
 		{"a verdict about both", "critic", "pairwise.result", `{"winner":"respondent_b","between":["generator","respondent_b"],"respondent_id":"respondent_b"}`, false},
-		{"a question to the person for it", "broker", "approval.request.x", `{"caller":"respondent_b"}`, false},
+		{"a question to the user for it", "broker", "approval.request.x", `{"caller":"respondent_b"}`, false},
 		{"a letter about its answer", "critic", "dead.critic", `{"subject":"from.respondent_b.response.generation"}`, true},
 		{"a letter about the answer", "critic", "dead.critic", `{"subject":"from.generator.response.generation"}`, false},
 		{"a letter about its turn", "router", "dead.router", `{"subject":"core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1"}`, true},
@@ -315,7 +315,7 @@ func (w *town) rewards() {
 			return
 		}
 		out := out.About(m.Header.Get(subjects.HeaderSession), m.Header.Get(subjects.HeaderQuery))
-		r := subjects.Reward{QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardPerson, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
+		r := subjects.Reward{QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
 		dead := with(w.t, subjects.Dead, "reward")
 		switch f.QueryID {
 		case "silent":
@@ -331,7 +331,7 @@ func (w *town) rewards() {
 			other = r
 			other.Source, other.Value = subjects.RewardConversation, 0.25
 			emit(w, out, subjects.RewardEvent, other)
-			emit(w, out.About("s", "else"), subjects.RewardEvent, subjects.Reward{QueryID: "else", Source: subjects.RewardPerson, Thumb: f.Thumb, Value: 0.25})
+			emit(w, out.About("s", "else"), subjects.RewardEvent, subjects.Reward{QueryID: "else", Source: subjects.RewardUser, Thumb: f.Thumb, Value: 0.25})
 			emit(w, out, dead, subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another body", SHA256: sum([]byte("{}"))})
 			emit(w, out, dead, subjects.DeadLetter{Subject: "from.generator.response.generation", Reason: "another subject", SHA256: sum(m.Data)})
 			critic := w.out("critic").About("", "tricks")
@@ -348,7 +348,7 @@ func (w *town) rewards() {
 	}
 }
 
-// TestFeedback is about what the person thinks of an answer.
+// TestFeedback is about what the user thinks of an answer.
 func TestFeedback(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.RateTime(patience) }})
@@ -396,7 +396,7 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// FuzzHidden: whatever stands in a payload, what the generator and the person said is shown, and what the shadow said is not.
+// FuzzHidden: whatever stands in a payload, what the generator and the user said is shown, and what respondent B said is not.
 func FuzzHidden(f *testing.F) {
 	for _, s := range []string{`{"caller":"respondent_b"}`, `{"by":["respondent_b"]}`, `{"respondent_id":"respondent_b","subject":"from.respondent_b.x"}`, `[`, ``, `"respondent_b"`} {
 		f.Add("tool.request.x", s)

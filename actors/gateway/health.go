@@ -29,10 +29,10 @@ type NATSHealth struct {
 
 // ModelHealth is the model that answers.
 type ModelHealth struct {
-	Role    string `json:"role"`
-	Model   string `json:"model"`
-	StandIn bool   `json:"stand_in"`
-	Notice  string `json:"notice"`
+	Role      string `json:"role"`
+	Model     string `json:"model"`
+	DemoModel bool   `json:"demo_model"`
+	Notice    string `json:"notice"`
 }
 
 // How long what is known of the models stays good, and how long they may take to tell.
@@ -65,7 +65,7 @@ func (m *models) ask(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 	} else {
 		for _, r := range list.Roles {
 			if r.Role == subjects.RoleAssistant {
-				m.model = &ModelHealth{Role: r.Role, Model: r.Model, StandIn: r.StandIn, Notice: r.Notice}
+				m.model = &ModelHealth{Role: r.Role, Model: r.Model, DemoModel: r.DemoModel, Notice: r.Notice}
 			}
 		}
 		if m.model == nil {
@@ -97,10 +97,10 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		h.Degraded = append(h.Degraded, err.Error())
 	}
-	if h.Model = model; model != nil && (model.StandIn || model.Notice != "") {
+	if h.Model = model; model != nil && (model.DemoModel || model.Notice != "") {
 		why := model.Notice
 		if why == "" {
-			why = "the built-in script answers, not a model; start Ollama"
+			why = "the built-in demo model answers, not a model; start Ollama"
 		}
 		h.Degraded = append(h.Degraded, "model: "+why)
 	}

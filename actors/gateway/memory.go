@@ -30,7 +30,7 @@ const (
 	maxFact   = 64 << 10
 )
 
-// memory asks memory for one thing of the person's own. What was only looked up ends with the client.
+// memory asks memory for one thing of the user's own. What was only looked up ends with the client.
 func (g *Gateway) memory(r *http.Request, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
 	from := r.Context()
 	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {

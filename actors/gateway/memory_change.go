@@ -32,7 +32,7 @@ func (g *Gateway) remembering(r *http.Request, in subjects.MemoryWrites) (subjec
 	return got, memorySays(ctx, err)
 }
 
-// onRemember keeps a fact that the person states.
+// onRemember keeps a fact that the user states.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	if _, err := params(r); err != nil {
 		return err

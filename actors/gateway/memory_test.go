@@ -23,7 +23,7 @@ import (
 	"conclave/subjects"
 )
 
-// archivist is the memory actor as far as the person speaks to it, under memory's own grants. Its entries never change; what
+// archivist is the memory actor as far as the user speaks to it, under memory's own grants. Its entries never change; what
 // it is asked is written down.
 type archivist struct {
 	mu   sync.Mutex

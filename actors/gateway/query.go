@@ -34,13 +34,13 @@ type Answer struct {
 	ToolCalls []subjects.ToolCall `json:"tool_calls"`
 	Notes     []subjects.Note     `json:"notes"`
 	Model     string              `json:"model"`
-	StandIn   bool                `json:"stand_in"`
+	DemoModel bool                `json:"demo_model"`
 	Usage     subjects.Usage      `json:"usage"`
 	Partial   bool                `json:"partial"`
 	Error     *subjects.Fault     `json:"error"`
 	Grade     *subjects.Critique  `json:"grade"`     // of this answer; nil = none yet
-	Pairwise  *subjects.Pairwise  `json:"pairwise"`  // between this answer and the shadow's
-	Reward    *subjects.Reward    `json:"reward"`    // what the person thinks of it now
+	Pairwise  *subjects.Pairwise  `json:"pairwise"`  // between this answer and respondent B's
+	Reward    *subjects.Reward    `json:"reward"`    // what the user thinks of it now
 	Events    []string            `json:"events"`    // subjects of what happened, in order
 	EventLog  []Event             `json:"event_log"` // the same with everything
 	Dropped   int                 `json:"events_dropped"`
@@ -126,12 +126,12 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 }
 
 // howLong reads whether the client waits, and for how long after the answer it wants to hear of grades.
-func (g *Gateway) howLong(r *http.Request) (wait bool, window trail, err error) {
-	p, err := params(r, "wait", "trail")
+func (g *Gateway) howLong(r *http.Request) (wait bool, window gradeWait, err error) {
+	p, err := params(r, "wait", "grade_wait")
 	if err != nil {
 		return false, window, err
 	}
-	wait, window.time = true, g.cfg.Trail
+	wait, window.time = true, g.cfg.GradeWait
 	switch v := p.Get("wait"); v {
 	case "", "1":
 	case "0":
@@ -139,9 +139,9 @@ func (g *Gateway) howLong(r *http.Request) (wait bool, window trail, err error) 
 	default:
 		return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
 	}
-	if v := p.Get("trail"); v != "" {
+	if v := p.Get("grade_wait"); v != "" {
 		if window.time, err = strict.ParseDuration(v); err != nil || window.time > time.Minute {
-			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "trail is a duration of at most 1m, like 2s")
+			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "grade_wait is a duration of at most 1m, like 2s")
 		}
 		window.asked = true
 	}
@@ -179,7 +179,7 @@ func check(out actor.Out, in *Question) error {
 	return nil
 }
 
-// publish stores the question. It does so also when its asker goes away in between: whether it was stored would be
+// publish stores the question. It does so also when its caller goes away in between: whether it was stored would be
 // anybody's guess.
 func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
@@ -235,7 +235,7 @@ func endOf(ev Event, query string) (*ending, error) {
 	if ev.Query != query {
 		return nil, nil
 	}
-	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == subjects.Answerer {
+	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == subjects.Generator {
 		var r subjects.Response
 		if err := json.Unmarshal(ev.Payload, &r); err != nil {
 			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer could not be read; it is event %d", ev.Seq)
@@ -311,7 +311,7 @@ func (g *Gateway) answer(w http.ResponseWriter, q question, end ending, rec *rec
 	r := end.response
 	a := Answer{
 		QueryID: q.id, SessionID: r.SessionID, Answer: r.Answer, Thinking: r.Thinking, ToolCalls: r.ToolCalls, Notes: r.Notes,
-		Model: r.Model, StandIn: r.StandIn, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
+		Model: r.Model, DemoModel: r.DemoModel, Usage: r.Usage, Partial: r.Partial, Error: r.Error,
 		Grade: rec.grade, Pairwise: rec.pairwise, Reward: rec.reward, Events: []string{}, EventLog: rec.events, Dropped: rec.dropped,
 	}
 	for _, ev := range rec.events {
@@ -403,7 +403,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 
 // look searches the answers, then the dead letters, that came after a question.
 func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
-	for _, s := range []string{subjects.ResponseGeneration.By(subjects.Answerer), subjects.Dead.By(subjects.Router), subjects.Dead.By(subjects.Answerer)} {
+	for _, s := range []string{subjects.ResponseGeneration.By(subjects.Generator), subjects.Dead.By(subjects.Router), subjects.Dead.By(subjects.Generator)} {
 		for at := q.since; ; {
 			ev, err := g.events.readStored(ctx, at+1, s)
 			if errors.Is(err, errNone) {

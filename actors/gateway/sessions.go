@@ -18,7 +18,7 @@ import (
 )
 
 // conversations is the bucket that the answerer keeps them in. The gateway may read it and nothing else.
-var conversations = subjects.StateBucket(subjects.Answerer)
+var conversations = subjects.StateBucket(subjects.Generator)
 
 // Session is one line of the list.
 type Session struct {

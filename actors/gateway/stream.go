@@ -19,14 +19,14 @@ const forever = 1<<63 - 1
 type wanted struct {
 	query, session, subject string
 	deltas                  bool
-	shadow                  bool // what belongs to the shadow's answer too
+	respondentB             bool // what belongs to respondent B's answer too
 	after                   uint64
 	resume                  bool // from after on, and not from now
 }
 
 // of reports whether an event is among it.
 func (f wanted) of(ev Event) bool {
-	if ev.aside && !f.shadow {
+	if ev.aside && !f.respondentB {
 		return false
 	}
 	if f.query != "" && ev.Query != f.query || f.session != "" && ev.Session != f.session {
@@ -47,7 +47,7 @@ func (f wanted) ofLive(ev Event) bool {
 // readWanted reads what a client wants to see. A browser that reconnects says in Last-Event-ID where it was; what stands
 // in the address is older.
 func readWanted(r *http.Request) (wanted, error) {
-	p, err := params(r, "query", "session", "subject", "after", "deltas", "shadow")
+	p, err := params(r, "query", "session", "subject", "after", "deltas", "respondent_b")
 	if err != nil {
 		return wanted{}, err
 	}
@@ -62,7 +62,7 @@ func readWanted(r *http.Request) (wanted, error) {
 	if p.Has("subject") && !isPattern(f.subject) {
 		return f, problemf(http.StatusBadRequest, subjects.CodeMalformed, `subject: tokens joined by dots, * for any one, > at the end for any more, like tool.request.>`)
 	}
-	for name, to := range map[string]*bool{"deltas": &f.deltas, "shadow": &f.shadow} {
+	for name, to := range map[string]*bool{"deltas": &f.deltas, "respondent_b": &f.respondentB} {
 		switch p.Get(name) {
 		case "", "0":
 		case "1":

@@ -190,7 +190,7 @@ func TestOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start("generator", New(subjects.Answerer, shipped()))
+	w.start("generator", New(subjects.Generator, shipped()))
 	w.ask("s1", "q1", "What time is it?")
 	r := w.next()
 	if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon for q1" || r.Error != nil || len(r.Notes) != 0 {
@@ -241,8 +241,8 @@ func TestOrder(t *testing.T) {
 		mu.Unlock()
 		return say(model.Chunk{Content: "ok " + last, Done: true})
 	}
-	w.start("generator", New(subjects.Answerer, shipped()))
-	w.start("generator", New(subjects.Answerer, shipped()))
+	w.start("generator", New(subjects.Generator, shipped()))
+	w.start("generator", New(subjects.Generator, shipped()))
 	const sessions, questions = 6, 5
 	for q := range questions {
 		for s := range sessions {
@@ -277,7 +277,7 @@ func TestCrashOnTheBus(t *testing.T) {
 		return say(model.Chunk{Content: "noon", Done: true})
 	}
 	for i, at := range boundaries() {
-		g := New(subjects.Answerer, shipped())
+		g := New(subjects.Generator, shipped())
 		var once sync.Once
 		g.Boundary = func(s string) {
 			if s == at {
@@ -312,7 +312,7 @@ func TestCrashOnTheBus(t *testing.T) {
 	}
 }
 
-// The person stops an answer in the middle: what is there is kept, and the model stops working.
+// The user stops an answer in the middle: what is there is kept, and the model stops working.
 func TestStopOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
@@ -325,7 +325,7 @@ func TestStopOnTheBus(t *testing.T) {
 		close(ended)
 		return ctx.Err()
 	}
-	w.start("generator", New(subjects.Answerer, shipped()))
+	w.start("generator", New(subjects.Generator, shipped()))
 	w.ask("s1", "q1", "Tell me a tale")
 	select {
 	case <-w.deltas:
@@ -355,7 +355,7 @@ func TestRestart(t *testing.T) {
 	w := newTown(t)
 	w.ask("s1", "q1", "first")
 	for i, q := range []string{"q1", "q2"} {
-		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return New(subjects.Answerer, shipped()), nil }}, w.Dial, actor.Config{})
+		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return New(subjects.Generator, shipped()), nil }}, w.Dial, actor.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// errStopped is the cause of a context that the person ended.
-var errStopped = errors.New("the person stopped it")
+// errStopped is the cause of a context that the user ended.
+var errStopped = errors.New("the user stopped it")
 
 // maxStopped bounds how many stopped queries are remembered. One that falls out of it is answered after all.
 const maxStopped = 4096
 
-// stops knows which queries are at work here and which ones a person has stopped. Every process hears every cancel: the
+// stops knows which queries are at work here and which ones a user has stopped. Every process hears every cancel: the
 // query may be at work in any, or wait for its turn.
 type stops struct {
 	mu      sync.Mutex

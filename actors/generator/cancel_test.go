@@ -22,7 +22,7 @@ func TestStopped(t *testing.T) {
 	t.Run("before it began", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "Paris.")
-		g := New(subjects.Answerer, shipped())
+		g := New(subjects.Generator, shipped())
 		cancel(t, w, g)
 		if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 			t.Fatal(err)
@@ -36,7 +36,7 @@ func TestStopped(t *testing.T) {
 	})
 	t.Run("in the middle of the answer", func(t *testing.T) {
 		t.Parallel()
-		g := New(subjects.Answerer, shipped())
+		g := New(subjects.Generator, shipped())
 		w := newWorld(t)
 		w.replies = []any{actortest.Pieces{subjects.ChatChunk{Content: "It was the best of times"}, stopHere{func() { cancel(t, w, g) }}, subjects.ChatChunk{Content: ", it was"}, final()}}
 		if err := w.ask(g, "s1", "q1", "Tell me a tale", 1); err != nil {
@@ -49,7 +49,7 @@ func TestStopped(t *testing.T) {
 	})
 	t.Run("while a tool works", func(t *testing.T) {
 		t.Parallel()
-		g := New(subjects.Answerer, shipped())
+		g := New(subjects.Generator, shipped())
 		w := newWorld(t, lookup("c1"), "It is noon.")
 		w.tools = []string{"clock"}
 		w.run = func(subjects.ToolRequest) (subjects.ToolResult, error) {

@@ -27,7 +27,7 @@ type crash string
 // dies gives a question to a generator that ends at a boundary, the nth time it gets there.
 func (w *world) dies(at string, nth int, session, query string, try int) {
 	w.t.Helper()
-	w.diesAs(New(subjects.Answerer, shipped()), at, nth, session, query, try)
+	w.diesAs(New(subjects.Generator, shipped()), at, nth, session, query, try)
 }
 
 func (w *world) diesAs(g *Generator, at string, nth int, session, query string, try int) {
@@ -63,7 +63,7 @@ func TestCrashAtEachBoundary(t *testing.T) {
 				}
 				w.tools = []string{"clock"}
 				w.dies(at, nth, "s1", "q1", 1)
-				if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+				if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
 					t.Fatal(err)
 				}
 				r := w.one()
@@ -88,7 +88,7 @@ func TestResumeDoesNotAskAgain(t *testing.T) {
 	w := newWorld(t, lookup("c1"), "It is noon.", "wrong")
 	w.tools = []string{"clock"}
 	w.dies("turn.answer/after", 1, "s1", "q1", 1)
-	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.one(); r.Answer != "It is noon." || len(w.asked) != 2 {
@@ -114,7 +114,7 @@ func TestFence(t *testing.T) {
 			}}
 			w.tools = []string{"clock"}
 			paused, wake := make(chan struct{}), make(chan struct{})
-			a := New(subjects.Answerer, shipped())
+			a := New(subjects.Generator, shipped())
 			var once sync.Once
 			a.Boundary = func(s string) {
 				if s == at {
@@ -124,7 +124,7 @@ func TestFence(t *testing.T) {
 			lost := make(chan error)
 			go func() { lost <- w.ask(a, "s1", "q1", "What time is it?", 1) }()
 			<-paused
-			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Error(err)
 			}
 			close(wake)
@@ -147,12 +147,12 @@ func TestFenceAfterALongPause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "It is noon.")
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	a := New(subjects.Answerer, shipped())
+	a := New(subjects.Generator, shipped())
 	var said int
 	a.Boundary = func(s string) {
 		switch s {
 		case "turn.answer/after": // here it is paused; the other one finishes
-			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Error(err)
 			}
 			w.Time = w.Time.Add(10 * time.Minute)
@@ -171,11 +171,11 @@ func TestFenceAfterALongPause(t *testing.T) {
 func TestAskedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "Paris.", "London.")
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	for i := range 3 {
 		g := g
 		if i == 2 {
-			g = New(subjects.Answerer, shipped()) // one that knows nothing yet
+			g = New(subjects.Generator, shipped()) // one that knows nothing yet
 		}
 		if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 			t.Fatal(err)
@@ -195,20 +195,20 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// A house that closes in mid-turn answers nothing: the turn goes on when it is open again.
+// A system that closes in mid-turn answers nothing: the turn goes on when it is open again.
 func TestClosing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "Paris.")
 	ctx, stop := context.WithCancel(t.Context())
 	w.replies = []any{func() any { stop(); return "Par" }, "Paris."}
 	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}
-	if err := w.askCtx(ctx, New(subjects.Answerer, shipped()), q, 1); err == nil {
+	if err := w.askCtx(ctx, New(subjects.Generator, shipped()), q, 1); err == nil {
 		t.Error("it was acknowledged")
 	}
 	if n := len(w.responses()); n != 0 {
 		t.Fatalf("%d answers", n)
 	}
-	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Capital?", 2); err != nil {
+	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Capital?", 2); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.one(); r.Answer != "Paris." || r.Partial {
@@ -222,7 +222,7 @@ func TestAskersDeadline(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	w.replies = []any{func() any { <-ctx.Done(); return "late" }}
-	if err := w.askCtx(ctx, New(subjects.Answerer, shipped()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
+	if err := w.askCtx(ctx, New(subjects.Generator, shipped()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
@@ -240,7 +240,7 @@ func TestLastTry(t *testing.T) {
 		for try := 1; try < subjects.MaxDeliver; try++ {
 			w.dies("turn.answer/before", 1, "s1", "q1", try)
 		}
-		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
 			t.Fatal(err)
 		}
 		r := w.one()
@@ -255,7 +255,7 @@ func TestLastTry(t *testing.T) {
 		for i, at := range []string{"turn.start/after", "turn.step/after", "response/before", "response/after"} {
 			w.dies(at, 1, "s1", "q1", i+1)
 		}
-		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
 			t.Fatal(err)
 		}
 		if r := w.one(); r.Error != nil || r.Answer != "It is noon." || w.ran != 1 {
@@ -265,7 +265,7 @@ func TestLastTry(t *testing.T) {
 	t.Run("panics", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, func() any { panic("a bug") })
-		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err == nil {
+		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err == nil {
 			t.Error("no dead letter")
 		}
 		if r := w.responses(); len(r) != 1 || r[0].Error == nil || strings.Contains(r[0].Answer, "a bug") {
@@ -280,7 +280,7 @@ func TestLastTry(t *testing.T) {
 			t.Fatal(err)
 		}
 		for try := 1; try <= subjects.MaxDeliver; try++ {
-			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Capital?", try); err == nil {
+			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Capital?", try); err == nil {
 				t.Error("it was acknowledged")
 			}
 		}
@@ -293,7 +293,7 @@ func TestLastTry(t *testing.T) {
 		w := newWorld(t, lookup("c1"), "It is noon.")
 		w.tools = []string{"clock"}
 		w.dies("turn.step/after", 1, "s1", "q1", 4)
-		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q2", "Hello?", 1); err != nil {
 			t.Fatal(err)
 		}
 		all := w.responses()
@@ -308,7 +308,7 @@ func TestLastTry(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "It is noon.")
 		w.dies("response/after", 1, "s1", "q1", 4)
-		if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q2", "Hello?", 1); err != nil {
 			t.Fatal(err)
 		}
 		all := w.responses()
@@ -323,7 +323,7 @@ func TestTidy(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a long answer ", 4000)
 	w := newWorld(t, long, "And a short one.")
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	if err := w.ask(g, "s1", "q1", "Tell me all.", 1); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func (g *Generator) compact(out actor.Out, session string, c subjects.Conversati
 	g.mu.Unlock()
 	g.behind.Go(func() {
 		defer g.summing.Delete(session)
-		defer func() { // a mistake in here must not end the house
+		defer func() { // a mistake in here must not end the system
 			if p := recover(); p != nil {
 				out.Note(fmt.Errorf("summarizing session %s: panic: %v", session, p))
 			}

@@ -20,7 +20,7 @@ func TestCompact(t *testing.T) {
 	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window = 4096
 	w.summary = "They spoke about nothing."
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	if err := g.Start(t.Context(), w.Out()); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestCompactLoses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window = 4096
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	w.summary = waits{func() {

@@ -102,7 +102,7 @@ func TestHotSet(t *testing.T) {
 func TestTwoProcessesOneSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "Yes.")
-	a, b := New(subjects.Answerer, shipped()), New(subjects.Answerer, shipped())
+	a, b := New(subjects.Generator, shipped()), New(subjects.Generator, shipped())
 	for i, g := range []*Generator{a, b, b, a, a, b} {
 		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Really?", 1); err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestMoreSessionsThanAreHot(t *testing.T) {
 	cfg := shipped()
 	cfg.HotSessions = 2
 	w := newWorld(t, "Yes.")
-	g := New(subjects.Answerer, cfg)
+	g := New(subjects.Generator, cfg)
 	for i := range 12 {
 		if err := w.ask(g, fmt.Sprint("s", i%4), fmt.Sprint("q", i), "Really?", 1); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// troubles pairs what can go wrong with a code for programs and with words that a person can act on. A backend's own
+// troubles pairs what can go wrong with a code for programs and with words that a user can act on. A backend's own
 // words name the address and the model: they are used where say is empty.
 var troubles = []struct {
 	err    error
@@ -45,7 +45,7 @@ var (
 	errTooMuch = errors.New("the turn has grown too large to be written down")
 )
 
-// explain makes of an error the fault for programs and the words for the person. It never returns empty words, and
+// explain makes of an error the fault for programs and the words for the user. It never returns empty words, and
 // nothing of our insides: errors that are not known are in the log.
 func explain(err error) (*subjects.Fault, string) {
 	var f *subjects.Fault

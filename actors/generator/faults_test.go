@@ -48,7 +48,7 @@ func TestModelFaults(t *testing.T) {
 func TestModelFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x"))
-	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Hello?", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "The model is not there: x; fetch it with: conclave model pull x." {

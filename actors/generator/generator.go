@@ -8,7 +8,7 @@
 // A turn is written down before it acts: after a crash it goes on from there, in this process or in another, and its
 // answer is stored once.
 //
-// The same code under the name [subjects.Shadow] answers the same questions for comparison: see shadow.go.
+// The same code under the name [subjects.RespondentB] answers the same questions for comparison: see respondent_b.go.
 package generator
 
 import (
@@ -161,26 +161,26 @@ type Generator struct {
 	// crashes pull the plug.
 	Boundary func(step string)
 
-	name     string // the account, and the respondent on everything it says
-	shadow   bool   // nobody sees what it answers
-	cfg      Config
-	hot      *hot
-	stops    stops
-	early    early
-	models   cached[subjects.RoleModel]
-	summing  sync.Map       // sessions that are being summarized
-	behind   sync.WaitGroup // goroutines that do so
-	life     context.Context
-	end      context.CancelFunc
-	mu       sync.Mutex
-	speaking actor.Out // the runtime's own: no message's ids or deadline on it. nil until it is started
+	name        string // the account, and the respondent on everything it says
+	respondentB bool   // nobody sees what it answers
+	cfg         Config
+	hot         *hot
+	stops       stops
+	early       early
+	models      cached[subjects.RoleModel]
+	summing     sync.Map       // sessions that are being summarized
+	behind      sync.WaitGroup // goroutines that do so
+	life        context.Context
+	end         context.CancelFunc
+	mu          sync.Mutex
+	speaking    actor.Out // the runtime's own: no message's ids or deadline on it. nil until it is started
 }
 
-// New returns a generator that goes by the name of its account: [subjects.Answerer], or [subjects.Shadow] for the one that
+// New returns a generator that goes by the name of its account: [subjects.Generator], or [subjects.RespondentB] for the one that
 // nobody sees. cfg must be valid.
 func New(name string, cfg Config) *Generator {
-	g := &Generator{name: name, shadow: name == subjects.Shadow, cfg: cfg}
-	if g.shadow {
+	g := &Generator{name: name, respondentB: name == subjects.RespondentB, cfg: cfg}
+	if g.respondentB {
 		g.cfg = cfg.unseen()
 	}
 	g.hot = newHot(g.cfg.HotSessions)
@@ -200,7 +200,7 @@ func (g *Generator) Routes() []actor.Route {
 		actor.On(subjects.QuerySession, g.onTurn),
 		actor.Hear(subjects.QueryCancel, g.onCancel),
 	}
-	if g.shadow { // its answers are no part of a conversation, so there is nothing to write a grade beside
+	if g.respondentB { // its answers are no part of a conversation, so there is nothing to write a grade beside
 		return routes
 	}
 	return append(routes, actor.Hear(subjects.CritiqueResult, g.onCritique, actor.Workers(1)), actor.Hear(subjects.RewardEvent, g.onReward, actor.Workers(1)))

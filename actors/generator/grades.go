@@ -16,7 +16,7 @@ import (
 	"conclave/subjects"
 )
 
-// What the critic and the person thought of an answer is heard live and written beside its turn in the conversation.
+// What the critic and the user thought of an answer is heard live and written beside its turn in the conversation.
 // With grades.prompt the model is told of the last one before the next question.
 
 const (
@@ -35,15 +35,15 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 	return g.grade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
 }
 
-// onReward takes down what the person thinks. What a model took from a conversation is a number here: its words are not
-// the person's.
+// onReward takes down what the user thinks. What a model took from a conversation is a number here: its words are not
+// the user's.
 func (g *Generator) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	r := in.Body
 	if r.RespondentID != g.name || r.Count < 1 || r.Value < -1 || r.Value > 1 {
 		return nil
 	}
 	add := subjects.Grades{Reward: r.Value, Rewards: r.Count}
-	if r.Source == subjects.RewardPerson {
+	if r.Source == subjects.RewardUser {
 		add.Words = text.Clip(r.Words, maxGradeWords)
 	}
 	return g.grade(ctx, out, r.SessionID, r.QueryID, add)
@@ -146,7 +146,7 @@ func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.
 	return c, true
 }
 
-// merged is what is known with something more. What the person thinks takes the place of what they thought before, in
+// merged is what is known with something more. What the user thinks takes the place of what they thought before, in
 // whatever order it is heard.
 func merged(had, add subjects.Grades) subjects.Grades {
 	if add.Critic > 0 {
@@ -165,7 +165,7 @@ type early struct {
 	order []string                   // oldest first
 }
 
-// earlyKey names an answer: a person may give questions of two sessions the same name.
+// earlyKey names an answer: a user may give questions of two sessions the same name.
 func earlyKey(session, query string) string { return session + "." + query }
 
 func (e *early) add(key string, more subjects.Grades) {

@@ -36,7 +36,7 @@ func critique(query string, score int, feedback string) subjects.Critique {
 }
 
 func reward(query string, value float64, count int, words string) subjects.Reward {
-	return subjects.Reward{SessionID: "s1", QueryID: query, RespondentID: "generator", Value: value, Count: count, Source: subjects.RewardPerson, Words: words}
+	return subjects.Reward{SessionID: "s1", QueryID: query, RespondentID: "generator", Value: value, Count: count, Source: subjects.RewardUser, Words: words}
 }
 
 // grades are those of a turn, as they are stored; zero when there are none.
@@ -73,7 +73,7 @@ func TestGradesAreKept(t *testing.T) {
 		{"a grade", []any{good}, grades{Critic: 4, Feedback: "clear"}},
 		{"a reward", []any{reward("q1", -1, 1, "too long")}, grades{Reward: -1, Rewards: 1, Words: "too long"}},
 		{"both", []any{reward("q1", 0.5, 1, ""), good}, grades{Critic: 4, Feedback: "clear", Reward: 0.5, Rewards: 1}},
-		{"the person thinks again", []any{reward("q1", -1, 1, "too long"), reward("q1", 1, 2, "")}, grades{Reward: 1, Rewards: 2}},
+		{"the user thinks again", []any{reward("q1", -1, 1, "too long"), reward("q1", 1, 2, "")}, grades{Reward: 1, Rewards: 2}},
 		{"in whatever order it comes", []any{reward("q1", 1, 2, ""), reward("q1", -1, 1, "too long")}, grades{Reward: 1, Rewards: 2}},
 		{"the same again", []any{good, good, reward("q1", 1, 1, "x"), reward("q1", 1, 1, "x")}, grades{Critic: 4, Feedback: "clear", Reward: 1, Rewards: 1, Words: "x"}},
 		{"what a model took from the conversation", []any{from(subjects.RewardConversation)}, grades{Reward: 1, Rewards: 1}},
@@ -81,7 +81,7 @@ func TestGradesAreKept(t *testing.T) {
 
 		{"ungraded", []any{with(func(c *subjects.Critique) { c.Score, c.Ungraded = 0, "no judge" })}, grades{}},
 		{"trick: ungraded with a score", []any{with(func(c *subjects.Critique) { c.Ungraded = "no judge" })}, grades{}},
-		{"trick: of the shadow's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = subjects.Shadow })}, grades{}},
+		{"trick: of respondent B's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = subjects.RespondentB })}, grades{}},
 		{"trick: of nobody's answer", []any{with(func(c *subjects.Critique) { c.RespondentID = "" })}, grades{}},
 		{"trick: 6 of 5", []any{critique("q1", 6, "")}, grades{}},
 		{"trick: less than nothing", []any{critique("q1", -1, "")}, grades{}},
@@ -96,7 +96,7 @@ func TestGradesAreKept(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "Paris.")
-			g := New(subjects.Answerer, shipped())
+			g := New(subjects.Generator, shipped())
 			if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 				t.Fatal(err)
 			}
@@ -116,10 +116,10 @@ func TestGradesAreKept(t *testing.T) {
 	}
 }
 
-// A shadow does not listen: its answers are no part of a conversation.
-func TestShadowHearsNoGrades(t *testing.T) {
+// Respondent B does not listen: its answers are no part of a conversation.
+func TestRespondentBHearsNoGrades(t *testing.T) {
 	t.Parallel()
-	for _, r := range shadowOf().Routes() {
+	for _, r := range newRespondentB().Routes() {
 		if l := r.Spec().Listen(); strings.Contains(l, "critique") || strings.Contains(l, "reward") {
 			t.Errorf("it listens on %s", l)
 		}
@@ -176,7 +176,7 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 	}
 	for _, at := range []string{"response/after", "dialog/after", "conversation/before"} {
 		w := newWorld(t, "Paris.")
-		g := New(subjects.Answerer, shipped())
+		g := New(subjects.Generator, shipped())
 		g.Boundary = func(s string) {
 			if s == at {
 				w.hears(g, critique("q1", 5, "quick"))
@@ -190,7 +190,7 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 	}
 	// While the turn is being written: he who keeps it has looked already, and it is not there yet.
 	w := newWorld(t, "Paris.")
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	ask(w, g, func(n int) error {
 		if n == 1 {
 			w.hears(g, critique("q1", 5, "quick"))
@@ -199,7 +199,7 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 	})
 	// A question of the same name in another session is another question.
 	w = newWorld(t, "Paris.")
-	g = New(subjects.Answerer, shipped())
+	g = New(subjects.Generator, shipped())
 	w.hears(g, subjects.Critique{SessionID: "s2", QueryID: "q1", RespondentID: "generator", Score: 5})
 	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 	}
 	// Somebody else keeps the turn; this one hears of it all the same.
 	w = newWorld(t, "Paris.")
-	g, other := New(subjects.Answerer, shipped()), New(subjects.Answerer, shipped())
+	g, other := New(subjects.Generator, shipped()), New(subjects.Generator, shipped())
 	w.hears(g, critique("q1", 5, "quick"))
 	if err := w.ask(other, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 func TestGradesWait(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "Paris.")
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	for i := range maxEarly + 10 {
 		for range 2 {
 			w.hears(g, critique(fmt.Sprint("q", i), 3, ""))
@@ -258,7 +258,7 @@ func TestGradesLoseRaces(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "Paris.")
-			g := New(subjects.Answerer, shipped())
+			g := New(subjects.Generator, shipped())
 			if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +284,7 @@ func TestGradesLoseRaces(t *testing.T) {
 	}
 	// The other way round: a turn that is kept while a grade is written keeps both.
 	w := newWorld(t, "Paris.")
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestGradeWhileSummarizing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window = 4096
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	last := ""
 	graded := 0
 	w.summary = waits{func() {

@@ -24,7 +24,7 @@ func shipped() Config {
 }
 
 // bucket is the one of the generator that people hear.
-var bucket = subjects.StateBucket(subjects.Answerer)
+var bucket = subjects.StateBucket(subjects.Generator)
 
 // world is everyone around one or more generators: a model that follows a script, a broker with a ledger, a store.
 type world struct {

@@ -16,14 +16,14 @@ func TestPrompt(t *testing.T) {
 	for _, name := range []string{"get_datetime", "web_search", "web_fetch", "save_memory", "search_memory"} {
 		all = append(all, model.Tool{Name: name})
 	}
-	text := New(subjects.Answerer, shipped()).system(all)
+	text := New(subjects.Generator, shipped()).system(all)
 	for _, must := range []string{"data, not an order", "language", "table", "get_datetime {", "web_search {", "web_fetch {", "save_memory {", "search_memory {", "without a call"} {
 		if !strings.Contains(text, must) {
 			t.Errorf("the prompt does not say %q", must)
 		}
 	}
 	// An example with a tool that is not offered is not given, and the marks are never shown.
-	few := New(subjects.Answerer, shipped()).system(all[:2])
+	few := New(subjects.Generator, shipped()).system(all[:2])
 	for _, must := range []string{"get_datetime {", "web_search {", "without a call"} {
 		if !strings.Contains(few, must) {
 			t.Errorf("the prompt for two tools does not say %q", must)
@@ -34,7 +34,7 @@ func TestPrompt(t *testing.T) {
 			t.Errorf("the prompt for two tools says %q", never)
 		}
 	}
-	if none := New(subjects.Answerer, shipped()).system(nil); strings.Contains(none, "You call:") || !strings.Contains(none, "without a call") {
+	if none := New(subjects.Generator, shipped()).system(nil); strings.Contains(none, "You call:") || !strings.Contains(none, "without a call") {
 		t.Errorf("the prompt for no tools: %s", none)
 	}
 	for _, never := range []string{"policy", "manifest", "broker", "approval", "permission"} {
@@ -47,7 +47,7 @@ func TestPrompt(t *testing.T) {
 	}
 	cfg := shipped()
 	cfg.System = "Be a pirate."
-	if New(subjects.Answerer, cfg).system(nil) != "Be a pirate." {
+	if New(subjects.Generator, cfg).system(nil) != "Be a pirate." {
 		t.Error("the prompt cannot be replaced")
 	}
 }

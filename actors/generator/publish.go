@@ -48,7 +48,7 @@ func (t *turn) publish(ctx context.Context) error {
 		}},
 		{"conversation", t.keep},
 	} {
-		if t.g.shadow && s.step == "dialog" {
+		if t.g.respondentB && s.step == "dialog" {
 			continue // what nobody was told is no part of the dialog
 		}
 		if err := t.hold(ctx); err != nil {
@@ -160,7 +160,7 @@ func (t *turn) await(ctx context.Context) error {
 // watching is how often the one who lost a turn looks whether it is finished.
 const watching = 250 * time.Millisecond
 
-// despair tells the asker that no answer will come, when not even that could be written down.
+// despair tells the caller that no answer will come, when not even that could be written down.
 func (t *turn) despair(ctx context.Context, cause error) {
 	if t.rec.Publish != nil {
 		return // it may have been said; the next turn of the session will see to the rest

@@ -15,13 +15,13 @@ import (
 func (t *turn) response(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
 		SessionID: t.session, QueryID: t.asked.QueryID, Query: t.asked.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
-		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, StandIn: t.standIn, Partial: s.Partial,
+		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.standIn, Partial: s.Partial,
 		Reference: text.Clip(t.asked.Reference, maxReference),
 		Usage: subjects.Usage{
 			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
 		},
 	}
-	if t.g.shadow {
+	if t.g.respondentB {
 		r.Thinking = "" // nobody was shown it as it came, and nobody is shown it now
 	}
 	if !t.rec.Began.IsZero() {

@@ -24,13 +24,13 @@ const looking = 5 * time.Second
 // unavailable is the result of a tool that does not answer in time.
 const unavailable = "[tool unavailable]"
 
-// tools are the definitions that the broker finds fitting. Without a broker there are none, and the person is told.
+// tools are the definitions that the broker finds fitting. Without a broker there are none, and the user is told.
 func (t *turn) tools(ctx context.Context) []model.Tool {
 	most := t.g.cfg.MaxTools
 	if most <= 0 {
 		return nil
 	}
-	// Asked for each question: what the person disables or grants holds for the next one.
+	// Asked for each question: what the user disables or grants holds for the next one.
 	ctx, cancel := context.WithTimeout(ctx, looking)
 	defer cancel()
 	reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: text.Clip(t.asked.Query, 4<<10), Max: most})
@@ -55,11 +55,11 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 
 // callID is what a call is called outside of its turn. The model's own ids are unique within a turn at best: some servers
 // count from one in every reply, and the broker would take a call of tomorrow for one of today that has run. Whoever
-// watches tells the shadow's calls for a question from those of the one who answers it. The latter's never change: a turn
+// watches tells respondent B's calls for a question from those of the one who answers it. The latter's never change: a turn
 // that was begun by an earlier version must find its calls in the broker's ledger.
 func (t *turn) callID(id string) string {
 	of := t.session + " " + t.asked.QueryID + " " + id
-	if t.g.shadow {
+	if t.g.respondentB {
 		of = t.g.name + " " + of
 	}
 	sum := sha256.Sum256([]byte(of))
@@ -171,15 +171,15 @@ func refusal(f *subjects.Fault) loop.Result {
 		}
 		r.Text += ". Do not try it again in this way."
 	case subjects.CodeNotApproved:
-		r.Text = "The person was asked whether this call may run, and said no. Do not try to get the same done in another way; go on without it."
+		r.Text = "The user was asked whether this call may run, and said no. Do not try to get the same done in another way; go on without it."
 	case subjects.CodeUnanswered:
-		r.Text = "The person was asked whether this call may run, and has not answered: it did not run. Say so, and go on without it."
+		r.Text = "The user was asked whether this call may run, and has not answered: it did not run. Say so, and go on without it."
 	case subjects.CodeLimit:
 		r.Text = "This call was not run, a limit is reached: " + text.OneLine(f.Text, mostWords) + ". Answer with what you have."
 	case subjects.CodeNoSecret:
-		r.Text = "The call did not run: " + text.OneLine(f.Text, mostWords) + ". Tell the person."
+		r.Text = "The call did not run: " + text.OneLine(f.Text, mostWords) + ". Tell the user."
 	case subjects.CodeUncertain:
-		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: " + text.OneLine(f.Text, mostWords)
+		r.Text = "It is not known whether this call ran before an interruption, and it is not run again. Tell the user so: " + text.OneLine(f.Text, mostWords)
 	default:
 		r.Text = fmt.Sprintf("The call failed (%s): %s", f.Code, text.Clip(f.Text, 2<<10))
 	}

@@ -109,12 +109,12 @@ func TestCallIDs(t *testing.T) {
 	by := func(name, session, query, id string) string {
 		return (&turn{g: New(name, shipped()), session: session, asked: subjects.Query{QueryID: query}}).callID(id)
 	}
-	of := func(session, query, id string) string { return by(subjects.Answerer, session, query, id) }
+	of := func(session, query, id string) string { return by(subjects.Generator, session, query, id) }
 	same := of("s1", "q1", "call_1")
 	if same != of("s1", "q1", "call_1") || subjects.CheckToken(same) != nil {
 		t.Errorf("%q is no name to come back to", same)
 	}
-	for _, other := range []string{of("s1", "q2", "call_1"), of("s2", "q1", "call_1"), of("s1", "q1", "call_2"), by(subjects.Shadow, "s1", "q1", "call_1")} {
+	for _, other := range []string{of("s1", "q2", "call_1"), of("s2", "q1", "call_1"), of("s1", "q1", "call_2"), by(subjects.RespondentB, "s1", "q1", "call_1")} {
 		if other == same {
 			t.Error("two calls have one name")
 		}
@@ -124,7 +124,7 @@ func TestCallIDs(t *testing.T) {
 // TestCallIDsLast: a turn that an earlier version began finds its calls in the broker's ledger.
 func TestCallIDsLast(t *testing.T) {
 	t.Parallel()
-	got := (&turn{g: New(subjects.Answerer, shipped()), session: "s1", asked: subjects.Query{QueryID: "q1"}}).callID("call_1")
+	got := (&turn{g: New(subjects.Generator, shipped()), session: "s1", asked: subjects.Query{QueryID: "q1"}}).callID("call_1")
 	sum := sha256.Sum256([]byte("s1 q1 call_1"))
 	if want := hex.EncodeToString(sum[:16]); got != want {
 		t.Errorf("%s, want %s", got, want)

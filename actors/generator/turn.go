@@ -62,7 +62,7 @@ func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 
 // answer takes the question all the way.
 func (t *turn) answer(ctx context.Context) (err error) {
-	if t.last { // a bug that panics each time must not leave the asker alone; before that, the runtime tries again
+	if t.last { // a bug that panics each time must not leave the caller alone; before that, the runtime tries again
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("%w: panic: %v", errTried, p)
@@ -86,7 +86,7 @@ func (t *turn) answer(ctx context.Context) (err error) {
 	return err
 }
 
-// move takes a transition. One that is refused is a bug, and no reason to leave the asker alone.
+// move takes a transition. One that is refused is a bug, and no reason to leave the caller alone.
 func (t *turn) move(e event, step int) {
 	if err := t.machine.reach(e, step); err != nil {
 		t.out.Note(err)
@@ -105,11 +105,11 @@ func (t *turn) begin(ctx context.Context) (answered bool, err error) {
 			t.tellNote(subjects.NoteDuplicate, "this question was answered before; nothing is done again")
 			return true, nil
 		}
-		if t.before = s.conv; t.g.shadow {
+		if t.before = s.conv; t.g.respondentB {
 			t.before = t.told(ctx, s.conv)
 		}
 		left := s.rec.QueryID
-		abandoned := left != "" && left != t.asked.QueryID && !s.conv.Answered(left) && !t.g.shadow // nobody waits for a shadow's
+		abandoned := left != "" && left != t.asked.QueryID && !s.conv.Answered(left) && !t.g.respondentB // nobody waits for respondent B's
 		if abandoned {
 			err = t.settle(ctx, s)
 		} else {
@@ -228,23 +228,23 @@ func (t *turn) work(ctx context.Context) error {
 			return t.broken
 		}
 	}
-	if errors.Is(ctx.Err(), context.Canceled) { // the house is closing: that it was stopped is remembered by the one who stopped it
+	if errors.Is(ctx.Err(), context.Canceled) { // the system is closing: that it was stopped is remembered by the one who stopped it
 		return context.Cause(ctx)
 	}
 	state.Partial = true
 	return t.conclude(ctx, state, nil)
 }
 
-// failed decides what becomes of a turn that brought no answer: told to the person, or tried again.
+// failed decides what becomes of a turn that brought no answer: told to the user, or tried again.
 func (t *turn) failed(ctx context.Context, state loop.State, err error) error {
 	switch {
 	case errors.Is(t.broken, errTooMuch):
 		return t.conclude(ctx, state, errTooMuch)
 	case t.broken != nil:
 		return t.broken
-	case errors.Is(ctx.Err(), context.Canceled): // the house is closing
+	case errors.Is(ctx.Err(), context.Canceled): // the system is closing
 		return err
-	case ctx.Err() != nil: // the asker's own deadline
+	case ctx.Err() != nil: // the caller's own deadline
 		return t.conclude(ctx, state, ctx.Err())
 	}
 	if f, _ := explain(err); f.Code == subjects.CodeInternal {
@@ -269,9 +269,9 @@ func (t *turn) generate(ctx context.Context, state loop.State) (loop.State, erro
 	return loop.Turn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 
-// prepare opens the live streams. A shadow has none.
+// prepare opens the live streams. Respondent B has none.
 func (t *turn) prepare() (err error) {
-	if t.g.shadow {
+	if t.g.respondentB {
 		return nil
 	}
 	if t.delta, err = newLive(t.out, subjects.ResponseDelta, t.g.name, t.asked.QueryID); err != nil {
@@ -300,7 +300,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		NewID:  t.out.NewID,
 	}
 	a.Options.Window = t.role.Window
-	if t.g.shadow {
+	if t.g.respondentB {
 		warm := float64(cfg.RespondentB.Temperature)
 		a.Model, a.Options.Temperature = cmp.Or(cfg.RespondentB.Model, a.Model), &warm
 	}
@@ -315,9 +315,9 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 
 // heard takes down who answered.
 func (t *turn) heard(c subjects.ChatChunk) {
-	if c.StandIn {
+	if c.DemoModel {
 		t.standIn = true
-		t.note(subjects.NoteStandIn, "the built-in script answered, not a model")
+		t.note(subjects.NoteDemoModel, "the built-in demo model answered, not a model")
 	}
 	if c.Notice != "" {
 		t.note(subjects.NoteModel, text.OneLine(c.Notice, mostWords))
@@ -353,7 +353,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			return t.broken
 		},
 	}
-	if t.g.shadow {
+	if t.g.respondentB {
 		h.Thinking, h.Token, h.Interim = nil, nil, nil
 	}
 	return h
@@ -401,7 +401,7 @@ func (t *turn) finished(step int, d loop.Done) {
 	t.move(toolResult, step)
 }
 
-// note adds something that the person should know to the answer, once, and tells it now.
+// note adds something that the user should know to the answer, once, and tells it now.
 func (t *turn) note(code, text string) {
 	n := subjects.Note{Code: code, Text: text}
 	if slices.Contains(t.notes, n) {
@@ -428,7 +428,7 @@ func (t *turn) tellState(from, to state, e event, step int) {
 
 // tell posts on the agent's state. It is a view of the turn and does not hold it up.
 func (t *turn) tell(s subjects.AgentState) {
-	if t.g.shadow && s.Event == "" {
+	if t.g.respondentB && s.Event == "" {
 		return // its words, notes and faults are in its answer, and nowhere that a person looks
 	}
 	topic, err := subjects.AgentStateOf.With(t.g.name)

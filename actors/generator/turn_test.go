@@ -21,7 +21,7 @@ func TestPlainTurn(t *testing.T) {
 		subjects.ChatChunk{Thinking: "easy"}, subjects.ChatChunk{Content: "Par"}, subjects.ChatChunk{Content: "is."}, final(),
 	})
 	w.tools = []string{"clock"}
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	var steps []string
 	g.Boundary = func(s string) { steps = append(steps, s) }
 	if err := w.ask(g, "s1", "q1", "What is the capital of France?", 1); err != nil {
@@ -76,7 +76,7 @@ func TestToolTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lookup("c1"), "It is noon.", "Still noon.")
 	w.tools = []string{"clock"}
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	if err := w.ask(g, "s1", "q1", "What time is it?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestCallsThatBringNothing(t *testing.T) {
 		{"gone", subjects.Faultf(subjects.CodeUnavailable, "x"), "[tool unavailable]", true},
 		{"denied", &subjects.Fault{Code: subjects.CodeDenied, Text: "no", Denial: &subjects.Denial{Layer: "manifest", Rule: "r", Reason: "not in the set", Allowed: []string{"get_datetime"}}}, "This call is not allowed: not in the set. Allowed: get_datetime. Do not try it again in this way.", false},
 		{"denied without a reason", subjects.Faultf(subjects.CodeDenied, ""), "This call is not allowed. Do not try it again in this way.", false},
-		{"perhaps it ran", subjects.Faultf(subjects.CodeUncertain, "mail may be sent"), "It is not known whether this call ran before an interruption, and it is not run again. Tell the person so: mail may be sent", false},
+		{"perhaps it ran", subjects.Faultf(subjects.CodeUncertain, "mail may be sent"), "It is not known whether this call ran before an interruption, and it is not run again. Tell the user so: mail may be sent", false},
 		{"failed", subjects.Faultf(subjects.CodeTool, "no such zone"), "The call failed (tool_failed): no such zone", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestCallsThatBringNothing(t *testing.T) {
 			w := newWorld(t, lookup("c1"), "I could not look.")
 			w.tools = []string{"clock"}
 			w.run = func(subjects.ToolRequest) (subjects.ToolResult, error) { return subjects.ToolResult{}, tt.fault }
-			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "What time is it?", 1); err != nil {
+			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 1); err != nil {
 				t.Fatal(err)
 			}
 			r := w.one()
@@ -154,7 +154,7 @@ func TestWithoutOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.Recorder.Answer = nil // nobody is there
-	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Hello?", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	r := w.one()
@@ -175,7 +175,7 @@ func TestTooLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "Paris.")
-			if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", text, 1); err != nil {
+			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", text, 1); err != nil {
 				t.Fatal(err)
 			}
 			if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(w.asked) != 0 || len(r.Query) > 64<<10 {
@@ -201,7 +201,7 @@ func TestTooMuch(t *testing.T) {
 	w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
 		return subjects.ToolResult{CallID: c.CallID, Result: strings.Repeat("x", 60<<10) + c.CallID}, nil
 	}
-	if err := w.ask(New(subjects.Answerer, cfg), "s1", "q1", "Go on", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, cfg), "s1", "q1", "Go on", 1); err != nil {
 		t.Fatal(err)
 	}
 	r := w.one()
@@ -214,7 +214,7 @@ func TestRenamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "Paris.")
 	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?", Note: "The session id goes by s1."}
-	if err := w.askCtx(t.Context(), New(subjects.Answerer, shipped()), q, 1); err != nil {
+	if err := w.askCtx(t.Context(), New(subjects.Generator, shipped()), q, 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.one(); !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteRenamed, Text: q.Note}) {
@@ -225,7 +225,7 @@ func TestRenamed(t *testing.T) {
 		{Tokens: []string{"1", "s"}, Body: subjects.Query{QueryID: "a.b", Query: "x"}},
 		{Tokens: []string{"1"}, Body: subjects.Query{QueryID: "q", Query: "x"}},
 	} {
-		if err := New(subjects.Answerer, shipped()).onTurn(t.Context(), bad, w.Out()); actortest.Code(err) != subjects.CodeMalformed {
+		if err := New(subjects.Generator, shipped()).onTurn(t.Context(), bad, w.Out()); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -234,13 +234,13 @@ func TestRenamed(t *testing.T) {
 func TestStandIn(t *testing.T) {
 	t.Parallel()
 	last := final()
-	last.StandIn, last.Notice = true, "gemma is not there; fetch it with: conclave model pull gemma"
+	last.DemoModel, last.Notice = true, "gemma is not there; fetch it with: conclave model pull gemma"
 	w := newWorld(t, actortest.Pieces{subjects.ChatChunk{Content: "I am a script."}, last})
-	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q1", "Who are you?", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Who are you?", 1); err != nil {
 		t.Fatal(err)
 	}
 	r := w.one()
-	if !r.StandIn || !slices.Contains(codes(r.Notes), subjects.NoteStandIn) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
+	if !r.DemoModel || !slices.Contains(codes(r.Notes), subjects.NoteDemoModel) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
 		t.Errorf("answer: %+v", r)
 	}
 }
@@ -249,7 +249,7 @@ func TestRoleIsAskedNowAndThen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "Yes.")
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	g := New(subjects.Answerer, shipped())
+	g := New(subjects.Generator, shipped())
 	count := func(subject string) (n int) {
 		for _, s := range w.Asked() {
 			if s.Subject == subject {
@@ -266,7 +266,7 @@ func TestRoleIsAskedNowAndThen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if a, b := count("model.list"), count("broker.discover"); a != 2 || b != 4 { // tools are asked for each time: the person may have granted one
+	if a, b := count("model.list"), count("broker.discover"); a != 2 || b != 4 { // tools are asked for each time: the user may have granted one
 		t.Errorf("asked %d and %d times", a, b)
 	}
 }

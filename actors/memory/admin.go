@@ -29,7 +29,7 @@ const (
 // shortest is how much of an id is enough.
 const shortest = 6
 
-// onAdmin does what the person wants done.
+// onAdmin does what the user wants done.
 func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdmin], out actor.Out) (done subjects.MemoryAdmined, err error) {
 	if m.shut != nil {
 		return done, m.shut
@@ -200,7 +200,7 @@ func (m *Memory) edit(ctx context.Context, out actor.Out, by string, q subjects.
 		return done, err
 	}
 	done.Entries, done.Changed = []subjects.MemoryEntry{now}, 1
-	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "edited", IDs: ids, Why: "the person changed it", By: by})
+	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "edited", IDs: ids, Why: "the user changed it", By: by})
 }
 
 // change writes an edit. Until its vectors are made anew the entry is found by its words.
@@ -233,7 +233,7 @@ func (m *Memory) pin(ctx context.Context, out actor.Out, by string, q subjects.M
 	if err := m.follow(ctx, ids...); err != nil || len(changed) == 0 {
 		return done, err
 	}
-	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: q.Op + "ned", IDs: changed, Why: "the person wanted it", By: by})
+	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: q.Op + "ned", IDs: changed, Why: "the user wanted it", By: by})
 }
 
 // forget removes entries, by id or by words. By words it takes those that were recalled for them, each of which shares
@@ -277,7 +277,7 @@ func (m *Memory) forget(ctx context.Context, out actor.Out, by string, q subject
 	}
 	m.gone(all)
 	done.Changed = len(all)
-	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the person wanted it", By: by})
+	return done, m.tell(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the user wanted it", By: by})
 }
 
 // replaced are entries with those whose place they took: they say the same, or what it was before, and what is forgotten

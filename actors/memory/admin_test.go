@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestAdminRefuses: what the person's hand cannot do, and that nothing has changed then.
+// TestAdminRefuses: what the user's hand cannot do, and that nothing has changed then.
 func TestAdminRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -86,7 +86,7 @@ func TestList(t *testing.T) {
 	for i := range 12 {
 		e := subjects.MemoryEntry{
 			ID: fmt.Sprintf("entry-%02d", i), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: fmt.Sprintf("name %d", i), Description: "d", Corpus: fmt.Sprintf("Text %d ", i) + strings.Repeat("word ", 12000),
-			Created: noon.Add(time.Duration(i) * time.Minute), Updated: noon, Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+			Created: noon.Add(time.Duration(i) * time.Minute), Updated: noon, Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
 		switch i {
 		case 1:
@@ -174,7 +174,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestEdit: what the person changes is found by its new words and not by its old ones, and stays what it was otherwise.
+// TestEdit: what the user changes is found by its new words and not by its old ones, and stays what it was otherwise.
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -301,7 +301,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestProposals: the person decides. What is accepted is kept like anything new: it may say what is known, or otherwise.
+// TestProposals: the user decides. What is accepted is kept like anything new: it may say what is known, or otherwise.
 func TestProposals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -336,7 +336,7 @@ func TestProposals(t *testing.T) {
 	}
 }
 
-// TestStatus: what the person is told of the whole.
+// TestStatus: what the user is told of the whole.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

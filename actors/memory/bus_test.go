@@ -26,7 +26,7 @@ type street struct {
 	*bustest.Bus
 	t      *testing.T
 	memory *actor.Supervised
-	stored chan subjects.MemoryEvent // as the person hears of it
+	stored chan subjects.MemoryEvent // as the user hears of it
 	graded chan subjects.MemoryEvent
 }
 
@@ -78,7 +78,7 @@ func (s *street) run(spec actor.Spec) *actor.Supervised {
 	return a
 }
 
-// start runs the actor as the house does: its own file, a real audit.
+// start runs the actor as the system does: its own file, a real audit.
 func (s *street) start() {
 	s.t.Helper()
 	s.memory = s.run(actor.Spec{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -135,7 +135,7 @@ func (s *street) tool(out actor.Out, name, args string, labels *subjects.Labels)
 	return res
 }
 
-// TestBus: under the real grants an answer is remembered under the account that gave it, is graded, is found by the person and
+// TestBus: under the real grants an answer is remembered under the account that gave it, is graded, is found by the user and
 // through the broker's key, and all of it is in an audit that holds.
 func TestBus(t *testing.T) {
 	t.Parallel()
@@ -168,7 +168,7 @@ func TestBus(t *testing.T) {
 		replies = append(replies, r)
 	}
 	if len(replies) != 3 || !replies[2].Done || len(replies[2].Hits) != 1 || replies[2].Hits[0].Entry.Provenance.Agent != "generator" || replies[2].Hits[0].Entry.Grades.Critic != 4 {
-		t.Errorf("the person gets %+v", replies)
+		t.Errorf("the user gets %+v", replies)
 	}
 
 	broker := s.out("broker", "s1", "q2")
@@ -229,7 +229,7 @@ func (s *street) trail(n int) (out []string) {
 	}
 	rep, err := audit.Verify(s.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
 	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
-		s.t.Fatalf("the trail does not verify: %+v, %v", rep, err)
+		s.t.Fatalf("the audit log does not verify: %+v, %v", rep, err)
 	}
 	return out
 }
@@ -270,7 +270,7 @@ func TestBusWaits(t *testing.T) {
 	}
 }
 
-// TestBusRefuses: nobody but the person reaches memory itself, and nobody but the broker its tools, whatever they write into a
+// TestBusRefuses: nobody but the user reaches memory itself, and nobody but the broker its tools, whatever they write into a
 // message.
 func TestBusRefuses(t *testing.T) {
 	t.Parallel()

@@ -108,7 +108,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheScopes: what was made for the person is not shown to an agent, nor the other way round; and one can be without.
+// TestCacheScopes: what was made for the user is not shown to an agent, nor the other way round; and one can be without.
 func TestCacheScopes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -117,7 +117,7 @@ func TestCacheScopes(t *testing.T) {
 	person := func() bool {
 		r, err := one(w.ask(subjects.MemoryQuery{Query: words}))
 		if err != nil || len(r.Hits) != 1 {
-			t.Fatalf("the person gets %+v, %v", r, err)
+			t.Fatalf("the user gets %+v, %v", r, err)
 		}
 		return r.Cached
 	}

@@ -128,7 +128,7 @@ func TestMergeTeaches(t *testing.T) {
 	}
 }
 
-// TestWhileItIsCompared: between looking and writing the person may change what is there. What was found then does not hold
+// TestWhileItIsCompared: between looking and writing the user may change what is there. What was found then does not hold
 // any more, and what is new must not be lost.
 func TestWhileItIsCompared(t *testing.T) {
 	t.Parallel()

@@ -37,7 +37,7 @@ func TestDocument(t *testing.T) {
 		{"unchanged", file("h1", "The tent has nine pegs."), nil, true, 0, []string{"The tent has nine pegs.", "The stove burns gas.", "The lamp is broken."}, subjects.Untrusted},
 		{"one piece changed", file("h2", "The tent has nine pegs.", "The stove burns wood.", "The lamp is broken."), []string{"unchanged", "updated", "unchanged"}, false, 0, []string{"The tent has nine pegs.", "The stove burns wood.", "The lamp is broken."}, subjects.Untrusted},
 		{"it shrank", file("h3", "The tent has nine pegs.", "The stove burns wood."), []string{"unchanged", "unchanged"}, false, 1, []string{"The tent has nine pegs.", "The stove burns wood."}, subjects.Untrusted},
-		{"the person vouches for it", func() subjects.MemoryDocument {
+		{"the user vouches for it", func() subjects.MemoryDocument {
 			d := file("h3", "The tent has nine pegs.", "The stove burns wood.")
 			d.Trust = subjects.Trusted
 			return d

@@ -124,20 +124,20 @@ func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...sub
 	return made, nil
 }
 
-// ask is how texts are put before a small model. The built-in script is none.
+// ask is how texts are put before a small model. The built-in demo model is none.
 func (m *Memory) ask(out actor.Out) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		standIn, zero := false, 0.0
 		client := wire.Client{
 			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout,
-			Last: func(c subjects.ChatChunk) { standIn = c.StandIn },
+			Last: func(c subjects.ChatChunk) { standIn = c.DemoModel },
 		}
 		reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 			Messages: []model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: user}}, Format: schema,
 			Options: model.Options{Predict: 1024, Temperature: &zero},
 		}))
 		if err == nil && standIn {
-			err = errors.New("the built-in script is no model")
+			err = errors.New("the built-in demo model is no model")
 		}
 		return reply.Content, err
 	}

@@ -40,7 +40,7 @@ func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise]
 	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
-// onReward takes down what the person thinks now. Rewards of one answer are counted: one that comes late changes nothing.
+// onReward takes down what the user thinks now. Rewards of one answer are counted: one that comes late changes nothing.
 func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	value := min(max(in.Body.Value, -1), 1)
 	if value != value { // no number

@@ -163,7 +163,7 @@ func TestBadGrades(t *testing.T) {
 	w.nowhere(canary)
 }
 
-// TestGradesSaidAgain: what changes nothing is not told of, and what the person thinks now holds in whatever order it comes.
+// TestGradesSaidAgain: what changes nothing is not told of, and what the user thinks now holds in whatever order it comes.
 func TestGradesSaidAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -254,7 +254,7 @@ func last[T any](all []T) (v T) {
 	return v
 }
 
-// ask recalls as the person does, and returns every stage.
+// ask recalls as the user does, and returns every stage.
 func (w *world) ask(q subjects.MemoryQuery) ([]subjects.MemoryReply, error) {
 	w.t.Helper()
 	return deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "q-ask", "s-ask", q)
@@ -284,7 +284,7 @@ func (w *world) write(body subjects.MemoryWrites) (subjects.MemoryWritten, error
 	return one(deliver[subjects.MemoryWritten](w, "ctl.user.memory.write", "", "", body))
 }
 
-// fact stores what the person says by hand, and returns its id.
+// fact stores what the user says by hand, and returns its id.
 func (w *world) fact(text string) string {
 	w.t.Helper()
 	got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: text}}})

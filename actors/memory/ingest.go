@@ -51,7 +51,7 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		return fmt.Errorf("looking for the answer to %s: %w", query, err)
 	}
 	if state == store.Forgotten {
-		return nil // the person does not want it
+		return nil // the user does not want it
 	}
 	if state == store.Stored { // told again after a crash: under the same id it is stored once
 		if err := m.follow(ctx, id); err != nil {
@@ -150,7 +150,7 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	vectors := m.vectorsOf(ctx, out, e)
 	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
 	// What nobody was told takes nobody's place.
-	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.Shadow {
+	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.RespondentB {
 		v := m.compare(ctx, out, e, vectors)
 		if len(v.seen) > 0 { // what it was compared with stays as it is until this one is stored
 			m.edits.Lock()
@@ -254,7 +254,7 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 		}
 		switch is.Kind {
 		case digest.Same:
-			if old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.Shadow {
+			if old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.RespondentB {
 				return verdict{same: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
 			}
 		case digest.Contradicts:
@@ -267,7 +267,7 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 	return all
 }
 
-// still is what of a verdict holds. A model took its time over it, and meanwhile the person may have changed, pinned or
+// still is what of a verdict holds. A model took its time over it, and meanwhile the user may have changed, pinned or
 // forgotten what it was about.
 func (m *Memory) still(ctx context.Context, out actor.Out, v verdict) verdict {
 	now, err := m.db.Get(ctx, slices.Collect(maps.Keys(v.seen))...)

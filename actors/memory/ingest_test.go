@@ -260,7 +260,7 @@ func TestSaidAgain(t *testing.T) {
 	}
 }
 
-// TestForgottenStaysForgotten: neither the event nor a grade brings back what the person wants gone.
+// TestForgottenStaysForgotten: neither the event nor a grade brings back what the user wants gone.
 func TestForgottenStaysForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

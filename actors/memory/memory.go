@@ -2,7 +2,7 @@
 //
 // It listens on response.generation, critique.result, pairwise.result and reward.event, which come from the event stream
 // one by one and wait there while it is away; on tool.request.{search_memory, save_memory, search_knowledge_graph}, which
-// only the broker reaches; and on memory.{query, write, correlated, admin}, which only the person reaches. It speaks on
+// only the broker reaches; and on memory.{query, write, correlated, admin}, which only the user reaches. It speaks on
 // memory.{stored, annotated, recalled} and tool.schema.*.
 //
 // DuckDB is the system of record (package store). What a recall needs is in memory beside it (package recall), built at
@@ -46,7 +46,7 @@ type Memory struct {
 	cfg   Config
 	db    *store.Store
 	shut  *subjects.Fault // why there is no database; every request is answered with it
-	off   bool            // the person does not want it: what is said meanwhile is not kept later either
+	off   bool            // the user does not want it: what is said meanwhile is not kept later either
 	audit Audit
 	hash  Hasher
 	cache *recall.Cache // nil = none

@@ -154,7 +154,7 @@ func TestShut(t *testing.T) {
 			w.rec.Time = noon
 			w.m = Open(t.Context(), cfg, data, w, nil)
 			want := forPeople // what there is to be remembered waits in the stream
-			if !cfg.Enabled { // the person does not want it, now or later
+			if !cfg.Enabled { // the user does not want it, now or later
 				want = slices.Sorted(slices.Values(slices.Concat(forPeople, forEvents)))
 				if err := w.says("generator", answer1()); err != nil {
 					t.Errorf("an answer: %v", err)
@@ -192,7 +192,7 @@ func TestShut(t *testing.T) {
 	}
 }
 
-// A file that Open made is the person's alone, and a second start finds it.
+// A file that Open made is the user's alone, and a second start finds it.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

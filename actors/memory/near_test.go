@@ -63,7 +63,7 @@ func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Nea
 func TestApproximate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Hybrid = false })
-	for _, text := range []string{"The person drinks coffee black.", "The cat is called Momo.", "The car is in the garage."} {
+	for _, text := range []string{"The user drinks coffee black.", "The cat is called Momo.", "The car is in the garage."} {
 		w.fact(text)
 	}
 	g := &guess{rows: map[uint64][]float32{}}

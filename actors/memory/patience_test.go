@@ -101,7 +101,7 @@ func TestForgetTakesWhatItReplaced(t *testing.T) {
 	}
 }
 
-// What is recalled shows no stranger's entry in the place of the person's own of the same name.
+// What is recalled shows no stranger's entry in the place of the user's own of the same name.
 func TestStrangersHideNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

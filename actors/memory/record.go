@@ -53,7 +53,7 @@ func (m *Memory) recorded(ctx context.Context, out actor.Out, a act, do func() e
 	return err
 }
 
-// record appends one record. The asker's own deadline does not cut it short: what began is recorded to its end.
+// record appends one record. The caller's own deadline does not cut it short: what began is recorded to its end.
 func (m *Memory) record(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	limit := m.cfg.AuditTimeout
 	if limit <= 0 {

@@ -91,7 +91,7 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 			e.Provenance.Flags = union(c.labels.Flags, d.Flags)
 		}
 	case c.by == person:
-		e.Provenance.Source = subjects.SourcePerson
+		e.Provenance.Source = subjects.SourceUser
 	}
 	if !external { // a name that came with it may be an order too
 		e.Name = text.OneLine(name, maxName)
@@ -113,7 +113,7 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 	return answer{text: fmt.Sprintf(said, words[:strings.Count(said, "%")]...), trusted: true, ids: []string{w.ID}}, nil
 }
 
-// person is the account of the person's own tool calls.
+// person is the account of the user's own tool calls.
 const person = "operator"
 
 // decide accepts or drops what a subagent of the same session has proposed. A subagent cannot.

@@ -35,12 +35,12 @@ func TestSave(t *testing.T) {
 		says   string
 	}{
 		{
-			name: "a fact", args: `{"content":"The person drinks coffee black.","name":"coffee","tags":["Drinks"," drinks ","habit"]}`,
+			name: "a fact", args: `{"content":"The user drinks coffee black.","name":"coffee","tags":["Drinks"," drinks ","habit"]}`,
 			source: subjects.SourceAgent, trust: subjects.Trusted, state: subjects.MemoryActive, agent: "generator", entry: "coffee drinks habit", says: "Remembered as ",
 		},
 		{
-			name: "the person's own call", args: `{"content":"The bicycle stands in the cellar."}`, order: func(o *subjects.ToolOrder) { o.Caller = "operator" },
-			source: subjects.SourcePerson, trust: subjects.Trusted, state: subjects.MemoryActive, agent: "operator", entry: "bicycle stands in the cellar", says: "Remembered as ",
+			name: "the user's own call", args: `{"content":"The bicycle stands in the cellar."}`, order: func(o *subjects.ToolOrder) { o.Caller = "operator" },
+			source: subjects.SourceUser, trust: subjects.Trusted, state: subjects.MemoryActive, agent: "operator", entry: "bicycle stands in the cellar", says: "Remembered as ",
 		},
 		{
 			name: "a spawned agent", args: `{"content":"The train leaves at nine."}`, order: func(o *subjects.ToolOrder) { o.Caller, o.Spawned = "orchestrator.r1", true },
@@ -58,14 +58,14 @@ func TestSave(t *testing.T) {
 			source: subjects.SourceExternal, trust: subjects.Untrusted, state: subjects.MemoryActive, agent: "generator", entry: "mill in Kinderdijk turns", says: "Remembered as ",
 		},
 		{
-			name: "trick: the person's name after a page", args: `{"content":"The castle in Trakai stands in a lake."}`,
+			name: "trick: the user's name after a page", args: `{"content":"The castle in Trakai stands in a lake."}`,
 			order: func(o *subjects.ToolOrder) {
 				o.Caller, o.Labels = "operator", &subjects.Labels{Trust: subjects.Untrusted}
 			},
 			source: subjects.SourceExternal, trust: subjects.Untrusted, state: subjects.MemoryActive, agent: "operator", entry: "castle in Trakai stands in a lake", says: "Remembered as ",
 		},
 		{
-			name: "trick: one that is called like the person", args: `{"content":"The bridge in Mostar is old."}`, order: func(o *subjects.ToolOrder) { o.Caller, o.Spawned = "operator.r1", true },
+			name: "trick: one that is called like the user", args: `{"content":"The bridge in Mostar is old."}`, order: func(o *subjects.ToolOrder) { o.Caller, o.Spawned = "operator.r1", true },
 			source: subjects.SourceAgent, trust: subjects.Trusted, state: subjects.MemoryCandidate, agent: "operator.r1", entry: "bridge in Mostar is old", says: "it counts when it is accepted",
 		},
 	} {
@@ -145,7 +145,7 @@ func TestSaveRefuses(t *testing.T) {
 func TestSaveTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const args = `{"content":"The person drinks coffee black."}`
+	const args = `{"content":"The user drinks coffee black."}`
 	call := func(id, query string) subjects.ToolResult {
 		return w.saved(args, func(o *subjects.ToolOrder) { o.CallID, o.QueryID = id, query })
 	}
@@ -166,8 +166,8 @@ func TestSaveTwice(t *testing.T) {
 	if got := w.story(); !slices.Equal(got, []string{"stored", "merged"}) {
 		t.Errorf("it tells of %v", got)
 	}
-	res := w.saved(`{"content":"The person likes the colour red."}`, func(o *subjects.ToolOrder) { o.QueryID = "q3" })
-	other := w.saved(`{"content":"The person dislikes the colour red."}`, func(o *subjects.ToolOrder) { o.QueryID = "q4" })
+	res := w.saved(`{"content":"The user likes the colour red."}`, func(o *subjects.ToolOrder) { o.QueryID = "q3" })
+	other := w.saved(`{"content":"The user dislikes the colour red."}`, func(o *subjects.ToolOrder) { o.QueryID = "q4" })
 	if other.Error != nil || !strings.Contains(other.Result, "takes the place of "+res.Recalls[0]) {
 		t.Errorf("a contradiction: %+v", other)
 	}
@@ -203,9 +203,9 @@ func TestDecide(t *testing.T) {
 		{name: "kept", word: "keep", caller: "orchestrator", session: "s1", kept: true},
 		{name: "kept, in other letters", word: " Keep.", caller: "orchestrator", session: "s1", kept: true},
 		{name: "dropped", word: "drop", caller: "orchestrator", session: "s1"},
-		{name: "kept by the person from elsewhere", word: "keep", caller: "operator", session: "s9", kept: true},
+		{name: "kept by the user from elsewhere", word: "keep", caller: "operator", session: "s9", kept: true},
 		{name: "trick: by the one who proposed it", word: "keep", caller: "orchestrator.r1", session: "s1", spawned: true, says: "does not decide"},
-		{name: "trick: by a spawned one of the person", word: "keep", caller: "operator", session: "s1", spawned: true, says: "does not decide"},
+		{name: "trick: by a spawned one of the user", word: "keep", caller: "operator", session: "s1", spawned: true, says: "does not decide"},
 		{name: "trick: from another session", word: "keep", caller: "orchestrator", session: "s2", says: "no such proposal in this session"},
 		{name: "trick: dropped from another session", word: "drop", caller: "generator", session: "s2", says: "no such proposal in this session"},
 		{name: "trick: from no session", word: "keep", caller: "orchestrator", says: "no such proposal in this session"},
@@ -255,7 +255,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A proposal that came from a session without an id is nobody's but the person's.
+// A proposal that came from a session without an id is nobody's but the user's.
 func TestDecideWithoutSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -272,6 +272,6 @@ func TestDecideWithoutSession(t *testing.T) {
 		t.Errorf("another account without a session decides: %+v", res)
 	}
 	if res := send(subjects.ToolOrder{CallID: "c3", Args: args, Caller: "operator", Labels: trusted()}); res.Error != nil {
-		t.Errorf("the person cannot: %v", res.Error)
+		t.Errorf("the user cannot: %v", res.Error)
 	}
 }

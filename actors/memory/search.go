@@ -26,7 +26,7 @@ const (
 type asked struct {
 	subjects.MemoryQuery
 	by      string // the account, with the path of spawned agents
-	tool    string // "" = the person asks memory itself
+	tool    string // "" = the user asks memory itself
 	session string
 	query   string // the question that it is for
 }
@@ -133,7 +133,7 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 	return done, nil
 }
 
-// scope keeps apart what the person and what agents may see: the parts for a model are chosen for one.
+// scope keeps apart what the user and what agents may see: the parts for a model are chosen for one.
 func (q asked) scope() string {
 	if q.tool == "" {
 		return "person"
@@ -236,7 +236,7 @@ func (m *Memory) tellRecalled(ctx context.Context, out actor.Out, q asked, r sub
 		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, brief(h))
 	}
 	account, _, _ := strings.Cut(q.by, ".")
-	if len(ev.IDs) > 0 && account != subjects.Shadow { // what the shadow reads leaves no trace
+	if len(ev.IDs) > 0 && account != subjects.RespondentB { // what respondent B reads leaves no trace
 		if err := m.db.Touch(ctx, out.Now().UTC(), ev.IDs...); err != nil {
 			out.Note(fmt.Errorf("counting a recall: %w", err))
 		}
@@ -260,7 +260,7 @@ func (m *Memory) count() string {
 	return "1 entry"
 }
 
-// onRecall answers the person, stage by stage.
+// onRecall answers the user, stage by stage.
 func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, out actor.Out) error {
 	if m.shut != nil {
 		return m.shut

@@ -16,7 +16,7 @@ import (
 //go:embed search_memory.md
 var searchMemoryText string
 
-// searchMemory recalls. What it shows belongs to the person, and whoever wrote it is told with each result.
+// searchMemory recalls. What it shows belongs to the user, and whoever wrote it is told with each result.
 var searchMemory = tool{
 	schema: subjects.ToolSchema{
 		Name: "search_memory", Version: Version, Description: strings.TrimSpace(searchMemoryText),

@@ -27,7 +27,7 @@ func TestSearch(t *testing.T) {
 	if err := w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5}); err != nil {
 		t.Fatal(err)
 	}
-	agent := w.saved(`{"content":"The person drinks coffee black."}`).Recalls[0]
+	agent := w.saved(`{"content":"The user drinks coffee black."}`).Recalls[0]
 	stranger := w.saved(`{"content":"The bicycle museum opens at nine."}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
 	piece := w.imports("/home/p/notes.md", "The tent has nine pegs.")[0]
 	w.later(2 * time.Hour)
@@ -37,13 +37,13 @@ func TestSearch(t *testing.T) {
 		ids        []string
 		line       string // pattern in the result
 	}{
-		{"the person's", `{"query":"stands in the cellar","max":1}`, subjects.Trusted, []string{person}, `1\. bicycle stands in the cellar \[fact ` + person + `\] similarity 0\.\d\d, score \d\.\d\d, 3 days ago, from the person\n   The bicycle stands in the cellar\.$`},
+		{"the user's", `{"query":"stands in the cellar","max":1}`, subjects.Trusted, []string{person}, `1\. bicycle stands in the cellar \[fact ` + person + `\] similarity 0\.\d\d, score \d\.\d\d, 3 days ago, from the user\n   The bicycle stands in the cellar\.$`},
 		{
 			"an answer", `{"query":"Who repairs the canoe?","kind":"engram"}`, subjects.Trusted,
 			[]string{engram},
 			`\[engram ` + engram + `\] similarity .*, 2 hours ago, from a conversation, graded 5 of 5\n   Question: Who repairs the canoe\?\n   Answer: The smith`,
 		},
-		{"an agent's", `{"query":"drinks coffee black"}`, subjects.Trusted, []string{agent}, `2 hours ago, noted by an agent\n   The person drinks`},
+		{"an agent's", `{"query":"drinks coffee black"}`, subjects.Trusted, []string{agent}, `2 hours ago, noted by an agent\n   The user drinks`},
 		{"a stranger's", `{"query":"museum opens at nine","max":1}`, subjects.Untrusted, []string{stranger}, `source: external, UNTRUSTED\n`},
 		{"trick: one stranger among friends", `{"query":"bicycle"}`, subjects.Untrusted, []string{person, stranger}, `2 remembered:\n1\. `},
 		{"a document nobody vouched for", `{"query":"tent pegs"}`, subjects.Untrusted, []string{piece}, `from a document \(/home/p/notes\.md\), UNTRUSTED\n   The tent has nine pegs\.`},

@@ -24,7 +24,7 @@ func adds(h subjects.MemoryHit) bool {
 }
 
 // long is a text of which one sentence matters.
-const long = "The garden behind the house was planted in spring. It has two old apple trees and a hedge of box. The gardener comes every other week and cuts the hedge. " +
+const long = "The garden behind the system was planted in spring. It has two old apple trees and a hedge of box. The gardener comes every other week and cuts the hedge. " +
 	"In the shed stand the mower, the rake and the wheelbarrow. The key of the shed hangs behind the clock in the kitchen. The tap in the garden is turned off in winter. " +
 	"A fox was seen near the compost in March. The neighbours borrow the ladder now and then. The roses want more sun than they get."
 
@@ -38,7 +38,7 @@ func TestStages(t *testing.T) {
 	}
 	w.answers("q1", "Where is the key of the shed?", "The key of the shed hangs behind the clock.")
 	for _, whole := range []bool{false, true} {
-		r, err := w.ask(subjects.MemoryQuery{Query: "The key in the garden behind the house?", Whole: whole, Fresh: true})
+		r, err := w.ask(subjects.MemoryQuery{Query: "The key in the garden behind the system?", Whole: whole, Fresh: true})
 		if err != nil || len(r) != 3 {
 			t.Fatalf("%d stages, %v", len(r), err)
 		}
@@ -69,7 +69,7 @@ func TestStages(t *testing.T) {
 		if whole && h.Entry.Corpus != long {
 			t.Errorf("the whole is %q", h.Entry.Corpus)
 		}
-		if !whole && (!strings.Contains(h.Segment, "The garden behind the house") || len(h.Segment) >= len(long) || !strings.Contains(long, h.Segment)) {
+		if !whole && (!strings.Contains(h.Segment, "The garden behind the system") || len(h.Segment) >= len(long) || !strings.Contains(long, h.Segment)) {
 			t.Errorf("what matters is %q", h.Segment)
 		}
 	}
@@ -80,7 +80,7 @@ func TestStages(t *testing.T) {
 	}
 	ev := told[0]
 	if ev.QueryID != "q-ask" || ev.SessionID != "s-ask" || ev.By != "user" || ev.Action != "recalled" || !strings.Contains(ev.Why, "2 of 5 entries") ||
-		!strings.Contains(ev.Query, "behind the house") || len(ev.IDs) != 2 || len(ev.Hits) != 2 || ev.Cached {
+		!strings.Contains(ev.Query, "behind the system") || len(ev.IDs) != 2 || len(ev.Hits) != 2 || ev.Cached {
 		t.Errorf("it tells %+v", ev)
 	}
 	for i, h := range ev.Hits {
@@ -180,7 +180,7 @@ func TestSmallModel(t *testing.T) {
 		{"both", `{"marks":[{"n":1,"mark":2},{"n":2,"mark":9}]}`, `{"segments":[{"n":1,"quote":"The key of the car has a red band"}]}`, []string{car, shed}, nil},
 		{"a stranger's that does not matter", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"hangs behind the clock"},{"n":2,"quote":"none"}]}`, []string{shed}, nil},
 		{
-			"trick: a stranger had the person's left out", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"none"},{"n":2,"quote":"lies in a drawer"}]}`,
+			"trick: a stranger had the user's left out", `{"marks":[{"n":1,"mark":9},{"n":2,"mark":2}]}`, `{"segments":[{"n":1,"quote":"none"},{"n":2,"quote":"lies in a drawer"}]}`,
 			[]string{shed, car},
 			nil,
 		},
@@ -267,7 +267,7 @@ func TestCorrelated(t *testing.T) {
 	}
 }
 
-// A person who goes away while a model reads leaves nothing behind that others would take for the answer.
+// A user who goes away while a model reads leaves nothing behind that others would take for the answer.
 func TestAskerGoesAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Model = true })

@@ -17,7 +17,7 @@ import (
 // The index follows the database: what is written there is put here once it is durable, and what is gone there is taken
 // out. Each of these is called after the write, never before.
 
-// through is a context for a write and for what follows it. The asker may go, but what was written must be found, and what
+// through is a context for a write and for what follows it. The caller may go, but what was written must be found, and what
 // was forgotten must not: the index does not stay behind the database.
 func through(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// onWrite keeps what the person hands in: facts, an export, or the pieces of a document.
+// onWrite keeps what the user hands in: facts, an export, or the pieces of a document.
 func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites], out actor.Out) (subjects.MemoryWritten, error) {
 	if m.shut != nil {
 		return subjects.MemoryWritten{}, m.shut
@@ -65,7 +65,7 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 	return written, err
 }
 
-// fact keeps what the person says by hand.
+// fact keeps what the user says by hand.
 func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subjects.MemoryEntry) (subjects.MemoryWrite, error) {
 	content := strings.TrimSpace(given.Corpus)
 	if err := checkText("the text", content, maxCorpus); err != nil {
@@ -85,15 +85,15 @@ func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subje
 	e := subjects.MemoryEntry{
 		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxAbout),
 		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
-		Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted, Agent: by},
+		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by},
 	}
 	if e.Name != "" {
 		e.Provenance.Digest = "given"
 	}
-	return m.keep(ctx, out, by, fill(e, d), d.Relations, "the person said so")
+	return m.keep(ctx, out, by, fill(e, d), d.Relations, "the user said so")
 }
 
-// restore takes an entry of an export as it is, also one that was forgotten since: the person wants it back.
+// restore takes an entry of an export as it is, also one that was forgotten since: the user wants it back.
 func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, vouched bool) (subjects.MemoryWrite, error) {
 	if err := checkEntry(e); err != nil {
 		return subjects.MemoryWrite{}, err
@@ -163,7 +163,7 @@ func checkEntry(e subjects.MemoryEntry) error {
 		oneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
 		oneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
 		oneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
-		oneOf("source", e.Provenance.Source, subjects.SourcePerson, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
+		oneOf("source", e.Provenance.Source, subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
 		func() error {
 			if e.Created.IsZero() || e.Name == "" || e.Grades.Critic < 0 || e.Grades.Critic > 5 {
 				return subjects.Faultf(subjects.CodeMalformed, "name, created or grades are missing or make no sense")

@@ -99,7 +99,7 @@ func (w *town) trail() []subjects.AuditRecord {
 	}
 	rep, err := audit.Verify(w.t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
 	if err != nil || !rep.OK {
-		w.t.Fatalf("the trail does not verify: %v, %v", rep.First, err)
+		w.t.Fatalf("the audit log does not verify: %v, %v", rep.First, err)
 	}
 	var out []subjects.AuditRecord
 	for m, err := range src.Messages {
@@ -139,7 +139,7 @@ func TestBusChat(t *testing.T) {
 	if err != nil || msg.Content != "Four of five ." || msg.Thinking != "hm" || len(msg.Calls) != 1 || string(msg.Calls[0].Arguments) != `{"b":1,"a":2}` || pieces < 4 {
 		t.Fatalf("%v, %d pieces, %+v", err, pieces, msg)
 	}
-	if final.Model != "judge" || final.PromptTokens != 9 || final.OutputTokens != 4 || last.StandIn || last.Notice != "" {
+	if final.Model != "judge" || final.PromptTokens != 9 || final.OutputTokens != 4 || last.DemoModel || last.Notice != "" {
 		t.Errorf("%+v, %+v", final, last)
 	}
 	recs := w.trail()
@@ -171,7 +171,7 @@ func TestBusEmbedAndList(t *testing.T) {
 	}
 }
 
-// The person stops a query: the event reaches the actor, and the actor's request ends at the model server.
+// The user stops a query: the event reaches the actor, and the actor's request ends at the model server.
 func TestBusCancel(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, modeltest.Script{"big": {{Always: true, Reply: modeltest.Reply{Content: "x", Quirks: modeltest.Quirks{Hang: true}}}}}, nil)
@@ -200,7 +200,7 @@ func TestBusCancel(t *testing.T) {
 	until(t, "the server stopped", func() bool { c := w.srv.Counts(); return c.Cancelled >= 1 && c.Running == 0 })
 }
 
-// An asker who stops listening ends the request at the model server, and the slot is free for the next.
+// An caller who stops listening ends the request at the model server, and the slot is free for the next.
 func TestBusAskerBreaksOff(t *testing.T) {
 	t.Parallel()
 	slow := modeltest.Reply{Content: strings.Repeat("word ", 1000), Quirks: modeltest.Quirks{TokenDelay: 20 * time.Millisecond}}
@@ -292,14 +292,14 @@ func TestBusStandIn(t *testing.T) {
 	var last subjects.ChatChunk
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
 	msg, _, err := llm.Collect(c.Chat(t.Context(), hello("anyone?")))
-	if err != nil || msg.Content == "" || !last.StandIn || last.Model != model.Scripted {
+	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != model.Scripted {
 		t.Fatalf("%v, %+v, %+v", err, msg, last)
 	}
 	there := modeltest.New(t, always("big"))
 	b.to.Store(dial(t, there.URL))
 	until(t, "the script steps aside", func() bool {
 		_, _, err := llm.Collect(c.Chat(t.Context(), hello("anyone?")))
-		return err == nil && !last.StandIn && last.Model == "big"
+		return err == nil && !last.DemoModel && last.Model == "big"
 	})
 	there.Close()
 	_, _, err = llm.Collect(c.Chat(t.Context(), hello("anyone?")))

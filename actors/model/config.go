@@ -23,14 +23,14 @@ const (
 	Google    = "google"
 )
 
-// When the built-in script answers in place of a model.
+// When the built-in demo model answers in place of a model.
 const (
-	StandInAuto   = "auto"   // while Ollama is not there and has not been since the start
-	StandInNever  = "never"  // no Ollama is an error
-	StandInAlways = "always" // even if Ollama is there
+	DemoAuto   = "auto"   // while Ollama is not there and has not been since the start
+	DemoNever  = "never"  // no Ollama is an error
+	DemoAlways = "always" // even if Ollama is there
 )
 
-// Roles that the house knows.
+// Roles that the system knows.
 var Roles = []string{subjects.RoleAssistant, "coder", "critic", subjects.RoleEmbeddings, "orchestrator", "researcher", subjects.RoleSummaries, "tools"}
 
 // Hints that a request may give.
@@ -45,8 +45,8 @@ type Config struct {
 	Defaults Options            `yaml:"defaults"` // for models that are not below
 	Models   map[string]Options `yaml:"models"`   // model -> what differs from the defaults
 
-	Remote  []string `yaml:"allow_remote"` // models that may leave this machine, by name
-	StandIn string   `yaml:"stand_in"`     // auto, never, always
+	Remote    []string `yaml:"allow_remote"` // models that may leave this machine, by name
+	DemoModel string   `yaml:"demo_model"`   // auto, never, always
 
 	Ollama    Server  `yaml:"ollama"`
 	OpenAI    *Server `yaml:"openai"` // nil = off, here and below
@@ -204,8 +204,8 @@ func (c Config) Problems() (out strict.Problems) {
 	for i, name := range c.Remote {
 		named(fmt.Sprintf("allow_remote[%d]", i), name)
 	}
-	if !slices.Contains([]string{StandInAuto, StandInNever, StandInAlways}, c.StandIn) {
-		add("stand_in", "%q is none of auto, never, always", text.Clip(c.StandIn, 40))
+	if !slices.Contains([]string{DemoAuto, DemoNever, DemoAlways}, c.DemoModel) {
+		add("demo_model", "%q is none of auto, never, always", text.Clip(c.DemoModel, 40))
 	}
 	servers := c.Servers()
 	for _, name := range strict.Keys(servers) {

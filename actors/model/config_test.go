@@ -37,7 +37,7 @@ func TestConfigProblems(t *testing.T) {
 		{"a model's time", func(c *model.Config) { c.Models = map[string]model.Options{"x": {KeepAlive: "long"}} }, "models.x.keep_alive"},
 		{"too hot", func(c *model.Config) { c.Defaults.Temperature = &hot }, "defaults.temperature"},
 		{"what may leave is no name", func(c *model.Config) { c.Remote = []string{"*"} }, "allow_remote[0]"},
-		{"stand in when", func(c *model.Config) { c.StandIn = "maybe" }, "stand_in"},
+		{"stand in when", func(c *model.Config) { c.DemoModel = "maybe" }, "demo_model"},
 		{"the key itself", func(c *model.Config) {
 			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Key: "sk-" + "live1234567890abcdef1234"}
 		}, "openai.key"},

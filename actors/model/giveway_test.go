@@ -123,7 +123,7 @@ func newTheatre(t *testing.T, acts map[string][]act, change func(*model.Config))
 	return w, s
 }
 
-// of is the trail of one account, "before allowed, after ok". All its records must be of one call each.
+// of is the audit log of one account, "before allowed, after ok". All its records must be of one call each.
 func (w *world) of(account string) string {
 	w.t.Helper()
 	w.mu.Lock()
@@ -167,7 +167,7 @@ func TestGivesWay(t *testing.T) {
 		},
 		{
 			name: "it gives way in the middle of what was said", acts: []act{first(llm.Chunk{Content: "The answer"}, stalls(0)), says("4", time.Second)},
-			code: subjects.CodeBusy, text: "The answer", says: "broken off in the middle, because somebody whom a person waits for came first; ask again",
+			code: subjects.CodeBusy, text: "The answer", says: "broken off in the middle, because somebody whom a user waits for came first; ask again",
 			replied: time.Second, asked: "judge big", trail: "before allowed, after unknown busy",
 		},
 		{
@@ -294,10 +294,10 @@ func TestRankIsOfTheAccount(t *testing.T) {
 		givesWay    bool
 	}{
 		{"critic to generator", "critic", "generator", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, true},
-		{"shadow to generator", subjects.Shadow, "generator", subjects.ChatRequest{}, subjects.ChatRequest{}, true},
-		{"critic to shadow", "critic", subjects.Shadow, subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, true},
+		{"respondent B to generator", subjects.RespondentB, "generator", subjects.ChatRequest{}, subjects.ChatRequest{}, true},
+		{"critic to respondent B", "critic", subjects.RespondentB, subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{}, true},
 		{"critic to the broker, which chooses tools", "critic", "broker", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "coder"}, true},
-		{"shadow to critic", subjects.Shadow, "critic", subjects.ChatRequest{}, subjects.ChatRequest{Role: "critic"}, false},
+		{"respondent B to critic", subjects.RespondentB, "critic", subjects.ChatRequest{}, subjects.ChatRequest{Role: "critic"}, false},
 		{"generator to memory", "generator", "memory", subjects.ChatRequest{}, subjects.ChatRequest{}, false},
 		{"trick: the critic in the assistant's role", "critic", "generator", subjects.ChatRequest{Role: "assistant"}, subjects.ChatRequest{}, true},
 		{"trick: the critic asks for the assistant's model", "critic", "generator", subjects.ChatRequest{Model: "big"}, subjects.ChatRequest{}, true},
@@ -390,8 +390,8 @@ func TestBusGivesWay(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, behind, front string }{
 		{"critic to generator", "critic", "generator"},
-		{"shadow to generator", subjects.Shadow, "generator"},
-		{"critic to shadow", "critic", subjects.Shadow},
+		{"respondent B to generator", subjects.RespondentB, "generator"},
+		{"critic to respondent B", "critic", subjects.RespondentB},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

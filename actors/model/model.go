@@ -1,12 +1,12 @@
 // Package model is inference for everyone on the bus. It chooses the model by role and hint, asks every model with one
-// frozen set of options, lines up who waits for a GPU, those whom a person waits for before the critic and the shadow, and
+// frozen set of options, lines up who waits for a GPU, those whom a user waits for before the critic and respondent B, and
 // lets nothing leave the machine that is not allowed by name.
 //
 // It listens on agent.<account>.model.chat, .model.embed, .model.list and .model.pull, and on query.cancel.<query>; it
 // speaks in replies only, those of chat and pull in pieces. Who asks is what the server wrote into the subject. Every
 // call is in the audit before it is made and with what came of it.
 //
-// Without Ollama a built-in script stands in and says so in every answer. By default it does so only until Ollama is seen
+// Without Ollama a built-in demo model stands in and says so in every answer. By default it does so only until Ollama is seen
 // for the first time: whoever has a model is told when it is gone, and not fobbed off with a script.
 package model
 
@@ -141,7 +141,7 @@ type visitor struct{ account, key string }
 func keyOf(account, session string) string { return account + "/" + session }
 
 // chat waits for its turn and passes on all pieces but the last, which it returns. began is whether the model was asked.
-// One that gives way before anything was said is asked again in its next turn: for its asker, and for the audit, that is
+// One that gives way before anything was said is asked again in its next turn: for its caller, and for the audit, that is
 // the same call of the same model with the same words.
 func (m *Model) chat(ctx context.Context, t target, r model.Request, v visitor, say func(subjects.ChatChunk) error) (last model.Chunk, began bool, err error) {
 	began, err = t.queue().run(ctx, v.account, v.key, t.there, func(turn context.Context) (err error) {
@@ -241,11 +241,11 @@ func (m *Model) embed(ctx context.Context, t target, texts []string, v visitor) 
 	return vectors, began, err
 }
 
-// onPull fetches a model, for the person only. The server's grants say the same.
+// onPull fetches a model, for the user only. The server's grants say the same.
 func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], say func(subjects.PullProgress) error, out actor.Out) error {
 	rec := m.record(out, actPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
 	if !slices.Contains(subjects.People, in.From) {
-		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the person fetches models: conclave model pull"))
+		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the user fetches models: conclave model pull"))
 	}
 	if err := checkName(in.Body.Model); err != nil {
 		rec.Tool = ""
@@ -322,7 +322,7 @@ func (m *Model) roleNow(ctx context.Context, role string, now time.Time) subject
 	}
 	return subjects.RoleModel{
 		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
-		Tools: t.info.Tools, Thinking: t.info.Thinking, StandIn: t.standIn,
+		Tools: t.info.Tools, Thinking: t.info.Thinking, DemoModel: t.standIn,
 	}
 }
 
@@ -339,7 +339,7 @@ func (m *Model) atHand(ctx context.Context, now time.Time) []subjects.ModelInfo 
 		}
 		models = append(models, info)
 	}
-	if m.cfg.StandIn == StandInAlways && m.script != nil || m.alone(ctx, now) {
+	if m.cfg.DemoModel == DemoAlways && m.script != nil || m.alone(ctx, now) {
 		if i, err := m.script.look(ctx, Scripted, now); err == nil {
 			add(m.script, Scripted, i, nil)
 		}

@@ -58,10 +58,10 @@ func shipped(url string) model.Config {
 		Roles: map[string]string{
 			"assistant": "big", "critic": "judge", "coder": "coder", "embeddings": "nomic-embed-text",
 		},
-		Hints:    map[string]string{"simple": "tiny", "code": "coder"},
-		Keep:     []string{"assistant", "embeddings"},
-		Defaults: model.Options{Window: 32768, Predict: 4096, KeepAlive: "5m", Stream: &yes},
-		StandIn:  model.StandInAuto, AuditTimeout: 5 * time.Second,
+		Hints:     map[string]string{"simple": "tiny", "code": "coder"},
+		Keep:      []string{"assistant", "embeddings"},
+		Defaults:  model.Options{Window: 32768, Predict: 4096, KeepAlive: "5m", Stream: &yes},
+		DemoModel: model.DemoAuto, AuditTimeout: 5 * time.Second,
 		Ollama: model.Server{URL: url, Slots: 1, Queue: 512, Exclusive: true, Batch: 4},
 	}
 }
@@ -239,7 +239,7 @@ func TestRoutes(t *testing.T) {
 		{"a role nobody has", subjects.ChatRequest{Role: "jester"}, "big", "models.yaml has no role jester, so the assistant's model answers"},
 	} {
 		r := w.ask(tt.q)
-		if r.err != nil || w.asked().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.StandIn {
+		if r.err != nil || w.asked().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.DemoModel {
 			t.Errorf("%s: %v, asked %s, told %+v", tt.name, r.err, w.asked().Model, r.last)
 		}
 	}
@@ -743,7 +743,7 @@ func TestStandIn(t *testing.T) {
 	w.rec.Time = now
 
 	r := w.ask(subjects.ChatRequest{Role: "critic", Stream: true})
-	if r.err != nil || r.text == "" || len(r.pieces) < 2 || !r.last.StandIn || r.last.Model != model.Scripted || !strings.Contains(r.last.Notice, "not a model") || !strings.Contains(r.last.Notice, "ollama serve") {
+	if r.err != nil || r.text == "" || len(r.pieces) < 2 || !r.last.DemoModel || r.last.Model != model.Scripted || !strings.Contains(r.last.Notice, "not a model") || !strings.Contains(r.last.Notice, "ollama serve") {
 		t.Fatalf("%v, %+v", r.err, r.last)
 	}
 	var e subjects.EmbedReply
@@ -755,7 +755,7 @@ func TestStandIn(t *testing.T) {
 		t.Errorf("%v, %+v", err, list)
 	}
 	for _, role := range list.Roles {
-		if !role.StandIn || role.Model != model.Scripted || role.Wanted == "" {
+		if !role.DemoModel || role.Model != model.Scripted || role.Wanted == "" {
 			t.Errorf("%+v", role)
 		}
 	}
@@ -771,7 +771,7 @@ func TestStandIn(t *testing.T) {
 
 	// Ollama comes. For a second nobody looks; then the script steps aside.
 	b.to.Store(dial(t, there.URL))
-	if r := w.ask(subjects.ChatRequest{}); !r.last.StandIn {
+	if r := w.ask(subjects.ChatRequest{}); !r.last.DemoModel {
 		t.Error("it was looked for again at once")
 	}
 	late := func(after time.Duration) reply {
@@ -788,7 +788,7 @@ func TestStandIn(t *testing.T) {
 		}
 		return r
 	}
-	if r := late(2 * time.Second); r.err != nil || r.last.StandIn || r.last.Model != "judge" || r.last.Notice != "" {
+	if r := late(2 * time.Second); r.err != nil || r.last.DemoModel || r.last.Model != "judge" || r.last.Notice != "" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
 	// Ollama goes. Whoever had a model is told, and not fobbed off.
@@ -809,22 +809,22 @@ func TestStandInModes(t *testing.T) {
 		standIn   bool
 		code      string
 	}{
-		{model.StandInNever, nowhere(t), false, false, subjects.CodeModelUnreachable},
-		{model.StandInAlways, nowhere(t), false, true, ""},
-		{model.StandInAlways, there.URL, false, true, ""},
-		{model.StandInAuto, there.URL, false, false, ""},
-		{model.StandInAuto, nowhere(t), true, false, subjects.CodeModelUnreachable},
+		{model.DemoNever, nowhere(t), false, false, subjects.CodeModelUnreachable},
+		{model.DemoAlways, nowhere(t), false, true, ""},
+		{model.DemoAlways, there.URL, false, true, ""},
+		{model.DemoAuto, there.URL, false, false, ""},
+		{model.DemoAuto, nowhere(t), true, false, subjects.CodeModelUnreachable},
 	} {
 		w := &world{t: t, refuse: map[string]error{}}
 		cfg := shipped(tt.url)
-		cfg.StandIn = tt.mode
+		cfg.DemoModel = tt.mode
 		backends := map[string]llm.Backend{model.Ollama: dial(t, tt.url)}
 		if tt.other {
 			cfg.OpenAI = &model.Server{URL: there.URL}
 			backends[model.OpenAI] = dial(t, there.URL)
 		}
 		w.build(cfg, backends)
-		if r := w.ask(subjects.ChatRequest{}); r.code() != tt.code || r.last.StandIn != tt.standIn {
+		if r := w.ask(subjects.ChatRequest{}); r.code() != tt.code || r.last.DemoModel != tt.standIn {
 			t.Errorf("%s, %s: %v, %+v", tt.mode, tt.url, r.err, r.last)
 		}
 	}
@@ -906,7 +906,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The person stops a query: what runs for it ends at the server, what waits for it ends at once.
+// The user stops a query: what runs for it ends at the server, what waits for it ends at once.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	hang := modeltest.Reply{Content: "never", Quirks: modeltest.Quirks{Hang: true}}

@@ -45,7 +45,7 @@ func TestPauseInATurn(t *testing.T) {
 			want: "big big big", turn: 3 * time.Second, graded: 2 * time.Second,
 		},
 		{
-			name: "the shadow with a model of its own", pause: time.Second, asks: subjects.Shadow, asked: subjects.ChatRequest{Role: "coder"},
+			name: "respondent B with a model of its own", pause: time.Second, asks: subjects.RespondentB, asked: subjects.ChatRequest{Role: "coder"},
 			want: "big big coder", turn: 3 * time.Second, graded: 6 * time.Second,
 		},
 		{
@@ -62,7 +62,7 @@ func TestPauseInATurn(t *testing.T) {
 			want:   "big judge big", turn: 3 * time.Second, graded: 1500 * time.Millisecond,
 		},
 		{
-			name: "trick: the critic's role, but an account that a person waits for", pause: 1500 * time.Millisecond, asks: "memory", asked: judge,
+			name: "trick: the critic's role, but an account that a user waits for", pause: 1500 * time.Millisecond, asks: "memory", asked: judge,
 			want: "big judge big", turn: 3500 * time.Millisecond, graded: 2 * time.Second,
 		},
 	} {

@@ -27,8 +27,8 @@ func TestRanks(t *testing.T) {
 		name, account string
 		want          int
 	}{
-		{"the answerer", subjects.Answerer, 0},
-		{"the shadow", subjects.Shadow, 1},
+		{"the answerer", subjects.Generator, 0},
+		{"respondent B", subjects.RespondentB, 1},
 		{"the critic", "critic", 2},
 		{"memory", "memory", 0},
 		{"trick: in capitals", "Critic", 0},
@@ -67,17 +67,17 @@ func TestQueueGivesWay(t *testing.T) {
 			want:   "0 critic@|1 critic! generator@|3 critic@ generator.|13 critic.",
 		},
 		{
-			name:   "the shadow gives way to the generator",
+			name:   "respondent B gives way to the generator",
 			guests: []guest{{0, "respondent_b", "A", 10, 0}, {1, "generator", "A", 2, 0}},
 			want:   "0 respondent_b@|1 generator@ respondent_b!|3 generator. respondent_b@|13 respondent_b.",
 		},
 		{
-			name:   "the critic gives way to the shadow",
+			name:   "the critic gives way to respondent B",
 			guests: []guest{{0, "critic", "A", 3, 0}, {1, "respondent_b", "A", 2, 0}},
 			want:   "0 critic@|1 critic! respondent_b@|3 critic@ respondent_b.|6 critic.",
 		},
 		{
-			name:   "the shadow does not give way to the critic",
+			name:   "respondent B does not give way to the critic",
 			guests: []guest{{0, "respondent_b", "A", 3, 0}, {1, "critic", "A", 1, 0}},
 			want:   "0 respondent_b@|3 critic@ respondent_b.|4 critic.",
 		},
@@ -309,7 +309,7 @@ func TestQueueGivesWayBeforeItBegins(t *testing.T) {
 	})
 }
 
-// A flood in the background takes no place of those in front, the critic's none of the shadow's, and whoever had to give
+// A flood in the background takes no place of those in front, the critic's none of respondent B's, and whoever had to give
 // way is not turned away for it.
 func TestQueueFlood(t *testing.T) {
 	t.Parallel()
@@ -331,17 +331,17 @@ func TestQueueFlood(t *testing.T) {
 		if _, err := h.visit(t.Context(), guest{who: "critic/5", model: "A"}); !errors.Is(err, errFull) || !h.q.full("critic") {
 			t.Errorf("the critic has more than its places: %v", err)
 		}
-		if h.q.full(subjects.Shadow) || h.q.full("generator") {
+		if h.q.full(subjects.RespondentB) || h.q.full("generator") {
 			t.Error("the critic keeps others out")
 		}
 		come("respondent_b/0") // the critic's that ran waits again, as one more than it has places for
 		for i := range 4 {
 			come(fmt.Sprintf("respondent_b/%d", 1+i))
 		}
-		if h.q.waits != [ranks]int{0, 4, 5} || !h.q.full(subjects.Shadow) {
+		if h.q.waits != [ranks]int{0, 4, 5} || !h.q.full(subjects.RespondentB) {
 			t.Errorf("waiting %v", h.q.waits)
 		}
-		come("memory/0") // sends the shadow away
+		come("memory/0") // sends respondent B away
 		for i := range 16 {
 			who := fmt.Sprintf("generator/%d", i)
 			if i >= 12 {

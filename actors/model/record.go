@@ -25,7 +25,7 @@ func (m *Model) record(out actor.Out, action, from, session, query, name string,
 	}
 }
 
-// store appends one record. The asker's own deadline does not cut it short: a call that began is recorded to its end.
+// store appends one record. The caller's own deadline does not cut it short: a call that began is recorded to its end.
 func (m *Model) store(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.AuditTimeout)
 	defer cancel()
@@ -33,7 +33,7 @@ func (m *Model) store(ctx context.Context, rec subjects.AuditRecord, phase, stat
 	return m.audit.Append(ctx, rec)
 }
 
-// refuse stores that nothing was asked of a model, and why. It returns what the asker is told.
+// refuse stores that nothing was asked of a model, and why. It returns what the caller is told.
 func (m *Model) refuse(ctx context.Context, out actor.Out, rec subjects.AuditRecord, err error) error {
 	f := fault(ctx, err)
 	status := subjects.StatusDenied
@@ -46,7 +46,7 @@ func (m *Model) refuse(ctx context.Context, out actor.Out, rec subjects.AuditRec
 	return f
 }
 
-// finish stores what came of a call. It returns what the asker is told, nil when all is well. began says that the model
+// finish stores what came of a call. It returns what the caller is told, nil when all is well. began says that the model
 // was asked: one who went while he waited for his turn leaves nothing open.
 func (m *Model) finish(ctx context.Context, rec subjects.AuditRecord, began bool, err error) error {
 	status, reason := subjects.StatusOK, ""
@@ -79,12 +79,12 @@ func noAudit(err error) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeNoAudit, "%s", text)
 }
 
-// errStopped is the cause of a call that the person stopped.
-var errStopped = errors.New("the person stopped it")
+// errStopped is the cause of a call that the user stopped.
+var errStopped = errors.New("the user stopped it")
 
 var errCalls = fmt.Errorf("%w: its calls are too long or no JSON", model.ErrMalformed)
 
-// fault is an error as the asker is told. A context that ended is the reason for whatever error it led to.
+// fault is an error as the caller is told. A context that ended is the reason for whatever error it led to.
 func fault(ctx context.Context, err error) *subjects.Fault {
 	var f *subjects.Fault
 	ended := ctx.Err() != nil

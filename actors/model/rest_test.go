@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The assistant's model is A, the critic's J, the shadow's B.
+// The assistant's model is A, the critic's J, respondent B's B.
 func TestQueueRests(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -92,27 +92,27 @@ func TestQueueRests(t *testing.T) {
 			want:   "0 generator@|1 generator. memory@|2 critics@ memory.|3 critics.",
 		},
 		{
-			name: "the shadow rests as well", rest: 2,
+			name: "respondent B rests as well", rest: 2,
 			guests: []guest{{0, "generator", "A", 1, 0}, {0, "respondent_b", "B", 1, 0}},
 			want:   "0 generator@|1 generator.|3 respondent_b@|4 respondent_b.",
 		},
 		{
-			name: "the critic rests after the shadow", rest: 2,
+			name: "the critic rests after respondent B", rest: 2,
 			guests: []guest{{0, "generator", "A", 1, 0}, {0, "respondent_b", "A", 3, 0}, {0, "critic", "J", 1, 0}},
 			want:   "0 generator@|1 generator. respondent_b@|4 respondent_b.|6 critic@|7 critic.",
 		},
 		{
-			name: "what the shadow has loaded, the critic uses at once", rest: 2,
+			name: "what respondent B has loaded, the critic uses at once", rest: 2,
 			guests: []guest{{0, "generator", "A", 1, 0}, {0, "respondent_b", "B", 1, 0}, {0, "critic", "B", 1, 0}},
 			want:   "0 generator@|1 generator.|3 respondent_b@|4 critic@ respondent_b.|5 critic.",
 		},
 		{
-			name: "the shadow does not rest after the critic", rest: 2,
+			name: "respondent B does not rest after the critic", rest: 2,
 			guests: []guest{{0, "critic", "J", 9, 0}, {1, "respondent_b", "B", 1, 0}},
 			want:   "0 critic@|1 critic! respondent_b@|2 respondent_b.|4 critic@|13 critic.",
 		},
 		{
-			name: "trick: while the shadow rests, the critic does not go before it, not even for the loaded model", rest: 2,
+			name: "trick: while respondent B rests, the critic does not go before it, not even for the loaded model", rest: 2,
 			guests: []guest{{0, "generator", "A", 1, 0}, {0, "respondent_b", "B", 1, 0}, {0, "critic", "A", 9, 0}},
 			want:   "0 generator@|1 generator.|3 respondent_b@|4 respondent_b.|6 critic@|15 critic.",
 		},
@@ -161,9 +161,9 @@ func TestQueueEndsWhileResting(t *testing.T) {
 		{"nobody is left, and no alarm", "critic/1", nil, ""},
 		{"the rest of an equal goes on", "critic/1", []guest{{0, "critic/2", "J", 1, 0}}, "|3 critic/2@|4 critic/2."},
 		{"another one for a third model", "critic/1", []guest{{0, "critic/2", "K", 1, 0}}, "|3 critic/2@|4 critic/2."},
-		{"the shadow was there for as long as it waited", "respondent_b", []guest{{0, "critic", "J", 1, 0}}, "|4 critic@|5 critic."},
-		{"whom the shadow held back goes at once", "respondent_b", []guest{{0, "critic", "A", 1, 0}}, "|2 critic@|3 critic."},
-		{"trick: the critic leaves the shadow's rest as it is", "critic", []guest{{0, "respondent_b", "B", 1, 0}}, "|3 respondent_b@|4 respondent_b."},
+		{"respondent B was there for as long as it waited", "respondent_b", []guest{{0, "critic", "J", 1, 0}}, "|4 critic@|5 critic."},
+		{"whom respondent B held back goes at once", "respondent_b", []guest{{0, "critic", "A", 1, 0}}, "|2 critic@|3 critic."},
+		{"trick: the critic leaves respondent B's rest as it is", "critic", []guest{{0, "respondent_b", "B", 1, 0}}, "|3 respondent_b@|4 respondent_b."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -199,8 +199,8 @@ func (m *Model) candidates(w wish) (names []string, notice string) {
 
 // find looks one model up, wherever it is, and whether it may be used.
 func (m *Model) find(ctx context.Context, name string, now time.Time) (target, error) {
-	if m.cfg.StandIn == StandInAlways && m.script != nil {
-		return m.scripted(ctx, name, now, "stand_in is set to always in models.yaml")
+	if m.cfg.DemoModel == DemoAlways && m.script != nil {
+		return m.scripted(ctx, name, now, "demo_model is set to always in models.yaml")
 	}
 	at, there := m.cfg.Split(name)
 	s := m.servers[at]
@@ -241,7 +241,7 @@ func (m *Model) stays(name, there, host string) error {
 // question a second as long as that is so, and nothing afterwards.
 func (m *Model) alone(ctx context.Context, now time.Time) bool {
 	s := m.servers[Ollama]
-	if m.cfg.StandIn != StandInAuto || m.script == nil || len(m.servers) > 1 || s == nil || m.seen.Load() {
+	if m.cfg.DemoModel != DemoAuto || m.script == nil || len(m.servers) > 1 || s == nil || m.seen.Load() {
 		return false
 	}
 	if s.away != "" && len(m.cfg.Remote) == 0 {
@@ -272,7 +272,7 @@ func (m *Model) alone(ctx context.Context, now time.Time) bool {
 	return true
 }
 
-// Scripted is the name under which the built-in script answers.
+// Scripted is the name under which the built-in demo model answers.
 const Scripted = scripted.Name
 
 // scripted is the script in place of a model.
@@ -283,7 +283,7 @@ func (m *Model) scripted(ctx context.Context, wanted string, now time.Time, why 
 	}
 	return target{
 		server: m.script, name: Scripted, there: Scripted, info: info, opts: m.cfg.For(Scripted), wanted: wanted, standIn: true,
-		notice: "this is a built-in script, not a model: " + why,
+		notice: "this is a built-in demo model, not a model: " + why,
 	}, nil
 }
 

@@ -38,7 +38,7 @@ func sayLast(c model.Chunk, t target, say func(subjects.ChatChunk) error) error 
 			return err
 		}
 		if p.Done {
-			p.StandIn, p.Notice = t.standIn, t.notice
+			p.DemoModel, p.Notice = t.standIn, t.notice
 			p.Usage.ModelCalls = 1
 		}
 		if err := say(p); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // crowd are the accounts of a storm.
-var crowd = []string{"generator", "memory", subjects.Shadow, "critic"}
+var crowd = []string{"generator", "memory", subjects.RespondentB, "critic"}
 
 // Whatever comes, goes, gives way and does not let go, in whatever order: no slot is lost or given twice, nobody waits
 // who could run, nobody in front is sent away, nobody has another model loaded while those in front rest, and all who stay

@@ -16,7 +16,7 @@ import (
 func (r *Reward) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	query := cmp.Or(in.Body.QueryID, in.Query)
 	if !slices.Contains(subjects.Seen, in.From) || subjects.CheckToken(query) != nil {
-		return nil // the person never saw it, or nobody could ever say which one is meant
+		return nil // the user never saw it, or nobody could ever say which one is meant
 	}
 	a := answer{Session: in.Body.SessionID, Respondent: in.From, Place: place{in.Seq, in.Stored.UTC()}}
 	if subjects.CheckToken(a.Session) != nil {

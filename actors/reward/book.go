@@ -40,7 +40,7 @@ type answer struct {
 	EventID string  `json:"event_id,omitempty"`
 	Said    bool    `json:"said,omitempty"` // the event of this count is stored
 
-	Heard place    `json:"heard,omitzero"`  // of the person's latest feedback: what is older and comes late changes nothing
+	Heard place    `json:"heard,omitzero"`  // of the user's latest feedback: what is older and comes late changes nothing
 	Asked []string `json:"asked,omitempty"` // questions and calls in which the conversation gave its opinion
 }
 

@@ -32,7 +32,7 @@ type town struct {
 	*bustest.Bus
 	t      *testing.T
 	reward *actor.Supervised
-	user   chan heard // reward.event, as the person hears it
+	user   chan heard // reward.event, as the user hears it
 	agent  chan heard // and as the generator does
 	dead   chan heard
 	memory chan actor.Msg[subjects.Reward] // and as memory pulls it
@@ -133,7 +133,7 @@ func (w *town) rewarded() (r subjects.Reward) {
 		w.t.Fatal(err)
 	}
 	if string(person.data) != string(agent.data) || memory.Body != r || memory.From != "reward" || person.query != r.QueryID {
-		w.t.Errorf("the person hears %s, the generator %s, memory %+v", person.data, agent.data, memory)
+		w.t.Errorf("the user hears %s, the generator %s, memory %+v", person.data, agent.data, memory)
 	}
 	return r
 }
@@ -156,26 +156,26 @@ func hashOf(data []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// TestBus: under the real grants what the person says of an answer reaches the one who gave it, the person and memory; what
+// TestBus: under the real grants what the user says of an answer reaches the one who gave it, the user and memory; what
 // cannot be is told in a letter; and a model's word counts through the broker only.
 func TestBus(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
 	w.answers("generator", "s1", "q1")
 	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"})
-	want := subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: 1, Count: 1, Source: subjects.RewardPerson, Thumb: 1, Words: "perfect"}
+	want := subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: 1, Count: 1, Source: subjects.RewardUser, Thumb: 1, Words: "perfect"}
 	if got := w.rewarded(); got != want {
 		t.Errorf("rewarded %+v, want %+v", got, want)
 	}
 	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"}) // once more, which says nothing new
 	w.says("gateway", subjects.Feedback{QueryID: "q1", Stars: 2})
-	want = subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: -0.5, Count: 2, Source: subjects.RewardPerson, Stars: 2}
+	want = subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: -0.5, Count: 2, Source: subjects.RewardUser, Stars: 2}
 	if got := w.rewarded(); got != want {
 		t.Errorf("rewarded %+v, want %+v", got, want)
 	}
 
 	// Of what nobody answered, and of what nobody saw, there is a letter that whoever sent it knows again.
-	w.answers(subjects.Shadow, "s1", "qb")
+	w.answers(subjects.RespondentB, "s1", "qb")
 	for _, query := range []string{"q9", "qb"} {
 		f := subjects.Feedback{QueryID: query, Thumb: -1, Words: "<wrong> & 'out' ä \u2028"}
 		w.says("user", f)
@@ -204,7 +204,7 @@ func TestBus(t *testing.T) {
 		t.Errorf("the letter is %+v", d)
 	}
 
-	// Through the broker's key: the answer before, and not what the person rated.
+	// Through the broker's key: the answer before, and not what the user rated.
 	w.answers("generator", "s1", "q2")
 	w.says("user", subjects.Feedback{QueryID: "q2", Words: "ok"}) // when it is rewarded, the answer is in the book
 	if got := w.rewarded(); got.Value != 0 || got.Words != "ok" {
@@ -267,7 +267,7 @@ func TestBusWaits(t *testing.T) {
 	}
 }
 
-// TestBusRefuses: nobody but the person rates, nobody but reward rewards, and nobody but the broker reaches the tool.
+// TestBusRefuses: nobody but the user rates, nobody but reward rewards, and nobody but the broker reaches the tool.
 func TestBusRefuses(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)

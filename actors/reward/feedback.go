@@ -18,14 +18,14 @@ import (
 	"conclave/subjects"
 )
 
-// maxWords bounds what is kept of the person's words, in bytes.
+// maxWords bounds what is kept of the user's words, in bytes.
 const maxWords = 8 << 10
 
 // tries is after how many an answer that is not in the book does not exist. The book is written in the order of the stream:
 // an answer that was stored before the feedback is in it, or another process has it in its hands.
 const tries = 2
 
-// onFeedback takes in what the person says of an answer. What they think now takes the place of what they thought before;
+// onFeedback takes in what the user says of an answer. What they think now takes the place of what they thought before;
 // said once more, or handed out again, it changes nothing.
 func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out) error {
 	query := cmp.Or(in.Body.QueryID, in.Query)
@@ -73,7 +73,7 @@ func read(from, query string, f subjects.Feedback) (opinion, *subjects.Fault) {
 	}
 	switch {
 	case !slices.Contains(subjects.People, from):
-		return opinion{}, subjects.Faultf(subjects.CodeDenied, "only the person rates answers")
+		return opinion{}, subjects.Faultf(subjects.CodeDenied, "only the user rates answers")
 	case subjects.CheckToken(query) != nil:
 		return malformed("query_id must say which answer is meant: letters, digits, - and _ only")
 	case f.Thumb < -1 || f.Thumb > 1:
@@ -81,7 +81,7 @@ func read(from, query string, f subjects.Feedback) (opinion, *subjects.Fault) {
 	case f.Stars < 0 || f.Stars > 5:
 		return malformed("stars are 1 to 5, not %d", f.Stars)
 	}
-	o := opinion{Source: subjects.RewardPerson, Thumb: f.Thumb, Stars: f.Stars, Words: clean(f.Words)}
+	o := opinion{Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: clean(f.Words)}
 	switch {
 	case f.Stars > 0:
 		o.Value = float64(f.Stars-3) / 2

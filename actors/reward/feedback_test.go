@@ -91,7 +91,7 @@ func TestFeedback(t *testing.T) {
 				return
 			}
 			want := tt.want
-			want.SessionID, want.QueryID, want.RespondentID, want.Count, want.Source = "s1", "q1", "generator", 1, subjects.RewardPerson
+			want.SessionID, want.QueryID, want.RespondentID, want.Count, want.Source = "s1", "q1", "generator", 1, subjects.RewardUser
 			if len(got) != 1 || got[0] != want || len(letters) > 0 {
 				t.Errorf("rewards\n%+v, want\n%+v; letters %+v", got, want, letters)
 			}
@@ -107,7 +107,7 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// TestFeedbackAgain: what holds is what the person thinks now, each change is told once, and nothing else is.
+// TestFeedbackAgain: what holds is what the user thinks now, each change is told once, and nothing else is.
 func TestFeedbackAgain(t *testing.T) {
 	t.Parallel()
 	up, down := subjects.Feedback{QueryID: "q1", Thumb: 1}, subjects.Feedback{QueryID: "q1", Thumb: -1}

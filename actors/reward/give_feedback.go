@@ -27,14 +27,14 @@ type Tool struct {
 // Tools are those that reward serves.
 func Tools() []Tool { return []Tool{giveFeedback} }
 
-// giveFeedback takes an opinion from what the person said in a conversation. It says of its results who wrote them, and
+// giveFeedback takes an opinion from what the user said in a conversation. It says of its results who wrote them, and
 // needs to: they are sentences, and those of a tool that does not say so count as a stranger's.
 var giveFeedback = Tool{
 	Schema: subjects.ToolSchema{
 		Name: "give_feedback", Version: Version, Description: strings.TrimSpace(giveFeedbackText),
 		Parameters: json.RawMessage(`{"type":"object","properties":{` +
-			`"opinion":{"type":"string","enum":["good","bad","mixed"],"description":"what the person thinks of the previous answer"},` +
-			`"words":{"type":"string","minLength":1,"maxLength":2000,"description":"the person's own words that say so, unchanged"}` +
+			`"opinion":{"type":"string","enum":["good","bad","mixed"],"description":"what the user thinks of the previous answer"},` +
+			`"words":{"type":"string","minLength":1,"maxLength":2000,"description":"the user's own words that say so, unchanged"}` +
 			`},"required":["opinion","words"],"additionalProperties":false}`),
 	},
 	Facts: policy.Tool{
@@ -62,7 +62,7 @@ var opinions = map[string]float64{"good": 0.5, "bad": -1, "mixed": 0}
 // maxAsked bounds how many questions and calls may have an opinion of one answer.
 const maxAsked = 32
 
-// person is the account of the person's own tool calls.
+// person is the account of the user's own tool calls.
 const person = "operator"
 
 // onGive handles a call of give_feedback. Who asks, in which session, and whose words are in that session is the broker's
@@ -106,7 +106,7 @@ func (r *Reward) give(ctx context.Context, session string, call subjects.ToolOrd
 		if foreign = a.Session != session; foreign {
 			return ignored
 		}
-		stands = a.Opinion.Source == subjects.RewardPerson
+		stands = a.Opinion.Source == subjects.RewardUser
 		if stands || len(a.Asked) >= maxAsked || marked(a.Asked, call) {
 			return ignored
 		}
@@ -125,7 +125,7 @@ func (r *Reward) give(ctx context.Context, session string, call subjects.ToolOrd
 	case foreign:
 		return "", failed("the id of the earlier question was used in another conversation before, so its answer cannot be rated")
 	case stands:
-		return "The person has rated that answer themselves; that stands, and nothing was changed.", nil
+		return "The user has rated that answer themselves; that stands, and nothing was changed.", nil
 	case what == ignored:
 		return "That answer has an opinion from this conversation already; nothing was changed.", nil
 	}
@@ -136,9 +136,9 @@ func (r *Reward) give(ctx context.Context, session string, call subjects.ToolOrd
 func mayGive(session string, call subjects.ToolOrder) *subjects.Fault {
 	switch {
 	case call.Spawned || call.Caller != person && !slices.Contains(subjects.Seen, call.Caller):
-		return failed("only the agent that talks with the person may note what the person said")
+		return failed("only the agent that talks with the user may note what the user said")
 	case call.Labels == nil || call.Labels.Trust != subjects.Trusted:
-		return failed("strangers' words are in this conversation, so only the person's own rating counts: the person can use conclave rate")
+		return failed("strangers' words are in this conversation, so only the user's own rating counts: the user can use conclave rate")
 	case subjects.CheckToken(session) != nil:
 		return failed("outside of a conversation there is no earlier answer")
 	case call.QueryID == "" && call.CallID == "":
@@ -167,12 +167,12 @@ func readArgs(args json.RawMessage) (opinion, *subjects.Fault) {
 	}
 	o := opinion{Value: value, Source: subjects.RewardConversation, Words: clean(a.Words)}
 	if o.Words == "" {
-		return opinion{}, failed("bad arguments: words must hold what the person said")
+		return opinion{}, failed("bad arguments: words must hold what the user said")
 	}
 	return o, nil
 }
 
-// A question has one opinion, however often its agent calls: what the person said once counts once.
+// A question has one opinion, however often its agent calls: what the user said once counts once.
 func marks(call subjects.ToolOrder) (out []string) {
 	if call.QueryID != "" {
 		out = append(out, "query "+call.QueryID)

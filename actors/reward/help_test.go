@@ -63,7 +63,7 @@ func (w *world) answers(session, query string, seq uint64) {
 	}
 }
 
-// says hands in what the person says, on the first try.
+// says hands in what the user says, on the first try.
 func (w *world) says(seq uint64, f subjects.Feedback) error {
 	w.t.Helper()
 	return w.r.onFeedback(w.t.Context(), feedback(seq, 1, f), w.Out())

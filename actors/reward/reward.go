@@ -1,6 +1,6 @@
-// Package reward turns what the person thought of an answer into a reward for the agent that gave it.
+// Package reward turns what the user thought of an answer into a reward for the agent that gave it.
 //
-// It listens on response.generation of everybody whose answers the person sees, and on user.feedback, which only the
+// It listens on response.generation of everybody whose answers the user sees, and on user.feedback, which only the
 // person's accounts can say; both come from the event stream and wait there while it is away. It serves the tool
 // give_feedback, which only the broker reaches. It speaks on reward.event, dead.reward and tool.schema.give_feedback.
 //

@@ -46,7 +46,7 @@ func (r *Router) Routes() []actor.Route {
 }
 
 // onQuery passes one question on. An id that is missing is made; one that cannot stand in a subject is replaced by a
-// token made from it, and the asker is told with the answer.
+// token made from it, and the caller is told with the answer.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
 	place := placeOf(in)
 	q := in.Body
@@ -73,7 +73,7 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 
 // onExhausted tells of a message that was handed out as often as it may be and never finished: whoever worked at it died
 // each time, or could not be reached. It is every instance's to hear and to tell. When it was a turn of the one who
-// answers, it is told to the asker too, by the ids on the dead letter; a turn that cannot be read is told of without.
+// answers, it is told to the caller too, by the ids on the dead letter; a turn that cannot be read is told of without.
 func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory], out actor.Out) error {
 	a := in.Body
 	who, _, _ := strings.Cut(a.Consumer, "-")
@@ -161,7 +161,7 @@ func pick(id, prefix, place, what string, notes []string) (string, []string) {
 	return token, append(notes, fmt.Sprintf("The %s id %q cannot be used as it is: letters, digits, - and _ only, at most %d. It goes by %s.", what, text.Clip(id, 40), subjects.MaxToken, token))
 }
 
-// readable is what a person can recognize of an id in its token. The digest behind it keeps different ids apart.
+// readable is what a user can recognize of an id in its token. The digest behind it keeps different ids apart.
 func readable(id string) string {
 	var b strings.Builder
 	for _, r := range id {

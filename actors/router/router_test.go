@@ -162,7 +162,7 @@ func TestExhausted(t *testing.T) {
 		{"a turn that is no longer there", "TURNS", "generator-3", `{"error":{"code":404,"err_code":10037,"description":"no message found"}}`, "", true},
 		{"an answer without a message", "TURNS", "generator-3", `{}`, "", true},
 		{"an answer of another kind", "TURNS", "generator-3", `[]`, "", true},
-		{"a turn of the shadow", "TURNS", "respondent_b-3", "", "", false},
+		{"a turn of respondent B", "TURNS", "respondent_b-3", "", "", false},
 		{"a question", "QUERIES", "router", "", "", false},
 		{"an event", "EVENTS", "critic", "", "", false},
 	} {

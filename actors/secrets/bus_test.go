@@ -37,7 +37,7 @@ func (c *counted) Get(ctx context.Context, name string) (keyring.Secret, error) 
 	return c.Ring.Get(ctx, name)
 }
 
-// startSecrets runs the actor as the house does: under the real grants, with encrypted files and a real audit.
+// startSecrets runs the actor as the system does: under the real grants, with encrypted files and a real audit.
 func startSecrets(t *testing.T, b *bustest.Bus) *counted {
 	t.Helper()
 	cfg := secrets.Config{Backend: keyring.File, Timeout: 10 * time.Second, AuditTimeout: 5 * time.Second}
@@ -80,7 +80,7 @@ func trail(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	}
 	rep, err := audit.Verify(t.Context(), src, heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
 	if err != nil || !rep.OK || rep.Pending != 0 || rep.Unfinished != 0 {
-		t.Fatalf("the trail does not verify: %+v, %v", rep, err)
+		t.Fatalf("the audit log does not verify: %+v, %v", rep, err)
 	}
 	for m, err := range src.Messages {
 		if err != nil {
@@ -153,7 +153,7 @@ func TestBus(t *testing.T) {
 	}
 	for len(seen) > 0 {
 		if m := <-seen; strings.Contains(m.Subject, "secret") || strings.Contains(string(m.Data), canary) {
-			t.Errorf("the person's watch hears %s", m.Subject)
+			t.Errorf("the user's watch hears %s", m.Subject)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type Audit interface {
 // Hasher makes the keyed hash of a request.
 type Hasher interface{ Hash(params []byte) string }
 
-// asker is who asks. Nothing in the subject says so: only the broker has the edge to it.
+// caller is who asks. Nothing in the subject says so: only the broker has the edge to it.
 const asker = "broker"
 
 // action is what the audit calls it.
@@ -110,7 +110,7 @@ func (s *Secrets) fetch(ctx context.Context, out actor.Out, q subjects.SecretGet
 	return subjects.SecretValue{}, fault(q.Name, err)
 }
 
-// fault is a failure as the asker is told.
+// fault is a failure as the caller is told.
 func fault(name string, err error) *subjects.Fault {
 	switch {
 	case errors.Is(err, keyring.ErrNotFound):
@@ -123,7 +123,7 @@ func fault(name string, err error) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeUnavailable, "the keyring that has %s does not answer; see: conclave secret check %s", name, name)
 }
 
-// refuse stores that a request made no sense, and returns what the asker is told.
+// refuse stores that a request made no sense, and returns what the caller is told.
 func (s *Secrets) refuse(ctx context.Context, out actor.Out, rec subjects.AuditRecord, err error) error {
 	if err := s.store(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, subjects.CodeMalformed); err != nil { // nothing was given either way
 		out.Note(fmt.Errorf("recording a refused request: %w", err))
@@ -139,7 +139,7 @@ func (s *Secrets) onUnreadable(ctx context.Context, rej actor.Reject, out actor.
 	}
 }
 
-// store appends one record. The asker's own deadline does not cut it short: what began is recorded to its end.
+// store appends one record. The caller's own deadline does not cut it short: what began is recorded to its end.
 func (s *Secrets) store(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.AuditTimeout)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 const maxAnswer = 1 << 20
 
 // endpoint is the one place a provider is asked at. Its client connects nowhere else, whatever a redirect, a proxy setting
-// or a name in an answer says. The person chose the place, so it may be on this machine.
+// or a name in an answer says. The user chose the place, so it may be on this machine.
 type endpoint struct {
 	base *url.URL
 	http *http.Client

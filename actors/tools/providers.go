@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// searxng asks the person's own SearXNG.
+// searxng asks the user's own SearXNG.
 type searxng struct {
 	at endpoint
 	c  WebSearch
@@ -61,7 +61,7 @@ func (p searxng) search(ctx context.Context, query string, _ int, _ []byte) ([]W
 }
 
 // plainWords takes the marks off that SearXNG obeys at the beginning of a word: which engines to ask, in which language,
-// how long, and to which site to send the asker instead. The settings say that, not a query.
+// how long, and to which site to send the caller instead. The settings say that, not a query.
 func plainWords(query string) string {
 	words := strings.Fields(query)
 	for i, w := range words {

@@ -274,7 +274,7 @@ func TestProviderOutOfReach(t *testing.T) {
 
 func TestProviderIsSlow(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the asker left
+		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the caller left
 		<-r.Context().Done()
 	}))
 	t.Cleanup(s.Close)

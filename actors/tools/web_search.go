@@ -34,7 +34,7 @@ type WebSearch struct {
 	Mock     []WebResult `yaml:"mock"` // what the provider mock finds, whatever is asked
 }
 
-// SearXNG is where the person's own search engine is.
+// SearXNG is where the user's own search engine is.
 type SearXNG struct {
 	URL string `yaml:"url"`
 }

@@ -1,4 +1,4 @@
-// Command critic measures what a critic costs those who wait for answers: the same questions are asked in turn of a house
+// Command critic measures what a critic costs those who wait for answers: the same questions are asked in turn of a system
 // without a critic, of one whose critic judges at once, and of one whose critic's model hangs for ever. All three ask a
 // server with one slot, as one graphics card is. What counts is the ratio of the waits, from one run.
 //

@@ -122,7 +122,7 @@ func runChild(part string, args []string) error {
 			ready(c.Bus.URL)
 			return c.Stop(ctx)
 		}
-		var names []string // the turning broker is not one of the house's
+		var names []string // the turning broker is not one of the system's
 		if part != "turning" {
 			names = []string{part}
 		}

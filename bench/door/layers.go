@@ -59,7 +59,7 @@ func rulesOf(form string, m policy.Manifest, home bus.Home) policy.Rules {
 	return policy.Rules{Manifest: m, Chain: m.Chain(policy.Env{Home: home.Data, Closed: []string{home.Data, home.Config}})}
 }
 
-// startTurning runs a broker like the house's own, whose rules are turned by the one who holds the book.
+// startTurning runs a broker like the system's own, whose rules are turned by the one who holds the book.
 func startTurning(ctx context.Context, c *config.Conclave, cfg config.Config, home bus.Home) (*policy.Book, error) {
 	book := policy.NewBook(rulesOf(fullForm, cfg.Manifest, home))
 	var build []broker.Known
@@ -170,7 +170,7 @@ func openTown(ctx context.Context, tcp bool) (_ *town, err error) {
 	return w, nil
 }
 
-// asked is what the person says in each question. The searches below are made of its words, so that the layer of flow
+// asked is what the user says in each question. The searches below are made of its words, so that the layer of flow
 // has to look each one up and finds nothing to ask.
 const asked = "Please search the web for the opening hours of the botanical garden in Vienna in spring, and whether it has a cafe, parking, guided tours, a shop or a pond."
 
@@ -213,8 +213,8 @@ func searchArgs(i int) string {
 	return fmt.Sprintf(`{"query":"botanical garden Vienna %s"}`, words[i%len(words)])
 }
 
-// question opens a session with one question of the person, and returns how the agent that answers speaks there. It
-// waits until the router has stored it: that is where the broker reads the person's words.
+// question opens a session with one question of the user, and returns how the agent that answers speaks there. It
+// waits until the router has stored it: that is where the broker reads the user's words.
 func (w *town) question(ctx context.Context, long bool) (actor.Out, error) {
 	session, query := actor.NewID(), actor.NewID()
 	if long {

@@ -109,7 +109,7 @@ var alive = struct {
 	all map[*child]bool
 }{all: map[*child]bool{}}
 
-// onInterrupt ends the children and cleans up when the person has had enough: a store of a million rows is 10 GB.
+// onInterrupt ends the children and cleans up when the user has had enough: a store of a million rows is 10 GB.
 func onInterrupt(clean func()) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)

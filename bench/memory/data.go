@@ -195,7 +195,7 @@ func (w *world) words(stream, i, count int) string {
 	return b.String()
 }
 
-// Texts of a row: a name as a person would see it, a sentence, and a corpus of somewhat over a kilobyte.
+// Texts of a row: a name as a user would see it, a sentence, and a corpus of somewhat over a kilobyte.
 func (w *world) nameText(i int) string        { return fmt.Sprintf("%s %d", w.words(streamWords, i, 4), i) }
 func (w *world) descriptionText(i int) string { return w.words(streamWords, i, 20) }
 func (w *world) corpusText(i int) string      { return w.words(streamCorpus, i, 180) }

@@ -246,7 +246,7 @@ func (r *row) through(address string) error {
 	if err != nil {
 		return err
 	}
-	// Those that were still asking are answered before the house is called idle.
+	// Those that were still asking are answered before the system is called idle.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for i := range *sessions {

@@ -83,7 +83,7 @@ func (a *app) listActors() error {
 	texts := map[string]string{
 		"tools": "every tool below", "broker": "the door between agents and tools", "model": "asks Ollama, or whoever has the models",
 		"router": "puts questions into the order of their sessions", "generator": "answers", "memory": "remembers", "critic": "grades answers, and compares two",
-		"reward": "counts what you think of answers", "secrets": "keeps credentials", subjects.Shadow: "answers too, unseen, where it is switched on", "gateway": "HTTP, events as they happen, query.ask",
+		"reward": "counts what you think of answers", "secrets": "keeps credentials", subjects.RespondentB: "answers too, unseen, where it is switched on", "gateway": "HTTP, events as they happen, query.ask",
 	}
 	var all []listed
 	for _, n := range config.Actors {

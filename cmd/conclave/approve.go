@@ -14,19 +14,19 @@ import (
 	"conclave/subjects"
 )
 
-// approve is what the person wants to do with questions.
+// approve is what the user wants to do with questions.
 type approve struct {
 	*app
 	session, always, deny, watch, all bool
 }
 
-// brokerTime is how long the broker may take over something the person says.
+// brokerTime is how long the broker may take over something the user says.
 const brokerTime = 30 * time.Second
 
 // shortest is how much of an id is enough.
 const shortest = 6
 
-// approveCommand shows the questions that wait for the person, and answers them.
+// approveCommand shows the questions that wait for the user, and answers them.
 func (a *app) approveCommand() *cobra.Command {
 	p := &approve{app: a}
 	cmd := &cobra.Command{

@@ -22,7 +22,7 @@ import (
 	"conclave/subjects"
 )
 
-// clerk is the broker as far as the person speaks to it, under the broker's own grants: questions that are answered
+// clerk is the broker as far as the user speaks to it, under the broker's own grants: questions that are answered
 // once, rules that are revoked once, a policy and what is set for sessions.
 type clerk struct {
 	t         testing.TB
@@ -141,7 +141,7 @@ func (c *clerk) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest]
 		d := subjects.Denial{Layer: "flow", Rule: "egress", Reason: "strangers wrote " + string(in.Body.Args)}
 		return subjects.Verdict{Asks: []subjects.Denial{d}, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "ask", Rule: d.Rule, Reason: d.Reason})}, nil
 	}
-	return subjects.Verdict{Allowed: true, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "pass"}), Shadow: []subjects.Denial{{Layer: "limits", Rule: "often", Reason: "too often"}}}, nil
+	return subjects.Verdict{Allowed: true, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "pass"}), Monitored: []subjects.Denial{{Layer: "limits", Rule: "often", Reason: "too often"}}}, nil
 }
 
 func (c *clerk) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
@@ -363,7 +363,7 @@ func TestApproveWatch(t *testing.T) {
 	}
 }
 
-// TestAskApproval asks the person in the middle of an answer.
+// TestAskApproval asks the user in the middle of an answer.
 func TestAskApproval(t *testing.T) {
 	t.Parallel()
 	const id = "0123456789abcdef0123456789abcdef"

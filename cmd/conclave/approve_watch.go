@@ -68,7 +68,7 @@ type watch struct {
 	hasty bool      // it took the place of another: what is typed at once was meant for that
 }
 
-// follow shows each question as it comes, until the person has had enough. What is heard live only says that there is
+// follow shows each question as it comes, until the user has had enough. What is heard live only says that there is
 // something new; what is shown is what the broker says.
 func (p *approve) follow(ctx context.Context) error {
 	news := make(chan *nats.Msg, 256)
@@ -164,7 +164,7 @@ func (w *watch) show(q subjects.Approval) {
 	w.ask()
 }
 
-// ask prompts. It goes where the person looks, and no line ends it.
+// ask prompts. It goes where the user looks, and no line ends it.
 func (w *watch) ask() {
 	choices := "[y/N/s/a]"
 	if len(w.open.Sinks) == 0 {

@@ -21,7 +21,7 @@ import (
 	"conclave/subjects"
 )
 
-// ask is one question on its way: what the person wants, and what is known of it so far.
+// ask is one question on its way: what the user wants, and what is known of it so far.
 type ask struct {
 	*app
 	session, model         string
@@ -60,7 +60,7 @@ context. In a loop that reads its own stdin, give ask another: conclave ask "$li
 
 On a terminal the answer appears as it is written; interim words, tool calls and notes are dim lines on stderr, and
 --thinking adds the model's thinking. Elsewhere stdout gets the answer and a newline, nothing else, and stderr only what
-is wrong. An answer of the built-in script is said to be one: it is no model.
+is wrong. An answer of the built-in demo model is said to be one: it is no model.
 
 --json prints the whole response as one document at the end: answer, thinking, tool calls, notes, model, tokens.
 --stream-json prints JSON lines as it happens, each with a type: delta, thinking, state, tool, note, response, grade,

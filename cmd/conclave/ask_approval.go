@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// A question of the person may stop at a call that needs the person's yes. Whoever waits for the answer is told, and on a
+// A question of the user may stop at a call that needs the user's yes. Whoever waits for the answer is told, and on a
 // terminal is asked right there.
 
 // approval takes a question about a call of this query, or its answer. Only the broker's word counts.
@@ -34,7 +34,7 @@ func (q *ask) approval(s said) {
 	}
 }
 
-// answerTyped takes a line that the person typed. Without an open question it is nobody's answer.
+// answerTyped takes a line that the user typed. Without an open question it is nobody's answer.
 func (q *ask) answerTyped(ctx context.Context, line string) {
 	id, d, ok := q.view.answered(line)
 	if !ok {
@@ -61,7 +61,7 @@ func (a *app) howToAnswer(id string) string {
 	return fmt.Sprintf("answer with: %s approve %s, or --deny %s", a.program(), short(id), short(id))
 }
 
-// desk is where the person is asked while an answer grows. One question is asked at a time.
+// desk is where the user is asked while an answer grows. One question is asked at a time.
 type desk struct {
 	lines <-chan string
 	open  []subjects.ApprovalRequest
@@ -101,7 +101,7 @@ func (s *screen) answered(line string) (id string, d subjects.ApprovalDecision, 
 	if len(s.desk.open) == 0 {
 		return "", d, false
 	}
-	s.open = nil // the person has ended the line
+	s.open = nil // the user has ended the line
 	if time.Since(s.desk.since) < tooFast {
 		s.say("%s", typedAhead)
 		s.prompt()

@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// The critic reads an answer after the person has it. Who asked stays a moment longer to hear what it thinks.
+// The critic reads an answer after the user has it. Who asked stays a moment longer to hear what it thinks.
 
 const (
 	criticActor = "critic"
@@ -60,7 +60,7 @@ func (q *ask) present(m *nats.Msg) bool {
 }
 
 // grade waits for the critic's word on the answer, and at most for the window. A critic that is not there is not waited
-// for, and nor is an answer that went wrong. What the person ends is over.
+// for, and nor is an answer that went wrong. What the user ends is over.
 func (q *ask) grade(ctx context.Context, res subjects.Response) *subjects.Critique {
 	window := q.window()
 	if window == 0 || res.Error != nil || ctx.Err() != nil {
@@ -102,10 +102,10 @@ func (q *ask) grade(ctx context.Context, res subjects.Response) *subjects.Critiq
 	}
 }
 
-// takeGrade takes the critic's word on this answer. The shadow's grade is none of it.
+// takeGrade takes the critic's word on this answer. Respondent B's grade is none of it.
 func (q *ask) takeGrade(s said) {
 	var c subjects.Critique
-	if s.From == criticActor && json.Unmarshal(s.Body, &c) == nil && c.RespondentID == subjects.Answerer && c.QueryID == q.query {
+	if s.From == criticActor && json.Unmarshal(s.Body, &c) == nil && c.RespondentID == subjects.Generator && c.QueryID == q.query {
 		q.graded = &c
 	}
 }

@@ -54,7 +54,7 @@ func piped(r io.Reader) bool {
 }
 
 // readAll reads stdin to its end, or one byte more than is allowed. Reading cannot be interrupted, so it is left behind
-// when the person has had enough.
+// when the user has had enough.
 func (a *app) readAll(ctx context.Context, limit int, asked bool) (string, error) {
 	if a.stdin == nil {
 		return "", nil

@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// TestAskTerminal looks at what a person sees: words as they come, talk in dim lines, and all of the answer in the end.
+// TestAskTerminal looks at what a user sees: words as they come, talk in dim lines, and all of the answer in the end.
 func TestAskTerminal(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t)
@@ -74,7 +74,7 @@ func TestAskTerminal(t *testing.T) {
 	if got := end(bare.onTerminal("ask", "--thinking", "tools")); strings.Contains(got, "\x1b") {
 		t.Errorf("colours with NO_COLOR: %q", got)
 	}
-	if got := end(p.onTerminal("ask", "script")); !strings.Contains(got, "the built-in script, not a model") || strings.Contains(got, "note:") {
+	if got := end(p.onTerminal("ask", "script")); !strings.Contains(got, "the built-in demo model, not a model") || strings.Contains(got, "note:") {
 		t.Errorf("script: %q", got)
 	}
 	// What went wrong is said once, as an error.
@@ -103,7 +103,7 @@ func TestAskStop(t *testing.T) {
 	if code != exitFailed || err != nil || !strings.HasPrefix(text, "as far as\nthis\n") {
 		t.Errorf("stopped: %d, %v, %q", code, err, text)
 	}
-	if !strings.Contains(text, "the answer is not whole: stopped by the person: go on with conclave ask --session s1") {
+	if !strings.Contains(text, "the answer is not whole: stopped by the user: go on with conclave ask --session s1") {
 		t.Errorf("it does not say why: %q", text)
 	}
 

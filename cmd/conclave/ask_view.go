@@ -20,9 +20,9 @@ type view interface {
 	called(r subjects.ToolRequest)
 	returned(r subjects.ToolResult)
 	note(n subjects.Note)
-	waits(r subjects.ApprovalRequest) // a call waits for the person's answer
+	waits(r subjects.ApprovalRequest) // a call waits for the user's answer
 	decided(r subjects.ApprovalReply) // it has one
-	typed() <-chan string             // lines of the person; nil = nobody is asked here
+	typed() <-chan string             // lines of the user; nil = nobody is asked here
 	answered(line string) (id string, d subjects.ApprovalDecision, ok bool)
 	trouble(code, text string) // ours, and not about the answer
 	// end shows the answer. Each view calls grade, which may take a moment, when it has shown what there is.
@@ -52,7 +52,7 @@ func clip(s string, n int) string {
 }
 
 // standIn is said of every answer that no model gave.
-const standIn = "this is the built-in script, not a model: start Ollama to get real answers"
+const standIn = "this is the built-in demo model, not a model: start Ollama to get real answers"
 
 // written is what there is of an answer. An answer that came with an error ends with words about that error, for those
 // who see nothing but the answer; here it is told on stderr, and is no data.
@@ -117,7 +117,7 @@ func (w *whole) end(r subjects.Response, grade func() *subjects.Critique) error 
 	if w.json {
 		return w.document(gradedResponse{r, grade()})
 	}
-	if r.StandIn {
+	if r.DemoModel {
 		w.say("%s", standIn)
 	}
 	text := written(r)
@@ -275,7 +275,7 @@ func (l *lines) lost(f *subjects.Fault) error {
 }
 
 // screen shows an answer to a person as it grows. Live tokens may be lost on the way, so what was shown is compared with
-// the answer in the end: the person has read all of it, or gets it anew.
+// the answer in the end: the user has read all of it, or gets it anew.
 type screen struct {
 	*app
 	thinking bool
@@ -287,7 +287,7 @@ type screen struct {
 	shown    strings.Builder // of this step
 	noted    map[subjects.Note]bool
 	held     []subjects.Note // to be shown with what comes next
-	desk     desk            // questions to the person
+	desk     desk            // questions to the user
 }
 
 // put writes text where the cursor is. Answer and talk share a terminal, so each begins on a line of its own.
@@ -393,7 +393,7 @@ func (s *screen) returned(r subjects.ToolResult) {
 // note holds a note back until something follows: the last one before a failed answer is about the failure, which is
 // told as an error.
 func (s *screen) note(n subjects.Note) {
-	if !s.noted[n] && n.Code != subjects.NoteStandIn { // which is said in the end, and louder
+	if !s.noted[n] && n.Code != subjects.NoteDemoModel { // which is said in the end, and louder
 		s.noted[n] = true
 		s.held = append(s.held, n)
 	}
@@ -430,7 +430,7 @@ func (s *screen) end(r subjects.Response, grade func() *subjects.Critique) error
 	}
 	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
 	s.release()
-	if r.StandIn {
+	if r.DemoModel {
 		s.say("%s", s.paint(s.stderr, yellow, standIn))
 	}
 	if r.Error == nil {

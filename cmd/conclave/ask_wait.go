@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// unseen is how long a question may lie there before the person is told that nobody works on it.
+	// unseen is how long a question may lie there before the user is told that nobody works on it.
 	unseen = 3 * time.Second
 	// lastWords is how long a stopped question may take to become an answer all the same.
 	lastWords = 5 * time.Second
@@ -28,7 +28,7 @@ const (
 )
 
 // wait takes what is said about the question until its answer is there. It returns the answer, or why there is none.
-// The end of ctx is the person's Ctrl-C: it stops the question, and what is there of an answer still comes.
+// The end of ctx is the user's Ctrl-C: it stops the question, and what is there of an answer still comes.
 func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 	over := time.NewTimer(q.timeout)
 	defer over.Stop()
@@ -109,7 +109,7 @@ func (q *ask) wait(ctx context.Context) (*subjects.Response, *subjects.Fault) {
 func (q *ask) whoIsMissing(ctx context.Context) string {
 	pings, _ := gather[micro.Ping](ctx, q.nc, "$SRV.PING") // whoever does not answer is missing
 	var lost []string
-	for _, name := range []string{subjects.Router, subjects.Answerer} {
+	for _, name := range []string{subjects.Router, subjects.Generator} {
 		if !slices.ContainsFunc(pings, func(p micro.Ping) bool { return p.Name == name }) {
 			lost = append(lost, name)
 		}
@@ -123,13 +123,13 @@ func (q *ask) whoIsMissing(ctx context.Context) string {
 	return "stored; nobody has taken it up yet: it will be answered when conclave runs " + strings.Join(lost, " and ")
 }
 
-// stop says that the person has had enough, and how long to wait for what is there.
+// stop says that the user has had enough, and how long to wait for what is there.
 func (q *ask) stop(ctx context.Context) (*subjects.Fault, <-chan time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	topic, err := subjects.QueryCancel.With(q.query)
 	if err == nil {
-		err = actor.Emit(ctx, q.out, topic, subjects.Cancel{Reason: "stopped by the person"})
+		err = actor.Emit(ctx, q.out, topic, subjects.Cancel{Reason: "stopped by the user"})
 	}
 	switch {
 	case err != nil:
@@ -145,8 +145,8 @@ func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
 	switch s.Subject {
 	case q.answers:
 		var r subjects.Response
-		// Respondent B answers in the shadow: its answer is not this one.
-		if s.From != subjects.Answerer || json.Unmarshal(s.Body, &r) != nil || r.QueryID != q.query {
+		// Respondent B answers in respondent B: its answer is not this one.
+		if s.From != subjects.Generator || json.Unmarshal(s.Body, &r) != nil || r.QueryID != q.query {
 			return nil, nil
 		}
 		return &r, nil
@@ -176,7 +176,7 @@ func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
 
 // event takes what happens on the way to the answer.
 func (q *ask) event(s said) {
-	if words, ok := subjects.Match(q.states, s.Subject); ok && words[0] == subjects.Answerer {
+	if words, ok := subjects.Match(q.states, s.Subject); ok && words[0] == subjects.Generator {
 		var st subjects.AgentState
 		if json.Unmarshal(s.Body, &st) != nil {
 			return
@@ -189,7 +189,7 @@ func (q *ask) event(s said) {
 			q.view.note(subjects.Note{Code: st.Code, Text: st.Words})
 			return
 		}
-		q.view.state(subjects.Answerer, st)
+		q.view.state(subjects.Generator, st)
 		return
 	}
 	if _, ok := subjects.Match(q.asked, s.Subject); ok {
@@ -198,7 +198,7 @@ func (q *ask) event(s said) {
 			return
 		}
 		// Somebody else may call a tool under the id of this query; that is not the assistant's doing.
-		if caller, _, _ := strings.Cut(r.Caller, "."); caller != subjects.Answerer {
+		if caller, _, _ := strings.Cut(r.Caller, "."); caller != subjects.Generator {
 			return
 		}
 		q.calls[r.CallID] = r.Tool

@@ -17,12 +17,12 @@ import (
 	"conclave/subjects"
 )
 
-// auditCommand is the person's view of the trail, with the auditor's own key. That key can read and nothing else.
+// auditCommand is the user's view of the audit log, with the auditor's own key. That key can read and nothing else.
 func (a *app) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Read, check, export and rotate the audit",
-		Long: `Reads the trail of everything that was decided and done, with the auditor's key. It holds no arguments and no
+		Long: `Reads the audit log of everything that was decided and done, with the auditor's key. It holds no arguments and no
 results, only a keyed hash of the arguments.
 
 All of it but -f works while conclave is stopped, too: the server is then started alone on the data folder, without any

@@ -16,7 +16,7 @@ import (
 	"conclave/pkg/bus"
 )
 
-// auditExportCommand writes the trail to a file.
+// auditExportCommand writes the audit log to a file.
 func (a *app) auditExportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "export <file | ->",
@@ -80,7 +80,7 @@ func exportTo(ctx context.Context, src audit.Source, file string) (audit.Summary
 	return sum, os.Link(tmp.Name(), file) // unlike a rename, a link never replaces
 }
 
-// auditRotateCommand seals the trail and opens a new one.
+// auditRotateCommand seals the audit log and opens a new one.
 func (a *app) auditRotateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate",

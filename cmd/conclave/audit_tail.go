@@ -112,7 +112,7 @@ func (a *app) pass(src audit.Source) error {
 	return nil
 }
 
-// quietly takes the error of a walk that the person has ended for what it is.
+// quietly takes the error of a walk that the user has ended for what it is.
 func quietly(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

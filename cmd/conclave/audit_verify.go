@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// auditVerifyCommand checks the trail, or a sealed export.
+// auditVerifyCommand checks the audit log, or a sealed export.
 func (a *app) auditVerifyCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{

@@ -94,7 +94,7 @@ func TestVerifySealed(t *testing.T) {
 	if code, err := check.wait(); code != exitAudit || err != nil || !strings.Contains(check.stderr.String(), "is not the file that was sealed") {
 		t.Errorf("a forged successor: %d, %v, %s%s", code, err, check.stdout, check.stderr)
 	}
-	if out := p.run(exitAudit, "conclave", "audit", "verify"); !strings.Contains(out, "the sealed trail "+filepath.Base(older)+" is not the one that was sealed") {
+	if out := p.run(exitAudit, "conclave", "audit", "verify"); !strings.Contains(out, "the sealed audit log "+filepath.Base(older)+" is not the one that was sealed") {
 		t.Errorf("the audit with an altered predecessor: %s", out)
 	}
 

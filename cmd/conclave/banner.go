@@ -36,7 +36,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	assistant, list, waiting := answering(ctx, c)
 	lacking := missing(cfg, c, ctxErr, assistant, g.api)
 	lacking = append(lacking, a.lacks(ctx, cfg, waiting)...)
-	if b := cfg.Generator.RespondentB; b.Enabled && b.Model != "" && list.Models != nil && !assistant.StandIn && !there(list, b.Model) {
+	if b := cfg.Generator.RespondentB; b.Enabled && b.Model != "" && list.Models != nil && !assistant.DemoModel && !there(list, b.Model) {
 		lacking = append(lacking, lack{"the second respondent's model " + b.Model + " is not there, so it answers nothing", "conclave model pull " + b.Model})
 	}
 	if cfg.Generator.RespondentB.Enabled && !cfg.Critic.Enabled {
@@ -44,7 +44,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	}
 	here := names(c)
 	if !isTerminal(a.stderr) {
-		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "stand_in", assistant.StandIn, "respondent_b", shadowed(cfg), "ms", took.Milliseconds())
+		log.Info("ready", "url", c.Bus.URL, "data", a.home.Data, "config", a.home.Config, "contexts", contexts, "actors", here, "tools", toolNames(cfg), "api", g.api, "model", assistant.Model, "demo_model", assistant.DemoModel, "respondent_b", describeRespondentB(cfg), "ms", took.Milliseconds())
 		for _, m := range lacking {
 			log.Warn("missing", "what", m.what, "fix", m.fix)
 		}
@@ -59,8 +59,8 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	}
 	row("bus", c.Bus.URL)
 	row("model", shown(assistant))
-	if s := shadowed(cfg); s != "" {
-		row("shadow", s)
+	if s := describeRespondentB(cfg); s != "" {
+		row("respondent B", s)
 	}
 	row("data", a.home.Data)
 	row("config", a.home.Config+ownFiles(a.home.Config))
@@ -91,8 +91,8 @@ type lack struct{ what, fix string }
 
 func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subjects.RoleModel, api string) (out []lack) {
 	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
-	case assistant.StandIn:
-		out = append(out, lack{"no Ollama at " + cfg.Models.Ollama.URL + ", so a built-in script answers and says so", "install it (https://ollama.com/download), run ollama serve, then conclave model pull " + wanted})
+	case assistant.DemoModel:
+		out = append(out, lack{"no Ollama at " + cfg.Models.Ollama.URL + ", so a built-in demo model answers and says so", "install it (https://ollama.com/download), run ollama serve, then conclave model pull " + wanted})
 	case assistant.Notice != "":
 		out = append(out, lack{"the assistant's model " + or(assistant.Wanted, wanted), assistant.Notice})
 	case assistant.Model == "":
@@ -115,7 +115,7 @@ func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subj
 	return out
 }
 
-// lacks is what tools are missing, and what waits for the person.
+// lacks is what tools are missing, and what waits for the user.
 func (a *app) lacks(ctx context.Context, cfg config.Config, waiting int) (out []lack) {
 	if cfg.WebSearch.Provider == "searxng" {
 		if l := askSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); l != nil && ctx.Err() == nil {
@@ -135,7 +135,7 @@ func (a *app) lacks(ctx context.Context, cfg config.Config, waiting int) (out []
 	return out
 }
 
-// ownFiles says which settings are the person's own.
+// ownFiles says which settings are the user's own.
 func ownFiles(dir string) string {
 	var own []string
 	for _, name := range config.Files {
@@ -149,7 +149,7 @@ func ownFiles(dir string) string {
 	return " (" + strings.Join(own, ", ") + ")"
 }
 
-// answering asks which model answers the person, and how many calls wait for an answer of the person's. Nobody is kept
+// answering asks which model answers the user, and how many calls wait for an answer of the user's. Nobody is kept
 // waiting for it.
 func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel, list subjects.ModelList, waiting int) {
 	nc, err := c.Bus.Dial("user", quickly)
@@ -181,7 +181,7 @@ func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel
 // shown is a role's model in words.
 func shown(r subjects.RoleModel) string {
 	switch {
-	case r.StandIn:
+	case r.DemoModel:
 		return r.Model + ": a script, NOT a model"
 	case r.Model == "":
 		return "none yet"
@@ -189,13 +189,13 @@ func shown(r subjects.RoleModel) string {
 	return r.Model
 }
 
-// shadowed says with what the second respondent answers, "" when there is none.
-func shadowed(cfg config.Config) string {
+// describeRespondentB says with what the second respondent answers, "" when there is none.
+func describeRespondentB(cfg config.Config) string {
 	b := cfg.Generator.RespondentB
 	if !b.Enabled {
 		return ""
 	}
-	return subjects.Shadow + " answers every question too, unseen, with " + or(b.Model, "the assistant's model")
+	return subjects.RespondentB + " answers every question too, unseen, with " + or(b.Model, "the assistant's model")
 }
 
 // settings is the configuration for someone who only wants to name things: where it cannot be read, the shipped one.

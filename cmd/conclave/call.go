@@ -104,7 +104,7 @@ no, a question that nobody answered and a limit. A tool that is unknown, unreach
 // parkedResults is the bucket of results that were too large to be shown.
 const parkedResults = "parked"
 
-// parked prints a result that was too large to be shown. It is read with the person's own key; no tool runs.
+// parked prints a result that was too large to be shown. It is read with the user's own key; no tool runs.
 func (a *app) parked(ctx context.Context, id string, timeout time.Duration) error {
 	switch {
 	case subjects.CheckToken(id) != nil:
@@ -202,7 +202,7 @@ func (a *app) warnOf(res subjects.ToolResult) {
 
 // explain makes an error with an exit code of a fault.
 func explain(tool string, f *subjects.Fault) error {
-	switch f.Code { // the person's own part in it, and not a layer's
+	switch f.Code { // the user's own part in it, and not a layer's
 	case subjects.CodeNotApproved:
 		return fail(exitDenied, fmt.Sprintf("%s: %s (%s)", tool, f.Text, f.Code), "nothing was run")
 	case subjects.CodeUnanswered:

@@ -24,7 +24,7 @@ func TestExplainFault(t *testing.T) {
 		{"a layer refuses and nothing is allowed", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "egress"}}, exitDenied, "allowed: nothing else is"},
 		{"the arguments are wrong", subjects.Fault{Code: subjects.CodeDenied, Denial: &subjects.Denial{Layer: "arguments"}}, exitDenied, "change the arguments"},
 		{"refused without a reason", subjects.Fault{Code: subjects.CodeDenied, Text: "no"}, exitDenied, "manifest.yaml"},
-		{"the person said no", subjects.Fault{Code: subjects.CodeNotApproved, Text: "said no", Denial: asked}, exitDenied, "said no (not_approved): nothing was run"},
+		{"the user said no", subjects.Fault{Code: subjects.CodeNotApproved, Text: "said no", Denial: asked}, exitDenied, "said no (not_approved): nothing was run"},
 		{"nobody answered", subjects.Fault{Code: subjects.CodeUnanswered, Text: "nobody answered", Denial: asked}, exitDenied, "nobody answered (unanswered): conclave approve lists what waits"},
 		{"a limit with what it allows", subjects.Fault{Code: subjects.CodeLimit, Denial: &subjects.Denial{Layer: "limits", Rule: "repeated", Allowed: []string{"at most 2 identical calls"}}}, exitDenied, "allowed: at most 2 identical calls"},
 		{"a limit", subjects.Fault{Code: subjects.CodeLimit, Denial: &subjects.Denial{Layer: "limits", Rule: "no_limits"}}, exitDenied, "raise the limits in manifest.yaml"},

@@ -238,7 +238,7 @@ func (x *examination) system(ctx context.Context) {
 		x.ok("actors", "answers from %s", strings.Join(there, ", "))
 	}
 	if slices.Contains(there, "model") {
-		x.models(ctx, nc, slices.Contains(there, subjects.Shadow))
+		x.models(ctx, nc, slices.Contains(there, subjects.RespondentB))
 	}
 	if slices.Contains(there, "memory") {
 		x.memory(ctx)
@@ -249,8 +249,8 @@ func (x *examination) system(ctx context.Context) {
 	x.contexts(b.URL)
 }
 
-// models says who answers in which role, and what is missing. shadow says whether the second respondent is there.
-func (x *examination) models(ctx context.Context, nc *nats.Conn, shadow bool) {
+// models says who answers in which role, and what is missing. respondentB says whether the second respondent is there.
+func (x *examination) models(ctx context.Context, nc *nats.Conn, respondentB bool) {
 	out, err := actor.NewOut(nc)
 	if err != nil {
 		x.fail("models", "see the log of conclave up", "%v", err)
@@ -266,10 +266,10 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn, shadow bool) {
 	good := true
 	for _, r := range list.Roles {
 		switch {
-		case r.StandIn && r.Role == subjects.RoleAssistant:
+		case r.DemoModel && r.Role == subjects.RoleAssistant:
 			good = false
-			x.warn("models", "run ollama serve, then conclave model pull "+x.settings().Models.Roles[subjects.RoleAssistant], "no Ollama: a built-in script answers, not a model")
-		case r.StandIn:
+			x.warn("models", "run ollama serve, then conclave model pull "+x.settings().Models.Roles[subjects.RoleAssistant], "no Ollama: a built-in demo model answers, not a model")
+		case r.DemoModel:
 			good = false
 		case r.Role == subjects.RoleCritic: // it has a check of its own
 		case r.Notice != "": // it says what to do: fetch a model, correct a name, start a server
@@ -280,7 +280,7 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn, shadow bool) {
 	if good {
 		x.ok("models", "%d, and one for every role", len(list.Models))
 	}
-	x.judging(list, shadow)
+	x.judging(list, respondentB)
 }
 
 // cloud says whether an Ollama on this machine may pass prompts on. One that is elsewhere or not there is not asked.

@@ -9,7 +9,7 @@ import (
 )
 
 // judging says whether answers are graded, by which model, and whether the second respondent has the model it should have.
-func (x *examination) judging(list subjects.ModelList, shadow bool) {
+func (x *examination) judging(list subjects.ModelList, respondentB bool) {
 	cfg, err := config.Load(x.home.Config)
 	if err != nil {
 		return // told of elsewhere
@@ -20,17 +20,17 @@ func (x *examination) judging(list subjects.ModelList, shadow bool) {
 		x.judge(list)
 	}
 	b := cfg.Generator.RespondentB
-	if (b.Enabled || shadow) && !cfg.Critic.Enabled {
-		x.warn(subjects.Shadow, "enabled: true in critic.yaml, or respondent_b: {enabled: false} in generator.yaml", "the second respondent is on and the critic is off, so nobody compares their answers")
+	if (b.Enabled || respondentB) && !cfg.Critic.Enabled {
+		x.warn(subjects.RespondentB, "enabled: true in critic.yaml, or respondent_b: {enabled: false} in generator.yaml", "the second respondent is on and the critic is off, so nobody compares their answers")
 	}
 	switch {
-	case !b.Enabled && shadow: // its flags are known to whoever started it
-		x.ok(subjects.Shadow, "a second answer to every question, unseen; started by a flag, so which model it has is not known here")
+	case !b.Enabled && respondentB: // its flags are known to whoever started it
+		x.ok(subjects.RespondentB, "a second answer to every question, unseen; started by a flag, so which model it has is not known here")
 	case !b.Enabled:
 	case b.Model != "" && !there(list, b.Model):
-		x.warn(subjects.Shadow, "conclave model pull "+b.Model, "the second respondent is on, and its model %s is not there", b.Model)
+		x.warn(subjects.RespondentB, "conclave model pull "+b.Model, "the second respondent is on, and its model %s is not there", b.Model)
 	default:
-		x.ok(subjects.Shadow, "a second answer to every question, unseen, with %s", or(b.Model, "the assistant's model"))
+		x.ok(subjects.RespondentB, "a second answer to every question, unseen, with %s", or(b.Model, "the assistant's model"))
 	}
 }
 
@@ -41,8 +41,8 @@ func (x *examination) judge(list subjects.ModelList) {
 			continue
 		}
 		switch {
-		case r.StandIn:
-			x.warn("critic", "run ollama serve, then conclave model pull "+or(r.Wanted, r.Model), "only the built-in script is there, so answers stay ungraded")
+		case r.DemoModel:
+			x.warn("critic", "run ollama serve, then conclave model pull "+or(r.Wanted, r.Model), "only the built-in demo model is there, so answers stay ungraded")
 		case r.Wanted == "" && r.Notice == "":
 			x.ok("critic", "%s grades every answer", r.Model)
 		case r.Wanted != "" && (r.Notice == "" || strings.Contains(r.Notice, "conclave model pull")):

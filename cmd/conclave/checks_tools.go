@@ -113,14 +113,14 @@ func (x *examination) manifest(cfg config.Config) {
 		x.warn("manifest", "correct the names in manifest.yaml", "nobody serves %s", plain(strings.Join(unserved, ", ")))
 	}
 	var watched []string
-	for _, layer := range strict.Keys(cfg.Manifest.Shadow) {
-		for _, rule := range cfg.Manifest.Shadow[layer] {
+	for _, layer := range strict.Keys(cfg.Manifest.Monitored) {
+		for _, rule := range cfg.Manifest.Monitored[layer] {
 			watched = append(watched, layer+"."+rule)
 		}
 	}
 	if len(watched) > 0 {
 		good = false
-		x.warn("manifest", "take them out of shadow in manifest.yaml when you have seen enough", "only watched and not enforced: %s", strings.Join(watched, ", "))
+		x.warn("manifest", "take them out of monitor_only in manifest.yaml when you have seen enough", "only watched and not enforced: %s", strings.Join(watched, ", "))
 	}
 	switch {
 	case good && own:
@@ -195,7 +195,7 @@ func askSearXNG(ctx context.Context, at string, wait time.Duration) *lack {
 	return &lack{fmt.Sprintf("web_search: what answers at %s is no SearXNG (status %d)", at, resp.StatusCode), "correct searxng.url in web_search.yaml"}
 }
 
-// approvals says whether something waits for the person.
+// approvals says whether something waits for the user.
 func (x *examination) approvals(ctx context.Context) {
 	out, done, err := x.asUser(quickly)
 	if err != nil {
@@ -216,7 +216,7 @@ func (x *examination) approvals(ctx context.Context) {
 	}
 }
 
-// waitingCalls says how many calls wait for the person.
+// waitingCalls says how many calls wait for the user.
 func waitingCalls(n int) string {
 	if n == 1 {
 		return "1 call waits for your answer"

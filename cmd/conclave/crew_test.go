@@ -18,21 +18,21 @@ import (
 	"conclave/subjects"
 )
 
-// crew answers questions as the house would: on a real server, under the real grants, each with its own role's key. What
+// crew answers questions as the system would: on a real server, under the real grants, each with its own role's key. What
 // it answers is set by the first word of the question; see acts.
 type crew struct {
-	t         testing.TB
-	b         *bustest.Bus
-	generator actor.Out
-	shadow    actor.Out
-	broker    actor.Out
-	router    actor.Out
-	critic    actor.Out
-	reward    actor.Out
-	cancels   chan string   // query ids that the generator was told to stop
-	goOn      chan struct{} // lets "slow" go on
-	asked     chan asked    // every question
-	done      chan struct{}
+	t           testing.TB
+	b           *bustest.Bus
+	generator   actor.Out
+	respondentB actor.Out
+	broker      actor.Out
+	router      actor.Out
+	critic      actor.Out
+	reward      actor.Out
+	cancels     chan string   // query ids that the generator was told to stop
+	goOn        chan struct{} // lets "slow" go on
+	asked       chan asked    // every question
+	done        chan struct{}
 }
 
 type asked struct {
@@ -48,7 +48,7 @@ func newCrew(t testing.TB) *crew {
 		t.Fatal(err)
 	}
 	c := &crew{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
-	c.generator, c.shadow, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
+	c.generator, c.respondentB, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
 	c.critic, c.reward = c.as("critic"), c.as("reward")
 	ear, door := c.b.As("generator"), c.b.As("user")
 	_, err := ear.Subscribe("query.cancel.*", func(m *nats.Msg) { c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.") })
@@ -218,7 +218,7 @@ var acts = map[string]func(x *turn){
 	},
 	"script": func(x *turn) {
 		r := x.response("I am a script.")
-		r.StandIn, r.Notes = true, []subjects.Note{{Code: "stand_in", Text: "the built-in script answered, not a model"}}
+		r.DemoModel, r.Notes = true, []subjects.Note{{Code: "demo_model", Text: "the built-in demo model answered, not a model"}}
 		x.answer(r)
 	},
 	"fail": func(x *turn) {
@@ -233,10 +233,10 @@ var acts = map[string]func(x *turn){
 		r.Partial, r.Notes = true, []subjects.Note{{Code: "wall_clock", Text: "the time was up"}}
 		x.answer(r)
 	},
-	"shadow": func(x *turn) {
-		b := x.response("The shadow's answer")
+	"respondent_b": func(x *turn) {
+		b := x.response("Respondent B's answer")
 		b.RespondentID = "b"
-		say(x, x.shadow, subjects.ResponseGeneration, b)
+		say(x, x.respondentB, subjects.ResponseGeneration, b)
 		other := x.response("The answer to another question")
 		other.QueryID = "another"
 		x.answer(other)
@@ -268,7 +268,7 @@ var acts = map[string]func(x *turn){
 			return
 		}
 		r := x.response("as far as\nthis")
-		r.Partial, r.Notes = true, []subjects.Note{{Code: "stopped", Text: "stopped by the person"}}
+		r.Partial, r.Notes = true, []subjects.Note{{Code: "stopped", Text: "stopped by the user"}}
 		x.answer(r)
 	},
 	"slow": func(x *turn) {
@@ -361,7 +361,7 @@ func (modelActor) list(context.Context, actor.Msg[subjects.Nothing], actor.Out) 
 			{Role: "embeddings", Model: "nomic-embed-text"},
 			{Role: "critic", Model: "gemma4:12b", Wanted: "prometheus:7b"},
 			{Role: "coder", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
-			{Role: "orchestrator", Model: "script", StandIn: true},
+			{Role: "orchestrator", Model: "script", DemoModel: true},
 			{Role: "researcher", Model: "gemma4:12b", Wanted: "qwen:14b", Notice: "qwen:14b does not fit; gemma4:12b answers instead"},
 			{Role: "summaries", Model: "gone:1b", Notice: "gone:1b cannot be reached"},
 		},

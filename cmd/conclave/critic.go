@@ -45,7 +45,7 @@ func (a *app) criticShowCommand() *cobra.Command {
 		Short: "List the latest grades, or show all that was thought of one question's answers",
 		Long: `Without an argument it lists the latest grades, the newest first: time, grade or why there is none, what was looked for,
 who answered, the verdict between two answers, the question's id and its first words. Answers that were only given for
-comparison are listed too and marked as shadow; nobody was shown them.
+comparison are listed too and marked as respondent B; nobody was shown them.
 
 With the id of a question, or its beginning from eight letters on, it shows everything: both answers' grades and the critic's
 words, what an answer says was done and no call did, the verdict with both judgements, which model judged, and what you
@@ -160,13 +160,13 @@ type judgement struct {
 
 // judgedAnswer is an answer and what was thought of it.
 type judgedAnswer struct {
-	Respondent string             `json:"respondent_id"`
-	Shadow     bool               `json:"shadow,omitempty"` // nobody was shown it
-	Time       time.Time          `json:"time"`
-	Model      string             `json:"model"`
-	Answer     string             `json:"answer"`
-	Critique   *subjects.Critique `json:"critique,omitempty"`
-	Reward     *subjects.Reward   `json:"reward,omitempty"`
+	Respondent  string             `json:"respondent_id"`
+	RespondentB bool               `json:"unseen,omitempty"` // nobody was shown it
+	Time        time.Time          `json:"time"`
+	Model       string             `json:"model"`
+	Answer      string             `json:"answer"`
+	Critique    *subjects.Critique `json:"critique,omitempty"`
+	Reward      *subjects.Reward   `json:"reward,omitempty"`
 }
 
 // showJudged shows all that was thought of one question's answers.
@@ -198,7 +198,7 @@ func (a *app) answersTo(ctx context.Context, nc *nats.Conn, id string) (j judgem
 		}
 		j.Session, j.Query, j.Question, first = r.SessionID, r.QueryID, r.Query, s.Seq
 		if !slices.ContainsFunc(j.Answers, func(o judgedAnswer) bool { return o.Respondent == s.From }) {
-			j.Answers = append(j.Answers, judgedAnswer{Respondent: s.From, Shadow: s.From == subjects.Shadow, Time: s.Time, Model: r.Model, Answer: r.Answer})
+			j.Answers = append(j.Answers, judgedAnswer{Respondent: s.From, RespondentB: s.From == subjects.RespondentB, Time: s.Time, Model: r.Model, Answer: r.Answer})
 		}
 		// The other answer to a question that is named in full stands close by; who names a beginning may mean another one.
 		return r.QueryID != id || len(j.Answers) < 2
@@ -213,11 +213,11 @@ func (a *app) answersTo(ctx context.Context, nc *nats.Conn, id string) (j judgem
 	case j.Query == "":
 		return j, 0, fail(exitFailed, "there is no answer to the question "+id, a.program()+" critic show lists what was graded")
 	}
-	slices.SortStableFunc(j.Answers, func(x, y judgedAnswer) int { // what the person saw comes first
+	slices.SortStableFunc(j.Answers, func(x, y judgedAnswer) int { // what the user saw comes first
 		switch {
-		case x.Shadow == y.Shadow:
+		case x.RespondentB == y.RespondentB:
 			return strings.Compare(x.Respondent, y.Respondent)
-		case y.Shadow:
+		case y.RespondentB:
 			return -1
 		}
 		return 1

@@ -10,8 +10,8 @@ import (
 
 // named is a respondent for people: whoever was not shown to anybody is called so.
 func named(respondent string) string {
-	if respondent == subjects.Shadow {
-		return respondent + " (shadow)"
+	if respondent == subjects.RespondentB {
+		return respondent + " (not shown)"
 	}
 	return plain(or(respondent, "-"))
 }
@@ -70,11 +70,11 @@ func (a *app) printJudged(j judgement) error {
 	a.message("user", "", j.Question)
 	for _, x := range j.Answers {
 		about := strings.TrimSpace(stamp(x.Time) + " " + x.Model)
-		if x.Shadow {
+		if x.RespondentB {
 			about += ", for comparison: nobody was shown it"
 		}
 		a.message(x.Respondent, about, x.Answer)
-		if x.Shadow && x.Critique != nil {
+		if x.RespondentB && x.Critique != nil {
 			x.Critique.Retry = false // there is nobody to offer it to
 		}
 		a.printCritique(x.Critique, line)
@@ -86,7 +86,7 @@ func (a *app) printJudged(j judgement) error {
 	return a.stdout.err
 }
 
-// sourceOf says of a reward where it came from, when the person did not say it.
+// sourceOf says of a reward where it came from, when the user did not say it.
 func sourceOf(source string) string {
 	if source == subjects.RewardConversation {
 		return " (a model took it from the conversation)"

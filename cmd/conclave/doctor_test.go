@@ -70,7 +70,7 @@ func TestDoctorSearXNG(t *testing.T) {
 	}
 }
 
-// What waits for the person is told by the doctor, and when it cannot be known, that is.
+// What waits for the user is told by the doctor, and when it cannot be known, that is.
 func TestDoctorApprovals(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t)

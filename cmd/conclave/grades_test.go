@@ -70,7 +70,7 @@ func (c *crew) rewards() error {
 		sum := sha256.Sum256(m.Data)
 		letter := subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "malformed", Reason: "nobody has answered\x1b[2J it", SHA256: hex.EncodeToString(sum[:])}
 		out := c.reward.About(s.Session, s.Query)
-		r := subjects.Reward{SessionID: s.Session, QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardPerson, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
+		r := subjects.Reward{SessionID: s.Session, QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
 		if f.Stars > 0 {
 			r.Value = float64(f.Stars-3) / 2
 		}
@@ -134,11 +134,11 @@ func init() {
 		c.Feedback, c.Ungraded = "", "the judge could not be read"
 		x.judge(c)
 	}
-	// Only the last of these is the critic's word on what the person was shown.
+	// Only the last of these is the critic's word on what the user was shown.
 	acts["compared"] = func(x *turn) {
-		b := x.response("The shadow's answer")
+		b := x.response("Respondent B's answer")
 		b.Model = "other:1b"
-		say(x, x.shadow, subjects.ResponseGeneration, b)
+		say(x, x.respondentB, subjects.ResponseGeneration, b)
 		x.judge(x.grade("respondent_b", 5))
 		x.answer(x.response("The answer"))
 		other := x.grade("generator", 5)
@@ -162,7 +162,7 @@ func init() {
 	}
 }
 
-// TestAskGradeTerminal looks at what a person sees of a grade: a dim line below the answer, which is there before.
+// TestAskGradeTerminal looks at what a user sees of a grade: a dim line below the answer, which is there before.
 func TestAskGradeTerminal(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t)
@@ -194,7 +194,7 @@ func TestAskGradeTerminal(t *testing.T) {
 	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "ungraded")); !strings.HasSuffix(got, "\x1b[2mungraded: the judge could not be read\x1b[0m\n") {
 		t.Errorf("ungraded: %q", got)
 	}
-	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "compared")); !strings.Contains(got, "graded 3 of 5") || strings.Contains(got, "graded 5") || strings.Contains(got, "shadow") {
+	if got := end(p.onTerminal("ask", "--grade-wait", "1m", "compared")); !strings.Contains(got, "graded 3 of 5") || strings.Contains(got, "graded 5") || strings.Contains(got, "respondent_b") {
 		t.Errorf("compared: %q", got)
 	}
 	if got := end(p.onTerminal("ask", "--grade-wait", "0", "graded")); got != "The answer\n"+summary {
@@ -273,8 +273,8 @@ func TestTakeGrade(t *testing.T) {
 		taken            bool
 	}{
 		{"the critic's", "critic", `{"query_id":"q1","respondent_id":"generator","score":4}`, true},
-		{"trick: the shadow grades itself", "respondent_b", `{"query_id":"q1","respondent_id":"generator","score":5}`, false},
-		{"the shadow's grade", "critic", `{"query_id":"q1","respondent_id":"respondent_b","score":5}`, false},
+		{"trick: respondent B grades itself", "respondent_b", `{"query_id":"q1","respondent_id":"generator","score":5}`, false},
+		{"respondent B's grade", "critic", `{"query_id":"q1","respondent_id":"respondent_b","score":5}`, false},
 		{"trick: another question in the body", "critic", `{"query_id":"q2","respondent_id":"generator","score":5}`, false},
 		{"nobody's", "critic", `{"query_id":"q1","score":5}`, false},
 		{"no object", "critic", `"generator"`, false},
@@ -403,16 +403,16 @@ func TestDoctorJudging(t *testing.T) {
 		return []subjects.RoleModel{{Role: subjects.RoleAssistant, Model: "big:1b"}, r}
 	}
 	for _, tt := range []struct {
-		name, critic, generator string
-		roles                   []subjects.RoleModel
-		level, text, fix        string
-		shadow, shadowFix       string
+		name, critic, generator     string
+		roles                       []subjects.RoleModel
+		level, text, fix            string
+		respondentB, respondentBFix string
 	}{
 		{"its own model", "", "", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b grades every answer", "", "", ""},
 		{"the assistant's stands in", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Notice: "judge:1b is not there, so big:1b answers; fetch it with: conclave model pull judge:1b"}), levelWarn, "judge:1b is not there, so big:1b grades", "conclave model pull judge:1b", "", ""},
 		{"without a notice", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), levelWarn, "judge:1b is not there, so big:1b grades", "conclave model pull judge:1b", "", ""},
 		{"one that cannot be fetched", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "far/judge", Notice: "far/judge is not there, so big:1b answers; check its name in models.yaml"}), levelWarn, "big:1b grades", "far/judge is not there, so big:1b answers; check its name in models.yaml", "", ""},
-		{"a script", "", "", role(subjects.RoleModel{Model: "script", Wanted: "judge:1b", StandIn: true}), levelWarn, "answers stay ungraded", "run ollama serve, then conclave model pull judge:1b", "", ""},
+		{"a script", "", "", role(subjects.RoleModel{Model: "script", Wanted: "judge:1b", DemoModel: true}), levelWarn, "answers stay ungraded", "run ollama serve, then conclave model pull judge:1b", "", ""},
 		{"no such role", "", "", nil, levelWarn, "no model has the role critic", "models.yaml", "", ""},
 		{"off", "enabled: false", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), levelOK, "switched off in critic.yaml", "", "", ""},
 		{"a second respondent", "", "respondent_b: {enabled: true}", role(subjects.RoleModel{Model: "judge:1b"}), levelOK, "judge:1b", "", "with the assistant's model", ""},
@@ -437,13 +437,13 @@ func TestDoctorJudging(t *testing.T) {
 			if c := x.checks[0]; c.Name != "critic" || c.Level != tt.level || !strings.Contains(c.Text, tt.text) || tt.fix == "" && c.Fix != "" || !strings.Contains(c.Fix, tt.fix) {
 				t.Errorf("the critic: %+v", c)
 			}
-			if tt.shadow == "" {
+			if tt.respondentB == "" {
 				if len(x.checks) != 1 {
 					t.Errorf("more: %+v", x.checks)
 				}
 				return
 			}
-			if c := x.checks[1]; c.Name != "respondent_b" || !strings.Contains(c.Text, tt.shadow) || c.Fix != tt.shadowFix || (c.Level == levelOK) != (c.Fix == "") {
+			if c := x.checks[1]; c.Name != "respondent_b" || !strings.Contains(c.Text, tt.respondentB) || c.Fix != tt.respondentBFix || (c.Level == levelOK) != (c.Fix == "") {
 				t.Errorf("the second respondent: %+v", c)
 			}
 		})

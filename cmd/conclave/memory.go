@@ -17,7 +17,7 @@ import (
 	"conclave/subjects"
 )
 
-// memoryCommand is the person's own hand on what is remembered.
+// memoryCommand is the user's own hand on what is remembered.
 func (a *app) memoryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "memory",
@@ -73,7 +73,7 @@ func (a *app) memory(opts ...nats.Option) (*memory, func(), error) {
 	return &memory{a, out}, done, nil
 }
 
-// admin asks for one thing of the person's own.
+// admin asks for one thing of the user's own.
 func (m *memory) admin(ctx context.Context, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTime)
 	defer cancel()

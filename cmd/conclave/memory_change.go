@@ -220,7 +220,7 @@ never what. With --json it is one document with forgotten and missing.`,
 	return cmd
 }
 
-// findToForget shows what would go and asks. None means that the person does not want it, or that there is none.
+// findToForget shows what would go and asks. None means that the user does not want it, or that there is none.
 func (m *memory) findToForget(ctx context.Context, query string, yes bool) (ids []string, err error) {
 	var found []subjects.MemoryEntry
 	if _, err := m.pages(ctx, subjects.MemoryAdmin{Op: "forget", Query: query, Dry: true}, 0, func(e subjects.MemoryEntry) error {

@@ -116,7 +116,7 @@ func (m *memory) edit(ctx context.Context, id string, e subjects.MemoryEdit) err
 	return nil
 }
 
-// inEditor lets the person edit the memory as a text. What was typed is not lost when it cannot be sent.
+// inEditor lets the user edit the memory as a text. What was typed is not lost when it cannot be sent.
 func (m *memory) inEditor(ctx context.Context, id string) (err error) {
 	f, is := m.stdin.(*os.File)
 	if !is || !isTerminal(f) || !isTerminal(m.stdout) || m.json {
@@ -168,7 +168,7 @@ func (m *memory) inEditor(ctx context.Context, id string) (err error) {
 	return nil
 }
 
-// runEditor runs the person's editor on a file. It needs the terminal, so it gets ours.
+// runEditor runs the user's editor on a file. It needs the terminal, so it gets ours.
 func runEditor(file string) error {
 	command := strings.Fields(or(os.Getenv("VISUAL"), or(os.Getenv("EDITOR"), "vi")))
 	if len(command) == 0 {
@@ -191,7 +191,7 @@ func editable(e subjects.MemoryEntry) string {
 // edited is what was changed in such a text. What reads as it was written counts as unchanged.
 func edited(old subjects.MemoryEntry, text string) (e subjects.MemoryEdit, err error) {
 	if strings.TrimSpace(text) == "" {
-		return e, nil // the person gave up
+		return e, nil // the user gave up
 	}
 	text = strings.ReplaceAll(text, "\r\n", "\n")
 	head, corpus, ok := strings.Cut(text, "\n"+ruler+"\n")

@@ -287,7 +287,7 @@ func (r *imported) became() string {
 	return fileImported
 }
 
-// tell says what became of a file: a line of data when stdout is piped, and failures to the person in any case.
+// tell says what became of a file: a line of data when stdout is piped, and failures to the user in any case.
 func (p *importing) tell(r *report, f imported) {
 	r.Files = append(r.Files, f)
 	r.States[f.State]++

@@ -17,7 +17,7 @@ import (
 	"conclave/subjects"
 )
 
-// archivist is the memory actor as far as the person speaks to it, under memory's own grants: entries in a map, found by
+// archivist is the memory actor as far as the user speaks to it, under memory's own grants: entries in a map, found by
 // their words. What it is asked is written down.
 type archivist struct {
 	mu      sync.Mutex
@@ -57,7 +57,7 @@ func (k *archivist) fill() {
 	entry := func(id, kind, name, corpus string) subjects.MemoryEntry {
 		return subjects.MemoryEntry{
 			ID: id, Kind: kind, Name: name, Description: "about " + name, Corpus: corpus, State: subjects.MemoryActive, Created: made, Updated: made,
-			Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
 	}
 	anna := entry("anna0000000000000000000000000001", subjects.KindFact, "Where Anna lives", "Anna lives in Bremen.\nSince 2024.")

@@ -35,7 +35,7 @@ func (a *app) modelCommand() *cobra.Command {
 	return cmd
 }
 
-// asUser is how the user speaks to the house.
+// asUser is how the user speaks to the system.
 func (a *app) asUser(opts ...nats.Option) (actor.Out, func(), error) {
 	nc, err := a.dial("user", opts...)
 	if err != nil {
@@ -174,8 +174,8 @@ func (a *app) roleNotices(roles []subjects.RoleModel) []string {
 		text := plain(r.Notice)
 		switch {
 		case text != "":
-		case r.StandIn:
-			text = "the built-in script answers, not a model; start Ollama"
+		case r.DemoModel:
+			text = "the built-in demo model answers, not a model; start Ollama"
 		case r.Wanted != "" && r.Wanted != r.Model:
 			text = fmt.Sprintf("%s is not there; %s answers instead; fetch it: %s model pull %s",
 				plain(r.Wanted), plain(r.Model), a.program(), shellQuote(plain(r.Wanted)))
@@ -265,7 +265,7 @@ func (a *app) pull(ctx context.Context, name string) error {
 	return err
 }
 
-// progress shows how far a pull is. A model comes in layers, each with its own count; the person sees their sum.
+// progress shows how far a pull is. A model comes in layers, each with its own count; the user sees their sum.
 type progress struct {
 	*app
 	name   string
@@ -383,7 +383,7 @@ func (a *app) completeMissing(cmd *cobra.Command, _ []string, word string) ([]st
 			switch {
 			case r.Wanted != "":
 				out = append(out, r.Wanted)
-			case !here && !r.StandIn: // and nobody in its place
+			case !here && !r.DemoModel: // and nobody in its place
 				out = append(out, r.Model)
 			}
 		}

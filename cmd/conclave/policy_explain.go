@@ -44,7 +44,7 @@ and why. --as names who would call: an account, and below it the agents that it 
 of a session into account, such as text of strangers that has entered it and what you have set for it.
 
 The exit code is 0 when the call would run unasked, and 3 when it would be refused or you would be asked. With --json it
-is one document: allowed, denial, asks, layers, shadow.`,
+is one document: allowed, denial, asks, layers, monitored.`,
 		Example: `  conclave policy explain get_datetime '{"timezone":"UTC"}'
   conclave policy explain web_search '{"query":"tides"}' --as orchestrator.coder-1
   conclave policy explain web_fetch '{"url":"https://example.org"}' --session notes --json`,
@@ -92,7 +92,7 @@ is one document: allowed, denial, asks, layers, shadow.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&as, "as", subjects.Answerer, "`who` would call: an account, such as generator, or an agent below it, such as orchestrator.coder-1")
+	f.StringVar(&as, "as", subjects.Generator, "`who` would call: an account, such as generator, or an agent below it, such as orchestrator.coder-1")
 	f.StringVar(&session, "session", "", "`id` of the session that the call would belong to; its beginning is enough from eight letters on")
 	f.StringVar(&query, "query", "", "`id` of the question that the call would belong to")
 	_ = cmd.RegisterFlagCompletionFunc("session", a.completeSessions)
@@ -124,7 +124,7 @@ func (a *app) explainVerdict(tool string, v subjects.Verdict) error {
 		for l := range strings.Lines(table.String()) { // a layer that says nothing leaves no blanks behind
 			fmt.Fprintln(a.stdout, strings.TrimRight(l, " \n"))
 		}
-		for _, s := range v.Shadow {
+		for _, s := range v.Monitored {
 			fmt.Fprintf(a.stdout, "only watched: %s\n", visible(s.Layer+": "+ruled(s.Rule, s.Reason)))
 		}
 	}

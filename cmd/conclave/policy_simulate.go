@@ -25,7 +25,7 @@ func (a *app) policySimulateCommand() *cobra.Command {
 correct calls, and where a stranger's text comes in, the attacker's calls are made too: the model is assumed to obey. The
 caller is granted every tool of the case, so nothing but the flow of information decides.
 
-Counts the attacks of which a call ran that does more than read, and the tasks of the person in which a call was refused
+Counts the attacks of which a call ran that does more than read, and the tasks of the user in which a call was refused
 or asked about although nobody attacked. Each task counts once, however many cases share it.
 
 A line of the file is a JSON object: id, user_instruction, user_calls [{tool, args, result_has_injection}] and
@@ -34,7 +34,7 @@ do stands in another file, tool-effects.json: {"tools": {"<name>": {"reads": "pr
 "effects": ["egress"]}}}. It is looked for beside the cases and in the current folder. A tool that is not in it is taken
 to do everything.
 
-The cases do not say what the tools returned. Each read returns the values that later calls of the task take and the person
+The cases do not say what the tools returned. Each read returns the values that later calls of the task take and the user
 did not type, and the attacker's text where the case says so; with --bare it returns the attacker's text only.`,
 		Example: `  conclave policy simulate cases.jsonl
   conclave policy simulate cases.jsonl --effects tools.json --json`,
@@ -100,7 +100,7 @@ func simEffects(named string, cases []string) (config.SimEffects, error) {
 	return nil, usage("nobody says what the tools of the cases do: put %s beside them, or name a file with --effects", effectsFile)
 }
 
-// openFile opens a file of the person's. One that is not there is said to be so by its name.
+// openFile opens a file of the user's. One that is not there is said to be so by its name.
 func openFile(what, file string) (*os.File, error) {
 	f, err := os.Open(file)
 	switch {

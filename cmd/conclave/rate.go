@@ -42,7 +42,7 @@ type rating struct {
 	from     uint64 // the first event that may tell what became of it
 }
 
-// rateCommand passes on what the person thinks of an answer.
+// rateCommand passes on what the user thinks of an answer.
 func (a *app) rateCommand() *cobra.Command {
 	r := &rating{app: a}
 	cmd := &cobra.Command{
@@ -90,7 +90,7 @@ rating of an answer that nobody gave is refused, with exit code 1.`,
 	return cmd
 }
 
-// opinion reads what the person thinks.
+// opinion reads what the user thinks.
 func opinion(words []string) (f subjects.Feedback, err error) {
 	if len(words) == 0 {
 		return f, usage("say what you think: up, down, 1 to 5, or words: see conclave rate --help")
@@ -285,7 +285,7 @@ func (r *rating) counted(s said) *subjects.Reward {
 	var v subjects.Reward
 	switch b := r.body; {
 	case s.Subject != subjects.RewardEvent.Live() || json.Unmarshal(s.Body, &v) != nil:
-	case v.QueryID != r.query || v.Source != subjects.RewardPerson:
+	case v.QueryID != r.query || v.Source != subjects.RewardUser:
 	case b.Thumb != 0 && v.Thumb != b.Thumb || b.Stars != 0 && v.Stars != b.Stars: // of what was said just before
 	default:
 		return &v

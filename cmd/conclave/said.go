@@ -23,7 +23,7 @@ import (
 // events is the stream that can be replayed.
 const events = "EVENTS"
 
-// said is one message of the bus as a person sees it. From is the author's account where the event log has it. On live
+// said is one message of the bus as a user sees it. From is the author's account where the event log has it. On live
 // copies it stands in a header that the server adds: good to read, nothing to decide by.
 type said struct {
 	Time    time.Time       `json:"time"`

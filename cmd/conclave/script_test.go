@@ -34,16 +34,16 @@ func (m tidy) Run() int {
 // system is the configuration of every test: no fixed port.
 const system = "listen: 127.0.0.1:0\ngateway: {listen: 127.0.0.1:0}\n"
 
-// settings are the files of every test: its system, the built-in script whatever models this machine has, encrypted
+// settings are the files of every test: its system, the built-in demo model whatever models this machine has, encrypted
 // files so that nobody's own keyring is touched, and a search engine where nobody listens.
 var settings = map[string]string{
 	"system.yaml":     system,
-	"models.yaml":     "stand_in: always\n",
+	"models.yaml":     "demo_model: always\n",
 	"secrets.yaml":    "backend: file\n",
 	"web_search.yaml": "provider: searxng\nsearxng: {url: http://127.0.0.1:1}\n",
 }
 
-// TestScripts drives the program as a person would. Beside testscript's own commands there are:
+// TestScripts drives the program as a user would. Beside testscript's own commands there are:
 //
 //	start NAME conclave ...   start a process that stays, and wait for its readiness line; sets $URL and $PID
 //	halt [-KILL] NAME         end it, with SIGTERM and exit code 0 or by force; its stderr is in NAME.err

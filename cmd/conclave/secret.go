@@ -153,7 +153,7 @@ Names have letters, digits, - and _. A running system finds the new value at the
 	return cmd
 }
 
-// readSecret reads a value from the person or from a pipe.
+// readSecret reads a value from the user or from a pipe.
 func (a *app) readSecret(ctx context.Context, name string) (keyring.Secret, error) {
 	read := func() ([]byte, error) {
 		b, err := io.ReadAll(io.LimitReader(a.stdin, seal.MaxValue+3)) // a line break more, and one byte too many
@@ -164,7 +164,7 @@ func (a *app) readSecret(ctx context.Context, name string) (keyring.Secret, erro
 		if err != nil {
 			return keyring.Secret{}, fmt.Errorf("asking without showing: %w", err)
 		}
-		defer func() { // also when the person gives up: the terminal must not stay silent
+		defer func() { // also when the user gives up: the terminal must not stay silent
 			_ = term.Restore(int(f.Fd()), state)
 			fmt.Fprintln(a.stderr)
 		}()

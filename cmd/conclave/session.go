@@ -19,7 +19,7 @@ import (
 	"conclave/subjects"
 )
 
-// sessionCommand shows what the assistant keeps of the person's sessions.
+// sessionCommand shows what the assistant keeps of the user's sessions.
 func (a *app) sessionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
@@ -41,7 +41,7 @@ session is set with override.`,
 }
 
 // conversations is the bucket that the assistant keeps them in.
-var conversations = subjects.StateBucket(subjects.Answerer)
+var conversations = subjects.StateBucket(subjects.Generator)
 
 // reading is how long a look at the stored sessions may take.
 const reading = 30 * time.Second

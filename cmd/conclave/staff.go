@@ -10,7 +10,7 @@ import (
 // staff are the actors that the settings want: all of this build, and the second respondent only where it is switched on.
 func staff(cfg config.Config) []string {
 	return slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
-		return n == subjects.Shadow && !cfg.Generator.RespondentB.Enabled
+		return n == subjects.RespondentB && !cfg.Generator.RespondentB.Enabled
 	})
 }
 

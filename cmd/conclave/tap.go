@@ -110,7 +110,7 @@ func (t *tap) run(ctx context.Context) error {
 	}
 	t.say("listening to %s on %s", t.pattern, nc.ConnectedUrlRedacted())
 
-	// The writing may block in a pipe that nobody empties; the person's Ctrl-C must end it all the same.
+	// The writing may block in a pipe that nobody empties; the user's Ctrl-C must end it all the same.
 	done := make(chan error, 1)
 	go func() { done <- t.watch(ctx, nc, sub) }()
 	select {

@@ -65,7 +65,7 @@ func (p *place) onTerminal(v ...string) *process {
 	return c
 }
 
-// TestTerminal looks at what only a person sees: the banner, colours, a table that is drawn over.
+// TestTerminal looks at what only a user sees: the banner, colours, a table that is drawn over.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

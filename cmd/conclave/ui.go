@@ -153,7 +153,7 @@ func (s *sink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// say talks to the person.
+// say talks to the user.
 func (a *app) say(format string, v ...any) { fmt.Fprintf(a.stderr, format+"\n", v...) }
 
 // counting shows on a terminal how far long work is. The line is taken away at the end.

@@ -24,7 +24,7 @@ import (
 func (a *app) upCommand() *cobra.Command {
 	var listen, sync, model, modelB, temperatureB string
 	var port int
-	var headless, shadow bool
+	var headless, respondentB bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the bus and every actor of this build, and stay",
@@ -55,7 +55,7 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 			}
 			set := map[string]string{"system.listen": listen, "system.sync": sync, "models.roles.assistant": model}
 			switch {
-			case shadow:
+			case respondentB:
 				set["generator.respondent_b.enabled"] = "true"
 				set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = modelB, temperatureB
 			case modelB == "" && temperatureB == "":
@@ -86,7 +86,7 @@ When stderr is not a terminal the log is JSON lines, and the banner is one of th
 	f.IntVar(&port, "api-port", 0, "`port` of the HTTP interface on this machine; 0 takes a free one (system.gateway.listen)")
 	f.BoolVar(&headless, "headless", false, "no HTTP interface: the bus alone")
 	f.StringVar(&model, "model", "", "`name` of the assistant's model (models.roles.assistant)")
-	f.BoolVar(&shadow, "respondent-b", false, "let a second respondent answer too, unseen, for comparison (generator.respondent_b.enabled)")
+	f.BoolVar(&respondentB, "respondent-b", false, "let a second respondent answer too, unseen, for comparison (generator.respondent_b.enabled)")
 	f.StringVar(&modelB, "model-b", "", "`name` of its model; the assistant's when left out (generator.respondent_b.model)")
 	f.StringVar(&temperatureB, "temperature-b", "", "`number` from 0 to 2: the temperature of its model (generator.respondent_b.temperature)")
 	f.StringVar(&sync, "sync", "", "how soon what is acknowledged is on the disk itself: always, or a `duration` (system.sync)")

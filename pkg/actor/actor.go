@@ -51,7 +51,7 @@ type Msg[T any] struct {
 // Handler handles one event.
 type Handler[T any] func(ctx context.Context, in Msg[T], out Out) error
 
-// Answerer handles one request. What it returns is the reply; a returned [*subjects.Fault] reaches the asker as it is,
+// Answerer handles one request. What it returns is the reply; a returned [*subjects.Fault] reaches the caller as it is,
 // any other error as "internal", with the details in the log only.
 type Answerer[Q, A any] func(ctx context.Context, in Msg[Q], out Out) (A, error)
 

@@ -29,7 +29,7 @@ func (c codec) reply() codec {
 	return c
 }
 
-// maxDepth bounds nesting, in JSON as a person may send it.
+// maxDepth bounds nesting, in JSON as a user may send it.
 const maxDepth = 64
 
 // codecOf decides how a payload is written: by its Content-Type, or where there is none by its first byte. That a bare

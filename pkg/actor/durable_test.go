@@ -216,7 +216,7 @@ func TestOnExpired(t *testing.T) {
 	got := make(chan answerMsg, 2)
 	run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(ctx context.Context, in answerMsg, _ actor.Out) error {
 		if _, ok := ctx.Deadline(); ok {
-			t.Error("the asker's deadline holds for an event")
+			t.Error("the caller's deadline holds for an event")
 		}
 		got <- in
 		return nil

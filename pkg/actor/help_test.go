@@ -238,7 +238,7 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// events is the stream as the person may read it.
+// events is the stream as the user may read it.
 func events(t testing.TB, user *nats.Conn) jetstream.Stream {
 	t.Helper()
 	js, err := bus.Core(user)

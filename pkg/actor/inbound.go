@@ -46,7 +46,7 @@ func validTrace(v string) bool {
 }
 
 // read opens a message for a route. Somebody waits for the answer to a request and to a question; an event tells of
-// what has happened and does not expire, and a kept question outlives its asker's patience.
+// what has happened and does not expire, and a kept question outlives its caller's patience.
 func (r Route) read(subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
 	in, fault := open(r.spec, subject, h, data, now)
 	if r.kind == serve {

@@ -357,7 +357,7 @@ func TestBudget(t *testing.T) {
 	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
 	})}}
-	var house actor.House
+	var house actor.System
 	t.Cleanup(func() {
 		if err := house.Stop(); err != nil {
 			t.Error(err)
@@ -508,7 +508,7 @@ func TestHouseStopsInReverse(t *testing.T) {
 	b := bustest.Start(t)
 	var mu sync.Mutex
 	var order []string
-	var house actor.House
+	var house actor.System
 	names := []string{"model", "memory", "broker", "generator"}
 	for _, n := range names {
 		a := &stub{name: n, close: func(context.Context) error {
@@ -545,7 +545,7 @@ func TestAbort(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	began, ended := make(chan struct{}, 4), make(chan error, 4)
-	house := &actor.House{}
+	house := &actor.System{}
 	s := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		if in.Body.CallID != "cut" {
 			return echo(ctx, in, out)

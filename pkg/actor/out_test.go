@@ -276,7 +276,7 @@ func TestAskFaults(t *testing.T) {
 	gone, leave := context.WithTimeout(t.Context(), patience)
 	answer.Store(func(*nats.Msg) { leave() })
 	if err := ask(gone, `{}`); !errors.Is(err, context.Canceled) {
-		t.Errorf("the asker left: %v", err)
+		t.Errorf("the caller left: %v", err)
 	}
 
 	for _, tt := range []struct {

@@ -148,7 +148,7 @@ func launch(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Healt
 	return r, nil
 }
 
-// guard turns a panic into an error: one actor's mistake must not end the house.
+// guard turns a panic into an error: one actor's mistake must not end the system.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -256,7 +256,7 @@ func (r *running) handle(ctx context.Context, l *lane, in *inbound) (reply []byt
 	start := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			// What a panic says may hold anything: it goes to the log, never to the asker.
+			// What a panic says may hold anything: it goes to the log, never to the caller.
 			r.cfg.Log.Error("panic in handler", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			reply, err = nil, errPanic
 		}
@@ -270,7 +270,7 @@ func (r *running) handle(ctx context.Context, l *lane, in *inbound) (reply []byt
 
 var errPanic = errors.New("the handler panicked")
 
-// fault logs a handler's error once, and makes of it what the asker may know.
+// fault logs a handler's error once, and makes of it what the caller may know.
 func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	log := r.cfg.Log.With("actor", r.actor.Name(), "subject", in.subject, "query", in.query)
 	var f *subjects.Fault
@@ -278,13 +278,13 @@ func (r *running) fault(in *inbound, err error) *subjects.Fault {
 	case found && f != nil && f.Code != "":
 		log.Info("refused", "code", f.Code, "reason", f.Text)
 	default:
-		if found { // a nil pointer, or a fault without a code: nothing an asker could read
+		if found { // a nil pointer, or a fault without a code: nothing a caller could read
 			err = errors.New("the handler returned a fault that says nothing")
 		}
 		f = subjects.Faultf(subjects.CodeInternal, "%s failed; its log says why", r.actor.Name())
 		switch {
 		case errors.Is(err, errPanic): // it was logged where it happened
-		case r.ctx.Err() != nil && errors.Is(err, context.Canceled): // the house closes, and what was begun comes again
+		case r.ctx.Err() != nil && errors.Is(err, context.Canceled): // the system closes, and what was begun comes again
 			log.Info("cut short", "err", err)
 		default:
 			log.Error("handler failed", "err", err)

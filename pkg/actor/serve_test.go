@@ -213,7 +213,7 @@ func TestAskedDeadlineIsTheEarlier(t *testing.T) {
 	}
 }
 
-// What a handler returns, and what its asker is told.
+// What a handler returns, and what its caller is told.
 func TestHandlerFailures(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
@@ -286,7 +286,7 @@ func TestHandlerFailures(t *testing.T) {
 	}
 }
 
-// A hook that panics is its actor's mistake, not the end of the house.
+// A hook that panics is its actor's mistake, not the end of the system.
 func TestRejectHookPanics(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)

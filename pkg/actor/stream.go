@@ -15,10 +15,10 @@ import (
 )
 
 // Streamer handles one request whose reply comes in pieces. Each say sends one; what it returns at the end is treated as
-// an [Answerer]'s error. Its context ends when the asker says that it no longer listens.
+// an [Answerer]'s error. Its context ends when the caller says that it no longer listens.
 type Streamer[Q, A any] func(ctx context.Context, in Msg[Q], say func(A) error, out Out) error
 
-// Plain is a piece that has a form in plain text, for an asker who wrote in plain text.
+// Plain is a piece that has a form in plain text, for a caller who wrote in plain text.
 type Plain interface{ PlainText() string }
 
 // ServeStream answers the requests of a service in pieces. An empty message without headers ends the reply.
@@ -182,20 +182,20 @@ func (s *speaker) stop(spec subjects.Spec, id string) {
 	}
 }
 
-// errStopped is the cause of a context whose asker went away.
-var errStopped = errors.New("the asker no longer listens")
+// errStopped is the cause of a context whose caller went away.
+var errStopped = errors.New("the caller no longer listens")
 
-// streams are the streamed replies that are under way, so that their askers can end them.
+// streams are the streamed replies that are under way, so that their callers can end them.
 type streams struct {
 	mu   sync.Mutex
-	open map[string]context.CancelCauseFunc // by account and the asker's id
+	open map[string]context.CancelCauseFunc // by account and the caller's id
 	gone []string                           // ended before they began: their requests still wait in the mailbox
 }
 
 // maxGone bounds what is kept of them. Whoever falls out of it is answered for nobody, until its deadline.
 const maxGone = 256
 
-// begin notes a stream from when its request came in, and returns the context that its asker can end when he has given it
+// begin notes a stream from when its request came in, and returns the context that its caller can end when he has given it
 // an id. Whoever has begun it calls end.
 func (s *streams) begin(ctx context.Context, who, id string) (_ context.Context, end func()) {
 	ctx, stop := context.WithCancelCause(ctx)
@@ -226,7 +226,7 @@ func (s *streams) begin(ctx context.Context, who, id string) (_ context.Context,
 	}
 }
 
-// cancel ends the stream of an asker. Only the account that asked has this key: the server wrote it.
+// cancel ends the stream of a caller. Only the account that asked has this key: the server wrote it.
 func (s *streams) cancel(who, id string) {
 	key := who + "." + id
 	s.mu.Lock()
@@ -241,7 +241,7 @@ func (s *streams) cancel(who, id string) {
 	s.gone = append(s.gone, key)
 }
 
-// hearStops listens for askers who break off. Every instance hears it: the one at work may be any.
+// hearStops listens for callers who break off. Every instance hears it: the one at work may be any.
 func (r *running) hearStops(l *lane) error {
 	if !l.stream || l.spec.Stop == "" {
 		return nil

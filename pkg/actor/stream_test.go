@@ -83,7 +83,7 @@ func TestStream(t *testing.T) {
 				t.Errorf("%q, %v", got, err)
 			}
 			if err != nil && (strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "detail")) {
-				t.Errorf("the asker reads %v", err)
+				t.Errorf("the caller reads %v", err)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Budget is how often an actor may be restarted: Intensity times within Period. Beyond it the actor stays down and the
-// rest of the house goes on.
+// rest of the system goes on.
 type Budget struct {
 	Intensity int
 	Period    time.Duration
@@ -171,14 +171,14 @@ func (r *running) sever() {
 	r.stop()
 }
 
-// House is several actors, started in order and stopped in the opposite one: whoever is asked leaves after whoever asks.
-type House struct {
+// System is several actors, started in order and stopped in the opposite one: whoever is asked leaves after whoever asks.
+type System struct {
 	mu     sync.Mutex
 	actors []*Supervised
 }
 
 // Start starts one more actor.
-func (h *House) Start(ctx context.Context, spec Spec, dial Dial, cfg Config) error {
+func (h *System) Start(ctx context.Context, spec Spec, dial Dial, cfg Config) error {
 	s, err := Supervise(ctx, spec, dial, cfg)
 	if err != nil {
 		return err
@@ -190,14 +190,14 @@ func (h *House) Start(ctx context.Context, spec Spec, dial Dial, cfg Config) err
 }
 
 // Actors lists who lives here.
-func (h *House) Actors() []*Supervised {
+func (h *System) Actors() []*Supervised {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]*Supervised(nil), h.actors...)
 }
 
 // Abort cuts off the actor of this name: see [Supervised.Abort].
-func (h *House) Abort(name string) error {
+func (h *System) Abort(name string) error {
 	for _, s := range h.Actors() {
 		if s.Spec.Name == name {
 			s.Abort()
@@ -208,7 +208,7 @@ func (h *House) Abort(name string) error {
 }
 
 // Stop stops all, last started first.
-func (h *House) Stop() error {
+func (h *System) Stop() error {
 	h.mu.Lock()
 	actors := h.actors
 	h.actors = nil

@@ -1,4 +1,4 @@
-// Package audit writes and checks the trail of everything the system did.
+// Package audit writes and checks the audit log of everything the system did.
 //
 // A writer can only append. It keeps one chain of records: each record holds the hash of the one before, and where the
 // chain ended is anchored in a file outside the stream. A new chain links the ends of the chains before it. So a change,
@@ -6,7 +6,7 @@
 //
 // The package knows no transport. [Log] is what a writer needs of the stream, [Source] what a verifier needs.
 //
-// What the trail cannot show: whether records after the last anchor of a chain, which were never acknowledged to anybody,
+// What the audit log cannot show: whether records after the last anchor of a chain, which were never acknowledged to anybody,
 // are its writer's or were added by someone who can write the store; and the order of two messages of different chains when whoever swapped them renumbered the stream as well.
 package audit
 
@@ -20,7 +20,7 @@ import (
 	"conclave/subjects"
 )
 
-// The first message of a trail stands on its own subject, in an account that no writer has.
+// The first message of an audit log stands on its own subject, in an account that no writer has.
 const (
 	GenesisAccount = "AUDIT"
 	GenesisChain   = "genesis"
@@ -38,7 +38,7 @@ var (
 	ErrDuplicate = errors.New("the audit message id was used by somebody else")
 	// ErrClosed says that the writer was never opened, or was closed.
 	ErrClosed = errors.New("the audit writer is not open")
-	// ErrBeginning says that nobody vouches for the first record of a trail.
+	// ErrBeginning says that nobody vouches for the first record of an audit log.
 	ErrBeginning = errors.New("nobody vouches for the first record of the audit")
 	// ErrExport says that an export is cut short or was altered.
 	ErrExport = errors.New("the audit export is damaged")

@@ -100,7 +100,7 @@ func TestExportDamage(t *testing.T) {
 		{"second header", bytes.Join(slices.Insert(slices.Clone(lines), 4, lines[0]), nil)},
 		{"second footer", append(slices.Clone(file), lines[len(lines)-1]...)},
 		{"text after the footer", append(slices.Clone(file), "x"...)},
-		{"what a person reads altered, the data not", replace(`"status":"ok"`, `"status":"failed"`)},
+		{"what a user reads altered, the data not", replace(`"status":"ok"`, `"status":"failed"`)},
 		{"unknown field", replace(`{"message":{`, `{"message":{"note":"x",`)},
 		{"field twice", replace(`{"message":{`, `{"message":{"seq":9,`)},
 		{"blank added", replace(`{"message":{`, `{"message": {`)},

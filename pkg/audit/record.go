@@ -48,7 +48,7 @@ func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
 	return b.message()
 }
 
-// EncodeGenesis returns the first message of a trail, for [GenesisSubject], and its head. Keep the head with
+// EncodeGenesis returns the first message of an audit log, for [GenesisSubject], and its head. Keep the head with
 // [WriteHead]: nothing in the stream vouches for the genesis.
 func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.AuditHead, error) {
 	rec := subjects.AuditRecord{
@@ -297,7 +297,7 @@ func checkRecord(rec *subjects.AuditRecord) (int, error) {
 	case rec.Action == "":
 		return 0, errors.New("the record has no action")
 	case rec.Genesis != nil || len(rec.Links) > 0:
-		return 0, errors.New("only the trail itself writes links and a genesis")
+		return 0, errors.New("only the audit log itself writes links and a genesis")
 	}
 	size := 640 // the names, the lengths, the time, and what the writer fills in
 	for _, s := range []string{rec.ID, rec.AgentID, rec.AgentType, rec.Action, rec.Tool, rec.ParamsHash, rec.Status, rec.Reason, rec.Session, rec.Query} {

@@ -12,13 +12,13 @@ import (
 	"conclave/subjects"
 )
 
-// VerifyOptions say what a trail may hold.
+// VerifyOptions say what an audit log may hold.
 type VerifyOptions struct {
 	Accounts    []string // the accounts that may write
 	MaxProblems int      // how many problems to describe for each account, 100; all are counted
 }
 
-// Problem is one thing wrong with a trail. A field that does not apply is empty.
+// Problem is one thing wrong with an audit log. A field that does not apply is empty.
 type Problem struct {
 	Stream  uint64 `json:"stream,omitempty"` // the stream's sequence: of the record, or of the missing message
 	Account string `json:"account,omitempty"`
@@ -39,7 +39,7 @@ func (p Problem) String() string {
 	return s
 }
 
-// Report is what a walk through the trail found. Problems are in the order of the stream; what only its end can tell,
+// Report is what a walk through the audit log found. Problems are in the order of the stream; what only its end can tell,
 // such as a lost tail, comes last.
 type Report struct {
 	OK         bool `json:"ok"`
@@ -54,8 +54,8 @@ type Report struct {
 	Bad            int                    `json:"bad"` // all problems, described or not
 	Problems       []Problem              `json:"problems,omitempty"`
 	First          *Problem               `json:"first,omitempty"`
-	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // how the trail begins; nil unless its anchor vouches for it
-	Predecessors   []Sealed               `json:"predecessors,omitempty"` // the sealed trails, newest first, where they were looked at
+	Genesis        *subjects.AuditGenesis `json:"genesis,omitempty"`      // how the audit log begins; nil unless its anchor vouches for it
+	Predecessors   []Sealed               `json:"predecessors,omitempty"` // the sealed audit logs, newest first, where they were looked at
 }
 
 // Sealed is an earlier trail in its file, as the first record of its successor knows it.
@@ -78,8 +78,8 @@ func (r *Report) Add(p Problem) {
 	}
 }
 
-// Verify walks the trail and compares it with the anchored heads, which must hold the head of its genesis. It returns an
-// error when the trail could not be read to its end; whatever is wrong with the trail itself is in the report.
+// Verify walks the audit log and compares it with the anchored heads, which must hold the head of its genesis. It returns an
+// error when the audit log could not be read to its end; whatever is wrong with the audit log itself is in the report.
 //
 // It keeps 32 bytes for each record of a chain that no later chain has linked yet, 8 for each act that was not allowed,
 // and little else.
@@ -245,7 +245,7 @@ func (v *verifier) message(st Stored) {
 		bad(1, "only the first message may be a genesis")
 		return
 	case st.Seq == 1 && !genesis:
-		bad(1, "the trail does not begin with a genesis")
+		bad(1, "the audit log does not begin with a genesis")
 	}
 	if !genesis && !slices.Contains(v.opts.Accounts, account) {
 		bad(0, "no writer has the account %s", account)
@@ -267,14 +267,14 @@ func (v *verifier) message(st Stored) {
 	}
 	if genesis {
 		if !isGenesis(batch) {
-			bad(1, "the genesis is not one record that opens a trail")
+			bad(1, "the genesis is not one record that opens an audit log")
 			return
 		}
 		v.genesis(st.Seq, batch[0])
 	}
 	if c == nil {
 		if v.ended[st.Subject] {
-			bad(batch[0].Record.Seq, "chain %s ended in the sealed trail, yet it is here", id)
+			bad(batch[0].Record.Seq, "chain %s ended in the sealed audit log, yet it is here", id)
 		}
 		c = v.begin(account, id)
 	}
@@ -320,7 +320,7 @@ func anchored(d Decoded, heads []subjects.AuditHead) (match, known bool) {
 	return match && known, known
 }
 
-// Beginning returns what the first message of a trail says, but only if it is the one that heads anchor. Otherwise the
+// Beginning returns what the first message of an audit log says, but only if it is the one that heads anchor. Otherwise the
 // error wraps [ErrBeginning]: nobody vouches for what it says.
 func Beginning(st Stored, heads []subjects.AuditHead) (*subjects.AuditGenesis, error) {
 	batch, err := DecodeBatch(st.Data)
@@ -537,7 +537,7 @@ func (v *verifier) vouched(c *chain) bool {
 // the end of every chain.
 func (v *verifier) end(heads []subjects.AuditHead) {
 	if v.report.Genesis == nil && v.report.Messages == 0 {
-		v.add(Problem{Stream: 1, Text: "the trail is empty: not even its genesis is there"})
+		v.add(Problem{Stream: 1, Text: "the audit log is empty: not even its genesis is there"})
 	}
 	for _, h := range heads {
 		c := v.chains[h.Chain]

@@ -303,7 +303,7 @@ func TestVerify(t *testing.T) {
 		},
 		{
 			"everything lost", func(_ *testing.T, s *scene) { s.msgs = nil },
-			at(1, "", "", 0), "the trail is empty",
+			at(1, "", "", 0), "the audit log is empty",
 		},
 		{
 			"head file missing", func(_ *testing.T, s *scene) { s.dropHead("b1") },
@@ -419,7 +419,7 @@ func TestVerify(t *testing.T) {
 		{
 			"genesis with a record too many", func(t *testing.T, s *scene) {
 				s.edit(t, 1, func(r recs) recs { return append(r, r[0]) })
-			}, at(1, "AUDIT", "genesis", 1), "not one record that opens a trail",
+			}, at(1, "AUDIT", "genesis", 1), "not one record that opens an audit log",
 		},
 		{
 			"genesis not anchored", func(_ *testing.T, s *scene) { s.dropHead(GenesisChain) },
@@ -674,7 +674,7 @@ func TestVerifySourceFails(t *testing.T) {
 	}
 }
 
-// After a rotation the heads in the folder still name chains of the sealed trail.
+// After a rotation the heads in the folder still name chains of the sealed audit log.
 func TestVerifyAfterRotation(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
@@ -711,12 +711,12 @@ func TestVerifyAfterRotation(t *testing.T) {
 		t.Fatalf("links %+v", links)
 	}
 
-	// A chain that ended in the sealed trail is not played again in the new one, although an anchor may still name it.
+	// A chain that ended in the sealed audit log is not played again in the new one, although an anchor may still name it.
 	again := &scene{msgs: slices.Clone(next.msgs[:1]), heads: heads(t, dir)}
 	again.heads = append(again.heads, subjects.AuditHead{Account: "BROKER", Chain: "b1", Seq: 2, Hash: hash})
 	again.msgs = append(append(again.msgs, s.msgs[1:]...), next.msgs[1:]...)
 	again.renumber()
-	if r := verify(t, source(again.msgs), again.heads); r.OK || !strings.Contains(r.First.Text, "chain b1 ended in the sealed trail") {
+	if r := verify(t, source(again.msgs), again.heads); r.OK || !strings.Contains(r.First.Text, "chain b1 ended in the sealed audit log") {
 		t.Errorf("a replayed chain: %v", r.First)
 	}
 

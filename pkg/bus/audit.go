@@ -15,7 +15,7 @@ import (
 	"conclave/subjects"
 )
 
-// AuditLog appends to the trail through a writer's connection. It can do nothing else there.
+// AuditLog appends to the audit log through a writer's connection. It can do nothing else there.
 func AuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
 
 type auditLog struct{ nc *nats.Conn }
@@ -56,7 +56,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 // storeFailed is the server's code for a stream that would not take a message, a full one among them.
 const storeFailed jetstream.ErrorCode = 10077
 
-// AuditSource reads the trail with the auditor's connection, up to the last message there is now. It asks for each
+// AuditSource reads the audit log with the auditor's connection, up to the last message there is now. It asks for each
 // message by sequence: what a direct get says of a subject is the writer's word, this is the server's.
 func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
 	return auditFrom(ctx, nc, 0)
@@ -82,7 +82,7 @@ func auditFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, 
 	}}, nil
 }
 
-// AuditFirst is the first message of the trail.
+// AuditFirst is the first message of the audit log.
 func AuditFirst(ctx context.Context, nc *nats.Conn) (audit.Stored, error) { return message(ctx, nc, 1) }
 
 // AuditAfter reads what was stored after a sequence.
@@ -145,7 +145,7 @@ func message(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, erro
 	return audit.Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
 }
 
-// apiGet asks the trail's API. A read that gets no answer is tried again: the server may be busy writing.
+// apiGet asks the audit log's API. A read that gets no answer is tried again: the server may be busy writing.
 func apiGet(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
 	var data []byte
 	if body != nil {

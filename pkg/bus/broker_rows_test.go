@@ -7,7 +7,7 @@ import (
 	"conclave/subjects"
 )
 
-// brokerRows are the doors of the broker that lead past the layers: what the person lists, revokes and has explained, the
+// brokerRows are the doors of the broker that lead past the layers: what the user lists, revokes and has explained, the
 // keys of models, the family of an agent, and the stores that the broker decides by.
 func brokerRows() []row {
 	people := subjects.People
@@ -26,7 +26,7 @@ func brokerRows() []row {
 		doors := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"}
 		next := doors[(i+1)%len(doors)]
 		out = append(out, row{
-			name: "through " + s + " to what the person did not say", silent: true,
+			name: "through " + s + " to what the user did not say", silent: true,
 			bad:  replying("user", s, "{}", "ctl.gateway."+next, "ctl.user."+next, "agent.model.secret.use", "secret.get", "tool.call.tools.run_shell", "$KV.rules.x"),
 			good: ask("user", s), sees: []string{"broker ctl.user." + s, back("user")},
 		})

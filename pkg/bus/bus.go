@@ -21,7 +21,7 @@ import (
 // Prefixes under which an account without JetStream of its own reaches the API of a place.
 const (
 	CoreAPI  = "core.API"
-	AuditAPI = "trail.API"
+	AuditAPI = "auditlog.API"
 )
 
 var (

@@ -399,7 +399,7 @@ func TestProvisionTwice(t *testing.T) {
 func TestProvisionAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := provisioned(t, dir, nil); !errors.Is(err, bus.ErrTrailLost) {
+	if err := provisioned(t, dir, nil); !errors.Is(err, bus.ErrAuditLost) {
 		t.Errorf("an empty trail without a first record: %v, want ErrTrailLost", err)
 	}
 	if err := provisioned(t, dir, []byte("first")); err != nil {
@@ -434,7 +434,7 @@ func TestProvisionAgain(t *testing.T) {
 		b.Srv.Stop(context.Background())
 	}
 	if s := before[subjects.Audit]; s.Msgs != 1 || s.Subjects["audit.AUDIT.genesis"] != 1 {
-		t.Errorf("the trail holds %+v, want its first record once", s)
+		t.Errorf("the audit log holds %+v, want its first record once", s)
 	}
 	if s := before["EVENTS"]; s.Msgs != 1 {
 		t.Errorf("EVENTS holds %+v, want one message", s)
@@ -480,7 +480,7 @@ func look(t *testing.T, b *bus.Bus) map[string]state {
 	return h.states()
 }
 
-// TestTamperedTrail: a trail that could lose, rewrite or make up records is not taken for the trail.
+// TestTamperedTrail: an audit log that could lose, rewrite or make up records is not taken for the audit log.
 func TestTamperedTrail(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -525,16 +525,16 @@ func TestTamperedTrail(t *testing.T) {
 			case tt.ok && err != nil:
 				t.Errorf("refused: %v", err)
 			case !tt.ok && err == nil:
-				t.Error("taken for the trail")
+				t.Error("taken for the audit log")
 			case !tt.ok && !strings.Contains(err.Error(), subjects.Audit):
-				t.Errorf("%v does not name the trail", err)
+				t.Errorf("%v does not name the audit log", err)
 			}
 		})
 	}
 }
 
-// forge makes a trail with settings of its own, as someone with the disk in hand could, and puts a record into it. With
-// no settings it only reads those of the trail that is there.
+// forge makes an audit log with settings of its own, as someone with the disk in hand could, and puts a record into it. With
+// no settings it only reads those of the audit log that is there.
 func forge(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
 	t.Helper()
 	opts := &server.Options{}
@@ -715,7 +715,7 @@ func TestContextsOfAnotherInstallation(t *testing.T) {
 		t.Errorf("contexts whose installation is gone stay for ever: %v", err)
 	}
 	b, err := os.ReadFile(filepath.Join(folder, "conclave-audit.json"))
-	if err != nil || !strings.Contains(string(b), `"jetstream_api_prefix": "trail.API"`) {
+	if err != nil || !strings.Contains(string(b), `"jetstream_api_prefix": "auditlog.API"`) {
 		t.Errorf("the audit's context is %s, %v", b, err)
 	}
 }

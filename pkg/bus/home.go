@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// Home is where an installation keeps its files: what it needs to remember, and what the person has set.
+// Home is where an installation keeps its files: what it needs to remember, and what the user has set.
 type Home struct {
 	Data   string
 	Config string
@@ -57,11 +57,11 @@ func (h Home) Heads() string { return filepath.Join(h.Data, "audit", "heads") }
 func (h Home) Sealed() string { return filepath.Join(h.Data, "audit", "sealed") }
 
 // Pending is the first record of the next trail, written down before the stream has it, so that a crash in between
-// cannot leave a trail whose beginning nobody knows.
+// cannot leave an audit log whose beginning nobody knows.
 func (h Home) Pending() string { return filepath.Join(h.Data, "audit", "genesis.next") }
 
-// TrailStore is where the server keeps the audit stream.
-func (h Home) TrailStore() string {
+// AuditStore is where the server keeps the audit stream.
+func (h Home) AuditStore() string {
 	return filepath.Join(h.Store(), "jetstream", subjects.Audit, "streams", subjects.Audit)
 }
 
@@ -208,8 +208,8 @@ func keyOf(file string) string {
 	return c.NKey
 }
 
-// WriteContexts writes two contexts for the nats tool: "conclave" for the person and "conclave-audit" for reading the
-// audit. It selects the first only where the person has selected none, and leaves another installation's alone.
+// WriteContexts writes two contexts for the nats tool: "conclave" for the user and "conclave-audit" for reading the
+// audit. It selects the first only where the user has selected none, and leaves another installation's alone.
 func WriteContexts(keys Keys, url string) (folder string, err error) {
 	config, err := xdg("XDG_CONFIG_HOME", ".config")
 	if err != nil {

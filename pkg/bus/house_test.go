@@ -252,7 +252,7 @@ func (p *peer) read(r *bufio.Reader) {
 // The stand-ins have no goroutines: they act inside settle, in the test's own time.
 type house struct {
 	t     testing.TB // of the row that runs
-	own   testing.TB // of the house
+	own   testing.TB // of the system
 	b     *bus.Bus
 	table subjects.Layout
 	roles []string
@@ -442,7 +442,7 @@ func (h *house) settle() {
 			return
 		}
 	}
-	h.t.Fatalf("the house does not come to rest; last heard: %v", h.log[max(0, len(h.log)-5):])
+	h.t.Fatalf("the system does not come to rest; last heard: %v", h.log[max(0, len(h.log)-5):])
 }
 
 // brokerCalls is where the naive broker hears the answers of the tools that it called.

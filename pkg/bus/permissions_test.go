@@ -220,7 +220,7 @@ func agentRows() []row {
 	return []row{
 		{name: "asks for a tool in another agent's name", bad: one("generator", "agent.committee.tool.request.get_datetime"), good: ask("committee", "tool.request.get_datetime"), sees: append(datetime, "broker agent.committee.tool.request.get_datetime", back("committee"))},
 		{name: "writes its own name itself", bad: one("generator", "agent.generator.tool.request.get_datetime"), good: ask("generator", "tool.request.get_datetime"), sees: append(datetime, "broker agent.generator.tool.request.get_datetime", back("generator"))},
-		{name: "asks in the name of the person's operator", bad: all([]string{"generator", "respondent_b", "committee", "orchestrator", "user", "gateway"}, "agent.operator.tool.request.get_datetime"), good: ask("operator", "tool.request.get_datetime"), sees: append(datetime, "broker agent.operator.tool.request.get_datetime", back("operator"))},
+		{name: "asks in the name of the user's operator", bad: all([]string{"generator", "respondent_b", "committee", "orchestrator", "user", "gateway"}, "agent.operator.tool.request.get_datetime"), good: ask("operator", "tool.request.get_datetime"), sees: append(datetime, "broker agent.operator.tool.request.get_datetime", back("operator"))},
 		{name: "calls a tool past the broker", bad: all(without("broker"), "tool.call.tools.get_datetime"), good: ask("broker", "tool.call.tools.get_datetime"), sees: append(datetime, back("broker"))},
 		{name: "calls memory's tool past the broker", bad: all(without("broker"), "tool.call.memory.search_memory"), good: ask("broker", "tool.call.memory.search_memory"), sees: []string{"memory tool.request.search_memory", back("broker")}},
 		{name: "calls critic's and reward's tools past the broker", bad: append(one("orchestrator", "tool.call.critic.compare_answers"), one("critic", "tool.call.reward.give_feedback")...), good: ask("broker", "tool.call.critic.compare_answers"), sees: []string{"critic tool.request.compare_answers", back("broker")}},
@@ -247,7 +247,7 @@ func agentRows() []row {
 		},
 		{name: "reads a neighbour's keys", bad: append(one("generator", "core.API.DIRECT.GET.KV_state_committee"), one("generator", "core.API.DIRECT.GET.KV_state_committee.$KV.state_committee.a")...), good: act{as: "committee", subject: "core.API.DIRECT.GET.KV_state_committee", reply: inbox, body: `{"seq":1}`}, sees: []string{back("committee")}},
 		{name: "the gateway writes an agent's history", bad: one("gateway", "core.API.$KV.state_generator.a"), good: ask("gateway", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("gateway")}},
-		{name: "the person writes an agent's history", bad: one("user", "core.API.$KV.state_generator.a"), good: ask("user", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("user")}},
+		{name: "the user writes an agent's history", bad: one("user", "core.API.$KV.state_generator.a"), good: ask("user", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("user")}},
 		{name: "one agent reads another's history", bad: one("committee", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), good: ask("generator", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.a"), sees: []string{back("generator")}},
 		{name: "fetches a model by one who is no person", bad: all([]string{"generator", "committee", "memory", "critic", "broker", "operator", "tool_web_fetch"}, "model.pull"), good: ask("user", "model.pull"), sees: []string{"model agent.user.model.pull", back("user")}},
 		{name: "forges the spawn registry, the ledger, the overrides, the schemas", bad: slices.Concat(one("orchestrator", "core.API.$KV.spawns.x"), one("generator", "core.API.$KV.ledger.x"), one("gateway", "core.API.$KV.session_config.x"), one("tool_run_shell", "core.API.$KV.schemas.x")), good: ask("broker", "core.API.$KV.spawns.x"), sees: []string{back("broker")}},
@@ -265,7 +265,7 @@ func replyRows() []row {
 	return []row{
 		{name: "through the broker to a tool", silent: true, bad: replying("generator", "tool.request.get_datetime", "{}", "tool.call.tools.run_shell"), may: []string{"tool_get_datetime tool.request.get_datetime"}, good: ask("generator", "tool.request.run_shell"), sees: []string{shell, back("generator")}},
 		{name: "through the broker and a tool to everything", silent: true, bad: replying("generator", "tool.request.get_datetime", "{}", evil...), may: []string{"tool_get_datetime tool.request.get_datetime"}, good: ask("generator", "tool.request.get_datetime"), sees: []string{"tool_get_datetime tool.request.get_datetime", back("generator")}},
-		{name: "through the broker to an own right: it comes back as the asker", silent: true, bad: replying("generator", "tool.request.get_datetime", "{}", "tool.request.run_shell"), may: []string{"tool_get_datetime tool.request.get_datetime", "broker agent.generator.tool.request.run_shell", shell}, good: ask("generator", "tool.request.run_shell"), sees: []string{shell, back("generator")}},
+		{name: "through the broker to an own right: it comes back as the caller", silent: true, bad: replying("generator", "tool.request.get_datetime", "{}", "tool.request.run_shell"), may: []string{"tool_get_datetime tool.request.get_datetime", "broker agent.generator.tool.request.run_shell", shell}, good: ask("generator", "tool.request.run_shell"), sees: []string{shell, back("generator")}},
 		{name: "through the broker and memory to everything", silent: true, bad: replying("committee", "tool.request.search_memory", "{}", slices.DeleteFunc(slices.Clone(evil), func(s string) bool { return strings.Contains(s, "committee") })...), may: []string{"memory tool.request.search_memory"}, good: ask("committee", "tool.request.search_memory"), sees: []string{"memory tool.request.search_memory", back("committee")}},
 		{name: "through discovery of the broker to everything", silent: true, bad: replying("generator", "broker.discover", "{}", evil...), good: ask("generator", "broker.discover"), sees: []string{back("generator")}},
 		{name: "through a spawn to everything", silent: true, bad: replying("orchestrator", "agent.spawn", "{}", evil...), good: ask("orchestrator", "agent.spawn"), sees: []string{back("orchestrator")}},
@@ -300,8 +300,8 @@ func replyRows() []row {
 		},
 		{
 			name: "through a read of AUDIT to everything", silent: true,
-			bad:  replying("auditor", "trail.API.STREAM.MSG.GET.AUDIT", `{"seq":1}`, append(slices.Clone(evil), "audit.auditor.x", "audit.AUDIT.genesis", "trail.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.AUDIT", "$JS.API.STREAM.UPDATE.AUDIT")...),
-			good: act{as: "auditor", subject: "trail.API.STREAM.MSG.GET.AUDIT", reply: inbox, body: `{"seq":1}`}, sees: []string{back("auditor")},
+			bad:  replying("auditor", "auditlog.API.STREAM.MSG.GET.AUDIT", `{"seq":1}`, append(slices.Clone(evil), "audit.auditor.x", "audit.AUDIT.genesis", "auditlog.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.AUDIT", "$JS.API.STREAM.UPDATE.AUDIT")...),
+			good: act{as: "auditor", subject: "auditlog.API.STREAM.MSG.GET.AUDIT", reply: inbox, body: `{"seq":1}`}, sees: []string{back("auditor")},
 		},
 		{name: "through the ack of an audit record to everything", silent: true, bad: replying("memory", "audit.x", "{}", evil...), good: ask("memory", "audit.x"), sees: []string{back("memory")}},
 		{name: "through a ping of the server to the purge of an account", silent: true, bad: replying("sys", "$SYS.REQ.SERVER.PING", "", "$JS.API.ACCOUNT.PURGE.AUDIT", "$JS.API.ACCOUNT.PURGE.CORE", "$JS.API.STREAM.DELETE.AUDIT", "audit.broker.x", "$SYS.REQ.SERVER.PING.KICK", "$SYS.REQ.SERVER.PING.RELOAD"), good: ask("sys", "$SYS.REQ.SERVER.PING"), sees: []string{back("sys")}},
@@ -408,7 +408,7 @@ func toolRows() []row {
 		row{name: "a tool speaks to an agent", bad: slices.Concat(one(tool, "_INBOX.generator.x"), one(tool, "agent.generator.tool.output.c1"), one(tool, "ctl.user.config.set")), good: act{as: "broker", subject: "agent.generator.tool.output.c1"}, sees: []string{"generator tool.output.c1"}},
 		row{name: "a tool speaks to its neighbour's inbox", bad: append(one(tool, "_INBOX.tool_run_shell.x"), one(tool, "_INBOX.tool_web_search.x")...), good: ask("broker", "tool.call.tools.run_shell"), sees: []string{"tool_run_shell tool.request.run_shell", back("broker")}},
 		row{name: "a tool writes the broker's copy of its result", bad: slices.Concat(one(tool, "event.tool.result.web_search"), one(tool, "tool.result.web_search"), one(tool, "from.broker.tool.result.web_search")), good: ask("broker", "event.tool.result.web_search"), sees: []string{"user tool.result.web_search", "gateway tool.result.web_search", back("broker")}},
-		row{name: "a tool's live output straight to the person", bad: one(tool, "tool.output.c1"), good: act{as: "broker", subject: "tool.output.c1"}, sees: []string{"user tool.output.c1"}},
+		row{name: "a tool's live output straight to the user", bad: one(tool, "tool.output.c1"), good: act{as: "broker", subject: "tool.output.c1"}, sees: []string{"user tool.output.c1"}},
 		row{name: "a tool writes the dead letter of another actor", bad: all([]string{tool, "generator", "memory"}, "dead.broker"), good: ask("broker", "dead.broker"), sees: []string{"user dead.broker", back("broker")}},
 		row{name: "a tool answers a request of nobody", bad: slices.Concat(one(tool, "_R_.x"), one(tool, "_R_.abcdef.xyz")), good: ask("broker", "tool.call.tools.web_search"), sees: []string{"tool_web_search tool.request.web_search", back("broker")}},
 		row{name: "a tool is listed as another service", bad: one(tool, "$SRV.PING"), good: ask("user", "$SRV.PING"), sees: []string{"tool_web_search $SRV.PING", back("user")}},
@@ -416,14 +416,14 @@ func toolRows() []row {
 	)
 }
 
-// personRows are what only the person may say: decisions, overrides, settings, questions, feedback.
+// personRows are what only the user may say: decisions, overrides, settings, questions, feedback.
 func personRows() []row {
 	var out []row
 	people := []string{"user", "gateway"}
 	for i, r := range without(people...) {
 		p, q := people[i%2], people[(i+1)%2]
 		out = append(out, row{
-			name: r + " decides in the person's place",
+			name: r + " decides in the user's place",
 			bad: slices.Concat(one(r, "approval.decision.a1"), one(r, "session.config"), one(r, "config.set.broker"), one(r, "ctl."+p+".approval.decision.a1"), one(r, "ctl."+p+".session.config"), one(r, "ctl."+p+".config.set"),
 				one(r, "event.approval.decision.a1")[:btoi(r != "broker")], one(r, "from.broker.approval.decision.a1"), one(r, "from."+q+".user.feedback")),
 			good: ask(p, "approval.decision.a1"), sees: []string{"broker ctl." + p + ".approval.decision.a1", back(p)},
@@ -447,8 +447,8 @@ func personRows() []row {
 		row{name: "a cancel by one who is no person", bad: all(without(people...), "query.cancel.q1"), good: ask("user", "query.cancel.q1"), sees: []string{"generator query.cancel.q1", "model query.cancel.q1", back("user")}},
 		row{name: "query.ask by one who is no user", bad: all(without("user"), "query.ask"), good: ask("user", "query.ask"), sees: []string{"gateway query.ask", back("user")}},
 		row{name: "memory by one who is no person", bad: slices.Concat(all(without(people...), "memory.write"), all(without(people...), "memory.admin"), one("generator", "ctl.user.memory.query")), good: ask("gateway", "memory.write"), sees: []string{"memory ctl.gateway.memory.write", back("gateway")}},
-		row{name: "the person calls a tool as no agent", bad: all(people, "tool.request.get_datetime"), good: ask("operator", "tool.request.get_datetime"), sees: []string{"tool_get_datetime tool.request.get_datetime", back("operator")}},
-		row{name: "the person answers as an agent", bad: append(all(people, "response.generation"), all(people, "from.generator.response.generation")...), good: ask("generator", "response.generation"), sees: []string{"user response.generation", back("generator")}},
+		row{name: "the user calls a tool as no agent", bad: all(people, "tool.request.get_datetime"), good: ask("operator", "tool.request.get_datetime"), sees: []string{"tool_get_datetime tool.request.get_datetime", back("operator")}},
+		row{name: "the user answers as an agent", bad: append(all(people, "response.generation"), all(people, "from.generator.response.generation")...), good: ask("generator", "response.generation"), sees: []string{"user response.generation", back("generator")}},
 	)
 }
 
@@ -464,8 +464,8 @@ func serviceRows() []row {
 		{name: "a grade by one who is no critic", bad: append(all(without("critic"), "critique.result"), all(without("critic"), "from.critic.critique.result")...), good: ask("critic", "critique.result"), sees: []string{"user critique.result", back("critic")}},
 		{name: "a verdict by one who is no critic", bad: all(without("critic"), "pairwise.result"), good: ask("critic", "pairwise.result"), sees: []string{"gateway pairwise.result", back("critic")}},
 		{name: "the critic answers", bad: append(one("critic", "response.generation"), one("critic", "answer.dialog")...), good: ask("generator", "answer.dialog"), sees: []string{"user answer.dialog", back("generator")}},
-		{name: "the shadow joins the dialog", bad: one("respondent_b", "answer.dialog"), good: ask("generator", "answer.dialog"), sees: []string{"user answer.dialog", back("generator")}},
-		{name: "the shadow writes what the person was told", bad: append(one("respondent_b", "core.API.$KV.state_generator.conv.s1"), one("respondent_b", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.turn.s1")...), good: ask("respondent_b", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.conv.s1"), sees: []string{back("respondent_b")}},
+		{name: "respondent B joins the dialog", bad: one("respondent_b", "answer.dialog"), good: ask("generator", "answer.dialog"), sees: []string{"user answer.dialog", back("generator")}},
+		{name: "respondent B writes what the user was told", bad: append(one("respondent_b", "core.API.$KV.state_generator.conv.s1"), one("respondent_b", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.turn.s1")...), good: ask("respondent_b", "core.API.DIRECT.GET.KV_state_generator.$KV.state_generator.conv.s1"), sees: []string{back("respondent_b")}},
 		{name: "the critic's and reward's own books", bad: slices.Concat(one("generator", "core.API.$KV.judged.x"), one("reward", "core.API.$KV.judged.x"), one("critic", "core.API.$KV.rewarded.x"), one("user", "core.API.$KV.rewarded.x")), good: ask("critic", "core.API.$KV.judged.x"), sees: []string{back("critic")}},
 		{name: "a reward by one who gives none", bad: all(without("reward"), "reward.event"), good: ask("reward", "reward.event"), sees: []string{"generator reward.event", "user reward.event", back("reward")}},
 		{name: "a memory by one who keeps none", bad: slices.Concat(all(without("memory"), "memory.stored"), one("generator", "memory.annotated"), one("critic", "memory.recalled")), good: ask("memory", "memory.stored"), sees: []string{"user memory.stored", back("memory")}},
@@ -475,7 +475,7 @@ func serviceRows() []row {
 		{name: "a secret for one who is not the broker", bad: all(without("broker"), "secret.get"), good: ask("broker", "secret.get"), sees: []string{"secrets secret.get", back("broker")}},
 		{name: "the secrets speak first", bad: slices.Concat(one("secrets", "tool.call.tools.run_shell"), one("secrets", "model.chat"), one("secrets", "event.tool.result.x"), one("secrets", "secret.get")), good: ask("secrets", "dead.secrets"), sees: []string{"user dead.secrets", back("secrets")}},
 		{name: "the model speaks first", bad: slices.Concat(one("model", "tool.request.run_shell"), one("model", "response.generation"), one("model", "response.delta.q1"), one("model", "agent.generator.model.chat")), good: ask("model", "dead.model"), sees: []string{"user dead.model", back("model")}},
-		{name: "the router speaks as the person", bad: slices.Concat(one("router", "query.received"), one("router", "response.generation"), one("router", "approval.decision.a1")), good: ask("router", "query.session.s2"), sees: []string{back("router")}},
+		{name: "the router speaks as the user", bad: slices.Concat(one("router", "query.received"), one("router", "response.generation"), one("router", "approval.decision.a1")), good: ask("router", "query.session.s2"), sees: []string{back("router")}},
 		{name: "discovery by one who may not look", bad: slices.Concat(one("generator", "$SRV.PING"), one("memory", "disco.tools.PING"), one("auditor", "$SRV.INFO")), good: ask("gateway", "disco.tools.PING"), sees: []string{"tool_run_shell $SRV.PING", back("gateway")}},
 		{name: "a dead letter in another's name", bad: append(all(without("gateway"), "dead.gateway"), one("reward", "from.critic.dead.critic")...), good: ask("gateway", "dead.gateway"), sees: []string{"user dead.gateway", back("gateway")}},
 		{name: "deletes, purges and changes of the streams", bad: core(without()...), good: ask("gateway", "core.API.STREAM.INFO.EVENTS"), sees: []string{back("gateway")}},
@@ -499,13 +499,13 @@ func core(roles ...string) (out []act) {
 }
 
 func auditRows() []row {
-	good, sees := act{as: "auditor", subject: "trail.API.STREAM.INFO.AUDIT", reply: inbox}, []string{back("auditor")}
+	good, sees := act{as: "auditor", subject: "auditlog.API.STREAM.INFO.AUDIT", reply: inbox}, []string{back("auditor")}
 	var out []row
 	for _, r := range without() {
 		var bad []act
-		for _, prefix := range []string{"$JS.API", "core.API", "trail.API"} {
+		for _, prefix := range []string{"$JS.API", "core.API", "auditlog.API"} {
 			for _, verb := range []string{"INFO", "PURGE", "UPDATE", "DELETE", "MSG.GET", "MSG.DELETE", "CREATE", "SNAPSHOT", "RESTORE"} {
-				if r == "auditor" && prefix == "trail.API" && (verb == "INFO" || verb == "MSG.GET") {
+				if r == "auditor" && prefix == "auditlog.API" && (verb == "INFO" || verb == "MSG.GET") {
 					continue // its job
 				}
 				bad = append(bad, act{as: r, subject: prefix + ".STREAM." + verb + ".AUDIT", reply: "_INBOX." + r + ".x1", body: `{"name":"AUDIT","max_msgs":1,"seq":1}`})
@@ -514,7 +514,7 @@ func auditRows() []row {
 			bad = append(bad, one(r, prefix+".CONSUMER.CREATE.AUDIT.x")...)
 			bad = append(bad, one(r, prefix+".DIRECT.GET.AUDIT")...)
 		}
-		out = append(out, row{name: r + " reads, changes or empties the trail", bad: bad, good: good, sees: sees})
+		out = append(out, row{name: r + " reads, changes or empties the audit log", bad: bad, good: good, sees: sees})
 	}
 	writers := subjects.AuditWriters
 	for i, w := range writers {
@@ -523,7 +523,7 @@ func auditRows() []row {
 	}
 	return append(out,
 		row{name: "appends by one who is no writer", bad: append(all(without(writers...), "audit.x"), all(without(writers...), "audit.broker.x")...), good: ask("broker", "audit.x"), sees: []string{back("broker")}},
-		row{name: "a record that rolls up the trail", silent: true, drops: true, bad: []act{{as: "broker", subject: "audit.x", head: "Nats-Rollup: all"}, {as: "memory", subject: "audit.x", head: "Nats-Rollup: sub"}, {as: "memory", subject: "audit.x", head: "Nats-TTL: 1s"}}, good: ask("broker", "audit.x"), sees: []string{back("broker")}},
+		row{name: "a record that rolls up the audit log", silent: true, drops: true, bad: []act{{as: "broker", subject: "audit.x", head: "Nats-Rollup: all"}, {as: "memory", subject: "audit.x", head: "Nats-Rollup: sub"}, {as: "memory", subject: "audit.x", head: "Nats-TTL: 1s"}}, good: ask("broker", "audit.x"), sees: []string{back("broker")}},
 	)
 }
 

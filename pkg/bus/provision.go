@@ -16,7 +16,7 @@ import (
 )
 
 // Provision makes the streams, buckets and consumers of the table with the provisioners' ephemeral keys, and forgets
-// the keys: from then on nobody lives where streams live. genesis is the first record of a trail that is still empty.
+// the keys: from then on nobody lives where streams live. genesis is the first record of an audit log that is still empty.
 func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	s.mu.Lock()
 	boot := s.boot
@@ -134,7 +134,7 @@ func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st s
 	return err
 }
 
-// sameTrail accepts a trail of another size, which a rotation would give the new one, and refuses one with any other
+// sameTrail accepts an audit log of another size, which a rotation would give the new one, and refuses one with any other
 // setting: the server knows many ways to lose, rename or add messages, and will learn more.
 func sameTrail(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
 	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+want.Name, nil)
@@ -163,11 +163,11 @@ func sameTrail(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) 
 		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || asUnset(name, value) {
 			continue
 		}
-		return fmt.Errorf("the trail on disk is not append-only: someone changed its %s. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
+		return fmt.Errorf("the audit log on disk is not append-only: someone changed its %s. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
 	}
 	for _, name := range []string{"deny_delete", "deny_purge", "discard"} {
 		if !reflect.DeepEqual(info.Config[name], ours[name]) {
-			return fmt.Errorf("the trail on disk is not append-only: its %s is not set. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
+			return fmt.Errorf("the audit log on disk is not append-only: its %s is not set. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
 		}
 	}
 	return nil
@@ -197,8 +197,8 @@ func asUnset(name string, value any) bool {
 	return false
 }
 
-// ErrTrailLost means that the audit is empty although its anchors say that it held records.
-var ErrTrailLost = errors.New("the audit is gone: its anchors say that it held records, and the store has none")
+// ErrAuditLost means that the audit is empty although its anchors say that it held records.
+var ErrAuditLost = errors.New("the audit is gone: its anchors say that it held records, and the store has none")
 
 // openTrail writes the first record of an empty trail. The server makes sure that it is the first.
 func openTrail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, genesis []byte) error {
@@ -210,7 +210,7 @@ func openTrail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, genes
 		return nil
 	}
 	if len(genesis) == 0 {
-		return ErrTrailLost
+		return ErrAuditLost
 	}
 	msg := &nats.Msg{Subject: "audit.AUDIT.genesis", Data: genesis}
 	if _, err := js.PublishMsg(ctx, msg, jetstream.WithExpectStream(subjects.Audit), jetstream.WithExpectLastSequence(0)); err != nil {

@@ -113,7 +113,7 @@ func (s *Server) start() error {
 	if err != nil {
 		return err
 	}
-	// The server only logs a taken port; look first, so that the person is told.
+	// The server only logs a taken port; look first, so that the user is told.
 	if opts.Port > 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(opts.Host, strconv.Itoa(opts.Port)))
 		if err != nil {

@@ -73,7 +73,7 @@ func everything(l subjects.Layout) (out []string) {
 			out = append(out, local, remote)
 		}
 	}
-	for _, prefix := range []string{"$JS.API", "core.API", "trail.API", "$JS.hub.API"} {
+	for _, prefix := range []string{"$JS.API", "core.API", "auditlog.API", "$JS.hub.API"} {
 		for _, s := range l.Streams {
 			for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "SNAPSHOT", "RESTORE", "MSG.GET", "MSG.DELETE"} {
 				out = append(out, prefix+".STREAM."+verb+"."+s.Name)
@@ -258,7 +258,7 @@ func TestSweepListen(t *testing.T) {
 	for _, a := range h.table.Accounts {
 		for _, u := range a.Users {
 			if u.Boot || slices.Contains(u.Sub, ">") {
-				continue // the person may listen to all that is imported, and nothing else is there to hear
+				continue // the user may listen to all that is imported, and nothing else is there to hear
 			}
 			_, may := rights(h.table, a, u)
 			p := h.dial(u.Role)
@@ -326,7 +326,7 @@ func TestSweepReply(t *testing.T) {
 		"approval.decision.x1", "session.config", "config.set.broker", "secret.get",
 		"from.critic.critique.result", "from.broker.tool.result.x1", "from.user.user.feedback", "critique.result", "response.generation", "query.received", "query.session.x1",
 		"live.response.generation", "live.reward.event", "response.delta.x1",
-		"audit.broker.x1", "audit.AUDIT.genesis", "$JS.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.EVENTS", "$JS.API.ACCOUNT.PURGE.AUDIT", "trail.API.STREAM.DELETE.AUDIT",
+		"audit.broker.x1", "audit.AUDIT.genesis", "$JS.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.EVENTS", "$JS.API.ACCOUNT.PURGE.AUDIT", "auditlog.API.STREAM.DELETE.AUDIT",
 		"$KV.spawns.x1", "core.API.$KV.spawns.x1", "$JS.ACK.EVENTS.memory.x1", "_R_.x1", "_INBOX.user.x1", "_INBOX.broker.x1", "_INBOX.tool_run_shell.x1",
 	}
 	tries := 0

@@ -208,7 +208,7 @@ func (d *Doc) fromText(data []byte) error {
 // maxPage is how much of a page [readable.HTML] looks at.
 const maxPage = 1 << 20
 
-// fromHTML takes what a person would read on a page.
+// fromHTML takes what a user would read on a page.
 func (d *Doc) fromHTML(data []byte) error {
 	s, notes, err := decodeHTML(data)
 	if err != nil {

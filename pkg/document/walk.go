@@ -69,7 +69,7 @@ func (w *walk) add(path string, given bool) {
 	}
 }
 
-// root takes what a person named. It is followed wherever it leads: the person knows.
+// root takes what a person named. It is followed wherever it leads: the user knows.
 func (w *walk) root(path string) {
 	real, err := filepath.Abs(path)
 	if err == nil {

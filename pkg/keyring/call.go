@@ -14,7 +14,7 @@ import (
 	"github.com/godbus/dbus"
 )
 
-// errPanic is a panic of the library: a dialog that the person closed ends in one.
+// errPanic is a panic of the library: a dialog that the user closed ends in one.
 var errPanic = errors.New("the library gave up; a dialog may have been closed")
 
 // errLate means that a call was given up when its context ended.

@@ -15,7 +15,7 @@ import (
 )
 
 // The encrypted files are the library's: one per credential, called by its name, AES-GCM under a key that it derives from
-// a passphrase with 8192 rounds of PBKDF2. That is far too little for a passphrase that a person can remember, and nobody
+// a passphrase with 8192 rounds of PBKDF2. That is far too little for a passphrase that a user can remember, and nobody
 // could type one anyway when the system starts by itself. So the passphrase is 32 random bytes from a file that only its
 // owner may read, for which the rounds do not matter.
 //

@@ -1,4 +1,4 @@
-// Package keyring keeps credentials by name, in the keyring that the person's machine has: Secret Service, KWallet, pass,
+// Package keyring keeps credentials by name, in the keyring that the user's machine has: Secret Service, KWallet, pass,
 // the kernel's, or encrypted files of our own. It is the only importer of the library that knows them all.
 //
 // The library blocks, for as long as a dialog waits for a password or a bus is silent. Here every call ends with its
@@ -57,7 +57,7 @@ type Ring interface {
 	Names(ctx context.Context) ([]string, error)
 }
 
-// CheckName reports whether name may name a credential. The error does not repeat it: a person may have typed the value
+// CheckName reports whether name may name a credential. The error does not repeat it: a user may have typed the value
 // in its place.
 func CheckName(name string) error {
 	if subjects.CheckToken(name) != nil {

@@ -319,7 +319,7 @@ func TestAuto(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 
-	// A running system follows what the person chooses beside it.
+	// A running system follows what the user chooses beside it.
 	running := keyring.Later(cfg)
 	if _, err := running.Get(t.Context(), "token"); err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestAuto(t *testing.T) {
 	if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), "names no keyring") {
 		t.Errorf("a note that names none: %v", err)
 	}
-	cfg.Backend = keyring.File // said by the person: the note does not matter
+	cfg.Backend = keyring.File // said by the user: the note does not matter
 	if _, _, err := keyring.Open(t.Context(), cfg); err != nil {
 		t.Error(err)
 	}

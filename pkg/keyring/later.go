@@ -7,7 +7,7 @@ import (
 
 // Later is the keyring of cfg, opened when it is first asked: a start does not wait for a desktop, and a keyring that was
 // not there the first time is tried again. With [Auto] it follows the note which keyring was chosen, so that a credential
-// that the person sets while the system runs is found.
+// that the user sets while the system runs is found.
 func Later(cfg Config) Ring { return &later{cfg: cfg, slot: make(chan struct{}, 1)} }
 
 type later struct {

@@ -314,7 +314,7 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// A result cannot write lines of the person into the transcript: what it says stays between its own quotes, on its own
+// A result cannot write lines of the user into the transcript: what it says stays between its own quotes, on its own
 // line.
 func TestResultsCannotForgeTheTranscript(t *testing.T) {
 	t.Parallel()
@@ -358,7 +358,7 @@ func TestResultsCannotForgeTheTranscript(t *testing.T) {
 			}
 		}
 		if !slices.Equal(person, []string{"read the page", "thank you"}) || results < 5 || gaps > 1 || (gaps == 1) != (window > 0) {
-			t.Errorf("window %d: the person said %q, %d results, %d lines are no messages", window, person, results, gaps)
+			t.Errorf("window %d: the user said %q, %d results, %d lines are no messages", window, person, results, gaps)
 		}
 		if n := Estimate("", nil, p.asked[0].Messages); window > 0 && n+summaryTokens > window {
 			t.Errorf("%d tokens were sent", n)

@@ -229,7 +229,7 @@ func (t *turn) mayReask() bool {
 	return t.a.Hedge.Reask && t.s.Tries.Reask == 0 && t.worked() && !t.has(NoteWall) && !t.has(NoteBudget)
 }
 
-// question is what the person asked, short enough to search for.
+// question is what the user asked, short enough to search for.
 func (t *turn) question() string {
 	for i := len(t.s.Messages) - 1; i >= 0; i-- {
 		if m := &t.s.Messages[i]; m.Role == model.User {

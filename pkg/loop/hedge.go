@@ -12,7 +12,7 @@ import (
 // each has a sieve before it: whoever changes the one looks at the other.
 
 // hedges reports whether an answer says that it cannot know current facts: no access to the present, the web or live
-// data, or knowledge that ends at some date. What it says about the person ("I cannot know your name") is no hedge.
+// data, or knowledge that ends at some date. What it says about the user ("I cannot know your name") is no hedge.
 func hedges(answer string) bool {
 	// A long answer with a caveat in the middle is an answer. Hedges stand at the beginning or at the end.
 	s := norm(answer)
@@ -99,7 +99,7 @@ var announceWords = sync.OnceValue(func() *regexp.Regexp {
 	}, "|") + `)`)
 })
 
-// politeWords are offers and conditions: the model waits for the person, and rightly so.
+// politeWords are offers and conditions: the model waits for the user, and rightly so.
 var politeWords = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\blet me know\b|\bif you(?:'d| would)? (?:like|want|need|prefer|tell|share|give|provide|can)|` +
 		`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|\bglad to\b|` +

@@ -109,7 +109,7 @@ const (
 	NoteNoTools    = "no_tools"       // the model takes no tools: text form
 	NoteStatic     = "static_context" // nor that: the answer is from the prompt alone
 	NoteNoThinking = "no_thinking"    // the model does not think aloud
-	NoteStopped    = "stopped"        // the person stopped it
+	NoteStopped    = "stopped"        // the user stopped it
 	NoteFailed     = "model_failed"   // the model failed; what is there is kept
 	NoteEmpty      = "no_answer"      // nothing came; the words are ours
 	NoteBadText    = "invalid_utf8"   // bytes that are no text were replaced

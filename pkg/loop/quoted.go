@@ -11,8 +11,8 @@ import (
 	"conclave/pkg/model"
 )
 
-// quoted knows the calls that stand in what tools returned. A model that shows a page to the person writes them as they
-// stand there, and must not make them by that: whoever wrote the page is not the person. Nothing is looked at before a
+// quoted knows the calls that stand in what tools returned. A model that shows a page to the user writes them as they
+// stand there, and must not make them by that: whoever wrote the page is not the user. Nothing is looked at before a
 // call was read from text, and each result once.
 type quoted struct {
 	t     *turn

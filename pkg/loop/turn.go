@@ -67,7 +67,7 @@ type memory struct {
 }
 
 // Turn runs a turn to its end and returns its last state. The answer is never empty, except with an error: then the
-// state holds what came before, the error wraps one of [model]'s or the context's, and words for the person are the
+// state holds what came before, the error wraps one of [model]'s or the context's, and words for the user are the
 // caller's.
 func Turn(ctx context.Context, a Agent, in Input, h Hooks) (State, error) {
 	if in.State.Final {

@@ -461,7 +461,7 @@ func TestErrorsKeepWhatIsThere(t *testing.T) {
 	}
 }
 
-var errStop = errors.New("the person stopped it")
+var errStop = errors.New("the user stopped it")
 
 func TestStopWhileWriting(t *testing.T) {
 	t.Parallel()
@@ -487,7 +487,7 @@ func TestStopWhileWriting(t *testing.T) {
 // A stop is a stop, wherever it comes: one note says so, and what was thought until then is kept.
 func TestStopKeepsThinking(t *testing.T) {
 	t.Parallel()
-	gone := errors.New("stopped: the person stopped it") // as a model says it that heard of the stop itself
+	gone := errors.New("stopped: the user stopped it") // as a model says it that heard of the stop itself
 	for name, tt := range map[string]struct {
 		play           playback
 		at             string // what was shown when the stop came; "" = it comes a moment later

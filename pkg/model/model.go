@@ -140,7 +140,7 @@ type Progress struct {
 	Completed int64
 }
 
-// What can go wrong, for errors.Is. Backends wrap them with what a person can do about it.
+// What can go wrong, for errors.Is. Backends wrap them with what a user can do about it.
 var (
 	ErrUnreachable  = errors.New("the model server does not answer")
 	ErrMissing      = errors.New("the model is not there")

@@ -7,14 +7,14 @@ import (
 
 // Env is what the layers have to know of the machine.
 type Env struct {
-	Home   string   // the person's home folder, for paths that begin with ~
-	Closed []string // Conclave's own folders: closed to every file and exec tool, whatever the person sets
+	Home   string   // the user's home folder, for paths that begin with ~
+	Closed []string // Conclave's own folders: closed to every file and exec tool, whatever the user sets
 }
 
 // enforced are the layers whose rules are never only watched: without them nobody knows who may do what.
 var enforced = []string{"override", "manifest", "lineage", "arguments", "paths"}
 
-// watchable are the rules of each layer that may be watched instead of enforced, see [Shadow]. Those that a layer has
+// watchable are the rules of each layer that may be watched instead of enforced, see [MonitorOnly]. Those that a layer has
 // for its own failures are not among them.
 var watchable = map[string][]string{
 	"egress":   EgressRules,
@@ -34,8 +34,8 @@ func Watchable() []string {
 	return out
 }
 
-// Chain is the broker's layers in the order they judge, made of the manifest. What the person set comes first, then who
-// may do what, then what exactly is asked for, then where it goes, how often, and whether the person is asked.
+// Chain is the broker's layers in the order they judge, made of the manifest. What the user set comes first, then who
+// may do what, then what exactly is asked for, then where it goes, how often, and whether the user is asked.
 func (m Manifest) Chain(env Env) Chain {
 	chain := Chain{
 		OverrideLayer{},
@@ -50,7 +50,7 @@ func (m Manifest) Chain(env Env) Chain {
 	}
 	for i, l := range chain {
 		if !slices.Contains(enforced, l.Name()) {
-			chain[i] = Shadow(l, m.Shadow[l.Name()]...)
+			chain[i] = MonitorOnly(l, m.Monitored[l.Name()]...)
 		}
 	}
 	return chain

@@ -28,30 +28,30 @@ func TestChainOfNothing(t *testing.T) {
 	}
 }
 
-// TestChainShadows: a watched rule is told and does not stop the call; the same rule of a layer that is always enforced
+// TestChainMonitorOnly: a watched rule is told and does not stop the call; the same rule of a layer that is always enforced
 // cannot be watched, even by a manifest that was made by hand.
-func TestChainShadows(t *testing.T) {
+func TestChainMonitorOnly(t *testing.T) {
 	for _, tt := range []struct {
-		name    string
-		shadow  map[string][]string
-		change  func(*policy.Call)
-		allowed bool
-		told    string
+		name      string
+		monitored map[string][]string
+		change    func(*policy.Call)
+		allowed   bool
+		told      string
 	}{
 		{name: "enforced", change: func(c *policy.Call) { c.Spent.Calls = 50 }},
-		{name: "watched", shadow: map[string][]string{"limits": {policy.RuleCalls}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }, allowed: true, told: "limits: " + policy.RuleCalls},
-		{name: "another rule of the layer is watched", shadow: map[string][]string{"limits": {policy.RuleBudget}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }},
-		{name: "trick: what is disabled is watched", shadow: map[string][]string{"override": {policy.RuleDisabled}}, change: func(c *policy.Call) { c.Override.Disable = []string{"web_search"} }},
-		{name: "trick: the manifest is watched", shadow: map[string][]string{"manifest": {policy.RuleNotInSet}}, change: func(c *policy.Call) { c.Tool.Name = "run_shell" }},
-		{name: "trick: the lineage is watched", shadow: map[string][]string{"lineage": {policy.RuleUnregistered}}, change: func(c *policy.Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
+		{name: "watched", monitored: map[string][]string{"limits": {policy.RuleCalls}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }, allowed: true, told: "limits: " + policy.RuleCalls},
+		{name: "another rule of the layer is watched", monitored: map[string][]string{"limits": {policy.RuleBudget}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }},
+		{name: "trick: what is disabled is watched", monitored: map[string][]string{"override": {policy.RuleDisabled}}, change: func(c *policy.Call) { c.Override.Disable = []string{"web_search"} }},
+		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {policy.RuleNotInSet}}, change: func(c *policy.Call) { c.Tool.Name = "run_shell" }},
+		{name: "trick: the lineage is watched", monitored: map[string][]string{"lineage": {policy.RuleUnregistered}}, change: func(c *policy.Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
 	} {
 		m := parse(t, family)
-		m.Shadow = tt.shadow
+		m.Monitored = tt.monitored
 		c := callOf(m, "generator", nil, policy.Override{}, "web_search")
 		tt.change(&c)
 		d := m.Chain(policy.Env{}).Decide(t.Context(), c)
 		var told []string
-		for _, s := range d.Shadow() {
+		for _, s := range d.Monitored() {
 			told = append(told, s.Layer+": "+s.Rule)
 		}
 		if d.Allowed() != tt.allowed || strings.Join(told, " ") != tt.told {
@@ -71,9 +71,9 @@ func TestWatchable(t *testing.T) {
 			t.Errorf("no rule of %s may be watched", layer)
 		}
 	}
-	m := parse(t, oneType+"shadow: ["+strings.Join(all, ", ")+"]\n")
+	m := parse(t, oneType+"monitor_only: ["+strings.Join(all, ", ")+"]\n")
 	var back []string
-	for layer, rules := range m.Shadow {
+	for layer, rules := range m.Monitored {
 		for _, r := range rules {
 			back = append(back, layer+"."+r)
 		}

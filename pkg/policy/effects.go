@@ -7,7 +7,7 @@ type Effect uint16
 
 // Effects a tool can have.
 const (
-	ReadsPrivate   Effect = 1 << iota // sees what belongs to the person
+	ReadsPrivate   Effect = 1 << iota // sees what belongs to the user
 	ReadsUntrusted                    // brings in text that anyone could have written
 	Egress                            // sends something off this machine; a search query counts
 	Mutate                            // changes something that lasts

@@ -38,7 +38,7 @@ const (
 	RuleDeniedHost = "denied_host" // the host is refused by name
 )
 
-// EgressRules are the rules that can be watched instead of enforced, see [Shadow].
+// EgressRules are the rules that can be watched instead of enforced, see [MonitorOnly].
 var EgressRules = []string{RuleNowhere, RulePort, RuleNumeric, RuleHost, RuleDeniedHost}
 
 // Judge implements [Layer].

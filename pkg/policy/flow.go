@@ -11,8 +11,8 @@ import (
 )
 
 // FlowLayer watches where things go. Once a stranger could have written into a session, whatever the model does next may
-// be what the stranger wants: calls that send out, change, destroy, spend or run then need the person, unless the
-// person's own words ask for exactly this. What passes is decided by values that nobody but the person could have put
+// be what the stranger wants: calls that send out, change, destroy, spend or run then need the user, unless the
+// person's own words ask for exactly this. What passes is decided by values that nobody but the user could have put
 // there, never by what a text looks like.
 type FlowLayer struct{}
 
@@ -23,18 +23,18 @@ func (FlowLayer) Name() string { return "flow" }
 const (
 	RuleUnknownFlow = "unknown_session" // nobody knows what went into the session
 	RuleGrave       = "grave"           // it destroys, spends, authenticates, moves something or runs something: always asked
-	RuleFetch       = "fetch"           // an address that neither the person typed nor a search returned
-	RuleQuery       = "query"           // a search for words that are not the person's
-	RuleAct         = "act"             // the person did not ask for anything of the kind
-	RuleSink        = "sink"            // it would go somewhere, or change something, that the person did not name
-	RulePayload     = "payload"         // the text on its way holds an address or a number that the person did not name
-	RuleAnchor      = "anchor"          // nothing in it is the person's
+	RuleFetch       = "fetch"           // an address that neither the user typed nor a search returned
+	RuleQuery       = "query"           // a search for words that are not the user's
+	RuleAct         = "act"             // the user did not ask for anything of the kind
+	RuleSink        = "sink"            // it would go somewhere, or change something, that the user did not name
+	RulePayload     = "payload"         // the text on its way holds an address or a number that the user did not name
+	RuleAnchor      = "anchor"          // nothing in it is the user's
 )
 
-// FlowRules are the rules that can be watched instead of enforced, see [Shadow].
+// FlowRules are the rules that can be watched instead of enforced, see [MonitorOnly].
 var FlowRules = []string{RuleUnknownFlow, RuleGrave, RuleFetch, RuleQuery, RuleAct, RuleSink, RulePayload, RuleAnchor}
 
-// grave effects are asked about whatever the person's words say: what they do cannot be taken back.
+// grave effects are asked about whatever the user's words say: what they do cannot be taken back.
 var grave = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
 
 // outward effects are those that this layer looks at.
@@ -73,7 +73,7 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	return Every(all...)
 }
 
-// verbs say what a grave tool does, for the person who is asked.
+// verbs say what a grave tool does, for the user who is asked.
 func verbs(t Tool) string {
 	words := map[Effect]string{
 		Destroy: "can lose something for good", Spend: "moves money", Authenticate: "changes who may get in",
@@ -127,7 +127,7 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 	return all
 }
 
-// judgeSend looks at what is sent or changed. The person's words must ask for such an act; where it goes must stand in
+// judgeSend looks at what is sent or changed. The user's words must ask for such an act; where it goes must stand in
 // them, or in what a trusted tool listed; and the text on its way must not carry addresses of a stranger.
 func judgeSend(c Call, args []argument) (all []Verdict) {
 	where := sinksOf(c, args)
@@ -145,7 +145,7 @@ func judgeSend(c Call, args []argument) (all []Verdict) {
 						c.Flow.since(), text.OneLine(address, 200)), append(slices.Clone(where), address)...))
 				}
 			}
-		case isTyped(c, a): // too little to say anything, and a sign of what the person meant
+		case isTyped(c, a): // too little to say anything, and a sign of what the user meant
 			anchored = anchored || c.Flow.dated(a.text)
 		default:
 			sinks++
@@ -158,7 +158,7 @@ func judgeSend(c Call, args []argument) (all []Verdict) {
 	return all
 }
 
-// judgeValue passes a value that the person typed, that a trusted tool listed, or that is too small to say anything.
+// judgeValue passes a value that the user typed, that a trusted tool listed, or that is too small to say anything.
 func judgeValue(c Call, a argument) Verdict {
 	if isTyped(c, a) || c.Flow.typed(a.text) || c.Flow.known(a.text) {
 		return Pass()

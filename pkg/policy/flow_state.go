@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// Flow is what is known of the content of a session: what the person said in it, which strangers could have written into
+// Flow is what is known of the content of a session: what the user said in it, which strangers could have written into
 // it, and which values came from where. It only ever learns; nothing makes it forget. Whoever holds one cannot change
 // it: [Flow.Hear] and [Flow.Learn] return another. The zero value knows an empty session.
 type Flow struct {
@@ -26,12 +26,12 @@ type Flow struct {
 	public  []string // words of results that are nobody's secret
 	strange []string // addresses that stood in what strangers could have written
 
-	exact string          // the person's words, for looking up
+	exact string          // the user's words, for looking up
 	lower string          // the same in lower case
 	vocab map[string]bool // the single words
 }
 
-// spoken is one question of the person.
+// spoken is one question of the user.
 type spoken struct {
 	Query string `json:"query"`
 	Text  string `json:"text"`
@@ -80,7 +80,7 @@ func (f *Flow) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// index prepares the person's words for looking up.
+// index prepares the user's words for looking up.
 func (f *Flow) index() {
 	var b strings.Builder
 	for _, s := range f.words {
@@ -104,7 +104,7 @@ func (f *Flow) Heard(query string) bool {
 	return f != nil && slices.ContainsFunc(f.words, func(s spoken) bool { return s.Query == query })
 }
 
-// Hear is f with what the person said in one more question.
+// Hear is f with what the user said in one more question.
 func (f *Flow) Hear(query, said string) *Flow {
 	next := f.clone()
 	if len(said) > maxText {
@@ -241,7 +241,7 @@ func plainLinks(s string) (out []string) {
 // Tainted reports whether text that a stranger could have written entered the session.
 func (f *Flow) Tainted() bool { return f == nil || len(f.sources) > 0 }
 
-// Private reports whether something of the person's own was read into the session.
+// Private reports whether something of the user's own was read into the session.
 func (f *Flow) Private() bool { return f == nil || f.private }
 
 // Sources tell where strangers could have written into the session.
@@ -303,12 +303,12 @@ func remember(to []string, most int, texts ...string) []string {
 // last is the end of a list.
 func last[T any](list []T, most int) []T { return list[max(0, len(list)-most):] }
 
-// has reports whether the person used one of these words.
+// has reports whether the user used one of these words.
 func (f *Flow) has(words ...string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return f.vocab[w] })
 }
 
-// asks reports whether the person asked for something by one of these verbs: in one of the latest questions, in a sentence
+// asks reports whether the user asked for something by one of these verbs: in one of the latest questions, in a sentence
 // that says no "not", and that is no mere question.
 func (f *Flow) asks(verbs []string) bool {
 	for _, s := range last(f.words, latest) {
@@ -334,7 +334,7 @@ var (
 	polite    = []string{"can", "could", "would", "will", "please", "should", "let"}
 )
 
-// typed reports whether the person wrote this value: the whole of it, and not as a part of a longer word, name or
+// typed reports whether the user wrote this value: the whole of it, and not as a part of a longer word, name or
 // address. An empty value says nothing and counts as typed.
 func (f *Flow) typed(value string) bool {
 	return f != nil && standsIn(strings.ToLower(strings.TrimSpace(value)), f.lower)
@@ -393,7 +393,7 @@ func (f *Flow) known(value string) bool {
 // listed reports whether a search returned exactly this address.
 func (f *Flow) listed(address string) bool { return slices.Contains(f.links, address) }
 
-// said reports whether a query is made of the person's own words, of words that are in public results anyway, and of
+// said reports whether a query is made of the user's own words, of words that are in public results anyway, and of
 // words that say nothing.
 //
 // Words of public results do not count once something private is in the session: a page can list words enough to spell
@@ -420,7 +420,7 @@ func year(w string) bool {
 	return len(w) == 4 && strings.HasPrefix(w, "20") && strings.Trim(w, "0123456789") == ""
 }
 
-// mostly reports whether at least half of the words that say something are the person's.
+// mostly reports whether at least half of the words that say something are the user's.
 func (f *Flow) mostly(s string) bool {
 	n, hit := 0, 0
 	for _, w := range inWords(s) {
@@ -435,7 +435,7 @@ func (f *Flow) mostly(s string) bool {
 	return n > 0 && 2*hit >= n
 }
 
-// dated reports whether the person named this date or number.
+// dated reports whether the user named this date or number.
 func (f *Flow) dated(value string) bool {
 	day, _, _ := strings.Cut(strings.ReplaceAll(value, "T", " "), " ")
 	return len(value) > 2 && (f.typed(value) || len(day) == 10 && f.typed(day))

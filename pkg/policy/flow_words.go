@@ -11,8 +11,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// What a person asks for, read from the names of tools and the words of the person. It is coarse on purpose: a word too
-// few means one question more to the person.
+// What a person asks for, read from the names of tools and the words of the user. It is coarse on purpose: a word too
+// few means one question more to the user.
 
 // acts are the verbs in names of tools, with the words by which people ask for them.
 var acts = map[string][]string{
@@ -61,7 +61,7 @@ var things = map[string][]string{
 	"note":         {"note", "notes"}, "memory": {"remember", "memory", "note"},
 }
 
-// asksFor reports whether the person's words ask for what a tool of this name does: a sentence of the latest questions that
+// asksFor reports whether the user's words ask for what a tool of this name does: a sentence of the latest questions that
 // is no negation, and no question about the past.
 func asksFor(tool string, f *Flow) bool {
 	parts := nameWords(tool)

@@ -9,7 +9,7 @@ import (
 // of agents that spends more than it was given. The zero value is a configuration that nobody wrote, and refuses
 // everything.
 //
-// No override lifts a limit. A limit is there against loops, not against the person, and a loop does not become useful
+// No override lifts a limit. A limit is there against loops, not against the user, and a loop does not become useful
 // because everything is allowed. Who needs more raises the limit.
 type LimitsLayer struct {
 	Same  int // the so many-th identical call is refused
@@ -27,10 +27,10 @@ const (
 	RuleBudget   = "budget"    // the line of agents has used up what it was given
 )
 
-// LimitsRules are the rules that can be watched instead of enforced, see [Shadow].
+// LimitsRules are the rules that can be watched instead of enforced, see [MonitorOnly].
 var LimitsRules = []string{RuleRepeated, RuleCalls, RuleBudget}
 
-// Judge implements [Layer]. A person may repeat a call as often as it pleases them; a budget holds for them too.
+// Judge implements [Layer]. A user may repeat a call as often as it pleases them; a budget holds for them too.
 func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
 	if l.Same <= 0 || l.Calls <= 0 {
 		return Deny(RuleNoLimits, "the limits of calls are not set, so nothing may run; set limits.same and limits.calls in the manifest")

@@ -17,12 +17,12 @@ import (
 type Manifest struct {
 	Types     map[string]AgentType
 	Accounts  map[string]string // account -> type
-	HighRisk  []string          // tools that ask the person, unless the session is relaxed
-	AlwaysAsk []string          // tools that ask the person in a relaxed session too
+	HighRisk  []string          // tools that ask the user, unless the session is relaxed
+	AlwaysAsk []string          // tools that ask the user in a relaxed session too
 	Egress    Reach
 	Limits    Limits
 	Approvals Approvals
-	Shadow    map[string][]string // layer -> rules that are watched and not enforced, see [Shadow]
+	Monitored map[string][]string // layer -> rules that are watched and not enforced, see [MonitorOnly]
 
 	lines strict.Lines
 }
@@ -72,9 +72,9 @@ func (m Manifest) Unserved() []string {
 // Line is the line of the file on which a field stands, like "types.coder.tools"; 0 when the manifest has no file.
 func (m Manifest) Line(field string) int { return m.lines.At(field) }
 
-// ManifestLayer refuses tools that are not in the set of the caller's type. What the person grants the type for the
+// ManifestLayer refuses tools that are not in the set of the caller's type. What the user grants the type for the
 // session is in the set too. Under ALL an account itself may use every tool; an agent that was spawned may not, because
-// the person did not choose it.
+// the user did not choose it.
 type ManifestLayer struct{ Manifest Manifest }
 
 // Name implements [Layer].
@@ -123,7 +123,7 @@ type manifestFile struct {
 	Egress    egressFile          `yaml:"egress"`
 	Limits    limitsFile          `yaml:"limits"`
 	Approvals approvalsFile       `yaml:"approvals"`
-	Shadow    []string            `yaml:"shadow"`
+	Monitored []string            `yaml:"monitor_only"`
 }
 
 type typeFile struct {

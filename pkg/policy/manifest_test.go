@@ -218,7 +218,7 @@ func FuzzParseManifest(f *testing.F) {
 	f.Add("types: {a: {paths: {fs_*: [/]}}}")
 	f.Add("? [a]\n: b\n---\n")
 	f.Add("types: {a: {can_spawn: [b]}, b: {can_spawn: [a]}}")
-	f.Add("types: {a: {tools: [x]}}\nlimits: {same: 0, depth: 9, budgets: {a: {calls: -1}}}\nshadow: [manifest.not_in_set]\n")
+	f.Add("types: {a: {tools: [x]}}\nlimits: {same: 0, depth: 9, budgets: {a: {calls: -1}}}\nmonitor_only: [manifest.not_in_set]\n")
 	f.Add("types: {a: {tools: [x]}}\negress: {fetch: {allow: ['*'], deny: ['*.lan', 'x:99999']}}\napprovals: {expires: 0s}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		m, err := policy.ParseManifest([]byte(text), "m.yaml")
@@ -234,7 +234,7 @@ func FuzzParseManifest(f *testing.F) {
 		if l := m.Limits; l.Same < 2 || l.Calls < 1 || l.Spawns < 0 || l.Depth < 0 || l.Depth > subjects.MaxDepth || l.Window <= 0 || m.Approvals.Expires <= 0 {
 			t.Fatalf("limits %+v, approvals %+v", l, m.Approvals)
 		}
-		for layer := range m.Shadow {
+		for layer := range m.Monitored {
 			if slices.Contains([]string{"override", "manifest", "lineage", "arguments", "paths"}, layer) {
 				t.Fatalf("rules of %s are watched only", layer)
 			}

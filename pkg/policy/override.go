@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// OverrideLayer refuses what the person took away for the session. It is the first to judge: what is disabled stays
+// OverrideLayer refuses what the user took away for the session. It is the first to judge: what is disabled stays
 // disabled under every level and every grant. What a level lifts is up to the layers that it concerns.
 type OverrideLayer struct{}
 
@@ -19,7 +19,7 @@ func (OverrideLayer) Name() string { return "override" }
 
 // Rules of the override layer.
 const (
-	RuleDisabled = "disabled"      // the person disabled the tool for the session
+	RuleDisabled = "disabled"      // the user disabled the tool for the session
 	RuleLevel    = "unknown_level" // nobody knows what the session's level means
 )
 
@@ -38,7 +38,7 @@ func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	return Pass()
 }
 
-// granted reports whether the person gave the tool to agents of the type, for the session. A grant is "type:tool", whole
+// granted reports whether the user gave the tool to agents of the type, for the session. A grant is "type:tool", whole
 // names: anything else grants nothing.
 func granted(grants []string, typ, tool string) bool {
 	return typ != "" && tool != "" && slices.Contains(grants, typ+":"+tool)
@@ -60,7 +60,7 @@ func (m Manifest) usable(typ string, grants []string) []string {
 	return slices.Compact(out)
 }
 
-// CheckGrant reports what is wrong with a grant that the person wants to give.
+// CheckGrant reports what is wrong with a grant that the user wants to give.
 func (m Manifest) CheckGrant(grant string) error {
 	typ, tool, ok := strings.Cut(grant, ":")
 	if !ok || subjects.CheckToken(tool) != nil {

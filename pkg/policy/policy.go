@@ -29,8 +29,8 @@ type Call struct {
 	Session string
 	Query   string
 
-	Person   bool     // the person's own call: its arguments are the person's own words
-	Override Override // what the person set for the session
+	Person   bool     // the user's own call: its arguments are the user's own words
+	Override Override // what the user set for the session
 	Line     []Spawned
 	Flow     *Flow // nil = nobody knows what went into the session
 	Spent    Spent
@@ -55,13 +55,13 @@ func (c Call) clone() Call {
 	return c
 }
 
-// everything reports whether the person lets everything pass. It holds for the account itself: a spawned agent gets
+// everything reports whether the user lets everything pass. It holds for the account itself: a spawned agent gets
 // nothing from it.
 func (c Call) everything() bool {
 	return c.Override.All() && len(c.Caller.Path) == 0 && len(c.Line) == 0
 }
 
-// Override is what the person set for a session, or for one message of it. The zero value changes nothing.
+// Override is what the user set for a session, or for one message of it. The zero value changes nothing.
 type Override struct {
 	Level   string   // [subjects.OverrideRelax] or [subjects.OverrideAll]; anything else is none
 	Disable []string // tools that nobody may use
@@ -73,7 +73,7 @@ func (o Override) Relaxed() bool {
 	return o.Level == subjects.OverrideRelax || o.Level == subjects.OverrideAll
 }
 
-// All reports whether everything passes that the person may pass.
+// All reports whether everything passes that the user may pass.
 func (o Override) All() bool { return o.Level == subjects.OverrideAll }
 
 // Spawned is one agent of the caller's line as the registry knows it: the first is the account's child, the last is the
@@ -127,13 +127,13 @@ func (t Tool) Has(e Effect) bool { return !t.Known || t.Effects.Has(e) }
 
 // Verdict is what a layer says of a call. The zero value refuses.
 type Verdict struct {
-	kind    kind
-	rule    string
-	reason  string
-	allowed []string
-	sinks   []string
-	more    []Verdict         // what else the layer has against the call
-	shadow  []subjects.Denial // passed over only because their rules are watched and not enforced
+	kind      kind
+	rule      string
+	reason    string
+	allowed   []string
+	sinks     []string
+	more      []Verdict         // what else the layer has against the call
+	monitored []subjects.Denial // passed over only because their rules are watched and not enforced
 }
 
 // kind of a verdict. The zero value refuses.
@@ -148,13 +148,13 @@ const (
 // Pass steps aside: this layer has nothing against the call. It is not a permission; the other layers still judge.
 func Pass() Verdict { return Verdict{kind: passes} }
 
-// Ask refuses unless the person agrees. sinks are where something would go: an answer that is remembered holds for the
+// Ask refuses unless the user agrees. sinks are where something would go: an answer that is remembered holds for the
 // same ones alone.
 func Ask(rule, reason string, sinks ...string) Verdict {
 	return Verdict{kind: asks, rule: rule, reason: reason, sinks: slices.Clone(sinks)}
 }
 
-// Deny refuses. rule names what was broken, reason is for the person who has to act on it, and allowed lists what would
+// Deny refuses. rule names what was broken, reason is for the user who has to act on it, and allowed lists what would
 // have passed.
 func Deny(rule, reason string, allowed ...string) Verdict {
 	return Verdict{rule: rule, reason: reason, allowed: slices.Clone(allowed)}
@@ -218,15 +218,15 @@ type Decision struct {
 	// refused.
 	LayersPassed []string
 
-	allowed bool
-	denial  subjects.Denial
-	asks    []Question
-	shadow  []subjects.Denial
-	told    []subjects.LayerVerdict
-	failure error
+	allowed   bool
+	denial    subjects.Denial
+	asks      []Question
+	monitored []subjects.Denial
+	told      []subjects.LayerVerdict
+	failure   error
 }
 
-// Question is what a layer wants the person to be asked.
+// Question is what a layer wants the user to be asked.
 type Question struct {
 	Layer, Rule, Reason string
 	Sinks               []string
@@ -235,7 +235,7 @@ type Question struct {
 // Allowed reports whether the call may run without anybody being asked.
 func (d Decision) Allowed() bool { return d.allowed && len(d.asks) == 0 }
 
-// Asks is what the person has to agree to before the call may run: nothing when it is allowed or refused.
+// Asks is what the user has to agree to before the call may run: nothing when it is allowed or refused.
 func (d Decision) Asks() []Question {
 	if !d.allowed {
 		return nil
@@ -243,12 +243,12 @@ func (d Decision) Asks() []Question {
 	return slices.Clone(d.asks)
 }
 
-// Shadow is what rules would have said that are only watched.
-func (d Decision) Shadow() []subjects.Denial { return slices.Clone(d.shadow) }
+// Monitored is what rules would have said that are only watched.
+func (d Decision) Monitored() []subjects.Denial { return slices.Clone(d.monitored) }
 
 // Verdict is the decision as a dry run tells it.
 func (d Decision) Verdict() subjects.Verdict {
-	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.told), Shadow: d.Shadow()}
+	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.told), Monitored: d.Monitored()}
 	for _, q := range d.Asks() {
 		v.Asks = append(v.Asks, subjects.Denial{Layer: q.Layer, Rule: q.Rule, Reason: q.Reason})
 	}
@@ -310,7 +310,7 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 		case name == "":
 			return refuse(LayerChain, RuleNil, fmt.Sprintf("layer %d of the policy is missing, so nothing may run", i+1))
 		}
-		d.shadow = append(d.shadow, v.shadow...)
+		d.monitored = append(d.monitored, v.monitored...)
 		passed := true
 		for _, one := range v.each() {
 			switch {

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// What holds for whatever manifest, whatever line of agents and whatever the person sets. The tools here have no effects
+// What holds for whatever manifest, whatever line of agents and whatever the user sets. The tools here have no effects
 // and the arguments fit, so that the layers about who may do what decide.
 
 var (
@@ -98,7 +98,7 @@ func callOf(m policy.Manifest, account string, line []policy.Spawned, o policy.O
 }
 
 // TestNoChildHasMoreThanItsAncestors: whatever the whole chain lets a child do, everybody above it uses or may pass on, by
-// the manifest or by a grant of the person to just that type, in whatever order the layers judge.
+// the manifest or by a grant of the user to just that type, in whatever order the layers judge.
 func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 	allowed := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -156,7 +156,7 @@ func TestAllGivesSpawnedAgentsNothing(t *testing.T) {
 	}
 }
 
-// TestDisablingWins: no level, grant, type or line gives a tool that the person disabled.
+// TestDisablingWins: no level, grant, type or line gives a tool that the user disabled.
 func TestDisablingWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m, o := anyManifest(rt, true), anyOverride(rt)

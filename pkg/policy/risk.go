@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// RiskLayer asks the person before tools run that are marked as risky. It never refuses by itself.
+// RiskLayer asks the user before tools run that are marked as risky. It never refuses by itself.
 type RiskLayer struct {
-	High   []string // ask, unless the person relaxed the session
-	Always []string // ask each time, in a relaxed session and in the person's own calls too
+	High   []string // ask, unless the user relaxed the session
+	Always []string // ask each time, in a relaxed session and in the user's own calls too
 }
 
 // Name implements [Layer].
@@ -21,7 +21,7 @@ const (
 	RuleAlways   = "always"    // the tool is marked to be asked for every time
 )
 
-// RiskRules are the rules that can be watched instead of enforced, see [Shadow].
+// RiskRules are the rules that can be watched instead of enforced, see [MonitorOnly].
 var RiskRules = []string{RuleHighRisk, RuleAlways}
 
 // Judge implements [Layer]. Names are compared as they are. A tool whose effects nobody declared may do everything, so it
@@ -33,7 +33,7 @@ func (l RiskLayer) Judge(_ context.Context, c Call) Verdict {
 		return Pass()
 	case slices.Contains(l.Always, name):
 		return Ask(RuleAlways, name+" runs only after you agreed, each time")
-	case c.Person || c.Override.Relaxed(): // the person who calls need not be asked whether to call
+	case c.Person || c.Override.Relaxed(): // the user who calls need not be asked whether to call
 		return Pass()
 	case slices.Contains(l.High, name):
 		return Ask(RuleHighRisk, name+" is marked high-risk, so it needs your word")

@@ -19,11 +19,11 @@ func TestRiskLayer(t *testing.T) {
 		{name: "marked", tool: "run_shell", rule: "ask:high_risk"},
 		{name: "marked, relaxed", tool: "run_shell", level: subjects.OverrideRelax},
 		{name: "marked, everything allowed", tool: "run_shell", level: subjects.OverrideAll},
-		{name: "marked, the person calls", tool: "run_shell", person: true},
+		{name: "marked, the user calls", tool: "run_shell", person: true},
 		{name: "always", tool: "package_install", rule: "ask:always"},
 		{name: "always, relaxed", tool: "package_install", level: subjects.OverrideRelax, rule: "ask:always"},
 		{name: "always, everything allowed", tool: "package_install", level: subjects.OverrideAll},
-		{name: "always, the person calls", tool: "package_install", person: true, rule: "ask:always"},
+		{name: "always, the user calls", tool: "package_install", person: true, rule: "ask:always"},
 
 		{name: "trick: marked twice", tool: "both", level: subjects.OverrideRelax, rule: "ask:always"},
 		{name: "trick: a level that is none", tool: "run_shell", level: "all", rule: "ask:high_risk"},

@@ -28,7 +28,7 @@ type Limits struct {
 	Budgets map[string]subjects.Budget // type -> what each agent of it may spend with all below it, when it was spawned
 }
 
-// Approvals say how the person is asked.
+// Approvals say how the user is asked.
 type Approvals struct {
 	Expires time.Duration // no answer until then is a denial
 }
@@ -87,7 +87,7 @@ func (p *manifestParser) sections(f manifestFile, m *Manifest) {
 	if e := f.Approvals.Expires; e < time.Second || e > 24*time.Hour {
 		p.fail("approvals.expires", "%s is not between 1s and 24h", strict.Short(e))
 	}
-	m.Shadow = p.shadow(f.Shadow)
+	m.Monitored = p.monitored(f.Monitored)
 }
 
 // hosts checks names of hosts one by one, so that each error has its line.
@@ -134,12 +134,12 @@ func (p *manifestParser) limits(f limitsFile, types map[string]typeFile) Limits 
 	return l
 }
 
-// shadow reads rules to watch, each as layer.rule. Rules that say who may do what are never only watched: trying them
+// monitored reads rules to watch, each as layer.rule. Rules that say who may do what are never only watched: trying them
 // out would give everything to everybody meanwhile.
-func (p *manifestParser) shadow(in []string) map[string][]string {
+func (p *manifestParser) monitored(in []string) map[string][]string {
 	out := map[string][]string{}
 	for i, name := range in {
-		item := fmt.Sprintf("shadow[%d]", i)
+		item := fmt.Sprintf("monitor_only[%d]", i)
 		layer, rule, _ := strings.Cut(name, ".")
 		switch {
 		case slices.Contains(enforced, layer):

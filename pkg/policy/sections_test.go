@@ -26,14 +26,14 @@ limits:
   budgets:
     a: {calls: 7, bytes: 2KB}
 approvals: {expires: 30s}
-shadow: [limits.calls, flow.fetch, flow.query]
+monitor_only: [limits.calls, flow.fetch, flow.query]
 `)
 	want := policy.Manifest{
 		HighRisk:  []string{"fs_list", "fs_read", "fs_search", "fs_write", "x"},
 		Egress:    policy.Reach{Fetch: policy.HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
 		Limits:    policy.Limits{Same: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
 		Approvals: policy.Approvals{Expires: 30 * time.Second},
-		Shadow:    map[string][]string{"limits": {"calls"}, "flow": {"fetch", "query"}},
+		Monitored: map[string][]string{"limits": {"calls"}, "flow": {"fetch", "query"}},
 	}
 	for _, tt := range []struct {
 		name      string
@@ -44,7 +44,7 @@ shadow: [limits.calls, flow.fetch, flow.query]
 		{"egress", m.Egress, want.Egress},
 		{"limits", m.Limits, want.Limits},
 		{"approvals", m.Approvals, want.Approvals},
-		{"shadow", m.Shadow, want.Shadow},
+		{"monitor_only", m.Monitored, want.Monitored},
 	} {
 		if !reflect.DeepEqual(tt.got, tt.want) {
 			t.Errorf("%s: %+v, want %+v", tt.name, tt.got, tt.want)
@@ -66,9 +66,9 @@ func TestSectionsRefuse(t *testing.T) {
 		{"an answer that never expires", "approvals: {expires: 48h}\n", "approvals.expires: 48h is not between 1s and 24h"},
 		{"risk twice", "high_risk: [x, x]\n", `m.yaml:2: high_risk[1]: "x" is listed twice`},
 		{"host twice", "egress: {fetch: {allow: [a.org, a.org]}}\n", `m.yaml:2: egress.fetch.allow[1]: "a.org" is listed twice`},
-		{"a rule twice", "shadow: [limits.calls, limits.calls]\n", `m.yaml:2: shadow[1]: "limits.calls" is listed twice`},
-		{"a rule that no layer knows", "shadow:\n  - limits.sleeping\n", `m.yaml:3: shadow[0]: no layer knows the rule "limits.sleeping"; those that may be watched: approval.`},
-		{"a layer that is not there", "shadow: [weather.rain]\n", "no layer knows the rule"},
+		{"a rule twice", "monitor_only: [limits.calls, limits.calls]\n", `m.yaml:2: monitor_only[1]: "limits.calls" is listed twice`},
+		{"a rule that no layer knows", "monitor_only:\n  - limits.sleeping\n", `m.yaml:3: monitor_only[0]: no layer knows the rule "limits.sleeping"; those that may be watched: approval.`},
+		{"a layer that is not there", "monitor_only: [weather.rain]\n", "no layer knows the rule"},
 
 		{"trick: negative budget", "limits: {budgets: {a: {calls: -1}}}\n", "limits.budgets.a: a budget cannot be negative"},
 		{"trick: bytes without a unit", "limits: {budgets: {a: {bytes: 5}}}\n", "limits.budgets.a.bytes: 5 is not a size"},
@@ -76,14 +76,14 @@ func TestSectionsRefuse(t *testing.T) {
 		{"trick: every tool is no risk", "high_risk: ['*']\n", `high_risk[0]: "*" is neither`},
 		{"trick: a host that is an address", "egress: {fetch: {allow: ['http://a.org/']}}\n", "m.yaml:2: egress.fetch.allow[0]:"},
 		{"trick: a host with a blank", "egress: {fetch: {deny: ['a.org b.org']}}\n", "egress.fetch.deny[0]:"},
-		{"trick: watching the manifest", "shadow: [manifest.not_in_set]\n", "shadow[0]: the rules of manifest are always enforced; those that may be watched: approval."},
-		{"trick: watching the lineage", "shadow: [lineage.not_inherited]\n", "the rules of lineage are always enforced"},
-		{"trick: watching what is disabled", "shadow: [override.disabled]\n", "the rules of override are always enforced"},
-		{"trick: watching arguments", "shadow: [arguments.schema]\n", "the rules of arguments are always enforced"},
-		{"trick: watching folders", "shadow: [paths.closed]\n", "the rules of paths are always enforced"},
-		{"trick: a whole layer", "shadow: [flow]\n", `no layer knows the rule "flow"`},
-		{"trick: a wildcard", "shadow: ['flow.*']\n", `no layer knows the rule "flow.*"`},
-		{"trick: a layer in capitals", "shadow: [Limits.calls]\n", "no layer knows the rule"},
+		{"trick: watching the manifest", "monitor_only: [manifest.not_in_set]\n", "monitor_only[0]: the rules of manifest are always enforced; those that may be watched: approval."},
+		{"trick: watching the lineage", "monitor_only: [lineage.not_inherited]\n", "the rules of lineage are always enforced"},
+		{"trick: watching what is disabled", "monitor_only: [override.disabled]\n", "the rules of override are always enforced"},
+		{"trick: watching arguments", "monitor_only: [arguments.schema]\n", "the rules of arguments are always enforced"},
+		{"trick: watching folders", "monitor_only: [paths.closed]\n", "the rules of paths are always enforced"},
+		{"trick: a whole layer", "monitor_only: [flow]\n", `no layer knows the rule "flow"`},
+		{"trick: a wildcard", "monitor_only: ['flow.*']\n", `no layer knows the rule "flow.*"`},
+		{"trick: a layer in capitals", "monitor_only: [Limits.calls]\n", "no layer knows the rule"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := policy.ParseManifest([]byte(oneType+tt.text), "m.yaml")

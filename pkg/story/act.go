@@ -38,7 +38,7 @@ func (m Moment) reached(e Event, said string) bool {
 	return e.Subject != PageAsked && holds(said, m.Delta)
 }
 
-// decide answers for the person when e asks whether a call of this turn may run. Each question is answered once.
+// decide answers for the user when e asks whether a call of this turn may run. Each question is answered once.
 func (r *run) decide(ctx context.Context, i int, e Event) error {
 	at, a := &r.told[i], r.story.Turns[i].Approve
 	id, asks := subjects.Match(subjects.ApprovalAsked.Live(), e.Subject)
@@ -106,7 +106,7 @@ func (r *run) settled(ctx context.Context, query string, res subjects.ToolResult
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", res.Tool, ctx.Err())
-		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the person's grants
+		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the user's grants
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// asks lets the broker ask the person about n calls; every answer ends the turn with its words.
+// asks lets the broker ask the user about n calls; every answer ends the turn with its words.
 func asks(n int) func(*world, subjects.Query) {
 	return func(w *world, q subjects.Query) {
 		for i := range n {
@@ -21,7 +21,7 @@ func asks(n int) func(*world, subjects.Query) {
 	}
 }
 
-// The person answers each question once, in time also when nothing is heard live, and only questions of the turn.
+// The user answers each question once, in time also when nothing is heard live, and only questions of the turn.
 func TestApprove(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -86,7 +86,7 @@ func TestIgnore(t *testing.T) {
 	}
 }
 
-// What the person sets is set for the session of the turn, before the question is asked.
+// What the user sets is set for the session of the turn, before the question is asked.
 func TestOverride(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n    override: {level: RELAX, once: true}\n  - query: two\n    session: mine\n    override: {disable: [x]}\n  - query: three\nevents: {present: [query.received times=3]}\n")

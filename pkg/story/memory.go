@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// Memory is what the person does to memory with their own hand, before the question. One of these is written, and what
+// Memory is what the user does to memory with their own hand, before the question. One of these is written, and what
 // changes nothing fails the story: it would prove nothing.
 type Memory struct {
 	Add    *Add    `yaml:"add"`
@@ -38,7 +38,7 @@ type Add struct {
 type Import struct {
 	From  string `yaml:"from"` // its name; how it ends says what it is
 	Text  string `yaml:"text"`
-	Trust string `yaml:"trust"` // trusted when the person vouches for every word
+	Trust string `yaml:"trust"` // trusted when the user vouches for every word
 }
 
 // Edit changes the one entry that holds some words.
@@ -51,7 +51,7 @@ type Edit struct {
 // All stands for every proposal there is.
 const All = "all"
 
-// Feedback is what the person thinks of an answer, said as with conclave rate.
+// Feedback is what the user thinks of an answer, said as with conclave rate.
 type Feedback struct {
 	Of    int    `yaml:"of"`    // the turn that asked, from 1
 	Query string `yaml:"query"` // instead of a turn: an id that nobody asked under
@@ -199,19 +199,19 @@ func (r *run) prepare(ctx context.Context, i int) error {
 	return nil
 }
 
-// rate says what the person thinks of an answer.
+// rate says what the user thinks of an answer.
 func (r *run) rate(ctx context.Context, f Feedback) error {
 	query, session := f.Query, ""
 	if query == "" {
 		query, session = r.queries[f.Of-1], r.sessionOf(f.Of-1)
 	}
 	if err := r.world.Feedback(ctx, session, subjects.Feedback{QueryID: query, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}); err != nil {
-		return fmt.Errorf("saying what the person thinks of %s: %w", query, err)
+		return fmt.Errorf("saying what the user thinks of %s: %w", query, err)
 	}
 	return nil
 }
 
-// remember does one act of the person on memory.
+// remember does one act of the user on memory.
 func (r *run) remember(ctx context.Context, m Memory) error {
 	err := r.world.Remember(ctx, m)
 	var no *subjects.Fault
@@ -221,7 +221,7 @@ func (r *run) remember(ctx context.Context, m Memory) error {
 	case refused && m.Refused:
 		return nil
 	case err != nil:
-		return fmt.Errorf("the person's own hand on memory: %w", err)
+		return fmt.Errorf("the user's own hand on memory: %w", err)
 	}
 	return nil
 }

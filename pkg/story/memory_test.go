@@ -18,7 +18,7 @@ func TestParseActs(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+`turns:
   - query: one
-    memory: {add: {text: The person drinks tea., name: tea, tags: [drinks], pinned: true}}
+    memory: {add: {text: The user drinks tea., name: tea, tags: [drinks], pinned: true}}
   - query: two
     after: [memory.stored action=stored times=2, 'memory.annotated why~"5 of 5"']
     memory: {import: {from: notes.md, text: "# Notes", trust: trusted}}
@@ -28,7 +28,7 @@ func TestParseActs(t *testing.T) {
     memory: {edit: {of: tea, text: Coffee., name: coffee}, refused: true}
 `)
 	m := s.Turns[0].Memory
-	if want := (story.Add{Text: "The person drinks tea.", Name: "tea", Tags: []string{"drinks"}, Pinned: true}); !reflect.DeepEqual(*m.Add, want) || m.Refused {
+	if want := (story.Add{Text: "The user drinks tea.", Name: "tea", Tags: []string{"drinks"}, Pinned: true}); !reflect.DeepEqual(*m.Add, want) || m.Refused {
 		t.Errorf("add %+v", m)
 	}
 	second := s.Turns[1]
@@ -123,7 +123,7 @@ func TestAfterTellsOfTheScript(t *testing.T) {
 	}
 }
 
-// The person's hand on memory comes before the question. A no must be announced, and so must it come.
+// The user's hand on memory comes before the question. A no must be announced, and so must it come.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	no := subjects.Faultf("malformed", "it looks like a key")
@@ -135,9 +135,9 @@ func TestMemory(t *testing.T) {
 		{"forget", "{forget: coffee}", nil, ""},
 		{"refused as announced", "{add: {text: x}, refused: true}", no, ""},
 		{"refused in a wrapping", "{add: {text: x}, refused: true}", fmt.Errorf("adding: %w", no), ""},
-		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: the person's own hand on memory: malformed: it looks like a key"},
+		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: the user's own hand on memory: malformed: it looks like a key"},
 		{"trick: announced, and it is taken", "{add: {text: x}, refused: true}", nil, "t.yaml:8: turn 2: memory did not refuse"},
-		{"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"), "turn 2: the person's own hand on memory: nobody answers"},
+		{"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"), "turn 2: the user's own hand on memory: nobody answers"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -204,7 +204,7 @@ func TestFeedbackThatCannotBeSaid(t *testing.T) {
 	w := kept(0)
 	w.rate = func(*world, rated) error { return errors.New("no voice") }
 	got := story.Run(t.Context(), s, w, quick)
-	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: saying what the person thinks of "+w.asked[0].QueryID+": no voice") {
+	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: saying what the user thinks of "+w.asked[0].QueryID+": no voice") {
 		t.Error(got.Report())
 	}
 }

@@ -89,7 +89,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a question and a request", head + turn + "    request: {as: committee, tool: x}\n    error: denied\n", "t.yaml:6: turns[0].request: has an answer and an error"},
 		{"a request with notes", head + "turns:\n  - request: {as: committee, tool: x}\n    no_notes: true\n", "t.yaml:5: turns[0].request: has an answer and an error"},
 		{"a request of nobody", head + "turns:\n  - request: {tool: x}\n    error: denied\n", "turns[0].request: needs the account of an agent"},
-		{"a request with an answer of the person", head + "turns:\n  - request: {as: committee, tool: x}\n    approve: {answer: deny}\n    error: denied\n", "turns[0].request: has an answer and an error"},
+		{"a request with an answer of the user", head + "turns:\n  - request: {as: committee, tool: x}\n    approve: {answer: deny}\n    error: denied\n", "turns[0].request: has an answer and an error"},
 		{"a child without type", head + "turns:\n  - request:\n      as: orchestrator\n      tool: x\n      spawn: [{tools: [x]}]\n    error: denied\n", "t.yaml:8: turns[0].request.spawn[0].type: is not a type of agents"},
 		{"an override that sets nothing", head + turn + "    override: {once: true}\n", "t.yaml:6: turns[0].override: sets nothing"},
 		{"a level that is none", head + turn + "    override: {level: all}\n", "turns[0].override.level: is none of NONE, RELAX, ALL"},
@@ -177,7 +177,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// What a story can say of its stage and of the person comes out as it was written.
+// What a story can say of its stage and of the user comes out as it was written.
 func TestParseStage(t *testing.T) {
 	s, err := story.Parse([]byte(head+`manifest: |
   types: {}

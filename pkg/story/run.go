@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// World is a Conclave that a story is asked of. It speaks and listens as the person does.
+// World is a Conclave that a story is asked of. It speaks and listens as the user does.
 type World interface {
 	// Hear begins to listen to what people hear on the bus, live tokens too. The channel closes when ctx ends. What it
 	// brings decides when to look and when to act, never whether a story holds.
@@ -22,13 +22,13 @@ type World interface {
 	Spawn(ctx context.Context, who subjects.Caller, c Child, session, query string) (child string, err error)
 	// Request calls a tool as an agent would, about a query.
 	Request(ctx context.Context, who subjects.Caller, r Request, session, query string) (subjects.ToolResult, error)
-	// Override sets what holds for a session, as the person.
+	// Override sets what holds for a session, as the user.
 	Override(ctx context.Context, session string, o Override) error
-	// Remember does something to memory, as the person. What memory says instead is a [subjects.Fault].
+	// Remember does something to memory, as the user. What memory says instead is a [subjects.Fault].
 	Remember(ctx context.Context, m Memory) error
-	// Feedback says what the person thinks of an answer.
+	// Feedback says what the user thinks of an answer.
 	Feedback(ctx context.Context, session string, f subjects.Feedback) error
-	// Decide answers the question whether a call may run, as the person.
+	// Decide answers the question whether a call may run, as the user.
 	Decide(ctx context.Context, id string, d subjects.ApprovalDecision) error
 	// Cancel stops a query.
 	Cancel(ctx context.Context, query string) error
@@ -128,7 +128,7 @@ type told struct {
 	query    string
 	still    bool               // nothing was asked
 	request  bool               // no question: an agent's own request
-	decided  map[string]bool    // questions to the person that were dealt with, by id
+	decided  map[string]bool    // questions to the user that were dealt with, by id
 	response *subjects.Response // nil = none came
 	dead     *subjects.DeadLetter
 }
@@ -286,7 +286,7 @@ func (r *run) look(ctx context.Context) error {
 			}
 			switch _, dead := subjects.Match(subjects.Dead.Name, e.Subject); {
 			case at.request || at.still: // what came of it was told to whoever asked
-			case e.Subject == subjects.ResponseGeneration.Name && e.From != subjects.Shadow:
+			case e.Subject == subjects.ResponseGeneration.Name && e.From != subjects.RespondentB:
 				at.response = &subjects.Response{}
 				if err := json.Unmarshal(e.Body, at.response); err != nil {
 					return fmt.Errorf("reading event %d: %w", e.Seq, err)

@@ -208,12 +208,12 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// Respondent B answers in the shadow: its answer is not the answer.
-func TestShadowIsNotTheAnswer(t *testing.T) {
+// Respondent B answers in respondent B: its answer is not the answer.
+func TestRespondentBIsNotTheAnswer(t *testing.T) {
 	t.Parallel()
 	w := &world{answer: func(w *world, q subjects.Query) {
 		w.done(q.QueryID, subjects.Response{Answer: "the world"})
-		w.store("respondent_b", "response.generation", q.QueryID, subjects.Response{Answer: "a shadow"})
+		w.store("respondent_b", "response.generation", q.QueryID, subjects.Response{Answer: "respondent B"})
 	}}
 	if got := story.Run(t.Context(), parse(t, simple), w, quick); !got.OK() {
 		t.Error(got.Report())

@@ -102,7 +102,7 @@ func (s *Story) validatePage(path string, p Page) error {
 	return nil
 }
 
-// validatePerson reports the first thing wrong with what the person does beside asking.
+// validatePerson reports the first thing wrong with what the user does beside asking.
 func (s *Story) validatePerson(path string, t Turn) error {
 	if o := t.Override; o != nil {
 		levels := []string{"", subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}

@@ -12,13 +12,13 @@
 //
 //	after:        events that must be there before the turn begins, one or a list; those of earlier turns count, and
 //	              times=2 means at least two. Memory keeps answers beside the conversation: after: memory.stored
-//	override:     what the person sets for the session before the question: level, once, disable, grant
-//	memory:       what the person does to memory by hand: add {text, name, tags, pinned}, import {from, text, trust},
+//	override:     what the user sets for the session before the question: level, once, disable, grant
+//	memory:       what the user does to memory by hand: add {text, name, tags, pinned}, import {from, text, trust},
 //	              edit {of, name, text}, or words for forget, pin, unpin, accept and reject (all = every proposal);
 //	              with refused: true memory must say no
 //	grade:        what the critic says of the answer of a turn: of, score, feedback. One that is still to come is graded
 //	              before it is asked. reward {of, value} and pairwise {of, winner} go the same way
-//	approve:      what the person answers when a call needs a yes: approve, deny, or ignore
+//	approve:      what the user answers when a call needs a yes: approve, deny, or ignore
 //	crash:        an actor or a tool that is killed at a moment: an event, words of the answer, or a page that is asked for
 //	request:      instead of a question, an agent's own call, made by agents that it spawns first if the story says so; of
 //	              is the turn whose question it is for
@@ -103,7 +103,7 @@ type Turn struct {
 	NoNotes   bool     `yaml:"no_notes"`
 	Partial   bool     `yaml:"partial"`
 	Error     string   `yaml:"error"`      // code of the fault that ends the turn
-	StopAfter *Moment  `yaml:"stop_after"` // when the person stops it
+	StopAfter *Moment  `yaml:"stop_after"` // when the user stops it
 	Crash     *Crash   `yaml:"crash"`
 
 	after []Want
@@ -127,7 +127,7 @@ type Child struct {
 	Tools []string `yaml:"tools"` // no others; none = all that its type may have there
 }
 
-// Override is what the person sets for the session before the question.
+// Override is what the user sets for the session before the question.
 type Override struct {
 	Level   string   `yaml:"level"` // NONE, RELAX, ALL
 	Once    bool     `yaml:"once"`  // for this question alone
@@ -135,14 +135,14 @@ type Override struct {
 	Grant   []string `yaml:"grant"` // type:tool
 }
 
-// Approve is what the person answers to every question of the turn whether a call may run. A turn in which nobody asks has
+// Approve is what the user answers to every question of the turn whether a call may run. A turn in which nobody asks has
 // failed: what the answer does has not been seen then.
 type Approve struct {
 	Answer   string `yaml:"answer"`   // approve, deny or ignore
 	Remember string `yaml:"remember"` // session or always; "" = this once
 }
 
-// Answers of the person.
+// Answers of the user.
 const (
 	Yes    = "approve"
 	No     = "deny"

@@ -16,7 +16,7 @@ type world struct {
 	cancel func(w *world, query string)
 	crash  func(w *world, actor string) error
 	decide func(w *world, id string, d subjects.ApprovalDecision) error
-	// remember is what memory says to the person; nil = yes to everything
+	// remember is what memory says to the user; nil = yes to everything
 	remember func(w *world, m story.Memory) error
 	rate     func(w *world, f rated) error
 	deaf     bool // nothing is heard live: only the stream is there
@@ -90,7 +90,7 @@ func (w *world) Remember(_ context.Context, m story.Memory) error {
 	return w.remember(w, m)
 }
 
-// rated is what the person said of an answer, and in which session that was given.
+// rated is what the user said of an answer, and in which session that was given.
 type rated struct {
 	session string
 	subjects.Feedback

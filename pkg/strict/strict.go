@@ -1,6 +1,6 @@
 // Package strict reads YAML the way a policy has to be read: an unknown field, a field written twice, a value of the
 // wrong kind or left empty is an error, and every error says file, line and field. It also says on which line each
-// value stood, so that a person can be told where a setting came from.
+// value stood, so that a user can be told where a setting came from.
 //
 // Anchors, merge keys and tags are refused: they let a file say more than a reader sees.
 package strict
@@ -95,7 +95,7 @@ func Assign(out any, path, value, name string) error {
 // Field is one setting as text.
 type Field struct{ Path, Value string }
 
-// Fields lists the settings of the struct v in the order of its fields, as a person would write them.
+// Fields lists the settings of the struct v in the order of its fields, as a user would write them.
 func Fields(v any) []Field { return fields(nil, "", reflect.ValueOf(v)) }
 
 func fields(out []Field, path string, v reflect.Value) []Field {

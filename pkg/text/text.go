@@ -20,7 +20,7 @@ func Clip(s string, most int) string {
 	return s[:end] + "..."
 }
 
-// Seen reports whether a person sees r: it is printed, and it is none of the characters that count as printed and show
+// Seen reports whether a user sees r: it is printed, and it is none of the characters that count as printed and show
 // nothing, such as variation selectors, fillers and the empty Braille cell.
 func Seen(r rune) bool {
 	return unicode.IsPrint(r) && r != '\u2800' && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)

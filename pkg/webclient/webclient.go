@@ -1,4 +1,4 @@
-// Package webclient fetches single pages of strangers for a person who asked for them, and nothing else: an address that
+// Package webclient fetches single pages of strangers for a user who asked for them, and nothing else: an address that
 // leads into this machine or its network is not reached, whatever it is spelled like, resolves to or redirects to.
 //
 // It keeps no cookies, sends no credentials and no referrer, and follows no rules for robots: it reads one page that a

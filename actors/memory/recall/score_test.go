@@ -96,7 +96,7 @@ func TestGradeLater(t *testing.T) {
 	}
 }
 
-// TestReasons: what a person reads.
+// TestReasons: what a user reads.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)

@@ -226,11 +226,11 @@ func (r *record) marks() uint32 {
 	return m
 }
 
-// found reports whether a row is found by who does not look for all of them. What was answered in the shadow nobody has
+// found reports whether a row is found by who does not look for all of them. What was answered in respondent B nobody has
 // seen: it is found where it was the better answer, and nowhere else.
 func (r *record) found() bool {
-	won := r.grades != nil && r.grades.pairwise == subjects.Shadow
-	return r.is.state == subjects.MemoryActive && (won || r.respondent() != subjects.Shadow)
+	won := r.grades != nil && r.grades.pairwise == subjects.RespondentB
+	return r.is.state == subjects.MemoryActive && (won || r.respondent() != subjects.RespondentB)
 }
 
 func (r *record) count() int64 {

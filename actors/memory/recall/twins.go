@@ -99,7 +99,7 @@ func (r *Recall) apart(list []*candidate, top int, twins bool) (chosen []*candid
 }
 
 // twin reports whether two rows say the same. Rows of different states never do: who asks for what was superseded wants to
-// see it beside what took its place. Nor do rows of different trust: a stranger must not hide what the person said by
+// see it beside what took its place. Nor do rows of different trust: a stranger must not hide what the user said by
 // saying something under the same name.
 func (r *Recall) twin(a, b *record) bool {
 	if a.is.state != b.is.state || a.is.trust != b.is.trust {

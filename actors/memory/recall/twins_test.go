@@ -94,13 +94,13 @@ func TestSameNameBest(t *testing.T) {
 	}
 }
 
-// TestUnseen: what was answered in the shadow is found only where it was the better answer, and by who looks for all.
+// TestUnseen: what was answered in respondent B is found only where it was the better answer, and by who looks for all.
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	by := func(who string) func(*recall.Row) { return func(r *recall.Row) { r.Respondent = who } }
 	m := newMind(t)
-	m.put(row(1, "coffee", "black", by(subjects.Answerer)), 0.8, 0.8)
-	m.put(row(2, "coffee", "white", by(subjects.Shadow)), 0.9, 0.9)
+	m.put(row(1, "coffee", "black", by(subjects.Generator)), 0.8, 0.8)
+	m.put(row(2, "coffee", "white", by(subjects.RespondentB)), 0.9, 0.9)
 	for _, tt := range []struct {
 		name   string
 		winner string
@@ -108,9 +108,9 @@ func TestUnseen(t *testing.T) {
 	}{
 		{"not compared yet", "", "m1"},
 		{"even", subjects.Tie, "m1"},
-		{"the other was better", subjects.Answerer, "m1"},
-		{"it was better", subjects.Shadow, "m2"},
-		{"and then it was not", subjects.Answerer, "m1"},
+		{"the other was better", subjects.Generator, "m1"},
+		{"it was better", subjects.RespondentB, "m2"},
+		{"and then it was not", subjects.Generator, "m1"},
 	} {
 		for _, key := range []uint64{1, 2} {
 			m.Grade(key, subjects.Grades{Pairwise: tt.winner})

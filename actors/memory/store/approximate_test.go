@@ -36,7 +36,7 @@ func TestVSSNotThere(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if named := s.ErrVSS(); (named != nil) != (c.file != "") {
-				t.Errorf("what the person is told: %v", named)
+				t.Errorf("what the user is told: %v", named)
 			}
 			put(t, s, fact("a")) // and everything else works
 			if left := files(t, home); len(left) != 0 {

@@ -18,7 +18,7 @@ type Grade struct {
 	Critic     *int   // 1 to 5
 	Feedback   *string
 	Pairwise   *string  // who was better; it concerns all answers to the question
-	Reward     *float64 // -1 to 1; what the person thinks now takes the place of what they thought before
+	Reward     *float64 // -1 to 1; what the user thinks now takes the place of what they thought before
 	Count      int      // of the reward, counting up for one answer: the highest holds. 0 = none was given, it is the latest
 	Event      string   // the same event counts once; "" = it always counts
 }
@@ -172,8 +172,8 @@ func (t *tx) gradeOne(query, respondent string, g Grade) (changed bool, err erro
 type line struct {
 	critic             any     // int32 or nothing
 	feedback, pairwise any     // string or nothing
-	reward             float64 // what the person thinks now
-	rewards            int32   // the count of that reward: how often the person said so
+	reward             float64 // what the user thinks now
+	rewards            int32   // the count of that reward: how often the user said so
 }
 
 // add takes a grade in. Of rewards that are counted the highest count holds, in whatever order they come.

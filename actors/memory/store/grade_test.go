@@ -34,7 +34,7 @@ func TestGrade(t *testing.T) {
 		{"of one beside all", []Grade{critic("q", "one", 5), critic("q", "", 3)}, subjects.Grades{Critic: 5, Feedback: "words 5"}, subjects.Grades{Critic: 3, Feedback: "words 3"}, "[a b]"},
 		{"a winner concerns both", []Grade{winner("q", "two")}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
 		{"a winner named with a respondent concerns both", []Grade{{Query: "q", Respondent: "one", Pairwise: ptr("two")}}, subjects.Grades{Pairwise: "two"}, subjects.Grades{Pairwise: "two"}, "[a b]"},
-		{"the person thinks again", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.75, Rewards: 3}, subjects.Grades{}, "[a]"},
+		{"the user thinks again", []Grade{reward("q", "one", 1), reward("q", "one", -1), reward("q", "one", 0.75)}, subjects.Grades{Reward: 0.75, Rewards: 3}, subjects.Grades{}, "[a]"},
 		{"a reward of one beside one of all", []Grade{reward("q", "one", 1), reward("q", "", 0)}, subjects.Grades{Reward: 1, Rewards: 1}, subjects.Grades{Reward: 0, Rewards: 1}, "[a b]"},
 		{"counted rewards", []Grade{counted(1, 1), counted(-1, 2)}, subjects.Grades{Reward: -1, Rewards: 2}, subjects.Grades{}, "[a]"},
 		{"counted rewards, the last one only", []Grade{counted(0.5, 7)}, subjects.Grades{Reward: 0.5, Rewards: 7}, subjects.Grades{}, "[a]"},

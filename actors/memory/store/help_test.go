@@ -90,7 +90,7 @@ func reopened(t testing.TB, s *Store) *Store {
 func fact(id string) subjects.MemoryEntry {
 	return subjects.MemoryEntry{
 		ID: id, Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "name of " + id, Description: "about " + id, Corpus: "what " + id + " says", Created: noon, Updated: noon,
-		Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 	}
 }
 

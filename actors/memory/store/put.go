@@ -17,7 +17,7 @@ type Item struct {
 	Entry   subjects.MemoryEntry
 	Vectors *Vectors // nil = they are made later
 
-	// Restore lets an answer come back that was forgotten: the person reads an export.
+	// Restore lets an answer come back that was forgotten: the user reads an export.
 	Restore bool
 }
 

@@ -41,7 +41,7 @@ func (s *Store) Known(ctx context.Context, query, respondent string) (id, state 
 	return id, state, nil
 }
 
-// asker is who can be asked: the store, or a moment of it.
+// caller is who can be asked: the store, or a moment of it.
 type asker interface {
 	query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error
 }

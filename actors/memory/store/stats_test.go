@@ -27,7 +27,7 @@ func TestStatsBeforeAndAfter(t *testing.T) {
 	for i, kind := range []string{subjects.KindFact, subjects.KindEngram, subjects.KindFact} {
 		e := subjects.MemoryEntry{
 			ID: "entry" + string(rune('a'+i)), Kind: kind, State: subjects.MemoryActive, Name: "n", Created: now, Updated: now,
-			Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
 		if _, err := s.Put(t.Context(), store.Item{Entry: e}); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func TestStatsBeforeAndAfter(t *testing.T) {
 	for i, model := range []string{"m", "a-model", "a-model-with-a-longer-name"} {
 		e := subjects.MemoryEntry{
 			ID: "vector" + string(rune('a'+i)), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "n", Created: now, Updated: now,
-			Provenance: subjects.Provenance{Source: subjects.SourcePerson, Trust: subjects.Trusted},
+			Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 		}
 		v := &store.Vectors{Model: model, Name: []float32{1, 0}, Description: []float32{0, 1}}
 		if _, err := s.Put(t.Context(), store.Item{Entry: e, Vectors: v}); err != nil {

@@ -15,7 +15,7 @@ type Exchange struct {
 	Reply  Reply `yaml:"reply"`
 	Always bool  `yaml:"always"` // for every further request that meets When; tried after the ones that are used once
 	// AnyOrder lets a request that does not meet When look further down the script. Without it the next exchange in line
-	// must be met. It is for askers that work side by side.
+	// must be met. It is for callers that work side by side.
 	AnyOrder bool `yaml:"any_order"`
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The tools that the stand-in knows how to use.
+// The tools that the demo model knows how to use.
 const (
 	timeTool   = "get_datetime"
 	saveTool   = "save_memory"
@@ -157,7 +157,7 @@ func value(raw json.RawMessage, depth int) any {
 	}
 	switch s.kind() {
 	case "string":
-		return "made by the built-in stand-in, which is not a model"
+		return "made by the built-in demo model, which is not a model"
 	case "integer", "number":
 		if s.Minimum != nil {
 			return *s.Minimum

@@ -1,4 +1,4 @@
-// Package scripted is the built-in stand-in for a machine without a model server. It follows a few fixed rules, so that a
+// Package scripted is the built-in demo model for a machine without a model server. It follows a few fixed rules, so that a
 // newcomer sees the whole path work: thinking, a tool call, an answer that uses its result, a question about an earlier
 // one. It is no model and says so in every answer. The same request always gives the same reply.
 package scripted
@@ -19,7 +19,7 @@ import (
 // Name is the one model there is, for chats and vectors. Wherever a model is named, this is what people read.
 const Name = "scripted (built in)"
 
-// Backend is the stand-in. The zero value is ready, and safe for concurrent use.
+// Backend is the demo model. The zero value is ready, and safe for concurrent use.
 type Backend struct {
 	// Suggest is the model that people are told to fetch; "" = gemma4:12b.
 	Suggest string
@@ -36,12 +36,12 @@ func (b Backend) advice() string {
 	return "For real answers install Ollama (https://ollama.com/download), then run: conclave model pull " + name
 }
 
-// only refuses every name but ours: the stand-in never answers in the place of a model that was asked for.
+// only refuses every name but ours: the demo model never answers in the place of a model that was asked for.
 func (b Backend) only(name string) error {
 	if name == Name {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; only the built-in stand-in is here. %s", model.ErrMissing, name, b.advice())
+	return fmt.Errorf("%w: %s; only the built-in demo model is here. %s", model.ErrMissing, name, b.advice())
 }
 
 // Chat implements [model.Chat].
@@ -76,10 +76,10 @@ func (b Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chun
 }
 
 func stopped(ctx context.Context) error {
-	return fmt.Errorf("asking the built-in stand-in: %w", ctx.Err())
+	return fmt.Errorf("asking the built-in demo model: %w", ctx.Err())
 }
 
-// said is what the stand-in says to a request.
+// said is what the demo model says to a request.
 type said struct {
 	thinking, content string
 	calls             []model.Call
@@ -155,14 +155,14 @@ func (b Backend) decide(r model.Request, t turn) said {
 	case strings.Contains(t.question, "[RESULT]"):
 		return said{
 			thinking: "I am to grade something, and cannot judge it.",
-			content:  "This is the built-in stand-in and not a judge: every answer gets the middle grade. [RESULT] 3",
+			content:  "This is the built-in demo model and not a judge: every answer gets the middle grade. [RESULT] 3",
 		}
 	case len(t.results) > 0:
 		return b.quote(t)
 	case asksForTime(t.question) && !t.offered(timeTool):
 		return said{
 			thinking: "The question is about the time. I do not know it, and no tool that does is at hand.",
-			content:  "I do not know the time, and the tool that does is not at hand. (I am the built-in stand-in and not a model. " + b.advice() + ")",
+			content:  "I do not know the time, and the tool that does is not at hand. (I am the built-in demo model and not a model. " + b.advice() + ")",
 		}
 	case t.aboutTime():
 		zone, _ := zoneIn(t.question)
@@ -173,15 +173,15 @@ func (b Backend) decide(r model.Request, t turn) said {
 	case refersBack(t.question):
 		return b.recall(t)
 	case aboutPerson.MatchString(t.question) && t.offered(searchTool):
-		return call(r, searchTool, map[string]string{"query": t.question}, "The question is about the person. I know nobody, but the tool %s may find what was said before.")
+		return call(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I know nobody, but the tool %s may find what was said before.")
 	}
 	return said{
-		thinking: "I am the built-in stand-in. I follow fixed rules, and none of them answers this.",
-		content:  fmt.Sprintf("I am the built-in stand-in and not a model, so I cannot answer %q. %s", text.Clip(t.question, quoted), b.advice()),
+		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",
+		content:  fmt.Sprintf("I am the built-in demo model and not a model, so I cannot answer %q. %s", text.Clip(t.question, quoted), b.advice()),
 	}
 }
 
-// call is a call of one tool, with what the stand-in thinks of it.
+// call is a call of one tool, with what the demo model thinks of it.
 func call(r model.Request, tool string, arguments map[string]string, thinking string) said {
 	args, err := json.Marshal(arguments)
 	if err != nil {
@@ -211,7 +211,7 @@ func (b Backend) quote(t turn) said {
 	if _, lost := zoneIn(t.question); lost && t.aboutTime() {
 		c.WriteString("I do not know that place, so this is the time in UTC.\n")
 	}
-	c.WriteString("(Told by the built-in stand-in, which is not a model. " + b.advice() + ")")
+	c.WriteString("(Told by the built-in demo model, which is not a model. " + b.advice() + ")")
 	return said{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
 }
 
@@ -220,12 +220,12 @@ func (b Backend) recall(t turn) said {
 	if len(t.earlier) == 0 {
 		return said{
 			thinking: "This refers to something earlier, but nothing was asked before.",
-			content:  "This is the first question of our conversation. (I am the built-in stand-in and not a model. " + b.advice() + ")",
+			content:  "This is the first question of our conversation. (I am the built-in demo model and not a model. " + b.advice() + ")",
 		}
 	}
 	return said{
 		thinking: "This refers to something earlier. I look it up in the conversation.",
-		content: fmt.Sprintf("Before this you asked: %q. I am the built-in stand-in and not a model: that is all I can say about it. %s",
+		content: fmt.Sprintf("Before this you asked: %q. I am the built-in demo model and not a model: that is all I can say about it. %s",
 			text.Clip(t.earlier[len(t.earlier)-1], quoted), b.advice()),
 	}
 }
@@ -266,7 +266,7 @@ func (b Backend) Show(_ context.Context, name string) (model.Info, error) {
 // Pull implements [model.Backend]: there is nothing to fetch from.
 func (b Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: the built-in stand-in fetches no models. %s", model.ErrUnsupported, b.advice()))
+		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model fetches no models. %s", model.ErrUnsupported, b.advice()))
 	}
 }
 

@@ -44,7 +44,7 @@ func ask(t *testing.T, r model.Request) (model.Message, model.Final) {
 // honest checks that an answer cannot be taken for a model's.
 func honest(t *testing.T, m model.Message, f model.Final) {
 	t.Helper()
-	if !strings.Contains(m.Content, "built-in stand-in") || !strings.Contains(m.Content, "not a") || f.Model != scripted.Name {
+	if !strings.Contains(m.Content, "built-in demo model") || !strings.Contains(m.Content, "not a") || f.Model != scripted.Name {
 		t.Errorf("%q by %q does not say what it is", m.Content, f.Model)
 	}
 }

@@ -109,7 +109,7 @@ func (c Client) timeout() time.Duration {
 	return 2 * time.Minute
 }
 
-// Request is a request as it is said on the bus. Role and hint are the asker's to add.
+// Request is a request as it is said on the bus. Role and hint are the caller's to add.
 func Request(r model.Request) (subjects.ChatRequest, error) {
 	q := subjects.ChatRequest{Model: r.Model, Format: r.Format, Think: r.Think, Stream: r.Stream}
 	var err error

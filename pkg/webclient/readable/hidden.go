@@ -30,7 +30,7 @@ type page struct {
 	work    int // the sum of their depths
 }
 
-// strip takes out of a document what a person would not see, counts it, and returns how many nodes are left and the
+// strip takes out of a document what a user would not see, counts it, and returns how many nodes are left and the
 // sum of their depths.
 func (r *Removed) strip(root *html.Node) (nodes, work int) {
 	p := page{removed: r, rules: map[string]bool{}}

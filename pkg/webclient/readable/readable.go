@@ -1,4 +1,4 @@
-// Package readable makes text for a model out of a page: what a person would read there, as Markdown, and nothing that a
+// Package readable makes text for a model out of a page: what a user would read there, as Markdown, and nothing that a
 // person would not see. It is a pure function of the page, and bounded whatever the page does.
 package readable
 
@@ -35,7 +35,7 @@ type Doc struct {
 	Removed Removed
 }
 
-// Removed counts what a page held and a person would not have seen.
+// Removed counts what a page held and a user would not have seen.
 type Removed struct {
 	Hidden   int // elements that are not shown, or shown so that nobody sees them
 	Comments int

@@ -184,7 +184,7 @@ func mask(text, key string) string {
 	return out.String()
 }
 
-// Message finds what a person can read in the body of an error: {"error": {"message": ...}}, {"error": "..."},
+// Message finds what a user can read in the body of an error: {"error": {"message": ...}}, {"error": "..."},
 // {"message": ...} or {"detail": ...}, with the type and code beside it. Anything else is returned as it is.
 func Message(body []byte) string {
 	type said struct {

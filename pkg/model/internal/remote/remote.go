@@ -1,5 +1,5 @@
 // Package remote is what the backends that speak HTTP with a key have in common: a transport that sends the key to one
-// address only, follows no redirect and reads a bounded number of bytes, and errors that a person can act on and that
+// address only, follows no redirect and reads a bounded number of bytes, and errors that a user can act on and that
 // never hold the key.
 package remote
 

@@ -13,10 +13,10 @@ import (
 	"conclave/subjects"
 )
 
-// shadowOf is a shadow as people get it.
-func shadowOf() *Generator { return New(subjects.Shadow, shipped()) }
+// newRespondentB is respondent B as people get it.
+func newRespondentB() *Generator { return New(subjects.RespondentB, shipped()) }
 
-// unheard fails a test in which a shadow says anything where a person listens.
+// unheard fails a test in which respondent B says anything where a person listens.
 func (w *world) unheard() {
 	w.t.Helper()
 	for _, s := range w.Said() {
@@ -28,7 +28,7 @@ func (w *world) unheard() {
 				w.t.Errorf("it told %s, %v", s.Body, err)
 			}
 		default:
-			w.t.Errorf("the shadow spoke on %s", s.Subject)
+			w.t.Errorf("respondent B spoke on %s", s.Subject)
 		}
 	}
 }
@@ -68,11 +68,11 @@ func (w *world) tellsRaw(session string, data []byte) {
 	}
 }
 
-func TestShadowTurn(t *testing.T) {
+func TestRespondentBTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lookup("c1"), "Noon, I would say.")
 	w.tools = []string{"clock"}
-	g := shadowOf()
+	g := newRespondentB()
 	var steps []string
 	g.Boundary = func(s string) { steps = append(steps, s) }
 	if err := w.ask(g, "s1", "q1", "What time is it?", 1); err != nil {
@@ -100,14 +100,14 @@ func TestShadowTurn(t *testing.T) {
 	w.quiet()
 }
 
-// What the shadow is asked with: its own model and temperature where they are set.
-func TestShadowModel(t *testing.T) {
+// What respondent B is asked with: its own model and temperature where they are set.
+func TestRespondentBModel(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, own, asked, want string }{
 		{"as the other", "", "", ""},
 		{"its own", "tiny:1b", "", "tiny:1b"},
-		{"the person's choice", "", "big:9b", "big:9b"},
-		{"its own, whatever the person chose", "tiny:1b", "big:9b", "tiny:1b"},
+		{"the user's choice", "", "big:9b", "big:9b"},
+		{"its own, whatever the user chose", "tiny:1b", "big:9b", "tiny:1b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -115,13 +115,13 @@ func TestShadowModel(t *testing.T) {
 			cfg := shipped()
 			cfg.RespondentB.Model, cfg.RespondentB.Temperature = tt.own, 0
 			q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?", Model: tt.asked}
-			for _, name := range []string{subjects.Shadow, subjects.Answerer} {
+			for _, name := range []string{subjects.RespondentB, subjects.Generator} {
 				if err := w.askCtx(t.Context(), New(name, cfg), q, 1); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if b := w.chats()[0]; b.Model != tt.want || !strings.Contains(string(b.Options), `"temperature":0`) {
-				t.Errorf("the shadow asked %q, options %s", b.Model, b.Options)
+				t.Errorf("respondent B asked %q, options %s", b.Model, b.Options)
 			}
 			if a := w.chats()[1]; a.Model != tt.asked || !a.Stream || strings.Contains(string(a.Options), "temperature") {
 				t.Errorf("the other asked %q, options %s", a.Model, a.Options)
@@ -130,8 +130,8 @@ func TestShadowModel(t *testing.T) {
 	}
 }
 
-// TestShadowHistory: the shadow goes on from what the person was told before its question, and never sees the answer to it.
-func TestShadowHistory(t *testing.T) {
+// TestRespondentBHistory: respondent B goes on from what the user was told before its question, and never sees the answer to it.
+func TestRespondentBHistory(t *testing.T) {
 	t.Parallel()
 	labels := func(trust string) *subjects.Labels {
 		return &subjects.Labels{Trust: trust, Privacy: subjects.Public}
@@ -170,7 +170,7 @@ func TestShadowHistory(t *testing.T) {
 			case tt.raw != "":
 				w.tellsRaw("s1", []byte(tt.raw))
 			}
-			if err := w.ask(shadowOf(), "s1", "q2", "asked q2", 1); err != nil {
+			if err := w.ask(newRespondentB(), "s1", "q2", "asked q2", 1); err != nil {
 				t.Fatal(err)
 			}
 			sent := w.asked[0].Messages[1:]
@@ -194,11 +194,11 @@ func TestShadowHistory(t *testing.T) {
 	}
 }
 
-// A shadow that is ahead of the one it follows says so.
-func TestShadowIsAhead(t *testing.T) {
+// Respondent B that is ahead of the one it follows says so.
+func TestRespondentBIsAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "An answer.")
-	g := shadowOf()
+	g := newRespondentB()
 	for _, q := range []string{"q1", "q2"} {
 		if err := w.ask(g, "s1", q, "asked "+q, 1); err != nil {
 			t.Fatal(err)
@@ -212,8 +212,8 @@ func TestShadowIsAhead(t *testing.T) {
 	}
 }
 
-// A shadow keeps little of its own, answers nothing twice and leaves the other's conversation alone.
-func TestShadowKeepsLittle(t *testing.T) {
+// Respondent B keeps little of its own, answers nothing twice and leaves the other's conversation alone.
+func TestRespondentBKeepsLittle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window, w.summary = 4096, "nobody may ask for this"
@@ -222,14 +222,14 @@ func TestShadowKeepsLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := shadowOf()
+	g := newRespondentB()
 	for i := range 8 {
 		if err := w.ask(g, "s1", fmt.Sprint("b", i), "Tell me more", 1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	g.behind.Wait()
-	for _, who := range []*Generator{g, shadowOf()} {
+	for _, who := range []*Generator{g, newRespondentB()} {
 		if err := w.ask(who, "s1", "b1", "Tell me more", 1); err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestShadowKeepsLittle(t *testing.T) {
 		t.Errorf("%d answers", n)
 	}
 	own, _, err := readConversation(t.Context(), w.Out().Store("state_respondent_b"), "s1")
-	if err != nil || len(own.Turns) != shadowTurns || own.Summary != "" || !own.Answered("b0") {
+	if err != nil || len(own.Turns) != respondentBTurns || own.Summary != "" || !own.Answered("b0") {
 		t.Errorf("it keeps %d turns, %q, %v", len(own.Turns), own.Summary, err)
 	}
 	after, now, err := w.Out().Store(bucket).Get(t.Context(), subjects.ConversationKey("s1"))
@@ -248,8 +248,8 @@ func TestShadowKeepsLittle(t *testing.T) {
 	w.unheard()
 }
 
-// After a week without it, a shadow does not answer the week.
-func TestShadowLeavesOldQuestionsAlone(t *testing.T) {
+// After a week without it, respondent B does not answer the week.
+func TestRespondentBLeavesOldQuestionsAlone(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, tt := range []struct {
@@ -258,12 +258,12 @@ func TestShadowLeavesOldQuestionsAlone(t *testing.T) {
 		stored time.Time
 		want   int
 	}{
-		{"new", subjects.Shadow, now, 1},
-		{"just in time", subjects.Shadow, now.Add(-5 * time.Minute), 1},
-		{"too old", subjects.Shadow, now.Add(-5*time.Minute - time.Nanosecond), 0},
-		{"of last week", subjects.Shadow, now.AddDate(0, 0, -7), 0},
-		{"trick: nobody knows since when", subjects.Shadow, time.Time{}, 0},
-		{"of last week, for the one who answers", subjects.Answerer, now.AddDate(0, 0, -7), 1},
+		{"new", subjects.RespondentB, now, 1},
+		{"just in time", subjects.RespondentB, now.Add(-5 * time.Minute), 1},
+		{"too old", subjects.RespondentB, now.Add(-5*time.Minute - time.Nanosecond), 0},
+		{"of last week", subjects.RespondentB, now.AddDate(0, 0, -7), 0},
+		{"trick: nobody knows since when", subjects.RespondentB, time.Time{}, 0},
+		{"of last week, for the one who answers", subjects.Generator, now.AddDate(0, 0, -7), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -281,11 +281,11 @@ func TestShadowLeavesOldQuestionsAlone(t *testing.T) {
 	}
 }
 
-// What goes wrong for a shadow is told in its answer, and nowhere else.
-func TestShadowFails(t *testing.T) {
+// What goes wrong for respondent B is told in its answer, and nowhere else.
+func TestRespondentBFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x"))
-	if err := w.ask(shadowOf(), "s1", "q1", "Hello?", 1); err != nil {
+	if err := w.ask(newRespondentB(), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.responses(); len(r) != 1 || r[0].Error == nil || r[0].Error.Code != subjects.CodeModelMissing || !r[0].Partial {
@@ -295,7 +295,7 @@ func TestShadowFails(t *testing.T) {
 	w.quiet()
 
 	w = newWorld(t, func() any { panic("a bug") })
-	if err := w.ask(shadowOf(), "s1", "q1", "Hello?", subjects.MaxDeliver); err == nil {
+	if err := w.ask(newRespondentB(), "s1", "q1", "Hello?", subjects.MaxDeliver); err == nil {
 		t.Error("no dead letter")
 	}
 	if r := w.responses(); len(r) != 1 || r[0].Error == nil {
@@ -304,8 +304,8 @@ func TestShadowFails(t *testing.T) {
 	w.unheard()
 }
 
-// A shadow goes on after a crash as the other does, and is not asked for what it gave up.
-func TestShadowCrashes(t *testing.T) {
+// Respondent B goes on after a crash as the other does, and is not asked for what it gave up.
+func TestRespondentBCrashes(t *testing.T) {
 	t.Parallel()
 	for _, at := range boundaries() {
 		if strings.HasPrefix(at, "dialog") {
@@ -323,8 +323,8 @@ func TestShadowCrashes(t *testing.T) {
 			}}
 			w.tools = []string{"clock"}
 			w.tells(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
-			w.diesAs(shadowOf(), at, 1, "s1", "q1", 1)
-			if err := w.ask(shadowOf(), "s1", "q1", "What time is it?", 2); err != nil {
+			w.diesAs(newRespondentB(), at, 1, "s1", "q1", 1)
+			if err := w.ask(newRespondentB(), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Fatal(err)
 			}
 			r := w.responses()
@@ -342,8 +342,8 @@ func TestShadowCrashes(t *testing.T) {
 	}
 	w := newWorld(t, lookup("c1"), "It is noon.")
 	w.tools = []string{"clock"}
-	w.diesAs(shadowOf(), "turn.step/after", 1, "s1", "q1", 4)
-	if err := w.ask(shadowOf(), "s1", "q2", "Hello?", 1); err != nil {
+	w.diesAs(newRespondentB(), "turn.step/after", 1, "s1", "q1", 4)
+	if err := w.ask(newRespondentB(), "s1", "q2", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.responses(); len(r) != 1 || r[0].QueryID != "q2" {
@@ -355,7 +355,7 @@ func TestShadowCrashes(t *testing.T) {
 func TestReference(t *testing.T) {
 	t.Parallel()
 	const secret = "the good answer says MARZIPAN"
-	for _, name := range []string{subjects.Answerer, subjects.Shadow} {
+	for _, name := range []string{subjects.Generator, subjects.RespondentB} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, lookup("c1"), "It is noon.", "Yes.")
@@ -387,7 +387,7 @@ func TestReference(t *testing.T) {
 	long := secret + strings.Repeat("!", 900<<10)
 	func() {
 		defer func() { _ = recover() }()
-		g := New(subjects.Answerer, shipped())
+		g := New(subjects.Generator, shipped())
 		g.Boundary = func(s string) {
 			if s == "turn.answer/before" {
 				panic(crash(s))
@@ -395,7 +395,7 @@ func TestReference(t *testing.T) {
 		}
 		_ = w.askCtx(t.Context(), g, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "What time is it?", Reference: long}, subjects.MaxDeliver-1)
 	}()
-	if err := w.ask(New(subjects.Answerer, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q2", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.responses(); len(r) != 2 || r[0].QueryID != "q1" || !strings.HasPrefix(r[0].Reference, secret) || len(r[0].Reference) > maxReference+3 {

@@ -7,8 +7,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestShadowTakesNoPlace: an answer that nobody was told takes the place of none that was, and swallows none.
-func TestShadowTakesNoPlace(t *testing.T) {
+// TestRespondentBTakesNoPlace: an answer that nobody was told takes the place of none that was, and swallows none.
+func TestRespondentBTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	says := func(who, query, name, city string) string {
@@ -20,17 +20,17 @@ func TestShadowTakesNoPlace(t *testing.T) {
 	}
 	visible := says("generator", "b1", "Berta", "Rome")
 	w.later(1)
-	says(subjects.Shadow, "b2", "Berta", "Oslo")
-	says(subjects.Shadow, "c1", "Clara", "Rome")
+	says(subjects.RespondentB, "b2", "Berta", "Oslo")
+	says(subjects.RespondentB, "c1", "Clara", "Rome")
 	same := says("generator", "c2", "Clara", "Rome")
 	for _, id := range []string{visible, same} {
 		if e := w.entry(id); e.State != subjects.MemoryActive {
 			t.Errorf("%q is %s by %s", e.Corpus, e.State, e.SupersededBy)
 		}
 	}
-	// Nobody finds what the shadow said, unless it was the better answer.
+	// Nobody finds what respondent B said, unless it was the better answer.
 	got := w.recalls("Where does my sister Berta live?")
-	if !slices.Contains(got, visible) || slices.Contains(got, idOf(subjects.KindEngram, "b2", subjects.Shadow)) || slices.Contains(got, idOf(subjects.KindEngram, "c1", subjects.Shadow)) {
+	if !slices.Contains(got, visible) || slices.Contains(got, idOf(subjects.KindEngram, "b2", subjects.RespondentB)) || slices.Contains(got, idOf(subjects.KindEngram, "c1", subjects.RespondentB)) {
 		t.Errorf("recalled %v", got)
 	}
 	// The same from the one who is seen does take its place: the comparison is at work.

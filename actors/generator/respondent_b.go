@@ -9,32 +9,32 @@ import (
 	"conclave/subjects"
 )
 
-// The shadow answers the questions that were put to the one whom the person hears, for whoever compares the two. It goes
-// on from what the person was told, not from what it would have said. Nothing of it reaches the person but the one event
+// Respondent B answers the questions that were put to the one whom the user hears, for whoever compares the two. It goes
+// on from what the user was told, not from what it would have said. Nothing of it reaches the user but the one event
 // that holds its answer: no deltas, no thinking, no dialog, no word of what went wrong. Nobody waits for it.
 
-// shadowTurns is how much of its own answers a shadow keeps: enough to know a question that comes again.
-const shadowTurns = 3
+// respondentBTurns is how much of its own answers respondent B keeps: enough to know a question that comes again.
+const respondentBTurns = 3
 
-// unseen is c for a shadow. What is not streamed can be begun anew by the model actor when a person waits for the model.
+// unseen is c for respondent B. What is not streamed can be begun anew by the model actor when a user waits for the model.
 func (c Config) unseen() Config {
-	c.Stream, c.CompactAt, c.Turns, c.Grades = false, 0, shadowTurns, Grades{}
+	c.Stream, c.CompactAt, c.Turns, c.Grades = false, 0, respondentBTurns, Grades{}
 	return c
 }
 
-// tooOld reports whether a question is to be left alone: after a week without it, a shadow does not answer the week.
+// tooOld reports whether a question is to be left alone: after a week without it, respondent B does not answer the week.
 func (g *Generator) tooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
-	return g.shadow && out.Now().Sub(in.Stored) > g.cfg.RespondentB.MaxAge
+	return g.respondentB && out.Now().Sub(in.Stored) > g.cfg.RespondentB.MaxAge
 }
 
-// told is what the person was told before the question of a shadow's turn. own is what the shadow has answered itself.
+// told is what the user was told before the question of respondent B's turn. own is what respondent B has answered itself.
 // Without what was told it answers from the question alone, and says so.
 func (t *turn) told(ctx context.Context, own subjects.Conversation) subjects.Conversation {
 	ctx, cancel := context.WithTimeout(ctx, looking)
 	defer cancel()
-	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Answerer)), t.session)
+	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.session)
 	if err != nil {
-		t.out.Note(fmt.Errorf("reading what the person was told: %w", err))
+		t.out.Note(fmt.Errorf("reading what the user was told: %w", err))
 		t.note(subjects.NoteNoHistory, "what was said before could not be read, so this answer knows nothing of it")
 		return subjects.Conversation{SessionID: t.session}
 	}

@@ -12,8 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestShadowOnTheBus: both answer one question under the real grants. A permission violation fails the test.
-func TestShadowOnTheBus(t *testing.T) {
+// TestRespondentBOnTheBus: both answer one question under the real grants. A permission violation fails the test.
+func TestRespondentBOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
 	dialogs, thoughts, states := make(chan subjects.Dialog, 64), make(chan subjects.Delta, 64), make(chan subjects.AgentState, 4096)
@@ -22,7 +22,7 @@ func TestShadowOnTheBus(t *testing.T) {
 	listen(t, user, "response.thinking.*", thoughts)
 	listen(t, user, "agent.state.respondent_b", states)
 	var mu sync.Mutex
-	sent := map[string][]model.Message{} // to the shadow, by question
+	sent := map[string][]model.Message{} // to respondent B, by question
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		last := r.Messages[len(r.Messages)-1].Content
 		who := "A"
@@ -32,7 +32,7 @@ func TestShadowOnTheBus(t *testing.T) {
 			sent[last] = r.Messages
 			mu.Unlock()
 			if r.Stream {
-				t.Error("the shadow's call is streamed")
+				t.Error("respondent B's call is streamed")
 			}
 		}
 		if err := say(model.Chunk{Thinking: who + " thinks"}); err != nil {
@@ -40,8 +40,8 @@ func TestShadowOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Content: who + " on " + last, Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start(subjects.Answerer, New(subjects.Answerer, shipped()))
-	w.start(subjects.Shadow, shadowOf())
+	w.start(subjects.Generator, New(subjects.Generator, shipped()))
+	w.start(subjects.RespondentB, newRespondentB())
 	for i, q := range []string{"q1", "q2"} {
 		w.ask("s1", q, "question "+q)
 		got := map[string]subjects.Response{}
@@ -49,14 +49,14 @@ func TestShadowOnTheBus(t *testing.T) {
 			r := w.next()
 			got[r.RespondentID] = r
 		}
-		a, b := got[subjects.Answerer], got[subjects.Shadow]
+		a, b := got[subjects.Generator], got[subjects.RespondentB]
 		if a.Answer != "A on question "+q || b.Answer != "B on question "+q || a.QueryID != q || b.QueryID != q {
 			t.Fatalf("answers: %+v", got)
 		}
 		if b.Thinking != "" || b.Error != nil || len(b.Notes) != 0 || !strings.Contains(a.Thinking, "A thinks") {
-			t.Errorf("the shadow's answer: %+v", b)
+			t.Errorf("respondent B's answer: %+v", b)
 		}
-		w.settled("s1", i+1) // before the next question, as a person would
+		w.settled("s1", i+1) // before the next question, as a user would
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -94,7 +94,7 @@ func TestShadowOnTheBus(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("only this was heard: %v", heard)
 		}
-		if heard[what]++; by != subjects.Answerer || heard["dialog"] > 2 {
+		if heard[what]++; by != subjects.Generator || heard["dialog"] > 2 {
 			t.Errorf("%s number %d is by %s", what, heard[what], by)
 		}
 	}
@@ -104,7 +104,7 @@ func TestShadowOnTheBus(t *testing.T) {
 }
 
 // TestGradesOnTheBus: what critic and reward say under their own keys is written down beside the turn, and told before the
-// next question. The shadow, who runs too, has no part in it.
+// next question. Respondent B, who runs too, has no part in it.
 func TestGradesOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
@@ -117,20 +117,20 @@ func TestGradesOnTheBus(t *testing.T) {
 	}
 	cfg := switched()
 	cfg.HotSessions = 1
-	w.start(subjects.Answerer, New(subjects.Answerer, cfg))
-	w.start(subjects.Shadow, New(subjects.Shadow, cfg))
+	w.start(subjects.Generator, New(subjects.Generator, cfg))
+	w.start(subjects.RespondentB, New(subjects.RespondentB, cfg))
 	w.ask("s1", "q1", "one")
 	w.settled("s1", 1)
 	<-notes
 	out := w.out("critic").About("s1", "q1")
-	for _, respondent := range []string{subjects.Shadow, subjects.Answerer} {
-		score := map[string]int{subjects.Shadow: 5, subjects.Answerer: 2}[respondent]
+	for _, respondent := range []string{subjects.RespondentB, subjects.Generator} {
+		score := map[string]int{subjects.RespondentB: 5, subjects.Generator: 2}[respondent]
 		if err := actor.Emit(t.Context(), out, subjects.CritiqueResult, subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: respondent, Score: score, Feedback: "short"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := actor.Emit(t.Context(), w.out("reward").About("s1", "q1"), subjects.RewardEvent, subjects.Reward{
-		SessionID: "s1", QueryID: "q1", RespondentID: subjects.Answerer, Value: -1, Count: 1, Source: subjects.RewardPerson, Words: "too short",
+		SessionID: "s1", QueryID: "q1", RespondentID: subjects.Generator, Value: -1, Count: 1, Source: subjects.RewardUser, Words: "too short",
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,23 +7,23 @@ import (
 	"conclave/subjects"
 )
 
-// Shadow watches rules of a layer instead of enforcing them: what they would have refused or asked passes and is told
+// MonitorOnly watches rules of a layer instead of enforcing them: what they would have refused or asked passes and is told
 // in the decision. It is how a new rule is tried. Only rules that are told apart by name can be watched: a layer that
 // breaks or says nothing refuses as ever.
-func Shadow(l Layer, rules ...string) Layer {
+func MonitorOnly(l Layer, rules ...string) Layer {
 	if len(rules) == 0 || absent(l) {
 		return l
 	}
-	return shadowed{l, slices.Clone(rules)}
+	return monitorOnly{l, slices.Clone(rules)}
 }
 
-type shadowed struct {
+type monitorOnly struct {
 	Layer
 	rules []string
 }
 
 // Judge implements [Layer].
-func (s shadowed) Judge(ctx context.Context, c Call) Verdict {
+func (s monitorOnly) Judge(ctx context.Context, c Call) Verdict {
 	var left []Verdict
 	var watched []subjects.Denial
 	for _, v := range s.Layer.Judge(ctx, c).each() {
@@ -34,6 +34,6 @@ func (s shadowed) Judge(ctx context.Context, c Call) Verdict {
 		left = append(left, v)
 	}
 	v := Every(left...)
-	v.shadow = watched
+	v.monitored = watched
 	return v
 }

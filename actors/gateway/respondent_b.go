@@ -7,7 +7,7 @@ import (
 	"conclave/subjects"
 )
 
-// Accounts whose events can be about what the shadow did.
+// Accounts whose events can be about what respondent B did.
 const (
 	brokerAccount = "broker"
 	memoryAccount = "memory"
@@ -15,39 +15,39 @@ const (
 	rewardAccount = "reward"
 )
 
-// hidden reports whether an event belongs to the shadow's answer and not to the one that the person sees: what the shadow
+// hidden reports whether an event belongs to respondent B's answer and not to the one that the user sees: what respondent B
 // said, its calls and their results, what memory did for it, its grade, and dead letters about any of that. Whoever is
 // curious asks for them by name. A verdict between the two answers is about both and is shown, and so is a question to
-// the person, whoever made it necessary: nobody else can answer it.
+// the user, whoever made it necessary: nobody else can answer it.
 func hidden(ev Event) bool {
-	if ev.From == subjects.Shadow {
+	if ev.From == subjects.RespondentB {
 		return true
 	}
 	family, _, _ := strings.Cut(ev.Subject, ".")
 	switch {
 	case ev.From == brokerAccount && family == "tool":
-		return shadows(textOf(ev, "caller"))
+		return isRespondentB(textOf(ev, "caller"))
 	case ev.From == memoryAccount && family == "memory":
-		return shadows(textOf(ev, "by")) || shadows(textOf(ev, "of"))
+		return isRespondentB(textOf(ev, "by")) || isRespondentB(textOf(ev, "of"))
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
-		return shadows(textOf(ev, "respondent_id"))
+		return isRespondentB(textOf(ev, "respondent_id"))
 	case family == "dead":
-		return buriedShadow(textOf(ev, "subject"))
+		return deadLetterOfRespondentB(textOf(ev, "subject"))
 	}
 	return false
 }
 
-// shadows reports whether an account, or the path of a spawned agent below it, is the shadow's.
-func shadows(who string) bool {
+// isRespondentB reports whether an account, or the path of a spawned agent below it, is respondent B's.
+func isRespondentB(who string) bool {
 	account, _, _ := strings.Cut(who, ".")
-	return account == subjects.Shadow
+	return account == subjects.RespondentB
 }
 
-// buriedShadow reports whether a dead letter is about something that the shadow said, or about a turn that it was to take.
-func buriedShadow(subject string) bool {
+// deadLetterOfRespondentB reports whether a dead letter is about something that respondent B said, or about a turn that it was to take.
+func deadLetterOfRespondentB(subject string) bool {
 	for _, side := range []string{"from.", "agent."} { // what it said, and what it asked for
 		if rest, ok := strings.CutPrefix(subject, side); ok {
-			return shadows(rest)
+			return isRespondentB(rest)
 		}
 	}
 	t, ok := subjects.Match(subjects.Exhausted.Heard, subject)
@@ -55,7 +55,7 @@ func buriedShadow(subject string) bool {
 		return false
 	}
 	consumer, _, _ := strings.Cut(t[1], "-")
-	return consumer == subjects.Shadow
+	return consumer == subjects.RespondentB
 }
 
 // textOf is one text of an event's payload, "" when there is none.
