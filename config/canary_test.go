@@ -297,7 +297,7 @@ func newCage(t *testing.T, open bool) *cage {
 	}
 	for name, text := range map[string]string{
 		"system":     "listen: 127.0.0.1:0\ngateway: {listen: \"127.0.0.1:0\"}\nbroker: {model_timeout: 0s}\n",
-		"models":     "roles: {assistant: openai/assistant}\nstand_in: never\nopenai: {url: \"" + g.model.URL + "\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
+		"models":     "roles: {assistant: openai/assistant}\ndemo_model: never\nopenai: {url: \"" + g.model.URL + "\", key: openai, slots: 8}\nollama: {url: \"" + g.model.URL + "\"}\n",
 		"web_search": "provider: brave\n",
 		"secrets":    "backend: file\n",
 		"manifest":   cageManifest,

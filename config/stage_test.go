@@ -99,7 +99,7 @@ func TestStageLive(t *testing.T) {
 		{When: modeltest.When{LastContains: "capital"}, Reply: modeltest.Reply{Content: "Paris, of course."}},
 	}})
 	dir := t.TempDir()
-	text := "ollama: {url: '" + real.URL + "'}\nroles: {assistant: mine}\nstand_in: never\n"
+	text := "ollama: {url: '" + real.URL + "'}\nroles: {assistant: mine}\ndemo_model: never\n"
 	for file, text := range map[string]string{"models.yaml": text, "memory.yaml": "model: false\n", "critic.yaml": "enabled: false\n"} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
