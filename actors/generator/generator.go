@@ -146,8 +146,8 @@ func (c Config) limits() loop.Limits {
 		return n
 	}
 	return loop.Limits{
-		Steps: c.Steps, Tokens: none(c.Tokens), Wall: c.Wall, Call: c.CallTimeout, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
-		Predict: c.Predict, Answer: c.Answer, Result: int(c.Result), Most: maxReply,
+		Steps: c.Steps, TokenBudget: none(c.Tokens), TurnTimeout: c.Wall, CallTimeout: c.CallTimeout, Nudges: none(c.Nudges), Retries: none(c.Retries), Repeats: c.Repeats,
+		StepTokens: c.Predict, AnswerTokens: c.Answer, ResultBytes: int(c.Result), ReplyBytes: maxReply,
 	}
 }
 

@@ -34,7 +34,7 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 	if r.Labels == nil { // nothing came in that anybody else could have written; who keeps the answer must not have to guess
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
-	for _, d := range s.Done {
+	for _, d := range s.Finished {
 		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: shown(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer}
 		if d.Result.Fault != "" {
 			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))

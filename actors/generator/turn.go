@@ -260,13 +260,13 @@ func (t *turn) generate(ctx context.Context, state loop.State) (loop.State, erro
 	}
 	t.role = t.g.role(ctx, t.out)
 	t.calls = calls{open: unanswered(state)}
-	for _, d := range state.Done { // these came back before the interruption
+	for _, d := range state.Finished { // these came back before the interruption
 		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool { return c.ID == d.Call.ID }) {
 			t.calls.open--
 		}
 	}
 	in := loop.Input{Summary: t.before.Summary, History: history(t.before), State: state}
-	return loop.Turn(ctx, t.agent(ctx), in, t.hooks(ctx))
+	return loop.RunTurn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 
 // prepare opens the live streams. Respondent B has none.
@@ -286,18 +286,18 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	tools := t.tools(ctx)
 	a := loop.Agent{
-		Chat:   wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, Last: t.heard},
-		Run:    t.runTool,
-		Model:  t.asked.Model,
-		System: t.g.system(tools),
-		Tools:  tools,
-		Text:   !t.role.Tools,
-		Obeys:  true, // runTool ends with its context
-		Stream: cfg.Stream && t.role.Stream,
-		Limits: cfg.limits(),
-		Hedge:  loop.Hedge{Search: cfg.Hedge.Search, Reask: cfg.Hedge.Reask},
-		Now:    t.out.Now,
-		NewID:  t.out.NewID,
+		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, Last: t.heard},
+		RunTool:   t.runTool,
+		Model:     t.asked.Model,
+		System:    t.g.system(tools),
+		Tools:     tools,
+		TextTools: !t.role.Tools,
+		Obeys:     true, // runTool ends with its context
+		Stream:    cfg.Stream && t.role.Stream,
+		Limits:    cfg.limits(),
+		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Reask: cfg.Hedge.Reask},
+		Now:       t.out.Now,
+		NewID:     t.out.NewID,
 	}
 	a.Options.Window = t.role.Window
 	if t.g.respondentB {
@@ -308,7 +308,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		a.Think = &cfg.Thinking
 	}
 	if !slices.ContainsFunc(a.Tools, func(tool model.Tool) bool { return tool.Name == cfg.Hedge.Search }) {
-		a.Hedge.Search = "" // it must be offered
+		a.Hedge.SearchTool = "" // it must be offered
 	}
 	return a
 }
@@ -345,7 +345,7 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			t.tell(subjects.AgentState{To: string(t.machine.at), Step: step, Words: text.Clip(words, 4<<10)})
 		},
 		Started:  func(step int, _ model.Call, _ string) { t.started(step) },
-		Finished: func(step int, d loop.Done) { t.finished(step, d) },
+		Finished: func(step int, d loop.FinishedCall) { t.finished(step, d) },
 		Note:     func(n loop.Note) { t.tellNote(n.Code, n.Text) },
 		Checkpoint: func(ctx context.Context, s *loop.State) error {
 			flush()
@@ -388,7 +388,7 @@ func (t *turn) started(step int) {
 }
 
 // finished tells of a call that came back, or did not.
-func (t *turn) finished(step int, d loop.Done) {
+func (t *turn) finished(step int, d loop.FinishedCall) {
 	t.calls.done++
 	t.calls.late = t.calls.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
 	if t.calls.done < max(t.calls.open, t.calls.begun) {

@@ -113,7 +113,7 @@ func agent(chat model.Chat, stream bool) loop.Agent {
 	ids := 0
 	return loop.Agent{
 		Chat: chat, Model: modelName, System: system, Tools: []model.Tool{tool}, Stream: stream,
-		Run:     func(context.Context, model.Call) loop.Result { return loop.Result{Text: result} },
+		RunTool: func(context.Context, model.Call) loop.Result { return loop.Result{Text: result} },
 		Options: model.Options{Window: 32768},
 		Limits:  loop.Limits{Steps: iterations + 1},
 		Obeys:   true, // as the generator says of its own: the tool returns when its context ends
@@ -123,11 +123,11 @@ func agent(chat model.Chat, stream bool) loop.Agent {
 
 // turn runs one turn of it and makes sure that it was one.
 func turn(ctx context.Context, a loop.Agent) error {
-	s, err := loop.Turn(ctx, a, loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{})
+	s, err := loop.RunTurn(ctx, a, loop.Input{State: loop.State{Messages: []model.Message{{Role: model.User, Content: question}}}}, loop.Hooks{})
 	if err != nil {
 		return err
 	}
-	if s.Usage.Calls != modelCalls || len(s.Done) != iterations || !strings.Contains(s.Answer, "42") {
+	if s.Usage.Calls != modelCalls || len(s.Finished) != iterations || !strings.Contains(s.Answer, "42") {
 		return fmt.Errorf("%d model calls, %d tool calls, answer %q, notes %v", s.Usage.Calls, len(s.Done), s.Answer, s.Notes)
 	}
 	return nil

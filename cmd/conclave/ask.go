@@ -374,7 +374,7 @@ func (q *ask) left(f *subjects.Fault) error {
 }
 
 // earlyEnds are the codes of notes that say why an answer is not whole.
-var earlyEnds = []string{loop.NoteStopped, loop.NoteCut, loop.NoteWall, loop.NoteBudget, loop.NoteFailed, loop.NoteEmpty}
+var earlyEnds = []string{loop.NoteStopped, loop.NoteCut, loop.NoteTurnTimeout, loop.NoteTokenBudget, loop.NoteFailed, loop.NoteEmpty}
 
 // verdict is how ask ends after an answer has been printed.
 func (q *ask) verdict(res subjects.Response) error {

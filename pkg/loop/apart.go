@@ -46,7 +46,7 @@ func (t *turn) goOn(ctx, wall context.Context) error {
 			}
 			ended <- e
 		}()
-		grow(t.s.Step)
+		grow(t.state.Step)
 		e.err = t.run(ctx, wall)
 		e.broke = false
 	}()
@@ -91,7 +91,7 @@ func (t *turn) goOnWithout(ctx context.Context) error {
 	if err := t.leave(ctx); err != nil {
 		return err
 	}
-	return t.gather(ctx)
+	return t.recordRound(ctx)
 }
 
 // broken is a panic of the turn's own goroutine, with the stack that it had there.
@@ -167,33 +167,33 @@ func unavailable(i int) outcome {
 func (t *turn) call(ctx context.Context, c model.Call, i int) (o outcome) {
 	o = unavailable(i)
 	defer func() { _ = recover() }()
-	o.r = t.a.Run(ctx, c)
+	o.r = t.agent.RunTool(ctx, c)
 	return o
 }
 
 // started shows that a call begins.
 func (t *turn) started(i int) {
-	if t.h.Started != nil {
-		t.h.Started(t.s.Step, t.batch[i].Call, t.batch[i].Layer)
+	if t.hooks.Started != nil {
+		t.hooks.Started(t.state.Step, t.batch[i].Call, t.batch[i].Layer)
 	}
 }
 
 // came takes in what came of a call.
 func (t *turn) came(ctx context.Context, o outcome) error {
 	if ctx.Err() != nil && o.r.Fault != "" {
-		return t.halted(ctx) // it failed because of the stop: that is no result
+		return t.stopWithResults(ctx) // it failed because of the stop: that is no result
 	}
-	t.returned(o)
+	t.recordResult(o)
 	return nil
 }
 
 // leave is for calls that did not come back before the end: on a stop they stay open, else they have no result.
 func (t *turn) leave(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return t.halted(ctx)
+		return t.stopWithResults(ctx)
 	}
 	for i := range t.batch {
-		t.returned(unavailable(i))
+		t.recordResult(unavailable(i))
 	}
 	return nil
 }

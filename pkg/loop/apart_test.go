@@ -18,30 +18,30 @@ import (
 func TestStopLeavesACallBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := agent(t, calls("get_time", `{"zone":"a"}`), calls("get_time", `{"zone":"b"}`))
+		a, _ := newAgent(t, callReply("get_time", `{"zone":"a"}`), callReply("get_time", `{"zone":"b"}`))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		release := make(chan struct{})
-		a.Run = func(_ context.Context, c model.Call) Result {
+		a.RunTool = func(_ context.Context, c model.Call) Result {
 			if strings.Contains(string(c.Arguments), "b") {
 				cancel(errStop)
 				<-release
 			}
 			return Result{Text: "came"}
 		}
-		s, err := Turn(ctx, a, ask("q"), Hooks{})
-		if !errors.Is(err, errStop) || !s.Partial || len(s.Done) != 1 || len(s.Messages) != 4 {
+		s, err := RunTurn(ctx, a, question("q"), Hooks{})
+		if !errors.Is(err, errStop) || !s.Partial || len(s.Finished) != 1 || len(s.Messages) != 4 {
 			t.Errorf("error %v, state %+v", err, s)
 		}
-		before := cloned(&s)
+		before := cloneState(&s)
 		close(release)
 		synctest.Wait() // it comes back, and nobody listens
-		if after := cloned(&s); len(after.Done) != 1 || !slices.Equal(codes(after), codes(before)) {
+		if after := cloneState(&s); len(after.Finished) != 1 || !slices.Equal(noteCodes(after), noteCodes(before)) {
 			t.Errorf("the state changed after the turn: %+v", after)
 		}
-		b, _ := agent(t, says("both"))
+		b, _ := newAgent(t, textReply("both"))
 		var ran []string
-		b.Run = func(_ context.Context, c model.Call) Result { ran = append(ran, c.ID); return Result{Text: "B"} }
-		again, err := Turn(t.Context(), b, Input{State: before}, Hooks{})
+		b.RunTool = func(_ context.Context, c model.Call) Result { ran = append(ran, c.ID); return Result{Text: "B"} }
+		again, err := RunTurn(t.Context(), b, Input{State: before}, Hooks{})
 		wantAnswer(t, again, err, "both", false)
 		if !slices.Equal(ran, []string{"id2"}) {
 			t.Errorf("ran %q", ran)
@@ -54,19 +54,19 @@ func TestCallsThatEndWithTheTurn(t *testing.T) {
 	t.Parallel()
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
-			a, _ := agent(t, calls("get_time", "{}"), calls("get_time", `{"zone":"b"}`))
-			a.Limits.Wall, a.Limits.Steps = time.Minute, -1
+			a, _ := newAgent(t, callReply("get_time", "{}"), callReply("get_time", `{"zone":"b"}`))
+			a.Limits.TurnTimeout, a.Limits.Steps = time.Minute, -1
 			n := 0
-			a.Run = func(ctx context.Context, _ model.Call) Result {
+			a.RunTool = func(ctx context.Context, _ model.Call) Result {
 				if n++; n == 2 {
 					<-ctx.Done()
 				}
 				return Result{Text: "came"}
 			}
-			var rec record
+			var rec hookRecorder
 			start := time.Now()
-			s, err := Turn(t.Context(), a, ask("q"), rec.hooks())
-			if err != nil || len(s.Done) != 2 || !s.Final || time.Since(start) != time.Minute {
+			s, err := RunTurn(t.Context(), a, question("q"), rec.hooks())
+			if err != nil || len(s.Finished) != 2 || !s.Final || time.Since(start) != time.Minute {
 				t.Errorf("error %v after %s, state %+v", err, time.Since(start), s)
 			}
 			finished := 0
@@ -85,39 +85,39 @@ func TestCallsThatEndWithTheTurn(t *testing.T) {
 // What breaks in the goroutine of the turn breaks in the caller's, with the place where it broke.
 func TestPanicReachesTheCaller(t *testing.T) {
 	t.Parallel()
-	a, _ := agent(t, calls("get_time", "{}"))
-	h := Hooks{Finished: func(int, Done) { panic("no such luck") }}
+	a, _ := newAgent(t, callReply("get_time", "{}"))
+	h := Hooks{Finished: func(int, FinishedCall) { panic("no such luck") }}
 	defer func() {
 		err, _ := recover().(error)
 		if err == nil || !strings.Contains(err.Error(), "no such luck") || !strings.Contains(err.Error(), "TestPanicReachesTheCaller.func") {
 			t.Errorf("recovered %v", err)
 		}
 	}()
-	_, _ = Turn(t.Context(), a, ask("q"), h)
+	_, _ = RunTurn(t.Context(), a, question("q"), h)
 	t.Error("the turn returned")
 }
 
 // A goroutine that is ended from inside, as a test does that gives up: in a hook it is the caller's, in a tool the call's.
 func TestGoexit(t *testing.T) {
 	t.Parallel()
-	a, _ := agent(t, calls("get_time", "{}"), calls("get_time", `{"zone":"b"}`), says("went on"))
+	a, _ := newAgent(t, callReply("get_time", "{}"), callReply("get_time", `{"zone":"b"}`), textReply("went on"))
 	n := 0
-	a.Run = func(context.Context, model.Call) Result {
+	a.RunTool = func(context.Context, model.Call) Result {
 		if n++; n == 1 {
 			runtime.Goexit()
 		}
 		return Result{Text: "came"}
 	}
-	s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+	s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 	wantAnswer(t, s, err, "went on", false)
-	if len(s.Done) != 2 || s.Done[0].Result.Fault != FaultUnavailable || s.Done[1].Result.Text != "came" {
-		t.Errorf("done %+v", s.Done)
+	if len(s.Finished) != 2 || s.Finished[0].Result.Fault != FaultUnavailable || s.Finished[1].Result.Text != "came" {
+		t.Errorf("done %+v", s.Finished)
 	}
-	b, _ := agent(t, calls("get_time", "{}"))
+	b, _ := newAgent(t, callReply("get_time", "{}"))
 	returned, gone := false, make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = Turn(t.Context(), b, ask("q"), Hooks{Finished: func(int, Done) { runtime.Goexit() }})
+		_, _ = RunTurn(t.Context(), b, question("q"), Hooks{Finished: func(int, FinishedCall) { runtime.Goexit() }})
 		returned = true
 	}()
 	<-gone
@@ -131,10 +131,10 @@ func TestObeys(t *testing.T) {
 	t.Parallel()
 	var lines [2][]string
 	for i, obeys := range []bool{false, true} {
-		a, _ := agent(t, calls("get_time", "{}"), calls("get_time", `{"zone":"b"}`, "web_search", `{"query":"c"}`), says("done"))
+		a, _ := newAgent(t, callReply("get_time", "{}"), callReply("get_time", `{"zone":"b"}`, "web_search", `{"query":"c"}`), textReply("done"))
 		here := false
 		a.Obeys = obeys
-		a.Run = func(_ context.Context, c model.Call) Result {
+		a.RunTool = func(_ context.Context, c model.Call) Result {
 			if string(c.Arguments) == "{}" {
 				here = strings.Contains(string(debug.Stack()), "loop.TestObeys(")
 			} else if c.Name == "get_time" {
@@ -142,16 +142,16 @@ func TestObeys(t *testing.T) {
 			}
 			return Result{Text: "came"}
 		}
-		var rec record
+		var rec hookRecorder
 		h := rec.hooks()
 		h.Finished = nil // calls that run at once finish in any order
-		s, err := Turn(t.Context(), a, ask("q"), h)
+		s, err := RunTurn(t.Context(), a, question("q"), h)
 		wantAnswer(t, s, err, "done", false)
 		if here != obeys {
 			t.Errorf("obeys %t: the call ran in the caller's goroutine: %t", obeys, here)
 		}
-		if lines[i] = rec.lines; s.Done[1].Result.Fault != FaultUnavailable || s.Done[2].Result.Text != "came" {
-			t.Errorf("done %+v", s.Done)
+		if lines[i] = rec.lines; s.Finished[1].Result.Fault != FaultUnavailable || s.Finished[2].Result.Text != "came" {
+			t.Errorf("done %+v", s.Finished)
 		}
 	}
 	if !slices.Equal(lines[0], lines[1]) {

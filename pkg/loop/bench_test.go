@@ -9,10 +9,10 @@ import (
 	"conclave/pkg/model"
 )
 
-// instant answers at once: a call of a tool so many times, then words. What it allocates is not the loop's.
-type instant struct{ left int }
+// instantModel answers at once: a call of a tool so many times, then words. What it allocates is not the loop's.
+type instantModel struct{ left int }
 
-func (m *instant) Chat(_ context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
+func (m *instantModel) Chat(_ context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		if m.left--; m.left < 0 || len(r.Tools) == 0 {
 			yield(model.Chunk{Content: "done", Done: true, Final: model.Final{PromptTokens: 9, OutputTokens: 1}}, nil)
@@ -34,15 +34,15 @@ func BenchmarkIteration(b *testing.B) {
 		ids[i] = "id" + string(rune('a'+i%26)) + string(rune('a'+i/26%26)) + string(rune('a'+i/676))
 	}
 	a := Agent{
-		Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, Verbatim: 1 << 20, Wall: -1},
-		Run:   func(context.Context, model.Call) Result { return Result{Text: "sunny, 21 degrees"} },
-		NewID: func() string { n++; return ids[n%len(ids)] },
+		Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, WholeRounds: 1 << 20, TurnTimeout: -1},
+		RunTool: func(context.Context, model.Call) Result { return Result{Text: "sunny, 21 degrees"} },
+		NewID:   func() string { n++; return ids[n%len(ids)] },
 	}
 	b.ReportAllocs()
 	for i := 0; i < b.N; i += rounds {
-		a.Chat = &instant{left: rounds}
-		if s, err := Turn(context.Background(), a, ask("what is the weather?"), Hooks{}); err != nil || len(s.Done) != rounds {
-			b.Fatal(len(s.Done), err)
+		a.Chat = &instantModel{left: rounds}
+		if s, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil || len(s.Finished) != rounds {
+			b.Fatal(len(s.Finished), err)
 		}
 	}
 }
@@ -54,16 +54,16 @@ func BenchmarkTurnWithCalls(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			a := Agent{
 				Tools: testTools, System: "You help.", Options: model.Options{Window: 32768}, Limits: Limits{Repeats: -1},
-				Run:   func(context.Context, model.Call) Result { return Result{Text: "sunny, 21 degrees"} },
-				Obeys: obeys,
+				RunTool: func(context.Context, model.Call) Result { return Result{Text: "sunny, 21 degrees"} },
+				Obeys:   obeys,
 			}
 			ids, n := [4]string{"a", "b", "c", "d"}, 0
 			a.NewID = func() string { n++; return ids[n%4] }
 			b.ReportAllocs()
 			for b.Loop() {
-				a.Chat = &instant{left: 4}
-				if s, err := Turn(context.Background(), a, ask("what is the weather?"), Hooks{}); err != nil || len(s.Done) != 4 {
-					b.Fatal(len(s.Done), err)
+				a.Chat = &instantModel{left: 4}
+				if s, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil || len(s.Finished) != 4 {
+					b.Fatal(len(s.Finished), err)
 				}
 			}
 		})
@@ -75,8 +75,8 @@ func BenchmarkTurn(b *testing.B) {
 	a := Agent{Tools: testTools}
 	b.ReportAllocs()
 	for b.Loop() {
-		a.Chat = &instant{}
-		if _, err := Turn(context.Background(), a, ask("what is the weather?"), Hooks{}); err != nil {
+		a.Chat = &instantModel{}
+		if _, err := RunTurn(context.Background(), a, question("what is the weather?"), Hooks{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -84,12 +84,12 @@ func BenchmarkTurn(b *testing.B) {
 
 // BenchmarkScan reads an answer of 4 KB in pieces of a word.
 func BenchmarkScan(b *testing.B) {
-	var s scan
+	var s replyScanner
 	b.ReportAllocs()
 	for b.Loop() {
 		s.reset(offeredNames)
 		for range 800 {
-			s.push("word ")
+			s.feed("word ")
 			s.tokens = s.tokens[:0]
 		}
 		s.finish(false)
@@ -104,8 +104,8 @@ func TestIterationIsCheap(t *testing.T) {
 	}
 	run := func(rounds int) float64 {
 		a := Agent{
-			Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, Verbatim: 1 << 20, Wall: -1},
-			Run: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },
+			Tools: testTools, Limits: Limits{Steps: -1, Repeats: -1, WholeRounds: 1 << 20, TurnTimeout: -1},
+			RunTool: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },
 		}
 		n := 0
 		a.NewID = func() string {
@@ -113,8 +113,8 @@ func TestIterationIsCheap(t *testing.T) {
 			return string(rune('a'+n%26)) + string(rune('a'+n/26%26)) + string(rune('a'+n/676%26))
 		}
 		return testing.AllocsPerRun(20, func() {
-			a.Chat, n = &instant{left: rounds}, 0
-			if _, err := Turn(context.Background(), a, ask("q"), Hooks{}); err != nil {
+			a.Chat, n = &instantModel{left: rounds}, 0
+			if _, err := RunTurn(context.Background(), a, question("q"), Hooks{}); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -134,15 +134,15 @@ func TestTurnIsCheap(t *testing.T) {
 	}
 	a := Agent{
 		Tools: testTools, System: "You help.", Limits: Limits{Repeats: -1},
-		Run: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },
+		RunTool: func(context.Context, model.Call) Result { return Result{Text: "sunny"} },
 	}
 	n := 0
 	a.NewID = func() string { n++; return "abcd"[n-1 : n] }
 	const most = 50
 	if all := testing.AllocsPerRun(20, func() {
-		a.Chat, n = &instant{left: 4}, 0
-		if s, err := Turn(context.Background(), a, ask("q"), Hooks{}); err != nil || len(s.Done) != 4 {
-			t.Fatal(len(s.Done), err)
+		a.Chat, n = &instantModel{left: 4}, 0
+		if s, err := RunTurn(context.Background(), a, question("q"), Hooks{}); err != nil || len(s.Finished) != 4 {
+			t.Fatal(len(s.Finished), err)
 		}
 	}); all > most {
 		t.Errorf("%.1f allocations in a turn, want at most %d", all, most)

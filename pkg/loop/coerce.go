@@ -11,10 +11,10 @@ import (
 	"conclave/pkg/model"
 )
 
-// arguments makes the arguments of a call fit for s and says what is still wrong, "" when nothing is. What comes back is
+// fitArguments makes the arguments of a call fit for s and says what is still wrong, "" when nothing is. What comes back is
 // a JSON object in any case. Models write "true" for true, "30000" for 30000, one value where a list is asked, an object
 // as text, null for what they leave out: these are put right without asking. The order of keys stays.
-func (s *schema) arguments(raw []byte) (fit json.RawMessage, wrong string) {
+func (s *schema) fitArguments(raw []byte) (fit json.RawMessage, wrong string) {
 	none := json.RawMessage("{}")
 	raw = bytes.TrimSpace(raw)
 	if !utf8.Valid(raw) {
@@ -24,36 +24,36 @@ func (s *schema) arguments(raw []byte) (fit json.RawMessage, wrong string) {
 		raw = none
 	}
 	if !json.Valid(raw) {
-		mended := mend(raw)
+		mended := repairJSON(raw)
 		if mended == nil {
 			return none, "the arguments are not JSON; they must be one object, such as " + s.example()
 		}
 		raw = mended
 	}
-	if tooDeep(raw) {
+	if isTooDeep(raw) {
 		return none, "the arguments are nested too deeply"
 	}
 	if kindOf(raw) == kindString {
-		if inner := inside(raw, '{'); inner != nil {
+		if inner := parseEmbedded(raw, '{'); inner != nil {
 			raw = inner
 		}
 	}
 	if kindOf(raw) != kindObject {
-		alone := s.only()
+		alone := s.soleProperty()
 		if alone == "" {
-			return none, "the arguments must be one object, such as " + s.example() + ", got " + shown(raw)
+			return none, "the arguments must be one object, such as " + s.example() + ", got " + clipValue(raw)
 		}
-		raw = slices.Concat([]byte("{"), quote(alone), []byte(":"), raw, []byte("}"))
+		raw = slices.Concat([]byte("{"), encodeString(alone), []byte(":"), raw, []byte("}"))
 	}
-	if wrong := odd(raw); wrong != "" {
+	if wrong := findAmbiguity(raw); wrong != "" {
 		return json.RawMessage(raw), wrong
 	}
 	fit = s.coerce(raw)
 	return fit, s.validate(fit)
 }
 
-// only is the one property that a lone value can mean, "" when there is a choice.
-func (s *schema) only() string {
+// soleProperty is the one property that a lone value can mean, "" when there is a choice.
+func (s *schema) soleProperty() string {
 	if len(s.required) == 1 {
 		return s.required[0]
 	}
@@ -71,7 +71,7 @@ func (s *schema) example() string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.Write(quote(r))
+		b.Write(encodeString(r))
 		b.WriteString(": ...")
 	}
 	b.WriteByte('}')
@@ -86,11 +86,11 @@ func (s *schema) coerce(b []byte) []byte {
 	}
 	kind := kindOf(b)
 	if s.kinds != 0 && s.kinds&kind == 0 {
-		b = s.turn(b, kind)
+		b = s.convertKind(b, kind)
 		kind = kindOf(b)
 	}
-	if kind == kindNumber|kindInteger && s.kinds&kindNumber == 0 && s.kinds&kindInteger != 0 && fraction(b) {
-		b = whole(b)
+	if kind == kindNumber|kindInteger && s.kinds&kindNumber == 0 && s.kinds&kindInteger != 0 && hasFraction(b) {
+		b = toInteger(b)
 	}
 	switch kind {
 	case kindObject:
@@ -116,10 +116,10 @@ func (s *schema) coerceAny(b []byte) []byte {
 	return b
 }
 
-// turn makes the kind that is asked out of b, or leaves it.
-func (s *schema) turn(b []byte, kind int) []byte {
+// convertKind makes the kind that is asked out of b, or leaves it.
+func (s *schema) convertKind(b []byte, kind int) []byte {
 	if kind == kindString {
-		if fit := s.fromText(b); fit != nil {
+		if fit := s.parseString(b); fit != nil {
 			return fit
 		}
 	}
@@ -129,7 +129,7 @@ func (s *schema) turn(b []byte, kind int) []byte {
 	case s.kinds&kindBool != 0 && string(b) == "0":
 		return []byte("false")
 	case s.kinds&kindString != 0 && kind&(kindNumber|kindBool) != 0:
-		return quote(string(b))
+		return encodeString(string(b))
 	case s.kinds&kindArray != 0 && kind != kindNull:
 		one := b
 		if s.items != nil {
@@ -140,14 +140,14 @@ func (s *schema) turn(b []byte, kind int) []byte {
 	return b
 }
 
-// fromText reads the text in b as what is asked; nil when it is not that.
-func (s *schema) fromText(b []byte) []byte {
-	t := strings.TrimSpace(text(b))
+// parseString reads the text in b as what is asked; nil when it is not that.
+func (s *schema) parseString(b []byte) []byte {
+	t := strings.TrimSpace(decodeString(b))
 	switch {
 	case s.kinds&kindObject != 0 && strings.HasPrefix(t, "{"):
-		return inside(b, '{')
+		return parseEmbedded(b, '{')
 	case s.kinds&kindArray != 0 && strings.HasPrefix(t, "["):
-		return inside(b, '[')
+		return parseEmbedded(b, '[')
 	case s.kinds&kindArray != 0 && t == "":
 		return []byte("[]")
 	case s.kinds&kindBool != 0 && (strings.EqualFold(t, "true") || strings.EqualFold(t, "yes")):
@@ -163,17 +163,17 @@ func (s *schema) fromText(b []byte) []byte {
 	return nil
 }
 
-// inside is the JSON value that begins with open and stands as text in b; nil when there is none, or one too deep.
-func inside(b []byte, open byte) []byte {
-	t := []byte(strings.TrimSpace(text(b)))
-	if len(t) == 0 || t[0] != open || !json.Valid(t) || tooDeep(t) || odd(t) != "" {
+// parseEmbedded is the JSON value that begins with open and stands as text in b; nil when there is none, or one too deep.
+func parseEmbedded(b []byte, open byte) []byte {
+	t := []byte(strings.TrimSpace(decodeString(b)))
+	if len(t) == 0 || t[0] != open || !json.Valid(t) || isTooDeep(t) || findAmbiguity(t) != "" {
 		return nil
 	}
 	return t
 }
 
-// whole writes a number without a fraction the way every reader of integers takes it: 3.0 becomes 3.
-func whole(b []byte) []byte {
+// toInteger writes a number without a fraction the way every reader of integers takes it: 3.0 becomes 3.
+func toInteger(b []byte) []byte {
 	f, err := json.Number(b).Float64()
 	if err != nil {
 		return b
@@ -200,10 +200,10 @@ func (s *schema) coerceObject(b []byte) []byte {
 		from := offset(b, v)
 		fit := p.coerce(v)
 		switch {
-		case p.leftOut(fit) && !s.needs(k):
+		case p.isOmitted(fit) && !s.needs(k):
 			drop(offset(b, k))
 			if out[len(out)-1] == '{' { // the first one: the comma after it goes too
-				done = blanks(b, from+len(v))
+				done = skipSpace(b, from+len(v))
 				if done < len(b) && b[done] == ',' {
 					done++
 				}
@@ -221,8 +221,8 @@ func (s *schema) coerceObject(b []byte) []byte {
 	return append(out, b[done:]...)
 }
 
-// leftOut reports whether v says "nothing" where s asks for something.
-func (s *schema) leftOut(v []byte) bool {
+// isOmitted reports whether v says "nothing" where s asks for something.
+func (s *schema) isOmitted(v []byte) bool {
 	if s.kinds == 0 && s.anyOf == nil || s.check(v, "") == "" {
 		return false
 	}
@@ -257,10 +257,10 @@ func (s *schema) coerceEnum(b []byte) []byte {
 	if s.enum == nil || s.inEnum(b) {
 		return b
 	}
-	t := strings.TrimSpace(text(b))
+	t := strings.TrimSpace(decodeString(b))
 	var fit []byte
 	for _, e := range s.enum {
-		if kindOf(e) == kindString && strings.EqualFold(text(e), t) {
+		if kindOf(e) == kindString && strings.EqualFold(decodeString(e), t) {
 			if fit != nil {
 				return b
 			}
@@ -279,15 +279,15 @@ func offset(b, part []byte) int { return cap(b) - cap(part) }
 // unchanged reports whether a is b itself, not a copy.
 func unchanged(a, b []byte) bool { return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0] }
 
-// ready returns a tool's schema in the form that is checked. Tools are the same from turn to turn: it is made once.
-func ready(tool *model.Tool) (*schema, error) {
+// cachedSchema returns a tool's schema in the form that is checked. Tools are the same from turn to turn: it is made once.
+func cachedSchema(tool *model.Tool) (*schema, error) {
 	made.Lock()
 	c, ok := made.all[string(tool.Parameters)]
 	made.Unlock()
 	if ok {
 		return c.schema, c.err
 	}
-	s, err := compile(*tool)
+	s, err := compileSchema(*tool)
 	made.Lock()
 	defer made.Unlock()
 	if made.all == nil || len(made.all) >= maxMade {

@@ -18,9 +18,9 @@ const everything = `{"type":"object","properties":{
 	"mode":{"type":"string","enum":["fast","slow"]},"maybe":{"anyOf":[{"type":"integer"},{"type":"null"}]},
 	"two":{"type":["string","null"]}},"required":["text"],"additionalProperties":false}`
 
-func compiledFor(t testing.TB, s string) *schema {
+func mustCompile(t testing.TB, s string) *schema {
 	t.Helper()
-	out, err := compile(model.Tool{Name: "x", Parameters: json.RawMessage(s)})
+	out, err := compileSchema(model.Tool{Name: "x", Parameters: json.RawMessage(s)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func compiledFor(t testing.TB, s string) *schema {
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	s := compiledFor(t, everything)
+	s := mustCompile(t, everything)
 	for _, tt := range []struct{ name, in, out, wrong string }{
 		{"as it is", `{"text":"a", "n" : 3}`, `{"text":"a", "n" : 3}`, ""},
 		{"boolean as text", `{"text":"a","on":"true"}`, `{"text":"a","on":true}`, ""},
@@ -78,7 +78,7 @@ func TestArguments(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			out, wrong := s.arguments([]byte(tt.in))
+			out, wrong := s.fitArguments([]byte(tt.in))
 			if (wrong == "") != (tt.wrong == "") || !strings.Contains(wrong, tt.wrong) {
 				t.Fatalf("wrong %q, want %q", wrong, tt.wrong)
 			}
@@ -94,33 +94,33 @@ func TestArguments(t *testing.T) {
 
 func TestSchemas(t *testing.T) {
 	t.Parallel()
-	pattern := compiledFor(t, `{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"integer"}}}`)
+	pattern := mustCompile(t, `{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"integer"}}}`)
 	if pattern.full == nil {
 		t.Error("a pattern is for the library to check")
 	}
-	if _, wrong := pattern.arguments([]byte(`{"d":"12","e":3}`)); wrong != "" {
+	if _, wrong := pattern.fitArguments([]byte(`{"d":"12","e":3}`)); wrong != "" {
 		t.Errorf("wrong %q", wrong)
 	}
 	for _, in := range []string{`{"d":"x"}`, `{"e":"x"}`} {
-		if _, wrong := pattern.arguments([]byte(in)); !strings.Contains(wrong, "do not fit the schema") {
+		if _, wrong := pattern.fitArguments([]byte(in)); !strings.Contains(wrong, "do not fit the schema") {
 			t.Errorf("%s: wrong %q", in, wrong)
 		}
 	}
-	if compiledFor(t, everything).full != nil {
+	if mustCompile(t, everything).full != nil {
 		t.Error("common keywords are for ourselves to check")
 	}
 	for _, broken := range []string{`{"type":`, `[]`, `{"$ref":"http://127.0.0.1:1/x"}`, `{"properties":{"a":{"pattern":"("}}}`} {
-		if _, err := compile(model.Tool{Name: "x", Parameters: json.RawMessage(broken)}); err == nil {
+		if _, err := compileSchema(model.Tool{Name: "x", Parameters: json.RawMessage(broken)}); err == nil {
 			t.Errorf("%s compiled", broken)
 		}
 	}
 	for _, none := range []string{"", "null", "true", "{}"} {
-		s, err := compile(model.Tool{Name: "x", Parameters: json.RawMessage(none)})
+		s, err := compileSchema(model.Tool{Name: "x", Parameters: json.RawMessage(none)})
 		if err != nil {
 			t.Errorf("%q: %v", none, err)
 			continue
 		}
-		if out, wrong := s.arguments([]byte(`{"a":1}`)); wrong != "" || string(out) != `{"a":1}` {
+		if out, wrong := s.fitArguments([]byte(`{"a":1}`)); wrong != "" || string(out) != `{"a":1}` {
 			t.Errorf("%q: %s %q", none, out, wrong)
 		}
 	}
@@ -161,10 +161,10 @@ func FuzzCoerce(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		s := compiledFor(t, everything)
+		s := mustCompile(t, everything)
 		full := everythingFull()
 		before := string(in)
-		out, wrong := s.arguments(in)
+		out, wrong := s.fitArguments(in)
 		if string(in) != before {
 			t.Fatal("the input was written to")
 		}
@@ -182,7 +182,7 @@ func FuzzCoerce(f *testing.F) {
 		if err := full.Validate(v); err != nil {
 			t.Fatalf("%q became %q, which the library refuses: %v", in, out, err)
 		}
-		again, wrong := s.arguments(out)
+		again, wrong := s.fitArguments(out)
 		if wrong != "" || string(again) != string(out) {
 			t.Fatalf("%q became %q, and that %q (%s)", in, out, again, wrong)
 		}

@@ -12,7 +12,7 @@ import (
 func Estimate(system string, tools []model.Tool, messages []model.Message) int {
 	n := estimateTools(tools)
 	if system != "" {
-		n += perMessage + tokens(system)
+		n += perMessage + estimateTokens(system)
 	}
 	for i := range messages {
 		n += estimateMessage(&messages[i])
@@ -30,21 +30,21 @@ func estimateTools(tools []model.Tool) int {
 	n := 0
 	for i := range tools {
 		t := &tools[i]
-		n += perTool + tokens(t.Name) + tokens(t.Description) + tokens(t.Parameters)
+		n += perTool + estimateTokens(t.Name) + estimateTokens(t.Description) + estimateTokens(t.Parameters)
 	}
 	return n
 }
 
 func estimateMessage(m *model.Message) int {
-	n := perMessage + tokens(m.Content) + tokens(m.Thinking)
+	n := perMessage + estimateTokens(m.Content) + estimateTokens(m.Thinking)
 	for i := range m.Calls {
-		n += perCall + tokens(m.Calls[i].Name) + tokens(m.Calls[i].Arguments)
+		n += perCall + estimateTokens(m.Calls[i].Name) + estimateTokens(m.Calls[i].Arguments)
 	}
 	return n
 }
 
-// tokens estimates one text.
-func tokens[T ~string | ~[]byte](s T) int {
+// estimateTokens estimates one text.
+func estimateTokens[T ~string | ~[]byte](s T) int {
 	other := 0
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {

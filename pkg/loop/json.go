@@ -41,7 +41,7 @@ func kindOf(b []byte) int {
 	case 'n':
 		return kindNull
 	}
-	if !fraction(b) {
+	if !hasFraction(b) {
 		return kindInteger | kindNumber
 	}
 	if f, err := strconv.ParseFloat(string(b), 64); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
@@ -50,8 +50,8 @@ func kindOf(b []byte) int {
 	return kindNumber
 }
 
-// fraction reports whether a number is written with a point or an exponent.
-func fraction(b []byte) bool {
+// hasFraction reports whether a number is written with a point or an exponent.
+func hasFraction(b []byte) bool {
 	for _, c := range b {
 		if c == '.' || c == 'e' || c == 'E' {
 			return true
@@ -64,15 +64,15 @@ func fraction(b []byte) bool {
 // is decoded, so what is not touched stays as the model wrote it.
 func members(b []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(k, v []byte) bool) {
-		for i := blanks(b, 1); i < len(b) && b[i] != '}'; {
+		for i := skipSpace(b, 1); i < len(b) && b[i] != '}'; {
 			k := valueEnd(b, i)
-			v := blanks(b, blanks(b, k)+1)
+			v := skipSpace(b, skipSpace(b, k)+1)
 			end := valueEnd(b, v)
 			if !yield(b[i:k], b[v:end]) {
 				return
 			}
-			if i = blanks(b, end); i < len(b) && b[i] == ',' {
-				i = blanks(b, i+1)
+			if i = skipSpace(b, end); i < len(b) && b[i] == ',' {
+				i = skipSpace(b, i+1)
 			}
 		}
 	}
@@ -81,27 +81,27 @@ func members(b []byte) iter.Seq2[[]byte, []byte] {
 // elements yields the elements of the valid JSON array b.
 func elements(b []byte) iter.Seq[[]byte] {
 	return func(yield func(v []byte) bool) {
-		for i := blanks(b, 1); i < len(b) && b[i] != ']'; {
+		for i := skipSpace(b, 1); i < len(b) && b[i] != ']'; {
 			end := valueEnd(b, i)
 			if !yield(b[i:end]) {
 				return
 			}
-			if i = blanks(b, end); i < len(b) && b[i] == ',' {
-				i = blanks(b, i+1)
+			if i = skipSpace(b, end); i < len(b) && b[i] == ',' {
+				i = skipSpace(b, i+1)
 			}
 		}
 	}
 }
 
-// blanks is the first index from i on that is no white space.
-func blanks[T ~string | ~[]byte](b T, i int) int {
-	for i < len(b) && isBlank(b[i]) {
+// skipSpace is the first index from i on that is no white space.
+func skipSpace[T ~string | ~[]byte](b T, i int) int {
+	for i < len(b) && isSpace(b[i]) {
 		i++
 	}
 	return i
 }
 
-func isBlank(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
 
 // valueEnd is where the JSON value that begins at b[i] ends. b is valid JSON.
 func valueEnd(b []byte, i int) int {
@@ -116,63 +116,63 @@ func valueEnd(b []byte, i int) int {
 	}
 	switch b[i] {
 	case '{', '[', '"':
-		w := walk{at: i}
-		end, _ := w.end(b)
+		w := valueScanner{pos: i}
+		end, _ := w.findEnd(b)
 		return max(end, i+1)
 	}
-	for i < len(b) && b[i] != ',' && b[i] != '}' && b[i] != ']' && !isBlank(b[i]) {
+	for i < len(b) && b[i] != ',' && b[i] != '}' && b[i] != ']' && !isSpace(b[i]) {
 		i++
 	}
 	return i
 }
 
-// walk finds the end of a JSON object, array or string that comes in pieces. It goes over each byte once, however
+// valueScanner finds the end of a JSON object, array or string that comes in pieces. It goes over each byte once, however
 // small the pieces are. It looks only at brackets and quotes; whether it is JSON is asked when the end is there.
-type walk struct {
-	at    int // next byte to look at
-	depth int
-	text  bool // inside a string
-	slash bool // after a backslash
-	deep  bool // deeper than maxDepth ever was
-	done  bool
+type valueScanner struct {
+	pos      int // next byte to look at
+	depth    int
+	inString bool // inside a string
+	escaped  bool // after a backslash
+	tooDeep  bool // deeper than maxDepth ever was
+	done     bool
 }
 
-// end returns the index after the value and whether it has been reached.
-func (w *walk) end(b []byte) (int, bool) {
+// findEnd returns the index after the value and whether it has been reached.
+func (w *valueScanner) findEnd(b []byte) (int, bool) {
 	if w.done {
-		return w.at, true
+		return w.pos, true
 	}
-	for ; w.at < len(b); w.at++ {
-		c := b[w.at]
+	for ; w.pos < len(b); w.pos++ {
+		c := b[w.pos]
 		switch {
-		case w.slash:
-			w.slash = false
-		case w.text && c == '\\':
-			w.slash = true
+		case w.escaped:
+			w.escaped = false
+		case w.inString && c == '\\':
+			w.escaped = true
 		case c == '"':
-			w.text = !w.text
-			if w.depth == 0 && !w.text {
-				w.at++
+			w.inString = !w.inString
+			if w.depth == 0 && !w.inString {
+				w.pos++
 				w.done = true
-				return w.at, true
+				return w.pos, true
 			}
-		case w.text:
+		case w.inString:
 		case c == '{' || c == '[':
 			w.depth++
-			w.deep = w.deep || w.depth > maxDepth
+			w.tooDeep = w.tooDeep || w.depth > maxDepth
 		case c == '}' || c == ']':
 			if w.depth--; w.depth <= 0 {
-				w.at++
+				w.pos++
 				w.done = true
-				return w.at, true
+				return w.pos, true
 			}
 		}
 	}
 	return len(b), false
 }
 
-// text is the string that the JSON string b holds. Without escapes nothing is copied twice.
-func text(b []byte) string {
+// decodeString is the string that the JSON string b holds. Without escapes nothing is copied twice.
+func decodeString(b []byte) string {
 	if len(b) >= 2 && bytes.IndexByte(b, '\\') < 0 {
 		return string(b[1 : len(b)-1])
 	}
@@ -186,11 +186,11 @@ func isText(b []byte, s string) bool {
 	if bytes.IndexByte(b, '\\') < 0 {
 		return len(b) == len(s)+2 && string(b[1:len(b)-1]) == s
 	}
-	return text(b) == s
+	return decodeString(b) == s
 }
 
-// quote is s as a JSON string.
-func quote(s string) []byte {
+// encodeString is s as a JSON string.
+func encodeString(s string) []byte {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
@@ -198,22 +198,22 @@ func quote(s string) []byte {
 	return bytes.TrimRight(out.Bytes(), "\n")
 }
 
-// tooDeep reports whether b nests deeper than arguments may.
-func tooDeep(b []byte) bool {
+// isTooDeep reports whether b nests deeper than arguments may.
+func isTooDeep(b []byte) bool {
 	if bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= maxDepth {
 		return false
 	}
-	var w walk
-	w.end(b)
-	return w.deep
+	var w valueScanner
+	w.findEnd(b)
+	return w.tooDeep
 }
 
 // maxMembers is how many members one object of a call may have.
 const maxMembers = 256
 
-// odd says what no call may have, "" when there is nothing of it: too many members, or a key twice in one object.
+// findAmbiguity says what no call may have, "" when there is nothing of it: too many members, or a key twice in one object.
 // Readers differ in which of two they take, so the one that is checked may not be the one that is used.
-func odd(b []byte) string {
+func findAmbiguity(b []byte) string {
 	switch kindOf(b) {
 	case kindObject:
 		var room [8][]byte
@@ -226,13 +226,13 @@ func odd(b []byte) string {
 			if keys = append(keys, key); len(keys) > maxMembers {
 				return "an object has more than " + strconv.Itoa(maxMembers) + " keys"
 			}
-			if s := odd(v); s != "" {
+			if s := findAmbiguity(v); s != "" {
 				return s
 			}
 		}
 	case kindArray:
 		for v := range elements(b) {
-			if s := odd(v); s != "" {
+			if s := findAmbiguity(v); s != "" {
 				return s
 			}
 		}
@@ -245,7 +245,7 @@ func plainKey(k []byte) []byte {
 	if len(k) >= 2 && bytes.IndexByte(k, '\\') < 0 {
 		return k[1 : len(k)-1]
 	}
-	return []byte(text(k))
+	return []byte(decodeString(k))
 }
 
 // sameText reports whether two JSON strings hold the same text.
@@ -253,7 +253,7 @@ func sameText(a, b []byte) bool {
 	if bytes.IndexByte(a, '\\') < 0 && bytes.IndexByte(b, '\\') < 0 {
 		return bytes.Equal(a, b)
 	}
-	return text(a) == text(b)
+	return decodeString(a) == decodeString(b)
 }
 
 // same is a hash of the JSON value b that does not depend on white space, the order of keys, or how a text or a number
@@ -277,7 +277,7 @@ func same(seed maphash.Seed, b []byte) uint64 {
 		if bytes.IndexByte(b, '\\') < 0 {
 			return maphash.Bytes(seed, b)
 		}
-		return maphash.String(seed, `"`+text(b)+`"`)
+		return maphash.String(seed, `"`+decodeString(b)+`"`)
 	case kindInteger | kindNumber, kindNumber:
 		if f, err := strconv.ParseFloat(string(b), 64); err == nil && math.Abs(f) < 1<<53 {
 			return mix(math.Float64bits(f + 0)) // -0 is 0
@@ -291,7 +291,7 @@ func textHash(seed maphash.Seed, b []byte) uint64 {
 	if len(b) >= 2 && bytes.IndexByte(b, '\\') < 0 {
 		return maphash.Bytes(seed, b[1:len(b)-1])
 	}
-	return maphash.String(seed, text(b))
+	return maphash.String(seed, decodeString(b))
 }
 
 // mix spreads the bits of x.
@@ -303,9 +303,9 @@ func mix(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// mend makes JSON out of what a model nearly wrote as JSON: line breaks inside texts, a comma too many, brackets left
+// repairJSON makes JSON out of what a model nearly wrote as JSON: line breaks inside texts, a comma too many, brackets left
 // open at the end. It never closes a text: what is missing there is not known. nil when that does not help.
-func mend(b []byte) []byte {
+func repairJSON(b []byte) []byte {
 	out := make([]byte, 0, len(b)+8)
 	var open []byte
 	inText, slash := false, false
@@ -318,7 +318,7 @@ func mend(b []byte) []byte {
 		case c == '"':
 			inText = !inText
 		case inText && c < 0x20:
-			out = append(out, escaped(c)...)
+			out = append(out, escapeControl(c)...)
 			continue
 		case inText:
 		case c == '{' || c == '[':
@@ -352,7 +352,7 @@ func trimComma(b []byte) []byte {
 	return b
 }
 
-func escaped(c byte) string {
+func escapeControl(c byte) string {
 	switch c {
 	case '\n':
 		return `\n`

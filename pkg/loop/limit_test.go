@@ -72,7 +72,7 @@ func TestLimitedIsADeadline(t *testing.T) {
 // What nobody waits for needs no timer: one piece of memory.
 func TestLimitedIsCheap(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
-		l := limit(context.Background(), time.Now().Add(time.Minute), errLate)
+		l := limit(context.Background(), time.Now().Add(time.Minute), errCallTimeout)
 		if l.Err() != nil || l.Value(0) != nil {
 			t.Error("it ended")
 		}

@@ -34,7 +34,7 @@ func serve(t *testing.T, stream bool, exchanges ...modeltest.Exchange) (loop.Age
 	return loop.Agent{
 		Chat: backend, Model: "m", System: "You help.", Tools: tools, Stream: stream, Think: &think,
 		Options: model.Options{Window: 8192},
-		Run: func(_ context.Context, c model.Call) loop.Result {
+		RunTool: func(_ context.Context, c model.Call) loop.Result {
 			return loop.Result{Text: "the result of " + string(c.Arguments)}
 		},
 	}, server
@@ -82,7 +82,7 @@ func TestQuirks(t *testing.T) {
 		}, "Yes.", "", []string{loop.NoteRetried}},
 		{"no done", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Ye", Quirks: modeltest.Quirks{NoDone: true}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
 		{"connection lost", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Yes and no.", Quirks: modeltest.Quirks{CutAfter: 1}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
-		{"length", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Y", Quirks: modeltest.Quirks{Length: true}}}, plain}, "Yes.", "", []string{loop.NoteRoom}},
+		{"length", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Y", Quirks: modeltest.Quirks{Length: true}}}, plain}, "Yes.", "", []string{loop.NoteMoreTokens}},
 		{"busy", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Yes.", Quirks: modeltest.Quirks{Busy: 1}}}}, "Yes.", "", nil},
 		{"refuses thinking", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Yes.", Quirks: modeltest.Quirks{RefuseThink: true}}}}, "Yes.", "", []string{loop.NoteNoThinking}},
 		{"refuses tools", []modeltest.Exchange{
@@ -98,7 +98,7 @@ func TestQuirks(t *testing.T) {
 				t.Parallel()
 				a, server := serve(t, stream, tt.script...)
 				var tokens strings.Builder
-				s, err := loop.Turn(t.Context(), a, question("what about tea?"), loop.Hooks{
+				s, err := loop.RunTurn(t.Context(), a, question("what about tea?"), loop.Hooks{
 					Token: func(_ int, text string) { tokens.WriteString(text) },
 				})
 				if err != nil || s.Answer != tt.answer || s.Partial {
@@ -111,8 +111,8 @@ func TestQuirks(t *testing.T) {
 				if !slices.Equal(codes, tt.notes) {
 					t.Errorf("notes %v, want %q", s.Notes, tt.notes)
 				}
-				if tt.layer != "" && (len(s.Done) != 1 || s.Done[0].Layer != tt.layer || string(s.Done[0].Call.Arguments) != `{"query":"tea","limit":2}`) {
-					t.Errorf("done %+v, want layer %q", s.Done, tt.layer)
+				if tt.layer != "" && (len(s.Finished) != 1 || s.Finished[0].Layer != tt.layer || string(s.Finished[0].Call.Arguments) != `{"query":"tea","limit":2}`) {
+					t.Errorf("done %+v, want layer %q", s.Finished, tt.layer)
 				}
 				if !strings.HasSuffix(tokens.String(), tt.answer) || strings.Contains(tokens.String(), "think>") || strings.Contains(tokens.String(), `"query":"tea"}`) {
 					t.Errorf("tokens %q", tokens.String())
@@ -135,7 +135,7 @@ func TestWire(t *testing.T) {
 	a, server := serve(t, true, modeltest.Exchange{Reply: modeltest.Reply{Thinking: "two of them", Calls: []modeltest.Call{
 		{Name: "web_search", JSON: `{"limit":"2","query":"a"}`}, {Name: "web_search", JSON: `{"query":"b"}`},
 	}}}, modeltest.Exchange{Reply: modeltest.Reply{Content: "{{tool_result 0}} and {{tool_result 1}}"}})
-	s, err := loop.Turn(t.Context(), a, question("both?"), loop.Hooks{})
+	s, err := loop.RunTurn(t.Context(), a, question("both?"), loop.Hooks{})
 	want := `the result of {"limit":2,"query":"a"} and the result of {"query":"b"}`
 	if err != nil || s.Answer != want {
 		t.Fatalf("answer %q, error %v", s.Answer, err)
@@ -167,7 +167,7 @@ func TestStopReachesTheServer(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	stop := errors.New("stopped")
-	s, err := loop.Turn(ctx, a, question("q"), loop.Hooks{Token: func(int, string) { cancel(stop) }})
+	s, err := loop.RunTurn(ctx, a, question("q"), loop.Hooks{Token: func(int, string) { cancel(stop) }})
 	if !errors.Is(err, stop) || !s.Partial || !strings.HasPrefix(s.Answer, "word") || s.Notes[0].Code != loop.NoteStopped {
 		t.Errorf("error %v, state %+v", err, s)
 	}
@@ -183,8 +183,8 @@ func TestTooLargeIsNotReadOn(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
 		a, _ := serve(t, stream, modeltest.Exchange{Reply: modeltest.Reply{Content: "word ", Quirks: modeltest.Quirks{Bytes: 200_000}}})
-		a.Limits.Most = 10_000
-		s, err := loop.Turn(t.Context(), a, question("q"), loop.Hooks{})
+		a.Limits.ReplyBytes = 10_000
+		s, err := loop.RunTurn(t.Context(), a, question("q"), loop.Hooks{})
 		if err != nil || !s.Partial || len(s.Answer) > 10_000 || len(s.Answer) < 9_900 || s.Notes[0].Code != loop.NoteCut {
 			t.Errorf("stream %v: %d bytes, error %v, notes %v", stream, len(s.Answer), err, s.Notes)
 		}
@@ -194,7 +194,7 @@ func TestTooLargeIsNotReadOn(t *testing.T) {
 func TestTruncatingServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	a, _ := serve(t, true, modeltest.Exchange{Reply: modeltest.Reply{Content: "Yes.", Quirks: modeltest.Quirks{Truncate: 300}}})
-	s, err := loop.Turn(t.Context(), a, question(strings.Repeat("a long question ", 300)), loop.Hooks{})
+	s, err := loop.RunTurn(t.Context(), a, question(strings.Repeat("a long question ", 300)), loop.Hooks{})
 	if err != nil || len(s.Notes) != 1 || s.Notes[0].Code != loop.NoteTruncated || s.Usage.Counted != 300 {
 		t.Errorf("error %v, notes %v, usage %+v", err, s.Notes, s.Usage)
 	}
@@ -204,7 +204,7 @@ func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	a, server := serve(t, true)
 	server.Close()
-	s, err := loop.Turn(t.Context(), a, question("q"), loop.Hooks{})
+	s, err := loop.RunTurn(t.Context(), a, question("q"), loop.Hooks{})
 	if !errors.Is(err, model.ErrUnreachable) || s.Final {
 		t.Errorf("error %v, state %+v", err, s)
 	}

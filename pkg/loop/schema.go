@@ -40,8 +40,8 @@ type prop struct {
 // bounds of a length; nil = none.
 type bounds struct{ least, most *int }
 
-// compile makes a tool's schema ready. A tool without one takes any object.
-func compile(t model.Tool) (*schema, error) {
+// compileSchema makes a tool's schema ready. A tool without one takes any object.
+func compileSchema(t model.Tool) (*schema, error) {
 	if len(t.Parameters) == 0 || string(t.Parameters) == "null" {
 		return &schema{kinds: kindObject}, nil
 	}
@@ -196,14 +196,14 @@ func (s *schema) needs(key []byte) bool {
 // check returns what is wrong with the valid JSON value b, "" when nothing is. where names the field for the model.
 func (s *schema) check(b []byte, where string) string {
 	if len(s.anyOf) > 0 && !s.matchesAny(b) {
-		return fmt.Sprintf("%s fits none of the allowed forms (%s), got %s", field(where), s.anyNames(), shown(b))
+		return fmt.Sprintf("%s fits none of the allowed forms (%s), got %s", fieldName(where), s.anyNames(), clipValue(b))
 	}
 	kind := kindOf(b)
 	if s.kinds != 0 && s.kinds&kind == 0 {
-		return fmt.Sprintf("%s must be %s, got %s", field(where), s.kindNames(), shown(b))
+		return fmt.Sprintf("%s must be %s, got %s", fieldName(where), s.kindNames(), clipValue(b))
 	}
 	if s.enum != nil && !s.inEnum(b) {
-		return fmt.Sprintf("%s must be one of %s, got %s", field(where), s.enumNames(), shown(b))
+		return fmt.Sprintf("%s must be one of %s, got %s", fieldName(where), s.enumNames(), clipValue(b))
 	}
 	switch {
 	case kind == kindObject:
@@ -211,7 +211,7 @@ func (s *schema) check(b []byte, where string) string {
 	case kind == kindArray:
 		return s.checkArray(b, where)
 	case kind == kindString && s.lengths != bounds{}:
-		return s.lengths.check(utf8.RuneCountInString(text(b)), where, "characters")
+		return s.lengths.check(utf8.RuneCountInString(decodeString(b)), where, "characters")
 	case kind&kindNumber != 0 && (s.low != nil || s.high != nil):
 		return s.checkNumber(b, where)
 	}
@@ -227,17 +227,17 @@ func (s *schema) checkObject(b []byte, where string) string {
 			}
 		}
 		if !found {
-			p := s.property(quote(r))
+			p := s.property(encodeString(r))
 			if p == nil || p.kinds == 0 {
-				return fmt.Sprintf("%s is missing", field(join(where, r)))
+				return fmt.Sprintf("%s is missing", fieldName(joinPath(where, r)))
 			}
-			return fmt.Sprintf("%s is missing; it must be %s", field(join(where, r)), p.kindNames())
+			return fmt.Sprintf("%s is missing; it must be %s", fieldName(joinPath(where, r)), p.kindNames())
 		}
 	}
 	for k, v := range members(b) {
 		p := s.property(k)
 		if p == nil && s.closed {
-			return fmt.Sprintf("%s is not known; known are: %s", field(join(where, text(k))), s.names())
+			return fmt.Sprintf("%s is not known; known are: %s", fieldName(joinPath(where, decodeString(k))), s.names())
 		}
 		if p == nil {
 			p = s.other
@@ -246,7 +246,7 @@ func (s *schema) checkObject(b []byte, where string) string {
 			continue
 		}
 		if wrong := p.check(v, where); wrong != "" {
-			return p.check(v, join(where, text(k))) // the field's name is put together only when it is needed
+			return p.check(v, joinPath(where, decodeString(k))) // the field's name is put together only when it is needed
 		}
 	}
 	return ""
@@ -269,23 +269,23 @@ func (s *schema) checkArray(b []byte, where string) string {
 func (s *schema) checkNumber(b []byte, where string) string {
 	f, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || math.IsInf(f, 0) {
-		return fmt.Sprintf("%s is too large a number", field(where))
+		return fmt.Sprintf("%s is too large a number", fieldName(where))
 	}
 	if s.low != nil && f < *s.low {
-		return fmt.Sprintf("%s must be at least %v, got %s", field(where), *s.low, shown(b))
+		return fmt.Sprintf("%s must be at least %v, got %s", fieldName(where), *s.low, clipValue(b))
 	}
 	if s.high != nil && f > *s.high {
-		return fmt.Sprintf("%s must be at most %v, got %s", field(where), *s.high, shown(b))
+		return fmt.Sprintf("%s must be at most %v, got %s", fieldName(where), *s.high, clipValue(b))
 	}
 	return ""
 }
 
 func (l bounds) check(n int, where, of string) string {
 	if l.least != nil && n < *l.least {
-		return fmt.Sprintf("%s must have at least %d %s, got %d", field(where), *l.least, of, n)
+		return fmt.Sprintf("%s must have at least %d %s, got %d", fieldName(where), *l.least, of, n)
 	}
 	if l.most != nil && n > *l.most {
-		return fmt.Sprintf("%s must have at most %d %s, got %d", field(where), *l.most, of, n)
+		return fmt.Sprintf("%s must have at most %d %s, got %d", fieldName(where), *l.most, of, n)
 	}
 	return ""
 }
@@ -356,20 +356,20 @@ func (s *schema) validate(b []byte) string {
 	return ""
 }
 
-// field names a field for the model.
-func field(where string) string {
+// fieldName names a field for the model.
+func fieldName(where string) string {
 	if where == "" {
 		return "the arguments"
 	}
 	return `"` + where + `"`
 }
 
-func join(where, key string) string {
+func joinPath(where, key string) string {
 	if where == "" {
 		return clip(key, 64)
 	}
 	return where + "." + clip(key, 64)
 }
 
-// shown is a value as far as it helps.
-func shown(b []byte) string { return clip(string(b), 80) }
+// clipValue is a value as far as it helps.
+func clipValue(b []byte) string { return clip(string(b), 80) }

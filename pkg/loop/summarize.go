@@ -31,13 +31,13 @@ func Summarize(ctx context.Context, a Agent, before string, messages []model.Mes
 	}
 	r.Messages = []model.Message{
 		{Role: model.System, Content: summarizePrompt},
-		{Role: model.User, Content: transcript(before, messages, transcriptRoom(a))},
+		{Role: model.User, Content: renderTranscript(before, messages, transcriptBytes(a))},
 	}
 	for range 2 {
-		text, err := once(ctx, a, lim, r)
+		text, err := summarizeOnce(ctx, a, lim, r)
 		if errors.Is(err, model.ErrNoThinking) && r.Think != nil {
 			r.Think = nil
-			text, err = once(ctx, a, lim, r)
+			text, err = summarizeOnce(ctx, a, lim, r)
 		}
 		if err != nil {
 			return "", fmt.Errorf("summarizing: %w", err)
@@ -49,70 +49,70 @@ func Summarize(ctx context.Context, a Agent, before string, messages []model.Mes
 	return "", errors.New("summarizing: the model returned nothing")
 }
 
-// once makes one call and returns the words of its reply.
-func once(ctx context.Context, a Agent, lim Limits, r model.Request) (string, error) {
-	if lim.Call > 0 {
+// summarizeOnce makes one call and returns the words of its reply.
+func summarizeOnce(ctx context.Context, a Agent, lim Limits, r model.Request) (string, error) {
+	if lim.CallTimeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, lim.Call, errLate)
+		ctx, cancel = context.WithTimeoutCause(ctx, lim.CallTimeout, errCallTimeout)
 		defer cancel()
 	}
-	t := &turn{a: a, lim: lim}
-	reply, err := t.read(ctx, r)
+	t := &turn{agent: a, limits: lim}
+	reply, err := t.readReply(ctx, r)
 	if err != nil {
 		return "", err
 	}
-	return reply.words, nil
+	return reply.text, nil
 }
 
-// transcriptRoom is how many bytes of a conversation fit into one summarizing call.
-func transcriptRoom(a Agent) int {
+// transcriptBytes is how many bytes of a conversation fit into one summarizing call.
+func transcriptBytes(a Agent) int {
 	if a.Options.Window <= 0 {
 		return 64 << 10
 	}
-	return max(2<<10, (a.Options.Window-summaryTokens-tokens(summarizePrompt)-200)*2)
+	return max(2<<10, (a.Options.Window-summaryTokens-estimateTokens(summarizePrompt)-200)*2)
 }
 
-// line is one message of a transcript. Its text is quoted, so that nothing in it can look like a message of its own.
-type line struct {
-	Role    string     `json:"role"`
-	Tool    string     `json:"tool,omitempty"`
-	Content string     `json:"content"`
-	Calls   []lineCall `json:"calls,omitempty"`
+// transcriptLine is one message of a transcript. Its text is quoted, so that nothing in it can look like a message of its own.
+type transcriptLine struct {
+	Role    string           `json:"role"`
+	Tool    string           `json:"tool,omitempty"`
+	Content string           `json:"content"`
+	Calls   []transcriptCall `json:"calls,omitempty"`
 }
 
-type lineCall struct {
+type transcriptCall struct {
 	Tool      string `json:"tool"`
 	Arguments string `json:"arguments"`
 }
 
-// transcript writes messages as a text, one a line. Long ones are shortened in the middle, so that each is there; what
+// renderTranscript writes messages as a text, one a line. Long ones are shortened in the middle, so that each is there; what
 // still does not fit is left out from the middle of the whole, line by line.
-func transcript(before string, messages []model.Message, room int) string {
+func renderTranscript(before string, messages []model.Message, room int) string {
 	room -= len(transcriptHead) + len(transcriptEnd) + 64
 	each := max(400, room/max(1, len(messages)))
 	var lines []string
 	if before != "" {
-		lines = append(lines, quoteLine(line{Role: "earlier notes", Content: before}, room/2, "above"))
+		lines = append(lines, renderLine(transcriptLine{Role: "earlier notes", Content: before}, room/2, "above"))
 	}
 	for _, m := range messages {
-		l := line{Role: string(m.Role), Content: m.Content}
+		l := transcriptLine{Role: string(m.Role), Content: m.Content}
 		switch m.Role {
 		case model.System:
 		case model.ToolRole:
 			l.Tool = m.ToolName
-			lines = append(lines, quoteLine(l, min(each, 1200), m.CallID))
+			lines = append(lines, renderLine(l, min(each, 1200), m.CallID))
 		default:
 			for _, c := range m.Calls {
-				l.Calls = append(l.Calls, lineCall{c.Name, clip(string(c.Arguments), 300)})
+				l.Calls = append(l.Calls, transcriptCall{c.Name, clip(string(c.Arguments), 300)})
 			}
-			lines = append(lines, quoteLine(l, each, "above"))
+			lines = append(lines, renderLine(l, each, "above"))
 		}
 	}
-	return transcriptHead + strings.Join(fewerLines(lines, room), "\n") + transcriptEnd
+	return transcriptHead + strings.Join(dropMiddleLines(lines, room), "\n") + transcriptEnd
 }
 
-// quoteLine is a message as JSON on one line, with at most about most bytes of content.
-func quoteLine(l line, most int, id string) string {
+// renderLine is a message as JSON on one line, with at most about most bytes of content.
+func renderLine(l transcriptLine, most int, id string) string {
 	whole := l.Content
 	for cut := most; ; cut = cut * 2 / 3 {
 		var out bytes.Buffer
@@ -127,8 +127,8 @@ func quoteLine(l line, most int, id string) string {
 	}
 }
 
-// fewerLines leaves lines in the middle out until the rest fits into room. The newest stay longest.
-func fewerLines(lines []string, room int) []string {
+// dropMiddleLines leaves lines in the middle out until the rest fits into room. The newest stay longest.
+func dropMiddleLines(lines []string, room int) []string {
 	size := 0
 	for _, l := range lines {
 		size += len(l) + 1
@@ -145,7 +145,7 @@ func fewerLines(lines []string, room int) []string {
 	for ; last > first && len(lines[last-1]) < room; last-- {
 		room -= len(lines[last-1]) + 1
 	}
-	gap := fmt.Sprintf("[... %s left out]", count(last-first, "message"))
+	gap := fmt.Sprintf("[... %s left out]", countNoun(last-first, "message"))
 	return slices.Concat(lines[:first], []string{gap}, lines[last:])
 }
 
@@ -158,6 +158,6 @@ func clipBytes(s string, n int) string {
 	if i := strings.LastIndexByte(s, '\n'); i > n/2 {
 		s = s[:i]
 	}
-	s, _ = valid(s)
+	s, _ = toValidUTF8(s)
 	return s
 }

@@ -18,20 +18,20 @@ import (
 
 func TestTurnWithOneCall(t *testing.T) {
 	t.Parallel()
-	first := playback{chunks: []model.Chunk{
+	first := scriptedReply{chunks: []model.Chunk{
 		{Thinking: "needs "},
 		{Thinking: "data"},
 		{Content: "I look."},
 		{Calls: []model.Call{{Name: "web_search", Arguments: json.RawMessage(`{"limit":"3","query":"go"}`)}}},
 		{Done: true, Final: model.Final{PromptTokens: 40, OutputTokens: 8, Model: "m1"}},
 	}}
-	a, p := agent(t, first, playback{chunks: []model.Chunk{
+	a, p := newAgent(t, first, scriptedReply{chunks: []model.Chunk{
 		{Content: "It is "},
 		{Content: "so. "},
 		{Done: true, Final: model.Final{PromptTokens: 60, OutputTokens: 4}},
 	}})
-	var rec record
-	s, err := Turn(t.Context(), a, ask("what?"), rec.hooks())
+	var rec hookRecorder
+	s, err := RunTurn(t.Context(), a, question("what?"), rec.hooks())
 	wantAnswer(t, s, err, "It is so.", false)
 	wantNotes(t, s)
 	want := []string{
@@ -45,7 +45,7 @@ func TestTurnWithOneCall(t *testing.T) {
 	if got := rec.tokens.String(); got != "I look.It is so." {
 		t.Errorf("tokens %q", got)
 	}
-	d := s.Done[0]
+	d := s.Finished[0]
 	if d.Call.ID != "id1" || string(d.Call.Arguments) != `{"limit":3,"query":"go"}` || d.Layer != LayerNative || d.Step != 1 {
 		t.Errorf("done %+v", d)
 	}
@@ -67,9 +67,9 @@ func TestTurnWithOneCall(t *testing.T) {
 
 func TestCallsRunTogetherInOrder(t *testing.T) {
 	t.Parallel()
-	a, p := agent(t, calls("web_search", `{"query":"a"}`, "web_search", `{}`, "nope", `{}`, "web_search", `{"query":"b"}`), says("done"))
+	a, p := newAgent(t, callReply("web_search", `{"query":"a"}`, "web_search", `{}`, "nope", `{}`, "web_search", `{"query":"b"}`), textReply("done"))
 	second := make(chan struct{})
-	a.Run = func(_ context.Context, c model.Call) Result {
+	a.RunTool = func(_ context.Context, c model.Call) Result {
 		if strings.Contains(string(c.Arguments), `"a"`) {
 			<-second // the first ends after the last: they run together
 			return Result{Text: "A"}
@@ -77,8 +77,8 @@ func TestCallsRunTogetherInOrder(t *testing.T) {
 		close(second)
 		return Result{Text: "B", Fault: "denied"}
 	}
-	var rec record
-	s, err := Turn(t.Context(), a, ask("q"), rec.hooks())
+	var rec hookRecorder
+	s, err := RunTurn(t.Context(), a, question("q"), rec.hooks())
 	wantAnswer(t, s, err, "done", false)
 	wantNotes(t, s, NoteInvalid, NoteUnknown)
 	var got []string
@@ -95,7 +95,7 @@ func TestCallsRunTogetherInOrder(t *testing.T) {
 		t.Errorf("results %q, want %q", got, want)
 	}
 	var faults []string
-	for _, d := range s.Done {
+	for _, d := range s.Finished {
 		faults = append(faults, d.Result.Fault)
 	}
 	if !slices.Equal(faults, []string{"", FaultInvalid, FaultUnknown, "denied"}) {
@@ -108,7 +108,7 @@ func TestCallsRunTogetherInOrder(t *testing.T) {
 
 func TestIDs(t *testing.T) {
 	t.Parallel()
-	reply := playback{chunks: []model.Chunk{{Calls: []model.Call{
+	reply := scriptedReply{chunks: []model.Chunk{{Calls: []model.Call{
 		{ID: "ok-1", Name: "get_time", Arguments: json.RawMessage(`{"zone":"a"}`)},
 		{ID: "ok-1", Name: "get_time", Arguments: json.RawMessage(`{"zone":"b"}`)},
 		{ID: "not a token", Name: "get_time", Arguments: json.RawMessage(`{"zone":"c"}`)},
@@ -116,17 +116,17 @@ func TestIDs(t *testing.T) {
 		{ID: "old", Name: "get_time", Arguments: json.RawMessage(`{"zone":"e"}`)},
 		{ID: "", Name: "get_time", Arguments: json.RawMessage(`{"zone":"f"}`)},
 	}, Done: true}}}
-	a, _ := agent(t, reply, says("done"))
-	in := ask("q")
+	a, _ := newAgent(t, reply, textReply("done"))
+	in := question("q")
 	in.History = []model.Message{
 		{Role: model.User, Content: "before"},
 		{Role: model.Assistant, Calls: []model.Call{{ID: "old", Name: "get_time", Arguments: json.RawMessage("{}")}}},
 		{Role: model.ToolRole, CallID: "old", Content: "x"},
 	}
-	s, err := Turn(t.Context(), a, in, Hooks{})
+	s, err := RunTurn(t.Context(), a, in, Hooks{})
 	wantAnswer(t, s, err, "done", false)
 	var ids []string
-	for _, d := range s.Done {
+	for _, d := range s.Finished {
 		ids = append(ids, d.Call.ID)
 	}
 	if want := []string{"ok-1", "id1", "id2", "id3", "id4", "id5"}; !slices.Equal(ids, want) {
@@ -137,20 +137,20 @@ func TestIDs(t *testing.T) {
 // Every guard: what is played, and what comes of it.
 func TestGuards(t *testing.T) {
 	t.Parallel()
-	look := func(q string) playback { return calls("web_search", `{"query":"`+q+`"}`) }
+	look := func(q string) scriptedReply { return callReply("web_search", `{"query":"`+q+`"}`) }
 	tests := []struct {
 		name    string
 		change  func(*Agent)
-		play    []playback
+		play    []scriptedReply
 		answer  string
 		partial bool
 		notes   []string
-		check   func(t *testing.T, s State, p *player)
+		check   func(t *testing.T, s State, p *scriptedModel)
 	}{
 		{
 			name: "steps", change: func(a *Agent) { a.Limits.Steps = 2 },
-			play: []playback{look("1"), look("2"), says("enough")}, answer: "enough", notes: []string{NoteSteps},
-			check: func(t *testing.T, s State, p *player) {
+			play: []scriptedReply{look("1"), look("2"), textReply("enough")}, answer: "enough", notes: []string{NoteStepCap},
+			check: func(t *testing.T, s State, p *scriptedModel) {
 				last := p.asked[2]
 				if len(last.Tools) != 0 || lastText(last) != sayForced || last.Options.Predict != 4096 || !s.Forced {
 					t.Errorf("forced request %+v", last)
@@ -159,29 +159,29 @@ func TestGuards(t *testing.T) {
 		},
 		{
 			name: "steps, and it calls all the same", change: func(a *Agent) { a.Limits.Steps = 1 },
-			play: []playback{look("1"), look("2"), calls("web_search", `{"query":"3"}`)}, partial: true,
+			play: []scriptedReply{look("1"), look("2"), callReply("web_search", `{"query":"3"}`)}, partial: true,
 			answer: "The model gave no answer. This is what the tools returned:\n\nweb_search {\"query\":\"1\"}:\nweb_search of {\"query\":\"1\"}",
-			notes:  []string{NoteSteps, NoteEmpty},
+			notes:  []string{NoteStepCap, NoteEmpty},
 		},
 		{
 			name: "forced, call in text beside words", change: func(a *Agent) { a.Limits.Steps = 1 },
-			play: []playback{look("1"), says("It is so.\n<tool_call>{\"name\":\"web_search\",\"arguments\":{\"query\":\"2\"}}</tool_call>")}, answer: "It is so.",
-			notes: []string{NoteSteps},
+			play: []scriptedReply{look("1"), textReply("It is so.\n<tool_call>{\"name\":\"web_search\",\"arguments\":{\"query\":\"2\"}}</tool_call>")}, answer: "It is so.",
+			notes: []string{NoteStepCap},
 		},
 		{
-			name: "repetition", change: func(a *Agent) { a.Run = func(context.Context, model.Call) Result { return Result{Text: "same"} } },
-			play: []playback{look("x"), calls("web_search", `{ "query" : "\u0078" }`), look("x"), says("fine")}, answer: "fine",
+			name: "repetition", change: func(a *Agent) { a.RunTool = func(context.Context, model.Call) Result { return Result{Text: "same"} } },
+			play: []scriptedReply{look("x"), callReply("web_search", `{ "query" : "\u0078" }`), look("x"), textReply("fine")}, answer: "fine",
 			notes: []string{NoteRepeated},
-			check: func(t *testing.T, s State, _ *player) {
-				if len(s.Done) != 3 || s.Done[1].Result.Fault != "" || s.Done[2].Result.Fault != FaultRepeated {
-					t.Errorf("done %+v", s.Done)
+			check: func(t *testing.T, s State, _ *scriptedModel) {
+				if len(s.Finished) != 3 || s.Finished[1].Result.Fault != "" || s.Finished[2].Result.Fault != FaultRepeated {
+					t.Errorf("done %+v", s.Finished)
 				}
 			},
 		},
 		{
-			name: "repetition goes on", play: []playback{look("x"), look("x"), look("x"), look("x"), says("fine")}, answer: "fine",
+			name: "repetition goes on", play: []scriptedReply{look("x"), look("x"), look("x"), look("x"), textReply("fine")}, answer: "fine",
 			notes: []string{NoteRepeated, NoteRepeated},
-			check: func(t *testing.T, _ State, p *player) {
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if len(p.asked[4].Tools) != 0 {
 					t.Error("tools were still offered")
 				}
@@ -190,23 +190,23 @@ func TestGuards(t *testing.T) {
 		{
 			name: "other results are no repetition", change: func(a *Agent) {
 				n := 0
-				a.Run = func(context.Context, model.Call) Result { n++; return Result{Text: fmt.Sprint(n)} }
+				a.RunTool = func(context.Context, model.Call) Result { n++; return Result{Text: fmt.Sprint(n)} }
 			},
-			play: []playback{look("x"), look("x"), look("x"), look("x"), says("fine")}, answer: "fine",
+			play: []scriptedReply{look("x"), look("x"), look("x"), look("x"), textReply("fine")}, answer: "fine",
 		},
 		{
 			name: "repetition in one reply",
-			play: []playback{calls("get_time", `{}`, "get_time", `{}`, "get_time", `{}`), says("fine")}, answer: "fine", notes: []string{NoteRepeated},
+			play: []scriptedReply{callReply("get_time", `{}`, "get_time", `{}`, "get_time", `{}`), textReply("fine")}, answer: "fine", notes: []string{NoteRepeated},
 		},
 		{
-			name: "budget", change: func(a *Agent) { a.Limits.Tokens = 400 },
-			play: []playback{{chunks: []model.Chunk{{
+			name: "budget", change: func(a *Agent) { a.Limits.TokenBudget = 400 },
+			play: []scriptedReply{{chunks: []model.Chunk{{
 				Calls: []model.Call{{Name: "get_time", Arguments: json.RawMessage("{}")}}, Done: true, Final: model.Final{PromptTokens: 300, OutputTokens: 90},
-			}}}, says("short")}, answer: "short", notes: []string{NoteBudget},
+			}}}, textReply("short")}, answer: "short", notes: []string{NoteTokenBudget},
 		},
 		{
-			name: "empty", play: []playback{says(""), says("yes")}, answer: "yes", notes: []string{NoteRetried},
-			check: func(t *testing.T, _ State, p *player) {
+			name: "empty", play: []scriptedReply{textReply(""), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if lastText(p.asked[1]) != sayEmpty {
 					t.Errorf("said %q", lastText(p.asked[1]))
 				}
@@ -214,55 +214,55 @@ func TestGuards(t *testing.T) {
 		},
 		{
 			name: "dropped call",
-			play: []playback{{chunks: []model.Chunk{{Done: true, Final: model.Final{OutputTokens: 20}}}}, says("yes")}, answer: "yes", notes: []string{NoteRetried},
-			check: func(t *testing.T, _ State, p *player) {
+			play: []scriptedReply{{chunks: []model.Chunk{{Done: true, Final: model.Final{OutputTokens: 20}}}}, textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if lastText(p.asked[1]) != sayDropped {
 					t.Errorf("said %q", lastText(p.asked[1]))
 				}
 			},
 		},
 		{
-			name: "malformed", play: []playback{fails(fmt.Errorf("x: %w", model.ErrMalformed)), says("yes")}, answer: "yes", notes: []string{NoteRetried},
+			name: "malformed", play: []scriptedReply{errorReply(fmt.Errorf("x: %w", model.ErrMalformed)), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
 		},
 		{
 			name: "malformed in the middle",
-			play: []playback{{chunks: []model.Chunk{{Content: "Well"}}, err: model.ErrMalformed}, says("yes")}, answer: "yes", notes: []string{NoteRetried},
+			play: []scriptedReply{{chunks: []model.Chunk{{Content: "Well"}}, err: model.ErrMalformed}, textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
 		},
 		{
-			name: "never anything", play: []playback{says(""), says(" "), says("\n"), says(""), says("")}, partial: true,
+			name: "never anything", play: []scriptedReply{textReply(""), textReply(" "), textReply("\n"), textReply(""), textReply("")}, partial: true,
 			answer: "The model gave no answer. Please ask again, perhaps in other words.",
 			notes:  []string{NoteRetried, NoteRetried, NoteRetried, NoteEmpty},
-			check: func(t *testing.T, _ State, p *player) {
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if len(p.asked[2].Tools) == 0 || len(p.asked[3].Tools) != 0 || lastText(p.asked[4]) != sayPlain {
 					t.Error("tools are offered to the retries, not to the two last")
 				}
 			},
 		},
-		{name: "broken off", play: []playback{{chunks: []model.Chunk{{Content: "It"}}}, says("It is.")}, answer: "It is.", notes: []string{NoteRetried}},
+		{name: "broken off", play: []scriptedReply{{chunks: []model.Chunk{{Content: "It"}}}, textReply("It is.")}, answer: "It is.", notes: []string{NoteRetried}},
 		{
-			name: "room", play: []playback{long("half"), says("whole")}, answer: "whole", notes: []string{NoteRoom},
-			check: func(t *testing.T, _ State, p *player) {
+			name: "room", play: []scriptedReply{cutReply("half"), textReply("whole")}, answer: "whole", notes: []string{NoteMoreTokens},
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if p.asked[0].Options.Predict != 2048 || p.asked[1].Options.Predict != 4096 {
 					t.Errorf("room %d, %d", p.asked[0].Options.Predict, p.asked[1].Options.Predict)
 				}
 			},
 		},
-		{name: "room again", play: []playback{long("half"), long("more")}, answer: "more", partial: true, notes: []string{NoteRoom, NoteCut}},
+		{name: "room again", play: []scriptedReply{cutReply("half"), cutReply("more")}, answer: "more", partial: true, notes: []string{NoteMoreTokens, NoteCut}},
 		{
-			name: "cut call is not mended", play: []playback{long(`{"name":"web_search","arguments":{"query":"x"}`), says("whole")}, answer: "whole",
-			notes: []string{NoteRoom},
+			name: "cut call is not mended", play: []scriptedReply{cutReply(`{"name":"web_search","arguments":{"query":"x"}`), textReply("whole")}, answer: "whole",
+			notes: []string{NoteMoreTokens},
 		},
 		{
-			name: "most", change: func(a *Agent) { a.Limits.Most = 10 },
-			play: []playback{says("0123456789abc")}, answer: "0123456789", partial: true, notes: []string{NoteCut},
+			name: "most", change: func(a *Agent) { a.Limits.ReplyBytes = 10 },
+			play: []scriptedReply{textReply("0123456789abc")}, answer: "0123456789", partial: true, notes: []string{NoteCut},
 		},
 		{
-			name: "most, in the middle of a character", change: func(a *Agent) { a.Limits.Most = 4 },
-			play: []playback{says("世界")}, answer: "世", partial: true, notes: []string{NoteCut},
+			name: "most, in the middle of a character", change: func(a *Agent) { a.Limits.ReplyBytes = 4 },
+			play: []scriptedReply{textReply("世界")}, answer: "世", partial: true, notes: []string{NoteCut},
 		},
 		{
-			name: "announces", play: []playback{says("Let me search the web for that."), look("x"), says("found")}, answer: "found", notes: []string{NoteNudged},
-			check: func(t *testing.T, s State, p *player) {
+			name: "announces", play: []scriptedReply{textReply("Let me search the web for that."), look("x"), textReply("found")}, answer: "found", notes: []string{NoteNudged},
+			check: func(t *testing.T, s State, p *scriptedModel) {
 				ms := p.asked[1].Messages
 				if lastText(p.asked[1]) != sayAnnounce || ms[len(ms)-2].Content != "Let me search the web for that." {
 					t.Errorf("asked %+v", ms)
@@ -274,76 +274,76 @@ func TestGuards(t *testing.T) {
 		},
 		{
 			name:   "announces for ever",
-			play:   []playback{says("I'll check."), says("I'll check."), says("I'll check.")},
+			play:   []scriptedReply{textReply("I'll check."), textReply("I'll check."), textReply("I'll check.")},
 			answer: "I'll check.", notes: []string{NoteNudged, NoteNudged},
 		},
 		{
-			name: "claims", play: []playback{says("I've searched the web and found nothing."), says("I do not know.")}, answer: "I do not know.", notes: []string{NoteNudged},
+			name: "claims", play: []scriptedReply{textReply("I've searched the web and found nothing."), textReply("I do not know.")}, answer: "I do not know.", notes: []string{NoteNudged},
 		},
 		{
 			name:   "claims twice",
-			play:   []playback{says("I have sent the email."), says("I have sent the email.")},
+			play:   []scriptedReply{textReply("I have sent the email."), textReply("I have sent the email.")},
 			answer: "I have sent the email.", notes: []string{NoteNudged},
 		},
-		{name: "a claim after a call is none", play: []playback{look("x"), says("I searched the web: nothing.")}, answer: "I searched the web: nothing."},
+		{name: "a claim after a call is none", play: []scriptedReply{look("x"), textReply("I searched the web: nothing.")}, answer: "I searched the web: nothing."},
 		{
-			name: "safety net", change: func(a *Agent) { a.Hedge = Hedge{Search: "web_search"} },
-			play:   []playback{says("I don't have access to real-time information."), says("It is 42.")},
+			name: "safety net", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search"} },
+			play:   []scriptedReply{textReply("I don't have access to real-time information."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteSearched},
-			check: func(t *testing.T, s State, _ *player) {
-				if len(s.Done) != 1 || s.Done[0].Layer != LayerSafety || string(s.Done[0].Call.Arguments) != `{"query":"what is new?"}` {
-					t.Errorf("done %+v", s.Done)
+			check: func(t *testing.T, s State, _ *scriptedModel) {
+				if len(s.Finished) != 1 || s.Finished[0].Layer != LayerSafety || string(s.Finished[0].Call.Arguments) != `{"query":"what is new?"}` {
+					t.Errorf("done %+v", s.Finished)
 				}
 			},
 		},
 		{
-			name: "safety net off", play: []playback{says("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
+			name: "safety net off", play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
 		},
 		{
-			name: "safety net not offered", change: func(a *Agent) { a.Hedge.Search = "other" },
-			play: []playback{says("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
+			name: "safety net not offered", change: func(a *Agent) { a.Hedge.SearchTool = "other" },
+			play: []scriptedReply{textReply("I don't have access to real-time information.")}, answer: "I don't have access to real-time information.",
 		},
 		{
-			name: "hedges although results are there", change: func(a *Agent) { a.Hedge = Hedge{Search: "web_search", Reask: true} },
-			play:   []playback{look("x"), says("I cannot browse the internet."), says("It is 42.")},
+			name: "hedges although results are there", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Reask: true} },
+			play:   []scriptedReply{look("x"), textReply("I cannot browse the internet."), textReply("It is 42.")},
 			answer: "It is 42.", notes: []string{NoteReasked},
 		},
 		{
-			name: "hedges to the end", change: func(a *Agent) { a.Hedge = Hedge{Search: "web_search", Reask: true} },
-			play:   []playback{says("I cannot browse the internet."), says("I cannot browse the internet."), says("I cannot browse the internet.")},
+			name: "hedges to the end", change: func(a *Agent) { a.Hedge = Hedge{SearchTool: "web_search", Reask: true} },
+			play:   []scriptedReply{textReply("I cannot browse the internet."), textReply("I cannot browse the internet."), textReply("I cannot browse the internet.")},
 			answer: "I cannot browse the internet.", notes: []string{NoteSearched, NoteReasked},
 		},
 		{
-			name: "recovered", play: []playback{says(`web_search {"query": "x"}`), says("found")}, answer: "found", notes: []string{NoteRecovered},
-			check: func(t *testing.T, s State, _ *player) {
-				if s.Done[0].Layer != LayerText {
-					t.Errorf("layer %q", s.Done[0].Layer)
+			name: "recovered", play: []scriptedReply{textReply(`web_search {"query": "x"}`), textReply("found")}, answer: "found", notes: []string{NoteRecovered},
+			check: func(t *testing.T, s State, _ *scriptedModel) {
+				if s.Finished[0].Layer != LayerText {
+					t.Errorf("layer %q", s.Finished[0].Layer)
 				}
 			},
 		},
 		{
-			name: "tagged call of another tool", play: []playback{says(`<tool_call>{"name":"rm","arguments":{}}</tool_call>`), says("no")}, answer: "no",
+			name: "tagged call of another tool", play: []scriptedReply{textReply(`<tool_call>{"name":"rm","arguments":{}}</tool_call>`), textReply("no")}, answer: "no",
 			notes: []string{NoteUnknown, NoteRetried},
 		},
 		{
-			name: "too many calls", change: func(a *Agent) { a.Limits.Calls = 1 },
-			play: []playback{calls("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`, "get_time", `{"zone":"c"}`), says("fine")}, answer: "fine",
+			name: "too many calls", change: func(a *Agent) { a.Limits.CallsPerReply = 1 },
+			play: []scriptedReply{callReply("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`, "get_time", `{"zone":"c"}`), textReply("fine")}, answer: "fine",
 			notes: []string{NoteInvalid},
-			check: func(t *testing.T, s State, _ *player) {
-				if len(s.Done) != 2 || s.Done[1].Result.Fault != FaultTooMany {
-					t.Errorf("done %+v", s.Done)
+			check: func(t *testing.T, s State, _ *scriptedModel) {
+				if len(s.Finished) != 2 || s.Finished[1].Result.Fault != FaultTooMany {
+					t.Errorf("done %+v", s.Finished)
 				}
 			},
 		},
 		{
 			name: "large result", change: func(a *Agent) {
-				a.Limits.Result = 30
-				a.Run = func(context.Context, model.Call) Result {
+				a.Limits.ResultBytes = 30
+				a.RunTool = func(context.Context, model.Call) Result {
 					return Result{Text: strings.Repeat("a", 50) + strings.Repeat("z", 50)}
 				}
 			},
-			play: []playback{look("x"), says("fine")}, answer: "fine", notes: []string{NoteClipped},
-			check: func(t *testing.T, _ State, p *player) {
+			play: []scriptedReply{look("x"), textReply("fine")}, answer: "fine", notes: []string{NoteClipped},
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				want := strings.Repeat("a", 20) + "\n[... 70 characters left out; call id1]\n" + strings.Repeat("z", 10)
 				if got := lastText(p.asked[1]); got != want {
 					t.Errorf("result %q, want %q", got, want)
@@ -351,27 +351,27 @@ func TestGuards(t *testing.T) {
 			},
 		},
 		{
-			name: "empty result", change: func(a *Agent) { a.Run = func(context.Context, model.Call) Result { return Result{} } },
-			play: []playback{look("x"), says("fine")}, answer: "fine",
-			check: func(t *testing.T, _ State, p *player) {
+			name: "empty result", change: func(a *Agent) { a.RunTool = func(context.Context, model.Call) Result { return Result{} } },
+			play: []scriptedReply{look("x"), textReply("fine")}, answer: "fine",
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if lastText(p.asked[1]) != resultEmpty {
 					t.Errorf("result %q", lastText(p.asked[1]))
 				}
 			},
 		},
 		{
-			name: "tool panics", change: func(a *Agent) { a.Run = func(context.Context, model.Call) Result { panic("oh") } },
-			play: []playback{look("x"), says("fine")}, answer: "fine",
-			check: func(t *testing.T, s State, _ *player) {
-				if s.Done[0].Result != (Result{Text: resultUnavailable, Fault: FaultUnavailable}) {
-					t.Errorf("result %+v", s.Done[0].Result)
+			name: "tool panics", change: func(a *Agent) { a.RunTool = func(context.Context, model.Call) Result { panic("oh") } },
+			play: []scriptedReply{look("x"), textReply("fine")}, answer: "fine",
+			check: func(t *testing.T, s State, _ *scriptedModel) {
+				if s.Finished[0].Result != (Result{Text: resultUnavailable, Fault: FaultUnavailable}) {
+					t.Errorf("result %+v", s.Finished[0].Result)
 				}
 			},
 		},
 		{
-			name: "no tools", play: []playback{fails(model.ErrNoTools), says("<tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"), says("noon")}, answer: "noon",
+			name: "no tools", play: []scriptedReply{errorReply(model.ErrNoTools), textReply("<tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"), textReply("noon")}, answer: "noon",
 			notes: []string{NoteNoTools, NoteRecovered},
-			check: func(t *testing.T, s State, p *player) {
+			check: func(t *testing.T, s State, p *scriptedModel) {
 				for _, r := range p.asked[1:] {
 					if len(r.Tools) != 0 || !strings.Contains(r.Messages[0].Content, `"name":"get_time"`) {
 						t.Errorf("tools %d, system %q", len(r.Tools), r.Messages[0].Content)
@@ -384,16 +384,16 @@ func TestGuards(t *testing.T) {
 				if ms[3].Role != model.User || ms[3].Content != "<tool_result name=get_time id=id1>\nget_time of {}\n</tool_result>" {
 					t.Errorf("result as text: %+v", ms[3])
 				}
-				if !s.Text {
+				if !s.TextTools {
 					t.Error("the state does not say that it fell back")
 				}
 			},
 		},
 		{
 			name:   "no tools, and not in words either",
-			play:   []playback{fails(model.ErrNoTools), says("<tool_call>{"), says("<tool_call>{"), says("<tool_call>{"), says("from memory")},
+			play:   []scriptedReply{errorReply(model.ErrNoTools), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("<tool_call>{"), textReply("from memory")},
 			answer: "from memory", notes: []string{NoteNoTools, NoteRetried, NoteRetried, NoteStatic},
-			check: func(t *testing.T, _ State, p *player) {
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if strings.Contains(p.asked[4].Messages[0].Content, "get_time") {
 					t.Error("tools were still described")
 				}
@@ -401,18 +401,18 @@ func TestGuards(t *testing.T) {
 		},
 		{
 			name: "no thinking", change: func(a *Agent) { yes := true; a.Think = &yes },
-			play: []playback{fails(model.ErrNoThinking), says("yes")}, answer: "yes", notes: []string{NoteNoThinking},
-			check: func(t *testing.T, _ State, p *player) {
+			play: []scriptedReply{errorReply(model.ErrNoThinking), textReply("yes")}, answer: "yes", notes: []string{NoteNoThinking},
+			check: func(t *testing.T, _ State, p *scriptedModel) {
 				if p.asked[0].Think == nil || p.asked[1].Think != nil {
 					t.Error("think was not left out")
 				}
 			},
 		},
-		{name: "too long once", play: []playback{fails(model.ErrTooLong), says("yes")}, answer: "yes"},
-		{name: "bad bytes", play: []playback{says("a\xffb")}, answer: "a\uFFFDb", notes: []string{NoteBadText}},
+		{name: "too long once", play: []scriptedReply{errorReply(model.ErrTooLong), textReply("yes")}, answer: "yes"},
+		{name: "bad bytes", play: []scriptedReply{textReply("a\xffb")}, answer: "a\uFFFDb", notes: []string{NoteBadText}},
 		{
-			name: "only thinking", play: []playback{says("<think>hm"), says("yes")}, answer: "yes", notes: []string{NoteRetried},
-			check: func(t *testing.T, s State, _ *player) {
+			name: "only thinking", play: []scriptedReply{textReply("<think>hm"), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
+			check: func(t *testing.T, s State, _ *scriptedModel) {
 				if s.Thinking != "hm" {
 					t.Errorf("thinking %q", s.Thinking)
 				}
@@ -422,11 +422,11 @@ func TestGuards(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a, p := agent(t, tt.play...)
+			a, p := newAgent(t, tt.play...)
 			if tt.change != nil {
 				tt.change(&a)
 			}
-			s, err := Turn(t.Context(), a, ask("what is new?"), Hooks{})
+			s, err := RunTurn(t.Context(), a, question("what is new?"), Hooks{})
 			wantAnswer(t, s, err, tt.answer, tt.partial)
 			wantNotes(t, s, tt.notes...)
 			if len(p.asked) != len(tt.play) {
@@ -445,18 +445,18 @@ func TestGuards(t *testing.T) {
 func TestErrorsKeepWhatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{model.ErrUnreachable, model.ErrMissing, model.ErrRemote, model.ErrUnauthorized, errors.New("other")} {
-		a, _ := agent(t, calls("get_time", "{}"), playback{chunks: []model.Chunk{{Content: "It is"}}, err: fmt.Errorf("wrapped: %w", want)})
-		s, err := Turn(t.Context(), a, ask("q"), Hooks{})
-		if !errors.Is(err, want) || s.Final || s.Answer != "It is" || !s.Partial || len(s.Done) != 1 {
+		a, _ := newAgent(t, callReply("get_time", "{}"), scriptedReply{chunks: []model.Chunk{{Content: "It is"}}, err: fmt.Errorf("wrapped: %w", want)})
+		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
+		if !errors.Is(err, want) || s.Final || s.Answer != "It is" || !s.Partial || len(s.Finished) != 1 {
 			t.Errorf("%v: error %v, state %+v", want, err, s)
 		}
 		wantNotes(t, s, NoteFailed)
 	}
-	a, _ := agent(t, fails(model.ErrTooLong), fails(model.ErrTooLong))
-	if _, err := Turn(t.Context(), a, ask("q"), Hooks{}); !errors.Is(err, model.ErrTooLong) {
+	a, _ := newAgent(t, errorReply(model.ErrTooLong), errorReply(model.ErrTooLong))
+	if _, err := RunTurn(t.Context(), a, question("q"), Hooks{}); !errors.Is(err, model.ErrTooLong) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := Turn(t.Context(), a, Input{}, Hooks{}); err == nil {
+	if _, err := RunTurn(t.Context(), a, Input{}, Hooks{}); err == nil {
 		t.Error("a turn without a question must be an error")
 	}
 }
@@ -465,7 +465,7 @@ var errStop = errors.New("the user stopped it")
 
 func TestStopWhileWriting(t *testing.T) {
 	t.Parallel()
-	a, _ := agent(t, playback{chunks: []model.Chunk{{Content: "It is "}, {Content: "so"}}, wait: true})
+	a, _ := newAgent(t, scriptedReply{chunks: []model.Chunk{{Content: "It is "}, {Content: "so"}}, wait: true})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var shown strings.Builder
@@ -474,7 +474,7 @@ func TestStopWhileWriting(t *testing.T) {
 			cancel(errStop)
 		}
 	}}
-	s, err := Turn(ctx, a, ask("q"), h)
+	s, err := RunTurn(ctx, a, question("q"), h)
 	if !errors.Is(err, errStop) || !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
@@ -489,21 +489,21 @@ func TestStopKeepsThinking(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("stopped: the user stopped it") // as a model says it that heard of the stop itself
 	for name, tt := range map[string]struct {
-		play           playback
+		play           scriptedReply
 		at             string // what was shown when the stop came; "" = it comes a moment later
 		words, thought string
 	}{
-		"before the first word":  {play: playback{wait: true}},
-		"in the thinking":        {play: playback{chunks: []model.Chunk{{Thinking: "hm "}, {Thinking: "well"}}, wait: true}, at: "hm well", thought: "hm well"},
-		"in tagged thinking":     {play: playback{chunks: []model.Chunk{{Content: "<think>hm"}}, wait: true}, at: "hm", thought: "hm"},
-		"in the answer":          {play: playback{chunks: []model.Chunk{{Thinking: "hm"}, {Content: "It is"}}, wait: true}, at: "hmIt is", words: "It is", thought: "hm"},
-		"the model hears first":  {play: playback{err: gone}},
-		"first, in the thinking": {play: playback{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone}, thought: "hm"},
+		"before the first word":  {play: scriptedReply{wait: true}},
+		"in the thinking":        {play: scriptedReply{chunks: []model.Chunk{{Thinking: "hm "}, {Thinking: "well"}}, wait: true}, at: "hm well", thought: "hm well"},
+		"in tagged thinking":     {play: scriptedReply{chunks: []model.Chunk{{Content: "<think>hm"}}, wait: true}, at: "hm", thought: "hm"},
+		"in the answer":          {play: scriptedReply{chunks: []model.Chunk{{Thinking: "hm"}, {Content: "It is"}}, wait: true}, at: "hmIt is", words: "It is", thought: "hm"},
+		"the model hears first":  {play: scriptedReply{err: gone}},
+		"first, in the thinking": {play: scriptedReply{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone}, thought: "hm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				a, _ := agent(t, tt.play)
+				a, _ := newAgent(t, tt.play)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				shown := ""
@@ -515,7 +515,7 @@ func TestStopKeepsThinking(t *testing.T) {
 				if tt.at == "" {
 					time.AfterFunc(10*time.Millisecond, func() { cancel(errStop) })
 				}
-				s, err := Turn(ctx, a, ask("q"), Hooks{Thinking: look, Token: look})
+				s, err := RunTurn(ctx, a, question("q"), Hooks{Thinking: look, Token: look})
 				if !errors.Is(err, errStop) || s.Answer != tt.words || s.Thinking != tt.thought || !s.Partial || s.Final {
 					t.Errorf("error %v, answer %q, thinking %q", err, s.Answer, s.Thinking)
 				}
@@ -525,8 +525,8 @@ func TestStopKeepsThinking(t *testing.T) {
 	}
 	// Control: the same complaint without a stop is a failure, told as one.
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := agent(t, playback{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone})
-		s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+		a, _ := newAgent(t, scriptedReply{chunks: []model.Chunk{{Thinking: "hm"}}, err: gone})
+		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 		if !errors.Is(err, gone) || s.Thinking != "hm" {
 			t.Errorf("error %v, thinking %q", err, s.Thinking)
 		}
@@ -536,55 +536,55 @@ func TestStopKeepsThinking(t *testing.T) {
 
 func TestStopWhileCalling(t *testing.T) {
 	t.Parallel()
-	a, _ := agent(t, calls("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`))
+	a, _ := newAgent(t, callReply("get_time", `{"zone":"a"}`, "get_time", `{"zone":"b"}`))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	a.Run = func(ctx context.Context, c model.Call) Result {
+	a.RunTool = func(ctx context.Context, c model.Call) Result {
 		if strings.Contains(string(c.Arguments), "b") {
 			<-ctx.Done()
 			return Result{Text: "stopped", Fault: "stopped"}
 		}
 		return Result{Text: "A"}
 	}
-	h := Hooks{Finished: func(int, Done) { cancel(errStop) }}
-	s, err := Turn(ctx, a, ask("q"), h)
-	if !errors.Is(err, errStop) || !s.Partial || len(s.Done) != 1 || s.Done[0].Result.Text != "A" {
+	h := Hooks{Finished: func(int, FinishedCall) { cancel(errStop) }}
+	s, err := RunTurn(ctx, a, question("q"), h)
+	if !errors.Is(err, errStop) || !s.Partial || len(s.Finished) != 1 || s.Finished[0].Result.Text != "A" {
 		t.Fatalf("error %v, state %+v", err, s)
 	}
 	// Taken up again, only the other one runs, with its id.
-	b, _ := agent(t, says("both"))
+	b, _ := newAgent(t, textReply("both"))
 	var ran []string
-	b.Run = func(_ context.Context, c model.Call) Result { ran = append(ran, c.ID); return Result{Text: "B"} }
-	again, err := Turn(t.Context(), b, Input{State: cloned(&s)}, Hooks{})
+	b.RunTool = func(_ context.Context, c model.Call) Result { ran = append(ran, c.ID); return Result{Text: "B"} }
+	again, err := RunTurn(t.Context(), b, Input{State: cloneState(&s)}, Hooks{})
 	wantAnswer(t, again, err, "both", false)
 	if !slices.Equal(ran, []string{"id2"}) {
 		t.Errorf("ran %q", ran)
 	}
-	if got := again.Messages[2].Content + again.Messages[3].Content; got != "AB" || len(again.Done) != 2 {
-		t.Errorf("results %q, done %+v", got, again.Done)
+	if got := again.Messages[2].Content + again.Messages[3].Content; got != "AB" || len(again.Finished) != 2 {
+		t.Errorf("results %q, done %+v", got, again.Finished)
 	}
 }
 
 func TestCheckpointErrorEndsTheTurnBeforeAnythingRuns(t *testing.T) {
 	t.Parallel()
-	a, _ := agent(t, calls("get_time", "{}"))
-	a.Run = func(context.Context, model.Call) Result { t.Error("it ran"); return Result{} }
+	a, _ := newAgent(t, callReply("get_time", "{}"))
+	a.RunTool = func(context.Context, model.Call) Result { t.Error("it ran"); return Result{} }
 	full := errors.New("disk full")
-	s, err := Turn(t.Context(), a, ask("q"), Hooks{Checkpoint: func(context.Context, *State) error { return full }})
+	s, err := RunTurn(t.Context(), a, question("q"), Hooks{Checkpoint: func(context.Context, *State) error { return full }})
 	if !errors.Is(err, full) || len(s.Messages) != 2 {
 		t.Errorf("error %v, state %+v", err, s)
 	}
-	b, _ := agent(t, says("yes"))
-	if _, err := Turn(t.Context(), b, ask("q"), Hooks{Checkpoint: func(context.Context, *State) error { return full }}); !errors.Is(err, full) {
+	b, _ := newAgent(t, textReply("yes"))
+	if _, err := RunTurn(t.Context(), b, question("q"), Hooks{Checkpoint: func(context.Context, *State) error { return full }}); !errors.Is(err, full) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestFinalStateIsReturnedAsItIs(t *testing.T) {
 	t.Parallel()
-	a, _ := agent(t)
+	a, _ := newAgent(t)
 	in := Input{State: State{Final: true, Answer: "yes", Messages: []model.Message{{Role: model.User, Content: "q"}}}}
-	s, err := Turn(t.Context(), a, in, Hooks{})
+	s, err := RunTurn(t.Context(), a, in, Hooks{})
 	wantAnswer(t, s, err, "yes", false)
 }
 
@@ -593,40 +593,40 @@ func TestFinalStateIsReturnedAsItIs(t *testing.T) {
 func TestResumeFromEveryCheckpoint(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		var play []playback
+		var play []scriptedReply
 		for i := range rapid.IntRange(0, 3).Draw(rt, "rounds") {
 			q := fmt.Sprintf(`{"query":"%d"}`, i)
 			switch rapid.IntRange(0, 3).Draw(rt, "kind") {
 			case 0:
-				play = append(play, calls("web_search", q))
+				play = append(play, callReply("web_search", q))
 			case 1:
-				play = append(play, calls("web_search", q, "get_time", "{}", "web_search", "{}", "nope", "{}"))
+				play = append(play, callReply("web_search", q, "get_time", "{}", "web_search", "{}", "nope", "{}"))
 			case 2:
-				play = append(play, says("Now.\n```json\n{\"name\":\"web_search\",\"arguments\":"+q+"}\n```"))
+				play = append(play, textReply("Now.\n```json\n{\"name\":\"web_search\",\"arguments\":"+q+"}\n```"))
 			case 3:
-				play = append(play, says("<think>x</think><tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"))
+				play = append(play, textReply("<think>x</think><tool_call>{\"name\":\"get_time\",\"arguments\":{}}</tool_call>"))
 			}
 		}
-		play = append(play, says("the answer"))
-		a, _ := agent(t, play...)
-		var rec record
-		whole, err := Turn(context.Background(), a, ask("q"), rec.hooks())
+		play = append(play, textReply("the answer"))
+		a, _ := newAgent(t, play...)
+		var rec hookRecorder
+		whole, err := RunTurn(context.Background(), a, question("q"), rec.hooks())
 		if err != nil {
 			rt.Fatal(err)
 		}
-		want, wantDone := asJSON(whole.Messages), asJSON(whole.Done)
+		want, wantDone := asJSON(whole.Messages), asJSON(whole.Finished)
 		for i, state := range rec.states {
-			b, p := agent(t, play[countReplies(state):]...)
+			b, p := newAgent(t, play[countReplies(state):]...)
 			b.NewID = idsAfter(state)
-			got, err := Turn(context.Background(), b, Input{State: state}, Hooks{})
+			got, err := RunTurn(context.Background(), b, Input{State: state}, Hooks{})
 			if err != nil {
 				rt.Fatal(err)
 			}
 			if have := asJSON(got.Messages); want != have {
 				rt.Fatalf("from checkpoint %d (asked %d):\n%s\nwant\n%s", i, len(p.asked), have, want)
 			}
-			if wantDone != asJSON(got.Done) || got.Step != whole.Step {
-				rt.Fatalf("from checkpoint %d: done %+v, want %+v", i, got.Done, whole.Done)
+			if wantDone != asJSON(got.Finished) || got.Step != whole.Step {
+				rt.Fatalf("from checkpoint %d: done %+v, want %+v", i, got.Finished, whole.Finished)
 			}
 		}
 	})
@@ -659,20 +659,20 @@ func asJSON(v any) string {
 func TestBusyIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a, p := agent(t, fails(model.ErrBusy), fails(model.ErrBusy), fails(model.ErrBusy), says("yes"))
+		a, p := newAgent(t, errorReply(model.ErrBusy), errorReply(model.ErrBusy), errorReply(model.ErrBusy), textReply("yes"))
 		start := time.Now()
-		s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+		s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 		wantAnswer(t, s, err, "yes", false)
 		if d := time.Since(start); d != 1750*time.Millisecond {
 			t.Errorf("waited %s", d)
 		}
-		p.repeat, p.replies, p.asked = true, []playback{fails(model.ErrBusy)}, nil
-		if _, err := Turn(t.Context(), a, ask("q"), Hooks{}); !errors.Is(err, model.ErrBusy) || len(p.asked) != 7 {
+		p.repeat, p.replies, p.asked = true, []scriptedReply{errorReply(model.ErrBusy)}, nil
+		if _, err := RunTurn(t.Context(), a, question("q"), Hooks{}); !errors.Is(err, model.ErrBusy) || len(p.asked) != 7 {
 			t.Errorf("error %v after %d calls", err, len(p.asked))
 		}
-		a.Limits.Call = time.Second
+		a.Limits.CallTimeout = time.Second
 		start = time.Now()
-		_, err = Turn(t.Context(), a, ask("q"), Hooks{})
+		_, err = RunTurn(t.Context(), a, question("q"), Hooks{})
 		if !errors.Is(err, model.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 			t.Errorf("error %v after %s", err, time.Since(start))
 		}
@@ -681,14 +681,14 @@ func TestBusyIsWaitedFor(t *testing.T) {
 
 func TestTimes(t *testing.T) {
 	t.Parallel()
-	half := playback{chunks: []model.Chunk{{Content: "It is"}}, wait: true}
-	hang := playback{wait: true}
+	half := scriptedReply{chunks: []model.Chunk{{Content: "It is"}}, wait: true}
+	hang := scriptedReply{wait: true}
 	t.Run("a call that hangs", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			a, _ := agent(t, hang)
+			a, _ := newAgent(t, hang)
 			start := time.Now()
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			if !errors.Is(err, context.DeadlineExceeded) || s.Answer != "" || time.Since(start) != 120*time.Second {
 				t.Errorf("error %v after %s", err, time.Since(start))
 			}
@@ -698,8 +698,8 @@ func TestTimes(t *testing.T) {
 	t.Run("a call that hangs in the middle", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			a, _ := agent(t, half)
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			a, _ := newAgent(t, half)
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			wantAnswer(t, s, err, "It is", true)
 			wantNotes(t, s, NoteCut)
 		})
@@ -707,8 +707,8 @@ func TestTimes(t *testing.T) {
 	t.Run("a call that hangs after results", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			a, _ := agent(t, calls("get_time", "{}"), hang)
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			a, _ := newAgent(t, callReply("get_time", "{}"), hang)
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			if err != nil || !s.Partial || !strings.Contains(s.Answer, "get_time of {}") {
 				t.Errorf("error %v, answer %q", err, s.Answer)
 			}
@@ -718,12 +718,12 @@ func TestTimes(t *testing.T) {
 	t.Run("the turn's time runs out while writing", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			a, _ := agent(t, half)
-			a.Limits.Wall = time.Minute
+			a, _ := newAgent(t, half)
+			a.Limits.TurnTimeout = time.Minute
 			start := time.Now()
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			wantAnswer(t, s, err, "It is", true)
-			wantNotes(t, s, NoteWall)
+			wantNotes(t, s, NoteTurnTimeout)
 			if time.Since(start) != time.Minute || s.Spent != time.Minute {
 				t.Errorf("after %s, spent %s", time.Since(start), s.Spent)
 			}
@@ -732,12 +732,12 @@ func TestTimes(t *testing.T) {
 	t.Run("the turn's time is nearly up", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			a, p := agent(t, calls("get_time", "{}"), says("in time"))
-			a.Limits.Wall = 100 * time.Second
-			a.Run = func(context.Context, model.Call) Result { time.Sleep(85 * time.Second); return Result{Text: "late"} }
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			a, p := newAgent(t, callReply("get_time", "{}"), textReply("in time"))
+			a.Limits.TurnTimeout = 100 * time.Second
+			a.RunTool = func(context.Context, model.Call) Result { time.Sleep(85 * time.Second); return Result{Text: "late"} }
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			wantAnswer(t, s, err, "in time", false)
-			wantNotes(t, s, NoteWall)
+			wantNotes(t, s, NoteTurnTimeout)
 			if len(p.asked[1].Tools) != 0 {
 				t.Error("tools were still offered")
 			}
@@ -747,26 +747,26 @@ func TestTimes(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			a, _ := agent(t, calls("get_time", "{}"))
-			a.Limits.Wall = time.Minute
-			a.Run = func(context.Context, model.Call) Result { <-release; return Result{} }
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			a, _ := newAgent(t, callReply("get_time", "{}"))
+			a.Limits.TurnTimeout = time.Minute
+			a.RunTool = func(context.Context, model.Call) Result { <-release; return Result{} }
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			close(release)
-			if err != nil || s.Done[0].Result.Text != resultUnavailable || !s.Partial || s.Answer == "" {
+			if err != nil || s.Finished[0].Result.Text != resultUnavailable || !s.Partial || s.Answer == "" {
 				t.Errorf("error %v, state %+v", err, s)
 			}
-			wantNotes(t, s, NoteWall, NoteEmpty)
+			wantNotes(t, s, NoteTurnTimeout, NoteEmpty)
 		})
 	})
 	t.Run("time of earlier lives counts", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			a, _ := agent(t, half)
-			a.Limits.Wall = time.Minute
-			in := ask("q")
+			a, _ := newAgent(t, half)
+			a.Limits.TurnTimeout = time.Minute
+			in := question("q")
 			in.State.Spent = 50 * time.Second
 			start := time.Now()
-			s, _ := Turn(t.Context(), a, in, Hooks{})
+			s, _ := RunTurn(t.Context(), a, in, Hooks{})
 			if time.Since(start) != 10*time.Second || s.Spent != time.Minute {
 				t.Errorf("after %s, spent %s", time.Since(start), s.Spent)
 			}
@@ -790,12 +790,12 @@ func TestEndless(t *testing.T) {
 			for range 1 << 15 {
 				chunks = append(chunks, c)
 			}
-			a, p := agent(t, playback{chunks: chunks, err: errors.New("it was read to the end")})
+			a, p := newAgent(t, scriptedReply{chunks: chunks, err: errors.New("it was read to the end")})
 			p.repeat = true
-			a.Limits.Most = 32 << 10
-			s, err := Turn(t.Context(), a, ask("q"), Hooks{})
+			a.Limits.ReplyBytes = 32 << 10
+			s, err := RunTurn(t.Context(), a, question("q"), Hooks{})
 			if err != nil || s.Answer == "" || !s.Partial || len(s.Answer) > 33<<10 {
-				t.Errorf("error %v, answer of %d bytes, partial %v, notes %q", err, len(s.Answer), s.Partial, codes(s))
+				t.Errorf("error %v, answer of %d bytes, partial %v, notes %q", err, len(s.Answer), s.Partial, noteCodes(s))
 			}
 		})
 	}
@@ -811,9 +811,9 @@ func TestStreamedOrNot(t *testing.T) {
 			chunks = append(chunks, model.Chunk{Content: p})
 		}
 		chunks = append(chunks, model.Chunk{Done: true})
-		a, _ := agent(t, playback{chunks: chunks}, says("ok"))
-		var rec record
-		s, err := Turn(t.Context(), a, ask("q"), rec.hooks())
+		a, _ := newAgent(t, scriptedReply{chunks: chunks}, textReply("ok"))
+		var rec hookRecorder
+		s, err := RunTurn(t.Context(), a, question("q"), rec.hooks())
 		if err != nil {
 			t.Fatal(err)
 		}

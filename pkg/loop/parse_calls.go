@@ -9,55 +9,55 @@ import (
 	"conclave/pkg/model"
 )
 
-// found is a call and the layer in which it was found.
-type found struct {
+// foundCall is a call and the layer in which it was found.
+type foundCall struct {
 	model.Call
 	layer  string
 	source []byte // what it was read from; nil = not from text
 }
 
-// names are the tools that a reply may call. Only these are ever taken out of text.
-type names []string
+// toolNames are the tools that a reply may call. Only these are ever taken out of text.
+type toolNames []string
 
-func (n names) has(s string) bool { return slices.Contains(n, s) }
+func (n toolNames) has(s string) bool { return slices.Contains(n, s) }
 
-// begins reports whether some name begins with b.
-func (n names) begins(b []byte) bool {
+// hasPrefix reports whether some name begins with b.
+func (n toolNames) hasPrefix(b []byte) bool {
 	return slices.ContainsFunc(n, func(name string) bool { return strings.HasPrefix(name, string(b)) })
 }
 
 // Keys under which models write the name and the arguments of a call in JSON, and the ones that may stand beside them.
 // An object with any other key is data, not a call.
 var (
-	nameKeys  = []string{"name", "tool", "function", "tool_name", "function_name"}
-	argKeys   = []string{"arguments", "parameters", "args", "input", "params", "tool_input"}
-	wrapKeys  = []string{"tool_calls", "tool_call", "function_call"}
-	extraKeys = []string{"id", "type", "call_id"}
+	nameKeys     = []string{"name", "tool", "function", "tool_name", "function_name"}
+	argumentKeys = []string{"arguments", "parameters", "args", "input", "params", "tool_input"}
+	wrapKeys     = []string{"tool_calls", "tool_call", "function_call"}
+	extraKeys    = []string{"id", "type", "call_id"}
 )
 
-// firstKey reports whether an object that begins with this key can be a call.
-func firstKey(key string) bool {
-	return slices.Contains(nameKeys, key) || slices.Contains(argKeys, key) || slices.Contains(wrapKeys, key) ||
+// isCallKey reports whether an object that begins with this key can be a call.
+func isCallKey(key string) bool {
+	return slices.Contains(nameKeys, key) || slices.Contains(argumentKeys, key) || slices.Contains(wrapKeys, key) ||
 		slices.Contains(extraKeys, key)
 }
 
-// callsIn reads the valid JSON value b as a call or a list of calls. All of it must be calls of offered tools; otherwise
+// parseCalls reads the valid JSON value b as a call or a list of calls. All of it must be calls of offered tools; otherwise
 // it is data and ok is false. unknown is the name of a tool in a value that has the shape of a call, but is not offered.
-func (n names) callsIn(b []byte) (calls []found, unknown string, ok bool) {
-	if tooDeep(b) {
+func (n toolNames) parseCalls(b []byte) (calls []foundCall, unknown string, ok bool) {
+	if isTooDeep(b) {
 		return nil, "", false
 	}
-	return n.calls(b, 0)
+	return n.parseValue(b, 0)
 }
 
-func (n names) calls(b []byte, depth int) (calls []found, unknown string, ok bool) {
+func (n toolNames) parseValue(b []byte, depth int) (calls []foundCall, unknown string, ok bool) {
 	if depth > 3 { // a list in tool_calls in a call: nobody nests further
 		return nil, "", false
 	}
 	switch kindOf(b) {
 	case kindArray:
 		for v := range elements(b) {
-			c, u, ok := n.calls(v, depth+1)
+			c, u, ok := n.parseValue(v, depth+1)
 			if !ok {
 				return nil, u, false
 			}
@@ -65,27 +65,27 @@ func (n names) calls(b []byte, depth int) (calls []found, unknown string, ok boo
 		}
 		return calls, "", len(calls) > 0
 	case kindObject:
-		return n.call(b, depth)
+		return n.parseObject(b, depth)
 	}
 	return nil, "", false
 }
 
-// call reads one object: {"name": ..., "arguments": ...} and its cousins.
-func (n names) call(b []byte, depth int) (calls []found, unknown string, ok bool) {
-	var c found
+// parseObject reads one object: {"name": ..., "arguments": ...} and its cousins.
+func (n toolNames) parseObject(b []byte, depth int) (calls []foundCall, unknown string, ok bool) {
+	var c foundCall
 	var inner []byte
 	named, given := false, false
 	for k, v := range members(b) {
-		key := text(k)
+		key := decodeString(k)
 		switch {
 		case slices.Contains(nameKeys, key) && kindOf(v) == kindString && !named:
-			c.Name, named = text(v), true
+			c.Name, named = decodeString(v), true
 		case key == "function" && kindOf(v) == kindObject && inner == nil, slices.Contains(wrapKeys, key) && inner == nil:
 			inner = v
-		case slices.Contains(argKeys, key) && !given:
-			c.Arguments, given = argumentsOf(v), true
+		case slices.Contains(argumentKeys, key) && !given:
+			c.Arguments, given = unwrapArguments(v), true
 		case (key == "id" || key == "call_id") && kindOf(v) == kindString:
-			c.ID = text(v)
+			c.ID = decodeString(v)
 		case key == "type" && (isText(v, "function") || isText(v, "tool_call") || isText(v, "tool_use")):
 		default:
 			return nil, "", false
@@ -95,7 +95,7 @@ func (n names) call(b []byte, depth int) (calls []found, unknown string, ok bool
 		if named || given {
 			return nil, "", false
 		}
-		calls, unknown, ok = n.calls(inner, depth+1)
+		calls, unknown, ok = n.parseValue(inner, depth+1)
 		if len(calls) == 1 && calls[0].ID == "" {
 			calls[0].ID = c.ID
 		}
@@ -110,33 +110,33 @@ func (n names) call(b []byte, depth int) (calls []found, unknown string, ok bool
 	if !given {
 		c.Arguments = json.RawMessage("{}")
 	}
-	return []found{c}, "", true
+	return []foundCall{c}, "", true
 }
 
-// argumentsOf is the arguments in v, which may stand there as text.
-func argumentsOf(v []byte) json.RawMessage {
+// unwrapArguments is the arguments in v, which may stand there as text.
+func unwrapArguments(v []byte) json.RawMessage {
 	if kindOf(v) == kindString {
-		if inner := inside(v, '{'); inner != nil {
+		if inner := parseEmbedded(v, '{'); inner != nil {
 			return inner
 		}
 	}
 	return bytes.Clone(v)
 }
 
-// tagged reads what stands between call tags, or a bare <function=...> element: JSON, elements, or the text form, one
+// parseTagged reads what stands between call tags, or a bare <function=...> element: JSON, elements, or the text form, one
 // after another, up to maxFound. ok is false when something in it is none of these; calls are the ones before it.
-func (n names) tagged(b []byte) (calls []found, unknown string, ok bool) {
-	for b = skipTags(b); len(b) > 0 && len(calls) < maxFound; b = skipTags(b) {
-		var c []found
+func (n toolNames) parseTagged(b []byte) (calls []foundCall, unknown string, ok bool) {
+	for b = skipWrapTags(b); len(b) > 0 && len(calls) < maxTextCalls; b = skipWrapTags(b) {
+		var c []foundCall
 		var u string
 		var size int
 		switch {
 		case b[0] == '{' || b[0] == '[':
-			c, u, size = n.jsonAt(b)
+			c, u, size = n.parseJSONCalls(b)
 		case b[0] == '<':
-			c, u, size = n.elementAt(b)
+			c, u, size = n.parseElement(b)
 		default:
-			c, size = n.textAt(b)
+			c, size = n.parseNamedCall(b)
 		}
 		if size == 0 || len(c) == 0 {
 			return calls, u, false
@@ -149,19 +149,19 @@ func (n names) tagged(b []byte) (calls []found, unknown string, ok bool) {
 	return calls, "", len(calls) > 0
 }
 
-// skipTags goes over white space, wrapping tags, and commas between calls.
-func skipTags(b []byte) []byte {
+// skipWrapTags goes over white space, wrapping tags, and commas between calls.
+func skipWrapTags(b []byte) []byte {
 	for {
 		b = bytes.TrimLeft(b, " \n\t\r,;")
 		size := 0
 		for _, t := range wrapTags {
-			if hasFold(b, "<"+t+">") {
+			if hasPrefixFold(b, "<"+t+">") {
 				size = len(t) + 2
-			} else if hasFold(b, "</"+t+">") {
+			} else if hasPrefixFold(b, "</"+t+">") {
 				size = len(t) + 3
 			}
 		}
-		if hasFold(b, "</function>") {
+		if hasPrefixFold(b, "</function>") {
 			size = len("</function>")
 		}
 		if size == 0 {
@@ -171,39 +171,39 @@ func skipTags(b []byte) []byte {
 	}
 }
 
-// jsonAt reads calls from the JSON value at the start of b. What is left open is closed only when nothing follows.
-func (n names) jsonAt(b []byte) (calls []found, unknown string, size int) {
-	var w walk
-	end, whole := w.end(b)
+// parseJSONCalls reads calls from the JSON value at the start of b. What is left open is closed only when nothing follows.
+func (n toolNames) parseJSONCalls(b []byte) (calls []foundCall, unknown string, size int) {
+	var w valueScanner
+	end, whole := w.findEnd(b)
 	v := b[:end]
 	if !json.Valid(v) {
 		if !whole {
-			v = bytes.TrimRight(cutTag(v), " \n\t\r")
+			v = bytes.TrimRight(cutAtCallTag(v), " \n\t\r")
 			end = len(v)
 		}
-		if v = mend(v); v == nil {
+		if v = repairJSON(v); v == nil {
 			return nil, "", 0
 		}
 	}
-	calls, unknown, ok := n.callsIn(v)
+	calls, unknown, ok := n.parseCalls(v)
 	if !ok {
 		return nil, unknown, 0
 	}
 	return calls, "", end
 }
 
-// cutTag is b before the first call tag in it.
-func cutTag(b []byte) []byte {
-	if i, _ := indexAny(b, allCall); i >= 0 {
+// cutAtCallTag is b before the first call tag in it.
+func cutAtCallTag(b []byte) []byte {
+	if i, _ := indexAnyTag(b, allCallTags); i >= 0 {
 		return b[:i]
 	}
 	return b
 }
 
-// elementAt reads <function=name><parameter=key>value</parameter></function> at the start of b, and the forms with
+// parseElement reads <function=name><parameter=key>value</parameter></function> at the start of b, and the forms with
 // name="..." attributes. Values are texts; the schema makes of them what it asks for.
-func (n names) elementAt(b []byte) (calls []found, unknown string, size int) {
-	tag, name, body := openTag(b)
+func (n toolNames) parseElement(b []byte) (calls []foundCall, unknown string, size int) {
+	tag, name, body := parseOpenTag(b)
 	if tag != "function" && tag != "invoke" {
 		return nil, "", 0
 	}
@@ -217,20 +217,20 @@ func (n names) elementAt(b []byte) (calls []found, unknown string, size int) {
 		b = b[:body+end]
 	}
 	b = bytes.TrimSpace(b[body:])
-	c := found{Call: model.Call{Name: name}}
+	c := foundCall{Call: model.Call{Name: name}}
 	if len(b) > 0 && b[0] == '{' {
 		if !json.Valid(b) {
-			b = mend(b)
+			b = repairJSON(b)
 		}
 		if b == nil {
 			return nil, "", 0
 		}
 		c.Arguments = bytes.Clone(b)
-		return []found{c}, "", size
+		return []foundCall{c}, "", size
 	}
 	args := []byte{'{'}
 	for len(b) > 0 {
-		tag, key, body := openTag(b)
+		tag, key, body := parseOpenTag(b)
 		if tag != "parameter" || key == "" {
 			return nil, "", 0
 		}
@@ -244,21 +244,21 @@ func (n names) elementAt(b []byte) (calls []found, unknown string, size int) {
 		if len(args) > 1 {
 			args = append(args, ',')
 		}
-		args = append(append(args, quote(key)...), ':')
-		args = append(args, quote(oneBreak(string(value)))...)
+		args = append(append(args, encodeString(key)...), ':')
+		args = append(args, encodeString(trimLineBreaks(string(value)))...)
 	}
 	c.Arguments = append(args, '}')
-	return []found{c}, "", size
+	return []foundCall{c}, "", size
 }
 
-// oneBreak takes away the line breaks that only set a value apart from its tags.
-func oneBreak(s string) string {
+// trimLineBreaks takes away the line breaks that only set a value apart from its tags.
+func trimLineBreaks(s string) string {
 	s = strings.TrimPrefix(strings.TrimPrefix(s, "\r"), "\n")
 	return strings.TrimSuffix(strings.TrimSuffix(s, "\n"), "\r")
 }
 
-// openTag reads <tag=name> or <tag name="name"> at the start of b; body is where its content begins.
-func openTag(b []byte) (tag, name string, body int) {
+// parseOpenTag reads <tag=name> or <tag name="name"> at the start of b; body is where its content begins.
+func parseOpenTag(b []byte) (tag, name string, body int) {
 	end := bytes.IndexByte(b, '>')
 	if end < 0 || end > maxName+32 || len(b) == 0 || b[0] != '<' {
 		return "", "", 0
@@ -275,26 +275,26 @@ func openTag(b []byte) (tag, name string, body int) {
 // maxName is the longest name of a tool that is looked for in text.
 const maxName = 128
 
-// textAt reads the plain form, name {json}, at the start of b.
-func (n names) textAt(b []byte) (calls []found, size int) {
-	name, body := n.head(b)
+// parseNamedCall reads the plain form, name {json}, at the start of b.
+func (n toolNames) parseNamedCall(b []byte) (calls []foundCall, size int) {
+	name, body := n.parseCallHead(b)
 	if body <= 0 {
 		return nil, 0
 	}
-	w := walk{at: body}
-	end, whole := w.end(b)
+	w := valueScanner{pos: body}
+	end, whole := w.findEnd(b)
 	args := bytes.TrimSpace(b[body:end])
 	if !json.Valid(args) {
-		if args = mend(args); args == nil {
+		if args = repairJSON(args); args == nil {
 			return nil, 0
 		}
 	}
 	if whole {
-		if i := blanks(b, end); i < len(b) && b[i] == ')' && i-end <= maxGap {
+		if i := skipSpace(b, end); i < len(b) && b[i] == ')' && i-end <= maxGap {
 			end = i + 1
 		}
 	}
-	return []found{{Call: model.Call{Name: name, Arguments: bytes.Clone(args)}}}, end
+	return []foundCall{{Call: model.Call{Name: name, Arguments: bytes.Clone(args)}}}, end
 }
 
 // What head returns instead of an index.
@@ -303,16 +303,16 @@ const (
 	noName   = -1
 )
 
-// head reads an offered name and what may stand between it and its arguments: blanks, a colon, an opening bracket. body
+// parseCallHead reads an offered name and what may stand between it and its arguments: blanks, a colon, an opening bracket. body
 // is where the arguments begin, needMore when b ends too early to say, noName when it is something else.
-func (n names) head(b []byte) (name string, body int) {
+func (n toolNames) parseCallHead(b []byte) (name string, body int) {
 	end := 0
-	for end < len(b) && isWord(b[end]) {
+	for end < len(b) && isNameByte(b[end]) {
 		end++
 	}
 	word := b[:min(end, maxName)]
 	if end == len(b) {
-		if n.begins(word) {
+		if n.hasPrefix(word) {
 			return "", needMore
 		}
 		return "", noName
@@ -321,9 +321,9 @@ func (n names) head(b []byte) (name string, body int) {
 	if at < 0 {
 		return "", noName
 	}
-	i := blanks(b, end)
+	i := skipSpace(b, end)
 	if i < len(b) && (b[i] == ':' || b[i] == '(') {
-		i = blanks(b, i+1)
+		i = skipSpace(b, i+1)
 	}
 	switch {
 	case i > end+maxGap:
@@ -340,12 +340,12 @@ func (n names) head(b []byte) (name string, body int) {
 // be looked at again and again.
 const maxGap = 64
 
-func isWord(c byte) bool {
+func isNameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// hasFold reports whether b begins with the ASCII text s, whatever the case.
-func hasFold(b []byte, s string) bool {
+// hasPrefixFold reports whether b begins with the ASCII text s, whatever the case.
+func hasPrefixFold(b []byte, s string) bool {
 	return len(b) >= len(s) && strings.EqualFold(string(b[:len(s)]), s)
 }
 
@@ -356,17 +356,17 @@ func indexFold(b []byte, s string) int {
 		if i < 0 {
 			return -1
 		}
-		if from += i; hasFold(b[from:], s) {
+		if from += i; hasPrefixFold(b[from:], s) {
 			return from
 		}
 		from++
 	}
 }
 
-// indexAny is where the first of some ASCII texts, which all begin with '<', stands in b, whatever the case, and how long
+// indexAnyTag is where the first of some ASCII texts, which all begin with '<', stands in b, whatever the case, and how long
 // it is; -1 when none does. It goes over b once and stops there: to look for each in turn would go to the end of b for
 // one that is missing, again and again.
-func indexAny(b []byte, texts []string) (at, size int) {
+func indexAnyTag(b []byte, texts []string) (at, size int) {
 	for from := 0; ; from++ {
 		i := bytes.IndexByte(b[from:], '<')
 		if i < 0 {
@@ -379,5 +379,7 @@ func indexAny(b []byte, texts []string) (at, size int) {
 	}
 }
 
-// same reports whether g is the same call, to the letter.
-func (f found) same(g found) bool { return f.Name == g.Name && bytes.Equal(f.Arguments, g.Arguments) }
+// equals reports whether g is the same call, to the letter.
+func (f foundCall) equals(g foundCall) bool {
+	return f.Name == g.Name && bytes.Equal(f.Arguments, g.Arguments)
+}

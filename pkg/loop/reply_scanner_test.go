@@ -8,38 +8,38 @@ import (
 	"unicode/utf8"
 )
 
-var offeredNames = names{"web_search", "get_time", "fs_write"}
+var offeredNames = toolNames{"web_search", "get_time", "fs_write"}
 
-// scanned is what a scan made of a reply, in a form that can be compared.
-type scanned struct {
+// scanResult is what a scan made of a reply, in a form that can be compared.
+type scanResult struct {
 	words, tokens, thought, bad, unknown string
 	calls                                []string
 }
 
-func (s scanned) String() string {
+func (s scanResult) String() string {
 	return fmt.Sprintf("words %q\ntokens %q\nthought %q\nbad %q unknown %q\ncalls %q",
 		s.words, s.tokens, s.thought, s.bad, s.unknown, s.calls)
 }
 
 // scanPieces reads content that comes in pieces.
-func scanPieces(n names, pieces ...string) scanned {
-	var s scan
+func scanPieces(n toolNames, pieces ...string) scanResult {
+	var s replyScanner
 	s.reset(n)
 	return scanAll(&s, pieces)
 }
 
-func scanAll(s *scan, pieces []string) scanned {
+func scanAll(s *replyScanner, pieces []string) scanResult {
 	var tokens strings.Builder
 	for _, p := range pieces {
-		s.push(p)
+		s.feed(p)
 		tokens.Write(s.tokens)
 		s.tokens = s.tokens[:0]
 	}
 	s.finish(false)
 	tokens.Write(s.tokens)
-	out := scanned{
-		words: strings.TrimSpace(string(s.words)), tokens: tokens.String(), thought: strings.TrimSpace(string(s.thought)),
-		bad: s.bad, unknown: s.unknown,
+	out := scanResult{
+		words: strings.TrimSpace(string(s.text)), tokens: tokens.String(), thought: strings.TrimSpace(string(s.thinking)),
+		bad: s.unreadable, unknown: s.unknownTool,
 	}
 	for _, c := range s.calls {
 		out.calls = append(out.calls, c.layer+" "+c.Name+" "+string(c.Arguments))
@@ -217,9 +217,9 @@ func TestHoldsBackNoLongerThanNeeded(t *testing.T) {
 		{"a <b", "a <b"},
 		{"[1", "[1"},
 	} {
-		var s scan
+		var s replyScanner
 		s.reset(offeredNames)
-		s.push(tt.piece)
+		s.feed(tt.piece)
 		if got := string(s.tokens); got != tt.shown {
 			t.Errorf("after %q shown %q, want %q", tt.piece, got, tt.shown)
 		}
@@ -236,13 +236,13 @@ func TestInvalidUTF8(t *testing.T) {
 	} {
 		bad := !utf8.ValidString(content)
 		for i := range len(content) + 1 {
-			var s scan
+			var s replyScanner
 			s.reset(nil)
-			s.push(content[:i])
-			s.push(content[i:])
+			s.feed(content[:i])
+			s.feed(content[i:])
 			s.finish(false)
 			// A character whose end never comes is replaced once, however many bytes of it there were.
-			if got := string(s.words); got != want || s.mangled != bad {
+			if got := string(s.text); got != want || s.mangled != bad {
 				t.Errorf("%q cut at %d: %q (%v), want %q (%v)", content, i, got, s.mangled, want, bad)
 			}
 		}
@@ -256,7 +256,7 @@ func TestOnlySoManyCallsAreTaken(t *testing.T) {
 		fmt.Fprintf(&all, "{\"name\":\"get_time\",\"arguments\":{\"n\":%d}}\n", i)
 	}
 	for _, content := range []string{all.String(), "<tool_call>" + all.String() + "</tool_call>"} {
-		if got := scanPieces(offeredNames, content); len(got.calls) != maxFound || got.words != "" {
+		if got := scanPieces(offeredNames, content); len(got.calls) != maxTextCalls || got.words != "" {
 			t.Errorf("%d calls, words %.40q", len(got.calls), got.words)
 		}
 	}

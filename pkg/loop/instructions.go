@@ -5,7 +5,7 @@ import _ "embed"
 // The words that the loop itself says to a model stand here and in the two files beside, nowhere else. They are plain
 // and short: small models follow short sentences.
 
-//go:embed textform.md
+//go:embed text_form.md
 var textForm string
 
 //go:embed summarize.md
@@ -30,9 +30,9 @@ const (
 )
 
 // sayBad tells the model what was wrong with a call that it wrote as text.
-func sayBad(why, unknown string, n names) string {
+func sayBad(why, unknown string, n toolNames) string {
 	if unknown != "" {
-		return "There is no tool named " + clip(unknown, 64) + ". " + offered(n)
+		return "There is no tool named " + clip(unknown, 64) + ". " + listTools(n)
 	}
 	return "Your last reply could not be used: " + why + ". Make the call again with one valid JSON object as its " +
 		"arguments, or answer in words."

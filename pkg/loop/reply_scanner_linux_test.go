@@ -37,11 +37,11 @@ func TestScanIsLinear(t *testing.T) {
 
 // cost is the processor's time for reading a unit n times.
 func cost(unit string, n int) time.Duration {
-	var s scan
+	var s replyScanner
 	s.reset(offeredNames)
 	before := threadTime()
 	for range n {
-		s.push(unit)
+		s.feed(unit)
 		s.tokens = s.tokens[:0]
 	}
 	s.finish(true)
@@ -54,9 +54,9 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// costly are replies that somebody might have a model write so that reading them is slow: a beginning that puts the
+// costlyReplies are replies that somebody might have a model write so that reading them is slow: a beginning that puts the
 // reader into some state, and a unit that is repeated up to the size.
-func costly(size int) map[string]string {
+func costlyReplies(size int) map[string]string {
 	const call = `{"name":"get_time","arguments":{}}`
 	line := strings.Repeat("word ", size/10) + "\n"
 	blank := strings.Repeat(" \n", size/5)
@@ -119,22 +119,22 @@ func TestCostlyReplies(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	read := func(content string, step int) time.Duration {
-		var s scan
+		var s replyScanner
 		s.reset(offeredNames)
 		before := threadTime()
 		for ; content != ""; content = content[min(step, len(content)):] {
-			s.push(content[:min(step, len(content))])
+			s.feed(content[:min(step, len(content))])
 			s.tokens = s.tokens[:0]
 		}
 		s.finish(false)
 		return threadTime() - before
 	}
 	few, many := 12<<10, 96<<10
-	if raced() {
+	if isRaceBuild() {
 		few, many = few/4, many/4
 	}
-	small, all := costly(few), time.Duration(0)
-	for name, content := range costly(many) {
+	small, all := costlyReplies(few), time.Duration(0)
+	for name, content := range costlyReplies(many) {
 		for _, step := range []int{many, 61} {
 			long := read(content, step)
 			short := read(small[name], step)
@@ -146,7 +146,7 @@ func TestCostlyReplies(t *testing.T) {
 			}
 		}
 	}
-	if most := time.Second; all > most && !raced() {
+	if most := time.Second; all > most && !isRaceBuild() {
 		t.Errorf("%d replies cost %s, want at most %s", 2*len(small), all, most)
 	}
 	t.Logf("%d replies of %d bytes cost %s", 2*len(small), many, all)
@@ -185,14 +185,14 @@ func TestCostlyArguments(t *testing.T) {
 	for name, b := range map[string][]byte{"nested": []byte(object(88 << 10)), "escaped": []byte(escaped(88 << 10))} {
 		before := threadTime()
 		for range walks {
-			var w walk
-			if end, whole := w.end(b); end != len(b) || !whole {
+			var w valueScanner
+			if end, whole := w.findEnd(b); end != len(b) || !whole {
 				t.Fatalf("%s: walked to %d of %d", name, end, len(b))
 			}
 		}
 		once := (threadTime() - before) / walks
 		before = threadTime()
-		if why := odd(b); why != "" {
+		if why := findAmbiguity(b); why != "" {
 			t.Errorf("%s: %s", name, why)
 		}
 		if took := threadTime() - before; took > most*once {
@@ -208,14 +208,14 @@ func TestCostlyArguments(t *testing.T) {
 		`{"a":{"x":1},"b":2,"a":{"x":1}}`:       `the key "a" is there twice`,
 		`{"a":{"a":{"a":1}},"A":1,"":1,"a ":1}`: "",
 	} {
-		if got := odd([]byte(content)); got != want {
+		if got := findAmbiguity([]byte(content)); got != want {
 			t.Errorf("%s: %q, want %q", content, got, want)
 		}
 	}
 }
 
-// raced reports whether the race detector is in this program: then everything takes many times as long.
-func raced() bool {
+// isRaceBuild reports whether the race detector is in this program: then everything takes many times as long.
+func isRaceBuild() bool {
 	info, _ := debug.ReadBuildInfo()
 	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

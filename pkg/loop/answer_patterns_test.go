@@ -113,12 +113,12 @@ var (
 func TestHedges(t *testing.T) {
 	t.Parallel()
 	for _, s := range hedging {
-		if !hedges(s) {
+		if !isHedge(s) {
 			t.Errorf("not seen as a hedge: %q", s)
 		}
 	}
 	for _, s := range notHedging {
-		if hedges(s) {
+		if isHedge(s) {
 			t.Errorf("seen as a hedge: %q", s)
 		}
 	}
@@ -127,12 +127,12 @@ func TestHedges(t *testing.T) {
 func TestAnnounces(t *testing.T) {
 	t.Parallel()
 	for _, s := range announcing {
-		if !announces(s) {
+		if !announcesAction(s) {
 			t.Errorf("not seen as an announcement: %q", s)
 		}
 	}
 	for _, s := range notAnnouncing {
-		if announces(s) {
+		if announcesAction(s) {
 			t.Errorf("seen as an announcement: %q", s)
 		}
 	}
@@ -141,12 +141,12 @@ func TestAnnounces(t *testing.T) {
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	for _, s := range claiming {
-		if !claims(s, offeredNames) {
+		if !claimsAction(s, offeredNames) {
 			t.Errorf("not seen as a claim: %q", s)
 		}
 	}
 	for _, s := range notClaiming {
-		if claims(s, offeredNames) {
+		if claimsAction(s, offeredNames) {
 			t.Errorf("seen as a claim: %q", s)
 		}
 	}

@@ -11,15 +11,15 @@ import (
 // answer, a false alarm costs a search that nobody wanted. The patterns are compiled when they are first needed, and
 // each has a sieve before it: whoever changes the one looks at the other.
 
-// hedges reports whether an answer says that it cannot know current facts: no access to the present, the web or live
+// isHedge reports whether an answer says that it cannot know current facts: no access to the present, the web or live
 // data, or knowledge that ends at some date. What it says about the user ("I cannot know your name") is no hedge.
-func hedges(answer string) bool {
+func isHedge(answer string) bool {
 	// A long answer with a caveat in the middle is an answer. Hedges stand at the beginning or at the end.
-	s := norm(answer)
+	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 1200 {
 		s = firstRunes(s, 300) + "\n" + lastRunes(s, 200)
 	}
-	return hedgeSieve.passes(s) && hedgeWords().MatchString(s)
+	return hedgeSieve.passes(s) && hedgePattern().MatchString(s)
 }
 
 var hedgeSieve = newSieve("do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
@@ -27,7 +27,7 @@ var hedgeSieve = newSieve("do not", "don't", "cannot", "can't", "not able", "una
 	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de", "no tengo acceso",
 	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso")
 
-var hedgeWords = sync.OnceValue(func() *regexp.Regexp {
+var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
 		// English
 		`\b(?:i|we) (?:do not|don't|don’t|cannot|can't|can’t|am not able to|am unable to|currently (?:do not|don't)) (?:currently |actually |directly )?(?:have |get |access |provide |browse |search |check |look up |retrieve )?(?:any |direct |live |up-to-date |up to date )*(?:access to )?(?:the )?(?:real[- ]?time|live|current|up-to-date|latest|the internet|internet|web|online)\b`,
@@ -52,18 +52,18 @@ var hedgeWords = sync.OnceValue(func() *regexp.Regexp {
 	}, "|"))
 })
 
-// announces reports whether a reply ends by saying what the model will do next, although it did not do it. Offers
+// announcesAction reports whether a reply ends by saying what the model will do next, although it did not do it. Offers
 // ("shall I search?", "let me know") and long answers are none.
-func announces(reply string) bool {
-	s := norm(reply)
+func announcesAction(reply string) bool {
+	s := normalizeApostrophes(reply)
 	if s == "" || utf8.RuneCountInString(s) > 900 {
 		return false
 	}
 	last := lastSentence(s)
-	if strings.HasSuffix(last, "?") || !announceSieve.passes(last) || politeWords().MatchString(last) {
+	if strings.HasSuffix(last, "?") || !announceSieve.passes(last) || offerPattern().MatchString(last) {
 		return false
 	}
-	return announceWords().MatchString(last)
+	return announcePattern().MatchString(last)
 }
 
 var announceSieve = newSieve("i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
@@ -72,7 +72,7 @@ var announceSieve = newSieve("i'll", "i will", "i am going to", "i'm going to", 
 	"je vais", "laisse", "permettez-moi", "voy a", "déjame", "dejame", "permíteme", "vou", "deixe-me", "deixa-me",
 	"vado a", "lasciami", "fammi", "ora")
 
-var announceWords = sync.OnceValue(func() *regexp.Regexp {
+var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 	const verbs = `(?:search|look (?:it|this|that|up|for|into)|looking|check|fetch|find|retrieve|query|browse|call|use the|` +
 		`run|execute|read|open|list|get|gather|consult|verify|do (?:that|this|a|the)|start by|begin by|save|write|create|` +
 		`send|update|delete|download|inspect|see what|take a look)`
@@ -99,28 +99,28 @@ var announceWords = sync.OnceValue(func() *regexp.Regexp {
 	}, "|") + `)`)
 })
 
-// politeWords are offers and conditions: the model waits for the user, and rightly so.
-var politeWords = sync.OnceValue(func() *regexp.Regexp {
+// offerPattern are offers and conditions: the model waits for the user, and rightly so.
+var offerPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\blet me know\b|\bif you(?:'d| would)? (?:like|want|need|prefer|tell|share|give|provide|can)|` +
 		`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|\bglad to\b|` +
 		`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
 })
 
-// claims reports whether an answer says that a tool was used or that something was done in the world. It is asked only
+// claimsAction reports whether an answer says that a tool was used or that something was done in the world. It is asked only
 // when no call ran, so what is claimed cannot be so. Texts that the model can write by itself ("I have written a poem")
 // are no claim.
-func claims(answer string, n names) bool {
-	s := norm(answer)
+func claimsAction(answer string, n toolNames) bool {
+	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 2000 {
 		s = firstRunes(s, 800) + "\n" + lastRunes(s, 400)
 	}
 	if !claimSieve.passes(s) {
 		return false
 	}
-	if claimWords().MatchString(s) {
+	if claimPattern().MatchString(s) {
 		return true
 	}
-	for _, m := range usedTool().FindAllStringSubmatch(s, 8) {
+	for _, m := range usedToolPattern().FindAllStringSubmatch(s, 8) {
 		if n.has(m[1]) {
 			return true
 		}
@@ -132,11 +132,11 @@ func claims(answer string, n names) bool {
 var claimSieve = newSieve(" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
 	" he buscado", " he guardado", " he creado", " he enviado")
 
-var usedTool = sync.OnceValue(func() *regexp.Regexp {
+var usedToolPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully )?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")
 })
 
-var claimWords = sync.OnceValue(func() *regexp.Regexp {
+var claimPattern = sync.OnceValue(func() *regexp.Regexp {
 	const i = `\bi(?:'ve| have|’ve)? (?:just |already |now |successfully |also )?`
 	const lead = `(?:` + i + `|\b(?:successfully|erfolgreich) )`
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
@@ -158,8 +158,8 @@ var claimWords = sync.OnceValue(func() *regexp.Regexp {
 	}, "|"))
 })
 
-// exampleWords announce that what follows is shown, not meant.
-var exampleWords = sync.OnceValue(func() *regexp.Regexp {
+// examplePattern announce that what follows is shown, not meant.
+var examplePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\bexamples?\b|\be\.g\.|\bfor instance\b|\bsample\b|\blooks? like\b|\bwould be\b|\bformat\b|` +
 		`\byou (?:can|could|would|might)\b|\bbeispiel|\bz\. ?b\.|\bexemple|\bejemplo|\bexemplo|\besempio`)
 })
@@ -179,8 +179,10 @@ func lastSentence(s string) string {
 	return strings.TrimLeft(s, "*_#>- ")
 }
 
-// norm makes white space and apostrophes plain, so that the patterns stay short.
-func norm(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "’", "'") }
+// normalizeApostrophes makes white space and apostrophes plain, so that the patterns stay short.
+func normalizeApostrophes(s string) string {
+	return strings.ReplaceAll(strings.TrimSpace(s), "’", "'")
+}
 
 func firstRunes(s string, n int) string {
 	for i := range s {

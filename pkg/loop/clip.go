@@ -38,8 +38,8 @@ func clipMiddle(s string, most int, id string) string {
 	return fmt.Sprintf("%s\n[... %d characters left out; call %s]\n%s", s[:head], left, id, s[from:])
 }
 
-// offered lists the tools for the model.
-func offered(n names) string {
+// listTools lists the tools for the model.
+func listTools(n toolNames) string {
 	if len(n) == 0 {
 		return "No tools are offered. Answer in words."
 	}
@@ -48,8 +48,8 @@ func offered(n names) string {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// valid makes s valid UTF-8.
-func valid(s string) (string, bool) {
+// toValidUTF8 makes s valid UTF-8.
+func toValidUTF8(s string) (string, bool) {
 	if utf8.ValidString(s) {
 		return s, true
 	}

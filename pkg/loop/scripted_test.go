@@ -14,23 +14,23 @@ import (
 	"conclave/pkg/model"
 )
 
-// player is a model that plays what a test wrote down, one entry a call. Beyond the last entry it fails the test.
-type player struct {
+// scriptedModel is a model that plays what a test wrote down, one entry a call. Beyond the last entry it fails the test.
+type scriptedModel struct {
 	t       testing.TB
 	mu      sync.Mutex
-	replies []playback
+	replies []scriptedReply
 	asked   []model.Request
 	repeat  bool // the last entry for ever
 }
 
-// playback is one reply: its chunks, then an error or the end.
-type playback struct {
+// scriptedReply is one reply: its chunks, then an error or the end.
+type scriptedReply struct {
 	chunks []model.Chunk
 	err    error
 	wait   bool // after the chunks, until the context ends
 }
 
-func (p *player) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
+func (p *scriptedModel) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
 		p.mu.Lock()
 		n := len(p.asked)
@@ -69,25 +69,25 @@ func lastText(r model.Request) string {
 	return r.Messages[len(r.Messages)-1].Content
 }
 
-// says is a reply in words, in one chunk.
-func says(content string) playback {
-	return playback{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Model: "m", Reason: "stop"}}}}
+// textReply is a reply in words, in one chunk.
+func textReply(content string) scriptedReply {
+	return scriptedReply{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Model: "m", Reason: "stop"}}}}
 }
 
-// calls is a reply with native calls: name, arguments, name, arguments, ...
-func calls(pairs ...string) playback {
+// callReply is a reply with native calls: name, arguments, name, arguments, ...
+func callReply(pairs ...string) scriptedReply {
 	var cs []model.Call
 	for i := 0; i < len(pairs); i += 2 {
 		cs = append(cs, model.Call{Name: pairs[i], Arguments: json.RawMessage(pairs[i+1])})
 	}
-	return playback{chunks: []model.Chunk{{Calls: cs, Done: true, Final: model.Final{Model: "m", OutputTokens: 9}}}}
+	return scriptedReply{chunks: []model.Chunk{{Calls: cs, Done: true, Final: model.Final{Model: "m", OutputTokens: 9}}}}
 }
 
-func fails(err error) playback { return playback{err: err} }
+func errorReply(err error) scriptedReply { return scriptedReply{err: err} }
 
-// long is a reply that hit the limit of tokens.
-func long(content string) playback {
-	return playback{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Reason: "length", OutputTokens: 1 << 20}}}}
+// cutReply is a reply that hit the limit of tokens.
+func cutReply(content string) scriptedReply {
+	return scriptedReply{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Reason: "length", OutputTokens: 1 << 20}}}}
 }
 
 var testTools = []model.Tool{
@@ -95,31 +95,31 @@ var testTools = []model.Tool{
 	{Name: "get_time", Description: "time", Parameters: json.RawMessage(`{"type":"object","properties":{"zone":{"type":"string"}}}`)},
 }
 
-// agent puts an agent together whose tools echo their arguments.
-func agent(t testing.TB, replies ...playback) (Agent, *player) {
-	p := &player{t: t, replies: replies}
+// newAgent puts an agent together whose tools echo their arguments.
+func newAgent(t testing.TB, replies ...scriptedReply) (Agent, *scriptedModel) {
+	p := &scriptedModel{t: t, replies: replies}
 	n := 0
 	return Agent{
 		Chat: p, Tools: testTools, System: "You help.", Stream: true,
-		Run: func(_ context.Context, c model.Call) Result {
+		RunTool: func(_ context.Context, c model.Call) Result {
 			return Result{Text: c.Name + " of " + string(c.Arguments)}
 		},
 		NewID: func() string { n++; return fmt.Sprintf("id%d", n) },
 	}, p
 }
 
-func ask(question string) Input {
+func question(question string) Input {
 	return Input{State: State{Messages: []model.Message{{Role: model.User, Content: question}}}}
 }
 
-// record keeps what the hooks were told, one line each.
-type record struct {
+// hookRecorder keeps what the hooks were told, one line each.
+type hookRecorder struct {
 	lines  []string
 	tokens strings.Builder
 	states []State
 }
 
-func (r *record) hooks() Hooks {
+func (r *hookRecorder) hooks() Hooks {
 	add := func(format string, a ...any) { r.lines = append(r.lines, fmt.Sprintf(format, a...)) }
 	return Hooks{
 		Generating: func(step int) { add("generating %d", step) },
@@ -127,18 +127,18 @@ func (r *record) hooks() Hooks {
 		Token:      func(_ int, s string) { r.tokens.WriteString(s) },
 		Interim:    func(step int, s string) { add("interim %d %s", step, s) },
 		Started:    func(step int, c model.Call, layer string) { add("started %d %s %s", step, c.Name, layer) },
-		Finished:   func(step int, d Done) { add("finished %d %s %s", step, d.Call.Name, d.Result.Fault) },
+		Finished:   func(step int, d FinishedCall) { add("finished %d %s %s", step, d.Call.Name, d.Result.Fault) },
 		Note:       func(n Note) { add("note %s", n.Code) },
 		Checkpoint: func(_ context.Context, s *State) error {
 			add("checkpoint %d messages", len(s.Messages))
-			r.states = append(r.states, cloned(s))
+			r.states = append(r.states, cloneState(s))
 			return nil
 		},
 	}
 }
 
-// cloned is a state as it would be read back from where it was written down.
-func cloned(s *State) State {
+// cloneState is a state as it would be read back from where it was written down.
+func cloneState(s *State) State {
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(err)
@@ -150,7 +150,7 @@ func cloned(s *State) State {
 	return out
 }
 
-func codes(s State) []string {
+func noteCodes(s State) []string {
 	var out []string
 	for _, n := range s.Notes {
 		out = append(out, n.Code)
@@ -160,7 +160,7 @@ func codes(s State) []string {
 
 func wantNotes(t *testing.T, s State, want ...string) {
 	t.Helper()
-	if got := codes(s); !slices.Equal(got, want) {
+	if got := noteCodes(s); !slices.Equal(got, want) {
 		t.Errorf("notes %q, want %q: %v", got, want, s.Notes)
 	}
 }
