@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/pkg/policy"
 	"conclave/subjects"
@@ -89,7 +90,7 @@ func (r *Conclave) serve(ctx context.Context, c Config, home bus.Home, log *slog
 		return err
 	}
 	r.Bus = &bus.Bus{URL: r.server.URL(), Keys: keys, Srv: r.server, Log: log}
-	if err := Provision(ctx, home, r.Bus, r.server.Provision); err != nil {
+	if err := auditlog.Provision(ctx, home, r.Bus, r.server.Provision); err != nil {
 		return err
 	}
 	if err := home.SetRunning(r.server.URL()); err != nil {

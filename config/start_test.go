@@ -19,6 +19,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
+	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
@@ -126,7 +127,7 @@ func calls(t testing.TB, b *bus.Bus, n int) {
 // verified is the report on an audit log that must be whole.
 func verified(t testing.TB, home bus.Home, b *bus.Bus) audit.Report {
 	t.Helper()
-	rep, err := config.Verify(t.Context(), home, b)
+	rep, err := auditlog.Verify(t.Context(), home, b)
 	if err != nil {
 		t.Fatal(err)
 	}

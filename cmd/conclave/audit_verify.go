@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"conclave/config"
 	"conclave/pkg/audit"
+	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
@@ -54,7 +54,7 @@ file itself can be checked: a change inside shows, a file that was cut and seale
 	return cmd
 }
 
-// verify is config.Verify with a look at how far it is.
+// verify is auditlog.Verify with a look at how far it is.
 func (a *app) verify(ctx context.Context, nc *nats.Conn) (audit.Report, error) {
 	heads, err := audit.ReadHeads(a.home.Heads()) // before the end of the stream is taken: what is anchored must be there
 	if err != nil {
@@ -64,7 +64,7 @@ func (a *app) verify(ctx context.Context, nc *nats.Conn) (audit.Report, error) {
 	if err != nil {
 		return audit.Report{}, err
 	}
-	return config.Check(ctx, a.home, a.watched(src, "verified"), heads)
+	return auditlog.VerifySource(ctx, a.home, a.watched(src, "verified"), heads)
 }
 
 // sealed is what is known of a sealed export beyond the walk through it.
@@ -155,7 +155,7 @@ func (a *app) path(ctx context.Context) (path []audit.Sealed, err error) {
 		if err != nil {
 			return fail(exitAudit, fmt.Sprintf("the current audit cannot vouch for anything: %v", err), "see conclave audit verify")
 		}
-		path, err = config.Predecessors(ctx, a.home, g)
+		path, err = auditlog.ListPredecessors(ctx, a.home, g)
 		return err
 	})
 	return path, err

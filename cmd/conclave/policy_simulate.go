@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"conclave/config"
+	"conclave/actors/broker/simulate"
 	"conclave/pkg/strict"
 )
 
@@ -40,13 +40,13 @@ did not type, and the attacker's text where the case says so; with --bare it ret
   conclave policy simulate cases.jsonl --effects tools.json --json`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, files []string) error {
-			var cases []config.SimCase
+			var cases []simulate.Case
 			for _, file := range files {
 				f, err := openFile("cases", file)
 				if err != nil {
 					return err
 				}
-				more, err := config.ReadCases(f, file)
+				more, err := simulate.ReadCases(f, file)
 				f.Close()
 				if err != nil {
 					return err
@@ -57,7 +57,7 @@ did not type, and the attacker's text where the case says so; with --bare it ret
 			if err != nil {
 				return err
 			}
-			r, err := config.Simulate(cmd.Context(), cases, known, config.SimOptions{Bare: bare, Progress: a.counting("cases", len(cases))})
+			r, err := simulate.Run(cmd.Context(), cases, known, simulate.Options{Bare: bare, Progress: a.counting("cases", len(cases))})
 			if err != nil {
 				return err
 			}
@@ -83,16 +83,16 @@ did not type, and the attacker's text where the case says so; with --bare it ret
 const effectsFile = "tool-effects.json"
 
 // simEffects reads the labels: from the named file, or from the first place where they are.
-func simEffects(named string, cases []string) (config.SimEffects, error) {
+func simEffects(named string, cases []string) (simulate.Effects, error) {
 	if named != "" {
-		return config.ReadEffects(named)
+		return simulate.ReadEffects(named)
 	}
 	var places []string
 	for _, c := range cases {
 		places = append(places, filepath.Join(filepath.Dir(c), effectsFile))
 	}
 	for _, p := range slices.Compact(append(places, effectsFile)) {
-		known, err := config.ReadEffects(p)
+		known, err := simulate.ReadEffects(p)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return known, err
 		}
@@ -112,7 +112,7 @@ func openFile(what, file string) (*os.File, error) {
 	return f, nil
 }
 
-func (a *app) printSimulation(r config.SimReport, attacks int) {
+func (a *app) printSimulation(r simulate.Report, attacks int) {
 	share := 0.0
 	if r.Benign > 0 {
 		share = 100 * float64(r.Interrupted) / float64(r.Benign)

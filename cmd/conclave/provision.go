@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"conclave/config"
+	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
@@ -58,7 +58,7 @@ func (a *app) provision(ctx context.Context) error {
 	}
 	defer unlock()
 	b := &bus.Bus{URL: a.server, Keys: a.home.Keys(), Log: a.quiet()}
-	err = config.Provision(ctx, a.home, b, func(ctx context.Context, genesis []byte) error {
+	err = auditlog.Provision(ctx, a.home, b, func(ctx context.Context, genesis []byte) error {
 		return patiently(ctx, func() error { return bus.ProvisionWith(ctx, b, cfg.Server(a.home), genesis) })
 	})
 	out := provisioned{URL: a.server, Done: true, Deleted: []string{}}

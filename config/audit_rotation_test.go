@@ -17,6 +17,7 @@ import (
 
 	"conclave/config"
 	"conclave/pkg/audit"
+	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
@@ -213,7 +214,7 @@ func TestPlantedPlan(t *testing.T) {
 		file []byte // what lies under the name of the plan
 		why  string
 	}{
-		{"no sealed trail", genesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed trail"},
+		{"no sealed trail", genesis(t, subjects.AuditGenesis{OldHeads: all}), nil, "names no sealed log"},
 		{"a sealed trail that is not there", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "no such file"},
 		{"another file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: all}), whole, "not the file that was sealed"},
 		{"a damaged file", genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), whole[:len(whole)/2], "cut short"},
@@ -221,15 +222,15 @@ func TestPlantedPlan(t *testing.T) {
 		{"an anchor left out", genesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
 			OldHeads: slices.DeleteFunc(slices.Clone(all), func(h subjects.AuditHead) bool { return h == broker }),
-		}), whole, "leaves out record"},
+		}), whole, "omits the anchored record"},
 		{"an anchor made up", genesis(t, subjects.AuditGenesis{
 			Sealed: "audit-x.jsonl", SHA256: sum.SHA256,
 			OldHeads: audit.MergeHeads(all, []subjects.AuditHead{{Account: "memory", Chain: "m", Seq: 3, Hash: broker.Hash}}),
 		}), whole, "neither anchored nor in"},
-		{"a name with a path", genesis(t, subjects.AuditGenesis{Sealed: "../audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "not the name of a file"},
-		{"the plan of this very trail", s.msgs[0].Data, nil, "leaves out record"},
-		{"an empty plan", genesis(t, subjects.AuditGenesis{}), nil, "leaves out record"},
-		{"not a plan", []byte("rubbish"), nil, "not the first record of an audit log"},
+		{"a name with a path", genesis(t, subjects.AuditGenesis{Sealed: "../audit-x.jsonl", SHA256: sum.SHA256, OldHeads: all}), nil, "is not a file name"},
+		{"the plan of this very trail", s.msgs[0].Data, nil, "omits the anchored record"},
+		{"an empty plan", genesis(t, subjects.AuditGenesis{}), nil, "omits the anchored record"},
+		{"not a plan", []byte("rubbish"), nil, "not a genesis record"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			remove(t, s.home.AuditStore())
@@ -243,7 +244,7 @@ func TestPlantedPlan(t *testing.T) {
 			if err == nil {
 				down(t, r)
 			}
-			if !errors.Is(err, config.ErrRotation) || !strings.Contains(err.Error(), tt.why) || !strings.Contains(err.Error(), s.home.Pending()) {
+			if !errors.Is(err, auditlog.ErrInterrupted) || !strings.Contains(err.Error(), tt.why) || !strings.Contains(err.Error(), s.home.Pending()) {
 				t.Errorf("started: %v, want %q", err, tt.why)
 			}
 			if !slices.Equal(s.heads(t), heads) {
@@ -260,11 +261,11 @@ func TestPlantedPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, s.home.Pending(), genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: cutSum.Heads}))
-		if _, err := s.cfg.Rotate(t.Context(), s.home, nil); err == nil || !strings.Contains(err.Error(), "leaves out record") || !strings.Contains(err.Error(), s.home.Pending()) {
+		if _, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil); err == nil || !strings.Contains(err.Error(), "omits the anchored record") || !strings.Contains(err.Error(), s.home.Pending()) {
 			t.Errorf("rotated: %v", err)
 		}
 		write(t, s.home.Pending(), genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}))
-		rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 		if err != nil || rot.Report.OK || !strings.Contains(rot.Report.First.Text, "lost tail") {
 			t.Errorf("rotated: %+v, %v", rot, err)
 		}
@@ -276,17 +277,17 @@ func TestPlantedPlan(t *testing.T) {
 func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 	t.Parallel()
 	// rotated leaves a finished rotation whose new beginning is not anchored yet.
-	rotated := func(t *testing.T, whole bool) (*scene, config.Rotation) {
+	rotated := func(t *testing.T, whole bool) (*scene, auditlog.Rotation) {
 		s := newScene(t, 3)
 		if !whole {
 			s.writeBlock(t, readBlock(t, s.block(t))[:5])
 		}
 		old := s.head(t, audit.GenesisAccount)
-		rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 		if err != nil || rot.Report.OK != whole {
 			t.Fatalf("%+v, %v", rot, err)
 		}
-		err = s.cfg.WithServer(s.home, nil, func(_ *bus.Server, b *bus.Bus) error {
+		err = auditlog.WithServer(s.home, s.cfg.Server(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
 			write(t, s.home.Pending(), trail(t, b)[0].Data)
 			return nil
 		})
@@ -298,7 +299,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		}
 		return s, rot
 	}
-	goesOn := func(t *testing.T, s *scene, rot config.Rotation) {
+	goesOn := func(t *testing.T, s *scene, rot auditlog.Rotation) {
 		t.Helper()
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, 1)
@@ -313,7 +314,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		s := newScene(t, 3)
 		remove(t, filepath.Join(s.home.Heads(), audit.GenesisAccount+"."+audit.GenesisChain+".head"))
 		write(t, s.home.Pending(), s.msgs[0].Data)
-		goesOn(t, s, config.Rotation{})
+		goesOn(t, s, auditlog.Rotation{})
 	})
 	t.Run("planned, not moved", func(t *testing.T) {
 		s, rot := rotated(t, true)
@@ -321,7 +322,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		if err := os.Rename(rot.Store, s.home.AuditStore()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, config.ErrRotation) {
+		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
 			t.Fatalf("started: %v", err)
 		}
 		s.heals(t, 7)
@@ -339,10 +340,10 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		s, rot := rotated(t, false)
 		remove(t, s.home.AuditStore())
 		// A start does not decide that; a rotation does, and says so.
-		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, config.ErrRotation) {
+		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
 			t.Fatalf("started: %v", err)
 		}
-		again, err := s.cfg.Rotate(t.Context(), s.home, nil)
+		again, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 		if err != nil || again.Report.OK || again.Sealed != rot.Sealed {
 			t.Fatalf("%+v, %v", again, err)
 		}
@@ -356,7 +357,7 @@ func TestSealedFiles(t *testing.T) {
 	s := newScene(t, 2)
 	var sealed []string // newest last
 	for range 3 {
-		rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 		if err != nil || !rot.Report.OK {
 			t.Fatalf("%+v, %v", rot, err)
 		}
@@ -451,13 +452,13 @@ func TestSealedFiles(t *testing.T) {
 func TestSealedWithForgedBeginning(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 2)
-	if rot, err := s.cfg.Rotate(t.Context(), s.home, nil); err != nil || !rot.Report.OK {
+	if rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil); err != nil || !rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
 	file, sum := export(t, s.msgs[:1])
 	write(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), file)
 	s.writeBlock(t, []kept{newKept(audit.GenesisSubject, genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: s.heads(t)}))})
-	rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 	if err != nil || rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
@@ -478,7 +479,7 @@ func TestAnchorsGone(t *testing.T) {
 	}
 	dir := t.TempDir()
 	home := bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
-	for _, want := range []error{nil, config.ErrAnchorsGone, config.ErrAnchorsGone} {
+	for _, want := range []error{nil, auditlog.ErrAnchorsMissing, auditlog.ErrAnchorsMissing} {
 		c, err := cfg.Start(t.Context(), home, nil, config.Actors...)
 		if !errors.Is(err, want) {
 			t.Fatalf("start: %v, want %v", err, want)
@@ -492,7 +493,7 @@ func TestAnchorsGone(t *testing.T) {
 			}
 		}
 	}
-	if _, err := cfg.Rotate(t.Context(), home, nil); err != nil {
+	if _, err := auditlog.Rotate(t.Context(), home, cfg.Server(home), nil); err != nil {
 		t.Fatal(err)
 	}
 	c, err := cfg.Start(t.Context(), home, nil, config.Actors...)

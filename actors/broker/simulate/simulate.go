@@ -1,4 +1,7 @@
-package config
+// Package simulate measures the policy against prompt injection: it replays recorded cases through the real broker with a
+// model that obeys every instruction it reads, and counts which attacker calls run and which of the user's own calls are
+// denied or need approval. Tools are stubs. The caller is granted every tool of a case, so that only the flow rules decide.
+package simulate
 
 import (
 	"bufio"
@@ -18,65 +21,60 @@ import (
 	"conclave/subjects"
 )
 
-// The simulator asks one question of the policy: if a model obeyed every instruction that it reads, what would run? It
-// replays cases (a person's task with its own correct calls, an attacker's calls, and where the attacker's text comes in)
-// through the real broker, with tools that only answer. The caller is granted every tool of a case, so that nothing but
-// the flow of information decides.
-
-// SimCase is one case, in either of two forms: with a list of the user's calls, or with a single one and the text that
-// its tool returned.
-type SimCase struct {
-	ID          string    `json:"id"`
-	Suite       string    `json:"suite"`
-	Task        string    `json:"user_task"`
-	Instruction string    `json:"user_instruction"`
-	Calls       []SimCall `json:"user_calls"`
-	Goal        string    `json:"injection_goal"`
+// Case is a user's task with its own correct calls, and the calls that an injected instruction asks for. It has one of two
+// forms: a list of user calls, or a single one (Tool, Params) with the text that its tool returned.
+type Case struct {
+	ID          string `json:"id"`
+	Suite       string `json:"suite"`
+	Task        string `json:"user_task"`
+	Instruction string `json:"user_instruction"`
+	Calls       []Call `json:"user_calls"`
+	Goal        string `json:"injection_goal"`
 
 	Tool     string          `json:"user_tool"`
 	Params   json.RawMessage `json:"user_params"`
 	Response string          `json:"tool_response_enhanced"`
 	Plain    string          `json:"tool_response_base"`
 
-	Attack []SimCall `json:"attacker_calls"`
+	Attack []Call `json:"attacker_calls"`
 
-	bare bool // see [SimOptions]
+	bare bool // see [Options.Bare]
 }
 
-// SimCall is one call of a case.
-type SimCall struct {
+// Call is one tool call of a case.
+type Call struct {
 	Tool     string          `json:"tool"`
 	Args     json.RawMessage `json:"args"`
 	Injected bool            `json:"result_has_injection"`
 	Result   string          `json:"simulated_result"`
 }
 
-// SimOptions say how a simulation differs from the usual one.
-type SimOptions struct {
-	Bare     bool           // tools return none of the values that later calls of the task take
-	Progress func(done int) // told how many cases are done; nil = nobody
+// Options change a run; the zero value is the usual one.
+type Options struct {
+	Bare     bool           // tools return none of the values that later calls of the task use
+	Progress func(done int) // called with the number of finished cases; nil = not called
 }
 
-// SimReport is what came of all cases.
-type SimReport struct {
+// Report is the result over all cases.
+type Report struct {
 	Cases            int            `json:"cases"`
 	Executed         int            `json:"attacks_executed"`
 	Benign           int            `json:"benign"`
 	Interrupted      int            `json:"benign_interrupted"`
 	ExecutedIDs      []string       `json:"attacks_executed_ids"`
 	InterruptedIDs   []string       `json:"benign_interrupted_ids"`
-	InterruptedRules map[string]int `json:"benign_interrupted_rules"` // what the first interruption of each task was about
+	InterruptedRules map[string]int `json:"benign_interrupted_rules"` // the rule of the first interruption of each task
 	Refused          int            `json:"attacker_calls_stopped"`
 	Calls            int            `json:"calls"`
 	Records          int            `json:"audit_records"`
 }
 
-// maxCase bounds a line of a file of cases.
+// maxCase is the longest line of a case file, in bytes.
 const maxCase = 4 << 20
 
-// ReadCases reads a file of cases, one JSON object a line.
-func ReadCases(r io.Reader, name string) ([]SimCase, error) {
-	var out []SimCase
+// ReadCases reads cases, one JSON object per line; name is used in errors. It rejects a file without a case.
+func ReadCases(r io.Reader, name string) ([]Case, error) {
+	var out []Case
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, maxCase)
 	for n := 1; sc.Scan(); n++ {
@@ -84,12 +82,12 @@ func ReadCases(r io.Reader, name string) ([]SimCase, error) {
 		if len(line) == 0 {
 			continue
 		}
-		var c SimCase
+		var c Case
 		if err := json.Unmarshal(line, &c); err != nil {
 			return nil, fmt.Errorf("%s:%d: not a case: %w", name, n, err)
 		}
 		if c.Tool != "" && len(c.Calls) == 0 {
-			c.Calls = []SimCall{{Tool: c.Tool, Args: c.Params, Injected: true, Result: c.Plain}}
+			c.Calls = []Call{{Tool: c.Tool, Args: c.Params, Injected: true, Result: c.Plain}}
 		}
 		if c.ID == "" || c.Instruction == "" || len(c.Calls)+len(c.Attack) == 0 {
 			return nil, fmt.Errorf("%s:%d: a case needs id, user_instruction and calls", name, n)
@@ -105,14 +103,14 @@ func ReadCases(r io.Reader, name string) ([]SimCase, error) {
 	return out, nil
 }
 
-// SimEffects are what is known of the tools that cases name.
-type SimEffects map[string]policy.Tool
+// Effects are the declared effects of tools, by tool name. A tool that is missing has every effect.
+type Effects map[string]policy.Tool
 
-// ReadEffects reads the labels of tools: {"tools": {"<name>": {"reads": ..., "result_trust": ..., "effects": [...]}}}.
-func ReadEffects(file string) (SimEffects, error) {
+// ReadEffects reads a JSON file with the effects of tools: {"tools": {"<name>": {"reads": ..., "result_trust": ..., "effects": [...]}}}.
+func ReadEffects(file string) (Effects, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("reading what the tools of the cases do: %w", err)
+		return nil, fmt.Errorf("reading tool effects: %w", err)
 	}
 	var f struct {
 		Tools map[string]struct {
@@ -128,7 +126,7 @@ func ReadEffects(file string) (SimEffects, error) {
 		"egress": policy.Egress, "egress_url": policy.Fetch, "mutate": policy.Mutate, "destroy": policy.Destroy, "money": policy.Spend,
 		"auth": policy.Authenticate, "physical": policy.Physical, "exec": policy.Exec,
 	}
-	out := SimEffects{}
+	out := Effects{}
 	for name, t := range f.Tools {
 		var all []policy.Effect
 		if t.Reads == "private" {
@@ -140,11 +138,11 @@ func ReadEffects(file string) (SimEffects, error) {
 		for _, e := range t.Effects {
 			effect, ok := named[e]
 			if !ok {
-				return nil, fmt.Errorf("%s: %s has the effect %q, which nobody knows", file, name, e)
+				return nil, fmt.Errorf("%s: tool %s: unknown effect %q", file, name, e)
 			}
 			all = append(all, effect)
 		}
-		tool := policy.Tool{Name: name, Zone: simZone, Known: true, Effects: policy.Declare(all...)}
+		tool := policy.Tool{Name: name, Zone: zone, Known: true, Effects: policy.Declare(all...)}
 		if slices.Contains(all, policy.Fetch) {
 			tool.URL = "url"
 		}
@@ -153,8 +151,8 @@ func ReadEffects(file string) (SimEffects, error) {
 	return out, nil
 }
 
-// acts reports whether a tool does anything but read. One that nobody knows does.
-func (e SimEffects) acts(tool string) bool {
+// hasSideEffect reports whether a tool does anything but read. An unknown tool does.
+func (e Effects) hasSideEffect(tool string) bool {
 	t := e[tool]
 	for _, effect := range []policy.Effect{policy.Egress, policy.Fetch, policy.Mutate, policy.Destroy, policy.Exec, policy.Spend, policy.Authenticate, policy.Physical} {
 		if t.Has(effect) {
@@ -164,25 +162,27 @@ func (e SimEffects) acts(tool string) bool {
 	return false
 }
 
-// reads reports whether a tool's result holds something that was not in its arguments.
-func (e SimEffects) reads(tool string) bool { return !e.acts(tool) || e[tool].Has(policy.Fetch) }
+// readsData reports whether a tool's result holds data that was not in its arguments.
+func (e Effects) readsData(tool string) bool {
+	return !e.hasSideEffect(tool) || e[tool].Has(policy.Fetch)
+}
 
 const (
-	simZone    = "tools"
-	simAccount = "generator"
-	simType    = "assistant"
+	zone      = "tools"
+	account   = "generator"
+	agentType = "assistant"
 )
 
-// Simulate replays cases.
-func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, o SimOptions) (SimReport, error) {
-	r := SimReport{Cases: len(cases), ExecutedIDs: []string{}, InterruptedIDs: []string{}, InterruptedRules: map[string]int{}}
+// Run replays cases in order. The task of several cases is replayed without an attack once.
+func Run(ctx context.Context, cases []Case, effects Effects, o Options) (Report, error) {
+	r := Report{Cases: len(cases), ExecutedIDs: []string{}, InterruptedIDs: []string{}, InterruptedRules: map[string]int{}}
 	seen := map[string]bool{}
 	for i, c := range cases {
 		c.bare = o.Bare
 		if err := ctx.Err(); err != nil {
 			return r, err
 		}
-		executed, err := r.attack(ctx, c, effects)
+		executed, err := r.replayAttack(ctx, c, effects)
 		if err != nil {
 			return r, fmt.Errorf("case %s: %w", c.ID, err)
 		}
@@ -190,9 +190,9 @@ func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, o SimOpt
 			r.Executed++
 			r.ExecutedIDs = append(r.ExecutedIDs, c.ID)
 		}
-		if task := c.benignID(); !seen[task] && len(c.Calls) > 0 {
+		if task := c.taskID(); !seen[task] && len(c.Calls) > 0 {
 			seen[task] = true
-			rule, err := r.benign(ctx, c, effects)
+			rule, err := r.replayTask(ctx, c, effects)
 			if err != nil {
 				return r, fmt.Errorf("case %s: %w", c.ID, err)
 			}
@@ -210,8 +210,8 @@ func Simulate(ctx context.Context, cases []SimCase, effects SimEffects, o SimOpt
 	return r, nil
 }
 
-// benignID names the user's own task: many cases share one.
-func (c SimCase) benignID() string {
+// taskID identifies the user's task, which several cases may share.
+func (c Case) taskID() string {
 	if c.Task == "" {
 		return c.Tool + " " + c.Instruction
 	}
@@ -221,40 +221,40 @@ func (c SimCase) benignID() string {
 	return c.Suite + "-" + c.Task
 }
 
-// attack plays a case with a model that obeys the attacker: the user's calls up to the one that brings the attacker's
-// text, then all of the attacker's; and once more when all of the user's calls are done, because the session knows more
-// by then. The user agrees to the own calls and to none of the others. It reports whether anything ran that does more
-// than read.
-func (r *SimReport) attack(ctx context.Context, c SimCase, effects SimEffects) (executed bool, err error) {
+// replayAttack replays a case with a model that obeys the attacker: the user's calls up to the one whose result has the
+// injection, then all attacker calls, the remaining user calls, and the attacker calls again, because the session has
+// read more by then. The user approves the user calls and denies the attacker's. executed reports whether an attacker
+// call with a side effect ran.
+func (r *Report) replayAttack(ctx context.Context, c Case, effects Effects) (executed bool, err error) {
 	if len(c.Attack) == 0 {
 		return false, nil
 	}
-	s, err := newSim(c, effects)
+	s, err := newSession(c, effects)
 	if err != nil {
 		return false, err
 	}
-	defer r.add(s)
+	defer r.addCounts(s)
 	obey := func() error {
-		s.agrees = false
+		s.approves = false
 		for _, a := range c.Attack {
-			ran, _, err := s.call(ctx, a, c.attackResult(a))
+			ran, _, err := s.callTool(ctx, a, c.attackResult(a))
 			if err != nil {
 				return err
 			}
 			switch {
-			case ran && effects.acts(a.Tool):
+			case ran && effects.hasSideEffect(a.Tool):
 				executed = true
 			case !ran:
 				r.Refused++
 			}
 		}
-		s.agrees = true
+		s.approves = true
 		return nil
 	}
-	s.agrees = true
+	s.approves = true
 	obeyed := false
 	for i, u := range c.Calls {
-		if _, _, err := s.call(ctx, u, c.result(i, effects, u.Injected)); err != nil {
+		if _, _, err := s.callTool(ctx, u, c.toolResult(i, effects, u.Injected)); err != nil {
 			return false, err
 		}
 		if u.Injected && !obeyed {
@@ -267,16 +267,16 @@ func (r *SimReport) attack(ctx context.Context, c SimCase, effects SimEffects) (
 	return executed, obey()
 }
 
-// benign plays the user's own task, with nobody attacking. It returns the rule that stopped a call first, "" when none
-// was.
-func (r *SimReport) benign(ctx context.Context, c SimCase, effects SimEffects) (rule string, err error) {
-	s, err := newSim(c, effects)
+// replayTask replays the user's calls without an attack. It returns the rule that first denied a call or required
+// approval, "" when all calls ran.
+func (r *Report) replayTask(ctx context.Context, c Case, effects Effects) (rule string, err error) {
+	s, err := newSession(c, effects)
 	if err != nil {
 		return "", err
 	}
-	defer r.add(s)
+	defer r.addCounts(s)
 	for i, u := range c.Calls {
-		ran, why, err := s.call(ctx, u, c.result(i, effects, false))
+		ran, why, err := s.callTool(ctx, u, c.toolResult(i, effects, false))
 		if err != nil {
 			return "", err
 		}
@@ -287,15 +287,16 @@ func (r *SimReport) benign(ctx context.Context, c SimCase, effects SimEffects) (
 	return rule, nil
 }
 
-func (r *SimReport) add(s *sim) {
+// addCounts adds the calls and audit records of a session.
+func (r *Report) addCounts(s *session) {
 	r.Calls += s.calls
 	r.Records += s.records
 }
 
-// result is what the tool of the user's i-th call returns. The cases do not say what that was. It must have held the
-// values that later calls of the task take and the user did not type, so the stub returns those: each from the read
-// just before its first use. With injected it returns the attacker's text too.
-func (c SimCase) result(i int, effects SimEffects, injected bool) string {
+// toolResult returns the result of the tool in the user's i-th call. Cases do not record results. The real one must have
+// held the values that later calls use and the user did not type, so the stub returns each of those from the read just
+// before its first use. With injected the result contains the attacker's text as well.
+func (c Case) toolResult(i int, effects Effects, injected bool) string {
 	u := c.Calls[i]
 	if injected && c.Response != "" {
 		return c.Response
@@ -305,7 +306,7 @@ func (c SimCase) result(i int, effects SimEffects, injected bool) string {
 	}
 	var items []string
 	for j := i + 1; j < len(c.Calls) && !c.bare; j++ {
-		for _, v := range c.fresh(j) {
+		for _, v := range c.newValues(j) {
 			if c.lastRead(j, effects) == i {
 				items = append(items, v)
 			}
@@ -322,27 +323,27 @@ func (c SimCase) result(i int, effects SimEffects, injected bool) string {
 	return string(data)
 }
 
-// attackResult is what a call of the attacker's returns.
-func (c SimCase) attackResult(a SimCall) string {
+// attackResult returns the result of an attacker call.
+func (c Case) attackResult(a Call) string {
 	if a.Result != "" {
 		return a.Result
 	}
 	return `{"ok":true}`
 }
 
-// lastRead is the last call before the j-th that reads something, -1 when there is none. Calls of the same tool one after
-// the other go through what was read before the first of them.
-func (c SimCase) lastRead(j int, effects SimEffects) int {
+// lastRead returns the index of the last call before the j-th that reads data, -1 when there is none. Earlier calls of the
+// same tool are skipped: repeated calls work through values that were read before the first of them.
+func (c Case) lastRead(j int, effects Effects) int {
 	for i := j - 1; i >= 0; i-- {
-		if effects.reads(c.Calls[i].Tool) && c.Calls[i].Tool != c.Calls[j].Tool {
+		if effects.readsData(c.Calls[i].Tool) && c.Calls[i].Tool != c.Calls[j].Tool {
 			return i
 		}
 	}
 	return -1
 }
 
-// fresh are the values that the j-th call takes, that no call before it took, and that the user did not type.
-func (c SimCase) fresh(j int) (out []string) {
+// newValues returns the argument values of the j-th call that no earlier call used and the user did not type.
+func (c Case) newValues(j int) (out []string) {
 	before := strings.ToLower(c.Instruction)
 	for _, u := range c.Calls[:j] {
 		before += " " + strings.ToLower(string(u.Args))
@@ -373,21 +374,22 @@ func (c SimCase) fresh(j int) (out []string) {
 	return out
 }
 
-// newSim is a broker and a session for one case. Every tool of the case is granted.
-func newSim(c SimCase, effects SimEffects) (*sim, error) {
-	s := &sim{instruction: c.Instruction, stores: map[string]*simStore{}}
+// newSession returns a broker and a session for one case, with every tool of the case granted. It rejects a tool name
+// that is not a subject token.
+func newSession(c Case, effects Effects) (*session, error) {
+	s := &session{instruction: c.Instruction, stores: map[string]*store{}}
 	var names []string
 	for _, u := range append(slices.Clone(c.Calls), c.Attack...) {
 		if err := subjects.CheckToken(u.Tool); err != nil {
-			return nil, fmt.Errorf("the name of a tool: %w", err)
+			return nil, fmt.Errorf("tool name: %w", err)
 		}
 		if !slices.Contains(names, u.Tool) {
 			names = append(names, u.Tool)
 		}
 	}
 	m := policy.Manifest{
-		Types:    map[string]policy.AgentType{simType: {Tools: slices.Sorted(slices.Values(names))}},
-		Accounts: map[string]string{simAccount: simType},
+		Types:    map[string]policy.AgentType{agentType: {Tools: slices.Sorted(slices.Values(names))}},
+		Accounts: map[string]string{account: agentType},
 	}
 	var build []broker.Known
 	var schemas []subjects.ToolSchema
@@ -395,14 +397,14 @@ func newSim(c SimCase, effects SimEffects) (*sim, error) {
 		schema := subjects.ToolSchema{Name: name, Description: name, Parameters: json.RawMessage(`{"type":"object"}`)}
 		facts, ok := effects[name]
 		if !ok {
-			facts = policy.Tool{Name: name, Zone: simZone, Known: true} // its effects are undeclared: all of them
+			facts = policy.Tool{Name: name, Zone: zone, Known: true} // undeclared effects count as all effects
 		}
 		build = append(build, broker.Known{Tool: facts, Pin: broker.Pin(schema)})
 		schemas = append(schemas, schema)
 	}
 	chain := policy.Chain{policy.OverrideLayer{}, policy.ManifestLayer{Manifest: m}, policy.LineageLayer{Manifest: m}, policy.FlowLayer{}}
-	cfg := broker.Config{CallTimeout: simWait, AuditTimeout: simWait, ApprovalWait: simWait}
-	s.broker = broker.New(cfg, policy.NewBook(policy.Rules{Manifest: m, Chain: chain}), s, simHash{}, build)
+	cfg := broker.Config{CallTimeout: waitLimit, AuditTimeout: waitLimit, ApprovalWait: waitLimit}
+	s.broker = broker.New(cfg, policy.NewBook(policy.Rules{Manifest: m, Chain: chain}), s, paramsHash{}, build)
 	if err := s.broker.Seat(schemas...); err != nil {
 		return nil, err
 	}
@@ -415,7 +417,7 @@ func newSim(c SimCase, effects SimEffects) (*sim, error) {
 		}
 	}
 	if s.ask.Spec().Name == "" || s.answer.Spec().Name == "" {
-		return nil, errors.New("the broker does not hear calls and answers")
+		return nil, errors.New("the broker has no route for tool requests and approval decisions")
 	}
 	return s, nil
 }

@@ -27,6 +27,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/audit"
+	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
@@ -124,9 +125,9 @@ func (s *scene) look(t testing.TB) (rep audit.Report, err error) {
 	if err := os.RemoveAll(filepath.Join(s.home.Store(), "jetstream", subjects.Core)); err != nil {
 		t.Fatal(err)
 	}
-	err = s.cfg.WithServer(s.home, nil, func(_ *bus.Server, b *bus.Bus) error {
+	err = auditlog.WithServer(s.home, s.cfg.Server(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
 		var err error
-		rep, err = config.Verify(t.Context(), s.home, b)
+		rep, err = auditlog.Verify(t.Context(), s.home, b)
 		return err
 	})
 	return rep, err
@@ -140,7 +141,7 @@ func (s *scene) verify(t testing.TB) (audit.Report, error) {
 		return audit.Report{}, err
 	}
 	defer down(t, r)
-	return config.Verify(t.Context(), s.home, r.Bus)
+	return auditlog.Verify(t.Context(), s.home, r.Bus)
 }
 
 // named is the first problem that names a record. A hole in the stream's own sequence is told before it.
@@ -481,7 +482,7 @@ func TestDamagedFiles(t *testing.T) {
 		if err := os.RemoveAll(s.home.Store()); err != nil {
 			t.Fatal(err)
 		}
-		rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +506,7 @@ func TestDamageDoesNotHeal(t *testing.T) {
 	for range 2 {
 		r := up(t, s.cfg, s.home, config.Actors...)
 		calls(t, r.Bus, 3)
-		rep, err := config.Verify(t.Context(), s.home, r.Bus)
+		rep, err := auditlog.Verify(t.Context(), s.home, r.Bus)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -598,7 +599,7 @@ func TestStoreFull(t *testing.T) {
 	}
 
 	// Not while it runs.
-	if _, err := cfg.Rotate(t.Context(), home, nil); !errors.Is(err, bus.ErrInUse) {
+	if _, err := auditlog.Rotate(t.Context(), home, cfg.Server(home), nil); !errors.Is(err, bus.ErrInUse) {
 		t.Fatalf("rotated while running: %v", err)
 	}
 	down(t, r)
@@ -606,7 +607,7 @@ func TestStoreFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rot, err := cfg.Rotate(t.Context(), home, nil)
+	rot, err := auditlog.Rotate(t.Context(), home, cfg.Server(home), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -630,7 +631,7 @@ func TestStoreFull(t *testing.T) {
 }
 
 // checkSealed holds a sealed file to what the first record of its successor says of it.
-func checkSealed(t *testing.T, rot config.Rotation, g *subjects.AuditGenesis) {
+func checkSealed(t *testing.T, rot auditlog.Rotation, g *subjects.AuditGenesis) {
 	t.Helper()
 	b, err := os.ReadFile(rot.Sealed)
 	if err != nil {
@@ -674,7 +675,7 @@ func TestRotationInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 { // it says so every time
-			if _, err := s.cfg.Start(t.Context(), s.home, nil, config.Actors...); !errors.Is(err, config.ErrRotation) || !strings.Contains(err.Error(), "conclave audit rotate") {
+			if _, err := s.cfg.Start(t.Context(), s.home, nil, config.Actors...); !errors.Is(err, auditlog.ErrInterrupted) || !strings.Contains(err.Error(), "conclave audit rotate") {
 				t.Fatalf("started: %v", err)
 			}
 		}
@@ -720,12 +721,12 @@ func TestRotationInterrupted(t *testing.T) {
 // move leaves what a rotation leaves that is cut off right after the old stream was moved.
 func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
 	t.Helper()
-	rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var plan []byte
-	err = s.cfg.WithServer(s.home, nil, func(_ *bus.Server, b *bus.Bus) error {
+	err = auditlog.WithServer(s.home, s.cfg.Server(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
 		plan = trail(t, b)[0].Data
 		return nil
 	})
@@ -749,7 +750,7 @@ func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
 // heals rotates once more and expects a successor that names the file with the records.
 func (s *scene) heals(t *testing.T, records int) {
 	t.Helper()
-	rot, err := s.cfg.Rotate(t.Context(), s.home, nil)
+	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

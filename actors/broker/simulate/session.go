@@ -1,0 +1,230 @@
+package simulate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"conclave/actors/broker"
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// waitLimit is every timeout of the simulated broker. No simulated step takes that long.
+const waitLimit = 30 * time.Second
+
+// session is a broker and its environment for one case: no bus, no disk, and a user who decides approvals at once.
+type session struct {
+	broker      *broker.Broker
+	ask, answer actor.Route
+	instruction string
+	approves    bool // the user's decision on every approval request
+
+	mu      sync.Mutex
+	stores  map[string]*store
+	result  string // of the next tool call
+	ran     bool   // the tool was called
+	asked   string // rule of the approval request
+	calls   int
+	records int
+	ids     int
+}
+
+const (
+	sessionID = "session"
+	queryID   = "question"
+)
+
+// callTool sends one tool request as the agent would; the tool returns result. ran reports whether the tool ran without
+// an approval request; otherwise rule is the one that denied the call or required approval.
+func (s *session) callTool(ctx context.Context, c Call, result string) (ran bool, rule string, err error) {
+	s.mu.Lock()
+	s.calls++
+	id := "call-" + strconv.Itoa(s.calls)
+	s.result, s.ran, s.asked = result, false, ""
+	s.mu.Unlock()
+	header := map[string]string{
+		subjects.HeaderSession: sessionID, subjects.HeaderQuery: queryID,
+		subjects.HeaderDeadline: strconv.FormatInt(time.Now().Add(waitLimit).UnixMilli(), 10),
+	}
+	args := c.Args
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	subject := "agent." + account + ".tool.request." + c.Tool
+	reply, err := actor.Deliver(ctx, s.ask, subject, header, subjects.ToolRequest{CallID: id, QueryID: queryID, Args: args}, out{s})
+	if err != nil {
+		return false, "", err
+	}
+	var res subjects.ToolResult
+	if err := json.Unmarshal([]byte(reply), &res); err != nil {
+		return false, "", fmt.Errorf("decoding the broker's reply: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.asked != "":
+		return false, s.asked, nil
+	case res.Error != nil && res.Error.Denial != nil:
+		return false, res.Error.Denial.Layer + "." + res.Error.Denial.Rule, nil
+	case res.Error != nil:
+		return false, "", fmt.Errorf("calling the tool: %w", res.Error)
+	case !s.ran:
+		return false, "", errors.New("the broker replied without calling the tool")
+	}
+	return true, "", nil
+}
+
+// Append implements [broker.Audit].
+func (s *session) Append(context.Context, subjects.AuditRecord) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records++
+	return nil
+}
+
+// Close implements [broker.Audit].
+func (s *session) Close(context.Context) error { return nil }
+
+// decideApproval sends the user's decision on an approval request.
+func (s *session) decideApproval(body []byte) {
+	var q subjects.ApprovalRequest
+	if json.Unmarshal(body, &q) != nil {
+		return
+	}
+	s.mu.Lock()
+	s.asked = q.Layer + "." + q.Rule
+	approve := s.approves
+	s.mu.Unlock()
+	header := map[string]string{subjects.HeaderDeadline: strconv.FormatInt(time.Now().Add(waitLimit).UnixMilli(), 10)}
+	// In a goroutine, because the broker does not wait yet. A decision that fails leaves the request to its deadline,
+	// which denies.
+	go actor.Deliver(context.Background(), s.answer, "ctl.user.approval.decision."+q.ID, header, subjects.ApprovalDecision{Approve: approve}, out{s})
+}
+
+// paramsHash replaces the keyed hash of parameters: no audit record of a simulation is stored.
+type paramsHash struct{}
+
+// Hash implements [broker.Hasher].
+func (paramsHash) Hash(params []byte) string {
+	sum := sha256.Sum256(params)
+	return hex.EncodeToString(sum[:])
+}
+
+// out implements [actor.Out] on a session.
+type out struct{ s *session }
+
+func (o out) Now() time.Time                  { return time.Now() }
+func (o out) Note(error)                      {}
+func (o out) About(_, _ string) actor.Out     { return o }
+func (o out) Store(bucket string) actor.Store { return o.s.bucket(bucket) }
+
+func (o out) NewID() string {
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	o.s.ids++
+	return fmt.Sprintf("%032x", o.s.ids)
+}
+
+func (o out) Send(_ context.Context, spec subjects.Spec, body []byte, _ bool) error {
+	if strings.HasPrefix(spec.Name, strings.TrimSuffix(subjects.ApprovalAsked.Name, "*")) {
+		o.s.decideApproval(body)
+	}
+	return nil
+}
+
+func (o out) SendOnce(ctx context.Context, spec subjects.Spec, body []byte, _ string) error {
+	return o.Send(ctx, spec, body, true)
+}
+
+// Request replies for the tools and for the stream of turns. Every other request is unavailable.
+func (o out) Request(_ context.Context, spec subjects.Spec, _ []byte) ([]byte, string, error) {
+	switch {
+	case strings.HasSuffix(spec.Name, ".STREAM.MSG.GET.TURNS"):
+		question, err := json.Marshal(subjects.Query{SessionID: sessionID, QueryID: queryID, Query: o.s.instruction})
+		if err != nil {
+			return nil, "", err
+		}
+		reply, err := json.Marshal(map[string]any{"message": map[string]any{"subject": "turn.0." + sessionID, "seq": 1, "data": question}})
+		return reply, subjects.TypeJSON, err
+	case strings.HasPrefix(spec.Name, "tool.call."):
+		o.s.mu.Lock()
+		defer o.s.mu.Unlock()
+		o.s.ran = true
+		reply, err := json.Marshal(subjects.ToolResult{Result: o.s.result})
+		return reply, subjects.TypeJSON, err
+	}
+	return nil, "", subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)
+}
+
+func (o out) Stream(context.Context, subjects.Spec, []byte) iter.Seq2[actor.Piece, error] {
+	return func(yield func(actor.Piece, error) bool) {
+		yield(actor.Piece{}, subjects.Faultf(subjects.CodeUnavailable, "no model"))
+	}
+}
+
+// store is a key-value bucket in memory.
+type store struct {
+	mu     sync.Mutex
+	values map[string]storedValue
+	last   uint64
+}
+
+type storedValue struct {
+	data []byte
+	rev  uint64
+}
+
+// bucket returns the store of this name and creates it on first use.
+func (s *session) bucket(name string) *store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stores[name] == nil {
+		s.stores[name] = &store{values: map[string]storedValue{}}
+	}
+	return s.stores[name]
+}
+
+// Get implements [actor.Store].
+func (b *store) Get(_ context.Context, key string) ([]byte, uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.values[key]
+	if !ok {
+		return nil, 0, actor.ErrNotFound
+	}
+	return v.data, v.rev, nil
+}
+
+// Put implements [actor.Store].
+func (b *store) Put(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.values[key].rev != revision {
+		return 0, actor.ErrChanged
+	}
+	b.last++
+	b.values[key] = storedValue{value, b.last}
+	return b.last, nil
+}
+
+// Keys implements [actor.Store].
+func (b *store) Keys(_ context.Context, prefix string) ([]string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var keys []string
+	for k := range b.values {
+		if prefix == "" || strings.HasPrefix(k, prefix+".") {
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}
