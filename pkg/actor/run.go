@@ -39,6 +39,7 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 	NewID   func() string
+	Steps   func(name string) // observes each [Step]; for crash tests, nil in production
 }
 
 func (c Config) withDefaults() Config {
@@ -117,6 +118,7 @@ func launch(ctx context.Context, spec Spec, dial Dial, cfg Config, health *Healt
 		return nil, fmt.Errorf("making %s: %w", spec.Name, err)
 	}
 	r := &running{cfg: cfg, actor: a, nc: nc, id: NewID(), quit: make(chan struct{}), fail: make(chan error, 1), health: health}
+	ctx = WithSteps(ctx, cfg.Steps)
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {

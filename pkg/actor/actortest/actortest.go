@@ -41,6 +41,8 @@ type Recorder struct {
 	Refuse func(subject string) error
 	// Broken is why no bucket can be written.
 	Broken error
+	// Steps observes each [actor.Step] of [Recorder.Deliver]. A test that calls a handler itself uses [actor.WithSteps].
+	Steps func(name string)
 
 	mu     sync.Mutex
 	said   []Said
@@ -93,7 +95,7 @@ func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, erro
 		if _, ok := subjects.Match(route.Spec().Listen(), m.Subject); !ok {
 			continue
 		}
-		return actor.Deliver(t.Context(), route, m.Subject, h, m.Body, r.out(m.Query, m.Session))
+		return actor.Deliver(actor.WithSteps(t.Context(), r.Steps), route, m.Subject, h, m.Body, r.out(m.Query, m.Session))
 	}
 	return "", fmt.Errorf("no route of %s hears %s", a.Name(), m.Subject)
 }

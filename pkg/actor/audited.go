@@ -1,0 +1,184 @@
+package actor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"conclave/pkg/audit"
+	"conclave/subjects"
+)
+
+// AuditLog stores audit records. Append returns nil only when the record is acknowledged.
+type AuditLog interface {
+	Append(ctx context.Context, rec subjects.AuditRecord) error
+}
+
+// Gate guards the effects of an actor with the audit log: [Audited] stores the intent of an act, runs the act, and stores
+// its outcome. Without an acknowledged intent the act does not run; without an acknowledged outcome its result is withheld.
+type Gate struct {
+	Log     AuditLog
+	Timeout time.Duration // for storing one record; 0 = 10 s
+	NotDone string        // for the caller when the intent is not stored, e.g. "no credential was read"
+	Done    string        // for the caller when the outcome is not stored, e.g. "the credential was read"
+}
+
+const defaultAuditTimeout = 10 * time.Second
+
+// ErrUnrecorded is wrapped by the error of [Audited] when the act ran and its outcome could not be stored.
+var ErrUnrecorded = errors.New("outcome not recorded")
+
+// errNoPermit is returned by [Permit.Check].
+var errNoPermit = errors.New("no effect without an audit record: the permit is missing or its act has ended")
+
+// Permit proves that the intent of one act is stored in the audit log. Only [Audited] makes valid ones, and a permit is
+// valid while its act runs. A function that causes an effect takes a permit and checks it before it does anything.
+type Permit struct {
+	valid          atomic.Bool
+	status, reason string
+}
+
+// Check returns an error for a nil permit, one that [Audited] did not make, and one whose act has ended.
+func (p *Permit) Check() error {
+	if p == nil || !p.valid.Load() {
+		return errNoPermit
+	}
+	return nil
+}
+
+// Report sets the outcome that is recorded, in place of the one derived from the act's error: [subjects.StatusUnknown] for
+// an act that may have run, [subjects.StatusDenied] for one that was denied on the way. reason is a code, never content.
+// It must not be called concurrently.
+func (p *Permit) Report(status, reason string) { p.status, p.reason = status, reason }
+
+// Audited stores the intent rec, runs act and stores its outcome. The outcome is ok when act returns nil, otherwise failed
+// with the code of the fault (internal for any other error), unless act calls [Permit.Report].
+//
+//   - An intent that is not acknowledged: act does not run; the error is a [subjects.CodeNoAudit] fault.
+//   - An outcome that is not acknowledged: the result is withheld (zero T). The error wraps [ErrUnrecorded], and is act's
+//     own, or a [subjects.CodeUnrecorded] fault when act had none.
+//   - Otherwise act's result and error are returned as they are.
+//
+// A streaming act sends its pieces itself and returns the last one, which the caller sends after Audited has returned.
+// The caller's deadline ends act, but does not interrupt the storing of records. An act that panics leaves the intent
+// without an outcome: it may have run.
+//
+// rec names the caller, action and target; rec.ID is made when empty, rec.Reason is the intent's.
+func Audited[T any](ctx context.Context, out Out, g *Gate, rec subjects.AuditRecord, act func(ctx context.Context, p *Permit) (T, error)) (T, error) {
+	var none T
+	if rec.ID == "" {
+		rec.ID = out.NewID()
+	}
+	if err := g.append(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, rec.Reason); err != nil {
+		return none, g.noAudit(err)
+	}
+	p := &Permit{}
+	p.valid.Store(true)
+	result, err := runPermitted(ctx, p, act)
+	status, reason := p.outcome(err)
+	if late := g.append(ctx, rec, subjects.AuditAfter, status, reason); late != nil {
+		if err == nil {
+			err = subjects.Faultf(subjects.CodeUnrecorded, "%s, but the audit did not acknowledge the outcome, so the result is withheld", g.doneText())
+		}
+		return none, unrecorded{err}
+	}
+	return result, err
+}
+
+// runPermitted runs act and ends its permit, also when act panics.
+func runPermitted[T any](ctx context.Context, p *Permit, act func(context.Context, *Permit) (T, error)) (T, error) {
+	defer p.valid.Store(false)
+	return act(ctx, p)
+}
+
+// outcome is the status and reason to record for an act that returned err.
+func (p *Permit) outcome(err error) (status, reason string) {
+	switch {
+	case p.status != "":
+		return p.status, p.reason
+	case err == nil:
+		return subjects.StatusOK, ""
+	}
+	var f *subjects.Fault
+	if errors.As(err, &f) && f != nil && f.Code != "" {
+		return subjects.StatusFailed, f.Code
+	}
+	return subjects.StatusFailed, subjects.CodeInternal
+}
+
+// unrecorded is the error of an act whose outcome was not stored.
+type unrecorded struct{ error }
+
+func (u unrecorded) Unwrap() []error { return []error{u.error, ErrUnrecorded} }
+
+// Record stores a record that no outcome follows: status says that nothing ran ([subjects.NothingRan]), and any other is
+// rejected. It returns a [subjects.CodeNoAudit] fault when the record is not acknowledged.
+func (g *Gate) Record(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
+	if !subjects.NothingRan(status) {
+		return fmt.Errorf("recording %s: status %q needs an outcome", rec.Action, status)
+	}
+	if rec.ID == "" {
+		rec.ID = out.NewID()
+	}
+	if err := g.append(ctx, rec, subjects.AuditBefore, status, reason); err != nil {
+		return g.noAudit(err)
+	}
+	return nil
+}
+
+// Refuse is [Gate.Record] for a refusal that stands whether it is recorded or not: a failure to record goes to the log.
+func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) {
+	if err := g.Record(ctx, out, rec, status, reason); err != nil {
+		out.Note(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
+	}
+}
+
+// OnReject records each message of a route that was rejected before any handler saw it, under action. agent names the
+// caller; nil = the account that the server wrote into the subject, "" where it is no valid token.
+func (g *Gate) OnReject(action string, agent func(Reject) string) Option {
+	if agent == nil {
+		agent = func(rej Reject) string {
+			if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
+				return rej.Tokens[0]
+			}
+			return ""
+		}
+	}
+	return OnReject(func(ctx context.Context, rej Reject, out Out) {
+		rec := subjects.AuditRecord{AgentID: agent(rej), Action: action, Session: rej.Session, Query: rej.Query}
+		g.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
+	})
+}
+
+// append stores one record. The caller's deadline does not interrupt it: an act that began is recorded to its end.
+func (g *Gate) append(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
+	timeout := g.Timeout
+	if timeout <= 0 {
+		timeout = defaultAuditTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	rec.Phase, rec.Status, rec.Reason = phase, status, reason
+	return g.Log.Append(ctx, rec)
+}
+
+// noAudit is the fault for a record that was not acknowledged. It names the remedy.
+func (g *Gate) noAudit(err error) *subjects.Fault {
+	what := g.NotDone
+	if what == "" {
+		what = "nothing was done"
+	}
+	if errors.Is(err, audit.ErrFull) {
+		return subjects.Faultf(subjects.CodeNoAudit, "the audit is full, so %s; stop conclave and run conclave audit rotate", what)
+	}
+	return subjects.Faultf(subjects.CodeNoAudit, "the audit did not acknowledge the record, so %s; see conclave doctor", what)
+}
+
+func (g *Gate) doneText() string {
+	if g.Done == "" {
+		return "it was done"
+	}
+	return g.Done
+}

@@ -1,0 +1,90 @@
+package actor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"conclave/pkg/policy"
+	"conclave/subjects"
+)
+
+// Tool is a tool that an actor serves for the broker.
+type Tool struct {
+	Schema subjects.ToolSchema // for the model
+	Facts  policy.Tool         // for the broker, from the build and never from an announcement
+	// Run runs one call. Who calls, and the labels of the session, are the broker's word. Call id, query id and tool name
+	// of the result are set by the runtime. An error that is a fault, or wraps [ErrArguments], becomes the result's error;
+	// any other is the actor's failure, with the details in the log only.
+	Run func(ctx context.Context, in Msg[subjects.ToolOrder], out Out) (subjects.ToolResult, error)
+}
+
+// Toolset is the tools that an actor serves. An actor uses Routes, Announce and Definitions in its methods of [Actor],
+// [Starter] and [Described].
+type Toolset []Tool
+
+// ErrArguments means that a tool's arguments do not fit its schema. The text is for the model, which may retry.
+var ErrArguments = errors.New("bad arguments")
+
+// DecodeArguments decodes the arguments of a tool call strictly: unknown fields, fields in another case, duplicate keys and
+// trailing data are rejected with [ErrArguments].
+func DecodeArguments(raw json.RawMessage, v any) error {
+	if err := DecodeStrict(raw, v); err != nil {
+		return fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return nil
+}
+
+// Routes serves each tool. A tool whose name is no subject token gets no route.
+func (s Toolset) Routes() (routes []Route) {
+	for _, t := range s {
+		if service, err := subjects.ToolAt(t.Schema.Name); err == nil {
+			routes = append(routes, Serve(service, t.serve))
+		}
+	}
+	return routes
+}
+
+// Announce publishes the definition of each tool, for a broker that runs already.
+func (s Toolset) Announce(ctx context.Context, out Out) error {
+	for _, t := range s {
+		topic, err := subjects.ToolAnnounce.With(t.Schema.Name)
+		if err != nil {
+			return fmt.Errorf("announcing tool %q: %w", t.Schema.Name, err)
+		}
+		if err := Emit(ctx, out, topic, t.Schema); err != nil {
+			return fmt.Errorf("announcing tool %s: %w", t.Schema.Name, err)
+		}
+	}
+	return nil
+}
+
+// Definitions is the discovery metadata "definition.<tool>" of each tool, for a broker that starts later.
+func (s Toolset) Definitions() map[string]string {
+	all := make(map[string]string, len(s))
+	for _, t := range s {
+		definition, err := json.Marshal(t.Schema)
+		if err != nil {
+			definition = nil // parameters that are no JSON: the broker accepts no such tool
+		}
+		all["definition."+t.Schema.Name] = string(definition)
+	}
+	return all
+}
+
+// serve runs one call and turns its errors into a result.
+func (t Tool) serve(ctx context.Context, in Msg[subjects.ToolOrder], out Out) (subjects.ToolResult, error) {
+	res, err := t.Run(ctx, in, out)
+	var f *subjects.Fault
+	switch {
+	case errors.Is(err, ErrArguments):
+		res = subjects.ToolResult{Error: subjects.Faultf(subjects.CodeTool, "%v", err)}
+	case errors.As(err, &f) && f != nil:
+		res = subjects.ToolResult{Error: f}
+	case err != nil:
+		return subjects.ToolResult{}, fmt.Errorf("running %s: %w", t.Schema.Name, err)
+	}
+	res.CallID, res.QueryID, res.Tool = in.Body.CallID, in.Body.QueryID, t.Schema.Name
+	return res, nil
+}
