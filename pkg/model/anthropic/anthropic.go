@@ -32,7 +32,7 @@ import (
 // Address is where the service is.
 const Address = "https://api.anthropic.com"
 
-// Config says where the service is and how to reach it.
+// Config configures a [Backend].
 type Config struct {
 	URL    string                                    // "" = [Address]
 	Key    func(ctx context.Context) (string, error) // asked for each request and not kept
@@ -44,7 +44,7 @@ type Config struct {
 type Backend struct {
 	remote *remote.Client
 	sdk    sdk.Client
-	signed remote.Keep // thinking blocks by the id of the call that followed
+	signed remote.SignatureCache // thinking blocks by the id of the call that followed
 
 	mu       sync.Mutex
 	adaptive map[string]bool // models that decide themselves how much to think
@@ -52,11 +52,11 @@ type Backend struct {
 
 var _ model.Backend = (*Backend)(nil)
 
-// longest is how long one request may take when its context does not say. The library wants a bound, or computes one of
+// maxRequestTime is how long one request may take when its context does not say. The library wants a bound, or computes one of
 // its own from the number of tokens.
-const longest = time.Hour
+const maxRequestTime = time.Hour
 
-// New returns a backend for the service. It does not ask it anything yet.
+// New returns a backend without connecting.
 func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
@@ -72,50 +72,50 @@ func New(cfg Config) (*Backend, error) {
 			option.WithBaseURL(c.URL().String()),
 			option.WithHTTPClient(c.HTTP()),
 			option.WithMaxRetries(0),
-			option.WithRequestTimeout(longest),
+			option.WithRequestTimeout(maxRequestTime),
 			option.WithoutOpenTelemetry(),
 		),
 		adaptive: map[string]bool{},
 	}, nil
 }
 
-// mostModels is how many entries of the service's list are looked at.
-const mostModels = 10_000
+// maxModels is how many entries of the service's list are looked at.
+const maxModels = 10_000
 
 // List implements [model.Backend].
 func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
-	kctx, call, err := b.remote.Begin(ctx)
+	kctx, call, err := b.remote.BeginCall(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var infos []model.Info
-	err = remote.Guarded(func() error {
+	err = remote.RecoverPanic(func() error {
 		pages := b.sdk.Models.ListAutoPaging(kctx, sdk.ModelListParams{Limit: sdk.Int(1000)})
-		for len(infos) < mostModels && pages.Next() {
-			infos = append(infos, b.info(pages.Current()))
+		for len(infos) < maxModels && pages.Next() {
+			infos = append(infos, b.describeModel(pages.Current()))
 		}
 		return pages.Err()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing models: %w", fault(ctx, call, err, remote.Asked{}))
+		return nil, fmt.Errorf("listing models: %w", convertError(ctx, call, err, remote.RequestInfo{}))
 	}
 	return infos, nil
 }
 
 // Show implements [model.Backend].
 func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
-	m, err := b.look(ctx, name)
+	m, err := b.fetchModel(ctx, name)
 	if err != nil {
 		return model.Info{}, err
 	}
-	return b.info(*m), nil
+	return b.describeModel(*m), nil
 }
 
-func (b *Backend) look(ctx context.Context, name string) (*sdk.ModelInfo, error) {
+func (b *Backend) fetchModel(ctx context.Context, name string) (*sdk.ModelInfo, error) {
 	if name == "" || name == "." || name == ".." {
 		return nil, fmt.Errorf("%w: %q is not the name of a model", model.ErrMissing, name)
 	}
-	kctx, call, err := b.remote.Begin(ctx)
+	kctx, call, err := b.remote.BeginCall(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -124,22 +124,22 @@ func (b *Backend) look(ctx context.Context, name string) (*sdk.ModelInfo, error)
 		err = errEmpty
 	}
 	if err != nil {
-		return nil, fmt.Errorf("looking at %q: %w", name, fault(ctx, call, err, remote.Asked{Model: name}))
+		return nil, fmt.Errorf("looking at %q: %w", name, convertError(ctx, call, err, remote.RequestInfo{Model: name}))
 	}
 	return m, nil
 }
 
 var errEmpty = errors.New("empty response")
 
-// info describes a model. All of the service's models take tools; the list does not mention it.
-func (b *Backend) info(m sdk.ModelInfo) model.Info {
+// describeModel converts a list entry. All models of the service support tools, which the list does not mention.
+func (b *Backend) describeModel(m sdk.ModelInfo) model.Info {
 	return model.Info{
 		Name: m.ID, Family: string(m.Line), Window: int(max(m.MaxInputTokens, 0)), Tools: true,
 		Thinking: m.Capabilities.Thinking.Supported, Vision: m.Capabilities.ImageInput.Supported, Remote: b.host(),
 	}
 }
 
-// host is where the model runs: never here, even when the way there begins on this machine.
+// host returns where the model runs. It is never this machine, even when the configured URL is a local proxy.
 func (b *Backend) host() string { return b.remote.URL().Hostname() }
 
 // Pull implements [model.Backend].
@@ -154,18 +154,18 @@ func (b *Backend) Embed(context.Context, string, []string) (model.Vectors, error
 	return model.Vectors{}, fmt.Errorf("%w: Anthropic makes no vectors; use another backend for them", model.ErrUnsupported)
 }
 
-// fault turns what the library returns into our errors. The library's own are not wrapped: they hold what the service
-// said word for word.
-func fault(ctx context.Context, call *remote.Call, err error, a remote.Asked) error {
+// convertError converts an SDK error to a sentinel of package model. SDK errors are never wrapped: they quote the
+// response, which may contain the key.
+func convertError(ctx context.Context, call *remote.Call, err error, a remote.RequestInfo) error {
 	e, ok := errors.AsType[*sdk.Error](err)
 	if !ok || ctx.Err() != nil {
-		return call.Fault(ctx, err)
+		return call.LibraryError(ctx, err)
 	}
 	status := e.StatusCode
 	if status < 400 { // an error in mid-stream: the status was sent before
 		status = statusOf(e.Type())
 	}
-	return call.Refused(status, remote.Message([]byte(e.RawJSON())), a)
+	return call.StatusError(status, remote.ErrorMessage([]byte(e.RawJSON())), a)
 }
 
 func statusOf(t sdk.ErrorType) int {

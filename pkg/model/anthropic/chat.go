@@ -29,47 +29,47 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 		// Whoever breaks off ends the request: the connection is closed, and the service notices.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		if err := b.chat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
+		if err := b.runChat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
 		}
 	}
 }
 
-// errStopped says that nobody listens any more.
+// errStopped means that the caller stopped iterating.
 var errStopped = errors.New("stopped")
 
-func (b *Backend) chat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
-	params, err := b.write(ctx, r)
+func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
+	params, err := b.encodeRequest(ctx, r)
 	if err != nil {
 		return err
 	}
-	kctx, call, err := b.remote.Begin(ctx)
+	kctx, call, err := b.remote.BeginCall(ctx)
 	if err != nil {
 		return err
 	}
-	p := &reply{asked: remote.Of(r), call: call, keep: &b.signed}
+	p := &reply{asked: remote.InfoOf(r), call: call, keep: &b.signed}
 	p.final.Model, p.final.RemoteHost = r.Model, b.host()
 	if r.Stream {
-		return p.stream(ctx, b.sdk.Messages.NewStreaming(kctx, params), yield)
+		return p.readStream(ctx, b.sdk.Messages.NewStreaming(kctx, params), yield)
 	}
 	var m *sdk.Message
-	err = remote.Guarded(func() (err error) {
+	err = remote.RecoverPanic(func() (err error) {
 		m, err = b.sdk.Messages.New(kctx, params)
 		return err
 	})
 	if err != nil {
-		return fault(ctx, call, err, p.asked)
+		return convertError(ctx, call, err, p.asked)
 	}
-	return p.whole(m, yield)
+	return p.readWhole(m, yield)
 }
 
-// write turns a request into the service's words.
-func (b *Backend) write(ctx context.Context, r model.Request) (sdk.MessageNewParams, error) {
+// encodeRequest converts r to the service's parameters.
+func (b *Backend) encodeRequest(ctx context.Context, r model.Request) (sdk.MessageNewParams, error) {
 	out := sdk.MessageNewParams{Model: r.Model, MaxTokens: int64(r.Options.Predict), StopSequences: r.Options.Stop}
 	if out.MaxTokens <= 0 {
 		out.MaxTokens = defaultTokens
 	}
-	if err := b.think(ctx, r, &out); err != nil {
+	if err := b.setThinking(ctx, r, &out); err != nil {
 		return out, err
 	}
 	thinks := out.Thinking.OfAdaptive != nil || out.Thinking.OfEnabled != nil
@@ -97,16 +97,16 @@ func (b *Backend) write(ctx context.Context, r model.Request) (sdk.MessageNewPar
 		out.OutputConfig.Format = param.Override[sdk.JSONOutputFormatParam](
 			json.RawMessage(slices.Concat([]byte(`{"type":"json_schema","schema":`), r.Format, []byte(`}`))))
 	}
-	b.converse(r.Messages, thinks, &out)
+	b.encodeConversation(r.Messages, thinks, &out)
 	if len(out.Messages) == 0 {
 		return out, errors.New("there is nothing to answer: every message is empty")
 	}
 	return out, nil
 }
 
-// think says whether the model should. Newer models decide themselves how much; older ones want a budget, and the signed
-// thinking of the tool loop they are in.
-func (b *Backend) think(ctx context.Context, r model.Request, out *sdk.MessageNewParams) error {
+// setThinking enables or disables thinking. Newer models choose their own budget; older ones need a budget and the signed
+// thinking of the current tool loop, without which thinking is disabled.
+func (b *Backend) setThinking(ctx context.Context, r model.Request, out *sdk.MessageNewParams) error {
 	if r.Think == nil {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (b *Backend) think(ctx context.Context, r model.Request, out *sdk.MessageNe
 	if !*r.Think {
 		return nil
 	}
-	adaptive, err := b.decides(ctx, r.Model)
+	adaptive, err := b.hasAdaptiveThinking(ctx, r.Model)
 	switch {
 	case err != nil:
 		return err
@@ -123,7 +123,7 @@ func (b *Backend) think(ctx context.Context, r model.Request, out *sdk.MessageNe
 		out.Thinking = sdk.ThinkingConfigParamUnion{OfAdaptive: &sdk.ThinkingConfigAdaptiveParam{
 			Display: sdk.ThinkingConfigAdaptiveDisplaySummarized,
 		}}
-	case !b.lost(r.Messages):
+	case !b.lacksSignedThinking(r.Messages):
 		if out.MaxTokens <= leastBudget {
 			out.MaxTokens += leastBudget // the budget must be below the limit
 		}
@@ -132,15 +132,16 @@ func (b *Backend) think(ctx context.Context, r model.Request, out *sdk.MessageNe
 	return nil
 }
 
-// decides asks the service once per model which way of thinking it takes. What cannot be found out counts as the old way.
-func (b *Backend) decides(ctx context.Context, name string) (bool, error) {
+// hasAdaptiveThinking reports whether the model chooses its own thinking budget. It asks the service once per model; if the
+// answer is unknown, it reports false.
+func (b *Backend) hasAdaptiveThinking(ctx context.Context, name string) (bool, error) {
 	b.mu.Lock()
 	known, ok := b.adaptive[name]
 	b.mu.Unlock()
 	if ok {
 		return known, nil
 	}
-	m, err := b.look(ctx, name)
+	m, err := b.fetchModel(ctx, name)
 	if err != nil {
 		if ctx.Err() != nil {
 			return false, err
@@ -156,8 +157,8 @@ func (b *Backend) decides(ctx context.Context, name string) (bool, error) {
 	return b.adaptive[name], nil
 }
 
-// loop is where the messages after the user's last begin.
-func loop(in []remote.Turn) int {
+// toolLoopStart returns the index of the first turn after the last user message.
+func toolLoopStart(in []remote.Turn) int {
 	for i, t := range slices.Backward(in) {
 		if t.Role == model.User {
 			return i + 1
@@ -166,23 +167,23 @@ func loop(in []remote.Turn) int {
 	return 0
 }
 
-// lost reports whether the tool loop has calls whose signed thinking is not at hand.
-func (b *Backend) lost(in []model.Message) bool {
-	turns := remote.Turns(in)
-	return slices.ContainsFunc(turns[loop(turns):], func(t remote.Turn) bool {
-		return len(t.Made) > 0 && b.signed.Get(t.Made[0].ID) == nil
+// lacksSignedThinking reports whether the current tool loop has calls whose signed thinking is not cached.
+func (b *Backend) lacksSignedThinking(in []model.Message) bool {
+	turns := remote.GroupTurns(in)
+	return slices.ContainsFunc(turns[toolLoopStart(turns):], func(t remote.Turn) bool {
+		return len(t.Calls) > 0 && b.signed.Get(t.Calls[0].ID) == nil
 	})
 }
 
-// converse writes the conversation: the system's words apart, results in the user's message that follows the calls.
-// Empty texts are left out, because the service refuses them.
-func (b *Backend) converse(in []model.Message, thinks bool, out *sdk.MessageNewParams) {
-	turns := remote.Turns(in)
-	inLoop := loop(turns)
+// encodeConversation adds the conversation to out: system text separately, tool results in the user message after the calls.
+// Empty texts are omitted, because the service rejects them.
+func (b *Backend) encodeConversation(in []model.Message, thinks bool, out *sdk.MessageNewParams) {
+	turns := remote.GroupTurns(in)
+	inLoop := toolLoopStart(turns)
 	for i, t := range turns {
 		var blocks []sdk.ContentBlockParamUnion
-		if thinks && i >= inLoop && len(t.Made) > 0 {
-			blocks = thoughts(b.signed.Get(t.Made[0].ID))
+		if thinks && i >= inLoop && len(t.Calls) > 0 {
+			blocks = decodeThinking(b.signed.Get(t.Calls[0].ID))
 		}
 		if strings.TrimSpace(t.Content) != "" {
 			if t.Role == model.System {
@@ -191,8 +192,8 @@ func (b *Backend) converse(in []model.Message, thinks bool, out *sdk.MessageNewP
 			}
 			blocks = append(blocks, sdk.NewTextBlock(t.Content))
 		}
-		for _, c := range t.Made {
-			blocks = append(blocks, sdk.NewToolUseBlock(c.Wire, arguments(c.Arguments), c.Name))
+		for _, c := range t.Calls {
+			blocks = append(blocks, sdk.NewToolUseBlock(c.Wire, argumentsOrEmpty(c.Arguments), c.Name))
 		}
 		if len(blocks) == 0 {
 			continue
@@ -202,13 +203,13 @@ func (b *Backend) converse(in []model.Message, thinks bool, out *sdk.MessageNewP
 			continue
 		}
 		out.Messages = append(out.Messages, sdk.NewAssistantMessage(blocks...))
-		if len(t.Made) > 0 {
-			out.Messages = append(out.Messages, sdk.NewUserMessage(results(t.Made)...))
+		if len(t.Calls) > 0 {
+			out.Messages = append(out.Messages, sdk.NewUserMessage(encodeResults(t.Calls)...))
 		}
 	}
 }
 
-func results(made []remote.Made) (blocks []sdk.ContentBlockParamUnion) {
+func encodeResults(made []remote.CallResult) (blocks []sdk.ContentBlockParamUnion) {
 	for _, c := range made {
 		block := sdk.ToolResultBlockParam{ToolUseID: c.Wire}
 		if strings.TrimSpace(c.Result) != "" {
@@ -219,7 +220,7 @@ func results(made []remote.Made) (blocks []sdk.ContentBlockParamUnion) {
 	return blocks
 }
 
-func arguments(raw json.RawMessage) json.RawMessage {
+func argumentsOrEmpty(raw json.RawMessage) json.RawMessage {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' || !json.Valid(raw) {
 		return json.RawMessage("{}")
 	}

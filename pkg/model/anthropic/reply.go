@@ -14,15 +14,15 @@ import (
 	"conclave/pkg/model/internal/remote"
 )
 
-// thought is a block of thinking as it is kept for the way back.
-type thought struct {
+// thinkingBlock is a thinking block as cached for the next request of the tool loop.
+type thinkingBlock struct {
 	Thinking  string `json:"t,omitempty"`
 	Signature string `json:"s,omitempty"`
-	Hidden    string `json:"h,omitempty"` // what the service sends instead of thinking it does not show
+	Hidden    string `json:"h,omitempty"` // redacted thinking
 }
 
-func thoughts(kept []byte) (blocks []sdk.ContentBlockParamUnion) {
-	var all []thought
+func decodeThinking(kept []byte) (blocks []sdk.ContentBlockParamUnion) {
+	var all []thinkingBlock
 	if json.Unmarshal(kept, &all) != nil {
 		return nil
 	}
@@ -36,20 +36,20 @@ func thoughts(kept []byte) (blocks []sdk.ContentBlockParamUnion) {
 	return blocks
 }
 
-// reply is one reply in the making.
+// reply assembles one reply.
 type reply struct {
-	asked remote.Asked
+	asked remote.RequestInfo
 	call  *remote.Call
-	keep  *remote.Keep
+	keep  *remote.SignatureCache
 
 	final    model.Final
 	open     map[int64]*block // of a stream, by index
-	thoughts []thought
+	thoughts []thinkingBlock
 	first    string // id of the first call
 	calls    int
 }
 
-// block is a part of the reply that is still coming.
+// block is a content block that is still being streamed.
 type block struct {
 	kind string
 	id   string
@@ -58,8 +58,8 @@ type block struct {
 	sign string
 }
 
-// stream reads events until the one that says it was the last.
-func (p *reply) stream(
+// readStream reads events until message_stop.
+func (p *reply) readStream(
 	ctx context.Context, s *ssestream.Stream[sdk.MessageStreamEventUnion], yield func(model.Chunk, error) bool,
 ) error {
 	defer s.Close()
@@ -67,38 +67,38 @@ func (p *reply) stream(
 	more := false
 	next := func() error { more = s.Next(); return s.Err() }
 	for {
-		if err := remote.Guarded(next); err != nil {
-			return fault(ctx, p.call, err, p.asked)
+		if err := remote.RecoverPanic(next); err != nil {
+			return convertError(ctx, p.call, err, p.asked)
 		}
 		if !more {
-			return p.call.Failed(ctx, nil)
+			return p.call.TransportError(ctx, nil)
 		}
 		e := s.Current()
 		if e.Type == "message_stop" {
-			p.remember()
+			p.cacheThinking()
 			yield(model.Chunk{Done: true, Final: p.final}, nil)
 			return nil
 		}
-		c, err := p.event(e)
+		c, err := p.readEvent(e)
 		if err != nil {
 			return err
 		}
-		c.Content, c.Thinking = valid(c.Content), valid(c.Thinking)
+		c.Content, c.Thinking = replaceInvalidUTF8(c.Content), replaceInvalidUTF8(c.Thinking)
 		if (c.Content != "" || c.Thinking != "" || len(c.Calls) > 0) && !yield(c, nil) {
 			return errStopped
 		}
 	}
 }
 
-// event takes in one event and returns what of it can be shown at once.
-func (p *reply) event(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) {
+// readEvent processes one event and returns the content, thinking or completed call in it.
+func (p *reply) readEvent(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) {
 	switch e.Type {
 	case "message_start":
-		p.begin(e.Message)
+		p.startReply(e.Message)
 	case "content_block_start":
 		w := e.ContentBlock
 		if len(p.open) > mostCalls {
-			return c, p.call.Unreadable(fmt.Sprintf("sends more than %d blocks at once", mostCalls))
+			return c, p.call.ProtocolError(fmt.Sprintf("sends more than %d blocks at once", mostCalls))
 		}
 		o := &block{kind: w.Type, id: w.ID, name: w.Name, sign: w.Signature}
 		p.open[e.Index] = o
@@ -114,7 +114,7 @@ func (p *reply) event(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) 
 	case "content_block_delta":
 		o := p.open[e.Index]
 		if o == nil {
-			return c, p.call.Unreadable("continues a block that it did not begin")
+			return c, p.call.ProtocolError("continues a block that it did not begin")
 		}
 		c.Content, c.Thinking = e.Delta.Text, e.Delta.Thinking
 		o.text.WriteString(e.Delta.PartialJSON + e.Delta.Thinking)
@@ -122,12 +122,12 @@ func (p *reply) event(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) 
 	case "content_block_stop":
 		o := p.open[e.Index]
 		if o == nil {
-			return c, p.call.Unreadable("ends a block that it did not begin")
+			return c, p.call.ProtocolError("ends a block that it did not begin")
 		}
 		delete(p.open, e.Index)
-		return p.done(o)
+		return p.finishBlock(o)
 	case "message_delta":
-		p.final.Reason = reason(string(e.Delta.StopReason))
+		p.final.Reason = stopReason(string(e.Delta.StopReason))
 		p.final.OutputTokens = int(e.Usage.OutputTokens)
 		// The counts of the prompt are said again here only where they grew.
 		if n := e.Usage.InputTokens + e.Usage.CacheCreationInputTokens + e.Usage.CacheReadInputTokens; n > 0 {
@@ -137,7 +137,7 @@ func (p *reply) event(e sdk.MessageStreamEventUnion) (c model.Chunk, err error) 
 	return c, nil
 }
 
-func (p *reply) begin(m sdk.Message) {
+func (p *reply) startReply(m sdk.Message) {
 	if m.Model != "" {
 		p.final.Model = m.Model
 	}
@@ -145,36 +145,36 @@ func (p *reply) begin(m sdk.Message) {
 	p.final.OutputTokens = int(m.Usage.OutputTokens)
 }
 
-// done takes in a block that is complete: a call can be shown now, thinking can be kept.
-func (p *reply) done(o *block) (c model.Chunk, err error) {
+// finishBlock handles a complete block: it returns a call, or stores thinking for the cache.
+func (p *reply) finishBlock(o *block) (c model.Chunk, err error) {
 	switch o.kind {
 	case "thinking":
-		p.thoughts = append(p.thoughts, thought{Thinking: o.text.String(), Signature: o.sign})
+		p.thoughts = append(p.thoughts, thinkingBlock{Thinking: o.text.String(), Signature: o.sign})
 	case "redacted_thinking":
-		p.thoughts = append(p.thoughts, thought{Hidden: o.sign})
+		p.thoughts = append(p.thoughts, thinkingBlock{Hidden: o.sign})
 	case "tool_use":
-		args := strings.TrimSpace(valid(o.text.String()))
+		args := strings.TrimSpace(replaceInvalidUTF8(o.text.String()))
 		if args == "" {
 			args = "{}"
 		}
 		switch p.calls++; {
 		case p.calls > mostCalls:
-			return c, p.call.Unreadable(fmt.Sprintf("makes more than %d calls at once", mostCalls))
+			return c, p.call.ProtocolError(fmt.Sprintf("makes more than %d calls at once", mostCalls))
 		case o.name == "":
-			return c, p.call.Unreadable("sends a call without a name")
+			return c, p.call.ProtocolError("sends a call without a name")
 		case args[0] != '{' || !json.Valid([]byte(args)):
-			return c, p.call.Unreadable("sends a call whose arguments are not a JSON object")
+			return c, p.call.ProtocolError("sends a call whose arguments are not a JSON object")
 		}
 		if p.first == "" {
 			p.first = o.id
 		}
-		c.Calls = []model.Call{{ID: valid(o.id), Name: valid(o.name), Arguments: json.RawMessage(args)}}
+		c.Calls = []model.Call{{ID: replaceInvalidUTF8(o.id), Name: replaceInvalidUTF8(o.name), Arguments: json.RawMessage(args)}}
 	}
 	return c, nil
 }
 
-// remember keeps the thinking that led to calls.
-func (p *reply) remember() {
+// cacheThinking caches the thinking of this reply under the ids of its calls.
+func (p *reply) cacheThinking() {
 	if p.first == "" || len(p.thoughts) == 0 {
 		return
 	}
@@ -183,12 +183,12 @@ func (p *reply) remember() {
 	}
 }
 
-// whole reads a reply that comes in one piece.
-func (p *reply) whole(m *sdk.Message, yield func(model.Chunk, error) bool) error {
+// readWhole reads a reply that is not streamed.
+func (p *reply) readWhole(m *sdk.Message, yield func(model.Chunk, error) bool) error {
 	if m == nil || m.Role == "" {
-		return p.call.Unreadable("answers without a message")
+		return p.call.ProtocolError("answers without a message")
 	}
-	p.begin(*m)
+	p.startReply(*m)
 	out := model.Chunk{Done: true}
 	for _, w := range m.Content {
 		o := &block{kind: w.Type, id: w.ID, name: w.Name, sign: w.Signature}
@@ -203,30 +203,30 @@ func (p *reply) whole(m *sdk.Message, yield func(model.Chunk, error) bool) error
 		case "tool_use":
 			o.text.Write(w.Input)
 		}
-		c, err := p.done(o)
+		c, err := p.finishBlock(o)
 		if err != nil {
 			return err
 		}
 		out.Calls = append(out.Calls, c.Calls...)
 	}
-	out.Content, out.Thinking = valid(out.Content), valid(out.Thinking)
-	p.remember()
-	p.final.Reason = reason(string(m.StopReason))
+	out.Content, out.Thinking = replaceInvalidUTF8(out.Content), replaceInvalidUTF8(out.Thinking)
+	p.cacheThinking()
+	p.final.Reason = stopReason(string(m.StopReason))
 	out.Final = p.final
 	yield(out, nil)
 	return nil
 }
 
-// valid replaces bytes that are no UTF-8, which the library lets through.
-func valid(s string) string {
+// replaceInvalidUTF8 replaces invalid bytes, which the SDK does not.
+func replaceInvalidUTF8(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}
 	return string([]rune(s))
 }
 
-// reason says it in the words that the other backends use, where there are some.
-func reason(s string) string {
+// stopReason maps the service's stop reason to the terms of the other backends.
+func stopReason(s string) string {
 	switch s {
 	case "end_turn", "stop_sequence", "tool_use":
 		return "stop"

@@ -16,7 +16,7 @@ import (
 	"conclave/pkg/model/internal/remote"
 )
 
-const mostCalls = 128 // in one reply
+const maxCalls = 128 // in one reply
 
 // Chat implements [model.Chat].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
@@ -24,51 +24,51 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 		// Whoever breaks off ends the request: the connection is closed, and the service notices.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		if err := b.chat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
+		if err := b.runChat(ctx, r, yield); err != nil && !errors.Is(err, errStopped) {
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
 		}
 	}
 }
 
-// errStopped says that nobody listens any more.
+// errStopped means that the caller stopped iterating.
 var errStopped = errors.New("stopped")
 
-func (b *Backend) chat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
-	contents, config, err := b.write(r)
+func (b *Backend) runChat(ctx context.Context, r model.Request, yield func(model.Chunk, error) bool) error {
+	contents, config, err := b.encodeRequest(r)
 	if err != nil {
 		return err
 	}
-	kctx, call, err := b.begin(ctx, r.Model)
+	kctx, call, err := b.beginCall(ctx, r.Model)
 	if err != nil {
 		return err
 	}
-	p := &reply{asked: remote.Of(r), call: call, keep: &b.signed}
+	p := &reply{asked: remote.InfoOf(r), call: call, keep: &b.signed}
 	p.final.Model, p.final.RemoteHost = r.Model, b.host()
 	if r.Stream {
-		return p.stream(ctx, b.sdk.GenerateContentStream(kctx, r.Model, contents, config), yield)
+		return p.readStream(ctx, b.sdk.GenerateContentStream(kctx, r.Model, contents, config), yield)
 	}
 	var got *sdk.GenerateContentResponse
-	err = remote.Guarded(func() (err error) {
+	err = remote.RecoverPanic(func() (err error) {
 		got, err = b.sdk.GenerateContent(kctx, r.Model, contents, config)
 		return err
 	})
-	if err = whole(call, err); err != nil {
-		return fault(ctx, call, err, p.asked)
+	if err = addReadError(call, err); err != nil {
+		return convertError(ctx, call, err, p.asked)
 	}
-	out, err := p.read(got)
+	out, err := p.readChunk(got)
 	if err != nil {
 		return err
 	}
-	return p.end(ctx, out, yield)
+	return p.yieldFinal(ctx, out, yield)
 }
 
-// write turns a request into the service's words.
-func (b *Backend) write(r model.Request) ([]*sdk.Content, *sdk.GenerateContentConfig, error) {
+// encodeRequest converts r to the service's parameters.
+func (b *Backend) encodeRequest(r model.Request) ([]*sdk.Content, *sdk.GenerateContentConfig, error) {
 	no := false
 	config := &sdk.GenerateContentConfig{
 		MaxOutputTokens:       int32(min(max(r.Options.Predict, 0), math.MaxInt32)),
 		StopSequences:         r.Options.Stop,
-		ThinkingConfig:        thinking(r),
+		ThinkingConfig:        thinkingConfig(r),
 		AutomaticContinuation: &no, // it would send, and bill, further requests by itself
 	}
 	if t := r.Options.Temperature; t != nil {
@@ -78,7 +78,7 @@ func (b *Backend) write(r model.Request) ([]*sdk.Content, *sdk.GenerateContentCo
 		config.Seed = sdk.Ptr(int32(*s))
 	}
 	if len(r.Format) > 0 {
-		schema, err := object(r.Format)
+		schema, err := decodeObject(r.Format)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the format of the answer: %w", err)
 		}
@@ -86,7 +86,7 @@ func (b *Backend) write(r model.Request) ([]*sdk.Content, *sdk.GenerateContentCo
 	}
 	var tools []*sdk.FunctionDeclaration
 	for _, t := range r.Tools {
-		schema, err := object(t.Parameters)
+		schema, err := decodeObject(t.Parameters)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the parameters of the tool %s: %w", t.Name, err)
 		}
@@ -99,15 +99,15 @@ func (b *Backend) write(r model.Request) ([]*sdk.Content, *sdk.GenerateContentCo
 	if len(tools) > 0 {
 		config.Tools = []*sdk.Tool{{FunctionDeclarations: tools}}
 	}
-	contents := b.converse(r, config)
+	contents := b.encodeConversation(r, config)
 	if len(contents) == 0 {
 		return nil, nil, errors.New("there is nothing to answer: every message is empty")
 	}
 	return contents, config, nil
 }
 
-// object decodes a JSON object; nothing counts as an empty one.
-func object(raw json.RawMessage) (map[string]any, error) {
+// decodeObject decodes a JSON object; empty input is an empty object.
+func decodeObject(raw json.RawMessage) (map[string]any, error) {
 	out := map[string]any{}
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return out, nil
@@ -118,9 +118,9 @@ func object(raw json.RawMessage) (map[string]any, error) {
 	return out, nil
 }
 
-// generation tells how a model of Google's takes thinking: 1 and 2 know budgets at most, later ones levels and
-// signatures. What is not called so counts as new.
-func generation(name string) (n byte, rest string) {
+// modelGeneration returns the major version digit of a Gemini model, which decides the thinking parameters: versions 1 and 2
+// have budgets at most, later ones levels and signatures. Unknown names count as new.
+func modelGeneration(name string) (n byte, rest string) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(name, "models/"), "gemini-")
 	if !ok || rest == "" {
 		return '9', ""
@@ -128,15 +128,15 @@ func generation(name string) (n byte, rest string) {
 	return rest[0], rest
 }
 
-// thinking says whether the model should. Not every model can be told not to; those are told to think little.
-func thinking(r model.Request) *sdk.ThinkingConfig {
+// thinkingConfig enables or disables thinking. Models that cannot disable it get the lowest level.
+func thinkingConfig(r model.Request) *sdk.ThinkingConfig {
 	if r.Think == nil {
 		return nil
 	}
 	if *r.Think {
 		return &sdk.ThinkingConfig{IncludeThoughts: true}
 	}
-	n, rest := generation(r.Model)
+	n, rest := modelGeneration(r.Model)
 	switch {
 	case strings.HasPrefix(rest, "2.5-pro"):
 		return &sdk.ThinkingConfig{ThinkingBudget: sdk.Ptr[int32](128)} // the least it takes
@@ -151,10 +151,10 @@ func thinking(r model.Request) *sdk.ThinkingConfig {
 // unsigned is what Google gives as the signature of calls that were never signed.
 const unsigned = "skip_thought_signature_validator"
 
-// converse writes the conversation: the system's words apart, results in the user's message that follows the calls.
-func (b *Backend) converse(r model.Request, config *sdk.GenerateContentConfig) (out []*sdk.Content) {
-	signs, _ := generation(r.Model)
-	for _, t := range remote.Turns(r.Messages) {
+// encodeConversation converts the conversation: system text separately, tool results in the user message after the calls.
+func (b *Backend) encodeConversation(r model.Request, config *sdk.GenerateContentConfig) (out []*sdk.Content) {
+	signs, _ := modelGeneration(r.Model)
+	for _, t := range remote.GroupTurns(r.Messages) {
 		var parts []*sdk.Part
 		if t.Content != "" {
 			parts = append(parts, &sdk.Part{Text: t.Content})
@@ -168,9 +168,9 @@ func (b *Backend) converse(r model.Request, config *sdk.GenerateContentConfig) (
 			}
 			continue
 		}
-		for i, c := range t.Made {
+		for i, c := range t.Calls {
 			part := &sdk.Part{FunctionCall: &sdk.FunctionCall{Name: c.Name}, ThoughtSignature: b.signed.Get(c.ID)}
-			part.FunctionCall.Args, _ = object(c.Arguments) // what is no object was never run
+			part.FunctionCall.Args, _ = decodeObject(c.Arguments) // what is no object was never run
 			if c.ID != "" {
 				part.FunctionCall.ID = c.Wire
 			}
@@ -187,14 +187,14 @@ func (b *Backend) converse(r model.Request, config *sdk.GenerateContentConfig) (
 			role = sdk.RoleModel
 		}
 		out = append(out, &sdk.Content{Role: string(role), Parts: parts})
-		if len(t.Made) > 0 {
-			out = append(out, &sdk.Content{Role: string(sdk.RoleUser), Parts: results(t.Made)})
+		if len(t.Calls) > 0 {
+			out = append(out, &sdk.Content{Role: string(sdk.RoleUser), Parts: encodeResults(t.Calls)})
 		}
 	}
 	return out
 }
 
-func results(made []remote.Made) (parts []*sdk.Part) {
+func encodeResults(made []remote.CallResult) (parts []*sdk.Part) {
 	for _, c := range made {
 		f := &sdk.FunctionResponse{Name: c.Name, Response: map[string]any{"output": c.Result}}
 		if c.ID != "" {
@@ -205,18 +205,18 @@ func results(made []remote.Made) (parts []*sdk.Part) {
 	return parts
 }
 
-// reply is one reply in the making.
+// reply assembles one reply.
 type reply struct {
-	asked remote.Asked
+	asked remote.RequestInfo
 	call  *remote.Call
-	keep  *remote.Keep
+	keep  *remote.SignatureCache
 
 	final model.Final
 	calls int
 }
 
-// stream reads chunks until the service says why it stopped.
-func (p *reply) stream(
+// readStream reads chunks until one has a finish reason.
+func (p *reply) readStream(
 	ctx context.Context, in iter.Seq2[*sdk.GenerateContentResponse, error], yield func(model.Chunk, error) bool,
 ) error {
 	// Pulled, so that a panic of the library can be told from one of whoever listens.
@@ -225,17 +225,17 @@ func (p *reply) stream(
 	for {
 		var got *sdk.GenerateContentResponse
 		more := false
-		err := remote.Guarded(func() (err error) {
+		err := remote.RecoverPanic(func() (err error) {
 			got, err, more = next()
 			return err
 		})
 		switch {
 		case err != nil:
-			return fault(ctx, p.call, err, p.asked)
+			return convertError(ctx, p.call, err, p.asked)
 		case !more:
-			return p.end(ctx, model.Chunk{}, yield)
+			return p.yieldFinal(ctx, model.Chunk{}, yield)
 		}
-		c, err := p.read(got)
+		c, err := p.readChunk(got)
 		if err != nil {
 			return err
 		}
@@ -245,10 +245,10 @@ func (p *reply) stream(
 	}
 }
 
-// read takes in one chunk and returns what of it can be shown at once.
-func (p *reply) read(got *sdk.GenerateContentResponse) (out model.Chunk, err error) {
+// readChunk processes one chunk and returns the content, thinking and calls in it.
+func (p *reply) readChunk(got *sdk.GenerateContentResponse) (out model.Chunk, err error) {
 	if got == nil {
-		return out, p.call.Unreadable("answers with nothing")
+		return out, p.call.ProtocolError("answers with nothing")
 	}
 	if got.ModelVersion != "" {
 		p.final.Model = got.ModelVersion
@@ -259,7 +259,7 @@ func (p *reply) read(got *sdk.GenerateContentResponse) (out model.Chunk, err err
 	}
 	if len(got.Candidates) == 0 || got.Candidates[0] == nil {
 		if f := got.PromptFeedback; f != nil && f.BlockReason != "" {
-			why := p.call.Clean(string(f.BlockReason) + " " + f.BlockReasonMessage)
+			why := p.call.Redact(string(f.BlockReason) + " " + f.BlockReasonMessage)
 			return out, fmt.Errorf("%s refuses to answer this: %s", p.final.Model, why)
 		}
 		return out, nil // the counts may come alone
@@ -267,7 +267,7 @@ func (p *reply) read(got *sdk.GenerateContentResponse) (out model.Chunk, err err
 	first := got.Candidates[0]
 	if first.Content != nil {
 		for _, part := range first.Content.Parts {
-			if err := p.part(part, &out); err != nil {
+			if err := p.readPart(part, &out); err != nil {
 				return out, err
 			}
 		}
@@ -279,28 +279,28 @@ func (p *reply) read(got *sdk.GenerateContentResponse) (out model.Chunk, err err
 	case sdk.FinishReasonMaxTokens:
 		p.final.Reason = "length"
 	case sdk.FinishReasonMalformedFunctionCall, sdk.FinishReasonUnexpectedToolCall:
-		return out, p.call.Unreadable("could not read the call that the model made: " + p.call.Clean(first.FinishMessage))
+		return out, p.call.ProtocolError("could not read the call that the model made: " + p.call.Redact(first.FinishMessage))
 	default:
-		p.final.Reason = strings.ToLower(p.call.Clean(string(first.FinishReason)))
+		p.final.Reason = strings.ToLower(p.call.Redact(string(first.FinishReason)))
 	}
 	return out, nil
 }
 
-// part takes in a part of a chunk.
-func (p *reply) part(part *sdk.Part, out *model.Chunk) error {
+// readPart adds one part of a chunk to out.
+func (p *reply) readPart(part *sdk.Part, out *model.Chunk) error {
 	switch {
 	case part == nil:
 	case part.FunctionCall != nil:
 		f := part.FunctionCall
 		switch p.calls++; {
-		case p.calls > mostCalls:
-			return p.call.Unreadable(fmt.Sprintf("makes more than %d calls at once", mostCalls))
+		case p.calls > maxCalls:
+			return p.call.ProtocolError(fmt.Sprintf("makes more than %d calls at once", maxCalls))
 		case f.Name == "":
-			return p.call.Unreadable("sends a call without a name")
+			return p.call.ProtocolError("sends a call without a name")
 		}
-		args, err := arguments(f.Args)
+		args, err := encodeArguments(f.Args)
 		if err != nil {
-			return p.call.Unreadable("sends a call whose arguments are not a JSON object")
+			return p.call.ProtocolError("sends a call whose arguments are not a JSON object")
 		}
 		p.keep.Put(f.ID, part.ThoughtSignature)
 		out.Calls = append(out.Calls, model.Call{ID: f.ID, Name: f.Name, Arguments: args})
@@ -312,7 +312,7 @@ func (p *reply) part(part *sdk.Part, out *model.Chunk) error {
 	return nil
 }
 
-func arguments(args map[string]any) (json.RawMessage, error) {
+func encodeArguments(args map[string]any) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
 	}
@@ -325,10 +325,10 @@ func arguments(args map[string]any) (json.RawMessage, error) {
 	return bytes.TrimRight(buf.Bytes(), "\n"), nil
 }
 
-// end yields the last chunk. A reply that does not say why it stopped has not stopped by itself.
-func (p *reply) end(ctx context.Context, last model.Chunk, yield func(model.Chunk, error) bool) error {
-	if p.call.Broken() != nil || p.final.Reason == "" {
-		return p.call.Failed(ctx, nil)
+// yieldFinal yields the last chunk. A reply without a finish reason was cut off and is an error.
+func (p *reply) yieldFinal(ctx context.Context, last model.Chunk, yield func(model.Chunk, error) bool) error {
+	if p.call.ReadError() != nil || p.final.Reason == "" {
+		return p.call.TransportError(ctx, nil)
 	}
 	last.Done, last.Final = true, p.final
 	yield(last, nil)

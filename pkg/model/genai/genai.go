@@ -34,7 +34,7 @@ const Address = "https://generativelanguage.googleapis.com"
 
 const version = "v1beta" // of the API
 
-// Config says where the service is and how to reach it.
+// Config configures a [Backend].
 type Config struct {
 	URL    string                                    // "" = [Address]
 	Key    func(ctx context.Context) (string, error) // asked for each request and not kept
@@ -46,12 +46,12 @@ type Config struct {
 type Backend struct {
 	remote *remote.Client
 	sdk    *sdk.Models
-	signed remote.Keep // signatures by the id of the call
+	signed remote.SignatureCache // signatures by the id of the call
 }
 
 var _ model.Backend = (*Backend)(nil)
 
-// New returns a backend for the service. It does not ask it anything yet.
+// New returns a backend without connecting.
 func New(cfg Config) (*Backend, error) {
 	if cfg.URL == "" {
 		cfg.URL = Address
@@ -74,35 +74,36 @@ func New(cfg Config) (*Backend, error) {
 	return &Backend{remote: c, sdk: client.Models}, nil
 }
 
-// name is what the library puts into a path as it is.
+// name matches model names, which the SDK inserts into a URL path unescaped.
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*$`)
 
-func proper(m string) bool { return name.MatchString(m) && !strings.Contains(m, "..") }
+func isValidName(m string) bool { return name.MatchString(m) && !strings.Contains(m, "..") }
 
-func notAName(m string) error {
+func invalidNameError(m string) error {
 	return fmt.Errorf("%w: %q is not the name of a model of Google's", model.ErrMissing, m)
 }
 
-// begin asks for the key. Errors in the middle of a response are kept from the library, which would log them.
-func (b *Backend) begin(ctx context.Context, m string) (context.Context, *remote.Call, error) {
-	if !proper(m) {
-		return nil, nil, notAName(m)
+// beginCall checks the model name, which must be safe in a path, and obtains the key. Read errors are hidden from the SDK,
+// which would log them.
+func (b *Backend) beginCall(ctx context.Context, m string) (context.Context, *remote.Call, error) {
+	if !isValidName(m) {
+		return nil, nil, invalidNameError(m)
 	}
-	kctx, call, err := b.remote.Begin(ctx)
+	kctx, call, err := b.remote.BeginCall(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	call.Quiet()
+	call.HideReadErrors()
 	return kctx, call, nil
 }
 
-// host is where the model runs: never here, even when the way there begins on this machine.
+// host returns where the model runs. It is never this machine, even when the configured URL is a local proxy.
 func (b *Backend) host() string { return b.remote.URL().Hostname() }
 
 const mostPages = 20 // of models
 
-// entry is a model in the service's list. The list is read without the library, which logs what it does not understand:
-// all of it, and with it whatever the server quotes.
+// entry is a model in the service's list. The list is read without the SDK, which logs responses that it does not
+// understand, including a key that the server quotes.
 type entry struct {
 	Name     string   `json:"name"`
 	Window   int      `json:"inputTokenLimit"`
@@ -120,12 +121,12 @@ func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
 		}
 		address := b.remote.URL().JoinPath(version, "models")
 		address.RawQuery = query.Encode()
-		if err := b.remote.Ask(ctx, http.MethodGet, address.String(), nil, &page, remote.Asked{}); err != nil {
+		if err := b.remote.SendJSON(ctx, http.MethodGet, address.String(), nil, &page, remote.RequestInfo{}); err != nil {
 			return nil, fmt.Errorf("listing models: %w", err)
 		}
 		for _, m := range page.Models {
 			if m.Name != "" {
-				infos = append(infos, b.info(m))
+				infos = append(infos, b.describeModel(m))
 			}
 		}
 		if page.Next == "" {
@@ -138,23 +139,23 @@ func (b *Backend) List(ctx context.Context) (infos []model.Info, err error) {
 
 // Show implements [model.Backend].
 func (b *Backend) Show(ctx context.Context, m string) (model.Info, error) {
-	if m == "" || !proper(m) {
-		return model.Info{}, notAName(m)
+	if m == "" || !isValidName(m) {
+		return model.Info{}, invalidNameError(m)
 	}
 	var got entry
 	address := b.remote.URL().JoinPath(version, "models", strings.TrimPrefix(m, "models/")).String()
-	err := b.remote.Ask(ctx, http.MethodGet, address, nil, &got, remote.Asked{Model: m})
+	err := b.remote.SendJSON(ctx, http.MethodGet, address, nil, &got, remote.RequestInfo{Model: m})
 	if err == nil && got.Name == "" {
 		err = fmt.Errorf("%w: the description has no name", model.ErrMalformed)
 	}
 	if err != nil {
 		return model.Info{}, fmt.Errorf("looking at %q: %w", m, err)
 	}
-	return b.info(got), nil
+	return b.describeModel(got), nil
 }
 
-// info describes a model. All that make text take tools; the list does not mention it.
-func (b *Backend) info(m entry) model.Info {
+// describeModel converts a list entry. All text models support tools, which the list does not mention.
+func (b *Backend) describeModel(m entry) model.Info {
 	writes := slices.Contains(m.Methods, "generateContent")
 	return model.Info{
 		Name: strings.TrimPrefix(m.Name, "models/"), Window: max(m.Window, 0),
@@ -170,13 +171,13 @@ func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error]
 	}
 }
 
-// Embed implements [model.Embedder]. The service does not count the tokens.
+// Embed implements [model.Embedder]. The service reports no token count.
 func (b *Backend) Embed(ctx context.Context, m string, texts []string) (model.Vectors, error) {
 	v := model.Vectors{Model: m}
 	if len(texts) == 0 {
 		return v, nil
 	}
-	kctx, call, err := b.begin(ctx, m)
+	kctx, call, err := b.beginCall(ctx, m)
 	if err != nil {
 		return model.Vectors{}, err
 	}
@@ -185,15 +186,15 @@ func (b *Backend) Embed(ctx context.Context, m string, texts []string) (model.Ve
 		contents[i] = sdk.NewContentFromText(t, sdk.RoleUser)
 	}
 	var got *sdk.EmbedContentResponse
-	err = remote.Guarded(func() (err error) {
+	err = remote.RecoverPanic(func() (err error) {
 		got, err = b.sdk.EmbedContent(kctx, m, contents, nil)
 		return err
 	})
-	if err = whole(call, err); err == nil && got == nil {
+	if err = addReadError(call, err); err == nil && got == nil {
 		err = errEmpty
 	}
 	if err != nil {
-		return model.Vectors{}, fmt.Errorf("embedding: %w", fault(ctx, call, err, remote.Asked{Model: m}))
+		return model.Vectors{}, fmt.Errorf("embedding: %w", convertError(ctx, call, err, remote.RequestInfo{Model: m}))
 	}
 	for _, e := range got.Embeddings {
 		if e != nil && len(e.Values) > 0 {
@@ -208,20 +209,20 @@ func (b *Backend) Embed(ctx context.Context, m string, texts []string) (model.Ve
 
 var errEmpty = errors.New("empty response")
 
-// whole adds what the library was not told: that the response broke off.
-func whole(call *remote.Call, err error) error {
-	if broken := call.Broken(); broken != nil && err == nil {
+// addReadError returns the read error hidden from the SDK by [remote.Call.HideReadErrors], or err.
+func addReadError(call *remote.Call, err error) error {
+	if broken := call.ReadError(); broken != nil && err == nil {
 		return broken
 	}
 	return err
 }
 
-// fault turns what the library returns into our errors. The library's own are not wrapped: they hold what the service
-// said word for word.
-func fault(ctx context.Context, call *remote.Call, err error, a remote.Asked) error {
+// convertError converts an SDK error to a sentinel of package model. SDK errors are never wrapped: they quote the
+// response, which may contain the key.
+func convertError(ctx context.Context, call *remote.Call, err error, a remote.RequestInfo) error {
 	e, ok := errors.AsType[sdk.APIError](err)
-	if !ok || ctx.Err() != nil || call.Broken() != nil {
-		return call.Fault(ctx, err)
+	if !ok || ctx.Err() != nil || call.ReadError() != nil {
+		return call.LibraryError(ctx, err)
 	}
 	status := e.Code
 	if status < 400 {
@@ -230,5 +231,5 @@ func fault(ctx context.Context, call *remote.Call, err error, a remote.Asked) er
 	if status < 400 { // an error in mid-stream without a code
 		status = http.StatusInternalServerError
 	}
-	return call.Refused(status, strings.TrimSpace(e.Message+" "+e.Status), a)
+	return call.StatusError(status, strings.TrimSpace(e.Message+" "+e.Status), a)
 }

@@ -57,7 +57,7 @@ type definition struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// message as it is sent. Content is null beside calls: some servers refuse an empty text there.
+// message is a message on the wire. Content is null beside tool calls, because some servers reject an empty string there.
 type message struct {
 	Role      string  `json:"role"`
 	Content   *string `json:"content"`
@@ -72,20 +72,20 @@ type call struct {
 	Function function `json:"function"`
 }
 
-// function has its arguments as a text that holds JSON: that is how the protocol wants them.
+// function holds its arguments as a string of JSON, as the protocol requires.
 type function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"`
 }
 
-// usage as servers count it.
+// usage is the server's token count.
 type usage struct {
 	Prompt int `json:"prompt_tokens"`
 	Output int `json:"completion_tokens"`
 }
 
-// write turns a request into the protocol's words.
-func (b *Backend) write(r model.Request) ([]byte, error) {
+// encodeRequest encodes r as the body of POST /chat/completions. It rejects tool parameters and formats that are not JSON.
+func (b *Backend) encodeRequest(r model.Request) ([]byte, error) {
 	out := request{
 		Model: r.Model, Temperature: r.Options.Temperature, Seed: r.Options.Seed, Stop: r.Options.Stop, Stream: r.Stream,
 	}
@@ -95,13 +95,13 @@ func (b *Backend) write(r model.Request) ([]byte, error) {
 		out.MaxTokens = r.Options.Predict
 	}
 	if r.Think != nil {
-		b.think(&out, *r.Think)
+		b.setThinking(&out, *r.Think)
 	}
 	if r.Stream {
 		out.StreamWith = &streamOptions{Usage: true}
 	}
 	for _, t := range r.Tools {
-		if !blankOrJSON(t.Parameters) {
+		if !isEmptyOrJSON(t.Parameters) {
 			return nil, fmt.Errorf("the parameters of the tool %s are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, tool{"function", definition{t.Name, t.Description, t.Parameters}})
@@ -113,11 +113,11 @@ func (b *Backend) write(r model.Request) ([]byte, error) {
 		out.Format = &format{Type: "json_schema"}
 		out.Format.Schema.Name, out.Format.Schema.Schema = "answer", r.Format
 	}
-	out.Messages = messages(r.Messages)
-	return encode(out)
+	out.Messages = encodeMessages(r.Messages)
+	return encodeJSON(out)
 }
 
-func (b *Backend) think(out *request, think bool) {
+func (b *Backend) setThinking(out *request, think bool) {
 	if !b.cfg.Official {
 		out.Template = map[string]bool{"enable_thinking": think}
 		return
@@ -128,36 +128,36 @@ func (b *Backend) think(out *request, think bool) {
 	}
 }
 
-func blankOrJSON(raw json.RawMessage) bool { return len(raw) == 0 || json.Valid(raw) }
+func isEmptyOrJSON(raw json.RawMessage) bool { return len(raw) == 0 || json.Valid(raw) }
 
-// messages turns a conversation into the protocol's words.
-func messages(in []model.Message) []message {
+// encodeMessages converts a conversation to the protocol's messages.
+func encodeMessages(in []model.Message) []message {
 	out := make([]message, 0, len(in))
-	for _, t := range remote.Turns(in) {
+	for _, t := range remote.GroupTurns(in) {
 		w := message{Role: t.Role, Content: &t.Content}
 		if t.Role == model.ToolRole {
-			// A result whose call is gone: the protocol has no place for it but among what the user says.
+			// A result without its call: the protocol accepts it only as a user message.
 			w.Role = model.User
 		}
-		if len(t.Made) > 0 {
-			// Thinking goes back with calls only: that is inside one tool loop.
+		if len(t.Calls) > 0 {
+			// Thinking is sent back with tool calls only, that is, inside one tool loop.
 			w.Reasoning = t.Thinking
 			if t.Content == "" {
 				w.Content = nil
 			}
 		}
-		for _, c := range t.Made {
-			w.Calls = append(w.Calls, call{c.Wire, "function", function{c.Name, arguments(c.Arguments)}})
+		for _, c := range t.Calls {
+			w.Calls = append(w.Calls, call{c.Wire, "function", function{c.Name, argumentsOrEmpty(c.Arguments)}})
 		}
 		out = append(out, w)
-		for _, c := range t.Made {
+		for _, c := range t.Calls {
 			out = append(out, message{Role: model.ToolRole, Content: &c.Result, CallID: c.Wire})
 		}
 	}
 	return out
 }
 
-func arguments(raw json.RawMessage) string {
+func argumentsOrEmpty(raw json.RawMessage) string {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return "{}"
 	}
@@ -167,25 +167,25 @@ func arguments(raw json.RawMessage) string {
 // Chat implements [model.Chat].
 func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		// Whoever breaks off ends the request: the connection is closed, and the server notices.
+		// When the caller stops iterating, the connection is closed, which cancels the request at the server.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		in, err := b.write(r)
+		in, err := b.encodeRequest(r)
 		if err != nil {
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
 			return
 		}
-		resp, call, err := b.remote.Send(ctx, http.MethodPost, b.root+"/chat/completions", in, remote.Of(r))
+		resp, call, err := b.remote.Send(ctx, http.MethodPost, b.root+"/chat/completions", in, remote.InfoOf(r))
 		if err != nil {
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
 			return
 		}
 		defer resp.Body.Close()
-		p := &reply{asked: remote.Of(r), call: call, away: b.remote.Away()}
+		p := &reply{asked: remote.InfoOf(r), call: call, away: b.remote.RemoteHost()}
 		if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
-			err = p.stream(ctx, resp.Body, yield)
+			err = p.readStream(ctx, resp.Body, yield)
 		} else {
-			err = p.whole(ctx, resp.Body, yield)
+			err = p.readWhole(ctx, resp.Body, yield)
 		}
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(model.Chunk{}, fmt.Errorf("chat: %w", err))
@@ -193,23 +193,23 @@ func (b *Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chu
 	}
 }
 
-// errStopped says that nobody listens any more.
+// errStopped means that the caller stopped iterating.
 var errStopped = errors.New("stopped")
 
-// whole reads a reply that comes in one piece.
-func (p *reply) whole(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
+// readWhole reads a reply that is not streamed.
+func (p *reply) readWhole(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
 	data, err := io.ReadAll(body)
 	if err != nil {
-		return p.call.Failed(ctx, err)
+		return p.call.TransportError(ctx, err)
 	}
-	c, err := p.read(data)
+	c, err := p.readEvent(data)
 	if err != nil {
 		return err
 	}
 	if !p.choice {
-		return p.call.Unreadable("answers without a choice")
+		return p.call.ProtocolError("responded without a choice")
 	}
-	last, err := p.end()
+	last, err := p.finalChunk()
 	if err != nil {
 		return err
 	}
@@ -218,18 +218,18 @@ func (p *reply) whole(ctx context.Context, body io.Reader, yield func(model.Chun
 	return nil
 }
 
-// reply is one reply in the making.
+// reply assembles one reply.
 type reply struct {
-	asked remote.Asked
+	asked remote.RequestInfo
 	call  *remote.Call
 	away  string
 
-	calls  calls
+	calls  callAssembler
 	final  model.Final
-	choice bool // the server chose at least one answer
+	choice bool // at least one choice arrived
 }
 
-// event is a chunk of a stream, or a whole reply: the one has a delta, the other a message, and both say the same.
+// event is a chunk of a stream (with a delta) or a complete reply (with a message).
 type event struct {
 	Model   string `json:"model"`
 	Choices []struct {
@@ -250,7 +250,7 @@ type piece struct {
 	Refusal   lenient    `json:"refusal"`
 }
 
-// lenient is a text that some servers send as something else, which then counts as none.
+// lenient is a string field that some servers send as another type, which is then ignored.
 type lenient string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -262,26 +262,26 @@ func (l *lenient) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// read takes in one event and returns what of it can be shown at once.
-func (p *reply) read(data []byte) (model.Chunk, error) {
+// readEvent processes one event and returns the content and thinking in it. Calls are collected until the end.
+func (p *reply) readEvent(data []byte) (model.Chunk, error) {
 	var e event
 	if json.Unmarshal(data, &e) != nil {
-		return model.Chunk{}, p.call.Unreadable("sends something that is not the JSON expected")
+		return model.Chunk{}, p.call.ProtocolError("sent unexpected JSON")
 	}
 	if len(e.Error) > 0 && string(e.Error) != "null" {
-		return model.Chunk{}, p.call.Refused(status(e.Error), remote.Message(data), p.asked)
+		return model.Chunk{}, p.call.StatusError(statusOf(e.Error), remote.ErrorMessage(data), p.asked)
 	}
-	p.final.Model = or(e.Model, p.final.Model)
+	p.final.Model = firstNonBlank(e.Model, p.final.Model)
 	if e.Usage != nil {
 		p.final.PromptTokens, p.final.OutputTokens = max(e.Usage.Prompt, 0), max(e.Usage.Output, 0)
 	}
 	var out model.Chunk
 	for _, c := range e.Choices {
 		if c.Index != 0 {
-			continue // one answer was asked for
+			continue // only one choice was requested
 		}
 		p.choice = true
-		p.final.Reason = or(c.Reason, p.final.Reason)
+		p.final.Reason = firstNonBlank(c.Reason, p.final.Reason)
 		w := c.Delta
 		if w == nil {
 			w = c.Message
@@ -294,16 +294,16 @@ func (p *reply) read(data []byte) (model.Chunk, error) {
 			out.Thinking += string(w.Reasoning)
 		}
 		for _, f := range w.Calls {
-			if err := p.calls.add(f); err != nil {
-				return model.Chunk{}, p.call.Unreadable(err.Error())
+			if err := p.calls.addFragment(f); err != nil {
+				return model.Chunk{}, p.call.ProtocolError(err.Error())
 			}
 		}
 	}
 	return out, nil
 }
 
-// status is the one that an error names, where it names one: in mid-stream there is no other.
-func status(raw json.RawMessage) int {
+// statusOf derives an HTTP status from an error object inside a stream; 500 if it has neither code nor known type.
+func statusOf(raw json.RawMessage) int {
 	var e struct {
 		Code json.RawMessage `json:"code"`
 		Type string          `json:"type"`
@@ -323,13 +323,13 @@ func status(raw json.RawMessage) int {
 	return http.StatusInternalServerError
 }
 
-// end is the last chunk.
-func (p *reply) end() (model.Chunk, error) {
-	whole, err := p.calls.whole()
+// finalChunk returns the last chunk with the collected calls.
+func (p *reply) finalChunk() (model.Chunk, error) {
+	whole, err := p.calls.finish()
 	if err != nil {
-		return model.Chunk{}, p.call.Unreadable(err.Error())
+		return model.Chunk{}, p.call.ProtocolError(err.Error())
 	}
-	p.final.Model = or(p.final.Model, p.asked.Model)
+	p.final.Model = firstNonBlank(p.final.Model, p.asked.Model)
 	p.final.RemoteHost = p.away
 	return model.Chunk{Calls: whole, Done: true, Final: p.final}, nil
 }

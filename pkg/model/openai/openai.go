@@ -1,10 +1,9 @@
-// Package openai reaches any server that speaks OpenAI's HTTP protocol: llama.cpp, vLLM, LM Studio, LocalAI, or OpenAI
-// itself. It is a small client of our own.
+// Package openai is a backend for servers with OpenAI's HTTP API: llama.cpp, vLLM, LM Studio, LocalAI, or OpenAI itself.
 //
-// The protocol has no word for some of what a [model.Request] can say. Window and KeepAlive are left out: such servers
-// fix both when they start. Think becomes chat_template_kwargs.enable_thinking, which llama.cpp and vLLM read and most
-// others ignore; see [Config].Official. What a model can do is not told either, so Show says that it takes tools; a
-// request that proves otherwise ends in [model.ErrNoTools].
+// Some fields of [model.Request] have no counterpart in the protocol. Window and KeepAlive are ignored: such servers set
+// both at startup. Think becomes chat_template_kwargs.enable_thinking, which llama.cpp and vLLM honour and most others
+// ignore; see [Config].Official. Capabilities are not reported, so Show claims tool support; a request that fails for lack
+// of it returns [model.ErrNoTools].
 package openai
 
 import (
@@ -21,14 +20,14 @@ import (
 	"conclave/pkg/model/internal/remote"
 )
 
-// Config says where the server is and how to reach it.
+// Config configures a [Backend].
 type Config struct {
 	URL    string                                    // http://localhost:8080; "/v1" is added when there is no path
-	Key    func(ctx context.Context) (string, error) // asked for each request and not kept; nil = no key
-	Client *http.Client                              // its Transport is used; nil = one of our own
-	Limit  int64                                     // most bytes of one response; 0 = 32 MiB
-	// Official is for OpenAI's own service, which refuses what others need: thinking is said as reasoning_effort, the
-	// limit of the answer as max_completion_tokens.
+	Key    func(ctx context.Context) (string, error) // called for each request, not stored; nil = no key
+	Client *http.Client                              // its Transport is used; nil = a default one
+	Limit  int64                                     // maximum bytes of one response; 0 = 32 MiB
+	// Official selects the field names of OpenAI's own service: reasoning_effort for thinking, max_completion_tokens for
+	// the output limit.
 	Official bool
 }
 
@@ -41,7 +40,7 @@ type Backend struct {
 
 var _ model.Backend = (*Backend)(nil)
 
-// New returns a backend for the server at cfg.URL. It does not ask it anything yet.
+// New returns a backend for the server at cfg.URL without connecting.
 func New(cfg Config) (*Backend, error) {
 	c, err := remote.New(remote.Config{
 		URL: cfg.URL, Key: cfg.Key, Header: "Authorization", Prefix: "Bearer ", Client: cfg.Client, Limit: cfg.Limit,
@@ -56,10 +55,10 @@ func New(cfg Config) (*Backend, error) {
 	return &Backend{cfg: cfg, remote: c, root: root.String()}, nil
 }
 
-// mostModels is how many entries of a server's list are looked at.
-const mostModels = 10_000
+// maxModels limits the entries read from a server's model list.
+const maxModels = 10_000
 
-// entry is a model in a list. Beyond the id, each server has fields of its own.
+// entry is a model in the list. Fields beyond the id differ by server.
 type entry struct {
 	ID     string `json:"id"`
 	Owner  string `json:"owned_by"`
@@ -75,23 +74,23 @@ func (b *Backend) List(ctx context.Context) ([]model.Info, error) {
 	var list struct {
 		Data []entry `json:"data"`
 	}
-	if err := b.remote.Ask(ctx, http.MethodGet, b.root+"/models", nil, &list, remote.Asked{}); err != nil {
+	if err := b.remote.SendJSON(ctx, http.MethodGet, b.root+"/models", nil, &list, remote.RequestInfo{}); err != nil {
 		return nil, fmt.Errorf("listing models: %w", err)
 	}
-	infos := make([]model.Info, 0, min(len(list.Data), mostModels))
-	for _, e := range list.Data[:min(len(list.Data), mostModels)] {
+	infos := make([]model.Info, 0, min(len(list.Data), maxModels))
+	for _, e := range list.Data[:min(len(list.Data), maxModels)] {
 		if e.ID == "" {
 			continue
 		}
 		infos = append(infos, model.Info{
 			Name: e.ID, Size: e.Meta.Size, Family: e.Owner, Window: max(e.Window, e.Meta.Window, 0),
-			Tools: true, Remote: b.remote.Away(),
+			Tools: true, Remote: b.remote.RemoteHost(),
 		})
 	}
 	return infos, nil
 }
 
-// Show implements [model.Backend]. It looks the model up in the list: servers differ in what else they offer.
+// Show implements [model.Backend]. It searches the list, the only endpoint that all servers offer.
 func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	infos, err := b.List(ctx)
 	if err != nil {
@@ -104,10 +103,10 @@ func (b *Backend) Show(ctx context.Context, name string) (model.Info, error) {
 	return infos[i], nil
 }
 
-// Pull implements [model.Backend]: such servers are given their models when they start.
+// Pull implements [model.Backend] and always fails: such servers load their models at startup.
 func (b *Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: an OpenAI-compatible server gets its models when it starts", model.ErrUnsupported))
+		yield(model.Progress{}, fmt.Errorf("%w: an OpenAI-compatible server loads its models at startup", model.ErrUnsupported))
 	}
 }
 
@@ -116,7 +115,7 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 	if len(texts) == 0 {
 		return model.Vectors{Model: name}, nil
 	}
-	in, err := encode(struct {
+	in, err := encodeJSON(struct {
 		Model  string   `json:"model"`
 		Input  []string `json:"input"`
 		Format string   `json:"encoding_format"`
@@ -132,10 +131,10 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 		} `json:"data"`
 		Usage usage `json:"usage"`
 	}
-	if err := b.remote.Ask(ctx, http.MethodPost, b.root+"/embeddings", in, &out, remote.Asked{Model: name}); err != nil {
+	if err := b.remote.SendJSON(ctx, http.MethodPost, b.root+"/embeddings", in, &out, remote.RequestInfo{Model: name}); err != nil {
 		return model.Vectors{}, fmt.Errorf("embedding: %w", err)
 	}
-	v := model.Vectors{Model: or(out.Model, name), Values: make([][]float32, len(texts)), PromptTokens: out.Usage.Prompt}
+	v := model.Vectors{Model: firstNonBlank(out.Model, name), Values: make([][]float32, len(texts)), PromptTokens: out.Usage.Prompt}
 	for _, d := range out.Data {
 		if d.Index < 0 || d.Index >= len(texts) || v.Values[d.Index] != nil || len(d.Embedding) == 0 {
 			return model.Vectors{}, fmt.Errorf("embedding: %w: the vectors do not match the texts", model.ErrMalformed)
@@ -148,8 +147,8 @@ func (b *Backend) Embed(ctx context.Context, name string, texts []string) (model
 	return v, nil
 }
 
-// encode is like [json.Marshal] but leaves <, > and & as they are: models read the text.
-func encode(v any) ([]byte, error) {
+// encodeJSON is [json.Marshal] without HTML escaping, because models read the text.
+func encodeJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
@@ -159,7 +158,7 @@ func encode(v any) ([]byte, error) {
 	return bytes.TrimRight(buf.Bytes(), "\n"), nil
 }
 
-func or(s, other string) string {
+func firstNonBlank(s, other string) string {
 	if strings.TrimSpace(s) == "" {
 		return other
 	}

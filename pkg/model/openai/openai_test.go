@@ -46,7 +46,7 @@ func question() model.Request {
 	}
 }
 
-func events(data ...string) string {
+func eventReader(data ...string) string {
 	var b strings.Builder
 	for _, d := range data {
 		b.WriteString("data: " + d + "\n\n")
@@ -79,7 +79,7 @@ func TestCallsInFragments(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&req)
 		cut, _ := strconv.Atoi(req.Model)
 		one, two := quote(string(runes[:cut])), quote(string(runes[cut:]))
-		sse(events(
+		sse(eventReader(
 			delta(`{"tool_calls":[{"index":0,"id":"c0","type":"function","function":{"name":"look","arguments":""}}]}`),
 			delta(`{"tool_calls":[{"index":1,"id":"c1","type":"function","function":{"name":"weigh","arguments":`+one+`}}]}`),
 			delta(`{"tool_calls":[{"index":0,"function":{"arguments":`+one+`}},{"index":1,"function":{"arguments":`+two+`}}]}`),
@@ -100,13 +100,13 @@ func TestCallsInFragments(t *testing.T) {
 // TestStreamInFragments cuts a whole stream at every byte.
 func TestStreamInFragments(t *testing.T) {
 	t.Parallel()
-	body := ": hello\r\n\r\n" + events(
+	body := ": hello\r\n\r\n" + eventReader(
 		delta(`{"role":"assistant","content":null}`),
 		delta(`{"reasoning_content":"hm 日"}`),
 		delta(`{"content":"fish é"}`),
 		delta(`{"tool_calls":[{"index":0,"id":"c0","function":{"name":"look","arguments":"{\"a\":"}}]}`),
 		delta(`{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}`),
-	) + "data:" + finish + "\r\n\r\n" + events(`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`, "[DONE]")
+	) + "data:" + finish + "\r\n\r\n" + eventReader(`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}`, "[DONE]")
 	b := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var req struct {
 			Model string `json:"model"`
@@ -137,40 +137,40 @@ func TestServers(t *testing.T) {
 		name, body      string
 		text, calls, in string // content, calls, thinking
 	}{
-		{name: "no index", body: events(
+		{name: "no index", body: eventReader(
 			call(`{"id":"a","function":{"name":"look","arguments":"{\"x\""}}`), call(`{"function":{"arguments":":1}"}}`),
 			call(`{"id":"b","function":{"name":"look","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: `a look{"x":1}; b look{}`},
-		{name: "neither index nor id", body: events(
+		{name: "neither index nor id", body: eventReader(
 			call(`{"function":{"name":"look","arguments":"{}"}}`), call(`{"function":{"name":"look","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: ` look{};  look{}`},
-		{name: "index 0 for every call", body: events(
+		{name: "index 0 for every call", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{}"}}`),
 			call(`{"index":0,"id":"b","function":{"name":"weigh","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: `a look{}; b weigh{}`},
-		{name: "indexes from seven on", body: events(
+		{name: "indexes from seven on", body: eventReader(
 			call(`{"index":7,"id":"a","function":{"name":"look","arguments":"{}"}},{"index":9,"id":"b","function":{"name":"look"}}`), finish, "[DONE]",
 		), calls: `a look{}; b look{}`},
-		{name: "the name with each fragment", body: events(
+		{name: "the name with each fragment", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\":"}}`),
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":"2}"}}`), finish, "[DONE]",
 		), calls: `a look{"x":2}`},
-		{name: "the name in pieces", body: events(
+		{name: "the name in pieces", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"lo"}}`), call(`{"index":0,"function":{"name":"ok","arguments":"{}"}}`), finish, "[DONE]",
 		), calls: `a look{}`},
-		{name: "arguments as an object", body: events(
+		{name: "arguments as an object", body: eventReader(
 			call(`{"index":0,"id":"a","function":{"name":"look","arguments":{"b":1,"a":2}}}`), finish, "[DONE]",
 		), calls: `a look{"b":1,"a":2}`},
-		{name: "arguments null", body: events(call(`{"index":0,"id":"a","function":{"name":"look","arguments":null}}`), finish), calls: `a look{}`},
-		{name: "no end mark", body: events(delta(`{"content":"fish"}`), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":null}`), text: "fish"},
-		{name: "last event not closed", body: events(delta(`{"content":"fish"}`)) + "data: [DONE]", text: "fish"},
-		{name: "data over two lines", body: "data: {\"choices\":[\ndata: {\"delta\":{\"content\":\"fish\"}}]}\n\n" + events("[DONE]"), text: "fish"},
-		{name: "other fields", body: "id: 1\nretry: 5\nevent: message\n" + events(delta(`{"content":"fish"}`), "[DONE]"), text: "fish"},
-		{name: "reasoning", body: events(delta(`{"reasoning":"hm"}`), delta(`{"content":"fish"}`), "[DONE]"), text: "fish", in: "hm"},
-		{name: "both kinds of reasoning", body: events(delta(`{"reasoning":"hm","reasoning_content":"hm"}`), "[DONE]"), in: "hm"},
-		{name: "reasoning as an object", body: events(delta(`{"reasoning":{"x":1},"content":"fish"}`), "[DONE]"), text: "fish"},
-		{name: "a refusal", body: events(delta(`{"refusal":"I will not."}`), "[DONE]"), text: "I will not."},
-		{name: "a second choice", body: events(
+		{name: "arguments null", body: eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":null}}`), finish), calls: `a look{}`},
+		{name: "no end mark", body: eventReader(delta(`{"content":"fish"}`), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":null}`), text: "fish"},
+		{name: "last event not closed", body: eventReader(delta(`{"content":"fish"}`)) + "data: [DONE]", text: "fish"},
+		{name: "data over two lines", body: "data: {\"choices\":[\ndata: {\"delta\":{\"content\":\"fish\"}}]}\n\n" + eventReader("[DONE]"), text: "fish"},
+		{name: "other fields", body: "id: 1\nretry: 5\nevent: message\n" + eventReader(delta(`{"content":"fish"}`), "[DONE]"), text: "fish"},
+		{name: "reasoning", body: eventReader(delta(`{"reasoning":"hm"}`), delta(`{"content":"fish"}`), "[DONE]"), text: "fish", in: "hm"},
+		{name: "both kinds of reasoning", body: eventReader(delta(`{"reasoning":"hm","reasoning_content":"hm"}`), "[DONE]"), in: "hm"},
+		{name: "reasoning as an object", body: eventReader(delta(`{"reasoning":{"x":1},"content":"fish"}`), "[DONE]"), text: "fish"},
+		{name: "a refusal", body: eventReader(delta(`{"refusal":"I will not."}`), "[DONE]"), text: "I will not."},
+		{name: "a second choice", body: eventReader(
 			`{"choices":[{"index":1,"delta":{"content":"no"}},{"index":0,"delta":{"content":"yes"}}]}`, "[DONE]",
 		), text: "yes"},
 	} {
@@ -210,21 +210,21 @@ func TestBroken(t *testing.T) {
 		name, body string
 		want       error
 	}{
-		{"arguments cut", events(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\""}}`), finish, "[DONE]"), model.ErrMalformed},
-		{"arguments no object", events(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"[1]"}}`), finish, "[DONE]"), model.ErrMalformed},
-		{"no name", events(call(`{"index":0,"id":"a","function":{"arguments":"{}"}}`), finish, "[DONE]"), model.ErrMalformed},
-		{"too many calls", events(append(many, finish, "[DONE]")...), model.ErrMalformed},
+		{"arguments cut", eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"{\"x\""}}`), finish, "[DONE]"), model.ErrMalformed},
+		{"arguments no object", eventReader(call(`{"index":0,"id":"a","function":{"name":"look","arguments":"[1]"}}`), finish, "[DONE]"), model.ErrMalformed},
+		{"no name", eventReader(call(`{"index":0,"id":"a","function":{"arguments":"{}"}}`), finish, "[DONE]"), model.ErrMalformed},
+		{"too many calls", eventReader(append(many, finish, "[DONE]")...), model.ErrMalformed},
 		{"a line without end", "data: " + strings.Repeat("x", 5<<20), model.ErrMalformed},
 		{"an event without end", strings.Repeat("data: "+strings.Repeat("x", 1<<20)+"\n", 5), model.ErrMalformed},
-		{"not JSON", events("fish", "[DONE]"), model.ErrMalformed},
-		{"the end before the reason", events(delta(`{"content":"fish"}`)), model.ErrCut},
+		{"not JSON", eventReader("fish", "[DONE]"), model.ErrMalformed},
+		{"the end before the reason", eventReader(delta(`{"content":"fish"}`)), model.ErrCut},
 		{"nothing", "", model.ErrCut},
 		{"only comments", ": still here\n\n: still here\n\n", model.ErrCut},
-		{"error: overloaded", events(delta(`{"content":"f"}`), `{"error":{"message":"too many","type":"overloaded_error"}}`), model.ErrBusy},
-		{"error: code", events(`{"error":{"message":"slow down","code":429}}`), model.ErrBusy},
-		{"error: code as text", events(`{"error":{"message":"who are you","code":"401"}}`), model.ErrUnauthorized},
-		{"error: length", events(`{"error":{"message":"too long","code":"context_length_exceeded"}}`), model.ErrTooLong},
-		{"error: plain text", events(`{"error":"failed to parse tool call"}`), model.ErrMalformed},
+		{"error: overloaded", eventReader(delta(`{"content":"f"}`), `{"error":{"message":"too many","type":"overloaded_error"}}`), model.ErrBusy},
+		{"error: code", eventReader(`{"error":{"message":"slow down","code":429}}`), model.ErrBusy},
+		{"error: code as text", eventReader(`{"error":{"message":"who are you","code":"401"}}`), model.ErrUnauthorized},
+		{"error: length", eventReader(`{"error":{"message":"too long","code":"context_length_exceeded"}}`), model.ErrTooLong},
+		{"error: plain text", eventReader(`{"error":"failed to parse tool call"}`), model.ErrMalformed},
 		{"error: a line", "error: {\"code\":503,\"message\":\"Loading model\"}\n\n", model.ErrBusy},
 		{"error: a line of text", "error: failed to parse it\n\n", model.ErrMalformed},
 	} {
@@ -428,8 +428,8 @@ func TestPull(t *testing.T) {
 
 // FuzzStream: whatever a server sends, the reply is well formed or an error.
 func FuzzStream(f *testing.F) {
-	f.Add(events(delta(`{"content":"a"}`), finish, "[DONE]"))
-	f.Add(events(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"look","arguments":"{}"}}]}`), finish))
+	f.Add(eventReader(delta(`{"content":"a"}`), finish, "[DONE]"))
+	f.Add(eventReader(delta(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"look","arguments":"{}"}}]}`), finish))
 	f.Add("error: x\n\ndata\n\ndata: null\n\ndata: {\"choices\":[{}]}\n\n")
 	var body atomic.Value
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { sse(body.Load().(string))(w, r) }))

@@ -18,24 +18,24 @@ const (
 	mostCalls = 128     // in one reply
 )
 
-// stream reads server-sent events until the end mark. A stream that says why it finished and then ends counts as whole
-// too: not every server sends the mark.
-func (p *reply) stream(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
-	events := newEvents(body)
+// readStream reads server-sent events until [DONE]. A stream that ends after a finish_reason is complete too, because not
+// every server sends [DONE].
+func (p *reply) readStream(ctx context.Context, body io.Reader, yield func(model.Chunk, error) bool) error {
+	events := newEventReader(body)
 	for {
-		data, err := events.next()
+		data, err := events.nextEvent()
 		switch {
 		case errors.Is(err, errLong):
-			return p.call.Unreadable(fmt.Sprintf("sends an event of more than %d bytes", mostEvent))
+			return p.call.ProtocolError(fmt.Sprintf("sends an event of more than %d bytes", mostEvent))
 		case err != nil && (!errors.Is(err, io.EOF) || p.final.Reason == ""):
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			return p.call.Failed(ctx, err)
+			return p.call.TransportError(ctx, err)
 		case err != nil, string(data) == "[DONE]":
-			return p.finish(yield)
+			return p.yieldFinal(yield)
 		}
-		c, err := p.read(data)
+		c, err := p.readEvent(data)
 		if err != nil {
 			return err
 		}
@@ -45,8 +45,8 @@ func (p *reply) stream(ctx context.Context, body io.Reader, yield func(model.Chu
 	}
 }
 
-func (p *reply) finish(yield func(model.Chunk, error) bool) error {
-	last, err := p.end()
+func (p *reply) yieldFinal(yield func(model.Chunk, error) bool) error {
+	last, err := p.finalChunk()
 	if err != nil {
 		return err
 	}
@@ -54,22 +54,22 @@ func (p *reply) finish(yield func(model.Chunk, error) bool) error {
 	return nil
 }
 
-// events splits a stream into the data of its events.
-type events struct {
+// eventReader splits a stream into the data of its events.
+type eventReader struct {
 	r *bufio.Reader
 }
 
-func newEvents(r io.Reader) *events { return &events{r: bufio.NewReaderSize(r, 16<<10)} }
+func newEventReader(r io.Reader) *eventReader { return &eventReader{r: bufio.NewReaderSize(r, 16<<10)} }
 
 var errLong = errors.New("event too long")
 
-// next returns the data of the next event that has some. At the end of the stream an event that was not closed by an
-// empty line still counts: the data is whole JSON or will be found not to be.
-func (e *events) next() ([]byte, error) {
+// nextEvent returns the data of the next event with data. An event at the end of the stream counts even without its closing
+// blank line; if it was cut, decoding its JSON fails.
+func (e *eventReader) nextEvent() ([]byte, error) {
 	var data []byte
 	seen := false
 	for {
-		line, err := e.line()
+		line, err := e.readLine()
 		if err != nil {
 			if seen && errors.Is(err, io.EOF) {
 				return data, nil
@@ -100,7 +100,7 @@ func (e *events) next() ([]byte, error) {
 	}
 }
 
-// wrapError makes an error line look like the events that others send.
+// wrapError converts an error line to the event form of other servers.
 func wrapError(value []byte) []byte {
 	if !json.Valid(value) {
 		value, _ = json.Marshal(string(value))
@@ -108,8 +108,8 @@ func wrapError(value []byte) []byte {
 	return append(append([]byte(`{"error":`), value...), '}')
 }
 
-// line returns the next line without its end.
-func (e *events) line() ([]byte, error) {
+// readLine returns the next line without its terminator.
+func (e *eventReader) readLine() ([]byte, error) {
 	var line []byte
 	for {
 		part, err := e.r.ReadSlice('\n')
@@ -127,7 +127,7 @@ func (e *events) line() ([]byte, error) {
 	}
 }
 
-// fragment is a piece of a call. The first has id and name, the rest more of the arguments.
+// fragment is a piece of a tool call: the first holds id and name, later ones more of the arguments.
 type fragment struct {
 	Index    *int   `json:"index"`
 	ID       string `json:"id"`
@@ -137,26 +137,26 @@ type fragment struct {
 	} `json:"function"`
 }
 
-// calls puts fragments together, in the order in which their calls began.
-type calls struct {
-	list []*building
+// callAssembler joins fragments into calls, in the order in which the calls began.
+type callAssembler struct {
+	list []*partialCall
 }
 
-type building struct {
+type partialCall struct {
 	index int
 	id    string
 	name  string
 	args  strings.Builder
 }
 
-// add takes in one fragment.
-func (c *calls) add(f fragment) error {
-	b := c.find(f)
+// addFragment adds f to the call it continues, or begins a call.
+func (c *callAssembler) addFragment(f fragment) error {
+	b := c.findCall(f)
 	if b == nil {
 		if len(c.list) == mostCalls {
 			return fmt.Errorf("makes more than %d calls at once", mostCalls)
 		}
-		b = &building{index: len(c.list), id: f.ID}
+		b = &partialCall{index: len(c.list), id: f.ID}
 		if f.Index != nil {
 			b.index = *f.Index
 		}
@@ -178,10 +178,10 @@ func (c *calls) add(f fragment) error {
 	return nil
 }
 
-// find returns the call that f continues; nil when f begins one. Some servers give no index, or 0 to every call: then a
-// new id together with a name begins a call.
-func (c *calls) find(f fragment) *building {
-	begins := func(b *building) bool { return f.ID != "" && b.id != "" && f.ID != b.id && f.Function.Name != "" }
+// findCall returns the call that f continues, or nil if f begins one. Some servers send no index, or 0 for every call; then a
+// new id with a name begins a call.
+func (c *callAssembler) findCall(f fragment) *partialCall {
+	begins := func(b *partialCall) bool { return f.ID != "" && b.id != "" && f.ID != b.id && f.Function.Name != "" }
 	for i := len(c.list) - 1; i >= 0; i-- {
 		b := c.list[i]
 		switch {
@@ -189,7 +189,7 @@ func (c *calls) find(f fragment) *building {
 			continue
 		case begins(b):
 			if f.Index != nil {
-				return c.byID(f.ID)
+				return c.findByID(f.ID)
 			}
 			return nil
 		case f.Index == nil && f.ID == "" && f.Function.Name != "" && b.args.Len() > 0 && json.Valid([]byte(b.args.String())):
@@ -200,7 +200,7 @@ func (c *calls) find(f fragment) *building {
 	return nil
 }
 
-func (c *calls) byID(id string) *building {
+func (c *callAssembler) findByID(id string) *partialCall {
 	for _, b := range c.list {
 		if b.id == id {
 			return b
@@ -209,8 +209,8 @@ func (c *calls) byID(id string) *building {
 	return nil
 }
 
-// whole returns the finished calls. A call without a name or with arguments that are no object is the model's mistake.
-func (c *calls) whole() ([]model.Call, error) {
+// finish returns the complete calls. It fails for a call without a name or whose arguments are not a JSON object.
+func (c *callAssembler) finish() ([]model.Call, error) {
 	var out []model.Call
 	for _, b := range c.list {
 		args := strings.TrimSpace(b.args.String())

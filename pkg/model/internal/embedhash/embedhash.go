@@ -11,19 +11,19 @@ import (
 // Dimensions is the usual size of a vector.
 const Dimensions = 768
 
-// Embed returns the vector of text, of length one. The same text gives the same vector on every machine and in every
-// release. The prefix of a task, such as "search_query: ", is left out: it says what for and not what about.
+// Embed returns the unit vector of text. The same text has the same vector on every machine and in every release. A task
+// prefix such as "search_query: " is ignored.
 func Embed(text string, dims int) []float32 {
 	v := make([]float32, dims)
-	for word := range strings.FieldsFuncSeq(strings.ToLower(untasked(text)), separates) {
+	for word := range strings.FieldsFuncSeq(strings.ToLower(trimTaskPrefix(text)), isSeparator) {
 		padded := []rune(" " + word + " ")
 		weight := float32(1)
 		if grammar[word] {
 			weight = 0.2
 		}
-		add(v, "w", word, 2*weight)
+		addFeature(v, "w", word, 2*weight)
 		for i := 0; i+3 <= len(padded); i++ {
-			add(v, "t", string(padded[i:i+3]), weight)
+			addFeature(v, "t", string(padded[i:i+3]), weight)
 		}
 	}
 	return normalize(v)
@@ -40,10 +40,10 @@ var grammar = func() map[string]bool {
 	return all
 }()
 
-func separates(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) }
+func isSeparator(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) }
 
-// untasked cuts the prefix of a task off.
-func untasked(text string) string {
+// trimTaskPrefix removes a task prefix.
+func trimTaskPrefix(text string) string {
 	task, rest, found := strings.Cut(text, ":")
 	switch strings.TrimSpace(task) {
 	case "search_query", "search_document", "clustering", "classification":
@@ -54,18 +54,18 @@ func untasked(text string) string {
 	return text
 }
 
-// add puts a feature into the vector: its hash says where, and with which sign, so that what falls on the same place by
-// chance cancels out rather than adds up.
-func add(v []float32, kind, feature string, weight float32) {
-	h := hash(kind, feature)
+// addFeature adds a feature to the vector: its hash selects the dimension and the sign, so that collisions cancel out on
+// average.
+func addFeature(v []float32, kind, feature string, weight float32) {
+	h := hashFeature(kind, feature)
 	if h&1 != 0 {
 		weight = -weight
 	}
 	v[(h>>1)%uint64(len(v))] += weight
 }
 
-// hash is FNV-1a with a last stirring: its low bits alone are not even enough.
-func hash(kind, feature string) uint64 {
+// hashFeature is FNV-1a with a final mix, because the low bits of FNV-1a are not uniform.
+func hashFeature(kind, feature string) uint64 {
 	h := uint64(14695981039346656037)
 	for _, s := range [...]string{kind, feature} {
 		for i := range len(s) {
@@ -77,7 +77,7 @@ func hash(kind, feature string) uint64 {
 	return h ^ h>>33
 }
 
-// normalize makes the length one. A text without words gets a direction of its own, since no direction is no vector.
+// normalize scales v to length one. A text without words gets a fixed direction, because a zero vector has none.
 func normalize(v []float32) []float32 {
 	var sum float64
 	for _, x := range v {

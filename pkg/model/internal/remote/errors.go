@@ -14,48 +14,48 @@ import (
 	"conclave/pkg/text"
 )
 
-// Asked is what was asked for, as far as an error depends on it.
-type Asked struct {
+// RequestInfo holds the parts of a request that decide how an error status is classified.
+type RequestInfo struct {
 	Model string
 	Tools bool
 	Think bool
 }
 
-// Of tells what r asked for.
-func Of(r model.Request) Asked {
-	return Asked{Model: r.Model, Tools: len(r.Tools) > 0, Think: r.Think != nil && *r.Think}
+// InfoOf returns the [RequestInfo] of r.
+func InfoOf(r model.Request) RequestInfo {
+	return RequestInfo{Model: r.Model, Tools: len(r.Tools) > 0, Think: r.Think != nil && *r.Think}
 }
 
-// Refused is the error for an HTTP status, or for an error event in mid-stream, where status is the nearest one. text is
-// what the server said; it is shown without the key, and cut.
-func (c *Call) Refused(status int, text string, a Asked) error {
-	said := c.Clean(text)
+// StatusError classifies an HTTP error status, or an error event inside a stream, as one of the sentinel errors of package
+// model. text is the server's message; it is quoted redacted and truncated. Known phrases in it win over the status,
+// because some servers use one status for every error.
+func (c *Call) StatusError(status int, text string, a RequestInfo) error {
+	said := c.Redact(text)
 	host := c.client.Host()
-	// Some servers give every error the same status: what they say is then the better witness.
 	low := strings.ToLower(text)
 	switch {
-	case status == http.StatusUnauthorized, status == http.StatusForbidden, has(low, badKey):
-		return fmt.Errorf("%w: %s says %q; check the key that is set for it", model.ErrUnauthorized, host, said)
-	case status == http.StatusRequestEntityTooLarge, has(low, tooLong):
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, containsAny(low, badKey):
+		return fmt.Errorf("%w: %s rejected the key: %q; check the key configured for it", model.ErrUnauthorized, host, said)
+	case status == http.StatusRequestEntityTooLarge, containsAny(low, tooLong):
 		return fmt.Errorf("%w: %s says %q", model.ErrTooLong, host, said)
-	case a.Tools && has(low, noTools):
+	case a.Tools && containsAny(low, noTools):
 		return fmt.Errorf("%w: %s says %q of %s", model.ErrNoTools, host, said, a.Model)
-	case a.Think && has(low, noThinking):
+	case a.Think && containsAny(low, noThinking):
 		return fmt.Errorf("%w: %s says %q of %s", model.ErrNoThinking, host, said, a.Model)
-	case status == http.StatusNotFound, has(low, missing):
+	case status == http.StatusNotFound, containsAny(low, missing):
 		return fmt.Errorf("%w: %s says %q of %s; check the model's name and the server's address",
 			model.ErrMissing, host, said, a.Model)
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable, status == 529:
 		return fmt.Errorf("%w: %s says %q", model.ErrBusy, host, said)
 	case status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
-		return fmt.Errorf("%w: what stands before %s says %q", model.ErrUnreachable, host, said)
-	case status >= 500 && has(low, malformed):
+		return fmt.Errorf("%w: the proxy in front of %s responded %q", model.ErrUnreachable, host, said)
+	case status >= 500 && containsAny(low, malformed):
 		return fmt.Errorf("%w: %s says %q", model.ErrMalformed, host, said)
 	}
-	return fmt.Errorf("%s answers with status %d: %q", host, status, said)
+	return fmt.Errorf("%s responded with status %d: %q", host, status, said)
 }
 
-// What servers write, in lower case. The status alone does not tell these apart.
+// Phrases of server messages, in lower case, for errors that the status alone does not identify.
 var (
 	badKey  = []string{"invalid_api_key", "api key not valid", "api_key_invalid", "authentication_error"}
 	tooLong = []string{
@@ -74,7 +74,7 @@ var (
 	malformed = []string{"failed to parse", "error parsing tool call", "invalid tool call", "parse error"}
 )
 
-func has(text string, any []string) bool {
+func containsAny(text string, any []string) bool {
 	for _, s := range any {
 		if strings.Contains(text, s) {
 			return true
@@ -83,10 +83,10 @@ func has(text string, any []string) bool {
 	return false
 }
 
-// Failed is the error for a request that got no whole response. err may be nil when the response merely ended too soon.
-func (c *Call) Failed(ctx context.Context, err error) error {
+// TransportError returns the error for a request without a complete response. err may be nil when the response ended early.
+func (c *Call) TransportError(ctx context.Context, err error) error {
 	host := c.client.Host()
-	if broken := c.Broken(); broken != nil {
+	if broken := c.ReadError(); broken != nil {
 		err = broken
 	}
 	switch {
@@ -94,36 +94,36 @@ func (c *Call) Failed(ctx context.Context, err error) error {
 		return fmt.Errorf("asking %s: %w", host, ctx.Err())
 	case errors.Is(err, errRedirect):
 		return fmt.Errorf("%w at %s: %w; set its address to where it really is", model.ErrUnreachable, host, errRedirect)
-	case errors.Is(err, errElsewhere):
-		return fmt.Errorf("asking %s: %w", host, errElsewhere)
+	case errors.Is(err, errForeignAddress):
+		return fmt.Errorf("asking %s: %w", host, errForeignAddress)
 	case errors.Is(err, errTooBig):
 		return fmt.Errorf("%w: %s sends more than %d bytes in one response", model.ErrMalformed, host, c.client.cfg.Limit)
 	case c.Status() == 0:
-		return fmt.Errorf("%w at %s: %s; is it running, and is its address right?", model.ErrUnreachable, host, c.Clean(plain(err)))
+		return fmt.Errorf("%w at %s: %s; is it running, and is its address right?", model.ErrUnreachable, host, c.Redact(transportMessage(err)))
 	}
-	return fmt.Errorf("%w by %s: %s", model.ErrCut, host, c.Clean(plain(err)))
+	return fmt.Errorf("%w by %s: %s", model.ErrCut, host, c.Redact(transportMessage(err)))
 }
 
-// Unreadable is the error for a response that does not follow the protocol. why must hold nothing of the response but
-// what [Call.Clean] has seen.
-func (c *Call) Unreadable(why string) error {
+// ProtocolError returns the error for a response that violates the protocol. why must not contain response text that has
+// not passed [Call.Redact].
+func (c *Call) ProtocolError(why string) error {
 	return fmt.Errorf("%w: %s %s", model.ErrMalformed, c.client.Host(), why)
 }
 
-// Fault is the error for what a library makes of a response: that it broke off, where it did, and otherwise that it does
-// not follow the protocol. The library's own words are left out; they may quote anything.
-func (c *Call) Fault(ctx context.Context, err error) error {
-	if ctx.Err() != nil || c.Broken() != nil || c.Status() == 0 {
-		return c.Failed(ctx, err)
+// LibraryError returns the error for a response that a client library could not process: a transport error if the response
+// broke off, a protocol error otherwise. The library's message is dropped, because it may quote the key.
+func (c *Call) LibraryError(ctx context.Context, err error) error {
+	if ctx.Err() != nil || c.ReadError() != nil || c.Status() == 0 {
+		return c.TransportError(ctx, err)
 	}
-	return c.Unreadable("sends something that does not follow its protocol")
+	return c.ProtocolError("sends something that does not follow its protocol")
 }
 
-// errPanic stands for what a library did not survive.
+// errPanic replaces a panic inside a client library.
 var errPanic = errors.New("the library gave up")
 
-// Guarded runs a call into a library. Some panic over responses that are not as they expect; that becomes an error.
-func Guarded(f func() error) (err error) {
+// RecoverPanic calls f, which calls a client library, and returns [errPanic] if the library panics on an unexpected response.
+func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		if recover() != nil {
 			err = errPanic
@@ -132,8 +132,8 @@ func Guarded(f func() error) (err error) {
 	return f()
 }
 
-// plain leaves out the address that net/http puts before its errors: we name the host ourselves.
-func plain(err error) string {
+// transportMessage returns err without the URL that net/http puts in front of it.
+func transportMessage(err error) string {
 	if err == nil {
 		return "the response ended too soon"
 	}
@@ -144,29 +144,29 @@ func plain(err error) string {
 }
 
 const (
-	mostSaid = 500 // bytes of a server's text that an error shows
-	mostRead = 64 << 10
-	shared   = 8 // bytes in a row that a text may not share with the key
+	maxMessageBytes = 500 // bytes of a server's message that an error quotes
+	maxScannedBytes = 64 << 10
+	minKeyPiece     = 8 // shortest run of key bytes that is masked
 )
 
-// Clean returns a server's text for use in an error: without the key or a long enough piece of it, in valid UTF-8, on
-// one line, and cut.
-func (c *Call) Clean(said string) string {
-	if len(said) > mostRead {
-		said = said[:mostRead]
+// Redact returns a server's message for use in an error: the key and pieces of it masked, plain, URL-escaped and base64;
+// valid UTF-8, one line, truncated.
+func (c *Call) Redact(said string) string {
+	if len(said) > maxScannedBytes {
+		said = said[:maxScannedBytes]
 	}
 	if c.key != "" {
-		said = mask(said, c.key)
-		said = mask(said, url.QueryEscape(c.key))
-		said = mask(said, base64.StdEncoding.EncodeToString([]byte(c.key)))
+		said = maskKey(said, c.key)
+		said = maskKey(said, url.QueryEscape(c.key))
+		said = maskKey(said, base64.StdEncoding.EncodeToString([]byte(c.key)))
 	}
-	return text.OneLine(said, mostSaid)
+	return text.OneLine(said, maxMessageBytes)
 }
 
-// mask replaces each piece of text that is also a piece of key and at least [shared] bytes long: servers like to quote a
-// key in part.
-func mask(text, key string) string {
-	least := min(shared, len(key))
+// maskKey replaces each substring of text that is also a substring of key and at least [minKeyPiece] bytes long, because
+// servers quote keys in part.
+func maskKey(text, key string) string {
+	least := min(minKeyPiece, len(key))
 	var out strings.Builder
 	for i := 0; i < len(text); {
 		n := least
@@ -184,9 +184,9 @@ func mask(text, key string) string {
 	return out.String()
 }
 
-// Message finds what a user can read in the body of an error: {"error": {"message": ...}}, {"error": "..."},
-// {"message": ...} or {"detail": ...}, with the type and code beside it. Anything else is returned as it is.
-func Message(body []byte) string {
+// ErrorMessage extracts the message from an error body: {"error": {"message": ...}}, {"error": "..."}, {"message": ...} or
+// {"detail": ...}, with the type and code appended. Any other body is returned unchanged.
+func ErrorMessage(body []byte) string {
 	type said struct {
 		Message string          `json:"message"`
 		Type    string          `json:"type"`
@@ -208,7 +208,7 @@ func Message(body []byte) string {
 		return text
 	case json.Unmarshal(whole.Error, &inner) == nil && (inner.Message != "" || inner.Type != ""):
 		var code string
-		_ = json.Unmarshal(inner.Code, &code) // a number says no more than the status does
+		_ = json.Unmarshal(inner.Code, &code) // a numeric code repeats the status
 		return strings.TrimSpace(strings.Join([]string{inner.Message, inner.Type, inner.Status, code}, " "))
 	case whole.Message != "":
 		return whole.Message

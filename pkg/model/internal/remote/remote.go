@@ -1,6 +1,5 @@
-// Package remote is what the backends that speak HTTP with a key have in common: a transport that sends the key to one
-// address only, follows no redirect and reads a bounded number of bytes, and errors that a user can act on and that
-// never hold the key.
+// Package remote is shared by the HTTP backends that need a key: a transport that sends the key to one address only, follows
+// no redirect and limits the response size, and errors that are actionable and never contain the key.
 package remote
 
 import (
@@ -18,20 +17,20 @@ import (
 	"conclave/pkg/local"
 )
 
-// DefaultLimit is how many bytes of one response are read when nothing else is said.
+// DefaultLimit is the default maximum size of a response in bytes.
 const DefaultLimit = 32 << 20
 
-// Config is what a [Client] needs to know.
+// Config configures a [Client].
 type Config struct {
-	URL    string                                // where the server is
-	Key    func(context.Context) (string, error) // asked once per request; nil = the server wants none
+	URL    string                                // address of the server
+	Key    func(context.Context) (string, error) // called once per request; nil = no key
 	Header string                                // the header that carries the key
 	Prefix string                                // before the key: "Bearer "
-	Client *http.Client                          // its Transport is used; nil = one of our own
+	Client *http.Client                          // its Transport is used; nil = a default one
 	Limit  int64                                 // bytes of one response; 0 = [DefaultLimit]
 }
 
-// Client holds what all requests to one server share. It keeps no key.
+// Client sends requests to one server. It does not store the key.
 type Client struct {
 	base  *url.URL
 	cfg   Config
@@ -39,18 +38,18 @@ type Client struct {
 	local bool
 }
 
-// New returns a client for cfg. It asks nobody anything yet.
+// New returns a client for cfg without connecting. It rejects URLs with user info, query or fragment, which could hold a key.
 func New(cfg Config) (*Client, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
-		// The parser's own error quotes the address, and an address may hold a password.
-		return nil, errors.New("the address of the model server cannot be read: write it as http://host:port")
+		// The parse error quotes the URL, which may contain a password.
+		return nil, errors.New("invalid model server URL: write it as http://host:port")
 	}
 	switch {
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
-		return nil, errors.New("the address of the model server holds more than scheme, host and path: keys belong into the keyring")
+		return nil, errors.New("model server URL has user info, a query or a fragment: store keys in the keyring instead")
 	case base.Scheme != "http" && base.Scheme != "https", base.Hostname() == "":
-		return nil, errors.New("the address of the model server is incomplete: write it as http://host:port")
+		return nil, errors.New("incomplete model server URL: write it as http://host:port")
 	}
 	if cfg.Limit <= 0 {
 		cfg.Limit = DefaultLimit
@@ -62,46 +61,46 @@ func New(cfg Config) (*Client, error) {
 		next = cfg.Client.Transport
 	}
 	if next == nil {
-		next = transport()
+		next = newTransport()
 	}
-	c.http = &http.Client{Transport: &guard{client: c, next: next}, CheckRedirect: refuseRedirect}
+	c.http = &http.Client{Transport: &keyTransport{client: c, next: next}, CheckRedirect: refuseRedirect}
 	return c, nil
 }
 
-// HTTP is the client to send with. It sends only what carries the context of a [Call].
+// HTTP returns the HTTP client. It rejects requests whose context does not carry a [Call] of this client.
 func (c *Client) HTTP() *http.Client { return c.http }
 
-// URL is the server's address, without a slash at its end.
+// URL returns the server's address without a trailing slash.
 func (c *Client) URL() *url.URL { u := *c.base; return &u }
 
-// Host names the server, for messages.
+// Host returns host and port of the server, for messages.
 func (c *Client) Host() string { return c.base.Host }
 
-// Away is the server's host when that is another machine, and "" when it is this one.
-func (c *Client) Away() string {
+// RemoteHost returns the server's host name, or "" if it is this machine.
+func (c *Client) RemoteHost() string {
 	if c.local {
 		return ""
 	}
 	return c.base.Hostname()
 }
 
-// transport is like the standard one, with bounds where that has none. How long an answer may take is the caller's
-// context to say: a model may have to be loaded first.
-func transport() http.RoundTripper {
+// newTransport returns the default transport with limits added. It sets no response timeout: loading a model takes long, and
+// the caller's context limits the request.
+func newTransport() http.RoundTripper {
 	return &http.Transport{
-		Proxy:                  func(r *http.Request) (*url.URL, error) { return proxy(r, http.ProxyFromEnvironment) },
+		Proxy:                  func(r *http.Request) (*url.URL, error) { return selectProxy(r, http.ProxyFromEnvironment) },
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		TLSHandshakeTimeout:    10 * time.Second,
 		ForceAttemptHTTP2:      true,
 		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
-		DisableCompression:     true, // a stream gains nothing by it, and a bound on bytes should mean the bytes sent
+		DisableCompression:     true, // the size limit counts bytes on the wire
 	}
 }
 
-// proxy asks the environment only for what leaves this machine, and only where a proxy sees neither key nor prompt.
-func proxy(r *http.Request, environment func(*http.Request) (*url.URL, error)) (*url.URL, error) {
+// selectProxy uses the environment's proxy for https to other machines only: on plain http the proxy would see key and prompt.
+func selectProxy(r *http.Request, environment func(*http.Request) (*url.URL, error)) (*url.URL, error) {
 	if r.URL.Scheme != "https" || local.Host(r.URL.Hostname()) {
 		return nil, nil
 	}
@@ -109,87 +108,87 @@ func proxy(r *http.Request, environment func(*http.Request) (*url.URL, error)) (
 }
 
 var (
-	errRedirect  = errors.New("it answers with a redirect, which is not followed because the key would go along")
-	errElsewhere = errors.New("the request was meant for another address")
-	errTooBig    = errors.New("the response is larger than allowed")
+	errRedirect       = errors.New("it responded with a redirect, which is not followed because the key would be sent along")
+	errForeignAddress = errors.New("request to a foreign address rejected")
+	errTooBig         = errors.New("response exceeds the size limit")
 )
 
 func refuseRedirect(*http.Request, []*http.Request) error { return errRedirect }
 
-// Call is one request: the key that was asked for it, and what went wrong while its response was read.
+// Call is one request: its key, and the error that ended its response early.
 type Call struct {
-	client *Client
-	key    string
-	soft   bool
+	client     *Client
+	key        string
+	hideErrors bool
 
-	mu     sync.Mutex
-	read   error // what ended the body early
-	status int   // of the response; 0 = none began
+	mu      sync.Mutex
+	readErr error // ended the response body early
+	status  int   // of the response; 0 = none began
 }
 
 type callKey struct{}
 
-// Begin asks for the key. The context it returns is the one to send with; the key is set on the way out, so that no
-// library between here and the wire holds it.
-func (c *Client) Begin(ctx context.Context) (context.Context, *Call, error) {
+// BeginCall obtains the key and returns the context to send the request with. The key is added by the transport, so that no
+// client library in between holds it.
+func (c *Client) BeginCall(ctx context.Context) (context.Context, *Call, error) {
 	call := &Call{client: c}
 	if c.cfg.Key != nil {
 		key, err := c.cfg.Key(ctx)
 		if err != nil {
-			return nil, nil, fmt.Errorf("asking for the key of %s: %w", c.Host(), err)
+			return nil, nil, fmt.Errorf("getting the key of %s: %w", c.Host(), err)
 		}
 		if strings.ContainsAny(key, "\r\n\x00") {
-			return nil, nil, fmt.Errorf("the key of %s has a line break in it: set it again", c.Host())
+			return nil, nil, fmt.Errorf("the key of %s contains a line break: set it again", c.Host())
 		}
 		call.key = key
 	}
 	return context.WithValue(ctx, callKey{}, call), call, nil
 }
 
-// Quiet makes a response that breaks off look like one that ends. [Call.Broken] still tells. It is for libraries that
-// would write the error to the log.
-func (c *Call) Quiet() { c.soft = true }
+// HideReadErrors makes an interrupted response look complete to the reader; [Call.ReadError] still returns the error. It is
+// for client libraries that would log it.
+func (c *Call) HideReadErrors() { c.hideErrors = true }
 
-// Broken is what ended the response early; nil when it ended well.
-func (c *Call) Broken() error {
+// ReadError returns the error that ended the response early, or nil.
+func (c *Call) ReadError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.read
+	return c.readErr
 }
 
-// Status is that of the response; 0 when none began.
+// Status returns the HTTP status, or 0 if no response arrived.
 func (c *Call) Status() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.status
 }
 
-// guard is the last step before the wire.
-type guard struct {
+// keyTransport rejects foreign addresses, strips identifying headers and adds the key.
+type keyTransport struct {
 	client *Client
 	next   http.RoundTripper
 }
 
-// secrets are headers that a library may have filled from wherever it looked.
-var secrets = []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
+// credentialHeaders are removed from every request, because client libraries fill them from the environment.
+var credentialHeaders = []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
 
 // RoundTrip implements [http.RoundTripper].
-func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g *keyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	call, _ := r.Context().Value(callKey{}).(*Call)
 	if call == nil || call.client != g.client || r.URL.Scheme != g.client.base.Scheme || r.URL.Host != g.client.base.Host {
 		if r.Body != nil {
 			_ = r.Body.Close()
 		}
-		return nil, errElsewhere
+		return nil, errForeignAddress
 	}
 	out := r.Clone(r.Context())
 	out.Host = ""
-	for _, h := range secrets {
+	for _, h := range credentialHeaders {
 		out.Header.Del(h)
 	}
 	for h := range out.Header {
 		if strings.HasPrefix(h, "X-Stainless-") || h == "X-Goog-Api-Client" {
-			delete(out.Header, h) // they tell the service about this machine, which it need not know
+			delete(out.Header, h) // they describe this machine to the service
 		}
 	}
 	out.Header.Set("User-Agent", "conclave")
@@ -207,56 +206,56 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	call.mu.Lock()
 	call.status = resp.StatusCode
 	call.mu.Unlock()
-	resp.Request = r // not the one with the key: a library may print it
-	resp.Body = &body{call: call, rc: resp.Body, left: g.client.cfg.Limit}
+	resp.Request = r // not the clone with the key, which a library could print
+	resp.Body = &limitedBody{call: call, rc: resp.Body, left: g.client.cfg.Limit}
 	return resp, nil
 }
 
-// body bounds a response and remembers how it ended.
-type body struct {
+// limitedBody limits a response and records the error that ended it.
+type limitedBody struct {
 	call *Call
 	rc   io.ReadCloser
 	left int64
 }
 
 // Read implements [io.Reader].
-func (b *body) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		// One more byte tells a response of exactly the limit from a longer one.
+		// Reading one more byte distinguishes a response of exactly the limit from a longer one.
 		var one [1]byte
 		n, err := b.rc.Read(one[:])
 		if n > 0 {
 			err = errTooBig
 		}
-		return 0, b.end(err)
+		return 0, b.recordError(err)
 	}
 	if int64(len(p)) > b.left {
 		p = p[:b.left]
 	}
 	n, err := b.rc.Read(p)
 	b.left -= int64(n)
-	return n, b.end(err)
+	return n, b.recordError(err)
 }
 
-func (b *body) end(err error) error {
+func (b *limitedBody) recordError(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	b.call.mu.Lock()
 	defer b.call.mu.Unlock()
-	if b.call.read == nil {
-		b.call.read = err
+	if b.call.readErr == nil {
+		b.call.readErr = err
 	}
-	if b.call.soft {
+	if b.call.hideErrors {
 		return io.EOF
 	}
 	return err
 }
 
 // Close implements [io.Closer].
-func (b *body) Close() error {
+func (b *limitedBody) Close() error {
 	err := b.rc.Close()
-	if b.call.soft {
+	if b.call.hideErrors {
 		return nil
 	}
 	return err

@@ -41,7 +41,7 @@ func TestProxy(t *testing.T) {
 	for address, want := range map[string]*url.URL{
 		"https://models.example/": through, "http://models.example/": nil, "https://localhost/": nil, "http://127.0.0.1:1/": nil, "https://[::1]/": nil,
 	} {
-		got, err := proxy(httptest.NewRequest(http.MethodGet, address, nil), environment)
+		got, err := selectProxy(httptest.NewRequest(http.MethodGet, address, nil), environment)
 		if err != nil || got != want {
 			t.Errorf("%s goes through %v, %v", address, got, err)
 		}
@@ -58,7 +58,7 @@ func TestElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, _, err := c.Begin(t.Context())
+	ctx, _, err := c.BeginCall(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestElsewhere(t *testing.T) {
 		"another scheme":  must(http.NewRequestWithContext(ctx, http.MethodGet, "https://models.example", nil)),
 	} {
 		resp, err := c.HTTP().Do(r)
-		if !errors.Is(err, errElsewhere) {
+		if !errors.Is(err, errForeignAddress) {
 			t.Errorf("%s: %v, %v", name, resp, err)
 		}
 	}
@@ -97,17 +97,17 @@ func TestClean(t *testing.T) {
 		"two\nlines\t\x00 here": "two lines here",
 		"bad \xff\xfe":          "bad ?",
 	} {
-		if got := call.Clean(in); got != want {
+		if got := call.Redact(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}
-	if got := call.Clean(strings.Repeat("é", 5000)); len(got) > mostSaid+3 || !strings.HasSuffix(got, "é...") {
+	if got := call.Redact(strings.Repeat("é", 5000)); len(got) > maxMessageBytes+3 || !strings.HasSuffix(got, "é...") {
 		t.Errorf("%d bytes, ending in %q", len(got), got[len(got)-6:])
 	}
-	if got := (&Call{client: &Client{}, key: "abc"}).Clean("say abc twice: abc"); got != "say [key] twice: [key]" {
+	if got := (&Call{client: &Client{}, key: "abc"}).Redact("say abc twice: abc"); got != "say [key] twice: [key]" {
 		t.Errorf("a short key: %q", got)
 	}
-	if got := (&Call{client: &Client{}}).Clean("fish"); got != "fish" {
+	if got := (&Call{client: &Client{}}).Redact("fish"); got != "fish" {
 		t.Errorf("no key: %q", got)
 	}
 }
@@ -115,14 +115,14 @@ func TestClean(t *testing.T) {
 // FuzzClean: no eight letters in a row of the key survive, wherever they stand.
 func FuzzClean(f *testing.F) {
 	f.Add("x", "y")
-	f.Add(strings.Repeat("x", mostSaid-10), "")
+	f.Add(strings.Repeat("x", maxMessageBytes-10), "")
 	f.Fuzz(func(t *testing.T, before, after string) {
 		call := &Call{client: &Client{}, key: key}
 		for _, quoted := range []string{key, key[3:15], key[:8]} {
-			got := call.Clean(before + quoted + after)
-			for i := 0; i+shared <= len(key); i++ {
-				if strings.Contains(got, key[i:i+shared]) {
-					t.Fatalf("%q holds %q", got, key[i:i+shared])
+			got := call.Redact(before + quoted + after)
+			for i := 0; i+minKeyPiece <= len(key); i++ {
+				if strings.Contains(got, key[i:i+minKeyPiece]) {
+					t.Fatalf("%q holds %q", got, key[i:i+minKeyPiece])
 				}
 			}
 		}
@@ -143,7 +143,7 @@ func TestMessage(t *testing.T) {
 		``:                                                     ``,
 		`{"error":{"status":"UNAVAILABLE","message":"no"}}`: "no UNAVAILABLE",
 	} {
-		if got := strings.Join(strings.Fields(Message([]byte(in))), " "); got != want {
+		if got := strings.Join(strings.Fields(ErrorMessage([]byte(in))), " "); got != want {
 			t.Errorf("%s became %q, want %q", in, got, want)
 		}
 	}
@@ -156,18 +156,18 @@ func TestRefusedDepends(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		text   string
-		asked  Asked
+		asked  RequestInfo
 		want   error
 	}{
-		{400, "does not support tools", Asked{Tools: true}, model.ErrNoTools},
-		{400, "does not support tools", Asked{}, nil},
-		{400, "does not support thinking", Asked{Think: true}, model.ErrNoThinking},
-		{400, "does not support thinking", Asked{Tools: true}, nil},
-		{500, "failed to parse", Asked{}, model.ErrMalformed},
-		{400, "failed to parse", Asked{}, nil},
-		{400, "API key not valid", Asked{}, model.ErrUnauthorized},
+		{400, "does not support tools", RequestInfo{Tools: true}, model.ErrNoTools},
+		{400, "does not support tools", RequestInfo{}, nil},
+		{400, "does not support thinking", RequestInfo{Think: true}, model.ErrNoThinking},
+		{400, "does not support thinking", RequestInfo{Tools: true}, nil},
+		{500, "failed to parse", RequestInfo{}, model.ErrMalformed},
+		{400, "failed to parse", RequestInfo{}, nil},
+		{400, "API key not valid", RequestInfo{}, model.ErrUnauthorized},
 	} {
-		err := call.Refused(c.status, c.text, c.asked)
+		err := call.StatusError(c.status, c.text, c.asked)
 		for _, e := range []error{model.ErrNoTools, model.ErrNoThinking, model.ErrMalformed, model.ErrUnauthorized} {
 			if errors.Is(err, e) != (e == c.want) {
 				t.Errorf("%+v: error %v", c, err)
@@ -178,9 +178,9 @@ func TestRefusedDepends(t *testing.T) {
 
 func TestKeep(t *testing.T) {
 	t.Parallel()
-	var k Keep
+	var k SignatureCache
 	k.Put("", []byte("x"))
-	k.Put("big", make([]byte, mostKept))
+	k.Put("big", make([]byte, maxCacheBytes))
 	if k.Get("") != nil || k.Get("big") != nil || k.Get("unknown") != nil {
 		t.Error("kept what it should not")
 	}
@@ -191,8 +191,8 @@ func TestKeep(t *testing.T) {
 	if k.Get("99") == nil || k.Get("0") != nil {
 		t.Error("it should forget the oldest")
 	}
-	if k.size > mostKept || len(k.of) != len(k.order) || len(k.of) > mostKept/size {
-		t.Errorf("%d bytes in %d entries", k.size, len(k.of))
+	if k.size > maxCacheBytes || len(k.values) != len(k.order) || len(k.values) > maxCacheBytes/size {
+		t.Errorf("%d bytes in %d entries", k.size, len(k.values))
 	}
 }
 
@@ -223,11 +223,11 @@ func TestTurns(t *testing.T) {
 		{"nothing", nil, ""},
 	} {
 		var b strings.Builder
-		for _, turn := range Turns(x.in) {
-			if len(turn.Made) == 0 {
+		for _, turn := range GroupTurns(x.in) {
+			if len(turn.Calls) == 0 {
 				fmt.Fprintf(&b, "%s:%s", turn.Role, turn.Content)
 			}
-			for i, m := range turn.Made {
+			for i, m := range turn.Calls {
 				fmt.Fprintf(&b, "%s%s=%s", strings.Repeat(" ", min(i, 1)), m.Wire, m.Result)
 			}
 			b.WriteByte('|')

@@ -9,10 +9,10 @@ import (
 	"net/http"
 )
 
-// Send sends one request with a JSON body, or none when in is nil. What it returns has status 200, and its body is
-// bounded.
-func (c *Client) Send(ctx context.Context, method, address string, in []byte, a Asked) (*http.Response, *Call, error) {
-	kctx, call, err := c.Begin(ctx)
+// Send sends one request with the JSON body in, or without a body if in is nil. The response it returns has status 200 and a
+// size-limited body, which the caller must close; any other status is an error.
+func (c *Client) Send(ctx context.Context, method, address string, in []byte, a RequestInfo) (*http.Response, *Call, error) {
+	kctx, call, err := c.BeginCall(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -29,21 +29,21 @@ func (c *Client) Send(ctx context.Context, method, address string, in []byte, a 
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, nil, call.Failed(ctx, err)
+		return nil, nil, call.TransportError(ctx, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, call, nil
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, mostRead))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxScannedBytes))
 	if err != nil && len(text) == 0 {
-		return nil, nil, call.Failed(ctx, err)
+		return nil, nil, call.TransportError(ctx, err)
 	}
-	return nil, nil, call.Refused(resp.StatusCode, Message(text), a)
+	return nil, nil, call.StatusError(resp.StatusCode, ErrorMessage(text), a)
 }
 
-// Ask is like Send and decodes a JSON answer into out.
-func (c *Client) Ask(ctx context.Context, method, address string, in []byte, out any, a Asked) error {
+// SendJSON is like [Client.Send] and decodes the JSON response into out.
+func (c *Client) SendJSON(ctx context.Context, method, address string, in []byte, out any, a RequestInfo) error {
 	resp, call, err := c.Send(ctx, method, address, in, a)
 	if err != nil {
 		return err
@@ -51,10 +51,10 @@ func (c *Client) Ask(ctx context.Context, method, address string, in []byte, out
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return call.Failed(ctx, err)
+		return call.TransportError(ctx, err)
 	}
 	if json.Unmarshal(body, out) != nil {
-		return call.Unreadable("answers with something that is not the JSON expected")
+		return call.ProtocolError("answers with something that is not the JSON expected")
 	}
 	return nil
 }
