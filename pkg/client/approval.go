@@ -1,0 +1,124 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Approvals returns the calls that wait for the user's decision, newest first, and the remembered decisions. With all,
+// decided and expired calls are included.
+func (c *Client) Approvals(ctx context.Context, all bool) (subjects.ApprovalList, error) {
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, subjects.ApprovalsOf, subjects.ApprovalQuery{All: all})
+}
+
+// FindApproval returns the complete id of an approval, open or not.
+func (c *Client) FindApproval(ctx context.Context, id string) (string, error) {
+	l, err := c.Approvals(ctx, true)
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, a := range l.Approvals {
+		ids = append(ids, a.ID)
+	}
+	return MatchID(id, ids)
+}
+
+// DecideApproval decides a waiting call. The first decision holds: a reply without Accepted says which one that was.
+func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply, error) {
+	s, err := subjects.ApprovalAnswer.With(id)
+	if err != nil {
+		return subjects.ApprovalReply{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, s, d)
+}
+
+// FindRule returns the complete id of a remembered decision.
+func (c *Client) FindRule(ctx context.Context, id string) (string, error) {
+	l, err := c.Approvals(ctx, false)
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, r := range l.Rules {
+		ids = append(ids, r.ID)
+	}
+	return MatchID(id, ids)
+}
+
+// RevokeRule ends a remembered decision. [ErrNotFound] means that there is none with this complete id.
+func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, error) {
+	s, err := subjects.ApprovalRevoke.With(id)
+	if err != nil {
+		return subjects.Done{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
+	defer cancel()
+	done, err := actor.Ask(ctx, c.out, s, subjects.Nothing{})
+	if err == nil && !done.OK {
+		err = fmt.Errorf("rule %s: %w", id, ErrNotFound)
+	}
+	return done, err
+}
+
+// WatchApprovals yields the waiting calls as the broker lists them: at once, whenever an approval is requested or decided,
+// after a reconnect, and every few seconds. An error is yielded too and does not end the iteration; the end of ctx does.
+func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[subjects.ApprovalList, error] {
+	return func(yield func(subjects.ApprovalList, error) bool) {
+		hints := make(chan *nats.Msg, 256)
+		unsubscribe, err := c.subscribe(ctx, hints, subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live())
+		if err != nil {
+			yield(subjects.ApprovalList{}, err)
+			return
+		}
+		defer unsubscribe()
+		status := c.nc.StatusChanged(nats.CONNECTED)
+		defer c.nc.RemoveStatusListener(status)
+		poll := time.NewTicker(lookInterval)
+		defer poll.Stop()
+		for ctx.Err() == nil {
+			l, err := c.Approvals(ctx, false)
+			if ctx.Err() != nil || !yield(l, err) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-hints:
+			case <-status:
+			case <-poll.C:
+			}
+		}
+	}
+}
+
+// ReadApproval reads a stored request for approval or its decision. Both are nil for any other event. Only the broker's
+// account requests and decides.
+func ReadApproval(e Event) (*subjects.ApprovalRequest, *subjects.ApprovalReply) {
+	if e.From != accountBroker {
+		return nil, nil
+	}
+	if words, ok := subjects.Match(subjects.ApprovalAsked.Live(), e.Subject); ok {
+		var r subjects.ApprovalRequest
+		if e.Decode(&r) && r.ID == words[0] {
+			return &r, nil
+		}
+	}
+	if words, ok := subjects.Match(subjects.ApprovalDecided.Live(), e.Subject); ok {
+		var r subjects.ApprovalReply
+		if e.Decode(&r) && r.ID == words[0] {
+			return nil, &r
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,532 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Question is a question to the assistant.
+type Question struct {
+	Session   string // "" starts a new one
+	Text      string
+	Model     string // "" = the assistant's
+	Reference string // what a good answer says, for the critic only
+	// Override is set for this message only, before the question is stored. Its session, query and Once are filled in.
+	Override *subjects.SessionConfig
+	Timeout  time.Duration // for the answer; 0 = none
+	Graded   bool          // prepare for [Query.Grade]
+}
+
+// Update is something that happened to a question: one of [Delta], [State], [Note], [ToolCall], [ToolResult],
+// [ApprovalAsked], [ApprovalDecided], [Waiting], and at the end [Answer] or [Failure].
+type Update any
+
+type (
+	// Delta is a piece of the answer or of the thinking as it is generated. Pieces can be lost.
+	Delta struct {
+		subjects.Delta
+		Thinking bool
+	}
+	// State is a transition of the agent.
+	State struct{ subjects.AgentState }
+	// Note is a remark of the agent about the answer.
+	Note struct{ subjects.Note }
+	// ToolCall is a tool call of the assistant.
+	ToolCall struct{ subjects.ToolRequest }
+	// ToolResult is the result of a tool call.
+	ToolResult struct{ subjects.ToolResult }
+	// ApprovalAsked means that a call waits for the user's decision.
+	ApprovalAsked struct{ subjects.ApprovalRequest }
+	// ApprovalDecided means that such a call has been decided.
+	ApprovalDecided struct{ subjects.ApprovalReply }
+	// Waiting means that no generator has started on the question yet.
+	Waiting struct {
+		Missing []string // actors that do not run; empty = it is queued behind other questions
+	}
+	// Answer is the last update of a question that was answered, whole or in part.
+	Answer struct{ subjects.Response }
+	// Failure is the last update of a question without an answer. After a timeout the question stays stored.
+	Failure struct{ *subjects.Fault }
+)
+
+const (
+	unseenAfter    = 3 * time.Second        // until [Waiting] is sent
+	cancelGrace    = 5 * time.Second        // for the partial answer of a cancelled question
+	untakenGrace   = time.Second            // the same for a question that no generator has started, or that was given up
+	deltaGrace     = 500 * time.Millisecond // for the live copy of an answer that the log already has
+	lookInterval   = 5 * time.Second        // between reads of the log without a hint: a hint can be lost
+	criticPresence = 200 * time.Millisecond // for a critic to answer a ping after the answer
+)
+
+// ErrOverride means that the broker confirmed something else than the override that was set; nothing was asked.
+var ErrOverride = errors.New("the broker confirmed a different override")
+
+// Query is a stored question that is followed to its answer.
+type Query struct {
+	ID, Session string
+
+	c        *Client
+	out      actor.Out
+	updates  chan Update
+	closed   chan struct{}
+	close    sync.Once
+	messages chan *nats.Msg
+	status   chan nats.Status
+	detach   func()
+
+	next    uint64            // first event of the log that was not read
+	calls   map[string]string // tool by call id, of the calls that were reported
+	started bool              // a generator works on it
+	critic  bool              // a critic that grades has answered the ping
+	grade   *subjects.Critique
+
+	deltaSubject, thinkingSubject, pingInbox string
+}
+
+// Ask stores a question and follows it. The subscriptions hold before the question is stored. [Query.Updates] reports what
+// happens; the caller must call [Query.Close].
+//
+// The end of ctx cancels the question: the generator stops, and its partial answer is still delivered. To leave a
+// question unattended, call Close.
+func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
+	q := &Query{
+		ID: c.out.NewID(), Session: question.Session, c: c, calls: map[string]string{},
+		updates: make(chan Update), closed: make(chan struct{}), messages: make(chan *nats.Msg, 1<<14),
+	}
+	if q.Session == "" {
+		q.Session = c.out.NewID()
+	}
+	q.out = c.out.About(q.Session, q.ID)
+	if err := q.subscribe(ctx, question.Graded); err != nil {
+		return nil, err
+	}
+	err := q.setOverride(ctx, question.Override)
+	if err == nil {
+		err = q.store(ctx, question)
+	}
+	if err != nil {
+		q.Close()
+		return nil, err
+	}
+	go q.follow(ctx, question.Timeout)
+	return q, nil
+}
+
+// Updates delivers what happens, in order. It is closed after an [Answer] or a [Failure].
+func (q *Query) Updates() <-chan Update { return q.updates }
+
+// Close stops following. The question is not cancelled.
+func (q *Query) Close() {
+	q.close.Do(func() {
+		close(q.closed)
+		q.detach()
+		q.c.nc.RemoveStatusListener(q.status)
+	})
+}
+
+// Wait discards all updates but the last and returns the answer. Without one the error is a [*subjects.Fault].
+func (q *Query) Wait() (subjects.Response, error) {
+	for u := range q.updates {
+		switch u := u.(type) {
+		case Answer:
+			return u.Response, nil
+		case Failure:
+			return subjects.Response{}, u.Fault
+		}
+	}
+	return subjects.Response{}, errors.New("the question is no longer followed")
+}
+
+// subscribe subscribes to everything that concerns the question and notes the end of the event log.
+func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
+	if q.c.nc == nil {
+		return errNoConnection
+	}
+	delta, err := subjects.ResponseDelta.With(q.ID)
+	if err != nil {
+		return err
+	}
+	thinking, err := subjects.ResponseThinking.With(q.ID)
+	if err != nil {
+		return err
+	}
+	q.deltaSubject, q.thinkingSubject = delta.Name, thinking.Name
+	on := []string{
+		delta.Name, thinking.Name, subjects.ResponseGeneration.Live(), subjects.AgentStateOf.Live(), subjects.ToolAsked.Live(),
+		subjects.ToolDone.Live(), subjects.Dead.Live(), subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live(),
+	}
+	if graded {
+		q.pingInbox = q.c.nc.NewInbox()
+		on = append(on, subjects.CritiqueResult.Live(), q.pingInbox)
+	}
+	if q.detach, err = q.c.subscribe(ctx, q.messages, on...); err != nil {
+		return err
+	}
+	q.status = q.c.nc.StatusChanged(nats.CONNECTED)
+	log, err := q.c.EventStatus(ctx)
+	if err == nil && graded {
+		err = q.c.nc.PublishRequest("$SRV.PING."+accountCritic, q.pingInbox, nil)
+	}
+	if err != nil {
+		q.Close()
+		return err
+	}
+	q.next = log.Last + 1
+	return nil
+}
+
+// setOverride sets the override of this message. What the broker confirms must be what was set: a user who takes a tool
+// away must not get an answer that used it.
+func (q *Query) setOverride(ctx context.Context, override *subjects.SessionConfig) error {
+	if override == nil {
+		return nil
+	}
+	set := *override
+	set.SessionID, set.QueryID, set.Once = q.Session, q.ID, true
+	holds, err := q.c.SetSession(ctx, set)
+	if err != nil {
+		return fmt.Errorf("setting the override: %w", err)
+	}
+	all := func(in, of []string) bool {
+		return !slices.ContainsFunc(of, func(s string) bool { return !slices.Contains(in, s) })
+	}
+	if holds.SessionID != set.SessionID || !holds.Once || holds.QueryID != set.QueryID ||
+		set.Override != "" && holds.Override != set.Override || !all(holds.Disable, set.Disable) || !all(holds.Grant, set.Grant) {
+		return ErrOverride
+	}
+	return nil
+}
+
+func (q *Query) store(ctx context.Context, question Question) error {
+	body := subjects.Query{SessionID: q.Session, QueryID: q.ID, Query: question.Text, Model: question.Model, Reference: question.Reference}
+	err := q.c.publishStored(ctx, func(ctx context.Context, id string) error {
+		return actor.EmitOnce(ctx, q.out, subjects.QueryReceived, id, body)
+	})
+	if err != nil {
+		return fmt.Errorf("storing the question: %w", err)
+	}
+	return nil
+}
+
+// CancelQuery stops a question. What there is of an answer is delivered as a partial one.
+func (c *Client) CancelQuery(ctx context.Context, session, query, reason string) error {
+	topic, err := subjects.QueryCancel.With(query)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return actor.Emit(ctx, c.out.About(session, query), topic, subjects.Cancel{Reason: reason})
+}
+
+// send delivers an update unless the query is closed.
+func (q *Query) send(u Update) {
+	select {
+	case q.updates <- u:
+	case <-q.closed:
+	}
+}
+
+// follow reports updates until the question has ended.
+//
+// A live copy of a stored event is only a hint that there is something new: its headers are its publisher's. Who
+// published it, and in which order, is read from the event log. An answer in the log waits for its live copy, which comes
+// after the last delta, so that deltas precede it.
+func (q *Query) follow(ctx context.Context, timeout time.Duration) {
+	defer close(q.updates)
+	var expired <-chan time.Time
+	if timeout > 0 {
+		expired = time.After(timeout)
+	}
+	var (
+		work     = context.WithoutCancel(ctx)
+		done     = ctx.Done()
+		unseen   = time.After(unseenAfter)
+		missing  = make(chan Waiting, 1)
+		look     <-chan time.Time // when to read the log
+		poll     = time.NewTicker(lookInterval)
+		answer   *subjects.Response
+		settled  <-chan time.Time // when the answer is delivered without its live copy
+		liveCopy bool
+		failure  *subjects.Fault
+		giveUp   <-chan time.Time // when the failure is delivered
+	)
+	defer poll.Stop()
+	for {
+		select {
+		case m := <-q.messages:
+			hint, isAnswer := q.receive(m)
+			if hint {
+				look = time.After(0)
+			}
+			if liveCopy = liveCopy || isAnswer; liveCopy && answer != nil {
+				q.send(Answer{*answer})
+				return
+			}
+		case <-q.status:
+			look = time.After(0)
+		case <-poll.C:
+			look = time.After(0)
+		case <-look:
+			res, fault, err := q.readLog(work)
+			if look = nil; err != nil {
+				look = time.After(retryPause)
+			}
+			if res != nil && liveCopy {
+				q.send(Answer{*res})
+				return
+			}
+			if res != nil && answer == nil {
+				answer, settled = res, time.After(deltaGrace)
+			}
+			if fault != nil && failure == nil {
+				failure, giveUp = fault, time.After(untakenGrace)
+			}
+		case <-settled:
+			q.send(Answer{*answer})
+			return
+		case <-unseen:
+			if !q.started {
+				go func() { missing <- Waiting{q.c.missingActors(ctx)} }()
+			}
+		case w := <-missing:
+			if !q.started && done != nil {
+				q.send(w)
+			}
+		case <-done:
+			done = nil
+			failure, giveUp = q.cancel(work)
+		case <-giveUp:
+			q.send(Failure{failure})
+			return
+		case <-expired:
+			q.send(Failure{subjects.Faultf(subjects.CodeTimeout, "no answer within %s", timeout)})
+			return
+		case <-q.closed:
+			return
+		}
+	}
+}
+
+// receive handles a live message. It reports whether the log should be read, and whether this is the copy of an answer.
+func (q *Query) receive(m *nats.Msg) (hint, isAnswer bool) {
+	if q.receivePing(m) {
+		return false, false
+	}
+	e, ok := decodeLive(m)
+	switch {
+	case !ok:
+	case e.Subject == q.deltaSubject || e.Subject == q.thinkingSubject:
+		var d subjects.Delta
+		if e.Decode(&d) {
+			q.started = true
+			q.send(Delta{d, e.Subject == q.thinkingSubject})
+		}
+	case e.Query == q.ID && isStored(e.Subject):
+		return true, e.Subject == subjects.ResponseGeneration.Live() && e.From == subjects.Generator
+	}
+	return false, false
+}
+
+// missingActors names the actors between a question and its answer that do not run.
+func (c *Client) missingActors(ctx context.Context) (missing []string) {
+	pings, _ := c.Ping(ctx, "") // an actor that does not answer is missing
+	for _, name := range []string{subjects.Router, subjects.Generator} {
+		if !slices.ContainsFunc(pings, func(p micro.Ping) bool { return p.Name == name }) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// cancel cancels the question. It returns the failure to report when no partial answer comes before the returned time.
+func (q *Query) cancel(ctx context.Context) (*subjects.Fault, <-chan time.Time) {
+	err := q.c.CancelQuery(ctx, q.Session, q.ID, "stopped by the user")
+	switch {
+	case err != nil:
+		return subjects.Faultf(subjects.CodeStopped, "stopped waiting, but the assistant could not be told and continues"), time.After(0)
+	case !q.started:
+		return subjects.Faultf(subjects.CodeStopped, "stopped waiting; the question is stored and not started yet"), time.After(untakenGrace)
+	}
+	return subjects.Faultf(subjects.CodeStopped, "stopped without a partial answer"), time.After(cancelGrace)
+}
+
+// readLog reads the new events of the log, up to the answer or to the end. A fault means that there will be no answer.
+func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Fault, error) {
+	log, err := q.c.EventStatus(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var fault *subjects.Fault
+	for q.next <= log.Last {
+		e, ok, err := q.c.Event(ctx, q.next)
+		if err != nil {
+			return nil, nil, err
+		}
+		q.next++
+		if !ok || e.Query != q.ID {
+			continue
+		}
+		if res, gaveUp := ReadEnd(e); res != nil {
+			return res, nil, nil
+		} else if gaveUp != nil {
+			fault, q.started = gaveUp, true
+			continue
+		}
+		q.report(e)
+	}
+	return nil, fault, nil
+}
+
+// ReadEnd reads a stored event that ends its question: the generator's answer, or a dead letter after which none comes.
+// Both results are nil for any other event, also for the answer of respondent B.
+func ReadEnd(e Event) (*subjects.Response, *subjects.Fault) {
+	if e.Subject == subjects.ResponseGeneration.Live() {
+		var r subjects.Response
+		if e.From == subjects.Generator && e.Decode(&r) && r.QueryID == e.Query {
+			return &r, nil
+		}
+		return nil, nil
+	}
+	if words, ok := subjects.Match(subjects.Dead.Live(), e.Subject); ok && len(words) == 1 {
+		var d subjects.DeadLetter
+		if e.Decode(&d) && subjects.GaveUp(e.From, d) {
+			return nil, subjects.Faultf(d.Code, "the question was given up by %s: %s", e.From, d.Reason)
+		}
+	}
+	return nil, nil
+}
+
+// report sends the update that a stored event of the question is.
+func (q *Query) report(e Event) {
+	if words, ok := subjects.Match(subjects.AgentStateOf.Live(), e.Subject); ok && words[0] == subjects.Generator {
+		var s subjects.AgentState
+		if e.Decode(&s) {
+			q.reportState(s)
+		}
+		return
+	}
+	if _, ok := subjects.Match(subjects.ToolAsked.Live(), e.Subject); ok {
+		var r subjects.ToolRequest
+		if !e.Decode(&r) {
+			return
+		}
+		// Another caller may use a tool under the id of this query; that is not the assistant's call.
+		if caller, _, _ := strings.Cut(r.Caller, "."); caller == subjects.Generator {
+			q.calls[r.CallID] = r.Tool
+			q.send(ToolCall{r})
+		}
+		return
+	}
+	if _, ok := subjects.Match(subjects.ToolDone.Live(), e.Subject); ok {
+		var r subjects.ToolResult
+		if e.Decode(&r) && q.calls[r.CallID] == r.Tool {
+			q.send(ToolResult{r})
+		}
+		return
+	}
+	if c := ReadGrade(e); c != nil && c.RespondentID == subjects.Generator {
+		q.grade = c
+		return
+	}
+	if asked, decided := ReadApproval(e); asked != nil {
+		q.started = true
+		q.send(ApprovalAsked{*asked})
+	} else if decided != nil {
+		q.send(ApprovalDecided{*decided})
+	}
+}
+
+func (q *Query) reportState(s subjects.AgentState) {
+	q.started = true
+	switch s.Code {
+	case "":
+		q.send(State{s})
+	case subjects.NoteGraded: // the grade itself is reported
+	default:
+		q.send(Note{subjects.Note{Code: s.Code, Text: s.Words}})
+	}
+}
+
+// receivePing notes a critic's answer to the ping. A critic that is switched off answers too, but offers no tool.
+func (q *Query) receivePing(m *nats.Msg) bool {
+	if q.pingInbox == "" || m.Subject != q.pingInbox {
+		return false
+	}
+	if p, ok := decodePing(m.Data); ok && p.Name == accountCritic && p.Metadata["definition.compare_answers"] != "" {
+		q.critic = true
+	}
+	return true
+}
+
+// Grade waits for the critic's grade of the answer, at most the given time, and not at all when no critic runs. It returns
+// nil when there is none. It must be called after the [Answer] of a question with Graded set.
+func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Critique {
+	if q.pingInbox == "" || within <= 0 || ctx.Err() != nil {
+		return nil
+	}
+	expired := time.After(within)
+	present := time.After(min(criticPresence, within))
+	look := time.After(0) // it may have been stored before the answer was shown
+	for {
+		select {
+		case m := <-q.messages:
+			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.Live() && e.Query == q.ID {
+				look = time.After(0)
+			}
+		case <-q.status:
+			look = time.After(0)
+		case <-look:
+			look = nil
+			if err := q.readGrade(ctx); err != nil {
+				look = time.After(retryPause)
+			}
+			if q.grade != nil {
+				return q.grade
+			}
+		case <-present:
+			if !q.critic {
+				return nil
+			}
+		case <-expired:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// readGrade reads the log on from where the answer was.
+func (q *Query) readGrade(ctx context.Context) error {
+	for e, err := range q.c.EventsFrom(ctx, q.next, subjects.CritiqueResult.By(accountCritic)) {
+		if err != nil {
+			return err
+		}
+		q.next = e.Seq + 1
+		if c := ReadGrade(e); c != nil && c.QueryID == q.ID && c.RespondentID == subjects.Generator {
+			q.grade = c
+			return nil
+		}
+	}
+	return nil
+}
+
+// ReadGrade reads a stored grade, nil for any other event. Only the critic's account grades.
+func ReadGrade(e Event) *subjects.Critique {
+	var c subjects.Critique
+	if e.Subject != subjects.CritiqueResult.Live() || e.From != accountCritic || !e.Decode(&c) {
+		return nil
+	}
+	return &c
+}

@@ -1,0 +1,470 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/bus/bustest"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// fixture is a server under the real grants, with a client of the user and one publisher for each account.
+type fixture struct {
+	t   *testing.T
+	bus *bustest.Bus
+	c   *client.Client
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	b := bustest.Start(t)
+	c, err := client.New(b.As("user"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fixture{t, b, c}
+}
+
+func (f *fixture) as(role string) actor.Out {
+	f.t.Helper()
+	out, err := actor.NewOut(f.bus.As(role))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return out
+}
+
+// run starts an actor until the end of the test.
+func (f *fixture) run(a actor.Actor) {
+	f.t.Helper()
+	spec := actor.Spec{Name: a.Name(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}
+	s, err := actor.Supervise(f.t.Context(), spec, f.bus.Dial, actor.Config{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = s.Stop() })
+}
+
+// routes is an actor made of its routes.
+type routes struct {
+	name string
+	on   []actor.Route
+}
+
+func (r routes) Name() string          { return r.name }
+func (r routes) Routes() []actor.Route { return r.on }
+
+func emit[T any](t *testing.T, out actor.Out, topic subjects.Topic[T], body T) {
+	t.Helper()
+	if err := actor.Emit(t.Context(), out, topic, body); err != nil {
+		t.Error(err)
+	}
+}
+
+func with[T any](t *testing.T, topic subjects.Topic[T], token string) subjects.Topic[T] {
+	t.Helper()
+	topic, err := topic.With(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topic
+}
+
+// ask asks and fails the test when the question cannot be stored.
+func (f *fixture) ask(ctx context.Context, q client.Question) *client.Query {
+	f.t.Helper()
+	query, err := f.c.Ask(ctx, q)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(query.Close)
+	return query
+}
+
+func response(q *client.Query, answer string) subjects.Response {
+	return subjects.Response{SessionID: q.Session, QueryID: q.ID, Query: "?", Answer: answer, ToolCalls: []subjects.ToolCall{}}
+}
+
+func TestAskReportsUpdatesInOrder(t *testing.T) {
+	f := newFixture(t)
+	generator, respondentB, broker, critic := f.as("generator"), f.as("respondent_b"), f.as("broker"), f.as("critic")
+	q := f.ask(t.Context(), client.Question{Text: "?", Timeout: time.Minute, Graded: true})
+	go func() {
+		about := generator.About(q.Session, q.ID)
+		emit(t, about, with(t, subjects.AgentStateOf, "generator"), subjects.AgentState{SessionID: q.Session, QueryID: q.ID, To: "GENERATING"})
+		emit(t, broker.About(q.Session, q.ID), with(t, subjects.ToolAsked, "get_datetime"),
+			subjects.ToolRequest{CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{}`)})
+		emit(t, broker.About(q.Session, q.ID), with(t, subjects.ToolDone, "get_datetime"),
+			subjects.ToolResult{CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Result: "now"})
+		emit(t, respondentB.About(q.Session, q.ID), subjects.ResponseGeneration, response(q, "not for the user"))
+		emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, Text: "It is "})
+		emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, N: 1, Text: "now."})
+		emit(t, about, subjects.ResponseGeneration, response(q, "It is now."))
+		emit(t, critic.About(q.Session, q.ID), subjects.CritiqueResult, subjects.Critique{QueryID: q.ID, RespondentID: "generator", Score: 4})
+	}()
+	var kinds []string
+	var answer string
+	deltas := ""
+	for u := range q.Updates() {
+		switch u := u.(type) {
+		case client.Delta:
+			deltas += u.Text
+		case client.State:
+			kinds = append(kinds, "state")
+		case client.ToolCall:
+			kinds = append(kinds, "call "+u.Tool)
+		case client.ToolResult:
+			kinds = append(kinds, "result "+u.Result)
+		case client.Answer:
+			answer = u.Answer
+		case client.Failure:
+			t.Fatal(u.Fault)
+		}
+	}
+	if want := []string{"state", "call get_datetime", "result now"}; !slices.Equal(kinds, want) {
+		t.Errorf("updates %v, want %v", kinds, want)
+	}
+	if deltas != "It is now." || answer != "It is now." {
+		t.Errorf("deltas %q, answer %q", deltas, answer)
+	}
+	if g := q.Grade(t.Context(), 0); g != nil {
+		t.Errorf("grade without waiting: %+v", g)
+	}
+	if g := q.Grade(t.Context(), 10*time.Second); g == nil || g.Score != 4 {
+		t.Errorf("grade %+v", g)
+	}
+}
+
+func TestAskReportsDeadLetterAsFailure(t *testing.T) {
+	f := newFixture(t)
+	router := f.as("router")
+	q := f.ask(t.Context(), client.Question{Text: "?", Session: "s1"})
+	about := router.About(q.Session, q.ID)
+	emit(t, about, with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.cancel.x", Code: "malformed", Reason: "something else"})
+	emit(t, about, with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "internal", Reason: "five attempts failed"})
+	_, err := q.Wait()
+	var fault *subjects.Fault
+	if !errors.As(err, &fault) || fault.Code != "internal" || !strings.Contains(fault.Text, "five attempts failed") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAskCancelledDeliversPartialAnswer(t *testing.T) {
+	f := newFixture(t)
+	generator := f.as("generator")
+	cancels := make(chan *nats.Msg, 1)
+	nc := f.bus.As("generator")
+	if _, err := nc.ChanSubscribe("query.cancel.*", cancels); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	q := f.ask(ctx, client.Question{Text: "?"})
+	about := generator.About(q.Session, q.ID)
+	emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, Text: "half"})
+	if d, ok := (<-q.Updates()).(client.Delta); !ok || d.Text != "half" {
+		t.Fatalf("first update %+v", d)
+	}
+	cancel()
+	if m := <-cancels; m.Subject != "query.cancel."+q.ID {
+		t.Errorf("cancelled %s", m.Subject)
+	}
+	r := response(q, "half")
+	r.Partial = true
+	emit(t, about, subjects.ResponseGeneration, r)
+	if got, err := q.Wait(); err != nil || !got.Partial {
+		t.Errorf("answer %+v, %v", got, err)
+	}
+}
+
+func TestAskTimesOutWithoutGenerator(t *testing.T) {
+	f := newFixture(t)
+	q := f.ask(t.Context(), client.Question{Text: "?", Timeout: 50 * time.Millisecond})
+	_, err := q.Wait()
+	var fault *subjects.Fault
+	if !errors.As(err, &fault) || fault.Code != subjects.CodeTimeout {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
+	f := newFixture(t)
+	f.run(routes{"broker", []actor.Route{actor.Serve(subjects.SessionSet, func(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
+		in.Body.Disable = nil
+		return in.Body, nil
+	})}})
+	_, err := f.c.Ask(t.Context(), client.Question{Text: "?", Override: &subjects.SessionConfig{Disable: []string{"web_fetch"}}})
+	if !errors.Is(err, client.ErrOverride) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestWatchReplaysThenFollows(t *testing.T) {
+	f := newFixture(t)
+	out := f.as("generator").About("s1", "q1")
+	state := with(t, subjects.AgentStateOf, "generator")
+	emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "ONE"})
+	emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "TWO"})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	w, err := f.c.Watch(ctx, "agent.>", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var got []string
+	for e, err := range w.Events(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s subjects.AgentState
+		if !e.Decode(&s) || e.From != "generator" || !e.About("s1", "q1") || e.Seq == 0 {
+			t.Errorf("event %+v", e)
+		}
+		got = append(got, s.To)
+		if len(got) == 2 {
+			emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "THREE"})
+		}
+		if len(got) == 3 {
+			break
+		}
+	}
+	if want := []string{"ONE", "TWO", "THREE"}; !slices.Equal(got, want) {
+		t.Errorf("events %v, want %v", got, want)
+	}
+	var back []uint64
+	for e, err := range f.c.EventsBack(ctx, subjects.AgentStateOf.By("generator")) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		back = append(back, e.Seq)
+	}
+	if !slices.IsSortedFunc(back, func(a, b uint64) int { return int(b) - int(a) }) || len(back) != 3 {
+		t.Errorf("backward sequences %v", back)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	f := newFixture(t)
+	store := f.as("generator").Store(subjects.StateBucket(subjects.Generator))
+	put := func(id, body string) {
+		if _, err := store.Put(t.Context(), subjects.ConversationKey(id), []byte(body), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("session-one-a", `{"session_id":"lies","turns":[{"query_id":"q1","query":"first?","answer":"a"},{"query_id":"q2","query":"second?","answer":"b"}],"updated":"2026-01-01T00:00:00Z"}`)
+	put("session-one-b", `{"session_id":"session-one-b","turns":[],"updated":"2026-01-02T00:00:00Z"}`)
+	put("damaged", `not JSON`)
+	ids, err := f.c.SessionIDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := f.c.Sessions(t.Context(), ids)
+	if err != nil || len(list) != 3 || list[0].ID != "session-one-b" || list[1].Turns != 2 || list[1].Question != "first?" || !errors.Is(list[2].Err, client.ErrUnreadable) {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	if c, err := f.c.Session(t.Context(), "session-one-a"); err != nil || c.SessionID != "session-one-a" {
+		t.Errorf("session %+v, %v", c, err)
+	}
+	var ambiguous *client.AmbiguousError
+	for id, check := range map[string]func(string, error) bool{
+		"session-one-a": func(id string, err error) bool { return id == "session-one-a" && err == nil },
+		"session-one":   func(_ string, err error) bool { return errors.As(err, &ambiguous) && ambiguous.Count == 2 },
+		"session":       func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) }, // too short for a prefix
+		"unknown-id":    func(_ string, err error) bool { return errors.Is(err, client.ErrNotFound) },
+	} {
+		if got, err := f.c.FindSession(t.Context(), id); !check(got, err) {
+			t.Errorf("finding %s: %q, %v", id, got, err)
+		}
+	}
+	if turn, id, err := f.c.LastTurn(t.Context(), "session-one-a"); err != nil || id != "session-one-a" || turn.QueryID != "q2" {
+		t.Errorf("last turn %+v of %s, %v", turn, id, err)
+	}
+	if _, _, err := f.c.LastTurn(t.Context(), "session-one-b"); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("last turn of an empty session: %v", err)
+	}
+}
+
+func TestRateOutcome(t *testing.T) {
+	f := newFixture(t)
+	reward := f.as("reward")
+	rate := func(thumb int, words string) *client.Rating {
+		r, err := f.c.Rate(t.Context(), "s1", subjects.Feedback{QueryID: "q1", Thumb: thumb, Words: words})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		return r
+	}
+	about := reward.About("s1", "q1")
+	t.Run("counted", func(t *testing.T) {
+		r := rate(1, "")
+		emit(t, about, subjects.RewardEvent, subjects.Reward{QueryID: "q1", Source: subjects.RewardUser, Thumb: -1, Value: -1}) // of earlier feedback
+		emit(t, about, subjects.RewardEvent, subjects.Reward{QueryID: "q1", Source: subjects.RewardUser, Thumb: 1, Value: 1})
+		if got, err := r.Wait(t.Context()); err != nil || got == nil || got.Value != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("rejected", func(t *testing.T) {
+		r := rate(0, "good")
+		w, err := f.c.EventStatus(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, ok, err := f.c.Event(t.Context(), w.Last)
+		if err != nil || !ok {
+			t.Fatal(err)
+		}
+		emit(t, about, with(t, subjects.Dead, "reward"), subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "unknown_answer", Reason: "no such answer", SHA256: digest(e.Body)})
+		var rejected *client.RejectedError
+		if got, err := r.Wait(t.Context()); got != nil || !errors.As(err, &rejected) || rejected.Reason != "no such answer" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+	t.Run("unknown", func(t *testing.T) {
+		r := rate(1, "")
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if got, err := r.Wait(ctx); got != nil || err != nil {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+func TestApprovals(t *testing.T) {
+	f := newFixture(t)
+	pending := subjects.Approval{ApprovalRequest: subjects.ApprovalRequest{ID: "abcdef0123456789abcdef0123456789", Tool: "send"}, State: subjects.ApprovalPending}
+	f.run(routes{"broker", []actor.Route{
+		actor.Serve(subjects.ApprovalsOf, func(context.Context, actor.Msg[subjects.ApprovalQuery], actor.Out) (subjects.ApprovalList, error) {
+			return subjects.ApprovalList{Approvals: []subjects.Approval{pending}}, nil
+		}),
+		actor.Serve(subjects.ApprovalAnswer, func(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
+			return subjects.ApprovalReply{ID: pending.ID, Accepted: in.Body.Approve, State: subjects.ApprovalApproved}, nil
+		}),
+		actor.Serve(subjects.ApprovalRevoke, func(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.Done, error) {
+			return subjects.Done{}, nil
+		}),
+	}})
+	for l, err := range f.c.WatchApprovals(t.Context()) {
+		if err != nil || len(l.Approvals) != 1 {
+			t.Errorf("watched %+v, %v", l, err)
+		}
+		break
+	}
+	id, err := f.c.FindApproval(t.Context(), "abcdef")
+	if err != nil || id != pending.ID {
+		t.Fatalf("found %q, %v", id, err)
+	}
+	if _, err := f.c.FindApproval(t.Context(), "fedcba"); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("unknown id: %v", err)
+	}
+	if r, err := f.c.DecideApproval(t.Context(), id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
+		t.Errorf("decided %+v, %v", r, err)
+	}
+	if _, err := f.c.RevokeRule(t.Context(), id); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("revoked an unknown rule: %v", err)
+	}
+}
+
+func TestMemoryPages(t *testing.T) {
+	f := newFixture(t)
+	all := []subjects.MemoryEntry{{ID: "m1"}, {ID: "m2"}, {ID: "m3"}}
+	writes, tooLarge := 0, true
+	f.run(routes{"memory", []actor.Route{
+		actor.Serve(subjects.MemoryAdminOf, func(_ context.Context, in actor.Msg[subjects.MemoryAdmin], _ actor.Out) (r subjects.MemoryAdmined, err error) {
+			if tooLarge { // the first page does not fit: a smaller one is requested
+				tooLarge = false
+				return r, subjects.Faultf(subjects.CodeTooLarge, "too large")
+			}
+			from := slices.IndexFunc(all, func(e subjects.MemoryEntry) bool { return e.ID == in.Body.After }) + 1
+			to := min(from+min(in.Body.Limit, 2), len(all))
+			if r.Entries = all[from:to]; to < len(all) {
+				r.Next = all[to-1].ID
+			}
+			return r, nil
+		}),
+		actor.Serve(subjects.MemoryWriting, func(_ context.Context, in actor.Msg[subjects.MemoryWrites], _ actor.Out) (w subjects.MemoryWritten, err error) {
+			if writes++; writes == 1 {
+				return w, subjects.Faultf(subjects.CodeBusy, "mailbox full")
+			}
+			for range in.Body.Entries {
+				w.Results = append(w.Results, subjects.MemoryWrite{ID: "m4", Action: "stored"})
+			}
+			return w, nil
+		}),
+	}})
+	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdmin{}, 0); err != nil || next != "" || len(got) != 3 {
+		t.Errorf("all: %+v, %q, %v", got, next, err)
+	}
+	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdmin{}, 2); err != nil || next != "m2" || len(got) != 2 {
+		t.Errorf("two: %+v, %q, %v", got, next, err)
+	}
+	var b strings.Builder
+	if n, err := f.c.ExportMemories(t.Context(), &b); err != nil || n != 3 || strings.Count(b.String(), "\n") != 3 {
+		t.Errorf("export: %d, %v\n%s", n, err, b.String())
+	}
+	if w, _, err := f.c.AddMemory(t.Context(), " a fact ", nil); err != nil || w.Action != "stored" || writes != 2 {
+		t.Errorf("add: %+v after %d writes, %v", w, writes, err)
+	}
+}
+
+func TestReadExportNamesBadLine(t *testing.T) {
+	good := `{"id":"m1","kind":"fact","name":"n","description":"","corpus":"c","provenance":{"source":"person","trust":"trusted"},"grades":{},"state":"active","created":"2026-01-01T00:00:00Z","updated":"2026-01-01T00:00:00Z"}`
+	for name, c := range map[string]struct{ in, err string }{
+		"blank lines":   {good + "\n\n" + good + "\n", ""},
+		"unknown field": {good + "\n" + `{"id":"m1","evil":1}`, "line 2 is not a memory"},
+		"no id":         {strings.Replace(good, `"m1"`, `""`, 1), "line 1 is not a memory: id"},
+		"unknown kind":  {strings.Replace(good, `"fact"`, `"order"`, 1), "kind must be engram, fact, document"},
+		"too long":      {`{"id":"` + strings.Repeat("a", client.MaxExportLine) + `"}`, "line 1 is longer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got error
+			for _, err := range client.ReadExport(strings.NewReader(c.in)) {
+				got = err
+			}
+			if c.err == "" && got != nil || c.err != "" && (got == nil || !strings.Contains(got.Error(), c.err)) {
+				t.Errorf("error %v, want %q", got, c.err)
+			}
+		})
+	}
+}
+
+func TestRetryTextLeavesOutFeedbackOnUntrustedAnswers(t *testing.T) {
+	turn := subjects.Turn{Query: "when?\n\n" + subjects.AskedAgain + " more", Grades: &subjects.Grades{Critic: 2, Feedback: "vague", Reward: -1, Words: "wrong day"}}
+	if got := client.RetryText(turn); strings.Contains(got, "vague") || !strings.Contains(got, "I said of it: wrong day") || strings.Contains(got, "more") {
+		t.Error(got)
+	}
+	turn.Labels = &subjects.Labels{Trust: subjects.Trusted}
+	if got := client.RetryText(turn); !strings.HasSuffix(got, "A critic said of it: vague") {
+		t.Error(got)
+	}
+	turn.Grades.Critic = 4
+	if got := client.RetryText(turn); strings.Contains(got, "vague") {
+		t.Error(got)
+	}
+}
+
+func TestWrappedClientCannotSubscribe(t *testing.T) {
+	f := newFixture(t)
+	c := client.Wrap(f.c.Out())
+	if _, err := c.SessionIDs(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Ask(t.Context(), client.Question{Text: "?"}); err == nil {
+		t.Error("asked without a connection")
+	}
+	if _, err := c.Watch(t.Context(), ">", 0); err == nil {
+		t.Error("watched without a connection")
+	}
+}

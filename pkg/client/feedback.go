@@ -1,0 +1,137 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/subjects"
+)
+
+// MaxFeedback is the largest text of feedback in bytes.
+const MaxFeedback = 8 << 10
+
+// RejectedError means that the reward actor did not accept feedback.
+type RejectedError struct{ Reason string }
+
+func (e *RejectedError) Error() string { return "feedback rejected: " + e.Reason }
+
+// Rating is stored feedback on an answer.
+type Rating struct {
+	Feedback subjects.Feedback
+	digest   string // SHA-256 of the stored payload; a dead letter names it
+
+	c        *Client
+	messages chan *nats.Msg
+	detach   func()
+	next     uint64 // first event that can report the outcome
+}
+
+// StoreFeedback stores feedback about the answer to Feedback.QueryID, which must be set. The returned rating recognizes the
+// outcome with [Rating.Outcome]; to wait for it, use [Client.Rate].
+func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
+	data, err := json.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("encoding feedback: %w", err)
+	}
+	digest := sha256.Sum256(data)
+	out := c.out.About(session, f.QueryID)
+	// Whether it is stored must be known, so the end of ctx does not stop the attempts.
+	err = c.publishStored(context.WithoutCancel(ctx), func(ctx context.Context, id string) error {
+		return out.SendOnce(ctx, subjects.UserFeedback.Spec, data, id)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("storing feedback: %w", err)
+	}
+	return &Rating{Feedback: f, digest: hex.EncodeToString(digest[:]), c: c}, nil
+}
+
+// Rate stores feedback and prepares for [Rating.Wait]. The caller must call [Rating.Close].
+func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
+	messages := make(chan *nats.Msg, 1<<10)
+	detach, err := c.subscribe(ctx, messages, subjects.RewardEvent.Live(), subjects.Dead.Live())
+	if err != nil {
+		return nil, err
+	}
+	log, err := c.EventStatus(ctx)
+	var r *Rating
+	if err == nil {
+		r, err = c.StoreFeedback(ctx, session, f)
+	}
+	if err != nil {
+		detach()
+		return nil, err
+	}
+	r.messages, r.detach, r.next = messages, detach, log.Last+1
+	return r, nil
+}
+
+// Close ends the subscriptions of [Client.Rate].
+func (r *Rating) Close() { r.detach() }
+
+// Wait waits for the outcome: the reward that the feedback is counted as, or a [*RejectedError]. Both are nil when ctx ends
+// first: the feedback is stored and counted when the reward actor reads it, or repeats what was said before.
+func (r *Rating) Wait(ctx context.Context) (*subjects.Reward, error) {
+	look := time.After(0)
+	for {
+		select {
+		case <-r.messages: // only a hint: the outcome and its author are read from the log
+			look = time.After(0)
+		case <-look:
+			look = nil
+			for e, err := range r.c.EventsFrom(ctx, r.next, "from."+accountReward+".>") {
+				if err != nil {
+					look = time.After(retryPause)
+					break
+				}
+				r.next = e.Seq + 1
+				if reward, err := r.Outcome(e); reward != nil || err != nil {
+					return reward, err
+				}
+			}
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
+
+// Outcome reads the outcome of this feedback from a stored event. Both results are nil when the event is about something
+// else, also when it is the reward of earlier feedback on the same answer.
+func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
+	if e.From != accountReward || e.Query != r.Feedback.QueryID {
+		return nil, nil
+	}
+	if e.Subject == subjects.RewardEvent.Live() {
+		var v subjects.Reward
+		f := r.Feedback
+		if !e.Decode(&v) || v.QueryID != f.QueryID || v.Source != subjects.RewardUser ||
+			f.Thumb != 0 && v.Thumb != f.Thumb || f.Stars != 0 && v.Stars != f.Stars {
+			return nil, nil
+		}
+		return &v, nil
+	}
+	var d subjects.DeadLetter
+	if _, ok := subjects.Match(subjects.Dead.Live(), e.Subject); !ok || !e.Decode(&d) || d.SHA256 != r.digest {
+		return nil, nil
+	}
+	if _, ok := subjects.Match(subjects.UserFeedback.Heard, d.Subject); !ok {
+		return nil, nil
+	}
+	if d.Reason == "" {
+		d.Reason = d.Code
+	}
+	return nil, &RejectedError{d.Reason}
+}
+
+// HasReward reports whether a reward actor runs.
+func (c *Client) HasReward(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	pings, _ := c.Ping(ctx, accountReward) // an actor that does not answer does not run
+	return len(pings) > 0
+}

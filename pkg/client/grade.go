@@ -1,0 +1,219 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/subjects"
+)
+
+// maxGradeEvents bounds the events read to collect grades.
+const maxGradeEvents = 5000
+
+// GradedAnswer is a grade in a list.
+type GradedAnswer struct {
+	Time     time.Time          `json:"time"`
+	Question string             `json:"question"` // "" = no longer in the log
+	Critique subjects.Critique  `json:"critique"`
+	Pairwise *subjects.Pairwise `json:"pairwise,omitempty"`
+}
+
+// Grades returns the latest grades, at most n, newest first, with the comparisons and the questions.
+func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
+	grades := []GradedAnswer{}
+	var oldest uint64
+	read := 0
+	for e, err := range c.EventsBack(ctx, subjects.CritiqueResult.By(accountCritic)) {
+		if err != nil {
+			return nil, err
+		}
+		if g := ReadGrade(e); g != nil {
+			grades, oldest = append(grades, GradedAnswer{Time: e.Time, Critique: *g}), e.Seq
+		}
+		if read++; len(grades) >= n || read == maxGradeEvents {
+			break
+		}
+	}
+	if len(grades) == 0 {
+		return grades, nil
+	}
+	return grades, c.completeGrades(ctx, grades, oldest)
+}
+
+// completeGrades adds the comparisons, which come after the grades, and the questions, which come before them.
+func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, oldest uint64) error {
+	byQuery := map[string][]*GradedAnswer{}
+	for i := range grades {
+		id := grades[i].Critique.QueryID
+		byQuery[id] = append(byQuery[id], &grades[i])
+	}
+	read := 0
+	for e, err := range c.EventsFrom(ctx, oldest, subjects.PairwiseResult.By(accountCritic)) {
+		if err != nil {
+			return err
+		}
+		var p subjects.Pairwise
+		if e.Decode(&p) {
+			for _, g := range byQuery[p.QueryID] {
+				g.Pairwise = &p
+			}
+		}
+		if read++; read == maxGradeEvents {
+			break
+		}
+	}
+	read = 0
+	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Listen()) {
+		if err != nil {
+			return err
+		}
+		var r subjects.Response
+		if e.Decode(&r) {
+			for _, g := range byQuery[r.QueryID] {
+				g.Question = r.Query
+			}
+			delete(byQuery, r.QueryID)
+		}
+		if read++; len(byQuery) == 0 || read == maxGradeEvents {
+			break
+		}
+	}
+	return nil
+}
+
+// Judgement is everything known about the answers to one question.
+type Judgement struct {
+	Session  string             `json:"session_id"`
+	Query    string             `json:"query_id"`
+	Question string             `json:"question"`
+	Answers  []JudgedAnswer     `json:"answers"` // the assistant's first, respondent B's last
+	Pairwise *subjects.Pairwise `json:"pairwise,omitempty"`
+}
+
+// JudgedAnswer is an answer with its grade and reward.
+type JudgedAnswer struct {
+	Respondent  string             `json:"respondent_id"`
+	RespondentB bool               `json:"unseen,omitempty"` // given for comparison, not shown to the user
+	Time        time.Time          `json:"time"`
+	Model       string             `json:"model"`
+	Answer      string             `json:"answer"`
+	Critique    *subjects.Critique `json:"critique,omitempty"`
+	Reward      *subjects.Reward   `json:"reward,omitempty"`
+}
+
+// FindQuery returns the id of the answered question with this id or prefix.
+func (c *Client) FindQuery(ctx context.Context, id string) (string, error) {
+	j, _, err := c.answersTo(ctx, id)
+	return j.Query, err
+}
+
+// Judge returns everything known about the answers to the question with this id or prefix: [ErrNotFound] when the log has no
+// answer to it.
+func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
+	j, first, err := c.answersTo(ctx, id)
+	if err != nil {
+		return j, err
+	}
+	for _, read := range []struct {
+		stored string
+		add    func(Event)
+	}{
+		{subjects.CritiqueResult.By(accountCritic), j.addGrade},
+		{subjects.PairwiseResult.By(accountCritic), j.addComparison},
+		{subjects.RewardEvent.By(accountReward), j.addReward},
+	} {
+		n := 0
+		for e, err := range c.EventsFrom(ctx, first, read.stored) {
+			if err != nil {
+				return j, err
+			}
+			read.add(e)
+			if n++; n == maxGradeEvents {
+				break
+			}
+		}
+	}
+	return j, nil
+}
+
+// answersTo finds the answers to a question, and the sequence of the first of them.
+func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first uint64, err error) {
+	others := map[string]bool{}
+	n := 0
+	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Listen()) {
+		if err != nil {
+			return j, 0, err
+		}
+		if n++; n > maxGradeEvents {
+			break
+		}
+		var r subjects.Response
+		if !e.Decode(&r) || r.QueryID != id && (len(id) < IDPrefix || !strings.HasPrefix(r.QueryID, id)) {
+			continue
+		}
+		if j.Query != "" && j.Query != r.QueryID {
+			others[r.QueryID] = true
+			continue
+		}
+		j.Session, j.Query, j.Question, first = r.SessionID, r.QueryID, r.Query, e.Seq
+		if j.answerOf(e.From) == nil {
+			j.Answers = append(j.Answers, JudgedAnswer{Respondent: e.From, RespondentB: e.From == subjects.RespondentB, Time: e.Time, Model: r.Model, Answer: r.Answer})
+		}
+		if r.QueryID == id && len(j.Answers) == 2 { // a complete id, and both respondents: nothing else can fit
+			break
+		}
+	}
+	switch {
+	case len(others) > 0 && j.Query != id:
+		return Judgement{}, 0, &AmbiguousError{id, len(others) + 1}
+	case j.Query == "":
+		return j, 0, fmt.Errorf("answer to query %s: %w", id, ErrNotFound)
+	}
+	slices.SortStableFunc(j.Answers, func(x, y JudgedAnswer) int {
+		switch {
+		case x.RespondentB == y.RespondentB:
+			return strings.Compare(x.Respondent, y.Respondent)
+		case y.RespondentB:
+			return -1
+		}
+		return 1
+	})
+	return j, first, nil
+}
+
+func (j *Judgement) answerOf(respondent string) *JudgedAnswer {
+	for i := range j.Answers {
+		if j.Answers[i].Respondent == respondent {
+			return &j.Answers[i]
+		}
+	}
+	return nil
+}
+
+func (j *Judgement) addGrade(e Event) {
+	if g := ReadGrade(e); g != nil && g.QueryID == j.Query {
+		if a := j.answerOf(g.RespondentID); a != nil && a.Critique == nil {
+			a.Critique = g
+		}
+	}
+}
+
+func (j *Judgement) addComparison(e Event) {
+	var p subjects.Pairwise
+	if j.Pairwise == nil && e.Decode(&p) && p.QueryID == j.Query {
+		j.Pairwise = &p
+	}
+}
+
+// addReward keeps the latest reward of an answer: the last feedback holds.
+func (j *Judgement) addReward(e Event) {
+	var r subjects.Reward
+	if e.Decode(&r) && r.QueryID == j.Query {
+		if a := j.answerOf(r.RespondentID); a != nil && (a.Reward == nil || r.Count >= a.Reward.Count) {
+			a.Reward = &r
+		}
+	}
+}

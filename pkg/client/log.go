@@ -1,0 +1,177 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"conclave/subjects"
+)
+
+// Names of the JetStream API as accounts without streams of their own reach it.
+const (
+	coreAPI  = "core.API"
+	auditAPI = "auditlog.API"
+	// EventLog is the stream of stored events.
+	EventLog = "EVENTS"
+)
+
+// StreamStatus is the state of a stream. Max is its capacity in bytes, 0 or less for none.
+type StreamStatus struct {
+	Messages uint64
+	Bytes    int64
+	Max      int64
+	First    uint64 // sequence of the first message
+	Last     uint64
+}
+
+// EventStatus returns the state of the event log.
+func (c *Client) EventStatus(ctx context.Context) (StreamStatus, error) {
+	return c.streamStatus(ctx, coreAPI, EventLog)
+}
+
+// AuditStatus returns the state of the audit log. Only the auditor's account may read it.
+func (c *Client) AuditStatus(ctx context.Context) (StreamStatus, error) {
+	return c.streamStatus(ctx, auditAPI, subjects.Audit)
+}
+
+func (c *Client) streamStatus(ctx context.Context, api, stream string) (StreamStatus, error) {
+	var reply struct {
+		Config struct {
+			MaxBytes int64 `json:"max_bytes"`
+		} `json:"config"`
+		State struct {
+			Messages uint64 `json:"messages"`
+			Bytes    int64  `json:"bytes"`
+			First    uint64 `json:"first_seq"`
+			Last     uint64 `json:"last_seq"`
+		} `json:"state"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := c.requestAPI(ctx, api+".STREAM.INFO."+stream, struct{}{}, &reply); err != nil {
+		return StreamStatus{}, err
+	}
+	if reply.Error != nil {
+		return StreamStatus{}, fmt.Errorf("reading the state of stream %s: %w", stream, reply.Error)
+	}
+	s := reply.State
+	return StreamStatus{s.Messages, s.Bytes, reply.Config.MaxBytes, s.First, s.Last}, nil
+}
+
+// requestAPI sends a request to the JetStream API and decodes the reply.
+func (c *Client) requestAPI(ctx context.Context, subject string, body, reply any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	got, _, err := c.out.Request(ctx, subjects.Spec{Name: subject}, data)
+	if err != nil {
+		return fmt.Errorf("requesting %s: %w", subject, err)
+	}
+	return json.Unmarshal(got, reply)
+}
+
+// Event reads the event at a sequence. It reports false when the log has none there.
+func (c *Client) Event(ctx context.Context, seq uint64) (Event, bool, error) {
+	return c.readEvent(ctx, map[string]any{"seq": seq})
+}
+
+// EventFrom reads the first event at or after a sequence whose stored subject, from.<account>.<subject>, matches. It
+// reports false when there is none.
+func (c *Client) EventFrom(ctx context.Context, seq uint64, stored string) (Event, bool, error) {
+	return c.readEvent(ctx, map[string]any{"seq": seq, "next_by_subj": stored})
+}
+
+func (c *Client) readEvent(ctx context.Context, which map[string]any) (Event, bool, error) {
+	var reply struct {
+		Message *struct {
+			Seq     uint64    `json:"seq"`
+			Subject string    `json:"subject"`
+			Headers []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	err := c.requestAPI(ctx, coreAPI+".STREAM.MSG.GET."+EventLog, which, &reply)
+	switch {
+	case err != nil:
+		return Event{}, false, err
+	case reply.Error != nil && reply.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return Event{}, false, nil
+	case reply.Error != nil:
+		return Event{}, false, fmt.Errorf("reading event %v: %w", which["seq"], reply.Error)
+	case reply.Message == nil:
+		return Event{}, false, fmt.Errorf("reading event %v: empty reply", which["seq"])
+	}
+	m := reply.Message
+	e := Event{Stream: EventLog, Seq: m.Seq, Time: m.Time}
+	e.Subject, e.From = splitStored(m.Subject)
+	h := nats.Header{}
+	if len(m.Headers) > 0 {
+		if parsed, err := nats.DecodeHeadersMsg(m.Headers); err == nil {
+			h = parsed
+		}
+	}
+	e.fill(h, m.Data)
+	return e, true, nil
+}
+
+// EventsFrom iterates over the events of a stored subject from a sequence to the end of the log.
+func (c *Client) EventsFrom(ctx context.Context, seq uint64, stored string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for {
+			e, ok, err := c.EventFrom(ctx, seq, stored)
+			if err != nil {
+				yield(e, err)
+				return
+			}
+			if !ok || !yield(e, nil) {
+				return
+			}
+			seq = e.Seq + 1
+		}
+	}
+}
+
+// backStride is the number of sequences searched at once on the way back.
+const backStride = 2048
+
+// EventsBack iterates over the events of a stored subject from the newest to the oldest.
+func (c *Client) EventsBack(ctx context.Context, stored string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		log, err := c.EventStatus(ctx)
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		for end := log.Last + 1; end > log.First; {
+			begin := max(log.First, end-min(backStride, end))
+			var found []Event
+			for e, err := range c.EventsFrom(ctx, begin, stored) {
+				if err != nil {
+					yield(e, err)
+					return
+				}
+				if e.Seq >= end {
+					break
+				}
+				found = append(found, e)
+			}
+			for _, e := range slices.Backward(found) {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			end = begin
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Values by which memories are filtered.
+var (
+	MemoryKinds  = []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}
+	MemoryStates = []string{subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded}
+	MemoryTrust  = []string{subjects.Trusted, subjects.Untrusted}
+)
+
+// MemoryPage is the default number of memories in one request.
+const MemoryPage = 50
+
+// Limits of one message to memory, well below what a message may have: memory embeds all of it before it replies.
+const (
+	batchEntries = 64
+	batchBytes   = 256 << 10
+	forgetBatch  = 500 // ids
+	entryBytes   = 2 << 10
+)
+
+// AdminMemory sends one administrative request. Entries in the reply are never nil.
+func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
+	defer cancel()
+	r, err := actor.Ask(ctx, c.out, subjects.MemoryAdminOf, q)
+	if r.Entries == nil {
+		r.Entries = []subjects.MemoryEntry{}
+	}
+	return r, err
+}
+
+// ListMemories returns the memories that fit a filter, newest first, at most limit (0 = all), and the cursor of the next
+// page when there are more. The filter's Op, Limit and After are set here.
+func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdmin, limit int) (entries []subjects.MemoryEntry, next string, err error) {
+	filter.Op = "list"
+	return c.collectMemories(ctx, filter, limit)
+}
+
+func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdmin, limit int) (entries []subjects.MemoryEntry, next string, err error) {
+	entries = []subjects.MemoryEntry{}
+	for page, err := range c.memoryPages(ctx, q, limit) {
+		if err != nil {
+			return nil, "", err
+		}
+		entries, next = append(entries, page.Entries...), page.Next
+	}
+	return entries, next, nil
+}
+
+// memoryPages yields the pages of a list. A page that does not fit into one message is requested again in smaller ones. A
+// list whose cursor does not advance is an error: it would not end.
+func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdmin, limit int) iter.Seq2[subjects.MemoryAdmined, error] {
+	return func(yield func(subjects.MemoryAdmined, error) bool) {
+		size := MemoryPage
+		for n := 0; ; {
+			q.Limit = size
+			if limit > 0 {
+				q.Limit = min(size, limit-n)
+			}
+			r, err := c.AdminMemory(ctx, q)
+			var fault *subjects.Fault
+			if errors.As(err, &fault) && fault.Code == subjects.CodeTooLarge && size > 1 {
+				size /= 2
+				continue
+			}
+			if err == nil && r.Next != "" && (r.Next == q.After || len(r.Entries) == 0) {
+				err = errors.New("listing memories: the cursor does not advance")
+			}
+			if !yield(r, err) || err != nil || r.Next == "" {
+				return
+			}
+			if n += len(r.Entries); limit > 0 && n >= limit {
+				return
+			}
+			q.After = r.Next
+		}
+	}
+}
+
+// ExportMemories writes every memory as a line of JSON, newest first, and returns how many were written. After an error the
+// output is incomplete.
+func (c *Client) ExportMemories(ctx context.Context, w io.Writer) (n int, err error) {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	for page, err := range c.memoryPages(ctx, subjects.MemoryAdmin{Op: "list", Whole: true}, 0) {
+		if err != nil {
+			return n, err
+		}
+		for _, e := range page.Entries {
+			if err := enc.Encode(e); err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}
+
+// ShowMemory returns the memory with this id or prefix, with its text.
+func (c *Client) ShowMemory(ctx context.Context, id string) (subjects.MemoryEntry, error) {
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "show", IDs: []string{id}, Whole: true})
+	switch {
+	case err != nil:
+		return subjects.MemoryEntry{}, err
+	case len(r.Entries) == 0:
+		return subjects.MemoryEntry{}, fmt.Errorf("memory %s: %w", id, ErrNotFound)
+	case len(r.Entries) > 1:
+		return subjects.MemoryEntry{}, &AmbiguousError{id, len(r.Entries)}
+	}
+	return r.Entries[0], nil
+}
+
+// RelatedMemories returns the memories that correlate with e.
+func (c *Client) RelatedMemories(ctx context.Context, e subjects.MemoryEntry) ([]subjects.MemoryEntry, error) {
+	related := []subjects.MemoryEntry{}
+	if len(e.Correlating) == 0 {
+		return related, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
+	defer cancel()
+	r, err := actor.Ask(ctx, c.out, subjects.MemoryCorrelated, subjects.MemoryIDs{IDs: []string{e.ID}})
+	for _, h := range r.Hits {
+		related = append(related, h.Entry)
+	}
+	return related, err
+}
+
+// ErrIncomplete means that the reply to a search ended before its last stage.
+var ErrIncomplete = errors.New("the search ended before its last stage")
+
+// SearchMemory recalls as the assistant does and returns the last stage. ctx must have a deadline.
+func (c *Client) SearchMemory(ctx context.Context, q subjects.MemoryQuery) (subjects.MemoryReply, error) {
+	var last subjects.MemoryReply
+	for r, err := range actor.AskStream(ctx, c.out, subjects.MemoryRecalls, q) {
+		if err != nil {
+			return last, err
+		}
+		last = r
+	}
+	if !last.Done {
+		return last, ErrIncomplete
+	}
+	if last.Hits == nil {
+		last.Hits = []subjects.MemoryHit{}
+	}
+	return last, nil
+}
+
+// MemoryStatus returns the state of memory.
+func (c *Client) MemoryStatus(ctx context.Context) (subjects.MemoryStatus, error) {
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "status"})
+	if err == nil && r.Status == nil {
+		err = errors.New("memory reports no status")
+	}
+	if err != nil {
+		return subjects.MemoryStatus{}, err
+	}
+	return *r.Status, nil
+}
+
+// MemoryGraph returns relations of the knowledge graph, all or those about a name.
+func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]subjects.Relation, error) {
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "graph", Query: about, Limit: limit})
+	return append([]subjects.Relation{}, r.Relations...), err
+}
+
+// AddMemory stores a fact that the user states.
+func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (subjects.MemoryWrite, []subjects.Note, error) {
+	r, err := c.WriteMemory(ctx, subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}}})
+	if err == nil && len(r.Results) != 1 {
+		err = fmt.Errorf("memory reports %d results for one fact", len(r.Results))
+	}
+	if err != nil {
+		return subjects.MemoryWrite{}, nil, err
+	}
+	return r.Results[0], r.Notes, nil
+}
+
+// WriteMemory sends entries or a document to memory. A busy memory has read nothing, so that is retried with backoff.
+func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWrites) (subjects.MemoryWritten, error) {
+	for backoff := 100 * time.Millisecond; ; backoff *= 2 {
+		timed, cancel := context.WithTimeout(ctx, writeTimeout)
+		r, err := actor.Ask(timed, c.out, subjects.MemoryWriting, w)
+		cancel()
+		var f *subjects.Fault
+		if !errors.As(err, &f) || f.Code != subjects.CodeBusy || backoff > 5*time.Second {
+			return r, err
+		}
+		select {
+		case <-ctx.Done():
+			return r, ctx.Err()
+		case <-time.After(backoff):
+		}
+	}
+}
+
+// EditMemory changes name, description, text or tags of a memory and returns it.
+func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.MemoryEdit) (subjects.MemoryEntry, error) {
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &edit})
+	switch {
+	case err != nil:
+		return subjects.MemoryEntry{}, err
+	case len(r.Missing) > 0 || len(r.Entries) == 0:
+		return subjects.MemoryEntry{}, fmt.Errorf("memory %s: %w", id, ErrNotFound)
+	}
+	return r.Entries[0], nil
+}
+
+// MarkMemories pins, unpins, accepts or rejects memories: op is one of these verbs. It returns how many changed and the ids
+// that do not exist.
+func (c *Client) MarkMemories(ctx context.Context, op string, ids []string) (changed int, missing []string, err error) {
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: op, IDs: ids})
+	return r.Changed, append([]string{}, r.Missing...), err
+}
+
+// FindMemoriesToForget returns the memories that [Client.ForgetMemories] would be given for these words. It forgets none.
+func (c *Client) FindMemoriesToForget(ctx context.Context, words string) ([]subjects.MemoryEntry, error) {
+	entries, _, err := c.collectMemories(ctx, subjects.MemoryAdmin{Op: "forget", Query: words, Dry: true}, 0)
+	return entries, err
+}
+
+// ForgetMemories deletes memories. It returns the deleted ones and the ids that do not exist, also with an error: earlier
+// batches are deleted then.
+func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []subjects.MemoryEntry, missing []string, err error) {
+	forgotten, missing = []subjects.MemoryEntry{}, []string{}
+	for batch := range slices.Chunk(ids, forgetBatch) {
+		r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "forget", IDs: batch})
+		if err != nil {
+			return forgotten, missing, err
+		}
+		forgotten, missing = append(forgotten, r.Entries...), append(missing, r.Missing...)
+	}
+	return forgotten, missing, nil
+}
+
+// ImportDocument sends a document with all its pieces, in as many messages as it takes. A document that memory knows in this
+// form is reported as Unchanged after the first message.
+func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument) (subjects.MemoryWritten, error) {
+	var total subjects.MemoryWritten
+	rest := doc.Pieces
+	doc.First = 1
+	for len(rest) > 0 {
+		n := countPieces(rest)
+		doc.Pieces, rest = rest[:n], rest[n:]
+		doc.Last = len(rest) == 0
+		w, err := c.WriteMemory(ctx, subjects.MemoryWrites{Document: &doc})
+		if err != nil {
+			return total, err
+		}
+		addWritten(&total, w)
+		if w.Unchanged {
+			total.Unchanged = true
+			break
+		}
+		doc.First += n
+	}
+	return total, nil
+}
+
+// RestoreMemories writes the entries of an export back, with their ids, times and grades. They are untrusted unless trusted is
+// set: then each keeps the trust it had. An error of entries ends it; earlier batches are written then.
+func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error], trusted bool) (subjects.MemoryWritten, error) {
+	var total subjects.MemoryWritten
+	var batch []subjects.MemoryEntry
+	size := 0
+	write := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		w, err := c.WriteMemory(ctx, subjects.MemoryWrites{Entries: batch, Restore: true, Trusted: trusted})
+		addWritten(&total, w)
+		batch, size = nil, 0
+		return err
+	}
+	for e, err := range entries {
+		if err != nil {
+			return total, err
+		}
+		n := len(e.Corpus) + len(e.Description) + len(e.Name) + entryBytes
+		if len(batch) == batchEntries || size+n > batchBytes {
+			if err := write(); err != nil {
+				return total, err
+			}
+		}
+		batch, size = append(batch, e), size+n
+	}
+	return total, write()
+}
+
+// countPieces returns how many pieces fit into one message, at least one.
+func countPieces(pieces []subjects.DocumentPiece) int {
+	n := 0
+	for i, p := range pieces {
+		if n += len(p.Heading) + len(p.Text); i > 0 && (i == batchEntries || n > batchBytes) {
+			return i
+		}
+	}
+	return len(pieces)
+}
+
+func addWritten(total *subjects.MemoryWritten, w subjects.MemoryWritten) {
+	total.Results = append(total.Results, w.Results...)
+	total.Removed += w.Removed
+	total.Notes = append(total.Notes, w.Notes...)
+}
+
+// MaxExportLine is the longest line of an export in bytes: a longer one does not fit into a message.
+const MaxExportLine = subjects.MaxBody - 8<<10
+
+// ReadExport reads the lines of an export strictly and yields each entry. An error names the line and
+// ends it.
+func ReadExport(r io.Reader) iter.Seq2[subjects.MemoryEntry, error] {
+	return func(yield func(subjects.MemoryEntry, error) bool) {
+		sc := bufio.NewScanner(r)
+		sc.Buffer(nil, MaxExportLine)
+		n := 0
+		for sc.Scan() {
+			n++
+			line := bytes.TrimSpace(sc.Bytes())
+			if len(line) == 0 {
+				continue
+			}
+			var e subjects.MemoryEntry
+			err := actor.DecodeStrict(line, &e)
+			if err == nil {
+				err = CheckExported(e)
+			}
+			if err != nil {
+				yield(e, fmt.Errorf("line %d is not a memory: %w", n, err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+		if err := sc.Err(); errors.Is(err, bufio.ErrTooLong) {
+			yield(subjects.MemoryEntry{}, fmt.Errorf("line %d is longer than %d KB", n+1, MaxExportLine>>10))
+		} else if err != nil {
+			yield(subjects.MemoryEntry{}, err)
+		}
+	}
+}
+
+// CheckExported rejects an entry that no export contains.
+func CheckExported(e subjects.MemoryEntry) error {
+	if subjects.CheckToken(e.ID) != nil {
+		return errors.New("id is missing or invalid")
+	}
+	for _, field := range []struct {
+		name, value string
+		allowed     []string
+	}{{"kind", e.Kind, MemoryKinds}, {"state", e.State, MemoryStates}, {"trust", e.Provenance.Trust, MemoryTrust}} {
+		if !slices.Contains(field.allowed, field.value) {
+			return fmt.Errorf("%s must be %s", field.name, strings.Join(field.allowed, ", "))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// conversations is the bucket of the assistant's conversations.
+var conversations = subjects.StateBucket(subjects.Generator)
+
+// SessionSummary is one session in a list.
+type SessionSummary struct {
+	ID       string    `json:"session_id"`
+	Turns    int       `json:"turns"` // with those that were summarized or dropped
+	Question string    `json:"first_question"`
+	Updated  time.Time `json:"updated"`
+	Err      error     `json:"-"` // wraps [ErrUnreadable]; then only ID is set
+}
+
+// SessionIDs returns the ids of the stored sessions, sorted.
+func (c *Client) SessionIDs(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	keys, err := c.out.Store(conversations).Keys(ctx, subjects.ConversationPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("listing the sessions: %w", err)
+	}
+	var ids []string
+	for _, key := range keys {
+		if id, ok := subjects.SessionOf(key); ok {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// sessionReaders is the number of sessions read at once.
+const sessionReaders = 8
+
+// Sessions reads the sessions with these ids, last used first. A session deleted meanwhile is left out; one that cannot be
+// decoded is listed with Err.
+func (c *Client) Sessions(ctx context.Context, ids []string) ([]SessionSummary, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	all, errs := make([]SessionSummary, len(ids)), make([]error, len(ids))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(sessionReaders, len(ids)) {
+		wg.Go(func() {
+			for i := range next {
+				conv, err := c.Session(ctx, ids[i])
+				all[i], errs[i] = Summarize(conv), err
+				all[i].ID = ids[i]
+			}
+		})
+	}
+	for i := range ids {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	found := []SessionSummary{}
+	for i, s := range all {
+		switch {
+		case errors.Is(errs[i], ErrNotFound):
+			continue
+		case errors.Is(errs[i], ErrUnreadable):
+			s = SessionSummary{ID: ids[i], Err: errs[i]}
+		case errs[i] != nil:
+			return nil, errs[i]
+		}
+		found = append(found, s)
+	}
+	slices.SortFunc(found, func(a, b SessionSummary) int { return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.ID, b.ID)) })
+	return found, nil
+}
+
+// Summarize describes a conversation. Question is empty when no turn is kept.
+func Summarize(c subjects.Conversation) SessionSummary {
+	s := SessionSummary{ID: c.SessionID, Turns: len(c.Turns) + c.Summarized + c.Dropped, Updated: c.Updated}
+	if len(c.Turns) > 0 {
+		s.Question = c.Turns[0].Query
+	}
+	return s
+}
+
+// Session reads one session: [ErrNotFound] when there is none, [ErrUnreadable] when it cannot be decoded. Fields that this
+// version does not know are ignored. The key decides whose session it is, not the stored id.
+func (c *Client) Session(ctx context.Context, id string) (subjects.Conversation, error) {
+	var conv subjects.Conversation
+	if subjects.CheckToken(id) != nil {
+		return conv, fmt.Errorf("session %q: %w", id, ErrNotFound)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	data, _, err := c.out.Store(conversations).Get(ctx, subjects.ConversationKey(id))
+	switch {
+	case errors.Is(err, actor.ErrNotFound):
+		return conv, fmt.Errorf("session %s: %w", id, ErrNotFound)
+	case err != nil:
+		return conv, err
+	}
+	if err := json.Unmarshal(data, &conv); err != nil {
+		return subjects.Conversation{}, fmt.Errorf("session %s: %w: %w", id, ErrUnreadable, err)
+	}
+	conv.SessionID = id
+	return conv, nil
+}
+
+// FindSession returns the id of the session with this id or prefix: [ErrNotFound] or an [*AmbiguousError] otherwise. The
+// session itself is not read.
+func (c *Client) FindSession(ctx context.Context, id string) (string, error) {
+	ids, err := c.SessionIDs(ctx)
+	if err != nil {
+		return "", err
+	}
+	if slices.Contains(ids, id) {
+		return id, nil
+	}
+	if len(id) >= IDPrefix {
+		ids = slices.DeleteFunc(ids, func(s string) bool { return !strings.HasPrefix(s, id) })
+	} else {
+		ids = nil
+	}
+	switch len(ids) {
+	case 0:
+		return "", fmt.Errorf("session %s: %w", id, ErrNotFound)
+	case 1:
+		return ids[0], nil
+	}
+	return "", &AmbiguousError{id, len(ids)}
+}
+
+// LastTurn returns the last turn of a session and the session's complete id. [ErrNotFound] means that there is no session
+// with this id or prefix, or no answer in it.
+func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, string, error) {
+	id, err := c.FindSession(ctx, session)
+	if err != nil {
+		return subjects.Turn{}, session, err
+	}
+	conv, err := c.Session(ctx, id)
+	switch {
+	case err != nil:
+		return subjects.Turn{}, id, err
+	case len(conv.Turns) == 0:
+		return subjects.Turn{}, id, fmt.Errorf("answer in session %s: %w", id, ErrNotFound)
+	}
+	return conv.Turns[len(conv.Turns)-1], id, nil
+}
+
+// SetSession sets the override of a session, or only reads it with Show, and returns what holds then.
+func (c *Client) SetSession(ctx context.Context, set subjects.SessionConfig) (subjects.SessionConfig, error) {
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, subjects.SessionSet, set)
+}
+
+const (
+	retryWords = 1000 // runes of feedback that go with a retried question
+	goodGrade  = 4    // the critic's feedback on an answer with this grade is praise and would contradict the retry
+)
+
+// RetryText is the question of a turn for another attempt: the user's own words, the request to do better, and what was
+// criticized. The critic's feedback is included only when the answer is trusted: feedback on an answer with untrusted content
+// may repeat that content.
+func RetryText(t subjects.Turn) string {
+	question := subjects.OwnWords(t.Query) + "\n\n" + subjects.AskedAgain
+	g := t.Grades
+	if g == nil {
+		return question
+	}
+	if g.Words != "" && g.Reward < 0 {
+		question += " I said of it: " + shorten(g.Words, retryWords)
+	}
+	if g.Feedback != "" && g.Critic < goodGrade && t.Labels != nil && t.Labels.Trust == subjects.Trusted {
+		question += " A critic said of it: " + shorten(g.Feedback, retryWords)
+	}
+	return question
+}
+
+// shorten puts text on one line of at most n runes and replaces invisible ones.
+func shorten(s string, n int) string {
+	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if text.Seen(r) {
+			return r
+		}
+		return '\uFFFD'
+	}, s)), " ")
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-3]) + "..."
+	}
+	return s
+}

@@ -1,0 +1,75 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Models returns the available models and the model of each role. The lists are never nil.
+func (c *Client) Models(ctx context.Context) (subjects.ModelList, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	list, err := actor.Ask(ctx, c.out, subjects.ModelNames, subjects.Nothing{})
+	if list.Models == nil {
+		list.Models = []subjects.ModelInfo{}
+	}
+	if list.Roles == nil {
+		list.Roles = []subjects.RoleModel{}
+	}
+	return list, err
+}
+
+// HasModel reports whether a list has a usable model of this name. A name without a tag means the tag latest.
+func HasModel(list subjects.ModelList, name string) bool {
+	for _, m := range list.Models {
+		if m.Refused == "" && (m.Name == name || m.Name == name+":latest") {
+			return true
+		}
+	}
+	return false
+}
+
+// PullModel fetches a model and yields the progress. ctx must have a deadline.
+func (c *Client) PullModel(ctx context.Context, name string) iter.Seq2[subjects.PullProgress, error] {
+	return actor.AskStream(ctx, c.out, subjects.ModelPull, subjects.PullRequest{Model: name})
+}
+
+// CallTool calls a tool through the broker with the account of the connection. ctx must have a deadline. A fault of the
+// transport is returned in the result, as one of the broker is.
+func (c *Client) CallTool(ctx context.Context, tool, session, query string, args []byte) (subjects.ToolResult, error) {
+	service, err := subjects.ToolAsk.With(tool)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	id := c.out.NewID()
+	res, err := actor.Ask(ctx, c.out.About(session, query), service, subjects.ToolRequest{CallID: id, QueryID: query, Args: args})
+	var fault *subjects.Fault
+	if errors.As(err, &fault) {
+		return subjects.ToolResult{CallID: id, QueryID: query, Tool: tool, Error: fault}, nil
+	}
+	return res, err
+}
+
+// ParkedResult returns the whole of a tool result that was cut: [ErrNotFound] when it is not kept, or no longer.
+func (c *Client) ParkedResult(ctx context.Context, id string) ([]byte, error) {
+	whole, _, err := c.out.Store("parked").Get(ctx, id)
+	switch {
+	case errors.Is(err, actor.ErrNotFound):
+		return nil, fmt.Errorf("result %s: %w", id, ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("reading result %s: %w", id, err)
+	}
+	return whole, nil
+}
+
+// ExplainPolicy returns what the broker would decide about a call. Nothing runs.
+func (c *Client) ExplainPolicy(ctx context.Context, call subjects.ExplainRequest) (subjects.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
+	defer cancel()
+	return actor.Ask(ctx, c.out, subjects.PolicyExplain, call)
+}

@@ -1,0 +1,115 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/subjects"
+)
+
+// Watch is a subscription to the bus.
+type Watch struct {
+	c       *Client
+	sub     *nats.Subscription
+	pattern string
+	since   uint64
+}
+
+// Watch subscribes to a subject, which may have wildcards. With since above 0, [Watch.Events] first replays the stored
+// events from that sequence on. When Watch returns, the subscription holds. Close ends it.
+//
+// A reader that is too slow loses live messages; the connection's error handler is told.
+func (c *Client) Watch(ctx context.Context, pattern string, since uint64) (*Watch, error) {
+	if c.nc == nil {
+		return nil, errNoConnection
+	}
+	sub, err := c.nc.SubscribeSync(pattern)
+	if err == nil {
+		err = errors.Join(sub.SetPendingLimits(1<<16, 64<<20), c.flush(ctx))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("subscribing to %s: %w", pattern, err)
+	}
+	return &Watch{c, sub, pattern, since}, nil
+}
+
+// Close ends the subscription.
+func (w *Watch) Close() { _ = w.sub.Unsubscribe() }
+
+// Events yields the replayed events, then the live ones, without a gap or a duplicate between them, until ctx ends.
+// Questions (query.*) are not in the event log and are live only.
+func (w *Watch) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		replayed := uint64(0)
+		if w.since > 0 {
+			var goOn bool
+			var err error
+			if replayed, goOn, err = w.replay(ctx, yield); err != nil || !goOn {
+				if err != nil {
+					yield(Event{}, err)
+				}
+				return
+			}
+		}
+		for {
+			m, err := w.sub.NextMsgWithContext(ctx)
+			if errors.Is(err, nats.ErrSlowConsumer) {
+				continue
+			}
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			e, ok := decodeLive(m)
+			if !ok || e.Stream == EventLog && e.Seq <= replayed {
+				continue
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// replayWindow is the number of events requested at once.
+const replayWindow = 64
+
+// replay yields the stored events and returns the last sequence it covered.
+func (w *Watch) replay(ctx context.Context, yield func(Event, error) bool) (last uint64, goOn bool, err error) {
+	log, err := w.c.EventStatus(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	type result struct {
+		Event
+		ok  bool
+		err error
+	}
+	for from := max(w.since, log.First); from <= log.Last; from += replayWindow {
+		results := make([]chan result, min(replayWindow, log.Last-from+1))
+		for i := range results {
+			results[i] = make(chan result, 1)
+			go func() {
+				e, ok, err := w.c.Event(ctx, from+uint64(i))
+				results[i] <- result{e, ok, err}
+			}()
+		}
+		for _, ch := range results {
+			r := <-ch
+			if r.err != nil {
+				return 0, false, r.err
+			}
+			if _, match := subjects.Match(w.pattern, r.Subject); !r.ok || !match || !isStored(r.Subject) {
+				continue
+			}
+			if !yield(r.Event, nil) {
+				return 0, false, nil
+			}
+		}
+	}
+	return log.Last, true, nil
+}
