@@ -33,7 +33,7 @@ type MemoryEntry struct {
 // Provenance says where an entry came from, and how far it can be trusted. It is written by memory from what the broker
 // and the bus say, never by a model.
 type Provenance struct {
-	Source    string `json:"source"` // person, conversation, agent, document, external
+	Source    Source `json:"source"` // user, conversation, agent, document, external
 	Trust     string `json:"trust"`  // trusted, untrusted
 	Agent     string `json:"agent,omitempty"`
 	SessionID string `json:"session_id,omitempty"`
@@ -71,9 +71,24 @@ const (
 	MemorySuperseded = "superseded"
 )
 
+// Source says who stated something: the content of a memory entry, or a [Reward].
+type Source string
+
+// UnmarshalText implements [encoding.TextUnmarshaler]. It reads "person" as [SourceUser]: events, exports and key-value
+// entries written before the value was renamed hold it. Other values are taken as they are; readers validate them.
+func (s *Source) UnmarshalText(text []byte) error {
+	if *s = Source(text); *s == formerSourceUser {
+		*s = SourceUser
+	}
+	return nil
+}
+
+// formerSourceUser is the value of [SourceUser] and [RewardUser] before they were renamed.
+const formerSourceUser = "person"
+
 // Sources of entries.
 const (
-	SourceUser         = "person"       // the user said so by hand: conclave memory, the page
+	SourceUser         = "user"         // stated by the user by hand: conclave memory, the page
 	SourceConversation = "conversation" // an answer that no stranger wrote into
 	SourceAgent        = "agent"        // save_memory
 	SourceDocument     = "document"     // a file that the user imported
@@ -264,7 +279,7 @@ type MemoryRecall struct {
 	Similarity float64   `json:"similarity"`
 	Score      float64   `json:"score"`
 	Created    time.Time `json:"created"`
-	Source     string    `json:"source"`
+	Source     Source    `json:"source"`
 	Trust      string    `json:"trust"`
 	Critic     int       `json:"critic_score,omitempty"`
 }

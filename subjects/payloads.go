@@ -541,7 +541,7 @@ type Reward struct {
 	RespondentID string  `json:"respondent_id"`
 	Value        float64 `json:"value"` // -1 to 1
 	Count        int     `json:"count"` // counts up for one answer: the highest holds, in whatever order they come
-	Source       string  `json:"source"`
+	Source       Source  `json:"source"`
 	Thumb        int     `json:"thumb,omitempty"`
 	Stars        int     `json:"stars,omitempty"`
 	Words        string  `json:"words,omitempty"`
@@ -549,7 +549,7 @@ type Reward struct {
 
 // Sources of a [Reward].
 const (
-	RewardUser         = "person"       // said so
+	RewardUser         = "user"         // stated by the user
 	RewardConversation = "conversation" // a model took it from what the user said
 )
 

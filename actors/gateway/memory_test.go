@@ -61,7 +61,7 @@ var someday = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 var shelf = []subjects.MemoryEntry{
 	{
 		ID: "anna0000000000000000000000000001", Kind: "fact", Name: "Anna", Description: "d", Corpus: "Anna <lives> in Bremen.", Tags: []string{"t"}, Correlating: []string{"idea0000000000000000000000000002"},
-		Provenance: subjects.Provenance{Source: "person", Trust: "trusted", Agent: "a", SessionID: "s", QueryID: "q", From: "f", Part: 1, Model: "m", Digest: "model", Flags: []string{"x"}},
+		Provenance: subjects.Provenance{Source: "user", Trust: "trusted", Agent: "a", SessionID: "s", QueryID: "q", From: "f", Part: 1, Model: "m", Digest: "model", Flags: []string{"x"}},
 		Intent:     "i", Entities: []string{"Anna"}, Sentiment: "neutral", Respondent: "a", Grades: subjects.Grades{Critic: 4}, State: "active", SupersededBy: "x", Supersedes: []string{"y"}, Pinned: true,
 		Created: someday, Updated: someday, Accessed: someday, Accesses: 2,
 	},
@@ -243,7 +243,7 @@ func TestMemory(t *testing.T) {
 		{"nothing to remember", "POST", "/memory", "/memory", `{"text":" "}`, 400, "text says what", ""},
 		{"too much to remember", "POST", "/memory", "/memory", `{"text":"` + strings.Repeat("x", 70000) + `"}`, 413, "at most 64 KB", ""},
 		{"trick: a body without end", "POST", "/memory", "/memory", `{"text":"` + strings.Repeat("x", 300000) + `"}`, 413, "at most 256 KB", ""},
-		{"trick: a fact that claims where it is from", "POST", "/memory", "/memory", `{"text":"x","provenance":{"source":"person"}}`, 400, "unknown", ""},
+		{"trick: a fact that claims where it is from", "POST", "/memory", "/memory", `{"text":"x","provenance":{"source":"user"}}`, 400, "unknown", ""},
 		{"a fact that memory refuses", "POST", "/memory", "/memory", `{"text":"password"}`, 409, "it is not remembered: it looks like a password", `gateway write false [" password"]`},
 		{"no JSON", "POST", "/memory", "/memory", `hello`, 400, "", ""},
 		{"a kind that is none", "GET", "/memory", "/memory?kind=facts", "", 400, "kind is engram, fact, document", ""},

@@ -60,7 +60,7 @@ func TestGradesAreKept(t *testing.T) {
 		change(&c)
 		return c
 	}
-	from := func(source string) subjects.Reward {
+	from := func(source subjects.Source) subjects.Reward {
 		r := reward("q1", 1, 1, "the model's words")
 		r.Source = source
 		return r

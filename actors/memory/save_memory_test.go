@@ -27,7 +27,7 @@ func TestSave(t *testing.T) {
 		name   string
 		args   string
 		order  func(*subjects.ToolOrder)
-		source string
+		source subjects.Source
 		trust  string
 		state  string
 		agent  string

@@ -171,7 +171,7 @@ func (m *Memory) hits(ctx context.Context, found []recall.Candidate, corpus bool
 func light(r recall.Row) subjects.MemoryEntry {
 	return subjects.MemoryEntry{
 		ID: r.ID, Kind: r.Kind, Name: r.Name, Description: r.Description, Tags: r.Tags, State: r.State, Pinned: r.Pinned, Grades: r.Grades, Created: r.Created,
-		Respondent: r.Respondent, Provenance: subjects.Provenance{Source: r.Source, Trust: r.Trust},
+		Respondent: r.Respondent, Provenance: subjects.Provenance{Source: subjects.Source(r.Source), Trust: r.Trust},
 	}
 }
 

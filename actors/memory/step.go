@@ -96,7 +96,7 @@ func (m *Memory) place(ctx context.Context, row uint64, e subjects.MemoryEntry, 
 	}
 	m.steps.Lock()
 	l := store.Light{
-		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: e.Provenance.Source, Respondent: e.Respondent, Name: e.Name,
+		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: string(e.Provenance.Source), Respondent: e.Respondent, Name: e.Name,
 		Description: e.Description, Words: text.Clip(e.Corpus, maxWords), Tags: e.Tags, Created: e.Created, Pinned: e.Pinned, NameVector: v.Name, DescriptionVector: v.Description,
 	}
 	err := m.put(ctx, l)

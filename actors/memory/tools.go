@@ -128,7 +128,7 @@ func age(now, then time.Time) string {
 
 // origin says where an entry came from, in words for a model.
 func origin(p subjects.Provenance) string {
-	words := map[string]string{
+	words := map[subjects.Source]string{
 		subjects.SourceUser: "from the user", subjects.SourceConversation: "from a conversation", subjects.SourceAgent: "noted by an agent",
 		subjects.SourceDocument: "from a document", subjects.SourceExternal: "source: external",
 	}[p.Source]

@@ -163,7 +163,7 @@ func checkEntry(e subjects.MemoryEntry) error {
 		oneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
 		oneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
 		oneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
-		oneOf("source", e.Provenance.Source, subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
+		oneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
 		func() error {
 			if e.Created.IsZero() || e.Name == "" || e.Grades.Critic < 0 || e.Grades.Critic > 5 {
 				return subjects.Faultf(subjects.CodeMalformed, "name, created or grades are missing or make no sense")

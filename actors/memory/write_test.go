@@ -183,7 +183,7 @@ func TestRestoreOfAStranger(t *testing.T) {
 	if got, err := to.write(subjects.MemoryWrites{Entries: append(from.everything(), friend), Restore: true}); err != nil || len(got.Results) != 3 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	for id, source := range map[string]string{fact: subjects.SourceExternal, piece: subjects.SourceDocument, "entry-1": subjects.SourceExternal} {
+	for id, source := range map[string]subjects.Source{fact: subjects.SourceExternal, piece: subjects.SourceDocument, "entry-1": subjects.SourceExternal} {
 		if p := to.entry(id).Provenance; p.Trust != subjects.Untrusted || p.Source != source {
 			t.Errorf("%s is kept as %+v", id, p)
 		}

@@ -46,11 +46,11 @@ type answer struct {
 
 // opinion is what somebody thought of an answer.
 type opinion struct {
-	Value  float64 `json:"value"`
-	Source string  `json:"source"`
-	Thumb  int     `json:"thumb,omitempty"`
-	Stars  int     `json:"stars,omitempty"`
-	Words  string  `json:"words,omitempty"`
+	Value  float64         `json:"value"`
+	Source subjects.Source `json:"source"`
+	Thumb  int             `json:"thumb,omitempty"`
+	Stars  int             `json:"stars,omitempty"`
+	Words  string          `json:"words,omitempty"`
 }
 
 // unsaid reports whether an event was written down and perhaps never said.

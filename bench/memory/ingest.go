@@ -183,7 +183,7 @@ func (o *ours) remember(ctx context.Context, kind string, it store.Item) error {
 // lightOf is what the store would say of an entry that was just written.
 func lightOf(row uint64, e subjects.MemoryEntry) store.Light {
 	return store.Light{
-		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: e.Provenance.Source, Respondent: e.Respondent,
+		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: string(e.Provenance.Source), Respondent: e.Respondent,
 		Name: e.Name, Description: e.Description, Tags: e.Tags, Created: e.Created,
 	}
 }

@@ -87,7 +87,7 @@ func (a *app) printJudged(j judgement) error {
 }
 
 // sourceOf says of a reward where it came from, when the user did not say it.
-func sourceOf(source string) string {
+func sourceOf(source subjects.Source) string {
 	if source == subjects.RewardConversation {
 		return " (a model took it from the conversation)"
 	}

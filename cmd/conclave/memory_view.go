@@ -263,7 +263,7 @@ func (a *app) printHits(r subjects.MemoryReply, why, whole bool) {
 
 // about is in a few words what an entry is and where it is from.
 func about(e subjects.MemoryEntry) string {
-	parts := []string{e.Kind, "from " + or(e.Provenance.Source, "nobody knows where")}
+	parts := []string{e.Kind, "from " + or(string(e.Provenance.Source), "nobody knows where")}
 	if e.Provenance.From != "" {
 		parts = append(parts, e.Provenance.From)
 	}

@@ -87,7 +87,7 @@ func checkEntry(e subjects.MemoryEntry) error {
 		oneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
 		oneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
 		oneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
-		oneOf("source", e.Provenance.Source, subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
+		oneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
 		checkLong("the corpus", e.Corpus, maxText), checkLong("the name", e.Name, maxShort), checkLong("the description", e.Description, maxText),
 		checkTime("created", e.Created), checkTime("updated", e.Updated), checkTime("last accessed", e.Accessed),
 	}

@@ -50,7 +50,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Light{
-		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust, Source: a.Provenance.Source, Respondent: a.Respondent, Name: a.Name,
+		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust, Source: string(a.Provenance.Source), Respondent: a.Respondent, Name: a.Name,
 		Description: a.Description, Words: a.Corpus, Tags: a.Tags, Created: micro(a.Created), Pinned: true,
 		Grades:     subjects.Grades{Critic: 4, Pairwise: "generator", Reward: 0.5, Rewards: 2},
 		NameVector: va.Name, DescriptionVector: va.Description,

@@ -286,7 +286,7 @@ func TestMigrate(t *testing.T) {
 	}
 	more := append(steps[:len(steps):len(steps)], "ALTER TABLE documents ADD COLUMN author VARCHAR; UPDATE entries SET intent = 'migrated'")
 	broken := append(more[:len(more):len(more)], "CREATE TABLE half (a INTEGER); CREATE TABLE entries (a INTEGER)")
-	if _, err := open(t.Context(), s.path, Options{}, broken); err == nil || !strings.Contains(err.Error(), "to schema 3") {
+	if _, err := open(t.Context(), s.path, Options{}, broken); err == nil || !strings.Contains(err.Error(), fmt.Sprint("to schema ", len(broken))) {
 		t.Errorf("a step that fails: %v", err)
 	}
 	// The good step was taken, and nothing of the bad one.
@@ -300,7 +300,7 @@ func TestMigrate(t *testing.T) {
 	if n := count(t, next, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'half'"); n != 0 {
 		t.Error("half a step was taken")
 	}
-	if v, err := next.mark(t.Context(), markSchema); v != 2 || err != nil {
+	if v, err := next.mark(t.Context(), markSchema); v != int64(len(more)) || err != nil {
 		t.Errorf("the schema is %d, %v", v, err)
 	}
 	forget(t, next, "a") // and so it is written anew

@@ -141,7 +141,7 @@ func (t *tx) putOne(it *item) (int64, error) {
 	}
 	row := t.nextRow
 	t.nextRow++
-	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, p.Source, e.Name, e.Description, e.Corpus, e.Intent, it.entities, e.Sentiment, e.Respondent,
+	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, string(p.Source), e.Name, e.Description, e.Corpus, e.Intent, it.entities, e.Sentiment, e.Respondent,
 		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, micro(e.Created), micro(e.Updated))
 	for i, tag := range e.Tags {
 		t.insert("tags", row, int32(i), tag)

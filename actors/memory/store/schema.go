@@ -75,7 +75,24 @@ CREATE TABLE relations (
   words VARCHAR NOT NULL, kind VARCHAR NOT NULL, tense VARCHAR NOT NULL, since VARCHAR NOT NULL, until VARCHAR NOT NULL,
   trust VARCHAR NOT NULL, said TIMESTAMP NOT NULL, ended_by VARCHAR NOT NULL
 )`,
+	renameUser,
 }
+
+// renameUser replaces the former words for the user: the source 'person', and the graph entities "the person" and
+// "the person's ..." (folded: 'the person s ...'). Other entities that begin with "the person" are left as they are. An
+// entity whose new name another entity has already is merged into that one.
+const renameUser = `UPDATE entries SET source = 'user' WHERE source = 'person';
+CREATE TEMP TABLE renamed AS SELECT id, 'the user' || substr(folded, 11) AS folded FROM entities
+  WHERE folded = 'the person' OR starts_with(folded, 'the person s ');
+CREATE TEMP TABLE merged AS SELECT n.id, e.id AS target FROM renamed n JOIN entities e ON e.folded = n.folded;
+UPDATE relations SET subject = m.target FROM merged m WHERE m.id = relations.subject;
+UPDATE relations SET object = m.target FROM merged m WHERE m.id = relations.object;
+DELETE FROM entities WHERE id IN (SELECT id FROM merged);
+UPDATE entities SET folded = n.folded, name = regexp_replace(name, '(?i)^.*?person', 'the user') FROM renamed n WHERE n.id = entities.id;
+UPDATE relations SET words = ' ' || s.folded || ' ' || relations.folded || ' ' || o.folded || ' '
+  FROM entities s, entities o WHERE s.id = relations.subject AND o.id = relations.object;
+DROP TABLE merged;
+DROP TABLE renamed`
 
 // migrate takes the steps that the file has not taken, each in a transaction of its own.
 func migrate(ctx context.Context, e *engine, path string, steps []string) error {

@@ -19,7 +19,7 @@ var rules = []rule{
 	{"an entry has no number", "SELECT id FROM entries WHERE row < 1"},
 	{"an entry has a kind, state, trust or source that does not exist", `SELECT id FROM entries WHERE kind NOT IN ('engram', 'fact', 'document')
 		OR state NOT IN ('active', 'candidate', 'superseded') OR trust NOT IN ('trusted', 'untrusted')
-		OR source NOT IN ('person', 'conversation', 'agent', 'document', 'external')`},
+		OR source NOT IN ('user', 'conversation', 'agent', 'document', 'external')`},
 
 	{"an entry is superseded by one that is not there", `SELECT id FROM entries WHERE superseded_by <> '' AND superseded_by NOT IN (SELECT id FROM entries)`},
 	{"an entry is not superseded although another took its place", "SELECT id FROM entries WHERE superseded_by <> '' AND state <> 'superseded'"},

@@ -1,0 +1,131 @@
+//go:build cgo
+
+package store
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"conclave/subjects"
+)
+
+// unpackFixture writes testdata/name.gz to path.
+func unpackFixture(t *testing.T, name, path string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", name+".gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// graphLines returns every relation as "subject|predicate|object|tense", sorted.
+func graphLines(t *testing.T, s *Store, q GraphQuery) (lines []string) {
+	t.Helper()
+	relations, err := s.Relations(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range relations {
+		lines = append(lines, strings.Join([]string{r.Subject, r.Predicate, r.Object, r.Tense}, "|"))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// TestMigrateSchema1 opens files that the last build with schema 1 wrote: one that was closed, and one with a log that a
+// crash left.
+func TestMigrateSchema1(t *testing.T) {
+	t.Parallel()
+	graph := []string{
+		"Ana|is sister of|the user|is", "the person next door|plays|piano|is", "the user's sister|lives in|Rome|is", "the user|drinks|coffee|is", "the user|lives in|Oslo|is",
+		"the user|works as|nurse|is",
+	}
+	for _, tt := range []struct {
+		name, file string
+		log        bool
+	}{{name: "closed", file: "schema1.duckdb"}, {name: "crashed", file: "schema1-crash.duckdb", log: true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "memory.duckdb")
+			unpackFixture(t, tt.file, path)
+			if tt.log {
+				unpackFixture(t, tt.file+walSuffix, path+walSuffix)
+			}
+			s := openedAt(t, path)
+			for range 2 { // migrated once, and the same when it is opened again
+				if v, err := s.mark(t.Context(), markSchema); err != nil || v != 2 {
+					t.Errorf("schema is %d, %v; want 2", v, err)
+				}
+				if err := s.Verify(t.Context()); err != nil {
+					t.Error(err)
+				}
+				checkMigrated(t, s)
+				if got := graphLines(t, s, GraphQuery{}); !slices.Equal(got, graph) {
+					t.Errorf("graph is %q, want %q", got, graph)
+				}
+				if got := graphLines(t, s, GraphQuery{Words: "Where does the user live?"}); !slices.Contains(got, "the user|lives in|Oslo|is") {
+					t.Errorf("found by words: %q", got)
+				}
+				s = reopened(t, s)
+			}
+			// A relation that is stated again replaces the migrated one.
+			again := line1("again", "fact-home", "the user", "lives in", "Oslo")
+			if err := s.PutRelations(t.Context(), RelationWrite{Relation: again, Single: true}); err != nil {
+				t.Fatal(err)
+			}
+			if got := graphLines(t, s, GraphQuery{}); !slices.Equal(got, graph) {
+				t.Errorf("stated again, the graph is %q", got)
+			}
+		})
+	}
+}
+
+// checkMigrated compares the entries of the fixture with what was written, and loads them as the index does.
+func checkMigrated(t *testing.T, s *Store) {
+	t.Helper()
+	for id, want := range map[string]subjects.Source{
+		"fact-home": subjects.SourceUser, "fact-sister": subjects.SourceUser, "fact-name": subjects.SourceUser, "fact-agent": subjects.SourceAgent,
+		"fact-page": subjects.SourceExternal, "answer-kept": subjects.SourceConversation, "piece-1": subjects.SourceDocument, "fact-late": subjects.SourceUser,
+	} {
+		if got := one(t, s, id).Provenance.Source; got != want {
+			t.Errorf("source of %s is %q, want %q", id, got, want)
+		}
+	}
+	home := one(t, s, "fact-home")
+	if home.Corpus != "I live in Oslo." || !home.Pinned || !slices.Equal(home.Tags, []string{"home"}) || !slices.Equal(home.Correlating, []string{"fact-sister"}) {
+		t.Errorf("fact-home is %+v", home)
+	}
+	if g := one(t, s, "answer-kept").Grades; g.Critic != 5 || g.Reward != 1 {
+		t.Errorf("grades are %+v", g)
+	}
+	if _, state, err := s.Known(t.Context(), "q2", "generator"); err != nil || state != Forgotten {
+		t.Errorf("the forgotten answer is %q, %v", state, err)
+	}
+	loaded := 0
+	err := s.Load(t.Context(), "m", func(l Light) error {
+		if l.NameVector != nil && l.Source != "person" {
+			loaded++
+		}
+		return nil
+	})
+	if err != nil || loaded != 8 {
+		t.Errorf("loaded %d entries with vectors, %v; want 8", loaded, err)
+	}
+}
