@@ -53,15 +53,15 @@ func (l EgressLayer) Judge(_ context.Context, c Call) Verdict {
 	if t.URL == "" {
 		return Deny(RuleNoAddress, t.Name+" fetches pages, and none of its arguments is declared as the address; its facts have to name one")
 	}
-	args, v := readArgs(c)
+	args, v := parseArgs(c)
 	if args == nil {
 		return v
 	}
-	given := args.at(t.URL)
+	given := args.Member(t.URL)
 	if given == nil {
 		return Deny(RuleNoAddress, fmt.Sprintf("the argument %q is missing; give it the address of a page", t.URL))
 	}
-	addresses, ok := given.stringsOf()
+	addresses, ok := given.Strings()
 	if !ok || len(addresses) == 0 {
 		return Deny(RuleNoAddress, fmt.Sprintf("the argument %q is not an address", t.URL), "https://...")
 	}
@@ -269,7 +269,7 @@ func readHost(s string) (string, netip.Addr, error) {
 		}
 	}
 	last := labels[len(labels)-1]
-	if isDigit(last[0]) { // no name of the net ends so, and 0x7f is a number too
+	if last[0] >= '0' && last[0] <= '9' { // no name of the net ends so, and 0x7f is a number too
 		ip, err := netip.ParseAddr(name)
 		if err != nil || !ip.Is4() || ip.String() != name {
 			return "", no, errors.New("its host is a number in an unusual spelling")

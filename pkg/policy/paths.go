@@ -96,7 +96,7 @@ func (l PathsLayer) Judge(_ context.Context, c Call) Verdict {
 	if l.broken != nil {
 		return Deny(RuleNoPaths, fmt.Sprintf("nobody can tell which folders are closed, so no file may be reached: %v", l.broken))
 	}
-	args, v := readArgs(c)
+	args, v := parseArgs(c)
 	if args == nil {
 		return v
 	}
@@ -105,11 +105,11 @@ func (l PathsLayer) Judge(_ context.Context, c Call) Verdict {
 		return v
 	}
 	for _, name := range c.Tool.Paths {
-		given := args.at(name)
+		given := args.Member(name)
 		if given == nil {
 			continue // whether it may be missing is for the schema to say
 		}
-		paths, ok := given.stringsOf()
+		paths, ok := given.Strings()
 		if !ok {
 			return Deny(RulePathForm, fmt.Sprintf("%q is not a path", name), "a path from / or ~/")
 		}
