@@ -291,7 +291,7 @@ func newCage(t *testing.T, open bool) *cage {
 		{Always: true, When: modeltest.When{LastRole: "tool"}, Reply: modeltest.Reply{
 			Content: "The tool said: {{tool_result 0}}", Quirks: modeltest.Quirks{ChunkRunes: 2000}, // in few pieces: it is long
 		}},
-	}}, modeltest.With(modeltest.OpenAI(g.remote)))
+	}}, modeltest.WithProtocol(modeltest.OpenAI(g.remote)))
 	if err := os.MkdirAll(g.home.Config, 0o700); err != nil {
 		t.Fatal(err)
 	}

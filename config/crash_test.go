@@ -404,7 +404,7 @@ func TestChaosKillGenerator(t *testing.T) {
 			s.wait("last")
 			s.leave()
 			s.judge(append(ids, "last"), int64(len(ids)))
-			calls.Add(int64(s.model.Counts().Started))
+			calls.Add(int64(s.model.Stats().Started))
 			asked.Add(int64(len(ids) + 1))
 		})
 	}
@@ -437,7 +437,7 @@ func (s *stage) judge(ids []string, kills int64) {
 	if len(lines) != len(ids) {
 		s.t.Errorf("%d different lines for %d questions", len(lines), len(ids))
 	}
-	if extra := int64(s.model.Counts().Started) - 2*int64(len(ids)); extra < 0 || extra > kills {
+	if extra := int64(s.model.Stats().Started) - 2*int64(len(ids)); extra < 0 || extra > kills {
 		s.t.Errorf("%d model calls more than without a kill, after %d kills", extra, kills)
 	}
 }

@@ -141,7 +141,7 @@ func (st *Stage) Script() story.Script {
 }
 
 // summary is a request on one line.
-func summary(r modeltest.Seen) string {
+func summary(r modeltest.Request) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:", r.Model)
 	if len(r.Texts) > 0 {

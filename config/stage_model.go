@@ -68,7 +68,7 @@ func scriptedKey(s *story.Story) modeltest.Option {
 	if value == "" {
 		value = actor.NewID()
 	}
-	return modeltest.With(modeltest.OpenAI(value))
+	return modeltest.WithProtocol(modeltest.OpenAI(value))
 }
 
 // scriptedModels describes the models that are not as the server would have them by itself.
@@ -83,5 +83,5 @@ func scriptedModels(s *story.Story) modeltest.Option {
 		}
 		all = append(all, d)
 	}
-	return modeltest.Models(all...)
+	return modeltest.WithModels(all...)
 }

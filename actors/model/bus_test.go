@@ -184,7 +184,7 @@ func TestBusCancel(t *testing.T) {
 		}()
 	}
 	// A call is on record when it can be stopped: before that, a stop would not know of it.
-	until(t, "one runs and both can be stopped", func() bool { return w.srv.Counts().Running == 1 && len(w.trail()) == 2 })
+	until(t, "one runs and both can be stopped", func() bool { return w.srv.Stats().Running == 1 && len(w.trail()) == 2 })
 	topic, err := subjects.QueryCancel.With("q1")
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestBusCancel(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	until(t, "the server stopped", func() bool { c := w.srv.Counts(); return c.Cancelled >= 1 && c.Running == 0 })
+	until(t, "the server stopped", func() bool { c := w.srv.Stats(); return c.Cancelled >= 1 && c.Running == 0 })
 }
 
 // An caller who stops listening ends the request at the model server, and the slot is free for the next.
@@ -212,7 +212,7 @@ func TestBusAskerBreaksOff(t *testing.T) {
 		}
 		break // one word is enough
 	}
-	until(t, "the server stopped", func() bool { return w.srv.Counts().Cancelled == 1 })
+	until(t, "the server stopped", func() bool { return w.srv.Stats().Cancelled == 1 })
 	if msg, _, err := llm.Collect(c.Chat(t.Context(), hello("hi"))); err != nil || msg.Content != "next" {
 		t.Errorf("%v, %+v", err, msg)
 	}
@@ -226,7 +226,7 @@ func TestBusAskerBreaksOff(t *testing.T) {
 // Sessions take turns, also those of one account: a session with many questions does not hold up one with a single one.
 func TestBusFairness(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil, modeltest.Slots(1, 10*time.Millisecond, 100))
+	w := newTown(t, always("big"), nil, modeltest.WithSlots(1, 10*time.Millisecond, 100))
 	greedy, modest := w.out("generator", "greedy", ""), w.out("generator", "modest", "")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -244,8 +244,8 @@ func TestBusFairness(t *testing.T) {
 	for range 40 {
 		ask("greedy", greedy)
 	}
-	until(t, "they wait", func() bool { return w.srv.Counts().Finished >= 2 })
-	done := w.srv.Counts().Finished
+	until(t, "they wait", func() bool { return w.srv.Stats().Finished >= 2 })
+	done := w.srv.Stats().Finished
 	ask("modest", modest)
 	wg.Wait()
 	if i := slices.Index(order, "modest"); i > done+10 {
@@ -311,7 +311,7 @@ func TestBusStandIn(t *testing.T) {
 // Faults arrive as the errors that the backends made.
 func TestBusFaults(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil, modeltest.Models(modeltest.Model{Name: "mute", Family: "f"}))
+	w := newTown(t, always("big"), nil, modeltest.WithModels(modeltest.Model{Name: "mute", Family: "f"}))
 	out := w.out("generator", "", "")
 	for _, tt := range []struct {
 		name string
@@ -353,7 +353,7 @@ func TestBusSlotsAreBusy(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all slots are taken", func() bool { return w.srv.Counts().Running == slots })
+	until(t, "all slots are taken", func() bool { return w.srv.Stats().Running == slots })
 	for i := range more {
 		wg.Go(func() {
 			if err := ask(t.Context(), slots+i); err != nil {
@@ -362,14 +362,14 @@ func TestBusSlotsAreBusy(t *testing.T) {
 		})
 	}
 	until(t, "all others are about to enter", func() bool { return len(w.trail()) == slots+more })
-	if c := w.srv.Counts(); c.Running != slots || c.Started != slots {
+	if c := w.srv.Stats(); c.Running != slots || c.Started != slots {
 		t.Errorf("%d run of %d that were let in, want %d", c.Running, c.Started, slots)
 	}
 	end()
 	wg.Wait()
 	// The server hears of a broken connection a moment after its slot is free: for it those that hung may overlap with the
 	// next ones, but never more than they were.
-	if c := w.srv.Counts(); c.Parallel > 2*slots || c.Finished != more {
+	if c := w.srv.Stats(); c.Parallel > 2*slots || c.Finished != more {
 		t.Errorf("%d at once, want %d; %d answered, want %d", c.Parallel, slots, c.Finished, more)
 	}
 }

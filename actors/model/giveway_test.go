@@ -415,7 +415,7 @@ func TestBusGivesWay(t *testing.T) {
 				grade <- g
 			}()
 			for i := range 2 {
-				until(t, "the model hangs", func() bool { c := w.srv.Counts(); return c.Started == 1+2*i && c.Running == 1 })
+				until(t, "the model hangs", func() bool { c := w.srv.Stats(); return c.Started == 1+2*i && c.Running == 1 })
 				if len(grade) != 0 {
 					t.Fatal("the first one is answered already")
 				}
@@ -426,7 +426,7 @@ func TestBusGivesWay(t *testing.T) {
 			if g := <-grade; g.err != nil || g.text != "[RESULT] 4" || g.pieces != 1 {
 				t.Errorf("%+v", g)
 			}
-			if c := w.srv.Counts(); c.Cancelled != 2 || c.Finished != 3 {
+			if c := w.srv.Stats(); c.Cancelled != 2 || c.Finished != 3 {
 				t.Errorf("%+v", c)
 			}
 			trails := map[string]string{}
@@ -467,7 +467,7 @@ func TestStall(t *testing.T) {
 	}
 	measure(paced) // warm
 	free := measure(paced)
-	before := w.srv.Counts()
+	before := w.srv.Stats()
 	grade := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -477,7 +477,7 @@ func TestStall(t *testing.T) {
 		grade <- err
 	}()
 	hangs := func(round int) {
-		until(t, "the grade hangs", func() bool { c := w.srv.Counts(); return c.Started-before.Started == 1+2*round && c.Running == 1 })
+		until(t, "the grade hangs", func() bool { c := w.srv.Stats(); return c.Started-before.Started == 1+2*round && c.Running == 1 })
 	}
 	stalled := measure(hangs)
 	hangs(rounds)
@@ -488,8 +488,8 @@ func TestStall(t *testing.T) {
 	if err := <-grade; actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
-	until(t, "the server is free", func() bool { return w.srv.Counts().Running == 0 })
-	if c := w.srv.Counts(); c.Cancelled-before.Cancelled != rounds+1 {
+	until(t, "the server is free", func() bool { return w.srv.Stats().Running == 0 })
+	if c := w.srv.Stats(); c.Cancelled-before.Cancelled != rounds+1 {
 		t.Errorf("%d of %d requests were cut at the server", c.Cancelled, rounds+1)
 	}
 	t.Logf("median of %d: %s without, %s with a stalled critic: %.2f times, %s more", rounds, free, stalled, float64(stalled)/float64(free), stalled-free)

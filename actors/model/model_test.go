@@ -202,7 +202,7 @@ func (w *world) deliver(subject string, body, into any) error {
 }
 
 // asked is the last request that the server saw.
-func (w *world) asked() modeltest.Seen {
+func (w *world) asked() modeltest.Request {
 	w.t.Helper()
 	all := w.srv.Requests()
 	if len(all) == 0 {
@@ -280,8 +280,8 @@ func TestFrozenOptions(t *testing.T) {
 	half, no := strict.Decimal(0.5), false
 	w := newWorld(t, always("big", "tiny", "narrow"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"tiny": {Window: 2048, Predict: 100, KeepAlive: "1h", Temperature: &half, Stream: &no}}
-	}, modeltest.Models(modeltest.Model{Name: "narrow", Family: "f", Window: 8192}))
-	ask := func(name, options string) modeltest.Seen {
+	}, modeltest.WithModels(modeltest.Model{Name: "narrow", Family: "f", Window: 8192}))
+	ask := func(name, options string) modeltest.Request {
 		t.Helper()
 		r := w.ask(subjects.ChatRequest{Model: name, Options: json.RawMessage(options), Stream: true})
 		if r.err != nil {
@@ -308,7 +308,7 @@ func TestFrozenOptions(t *testing.T) {
 
 func TestThink(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("thinker", "mute", "big"), nil, modeltest.Models(modeltest.Model{Name: "mute", Family: "f", Tools: true}))
+	w := newWorld(t, always("thinker", "mute", "big"), nil, modeltest.WithModels(modeltest.Model{Name: "mute", Family: "f", Tools: true}))
 	yes, no := true, false
 	for _, tt := range []struct {
 		model string
@@ -333,7 +333,7 @@ func TestThink(t *testing.T) {
 
 func TestNoTools(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("mute"), nil, modeltest.Models(modeltest.Model{Name: "mute", Family: "f"}))
+	w := newWorld(t, always("mute"), nil, modeltest.WithModels(modeltest.Model{Name: "mute", Family: "f"}))
 	r := w.ask(subjects.ChatRequest{Model: "mute", Tools: json.RawMessage(`[{"name":"x","description":"","parameters":{}}]`)})
 	if r.code() != subjects.CodeModelNoTools || len(w.srv.Requests()) != 0 {
 		t.Errorf("%v, %d requests", r.err, len(w.srv.Requests()))
@@ -375,7 +375,7 @@ func TestMissing(t *testing.T) {
 // The loaded model is taken before one that would have to be loaded.
 func TestMissingPrefersLoaded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("a", "b"), nil, modeltest.Models(modeltest.Model{Name: "b", Family: "f", Loaded: true}))
+	w := newWorld(t, always("a", "b"), nil, modeltest.WithModels(modeltest.Model{Name: "b", Family: "f", Loaded: true}))
 	if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.last.Model != "b:latest" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
@@ -389,7 +389,7 @@ func TestRemote(t *testing.T) {
 		s["relayed"] = []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "from far away .", Quirks: modeltest.Quirks{RemoteHost: host}}}}
 		return s
 	}
-	sly := modeltest.Models(modeltest.Model{Name: "sly", Family: "f", RemoteHost: host})
+	sly := modeltest.WithModels(modeltest.Model{Name: "sly", Family: "f", RemoteHost: host})
 	for _, tt := range []struct {
 		name, model string
 		allow       []string
@@ -865,7 +865,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, always("big", "coder", "deep:cloud"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"coder": {Window: 65536}}
-	}, modeltest.Models(modeltest.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, modeltest.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
+	}, modeltest.WithModels(modeltest.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, modeltest.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
 	var list subjects.ModelList
 	if err := w.deliver("agent.generator.model.list", subjects.Nothing{}, &list); err != nil {
 		t.Fatal(err)
@@ -915,7 +915,7 @@ func TestCancel(t *testing.T) {
 	for range 2 { // one slot: one runs and one waits
 		go func() { replies <- w.askAs("generator", "q7", subjects.ChatRequest{}) }()
 	}
-	until(t, "one runs", func() bool { return w.srv.Counts().Running == 1 })
+	until(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
 	other := make(chan reply, 1)
 	go func() { other <- w.askAs("critic", "q8", subjects.ChatRequest{}) }()
 	until(t, "all are on record", func() bool {
@@ -937,12 +937,12 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	// The other query has the slot now.
-	until(t, "the next one runs", func() bool { c := w.srv.Counts(); return c.Cancelled == 1 && c.Running == 1 })
+	until(t, "the next one runs", func() bool { c := w.srv.Stats(); return c.Cancelled == 1 && c.Running == 1 })
 	cancel("q8")
 	if r := <-other; r.code() != subjects.CodeStopped {
 		t.Errorf("%v", r.err)
 	}
-	until(t, "the server stopped", func() bool { return w.srv.Counts().Cancelled == 2 })
+	until(t, "the server stopped", func() bool { return w.srv.Stats().Cancelled == 2 })
 	var after []string
 	for _, r := range w.records[3:] {
 		after = append(after, r.Query+" "+r.Status+" "+r.Reason)
@@ -965,7 +965,7 @@ func TestExclusive(t *testing.T) {
 	})
 	held, other := make(chan reply, 1), make(chan reply, 1)
 	go func() { held <- w.askAs("generator", "q1", subjects.ChatRequest{Model: "big"}) }()
-	until(t, "the large one runs", func() bool { return w.srv.Counts().Running == 1 })
+	until(t, "the large one runs", func() bool { return w.srv.Stats().Running == 1 })
 	go func() { other <- w.askAs("critic", "q2", subjects.ChatRequest{Model: "other"}) }()
 	until(t, "the other is on record", func() bool {
 		w.mu.Lock()
@@ -978,7 +978,7 @@ func TestExclusive(t *testing.T) {
 	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"x"}}, nil); err != nil {
 		t.Errorf("vectors: %v", err)
 	}
-	if c := w.srv.Counts(); c.Started != 2 || c.Running != 1 {
+	if c := w.srv.Stats(); c.Started != 2 || c.Running != 1 {
 		t.Errorf("two large ones at once: %+v", c)
 	}
 	if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
@@ -998,14 +998,14 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 	w := newWorld(t, modeltest.Script{"big": {{Always: true, Reply: hang}}}, nil)
 	held := make(chan reply, 1)
 	go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
-	until(t, "one runs", func() bool { return w.srv.Counts().Running == 1 })
+	until(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
 	_, err := w.rec.Deliver(t, w.m, actortest.Message{
 		Subject: "agent.generator.model.chat", Body: subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: now.Add(100 * time.Millisecond),
 	})
 	if actortest.Code(err) != subjects.CodeTimeout {
 		t.Errorf("%v", err)
 	}
-	if n := w.srv.Counts().Started; n != 1 {
+	if n := w.srv.Stats().Started; n != 1 {
 		t.Errorf("%d requests reached the server", n)
 	}
 	if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel.q1", Body: subjects.Cancel{}}); err != nil {
@@ -1025,7 +1025,7 @@ func TestBusy(t *testing.T) {
 	until(t, "one runs and one waits", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.srv.Counts().Running == 1 && len(w.records) == 2
+		return w.srv.Stats().Running == 1 && len(w.records) == 2
 	})
 	// The record of the one that waits is stored before it lines up: ask until there is no room.
 	until(t, "no room", func() bool {

@@ -171,7 +171,7 @@ func TestStopReachesTheServer(t *testing.T) {
 	if !errors.Is(err, stop) || !s.Partial || !strings.HasPrefix(s.Answer, "word") || s.Notes[0].Code != loop.NoteStopped {
 		t.Errorf("error %v, state %+v", err, s)
 	}
-	for end := time.Now().Add(5 * time.Second); server.Counts().Cancelled == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); server.Stats().Cancelled == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the server still works on it")
 		}

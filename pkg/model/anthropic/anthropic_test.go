@@ -161,7 +161,7 @@ func TestBroken(t *testing.T) {
 // script starts a service with the models of the script.
 func script(t *testing.T, s modeltest.Script, opts ...modeltest.Option) (model.Backend, *modeltest.Server) {
 	t.Helper()
-	server := modeltest.New(t, s, append(opts, modeltest.With(modeltest.Anthropic(secret)))...)
+	server := modeltest.New(t, s, append(opts, modeltest.WithProtocol(modeltest.Anthropic(secret)))...)
 	return open(t, server.URL), server
 }
 
@@ -213,7 +213,7 @@ func TestThinkingLost(t *testing.T) {
 	t.Parallel()
 	always := []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "A fish."}}}
 	b, server := script(t, modeltest.Script{"old": always, "new": always},
-		modeltest.Models(modeltest.Model{Name: "new", Family: modeltest.Adaptive, Tools: true, Thinking: true}))
+		modeltest.WithModels(modeltest.Model{Name: "new", Family: modeltest.Adaptive, Tools: true, Thinking: true}))
 	for _, name := range []string{"old", "new"} {
 		r := question()
 		r.Model, r.Think, r.Options.Temperature = name, ptr(true), ptr(0.5)
@@ -333,7 +333,7 @@ func TestModels(t *testing.T) {
 		{Name: "d"},
 		{Name: "e"},
 	}
-	b, _ := script(t, nil, modeltest.Models(all...))
+	b, _ := script(t, nil, modeltest.WithModels(all...))
 	got, err := b.List(t.Context())
 	if err != nil || len(got) != len(all) { // three pages
 		t.Fatalf("list %+v, %v", got, err)

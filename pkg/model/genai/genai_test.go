@@ -169,7 +169,7 @@ func TestQuiet(t *testing.T) {
 	defer log.SetOutput(before)
 	server := modeltest.New(t, modeltest.Script{"m": {
 		{Always: true, Reply: modeltest.Reply{Content: "one two three", Quirks: modeltest.Quirks{CutAfter: 1}}},
-	}}, modeltest.With(modeltest.GenAI(secret)))
+	}}, modeltest.WithProtocol(modeltest.GenAI(secret)))
 	b := open(t, server.URL)
 	for _, stream := range []bool{true, false} {
 		if _, _, err := model.Collect(b.Chat(t.Context(), question(stream))); !errors.Is(err, model.ErrCut) {
@@ -189,7 +189,7 @@ func TestQuiet(t *testing.T) {
 
 func script(t *testing.T, s modeltest.Script, opts ...modeltest.Option) (model.Backend, *modeltest.Server) {
 	t.Helper()
-	server := modeltest.New(t, s, append(opts, modeltest.With(modeltest.GenAI(secret)))...)
+	server := modeltest.New(t, s, append(opts, modeltest.WithProtocol(modeltest.GenAI(secret)))...)
 	return open(t, server.URL), server
 }
 
@@ -317,7 +317,7 @@ func TestHistory(t *testing.T) {
 func TestModels(t *testing.T) {
 	t.Parallel()
 	all := []modeltest.Model{{Name: "a", Window: 1000, Tools: true, Thinking: true}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
-	b, server := script(t, nil, modeltest.Models(all...))
+	b, server := script(t, nil, modeltest.WithModels(all...))
 	got, err := b.List(t.Context())
 	if err != nil || len(got) != len(server.Models()) { // three pages
 		t.Fatalf("list %+v, %v", got, err)

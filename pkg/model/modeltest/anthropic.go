@@ -17,37 +17,37 @@ import (
 const Adaptive = "adaptive"
 
 // Anthropic speaks Anthropic's protocol below /anthropic. With a key, requests must carry it.
-func Anthropic(key string) Front {
+func Anthropic(key string) Protocol {
 	return func(s *Server, mux *http.ServeMux) {
-		f := anthropicFront{s, key}
-		mux.HandleFunc("GET /anthropic/v1/models", f.models)
-		mux.HandleFunc("GET /anthropic/v1/models/{name...}", f.model)
-		mux.HandleFunc("POST /anthropic/v1/messages", f.chat)
+		f := anthropicProtocol{s, key}
+		mux.HandleFunc("GET /anthropic/v1/models", f.listModels)
+		mux.HandleFunc("GET /anthropic/v1/models/{name...}", f.showModel)
+		mux.HandleFunc("POST /anthropic/v1/messages", f.serveChat)
 	}
 }
 
-type anthropicFront struct {
+type anthropicProtocol struct {
 	*Server
 	key string
 }
 
-func (f anthropicFront) admit(w http.ResponseWriter, r *http.Request) bool {
+func (f anthropicProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
 	if r.Header.Get("Anthropic-Version") == "" {
-		anthropicError(w, http.StatusBadRequest, "invalid_request_error", "anthropic-version: header is required")
+		writeAnthropicError(w, http.StatusBadRequest, "invalid_request_error", "anthropic-version: header is required")
 		return false
 	}
-	text, ok := admits(f.key, r.Header.Get("X-Api-Key"))
+	text, ok := CheckKey(f.key, r.Header.Get("X-Api-Key"))
 	if !ok {
-		anthropicError(w, http.StatusUnauthorized, "authentication_error", text)
+		writeAnthropicError(w, http.StatusUnauthorized, "authentication_error", text)
 	}
 	return ok
 }
 
-func anthropicError(w http.ResponseWriter, status int, kind, text string) {
-	sendJSON(w, status, object{"type": "error", "error": object{"type": kind, "message": text}, "request_id": "req_1"})
+func writeAnthropicError(w http.ResponseWriter, status int, kind, text string) {
+	WriteJSON(w, status, object{"type": "error", "error": object{"type": kind, "message": text}, "request_id": "req_1"})
 }
 
-func (f anthropicFront) describe(m Model) object {
+func (f anthropicProtocol) describe(m Model) object {
 	can := func(b bool) object { return object{"supported": b} }
 	return object{
 		"type": "model", "id": m.Name, "display_name": m.Name, "created_at": "2026-01-01T00:00:00Z", "line": m.Family,
@@ -61,9 +61,9 @@ func (f anthropicFront) describe(m Model) object {
 	}
 }
 
-// models are listed two at a time.
-func (f anthropicFront) models(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+// listModels are listed two at a time.
+func (f anthropicProtocol) listModels(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	var list []Model
@@ -85,19 +85,19 @@ func (f anthropicFront) models(w http.ResponseWriter, r *http.Request) {
 		out["last_id"] = m.Name
 	}
 	out["data"] = data
-	sendJSON(w, http.StatusOK, out)
+	WriteJSON(w, http.StatusOK, out)
 }
 
-func (f anthropicFront) model(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f anthropicProtocol) showModel(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	m, ok := f.Lookup(r.PathValue("name"))
 	if !ok || m.Embedding {
-		anthropicError(w, http.StatusNotFound, "not_found_error", "model: "+r.PathValue("name"))
+		writeAnthropicError(w, http.StatusNotFound, "not_found_error", "model: "+r.PathValue("name"))
 		return
 	}
-	sendJSON(w, http.StatusOK, f.describe(m))
+	WriteJSON(w, http.StatusOK, f.describe(m))
 }
 
 type anthropicBlock struct {
@@ -140,34 +140,34 @@ type anthropicRequest struct {
 	Stream      bool     `json:"stream"`
 }
 
-func (f anthropicFront) chat(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f anthropicProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	var req anthropicRequest
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	form := &anthropicForm{}
+	form := &anthropicEncoder{}
 	m, _ := f.Lookup(req.Model)
-	seen, err := req.seen(m)
+	seen, err := req.decode(m)
 	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
 	if err != nil {
-		form.Refuse(w, f.Engine.Fail(seen, err.Error()))
+		form.EncodeRefusal(w, f.Engine.Fail(seen, err.Error()))
 		return
 	}
-	f.Infer(w, r, seen, form)
+	f.ServeChat(w, r, seen, form)
 }
 
-// sign is how this service signs thinking.
-func sign(thinking string) string {
+// signThinking is how this service signs thinking.
+func signThinking(thinking string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte("signed "+thinking)))
 }
 
-// seen reads a request as strictly as the service does.
-func (req anthropicRequest) seen(m Model) (Seen, error) {
-	out := Seen{Request: model.Request{
+// decode reads a request as strictly as the service does.
+func (req anthropicRequest) decode(m Model) (Request, error) {
+	out := Request{Request: model.Request{
 		Model: req.Model, Stream: req.Stream, Format: req.Output.Format.Schema,
 		Options: model.Options{Predict: req.MaxTokens, Temperature: req.Temperature, Stop: req.Stop},
 	}}
@@ -186,13 +186,13 @@ func (req anthropicRequest) seen(m Model) (Seen, error) {
 		}
 		out.Tools = append(out.Tools, model.Tool{Name: t.Name, Description: t.Description, Parameters: t.Schema})
 	}
-	if err := req.think(m, &out); err != nil {
+	if err := req.decodeThinking(m, &out); err != nil {
 		return out, err
 	}
-	return out, req.converse(&out)
+	return out, req.decodeMessages(&out)
 }
 
-func (req anthropicRequest) think(m Model, out *Seen) error {
+func (req anthropicRequest) decodeThinking(m Model, out *Request) error {
 	if req.Thinking == nil {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (req anthropicRequest) think(m Model, out *Seen) error {
 	return nil
 }
 
-func (req anthropicRequest) converse(out *Seen) error {
+func (req anthropicRequest) decodeMessages(out *Request) error {
 	names := map[string]string{}
 	var open []string // calls without a result, in order
 	for i, w := range req.Messages {
@@ -241,7 +241,7 @@ func (req anthropicRequest) converse(out *Seen) error {
 				}
 				msg.Content += b.Text
 			case "thinking":
-				if b.Signature != sign(b.Thinking) {
+				if b.Signature != signThinking(b.Thinking) {
 					return fmt.Errorf("messages.%d: Invalid `signature` in `thinking` block", i)
 				}
 				msg.Thinking += b.Thinking
@@ -259,7 +259,7 @@ func (req anthropicRequest) converse(out *Seen) error {
 				open = open[1:]
 				results++
 				out.Messages = append(out.Messages, model.Message{
-					Role: model.ToolRole, Content: b.result(), ToolName: names[b.ToolUseID], CallID: b.ToolUseID,
+					Role: model.ToolRole, Content: b.resultText(), ToolName: names[b.ToolUseID], CallID: b.ToolUseID,
 				})
 			default:
 				return fmt.Errorf("messages.%d: a block of the type %q", i, b.Type)
@@ -275,8 +275,8 @@ func (req anthropicRequest) converse(out *Seen) error {
 	return nil
 }
 
-// result is the text of a tool_result.
-func (b anthropicBlock) result() string {
+// resultText is the text of a tool_result.
+func (b anthropicBlock) resultText() string {
 	var text string
 	if json.Unmarshal(b.Content, &text) == nil {
 		return text
@@ -289,15 +289,15 @@ func (b anthropicBlock) result() string {
 	return text
 }
 
-// anthropicForm writes answers as Anthropic does: blocks that begin, grow and end.
-type anthropicForm struct {
+// anthropicEncoder writes answers as Anthropic does: blocks that begin, grow and end.
+type anthropicEncoder struct {
 	open     string // type of the block that is growing
 	index    int
 	calls    int
 	thinking strings.Builder
 }
 
-func (f *anthropicForm) Refuse(w http.ResponseWriter, a *Answer) {
+func (f *anthropicEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 	status, kind, text := a.Status, "invalid_request_error", a.Text
 	own := a.Quirks.ErrorLine == "" // the script gives no words
 	switch a.Refusal {
@@ -312,21 +312,21 @@ func (f *anthropicForm) Refuse(w http.ResponseWriter, a *Answer) {
 	case RefusedStatus, RefusedMismatch:
 		kind = "api_error"
 	}
-	anthropicError(w, status, kind, text)
+	writeAnthropicError(w, status, kind, text)
 }
 
-func (f *anthropicForm) message(a *Answer) object {
+func (f *anthropicEncoder) message(a *Answer) object {
 	return object{
 		"id": "msg_1", "type": "message", "role": "assistant", "model": a.Model, "content": []object{},
 		"stop_reason": nil, "stop_sequence": nil, "usage": object{"input_tokens": a.Prompt, "output_tokens": 1},
 	}
 }
 
-func (f *anthropicForm) Whole(w http.ResponseWriter, a *Answer) {
-	p := a.Whole()
+func (f *anthropicEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
+	p := a.Join()
 	content := []object{}
 	if p.Thinking != "" {
-		content = append(content, object{"type": "thinking", "thinking": p.Thinking, "signature": sign(p.Thinking)})
+		content = append(content, object{"type": "thinking", "thinking": p.Thinking, "signature": signThinking(p.Thinking)})
 	}
 	if p.Content != "" {
 		content = append(content, object{"type": "text", "text": p.Content})
@@ -336,12 +336,12 @@ func (f *anthropicForm) Whole(w http.ResponseWriter, a *Answer) {
 	}
 	f.calls = len(p.Calls)
 	m := f.message(a)
-	m["content"], m["stop_reason"] = content, f.reason(a)
+	m["content"], m["stop_reason"] = content, f.stopReason(a)
 	m["usage"] = object{"input_tokens": a.Prompt, "output_tokens": a.Output}
-	sendJSON(w, http.StatusOK, m)
+	WriteJSON(w, http.StatusOK, m)
 }
 
-func (f *anthropicForm) reason(a *Answer) string {
+func (f *anthropicEncoder) stopReason(a *Answer) string {
 	switch {
 	case a.Reason == "length":
 		return "max_tokens"
@@ -351,79 +351,79 @@ func (f *anthropicForm) reason(a *Answer) string {
 	return "end_turn"
 }
 
-func (f *anthropicForm) Begin(w http.ResponseWriter, a *Answer) {
+func (f *anthropicEncoder) BeginStream(w http.ResponseWriter, a *Answer) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
-	f.event(w, "message_start", object{"message": f.message(a)})
-	f.event(w, "ping", object{})
+	f.writeEvent(w, "message_start", object{"message": f.message(a)})
+	f.writeEvent(w, "ping", object{})
 }
 
-func (f *anthropicForm) event(w io.Writer, kind string, v object) {
+func (f *anthropicEncoder) writeEvent(w io.Writer, kind string, v object) {
 	v["type"] = kind
-	_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, must(v))
+	_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, MustEncode(v))
 }
 
-// grow makes sure that a block of this type is open.
-func (f *anthropicForm) grow(w io.Writer, kind string, start object) {
+// openBlock makes sure that a block of this type is open.
+func (f *anthropicEncoder) openBlock(w io.Writer, kind string, start object) {
 	if f.open == kind && kind != "tool_use" {
 		return
 	}
-	f.close(w)
+	f.closeBlock(w)
 	f.open = kind
 	start["type"] = kind
-	f.event(w, "content_block_start", object{"index": f.index, "content_block": start})
+	f.writeEvent(w, "content_block_start", object{"index": f.index, "content_block": start})
 }
 
-func (f *anthropicForm) delta(w io.Writer, kind, field, text string) {
-	f.event(w, "content_block_delta", object{"index": f.index, "delta": object{"type": kind, field: text}})
+func (f *anthropicEncoder) writeDelta(w io.Writer, kind, field, text string) {
+	f.writeEvent(w, "content_block_delta", object{"index": f.index, "delta": object{"type": kind, field: text}})
 }
 
-func (f *anthropicForm) close(w io.Writer) {
+func (f *anthropicEncoder) closeBlock(w io.Writer) {
 	if f.open == "" {
 		return
 	}
 	if f.open == "thinking" {
-		f.delta(w, "signature_delta", "signature", sign(f.thinking.String()))
+		f.writeDelta(w, "signature_delta", "signature", signThinking(f.thinking.String()))
 		f.thinking.Reset()
 	}
-	f.event(w, "content_block_stop", object{"index": f.index})
+	f.writeEvent(w, "content_block_stop", object{"index": f.index})
 	f.index++
 	f.open = ""
 }
 
-func (f *anthropicForm) Piece(w io.Writer, _ *Answer, p Piece) {
+func (f *anthropicEncoder) EncodeChunk(w io.Writer, _ *Answer, p Chunk) {
 	if p.Thinking != "" {
-		f.grow(w, "thinking", object{"thinking": "", "signature": ""})
+		f.openBlock(w, "thinking", object{"thinking": "", "signature": ""})
 		f.thinking.WriteString(p.Thinking)
-		f.delta(w, "thinking_delta", "thinking", p.Thinking)
+		f.writeDelta(w, "thinking_delta", "thinking", p.Thinking)
 	}
 	if p.Content != "" {
-		f.grow(w, "text", object{"text": ""})
-		f.delta(w, "text_delta", "text", p.Content)
+		f.openBlock(w, "text", object{"text": ""})
+		f.writeDelta(w, "text_delta", "text", p.Content)
 	}
 	for _, c := range p.Calls {
-		f.grow(w, "tool_use", object{"id": c.ID, "name": c.Name, "input": object{}})
-		f.delta(w, "input_json_delta", "partial_json", "")
-		for _, part := range fragments(string(c.Arguments), 5) {
-			f.delta(w, "input_json_delta", "partial_json", part)
+		f.openBlock(w, "tool_use", object{"id": c.ID, "name": c.Name, "input": object{}})
+		f.writeDelta(w, "input_json_delta", "partial_json", "")
+		for _, part := range SplitBytes(string(c.Arguments), 5) {
+			f.writeDelta(w, "input_json_delta", "partial_json", part)
 		}
 		f.calls++
 	}
 }
 
-func (f *anthropicForm) End(w io.Writer, a *Answer) {
-	f.Piece(w, a, a.Last)
-	f.close(w)
-	f.event(w, "message_delta", object{
-		"delta": object{"stop_reason": f.reason(a), "stop_sequence": nil}, "usage": object{"output_tokens": a.Output},
+func (f *anthropicEncoder) EndStream(w io.Writer, a *Answer) {
+	f.EncodeChunk(w, a, a.Last)
+	f.closeBlock(w)
+	f.writeEvent(w, "message_delta", object{
+		"delta": object{"stop_reason": f.stopReason(a), "stop_sequence": nil}, "usage": object{"output_tokens": a.Output},
 	})
-	f.event(w, "message_stop", object{})
+	f.writeEvent(w, "message_stop", object{})
 }
 
-func (f *anthropicForm) Error(w io.Writer, _ *Answer, text string) {
-	f.event(w, "error", object{"error": object{"type": "api_error", "message": text}})
+func (f *anthropicEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
+	f.writeEvent(w, "error", object{"error": object{"type": "api_error", "message": text}})
 }
 
-func (f *anthropicForm) Raw(w io.Writer, b []byte) {
+func (f *anthropicEncoder) WriteRaw(w io.Writer, b []byte) {
 	_, _ = fmt.Fprintf(w, "event: content_block_delta\ndata: %s\n\n", b)
 }

@@ -15,8 +15,8 @@ import (
 	"conclave/pkg/text"
 )
 
-// Seen is a request as the script sees it, whatever protocol it came in.
-type Seen struct {
+// Request is a request as the script sees it, whatever protocol it came in.
+type Request struct {
 	model.Request             // arguments and schemas as they were sent
 	Path          string      // of the URL
 	Header        http.Header //
@@ -47,26 +47,26 @@ type Answer struct {
 	Status  int     // HTTP, with a refusal
 	Text    string  // what is wrong, with a refusal
 
-	Pieces []Piece // in order, without the end; may be empty
-	Last   Piece   // goes with the end: calls, when they come only there
+	Chunks []Chunk // in order, without the end; may be empty
+	Last   Chunk   // goes with the end: calls, when they come only there
 	Reason string  // stop or length
 	Prompt int     // tokens
 	Output int     //
 	Quirks Quirks
 }
 
-// Piece is one chunk of a reply.
-type Piece struct {
+// Chunk is one chunk of a reply.
+type Chunk struct {
 	Thinking string
 	Content  string
 	Calls    []model.Call // whole, each with an id unless the quirk says otherwise
 }
 
-// Whole returns everything the answer says in one piece.
-func (a *Answer) Whole() Piece {
-	var all Piece
+// Join returns everything the answer says in one piece.
+func (a *Answer) Join() Chunk {
+	var all Chunk
 	var thinking, content strings.Builder
-	for _, p := range append(slices.Clip(a.Pieces), a.Last) {
+	for _, p := range append(slices.Clip(a.Chunks), a.Last) {
 		thinking.WriteString(p.Thinking)
 		content.WriteString(p.Content)
 		all.Calls = append(all.Calls, p.Calls...)
@@ -77,16 +77,16 @@ func (a *Answer) Whole() Piece {
 
 // Engine follows a script. It knows no protocol.
 type Engine struct {
-	mu    sync.Mutex
-	lines map[string]*line
-	errs  []error
-	calls int // made ids so far
+	mu      sync.Mutex
+	scripts map[string]*modelScript
+	errs    []error
+	calls   int // made ids so far
 }
 
-// line is the part of a script that is for one model.
-type line struct{ exchanges []*state }
+// modelScript is the part of a script that is for one model.
+type modelScript struct{ exchanges []*exchangeState }
 
-type state struct {
+type exchangeState struct {
 	Exchange
 	n       int // place in the script, for messages
 	used    bool
@@ -99,56 +99,56 @@ const AnyModel = "*"
 
 // NewEngine returns an engine at the beginning of s.
 func NewEngine(s Script) *Engine {
-	e := &Engine{lines: make(map[string]*line, len(s))}
+	e := &Engine{scripts: make(map[string]*modelScript, len(s))}
 	for name, exchanges := range s {
-		l := &line{}
+		l := &modelScript{}
 		for i, x := range exchanges {
-			l.exchanges = append(l.exchanges, &state{Exchange: x, n: i, busy: x.Reply.Quirks.Busy})
+			l.exchanges = append(l.exchanges, &exchangeState{Exchange: x, n: i, busy: x.Reply.Quirks.Busy})
 		}
-		e.lines[plain(name)] = l
+		e.scripts[trimTag(name)] = l
 	}
 	return e
 }
 
-// plain is a model's name without the tag that goes without saying.
-func plain(name string) string { return strings.TrimSuffix(name, ":latest") }
+// trimTag is a model's name without the tag that goes without saying.
+func trimTag(name string) string { return strings.TrimSuffix(name, ":latest") }
 
 // Next answers r by the script. When the script does not fit, the answer is a refusal that says why, and the same text is
 // kept for [Engine.Err]. A refusal that a quirk asks for under a condition (busy, refuse_think, refuse_tools) leaves the
 // exchange in its place, for the client's next try.
-func (e *Engine) Next(r Seen) *Answer {
+func (e *Engine) Next(r Request) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	x, why := e.find(r)
+	x, why := e.findExchange(r)
 	if x == nil {
 		return e.mismatch(r, why)
 	}
 	x.touched = true
-	if a := x.refuse(r); a != nil {
+	if a := x.refuseRequest(r); a != nil {
 		return a
 	}
 	x.used = !x.Always
-	a, err := e.answer(x.Reply, r)
+	a, err := e.buildAnswer(x.Reply, r)
 	if err != nil {
 		return e.mismatch(r, fmt.Sprintf("exchange %d cannot be filled in: %v", x.n, err))
 	}
 	return a
 }
 
-func (e *Engine) find(r Seen) (x *state, why string) {
-	l := e.lines[plain(r.Model)]
+func (e *Engine) findExchange(r Request) (x *exchangeState, why string) {
+	l := e.scripts[trimTag(r.Model)]
 	if l == nil {
-		l = e.lines[AnyModel]
+		l = e.scripts[AnyModel]
 	}
 	if l == nil {
-		return nil, "the script has nothing for this model; it has " + strings.Join(slices.Sorted(maps.Keys(e.lines)), ", ")
+		return nil, "the script has nothing for this model; it has " + strings.Join(slices.Sorted(maps.Keys(e.scripts)), ", ")
 	}
 	why = "no exchange is left"
 	for _, x := range l.exchanges {
 		if x.Always || x.used {
 			continue
 		}
-		unmet := x.When.unmet(r)
+		unmet := x.When.firstUnmet(r)
 		if unmet == "" {
 			return x, ""
 		}
@@ -158,7 +158,7 @@ func (e *Engine) find(r Seen) (x *state, why string) {
 		}
 	}
 	for _, x := range l.exchanges {
-		if x.Always && x.When.unmet(r) == "" {
+		if x.Always && x.When.firstUnmet(r) == "" {
 			return x, ""
 		}
 	}
@@ -166,7 +166,7 @@ func (e *Engine) find(r Seen) (x *state, why string) {
 }
 
 // Fail refuses a request that a front cannot read, and keeps it for Err like a mismatch of the script.
-func (e *Engine) Fail(r Seen, why string) *Answer {
+func (e *Engine) Fail(r Request, why string) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := e.mismatch(r, why)
@@ -174,7 +174,7 @@ func (e *Engine) Fail(r Seen, why string) *Answer {
 	return a
 }
 
-func (e *Engine) mismatch(r Seen, why string) *Answer {
+func (e *Engine) mismatch(r Request, why string) *Answer {
 	text := fmt.Sprintf("script of %s: %s; the request has %s", r.Model, why, r.describe())
 	if len(e.errs) < 100 { // the first ones tell the story
 		e.errs = append(e.errs, errors.New(text))
@@ -194,7 +194,7 @@ func (e *Engine) Unused() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var left []string
-	for name, l := range e.lines {
+	for name, l := range e.scripts {
 		for _, x := range l.exchanges {
 			if !x.used && !x.touched && !x.Always {
 				left = append(left, fmt.Sprintf("%s %d", name, x.n))
@@ -206,7 +206,7 @@ func (e *Engine) Unused() []string {
 }
 
 // describe says what a request looks like, short enough for an error message.
-func (r Seen) describe() string {
+func (r Request) describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages", len(r.Messages))
 	if n := len(r.Messages); n > 0 {
@@ -229,8 +229,8 @@ func (r Seen) describe() string {
 	return b.String()
 }
 
-// unmet returns the first condition that r does not meet, "" when it meets all.
-func (w When) unmet(r Seen) string {
+// firstUnmet returns the first condition that r does not meet, "" when it meets all.
+func (w When) firstUnmet(r Request) string {
 	var last model.Message
 	if n := len(r.Messages); n > 0 {
 		last = r.Messages[n-1]
@@ -238,7 +238,7 @@ func (w When) unmet(r Seen) string {
 	switch {
 	case w.LastRole != "" && w.LastRole != last.Role:
 		return fmt.Sprintf("the last message from %s, not %q", w.LastRole, last.Role)
-	case !holds(last.Content, w.LastContains):
+	case !containsFold(last.Content, w.LastContains):
 		return fmt.Sprintf("%q in the last message", w.LastContains)
 	case w.Messages != 0 && w.Messages != len(r.Messages):
 		return fmt.Sprintf("%d messages, not %d", w.Messages, len(r.Messages))
@@ -249,21 +249,21 @@ func (w When) unmet(r Seen) string {
 	case w.ThinkIs != nil && *w.ThinkIs != *r.Think:
 		return fmt.Sprintf("think %t", *w.ThinkIs)
 	}
-	if w.System != "" && !anyHolds(r.Messages, model.System, w.System) {
+	if w.System != "" && !anyMessageContains(r.Messages, model.System, w.System) {
 		return fmt.Sprintf("%q in the system message", w.System)
 	}
 	for _, text := range w.Contains {
-		if !anyHolds(r.Messages, "", text) {
+		if !anyMessageContains(r.Messages, "", text) {
 			return fmt.Sprintf("%q in some message", text)
 		}
 	}
 	for _, text := range w.Absent {
-		if anyHolds(r.Messages, "", text) {
+		if anyMessageContains(r.Messages, "", text) {
 			return fmt.Sprintf("%q in no message", text)
 		}
 	}
 	for _, text := range w.HistoryHas {
-		if !anyHolds(r.history(), "", text) {
+		if !anyMessageContains(r.history(), "", text) {
 			return fmt.Sprintf("%q before the last question", text)
 		}
 	}
@@ -276,7 +276,7 @@ func (w When) unmet(r Seen) string {
 }
 
 // history is what was said before the last message of the user.
-func (r Seen) history() []model.Message {
+func (r Request) history() []model.Message {
 	for i, m := range slices.Backward(r.Messages) {
 		if m.Role == model.User {
 			return r.Messages[:i]
@@ -285,22 +285,24 @@ func (r Seen) history() []model.Message {
 	return nil
 }
 
-// anyHolds looks into what a message says, the calls it makes too. role "" is any role.
-func anyHolds(messages []model.Message, role, text string) bool {
+// anyMessageContains looks into what a message says, the calls it makes too. role "" is any role.
+func anyMessageContains(messages []model.Message, role, text string) bool {
 	return slices.ContainsFunc(messages, func(m model.Message) bool {
 		if role != "" && m.Role != role {
 			return false
 		}
-		return holds(m.Content, text) || slices.ContainsFunc(m.Calls, func(c model.Call) bool {
-			return holds(c.Name, text) || holds(string(c.Arguments), text)
+		return containsFold(m.Content, text) || slices.ContainsFunc(m.Calls, func(c model.Call) bool {
+			return containsFold(c.Name, text) || containsFold(string(c.Arguments), text)
 		})
 	})
 }
 
-func holds(s, part string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(part)) }
+func containsFold(s, part string) bool {
+	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
+}
 
-// refuse returns the refusal that the exchange's quirks ask for, nil when there is none.
-func (x *state) refuse(r Seen) *Answer {
+// refuseRequest returns the refusal that the exchange's quirks ask for, nil when there is none.
+func (x *exchangeState) refuseRequest(r Request) *Answer {
 	q := x.Reply.Quirks
 	no := func(why Refusal, status int, text string) *Answer {
 		if q.Status != 0 {
@@ -333,21 +335,21 @@ func (x *state) refuse(r Seen) *Answer {
 
 const busyText = "server busy, please try again.  maximum pending requests exceeded"
 
-// badMark stands for bytes that are no UTF-8 until the answer is on the wire: JSON encoders would replace them.
-const badMark = '\uF8FE'
+// invalidByteMark stands for bytes that are no UTF-8 until the answer is on the wire: JSON encoders would replace them.
+const invalidByteMark = '\uF8FE'
 
-func (e *Engine) answer(reply Reply, r Seen) (*Answer, error) {
+func (e *Engine) buildAnswer(reply Reply, r Request) (*Answer, error) {
 	q := reply.Quirks
-	f := filler{r}
-	thinking, err := f.fill(reply.Thinking)
+	f := templater{r}
+	thinking, err := f.expand(reply.Thinking)
 	if err != nil {
 		return nil, err
 	}
-	content, err := f.fill(reply.Content)
+	content, err := f.expand(reply.Content)
 	if err != nil {
 		return nil, err
 	}
-	calls, err := e.ready(f, reply)
+	calls, err := e.buildCalls(f, reply)
 	if err != nil {
 		return nil, err
 	}
@@ -355,14 +357,14 @@ func (e *Engine) answer(reply Reply, r Seen) (*Answer, error) {
 		thinking, content = "", "<think>"+thinking+"</think>"+content
 	}
 	if q.CallsAs != "" {
-		said, err := spell(q.CallsAs, calls)
+		said, err := formatCalls(q.CallsAs, calls)
 		if err != nil {
 			return nil, err
 		}
 		content, calls = strings.TrimSpace(content+"\n"+said), nil
 	}
 	a := &Answer{Model: r.Model, Reason: "stop", Prompt: reply.Prompt, Output: reply.Output, Quirks: q}
-	a.count(r, thinking, content, calls)
+	a.countTokens(r, thinking, content, calls)
 	if q.Length {
 		a.Reason = "length"
 		if r.Options.Predict > 0 {
@@ -371,19 +373,19 @@ func (e *Engine) answer(reply Reply, r Seen) (*Answer, error) {
 		}
 	}
 	if q.Bytes > 0 {
-		content = repeat(content, q.Bytes)
+		content = repeatText(content, q.Bytes)
 	}
 	if q.BadUTF8 {
-		content += string(badMark)
+		content += string(invalidByteMark)
 	}
 	if !q.DropCall {
-		a.cut(thinking, content, calls)
+		a.splitChunks(thinking, content, calls)
 	}
 	return a, nil
 }
 
-// count sets the token counts that the script left open: four letters a token, as a rule of thumb.
-func (a *Answer) count(r Seen, thinking, content string, calls []model.Call) {
+// countTokens sets the token counts that the script left open: four letters a token, as a rule of thumb.
+func (a *Answer) countTokens(r Request, thinking, content string, calls []model.Call) {
 	if a.Prompt == 0 {
 		n := 0
 		for _, m := range r.Messages {
@@ -406,22 +408,22 @@ func (a *Answer) count(r Seen, thinking, content string, calls []model.Call) {
 	}
 }
 
-// cut divides a reply into pieces: thinking, text, then the calls, unless the quirks say otherwise.
-func (a *Answer) cut(thinking, content string, calls []model.Call) {
+// splitChunks divides a reply into pieces: thinking, text, then the calls, unless the quirks say otherwise.
+func (a *Answer) splitChunks(thinking, content string, calls []model.Call) {
 	q := a.Quirks
-	for _, s := range pieces(thinking, q) {
-		a.Pieces = append(a.Pieces, Piece{Thinking: s})
+	for _, s := range splitText(thinking, q) {
+		a.Chunks = append(a.Chunks, Chunk{Thinking: s})
 	}
-	texts := pieces(content, q)
+	texts := splitText(content, q)
 	switch {
 	case q.CallsSplit:
 		for len(texts) > 0 || len(calls) > 0 {
 			if len(calls) > 0 {
-				a.Pieces = append(a.Pieces, Piece{Calls: calls[:1:1]})
+				a.Chunks = append(a.Chunks, Chunk{Calls: calls[:1:1]})
 				calls = calls[1:]
 			}
 			if len(texts) > 0 {
-				a.Pieces = append(a.Pieces, Piece{Content: texts[0]})
+				a.Chunks = append(a.Chunks, Chunk{Content: texts[0]})
 				texts = texts[1:]
 			}
 		}
@@ -430,16 +432,16 @@ func (a *Answer) cut(thinking, content string, calls []model.Call) {
 		a.Last.Calls = calls
 	}
 	for _, s := range texts {
-		a.Pieces = append(a.Pieces, Piece{Content: s})
+		a.Chunks = append(a.Chunks, Chunk{Content: s})
 	}
 	if len(calls) > 0 && !q.CallsLast {
-		a.Pieces = append(a.Pieces, Piece{Calls: calls})
+		a.Chunks = append(a.Chunks, Chunk{Calls: calls})
 	}
 }
 
-// pieces cuts s into words with the space before them, or into pieces of as many runes as the quirk says. Large texts
+// splitText cuts s into words with the space before them, or into pieces of as many runes as the quirk says. Large texts
 // come in larger pieces: they are about size and not about tokens.
-func pieces(s string, q Quirks) []string {
+func splitText(s string, q Quirks) []string {
 	n := q.ChunkRunes
 	if n == 0 && q.Bytes > 0 {
 		n = 4096
@@ -467,11 +469,11 @@ func pieces(s string, q Quirks) []string {
 }
 
 func firstWords(s string, n int) string {
-	all := pieces(s, Quirks{})
+	all := splitText(s, Quirks{})
 	return strings.Join(all[:min(n, len(all))], "")
 }
 
-func repeat(s string, size int) string {
+func repeatText(s string, size int) string {
 	if s == "" {
 		s = "x"
 	}
@@ -482,8 +484,8 @@ func repeat(s string, size int) string {
 	return s[:size]
 }
 
-// ready makes the calls of a reply ready: texts filled in, ids made.
-func (e *Engine) ready(f filler, reply Reply) ([]model.Call, error) {
+// buildCalls makes the calls of a reply ready: texts filled in, ids made.
+func (e *Engine) buildCalls(f templater, reply Reply) ([]model.Call, error) {
 	var calls []model.Call
 	for _, c := range reply.Calls {
 		args, err := f.arguments(c)
@@ -500,8 +502,8 @@ func (e *Engine) ready(f filler, reply Reply) ([]model.Call, error) {
 	return calls, nil
 }
 
-// spell writes calls the way models do that do not use the server's form.
-func spell(form string, calls []model.Call) (string, error) {
+// formatCalls writes calls the way models do that do not use the server's form.
+func formatCalls(form string, calls []model.Call) (string, error) {
 	var b strings.Builder
 	for i, c := range calls {
 		if i > 0 {

@@ -8,8 +8,8 @@ import (
 	"conclave/pkg/model"
 )
 
-func seen(name string, messages ...model.Message) Seen {
-	return Seen{Request: model.Request{Model: name, Messages: messages}}
+func seen(name string, messages ...model.Message) Request {
+	return Request{Request: model.Request{Model: name, Messages: messages}}
 }
 
 func user(text string) model.Message { return model.Message{Role: model.User, Content: text} }
@@ -21,7 +21,7 @@ func result(text string) model.Message {
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
-	full := Seen{Request: model.Request{
+	full := Request{Request: model.Request{
 		Model: "m", Think: &yes, Tools: []model.Tool{{Name: "look"}, {Name: "weigh"}},
 		Messages: []model.Message{
 			{Role: model.System, Content: "You are BRIEF."},
@@ -73,17 +73,17 @@ func TestConditions(t *testing.T) {
 			}
 		})
 	}
-	if unmet := (When{ThinkIs: &no}).unmet(seen("m")); unmet == "" {
+	if unmet := (When{ThinkIs: &no}).firstUnmet(seen("m")); unmet == "" {
 		t.Error("think that is not sent counts as false")
 	}
 }
 
-func say(e *Engine, r Seen) string {
+func say(e *Engine, r Request) string {
 	a := e.Next(r)
 	if a.Refusal != "" {
 		return string(a.Refusal)
 	}
-	return a.Whole().Content
+	return a.Join().Content
 }
 
 func TestOrder(t *testing.T) {
@@ -206,7 +206,7 @@ func TestTemplatesInCalls(t *testing.T) {
 		}}},
 	}})
 	for _, text := range []string{"a \"b\"", "<c>"} { // twice: a script is not used up by being filled in
-		whole := e.Next(seen("m", user(text), result("r"))).Whole()
+		whole := e.Next(seen("m", user(text), result("r"))).Join()
 		if whole.Thinking != text {
 			t.Errorf("thinking %q", whole.Thinking)
 		}

@@ -15,16 +15,16 @@ import (
 
 // GenAI speaks the protocol of Google's GenAI API below /genai. With a key, requests must carry it. Models whose name
 // begins with gemini-3 sign their calls and want the signatures back.
-func GenAI(key string) Front {
+func GenAI(key string) Protocol {
 	return func(s *Server, mux *http.ServeMux) {
-		f := genaiFront{s, key}
-		mux.HandleFunc("GET /genai/v1beta/models", f.models)
-		mux.HandleFunc("GET /genai/v1beta/models/{name...}", f.model)
-		mux.HandleFunc("POST /genai/v1beta/models/{action...}", f.act)
+		f := genaiProtocol{s, key}
+		mux.HandleFunc("GET /genai/v1beta/models", f.listModels)
+		mux.HandleFunc("GET /genai/v1beta/models/{name...}", f.showModel)
+		mux.HandleFunc("POST /genai/v1beta/models/{action...}", f.dispatch)
 	}
 }
 
-type genaiFront struct {
+type genaiProtocol struct {
 	*Server
 	key string
 }
@@ -35,20 +35,20 @@ var genaiStates = map[int]string{
 	500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }
 
-func genaiFault(status int, text string) object {
+func genaiError(status int, text string) object {
 	return object{"error": object{"code": status, "message": text, "status": genaiStates[status]}}
 }
 
-// admit refuses a wrong key with the status 400, as the service does.
-func (f genaiFront) admit(w http.ResponseWriter, r *http.Request) bool {
-	text, ok := admits(f.key, r.Header.Get("X-Goog-Api-Key"))
+// checkKey refuses a wrong key with the status 400, as the service does.
+func (f genaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
+	text, ok := CheckKey(f.key, r.Header.Get("X-Goog-Api-Key"))
 	if !ok {
-		sendJSON(w, http.StatusBadRequest, genaiFault(400, "API key not valid. Please pass a valid API key. "+text))
+		WriteJSON(w, http.StatusBadRequest, genaiError(400, "API key not valid. Please pass a valid API key. "+text))
 	}
 	return ok
 }
 
-func (f genaiFront) describe(m Model) object {
+func (f genaiProtocol) describe(m Model) object {
 	methods := []string{"generateContent", "countTokens"}
 	if m.Embedding {
 		methods = []string{"embedContent"}
@@ -59,9 +59,9 @@ func (f genaiFront) describe(m Model) object {
 	}
 }
 
-// models are listed two at a time.
-func (f genaiFront) models(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+// listModels are listed two at a time.
+func (f genaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	all := f.Models()
@@ -76,45 +76,45 @@ func (f genaiFront) models(w http.ResponseWriter, r *http.Request) {
 	if to < len(all) {
 		out["nextPageToken"] = strconv.Itoa(to)
 	}
-	sendJSON(w, http.StatusOK, out)
+	WriteJSON(w, http.StatusOK, out)
 }
 
 func genaiMissing(name string) string {
 	return fmt.Sprintf("models/%s is not found for API version v1beta, or is not supported for generateContent.", name)
 }
 
-func (f genaiFront) model(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f genaiProtocol) showModel(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	m, ok := f.Lookup(r.PathValue("name"))
 	if !ok {
-		sendJSON(w, http.StatusNotFound, genaiFault(404, genaiMissing(r.PathValue("name"))))
+		WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(r.PathValue("name"))))
 		return
 	}
-	sendJSON(w, http.StatusOK, f.describe(m))
+	WriteJSON(w, http.StatusOK, f.describe(m))
 }
 
-func (f genaiFront) act(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f genaiProtocol) dispatch(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	path := r.PathValue("action")
 	at := strings.LastIndexByte(path, ':')
 	if at < 0 {
-		sendJSON(w, http.StatusNotFound, genaiFault(404, "no such method"))
+		WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
 		return
 	}
 	name, action := path[:at], path[at+1:]
 	switch action {
 	case "batchEmbedContents":
-		f.embed(w, r, name)
+		f.serveEmbed(w, r, name)
 	case "generateContent":
-		f.chat(w, r, name, false)
+		f.serveChat(w, r, name, false)
 	case "streamGenerateContent":
-		f.chat(w, r, name, true)
+		f.serveChat(w, r, name, true)
 	default:
-		sendJSON(w, http.StatusNotFound, genaiFault(404, "no such method"))
+		WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
 	}
 }
 
@@ -148,13 +148,13 @@ func (c genaiContent) text() (s string) {
 	return s
 }
 
-func (f genaiFront) embed(w http.ResponseWriter, r *http.Request, name string) {
+func (f genaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request, name string) {
 	var req struct {
 		Requests []struct {
 			Content genaiContent `json:"content"`
 		} `json:"requests"`
 	}
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
@@ -162,22 +162,22 @@ func (f genaiFront) embed(w http.ResponseWriter, r *http.Request, name string) {
 	for _, q := range req.Requests {
 		texts = append(texts, q.Content.text())
 	}
-	f.Record(Seen{Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	f.Record(Request{Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
 	m, ok := f.Lookup(name)
 	if !ok || !m.Embedding {
-		sendJSON(w, http.StatusNotFound, genaiFault(404, genaiMissing(name)))
+		WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(name)))
 		return
 	}
 	vectors, _, long := m.Embed(texts)
 	if long {
-		sendJSON(w, http.StatusBadRequest, genaiFault(400, "The input token count exceeds the maximum number of tokens allowed."))
+		WriteJSON(w, http.StatusBadRequest, genaiError(400, "The input token count exceeds the maximum number of tokens allowed."))
 		return
 	}
 	var out []object
 	for _, v := range vectors {
 		out = append(out, object{"values": v})
 	}
-	sendJSON(w, http.StatusOK, object{"embeddings": out})
+	WriteJSON(w, http.StatusOK, object{"embeddings": out})
 }
 
 type genaiRequest struct {
@@ -205,30 +205,30 @@ type genaiRequest struct {
 	} `json:"generationConfig"`
 }
 
-func (f genaiFront) chat(w http.ResponseWriter, r *http.Request, name string, stream bool) {
+func (f genaiProtocol) serveChat(w http.ResponseWriter, r *http.Request, name string, stream bool) {
 	var req genaiRequest
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	form := &genaiForm{signs: strings.HasPrefix(name, "gemini-3")}
-	seen, err := req.seen(name, form.signs)
+	form := &genaiEncoder{signs: strings.HasPrefix(name, "gemini-3")}
+	seen, err := req.decode(name, form.signs)
 	seen.Path, seen.Header, seen.Raw, seen.Stream = r.URL.Path, r.Header, raw, stream
 	if err != nil {
-		form.Refuse(w, f.Engine.Fail(seen, err.Error()))
+		form.EncodeRefusal(w, f.Engine.Fail(seen, err.Error()))
 		return
 	}
 	if stream && r.URL.Query().Get("alt") != "sse" {
-		form.Refuse(w, f.Engine.Fail(seen, "a stream that is not asked for as server-sent events"))
+		form.EncodeRefusal(w, f.Engine.Fail(seen, "a stream that is not asked for as server-sent events"))
 		return
 	}
-	f.Infer(w, r, seen, form)
+	f.ServeChat(w, r, seen, form)
 }
 
-// seen reads a request as strictly as the service does.
-func (req genaiRequest) seen(name string, signs bool) (Seen, error) {
+// decode reads a request as strictly as the service does.
+func (req genaiRequest) decode(name string, signs bool) (Request, error) {
 	c := req.Config
-	out := Seen{Request: model.Request{Model: name, Format: c.Schema, Options: model.Options{
+	out := Request{Request: model.Request{Model: name, Format: c.Schema, Options: model.Options{
 		Predict: c.MaxTokens, Temperature: c.Temperature, Seed: c.Seed, Stop: c.Stop,
 	}}}
 	if len(c.Schema) > 0 && c.MIME != "application/json" {
@@ -251,14 +251,14 @@ func (req genaiRequest) seen(name string, signs bool) (Seen, error) {
 	var open []model.Call // without a result, in order
 	for i, w := range req.Contents {
 		var err error
-		if open, err = w.seen(i, open, signs, &out); err != nil {
+		if open, err = w.decode(i, open, signs, &out); err != nil {
 			return out, err
 		}
 	}
 	return out, nil
 }
 
-func (c genaiContent) seen(i int, open []model.Call, signs bool, out *Seen) ([]model.Call, error) {
+func (c genaiContent) decode(i int, open []model.Call, signs bool, out *Request) ([]model.Call, error) {
 	if len(c.Parts) == 0 || (c.Role != "user" && c.Role != "model") {
 		return nil, fmt.Errorf("contents[%d]: a role, user or model, and parts are required", i)
 	}
@@ -274,7 +274,7 @@ func (c genaiContent) seen(i int, open []model.Call, signs bool, out *Seen) ([]m
 			if len(call.Arguments) == 0 {
 				call.Arguments = json.RawMessage("{}")
 			}
-			signed := string(p.Signature) == genaiSign(call.ID) || string(p.Signature) == "skip_thought_signature_validator"
+			signed := string(p.Signature) == signCall(call.ID) || string(p.Signature) == "skip_thought_signature_validator"
 			if signs && !signed && len(msg.Calls) == 0 {
 				return nil, fmt.Errorf("contents[%d]: Function call is missing a thought_signature in functionCall parts", i)
 			}
@@ -304,15 +304,15 @@ func (c genaiContent) seen(i int, open []model.Call, signs bool, out *Seen) ([]m
 	return msg.Calls, nil
 }
 
-func genaiSign(id string) string { return "signed " + id }
+func signCall(id string) string { return "signed " + id }
 
-// genaiForm writes answers as the service does: whole responses, each with some more parts.
-type genaiForm struct {
+// genaiEncoder writes answers as the service does: whole responses, each with some more parts.
+type genaiEncoder struct {
 	signs bool
 	calls int
 }
 
-func (f *genaiForm) Refuse(w http.ResponseWriter, a *Answer) {
+func (f *genaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 	text := a.Text
 	own := a.Quirks.ErrorLine == "" // the script gives no words
 	switch a.Refusal {
@@ -333,10 +333,10 @@ func (f *genaiForm) Refuse(w http.ResponseWriter, a *Answer) {
 			text = "Thinking is not supported for this model."
 		}
 	}
-	sendJSON(w, a.Status, genaiFault(a.Status, text))
+	WriteJSON(w, a.Status, genaiError(a.Status, text))
 }
 
-func (f *genaiForm) parts(p Piece) []object {
+func (f *genaiEncoder) parts(p Chunk) []object {
 	parts := []object{}
 	if p.Thinking != "" {
 		parts = append(parts, object{"text": p.Thinking, "thought": true})
@@ -351,7 +351,7 @@ func (f *genaiForm) parts(p Piece) []object {
 		}
 		part := object{"functionCall": call}
 		if f.signs && f.calls == 0 {
-			part["thoughtSignature"] = base64.StdEncoding.EncodeToString([]byte(genaiSign(c.ID)))
+			part["thoughtSignature"] = base64.StdEncoding.EncodeToString([]byte(signCall(c.ID)))
 		}
 		f.calls++
 		parts = append(parts, part)
@@ -359,12 +359,12 @@ func (f *genaiForm) parts(p Piece) []object {
 	return parts
 }
 
-func (f *genaiForm) response(a *Answer, p Piece) object {
+func (f *genaiEncoder) response(a *Answer, p Chunk) object {
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": f.parts(p)}}
 	return object{"candidates": []object{candidate}, "modelVersion": a.Model, "responseId": "r1"}
 }
 
-func (f *genaiForm) last(a *Answer, p Piece) object {
+func (f *genaiEncoder) finalResponse(a *Answer, p Chunk) object {
 	r := f.response(a, p)
 	reason := "STOP"
 	if a.Reason == "length" {
@@ -377,19 +377,25 @@ func (f *genaiForm) last(a *Answer, p Piece) object {
 	return r
 }
 
-func (f *genaiForm) Whole(w http.ResponseWriter, a *Answer) {
-	sendJSON(w, http.StatusOK, f.last(a, a.Whole()))
+func (f *genaiEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
+	WriteJSON(w, http.StatusOK, f.finalResponse(a, a.Join()))
 }
 
-func (f *genaiForm) Begin(w http.ResponseWriter, _ *Answer) {
+func (f *genaiEncoder) BeginStream(w http.ResponseWriter, _ *Answer) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
 }
 
-func (f *genaiForm) Piece(w io.Writer, a *Answer, p Piece) { f.Raw(w, must(f.response(a, p))) }
+func (f *genaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
+	f.WriteRaw(w, MustEncode(f.response(a, p)))
+}
 
-func (f *genaiForm) End(w io.Writer, a *Answer) { f.Raw(w, must(f.last(a, a.Last))) }
+func (f *genaiEncoder) EndStream(w io.Writer, a *Answer) {
+	f.WriteRaw(w, MustEncode(f.finalResponse(a, a.Last)))
+}
 
-func (f *genaiForm) Error(w io.Writer, _ *Answer, text string) { f.Raw(w, must(genaiFault(500, text))) }
+func (f *genaiEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
+	f.WriteRaw(w, MustEncode(genaiError(500, text)))
+}
 
-func (f *genaiForm) Raw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\r\n\r\n", b) }
+func (f *genaiEncoder) WriteRaw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\r\n\r\n", b) }

@@ -16,55 +16,55 @@ import (
 	"conclave/pkg/model/internal/embedhash"
 )
 
-// ollama speaks Ollama's protocol. Requests must be what Ollama's own types take, and answers are written by them.
-func ollama(s *Server, mux *http.ServeMux) {
+// registerOllama speaks Ollama's protocol. Requests must be what Ollama's own types take, and answers are written by them.
+func registerOllama(s *Server, mux *http.ServeMux) {
 	running := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Ollama is running") }
 	mux.HandleFunc("GET /{$}", running) // HEAD too
 	mux.HandleFunc("GET /api/version", func(w http.ResponseWriter, _ *http.Request) {
-		sendJSON(w, http.StatusOK, map[string]string{"version": "0.17.4"})
+		WriteJSON(w, http.StatusOK, map[string]string{"version": "0.17.4"})
 	})
-	mux.HandleFunc("GET /api/tags", s.tags)
-	mux.HandleFunc("GET /api/ps", s.ps)
-	mux.HandleFunc("POST /api/show", s.show)
-	mux.HandleFunc("POST /api/pull", s.pull)
-	mux.HandleFunc("POST /api/embed", s.embed)
-	mux.HandleFunc("POST /api/chat", s.chat)
+	mux.HandleFunc("GET /api/tags", s.listModels)
+	mux.HandleFunc("GET /api/ps", s.listLoaded)
+	mux.HandleFunc("POST /api/show", s.showModel)
+	mux.HandleFunc("POST /api/pull", s.pullModel)
+	mux.HandleFunc("POST /api/embed", s.serveEmbed)
+	mux.HandleFunc("POST /api/chat", s.serveChat)
 }
 
-func sendJSON(w http.ResponseWriter, status int, v any) {
+func WriteJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(must(v))
+	_, _ = w.Write(MustEncode(v))
 }
 
-// must encodes a value of our own making.
-func must(v any) []byte {
-	b, err := marshal(v)
+// MustEncode encodes a value of our own making.
+func MustEncode(v any) []byte {
+	b, err := encodeJSON(v)
 	if err != nil {
 		panic(err) // a handler's panic reaches the client as a cut connection
 	}
 	return b
 }
 
-func sendError(w http.ResponseWriter, status int, text string) {
-	sendJSON(w, status, map[string]string{"error": text})
+func writeError(w http.ResponseWriter, status int, text string) {
+	WriteJSON(w, status, map[string]string{"error": text})
 }
 
-// read decodes the body of a request, and answers it when it cannot be read.
-func read(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool) {
+// DecodeBody decodes the body of a request, and answers it when it cannot be read.
+func DecodeBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool) {
 	raw, err := ReadBody(w, r)
 	if err == nil {
 		err = json.Unmarshal(raw, into)
 	}
 	if err != nil {
-		sendError(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 		return nil, false
 	}
 	return raw, true
 }
 
-// full is a name as Ollama tells it.
-func full(name string) string {
+// taggedName is a name as Ollama tells it.
+func taggedName(name string) string {
 	if strings.Contains(name, ":") {
 		return name
 	}
@@ -75,37 +75,37 @@ func (m Model) details() api.ModelDetails {
 	return api.ModelDetails{Format: "gguf", Family: m.Family, ParameterSize: m.Parameters, QuantizationLevel: "Q4_K_M"}
 }
 
-func (s *Server) tags(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	list := api.ListResponse{Models: []api.ListModelResponse{}}
 	for _, m := range s.Models() {
 		list.Models = append(list.Models, api.ListModelResponse{
-			Name: full(m.Name), Model: full(m.Name), Size: m.Size, RemoteHost: m.RemoteHost, Details: m.details(),
+			Name: taggedName(m.Name), Model: taggedName(m.Name), Size: m.Size, RemoteHost: m.RemoteHost, Details: m.details(),
 		})
 	}
-	sendJSON(w, http.StatusOK, list)
+	WriteJSON(w, http.StatusOK, list)
 }
 
-func (s *Server) ps(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) listLoaded(w http.ResponseWriter, _ *http.Request) {
 	list := api.ProcessResponse{Models: []api.ProcessModelResponse{}}
 	for _, m := range s.Models() {
 		if m.Loaded {
 			list.Models = append(list.Models, api.ProcessModelResponse{
-				Name: full(m.Name), Model: full(m.Name), Size: m.Size, Details: m.details(),
+				Name: taggedName(m.Name), Model: taggedName(m.Name), Size: m.Size, Details: m.details(),
 				SizeVRAM: m.Size, ContextLength: m.Window, ExpiresAt: time.Now().Add(5 * time.Minute),
 			})
 		}
 	}
-	sendJSON(w, http.StatusOK, list)
+	WriteJSON(w, http.StatusOK, list)
 }
 
-func (s *Server) show(w http.ResponseWriter, r *http.Request) {
+func (s *Server) showModel(w http.ResponseWriter, r *http.Request) {
 	var req api.ShowRequest
-	if _, ok := read(w, r, &req); !ok {
+	if _, ok := DecodeBody(w, r, &req); !ok {
 		return
 	}
 	m, ok := s.Lookup(req.Model)
 	if !ok {
-		sendError(w, http.StatusNotFound, fmt.Sprintf("model '%s' not found", req.Model))
+		writeError(w, http.StatusNotFound, fmt.Sprintf("model '%s' not found", req.Model))
 		return
 	}
 	var caps []capability.Capability
@@ -127,20 +127,20 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) {
 	if m.Window > 0 {
 		info[m.Family+".context_length"] = m.Window
 	}
-	sendJSON(w, http.StatusOK, api.ShowResponse{
+	WriteJSON(w, http.StatusOK, api.ShowResponse{
 		Details: m.details(), ModelInfo: info, Capabilities: caps, RemoteHost: m.RemoteHost,
 	})
 }
 
-// pull pretends to fetch two layers; from then on the model is there. A name that begins with "no-such" is not found.
-func (s *Server) pull(w http.ResponseWriter, r *http.Request) {
+// pullModel pretends to fetch two layers; from then on the model is there. A name that begins with "no-such" is not found.
+func (s *Server) pullModel(w http.ResponseWriter, r *http.Request) {
 	var req api.PullRequest
-	if _, ok := read(w, r, &req); !ok {
+	if _, ok := DecodeBody(w, r, &req); !ok {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	line := func(v any) {
-		_, _ = w.Write(append(must(v), '\n'))
+		_, _ = w.Write(append(MustEncode(v), '\n'))
 		_ = http.NewResponseController(w).Flush()
 	}
 	line(api.ProgressResponse{Status: "pulling manifest"})
@@ -163,33 +163,33 @@ func (s *Server) pull(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) embed(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	var req api.EmbedRequest
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	texts, err := inputs(req.Input)
+	texts, err := embedInputs(req.Input)
 	if err != nil {
-		sendError(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	s.Record(Seen{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	s.Record(Request{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
 	m, ok := s.Lookup(req.Model)
 	switch {
 	case !ok:
-		sendError(w, http.StatusNotFound, fmt.Sprintf("model %q not found, try pulling it first", req.Model))
+		writeError(w, http.StatusNotFound, fmt.Sprintf("model %q not found, try pulling it first", req.Model))
 		return
 	case !m.Embedding:
-		sendError(w, http.StatusNotImplemented, "this model does not support embeddings")
+		writeError(w, http.StatusNotImplemented, "this model does not support embeddings")
 		return
 	}
 	vectors, tokens, long := m.Embed(texts)
 	if long && req.Truncate != nil && !*req.Truncate {
-		sendError(w, http.StatusBadRequest, "the input length exceeds the context length")
+		writeError(w, http.StatusBadRequest, "the input length exceeds the context length")
 		return
 	}
-	sendJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
+	WriteJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
 }
 
 // Embed makes the model's vectors. long says that a text does not fit into its window.
@@ -208,7 +208,7 @@ func (m Model) Embed(texts []string) (vectors [][]float32, tokens int, long bool
 	return vectors, tokens, long
 }
 
-func inputs(v any) ([]string, error) {
+func embedInputs(v any) ([]string, error) {
 	switch v := v.(type) {
 	case string:
 		return []string{v}, nil
@@ -226,24 +226,24 @@ func inputs(v any) ([]string, error) {
 	return nil, fmt.Errorf("invalid input type")
 }
 
-func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 	var req api.ChatRequest // what Ollama cannot read is refused as Ollama would
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	seen, err := seenChat(req, raw)
+	seen, err := decodeChat(req, raw)
 	if err != nil {
-		sendError(w, http.StatusBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	seen.Path, seen.Header = r.URL.Path, r.Header
-	s.Infer(w, r, seen, &ollamaForm{begun: time.Now()})
+	s.ServeChat(w, r, seen, &ollamaEncoder{begun: time.Now()})
 }
 
-// seenChat reads a request again where Ollama's types would lose something: the order of keys, and what they do not know
+// decodeChat reads a request again where Ollama's types would lose something: the order of keys, and what they do not know
 // of a schema.
-func seenChat(req api.ChatRequest, raw []byte) (Seen, error) {
+func decodeChat(req api.ChatRequest, raw []byte) (Request, error) {
 	var own struct {
 		Messages []struct {
 			ToolCalls []struct {
@@ -265,9 +265,9 @@ func seenChat(req api.ChatRequest, raw []byte) (Seen, error) {
 		KeepAlive json.RawMessage `json:"keep_alive"`
 	}
 	if err := json.Unmarshal(raw, &own); err != nil {
-		return Seen{}, err
+		return Request{}, err
 	}
-	seen := Seen{Raw: raw, Request: model.Request{
+	seen := Request{Raw: raw, Request: model.Request{
 		Model: req.Model, Format: req.Format, Stream: req.Stream == nil || *req.Stream,
 		Options: model.Options{
 			Window: own.Options.NumCtx, Predict: own.Options.NumPredict, Temperature: own.Options.Temperature,
@@ -294,33 +294,37 @@ func seenChat(req api.ChatRequest, raw []byte) (Seen, error) {
 	return seen, nil
 }
 
-// ollamaForm writes answers as Ollama does: one JSON object a line.
-type ollamaForm struct{ begun time.Time }
+// ollamaEncoder writes answers as Ollama does: one JSON object a line.
+type ollamaEncoder struct{ begun time.Time }
 
-func (f *ollamaForm) Refuse(w http.ResponseWriter, a *Answer) { sendError(w, a.Status, a.Text) }
-
-func (f *ollamaForm) Whole(w http.ResponseWriter, a *Answer) {
-	sendJSON(w, http.StatusOK, f.last(a, a.Whole()))
+func (f *ollamaEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
+	writeError(w, a.Status, a.Text)
 }
 
-func (f *ollamaForm) Begin(w http.ResponseWriter, _ *Answer) {
+func (f *ollamaEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
+	WriteJSON(w, http.StatusOK, f.finalResponse(a, a.Join()))
+}
+
+func (f *ollamaEncoder) BeginStream(w http.ResponseWriter, _ *Answer) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 }
 
-func (f *ollamaForm) Piece(w io.Writer, a *Answer, p Piece) { f.line(w, f.response(a, p)) }
-
-func (f *ollamaForm) End(w io.Writer, a *Answer) { f.line(w, f.last(a, a.Last)) }
-
-func (f *ollamaForm) Error(w io.Writer, _ *Answer, text string) {
-	f.line(w, map[string]string{"error": text})
+func (f *ollamaEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
+	f.writeLine(w, f.response(a, p))
 }
 
-func (f *ollamaForm) Raw(w io.Writer, b []byte) { _, _ = w.Write(append(bytes.Clone(b), '\n')) }
+func (f *ollamaEncoder) EndStream(w io.Writer, a *Answer) { f.writeLine(w, f.finalResponse(a, a.Last)) }
 
-func (f *ollamaForm) line(w io.Writer, v any) { f.Raw(w, must(v)) }
+func (f *ollamaEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
+	f.writeLine(w, map[string]string{"error": text})
+}
 
-func (f *ollamaForm) response(a *Answer, p Piece) api.ChatResponse {
+func (f *ollamaEncoder) WriteRaw(w io.Writer, b []byte) { _, _ = w.Write(append(bytes.Clone(b), '\n')) }
+
+func (f *ollamaEncoder) writeLine(w io.Writer, v any) { f.WriteRaw(w, MustEncode(v)) }
+
+func (f *ollamaEncoder) response(a *Answer, p Chunk) api.ChatResponse {
 	r := api.ChatResponse{
 		Model: a.Model, CreatedAt: time.Now().UTC(), RemoteHost: a.Quirks.RemoteHost,
 		Message: api.Message{Role: model.Assistant, Content: p.Content, Thinking: p.Thinking},
@@ -335,7 +339,7 @@ func (f *ollamaForm) response(a *Answer, p Piece) api.ChatResponse {
 	return r
 }
 
-func (f *ollamaForm) last(a *Answer, p Piece) api.ChatResponse {
+func (f *ollamaEncoder) finalResponse(a *Answer, p Chunk) api.ChatResponse {
 	r := f.response(a, p)
 	total := time.Since(f.begun)
 	r.Done, r.DoneReason = true, a.Reason

@@ -15,42 +15,42 @@ import (
 )
 
 // OpenAI speaks OpenAI's protocol below /v1, as llama.cpp and vLLM do. With a key, requests must carry it.
-func OpenAI(key string) Front {
+func OpenAI(key string) Protocol {
 	return func(s *Server, mux *http.ServeMux) {
-		f := openaiFront{s, key}
-		mux.HandleFunc("GET /v1/models", f.models)
-		mux.HandleFunc("POST /v1/embeddings", f.embed)
-		mux.HandleFunc("POST /v1/chat/completions", f.chat)
+		f := openaiProtocol{s, key}
+		mux.HandleFunc("GET /v1/models", f.listModels)
+		mux.HandleFunc("POST /v1/embeddings", f.serveEmbed)
+		mux.HandleFunc("POST /v1/chat/completions", f.serveChat)
 	}
 }
 
-type openaiFront struct {
+type openaiProtocol struct {
 	*Server
 	key string
 }
 
-// admits compares the key that a request carries with the one it should; the answer quotes it, as careless servers do.
-func admits(key, carried string) (string, bool) {
+// CheckKey compares the key that a request carries with the one it should; the answer quotes it, as careless servers do.
+func CheckKey(key, carried string) (string, bool) {
 	if key == "" || subtle.ConstantTimeCompare([]byte(key), []byte(carried)) == 1 {
 		return "", true
 	}
 	return fmt.Sprintf("Incorrect API key provided: %s. You can find your API key in your settings.", carried), false
 }
 
-func (f openaiFront) admit(w http.ResponseWriter, r *http.Request) bool {
-	text, ok := admits(f.key, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+func (f openaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
+	text, ok := CheckKey(f.key, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	if !ok {
-		openaiError(w, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", text)
+		writeOpenAIError(w, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", text)
 	}
 	return ok
 }
 
-func openaiError(w http.ResponseWriter, status int, kind, code, text string) {
-	sendJSON(w, status, map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}})
+func writeOpenAIError(w http.ResponseWriter, status int, kind, code, text string) {
+	WriteJSON(w, status, map[string]any{"error": map[string]any{"message": text, "type": kind, "param": nil, "code": code}})
 }
 
-func (f openaiFront) models(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f openaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	type entry struct {
@@ -63,40 +63,40 @@ func (f openaiFront) models(w http.ResponseWriter, r *http.Request) {
 	for _, m := range f.Models() {
 		list = append(list, entry{m.Name, "model", m.Family, map[string]any{"n_ctx_train": m.Window, "size": m.Size}})
 	}
-	sendJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+	WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-func (f openaiFront) embed(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	var req struct {
 		Model string `json:"model"`
 		Input any    `json:"input"`
 	}
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	texts, err := inputs(req.Input)
+	texts, err := embedInputs(req.Input)
 	if err != nil {
-		openaiError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
+		writeOpenAIError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
 		return
 	}
-	f.Record(Seen{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	f.Record(Request{Request: model.Request{Model: req.Model}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
 	m, ok := f.Lookup(req.Model)
 	switch {
 	case !ok:
 		text := fmt.Sprintf("The model %q does not exist", req.Model)
-		openaiError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", text)
+		writeOpenAIError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", text)
 		return
 	case !m.Embedding:
-		openaiError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support embeddings")
+		writeOpenAIError(w, http.StatusNotImplemented, "not_supported_error", "", "This server does not support embeddings")
 		return
 	}
 	vectors, tokens, long := m.Embed(texts)
 	if long {
-		openaiError(w, http.StatusBadRequest, "exceed_context_size_error", "", "the request exceeds the available context size")
+		writeOpenAIError(w, http.StatusBadRequest, "exceed_context_size_error", "", "the request exceeds the available context size")
 		return
 	}
 	type entry struct {
@@ -109,7 +109,7 @@ func (f openaiFront) embed(w http.ResponseWriter, r *http.Request) {
 		// Backwards: the index counts, not the place.
 		data[len(data)-1-i] = entry{"embedding", i, v}
 	}
-	sendJSON(w, http.StatusOK, map[string]any{
+	WriteJSON(w, http.StatusOK, map[string]any{
 		"object": "list", "model": req.Model, "data": data, "usage": map[string]int{"prompt_tokens": tokens, "total_tokens": tokens},
 	})
 }
@@ -155,28 +155,28 @@ type openaiRequest struct {
 	} `json:"stream_options"`
 }
 
-func (f openaiFront) chat(w http.ResponseWriter, r *http.Request) {
-	if !f.admit(w, r) {
+func (f openaiProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
+	if !f.checkKey(w, r) {
 		return
 	}
 	var req openaiRequest
-	raw, ok := read(w, r, &req)
+	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
-	form := &openaiForm{usage: req.StreamWith != nil && req.StreamWith.Usage, id: "chatcmpl-1", made: time.Now().Unix()}
-	seen, err := req.seen()
+	form := &openaiEncoder{usage: req.StreamWith != nil && req.StreamWith.Usage, id: "chatcmpl-1", made: time.Now().Unix()}
+	seen, err := req.decode()
 	seen.Path, seen.Header, seen.Raw = r.URL.Path, r.Header, raw
 	if err != nil {
-		form.Refuse(w, f.Engine.Fail(seen, err.Error()))
+		form.EncodeRefusal(w, f.Engine.Fail(seen, err.Error()))
 		return
 	}
-	f.Infer(w, r, seen, form)
+	f.ServeChat(w, r, seen, form)
 }
 
-// seen reads a request as strictly as the strictest servers do.
-func (req openaiRequest) seen() (Seen, error) {
-	out := Seen{Request: model.Request{Model: req.Model, Stream: req.Stream, Options: model.Options{
+// decode reads a request as strictly as the strictest servers do.
+func (req openaiRequest) decode() (Request, error) {
+	out := Request{Request: model.Request{Model: req.Model, Stream: req.Stream, Options: model.Options{
 		Predict: max(req.MaxTokens, req.MaxOfficial), Temperature: req.Temperature, Seed: req.Seed, Stop: req.Stop,
 	}}}
 	if think, ok := req.Template["enable_thinking"]; ok {
@@ -228,15 +228,15 @@ func (req openaiRequest) seen() (Seen, error) {
 	return out, nil
 }
 
-// openaiForm writes answers as OpenAI's protocol wants them, calls in fragments.
-type openaiForm struct {
+// openaiEncoder writes answers as OpenAI's protocol wants them, calls in fragments.
+type openaiEncoder struct {
 	usage bool
 	id    string
 	made  int64
 	calls int
 }
 
-func (f *openaiForm) Refuse(w http.ResponseWriter, a *Answer) {
+func (f *openaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 	text, kind, code := a.Text, "invalid_request_error", ""
 	own := a.Quirks.ErrorLine == "" // the script gives no words
 	switch a.Refusal {
@@ -256,13 +256,13 @@ func (f *openaiForm) Refuse(w http.ResponseWriter, a *Answer) {
 	case RefusedStatus, RefusedMismatch:
 		kind = "server_error"
 	}
-	openaiError(w, a.Status, kind, code, text)
+	writeOpenAIError(w, a.Status, kind, code, text)
 }
 
 type object = map[string]any
 
-func (f *openaiForm) Whole(w http.ResponseWriter, a *Answer) {
-	p := a.Whole()
+func (f *openaiEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
+	p := a.Join()
 	message := object{"role": "assistant", "content": p.Content}
 	if p.Thinking != "" {
 		message["reasoning_content"] = p.Thinking
@@ -273,19 +273,19 @@ func (f *openaiForm) Whole(w http.ResponseWriter, a *Answer) {
 		}
 		var calls []object
 		for _, c := range p.Calls {
-			calls = append(calls, f.call(c, string(c.Arguments)))
+			calls = append(calls, f.toolCall(c, string(c.Arguments)))
 		}
 		message["tool_calls"] = calls
 	}
 	f.calls += len(p.Calls)
-	sendJSON(w, http.StatusOK, object{
+	WriteJSON(w, http.StatusOK, object{
 		"id": f.id, "object": "chat.completion", "created": f.made, "model": a.Model,
-		"choices": []object{{"index": 0, "message": message, "finish_reason": f.reason(a)}},
-		"usage":   f.counts(a),
+		"choices": []object{{"index": 0, "message": message, "finish_reason": f.finishReason(a)}},
+		"usage":   f.tokenUsage(a),
 	})
 }
 
-func (f *openaiForm) call(c model.Call, args string) object {
+func (f *openaiEncoder) toolCall(c model.Call, args string) object {
 	out := object{"type": "function", "function": object{"name": c.Name, "arguments": args}}
 	if c.ID != "" {
 		out["id"] = c.ID
@@ -293,51 +293,51 @@ func (f *openaiForm) call(c model.Call, args string) object {
 	return out
 }
 
-func (f *openaiForm) reason(a *Answer) string {
+func (f *openaiEncoder) finishReason(a *Answer) string {
 	if f.calls > 0 && a.Reason == "stop" {
 		return "tool_calls"
 	}
 	return a.Reason
 }
 
-func (f *openaiForm) counts(a *Answer) object {
+func (f *openaiEncoder) tokenUsage(a *Answer) object {
 	return object{"prompt_tokens": a.Prompt, "completion_tokens": a.Output, "total_tokens": a.Prompt + a.Output}
 }
 
-func (f *openaiForm) Begin(w http.ResponseWriter, a *Answer) {
+func (f *openaiEncoder) BeginStream(w http.ResponseWriter, a *Answer) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.WriteString(w, ": a comment, as proxies send them to keep the line open\n\n")
-	f.delta(w, a, object{"role": "assistant", "content": nil}, nil)
+	f.writeDelta(w, a, object{"role": "assistant", "content": nil}, nil)
 }
 
-func (f *openaiForm) delta(w io.Writer, a *Answer, delta object, reason any) {
-	f.Raw(w, must(object{
+func (f *openaiEncoder) writeDelta(w io.Writer, a *Answer, delta object, reason any) {
+	f.WriteRaw(w, MustEncode(object{
 		"id": f.id, "object": "chat.completion.chunk", "created": f.made, "model": a.Model,
 		"choices": []object{{"index": 0, "delta": delta, "finish_reason": reason}},
 	}))
 }
 
-func (f *openaiForm) Piece(w io.Writer, a *Answer, p Piece) {
+func (f *openaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
 	if p.Thinking != "" {
-		f.delta(w, a, object{"reasoning_content": p.Thinking}, nil)
+		f.writeDelta(w, a, object{"reasoning_content": p.Thinking}, nil)
 	}
 	if p.Content != "" {
-		f.delta(w, a, object{"content": p.Content}, nil)
+		f.writeDelta(w, a, object{"content": p.Content}, nil)
 	}
 	for _, c := range p.Calls {
-		first := f.call(c, "")
+		first := f.toolCall(c, "")
 		first["index"] = f.calls
-		f.delta(w, a, object{"tool_calls": []object{first}}, nil)
-		for _, part := range fragments(string(c.Arguments), 5) {
-			f.delta(w, a, object{"tool_calls": []object{{"index": f.calls, "function": object{"arguments": part}}}}, nil)
+		f.writeDelta(w, a, object{"tool_calls": []object{first}}, nil)
+		for _, part := range SplitBytes(string(c.Arguments), 5) {
+			f.writeDelta(w, a, object{"tool_calls": []object{{"index": f.calls, "function": object{"arguments": part}}}}, nil)
 		}
 		f.calls++
 	}
 }
 
-// fragments cuts s into pieces of about n bytes, never within a letter.
-func fragments(s string, n int) (out []string) {
+// SplitBytes cuts s into pieces of about n bytes, never within a letter.
+func SplitBytes(s string, n int) (out []string) {
 	for len(s) > n {
 		end := n
 		for !utf8.RuneStart(s[end]) {
@@ -351,20 +351,20 @@ func fragments(s string, n int) (out []string) {
 	return append(out, s)
 }
 
-func (f *openaiForm) End(w io.Writer, a *Answer) {
-	f.Piece(w, a, a.Last)
-	f.delta(w, a, object{}, f.reason(a))
+func (f *openaiEncoder) EndStream(w io.Writer, a *Answer) {
+	f.EncodeChunk(w, a, a.Last)
+	f.writeDelta(w, a, object{}, f.finishReason(a))
 	if f.usage {
-		f.Raw(w, must(object{
+		f.WriteRaw(w, MustEncode(object{
 			"id": f.id, "object": "chat.completion.chunk", "created": f.made, "model": a.Model,
-			"choices": []object{}, "usage": f.counts(a),
+			"choices": []object{}, "usage": f.tokenUsage(a),
 		}))
 	}
-	f.Raw(w, []byte("[DONE]"))
+	f.WriteRaw(w, []byte("[DONE]"))
 }
 
-func (f *openaiForm) Error(w io.Writer, _ *Answer, text string) {
-	f.Raw(w, must(object{"error": object{"message": text, "type": "server_error", "code": 500}}))
+func (f *openaiEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
+	f.WriteRaw(w, MustEncode(object{"error": object{"message": text, "type": "server_error", "code": 500}}))
 }
 
-func (f *openaiForm) Raw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\n\n", b) }
+func (f *openaiEncoder) WriteRaw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\n\n", b) }

@@ -31,14 +31,14 @@ type Server struct {
 	stop   context.CancelFunc
 	served chan struct{}
 
-	slots chan struct{} // nil = no limit
-	each  time.Duration
-	queue int
+	slots    chan struct{} // nil = no limit
+	slotTime time.Duration
+	queue    int
 
 	mu       sync.Mutex
 	models   []Model
-	requests []Seen
-	counts   Counts
+	requests []Request
+	stats    Stats
 	waiting  int
 	looked   bool // somebody asked for Err
 }
@@ -59,8 +59,8 @@ type Model struct {
 	Dimensions int // of its vectors; 0 = 768
 }
 
-// Counts is what the server did.
-type Counts struct {
+// Stats is what the server did.
+type Stats struct {
 	Started   int // inferences begun
 	Finished  int // and sent to the end
 	Cancelled int // the client went away, waiting ones too
@@ -72,15 +72,15 @@ type Counts struct {
 // Option changes a server before it starts.
 type Option func(*Server, *http.ServeMux)
 
-// Front is a protocol besides Ollama's, which is always spoken.
-type Front func(s *Server, mux *http.ServeMux)
+// Protocol is a protocol besides Ollama's, which is always spoken.
+type Protocol func(s *Server, mux *http.ServeMux)
 
-// With adds a protocol.
-func With(f Front) Option { return func(s *Server, mux *http.ServeMux) { f(s, mux) } }
+// WithProtocol adds a protocol.
+func WithProtocol(f Protocol) Option { return func(s *Server, mux *http.ServeMux) { f(s, mux) } }
 
-// Models adds models, or describes those of the script otherwise. Without it the server has the models of its script,
+// WithModels adds models, or describes those of the script otherwise. Without it the server has the models of its script,
 // all of which take tools and think, and the embedder nomic-embed-text.
-func Models(all ...Model) Option {
+func WithModels(all ...Model) Option {
 	return func(s *Server, _ *http.ServeMux) {
 		for _, m := range all {
 			s.SetModel(m)
@@ -88,11 +88,11 @@ func Models(all ...Model) Option {
 	}
 }
 
-// Slots lets n chats run at the same time, each for the given time before its answer. Others wait; when more than queue wait, the
+// WithSlots lets n chats run at the same time, each for the given time before its answer. Others wait; when more than queue wait, the
 // server is busy.
-func Slots(n int, each time.Duration, queue int) Option {
+func WithSlots(n int, each time.Duration, queue int) Option {
 	return func(s *Server, _ *http.ServeMux) {
-		s.slots, s.each, s.queue = make(chan struct{}, n), each, queue
+		s.slots, s.slotTime, s.queue = make(chan struct{}, n), each, queue
 	}
 }
 
@@ -131,7 +131,7 @@ func Start(script Script, opts ...Option) (*Server, error) {
 		}
 	}
 	mux := http.NewServeMux()
-	ollama(s, mux)
+	registerOllama(s, mux)
 	for _, o := range opts {
 		o(s, mux)
 	}
@@ -163,17 +163,17 @@ func (s *Server) Unused() []string { return s.Engine.Unused() }
 
 // Requests returns the requests for chats and vectors so far, in the order in which they came. The oldest of several
 // thousand are forgotten.
-func (s *Server) Requests() []Seen {
+func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
-// Counts returns what the server did so far.
-func (s *Server) Counts() Counts {
+// Stats returns what the server did so far.
+func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.counts
+	return s.stats
 }
 
 // Models returns what the server has.
@@ -188,7 +188,7 @@ func (s *Server) SetModel(m Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.models {
-		if plain(s.models[i].Name) == plain(m.Name) {
+		if trimTag(s.models[i].Name) == trimTag(m.Name) {
 			s.models[i] = m
 			return
 		}
@@ -202,25 +202,25 @@ func (s *Server) Lookup(name string) (Model, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.models {
-		if plain(m.Name) == plain(name) {
+		if trimTag(m.Name) == trimTag(name) {
 			return m, true
 		}
 	}
-	if s.Engine.lines[AnyModel] != nil && name != "" {
+	if s.Engine.scripts[AnyModel] != nil && name != "" {
 		return Model{Name: name, Family: "scripted", Parameters: "1B", Window: 131072, Tools: true, Thinking: true}, true
 	}
 	return Model{}, false
 }
 
-// maxKept bounds how many requests are kept. A test looks at fewer; a load test at none.
-const maxKept = 4096
+// maxRecorded bounds how many requests are kept. A test looks at fewer; a load test at none.
+const maxRecorded = 4096
 
 // Record keeps a request for [Server.Requests]. Infer does it by itself.
-func (s *Server) Record(r Seen) {
+func (s *Server) Record(r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.requests) == maxKept {
-		s.requests = slices.Delete(s.requests, 0, maxKept/2)
+	if len(s.requests) == maxRecorded {
+		s.requests = slices.Delete(s.requests, 0, maxRecorded/2)
 	}
 	s.requests = append(s.requests, r)
 }
@@ -233,39 +233,39 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 }
 
-// Form is how a protocol writes what the script says. One value serves one request.
-type Form interface {
-	// Refuse writes the status and what is wrong.
-	Refuse(w http.ResponseWriter, a *Answer)
-	// Whole writes an answer that is not streamed, with headers.
-	Whole(w http.ResponseWriter, a *Answer)
-	// Begin writes the headers of a stream, and what comes before the first piece.
-	Begin(w http.ResponseWriter, a *Answer)
-	// Piece writes a piece.
-	Piece(w io.Writer, a *Answer, p Piece)
-	// End writes a.Last, the counts, and that the stream is done.
-	End(w io.Writer, a *Answer)
-	// Error writes an error in mid-stream.
-	Error(w io.Writer, a *Answer, text string)
-	// Raw writes bytes as if they were a piece.
-	Raw(w io.Writer, b []byte)
+// Encoder is how a protocol writes what the script says. One value serves one request.
+type Encoder interface {
+	// EncodeRefusal writes the status and what is wrong.
+	EncodeRefusal(w http.ResponseWriter, a *Answer)
+	// EncodeReply writes an answer that is not streamed, with headers.
+	EncodeReply(w http.ResponseWriter, a *Answer)
+	// BeginStream writes the headers of a stream, and what comes before the first piece.
+	BeginStream(w http.ResponseWriter, a *Answer)
+	// EncodeChunk writes a piece.
+	EncodeChunk(w io.Writer, a *Answer, p Chunk)
+	// EndStream writes a.Last, the counts, and that the stream is done.
+	EndStream(w io.Writer, a *Answer)
+	// EncodeError writes an error in mid-stream.
+	EncodeError(w io.Writer, a *Answer, text string)
+	// WriteRaw writes bytes as if they were a piece.
+	WriteRaw(w io.Writer, b []byte)
 }
 
-// Infer answers one chat in the given form: it records the request, waits for a slot, follows the script and carries out
+// ServeChat answers one chat in the given form: it records the request, waits for a slot, follows the script and carries out
 // the quirks that concern the wire.
-func (s *Server) Infer(w http.ResponseWriter, r *http.Request, seen Seen, f Form) {
+func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request, f Encoder) {
 	s.Record(seen)
-	if no := s.cannot(seen); no != nil {
-		f.Refuse(w, no)
+	if no := s.refuseModel(seen); no != nil {
+		f.EncodeRefusal(w, no)
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	release, err := s.enter(ctx)
+	release, err := s.acquireSlot(ctx)
 	switch {
 	case errors.Is(err, errBusy):
-		f.Refuse(w, &Answer{Model: seen.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable, Text: busyText})
+		f.EncodeRefusal(w, &Answer{Model: seen.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable, Text: busyText})
 		return
 	case err != nil:
 		panic(http.ErrAbortHandler) // nobody is there to hear it
@@ -273,13 +273,13 @@ func (s *Server) Infer(w http.ResponseWriter, r *http.Request, seen Seen, f Form
 	a := s.Engine.Next(seen)
 	done := false
 	defer func() { release(done) }() // also when the connection is cut by a panic
-	if done = s.send(ctx, w, seen, a, f); !done {
+	if done = s.sendAnswer(ctx, w, seen, a, f); !done {
 		panic(http.ErrAbortHandler) // not even the end of an empty answer
 	}
 }
 
-// cannot refuses what the model is not there for.
-func (s *Server) cannot(seen Seen) *Answer {
+// refuseModel refuses what the model is not there for.
+func (s *Server) refuseModel(seen Request) *Answer {
 	m, ok := s.Lookup(seen.Model)
 	a := &Answer{Model: seen.Model, Status: http.StatusBadRequest}
 	switch {
@@ -300,30 +300,30 @@ func (s *Server) cannot(seen Seen) *Answer {
 
 var errBusy = errors.New("busy")
 
-// enter waits for a slot. What it returns must be called at the end.
-func (s *Server) enter(ctx context.Context) (release func(done bool), err error) {
+// acquireSlot waits for a slot. What it returns must be called at the end.
+func (s *Server) acquireSlot(ctx context.Context) (release func(done bool), err error) {
 	if s.slots != nil {
 		select {
 		case s.slots <- struct{}{}:
 		default:
-			if err := s.wait(ctx); err != nil {
+			if err := s.waitForSlot(ctx); err != nil {
 				return nil, err
 			}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts.Started++
-	s.counts.Running++
-	s.counts.Parallel = max(s.counts.Parallel, s.counts.Running)
+	s.stats.Started++
+	s.stats.Running++
+	s.stats.Parallel = max(s.stats.Parallel, s.stats.Running)
 	return func(done bool) {
 		s.mu.Lock()
-		s.counts.Running--
+		s.stats.Running--
 		switch {
 		case done:
-			s.counts.Finished++
+			s.stats.Finished++
 		case ctx.Err() != nil:
-			s.counts.Cancelled++
+			s.stats.Cancelled++
 		}
 		s.mu.Unlock()
 		if s.slots != nil {
@@ -332,10 +332,10 @@ func (s *Server) enter(ctx context.Context) (release func(done bool), err error)
 	}, nil
 }
 
-func (s *Server) wait(ctx context.Context) error {
+func (s *Server) waitForSlot(ctx context.Context) error {
 	s.mu.Lock()
 	if s.waiting >= s.queue {
-		s.counts.Busy++
+		s.stats.Busy++
 		s.mu.Unlock()
 		return errBusy
 	}
@@ -351,14 +351,14 @@ func (s *Server) wait(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		s.mu.Lock()
-		s.counts.Cancelled++
+		s.stats.Cancelled++
 		s.mu.Unlock()
 		return ctx.Err()
 	}
 }
 
-// pause waits; it reports whether the client is still there.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleepContext waits; it reports whether the client is still there.
+func sleepContext(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -372,10 +372,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// send writes the answer; it reports whether all of it is out.
-func (s *Server) send(ctx context.Context, w http.ResponseWriter, seen Seen, a *Answer, f Form) bool {
+// sendAnswer writes the answer; it reports whether all of it is out.
+func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Request, a *Answer, f Encoder) bool {
 	q := a.Quirks
-	if !pause(ctx, s.each) || !pause(ctx, q.FirstDelay) {
+	if !sleepContext(ctx, s.slotTime) || !sleepContext(ctx, q.FirstDelay) {
 		return false
 	}
 	if q.Hang && a.Refusal == "" {
@@ -385,47 +385,47 @@ func (s *Server) send(ctx context.Context, w http.ResponseWriter, seen Seen, a *
 	if a.Refusal == "" && q.ErrorLine != "" && !seen.Stream {
 		a.Refusal, a.Status, a.Text = RefusedStatus, http.StatusInternalServerError, q.ErrorLine
 	}
-	out := &wire{ResponseWriter: w, bad: q.BadUTF8}
+	out := &responseWriter{ResponseWriter: w, bad: q.BadUTF8}
 	switch {
 	case a.Refusal != "":
-		f.Refuse(out, a)
+		f.EncodeRefusal(out, a)
 		return true
 	case seen.Stream:
-		return s.stream(ctx, out, a, f)
+		return s.streamAnswer(ctx, out, a, f)
 	case q.Garbage:
 		_, _ = out.Write([]byte(garbage))
 	case q.CutAfter != 0 || q.NoDone:
-		whole := &buffered{header: out.Header()}
-		f.Whole(whole, a)
+		whole := &bufferedWriter{header: out.Header()}
+		f.EncodeReply(whole, a)
 		// The length says more than will come.
 		out.Header().Set("Content-Length", fmt.Sprint(whole.Len()))
 		_, _ = out.Write(whole.Bytes()[:whole.Len()/2])
 		out.Flush()
 		panic(http.ErrAbortHandler)
 	default:
-		f.Whole(out, a)
+		f.EncodeReply(out, a)
 	}
 	return true
 }
 
 const garbage = "<html>this is not JSON {"
 
-func (s *Server) stream(ctx context.Context, out *wire, a *Answer, f Form) bool {
+func (s *Server) streamAnswer(ctx context.Context, out *responseWriter, a *Answer, f Encoder) bool {
 	q := a.Quirks
 	if q.CutAfter < 0 {
 		panic(http.ErrAbortHandler)
 	}
-	f.Begin(out, a)
+	f.BeginStream(out, a)
 	out.Flush()
 	if q.Garbage {
-		f.Raw(out, []byte(garbage))
+		f.WriteRaw(out, []byte(garbage))
 		return true
 	}
-	for i, p := range a.Pieces {
-		if i > 0 && !pause(ctx, q.TokenDelay) {
+	for i, p := range a.Chunks {
+		if i > 0 && !sleepContext(ctx, q.TokenDelay) {
 			return false
 		}
-		f.Piece(out, a, p)
+		f.EncodeChunk(out, a, p)
 		if q.TokenDelay > 0 || q.CutAfter == i+1 || i == 0 {
 			out.Flush() // the rest goes together: a machine that types no slower than it must
 		}
@@ -438,29 +438,29 @@ func (s *Server) stream(ctx context.Context, out *wire, a *Answer, f Form) bool 
 	}
 	switch {
 	case q.ErrorLine != "":
-		f.Error(out, a, q.ErrorLine)
+		f.EncodeError(out, a, q.ErrorLine)
 	case q.CutAfter > 0:
 		out.Flush()
 		panic(http.ErrAbortHandler)
 	case !q.NoDone:
-		if !pause(ctx, q.TokenDelay) {
+		if !sleepContext(ctx, q.TokenDelay) {
 			return false
 		}
-		f.End(out, a)
+		f.EndStream(out, a)
 	}
 	out.Flush()
 	return true // whoever leaves now has heard it all
 }
 
-// wire puts bytes that are no UTF-8 where the mark for them stands.
-type wire struct {
+// responseWriter puts bytes that are no UTF-8 where the mark for them stands.
+type responseWriter struct {
 	http.ResponseWriter
 	bad bool
 }
 
-func (w *wire) Write(b []byte) (int, error) {
+func (w *responseWriter) Write(b []byte) (int, error) {
 	if w.bad {
-		if _, err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(badMark)), []byte{0xff, 0xfe})); err != nil {
+		if _, err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)), []byte{0xff, 0xfe})); err != nil {
 			return 0, err
 		}
 		return len(b), nil
@@ -468,13 +468,13 @@ func (w *wire) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-func (w *wire) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// buffered holds a whole answer back.
-type buffered struct {
+// bufferedWriter holds a whole answer back.
+type bufferedWriter struct {
 	bytes.Buffer
 	header http.Header
 }
 
-func (b *buffered) Header() http.Header { return b.header }
-func (b *buffered) WriteHeader(int)     {}
+func (b *bufferedWriter) Header() http.Header { return b.header }
+func (b *bufferedWriter) WriteHeader(int)     {}

@@ -16,8 +16,8 @@ import (
 	"conclave/pkg/model/modeltest"
 )
 
-// line is what a client may see in a line of a reply.
-type line struct {
+// modelScript is what a client may see in a line of a reply.
+type modelScript struct {
 	Error      string `json:"error"`
 	RemoteHost string `json:"remote_host"`
 	Message    struct {
@@ -60,10 +60,10 @@ func postTo(ctx context.Context, url, text string) (status int, body []byte, err
 	return resp.StatusCode, body, err
 }
 
-func lines(t *testing.T, body []byte) (all []line) {
+func lines(t *testing.T, body []byte) (all []modelScript) {
 	t.Helper()
 	for raw := range bytes.Lines(body) {
-		var l line
+		var l modelScript
 		if err := json.Unmarshal(raw, &l); err != nil {
 			t.Fatalf("%q: %v", raw, err)
 		}
@@ -72,7 +72,7 @@ func lines(t *testing.T, body []byte) (all []line) {
 	return all
 }
 
-func calls(ls []line) (perLine []int) {
+func calls(ls []modelScript) (perLine []int) {
 	for _, l := range ls {
 		perLine = append(perLine, len(l.Message.ToolCalls))
 	}
@@ -248,7 +248,7 @@ func TestHangEndsWithTheServer(t *testing.T) {
 		_, _, err := post(t, s.URL, "")
 		done <- err
 	}()
-	until(t, func() bool { return s.Counts().Running == 1 })
+	until(t, func() bool { return s.Stats().Running == 1 })
 	s.Close()
 	if err := <-done; err == nil {
 		t.Error("a request that hangs was answered")
@@ -268,7 +268,7 @@ func until(t *testing.T, met func() bool) {
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	s := modeltest.New(t, modeltest.Script{"m": {{Always: true, Reply: modeltest.Reply{Content: "a"}}}},
-		modeltest.Slots(2, 30*time.Millisecond, 4))
+		modeltest.WithSlots(2, 30*time.Millisecond, 4))
 	var mu sync.Mutex
 	got := make(map[int]int)
 	var all sync.WaitGroup
@@ -285,7 +285,7 @@ func TestSlots(t *testing.T) {
 	}
 	all.Wait()
 	// Two run and four wait; whoever comes when one of them is done finds room.
-	c := s.Counts()
+	c := s.Stats()
 	if got[200] < 6 || got[200]+got[503] != 10 || c.Parallel > 2 || c.Busy != got[503] || c.Finished != got[200] {
 		t.Errorf("%v, %+v", got, c)
 	}
@@ -299,7 +299,7 @@ func TestWhoWaitsMayLeave(t *testing.T) {
 	s := modeltest.New(t, modeltest.Script{"m": {
 		{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}},
 		{Always: true, Reply: modeltest.Reply{Content: "a"}},
-	}}, modeltest.Slots(1, 0, 1))
+	}}, modeltest.WithSlots(1, 0, 1))
 	first, stopFirst := context.WithCancel(t.Context())
 	second, stopSecond := context.WithCancel(t.Context())
 	body := fmt.Sprintf(question, "")
@@ -308,13 +308,13 @@ func TestWhoWaitsMayLeave(t *testing.T) {
 	defer stopFirst()
 	defer stopSecond()
 	all.Go(func() { _, _, _ = postTo(first, s.URL+"/api/chat", body) })
-	until(t, func() bool { return s.Counts().Running == 1 })
+	until(t, func() bool { return s.Stats().Running == 1 })
 	all.Go(func() { _, _, _ = postTo(second, s.URL+"/api/chat", body) })
 	until(t, func() bool { return len(s.Requests()) == 2 })
 	stopSecond()
-	until(t, func() bool { return s.Counts().Cancelled == 1 })
+	until(t, func() bool { return s.Stats().Cancelled == 1 })
 	stopFirst()
-	until(t, func() bool { return s.Counts().Cancelled == 2 })
+	until(t, func() bool { return s.Stats().Cancelled == 2 })
 	if status, _, err := post(t, s.URL, ""); status != 200 || err != nil {
 		t.Errorf("%d, %v", status, err)
 	}
@@ -386,7 +386,7 @@ func get(t *testing.T, method, url string) (int, string) {
 
 func TestTheRestOfOllama(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": nil}, modeltest.Models(
+	s := modeltest.New(t, modeltest.Script{"m": nil}, modeltest.WithModels(
 		modeltest.Model{Name: "poor:1b", Family: "p", Window: 512, Loaded: true},
 		modeltest.Model{Name: "cloudy", RemoteHost: "https://far"},
 	))

@@ -13,12 +13,12 @@ import (
 	"conclave/pkg/text"
 )
 
-// filler fills in what a text quotes from a request.
-type filler struct{ r Seen }
+// templater fills in what a text quotes from a request.
+type templater struct{ r Request }
 
-// fill replaces every {{...}} in s. What cannot be quoted is an error: an empty place would make a test pass for the
+// expand replaces every {{...}} in s. What cannot be quoted is an error: an empty place would make a test pass for the
 // wrong reason.
-func (f filler) fill(s string) (string, error) {
+func (f templater) expand(s string) (string, error) {
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(s, "{{")
@@ -30,7 +30,7 @@ func (f filler) fill(s string) (string, error) {
 		if !found {
 			return "", fmt.Errorf("{{ without }} in %q", text.Clip(s, 80))
 		}
-		value, err := f.eval(expr)
+		value, err := f.evaluate(expr)
 		if err != nil {
 			return "", fmt.Errorf("{{%s}}: %w", expr, err)
 		}
@@ -39,11 +39,11 @@ func (f filler) fill(s string) (string, error) {
 	}
 }
 
-// eval knows tool_result N (of this turn; -1 is the last), user N (of the whole conversation; -1 is the last), last_user
+// evaluate knows tool_result N (of this turn; -1 is the last), user N (of the whole conversation; -1 is the last), last_user
 // and quoted text, then any number of "| line N", counted from 1, and "| match REGEXP".
-func (f filler) eval(expr string) (string, error) {
+func (f templater) evaluate(expr string) (string, error) {
 	steps := strings.Split(expr, "|")
-	value, err := f.source(strings.TrimSpace(steps[0]))
+	value, err := f.lookupSource(strings.TrimSpace(steps[0]))
 	if err != nil {
 		return "", err
 	}
@@ -75,29 +75,29 @@ func (f filler) eval(expr string) (string, error) {
 	return value, nil
 }
 
-func (f filler) source(s string) (string, error) {
+func (f templater) lookupSource(s string) (string, error) {
 	if strings.HasPrefix(s, `"`) {
 		return strconv.Unquote(s)
 	}
 	name, arg, _ := strings.Cut(s, " ")
 	switch name {
 	case "last_user":
-		return pick(f.texts(model.User, 0), -1)
+		return elementAt(f.messagesOf(model.User, 0), -1)
 	case "tool_result", "user":
 		n, err := strconv.Atoi(strings.TrimSpace(arg))
 		if err != nil {
 			return "", fmt.Errorf("%s needs a number", name)
 		}
 		if name == "user" {
-			return pick(f.texts(model.User, 0), n)
+			return elementAt(f.messagesOf(model.User, 0), n)
 		}
-		return pick(f.texts(model.ToolRole, len(f.r.history())), n)
+		return elementAt(f.messagesOf(model.ToolRole, len(f.r.history())), n)
 	}
 	return "", fmt.Errorf("%q is none of tool_result N, user N, last_user", s)
 }
 
-// texts returns what role said from a message on.
-func (f filler) texts(role string, from int) []string {
+// messagesOf returns what role said from a message on.
+func (f templater) messagesOf(role string, from int) []string {
 	var all []string
 	for _, m := range f.r.Messages[from:] {
 		if m.Role == role {
@@ -107,7 +107,7 @@ func (f filler) texts(role string, from int) []string {
 	return all
 }
 
-func pick(all []string, n int) (string, error) {
+func elementAt(all []string, n int) (string, error) {
 	if n < 0 {
 		n += len(all)
 	}
@@ -118,7 +118,7 @@ func pick(all []string, n int) (string, error) {
 }
 
 // arguments returns a call's arguments as JSON.
-func (f filler) arguments(c Call) (json.RawMessage, error) {
+func (f templater) arguments(c Call) (json.RawMessage, error) {
 	if c.JSON != "" {
 		if len(c.Arguments) > 0 {
 			return nil, errors.New("arguments and arguments_json: one of them")
@@ -128,15 +128,15 @@ func (f filler) arguments(c Call) (json.RawMessage, error) {
 	if c.Arguments == nil {
 		return json.RawMessage(`{}`), nil
 	}
-	filled, err := f.value(c.Arguments)
+	filled, err := f.expandValue(c.Arguments)
 	if err != nil {
 		return nil, err
 	}
-	return marshal(filled)
+	return encodeJSON(filled)
 }
 
-// marshal writes v without the escapes that are for web pages: a model writes none.
-func marshal(v any) ([]byte, error) {
+// encodeJSON writes v without the escapes that are for web pages: a model writes none.
+func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -147,7 +147,7 @@ func marshal(v any) ([]byte, error) {
 }
 
 // rawArguments fills in s, whose quotes stand inside JSON strings.
-func (f filler) rawArguments(s string) (json.RawMessage, error) {
+func (f templater) rawArguments(s string) (json.RawMessage, error) {
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(s, "{{")
@@ -159,11 +159,11 @@ func (f filler) rawArguments(s string) (json.RawMessage, error) {
 		if !found {
 			return nil, fmt.Errorf("{{ without }} in %q", text.Clip(s, 80))
 		}
-		value, err := f.eval(expr)
+		value, err := f.evaluate(expr)
 		if err != nil {
 			return nil, fmt.Errorf("{{%s}}: %w", expr, err)
 		}
-		quoted, err := marshal(value)
+		quoted, err := encodeJSON(value)
 		if err != nil {
 			return nil, err
 		}
@@ -176,15 +176,15 @@ func (f filler) rawArguments(s string) (json.RawMessage, error) {
 	return json.RawMessage(b.String()), nil
 }
 
-// value fills in every text below v. It leaves v as it is: an exchange may be used again.
-func (f filler) value(v any) (any, error) {
+// expandValue fills in every text below v. It leaves v as it is: an exchange may be used again.
+func (f templater) expandValue(v any) (any, error) {
 	switch v := v.(type) {
 	case string:
-		return f.fill(v)
+		return f.expand(v)
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for key, x := range v {
-			filled, err := f.value(x)
+			filled, err := f.expandValue(x)
 			if err != nil {
 				return nil, err
 			}
@@ -194,7 +194,7 @@ func (f filler) value(v any) (any, error) {
 	case []any:
 		out := make([]any, len(v))
 		for i, x := range v {
-			filled, err := f.value(x)
+			filled, err := f.expandValue(x)
 			if err != nil {
 				return nil, err
 			}

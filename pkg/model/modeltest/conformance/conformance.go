@@ -25,7 +25,7 @@ type Profile struct {
 	// New returns a backend that talks to the server at url.
 	New func(t *testing.T, url string) model.Backend
 	// Front is the protocol the server is to speak besides Ollama's.
-	Front modeltest.Front
+	Front modeltest.Protocol
 
 	NoThinking    bool // replies have no place for thinking
 	NoThink       bool // requests cannot say whether to think
@@ -115,7 +115,7 @@ func (s suite) open(t *testing.T, exchanges ...modeltest.Exchange) (model.Backen
 	t.Helper()
 	var opts []modeltest.Option
 	if s.p.Front != nil {
-		opts = append(opts, modeltest.With(s.p.Front))
+		opts = append(opts, modeltest.WithProtocol(s.p.Front))
 	}
 	server := modeltest.New(t, modeltest.Script{ModelName: exchanges}, opts...)
 	return s.p.New(t, server.URL), server
@@ -639,11 +639,11 @@ func (s suite) noDone(t *testing.T) {
 func noticed(t *testing.T, server *modeltest.Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
-		if c := server.Counts(); c.Cancelled == 1 && c.Running == 0 {
+		if c := server.Stats(); c.Cancelled == 1 && c.Running == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the server did not notice: %+v", server.Counts())
+			t.Fatalf("the server did not notice: %+v", server.Stats())
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -654,7 +654,7 @@ func (s suite) cancelWaiting(t *testing.T) {
 		b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			for server.Counts().Running == 0 && ctx.Err() == nil {
+			for server.Stats().Running == 0 && ctx.Err() == nil {
 				time.Sleep(time.Millisecond)
 			}
 			cancel()
@@ -693,7 +693,7 @@ func (s suite) deadline(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
-	if server.Counts().Started > 0 {
+	if server.Stats().Started > 0 {
 		noticed(t, server)
 	}
 }
