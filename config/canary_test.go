@@ -38,6 +38,7 @@ import (
 	"conclave/pkg/bus"
 	"conclave/pkg/keyring"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/seal"
 	"conclave/subjects"
 )
@@ -246,7 +247,7 @@ type cage struct {
 	run                *config.Conclave
 	ring               keyring.Ring
 	base               string // of the gateway
-	model              *modeltest.Server
+	model              *scriptserver.Server
 	tool, remote, late string // the canaries: the tool's, the model server's, and one that the server does not accept
 	asked              atomic.Int64
 
@@ -284,14 +285,14 @@ func newCage(t *testing.T, open bool) *cage {
 		}
 	}))
 	t.Cleanup(provider.Close)
-	g.model = modeltest.New(t, modeltest.Script{"assistant": {
-		{Always: true, When: modeltest.When{LastRole: "user", ToolsInclude: []string{"web_search"}}, Reply: modeltest.Reply{
-			Calls: []modeltest.Call{{Name: "web_search", Arguments: map[string]any{"query": "{{last_user}}"}}},
+	g.model = modeltest.New(t, scriptserver.Script{"assistant": {
+		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"web_search"}}, Reply: scriptserver.Reply{
+			Calls: []scriptserver.Call{{Name: "web_search", Arguments: map[string]any{"query": "{{last_user}}"}}},
 		}},
-		{Always: true, When: modeltest.When{LastRole: "tool"}, Reply: modeltest.Reply{
-			Content: "The tool said: {{tool_result 0}}", Quirks: modeltest.Quirks{ChunkRunes: 2000}, // in few pieces: it is long
+		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{
+			Content: "The tool said: {{tool_result 0}}", Quirks: scriptserver.Quirks{ChunkRunes: 2000}, // in few pieces: it is long
 		}},
-	}}, modeltest.WithProtocol(modeltest.OpenAI(g.remote)))
+	}}, scriptserver.WithProtocol(scriptserver.OpenAI(g.remote)))
 	if err := os.MkdirAll(g.home.Config, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"conclave/pkg/audit"
 	"conclave/pkg/bus"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/policy"
 	"conclave/subjects"
 )
@@ -100,7 +101,7 @@ type stage struct {
 	t     *testing.T
 	home  bus.Home
 	house *config.Conclave
-	model *modeltest.Server
+	model *scriptserver.Server
 	file  string // what the tool writes
 	out   actor.Out
 
@@ -129,11 +130,11 @@ func newStage(t *testing.T, names ...string) *stage {
 	s := &stage{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 1024)}
 	s.home.Config = s.home.Data + "-config"
 	s.file = filepath.Join(t.TempDir(), "written")
-	s.model = modeltest.New(t, modeltest.Script{"assistant": {
-		{Always: true, When: modeltest.When{LastRole: "user", ToolsInclude: []string{"fs_write"}}, Reply: modeltest.Reply{
-			Thinking: "this must be written down", Calls: []modeltest.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
+	s.model = modeltest.New(t, scriptserver.Script{"assistant": {
+		{Always: true, When: scriptserver.When{LastRole: "user", ToolsInclude: []string{"fs_write"}}, Reply: scriptserver.Reply{
+			Thinking: "this must be written down", Calls: []scriptserver.Call{{Name: "fs_write", Arguments: map[string]any{"line": "{{last_user}}"}}},
 		}},
-		{Always: true, When: modeltest.When{LastRole: "tool"}, Reply: modeltest.Reply{Content: "The tool said: {{tool_result 0}}"}},
+		{Always: true, When: scriptserver.When{LastRole: "tool"}, Reply: scriptserver.Reply{Content: "The tool said: {{tool_result 0}}"}},
 	}})
 	s.configure(map[string]string{
 		"models.yaml":   "roles: {assistant: assistant}\nollama: {url: \"" + s.model.URL + "\", slots: 8}\n",

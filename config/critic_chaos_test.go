@@ -19,6 +19,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
 )
 
@@ -109,9 +110,9 @@ func TestChaosKillCritic(t *testing.T) {
 	}
 	s := &stage{t: t, home: newHome(t), answers: map[string][]subjects.Response{}, dialogs: map[string]int{}, answered: make(chan string, 2*answers)}
 	s.home.Config = s.home.Data + "-config"
-	s.model = modeltest.New(t, modeltest.Script{"critic": {
-		{Always: true, When: modeltest.When{Contains: []string{"an unreadable one"}}, Reply: modeltest.Reply{Content: "Very nice."}},
-		{Always: true, Reply: modeltest.Reply{Content: "Feedback: It will do. [RESULT] 4", Quirks: modeltest.Quirks{FirstDelay: 20 * time.Millisecond}}},
+	s.model = modeltest.New(t, scriptserver.Script{"critic": {
+		{Always: true, When: scriptserver.When{Contains: []string{"an unreadable one"}}, Reply: scriptserver.Reply{Content: "Very nice."}},
+		{Always: true, Reply: scriptserver.Reply{Content: "Feedback: It will do. [RESULT] 4", Quirks: scriptserver.Quirks{FirstDelay: 20 * time.Millisecond}}},
 	}})
 	s.configure(map[string]string{
 		"models.yaml": "roles: {assistant: critic, critic: critic, embeddings: nomic-embed-text}\nollama: {url: \"" + s.model.URL + "\", slots: 4}\n",

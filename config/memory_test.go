@@ -21,6 +21,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
 )
 
@@ -40,7 +41,7 @@ type parlour struct {
 func newParlour(t *testing.T) *parlour {
 	t.Helper()
 	p := &parlour{t: t, home: newHome(t)}
-	model := modeltest.New(t, modeltest.Script{"assistant": {{Always: true, Reply: modeltest.Reply{Content: "Your sister Anna lives in Rome."}}}})
+	model := modeltest.New(t, scriptserver.Script{"assistant": {{Always: true, Reply: scriptserver.Reply{Content: "Your sister Anna lives in Rome."}}}})
 	for name, text := range map[string]string{
 		"models.yaml": "roles: {assistant: assistant}\nollama: {url: \"" + model.URL + "\", slots: 8}\n",
 		"memory.yaml": "model: false\n", // the script knows no second model

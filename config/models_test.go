@@ -20,6 +20,7 @@ import (
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scripted"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/model/wire"
 	"conclave/subjects"
 )
@@ -187,7 +188,7 @@ func TestModelBackends(t *testing.T) {
 	if err != nil || len(b) != 1 || b[model.Ollama] == nil {
 		t.Fatalf("%v, %v", b, err)
 	}
-	srv := modeltest.New(t, modeltest.Script{})
+	srv := modeltest.New(t, scriptserver.Script{})
 	c.OpenAI = &model.Server{URL: srv.URL, Key: "openai"}
 	c.Anthropic = &model.Server{URL: srv.URL, Key: "anthropic"}
 	c.Google = &model.Server{URL: srv.URL, Key: "google"}
@@ -218,7 +219,7 @@ func TestMakeModel(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	c := shippedModels(t)
-	srv := modeltest.New(t, modeltest.Script{})
+	srv := modeltest.New(t, scriptserver.Script{})
 	c.Ollama.URL = srv.URL
 	srv.Close() // nothing listens there now
 	home := bus.Home{Data: filepath.Join(b.Dir, "home"), Config: filepath.Join(b.Dir, "config")}

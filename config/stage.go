@@ -21,7 +21,7 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	keys "conclave/pkg/keyring"
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/seal"
 	"conclave/pkg/story"
 	"conclave/pkg/strict"
@@ -32,8 +32,8 @@ import (
 // server that follows the story's script. It implements [story.World], and speaks and listens under the user's key.
 type Stage struct {
 	running *Conclave
-	model   *modeltest.Server // nil with a real model
-	web     *stageWeb         // nil without pages
+	model   *scriptserver.Server // nil with a real model
+	web     *stageWeb            // nil without pages
 	dir     string
 	nc      *nats.Conn
 	out     actor.Out
@@ -189,7 +189,7 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 	if !o.Live {
 		url := nobody
 		if !s.Server.Down {
-			if st.model, err = modeltest.Start(script(s), scriptedModels(s), scriptedKey(s)); err != nil {
+			if st.model, err = scriptserver.Start(script(s), scriptedModels(s), scriptedKey(s)); err != nil {
 				return Config{}, fmt.Errorf("starting the scripted model server: %w", err)
 			}
 			url = st.model.URL

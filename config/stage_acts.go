@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
 	"conclave/subjects"
 )
@@ -141,7 +141,7 @@ func (st *Stage) Script() story.Script {
 }
 
 // summary is a request on one line.
-func summary(r modeltest.Request) string {
+func summary(r scriptserver.Request) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:", r.Model)
 	if len(r.Texts) > 0 {

@@ -5,7 +5,7 @@ import (
 	"maps"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
 	"conclave/pkg/strict"
 	"conclave/subjects"
@@ -42,7 +42,7 @@ func scriptedRoles(s *story.Story, known map[string]string, url string) map[stri
 // script is what the story's models say, and what the small one says that chooses tools: those that the story is about. Which
 // ones that model would choose of many is not a story's matter, unless it has a script for it. Where the assistant has no
 // model it is not there either: it would answer in its place.
-func script(s *story.Story) modeltest.Script {
+func script(s *story.Story) scriptserver.Script {
 	if s.Model[subjects.RoleAssistant] == nil || s.Model[subjects.RoleTools] != nil {
 		return s.Model
 	}
@@ -57,31 +57,31 @@ func script(s *story.Story) modeltest.Script {
 	}
 	chosen, _ := json.Marshal(map[string][]string{"tools": names}) // texts can always be written
 	all := maps.Clone(s.Model)
-	all[subjects.RoleTools] = []modeltest.Exchange{{Reply: modeltest.Reply{Content: string(chosen)}, Always: true}}
+	all[subjects.RoleTools] = []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: string(chosen)}, Always: true}}
 	return all
 }
 
 // scriptedKey makes the model server ask for the credential that the story names. One that the story does not have is
 // one that nobody knows.
-func scriptedKey(s *story.Story) modeltest.Option {
+func scriptedKey(s *story.Story) scriptserver.Option {
 	value := s.Credentials[s.Server.Key]
 	if value == "" {
 		value = actor.NewID()
 	}
-	return modeltest.WithProtocol(modeltest.OpenAI(value))
+	return scriptserver.WithProtocol(scriptserver.OpenAI(value))
 }
 
 // scriptedModels describes the models that are not as the server would have them by itself.
-func scriptedModels(s *story.Story) modeltest.Option {
-	var all []modeltest.Model
+func scriptedModels(s *story.Story) scriptserver.Option {
+	var all []scriptserver.Model
 	yes := func(b *bool) bool { return b == nil || *b }
 	for _, role := range strict.Keys(s.Server.Models) {
 		m := s.Server.Models[role]
-		d := modeltest.Model{Name: role, Family: "scripted", Parameters: "1B", Window: 131072, Tools: yes(m.Tools), Thinking: yes(m.Thinking)}
+		d := scriptserver.Model{Name: role, Family: "scripted", Parameters: "1B", Window: 131072, Tools: yes(m.Tools), Thinking: yes(m.Thinking)}
 		if m.Window > 0 {
 			d.Window = m.Window
 		}
 		all = append(all, d)
 	}
-	return modeltest.WithModels(all...)
+	return scriptserver.WithModels(all...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"conclave/config"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
 	"conclave/subjects"
 )
@@ -95,8 +96,8 @@ func TestStageLeavesNothing(t *testing.T) {
 // With a real model the user's own configuration counts, and the script does not.
 func TestStageLive(t *testing.T) {
 	t.Parallel()
-	real := modeltest.New(t, modeltest.Script{"mine": {
-		{When: modeltest.When{LastContains: "capital"}, Reply: modeltest.Reply{Content: "Paris, of course."}},
+	real := modeltest.New(t, scriptserver.Script{"mine": {
+		{When: scriptserver.When{LastContains: "capital"}, Reply: scriptserver.Reply{Content: "Paris, of course."}},
 	}})
 	dir := t.TempDir()
 	text := "ollama: {url: '" + real.URL + "'}\nroles: {assistant: mine}\ndemo_model: never\n"

@@ -22,6 +22,7 @@ import (
 	llm "conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scripted"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/model/wire"
 	"conclave/subjects"
 )
@@ -30,11 +31,11 @@ import (
 type town struct {
 	*bustest.Bus
 	t   *testing.T
-	srv *modeltest.Server
+	srv *scriptserver.Server
 	m   *model.Model
 }
 
-func newTown(t *testing.T, script modeltest.Script, change func(*model.Config), opts ...modeltest.Option) *town {
+func newTown(t *testing.T, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *town {
 	t.Helper()
 	w := &town{Bus: bustest.Start(t), t: t, srv: modeltest.New(t, script, opts...)}
 	cfg := shipped(w.srv.URL)
@@ -121,8 +122,8 @@ func (w *town) trail() []subjects.AuditRecord {
 
 func TestBusChat(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, modeltest.Script{"judge": {{Reply: modeltest.Reply{
-		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4, Calls: []modeltest.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
+	w := newTown(t, scriptserver.Script{"judge": {{Reply: scriptserver.Reply{
+		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4, Calls: []scriptserver.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
 	}}}}, nil)
 	var last subjects.ChatChunk
 	c := wire.Client{Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
@@ -174,7 +175,7 @@ func TestBusEmbedAndList(t *testing.T) {
 // The user stops a query: the event reaches the actor, and the actor's request ends at the model server.
 func TestBusCancel(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, modeltest.Script{"big": {{Always: true, Reply: modeltest.Reply{Content: "x", Quirks: modeltest.Quirks{Hang: true}}}}}, nil)
+	w := newTown(t, scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Content: "x", Quirks: scriptserver.Quirks{Hang: true}}}}}, nil)
 	failed := make(chan error, 2)
 	for range 2 { // one runs, one waits
 		c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
@@ -203,8 +204,8 @@ func TestBusCancel(t *testing.T) {
 // An caller who stops listening ends the request at the model server, and the slot is free for the next.
 func TestBusAskerBreaksOff(t *testing.T) {
 	t.Parallel()
-	slow := modeltest.Reply{Content: strings.Repeat("word ", 1000), Quirks: modeltest.Quirks{TokenDelay: 20 * time.Millisecond}}
-	w := newTown(t, modeltest.Script{"big": {{Reply: slow}, {Reply: modeltest.Reply{Content: "next"}}}}, nil)
+	slow := scriptserver.Reply{Content: strings.Repeat("word ", 1000), Quirks: scriptserver.Quirks{TokenDelay: 20 * time.Millisecond}}
+	w := newTown(t, scriptserver.Script{"big": {{Reply: slow}, {Reply: scriptserver.Reply{Content: "next"}}}}, nil)
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
 	for _, err := range c.Chat(t.Context(), hello("hi")) {
 		if err != nil {
@@ -226,7 +227,7 @@ func TestBusAskerBreaksOff(t *testing.T) {
 // Sessions take turns, also those of one account: a session with many questions does not hold up one with a single one.
 func TestBusFairness(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil, modeltest.WithSlots(1, 10*time.Millisecond, 100))
+	w := newTown(t, always("big"), nil, scriptserver.WithSlots(1, 10*time.Millisecond, 100))
 	greedy, modest := w.out("generator", "greedy", ""), w.out("generator", "modest", "")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -277,7 +278,7 @@ func TestBusPull(t *testing.T) {
 			t.Error("an agent fetched a model")
 		}
 	}
-	if slices.ContainsFunc(w.srv.Models(), func(m modeltest.Model) bool { return m.Name == "evil" }) {
+	if slices.ContainsFunc(w.srv.Models(), func(m scriptserver.Model) bool { return m.Name == "evil" }) {
 		t.Error("the model is there")
 	}
 }
@@ -311,7 +312,7 @@ func TestBusStandIn(t *testing.T) {
 // Faults arrive as the errors that the backends made.
 func TestBusFaults(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil, modeltest.WithModels(modeltest.Model{Name: "mute", Family: "f"}))
+	w := newTown(t, always("big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
 	out := w.out("generator", "", "")
 	for _, tt := range []struct {
 		name string
@@ -334,8 +335,8 @@ func TestBusFaults(t *testing.T) {
 func TestBusSlotsAreBusy(t *testing.T) {
 	t.Parallel()
 	const slots, more = 8, 24
-	hang := modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}}
-	script := modeltest.Script{"big": append(slices.Repeat([]modeltest.Exchange{hang}, slots), always("big")["big"]...)}
+	hang := scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}
+	script := scriptserver.Script{"big": append(slices.Repeat([]scriptserver.Exchange{hang}, slots), always("big")["big"]...)}
 	w := newTown(t, script, func(c *model.Config) { c.Ollama.Slots = slots })
 	base := w.out("generator", "", "")
 	ask := func(ctx context.Context, i int) error {

@@ -15,7 +15,7 @@ import (
 	"conclave/actors/model"
 	"conclave/pkg/actor/actortest"
 	llm "conclave/pkg/model"
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/model/wire"
 	"conclave/subjects"
 )
@@ -395,9 +395,9 @@ func TestBusGivesWay(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			hang := modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}}
+			hang := scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}
 			script := always("big")
-			script["judge"] = []modeltest.Exchange{hang, hang, {Reply: modeltest.Reply{Content: "[RESULT] 4"}}}
+			script["judge"] = []scriptserver.Exchange{hang, hang, {Reply: scriptserver.Reply{Content: "[RESULT] 4"}}}
 			w := newTown(t, script, nil)
 			type graded struct {
 				text   string
@@ -446,7 +446,7 @@ func TestBusGivesWay(t *testing.T) {
 func TestStall(t *testing.T) {
 	const rounds = 150
 	script := always("big")
-	script["judge"] = []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}}}
+	script["judge"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}
 	w := newWorld(t, script, nil)
 	measure := func(ready func(round int)) time.Duration {
 		var all []time.Duration

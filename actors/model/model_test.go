@@ -24,6 +24,7 @@ import (
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
 	"conclave/pkg/model/scripted"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -40,7 +41,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 type world struct {
 	t    testing.TB
 	rec  actortest.Recorder
-	srv  *modeltest.Server
+	srv  *scriptserver.Server
 	hash *audit.Hasher
 	m    *model.Model
 
@@ -67,15 +68,15 @@ func shipped(url string) model.Config {
 }
 
 // always answers everything with the model's own name for it.
-func always(names ...string) modeltest.Script {
-	s := modeltest.Script{}
+func always(names ...string) scriptserver.Script {
+	s := scriptserver.Script{}
 	for _, n := range names {
-		s[n] = []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "I am " + n + " .", Prompt: 11, Output: 3}}}
+		s[n] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "I am " + n + " .", Prompt: 11, Output: 3}}}
 	}
 	return s
 }
 
-func newWorld(t testing.TB, script modeltest.Script, change func(*model.Config), opts ...modeltest.Option) *world {
+func newWorld(t testing.TB, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *world {
 	t.Helper()
 	w := &world{t: t, srv: modeltest.New(t, script, opts...), refuse: map[string]error{}}
 	cfg := shipped(w.srv.URL)
@@ -202,7 +203,7 @@ func (w *world) deliver(subject string, body, into any) error {
 }
 
 // asked is the last request that the server saw.
-func (w *world) asked() modeltest.Request {
+func (w *world) asked() scriptserver.Request {
 	w.t.Helper()
 	all := w.srv.Requests()
 	if len(all) == 0 {
@@ -247,10 +248,10 @@ func TestRoutes(t *testing.T) {
 
 func TestChatStreams(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, modeltest.Script{"big": {{Reply: modeltest.Reply{
+	w := newWorld(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{
 		Thinking: "let me see", Content: "Paris it is .", Prompt: 20, Output: 7,
-		Calls: []modeltest.Call{{ID: "c1", Name: "web_search", JSON: `{"z":1,"a":2}`}},
-	}}, {Reply: modeltest.Reply{Content: "one two three"}}}}, nil)
+		Calls: []scriptserver.Call{{ID: "c1", Name: "web_search", JSON: `{"z":1,"a":2}`}},
+	}}, {Reply: scriptserver.Reply{Content: "one two three"}}}}, nil)
 	tools := json.RawMessage(`[{"name":"web_search","description":"d","parameters":{"type":"object"}}]`)
 	r := w.ask(subjects.ChatRequest{Role: "assistant", Tools: tools, Stream: true})
 	if r.err != nil {
@@ -280,8 +281,8 @@ func TestFrozenOptions(t *testing.T) {
 	half, no := strict.Decimal(0.5), false
 	w := newWorld(t, always("big", "tiny", "narrow"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"tiny": {Window: 2048, Predict: 100, KeepAlive: "1h", Temperature: &half, Stream: &no}}
-	}, modeltest.WithModels(modeltest.Model{Name: "narrow", Family: "f", Window: 8192}))
-	ask := func(name, options string) modeltest.Request {
+	}, scriptserver.WithModels(scriptserver.Model{Name: "narrow", Family: "f", Window: 8192}))
+	ask := func(name, options string) scriptserver.Request {
 		t.Helper()
 		r := w.ask(subjects.ChatRequest{Model: name, Options: json.RawMessage(options), Stream: true})
 		if r.err != nil {
@@ -308,7 +309,7 @@ func TestFrozenOptions(t *testing.T) {
 
 func TestThink(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("thinker", "mute", "big"), nil, modeltest.WithModels(modeltest.Model{Name: "mute", Family: "f", Tools: true}))
+	w := newWorld(t, always("thinker", "mute", "big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f", Tools: true}))
 	yes, no := true, false
 	for _, tt := range []struct {
 		model string
@@ -333,7 +334,7 @@ func TestThink(t *testing.T) {
 
 func TestNoTools(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("mute"), nil, modeltest.WithModels(modeltest.Model{Name: "mute", Family: "f"}))
+	w := newWorld(t, always("mute"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
 	r := w.ask(subjects.ChatRequest{Model: "mute", Tools: json.RawMessage(`[{"name":"x","description":"","parameters":{}}]`)})
 	if r.code() != subjects.CodeModelNoTools || len(w.srv.Requests()) != 0 {
 		t.Errorf("%v, %d requests", r.err, len(w.srv.Requests()))
@@ -362,7 +363,7 @@ func TestMissing(t *testing.T) {
 	}
 
 	// There is nothing that could chat.
-	w = newWorld(t, modeltest.Script{}, nil)
+	w = newWorld(t, scriptserver.Script{}, nil)
 	r = w.ask(subjects.ChatRequest{Role: "assistant"})
 	if r.code() != subjects.CodeModelMissing || !strings.Contains(r.err.Error(), "conclave model pull big") {
 		t.Errorf("%v", r.err)
@@ -375,7 +376,7 @@ func TestMissing(t *testing.T) {
 // The loaded model is taken before one that would have to be loaded.
 func TestMissingPrefersLoaded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("a", "b"), nil, modeltest.WithModels(modeltest.Model{Name: "b", Family: "f", Loaded: true}))
+	w := newWorld(t, always("a", "b"), nil, scriptserver.WithModels(scriptserver.Model{Name: "b", Family: "f", Loaded: true}))
 	if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.last.Model != "b:latest" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
@@ -384,12 +385,12 @@ func TestMissingPrefersLoaded(t *testing.T) {
 func TestRemote(t *testing.T) {
 	t.Parallel()
 	const host = "ollama.com:443"
-	script := func() modeltest.Script {
+	script := func() scriptserver.Script {
 		s := always("big", "gpt-oss:120b-cloud", "deep:cloud", "sly")
-		s["relayed"] = []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "from far away .", Quirks: modeltest.Quirks{RemoteHost: host}}}}
+		s["relayed"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "from far away .", Quirks: scriptserver.Quirks{RemoteHost: host}}}}
 		return s
 	}
-	sly := modeltest.WithModels(modeltest.Model{Name: "sly", Family: "f", RemoteHost: host})
+	sly := scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: host})
 	for _, tt := range []struct {
 		name, model string
 		allow       []string
@@ -552,21 +553,21 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		quirks modeltest.Quirks
+		quirks scriptserver.Quirks
 		code   string
 	}{
-		{"broken off", modeltest.Quirks{CutAfter: 1}, subjects.CodeModelCut},
-		{"no end", modeltest.Quirks{NoDone: true}, subjects.CodeModelCut},
-		{"an error in the middle", modeltest.Quirks{ErrorLine: "error parsing tool call"}, subjects.CodeModelMalformed},
-		{"garbage", modeltest.Quirks{Garbage: true}, subjects.CodeModelMalformed},
-		{"too long for the model", modeltest.Quirks{TooLong: true}, subjects.CodeModelTooLong},
-		{"busy", modeltest.Quirks{Busy: 1}, subjects.CodeBusy},
-		{"the server's own trouble", modeltest.Quirks{Status: 500, ErrorLine: "CUDA out of memory"}, subjects.CodeUnavailable},
-		{"without end", modeltest.Quirks{Bytes: 17 << 20, ChunkRunes: 1 << 20}, subjects.CodeModelMalformed},
+		{"broken off", scriptserver.Quirks{CutAfter: 1}, subjects.CodeModelCut},
+		{"no end", scriptserver.Quirks{NoDone: true}, subjects.CodeModelCut},
+		{"an error in the middle", scriptserver.Quirks{ErrorLine: "error parsing tool call"}, subjects.CodeModelMalformed},
+		{"garbage", scriptserver.Quirks{Garbage: true}, subjects.CodeModelMalformed},
+		{"too long for the model", scriptserver.Quirks{TooLong: true}, subjects.CodeModelTooLong},
+		{"busy", scriptserver.Quirks{Busy: 1}, subjects.CodeBusy},
+		{"the server's own trouble", scriptserver.Quirks{Status: 500, ErrorLine: "CUDA out of memory"}, subjects.CodeUnavailable},
+		{"without end", scriptserver.Quirks{Bytes: 17 << 20, ChunkRunes: 1 << 20}, subjects.CodeModelMalformed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, modeltest.Script{"big": {{Reply: modeltest.Reply{Content: "one two three ", Quirks: tt.quirks}}}}, nil)
+			w := newWorld(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "one two three ", Quirks: tt.quirks}}}}, nil)
 			r := w.ask(subjects.ChatRequest{Stream: true})
 			if r.code() != tt.code || r.last.Done {
 				t.Errorf("%v, want %s", r.err, tt.code)
@@ -582,7 +583,7 @@ func TestFailures(t *testing.T) {
 func TestLargePieces(t *testing.T) {
 	t.Parallel()
 	const size = 900_000
-	w := newWorld(t, modeltest.Script{"big": {{Reply: modeltest.Reply{Content: "ä1", Quirks: modeltest.Quirks{Bytes: size}}}}}, nil)
+	w := newWorld(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "ä1", Quirks: scriptserver.Quirks{Bytes: size}}}}}, nil)
 	r := w.ask(subjects.ChatRequest{Stream: false})
 	if r.err != nil || len(r.text) < size || strings.ContainsRune(r.text, '\uFFFD') || strings.Trim(r.text, "ä1") != "" {
 		t.Fatalf("%v, %d bytes", r.err, len(r.text))
@@ -656,7 +657,7 @@ func TestPull(t *testing.T) {
 			t.Errorf("%s: audit: %s", from, got)
 		}
 	}
-	if slices.ContainsFunc(w.srv.Models(), func(m modeltest.Model) bool { return m.Name == "judge" }) {
+	if slices.ContainsFunc(w.srv.Models(), func(m scriptserver.Model) bool { return m.Name == "judge" }) {
 		t.Fatal("an agent fetched a model")
 	}
 	for _, from := range subjects.People {
@@ -685,12 +686,12 @@ func TestPull(t *testing.T) {
 func TestPullIsNoticed(t *testing.T) {
 	t.Parallel()
 	s := always("big")
-	s["judge"] = []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "5"}}}
+	s["judge"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "5"}}}
 	w := newWorld(t, s, nil)
 	if r := w.ask(subjects.ChatRequest{Model: "judge"}); r.err != nil {
 		t.Fatal(r.err)
 	}
-	w.srv.SetModel(modeltest.Model{Name: "judge", Family: "f"}) // it can no longer think
+	w.srv.SetModel(scriptserver.Model{Name: "judge", Family: "f"}) // it can no longer think
 	if r := w.ask(subjects.ChatRequest{Model: "judge"}); r.err == nil {
 		t.Fatalf("the cache did not hold: %+v", w.asked().Think)
 	}
@@ -701,7 +702,7 @@ func TestPullIsNoticed(t *testing.T) {
 		t.Errorf("%v", r.err)
 	}
 	// A minute later it is asked again as well.
-	w.srv.SetModel(modeltest.Model{Name: "judge", Family: "f", Thinking: true})
+	w.srv.SetModel(scriptserver.Model{Name: "judge", Family: "f", Thinking: true})
 	w.rec.Time = now.Add(61 * time.Second)
 	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.critic.model.chat", Body: subjects.ChatRequest{Model: "judge", Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: w.rec.Time.Add(soon)})
 	if err != nil || !*w.asked().Think {
@@ -865,7 +866,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, always("big", "coder", "deep:cloud"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"coder": {Window: 65536}}
-	}, modeltest.WithModels(modeltest.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, modeltest.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
+	}, scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, scriptserver.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
 	var list subjects.ModelList
 	if err := w.deliver("agent.generator.model.list", subjects.Nothing{}, &list); err != nil {
 		t.Fatal(err)
@@ -909,8 +910,8 @@ func TestNames(t *testing.T) {
 // The user stops a query: what runs for it ends at the server, what waits for it ends at once.
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	hang := modeltest.Reply{Content: "never", Quirks: modeltest.Quirks{Hang: true}}
-	w := newWorld(t, modeltest.Script{"big": {{Always: true, Reply: hang}}}, nil)
+	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
+	w := newWorld(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, nil)
 	replies := make(chan reply, 3)
 	for range 2 { // one slot: one runs and one waits
 		go func() { replies <- w.askAs("generator", "q7", subjects.ChatRequest{}) }()
@@ -958,7 +959,7 @@ func TestExclusive(t *testing.T) {
 	t.Parallel()
 	yes := true
 	s := always("other", "tiny")
-	s["big"] = []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "never", Quirks: modeltest.Quirks{Hang: true}}}}
+	s["big"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}}}
 	w := newWorld(t, s, func(c *model.Config) {
 		c.Ollama.Slots = 4
 		c.Models = map[string]model.Options{"tiny": {Small: &yes}}
@@ -994,8 +995,8 @@ func TestExclusive(t *testing.T) {
 
 func TestDeadlineWhileWaiting(t *testing.T) {
 	t.Parallel()
-	hang := modeltest.Reply{Content: "never", Quirks: modeltest.Quirks{Hang: true}}
-	w := newWorld(t, modeltest.Script{"big": {{Always: true, Reply: hang}}}, nil)
+	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
+	w := newWorld(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, nil)
 	held := make(chan reply, 1)
 	go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
 	until(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
@@ -1016,8 +1017,8 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	hang := modeltest.Reply{Content: "never", Quirks: modeltest.Quirks{Hang: true}}
-	w := newWorld(t, modeltest.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) { c.Ollama.Queue = 1 })
+	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
+	w := newWorld(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) { c.Ollama.Queue = 1 })
 	held := make(chan reply, 2)
 	for range 2 {
 		go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()

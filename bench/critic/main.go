@@ -23,7 +23,7 @@ import (
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
 )
 
@@ -62,13 +62,13 @@ type row struct {
 
 func run() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	good := modeltest.Reply{Content: "Feedback: It is right. [RESULT] 5"}
-	hangs := modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}
+	good := scriptserver.Reply{Content: "Feedback: It is right. [RESULT] 5"}
+	hangs := scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}
 	var houses []*house
 	for _, h := range []struct {
 		name   string
 		critic bool
-		says   modeltest.Reply
+		says   scriptserver.Reply
 	}{{"no critic", false, good}, {"critic", true, good}, {"critic stalled", true, hangs}} {
 		one, err := open(h.name, h.critic, h.says, log)
 		if err != nil {
@@ -92,7 +92,7 @@ func run() error {
 	var rows []row
 	for _, h := range houses {
 		slices.Sort(h.took)
-		r := row{House: h.name, P50: ms(h.took[len(h.took)/2]), P95: ms(h.took[len(h.took)*95/100]), Grades: h.grades.Load(), Begun: h.model.Counts().Started}
+		r := row{House: h.name, P50: ms(h.took[len(h.took)/2]), P95: ms(h.took[len(h.took)*95/100]), Grades: h.grades.Load(), Begun: h.model.Stats().Started}
 		r.Ratio, r.Ratio9 = r.P50/ms(houses[0].took[len(h.took)/2]), r.P95/ms(houses[0].took[len(h.took)*95/100])
 		rows = append(rows, r)
 	}
@@ -114,7 +114,7 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 type house struct {
 	name   string
 	dir    string
-	model  *modeltest.Server
+	model  *scriptserver.Server
 	run    *config.Conclave
 	nc     *nats.Conn
 	out    actor.Out
@@ -125,18 +125,18 @@ type house struct {
 	waiting map[string]chan struct{}
 }
 
-func open(name string, critic bool, says modeltest.Reply, log *slog.Logger) (*house, error) {
+func open(name string, critic bool, says scriptserver.Reply, log *slog.Logger) (*house, error) {
 	h := &house{name: name, waiting: map[string]chan struct{}{}}
 	var err error
 	if h.dir, err = os.MkdirTemp("", "conclave-critic"); err != nil {
 		return nil, err
 	}
-	script := modeltest.Script{
-		"assistant": {{Always: true, Reply: modeltest.Reply{Content: "Paris is the capital of France."}}},
+	script := scriptserver.Script{
+		"assistant": {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}},
 		"judge":     {{Always: true, Reply: says}},
-		"tools":     {{Always: true, Reply: modeltest.Reply{Content: `{"tools": []}`}}},
+		"tools":     {{Always: true, Reply: scriptserver.Reply{Content: `{"tools": []}`}}},
 	}
-	if h.model, err = modeltest.Start(script, modeltest.Slots(1, *each, 1000)); err != nil {
+	if h.model, err = scriptserver.Start(script, scriptserver.WithSlots(1, *each, 1000)); err != nil {
 		return nil, err
 	}
 	home := bus.Home{Data: filepath.Join(h.dir, "data"), Config: filepath.Join(h.dir, "config")}

@@ -20,23 +20,23 @@ import (
 
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
-	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
+	"conclave/pkg/model/scriptserver"
 )
 
 const modelName = "bench"
 
 // script asks for the tool four times, each time with other arguments, and then answers. It never runs out.
-func script() modeltest.Script {
-	var all []modeltest.Exchange
+func script() scriptserver.Script {
+	var all []scriptserver.Exchange
 	for i := range iterations {
-		all = append(all, modeltest.Exchange{
-			Always: true, When: modeltest.When{Messages: 2 + 2*i, ToolsInclude: []string{"lookup"}},
-			Reply: modeltest.Reply{Calls: []modeltest.Call{{Name: "lookup", Arguments: map[string]any{"step": i}}}},
+		all = append(all, scriptserver.Exchange{
+			Always: true, When: scriptserver.When{Messages: 2 + 2*i, ToolsInclude: []string{"lookup"}},
+			Reply: scriptserver.Reply{Calls: []scriptserver.Call{{Name: "lookup", Arguments: map[string]any{"step": i}}}},
 		})
 	}
-	return modeltest.Script{modelName: append(all, modeltest.Exchange{
-		Always: true, When: modeltest.When{Messages: 2 + 2*iterations}, Reply: modeltest.Reply{Content: "The answer is 42, as looked up."},
+	return scriptserver.Script{modelName: append(all, scriptserver.Exchange{
+		Always: true, When: scriptserver.When{Messages: 2 + 2*iterations}, Reply: scriptserver.Reply{Content: "The answer is 42, as looked up."},
 	})}
 }
 
@@ -165,7 +165,7 @@ func overHTTP(address string) ([]contender, error) {
 
 // recorded are the bodies of the requests that a turn of ours makes, and what the scripted server says to each.
 func recorded(stream bool) (bodies, replies [][]byte, err error) {
-	s, err := modeltest.Start(script())
+	s, err := scriptserver.Start(script())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -31,8 +31,8 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/model"
-	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
+	"conclave/pkg/model/scriptserver"
 	"conclave/subjects"
 )
 
@@ -101,8 +101,8 @@ const modelName = "assistant"
 
 // serve is the model server, in a process of its own until its standard input closes.
 func serve() error {
-	script := modeltest.Script{modelName: {{Always: true, Reply: modeltest.Reply{Content: "Paris is the capital of France."}}}}
-	s, err := modeltest.Start(script, modeltest.Slots(*slots, *each, 4**sessions))
+	script := scriptserver.Script{modelName: {{Always: true, Reply: scriptserver.Reply{Content: "Paris is the capital of France."}}}}
+	s, err := scriptserver.Start(script, scriptserver.WithSlots(*slots, *each, 4**sessions))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/ollama"
+	"conclave/pkg/model/scriptserver"
 )
 
 var tools = []model.Tool{{
@@ -22,9 +23,9 @@ var tools = []model.Tool{{
 }}
 
 // serve starts a scripted server and an agent on it.
-func serve(t *testing.T, stream bool, exchanges ...modeltest.Exchange) (loop.Agent, *modeltest.Server) {
+func serve(t *testing.T, stream bool, exchanges ...scriptserver.Exchange) (loop.Agent, *scriptserver.Server) {
 	t.Helper()
-	server := modeltest.New(t, modeltest.Script{"m": exchanges})
+	server := modeltest.New(t, scriptserver.Script{"m": exchanges})
 	backend, err := ollama.New(ollama.Config{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
@@ -43,54 +44,54 @@ func serve(t *testing.T, stream bool, exchanges ...modeltest.Exchange) (loop.Age
 // Each quirk of real servers, streamed and not: what the model does, and what comes of the turn.
 func TestQuirks(t *testing.T) {
 	t.Parallel()
-	call := []modeltest.Call{{Name: "web_search", JSON: `{"query":"tea","limit":2}`}}
-	looks := func(q modeltest.Quirks) modeltest.Exchange {
-		return modeltest.Exchange{Reply: modeltest.Reply{Thinking: "needs data", Calls: call, Quirks: q}}
+	call := []scriptserver.Call{{Name: "web_search", JSON: `{"query":"tea","limit":2}`}}
+	looks := func(q scriptserver.Quirks) scriptserver.Exchange {
+		return scriptserver.Exchange{Reply: scriptserver.Reply{Thinking: "needs data", Calls: call, Quirks: q}}
 	}
-	answers := modeltest.Exchange{
-		When:  modeltest.When{LastRole: "tool"},
-		Reply: modeltest.Reply{Content: "Found: {{tool_result 0}}"},
+	answers := scriptserver.Exchange{
+		When:  scriptserver.When{LastRole: "tool"},
+		Reply: scriptserver.Reply{Content: "Found: {{tool_result 0}}"},
 	}
 	const found = `Found: the result of {"query":"tea","limit":2}`
-	plain := modeltest.Exchange{Reply: modeltest.Reply{Content: "Yes."}}
+	plain := scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Yes."}}
 	tests := []struct {
 		name   string
-		script []modeltest.Exchange
+		script []scriptserver.Exchange
 		answer string
 		layer  string
 		notes  []string
 	}{
-		{"native", []modeltest.Exchange{looks(modeltest.Quirks{}), answers}, found, loop.LayerNative, nil},
-		{"calls in the last chunk", []modeltest.Exchange{looks(modeltest.Quirks{CallsLast: true}), answers}, found, loop.LayerNative, nil},
-		{"calls split", []modeltest.Exchange{looks(modeltest.Quirks{CallsSplit: true}), answers}, found, loop.LayerNative, nil},
-		{"no ids", []modeltest.Exchange{looks(modeltest.Quirks{NoIDs: true}), answers}, found, loop.LayerNative, nil},
-		{"think tags", []modeltest.Exchange{looks(modeltest.Quirks{ThinkTags: true}), answers}, found, loop.LayerNative, nil},
-		{"as JSON", []modeltest.Exchange{looks(modeltest.Quirks{CallsAs: "json"}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
-		{"as JSON, rune by rune", []modeltest.Exchange{looks(modeltest.Quirks{CallsAs: "json", ChunkRunes: 1}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
-		{"fenced", []modeltest.Exchange{looks(modeltest.Quirks{CallsAs: "fenced"}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
-		{"as XML", []modeltest.Exchange{looks(modeltest.Quirks{CallsAs: "xml"}), answers}, found, loop.LayerXML, []string{loop.NoteRecovered}},
-		{"as text", []modeltest.Exchange{looks(modeltest.Quirks{CallsAs: "text"}), answers}, found, loop.LayerText, []string{loop.NoteRecovered}},
-		{"as text with think tags", []modeltest.Exchange{looks(modeltest.Quirks{CallsAs: "text", ThinkTags: true}), answers}, found, loop.LayerText, []string{loop.NoteRecovered}},
-		{"dropped call", []modeltest.Exchange{
-			{Reply: modeltest.Reply{Quirks: modeltest.Quirks{DropCall: true}}},
-			{When: modeltest.When{LastRole: "user", LastContains: "could not be read"}, Reply: modeltest.Reply{Calls: call}},
+		{"native", []scriptserver.Exchange{looks(scriptserver.Quirks{}), answers}, found, loop.LayerNative, nil},
+		{"calls in the last chunk", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsLast: true}), answers}, found, loop.LayerNative, nil},
+		{"calls split", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsSplit: true}), answers}, found, loop.LayerNative, nil},
+		{"no ids", []scriptserver.Exchange{looks(scriptserver.Quirks{NoIDs: true}), answers}, found, loop.LayerNative, nil},
+		{"think tags", []scriptserver.Exchange{looks(scriptserver.Quirks{ThinkTags: true}), answers}, found, loop.LayerNative, nil},
+		{"as JSON", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "json"}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
+		{"as JSON, rune by rune", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "json", ChunkRunes: 1}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
+		{"fenced", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "fenced"}), answers}, found, loop.LayerJSON, []string{loop.NoteRecovered}},
+		{"as XML", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "xml"}), answers}, found, loop.LayerXML, []string{loop.NoteRecovered}},
+		{"as text", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "text"}), answers}, found, loop.LayerText, []string{loop.NoteRecovered}},
+		{"as text with think tags", []scriptserver.Exchange{looks(scriptserver.Quirks{CallsAs: "text", ThinkTags: true}), answers}, found, loop.LayerText, []string{loop.NoteRecovered}},
+		{"dropped call", []scriptserver.Exchange{
+			{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{DropCall: true}}},
+			{When: scriptserver.When{LastRole: "user", LastContains: "could not be read"}, Reply: scriptserver.Reply{Calls: call}},
 			answers,
 		}, found, loop.LayerNative, []string{loop.NoteRetried}},
-		{"error line", []modeltest.Exchange{
-			{Reply: modeltest.Reply{Content: "Well, ", Quirks: modeltest.Quirks{ErrorLine: "error parsing tool call: raw='{'"}}},
+		{"error line", []scriptserver.Exchange{
+			{Reply: scriptserver.Reply{Content: "Well, ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: raw='{'"}}},
 			plain,
 		}, "Yes.", "", []string{loop.NoteRetried}},
-		{"no done", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Ye", Quirks: modeltest.Quirks{NoDone: true}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
-		{"connection lost", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Yes and no.", Quirks: modeltest.Quirks{CutAfter: 1}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
-		{"length", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Y", Quirks: modeltest.Quirks{Length: true}}}, plain}, "Yes.", "", []string{loop.NoteMoreTokens}},
-		{"busy", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Yes.", Quirks: modeltest.Quirks{Busy: 1}}}}, "Yes.", "", nil},
-		{"refuses thinking", []modeltest.Exchange{{Reply: modeltest.Reply{Content: "Yes.", Quirks: modeltest.Quirks{RefuseThink: true}}}}, "Yes.", "", []string{loop.NoteNoThinking}},
-		{"refuses tools", []modeltest.Exchange{
-			{Reply: modeltest.Reply{Calls: call, Quirks: modeltest.Quirks{RefuseTools: true, CallsAs: "xml"}}},
-			{When: modeltest.When{NoTools: true, LastRole: "user", LastContains: "the result of", System: "<tool_call>"}, Reply: modeltest.Reply{Content: "Found."}},
+		{"no done", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Ye", Quirks: scriptserver.Quirks{NoDone: true}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
+		{"connection lost", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes and no.", Quirks: scriptserver.Quirks{CutAfter: 1}}}, plain}, "Yes.", "", []string{loop.NoteRetried}},
+		{"length", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Y", Quirks: scriptserver.Quirks{Length: true}}}, plain}, "Yes.", "", []string{loop.NoteMoreTokens}},
+		{"busy", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Busy: 1}}}}, "Yes.", "", nil},
+		{"refuses thinking", []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{RefuseThink: true}}}}, "Yes.", "", []string{loop.NoteNoThinking}},
+		{"refuses tools", []scriptserver.Exchange{
+			{Reply: scriptserver.Reply{Calls: call, Quirks: scriptserver.Quirks{RefuseTools: true, CallsAs: "xml"}}},
+			{When: scriptserver.When{NoTools: true, LastRole: "user", LastContains: "the result of", System: "<tool_call>"}, Reply: scriptserver.Reply{Content: "Found."}},
 		}, "Found.", loop.LayerXML, []string{loop.NoteNoTools, loop.NoteRecovered}},
-		{"too long once", []modeltest.Exchange{{Reply: modeltest.Reply{Quirks: modeltest.Quirks{TooLong: true}}}, plain}, "Yes.", "", nil},
-		{"think tags in an answer", []modeltest.Exchange{{Reply: modeltest.Reply{Thinking: "hm", Content: "Yes.", Quirks: modeltest.Quirks{ThinkTags: true}}}}, "Yes.", "", nil},
+		{"too long once", []scriptserver.Exchange{{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{TooLong: true}}}, plain}, "Yes.", "", nil},
+		{"think tags in an answer", []scriptserver.Exchange{{Reply: scriptserver.Reply{Thinking: "hm", Content: "Yes.", Quirks: scriptserver.Quirks{ThinkTags: true}}}}, "Yes.", "", nil},
 	}
 	for _, tt := range tests {
 		for _, stream := range []bool{true, false} {
@@ -132,9 +133,9 @@ func question(q string) loop.Input {
 // Results go back in the order of the calls, with names and ids, and the thinking goes with them.
 func TestWire(t *testing.T) {
 	t.Parallel()
-	a, server := serve(t, true, modeltest.Exchange{Reply: modeltest.Reply{Thinking: "two of them", Calls: []modeltest.Call{
+	a, server := serve(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Thinking: "two of them", Calls: []scriptserver.Call{
 		{Name: "web_search", JSON: `{"limit":"2","query":"a"}`}, {Name: "web_search", JSON: `{"query":"b"}`},
-	}}}, modeltest.Exchange{Reply: modeltest.Reply{Content: "{{tool_result 0}} and {{tool_result 1}}"}})
+	}}}, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "{{tool_result 0}} and {{tool_result 1}}"}})
 	s, err := loop.RunTurn(t.Context(), a, question("both?"), loop.Hooks{})
 	want := `the result of {"limit":2,"query":"a"} and the result of {"query":"b"}`
 	if err != nil || s.Answer != want {
@@ -161,8 +162,8 @@ func TestWire(t *testing.T) {
 // A stop ends the request at the server, and what was written stays.
 func TestStopReachesTheServer(t *testing.T) {
 	t.Parallel()
-	a, server := serve(t, true, modeltest.Exchange{Reply: modeltest.Reply{
-		Content: strings.Repeat("word ", 1000), Quirks: modeltest.Quirks{TokenDelay: 2 * time.Millisecond},
+	a, server := serve(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{
+		Content: strings.Repeat("word ", 1000), Quirks: scriptserver.Quirks{TokenDelay: 2 * time.Millisecond},
 	}})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
@@ -182,7 +183,7 @@ func TestStopReachesTheServer(t *testing.T) {
 func TestTooLargeIsNotReadOn(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
-		a, _ := serve(t, stream, modeltest.Exchange{Reply: modeltest.Reply{Content: "word ", Quirks: modeltest.Quirks{Bytes: 200_000}}})
+		a, _ := serve(t, stream, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "word ", Quirks: scriptserver.Quirks{Bytes: 200_000}}})
 		a.Limits.ReplyBytes = 10_000
 		s, err := loop.RunTurn(t.Context(), a, question("q"), loop.Hooks{})
 		if err != nil || !s.Partial || len(s.Answer) > 10_000 || len(s.Answer) < 9_900 || s.Notes[0].Code != loop.NoteCut {
@@ -193,7 +194,7 @@ func TestTooLargeIsNotReadOn(t *testing.T) {
 
 func TestTruncatingServerIsNoticed(t *testing.T) {
 	t.Parallel()
-	a, _ := serve(t, true, modeltest.Exchange{Reply: modeltest.Reply{Content: "Yes.", Quirks: modeltest.Quirks{Truncate: 300}}})
+	a, _ := serve(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Truncate: 300}}})
 	s, err := loop.RunTurn(t.Context(), a, question(strings.Repeat("a long question ", 300)), loop.Hooks{})
 	if err != nil || len(s.Notes) != 1 || s.Notes[0].Code != loop.NoteTruncated || s.Usage.Counted != 300 {
 		t.Errorf("error %v, notes %v, usage %+v", err, s.Notes, s.Usage)

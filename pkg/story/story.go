@@ -34,7 +34,7 @@ import (
 	"regexp"
 	"strings"
 
-	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/strict"
 	"conclave/subjects"
 )
@@ -55,9 +55,9 @@ type Story struct {
 	// Credentials are in the keyring when the story begins, by name. Their values stand in the file: they are made up.
 	Credentials map[string]string `yaml:"credentials"`
 	// Model is what the scripted model server answers, by role.
-	Model  modeltest.Script `yaml:"model"`
-	Turns  []Turn           `yaml:"turns"`
-	Events Events           `yaml:"events"`
+	Model  scriptserver.Script `yaml:"model"`
+	Turns  []Turn              `yaml:"turns"`
+	Events Events              `yaml:"events"`
 
 	file  string
 	lines strict.Lines

@@ -14,6 +14,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/anthropic"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -159,9 +160,9 @@ func TestBroken(t *testing.T) {
 }
 
 // script starts a service with the models of the script.
-func script(t *testing.T, s modeltest.Script, opts ...modeltest.Option) (model.Backend, *modeltest.Server) {
+func script(t *testing.T, s scriptserver.Script, opts ...scriptserver.Option) (model.Backend, *scriptserver.Server) {
 	t.Helper()
-	server := modeltest.New(t, s, append(opts, modeltest.WithProtocol(modeltest.Anthropic(secret)))...)
+	server := modeltest.New(t, s, append(opts, scriptserver.WithProtocol(modeltest.Anthropic(secret)))...)
 	return open(t, server.URL), server
 }
 
@@ -178,10 +179,10 @@ func chat(t *testing.T, b model.Backend, r model.Request) model.Message {
 func TestThinkingLoop(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
-		b, server := script(t, modeltest.Script{"m": {
-			{Reply: modeltest.Reply{Thinking: "I should look.", Content: "Looking.", Calls: []modeltest.Call{{Name: "look"}, {Name: "look"}}}},
-			{Reply: modeltest.Reply{Thinking: "Once more.", Calls: []modeltest.Call{{Name: "look"}}}},
-			{Always: true, Reply: modeltest.Reply{Thinking: "Clear.", Content: "A fish."}},
+		b, server := script(t, scriptserver.Script{"m": {
+			{Reply: scriptserver.Reply{Thinking: "I should look.", Content: "Looking.", Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}}},
+			{Reply: scriptserver.Reply{Thinking: "Once more.", Calls: []scriptserver.Call{{Name: "look"}}}},
+			{Always: true, Reply: scriptserver.Reply{Thinking: "Clear.", Content: "A fish."}},
 		}})
 		r := question()
 		r.Stream, r.Think, r.Options.Predict = stream, ptr(true), 4000
@@ -211,9 +212,9 @@ func TestThinkingLoop(t *testing.T) {
 // TestThinkingLost: who comes into a tool loop without the signatures does not think, rather than be refused.
 func TestThinkingLost(t *testing.T) {
 	t.Parallel()
-	always := []modeltest.Exchange{{Always: true, Reply: modeltest.Reply{Content: "A fish."}}}
-	b, server := script(t, modeltest.Script{"old": always, "new": always},
-		modeltest.WithModels(modeltest.Model{Name: "new", Family: modeltest.Adaptive, Tools: true, Thinking: true}))
+	always := []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "A fish."}}}
+	b, server := script(t, scriptserver.Script{"old": always, "new": always},
+		scriptserver.WithModels(scriptserver.Model{Name: "new", Family: modeltest.Adaptive, Tools: true, Thinking: true}))
 	for _, name := range []string{"old", "new"} {
 		r := question()
 		r.Model, r.Think, r.Options.Temperature = name, ptr(true), ptr(0.5)
@@ -237,7 +238,7 @@ func TestThinkingLost(t *testing.T) {
 // TestThinkingBudget: it is below the limit, and the limit is what was asked for unless that leaves no room.
 func TestThinkingBudget(t *testing.T) {
 	t.Parallel()
-	b, server := script(t, modeltest.Script{"m": {{Always: true, Reply: modeltest.Reply{Content: "A fish."}}}})
+	b, server := script(t, scriptserver.Script{"m": {{Always: true, Reply: scriptserver.Reply{Content: "A fish."}}}})
 	for _, c := range []struct{ predict, limit, budget int }{{0, 4096, 2048}, {8000, 8000, 4000}, {1025, 1025, 1024}, {1024, 2048, 1024}, {10, 1034, 1024}} {
 		r := question()
 		r.Think, r.Options.Predict = ptr(true), c.predict
@@ -290,7 +291,7 @@ func TestHiddenThinking(t *testing.T) {
 // TestHistory: results are gathered in the order of the calls, and what the service would refuse is put right.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	b, server := script(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Content: "ok"}}}})
+	b, server := script(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}})
 	r := question()
 	r.Messages = []model.Message{
 		{Role: model.System, Content: "One."},
@@ -326,14 +327,14 @@ func TestHistory(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	t.Parallel()
-	all := []modeltest.Model{
+	all := []scriptserver.Model{
 		{Name: "a", Family: "opus", Window: 200000, Tools: true, Thinking: true, Vision: true},
 		{Name: "b", Family: "haiku", Window: 1000, Tools: true},
 		{Name: "c"},
 		{Name: "d"},
 		{Name: "e"},
 	}
-	b, _ := script(t, nil, modeltest.WithModels(all...))
+	b, _ := script(t, nil, scriptserver.WithModels(all...))
 	got, err := b.List(t.Context())
 	if err != nil || len(got) != len(all) { // three pages
 		t.Fatalf("list %+v, %v", got, err)

@@ -16,6 +16,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/genai"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -167,9 +168,9 @@ func TestQuiet(t *testing.T) {
 	before := log.Writer()
 	log.SetOutput(&out)
 	defer log.SetOutput(before)
-	server := modeltest.New(t, modeltest.Script{"m": {
-		{Always: true, Reply: modeltest.Reply{Content: "one two three", Quirks: modeltest.Quirks{CutAfter: 1}}},
-	}}, modeltest.WithProtocol(modeltest.GenAI(secret)))
+	server := modeltest.New(t, scriptserver.Script{"m": {
+		{Always: true, Reply: scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 1}}},
+	}}, scriptserver.WithProtocol(modeltest.GenAI(secret)))
 	b := open(t, server.URL)
 	for _, stream := range []bool{true, false} {
 		if _, _, err := model.Collect(b.Chat(t.Context(), question(stream))); !errors.Is(err, model.ErrCut) {
@@ -187,9 +188,9 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-func script(t *testing.T, s modeltest.Script, opts ...modeltest.Option) (model.Backend, *modeltest.Server) {
+func script(t *testing.T, s scriptserver.Script, opts ...scriptserver.Option) (model.Backend, *scriptserver.Server) {
 	t.Helper()
-	server := modeltest.New(t, s, append(opts, modeltest.WithProtocol(modeltest.GenAI(secret)))...)
+	server := modeltest.New(t, s, append(opts, scriptserver.WithProtocol(modeltest.GenAI(secret)))...)
 	return open(t, server.URL), server
 }
 
@@ -197,9 +198,9 @@ func script(t *testing.T, s modeltest.Script, opts ...modeltest.Option) (model.B
 func TestSignatures(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
-		b, server := script(t, modeltest.Script{"gemini-3-pro": {
-			{Reply: modeltest.Reply{Calls: []modeltest.Call{{Name: "look"}, {Name: "look"}}}},
-			{Always: true, Reply: modeltest.Reply{Content: "A fish."}},
+		b, server := script(t, scriptserver.Script{"gemini-3-pro": {
+			{Reply: scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}}},
+			{Always: true, Reply: scriptserver.Reply{Content: "A fish."}},
 		}})
 		r := question(stream)
 		r.Model = "gemini-3-pro"
@@ -226,7 +227,7 @@ func TestSignatures(t *testing.T) {
 // TestThinking: what each generation of models is told.
 func TestThinking(t *testing.T) {
 	t.Parallel()
-	b, server := script(t, modeltest.Script{modeltest.AnyModel: {{Always: true, Reply: modeltest.Reply{Content: "ok"}}}})
+	b, server := script(t, scriptserver.Script{scriptserver.AnyModel: {{Always: true, Reply: scriptserver.Reply{Content: "ok"}}}})
 	for _, c := range []struct {
 		name  string
 		think *bool
@@ -287,7 +288,7 @@ func TestNames(t *testing.T) {
 // TestHistory: results are gathered in the order of the calls.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	b, server := script(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Content: "ok"}}}})
+	b, server := script(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}})
 	r := question(false)
 	r.Messages = []model.Message{
 		{Role: model.System, Content: "One. "},
@@ -316,8 +317,8 @@ func TestHistory(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	t.Parallel()
-	all := []modeltest.Model{{Name: "a", Window: 1000, Tools: true, Thinking: true}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
-	b, server := script(t, nil, modeltest.WithModels(all...))
+	all := []scriptserver.Model{{Name: "a", Window: 1000, Tools: true, Thinking: true}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
+	b, server := script(t, nil, scriptserver.WithModels(all...))
 	got, err := b.List(t.Context())
 	if err != nil || len(got) != len(server.Models()) { // three pages
 		t.Fatalf("list %+v, %v", got, err)

@@ -10,15 +10,16 @@ import (
 	"strings"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/scriptserver"
 )
 
-// Adaptive is the family of models that decide themselves how much to think, as Anthropic's newer ones do. The others
-// want a budget, and the signed thinking of their tool loop back.
+// Adaptive is the family of models that choose their own thinking budget, as Anthropic's newer ones do. The others require
+// a budget, and the signed thinking of their tool loop in the next request.
 const Adaptive = "adaptive"
 
-// Anthropic speaks Anthropic's protocol below /anthropic. With a key, requests must carry it.
-func Anthropic(key string) Protocol {
-	return func(s *Server, mux *http.ServeMux) {
+// Anthropic serves Anthropic's protocol below /anthropic. Requests must carry key; "" accepts every request.
+func Anthropic(key string) scriptserver.Protocol {
+	return func(s *scriptserver.Server, mux *http.ServeMux) {
 		f := anthropicProtocol{s, key}
 		mux.HandleFunc("GET /anthropic/v1/models", f.listModels)
 		mux.HandleFunc("GET /anthropic/v1/models/{name...}", f.showModel)
@@ -27,7 +28,7 @@ func Anthropic(key string) Protocol {
 }
 
 type anthropicProtocol struct {
-	*Server
+	*scriptserver.Server
 	key string
 }
 
@@ -36,7 +37,7 @@ func (f anthropicProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool
 		writeAnthropicError(w, http.StatusBadRequest, "invalid_request_error", "anthropic-version: header is required")
 		return false
 	}
-	text, ok := CheckKey(f.key, r.Header.Get("X-Api-Key"))
+	text, ok := scriptserver.CheckKey(f.key, r.Header.Get("X-Api-Key"))
 	if !ok {
 		writeAnthropicError(w, http.StatusUnauthorized, "authentication_error", text)
 	}
@@ -44,10 +45,10 @@ func (f anthropicProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool
 }
 
 func writeAnthropicError(w http.ResponseWriter, status int, kind, text string) {
-	WriteJSON(w, status, object{"type": "error", "error": object{"type": kind, "message": text}, "request_id": "req_1"})
+	scriptserver.WriteJSON(w, status, object{"type": "error", "error": object{"type": kind, "message": text}, "request_id": "req_1"})
 }
 
-func (f anthropicProtocol) describe(m Model) object {
+func (f anthropicProtocol) describe(m scriptserver.Model) object {
 	can := func(b bool) object { return object{"supported": b} }
 	return object{
 		"type": "model", "id": m.Name, "display_name": m.Name, "created_at": "2026-01-01T00:00:00Z", "line": m.Family,
@@ -61,12 +62,12 @@ func (f anthropicProtocol) describe(m Model) object {
 	}
 }
 
-// listModels are listed two at a time.
+// listModels returns pages of two models.
 func (f anthropicProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 	if !f.checkKey(w, r) {
 		return
 	}
-	var list []Model
+	var list []scriptserver.Model
 	after, reached := r.URL.Query().Get("after_id"), false
 	for _, m := range f.Models() {
 		if m.Embedding {
@@ -85,7 +86,7 @@ func (f anthropicProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 		out["last_id"] = m.Name
 	}
 	out["data"] = data
-	WriteJSON(w, http.StatusOK, out)
+	scriptserver.WriteJSON(w, http.StatusOK, out)
 }
 
 func (f anthropicProtocol) showModel(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +98,7 @@ func (f anthropicProtocol) showModel(w http.ResponseWriter, r *http.Request) {
 		writeAnthropicError(w, http.StatusNotFound, "not_found_error", "model: "+r.PathValue("name"))
 		return
 	}
-	WriteJSON(w, http.StatusOK, f.describe(m))
+	scriptserver.WriteJSON(w, http.StatusOK, f.describe(m))
 }
 
 type anthropicBlock struct {
@@ -145,7 +146,7 @@ func (f anthropicProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var req anthropicRequest
-	raw, ok := DecodeBody(w, r, &req)
+	raw, ok := scriptserver.DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
@@ -160,14 +161,14 @@ func (f anthropicProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
 	f.ServeChat(w, r, seen, form)
 }
 
-// signThinking is how this service signs thinking.
+// signThinking returns the signature of a thinking block.
 func signThinking(thinking string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte("signed "+thinking)))
 }
 
-// decode reads a request as strictly as the service does.
-func (req anthropicRequest) decode(m Model) (Request, error) {
-	out := Request{Request: model.Request{
+// decode converts a request. It rejects whatever the service rejects.
+func (req anthropicRequest) decode(m scriptserver.Model) (scriptserver.Request, error) {
+	out := scriptserver.Request{Request: model.Request{
 		Model: req.Model, Stream: req.Stream, Format: req.Output.Format.Schema,
 		Options: model.Options{Predict: req.MaxTokens, Temperature: req.Temperature, Stop: req.Stop},
 	}}
@@ -192,7 +193,7 @@ func (req anthropicRequest) decode(m Model) (Request, error) {
 	return out, req.decodeMessages(&out)
 }
 
-func (req anthropicRequest) decodeThinking(m Model, out *Request) error {
+func (req anthropicRequest) decodeThinking(m scriptserver.Model, out *scriptserver.Request) error {
 	if req.Thinking == nil {
 		return nil
 	}
@@ -208,7 +209,7 @@ func (req anthropicRequest) decodeThinking(m Model, out *Request) error {
 	case req.Thinking.Type == "enabled" && (req.Thinking.Budget < 1024 || req.Thinking.Budget >= req.MaxTokens):
 		return errors.New("thinking.budget_tokens: at least 1024 and less than max_tokens")
 	}
-	// With a budget, the last message of the model must begin with its thinking.
+	// With a budget, the last assistant message must begin with its thinking.
 	for i := len(req.Messages) - 1; i >= 0 && req.Thinking.Type == "enabled"; i-- {
 		w := req.Messages[i]
 		if w.Role == model.User && len(w.Content) > 0 && w.Content[0].Type != "tool_result" {
@@ -221,7 +222,7 @@ func (req anthropicRequest) decodeThinking(m Model, out *Request) error {
 	return nil
 }
 
-func (req anthropicRequest) decodeMessages(out *Request) error {
+func (req anthropicRequest) decodeMessages(out *scriptserver.Request) error {
 	names := map[string]string{}
 	var open []string // calls without a result, in order
 	for i, w := range req.Messages {
@@ -275,7 +276,7 @@ func (req anthropicRequest) decodeMessages(out *Request) error {
 	return nil
 }
 
-// resultText is the text of a tool_result.
+// resultText returns the text of a tool_result.
 func (b anthropicBlock) resultText() string {
 	var text string
 	if json.Unmarshal(b.Content, &text) == nil {
@@ -289,40 +290,40 @@ func (b anthropicBlock) resultText() string {
 	return text
 }
 
-// anthropicEncoder writes answers as Anthropic does: blocks that begin, grow and end.
+// anthropicEncoder writes answers as Anthropic does, in content blocks with start, deltas and stop.
 type anthropicEncoder struct {
-	open     string // type of the block that is growing
+	open     string // type of the open block
 	index    int
 	calls    int
 	thinking strings.Builder
 }
 
-func (f *anthropicEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
+func (f *anthropicEncoder) EncodeRefusal(w http.ResponseWriter, a *scriptserver.Answer) {
 	status, kind, text := a.Status, "invalid_request_error", a.Text
-	own := a.Quirks.ErrorLine == "" // the script gives no words
+	own := a.Quirks.ErrorLine == "" // the script gives no error text
 	switch a.Refusal {
-	case RefusedBusy:
+	case scriptserver.RefusedBusy:
 		status, kind, text = 529, "overloaded_error", "Overloaded"
-	case RefusedLength:
+	case scriptserver.RefusedLength:
 		if own {
 			text = "prompt is too long: 210000 tokens > 200000 maximum"
 		}
-	case RefusedMissing:
+	case scriptserver.RefusedMissing:
 		kind, text = "not_found_error", "model: "+a.Model
-	case RefusedStatus, RefusedMismatch:
+	case scriptserver.RefusedStatus, scriptserver.RefusedMismatch:
 		kind = "api_error"
 	}
 	writeAnthropicError(w, status, kind, text)
 }
 
-func (f *anthropicEncoder) message(a *Answer) object {
+func (f *anthropicEncoder) message(a *scriptserver.Answer) object {
 	return object{
 		"id": "msg_1", "type": "message", "role": "assistant", "model": a.Model, "content": []object{},
 		"stop_reason": nil, "stop_sequence": nil, "usage": object{"input_tokens": a.Prompt, "output_tokens": 1},
 	}
 }
 
-func (f *anthropicEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
+func (f *anthropicEncoder) EncodeReply(w http.ResponseWriter, a *scriptserver.Answer) {
 	p := a.Join()
 	content := []object{}
 	if p.Thinking != "" {
@@ -338,10 +339,10 @@ func (f *anthropicEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
 	m := f.message(a)
 	m["content"], m["stop_reason"] = content, f.stopReason(a)
 	m["usage"] = object{"input_tokens": a.Prompt, "output_tokens": a.Output}
-	WriteJSON(w, http.StatusOK, m)
+	scriptserver.WriteJSON(w, http.StatusOK, m)
 }
 
-func (f *anthropicEncoder) stopReason(a *Answer) string {
+func (f *anthropicEncoder) stopReason(a *scriptserver.Answer) string {
 	switch {
 	case a.Reason == "length":
 		return "max_tokens"
@@ -351,7 +352,7 @@ func (f *anthropicEncoder) stopReason(a *Answer) string {
 	return "end_turn"
 }
 
-func (f *anthropicEncoder) BeginStream(w http.ResponseWriter, a *Answer) {
+func (f *anthropicEncoder) BeginStream(w http.ResponseWriter, a *scriptserver.Answer) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
 	f.writeEvent(w, "message_start", object{"message": f.message(a)})
@@ -360,10 +361,10 @@ func (f *anthropicEncoder) BeginStream(w http.ResponseWriter, a *Answer) {
 
 func (f *anthropicEncoder) writeEvent(w io.Writer, kind string, v object) {
 	v["type"] = kind
-	_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, MustEncode(v))
+	_, _ = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, scriptserver.MustEncode(v))
 }
 
-// openBlock makes sure that a block of this type is open.
+// openBlock opens a block of this type unless one is open.
 func (f *anthropicEncoder) openBlock(w io.Writer, kind string, start object) {
 	if f.open == kind && kind != "tool_use" {
 		return
@@ -391,7 +392,7 @@ func (f *anthropicEncoder) closeBlock(w io.Writer) {
 	f.open = ""
 }
 
-func (f *anthropicEncoder) EncodeChunk(w io.Writer, _ *Answer, p Chunk) {
+func (f *anthropicEncoder) EncodeChunk(w io.Writer, _ *scriptserver.Answer, p scriptserver.Chunk) {
 	if p.Thinking != "" {
 		f.openBlock(w, "thinking", object{"thinking": "", "signature": ""})
 		f.thinking.WriteString(p.Thinking)
@@ -404,14 +405,14 @@ func (f *anthropicEncoder) EncodeChunk(w io.Writer, _ *Answer, p Chunk) {
 	for _, c := range p.Calls {
 		f.openBlock(w, "tool_use", object{"id": c.ID, "name": c.Name, "input": object{}})
 		f.writeDelta(w, "input_json_delta", "partial_json", "")
-		for _, part := range SplitBytes(string(c.Arguments), 5) {
+		for _, part := range scriptserver.SplitBytes(string(c.Arguments), 5) {
 			f.writeDelta(w, "input_json_delta", "partial_json", part)
 		}
 		f.calls++
 	}
 }
 
-func (f *anthropicEncoder) EndStream(w io.Writer, a *Answer) {
+func (f *anthropicEncoder) EndStream(w io.Writer, a *scriptserver.Answer) {
 	f.EncodeChunk(w, a, a.Last)
 	f.closeBlock(w)
 	f.writeEvent(w, "message_delta", object{
@@ -420,7 +421,7 @@ func (f *anthropicEncoder) EndStream(w io.Writer, a *Answer) {
 	f.writeEvent(w, "message_stop", object{})
 }
 
-func (f *anthropicEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
+func (f *anthropicEncoder) EncodeError(w io.Writer, _ *scriptserver.Answer, text string) {
 	f.writeEvent(w, "error", object{"error": object{"type": "api_error", "message": text}})
 }
 

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Canned serves the same replies over and over, in turn, to whatever is posted, and returns its address. It reads no
-// script and allocates next to nothing: benchmarks that count allocations count the client's.
+// Canned starts a server that sends the replies in turn, whatever the request, and returns its URL. It allocates next to
+// nothing, so that a benchmark counts the client's allocations.
 func Canned(t TB, replies ...string) (url string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

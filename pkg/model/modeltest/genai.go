@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"conclave/pkg/model"
+	"conclave/pkg/model/scriptserver"
 )
 
-// GenAI speaks the protocol of Google's GenAI API below /genai. With a key, requests must carry it. Models whose name
-// begins with gemini-3 sign their calls and want the signatures back.
-func GenAI(key string) Protocol {
-	return func(s *Server, mux *http.ServeMux) {
+// GenAI serves the protocol of Google's GenAI API below /genai. Requests must carry key; "" accepts every request. Models
+// whose name begins with gemini-3 sign their calls and require the signatures in the next request.
+func GenAI(key string) scriptserver.Protocol {
+	return func(s *scriptserver.Server, mux *http.ServeMux) {
 		f := genaiProtocol{s, key}
 		mux.HandleFunc("GET /genai/v1beta/models", f.listModels)
 		mux.HandleFunc("GET /genai/v1beta/models/{name...}", f.showModel)
@@ -25,11 +26,11 @@ func GenAI(key string) Protocol {
 }
 
 type genaiProtocol struct {
-	*Server
+	*scriptserver.Server
 	key string
 }
 
-// genaiStates are the words that go with a status.
+// genaiStates are the status names by HTTP status.
 var genaiStates = map[int]string{
 	400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED",
 	500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
@@ -39,16 +40,16 @@ func genaiError(status int, text string) object {
 	return object{"error": object{"code": status, "message": text, "status": genaiStates[status]}}
 }
 
-// checkKey refuses a wrong key with the status 400, as the service does.
+// checkKey rejects a wrong key with HTTP 400, as the service does.
 func (f genaiProtocol) checkKey(w http.ResponseWriter, r *http.Request) bool {
-	text, ok := CheckKey(f.key, r.Header.Get("X-Goog-Api-Key"))
+	text, ok := scriptserver.CheckKey(f.key, r.Header.Get("X-Goog-Api-Key"))
 	if !ok {
-		WriteJSON(w, http.StatusBadRequest, genaiError(400, "API key not valid. Please pass a valid API key. "+text))
+		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "API key not valid. Please pass a valid API key. "+text))
 	}
 	return ok
 }
 
-func (f genaiProtocol) describe(m Model) object {
+func (f genaiProtocol) describe(m scriptserver.Model) object {
 	methods := []string{"generateContent", "countTokens"}
 	if m.Embedding {
 		methods = []string{"embedContent"}
@@ -59,7 +60,7 @@ func (f genaiProtocol) describe(m Model) object {
 	}
 }
 
-// listModels are listed two at a time.
+// listModels returns pages of two models.
 func (f genaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 	if !f.checkKey(w, r) {
 		return
@@ -76,7 +77,7 @@ func (f genaiProtocol) listModels(w http.ResponseWriter, r *http.Request) {
 	if to < len(all) {
 		out["nextPageToken"] = strconv.Itoa(to)
 	}
-	WriteJSON(w, http.StatusOK, out)
+	scriptserver.WriteJSON(w, http.StatusOK, out)
 }
 
 func genaiMissing(name string) string {
@@ -89,10 +90,10 @@ func (f genaiProtocol) showModel(w http.ResponseWriter, r *http.Request) {
 	}
 	m, ok := f.Lookup(r.PathValue("name"))
 	if !ok {
-		WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(r.PathValue("name"))))
+		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(r.PathValue("name"))))
 		return
 	}
-	WriteJSON(w, http.StatusOK, f.describe(m))
+	scriptserver.WriteJSON(w, http.StatusOK, f.describe(m))
 }
 
 func (f genaiProtocol) dispatch(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +103,7 @@ func (f genaiProtocol) dispatch(w http.ResponseWriter, r *http.Request) {
 	path := r.PathValue("action")
 	at := strings.LastIndexByte(path, ':')
 	if at < 0 {
-		WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
+		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
 		return
 	}
 	name, action := path[:at], path[at+1:]
@@ -114,7 +115,7 @@ func (f genaiProtocol) dispatch(w http.ResponseWriter, r *http.Request) {
 	case "streamGenerateContent":
 		f.serveChat(w, r, name, true)
 	default:
-		WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
+		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, "no such method"))
 	}
 }
 
@@ -154,7 +155,7 @@ func (f genaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request, name s
 			Content genaiContent `json:"content"`
 		} `json:"requests"`
 	}
-	raw, ok := DecodeBody(w, r, &req)
+	raw, ok := scriptserver.DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
@@ -162,22 +163,22 @@ func (f genaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request, name s
 	for _, q := range req.Requests {
 		texts = append(texts, q.Content.text())
 	}
-	f.Record(Request{Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
+	f.Record(scriptserver.Request{Request: model.Request{Model: name}, Path: r.URL.Path, Header: r.Header, Raw: raw, Texts: texts})
 	m, ok := f.Lookup(name)
 	if !ok || !m.Embedding {
-		WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(name)))
+		scriptserver.WriteJSON(w, http.StatusNotFound, genaiError(404, genaiMissing(name)))
 		return
 	}
 	vectors, _, long := m.Embed(texts)
 	if long {
-		WriteJSON(w, http.StatusBadRequest, genaiError(400, "The input token count exceeds the maximum number of tokens allowed."))
+		scriptserver.WriteJSON(w, http.StatusBadRequest, genaiError(400, "The input token count exceeds the maximum number of tokens allowed."))
 		return
 	}
 	var out []object
 	for _, v := range vectors {
 		out = append(out, object{"values": v})
 	}
-	WriteJSON(w, http.StatusOK, object{"embeddings": out})
+	scriptserver.WriteJSON(w, http.StatusOK, object{"embeddings": out})
 }
 
 type genaiRequest struct {
@@ -207,7 +208,7 @@ type genaiRequest struct {
 
 func (f genaiProtocol) serveChat(w http.ResponseWriter, r *http.Request, name string, stream bool) {
 	var req genaiRequest
-	raw, ok := DecodeBody(w, r, &req)
+	raw, ok := scriptserver.DecodeBody(w, r, &req)
 	if !ok {
 		return
 	}
@@ -225,10 +226,10 @@ func (f genaiProtocol) serveChat(w http.ResponseWriter, r *http.Request, name st
 	f.ServeChat(w, r, seen, form)
 }
 
-// decode reads a request as strictly as the service does.
-func (req genaiRequest) decode(name string, signs bool) (Request, error) {
+// decode converts a request. It rejects whatever the service rejects.
+func (req genaiRequest) decode(name string, signs bool) (scriptserver.Request, error) {
 	c := req.Config
-	out := Request{Request: model.Request{Model: name, Format: c.Schema, Options: model.Options{
+	out := scriptserver.Request{Request: model.Request{Model: name, Format: c.Schema, Options: model.Options{
 		Predict: c.MaxTokens, Temperature: c.Temperature, Seed: c.Seed, Stop: c.Stop,
 	}}}
 	if len(c.Schema) > 0 && c.MIME != "application/json" {
@@ -258,7 +259,7 @@ func (req genaiRequest) decode(name string, signs bool) (Request, error) {
 	return out, nil
 }
 
-func (c genaiContent) decode(i int, open []model.Call, signs bool, out *Request) ([]model.Call, error) {
+func (c genaiContent) decode(i int, open []model.Call, signs bool, out *scriptserver.Request) ([]model.Call, error) {
 	if len(c.Parts) == 0 || (c.Role != "user" && c.Role != "model") {
 		return nil, fmt.Errorf("contents[%d]: a role, user or model, and parts are required", i)
 	}
@@ -306,37 +307,37 @@ func (c genaiContent) decode(i int, open []model.Call, signs bool, out *Request)
 
 func signCall(id string) string { return "signed " + id }
 
-// genaiEncoder writes answers as the service does: whole responses, each with some more parts.
+// genaiEncoder writes answers as the service does, as complete responses with further parts.
 type genaiEncoder struct {
 	signs bool
 	calls int
 }
 
-func (f *genaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
+func (f *genaiEncoder) EncodeRefusal(w http.ResponseWriter, a *scriptserver.Answer) {
 	text := a.Text
-	own := a.Quirks.ErrorLine == "" // the script gives no words
+	own := a.Quirks.ErrorLine == "" // the script gives no error text
 	switch a.Refusal {
-	case RefusedBusy:
+	case scriptserver.RefusedBusy:
 		text = "The model is overloaded. Please try again later."
-	case RefusedLength:
+	case scriptserver.RefusedLength:
 		if own {
 			text = "The input token count (1100000) exceeds the maximum number of tokens allowed (1048576)."
 		}
-	case RefusedMissing:
+	case scriptserver.RefusedMissing:
 		text = genaiMissing(a.Model)
-	case RefusedTools:
+	case scriptserver.RefusedTools:
 		if own {
 			text = "Function calling is not enabled for models/" + a.Model
 		}
-	case RefusedThinking:
+	case scriptserver.RefusedThinking:
 		if own {
 			text = "Thinking is not supported for this model."
 		}
 	}
-	WriteJSON(w, a.Status, genaiError(a.Status, text))
+	scriptserver.WriteJSON(w, a.Status, genaiError(a.Status, text))
 }
 
-func (f *genaiEncoder) parts(p Chunk) []object {
+func (f *genaiEncoder) parts(p scriptserver.Chunk) []object {
 	parts := []object{}
 	if p.Thinking != "" {
 		parts = append(parts, object{"text": p.Thinking, "thought": true})
@@ -359,12 +360,12 @@ func (f *genaiEncoder) parts(p Chunk) []object {
 	return parts
 }
 
-func (f *genaiEncoder) response(a *Answer, p Chunk) object {
+func (f *genaiEncoder) response(a *scriptserver.Answer, p scriptserver.Chunk) object {
 	candidate := object{"index": 0, "content": object{"role": "model", "parts": f.parts(p)}}
 	return object{"candidates": []object{candidate}, "modelVersion": a.Model, "responseId": "r1"}
 }
 
-func (f *genaiEncoder) finalResponse(a *Answer, p Chunk) object {
+func (f *genaiEncoder) finalResponse(a *scriptserver.Answer, p scriptserver.Chunk) object {
 	r := f.response(a, p)
 	reason := "STOP"
 	if a.Reason == "length" {
@@ -377,25 +378,25 @@ func (f *genaiEncoder) finalResponse(a *Answer, p Chunk) object {
 	return r
 }
 
-func (f *genaiEncoder) EncodeReply(w http.ResponseWriter, a *Answer) {
-	WriteJSON(w, http.StatusOK, f.finalResponse(a, a.Join()))
+func (f *genaiEncoder) EncodeReply(w http.ResponseWriter, a *scriptserver.Answer) {
+	scriptserver.WriteJSON(w, http.StatusOK, f.finalResponse(a, a.Join()))
 }
 
-func (f *genaiEncoder) BeginStream(w http.ResponseWriter, _ *Answer) {
+func (f *genaiEncoder) BeginStream(w http.ResponseWriter, _ *scriptserver.Answer) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
 }
 
-func (f *genaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
-	f.WriteRaw(w, MustEncode(f.response(a, p)))
+func (f *genaiEncoder) EncodeChunk(w io.Writer, a *scriptserver.Answer, p scriptserver.Chunk) {
+	f.WriteRaw(w, scriptserver.MustEncode(f.response(a, p)))
 }
 
-func (f *genaiEncoder) EndStream(w io.Writer, a *Answer) {
-	f.WriteRaw(w, MustEncode(f.finalResponse(a, a.Last)))
+func (f *genaiEncoder) EndStream(w io.Writer, a *scriptserver.Answer) {
+	f.WriteRaw(w, scriptserver.MustEncode(f.finalResponse(a, a.Last)))
 }
 
-func (f *genaiEncoder) EncodeError(w io.Writer, _ *Answer, text string) {
-	f.WriteRaw(w, MustEncode(genaiError(500, text)))
+func (f *genaiEncoder) EncodeError(w io.Writer, _ *scriptserver.Answer, text string) {
+	f.WriteRaw(w, scriptserver.MustEncode(genaiError(500, text)))
 }
 
 func (f *genaiEncoder) WriteRaw(w io.Writer, b []byte) { _, _ = fmt.Fprintf(w, "data: %s\r\n\r\n", b) }

@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 const cannedCall = `{"model":"gemma4:12b","created_at":"2026-01-02T03:04:05.678901234Z","message":{"role":"assistant",` +
@@ -130,7 +131,7 @@ func BenchmarkStream(b *testing.B) {
 // bodyOf returns what the backend would send.
 func bodyOf(t testing.TB, r model.Request) []byte {
 	t.Helper()
-	server := modeltest.New(t, modeltest.Script{"*": {{Always: true}}})
+	server := modeltest.New(t, scriptserver.Script{"*": {{Always: true}}})
 	if _, _, err := model.Collect(open(t, server.URL).Chat(t.Context(), r)); err != nil {
 		t.Fatal(err)
 	}

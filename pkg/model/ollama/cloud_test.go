@@ -12,6 +12,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 func TestCloud(t *testing.T) {
@@ -51,7 +52,7 @@ func TestCloud(t *testing.T) {
 			}
 		})
 	}
-	srv := modeltest.New(t, modeltest.Script{}) // as an older server, it knows nothing of this
+	srv := modeltest.New(t, scriptserver.Script{}) // as an older server, it knows nothing of this
 	b := open(t, srv.URL)
 	if _, err := b.Cloud(t.Context()); !errors.Is(err, model.ErrUnsupported) {
 		t.Errorf("an older server: %v", err)

@@ -23,6 +23,7 @@ import (
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/modeltest/conformance"
 	"conclave/pkg/model/ollama"
+	"conclave/pkg/model/scriptserver"
 )
 
 func open(t testing.TB, url string) *ollama.Backend {
@@ -40,8 +41,8 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Profile{New: func(t *testing.T, url string) model.Backend { return open(t, url) }})
 }
 
-func always(r modeltest.Reply) modeltest.Script {
-	return modeltest.Script{"*": {{Always: true, Reply: r}}}
+func always(r scriptserver.Reply) scriptserver.Script {
+	return scriptserver.Script{"*": {{Always: true, Reply: r}}}
 }
 
 func ask(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
@@ -91,7 +92,7 @@ func TestBodyIsWhatOllamaReads(t *testing.T) {
 
 func TestDefaultsOfTheBackend(t *testing.T) {
 	t.Parallel()
-	server := modeltest.New(t, always(modeltest.Reply{Content: "x"}))
+	server := modeltest.New(t, always(scriptserver.Reply{Content: "x"}))
 	b, err := ollama.New(ollama.Config{URL: server.URL + "/", Window: 40000, Predict: 9, KeepAlive: "-1"})
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +243,7 @@ func TestNobodyListensSaysWhatToDo(t *testing.T) {
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	var conns atomic.Int32
-	inner := modeltest.New(t, always(modeltest.Reply{Content: "one two three", Calls: []modeltest.Call{{Name: "x"}}}))
+	inner := modeltest.New(t, always(scriptserver.Reply{Content: "one two three", Calls: []scriptserver.Call{{Name: "x"}}}))
 	target, err := url.Parse(inner.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -365,7 +366,7 @@ func TestNothingIsCutOffInSilence(t *testing.T) {
 // TestBuffersAreNotShared runs requests of all sizes side by side: a buffer given back too early would mix them up.
 func TestBuffersAreNotShared(t *testing.T) {
 	t.Parallel()
-	server := modeltest.New(t, always(modeltest.Reply{Content: "{{last_user}}"}))
+	server := modeltest.New(t, always(scriptserver.Reply{Content: "{{last_user}}"}))
 	b := open(t, server.URL)
 	var all sync.WaitGroup
 	for i := range 8 {

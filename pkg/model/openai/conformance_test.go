@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"conclave/pkg/model"
-	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/modeltest/conformance"
 	"conclave/pkg/model/openai"
+	"conclave/pkg/model/scriptserver"
 )
 
 // secret is the key that the servers of these tests ask for.
@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, conformance.Profile{
 		New:   open,
-		Front: modeltest.OpenAI(secret),
+		Front: scriptserver.OpenAI(secret),
 
 		NoDurations:  true,
 		NoWindow:     true,

@@ -17,6 +17,7 @@ import (
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/openai"
+	"conclave/pkg/model/scriptserver"
 )
 
 // serve answers every request with handler and returns a backend on it.
@@ -269,7 +270,7 @@ func TestRequest(t *testing.T) {
 	t.Parallel()
 	ask := func(t *testing.T, official bool, r model.Request) map[string]any {
 		t.Helper()
-		server := modeltest.New(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Content: "ok"}}}}, modeltest.WithProtocol(modeltest.OpenAI("")))
+		server := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}}, scriptserver.WithProtocol(scriptserver.OpenAI("")))
 		b, err := openai.New(openai.Config{URL: server.URL + "/v1/", Official: official})
 		if err != nil {
 			t.Fatal(err)
@@ -304,7 +305,7 @@ func TestRequest(t *testing.T) {
 // TestHistory: thinking goes back with calls only, and what is missing between calls and results is made up for.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	server := modeltest.New(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Content: "ok"}}}}, modeltest.WithProtocol(modeltest.OpenAI("")))
+	server := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "ok"}}}}, scriptserver.WithProtocol(scriptserver.OpenAI("")))
 	b := openURL(t, server.URL)
 	r := question()
 	r.Messages = []model.Message{

@@ -17,6 +17,7 @@ import (
 
 	"conclave/pkg/model"
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 // Profile is a backend under test and what its protocol cannot express. The zero value of the switches is a protocol that
@@ -25,7 +26,7 @@ type Profile struct {
 	// New returns a backend that talks to the server at url.
 	New func(t *testing.T, url string) model.Backend
 	// Front is the protocol the server is to speak besides Ollama's.
-	Front modeltest.Protocol
+	Front scriptserver.Protocol
 
 	NoThinking    bool // replies have no place for thinking
 	NoThink       bool // requests cannot say whether to think
@@ -111,23 +112,23 @@ func Run(t *testing.T, p Profile) {
 type suite struct{ p Profile }
 
 // open starts a server that follows the exchanges, and a backend on it.
-func (s suite) open(t *testing.T, exchanges ...modeltest.Exchange) (model.Backend, *modeltest.Server) {
+func (s suite) open(t *testing.T, exchanges ...scriptserver.Exchange) (model.Backend, *scriptserver.Server) {
 	t.Helper()
-	var opts []modeltest.Option
+	var opts []scriptserver.Option
 	if s.p.Front != nil {
-		opts = append(opts, modeltest.WithProtocol(s.p.Front))
+		opts = append(opts, scriptserver.WithProtocol(s.p.Front))
 	}
-	server := modeltest.New(t, modeltest.Script{ModelName: exchanges}, opts...)
+	server := modeltest.New(t, scriptserver.Script{ModelName: exchanges}, opts...)
 	return s.p.New(t, server.URL), server
 }
 
 // both runs a reply streamed and not streamed.
-func (s suite) both(t *testing.T, reply modeltest.Reply, check func(*testing.T, model.Message, model.Final, error)) {
+func (s suite) both(t *testing.T, reply scriptserver.Reply, check func(*testing.T, model.Message, model.Final, error)) {
 	t.Helper()
 	for _, stream := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
 			t.Parallel()
-			b, _ := s.open(t, modeltest.Exchange{Reply: reply})
+			b, _ := s.open(t, scriptserver.Exchange{Reply: reply})
 			m, f, err := ask(t, b, request(stream))
 			check(t, m, f, err)
 		})
@@ -208,7 +209,7 @@ func wantErr(t *testing.T, err, want error) {
 }
 
 func (s suite) contract(t *testing.T) {
-	b, _ := s.open(t, modeltest.Exchange{Always: true, Reply: modeltest.Reply{Thinking: "hm", Content: "It is a suite."}})
+	b, _ := s.open(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Thinking: "hm", Content: "It is a suite."}})
 	embedder := "nomic-embed-text"
 	if s.p.NoEmbed {
 		embedder = ""
@@ -217,7 +218,7 @@ func (s suite) contract(t *testing.T) {
 }
 
 func (s suite) answer(t *testing.T) {
-	s.both(t, modeltest.Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
+	s.both(t, scriptserver.Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 || m.Thinking != "" {
 			t.Errorf("got %+v", m)
@@ -226,7 +227,7 @@ func (s suite) answer(t *testing.T) {
 			t.Errorf("answered by %q, want %q", f.Model, ModelName)
 		}
 	})
-	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "one two three four"}})
+	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three four"}})
 	pieces := 0
 	for _, err := range b.Chat(t.Context(), request(true)) {
 		wantNo(t, err)
@@ -238,7 +239,7 @@ func (s suite) answer(t *testing.T) {
 }
 
 func (s suite) thinking(t *testing.T) {
-	s.both(t, modeltest.Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+	s.both(t, scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if m.Thinking != "A fish, I think." || m.Content != "A fish." {
 			t.Errorf("got %+v", m)
@@ -247,7 +248,7 @@ func (s suite) thinking(t *testing.T) {
 }
 
 func (s suite) think(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Always: true, Reply: modeltest.Reply{Content: "yes"}})
+	b, server := s.open(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "yes"}})
 	yes, no := true, false
 	for _, think := range []*bool{&yes, &no, nil} {
 		r := request(false)
@@ -268,7 +269,7 @@ func (s suite) think(t *testing.T) {
 }
 
 func (s suite) toolCall(t *testing.T) {
-	reply := modeltest.Reply{Calls: []modeltest.Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
+	reply := scriptserver.Reply{Calls: []scriptserver.Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
@@ -284,12 +285,12 @@ func (s suite) toolCall(t *testing.T) {
 	})
 }
 
-func (s suite) severalCalls(t *testing.T) { s.threeCalls(t, modeltest.Quirks{}) }
-func (s suite) callsLast(t *testing.T)    { s.threeCalls(t, modeltest.Quirks{CallsLast: true}) }
-func (s suite) callsSplit(t *testing.T)   { s.threeCalls(t, modeltest.Quirks{CallsSplit: true}) }
+func (s suite) severalCalls(t *testing.T) { s.threeCalls(t, scriptserver.Quirks{}) }
+func (s suite) callsLast(t *testing.T)    { s.threeCalls(t, scriptserver.Quirks{CallsLast: true}) }
+func (s suite) callsSplit(t *testing.T)   { s.threeCalls(t, scriptserver.Quirks{CallsSplit: true}) }
 
-func (s suite) threeCalls(t *testing.T, q modeltest.Quirks) {
-	reply := modeltest.Reply{Content: "Let me look twice.", Quirks: q, Calls: []modeltest.Call{
+func (s suite) threeCalls(t *testing.T, q scriptserver.Quirks) {
+	reply := scriptserver.Reply{Content: "Let me look twice.", Quirks: q, Calls: []scriptserver.Call{
 		{Name: "look", Arguments: map[string]any{"what": "head"}},
 		{Name: "look", Arguments: map[string]any{"what": "tail"}},
 		{Name: "weigh"},
@@ -315,7 +316,7 @@ func (s suite) threeCalls(t *testing.T, q modeltest.Quirks) {
 }
 
 func (s suite) noIDs(t *testing.T) {
-	reply := modeltest.Reply{Calls: []modeltest.Call{{Name: "look"}, {Name: "look"}}, Quirks: modeltest.Quirks{NoIDs: true}}
+	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}, Quirks: scriptserver.Quirks{NoIDs: true}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if len(m.Calls) != 2 {
@@ -331,7 +332,7 @@ func (s suite) noIDs(t *testing.T) {
 }
 
 func (s suite) keyOrder(t *testing.T) {
-	reply := modeltest.Reply{Calls: []modeltest.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
+	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		got := strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "")
@@ -343,7 +344,7 @@ func (s suite) keyOrder(t *testing.T) {
 
 // conversation sends everything a message can hold and compares what arrives.
 func (s suite) conversation(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
+	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
 	r := request(false)
 	r.Messages = append(
 		r.Messages,
@@ -410,7 +411,7 @@ func sameJSON(a, b []byte) bool {
 }
 
 func (s suite) options(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "yes"}})
+	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "yes"}})
 	r := request(false)
 	temperature, seed := 0.25, 42
 	r.Options = model.Options{
@@ -434,7 +435,7 @@ func (s suite) options(t *testing.T) {
 }
 
 func (s suite) format(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: `{"grade":4}`}})
+	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: `{"grade":4}`}})
 	r := request(false)
 	r.Tools = nil
 	r.Format = json.RawMessage(`{"type":"object","properties":{"grade":{"type":"integer"}},"required":["grade"]}`)
@@ -449,7 +450,7 @@ func (s suite) format(t *testing.T) {
 }
 
 func (s suite) counts(t *testing.T) {
-	s.both(t, modeltest.Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
+	s.both(t, scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if f.PromptTokens != 321 || f.OutputTokens != 45 {
 			t.Errorf("counts %+v", f)
@@ -464,7 +465,7 @@ func (s suite) counts(t *testing.T) {
 }
 
 func (s suite) remoteHost(t *testing.T) {
-	reply := modeltest.Reply{Content: "hi", Quirks: modeltest.Quirks{RemoteHost: "https://ollama.com:443"}}
+	reply := scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{RemoteHost: "https://ollama.com:443"}}
 	s.both(t, reply, func(t *testing.T, _ model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if f.RemoteHost != "https://ollama.com:443" {
@@ -474,7 +475,7 @@ func (s suite) remoteHost(t *testing.T) {
 }
 
 func (s suite) length(t *testing.T) {
-	reply := modeltest.Reply{Content: strings.Repeat("word ", 600), Quirks: modeltest.Quirks{Length: true}}
+	reply := scriptserver.Reply{Content: strings.Repeat("word ", 600), Quirks: scriptserver.Quirks{Length: true}}
 	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if f.Reason != "length" {
@@ -490,7 +491,7 @@ func (s suite) length(t *testing.T) {
 }
 
 func (s suite) empty(t *testing.T) {
-	reply := modeltest.Reply{Calls: []modeltest.Call{{Name: "look"}}, Quirks: modeltest.Quirks{DropCall: true}, Output: 9}
+	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}}, Quirks: scriptserver.Quirks{DropCall: true}, Output: 9}
 	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
 		wantNo(t, err)
 		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
@@ -504,7 +505,7 @@ func (s suite) empty(t *testing.T) {
 
 func (s suite) large(t *testing.T) {
 	const size = 3 << 20
-	reply := modeltest.Reply{Content: "fish and chips ", Quirks: modeltest.Quirks{Bytes: size}}
+	reply := scriptserver.Reply{Content: "fish and chips ", Quirks: scriptserver.Quirks{Bytes: size}}
 	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if len(m.Content) != size || strings.Trim(m.Content, "fishandcp ") != "" {
@@ -514,7 +515,7 @@ func (s suite) large(t *testing.T) {
 }
 
 func (s suite) largeQuestion(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "long"}})
+	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "long"}})
 	r := request(false)
 	r.Messages[1].Content = strings.Repeat("is it a \"fish\"?\n", 1<<17)
 	_, _, err := ask(t, b, r)
@@ -527,7 +528,7 @@ func (s suite) largeQuestion(t *testing.T) {
 const odd = "quote \" slash \\ tab \t line\n nul-ish \x01 é 日本 😀 \u2028 </script> & \u007f {{not us}} end"
 
 func (s suite) oddLetters(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Always: true, Reply: modeltest.Reply{Content: "{{last_user}}", Quirks: modeltest.Quirks{ChunkRunes: 1}}})
+	b, server := s.open(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "{{last_user}}", Quirks: scriptserver.Quirks{ChunkRunes: 1}}})
 	for _, stream := range []bool{true, false} {
 		r := request(stream)
 		r.Messages[1].Content = odd
@@ -544,13 +545,13 @@ func (s suite) oddLetters(t *testing.T) {
 
 // badUTF8 must neither fail the reply nor reach anybody: the bus and the page want UTF-8.
 func (s suite) badUTF8(t *testing.T) {
-	s.both(t, modeltest.Reply{Content: "fish", Quirks: modeltest.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+	s.both(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
 		wantNo(t, err)
 		if want := "fish\uFFFD\uFFFD"; m.Content != want {
 			t.Errorf("content %q, want %q", m.Content, want)
 		}
 	})
-	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "ok"}})
+	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "ok"}})
 	r := request(false)
 	r.Messages[1].Content = "a\xffb"
 	_, _, err := ask(t, b, r)
@@ -561,7 +562,7 @@ func (s suite) badUTF8(t *testing.T) {
 }
 
 func (s suite) errorLine(t *testing.T) {
-	reply := modeltest.Reply{Content: "Let me ", Quirks: modeltest.Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
+	reply := scriptserver.Reply{Content: "Let me ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
 	s.both(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		wantErr(t, err, model.ErrMalformed)
 	})
@@ -570,14 +571,14 @@ func (s suite) errorLine(t *testing.T) {
 func (s suite) refusals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		quirks modeltest.Quirks
+		quirks scriptserver.Quirks
 		want   error
 		skip   bool
 	}{
-		{"tools", modeltest.Quirks{RefuseTools: true}, model.ErrNoTools, false},
-		{"thinking", modeltest.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThink},
-		{"too long", modeltest.Quirks{TooLong: true}, model.ErrTooLong, false},
-		{"key", modeltest.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
+		{"tools", scriptserver.Quirks{RefuseTools: true}, model.ErrNoTools, false},
+		{"thinking", scriptserver.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThink},
+		{"too long", scriptserver.Quirks{TooLong: true}, model.ErrTooLong, false},
+		{"key", scriptserver.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
 	} {
 		if c.skip {
 			continue
@@ -585,7 +586,7 @@ func (s suite) refusals(t *testing.T) {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s stream=%t", c.name, stream), func(t *testing.T) {
 				t.Parallel()
-				b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: c.quirks}})
+				b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: c.quirks}})
 				r := request(stream)
 				if !s.p.NoThink {
 					think := true
@@ -599,7 +600,7 @@ func (s suite) refusals(t *testing.T) {
 }
 
 func (s suite) busy(t *testing.T) {
-	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "now", Quirks: modeltest.Quirks{Busy: 1}}})
+	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "now", Quirks: scriptserver.Quirks{Busy: 1}}})
 	_, _, err := ask(t, b, request(false))
 	wantErr(t, err, model.ErrBusy)
 	m, _, err := ask(t, b, request(false))
@@ -610,7 +611,7 @@ func (s suite) busy(t *testing.T) {
 }
 
 func (s suite) garbage(t *testing.T) {
-	s.both(t, modeltest.Reply{Content: "hi", Quirks: modeltest.Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+	s.both(t, scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		if !errors.Is(err, model.ErrMalformed) && !errors.Is(err, model.ErrCut) {
 			t.Errorf("error %v", err)
 		}
@@ -618,10 +619,10 @@ func (s suite) garbage(t *testing.T) {
 }
 
 func (s suite) cut(t *testing.T) {
-	s.both(t, modeltest.Reply{Content: "one two three", Quirks: modeltest.Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+	s.both(t, scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		wantErr(t, err, model.ErrCut)
 	})
-	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "one two three", Quirks: modeltest.Quirks{CutAfter: 2}}})
+	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}})
 	m, _, err := ask(t, b, request(true))
 	wantErr(t, err, model.ErrCut)
 	if m.Content != "one two" {
@@ -630,13 +631,13 @@ func (s suite) cut(t *testing.T) {
 }
 
 func (s suite) noDone(t *testing.T) {
-	b, _ := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Content: "one two", Quirks: modeltest.Quirks{NoDone: true}}})
+	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two", Quirks: scriptserver.Quirks{NoDone: true}}})
 	_, _, err := ask(t, b, request(true))
 	wantErr(t, err, model.ErrCut)
 }
 
 // noticed waits until the server has seen that its client is gone.
-func noticed(t *testing.T, server *modeltest.Server) {
+func noticed(t *testing.T, server *scriptserver.Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if c := server.Stats(); c.Cancelled == 1 && c.Running == 0 {
@@ -651,7 +652,7 @@ func noticed(t *testing.T, server *modeltest.Server) {
 
 func (s suite) cancelWaiting(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}})
+		b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for server.Stats().Running == 0 && ctx.Err() == nil {
@@ -669,8 +670,8 @@ func (s suite) cancelWaiting(t *testing.T) {
 }
 
 func (s suite) cancelStream(t *testing.T) {
-	reply := modeltest.Reply{Content: "one two three four", Quirks: modeltest.Quirks{TokenDelay: 5 * time.Second}}
-	b, server := s.open(t, modeltest.Exchange{Reply: reply})
+	reply := scriptserver.Reply{Content: "one two three four", Quirks: scriptserver.Quirks{TokenDelay: 5 * time.Second}}
+	b, server := s.open(t, scriptserver.Exchange{Reply: reply})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var failed error
@@ -686,7 +687,7 @@ func (s suite) cancelStream(t *testing.T) {
 }
 
 func (s suite) deadline(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}})
+	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, _, err := model.Collect(b.Chat(ctx, request(false)))
@@ -699,8 +700,8 @@ func (s suite) deadline(t *testing.T) {
 }
 
 func (s suite) breakOff(t *testing.T) {
-	reply := modeltest.Reply{Content: "one two three four", Quirks: modeltest.Quirks{TokenDelay: 5 * time.Second}}
-	b, server := s.open(t, modeltest.Exchange{Reply: reply})
+	reply := scriptserver.Reply{Content: "one two three four", Quirks: scriptserver.Quirks{TokenDelay: 5 * time.Second}}
+	b, server := s.open(t, scriptserver.Exchange{Reply: reply})
 	for c, err := range b.Chat(t.Context(), request(true)) {
 		wantNo(t, err)
 		if c.Content != "" {
@@ -725,9 +726,9 @@ func (s suite) nobody(t *testing.T) {
 }
 
 func (s suite) models(t *testing.T) {
-	b, server := s.open(t, modeltest.Exchange{Always: true})
-	server.SetModel(modeltest.Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
-	server.SetModel(modeltest.Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
+	b, server := s.open(t, scriptserver.Exchange{Always: true})
+	server.SetModel(scriptserver.Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
+	server.SetModel(scriptserver.Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
 	all, err := b.List(t.Context())
 	wantNo(t, err)
 	i := slices.IndexFunc(all, func(m model.Info) bool { return m.Name == "plain:7b" })
@@ -750,7 +751,7 @@ func (s suite) models(t *testing.T) {
 }
 
 func (s suite) missing(t *testing.T) {
-	b, _ := s.open(t, modeltest.Exchange{Always: true})
+	b, _ := s.open(t, scriptserver.Exchange{Always: true})
 	for _, stream := range []bool{true, false} {
 		r := request(stream)
 		r.Model = "absent:3b"
@@ -796,7 +797,7 @@ func dot(a, b []float32) float64 {
 }
 
 func (s suite) pull(t *testing.T) {
-	b, _ := s.open(t, modeltest.Exchange{Always: true})
+	b, _ := s.open(t, scriptserver.Exchange{Always: true})
 	var last model.Progress
 	moved := false
 	for p, err := range b.Pull(t.Context(), "fresh:1b") {

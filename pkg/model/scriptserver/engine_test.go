@@ -1,4 +1,4 @@
-package modeltest
+package scriptserver
 
 import (
 	"slices"
@@ -78,7 +78,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-func say(e *Engine, r Request) string {
+func replyText(e *Engine, r Request) string {
 	a := e.Next(r)
 	if a.Refusal != "" {
 		return string(a.Refusal)
@@ -86,7 +86,7 @@ func say(e *Engine, r Request) string {
 	return a.Join().Content
 }
 
-func TestOrder(t *testing.T) {
+func TestExchangesAreUsedInOrder(t *testing.T) {
 	t.Parallel()
 	e := NewEngine(Script{
 		"m:latest": {
@@ -112,7 +112,7 @@ func TestOrder(t *testing.T) {
 		{"n", "x", "mismatch"},
 		{"unheard-of", "x", "whoever"},
 	} {
-		if got := say(e, seen(c.model, user(c.text))); got != c.want {
+		if got := replyText(e, seen(c.model, user(c.text))); got != c.want {
 			t.Errorf("%s %q: %q, want %q", c.model, c.text, got, c.want)
 		}
 	}
@@ -127,7 +127,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestRefusalsLeaveTheExchangeForTheNextTry(t *testing.T) {
+func TestConditionalRefusalKeepsExchangeForRetry(t *testing.T) {
 	t.Parallel()
 	yes := true
 	e := NewEngine(Script{"m": {
@@ -141,19 +141,19 @@ func TestRefusalsLeaveTheExchangeForTheNextTry(t *testing.T) {
 	r.Tools = []model.Tool{{Name: "t"}}
 	r.Think = &yes
 	for _, want := range []string{"busy", "busy", "busy no more", "tools", "tools"} {
-		if got := say(e, r); got != want {
+		if got := replyText(e, r); got != want {
 			t.Fatalf("%q, want %q", got, want)
 		}
 	}
 	r.Tools = nil
 	for _, want := range []string{"without tools", "thinking"} {
-		if got := say(e, r); got != want {
+		if got := replyText(e, r); got != want {
 			t.Fatalf("%q, want %q", got, want)
 		}
 	}
 	r.Think = nil
 	for _, want := range []string{"without thinking", "length", "after it"} {
-		if got := say(e, r); got != want {
+		if got := replyText(e, r); got != want {
 			t.Fatalf("%q, want %q", got, want)
 		}
 	}
@@ -189,7 +189,7 @@ func TestTemplates(t *testing.T) {
 	} {
 		t.Run(c.text, func(t *testing.T) {
 			t.Parallel()
-			if got := say(NewEngine(Script{"m": {{Reply: Reply{Content: c.text}}}}), r); got != c.want {
+			if got := replyText(NewEngine(Script{"m": {{Reply: Reply{Content: c.text}}}}), r); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})

@@ -1,4 +1,4 @@
-package modeltest
+package scriptserver
 
 import (
 	"bytes"
@@ -37,11 +37,11 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(MustEncode(v))
 }
 
-// MustEncode encodes a value of our own making.
+// MustEncode encodes a value that is known to be encodable.
 func MustEncode(v any) []byte {
 	b, err := encodeJSON(v)
 	if err != nil {
-		panic(err) // a handler's panic reaches the client as a cut connection
+		panic(err) // net/http turns it into a cut connection
 	}
 	return b
 }
@@ -50,7 +50,7 @@ func writeError(w http.ResponseWriter, status int, text string) {
 	WriteJSON(w, status, map[string]string{"error": text})
 }
 
-// DecodeBody decodes the body of a request, and answers it when it cannot be read.
+// DecodeBody decodes the body of a request. When it cannot, it writes HTTP 400 and returns false.
 func DecodeBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool) {
 	raw, err := ReadBody(w, r)
 	if err == nil {
@@ -63,7 +63,7 @@ func DecodeBody(w http.ResponseWriter, r *http.Request, into any) ([]byte, bool)
 	return raw, true
 }
 
-// taggedName is a name as Ollama tells it.
+// taggedName returns a model name with its tag, as Ollama reports it.
 func taggedName(name string) string {
 	if strings.Contains(name, ":") {
 		return name
@@ -132,7 +132,7 @@ func (s *Server) showModel(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// pullModel pretends to fetch two layers; from then on the model is there. A name that begins with "no-such" is not found.
+// pullModel simulates the download of two layers and adds the model. A name that begins with "no-such" is not found.
 func (s *Server) pullModel(w http.ResponseWriter, r *http.Request) {
 	var req api.PullRequest
 	if _, ok := DecodeBody(w, r, &req); !ok {
@@ -192,7 +192,7 @@ func (s *Server) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	WriteJSON(w, http.StatusOK, api.EmbedResponse{Model: req.Model, Embeddings: vectors, PromptEvalCount: tokens})
 }
 
-// Embed makes the model's vectors. long says that a text does not fit into its window.
+// Embed returns the embeddings of texts. long reports that a text exceeds the context window.
 func (m Model) Embed(texts []string) (vectors [][]float32, tokens int, long bool) {
 	dims := m.Dimensions
 	if dims == 0 {
@@ -227,7 +227,7 @@ func embedInputs(v any) ([]string, error) {
 }
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
-	var req api.ChatRequest // what Ollama cannot read is refused as Ollama would
+	var req api.ChatRequest // decoded with Ollama's types, so that it rejects what Ollama rejects
 	raw, ok := DecodeBody(w, r, &req)
 	if !ok {
 		return
@@ -241,8 +241,8 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 	s.ServeChat(w, r, seen, &ollamaEncoder{begun: time.Now()})
 }
 
-// decodeChat reads a request again where Ollama's types would lose something: the order of keys, and what they do not know
-// of a schema.
+// decodeChat converts a chat request. It decodes raw again for data that Ollama's types lose: the order of keys and
+// unknown parts of schemas.
 func decodeChat(req api.ChatRequest, raw []byte) (Request, error) {
 	var own struct {
 		Messages []struct {
@@ -294,7 +294,7 @@ func decodeChat(req api.ChatRequest, raw []byte) (Request, error) {
 	return seen, nil
 }
 
-// ollamaEncoder writes answers as Ollama does: one JSON object a line.
+// ollamaEncoder writes answers as Ollama does, one JSON object per line.
 type ollamaEncoder struct{ begun time.Time }
 
 func (f *ollamaEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
@@ -332,7 +332,7 @@ func (f *ollamaEncoder) response(a *Answer, p Chunk) api.ChatResponse {
 	for i, c := range p.Calls {
 		call := api.ToolCall{ID: c.ID, Function: api.ToolCallFunction{Index: i, Name: c.Name}}
 		if err := json.Unmarshal(c.Arguments, &call.Function.Arguments); err != nil {
-			panic(err) // the engine has checked them
+			panic(err) // the engine has validated them
 		}
 		r.Message.ToolCalls = append(r.Message.ToolCalls, call)
 	}

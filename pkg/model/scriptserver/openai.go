@@ -1,4 +1,4 @@
-package modeltest
+package scriptserver
 
 import (
 	"crypto/subtle"
@@ -29,7 +29,8 @@ type openaiProtocol struct {
 	key string
 }
 
-// CheckKey compares the key that a request carries with the one it should; the answer quotes it, as careless servers do.
+// CheckKey compares the key of a request with the expected one; key "" accepts every request. The error text quotes the
+// key, as careless servers do.
 func CheckKey(key, carried string) (string, bool) {
 	if key == "" || subtle.ConstantTimeCompare([]byte(key), []byte(carried)) == 1 {
 		return "", true
@@ -106,7 +107,7 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	}
 	data := make([]entry, len(vectors))
 	for i, v := range vectors {
-		// Backwards: the index counts, not the place.
+		// In reverse order, so that clients must use the index.
 		data[len(data)-1-i] = entry{"embedding", i, v}
 	}
 	WriteJSON(w, http.StatusOK, map[string]any{
@@ -114,7 +115,7 @@ func (f openaiProtocol) serveEmbed(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// openaiRequest is a chat as it comes.
+// openaiRequest is the body of a chat request.
 type openaiRequest struct {
 	Model    string `json:"model"`
 	Messages []struct {
@@ -174,7 +175,7 @@ func (f openaiProtocol) serveChat(w http.ResponseWriter, r *http.Request) {
 	f.ServeChat(w, r, seen, form)
 }
 
-// decode reads a request as strictly as the strictest servers do.
+// decode converts a request. It rejects whatever the strictest servers reject.
 func (req openaiRequest) decode() (Request, error) {
 	out := Request{Request: model.Request{Model: req.Model, Stream: req.Stream, Options: model.Options{
 		Predict: max(req.MaxTokens, req.MaxOfficial), Temperature: req.Temperature, Seed: req.Seed, Stop: req.Stop,
@@ -187,17 +188,17 @@ func (req openaiRequest) decode() (Request, error) {
 	}
 	for _, t := range req.Tools {
 		if t.Type != "function" || t.Function.Name == "" {
-			return out, errors.New("a tool is no function with a name")
+			return out, errors.New("a tool is not a function with a name")
 		}
 		out.Tools = append(out.Tools, t.Function)
 	}
 	if req.Format != nil {
 		if req.Format.Type != "json_schema" || req.Format.Schema.Name == "" {
-			return out, errors.New("response_format is no json_schema with a name")
+			return out, errors.New("response_format is not a json_schema with a name")
 		}
 		out.Format = req.Format.Schema.Schema
 	}
-	open := map[string]string{} // calls without a result: id and name
+	open := map[string]string{} // names of the calls without a result, by id
 	for i, m := range req.Messages {
 		msg := model.Message{Role: m.Role, Thinking: m.Reasoning, CallID: m.CallID}
 		switch {
@@ -228,7 +229,7 @@ func (req openaiRequest) decode() (Request, error) {
 	return out, nil
 }
 
-// openaiEncoder writes answers as OpenAI's protocol wants them, calls in fragments.
+// openaiEncoder writes answers in OpenAI's protocol, with the arguments of calls in fragments.
 type openaiEncoder struct {
 	usage bool
 	id    string
@@ -238,7 +239,7 @@ type openaiEncoder struct {
 
 func (f *openaiEncoder) EncodeRefusal(w http.ResponseWriter, a *Answer) {
 	text, kind, code := a.Text, "invalid_request_error", ""
-	own := a.Quirks.ErrorLine == "" // the script gives no words
+	own := a.Quirks.ErrorLine == "" // the script gives no error text
 	switch a.Refusal {
 	case RefusedBusy:
 		kind, text = "unavailable_error", "Loading model"
@@ -336,7 +337,7 @@ func (f *openaiEncoder) EncodeChunk(w io.Writer, a *Answer, p Chunk) {
 	}
 }
 
-// SplitBytes cuts s into pieces of about n bytes, never within a letter.
+// SplitBytes splits s into parts of about n bytes, never within a rune.
 func SplitBytes(s string, n int) (out []string) {
 	for len(s) > n {
 		end := n

@@ -1,4 +1,4 @@
-package modeltest
+package scriptserver
 
 import (
 	"encoding/json"
@@ -15,16 +15,16 @@ import (
 	"conclave/pkg/text"
 )
 
-// Request is a request as the script sees it, whatever protocol it came in.
+// Request is a request independent of its protocol.
 type Request struct {
 	model.Request             // arguments and schemas as they were sent
 	Path          string      // of the URL
 	Header        http.Header //
 	Raw           []byte      // the body
-	Texts         []string    // of a request for vectors; such requests are recorded, the script has no say in them
+	Texts         []string    // of an embedding request, which is recorded and not matched with the script
 }
 
-// Refusal is why a server sends an error instead of an answer. Every protocol has its own words for it.
+// Refusal is the reason for an error reply. Each protocol has its own text for it.
 type Refusal string
 
 // The refusals.
@@ -34,32 +34,32 @@ const (
 	RefusedThinking Refusal = "thinking"
 	RefusedLength   Refusal = "length"   // the prompt is too long
 	RefusedMissing  Refusal = "missing"  // no such model
-	RefusedStatus   Refusal = "status"   // the script says so
-	RefusedMismatch Refusal = "mismatch" // the request is not what the script expects
-	RefusedRequest  Refusal = "request"  // the request cannot be read
+	RefusedStatus   Refusal = "status"   // set by the script
+	RefusedMismatch Refusal = "mismatch" // the request does not match the script
+	RefusedRequest  Refusal = "request"  // the request cannot be decoded
 )
 
-// Answer is what is to be sent: a refusal, or the pieces of a reply. It is ready for the wire of any protocol: texts are
-// filled in, quirks that concern what is said are carried out. Left to the sender are those that concern how.
+// Answer is a refusal or the chunks of a reply, independent of the protocol: templates are expanded and the quirks of the
+// content applied. The sender applies the quirks of the connection.
 type Answer struct {
 	Model   string
-	Refusal Refusal // "" = there is a reply
-	Status  int     // HTTP, with a refusal
-	Text    string  // what is wrong, with a refusal
+	Refusal Refusal // "" = a reply
+	Status  int     // HTTP status of a refusal
+	Text    string  // of a refusal
 
-	Chunks []Chunk // in order, without the end; may be empty
-	Last   Chunk   // goes with the end: calls, when they come only there
+	Chunks []Chunk // in order, without Last; may be empty
+	Last   Chunk   // sent with the end of the stream: calls with Quirks.CallsLast
 	Reason string  // stop or length
 	Prompt int     // tokens
 	Output int     //
 	Quirks Quirks
 }
 
-// Chunk is one chunk of a reply.
+// Chunk is one part of a streamed reply.
 type Chunk struct {
 	Thinking string
 	Content  string
-	Calls    []model.Call // whole, each with an id unless the quirk says otherwise
+	Calls    []model.Call // complete, each with an id unless Quirks.NoIDs is set
 }
 
 // Join returns everything the answer says in one piece.
@@ -75,29 +75,29 @@ func (a *Answer) Join() Chunk {
 	return all
 }
 
-// Engine follows a script. It knows no protocol.
+// Engine matches requests with a script. It is independent of the protocol and safe for concurrent use.
 type Engine struct {
 	mu      sync.Mutex
 	scripts map[string]*modelScript
 	errs    []error
-	calls   int // made ids so far
+	calls   int // ids generated so far
 }
 
-// modelScript is the part of a script that is for one model.
+// modelScript is the exchanges of one model.
 type modelScript struct{ exchanges []*exchangeState }
 
 type exchangeState struct {
 	Exchange
-	n       int // place in the script, for messages
+	n       int // index in the script, for errors
 	used    bool
-	touched bool // it answered something, if only with a refusal
-	busy    int  // refusals still to come
+	touched bool // it matched a request, perhaps with a refusal
+	busy    int  // remaining busy refusals
 }
 
-// AnyModel is the key of exchanges for models that have none of their own.
+// AnyModel is the key of the exchanges for models without their own.
 const AnyModel = "*"
 
-// NewEngine returns an engine at the beginning of s.
+// NewEngine returns an engine at the start of s.
 func NewEngine(s Script) *Engine {
 	e := &Engine{scripts: make(map[string]*modelScript, len(s))}
 	for name, exchanges := range s {
@@ -110,12 +110,12 @@ func NewEngine(s Script) *Engine {
 	return e
 }
 
-// trimTag is a model's name without the tag that goes without saying.
+// trimTag removes the default tag from a model name.
 func trimTag(name string) string { return strings.TrimSuffix(name, ":latest") }
 
-// Next answers r by the script. When the script does not fit, the answer is a refusal that says why, and the same text is
-// kept for [Engine.Err]. A refusal that a quirk asks for under a condition (busy, refuse_think, refuse_tools) leaves the
-// exchange in its place, for the client's next try.
+// Next returns the answer of the script to r. On a mismatch the answer is a refusal with the reason, which [Engine.Err]
+// returns too. A conditional refusal (busy, refuse_think, refuse_tools) does not use the exchange up, so that the client's
+// retry gets its reply.
 func (e *Engine) Next(r Request) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,11 +130,12 @@ func (e *Engine) Next(r Request) *Answer {
 	x.used = !x.Always
 	a, err := e.buildAnswer(x.Reply, r)
 	if err != nil {
-		return e.mismatch(r, fmt.Sprintf("exchange %d cannot be filled in: %v", x.n, err))
+		return e.mismatch(r, fmt.Sprintf("exchange %d: expanding the reply: %v", x.n, err))
 	}
 	return a
 }
 
+// findExchange returns the exchange for r, or nil and the reason. The caller holds the lock.
 func (e *Engine) findExchange(r Request) (x *exchangeState, why string) {
 	l := e.scripts[trimTag(r.Model)]
 	if l == nil {
@@ -165,7 +166,7 @@ func (e *Engine) findExchange(r Request) (x *exchangeState, why string) {
 	return nil, why
 }
 
-// Fail refuses a request that a front cannot read, and keeps it for Err like a mismatch of the script.
+// Fail refuses a request that a protocol cannot decode, and records it as a mismatch.
 func (e *Engine) Fail(r Request, why string) *Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,22 +175,23 @@ func (e *Engine) Fail(r Request, why string) *Answer {
 	return a
 }
 
+// mismatch records why r does not match. The caller holds the lock.
 func (e *Engine) mismatch(r Request, why string) *Answer {
 	text := fmt.Sprintf("script of %s: %s; the request has %s", r.Model, why, r.describe())
-	if len(e.errs) < 100 { // the first ones tell the story
+	if len(e.errs) < 100 { // later ones follow from the first
 		e.errs = append(e.errs, errors.New(text))
 	}
 	return &Answer{Model: r.Model, Refusal: RefusedMismatch, Status: http.StatusInternalServerError, Text: text}
 }
 
-// Err returns what did not fit the script so far.
+// Err returns the mismatches so far.
 func (e *Engine) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return errors.Join(e.errs...)
 }
 
-// Unused names the exchanges that no request has met: "model 2". Those that are Always need not be met.
+// Unused lists the exchanges that no request has matched, as "model 2", without those with Always.
 func (e *Engine) Unused() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,7 +207,7 @@ func (e *Engine) Unused() []string {
 	return left
 }
 
-// describe says what a request looks like, short enough for an error message.
+// describe summarizes a request for an error message.
 func (r Request) describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages", len(r.Messages))
@@ -229,7 +231,7 @@ func (r Request) describe() string {
 	return b.String()
 }
 
-// firstUnmet returns the first condition that r does not meet, "" when it meets all.
+// firstUnmet describes the first condition that r does not meet, "" when it meets all.
 func (w When) firstUnmet(r Request) string {
 	var last model.Message
 	if n := len(r.Messages); n > 0 {
@@ -275,7 +277,7 @@ func (w When) firstUnmet(r Request) string {
 	return ""
 }
 
-// history is what was said before the last message of the user.
+// history returns the messages before the last user message.
 func (r Request) history() []model.Message {
 	for i, m := range slices.Backward(r.Messages) {
 		if m.Role == model.User {
@@ -285,7 +287,7 @@ func (r Request) history() []model.Message {
 	return nil
 }
 
-// anyMessageContains looks into what a message says, the calls it makes too. role "" is any role.
+// anyMessageContains searches content and calls of the messages of a role; role "" is any.
 func anyMessageContains(messages []model.Message, role, text string) bool {
 	return slices.ContainsFunc(messages, func(m model.Message) bool {
 		if role != "" && m.Role != role {
@@ -301,10 +303,10 @@ func containsFold(s, part string) bool {
 	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
 }
 
-// refuseRequest returns the refusal that the exchange's quirks ask for, nil when there is none.
+// refuseRequest returns the refusal that the quirks of the exchange demand, nil when there is none.
 func (x *exchangeState) refuseRequest(r Request) *Answer {
 	q := x.Reply.Quirks
-	no := func(why Refusal, status int, text string) *Answer {
+	refuse := func(why Refusal, status int, text string) *Answer {
 		if q.Status != 0 {
 			status = q.Status
 		}
@@ -320,24 +322,25 @@ func (x *exchangeState) refuseRequest(r Request) *Answer {
 			Model: r.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable, Text: busyText, Quirks: q,
 		}
 	case q.RefuseThink && r.Think != nil && *r.Think:
-		return no(RefusedThinking, http.StatusBadRequest, fmt.Sprintf("%q does not support thinking", r.Model))
+		return refuse(RefusedThinking, http.StatusBadRequest, fmt.Sprintf("%q does not support thinking", r.Model))
 	case q.RefuseTools && len(r.Tools) > 0:
-		return no(RefusedTools, http.StatusBadRequest, fmt.Sprintf("registry.ollama.ai/library/%s does not support tools", r.Model))
+		return refuse(RefusedTools, http.StatusBadRequest, fmt.Sprintf("registry.ollama.ai/library/%s does not support tools", r.Model))
 	case q.TooLong:
 		x.used = !x.Always
-		return no(RefusedLength, http.StatusBadRequest, "the input length exceeds the context length")
+		return refuse(RefusedLength, http.StatusBadRequest, "the input length exceeds the context length")
 	case q.Status != 0:
 		x.used = !x.Always
-		return no(RefusedStatus, q.Status, http.StatusText(q.Status))
+		return refuse(RefusedStatus, q.Status, http.StatusText(q.Status))
 	}
 	return nil
 }
 
 const busyText = "server busy, please try again.  maximum pending requests exceeded"
 
-// invalidByteMark stands for bytes that are no UTF-8 until the answer is on the wire: JSON encoders would replace them.
+// invalidByteMark is replaced with invalid UTF-8 after encoding, because a JSON encoder would replace such bytes.
 const invalidByteMark = '\uF8FE'
 
+// buildAnswer expands a reply for r and applies the quirks of its content.
 func (e *Engine) buildAnswer(reply Reply, r Request) (*Answer, error) {
 	q := reply.Quirks
 	f := templater{r}
@@ -384,7 +387,7 @@ func (e *Engine) buildAnswer(reply Reply, r Request) (*Answer, error) {
 	return a, nil
 }
 
-// countTokens sets the token counts that the script left open: four letters a token, as a rule of thumb.
+// countTokens estimates the token counts that the script does not give, at four bytes per token.
 func (a *Answer) countTokens(r Request, thinking, content string, calls []model.Call) {
 	if a.Prompt == 0 {
 		n := 0
@@ -408,7 +411,7 @@ func (a *Answer) countTokens(r Request, thinking, content string, calls []model.
 	}
 }
 
-// splitChunks divides a reply into pieces: thinking, text, then the calls, unless the quirks say otherwise.
+// splitChunks splits a reply into chunks: thinking, text, then calls, unless a quirk changes the order.
 func (a *Answer) splitChunks(thinking, content string, calls []model.Call) {
 	q := a.Quirks
 	for _, s := range splitText(thinking, q) {
@@ -439,8 +442,8 @@ func (a *Answer) splitChunks(thinking, content string, calls []model.Call) {
 	}
 }
 
-// splitText cuts s into words with the space before them, or into pieces of as many runes as the quirk says. Large texts
-// come in larger pieces: they are about size and not about tokens.
+// splitText splits s into words with the space before them, or into parts of q.ChunkRunes runes. A text of q.Bytes is split
+// into large parts, because it tests size and not tokens.
 func splitText(s string, q Quirks) []string {
 	n := q.ChunkRunes
 	if n == 0 && q.Bytes > 0 {
@@ -479,12 +482,12 @@ func repeatText(s string, size int) string {
 	}
 	s = strings.Repeat(s, size/len(s)+1)
 	for !utf8.RuneStart(s[size]) {
-		size-- // never half a letter
+		size-- // not within a rune
 	}
 	return s[:size]
 }
 
-// buildCalls makes the calls of a reply ready: texts filled in, ids made.
+// buildCalls expands the calls of a reply and generates their ids.
 func (e *Engine) buildCalls(f templater, reply Reply) ([]model.Call, error) {
 	var calls []model.Call
 	for _, c := range reply.Calls {
@@ -502,7 +505,7 @@ func (e *Engine) buildCalls(f templater, reply Reply) ([]model.Call, error) {
 	return calls, nil
 }
 
-// formatCalls writes calls the way models do that do not use the server's form.
+// formatCalls writes calls as text, as models do that do not use native tool calls.
 func formatCalls(form string, calls []model.Call) (string, error) {
 	var b strings.Builder
 	for i, c := range calls {
@@ -524,7 +527,7 @@ func formatCalls(form string, calls []model.Call) (string, error) {
 		case "text":
 			fmt.Fprintf(&b, "%s %s", c.Name, c.Arguments)
 		default:
-			return "", fmt.Errorf("calls_as %q is none of json, fenced, xml, text", form)
+			return "", fmt.Errorf("calls_as: invalid format %q; use json, fenced, xml or text", form)
 		}
 	}
 	return b.String(), nil

@@ -1,4 +1,4 @@
-package modeltest
+package scriptserver
 
 import (
 	"bytes"
@@ -13,21 +13,13 @@ import (
 	"time"
 )
 
-// TB is what [New] needs of a test.
-type TB interface {
-	Helper()
-	Cleanup(func())
-	Errorf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
-
 // Server is a model server on a port of its own on the loopback.
 type Server struct {
 	URL    string // without a slash at the end
 	Engine *Engine
 
 	http   *http.Server
-	ctx    context.Context // ends when the server closes, so that nothing hangs on
+	ctx    context.Context // cancelled by Close, which ends hanging requests
 	stop   context.CancelFunc
 	served chan struct{}
 
@@ -40,10 +32,10 @@ type Server struct {
 	requests []Request
 	stats    Stats
 	waiting  int
-	looked   bool // somebody asked for Err
+	errRead  bool // Err was called
 }
 
-// Model is a model as the server describes it.
+// Model is a model as the server reports it.
 type Model struct {
 	Name       string
 	Family     string
@@ -59,27 +51,27 @@ type Model struct {
 	Dimensions int // of its vectors; 0 = 768
 }
 
-// Stats is what the server did.
+// Stats counts what the server did.
 type Stats struct {
 	Started   int // inferences begun
-	Finished  int // and sent to the end
-	Cancelled int // the client went away, waiting ones too
-	Busy      int // refused because the queue was full
-	Parallel  int // most at the same time
+	Finished  int // replies sent completely
+	Cancelled int // the client disconnected, while waiting too
+	Busy      int // rejected because the queue was full
+	Parallel  int // highest number at the same time
 	Running   int // right now
 }
 
 // Option changes a server before it starts.
 type Option func(*Server, *http.ServeMux)
 
-// Protocol is a protocol besides Ollama's, which is always spoken.
+// Protocol registers the routes of a protocol. Ollama's is always served.
 type Protocol func(s *Server, mux *http.ServeMux)
 
-// WithProtocol adds a protocol.
+// WithProtocol serves another protocol.
 func WithProtocol(f Protocol) Option { return func(s *Server, mux *http.ServeMux) { f(s, mux) } }
 
-// WithModels adds models, or describes those of the script otherwise. Without it the server has the models of its script,
-// all of which take tools and think, and the embedder nomic-embed-text.
+// WithModels adds models or replaces the descriptions of models of the script. Without it the server has the models of the
+// script, each with tools and thinking, and the embedding model nomic-embed-text.
 func WithModels(all ...Model) Option {
 	return func(s *Server, _ *http.ServeMux) {
 		for _, m := range all {
@@ -88,35 +80,15 @@ func WithModels(all ...Model) Option {
 	}
 }
 
-// WithSlots lets n chats run at the same time, each for the given time before its answer. Others wait; when more than queue wait, the
-// server is busy.
+// WithSlots limits the server to n chats at a time, each of which takes the given time before its reply. Up to queue others
+// wait; further ones get HTTP 503.
 func WithSlots(n int, each time.Duration, queue int) Option {
 	return func(s *Server, _ *http.ServeMux) {
 		s.slots, s.slotTime, s.queue = make(chan struct{}, n), each, queue
 	}
 }
 
-// New starts a server for a test and closes it at its end. What did not fit the script fails the test then, unless the
-// test has asked for [Server.Err] itself.
-func New(t TB, s Script, opts ...Option) *Server {
-	t.Helper()
-	server, err := Start(s, opts...)
-	if err != nil {
-		t.Fatalf("starting the scripted model server: %v", err)
-	}
-	t.Cleanup(func() {
-		server.Close()
-		server.mu.Lock()
-		looked := server.looked
-		server.mu.Unlock()
-		if err := server.Engine.Err(); err != nil && !looked {
-			t.Errorf("the script was not followed:\n%v", err)
-		}
-	})
-	return server
-}
-
-// Start starts a server. Close it.
+// Start starts a server on a free port. The caller must close it.
 func Start(script Script, opts ...Option) (*Server, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -143,17 +115,27 @@ func Start(script Script, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server and every request in it.
+// Close stops the server and cancels its requests.
 func (s *Server) Close() {
 	s.stop()
 	_ = s.http.Close()
 	<-s.served
 }
 
-// Err returns what did not fit the script so far.
+// UnreadErr returns the mismatches with the script, or nil when a caller has read them with [Server.Err].
+func (s *Server) UnreadErr() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.errRead {
+		return nil
+	}
+	return s.Engine.Err()
+}
+
+// Err returns the mismatches with the script so far.
 func (s *Server) Err() error {
 	s.mu.Lock()
-	s.looked = true
+	s.errRead = true
 	s.mu.Unlock()
 	return s.Engine.Err()
 }
@@ -161,29 +143,29 @@ func (s *Server) Err() error {
 // Unused names the exchanges that no request has met.
 func (s *Server) Unused() []string { return s.Engine.Unused() }
 
-// Requests returns the requests for chats and vectors so far, in the order in which they came. The oldest of several
-// thousand are forgotten.
+// Requests returns the chat and embedding requests so far, in order of arrival. Of more than maxRecorded the oldest are
+// dropped.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
-// Stats returns what the server did so far.
+// Stats returns the counters.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// Models returns what the server has.
+// Models returns the models of the server, by name.
 func (s *Server) Models() []Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.models)
 }
 
-// SetModel adds a model or describes it anew.
+// SetModel adds a model or replaces its description.
 func (s *Server) SetModel(m Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +179,7 @@ func (s *Server) SetModel(m Model) {
 	slices.SortFunc(s.models, func(a, b Model) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
 }
 
-// Lookup returns a model by name, with or without :latest. A script for any model has them all.
+// Lookup returns a model by name, with or without :latest. A script for [AnyModel] has every model.
 func (s *Server) Lookup(name string) (Model, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,10 +194,10 @@ func (s *Server) Lookup(name string) (Model, bool) {
 	return Model{}, false
 }
 
-// maxRecorded bounds how many requests are kept. A test looks at fewer; a load test at none.
+// maxRecorded is the number of requests that are kept.
 const maxRecorded = 4096
 
-// Record keeps a request for [Server.Requests]. Infer does it by itself.
+// Record keeps a request for [Server.Requests]. [Server.ServeChat] calls it.
 func (s *Server) Record(r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,38 +207,38 @@ func (s *Server) Record(r Request) {
 	s.requests = append(s.requests, r)
 }
 
-// maxBody bounds a request.
+// maxBody is the largest request, in bytes.
 const maxBody = 64 << 20
 
-// ReadBody reads a request's body whole.
+// ReadBody reads a request's body, up to maxBody.
 func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 }
 
-// Encoder is how a protocol writes what the script says. One value serves one request.
+// Encoder writes an answer in a protocol. A value is used for one request.
 type Encoder interface {
-	// EncodeRefusal writes the status and what is wrong.
+	// EncodeRefusal writes the HTTP status and the error.
 	EncodeRefusal(w http.ResponseWriter, a *Answer)
-	// EncodeReply writes an answer that is not streamed, with headers.
+	// EncodeReply writes a reply that is not streamed, with headers.
 	EncodeReply(w http.ResponseWriter, a *Answer)
-	// BeginStream writes the headers of a stream, and what comes before the first piece.
+	// BeginStream writes the headers of a stream and its preamble.
 	BeginStream(w http.ResponseWriter, a *Answer)
-	// EncodeChunk writes a piece.
+	// EncodeChunk writes one chunk of a stream.
 	EncodeChunk(w io.Writer, a *Answer, p Chunk)
-	// EndStream writes a.Last, the counts, and that the stream is done.
+	// EndStream writes a.Last, the token counts and the end of the stream.
 	EndStream(w io.Writer, a *Answer)
 	// EncodeError writes an error in mid-stream.
 	EncodeError(w io.Writer, a *Answer, text string)
-	// WriteRaw writes bytes as if they were a piece.
+	// WriteRaw writes bytes in place of a chunk.
 	WriteRaw(w io.Writer, b []byte)
 }
 
-// ServeChat answers one chat in the given form: it records the request, waits for a slot, follows the script and carries out
-// the quirks that concern the wire.
+// ServeChat replies to one chat: it records the request, waits for a slot, takes the answer from the script and applies the
+// quirks of the connection.
 func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request, f Encoder) {
 	s.Record(seen)
-	if no := s.refuseModel(seen); no != nil {
-		f.EncodeRefusal(w, no)
+	if refusal := s.refuseModel(seen); refusal != nil {
+		f.EncodeRefusal(w, refusal)
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -268,17 +250,17 @@ func (s *Server) ServeChat(w http.ResponseWriter, r *http.Request, seen Request,
 		f.EncodeRefusal(w, &Answer{Model: seen.Model, Refusal: RefusedBusy, Status: http.StatusServiceUnavailable, Text: busyText})
 		return
 	case err != nil:
-		panic(http.ErrAbortHandler) // nobody is there to hear it
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	a := s.Engine.Next(seen)
 	done := false
-	defer func() { release(done) }() // also when the connection is cut by a panic
+	defer func() { release(done) }() // also when a panic cuts the connection
 	if done = s.sendAnswer(ctx, w, seen, a, f); !done {
-		panic(http.ErrAbortHandler) // not even the end of an empty answer
+		panic(http.ErrAbortHandler) // net/http must not end the reply properly
 	}
 }
 
-// refuseModel refuses what the model is not there for.
+// refuseModel returns the refusal of a request that the model cannot serve, nil when it can.
 func (s *Server) refuseModel(seen Request) *Answer {
 	m, ok := s.Lookup(seen.Model)
 	a := &Answer{Model: seen.Model, Status: http.StatusBadRequest}
@@ -298,9 +280,10 @@ func (s *Server) refuseModel(seen Request) *Answer {
 	return a
 }
 
+// errBusy means that the queue for slots is full.
 var errBusy = errors.New("busy")
 
-// acquireSlot waits for a slot. What it returns must be called at the end.
+// acquireSlot waits for a slot. The caller must call release; done means that the whole reply was sent.
 func (s *Server) acquireSlot(ctx context.Context) (release func(done bool), err error) {
 	if s.slots != nil {
 		select {
@@ -332,6 +315,7 @@ func (s *Server) acquireSlot(ctx context.Context) (release func(done bool), err 
 	}, nil
 }
 
+// waitForSlot waits in the queue. It returns errBusy when the queue is full.
 func (s *Server) waitForSlot(ctx context.Context) error {
 	s.mu.Lock()
 	if s.waiting >= s.queue {
@@ -357,7 +341,7 @@ func (s *Server) waitForSlot(ctx context.Context) error {
 	}
 }
 
-// sleepContext waits; it reports whether the client is still there.
+// sleepContext sleeps for d and reports whether ctx is still active.
 func sleepContext(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -372,7 +356,7 @@ func sleepContext(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sendAnswer writes the answer; it reports whether all of it is out.
+// sendAnswer writes an answer and reports whether all of it was sent.
 func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Request, a *Answer, f Encoder) bool {
 	q := a.Quirks
 	if !sleepContext(ctx, s.slotTime) || !sleepContext(ctx, q.FirstDelay) {
@@ -385,7 +369,7 @@ func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Req
 	if a.Refusal == "" && q.ErrorLine != "" && !seen.Stream {
 		a.Refusal, a.Status, a.Text = RefusedStatus, http.StatusInternalServerError, q.ErrorLine
 	}
-	out := &responseWriter{ResponseWriter: w, bad: q.BadUTF8}
+	out := &responseWriter{ResponseWriter: w, invalid: q.BadUTF8}
 	switch {
 	case a.Refusal != "":
 		f.EncodeRefusal(out, a)
@@ -397,7 +381,7 @@ func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Req
 	case q.CutAfter != 0 || q.NoDone:
 		whole := &bufferedWriter{header: out.Header()}
 		f.EncodeReply(whole, a)
-		// The length says more than will come.
+		// The announced length is more than is sent.
 		out.Header().Set("Content-Length", fmt.Sprint(whole.Len()))
 		_, _ = out.Write(whole.Bytes()[:whole.Len()/2])
 		out.Flush()
@@ -410,6 +394,7 @@ func (s *Server) sendAnswer(ctx context.Context, w http.ResponseWriter, seen Req
 
 const garbage = "<html>this is not JSON {"
 
+// streamAnswer writes an answer chunk by chunk and reports whether all of it was sent.
 func (s *Server) streamAnswer(ctx context.Context, out *responseWriter, a *Answer, f Encoder) bool {
 	q := a.Quirks
 	if q.CutAfter < 0 {
@@ -427,7 +412,7 @@ func (s *Server) streamAnswer(ctx context.Context, out *responseWriter, a *Answe
 		}
 		f.EncodeChunk(out, a, p)
 		if q.TokenDelay > 0 || q.CutAfter == i+1 || i == 0 {
-			out.Flush() // the rest goes together: a machine that types no slower than it must
+			out.Flush() // without a delay the remaining chunks are sent together
 		}
 		if q.CutAfter == i+1 {
 			panic(http.ErrAbortHandler)
@@ -449,17 +434,17 @@ func (s *Server) streamAnswer(ctx context.Context, out *responseWriter, a *Answe
 		f.EndStream(out, a)
 	}
 	out.Flush()
-	return true // whoever leaves now has heard it all
+	return true // a client that disconnects now has the whole reply
 }
 
-// responseWriter puts bytes that are no UTF-8 where the mark for them stands.
+// responseWriter replaces [invalidByteMark] with bytes that are not UTF-8 when invalid is set.
 type responseWriter struct {
 	http.ResponseWriter
-	bad bool
+	invalid bool
 }
 
 func (w *responseWriter) Write(b []byte) (int, error) {
-	if w.bad {
+	if w.invalid {
 		if _, err := w.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(string(invalidByteMark)), []byte{0xff, 0xfe})); err != nil {
 			return 0, err
 		}
@@ -470,7 +455,7 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 
 func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-// bufferedWriter holds a whole answer back.
+// bufferedWriter keeps a reply in memory.
 type bufferedWriter struct {
 	bytes.Buffer
 	header http.Header

@@ -1,4 +1,4 @@
-package modeltest
+package scriptserver
 
 import (
 	"bytes"
@@ -13,12 +13,17 @@ import (
 	"conclave/pkg/text"
 )
 
-// templater fills in what a text quotes from a request.
+// templater expands quotes of a request in the texts of a reply.
 type templater struct{ r Request }
 
-// expand replaces every {{...}} in s. What cannot be quoted is an error: an empty place would make a test pass for the
-// wrong reason.
+// expand replaces every {{...}} in s. A quote that the request does not have is an error: an empty text would make a test
+// pass for the wrong reason.
 func (f templater) expand(s string) (string, error) {
+	return f.expandEncoded(s, func(value string) (string, error) { return value, nil })
+}
+
+// expandEncoded is expand with an encoding for the inserted values.
+func (f templater) expandEncoded(s string, encode func(string) (string, error)) (string, error) {
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(s, "{{")
@@ -31,6 +36,9 @@ func (f templater) expand(s string) (string, error) {
 			return "", fmt.Errorf("{{ without }} in %q", text.Clip(s, 80))
 		}
 		value, err := f.evaluate(expr)
+		if err == nil {
+			value, err = encode(value)
+		}
 		if err != nil {
 			return "", fmt.Errorf("{{%s}}: %w", expr, err)
 		}
@@ -39,7 +47,7 @@ func (f templater) expand(s string) (string, error) {
 	}
 }
 
-// evaluate knows tool_result N (of this turn; -1 is the last), user N (of the whole conversation; -1 is the last), last_user
+// evaluate returns the value of an expression: tool_result N (of this turn; -1 is the last), user N (of the whole conversation; -1 is the last), last_user
 // and quoted text, then any number of "| line N", counted from 1, and "| match REGEXP".
 func (f templater) evaluate(expr string) (string, error) {
 	steps := strings.Split(expr, "|")
@@ -55,7 +63,7 @@ func (f templater) evaluate(expr string) (string, error) {
 			n, err := strconv.Atoi(arg)
 			lines := strings.Split(value, "\n")
 			if err != nil || n < 1 || n > len(lines) {
-				return "", fmt.Errorf("there is no line %s in %q", arg, text.Clip(value, 200))
+				return "", fmt.Errorf("no line %s in %q", arg, text.Clip(value, 200))
 			}
 			value = strings.TrimSpace(lines[n-1])
 		case "match":
@@ -69,12 +77,13 @@ func (f templater) evaluate(expr string) (string, error) {
 			}
 			value = found
 		default:
-			return "", fmt.Errorf("%q is none of line, match", name)
+			return "", fmt.Errorf("invalid filter %q; use line or match", name)
 		}
 	}
 	return value, nil
 }
 
+// lookupSource returns the text that an expression starts from.
 func (f templater) lookupSource(s string) (string, error) {
 	if strings.HasPrefix(s, `"`) {
 		return strconv.Unquote(s)
@@ -93,10 +102,10 @@ func (f templater) lookupSource(s string) (string, error) {
 		}
 		return elementAt(f.messagesOf(model.ToolRole, len(f.r.history())), n)
 	}
-	return "", fmt.Errorf("%q is none of tool_result N, user N, last_user", s)
+	return "", fmt.Errorf("invalid source %q; use tool_result N, user N or last_user", s)
 }
 
-// messagesOf returns what role said from a message on.
+// messagesOf returns the contents of the messages of a role, from an index on.
 func (f templater) messagesOf(role string, from int) []string {
 	var all []string
 	for _, m := range f.r.Messages[from:] {
@@ -107,6 +116,7 @@ func (f templater) messagesOf(role string, from int) []string {
 	return all
 }
 
+// elementAt returns the n-th element; a negative n counts from the end.
 func elementAt(all []string, n int) (string, error) {
 	if n < 0 {
 		n += len(all)
@@ -121,7 +131,7 @@ func elementAt(all []string, n int) (string, error) {
 func (f templater) arguments(c Call) (json.RawMessage, error) {
 	if c.JSON != "" {
 		if len(c.Arguments) > 0 {
-			return nil, errors.New("arguments and arguments_json: one of them")
+			return nil, errors.New("arguments and arguments_json exclude each other")
 		}
 		return f.rawArguments(c.JSON)
 	}
@@ -135,7 +145,7 @@ func (f templater) arguments(c Call) (json.RawMessage, error) {
 	return encodeJSON(filled)
 }
 
-// encodeJSON writes v without the escapes that are for web pages: a model writes none.
+// encodeJSON encodes v without HTML escapes, as a model writes it.
 func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -146,37 +156,22 @@ func encodeJSON(v any) ([]byte, error) {
 	return bytes.TrimSpace(b.Bytes()), nil
 }
 
-// rawArguments fills in s, whose quotes stand inside JSON strings.
+// rawArguments expands s, JSON whose quotes are inside strings.
 func (f templater) rawArguments(s string) (json.RawMessage, error) {
-	var b strings.Builder
-	for {
-		before, rest, found := strings.Cut(s, "{{")
-		b.WriteString(before)
-		if !found {
-			break
-		}
-		expr, after, found := strings.Cut(rest, "}}")
-		if !found {
-			return nil, fmt.Errorf("{{ without }} in %q", text.Clip(s, 80))
-		}
-		value, err := f.evaluate(expr)
-		if err != nil {
-			return nil, fmt.Errorf("{{%s}}: %w", expr, err)
-		}
+	expanded, err := f.expandEncoded(s, func(value string) (string, error) {
 		quoted, err := encodeJSON(value)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(quoted[1 : len(quoted)-1])
-		s = after
+		return string(quoted[1 : len(quoted)-1]), err
+	})
+	if err != nil {
+		return nil, err
 	}
-	if !json.Valid([]byte(b.String())) {
-		return nil, fmt.Errorf("arguments_json is no JSON: %s", text.Clip(b.String(), 200))
+	if !json.Valid([]byte(expanded)) {
+		return nil, fmt.Errorf("arguments_json is not JSON: %s", text.Clip(expanded, 200))
 	}
-	return json.RawMessage(b.String()), nil
+	return json.RawMessage(expanded), nil
 }
 
-// expandValue fills in every text below v. It leaves v as it is: an exchange may be used again.
+// expandValue returns v with every text in it expanded. It does not change v, because an exchange may be used again.
 func (f templater) expandValue(v any) (any, error) {
 	switch v := v.(type) {
 	case string:

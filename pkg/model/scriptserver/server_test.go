@@ -1,4 +1,4 @@
-package modeltest_test
+package scriptserver_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"conclave/pkg/model/modeltest"
+	"conclave/pkg/model/scriptserver"
 )
 
 // modelScript is what a client may see in a line of a reply.
@@ -79,18 +80,18 @@ func calls(ls []modelScript) (perLine []int) {
 	return perLine
 }
 
-var twoCalls = []modeltest.Call{{Name: "a", Arguments: map[string]any{"x": 1}}, {Name: "b"}}
+var twoCalls = []scriptserver.Call{{Name: "a", Arguments: map[string]any{"x": 1}}, {Name: "b"}}
 
 // TestQuirks shows each of them on the wire, streamed.
 func TestQuirks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		reply modeltest.Reply
+		reply scriptserver.Reply
 		more  string // fields of the request
 		check func(t *testing.T, status int, body []byte, err error)
 	}{
-		{"none", modeltest.Reply{Content: "a b", Thinking: "c d", Calls: twoCalls}, "", func(t *testing.T, status int, body []byte, err error) {
+		{"none", scriptserver.Reply{Content: "a b", Thinking: "c d", Calls: twoCalls}, "", func(t *testing.T, status int, body []byte, err error) {
 			ls := lines(t, body)
 			if status != 200 || err != nil || len(ls) != 6 || fmt.Sprint(calls(ls)) != "[0 0 0 0 2 0]" {
 				t.Fatalf("%d %s", status, body)
@@ -102,45 +103,45 @@ func TestQuirks(t *testing.T) {
 				t.Errorf("ids: %s", body)
 			}
 		}},
-		{"calls last", modeltest.Reply{Content: "a", Calls: twoCalls, Quirks: modeltest.Quirks{CallsLast: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+		{"calls last", scriptserver.Reply{Content: "a", Calls: twoCalls, Quirks: scriptserver.Quirks{CallsLast: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
 			ls := lines(t, body)
 			if fmt.Sprint(calls(ls)) != "[0 2]" || !ls[1].Done || ls[1].DoneReason != "stop" {
 				t.Errorf("%s", body)
 			}
 		}},
-		{"calls split", modeltest.Reply{Content: "x y z", Calls: twoCalls, Quirks: modeltest.Quirks{CallsSplit: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+		{"calls split", scriptserver.Reply{Content: "x y z", Calls: twoCalls, Quirks: scriptserver.Quirks{CallsSplit: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
 			if ls := lines(t, body); fmt.Sprint(calls(ls)) != "[1 0 1 0 0 0]" || ls[1].Message.Content != "x" {
 				t.Errorf("%s", body)
 			}
 		}},
-		{"no ids", modeltest.Reply{Calls: twoCalls, Quirks: modeltest.Quirks{NoIDs: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+		{"no ids", scriptserver.Reply{Calls: twoCalls, Quirks: scriptserver.Quirks{NoIDs: true}}, "", func(t *testing.T, _ int, body []byte, _ error) {
 			if bytes.Contains(body, []byte(`"id"`)) {
 				t.Errorf("%s", body)
 			}
 		}},
-		{"drop call", modeltest.Reply{Calls: twoCalls, Quirks: modeltest.Quirks{DropCall: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
+		{"drop call", scriptserver.Reply{Calls: twoCalls, Quirks: scriptserver.Quirks{DropCall: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
 			ls := lines(t, body)
 			if status != 200 || len(ls) != 1 || !ls[0].Done || ls[0].Eval == 0 || len(ls[0].Message.ToolCalls) != 0 {
 				t.Errorf("%s", body)
 			}
 		}},
-		{"error line", modeltest.Reply{Content: "a b", Quirks: modeltest.Quirks{ErrorLine: "boom"}}, "", func(t *testing.T, status int, body []byte, _ error) {
+		{"error line", scriptserver.Reply{Content: "a b", Quirks: scriptserver.Quirks{ErrorLine: "boom"}}, "", func(t *testing.T, status int, body []byte, _ error) {
 			ls := lines(t, body)
 			if status != 200 || len(ls) != 3 || ls[2].Error != "boom" || ls[2].Done {
 				t.Errorf("%d %s", status, body)
 			}
 		}},
-		{"error line, not streamed", modeltest.Reply{Quirks: modeltest.Quirks{ErrorLine: "boom"}}, `,"stream":false`, func(t *testing.T, status int, body []byte, _ error) {
+		{"error line, not streamed", scriptserver.Reply{Quirks: scriptserver.Quirks{ErrorLine: "boom"}}, `,"stream":false`, func(t *testing.T, status int, body []byte, _ error) {
 			if status != 500 || string(body) != `{"error":"boom"}` {
 				t.Errorf("%d %s", status, body)
 			}
 		}},
-		{"status", modeltest.Reply{Quirks: modeltest.Quirks{Status: 418, ErrorLine: "tea"}}, "", func(t *testing.T, status int, body []byte, _ error) {
+		{"status", scriptserver.Reply{Quirks: scriptserver.Quirks{Status: 418, ErrorLine: "tea"}}, "", func(t *testing.T, status int, body []byte, _ error) {
 			if status != 418 || string(body) != `{"error":"tea"}` {
 				t.Errorf("%d %s", status, body)
 			}
 		}},
-		{"think tags", modeltest.Reply{Thinking: "hm", Content: "a", Quirks: modeltest.Quirks{ThinkTags: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
+		{"think tags", scriptserver.Reply{Thinking: "hm", Content: "a", Quirks: scriptserver.Quirks{ThinkTags: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
 			if l := lines(t, body)[0]; l.Message.Content != "<think>hm</think>a" || l.Message.Thinking != "" {
 				t.Errorf("%s", body)
 			}
@@ -149,46 +150,46 @@ func TestQuirks(t *testing.T) {
 		{"calls as fenced", asText("fenced"), `,"stream":false`, wantContent("Now.\n```json\n" + `{"name": "a", "arguments": {"x":1}}` + "\n```")},
 		{"calls as xml", asText("xml"), `,"stream":false`, wantContent("Now.\n<tool_call>\n" + `{"name": "a", "arguments": {"x":1}}` + "\n</tool_call>")},
 		{"calls as text", asText("text"), `,"stream":false`, wantContent("Now.\n" + `a {"x":1}`)},
-		{"length", modeltest.Reply{Content: "a b c d e", Quirks: modeltest.Quirks{Length: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
+		{"length", scriptserver.Reply{Content: "a b c d e", Quirks: scriptserver.Quirks{Length: true}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, _ error) {
 			if l := lines(t, body)[0]; l.DoneReason != "length" || l.Eval != 3 || l.Message.Content != "a b c" {
 				t.Errorf("%s", body)
 			}
 		}},
-		{"cut", modeltest.Reply{Content: "a b c", Quirks: modeltest.Quirks{CutAfter: 2}}, "", func(t *testing.T, _ int, body []byte, err error) {
+		{"cut", scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{CutAfter: 2}}, "", func(t *testing.T, _ int, body []byte, err error) {
 			if ls := lines(t, body); len(ls) != 2 || !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("%s, %v", body, err)
 			}
 		}},
-		{"cut at once", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{CutAfter: -1}}, "", func(t *testing.T, status int, _ []byte, err error) {
+		{"cut at once", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{CutAfter: -1}}, "", func(t *testing.T, status int, _ []byte, err error) {
 			if status != 0 || !errors.Is(err, io.EOF) {
 				t.Errorf("%d %v", status, err)
 			}
 		}},
-		{"cut, not streamed", modeltest.Reply{Content: "a b c", Quirks: modeltest.Quirks{CutAfter: 1}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, err error) {
+		{"cut, not streamed", scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{CutAfter: 1}}, `,"stream":false`, func(t *testing.T, _ int, body []byte, err error) {
 			if len(body) == 0 || json.Valid(body) || !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("%s, %v", body, err)
 			}
 		}},
-		{"no done", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{NoDone: true}}, "", func(t *testing.T, _ int, body []byte, err error) {
+		{"no done", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{NoDone: true}}, "", func(t *testing.T, _ int, body []byte, err error) {
 			if ls := lines(t, body); len(ls) != 1 || ls[0].Done || err != nil {
 				t.Errorf("%s, %v", body, err)
 			}
 		}},
-		{"busy", modeltest.Reply{Quirks: modeltest.Quirks{Busy: 1}}, "", wantStatus(503, "busy")},
-		{"refuse think", modeltest.Reply{Quirks: modeltest.Quirks{RefuseThink: true}}, `,"think":true`, wantStatus(400, "does not support thinking")},
-		{"refuse think, not asked for", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{RefuseThink: true}}, `,"think":false`, wantStatus(200, `"a"`)},
-		{"refuse tools", modeltest.Reply{Quirks: modeltest.Quirks{RefuseTools: true}}, `,"tools":[{"type":"function","function":{"name":"x"}}]`, wantStatus(400, "does not support tools")},
-		{"too long", modeltest.Reply{Quirks: modeltest.Quirks{TooLong: true}}, "", wantStatus(400, "exceeds the context length")},
-		{"truncate", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{Truncate: 17}}, "", wantStatus(200, `"prompt_eval_count":17,`)},
-		{"remote host", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{RemoteHost: "https://far"}}, "", wantStatus(200, `"remote_host":"https://far"`)},
-		{"garbage", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{Garbage: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
+		{"busy", scriptserver.Reply{Quirks: scriptserver.Quirks{Busy: 1}}, "", wantStatus(503, "busy")},
+		{"refuse think", scriptserver.Reply{Quirks: scriptserver.Quirks{RefuseThink: true}}, `,"think":true`, wantStatus(400, "does not support thinking")},
+		{"refuse think, not asked for", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{RefuseThink: true}}, `,"think":false`, wantStatus(200, `"a"`)},
+		{"refuse tools", scriptserver.Reply{Quirks: scriptserver.Quirks{RefuseTools: true}}, `,"tools":[{"type":"function","function":{"name":"x"}}]`, wantStatus(400, "does not support tools")},
+		{"too long", scriptserver.Reply{Quirks: scriptserver.Quirks{TooLong: true}}, "", wantStatus(400, "exceeds the context length")},
+		{"truncate", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{Truncate: 17}}, "", wantStatus(200, `"prompt_eval_count":17,`)},
+		{"remote host", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{RemoteHost: "https://far"}}, "", wantStatus(200, `"remote_host":"https://far"`)},
+		{"garbage", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{Garbage: true}}, "", func(t *testing.T, status int, body []byte, _ error) {
 			if status != 200 || len(body) == 0 || json.Valid(body) {
 				t.Errorf("%d %s", status, body)
 			}
 		}},
-		{"bad UTF-8", modeltest.Reply{Content: "a", Quirks: modeltest.Quirks{BadUTF8: true}}, "", wantStatus(200, "a\xff\xfe")},
-		{"bytes", modeltest.Reply{Content: "é", Quirks: modeltest.Quirks{Bytes: 10001}}, `,"stream":false`, wantContent(strings.Repeat("é", 5000))},
-		{"runes per chunk", modeltest.Reply{Content: "aébc", Quirks: modeltest.Quirks{ChunkRunes: 2}}, "", func(t *testing.T, _ int, body []byte, _ error) {
+		{"bad UTF-8", scriptserver.Reply{Content: "a", Quirks: scriptserver.Quirks{BadUTF8: true}}, "", wantStatus(200, "a\xff\xfe")},
+		{"bytes", scriptserver.Reply{Content: "é", Quirks: scriptserver.Quirks{Bytes: 10001}}, `,"stream":false`, wantContent(strings.Repeat("é", 5000))},
+		{"runes per chunk", scriptserver.Reply{Content: "aébc", Quirks: scriptserver.Quirks{ChunkRunes: 2}}, "", func(t *testing.T, _ int, body []byte, _ error) {
 			if ls := lines(t, body); len(ls) != 3 || ls[0].Message.Content != "aé" || ls[1].Message.Content != "bc" {
 				t.Errorf("%s", body)
 			}
@@ -196,15 +197,15 @@ func TestQuirks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := modeltest.New(t, modeltest.Script{"m": {{Reply: c.reply}}})
+			s := modeltest.New(t, scriptserver.Script{"m": {{Reply: c.reply}}})
 			status, body, err := post(t, s.URL, c.more)
 			c.check(t, status, body, err)
 		})
 	}
 }
 
-func asText(form string) modeltest.Reply {
-	return modeltest.Reply{Content: "Now.", Calls: twoCalls[:1], Quirks: modeltest.Quirks{CallsAs: form}}
+func asText(form string) scriptserver.Reply {
+	return scriptserver.Reply{Content: "Now.", Calls: twoCalls[:1], Quirks: scriptserver.Quirks{CallsAs: form}}
 }
 
 func wantContent(want string) func(*testing.T, int, []byte, error) {
@@ -227,7 +228,7 @@ func wantStatus(want int, text string) func(*testing.T, int, []byte, error) {
 
 func TestDelays(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Content: "a b c", Quirks: modeltest.Quirks{
+	s := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Content: "a b c", Quirks: scriptserver.Quirks{
 		FirstDelay: 40 * time.Millisecond, TokenDelay: 20 * time.Millisecond,
 	}}}}})
 	begin := time.Now()
@@ -240,9 +241,9 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-func TestHangEndsWithTheServer(t *testing.T) {
+func TestCloseEndsHangingRequests(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": {{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}}}})
+	s := modeltest.New(t, scriptserver.Script{"m": {{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}})
 	done := make(chan error)
 	go func() {
 		_, _, err := post(t, s.URL, "")
@@ -267,8 +268,8 @@ func until(t *testing.T, met func() bool) {
 
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": {{Always: true, Reply: modeltest.Reply{Content: "a"}}}},
-		modeltest.WithSlots(2, 30*time.Millisecond, 4))
+	s := modeltest.New(t, scriptserver.Script{"m": {{Always: true, Reply: scriptserver.Reply{Content: "a"}}}},
+		scriptserver.WithSlots(2, 30*time.Millisecond, 4))
 	var mu sync.Mutex
 	got := make(map[int]int)
 	var all sync.WaitGroup
@@ -294,12 +295,12 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsMayLeave(t *testing.T) {
+func TestWaitingClientMayDisconnect(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": {
-		{Reply: modeltest.Reply{Quirks: modeltest.Quirks{Hang: true}}},
-		{Always: true, Reply: modeltest.Reply{Content: "a"}},
-	}}, modeltest.WithSlots(1, 0, 1))
+	s := modeltest.New(t, scriptserver.Script{"m": {
+		{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}},
+		{Always: true, Reply: scriptserver.Reply{Content: "a"}},
+	}}, scriptserver.WithSlots(1, 0, 1))
 	first, stopFirst := context.WithCancel(t.Context())
 	second, stopSecond := context.WithCancel(t.Context())
 	body := fmt.Sprintf(question, "")
@@ -320,9 +321,9 @@ func TestWhoWaitsMayLeave(t *testing.T) {
 	}
 }
 
-func TestMismatchIsLoud(t *testing.T) {
+func TestMismatchIsReported(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": {{When: modeltest.When{LastContains: "bye"}}}})
+	s := modeltest.New(t, scriptserver.Script{"m": {{When: scriptserver.When{LastContains: "bye"}}}})
 	status, body, err := post(t, s.URL, "")
 	if status != 500 || err != nil || !bytes.Contains(body, []byte(`exchange 0 wants \"bye\" in the last message`)) {
 		t.Errorf("%d %s, %v", status, body, err)
@@ -346,22 +347,22 @@ func (f *fakeTB) Cleanup(c func())             { f.cleanup = append(f.cleanup, c
 func (f *fakeTB) Errorf(s string, args ...any) { f.errors = append(f.errors, fmt.Sprintf(s, args...)) }
 func (f *fakeTB) Fatalf(s string, args ...any) { panic(fmt.Sprintf(s, args...)) }
 
-func TestAForgottenMismatchFailsTheTest(t *testing.T) {
+func TestUnreadMismatchFailsTheTest(t *testing.T) {
 	t.Parallel()
-	for _, looked := range []bool{false, true} {
+	for _, errRead := range []bool{false, true} {
 		tb := &fakeTB{}
-		s := modeltest.New(tb, modeltest.Script{"m": nil})
+		s := modeltest.New(tb, scriptserver.Script{"m": nil})
 		if status, _, err := post(t, s.URL, ""); status != 500 || err != nil {
 			t.Fatal(status, err)
 		}
-		if looked && s.Err() == nil {
+		if errRead && s.Err() == nil {
 			t.Error("no error")
 		}
 		for _, c := range tb.cleanup {
 			c()
 		}
-		if failed := len(tb.errors) == 1; failed == looked {
-			t.Errorf("looked %t: %q", looked, tb.errors)
+		if failed := len(tb.errors) == 1; failed == errRead {
+			t.Errorf("errRead %t: %q", errRead, tb.errors)
 		}
 	}
 }
@@ -384,11 +385,11 @@ func get(t *testing.T, method, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func TestTheRestOfOllama(t *testing.T) {
+func TestOllamaEndpoints(t *testing.T) {
 	t.Parallel()
-	s := modeltest.New(t, modeltest.Script{"m": nil}, modeltest.WithModels(
-		modeltest.Model{Name: "poor:1b", Family: "p", Window: 512, Loaded: true},
-		modeltest.Model{Name: "cloudy", RemoteHost: "https://far"},
+	s := modeltest.New(t, scriptserver.Script{"m": nil}, scriptserver.WithModels(
+		scriptserver.Model{Name: "poor:1b", Family: "p", Window: 512, Loaded: true},
+		scriptserver.Model{Name: "cloudy", RemoteHost: "https://far"},
 	))
 	for _, c := range []struct{ method, path, want string }{
 		{"HEAD", "/", ""},

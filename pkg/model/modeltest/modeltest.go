@@ -1,0 +1,33 @@
+// Package modeltest has what tests of model clients need beside [scriptserver]: a scripted server that fails the test on a
+// mismatch, the protocols of Anthropic and Google, and a canned server for benchmarks.
+package modeltest
+
+import "conclave/pkg/model/scriptserver"
+
+// TB is the part of [testing.TB] that this package uses.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// object is a JSON object.
+type object = map[string]any
+
+// New starts a scripted server and closes it at the end of the test. A mismatch with the script fails the test then, unless
+// the test has read [scriptserver.Server.Err] itself.
+func New(t TB, s scriptserver.Script, opts ...scriptserver.Option) *scriptserver.Server {
+	t.Helper()
+	server, err := scriptserver.Start(s, opts...)
+	if err != nil {
+		t.Fatalf("starting the scripted model server: %v", err)
+	}
+	t.Cleanup(func() {
+		server.Close()
+		if err := server.UnreadErr(); err != nil {
+			t.Errorf("requests did not match the script:\n%v", err)
+		}
+	})
+	return server
+}
