@@ -10,6 +10,7 @@ require (
 	github.com/anthropics/anthropic-sdk-go v1.84.0
 	github.com/duckdb/duckdb-go/v2 v2.10505.0
 	github.com/godbus/dbus v0.0.0-20190726142602-4481cbc300e2
+	github.com/godbus/dbus/v5 v5.2.4
 	github.com/google/jsonschema-go v0.4.3
 	github.com/lmittmann/tint v1.2.1
 	github.com/minio/highwayhash v1.0.4
@@ -106,3 +107,7 @@ require (
 )
 
 tool github.com/nats-io/nats-server/v2
+
+// The D-Bus module of 99designs/keyring dials the session bus when a process starts; the replacement does not. See its
+// package comment.
+replace github.com/godbus/dbus => ./pkg/keyring/dbus

@@ -2,7 +2,10 @@ module conclave/bench
 
 go 1.26.0
 
-replace conclave => ../
+replace (
+	conclave => ../
+	github.com/godbus/dbus => ../pkg/keyring/dbus
+)
 
 require (
 	conclave v0.0.0
@@ -59,6 +62,7 @@ require (
 	github.com/go-viper/mapstructure/v2 v2.5.0 // indirect
 	github.com/goccy/go-json v0.10.5 // indirect
 	github.com/godbus/dbus v0.0.0-20190726142602-4481cbc300e2 // indirect
+	github.com/godbus/dbus/v5 v5.2.4 // indirect
 	github.com/gogs/chardet v0.0.0-20211120154057-b7413eaefb8f // indirect
 	github.com/google/flatbuffers v25.12.19+incompatible // indirect
 	github.com/google/go-cmp v0.7.0 // indirect

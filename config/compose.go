@@ -182,7 +182,7 @@ func (c Config) secrets(ctx context.Context, home bus.Home, nc *nats.Conn) (acto
 	if err != nil {
 		return nil, err
 	}
-	return secrets.New(cfg, keys.Later(cfg.Ring(home.Data)), w, h), nil
+	return secrets.New(cfg, keys.OpenLazily(cfg.Ring(home.Data)), w, h), nil
 }
 
 // memory is the actor that remembers. A database that cannot be opened is no reason not to start: memory then tells

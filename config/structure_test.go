@@ -222,7 +222,7 @@ func TestRulesBite(t *testing.T) {
 		{"oneOwner", "bench/a.go", server, false},
 		{"oneOwner", "pkg/actor/a.go", "github.com/nats-io/nats.go", false},
 		{"oneOwner", "actors/secrets/a.go", "github.com/99designs/keyring", true},
-		{"oneOwner", "pkg/keyring/internal/sessionbus/a.go", "github.com/godbus/dbus", false},
+		{"oneOwner", "pkg/keyring/dbus/a.go", "github.com/godbus/dbus", false},
 		{"oneOwner", "actors/tools/a.go", "codeberg.org/readeck/go-readability", true},
 
 		{"plainSubjects", "subjects/a.go", "github.com/nats-io/nats.go", true},

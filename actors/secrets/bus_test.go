@@ -41,7 +41,7 @@ func (c *counted) Get(ctx context.Context, name string) (keyring.Secret, error) 
 func startSecrets(t *testing.T, b *bustest.Bus) *counted {
 	t.Helper()
 	cfg := secrets.Config{Backend: keyring.File, Timeout: 10 * time.Second, AuditTimeout: 5 * time.Second}
-	ring := &counted{Ring: keyring.Later(cfg.Ring(b.Dir))}
+	ring := &counted{Ring: keyring.OpenLazily(cfg.Ring(b.Dir))}
 	if err := ring.Set(t.Context(), "brave_api_key", seal.NewSecret([]byte(canary))); err != nil {
 		t.Fatal(err)
 	}

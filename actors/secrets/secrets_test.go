@@ -329,7 +329,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	ring := good.Ring("/data")
-	if err := ring.Check(); err != nil || ring.Dir != "/data/keyring" || ring.Key != "/data/keys/keyring.key" {
+	if err := ring.Validate(); err != nil || ring.Dir != "/data/keyring" || ring.Key != "/data/keys/keyring.key" {
 		t.Errorf("%+v, %v", ring, err)
 	}
 }

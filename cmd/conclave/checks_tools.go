@@ -21,17 +21,17 @@ import (
 // ringLook says which keyring holds the credentials, without opening it: opening one may ask for a password.
 func (x *examination) ringLook(cfg config.Config) {
 	ring := cfg.Secrets.Ring(x.home.Data)
-	info, err := keyring.Look(ring)
+	info, err := keyring.Inspect(ring)
 	switch {
 	case err != nil:
 		x.fail("keyring", "correct the file, or take it away if no credentials were kept", "%v", err)
 		return
 	case info.Backend == keyring.File:
-		x.ok("keyring", "file (%s): encrypted files in %s; it protects against a copied file only, not against programs that run as you", info.Why, ring.Dir)
+		x.ok("keyring", "file (%s): encrypted files in %s; it protects against a copied file only, not against programs that run as you", info.Reason, ring.Dir)
 	case info.Backend == keyring.Auto:
-		x.ok("keyring", "none yet (%s): conclave secret set takes the first of %s that is there", info.Why, strings.Join(keyring.Order, ", "))
+		x.ok("keyring", "none yet (%s): conclave secret set takes the first of %s that is there", info.Reason, strings.Join(keyring.Order, ", "))
 	default:
-		x.ok("keyring", "%s (%s)", info.Backend, info.Why)
+		x.ok("keyring", "%s (%s)", info.Backend, info.Reason)
 	}
 }
 
@@ -83,7 +83,7 @@ func credentialsOf(cfg config.Config) []string {
 func missingCredentials(ctx context.Context, cfg config.Config, data string) (lost []string, known bool, err error) {
 	named := credentialsOf(cfg)
 	ring := cfg.Secrets.Ring(data)
-	info, err := keyring.Look(ring)
+	info, err := keyring.Inspect(ring)
 	if err != nil || len(named) == 0 || info.Backend != keyring.File {
 		return nil, false, err
 	}

@@ -340,7 +340,7 @@ func lookAt(ctx context.Context, r keyring.Ring, names []string) []secretState {
 }
 
 func (a *app) printSecrets(info keyring.Info, states []secretState) {
-	fmt.Fprintf(a.stdout, "%-10s %s (%s)\n", "keyring", info.Backend, info.Why)
+	fmt.Fprintf(a.stdout, "%-10s %s (%s)\n", "keyring", info.Backend, info.Reason)
 	a.passedOver(a.stdout, info)
 	colours := map[string]string{"present": green}
 	for _, s := range states {
@@ -355,7 +355,7 @@ func (a *app) printSecrets(info keyring.Info, states []secretState) {
 
 // passedOver says which keyrings were looked for before, and why they were not taken.
 func (a *app) passedOver(w io.Writer, info keyring.Info) {
-	for _, p := range info.Passed {
+	for _, p := range info.Skipped {
 		fmt.Fprintf(w, "%-10s not %s: %s\n", "", p.Backend, plain(p.Reason))
 	}
 }

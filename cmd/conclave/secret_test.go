@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"conclave/actors/secrets"
@@ -125,45 +123,5 @@ func TestSecretGivenUp(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(p.data, "keyring", "file", "typed")); err == nil {
 		t.Error("something was kept")
-	}
-}
-
-// TestEarlyFlags holds the decision that is made before main against the real commands: whether a process may talk to the
-// session bus must not depend on a flag that the decision does not know.
-func TestEarlyFlags(t *testing.T) {
-	t.Parallel()
-	a := newApp(strings.NewReader(""), io.Discard, io.Discard)
-	root := a.root()
-	known := keyring.EarlyFlags()
-	seen := map[string]bool{}
-	add := func(f *pflag.Flag) {
-		follows, ok := known[f.Name]
-		seen[f.Name] = true
-		if !ok || follows != (f.NoOptDefVal == "") || f.Shorthand != "" {
-			t.Errorf("--%s (-%s): the early look at the arguments does not know it as it is", f.Name, f.Shorthand)
-		}
-	}
-	root.Flags().VisitAll(add)
-	root.PersistentFlags().VisitAll(add)
-	for name := range known {
-		if !seen[name] {
-			t.Errorf("--%s: the early look at the arguments knows a flag that is not there", name)
-		}
-	}
-	// And every command, by its own name.
-	var walk func(cmd *cobra.Command)
-	walk = func(cmd *cobra.Command) {
-		words := strings.Fields(cmd.CommandPath())[1:]
-		want := len(words) == 0 || words[0] == "up" || words[0] == "secret"
-		if got := keyring.UsesSessionBus(words); got != want {
-			t.Errorf("%s: %v", cmd.CommandPath(), got)
-		}
-		for _, sub := range cmd.Commands() {
-			walk(sub)
-		}
-	}
-	walk(root)
-	if !keyring.UsesSessionBus([]string{"actor", "broker", "secrets"}) {
-		t.Error("conclave actor secrets does not")
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"conclave/pkg/keyring"
 )
 
-// The kernel's keyring where the kernel lets us; elsewhere it must say why it does not.
-func TestKernel(t *testing.T) {
+// The kernel's keyring passes the suite where the kernel permits it; elsewhere the error names the kernel.
+func TestKernelKeyring(t *testing.T) {
 	t.Parallel()
-	cfg := place(t, keyring.KeyCtl)
+	cfg := newConfig(t, keyring.KeyCtl)
 	cfg.Service = "conclave-test-" + strings.ToLower(rand.Text())
 	if _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_USER_KEYRING, true); err != nil {
 		_, _, err := keyring.Open(t.Context(), cfg)
 		if !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), "kernel") {
-			t.Errorf("forbidden, and it says %v", err)
+			t.Errorf("where the kernel forbids it: %v", err)
 		}
 		return
 	}
@@ -35,11 +35,11 @@ func TestKernel(t *testing.T) {
 		}
 	})
 	r, _ := open(t, cfg)
-	suite(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
+	testRing(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
 }
 
-// standIn is pass without gpg: the same commands on the same files, in the open.
-const standIn = `#!/bin/sh
+// fakePass is pass without gpg: the same commands on the same files, unencrypted.
+const fakePass = `#!/bin/sh
 set -e
 command=$1
 for name; do :; done
@@ -52,38 +52,38 @@ rm) rm "$file" ;;
 esac
 `
 
-func TestPass(t *testing.T) {
+func TestPassBackend(t *testing.T) {
 	bin, store := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("PASSWORD_STORE_DIR", store)
-	cfg := place(t, keyring.Pass)
-	unavailable := func(says string) {
+	cfg := newConfig(t, keyring.Pass)
+	checkUnavailable := func(text string) {
 		t.Helper()
-		if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), says) {
-			t.Errorf("got %v, want %q", err, says)
+		if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want %q", err, text)
 		}
 	}
 	t.Setenv("PATH", bin)
-	unavailable("not installed")
-	must(t, os.WriteFile(filepath.Join(bin, "pass"), []byte(standIn), 0o700))
-	unavailable("pass init")
+	checkUnavailable("not installed")
+	must(t, os.WriteFile(filepath.Join(bin, "pass"), []byte(fakePass), 0o700))
+	checkUnavailable("pass init")
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 	write(t, filepath.Join(store, ".gpg-id"), []byte("me\n"))
-	// With auto it comes before the files.
+	// Auto prefers it to the files.
 	auto := cfg
 	auto.Backend = keyring.Auto
 	r, info := open(t, auto)
 	if info.Backend != keyring.Pass {
 		t.Fatalf("%+v", info)
 	}
-	suite(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
+	testRing(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
 
 	write(t, filepath.Join(store, "locked"), []byte("yes"))
 	if _, err := r.Get(t.Context(), "bytes"); !errors.Is(err, keyring.ErrLocked) || !strings.Contains(err.Error(), "gpg") {
 		t.Errorf("when gpg does not open it: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(store, "locked")))
-	// An entry that was put there by hand is told without a word of it.
+	// The error for an entry written by hand quotes nothing of it.
 	write(t, filepath.Join(store, "conclave", "hand.gpg"), []byte(canary+"\n"))
 	if _, err := r.Get(t.Context(), "hand"); !errors.Is(err, keyring.ErrDamaged) || strings.Contains(err.Error(), "'c'") {
 		t.Errorf("by hand: %v", err)

@@ -11,33 +11,35 @@ import (
 	"syscall"
 
 	lib "github.com/99designs/keyring"
-	"github.com/godbus/dbus"
+	"github.com/godbus/dbus/v5"
 )
 
-// errPanic is a panic of the library: a dialog that the user closed ends in one.
-var errPanic = errors.New("the library gave up; a dialog may have been closed")
+// errPanic stands for a panic of the library, which panics when the user closes a dialog.
+var errPanic = errors.New("the library panicked; a dialog may have been closed")
 
-// errLate means that a call was given up when its context ended.
-type errLate struct{ busy bool }
+// timeoutError means that the context ended before a call of the library did. busy means that the call did not begin,
+// because an earlier one was still running.
+type timeoutError struct{ busy bool }
 
-func (e errLate) Error() string {
+func (e timeoutError) Error() string {
 	if e.busy {
-		return "an earlier call still waits for it; it may be asking for your password in a dialog"
+		return "timeout: an earlier call is still running; it may be asking for your password in a dialog"
 	}
-	return "it did not answer in time; it may be asking for your password in a dialog"
+	return "timeout: it may be asking for your password in a dialog"
 }
 
-// within runs call, which cannot be stopped, and gives up with the context. Only one runs at a time: slot is free again
-// when the call has really ended. What comes too late goes to late.
-func within[T any](ctx context.Context, slot chan struct{}, late func(T), call func() (T, error)) (T, error) {
-	var none T
+// callLibrary runs call, which cannot be cancelled, and returns a [timeoutError] when ctx ends first. slot has capacity
+// one and serializes calls: an abandoned call keeps it until it has really ended. discard, if not nil, gets the value of
+// an abandoned call.
+func callLibrary[T any](ctx context.Context, slot chan struct{}, discard func(T), call func() (T, error)) (T, error) {
+	var zero T
 	if ctx.Err() != nil {
-		return none, errLate{}
+		return zero, timeoutError{}
 	}
 	select {
 	case slot <- struct{}{}:
 	case <-ctx.Done():
-		return none, errLate{busy: true}
+		return zero, timeoutError{busy: true}
 	}
 	type result struct {
 		value T
@@ -47,12 +49,12 @@ func within[T any](ctx context.Context, slot chan struct{}, late func(T), call f
 	go func() {
 		defer func() { <-slot }()
 		var r result
-		r.value, r.err = guarded(call)
+		r.value, r.err = recoverPanic(call)
 		select {
 		case done <- r:
-		case <-ctx.Done(): // nobody waits any more
-			if late != nil {
-				late(r.value)
+		case <-ctx.Done(): // the caller has returned
+			if discard != nil {
+				discard(r.value)
 			}
 		}
 	}()
@@ -60,68 +62,68 @@ func within[T any](ctx context.Context, slot chan struct{}, late func(T), call f
 	case r := <-done:
 		return r.value, r.err
 	case <-ctx.Done():
-		return none, errLate{}
+		return zero, timeoutError{}
 	}
 }
 
-// guarded keeps a panic of the library from ending this process. What it says is dropped: it may quote a value.
-func guarded[T any](call func() (T, error)) (value T, err error) {
+// recoverPanic runs call and returns [errPanic] when it panics. The panic's own text is dropped: it may quote a credential.
+func recoverPanic[T any](call func() (T, error)) (value T, err error) {
 	defer func() {
 		if recover() != nil {
-			var none T
-			value, err = none, errPanic
+			var zero T
+			value, err = zero, errPanic
 		}
 	}()
 	return call()
 }
 
-// translate makes one of our errors of what the library says. Only kinds of errors that cannot hold a part of a value
-// keep their words.
-func translate(backend string, err error) error {
+// translateError maps an error of the library to one of the errors of this package. The library's own text is kept only
+// for kinds of errors that cannot quote a credential.
+func translateError(backend string, err error) error {
 	for _, ours := range []error{ErrNotFound, ErrLocked, ErrUnavailable, ErrDamaged} {
 		if errors.Is(err, ours) {
 			return err
 		}
 	}
 	var (
-		late   errLate
-		bus    dbus.Error
-		path   *fs.PathError
-		errno  syscall.Errno
-		exit   *exec.ExitError
-		syntax *json.SyntaxError
-		kind   *json.UnmarshalTypeError
+		timeout timeoutError
+		bus     dbus.Error
+		path    *fs.PathError
+		errno   syscall.Errno
+		exit    *exec.ExitError
+		syntax  *json.SyntaxError
+		kind    *json.UnmarshalTypeError
 	)
 	switch {
 	case errors.Is(err, lib.ErrKeyNotFound):
 		return ErrNotFound
-	case errors.As(err, &late), errors.Is(err, errPanic):
+	case errors.As(err, &timeout), errors.Is(err, errPanic):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case errors.As(err, &bus):
 		if strings.HasSuffix(bus.Name, ".IsLocked") {
 			return fmt.Errorf("%w: unlock it, or log in to your desktop", ErrLocked)
 		}
-		return fmt.Errorf("%w: the session bus answers %s", ErrUnavailable, plainName(bus.Name))
+		return fmt.Errorf("%w: the session bus answers %s", ErrUnavailable, sanitizeErrorName(bus.Name))
 	case errors.As(err, &exit):
 		return fmt.Errorf("%w: pass ended with exit code %d; run pass show in a terminal once, so that gpg knows your passphrase", ErrLocked, exit.ExitCode())
 	case errors.As(err, &syntax), errors.As(err, &kind):
 		return fmt.Errorf("%w: it was not put there by conclave", ErrDamaged)
-	case expired(err):
+	case isExpiredKey(err):
 		return ErrNotFound
 	case errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: the kernel's keyring is full", ErrUnavailable)
 	case errors.As(err, &path), errors.As(err, &errno):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case backend == File: // the cipher says no
+	case backend == File: // authenticated decryption failed
 		return fmt.Errorf("%w: the file is damaged, or was made with another key", ErrDamaged)
 	}
-	return fmt.Errorf("%w: it failed in an unknown way (%T)", ErrUnavailable, err)
+	return fmt.Errorf("%w: unknown error of type %T", ErrUnavailable, err)
 }
 
-// plainName keeps the name of an error on the session bus, and nothing that is none.
-func plainName(s string) string {
-	if len(s) > 100 || strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._") != "" {
+// sanitizeErrorName returns name if it has the form of a D-Bus error name, else "an error".
+func sanitizeErrorName(name string) string {
+	if len(name) > 100 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._") != "" {
 		return "an error"
 	}
-	return s
+	return name
 }

@@ -10,44 +10,45 @@ import (
 	"time"
 
 	lib "github.com/99designs/keyring"
-	"github.com/godbus/dbus"
+	"github.com/godbus/dbus/v5"
 
 	"conclave/pkg/seal"
 )
 
-const told = "canary-in-an-error"
+// canary is a text that must not appear in an error.
+const canary = "canary-in-an-error"
 
-// stuck is a library that answers when it is let.
-type stuck struct {
+// blockedLibrary is a library whose Get waits for an item in release, and panics when release is closed.
+type blockedLibrary struct {
 	lib.Keyring
-	asked chan string
-	let   chan lib.Item
+	called  chan string
+	release chan lib.Item
 }
 
-func (s *stuck) Get(name string) (lib.Item, error) {
-	s.asked <- name
-	item, ok := <-s.let
+func (s *blockedLibrary) Get(name string) (lib.Item, error) {
+	s.called <- name
+	item, ok := <-s.release
 	if !ok {
-		panic("nil map of " + told)
+		panic("nil map of " + canary)
 	}
 	return item, nil
 }
 
-// A call that does not come back is given up in time. The next one waits for it, no longer than it may, and both find the
-// library free again when it has answered.
-func TestStuck(t *testing.T) {
+// A call of the library that blocks is abandoned when its context ends. The next call waits for it, at most until its own
+// context ends; the library is usable again when the abandoned call has returned, and its value is wiped.
+func TestBlockedLibraryCallTimesOut(t *testing.T) {
 	t.Parallel()
-	s := &stuck{asked: make(chan string, 9), let: make(chan lib.Item)}
-	r := &ring{backend: SecretService, lib: s, slot: make(chan struct{}, 1)}
+	s := &blockedLibrary{called: make(chan string, 9), release: make(chan lib.Item)}
+	r := &ring{backend: Pass, lib: s, slot: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() {
 		_, err := r.Get(ctx, "token")
 		first <- err
 	}()
-	<-s.asked // it is in the library's hands
+	<-s.called // the call has begun
 	cancel()
-	if err := <-first; !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "in time") {
+	if err := <-first; !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the first: %v", err)
 	}
 	soon, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -55,8 +56,8 @@ func TestStuck(t *testing.T) {
 	if _, err := r.Get(soon, "token"); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "earlier call") {
 		t.Errorf("the second: %v", err)
 	}
-	late := []byte(told)
-	s.let <- lib.Item{Key: "token", Data: late}
+	late := []byte(canary)
+	s.release <- lib.Item{Key: "token", Data: late}
 
 	third := make(chan Secret)
 	go func() {
@@ -66,25 +67,25 @@ func TestStuck(t *testing.T) {
 		}
 		third <- v
 	}()
-	<-s.asked // so the first has let go of the library
+	<-s.called // the abandoned call has ended
 	if strings.Contains(string(late), "canary") {
-		t.Error("what came too late was not wiped")
+		t.Error("the value of an abandoned call was not wiped")
 	}
-	s.let <- lib.Item{Key: "token", Data: []byte("v")}
+	s.release <- lib.Item{Key: "token", Data: []byte("v")}
 	if got := <-third; string(got.Reveal()) != "v" {
 		t.Errorf("the third: %q", got.Reveal())
 	}
 
-	go func() { <-s.asked; close(s.let) }()
-	if _, err := r.Get(t.Context(), "token"); !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), told) {
+	go func() { <-s.called; close(s.release) }()
+	if _, err := r.Get(t.Context(), "token"); !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), canary) {
 		t.Errorf("after a panic: %v", err)
 	}
 }
 
-func TestTranslate(t *testing.T) {
+func TestLibraryErrorsQuoteNoCredential(t *testing.T) {
 	t.Parallel()
-	bad := json.Unmarshal([]byte(`{"Key":"`+told+`","Data":12345}`), &lib.Item{})
-	notJSON := json.Unmarshal([]byte(told), &lib.Item{})
+	bad := json.Unmarshal([]byte(`{"Key":"`+canary+`","Data":12345}`), &lib.Item{})
+	notJSON := json.Unmarshal([]byte(canary), &lib.Item{})
 	for _, tt := range []struct {
 		name    string
 		backend string
@@ -92,39 +93,39 @@ func TestTranslate(t *testing.T) {
 		want    error
 	}{
 		{"not there", KWallet, lib.ErrKeyNotFound, ErrNotFound},
-		{"locked", SecretService, dbus.Error{Name: "org.freedesktop.Secret.Error.IsLocked", Body: []any{told}}, ErrLocked},
-		{"no service", SecretService, dbus.Error{Name: "org.freedesktop.DBus.Error.ServiceUnknown", Body: []any{told}}, ErrUnavailable},
+		{"locked", SecretService, dbus.Error{Name: "org.freedesktop.Secret.Error.IsLocked", Body: []any{canary}}, ErrLocked},
+		{"no service", SecretService, dbus.Error{Name: "org.freedesktop.DBus.Error.ServiceUnknown", Body: []any{canary}}, ErrUnavailable},
 		{"ours", File, fmt.Errorf("x: %w", ErrDamaged), ErrDamaged},
-		{"unknown", Pass, errors.New(told), ErrUnavailable},
-		{"trick: a name that is a text", KWallet, dbus.Error{Name: told + " and more"}, ErrUnavailable},
+		{"unknown", Pass, errors.New(canary), ErrUnavailable},
+		{"trick: a name that is a text", KWallet, dbus.Error{Name: canary + " and more"}, ErrUnavailable},
 		{"trick: a parser that quotes a number", Pass, bad, ErrDamaged},
 		{"trick: a parser that quotes a letter", SecretService, notJSON, ErrDamaged},
-		{"trick: a cipher that quotes", File, errors.New("could not decrypt " + told), ErrDamaged},
+		{"trick: a cipher that quotes", File, errors.New("could not decrypt " + canary), ErrDamaged},
 	} {
-		got := translate(tt.backend, tt.err)
+		got := translateError(tt.backend, tt.err)
 		if tt.err == nil || !errors.Is(got, tt.want) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
-		for _, part := range []string{told, "canary", "12345", "'c'"} {
+		for _, part := range []string{canary, "canary", "12345", "'c'"} {
 			if strings.Contains(got.Error(), part) {
-				t.Errorf("%s: it tells %s: %v", tt.name, part, got)
+				t.Errorf("%s: it quotes %s: %v", tt.name, part, got)
 			}
 		}
 	}
 }
 
-// An entry under our name that is another's, or no credential, is not handed out.
-func TestNotOurs(t *testing.T) {
+// An entry that holds another name, or no valid credential, is not returned.
+func TestForeignEntryIsNotReturned(t *testing.T) {
 	t.Parallel()
 	for name, item := range map[string]lib.Item{
-		"another name": {Key: "other", Data: []byte(told)},
-		"no name":      {Data: []byte(told)},
+		"another name": {Key: "other", Data: []byte(canary)},
+		"no name":      {Data: []byte(canary)},
 		"no value":     {Key: "token"},
 		"too long":     {Key: "token", Data: make([]byte, seal.MaxValue+1)},
 	} {
-		s := &stuck{asked: make(chan string, 1), let: make(chan lib.Item, 1)}
-		s.let <- item
-		r := &ring{backend: KWallet, lib: s, slot: make(chan struct{}, 1)}
+		s := &blockedLibrary{called: make(chan string, 1), release: make(chan lib.Item, 1)}
+		s.release <- item
+		r := &ring{backend: Pass, lib: s, slot: make(chan struct{}, 1)}
 		if got, err := r.Get(t.Context(), "token"); !errors.Is(err, ErrDamaged) || got.Reveal() != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// expired reports whether the kernel has let a key go.
-func expired(err error) bool {
+// isExpiredKey reports whether err means that a key in the kernel's keyring expired or was revoked.
+func isExpiredKey(err error) bool {
 	return errors.Is(err, syscall.EKEYEXPIRED) || errors.Is(err, syscall.EKEYREVOKED)
 }

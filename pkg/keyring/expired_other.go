@@ -2,5 +2,5 @@
 
 package keyring
 
-// expired reports whether the kernel has let a key go. Only Linux keeps keys.
-func expired(error) bool { return false }
+// isExpiredKey returns false: only Linux has a kernel keyring.
+func isExpiredKey(error) bool { return false }

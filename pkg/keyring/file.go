@@ -14,62 +14,65 @@ import (
 	lib "github.com/99designs/keyring"
 )
 
-// The encrypted files are the library's: one per credential, called by its name, AES-GCM under a key that it derives from
-// a passphrase with 8192 rounds of PBKDF2. That is far too little for a passphrase that a user can remember, and nobody
-// could type one anyway when the system starts by itself. So the passphrase is 32 random bytes from a file that only its
-// owner may read, for which the rounds do not matter.
+// The encrypted files are the library's: one per credential, named after it, AES-GCM under a key that it derives from a
+// passphrase with 8192 rounds of PBKDF2. That is far too few for a passphrase that a user can remember, and nobody can type
+// one when the system starts by itself. So the passphrase is 32 random bytes from a file that only its owner may read, for
+// which the rounds do not matter.
 //
-// What it protects against: a copy of the folder without the key, in a backup or on a lost disk. What it does not protect
-// against: somebody who runs programs as the same person, and a copy of both. The names of the credentials stand open.
+// They protect against a copy of the folder without the key, in a backup or on a lost disk. They do not protect against
+// programs that run as the same user, nor against a copy of both. The names of the credentials are not encrypted.
 //
-// The library writes over the old file in place; a crash in between would leave neither value. So it writes into a folder
-// aside, and the file is moved from there.
+// The library overwrites a file in place; a crash in between would lose both values. So it writes into a temporary folder,
+// and the file is renamed from there.
 
-// keySize of the random key.
+// keySize is the length of the random key in bytes.
 const keySize = 32
 
-// files is the folder of the encrypted files.
-func (c Config) files() string { return filepath.Join(c.Dir, "file") }
+// filesDir is the folder of the encrypted files.
+func (c Config) filesDir() string { return filepath.Join(c.Dir, "file") }
 
-// readyFiles makes the folder and looks at what is there already.
-func (c Config) readyFiles() error {
-	if err := os.MkdirAll(c.files(), 0o700); err != nil {
-		return fmt.Errorf("%w: making the folder of the encrypted files: %w", ErrUnavailable, err)
+// prepareFiles creates the folder of the encrypted files. It refuses folders and a key that other users may read, and files
+// without their key.
+func (c Config) prepareFiles() error {
+	if err := os.MkdirAll(c.filesDir(), 0o700); err != nil {
+		return fmt.Errorf("%w: creating the folder of the encrypted files: %w", ErrUnavailable, err)
 	}
-	for _, dir := range []string{c.Dir, c.files()} {
+	for _, dir := range []string{c.Dir, c.filesDir()} {
 		info, err := os.Stat(dir)
 		if err != nil {
-			return fmt.Errorf("%w: looking at the folder of the encrypted files: %w", ErrUnavailable, err)
+			return fmt.Errorf("%w: checking the folder of the encrypted files: %w", ErrUnavailable, err)
 		}
 		if info.Mode().Perm()&0o077 != 0 {
-			return fmt.Errorf("%w: others may look into %s (mode %o); run chmod 700 on it", ErrUnavailable, dir, info.Mode().Perm())
+			return fmt.Errorf("%w: other users may read %s (mode %o); run chmod 700 on it", ErrUnavailable, dir, info.Mode().Perm())
 		}
 	}
 	_, err := c.readKey()
 	if errors.Is(err, errNoKey) {
-		return c.keyless()
+		return c.checkNoFiles()
 	}
 	return err
 }
 
-// errNoKey means that the key was not made yet, or is gone.
-var errNoKey = fmt.Errorf("%w: the key of the encrypted files is not there", ErrUnavailable)
+// errNoKey means that the key was not created yet, or was removed.
+var errNoKey = fmt.Errorf("%w: the key of the encrypted files is missing", ErrUnavailable)
 
-// keyless reports an error when there are files that the missing key belongs to: a new one could not read them.
-func (c Config) keyless() error {
-	entries, err := os.ReadDir(c.files())
+// checkNoFiles returns an error when there are encrypted files. It is called when the key is missing: a new key could not
+// read them.
+func (c Config) checkNoFiles() error {
+	entries, err := os.ReadDir(c.filesDir())
 	if err != nil {
-		return fmt.Errorf("%w: looking into the folder of the encrypted files: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: reading the folder of the encrypted files: %w", ErrUnavailable, err)
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%w: put %s back from a backup, or remove %s and set the credentials anew", errNoKey, c.Key, c.files())
+		return fmt.Errorf("%w: put %s back from a backup, or remove %s and set the credentials again", errNoKey, c.Key, c.filesDir())
 	}
 	return nil
 }
 
-// readKey reads the key, and refuses one that others may read too.
+// readKey reads the key. It refuses a file that other users may read, a link and anything but a regular file, and returns
+// [errNoKey] if there is none.
 func (c Config) readKey() (string, error) {
-	// A link could lead to a file of others, a pipe would wait for ever.
+	// A link could lead to another user's file; opening a pipe would block.
 	f, err := os.OpenFile(c.Key, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errNoKey
@@ -85,7 +88,7 @@ func (c Config) readKey() (string, error) {
 	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("%w: %s is not a regular file", ErrUnavailable, c.Key)
 	case info.Mode().Perm()&0o077 != 0:
-		return "", fmt.Errorf("%w: %s may be read by others (mode %o); run chmod 600 on it, and set the credentials anew if somebody has", ErrUnavailable, c.Key, info.Mode().Perm())
+		return "", fmt.Errorf("%w: other users may read %s (mode %o); run chmod 600 on it, and set the credentials again if somebody has read it", ErrUnavailable, c.Key, info.Mode().Perm())
 	}
 	key, err := io.ReadAll(io.LimitReader(f, keySize+1))
 	defer clear(key)
@@ -98,12 +101,12 @@ func (c Config) readKey() (string, error) {
 	return base64.RawURLEncoding.EncodeToString(key), nil
 }
 
-// makeKey makes the key if it is not there. Of two first uses at once one wins, and both go on with its key.
-func (c Config) makeKey() error {
+// ensureKey creates the key if it is missing. Two processes that do so at once use the same key.
+func (c Config) ensureKey() error {
 	if _, err := c.readKey(); !errors.Is(err, errNoKey) {
 		return err
 	}
-	if err := c.keyless(); err != nil {
+	if err := c.checkNoFiles(); err != nil {
 		return err
 	}
 	key := make([]byte, keySize)
@@ -114,53 +117,54 @@ func (c Config) makeKey() error {
 	if err := os.MkdirAll(filepath.Dir(c.Key), 0o700); err != nil {
 		return err
 	}
-	err := wholeFile(filepath.Dir(c.Key), key, func(aside string) error { return os.Link(aside, c.Key) })
+	err := writeThenMove(filepath.Dir(c.Key), key, func(tmp string) error { return os.Link(tmp, c.Key) })
 	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("making the key of the encrypted files: %w", err)
+		return fmt.Errorf("creating the key of the encrypted files: %w", err)
 	}
 	return nil
 }
 
-// passphrase is what the library asks for.
+// passphrase returns the key to the library, which calls it with a prompt.
 func (c Config) passphrase(string) (string, error) { return c.readKey() }
 
-// writeFile keeps a credential: the new file or the old one, never half of either.
+// writeFile stores a credential in its encrypted file atomically: after a crash there is the old file or the new one.
 func (c Config) writeFile(item lib.Item) error {
-	if err := c.readyFiles(); err != nil {
+	if err := c.prepareFiles(); err != nil {
 		return err
 	}
-	if err := c.makeKey(); err != nil {
+	if err := c.ensureKey(); err != nil {
 		return err
 	}
-	aside, err := os.MkdirTemp(c.Dir, ".new-*")
+	tmp, err := os.MkdirTemp(c.Dir, ".new-*")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(aside)
-	staging, err := lib.Open(lib.Config{AllowedBackends: []lib.BackendType{lib.FileBackend}, FileDir: aside, FilePasswordFunc: c.passphrase})
+	defer os.RemoveAll(tmp)
+	staging, err := lib.Open(lib.Config{AllowedBackends: []lib.BackendType{lib.FileBackend}, FileDir: tmp, FilePasswordFunc: c.passphrase})
 	if err != nil {
 		return err
 	}
 	if err := staging.Set(item); err != nil {
 		return err
 	}
-	written := filepath.Join(aside, item.Key)
+	written := filepath.Join(tmp, item.Key)
 	if err := syncPath(written); err != nil {
 		return err
 	}
-	if err := os.Rename(written, filepath.Join(c.files(), item.Key)); err != nil {
+	if err := os.Rename(written, filepath.Join(c.filesDir(), item.Key)); err != nil {
 		return err
 	}
-	return syncPath(c.files())
+	return syncPath(c.filesDir())
 }
 
-// replaceFile writes a small file in one step.
+// replaceFile writes data to path atomically.
 func replaceFile(path string, data []byte) error {
-	return wholeFile(filepath.Dir(path), data, func(aside string) error { return os.Rename(aside, path) })
+	return writeThenMove(filepath.Dir(path), data, func(tmp string) error { return os.Rename(tmp, path) })
 }
 
-// wholeFile writes data aside in dir, readable by its owner alone, and lets place put it where it belongs.
-func wholeFile(dir string, data []byte, place func(aside string) error) error {
+// writeThenMove writes data to a temporary file in dir, readable by its owner alone, syncs it and calls move to put it in
+// its place. The temporary file is removed if move leaves it.
+func writeThenMove(dir string, data []byte, move func(tmp string) error) error {
 	tmp, err := os.CreateTemp(dir, ".new-*")
 	if err != nil {
 		return err
@@ -170,13 +174,13 @@ func wholeFile(dir string, data []byte, place func(aside string) error) error {
 	if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	if err := place(tmp.Name()); err != nil {
+	if err := move(tmp.Name()); err != nil {
 		return err
 	}
 	return syncPath(dir)
 }
 
-// syncPath brings a file or a folder to the disk itself.
+// syncPath flushes a file or a folder to the disk.
 func syncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

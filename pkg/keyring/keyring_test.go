@@ -17,14 +17,14 @@ import (
 	"conclave/pkg/seal"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+// testTimeout bounds the calls of a test.
+const testTimeout = 20 * time.Second
 
-// canary is a value that must not be seen.
+// canary is a value that must not appear in a file or an error.
 const canary = "canary-51c0de-in-the-ring"
 
-// place is a configuration of its own.
-func place(t *testing.T, backend string) keyring.Config {
+// newConfig returns a configuration with folders of its own.
+func newConfig(t *testing.T, backend string) keyring.Config {
 	t.Helper()
 	dir := t.TempDir()
 	return keyring.Config{Backend: backend, Dir: filepath.Join(dir, "keyring"), Key: filepath.Join(dir, "keys", "keyring.key")}
@@ -32,7 +32,7 @@ func place(t *testing.T, backend string) keyring.Config {
 
 func open(t *testing.T, cfg keyring.Config) (keyring.Ring, keyring.Info) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	r, info, err := keyring.Open(ctx, cfg)
 	if err != nil {
@@ -43,9 +43,9 @@ func open(t *testing.T, cfg keyring.Config) (keyring.Ring, keyring.Info) {
 
 func secret(s string) keyring.Secret { return seal.NewSecret([]byte(s)) }
 
-// suite is what every keyring must do. another opens the same one again, as another process would.
-func suite(t *testing.T, r keyring.Ring, another func() keyring.Ring) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+// testRing is the conformance suite of every backend. reopen opens the same keyring again, as another process would.
+func testRing(t *testing.T, r keyring.Ring, reopen func() keyring.Ring) {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	wantNames := func(want ...string) {
 		t.Helper()
@@ -82,7 +82,7 @@ func suite(t *testing.T, r keyring.Ring, another func() keyring.Ring) {
 		if err := r.Set(ctx, name, own); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		own.Wipe() // what the ring keeps is not the caller's
+		own.Wipe() // the ring must have a copy
 	}
 	names := make([]string, 0, len(values))
 	for name := range values {
@@ -92,7 +92,7 @@ func suite(t *testing.T, r keyring.Ring, another func() keyring.Ring) {
 	wantNames(names...)
 	for name, v := range values {
 		wantValue(r, name, v)
-		wantValue(another(), name, v)
+		wantValue(reopen(), name, v)
 	}
 
 	if err := r.Set(ctx, "a", secret("second")); err != nil {
@@ -129,7 +129,7 @@ func suite(t *testing.T, r keyring.Ring, another func() keyring.Ring) {
 		}
 	}
 
-	// Several at once: each is kept whole.
+	// Concurrent writes: each value is stored whole.
 	var wg sync.WaitGroup
 	for i := range 6 {
 		wg.Go(func() {
@@ -154,28 +154,28 @@ func suite(t *testing.T, r keyring.Ring, another func() keyring.Ring) {
 	}
 }
 
-func TestFile(t *testing.T) {
+func TestFileBackend(t *testing.T) {
 	t.Parallel()
-	cfg := place(t, keyring.File)
+	cfg := newConfig(t, keyring.File)
 	r, info := open(t, cfg)
-	if info.Backend != keyring.File || info.Why == "" {
+	if info.Backend != keyring.File || info.Reason == "" {
 		t.Errorf("%+v", info)
 	}
-	suite(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
+	testRing(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
 	if err := r.Set(t.Context(), "largest", seal.NewSecret(make([]byte, seal.MaxValue))); err != nil {
 		t.Error(err)
 	}
-	quiet(t, filepath.Dir(cfg.Dir))
+	checkFilesPrivate(t, filepath.Dir(cfg.Dir))
 }
 
-func TestLater(t *testing.T) {
+func TestLazyRing(t *testing.T) {
 	t.Parallel()
-	cfg := place(t, keyring.Auto)
-	suite(t, keyring.Later(cfg), func() keyring.Ring { return keyring.Later(cfg) })
+	cfg := newConfig(t, keyring.Auto)
+	testRing(t, keyring.OpenLazily(cfg), func() keyring.Ring { return keyring.OpenLazily(cfg) })
 }
 
-// quiet looks at every file below dir: nothing in it can be read by others, and no file tells the value.
-func quiet(t *testing.T, dir string) {
+// checkFilesPrivate fails if other users may read a file below dir, or if a file contains a value.
+func checkFilesPrivate(t *testing.T, dir string) {
 	t.Helper()
 	files := 0
 	err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
@@ -191,7 +191,7 @@ func quiet(t *testing.T, dir string) {
 		}
 		if d.IsDir() {
 			if strings.HasPrefix(d.Name(), ".new-") {
-				t.Errorf("%s was left behind", p)
+				t.Errorf("%s is left", p)
 			}
 			return nil
 		}
@@ -207,15 +207,15 @@ func quiet(t *testing.T, dir string) {
 	}
 }
 
-// What can be wrong with the encrypted files, and what somebody may have done to them.
-func TestFileTricks(t *testing.T) {
+// Damaged or manipulated files are refused, and no error quotes the value.
+func TestManipulatedFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		do   func(t *testing.T, cfg keyring.Config, file string)
 		want error
-		open bool // it is told at the opening already
-		says string
+		open bool // opening fails already
+		text string
 	}{
 		{"as it was", func(*testing.T, keyring.Config, string) {}, nil, false, ""},
 		{"the file is gone", func(t *testing.T, _ keyring.Config, f string) { must(t, os.Remove(f)) }, keyring.ErrNotFound, false, ""},
@@ -232,7 +232,7 @@ func TestFileTricks(t *testing.T) {
 		}, keyring.ErrDamaged, false, ""},
 		{"trick: another's file under this name", func(t *testing.T, _ keyring.Config, f string) {
 			must(t, os.Rename(filepath.Join(filepath.Dir(f), "other"), f))
-		}, keyring.ErrDamaged, false, "not what was put there"},
+		}, keyring.ErrDamaged, false, "not written by conclave"},
 		{"trick: the value in the open", func(t *testing.T, _ keyring.Config, f string) {
 			write(t, f, []byte(`{"Key":"token","Data":"`+canary+`"}`))
 		}, keyring.ErrDamaged, false, ""},
@@ -252,7 +252,7 @@ func TestFileTricks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cfg := place(t, keyring.File)
+			cfg := newConfig(t, keyring.File)
 			r, _ := open(t, cfg)
 			for _, name := range []string{"token", "other"} {
 				must(t, r.Set(t.Context(), name, secret(canary)))
@@ -266,26 +266,26 @@ func TestFileTricks(t *testing.T) {
 				var got keyring.Secret
 				got, err = r.Get(t.Context(), "token")
 				if tt.want != nil && got.Reveal() != nil {
-					t.Errorf("it gives out %q", got.Reveal())
+					t.Errorf("it returns %q", got.Reveal())
 				}
 			}
-			if tt.want == nil && err != nil || tt.want != nil && (!errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says)) {
+			if tt.want == nil && err != nil || tt.want != nil && (!errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text)) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "canary") {
-				t.Errorf("the error tells it: %v", err)
+				t.Errorf("the error quotes it: %v", err)
 			}
 		})
 	}
 }
 
-// A credential that cannot be written is refused, and the one before stays.
-func TestFileKeepsTheOld(t *testing.T) {
+// A credential that cannot be written is refused, and the earlier value stays.
+func TestFailedWriteKeepsEarlierValue(t *testing.T) {
 	t.Parallel()
-	cfg := place(t, keyring.File)
+	cfg := newConfig(t, keyring.File)
 	r, _ := open(t, cfg)
 	must(t, r.Set(t.Context(), "token", secret("first")))
-	// Nothing can be written aside: there is a file where the folder was.
+	// No temporary folder can be created: there is a file in place of the folder.
 	must(t, os.Rename(cfg.Dir, cfg.Dir+".away"))
 	write(t, cfg.Dir, nil)
 	if err := r.Set(t.Context(), "token", secret(canary)); !errors.Is(err, keyring.ErrUnavailable) || strings.Contains(err.Error(), canary) {
@@ -298,35 +298,35 @@ func TestFileKeepsTheOld(t *testing.T) {
 	}
 }
 
-// With auto the first credential decides, and a keyring that is not there any more is not replaced by another in silence.
-func TestAuto(t *testing.T) {
+// With auto the first stored credential chooses the backend; when that backend is unavailable later, no other is opened.
+func TestAutoKeepsChosenBackend(t *testing.T) {
 	t.Parallel()
-	cfg := place(t, keyring.Auto)
-	if info, err := keyring.Look(cfg); err != nil || info.Backend != keyring.Auto {
+	cfg := newConfig(t, keyring.Auto)
+	if info, err := keyring.Inspect(cfg); err != nil || info.Backend != keyring.Auto {
 		t.Fatalf("%+v, %v", info, err)
 	}
 	r, info := open(t, cfg)
-	if info.Backend != keyring.File || len(info.Passed) != 3 {
+	if info.Backend != keyring.File || len(info.Skipped) != 3 {
 		t.Fatalf("%+v", info)
 	}
-	for _, p := range info.Passed {
+	for _, p := range info.Skipped {
 		if p.Reason == "" || strings.Contains(p.Reason, keyring.ErrUnavailable.Error()) {
-			t.Errorf("%s is passed over because of %q", p.Backend, p.Reason)
+			t.Errorf("%s is skipped because of %q", p.Backend, p.Reason)
 		}
 	}
 	must(t, r.Set(t.Context(), "token", secret(canary)))
-	if info, err := keyring.Look(cfg); err != nil || info.Backend != keyring.File {
+	if info, err := keyring.Inspect(cfg); err != nil || info.Backend != keyring.File {
 		t.Errorf("%+v, %v", info, err)
 	}
 
-	// A running system follows what the user chooses beside it.
-	running := keyring.Later(cfg)
+	// A lazy ring follows a backend that another process chooses.
+	running := keyring.OpenLazily(cfg)
 	if _, err := running.Get(t.Context(), "token"); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(cfg.Dir, "backend"), []byte(keyring.SecretService+"\n"))
 	_, err := running.Get(t.Context(), "token")
-	if !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), keyring.SecretService) || !strings.Contains(err.Error(), "put there before") {
+	if !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), keyring.SecretService) || !strings.Contains(err.Error(), "stored there before") {
 		t.Errorf("with credentials elsewhere: %v", err)
 	}
 	if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) {
@@ -336,13 +336,13 @@ func TestAuto(t *testing.T) {
 	if _, _, err := keyring.Open(t.Context(), cfg); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), "names no keyring") {
 		t.Errorf("a note that names none: %v", err)
 	}
-	cfg.Backend = keyring.File // said by the user: the note does not matter
+	cfg.Backend = keyring.File // set explicitly: the note does not matter
 	if _, _, err := keyring.Open(t.Context(), cfg); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestConfig(t *testing.T) {
+func TestInvalidConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*keyring.Config){
 		"no backend":        func(c *keyring.Config) { c.Backend = "" },
@@ -352,7 +352,7 @@ func TestConfig(t *testing.T) {
 		"no key":            func(c *keyring.Config) { c.Key = "" },
 		"trick: a tilde":    func(c *keyring.Config) { c.Dir = "~/keyring" },
 	} {
-		cfg := place(t, keyring.File)
+		cfg := newConfig(t, keyring.File)
 		change(&cfg)
 		if _, _, err := keyring.Open(t.Context(), cfg); err == nil {
 			t.Errorf("%s: it opens", name)

@@ -13,188 +13,190 @@ import (
 	"time"
 
 	lib "github.com/99designs/keyring"
-
-	"conclave/pkg/keyring/internal/sessionbus"
 )
 
-// Info says which keyring was chosen and why.
+// Info names the backend that was chosen and the reason.
 type Info struct {
 	Backend string    `json:"backend"`
-	Why     string    `json:"why"`
-	Passed  []Attempt `json:"passed,omitempty"` // what came before it and was not there
+	Reason  string    `json:"why"`
+	Skipped []Attempt `json:"passed,omitempty"` // backends that come before it in [Order] and were unavailable
 }
 
-// Attempt is a keyring that could not be used.
+// Attempt is a backend that was unavailable.
 type Attempt struct {
 	Backend string `json:"backend"`
 	Reason  string `json:"reason"`
 }
 
-// opening bounds an [Open] whose context has no deadline.
-const opening = 10 * time.Second
+// openTimeout bounds an [Open] whose context has no deadline.
+const openTimeout = 10 * time.Second
 
-// Open opens the keyring of cfg. It asks nobody for a password yet, except KWallet. With [Auto] a keyring that is silent
-// takes half of the time that is left, so that the last one is reached.
+// Open opens the keyring of cfg. Only KWallet asks for a password at this point. With [Auto] each backend has half of the
+// time that is left before the deadline of ctx, so that a silent one leaves time for the last one. The [Info] is filled in
+// as far as known when Open fails.
 func Open(ctx context.Context, cfg Config) (Ring, Info, error) {
-	if err := cfg.Check(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, Info{}, err
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, opening)
+		ctx, cancel = context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 	}
-	info, err := Look(cfg)
+	info, err := Inspect(cfg)
 	if err != nil {
 		return nil, info, err
 	}
 	if info.Backend != Auto {
-		r, err := cfg.open(ctx, info.Backend)
+		r, err := cfg.openBackend(ctx, info.Backend)
 		if err != nil {
-			return nil, info, fmt.Errorf("%s (%s): %w", info.Backend, info.Why, err)
+			return nil, info, fmt.Errorf("%s (%s): %w", info.Backend, info.Reason, err)
 		}
 		return r, info, nil
 	}
 	for _, backend := range Order {
 		deadline, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
-		r, err := cfg.open(half, backend)
+		r, err := cfg.openBackend(half, backend)
 		cancel()
 		if err == nil {
-			info.Backend, info.Why = backend, "the first that is there"
+			info.Backend, info.Reason = backend, "the first that is available"
 			return r, info, nil
 		}
-		info.Passed = append(info.Passed, Attempt{backend, reason(err)})
+		info.Skipped = append(info.Skipped, Attempt{backend, trimUnavailable(err)})
 	}
-	last := info.Passed[len(info.Passed)-1]
+	last := info.Skipped[len(info.Skipped)-1]
 	return nil, info, fmt.Errorf("%w, not even encrypted files: %s", ErrUnavailable, last.Reason)
 }
 
-// Look says which keyring [Open] would open, without touching one: [Auto] when that is not decided yet.
-func Look(cfg Config) (Info, error) {
+// Inspect returns the backend that [Open] would open, without accessing it. The backend is [Auto] as long as no credential
+// was stored.
+func Inspect(cfg Config) (Info, error) {
 	if cfg.Backend != Auto {
-		return Info{Backend: cfg.Backend, Why: "it is set"}, nil
+		return Info{Backend: cfg.Backend, Reason: "set in the configuration"}, nil
 	}
-	chosen, err := cfg.remembered()
+	chosen, err := cfg.readChosen()
 	if err != nil {
 		return Info{}, err
 	}
 	if chosen != "" {
-		return Info{Backend: chosen, Why: "credentials were put there before"}, nil
+		return Info{Backend: chosen, Reason: "credentials were stored there before"}, nil
 	}
-	return Info{Backend: Auto, Why: "the first credential decides"}, nil
+	return Info{Backend: Auto, Reason: "chosen when the first credential is stored"}, nil
 }
 
-// open opens one keyring.
-func (c Config) open(ctx context.Context, backend string) (*ring, error) {
-	if what := c.missing(backend); what != "" {
-		return nil, fmt.Errorf("%w: %s", ErrUnavailable, what)
+// openBackend opens one backend. The error wraps one of the errors of this package and says what is missing.
+func (c Config) openBackend(ctx context.Context, backend string) (*ring, error) {
+	if err := c.checkBackend(ctx, backend); err != nil {
+		return nil, err
 	}
 	service := c.Service
 	if service == "" {
 		service = "conclave"
 	}
-	// The rights of keys in the kernel: all for whoever holds them and for the same user, none for others.
-	const ours = 0x3f3f0000
+	// Permissions of keys in the kernel: all for the possessor and for the same user, none for others.
+	const keyPermissions = 0x3f3f0000
 	r := &ring{cfg: c, backend: backend, slot: make(chan struct{}, 1)}
-	opened, err := within(ctx, r.slot, nil, func() (lib.Keyring, error) {
+	opened, err := callLibrary(ctx, r.slot, nil, func() (lib.Keyring, error) {
 		return lib.Open(lib.Config{
 			AllowedBackends: []lib.BackendType{lib.BackendType(backend)}, ServiceName: service,
-			FileDir: c.files(), FilePasswordFunc: c.passphrase,
-			KeyCtlScope: "user", KeyCtlPerm: ours, PassPrefix: service, KWalletAppID: service, KWalletFolder: service,
+			FileDir: c.filesDir(), FilePasswordFunc: c.passphrase,
+			KeyCtlScope: "user", KeyCtlPerm: keyPermissions, PassPrefix: service, KWalletAppID: service, KWalletFolder: service,
 		})
 	})
 	if errors.Is(err, lib.ErrNoAvailImpl) {
-		return nil, fmt.Errorf("%w: %s", ErrUnavailable, refused[backend])
+		return nil, fmt.Errorf("%w: %s", ErrUnavailable, openFailures[backend])
 	}
 	if err != nil {
-		return nil, translate(backend, err)
+		return nil, translateError(backend, err)
 	}
 	r.lib = opened
 	return r, nil
 }
 
-// refused is what it means that the library could not open a keyring that it knows. It does not say more.
-var refused = map[string]string{
-	SecretService: "the session bus is there, but no Secret Service answers on it",
-	KWallet:       "the session bus is there, but no KWallet (kwalletd5) answers on it",
+// openFailures is the likely reason, by backend, when the library fails to open it: its own error has none.
+var openFailures = map[string]string{
+	SecretService: "no Secret Service answers on the session bus",
+	KWallet:       "no KWallet (kwalletd5) answers on the session bus",
 	Pass:          "pass cannot be run",
 	KeyCtl:        "the kernel does not let this process use its keyring; containers often forbid it",
 	File:          "the encrypted files cannot be opened",
 }
 
-// missing says what a keyring lacks on this machine, "" when it can be tried.
-func (c Config) missing(backend string) string {
+// checkBackend returns an error that wraps [ErrUnavailable] when something that backend needs is missing on this machine.
+// For the backends of the desktop it connects to the session bus.
+func (c Config) checkBackend(ctx context.Context, backend string) error {
 	known := slices.Contains(lib.AvailableBackends(), lib.BackendType(backend))
 	switch {
-	case !known && (backend == SecretService || backend == KWallet):
-		if why := sessionbus.Found().Why; why != "" {
-			return why
-		}
-		return "it is turned off, or the session bus went away at the start"
+	case !known && backend == KWallet:
+		return fmt.Errorf("%w: it is turned off (DISABLE_KWALLET), or this system has none", ErrUnavailable)
 	case !known:
-		return "this system has none"
+		return fmt.Errorf("%w: this system has none", ErrUnavailable)
+	case backend == SecretService || backend == KWallet:
+		return connectSessionBus(ctx)
 	case backend == Pass:
-		return missingPass()
+		return checkPass()
 	case backend == File:
-		if err := c.readyFiles(); err != nil {
-			return reason(err)
-		}
+		return c.prepareFiles()
 	}
-	return ""
+	return nil
 }
 
-// reason is what an error says beside that the keyring is not available.
-func reason(err error) string { return strings.TrimPrefix(err.Error(), ErrUnavailable.Error()+": ") }
+// trimUnavailable returns the text of err without the text of [ErrUnavailable] at its start.
+func trimUnavailable(err error) string {
+	return strings.TrimPrefix(err.Error(), ErrUnavailable.Error()+": ")
+}
 
-// missingPass says what pass lacks: the program, or a store that somebody has set up.
-func missingPass() string {
+// checkPass returns an error that wraps [ErrUnavailable] unless pass is installed and has a store.
+func checkPass() error {
 	if _, err := exec.LookPath("pass"); err != nil {
-		return "the program pass is not installed"
+		return fmt.Errorf("%w: the program pass is not installed", ErrUnavailable)
 	}
 	store := os.Getenv("PASSWORD_STORE_DIR")
 	if store == "" {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "there is no home folder"
+			return fmt.Errorf("%w: there is no home folder", ErrUnavailable)
 		}
 		store = filepath.Join(home, ".password-store")
 	}
 	if _, err := os.Stat(filepath.Join(store, ".gpg-id")); err != nil {
-		return "pass has no store yet; run pass init"
+		return fmt.Errorf("%w: pass has no store yet; run pass init", ErrUnavailable)
 	}
-	return ""
+	return nil
 }
 
-// chosen is the note which keyring has our credentials. Without it a start without a desktop would look for them in the
-// files, find nothing, and say that there is no credential.
-func (c Config) chosen() string { return filepath.Join(c.Dir, "backend") }
+// chosenFile is the path of the note of the backend that holds the credentials. Without the note, a start without a desktop
+// would look for them in the encrypted files, and report that there are none.
+func (c Config) chosenFile() string { return filepath.Join(c.Dir, "backend") }
 
-func (c Config) remembered() (string, error) {
-	text, err := os.ReadFile(c.chosen())
+// readChosen reads the backend that was noted with [Config.writeChosen], "" if there is no note.
+func (c Config) readChosen() (string, error) {
+	text, err := os.ReadFile(c.chosenFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: reading which keyring was chosen: %w", ErrUnavailable, err)
+		return "", fmt.Errorf("%w: reading the chosen backend: %w", ErrUnavailable, err)
 	}
 	name := strings.TrimSpace(string(text))
 	if name == Auto || !slices.Contains(Backends, name) {
-		return "", fmt.Errorf("%w: %s names no keyring; write one of %s into it", ErrUnavailable, c.chosen(), strings.Join(Backends[1:], ", "))
+		return "", fmt.Errorf("%w: %s names no keyring; write one of %s into it", ErrUnavailable, c.chosenFile(), strings.Join(Backends[1:], ", "))
 	}
 	return name, nil
 }
 
-func (c Config) remember(backend string) error {
-	if before, err := c.remembered(); err == nil && before == backend {
+// writeChosen notes that backend holds the credentials.
+func (c Config) writeChosen(backend string) error {
+	if before, err := c.readChosen(); err == nil && before == backend {
 		return nil
 	}
 	err := os.MkdirAll(c.Dir, 0o700)
 	if err == nil {
-		err = replaceFile(c.chosen(), []byte(backend+"\n"))
+		err = replaceFile(c.chosenFile(), []byte(backend+"\n"))
 	}
 	if err != nil {
-		return fmt.Errorf("the credential is kept, but not the note that it is in %s: %w", backend, err)
+		return fmt.Errorf("the credential is stored, but not the note that it is in %s: %w", backend, err)
 	}
 	return nil
 }

@@ -5,118 +5,157 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	lib "github.com/99designs/keyring"
+	session "github.com/godbus/dbus"
+	"github.com/godbus/dbus/v5"
 
 	"conclave/pkg/keyring"
 )
 
-const address = "DBUS_SESSION_BUS_ADDRESS"
+const (
+	busVariable   = "DBUS_SESSION_BUS_ADDRESS"
+	childVariable = "CONCLAVE_KEYRING_CHILD"
+)
 
-// child is what a process says of itself whose main has begun.
-type child struct {
+// childReport is what the child process of startChild observed.
+type childReport struct {
 	Env   string       `json:"env"`
 	Set   bool         `json:"set"`
-	Known []string     `json:"known"` // keyrings that the library knows in it
 	Info  keyring.Info `json:"info"`
 	Error string       `json:"error"`
-	Open  string       `json:"open"` // how long it took
 }
 
-// TestMain lets the test program stand in for conclave: with a folder in the environment it says how it was born, and
-// opens a keyring there.
+// TestMain runs the test binary as a child process when [childVariable] names a folder: with the argument "open" it opens a
+// keyring there, else it only starts.
 func TestMain(m *testing.M) {
-	dir := os.Getenv("CONCLAVE_KEYRING_CHILD")
-	if dir == "" {
-		os.Setenv("PASSWORD_STORE_DIR", "/nonexistent") // not the pass of whoever runs the tests
+	dir := os.Getenv(childVariable)
+	if dir == "" { // neither the desktop nor the pass of the user who runs the tests
+		os.Setenv("PASSWORD_STORE_DIR", "/nonexistent")
+		os.Setenv(busVariable, "unix:path=/nonexistent/bus")
 		os.Exit(m.Run())
 	}
-	var c child
-	c.Env, c.Set = os.LookupEnv(address)
-	for _, b := range lib.AvailableBackends() {
-		c.Known = append(c.Known, string(b))
+	var report childReport
+	if slices.Contains(os.Args, "open") {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_, info, err := keyring.Open(ctx, keyring.Config{Backend: keyring.Auto, Dir: filepath.Join(dir, "ring"), Key: filepath.Join(dir, "key")})
+		if report.Info = info; err != nil {
+			report.Error = err.Error()
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
-	defer cancel()
-	begin := time.Now()
-	_, info, err := keyring.Open(ctx, keyring.Config{Backend: keyring.Auto, Dir: filepath.Join(dir, "ring"), Key: filepath.Join(dir, "key")})
-	c.Info, c.Open = info, time.Since(begin).String()
-	if err != nil {
-		c.Error = err.Error()
-	}
-	_ = json.NewEncoder(os.Stdout).Encode(c)
+	report.Env, report.Set = os.LookupEnv(busVariable)
+	_ = json.NewEncoder(os.Stdout).Encode(report)
 	os.Exit(0)
 }
 
-// desktop is a session bus that goes as far as a test lets it.
-type desktop struct {
-	socket string
-	came   atomic.Int32 // connections
-	calls  atomic.Int32 // messages after the greeting
+// startChild runs the test binary as a child process. It fails the test if the child starts dbus-launch.
+func startChild(t *testing.T, env []string, args ...string) childReport {
+	t.Helper()
+	exe, err := os.Executable()
+	must(t, err)
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "dbus-launch"), []byte("#!/bin/sh\necho started > "+dir+"/launched\n"), 0o700))
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(env, childVariable+"="+dir, "HOME="+dir, "PATH="+dir, "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	must(t, err)
+	var report childReport
+	if err := json.Unmarshal(out, &report); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "launched")); err == nil {
+		t.Errorf("the process started dbus-launch")
+	}
+	return report
 }
 
+// fakeBus is a session bus with a Secret Service that has one collection at most.
+type fakeBus struct {
+	socket      string
+	fault       busFault
+	connections atomic.Int32
+	calls       atomic.Int32 // method calls after Hello
+
+	mu         sync.Mutex
+	open       []net.Conn
+	collection bool
+	items      map[string][]byte // value by label
+}
+
+// busFault is the point at which a fakeBus stops to answer.
+type busFault int
+
 const (
-	silent   = iota // takes connections and never says a word
-	rejects         // does not know the user
-	halfway         // lets the user in and does not answer his hello
-	polite          // greets, and answers nothing after that
-	nonsense        // answers with what is no message
+	noFault         busFault = iota
+	silent                   // accepts connections and never answers
+	rejectsUser              // refuses the authentication
+	silentOnHello            // authenticates, then does not answer
+	notABus                  // answers Hello with another protocol
+	noSecretService          // answers Hello, then nothing
 )
 
-// start listens. Everything ends with the test.
-func start(t *testing.T, manners int) *desktop {
+// startBus listens on a socket until the test ends.
+func startBus(t *testing.T, fault busFault) *fakeBus {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "bus-*") // no comma in it, unlike in the name of a test: an address could not say it
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &desktop{socket: filepath.Join(dir, "bus")}
-	l, err := net.Listen("unix", d.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close(); os.RemoveAll(dir) })
+	dir, err := os.MkdirTemp("", "bus-*") // a D-Bus address must not contain the commas of a test's name
+	must(t, err)
+	b := &fakeBus{socket: filepath.Join(dir, "bus"), fault: fault, items: map[string][]byte{}}
+	l, err := net.Listen("unix", b.socket)
+	must(t, err)
+	t.Cleanup(func() { l.Close(); b.closeConnections(); os.RemoveAll(dir) })
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			d.came.Add(1)
-			go func() {
-				defer c.Close()
-				d.serve(c, manners)
-			}()
+			b.connections.Add(1)
+			b.mu.Lock()
+			b.open = append(b.open, c)
+			b.mu.Unlock()
+			go b.serve(c)
 		}
 	}()
-	return d
+	return b
 }
 
-func (d *desktop) serve(c net.Conn, manners int) {
+func (b *fakeBus) closeConnections() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.open {
+		c.Close()
+	}
+	b.open = nil
+}
+
+// serve authenticates the client and then answers its method calls.
+func (b *fakeBus) serve(c net.Conn) {
 	in := bufio.NewReader(c)
-	for manners != silent {
+	for b.fault != silent {
 		line, err := in.ReadString('\n')
 		if err != nil {
 			return
 		}
 		switch line = strings.TrimLeft(strings.TrimSpace(line), "\x00"); {
 		case line == "BEGIN":
-			d.talk(c, in, manners)
+			b.answerCalls(c, in)
 			return
-		case manners == rejects || line == "AUTH":
+		case b.fault == rejectsUser || line == "AUTH":
 			_, _ = io.WriteString(c, "REJECTED EXTERNAL\r\n")
-		case line == "NEGOTIATE_UNIX_FD":
-			_, _ = io.WriteString(c, "AGREE_UNIX_FD\r\n")
 		default:
 			_, _ = io.WriteString(c, "OK 1234deadbeef\r\n")
 		}
@@ -124,227 +163,215 @@ func (d *desktop) serve(c net.Conn, manners int) {
 	_, _ = io.Copy(io.Discard, in)
 }
 
-// talk answers the hello with a name.
-func (d *desktop) talk(c net.Conn, in *bufio.Reader, manners int) {
-	for first := true; ; first = false {
-		var head [16]byte
-		if _, err := io.ReadFull(in, head[:]); err != nil {
-			return
-		}
-		rest := int(binary.LittleEndian.Uint32(head[12:])+7)&^7 + int(binary.LittleEndian.Uint32(head[4:]))
-		if _, err := in.Discard(rest); err != nil {
-			return
-		}
-		switch {
-		case !first:
-			d.calls.Add(1)
-		case manners == nonsense:
-			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
-		case manners == polite:
-			// A reply to message 1 whose body is the string ":1.7".
-			body := append([]byte{4, 0, 0, 0}, ":1.7\x00"...)
-			fields := []byte{5, 1, 'u', 0, 1, 0, 0, 0, 8, 1, 'g', 0, 1, 's', 0}
-			m := []byte{'l', 2, 1, 1, byte(len(body)), 0, 0, 0, 1, 0, 0, 0, byte(len(fields)), 0, 0, 0}
-			m = append(append(m, fields...), 0) // up to a multiple of eight
-			_, _ = c.Write(append(m, body...))
-		}
-	}
-}
-
-// born starts the test program as conclave with these arguments.
-func born(t *testing.T, env []string, args ...string) (child, time.Duration) {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	cmd := exec.Command(exe, args...)
-	// Whoever starts dbus-launch leaves a trace.
-	launch := filepath.Join(dir, "dbus-launch")
-	if err := os.WriteFile(launch, []byte("#!/bin/sh\necho started > "+dir+"/launched\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	cmd.Env = append(env, "CONCLAVE_KEYRING_CHILD="+dir, "HOME="+dir, "PATH="+dir, "GORACE=atexit_sleep_ms=0")
-	cmd.Stderr = os.Stderr
-	begin := time.Now()
-	out, err := cmd.Output()
-	took := time.Since(begin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var c child
-	if err := json.Unmarshal(out, &c); err != nil {
-		t.Fatalf("%s: %v", out, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "launched")); err == nil {
-		t.Errorf("conclave %s started dbus-launch", strings.Join(args, " "))
-	}
-	return c, took
-}
-
-// bound is what a start may cost, whatever the session bus does.
-const bound = 200 * time.Millisecond
-
-// fastest is a start that the rest of this machine left alone, of five.
-func fastest(t *testing.T, env []string, args ...string) (child, time.Duration) {
-	t.Helper()
-	best, took := born(t, env, args...)
-	for range 4 {
-		if took < bound {
-			break
-		}
-		if c, d := born(t, env, args...); d < took {
-			best, took = c, d
-		}
-	}
-	return best, took
-}
-
-func TestSessionBus(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name    string
-		manners int
-		args    []string
-		touched bool // somebody came
-		found   bool // the keyrings of the desktop can be tried
-		why     string
-	}{
-		{"a silent bus, a command that does not need it", silent, []string{"version"}, false, false, "does not use"},
-		{"a polite bus, a command that does not need it", polite, []string{"ask", "up"}, false, false, "does not use"},
-		{"a silent bus, and up", silent, []string{"up"}, true, false, "longer than 100ms"},
-		{"a silent bus, and secret", silent, []string{"secret", "set", "x"}, true, false, "longer than 100ms"},
-		{"a silent bus, and the actor", silent, []string{"actor", "broker", "secrets"}, true, false, "longer than 100ms"},
-		{"a silent bus, and another actor", silent, []string{"actor", "broker"}, false, false, "does not use"},
-		{"a bus for somebody else", rejects, []string{"up"}, true, false, "does not accept"},
-		{"trick: a bus that falls silent halfway", halfway, []string{"up"}, true, false, "longer than 100ms"},
-		{"trick: no bus at all", nonsense, []string{"up"}, true, false, "no session bus"},
-		{"a polite bus, and up", polite, []string{"up"}, true, true, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			d := start(t, tt.manners)
-			env := []string{address + "=unix:path=" + d.socket}
-			c, took := fastest(t, env, tt.args...)
-			if took > bound && !tt.found {
-				t.Errorf("it took %s to start", took)
-			}
-			t.Logf("%s", took)
-			if (d.came.Load() > 0) != tt.touched {
-				t.Errorf("%d connections", d.came.Load())
-			}
-			if !c.Set || address+"="+c.Env != env[0] {
-				t.Errorf("children get %q", c.Env)
-			}
-			if got := slices.Contains(c.Known, keyring.SecretService); got != tt.found {
-				t.Errorf("the library knows %v", c.Known)
-			}
-			// Whatever the desktop does, there is a keyring in time.
-			if c.Error != "" || c.Info.Backend != keyring.File || len(c.Info.Passed) != 3 || !strings.Contains(c.Info.Passed[0].Reason, tt.why) {
-				t.Errorf("opened in %s: %+v %s", c.Open, c.Info, c.Error)
-			}
-			if tt.found && d.calls.Load() == 0 {
-				t.Error("nobody asked the desktop for its keyring: the row shows nothing")
-			}
-		})
-	}
-}
-
-func TestNoSessionBus(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		env  []string
-	}{
-		{"none", nil},
-		{"empty", []string{address + "="}},
-		{"gone", []string{address + "=unix:path=/nonexistent/bus"}},
-		{"trick: start one", []string{address + "=autolaunch:"}},
-		{"trick: a program", []string{address + "=unixexec:path=/bin/sh"}},
-		{"trick: another machine", []string{address + "=tcp:host=192.0.2.1,port=1"}},
-		{"trick: two kinds of path", []string{address + "=unix:path=/a,abstract=b"}},
-		{"trick: no address", []string{address + "=;;:;unix:"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			for _, arg := range []string{"up", "version"} {
-				c, took := fastest(t, tt.env, arg)
-				desktop := slices.Contains(c.Known, keyring.SecretService) // whoever runs the tests has one at the usual place
-				if took > bound && !desktop {
-					t.Errorf("%s took %s", arg, took)
-				}
-				want, set := "", len(tt.env) > 0
-				if set {
-					want = strings.TrimPrefix(tt.env[0], address+"=")
-				}
-				if c.Env != want || c.Set != set {
-					t.Errorf("%s: children get %q, %v", arg, c.Env, c.Set)
-				}
-				if arg == "version" && desktop {
-					t.Errorf("the library knows %v", c.Known)
-				}
-			}
-		})
-	}
-}
-
-// The order in which packages are initialized holds only as long as the early one imports nothing that the library does
-// not import too.
-func TestEarly(t *testing.T) {
-	t.Parallel()
-	deps := func(pkg string) []string {
-		out, err := exec.Command("go", "list", "-deps", pkg).Output()
+func (b *fakeBus) answerCalls(c net.Conn, in io.Reader) {
+	for {
+		call, err := dbus.DecodeMessage(in)
 		if err != nil {
-			t.Fatal(err)
+			return
 		}
-		return strings.Fields(string(out))
-	}
-	const early, late = "conclave/pkg/keyring/internal/sessionbus", "github.com/99designs/keyring"
-	theirs := deps(late)
-	for _, d := range deps(early) {
-		if d != early && !slices.Contains(theirs, d) {
-			t.Errorf("%s imports %s, and %s does not: it may come too late", early, d, late)
+		method := call.Headers[dbus.FieldMember].Value().(string)
+		switch {
+		case method != "Hello":
+			b.calls.Add(1)
+			if b.fault == noSecretService {
+				continue
+			}
+		case b.fault == silentOnHello:
+			continue
+		case b.fault == notABus:
+			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			continue
 		}
-	}
-	if early >= late {
-		t.Errorf("%s does not sort before %s", early, late)
+		body := b.answer(method, string(call.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)), call.Body)
+		reply := &dbus.Message{Type: dbus.TypeMethodReply, Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldReplySerial: dbus.MakeVariant(call.Serial()), dbus.FieldSender: dbus.MakeVariant("org.freedesktop.DBus"),
+		}, Body: body}
+		if len(body) > 0 {
+			reply.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
+		}
+		_ = reply.EncodeTo(c, binary.LittleEndian)
 	}
 }
 
-func TestUsesSessionBus(t *testing.T) {
+const (
+	collectionPath = "/org/freedesktop/secrets/collection/conclave"
+	noPrompt       = dbus.ObjectPath("/")
+)
+
+// fakeSecret is a secret of the Secret Service specification.
+type fakeSecret struct {
+	Session     dbus.ObjectPath
+	Parameters  []byte
+	Value       []byte
+	ContentType string
+}
+
+// answer returns the body of the reply to a method call of the Secret Service, of its objects or of the bus.
+func (b *fakeBus) answer(method, path string, args []any) []any {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	label := unescapeLabel(strings.TrimPrefix(path, collectionPath+"/"))
+	switch method {
+	case "Hello":
+		return []any{":1.7"}
+	case "OpenSession":
+		return []any{dbus.MakeVariant(""), dbus.ObjectPath("/org/freedesktop/secrets/session/s1")}
+	case "CreateCollection":
+		b.collection = true
+		return []any{dbus.ObjectPath(collectionPath), noPrompt}
+	case "Unlock":
+		return []any{args[0], noPrompt}
+	case "SearchItems":
+		found := []dbus.ObjectPath{}
+		if want := args[0].(map[string]string)["profile"]; b.items[want] != nil {
+			found = append(found, itemPath(want))
+		}
+		return []any{found}
+	case "CreateItem":
+		label := args[0].(map[string]dbus.Variant)["org.freedesktop.Secret.Item.Label"].Value().(string)
+		b.items[label] = args[1].([]any)[2].([]byte)
+		return []any{itemPath(label), noPrompt}
+	case "GetSecret":
+		return []any{fakeSecret{Session: args[0].(dbus.ObjectPath), Value: b.items[label], ContentType: "application/json"}}
+	case "Delete":
+		delete(b.items, label)
+		return []any{noPrompt}
+	case "Get":
+		return []any{b.property(args[1].(string), label)}
+	}
+	return nil
+}
+
+// property returns a property of the service, of the collection or of the item label.
+func (b *fakeBus) property(name, label string) dbus.Variant {
+	paths := []dbus.ObjectPath{}
+	switch name {
+	case "Collections":
+		if b.collection {
+			paths = append(paths, collectionPath)
+		}
+	case "Items":
+		for label := range b.items {
+			paths = append(paths, itemPath(label))
+		}
+	case "Label":
+		return dbus.MakeVariant(label)
+	case "Locked":
+		return dbus.MakeVariant(false)
+	}
+	return dbus.MakeVariant(paths)
+}
+
+// itemPath returns the object path of an item: a dash cannot stand in a path.
+func itemPath(label string) dbus.ObjectPath {
+	return dbus.ObjectPath(collectionPath + "/" + strings.ReplaceAll(label, "-", "_2d"))
+}
+
+func unescapeLabel(element string) string { return strings.ReplaceAll(element, "_2d", "-") }
+
+// A process that links the library neither dials the session bus nor changes its environment when it starts.
+func TestStartDoesNotUseSessionBus(t *testing.T) {
+	t.Parallel()
+	b := startBus(t, silent)
+	for _, env := range [][]string{nil, {busVariable + "="}, {busVariable + "=autolaunch:"}, {busVariable + "=unix:path=" + b.socket}} {
+		report := startChild(t, env)
+		if set := len(env) > 0; report.Set != set || set && busVariable+"="+report.Env != env[0] {
+			t.Errorf("%v: the environment has %q", env, report.Env)
+		}
+	}
+	if n := b.connections.Load(); n != 0 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// With auto, a session bus that does not work is skipped in time, and the reason is reported.
+func TestOpenSkipsSessionBus(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		args string
-		want bool
+		name   string
+		fault  busFault
+		reason string
 	}{
-		{"", true},
-		{"up", true},
-		{"--data /x up", true},
-		{"--data=/x --json up --headless", true},
-		{"--listen 127.0.0.1:0 --headless", true},
-		{"secret list-names", true},
-		{"--json secret check a", true},
-		{"actor tools secrets", true},
-		{"actor --server nats://x secrets", true},
-		{"actor -- secrets", true},
-		{"actor", false},
-		{"actor broker", false},
-		{"version", false},
-		{"--data up version", false},
-		{"--server secret tap", false},
-		{"ask up", false},
-		{"ask secret", false},
-		{"call web_search secrets", false},
-		{"up --help", false},
-		{"secret set -h", false},
-		{"help secret", false},
-		{"__complete secret", false},
-		{"-test.run=^$", false},
-		{"--unknown up", false},
-		{"-x up", false},
-		{"actor broker --server secrets", false},
+		{"silent", silent, "authenticating: timeout"},
+		{"another user's", rejectsUser, "authenticating: "},
+		{"trick: silent after the authentication", silentOnHello, "greeting: timeout"},
+		{"trick: another protocol", notABus, "greeting: "},
+		{"without a Secret Service", noSecretService, "timeout"},
 	} {
-		if got := keyring.UsesSessionBus(strings.Fields(tt.args)); got != tt.want {
-			t.Errorf("conclave %s: %v", tt.args, got)
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b := startBus(t, tt.fault)
+			env := busVariable + "=unix:path=" + b.socket
+			report := startChild(t, []string{env}, "open")
+			if !report.Set || busVariable+"="+report.Env != env {
+				t.Errorf("the environment has %q", report.Env)
+			}
+			if report.Error != "" || report.Info.Backend != keyring.File || len(report.Info.Skipped) != 3 || !strings.Contains(report.Info.Skipped[0].Reason, tt.reason) {
+				t.Errorf("%+v %s", report.Info, report.Error)
+			}
+			if b.connections.Load() == 0 || tt.fault == noSecretService && b.calls.Load() == 0 {
+				t.Error("the bus was not tried")
+			}
+		})
+	}
+}
+
+// An address without a unix socket is not dialed, no program is started, and the environment stays as it is.
+func TestInvalidSessionBusAddress(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/run/user/" + strconv.Itoa(os.Getuid()) + "/bus"); err == nil {
+		t.Log("this machine has a desktop: only the rows with an address show something")
+	}
+	for _, tt := range []struct {
+		name, address, reason string
+	}{
+		{"gone", "unix:path=/nonexistent/bus", "no such file"},
+		{"trick: a program", "unixexec:path=/bin/sh", "no unix socket"},
+		{"trick: another machine", "tcp:host=192.0.2.1,port=1", "no unix socket"},
+		{"trick: two kinds of path", "unix:path=/a,abstract=b", "no unix socket"},
+		{"trick: no path", ";;:;unix:;unix:abstract=", "no unix socket"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			report := startChild(t, []string{busVariable + "=" + tt.address}, "open")
+			if report.Env != tt.address || report.Info.Backend != keyring.File || !strings.Contains(report.Info.Skipped[0].Reason, tt.reason) {
+				t.Errorf("%+v", report)
+			}
+		})
+	}
+}
+
+// The library stores credentials in a Secret Service through the replaced D-Bus module, also after a lost connection.
+func TestSecretServiceBackend(t *testing.T) {
+	b := startBus(t, noFault)
+	t.Setenv(busVariable, "unix:path="+b.socket)
+	t.Cleanup(func() { waitDisconnected(t) }) // the connection belongs to the process, and other tests expect none
+	t.Cleanup(b.closeConnections)
+	cfg := newConfig(t, keyring.SecretService)
+	r, info := open(t, cfg)
+	if info.Backend != keyring.SecretService {
+		t.Fatalf("%+v", info)
+	}
+	testRing(t, r, func() keyring.Ring { r, _ := open(t, cfg); return r })
+
+	b.closeConnections()
+	waitDisconnected(t)
+	if _, err := r.Get(t.Context(), "bytes"); err != nil {
+		t.Errorf("after a lost connection: %v", err)
+	}
+	b.closeConnections()
+	waitDisconnected(t)
+	t.Setenv(busVariable, "unix:path=/nonexistent/bus")
+	if _, err := r.Get(t.Context(), "bytes"); !errors.Is(err, keyring.ErrUnavailable) || !strings.Contains(err.Error(), "session bus") {
+		t.Errorf("without a session bus: %v", err)
+	}
+}
+
+func waitDisconnected(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(testTimeout); session.Connected(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("still connected")
 		}
 	}
 }
