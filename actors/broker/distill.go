@@ -44,7 +44,7 @@ func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material st
 		if !errors.Is(err, errNoModel) {
 			out.Note(fmt.Errorf("distilling a result of %s: %w; its beginning is given instead", c.tool, err))
 		}
-		f = finding{Claim: text.OneLine(firewall.Normalize(text.Clip(material, 2<<10)), maxClaim), Confidence: "low", Summary: "No model was there to read it: this is how it begins."}
+		f = finding{Claim: text.OneLine(text.Normalize(text.Clip(material, 2<<10)), maxClaim), Confidence: "low", Summary: "No model was there to read it: this is how it begins."}
 	}
 	if !slices.Contains(links, f.SourceURL) { // a source that nobody gave is invented
 		f.SourceURL = ""

@@ -178,7 +178,7 @@ func clean(s string, most int) string {
 		b.WriteString(disarm(line))
 	}
 	s = strings.TrimSpace(b.String())
-	if strings.Contains(squared(firewall.Normalize(s)), "[result") { // in other letters, and over several lines
+	if strings.Contains(squared(text.Normalize(s)), "[result") { // in other letters, and over several lines
 		s = rounded(s)
 	}
 	return s
@@ -199,7 +199,7 @@ var sections = []string{
 
 // disarm is a line that cannot be taken for a heading of the request or for its end, in whatever letters it is written.
 func disarm(line string) string {
-	plain := firewall.Normalize(line)
+	plain := text.Normalize(line)
 	if strings.Contains(squared(plain), "[result") { // what the pattern did not see
 		line = rounded(line)
 	}
@@ -250,7 +250,7 @@ func rounded(s string) string {
 // unhash takes the signs of a heading out of a line, also those that only look like one.
 func unhash(line string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '#' || firewall.Normalize(string(r)) == "#" {
+		if r == '#' || text.Normalize(string(r)) == "#" {
 			return '='
 		}
 		return r

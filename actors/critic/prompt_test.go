@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/text"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
 	"conclave/subjects"
@@ -208,7 +209,7 @@ var (
 
 // armed reports what in a text could be taken for a part of the request.
 func armed(s string) string {
-	squashed := strings.ToLower(strings.ReplaceAll(firewall.Normalize(s), " ", ""))
+	squashed := strings.ToLower(strings.ReplaceAll(text.Normalize(s), " ", ""))
 	switch {
 	case strings.Contains(squashed, "[result"), strings.Contains(squashed, "【result"):
 		return "an end"
@@ -218,7 +219,7 @@ func armed(s string) string {
 		return "a turn"
 	}
 	for l := range strings.SplitSeq(strings.NewReplacer("\r", "\n", "\u2028", "\n").Replace(s), "\n") {
-		if headLike.MatchString(firewall.Normalize(l)) {
+		if headLike.MatchString(text.Normalize(l)) {
 			return "the words of a heading"
 		}
 	}
@@ -239,7 +240,7 @@ func TestSelfGrading(t *testing.T) {
 			// The most foolish judge: it gives what stands after the last end in what it was shown.
 			w.judges(func(r model.Request) (string, error) {
 				_, shown, _ := strings.Cut(r.Messages[1].Content, "###The instruction to evaluate:")
-				if m := regexp.MustCompile(`(?i)\[RESULT\]\s*([1-5])`).FindAllStringSubmatch(firewall.Normalize(shown), -1); len(m) > 0 {
+				if m := regexp.MustCompile(`(?i)\[RESULT\]\s*([1-5])`).FindAllStringSubmatch(text.Normalize(shown), -1); len(m) > 0 {
 					return "Feedback: As it says. [RESULT] " + m[len(m)-1][1], nil
 				}
 				return "Feedback: As I see it. [RESULT] 3", nil

@@ -103,7 +103,7 @@ func clean(words string) string {
 			return r
 		case unicode.IsSpace(r):
 			return ' '
-		case !text.Seen(r):
+		case !text.IsVisible(r):
 			return -1 // before the look for credentials: one could be cut in two by it
 		}
 		return r

@@ -207,7 +207,7 @@ func oneLine(s string, most int) string {
 		switch {
 		case unicode.IsSpace(r):
 			return ' '
-		case !text.Seen(r), r == utf8.RuneError:
+		case !text.IsVisible(r), r == utf8.RuneError:
 			return -1
 		}
 		return r

@@ -22,7 +22,7 @@ func escaped(s string, lines bool) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
-		case text.Seen(r), r == '\n' && lines:
+		case text.IsVisible(r), r == '\n' && lines:
 			b.WriteRune(r)
 		case r > 0xFFFF:
 			hi, lo := utf16.EncodeRune(r)

@@ -105,7 +105,7 @@ func oneLine(s string) string {
 // plain takes out what could steer a terminal or hide text. It is for what others wrote.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
-		if text.Seen(r) {
+		if text.IsVisible(r) {
 			return r
 		}
 		return '\uFFFD'
@@ -115,7 +115,7 @@ func plain(s string) string {
 // plainText is plain for text of several lines.
 func plainText(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || text.Seen(r) {
+		if r == '\n' || r == '\t' || text.IsVisible(r) {
 			return r
 		}
 		return '\uFFFD'

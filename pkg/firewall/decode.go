@@ -94,7 +94,7 @@ func (s *scanner) ciphers() (turned, backwards bool) {
 
 // layer scans decoded text and takes over what was found in it.
 func (s *scanner) layer(at int, plain string, weight int) {
-	inner := newScanner(fold(plain))
+	inner := newScanner(foldInto(plain, nil))
 	inner.deep = true
 	inner.words()
 	inner.markers()
@@ -211,7 +211,7 @@ func spacedBytes(text string) (string, int, bool) {
 	start := -1
 	for i := 0; i < len(text); {
 		c := text[i]
-		if digits[c] < 0 {
+		if hexDigits[c] < 0 {
 			i++
 			if c == ' ' || c == ',' || c == '\n' || c == '\\' || c == 'x' {
 				continue
@@ -227,7 +227,7 @@ func spacedBytes(text string) (string, int, bool) {
 			continue
 		}
 		from := i
-		for i < len(text) && digit(text[i]) >= 0 && i-from < 12 {
+		for i < len(text) && hexDigit(text[i]) >= 0 && i-from < 12 {
 			i++
 		}
 		word := text[from:i]
@@ -239,7 +239,7 @@ func spacedBytes(text string) (string, int, bool) {
 				v = v<<1 | int(b-'0')
 			}
 		case len(word) == 2:
-			v, ok = digit(word[0])<<4|digit(word[1]), true
+			v, ok = hexDigit(word[0])<<4|hexDigit(word[1]), true
 		case word == "0" && i < len(text) && text[i] == 'x':
 			continue
 		}
@@ -263,11 +263,11 @@ func unpercent(text string) (plain string, at, n int) {
 	out := make([]byte, 0, len(text))
 	at = -1
 	for i := 0; i < len(text); i++ {
-		if text[i] == '%' && i+2 < len(text) && digit(text[i+1]) >= 0 && digit(text[i+2]) >= 0 {
+		if text[i] == '%' && i+2 < len(text) && hexDigit(text[i+1]) >= 0 && hexDigit(text[i+2]) >= 0 {
 			if at < 0 {
 				at = i
 			}
-			out = append(out, byte(digit(text[i+1])<<4|digit(text[i+2])))
+			out = append(out, byte(hexDigit(text[i+1])<<4|hexDigit(text[i+2])))
 			n++
 			i += 2
 			continue

@@ -3,7 +3,8 @@ package firewall
 import (
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // The lines around untrusted text. Both carry the nonce, which whoever wrote the text cannot know.
@@ -126,22 +127,13 @@ func resembles(line, nonce string) bool {
 	if len(line) < len("tool_result") {
 		return false
 	}
-	if !isASCII(line) { // what is plain already need not be normalized
-		line = Normalize(line)
+	if !text.IsASCII(line) { // what is plain already need not be normalized
+		line = text.Normalize(line)
 	}
 	plain, secret := letters(line), letters(nonce)
 	return strings.HasPrefix(plain, "toolresult") || strings.HasPrefix(plain, "endoftoolresult") ||
 		len(secret) >= 8 && strings.Contains(plain, secret) ||
 		strings.HasPrefix(plain, "note") && strings.Contains(plain, "looklikeinstructions")
-}
-
-func isASCII(s string) bool {
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
 }
 
 // letters is the letters and digits of text in lower case, at most the first 400.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"conclave/pkg/text"
 )
 
 const nonce = "0123456789abcdef"
@@ -108,18 +110,18 @@ func hostile(nonce string) *rapid.Generator[string] {
 func TestFrameProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nonce := rapid.StringMatching(`[0-9a-f]{16}`).Draw(t, "nonce")
-		text := hostile(nonce).Draw(t, "text")
+		content := hostile(nonce).Draw(t, "text")
 		r := Report{}
 		if rapid.Bool().Draw(t, "flagged") {
 			r = Report{Flagged: true, Findings: []Finding{{Technique: "override"}}}
 		}
-		framed := Frame(text, nonce, r)
+		framed := Frame(content, nonce, r)
 		got, ok := Unframe(framed, nonce)
 		if !ok {
 			t.Fatalf("no frame: %q", framed)
 		}
-		// Everything is there: taking the marks away line by line gives the text again.
-		rest := text
+		// Everything is there: taking the marks away line by line gives the content again.
+		rest := content
 		for line := range lines(got) {
 			if after, found := strings.CutPrefix(rest, line); found {
 				rest = after
@@ -136,7 +138,7 @@ func TestFrameProperty(t *testing.T) {
 		}
 		closing := 0
 		for line := range lines(framed) {
-			if strings.HasPrefix(letters(Normalize(line)), "endoftoolresult") && !strings.HasPrefix(line, defused) {
+			if strings.HasPrefix(letters(text.Normalize(line)), "endoftoolresult") && !strings.HasPrefix(line, defused) {
 				closing++
 			}
 		}

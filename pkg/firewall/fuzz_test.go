@@ -19,10 +19,6 @@ func FuzzScan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		r := Scan(text)
 		checkReport(t, text, r)
-		once := Normalize(text)
-		if twice := Normalize(once); twice != once {
-			t.Errorf("%q normalized to %q and then to %q", text, once, twice)
-		}
 		if got, ok := Unframe(Frame(text, nonce, r), nonce); !ok || len(got) < len(text) {
 			t.Errorf("frame of %q came back as %q, %v", text, got, ok)
 		}

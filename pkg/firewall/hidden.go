@@ -6,20 +6,20 @@ import "strings"
 func (s *scanner) invisible() {
 	f := s.f
 	at := 0
-	for at < len(f.at) && int(f.at[at]) < f.first {
+	for at < len(f.at) && int(f.at[at]) < f.firstHidden {
 		at++
 	}
 	at = min(at, max(0, len(s.text)-1))
 	record := func(weight int, quote string) {
-		s.hits = append(s.hits, hit{tech: techHidden, weight: weight, pos: at, orig: f.first, quote: quote})
+		s.hits = append(s.hits, hit{tech: techHidden, weight: weight, pos: at, orig: f.firstHidden, quote: quote})
 	}
 	if f.tags >= 4 {
-		record(8, fold(f.shown).text)
+		record(8, foldText(f.tagText))
 	}
 	switch {
-	case f.zero >= 12:
+	case f.zeroWidth >= 12:
 		record(4, "zero-width characters")
-	case f.turned > 0:
+	case f.bidiOverrides > 0:
 		record(3, "direction override")
 	}
 }

@@ -160,7 +160,7 @@ var lexicon = func() map[string]class {
 	m := map[string]class{}
 	for _, w := range words {
 		for word := range strings.FieldsSeq(w.list) {
-			m[fold(word).text] |= w.class
+			m[foldText(word)] |= w.class
 		}
 	}
 	return m

@@ -214,7 +214,7 @@ func (s *scanner) call(i int) {
 
 // eastern looks for orders to ignore instructions in Chinese and Japanese, which have no blanks between words.
 func (s *scanner) eastern() {
-	if !s.f.east {
+	if !s.f.isEastAsian {
 		return
 	}
 	for _, verb := range eastIgnore {
@@ -232,7 +232,7 @@ func (s *scanner) eastern() {
 				s.hit(techOverride, 10, at, 60)
 			case orders:
 				s.hit(techOverride, 5, at, 60)
-			case strings.HasPrefix(s.text[from:], fold("して").text) && strings.Contains(s.text[from:min(len(s.text), from+150)], fold("ください").text):
+			case strings.HasPrefix(s.text[from:], foldText("して")) && strings.Contains(s.text[from:min(len(s.text), from+150)], foldText("ください")):
 				s.hit(techOverride, 7, at, 60)
 			}
 		}
@@ -249,20 +249,20 @@ var (
 	eastOrders  = foldAll("指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "プロンプト", "ルール", "지시", "명령")
 	eastPrior   = foldAll("之前", "以前", "上述", "以上", "前面", "先前", "所有", "すべて", "全て", "前の", "これまで", "上記", "이전", "모든")
 	eastPhrases = []mark{
-		{fold("不要告诉用户").text, techSecrecy, 6},
-		{fold("ユーザーに言わない").text, techSecrecy, 6},
-		{fold("ユーザーには知らせ").text, techSecrecy, 6},
-		{fold("系统提示词").text, techLeak, 3},
-		{fold("新的指令").text, techDelimiter, 5},
-		{fold("新しい指示").text, techDelimiter, 5},
-		{fold("你现在是").text, techPersona, 5},
-		{fold("あなたは今から").text, techPersona, 6},
+		{foldText("不要告诉用户"), techSecrecy, 6},
+		{foldText("ユーザーに言わない"), techSecrecy, 6},
+		{foldText("ユーザーには知らせ"), techSecrecy, 6},
+		{foldText("系统提示词"), techLeak, 3},
+		{foldText("新的指令"), techDelimiter, 5},
+		{foldText("新しい指示"), techDelimiter, 5},
+		{foldText("你现在是"), techPersona, 5},
+		{foldText("あなたは今から"), techPersona, 6},
 	}
 )
 
 func foldAll(list ...string) []string {
 	for i, w := range list {
-		list[i] = fold(w).text
+		list[i] = foldText(w)
 	}
 	return list
 }

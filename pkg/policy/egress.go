@@ -203,7 +203,7 @@ func readAddress(raw string) (address, error) {
 	if len(raw) > maxAddress {
 		return address{}, fmt.Errorf("it is longer than %d bytes", maxAddress)
 	}
-	if strings.ContainsFunc(raw, func(r rune) bool { return r == '\\' || r == ' ' || !text.Seen(r) }) {
+	if strings.ContainsFunc(raw, func(r rune) bool { return r == '\\' || r == ' ' || !text.IsVisible(r) }) {
 		return address{}, errors.New("it holds blanks, backslashes or characters that are not seen")
 	}
 	u, err := url.Parse(raw)

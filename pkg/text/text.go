@@ -1,4 +1,5 @@
-// Package text makes what others wrote fit for a message to people: short, whole characters, one line.
+// Package text is the one owner of text handling: clipping for display, folding and normalizing for comparison, and cutting
+// into words, index terms and sentences. It keeps no state and reads no files.
 package text
 
 import (
@@ -7,33 +8,74 @@ import (
 	"unicode/utf8"
 )
 
-// Clip is the beginning of s, at most most bytes and never a part of a character, with "..." behind it when something is
-// left out.
-func Clip(s string, most int) string {
-	if len(s) <= most {
+// Cut returns the beginning of s: at most maxBytes bytes, never a part of a character.
+func Cut(s string, maxBytes int) string {
+	if len(s) <= maxBytes {
 		return s
 	}
-	end := max(most, 0)
+	end := max(maxBytes, 0)
 	for back := 0; back < utf8.UTFMax && end > 0 && !utf8.RuneStart(s[end]); back++ {
 		end--
 	}
-	return s[:end] + "..."
+	return s[:end]
 }
 
-// Seen reports whether a user sees r: it is printed, and it is none of the characters that count as printed and show
-// nothing, such as variation selectors, fillers and the empty Braille cell.
-func Seen(r rune) bool {
-	return unicode.IsPrint(r) && r != '\u2800' && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+// CutWords is [Cut] that ends between words where s has blanks, without trailing punctuation.
+func CutWords(s string, maxBytes int) string {
+	if len(s) <= maxBytes {
+		return s
+	}
+	short := Cut(s, maxBytes)
+	if i := strings.LastIndexByte(short, ' '); i > len(short)/2 && s[len(short)] != ' ' {
+		short = short[:i]
+	}
+	return strings.TrimRight(short, " ,;:-")
 }
 
-// OneLine is s on one line: line breaks, control characters and all else that is not printed become blanks, several
-// blanks become one, and bytes that are no text become "?". It is clipped to most bytes.
-func OneLine(s string, most int) string {
+// Clip is [Cut] that appends "..." when something is left out. The dots come on top of maxBytes.
+func Clip(s string, maxBytes int) string {
+	if len(s) <= maxBytes {
+		return s
+	}
+	return Cut(s, maxBytes) + "..."
+}
+
+// OneLine returns s on one line, clipped to maxBytes: line breaks, control characters and other invisible characters become
+// blanks, runs of blanks become one, and invalid bytes become "?".
+func OneLine(s string, maxBytes int) string {
 	s = strings.Map(func(r rune) rune {
-		if !Seen(r) {
+		if !IsVisible(r) {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(s, "?"))
-	return Clip(strings.Join(strings.Fields(s), " "), most)
+	return Clip(strings.Join(strings.Fields(s), " "), maxBytes)
+}
+
+// IsVisible reports whether r shows on a screen. Variation selectors, fillers and the empty Braille cell do not, although
+// Unicode counts them as printable.
+func IsVisible(r rune) bool {
+	return unicode.IsPrint(r) && r != '\u2800' && !unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+}
+
+// IsASCII reports whether every byte of s is ASCII.
+func IsASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// IsQuestion reports whether s holds a question mark of any script.
+func IsQuestion(s string) bool { return strings.ContainsAny(s, "?？؟") }
+
+// WordSet returns the words of a list that is separated by white space, each folded.
+func WordSet(list string) map[string]bool {
+	set := map[string]bool{}
+	for w := range strings.FieldsSeq(list) {
+		set[Fold(w)] = true
+	}
+	return set
 }

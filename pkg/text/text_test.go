@@ -61,12 +61,12 @@ func TestOneLine(t *testing.T) {
 func TestSeen(t *testing.T) {
 	t.Parallel()
 	for _, r := range "a é日😀.-" {
-		if !text.Seen(r) {
+		if !text.IsVisible(r) {
 			t.Errorf("%U is not seen", r)
 		}
 	}
 	for _, r := range []rune{'\n', 0, 0x200b, 0x202e, 0xfe0f, 0xe0100, 0x3164, 0x115f, 0x2800, 0xe0041, 0xfeff} {
-		if text.Seen(r) {
+		if text.IsVisible(r) {
 			t.Errorf("%U is seen", r)
 		}
 	}

@@ -31,7 +31,7 @@ func parse(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, 
 	}
 	for _, r := range raw {
 		// Other spaces, controls, text that runs backwards and characters that are not seen.
-		if r == '\\' || r == ' ' || !text.Seen(r) {
+		if r == '\\' || r == ' ' || !text.IsVisible(r) {
 			return nil, ErrAddress
 		}
 	}

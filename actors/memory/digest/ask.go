@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strings"
 
-	"conclave/pkg/firewall"
+	"conclave/pkg/text"
 )
 
 var (
@@ -89,7 +89,7 @@ func forged(line string) bool {
 	if len(line) < len("[text") {
 		return false
 	}
-	line = strings.ToLower(firewall.Normalize(cut(line, 80)))
+	line = strings.ToLower(text.Normalize(text.Cut(line, 80)))
 	inside, ok := strings.CutPrefix(line, "[")
 	inside = strings.Join(strings.Fields(inside), "")
 	return ok && (strings.HasPrefix(inside, "text") || strings.HasPrefix(inside, "endoftext"))

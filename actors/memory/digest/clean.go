@@ -83,34 +83,10 @@ func (m material) fences(most int) []fence {
 		if i == len(m)-1 {
 			room = most
 		}
-		out[i] = fence{p.label, cut(p.text, room)}
+		out[i] = fence{p.label, text.Cut(p.text, room)}
 		most -= len(out[i].text)
 	}
 	return out
-}
-
-// cut is the beginning of s, at most most bytes and never a part of a character.
-func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	end := max(most, 0)
-	for back := 0; back < utf8.UTFMax && end > 0 && !utf8.RuneStart(s[end]); back++ {
-		end--
-	}
-	return s[:end]
-}
-
-// cutWords is the beginning of s, at most most bytes, and no part of a word where it has blanks.
-func cutWords(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	short := cut(s, most)
-	if i := strings.LastIndexByte(short, ' '); i > len(short)/2 && s[len(short)] != ' ' {
-		short = short[:i]
-	}
-	return strings.TrimRight(short, " ,;:-")
 }
 
 // clean is valid text with plain line breaks and without control characters. Characters that turn the direction of all
@@ -139,7 +115,7 @@ func visible(s string) string {
 			return r
 		case unicode.IsSpace(r):
 			return ' '
-		case !text.Seen(r):
+		case !text.IsVisible(r):
 			return -1
 		}
 		return r
@@ -148,18 +124,18 @@ func visible(s string) string {
 
 // oneLine is s on one line, at most most bytes with the dots behind it.
 func oneLine(s string, most int) string {
-	s = cut(s, max(4*most, 4<<10)) // most of what is longer is not looked at
-	s = text.OneLine(s, 4*len(s))  // only on one line: it is cut below, between words
+	s = text.Cut(s, max(4*most, 4<<10)) // most of what is longer is not looked at
+	s = text.OneLine(s, 4*len(s))       // only on one line: it is cut below, between words
 	if len(s) <= most {
 		return s
 	}
-	return cutWords(s, most-3) + "..."
+	return text.CutWords(s, most-3) + "..."
 }
 
 // blank tells whether s holds nothing that a person sees.
 func blank(s string) bool {
 	for _, r := range s {
-		if r != utf8.RuneError && !unicode.IsSpace(r) && text.Seen(r) {
+		if r != utf8.RuneError && !unicode.IsSpace(r) && text.IsVisible(r) {
 			return false
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"conclave/pkg/text"
 )
 
 // What a new statement is to an old one.
@@ -60,8 +62,8 @@ func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationsh
 }
 
 func (s Statement) tidy() Statement {
-	s.Name, s.Description = oneLine(cut(s.Name, 4<<10), maxName), oneLine(cut(s.Description, 4<<10), maxDescription)
-	s.Corpus = clean(cut(s.Corpus, 4<<10))
+	s.Name, s.Description = oneLine(text.Cut(s.Name, 4<<10), maxName), oneLine(text.Cut(s.Description, 4<<10), maxDescription)
+	s.Corpus = clean(text.Cut(s.Corpus, 4<<10))
 	return s
 }
 
@@ -69,7 +71,7 @@ func (s Statement) whole() string { return s.Name + "\n" + s.Description + "\n" 
 
 // shown is the statement as the model gets it.
 func (s Statement) shown() string {
-	return s.Name + "\n" + s.Description + "\n" + cut(s.Corpus, 1500)
+	return s.Name + "\n" + s.Description + "\n" + text.Cut(s.Corpus, 1500)
 }
 
 // said is the words that count: the text itself when it is short, else what was learned from it.
@@ -80,7 +82,7 @@ func (s Statement) said() string {
 	case !blank(s.Description):
 		return s.Description
 	case !blank(s.Corpus):
-		return cut(s.Corpus, bestWindow)
+		return text.Cut(s.Corpus, bestWindow)
 	}
 	return s.Name
 }
@@ -164,10 +166,10 @@ func compareRelations(old, next []Relation) (kind, why string) {
 	same := 0
 	for _, n := range next {
 		for _, o := range old {
-			if fold(n.Subject) != fold(o.Subject) {
+			if text.Fold(n.Subject) != text.Fold(o.Subject) {
 				continue
 			}
-			object := fold(n.Object) == fold(o.Object)
+			object := text.Fold(n.Object) == text.Fold(o.Object)
 			switch {
 			case n.Predicate == o.Predicate && object && n.Tense == tenseWas && o.Tense == tenseIs:
 				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object + " no longer"
@@ -199,23 +201,23 @@ type measured struct {
 	lasting bool // it says what is so, and not what happened once
 }
 
-var present = set(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
+var present = text.WordSet(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
 
 func measure(s string) measured {
 	m := measured{keys: map[string]bool{}}
-	for _, w := range words(s) {
+	for _, w := range text.Words(s) {
 		switch {
-		case w.number:
-			m.numbers = append(m.numbers, w.low)
+		case w.IsNumber:
+			m.numbers = append(m.numbers, w.Folded)
 			continue
-		case turns[w.low]:
+		case turns[w.Folded]:
 			m.denied = !m.denied
 			continue
-		case present[w.low]:
+		case present[w.Folded]:
 			m.lasting = true
 		}
-		if !small[w.low] {
-			m.keys[stem(w.low)] = true
+		if !small[w.Folded] {
+			m.keys[text.Stem(w.Folded)] = true
 		}
 	}
 	slices.Sort(m.numbers)
@@ -231,7 +233,7 @@ func (m measured) holds(numbers []string) bool {
 }
 
 // attributes are what something has one of.
-var attributes = set(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
+var attributes = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
 	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
 
 // compareAttributes compares "the ... is ..." where the subject is something that has one value.
@@ -256,22 +258,22 @@ func compareAttributes(old, next string) (kind, why string) {
 // attribute reads "the ... is ..." and "my ... is ...": what it is about and the value.
 func attribute(s string) map[string]string {
 	out := map[string]string{}
-	for _, t := range texts(s, 4) {
-		f := sentence{words(t), t}
-		at := slices.IndexFunc(f.all, func(w word) bool { return w.low == "is" || w.low == "are" })
-		if at < 2 || at > 8 || len(f.all)-at-1 > 5 || at+1 >= len(f.all) || f.is(at+1, "not") || strings.ContainsAny(t, "?？؟") {
+	for _, t := range text.SentenceTexts(s, 4) {
+		f := sentence{text.Words(t), t}
+		at := slices.IndexFunc(f.all, func(w text.Word) bool { return w.Folded == "is" || w.Folded == "are" })
+		if at < 2 || at > 8 || len(f.all)-at-1 > 5 || at+1 >= len(f.all) || f.is(at+1, "not") || text.IsQuestion(t) {
 			continue
 		}
 		one, subject, value := false, make([]string, 0, at), make([]string, 0, 5)
 		for i := range at {
 			one = one || f.in(i, attributes)
 			if !f.is(i, "the", "a", "an") {
-				subject = append(subject, f.all[i].low)
+				subject = append(subject, f.all[i].Folded)
 			}
 		}
 		for _, w := range f.all[at+1:] {
-			if !small[w.low] {
-				value = append(value, w.low)
+			if !small[w.Folded] {
+				value = append(value, w.Folded)
 			}
 		}
 		if one && len(value) > 0 {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/text"
 )
 
 // ErrNothing means that the text holds nothing that could be remembered.
@@ -124,15 +125,15 @@ func (d *Digester) Answer(ctx context.Context, query, answer string, external bo
 	m := material{{"question", question, person}, {"answer", said, assistant}}
 	out.Corpus = questionLabel + question + "\n" + answerLabel + said
 	if len(out.Corpus) > maxCorpus {
-		out.Corpus = cut(out.Corpus, maxCorpus-len(cutMark)) + cutMark
+		out.Corpus = text.Cut(out.Corpus, maxCorpus-len(cutMark)) + cutMark
 	}
 	return d.trusted(ctx, out, answerPrompt, m)
 }
 
 // Note makes a digest of one text that somebody wants to be kept.
-func (d *Digester) Note(ctx context.Context, text string, external bool) (Digest, error) {
+func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest, error) {
 	var out Digest
-	said := out.take(text, maxCorpus)
+	said := out.take(note, maxCorpus)
 	if blank(said) {
 		return Digest{}, ErrNothing
 	}
@@ -144,9 +145,9 @@ func (d *Digester) Note(ctx context.Context, text string, external bool) (Digest
 }
 
 // Piece makes a digest of a piece of a document. It asks no model.
-func (d *Digester) Piece(title, heading, text string) Digest {
+func (d *Digester) Piece(title, heading, body string) Digest {
 	out := Digest{By: ByPlain}
-	out.Corpus = out.take(text, maxCorpus)
+	out.Corpus = out.take(body, maxCorpus)
 	m := material{{"piece", out.Corpus, stranger}}
 	out.Name = pieceName(oneLine(title, maxName), oneLine(heading, 2*maxName), out.Corpus)
 	out.Description = plainDescription("", out.Corpus)
@@ -243,8 +244,8 @@ func (out *Digest) plain(m material) {
 
 // take makes a text from outside fit to work with: short enough, valid, without control characters and without secrets
 // of a known shape. What was found on the way is noted.
-func (out *Digest) take(text string, most int) string {
-	short := cut(text, most)
+func (out *Digest) take(raw string, most int) string {
+	short := text.Cut(raw, most)
 	if r := firewall.Scan(short); r.Flagged {
 		for _, f := range r.Findings {
 			if !slices.Contains(out.Flags, f.Technique) {
@@ -253,13 +254,13 @@ func (out *Digest) take(text string, most int) string {
 		}
 	}
 	s, secrets := firewall.Redact(clean(short))
-	s = cut(s, most)
+	s = text.Cut(s, most)
 	if secrets > 0 {
 		out.note("%s taken out", count(secrets, "secret was", "secrets were"))
 	}
-	if len(short) < len(text) {
-		out.note("the text was longer than %d KB: the rest was left out", most>>10)
-		s = cut(s, most-len(cutMark)) + cutMark
+	if len(short) < len(raw) {
+		out.note("the raw was longer than %d KB: the rest was left out", most>>10)
+		s = text.Cut(s, most-len(cutMark)) + cutMark
 	}
 	return s
 }

@@ -4,16 +4,18 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // maxPlain is how much of a text plain code reads for names and relations.
 const maxPlain = 16 << 10
 
 // links may stand inside of a name.
-var links = set(`of de da do dos van von der den del di la le du al bin ibn`)
+var links = text.WordSet(`of de da do dos van von der den del di la le du al bin ibn`)
 
 // capitals are words that are written large and are nobody's name.
-var capitals = set(`i i'm i've i'd i'll monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
+var capitals = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
 	september october november december yesterday today tomorrow later then however meanwhile yes no ok okay question answer mr mrs ms dr prof
 	sir miss please thanks hello hi hey dear note sources according`)
 
@@ -22,11 +24,11 @@ var capitals = set(`i i'm i've i'd i'll monday tuesday wednesday thursday friday
 func plainEntities(m material, known []Relation) []Entity {
 	var out []Entity
 	add := func(name, kind string) {
-		low := fold(name)
+		low := text.Fold(name)
 		if len(out) == maxEntities || len(name) > maxThing || blank(name) || isPerson(low) || strings.HasPrefix(low, Person+"'s") {
 			return
 		}
-		if i := slices.IndexFunc(out, func(e Entity) bool { return fold(e.Name) == low }); i >= 0 {
+		if i := slices.IndexFunc(out, func(e Entity) bool { return text.Fold(e.Name) == low }); i >= 0 {
 			if out[i].Kind == KindThing {
 				out[i].Kind = kind
 			}
@@ -50,8 +52,8 @@ func plainEntities(m material, known []Relation) []Entity {
 		}
 	}
 	for _, p := range m {
-		body := prose(cut(p.text, maxPlain))
-		for _, s := range texts(body, 400) {
+		body := prose(text.Cut(p.text, maxPlain))
+		for _, s := range text.SentenceTexts(body, 400) {
 			titles := quoted(s)
 			for _, n := range names(s) {
 				if !slices.ContainsFunc(titles, func(q string) bool { return strings.Contains(q, n.text) }) {
@@ -70,7 +72,7 @@ type named struct{ text, kind string }
 
 // names are the runs of words with capital letters in a sentence.
 func names(s string) []named {
-	f := sentence{words(s), s}
+	f := sentence{text.Words(s), s}
 	var out []named
 	for i := 0; i < len(f.all); i++ {
 		if !f.name(i) {
@@ -78,12 +80,12 @@ func names(s string) []named {
 		}
 		from, to := i, f.nameEnd(i)
 		i = to
-		begins := f.all[from].gap&(gEnd|gColon|gQuote) != 0 && !f.in(from-1, ranks)
+		begins := f.all[from].Gap&(text.GapEnd|text.GapColon|text.GapQuote) != 0 && !f.in(from-1, ranks)
 		// A single word that begins a sentence would have a capital letter anyway.
-		if begins && from == to && !shout(s[f.all[from].from:f.all[from].to]) {
+		if begins && from == to && !shout(s[f.all[from].From:f.all[from].To]) {
 			continue
 		}
-		name := strings.TrimSuffix(strings.TrimSuffix(s[f.all[from].from:f.all[to].to], "'s"), "’s")
+		name := strings.TrimSuffix(strings.TrimSuffix(s[f.all[from].From:f.all[to].To], "'s"), "’s")
 		if utf8.RuneCountInString(name) > 1 {
 			out = append(out, named{name, f.kind(from, to)})
 		}
@@ -93,17 +95,17 @@ func names(s string) []named {
 
 // name tells whether word i can be a part of a name.
 func (f sentence) name(i int) bool {
-	return i >= 0 && i < len(f.all) && f.all[i].upper && !small[f.all[i].low] && !capitals[f.all[i].low]
+	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !small[f.all[i].Folded] && !capitals[f.all[i].Folded]
 }
 
 // nameEnd is the last word of the name that begins at i.
 func (f sentence) nameEnd(i int) int {
 	for {
 		next := i + 1
-		for next < len(f.all) && next < i+3 && f.all[next].gap == 0 && f.in(next, links) {
+		for next < len(f.all) && next < i+3 && f.all[next].Gap == 0 && f.in(next, links) {
 			next++
 		}
-		if next >= len(f.all) || f.all[next].gap != 0 || !f.name(next) || strings.HasSuffix(f.all[i].low, "'s") {
+		if next >= len(f.all) || f.all[next].Gap != 0 || !f.name(next) || strings.HasSuffix(f.all[i].Folded, "'s") {
 			return i
 		}
 		i = next
@@ -111,13 +113,13 @@ func (f sentence) nameEnd(i int) int {
 }
 
 var (
-	ranks = set(`mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son daughter colleague
+	ranks = text.WordSet(`mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son daughter colleague
 		boss called named author actor singer`)
-	actions = set(`said says lives lived works worked likes liked wrote moved born married thinks told asked loves prefers met visited`)
-	where   = set(`in near from to at through across around visited`)
-	bodies  = set(`inc ltd gmbh ag corp corporation company university institute bank ministry council foundation association agency school hospital
+	actions = text.WordSet(`said says lives lived works worked likes liked wrote moved born married thinks told asked loves prefers met visited`)
+	where   = text.WordSet(`in near from to at through across around visited`)
+	bodies  = text.WordSet(`inc ltd gmbh ag corp corporation company university institute bank ministry council foundation association agency school hospital
 		club party church union committee department museum group college society`)
-	lands = set(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
+	lands = text.WordSet(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
 )
 
 // kind guesses what a name names.
@@ -127,15 +129,15 @@ func (f sentence) kind(from, to int) string {
 			return KindOrganization
 		}
 	}
-	name := f.s[f.all[from].from:f.all[to].to]
+	name := f.s[f.all[from].From:f.all[to].To]
 	switch {
 	case f.in(to, lands):
 		return KindPlace
-	case f.in(from-1, ranks), f.in(to+1, actions) && f.all[to+1].gap == 0:
+	case f.in(from-1, ranks), f.in(to+1, actions) && f.all[to+1].Gap == 0:
 		return KindPerson
 	case shout(name) && len(name) > 2:
 		return KindOrganization
-	case f.in(from-1, where) && f.all[from].gap == 0:
+	case f.in(from-1, where) && f.all[from].Gap == 0:
 		return KindPlace
 	}
 	return KindThing
@@ -147,8 +149,8 @@ func shout(s string) bool {
 }
 
 func startsUpper(s string) bool {
-	all := words(s)
-	return len(all) > 0 && all[0].upper
+	all := text.Words(s)
+	return len(all) > 0 && all[0].IsUpper
 }
 
 // quotes are the marks that open and close a quotation.
@@ -169,7 +171,7 @@ func quoted(s string) []string {
 			continue
 		}
 		q := strings.Trim(s[i:i+to], " .,;:!?")
-		if n := len(strings.Fields(q)); n > 0 && n <= 6 && strings.ContainsFunc(q, inWord) {
+		if n := len(strings.Fields(q)); n > 0 && n <= 6 && strings.ContainsFunc(q, text.IsWordRune) {
 			out = append(out, q)
 		}
 		i += to + utf8.RuneLen(end)

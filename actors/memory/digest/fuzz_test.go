@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/text"
 )
 
 func FuzzReply(f *testing.F) {
@@ -45,8 +46,8 @@ func FuzzStrip(f *testing.F) {
 	for _, seed := range []string{"", "Oslo is large. Delete it.", "a. b. c.", "<a>b</a>", "[a](b?c)", "```\nx\n```", "https://a.b/?c=d", "\\n\\n", "请。", "\u202ex\xff"} {
 		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		kept, dropped := strip(clean(cut(text, 4<<10)))
+	f.Fuzz(func(t *testing.T, body string) {
+		kept, dropped := strip(clean(text.Cut(body, 4<<10)))
 		if r := firewall.Scan(strings.Join(kept, " ")); r.Flagged || dropped < 0 {
 			t.Errorf("flagged: %q %+v", kept, r)
 		}
@@ -65,19 +66,19 @@ func FuzzSegments(f *testing.F) {
 	f.Add("東京", "東京は雨。大阪は晴れ。", "東京は雨")
 	f.Add("x", strings.Repeat("word ", 200), "word word")
 	f.Add("\xff", "\xff\u202e a", "none")
-	f.Fuzz(func(t *testing.T, query, text, said string) {
-		query, text, said = cut(query, 1<<10), cut(text, 4<<10), cut(said, 4<<10)
+	f.Fuzz(func(t *testing.T, query, body, said string) {
+		query, body, said = text.Cut(query, 1<<10), text.Cut(body, 4<<10), text.Cut(said, 4<<10)
 		reply, err := json.Marshal(map[string]any{"segments": []any{map[string]any{"n": 1, "quote": said}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range []Options{{}, {Ask: says(string(reply))}} {
-			got, _, err := New(o).Segments(t.Context(), query, []string{text, said})
+			got, _, err := New(o).Segments(t.Context(), query, []string{body, said})
 			if err != nil || len(got) != 2 {
 				t.Fatalf("%q, %v", got, err)
 			}
-			verbatim(t, got[0], clean(cut(text, maxCorpus)))
-			verbatim(t, got[1], clean(cut(said, maxCorpus)))
+			verbatim(t, got[0], clean(text.Cut(body, maxCorpus)))
+			verbatim(t, got[1], clean(text.Cut(said, maxCorpus)))
 		}
 	})
 }

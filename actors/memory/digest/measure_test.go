@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/text"
 )
 
 // row is a line of the two files of texts.
@@ -69,8 +70,8 @@ func TestDevTexts(t *testing.T) {
 		}
 		hit := 0
 		whole := groundOf(left)
-		for _, s := range texts(r.Payload, 100) {
-			if len(words(s)) >= 4 && whole.has(s) {
+		for _, s := range text.SentenceTexts(r.Payload, 100) {
+			if len(text.Words(s)) >= 4 && whole.has(s) {
 				hit = 1
 				if verbose == "survived" {
 					t.Logf("%s %s: %.200q", r.ID, r.Technique, s)

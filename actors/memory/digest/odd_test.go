@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // odd are inputs that a careless reader stumbles over.
@@ -83,7 +85,7 @@ func TestOddInput(t *testing.T) {
 			if err != nil || len(list) != 2 {
 				t.Fatalf("%d segments, %v", len(list), err)
 			}
-			verbatim(t, list[0], clean(cut(in, maxCorpus)))
+			verbatim(t, list[0], clean(text.Cut(in, maxCorpus)))
 			got, err := d.Compare(t.Context(), Statement{Name: in, Description: in, Corpus: in}, Statement{Name: in, Corpus: in})
 			if err != nil || got.Why == "" || !utf8.ValidString(got.Why) {
 				t.Errorf("%+v, %v", got, err)
@@ -107,7 +109,7 @@ func TestTimeIsBounded(t *testing.T) {
 		in := all[name]
 		short, long := time.Hour, time.Hour
 		for try := 0; try < 5 && (try == 0 || long > 10*max(short, 5*time.Millisecond)); try++ {
-			short, long = min(short, took(cut(in, 128<<10))), min(long, took(in))
+			short, long = min(short, took(text.Cut(in, 128<<10))), min(long, took(in))
 		}
 		if long > 10*max(short, 5*time.Millisecond) {
 			t.Errorf("%s: %v, and %v for 128 KB", name, long, short)
@@ -148,7 +150,7 @@ func TestCut(t *testing.T) {
 		t.Errorf("%.100q", d.Corpus)
 	}
 	for most := range 20 {
-		if got := cut("aé日😀x", most); !utf8.ValidString(got) || len(got) > most {
+		if got := text.Cut("aé日😀x", most); !utf8.ValidString(got) || len(got) > most {
 			t.Errorf("at %d: %q", most, got)
 		}
 	}
@@ -169,30 +171,5 @@ func TestSecrets(t *testing.T) {
 	}
 	if d := New(Options{}).Piece("Keys", "", secret); strings.Contains(d.Name+d.Description+d.Corpus, "ghp_") {
 		t.Errorf("%+v", d)
-	}
-}
-
-func TestSentences(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name, in string
-		want     []string
-	}{
-		{"two", "One is here. Two is there!", []string{"One is here.", "Two is there!"}},
-		{"short forms", "Dr. Berg met J. Smith at 3.5 km, e.g. here. Then he left.", []string{"Dr. Berg met J. Smith at 3.5 km, e.g. here.", "Then he left."}},
-		{"hard line breaks", "This sentence goes\non here. And\nends.", []string{"This sentence goes on here.", "And ends."}},
-		{"a list", "Things:\n- one\n- two\n1. three", []string{"Things:", "- one", "- two", "1. three"}},
-		{"paragraphs", "one\n\ntwo", []string{"one", "two"}},
-		{"quotation", `He said "no." Then he left.`, []string{`He said "no."`, "Then he left."}},
-		{"Japanese", "一。二！三", []string{"一。", "二！", "三"}},
-		{"an address", "See example.org for more. Bye.", []string{"See example.org for more.", "Bye."}},
-		{"nothing", " \n ", []string{}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			if got := texts(tt.in, 100); strings.Join(got, "|") != strings.Join(tt.want, "|") {
-				t.Errorf("%q, want %q", got, tt.want)
-			}
-		})
 	}
 }

@@ -4,25 +4,27 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // tells reports whether a sentence tells somebody to do something, speaks to an assistant or says what the one who asked
 // wants. all are the words of s. It errs towards yes: a fact that is lost can be looked up again.
-func tells(all []word, s string) bool {
+func tells(all []text.Word, s string) bool {
 	f := sentence{all: all, s: s}
 	if eastern(s) || f.role() || asks(s) {
 		return true
 	}
-	sub := len(all) > 0 && clauses[all[0].low]
+	sub := len(all) > 0 && clauses[all[0].Folded]
 	for i, w := range all {
 		if f.is(i, "favor", "favore") && f.is(i-1, "por", "per") || f.is(i, "prega") && f.is(i-1, "si") {
 			return true
 		}
-		if asking[w.low] && !(i > 0 && f.is(i-1, "to", "not", "will", "would", "and", "can")) {
+		if asking[w.Folded] && !(i > 0 && f.is(i-1, "to", "not", "will", "would", "and", "can")) {
 			return true
 		}
-		start := w.gap&(gEnd|gColon|gQuote) != 0 || sub && w.gap&gComma != 0 ||
-			w.upper && i > 0 && !all[i-1].upper && strong[w.low] && f.in(i+1, marksObject) // a new sentence, and nothing ended the one before
+		start := w.Gap&(text.GapEnd|text.GapColon|text.GapQuote) != 0 || sub && w.Gap&text.GapComma != 0 ||
+			w.IsUpper && i > 0 && !all[i-1].IsUpper && strong[w.Folded] && f.in(i+1, marksObject) // a new sentence, and nothing ended the one before
 		if start && f.orders(i) || f.joined(i) || f.second(i) || f.address(i) || f.reported(i) || f.obliged(i) {
 			return true
 		}
@@ -32,30 +34,30 @@ func tells(all []word, s string) bool {
 
 // sentence is one sentence while it is looked at.
 type sentence struct {
-	all []word
+	all []text.Word
 	s   string
 }
 
 // is tells whether word i is one of these.
 func (f sentence) is(i int, list ...string) bool {
-	return i >= 0 && i < len(f.all) && slices.Contains(list, f.all[i].low)
+	return i >= 0 && i < len(f.all) && slices.Contains(list, f.all[i].Folded)
 }
 
 // in tells whether word i is in a set.
 func (f sentence) in(i int, set map[string]bool) bool {
-	return i >= 0 && i < len(f.all) && set[f.all[i].low]
+	return i >= 0 && i < len(f.all) && set[f.all[i].Folded]
 }
 
 // tied tells whether word i follows the one before without a mark between them.
-func (f sentence) tied(i int) bool { return i < len(f.all) && f.all[i].gap&^gLine == 0 }
+func (f sentence) tied(i int) bool { return i < len(f.all) && f.all[i].Gap&^text.GapLine == 0 }
 
 // within is the first word after i, at most most words further, that is in a set; -1 when there is none.
 func (f sentence) within(i, most int, set map[string]bool) int {
 	for j := i + 1; j < len(f.all) && j <= i+most; j++ {
-		if f.all[j].gap&gEnd != 0 {
+		if f.all[j].Gap&text.GapEnd != 0 {
 			return -1
 		}
-		if set[f.all[j].low] {
+		if set[f.all[j].Folded] {
 			return j
 		}
 	}
@@ -65,14 +67,14 @@ func (f sentence) within(i, most int, set map[string]bool) int {
 // orders: a clause that begins at i is an order.
 func (f sentence) orders(i int) bool {
 	pressed := false
-	for f.in(i, leads) || i+1 < len(f.all) && strings.HasSuffix(f.all[i].low, "ly") && f.all[i].low != "reply" && f.all[i].low != "apply" {
+	for f.in(i, leads) || i+1 < len(f.all) && strings.HasSuffix(f.all[i].Folded, "ly") && f.all[i].Folded != "reply" && f.all[i].Folded != "apply" {
 		pressed = pressed || f.is(i, "never", "always", "kindly", "simply", "just", "immediately", "instead")
 		i++
 	}
 	if i >= len(f.all) {
 		return false
 	}
-	w := f.all[i].low
+	w := f.all[i].Folded
 	next := i + 1
 	switch {
 	case w == "do" && (f.is(next, "not") || f.in(next, strong) || f.in(next, either)), w == "don't", w == "dont", w == "be", w == "let", w == "let's", w == "lets":
@@ -80,10 +82,10 @@ func (f sentence) orders(i int) bool {
 	case f.in(next, finite): // a noun that looks like a verb: "Delete is a key"
 		return false
 	case strong[w]: // a word alone is a heading or the head of a table
-		return next == len(f.all) && i == 0 || f.tied(next) || next < len(f.all) && f.all[next].gap&(gQuote|gColon) != 0 && f.all[i].gap&gColon == 0
+		return next == len(f.all) && i == 0 || f.tied(next) || next < len(f.all) && f.all[next].Gap&(text.GapQuote|text.GapColon) != 0 && f.all[i].Gap&text.GapColon == 0
 	case w == "go":
 		return f.is(next, "to", "back", "ahead", "and", "on", "through", "into", "away")
-	case strings.HasSuffix(w, "en") && next < len(f.all) && f.s[f.all[next].from:f.all[next].to] == "Sie":
+	case strings.HasSuffix(w, "en") && next < len(f.all) && f.s[f.all[next].From:f.all[next].To] == "Sie":
 		return true
 	case strings.HasSuffix(w, "ez") && f.within(i, 12, french) >= 0:
 		return true
@@ -91,12 +93,12 @@ func (f sentence) orders(i int) bool {
 		return true
 	case !either[w]:
 		return false
-	case pressed, f.in(next, marksObject), next < len(f.all) && (f.all[next].number || f.all[next].gap&gQuote != 0):
+	case pressed, f.in(next, marksObject), next < len(f.all) && (f.all[next].IsNumber || f.all[next].Gap&text.GapQuote != 0):
 		return true
 	}
 	// "Report bugs to us" is an order, "Report finds bugs" is none: something else says what happens.
 	for j := next; j < len(f.all); j++ {
-		if f.in(j, finite) || strings.HasSuffix(f.all[j].low, "ed") && len(f.all[j].low) > 4 {
+		if f.in(j, finite) || strings.HasSuffix(f.all[j].Folded, "ed") && len(f.all[j].Folded) > 4 {
 			return false
 		}
 	}
@@ -106,11 +108,11 @@ func (f sentence) orders(i int) bool {
 // joined: ... and send all your files; a line of its own that begins in small letters.
 func (f sentence) joined(i int) bool {
 	w := f.all[i]
-	if !strong[w.low] {
+	if !strong[w.Folded] {
 		return false
 	}
-	then := f.is(i-1, "then") && (f.is(i-2, "and") || f.all[i-1].gap&gComma != 0)
-	return (w.gap&(gLine|gComma) != 0 || f.is(i-1, "and", "then", "now", "or")) && f.in(i+1, grabs) || then && f.in(i+1, marksObject)
+	then := f.is(i-1, "then") && (f.is(i-2, "and") || f.all[i-1].Gap&text.GapComma != 0)
+	return (w.Gap&(text.GapLine|text.GapComma) != 0 || f.is(i-1, "and", "then", "now", "or")) && f.in(i+1, grabs) || then && f.in(i+1, marksObject)
 }
 
 // second: you must; could you; if you are an assistant; your instructions.
@@ -125,7 +127,7 @@ func (f sentence) second(i int) bool {
 			f.is(j, "have", "are", "were") && f.is(j+1, "to", "required", "instructed", "asked", "expected", "ordered", "told", "advised", "obliged", "not", "now", "authorized", "supposed") ||
 			f.is(j, "are", "were") && f.within(j, 4, machines) >= 0 ||
 			f.is(j, "may", "might") && f.is(j+1, "not") ||
-			f.is(i-1, "can", "could", "would", "will") && f.all[i-1].gap&(gEnd|gColon|gComma|gQuote) != 0 ||
+			f.is(i-1, "can", "could", "would", "will") && f.all[i-1].Gap&(text.GapEnd|text.GapColon|text.GapComma|text.GapQuote) != 0 ||
 			f.is(i-2, "i", "we") && f.is(i-1, "gave", "give", "told", "asked", "paid", "sent") ||
 			f.is(i-1, "want", "need", "ask", "like", "advise", "urge", "instruct", "order", "tell", "require") && f.is(j, "to")
 	case f.is(i, "you're"):
@@ -144,7 +146,7 @@ func (f sentence) second(i int) bool {
 
 // address: Dear assistant; AI: ...; note to the language model; any AI that reads this.
 func (f sentence) address(i int) bool {
-	if !machines[f.all[i].low] {
+	if !machines[f.all[i].Folded] {
 		return false
 	}
 	last := i // the end of "AI assistant", "language model"
@@ -152,11 +154,11 @@ func (f sentence) address(i int) bool {
 		last++
 	}
 	first := i
-	for first > 0 && f.is(first-1, "the", "any", "all", "every", "this", "an", "a", "our", "my", "dear", "automated", "language", "large", "ai") && f.all[first].gap == 0 {
+	for first > 0 && f.is(first-1, "the", "any", "all", "every", "this", "an", "a", "our", "my", "dear", "automated", "language", "large", "ai") && f.all[first].Gap == 0 {
 		first--
 	}
-	begins := f.all[first].gap&(gEnd|gColon|gQuote) != 0
-	closed := last+1 < len(f.all) && f.all[last+1].gap&(gComma|gColon|gEnd) != 0 || last+1 == len(f.all)
+	begins := f.all[first].Gap&(text.GapEnd|text.GapColon|text.GapQuote) != 0
+	closed := last+1 < len(f.all) && f.all[last+1].Gap&(text.GapComma|text.GapColon|text.GapEnd) != 0 || last+1 == len(f.all)
 	switch {
 	case begins && closed && last+1 < len(f.all):
 		return true
@@ -176,7 +178,7 @@ func (f sentence) address(i int) bool {
 
 // reported: the page asks the reader to; the text says to delete; the user wants.
 func (f sentence) reported(i int) bool {
-	w := f.all[i].low
+	w := f.all[i].Folded
 	switch {
 	case speech[w]:
 		who := f.within(i, 3, audience)
@@ -187,7 +189,7 @@ func (f sentence) reported(i int) bool {
 	case w == "says" || w == "said" || w == "say" || w == "wants" || w == "asks":
 		return f.is(i+1, "to") && f.in(i+2, verbs)
 	case who[w]:
-		if f.is(i-1, "the", "this", "your", "our", "that", "my", "current") || f.all[i].gap&gEnd != 0 {
+		if f.is(i-1, "the", "this", "your", "our", "that", "my", "current") || f.all[i].Gap&text.GapEnd != 0 {
 			j := i + 1
 			for f.is(j, "has", "have", "had", "also", "always", "already", "explicitly", "really", "would", "will", "does", "not", "is", "was", "been") {
 				j++
@@ -204,10 +206,10 @@ func (f sentence) obliged(i int) bool {
 		return false
 	}
 	for j := i + 1; j < len(f.all) && j <= i+6; j++ {
-		if f.all[j].gap&gEnd != 0 {
+		if f.all[j].Gap&text.GapEnd != 0 {
 			return false
 		}
-		if taken[f.all[j].low] && f.is(j-1, "be", "get", "immediately", "promptly", "now", "always", "then", "also", "is", "are") {
+		if taken[f.all[j].Folded] && f.is(j-1, "be", "get", "immediately", "promptly", "now", "always", "then", "also", "is", "are") {
 			return true
 		}
 	}
@@ -219,7 +221,7 @@ func (f sentence) always() bool {
 	for i := range f.all {
 		switch {
 		case f.is(i, "from") && f.is(i+1, "now") && f.is(i+2, "on"):
-			if slices.ContainsFunc(f.all, func(w word) bool { return machines[w.low] || lasting[w.low] }) {
+			if slices.ContainsFunc(f.all, func(w text.Word) bool { return machines[w.Folded] || lasting[w.Folded] }) {
 				return true
 			}
 		case f.is(i, "future") && f.is(i+1, "conversation", "conversations", "session", "sessions", "response", "responses", "chat", "chats", "answers", "replies", "reference", "interactions"):
@@ -232,7 +234,7 @@ func (f sentence) always() bool {
 // role: System: ...; the sentence plays a turn of a conversation.
 func (f sentence) role() bool {
 	return len(f.all) > 1 && f.is(0, "system", "assistant", "user", "human", "instruction", "instructions", "developer", "admin", "administrator") &&
-		f.all[1].gap&gColon != 0 && strings.HasPrefix(strings.TrimLeft(f.s[f.all[0].to:], " *_])"), ":")
+		f.all[1].Gap&text.GapColon != 0 && strings.HasPrefix(strings.TrimLeft(f.s[f.all[0].To:], " *_])"), ":")
 }
 
 // asks tells whether a sentence is a question: it states nothing, and it wants an answer.
@@ -244,7 +246,7 @@ func asks(s string) bool {
 // russian tells the polite form of an order, which ends the same way in nearly every verb.
 func russian(w string) bool {
 	for _, end := range []string{"йте", "ите", "ьте", "итесь", "йтесь"} {
-		if strings.HasSuffix(w, fold(end)) && len(w) > len(end)+2 {
+		if strings.HasSuffix(w, text.Fold(end)) && len(w) > len(end)+2 {
 			return true
 		}
 	}

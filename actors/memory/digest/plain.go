@@ -4,6 +4,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // modelName is a name by a model as far as it is one: short, one line. A few words too many are left out.
@@ -29,16 +31,16 @@ func firstWords(s string) string {
 	fields := strings.Fields(s)
 	s = strings.Join(fields[:min(len(fields), maxNameWords)], " ")
 	most := maxName
-	if r, _ := utf8.DecodeRuneInString(s); unspaced(r) { // a character says as much as a word
+	if r, _ := utf8.DecodeRuneInString(s); text.IsUnspaced(r) { // a character says as much as a word
 		most = 3 * 24
 	}
-	return strings.TrimRight(cutWords(s, most), " .,:;")
+	return strings.TrimRight(text.CutWords(s, most), " .,:;")
 }
 
 // firstSentences is the beginning of s, at most n sentences and most bytes.
 func firstSentences(s string, n, most int) string {
 	var out string
-	for _, t := range texts(s, n) {
+	for _, t := range text.SentenceTexts(s, n) {
 		if out != "" && len(out)+len(t)+1 > most {
 			break
 		}
@@ -53,10 +55,10 @@ func plainName(asked, said string) string {
 	if blank(source) {
 		source = said
 	}
-	list := texts(prose(cut(source, 4<<10)), 40)
+	list := text.SentenceTexts(prose(text.Cut(source, 4<<10)), 40)
 	best := ""
 	for _, t := range list {
-		if best == "" || strings.ContainsAny(t, "?？؟") && !strings.ContainsAny(best, "?？؟") {
+		if best == "" || text.IsQuestion(t) && !text.IsQuestion(best) {
 			if short := shorten(t); short != "" {
 				best = t
 			}
@@ -92,7 +94,7 @@ que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
 
 // shorten is a sentence without how it begins and ends. "How do I ...?" becomes "how to ...".
 func shorten(s string) string {
-	all := words(s)
+	all := text.Words(s)
 	from := 0
 	for again := true; again; {
 		again = false
@@ -111,16 +113,16 @@ func shorten(s string) string {
 	if len(rest) == 0 {
 		return ""
 	}
-	if len(rest) > 3 && rest[0].low == "how" && (rest[1].low == "do" || rest[1].low == "can" || rest[1].low == "should" || rest[1].low == "would") &&
-		(rest[2].low == "i" || rest[2].low == "you" || rest[2].low == "we" || rest[2].low == "one") {
-		return "how to " + trimEnd(s[rest[3].from:])
+	if len(rest) > 3 && rest[0].Folded == "how" && (rest[1].Folded == "do" || rest[1].Folded == "can" || rest[1].Folded == "should" || rest[1].Folded == "would") &&
+		(rest[2].Folded == "i" || rest[2].Folded == "you" || rest[2].Folded == "we" || rest[2].Folded == "one") {
+		return "how to " + trimEnd(s[rest[3].From:])
 	}
-	return trimEnd(s[rest[0].from:])
+	return trimEnd(s[rest[0].From:])
 }
 
-func matches(all []word, phrase []string) bool {
+func matches(all []text.Word, phrase []string) bool {
 	for i, w := range phrase {
-		if all[i].low != w {
+		if all[i].Folded != w {
 			return false
 		}
 	}
@@ -133,23 +135,23 @@ func trimEnd(s string) string { return strings.Trim(s, " .,:;!?？。！؟*#`_()
 func aboutName(asked, left string) string {
 	for _, source := range []string{asked, left} {
 		var list []string
-		for _, w := range words(cut(source, 2<<10)) {
+		for _, w := range text.Words(text.Cut(source, 2<<10)) {
 			if len(list) == maxNameWords-1 {
 				break
 			}
-			if !small[w.low] && !strong[w.low] && !either[w.low] && !leads[w.low] && !asking[w.low] && !machines[w.low] {
-				list = append(list, source[w.from:w.to])
+			if !small[w.Folded] && !strong[w.Folded] && !either[w.Folded] && !leads[w.Folded] && !asking[w.Folded] && !machines[w.Folded] {
+				list = append(list, source[w.From:w.To])
 			}
 		}
 		if name := "about " + strings.Join(list, " "); len(list) > 0 && Harmless(name) {
-			return cutWords(name, maxName)
+			return text.CutWords(name, maxName)
 		}
 	}
 	return unnamed
 }
 
 // fillers are sentences that say nothing.
-var fillers = set(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
+var fillers = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
 
 // plainDescription is what the answer says first, or the person's words when the person tells something.
 func plainDescription(asked, said string) string {
@@ -158,7 +160,7 @@ func plainDescription(asked, said string) string {
 		order = []string{asked, said}
 	}
 	for _, source := range order {
-		list := texts(prose(cut(source, 8<<10)), 12)
+		list := text.SentenceTexts(prose(text.Cut(source, 8<<10)), 12)
 		for len(list) > 1 && filler(list[0]) {
 			list = list[1:]
 		}
@@ -174,16 +176,16 @@ func plainDescription(asked, said string) string {
 
 // filler tells whether a sentence is "Sure!", "Great question!" or "Here is what I found:".
 func filler(s string) bool {
-	all := words(s)
+	all := text.Words(s)
 	switch {
 	case len(all) == 0:
 		return true
-	case strings.HasSuffix(s, ":") && (all[0].low == "here" || all[0].low == "here's" || all[0].low == "below"):
+	case strings.HasSuffix(s, ":") && (all[0].Folded == "here" || all[0].Folded == "here's" || all[0].Folded == "below"):
 		return true
 	case len(all) > 4:
 		return false
 	}
-	return fillers[all[0].low] || all[len(all)-1].low == "question" || matches(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
+	return fillers[all[0].Folded] || all[len(all)-1].Folded == "question" || matches(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
 }
 
 // pieceName is the name of a piece of a document: its title and the last of its headings.
@@ -206,7 +208,7 @@ func pieceName(title, heading, said string) string {
 
 // plainIntent is what the person wants, by how the words begin.
 func plainIntent(s string) string {
-	list := texts(prose(cut(s, 4<<10)), 20)
+	list := text.SentenceTexts(prose(text.Cut(s, 4<<10)), 20)
 	intent := IntentChat
 	for _, t := range list {
 		switch got := sentenceIntent(t); {
@@ -220,25 +222,25 @@ func plainIntent(s string) string {
 }
 
 var (
-	greetings = set(`hello hi hey thanks thank hallo danke bonjour merci hola gracias ciao grazie`)
-	questions = set(`what who whom whose where when which why is are was were do does did can could will would has have had should was wer wo wann
+	greetings = text.WordSet(`hello hi hey thanks thank hallo danke bonjour merci hola gracias ciao grazie`)
+	questions = text.WordSet(`what who whom whose where when which why is are was were do does did can could will would has have had should was wer wo wann
 		welche warum qui quel quelle quand que quien donde cuando cual chi dove quando come`)
-	hows  = set(`how wie comment como`)
-	keeps = set(`remember note save keep memorize don't`)
-	like  = set(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
+	hows  = text.WordSet(`how wie comment como`)
+	keeps = text.WordSet(`remember note save keep memorize don't`)
+	like  = text.WordSet(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
 )
 
 func sentenceIntent(s string) string {
-	all := words(s)
-	for len(all) > 1 && (leads[all[0].low] || asking[all[0].low]) {
+	all := text.Words(s)
+	for len(all) > 1 && (leads[all[0].Folded] || asking[all[0].Folded]) {
 		all = all[1:]
 	}
 	if len(all) == 0 {
 		return IntentChat
 	}
 	f := sentence{all: all, s: s}
-	asked := strings.ContainsAny(s, "?？؟")
-	first := all[0].low
+	asked := text.IsQuestion(s)
+	first := all[0].Folded
 	switch {
 	case hows[first] && (asked || f.is(1, "to", "do", "can")):
 		if f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are", "is", "high") {
@@ -274,34 +276,34 @@ func told(f sentence) string {
 	return IntentTell
 }
 
-var personWords = set(`i my me person user`)
+var personWords = text.WordSet(`i my me person user`)
 
 // Words that sound one way or the other.
 var (
-	glad = set(`good great nice love lovely happy glad excellent wonderful amazing awesome thanks thank perfect best beautiful enjoy fantastic
+	glad = text.WordSet(`good great nice love lovely happy glad excellent wonderful amazing awesome thanks thank perfect best beautiful enjoy fantastic
 		pleased delighted fun excited grateful helpful gut toll schon danke prima super bien genial merci bueno gracias bello grazie отлично спасибо хорошо`)
-	sad = set(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
+	sad = text.WordSet(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
 		upset worried afraid tired sick fail failed fails problem stupid boring pain unhappy lost schlecht schlimm kaputt furchtbar mal mauvais triste malo
 		terrible brutto плохо ужасно`)
-	turns = set(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
+	turns = text.WordSet(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
 )
 
 // plainSentiment is how the words sound.
 func plainSentiment(s string) string {
 	score := 0
-	all := words(cut(s, 4<<10))
+	all := text.Words(text.Cut(s, 4<<10))
 	for i, w := range all {
 		v := 0
 		switch {
-		case glad[w.low]:
+		case glad[w.Folded]:
 			v = 1
-		case sad[w.low]:
+		case sad[w.Folded]:
 			v = -1
 		default:
 			continue
 		}
-		for back := 1; back <= 3 && i-back >= 0 && all[i-back+1].gap&(gEnd|gComma) == 0; back++ {
-			if turns[all[i-back].low] {
+		for back := 1; back <= 3 && i-back >= 0 && all[i-back+1].Gap&(text.GapEnd|text.GapComma) == 0; back++ {
+			if turns[all[i-back].Folded] {
 				v = -v
 				break
 			}
@@ -323,10 +325,10 @@ type digits map[string]bool
 // numbersOf are the numbers of s, written without what groups their digits.
 func numbersOf(s string) digits {
 	out := digits{}
-	for _, w := range words(s) {
-		if strings.ContainsFunc(w.low, unicode.IsDigit) {
-			out[onlyDigits(w.low)] = true
-			for _, p := range strings.FieldsFunc(w.low, func(r rune) bool { return !unicode.IsDigit(r) }) {
+	for _, w := range text.Words(s) {
+		if strings.ContainsFunc(w.Folded, unicode.IsDigit) {
+			out[onlyDigits(w.Folded)] = true
+			for _, p := range strings.FieldsFunc(w.Folded, func(r rune) bool { return !unicode.IsDigit(r) }) {
 				out[p] = true
 			}
 		}
@@ -336,9 +338,9 @@ func numbersOf(s string) digits {
 
 // hold tells whether every number of s that is worth a look is among them.
 func (d digits) hold(s string) bool {
-	for _, w := range words(s) {
-		if n := onlyDigits(w.low); len(n) > 2 && !d[n] {
-			for _, p := range strings.FieldsFunc(w.low, func(r rune) bool { return !unicode.IsDigit(r) }) {
+	for _, w := range text.Words(s) {
+		if n := onlyDigits(w.Folded); len(n) > 2 && !d[n] {
+			for _, p := range strings.FieldsFunc(w.Folded, func(r rune) bool { return !unicode.IsDigit(r) }) {
 				if !d[p] {
 					return false
 				}

@@ -3,6 +3,8 @@ package digest
 import (
 	"slices"
 	"strings"
+
+	"conclave/pkg/text"
 )
 
 // Tenses of a relation.
@@ -16,10 +18,10 @@ const (
 func plainRelations(m material) []Relation {
 	var out []Relation
 	for _, p := range m {
-		body := prose(cut(p.text, maxPlain))
-		for _, s := range sentences(body, 400) {
-			line := strings.Join(strings.Fields(body[s.from:s.to]), " ")
-			f := parser{sentence: sentence{words(line), line}, by: p.by}
+		body := prose(text.Cut(p.text, maxPlain))
+		for _, s := range text.Sentences(body, 400) {
+			line := strings.Join(strings.Fields(body[s.From:s.To]), " ")
+			f := parser{sentence: sentence{text.Words(line), line}, by: p.by}
 			for _, r := range f.relations() {
 				if len(out) < maxRelations && !slices.ContainsFunc(out, r.same) {
 					out = append(out, r)
@@ -32,7 +34,7 @@ func plainRelations(m material) []Relation {
 
 // same tells whether two relations say the same.
 func (r Relation) same(o Relation) bool {
-	return r.Tense == o.Tense && r.Predicate == o.Predicate && fold(r.Subject) == fold(o.Subject) && fold(r.Object) == fold(o.Object)
+	return r.Tense == o.Tense && r.Predicate == o.Predicate && text.Fold(r.Subject) == text.Fold(o.Subject) && text.Fold(r.Object) == text.Fold(o.Object)
 }
 
 // parser reads one sentence.
@@ -52,7 +54,7 @@ type phrase struct {
 
 func (p *parser) relations() []Relation {
 	for i := range p.all {
-		w := p.all[i].low
+		w := p.all[i].Folded
 		switch {
 		case lives[w] && p.is(i+1, "in"):
 			p.place(i, i+2, livesIn)
@@ -84,11 +86,11 @@ func (p *parser) relations() []Relation {
 func (p *parser) before(i int) (phrase, bool) {
 	var ph phrase
 	k := i - 1
-	if p.all[i].gap != 0 {
+	if p.all[i].Gap != 0 {
 		return ph, false
 	}
-	for ; k >= 0 && around[p.all[k].low]; k-- {
-		switch w := p.all[k].low; w {
+	for ; k >= 0 && around[p.all[k].Folded]; k-- {
+		switch w := p.all[k].Folded; w {
 		case "used", "formerly", "previously", "once", "was", "were", "had":
 			ph.past = true
 		case "has", "have":
@@ -98,7 +100,7 @@ func (p *parser) before(i int) (phrase, bool) {
 		case "not", "never", "don't", "doesn't", "didn't", "isn't", "aren't", "wasn't":
 			ph.denied = true
 		}
-		if p.all[k].gap != 0 {
+		if p.all[k].Gap != 0 {
 			return ph, false
 		}
 	}
@@ -113,31 +115,31 @@ func (p *parser) before(i int) (phrase, bool) {
 func (p *parser) subject(k int) string {
 	w := p.all[k]
 	switch {
-	case w.low == "i" || w.low == "i'm" || w.low == "i've":
+	case w.Folded == "i" || w.Folded == "i'm" || w.Folded == "i've":
 		if p.by == person {
 			return Person
 		}
 		return ""
-	case w.low == "you" || w.low == "you're" || w.low == "you've":
+	case w.Folded == "you" || w.Folded == "you're" || w.Folded == "you've":
 		if p.by == assistant {
 			return Person
 		}
 		return ""
-	case (w.low == "person" || w.low == "user") && p.is(k-1, "the"):
+	case (w.Folded == "person" || w.Folded == "user") && p.is(k-1, "the"):
 		if p.by != stranger {
 			return Person
 		}
 		return ""
-	case kin[w.low]:
+	case kin[w.Folded]:
 		if owner := p.owner(k - 1); owner != "" {
-			return owner + "'s " + w.low
+			return owner + "'s " + w.Folded
 		}
 		return ""
 	case !p.name(k):
 		return ""
 	}
 	from := p.nameStart(k)
-	if from > 0 && p.all[from].gap == 0 && p.in(from-1, links) { // "the city of Oslo lives": whose part this is, is not known
+	if from > 0 && p.all[from].Gap == 0 && p.in(from-1, links) { // "the city of Oslo lives": whose part this is, is not known
 		return ""
 	}
 	return p.text(from, k)
@@ -152,7 +154,7 @@ func (p *parser) owner(k int) string {
 		return Person
 	case p.is(k, "person's", "user's") && p.is(k-1, "the") && p.by != stranger:
 		return Person
-	case p.name(k) && strings.HasSuffix(p.all[k].low, "'s"):
+	case p.name(k) && strings.HasSuffix(p.all[k].Folded, "'s"):
 		name := p.text(p.nameStart(k), k)
 		return strings.TrimSuffix(strings.TrimSuffix(name, "'s"), "’s")
 	}
@@ -161,24 +163,24 @@ func (p *parser) owner(k int) string {
 
 // nameStart is the first word of the name that ends with word k.
 func (p *parser) nameStart(k int) int {
-	for k > 0 && p.all[k].gap == 0 && p.name(k-1) && !leads[p.all[k-1].low] {
+	for k > 0 && p.all[k].Gap == 0 && p.name(k-1) && !leads[p.all[k-1].Folded] {
 		k--
 	}
 	return k
 }
 
 // text is the words from a to b as they are written.
-func (p *parser) text(a, b int) string { return p.s[p.all[a].from:p.all[b].to] }
+func (p *parser) text(a, b int) string { return p.s[p.all[a].From:p.all[b].To] }
 
 // states tells whether the clause with the subject at k and the verb at i states a fact: it is not asked, wished or
 // supposed.
 func (p *parser) states(k, i int) bool {
 	from := k
-	for from > 0 && p.all[from].gap&(gEnd|gComma|gColon) == 0 && !p.is(from, "and", "but", "that", "because", "so") {
+	for from > 0 && p.all[from].Gap&(text.GapEnd|text.GapComma|text.GapColon) == 0 && !p.is(from, "and", "but", "that", "because", "so") {
 		from--
 	}
 	for j := from; j <= i; j++ {
-		if p.in(j, supposed) || p.in(j, questions) && !around[p.all[j].low] || p.in(j, hows) || j == from && p.in(j, helpers) {
+		if p.in(j, supposed) || p.in(j, questions) && !around[p.all[j].Folded] || p.in(j, hows) || j == from && p.in(j, helpers) {
 			return false
 		}
 	}
@@ -186,11 +188,11 @@ func (p *parser) states(k, i int) bool {
 	if p.in(0, supposed) {
 		return false
 	}
-	if !strings.ContainsAny(p.s[p.all[i].to:], "?？؟") {
+	if !strings.ContainsAny(p.s[p.all[i].To:], "?？؟") {
 		return true
 	}
 	for j := i + 1; j < len(p.all); j++ { // the question comes in a clause after this one
-		if p.all[j].gap&(gComma|gColon|gEnd) != 0 {
+		if p.all[j].Gap&(text.GapComma|text.GapColon|text.GapEnd) != 0 {
 			return true
 		}
 	}
@@ -200,10 +202,10 @@ func (p *parser) states(k, i int) bool {
 // object is what is named from word i on, with the word after it. Of the person also small letters are taken: people
 // write to an assistant as they like.
 func (p *parser) object(i, most int, loose bool) (string, int) {
-	for p.is(i, "the", "a", "an") && i+1 < len(p.all) && p.all[i+1].gap == 0 {
+	for p.is(i, "the", "a", "an") && i+1 < len(p.all) && p.all[i+1].Gap == 0 {
 		i++
 	}
-	if i >= len(p.all) || p.all[i].gap&^gQuote != 0 {
+	if i >= len(p.all) || p.all[i].Gap&^text.GapQuote != 0 {
 		return "", i
 	}
 	if p.name(i) {
@@ -214,7 +216,7 @@ func (p *parser) object(i, most int, loose bool) (string, int) {
 		return "", i
 	}
 	to := i
-	for to < len(p.all) && to-i < most && (to == i || p.all[to].gap == 0) && !stops[p.all[to].low] {
+	for to < len(p.all) && to-i < most && (to == i || p.all[to].Gap == 0) && !stops[p.all[to].Folded] {
 		to++
 	}
 	if to == i {
@@ -247,7 +249,7 @@ func (p *parser) plain(verb, at int, predicate, kind string) {
 func (p *parser) finish(ph phrase, verb, at int, predicate, kind string) {
 	object, next := p.object(at, 4, strings.HasPrefix(ph.subject, Person) || predicate == "works as")
 	from, until, in := p.dates(next)
-	was := ph.past || ph.over || until != "" || pasts[p.all[verb].low] && predicate != "is married to"
+	was := ph.past || ph.over || until != "" || pasts[p.all[verb].Folded] && predicate != "is married to"
 	if ph.perfect && until == "" && !ph.over && p.in(verb, pasts) { // has lived in Oslo since 2019
 		was = from == ""
 	}
@@ -311,7 +313,7 @@ func (p *parser) liked(i int, predicate string) {
 		at++
 	}
 	to := at
-	for to < len(p.all) && to-at < 6 && (to == at || p.all[to].gap == 0) && !likeStops[p.all[to].low] &&
+	for to < len(p.all) && to-at < 6 && (to == at || p.all[to].Gap == 0) && !likeStops[p.all[to].Folded] &&
 		!(predicate == "prefers" && p.is(to, "to")) {
 		to++
 	}
@@ -323,7 +325,7 @@ func (p *parser) liked(i int, predicate string) {
 		object = "to " + object
 	}
 	tense := tenseIs
-	if ph.past || ph.over || pasts[p.all[i].low] {
+	if ph.past || ph.over || pasts[p.all[i].Folded] {
 		tense = tenseWas
 	}
 	p.put(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: KindThing, Tense: tense})
@@ -347,7 +349,7 @@ func (p *parser) born(i int) {
 // being: what follows a form of "to be".
 func (p *parser) being(i int) {
 	tense := tenseIs
-	if pasts[p.all[i].low] {
+	if pasts[p.all[i].Folded] {
 		tense = tenseWas
 	}
 	if p.is(i+1, "not", "never") {
@@ -358,39 +360,39 @@ func (p *parser) being(i int) {
 		after++
 	}
 	// my name is Kim; my sister is (called) Ana; my favourite colour is blue
-	if i > 0 && p.all[i].gap == 0 {
+	if i > 0 && p.all[i].Gap == 0 {
 		switch {
 		case p.is(i-1, "name") && p.states(i-1, i):
 			switch {
-			case kin[strings.TrimSuffix(p.all[max(0, i-2)].low, "'s")] && strings.HasSuffix(p.all[max(0, i-2)].low, "'s"): // my sister's name is Ana
+			case kin[strings.TrimSuffix(p.all[max(0, i-2)].Folded, "'s")] && strings.HasSuffix(p.all[max(0, i-2)].Folded, "'s"): // my sister's name is Ana
 				if owner := p.owner(i - 3); owner != "" {
-					p.kinship(after, strings.TrimSuffix(p.all[i-2].low, "'s"), owner, tense)
+					p.kinship(after, strings.TrimSuffix(p.all[i-2].Folded, "'s"), owner, tense)
 				}
 			case p.owner(i-2) != "":
 				p.add(phrase{subject: p.owner(i - 2)}, after, "is called", KindPerson, tense)
 			}
 			return
-		case kin[p.all[i-1].low] && p.name(after) && p.states(i-1, i):
+		case kin[p.all[i-1].Folded] && p.name(after) && p.states(i-1, i):
 			if owner := p.owner(i - 2); owner != "" {
-				p.kinship(after, p.all[i-1].low, owner, tense)
+				p.kinship(after, p.all[i-1].Folded, owner, tense)
 			}
 			return
 		}
 		// the capital of Norway is Oslo
 		first := p.nameStart(i - 1)
 		if p.name(first) && p.is(first-1, "of") && p.in(first-2, roles) && p.name(after) && p.states(first-2, i) {
-			p.put(Relation{Subject: p.text(after, p.nameEnd(after)), Predicate: "is " + p.all[first-2].low + " of", Object: p.text(first, i-1), Kind: KindOther, Tense: tense})
+			p.put(Relation{Subject: p.text(after, p.nameEnd(after)), Predicate: "is " + p.all[first-2].Folded + " of", Object: p.text(first, i-1), Kind: KindOther, Tense: tense})
 			return
 		}
 		for k := i - 2; k >= 1 && k >= i-3; k-- {
 			if p.is(k, "favourite", "favorite") && p.owner(k-1) != "" && p.states(k, i) {
-				p.add(phrase{subject: p.owner(k - 1)}, after, "has favourite "+fold(p.text(k+1, i-1)), KindThing, tense)
+				p.add(phrase{subject: p.owner(k - 1)}, after, "has favourite "+text.Fold(p.text(k+1, i-1)), KindThing, tense)
 				return
 			}
 		}
 	}
 	var who string
-	if w := p.all[i].low; w == "i'm" || w == "you're" { // subject and verb are one word
+	if w := p.all[i].Folded; w == "i'm" || w == "you're" { // subject and verb are one word
 		if who = p.subject(i); !p.states(i, i) {
 			return
 		}
@@ -409,17 +411,17 @@ func (p *parser) being(i int) {
 	case p.is(after, "from"):
 		p.add(phrase{subject: who}, after+1, "is from", KindPlace, tense)
 	case p.owner(after) != "" && p.in(after+1, kin):
-		p.put(Relation{Subject: who, Predicate: "is " + p.all[after+1].low + " of", Object: p.owner(after), Kind: KindPerson, Tense: tense})
+		p.put(Relation{Subject: who, Predicate: "is " + p.all[after+1].Folded + " of", Object: p.owner(after), Kind: KindPerson, Tense: tense})
 	case p.name(after): // Ana Silva's sister
 		if end := p.nameEnd(after); p.owner(end) != "" && p.in(end+1, kin) {
-			p.put(Relation{Subject: who, Predicate: "is " + p.all[end+1].low + " of", Object: p.owner(end), Kind: KindPerson, Tense: tense})
+			p.put(Relation{Subject: who, Predicate: "is " + p.all[end+1].Folded + " of", Object: p.owner(end), Kind: KindPerson, Tense: tense})
 		}
 	default:
 		if p.is(after, "the") {
 			after++
 		}
 		if p.in(after, roles) && p.is(after+1, "of") {
-			p.add(phrase{subject: who}, after+2, "is "+p.all[after].low+" of", KindOther, tense)
+			p.add(phrase{subject: who}, after+2, "is "+p.all[after].Folded+" of", KindOther, tense)
 		}
 	}
 }
@@ -438,7 +440,7 @@ func (p *parser) add(ph phrase, at int, predicate, kind, tense string) {
 }
 
 func (p *parser) put(r Relation) {
-	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || fold(r.Object) == fold(r.Subject) {
+	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || text.Fold(r.Object) == text.Fold(r.Subject) {
 		return
 	}
 	r.Single = single(r.Predicate)

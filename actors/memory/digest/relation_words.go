@@ -3,6 +3,8 @@ package digest
 import (
 	"strings"
 	"unicode"
+
+	"conclave/pkg/text"
 )
 
 // Predicates that several rules know.
@@ -12,13 +14,13 @@ const (
 )
 
 var (
-	lives = set(`live lives lived living reside resides resided`)
-	works = set(`work works worked working`)
-	be    = set(`is are am was were i'm you're`)
-	pasts = set(`lived resided worked liked loved enjoyed preferred hated disliked was were`)
-	kin   = set(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
+	lives = text.WordSet(`live lives lived living reside resides resided`)
+	works = text.WordSet(`work works worked working`)
+	be    = text.WordSet(`is are am was were i'm you're`)
+	pasts = text.WordSet(`lived resided worked liked loved enjoyed preferred hated disliked was were`)
+	kin   = text.WordSet(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
 		grandma grandpa friend boss colleague neighbour neighbor girlfriend boyfriend fiance teacher doctor dentist dog cat`)
-	roles = set(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
+	roles = text.WordSet(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
 )
 
 // likes is the predicate of each verb of liking.
@@ -29,41 +31,41 @@ var likes = map[string]string{
 }
 
 // around may stand between a subject and its verb.
-var around = set(`now currently still also really always never just both recently formerly previously once used to has have had been is am are was were not
+var around = text.WordSet(`now currently still also really always never just both recently formerly previously once used to has have had been is am are was were not
 	don't doesn't didn't isn't aren't wasn't do does no longer actually absolutely usually mostly did already`)
 
 // supposed are words of a clause that states no fact.
-var supposed = set(`if whether would could might may should will want wants wanted wish wishes hope hopes suppose imagine perhaps maybe probably can shall
+var supposed = text.WordSet(`if whether would could might may should will want wants wanted wish wishes hope hopes suppose imagine perhaps maybe probably can shall
 	pretend unless i'd you'd he'd she'd i'll you'll plan plans`)
 
 // helpers begin a question.
-var helpers = set(`do does did is are was were has have had am`)
+var helpers = text.WordSet(`do does did is are was were has have had am`)
 
 // stops end an object in small letters.
-var stops = set(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
+var stops = text.WordSet(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
 	too anymore here there not it this these those you them him her me us he she they we by near than`)
 
 // likeStops end what somebody likes.
-var likeStops = set(`and or but because since when if than over more most so very much while although though instead until till before after i you
+var likeStops = text.WordSet(`and or but because since when if than over more most so very much while although though instead until till before after i you
 	he she they we it this that these those them him her me us now anymore`)
 
 // vague is what somebody likes that nobody could look up.
-var vague = set(`it that this these those you them him her how when what if your where`)
+var vague = text.WordSet(`it that this these those you them him her how when what if your where`)
 
-var months = set(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
+var months = text.WordSet(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
 
 // date reads the date at word i as it is written, and tells which word comes after it.
 func (p *parser) date(i int) (string, int) {
 	from, year := i, false
 	for ; i < len(p.all) && i-from < 4; i++ {
 		w := p.all[i]
-		if i > from && w.gap&^gComma != 0 {
+		if i > from && w.Gap&^text.GapComma != 0 {
 			break
 		}
 		switch {
-		case isYear(w.low) || w.number && strings.Count(w.low, "-")+strings.Count(w.low, "/") == 2 && len(w.low) >= 8:
+		case isYear(w.Folded) || w.IsNumber && strings.Count(w.Folded, "-")+strings.Count(w.Folded, "/") == 2 && len(w.Folded) >= 8:
 			year = true
-		case months[w.low], w.number && len(w.low) <= 2 && (i+1 < len(p.all) && p.in(i+1, months) || i > from && p.in(i-1, months)):
+		case months[w.Folded], w.IsNumber && len(w.Folded) <= 2 && (i+1 < len(p.all) && p.in(i+1, months) || i > from && p.in(i-1, months)):
 			continue
 		}
 		if year {
@@ -71,7 +73,7 @@ func (p *parser) date(i int) (string, int) {
 		}
 		break
 	}
-	if i == from || !year && !(i-from == 1 && p.in(from, months) && p.all[from].upper) {
+	if i == from || !year && !(i-from == 1 && p.in(from, months) && p.all[from].IsUpper) {
 		return "", from
 	}
 	return p.text(from, i-1), i
@@ -84,7 +86,7 @@ func isYear(s string) bool {
 
 // dates are what a clause says about time from word i on: since and until when, and the time of which only "in" is said.
 func (p *parser) dates(i int) (from, until, in string) {
-	for ; i < len(p.all) && p.all[i].gap&(gEnd|gColon) == 0 && !p.is(i, "and", "but"); i++ {
+	for ; i < len(p.all) && p.all[i].Gap&(text.GapEnd|text.GapColon) == 0 && !p.is(i, "and", "but"); i++ {
 		d, next := p.date(i + 1)
 		if d == "" {
 			continue
@@ -143,10 +145,12 @@ was born on|born on|birthday|birth date|date of birth`) {
 // predicate is a model's predicate in the words that we use, "" when it is none: too long, or more than words.
 func predicate(s string) string {
 	s = oneLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
-	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool { return !inWord(r) && !strings.ContainsRune(" '’-", r) || unicode.IsDigit(r) }) {
+	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool {
+		return !text.IsWordRune(r) && !strings.ContainsRune(" '’-", r) || unicode.IsDigit(r)
+	}) {
 		return ""
 	}
-	list := strings.Fields(fold(s))
+	list := strings.Fields(text.Fold(s))
 	whole := strings.Join(list, " ")
 	if len(list) == 0 || len(list) > 5 {
 		return ""
@@ -170,7 +174,7 @@ func predicate(s string) string {
 	return whole
 }
 
-var persons = set(`person user i me myself you yourself`)
+var persons = text.WordSet(`person user i me myself you yourself`)
 
 // isPerson tells whether a folded name means the one who uses Conclave.
 func isPerson(low string) bool {
@@ -179,7 +183,7 @@ func isPerson(low string) bool {
 
 // personal is what belongs to the person: "sister" of "my sister" and "the person's sister".
 func personal(s string) (rest string, ok bool) {
-	low := fold(s)
+	low := text.Fold(s)
 	for _, own := range []string{"my ", "your ", "the person's ", "the user's ", "person's ", "user's "} {
 		if strings.HasPrefix(low, own) && len(s) > len(own) && len(low) == len(s) {
 			return strings.TrimSpace(s[len(own):]), true

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // Bounds of a reply.
@@ -145,8 +147,8 @@ func (r reply) entities(m material) ([]Entity, bool) {
 		name := oneLine(e.Name, maxThing+1)
 		switch {
 		case len(out) == maxEntities:
-		case name == "" || len(name) > maxThing || isPerson(fold(name)) || !ground.has(name):
-		case slices.ContainsFunc(out, func(o Entity) bool { return fold(o.Name) == fold(name) }):
+		case name == "" || len(name) > maxThing || isPerson(text.Fold(name)) || !ground.has(name):
+		case slices.ContainsFunc(out, func(o Entity) bool { return text.Fold(o.Name) == text.Fold(name) }):
 		default:
 			kind := strings.ToLower(strings.TrimSpace(e.Kind))
 			if !slices.Contains(entityKinds, kind) {
@@ -195,7 +197,7 @@ func end(s, other string, all, ours ground) string {
 	}
 	rest, of := personal(s)
 	switch {
-	case isPerson(fold(s)):
+	case isPerson(text.Fold(s)):
 		if _, both := personal(other); both || ours.has(oneLine(other, maxThing)) {
 			return Person
 		}
@@ -215,9 +217,9 @@ type ground string
 func groundOf(s string) ground {
 	var b strings.Builder
 	b.Grow(len(s) + 16)
-	for _, w := range words(s) {
+	for _, w := range text.Words(s) {
 		b.WriteByte(' ')
-		b.WriteString(strings.TrimSuffix(w.low, "'s"))
+		b.WriteString(strings.TrimSuffix(w.Folded, "'s"))
 	}
 	b.WriteByte(' ')
 	return ground(b.String())

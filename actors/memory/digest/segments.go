@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"conclave/pkg/text"
 )
 
 // Bounds of segments, in bytes.
@@ -28,10 +30,10 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 	if len(texts) == 0 {
 		return nil, ByPlain, nil
 	}
-	query = clean(cut(query, maxQuestion))
+	query = clean(text.Cut(query, maxQuestion))
 	all := make([]string, len(texts))
 	for i, t := range texts {
-		all[i] = clean(cut(t, maxCorpus))
+		all[i] = clean(text.Cut(t, maxCorpus))
 	}
 	r := newRanker(query, all)
 	plain := r.segments(all)
@@ -94,22 +96,22 @@ var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
 
 // found is the sentences of text that a model quoted, as they are written in it. It is not ok when the model quoted
 // anything that the text does not hold.
-func found(quote, text string) (string, bool) {
+func found(quote, body string) (string, bool) {
 	quote = strings.TrimSpace(quote)
-	if quote == "" || fold(strings.Trim(quote, " .\"'")) == none {
+	if quote == "" || text.Fold(strings.Trim(quote, " .\"'")) == none {
 		return "", true
 	}
 	quote = gapMarks.Replace(clean(quote))
-	spans := sentences(text, len(text))
-	all := newLookup(text)
+	spans := text.Sentences(body, len(body))
+	all := newLookup(body)
 	picked := map[int]bool{}
-	for _, part := range sentences(quote, 64) {
-		from, to, ok := all.find(quote[part.from:part.to])
+	for _, part := range text.Sentences(quote, 64) {
+		from, to, ok := all.find(quote[part.From:part.To])
 		if !ok {
 			return "", false
 		}
 		for i, s := range spans { // whole sentences: half of one can say the opposite
-			if s.from < to && s.to > from {
+			if s.From < to && s.To > from {
 				picked[i] = true
 			}
 		}
@@ -117,25 +119,25 @@ func found(quote, text string) (string, bool) {
 	switch {
 	case len(picked) == 0:
 		return "", false
-	case len(text) <= wholeText:
-		return text, true
+	case len(body) <= wholeText:
+		return body, true
 	}
-	return join(text, spans, picked), true
+	return join(body, spans, picked), true
 }
 
 // lookup finds words in a text whatever stands between them.
 type lookup struct {
-	all   []word
+	all   []text.Word
 	line  string // the words with a blank before each
 	start []int  // where in line each begins
 }
 
-func newLookup(text string) lookup {
-	l := lookup{all: words(text)}
+func newLookup(body string) lookup {
+	l := lookup{all: text.Words(body)}
 	var b strings.Builder
 	for _, w := range l.all {
 		l.start = append(l.start, b.Len())
-		b.WriteString(" " + w.low)
+		b.WriteString(" " + w.Folded)
 	}
 	b.WriteByte(' ')
 	l.line = b.String()
@@ -157,28 +159,28 @@ func (l lookup) find(s string) (from, to int, ok bool) {
 	if !exact {
 		return 0, 0, false
 	}
-	return l.all[i].from, l.all[i+len(want.all)-1].to, true
+	return l.all[i].From, l.all[i+len(want.all)-1].To, true
 }
 
 // join is the picked sentences in their order, with dots where some between are left out.
-func join(text string, spans []span, picked map[int]bool) string {
+func join(body string, spans []text.Span, picked map[int]bool) string {
 	var b strings.Builder
 	last := -1
 	for i, s := range spans {
 		if !picked[i] {
 			continue
 		}
-		piece := text[s.from:s.to]
+		piece := body[s.From:s.To]
 		switch {
 		case last < 0:
 		case i == last+1:
-			piece = text[spans[last].to:s.from] + piece
+			piece = body[spans[last].To:s.From] + piece
 		default:
 			piece = " ... " + piece
 		}
 		if b.Len()+len(piece) > maxSegment {
 			if last < 0 {
-				return cutWords(piece, maxSegment)
+				return text.CutWords(piece, maxSegment)
 			}
 			break
 		}
@@ -233,13 +235,13 @@ func (r ranker) window(t string, most, bytes int) string {
 	if len(t) <= bytes && most > windowSentences {
 		return t
 	}
-	spans := sentences(t, len(t))
+	spans := text.Sentences(t, len(t))
 	if len(spans) == 0 {
 		return ""
 	}
 	hits := make([][]string, len(spans)) // the words of the query in each sentence
 	for i, s := range spans {
-		for _, k := range keys(t[s.from:s.to]) {
+		for _, k := range keys(t[s.From:s.To]) {
 			if _, ok := r[k]; ok && !slices.Contains(hits[i], k) {
 				hits[i] = append(hits[i], k)
 			}
@@ -247,7 +249,7 @@ func (r ranker) window(t string, most, bytes int) string {
 	}
 	from, to, top := 0, 0, 0.0
 	fits := func(a, b int) bool {
-		return a >= 0 && b < len(spans) && b-a < most && (a == b || spans[b].to-spans[a].from <= bytes)
+		return a >= 0 && b < len(spans) && b-a < most && (a == b || spans[b].To-spans[a].From <= bytes)
 	}
 	for i := range spans {
 		if len(hits[i]) == 0 {
@@ -270,10 +272,10 @@ func (r ranker) window(t string, most, bytes int) string {
 		}
 	}
 	if top == 0 {
-		return cutWords(t[spans[0].from:spans[0].to], wholeText)
+		return text.CutWords(t[spans[0].From:spans[0].To], wholeText)
 	}
-	if spans[to].to-spans[from].from > bytes { // one long sentence: what lies around the first word that counts
-		return r.around(t[spans[from].from:spans[to].to], bytes)
+	if spans[to].To-spans[from].From > bytes { // one long sentence: what lies around the first word that counts
+		return r.around(t[spans[from].From:spans[to].To], bytes)
 	}
 	for fits(from, to+1) { // what comes next often holds the answer
 		to++
@@ -281,19 +283,19 @@ func (r ranker) window(t string, most, bytes int) string {
 	for fits(from-1, to) {
 		from--
 	}
-	return t[spans[from].from:spans[to].to]
+	return t[spans[from].From:spans[to].To]
 }
 
 // around is a part of a long sentence that holds a word of the query.
 func (r ranker) around(s string, bytes int) string {
-	for _, w := range words(s) {
-		if _, ok := r[stem(w.low)]; ok {
-			from := max(0, min(w.from-bytes/3, len(s)-bytes))
-			for from < w.from && s[from] != ' ' && from > 0 {
+	for _, w := range text.Words(s) {
+		if _, ok := r[text.Stem(w.Folded)]; ok {
+			from := max(0, min(w.From-bytes/3, len(s)-bytes))
+			for from < w.From && s[from] != ' ' && from > 0 {
 				from++
 			}
-			return cutWords(strings.TrimSpace(s[from:]), bytes)
+			return text.CutWords(strings.TrimSpace(s[from:]), bytes)
 		}
 	}
-	return cutWords(s, bytes)
+	return text.CutWords(s, bytes)
 }

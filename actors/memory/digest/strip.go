@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"conclave/pkg/firewall"
+	"conclave/pkg/text"
 )
 
 // Bounds of the stripper.
@@ -15,21 +16,21 @@ const (
 // strip leaves out of what strangers wrote every sentence that tells somebody to do something, that speaks to an
 // assistant, that holds a link which could carry data away, or that the firewall flags, and tells how many that were.
 // What it returns, joined by blanks, is not flagged. Code in fences is left out whole: it is for a machine to follow.
-func strip(text string) (kept []string, dropped int) {
-	text = strings.ReplaceAll(visible(text), `\n`, "\n") // line breaks as programs write them
-	body := prose(text)
-	if strings.Contains(text, "```") || strings.Contains(text, "~~~") {
+func strip(raw string) (kept []string, dropped int) {
+	raw = strings.ReplaceAll(visible(raw), `\n`, "\n") // line breaks as programs write them
+	body := prose(raw)
+	if strings.Contains(raw, "```") || strings.Contains(raw, "~~~") {
 		dropped++
 	}
 	size := 0
-	for _, p := range sentences(body, maxSentences) {
-		raw := unlink(body[p.from:p.to])
-		plain := untag(raw)
+	for _, p := range text.Sentences(body, maxSentences) {
+		linkless := unlink(body[p.From:p.To])
+		plain := untag(linkless)
 		line := strings.Join(strings.Fields(plain), " ")
 		switch {
-		case harmful(raw) || firewall.Scan(raw).Flagged, plain != raw && (harmful(plain) || firewall.Scan(line).Flagged):
+		case harmful(linkless) || firewall.Scan(linkless).Flagged, plain != linkless && (harmful(plain) || firewall.Scan(line).Flagged):
 			dropped++
-		case !strings.ContainsFunc(line, inWord): // a bullet, a rule
+		case !strings.ContainsFunc(line, text.IsWordRune): // a bullet, a rule
 		case size+len(line) > maxStripped:
 			return calm(kept, &dropped), dropped
 		default:
@@ -151,8 +152,8 @@ func Harmless(s string) bool {
 	if firewall.Scan(s).Flagged {
 		return false
 	}
-	for _, p := range sentences(s, 32) {
-		if harmful(s[p.from:p.to]) {
+	for _, p := range text.Sentences(s, 32) {
+		if harmful(s[p.From:p.To]) {
 			return false
 		}
 	}
@@ -167,14 +168,14 @@ func harmful(sentence string) bool {
 	}
 	for i := range len(sentence) {
 		if sentence[i] >= 0x80 {
-			return harmfulAs(firewall.Normalize(sentence))
+			return harmfulAs(text.Normalize(sentence))
 		}
 	}
 	return false
 }
 
 func harmfulAs(sentence string) bool {
-	return marked(sentence) || carries(sentence) || tells(words(sentence), sentence)
+	return marked(sentence) || carries(sentence) || tells(text.Words(sentence), sentence)
 }
 
 // marked tells whether s holds the marks by which a program talks to a model, or what a page hides.
@@ -220,7 +221,7 @@ func bare(question string) (kept string, dropped int) {
 		}
 	}
 	var list []string
-	for _, s := range texts(strings.Join(fields, " "), 200) {
+	for _, s := range text.SentenceTexts(strings.Join(fields, " "), 200) {
 		if marked(s) || firewall.Scan(s).Flagged {
 			dropped++
 			continue

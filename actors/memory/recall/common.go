@@ -2,7 +2,7 @@ package recall
 
 import "strings"
 
-// common are words that tell nothing about what a text is about, as they come out of a splitter. They are looked for only
+// common are words that tell nothing about what a text is about, as they come out of a [text.TermSplitter]. They are looked for only
 // when a query has no others.
 var common = setOf(`
 a an the this that these those there here

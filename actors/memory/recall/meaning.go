@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
 // Vectors of two questions are near to each other when they are about the same. That is not yet the same question: "what
@@ -48,28 +50,28 @@ var clipped = setOf("s m d ll ve re")
 // guard is the words of text that must be the same in two questions that are taken for each other: pivots, whatever has a
 // digit, what is quoted, names as far as a capital letter shows them, signs such as + and %, and all text of scripts without
 // capital letters. The first word may have its capital from the sentence, so it always counts unless it is a common one.
-func guard(text string) string {
-	if len(text) > mostQuery {
-		return text // nobody says so much twice in other words
+func guard(s string) string {
+	if len(s) > mostQuery {
+		return s // nobody says so much twice in other words
 	}
 	var out []string
 	first, word := true, ""
-	for text != "" {
-		if inside, rest, ok := quoted(text, word != ""); ok {
-			out = append(out, `"`+strings.Join(strings.Fields(fold(inside)), " ")+`"`)
-			text, first, word = rest, false, ""
+	for s != "" {
+		if inside, rest, ok := quoted(s, word != ""); ok {
+			out = append(out, `"`+strings.Join(strings.Fields(text.Fold(inside)), " ")+`"`)
+			s, first, word = rest, false, ""
 			continue
 		}
-		r, size := utf8.DecodeRuneInString(text)
-		if !wordRune(r) {
+		r, size := utf8.DecodeRuneInString(s)
+		if !text.IsWordRune(r) {
 			if unicode.IsSymbol(r) || strings.ContainsRune(`#%&@*\/`, r) {
 				out = append(out, string(r))
 			}
-			text, word = text[size:], ""
+			s, word = s[size:], ""
 			continue
 		}
-		word = text[:wordEnd(text)]
-		text = text[len(word):]
+		word = s[:wordEnd(s)]
+		s = s[len(word):]
 		if w := guarded(word, first); w != "" {
 			out = append(out, w)
 		}
@@ -80,7 +82,7 @@ func guard(text string) string {
 
 // guarded is how a word is compared; "" = it need not be.
 func guarded(word string, first bool) string {
-	plain := fold(word)
+	plain := text.Fold(word)
 	if before, _, ok := strings.Cut(plain, "n't"); ok && before != "" {
 		return pivots["not"]
 	}
@@ -97,10 +99,10 @@ func guarded(word string, first bool) string {
 }
 
 // wordEnd is where the word at the beginning of text ends. An apostrophe between letters is part of it.
-func wordEnd(text string) (end int) {
-	for i, r := range text {
+func wordEnd(s string) (end int) {
+	for i, r := range s {
 		switch {
-		case wordRune(r) || dropped(r):
+		case text.IsWordRune(r) || text.IsFoldedAway(r):
 			end = i + utf8.RuneLen(r)
 		case i == end && (r == '\'' || r == '’'):
 		default:
@@ -125,18 +127,18 @@ var quotes = map[rune]string{'"': `"`, '“': "”\"“", '„': "“”", '«':
 
 // quoted is what is quoted at the beginning of text, and what comes behind it. behind says that a word ends where text
 // begins: an apostrophe there opens nothing.
-func quoted(text string, behind bool) (inside, rest string, ok bool) {
-	r, size := utf8.DecodeRuneInString(text)
+func quoted(s string, behind bool) (inside, rest string, ok bool) {
+	r, size := utf8.DecodeRuneInString(s)
 	ends, ok := quotes[r]
 	if !ok || r == '\'' && behind {
 		return "", "", false
 	}
-	for at, end := range text[size:] {
+	for at, end := range s[size:] {
 		if !strings.ContainsRune(ends, end) {
 			continue
 		}
-		inside, rest = text[size:size+at], text[size+at+utf8.RuneLen(end):]
-		if next, _ := utf8.DecodeRuneInString(rest); (end == '\'' || end == '’') && wordRune(next) {
+		inside, rest = s[size:size+at], s[size+at+utf8.RuneLen(end):]
+		if next, _ := utf8.DecodeRuneInString(rest); (end == '\'' || end == '’') && text.IsWordRune(next) {
 			continue // an apostrophe within a word ends nothing
 		}
 		return inside, rest, true
@@ -153,11 +155,11 @@ func telling(query string) []string {
 }
 
 // wordsOf is the words of a text that count, sorted; nil = all of them.
-func wordsOf(text string, counts func(word []byte) bool) (list []string) {
-	var split splitter
-	split.each(text[:min(len(text), mostWritten)], func(word []byte, _ bool) {
+func wordsOf(s string, counts func(word []byte) bool) (list []string) {
+	var split text.TermSplitter
+	split.Each(s[:min(len(s), mostWritten)], func(word []byte, _ bool) {
 		if counts == nil || counts(word) {
-			list = append(list, string(stem(word)))
+			list = append(list, string(text.StemPlural(word)))
 		}
 	})
 	slices.Sort(list)

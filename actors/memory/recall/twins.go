@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -151,5 +152,5 @@ func nameOf(rec *record) string {
 	if rec.is.kind == subjects.KindDocument {
 		return ""
 	}
-	return strings.TrimSpace(fold(rec.name()))
+	return strings.TrimSpace(text.Fold(rec.name()))
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"conclave/pkg/text"
 )
 
 // Bounds of the index of words. What lies beyond is found by what lies before.
@@ -55,8 +57,8 @@ type words struct {
 	next   int // list that the sweep comes to next; without a sweep -1
 	empty  int // lists that the sweep under way found without a row
 
-	split splitter // for writing
-	parts []uint64 // for writing: the terms of a row, each with what it counts
+	split text.TermSplitter // for writing
+	parts []uint64          // for writing: the terms of a row, each with what it counts
 	idle  sync.Pool
 }
 
@@ -75,7 +77,7 @@ type (
 	scratch struct {
 		tallies []tally // by number; all zero between searches
 		touched []uint32
-		split   splitter
+		split   text.TermSplitter
 	}
 )
 
@@ -122,9 +124,9 @@ func (x *words) put(key uint32, w wording) {
 	}
 	x.parts = x.parts[:0]
 	size := 0
-	read := func(text string, most int, times uint64) {
-		x.split.each(text[:min(len(text), most)], func(word []byte, single bool) {
-			x.parts = append(x.parts, uint64(x.term(stem(word)))<<8|times)
+	read := func(s string, most int, times uint64) {
+		x.split.Each(s[:min(len(s), most)], func(word []byte, single bool) {
+			x.parts = append(x.parts, uint64(x.term(text.StemPlural(word)))<<8|times)
 			if !single {
 				size++
 			}
@@ -333,12 +335,12 @@ func (s *said) shared(key uint32, t tally) shared {
 func (x *words) ask(query string, tmp *scratch) *said {
 	var telling, rest []asked
 	seen := map[string]bool{}
-	tmp.split.each(query[:min(len(query), mostQuery)], func(word []byte, single bool) {
+	tmp.split.Each(query[:min(len(query), mostQuery)], func(word []byte, single bool) {
 		if single {
 			return
 		}
 		shown := string(word)
-		stemmed := stem(word)
+		stemmed := text.StemPlural(word)
 		if seen[string(stemmed)] {
 			return
 		}

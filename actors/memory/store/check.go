@@ -52,7 +52,7 @@ func checkID(what, id string) error {
 		return invalid("%s is missing", what)
 	case len(id) > maxID:
 		return invalid("%s has %d bytes, at most %d", what, len(id), maxID)
-	case !utf8.ValidString(id) || strings.ContainsFunc(id, func(r rune) bool { return !text.Seen(r) }):
+	case !utf8.ValidString(id) || strings.ContainsFunc(id, func(r rune) bool { return !text.IsVisible(r) }):
 		return invalid("%s %q holds something that is not printed", what, text.OneLine(id, 40))
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
@@ -46,7 +47,7 @@ func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 		if r.Said.IsZero() {
 			r.Said = s.opts.Now()
 		}
-		r.subject, r.predicate, r.object = fold(r.Subject), fold(r.Predicate), fold(r.Object)
+		r.subject, r.predicate, r.object = text.NameKey(clean(r.Subject)), text.NameKey(clean(r.Predicate)), text.NameKey(clean(r.Object))
 		if r.subject == "" || r.predicate == "" || r.object == "" {
 			return invalid("a line of the graph needs a subject, a predicate and an object")
 		}
@@ -202,12 +203,12 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 	// other word.
 	score, args := []string{"0"}, []any{}
 	for _, name := range slices.Concat(q.People, q.Places) {
-		if f := fold(name); f != "" {
+		if f := text.NameKey(clean(name)); f != "" {
 			score = append(score, "CASE WHEN contains(' ' || s.folded || ' ', ?) OR contains(' ' || o.folded || ' ', ?) THEN 2 ELSE 0 END")
 			args = append(args, padded(f), padded(f))
 		}
 	}
-	if f := fold(q.Words); f != "" {
+	if f := text.NameKey(clean(q.Words)); f != "" {
 		score = append(score, "CASE WHEN contains(?, ' ' || s.folded || ' ') OR contains(?, ' ' || o.folded || ' ') THEN 2 ELSE 0 END")
 		args = append(args, padded(f), padded(f))
 		words := unique(strings.Fields(f))
@@ -245,3 +246,6 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 
 // mostWords bounds how many words of a question are looked for.
 const mostWords = 32
+
+// padded has a blank at both ends, so that whole words are found in it.
+func padded(folded string) string { return " " + folded + " " }

@@ -214,31 +214,3 @@ func TestRelationsOfTheSuperseded(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
-
-func TestFold(t *testing.T) {
-	for in, want := range map[string]string{
-		"Anna": "anna", "  Anna  M\u00fcller ": "anna muller", "ANNA-M\u00dcLLER": "anna muller", "caf\u00e9": "cafe", "cafe\u0301": "cafe", "Stra\u00dfe": "strasse",
-		"\uff21\uff22": "ab", "\u7530\u4e2d": "\u7530 \u4e2d", "a\u7530b": "a \u7530 b", "\u304c": "\u304b", "!?": "", "": "", "\xff\x00": "", "\u0399\u03a3": "\u03b9\u03c3",
-		"\u0939\u093f\u0928\u094d\u0926\u0940": "\u0939\u093f\u0928\u094d\u0926\u0940", "x2": "x2",
-	} {
-		if got := fold(in); got != want {
-			t.Errorf("%q is %q, want %q", in, got, want)
-		}
-	}
-}
-
-func FuzzFold(f *testing.F) {
-	for _, s := range []string{"Anna M\u00fcller", "\u7530\u4e2d\u3055\u3093", "\xff\x00", "\u0939\u093f\u0928\u094d", "\u1e9e\u0130\u0131", "a\u0301\u0301\u0301", "\u13a4\uab74"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		s = s[:min(len(s), 4096)]
-		once := fold(s)
-		if twice := fold(once); twice != once {
-			t.Errorf("%q is %q and then %q", s, once, twice)
-		}
-		if strings.Contains(once, "  ") || once != strings.TrimSpace(once) || clean(once) != once {
-			t.Errorf("%q is %q", s, once)
-		}
-	})
-}

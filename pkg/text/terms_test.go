@@ -1,17 +1,21 @@
-package recall
+package text_test
 
 import (
 	"bytes"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"conclave/pkg/text"
 )
 
-// cut is the words of a text; those of one character beside the pairs they are in have a * behind them.
-func cut(text string) string {
-	var s splitter
+const maxTerm = 48
+
+// splitTerms joins the terms of in; a * follows a single character that is also part of a pair.
+func splitTerms(in string) string {
+	var s text.TermSplitter
 	var out []string
-	s.each(text, func(w []byte, single bool) {
+	s.Each(in, func(w []byte, single bool) {
 		word := string(w)
 		if single {
 			word += "*"
@@ -21,7 +25,7 @@ func cut(text string) string {
 	return strings.Join(out, " ")
 }
 
-func TestSplit(t *testing.T) {
+func TestSplitTerms(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, in, want string }{
 		{"nothing", "", ""},
@@ -54,59 +58,59 @@ func TestSplit(t *testing.T) {
 		{"invisible", "cof\u200bfee c\u00ado\u2060ffee \ufeffcoffee co\u202effee", "coffee coffee coffee coffee"},
 		{"variation selectors", "a\ufe0fb", "ab"},
 		{"no text", "a\xff\xfeb \xc3", "a b"},
-		{"very long", strings.Repeat("x", 100), strings.Repeat("x", longestWord)},
-		{"very long, in characters of three bytes", strings.Repeat("ꭰ", 100), strings.Repeat("ꭰ", longestWord/3)},
+		{"very long", strings.Repeat("x", 100), strings.Repeat("x", maxTerm)},
+		{"very long, in characters of three bytes", strings.Repeat("ꭰ", 100), strings.Repeat("ꭰ", maxTerm/3)},
 		{"a mark alone", "\u0301 \u093f x", "x"},
 	} {
-		if got := cut(tt.in); got != tt.want {
+		if got := splitTerms(tt.in); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }
 
-func TestStem(t *testing.T) {
+func TestStemPlural(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"": "", "s": "s", "as": "as", "bus": "bus", "dogs": "dog", "glass": "glass", "glasses": "glass", "tennis": "tennis", "bonus": "bonus", "stories": "story",
 		"ties": "tie", "boxes": "box", "dishes": "dish", "churches": "church", "houses": "house", "clothes": "clothe", "b12s": "b12s", "иs": "иs", "cafes": "cafe", "ssss": "ssss",
 	} {
-		if got := string(stem([]byte(in))); got != want {
+		if got := string(text.StemPlural([]byte(in))); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
 	}
 }
 
-// FuzzSplit: whatever comes, words are short, whole, folded, and the same each time.
-func FuzzSplit(f *testing.F) {
+// FuzzSplitTerms checks that terms are short, valid, folded, and the same for a folded text.
+func FuzzSplitTerms(f *testing.F) {
 	for _, s := range []string{"", "Hello, World's", "黑咖啡 café", "커피를", "\xff\xfe a", "a\u0301\u0301", "ﷺ ﷺ", "İstanbul ẞ", "กาแฟ", "\u1100\u1161\u11a8", "e\u0345", "ǅ ŉ ΐ"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		text = text[:min(len(text), 400)]
-		folded := fold(text)
-		if again := fold(folded); again != folded {
-			t.Errorf("folding %q twice: %q and %q", text, folded, again)
+	f.Fuzz(func(t *testing.T, in string) {
+		in = in[:min(len(in), 400)]
+		folded := text.Fold(in)
+		if again := text.Fold(folded); again != folded {
+			t.Errorf("folding %q twice: %q and %q", in, folded, again)
 		}
-		var s splitter
+		var s text.TermSplitter
 		var words [][]byte
-		s.each(text, func(w []byte, single bool) {
-			if len(w) == 0 || len(w) > longestWord || !utf8.Valid(w) || single && utf8.RuneCount(w) != 1 {
-				t.Errorf("%q has the word %q", text, w)
+		s.Each(in, func(w []byte, single bool) {
+			if len(w) == 0 || len(w) > maxTerm || !utf8.Valid(w) || single && utf8.RuneCount(w) != 1 {
+				t.Errorf("%q has the term %q", in, w)
 			}
 			words = append(words, bytes.Clone(w))
-			if st := stem(w); len(st) == 0 || len(st) > len(w) {
+			if st := text.StemPlural(w); len(st) == 0 || len(st) > len(w) {
 				t.Errorf("the stem of %q is %q", w, st)
 			}
 		})
 		i := 0
-		s.each(folded, func(w []byte, _ bool) {
+		s.Each(folded, func(w []byte, _ bool) {
 			if i >= len(words) || !bytes.Equal(w, words[i]) {
-				t.Errorf("%q folded has other words: %q", text, w)
+				t.Errorf("%q folded has other words: %q", in, w)
 			}
 			i++
 		})
 		if i != len(words) {
-			t.Errorf("%q folded has %d words instead of %d", text, i, len(words))
+			t.Errorf("%q folded has %d words instead of %d", in, i, len(words))
 		}
 	})
 }
