@@ -193,7 +193,7 @@ func RetryText(t subjects.Turn) string {
 // shorten puts text on one line of at most n runes and replaces invisible ones.
 func shorten(s string, n int) string {
 	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if text.Seen(r) {
+		if text.IsVisible(r) {
 			return r
 		}
 		return '\uFFFD'
