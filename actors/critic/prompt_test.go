@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"conclave/pkg/firewall"
-	"conclave/pkg/text"
 	"conclave/pkg/loop"
 	"conclave/pkg/model"
+	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
