@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -15,9 +16,9 @@ const (
 	minRun     = 24       // shorter runs hold no order
 )
 
-// decoded looks into what is encoded in the text, one layer deep. An identifier or a hash decodes to noise; what decodes to
+// scanDecoded looks into what is encoded in the text, one layer deep. An identifier or a hash decodes to noise; what decodes to
 // language was hidden on purpose, and counts when there are orders in it.
-func (s *scanner) decoded(text string) {
+func (s *scanner) scanDecoded(text string) {
 	if s.deep {
 		return
 	}
@@ -46,7 +47,7 @@ func (s *scanner) decoded(text string) {
 			look(start, plain, weight)
 		}
 	}
-	if plain, at, ok := spacedBytes(text); ok && left > 0 {
+	if plain, at, ok := decodeSpacedBytes(text); ok && left > 0 {
 		look(at, plain, 10)
 	}
 	if strings.Count(text, "%") >= 6 {
@@ -96,9 +97,9 @@ func (s *scanner) ciphers() (turned, backwards bool) {
 func (s *scanner) layer(at int, plain string, weight int) {
 	inner := newScanner(foldInto(plain, nil))
 	inner.deep = true
-	inner.words()
-	inner.markers()
-	inner.eastern()
+	inner.applyWordRules()
+	inner.matchMarkers()
+	inner.matchEastAsian()
 	if len(inner.hits) == 0 && !sentence(inner) {
 		return
 	}
@@ -145,7 +146,7 @@ func (s *scanner) foldedAt(at int) int {
 func sentence(s *scanner) bool {
 	known := 0
 	for i := range s.tokens {
-		if s.tokens[i].class&^(cDigits|cAddress) != 0 {
+		if s.tokens[i].class&^(cDigits|cAddress|cPhrase) != 0 {
 			known++
 		}
 	}
@@ -205,57 +206,61 @@ func looksReadable(b []byte) bool {
 	return utf8.Valid(b[:min(len(b), 256)&^3]) && good*100 >= min(len(b), 256)*20
 }
 
-// spacedBytes decodes bytes that are written apart: 01001001 01100111, 49 67 6e, 0x49 0x67, \x49\x67.
-func spacedBytes(text string) (string, int, bool) {
+// decodeSpacedBytes decodes the first run of bytes that are written apart: 01001001 01100111, 49 67 6e, 0x49 0x67, \x49\x67.
+// at is where the run begins in s. It is not ok when no run is long enough and readable.
+func decodeSpacedBytes(s string) (plain string, at int, ok bool) {
 	var out []byte
-	start := -1
-	for i := 0; i < len(text); {
-		c := text[i]
-		if hexDigits[c] < 0 {
+	at = -1
+	isText := func() bool { return len(out) >= minRun/2 && looksReadable(out) }
+	for i := 0; i < len(s); {
+		if hexDigits[s[i]] < 0 {
 			i++
-			if c == ' ' || c == ',' || c == '\n' || c == '\\' || c == 'x' {
+			if strings.IndexByte(" ,\n\\x", s[i-1]) >= 0 {
 				continue
 			}
-			if len(out) >= minRun/2 && looksReadable(out) {
-				return string(out), start, true
+			if isText() {
+				return string(out), at, true
 			}
-			out, start = out[:0], -1
-			// the rest of an ordinary word holds no bytes
-			for i < len(text) && text[i] >= 'A' {
+			out, at = out[:0], -1
+			for i < len(s) && s[i] >= 'A' { // the rest of an ordinary word holds no bytes
 				i++
 			}
 			continue
 		}
 		from := i
-		for i < len(text) && hexDigit(text[i]) >= 0 && i-from < 12 {
+		for i < len(s) && hexDigits[s[i]] >= 0 && i-from < 12 {
 			i++
 		}
-		word := text[from:i]
-		v, ok := -1, false
-		switch {
-		case len(word) == 8 && strings.Trim(word, "01") == "":
-			v, ok = 0, true
-			for _, b := range []byte(word) {
-				v = v<<1 | int(b-'0')
-			}
-		case len(word) == 2:
-			v, ok = hexDigit(word[0])<<4|hexDigit(word[1]), true
-		case word == "0" && i < len(text) && text[i] == 'x':
+		if s[from:i] == "0" && i < len(s) && s[i] == 'x' {
 			continue
 		}
+		value, ok := parseByte(s[from:i])
 		if !ok || len(out) >= maxDecoded {
-			if len(out) >= minRun/2 && looksReadable(out) {
-				return string(out), start, true
+			if isText() {
+				return string(out), at, true
 			}
-			out, start = out[:0], -1
+			out, at = out[:0], -1
 			continue
 		}
-		if start < 0 {
-			start = from
+		if at < 0 {
+			at = from
 		}
-		out = append(out, byte(v))
+		out = append(out, value)
 	}
-	return string(out), start, len(out) >= minRun/2 && looksReadable(out)
+	return string(out), at, isText()
+}
+
+// parseByte reads a byte that is written as eight bits or as two hexadecimal digits. digits are hexadecimal.
+func parseByte(digits string) (byte, bool) {
+	base := 16
+	switch {
+	case len(digits) == 8 && strings.Trim(digits, "01") == "":
+		base = 2
+	case len(digits) != 2:
+		return 0, false
+	}
+	v, err := strconv.ParseUint(digits, base, 8)
+	return byte(v), err == nil
 }
 
 // unpercent decodes %41 and gives where the first stood and how many there were.
@@ -298,12 +303,24 @@ func reverse(text string) string {
 	return string(rs)
 }
 
-// squeezed looks for orders whose letters are set apart, broken over lines or written with digits: with everything but
-// letters taken away, they stand there.
-func (s *scanner) squeezed() {
+// The words of an override as matchSqueezed looks for them, and how many letters may stand between them.
+var (
+	squeezedVerbs  = []string{"ignore", "disregard", "forget", "bypass"}
+	squeezedPrior  = []string{"previous", "prior", "above", "earlier", "preceding", "your", "all"}
+	squeezedOrders = []string{"instructions", "instruction", "prompts", "rules", "guidelines", "directives", "commands"}
+)
+
+const (
+	maxBeforePrior  = 12
+	maxBeforeOrders = 14
+)
+
+// matchSqueezed looks for overrides whose letters are set apart, broken over lines or written with digits: with everything but
+// letters removed, they are there. A plain override is judged by the word rules and not repeated here.
+func (s *scanner) matchSqueezed() {
 	for _, h := range s.hits {
 		if h.tech == techOverride && h.weight >= threshold/2 {
-			return // it is there in plain sight
+			return
 		}
 	}
 	s.letters = slices.Grow(s.letters[:0], len(s.text))[:len(s.text)]
@@ -314,46 +331,60 @@ func (s *scanner) squeezed() {
 			n++
 		}
 	}
-	text := letters[:n]
-	var at []int32 // where each letter stands, once somebody needs to know
-	for _, verb := range []string{"ignore", "disregard", "forget", "bypass"} {
+	letters = letters[:n]
+	var at []int32 // offset of each letter, once it is needed
+	for _, verb := range squeezedVerbs {
 		for from := 0; ; {
-			i := bytes.Index(text[from:], []byte(verb))
+			i := bytes.Index(letters[from:], []byte(verb))
 			if i < 0 {
 				break
 			}
 			i += from
 			from = i + len(verb)
-			rest := string(text[from:min(len(text), from+40)])
-			prior := -1
-			for _, p := range []string{"previous", "prior", "above", "earlier", "preceding", "your", "all"} {
-				if k := strings.Index(rest, p); k >= 0 && k <= 12 {
-					prior = k + len(p)
-					break
-				}
-			}
+			rest := string(letters[from:min(n, from+40)])
+			prior := endOfFirst(rest, squeezedPrior, maxBeforePrior)
 			if prior < 0 {
 				continue
 			}
 			if at == nil {
 				at = s.lettersAt(n)
 			}
-			for _, o := range []string{"instructions", "instruction", "prompts", "rules", "guidelines", "directives", "commands"} {
-				if k := strings.Index(rest[prior:], o); k >= 0 && k <= 14 {
-					last := from + prior + k + len(o) - 1
-					whole := at[from-1]-at[i] == int32(len(verb)-1) && at[last]-at[last-len(o)+1] == int32(len(o)-1)
-					if whole && strings.HasPrefix(s.text[at[i]:], verb) && strings.HasPrefix(s.text[at[last-len(o)+1]:], o) {
-						continue // in plain sight, and judged there
-					}
-					s.hit(techEncoding, 10, int(at[i]), int(at[last]-at[i])+1)
-					return
-				}
+			if s.addSqueezed(at, verb, i, from+prior, rest[prior:]) {
+				return
 			}
 		}
 	}
 }
 
-// lettersAt is where each of the n letters stands that squeezed looks at.
+// endOfFirst returns where the first word of list that is in s ends, -1 when none begins within the first most bytes.
+func endOfFirst(s string, list []string, most int) int {
+	for _, w := range list {
+		if k := strings.Index(s, w); k >= 0 && k <= most {
+			return k + len(w)
+		}
+	}
+	return -1
+}
+
+// addSqueezed adds a sign when rest, the letters from letter number from on, holds a word for instructions. at is the offset
+// of each letter, and verb begins with letter i. An override that is written plainly is left to the word rules.
+func (s *scanner) addSqueezed(at []int32, verb string, i, from int, rest string) bool {
+	isPlain := func(word string, first int) bool {
+		last := first + len(word) - 1
+		return at[last]-at[first] == int32(len(word)-1) && strings.HasPrefix(s.text[at[first]:], word)
+	}
+	for _, o := range squeezedOrders {
+		k := strings.Index(rest, o)
+		if k < 0 || k > maxBeforeOrders || isPlain(verb, i) && isPlain(o, from+k) {
+			continue
+		}
+		s.hit(techEncoding, 10, int(at[i]), int(at[from+k+len(o)-1]-at[i])+1)
+		return true
+	}
+	return false
+}
+
+// lettersAt is where each of the n letters stands that matchSqueezed looks at.
 func (s *scanner) lettersAt(n int) []int32 {
 	at := make([]int32, 0, n)
 	for i := range len(s.text) {

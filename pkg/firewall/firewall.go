@@ -73,14 +73,14 @@ func scanPart(text string, base int) Report {
 	defer rooms.Put(room)
 	f := foldInto(text, room.at[:0])
 	s := &scanner{f: f, text: f.text, tokens: room.tokens[:0], letters: room.letters}
-	s.begin()
-	s.words()
-	s.markers()
-	s.html()
-	s.eastern()
-	s.invisible()
-	s.squeezed()
-	s.decoded(text)
+	s.tokenize()
+	s.applyWordRules()
+	s.matchMarkers()
+	s.matchHiddenHTML()
+	s.matchEastAsian()
+	s.matchInvisible()
+	s.matchSqueezed()
+	s.scanDecoded(text)
 	room.at, room.tokens, room.letters = f.at, s.tokens, s.letters
 	return s.report(base)
 }

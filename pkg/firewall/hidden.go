@@ -2,8 +2,8 @@ package firewall
 
 import "strings"
 
-// invisible weighs characters that are not shown. A few are normal, as in emoji, soft hyphens or right-to-left names.
-func (s *scanner) invisible() {
+// matchInvisible weighs characters that are not shown. A few are normal, as in emoji, soft hyphens or right-to-left names.
+func (s *scanner) matchInvisible() {
 	f := s.f
 	at := 0
 	for at < len(f.at) && int(f.at[at]) < f.firstHidden {
@@ -31,9 +31,9 @@ var hiding = []string{
 	"color: transparent", "left:-9999", "left: -9999", "text-indent:-9", "text-indent: -9",
 }
 
-// html looks at what a page holds and does not show: comments and hidden elements. That is common and harmless; it
+// matchHiddenHTML looks at what a page holds and does not show: comments and hidden elements. That is common and harmless; it
 // counts when there are orders inside.
-func (s *scanner) html() {
+func (s *scanner) matchHiddenHTML() {
 	text := s.text
 	for from := 0; ; {
 		at := strings.Index(text[from:], "<!--")
@@ -45,7 +45,7 @@ func (s *scanner) html() {
 		if end < 0 {
 			end = len(text) - at
 		}
-		s.concealed(at, at+min(end, 4000))
+		s.weighConcealed(at, at+min(end, 4000))
 		from = at + end
 		if from >= len(text) {
 			break
@@ -68,19 +68,19 @@ func (s *scanner) html() {
 		if end < 0 {
 			end = min(len(text)-body, 4000)
 		}
-		s.concealed(body, body+end)
+		s.weighConcealed(body, body+end)
 	}
 }
 
-// concealed weighs text that is hidden from a person, by what else was found in it.
-func (s *scanner) concealed(from, to int) {
+// weighConcealed weighs text that is hidden from a person, by what else was found in it.
+func (s *scanner) weighConcealed(from, to int) {
 	weight := 0
 	for _, h := range s.hits {
 		if h.pos >= from && h.pos < to && h.tech != techHidden {
 			weight = max(weight, min(5, h.weight))
 		}
 	}
-	if weight == 0 && s.orderWithin(from, to) {
+	if weight == 0 && s.hasOrderWithin(from, to) {
 		weight = 2
 	}
 	if weight > 0 {
@@ -88,8 +88,8 @@ func (s *scanner) concealed(from, to int) {
 	}
 }
 
-// orderWithin tells whether there is an order to somebody between two places.
-func (s *scanner) orderWithin(from, to int) bool {
+// hasOrderWithin reports whether there is an order to somebody between two places.
+func (s *scanner) hasOrderWithin(from, to int) bool {
 	for i := s.tokenAt(from); i < len(s.tokens) && int(s.tokens[i].from) < to; i++ {
 		if s.has(i, cPlease) || s.any(i, "you", "your") || s.has(i, cAI) {
 			return true

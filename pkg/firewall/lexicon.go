@@ -51,10 +51,11 @@ const (
 	cLang                       // languages and ways of writing
 	cAddress                    // an address or a link; never in the table
 	cDigits                     // has a digit; never in the table
+	cPhrase                     // the first word of a phrase; never in the table
 )
 
-// words is the lexicon by class. Languages stand side by side: a text that mixes them hides nothing.
-var words = []struct {
+// classWords is the lexicon by class. Languages stand side by side: a text that mixes them hides nothing.
+var classWords = []struct {
 	class class
 	list  string
 }{
@@ -158,10 +159,13 @@ var words = []struct {
 // lexicon is every word with its classes. The words go through the same folding as the texts.
 var lexicon = func() map[string]class {
 	m := map[string]class{}
-	for _, w := range words {
+	for _, w := range classWords {
 		for word := range strings.FieldsSeq(w.list) {
 			m[foldText(word)] |= w.class
 		}
+	}
+	for first := range byFirstWord {
+		m[first] |= cPhrase
 	}
 	return m
 }()

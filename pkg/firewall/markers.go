@@ -67,80 +67,92 @@ var marks = func() (t [256][]mark) {
 	return t
 }()
 
-// turns are the words that name whoever speaks in a conversation with a model.
-var turns = []string{"system", "assistant", "user", "human", "instruction", "instructions", "ai"}
+// turnNames are the words that name the speaker of a turn in a conversation with a model.
+var turnNames = []string{"system", "assistant", "user", "human", "instruction", "instructions", "ai"}
 
-// markers looks for the marks of chat templates and tool calls, for turns written as "Assistant:", and for images that
-// carry data.
-func (s *scanner) markers() {
+// matchMarkers looks for the marks of chat templates and tool calls, for turns written as "Assistant:", and for images whose
+// link carries data.
+func (s *scanner) matchMarkers() {
 	text := s.text
-	spoke, asked := -1, -1 // where the assistant and the user last had a turn
+	turns := turnTracker{assistant: -1, user: -1}
 	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch c {
+		switch text[i] {
 		case '<', '[':
-			for _, m := range marks[c] {
-				if strings.HasPrefix(text[i:], m.text) {
-					w := m.weight
-					if i > 0 && (text[i-1] == '`' || text[i-1] == '"' && i > 1 && text[i-2] == ' ') { // named, as in documentation
-						w /= 2
-					}
-					s.hit(m.tech, w, i, len(m.text))
-					break
-				}
-			}
+			s.matchMark(i)
 		case '!':
 			if strings.HasPrefix(text[i:], "![") {
-				s.image(i)
+				s.matchImage(i)
 			}
 		case '#':
 			if strings.HasPrefix(text[i:], "###") {
-				s.heading(i)
+				s.matchHeading(i)
 			}
 		case '{':
-			s.call(i)
+			s.matchToolCall(i)
 		}
-		if i != 0 && text[i-1] != '\n' || c == '\n' {
-			continue
-		}
-		// a line begins
-		start := i
-		for start < len(text) && start < i+8 && (text[start] == ' ' || text[start] == '*' || text[start] == '>') {
-			start++
-		}
-		for _, name := range turns {
-			if !strings.HasPrefix(text[start:], name) || start+len(name) >= len(text) || text[start+len(name)] != ':' {
-				continue
-			}
-			rest := text[start+len(name)+1:]
-			if len(rest) < 2 || rest[0] != ' ' && rest[0] != '*' || rest[1] == '\n' {
-				break
-			}
-			switch name {
-			case "assistant", "ai":
-				spoke = start
-			case "user", "human":
-				asked = start
-			}
-			weight := 2
-			if s.orders(start + len(name) + 1) {
-				weight = 7
-			}
-			// The assistant's turn and then the user's, close together: a conversation inside of the data.
-			if spoke >= 0 && asked > spoke && asked-spoke < 600 {
-				weight = max(weight, 6)
-				if turn := s.tokenAt(asked); s.next(turn, cPlease|cAct|cSay, 12) >= 0 || containsAny(text[asked:min(len(text), asked+200)], []string{"please", "could you", "can you"}) {
-					weight = 10
-				}
-			}
-			s.hit(techRole, weight, start, len(name)+40)
-			break
+		if (i == 0 || text[i-1] == '\n') && text[i] != '\n' {
+			s.matchTurn(i, &turns)
 		}
 	}
 }
 
-// orders tells whether the text at pos begins with an order.
-func (s *scanner) orders(pos int) bool {
+// matchMark looks for a mark at i. A mark that is named, as in documentation, weighs half.
+func (s *scanner) matchMark(i int) {
+	for _, m := range marks[s.text[i]] {
+		if !strings.HasPrefix(s.text[i:], m.text) {
+			continue
+		}
+		weight := m.weight
+		if i > 0 && s.text[i-1] == '`' || i > 1 && s.text[i-2:i] == ` "` {
+			weight /= 2
+		}
+		s.hit(m.tech, weight, i, len(m.text))
+		return
+	}
+}
+
+// turnTracker is where the assistant and the user last had a turn, -1 when they had none.
+type turnTracker struct{ assistant, user int }
+
+// matchTurn looks for a turn, such as "Assistant: ...", on the line that begins at i.
+func (s *scanner) matchTurn(i int, turns *turnTracker) {
+	text := s.text
+	start := i
+	for start < len(text) && start < i+8 && strings.IndexByte(" *>", text[start]) >= 0 {
+		start++
+	}
+	name, rest := "", ""
+	for _, n := range turnNames {
+		if after, ok := strings.CutPrefix(text[start:], n); ok && strings.HasPrefix(after, ":") {
+			name, rest = n, after[1:]
+			break
+		}
+	}
+	if len(rest) < 2 || rest[0] != ' ' && rest[0] != '*' || rest[1] == '\n' {
+		return
+	}
+	switch name {
+	case "assistant", "ai":
+		turns.assistant = start
+	case "user", "human":
+		turns.user = start
+	}
+	weight := 2
+	if s.isOrderAt(start + len(name) + 1) {
+		weight = 7
+	}
+	// The assistant's turn and then the user's, close together: a conversation inside of the data.
+	if turns.assistant >= 0 && turns.user > turns.assistant && turns.user-turns.assistant < 600 {
+		weight = max(weight, 6)
+		if s.next(s.tokenAt(turns.user), cPlease|cAct|cSay, 12) >= 0 || containsAny(text[turns.user:min(len(text), turns.user+200)], []string{"please", "could you", "can you"}) {
+			weight = 10
+		}
+	}
+	s.hit(techRole, weight, start, len(name)+40)
+}
+
+// isOrderAt reports whether the text at pos begins with an order.
+func (s *scanner) isOrderAt(pos int) bool {
 	i := s.tokenAt(pos)
 	if i == len(s.tokens) || int(s.tokens[i].from) > pos+6 {
 		return false
@@ -148,14 +160,14 @@ func (s *scanner) orders(pos int) bool {
 	return s.has(i, cPlease|cIgnore|cAct|cSay|cFollow) || s.any(i, "you", "new")
 }
 
-// heading looks at "### System:" and its kin.
-func (s *scanner) heading(i int) {
+// matchHeading looks at "### System:" and its kin.
+func (s *scanner) matchHeading(i int) {
 	text := s.text
 	j := i
 	for j < len(text) && j < i+8 && strings.IndexByte("# (*[", text[j]) >= 0 {
 		j++
 	}
-	for _, name := range turns {
+	for _, name := range turnNames {
 		if strings.HasPrefix(text[j:], name) {
 			end := j + len(name)
 			if end < len(text) && (text[end] == ':' || text[end] == '_' || text[end] == ')') {
@@ -166,8 +178,8 @@ func (s *scanner) heading(i int) {
 	}
 }
 
-// image looks at ![text](link): an image is fetched without a click, so a link that carries data sends it.
-func (s *scanner) image(i int) {
+// matchImage looks at ![text](link): an image is fetched without a click, so a link that carries data sends it.
+func (s *scanner) matchImage(i int) {
 	text := s.text[i:min(len(s.text), i+600)]
 	mid := strings.Index(text, "](")
 	if mid < 0 || mid > 200 {
@@ -197,8 +209,8 @@ func (s *scanner) image(i int) {
 	}
 }
 
-// call looks for a tool call in JSON: an object with a name and arguments.
-func (s *scanner) call(i int) {
+// matchToolCall looks for a tool call in JSON: an object with a name and arguments.
+func (s *scanner) matchToolCall(i int) {
 	text := s.text[i:min(len(s.text), i+160)]
 	if len(text) < 3 || text[1] != '"' && text[1] != '\'' && text[1] != ' ' && text[1] != '\n' {
 		return
@@ -212,8 +224,8 @@ func (s *scanner) call(i int) {
 	}
 }
 
-// eastern looks for orders to ignore instructions in Chinese and Japanese, which have no blanks between words.
-func (s *scanner) eastern() {
+// matchEastAsian looks for orders to ignore instructions in Chinese and Japanese, which have no blanks between words.
+func (s *scanner) matchEastAsian() {
 	if !s.f.isEastAsian {
 		return
 	}

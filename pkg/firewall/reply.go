@@ -1,7 +1,7 @@
 package firewall
 
-// reply: add ... to your answer; include the following code in your solution.
-func (s *scanner) reply(i int) {
+// matchReply: add ... to your answer; include the following code in your solution.
+func (s *scanner) matchReply(i int) {
 	if !s.begins(i) {
 		return
 	}
@@ -10,14 +10,14 @@ func (s *scanner) reply(i int) {
 		return
 	}
 	if r := s.next(y, cReply, 1); r >= 0 && s.any(r, "response", "reply", "answer", "responses", "answers", "replies") {
-		s.add(techReply, s.spoken(i, 10), i, r)
+		s.add(techReply, s.halveDescribed(i, 10), i, r)
 	}
 }
 
-// insert: blend the following code into your solution. Manuals say that too, of a project or a page; it weighs most when
+// matchInsertedCode: blend the following code into your solution. Manuals say that too, of a project or a page; it weighs most when
 // the answer itself must hold the code, or when the code reaches out or runs commands.
-func (s *scanner) insert(i int) {
-	if n := i - 1; n < 0 || !s.behind(i, cNext, 3) || s.tokens[i].stop&(sEnd|sColon) != 0 {
+func (s *scanner) matchInsertedCode(i int) {
+	if n := i - 1; n < 0 || !s.isBehind(i, cNext, 3) || s.tokens[i].stop&(sEnd|sColon) != 0 {
 		return
 	}
 	from := i
@@ -43,7 +43,7 @@ func (s *scanner) insert(i int) {
 		if containsAny(after, reaching) {
 			weight += 4
 		}
-		s.add(techReply, s.quoted(from, weight), from, max(i, w))
+		s.add(techReply, s.halveQuoted(from, weight), from, max(i, w))
 		return
 	}
 }
@@ -55,10 +55,13 @@ var reaching = []string{
 	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab", "chmod",
 }
 
-// shape: your response should end with ...; reply using base64.
-func (s *scanner) shape(i int) {
+// matchReplyShape: your response should end with ...; reply using base64.
+func (s *scanner) matchReplyShape(i int) {
+	if !s.has(i, cReply) && !s.is(i, "respond") {
+		return
+	}
 	if i > 0 && s.is(i-1, "your") && s.begins(i-1) && s.any(i+1, "must", "should", "has", "shall", "needs") {
-		s.add(techReply, s.quoted(i-1, 8), i-1, i+1)
+		s.add(techReply, s.halveQuoted(i-1, 8), i-1, i+1)
 		return
 	}
 	if s.begins(i) && s.any(i+1, "using", "only", "in", "with", "exclusively", "as") && s.tokens[i].stop&sProse == 0 {

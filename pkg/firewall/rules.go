@@ -1,73 +1,62 @@
 package firewall
 
-// words applies the rules about language. Each looks at a few tokens after the one that sets it off, so the time grows
-// with the number of words.
-func (s *scanner) words() {
+// wordRules are the rules about language by the classes of the word that triggers them, in the order in which they apply.
+// Each looks at a few tokens after its trigger, so the time grows with the number of words.
+var wordRules = []struct {
+	trigger class
+	apply   func(s *scanner, i int)
+}{
+	{cIgnore, (*scanner).matchOverride},
+	{cAI | cAutomat, (*scanner).matchAddress},
+	{cNote, (*scanner).matchNoteTo},
+	{cAct | cSend, (*scanner).matchRequest},
+	{cSay, (*scanner).matchReply},
+	{cReply | cSay, (*scanner).matchReplyShape},
+	{cCode, (*scanner).matchInsertedCode},
+	{cFollow, (*scanner).matchObey},
+	{cNot, (*scanner).matchSecrecy},
+	{cShow, (*scanner).matchPromptLeak},
+	{cUse, (*scanner).matchToolUse},
+	{cUrgent, (*scanner).matchUrgency},
+	{cTask | cDone, (*scanner).matchCompletion},
+	{cMode | cBe, (*scanner).matchMode},
+	{cSly, func(s *scanner, i int) { s.add(techSecrecy, 3, i, i) }},
+	{cPhrase, (*scanner).matchPhrases},
+}
+
+// wordTriggers are the classes that trigger any rule.
+var wordTriggers = func() (all class) {
+	for _, r := range wordRules {
+		all |= r.trigger
+	}
+	return all
+}()
+
+// applyWordRules applies the rules about language to every token.
+func (s *scanner) applyWordRules() {
 	for i := range s.tokens {
-		t := &s.tokens[i]
-		if t.class == 0 {
-			s.plain(i)
+		c := s.tokens[i].class
+		if c&wordTriggers == 0 {
 			continue
 		}
-		if t.class&cIgnore != 0 {
-			s.override(i)
+		for _, r := range wordRules {
+			if c&r.trigger != 0 {
+				r.apply(s, i)
+			}
 		}
-		if t.class&(cAI|cAutomat) != 0 {
-			s.address(i)
-		}
-		if t.class&cNote != 0 {
-			s.noteTo(i)
-		}
-		if t.class&(cAct|cSend) != 0 {
-			s.request(i)
-		}
-		if t.class&cSay != 0 {
-			s.reply(i)
-		}
-		if t.class&cReply != 0 || s.is(i, "respond") {
-			s.shape(i)
-		}
-		if t.class&cCode != 0 {
-			s.insert(i)
-		}
-		if t.class&cFollow != 0 {
-			s.obey(i)
-		}
-		if t.class&cNot != 0 {
-			s.secrecy(i)
-		}
-		if t.class&cShow != 0 {
-			s.leak(i)
-		}
-		if t.class&cUse != 0 {
-			s.tool(i)
-		}
-		if t.class&cUrgent != 0 {
-			s.urgency(i)
-		}
-		if t.class&(cTask|cDone) != 0 {
-			s.completion(i)
-		}
-		if t.class&cMode != 0 || t.class&cBe != 0 {
-			s.mode(i)
-		}
-		if t.class&cSly != 0 {
-			s.add(techSecrecy, 3, i, i)
-		}
-		s.plain(i)
 	}
 }
 
-// quoted halves a weight when the sign at token i is a quotation within prose, as in an article about the matter.
-func (s *scanner) quoted(i, weight int) int {
+// halveQuoted halves a weight when the sign at token i is a quotation within prose, as in an article about the matter.
+func (s *scanner) halveQuoted(i, weight int) int {
 	if s.tokens[i].stop&sProse != 0 || i > 0 && s.tokens[i-1].stop&sProse != 0 {
 		return weight / 2
 	}
 	return weight
 }
 
-// spoken halves a weight when what stands before token i makes it a description instead of an order: "to ignore".
-func (s *scanner) spoken(i, weight int) int {
+// halveDescribed halves a weight when what stands before token i makes it a description instead of an order: "to ignore".
+func (s *scanner) halveDescribed(i, weight int) int {
 	if i > 0 && s.tokens[i].stop&(sEnd|sColon|sQuote|sOpen) == 0 {
 		if s.tokens[i-1].class&cNot != 0 {
 			return 0
@@ -76,12 +65,12 @@ func (s *scanner) spoken(i, weight int) int {
 			weight /= 2
 		}
 	}
-	return s.quoted(i, weight)
+	return s.halveQuoted(i, weight)
 }
 
-// override: ignore all previous instructions.
-func (s *scanner) override(i int) {
-	weight := s.spoken(i, 10)
+// matchOverride: ignore all previous instructions.
+func (s *scanner) matchOverride(i int) {
+	weight := s.halveDescribed(i, 10)
 	gap := 4
 	if s.any(i, "override", "bypass") { // often nouns, and the business of honest programs
 		gap = 1
@@ -116,40 +105,21 @@ func (s *scanner) override(i int) {
 				if s.any(j+1, "state", "say", "respond", "answer", "reply", "claim", "tell", "indiquez", "sage", "dites") {
 					weight = 10
 				}
-				s.add(techOverride, s.quoted(i, weight), i, j+1)
+				s.add(techOverride, s.halveQuoted(i, weight), i, j+1)
 				return
 			}
 		}
 	}
 }
 
-// address: AI assistant: please ... / if you are a language model / to you, AI assistant.
-func (s *scanner) address(i int) {
-	last := i
-	if s.has(i, cAutomat) && !s.has(i, cAI) {
-		// "ai" and "automated" need their noun, "ai" alone is a topic
-		n := i + 1
-		for n < len(s.tokens) && n <= i+2 && s.tokens[n].stop&(sEnd|sComma|sColon) == 0 && !s.has(n, cAI|cAIWeak) {
-			n++
-		}
-		if n < len(s.tokens) && s.has(n, cAI|cAIWeak) && s.tokens[n].stop&(sEnd|sColon|sComma) == 0 {
-			last = n
-		} else if !s.is(i, "ai") {
-			return
-		}
-	}
-	after := last + 1
-	if after < len(s.tokens) && (s.begins(i) || i > 0 && s.any(i-1, "dear", "hey", "hello", "hi", "attention")) {
-		sep := s.tokens[after].stop
-		order := s.has(after, cPlease) || s.has(after, cAct|cSay|cIgnore) || s.any(after, "you", "do", "before", "when")
-		if sep&(sColon|sComma) != 0 && sep&(sEnd|sQuote) == 0 && order {
-			s.add(techAddress, s.quoted(i, 8), i, after)
-			return
-		}
-		if i > 0 && s.any(i-1, "dear", "hey", "hello", "hi", "attention") {
-			s.add(techAddress, s.quoted(i, 6), i-1, last)
-			return
-		}
+// greetings stand before the one who is addressed.
+var greetings = []string{"dear", "hey", "hello", "hi", "attention"}
+
+// matchAddress: AI assistant: please ... / if you are a language model / to you, AI assistant.
+func (s *scanner) matchAddress(i int) {
+	last, ok := s.readerEnd(i)
+	if !ok || s.matchGreeting(i, last) {
+		return
 	}
 	if i > 1 && s.is(i-1, "you") && s.tokens[i].stop&sComma != 0 {
 		s.add(techAddress, 8, i-1, last)
@@ -158,26 +128,62 @@ func (s *scanner) address(i int) {
 	for back := 1; back <= 3 && i-back-1 >= 0; back++ {
 		if s.is(i-back, "are") && s.is(i-back-1, "you") {
 			weight := 3
-			if i-back-2 >= 0 && s.any(i-back-2, "if", "as", "since", "because") {
+			if s.any(i-back-2, "if", "as", "since", "because") {
 				weight = 7
 			}
-			s.add(techAddress, s.quoted(i-back-1, weight), i-back-1, last)
+			s.add(techAddress, s.halveQuoted(i-back-1, weight), i-back-1, last)
 			return
 		}
 	}
 	// readers who use an assistant should have it ...
 	for back := 1; back <= 3 && i-back >= 0; back++ {
-		if s.any(i-back, "use", "using", "uses") {
-			if must := s.next(last, cLead, 7); must >= 0 && s.any(must, "should", "must") && s.any(must+1, "have", "make", "let", "ask", "tell", "instruct") {
-				s.add(techAddress, 7, i-back, must)
-			}
-			return
+		if !s.any(i-back, "use", "using", "uses") {
+			continue
 		}
+		if must := s.next(last, cLead, 7); s.any(must, "should", "must") && s.any(must+1, "have", "make", "let", "ask", "tell", "instruct") {
+			s.add(techAddress, 7, i-back, must)
+		}
+		return
 	}
 }
 
-// noteTo: note to automated analysis software; instructions for the assistant.
-func (s *scanner) noteTo(i int) {
+// readerEnd returns the last word of the name of an automated reader that begins at token i: "AI assistant", "language model".
+// "automated" and its kin need a noun after them; "ai" can stand alone.
+func (s *scanner) readerEnd(i int) (last int, ok bool) {
+	if !s.has(i, cAutomat) || s.has(i, cAI) {
+		return i, true
+	}
+	for n := i + 1; n < len(s.tokens) && n <= i+3 && s.tokens[n].stop&(sEnd|sComma|sColon) == 0; n++ {
+		if s.has(n, cAI|cAIWeak) {
+			return n, true
+		}
+	}
+	return i, s.is(i, "ai")
+}
+
+// matchGreeting finds a reader that is addressed by name, as in "Dear assistant" and "Assistant: please". It reports whether
+// it found one.
+func (s *scanner) matchGreeting(i, last int) bool {
+	after := last + 1
+	greeted := s.any(i-1, greetings...)
+	if after >= len(s.tokens) || !greeted && !s.begins(i) {
+		return false
+	}
+	stop := s.tokens[after].stop
+	isOrder := s.has(after, cPlease|cAct|cSay|cIgnore) || s.any(after, "you", "do", "before", "when")
+	switch {
+	case stop&(sColon|sComma) != 0 && stop&(sEnd|sQuote) == 0 && isOrder:
+		s.add(techAddress, s.halveQuoted(i, 8), i, after)
+	case greeted:
+		s.add(techAddress, s.halveQuoted(i, 6), i-1, last)
+	default:
+		return false
+	}
+	return true
+}
+
+// matchNoteTo: note to automated analysis software; instructions for the assistant.
+func (s *scanner) matchNoteTo(i int) {
 	to := i + 1
 	if !s.has(to, cTo) || s.tokens[to].stop&(sEnd|sColon) != 0 {
 		return
@@ -196,109 +202,142 @@ func (s *scanner) noteTo(i int) {
 			if end+1 < len(s.tokens) && s.tokens[end+1].stop&sColon != 0 {
 				weight = 10
 			}
-			s.add(techAddress, s.quoted(i, weight), i, j)
+			s.add(techAddress, s.halveQuoted(i, weight), i, j)
 			return
 		}
 	}
 }
 
-// request: please sell 50 units of my holdings; send all messages to this address.
-func (s *scanner) request(i int) {
+// request is what the words around a verb of action hold.
+type request struct {
+	isPolite      bool // please
+	isTodo        bool // todo: send ...
+	isMine        bool // my things
+	hasIdentifier bool // the number or id of a thing
+	hasMoney      bool // an amount of dollars
+	usesTool      bool
+	sends         bool // a verb of sending, and an address to send to
+	isPrivate     bool // messages, passwords
+	isAll         bool // all of them
+	isRecord      bool // the text is data in the form of records
+	opensField    bool // it is the beginning of a value of a record
+	isDeed        bool // a longer request, and none of those that every mail makes of its reader
+
+	destination int // token of the first address that something goes to, -1 when there is none
+	end         int // last token
+}
+
+// isAsked reports whether somebody is asked for something at all.
+func (r *request) isAsked() bool {
+	return r.isPolite || r.isTodo || r.isMine || r.hasIdentifier || r.sends
+}
+
+// sign is what a property of a request adds to its weight.
+type sign struct {
+	weight int
+	holds  func(r *request) bool
+}
+
+// requestSigns are summed up; a request below minRequest is none.
+var requestSigns = []sign{
+	{2, func(r *request) bool { return r.isPolite }},
+	{2, func(r *request) bool { return r.isTodo }},
+	{3, func(r *request) bool { return r.isMine }},
+	{3, func(r *request) bool { return r.hasIdentifier }},
+	{2, func(r *request) bool { return r.usesTool }},
+	{2, func(r *request) bool { return r.hasMoney && (r.isMine || r.hasIdentifier) }},
+	{1, func(r *request) bool { return r.sends }},
+	{3, func(r *request) bool { return r.isRecord && r.isAsked() }},
+	{3, func(r *request) bool { return r.isRecord && r.isAsked() && r.opensField }},
+	{2, func(r *request) bool { return r.isRecord && r.opensField && (r.isPolite || r.isTodo) && r.isDeed }},
+}
+
+const minRequest = 4
+
+// exfiltrationSigns are summed up for a request that sends something to an address.
+var exfiltrationSigns = []sign{
+	{3, func(*request) bool { return true }},
+	{1, func(r *request) bool { return r.isRecord }},
+	{2, func(r *request) bool { return r.isPrivate }},
+	{2, func(r *request) bool { return r.isAll || r.isMine }},
+}
+
+func sumSigns(signs []sign, r *request) (weight int) {
+	for _, sign := range signs {
+		if sign.holds(r) {
+			weight += sign.weight
+		}
+	}
+	return weight
+}
+
+// matchRequest: please sell 50 units of my holdings; send all messages to this address.
+func (s *scanner) matchRequest(i int) {
 	if !s.begins(i) {
 		return
 	}
-	please := s.please(i)
-	polite := please >= 0
-	todo := i > 0 && s.any(i-1, "todo", "do", "now", "task") && s.tokens[i].stop&(sEnd|sLine|sOpen|sQuote) == 0
-	var mine, ident, private, all, sly, tool, money bool
-	send := s.has(i, cSend)
-	dest := -1
-	end := i
-	for j := i + 1; j < len(s.tokens) && j <= i+34; j++ {
-		t := s.tokens[j]
-		if t.stop&sEnd != 0 || s.data && t.stop&sQuote != 0 && t.stop&(sComma|sColon) != 0 && j > i+1 {
-			break
-		}
-		if j == i+1 && t.stop&sQuote != 0 && t.stop&(sColon|sComma) != 0 {
-			return // the name of a field
-		}
-		end = j
-		c := t.class
-		mine = mine || c&cMine != 0 && !s.any(j, "me", "our") && j <= i+14
-		private = private || c&cPrivate != 0
-		all = all || c&cAll != 0
-		sly = sly || c&cSly != 0
-		send = send || c&cSend != 0 && s.any(j-1, "and", "then", "to", "also")
-		tool = tool || c&cTool != 0 && c&cUse == 0 && s.behind(j, cUse, 4)
-		if c&cID != 0 && (s.has(j+1, cDigits) || j+1 < len(s.tokens) && s.tokens[j+1].stop&sQuote != 0) {
-			ident = true
-		}
-		if c&cDigits != 0 && int(t.to-t.from) >= 8 && s.identifier(j) {
-			ident = true
-		}
-		if c&cDigits != 0 && t.from > 0 && s.text[t.from-1] == '$' {
-			money = true
-		}
-		if c&cAddress != 0 && dest < 0 && s.leads(j) {
-			dest = j
-		}
+	r, ok := s.readRequest(i)
+	if !ok {
+		return
 	}
-	weight := 0
-	if polite {
-		weight += 2
+	if r.sends {
+		s.add(techExfiltration, s.halveDescribed(i, sumSigns(exfiltrationSigns, &r)), i, r.destination)
 	}
-	if todo {
-		weight += 2
-	}
-	if mine {
-		weight += 3
-	}
-	if ident {
-		weight += 3
-	}
-	if tool {
-		weight += 2
-	}
-	if money && (mine || ident) {
-		weight += 2
-	}
-	if dest >= 0 && send {
-		weight++
-		w := 3
-		if s.data {
-			w = 4
-		}
-		if private {
-			w += 2
-		}
-		if all || mine {
-			w += 2
-		}
-		s.add(techExfiltration, s.spoken(i, w), i, dest)
-	}
-	if s.data && (polite || todo || mine || ident || dest >= 0 && send) {
-		weight += 3
-		field := todo || s.opens(i) || polite && s.opens(please)
-		if field {
-			weight += 3
-		}
-		// Whoever writes to readers asks them to see, to contact, to wait; other deeds are asked of somebody who acts.
-		if field && (polite || todo) && end-i >= 5 && (todo || !s.has(i, cCourtesy)) {
-			weight += 2
-		}
-	}
-	if weight >= 4 {
-		s.add(techRequest, s.spoken(i, weight), i, end)
+	if weight := sumSigns(requestSigns, &r); weight >= minRequest {
+		s.add(techRequest, s.halveDescribed(i, weight), i, r.end)
 	}
 }
 
-// opens tells whether a value begins at token i: after a quotation mark that quotes no prose.
-func (s *scanner) opens(i int) bool {
+// readRequest reads the words after the verb at token i up to the end of the sentence, or of the value in a record. It is not
+// ok when the verb is the name of a field.
+func (s *scanner) readRequest(i int) (r request, ok bool) {
+	please := s.please(i)
+	r = request{isPolite: please >= 0, isRecord: s.isRecord, sends: s.has(i, cSend), destination: -1, end: i}
+	r.isTodo = s.any(i-1, "todo", "do", "now", "task") && s.tokens[i].stop&(sEnd|sLine|sOpen|sQuote) == 0
+	for j := i + 1; j < len(s.tokens) && j <= i+34; j++ {
+		stop := s.tokens[j].stop
+		isBetweenValues := stop&sQuote != 0 && stop&(sComma|sColon) != 0
+		if stop&sEnd != 0 || s.isRecord && isBetweenValues && j > i+1 {
+			break
+		}
+		if j == i+1 && isBetweenValues {
+			return r, false
+		}
+		s.readRequestToken(&r, i, j)
+	}
+	r.sends = r.sends && r.destination >= 0
+	r.opensField = r.isTodo || s.opensValue(i) || r.isPolite && s.opensValue(please)
+	// Mails and pages ask their readers to see, to contact, to wait; other deeds are asked of somebody who acts.
+	r.isDeed = r.end-i >= 5 && (r.isTodo || !s.has(i, cCourtesy))
+	return r, true
+}
+
+// readRequestToken notes what token j tells about the request whose verb is token i.
+func (s *scanner) readRequestToken(r *request, i, j int) {
+	t := s.tokens[j]
+	c := t.class
+	r.end = j
+	r.isMine = r.isMine || c&cMine != 0 && !s.any(j, "me", "our") && j <= i+14
+	r.isPrivate = r.isPrivate || c&cPrivate != 0
+	r.isAll = r.isAll || c&cAll != 0
+	r.sends = r.sends || c&cSend != 0 && s.any(j-1, "and", "then", "to", "also")
+	r.usesTool = r.usesTool || c&cTool != 0 && c&cUse == 0 && s.isBehind(j, cUse, 4)
+	r.hasIdentifier = r.hasIdentifier ||
+		c&cID != 0 && (s.has(j+1, cDigits) || s.stopAt(j+1)&sQuote != 0) ||
+		c&cDigits != 0 && t.to-t.from >= 8 && s.isIdentifier(j)
+	r.hasMoney = r.hasMoney || c&cDigits != 0 && t.from > 0 && s.text[t.from-1] == '$'
+	if c&cAddress != 0 && r.destination < 0 && s.isDestination(j) {
+		r.destination = j
+	}
+}
+
+// opensValue tells whether a value begins at token i: after a quotation mark that quotes no prose.
+func (s *scanner) opensValue(i int) bool {
 	return s.tokens[i].stop&sQuote != 0 && s.tokens[i].stop&sProse == 0
 }
 
-// identifier tells a number that names a thing, such as an account, from an amount, a date or a name with a number.
-func (s *scanner) identifier(j int) bool {
+// isIdentifier tells a number that names a thing, such as an account, from an amount, a date or a name with a number.
+func (s *scanner) isIdentifier(j int) bool {
 	digits := 0
 	for _, c := range []byte(s.text[s.tokens[j].from:s.tokens[j].to]) {
 		if c >= '0' && c <= '9' {
@@ -308,8 +347,8 @@ func (s *scanner) identifier(j int) bool {
 	return digits >= 6
 }
 
-// leads tells whether the address at token j is where something goes: to, at, onto it.
-func (s *scanner) leads(j int) bool {
+// isDestination tells whether the address at token j is where something goes: to, at, onto it.
+func (s *scanner) isDestination(j int) bool {
 	for back := 1; back <= 5 && j-back >= 0; back++ {
 		if s.any(j-back, "to", "at", "with", "an", "a", "para", "via", "onto") {
 			return true
@@ -318,8 +357,8 @@ func (s *scanner) leads(j int) bool {
 	return false
 }
 
-// obey: you must strictly adhere to the following instruction.
-func (s *scanner) obey(i int) {
+// matchObey: you must strictly adhere to the following instruction.
+func (s *scanner) matchObey(i int) {
 	n := s.next(i, cNext, 3)
 	if n < 0 {
 		return
@@ -336,11 +375,11 @@ func (s *scanner) obey(i int) {
 	if first && s.next(n, cLead, 1) >= 0 {
 		weight = 5
 	}
-	s.add(techOverride, s.quoted(i, weight), i, max(n, o))
+	s.add(techOverride, s.halveQuoted(i, weight), i, max(n, o))
 }
 
-// secrecy: do not tell the user; without asking me.
-func (s *scanner) secrecy(i int) {
+// matchSecrecy: do not tell the user; without asking me.
+func (s *scanner) matchSecrecy(i int) {
 	t := s.next(i, cTell, 2)
 	if t < 0 {
 		if r := s.next(i, cSly, 3); r >= 0 {
@@ -359,11 +398,11 @@ func (s *scanner) secrecy(i int) {
 	if s.any(t, "ask", "report", "reveal", "disclose", "warn") {
 		weight = 3
 	}
-	s.add(techSecrecy, s.quoted(i, weight), i, u)
+	s.add(techSecrecy, s.halveQuoted(i, weight), i, u)
 }
 
-// leak: reveal your system prompt.
-func (s *scanner) leak(i int) {
+// matchPromptLeak: reveal your system prompt.
+func (s *scanner) matchPromptLeak(i int) {
 	if !s.begins(i) {
 		return
 	}
@@ -372,14 +411,14 @@ func (s *scanner) leak(i int) {
 		own = own || s.any(j, "your", "initial", "original", "hidden", "above") && (s.any(j+1, "instructions", "prompt", "rules", "guidelines") ||
 			s.any(j+1, "system", "initial", "original", "hidden", "secret") && s.has(j+2, cOrders))
 		if own {
-			s.add(techLeak, s.spoken(i, 8), i, j+1)
+			s.add(techLeak, s.halveDescribed(i, 8), i, j+1)
 			return
 		}
 	}
 }
 
-// tool: you should use the tool `x` with the following arguments.
-func (s *scanner) tool(i int) {
+// matchToolUse: you should use the tool `x` with the following arguments.
+func (s *scanner) matchToolUse(i int) {
 	t := s.next(i, cTool, 3)
 	if t < 0 {
 		return
@@ -397,12 +436,12 @@ func (s *scanner) tool(i int) {
 		}
 	}
 	if weight > 1 {
-		s.add(techToolCall, s.quoted(i, weight), i, t)
+		s.add(techToolCall, s.halveQuoted(i, weight), i, t)
 	}
 }
 
-// urgency: IMPORTANT!!! followed by an order.
-func (s *scanner) urgency(i int) {
+// matchUrgency: IMPORTANT!!! followed by an order.
+func (s *scanner) matchUrgency(i int) {
 	after := i + 1
 	if after >= len(s.tokens) || s.tokens[after].stop&(sBang|sColon) == 0 || !s.begins(i) {
 		return
@@ -412,8 +451,8 @@ func (s *scanner) urgency(i int) {
 	}
 }
 
-// completion: answer: task complete. / task done, next task: / you have successfully analyzed ... Please ...
-func (s *scanner) completion(i int) {
+// matchCompletion: answer: task complete. / task done, next task: / you have successfully analyzed ... Please ...
+func (s *scanner) matchCompletion(i int) {
 	if s.has(i, cTask) {
 		j := i + 1
 		if s.any(j, "is", "was", "has", "been") {
@@ -433,27 +472,27 @@ func (s *scanner) completion(i int) {
 					break
 				}
 			}
-			s.add(techCompletion, s.quoted(i, weight), i, j)
+			s.add(techCompletion, s.halveQuoted(i, weight), i, j)
 		}
 		if i > 0 && s.any(i-1, "next", "new", "another", "additional") && i+1 < len(s.tokens) && s.tokens[i+1].stop&sColon != 0 && s.begins(i-1) {
-			s.add(techCompletion, s.quoted(i-1, 6), i-1, i)
+			s.add(techCompletion, s.halveQuoted(i-1, 6), i-1, i)
 		}
 	}
 }
 
-// mode: pretend to be; developer mode enabled; roleplay.
-func (s *scanner) mode(i int) {
+// matchMode: pretend to be; developer mode enabled; roleplay.
+func (s *scanner) matchMode(i int) {
 	if s.has(i, cMode) {
 		if i > 0 && s.any(i-1, "override", "dan", "jailbreak", "god", "unrestricted", "sudo", "developer", "debug", "maintenance", "security", "admin") {
 			weight := 3
 			if i > 1 && s.any(i-2, "entering", "enter", "activate", "enable", "security", "now", "developer", "system") || s.any(i+1, "enabled", "activated", "engaged", "on") || s.any(i-1, "override", "dan", "jailbreak", "god") {
 				weight = 6
 			}
-			s.add(techPersona, s.quoted(i-1, weight), i-1, i)
+			s.add(techPersona, s.halveQuoted(i-1, weight), i-1, i)
 		}
 		return
 	}
 	if s.begins(i) && (s.any(i+1, "to", "as", "like", "that") || s.is(i+1, "you")) {
-		s.add(techPersona, s.spoken(i, 2), i, i+1)
+		s.add(techPersona, s.halveDescribed(i, 2), i, i+1)
 	}
 }

@@ -3,6 +3,7 @@ package firewall
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // stop is what stands between a word and the one before it.
@@ -29,28 +30,28 @@ type token struct {
 	stop     stop
 }
 
-// scanner is one text on its way through the rules.
+// scanner applies the rules to one text.
 type scanner struct {
-	f      *folded
-	text   string
-	tokens []token
-	hits   []hit
-	data   bool // it looks like records: a dictionary, a list, lines of key and value
-	deep   bool // it was decoded from another text, and is not decoded again
+	f        *folded
+	text     string
+	tokens   []token
+	hits     []hit
+	isRecord bool // it looks like data: a dictionary, a list, lines of key and value
+	deep     bool // it was decoded from another text, and is not decoded again
 
 	letters []byte // room for squeezed
 }
 
 func newScanner(f *folded) *scanner {
 	s := &scanner{f: f, text: f.text}
-	s.begin()
+	s.tokenize()
 	return s
 }
 
-// begin cuts the text into tokens.
-func (s *scanner) begin() {
+// tokenize prepares the text for the rules.
+func (s *scanner) tokenize() {
 	s.split()
-	s.data = records(s.text)
+	s.isRecord = looksLikeRecords(s.text)
 }
 
 // inWord tells the bytes that words are made of.
@@ -67,102 +68,96 @@ func (s *scanner) split() {
 	s.tokens = slices.Grow(s.tokens, len(text)/5+4)
 	between := sEnd | sLine
 	for i := 0; i < len(text); {
-		c := text[i]
-		if !inWord[c] {
-			between |= s.between(i)
+		if !inWord[text[i]] {
+			between |= s.stopOf(i)
 			i++
 			continue
 		}
 		start := i
-		digits := false
-		for i < len(text) && (inWord[text[i]] || text[i] == '\'' && i+1 < len(text) && inWord[text[i+1]] && text[i+1] < 0x80 && i > start) {
+		hasDigits := class(0)
+		for i < len(text) && (inWord[text[i]] || i > start && isInnerApostrophe(text[i:])) {
 			if text[i] >= '0' && text[i] <= '9' {
-				digits = true
+				hasDigits = cDigits
 			}
 			i++
 		}
-		class := class(0)
-		word := text[start:i]
-		switch {
-		case i+3 < len(text) && text[i] == ':' && text[i+1:i+3] == "//" && (word == "http" || word == "https"),
-			i+1 < len(text) && text[i] == '.' && word == "www":
-			i = addressEnd(text, i)
-			class = cAddress
-		case i+1 < len(text) && (text[i] == '@' || text[i] == '.' || text[i] == '-'):
-			if end, ok := mail(text, i); ok {
-				i, class = end, cAddress
-				break
-			}
-			fallthrough
-		default:
-			if len(word) <= 24 {
-				class = lookup(word)
-			}
-			if digits {
-				class |= cDigits
-			}
+		class := hasDigits
+		if end, ok := addressEnd(text, start, i); ok {
+			i, class = end, cAddress
+		} else if i-start <= maxWord {
+			class |= lookup(text[start:i])
 		}
 		s.tokens = append(s.tokens, token{int32(start), int32(i), class, between})
 		between = 0
 	}
 }
 
-// between is what the byte at i says about the words around it.
-func (s *scanner) between(i int) stop {
-	text := s.text
-	next := byte(' ')
-	if i+1 < len(text) {
-		next = text[i+1]
-	}
-	switch text[i] {
-	case '\n':
-		for j := i + 1; j < len(text) && j < i+12; j++ {
-			if text[j] == '\n' {
-				return sEnd | sLine
-			}
-			if text[j] != ' ' && text[j] != '\t' {
-				break
-			}
-		}
-		return sLine
-	case '.':
-		if next == ' ' || next == '\n' || next == '"' || next == '\'' || next == '<' || next == '.' || next == ')' || next == '\t' {
-			return sEnd
-		}
-	case '!':
-		return sEnd | sBang
-	case '?':
-		return sEnd | sAsk
-	case ':':
-		return sColon
-	case ',', ';':
-		return sComma
-	case '"', '\'', '`':
-		// Prose that quotes has a word and a blank before the mark; a record has a colon, a comma or a bracket.
-		if i >= 2 && (text[i-1] == ' ' && inWord[text[i-2]] || text[i-1] == '(' && text[i-2] == ' ') {
-			return sQuote | sProse
-		}
-		return sQuote
-	case '(', '[', '{', '<':
-		return sOpen
-	case ')', ']', '}', '>':
-		return sClose
-	case '-', '*', '#', '|', '=', '/':
-		return sMark
-	}
-	return 0
+// maxWord is the length in bytes above which a word is not looked up.
+const maxWord = 24
+
+// isInnerApostrophe reports whether rest begins with an apostrophe that an ASCII letter or digit follows.
+func isInnerApostrophe(rest string) bool {
+	return rest[0] == '\'' && len(rest) > 1 && inWord[rest[1]] && rest[1] < utf8.RuneSelf
 }
 
-// addressEnd is where the link that goes on at i ends.
-func addressEnd(text string, i int) int {
+// stops is what a byte that is in no word means to the words around it, whatever its neighbours are.
+var stops = func() (t [256]stop) {
+	for marks, stop := range map[string]stop{"\n": sLine, "!": sEnd | sBang, "?": sEnd | sAsk, ":": sColon, ",;": sComma, "\"'`": sQuote, "([{<": sOpen, ")]}>": sClose, "-*#|=/": sMark} {
+		for _, c := range []byte(marks) {
+			t[c] = stop
+		}
+	}
+	return t
+}()
+
+// stopOf returns what the byte at i means to the words around it.
+func (s *scanner) stopOf(i int) stop {
+	text := s.text
+	stop := stops[text[i]]
+	switch {
+	case text[i] == '.' && (i+1 == len(text) || strings.IndexByte(" \n\"'<.)\t", text[i+1]) >= 0):
+		return sEnd
+	case stop == sLine && strings.HasPrefix(strings.TrimLeft(text[i+1:min(len(text), i+12)], " \t"), "\n"): // an empty line
+		return sEnd | sLine
+	case stop == sQuote && i >= 2 && (text[i-1] == ' ' && inWord[text[i-2]] || text[i-1] == '(' && text[i-2] == ' '):
+		// Prose that quotes has a word and a blank before the mark; a record has a colon, a comma or a bracket.
+		return sQuote | sProse
+	}
+	return stop
+}
+
+// addressEnd returns where the link or mail address ends whose first word is text[start:i]. It is not ok when the word begins
+// no address.
+func addressEnd(text string, start, i int) (end int, ok bool) {
+	if i+1 >= len(text) {
+		return 0, false
+	}
+	switch word := text[start:i]; text[i] {
+	case ':':
+		if i+3 < len(text) && text[i+1:i+3] == "//" && (word == "http" || word == "https") {
+			return linkEnd(text, i), true
+		}
+	case '.':
+		if word == "www" {
+			return linkEnd(text, i), true
+		}
+		return mailEnd(text, i)
+	case '@', '-':
+		return mailEnd(text, i)
+	}
+	return 0, false
+}
+
+// linkEnd returns where the link that goes on at i ends.
+func linkEnd(text string, i int) int {
 	for i < len(text) && strings.IndexByte(" \n\t\"'<>`)]}|", text[i]) < 0 {
 		i++
 	}
 	return i
 }
 
-// mail is where the mail address ends whose name goes on at i.
-func mail(text string, i int) (int, bool) {
+// mailEnd returns where the mail address ends whose name goes on at i.
+func mailEnd(text string, i int) (int, bool) {
 	from := i
 	for i < len(text) && i-from < 64 && (inWord[text[i]] || text[i] == '.' || text[i] == '-' || text[i] == '+') {
 		i++
@@ -184,8 +179,8 @@ func mail(text string, i int) (int, bool) {
 	return end, dot
 }
 
-// records tells whether the text is data in the form of records.
-func records(text string) bool {
+// looksLikeRecords reports whether the text is data: JSON, a dictionary, or lines of key and value.
+func looksLikeRecords(text string) bool {
 	t := strings.TrimLeft(text, " \n\t")
 	if t == "" {
 		return false
@@ -230,8 +225,8 @@ func (s *scanner) next(i int, c class, gap int) int {
 	return -1
 }
 
-// behind tells whether one of the n tokens before i is of one of the classes.
-func (s *scanner) behind(i int, c class, n int) bool {
+// isBehind reports whether one of the n tokens before i is of one of the classes.
+func (s *scanner) isBehind(i int, c class, n int) bool {
 	for j := i - 1; j >= max(0, i-n); j-- {
 		if s.tokens[j].class&c != 0 {
 			return true
@@ -240,27 +235,36 @@ func (s *scanner) behind(i int, c class, n int) bool {
 	return false
 }
 
-// is tells whether token i is exactly this word.
-func (s *scanner) is(i int, word string) bool {
-	return i >= 0 && i < len(s.tokens) && s.text[s.tokens[i].from:s.tokens[i].to] == word
-}
-
-// any tells whether token i is one of the words.
-func (s *scanner) any(i int, words ...string) bool {
-	for _, w := range words {
-		if s.is(i, w) {
-			return true
-		}
+// word returns the folded word of token i, "" when there is no such token.
+func (s *scanner) word(i int) string {
+	if i < 0 || i >= len(s.tokens) {
+		return ""
 	}
-	return false
+	return s.text[s.tokens[i].from:s.tokens[i].to]
 }
 
-// has tells whether token i is of one of the classes.
+// stopAt returns what stands before token i, 0 when there is no such token.
+func (s *scanner) stopAt(i int) stop {
+	if i < 0 || i >= len(s.tokens) {
+		return 0
+	}
+	return s.tokens[i].stop
+}
+
+// is reports whether token i is exactly this word.
+func (s *scanner) is(i int, word string) bool { return s.word(i) == word && word != "" }
+
+// any reports whether token i is one of the words.
+func (s *scanner) any(i int, words ...string) bool {
+	return i >= 0 && i < len(s.tokens) && slices.Contains(words, s.word(i))
+}
+
+// has reports whether token i is of one of the classes.
 func (s *scanner) has(i int, c class) bool {
 	return i >= 0 && i < len(s.tokens) && s.tokens[i].class&c != 0
 }
 
-// begins tells whether an order may begin at token i: at the beginning of a sentence, a line or a value, or after a
+// begins reports whether an order may begin at token i: at the beginning of a sentence, a line or a value, or after a
 // word such as please.
 func (s *scanner) begins(i int) bool {
 	if i == 0 || s.tokens[i].stop&(sEnd|sColon|sLine|sQuote|sOpen|sMark|sBang|sClose) != 0 {
@@ -269,14 +273,14 @@ func (s *scanner) begins(i int) bool {
 	if i > 1 && s.is(i-1, "you") && s.any(i-2, "can", "could", "will", "would", "must", "should") {
 		return true
 	}
-	if i > 1 && s.adverb(i-1) && s.tokens[i-2].class&cPlease != 0 {
+	if i > 1 && s.isAdverb(i-1) && s.tokens[i-2].class&cPlease != 0 {
 		return true
 	}
 	return s.tokens[i-1].class&cLead != 0 || s.tokens[i].stop&sComma != 0 && s.tokens[i].class&cPlease != 0
 }
 
-// adverb tells words such as securely.
-func (s *scanner) adverb(i int) bool {
+// isAdverb reports whether token i ends like "securely".
+func (s *scanner) isAdverb(i int) bool {
 	return s.tokens[i].to-s.tokens[i].from > 4 && s.text[s.tokens[i].to-2:s.tokens[i].to] == "ly"
 }
 
@@ -285,7 +289,7 @@ func (s *scanner) please(i int) int {
 	if i > 0 && s.has(i-1, cPlease) {
 		return i - 1
 	}
-	if i > 1 && s.adverb(i-1) && s.has(i-2, cPlease) {
+	if i > 1 && s.isAdverb(i-1) && s.has(i-2, cPlease) {
 		return i - 2
 	}
 	return -1
