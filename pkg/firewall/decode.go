@@ -19,7 +19,7 @@ const (
 // scanDecoded looks into what is encoded in the text, one layer deep. An identifier or a hash decodes to noise; what decodes to
 // language was hidden on purpose, and counts when there are orders in it.
 func (s *scanner) scanDecoded(text string) {
-	if s.deep {
+	if s.isDecoded {
 		return
 	}
 	left, runs := maxDecoded, 0
@@ -28,15 +28,15 @@ func (s *scanner) scanDecoded(text string) {
 			plain = plain[:left]
 		}
 		left -= len(plain)
-		s.layer(at, plain, weight)
+		s.scanLayer(at, plain, weight)
 	}
 	for i := 0; i < len(text) && runs < maxRuns && left > 0; {
-		if !inCode[text[i]] {
+		if !encodedBytes[text[i]] {
 			i++
 			continue
 		}
 		start := i
-		for i < len(text) && inCode[text[i]] {
+		for i < len(text) && encodedBytes[text[i]] {
 			i++
 		}
 		if i-start < minRun {
@@ -51,23 +51,23 @@ func (s *scanner) scanDecoded(text string) {
 		look(at, plain, 10)
 	}
 	if strings.Count(text, "%") >= 6 {
-		if plain, at, n := unpercent(text); n >= 6 {
+		if plain, at, n := decodePercent(text); n >= 6 {
 			look(at, plain, 5)
 		}
 	}
 	// Whole-text ciphers: the words that every request holds, as they look in the cipher.
-	turned, backwards := s.ciphers()
+	turned, backwards := s.findCiphers()
 	if turned {
-		look(0, rot13(s.text), 7)
+		look(0, decodeROT13(s.text), 7)
 	}
 	if backwards {
-		look(0, reverse(s.text), 7)
+		look(0, reverseText(s.text), 7)
 	}
 }
 
-// ciphers looks for the words that every request holds, as rot13 and reversing leave them. It goes by tokens: searching the
+// findCiphers looks for the words that every request holds, as rot13 and reversing leave them. It goes by tokens: searching the
 // text once for each word would cost more than all the rules.
-func (s *scanner) ciphers() (turned, backwards bool) {
+func (s *scanner) findCiphers() (turned, backwards bool) {
 	for _, t := range s.tokens {
 		if t.to-t.from < 6 {
 			continue
@@ -93,26 +93,26 @@ func (s *scanner) ciphers() (turned, backwards bool) {
 	return turned, backwards
 }
 
-// layer scans decoded text and takes over what was found in it.
-func (s *scanner) layer(at int, plain string, weight int) {
+// scanLayer scans decoded text and takes over what was found in it.
+func (s *scanner) scanLayer(at int, plain string, weight int) {
 	inner := newScanner(foldInto(plain, nil))
-	inner.deep = true
+	inner.isDecoded = true
 	inner.applyWordRules()
 	inner.matchMarkers()
 	inner.matchEastAsian()
-	if len(inner.hits) == 0 && !sentence(inner) {
+	if len(inner.hits) == 0 && !looksLikeLanguage(inner) {
 		return
 	}
 	pos := 0
-	if i := s.foldedAt(at); i >= 0 {
+	if i := s.foldedOffset(at); i >= 0 {
 		pos = i
 	}
-	found := best(inner.hits)
+	found := bestScore(inner.hits)
 	// Words alone are weak: a mail part in base64 is a sentence too. Nobody writes sentences in hexadecimal.
 	if found < 3 && weight < maxWeight {
 		weight = 3
 	}
-	if len(s.tokens) == len(inner.tokens) && found <= best(s.hits) {
+	if len(s.tokens) == len(inner.tokens) && found <= bestScore(s.hits) {
 		return // percent signs in a text that says the same without them
 	}
 	s.hits = append(s.hits, hit{tech: techEncoding, weight: weight, pos: pos, orig: at, quote: inner.text[:min(len(inner.text), 160)]})
@@ -125,8 +125,8 @@ func (s *scanner) layer(at int, plain string, weight int) {
 	}
 }
 
-// foldedAt is the first folded byte that came from the original offset at or from behind it.
-func (s *scanner) foldedAt(at int) int {
+// foldedOffset returns the first folded byte that comes from offset at of the original or later, -1 when there is none.
+func (s *scanner) foldedOffset(at int) int {
 	lo, hi := 0, len(s.f.at)
 	for lo < hi {
 		mid := (lo + hi) / 2
@@ -142,8 +142,8 @@ func (s *scanner) foldedAt(at int) int {
 	return lo
 }
 
-// sentence tells language from noise: several known words.
-func sentence(s *scanner) bool {
+// looksLikeLanguage reports whether a decoded text holds several known words, which noise does not.
+func looksLikeLanguage(s *scanner) bool {
 	known := 0
 	for i := range s.tokens {
 		if s.tokens[i].class&^(cDigits|cAddress|cPhrase) != 0 {
@@ -153,8 +153,8 @@ func sentence(s *scanner) bool {
 	return known >= 3
 }
 
-// inCode tells the bytes of base64 and hexadecimal text.
-var inCode = func() (t [256]bool) {
+// encodedBytes marks the bytes of base64 and hexadecimal text.
+var encodedBytes = func() (t [256]bool) {
 	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-=") {
 		t[c] = true
 	}
@@ -189,7 +189,7 @@ func decodeRun(run string) (string, int) {
 	return string(b), 7
 }
 
-// looksReadable tells text from other bytes.
+// looksReadable reports whether b is text: mostly printable ASCII, or valid UTF-8 with some ASCII.
 func looksReadable(b []byte) bool {
 	if len(b) < minRun/2 {
 		return false
@@ -263,8 +263,8 @@ func parseByte(digits string) (byte, bool) {
 	return byte(v), err == nil
 }
 
-// unpercent decodes %41 and gives where the first stood and how many there were.
-func unpercent(text string) (plain string, at, n int) {
+// decodePercent decodes %41 and gives where the first stood and how many there were.
+func decodePercent(text string) (plain string, at, n int) {
 	out := make([]byte, 0, len(text))
 	at = -1
 	for i := 0; i < len(text); i++ {
@@ -286,7 +286,7 @@ func unpercent(text string) (plain string, at, n int) {
 	return string(out), at, n
 }
 
-func rot13(text string) string {
+func decodeROT13(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' {
 			return 'a' + (r-'a'+13)%26
@@ -295,7 +295,7 @@ func rot13(text string) string {
 	}, text)
 }
 
-func reverse(text string) string {
+func reverseText(text string) string {
 	rs := []rune(text)
 	for i, j := 0, len(rs)-1; i < j; i, j = i+1, j-1 {
 		rs[i], rs[j] = rs[j], rs[i]
@@ -326,7 +326,7 @@ func (s *scanner) matchSqueezed() {
 	s.letters = slices.Grow(s.letters[:0], len(s.text))[:len(s.text)]
 	letters, n := s.letters, 0
 	for i := range len(s.text) {
-		if c := leet[s.text[i]]; c != 0 {
+		if c := leetLetters[s.text[i]]; c != 0 {
 			letters[n] = c
 			n++
 		}
@@ -378,7 +378,7 @@ func (s *scanner) addSqueezed(at []int32, verb string, i, from int, rest string)
 		if k < 0 || k > maxBeforeOrders || isPlain(verb, i) && isPlain(o, from+k) {
 			continue
 		}
-		s.hit(techEncoding, 10, int(at[i]), int(at[from+k+len(o)-1]-at[i])+1)
+		s.addHit(techEncoding, 10, int(at[i]), int(at[from+k+len(o)-1]-at[i])+1)
 		return true
 	}
 	return false
@@ -388,15 +388,15 @@ func (s *scanner) addSqueezed(at []int32, verb string, i, from int, rest string)
 func (s *scanner) lettersAt(n int) []int32 {
 	at := make([]int32, 0, n)
 	for i := range len(s.text) {
-		if leet[s.text[i]] != 0 {
+		if leetLetters[s.text[i]] != 0 {
 			at = append(at, int32(i))
 		}
 	}
 	return at
 }
 
-// leet is the letter that a byte stands for, 0 when for none.
-var leet = func() (t [256]byte) {
+// leetLetters maps a byte to the letter it stands for in "1gn0r3", 0 when it stands for none.
+var leetLetters = func() (t [256]byte) {
 	for c := byte('a'); c <= 'z'; c++ {
 		t[c] = c
 	}

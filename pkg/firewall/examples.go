@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// topics are the words of people who write about attacks on models.
-var topics = []string{
+// attackTopics are the words of people who write about attacks on models.
+var attackTopics = []string{
 	"injection", "jailbreak", "red team", "red-team", "redteam", "adversarial", "attack", "malicious", "guardrail", "vulnerab", "exploit",
 	"poisoning", "hijack", "untrusted",
 }
 
-// examples halves the weight of signs that are shown as examples: in a fenced block or a quotation, in a text that
+// halveExamples halves the weight of signs that are shown as examples: in a fenced block or a quotation, in a text that
 // talks about such attacks in more than one word. An attacker can dress up like that, and then only the weight is less:
 // the findings stay in the report, and strong signs together still flag the text.
-func (s *scanner) examples() {
+func (s *scanner) halveExamples() {
 	if len(s.hits) == 0 {
 		return
 	}
 	said := 0
-	for _, t := range topics {
+	for _, t := range attackTopics {
 		if strings.Contains(s.text, t) {
 			said++
 		}
@@ -27,20 +27,20 @@ func (s *scanner) examples() {
 	if said < 2 {
 		return
 	}
-	fences := fencesOf(s.text)
+	fences := findFences(s.text)
 	for i := range s.hits {
 		h := &s.hits[i]
-		if h.orig >= 0 && (fences.holds(h.pos) || s.quotes(h.pos)) {
+		if h.orig >= 0 && (fences.holds(h.pos) || s.isQuotedAt(h.pos)) {
 			h.weight = (h.weight + 1) / 2
 		}
 	}
 }
 
-// fenced is where code blocks begin and end, by turns.
-type fenced []int
+// codeFences is where code blocks begin and end, by turns.
+type codeFences []int
 
-func fencesOf(text string) fenced {
-	var at fenced
+func findFences(text string) codeFences {
+	var at codeFences
 	inside := false
 	for from := 0; ; {
 		i := strings.Index(text[from:], "```")
@@ -51,9 +51,9 @@ func fencesOf(text string) fenced {
 		from = i + 3
 		// A fence with the name of a language opens a block. When the first is bare and the next has one, the text was cut
 		// out of a longer one and begins inside of a block.
-		named := from < len(text) && inWord[text[from]]
+		named := from < len(text) && isWordByte[text[from]]
 		if len(at) == 0 && !named && !inside {
-			if next := strings.Index(text[from:], "```"); next >= 0 && from+next+3 < len(text) && inWord[text[from+next+3]] {
+			if next := strings.Index(text[from:], "```"); next >= 0 && from+next+3 < len(text) && isWordByte[text[from+next+3]] {
 				at = append(at, 0)
 				inside = true
 			}
@@ -66,14 +66,14 @@ func fencesOf(text string) fenced {
 	}
 }
 
-// holds tells whether pos is inside of a block.
-func (f fenced) holds(pos int) bool {
+// holds reports whether pos is inside of a block.
+func (f codeFences) holds(pos int) bool {
 	n := sort.SearchInts(f, pos+1)
 	return n%2 == 1
 }
 
-// quotes tells whether the line of pos is quoted, or a quotation opens right before it.
-func (s *scanner) quotes(pos int) bool {
+// isQuotedAt reports whether the line of pos is quoted, or a quotation opens right before it.
+func (s *scanner) isQuotedAt(pos int) bool {
 	line := strings.LastIndexByte(s.text[:pos], '\n') + 1
 	if strings.HasPrefix(strings.TrimLeft(s.text[line:min(len(s.text), line+8)], " "), ">") {
 		return true

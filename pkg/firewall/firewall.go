@@ -1,8 +1,8 @@
-// Package firewall looks at the text that a tool returned before a model reads it.
+// Package firewall scans untrusted content, such as tool results, for injected instructions before a model reads it.
 //
-// It labels and never drops: what it finds becomes a note in the frame around the text. No filter of text sees every
-// injected instruction, so nothing may rest on it alone; the boundary is the broker's rule about where information flows.
-// It has no state, no clock and no files, and its time grows with the length of the text and no faster.
+// It labels and never drops: findings become a note in the frame around the text. No filter of text finds every injection,
+// so no permission may rest on it alone; the boundary is the broker's rule about information flow. It has no state, no clock
+// and no files, and its time is linear in the length of the text.
 package firewall
 
 import (
@@ -11,17 +11,17 @@ import (
 	"unicode/utf8"
 )
 
-// MaxScan is how many bytes of a text are looked at. Of a longer one, the beginning and the end are.
+// MaxScan is how many bytes of a text are scanned: of a longer one, the beginning and the end.
 const MaxScan = 256 << 10
 
-// tail is the part of MaxScan that is kept for the end of a longer text.
-const tail = MaxScan / 4
+// tailBytes is the part of MaxScan that is kept for the end of a longer text.
+const tailBytes = MaxScan / 4
 
 const (
 	threshold   = 10   // the score from which a text is flagged
-	span        = 2400 // signs this far apart have nothing to do with one another
+	scoreSpan   = 2400 // bytes; signs farther apart are not added up
 	maxFindings = 64   // how many findings a report carries
-	maxHits     = 4096 // how many signs are weighed at all
+	maxHits     = 4096 // how many signs are weighed
 )
 
 // Finding is one sign of an injected instruction.
@@ -31,26 +31,26 @@ type Finding struct {
 	Excerpt   string // at most 80 bytes of normalized text, one line
 }
 
-// Report is what a text was found to hold. The zero value found nothing.
+// Report is the result of a scan. The zero value means that nothing was found.
 type Report struct {
 	Findings  []Finding
 	Flagged   bool
 	Score     int  // the weight of the signs that stand close together, each technique counted once
-	Hidden    int  // characters a person would not see
-	Truncated bool // only MaxScan bytes were looked at: the beginning and the end
+	Hidden    int  // characters that a user would not see
+	Truncated bool // only MaxScan bytes were scanned: the beginning and the end
 }
 
-// Scan looks for injected instructions in text.
+// Scan looks for signs of injected instructions in text. It never fails and never changes the text.
 func Scan(text string) Report {
 	if len(text) <= MaxScan {
 		return scanPart(text, 0)
 	}
-	head := MaxScan - tail
-	for head > 0 && !utf8.RuneStart(text[head]) && MaxScan-tail-head < utf8.UTFMax {
+	head := MaxScan - tailBytes
+	for head > 0 && !utf8.RuneStart(text[head]) && MaxScan-tailBytes-head < utf8.UTFMax {
 		head--
 	}
-	from := len(text) - tail
-	for from < len(text) && !utf8.RuneStart(text[from]) && from-(len(text)-tail) < utf8.UTFMax {
+	from := len(text) - tailBytes
+	for from < len(text) && !utf8.RuneStart(text[from]) && from-(len(text)-tailBytes) < utf8.UTFMax {
 		from++
 	}
 	first, last := scanPart(text[:head], 0), scanPart(text[from:], from)
@@ -67,12 +67,12 @@ func Scan(text string) Report {
 	return r
 }
 
-// scanPart looks at a text of at most MaxScan bytes that begins at base of the whole.
+// scanPart scans at most MaxScan bytes that begin at offset base of the whole text.
 func scanPart(text string, base int) Report {
-	room := rooms.Get().(*room)
-	defer rooms.Put(room)
-	f := foldInto(text, room.at[:0])
-	s := &scanner{f: f, text: f.text, tokens: room.tokens[:0], letters: room.letters}
+	buf := bufferPool.Get().(*buffers)
+	defer bufferPool.Put(buf)
+	f := foldInto(text, buf.at[:0])
+	s := &scanner{f: f, text: f.text, tokens: buf.tokens[:0], letters: buf.letters}
 	s.tokenize()
 	s.applyWordRules()
 	s.matchMarkers()
@@ -81,34 +81,34 @@ func scanPart(text string, base int) Report {
 	s.matchInvisible()
 	s.matchSqueezed()
 	s.scanDecoded(text)
-	room.at, room.tokens, room.letters = f.at, s.tokens, s.letters
-	return s.report(base)
+	buf.at, buf.tokens, buf.letters = f.at, s.tokens, s.letters
+	return s.buildReport(base)
 }
 
-// room is the memory that one scan needs and the next can use: nothing of it is in a report.
-type room struct {
+// buffers is memory that scans reuse one after the other. A report holds none of it.
+type buffers struct {
 	at      []int32
 	tokens  []token
 	letters []byte
 }
 
-var rooms = sync.Pool{New: func() any { return new(room) }}
+var bufferPool = sync.Pool{New: func() any { return new(buffers) }}
 
-// hit is a sign before it is weighed.
+// hit is a sign before it is weighed against the others.
 type hit struct {
 	tech   technique
 	weight int
-	pos    int // where in the folded text
-	orig   int // where in the text itself, -1 when only in a decoded layer
-	length int // how much of the folded text it covers
+	pos    int // offset in the folded text
+	orig   int // offset in the text itself, -1 when only in a decoded layer
+	length int // bytes of the folded text that it covers
 	quote  string
 }
 
-// report weighs the hits.
-func (s *scanner) report(base int) Report {
-	s.examples()
+// buildReport weighs the hits and dedupes them by technique and place.
+func (s *scanner) buildReport(base int) Report {
+	s.halveExamples()
 	slices.SortStableFunc(s.hits, func(a, b hit) int { return a.pos - b.pos })
-	r := Report{Score: best(s.hits), Hidden: s.f.hidden}
+	r := Report{Score: bestScore(s.hits), Hidden: s.f.hidden}
 	r.Flagged = r.Score >= threshold
 	seen := map[hit]bool{}
 	for _, h := range s.hits {
@@ -124,14 +124,14 @@ func (s *scanner) report(base int) Report {
 		if at >= 0 {
 			at += base
 		}
-		r.Findings = append(r.Findings, Finding{Technique: h.tech.name(), At: at, Excerpt: excerpt(h.quote)})
+		r.Findings = append(r.Findings, Finding{Technique: h.tech.String(), At: at, Excerpt: excerptOf(h.quote)})
 	}
 	return r
 }
 
-// weigh is the greatest weight of a technique's signs, and a little more when there are several strong ones. Requests
-// come in chains of verbs that are one request.
-func weigh(t technique, count *[maxWeight + 1]int) int {
+// weighTechnique returns the greatest weight of a technique's signs, and a little more for several strong ones. count is how
+// many signs there are of each weight. Requests come in chains of verbs that are one request, so they get no more.
+func weighTechnique(t technique, count *[maxWeight + 1]int) int {
 	most, strong := 0, 0
 	for w := maxWeight; w > 0; w-- {
 		if count[w] > 0 {
@@ -147,29 +147,29 @@ func weigh(t technique, count *[maxWeight + 1]int) int {
 	return most
 }
 
-// best is the greatest sum of weights within one span, where each technique counts once. The
-// hits are sorted by position. A long page collects weak signs; far apart they mean nothing.
-func best(hits []hit) int {
+// bestScore returns the greatest sum of weights within one scoreSpan, where each technique counts once. The caller sorts hits
+// by position. A long page collects weak signs; far apart they mean nothing.
+func bestScore(hits []hit) int {
 	most := 0
 	from := 0
 	var count [numTechniques][maxWeight + 1]int
 	for _, h := range hits {
 		count[h.tech][h.weight]++
-		for hits[from].pos < h.pos-span {
+		for hits[from].pos < h.pos-scoreSpan {
 			count[hits[from].tech][hits[from].weight]--
 			from++
 		}
 		sum := 0
 		for t := range count {
-			sum += weigh(technique(t), &count[t])
+			sum += weighTechnique(technique(t), &count[t])
 		}
 		most = max(most, sum)
 	}
 	return most
 }
 
-// excerpt is the beginning of already folded text, on one line and at most 80 bytes.
-func excerpt(s string) string {
+// excerptOf returns the beginning of folded text on one line, at most 80 bytes.
+func excerptOf(s string) string {
 	out := make([]byte, 0, 80)
 	for _, r := range s {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError {

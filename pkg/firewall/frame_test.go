@@ -122,7 +122,7 @@ func TestFrameProperty(t *testing.T) {
 		}
 		// Everything is there: taking the marks away line by line gives the content again.
 		rest := content
-		for line := range lines(got) {
+		for line := range splitLines(got) {
 			if after, found := strings.CutPrefix(rest, line); found {
 				rest = after
 				continue
@@ -137,8 +137,8 @@ func TestFrameProperty(t *testing.T) {
 			t.Fatalf("lost %q", rest)
 		}
 		closing := 0
-		for line := range lines(framed) {
-			if strings.HasPrefix(letters(text.Normalize(line)), "endoftoolresult") && !strings.HasPrefix(line, defused) {
+		for line := range splitLines(framed) {
+			if strings.HasPrefix(lettersOf(text.Normalize(line)), "endoftoolresult") && !strings.HasPrefix(line, defused) {
 				closing++
 			}
 		}

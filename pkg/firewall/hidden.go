@@ -24,8 +24,8 @@ func (s *scanner) matchInvisible() {
 	}
 }
 
-// hiding are the styles that take text out of a person's sight.
-var hiding = []string{
+// hidingStyles are CSS declarations that make text invisible to a user.
+var hidingStyles = []string{
 	"display:none", "display: none", "visibility:hidden", "visibility: hidden", "font-size:0", "font-size: 0", "font-size:1px", "font-size: 1px",
 	"opacity:0;", "opacity: 0;", "opacity:0\"", "opacity: 0\"", "color:#fff", "color: #fff", "color:white", "color: white", "color:transparent",
 	"color: transparent", "left:-9999", "left: -9999", "text-indent:-9", "text-indent: -9",
@@ -60,7 +60,7 @@ func (s *scanner) matchHiddenHTML() {
 		at += from
 		from = at + len("style=")
 		tag := strings.IndexByte(text[at:min(len(text), at+400)], '>')
-		if tag < 0 || !containsAny(text[at:at+tag+1], hiding) {
+		if tag < 0 || !containsAny(text[at:at+tag+1], hidingStyles) {
 			continue
 		}
 		body := at + tag + 1
@@ -72,7 +72,7 @@ func (s *scanner) matchHiddenHTML() {
 	}
 }
 
-// weighConcealed weighs text that is hidden from a person, by what else was found in it.
+// weighConcealed weighs text that is hidden from a user by the other signs in it; without an order inside it is harmless.
 func (s *scanner) weighConcealed(from, to int) {
 	weight := 0
 	for _, h := range s.hits {
@@ -84,11 +84,11 @@ func (s *scanner) weighConcealed(from, to int) {
 		weight = 2
 	}
 	if weight > 0 {
-		s.hit(techHidden, weight+2, from, to-from)
+		s.addHit(techHidden, weight+2, from, to-from)
 	}
 }
 
-// hasOrderWithin reports whether there is an order to somebody between two places.
+// hasOrderWithin reports whether words between two offsets address a reader.
 func (s *scanner) hasOrderWithin(from, to int) bool {
 	for i := s.tokenAt(from); i < len(s.tokens) && int(s.tokens[i].from) < to; i++ {
 		if s.has(i, cPlease) || s.any(i, "you", "your") || s.has(i, cAI) {
@@ -98,7 +98,7 @@ func (s *scanner) hasOrderWithin(from, to int) bool {
 	return false
 }
 
-// tokenAt is the first token at or after pos.
+// tokenAt returns the first token at or after pos.
 func (s *scanner) tokenAt(pos int) int {
 	lo, hi := 0, len(s.tokens)
 	for lo < hi {

@@ -2,7 +2,7 @@ package firewall
 
 import "strings"
 
-// class is a set of the parts that a word can play in the rules.
+// class is the set of roles that a word can have in the rules.
 type class uint64
 
 const (
@@ -170,8 +170,8 @@ var lexicon = func() map[string]class {
 	return m
 }()
 
-// lookup is the classes of a folded word. Orders that are misspelled on purpose still count as orders.
-func lookup(word string) class {
+// classOf returns the classes of a folded word. Orders that are misspelled on purpose still count as orders.
+func classOf(word string) class {
 	if c, ok := lexicon[word]; ok {
 		return c
 	}

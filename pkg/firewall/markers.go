@@ -2,16 +2,16 @@ package firewall
 
 import "strings"
 
-// mark is a piece of text that has a meaning between a program and a model and none between people.
-type mark struct {
+// marker is a piece of text that has a meaning between a program and a model and none between people.
+type marker struct {
 	text   string
 	tech   technique
 	weight int
 }
 
-// marks by their first byte. All are lower case, as the folded text is.
-var marks = func() (t [256][]mark) {
-	for _, m := range []mark{
+// markersByByte by their first byte. All are lower case, as the folded text is.
+var markersByByte = func() (t [256][]marker) {
+	for _, m := range []marker{
 		{"<|im_start|>", techRole, 8},
 		{"<|im_end|>", techRole, 6},
 		{"<|system|>", techRole, 8},
@@ -98,7 +98,7 @@ func (s *scanner) matchMarkers() {
 
 // matchMark looks for a mark at i. A mark that is named, as in documentation, weighs half.
 func (s *scanner) matchMark(i int) {
-	for _, m := range marks[s.text[i]] {
+	for _, m := range markersByByte[s.text[i]] {
 		if !strings.HasPrefix(s.text[i:], m.text) {
 			continue
 		}
@@ -106,7 +106,7 @@ func (s *scanner) matchMark(i int) {
 		if i > 0 && s.text[i-1] == '`' || i > 1 && s.text[i-2:i] == ` "` {
 			weight /= 2
 		}
-		s.hit(m.tech, weight, i, len(m.text))
+		s.addHit(m.tech, weight, i, len(m.text))
 		return
 	}
 }
@@ -148,7 +148,7 @@ func (s *scanner) matchTurn(i int, turns *turnTracker) {
 			weight = 10
 		}
 	}
-	s.hit(techRole, weight, start, len(name)+40)
+	s.addHit(techRole, weight, start, len(name)+40)
 }
 
 // isOrderAt reports whether the text at pos begins with an order.
@@ -171,7 +171,7 @@ func (s *scanner) matchHeading(i int) {
 		if strings.HasPrefix(text[j:], name) {
 			end := j + len(name)
 			if end < len(text) && (text[end] == ':' || text[end] == '_' || text[end] == ')') {
-				s.hit(techRole, 6, i, end-i)
+				s.addHit(techRole, 6, i, end-i)
 			}
 			return
 		}
@@ -198,12 +198,12 @@ func (s *scanner) matchImage(i int) {
 	}
 	query := link[q:]
 	if strings.ContainsAny(query, "<{[$ ") {
-		s.hit(techExfiltration, 9, i, mid+2+len(link))
+		s.addHit(techExfiltration, 9, i, mid+2+len(link))
 		return
 	}
 	for _, word := range []string{"summary", "secret", "conversation", "history", "password", "token=", "exfil", "stolen"} {
 		if strings.Contains(query, word) {
-			s.hit(techExfiltration, 7, i, mid+2+len(link))
+			s.addHit(techExfiltration, 7, i, mid+2+len(link))
 			return
 		}
 	}
@@ -220,7 +220,7 @@ func (s *scanner) matchToolCall(i int) {
 		return
 	}
 	if strings.Contains(text, `"arguments"`) || strings.Contains(text, `"tool_input"`) || strings.Contains(text, `'arguments'`) {
-		s.hit(techToolCall, 3, i, 60)
+		s.addHit(techToolCall, 3, i, 60)
 	}
 }
 
@@ -241,26 +241,26 @@ func (s *scanner) matchEastAsian() {
 			orders, prior := containsAny(near, eastOrders), containsAny(near, eastPrior)
 			switch {
 			case orders && prior:
-				s.hit(techOverride, 10, at, 60)
+				s.addHit(techOverride, 10, at, 60)
 			case orders:
-				s.hit(techOverride, 5, at, 60)
+				s.addHit(techOverride, 5, at, 60)
 			case strings.HasPrefix(s.text[from:], foldText("して")) && strings.Contains(s.text[from:min(len(s.text), from+150)], foldText("ください")):
-				s.hit(techOverride, 7, at, 60)
+				s.addHit(techOverride, 7, at, 60)
 			}
 		}
 	}
 	for _, p := range eastPhrases {
 		if at := strings.Index(s.text, p.text); at >= 0 {
-			s.hit(p.tech, p.weight, at, 60)
+			s.addHit(p.tech, p.weight, at, 60)
 		}
 	}
 }
 
 var (
-	eastIgnore  = foldAll("忽略", "无视", "無視", "忽視", "忘记", "忘記", "忘れて", "不要理会", "不要遵守", "무시하", "잊어")
-	eastOrders  = foldAll("指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "プロンプト", "ルール", "지시", "명령")
-	eastPrior   = foldAll("之前", "以前", "上述", "以上", "前面", "先前", "所有", "すべて", "全て", "前の", "これまで", "上記", "이전", "모든")
-	eastPhrases = []mark{
+	eastIgnore  = foldList("忽略", "无视", "無視", "忽視", "忘记", "忘記", "忘れて", "不要理会", "不要遵守", "무시하", "잊어")
+	eastOrders  = foldList("指令", "指示", "命令", "提示词", "提示詞", "规则", "規則", "プロンプト", "ルール", "지시", "명령")
+	eastPrior   = foldList("之前", "以前", "上述", "以上", "前面", "先前", "所有", "すべて", "全て", "前の", "これまで", "上記", "이전", "모든")
+	eastPhrases = []marker{
 		{foldText("不要告诉用户"), techSecrecy, 6},
 		{foldText("ユーザーに言わない"), techSecrecy, 6},
 		{foldText("ユーザーには知らせ"), techSecrecy, 6},
@@ -272,7 +272,7 @@ var (
 	}
 )
 
-func foldAll(list ...string) []string {
+func foldList(list ...string) []string {
 	for i, w := range list {
 		list[i] = foldText(w)
 	}

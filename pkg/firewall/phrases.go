@@ -93,7 +93,7 @@ func (s *scanner) matchPhrase(p *phrase, i int) {
 	if s.any(last+1, p.strongWith...) {
 		weight = p.strong
 	}
-	s.add(p.tech, s.halveQuoted(i, weight), i, min(last+p.further, len(s.tokens)-1))
+	s.addTokens(p.tech, s.halveQuoted(i, weight), i, min(last+p.further, len(s.tokens)-1))
 }
 
 // matchWorkReport: you have successfully analyzed ... Please ... The second sentence is the next task.
@@ -109,13 +109,13 @@ func (s *scanner) matchWorkReport(i int) {
 			break
 		}
 	}
-	s.add(techCompletion, s.halveQuoted(i, weight), i, i+3)
+	s.addTokens(techCompletion, s.halveQuoted(i, weight), i, i+3)
 }
 
 // matchAfterTask: after you have done that, continue.
 func (s *scanner) matchAfterTask(i int) {
 	if s.is(i+1, "you") && s.any(i+2, "do", "did", "have", "are") && s.any(i+3, "that", "this", "done", "so") && s.next(i+3, cSolve, 4) >= 0 {
-		s.add(techCompletion, 5, i, i+3)
+		s.addTokens(techCompletion, 5, i, i+3)
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *scanner) matchNewInstructions(i int) {
 		n++
 	}
 	if s.begins(i) && s.any(n, "instruction", "instructions", "directive", "directives", "prompt", "policy", "rules", "orders", "objective") && s.stopAt(n+1)&sColon != 0 {
-		s.add(techDelimiter, s.halveQuoted(i, 7), i, n)
+		s.addTokens(techDelimiter, s.halveQuoted(i, 7), i, n)
 	}
 }
 
@@ -148,7 +148,7 @@ func (s *scanner) matchThisIs(i int) {
 	}
 	for j := i + 2; j < len(s.tokens) && j <= i+4 && s.tokens[j].stop&sEnd == 0; j++ {
 		if s.any(j-1, "your", "the", "from") && s.has(j, cBoss) && (s.has(j+1, cBoss) || j+1 < len(s.tokens) && s.tokens[j+1].stop != 0 || s.any(j+1, "speaking", "team", "of")) {
-			s.add(techAuthority, s.halveQuoted(i, 5), i, j)
+			s.addTokens(techAuthority, s.halveQuoted(i, 5), i, j)
 			return
 		}
 	}
@@ -177,11 +177,11 @@ func (s *scanner) matchBeforeTask(i int) {
 		if p := s.next(t, cPlease|cStrict, 8); p >= 0 && weight < 7 {
 			weight = 6
 		}
-		s.add(techAuthority, s.halveQuoted(i, weight), i, t)
+		s.addTokens(techAuthority, s.halveQuoted(i, weight), i, t)
 		return
 	}
 	if s.any(j, "continuing", "proceeding", "answering", "responding") && j+1 < len(s.tokens) && s.tokens[j+1].stop&sComma != 0 && s.has(j+1, cPlease) {
-		s.add(techAuthority, 4, i, j+1)
+		s.addTokens(techAuthority, 4, i, j+1)
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *scanner) matchWhenAnswering(i int) {
 		if s.any(j, "answer", "respond", "reply", "summarize", "summarise", "answering", "responding", "replying", "summarizing", "summarising") {
 			for k := j + 1; k < len(s.tokens) && k <= j+8 && s.tokens[k].stop&sEnd == 0; k++ {
 				if s.tokens[k].stop&sComma != 0 && s.has(k, cSay|cPlease|cStrict) || s.any(k, "always", "must") {
-					s.add(techReply, s.halveQuoted(i, 5), i, k)
+					s.addTokens(techReply, s.halveQuoted(i, 5), i, k)
 					return
 				}
 			}
@@ -210,14 +210,14 @@ func (s *scanner) matchBossHeading(i int) {
 	}
 	if s.any(i, "system_message", "system_prompt") {
 		if s.tokens[i].stop&(sMark|sOpen) != 0 && !s.isRecord || s.text[max(0, int(s.tokens[i].from)-4):s.tokens[i].from] == "###(" {
-			s.add(techAuthority, 9, i, i)
+			s.addTokens(techAuthority, 9, i, i)
 		}
 		return
 	}
 	for j := i + 1; j < len(s.tokens) && j <= i+4 && s.tokens[j].stop&(sEnd|sColon) == 0; j++ {
 		if s.any(j, "message", "note", "notice", "override", "alert", "instruction", "instructions", "update", "command", "directive", "prompt", "thought", "announcement") {
 			if j+1 < len(s.tokens) && s.tokens[j+1].stop&sColon != 0 || s.any(j, "override") || s.any(j, "thought") && s.is(j+1, "result") {
-				s.add(techAuthority, s.halveQuoted(i, 6), i, j)
+				s.addTokens(techAuthority, s.halveQuoted(i, 6), i, j)
 				return
 			}
 		}
@@ -236,7 +236,7 @@ func (s *scanner) matchDocumentEnd(i int) {
 		if s.any(j, "document", "session", "context", "prompt", "data", "instructions", "conversation", "message", "input", "text", "email", "article",
 			"file", "content", "results", "result", "page", "output", "tool_result", "transcript") {
 			if j+1 == len(s.tokens) || s.tokens[j+1].stop&(sMark|sClose|sLine) != 0 {
-				s.add(techDelimiter, s.halveQuoted(i, 5), i, j)
+				s.addTokens(techDelimiter, s.halveQuoted(i, 5), i, j)
 			}
 			return
 		}
@@ -247,7 +247,7 @@ func (s *scanner) matchDocumentEnd(i int) {
 func (s *scanner) matchDecodeAndDo(i int) {
 	for j := i + 1; j < len(s.tokens) && j <= i+9 && s.tokens[j].stop&sEnd == 0; j++ {
 		if s.has(j, cFollow) && s.any(j-1, "and", "then", "to") && (s.any(j+1, "what", "the", "it", "as", "its", "them") || s.has(j+1, cOrders)) {
-			s.add(techEncoding, s.halveQuoted(i, 8), i, j)
+			s.addTokens(techEncoding, s.halveQuoted(i, 8), i, j)
 			return
 		}
 	}

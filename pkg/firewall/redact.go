@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// secret is the known shape of a secret.
-type secret struct {
+// secretShape is the known shape of a secret.
+type secretShape struct {
 	name   string
 	anchor []string // one of these stands in every text that holds one; finding none is quick
 	shape  *regexp.Regexp
 	group  int // which group of the shape is the secret
 }
 
-// secrets from the most particular to the most general: what one has replaced, the next does not see.
-var secrets = []secret{
+// secretShapes from the most particular to the most general: what one has replaced, the next does not see.
+var secretShapes = []secretShape{
 	{"private key", []string{"PRIVATE KEY-----"}, regexp.MustCompile(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\z)`), 0},
 	{"nkey seed", []string{"SU", "SA", "SO", "SN", "SC", "SX"}, regexp.MustCompile(`\bS[UAONCX][A-Z2-7]{56}\b`), 0},
 	{"aws key", []string{"AKIA", "ASIA"}, regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`), 0},
@@ -30,10 +30,10 @@ var secrets = []secret{
 		`\b(?i:[a-z_\-]{0,30}(?:password|passwd|passwort|client_secret|secret_key|api_?-?key|access_?token|auth_?token|secret_access_key))["']?[ \t]{0,3}[=:][ \t]{0,3}(?:"([^"\s\[]{4,200})"|'([^'\s\[]{4,200})'|([^\s"'<>\[{}(),;$*]{6,200}))`), -1},
 }
 
-// Redact replaces secrets of a known shape by their kind, such as "[redacted: github token]", and tells how many. It
+// Redact replaces secrets of a known shape by their kind, such as "[redacted: github token]", and returns how many. It
 // knows shapes and not meanings: a secret that looks like a word stays.
 func Redact(text string) (clean string, n int) {
-	for _, s := range secrets {
+	for _, s := range secretShapes {
 		if !containsAny(text, s.anchor) {
 			continue
 		}
@@ -49,7 +49,7 @@ func Redact(text string) (clean string, n int) {
 					from, to = m[2*g], m[2*g+1]
 				}
 			}
-			if s.group < 0 && described(text[m[0]:from], text[from:to]) {
+			if s.group < 0 && isDescription(text[m[0]:from], text[from:to]) {
 				continue
 			}
 			out.WriteString(text[last:from])
@@ -65,8 +65,8 @@ func Redact(text string) (clean string, n int) {
 	return text, n
 }
 
-// described tells "password: required", which says something about a password, from a password.
-func described(label, value string) bool {
+// isDescription reports whether value describes a password, as in "password: required", and is none.
+func isDescription(label, value string) bool {
 	if !strings.Contains(label, ":") || strings.HasSuffix(label, `"`) || strings.HasSuffix(label, "'") {
 		return false
 	}

@@ -10,7 +10,7 @@ func (s *scanner) matchReply(i int) {
 		return
 	}
 	if r := s.next(y, cReply, 1); r >= 0 && s.any(r, "response", "reply", "answer", "responses", "answers", "replies") {
-		s.add(techReply, s.halveDescribed(i, 10), i, r)
+		s.addTokens(techReply, s.halveDescribed(i, 10), i, r)
 	}
 }
 
@@ -40,16 +40,16 @@ func (s *scanner) matchInsertedCode(i int) {
 			weight = 8
 		}
 		after := s.text[s.tokens[max(i, w)].to:min(len(s.text), int(s.tokens[max(i, w)].to)+900)]
-		if containsAny(after, reaching) {
+		if containsAny(after, systemCalls) {
 			weight += 4
 		}
-		s.add(techReply, s.halveQuoted(from, weight), from, max(i, w))
+		s.addTokens(techReply, s.halveQuoted(from, weight), from, max(i, w))
 		return
 	}
 }
 
-// reaching are calls by which code reaches the network, another program or the system.
-var reaching = []string{
+// systemCalls are calls by which code reaches the network, another program or the system.
+var systemCalls = []string{
 	"requests.", "urllib", "urlopen", "socket", "subprocess", "os.system", "popen", "smtplib", "http.client", "paramiko", "ftplib", "eval(",
 	"exec(", "fetch(", "xmlhttprequest", "curl ", "wget ", "ssh ", "sudo ", "os.remove", "shutil", "rm -", "pynput", "pyautogui", "pexpect",
 	"telnet", "webbrowser", "os.environ", "getpass", "clipboard", "httpx", "aiohttp", "ctypes", "winreg", "crontab", "chmod",
@@ -61,7 +61,7 @@ func (s *scanner) matchReplyShape(i int) {
 		return
 	}
 	if i > 0 && s.is(i-1, "your") && s.begins(i-1) && s.any(i+1, "must", "should", "has", "shall", "needs") {
-		s.add(techReply, s.halveQuoted(i-1, 8), i-1, i+1)
+		s.addTokens(techReply, s.halveQuoted(i-1, 8), i-1, i+1)
 		return
 	}
 	if s.begins(i) && s.any(i+1, "using", "only", "in", "with", "exclusively", "as") && s.tokens[i].stop&sProse == 0 {
@@ -69,6 +69,6 @@ func (s *scanner) matchReplyShape(i int) {
 		if s.next(i, cLang, 4) >= 0 {
 			weight = 10
 		}
-		s.add(techReply, weight, i, i+1)
+		s.addTokens(techReply, weight, i, i+1)
 	}
 }

@@ -20,7 +20,7 @@ var wordRules = []struct {
 	{cUrgent, (*scanner).matchUrgency},
 	{cTask | cDone, (*scanner).matchCompletion},
 	{cMode | cBe, (*scanner).matchMode},
-	{cSly, func(s *scanner, i int) { s.add(techSecrecy, 3, i, i) }},
+	{cSly, func(s *scanner, i int) { s.addTokens(techSecrecy, 3, i, i) }},
 	{cPhrase, (*scanner).matchPhrases},
 }
 
@@ -83,19 +83,19 @@ func (s *scanner) matchOverride(i int) {
 			if s.has(p, cAll) && s.next(p-1, cPrior, 3) < 0 {
 				weight = weight * 6 / 10
 			}
-			s.add(techOverride, weight, i, o)
+			s.addTokens(techOverride, weight, i, o)
 			return
 		}
 		if s.has(p, cAll) {
 			if o := s.next(p, cPrior, 4); o >= 0 && s.any(o, "above", "before", "previous", "prior", "earlier") {
-				s.add(techOverride, weight*8/10, i, o)
+				s.addTokens(techOverride, weight*8/10, i, o)
 				return
 			}
 		}
 	}
 	// ignore the rest of this document
 	if s.any(i+2, "rest", "remainder", "content", "contents") && s.is(i+3, "of") && s.tokens[i+3].stop == 0 {
-		s.add(techOverride, weight*8/10, i, i+3)
+		s.addTokens(techOverride, weight*8/10, i, i+3)
 	}
 	// ignore the question and state that the result is ten
 	if s.begins(i) {
@@ -105,7 +105,7 @@ func (s *scanner) matchOverride(i int) {
 				if s.any(j+1, "state", "say", "respond", "answer", "reply", "claim", "tell", "indiquez", "sage", "dites") {
 					weight = 10
 				}
-				s.add(techOverride, s.halveQuoted(i, weight), i, j+1)
+				s.addTokens(techOverride, s.halveQuoted(i, weight), i, j+1)
 				return
 			}
 		}
@@ -122,7 +122,7 @@ func (s *scanner) matchAddress(i int) {
 		return
 	}
 	if i > 1 && s.is(i-1, "you") && s.tokens[i].stop&sComma != 0 {
-		s.add(techAddress, 8, i-1, last)
+		s.addTokens(techAddress, 8, i-1, last)
 		return
 	}
 	for back := 1; back <= 3 && i-back-1 >= 0; back++ {
@@ -131,7 +131,7 @@ func (s *scanner) matchAddress(i int) {
 			if s.any(i-back-2, "if", "as", "since", "because") {
 				weight = 7
 			}
-			s.add(techAddress, s.halveQuoted(i-back-1, weight), i-back-1, last)
+			s.addTokens(techAddress, s.halveQuoted(i-back-1, weight), i-back-1, last)
 			return
 		}
 	}
@@ -141,7 +141,7 @@ func (s *scanner) matchAddress(i int) {
 			continue
 		}
 		if must := s.next(last, cLead, 7); s.any(must, "should", "must") && s.any(must+1, "have", "make", "let", "ask", "tell", "instruct") {
-			s.add(techAddress, 7, i-back, must)
+			s.addTokens(techAddress, 7, i-back, must)
 		}
 		return
 	}
@@ -173,9 +173,9 @@ func (s *scanner) matchGreeting(i, last int) bool {
 	isOrder := s.has(after, cPlease|cAct|cSay|cIgnore) || s.any(after, "you", "do", "before", "when")
 	switch {
 	case stop&(sColon|sComma) != 0 && stop&(sEnd|sQuote) == 0 && isOrder:
-		s.add(techAddress, s.halveQuoted(i, 8), i, after)
+		s.addTokens(techAddress, s.halveQuoted(i, 8), i, after)
 	case greeted:
-		s.add(techAddress, s.halveQuoted(i, 6), i-1, last)
+		s.addTokens(techAddress, s.halveQuoted(i, 6), i-1, last)
 	default:
 		return false
 	}
@@ -202,7 +202,7 @@ func (s *scanner) matchNoteTo(i int) {
 			if end+1 < len(s.tokens) && s.tokens[end+1].stop&sColon != 0 {
 				weight = 10
 			}
-			s.add(techAddress, s.halveQuoted(i, weight), i, j)
+			s.addTokens(techAddress, s.halveQuoted(i, weight), i, j)
 			return
 		}
 	}
@@ -227,7 +227,7 @@ type request struct {
 	end         int // last token
 }
 
-// isAsked reports whether somebody is asked for something at all.
+// isAsked reports whether the words ask for something at all.
 func (r *request) isAsked() bool {
 	return r.isPolite || r.isTodo || r.isMine || r.hasIdentifier || r.sends
 }
@@ -281,17 +281,17 @@ func (s *scanner) matchRequest(i int) {
 		return
 	}
 	if r.sends {
-		s.add(techExfiltration, s.halveDescribed(i, sumSigns(exfiltrationSigns, &r)), i, r.destination)
+		s.addTokens(techExfiltration, s.halveDescribed(i, sumSigns(exfiltrationSigns, &r)), i, r.destination)
 	}
 	if weight := sumSigns(requestSigns, &r); weight >= minRequest {
-		s.add(techRequest, s.halveDescribed(i, weight), i, r.end)
+		s.addTokens(techRequest, s.halveDescribed(i, weight), i, r.end)
 	}
 }
 
 // readRequest reads the words after the verb at token i up to the end of the sentence, or of the value in a record. It is not
 // ok when the verb is the name of a field.
 func (s *scanner) readRequest(i int) (r request, ok bool) {
-	please := s.please(i)
+	please := s.politenessOf(i)
 	r = request{isPolite: please >= 0, isRecord: s.isRecord, sends: s.has(i, cSend), destination: -1, end: i}
 	r.isTodo = s.any(i-1, "todo", "do", "now", "task") && s.tokens[i].stop&(sEnd|sLine|sOpen|sQuote) == 0
 	for j := i + 1; j < len(s.tokens) && j <= i+34; j++ {
@@ -331,12 +331,12 @@ func (s *scanner) readRequestToken(r *request, i, j int) {
 	}
 }
 
-// opensValue tells whether a value begins at token i: after a quotation mark that quotes no prose.
+// opensValue reports whether a value begins at token i: after a quotation mark that quotes no prose.
 func (s *scanner) opensValue(i int) bool {
 	return s.tokens[i].stop&sQuote != 0 && s.tokens[i].stop&sProse == 0
 }
 
-// isIdentifier tells a number that names a thing, such as an account, from an amount, a date or a name with a number.
+// isIdentifier reports whether token j is the number of a thing, such as an account, and not an amount, a date or a name with digits.
 func (s *scanner) isIdentifier(j int) bool {
 	digits := 0
 	for _, c := range []byte(s.text[s.tokens[j].from:s.tokens[j].to]) {
@@ -347,7 +347,7 @@ func (s *scanner) isIdentifier(j int) bool {
 	return digits >= 6
 }
 
-// isDestination tells whether the address at token j is where something goes: to, at, onto it.
+// isDestination reports whether the address at token j is where something goes: to, at, onto it.
 func (s *scanner) isDestination(j int) bool {
 	for back := 1; back <= 5 && j-back >= 0; back++ {
 		if s.any(j-back, "to", "at", "with", "an", "a", "para", "via", "onto") {
@@ -375,7 +375,7 @@ func (s *scanner) matchObey(i int) {
 	if first && s.next(n, cLead, 1) >= 0 {
 		weight = 5
 	}
-	s.add(techOverride, s.halveQuoted(i, weight), i, max(n, o))
+	s.addTokens(techOverride, s.halveQuoted(i, weight), i, max(n, o))
 }
 
 // matchSecrecy: do not tell the user; without asking me.
@@ -383,7 +383,7 @@ func (s *scanner) matchSecrecy(i int) {
 	t := s.next(i, cTell, 2)
 	if t < 0 {
 		if r := s.next(i, cSly, 3); r >= 0 {
-			s.add(techSecrecy, 3, i, r)
+			s.addTokens(techSecrecy, 3, i, r)
 		}
 		return
 	}
@@ -398,7 +398,7 @@ func (s *scanner) matchSecrecy(i int) {
 	if s.any(t, "ask", "report", "reveal", "disclose", "warn") {
 		weight = 3
 	}
-	s.add(techSecrecy, s.halveQuoted(i, weight), i, u)
+	s.addTokens(techSecrecy, s.halveQuoted(i, weight), i, u)
 }
 
 // matchPromptLeak: reveal your system prompt.
@@ -411,7 +411,7 @@ func (s *scanner) matchPromptLeak(i int) {
 		own = own || s.any(j, "your", "initial", "original", "hidden", "above") && (s.any(j+1, "instructions", "prompt", "rules", "guidelines") ||
 			s.any(j+1, "system", "initial", "original", "hidden", "secret") && s.has(j+2, cOrders))
 		if own {
-			s.add(techLeak, s.halveDescribed(i, 8), i, j+1)
+			s.addTokens(techLeak, s.halveDescribed(i, 8), i, j+1)
 			return
 		}
 	}
@@ -436,7 +436,7 @@ func (s *scanner) matchToolUse(i int) {
 		}
 	}
 	if weight > 1 {
-		s.add(techToolCall, s.halveQuoted(i, weight), i, t)
+		s.addTokens(techToolCall, s.halveQuoted(i, weight), i, t)
 	}
 }
 
@@ -447,7 +447,7 @@ func (s *scanner) matchUrgency(i int) {
 		return
 	}
 	if s.has(after, cIgnore|cAct|cSay|cPlease) || s.any(after, "you", "do") {
-		s.add(techUrgency, 3, i, after)
+		s.addTokens(techUrgency, 3, i, after)
 	}
 }
 
@@ -472,10 +472,10 @@ func (s *scanner) matchCompletion(i int) {
 					break
 				}
 			}
-			s.add(techCompletion, s.halveQuoted(i, weight), i, j)
+			s.addTokens(techCompletion, s.halveQuoted(i, weight), i, j)
 		}
 		if i > 0 && s.any(i-1, "next", "new", "another", "additional") && i+1 < len(s.tokens) && s.tokens[i+1].stop&sColon != 0 && s.begins(i-1) {
-			s.add(techCompletion, s.halveQuoted(i-1, 6), i-1, i)
+			s.addTokens(techCompletion, s.halveQuoted(i-1, 6), i-1, i)
 		}
 	}
 }
@@ -488,11 +488,11 @@ func (s *scanner) matchMode(i int) {
 			if i > 1 && s.any(i-2, "entering", "enter", "activate", "enable", "security", "now", "developer", "system") || s.any(i+1, "enabled", "activated", "engaged", "on") || s.any(i-1, "override", "dan", "jailbreak", "god") {
 				weight = 6
 			}
-			s.add(techPersona, s.halveQuoted(i-1, weight), i-1, i)
+			s.addTokens(techPersona, s.halveQuoted(i-1, weight), i-1, i)
 		}
 		return
 	}
 	if s.begins(i) && (s.any(i+1, "to", "as", "like", "that") || s.is(i+1, "you")) {
-		s.add(techPersona, s.halveDescribed(i, 2), i, i+1)
+		s.addTokens(techPersona, s.halveDescribed(i, 2), i, i+1)
 	}
 }

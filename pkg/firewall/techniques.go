@@ -27,18 +27,18 @@ const (
 // maxWeight is the greatest weight that one sign may have.
 const maxWeight = 10
 
-// About is one technique by its name and a sentence for people.
-type About struct{ Name, Sentence string }
+// TechniqueInfo is the name of a technique and a sentence for users.
+type TechniqueInfo struct{ Name, Sentence string }
 
-// Catalog is every technique with what it looks like, in the order of Techniques.
-var Catalog = []About{
+// Catalog describes every technique, in the order of Techniques.
+var Catalog = []TechniqueInfo{
 	{"override", "Tells the reader to ignore, forget or override the instructions it has."},
-	{"address", "Speaks to an assistant, a model or an automated reader instead of to a person."},
+	{"address", "Speaks to an assistant, a model or an automated reader instead of to a human reader."},
 	{"role", "Carries the markers that divide a conversation into turns, or plays a turn of its own."},
 	{"authority", "Claims to be the system, the developer, the administrator or the user."},
 	{"exfiltration", "Asks to send data to an address, or builds a link or an image that carries data away."},
 	{"tool_call", "Holds the text of a tool call, or orders the use of a tool."},
-	{"hidden_text", "Holds instructions that a person would not see: comments, invisible styles, invisible characters."},
+	{"hidden_text", "Holds instructions that a user would not see: comments, invisible styles, invisible characters."},
 	{"encoding", "Holds instructions that are encoded, reversed, spaced out or spelled with look-alikes."},
 	{"secrecy", "Asks that the user is not told or not asked."},
 	{"urgency", "Cries out that an order is important, critical or urgent."},
@@ -50,10 +50,10 @@ var Catalog = []About{
 	{"completion", "Reports a task as done and goes on with another."},
 }
 
-// Techniques is every technique by name.
-var Techniques = names()
+// Techniques are the names of all techniques.
+var Techniques = techniqueNames()
 
-func names() []string {
+func techniqueNames() []string {
 	all := make([]string, len(Catalog))
 	for i, a := range Catalog {
 		all[i] = a.Name
@@ -61,5 +61,5 @@ func names() []string {
 	return all
 }
 
-// name is the name of t in Techniques.
-func (t technique) name() string { return Catalog[t-1].Name }
+// String returns the name of t as Techniques lists it.
+func (t technique) String() string { return Catalog[t-1].Name }

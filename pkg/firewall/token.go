@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// stop is what stands between a word and the one before it.
+// stop is the set of what stands between a word and the one before it.
 type stop uint16
 
 const (
@@ -32,12 +32,12 @@ type token struct {
 
 // scanner applies the rules to one text.
 type scanner struct {
-	f        *folded
-	text     string
-	tokens   []token
-	hits     []hit
-	isRecord bool // it looks like data: a dictionary, a list, lines of key and value
-	deep     bool // it was decoded from another text, and is not decoded again
+	f         *folded
+	text      string
+	tokens    []token
+	hits      []hit
+	isRecord  bool // it looks like data: a dictionary, a list, lines of key and value
+	isDecoded bool // it was decoded from another text, and is not decoded again
 
 	letters []byte // room for squeezed
 }
@@ -54,8 +54,8 @@ func (s *scanner) tokenize() {
 	s.isRecord = looksLikeRecords(s.text)
 }
 
-// inWord tells the bytes that words are made of.
-var inWord = func() (t [256]bool) {
+// isWordByte marks the bytes that words are made of.
+var isWordByte = func() (t [256]bool) {
 	for c := range t {
 		t[c] = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c >= 0x80
 	}
@@ -68,14 +68,14 @@ func (s *scanner) split() {
 	s.tokens = slices.Grow(s.tokens, len(text)/5+4)
 	between := sEnd | sLine
 	for i := 0; i < len(text); {
-		if !inWord[text[i]] {
+		if !isWordByte[text[i]] {
 			between |= s.stopOf(i)
 			i++
 			continue
 		}
 		start := i
 		hasDigits := class(0)
-		for i < len(text) && (inWord[text[i]] || i > start && isInnerApostrophe(text[i:])) {
+		for i < len(text) && (isWordByte[text[i]] || i > start && isInnerApostrophe(text[i:])) {
 			if text[i] >= '0' && text[i] <= '9' {
 				hasDigits = cDigits
 			}
@@ -85,7 +85,7 @@ func (s *scanner) split() {
 		if end, ok := addressEnd(text, start, i); ok {
 			i, class = end, cAddress
 		} else if i-start <= maxWord {
-			class |= lookup(text[start:i])
+			class |= classOf(text[start:i])
 		}
 		s.tokens = append(s.tokens, token{int32(start), int32(i), class, between})
 		between = 0
@@ -97,7 +97,7 @@ const maxWord = 24
 
 // isInnerApostrophe reports whether rest begins with an apostrophe that an ASCII letter or digit follows.
 func isInnerApostrophe(rest string) bool {
-	return rest[0] == '\'' && len(rest) > 1 && inWord[rest[1]] && rest[1] < utf8.RuneSelf
+	return rest[0] == '\'' && len(rest) > 1 && isWordByte[rest[1]] && rest[1] < utf8.RuneSelf
 }
 
 // stops is what a byte that is in no word means to the words around it, whatever its neighbours are.
@@ -119,7 +119,7 @@ func (s *scanner) stopOf(i int) stop {
 		return sEnd
 	case stop == sLine && strings.HasPrefix(strings.TrimLeft(text[i+1:min(len(text), i+12)], " \t"), "\n"): // an empty line
 		return sEnd | sLine
-	case stop == sQuote && i >= 2 && (text[i-1] == ' ' && inWord[text[i-2]] || text[i-1] == '(' && text[i-2] == ' '):
+	case stop == sQuote && i >= 2 && (text[i-1] == ' ' && isWordByte[text[i-2]] || text[i-1] == '(' && text[i-2] == ' '):
 		// Prose that quotes has a word and a blank before the mark; a record has a colon, a comma or a bracket.
 		return sQuote | sProse
 	}
@@ -159,16 +159,16 @@ func linkEnd(text string, i int) int {
 // mailEnd returns where the mail address ends whose name goes on at i.
 func mailEnd(text string, i int) (int, bool) {
 	from := i
-	for i < len(text) && i-from < 64 && (inWord[text[i]] || text[i] == '.' || text[i] == '-' || text[i] == '+') {
+	for i < len(text) && i-from < 64 && (isWordByte[text[i]] || text[i] == '.' || text[i] == '-' || text[i] == '+') {
 		i++
 	}
-	if i+1 >= len(text) || text[i] != '@' || !inWord[text[i+1]] {
+	if i+1 >= len(text) || text[i] != '@' || !isWordByte[text[i+1]] {
 		return 0, false
 	}
 	dot := false
 	end := i + 1
-	for end < len(text) && (inWord[text[end]] || text[end] == '.' || text[end] == '-') {
-		if text[end] == '.' && end+1 < len(text) && inWord[text[end+1]] {
+	for end < len(text) && (isWordByte[text[end]] || text[end] == '.' || text[end] == '-') {
+		if text[end] == '.' && end+1 < len(text) && isWordByte[text[end+1]] {
 			dot = true
 		}
 		end++
@@ -211,7 +211,7 @@ func looksLikeRecords(text string) bool {
 	return false
 }
 
-// next is the first token after i of one of the classes, with at most gap words between and in the same sentence; -1
+// next returns the first token after i of one of the classes, with at most gap words between and in the same sentence; -1
 // when there is none.
 func (s *scanner) next(i int, c class, gap int) int {
 	for j := i + 1; j < len(s.tokens) && j <= i+1+gap; j++ {
@@ -284,8 +284,8 @@ func (s *scanner) isAdverb(i int) bool {
 	return s.tokens[i].to-s.tokens[i].from > 4 && s.text[s.tokens[i].to-2:s.tokens[i].to] == "ly"
 }
 
-// please is the token that makes the verb at i a polite request, -1 when there is none.
-func (s *scanner) please(i int) int {
+// politenessOf returns the token that makes the verb at i a polite request, -1 when there is none.
+func (s *scanner) politenessOf(i int) int {
 	if i > 0 && s.has(i-1, cPlease) {
 		return i - 1
 	}
@@ -295,14 +295,14 @@ func (s *scanner) please(i int) int {
 	return -1
 }
 
-// add records a sign from token i to token j.
-func (s *scanner) add(t technique, weight, i, j int) {
+// addTokens records a sign from token i to token j.
+func (s *scanner) addTokens(t technique, weight, i, j int) {
 	from := int(s.tokens[i].from)
-	s.hit(t, weight, from, int(s.tokens[j].to)-from)
+	s.addHit(t, weight, from, int(s.tokens[j].to)-from)
 }
 
-// hit records a sign in the folded text.
-func (s *scanner) hit(t technique, weight, pos, length int) {
+// addHit records a sign in the folded text.
+func (s *scanner) addHit(t technique, weight, pos, length int) {
 	if len(s.hits) >= maxHits || weight <= 0 {
 		return
 	}
