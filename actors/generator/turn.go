@@ -292,7 +292,6 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 		System:    t.g.system(tools),
 		Tools:     tools,
 		TextTools: !t.role.Tools,
-		Obeys:     true, // runTool ends with its context
 		Stream:    cfg.Stream && t.role.Stream,
 		Limits:    cfg.limits(),
 		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Reask: cfg.Hedge.Reask},

@@ -116,7 +116,6 @@ func agent(chat model.Chat, stream bool) loop.Agent {
 		RunTool: func(context.Context, model.Call) loop.Result { return loop.Result{Text: result} },
 		Options: model.Options{Window: 32768},
 		Limits:  loop.Limits{Steps: iterations + 1},
-		Obeys:   true, // as the generator says of its own: the tool returns when its context ends
 		NewID:   func() string { ids++; return fmt.Sprint("id-", ids) },
 	}
 }
@@ -128,7 +127,7 @@ func turn(ctx context.Context, a loop.Agent) error {
 		return err
 	}
 	if s.Usage.Calls != modelCalls || len(s.Finished) != iterations || !strings.Contains(s.Answer, "42") {
-		return fmt.Errorf("%d model calls, %d tool calls, answer %q, notes %v", s.Usage.Calls, len(s.Done), s.Answer, s.Notes)
+		return fmt.Errorf("%d model calls, %d tool calls, answer %q, notes %v", s.Usage.Calls, len(s.Finished), s.Answer, s.Notes)
 	}
 	return nil
 }

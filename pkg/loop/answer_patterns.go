@@ -7,25 +7,25 @@ import (
 	"unicode/utf8"
 )
 
-// The questions in this file are asked of an answer's words. Each errs towards "no": a missed hedge costs one weaker
-// answer, a false alarm costs a search that nobody wanted. The patterns are compiled when they are first needed, and
-// each has a sieve before it: whoever changes the one looks at the other.
+// The patterns in this file classify the text of an answer. Each prefers false negatives: a missed hedge costs one weaker
+// answer, a false positive costs a search that nobody wanted. Patterns are compiled when they are first needed. Each has a
+// prefilter that must be changed with it.
 
-// isHedge reports whether an answer says that it cannot know current facts: no access to the present, the web or live
-// data, or knowledge that ends at some date. What it says about the user ("I cannot know your name") is no hedge.
+// isHedge reports whether an answer says that it cannot know current facts: no access to the web or to live data, or
+// knowledge that ends at some date. Other gaps ("I cannot know your name") are no hedge, nor is a caveat in the middle of a
+// long answer.
 func isHedge(answer string) bool {
-	// A long answer with a caveat in the middle is an answer. Hedges stand at the beginning or at the end.
 	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 1200 {
 		s = firstRunes(s, 300) + "\n" + lastRunes(s, 200)
 	}
-	return hedgeSieve.passes(s) && hedgePattern().MatchString(s)
+	return hedgePrefilter.passes(s) && hedgePattern().MatchString(s)
 }
 
-var hedgeSieve = newSieve("do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
+var hedgePrefilter = prefilter{"do not", "don't", "cannot", "can't", "not able", "unable", "ability to", "access to", "tool to",
 	"tools to", "as of my", "my knowledge", "my training", "not aware of", "not up to date", "kein", "mein wissen",
 	"mein trainings", "im internet", "das internet", "das web", "je n'ai pas", "ma derni", "ma base de", "no tengo acceso",
-	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso")
+	"mi última", "mi conocimiento", "tenho acesso", "non ho accesso"}
 
 var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)` + strings.Join([]string{
@@ -52,25 +52,25 @@ var hedgePattern = sync.OnceValue(func() *regexp.Regexp {
 	}, "|"))
 })
 
-// announcesAction reports whether a reply ends by saying what the model will do next, although it did not do it. Offers
-// ("shall I search?", "let me know") and long answers are none.
+// announcesAction reports whether a reply ends by announcing an action. Offers ("shall I search?", "let me know") and long
+// answers do not count.
 func announcesAction(reply string) bool {
 	s := normalizeApostrophes(reply)
 	if s == "" || utf8.RuneCountInString(s) > 900 {
 		return false
 	}
 	last := lastSentence(s)
-	if strings.HasSuffix(last, "?") || !announceSieve.passes(last) || offerPattern().MatchString(last) {
+	if strings.HasSuffix(last, "?") || !announcePrefilter.passes(last) || offerPattern().MatchString(last) {
 		return false
 	}
 	return announcePattern().MatchString(last)
 }
 
-var announceSieve = newSieve("i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
+var announcePrefilter = prefilter{"i'll", "i will", "i am going to", "i'm going to", "i need to", "i should", "i shall", "let me",
 	"let's", "moment", "hold on", "please wait", "searching", "looking up", "fetching", "checking", "querying", "calling",
 	"running", "ich werde", "ich muss", "mich", "ich suche", "ich schaue", "ich prüfe", "ich recherchiere", "ich sehe",
 	"je vais", "laisse", "permettez-moi", "voy a", "déjame", "dejame", "permíteme", "vou", "deixe-me", "deixa-me",
-	"vado a", "lasciami", "fammi", "ora")
+	"vado a", "lasciami", "fammi", "ora"}
 
 var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 	const verbs = `(?:search|look (?:it|this|that|up|for|into)|looking|check|fetch|find|retrieve|query|browse|call|use the|` +
@@ -99,22 +99,22 @@ var announcePattern = sync.OnceValue(func() *regexp.Regexp {
 	}, "|") + `)`)
 })
 
-// offerPattern are offers and conditions: the model waits for the user, and rightly so.
+// offerPattern matches offers and conditions: the model rightly waits for the user.
 var offerPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\blet me know\b|\bif you(?:'d| would)? (?:like|want|need|prefer|tell|share|give|provide|can)|` +
 		`\b(?:would|do) you (?:like|want)|\bonce you|\bwhen you|\bas soon as you|\buntil you|\bhappy to\b|\bglad to\b|` +
 		`\bwenn sie|\bfalls (?:sie|du)|\bwenn du|\bsi (?:vous|tu)\b|\bsi (?:quieres|desea)|\bse (?:quiser|vuoi)`)
 })
 
-// claimsAction reports whether an answer says that a tool was used or that something was done in the world. It is asked only
-// when no call ran, so what is claimed cannot be so. Texts that the model can write by itself ("I have written a poem")
-// are no claim.
+// claimsAction reports whether an answer claims that a tool was used or that something was done outside of the
+// conversation. The caller asks only when no call ran, so the claim is false. Texts that a model can write by itself ("I
+// have written a poem") are no claim.
 func claimsAction(answer string, n toolNames) bool {
 	s := normalizeApostrophes(answer)
 	if utf8.RuneCountInString(s) > 2000 {
 		s = firstRunes(s, 800) + "\n" + lastRunes(s, 400)
 	}
-	if !claimSieve.passes(s) {
+	if !claimPrefilter.passes(s) {
 		return false
 	}
 	if claimPattern().MatchString(s) {
@@ -128,9 +128,9 @@ func claimsAction(answer string, n toolNames) bool {
 	return false
 }
 
-// claimSieve is before claimWords and usedTool.
-var claimSieve = newSieve(" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
-	" he buscado", " he guardado", " he creado", " he enviado")
+// claimPrefilter is the prefilter of claimPattern and usedToolPattern.
+var claimPrefilter = prefilter{" i ", " i've ", " successfully ", " erfolgreich ", " search", " ich habe ", " j'ai ",
+	" he buscado", " he guardado", " he creado", " he enviado"}
 
 var usedToolPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile("(?i)\\bi(?:'ve| have|’ve)? (?:just |already |now |successfully )?(?:used|called|ran|run|executed|invoked) (?:the )?[`\"'*]*([a-z0-9_.-]+)")
@@ -158,7 +158,7 @@ var claimPattern = sync.OnceValue(func() *regexp.Regexp {
 	}, "|"))
 })
 
-// examplePattern announce that what follows is shown, not meant.
+// examplePattern matches the announcement of an example.
 var examplePattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\bexamples?\b|\be\.g\.|\bfor instance\b|\bsample\b|\blooks? like\b|\bwould be\b|\bformat\b|` +
 		`\byou (?:can|could|would|might)\b|\bbeispiel|\bz\. ?b\.|\bexemple|\bejemplo|\bexemplo|\besempio`)
@@ -179,27 +179,7 @@ func lastSentence(s string) string {
 	return strings.TrimLeft(s, "*_#>- ")
 }
 
-// normalizeApostrophes makes white space and apostrophes plain, so that the patterns stay short.
+// normalizeApostrophes trims s and makes its apostrophes plain, so that the patterns stay short.
 func normalizeApostrophes(s string) string {
 	return strings.ReplaceAll(strings.TrimSpace(s), "’", "'")
-}
-
-func firstRunes(s string, n int) string {
-	for i := range s {
-		if n--; n < 0 {
-			return s[:i]
-		}
-	}
-	return s
-}
-
-func lastRunes(s string, n int) string {
-	for i := len(s); i > 0; {
-		_, size := utf8.DecodeLastRuneInString(s[:i])
-		if n--; n < 0 {
-			return s[i:]
-		}
-		i -= size
-	}
-	return s
 }

@@ -2,27 +2,41 @@ package loop
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// clip is the beginning of s, at most n characters, with a sign that there was more.
+// clip is the first n characters of s, with "…" behind them when there are more.
 func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
+	if short := firstRunes(s, n); len(short) < len(s) {
+		return short + "…"
 	}
-	short := firstRunes(s, n)
-	if len(short) == len(s) {
-		return s
-	}
-	return short + "…"
+	return s
 }
 
-// clipMiddle keeps the beginning and the end of s, about most bytes in all, and says how much is left out and which call
-// it came from, so that it can be looked up.
-func clipMiddle(s string, most int, id string) string {
+// firstRunes is the first n characters of s.
+func firstRunes(s string, n int) string {
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+// lastRunes is the last n characters of s.
+func lastRunes(s string, n int) string {
+	i := len(s)
+	for ; i > 0 && n > 0; n-- {
+		_, size := utf8.DecodeLastRuneInString(s[:i])
+		i -= size
+	}
+	return s[i:]
+}
+
+// clipMiddle keeps the beginning and the end of s, about most bytes in all. It says how much is left out, and of which
+// call, so that the result can be looked up.
+func clipMiddle(s string, most int, callID string) string {
 	if len(s) <= most {
 		return s
 	}
@@ -34,11 +48,11 @@ func clipMiddle(s string, most int, id string) string {
 	for from < len(s) && !utf8.RuneStart(s[from]) {
 		from++
 	}
-	left := utf8.RuneCountInString(s[head:from])
-	return fmt.Sprintf("%s\n[... %d characters left out; call %s]\n%s", s[:head], left, id, s[from:])
+	omitted := utf8.RuneCountInString(s[head:from])
+	return fmt.Sprintf("%s\n[... %d characters left out; call %s]\n%s", s[:head], omitted, callID, s[from:])
 }
 
-// listTools lists the tools for the model.
+// listTools lists the offered tools for the model.
 func listTools(n toolNames) string {
 	if len(n) == 0 {
 		return "No tools are offered. Answer in words."
@@ -46,10 +60,8 @@ func listTools(n toolNames) string {
 	return "The tools are: " + strings.Join(n, ", ") + "."
 }
 
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// toValidUTF8 makes s valid UTF-8.
-func toValidUTF8(s string) (string, bool) {
+// toValidUTF8 replaces invalid bytes. ok reports whether there were none.
+func toValidUTF8(s string) (valid string, ok bool) {
 	if utf8.ValidString(s) {
 		return s, true
 	}

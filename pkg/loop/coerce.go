@@ -3,311 +3,262 @@ package loop
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 )
 
-// fitArguments makes the arguments of a call fit for s and says what is still wrong, "" when nothing is. What comes back is
-// a JSON object in any case. Models write "true" for true, "30000" for 30000, one value where a list is asked, an object
-// as text, null for what they leave out: these are put right without asking. The order of keys stays.
-func (s *schema) fitArguments(raw []byte) (fit json.RawMessage, wrong string) {
-	none := json.RawMessage("{}")
+// schemas holds the compiled schemas of tools. Tools are the same from turn to turn.
+var schemas jsonschema.Cache
+
+// compileSchema compiles a tool's schema. A tool without one accepts any object.
+func compileSchema(tool *model.Tool) (*jsonschema.Schema, error) {
+	if len(tool.Parameters) == 0 || string(tool.Parameters) == "null" {
+		return &jsonschema.Schema{Types: jsonschema.Object}, nil
+	}
+	return schemas.Compile(tool.Parameters)
+}
+
+// coerceArguments makes the arguments of a call fit the schema and describes, for the model, the first thing that still
+// does not: "" = the arguments are valid. fit is a JSON object in any case. Models write "true" for true, "30000" for
+// 30000, one value for a list, an object as a string, null for an argument they leave out: these are corrected without
+// asking. The order of keys stays.
+func coerceArguments(s *jsonschema.Schema, raw []byte) (fit json.RawMessage, problem string) {
 	raw = bytes.TrimSpace(raw)
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte(string(utf8.RuneError)))
 	}
 	if len(raw) == 0 || string(raw) == "null" || string(raw) == `""` {
-		raw = none
+		raw = []byte("{}")
 	}
-	if !json.Valid(raw) {
-		mended := repairJSON(raw)
-		if mended == nil {
-			return none, "the arguments are not JSON; they must be one object, such as " + s.example()
+	v, err := parseLenient(raw)
+	switch {
+	case err != nil && json.Valid(raw):
+		if fit = objectOrNil(raw); fit == nil {
+			fit = json.RawMessage("{}")
 		}
-		raw = mended
+		return fit, "the arguments are invalid: " + err.Error()
+	case err != nil:
+		return json.RawMessage("{}"), "the arguments are not valid JSON; they must be one object, such as " + exampleArguments(s)
 	}
-	if isTooDeep(raw) {
-		return none, "the arguments are nested too deeply"
+	if embedded, ok := parseEmbedded(&v, jsonschema.Object); ok {
+		v = embedded
 	}
-	if kindOf(raw) == kindString {
-		if inner := parseEmbedded(raw, '{'); inner != nil {
-			raw = inner
+	if v.Type != jsonschema.Object {
+		name := soleProperty(s)
+		if name == "" {
+			return json.RawMessage("{}"), "the arguments must be one object, such as " + exampleArguments(s) + ", got " + clip(string(raw), 80)
 		}
+		v = newObject([]jsonschema.Member{{Name: name, Value: v}})
 	}
-	if kindOf(raw) != kindObject {
-		alone := s.soleProperty()
-		if alone == "" {
-			return none, "the arguments must be one object, such as " + s.example() + ", got " + clipValue(raw)
-		}
-		raw = slices.Concat([]byte("{"), encodeString(alone), []byte(":"), raw, []byte("}"))
+	coerced := coerceValue(s, v)
+	fit = json.RawMessage(coerced.Text)
+	if coerced.Text == v.Text {
+		return fit, describeProblem(s.Validate(&v))
 	}
-	if wrong := findAmbiguity(raw); wrong != "" {
-		return json.RawMessage(raw), wrong
-	}
-	fit = s.coerce(raw)
-	return fit, s.validate(fit)
+	return fit, describeProblem(s.ValidateJSON(fit)) // strings that were parsed may exceed the limits together
 }
 
-// soleProperty is the one property that a lone value can mean, "" when there is a choice.
-func (s *schema) soleProperty() string {
-	if len(s.required) == 1 {
-		return s.required[0]
+// describeProblem is a validation error for the model; "" = nil.
+func describeProblem(err error) string {
+	if err == nil {
+		return ""
 	}
-	if len(s.props) == 1 {
-		return s.props[0].name
+	var e *jsonschema.Error
+	if errors.As(err, &e) {
+		return e.ErrorWithValue()
+	}
+	return "the arguments are invalid: " + err.Error()
+}
+
+// soleProperty is the property that a lone value must mean: the only one that is required, or else the only one. "" =
+// there is a choice.
+func soleProperty(s *jsonschema.Schema) string {
+	if len(s.Required) == 1 {
+		return s.Required[0]
+	}
+	if len(s.PropertyNames) == 1 {
+		return s.PropertyNames[0]
 	}
 	return ""
 }
 
-// example is an object with the required keys, to show the form.
-func (s *schema) example() string {
-	var b strings.Builder
-	b.WriteByte('{')
-	for i, r := range s.required {
-		if i > 0 {
-			b.WriteString(", ")
+// exampleArguments is an object with the required keys, to show the form.
+func exampleArguments(s *jsonschema.Schema) string {
+	var keys []string
+	for _, r := range s.Required {
+		keys = append(keys, string(encodeJSON(r))+": ...")
+	}
+	return "{" + strings.Join(keys, ", ") + "}"
+}
+
+// coerceValue converts v to a type that s allows, as far as v can mean only one thing. What it cannot convert it leaves
+// for the check to reject.
+func coerceValue(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+	if s == nil {
+		return v
+	}
+	if len(s.AnyOf) > 0 {
+		return coerceAnyOf(s, v)
+	}
+	if s.Types != 0 && s.Types&v.Type == 0 {
+		v = convertType(s, v)
+	}
+	switch v.Type {
+	case jsonschema.Integer:
+		if s.Types&jsonschema.Integer != 0 && s.Types&jsonschema.Number == 0 {
+			v.Text = formatInteger(v.Text)
 		}
-		b.Write(encodeString(r))
-		b.WriteString(": ...")
+	case jsonschema.Object:
+		return coerceObject(s, v)
+	case jsonschema.Array:
+		return coerceArray(s, v)
+	case jsonschema.String:
+		return coerceEnum(s, v)
 	}
-	b.WriteByte('}')
-	return b.String()
+	return v
 }
 
-// coerce turns the valid JSON value b into what s asks for, as far as it can mean only one thing. It returns b itself
-// when nothing changes.
-func (s *schema) coerce(b []byte) []byte {
-	if len(s.anyOf) > 0 {
-		return s.coerceAny(b)
+// coerceAnyOf leaves a value that fits one of the forms, and otherwise converts it to the first form that it can fit.
+func coerceAnyOf(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+	for _, form := range s.AnyOf {
+		if form.Validate(&v) == nil {
+			return v
+		}
 	}
-	kind := kindOf(b)
-	if s.kinds != 0 && s.kinds&kind == 0 {
-		b = s.convertKind(b, kind)
-		kind = kindOf(b)
-	}
-	if kind == kindNumber|kindInteger && s.kinds&kindNumber == 0 && s.kinds&kindInteger != 0 && hasFraction(b) {
-		b = toInteger(b)
-	}
-	switch kind {
-	case kindObject:
-		return s.coerceObject(b)
-	case kindArray:
-		return s.coerceArray(b)
-	case kindString:
-		return s.coerceEnum(b)
-	}
-	return b
-}
-
-// coerceAny takes the value as it is when it fits one of the forms, else the first form that it can be made to fit.
-func (s *schema) coerceAny(b []byte) []byte {
-	if s.matchesAny(b) {
-		return b
-	}
-	for _, a := range s.anyOf {
-		if fit := a.coerce(b); a.check(fit, "") == "" {
+	for _, form := range s.AnyOf {
+		if fit := coerceValue(form, v); form.Validate(&fit) == nil {
 			return fit
 		}
 	}
-	return b
+	return v
 }
 
-// convertKind makes the kind that is asked out of b, or leaves it.
-func (s *schema) convertKind(b []byte, kind int) []byte {
-	if kind == kindString {
-		if fit := s.parseString(b); fit != nil {
-			return fit
+// convertType converts v to a type of s, or returns it unchanged.
+func convertType(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+	if v.Type == jsonschema.String {
+		if parsed, ok := parseString(s, &v); ok {
+			return parsed
 		}
 	}
 	switch {
-	case s.kinds&kindBool != 0 && string(b) == "1":
-		return []byte("true")
-	case s.kinds&kindBool != 0 && string(b) == "0":
-		return []byte("false")
-	case s.kinds&kindString != 0 && kind&(kindNumber|kindBool) != 0:
-		return encodeString(string(b))
-	case s.kinds&kindArray != 0 && kind != kindNull:
-		one := b
-		if s.items != nil {
-			one = s.items.coerce(b)
-		}
-		return slices.Concat([]byte("["), one, []byte("]"))
+	case s.Types&jsonschema.Boolean != 0 && v.Type == jsonschema.Integer && (v.Text == "0" || v.Text == "1"):
+		return newBoolean(v.Text == "1")
+	case s.Types&jsonschema.String != 0 && v.Type&(jsonschema.Integer|jsonschema.Number|jsonschema.Boolean) != 0:
+		return newString(v.Text)
+	case s.Types&jsonschema.Array != 0 && v.Type != jsonschema.Null:
+		return newArray([]jsonschema.Value{coerceValue(s.Items, v)})
 	}
-	return b
+	return v
 }
 
-// parseString reads the text in b as what is asked; nil when it is not that.
-func (s *schema) parseString(b []byte) []byte {
-	t := strings.TrimSpace(decodeString(b))
+// parseString reads the string v as a type that s allows.
+func parseString(s *jsonschema.Schema, v *jsonschema.Value) (jsonschema.Value, bool) {
+	t := strings.TrimSpace(v.Text)
 	switch {
-	case s.kinds&kindObject != 0 && strings.HasPrefix(t, "{"):
-		return parseEmbedded(b, '{')
-	case s.kinds&kindArray != 0 && strings.HasPrefix(t, "["):
-		return parseEmbedded(b, '[')
-	case s.kinds&kindArray != 0 && t == "":
-		return []byte("[]")
-	case s.kinds&kindBool != 0 && (strings.EqualFold(t, "true") || strings.EqualFold(t, "yes")):
-		return []byte("true")
-	case s.kinds&kindBool != 0 && (strings.EqualFold(t, "false") || strings.EqualFold(t, "no")):
-		return []byte("false")
-	case s.kinds&(kindInteger|kindNumber) != 0 && t != "":
-		n := []byte(t)
-		if c := t[0]; (c == '-' || c >= '0' && c <= '9') && json.Valid(n) && kindOf(n)&s.kinds != 0 {
-			return n
+	case s.Types&jsonschema.Object != 0 && strings.HasPrefix(t, "{"):
+		return parseEmbedded(v, jsonschema.Object)
+	case s.Types&jsonschema.Array != 0 && strings.HasPrefix(t, "["):
+		return parseEmbedded(v, jsonschema.Array)
+	case s.Types&jsonschema.Array != 0 && t == "":
+		return newArray(nil), true
+	case s.Types&jsonschema.Boolean != 0 && (strings.EqualFold(t, "true") || strings.EqualFold(t, "yes")):
+		return newBoolean(true), true
+	case s.Types&jsonschema.Boolean != 0 && (strings.EqualFold(t, "false") || strings.EqualFold(t, "no")):
+		return newBoolean(false), true
+	}
+	return parseEmbedded(v, s.Types&(jsonschema.Integer|jsonschema.Number))
+}
+
+// parseEmbedded parses the JSON value that is the content of the string v. ok is false when it is none of these types.
+func parseEmbedded(v *jsonschema.Value, types jsonschema.Types) (embedded jsonschema.Value, ok bool) {
+	if v.Type != jsonschema.String {
+		return embedded, false
+	}
+	embedded, err := jsonschema.Parse([]byte(strings.TrimSpace(v.Text)))
+	return embedded, err == nil && embedded.Type&types != 0
+}
+
+func newBoolean(b bool) jsonschema.Value {
+	return jsonschema.Value{Type: jsonschema.Boolean, Text: strconv.FormatBool(b)}
+}
+
+// formatInteger writes an integer without fraction and exponent, as parsers of integers require: 3.0 becomes 3.
+func formatInteger(s string) string {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !strings.ContainsAny(s, ".eE") || f < -1<<53 || f > 1<<53 {
+		return s
+	}
+	return strconv.FormatInt(int64(f), 10)
+}
+
+// coerceObject converts the members of v. A null for a property that is not required is removed.
+func coerceObject(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+	changed := false
+	members := make([]jsonschema.Member, 0, len(v.Members))
+	for _, m := range v.Members {
+		p, declared := s.Properties[m.Name]
+		if !declared {
+			p = s.AdditionalProperties
 		}
-	}
-	return nil
-}
-
-// parseEmbedded is the JSON value that begins with open and stands as text in b; nil when there is none, or one too deep.
-func parseEmbedded(b []byte, open byte) []byte {
-	t := []byte(strings.TrimSpace(decodeString(b)))
-	if len(t) == 0 || t[0] != open || !json.Valid(t) || isTooDeep(t) || findAmbiguity(t) != "" {
-		return nil
-	}
-	return t
-}
-
-// toInteger writes a number without a fraction the way every reader of integers takes it: 3.0 becomes 3.
-func toInteger(b []byte) []byte {
-	f, err := json.Number(b).Float64()
-	if err != nil {
-		return b
-	}
-	out, _ := json.Marshal(int64(f))
-	return out
-}
-
-// coerceObject goes through the members. Null for something that may be left out is left out.
-func (s *schema) coerceObject(b []byte) []byte {
-	var out []byte // nil as long as nothing changed
-	done := 0      // how much of b is in out
-	drop := func(upTo int) {
-		out = bytes.TrimRight(append(out, b[done:upTo]...), " \n\t\r,")
-	}
-	for k, v := range members(b) {
-		p := s.property(k)
-		if p == nil {
-			p = s.other
-		}
-		if p == nil {
+		fit := coerceValue(p, m.Value)
+		if isOmitted(p, &fit) && !slices.Contains(s.Required, m.Name) {
+			changed = true
 			continue
 		}
-		from := offset(b, v)
-		fit := p.coerce(v)
-		switch {
-		case p.isOmitted(fit) && !s.needs(k):
-			drop(offset(b, k))
-			if out[len(out)-1] == '{' { // the first one: the comma after it goes too
-				done = skipSpace(b, from+len(v))
-				if done < len(b) && b[done] == ',' {
-					done++
-				}
-			} else {
-				done = from + len(v)
-			}
-		case !unchanged(fit, v):
-			out = append(append(out, b[done:from]...), fit...)
-			done = from + len(v)
-		}
+		changed = changed || fit.Type != m.Value.Type || fit.Text != m.Value.Text
+		members = append(members, jsonschema.Member{Name: m.Name, Value: fit})
 	}
-	if done == 0 {
-		return b
+	if !changed {
+		return v
 	}
-	return append(out, b[done:]...)
+	return newObject(members)
 }
 
-// isOmitted reports whether v says "nothing" where s asks for something.
-func (s *schema) isOmitted(v []byte) bool {
-	if s.kinds == 0 && s.anyOf == nil || s.check(v, "") == "" {
+// isOmitted reports whether v means "no value" where s does not allow it: null, or null, None or nothing as a string.
+func isOmitted(s *jsonschema.Schema, v *jsonschema.Value) bool {
+	if s == nil || s.Types == 0 && len(s.AnyOf) == 0 {
 		return false
 	}
-	switch string(v) {
-	case "null", `"null"`, `"None"`, `""`:
-		return string(v) == "null" || s.kinds&kindString == 0
-	}
-	return false
+	isNone := v.Type == jsonschema.Null || v.Type == jsonschema.String && s.Types&jsonschema.String == 0 &&
+		(v.Text == "null" || v.Text == "None" || v.Text == "")
+	return isNone && s.Validate(v) != nil
 }
 
-func (s *schema) coerceArray(b []byte) []byte {
-	if s.items == nil {
-		return b
+// coerceArray converts the elements of v.
+func coerceArray(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+	changed := false
+	items := make([]jsonschema.Value, len(v.Items))
+	for i, item := range v.Items {
+		items[i] = coerceValue(s.Items, item)
+		changed = changed || items[i].Type != item.Type || items[i].Text != item.Text
 	}
-	var out []byte
-	done := 0
-	for v := range elements(b) {
-		if fit := s.items.coerce(v); !unchanged(fit, v) {
-			from := offset(b, v)
-			out = append(append(out, b[done:from]...), fit...)
-			done = from + len(v)
+	if !changed {
+		return v
+	}
+	return newArray(items)
+}
+
+// coerceEnum corrects the case of a string that is one of a list of values.
+func coerceEnum(s *jsonschema.Schema, v jsonschema.Value) jsonschema.Value {
+	t := strings.TrimSpace(v.Text)
+	var matches []jsonschema.Value
+	for _, e := range s.Enum {
+		switch {
+		case e.Type != jsonschema.String:
+		case e.Text == v.Text:
+			return v
+		case strings.EqualFold(e.Text, t):
+			matches = append(matches, e)
 		}
 	}
-	if done == 0 {
-		return b
+	if len(matches) != 1 {
+		return v
 	}
-	return append(out, b[done:]...)
-}
-
-// coerceEnum puts right the case of a word that is one of a few.
-func (s *schema) coerceEnum(b []byte) []byte {
-	if s.enum == nil || s.inEnum(b) {
-		return b
-	}
-	t := strings.TrimSpace(decodeString(b))
-	var fit []byte
-	for _, e := range s.enum {
-		if kindOf(e) == kindString && strings.EqualFold(decodeString(e), t) {
-			if fit != nil {
-				return b
-			}
-			fit = e
-		}
-	}
-	if fit == nil {
-		return b
-	}
-	return fit
-}
-
-// offset is where part, a piece of b, begins in it.
-func offset(b, part []byte) int { return cap(b) - cap(part) }
-
-// unchanged reports whether a is b itself, not a copy.
-func unchanged(a, b []byte) bool { return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0] }
-
-// cachedSchema returns a tool's schema in the form that is checked. Tools are the same from turn to turn: it is made once.
-func cachedSchema(tool *model.Tool) (*schema, error) {
-	made.Lock()
-	c, ok := made.all[string(tool.Parameters)]
-	made.Unlock()
-	if ok {
-		return c.schema, c.err
-	}
-	s, err := compileSchema(*tool)
-	made.Lock()
-	defer made.Unlock()
-	if made.all == nil || len(made.all) >= maxMade {
-		made.all = map[string]compiled{}
-	}
-	made.all[string(tool.Parameters)] = compiled{s, err}
-	return s, err
-}
-
-// made are the schemas that were made ready, by their text. Nothing writes to them any more.
-var made struct {
-	sync.Mutex
-	all map[string]compiled
-}
-
-// maxMade bounds them: when there are more, those that are in use are made again.
-const maxMade = 256
-
-// compiled is what came of making a schema ready.
-type compiled struct {
-	schema *schema
-	err    error
+	return matches[0]
 }

@@ -1,8 +1,8 @@
 package loop
 
 import (
-	"bytes"
 	"html"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,21 +11,21 @@ import (
 	"conclave/pkg/model"
 )
 
-// copiedCalls knows the calls that stand in what tools returned. A model that shows a page to the user writes them as they
-// stand there, and must not make them by that: whoever wrote the page is not the user. Nothing is looked at before a
-// call was read from text, and each result once.
+// copiedCalls knows the calls in tool results, in the history's and in the summary. A model that shows a page to the user
+// writes calls as they are on the page; they must not run, because the page is untrusted content. Nothing is searched
+// before a call was read from text, and each result once. The nil value knows none.
 type copiedCalls struct {
 	turn        *turn
-	historyRead bool // the history and the summary are in
-	nextMessage int  // the first of the turn's messages that is not in
-	texts       []copySource
-	calls       map[uint64]bool // hashes of the calls in the texts
+	historyRead bool // the history and the summary were searched
+	nextMessage int  // the first of the turn's messages that was not searched
+	sources     []copySource
+	calls       map[string]bool // [callKey] of the calls in the sources
 }
 
-// copySource is a text of somebody else, without white space.
+// copySource is untrusted text without white space.
 type copySource struct {
 	text       string
-	incomplete bool // there was too much in it that might be calls: none of a tool that it names is run
+	incomplete bool // the search for calls exceeded its budget: no call of a tool that the text names is run
 }
 
 // hasSources reports whether there is a text that a call may be copied from.
@@ -34,16 +34,16 @@ func (q *copiedCalls) hasSources() bool {
 		return false
 	}
 	q.collect()
-	return len(q.texts) > 0
+	return len(q.sources) > 0
 }
 
-// contains reports whether a call that was read from text stands in a result of this turn or of the history, to the letter or
-// in other words. It takes a note of it.
+// contains reports whether a call that was read from text is also in a result, to the letter or in another form, and
+// notes it.
 func (q *copiedCalls) contains(f *foundCall) bool {
 	if !q.hasSources() || !q.matches(f) {
 		return false
 	}
-	q.turn.addNote(NoteCopied, "a call that the model copied from a tool's result was not run")
+	q.turn.addNote(NoteCopied, "a call that the model copied from a tool result was not run")
 	return true
 }
 
@@ -52,38 +52,35 @@ func (q *copiedCalls) matches(f *foundCall) bool {
 		return true
 	}
 	name, source := removeSpace(f.Name), removeSpace(string(f.source))
-	for _, t := range q.texts {
-		if t.incomplete && strings.Contains(t.text, name) || source != "" && strings.Contains(t.text, source) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(q.sources, func(s copySource) bool {
+		return s.incomplete && strings.Contains(s.text, name) || source != "" && strings.Contains(s.text, source)
+	})
 }
 
-// canonicalCall is the hash of a call with its arguments made fit, as it would run; false when it would not.
-func (q *copiedCalls) canonicalCall(c *model.Call) (uint64, bool) {
-	for i := range q.turn.agent.Tools {
-		if tool := &q.turn.agent.Tools[i]; tool.Name == c.Name {
-			s, err := cachedSchema(tool)
-			if err != nil {
-				return 0, false
-			}
-			fit, wrong := s.fitArguments(c.Arguments)
-			return callHash(&model.Call{Name: c.Name, Arguments: fit}), wrong == ""
-		}
+// canonicalCall is the key of a call with coerced arguments, as it would run. ok is false when it would not run.
+func (q *copiedCalls) canonicalCall(c *model.Call) (key string, ok bool) {
+	at := slices.Index(q.turn.tools, c.Name)
+	if at < 0 {
+		return "", false
 	}
-	return 0, false
+	s, err := compileSchema(&q.turn.agent.Tools[at])
+	if err != nil {
+		return "", false
+	}
+	fit, problem := coerceArguments(s, c.Arguments)
+	return callKey(&model.Call{Name: c.Name, Arguments: fit}), problem == ""
 }
 
-// collect takes in what was returned since it was last asked.
+// collect searches the results that came since the last call.
 func (q *copiedCalls) collect() {
 	if !q.historyRead {
 		q.historyRead = true
-		q.addText(q.turn.summary) // a model made it, of results too
+		q.addText(q.turn.summary) // a model made it, from results too
 		q.addResults(q.turn.history)
 	}
-	q.addResults(q.turn.state.Messages[min(q.nextMessage, len(q.turn.state.Messages)):])
-	q.nextMessage = len(q.turn.state.Messages)
+	messages := q.turn.state.Messages
+	q.addResults(messages[min(q.nextMessage, len(messages)):])
+	q.nextMessage = len(messages)
 }
 
 func (q *copiedCalls) addResults(ms []model.Message) {
@@ -94,14 +91,13 @@ func (q *copiedCalls) addResults(ms []model.Message) {
 	}
 }
 
-// addText takes in one text, as it stands and as it reads once its escapes are undone: much of what tools return is JSON or
-// HTML that holds a page as text.
+// addText searches a text for calls, as it is and unescaped: many results are JSON or HTML that hold a page as text.
 func (q *copiedCalls) addText(text string) {
 	for range maxUnescapes {
-		if q.namesTool(text) {
-			left := maxSearchBytes + 32*len(text)
-			q.findCalls([]byte(text), &left)
-			q.texts = append(q.texts, copySource{removeSpace(text), left < 0})
+		if slices.ContainsFunc(q.turn.tools, func(name string) bool { return strings.Contains(text, name) }) {
+			budget := maxSearchBytes + 32*len(text)
+			q.findCalls([]byte(text), &budget)
+			q.sources = append(q.sources, copySource{removeSpace(text), budget < 0})
 		}
 		plain := unescapeText(text)
 		if plain == text {
@@ -112,74 +108,60 @@ func (q *copiedCalls) addText(text string) {
 }
 
 const (
-	maxUnescapes   = 3       // how often a text is unescaped, the first time not at all
-	maxSearchBytes = 1 << 20 // how many bytes of one text are looked at in search of calls, besides 32 for each of its own
+	maxUnescapes   = 3       // rounds of searching a text, each but the first unescaped once more
+	maxSearchBytes = 1 << 20 // bytes that are parsed in search of calls in one text, besides 32 for each of its own
 )
 
-// namesTool reports whether a text names an offered tool.
-func (q *copiedCalls) namesTool(text string) bool {
-	for _, name := range q.turn.tools {
-		if strings.Contains(text, name) {
-			return true
-		}
-	}
-	return false
-}
-
-// findCalls takes in the calls in b, wherever they stand. left is how many bytes may be looked at; below 0 not all of b was.
-func (q *copiedCalls) findCalls(b []byte, left *int) {
-	n := q.turn.tools
-	for i := 0; i < len(b) && *left >= 0; i++ {
+// findCalls adds the calls anywhere in b. It takes the bytes that it parses from the budget; below 0 it did not search all
+// of b.
+func (q *copiedCalls) findCalls(b []byte, budget *int) {
+	tools := q.turn.tools
+	for i := 0; i < len(b) && *budget >= 0; i++ {
 		var calls []foundCall
+		size := 0
 		switch c := b[i]; {
-		case c == '{' && looksLikeCall(b[i:min(len(b), i+4*maxGap)]) == 1:
+		case c == '{' && looksLikeCall(b[i:min(len(b), i+4*maxGap)]) == match:
 			w := valueScanner{pos: i}
 			end, _ := w.findEnd(b)
-			*left -= end - i
+			size = end - i
 			if !w.tooDeep {
-				calls, _, _ = n.parseJSONCalls(b[i:end])
+				calls, _, _ = tools.parseJSONCalls(b[i:end])
 			}
-		case c == '<' && n.has(elementTool(b[i:])):
-			var size int
-			calls, _, size = n.parseElement(b[i:])
-			*left -= searchedBytes(size, len(b)-i)
+		case c == '<' && tools.has(elementTool(b[i:])):
+			if calls, _, size = tools.parseElement(b[i:]); size == 0 {
+				size = len(b) - i
+			}
 		case isNameByte(c) && (i == 0 || !isNameByte(b[i-1])):
-			if _, body := n.parseCallHead(b[i:min(len(b), i+maxName+2*maxGap)]); body > 0 {
-				var size int
-				calls, size = n.parseNamedCall(b[i:])
-				*left -= searchedBytes(size, len(b)-i)
+			if _, _, v := tools.parseCallHead(b[i:min(len(b), i+maxName+2*maxGap)]); v != match {
+				continue
+			}
+			if calls, size = tools.parseNamedCall(b[i:]); size == 0 {
+				size = len(b) - i
 			}
 		}
+		*budget -= size
 		q.addCalls(calls)
 	}
-}
-
-// searchedBytes is how many bytes it took to find a call of this size, or none in the rest.
-func searchedBytes(size, rest int) int {
-	if size > 0 {
-		return size
-	}
-	return rest
 }
 
 func (q *copiedCalls) addCalls(calls []foundCall) {
 	for i := range calls {
 		if key, ok := q.canonicalCall(&calls[i].Call); ok {
 			if q.calls == nil {
-				q.calls = map[uint64]bool{}
+				q.calls = map[string]bool{}
 			}
 			q.calls[key] = true
 		}
 	}
 }
 
-// elementTool is the tool that an element at the start of b names.
+// elementTool is the tool that an element at the start of b names; "" = none.
 func elementTool(b []byte) string {
 	_, name, _ := parseOpenTag(b[:min(len(b), maxName+40)])
 	return name
 }
 
-// removeSpace is s without white space: models set what they copy in lines of their own.
+// removeSpace is s without white space: models break the lines of what they copy differently.
 func removeSpace(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) {
@@ -189,29 +171,27 @@ func removeSpace(s string) string {
 	}, s)
 }
 
-// unescapeText is s with the escapes of HTML and of JSON texts undone.
+// unescapeText undoes the escapes of HTML and of JSON strings in s.
 func unescapeText(s string) string {
 	s = html.UnescapeString(s)
-	if strings.IndexByte(s, '\\') < 0 {
-		return s
-	}
-	var out bytes.Buffer
-	out.Grow(len(s))
-	for s != "" {
-		i := strings.IndexByte(s, '\\')
-		if i < 0 || i == len(s)-1 {
-			out.WriteString(s)
-			break
+	var out strings.Builder
+	for {
+		before, after, ok := strings.Cut(s, `\`)
+		out.WriteString(before)
+		if !ok {
+			return out.String()
 		}
-		out.WriteString(s[:i])
-		r, size := decodeEscape(s[i+1:])
+		if after == "" {
+			out.WriteByte('\\')
+			return out.String()
+		}
+		r, size := decodeEscape(after)
 		out.WriteRune(r)
-		s = s[i+1+size:]
+		s = after[size:]
 	}
-	return out.String()
 }
 
-// decodeEscape reads what stands after a backslash.
+// decodeEscape decodes the escape behind a backslash. Escaped white space becomes a space.
 func decodeEscape(s string) (r rune, size int) {
 	switch s[0] {
 	case 'n', 'r', 't', 'f', 'b':

@@ -157,10 +157,9 @@ func TestQuotedInPieces(t *testing.T) {
 			tn := &turn{agent: Agent{Tools: testTools}, tools: toolNames{"web_search", "get_time"}}
 			tn.state.Messages = []model.Message{{Role: model.ToolRole, Content: "page: " + call}}
 			tn.copied.turn = tn
-			var s replyScanner
-			s.reset(tn.tools)
+			s := newReplyScanner(tn.tools, nil)
 			s.copied = &tn.copied
-			got := scanAll(&s, pieces)
+			got := scanAll(s, pieces)
 			if i == 0 {
 				first = got
 			} else if got.String() != first.String() {

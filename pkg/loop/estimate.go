@@ -6,9 +6,9 @@ import (
 	"conclave/pkg/model"
 )
 
-// Estimate is our own count of the tokens of a request. No tokenizer is asked: two bytes in seven of ASCII text make a
-// token (3.5 characters each, between prose and code), three bytes of any other script make one, a message costs four
-// more, a definition of a tool twelve. It is meant to be a little high; a turn corrects it by what the server counted.
+// Estimate estimates the tokens of a request without a tokenizer: 3.5 bytes of ASCII text (between prose and code) and 3
+// bytes of any other script make a token; a message costs four more, a tool definition twelve. It tends to be a little
+// high; a turn corrects it by the server's counts.
 func Estimate(system string, tools []model.Tool, messages []model.Message) int {
 	n := estimateTools(tools)
 	if system != "" {
@@ -43,7 +43,7 @@ func estimateMessage(m *model.Message) int {
 	return n
 }
 
-// estimateTokens estimates one text.
+// estimateTokens is the estimate for one text.
 func estimateTokens[T ~string | ~[]byte](s T) int {
 	other := 0
 	for i := range len(s) {

@@ -3,98 +3,18 @@ package loop
 import (
 	"bytes"
 	"encoding/json"
-	"hash/maphash"
-	"iter"
 	"math"
 	"slices"
-	"strconv"
+	"strings"
+
+	"conclave/pkg/jsonschema"
 )
 
-// Kinds of JSON values, as bits: a schema may allow several.
-const (
-	kindNull = 1 << iota
-	kindBool
-	kindInteger // also a number
-	kindNumber
-	kindString
-	kindArray
-	kindObject
-)
-
-// maxDepth is how deep arguments may nest. Models do not; an attack might.
+// maxDepth is how deep a JSON value in a reply may nest to be read as a call. Models do not nest deeply; an attack might.
 const maxDepth = 64
 
-// kindOf tells the kind of the valid JSON value b by its first byte. A whole number is kindInteger|kindNumber.
-func kindOf(b []byte) int {
-	if len(b) == 0 {
-		return 0
-	}
-	switch b[0] {
-	case '{':
-		return kindObject
-	case '[':
-		return kindArray
-	case '"':
-		return kindString
-	case 't', 'f':
-		return kindBool
-	case 'n':
-		return kindNull
-	}
-	if !hasFraction(b) {
-		return kindInteger | kindNumber
-	}
-	if f, err := strconv.ParseFloat(string(b), 64); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-		return kindInteger | kindNumber
-	}
-	return kindNumber
-}
-
-// hasFraction reports whether a number is written with a point or an exponent.
-func hasFraction(b []byte) bool {
-	for _, c := range b {
-		if c == '.' || c == 'e' || c == 'E' {
-			return true
-		}
-	}
-	return false
-}
-
-// members yields the members of the valid JSON object b in their order: the key with its quotes, and the value. Nothing
-// is decoded, so what is not touched stays as the model wrote it.
-func members(b []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(k, v []byte) bool) {
-		for i := skipSpace(b, 1); i < len(b) && b[i] != '}'; {
-			k := valueEnd(b, i)
-			v := skipSpace(b, skipSpace(b, k)+1)
-			end := valueEnd(b, v)
-			if !yield(b[i:k], b[v:end]) {
-				return
-			}
-			if i = skipSpace(b, end); i < len(b) && b[i] == ',' {
-				i = skipSpace(b, i+1)
-			}
-		}
-	}
-}
-
-// elements yields the elements of the valid JSON array b.
-func elements(b []byte) iter.Seq[[]byte] {
-	return func(yield func(v []byte) bool) {
-		for i := skipSpace(b, 1); i < len(b) && b[i] != ']'; {
-			end := valueEnd(b, i)
-			if !yield(b[i:end]) {
-				return
-			}
-			if i = skipSpace(b, end); i < len(b) && b[i] == ',' {
-				i = skipSpace(b, i+1)
-			}
-		}
-	}
-}
-
 // skipSpace is the first index from i on that is no white space.
-func skipSpace[T ~string | ~[]byte](b T, i int) int {
+func skipSpace(b []byte, i int) int {
 	for i < len(b) && isSpace(b[i]) {
 		i++
 	}
@@ -103,46 +23,20 @@ func skipSpace[T ~string | ~[]byte](b T, i int) int {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
 
-// valueEnd is where the JSON value that begins at b[i] ends. b is valid JSON.
-func valueEnd(b []byte, i int) int {
-	if i >= len(b) {
-		return len(b)
-	}
-	if b[i] == '"' {
-		// The first quote is the end, unless it may be escaped.
-		if n := bytes.IndexByte(b[i+1:], '"'); n >= 0 && b[i+n] != '\\' {
-			return i + n + 2
-		}
-	}
-	switch b[i] {
-	case '{', '[', '"':
-		w := valueScanner{pos: i}
-		end, _ := w.findEnd(b)
-		return max(end, i+1)
-	}
-	for i < len(b) && b[i] != ',' && b[i] != '}' && b[i] != ']' && !isSpace(b[i]) {
-		i++
-	}
-	return i
-}
-
-// valueScanner finds the end of a JSON object, array or string that comes in pieces. It goes over each byte once, however
-// small the pieces are. It looks only at brackets and quotes; whether it is JSON is asked when the end is there.
+// valueScanner finds the end of a JSON object, array or string that comes in pieces, and looks at each byte once. It
+// looks only at brackets and quotes: the caller checks whether the value is valid.
 type valueScanner struct {
 	pos      int // next byte to look at
 	depth    int
-	inString bool // inside a string
+	inString bool
 	escaped  bool // after a backslash
-	tooDeep  bool // deeper than maxDepth ever was
+	tooDeep  bool // the depth exceeded maxDepth
 	done     bool
 }
 
-// findEnd returns the index after the value and whether it has been reached.
-func (w *valueScanner) findEnd(b []byte) (int, bool) {
-	if w.done {
-		return w.pos, true
-	}
-	for ; w.pos < len(b); w.pos++ {
+// findEnd is the index after the value, and whether it has been reached. b must begin with the bytes of earlier calls.
+func (w *valueScanner) findEnd(b []byte) (end int, done bool) {
+	for ; !w.done && w.pos < len(b); w.pos++ {
 		c := b[w.pos]
 		switch {
 		case w.escaped:
@@ -151,176 +45,127 @@ func (w *valueScanner) findEnd(b []byte) (int, bool) {
 			w.escaped = true
 		case c == '"':
 			w.inString = !w.inString
-			if w.depth == 0 && !w.inString {
-				w.pos++
-				w.done = true
-				return w.pos, true
-			}
+			w.done = w.depth == 0 && !w.inString
 		case w.inString:
 		case c == '{' || c == '[':
 			w.depth++
 			w.tooDeep = w.tooDeep || w.depth > maxDepth
 		case c == '}' || c == ']':
-			if w.depth--; w.depth <= 0 {
-				w.pos++
-				w.done = true
-				return w.pos, true
-			}
+			w.depth--
+			w.done = w.depth <= 0
 		}
 	}
-	return len(b), false
+	return w.pos, w.done
 }
 
-// decodeString is the string that the JSON string b holds. Without escapes nothing is copied twice.
-func decodeString(b []byte) string {
-	if len(b) >= 2 && bytes.IndexByte(b, '\\') < 0 {
-		return string(b[1 : len(b)-1])
+// parseLenient parses b, repaired if it is not valid JSON. Valid JSON that [jsonschema.Parse] rejects, such as an object
+// with a key twice, is not repaired.
+func parseLenient(b []byte) (jsonschema.Value, error) {
+	if !json.Valid(b) {
+		if repaired := repairJSON(b); repaired != nil {
+			b = repaired
+		}
 	}
-	var s string
-	_ = json.Unmarshal(b, &s)
-	return s
+	return jsonschema.Parse(b)
 }
 
-// isText reports whether the JSON string b holds s.
-func isText(b []byte, s string) bool {
-	if bytes.IndexByte(b, '\\') < 0 {
-		return len(b) == len(s)+2 && string(b[1:len(b)-1]) == s
+// encodeValue is v as JSON.
+func encodeValue(v *jsonschema.Value) []byte {
+	if v.Type == jsonschema.String {
+		return encodeJSON(v.Text)
 	}
-	return decodeString(b) == s
+	return []byte(v.Text)
 }
 
-// encodeString is s as a JSON string.
-func encodeString(s string) []byte {
+// newObject is an object with these members.
+func newObject(members []jsonschema.Member) jsonschema.Value {
+	out := []byte{'{'}
+	for i := range members {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(out, encodeJSON(members[i].Name)...), ':')
+		out = append(out, encodeValue(&members[i].Value)...)
+	}
+	return jsonschema.Value{Type: jsonschema.Object, Members: members, Text: string(append(out, '}'))}
+}
+
+// newArray is an array with these elements.
+func newArray(items []jsonschema.Value) jsonschema.Value {
+	out := []byte{'['}
+	for i := range items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, encodeValue(&items[i])...)
+	}
+	return jsonschema.Value{Type: jsonschema.Array, Items: items, Text: string(append(out, ']'))}
+}
+
+// newString is a JSON string.
+func newString(s string) jsonschema.Value { return jsonschema.Value{Type: jsonschema.String, Text: s} }
+
+// encodeJSON is v, which must be encodable, as JSON without escapes for HTML.
+func encodeJSON(v any) []byte {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(s)
+	_ = e.Encode(v)
 	return bytes.TrimRight(out.Bytes(), "\n")
 }
 
-// isTooDeep reports whether b nests deeper than arguments may.
-func isTooDeep(b []byte) bool {
-	if bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) <= maxDepth {
-		return false
+// canonicalJSON is equal for JSON values that differ only in white space, the order of keys, and the notation of strings
+// and numbers. Numbers of 2^53 and more are compared as they are written.
+func canonicalJSON(b []byte) string {
+	v, err := jsonschema.Parse(b)
+	if err != nil {
+		return string(b)
 	}
-	var w valueScanner
-	w.findEnd(b)
-	return w.tooDeep
+	return canonicalValue(&v)
 }
 
-// maxMembers is how many members one object of a call may have.
-const maxMembers = 256
-
-// findAmbiguity says what no call may have, "" when there is nothing of it: too many members, or a key twice in one object.
-// Readers differ in which of two they take, so the one that is checked may not be the one that is used.
-func findAmbiguity(b []byte) string {
-	switch kindOf(b) {
-	case kindObject:
-		var room [8][]byte
-		keys := room[:0] // each is kept: to find them again would be to walk over all values before this one
-		for k, v := range members(b) {
-			key := plainKey(k)
-			if slices.ContainsFunc(keys, func(o []byte) bool { return bytes.Equal(o, key) }) {
-				return "the key " + clip(string(k), 64) + " is there twice"
-			}
-			if keys = append(keys, key); len(keys) > maxMembers {
-				return "an object has more than " + strconv.Itoa(maxMembers) + " keys"
-			}
-			if s := findAmbiguity(v); s != "" {
-				return s
-			}
+func canonicalValue(v *jsonschema.Value) string {
+	var parts []string
+	switch v.Type {
+	case jsonschema.Object:
+		for i := range v.Members {
+			parts = append(parts, string(encodeJSON(v.Members[i].Name))+":"+canonicalValue(&v.Members[i].Value))
 		}
-	case kindArray:
-		for v := range elements(b) {
-			if s := findAmbiguity(v); s != "" {
-				return s
-			}
+		slices.Sort(parts)
+		return "{" + strings.Join(parts, ",") + "}"
+	case jsonschema.Array:
+		for i := range v.Items {
+			parts = append(parts, canonicalValue(&v.Items[i]))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case jsonschema.Integer, jsonschema.Number:
+		if f, err := json.Number(v.Text).Float64(); err == nil && math.Abs(f) < 1<<53 {
+			b, _ := json.Marshal(f + 0) // -0 becomes 0
+			return string(b)
 		}
 	}
-	return ""
+	return string(encodeValue(v))
 }
 
-// plainKey is the text of the JSON string k. Without escapes nothing is copied.
-func plainKey(k []byte) []byte {
-	if len(k) >= 2 && bytes.IndexByte(k, '\\') < 0 {
-		return k[1 : len(k)-1]
-	}
-	return []byte(decodeString(k))
-}
-
-// sameText reports whether two JSON strings hold the same text.
-func sameText(a, b []byte) bool {
-	if bytes.IndexByte(a, '\\') < 0 && bytes.IndexByte(b, '\\') < 0 {
-		return bytes.Equal(a, b)
-	}
-	return decodeString(a) == decodeString(b)
-}
-
-// same is a hash of the JSON value b that does not depend on white space, the order of keys, or how a text or a number
-// is written.
-func same(seed maphash.Seed, b []byte) uint64 {
-	switch kindOf(b) {
-	case kindObject:
-		sum := uint64(0x9e3779b97f4a7c15)
-		for k, v := range members(b) {
-			// Added up, so that the order does not matter; multiplied, so that values do not swap their keys.
-			sum += (textHash(seed, k) | 1) * mix(same(seed, v))
-		}
-		return mix(sum)
-	case kindArray:
-		sum := uint64(0xc2b2ae3d27d4eb4f)
-		for v := range elements(b) {
-			sum = mix(sum) + same(seed, v)
-		}
-		return mix(sum)
-	case kindString:
-		if bytes.IndexByte(b, '\\') < 0 {
-			return maphash.Bytes(seed, b)
-		}
-		return maphash.String(seed, `"`+decodeString(b)+`"`)
-	case kindInteger | kindNumber, kindNumber:
-		if f, err := strconv.ParseFloat(string(b), 64); err == nil && math.Abs(f) < 1<<53 {
-			return mix(math.Float64bits(f + 0)) // -0 is 0
-		}
-	}
-	return maphash.Bytes(seed, b)
-}
-
-// textHash is a hash of the text in the JSON string b.
-func textHash(seed maphash.Seed, b []byte) uint64 {
-	if len(b) >= 2 && bytes.IndexByte(b, '\\') < 0 {
-		return maphash.Bytes(seed, b[1:len(b)-1])
-	}
-	return maphash.String(seed, decodeString(b))
-}
-
-// mix spreads the bits of x.
-func mix(x uint64) uint64 {
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
-}
-
-// repairJSON makes JSON out of what a model nearly wrote as JSON: line breaks inside texts, a comma too many, brackets left
-// open at the end. It never closes a text: what is missing there is not known. nil when that does not help.
+// repairJSON repairs JSON with line breaks inside strings, a comma too many, or brackets left open at the end. It never
+// closes a string, because the rest of it is unknown. nil = not repairable.
 func repairJSON(b []byte) []byte {
 	out := make([]byte, 0, len(b)+8)
-	var open []byte
-	inText, slash := false, false
+	var open []byte // closing brackets that are due
+	inString, escaped := false, false
 	for _, c := range b {
 		switch {
-		case slash:
-			slash = false
-		case inText && c == '\\':
-			slash = true
+		case escaped:
+			escaped = false
+		case inString && c == '\\':
+			escaped = true
 		case c == '"':
-			inText = !inText
-		case inText && c < 0x20:
-			out = append(out, escapeControl(c)...)
+			inString = !inString
+		case inString && c < 0x20:
+			q := encodeJSON(string(rune(c)))
+			out = append(out, q[1:len(q)-1]...)
 			continue
-		case inText:
+		case inString:
 		case c == '{' || c == '[':
 			open = append(open, c+2) // '{'+2 is '}', '['+2 is ']'
 		case c == '}' || c == ']':
@@ -332,11 +177,11 @@ func repairJSON(b []byte) []byte {
 		}
 		out = append(out, c)
 	}
-	if inText || len(open) > maxDepth {
+	if inString || len(open) > maxDepth {
 		return nil
 	}
-	for i := len(open) - 1; i >= 0; i-- {
-		out = append(trimComma(out), open[i])
+	for _, c := range slices.Backward(open) {
+		out = append(trimComma(out), c)
 	}
 	if !json.Valid(out) {
 		return nil
@@ -344,22 +189,11 @@ func repairJSON(b []byte) []byte {
 	return out
 }
 
+// trimComma is b without a comma at its end.
 func trimComma(b []byte) []byte {
 	t := bytes.TrimRight(b, " \n\t\r")
 	if len(t) > 0 && t[len(t)-1] == ',' {
 		return t[:len(t)-1]
 	}
 	return b
-}
-
-func escapeControl(c byte) string {
-	switch c {
-	case '\n':
-		return `\n`
-	case '\t':
-		return `\t`
-	case '\r':
-		return `\r`
-	}
-	return `\u00` + string("0123456789abcdef"[c>>4]) + string("0123456789abcdef"[c&15])
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"conclave/pkg/jsonschema"
 	"conclave/pkg/model"
 )
 
@@ -13,10 +14,15 @@ import (
 type foundCall struct {
 	model.Call
 	layer  string
-	source []byte // what it was read from; nil = not from text
+	source []byte // the text that it was read from; nil = not from text
 }
 
-// toolNames are the tools that a reply may call. Only these are ever taken out of text.
+// equals reports whether g is the same call, to the letter.
+func (f foundCall) equals(g foundCall) bool {
+	return f.Name == g.Name && bytes.Equal(f.Arguments, g.Arguments)
+}
+
+// toolNames are the offered tools. Calls of other tools are never read from text.
 type toolNames []string
 
 func (n toolNames) has(s string) bool { return slices.Contains(n, s) }
@@ -26,120 +32,105 @@ func (n toolNames) hasPrefix(b []byte) bool {
 	return slices.ContainsFunc(n, func(name string) bool { return strings.HasPrefix(name, string(b)) })
 }
 
-// Keys under which models write the name and the arguments of a call in JSON, and the ones that may stand beside them.
-// An object with any other key is data, not a call.
+// Keys that models use for the name and the arguments of a call in JSON, for wrappers, and for members beside them. An
+// object with any other key is data and no call.
 var (
 	nameKeys     = []string{"name", "tool", "function", "tool_name", "function_name"}
 	argumentKeys = []string{"arguments", "parameters", "args", "input", "params", "tool_input"}
 	wrapKeys     = []string{"tool_calls", "tool_call", "function_call"}
 	extraKeys    = []string{"id", "type", "call_id"}
+	callKeys     = slices.Concat(nameKeys, argumentKeys, wrapKeys, extraKeys)
 )
 
-// isCallKey reports whether an object that begins with this key can be a call.
-func isCallKey(key string) bool {
-	return slices.Contains(nameKeys, key) || slices.Contains(argumentKeys, key) || slices.Contains(wrapKeys, key) ||
-		slices.Contains(extraKeys, key)
+// parseCalls reads a JSON value as a call or a list of calls. All of it must be calls of offered tools; otherwise it is
+// data and ok is false. unknown is the tool of a value that has the form of a call, but is not offered.
+func (n toolNames) parseCalls(v *jsonschema.Value) (calls []foundCall, unknown string, ok bool) {
+	return n.parseNested(v, 0)
 }
 
-// parseCalls reads the valid JSON value b as a call or a list of calls. All of it must be calls of offered tools; otherwise
-// it is data and ok is false. unknown is the name of a tool in a value that has the shape of a call, but is not offered.
-func (n toolNames) parseCalls(b []byte) (calls []foundCall, unknown string, ok bool) {
-	if isTooDeep(b) {
-		return nil, "", false
-	}
-	return n.parseValue(b, 0)
-}
-
-func (n toolNames) parseValue(b []byte, depth int) (calls []foundCall, unknown string, ok bool) {
-	if depth > 3 { // a list in tool_calls in a call: nobody nests further
-		return nil, "", false
-	}
-	switch kindOf(b) {
-	case kindArray:
-		for v := range elements(b) {
-			c, u, ok := n.parseValue(v, depth+1)
+// parseNested is parseCalls at a depth of nesting. Deeper than a list in tool_calls in a call nobody nests.
+func (n toolNames) parseNested(v *jsonschema.Value, depth int) (calls []foundCall, unknown string, ok bool) {
+	switch {
+	case depth > 3:
+	case v.Type == jsonschema.Array:
+		for i := range v.Items {
+			c, unknown, ok := n.parseNested(&v.Items[i], depth+1)
 			if !ok {
-				return nil, u, false
+				return nil, unknown, false
 			}
 			calls = append(calls, c...)
 		}
 		return calls, "", len(calls) > 0
-	case kindObject:
-		return n.parseObject(b, depth)
+	case v.Type == jsonschema.Object:
+		return n.parseObject(v, depth)
 	}
 	return nil, "", false
 }
 
-// parseObject reads one object: {"name": ..., "arguments": ...} and its cousins.
-func (n toolNames) parseObject(b []byte, depth int) (calls []foundCall, unknown string, ok bool) {
+// parseObject reads one object: {"name": ..., "arguments": ...} or a variant of it.
+func (n toolNames) parseObject(v *jsonschema.Value, depth int) (calls []foundCall, unknown string, ok bool) {
 	var c foundCall
-	var inner []byte
-	named, given := false, false
-	for k, v := range members(b) {
-		key := decodeString(k)
+	var inner *jsonschema.Value
+	hasName, hasArguments := false, false
+	for i := range v.Members {
+		key, value := v.Members[i].Name, &v.Members[i].Value
+		isString := value.Type == jsonschema.String
 		switch {
-		case slices.Contains(nameKeys, key) && kindOf(v) == kindString && !named:
-			c.Name, named = decodeString(v), true
-		case key == "function" && kindOf(v) == kindObject && inner == nil, slices.Contains(wrapKeys, key) && inner == nil:
-			inner = v
-		case slices.Contains(argumentKeys, key) && !given:
-			c.Arguments, given = unwrapArguments(v), true
-		case (key == "id" || key == "call_id") && kindOf(v) == kindString:
-			c.ID = decodeString(v)
-		case key == "type" && (isText(v, "function") || isText(v, "tool_call") || isText(v, "tool_use")):
+		case slices.Contains(nameKeys, key) && isString && !hasName:
+			c.Name, hasName = value.Text, true
+		case inner == nil && (key == "function" && value.Type == jsonschema.Object || slices.Contains(wrapKeys, key)):
+			inner = value
+		case slices.Contains(argumentKeys, key) && !hasArguments:
+			c.Arguments, hasArguments = unwrapArguments(value), true
+		case (key == "id" || key == "call_id") && isString:
+			c.ID = value.Text
+		case key == "type" && isString && slices.Contains([]string{"function", "tool_call", "tool_use"}, value.Text):
 		default:
 			return nil, "", false
 		}
 	}
-	if inner != nil {
-		if named || given {
-			return nil, "", false
-		}
-		calls, unknown, ok = n.parseValue(inner, depth+1)
+	switch {
+	case inner != nil && (hasName || hasArguments) || inner == nil && !hasName:
+		return nil, "", false
+	case inner != nil:
+		calls, unknown, ok = n.parseNested(inner, depth+1)
 		if len(calls) == 1 && calls[0].ID == "" {
 			calls[0].ID = c.ID
 		}
 		return calls, unknown, ok
-	}
-	if !named {
-		return nil, "", false
-	}
-	if !n.has(c.Name) {
+	case !n.has(c.Name):
 		return nil, c.Name, false
-	}
-	if !given {
+	case !hasArguments:
 		c.Arguments = json.RawMessage("{}")
 	}
 	return []foundCall{c}, "", true
 }
 
-// unwrapArguments is the arguments in v, which may stand there as text.
-func unwrapArguments(v []byte) json.RawMessage {
-	if kindOf(v) == kindString {
-		if inner := parseEmbedded(v, '{'); inner != nil {
-			return inner
-		}
+// unwrapArguments is the arguments in v, which may be an object as a string.
+func unwrapArguments(v *jsonschema.Value) json.RawMessage {
+	if embedded, ok := parseEmbedded(v, jsonschema.Object); ok {
+		v = &embedded
 	}
-	return bytes.Clone(v)
+	return encodeValue(v)
 }
 
-// parseTagged reads what stands between call tags, or a bare <function=...> element: JSON, elements, or the text form, one
-// after another, up to maxFound. ok is false when something in it is none of these; calls are the ones before it.
+// parseTagged reads the content of call tags, or a bare <function=...> element: JSON, elements and named calls, one after
+// another, up to maxTextCalls. ok is false when something in it is none of these; calls are the ones before it.
 func (n toolNames) parseTagged(b []byte) (calls []foundCall, unknown string, ok bool) {
 	for b = skipWrapTags(b); len(b) > 0 && len(calls) < maxTextCalls; b = skipWrapTags(b) {
 		var c []foundCall
-		var u string
+		var unknown string
 		var size int
 		switch {
 		case b[0] == '{' || b[0] == '[':
-			c, u, size = n.parseJSONCalls(b)
+			c, unknown, size = n.parseJSONCalls(b)
 		case b[0] == '<':
-			c, u, size = n.parseElement(b)
+			c, unknown, size = n.parseElement(b)
 		default:
 			c, size = n.parseNamedCall(b)
 		}
 		if size == 0 || len(c) == 0 {
-			return calls, u, false
+			return calls, unknown, false
 		}
 		for i := range c {
 			c[i].source = b[:size]
@@ -149,47 +140,36 @@ func (n toolNames) parseTagged(b []byte) (calls []foundCall, unknown string, ok 
 	return calls, "", len(calls) > 0
 }
 
-// skipWrapTags goes over white space, wrapping tags, and commas between calls.
+// skipWrapTags skips white space, wrapping tags, and separators between calls.
 func skipWrapTags(b []byte) []byte {
 	for {
 		b = bytes.TrimLeft(b, " \n\t\r,;")
-		size := 0
-		for _, t := range wrapTags {
-			if hasPrefixFold(b, "<"+t+">") {
-				size = len(t) + 2
-			} else if hasPrefixFold(b, "</"+t+">") {
-				size = len(t) + 3
-			}
-		}
-		if hasPrefixFold(b, "</function>") {
-			size = len("</function>")
-		}
-		if size == 0 {
+		tag, _ := matchTag(b, wrapTags)
+		if tag == "" {
 			return b
 		}
-		b = b[size:]
+		b = b[len(tag):]
 	}
 }
 
-// parseJSONCalls reads calls from the JSON value at the start of b. What is left open is closed only when nothing follows.
+// parseJSONCalls reads calls from the JSON value at the start of b. Open brackets are closed only when nothing but a call
+// tag follows. size 0 = no calls.
 func (n toolNames) parseJSONCalls(b []byte) (calls []foundCall, unknown string, size int) {
 	var w valueScanner
-	end, whole := w.findEnd(b)
-	v := b[:end]
-	if !json.Valid(v) {
-		if !whole {
-			v = bytes.TrimRight(cutAtCallTag(v), " \n\t\r")
-			end = len(v)
-		}
-		if v = repairJSON(v); v == nil {
-			return nil, "", 0
-		}
+	end, done := w.findEnd(b)
+	text := b[:end]
+	if !done {
+		text = bytes.TrimRight(cutAtCallTag(text), " \n\t\r")
 	}
-	calls, unknown, ok := n.parseCalls(v)
+	v, err := parseLenient(text)
+	if err != nil {
+		return nil, "", 0
+	}
+	calls, unknown, ok := n.parseCalls(&v)
 	if !ok {
 		return nil, unknown, 0
 	}
-	return calls, "", end
+	return calls, "", len(text)
 }
 
 // cutAtCallTag is b before the first call tag in it.
@@ -201,7 +181,7 @@ func cutAtCallTag(b []byte) []byte {
 }
 
 // parseElement reads <function=name><parameter=key>value</parameter></function> at the start of b, and the forms with
-// name="..." attributes. Values are texts; the schema makes of them what it asks for.
+// name="..." attributes. Values are strings; coercion converts them. size 0 = no call.
 func (n toolNames) parseElement(b []byte) (calls []foundCall, unknown string, size int) {
 	tag, name, body := parseOpenTag(b)
 	if tag != "function" && tag != "invoke" {
@@ -210,29 +190,27 @@ func (n toolNames) parseElement(b []byte) (calls []foundCall, unknown string, si
 	if !n.has(name) {
 		return nil, name, 0
 	}
-	end := indexFold(b[body:], "</"+tag+">")
-	size = len(b)
-	if end >= 0 {
-		size = body + end + len(tag) + 3
-		b = b[:body+end]
+	content, size := b[body:], len(b)
+	if end := indexFold(content, "</"+tag+">"); end >= 0 {
+		content, size = content[:end], body+end+len(tag)+3
 	}
-	b = bytes.TrimSpace(b[body:])
-	c := foundCall{Call: model.Call{Name: name}}
+	arguments := parseParameters(bytes.TrimSpace(content))
+	if arguments == nil {
+		return nil, "", 0
+	}
+	return []foundCall{{Call: model.Call{Name: name, Arguments: arguments}}}, "", size
+}
+
+// parseParameters reads the content of an element: a JSON object, or parameter elements. nil = neither.
+func parseParameters(b []byte) json.RawMessage {
 	if len(b) > 0 && b[0] == '{' {
-		if !json.Valid(b) {
-			b = repairJSON(b)
-		}
-		if b == nil {
-			return nil, "", 0
-		}
-		c.Arguments = bytes.Clone(b)
-		return []foundCall{c}, "", size
+		return validOrRepaired(b)
 	}
-	args := []byte{'{'}
+	var members []jsonschema.Member
 	for len(b) > 0 {
 		tag, key, body := parseOpenTag(b)
 		if tag != "parameter" || key == "" {
-			return nil, "", 0
+			return nil
 		}
 		value := b[body:]
 		if end := indexFold(value, "</parameter>"); end >= 0 {
@@ -241,30 +219,32 @@ func (n toolNames) parseElement(b []byte) (calls []foundCall, unknown string, si
 		} else {
 			b = nil
 		}
-		if len(args) > 1 {
-			args = append(args, ',')
-		}
-		args = append(append(args, encodeString(key)...), ':')
-		args = append(args, encodeString(trimLineBreaks(string(value)))...)
+		members = append(members, jsonschema.Member{Name: key, Value: newString(trimLineBreaks(string(value)))})
 	}
-	c.Arguments = append(args, '}')
-	return []foundCall{c}, "", size
+	return json.RawMessage(newObject(members).Text)
 }
 
-// trimLineBreaks takes away the line breaks that only set a value apart from its tags.
+// validOrRepaired is a copy of b when it is valid JSON, otherwise b repaired, nil when that is not possible.
+func validOrRepaired(b []byte) []byte {
+	if json.Valid(b) {
+		return bytes.Clone(b)
+	}
+	return repairJSON(b)
+}
+
+// trimLineBreaks removes the line breaks that only separate a value from its tags.
 func trimLineBreaks(s string) string {
 	s = strings.TrimPrefix(strings.TrimPrefix(s, "\r"), "\n")
 	return strings.TrimSuffix(strings.TrimSuffix(s, "\n"), "\r")
 }
 
-// parseOpenTag reads <tag=name> or <tag name="name"> at the start of b; body is where its content begins.
+// parseOpenTag reads <tag=name> or <tag name="name"> at the start of b; body is the index of its content. tag "" = none.
 func parseOpenTag(b []byte) (tag, name string, body int) {
 	end := bytes.IndexByte(b, '>')
-	if end < 0 || end > maxName+32 || len(b) == 0 || b[0] != '<' {
+	if end < 0 || end > maxName+32 || b[0] != '<' {
 		return "", "", 0
 	}
-	inner := string(b[1:end])
-	tag, name, ok := strings.Cut(inner, "=")
+	tag, name, ok := strings.Cut(string(b[1:end]), "=")
 	if !ok {
 		return "", "", 0
 	}
@@ -272,40 +252,41 @@ func parseOpenTag(b []byte) (tag, name string, body int) {
 	return tag, strings.Trim(strings.TrimSpace(name), `"'`), end + 1
 }
 
-// maxName is the longest name of a tool that is looked for in text.
+// maxName is the longest tool name that is looked for in text.
 const maxName = 128
 
-// parseNamedCall reads the plain form, name {json}, at the start of b.
+// parseNamedCall reads the form name {json}, and name({json}), at the start of b. size 0 = no call.
 func (n toolNames) parseNamedCall(b []byte) (calls []foundCall, size int) {
-	name, body := n.parseCallHead(b)
-	if body <= 0 {
+	name, body, verdict := n.parseCallHead(b)
+	if verdict != match {
 		return nil, 0
 	}
 	w := valueScanner{pos: body}
-	end, whole := w.findEnd(b)
-	args := bytes.TrimSpace(b[body:end])
-	if !json.Valid(args) {
-		if args = repairJSON(args); args == nil {
-			return nil, 0
-		}
+	end, done := w.findEnd(b)
+	arguments := validOrRepaired(bytes.TrimSpace(b[body:end]))
+	if arguments == nil {
+		return nil, 0
 	}
-	if whole {
+	if done {
 		if i := skipSpace(b, end); i < len(b) && b[i] == ')' && i-end <= maxGap {
 			end = i + 1
 		}
 	}
-	return []foundCall{{Call: model.Call{Name: name, Arguments: bytes.Clone(args)}}}, end
+	return []foundCall{{Call: model.Call{Name: name, Arguments: arguments}}}, end
 }
 
-// What head returns instead of an index.
+// verdict says whether the beginning of a text, which may still grow, matches a form.
+type verdict int
+
 const (
-	needMore = 0
-	noName   = -1
+	needMore verdict = iota
+	noMatch
+	match
 )
 
-// parseCallHead reads an offered name and what may stand between it and its arguments: blanks, a colon, an opening bracket. body
-// is where the arguments begin, needMore when b ends too early to say, noName when it is something else.
-func (n toolNames) parseCallHead(b []byte) (name string, body int) {
+// parseCallHead reads an offered name and the separator before its arguments: white space, a colon, an opening
+// parenthesis. body is the index of the arguments when the verdict is match.
+func (n toolNames) parseCallHead(b []byte) (name string, body int, v verdict) {
 	end := 0
 	for end < len(b) && isNameByte(b[end]) {
 		end++
@@ -313,13 +294,12 @@ func (n toolNames) parseCallHead(b []byte) (name string, body int) {
 	word := b[:min(end, maxName)]
 	if end == len(b) {
 		if n.hasPrefix(word) {
-			return "", needMore
+			return "", 0, needMore
 		}
-		return "", noName
+		return "", 0, noMatch
 	}
-	at := slices.IndexFunc(n, func(name string) bool { return name == string(word) })
-	if at < 0 {
-		return "", noName
+	if !n.has(string(word)) {
+		return "", 0, noMatch
 	}
 	i := skipSpace(b, end)
 	if i < len(b) && (b[i] == ':' || b[i] == '(') {
@@ -327,59 +307,58 @@ func (n toolNames) parseCallHead(b []byte) (name string, body int) {
 	}
 	switch {
 	case i > end+maxGap:
-		return "", noName
+		return "", 0, noMatch
 	case i == len(b):
-		return "", needMore
+		return "", 0, needMore
 	case b[i] != '{':
-		return "", noName
+		return "", 0, noMatch
 	}
-	return n[at], i
+	return string(word), i, match
 }
 
-// maxGap is how much white space may stand inside the form of a call. Without a bound an endless reply of blanks would
-// be looked at again and again.
+// maxGap is how much white space may be inside the form of a call. Without a bound an endless reply of spaces would be
+// looked at again and again.
 const maxGap = 64
 
+// isNameByte reports whether c may be part of a tool's name.
 func isNameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// hasPrefixFold reports whether b begins with the ASCII text s, whatever the case.
+// hasPrefixFold reports whether b begins with the ASCII text s in any case.
 func hasPrefixFold(b []byte, s string) bool {
 	return len(b) >= len(s) && strings.EqualFold(string(b[:len(s)]), s)
 }
 
-// indexFold is where the ASCII text s, which begins with '<', first stands in b, whatever the case.
+// indexFold is the index of the ASCII text s, which must begin with '<', in b in any case; -1 = not there.
 func indexFold(b []byte, s string) int {
-	for from := 0; ; {
-		i := bytes.IndexByte(b[from:], s[0])
-		if i < 0 {
-			return -1
-		}
-		if from += i; hasPrefixFold(b[from:], s) {
-			return from
-		}
-		from++
-	}
+	i, _ := indexAnyTag(b, []string{s})
+	return i
 }
 
-// indexAnyTag is where the first of some ASCII texts, which all begin with '<', stands in b, whatever the case, and how long
-// it is; -1 when none does. It goes over b once and stops there: to look for each in turn would go to the end of b for
-// one that is missing, again and again.
-func indexAnyTag(b []byte, texts []string) (at, size int) {
+// indexAnyTag is the index and the length of the first of some ASCII texts, which must begin with '<', in b in any case;
+// -1 = none is there. It goes over b once: looking for each text in turn would go to the end of b for each that is
+// missing.
+func indexAnyTag(b []byte, tags []string) (at, size int) {
 	for from := 0; ; from++ {
 		i := bytes.IndexByte(b[from:], '<')
 		if i < 0 {
 			return -1, 0
 		}
 		from += i
-		if hit, _ := matchTag(b[from:], texts); hit != "" {
-			return from, len(hit)
+		if tag, _ := matchTag(b[from:], tags); tag != "" {
+			return from, len(tag)
 		}
 	}
 }
 
-// equals reports whether g is the same call, to the letter.
-func (f foundCall) equals(g foundCall) bool {
-	return f.Name == g.Name && bytes.Equal(f.Arguments, g.Arguments)
+// matchTag is the first of some tags that b begins with in any case, and whether b may become one with more bytes.
+func matchTag(b []byte, tags []string) (tag string, more bool) {
+	for _, t := range tags {
+		if hasPrefixFold(b, t) {
+			return t, false
+		}
+		more = more || len(b) < len(t) && strings.EqualFold(string(b), t[:len(b)])
+	}
+	return "", more
 }

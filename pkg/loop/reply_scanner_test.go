@@ -23,9 +23,8 @@ func (s scanResult) String() string {
 
 // scanPieces reads content that comes in pieces.
 func scanPieces(n toolNames, pieces ...string) scanResult {
-	var s replyScanner
-	s.reset(n)
-	return scanAll(&s, pieces)
+	s := newReplyScanner(n, nil)
+	return scanAll(s, pieces)
 }
 
 func scanAll(s *replyScanner, pieces []string) scanResult {
@@ -217,8 +216,7 @@ func TestHoldsBackNoLongerThanNeeded(t *testing.T) {
 		{"a <b", "a <b"},
 		{"[1", "[1"},
 	} {
-		var s replyScanner
-		s.reset(offeredNames)
+		s := newReplyScanner(offeredNames, nil)
 		s.feed(tt.piece)
 		if got := string(s.tokens); got != tt.shown {
 			t.Errorf("after %q shown %q, want %q", tt.piece, got, tt.shown)
@@ -236,14 +234,13 @@ func TestInvalidUTF8(t *testing.T) {
 	} {
 		bad := !utf8.ValidString(content)
 		for i := range len(content) + 1 {
-			var s replyScanner
-			s.reset(nil)
+			s := newReplyScanner(nil, nil)
 			s.feed(content[:i])
 			s.feed(content[i:])
 			s.finish(false)
 			// A character whose end never comes is replaced once, however many bytes of it there were.
-			if got := string(s.text); got != want || s.mangled != bad {
-				t.Errorf("%q cut at %d: %q (%v), want %q (%v)", content, i, got, s.mangled, want, bad)
+			if got := string(s.text); got != want || s.utf8.replaced != bad {
+				t.Errorf("%q cut at %d: %q (%v), want %q (%v)", content, i, got, s.utf8.replaced, want, bad)
 			}
 		}
 	}

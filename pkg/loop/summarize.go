@@ -1,9 +1,7 @@
 package loop
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,15 +17,15 @@ const (
 )
 
 // Summarize shortens messages into decisions, artifacts as paths and open questions, for the turns that leave History.
-// before is the summary so far. No tools are offered, and what stands in the messages is data to the model. An empty
-// reply is asked for once more, then it is an error: the caller keeps its history.
+// before is the summary so far. No tools are offered, and the messages are data to the model. An empty reply is retried
+// once, then it is an error: the caller keeps its history.
 func Summarize(ctx context.Context, a Agent, before string, messages []model.Message) (string, error) {
 	lim := a.Limits.withDefaults(a.Options.Window)
 	off := false
 	r := model.Request{Model: a.Model, Options: a.Options, Stream: a.Stream}
 	r.Options.Predict = summaryTokens
 	if a.Think != nil {
-		r.Think = &off // notes need no thinking aloud
+		r.Think = &off // notes need no thinking
 	}
 	r.Messages = []model.Message{
 		{Role: model.System, Content: summarizePrompt},
@@ -46,10 +44,10 @@ func Summarize(ctx context.Context, a Agent, before string, messages []model.Mes
 			return strings.TrimSpace(clipBytes(text, summaryBytes)), nil
 		}
 	}
-	return "", errors.New("summarizing: the model returned nothing")
+	return "", errors.New("summarizing: empty reply from the model")
 }
 
-// summarizeOnce makes one call and returns the words of its reply.
+// summarizeOnce makes one model call and returns the text of its reply.
 func summarizeOnce(ctx context.Context, a Agent, lim Limits, r model.Request) (string, error) {
 	if lim.CallTimeout > 0 {
 		var cancel context.CancelFunc
@@ -72,7 +70,7 @@ func transcriptBytes(a Agent) int {
 	return max(2<<10, (a.Options.Window-summaryTokens-estimateTokens(summarizePrompt)-200)*2)
 }
 
-// transcriptLine is one message of a transcript. Its text is quoted, so that nothing in it can look like a message of its own.
+// transcriptLine is one message of a transcript. It is written as JSON, so that no content can pose as another message.
 type transcriptLine struct {
 	Role    string           `json:"role"`
 	Tool    string           `json:"tool,omitempty"`
@@ -85,8 +83,8 @@ type transcriptCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// renderTranscript writes messages as a text, one a line. Long ones are shortened in the middle, so that each is there; what
-// still does not fit is left out from the middle of the whole, line by line.
+// renderTranscript writes messages one a line, about room bytes in all. Long messages are cut in the middle, so that each is
+// there; then lines in the middle of the whole are left out.
 func renderTranscript(before string, messages []model.Message, room int) string {
 	room -= len(transcriptHead) + len(transcriptEnd) + 64
 	each := max(400, room/max(1, len(messages)))
@@ -111,23 +109,20 @@ func renderTranscript(before string, messages []model.Message, room int) string 
 	return transcriptHead + strings.Join(dropMiddleLines(lines, room), "\n") + transcriptEnd
 }
 
-// renderLine is a message as JSON on one line, with at most about most bytes of content.
+// renderLine is a message as JSON on one line, with about most bytes of content. id names the call for a cut result.
 func renderLine(l transcriptLine, most int, id string) string {
 	whole := l.Content
 	for cut := most; ; cut = cut * 2 / 3 {
-		var out bytes.Buffer
-		e := json.NewEncoder(&out)
-		e.SetEscapeHTML(false)
 		l.Content = clipMiddle(whole, cut, id)
-		_ = e.Encode(l)
-		// Escapes make a text longer, up to six times.
-		if out.Len() <= most+256 || cut < 64 {
-			return strings.TrimRight(out.String(), "\n")
+		out := encodeJSON(l)
+		if len(out) <= most+256 || cut < 64 { // escapes make a text up to six times longer
+			return string(out)
 		}
 	}
 }
 
-// dropMiddleLines leaves lines in the middle out until the rest fits into room. The newest stay longest.
+// dropMiddleLines leaves out lines in the middle until the rest fits into room bytes. The first third of the room is for the
+// oldest lines, the rest for the newest.
 func dropMiddleLines(lines []string, room int) []string {
 	size := 0
 	for _, l := range lines {
@@ -136,7 +131,7 @@ func dropMiddleLines(lines []string, room int) []string {
 	if size <= room {
 		return lines
 	}
-	first := 0 // the notes and the beginning, a third of the room
+	first := 0
 	for left := room / 3; first < len(lines) && len(lines[first]) < left; first++ {
 		left -= len(lines[first]) + 1
 		room -= len(lines[first]) + 1

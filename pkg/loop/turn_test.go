@@ -87,7 +87,7 @@ func TestCallsRunTogetherInOrder(t *testing.T) {
 	}
 	want := []string{
 		"id1 A",
-		`id2 The call was not made: "query" is missing; it must be string. Correct it and call again.`,
+		`id2 The call was not made: "query" is missing; it must be of type string. Correct it and call again.`,
 		"id3 There is no tool of that name. The tools are: web_search, get_time.",
 		"id4 B",
 	}
@@ -152,7 +152,7 @@ func TestGuards(t *testing.T) {
 			play: []scriptedReply{look("1"), look("2"), textReply("enough")}, answer: "enough", notes: []string{NoteStepCap},
 			check: func(t *testing.T, s State, p *scriptedModel) {
 				last := p.asked[2]
-				if len(last.Tools) != 0 || lastText(last) != sayForced || last.Options.Predict != 4096 || !s.Forced {
+				if len(last.Tools) != 0 || lastText(last) != instructForced || last.Options.Predict != 4096 || !s.Forced {
 					t.Errorf("forced request %+v", last)
 				}
 			},
@@ -207,7 +207,7 @@ func TestGuards(t *testing.T) {
 		{
 			name: "empty", play: []scriptedReply{textReply(""), textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
-				if lastText(p.asked[1]) != sayEmpty {
+				if lastText(p.asked[1]) != instructEmpty {
 					t.Errorf("said %q", lastText(p.asked[1]))
 				}
 			},
@@ -216,7 +216,7 @@ func TestGuards(t *testing.T) {
 			name: "dropped call",
 			play: []scriptedReply{{chunks: []model.Chunk{{Done: true, Final: model.Final{OutputTokens: 20}}}}, textReply("yes")}, answer: "yes", notes: []string{NoteRetried},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
-				if lastText(p.asked[1]) != sayDropped {
+				if lastText(p.asked[1]) != instructDropped {
 					t.Errorf("said %q", lastText(p.asked[1]))
 				}
 			},
@@ -233,7 +233,7 @@ func TestGuards(t *testing.T) {
 			answer: "The model gave no answer. Please ask again, perhaps in other words.",
 			notes:  []string{NoteRetried, NoteRetried, NoteRetried, NoteEmpty},
 			check: func(t *testing.T, _ State, p *scriptedModel) {
-				if len(p.asked[2].Tools) == 0 || len(p.asked[3].Tools) != 0 || lastText(p.asked[4]) != sayPlain {
+				if len(p.asked[2].Tools) == 0 || len(p.asked[3].Tools) != 0 || lastText(p.asked[4]) != instructPlain {
 					t.Error("tools are offered to the retries, not to the two last")
 				}
 			},
@@ -264,7 +264,7 @@ func TestGuards(t *testing.T) {
 			name: "announces", play: []scriptedReply{textReply("Let me search the web for that."), look("x"), textReply("found")}, answer: "found", notes: []string{NoteNudged},
 			check: func(t *testing.T, s State, p *scriptedModel) {
 				ms := p.asked[1].Messages
-				if lastText(p.asked[1]) != sayAnnounce || ms[len(ms)-2].Content != "Let me search the web for that." {
+				if lastText(p.asked[1]) != instructAnnounce || ms[len(ms)-2].Content != "Let me search the web for that." {
 					t.Errorf("asked %+v", ms)
 				}
 				if len(s.Messages) != 4 {

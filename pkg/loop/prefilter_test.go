@@ -10,20 +10,20 @@ import (
 	"unicode"
 )
 
-// sieves are the sieves and the patterns behind them.
-var sieves = map[string]struct {
-	sieve    *sieve
-	patterns []func() *regexp.Regexp
+// prefilters are the prefilters and the patterns behind them.
+var prefilters = map[string]struct {
+	prefilter prefilter
+	patterns  []func() *regexp.Regexp
 }{
-	"hedges":    {hedgeSieve, []func() *regexp.Regexp{hedgePattern}},
-	"announces": {announceSieve, []func() *regexp.Regexp{announcePattern}},
-	"claims":    {claimSieve, []func() *regexp.Regexp{claimPattern, usedToolPattern}},
+	"hedges":    {hedgePrefilter, []func() *regexp.Regexp{hedgePattern}},
+	"announces": {announcePrefilter, []func() *regexp.Regexp{announcePattern}},
+	"claims":    {claimPrefilter, []func() *regexp.Regexp{claimPattern, usedToolPattern}},
 }
 
-// A sieve must let through whatever a pattern matches: texts are made from the patterns themselves, in every branch.
-func TestSievesLetThroughWhatPatternsMatch(t *testing.T) {
+// A prefilter must let through whatever a pattern matches: texts are made from the patterns themselves, in every branch.
+func TestPrefiltersLetThroughWhatPatternsMatch(t *testing.T) {
 	t.Parallel()
-	for name, s := range sieves {
+	for name, s := range prefilters {
 		for _, pattern := range s.patterns {
 			re := pattern()
 			tree, err := syntax.Parse(re.String(), syntax.Perl)
@@ -34,7 +34,7 @@ func TestSievesLetThroughWhatPatternsMatch(t *testing.T) {
 			asked, matched := 0, 0
 			for i := range 8_000 {
 				text := normalizeApostrophes(m.pick("", "", "Well, ", "ok", "é", "x ") + m.text(tree) + m.pick("", ".", " and so on", "s"))
-				passes := s.sieve.passes(text)
+				passes := s.prefilter.passes(text)
 				if passes && i%64 != 0 { // patterns are slow: of those that pass a sample is enough
 					continue
 				}
@@ -43,7 +43,7 @@ func TestSievesLetThroughWhatPatternsMatch(t *testing.T) {
 					continue
 				}
 				if matched++; !passes {
-					t.Errorf("%s: %q matches, but the sieve keeps it back", name, text)
+					t.Errorf("%s: %q matches, but the prefilter keeps it back", name, text)
 				}
 			}
 			if matched < asked/20 || matched < 10 {
@@ -109,10 +109,10 @@ func (m maker) anyCase(of []rune) string {
 	return b.String()
 }
 
-// A sieve finds its texts in any case, where they may stand, and only there.
-func TestSieve(t *testing.T) {
+// A prefilter finds its texts in any case, where they may stand, and only there.
+func TestPrefilter(t *testing.T) {
 	t.Parallel()
-	s := newSieve("let me", " i ", "permíteme")
+	s := prefilter{"let me", " i ", "permíteme"}
 	for text, want := range map[string]bool{
 		"LET ME see": true, "outlet me": true, "I am": true, "so I am": true, "so,i am": true, "Fiji am": false, "i": false,
 		"PERMÍTEME": true, "nothing of it": false, "": false, "le": false, "maſt": true, "\u212a": true, "’": false, "\xe2": false,
@@ -130,27 +130,27 @@ func TestOrdinaryAnswersCostNoPattern(t *testing.T) {
 		"The answer is 42, as looked up.", "Bern has 21 degrees and sunshine today.",
 		"Water boils at 100 °C at sea level. On a mountain it boils earlier, because the pressure is lower.",
 	} {
-		for name, s := range sieves {
-			if s.sieve.passes(text) {
-				t.Errorf("%s: the sieve lets %q through", name, text)
+		for name, s := range prefilters {
+			if s.prefilter.passes(text) {
+				t.Errorf("%s: the prefilter lets %q through", name, text)
 			}
 		}
 	}
 }
 
-func FuzzSieves(f *testing.F) {
+func FuzzPrefilters(f *testing.F) {
 	for _, s := range slices.Concat(hedging, notHedging, announcing, notAnnouncing, claiming, notClaiming) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		text = normalizeApostrophes(text)
-		for name, s := range sieves {
-			if s.sieve.passes(text) {
+		for name, s := range prefilters {
+			if s.prefilter.passes(text) {
 				continue
 			}
 			for _, pattern := range s.patterns {
 				if pattern().MatchString(text) {
-					t.Errorf("%s: %q matches, but the sieve keeps it back", name, text)
+					t.Errorf("%s: %q matches, but the prefilter keeps it back", name, text)
 				}
 			}
 		}

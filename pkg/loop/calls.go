@@ -1,0 +1,202 @@
+package loop
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"conclave/pkg/model"
+)
+
+// acceptCalls adds a reply with calls to the conversation and checkpoints it before any of them runs. Calls that must not
+// run get their result here.
+func (t *turn) acceptCalls(ctx context.Context, r reply) error {
+	m := model.Message{Role: model.Assistant, Content: r.text, Thinking: r.thinking}
+	var layers []string
+	t.state.Step++
+	from := len(t.state.Finished)
+	for i := range r.calls {
+		f := &r.calls[i]
+		f.ID = t.assignID(f.ID, m.Calls)
+		res, refused := t.checkCall(&f.Call, i, m.Calls)
+		if f.layer != LayerNative && f.layer != LayerSafety {
+			t.addNote(NoteRecovered, "a call of "+f.Name+" was written as text ("+f.layer+") and read from it")
+		}
+		m.Calls = append(m.Calls, f.Call)
+		layers = append(layers, f.layer)
+		if refused {
+			t.state.Finished = append(t.state.Finished, FinishedCall{Call: f.Call, Layer: f.layer, Step: t.state.Step, Result: res})
+		}
+	}
+	t.appendMessages(m)
+	t.state.Layers = layers
+	t.correction, t.lastAttempt = nil, false
+	t.appendThinking(r.thinking)
+	t.reportInterim(t.state.Step, r.text)
+	if err := t.checkpoint(ctx); err != nil {
+		return err
+	}
+	for _, d := range t.state.Finished[from:] {
+		t.reportRefused(d)
+	}
+	return nil
+}
+
+// Faults of calls that the loop answers itself. They are the codes of the bus where it has one.
+const (
+	FaultInvalid     = "malformed"    // the arguments do not fit the schema
+	FaultUnknown     = "unknown_tool" // the tool was not offered
+	FaultRepeated    = "repeated"     // the same call with the same result, once too often
+	FaultTooMany     = "too_many"     // more calls than one reply may make
+	FaultUnavailable = "unavailable"  // the tool did not return in time, or panicked
+)
+
+// isRefusal reports whether a fault means that the loop did not run the call.
+func isRefusal(fault string) bool {
+	return fault == FaultInvalid || fault == FaultUnknown || fault == FaultRepeated || fault == FaultTooMany
+}
+
+// checkCall coerces the arguments of the i-th call of a reply to the tool's schema. It refuses, with a result for the
+// model, a tool that was not offered, one whose schema cannot be compiled, calls beyond [Limits.CallsPerReply], arguments
+// that do not fit, and a repeated call. before are the calls ahead of it in the same reply.
+func (t *turn) checkCall(c *model.Call, i int, before []model.Call) (res Result, refused bool) {
+	at := slices.Index(t.tools, c.Name)
+	if at < 0 {
+		c.Name, _ = toValidUTF8(clip(c.Name, 64))
+		if c.Arguments = objectOrNil(c.Arguments); len(c.Arguments) == 0 {
+			c.Arguments = json.RawMessage("{}")
+		}
+		t.addNote(NoteUnknown, "the model called "+c.Name+", which is not offered")
+		return Result{Text: "There is no tool of that name. " + listTools(t.tools), Fault: FaultUnknown}, true
+	}
+	s, err := compileSchema(&t.agent.Tools[at])
+	if err != nil {
+		t.addNote(NoteInvalid, c.Name+" was not called: its schema is invalid")
+		c.Arguments = json.RawMessage("{}")
+		return Result{Text: "This tool's definition is broken. Do not use it.", Fault: FaultInvalid}, true
+	}
+	fit, problem := coerceArguments(s, c.Arguments)
+	c.Arguments = fit
+	switch {
+	case t.limits.CallsPerReply > 0 && i >= t.limits.CallsPerReply:
+		t.addNote(NoteInvalid, fmt.Sprintf("more than %d calls in one reply; the rest was refused", t.limits.CallsPerReply))
+		return Result{Text: resultTooMany, Fault: FaultTooMany}, true
+	case problem != "":
+		t.addNote(NoteInvalid, c.Name+": "+problem)
+		return Result{Text: "The call was not made: " + problem + ". Correct it and call again.", Fault: FaultInvalid}, true
+	case t.isRepeated(c, before):
+		t.addNote(NoteRepeated, "identical call of "+c.Name+" with an identical result was refused")
+		return Result{Text: resultRepeated, Fault: FaultRepeated}, true
+	}
+	return Result{}, false
+}
+
+// objectOrNil is b when it is a JSON object, as servers require of arguments, and nil otherwise.
+func objectOrNil(b json.RawMessage) json.RawMessage {
+	var w valueScanner
+	if _, _ = w.findEnd(b); !json.Valid(b) || b[0] != '{' || w.tooDeep {
+		return nil
+	}
+	return b
+}
+
+// assignID is the call's own id when that is valid and not used before, otherwise a new one. before are the calls ahead of
+// it in the same reply.
+func (t *turn) assignID(id string, before []model.Call) string {
+	for attempt := 0; !isValidID(id) || t.isUsedID(id, before); attempt++ {
+		if attempt > 8 { // NewID repeats itself
+			id = "call_" + rand.Text()
+		} else {
+			id = t.agent.NewID()
+		}
+	}
+	return id
+}
+
+// isUsedID reports whether a call of the history, of this turn or of before has this id.
+func (t *turn) isUsedID(id string, before []model.Call) bool {
+	inCalls := func(calls []model.Call) bool {
+		return slices.ContainsFunc(calls, func(c model.Call) bool { return c.ID == id })
+	}
+	inMessage := func(m model.Message) bool { return inCalls(m.Calls) }
+	return inCalls(before) || slices.ContainsFunc(t.state.Messages, inMessage) || slices.ContainsFunc(t.history, inMessage)
+}
+
+// isValidID reports whether s can be an id on the bus: 1 to 64 letters, digits, underscores and hyphens.
+func isValidID(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isNameByte(c) || c == '.' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
+
+// reportRefused reports a call that was answered without running.
+func (t *turn) reportRefused(d FinishedCall) {
+	if t.hooks.Started != nil {
+		t.hooks.Started(d.Step, d.Call, d.Layer)
+	}
+	if t.hooks.Finished != nil {
+		t.hooks.Finished(d.Step, d)
+	}
+}
+
+// repetition counts how often in a row a call came to the same result.
+type repetition struct {
+	result Result
+	times  int
+}
+
+// callKey is equal for calls of the same tool with equal arguments, however they are written.
+func callKey(c *model.Call) string { return c.Name + " " + canonicalJSON(c.Arguments) }
+
+// countCall counts a finished call for [Limits.Repeats]. A refused call does not count.
+func (t *turn) countCall(d *FinishedCall) {
+	if t.limits.Repeats <= 0 || isRefusal(d.Result.Fault) {
+		return
+	}
+	key := callKey(&d.Call)
+	seen := t.repetitions[key]
+	if seen == nil || seen.result != d.Result {
+		seen = &repetition{result: d.Result}
+		t.repetitions[key] = seen
+	}
+	seen.times++
+}
+
+// isRepeated reports whether a call came to the same result so often that it must not run again. Equal calls ahead of it
+// in the same reply count too.
+func (t *turn) isRepeated(c *model.Call, before []model.Call) bool {
+	if t.limits.Repeats <= 0 {
+		return false
+	}
+	key, n := callKey(c), 0
+	if seen := t.repetitions[key]; seen != nil {
+		n = seen.times
+	}
+	for i := range before {
+		if before[i].Name == c.Name && callKey(&before[i]) == key {
+			n++
+		}
+	}
+	return n >= t.limits.Repeats-1
+}
+
+// forceWhenStuck forces the answer when calls were refused as repeated in two steps.
+func (t *turn) forceWhenStuck() {
+	if t.state.Forced {
+		return
+	}
+	steps, last := 0, -1
+	for i := range t.state.Finished {
+		if d := &t.state.Finished[i]; d.Result.Fault == FaultRepeated && d.Step != last {
+			steps, last = steps+1, d.Step
+		}
+	}
+	if steps >= 2 {
+		t.forceAnswer(NoteRepeated, "the model kept repeating a call; the answer was asked for without tools")
+	}
+}

@@ -1,0 +1,80 @@
+package loop
+
+import (
+	"encoding/json"
+	"strings"
+
+	"conclave/pkg/model"
+)
+
+// describeTools is the part of the system message that describes tools to a model without native tool calls.
+func describeTools(tools []model.Tool) string {
+	var b strings.Builder
+	b.WriteString(headTools + textForm)
+	for _, tool := range tools {
+		line, err := json.Marshal(tool)
+		if err != nil { // the parameters are not JSON
+			tool.Parameters = nil
+			line, _ = json.Marshal(tool)
+		}
+		b.Write(line)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// renderAsText writes calls and results as text between tags, for a model without native tool calls.
+func renderAsText(ms []model.Message) []model.Message {
+	out := make([]model.Message, 0, len(ms))
+	for i, m := range ms {
+		switch {
+		case len(m.Calls) > 0:
+			out = append(out, model.Message{Role: m.Role, Content: renderCalls(m)})
+		case m.Role == model.ToolRole:
+			body := "<tool_result name=" + m.ToolName + " id=" + m.CallID + ">\n" +
+				escapeResultEnd(m.Content) + "\n</tool_result>"
+			if i > 0 && ms[i-1].Role == model.ToolRole {
+				out[len(out)-1].Content += "\n" + body
+				continue
+			}
+			out = append(out, model.Message{Role: model.User, Content: body})
+		default:
+			m.Thinking = ""
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// escapeResultEnd escapes closing tags of results in s, in any case, so that a result cannot end its own tag and pose as
+// the user.
+func escapeResultEnd(s string) string {
+	var out strings.Builder
+	for b := []byte(s); ; {
+		i := indexFold(b, "</tool_result")
+		if i < 0 {
+			out.Write(b)
+			return out.String()
+		}
+		out.Write(b[:i])
+		out.WriteString("<\\")
+		b = b[i+1:]
+	}
+}
+
+// renderCalls is a message with its calls in the form that text_form.md asks for.
+func renderCalls(m model.Message) string {
+	var b strings.Builder
+	b.WriteString(m.Content)
+	for _, c := range m.Calls {
+		if b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString("<tool_call>\n{\"name\": ")
+		b.Write(encodeJSON(c.Name))
+		b.WriteString(", \"arguments\": ")
+		b.Write(c.Arguments)
+		b.WriteString("}\n</tool_call>")
+	}
+	return b.String()
+}
