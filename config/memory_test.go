@@ -249,7 +249,7 @@ func TestMemoryInTheHouse(t *testing.T) {
 func TestHouseWithoutMemory(t *testing.T) {
 	t.Parallel()
 	p := newParlour(t)
-	path := memory.File(p.home.Data)
+	path := memory.DatabaseFile(p.home.Data)
 	spoiled := bytes.Repeat([]byte("no database "), 4096)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, spoiled, 0o600)); err != nil {
 		t.Fatal(err)
@@ -305,7 +305,7 @@ func TestMemoryIsOff(t *testing.T) {
 	if res := p.tool("generator", "search_memory", `{"query":"Anna"}`); res.Error == nil || res.Error.Code != subjects.CodeUnknownTool {
 		t.Errorf("the agent gets %+v", res)
 	}
-	if _, err := os.Stat(memory.File(p.home.Data)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(memory.DatabaseFile(p.home.Data)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file was made: %v", err)
 	}
 	down(t, p.house)

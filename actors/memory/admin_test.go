@@ -16,8 +16,8 @@ import (
 // TestAdminRefuses: what the user's hand cannot do, and that nothing has changed then.
 func TestAdminRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	id, other := w.fact("The bicycle stands in the cellar."), w.fact("My sister Anna lives in Rome.")
+	w := newFixture(t)
+	id, other := w.storeFact("The bicycle stands in the cellar."), w.storeFact("My sister Anna lives in Rome.")
 	long := strings.Repeat("x", maxCorpus+1)
 	edit := func(e subjects.MemoryEdit) subjects.MemoryAdmin {
 		return subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &e}
@@ -72,16 +72,16 @@ func TestAdminRefuses(t *testing.T) {
 	if after := w.everything(); !reflect.DeepEqual(before, after) {
 		t.Errorf("there was\n%+v, and now\n%+v", before, after)
 	}
-	if got := w.story(); len(got) != 2 {
+	if got := w.storedActions(); len(got) != 2 {
 		t.Errorf("it tells of %v", got)
 	}
-	w.nowhere(canary)
+	w.assertAbsent(canary)
 }
 
 // TestList: pages, filters, and how much of a text is shown.
 func TestList(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	var all []subjects.MemoryEntry
 	for i := range 12 {
 		e := subjects.MemoryEntry{
@@ -131,7 +131,7 @@ func TestList(t *testing.T) {
 		var ids []string
 		for _, e := range got.Entries {
 			ids = append(ids, strings.TrimPrefix(e.ID, "entry-"))
-			if len(e.Corpus) > pageText+3 {
+			if len(e.Corpus) > maxListedText+3 {
 				t.Errorf("%s: a text of %d bytes", tt.name, len(e.Corpus))
 			}
 		}
@@ -152,7 +152,7 @@ func TestList(t *testing.T) {
 			seen = append(seen, strings.TrimPrefix(e.ID, "entry-"))
 			size += len(e.Corpus)
 		}
-		if size > pageBytes {
+		if size > maxPageBytes {
 			t.Errorf("a page of %d bytes", size)
 		}
 		if q.After = page.Next; q.After == "" {
@@ -177,10 +177,10 @@ func TestList(t *testing.T) {
 // TestEdit: what the user changes is found by its new words and not by its old ones, and stays what it was otherwise.
 func TestEdit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	id := w.saved(`{"content":"The canoe lies at the lake.","tags":["boat"]}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
 	was := w.entry(id)
-	w.later(time.Minute)
+	w.advance(time.Minute)
 	got, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id[:6]}, Edit: &subjects.MemoryEdit{
 		Name: new("sledge"), Description: new("where the sledge is"), Corpus: new("The sledge hangs under the roof."), Tags: &[]string{"Winter", "winter"},
 	}})
@@ -192,10 +192,10 @@ func TestEdit(t *testing.T) {
 	if now := w.entry(id); !reflect.DeepEqual(now, want) || !reflect.DeepEqual(got.Entries[0], want) {
 		t.Errorf("it is\n%+v, want\n%+v", now, want)
 	}
-	if now := w.recalls("where is the sledge"); !slices.Equal(now, []string{id}) {
+	if now := w.recallIDs("where is the sledge"); !slices.Equal(now, []string{id}) {
 		t.Errorf("by its new words: %v", now)
 	}
-	if now := w.recalls("canoe lies lake"); len(now) != 0 {
+	if now := w.recallIDs("canoe lies lake"); len(now) != 0 {
 		t.Errorf("by its old words: %v", now)
 	}
 	if want.Provenance.Trust != subjects.Untrusted {
@@ -210,7 +210,7 @@ func TestEdit(t *testing.T) {
 	if e := w.entry(id); len(e.Tags) != 0 || e.Name != "sledge" {
 		t.Errorf("%+v", e)
 	}
-	if got := w.story(); !slices.Equal(got, []string{"stored", "edited", "edited", "edited"}) {
+	if got := w.storedActions(); !slices.Equal(got, []string{"stored", "edited", "edited", "edited"}) {
 		t.Errorf("it tells of %v", got)
 	}
 }
@@ -218,8 +218,8 @@ func TestEdit(t *testing.T) {
 // TestPin: a pin is kept, and counted only when it is new.
 func TestPin(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	id := w.fact("The bicycle stands in the cellar.")
+	w := newFixture(t)
+	id := w.storeFact("The bicycle stands in the cellar.")
 	for i, tt := range []struct {
 		op      string
 		changed int
@@ -230,10 +230,10 @@ func TestPin(t *testing.T) {
 			t.Errorf("%d. %s: %+v, %v", i+1, tt.op, got, err)
 		}
 	}
-	if got := w.story()[1:]; !slices.Equal(got, []string{"pinned", "unpinned", "pinned"}) {
+	if got := w.storedActions()[1:]; !slices.Equal(got, []string{"pinned", "unpinned", "pinned"}) {
 		t.Errorf("it tells of %v", got)
 	}
-	r, err := one(w.ask(subjects.MemoryQuery{Query: "bicycle"}))
+	r, err := one(w.recallStages(subjects.MemoryQuery{Query: "bicycle"}))
 	if err != nil || len(r.Hits) != 1 || !slices.ContainsFunc(r.Hits[0].Reasons, func(r subjects.MemoryReason) bool { return r.What == "pinned" }) {
 		t.Errorf("recalled as %+v, %v", r.Hits, err)
 	}
@@ -242,13 +242,13 @@ func TestPin(t *testing.T) {
 // TestForget: by id and by words, and only what was meant.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	bicycle, bell := w.fact("The bicycle stands in the cellar."), w.fact("The bell of the bicycle is broken.")
-	rome, oslo := w.fact("My sister Anna lives in Rome."), w.fact("My sister Anna lives in Oslo.")
-	sledge := w.fact("The sledge stands in the barn.")
+	w := newFixture(t)
+	bicycle, bell := w.storeFact("The bicycle stands in the cellar."), w.storeFact("The bell of the bicycle is broken.")
+	rome, oslo := w.storeFact("My sister Anna lives in Rome."), w.storeFact("My sister Anna lives in Oslo.")
+	sledge := w.storeFact("The sledge stands in the barn.")
 	// Near by its vector, and without a word of it: such as a model finds of anything.
 	vague := func(texts []string) (subjects.EmbedReply, error) {
-		r, err := words("words-1", 256)(texts)
+		r, err := wordEmbedder("words-1", 256)(texts)
 		for _, v := range r.Vectors {
 			for i := range v {
 				v[i] = v[i]*0.3 + 3
@@ -259,15 +259,15 @@ func TestForget(t *testing.T) {
 	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "the bicycle", Dry: true}); err != nil || got.Changed != 0 || len(got.Entries) != 2 || w.count() != 5 {
 		t.Errorf("dry: %d would go, %d went, %v", len(got.Entries), got.Changed, err)
 	}
-	if len(w.story()) != 5 {
-		t.Errorf("dry: it tells of %v", w.story())
+	if len(w.storedActions()) != 5 {
+		t.Errorf("dry: it tells of %v", w.storedActions())
 	}
 	w.embed = vague
 	got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "the bicycle"})
 	if err != nil || got.Changed != 2 || len(got.Entries) != 2 {
 		t.Errorf("by words: %+v, %v", got, err)
 	}
-	w.embed = words("words-1", 256)
+	w.embed = wordEmbedder("words-1", 256)
 	for _, id := range []string{bicycle, bell} {
 		if entries, err := w.db.Get(t.Context(), id); err != nil || len(entries) > 0 {
 			t.Errorf("still there: %+v, %v", entries, err)
@@ -286,7 +286,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("still there: %+v", entries)
 		}
 	}
-	if got := w.recalls("Where does Anna live?"); len(got) > 0 {
+	if got := w.recallIDs("Where does Anna live?"); len(got) > 0 {
 		t.Errorf("it recalls %v", got)
 	}
 	if got, err := w.admin(subjects.MemoryAdmin{Op: "graph", Query: "Anna"}); err != nil || len(got.Relations) > 0 {
@@ -296,7 +296,7 @@ func TestForget(t *testing.T) {
 	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{rome, sledge}}); err != nil || got.Changed != 1 || !slices.Equal(got.Missing, []string{rome}) {
 		t.Errorf("one of two: %+v, %v", got, err)
 	}
-	if got := w.story()[5:]; !slices.Equal(got, []string{"forgotten", "forgotten", "forgotten"}) || w.count() != 0 {
+	if got := w.storedActions()[5:]; !slices.Equal(got, []string{"forgotten", "forgotten", "forgotten"}) || w.count() != 0 {
 		t.Errorf("it tells of %v, and %d are left", got, w.count())
 	}
 }
@@ -304,12 +304,12 @@ func TestForget(t *testing.T) {
 // TestProposals: the user decides. What is accepted is kept like anything new: it may say what is known, or otherwise.
 func TestProposals(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	propose := func(s string) string {
 		return w.saved(`{"content":"`+s+`"}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0]
 	}
 	train, ferry := propose("The train leaves at nine."), propose("The ferry leaves at ten.")
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{train}}); err != nil || got.Changed != 1 || w.entry(idOf("accepted", train)).State != subjects.MemoryActive {
+	if got, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{train}}); err != nil || got.Changed != 1 || w.entry(deriveID("accepted", train)).State != subjects.MemoryActive {
 		t.Errorf("accepted: %+v, %v", got, err)
 	}
 	if got, err := w.admin(subjects.MemoryAdmin{Op: "reject", IDs: []string{ferry}}); err != nil || got.Changed != 1 || w.count() != 1 {
@@ -317,18 +317,18 @@ func TestProposals(t *testing.T) {
 	}
 	// One of them is no proposal: nobody is decided upon.
 	bus := propose("The bus leaves at eleven.")
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{bus, idOf("accepted", train)}}); err == nil || w.entry(bus).State != subjects.MemoryCandidate {
+	if _, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{bus, deriveID("accepted", train)}}); err == nil || w.entry(bus).State != subjects.MemoryCandidate {
 		t.Errorf("trick: with one that is none: %v", err)
 	}
-	if got := w.recalls("When leaves the train?"); !slices.Equal(got, []string{idOf("accepted", train)}) {
+	if got := w.recallIDs("When leaves the train?"); !slices.Equal(got, []string{deriveID("accepted", train)}) {
 		t.Errorf("it recalls %v", got)
 	}
-	rome := w.fact("My sister Anna lives in Rome.")
+	rome := w.storeFact("My sister Anna lives in Rome.")
 	oslo := propose("My sister Anna lives in Oslo.")
 	if _, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{oslo}}); err != nil {
 		t.Fatal(err)
 	}
-	if old := w.entry(rome); old.State != subjects.MemorySuperseded || old.SupersededBy != idOf("accepted", oslo) {
+	if old := w.entry(rome); old.State != subjects.MemorySuperseded || old.SupersededBy != deriveID("accepted", oslo) {
 		t.Errorf("what it contradicts is %+v", old)
 	}
 	if g, err := w.admin(subjects.MemoryAdmin{Op: "graph", Query: "lives in Oslo", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Object != "Oslo" || g.Relations[0].Tense != subjects.TenseIs {
@@ -339,15 +339,15 @@ func TestProposals(t *testing.T) {
 // TestStatus: what the user is told of the whole.
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.fact("My sister Anna lives in Rome.")
-	w.fact("My sister Anna lives in Oslo.")
-	w.answers("q1", "What colour has the bicycle?", "The bicycle is red.")
-	w.imports("/notes.md", "The tent has nine pegs.")
+	w := newFixture(t)
+	w.storeFact("My sister Anna lives in Rome.")
+	w.storeFact("My sister Anna lives in Oslo.")
+	w.storeAnswer("q1", "What colour has the bicycle?", "The bicycle is red.")
+	w.importPieces("/notes.md", "The tent has nine pegs.")
 	w.embed = nil
-	w.fact("The lamp is broken.")
-	w.embed = words("words-1", 256)
-	if _, err := w.ask(subjects.MemoryQuery{Query: "tent"}); err != nil {
+	w.storeFact("The lamp is broken.")
+	w.embed = wordEmbedder("words-1", 256)
+	if _, err := w.recallStages(subjects.MemoryQuery{Query: "tent"}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := w.admin(subjects.MemoryAdmin{Op: "status"})

@@ -18,11 +18,11 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+// waitLimit is how long a test waits for what must come.
+const waitLimit = 20 * time.Second
 
-// street is a server under the real grants with a memory and a model that makes vectors of words.
-type street struct {
+// busFixture is a server under the real grants with a memory and a model that makes vectors of words.
+type busFixture struct {
 	*bustest.Bus
 	t      *testing.T
 	memory *actor.Supervised
@@ -37,13 +37,13 @@ func (embedder) Name() string { return "model" }
 
 func (embedder) Routes() []actor.Route {
 	return []actor.Route{actor.Serve(subjects.ModelEmbed, func(_ context.Context, in actor.Msg[subjects.EmbedRequest], _ actor.Out) (subjects.EmbedReply, error) {
-		return words("words-1", 64)(in.Body.Texts)
+		return wordEmbedder("words-1", 64)(in.Body.Texts)
 	})}
 }
 
-func newStreet(t *testing.T) *street {
+func newBusFixture(t *testing.T) *busFixture {
 	t.Helper()
-	s := &street{Bus: bustest.Start(t), t: t, stored: make(chan subjects.MemoryEvent, 64), graded: make(chan subjects.MemoryEvent, 64)}
+	s := &busFixture{Bus: bustest.Start(t), t: t, stored: make(chan subjects.MemoryEvent, 64), graded: make(chan subjects.MemoryEvent, 64)}
 	nc := s.As("user")
 	for subject, to := range map[string]chan subjects.MemoryEvent{"memory.stored": s.stored, "memory.annotated": s.graded} {
 		if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
@@ -64,7 +64,7 @@ func newStreet(t *testing.T) *street {
 	return s
 }
 
-func (s *street) run(spec actor.Spec) *actor.Supervised {
+func (s *busFixture) run(spec actor.Spec) *actor.Supervised {
 	s.t.Helper()
 	a, err := actor.Supervise(s.t.Context(), spec, s.Dial, actor.Config{})
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *street) run(spec actor.Spec) *actor.Supervised {
 }
 
 // start runs the actor as the system does: its own file, a real audit.
-func (s *street) start() {
+func (s *busFixture) start() {
 	s.t.Helper()
 	s.memory = s.run(actor.Spec{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
 		h, err := audit.LoadHasher(filepath.Join(s.Dir, "params.key"))
@@ -90,15 +90,15 @@ func (s *street) start() {
 		if err != nil {
 			return nil, err
 		}
-		m := Open(ctx, plain(), s.Dir, a, h)
-		if m.shut != nil {
-			return nil, m.shut
+		m := Open(ctx, plainConfig(), s.Dir, a, h)
+		if m.unavailable != nil {
+			return nil, m.unavailable
 		}
 		return m, nil
 	}})
 }
 
-func (s *street) out(role, session, query string) actor.Out {
+func (s *busFixture) out(role, session, query string) actor.Out {
 	s.t.Helper()
 	out, err := actor.NewOut(s.As(role))
 	if err != nil {
@@ -108,25 +108,25 @@ func (s *street) out(role, session, query string) actor.Out {
 }
 
 // next waits for an event.
-func (s *street) next(from chan subjects.MemoryEvent) subjects.MemoryEvent {
+func (s *busFixture) next(from chan subjects.MemoryEvent) subjects.MemoryEvent {
 	s.t.Helper()
 	select {
 	case ev := <-from:
 		return ev
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		s.t.Fatal("no event")
 	}
 	return subjects.MemoryEvent{}
 }
 
 // tool has a tool of memory called under the broker's key.
-func (s *street) tool(out actor.Out, name, args string, labels *subjects.Labels) subjects.ToolResult {
+func (s *busFixture) tool(out actor.Out, name, args string, labels *subjects.Labels) subjects.ToolResult {
 	s.t.Helper()
 	service, err := subjects.ToolRun.With("memory", name)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitLimit)
 	defer cancel()
 	res, err := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: actor.NewID(), QueryID: "q2", Args: json.RawMessage(args), Caller: "generator", Labels: labels})
 	if err != nil {
@@ -139,8 +139,8 @@ func (s *street) tool(out actor.Out, name, args string, labels *subjects.Labels)
 // through the broker's key, and all of it is in an audit that holds.
 func TestBus(t *testing.T) {
 	t.Parallel()
-	s := newStreet(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	s := newBusFixture(t)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	r := answer1()
 	r.GeneratorID, r.RespondentID = "operator", "operator" // who answered is what the server says
@@ -148,7 +148,7 @@ func TestBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	ev := s.next(s.stored)
-	id := idOf(subjects.KindEngram, "q1", "generator")
+	id := deriveID(subjects.KindEngram, "q1", "generator")
 	if ev.Action != "stored" || !slices.Equal(ev.IDs, []string{id}) || ev.By != "generator" || ev.QueryID != "q1" {
 		t.Errorf("it tells %+v", ev)
 	}
@@ -200,13 +200,13 @@ func TestBus(t *testing.T) {
 }
 
 // trail is what memory wrote into the audit, when there are n records of it at the latest, and checks that it holds.
-func (s *street) trail(n int) (out []string) {
+func (s *busFixture) trail(n int) (out []string) {
 	s.t.Helper()
 	src, err := bus.AuditSource(s.t.Context(), s.As("auditor"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); len(out) < n && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitLimit); len(out) < n && time.Now().Before(deadline); {
 		out = nil
 		for m, err := range src.Messages {
 			if err != nil {
@@ -238,8 +238,8 @@ func (s *street) trail(n int) (out []string) {
 // stored once.
 func TestBusWaits(t *testing.T) {
 	t.Parallel()
-	s := newStreet(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	s := newBusFixture(t)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := s.memory.Stop(); err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestBusWaits(t *testing.T) {
 // message.
 func TestBusRefuses(t *testing.T) {
 	t.Parallel()
-	s := newStreet(t)
+	s := newBusFixture(t)
 	roles, _ := subjects.Table().Roles()
 	tries := 0
 	for _, role := range roles {
@@ -306,7 +306,7 @@ func TestBusRefuses(t *testing.T) {
 		t.Errorf("only %d tries: the table of roles is not what it was", tries)
 	}
 	// What the server let through would stand before this one.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for _, role := range subjects.People {
 		got, err := actor.Ask(ctx, s.out(role, "", ""), subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "list"})

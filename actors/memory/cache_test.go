@@ -14,7 +14,7 @@ import (
 // change it.
 func TestCache(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	q := subjects.MemoryQuery{Query: "Where stands the bicycle?"}
 	var fact, candidate string
 	seq := uint64(100)
@@ -28,7 +28,7 @@ func TestCache(t *testing.T) {
 	}{
 		{name: "nothing happened", cached: true, has: "cellar"},
 		{name: "in another order", q: func(q *subjects.MemoryQuery) { q.Query = "the bicycle stands where" }, cached: true, has: "cellar"},
-		{name: "something far away", act: func() error { w.fact("Xylophones are made of rosewood."); return nil }, cached: true, has: "cellar"},
+		{name: "something far away", act: func() error { w.storeFact("Xylophones are made of rosewood."); return nil }, cached: true, has: "cellar"},
 		{name: "afresh", q: func(q *subjects.MemoryQuery) { q.Fresh = true }, has: "cellar"},
 		{name: "trick: another question with the same words", q: func(q *subjects.MemoryQuery) { q.Query = "Where stands the bicycle not?" }, has: "cellar"},
 		{name: "of one kind", q: func(q *subjects.MemoryQuery) { q.Kind = "engram" }, not: "cellar"},
@@ -40,9 +40,9 @@ func TestCache(t *testing.T) {
 			return err
 		}, has: "barn", not: "cellar"},
 		{name: "pinned", act: func() error { _, err := w.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{fact}}); return err }, has: "cellar"},
-		{name: "something near", act: func() error { w.fact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
+		{name: "something near", act: func() error { w.storeFact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
 		{name: "a proposal, which does not count", act: func() error {
-			res := w.order("save_memory", subjects.ToolOrder{Spawned: true, Labels: trusted(), Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`)})
+			res := w.callTool("save_memory", subjects.ToolOrder{Spawned: true, Labels: trusted(), Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`)})
 			candidate = last(res.Recalls)
 			return nil
 		}, has: "cellar", not: "roof"},
@@ -50,30 +50,30 @@ func TestCache(t *testing.T) {
 			_, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{candidate}})
 			return err
 		}, has: "roof"},
-		{name: "a document", act: func() error { w.imports("a.md", "The bicycle stands under the stairs."); return nil }, has: "stairs"},
-		{name: "which has changed", act: func() error { w.imports("a.md", "The bicycle stands over the stairs."); return nil }, has: "over the stairs", not: "under the stairs"},
-		{name: "an answer", act: func() error { w.answers("qx", "Where stands the bicycle?", "It stands in the garage."); return nil }, has: "garage"},
+		{name: "a document", act: func() error { w.importPieces("a.md", "The bicycle stands under the stairs."); return nil }, has: "stairs"},
+		{name: "which has changed", act: func() error { w.importPieces("a.md", "The bicycle stands over the stairs."); return nil }, has: "over the stairs", not: "under the stairs"},
+		{name: "an answer", act: func() error { w.storeAnswer("qx", "Where stands the bicycle?", "It stands in the garage."); return nil }, has: "garage"},
 		{name: "a grade", act: func() error {
 			seq++
 			return w.critique(seq, subjects.Critique{QueryID: "qx", RespondentID: "generator", Score: 1})
 		}, has: "cellar"},
 		{name: "another model", act: func() error {
-			w.embed = words("words-2", 128)
+			w.embed = wordEmbedder("words-2", 128)
 			return nil
 		}, has: "cellar"},
-		{name: "too long ago", act: func() error { w.later(25 * time.Hour); return nil }, has: "cellar"},
+		{name: "too long ago", act: func() error { w.advance(25 * time.Hour); return nil }, has: "cellar"},
 		{name: "forgotten", act: func() error { _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{fact}}); return err }, not: "cellar"},
 	} {
-		if fact == "" || !slices.Contains(w.recalls("bicycle cellar stands"), fact) || tt.name == "pinned" {
+		if fact == "" || !slices.Contains(w.recallIDs("bicycle cellar stands"), fact) || tt.name == "pinned" {
 			if fact != "" {
 				if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{fact}}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			fact = w.fact("The bicycle stands in the cellar.")
+			fact = w.storeFact("The bicycle stands in the cellar.")
 		}
 		for i := range 2 {
-			if r, err := one(w.ask(q)); err != nil || i == 1 && !r.Cached {
+			if r, err := one(w.recallStages(q)); err != nil || i == 1 && !r.Cached {
 				t.Fatalf("%s: before, the %d. time: %+v, %v", tt.name, i+1, r, err)
 			}
 		}
@@ -87,7 +87,7 @@ func TestCache(t *testing.T) {
 			tt.q(&mine)
 		}
 		had := len(w.events("memory.recalled"))
-		replies, err := w.ask(mine)
+		replies, err := w.recallStages(mine)
 		r := last(replies)
 		if err != nil || r.Cached != tt.cached || !r.Done {
 			t.Errorf("%s: cached %t, %v", tt.name, r.Cached, err)
@@ -111,18 +111,18 @@ func TestCache(t *testing.T) {
 // TestCacheScopes: what was made for the user is not shown to an agent, nor the other way round; and one can be without.
 func TestCacheScopes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.fact("The bicycle stands in the cellar.")
+	w := newFixture(t)
+	w.storeFact("The bicycle stands in the cellar.")
 	const words = "Where stands the bicycle?"
 	person := func() bool {
-		r, err := one(w.ask(subjects.MemoryQuery{Query: words}))
+		r, err := one(w.recallStages(subjects.MemoryQuery{Query: words}))
 		if err != nil || len(r.Hits) != 1 {
 			t.Fatalf("the user gets %+v, %v", r, err)
 		}
 		return r.Cached
 	}
 	agent := func() bool {
-		if res := w.order("search_memory", subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + words + `"}`)}); res.Error != nil || !strings.Contains(res.Result, "cellar") {
+		if res := w.callTool("search_memory", subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + words + `"}`)}); res.Error != nil || !strings.Contains(res.Result, "cellar") {
 			t.Fatalf("the agent gets %+v", res)
 		}
 		return last(w.events("memory.recalled")).Cached
@@ -135,10 +135,10 @@ func TestCacheScopes(t *testing.T) {
 			t.Errorf("%d. cached %t, want %t", i+1, got, tt.want)
 		}
 	}
-	off := newWorld(t, func(c *Config) { c.Cache.Entries = 0 })
-	off.fact("The bicycle stands in the cellar.")
+	off := newFixture(t, func(c *Config) { c.Cache.Entries = 0 })
+	off.storeFact("The bicycle stands in the cellar.")
 	for range 2 {
-		if r, err := one(off.ask(subjects.MemoryQuery{Query: words})); err != nil || r.Cached || len(r.Hits) != 1 {
+		if r, err := one(off.recallStages(subjects.MemoryQuery{Query: words})); err != nil || r.Cached || len(r.Hits) != 1 {
 			t.Errorf("without a cache: %+v, %v", r, err)
 		}
 	}

@@ -26,7 +26,7 @@ func untrusted(r *subjects.Response) { r.Labels = &subjects.Labels{Trust: subjec
 // over a pin. Everything stays to be seen.
 func TestBesideWhatIsThere(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range []struct {
 		name, who     string
 		first, second subjects.Response
@@ -57,17 +57,17 @@ func TestBesideWhatIsThere(t *testing.T) {
 		if tt.account != "" {
 			account = tt.account
 		}
-		if err := w.says("generator", tt.first); err != nil {
+		if err := w.deliverAnswer("generator", tt.first); err != nil {
 			t.Fatal(err)
 		}
-		one, two := idOf(subjects.KindEngram, tt.first.QueryID, "generator"), idOf(subjects.KindEngram, tt.second.QueryID, account)
+		one, two := deriveID(subjects.KindEngram, tt.first.QueryID, "generator"), deriveID(subjects.KindEngram, tt.second.QueryID, account)
 		if tt.pinned {
 			if _, err := w.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{one}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.later(1)
-		if err := w.says(account, tt.second); err != nil {
+		w.advance(1)
+		if err := w.deliverAnswer(account, tt.second); err != nil {
 			t.Fatal(err)
 		}
 		// Both are there to be seen.
@@ -97,8 +97,8 @@ func TestBesideWhatIsThere(t *testing.T) {
 		if tt.recalled == nil {
 			continue
 		}
-		got := w.recalls("Where does my sister " + tt.who + " live?")
-		if len(got) == 0 || got[0] != idOf(subjects.KindEngram, tt.recalled[0], "generator") || slices.Contains(got, one) && slices.Contains(got, two) {
+		got := w.recallIDs("Where does my sister " + tt.who + " live?")
+		if len(got) == 0 || got[0] != deriveID(subjects.KindEngram, tt.recalled[0], "generator") || slices.Contains(got, one) && slices.Contains(got, two) {
 			t.Errorf("%s: it recalls %v, want %v", tt.name, got, tt.recalled)
 		}
 	}
@@ -107,23 +107,23 @@ func TestBesideWhatIsThere(t *testing.T) {
 // TestMergeTeaches: the one that stays learns what it did not know.
 func TestMergeTeaches(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	other := w.fact("The red bicycle has no bell.")
-	if err := w.says("generator", told("q1", "Berta", "Rome")); err != nil {
+	w := newFixture(t)
+	other := w.storeFact("The red bicycle has no bell.")
+	if err := w.deliverAnswer("generator", told("q1", "Berta", "Rome")); err != nil {
 		t.Fatal(err)
 	}
-	one := w.fact("My sister Anna lives in Rome.")
+	one := w.storeFact("My sister Anna lives in Rome.")
 	got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "My sister Anna lives in Rome.", Tags: []string{"Family", "family", " "}}}})
 	if err != nil || got.Results[0].Action != "merged" || got.Results[0].Other != one {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if err := w.says("generator", told("q2", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{other} })); err != nil {
+	if err := w.deliverAnswer("generator", told("q2", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{other} })); err != nil {
 		t.Fatal(err)
 	}
 	if e := w.entry(one); !slices.Equal(e.Tags, []string{"family"}) || e.State != subjects.MemoryActive {
 		t.Errorf("it knows %+v", e)
 	}
-	if e := w.entry(idOf(subjects.KindEngram, "q1", "generator")); !slices.Equal(e.Correlating, []string{other}) {
+	if e := w.entry(deriveID(subjects.KindEngram, "q1", "generator")); !slices.Equal(e.Correlating, []string{other}) {
 		t.Errorf("it goes with %v", e.Correlating)
 	}
 }
@@ -132,7 +132,7 @@ func TestMergeTeaches(t *testing.T) {
 // any more, and what is new must not be lost.
 func TestWhileItIsCompared(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Model = true })
+	w := newFixture(t, func(c *Config) { c.Model = true })
 	for _, tt := range []struct {
 		name, verdict string
 		hand          subjects.MemoryAdmin
@@ -152,7 +152,7 @@ func TestWhileItIsCompared(t *testing.T) {
 			}
 			return r
 		}, tt.name) + " now."
-		old := w.fact(text)
+		old := w.storeFact(text)
 		w.chat = func(_, _, schema string) (string, error) {
 			if !strings.Contains(schema, "relationship") {
 				return "", subjects.Faultf(subjects.CodeUnavailable, "nobody")
@@ -166,7 +166,7 @@ func TestWhileItIsCompared(t *testing.T) {
 			}
 			return `{"relationship":"` + tt.verdict + `","why":"so it seems"}`, nil
 		}
-		fresh := w.fact(text + " It is blue.")
+		fresh := w.storeFact(text + " It is blue.")
 		if e := w.entry(fresh); e.State != subjects.MemoryActive {
 			t.Errorf("%s: the new one is %s by %q", tt.name, e.State, e.SupersededBy)
 		}

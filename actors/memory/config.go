@@ -38,9 +38,9 @@ type Cache struct {
 
 // Bounds of the settings.
 const (
-	mostResults = 200
-	mostTop     = 20
-	maxCalls    = 5 * time.Minute
+	maxResults     = 200
+	maxTop         = 20
+	maxCallTimeout = 5 * time.Minute
 )
 
 // Validate reports everything wrong with c.
@@ -58,14 +58,14 @@ func (c Config) Problems() (out strict.Problems) {
 			out.Add(path, "%s is not between %s and %s", strict.Short(v), strict.Short(least), strict.Short(most))
 		}
 	}
-	between("n_results", c.Results, 1, mostResults)
-	between("top_k", c.Top, 1, mostTop)
+	between("n_results", c.Results, 1, maxResults)
+	between("top_k", c.Top, 1, maxTop)
 	if c.Top > c.Results {
 		out.Add("top_k", "%d is more than n_results, which is %d", c.Top, c.Results)
 	}
 	between("threads", c.Threads, 0, 256)
-	within("model_timeout", c.ModelTimeout, time.Millisecond, maxCalls)
-	within("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCalls)
+	within("model_timeout", c.ModelTimeout, time.Millisecond, maxCallTimeout)
+	within("embed_timeout", c.EmbedTimeout, time.Millisecond, maxCallTimeout)
 	between("cache.entries", c.Cache.Entries, 0, 1024)
 	between("cache.near", c.Cache.Near, 50, 100)
 	week := 7 * 24 * time.Hour
@@ -81,5 +81,5 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// File is where the memory of an installation with this data folder is.
-func File(data string) string { return filepath.Join(data, "memory", "memory.duckdb") }
+// DatabaseFile is where the memory of an installation with this data folder is.
+func DatabaseFile(data string) string { return filepath.Join(data, "memory", "memory.duckdb") }

@@ -21,8 +21,8 @@ import (
 
 // What the embedding model wants to stand before a text. Nobody else adds these.
 const (
-	forQuery    = "search_query: "
-	forDocument = "search_document: "
+	queryPrefix    = "search_query: "
+	documentPrefix = "search_document: "
 )
 
 // maxEmbedded bounds what of a text is embedded: a model's window is some thousand tokens, and the beginning says most.
@@ -57,31 +57,31 @@ func (m *Memory) embed(ctx context.Context, out actor.Out, prefix string, texts 
 		if dims == 0 {
 			dims = len(v)
 		}
-		if err := usable(v, dims); err != nil {
+		if err := checkVector(v, dims); err != nil {
 			return "", nil, fmt.Errorf("%w: %s %v", errVectors, got.Model, err)
 		}
 	}
 	if len(got.Values) != len(texts) {
 		return "", nil, fmt.Errorf("%w: %d for %d texts", errVectors, len(got.Values), len(texts))
 	}
-	m.space.RLock()
-	same := m.space.model == got.Model && m.space.dims == dims
-	known, size := m.space.model, m.space.dims
-	m.space.RUnlock()
+	m.search.RLock()
+	same := m.search.model == got.Model && m.search.dims == dims
+	known, size := m.search.model, m.search.dims
+	m.search.RUnlock()
 	if !same {
 		if known == got.Model && size != dims {
 			return "", nil, fmt.Errorf("%w: %s made vectors of %d numbers before and of %d now", errVectors, got.Model, size, dims)
 		}
-		if err := m.turn(ctx, got.Model, dims); err != nil {
+		if err := m.switchIndex(ctx, got.Model, dims); err != nil {
 			return "", nil, err
 		}
-		m.nudge()
+		m.wakeBackfill()
 	}
 	return got.Model, got.Values, nil
 }
 
-// usable reports why a vector cannot be used.
-func usable(v []float32, dims int) error {
+// checkVector reports why a vector cannot be used.
+func checkVector(v []float32, dims int) error {
 	if len(v) == 0 || len(v) != dims {
 		return fmt.Errorf("made vectors of %d and of %d numbers", dims, len(v))
 	}
@@ -100,7 +100,7 @@ func usable(v []float32, dims int) error {
 
 // embedQuery makes the vector of what is looked for.
 func (m *Memory) embedQuery(ctx context.Context, out actor.Out, query string) ([]float32, error) {
-	_, v, err := m.embed(ctx, out, forQuery, []string{query})
+	_, v, err := m.embed(ctx, out, queryPrefix, []string{query})
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...sub
 	for _, e := range entries {
 		texts = append(texts, e.Name, e.Description, e.Corpus)
 	}
-	by, v, err := m.embed(ctx, out, forDocument, texts)
+	by, v, err := m.embed(ctx, out, documentPrefix, texts)
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +124,8 @@ func (m *Memory) embedEntries(ctx context.Context, out actor.Out, entries ...sub
 	return made, nil
 }
 
-// ask is how texts are put before a small model. The built-in demo model is none.
-func (m *Memory) ask(out actor.Out) digest.Ask {
+// askModel is how texts are put before a small model. The built-in demo model is none.
+func (m *Memory) askModel(out actor.Out) digest.Ask {
 	return func(ctx context.Context, system, user string, schema json.RawMessage) (string, error) {
 		standIn, zero := false, 0.0
 		client := wire.Client{
@@ -143,131 +143,131 @@ func (m *Memory) ask(out actor.Out) digest.Ask {
 	}
 }
 
-// nudge says that there is something to catch up with.
-func (m *Memory) nudge() {
+// wakeBackfill says that there is something to catch up with.
+func (m *Memory) wakeBackfill() {
 	select {
-	case m.wake <- struct{}{}:
+	case m.backfillWake <- struct{}{}:
 	default: // it is known
 	}
 }
 
 // Catching up: so many entries at a time, and so long until the model is tried again.
 const (
-	catchBatch = 8
-	catchRetry = 30 * time.Second
+	backfillSize  = 8
+	backfillRetry = 30 * time.Second
 )
 
-// catchUp makes what could not be made when an entry came: words for the search, and vectors that wait for their model.
-func (m *Memory) catchUp(ctx context.Context, out actor.Out) {
-	m.warm(ctx, out)
-	m.approximate(ctx, out)
-	retry := time.NewTimer(catchRetry)
+// runBackfill makes what could not be made when an entry came: words for the search, and vectors that wait for their model.
+func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
+	m.warmIndex(ctx, out)
+	m.fillApproximate(ctx, out)
+	retry := time.NewTimer(backfillRetry)
 	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.wake:
+		case <-m.backfillWake:
 		case <-retry.C:
 		}
 		for ctx.Err() == nil {
-			n, err := m.embedSome(ctx, out)
-			if err != nil && ctx.Err() == nil && !away(err) {
+			n, err := m.backfillBatch(ctx, out)
+			if err != nil && ctx.Err() == nil && !isModelUnavailable(err) {
 				out.Note(fmt.Errorf("making vectors that were missing: %w", err))
 			}
 			if n == 0 || err != nil {
 				break
 			}
 		}
-		m.warm(ctx, out)
-		m.approximate(ctx, out)
-		retry.Reset(catchRetry)
+		m.warmIndex(ctx, out)
+		m.fillApproximate(ctx, out)
+		retry.Reset(backfillRetry)
 	}
 }
 
-// warm reads the words of what is remembered.
-func (m *Memory) warm(ctx context.Context, out actor.Out) {
-	m.space.RLock()
-	defer m.space.RUnlock()
-	if err := m.space.index.Warm(ctx); err != nil && ctx.Err() == nil {
+// warmIndex reads the words of what is remembered.
+func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	if err := m.search.index.Warm(ctx); err != nil && ctx.Err() == nil {
 		out.Note(fmt.Errorf("reading the words of what is remembered: %w", err))
 	}
 }
 
-// damaged are some entries whose vectors the index could not take.
-func (m *Memory) damaged(ctx context.Context) ([]subjects.MemoryEntry, error) {
-	m.space.RLock()
-	rows := slices.Clone(m.space.bad[:min(catchBatch, len(m.space.bad))])
-	m.space.RUnlock()
+// unusableEntries are some entries whose vectors the index could not take.
+func (m *Memory) unusableEntries(ctx context.Context) ([]subjects.MemoryEntry, error) {
+	m.search.RLock()
+	rows := slices.Clone(m.search.bad[:min(backfillSize, len(m.search.bad))])
+	m.search.RUnlock()
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	entries, err := m.db.Rows(ctx, rows...)
+	entries, err := m.unaudited.GetRows(ctx, rows...)
 	if err == nil && len(entries) == 0 {
-		m.mended(rows...) // they are forgotten
+		m.clearUnusable(rows...) // they are forgotten
 	}
 	return entries, err
 }
 
-// mended takes rows off the list of those whose vectors cannot be used.
-func (m *Memory) mended(rows ...uint64) {
-	m.space.Lock()
-	defer m.space.Unlock()
-	m.space.bad = slices.DeleteFunc(slices.Clone(m.space.bad), func(row uint64) bool { return slices.Contains(rows, row) })
+// clearUnusable takes rows off the list of those whose vectors cannot be used.
+func (m *Memory) clearUnusable(rows ...uint64) {
+	m.search.Lock()
+	defer m.search.Unlock()
+	m.search.bad = slices.DeleteFunc(slices.Clone(m.search.bad), func(row uint64) bool { return slices.Contains(rows, row) })
 }
 
-// embedSome makes vectors for some entries that have none of the model at hand. It reports how many it made.
-func (m *Memory) embedSome(ctx context.Context, out actor.Out) (int, error) {
-	m.space.RLock()
-	by := m.space.model
-	m.space.RUnlock()
-	waiting, err := m.db.Unembedded(ctx, by, catchBatch+len(m.aside))
+// backfillBatch makes vectors for some entries that have none of the model at hand. It reports how many it made.
+func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
+	m.search.RLock()
+	by := m.search.model
+	m.search.RUnlock()
+	waiting, err := m.unaudited.Unembedded(ctx, by, backfillSize+len(m.deferred))
 	if err != nil {
 		return 0, err
 	}
-	waiting = slices.DeleteFunc(waiting, func(e subjects.MemoryEntry) bool { return out.Now().Before(m.aside[e.ID]) })
-	if waiting = waiting[:min(catchBatch, len(waiting))]; len(waiting) == 0 {
-		if waiting, err = m.damaged(ctx); err != nil || len(waiting) == 0 {
+	waiting = slices.DeleteFunc(waiting, func(e subjects.MemoryEntry) bool { return out.Now().Before(m.deferred[e.ID]) })
+	if waiting = waiting[:min(backfillSize, len(waiting))]; len(waiting) == 0 {
+		if waiting, err = m.unusableEntries(ctx); err != nil || len(waiting) == 0 {
 			return 0, err
 		}
 	}
 	vectors, err := m.embedEntries(ctx, out, waiting...)
 	if err != nil {
-		if len(waiting) == 1 || away(err) || ctx.Err() != nil {
+		if len(waiting) == 1 || isModelUnavailable(err) || ctx.Err() != nil {
 			return 0, err
 		}
-		return m.embedSingly(ctx, out, waiting) // one of them may be what the model refuses
+		return m.backfillSingly(ctx, out, waiting) // one of them may be what the model refuses
 	}
 	for i, e := range waiting {
-		if err := m.vectored(ctx, e, *vectors[i]); err != nil {
+		if err := m.storeVectors(ctx, e, *vectors[i]); err != nil {
 			return 0, err
 		}
 	}
 	return len(waiting), nil
 }
 
-// away reports whether there is no model to make vectors, whatever the text.
-func away(err error) bool {
+// isModelUnavailable reports whether there is no model to make vectors, whatever the text.
+func isModelUnavailable(err error) bool {
 	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
 }
 
-// embedSingly makes vectors one entry at a time. Those that the model refuses are set aside for a while, so that the
+// backfillSingly makes vectors one entry at a time. Those that the model refuses are set aside for a while, so that the
 // others get theirs.
-func (m *Memory) embedSingly(ctx context.Context, out actor.Out, waiting []subjects.MemoryEntry) (n int, err error) {
+func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, waiting []subjects.MemoryEntry) (n int, err error) {
 	for _, e := range waiting {
 		v, err := m.embedEntries(ctx, out, e)
 		switch {
-		case err != nil && (away(err) || ctx.Err() != nil):
+		case err != nil && (isModelUnavailable(err) || ctx.Err() != nil):
 			return n, err
 		case err != nil:
-			if m.aside == nil || len(m.aside) > maxAside {
-				m.aside = map[string]time.Time{}
+			if m.deferred == nil || len(m.deferred) > maxDeferred {
+				m.deferred = map[string]time.Time{}
 			}
-			m.aside[e.ID] = out.Now().Add(refusedFor)
+			m.deferred[e.ID] = out.Now().Add(deferFor)
 			out.Note(fmt.Errorf("the model makes no vectors of %s, which is found by its words: %w", e.ID, err))
 			continue
 		}
-		if err := m.vectored(ctx, e, *v[0]); err != nil {
+		if err := m.storeVectors(ctx, e, *v[0]); err != nil {
 			return n, err
 		}
 		n++
@@ -277,28 +277,28 @@ func (m *Memory) embedSingly(ctx context.Context, out actor.Out, waiting []subje
 
 // Entries that the model refuses: so many are remembered, for so long.
 const (
-	maxAside   = 1000
-	refusedFor = time.Hour
+	maxDeferred = 1000
+	deferFor    = time.Hour
 )
 
-// vectored gives an entry its vectors, unless it was changed since.
-func (m *Memory) vectored(ctx context.Context, e subjects.MemoryEntry, v store.Vectors) error {
-	ctx, end := through(ctx)
+// storeVectors gives an entry its vectors, unless it was changed since.
+func (m *Memory) storeVectors(ctx context.Context, e subjects.MemoryEntry, v store.Vectors) error {
+	ctx, end := detach(ctx)
 	defer end()
-	if err := m.db.SetVectors(ctx, e.ID, e.Updated, v); err != nil && !errors.Is(err, store.ErrChanged) {
+	if err := m.unaudited.SetVectors(ctx, e.ID, e.Updated, v); err != nil && !errors.Is(err, store.ErrChanged) {
 		return err
 	}
-	m.space.RLock()
-	waits := len(m.space.bad) > 0
-	m.space.RUnlock()
+	m.search.RLock()
+	waits := len(m.search.bad) > 0
+	m.search.RUnlock()
 	if waits {
-		lights, err := m.db.Lights(ctx, v.Model, e.ID)
+		lights, err := m.unaudited.IndexEntries(ctx, v.Model, e.ID)
 		if err != nil {
 			return err
 		}
 		for _, l := range lights {
-			m.mended(l.Row)
+			m.clearUnusable(l.Row)
 		}
 	}
-	return m.follow(ctx, e.ID)
+	return m.refreshIndex(ctx, e.ID)
 }

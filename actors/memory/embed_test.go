@@ -13,9 +13,9 @@ import (
 )
 
 // near reports whether what is recalled for some words was found by its vectors, and with which notes.
-func (w *world) near(query string) (ids []string, byVector bool, notes []string) {
+func (w *fixture) near(query string) (ids []string, byVector bool, notes []string) {
 	w.t.Helper()
-	r, err := one(w.ask(subjects.MemoryQuery{Query: query, Fresh: true}))
+	r, err := one(w.recallStages(subjects.MemoryQuery{Query: query, Fresh: true}))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func (w *world) near(query string) (ids []string, byVector bool, notes []string)
 	return ids, byVector, notes
 }
 
-func (w *world) unembedded() int {
+func (w *fixture) unembedded() int {
 	w.t.Helper()
 	got, err := w.admin(subjects.MemoryAdmin{Op: "status"})
 	if err != nil {
@@ -43,21 +43,21 @@ func (w *world) unembedded() int {
 // when it is back. Time stands still here until everybody waits for it.
 func TestModelGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
 			t.Fatal(err)
 		}
-		w.embeds(nil)
-		fact := w.fact("The bicycle stands in the cellar.")
-		engram := w.answers("q1", "What colour has the bicycle?", "The bicycle is red.")
-		piece := w.imports("/notes.md", "The bicycle shop opens at nine.")[0]
+		w.setEmbedder(nil)
+		fact := w.storeFact("The bicycle stands in the cellar.")
+		engram := w.storeAnswer("q1", "What colour has the bicycle?", "The bicycle is red.")
+		piece := w.importPieces("/notes.md", "The bicycle shop opens at nine.")[0]
 		if got, byVector, notes := w.near("bicycle"); len(got) != 3 || byVector || !slices.Equal(notes, []string{noteNoVectors}) || w.unembedded() != 3 {
 			t.Errorf("without the model: %v, by vector %t, notes %v, %d wait", got, byVector, notes, w.unembedded())
 		}
 		if res := w.searched(`{"query":"bicycle"}`); !strings.Contains(res.Result, "Only words were compared") || len(res.Recalls) != 3 {
 			t.Errorf("a model is shown %q", res.Result)
 		}
-		if r, err := one(w.ask(subjects.MemoryQuery{Query: "bicycle"})); err != nil || r.Cached {
+		if r, err := one(w.recallStages(subjects.MemoryQuery{Query: "bicycle"})); err != nil || r.Cached {
 			t.Errorf("what was found by words alone is kept for later: %+v, %v", r, err)
 		}
 		noted := len(w.rec.Noted())
@@ -66,9 +66,9 @@ func TestModelGone(t *testing.T) {
 		}
 
 		back := make(chan struct{})
-		made := words("words-1", 256)
+		made := wordEmbedder("words-1", 256)
 		calls := 0
-		w.embeds(func(texts []string) (subjects.EmbedReply, error) {
+		w.setEmbedder(func(texts []string) (subjects.EmbedReply, error) {
 			if calls++; calls == 1 {
 				close(back)
 			}
@@ -92,21 +92,21 @@ func TestModelGone(t *testing.T) {
 // is found by its words meanwhile, and embedded anew.
 func TestAnotherModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		if err := w.m.Start(t.Context(), w.rec.Out()); err != nil {
 			t.Fatal(err)
 		}
 		var ids []string
 		for _, s := range []string{"The bicycle stands in the cellar.", "The bell of the bicycle is broken.", "The bicycle was bought in May."} {
-			ids = append(ids, w.fact(s))
+			ids = append(ids, w.storeFact(s))
 		}
 		slices.Sort(ids)
 		synctest.Wait()
 		// The first question after the change: the vectors of the others are not made before it is answered.
 		hold := make(chan struct{})
-		made := words("words-2", 96)
-		w.embeds(func(texts []string) (subjects.EmbedReply, error) {
-			if strings.HasPrefix(texts[0], forDocument) {
+		made := wordEmbedder("words-2", 96)
+		w.setEmbedder(func(texts []string) (subjects.EmbedReply, error) {
+			if strings.HasPrefix(texts[0], documentPrefix) {
 				<-hold
 			}
 			return made(texts)
@@ -124,7 +124,7 @@ func TestAnotherModel(t *testing.T) {
 		if s, err := w.admin(subjects.MemoryAdmin{Op: "status"}); err != nil || s.Status.Model != "words-2" {
 			t.Errorf("the model is %+v, %v", s.Status, err)
 		}
-		w.again()
+		w.restart()
 		if got, byVector, _ := w.near("bicycle"); len(got) != 3 || !byVector {
 			t.Errorf("after a restart: %v, by vector %t", got, byVector)
 		}
@@ -134,9 +134,9 @@ func TestAnotherModel(t *testing.T) {
 // TestBadVectors: what cannot be used is not used. The entry is kept, and so are the vectors that were there.
 func TestBadVectors(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	first := w.fact("The bicycle stands in the cellar.")
-	good := words("words-1", 256)
+	w := newFixture(t)
+	first := w.storeFact("The bicycle stands in the cellar.")
+	good := wordEmbedder("words-1", 256)
 	for i, tt := range []struct {
 		name  string
 		spoil func(r *subjects.EmbedReply) error
@@ -171,18 +171,18 @@ func TestBadVectors(t *testing.T) {
 			}
 			return r, err
 		}
-		w.embeds(spoiled)
+		w.setEmbedder(spoiled)
 		what := []string{"axe", "boat", "cup", "door", "egg", "fork", "glove", "hat", "iron", "jar"}[i]
-		id := w.fact("The " + what + " is broken.")
+		id := w.storeFact("The " + what + " is broken.")
 		if got, byVector, notes := w.near("Where is the " + what); !slices.Contains(got, id) || byVector || !slices.Equal(notes, []string{noteNoVectors}) {
 			t.Errorf("%s: %v, by vector %t, notes %v", tt.name, got, byVector, notes)
 		}
-		w.embeds(good)
+		w.setEmbedder(good)
 		if got, byVector, notes := w.near("cellar bicycle stands"); len(got) != 1 || got[0] != first || !byVector || len(notes) > 0 {
 			t.Errorf("%s: the one before it: %v, by vector %t, notes %v", tt.name, got, byVector, notes)
 		}
 	}
-	for n, err := w.m.embedSome(t.Context(), w.rec.Out()); n > 0; n, err = w.m.embedSome(t.Context(), w.rec.Out()) {
+	for n, err := w.m.backfillBatch(t.Context(), w.rec.Out()); n > 0; n, err = w.m.backfillBatch(t.Context(), w.rec.Out()) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,11 +194,11 @@ func TestBadVectors(t *testing.T) {
 	for name, v := range map[string][]float32{
 		"no number": {1, float32(math.NaN())}, "beyond all": {1, float32(math.Inf(1))}, "nowhere": {0, 0}, "nothing": {}, "another size": {1}, "trick: beyond below": {float32(math.Inf(-1)), float32(math.Inf(1))},
 	} {
-		if usable(v, 2) == nil {
+		if checkVector(v, 2) == nil {
 			t.Errorf("%s can be used", name)
 		}
 	}
-	if err := usable([]float32{math.MaxFloat32, -math.MaxFloat32}, 2); err != nil {
+	if err := checkVector([]float32{math.MaxFloat32, -math.MaxFloat32}, 2); err != nil {
 		t.Errorf("large numbers: %v", err)
 	}
 }
@@ -206,9 +206,9 @@ func TestBadVectors(t *testing.T) {
 // TestPrefixes: the model is told whether it reads a question or something to be found, and nobody else tells it.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.fact("search_query: The bicycle stands in the cellar.")
-	w.recalls("where is it")
+	w := newFixture(t)
+	w.storeFact("search_query: The bicycle stands in the cellar.")
+	w.recallIDs("where is it")
 	asked := w.rec.Asked()
 	if len(asked) != 2 || strings.Count(asked[0].Body, `"search_document: `) != 3 || asked[1].Body != `{"texts":["search_query: where is it"]}` {
 		t.Errorf("asked %+v", asked)
@@ -218,12 +218,12 @@ func TestPrefixes(t *testing.T) {
 // TestChangedWhileEmbedded: vectors of words that are no longer there are not taken.
 func TestChangedWhileEmbedded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.embeds(nil)
-	id := w.fact("The bicycle stands in the cellar.")
-	good := words("words-1", 256)
+	w := newFixture(t)
+	w.setEmbedder(nil)
+	id := w.storeFact("The bicycle stands in the cellar.")
+	good := wordEmbedder("words-1", 256)
 	var texts []string
-	w.embeds(func(all []string) (subjects.EmbedReply, error) {
+	w.setEmbedder(func(all []string) (subjects.EmbedReply, error) {
 		if texts = append(texts, all...); len(texts) == 3 {
 			if _, err := w.db.Update(t.Context(), id, subjects.MemoryEdit{Name: new("sledge"), Description: new("The sledge hangs under the roof.")}, nil, noon); err != nil {
 				t.Error(err)
@@ -232,11 +232,11 @@ func TestChangedWhileEmbedded(t *testing.T) {
 		return good(all)
 	})
 	for range 2 {
-		if _, err := w.m.embedSome(t.Context(), w.rec.Out()); err != nil {
+		if _, err := w.m.backfillBatch(t.Context(), w.rec.Out()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(texts) != 6 || texts[3] != forDocument+"sledge" || w.unembedded() != 0 {
+	if len(texts) != 6 || texts[3] != documentPrefix+"sledge" || w.unembedded() != 0 {
 		t.Errorf("embedded %q, %d wait", texts, w.unembedded())
 	}
 	if got, byVector, _ := w.near("sledge roof"); !slices.Equal(got, []string{id}) || !byVector {
@@ -247,8 +247,8 @@ func TestChangedWhileEmbedded(t *testing.T) {
 // TestSpoiledVectors: vectors in the file that cannot be used are made anew.
 func TestSpoiledVectors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		id := w.fact("The bicycle stands in the cellar.")
+		w := newFixture(t)
+		id := w.storeFact("The bicycle stands in the cellar.")
 		cfg := w.m.cfg
 		w.close()
 		db, err := sql.Open("duckdb", w.path)

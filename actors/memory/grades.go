@@ -61,16 +61,16 @@ func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint
 	}
 	g.Event = fmt.Sprintf("%d %d", seq, stored.UnixNano()) // a stream that is made anew counts from one again
 	a := act{who: from, action: actGrade, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
-	return m.patiently(ctx, out, func() error {
+	return m.retryEvent(ctx, out, func() error {
 		return m.recorded(ctx, out, a, func() error {
-			of, err := m.db.Grade(ctx, g)
+			of, err := m.unaudited.Grade(ctx, g)
 			if err != nil {
 				return fmt.Errorf("grading the answer to %s: %w", g.Query, err)
 			}
 			if of == nil {
 				return nil
 			}
-			m.graded(ctx, of)
+			m.updateIndexGrades(ctx, of)
 			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, Of: g.Respondent, By: from}
 			if len(of) == 0 {
 				ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"

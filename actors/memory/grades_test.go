@@ -12,22 +12,22 @@ import (
 
 // The place in the stream tells one grade from another, and the recorder has no stream: these hand it in.
 
-func (w *world) critique(seq uint64, c subjects.Critique) error {
+func (w *fixture) critique(seq uint64, c subjects.Critique) error {
 	return w.m.onCritique(w.t.Context(), actor.Msg[subjects.Critique]{From: "critic", Seq: seq, Body: c}, w.rec.Out())
 }
 
-func (w *world) pairwise(seq uint64, p subjects.Pairwise) error {
+func (w *fixture) pairwise(seq uint64, p subjects.Pairwise) error {
 	return w.m.onPairwise(w.t.Context(), actor.Msg[subjects.Pairwise]{From: "critic", Seq: seq, Body: p}, w.rec.Out())
 }
 
-func (w *world) reward(seq uint64, r subjects.Reward) error {
+func (w *fixture) reward(seq uint64, r subjects.Reward) error {
 	return w.m.onReward(w.t.Context(), actor.Msg[subjects.Reward]{From: "reward", Seq: seq, Body: r}, w.rec.Out())
 }
 
 // TestGrades: a grade is kept under the question and who answered it, before the answer and after it, once.
 func TestGrades(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	all := func(seq uint64, query string) error {
 		for i, err := range []error{
 			w.critique(seq, subjects.Critique{QueryID: query, RespondentID: "generator", Score: 4, Feedback: "Clear."}),
@@ -46,7 +46,7 @@ func TestGrades(t *testing.T) {
 		for _, account := range []string{"generator", "respondent_b"} {
 			r := told(query, who, "Rome")
 			r.QueryID = query
-			if err := w.says(account, r); err != nil {
+			if err := w.deliverAnswer(account, r); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +68,7 @@ func TestGrades(t *testing.T) {
 		had := len(w.events("memory.annotated"))
 		tt.do(tt.query, tt.who)
 		for account, g := range want {
-			if got := w.entry(idOf(subjects.KindEngram, tt.query, account)).Grades; got != g {
+			if got := w.entry(deriveID(subjects.KindEngram, tt.query, account)).Grades; got != g {
 				t.Errorf("%s: %s has %+v, want %+v", tt.name, account, got, g)
 			}
 		}
@@ -90,7 +90,7 @@ func TestGrades(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := w.entry(idOf(subjects.KindEngram, "after", "generator")).Grades; got.Rewards != 3 || got.Reward != 1 {
+	if got := w.entry(deriveID(subjects.KindEngram, "after", "generator")).Grades; got.Rewards != 3 || got.Reward != 1 {
 		t.Errorf("after a stream that was made anew: %+v", got)
 	}
 }
@@ -98,9 +98,9 @@ func TestGrades(t *testing.T) {
 // TestBadGrades: what is no grade changes nothing.
 func TestBadGrades(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	id := w.answers("q1", answer1().Query, answer1().Answer)
-	gone := w.answers("q2", "What colour is the bicycle?", "The bicycle is red.")
+	w := newFixture(t)
+	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
+	gone := w.storeAnswer("q2", "What colour is the bicycle?", "The bicycle is red.")
 	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{gone}}); err != nil {
 		t.Fatal(err)
 	}
@@ -160,14 +160,14 @@ func TestBadGrades(t *testing.T) {
 	if w.count() != 1 {
 		t.Errorf("%d entries", w.count())
 	}
-	w.nowhere(canary)
+	w.assertAbsent(canary)
 }
 
 // TestGradesSaidAgain: what changes nothing is not told of, and what the user thinks now holds in whatever order it comes.
 func TestGradesSaidAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	id := w.answers("q1", answer1().Query, answer1().Answer)
+	w := newFixture(t)
+	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
 	four := subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 4, Feedback: "Clear."}
 	reward := func(count int, value float64) subjects.Reward {
 		return subjects.Reward{QueryID: "q1", RespondentID: "generator", Value: value, Count: count}
@@ -208,10 +208,10 @@ func TestGradesSaidAgain(t *testing.T) {
 // TestGradesTurnTheOrder: of two answers that are as near, the better one comes first, from the next recall on.
 func TestGradesTurnTheOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	// They have the same name, so only the better one is shown.
-	one := w.answers("q1", "Which bakery has good bread?", "The bakery Kroll bakes good bread.")
-	two := w.answers("q2", "Which bakery has good bread?", "The bakery Stein bakes good bread.")
+	one := w.storeAnswer("q1", "Which bakery has good bread?", "The bakery Kroll bakes good bread.")
+	two := w.storeAnswer("q2", "Which bakery has good bread?", "The bakery Stein bakes good bread.")
 	ask := func() string { // with the cache: a grade drops what it would change
 		r, err := deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "", "", subjects.MemoryQuery{Query: "Which bakery has good bread?"})
 		if err != nil {
@@ -242,7 +242,7 @@ func TestGradesTurnTheOrder(t *testing.T) {
 			t.Errorf("%d. after a %d for %s it recalls %s, want %s", i+1, tt.score, tt.query, got, tt.want)
 		}
 	}
-	w.again()
+	w.restart()
 	if got := ask(); got != one {
 		t.Errorf("after a restart it recalls %v", got)
 	}

@@ -26,8 +26,8 @@ import (
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// plain is memory without a small model: what plain code makes of a text is always the same.
-func plain() Config {
+// plainConfig is memory without a small model: what plain code makes of a text is always the same.
+func plainConfig() Config {
 	return Config{
 		Enabled: true, Results: 20, Top: 5, Hybrid: true, Threads: 1, Limit: 128 << 20,
 		Cache:        Cache{Entries: 32, Near: 95, Engram: 10 * time.Minute, Fact: time.Hour, Document: 24 * time.Hour},
@@ -35,9 +35,9 @@ func plain() Config {
 	}
 }
 
-// world is everything around one memory: a database of its own, an audit, a model that makes vectors of words and says
+// fixture is everything around one memory: a database of its own, an audit, a model that makes vectors of words and says
 // what it is told to say, and a clock.
-type world struct {
+type fixture struct {
 	t    *testing.T
 	rec  actortest.Recorder
 	m    *Memory
@@ -45,36 +45,36 @@ type world struct {
 	path string
 	hash Hasher
 
-	mu      sync.Mutex
-	now     time.Time
-	embed   func(texts []string) (subjects.EmbedReply, error)
-	chat    func(system, user string, schema string) (string, error) // nil = nobody answers
-	refuse  map[string]error                                         // phase -> why the audit does not take it
-	records []subjects.AuditRecord
-	closed  bool
+	mu          sync.Mutex
+	now         time.Time
+	embed       func(texts []string) (subjects.EmbedReply, error)
+	chat        func(system, user string, schema string) (string, error) // nil = nobody answers
+	auditErrors map[string]error                                         // phase -> why the audit does not take it
+	records     []subjects.AuditRecord
+	closed      bool
 }
 
-// newWorld is a memory with nothing in it.
-func newWorld(t *testing.T, change ...func(*Config)) *world {
+// newFixture is a memory with nothing in it.
+func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	w := &world{t: t, now: noon, refuse: map[string]error{}, path: filepath.Join(t.TempDir(), "memory", "memory.duckdb")}
+	w := &fixture{t: t, now: noon, auditErrors: map[string]error{}, path: filepath.Join(t.TempDir(), "memory", "memory.duckdb")}
 	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.hash, w.embed = h, words("words-1", 256)
-	w.rec.Answer, w.rec.Time = w.answer, noon
+	w.hash, w.embed = h, wordEmbedder("words-1", 256)
+	w.rec.Answer, w.rec.Time = w.answerModel, noon
 	for range 1000 { // ids that are as long as real ones must be at least
 		w.rec.Out().NewID()
 	}
-	file, err := blank()
+	file, err := emptyDatabase()
 	if err == nil {
 		err = errors.Join(os.MkdirAll(filepath.Dir(w.path), 0o700), os.WriteFile(w.path, file, 0o600))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := plain()
+	cfg := plainConfig()
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -83,8 +83,8 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	return w
 }
 
-// blank is the file of a memory with nothing in it. Copying it is quicker than making one for each test.
-var blank = sync.OnceValues(func() ([]byte, error) {
+// emptyDatabase is the file of a memory with nothing in it. Copying it is quicker than making one for each test.
+var emptyDatabase = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "conclave-memory-")
 	if err != nil {
 		return nil, err
@@ -98,20 +98,20 @@ var blank = sync.OnceValues(func() ([]byte, error) {
 	return file, errors.Join(err, rerr, os.RemoveAll(dir))
 })
 
-func (w *world) open(cfg Config) {
+func (w *fixture) open(cfg Config) {
 	w.t.Helper()
 	db, err := store.Open(w.t.Context(), w.path, store.Options{MemoryLimit: "128MB", Now: w.clock})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.m, err = New(w.t.Context(), cfg, db, w, w.hash, w.clock); err != nil {
+	if w.m, err = newMemory(w.t.Context(), cfg, db, w, w.hash, w.clock); err != nil {
 		w.t.Fatal(err)
 	}
 	w.db, w.closed = db, false
 }
 
 // close ends the actor.
-func (w *world) close() {
+func (w *fixture) close() {
 	if w.m == nil {
 		return
 	}
@@ -121,8 +121,8 @@ func (w *world) close() {
 	w.m = nil
 }
 
-// again is the same installation after a restart. The file is looked through on the way.
-func (w *world) again() {
+// restart is the same installation after a restart. The file is looked through on the way.
+func (w *fixture) restart() {
 	w.t.Helper()
 	if err := w.db.Verify(w.t.Context()); err != nil {
 		w.t.Errorf("the file: %v", err)
@@ -132,14 +132,14 @@ func (w *world) again() {
 	w.open(cfg)
 }
 
-func (w *world) clock() time.Time {
+func (w *fixture) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
-// later lets time pass.
-func (w *world) later(d time.Duration) {
+// advance lets time pass.
+func (w *fixture) advance(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = w.now.Add(d)
@@ -147,7 +147,7 @@ func (w *world) later(d time.Duration) {
 }
 
 // Append implements [Audit].
-func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
+func (w *fixture) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	if _, ok := ctx.Deadline(); !ok {
 		return errors.New("a record without a limit on how long it may take")
 	}
@@ -156,7 +156,7 @@ func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.refuse[rec.Phase]; err != nil {
+	if err := w.auditErrors[rec.Phase]; err != nil {
 		return err
 	}
 	w.records = append(w.records, rec)
@@ -164,10 +164,10 @@ func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
 }
 
 // Close implements [Audit].
-func (w *world) Close(context.Context) error { w.closed = true; return nil }
+func (w *fixture) Close(context.Context) error { w.closed = true; return nil }
 
-// answer is the model.
-func (w *world) answer(subject string, body []byte) (any, error) {
+// answerModel is the model.
+func (w *fixture) answerModel(subject string, body []byte) (any, error) {
 	w.mu.Lock()
 	embed, chat := w.embed, w.chat
 	w.mu.Unlock()
@@ -193,22 +193,22 @@ func (w *world) answer(subject string, body []byte) (any, error) {
 	return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 }
 
-// embeds changes the model for vectors; nil = nobody answers.
-func (w *world) embeds(f func([]string) (subjects.EmbedReply, error)) {
+// setEmbedder changes the model for vectors; nil = nobody answers.
+func (w *fixture) setEmbedder(f func([]string) (subjects.EmbedReply, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.embed = f
 }
 
-// words makes vectors of words: texts that share words are near. Each word points somewhere of its own.
-func words(by string, dims int) func([]string) (subjects.EmbedReply, error) {
+// wordEmbedder makes vectors of words: texts that share words are near. Each word points somewhere of its own.
+func wordEmbedder(by string, dims int) func([]string) (subjects.EmbedReply, error) {
 	return func(texts []string) (subjects.EmbedReply, error) {
 		r := subjects.EmbedReply{Model: by}
 		for _, t := range texts {
 			v := make([]float32, dims)
-			t, ok := strings.CutPrefix(t, forQuery)
+			t, ok := strings.CutPrefix(t, queryPrefix)
 			if !ok {
-				if t, ok = strings.CutPrefix(t, forDocument); !ok {
+				if t, ok = strings.CutPrefix(t, documentPrefix); !ok {
 					return r, fmt.Errorf("a text without its prefix: %q", t)
 				}
 			}
@@ -227,7 +227,7 @@ func words(by string, dims int) func([]string) (subjects.EmbedReply, error) {
 }
 
 // deliver hands a request in and reads the reply, the last piece of a streamed one.
-func deliver[A any](w *world, subject, query, session string, body any) (out []A, err error) {
+func deliver[A any](w *fixture, subject, query, session string, body any) (out []A, err error) {
 	w.t.Helper()
 	m := actortest.Message{Subject: subject, Body: body, Query: query, Session: session, Deadline: w.clock().Add(time.Minute)}
 	if _, raw := body.([]byte); raw {
@@ -254,16 +254,16 @@ func last[T any](all []T) (v T) {
 	return v
 }
 
-// ask recalls as the user does, and returns every stage.
-func (w *world) ask(q subjects.MemoryQuery) ([]subjects.MemoryReply, error) {
+// recallStages recalls as the user does, and returns every stage.
+func (w *fixture) recallStages(q subjects.MemoryQuery) ([]subjects.MemoryReply, error) {
 	w.t.Helper()
 	return deliver[subjects.MemoryReply](w, "ctl.user.memory.query", "q-ask", "s-ask", q)
 }
 
-// recalls is the names of what is recalled for some words, best first.
-func (w *world) recalls(query string) []string {
+// recallIDs is the names of what is recalled for some words, best first.
+func (w *fixture) recallIDs(query string) []string {
 	w.t.Helper()
-	r, err := one(w.ask(subjects.MemoryQuery{Query: query, Fresh: true}))
+	r, err := one(w.recallStages(subjects.MemoryQuery{Query: query, Fresh: true}))
 	if err != nil {
 		w.t.Fatalf("recalling %q: %v", query, err)
 	}
@@ -274,18 +274,18 @@ func (w *world) recalls(query string) []string {
 	return out
 }
 
-func (w *world) admin(a subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+func (w *fixture) admin(a subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
 	w.t.Helper()
 	return one(deliver[subjects.MemoryAdmined](w, "ctl.user.memory.admin", "", "", a))
 }
 
-func (w *world) write(body subjects.MemoryWrites) (subjects.MemoryWritten, error) {
+func (w *fixture) write(body subjects.MemoryWrites) (subjects.MemoryWritten, error) {
 	w.t.Helper()
 	return one(deliver[subjects.MemoryWritten](w, "ctl.user.memory.write", "", "", body))
 }
 
-// fact stores what the user says by hand, and returns its id.
-func (w *world) fact(text string) string {
+// storeFact stores what the user says by hand, and returns its id.
+func (w *fixture) storeFact(text string) string {
 	w.t.Helper()
 	got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: text}}})
 	if err != nil || len(got.Results) != 1 || got.Results[0].Action == "refused" {
@@ -294,28 +294,28 @@ func (w *world) fact(text string) string {
 	return got.Results[0].ID
 }
 
-// says delivers an answer under the key of an account.
-func (w *world) says(account string, r subjects.Response) error {
+// deliverAnswer delivers an answer under the key of an account.
+func (w *fixture) deliverAnswer(account string, r subjects.Response) error {
 	w.t.Helper()
 	_, err := deliver[any](w, "from."+account+".response.generation", r.QueryID, r.SessionID, r)
 	return err
 }
 
-// answers stores an answer to a question and returns the engram's id.
-func (w *world) answers(query, question, text string) string {
+// storeAnswer stores an answer to a question and returns the engram's id.
+func (w *fixture) storeAnswer(query, question, text string) string {
 	w.t.Helper()
-	if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: question, Answer: text, Model: "m", Labels: trusted()}); err != nil {
+	if err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: question, Answer: text, Model: "m", Labels: trusted()}); err != nil {
 		w.t.Fatal(err)
 	}
-	id, state, err := w.db.Known(w.t.Context(), query, "generator")
+	id, state, err := w.db.FindAnswer(w.t.Context(), query, "generator")
 	if err != nil || state != store.Stored {
 		w.t.Fatalf("the answer to %s is %q, %v", query, state, err)
 	}
 	return id
 }
 
-// order has a tool called as the broker does.
-func (w *world) order(tool string, o subjects.ToolOrder) subjects.ToolResult {
+// callTool has a tool called as the broker does.
+func (w *fixture) callTool(tool string, o subjects.ToolOrder) subjects.ToolResult {
 	w.t.Helper()
 	if o.CallID == "" {
 		o.CallID = actor.NewID()
@@ -337,8 +337,8 @@ func (w *world) order(tool string, o subjects.ToolOrder) subjects.ToolResult {
 // trusted are the labels of a session that no stranger has written into.
 func trusted() *subjects.Labels { return &subjects.Labels{Trust: subjects.Trusted} }
 
-// imports hands in a document of one message, and returns the ids of its pieces.
-func (w *world) imports(from string, pieces ...string) (ids []string) {
+// importPieces hands in a document of one message, and returns the ids of its pieces.
+func (w *fixture) importPieces(from string, pieces ...string) (ids []string) {
 	w.t.Helper()
 	d := subjects.MemoryDocument{From: from, Title: from, Hash: strings.Join(pieces, "\n"), First: 1, Last: true}
 	for _, p := range pieces {
@@ -355,7 +355,7 @@ func (w *world) imports(from string, pieces ...string) (ids []string) {
 }
 
 // entry is one that must be there.
-func (w *world) entry(id string) subjects.MemoryEntry {
+func (w *fixture) entry(id string) subjects.MemoryEntry {
 	w.t.Helper()
 	all, err := w.db.Get(w.t.Context(), id)
 	if err != nil || len(all) != 1 {
@@ -365,7 +365,7 @@ func (w *world) entry(id string) subjects.MemoryEntry {
 }
 
 // count is how many entries there are, in any state.
-func (w *world) count() int {
+func (w *fixture) count() int {
 	w.t.Helper()
 	s, err := w.db.Stats(w.t.Context())
 	if err != nil {
@@ -375,7 +375,7 @@ func (w *world) count() int {
 }
 
 // events are those that memory said on a subject.
-func (w *world) events(subject string) (out []subjects.MemoryEvent) {
+func (w *fixture) events(subject string) (out []subjects.MemoryEvent) {
 	w.t.Helper()
 	for _, s := range w.rec.Said() {
 		if s.Subject != subject {
@@ -390,16 +390,16 @@ func (w *world) events(subject string) (out []subjects.MemoryEvent) {
 	return out
 }
 
-// story is what memory did, as its events tell.
-func (w *world) story() (out []string) {
+// storedActions is what memory did, as its events tell.
+func (w *fixture) storedActions() (out []string) {
 	for _, ev := range w.events("memory.stored") {
 		out = append(out, ev.Action)
 	}
 	return out
 }
 
-// audited is "memory.write save_memory before allowed" ... of the records since the last call.
-func (w *world) audited() (out []string) {
+// takeAudit is "memory.write save_memory before allowed" ... of the records since the last call.
+func (w *fixture) takeAudit() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.records {
@@ -409,8 +409,8 @@ func (w *world) audited() (out []string) {
 	return out
 }
 
-// nowhere fails the test when a secret is in the database, in what was said, asked, noted or recorded.
-func (w *world) nowhere(secret string) {
+// assertAbsent fails the test when a secret is in the database, in what was said, asked, noted or recorded.
+func (w *fixture) assertAbsent(secret string) {
 	w.t.Helper()
 	entries, _, err := w.db.List(w.t.Context(), store.Filter{Corpus: true, Limit: 1000})
 	if err != nil {

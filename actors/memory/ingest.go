@@ -23,15 +23,15 @@ import (
 
 // Bounds of what is kept of one thing.
 const (
-	maxCorpus = 64 << 10 // what is longer is a document, and cut into pieces before it comes here
-	maxName   = 200
-	maxAbout  = 2 << 10 // of a description
-	maxTags   = 32
-	maxTag    = 64
+	maxCorpus      = 64 << 10 // what is longer is a document, and cut into pieces before it comes here
+	maxName        = 200
+	maxDescription = 2 << 10 // of a description
+	maxTags        = 32
+	maxTag         = 64
 )
 
-// idOf makes an id of what tells one thing from another: the same thing said twice has the same.
-func idOf(parts ...string) string {
+// deriveID makes an id of what tells one thing from another: the same thing said twice has the same.
+func deriveID(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:12])
 }
@@ -46,7 +46,7 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if subjects.CheckToken(r.SessionID) != nil {
 		r.SessionID = in.Session
 	}
-	id, state, err := m.db.Known(ctx, query, in.From)
+	id, state, err := m.unaudited.FindAnswer(ctx, query, in.From)
 	if err != nil {
 		return fmt.Errorf("looking for the answer to %s: %w", query, err)
 	}
@@ -54,23 +54,23 @@ func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 		return nil // the user does not want it
 	}
 	if state == store.Stored { // told again after a crash: under the same id it is stored once
-		if err := m.follow(ctx, id); err != nil {
+		if err := m.refreshIndex(ctx, id); err != nil {
 			return err
 		}
-		return m.tellOnce(ctx, out, id, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
+		return m.emitStoredOnce(ctx, out, id, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
 	}
 	a := act{who: in.From, action: actWrite, tool: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
-	return m.patiently(ctx, out, func() error {
-		return m.recorded(ctx, out, a, func() error { return m.engram(ctx, out, in.From, query, r) })
+	return m.retryEvent(ctx, out, func() error {
+		return m.recorded(ctx, out, a, func() error { return m.storeAnswer(ctx, out, in.From, query, r) })
 	})
 }
 
-// engram makes an entry of an answer.
-func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, r subjects.Response) error {
+// storeAnswer makes an entry of an answer.
+func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, from, query string, r subjects.Response) error {
 	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted // what nobody vouches for is nobody's
 	asked, _ := firewall.Redact(r.Query)                              // a password that somebody typed is not remembered
 	answered, _ := firewall.Redact(r.Answer)
-	d, err := m.digester(out).Answer(ctx, asked, answered, external)
+	d, err := m.newDigester(out).Answer(ctx, asked, answered, external)
 	if errors.Is(err, digest.ErrNothing) {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, 
 	}
 	now := out.Now().UTC()
 	e := subjects.MemoryEntry{
-		ID: idOf(subjects.KindEngram, query, from), Kind: subjects.KindEngram, State: subjects.MemoryActive, Respondent: from, Created: now, Updated: now,
+		ID: deriveID(subjects.KindEngram, query, from), Kind: subjects.KindEngram, State: subjects.MemoryActive, Respondent: from, Created: now, Updated: now,
 		Provenance: subjects.Provenance{
 			Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: from, SessionID: r.SessionID, QueryID: query, Model: text.Clip(r.Model, 200),
 		},
@@ -88,7 +88,7 @@ func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, 
 		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
 		e.Provenance.Flags = d.Flags
 		if r.Labels != nil {
-			e.Provenance.Flags = union(r.Labels.Flags, d.Flags)
+			e.Provenance.Flags = mergeFlags(r.Labels.Flags, d.Flags)
 		}
 	}
 	for _, id := range r.Recalls {
@@ -96,12 +96,12 @@ func (m *Memory) engram(ctx context.Context, out actor.Out, from, query string, 
 			e.Correlating = append(e.Correlating, id)
 		}
 	}
-	_, err = m.keep(ctx, out, from, fill(e, d), d.Relations, "an answer")
+	_, err = m.storeEntry(ctx, out, from, fillFromDigest(e, d), d.Relations, "an answer")
 	return err
 }
 
-// scrubbed is an entry without anything that looks like a credential, whatever it went through on its way here.
-func scrubbed(e subjects.MemoryEntry) subjects.MemoryEntry {
+// redactEntry is an entry without anything that looks like a credential, whatever it went through on its way here.
+func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
 	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback} {
 		*t, _ = firewall.Redact(*t)
 	}
@@ -109,8 +109,8 @@ func scrubbed(e subjects.MemoryEntry) subjects.MemoryEntry {
 	return e
 }
 
-// union is what is in either.
-func union(a, b []string) []string {
+// mergeFlags is what is in either.
+func mergeFlags(a, b []string) []string {
 	out := slices.Clone(a)
 	for _, v := range b {
 		if !slices.Contains(out, v) {
@@ -120,10 +120,10 @@ func union(a, b []string) []string {
 	return out
 }
 
-// fill puts what was made of a text into an entry. What is there already stays.
-func fill(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
+// fillFromDigest puts what was made of a text into an entry. What is there already stays.
+func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
 	e.Name = cmp.Or(e.Name, text.OneLine(d.Name, maxName))
-	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxAbout))
+	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxDescription))
 	e.Corpus = cmp.Or(d.Corpus, e.Corpus)
 	e.Intent, e.Sentiment = cmp.Or(e.Intent, d.Intent), cmp.Or(e.Sentiment, d.Sentiment)
 	for _, n := range d.Entities {
@@ -135,27 +135,27 @@ func fill(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
 	return e
 }
 
-// verdict is what becomes of something new beside what is there.
-type verdict struct {
+// comparison is what becomes of something new beside what is there.
+type comparison struct {
 	same     string   // it says what this one says
 	replaces []string // it takes the place of these
 	why      string
 	seen     map[string]time.Time // when each of those was last changed
 }
 
-// keep stores something new, unless it is there already, and takes the place of what it contradicts. It tells of it when it
+// storeEntry stores something new, unless it is there already, and takes the place of what it contradicts. It tells of it when it
 // is durable.
-func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWrite, error) {
-	e = scrubbed(e)
-	vectors := m.vectorsOf(ctx, out, e)
+func (m *Memory) storeEntry(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWrite, error) {
+	e = redactEntry(e)
+	vectors := m.tryEmbedEntry(ctx, out, e)
 	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
 	// What nobody was told takes nobody's place.
 	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.RespondentB {
-		v := m.compare(ctx, out, e, vectors)
+		v := m.compareWithSimilar(ctx, out, e, vectors)
 		if len(v.seen) > 0 { // what it was compared with stays as it is until this one is stored
-			m.edits.Lock()
-			defer m.edits.Unlock()
-			v = m.still(ctx, out, v)
+			m.editMu.Lock()
+			defer m.editMu.Unlock()
+			v = m.recheckComparison(ctx, out, v)
 		}
 		switch {
 		case v.same != "":
@@ -169,39 +169,39 @@ func (m *Memory) keep(ctx context.Context, out actor.Out, by string, e subjects.
 	if e.State == subjects.MemoryCandidate {
 		done.Action = "candidate"
 	}
-	ctx, end := through(ctx)
+	ctx, end := detach(ctx)
 	defer end()
-	rows, err := m.db.Put(ctx, store.Item{Entry: e, Vectors: vectors})
+	rows, err := m.unaudited.Put(ctx, store.Item{Entry: e, Vectors: vectors})
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
 		done.Action = "unchanged"
-		return done, m.follow(ctx, e.ID) // whoever stored it may have gone before the index knew
+		return done, m.refreshIndex(ctx, e.ID) // whoever stored it may have gone before the index knew
 	} else if err != nil {
 		return done, fmt.Errorf("storing: %w", err)
 	}
 	touched := append([]string{e.ID}, e.Supersedes...)
 	if done.Action == "merged" {
 		// The one that stays learns what it did not know.
-		if err := m.db.Merge(ctx, e.SupersededBy, store.Addition{Tags: e.Tags, Entities: e.Entities, Correlating: e.Correlating}); err != nil {
+		if err := m.unaudited.Merge(ctx, e.SupersededBy, store.Addition{Tags: e.Tags, Entities: e.Entities, Correlating: e.Correlating}); err != nil {
 			out.Note(fmt.Errorf("merging %s: %w", e.ID, err))
 		}
 		touched = append(touched, e.SupersededBy)
 	}
-	if err := m.relate(ctx, e, relations); err != nil {
+	if err := m.storeRelations(ctx, e, relations); err != nil {
 		out.Note(err)
 	}
-	if err := m.place(ctx, rows[0], e, vectors, touched); err != nil {
+	if err := m.indexNewEntry(ctx, rows[0], e, vectors, touched); err != nil {
 		return done, err
 	}
 	if vectors == nil {
-		m.nudge()
+		m.wakeBackfill()
 	}
-	return done, m.tellOnce(ctx, out, e.ID, subjects.MemoryEvent{
+	return done, m.emitStoredOnce(ctx, out, e.ID, subjects.MemoryEvent{
 		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: done.Action, IDs: touched, Why: done.Why, By: by,
 	})
 }
 
-// vectorsOf are an entry's vectors, nil when they cannot be made now.
-func (m *Memory) vectorsOf(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
+// tryEmbedEntry are an entry's vectors, nil when they cannot be made now.
+func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
 	v, err := m.embedEntries(ctx, out, e)
 	if err != nil {
 		out.Note(fmt.Errorf("no vectors for now, so it is found by its words: %w", err))
@@ -212,34 +212,34 @@ func (m *Memory) vectorsOf(ctx context.Context, out actor.Out, e subjects.Memory
 
 // How near something must be to be looked at, and how many are.
 const (
-	nearEnough = 0.6
-	mostNear   = 3
+	minCompareSimilarity = 0.6
+	maxCompared          = 3
 )
 
-// compare looks at what is nearest to something new. Nothing takes another's place by a guess: without vectors, and when the
+// compareWithSimilar looks at what is nearest to something new. Nothing takes another's place by a guess: without vectors, and when the
 // small model or the plain rules are not sure, both stay.
-func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEntry, v *store.Vectors) (all verdict) {
+func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, e subjects.MemoryEntry, v *store.Vectors) (all comparison) {
 	if v == nil {
 		return all
 	}
 	all.seen = map[string]time.Time{}
-	found, err := m.find(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
+	found, err := m.searchIndex(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
 	if err != nil {
 		out.Note(fmt.Errorf("looking for what is like it: %w", err))
 		return all
 	}
 	var ids []string
 	for _, c := range found.Top {
-		if c.Kind != subjects.KindDocument && c.Similarity >= nearEnough && len(ids) < mostNear {
+		if c.Kind != subjects.KindDocument && c.Similarity >= minCompareSimilarity && len(ids) < maxCompared {
 			ids = append(ids, c.ID)
 		}
 	}
-	near, err := m.db.Get(ctx, ids...)
+	near, err := m.unaudited.Get(ctx, ids...)
 	if err != nil {
 		out.Note(fmt.Errorf("reading what is like it: %w", err))
 		return all
 	}
-	d := m.digester(out)
+	d := m.newDigester(out)
 	for _, old := range near {
 		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" && old.Provenance.QueryID == e.Provenance.QueryID {
 			continue // another answer to the same question is no repetition: they are compared by others
@@ -247,7 +247,7 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 		if old.Provenance.Trust == subjects.Trusted && e.Provenance.Trust != subjects.Trusted {
 			continue // a stranger's word takes nobody's place
 		}
-		is, err := d.Compare(ctx, statement(old), statement(e))
+		is, err := d.Compare(ctx, statementOf(old), statementOf(e))
 		if err != nil {
 			out.Note(fmt.Errorf("comparing with %s: %w", old.ID, err))
 			continue
@@ -255,7 +255,7 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 		switch is.Kind {
 		case digest.Same:
 			if old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.RespondentB {
-				return verdict{same: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
+				return comparison{same: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
 			}
 		case digest.Contradicts:
 			if !old.Pinned {
@@ -267,13 +267,13 @@ func (m *Memory) compare(ctx context.Context, out actor.Out, e subjects.MemoryEn
 	return all
 }
 
-// still is what of a verdict holds. A model took its time over it, and meanwhile the user may have changed, pinned or
+// recheckComparison is what of a verdict holds. A model took its time over it, and meanwhile the user may have changed, pinned or
 // forgotten what it was about.
-func (m *Memory) still(ctx context.Context, out actor.Out, v verdict) verdict {
-	now, err := m.db.Get(ctx, slices.Collect(maps.Keys(v.seen))...)
+func (m *Memory) recheckComparison(ctx context.Context, out actor.Out, v comparison) comparison {
+	now, err := m.unaudited.Get(ctx, slices.Collect(maps.Keys(v.seen))...)
 	if err != nil {
 		out.Note(fmt.Errorf("reading what is like it again: %w", err))
-		return verdict{}
+		return comparison{}
 	}
 	changed := func(id string) bool {
 		at := slices.IndexFunc(now, func(e subjects.MemoryEntry) bool { return e.ID == id })
@@ -286,35 +286,35 @@ func (m *Memory) still(ctx context.Context, out actor.Out, v verdict) verdict {
 	return v
 }
 
-func statement(e subjects.MemoryEntry) digest.Statement {
+func statementOf(e subjects.MemoryEntry) digest.Statement {
 	return digest.Statement{Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted}
 }
 
-// relate writes the lines of the knowledge graph that an entry says.
-func (m *Memory) relate(ctx context.Context, e subjects.MemoryEntry, relations []digest.Relation) error {
+// storeRelations writes the lines of the knowledge graph that an entry says.
+func (m *Memory) storeRelations(ctx context.Context, e subjects.MemoryEntry, relations []digest.Relation) error {
 	if len(relations) == 0 || e.State != subjects.MemoryActive {
 		return nil
 	}
 	lines := make([]store.RelationWrite, 0, len(relations))
 	for _, r := range relations {
 		lines = append(lines, store.RelationWrite{Single: r.Single, Relation: subjects.Relation{
-			ID: idOf("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject, Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
+			ID: deriveID("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject, Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
 			Tense: r.Tense, From: r.From, Until: r.Until, Entry: e.ID, Trust: e.Provenance.Trust, Said: e.Created,
 		}})
 	}
-	if err := m.db.PutRelations(ctx, lines...); err != nil {
+	if err := m.unaudited.PutRelations(ctx, lines...); err != nil {
 		return fmt.Errorf("writing what %s says of people and places: %w", e.ID, err)
 	}
 	return nil
 }
 
-// tell says what was done.
-func (m *Memory) tell(ctx context.Context, out actor.Out, ev subjects.MemoryEvent) error {
+// emitStored says what was done.
+func (m *Memory) emitStored(ctx context.Context, out actor.Out, ev subjects.MemoryEvent) error {
 	return actor.Emit(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, ev)
 }
 
-// tellOnce says what became of something that may be handed in again, under an id that nobody can guess and that is the
+// emitStoredOnce says what became of something that may be handed in again, under an id that nobody can guess and that is the
 // same then, whatever became of it.
-func (m *Memory) tellOnce(ctx context.Context, out actor.Out, id string, ev subjects.MemoryEvent) error {
+func (m *Memory) emitStoredOnce(ctx context.Context, out actor.Out, id string, ev subjects.MemoryEvent) error {
 	return actor.EmitOnce(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, m.hash.Hash([]byte("stored "+id)), ev)
 }

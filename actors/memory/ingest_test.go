@@ -33,8 +33,8 @@ func where(who string) subjects.Response {
 // TestEngram: an answer becomes an entry with everything known of it, and who gave it is what the subject says.
 func TestEngram(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	old := w.fact("The red bicycle has no bell.")
+	w := newFixture(t)
+	old := w.storeFact("The red bicycle has no bell.")
 	for _, tt := range []struct {
 		name, who, account string
 		change             func(*subjects.Response)
@@ -56,7 +56,7 @@ func TestEngram(t *testing.T) {
 	} {
 		r := where(tt.who)
 		want := subjects.MemoryEntry{
-			ID: idOf(subjects.KindEngram, r.QueryID, tt.account), Kind: subjects.KindEngram, State: subjects.MemoryActive,
+			ID: deriveID(subjects.KindEngram, r.QueryID, tt.account), Kind: subjects.KindEngram, State: subjects.MemoryActive,
 			Name: "Where does my sister " + tt.who + " live", Description: r.Answer, Corpus: "Question: " + r.Query + "\nAnswer: " + r.Answer,
 			Intent: "ask fact", Sentiment: "neutral", Entities: []string{tt.who, "Rome"}, Respondent: tt.account, Created: noon, Updated: noon,
 			Provenance: subjects.Provenance{
@@ -89,7 +89,7 @@ func TestEngram(t *testing.T) {
 // What a small model says of an answer is taken down, and a model of no use is no reason not to keep it.
 func TestEngramByModel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Model = true })
+	w := newFixture(t, func(c *Config) { c.Model = true })
 	const good = `{"name":"home of Anna","description":"Anna lives in Rome.","intent":"ask fact","sentiment":"positive","entities":[{"name":"Anna","kind":"person"}],"relations":[]}`
 	for _, tt := range []struct {
 		name, who string
@@ -109,10 +109,10 @@ func TestEngramByModel(t *testing.T) {
 			}
 			return strings.ReplaceAll(tt.say, "Anna", tt.who), tt.err
 		}
-		if err := w.says("generator", where(tt.who)); err != nil {
+		if err := w.deliverAnswer("generator", where(tt.who)); err != nil {
 			t.Fatal(err)
 		}
-		e := w.entry(idOf(subjects.KindEngram, "q-"+tt.who, "generator"))
+		e := w.entry(deriveID(subjects.KindEngram, "q-"+tt.who, "generator"))
 		if got := e.Name + ", " + e.Provenance.Digest + ", " + e.Sentiment; got != tt.want || strings.Contains(e.Description, "1987") {
 			t.Errorf("%s: kept as %s (%s), want %s", tt.name, got, e.Description, tt.want)
 		}
@@ -122,7 +122,7 @@ func TestEngramByModel(t *testing.T) {
 // TestNotKept: nothing is learned from these, so nothing is stored, told or recorded.
 func TestNotKept(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	for name, change := range map[string]func(*subjects.Response){
 		"an error": func(r *subjects.Response) { r.Error = subjects.Faultf(subjects.CodeInternal, "it failed") },
 		"an error beside an answer": func(r *subjects.Response) {
@@ -139,13 +139,13 @@ func TestNotKept(t *testing.T) {
 		if _, err := deliver[any](w, "from.generator.response.generation", "", "s1", r); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if n, said, recorded := w.count(), w.rec.Said(), w.audited(); n != 0 || len(said) > 0 || len(recorded) > 0 {
+		if n, said, recorded := w.count(), w.rec.Said(), w.takeAudit(); n != 0 || len(said) > 0 || len(recorded) > 0 {
 			t.Errorf("%s: %d stored, said %v, recorded %v", name, n, said, recorded)
 		}
 	}
 	r := answer1()
 	r.QueryID = ""
-	if err := w.says("generator", r); err != nil || w.count() != 0 {
+	if err := w.deliverAnswer("generator", r); err != nil || w.count() != 0 {
 		t.Errorf("nobody could say about which question: %d stored, %v", w.count(), err)
 	}
 	if _, err := deliver[any](w, "from.generator.response.generation", "q9", "s1", r); err != nil || w.count() != 1 {
@@ -156,7 +156,7 @@ func TestNotKept(t *testing.T) {
 // TestUntrusted: what strangers could have written is kept as their word, without orders, and with what was found in it.
 func TestUntrusted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range []struct {
 		name   string
 		labels *subjects.Labels
@@ -175,11 +175,11 @@ func TestUntrusted(t *testing.T) {
 		{"trick: a trust nobody knows", &subjects.Labels{Trust: "Trusted"}, "The castle in Trakai stands in a lake.", nil},
 	} {
 		q := "q-" + strings.Fields(tt.answer)[1]
-		err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: q, Query: "Tell me about the " + strings.Fields(tt.answer)[1], Answer: tt.answer, Labels: tt.labels})
+		err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: q, Query: "Tell me about the " + strings.Fields(tt.answer)[1], Answer: tt.answer, Labels: tt.labels})
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
-		e := w.entry(idOf(subjects.KindEngram, q, "generator"))
+		e := w.entry(deriveID(subjects.KindEngram, q, "generator"))
 		if e.Provenance.Source != subjects.SourceExternal || e.Provenance.Trust != subjects.Untrusted || e.State != subjects.MemoryActive {
 			t.Errorf("%s: kept as %+v", tt.name, e.Provenance)
 		}
@@ -202,7 +202,7 @@ func TestUntrusted(t *testing.T) {
 // TestSecretsAreNotRemembered: a password that somebody typed is neither kept nor told nor shown to a model.
 func TestSecretsAreNotRemembered(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Model = true })
+	w := newFixture(t, func(c *Config) { c.Model = true })
 	w.chat = func(_, _, _ string) (string, error) { return "{}", nil }
 	for name, r := range map[string]subjects.Response{
 		"in the question":          {QueryID: "q1", Query: "My password: " + canary + " opens the garden gate, remember?", Answer: "Yes, it opens the garden gate.", Labels: trusted()},
@@ -210,14 +210,14 @@ func TestSecretsAreNotRemembered(t *testing.T) {
 		"trick: in a stranger's":   {QueryID: "q3", Query: "What opens the tower?", Answer: "The tower has the password=" + canary + " now.", Labels: &subjects.Labels{Trust: subjects.Untrusted}},
 		"trick: in both, and more": {QueryID: "q4", Query: "password: " + canary, Answer: "password: " + canary + " access_token=" + canary, Labels: trusted()},
 	} {
-		if err := w.says("generator", r); err != nil {
+		if err := w.deliverAnswer("generator", r); err != nil {
 			t.Fatal(err)
 		}
-		if e := w.entry(idOf(subjects.KindEngram, r.QueryID, "generator")); !strings.Contains(e.Corpus, "[redacted") || strings.Contains(e.Corpus, canary) {
+		if e := w.entry(deriveID(subjects.KindEngram, r.QueryID, "generator")); !strings.Contains(e.Corpus, "[redacted") || strings.Contains(e.Corpus, canary) {
 			t.Errorf("%s: kept %q", name, e.Corpus)
 		}
 	}
-	w.nowhere(canary)
+	w.assertAbsent(canary)
 }
 
 // TestSaidAgain: an answer that is delivered once more, because of a crash, is stored once and told of once, whatever became
@@ -225,16 +225,16 @@ func TestSecretsAreNotRemembered(t *testing.T) {
 func TestSaidAgain(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} { // is the event lost the first time?
-		w := newWorld(t)
+		w := newFixture(t)
 		for _, tt := range []struct{ who, before, action string }{
 			{"Anna", "", "stored"},
 			{"Berta", "Your sister Berta lives in Rome.", "merged"},
 			{"Clara", "Your sister Clara lives in Oslo.", "superseded"},
 		} {
 			if tt.before != "" {
-				w.answers("q0-"+tt.who, "Where does my sister "+tt.who+" live?", tt.before)
+				w.storeAnswer("q0-"+tt.who, "Where does my sister "+tt.who+" live?", tt.before)
 			}
-			entries, events := w.count(), len(w.story())
+			entries, events := w.count(), len(w.storedActions())
 			if lost {
 				w.rec.Refuse = func(subject string) error {
 					if subject == "memory.stored" {
@@ -242,17 +242,17 @@ func TestSaidAgain(t *testing.T) {
 					}
 					return nil
 				}
-				if err := w.says("generator", where(tt.who)); err == nil {
+				if err := w.deliverAnswer("generator", where(tt.who)); err == nil {
 					t.Error("it is told as done, and nobody was told of it")
 				}
 				w.rec.Refuse = nil
 			}
 			for range 3 {
-				if err := w.says("generator", where(tt.who)); err != nil {
+				if err := w.deliverAnswer("generator", where(tt.who)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			got := w.story()[events:]
+			got := w.storedActions()[events:]
 			if w.count() != entries+1 || len(got) != 1 || !lost && got[0] != tt.action {
 				t.Errorf("%s: %d entries more, and it tells of %v", tt.action, w.count()-entries, got)
 			}
@@ -263,21 +263,21 @@ func TestSaidAgain(t *testing.T) {
 // TestForgottenStaysForgotten: neither the event nor a grade brings back what the user wants gone.
 func TestForgottenStaysForgotten(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	id := w.answers("q1", answer1().Query, answer1().Answer)
+	w := newFixture(t)
+	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
 	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := w.says("generator", answer1()); err != nil {
+		if err := w.deliverAnswer("generator", answer1()); err != nil {
 			t.Fatal(err)
 		}
-		w.again()
+		w.restart()
 	}
-	if _, state, err := w.db.Known(t.Context(), "q1", "generator"); err != nil || state != store.Forgotten || w.count() != 0 {
+	if _, state, err := w.db.FindAnswer(t.Context(), "q1", "generator"); err != nil || state != store.Forgotten || w.count() != 0 {
 		t.Errorf("it is %q, %d entries, %v", state, w.count(), err)
 	}
-	if got := w.recalls("Where does Anna live"); len(got) > 0 {
+	if got := w.recallIDs("Where does Anna live"); len(got) > 0 {
 		t.Errorf("it recalls %v", got)
 	}
 }

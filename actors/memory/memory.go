@@ -29,8 +29,8 @@ import (
 // name is the actor's.
 const name = "memory"
 
-// usualDims is the size of a vector as long as no model has made one.
-const usualDims = 768
+// defaultDims is the size of a vector as long as no model has made one.
+const defaultDims = 768
 
 // Audit stores a record. It returns nil only when the record is acknowledged.
 type Audit interface {
@@ -43,43 +43,43 @@ type Hasher interface{ Hash(params []byte) string }
 
 // Memory is the actor.
 type Memory struct {
-	cfg   Config
-	db    *store.Store
-	shut  *subjects.Fault // why there is no database; every request is answered with it
-	off   bool            // the user does not want it: what is said meanwhile is not kept later either
-	audit Audit
-	hash  Hasher
-	cache *recall.Cache // nil = none
+	cfg         Config
+	unaudited   *store.Store
+	unavailable *subjects.Fault // why there is no database; every request is answered with it
+	disabled    bool            // the user does not want it: what is said meanwhile is not kept later either
+	audit       Audit
+	hash        Hasher
+	cache       *recall.Cache // nil = none
 
-	// space is what is searched: vectors of one model. Whoever writes holds it for reading while the index follows what
+	// search is what is searched: vectors of one model. Whoever writes holds it for reading while the index follows what
 	// was stored; whoever changes it for that of another model holds it for writing.
-	space struct {
+	search struct {
 		sync.RWMutex
 		index *recall.Recall
 		model string
 		dims  int
-		bad   []uint64          // rows whose vectors cannot be used: they are made anew
-		near  store.Approximate // nil = every search is exact; see ready
+		bad   []uint64               // rows whose vectors cannot be used: they are made anew
+		near  store.ApproximateIndex // nil = every search is exact; see ready
 	}
 
-	ready   atomic.Bool          // the approximate index knows everything
-	patient atomic.Bool          // it runs, so what fails for a while is tried again
-	aside   map[string]time.Time // entries that the embedding model refuses, until when; the one who catches up has it
+	approximateReady atomic.Bool          // the approximate index knows everything
+	started          atomic.Bool          // it runs, so what fails for a while is tried again
+	deferred         map[string]time.Time // entries that the embedding model refuses, until when; the one who catches up has it
 
-	steps     sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
-	edits     sync.Mutex // one hand at a time changes what is there; nobody is asked anything meanwhile
-	imports   sync.Mutex // one message of a document at a time
-	decisions sync.Mutex // one decision upon proposals at a time
-	stop      context.CancelFunc
-	tasks     sync.WaitGroup
-	wake      chan struct{} // there are entries without vectors
-	now       func() time.Time
+	indexMu        sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
+	editMu         sync.Mutex // one hand at a time changes what is there; nobody is asked anything meanwhile
+	importMu       sync.Mutex // one message of a document at a time
+	decisionMu     sync.Mutex // one decision upon proposals at a time
+	stopBackground context.CancelFunc
+	background     sync.WaitGroup
+	backfillWake   chan struct{} // there are entries without vectors
+	now            func() time.Time
 }
 
-// New returns a memory on an open database. cfg must be valid. The index is built here: when New returns, everything that
+// newMemory returns a memory on an open database. cfg must be valid. The index is built here: when New returns, everything that
 // has vectors is found.
-func New(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory, error) {
-	m := &Memory{cfg: cfg, db: db, audit: a, hash: h, wake: make(chan struct{}, 1), now: now}
+func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory, error) {
+	m := &Memory{cfg: cfg, unaudited: db, audit: a, hash: h, backfillWake: make(chan struct{}, 1), now: now}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
 			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100,
@@ -92,9 +92,9 @@ func New(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, no
 	}
 	dims := stats.Dims
 	if dims == 0 {
-		dims = usualDims
+		dims = defaultDims
 	}
-	if err := m.turn(ctx, stats.Model, dims); err != nil {
+	if err := m.switchIndex(ctx, stats.Model, dims); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -104,34 +104,34 @@ func New(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, no
 // else goes on, and what there is to be remembered waits in the event stream.
 func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
 	if !cfg.Enabled {
-		m := Shut(errors.New("it is switched off in memory.yaml"), a, h)
-		m.off = true
+		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
+		m.disabled = true
 		return m
 	}
 	o := store.Options{MemoryLimit: strconv.FormatInt(int64(cfg.Limit), 10) + "B", VSS: cfg.VSS, Now: time.Now}
-	db, err := store.Open(ctx, File(data), o)
+	db, err := store.Open(ctx, DatabaseFile(data), o)
 	if err != nil {
-		return Shut(err, a, h)
+		return newUnavailable(err, a, h)
 	}
-	if left, err := db.Forgot(ctx); err == nil && left { // the last stop had no time to write a large file anew
+	if left, err := db.NeedsRewrite(ctx); err == nil && left { // the last stop had no time to write a large file anew
 		if err = db.Close(ctx); err == nil {
-			db, err = store.Open(ctx, File(data), o)
+			db, err = store.Open(ctx, DatabaseFile(data), o)
 		}
 		if err != nil {
-			return Shut(err, a, h)
+			return newUnavailable(err, a, h)
 		}
 	}
-	m, err := New(ctx, cfg, db, a, h, time.Now)
+	m, err := newMemory(ctx, cfg, db, a, h, time.Now)
 	if err != nil {
-		return Shut(errors.Join(err, db.Close(ctx)), a, h)
+		return newUnavailable(errors.Join(err, db.Close(ctx)), a, h)
 	}
 	return m
 }
 
-// Shut returns a memory without a database, for the reason given. It takes no events, so that they wait in the stream, and
+// newUnavailable returns a memory without a database, for the reason given. It takes no events, so that they wait in the stream, and
 // tells everybody why.
-func Shut(why error, a Audit, h Hasher) *Memory {
-	return &Memory{shut: subjects.Faultf(subjects.CodeUnavailable, "memory is shut: %v", why), audit: a, hash: h, now: time.Now}
+func newUnavailable(why error, a Audit, h Hasher) *Memory {
+	return &Memory{unavailable: subjects.Faultf(subjects.CodeUnavailable, "memory is shut: %v", why), audit: a, hash: h, now: time.Now}
 }
 
 // Name implements [actor.Actor].
@@ -146,11 +146,11 @@ func (m *Memory) Routes() []actor.Route {
 		actor.Serve(subjects.MemoryAdminOf, m.onAdmin, actor.OnReject(m.onUnreadable(actAdmin))),
 	}
 	switch {
-	case m.off:
+	case m.disabled:
 		return append(people,
-			actor.On(subjects.ResponseGeneration, unread[subjects.Response]), actor.On(subjects.CritiqueResult, unread[subjects.Critique]),
-			actor.On(subjects.PairwiseResult, unread[subjects.Pairwise]), actor.On(subjects.RewardEvent, unread[subjects.Reward]))
-	case m.shut != nil:
+			actor.On(subjects.ResponseGeneration, discardEvent[subjects.Response]), actor.On(subjects.CritiqueResult, discardEvent[subjects.Critique]),
+			actor.On(subjects.PairwiseResult, discardEvent[subjects.Pairwise]), actor.On(subjects.RewardEvent, discardEvent[subjects.Reward]))
+	case m.unavailable != nil:
 		return people
 	}
 	routes := append(people,
@@ -168,12 +168,12 @@ func (m *Memory) Routes() []actor.Route {
 	return routes
 }
 
-// unread takes an event and keeps nothing of it.
-func unread[T any](context.Context, actor.Msg[T], actor.Out) error { return nil }
+// discardEvent takes an event and keeps nothing of it.
+func discardEvent[T any](context.Context, actor.Msg[T], actor.Out) error { return nil }
 
 // Start implements [actor.Starter]: the tools announce themselves, and what is left to do begins.
 func (m *Memory) Start(ctx context.Context, out actor.Out) error {
-	if m.shut != nil {
+	if m.unavailable != nil {
 		return nil
 	}
 	for _, t := range tools {
@@ -185,46 +185,46 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 			return err
 		}
 	}
-	m.patient.Store(true)
+	m.started.Store(true)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	m.stop = stop
-	m.tasks.Go(func() { m.catchUp(background, out) })
-	m.nudge()
+	m.stopBackground = stop
+	m.background.Go(func() { m.runBackfill(background, out) })
+	m.wakeBackfill()
 	return nil
 }
 
 // Describe implements [actor.Described]: a broker that starts later reads the definitions from discovery.
 func (m *Memory) Describe() (version, text string, metadata map[string]string) {
 	metadata = map[string]string{}
-	if m.shut == nil {
+	if m.unavailable == nil {
 		for _, t := range tools {
 			metadata["definition."+t.schema.Name] = t.definition()
 		}
 	}
-	return Version, "conclave memory", metadata
+	return version, "conclave memory", metadata
 }
 
 // Close implements [actor.Closer].
 func (m *Memory) Close(ctx context.Context) error {
-	if m.stop != nil {
-		m.stop()
-		m.tasks.Wait()
+	if m.stopBackground != nil {
+		m.stopBackground()
+		m.background.Wait()
 	}
 	var errs []error
-	if m.db != nil {
-		errs = append(errs, m.db.Close(ctx))
-		m.space.Lock()
-		errs = append(errs, m.space.index.Close())
-		m.space.Unlock()
+	if m.unaudited != nil {
+		errs = append(errs, m.unaudited.Close(ctx))
+		m.search.Lock()
+		errs = append(errs, m.search.index.Close())
+		m.search.Unlock()
 	}
 	return errors.Join(append(errs, m.audit.Close(ctx))...)
 }
 
-// turn makes the index for the vectors of a model, from the database.
-func (m *Memory) turn(ctx context.Context, model string, dims int) error {
-	m.space.Lock()
-	defer m.space.Unlock()
-	if m.space.index != nil && m.space.model == model && m.space.dims == dims {
+// switchIndex makes the index for the vectors of a model, from the database.
+func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error {
+	m.search.Lock()
+	defer m.search.Unlock()
+	if m.search.index != nil && m.search.model == model && m.search.dims == dims {
 		return nil // somebody else was faster
 	}
 	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Now: m.now})
@@ -232,19 +232,19 @@ func (m *Memory) turn(ctx context.Context, model string, dims int) error {
 		return fmt.Errorf("making the index: %w", err)
 	}
 	bad, err := index.Load(func(put func(recall.Row, []float32, []float32) error) error {
-		return m.db.Load(ctx, model, func(l store.Light) error { return put(rowOf(l), l.NameVector, l.DescriptionVector) })
+		return m.unaudited.Load(ctx, model, func(l store.IndexEntry) error { return put(indexRow(l), l.NameVector, l.DescriptionVector) })
 	})
-	if err == nil && m.space.index != nil {
+	if err == nil && m.search.index != nil {
 		err = index.Warm(ctx) // little has vectors of another model, so words must find it at once
 	}
 	if err != nil {
 		_ = index.Close()
 		return fmt.Errorf("reading what is remembered: %w", err)
 	}
-	old := m.space.index
-	m.space.index, m.space.model, m.space.dims, m.space.bad = index, model, dims, bad
-	m.space.near = nil // made anew, when it is wanted
-	m.ready.Store(false)
+	old := m.search.index
+	m.search.index, m.search.model, m.search.dims, m.search.bad = index, model, dims, bad
+	m.search.near = nil // made anew, when it is wanted
+	m.approximateReady.Store(false)
 	if m.cache != nil {
 		m.cache.Clear()
 	}
@@ -254,11 +254,11 @@ func (m *Memory) turn(ctx context.Context, model string, dims int) error {
 	return nil
 }
 
-// digester is what reads texts, with the model that the settings allow.
-func (m *Memory) digester(out actor.Out) *digest.Digester {
+// newDigester is what reads texts, with the model that the settings allow.
+func (m *Memory) newDigester(out actor.Out) *digest.Digester {
 	o := digest.Options{}
 	if m.cfg.Model {
-		o.Ask = m.ask(out)
+		o.Ask = m.askModel(out)
 	}
 	return digest.New(o)
 }

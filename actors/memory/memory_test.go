@@ -41,7 +41,7 @@ var (
 // TestLife: what memory listens to, what it says when it starts, and that a restart finds what was stored.
 func TestLife(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	want := slices.Concat(forPeople, forTools, forEvents)
 	slices.Sort(want)
 	if got := heard(w.m); !slices.Equal(got, want) {
@@ -68,9 +68,9 @@ func TestLife(t *testing.T) {
 	if len(said) != 3 || len(described) != 3 {
 		t.Errorf("it said %d things and describes %d", len(said), len(described))
 	}
-	id := w.fact("The bicycle stands in the cellar.")
-	w.again()
-	if got := w.recalls("where is the bicycle"); !slices.Equal(got, []string{id}) {
+	id := w.storeFact("The bicycle stands in the cellar.")
+	w.restart()
+	if got := w.recallIDs("where is the bicycle"); !slices.Equal(got, []string{id}) {
 		t.Errorf("after a restart it recalls %v, want %s", got, id)
 	}
 }
@@ -81,16 +81,16 @@ func TestShut(t *testing.T) {
 	t.Parallel()
 	file := func(t *testing.T, data string, content []byte) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(File(data)), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Dir(DatabaseFile(data)), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(File(data), content, 0o600); err != nil {
+		if err := os.WriteFile(DatabaseFile(data), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	open := func(t *testing.T, data string) *store.Store {
 		t.Helper()
-		db, err := store.Open(t.Context(), File(data), store.Options{})
+		db, err := store.Open(t.Context(), DatabaseFile(data), store.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestShut(t *testing.T) {
 		}, []string{"damaged", "move it away"}},
 		{"trick: empty", func(t *testing.T, data string, _ *Config) { file(t, data, nil) }, []string{"damaged", "it is empty"}},
 		{"trick: a folder in its place", func(t *testing.T, data string, _ *Config) {
-			if err := os.MkdirAll(File(data), 0o700); err != nil {
+			if err := os.MkdirAll(DatabaseFile(data), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"no file", "move it away"}},
@@ -115,7 +115,7 @@ func TestShut(t *testing.T) {
 			if err := open(t, data).Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			whole, err := os.ReadFile(File(data))
+			whole, err := os.ReadFile(DatabaseFile(data))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +125,7 @@ func TestShut(t *testing.T) {
 			if err := open(t, data).Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			db, err := sql.Open("duckdb", File(data))
+			db, err := sql.Open("duckdb", DatabaseFile(data))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,16 +147,16 @@ func TestShut(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			data, cfg := t.TempDir(), plain()
+			data, cfg := t.TempDir(), plainConfig()
 			tt.setup(t, data, &cfg)
-			before, _ := os.ReadFile(File(data))
-			w := &world{t: t, now: noon}
+			before, _ := os.ReadFile(DatabaseFile(data))
+			w := &fixture{t: t, now: noon}
 			w.rec.Time = noon
 			w.m = Open(t.Context(), cfg, data, w, nil)
 			want := forPeople // what there is to be remembered waits in the stream
 			if !cfg.Enabled { // the user does not want it, now or later
 				want = slices.Sorted(slices.Values(slices.Concat(forPeople, forEvents)))
-				if err := w.says("generator", answer1()); err != nil {
+				if err := w.deliverAnswer("generator", answer1()); err != nil {
 					t.Errorf("an answer: %v", err)
 				}
 			}
@@ -185,7 +185,7 @@ func TestShut(t *testing.T) {
 			if err := w.m.Close(t.Context()); err != nil || !w.closed {
 				t.Errorf("closing: %v, the audit closed: %t", err, w.closed)
 			}
-			if after, _ := os.ReadFile(File(data)); !bytes.Equal(before, after) {
+			if after, _ := os.ReadFile(DatabaseFile(data)); !bytes.Equal(before, after) {
 				t.Errorf("the file was changed: %d bytes before and %d after", len(before), len(after))
 			}
 		})
@@ -197,16 +197,16 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	for range 2 {
-		w := &world{t: t, now: noon}
-		m := Open(t.Context(), plain(), data, w, nil)
-		if m.shut != nil {
-			t.Fatal(m.shut)
+		w := &fixture{t: t, now: noon}
+		m := Open(t.Context(), plainConfig(), data, w, nil)
+		if m.unavailable != nil {
+			t.Fatal(m.unavailable)
 		}
 		if err := m.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for path, want := range map[string]os.FileMode{File(data): 0o600, filepath.Dir(File(data)): 0o700} {
+	for path, want := range map[string]os.FileMode{DatabaseFile(data): 0o600, filepath.Dir(DatabaseFile(data)): 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has %v, %v", path, info.Mode(), err)
 		}
@@ -215,7 +215,7 @@ func TestOpen(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	if err := plain().Validate(); err != nil {
+	if err := plainConfig().Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
@@ -240,13 +240,13 @@ func TestConfig(t *testing.T) {
 		"a small database":         {func(c *Config) { c.Limit = 1 << 20 }, "memory_limit"},
 		"a path from here":         {func(c *Config) { c.VSS = "vss.duckdb_extension" }, "vss"},
 	} {
-		c := plain()
+		c := plainConfig()
 		tt.change(&c)
 		if err := c.Validate(); !slices.ContainsFunc(c.Problems(), func(p strict.Problem) bool { return p.Path == tt.path }) {
 			t.Errorf("%s: %v says nothing of %s", name, err, tt.path)
 		}
 	}
-	off := plain()
+	off := plainConfig()
 	off.Cache.Entries, off.Threads, off.VSS = 0, 0, "/vss.duckdb_extension"
 	if err := off.Validate(); err != nil {
 		t.Errorf("without a cache: %v", err)

@@ -13,36 +13,36 @@ import (
 // which goes on scoring: the extension only chooses whose names are looked at. Until it is filled, and whenever it fails,
 // searches are exact.
 
-// nearBatch is how many vectors go into the approximate index at once.
-const nearBatch = 256
+// approximateBatch is how many vectors go into the approximate index at once.
+const approximateBatch = 256
 
-// spare is how many more than the wanted names the approximate index is asked for: it misses some.
-const spare = 4
+// approximateFactor is how many more than the wanted names the approximate index is asked for: it misses some.
+const approximateFactor = 4
 
-// approximate fills the index of the extension.
-func (m *Memory) approximate(ctx context.Context, out actor.Out) {
+// fillApproximate fills the index of the extension.
+func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	if m.cfg.VSS == "" {
 		return
 	}
-	m.space.RLock()
-	near, model, dims := m.space.near, m.space.model, m.space.dims
-	m.space.RUnlock()
+	m.search.RLock()
+	near, model, dims := m.search.near, m.search.model, m.search.dims
+	m.search.RUnlock()
 	if near != nil {
 		return
 	}
-	if m.db.ErrVSS() != nil {
+	if m.unaudited.ErrVSS() != nil {
 		return // doctor says so
 	}
-	near, err := m.db.Approximate(ctx, dims)
+	near, err := m.unaudited.NewApproximate(ctx, dims)
 	if err == nil {
-		m.space.Lock()
-		if m.space.model != model || m.space.dims != dims { // it would hold vectors of a model that is no longer asked
-			m.space.Unlock()
+		m.search.Lock()
+		if m.search.model != model || m.search.dims != dims { // it would hold vectors of a model that is no longer asked
+			m.search.Unlock()
 			return
 		}
-		m.space.near = near // what is written from now on goes there too
-		m.space.Unlock()
-		err = m.fillNear(ctx, near, model)
+		m.search.near = near // what is written from now on goes there too
+		m.search.Unlock()
+		err = m.loadApproximate(ctx, near, model)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -50,13 +50,13 @@ func (m *Memory) approximate(ctx context.Context, out actor.Out) {
 		}
 		return
 	}
-	m.space.RLock()
-	defer m.space.RUnlock()
-	m.ready.Store(m.space.near == near)
+	m.search.RLock()
+	defer m.search.RUnlock()
+	m.approximateReady.Store(m.search.near == near)
 }
 
-// fillNear puts every name into an approximate index.
-func (m *Memory) fillNear(ctx context.Context, near store.Approximate, model string) error {
+// loadApproximate puts every name into an approximate index.
+func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateIndex, model string) error {
 	var rows []uint64
 	var vectors []float32
 	flush := func() error {
@@ -64,12 +64,12 @@ func (m *Memory) fillNear(ctx context.Context, near store.Approximate, model str
 		rows, vectors = rows[:0], vectors[:0]
 		return err
 	}
-	err := m.db.Load(ctx, model, func(l store.Light) error {
+	err := m.unaudited.Load(ctx, model, func(l store.IndexEntry) error {
 		if l.NameVector == nil {
 			return nil
 		}
 		rows, vectors = append(rows, l.Row), append(vectors, l.NameVector...)
-		if len(rows) == nearBatch {
+		if len(rows) == approximateBatch {
 			return flush()
 		}
 		return nil
@@ -80,17 +80,17 @@ func (m *Memory) fillNear(ctx context.Context, near store.Approximate, model str
 	return err
 }
 
-// among lets the approximate index choose whose names are compared. It is asked for no kind and no state, so a query for
+// narrowCandidates lets the approximate index choose whose names are compared. It is asked for no kind and no state, so a query for
 // these looks at all. The caller holds the space.
-func (m *Memory) among(ctx context.Context, q recall.Query) recall.Query {
-	if m.space.near == nil || !m.ready.Load() || q.Vector == nil || q.Kind != "" || q.All {
+func (m *Memory) narrowCandidates(ctx context.Context, q recall.Query) recall.Query {
+	if m.search.near == nil || !m.approximateReady.Load() || q.Vector == nil || q.Kind != "" || q.All {
 		return q
 	}
 	names := q.Names
 	if names == 0 {
 		names = m.cfg.Results
 	}
-	found, err := m.space.near.Nearest(ctx, q.Vector, spare*names)
+	found, err := m.search.near.Nearest(ctx, q.Vector, approximateFactor*names)
 	if err != nil {
 		return q
 	}
@@ -101,15 +101,15 @@ func (m *Memory) among(ctx context.Context, q recall.Query) recall.Query {
 	return q
 }
 
-// path says in words for a person which way a search takes now. The caller holds the space.
-func (m *Memory) path() string {
-	switch why := m.db.ErrVSS(); {
-	case m.space.near != nil && m.ready.Load():
-		return "approximate by DuckDB's vss extension, scored exactly; " + m.space.index.Path()
+// searchMethod says in words for a person which way a search takes now. The caller holds the space.
+func (m *Memory) searchMethod() string {
+	switch why := m.unaudited.ErrVSS(); {
+	case m.search.near != nil && m.approximateReady.Load():
+		return "approximate by DuckDB's vss extension, scored exactly; " + m.search.index.Path()
 	case m.cfg.VSS != "" && why != nil:
-		return m.space.index.Path() + " (" + why.Error() + ")"
+		return m.search.index.Path() + " (" + why.Error() + ")"
 	case m.cfg.VSS != "":
-		return m.space.index.Path() + " (the approximate index is being filled)"
+		return m.search.index.Path() + " (the approximate index is being filled)"
 	}
-	return m.space.index.Path()
+	return m.search.index.Path()
 }

@@ -42,7 +42,7 @@ func (g *guess) Remove(_ context.Context, rows ...uint64) error {
 	return nil
 }
 
-func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Near, err error) {
+func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Neighbor, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range slices.Sorted(maps.Keys(g.rows)) {
@@ -51,10 +51,10 @@ func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Nea
 			dot += x * q[i]
 		}
 		if r != g.missed {
-			near = append(near, store.Near{Row: r, Cosine: dot})
+			near = append(near, store.Neighbor{Row: r, Cosine: dot})
 		}
 	}
-	slices.SortFunc(near, func(a, b store.Near) int { return cmp.Compare(b.Cosine, a.Cosine) })
+	slices.SortFunc(near, func(a, b store.Neighbor) int { return cmp.Compare(b.Cosine, a.Cosine) })
 	return near[:min(k, len(near))], g.err
 }
 
@@ -62,24 +62,24 @@ func (g *guess) Nearest(_ context.Context, q []float32, k int) (near []store.Nea
 // searched exactly, and what is written or forgotten is there or gone for it too.
 func TestApproximate(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Hybrid = false })
+	w := newFixture(t, func(c *Config) { c.Hybrid = false })
 	for _, text := range []string{"The user drinks coffee black.", "The cat is called Momo.", "The car is in the garage."} {
-		w.fact(text)
+		w.storeFact(text)
 	}
 	g := &guess{rows: map[uint64][]float32{}}
 	w.m.cfg.VSS = "/named/by/the/person"
-	if err := w.m.fillNear(t.Context(), g, w.m.space.model); err != nil {
+	if err := w.m.loadApproximate(t.Context(), g, w.m.search.model); err != nil {
 		t.Fatal(err)
 	}
-	w.m.space.near = g
-	w.m.ready.Store(true)
+	w.m.search.near = g
+	w.m.approximateReady.Store(true)
 	found := func(what string) (names []string) {
 		t.Helper()
-		_, v, err := w.m.embed(t.Context(), w.rec.Out(), forQuery, []string{what})
+		_, v, err := w.m.embed(t.Context(), w.rec.Out(), queryPrefix, []string{what})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := w.m.find(t.Context(), recall.Query{Text: what, Vector: v[0]})
+		f, err := w.m.searchIndex(t.Context(), recall.Query{Text: what, Vector: v[0]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,11 +94,11 @@ func TestApproximate(t *testing.T) {
 	if got := found("coffee black"); len(g.rows) != 3 || !has(got, "coffee") {
 		t.Errorf("%d rows, found %v", len(g.rows), got)
 	}
-	w.fact("The dog is called Rex.")
+	w.storeFact("The dog is called Rex.")
 	if got := found("dog called Rex"); len(g.rows) != 4 || !has(got, "dog") {
 		t.Errorf("%d rows after a write, found %v", len(g.rows), got)
 	}
-	id := w.fact("The canary is called Pip.")
+	id := w.storeFact("The canary is called Pip.")
 	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil || len(g.rows) != 4 {
 		t.Errorf("%d rows after one was forgotten, %v", len(g.rows), err)
 	}
@@ -110,11 +110,11 @@ func TestApproximate(t *testing.T) {
 	if got := found("dog called Rex"); !has(got, "dog") {
 		t.Errorf("it fails, and nobody else looks: %v", got)
 	}
-	if p := w.m.path(); !strings.Contains(p, "approximate by DuckDB") {
+	if p := w.m.searchMethod(); !strings.Contains(p, "approximate by DuckDB") {
 		t.Error(p)
 	}
-	w.m.space.near = nil
-	if p := w.m.path(); !strings.Contains(p, "being filled") {
+	w.m.search.near = nil
+	if p := w.m.searchMethod(); !strings.Contains(p, "being filled") {
 		t.Error(p)
 	}
 }
@@ -122,9 +122,9 @@ func TestApproximate(t *testing.T) {
 // A file that is no extension leaves searches exact, and says so.
 func TestApproximateWithoutTheExtension(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.VSS = "/nowhere/vss.duckdb_extension" })
-	w.m.approximate(t.Context(), w.rec.Out())
-	if w.m.space.near != nil || w.m.ready.Load() {
-		t.Errorf("%v", w.m.space.near)
+	w := newFixture(t, func(c *Config) { c.VSS = "/nowhere/vss.duckdb_extension" })
+	w.m.fillApproximate(t.Context(), w.rec.Out())
+	if w.m.search.near != nil || w.m.approximateReady.Load() {
+		t.Errorf("%v", w.m.search.near)
 	}
 }

@@ -16,14 +16,14 @@ import (
 // An answer is not buried because the audit is away for a moment: it is tried again, and kept once.
 func TestEventsWaitForTheAudit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.m.patient.Store(true)
+	w := newFixture(t)
+	w.m.started.Store(true)
 	w.mu.Lock()
-	w.refuse[subjects.AuditBefore] = errors.New("away")
+	w.auditErrors[subjects.AuditBefore] = errors.New("away")
 	w.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
-		done <- w.says("generator", subjects.Response{
+		done <- w.deliverAnswer("generator", subjects.Response{
 			SessionID: "s1", QueryID: "q1", Query: "What is the cat called?", Answer: "Momo.", Labels: &subjects.Labels{Trust: subjects.Trusted},
 		})
 	}()
@@ -35,7 +35,7 @@ func TestEventsWaitForTheAudit(t *testing.T) {
 		}
 	}
 	w.mu.Lock()
-	delete(w.refuse, subjects.AuditBefore)
+	delete(w.auditErrors, subjects.AuditBefore)
 	w.mu.Unlock()
 	if err := <-done; err != nil || w.count() != 1 {
 		t.Errorf("%v, %d entries", err, w.count())
@@ -45,7 +45,7 @@ func TestEventsWaitForTheAudit(t *testing.T) {
 // Memory that is switched off takes what is said and keeps nothing of it, so that switching it on brings nothing back.
 func TestOffKeepsNothing(t *testing.T) {
 	t.Parallel()
-	w, dir := newWorld(t), t.TempDir()
+	w, dir := newFixture(t), t.TempDir()
 	m := Open(t.Context(), Config{}, dir, w, w.hash)
 	_, err := w.rec.Deliver(t, m, actortest.Message{Subject: "from.generator.response.generation", Body: subjects.Response{QueryID: "q1", Query: "x", Answer: "y"}})
 	if err != nil {
@@ -55,19 +55,19 @@ func TestOffKeepsNothing(t *testing.T) {
 	if actortest.Code(err) != subjects.CodeUnavailable || !strings.Contains(err.Error(), "memory.yaml") {
 		t.Errorf("%v", err)
 	}
-	if _, err := os.Stat(filepath.Dir(File(dir))); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it made %s", File(dir))
+	if _, err := os.Stat(filepath.Dir(DatabaseFile(dir))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it made %s", DatabaseFile(dir))
 	}
 }
 
 // A text that the embedding model refuses does not keep the others from their vectors.
 func TestOneRefusedTextStopsNobody(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	good := w.embed
 	w.embed = func([]string) (subjects.EmbedReply, error) { return subjects.EmbedReply{}, errors.New("away") }
 	for _, word := range []string{"apple", "poison", "pear", "plum", "cherry"} {
-		w.fact("The basket holds one " + word + ".")
+		w.storeFact("The basket holds one " + word + ".")
 	}
 	w.embed = func(texts []string) (subjects.EmbedReply, error) {
 		if slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "poison") }) {
@@ -75,13 +75,13 @@ func TestOneRefusedTextStopsNobody(t *testing.T) {
 		}
 		return good(texts)
 	}
-	if n, err := w.m.embedSome(t.Context(), w.rec.Out()); n != 4 || err != nil {
+	if n, err := w.m.backfillBatch(t.Context(), w.rec.Out()); n != 4 || err != nil {
 		t.Fatalf("%d got vectors, %v", n, err)
 	}
-	if n, err := w.m.embedSome(t.Context(), w.rec.Out()); n != 0 || err != nil {
+	if n, err := w.m.backfillBatch(t.Context(), w.rec.Out()); n != 0 || err != nil {
 		t.Errorf("the refused one is tried at once again: %d, %v", n, err)
 	}
-	if left, err := w.db.CountUnembedded(t.Context(), w.m.space.model); left != 1 || err != nil {
+	if left, err := w.db.CountUnembedded(t.Context(), w.m.search.model); left != 1 || err != nil {
 		t.Errorf("%d wait, %v", left, err)
 	}
 	w.embed = good
@@ -90,9 +90,9 @@ func TestOneRefusedTextStopsNobody(t *testing.T) {
 // What is forgotten takes with it what it had taken the place of: the same words must not be read there.
 func TestForgetTakesWhatItReplaced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	first := w.fact("The spare key lies under the blue pot.")
-	again := w.fact("The spare key lies under the blue pot.")
+	w := newFixture(t)
+	first := w.storeFact("The spare key lies under the blue pot.")
+	again := w.storeFact("The spare key lies under the blue pot.")
 	if first == again || w.entry(again).SupersededBy != first {
 		t.Fatalf("not merged: %s %s", first, again)
 	}
@@ -104,14 +104,14 @@ func TestForgetTakesWhatItReplaced(t *testing.T) {
 // What is recalled shows no stranger's entry in the place of the user's own of the same name.
 func TestStrangersHideNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	own := w.answers("q1", "Where does Ana live?", "Ana lives in Lisbon.")
-	if err := w.says("generator", subjects.Response{
+	w := newFixture(t)
+	own := w.storeAnswer("q1", "Where does Ana live?", "Ana lives in Lisbon.")
+	if err := w.deliverAnswer("generator", subjects.Response{
 		SessionID: "s2", QueryID: "q2", Query: "Where does Ana live?", Answer: "Ana lives in Porto.", Labels: &subjects.Labels{Trust: subjects.Untrusted},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.recalls("Where does Ana live?"); !slices.Contains(got, own) {
+	if got := w.recallIDs("Where does Ana live?"); !slices.Contains(got, own) {
 		t.Errorf("recalls %v, without %s", got, own)
 	}
 }

@@ -29,11 +29,11 @@ func letters(n int) string {
 // never seen again.
 func TestAllAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	var calls atomic.Int64
 	var steady atomic.Bool // it stumbles no more
-	one1, two2 := words("words-1", 64), words("words-2", 32)
-	w.embeds(func(texts []string) (subjects.EmbedReply, error) {
+	one1, two2 := wordEmbedder("words-1", 64), wordEmbedder("words-2", 32)
+	w.setEmbedder(func(texts []string) (subjects.EmbedReply, error) {
 		switch n := calls.Add(1); {
 		case n%9 == 0 && !steady.Load():
 			return subjects.EmbedReply{}, errors.New("it stumbles")
@@ -86,11 +86,11 @@ func TestAllAtOnce(t *testing.T) {
 				query := fmt.Sprintf("q-%d", n)
 				beats <- struct{}{}
 				a, b, c := letters(n), letters(n+1), letters(n+2)
-				if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
+				if err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
 					t.Errorf("storing %s: %v", query, err)
 					return
 				}
-				id := idOf(subjects.KindEngram, query, "generator")
+				id := deriveID(subjects.KindEngram, query, "generator")
 				found := func(word string) {
 					if got := recalls("parcel "+word, round%2 == 0); !slices.Contains(got, id) {
 						t.Errorf("%s was stored, and %s recalls %v", id, word, got)
@@ -120,7 +120,7 @@ func TestAllAtOnce(t *testing.T) {
 					}
 				}
 				// Its event comes once more.
-				if err := w.says("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
+				if err := w.deliverAnswer("generator", subjects.Response{SessionID: "s1", QueryID: query, Query: "Parcel " + a + "?", Answer: "Parcel " + a + " holds " + b + ".", Labels: trusted()}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -131,14 +131,14 @@ func TestAllAtOnce(t *testing.T) {
 	rest.Wait()
 	// After a restart it is the same. Without a vector a recall needs the words, which are ready a little later.
 	steady.Store(true)
-	w.again()
+	w.restart()
 	for worker, queries := range kept {
 		for i, query := range queries {
-			id, state, err := w.db.Known(t.Context(), query, "generator")
+			id, state, err := w.db.FindAnswer(t.Context(), query, "generator")
 			if err != nil || state != store.Stored || w.entry(id).Grades.Critic == 0 || !strings.HasPrefix(w.entry(id).Name, "Parcel q") {
 				t.Errorf("%s is %q, %v", query, state, err)
 			}
-			if n := 1000*worker + 10*(2*i+1); !slices.Contains(w.recalls("parcel "+letters(n+2)), id) {
+			if n := 1000*worker + 10*(2*i+1); !slices.Contains(w.recallIDs("parcel "+letters(n+2)), id) {
 				t.Errorf("%s is not recalled", id)
 			}
 		}

@@ -15,50 +15,50 @@ import (
 	"conclave/subjects"
 )
 
-// deed is something that memory does for somebody.
-type deed struct {
+// auditCase is something that memory does for somebody.
+type auditCase struct {
 	name string
-	do   func(w *world) (shown string, err error)
+	do   func(w *fixture) (shown string, err error)
 	want string // who, what and with what, as the audit has it
 }
 
-// deeds are one of each kind.
-func deeds(known string) []deed {
-	tool := func(name, args, caller string) func(*world) (string, error) {
-		return func(w *world) (string, error) {
-			res := w.order(name, subjects.ToolOrder{CallID: "c-" + name, QueryID: "q7", Args: json.RawMessage(args), Caller: caller, Spawned: strings.Contains(caller, "."), Labels: trusted()})
+// auditCases are one of each kind.
+func auditCases(known string) []auditCase {
+	tool := func(name, args, caller string) func(*fixture) (string, error) {
+		return func(w *fixture) (string, error) {
+			res := w.callTool(name, subjects.ToolOrder{CallID: "c-" + name, QueryID: "q7", Args: json.RawMessage(args), Caller: caller, Spawned: strings.Contains(caller, "."), Labels: trusted()})
 			if res.Error != nil {
 				return res.Result, res.Error
 			}
 			return res.Result, nil
 		}
 	}
-	admin := func(a subjects.MemoryAdmin) func(*world) (string, error) {
-		return func(w *world) (string, error) { return shown(deliver[any](w, "ctl.user.memory.admin", "", "", a)) }
+	admin := func(a subjects.MemoryAdmin) func(*fixture) (string, error) {
+		return func(w *fixture) (string, error) { return shown(deliver[any](w, "ctl.user.memory.admin", "", "", a)) }
 	}
-	return []deed{
-		{"an answer", func(w *world) (string, error) { return "", w.says("generator", told("q7", "Berta", "Rome")) }, "generator memory.write engram s1 q7"},
-		{"a grade", func(w *world) (string, error) {
+	return []auditCase{
+		{"an answer", func(w *fixture) (string, error) { return "", w.deliverAnswer("generator", told("q7", "Berta", "Rome")) }, "generator memory.write engram s1 q7"},
+		{"a grade", func(w *fixture) (string, error) {
 			return "", w.critique(7, subjects.Critique{QueryID: "q7", RespondentID: "generator", Score: 3})
 		}, "critic memory.annotate q7"},
-		{"a comparison", func(w *world) (string, error) {
+		{"a comparison", func(w *fixture) (string, error) {
 			return "", w.pairwise(8, subjects.Pairwise{QueryID: "q7", Winner: "tie"})
 		}, "critic memory.annotate q7"},
-		{"a reward", func(w *world) (string, error) { return "", w.reward(9, subjects.Reward{QueryID: "q7", Value: 1}) }, "reward memory.annotate q7"},
-		{"a recall", func(w *world) (string, error) {
-			return shown(w.ask(subjects.MemoryQuery{Query: "bicycle", Fresh: true}))
+		{"a reward", func(w *fixture) (string, error) { return "", w.reward(9, subjects.Reward{QueryID: "q7", Value: 1}) }, "reward memory.annotate q7"},
+		{"a recall", func(w *fixture) (string, error) {
+			return shown(w.recallStages(subjects.MemoryQuery{Query: "bicycle", Fresh: true}))
 		}, "user memory.read s-ask q-ask"},
-		{"what goes with it", func(w *world) (string, error) {
+		{"what goes with it", func(w *fixture) (string, error) {
 			return shown(deliver[any](w, "ctl.user.memory.correlated", "", "", subjects.MemoryIDs{IDs: []string{known}}))
 		}, "user memory.read"},
 		{"a search", tool("search_memory", `{"query":"bicycle"}`, "generator"), "generator memory.read search_memory s1 q7"},
 		{"a search by id", tool("search_memory", `{"query":"x","ids":["`+known+`"]}`, "committee.r1"), "committee.r1 memory.read search_memory s1 q7"},
 		{"a look at the graph", tool("search_knowledge_graph", `{"query":"Anna"}`, "generator"), "generator memory.read search_knowledge_graph s1 q7"},
 		{"a note", tool("save_memory", `{"content":"The tent has nine pegs."}`, "orchestrator.r1"), "orchestrator.r1 memory.write save_memory s1 q7"},
-		{"a fact", func(w *world) (string, error) {
+		{"a fact", func(w *fixture) (string, error) {
 			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "The lamp is broken."}}}))
 		}, "user memory.write entries"},
-		{"a document", func(w *world) (string, error) {
+		{"a document", func(w *fixture) (string, error) {
 			d := file("h1", "The stove burns gas.")
 			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWrites{Document: &d}))
 		}, "user memory.write document"},
@@ -80,7 +80,7 @@ func shown[A any](all []A, err error) (string, error) {
 }
 
 // state is all that a test can see of a memory.
-func (w *world) state() string {
+func (w *fixture) state() string {
 	w.t.Helper()
 	s, err := w.db.Stats(w.t.Context())
 	if err != nil {
@@ -96,7 +96,7 @@ func (w *world) state() string {
 // TestAuditOfRefusals: what is refused is recorded too, and so is what could not even be read.
 func TestAuditOfRefusals(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range []struct {
 		name, subject string
 		body          any
@@ -114,22 +114,22 @@ func TestAuditOfRefusals(t *testing.T) {
 		if _, err := deliver[any](w, tt.subject, "", "", tt.body); err == nil && !strings.HasPrefix(tt.subject, "tool") {
 			t.Errorf("%s: it is done", tt.name)
 		}
-		if got := w.audited(); !slices.Equal(got, tt.want) {
+		if got := w.takeAudit(); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: recorded %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	w.nowhere(canary)
+	w.assertAbsent(canary)
 }
 
 // TestAudit: without the first record nothing is read or written, and no model is asked. With it each deed has two.
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	known := w.fact("The bicycle stands in the cellar.")
+	w := newFixture(t)
+	known := w.storeFact("The bicycle stands in the cellar.")
 	before, asked := w.state(), len(w.rec.Asked())
 	for reason, says := range map[error]string{context.DeadlineExceeded: "see conclave doctor", audit.ErrFull: "conclave audit rotate"} {
-		w.refuse[subjects.AuditBefore] = fmt.Errorf("appending: %w", reason)
-		for _, d := range deeds(known) {
+		w.auditErrors[subjects.AuditBefore] = fmt.Errorf("appending: %w", reason)
+		for _, d := range auditCases(known) {
 			shown, err := d.do(w)
 			if actortest.Code(err) != subjects.CodeNoAudit || !strings.Contains(err.Error(), says) || shown != "" {
 				t.Errorf("%s: %v, shows %q", d.name, err, shown)
@@ -143,9 +143,9 @@ func TestAudit(t *testing.T) {
 		t.Errorf("a model was asked %d times", n-asked)
 	}
 	// When it answers again each is done, the events too, and recorded before and after under who wanted it.
-	delete(w.refuse, subjects.AuditBefore)
-	w.audited()
-	for _, d := range deeds(known) {
+	delete(w.auditErrors, subjects.AuditBefore)
+	w.takeAudit()
+	for _, d := range auditCases(known) {
 		if _, err := d.do(w); err != nil {
 			t.Errorf("%s, once more: %v", d.name, err)
 		}
@@ -171,11 +171,11 @@ func TestAudit(t *testing.T) {
 // out by then, under the record that was acknowledged before; the texts are not.
 func TestNoOutcomeNothingShown(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	known := w.fact("The bicycle stands in the cellar.")
-	w.fact("The sledge hangs under the roof.")
-	w.refuse[subjects.AuditAfter] = errors.New("the audit is away")
-	for _, d := range deeds(known) {
+	w := newFixture(t)
+	known := w.storeFact("The bicycle stands in the cellar.")
+	w.storeFact("The sledge hangs under the roof.")
+	w.auditErrors[subjects.AuditAfter] = errors.New("the audit is away")
+	for _, d := range auditCases(known) {
 		shown, err := d.do(w)
 		if actortest.Code(err) != subjects.CodeUnrecorded || !strings.Contains(err.Error(), "withheld") {
 			t.Errorf("%s: %v", d.name, err)
@@ -185,7 +185,7 @@ func TestNoOutcomeNothingShown(t *testing.T) {
 		}
 	}
 	for _, fresh := range []bool{true, false} { // the second time from the cache
-		replies, err := w.ask(subjects.MemoryQuery{Query: "sledge", Fresh: fresh})
+		replies, err := w.recallStages(subjects.MemoryQuery{Query: "sledge", Fresh: fresh})
 		if actortest.Code(err) != subjects.CodeUnrecorded || slices.ContainsFunc(replies, func(r subjects.MemoryReply) bool {
 			return r.Done || slices.ContainsFunc(r.Hits, func(h subjects.MemoryHit) bool { return h.Segment != "" || h.Entry.Corpus != "" })
 		}) {
@@ -193,8 +193,8 @@ func TestNoOutcomeNothingShown(t *testing.T) {
 		}
 	}
 	// An answer was stored. Its event comes again and is told of once.
-	delete(w.refuse, subjects.AuditAfter)
-	if err := w.says("generator", told("q7", "Berta", "Rome")); err != nil {
+	delete(w.auditErrors, subjects.AuditAfter)
+	if err := w.deliverAnswer("generator", told("q7", "Berta", "Rome")); err != nil {
 		t.Fatal(err)
 	}
 	n := 0
@@ -203,7 +203,7 @@ func TestNoOutcomeNothingShown(t *testing.T) {
 			n++
 		}
 	}
-	if n != 1 || w.entry(idOf(subjects.KindEngram, "q7", "generator")).State != subjects.MemoryActive {
+	if n != 1 || w.entry(deriveID(subjects.KindEngram, "q7", "generator")).State != subjects.MemoryActive {
 		t.Errorf("told of %d times", n)
 	}
 }

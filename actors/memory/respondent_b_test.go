@@ -10,16 +10,16 @@ import (
 // TestRespondentBTakesNoPlace: an answer that nobody was told takes the place of none that was, and swallows none.
 func TestRespondentBTakesNoPlace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	says := func(who, query, name, city string) string {
 		t.Helper()
-		if err := w.says(who, told(query, name, city)); err != nil {
+		if err := w.deliverAnswer(who, told(query, name, city)); err != nil {
 			t.Fatal(err)
 		}
-		return idOf(subjects.KindEngram, query, who)
+		return deriveID(subjects.KindEngram, query, who)
 	}
 	visible := says("generator", "b1", "Berta", "Rome")
-	w.later(1)
+	w.advance(1)
 	says(subjects.RespondentB, "b2", "Berta", "Oslo")
 	says(subjects.RespondentB, "c1", "Clara", "Rome")
 	same := says("generator", "c2", "Clara", "Rome")
@@ -29,12 +29,12 @@ func TestRespondentBTakesNoPlace(t *testing.T) {
 		}
 	}
 	// Nobody finds what respondent B said, unless it was the better answer.
-	got := w.recalls("Where does my sister Berta live?")
-	if !slices.Contains(got, visible) || slices.Contains(got, idOf(subjects.KindEngram, "b2", subjects.RespondentB)) || slices.Contains(got, idOf(subjects.KindEngram, "c1", subjects.RespondentB)) {
+	got := w.recallIDs("Where does my sister Berta live?")
+	if !slices.Contains(got, visible) || slices.Contains(got, deriveID(subjects.KindEngram, "b2", subjects.RespondentB)) || slices.Contains(got, deriveID(subjects.KindEngram, "c1", subjects.RespondentB)) {
 		t.Errorf("recalled %v", got)
 	}
 	// The same from the one who is seen does take its place: the comparison is at work.
-	w.later(1)
+	w.advance(1)
 	says("generator", "b3", "Berta", "Oslo")
 	if e := w.entry(visible); e.State != subjects.MemorySuperseded {
 		t.Errorf("%q is %s", e.Corpus, e.State)

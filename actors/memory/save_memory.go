@@ -25,7 +25,7 @@ var saveMemoryText string
 // have written stays marked for ever. A spawned agent only proposes.
 var saveMemory = tool{
 	schema: subjects.ToolSchema{
-		Name: "save_memory", Version: Version, Description: strings.TrimSpace(saveMemoryText),
+		Name: "save_memory", Version: version, Description: strings.TrimSpace(saveMemoryText),
 		Parameters: json.RawMessage(`{"type":"object","properties":{` +
 			`"content":{"type":"string","minLength":1,"maxLength":20000,"description":"what to remember, in full sentences"},` +
 			`"name":{"type":"string","maxLength":120,"description":"what it is about, in a few words"},` +
@@ -55,22 +55,22 @@ func runSaveMemory(m *Memory, ctx context.Context, out actor.Out, c call) (saved
 	does := act{who: c.by, action: actWrite, tool: "save_memory", params: c.args, session: c.session, query: c.query}
 	err = m.recorded(ctx, out, does, func() error {
 		if a.Candidate != "" {
-			saved, err = m.decide(ctx, out, c, a.Candidate, a.Content)
+			saved, err = m.decideCandidate(ctx, out, c, a.Candidate, a.Content)
 			return err
 		}
-		saved, err = m.save(ctx, out, c, a.Name, a.Content, a.Tags)
+		saved, err = m.saveFact(ctx, out, c, a.Name, a.Content, a.Tags)
 		return err
 	})
 	return saved, err
 }
 
-// save keeps a text as a fact.
-func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content string, tags []string) (answer, error) {
+// saveFact keeps a text as a fact.
+func (m *Memory) saveFact(ctx context.Context, out actor.Out, c call, name, content string, tags []string) (answer, error) {
 	if _, hidden := firewall.Redact(strings.Join(append([]string{content, name}, tags...), "\n")); hidden > 0 {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "it holds something that looks like a password or a key, and those are not remembered; conclave secret set keeps them")
 	}
 	external := !c.trusted()
-	d, err := m.digester(out).Note(ctx, content, external)
+	d, err := m.newDigester(out).Note(ctx, content, external)
 	if errors.Is(err, digest.ErrNothing) || err == nil && strings.TrimSpace(d.Corpus) == "" {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "nothing is left to remember: all of it tells somebody what to do")
 	}
@@ -80,7 +80,7 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 	now := out.Now().UTC()
 	e := subjects.MemoryEntry{
 		// Asked again after a crash, the same call has the same id.
-		ID: idOf("save", c.session, c.query, c.id, content), Kind: subjects.KindFact, State: subjects.MemoryActive, Tags: cleanTags(tags), Created: now, Updated: now,
+		ID: deriveID("save", c.session, c.query, c.id, content), Kind: subjects.KindFact, State: subjects.MemoryActive, Tags: cleanTags(tags), Created: now, Updated: now,
 		Provenance: subjects.Provenance{Source: subjects.SourceAgent, Trust: subjects.Trusted, Agent: c.by, SessionID: c.session, QueryID: c.query},
 	}
 	switch {
@@ -88,9 +88,9 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 		e.Provenance.Source, e.Provenance.Trust = subjects.SourceExternal, subjects.Untrusted
 		e.Provenance.Flags = d.Flags
 		if c.labels != nil {
-			e.Provenance.Flags = union(c.labels.Flags, d.Flags)
+			e.Provenance.Flags = mergeFlags(c.labels.Flags, d.Flags)
 		}
-	case c.by == person:
+	case c.by == operatorAccount:
 		e.Provenance.Source = subjects.SourceUser
 	}
 	if !external { // a name that came with it may be an order too
@@ -101,7 +101,7 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 	if c.spawned {
 		e.State = subjects.MemoryCandidate
 	}
-	w, err := m.keep(ctx, out, c.by, fill(e, d), d.Relations, "save_memory")
+	w, err := m.storeEntry(ctx, out, c.by, fillFromDigest(e, d), d.Relations, "save_memory")
 	if err != nil {
 		return answer{}, err
 	}
@@ -113,11 +113,11 @@ func (m *Memory) save(ctx context.Context, out actor.Out, c call, name, content 
 	return answer{text: fmt.Sprintf(said, words[:strings.Count(said, "%")]...), trusted: true, ids: []string{w.ID}}, nil
 }
 
-// person is the account of the user's own tool calls.
-const person = "operator"
+// operatorAccount is the account of the user's own tool calls.
+const operatorAccount = "operator"
 
-// decide accepts or drops what a subagent of the same session has proposed. A subagent cannot.
-func (m *Memory) decide(ctx context.Context, out actor.Out, c call, id, word string) (answer, error) {
+// decideCandidate accepts or drops what a subagent of the same session has proposed. A subagent cannot.
+func (m *Memory) decideCandidate(ctx context.Context, out actor.Out, c call, id, word string) (answer, error) {
 	if c.spawned {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "a spawned agent proposes and does not decide")
 	}
@@ -125,64 +125,64 @@ func (m *Memory) decide(ctx context.Context, out actor.Out, c call, id, word str
 	if !keep && !strings.EqualFold(strings.Trim(word, " ."), "drop") {
 		return answer{}, fmt.Errorf("%w: with candidate, content is keep or drop", errArgs)
 	}
-	m.decisions.Lock()
-	defer m.decisions.Unlock()
-	entries, err := m.db.Get(ctx, id)
+	m.decisionMu.Lock()
+	defer m.decisionMu.Unlock()
+	entries, err := m.unaudited.Get(ctx, id)
 	if err != nil {
 		return answer{}, fmt.Errorf("reading the proposal: %w", err)
 	}
-	if len(entries) == 0 || entries[0].State != subjects.MemoryCandidate || c.by != person && (c.session == "" || entries[0].Provenance.SessionID != c.session) {
+	if len(entries) == 0 || entries[0].State != subjects.MemoryCandidate || c.by != operatorAccount && (c.session == "" || entries[0].Provenance.SessionID != c.session) {
 		return answer{}, subjects.Faultf(subjects.CodeTool, "there is no such proposal in this session")
 	}
-	if err := m.settle(ctx, out, c.by, keep, entries...); err != nil {
+	if err := m.settleCandidates(ctx, out, c.by, keep, entries...); err != nil {
 		return answer{}, err
 	}
 	if !keep {
 		return answer{text: "Dropped.", trusted: true}, nil
 	}
-	now := idOf("accepted", id)
+	now := deriveID("accepted", id)
 	return answer{text: "Kept as " + now + ".", trusted: true, ids: []string{now}}, nil
 }
 
-// settle makes candidates count, or forgets them.
+// settleCandidates makes candidates count, or forgets them.
 //
 // What is accepted is kept like anything new: it is compared with what is there, and what it says of people and places goes
 // into the graph. It has another id then; the proposal goes once it is kept.
-func (m *Memory) settle(ctx context.Context, out actor.Out, by string, keep bool, proposals ...subjects.MemoryEntry) error {
+func (m *Memory) settleCandidates(ctx context.Context, out actor.Out, by string, keep bool, proposals ...subjects.MemoryEntry) error {
 	for _, e := range proposals {
 		ev := subjects.MemoryEvent{IDs: []string{e.ID}, Action: "rejected", Why: "a proposal was rejected", By: by}
 		if keep {
-			d, err := m.digester(out).Note(ctx, e.Corpus, e.Provenance.Trust != subjects.Trusted)
+			d, err := m.newDigester(out).Note(ctx, e.Corpus, e.Provenance.Trust != subjects.Trusted)
 			if err != nil {
 				return fmt.Errorf("reading the proposal: %w", err)
 			}
 			proposal := e.ID
-			e.ID, e.State, e.Updated = idOf("accepted", proposal), subjects.MemoryActive, out.Now().UTC()
-			w, err := m.keep(ctx, out, by, e, d.Relations, "a proposal was accepted")
+			e.ID, e.State, e.Updated = deriveID("accepted", proposal), subjects.MemoryActive, out.Now().UTC()
+			w, err := m.storeEntry(ctx, out, by, e, d.Relations, "a proposal was accepted")
 			if err != nil {
 				return err
 			}
 			ev = subjects.MemoryEvent{IDs: []string{w.ID, proposal}, Action: "accepted", Why: "a proposal was accepted: " + w.Action, By: by}
 			e.ID = proposal
 		}
-		if err := m.remove(ctx, e.ID); err != nil {
+		if err := m.deleteEntries(ctx, e.ID); err != nil {
 			return err
 		}
-		if err := m.tell(ctx, out, ev); err != nil {
+		if err := m.emitStored(ctx, out, ev); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// remove forgets entries, everywhere.
-func (m *Memory) remove(ctx context.Context, ids ...string) error {
-	ctx, end := through(ctx)
+// deleteEntries forgets entries, everywhere.
+func (m *Memory) deleteEntries(ctx context.Context, ids ...string) error {
+	ctx, end := detach(ctx)
 	defer end()
-	all, err := m.db.Forget(ctx, ids...)
+	all, err := m.unaudited.Forget(ctx, ids...)
 	if err != nil {
 		return fmt.Errorf("forgetting: %w", err)
 	}
-	m.gone(all)
+	m.removeFromIndex(all)
 	return nil
 }

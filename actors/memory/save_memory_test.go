@@ -10,19 +10,19 @@ import (
 )
 
 // saved calls save_memory with some arguments.
-func (w *world) saved(args string, change ...func(*subjects.ToolOrder)) subjects.ToolResult {
+func (w *fixture) saved(args string, change ...func(*subjects.ToolOrder)) subjects.ToolResult {
 	w.t.Helper()
 	o := subjects.ToolOrder{QueryID: "q-save", Args: json.RawMessage(args), Labels: trusted()}
 	for _, c := range change {
 		c(&o)
 	}
-	return w.order("save_memory", o)
+	return w.callTool("save_memory", o)
 }
 
 // TestSave: who says it, what went into the session and whose it is come from the broker.
 func TestSave(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range []struct {
 		name   string
 		args   string
@@ -99,7 +99,7 @@ func TestSave(t *testing.T) {
 // TestSaveRefuses: what is not remembered, and that nothing is stored then.
 func TestSaveRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, tt := range []struct {
 		name, args string
 		order      func(*subjects.ToolOrder)
@@ -131,20 +131,20 @@ func TestSaveRefuses(t *testing.T) {
 		if res.Error == nil || res.Error.Code != subjects.CodeTool || !strings.Contains(res.Error.Text, tt.says) || res.Result != "" || len(res.Recalls) > 0 {
 			t.Errorf("%s: %+v, %v", tt.name, res, res.Error)
 		}
-		if w.count() != 0 || len(w.story()) > 0 {
-			t.Fatalf("%s: %d stored, told %v", tt.name, w.count(), w.story())
+		if w.count() != 0 || len(w.storedActions()) > 0 {
+			t.Fatalf("%s: %d stored, told %v", tt.name, w.count(), w.storedActions())
 		}
 		if res.Error != nil && strings.Contains(res.Error.Text, canary) {
 			t.Errorf("%s: the password is told", tt.name)
 		}
 	}
-	w.nowhere(canary)
+	w.assertAbsent(canary)
 }
 
 // TestSaveTwice: the same call is stored once, another call with the same words is merged.
 func TestSaveTwice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	const args = `{"content":"The user drinks coffee black."}`
 	call := func(id, query string) subjects.ToolResult {
 		return w.saved(args, func(o *subjects.ToolOrder) { o.CallID, o.QueryID = id, query })
@@ -163,7 +163,7 @@ func TestSaveTwice(t *testing.T) {
 			t.Errorf("%d. %+v, %d entries, want %q", i+2, res, w.count(), tt.says)
 		}
 	}
-	if got := w.story(); !slices.Equal(got, []string{"stored", "merged"}) {
+	if got := w.storedActions(); !slices.Equal(got, []string{"stored", "merged"}) {
 		t.Errorf("it tells of %v", got)
 	}
 	res := w.saved(`{"content":"The user likes the colour red."}`, func(o *subjects.ToolOrder) { o.QueryID = "q3" })
@@ -176,7 +176,7 @@ func TestSaveTwice(t *testing.T) {
 // TestDecide: a proposal counts when somebody of its session accepts it who was not spawned. Until then nobody recalls it.
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	propose := func(text string) string {
 		res := w.saved(`{"content":"`+text+`"}`, func(o *subjects.ToolOrder) { o.Caller, o.Spawned = "orchestrator.r1", true })
 		if res.Error != nil {
@@ -212,10 +212,10 @@ func TestDecide(t *testing.T) {
 		{name: "trick: another word", word: "keep it all", caller: "orchestrator", session: "s1", says: "keep or drop"},
 	} {
 		id := propose("The train to Pisa leaves at " + []string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}[i] + ".")
-		if got := w.recalls(search); slices.Contains(got, id) {
+		if got := w.recallIDs(search); slices.Contains(got, id) {
 			t.Errorf("%s: recalled before anybody decided", tt.name)
 		}
-		if res := w.order("search_memory", subjects.ToolOrder{Args: json.RawMessage(`{"query":"train","ids":["` + id + `"]}`)}); strings.Contains(res.Result, "Pisa") || slices.Contains(res.Recalls, id) {
+		if res := w.callTool("search_memory", subjects.ToolOrder{Args: json.RawMessage(`{"query":"train","ids":["` + id + `"]}`)}); strings.Contains(res.Result, "Pisa") || slices.Contains(res.Recalls, id) {
 			t.Errorf("%s: shown before anybody decided: %s", tt.name, res.Result)
 		}
 		res := decide(id, tt.word, tt.caller, tt.session, tt.spawned)
@@ -228,22 +228,22 @@ func TestDecide(t *testing.T) {
 		}
 		switch {
 		case tt.says != "":
-			if len(entries) != 1 || entries[0].State != subjects.MemoryCandidate || slices.Contains(w.recalls(search), id) {
+			if len(entries) != 1 || entries[0].State != subjects.MemoryCandidate || slices.Contains(w.recallIDs(search), id) {
 				t.Errorf("%s: it is %+v", tt.name, entries)
 			}
 		case tt.kept: // as something new: the proposal is gone
-			if e := w.entry(idOf("accepted", id)); len(entries) != 0 || e.State != subjects.MemoryActive || !slices.Contains(w.recalls(search), e.ID) || last(w.story()) != "accepted" {
-				t.Errorf("%s: it is %+v, recalled %v", tt.name, e, w.recalls(search))
+			if e := w.entry(deriveID("accepted", id)); len(entries) != 0 || e.State != subjects.MemoryActive || !slices.Contains(w.recallIDs(search), e.ID) || last(w.storedActions()) != "accepted" {
+				t.Errorf("%s: it is %+v, recalled %v", tt.name, e, w.recallIDs(search))
 			}
-			if !slices.Equal(res.Recalls, []string{idOf("accepted", id)}) || !strings.Contains(res.Result, idOf("accepted", id)) {
+			if !slices.Equal(res.Recalls, []string{deriveID("accepted", id)}) || !strings.Contains(res.Result, deriveID("accepted", id)) {
 				t.Errorf("%s: told %+v", tt.name, res)
 			}
 			if again := decide(id, "drop", "orchestrator", "s1", false); again.Error == nil {
 				t.Errorf("%s: decided upon twice", tt.name)
 			}
-			id = idOf("accepted", id)
+			id = deriveID("accepted", id)
 		default:
-			if len(entries) != 0 || last(w.story()) != "rejected" || len(res.Recalls) > 0 {
+			if len(entries) != 0 || last(w.storedActions()) != "rejected" || len(res.Recalls) > 0 {
 				t.Errorf("%s: it is %+v", tt.name, entries)
 			}
 		}
@@ -258,7 +258,7 @@ func TestDecide(t *testing.T) {
 // A proposal that came from a session without an id is nobody's but the user's.
 func TestDecideWithoutSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	send := func(o subjects.ToolOrder) subjects.ToolResult {
 		res, err := one(deliver[subjects.ToolResult](w, "tool.request.save_memory", "", "", o))
 		if err != nil {

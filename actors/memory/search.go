@@ -22,31 +22,31 @@ const (
 	notePlain     = "plain_parts" // plain rules chose the parts
 )
 
-// asked is one recall: what is looked for, for whom, and for which answer.
-type asked struct {
+// recallRequest is one recall: what is looked for, for whom, and for which answer.
+type recallRequest struct {
 	subjects.MemoryQuery
-	by      string // the account, with the path of spawned agents
+	caller  string // the account, with the path of spawned agents
 	tool    string // "" = the user asks memory itself
 	session string
-	query   string // the question that it is for
+	queryID string // the question that it is for
 }
 
 // maxQuery bounds what is looked for.
 const maxQuery = 8 << 10
 
-// recallFor finds what is remembered, stage by stage, and tells of each. What it returns is the last stage, which is told
+// recallAudited finds what is remembered, stage by stage, and tells of each. What it returns is the last stage, which is told
 // when the outcome is recorded.
-func (m *Memory) recallFor(ctx context.Context, out actor.Out, q asked, say func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
-	if err := checkQuery(&q.MemoryQuery, m.cfg); err != nil {
+func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallRequest, say func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
+	if err := normalizeQuery(&q.MemoryQuery, m.cfg); err != nil {
 		return subjects.MemoryReply{}, err
 	}
 	var done subjects.MemoryReply
-	a := act{who: q.by, action: actRead, tool: q.tool, params: []byte(q.Query), session: q.session, query: q.query}
+	a := act{who: q.caller, action: actRead, tool: q.tool, params: []byte(q.Query), session: q.session, query: q.queryID}
 	err := m.recorded(ctx, out, a, func() (err error) {
 		if done, err = m.recallStaged(ctx, out, q, say); err != nil {
 			return err
 		}
-		return m.tellRecalled(ctx, out, q, done)
+		return m.emitRecalled(ctx, out, q, done)
 	})
 	if err != nil {
 		return subjects.MemoryReply{}, err
@@ -54,8 +54,8 @@ func (m *Memory) recallFor(ctx context.Context, out actor.Out, q asked, say func
 	return done, say(done)
 }
 
-// checkQuery makes a question fit, or says why it cannot be asked.
-func checkQuery(q *subjects.MemoryQuery, cfg Config) error {
+// normalizeQuery makes a question fit, or says why it cannot be asked.
+func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
 	q.Query = strings.TrimSpace(q.Query)
 	switch {
 	case q.Query == "":
@@ -64,8 +64,8 @@ func checkQuery(q *subjects.MemoryQuery, cfg Config) error {
 		return subjects.Faultf(subjects.CodeMalformed, "what to look for is not text")
 	case q.Kind != "" && !slices.Contains([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}, q.Kind):
 		return subjects.Faultf(subjects.CodeMalformed, "there is no kind %q; kinds are engram, fact and document", text.Clip(q.Kind, 40))
-	case q.Max < 0 || q.Max > mostTop:
-		return subjects.Faultf(subjects.CodeMalformed, "max is between 1 and %d", mostTop)
+	case q.Max < 0 || q.Max > maxTop:
+		return subjects.Faultf(subjects.CodeMalformed, "max is between 1 and %d", maxTop)
 	}
 	q.Query = text.Clip(q.Query, maxQuery)
 	if q.Max == 0 {
@@ -74,7 +74,7 @@ func checkQuery(q *subjects.MemoryQuery, cfg Config) error {
 	return nil
 }
 
-func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say func(subjects.MemoryReply) error) (done subjects.MemoryReply, err error) {
+func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q recallRequest, say func(subjects.MemoryReply) error) (done subjects.MemoryReply, err error) {
 	begun := out.Now()
 	millis := func() float64 { return float64(out.Now().Sub(begun)) / float64(time.Millisecond) }
 	var notes []subjects.Note
@@ -85,7 +85,7 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 		}
 		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " + text.OneLine(err.Error(), 200)})
 	}
-	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t", q.Kind, q.Max, q.Whole, q.All), Scope: q.scope(), Top: q.Max}
+	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t", q.Kind, q.Max, q.Whole, q.All), Scope: q.cacheScope(), Top: q.Max}
 	var seen uint64
 	if m.cache != nil {
 		seen = m.cache.Generation()
@@ -94,11 +94,11 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 			return r, nil
 		}
 	}
-	found, err := m.find(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
+	found, err := m.searchIndex(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
 	if err != nil {
 		return done, fmt.Errorf("looking for it: %w", err)
 	}
-	names, err := m.hits(ctx, found.Names, false)
+	names, err := m.loadHits(ctx, found.Names, false)
 	if err != nil {
 		return done, err
 	}
@@ -110,7 +110,7 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
 		}
 	}
-	top, err := m.hits(ctx, found.Top, true)
+	top, err := m.loadHits(ctx, found.Top, true)
 	if err != nil {
 		return done, err
 	}
@@ -119,7 +119,7 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 	}
 	if !q.Whole {
 		var note *subjects.Note
-		if top, note = m.segments(ctx, out, q.Query, top); note != nil {
+		if top, note = m.selectSegments(ctx, out, q.Query, top); note != nil {
 			notes = append(notes, *note)
 		}
 		if ctx.Err() != nil { // who asked is gone, and no part was chosen
@@ -133,20 +133,20 @@ func (m *Memory) recallStaged(ctx context.Context, out actor.Out, q asked, say f
 	return done, nil
 }
 
-// scope keeps apart what the user and what agents may see: the parts for a model are chosen for one.
-func (q asked) scope() string {
+// cacheScope keeps apart what the user and what agents may see: the parts for a model are chosen for one.
+func (q recallRequest) cacheScope() string {
 	if q.tool == "" {
 		return "person"
 	}
 	return "agent"
 }
 
-// hits are candidates with their entries, in order. Those that are gone by now are left out.
-func (m *Memory) hits(ctx context.Context, found []recall.Candidate, corpus bool) ([]subjects.MemoryHit, error) {
+// loadHits are candidates with their entries, in order. Those that are gone by now are left out.
+func (m *Memory) loadHits(ctx context.Context, found []recall.Candidate, corpus bool) ([]subjects.MemoryHit, error) {
 	out := make([]subjects.MemoryHit, 0, len(found))
 	if !corpus {
 		for _, c := range found {
-			out = append(out, subjects.MemoryHit{Entry: light(c.Row), Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+			out = append(out, subjects.MemoryHit{Entry: lightEntry(c.Row), Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
 		}
 		return out, nil
 	}
@@ -154,7 +154,7 @@ func (m *Memory) hits(ctx context.Context, found []recall.Candidate, corpus bool
 	for i, c := range found {
 		ids[i] = c.ID
 	}
-	entries, err := m.db.Texts(ctx, ids...)
+	entries, err := m.unaudited.GetTexts(ctx, ids...)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was found: %w", err)
 	}
@@ -167,8 +167,8 @@ func (m *Memory) hits(ctx context.Context, found []recall.Candidate, corpus bool
 	return out, nil
 }
 
-// light is an entry as the first stage shows it.
-func light(r recall.Row) subjects.MemoryEntry {
+// lightEntry is an entry as the first stage shows it.
+func lightEntry(r recall.Row) subjects.MemoryEntry {
 	return subjects.MemoryEntry{
 		ID: r.ID, Kind: r.Kind, Name: r.Name, Description: r.Description, Tags: r.Tags, State: r.State, Pinned: r.Pinned, Grades: r.Grades, Created: r.Created,
 		Respondent: r.Respondent, Provenance: subjects.Provenance{Source: subjects.Source(r.Source), Trust: r.Trust},
@@ -184,8 +184,8 @@ func withoutCorpus(hits []subjects.MemoryHit) []subjects.MemoryHit {
 	return out
 }
 
-// segments puts in place of each corpus what matters of it. An entry of which nothing does is left out.
-func (m *Memory) segments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) ([]subjects.MemoryHit, *subjects.Note) {
+// selectSegments puts in place of each corpus what matters of it. An entry of which nothing does is left out.
+func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) ([]subjects.MemoryHit, *subjects.Note) {
 	if len(hits) == 0 {
 		return hits, nil
 	}
@@ -193,7 +193,7 @@ func (m *Memory) segments(ctx context.Context, out actor.Out, query string, hits
 	for i, h := range hits {
 		texts[i] = h.Entry.Corpus
 	}
-	parts, by, err := m.digester(out).Segments(ctx, query, texts)
+	parts, by, err := m.newDigester(out).Segments(ctx, query, texts)
 	var note *subjects.Note
 	if err != nil {
 		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts: " + text.OneLine(err.Error(), 200)}
@@ -220,41 +220,41 @@ func (m *Memory) segments(ctx context.Context, out actor.Out, query string, hits
 
 // rerank lets a small model put what was found in order. What it says that is of no use changes nothing.
 func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found []recall.Candidate) ([]recall.Candidate, error) {
-	m.space.RLock()
-	index := m.space.index
-	m.space.RUnlock()
-	return index.Rerank(ctx, query, found, m.digester(out).Rank)
+	m.search.RLock()
+	index := m.search.index
+	m.search.RUnlock()
+	return index.Rerank(ctx, query, found, m.newDigester(out).Rank)
 }
 
-// tellRecalled says what was recalled, why, and for which answer.
-func (m *Memory) tellRecalled(ctx context.Context, out actor.Out, q asked, r subjects.MemoryReply) error {
+// emitRecalled says what was recalled, why, and for which answer.
+func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, q recallRequest, r subjects.MemoryReply) error {
 	ev := subjects.MemoryEvent{
-		SessionID: q.session, QueryID: q.query, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.count()), By: q.by,
-		Query: toldQuery(q.Query), Cached: r.Cached,
+		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.countText()), By: q.caller,
+		Query: redactQuery(q.Query), Cached: r.Cached,
 	}
 	for _, h := range r.Hits {
-		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, brief(h))
+		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, summarizeHit(h))
 	}
-	account, _, _ := strings.Cut(q.by, ".")
+	account, _, _ := strings.Cut(q.caller, ".")
 	if len(ev.IDs) > 0 && account != subjects.RespondentB { // what respondent B reads leaves no trace
-		if err := m.db.Touch(ctx, out.Now().UTC(), ev.IDs...); err != nil {
+		if err := m.unaudited.Touch(ctx, out.Now().UTC(), ev.IDs...); err != nil {
 			out.Note(fmt.Errorf("counting a recall: %w", err))
 		}
 	}
-	return actor.Emit(ctx, out.About(q.session, q.query), subjects.MemoryRecalled, ev)
+	return actor.Emit(ctx, out.About(q.session, q.queryID), subjects.MemoryRecalled, ev)
 }
 
-// toldQuery is what was looked for, as an event tells of it: many watch those, and it may hold a password.
-func toldQuery(query string) string {
+// redactQuery is what was looked for, as an event tells of it: many watch those, and it may hold a password.
+func redactQuery(query string) string {
 	clean, _ := firewall.Redact(query)
 	return text.Clip(clean, 1<<10)
 }
 
-// count is how much there is, in words.
-func (m *Memory) count() string {
-	m.space.RLock()
-	defer m.space.RUnlock()
-	if n := m.space.index.Stats().Active; n != 1 {
+// countText is how much there is, in words.
+func (m *Memory) countText() string {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	if n := m.search.index.Stats().Active; n != 1 {
 		return fmt.Sprintf("%d entries", n)
 	}
 	return "1 entry"
@@ -262,48 +262,48 @@ func (m *Memory) count() string {
 
 // onRecall answers the user, stage by stage.
 func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, out actor.Out) error {
-	if m.shut != nil {
-		return m.shut
+	if m.unavailable != nil {
+		return m.unavailable
 	}
-	_, err := m.recallFor(ctx, out, asked{MemoryQuery: in.Body, by: in.From, session: in.Session, query: in.Query}, say)
+	_, err := m.recallAudited(ctx, out, recallRequest{MemoryQuery: in.Body, caller: in.From, session: in.Session, queryID: in.Query}, say)
 	return err
 }
 
 // onCorrelated answers what goes with some entries: the descriptions, and the whole on request.
 func (m *Memory) onCorrelated(ctx context.Context, in actor.Msg[subjects.MemoryIDs], out actor.Out) (subjects.MemoryReply, error) {
-	if m.shut != nil {
-		return subjects.MemoryReply{}, m.shut
+	if m.unavailable != nil {
+		return subjects.MemoryReply{}, m.unavailable
 	}
-	return m.correlated(ctx, out, asked{by: in.From, session: in.Session, query: in.Query}, in.Body)
+	return m.correlated(ctx, out, recallRequest{caller: in.From, session: in.Session, queryID: in.Query}, in.Body)
 }
 
 // maxIDs bounds how many entries may be named at once.
 const maxIDs = 500
 
-// mostRelated bounds how much of what goes with something is told: of an entry that is recalled often that is nearly all.
-const mostRelated = 20
+// maxCorrelated bounds how much of what goes with something is told: of an entry that is recalled often that is nearly all.
+const maxCorrelated = 20
 
-// related are the newest entries that go with some.
-func (m *Memory) related(ctx context.Context, ids []string) ([]subjects.MemoryEntry, error) {
-	entries, err := m.db.Correlated(ctx, ids...)
+// correlatedEntries are the newest entries that go with some.
+func (m *Memory) correlatedEntries(ctx context.Context, ids []string) ([]subjects.MemoryEntry, error) {
+	entries, err := m.unaudited.Correlated(ctx, ids...)
 	if err != nil {
 		return nil, fmt.Errorf("looking for what goes with it: %w", err)
 	}
 	slices.SortStableFunc(entries, func(a, b subjects.MemoryEntry) int { return b.Created.Compare(a.Created) })
-	return entries[:min(mostRelated, len(entries))], nil
+	return entries[:min(maxCorrelated, len(entries))], nil
 }
 
-func (m *Memory) correlated(ctx context.Context, out actor.Out, q asked, ids subjects.MemoryIDs) (r subjects.MemoryReply, err error) {
+func (m *Memory) correlated(ctx context.Context, out actor.Out, q recallRequest, ids subjects.MemoryIDs) (r subjects.MemoryReply, err error) {
 	if len(ids.IDs) == 0 || len(ids.IDs) > maxIDs {
 		return r, subjects.Faultf(subjects.CodeMalformed, "name between 1 and %d entries", maxIDs)
 	}
-	a := act{who: q.by, action: actRead, tool: q.tool, params: []byte(strings.Join(ids.IDs, "\n")), session: q.session, query: q.query}
+	a := act{who: q.caller, action: actRead, tool: q.tool, params: []byte(strings.Join(ids.IDs, "\n")), session: q.session, query: q.queryID}
 	err = m.recorded(ctx, out, a, func() error {
-		full, err := m.resolve(ctx, ids.IDs)
+		full, err := m.resolveIDs(ctx, ids.IDs)
 		if err != nil {
 			return err
 		}
-		entries, err := m.related(ctx, full)
+		entries, err := m.correlatedEntries(ctx, full)
 		if err != nil {
 			return err
 		}
@@ -314,7 +314,7 @@ func (m *Memory) correlated(ctx context.Context, out actor.Out, q asked, ids sub
 			}
 			r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e, Reasons: []subjects.MemoryReason{{What: "correlates", Text: "it goes with what was asked for"}}})
 		}
-		return m.tellRecalled(ctx, out, asked{MemoryQuery: subjects.MemoryQuery{Query: strings.Join(full, " ")}, by: q.by, session: q.session, query: q.query}, r)
+		return m.emitRecalled(ctx, out, recallRequest{MemoryQuery: subjects.MemoryQuery{Query: strings.Join(full, " ")}, caller: q.caller, session: q.session, queryID: q.queryID}, r)
 	})
 	return r, err
 }

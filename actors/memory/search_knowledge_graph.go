@@ -22,7 +22,7 @@ var searchGraphText string
 // searchGraph tells how people and places are related, now and before.
 var searchGraph = tool{
 	schema: subjects.ToolSchema{
-		Name: "search_knowledge_graph", Version: Version, Description: strings.TrimSpace(searchGraphText),
+		Name: "search_knowledge_graph", Version: version, Description: strings.TrimSpace(searchGraphText),
 		Parameters: json.RawMessage(`{"type":"object","properties":{` +
 			`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"the question, in full words"},` +
 			`"people":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of people"},` +
@@ -35,8 +35,8 @@ var searchGraph = tool{
 	run: runSearchGraph,
 }
 
-// maxLines bounds what a model is shown of the graph.
-const maxLines = 40
+// maxGraphLines bounds what a model is shown of the graph.
+const maxGraphLines = 40
 
 func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (found answer, err error) {
 	var a struct {
@@ -49,13 +49,13 @@ func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (foun
 	}
 	does := act{who: c.by, action: actRead, tool: "search_knowledge_graph", params: c.args, session: c.session, query: c.query}
 	err = m.recorded(ctx, out, does, func() error {
-		lines, err := m.db.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxLines})
+		lines, err := m.unaudited.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxGraphLines})
 		if err != nil {
 			return fmt.Errorf("reading the graph: %w", err)
 		}
-		found = showGraph(out.Now(), lines)
+		found = formatGraph(out.Now(), lines)
 		ev := subjects.MemoryEvent{
-			SessionID: c.session, QueryID: c.query, Action: "recalled", IDs: append([]string{}, found.ids...), By: c.by, Query: toldQuery(a.Query),
+			SessionID: c.session, QueryID: c.query, Action: "recalled", IDs: append([]string{}, found.ids...), By: c.by, Query: redactQuery(a.Query),
 			Why: fmt.Sprintf("%d lines of the graph", len(lines)),
 		}
 		return actor.Emit(ctx, out.About(c.session, c.query), subjects.MemoryRecalled, ev)
@@ -63,8 +63,8 @@ func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (foun
 	return found, err
 }
 
-// showGraph is the graph in words for a model: what is first, then what was.
-func showGraph(now time.Time, lines []subjects.Relation) answer {
+// formatGraph is the graph in words for a model: what is first, then what was.
+func formatGraph(now time.Time, lines []subjects.Relation) answer {
 	a := answer{trusted: true}
 	if len(lines) == 0 {
 		a.text = "Nothing is known about that."
@@ -80,15 +80,15 @@ func showGraph(now time.Time, lines []subjects.Relation) answer {
 			if !slices.Contains(a.ids, l.Entry) {
 				a.ids = append(a.ids, l.Entry)
 			}
-			fmt.Fprintf(&b, "%s: %s\n", strings.ToUpper(tense), relationLine(now, l))
+			fmt.Fprintf(&b, "%s: %s\n", strings.ToUpper(tense), formatRelation(now, l))
 		}
 	}
 	a.text = strings.TrimRight(b.String(), "\n")
 	return a
 }
 
-// relationLine is one line of the graph, with dates as far as they were said.
-func relationLine(now time.Time, l subjects.Relation) string {
+// formatRelation is one line of the graph, with dates as far as they were said.
+func formatRelation(now time.Time, l subjects.Relation) string {
 	s := fmt.Sprintf("%s %s %s", text.OneLine(l.Subject, 200), text.OneLine(l.Predicate, 100), text.OneLine(l.Object, 200))
 	var more []string
 	if l.From != "" {
@@ -97,7 +97,7 @@ func relationLine(now time.Time, l subjects.Relation) string {
 	if l.Until != "" {
 		more = append(more, "until "+text.OneLine(l.Until, 40))
 	}
-	more = append(more, "said "+age(now, l.Said))
+	more = append(more, "said "+formatAge(now, l.Said))
 	if l.Trust != subjects.Trusted {
 		more = append(more, "UNTRUSTED")
 	}

@@ -19,7 +19,7 @@ var searchMemoryText string
 // searchMemory recalls. What it shows belongs to the user, and whoever wrote it is told with each result.
 var searchMemory = tool{
 	schema: subjects.ToolSchema{
-		Name: "search_memory", Version: Version, Description: strings.TrimSpace(searchMemoryText),
+		Name: "search_memory", Version: version, Description: strings.TrimSpace(searchMemoryText),
 		Parameters: json.RawMessage(`{"type":"object","properties":{` +
 			`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"what to look for, in full words"},` +
 			`"kind":{"type":"string","enum":["engram","fact","document"],"description":"only this kind: an earlier answer, a fact, a piece of a document"},` +
@@ -43,26 +43,26 @@ func runSearchMemory(m *Memory, ctx context.Context, out actor.Out, c call) (ans
 	if err := arguments(c.args, &a); err != nil {
 		return answer{}, err
 	}
-	q := asked{MemoryQuery: subjects.MemoryQuery{Query: a.Query, Kind: a.Kind, Max: a.Max}, by: c.by, tool: "search_memory", session: c.session, query: c.query}
+	q := recallRequest{MemoryQuery: subjects.MemoryQuery{Query: a.Query, Kind: a.Kind, Max: a.Max}, caller: c.by, tool: "search_memory", session: c.session, queryID: c.query}
 	if len(a.IDs) > 0 {
 		return m.whole(ctx, out, q, a.IDs)
 	}
-	r, err := m.recallFor(ctx, out, q, func(subjects.MemoryReply) error { return nil })
+	r, err := m.recallAudited(ctx, out, q, func(subjects.MemoryReply) error { return nil })
 	if err != nil {
 		return answer{}, err
 	}
-	return show(out.Now(), r), nil
+	return formatHits(out.Now(), r), nil
 }
 
 // whole shows entries as they are, with the descriptions of what goes with them.
-func (m *Memory) whole(ctx context.Context, out actor.Out, q asked, ids []string) (all answer, err error) {
-	a := act{who: q.by, action: actRead, tool: q.tool, params: []byte(strings.Join(ids, "\n")), session: q.session, query: q.query}
+func (m *Memory) whole(ctx context.Context, out actor.Out, q recallRequest, ids []string) (all answer, err error) {
+	a := act{who: q.caller, action: actRead, tool: q.tool, params: []byte(strings.Join(ids, "\n")), session: q.session, query: q.queryID}
 	err = m.recorded(ctx, out, a, func() error {
-		full, err := m.resolve(ctx, ids)
+		full, err := m.resolveIDs(ctx, ids)
 		if err != nil {
 			return err
 		}
-		entries, err := m.db.Get(ctx, full...)
+		entries, err := m.unaudited.Get(ctx, full...)
 		if err != nil {
 			return fmt.Errorf("reading entries: %w", err)
 		}
@@ -73,7 +73,7 @@ func (m *Memory) whole(ctx context.Context, out actor.Out, q asked, ids []string
 			}
 			r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e, Similarity: 1, Score: 1})
 		}
-		near, err := m.related(ctx, full)
+		near, err := m.correlatedEntries(ctx, full)
 		if err != nil {
 			return err
 		}
@@ -83,8 +83,8 @@ func (m *Memory) whole(ctx context.Context, out actor.Out, q asked, ids []string
 				r.Hits = append(r.Hits, subjects.MemoryHit{Entry: e})
 			}
 		}
-		all = show(out.Now(), r)
-		return m.tellRecalled(ctx, out, q, r)
+		all = formatHits(out.Now(), r)
+		return m.emitRecalled(ctx, out, q, r)
 	})
 	return all, err
 }

@@ -12,25 +12,25 @@ import (
 )
 
 // searched calls search_memory with some arguments.
-func (w *world) searched(args string) subjects.ToolResult {
+func (w *fixture) searched(args string) subjects.ToolResult {
 	w.t.Helper()
-	return w.order("search_memory", subjects.ToolOrder{QueryID: "q-search", Args: json.RawMessage(args), Labels: trusted()})
+	return w.callTool("search_memory", subjects.ToolOrder{QueryID: "q-search", Args: json.RawMessage(args), Labels: trusted()})
 }
 
 // TestSearch: what a model is shown of a recall, and whose words are in it.
 func TestSearch(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	person := w.fact("The bicycle stands in the cellar.")
-	w.later(3 * 24 * time.Hour)
-	engram := w.answers("q1", "Who repairs the canoe?", "The smith repairs the canoe on Fridays.")
+	w := newFixture(t)
+	person := w.storeFact("The bicycle stands in the cellar.")
+	w.advance(3 * 24 * time.Hour)
+	engram := w.storeAnswer("q1", "Who repairs the canoe?", "The smith repairs the canoe on Fridays.")
 	if err := w.critique(1, subjects.Critique{QueryID: "q1", RespondentID: "generator", Score: 5}); err != nil {
 		t.Fatal(err)
 	}
 	agent := w.saved(`{"content":"The user drinks coffee black."}`).Recalls[0]
 	stranger := w.saved(`{"content":"The bicycle museum opens at nine."}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
-	piece := w.imports("/home/p/notes.md", "The tent has nine pegs.")[0]
-	w.later(2 * time.Hour)
+	piece := w.importPieces("/home/p/notes.md", "The tent has nine pegs.")[0]
+	w.advance(2 * time.Hour)
 	for _, tt := range []struct {
 		name, args string
 		trust      string
@@ -72,13 +72,13 @@ func TestSearch(t *testing.T) {
 // TestSearchWhole: entries by their ids, with what goes with them.
 func TestSearchWhole(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	whole := w.fact(long)
-	old, fresh := w.fact("My sister Anna lives in Rome."), w.fact("My sister Anna lives in Oslo.")
-	if err := w.says("generator", told("q1", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{whole} })); err != nil {
+	w := newFixture(t)
+	whole := w.storeFact(long)
+	old, fresh := w.storeFact("My sister Anna lives in Rome."), w.storeFact("My sister Anna lives in Oslo.")
+	if err := w.deliverAnswer("generator", told("q1", "Berta", "Rome", func(r *subjects.Response) { r.Recalls = []string{whole} })); err != nil {
 		t.Fatal(err)
 	}
-	engram := idOf(subjects.KindEngram, "q1", "generator")
+	engram := deriveID(subjects.KindEngram, "q1", "generator")
 	proposal := w.saved(`{"content":"The shed is green."}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0]
 	for _, tt := range []struct {
 		name string
@@ -112,8 +112,8 @@ func TestSearchWhole(t *testing.T) {
 // TestSearchRefuses: arguments that are none, and that nothing is told of them.
 func TestSearchRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.fact("The bicycle stands in the cellar.")
+	w := newFixture(t)
+	w.storeFact("The bicycle stands in the cellar.")
 	for _, tt := range []struct{ name, tool, args, says string }{
 		{"nothing", "search_memory", `{}`, "give some words"},
 		{"blanks", "search_memory", `{"query":"  "}`, "give some words"},
@@ -134,7 +134,7 @@ func TestSearchRefuses(t *testing.T) {
 		{"graph: trick: people that are no names", "search_knowledge_graph", `{"query":"x","people":[1]}`, "bad arguments"},
 		{"graph: trick: no JSON", "search_knowledge_graph", `[`, "bad arguments"},
 	} {
-		res := w.order(tt.tool, subjects.ToolOrder{Args: json.RawMessage(tt.args), Labels: trusted()})
+		res := w.callTool(tt.tool, subjects.ToolOrder{Args: json.RawMessage(tt.args), Labels: trusted()})
 		if res.Error == nil || !strings.Contains(res.Error.Text, tt.says) || res.Result != "" || len(res.Recalls) > 0 {
 			t.Errorf("%s: %+v, %v, want %s", tt.name, res, res.Error, tt.says)
 		}

@@ -31,14 +31,14 @@ const long = "The garden behind the system was planted in spring. It has two old
 // TestStages: names, descriptions and what matters of the texts come one after the other, each with the reasons for its rank.
 func TestStages(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Top = 2 })
-	id := w.fact(long)
+	w := newFixture(t, func(c *Config) { c.Top = 2 })
+	id := w.storeFact(long)
 	for _, s := range []string{"The key of the cellar is lost.", "The key of the car has a red band.", "The bicycle has no bell."} {
-		w.fact(s)
+		w.storeFact(s)
 	}
-	w.answers("q1", "Where is the key of the shed?", "The key of the shed hangs behind the clock.")
+	w.storeAnswer("q1", "Where is the key of the shed?", "The key of the shed hangs behind the clock.")
 	for _, whole := range []bool{false, true} {
-		r, err := w.ask(subjects.MemoryQuery{Query: "The key in the garden behind the system?", Whole: whole, Fresh: true})
+		r, err := w.recallStages(subjects.MemoryQuery{Query: "The key in the garden behind the system?", Whole: whole, Fresh: true})
 		if err != nil || len(r) != 3 {
 			t.Fatalf("%d stages, %v", len(r), err)
 		}
@@ -88,7 +88,7 @@ func TestStages(t *testing.T) {
 			t.Errorf("it tells of %+v", h)
 		}
 	}
-	w.again() // counts need not be durable at once, but a stop must not lose them
+	w.restart() // counts need not be durable at once, but a stop must not lose them
 	if e := w.entry(id); e.Accesses != 2 || !e.Accessed.Equal(noon) {
 		t.Errorf("recalled %d times, the last %s", e.Accesses, e.Accessed)
 	}
@@ -97,16 +97,16 @@ func TestStages(t *testing.T) {
 // TestQueries: what can be asked, and what cannot.
 func TestQueries(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	fact := w.fact("The bicycle stands in the cellar.")
-	engram := w.answers("q1", "What colour has my bicycle?", "Your bicycle is red.")
-	old := w.fact("My sister Anna lives in Rome.")
-	fresh := w.fact("My sister Anna lives in Oslo.")
-	proposed := w.order("save_memory", subjects.ToolOrder{Spawned: true, Caller: "generator.r1", Labels: trusted(), Args: []byte(`{"content":"The bicycle was bought in May."}`)})
+	w := newFixture(t)
+	fact := w.storeFact("The bicycle stands in the cellar.")
+	engram := w.storeAnswer("q1", "What colour has my bicycle?", "Your bicycle is red.")
+	old := w.storeFact("My sister Anna lives in Rome.")
+	fresh := w.storeFact("My sister Anna lives in Oslo.")
+	proposed := w.callTool("save_memory", subjects.ToolOrder{Spawned: true, Caller: "generator.r1", Labels: trusted(), Args: []byte(`{"content":"The bicycle was bought in May."}`)})
 	if proposed.Error != nil {
 		t.Fatal(proposed.Error)
 	}
-	piece := w.imports("house.md", "The bicycle shop is in the main street.")[0]
+	piece := w.importPieces("house.md", "The bicycle shop is in the main street.")[0]
 	for _, tt := range []struct {
 		name string
 		q    any
@@ -168,8 +168,8 @@ func TestQueries(t *testing.T) {
 // TestSmallModel: a model chooses what matters and puts it in order; what it says of no use changes nothing.
 func TestSmallModel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Model, c.Rerank = true, true })
-	shed := w.fact("The key of the shed hangs behind the clock in the kitchen.")
+	w := newFixture(t, func(c *Config) { c.Model, c.Rerank = true, true })
+	shed := w.storeFact("The key of the shed hangs behind the clock in the kitchen.")
 	car := w.saved(`{"content":"The key of the car has a red band and lies in a drawer."}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0] // a stranger's
 	for _, tt := range []struct {
 		name          string
@@ -199,7 +199,7 @@ func TestSmallModel(t *testing.T) {
 			}
 			return said, nil
 		}
-		r, err := one(w.ask(subjects.MemoryQuery{Query: "Where hangs the key of the shed?", Fresh: true}))
+		r, err := one(w.recallStages(subjects.MemoryQuery{Query: "Where hangs the key of the shed?", Fresh: true}))
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -222,13 +222,13 @@ func TestSmallModel(t *testing.T) {
 // TestCorrelated: what goes with some entries.
 func TestCorrelated(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	base := w.fact("The bicycle stands in the cellar.")
-	lone := w.fact("My sister Anna lives in Rome.")
-	if err := w.says("generator", told("q1", "Berta", "Oslo", func(r *subjects.Response) { r.Recalls = []string{base} })); err != nil {
+	w := newFixture(t)
+	base := w.storeFact("The bicycle stands in the cellar.")
+	lone := w.storeFact("My sister Anna lives in Rome.")
+	if err := w.deliverAnswer("generator", told("q1", "Berta", "Oslo", func(r *subjects.Response) { r.Recalls = []string{base} })); err != nil {
 		t.Fatal(err)
 	}
-	engram := idOf(subjects.KindEngram, "q1", "generator")
+	engram := deriveID(subjects.KindEngram, "q1", "generator")
 	many := make([]string, maxIDs+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("entry-%d", i)
@@ -270,8 +270,8 @@ func TestCorrelated(t *testing.T) {
 // A user who goes away while a model reads leaves nothing behind that others would take for the answer.
 func TestAskerGoesAway(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Model = true })
-	id := w.fact("The bicycle stands in the cellar.")
+	w := newFixture(t, func(c *Config) { c.Model = true })
+	id := w.storeFact("The bicycle stands in the cellar.")
 	ctx, leave := context.WithCancel(t.Context())
 	w.chat = func(_, _, _ string) (string, error) { leave(); return "", context.Canceled }
 	in := actor.Msg[subjects.MemoryQuery]{From: "user", Body: subjects.MemoryQuery{Query: "where is the bicycle"}}
@@ -279,7 +279,7 @@ func TestAskerGoesAway(t *testing.T) {
 		t.Error("nobody is there, and it is told as done")
 	}
 	w.chat = nil
-	r, err := one(w.ask(subjects.MemoryQuery{Query: "where is the bicycle"}))
+	r, err := one(w.recallStages(subjects.MemoryQuery{Query: "where is the bicycle"}))
 	if err != nil || r.Cached || len(r.Hits) != 1 || r.Hits[0].Entry.ID != id {
 		t.Errorf("the next one gets %+v, %v", r, err)
 	}
@@ -288,14 +288,14 @@ func TestAskerGoesAway(t *testing.T) {
 // A password in what is looked for is told to nobody who watches.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	id := w.fact("The bicycle stands in the cellar.")
+	w := newFixture(t)
+	id := w.storeFact("The bicycle stands in the cellar.")
 	const query = "bicycle with the password: " + canary
-	if _, err := w.ask(subjects.MemoryQuery{Query: query}); err != nil {
+	if _, err := w.recallStages(subjects.MemoryQuery{Query: query}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tool := range []string{"search_memory", "search_knowledge_graph"} {
-		if res := w.order(tool, subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + query + `"}`), Labels: trusted()}); res.Error != nil {
+		if res := w.callTool(tool, subjects.ToolOrder{Args: json.RawMessage(`{"query":"` + query + `"}`), Labels: trusted()}); res.Error != nil {
 			t.Fatal(res.Error)
 		}
 	}

@@ -17,16 +17,16 @@ import (
 // The index follows the database: what is written there is put here once it is durable, and what is gone there is taken
 // out. Each of these is called after the write, never before.
 
-// through is a context for a write and for what follows it. The caller may go, but what was written must be found, and what
+// detach is a context for a write and for what follows it. The caller may go, but what was written must be found, and what
 // was forgotten must not: the index does not stay behind the database.
-func through(ctx context.Context) (context.Context, context.CancelFunc) {
+func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// patiently does something for an event until it is done. What fails for a while, such as an audit that does not answer, is
+// retryEvent does something for an event until it is done. What fails for a while, such as an audit that does not answer, is
 // no reason to bury what was said: the stream waits as long as somebody works at it. A database that has stopped is opened
 // anew by a restart.
-func (m *Memory) patiently(ctx context.Context, out actor.Out, do func() error) error {
+func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error) error {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := do()
 		var f *subjects.Fault
@@ -35,7 +35,7 @@ func (m *Memory) patiently(ctx context.Context, out actor.Out, do func() error) 
 			return nil
 		case errors.Is(err, store.ErrBroken):
 			return actor.Fatal(err)
-		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit && f.Code != subjects.CodeUnrecorded, !m.patient.Load():
+		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit && f.Code != subjects.CodeUnrecorded, !m.started.Load():
 			return err
 		}
 		out.Note(fmt.Errorf("it is tried again in %s: %w", wait, err))
@@ -49,80 +49,80 @@ func (m *Memory) patiently(ctx context.Context, out actor.Out, do func() error) 
 	}
 }
 
-// rowOf is an entry as the index knows it.
-func rowOf(l store.Light) recall.Row {
+// indexRow is an entry as the index knows it.
+func indexRow(l store.IndexEntry) recall.Row {
 	return recall.Row{
 		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
 		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades, Words: l.Words,
 	}
 }
 
-// follow brings the index in step with some entries, as they are in the database now.
-func (m *Memory) follow(ctx context.Context, ids ...string) error {
-	m.space.RLock()
-	defer m.space.RUnlock()
-	m.steps.Lock()
-	defer m.steps.Unlock()
-	lights, err := m.db.Lights(context.WithoutCancel(ctx), m.space.model, ids...)
+// refreshIndex brings the index in step with some entries, as they are in the database now.
+func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	m.indexMu.Lock()
+	defer m.indexMu.Unlock()
+	lights, err := m.unaudited.IndexEntries(context.WithoutCancel(ctx), m.search.model, ids...)
 	if err != nil {
 		return fmt.Errorf("reading what was written: %w", err)
 	}
-	defer m.drop(ids...)
+	defer m.invalidateCache(ids...)
 	for _, l := range lights {
-		if err := m.put(ctx, l); err != nil {
+		if err := m.putIndexRow(ctx, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// place puts something new into the index, as it was just written: reading it back would cost more than the writing. What
+// indexNewEntry puts something new into the index, as it was just written: reading it back would cost more than the writing. What
 // was changed with it, or graded before it came, is read.
-func (m *Memory) place(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors, touched []string) error {
+func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors, touched []string) error {
 	graded := false
 	if e.Kind == subjects.KindEngram {
 		var err error
-		if graded, err = m.db.Graded(ctx, e.Provenance.QueryID); err != nil {
+		if graded, err = m.unaudited.HasGrades(ctx, e.Provenance.QueryID); err != nil {
 			return err
 		}
 	}
 	if graded || v == nil || len(touched) > 1 {
-		return m.follow(ctx, touched...)
+		return m.refreshIndex(ctx, touched...)
 	}
-	m.space.RLock()
-	if v.Model != m.space.model {
-		m.space.RUnlock()
-		return m.follow(ctx, e.ID)
+	m.search.RLock()
+	if v.Model != m.search.model {
+		m.search.RUnlock()
+		return m.refreshIndex(ctx, e.ID)
 	}
-	m.steps.Lock()
-	l := store.Light{
+	m.indexMu.Lock()
+	l := store.IndexEntry{
 		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: string(e.Provenance.Source), Respondent: e.Respondent, Name: e.Name,
 		Description: e.Description, Words: text.Clip(e.Corpus, maxWords), Tags: e.Tags, Created: e.Created, Pinned: e.Pinned, NameVector: v.Name, DescriptionVector: v.Description,
 	}
-	err := m.put(ctx, l)
-	m.steps.Unlock()
-	m.space.RUnlock()
+	err := m.putIndexRow(ctx, l)
+	m.indexMu.Unlock()
+	m.search.RUnlock()
 	if err != nil || e.Kind != subjects.KindEngram {
 		return err
 	}
 	// A grade that came between the look and the index is in the database: it found nothing here to grade.
-	if graded, err = m.db.Graded(ctx, e.Provenance.QueryID); err != nil || !graded {
+	if graded, err = m.unaudited.HasGrades(ctx, e.Provenance.QueryID); err != nil || !graded {
 		return err
 	}
-	return m.follow(ctx, e.ID)
+	return m.refreshIndex(ctx, e.ID)
 }
 
-// maxWords is how much of a corpus the search by words reads, as in [store.Light].
+// maxWords is how much of a corpus the search by words reads, as in [store.IndexEntry].
 const maxWords = 2000
 
-// put puts one row into the index, and drops what was recalled without it. The caller holds the space and the steps.
-func (m *Memory) put(ctx context.Context, l store.Light) error {
-	defer m.drop(l.ID)
-	if err := m.space.index.Put(rowOf(l), l.NameVector, l.DescriptionVector); err != nil {
+// putIndexRow puts one row into the index, and drops what was recalled without it. The caller holds the space and the steps.
+func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
+	defer m.invalidateCache(l.ID)
+	if err := m.search.index.Put(indexRow(l), l.NameVector, l.DescriptionVector); err != nil {
 		return fmt.Errorf("indexing %s: %w", l.ID, err)
 	}
-	if m.space.near != nil && l.NameVector != nil && m.space.near.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
-		m.ready.Store(false) // it does not know everything any more: searches are exact again
+	if m.search.near != nil && l.NameVector != nil && m.search.near.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
+		m.approximateReady.Store(false) // it does not know everything any more: searches are exact again
 	}
 	if m.cache != nil {
 		words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
@@ -134,36 +134,36 @@ func (m *Memory) put(ctx context.Context, l store.Light) error {
 	return nil
 }
 
-// gone takes entries out of the index.
-func (m *Memory) gone(all []store.Gone) {
-	m.space.RLock()
-	defer m.space.RUnlock()
-	m.steps.Lock()
-	defer m.steps.Unlock()
+// removeFromIndex takes entries out of the index.
+func (m *Memory) removeFromIndex(all []store.Deleted) {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	m.indexMu.Lock()
+	defer m.indexMu.Unlock()
 	for _, g := range all {
-		m.space.index.Remove(g.Row)
-		if m.space.near != nil { // a row that stays there chooses nothing: the index that scores does not know it
-			_ = m.space.near.Remove(context.Background(), g.Row)
+		m.search.index.Remove(g.Row)
+		if m.search.near != nil { // a row that stays there chooses nothing: the index that scores does not know it
+			_ = m.search.near.Remove(context.Background(), g.Row)
 		}
-		m.drop(g.ID)
+		m.invalidateCache(g.ID)
 	}
 }
 
-// graded tells the index what others thought. What was recalled without an entry may have to be recalled with it now.
-func (m *Memory) graded(ctx context.Context, all []store.Graded) {
-	m.space.RLock()
-	defer m.space.RUnlock()
-	m.steps.Lock()
-	defer m.steps.Unlock()
+// updateIndexGrades tells the index what others thought. What was recalled without an entry may have to be recalled with it now.
+func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	m.indexMu.Lock()
+	defer m.indexMu.Unlock()
 	ids := make([]string, len(all))
 	for i, g := range all {
-		m.space.index.Grade(g.Row, g.Grades)
+		m.search.index.Grade(g.Row, g.Grades)
 		ids[i] = g.ID
 	}
 	if m.cache == nil || len(ids) == 0 {
 		return
 	}
-	lights, err := m.db.Lights(context.WithoutCancel(ctx), m.space.model, ids...)
+	lights, err := m.unaudited.IndexEntries(context.WithoutCancel(ctx), m.search.model, ids...)
 	if err != nil {
 		m.cache.Clear()
 		return
@@ -171,28 +171,28 @@ func (m *Memory) graded(ctx context.Context, all []store.Graded) {
 	for _, l := range lights {
 		m.cache.Wrote(l.NameVector, l.Name+" "+l.Description)
 	}
-	m.drop(ids...)
+	m.invalidateCache(ids...)
 }
 
-// drop forgets what was recalled with any of these in it.
-func (m *Memory) drop(ids ...string) {
+// invalidateCache forgets what was recalled with any of these in it.
+func (m *Memory) invalidateCache(ids ...string) {
 	if m.cache != nil {
 		m.cache.Drop(ids...)
 	}
 }
 
-// find searches what is in memory.
-func (m *Memory) find(ctx context.Context, q recall.Query) (recall.Found, error) {
-	m.space.RLock()
-	defer m.space.RUnlock()
-	if len(q.Vector) != 0 && len(q.Vector) != m.space.dims { // the model was changed in between
+// searchIndex searches what is in memory.
+func (m *Memory) searchIndex(ctx context.Context, q recall.Query) (recall.Found, error) {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	if len(q.Vector) != 0 && len(q.Vector) != m.search.dims { // the model was changed in between
 		q.Vector = nil
 	}
-	return m.space.index.Find(m.among(ctx, q))
+	return m.search.index.Find(m.narrowCandidates(ctx, q))
 }
 
-// brief is an entry as the event of a recall tells of it.
-func brief(h subjects.MemoryHit) subjects.MemoryRecall {
+// summarizeHit is an entry as the event of a recall tells of it.
+func summarizeHit(h subjects.MemoryHit) subjects.MemoryRecall {
 	e := h.Entry
 	return subjects.MemoryRecall{
 		ID: e.ID, Kind: e.Kind, Name: e.Name, Similarity: h.Similarity, Score: h.Score, Created: e.Created,

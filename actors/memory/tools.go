@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// Version of the tools, as discovery shows it.
-const Version = "0.1.0"
+// version of the tools, as discovery shows it.
+const version = "0.1.0"
 
 // tool is one of the tools that memory serves: what a model reads of it, what the broker knows of it, and what it does.
 type tool struct {
@@ -106,8 +106,8 @@ func arguments(raw json.RawMessage, v any) error {
 	return nil
 }
 
-// age is how long ago something was, in words.
-func age(now, then time.Time) string {
+// formatAge is how long ago something was, in words.
+func formatAge(now, then time.Time) string {
 	d := now.Sub(then)
 	plural := func(n int, unit string) string {
 		if n == 1 {
@@ -126,8 +126,8 @@ func age(now, then time.Time) string {
 	return plural(int(d/(24*time.Hour)), "day")
 }
 
-// origin says where an entry came from, in words for a model.
-func origin(p subjects.Provenance) string {
+// formatOrigin says where an entry came from, in words for a model.
+func formatOrigin(p subjects.Provenance) string {
 	words := map[subjects.Source]string{
 		subjects.SourceUser: "from the user", subjects.SourceConversation: "from a conversation", subjects.SourceAgent: "noted by an agent",
 		subjects.SourceDocument: "from a document", subjects.SourceExternal: "source: external",
@@ -144,8 +144,8 @@ func origin(p subjects.Provenance) string {
 	return words
 }
 
-// show is a recall in words for a model: content, similarity, age, score and provenance of each.
-func show(now time.Time, r subjects.MemoryReply) answer {
+// formatHits is a recall in words for a model: content, similarity, age, score and provenance of each.
+func formatHits(now time.Time, r subjects.MemoryReply) answer {
 	a := answer{trusted: true}
 	if len(r.Hits) == 0 {
 		a.text = "Nothing is remembered about that." // not what was asked: what a tool says counts as known
@@ -157,7 +157,7 @@ func show(now time.Time, r subjects.MemoryReply) answer {
 		e := h.Entry
 		a.ids = append(a.ids, e.ID)
 		a.trusted = a.trusted && e.Provenance.Trust == subjects.Trusted
-		fmt.Fprintf(&b, "%d. %s [%s %s] similarity %.2f, score %.2f, %s, %s", i+1, text.OneLine(e.Name, maxName), e.Kind, e.ID, h.Similarity, h.Score, age(now, e.Created), origin(e.Provenance))
+		fmt.Fprintf(&b, "%d. %s [%s %s] similarity %.2f, score %.2f, %s, %s", i+1, text.OneLine(e.Name, maxName), e.Kind, e.ID, h.Similarity, h.Score, formatAge(now, e.Created), formatOrigin(e.Provenance))
 		if e.Grades.Critic > 0 {
 			fmt.Fprintf(&b, ", graded %d of 5", e.Grades.Critic)
 		}

@@ -20,8 +20,8 @@ import (
 
 // onWrite keeps what the user hands in: facts, an export, or the pieces of a document.
 func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites], out actor.Out) (subjects.MemoryWritten, error) {
-	if m.shut != nil {
-		return subjects.MemoryWritten{}, m.shut
+	if m.unavailable != nil {
+		return subjects.MemoryWritten{}, m.unavailable
 	}
 	w := in.Body
 	written := subjects.MemoryWritten{Results: []subjects.MemoryWrite{}}
@@ -38,7 +38,7 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 	a := act{who: in.From, action: actWrite, tool: what, params: []byte(params), session: in.Session, query: in.Query}
 	err := m.recorded(ctx, out, a, func() error {
 		if w.Document != nil {
-			return m.document(ctx, out, in.From, *w.Document, &written)
+			return m.importDocument(ctx, out, in.From, *w.Document, &written)
 		}
 		for _, e := range w.Entries {
 			if ctx.Err() != nil {
@@ -47,9 +47,9 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 			var res subjects.MemoryWrite
 			var err error
 			if w.Restore {
-				res, err = m.restore(ctx, out, in.From, e, w.Trusted)
+				res, err = m.restoreEntry(ctx, out, in.From, e, w.Trusted)
 			} else {
-				res, err = m.fact(ctx, out, in.From, e)
+				res, err = m.storeFact(ctx, out, in.From, e)
 			}
 			var f *subjects.Fault
 			if errors.As(err, &f) { // one that cannot be kept is no reason against the others
@@ -65,8 +65,8 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 	return written, err
 }
 
-// fact keeps what the user says by hand.
-func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subjects.MemoryEntry) (subjects.MemoryWrite, error) {
+// storeFact keeps what the user says by hand.
+func (m *Memory) storeFact(ctx context.Context, out actor.Out, by string, given subjects.MemoryEntry) (subjects.MemoryWrite, error) {
 	content := strings.TrimSpace(given.Corpus)
 	if err := checkText("the text", content, maxCorpus); err != nil {
 		return subjects.MemoryWrite{}, err
@@ -77,37 +77,37 @@ func (m *Memory) fact(ctx context.Context, out actor.Out, by string, given subje
 	if _, hidden := firewall.Redact(strings.Join(append([]string{content, given.Name, given.Description}, given.Tags...), "\n")); hidden > 0 {
 		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "it holds something that looks like a password or a key; conclave secret set keeps those")
 	}
-	d, err := m.digester(out).Note(ctx, content, false)
+	d, err := m.newDigester(out).Note(ctx, content, false)
 	if err != nil {
 		return subjects.MemoryWrite{}, fmt.Errorf("reading what is to be remembered: %w", err)
 	}
 	now := out.Now().UTC()
 	e := subjects.MemoryEntry{
-		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxAbout),
+		ID: out.NewID(), Kind: subjects.KindFact, State: subjects.MemoryActive, Name: text.OneLine(given.Name, maxName), Description: text.Clip(given.Description, maxDescription),
 		Tags: cleanTags(given.Tags), Pinned: given.Pinned, Created: now, Updated: now,
 		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: by},
 	}
 	if e.Name != "" {
 		e.Provenance.Digest = "given"
 	}
-	return m.keep(ctx, out, by, fill(e, d), d.Relations, "the user said so")
+	return m.storeEntry(ctx, out, by, fillFromDigest(e, d), d.Relations, "the user said so")
 }
 
-// restore takes an entry of an export as it is, also one that was forgotten since: the user wants it back.
-func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, vouched bool) (subjects.MemoryWrite, error) {
-	if err := checkEntry(e); err != nil {
+// restoreEntry takes an entry of an export as it is, also one that was forgotten since: the user wants it back.
+func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, vouched bool) (subjects.MemoryWrite, error) {
+	if err := checkRestored(e); err != nil {
 		return subjects.MemoryWrite{}, err
 	}
-	e = scrubbed(e)
+	e = redactEntry(e)
 	if !vouched { // whoever wrote the file could have written anything into it
 		e.Provenance.Trust = subjects.Untrusted
 		if e.Provenance.Source != subjects.SourceDocument {
 			e.Provenance.Source = subjects.SourceExternal
 		}
 	}
-	ctx, end := through(ctx)
+	ctx, end := detach(ctx)
 	defer end()
-	switch _, err := m.db.Put(ctx, store.Item{Entry: e, Restore: true}); {
+	switch _, err := m.unaudited.Put(ctx, store.Item{Entry: e, Restore: true}); {
 	case errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown):
 		return subjects.MemoryWrite{ID: e.ID, Action: "unchanged", Why: "it is here"}, nil
 	case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrTrust):
@@ -115,12 +115,12 @@ func (m *Memory) restore(ctx context.Context, out actor.Out, by string, e subjec
 	case err != nil:
 		return subjects.MemoryWrite{}, fmt.Errorf("storing %s: %w", e.ID, err)
 	}
-	if err := m.follow(ctx, append([]string{e.ID}, e.Supersedes...)...); err != nil {
+	if err := m.refreshIndex(ctx, append([]string{e.ID}, e.Supersedes...)...); err != nil {
 		return subjects.MemoryWrite{}, err
 	}
-	m.nudge() // its vectors are made beside
+	m.wakeBackfill() // its vectors are made beside
 	w := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: "read back from an export"}
-	return w, m.tell(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
+	return w, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
 }
 
 // checkText refuses what is no text or too much of it.
@@ -134,12 +134,12 @@ func checkText(what, s string, most int) error {
 	return nil
 }
 
-// checkEntry refuses an entry that memory could not have written.
-func checkEntry(e subjects.MemoryEntry) error {
+// checkRestored refuses an entry that memory could not have written.
+func checkRestored(e subjects.MemoryEntry) error {
 	for _, t := range []struct {
 		what, text string
 		most       int
-	}{{"name", e.Name, 4 * maxName}, {"description", e.Description, 2 * maxAbout}, {"corpus", e.Corpus, maxCorpus}, {"from", e.Provenance.From, 4096}} {
+	}{{"name", e.Name, 4 * maxName}, {"description", e.Description, 2 * maxDescription}, {"corpus", e.Corpus, maxCorpus}, {"from", e.Provenance.From, 4096}} {
 		if err := checkText(t.what, t.text, t.most); err != nil {
 			return err
 		}
@@ -180,19 +180,19 @@ const (
 	maxParts  = 100_000
 )
 
-// document keeps pieces of a file. A piece that is known is left as it is; one that changed takes the place of the old one,
+// importDocument keeps pieces of a file. A piece that is known is left as it is; one that changed takes the place of the old one,
 // which is forgotten; after the last, what the file no longer holds is forgotten too.
-func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subjects.MemoryDocument, written *subjects.MemoryWritten) error {
+func (m *Memory) importDocument(ctx context.Context, out actor.Out, by string, d subjects.MemoryDocument, written *subjects.MemoryWritten) error {
 	if err := checkDocument(d); err != nil {
 		return err
 	}
-	m.imports.Lock()
-	defer m.imports.Unlock()
+	m.importMu.Lock()
+	defer m.importMu.Unlock()
 	trust := subjects.Untrusted
 	if d.Trust == subjects.Trusted {
 		trust = subjects.Trusted
 	}
-	known, ok, err := m.db.Document(ctx, d.From)
+	known, ok, err := m.unaudited.FindDocument(ctx, d.From)
 	if err != nil {
 		return fmt.Errorf("looking for %s: %w", d.From, err)
 	}
@@ -203,11 +203,11 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 	if ok && d.First == 1 {
 		// From here on it is neither what it was nor what it will be: an import that is broken off is not taken for whole.
 		known.Hash = "importing"
-		if err := m.db.PutDocument(ctx, known); err != nil {
+		if err := m.unaudited.PutDocument(ctx, known); err != nil {
 			return fmt.Errorf("noting that %s is imported: %w", d.From, err)
 		}
 	}
-	old, err := m.db.PieceIDs(ctx, d.From)
+	old, err := m.unaudited.Pieces(ctx, d.From)
 	if err != nil {
 		return fmt.Errorf("reading the pieces of %s: %w", d.From, err)
 	}
@@ -217,7 +217,7 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 	for i, p := range d.Pieces {
 		part := d.First + i
 		hash := pieceHash(trust, d.Title, p)
-		id := idOf("piece", d.From, strconv.Itoa(part), hash)
+		id := deriveID("piece", d.From, strconv.Itoa(part), hash)
 		is := subjects.MemoryWrite{ID: id, Action: "stored"}
 		for _, o := range old { // two when a crash came between storing the one and forgetting the other
 			if o.Part == part && o.ID != id {
@@ -233,11 +233,11 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 			ID: id, Kind: subjects.KindDocument, State: subjects.MemoryActive, Corpus: p.Text, Created: now, Updated: now,
 			Provenance: subjects.Provenance{Source: subjects.SourceDocument, Trust: trust, Agent: by, From: d.From, Part: part},
 		}
-		made := m.digester(out).Piece(d.Title, p.Heading, p.Text)
+		made := m.newDigester(out).Piece(d.Title, p.Heading, p.Text)
 		if trust != subjects.Trusted {
 			e.Provenance.Flags = made.Flags
 		}
-		fresh = append(fresh, scrubbed(fill(e, made)))
+		fresh = append(fresh, redactEntry(fillFromDigest(e, made)))
 	}
 	if d.Last {
 		last := d.First + len(d.Pieces) - 1
@@ -248,19 +248,19 @@ func (m *Memory) document(ctx context.Context, out actor.Out, by string, d subje
 			}
 		}
 	}
-	if err := m.replace(ctx, out, by, d.From, fresh, stale); err != nil {
+	if err := m.replacePieces(ctx, out, by, d.From, fresh, stale); err != nil {
 		return err
 	}
 	if !d.Last {
 		return nil
 	}
-	return m.db.PutDocument(ctx, store.Doc{
+	return m.unaudited.PutDocument(ctx, store.Document{
 		From: d.From, Title: text.OneLine(d.Title, maxName), Hash: d.Hash + " " + trust, Modified: d.Modified, Pieces: d.First + len(d.Pieces) - 1, Imported: now,
 	})
 }
 
-// replace puts new pieces in, and then takes the old ones out: in between both are there, never none.
-func (m *Memory) replace(ctx context.Context, out actor.Out, by, from string, fresh []subjects.MemoryEntry, stale []string) error {
+// replacePieces puts new pieces in, and then takes the old ones out: in between both are there, never none.
+func (m *Memory) replacePieces(ctx context.Context, out actor.Out, by, from string, fresh []subjects.MemoryEntry, stale []string) error {
 	if len(fresh) > 0 {
 		vectors, err := m.embedEntries(ctx, out, fresh...)
 		if err != nil {
@@ -268,7 +268,7 @@ func (m *Memory) replace(ctx context.Context, out actor.Out, by, from string, fr
 				return ctx.Err()
 			}
 			out.Note(fmt.Errorf("no vectors for now, so pieces are found by their words: %w", err))
-			m.nudge()
+			m.wakeBackfill()
 		}
 		items, ids := make([]store.Item, len(fresh)), make([]string, len(fresh))
 		for i, e := range fresh {
@@ -277,32 +277,32 @@ func (m *Memory) replace(ctx context.Context, out actor.Out, by, from string, fr
 				items[i].Vectors = vectors[i]
 			}
 		}
-		ctx, end := through(ctx)
+		ctx, end := detach(ctx)
 		defer end()
-		if err := m.putPieces(ctx, items); err != nil {
+		if err := m.storePieces(ctx, items); err != nil {
 			return fmt.Errorf("storing pieces of %s: %w", from, err)
 		}
-		if err := m.follow(ctx, ids...); err != nil {
+		if err := m.refreshIndex(ctx, ids...); err != nil {
 			return err
 		}
-		if err := m.tell(ctx, out, subjects.MemoryEvent{Action: "imported", IDs: ids, Why: "pieces of " + text.OneLine(from, 200), By: by}); err != nil {
+		if err := m.emitStored(ctx, out, subjects.MemoryEvent{Action: "imported", IDs: ids, Why: "pieces of " + text.OneLine(from, 200), By: by}); err != nil {
 			return err
 		}
 	}
 	if len(stale) > 0 {
-		return m.remove(ctx, stale...)
+		return m.deleteEntries(ctx, stale...)
 	}
 	return nil
 }
 
-// putPieces stores pieces. When one of them is there already, each is stored by itself.
-func (m *Memory) putPieces(ctx context.Context, items []store.Item) error {
-	_, err := m.db.Put(ctx, items...)
+// storePieces stores pieces. When one of them is there already, each is stored by itself.
+func (m *Memory) storePieces(ctx context.Context, items []store.Item) error {
+	_, err := m.unaudited.Put(ctx, items...)
 	if !errors.Is(err, store.ErrExists) {
 		return err
 	}
 	for _, it := range items {
-		if _, err := m.db.Put(ctx, it); err != nil && !errors.Is(err, store.ErrExists) {
+		if _, err := m.unaudited.Put(ctx, it); err != nil && !errors.Is(err, store.ErrExists) {
 			return err
 		}
 	}

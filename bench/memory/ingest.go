@@ -168,7 +168,7 @@ func (o *ours) remember(ctx context.Context, kind string, it store.Item) error {
 	}
 	o.following.Lock() // one hand at a time, as in the actor
 	defer o.following.Unlock()
-	lights, err := o.st.Lights(ctx, embedder, it.Entry.ID)
+	lights, err := o.st.IndexEntries(ctx, embedder, it.Entry.ID)
 	if err != nil {
 		return err
 	}
@@ -181,8 +181,8 @@ func (o *ours) remember(ctx context.Context, kind string, it store.Item) error {
 }
 
 // lightOf is what the store would say of an entry that was just written.
-func lightOf(row uint64, e subjects.MemoryEntry) store.Light {
-	return store.Light{
+func lightOf(row uint64, e subjects.MemoryEntry) store.IndexEntry {
+	return store.IndexEntry{
 		Row: row, ID: e.ID, Kind: e.Kind, State: e.State, Trust: e.Provenance.Trust, Source: string(e.Provenance.Source), Respondent: e.Respondent,
 		Name: e.Name, Description: e.Description, Tags: e.Tags, Created: e.Created,
 	}

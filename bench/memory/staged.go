@@ -95,7 +95,7 @@ func (o *ours) openIndex(ctx context.Context) (err error) {
 		return err
 	}
 	bad, err := o.rc.Load(func(put func(recall.Row, []float32, []float32) error) error {
-		return o.st.Load(ctx, embedder, func(l store.Light) error { return put(rowFor(l), l.NameVector, l.DescriptionVector) })
+		return o.st.Load(ctx, embedder, func(l store.IndexEntry) error { return put(rowFor(l), l.NameVector, l.DescriptionVector) })
 	})
 	if err == nil && len(bad) > 0 {
 		err = fmt.Errorf("%d rows have vectors that cannot be used", len(bad))
@@ -104,7 +104,7 @@ func (o *ours) openIndex(ctx context.Context) (err error) {
 }
 
 // rowFor is a row of the index of what the store loads.
-func rowFor(l store.Light) recall.Row {
+func rowFor(l store.IndexEntry) recall.Row {
 	return recall.Row{
 		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
 		Name: l.Name, Description: l.Description, Tags: l.Tags, Created: l.Created, Pinned: l.Pinned, Grades: l.Grades,
@@ -131,7 +131,7 @@ func (o *ours) find(q recall.Query) ([]int, error) {
 	for i, c := range found.Top {
 		ids[i] = c.ID
 	}
-	entries, err := o.st.Texts(context.Background(), ids...)
+	entries, err := o.st.GetTexts(context.Background(), ids...)
 	if err != nil {
 		return nil, err
 	}

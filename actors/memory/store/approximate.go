@@ -11,18 +11,18 @@ import (
 	"sync"
 )
 
-// Approximate finds near vectors quickly and not always all of them. It is in memory, beside the file: an index of this
+// ApproximateIndex finds near vectors quickly and not always all of them. It is in memory, beside the file: an index of this
 // kind inside the file may leave it unreadable.
-type Approximate interface {
+type ApproximateIndex interface {
 	// Put adds vectors, one after the other in one slice. A row that is there is replaced.
 	Put(ctx context.Context, rows []uint64, vectors []float32) error
 	Remove(ctx context.Context, rows ...uint64) error
 	// Nearest are about the k rows with the largest cosine to q, best first.
-	Nearest(ctx context.Context, q []float32, k int) ([]Near, error)
+	Nearest(ctx context.Context, q []float32, k int) ([]Neighbor, error)
 }
 
-// Near is a row and how near it is.
-type Near struct {
+// Neighbor is a row and how near it is.
+type Neighbor struct {
 	Row    uint64
 	Cosine float32
 }
@@ -39,16 +39,16 @@ func loadVSS(ctx context.Context, db *sql.DB, file string) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("loading the vss extension: %s is no file", file)
 	}
-	if _, err := db.ExecContext(ctx, "LOAD "+quote(file)); err != nil {
+	if _, err := db.ExecContext(ctx, "LOAD "+quoteSQL(file)); err != nil {
 		return fmt.Errorf("loading the vss extension from %s: %w; it must be made for this version of DuckDB and this machine", file, &duckError{err})
 	}
 	return nil
 }
 
-// Approximate makes an empty index for vectors of so many numbers. It is an error when the extension was not loaded.
-func (s *Store) Approximate(ctx context.Context, dims int) (Approximate, error) {
-	if s.vss != nil {
-		return nil, s.vss
+// NewApproximate makes an empty index for vectors of so many numbers. It is an error when the extension was not loaded.
+func (s *Store) NewApproximate(ctx context.Context, dims int) (ApproximateIndex, error) {
+	if s.vssErr != nil {
+		return nil, s.vssErr
 	}
 	return newHNSW(ctx, s.db, dims, true)
 }
@@ -60,8 +60,8 @@ type hnsw struct {
 	mu   sync.Mutex // one writes
 }
 
-// nearCatalog is the name of the database in memory.
-const nearCatalog = "near"
+// approximateCatalog is the name of the database in memory.
+const approximateCatalog = "near"
 
 // newHNSW makes the table. Without the index it is searched from end to end, which tests use.
 func newHNSW(ctx context.Context, db *sql.DB, dims int, index bool) (*hnsw, error) {
@@ -69,27 +69,27 @@ func newHNSW(ctx context.Context, db *sql.DB, dims int, index bool) (*hnsw, erro
 		return nil, fmt.Errorf("%w: %d numbers", ErrVector, dims)
 	}
 	make := []string{
-		"ATTACH IF NOT EXISTS ':memory:' AS " + nearCatalog,
-		fmt.Sprintf("CREATE OR REPLACE TABLE %s.names (row BIGINT NOT NULL, v FLOAT[%d] NOT NULL)", nearCatalog, dims),
+		"ATTACH IF NOT EXISTS ':memory:' AS " + approximateCatalog,
+		fmt.Sprintf("CREATE OR REPLACE TABLE %s.names (row BIGINT NOT NULL, v FLOAT[%d] NOT NULL)", approximateCatalog, dims),
 	}
 	if index {
-		make = append(make, fmt.Sprintf("CREATE INDEX names_near ON %s.names USING HNSW (v) WITH (metric = 'cosine')", nearCatalog))
+		make = append(make, fmt.Sprintf("CREATE INDEX names_near ON %s.names USING HNSW (v) WITH (metric = 'cosine')", approximateCatalog))
 	}
 	for _, q := range make {
 		if _, err := db.ExecContext(ctx, q); err != nil {
-			return nil, fmt.Errorf("making the approximate index: %w", explain(err))
+			return nil, fmt.Errorf("making the approximate index: %w", explainError(err))
 		}
 	}
 	return &hnsw{db: db, dims: dims}, nil
 }
 
-// Put implements [Approximate].
+// Put implements [ApproximateIndex].
 func (h *hnsw) Put(ctx context.Context, rows []uint64, vectors []float32) error {
 	if len(vectors) != len(rows)*h.dims {
 		return fmt.Errorf("%w: %d numbers for %d rows of %d", ErrDims, len(vectors), len(rows), h.dims)
 	}
 	for i := range rows {
-		if _, err := pack(vectors[i*h.dims : (i+1)*h.dims]); err != nil {
+		if _, err := packVector(vectors[i*h.dims : (i+1)*h.dims]); err != nil {
 			return err
 		}
 	}
@@ -100,18 +100,18 @@ func (h *hnsw) Put(ctx context.Context, rows []uint64, vectors []float32) error 
 	}
 	tx, err := h.db.BeginTx(ctx, nil)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	for i, r := range rows {
-		q := fmt.Sprintf("INSERT INTO %s.names VALUES (?, ?::FLOAT[%d])", nearCatalog, h.dims)
+		q := fmt.Sprintf("INSERT INTO %s.names VALUES (?, ?::FLOAT[%d])", approximateCatalog, h.dims)
 		if _, err := tx.ExecContext(ctx, q, int64(r), vectors[i*h.dims:(i+1)*h.dims]); err != nil {
-			return errors.Join(explain(err), tx.Rollback())
+			return errors.Join(explainError(err), tx.Rollback())
 		}
 	}
-	return explain(tx.Commit())
+	return explainError(tx.Commit())
 }
 
-// Remove implements [Approximate].
+// Remove implements [ApproximateIndex].
 func (h *hnsw) Remove(ctx context.Context, rows ...uint64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,37 +119,37 @@ func (h *hnsw) Remove(ctx context.Context, rows ...uint64) error {
 }
 
 func (h *hnsw) remove(ctx context.Context, rows []uint64) error {
-	for chunk := range slices.Chunk(rows, mostListed) {
+	for chunk := range slices.Chunk(rows, maxListed) {
 		numbers := make([]int64, len(chunk))
 		for i, r := range chunk {
 			numbers[i] = int64(r)
 		}
-		in, named := listed(numbers)
-		if _, err := h.db.ExecContext(ctx, "DELETE FROM "+nearCatalog+".names WHERE row IN "+in, named...); err != nil {
-			return explain(err)
+		in, named := inList(numbers)
+		if _, err := h.db.ExecContext(ctx, "DELETE FROM "+approximateCatalog+".names WHERE row IN "+in, named...); err != nil {
+			return explainError(err)
 		}
 	}
 	return nil
 }
 
-// Nearest implements [Approximate].
-func (h *hnsw) Nearest(ctx context.Context, q []float32, k int) (near []Near, err error) {
+// Nearest implements [ApproximateIndex].
+func (h *hnsw) Nearest(ctx context.Context, q []float32, k int) (near []Neighbor, err error) {
 	if len(q) != h.dims {
 		return nil, fmt.Errorf("%w: %d numbers and not %d", ErrDims, len(q), h.dims)
 	}
-	if _, err := pack(q); err != nil {
+	if _, err := packVector(q); err != nil {
 		return nil, err
 	}
 	if k <= 0 {
 		return nil, nil
 	}
 	rows, err := h.db.QueryContext(ctx,
-		fmt.Sprintf("SELECT row, array_cosine_distance(v, ?::FLOAT[%d]) AS d FROM %s.names ORDER BY d LIMIT %d", h.dims, nearCatalog, k), q)
-	err = drain(rows, err, func(r *sql.Rows) error {
+		fmt.Sprintf("SELECT row, array_cosine_distance(v, ?::FLOAT[%d]) AS d FROM %s.names ORDER BY d LIMIT %d", h.dims, approximateCatalog, k), q)
+	err = scanRows(rows, err, func(r *sql.Rows) error {
 		var row int64
 		var d float32
 		err := r.Scan(&row, &d)
-		near = append(near, Near{Row: uint64(row), Cosine: 1 - d})
+		near = append(near, Neighbor{Row: uint64(row), Cosine: 1 - d})
 		return err
 	})
 	return near, err

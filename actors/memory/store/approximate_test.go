@@ -31,14 +31,14 @@ func TestVSSNotThere(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = s.Approximate(t.Context(), 4)
+			_, err = s.NewApproximate(t.Context(), 4)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if named := s.ErrVSS(); (named != nil) != (c.file != "") {
 				t.Errorf("what the user is told: %v", named)
 			}
-			put(t, s, fact("a")) // and everything else works
+			putEntries(t, s, newFact("a")) // and everything else works
 			if left := files(t, home); len(left) != 0 {
 				t.Errorf("something was installed: %v", left)
 			}
@@ -52,11 +52,11 @@ func TestVSSNotThere(t *testing.T) {
 // The same statements without the index, which cannot be had everywhere: they find exactly what is nearest.
 func TestApproximateWithoutItsIndex(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	if _, err := newHNSW(t.Context(), s.db, 4, true); err == nil || !strings.Contains(err.Error(), "HNSW") {
 		t.Errorf("an index without the extension: %v", err)
 	}
-	var a Approximate
+	var a ApproximateIndex
 	a, err := newHNSW(t.Context(), s.db, 2, false)
 	if err != nil {
 		t.Fatal(err)
@@ -98,9 +98,9 @@ func TestApproximateWithoutItsIndex(t *testing.T) {
 		t.Error(err)
 	}
 	// Nothing of it is in the file.
-	put(t, s, fact("a"))
-	s = reopened(t, s)
-	if n := count(t, s, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'names'"); n != 0 {
+	putEntries(t, s, newFact("a"))
+	s = reopenStore(t, s)
+	if n := queryCount(t, s, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'names'"); n != 0 {
 		t.Error("the index is in the file")
 	}
 }

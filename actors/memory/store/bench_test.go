@@ -13,12 +13,12 @@ import (
 
 // typical is an engram of usual size with vectors of the usual length.
 func typical(i uint64) Item {
-	e := engram(typicalID(i), fmt.Sprintf("q%d", i), "generator")
+	e := newEngram(typicalID(i), fmt.Sprintf("q%d", i), "generator")
 	e.Name, e.Description = "what somebody asked on day "+fmt.Sprint(i), strings.Repeat("a description ", 12)
 	e.Corpus = strings.Repeat(fmt.Sprintf("some text of entry %d that stands for an answer. ", i), 16)
 	e.Tags, e.Entities = []string{"one", "two"}, []string{"Anna", "Berlin"}
-	e.Created = noon.Add(time.Duration(i) * time.Second)
-	return Item{Entry: e, Vectors: vectors("nomic-embed-text", 768, i)}
+	e.Created = testTime.Add(time.Duration(i) * time.Second)
+	return Item{Entry: e, Vectors: randomVectors("nomic-embed-text", 768, i)}
 }
 
 func filled(b *testing.B, n int) *Store {
@@ -112,7 +112,7 @@ func BenchmarkLoad100k(b *testing.B) {
 		}
 		seen, sum := 0, float32(0)
 		begun := time.Now()
-		if err := s.Load(b.Context(), "nomic-embed-text", func(l Light) error { seen++; sum += l.NameVector[0] + l.DescriptionVector[1]; return nil }); err != nil {
+		if err := s.Load(b.Context(), "nomic-embed-text", func(l IndexEntry) error { seen++; sum += l.NameVector[0] + l.DescriptionVector[1]; return nil }); err != nil {
 			b.Fatal(err)
 		}
 		b.ReportMetric(time.Since(begun).Seconds(), "load-s")
@@ -147,14 +147,14 @@ func BenchmarkRead100k(b *testing.B) {
 	})
 	b.Run("Lights1", func(b *testing.B) {
 		for i := range b.N {
-			if all, err := s.Lights(b.Context(), "nomic-embed-text", id(i*7919%n)); err != nil || len(all) != 1 {
+			if all, err := s.IndexEntries(b.Context(), "nomic-embed-text", id(i*7919%n)); err != nil || len(all) != 1 {
 				b.Fatal(len(all), err)
 			}
 		}
 	})
 	b.Run("Known", func(b *testing.B) {
 		for i := range b.N {
-			if _, state, err := s.Known(b.Context(), fmt.Sprintf("q%d", i*7919%n), "generator"); err != nil || state != Stored {
+			if _, state, err := s.FindAnswer(b.Context(), fmt.Sprintf("q%d", i*7919%n), "generator"); err != nil || state != Stored {
 				b.Fatal(state, err)
 			}
 		}

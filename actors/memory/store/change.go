@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// said is what an entry says now.
-type said struct {
+// entryText is what an entry says now.
+type entryText struct {
 	row                       int64
 	id, kind                  string
 	name, description, corpus string
@@ -20,7 +20,7 @@ type said struct {
 	updated                   time.Time
 }
 
-func (t *tx) said(id string) (e said, err error) {
+func (t *tx) readText(id string) (e entryText, err error) {
 	there := false
 	err = t.query(func(r *sql.Rows) error {
 		there = true
@@ -32,10 +32,10 @@ func (t *tx) said(id string) (e said, err error) {
 	return e, err
 }
 
-// say writes what an entry says. Vectors of other words are dropped, and wait to be made when v is nil. The time of the
+// writeText writes what an entry says. Vectors of other words are dropped, and wait to be made when v is nil. The time of the
 // change is always later than the one before: whoever holds an older one can tell.
-func (t *tx) say(old, e said, v *packed, now time.Time) error {
-	if e.updated = micro(now); !e.updated.After(old.updated) {
+func (t *tx) writeText(old, e entryText, v *packedVectors, now time.Time) error {
+	if e.updated = truncateTime(now); !e.updated.After(old.updated) {
 		e.updated = old.updated.UTC().Add(time.Microsecond)
 	}
 	_, err := t.exec("UPDATE entries SET name = ?, description = ?, corpus = ?, entities = ?, hash = ?, updated = ? WHERE id = ?",
@@ -50,7 +50,7 @@ func (t *tx) say(old, e said, v *packed, now time.Time) error {
 	return t.replaceVectors(e.row, v)
 }
 
-func (t *tx) replaceVectors(row int64, v *packed) error {
+func (t *tx) replaceVectors(row int64, v *packedVectors) error {
 	if _, err := t.exec("DELETE FROM vectors WHERE row = ?", row); err != nil {
 		return err
 	}
@@ -64,38 +64,38 @@ func (s *Store) Update(ctx context.Context, id string, edit subjects.MemoryEdit,
 	if err := errors.Join(checkEdit(edit.Name, edit.Description, edit.Corpus), checkTime("the time", now)); err != nil {
 		return none, err
 	}
-	if edit.Name != nil && clean(*edit.Name) == "" {
-		return none, invalid("an entry needs a name")
+	if edit.Name != nil && sanitize(*edit.Name) == "" {
+		return none, invalidf("an entry needs a name")
 	}
-	p, err := packedOf(v)
+	p, err := packOptional(v)
 	if err != nil {
 		return none, fmt.Errorf("the vectors of %s: %w", id, err)
 	}
 	var tags []string
 	if edit.Tags != nil {
-		tags = unique(cleanAll(*edit.Tags))
+		tags = unique(sanitizeAll(*edit.Tags))
 	}
-	name, description, corpus := copied(edit.Name), copied(edit.Description), copied(edit.Corpus)
+	name, description, corpus := sanitizeOptional(edit.Name), sanitizeOptional(edit.Description), sanitizeOptional(edit.Corpus)
 	err = s.write(ctx, func(t *tx) error {
-		old, err := t.said(id)
+		old, err := t.readText(id)
 		if err != nil {
 			return err
 		}
 		e := old
-		set(&e.name, name)
-		set(&e.description, description)
-		set(&e.corpus, corpus)
+		setOptional(&e.name, name)
+		setOptional(&e.description, description)
+		setOptional(&e.corpus, corpus)
 		if edit.Tags != nil {
 			if err := t.setTags(e.row, tags); err != nil {
 				return err
 			}
 		}
 		if e != old { // the file holds the old words until it is written anew
-			if _, err := t.exec(noteForgot); err != nil {
+			if _, err := t.exec(markForgotSQL); err != nil {
 				return err
 			}
 		}
-		return t.say(old, e, p, now)
+		return t.writeText(old, e, p, now)
 	})
 	if err != nil {
 		return none, err
@@ -117,7 +117,7 @@ func checkEdit(name, description, corpus *string) error {
 		most int
 	}{{"the name", name, maxShort}, {"the description", description, maxText}, {"the corpus", corpus, maxText}} {
 		if c.text != nil {
-			if err := checkLong(c.what, *c.text, c.most); err != nil {
+			if err := checkLength(c.what, *c.text, c.most); err != nil {
 				return err
 			}
 		}
@@ -125,23 +125,23 @@ func checkEdit(name, description, corpus *string) error {
 	return nil
 }
 
-func packedOf(v *Vectors) (*packed, error) {
+func packOptional(v *Vectors) (*packedVectors, error) {
 	if v == nil {
 		return nil, nil
 	}
 	return v.pack()
 }
 
-// copied is a clean copy of a text that may be missing.
-func copied(s *string) *string {
+// sanitizeOptional is a clean copy of a text that may be missing.
+func sanitizeOptional(s *string) *string {
 	if s == nil {
 		return nil
 	}
-	c := clean(*s)
+	c := sanitize(*s)
 	return &c
 }
 
-func set(to *string, from *string) {
+func setOptional(to *string, from *string) {
 	if from != nil {
 		*to = *from
 	}
@@ -169,7 +169,7 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 	if err := checkEdit(nil, add.Description, add.Corpus); err != nil {
 		return err
 	}
-	p, err := packedOf(add.Vectors)
+	p, err := packOptional(add.Vectors)
 	if err != nil {
 		return fmt.Errorf("the vectors of %s: %w", into, err)
 	}
@@ -178,21 +178,21 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 			return err
 		}
 	}
-	description, corpus := copied(add.Description), copied(add.Corpus)
-	tags, entities, others := cleanAll(add.Tags), cleanAll(add.Entities), unique(add.Correlating)
+	description, corpus := sanitizeOptional(add.Description), sanitizeOptional(add.Corpus)
+	tags, entities, others := sanitizeAll(add.Tags), sanitizeAll(add.Entities), unique(add.Correlating)
 	return s.write(ctx, func(t *tx) error {
-		old, err := t.said(into)
+		old, err := t.readText(into)
 		if err != nil {
 			return err
 		}
 		e := old
-		set(&e.description, description)
-		set(&e.corpus, corpus)
-		had, err := unlist(old.entities)
+		setOptional(&e.description, description)
+		setOptional(&e.corpus, corpus)
+		had, err := decodeList(old.entities)
 		if err != nil {
 			return err
 		}
-		if e.entities, err = list(unique(slices.Concat(had, entities))); err != nil {
+		if e.entities, err = encodeList(unique(slices.Concat(had, entities))); err != nil {
 			return err
 		}
 		var known []string
@@ -210,10 +210,10 @@ func (s *Store) Merge(ctx context.Context, into string, add Addition) error {
 				t.insert("tags", e.row, int32(i), tag)
 			}
 		}
-		if err := t.link(e.row, into, others); err != nil {
+		if err := t.linkEntries(e.row, into, others); err != nil {
 			return err
 		}
-		return t.say(old, e, p, s.opts.Now())
+		return t.writeText(old, e, p, s.opts.Now())
 	})
 }
 
@@ -226,42 +226,42 @@ func (s *Store) Link(ctx context.Context, from string, to ...string) error {
 		}
 	}
 	return s.write(ctx, func(t *tx) error {
-		e, err := t.said(from)
+		e, err := t.readText(from)
 		if err != nil {
 			return err
 		}
-		return t.link(e.row, from, to)
+		return t.linkEntries(e.row, from, to)
 	})
 }
 
 // SetState changes the state of entries and returns those that had another. An entry that becomes active again has lost
 // its place to nobody.
 func (s *Store) SetState(ctx context.Context, state string, ids ...string) (changed []string, err error) {
-	if err := oneOf("state", state, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded); err != nil {
+	if err := checkOneOf("state", state, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded); err != nil {
 		return nil, err
 	}
 	change := "UPDATE entries SET state = ?, superseded_by = '' WHERE state <> ?"
 	if state == subjects.MemorySuperseded {
 		change = "UPDATE entries SET state = ? WHERE state <> ?"
 	}
-	return s.turn(ctx, change, state, ids)
+	return s.setColumn(ctx, change, state, ids)
 }
 
 // Pin pins entries or lets them go, and returns those for which that is new.
 func (s *Store) Pin(ctx context.Context, pinned bool, ids ...string) (changed []string, err error) {
-	return s.turn(ctx, "UPDATE entries SET pinned = ? WHERE pinned <> ?", pinned, ids)
+	return s.setColumn(ctx, "UPDATE entries SET pinned = ? WHERE pinned <> ?", pinned, ids)
 }
 
-// turn sets one value of entries and returns the ids of those that had another.
-func (s *Store) turn(ctx context.Context, change string, to any, ids []string) (changed []string, err error) {
+// setColumn sets one value of entries and returns the ids of those that had another.
+func (s *Store) setColumn(ctx context.Context, change string, to any, ids []string) (changed []string, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	err = s.write(ctx, func(t *tx) error {
 		changed = nil
-		for chunk := range slices.Chunk(ids, mostListed) {
-			in, named := listed(chunk)
+		for chunk := range slices.Chunk(ids, maxListed) {
+			in, named := inList(chunk)
 			err := t.query(func(r *sql.Rows) error {
 				var id string
 				err := r.Scan(&id)
@@ -277,7 +277,7 @@ func (s *Store) turn(ctx context.Context, change string, to any, ids []string) (
 	if err != nil {
 		return nil, err
 	}
-	order := places(ids)
+	order := positions(ids)
 	slices.SortFunc(changed, func(a, b string) int { return order[a] - order[b] })
 	return changed, nil
 }
@@ -302,7 +302,7 @@ func (s *Store) SetVectors(ctx context.Context, id string, updated time.Time, v 
 			return err
 		case !there:
 			return fmt.Errorf("%w: %s", ErrNotFound, id)
-		case !is.Equal(micro(updated)):
+		case !is.Equal(truncateTime(updated)):
 			return fmt.Errorf("%w: %s", ErrChanged, id)
 		}
 		return t.replaceVectors(row, p)

@@ -15,7 +15,7 @@ func ptr[T any](v T) *T { return &v }
 
 func TestUpdate(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	for i, c := range []struct {
 		name    string
 		edit    subjects.MemoryEdit
@@ -25,31 +25,31 @@ func TestUpdate(t *testing.T) {
 		err     error
 	}{
 		{"the name", subjects.MemoryEdit{Name: ptr("n")}, nil, "n|about a|what a says|[x y]", 0, nil},
-		{"the corpus, with vectors", subjects.MemoryEdit{Corpus: ptr("c")}, vectors("m", 4, 5), "name of a|about a|c|[x y]", 1, nil},
+		{"the corpus, with vectors", subjects.MemoryEdit{Corpus: ptr("c")}, randomVectors("m", 4, 5), "name of a|about a|c|[x y]", 1, nil},
 		{"tags leave the vectors", subjects.MemoryEdit{Tags: &[]string{"z", "x", "z"}}, nil, "name of a|about a|what a says|[z x]", 1, nil},
 		{"no tags", subjects.MemoryEdit{Tags: &[]string{}}, nil, "name of a|about a|what a says|[]", 1, nil},
 		{"the same words leave the vectors", subjects.MemoryEdit{Name: ptr("name of a")}, nil, "name of a|about a|what a says|[x y]", 1, nil},
 		{"a NUL is made visible", subjects.MemoryEdit{Description: ptr("a\x00b")}, nil, "name of a|a\uFFFDb|what a says|[x y]", 0, nil},
 		{"an empty name", subjects.MemoryEdit{Name: ptr("")}, nil, "name of a|about a|what a says|[x y]", 1, ErrInvalid},
-		{"vectors of another length", subjects.MemoryEdit{Name: ptr("n")}, vectors("m", 3, 5), "name of a|about a|what a says|[x y]", 1, ErrDims},
+		{"vectors of another length", subjects.MemoryEdit{Name: ptr("n")}, randomVectors("m", 3, 5), "name of a|about a|what a says|[x y]", 1, ErrDims},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := fact(fmt.Sprint("a", i))
+			e := newFact(fmt.Sprint("a", i))
 			e.Name, e.Description, e.Corpus = "name of a", "about a", "what a says"
 			e.Tags = []string{"x", "y"}
-			put(t, s, e)
-			got, err := s.Update(t.Context(), e.ID, c.edit, c.v, noon.Add(time.Hour))
+			putEntries(t, s, e)
+			got, err := s.Update(t.Context(), e.ID, c.edit, c.v, testTime.Add(time.Hour))
 			if !errors.Is(err, c.err) {
 				t.Fatal(err)
 			}
-			now := one(t, s, e.ID)
-			if err == nil && (got.Updated != now.Updated || now.Updated != micro(noon.Add(time.Hour))) {
+			now := getEntry(t, s, e.ID)
+			if err == nil && (got.Updated != now.Updated || now.Updated != truncateTime(testTime.Add(time.Hour))) {
 				t.Errorf("updated is %v and %v", got.Updated, now.Updated)
 			}
 			if is := fmt.Sprintf("%s|%s|%s|%v", now.Name, now.Description, now.Corpus, now.Tags); is != c.want {
 				t.Errorf("got %s, want %s", is, c.want)
 			}
-			if n := count(t, s, "SELECT count(*) FROM vectors v JOIN entries e ON e.row = v.row WHERE e.id = ?", e.ID); n != c.vectors {
+			if n := queryCount(t, s, "SELECT count(*) FROM vectors v JOIN entries e ON e.row = v.row WHERE e.id = ?", e.ID); n != c.vectors {
 				t.Errorf("%d vectors, want %d", n, c.vectors)
 			}
 		})
@@ -58,11 +58,11 @@ func TestUpdate(t *testing.T) {
 
 func TestUpdateIsAlwaysLater(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"))
-	before := one(t, s, "a")
+	s := newStore(t)
+	putEntries(t, s, newFact("a"))
+	before := getEntry(t, s, "a")
 	for i := range 3 { // a clock that stands still, or goes back
-		e, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Name: ptr(fmt.Sprint(i))}, nil, noon.Add(-time.Hour))
+		e, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Name: ptr(fmt.Sprint(i))}, nil, testTime.Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,31 +71,31 @@ func TestUpdateIsAlwaysLater(t *testing.T) {
 		}
 		before = e
 	}
-	if _, err := s.Update(t.Context(), "b", subjects.MemoryEdit{Name: ptr("n")}, nil, noon); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Update(t.Context(), "b", subjects.MemoryEdit{Name: ptr("n")}, nil, testTime); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }
 
 func TestMerge(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	a := fact("a")
+	s := newStore(t)
+	a := newFact("a")
 	a.Tags, a.Entities = []string{"x", "y"}, []string{"Anna"}
-	put(t, s, a, fact("b"), fact("c"))
+	putEntries(t, s, a, newFact("b"), newFact("c"))
 	if err := s.Merge(t.Context(), "a", Addition{Tags: []string{"y", "z"}, Entities: []string{"Anna", "Bob"}, Correlating: []string{"b", "missing", "a"}}); err != nil {
 		t.Fatal(err)
 	}
-	if e := one(t, s, "a"); fmt.Sprint(e.Tags, e.Entities, e.Correlating) != "[x y z] [Anna Bob] [b]" {
+	if e := getEntry(t, s, "a"); fmt.Sprint(e.Tags, e.Entities, e.Correlating) != "[x y z] [Anna Bob] [b]" {
 		t.Errorf("got %v %v %v", e.Tags, e.Entities, e.Correlating)
 	}
-	if n := count(t, s, "SELECT count(*) FROM vectors"); n != 3 {
+	if n := queryCount(t, s, "SELECT count(*) FROM vectors"); n != 3 {
 		t.Errorf("%d vectors are left of 3: the words are the same", n)
 	}
 	if err := s.Merge(t.Context(), "a", Addition{Corpus: ptr("more"), Correlating: []string{"b"}}); err != nil {
 		t.Fatal(err)
 	}
-	e := one(t, s, "a")
-	if e.Corpus != "more" || fmt.Sprint(e.Correlating) != "[b]" || !e.Updated.After(micro(noon)) {
+	e := getEntry(t, s, "a")
+	if e.Corpus != "more" || fmt.Sprint(e.Correlating) != "[b]" || !e.Updated.After(truncateTime(testTime)) {
 		t.Errorf("got %+v", e)
 	}
 	if waiting, err := s.Unembedded(t.Context(), "m", 10); err != nil || ids(waiting) != "a" {
@@ -108,8 +108,8 @@ func TestMerge(t *testing.T) {
 
 func TestLinkAndCorrelated(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"), fact("b"), fact("c"), fact("d"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"), newFact("b"), newFact("c"), newFact("d"))
 	for range 2 { // twice is once
 		if err := s.Link(t.Context(), "a", "b", "c", "a", "missing", "b"); err != nil {
 			t.Fatal(err)
@@ -130,16 +130,16 @@ func TestLinkAndCorrelated(t *testing.T) {
 
 func TestStateAndPin(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	b := fact("b")
+	s := newStore(t)
+	b := newFact("b")
 	b.Supersedes = []string{"a"}
-	put(t, s, fact("a"))
-	put(t, s, b)
+	putEntries(t, s, newFact("a"))
+	putEntries(t, s, b)
 	changed, err := s.SetState(t.Context(), subjects.MemoryActive, "b", "missing", "a", "a")
 	if err != nil || fmt.Sprint(changed) != "[a]" {
 		t.Errorf("changed are %v, %v", changed, err)
 	}
-	if e := one(t, s, "a"); e.State != subjects.MemoryActive || e.SupersededBy != "" {
+	if e := getEntry(t, s, "a"); e.State != subjects.MemoryActive || e.SupersededBy != "" {
 		t.Errorf("a is %s by %q", e.State, e.SupersededBy)
 	}
 	if _, err := s.SetState(t.Context(), "deleted", "a"); !errors.Is(err, ErrInvalid) {
@@ -154,39 +154,39 @@ func TestStateAndPin(t *testing.T) {
 	if changed, err = s.Pin(t.Context(), true, "a"); err != nil || len(changed) != 0 {
 		t.Errorf("pinned again are %v, %v", changed, err)
 	}
-	if !one(t, s, "a").Pinned || !one(t, s, "a").Updated.Equal(micro(noon)) {
+	if !getEntry(t, s, "a").Pinned || !getEntry(t, s, "a").Updated.Equal(truncateTime(testTime)) {
 		t.Error("a is not pinned, or counts as changed")
 	}
 }
 
 func TestSetVectors(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	if _, err := s.Put(t.Context(), Item{Entry: fact("a")}, Item{Entry: fact("b")}); err != nil {
+	s := newStore(t)
+	if _, err := s.Put(t.Context(), Item{Entry: newFact("a")}, Item{Entry: newFact("b")}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := s.CountUnembedded(t.Context(), "m"); n != 2 || err != nil {
 		t.Errorf("%d wait, %v", n, err)
 	}
-	e := one(t, s, "a")
-	if err := s.SetVectors(t.Context(), "a", e.Updated, *vectors("m", 4, 1)); err != nil {
+	e := getEntry(t, s, "a")
+	if err := s.SetVectors(t.Context(), "a", e.Updated, *randomVectors("m", 4, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Corpus: ptr("other")}, nil, noon.Add(time.Second)); err != nil {
+	if _, err := s.Update(t.Context(), "a", subjects.MemoryEdit{Corpus: ptr("other")}, nil, testTime.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetVectors(t.Context(), "a", e.Updated, *vectors("m", 4, 2)); !errors.Is(err, ErrChanged) {
+	if err := s.SetVectors(t.Context(), "a", e.Updated, *randomVectors("m", 4, 2)); !errors.Is(err, ErrChanged) {
 		t.Errorf("vectors of other words: %v", err)
 	}
-	if err := s.SetVectors(t.Context(), "missing", e.Updated, *vectors("m", 4, 2)); !errors.Is(err, ErrNotFound) {
+	if err := s.SetVectors(t.Context(), "missing", e.Updated, *randomVectors("m", 4, 2)); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
-	if err := s.SetVectors(t.Context(), "b", e.Updated, *vectors("m", 5, 2)); !errors.Is(err, ErrDims) {
+	if err := s.SetVectors(t.Context(), "b", e.Updated, *randomVectors("m", 5, 2)); !errors.Is(err, ErrDims) {
 		t.Error(err)
 	}
 	// Another model may have another length; an entry has the vectors of one.
-	b := one(t, s, "b")
-	for _, v := range []*Vectors{vectors("m", 4, 3), vectors("n", 7, 3)} {
+	b := getEntry(t, s, "b")
+	for _, v := range []*Vectors{randomVectors("m", 4, 3), randomVectors("n", 7, 3)} {
 		if err := s.SetVectors(t.Context(), "b", b.Updated, *v); err != nil {
 			t.Fatal(err)
 		}
@@ -200,8 +200,8 @@ func TestSetVectors(t *testing.T) {
 	if err != nil || st.Model != "n" || st.Dims != 7 || st.Entries != 2 {
 		t.Errorf("stats are %+v, %v", st, err)
 	}
-	s = reopened(t, s)
-	if err := s.SetVectors(t.Context(), "b", b.Updated, *vectors("m", 5, 2)); !errors.Is(err, ErrDims) {
+	s = reopenStore(t, s)
+	if err := s.SetVectors(t.Context(), "b", b.Updated, *randomVectors("m", 5, 2)); !errors.Is(err, ErrDims) {
 		t.Errorf("after a restart: %v", err)
 	}
 }

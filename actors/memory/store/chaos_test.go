@@ -85,13 +85,13 @@ func (a *actor) act(ctx context.Context) error {
 	var err error
 	switch what {
 	case "put":
-		items := []Item{{Entry: engram(id, "q-"+id, "gen"), Vectors: vectors("m", 64, uint64(a.n))}, {Entry: fact(id + "f")}}
+		items := []Item{{Entry: newEngram(id, "q-"+id, "gen"), Vectors: randomVectors("m", 64, uint64(a.n))}, {Entry: newFact(id + "f")}}
 		_, err = a.s.Put(ctx, items...)
 		a.mine = append(a.mine, id)
 	case "supersede":
-		e := engram(id, "q-"+id, "gen")
+		e := newEngram(id, "q-"+id, "gen")
 		e.Supersedes, e.Correlating = []string{old}, []string{old}
-		_, err = a.s.Put(ctx, Item{Entry: e, Vectors: vectors("m", 64, uint64(a.n))})
+		_, err = a.s.Put(ctx, Item{Entry: e, Vectors: randomVectors("m", 64, uint64(a.n))})
 		a.mine = append(a.mine, id)
 	case "merge":
 		err = a.s.Merge(ctx, old, Addition{Tags: []string{"tag-" + id}})
@@ -101,7 +101,7 @@ func (a *actor) act(ctx context.Context) error {
 		_, err = a.s.Forget(ctx, old)
 		a.mine = slices.DeleteFunc(a.mine, func(m string) bool { return m == old })
 	case "update":
-		_, err = a.s.Update(ctx, old, subjects.MemoryEdit{Name: ptr("name-" + id)}, vectors("m", 64, uint64(a.n)), time.Now())
+		_, err = a.s.Update(ctx, old, subjects.MemoryEdit{Name: ptr("name-" + id)}, randomVectors("m", 64, uint64(a.n)), time.Now())
 	case "relate":
 		r := line1("rel-"+id, old, "Anna", "knows", id)
 		err = a.s.PutRelations(ctx, RelationWrite{Relation: r})
@@ -201,7 +201,7 @@ func (x *expected) check(t *testing.T, s *Store) {
 		there[e.ID] = e
 	}
 	lines := map[string]int{}
-	all, err := s.Relations(t.Context(), GraphQuery{Limit: mostPage})
+	all, err := s.Relations(t.Context(), GraphQuery{Limit: maxPageSize})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func (x *expected) check(t *testing.T, s *Store) {
 		case !is:
 			t.Errorf("%s was acknowledged and is gone", id)
 		case want.unsure:
-		case e.Name != want.name || e.SupersededBy != want.by || !slices.Equal(e.Tags, want.tags) || e.Grades.Rewards != want.rewards || len(all) < mostPage && lines[id] != want.lines:
+		case e.Name != want.name || e.SupersededBy != want.by || !slices.Equal(e.Tags, want.tags) || e.Grades.Rewards != want.rewards || len(all) < maxPageSize && lines[id] != want.lines:
 			t.Errorf("%s is %q by %q %v rewards %d lines %d\nwant %+v", id, e.Name, e.SupersededBy, e.Tags, e.Grades.Rewards, lines[id], want)
 		}
 	}
@@ -255,7 +255,7 @@ func (x *expected) settle(t *testing.T, s *Store) {
 			continue
 		}
 		e := got[0]
-		lines := count(t, s, "SELECT count(*) FROM relations r JOIN entries e ON e.row = r.row WHERE e.id = ?", id)
+		lines := queryCount(t, s, "SELECT count(*) FROM relations r JOIN entries e ON e.row = r.row WHERE e.id = ?", id)
 		*want = should{name: e.Name, by: e.SupersededBy, tags: e.Tags, rewards: e.Grades.Rewards, lines: lines}
 	}
 }
@@ -271,7 +271,7 @@ func TestChaosKillStore(t *testing.T) {
 	x := &expected{entries: map[string]*should{}, begun: map[string][]string{}}
 	acts := 0
 	for kill := range kills {
-		o := start(t, "act", path)
+		o := startChild(t, "act", path)
 		// After some lines, and in some rounds before the first: while the file is made or the log is read.
 		for range rand.IntN(120) {
 			if !o.lines.Scan() {

@@ -24,24 +24,24 @@ const (
 	maxDims  = 1 << 16
 )
 
-// clean is s as the file can hold it: DuckDB refuses what is no text, and much that reads it stops at a NUL.
-func clean(s string) string {
+// sanitize is s as the file can hold it: DuckDB refuses what is no text, and much that reads it stops at a NUL.
+func sanitize(s string) string {
 	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
 		return s
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// cleanAll cleans each.
-func cleanAll(list []string) []string {
+// sanitizeAll cleans each.
+func sanitizeAll(list []string) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
-		out[i] = clean(s)
+		out[i] = sanitize(s)
 	}
 	return out
 }
 
-func invalid(format string, a ...any) error {
+func invalidf(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
 }
 
@@ -49,25 +49,25 @@ func invalid(format string, a ...any) error {
 func checkID(what, id string) error {
 	switch {
 	case id == "":
-		return invalid("%s is missing", what)
+		return invalidf("%s is missing", what)
 	case len(id) > maxID:
-		return invalid("%s has %d bytes, at most %d", what, len(id), maxID)
+		return invalidf("%s has %d bytes, at most %d", what, len(id), maxID)
 	case !utf8.ValidString(id) || strings.ContainsFunc(id, func(r rune) bool { return !text.IsVisible(r) }):
-		return invalid("%s %q holds something that is not printed", what, text.OneLine(id, 40))
+		return invalidf("%s %q holds something that is not printed", what, text.OneLine(id, 40))
 	}
 	return nil
 }
 
-func checkLong(what, s string, most int) error {
+func checkLength(what, s string, most int) error {
 	if len(s) > most {
-		return invalid("%s has %d bytes, at most %d", what, len(s), most)
+		return invalidf("%s has %d bytes, at most %d", what, len(s), most)
 	}
 	return nil
 }
 
-func oneOf(what, v string, all ...string) error {
+func checkOneOf(what, v string, all ...string) error {
 	if !slices.Contains(all, v) {
-		return invalid("%s is %q and must be one of %s", what, text.OneLine(v, 40), strings.Join(all, ", "))
+		return invalidf("%s is %q and must be one of %s", what, text.OneLine(v, 40), strings.Join(all, ", "))
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func oneOf(what, v string, all ...string) error {
 // checkTime refuses what the file could not hold, and no calendar.
 func checkTime(what string, t time.Time) error {
 	if y := t.Year(); y < 1 || y > 9999 {
-		return invalid("%s is in the year %d", what, y)
+		return invalidf("%s is in the year %d", what, y)
 	}
 	return nil
 }
@@ -84,11 +84,11 @@ func checkTime(what string, t time.Time) error {
 func checkEntry(e subjects.MemoryEntry) error {
 	checks := []error{
 		checkID("the id", e.ID),
-		oneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
-		oneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
-		oneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
-		oneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
-		checkLong("the corpus", e.Corpus, maxText), checkLong("the name", e.Name, maxShort), checkLong("the description", e.Description, maxText),
+		checkOneOf("kind", e.Kind, subjects.KindEngram, subjects.KindFact, subjects.KindDocument),
+		checkOneOf("state", e.State, subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded),
+		checkOneOf("trust", e.Provenance.Trust, subjects.Trusted, subjects.Untrusted),
+		checkOneOf("source", string(e.Provenance.Source), subjects.SourceUser, subjects.SourceConversation, subjects.SourceAgent, subjects.SourceDocument, subjects.SourceExternal),
+		checkLength("the corpus", e.Corpus, maxText), checkLength("the name", e.Name, maxShort), checkLength("the description", e.Description, maxText),
 		checkTime("created", e.Created), checkTime("updated", e.Updated), checkTime("last accessed", e.Accessed),
 	}
 	for what, id := range map[string]string{
@@ -102,10 +102,10 @@ func checkEntry(e subjects.MemoryEntry) error {
 		checks = append(checks, checkID("an id", id))
 	}
 	if e.SupersededBy != "" && e.State != subjects.MemorySuperseded {
-		checks = append(checks, invalid("%s is %s although another took its place", e.ID, e.State))
+		checks = append(checks, invalidf("%s is %s although another took its place", e.ID, e.State))
 	}
 	if e.Accesses < 0 || e.Grades.Critic < 0 || e.Grades.Critic > 5 || !(e.Grades.Reward >= -1 && e.Grades.Reward <= 1) || e.Grades.Rewards < 0 {
-		checks = append(checks, invalid("the grades or counts of %s make no sense", e.ID))
+		checks = append(checks, invalidf("the grades or counts of %s make no sense", e.ID))
 	}
 	for _, err := range checks {
 		if err != nil {
@@ -121,18 +121,18 @@ type Vectors struct {
 	Name, Description, Corpus []float32
 }
 
-// packed are vectors as the file keeps them.
-type packed struct {
+// packedVectors are vectors as the file keeps them.
+type packedVectors struct {
 	model                     string
 	dims                      int
 	name, description, corpus []byte
 }
 
-func (v Vectors) pack() (*packed, error) {
+func (v Vectors) pack() (*packedVectors, error) {
 	if err := checkID("the model", v.Model); err != nil {
 		return nil, err
 	}
-	p := &packed{model: v.Model, dims: len(v.Name)}
+	p := &packedVectors{model: v.Model, dims: len(v.Name)}
 	if p.dims == 0 || p.dims > maxDims {
 		return nil, fmt.Errorf("%w: %d numbers", ErrVector, p.dims)
 	}
@@ -148,15 +148,15 @@ func (v Vectors) pack() (*packed, error) {
 		if len(one.from) != p.dims {
 			return nil, fmt.Errorf("%w: %s made %d and %d numbers", ErrDims, v.Model, p.dims, len(one.from))
 		}
-		if *one.to, err = pack(one.from); err != nil {
+		if *one.to, err = packVector(one.from); err != nil {
 			return nil, err
 		}
 	}
 	return p, nil
 }
 
-// pack writes a vector as little-endian float32. It refuses what has no direction.
-func pack(v []float32) ([]byte, error) {
+// packVector writes a vector as little-endian float32. It refuses what has no direction.
+func packVector(v []float32) ([]byte, error) {
 	b := make([]byte, 0, 4*len(v))
 	var sum float64
 	for _, x := range v {
@@ -172,9 +172,9 @@ func pack(v []float32) ([]byte, error) {
 	return b, nil
 }
 
-// PieceHash is how a piece of a document is known again: the hash of its text as it is kept.
-func PieceHash(corpus string) string {
-	sum := sha256.Sum256([]byte(clean(corpus)))
+// hashText is how a piece of a document is known again: the hash of its text as it is kept.
+func hashText(corpus string) string {
+	sum := sha256.Sum256([]byte(sanitize(corpus)))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -183,22 +183,22 @@ func pieceHash(kind, corpus string) string {
 	if kind != subjects.KindDocument {
 		return ""
 	}
-	return PieceHash(corpus)
+	return hashText(corpus)
 }
 
-// list is a list of words as one value; nothing for none.
-func list(words []string) (string, error) {
+// encodeList is a list of words as one value; nothing for none.
+func encodeList(words []string) (string, error) {
 	if len(words) == 0 {
 		return "", nil
 	}
-	b, err := json.Marshal(cleanAll(words))
+	b, err := json.Marshal(sanitizeAll(words))
 	if err != nil {
 		return "", err
 	}
 	return string(b), nil
 }
 
-func unlist(s string) (words []string, err error) {
+func decodeList(s string) (words []string, err error) {
 	if s == "" {
 		return nil, nil
 	}

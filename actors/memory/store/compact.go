@@ -16,17 +16,17 @@ func Compact(ctx context.Context, path string, o Options) error {
 	if !haveDuckDB {
 		return ErrNoDuckDB
 	}
-	full, free, err := claim(path)
+	full, free, err := claimPath(path)
 	if err != nil {
 		return err
 	}
 	defer free()
-	return compact(ctx, full, o.filled(), steps)
+	return rewriteFile(ctx, full, o.withDefaults(), steps)
 }
 
-// compact does it for one who has claimed the file. The old file stays attached, and locked, until the new one is in its
+// rewriteFile does it for one who has claimed the file. The old file stays attached, and locked, until the new one is in its
 // place.
-func compact(ctx context.Context, path string, o Options, steps []string) error {
+func rewriteFile(ctx context.Context, path string, o Options, steps []string) error {
 	for _, log := range []string{path + walSuffix, path + walSuffix + ".checkpoint", path + walSuffix + ".recovery"} {
 		// A log belongs to the file it was written beside, and to no other.
 		if _, err := os.Stat(log); err == nil {
@@ -34,16 +34,16 @@ func compact(ctx context.Context, path string, o Options, steps []string) error 
 		}
 	}
 	fresh := path + newSuffix
-	if err := sweep(path); err != nil {
+	if err := removeLeftovers(path); err != nil {
 		return err
 	}
 	e, err := newEngine(path, o)
 	if err != nil {
 		return err
 	}
-	err = e.rewrite(ctx, path, fresh, steps)
+	err = e.copyInto(ctx, path, fresh, steps)
 	if err == nil {
-		err = replace(fresh, path)
+		err = replaceFile(fresh, path)
 	}
 	if err != nil {
 		err = fmt.Errorf("writing the memory anew: %w", err)
@@ -52,30 +52,30 @@ func compact(ctx context.Context, path string, o Options, steps []string) error 
 		err = errors.Join(err, cerr)
 	}
 	if err != nil {
-		return errors.Join(err, sweep(path))
+		return errors.Join(err, removeLeftovers(path))
 	}
 	return nil
 }
 
-// rewrite copies everything into a new file.
-func (e *engine) rewrite(ctx context.Context, path, fresh string, steps []string) error {
-	if _, err := e.db.ExecContext(ctx, "ATTACH "+quote(path)+" AS old (READ_ONLY)"); err != nil {
-		return explainOpen(path, err)
+// copyInto copies everything into a new file.
+func (e *engine) copyInto(ctx context.Context, path, fresh string, steps []string) error {
+	if _, err := e.db.ExecContext(ctx, "ATTACH "+quoteSQL(path)+" AS old (READ_ONLY)"); err != nil {
+		return explainOpenError(path, err)
 	}
 	var schema int
 	if err := e.db.QueryRowContext(ctx, "SELECT value FROM old.meta WHERE name = 'schema'").Scan(&schema); err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	if schema != len(steps) {
 		return fmt.Errorf("it has schema %d and not %d; open and close it first", schema, len(steps))
 	}
-	if err := e.knowAll(ctx); err != nil {
+	if err := e.rejectUnknownTables(ctx); err != nil {
 		return err
 	}
 	if err := e.attach(ctx, fresh); err != nil {
-		return explain(err)
+		return explainError(err)
 	}
-	if err := begin(ctx, e.db); err != nil {
+	if err := createMeta(ctx, e.db); err != nil {
 		return err
 	}
 	if err := migrate(ctx, e, fresh, steps); err != nil {
@@ -83,11 +83,11 @@ func (e *engine) rewrite(ctx context.Context, path, fresh string, steps []string
 	}
 	for _, table := range tables {
 		if _, err := e.db.ExecContext(ctx, "INSERT INTO "+table+" SELECT * FROM old."+table); err != nil {
-			return explain(err)
+			return explainError(err)
 		}
 		var had, has int64
 		if err := e.db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM old."+table+"), (SELECT count(*) FROM "+table+")").Scan(&had, &has); err != nil {
-			return explain(err)
+			return explainError(err)
 		}
 		if had != has {
 			return fmt.Errorf("%s had %d rows and has %d", table, had, has)
@@ -99,16 +99,16 @@ func (e *engine) rewrite(ctx context.Context, path, fresh string, steps []string
 		"CHECKPOINT " + catalog,
 	} {
 		if _, err := e.db.ExecContext(ctx, q); err != nil {
-			return explain(err)
+			return explainError(err)
 		}
 	}
 	return e.detach(ctx)
 }
 
-// knowAll refuses a file with a table that would not be copied.
-func (e *engine) knowAll(ctx context.Context) error {
+// rejectUnknownTables refuses a file with a table that would not be copied.
+func (e *engine) rejectUnknownTables(ctx context.Context) error {
 	rows, err := e.db.QueryContext(ctx, "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'")
-	return drain(rows, err, func(r *sql.Rows) error {
+	return scanRows(rows, err, func(r *sql.Rows) error {
 		var name string
 		if err := r.Scan(&name); err != nil {
 			return err
@@ -124,9 +124,9 @@ func (e *engine) knowAll(ctx context.Context) error {
 func (e *engine) detach(ctx context.Context) error {
 	e.attached.Store(false)
 	e.db.SetMaxIdleConns(0)
-	defer e.db.SetMaxIdleConns(mostConns)
+	defer e.db.SetMaxIdleConns(maxConns)
 	if _, err := e.db.ExecContext(ctx, "DETACH "+catalog); err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	return nil
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Doc is a document whose pieces are entries.
-type Doc struct {
+// Document is a document whose pieces are entries.
+type Document struct {
 	From, Title, Hash string
 	Modified          time.Time // of the file; zero = not known
 	Pieces            int
@@ -24,23 +24,23 @@ type Piece struct {
 
 // PutDocument notes that a document was imported, in place of what was noted of it before. The note goes when the last
 // piece is forgotten.
-func (s *Store) PutDocument(ctx context.Context, d Doc) error {
+func (s *Store) PutDocument(ctx context.Context, d Document) error {
 	if d.From == "" || d.Pieces < 0 {
-		return invalid("a document needs where it is from")
+		return invalidf("a document needs where it is from")
 	}
 	if d.Imported.IsZero() {
 		d.Imported = s.opts.Now()
 	}
-	for _, err := range []error{checkLong("where it is from", d.From, maxShort), checkTime("the time", d.Modified), checkTime("the time", d.Imported)} {
+	for _, err := range []error{checkLength("where it is from", d.From, maxShort), checkTime("the time", d.Modified), checkTime("the time", d.Imported)} {
 		if err != nil {
 			return err
 		}
 	}
 	var modified any // NULL
 	if !d.Modified.IsZero() {
-		modified = micro(d.Modified)
+		modified = truncateTime(d.Modified)
 	}
-	from, title, hash, imported := clean(d.From), clean(d.Title), clean(d.Hash), micro(d.Imported)
+	from, title, hash, imported := sanitize(d.From), sanitize(d.Title), sanitize(d.Hash), truncateTime(d.Imported)
 	return s.write(ctx, func(t *tx) error {
 		n, err := t.exec("UPDATE documents SET title = ?, hash = ?, modified = ?, pieces = ?, imported = ? WHERE origin = ?",
 			title, hash, modified, d.Pieces, imported, from)
@@ -51,9 +51,9 @@ func (s *Store) PutDocument(ctx context.Context, d Doc) error {
 	})
 }
 
-const docColumns = "SELECT origin, title, hash, modified, pieces, imported FROM documents"
+const selectDocuments = "SELECT origin, title, hash, modified, pieces, imported FROM documents"
 
-func scanDoc(r *sql.Rows) (d Doc, err error) {
+func scanDocument(r *sql.Rows) (d Document, err error) {
 	var modified sql.NullTime
 	err = r.Scan(&d.From, &d.Title, &d.Hash, &modified, &d.Pieces, &d.Imported)
 	if modified.Valid {
@@ -63,40 +63,40 @@ func scanDoc(r *sql.Rows) (d Doc, err error) {
 	return d, err
 }
 
-// Document finds a document by where it is from.
-func (s *Store) Document(ctx context.Context, from string) (d Doc, there bool, err error) {
+// FindDocument finds a document by where it is from.
+func (s *Store) FindDocument(ctx context.Context, from string) (d Document, there bool, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		there = true
-		d, err = scanDoc(r)
+		d, err = scanDocument(r)
 		return err
-	}, docColumns+" WHERE origin = ?", clean(from))
+	}, selectDocuments+" WHERE origin = ?", sanitize(from))
 	if err != nil {
-		return Doc{}, false, fmt.Errorf("looking for a document: %w", err)
+		return Document{}, false, fmt.Errorf("looking for a document: %w", err)
 	}
 	return d, there, nil
 }
 
 // Documents are all that were imported, by name.
-func (s *Store) Documents(ctx context.Context) (all []Doc, err error) {
+func (s *Store) Documents(ctx context.Context) (all []Document, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
-		d, err := scanDoc(r)
+		d, err := scanDocument(r)
 		all = append(all, d)
 		return err
-	}, docColumns+" ORDER BY origin")
+	}, selectDocuments+" ORDER BY origin")
 	if err != nil {
 		return nil, fmt.Errorf("listing documents: %w", err)
 	}
 	return all, nil
 }
 
-// PieceIDs are the pieces of a document, in order.
-func (s *Store) PieceIDs(ctx context.Context, from string) (all []Piece, err error) {
+// Pieces are the pieces of a document, in order.
+func (s *Store) Pieces(ctx context.Context, from string) (all []Piece, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var p Piece
 		err := r.Scan(&p.ID, &p.Part, &p.Hash)
 		all = append(all, p)
 		return err
-	}, "SELECT id, part, hash FROM entries WHERE kind = 'document' AND origin = ? ORDER BY part, row", clean(from))
+	}, "SELECT id, part, hash FROM entries WHERE kind = 'document' AND origin = ? ORDER BY part, row", sanitize(from))
 	if err != nil {
 		return nil, fmt.Errorf("reading the pieces of a document: %w", err)
 	}

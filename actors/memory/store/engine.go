@@ -25,7 +25,7 @@ const (
 	newSuffix  = ".new" // a file that is being written, and takes the place of the other when it is whole
 	tempSuffix = ".tmp" // where DuckDB puts what does not fit into its memory
 
-	mostConns = 8
+	maxConns = 8
 )
 
 // engine is a running DuckDB with the file attached.
@@ -62,8 +62,8 @@ func newEngine(path string, o Options) (*engine, error) {
 		return nil, fmt.Errorf("starting DuckDB: %w", err)
 	}
 	e.db = sql.OpenDB(c)
-	e.db.SetMaxOpenConns(mostConns)
-	e.db.SetMaxIdleConns(mostConns)
+	e.db.SetMaxOpenConns(maxConns)
+	e.db.SetMaxIdleConns(maxConns)
 	return e, nil
 }
 
@@ -78,7 +78,7 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 		vss = loadVSS(ctx, e.db, o.VSS)
 	}
 	err = e.attach(ctx, path)
-	if err != nil && mend(path, err) {
+	if err != nil && truncateZeroTail(path, err) {
 		err = e.attach(ctx, path)
 	}
 	switch {
@@ -87,7 +87,7 @@ func openEngine(ctx context.Context, path string, o Options) (e *engine, vss, er
 	case ctx.Err() != nil: // it says nothing about the file
 		err = ctx.Err()
 	default:
-		err = explainOpen(path, err)
+		err = explainOpenError(path, err)
 	}
 	return nil, nil, errors.Join(err, e.close())
 }
@@ -99,7 +99,7 @@ func (e *engine) attach(ctx context.Context, path string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // it goes back to the others
-	for _, q := range []string{fmt.Sprintf("ATTACH %s AS %s (ROW_GROUP_SIZE %d)", quote(path), catalog, rowGroup), "USE " + catalog} {
+	for _, q := range []string{fmt.Sprintf("ATTACH %s AS %s (ROW_GROUP_SIZE %d)", quoteSQL(path), catalog, rowGroup), "USE " + catalog} {
 		if _, err := conn.ExecContext(ctx, q); err != nil {
 			return err
 		}
@@ -108,18 +108,18 @@ func (e *engine) attach(ctx context.Context, path string) error {
 	return nil
 }
 
-// closeDoors takes from SQL what it could do outside of the file, for good.
-func (e *engine) closeDoors(ctx context.Context) error {
+// lockDown takes from SQL what it could do outside of the file, for good.
+func (e *engine) lockDown(ctx context.Context) error {
 	for _, q := range []string{"SET enable_external_access = false", "SET lock_configuration = true"} {
 		if _, err := e.db.ExecContext(ctx, q); err != nil {
-			return fmt.Errorf("closing DuckDB to files and the network: %w", explain(err))
+			return fmt.Errorf("closing DuckDB to files and the network: %w", explainError(err))
 		}
 	}
 	return nil
 }
 
-// leave makes closing change nothing in the file.
-func (e *engine) leave(ctx context.Context) error {
+// skipCheckpoint makes closing change nothing in the file.
+func (e *engine) skipCheckpoint(ctx context.Context) error {
 	_, err := e.db.ExecContext(ctx, "PRAGMA disable_checkpoint_on_shutdown")
 	return err
 }
@@ -131,46 +131,46 @@ func (e *engine) close() error {
 	return nil
 }
 
-// quote is s as a string of SQL.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// quoteSQL is s as a string of SQL.
+func quoteSQL(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// statements are the questions that are asked often, prepared once.
-type statements struct {
-	db    *sql.DB
-	mu    sync.Mutex
-	known map[string]*sql.Stmt
+// statementCache are the questions that are asked often, prepared once.
+type statementCache struct {
+	db       *sql.DB
+	mu       sync.Mutex
+	prepared map[string]*sql.Stmt
 }
 
-// mostStatements bounds them. The texts are ours, and few.
-const mostStatements = 500
+// maxStatements bounds them. The texts are ours, and few.
+const maxStatements = 500
 
-func (r *statements) get(ctx context.Context, query string) (*sql.Stmt, error) {
+func (r *statementCache) get(ctx context.Context, query string) (*sql.Stmt, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if st := r.known[query]; st != nil {
+	if st := r.prepared[query]; st != nil {
 		return st, nil
 	}
-	if len(r.known) >= mostStatements {
+	if len(r.prepared) >= maxStatements {
 		return nil, errors.New("too many kinds of questions")
 	}
 	st, err := r.db.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	if r.known == nil {
-		r.known = map[string]*sql.Stmt{}
+	if r.prepared == nil {
+		r.prepared = map[string]*sql.Stmt{}
 	}
-	r.known[query] = st
+	r.prepared[query] = st
 	return st, nil
 }
 
-func (r *statements) close() error {
+func (r *statementCache) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	for _, st := range r.known {
+	for _, st := range r.prepared {
 		errs = append(errs, st.Close())
 	}
-	r.known = nil
+	r.prepared = nil
 	return errors.Join(errs...)
 }

@@ -56,11 +56,11 @@ var (
 // duckError is an error of the database, not one of ours: what failed may be tried again alone.
 type duckError struct{ err error }
 
-func (e *duckError) Error() string { return text.OneLine(e.err.Error(), maxMessage) }
+func (e *duckError) Error() string { return text.OneLine(e.err.Error(), maxErrorText) }
 func (e *duckError) Unwrap() error { return e.err }
 
-// maxMessage bounds what is repeated of the database's words.
-const maxMessage = 400
+// maxErrorText bounds what is repeated of the database's words.
+const maxErrorText = 400
 
 // DuckDB tells what happened in words only.
 var (
@@ -68,8 +68,8 @@ var (
 	brokenLog  = regexp.MustCompile(`Corrupt WAL file: .*?at byte position (\d+)`)
 )
 
-// explain turns an error of the database into one that says what to do, where there is something to do.
-func explain(err error) error {
+// explainError turns an error of the database into one that says what to do, where there is something to do.
+func explainError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -93,8 +93,8 @@ func explain(err error) error {
 	return &duckError{err}
 }
 
-// explainOpen says why a file cannot be opened, and what to do.
-func explainOpen(path string, err error) error {
+// explainOpenError says why a file cannot be opened, and what to do.
+func explainOpenError(path string, err error) error {
 	said := err.Error()
 	switch {
 	case strings.Contains(said, "Could not set lock on file"):
@@ -110,10 +110,10 @@ func explainOpen(path string, err error) error {
 		return fmt.Errorf("%w: the log %s cannot be read (%w). Nothing was changed. Keep a copy of both files; without the log the memory opens as it was when the log began",
 			ErrDamaged, path+walSuffix, &duckError{err})
 	}
-	return damaged(path, &duckError{err})
+	return damagedError(path, &duckError{err})
 }
 
-// damaged says what to do about a file that cannot be read.
-func damaged(path string, why error) error {
+// damagedError says what to do about a file that cannot be read.
+func damagedError(path string, why error) error {
 	return fmt.Errorf("%w: %s: %w. It was not changed: move it away and begin a new memory, into which conclave memory import reads an export back", ErrDamaged, path, why)
 }

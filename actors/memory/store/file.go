@@ -14,22 +14,22 @@ import (
 	"sync"
 )
 
-// claimed are the files that this process has open. DuckDB's lock keeps other processes out, and only them: two stores
+// openPaths are the files that this process has open. DuckDB's lock keeps other processes out, and only them: two stores
 // of one process on one file would destroy it, and closing any handle of it would give up the lock.
-var claimed struct {
+var openPaths struct {
 	sync.Mutex
 	paths map[string]bool
 }
 
-// claim makes the folder and keeps the file to the caller until free is called. It returns the file's full name.
-func claim(path string) (full string, free func(), err error) {
+// claimPath makes the folder and keeps the file to the caller until free is called. It returns the file's full name.
+func claimPath(path string) (full string, free func(), err error) {
 	if full, err = filepath.Abs(path); err != nil {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
 	}
 	if strings.ContainsAny(full, "?*") { // DuckDB takes what follows for something else than a name
 		return "", nil, fmt.Errorf("the memory cannot be at %s: give it a path without ? and *", full)
 	}
-	if err := makeFolder(full); err != nil {
+	if err := createFolder(full); err != nil {
 		return "", nil, err
 	}
 	// The same file under another name is the same file.
@@ -38,25 +38,25 @@ func claim(path string) (full string, free func(), err error) {
 		return "", nil, fmt.Errorf("finding %s: %w", path, err)
 	}
 	full = filepath.Join(dir, filepath.Base(full))
-	claimed.Lock()
-	defer claimed.Unlock()
-	if claimed.paths[full] {
+	openPaths.Lock()
+	defer openPaths.Unlock()
+	if openPaths.paths[full] {
 		return "", nil, fmt.Errorf("%w: this process has %s open already", ErrLocked, full)
 	}
-	if claimed.paths == nil {
-		claimed.paths = map[string]bool{}
+	if openPaths.paths == nil {
+		openPaths.paths = map[string]bool{}
 	}
-	claimed.paths[full] = true
+	openPaths.paths[full] = true
 	return full, func() {
-		claimed.Lock()
-		defer claimed.Unlock()
-		delete(claimed.paths, full)
+		openPaths.Lock()
+		defer openPaths.Unlock()
+		delete(openPaths.paths, full)
 	}, nil
 }
 
-// makeFolder makes the folder of the file, closed to others: the log and what DuckDB swaps out are as private as the file.
+// createFolder makes the folder of the file, closed to others: the log and what DuckDB swaps out are as private as the file.
 // A folder that others may look into and that holds something else is not ours to close.
-func makeFolder(full string) error {
+func createFolder(full string) error {
 	dir, name := filepath.Split(full)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making the folder of the memory: %w", err)
@@ -89,13 +89,13 @@ func (s *Store) prepareFile(ctx context.Context) error {
 	info, err := os.Stat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return s.makeFile(ctx)
+		return s.createFile(ctx)
 	case err != nil:
 		return fmt.Errorf("looking at the memory: %w", err)
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is no file; move it away, or give the memory another place", s.path)
 	case info.Size() == 0:
-		return damaged(s.path, errors.New("it is empty"))
+		return damagedError(s.path, errors.New("it is empty"))
 	}
 	// What the system does not let us do is not the file's fault, and DuckDB would not tell the difference.
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
@@ -108,8 +108,8 @@ func (s *Store) prepareFile(ctx context.Context) error {
 	return nil
 }
 
-// makeFile begins a new memory.
-func (s *Store) makeFile(ctx context.Context) error {
+// createFile begins a new memory.
+func (s *Store) createFile(ctx context.Context) error {
 	if _, err := os.Lstat(s.path + walSuffix); err == nil {
 		return fmt.Errorf("%w: %s is gone and its log %s is there; put the file back, or move the log away to begin a new memory", ErrDamaged, s.path, s.path+walSuffix)
 	}
@@ -123,7 +123,7 @@ func (s *Store) makeFile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = begin(ctx, e.db)
+	err = createMeta(ctx, e.db)
 	if err == nil {
 		err = migrate(ctx, e, fresh, s.steps)
 	}
@@ -145,11 +145,11 @@ func (s *Store) makeFile(ctx context.Context) error {
 		}
 		return nil
 	}
-	return replace(fresh, s.path)
+	return replaceFile(fresh, s.path)
 }
 
-// sweep removes what a crash left of files that were being written. Only the one who has the file may.
-func sweep(path string) error {
+// removeLeftovers removes what a crash left of files that were being written. Only the one who has the file may.
+func removeLeftovers(path string) error {
 	dir, name := filepath.Split(path)
 	all, err := os.ReadDir(dir)
 	if err != nil {
@@ -165,8 +165,8 @@ func sweep(path string) error {
 	return nil
 }
 
-// replace puts a whole file in the place of another.
-func replace(fresh, path string) error {
+// replaceFile puts a whole file in the place of another.
+func replaceFile(fresh, path string) error {
 	f, err := os.OpenFile(fresh, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("putting the new file in its place: %w", err)
@@ -192,12 +192,12 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// logHead stands before what DuckDB gives the position of: the size of an entry and its checksum.
-const logHead = 16
+// walEntryHeader stands before what DuckDB gives the position of: the size of an entry and its checksum.
+const walEntryHeader = 16
 
-// mend cuts a log whose end was never written: a system that lost its power may leave nothing but zeros there. DuckDB
+// truncateZeroTail cuts a log whose end was never written: a system that lost its power may leave nothing but zeros there. DuckDB
 // refuses such a log. Only what is all zeros is cut; it was never acknowledged, since an acknowledged end was synced.
-func mend(path string, err error) bool {
+func truncateZeroTail(path string, err error) bool {
 	m := brokenLog.FindStringSubmatch(err.Error())
 	if m == nil {
 		return false
@@ -207,7 +207,7 @@ func mend(path string, err error) bool {
 	if aerr != nil || oerr != nil {
 		return false
 	}
-	at -= logHead
+	at -= walEntryHeader
 	defer func() { _ = f.Close() }()
 	if at < 0 {
 		return false

@@ -8,31 +8,31 @@ import (
 	"conclave/subjects"
 )
 
-// Gone is an entry that is no more.
-type Gone struct {
+// Deleted is an entry that is no more.
+type Deleted struct {
 	ID  string
 	Row uint64
 }
 
-// lost is what has to be known of an entry to remove all that belongs to it.
-type lost struct {
+// deletedEntry is what has to be known of an entry to remove all that belongs to it.
+type deletedEntry struct {
 	row                               int64
 	id, kind, query, respondent, from string
 	successor                         string
 }
 
-// noteForgot says that the file holds bytes that it should not.
-const noteForgot = "UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <> 1"
+// markForgotSQL says that the file holds bytes that it should not.
+const markForgotSQL = "UPDATE meta SET value = 1 WHERE name = 'forgot' AND value <> 1"
 
-// Forgot reports whether the file may hold bytes of what was forgotten or changed. Closing writes it anew, when there is
+// NeedsRewrite reports whether the file may hold bytes of what was forgotten or changed. Closing writes it anew, when there is
 // time for that.
-func (s *Store) Forgot(ctx context.Context) (bool, error) {
-	leave, err := s.enter()
+func (s *Store) NeedsRewrite(ctx context.Context) (bool, error) {
+	leave, err := s.beginRead()
 	if err != nil {
 		return false, err
 	}
 	defer leave()
-	n, err := s.mark(ctx, markForgot)
+	n, err := s.readMark(ctx, markForgot)
 	return n != 0, err
 }
 
@@ -45,20 +45,20 @@ func (s *Store) Forgot(ctx context.Context) (bool, error) {
 // leaves the blocks as they are (measured: every byte was still there after CHECKPOINT and VACUUM). [Store.Close] writes
 // the file anew when something was forgotten, and only then nothing is left of it. A stop that has no time for a large file
 // leaves it to the next start.
-func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Gone, err error) {
+func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Deleted, err error) {
 	ids = unique(ids)
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	err = s.write(ctx, func(t *tx) error {
 		gone = nil
-		for chunk := range slices.Chunk(ids, mostListed) {
-			all, err := t.forget(chunk)
+		for chunk := range slices.Chunk(ids, maxListed) {
+			all, err := t.deleteEntries(chunk)
 			if err != nil {
 				return err
 			}
 			for _, e := range all {
-				gone = append(gone, Gone{ID: e.id, Row: uint64(e.row)})
+				gone = append(gone, Deleted{ID: e.id, Row: uint64(e.row)})
 			}
 		}
 		if len(gone) == 0 {
@@ -68,21 +68,21 @@ func (s *Store) Forget(ctx context.Context, ids ...string) (gone []Gone, err err
 		if _, err := t.exec("UPDATE meta SET value = greatest(value, ?) WHERE name = 'high'", t.nextRow-1); err != nil {
 			return err
 		}
-		_, err := t.exec(noteForgot)
+		_, err := t.exec(markForgotSQL)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	order := places(ids)
-	slices.SortFunc(gone, func(a, b Gone) int { return order[a.ID] - order[b.ID] })
+	order := positions(ids)
+	slices.SortFunc(gone, func(a, b Deleted) int { return order[a.ID] - order[b.ID] })
 	return gone, nil
 }
 
-func (t *tx) forget(ids []string) (all []lost, err error) {
-	in, named := listed(ids)
+func (t *tx) deleteEntries(ids []string) (all []deletedEntry, err error) {
+	in, named := inList(ids)
 	err = t.query(func(r *sql.Rows) error {
-		var e lost
+		var e deletedEntry
 		err := r.Scan(&e.row, &e.id, &e.kind, &e.query, &e.respondent, &e.from, &e.successor)
 		all = append(all, e)
 		return err
@@ -94,8 +94,8 @@ func (t *tx) forget(ids []string) (all []lost, err error) {
 	for i, e := range all {
 		rows[i], there[i] = e.row, e.id
 	}
-	inRows, numbers := listed(rows)
-	inIDs, names := listed(there)
+	inRows, numbers := inList(rows)
+	inIDs, names := inList(there)
 	for _, d := range []struct {
 		sql  string
 		args []any
@@ -111,15 +111,15 @@ func (t *tx) forget(ids []string) (all []lost, err error) {
 			return nil, err
 		}
 	}
-	if err := t.forgetRelations(rows); err != nil {
+	if err := t.deleteRelations(rows); err != nil {
 		return nil, err
 	}
-	return all, t.untie(all)
+	return all, t.deleteReferences(all)
 }
 
-// untie removes what others know of entries that are gone.
-func (t *tx) untie(all []lost) error {
-	if err := t.inherit(all); err != nil {
+// deleteReferences removes what others know of entries that are gone.
+func (t *tx) deleteReferences(all []deletedEntry) error {
+	if err := t.inheritSuperseded(all); err != nil {
 		return err
 	}
 	var origins, queries, answers []string
@@ -132,7 +132,7 @@ func (t *tx) untie(all []lost) error {
 		}
 	}
 	if len(origins) > 0 {
-		in, names := listed(unique(origins))
+		in, names := inList(unique(origins))
 		_, err := t.exec("DELETE FROM documents WHERE origin IN "+in+" AND origin NOT IN (SELECT origin FROM entries WHERE kind = 'document')", names...)
 		if err != nil {
 			return err
@@ -142,27 +142,27 @@ func (t *tx) untie(all []lost) error {
 		return nil
 	}
 	// That they were there is noted. What is thought of one goes with it, what is thought of all with the last.
-	in, names := listed(answers)
+	in, names := inList(answers)
 	if _, err := t.exec("UPDATE answers SET id = NULL WHERE answer IN "+in, names...); err != nil {
 		return err
 	}
 	if _, err := t.exec("DELETE FROM grades WHERE answer IN "+in, names...); err != nil {
 		return err
 	}
-	in, names = listed(unique(queries))
+	in, names = inList(unique(queries))
 	_, err := t.exec("DELETE FROM grades WHERE query IN "+in+" AND respondent = '' AND query NOT IN (SELECT query FROM answers WHERE id IS NOT NULL)", names...)
 	return err
 }
 
-// inherit gives what was superseded by entries that are gone to those who superseded them.
-func (t *tx) inherit(all []lost) error {
+// inheritSuperseded gives what was superseded by entries that are gone to those who superseded them.
+func (t *tx) inheritSuperseded(all []deletedEntry) error {
 	heirs := map[string]string{}
 	ids := make([]string, len(all))
 	for i, e := range all {
 		heirs[e.id], ids[i] = e.successor, e.id
 	}
 	olds := map[string]string{}
-	in, names := listed(ids)
+	in, names := inList(ids)
 	err := t.query(func(r *sql.Rows) error {
 		var id, by string
 		err := r.Scan(&id, &by)

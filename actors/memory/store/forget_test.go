@@ -18,28 +18,28 @@ import (
 
 func TestForgetRemovesEverything(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	e := whole("a")
 	e.Correlating = []string{"b"}
-	put(t, s, fact("b"), e)
+	putEntries(t, s, newFact("b"), e)
 	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r1", "a", "Anna", "lives in", "Berlin")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Grade(t.Context(), Grade{Query: "q1", Respondent: "generator", Critic: ptr(3), Event: "1"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Touch(t.Context(), noon, "a"); err != nil {
+	if err := s.Touch(t.Context(), testTime, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if gone := forget(t, s, "missing", "a"); fmt.Sprint(gone) != "[{a 2}]" {
+	if gone := forgetEntries(t, s, "missing", "a"); fmt.Sprint(gone) != "[{a 2}]" {
 		t.Errorf("gone are %v", gone)
 	}
 	for table, want := range map[string]int{"entries": 1, "vectors": 1, "tags": 0, "links": 0, "access": 0, "grades": 0, "relations": 0, "entities": 0, "answers": 1} {
-		if n := count(t, s, "SELECT count(*) FROM "+table); n != want {
+		if n := queryCount(t, s, "SELECT count(*) FROM "+table); n != want {
 			t.Errorf("%s has %d rows, want %d", table, n, want)
 		}
 	}
-	if id, state, err := s.Known(t.Context(), "q1", "generator"); id != "" || state != Forgotten || err != nil {
+	if id, state, err := s.FindAnswer(t.Context(), "q1", "generator"); id != "" || state != Forgotten || err != nil {
 		t.Errorf("known as %q %q, %v", id, state, err)
 	}
 	// What is thought of it later is not kept, whether it is about one or about all.
@@ -51,91 +51,91 @@ func TestForgetRemovesEverything(t *testing.T) {
 			t.Errorf("grade %d concerns %v, %v", i, all, err)
 		}
 	}
-	if n := count(t, s, "SELECT count(*) FROM grades"); n != 0 {
+	if n := queryCount(t, s, "SELECT count(*) FROM grades"); n != 0 {
 		t.Errorf("%d grades", n)
 	}
-	if gone := forget(t, s, "a"); len(gone) != 0 {
+	if gone := forgetEntries(t, s, "a"); len(gone) != 0 {
 		t.Errorf("gone again: %v", gone)
 	}
 }
 
 func TestForgetHeirs(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"))
 	for _, pair := range []string{"ba", "cb", "dc"} { // a <- b <- c <- d
-		e := fact(pair[:1])
+		e := newFact(pair[:1])
 		e.Supersedes = []string{pair[1:]}
-		put(t, s, e)
+		putEntries(t, s, e)
 	}
-	forget(t, s, "b", "c")
-	if e := one(t, s, "a"); e.State != subjects.MemorySuperseded || e.SupersededBy != "d" {
+	forgetEntries(t, s, "b", "c")
+	if e := getEntry(t, s, "a"); e.State != subjects.MemorySuperseded || e.SupersededBy != "d" {
 		t.Errorf("a is %s by %q, want by d", e.State, e.SupersededBy)
 	}
-	forget(t, s, "d")
-	if e := one(t, s, "a"); e.State != subjects.MemorySuperseded || e.SupersededBy != "" {
+	forgetEntries(t, s, "d")
+	if e := getEntry(t, s, "a"); e.State != subjects.MemorySuperseded || e.SupersededBy != "" {
 		t.Errorf("a is %s by %q, want by nobody", e.State, e.SupersededBy)
 	}
 }
 
 func TestForgetOneOfTwoAnswers(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, engram("a", "q", "one"), engram("b", "q", "two"))
+	s := newStore(t)
+	putEntries(t, s, newEngram("a", "q", "one"), newEngram("b", "q", "two"))
 	for _, g := range []Grade{{Query: "q", Pairwise: ptr("two")}, {Query: "q", Respondent: "one", Critic: ptr(2)}, {Query: "q", Respondent: "two", Critic: ptr(5)}} {
 		if _, err := s.Grade(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
 	}
-	forget(t, s, "a")
-	if g := one(t, s, "b").Grades; g.Pairwise != "two" || g.Critic != 5 {
+	forgetEntries(t, s, "a")
+	if g := getEntry(t, s, "b").Grades; g.Pairwise != "two" || g.Critic != 5 {
 		t.Errorf("b has %+v", g)
 	}
-	forget(t, s, "b")
-	if n := count(t, s, "SELECT count(*) FROM grades"); n != 0 {
+	forgetEntries(t, s, "b")
+	if n := queryCount(t, s, "SELECT count(*) FROM grades"); n != 0 {
 		t.Errorf("%d grades are left", n)
 	}
 }
 
 func TestForgetDocument(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	piece := func(id string, part int) subjects.MemoryEntry {
-		e := fact(id)
+		e := newFact(id)
 		e.Kind, e.Provenance = subjects.KindDocument, subjects.Provenance{Source: subjects.SourceDocument, Trust: subjects.Trusted, From: "/a/b.md", Part: part}
 		return e
 	}
-	put(t, s, piece("p2", 2), piece("p1", 1))
-	d := Doc{From: "/a/b.md", Title: "B", Hash: "h", Modified: noon, Pieces: 2, Imported: noon.Add(time.Hour)}
+	putEntries(t, s, piece("p2", 2), piece("p1", 1))
+	d := Document{From: "/a/b.md", Title: "B", Hash: "h", Modified: testTime, Pieces: 2, Imported: testTime.Add(time.Hour)}
 	for range 2 {
 		if err := s.PutDocument(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, there, err := s.Document(t.Context(), "/a/b.md")
-	d.Modified, d.Imported = micro(d.Modified), micro(d.Imported)
+	got, there, err := s.FindDocument(t.Context(), "/a/b.md")
+	d.Modified, d.Imported = truncateTime(d.Modified), truncateTime(d.Imported)
 	if err != nil || !there || got != d {
 		t.Errorf("got %+v %v %v", got, there, err)
 	}
-	pieces, err := s.PieceIDs(t.Context(), "/a/b.md")
-	if want := fmt.Sprint([]Piece{{"p1", 1, PieceHash("what p1 says")}, {"p2", 2, PieceHash("what p2 says")}}); err != nil || fmt.Sprint(pieces) != want {
+	pieces, err := s.Pieces(t.Context(), "/a/b.md")
+	if want := fmt.Sprint([]Piece{{"p1", 1, hashText("what p1 says")}, {"p2", 2, hashText("what p2 says")}}); err != nil || fmt.Sprint(pieces) != want {
 		t.Errorf("pieces are %v, %v; want %v", pieces, err, want)
 	}
-	if _, err := s.Update(t.Context(), "p2", subjects.MemoryEdit{Corpus: ptr("new")}, nil, noon); err != nil {
+	if _, err := s.Update(t.Context(), "p2", subjects.MemoryEdit{Corpus: ptr("new")}, nil, testTime); err != nil {
 		t.Fatal(err)
 	}
-	if pieces, err = s.PieceIDs(t.Context(), "/a/b.md"); err != nil || pieces[1].Hash != PieceHash("new") {
+	if pieces, err = s.Pieces(t.Context(), "/a/b.md"); err != nil || pieces[1].Hash != hashText("new") {
 		t.Errorf("pieces are %v, %v", pieces, err)
 	}
-	forget(t, s, "p1")
+	forgetEntries(t, s, "p1")
 	if all, err := s.Documents(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("documents are %v, %v", all, err)
 	}
-	forget(t, s, "p2")
-	if _, there, err = s.Document(t.Context(), "/a/b.md"); err != nil || there {
+	forgetEntries(t, s, "p2")
+	if _, there, err = s.FindDocument(t.Context(), "/a/b.md"); err != nil || there {
 		t.Errorf("the note of a document without pieces is there, %v", err)
 	}
-	if err := s.PutDocument(t.Context(), Doc{}); !errors.Is(err, ErrInvalid) {
+	if err := s.PutDocument(t.Context(), Document{}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -165,19 +165,19 @@ func TestForgetLeavesNoBytes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "memory.duckdb")
-	s := openedAt(t, path)
-	e := fact("a")
+	s := openStore(t, path)
+	e := newFact("a")
 	e.Name, e.Tags, e.Corpus = secret, []string{secret}, strings.Repeat(secret+" ", 50)
-	put(t, s, e, fact("b"))
-	rows := put(t, s, fact("c"))
+	putEntries(t, s, e, newFact("b"))
+	rows := putEntries(t, s, newFact("c"))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if f := holds(t, dir); len(f) != 1 {
 		t.Fatalf("the words are in %v; this test looks for nothing", f)
 	}
-	s = openedAt(t, path)
-	forget(t, s, "a")
+	s = openStore(t, path)
+	forgetEntries(t, s, "a")
 
 	// No time to write the file anew: the next one does.
 	ended, end := context.WithCancel(t.Context())
@@ -188,7 +188,7 @@ func TestForgetLeavesNoBytes(t *testing.T) {
 	if f := holds(t, dir); len(f) != 1 {
 		t.Errorf("the words are in %v: deleted rows are no longer kept, and Compact may be needless", f)
 	}
-	s = openedAt(t, path)
+	s = openStore(t, path)
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -198,22 +198,22 @@ func TestForgetLeavesNoBytes(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("in the folder are %v, %v", left, err)
 	}
-	s = openedAt(t, path)
-	if got := one(t, s, "b"); got.Corpus != "what b says" {
+	s = openStore(t, path)
+	if got := getEntry(t, s, "b"); got.Corpus != "what b says" {
 		t.Errorf("b says %q", got.Corpus)
 	}
-	if r := put(t, s, fact("d")); r[0] <= rows[0] {
+	if r := putEntries(t, s, newFact("d")); r[0] <= rows[0] {
 		t.Errorf("d has %d", r[0])
 	}
-	if forgot, err := s.mark(t.Context(), markForgot); forgot != 0 || err != nil {
+	if forgot, err := s.readMark(t.Context(), markForgot); forgot != 0 || err != nil {
 		t.Errorf("forgot is %d, %v", forgot, err)
 	}
 }
 
 func TestCompact(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"), engram("b", "q", "g"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"), newEngram("b", "q", "g"))
 	if err := Compact(t.Context(), s.path, Options{}); !errors.Is(err, ErrLocked) {
 		t.Errorf("an open one: %v", err)
 	}
@@ -231,14 +231,14 @@ func TestCompact(t *testing.T) {
 	if info, err := os.Stat(s.path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode is %v, %v", info.Mode(), err)
 	}
-	s = openedAt(t, s.path)
-	if n := count(t, s, "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'kept'"); n != len(tables)+1 {
+	s = openStore(t, s.path)
+	if n := queryCount(t, s, "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'kept'"); n != len(tables)+1 {
 		t.Errorf("the file has %d tables; those that are not in the list would be lost", n)
 	}
-	if one(t, s, "a").Name != "name of a" || count(t, s, "SELECT count(*) FROM vectors") != 2 {
+	if getEntry(t, s, "a").Name != "name of a" || queryCount(t, s, "SELECT count(*) FROM vectors") != 2 {
 		t.Error("something is missing")
 	}
-	if _, err := s.Put(t.Context(), Item{Entry: fact("a")}); !errors.Is(err, ErrExists) {
+	if _, err := s.Put(t.Context(), Item{Entry: newFact("a")}); !errors.Is(err, ErrExists) {
 		t.Errorf("the ids are no longer unique: %v", err)
 	}
 	// What is not known is not lost.

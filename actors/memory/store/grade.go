@@ -30,7 +30,7 @@ type Graded struct {
 	Grades subjects.Grades
 }
 
-func (g Grade) check() error {
+func (g Grade) validate() error {
 	if err := checkID("the question", g.Query); err != nil {
 		return err
 	}
@@ -42,16 +42,16 @@ func (g Grade) check() error {
 		}
 	}
 	if g.Critic != nil && (*g.Critic < 1 || *g.Critic > 5) {
-		return invalid("a critic gives 1 to 5, not %d", *g.Critic)
+		return invalidf("a critic gives 1 to 5, not %d", *g.Critic)
 	}
 	if g.Reward != nil && !(*g.Reward >= -1 && *g.Reward <= 1) {
-		return invalid("a reward is between -1 and 1, not %v", *g.Reward)
+		return invalidf("a reward is between -1 and 1, not %v", *g.Reward)
 	}
 	if g.Count < 0 || g.Count > math.MaxInt32 {
-		return invalid("a reward counts from 1, not %d", g.Count)
+		return invalidf("a reward counts from 1, not %d", g.Count)
 	}
 	if g.Feedback != nil {
-		return checkLong("the feedback", *g.Feedback, maxText)
+		return checkLength("the feedback", *g.Feedback, maxText)
 	}
 	return nil
 }
@@ -60,10 +60,10 @@ func (g Grade) check() error {
 // answer is not here yet. It returns nil when the grade changes nothing: it says what is known, an older reward comes late,
 // or the answer was forgotten. An event that was taken before is told as it was told then.
 func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
-	if err := g.check(); err != nil {
+	if err := g.validate(); err != nil {
 		return nil, err
 	}
-	g.Feedback, g.Pairwise = copied(g.Feedback), copied(g.Pairwise)
+	g.Feedback, g.Pairwise = sanitizeOptional(g.Feedback), sanitizeOptional(g.Pairwise)
 	if g.Critic != nil {
 		n := *g.Critic
 		g.Critic = &n
@@ -74,7 +74,7 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	}
 	told := false
 	err = s.write(ctx, func(t *tx) (err error) {
-		told, err = t.grade(g) // it may run again: what it found the last time holds
+		told, err = t.applyGrade(g) // it may run again: what it found the last time holds
 		return err
 	})
 	if err != nil || !told {
@@ -84,20 +84,20 @@ func (s *Store) Grade(ctx context.Context, g Grade) (all []Graded, err error) {
 	if g.Pairwise != nil {
 		respondent = ""
 	}
-	return s.graded(ctx, g.Query, respondent)
+	return s.readGraded(ctx, g.Query, respondent)
 }
 
-// graded reads the entries that answer a question.
-func (s *Store) graded(ctx context.Context, query, respondent string) (_ []Graded, err error) {
+// readGraded reads the entries that answer a question.
+func (s *Store) readGraded(ctx context.Context, query, respondent string) (_ []Graded, err error) {
 	all := []Graded{}
-	err = s.at(ctx, func(m moment) error {
-		var grades []graded
+	err = s.readSnapshot(ctx, func(m snapshot) error {
+		var grades []gradeTarget
 		err := m.query(ctx, func(r *sql.Rows) error {
 			var g Graded
 			var by string
 			err := r.Scan(&g.Row, &g.ID, &by)
 			all = append(all, g)
-			grades = append(grades, graded{query: query, respondent: by})
+			grades = append(grades, gradeTarget{query: query, respondent: by})
 			return err
 		}, `SELECT e.row, e.id, e.respondent FROM entries e JOIN answers a ON a.id = e.id WHERE a.query = ? AND (? = '' OR a.respondent = ?) ORDER BY e.row`,
 			query, respondent, respondent)
@@ -115,8 +115,8 @@ func (s *Store) graded(ctx context.Context, query, respondent string) (_ []Grade
 	return all, nil
 }
 
-// grade reports whether there is something to tell: the grade changed something, now or when its event came first.
-func (t *tx) grade(g Grade) (told bool, err error) {
+// applyGrade reports whether there is something to tell: the grade changed something, now or when its event came first.
+func (t *tx) applyGrade(g Grade) (told bool, err error) {
 	if g.Event != "" {
 		err := t.query(func(*sql.Rows) error { told = true; return nil }, "SELECT 1 FROM graded WHERE event = ?", g.Event)
 		if err != nil || told {
@@ -124,11 +124,11 @@ func (t *tx) grade(g Grade) (told bool, err error) {
 		}
 	}
 	if g.Critic != nil || g.Feedback != nil || g.Reward != nil {
-		told, err = t.gradeOne(g.Query, g.Respondent, Grade{Critic: g.Critic, Feedback: g.Feedback, Reward: g.Reward, Count: g.Count})
+		told, err = t.updateGrades(g.Query, g.Respondent, Grade{Critic: g.Critic, Feedback: g.Feedback, Reward: g.Reward, Count: g.Count})
 	}
 	if err == nil && g.Pairwise != nil {
 		var more bool
-		more, err = t.gradeOne(g.Query, "", Grade{Pairwise: g.Pairwise})
+		more, err = t.updateGrades(g.Query, "", Grade{Pairwise: g.Pairwise})
 		told = told || more
 	}
 	if err == nil && told && g.Event != "" { // one that changes nothing would change nothing again: it need not be known
@@ -137,8 +137,8 @@ func (t *tx) grade(g Grade) (told bool, err error) {
 	return told, err
 }
 
-// gradeOne changes the one line of a question and a respondent, and reports whether that made a difference.
-func (t *tx) gradeOne(query, respondent string, g Grade) (changed bool, err error) {
+// updateGrades changes the one line of a question and a respondent, and reports whether that made a difference.
+func (t *tx) updateGrades(query, respondent string, g Grade) (changed bool, err error) {
 	// An answer that was forgotten, or a question all of whose answers were, keeps nothing.
 	answers, forgotten := 0, 0
 	err = t.query(func(r *sql.Rows) error { return r.Scan(&answers, &forgotten) },
@@ -146,7 +146,7 @@ func (t *tx) gradeOne(query, respondent string, g Grade) (changed bool, err erro
 	if err != nil || answers > 0 && answers == forgotten {
 		return false, err
 	}
-	var was line
+	var was gradeColumns
 	there := false
 	err = t.query(func(r *sql.Rows) error {
 		there = true
@@ -156,7 +156,7 @@ func (t *tx) gradeOne(query, respondent string, g Grade) (changed bool, err erro
 		return false, err
 	}
 	is := was
-	if is.add(g); is == was {
+	if is.apply(g); is == was {
 		return false, nil
 	}
 	if !there {
@@ -168,16 +168,16 @@ func (t *tx) gradeOne(query, respondent string, g Grade) (changed bool, err erro
 	return true, err
 }
 
-// line is a row of grades.
-type line struct {
+// gradeColumns is a row of grades.
+type gradeColumns struct {
 	critic             any     // int32 or nothing
 	feedback, pairwise any     // string or nothing
 	reward             float64 // what the user thinks now
 	rewards            int32   // the count of that reward: how often the user said so
 }
 
-// add takes a grade in. Of rewards that are counted the highest count holds, in whatever order they come.
-func (l *line) add(g Grade) {
+// apply takes a grade in. Of rewards that are counted the highest count holds, in whatever order they come.
+func (l *gradeColumns) apply(g Grade) {
 	if g.Critic != nil {
 		l.critic = int32(*g.Critic)
 	}
@@ -204,7 +204,7 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	if g == (subjects.Grades{}) {
 		return nil
 	}
-	put := func(respondent string, l line) error {
+	put := func(respondent string, l gradeColumns) error {
 		there, key := false, answerKey(e.Provenance.QueryID, respondent)
 		err := t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM grades WHERE answer = ?", key)
 		if err == nil && !there {
@@ -213,11 +213,11 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 		return err
 	}
 	if g.Pairwise != "" {
-		if err := put("", line{pairwise: g.Pairwise}); err != nil {
+		if err := put("", gradeColumns{pairwise: g.Pairwise}); err != nil {
 			return err
 		}
 	}
-	own := line{reward: g.Reward, rewards: int32(g.Rewards)}
+	own := gradeColumns{reward: g.Reward, rewards: int32(g.Rewards)}
 	if own.rewards == 0 && own.reward != 0 {
 		own.rewards = 1
 	}
@@ -227,27 +227,27 @@ func (t *tx) restoreGrades(e subjects.MemoryEntry) error {
 	if g.Feedback != "" {
 		own.feedback = g.Feedback
 	}
-	if own == (line{}) {
+	if own == (gradeColumns{}) {
 		return nil
 	}
 	return put(e.Respondent, own)
 }
 
-// graded is an answer whose grades are read.
-type graded struct {
+// gradeTarget is an answer whose grades are read.
+type gradeTarget struct {
 	query, respondent string
 	to                *subjects.Grades
 }
 
 // readGrades reads what is thought of answers: of the one, and of all answers to its question.
-func readGrades(ctx context.Context, m asker, all []graded) error {
+func readGrades(ctx context.Context, m querier, all []gradeTarget) error {
 	rows := map[string]gradeRow{}
 	var keys []string
 	for _, a := range all {
 		keys = append(keys, answerKey(a.query, ""), answerKey(a.query, a.respondent))
 	}
-	for chunk := range slices.Chunk(unique(keys), mostListed) {
-		in, named := listed(chunk)
+	for chunk := range slices.Chunk(unique(keys), maxListed) {
+		in, named := inList(chunk)
 		err := m.query(ctx, func(r *sql.Rows) error {
 			var key string
 			var g gradeRow
@@ -260,9 +260,9 @@ func readGrades(ctx context.Context, m asker, all []graded) error {
 		}
 	}
 	for _, a := range all {
-		rows[answerKey(a.query, "")].add(a.to)
+		rows[answerKey(a.query, "")].applyTo(a.to)
 		if a.respondent != "" {
-			rows[answerKey(a.query, a.respondent)].add(a.to)
+			rows[answerKey(a.query, a.respondent)].applyTo(a.to)
 		}
 	}
 	return nil
@@ -276,9 +276,9 @@ type gradeRow struct {
 	rewards            int
 }
 
-// add puts a row into what is thought of an answer. The one for all answers comes first: what is said of this one replaces
+// applyTo puts a row into what is thought of an answer. The one for all answers comes first: what is said of this one replaces
 // it.
-func (g gradeRow) add(to *subjects.Grades) {
+func (g gradeRow) applyTo(to *subjects.Grades) {
 	if g.critic.Valid {
 		to.Critic, to.Feedback = int(g.critic.Int32), ""
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestGrade(t *testing.T) {
 	t.Parallel()
-	before, after := opened(t), opened(t)
+	before, after := newStore(t), newStore(t)
 	critic := func(q, r string, n int) Grade {
 		return Grade{Query: q, Respondent: r, Critic: &n, Feedback: ptr(fmt.Sprint("words ", n))}
 	}
@@ -54,7 +54,7 @@ func TestGrade(t *testing.T) {
 			// Questions and answers of its own: "q" stands for this row's.
 			own := func(q string) string { return fmt.Sprintf("r%d%s", row, q) }
 			a, b := own("a"), own("b")
-			answers := func(s *Store) { put(t, s, engram(a, own("q"), "one"), engram(b, own("q"), "two")) }
+			answers := func(s *Store) { putEntries(t, s, newEngram(a, own("q"), "one"), newEngram(b, own("q"), "two")) }
 			answers(before)
 			for i, g := range c.grades {
 				g.Query, g.Event = own(g.Query), own(fmt.Sprint("e", i))
@@ -66,7 +66,7 @@ func TestGrade(t *testing.T) {
 					whom := []string{}
 					for _, w := range all {
 						whom = append(whom, strings.TrimPrefix(w.ID, own("")))
-						if e := one(t, before, w.ID); e.Grades != w.Grades {
+						if e := getEntry(t, before, w.ID); e.Grades != w.Grades {
 							t.Errorf("round %d: %s was told as %+v and is %+v", round, w.ID, w.Grades, e.Grades)
 						}
 					}
@@ -80,16 +80,16 @@ func TestGrade(t *testing.T) {
 			}
 			answers(after)
 			for name, s := range map[string]*Store{"after the answer": before, "before the answer": after} {
-				if ga, gb := one(t, s, a).Grades, one(t, s, b).Grades; ga != c.one || gb != c.two {
+				if ga, gb := getEntry(t, s, a).Grades, getEntry(t, s, b).Grades; ga != c.one || gb != c.two {
 					t.Errorf("%s: got %+v and %+v\nwant %+v and %+v", name, ga, gb, c.one, c.two)
 				}
-				got, err := s.Lights(t.Context(), "", a)
+				got, err := s.IndexEntries(t.Context(), "", a)
 				want := c.one
 				want.Feedback = ""
 				if err != nil || got[0].Grades != want {
 					t.Errorf("%s: the light one has %+v, %v", name, got[0].Grades, err)
 				}
-				err = s.Load(t.Context(), "", func(l Light) error {
+				err = s.Load(t.Context(), "", func(l IndexEntry) error {
 					if l.ID == a && l.Grades != want {
 						return fmt.Errorf("loaded are %+v", l.Grades)
 					}
@@ -105,7 +105,7 @@ func TestGrade(t *testing.T) {
 
 func TestGradeRefuses(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	for name, g := range map[string]Grade{
 		"no question":                           {Critic: ptr(3)},
 		"a question of two lines":               {Query: "q\none", Critic: ptr(3)},
@@ -121,7 +121,7 @@ func TestGradeRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := count(t, s, "SELECT count(*) FROM grades"); n != 0 {
+	if n := queryCount(t, s, "SELECT count(*) FROM grades"); n != 0 {
 		t.Errorf("%d grades", n)
 	}
 }
@@ -129,9 +129,9 @@ func TestGradeRefuses(t *testing.T) {
 // TestGradeTellsWhetherItChanged: nil means that there is nothing to tell; a grade that waits for its answer is something.
 func TestGradeTellsWhetherItChanged(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, engram("gone", "q2", "one"))
-	forget(t, s, "gone")
+	s := newStore(t)
+	putEntries(t, s, newEngram("gone", "q2", "one"))
+	forgetEntries(t, s, "gone")
 	for _, c := range []struct {
 		name  string
 		grade Grade
@@ -153,7 +153,7 @@ func TestGradeTellsWhetherItChanged(t *testing.T) {
 			t.Errorf("%s: %#v, %v", c.name, all, err)
 		}
 	}
-	if n := count(t, s, "SELECT count(*) FROM graded"); n != 4 {
+	if n := queryCount(t, s, "SELECT count(*) FROM graded"); n != 4 {
 		t.Errorf("%d events are known, want those that changed something", n)
 	}
 }
@@ -161,8 +161,8 @@ func TestGradeTellsWhetherItChanged(t *testing.T) {
 // What an export brings counts like what came here: the next reward is taken, and one that was known is not.
 func TestGradeAfterARestore(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	e := engram("a", "q", "one")
+	s := newStore(t)
+	e := newEngram("a", "q", "one")
 	e.Grades = subjects.Grades{Reward: -0.5, Rewards: 3}
 	if _, err := s.Put(t.Context(), Item{Entry: e, Restore: true}); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestGradeAfterARestore(t *testing.T) {
 		if _, err := s.Grade(t.Context(), Grade{Query: "q", Respondent: "one", Reward: ptr(1.0), Count: c.count, Event: fmt.Sprint(i)}); err != nil {
 			t.Fatal(err)
 		}
-		if got := one(t, s, "a").Grades; got != c.want {
+		if got := getEntry(t, s, "a").Grades; got != c.want {
 			t.Errorf("after the %d. reward: %+v, want %+v", c.count, got, c.want)
 		}
 	}
@@ -183,14 +183,14 @@ func TestGradeAfterARestore(t *testing.T) {
 // A fact is no answer, even when it was said during one.
 func TestGradesAreOfAnswers(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	f := fact("f")
+	s := newStore(t)
+	f := newFact("f")
 	f.Provenance.QueryID = "q"
-	put(t, s, f)
+	putEntries(t, s, f)
 	if all, err := s.Grade(t.Context(), Grade{Query: "q", Critic: ptr(1)}); err != nil || len(all) != 0 {
 		t.Errorf("it concerns %v, %v", all, err)
 	}
-	if g := one(t, s, "f").Grades; g != (subjects.Grades{}) {
+	if g := getEntry(t, s, "f").Grades; g != (subjects.Grades{}) {
 		t.Errorf("the fact has %+v", g)
 	}
 }

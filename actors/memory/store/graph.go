@@ -22,8 +22,8 @@ type RelationWrite struct {
 	Single bool
 }
 
-// relation is one that was checked.
-type relation struct {
+// checkedRelation is one that was checked.
+type checkedRelation struct {
 	subjects.Relation
 	single                     bool
 	subject, predicate, object string // folded
@@ -35,25 +35,25 @@ type relation struct {
 // A new "is" that can be one only makes the older "is" of the same subject and predicate a "was". A line that is not
 // trusted never ends one that is. When the other one was said later, the new line is the past one.
 func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
-	checked := make([]relation, len(rels))
+	checked := make([]checkedRelation, len(rels))
 	for i, w := range rels {
-		r := relation{Relation: w.Relation, single: w.Single}
+		r := checkedRelation{Relation: w.Relation, single: w.Single}
 		for _, t := range []*string{&r.Subject, &r.Predicate, &r.Object, &r.Kind, &r.From, &r.Until} {
-			*t = strings.TrimSpace(clean(*t))
-			if err := checkLong("a word", *t, maxShort); err != nil {
+			*t = strings.TrimSpace(sanitize(*t))
+			if err := checkLength("a word", *t, maxShort); err != nil {
 				return err
 			}
 		}
 		if r.Said.IsZero() {
 			r.Said = s.opts.Now()
 		}
-		r.subject, r.predicate, r.object = text.NameKey(clean(r.Subject)), text.NameKey(clean(r.Predicate)), text.NameKey(clean(r.Object))
+		r.subject, r.predicate, r.object = text.NameKey(sanitize(r.Subject)), text.NameKey(sanitize(r.Predicate)), text.NameKey(sanitize(r.Object))
 		if r.subject == "" || r.predicate == "" || r.object == "" {
-			return invalid("a line of the graph needs a subject, a predicate and an object")
+			return invalidf("a line of the graph needs a subject, a predicate and an object")
 		}
 		for _, err := range []error{
 			checkID("the line's id", r.ID), checkID("the line's entry", r.Entry), checkTime("the time", r.Said),
-			oneOf("tense", r.Tense, subjects.TenseIs, subjects.TenseWas), oneOf("trust", r.Trust, subjects.Trusted, subjects.Untrusted),
+			checkOneOf("tense", r.Tense, subjects.TenseIs, subjects.TenseWas), checkOneOf("trust", r.Trust, subjects.Trusted, subjects.Untrusted),
 		} {
 			if err != nil {
 				return err
@@ -74,7 +74,7 @@ func (s *Store) PutRelations(ctx context.Context, rels ...RelationWrite) error {
 	})
 }
 
-func (t *tx) putRelation(r relation) error {
+func (t *tx) putRelation(r checkedRelation) error {
 	var row int64
 	trust := ""
 	err := t.query(func(rows *sql.Rows) error { return rows.Scan(&row, &trust) }, "SELECT row, trust FROM entries WHERE id = ?", r.Entry)
@@ -87,11 +87,11 @@ func (t *tx) putRelation(r relation) error {
 	if trust != subjects.Trusted {
 		r.Trust = trust
 	}
-	subject, err := t.entity(r.Subject, r.subject, "")
+	subject, err := t.findOrAddEntity(r.Subject, r.subject, "")
 	if err != nil {
 		return err
 	}
-	object, err := t.entity(r.Object, r.object, r.Kind)
+	object, err := t.findOrAddEntity(r.Object, r.object, r.Kind)
 	if err != nil {
 		return err
 	}
@@ -101,18 +101,18 @@ func (t *tx) putRelation(r relation) error {
 	}
 	endedBy := ""
 	if r.single && r.Tense == subjects.TenseIs {
-		if endedBy, err = t.order(&r, subject, object); err != nil {
+		if endedBy, err = t.orderExclusive(&r, subject, object); err != nil {
 			return err
 		}
 	}
-	t.insert("relations", r.ID, row, subject, r.Predicate, r.predicate, object, padded(r.subject+" "+r.predicate+" "+r.object), r.Kind, r.Tense, r.From, r.Until,
-		r.Trust, micro(r.Said), endedBy)
+	t.insert("relations", r.ID, row, subject, r.Predicate, r.predicate, object, padWords(r.subject+" "+r.predicate+" "+r.object), r.Kind, r.Tense, r.From, r.Until,
+		r.Trust, truncateTime(r.Said), endedBy)
 	return nil
 }
 
-// order decides which of several that cannot be at once is the one that is. It returns the line that says until when the
+// orderExclusive decides which of several that cannot be at once is the one that is. It returns the line that says until when the
 // new one was.
-func (t *tx) order(r *relation, subject, object int64) (endedBy string, err error) {
+func (t *tx) orderExclusive(r *checkedRelation, subject, object int64) (endedBy string, err error) {
 	type other struct {
 		id, since, trust string
 		said             time.Time
@@ -127,7 +127,7 @@ func (t *tx) order(r *relation, subject, object int64) (endedBy string, err erro
 	if err != nil {
 		return "", err
 	}
-	said := micro(r.Said)
+	said := truncateTime(r.Said)
 	for _, o := range others {
 		switch {
 		case o.said.After(said) && (o.trust == subjects.Trusted || r.Trust != subjects.Trusted):
@@ -146,8 +146,8 @@ func (t *tx) order(r *relation, subject, object int64) (endedBy string, err erro
 	return endedBy, nil
 }
 
-// entity finds somebody or something by the folded name, or takes it in.
-func (t *tx) entity(name, folded, kind string) (id int64, err error) {
+// findOrAddEntity finds somebody or something by the folded name, or takes it in.
+func (t *tx) findOrAddEntity(name, folded, kind string) (id int64, err error) {
 	known := ""
 	err = t.query(func(r *sql.Rows) error { return r.Scan(&id, &known) }, "SELECT id, kind FROM entities WHERE folded = ?", folded)
 	if err != nil {
@@ -165,10 +165,10 @@ func (t *tx) entity(name, folded, kind string) (id int64, err error) {
 	return id, err
 }
 
-// forgetRelations removes what entries said. A line that one of theirs made past stays past, like an entry whose successor
+// deleteRelations removes what entries said. A line that one of theirs made past stays past, like an entry whose successor
 // is gone; since when is no longer known.
-func (t *tx) forgetRelations(rows []int64) error {
-	in, numbers := listed(rows)
+func (t *tx) deleteRelations(rows []int64) error {
+	in, numbers := inList(rows)
 	_, err := t.exec("UPDATE relations SET until = '', ended_by = '' WHERE ended_by IN (SELECT id FROM relations WHERE row IN "+in+")", numbers...)
 	if err != nil {
 		return err
@@ -188,34 +188,34 @@ type GraphQuery struct {
 	Limit          int      // at most; 0 = 50, never more than 1000
 }
 
-// shortest is how many letters a word must have to be looked for by itself.
-const shortest = 3
+// minWordLength is how many letters a word must have to be looked for by itself.
+const minWordLength = 3
 
 // Relations finds lines: those about the people and places named, and those that share names or words with the question.
 // What fits best comes first, then what is before what was, then the newest. Neither case nor accents count.
 func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relation, error) {
 	limit := q.Limit
 	if limit <= 0 {
-		limit = usualPage
+		limit = defaultPageSize
 	}
-	limit = min(limit, mostPage)
+	limit = min(limit, maxPageSize)
 	// A line earns two points for a name that was given, two for a name of its own that is in the words, and one for each
 	// other word.
 	score, args := []string{"0"}, []any{}
 	for _, name := range slices.Concat(q.People, q.Places) {
-		if f := text.NameKey(clean(name)); f != "" {
+		if f := text.NameKey(sanitize(name)); f != "" {
 			score = append(score, "CASE WHEN contains(' ' || s.folded || ' ', ?) OR contains(' ' || o.folded || ' ', ?) THEN 2 ELSE 0 END")
-			args = append(args, padded(f), padded(f))
+			args = append(args, padWords(f), padWords(f))
 		}
 	}
-	if f := text.NameKey(clean(q.Words)); f != "" {
+	if f := text.NameKey(sanitize(q.Words)); f != "" {
 		score = append(score, "CASE WHEN contains(?, ' ' || s.folded || ' ') OR contains(?, ' ' || o.folded || ' ') THEN 2 ELSE 0 END")
-		args = append(args, padded(f), padded(f))
+		args = append(args, padWords(f), padWords(f))
 		words := unique(strings.Fields(f))
-		for _, w := range words[:min(len(words), mostWords)] {
-			if utf8.RuneCountInString(w) >= shortest {
+		for _, w := range words[:min(len(words), maxQueryWords)] {
+			if utf8.RuneCountInString(w) >= minWordLength {
 				score = append(score, "CASE WHEN contains(r.words, ?) THEN 1 ELSE 0 END")
-				args = append(args, padded(w))
+				args = append(args, padWords(w))
 			}
 		}
 	}
@@ -229,8 +229,8 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 		FROM relations r JOIN entities s ON s.id = r.subject JOIN entities o ON o.id = r.object JOIN entries e ON e.row = r.row
 	) %s ORDER BY score DESC, tense = 'is' DESC, said DESC, id LIMIT %d`, strings.Join(score, " + "), some, limit)
 	var out []subjects.Relation
-	err := s.at(ctx, func(m moment) error {
-		return m.ask(ctx, func(r *sql.Rows) error {
+	err := s.readSnapshot(ctx, func(m snapshot) error {
+		return m.queryOnce(ctx, func(r *sql.Rows) error {
 			var l subjects.Relation
 			err := r.Scan(&l.ID, &l.Subject, &l.Predicate, &l.Object, &l.Kind, &l.Tense, &l.From, &l.Until, &l.Entry, &l.Trust, &l.Said)
 			l.Said = l.Said.UTC()
@@ -244,8 +244,8 @@ func (s *Store) Relations(ctx context.Context, q GraphQuery) ([]subjects.Relatio
 	return out, nil
 }
 
-// mostWords bounds how many words of a question are looked for.
-const mostWords = 32
+// maxQueryWords bounds how many words of a question are looked for.
+const maxQueryWords = 32
 
-// padded has a blank at both ends, so that whole words are found in it.
-func padded(folded string) string { return " " + folded + " " }
+// padWords has a blank at both ends, so that whole words are found in it.
+func padWords(folded string) string { return " " + folded + " " }

@@ -14,7 +14,7 @@ import (
 
 // line1 is a line that is, said at noon.
 func line1(id, entry, subject, predicate, object string) subjects.Relation {
-	return subjects.Relation{ID: id, Entry: entry, Subject: subject, Predicate: predicate, Object: object, Kind: "place", Tense: subjects.TenseIs, Trust: subjects.Trusted, Said: noon}
+	return subjects.Relation{ID: id, Entry: entry, Subject: subject, Predicate: predicate, Object: object, Kind: "place", Tense: subjects.TenseIs, Trust: subjects.Trusted, Said: testTime}
 }
 
 // graph shows what is found: object tense until.
@@ -41,10 +41,10 @@ func TestSingleRelations(t *testing.T) {
 		tense  string
 	}
 	t.Parallel()
-	s := opened(t)
-	stranger := fact("stranger")
+	s := newStore(t)
+	stranger := newFact("stranger")
 	stranger.Provenance.Trust = subjects.Untrusted
-	put(t, s, fact("trusted"), fact("trusted2"), stranger)
+	putEntries(t, s, newFact("trusted"), newFact("trusted2"), stranger)
 	for row, c := range []struct {
 		name  string
 		lines []said
@@ -71,7 +71,7 @@ func TestSingleRelations(t *testing.T) {
 				}
 				// Every line says that it is trusted: what counts is its entry.
 				r := line1(fmt.Sprintf("r%d-%d", row, i), l.entry, who, "lives in", l.object)
-				r.Said, r.From = noon.Add(time.Duration(l.hours)*time.Hour), l.from
+				r.Said, r.From = testTime.Add(time.Duration(l.hours)*time.Hour), l.from
 				if l.tense != "" {
 					r.Tense = l.tense
 				}
@@ -87,7 +87,7 @@ func TestSingleRelations(t *testing.T) {
 			}
 		})
 	}
-	all, err := s.Relations(t.Context(), GraphQuery{Limit: mostPage})
+	all, err := s.Relations(t.Context(), GraphQuery{Limit: maxPageSize})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +100,8 @@ func TestSingleRelations(t *testing.T) {
 
 func TestRelationsFind(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("e"))
+	s := newStore(t)
+	putEntries(t, s, newFact("e"))
 	for i, l := range [][3]string{
 		{"Anna M\u00fcller", "lives in", "Berlin"},
 		{"Anna M\u00fcller", "works at", "Siemens"},
@@ -112,7 +112,7 @@ func TestRelationsFind(t *testing.T) {
 		{"Stra\u00dfe", "is", "long"},
 	} {
 		r := line1(fmt.Sprint("r", i), "e", l[0], l[1], l[2])
-		r.Said = noon.Add(time.Duration(i) * time.Minute)
+		r.Said = testTime.Add(time.Duration(i) * time.Minute)
 		if err := s.PutRelations(t.Context(), RelationWrite{Relation: r}); err != nil {
 			t.Fatal(err)
 		}
@@ -145,8 +145,8 @@ func TestRelationsFind(t *testing.T) {
 
 func TestRelationsRefuse(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("e"))
+	s := newStore(t)
+	putEntries(t, s, newFact("e"))
 	for name, change := range map[string]func(*subjects.Relation){
 		"no id":                func(r *subjects.Relation) { r.ID = "" },
 		"no subject":           func(r *subjects.Relation) { r.Subject = " " },
@@ -174,10 +174,10 @@ func TestRelationsRefuse(t *testing.T) {
 
 func TestRelationsSaidAgainAndForgotten(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("e"), fact("f"))
+	s := newStore(t)
+	putEntries(t, s, newFact("e"), newFact("f"))
 	old, now := line1("r1", "e", "Anna", "lives in", "Berlin"), line1("r2", "f", "Anna", "lives in", "Paris")
-	now.Said, now.From = noon.Add(time.Hour), "2026"
+	now.Said, now.From = testTime.Add(time.Hour), "2026"
 	for range 2 {
 		if err := s.PutRelations(t.Context(), RelationWrite{old, true}, RelationWrite{now, true}); err != nil {
 			t.Fatal(err)
@@ -186,15 +186,15 @@ func TestRelationsSaidAgainAndForgotten(t *testing.T) {
 	if got := graph(t, s, GraphQuery{}); got != "Paris is, Berlin was 2026" {
 		t.Errorf("got %s", got)
 	}
-	forget(t, s, "f") // since when was in what is forgotten
+	forgetEntries(t, s, "f") // since when was in what is forgotten
 	if got := graph(t, s, GraphQuery{}); got != "Berlin was" {
 		t.Errorf("got %s", got)
 	}
-	if n := count(t, s, "SELECT count(*) FROM entities"); n != 2 {
+	if n := queryCount(t, s, "SELECT count(*) FROM entities"); n != 2 {
 		t.Errorf("%d are in the graph, want Anna and Berlin", n)
 	}
-	forget(t, s, "e")
-	if n := count(t, s, "SELECT count(*) FROM entities"); n != 0 {
+	forgetEntries(t, s, "e")
+	if n := queryCount(t, s, "SELECT count(*) FROM entities"); n != 0 {
 		t.Errorf("%d are in the graph", n)
 	}
 }
@@ -202,14 +202,14 @@ func TestRelationsSaidAgainAndForgotten(t *testing.T) {
 // What an entry said that lost its place to another is past: superseded by another, it is no longer so.
 func TestRelationsOfTheSuperseded(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("e"))
+	s := newStore(t)
+	putEntries(t, s, newFact("e"))
 	if err := s.PutRelations(t.Context(), RelationWrite{Relation: line1("r1", "e", "Anna", "lives in", "Berlin")}); err != nil {
 		t.Fatal(err)
 	}
-	f := fact("f")
+	f := newFact("f")
 	f.Supersedes = []string{"e"}
-	put(t, s, f)
+	putEntries(t, s, f)
 	if got := graph(t, s, GraphQuery{}); got != "Berlin was" {
 		t.Errorf("got %s", got)
 	}

@@ -20,10 +20,10 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
+var testTime = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
 
-// empty are the bytes of a memory with nothing in it, made once.
-var empty = sync.OnceValues(func() ([]byte, error) {
+// emptyDatabase are the bytes of a memory with nothing in it, made once.
+var emptyDatabase = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
 		return nil, err
@@ -39,10 +39,10 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(s.path)
 })
 
-// opened is a store on a file of its own that is verified and closed at the end.
-func opened(t testing.TB) *Store {
+// newStore is a store on a file of its own that is verified and closed at the end.
+func newStore(t testing.TB) *Store {
 	t.Helper()
-	data, err := empty()
+	data, err := emptyDatabase()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +54,12 @@ func opened(t testing.TB) *Store {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return openedAt(t, path)
+	return openStore(t, path)
 }
 
-func openedAt(t testing.TB, path string) *Store {
+func openStore(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), path, Options{Now: (&clock{noon}).now})
+	s, err := Open(t.Context(), path, Options{Now: (&clock{testTime}).now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func openedAt(t testing.TB, path string) *Store {
 	return s
 }
 
-// reopened closes s and opens its file again.
-func reopened(t testing.TB, s *Store) *Store {
+// reopenStore closes s and opens its file again.
+func reopenStore(t testing.TB, s *Store) *Store {
 	t.Helper()
 	if err := s.Verify(t.Context()); err != nil {
 		t.Fatal(err)
@@ -83,27 +83,27 @@ func reopened(t testing.TB, s *Store) *Store {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return openedAt(t, s.path)
+	return openStore(t, s.path)
 }
 
-// fact is an entry that can be stored.
-func fact(id string) subjects.MemoryEntry {
+// newFact is an entry that can be stored.
+func newFact(id string) subjects.MemoryEntry {
 	return subjects.MemoryEntry{
-		ID: id, Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "name of " + id, Description: "about " + id, Corpus: "what " + id + " says", Created: noon, Updated: noon,
+		ID: id, Kind: subjects.KindFact, State: subjects.MemoryActive, Name: "name of " + id, Description: "about " + id, Corpus: "what " + id + " says", Created: testTime, Updated: testTime,
 		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted},
 	}
 }
 
-// engram is an answer to a question.
-func engram(id, query, respondent string) subjects.MemoryEntry {
-	e := fact(id)
+// newEngram is an answer to a question.
+func newEngram(id, query, respondent string) subjects.MemoryEntry {
+	e := newFact(id)
 	e.Kind, e.Respondent = subjects.KindEngram, respondent
 	e.Provenance = subjects.Provenance{Source: subjects.SourceConversation, Trust: subjects.Trusted, QueryID: query, SessionID: "s1"}
 	return e
 }
 
-// vectors are three of them, all different.
-func vectors(model string, dims int, seed uint64) *Vectors {
+// randomVectors are three of them, all different.
+func randomVectors(model string, dims int, seed uint64) *Vectors {
 	r := rand.New(rand.NewPCG(seed, 7))
 	one := func() []float32 {
 		v := make([]float32, dims)
@@ -115,11 +115,11 @@ func vectors(model string, dims int, seed uint64) *Vectors {
 	return &Vectors{Model: model, Name: one(), Description: one(), Corpus: one()}
 }
 
-func put(t testing.TB, s *Store, entries ...subjects.MemoryEntry) []uint64 {
+func putEntries(t testing.TB, s *Store, entries ...subjects.MemoryEntry) []uint64 {
 	t.Helper()
 	items := make([]Item, len(entries))
 	for i, e := range entries {
-		items[i] = Item{Entry: e, Vectors: vectors("m", 4, uint64(i))}
+		items[i] = Item{Entry: e, Vectors: randomVectors("m", 4, uint64(i))}
 	}
 	rows, err := s.Put(t.Context(), items...)
 	if err != nil {
@@ -128,7 +128,7 @@ func put(t testing.TB, s *Store, entries ...subjects.MemoryEntry) []uint64 {
 	return rows
 }
 
-func one(t testing.TB, s *Store, id string) subjects.MemoryEntry {
+func getEntry(t testing.TB, s *Store, id string) subjects.MemoryEntry {
 	t.Helper()
 	all, err := s.Get(t.Context(), id)
 	if err != nil {
@@ -140,7 +140,7 @@ func one(t testing.TB, s *Store, id string) subjects.MemoryEntry {
 	return all[0]
 }
 
-func forget(t testing.TB, s *Store, ids ...string) []Gone {
+func forgetEntries(t testing.TB, s *Store, ids ...string) []Deleted {
 	t.Helper()
 	gone, err := s.Forget(t.Context(), ids...)
 	if err != nil {
@@ -160,8 +160,8 @@ func ids(entries []subjects.MemoryEntry) string {
 	return out
 }
 
-// count asks for one number.
-func count(t testing.TB, s *Store, query string, args ...any) (n int) {
+// queryCount asks for one number.
+func queryCount(t testing.TB, s *Store, query string, args ...any) (n int) {
 	t.Helper()
 	if err := s.db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
 		t.Fatal(fmt.Errorf("%s: %w", query, err))

@@ -24,13 +24,13 @@ type Filter struct {
 
 // Sizes of a page.
 const (
-	usualPage = 50
-	mostPage  = 1000
+	defaultPageSize = 50
+	maxPageSize     = 1000
 )
 
-// Cursor is where a page ends whose last entry is e.
-func Cursor(e subjects.MemoryEntry) string {
-	return strconv.FormatInt(micro(e.Created).UnixMicro(), 36) + "." + e.ID
+// CursorAfter is where a page ends whose last entry is e.
+func CursorAfter(e subjects.MemoryEntry) string {
+	return strconv.FormatInt(truncateTime(e.Created).UnixMicro(), 36) + "." + e.ID
 }
 
 // parseCursor reads what Cursor wrote. It comes back from a person.
@@ -51,10 +51,10 @@ func parseCursor(s string) (created time.Time, id string, err error) {
 func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEntry, next string, err error) {
 	limit := f.Limit
 	if limit <= 0 {
-		limit = usualPage
+		limit = defaultPageSize
 	}
-	limit = min(limit, mostPage)
-	where, args, err := f.where()
+	limit = min(limit, maxPageSize)
+	where, args, err := f.condition()
 	if err != nil {
 		return nil, "", err
 	}
@@ -63,9 +63,9 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 		corpus = "corpus"
 	}
 	q := fmt.Sprintf("SELECT %s%s FROM entries WHERE %s ORDER BY created DESC, id DESC LIMIT %d", entryColumns, corpus, where, limit+1)
-	var all []found
-	err = s.at(ctx, func(m moment) error {
-		err := m.ask(ctx, func(r *sql.Rows) error {
+	var all []storedEntry
+	err = s.readSnapshot(ctx, func(m snapshot) error {
+		err := m.queryOnce(ctx, func(r *sql.Rows) error {
 			e, err := scanEntry(r)
 			all = append(all, e)
 			return err
@@ -75,18 +75,18 @@ func (s *Store) List(ctx context.Context, f Filter) (entries []subjects.MemoryEn
 		}
 		if len(all) > limit {
 			all = all[:limit]
-			next = Cursor(all[limit-1].MemoryEntry)
+			next = CursorAfter(all[limit-1].MemoryEntry)
 		}
-		return s.complete(ctx, m, all)
+		return s.fillRelated(ctx, m, all)
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("listing: %w", err)
 	}
-	return plain(all), next, nil
+	return entriesOf(all), next, nil
 }
 
-// where is the filter as a condition.
-func (f Filter) where() (string, []any, error) {
+// condition is the filter as a condition.
+func (f Filter) condition() (string, []any, error) {
 	parts, args := []string{"true"}, []any{}
 	also := func(condition string, values ...any) {
 		parts, args = append(parts, condition), append(args, values...)
@@ -95,14 +95,14 @@ func (f Filter) where() (string, []any, error) {
 		{"kind", f.Kind}, {"state", f.State}, {"trust", f.Trust}, {"origin", f.From}, {"session", f.Session},
 	} {
 		if c.value != "" {
-			also(c.column+" = ?", clean(c.value))
+			also(c.column+" = ?", sanitize(c.value))
 		}
 	}
 	if f.Tag != "" {
-		also("row IN (SELECT row FROM tags WHERE tag = ?)", clean(f.Tag))
+		also("row IN (SELECT row FROM tags WHERE tag = ?)", sanitize(f.Tag))
 	}
 	if f.Text != "" {
-		t := clean(f.Text)
+		t := sanitize(f.Text)
 		has := func(column string) string {
 			return "contains(strip_accents(lower(" + column + ")), strip_accents(lower(?)))"
 		}

@@ -14,18 +14,18 @@ import (
 
 func TestListFilters(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	at := func(hours int, e subjects.MemoryEntry) subjects.MemoryEntry {
-		e.Created = noon.Add(time.Duration(hours) * time.Hour)
+		e.Created = testTime.Add(time.Duration(hours) * time.Hour)
 		return e
 	}
-	a := at(1, fact("a"))
+	a := at(1, newFact("a"))
 	a.Tags, a.Corpus = []string{"food", "anna"}, "Anna trinkt K\u00c4SE im Caf\u00e9"
-	b := at(2, engram("b", "q", "g"))
+	b := at(2, newEngram("b", "q", "g"))
 	b.Description, b.Tags = "100% sure_", []string{"food"}
-	c := at(3, fact("c"))
+	c := at(3, newFact("c"))
 	c.Provenance.Trust, c.State, c.Kind, c.Provenance.From = subjects.Untrusted, subjects.MemoryCandidate, subjects.KindDocument, "/x.md"
-	put(t, s, a, b, c)
+	putEntries(t, s, a, b, c)
 	for _, x := range []struct {
 		name string
 		f    Filter
@@ -69,11 +69,11 @@ func TestListFilters(t *testing.T) {
 
 func TestListPages(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	var items []Item
 	for i := range 23 { // many of the same moment
-		e := fact(fmt.Sprintf("e%02d", i))
-		e.Created = noon.Add(time.Duration(i/7) * time.Second)
+		e := newFact(fmt.Sprintf("e%02d", i))
+		e.Created = testTime.Add(time.Duration(i/7) * time.Second)
 		items = append(items, Item{Entry: e})
 	}
 	if _, err := s.Put(t.Context(), items...); err != nil {
@@ -95,7 +95,7 @@ func TestListPages(t *testing.T) {
 			if next == "" {
 				break
 			}
-			if next != Cursor(page[len(page)-1]) {
+			if next != CursorAfter(page[len(page)-1]) {
 				t.Errorf("next is %q", next)
 			}
 			f.After = next
@@ -112,7 +112,7 @@ func TestListPages(t *testing.T) {
 }
 
 func FuzzCursor(f *testing.F) {
-	for _, s := range []string{Cursor(fact("a")), "", ".", "-1.a", "zzzzzzzzzzzzz.a", "1.a.b", "0x1.a"} {
+	for _, s := range []string{CursorAfter(newFact("a")), "", ".", "-1.a", "zzzzzzzzzzzzz.a", "1.a.b", "0x1.a"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -124,7 +124,7 @@ func FuzzCursor(f *testing.F) {
 			return
 		}
 		e := subjects.MemoryEntry{ID: id, Created: created}
-		again, same, err := parseCursor(Cursor(e))
+		again, same, err := parseCursor(CursorAfter(e))
 		if err != nil || !again.Equal(created) || same != id {
 			t.Errorf("%q is %v %q and then %v %q, %v", s, created, id, again, same, err)
 		}
@@ -133,17 +133,17 @@ func FuzzCursor(f *testing.F) {
 
 func TestBeginning(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	var items []Item
 	for i := range 15 {
-		items = append(items, Item{Entry: fact(fmt.Sprintf("ab%02d", i))})
+		items = append(items, Item{Entry: newFact(fmt.Sprintf("ab%02d", i))})
 	}
-	items = append(items, Item{Entry: fact("ab")}, Item{Entry: fact("x%y")})
+	items = append(items, Item{Entry: newFact("ab")}, Item{Entry: newFact("x%y")})
 	if _, err := s.Put(t.Context(), items...); err != nil {
 		t.Fatal(err)
 	}
 	for in, want := range map[string]string{"ab03": "ab03", "x": "x%y", "x%": "x%y", "%": "", "zz": "", "ab1": "ab10 ab11 ab12 ab13 ab14", "ab": "ab ab00 ab01 ab02 ab03 ab04 ab05 ab06 ab07 ab08"} {
-		got, err := s.Beginning(t.Context(), in)
+		got, err := s.FindIDs(t.Context(), in)
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%q: got %v, %v; want %s", in, got, err, want)
 		}

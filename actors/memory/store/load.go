@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// Light is an entry as the index in memory needs it.
-type Light struct {
+// IndexEntry is an entry as the index in memory needs it.
+type IndexEntry struct {
 	Row                            uint64
 	ID, Kind, State, Trust, Source string
 	Respondent                     string
@@ -32,17 +32,17 @@ type Light struct {
 }
 
 const (
-	lightColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000)"
-	// loaders read at the same time: one waits for the disk or for the callback while the other works.
-	loaders = 2
-	// loadRows are read by one question: a result is whole in memory before the first row is seen.
-	loadRows = 2 * rowGroup
+	indexColumns = "row, id, kind, state, trust, source, respondent, name, description, created, pinned, left(corpus, 2000)"
+	// loadWorkers read at the same time: one waits for the disk or for the callback while the other works.
+	loadWorkers = 2
+	// loadRangeSize are read by one question: a result is whole in memory before the first row is seen.
+	loadRangeSize = 2 * rowGroup
 )
 
 // Load hands every entry to each, in no certain order and one at a time, with the vectors of model where there are any.
 // It is meant for the start: what is written while it runs may be seen or not.
-func (s *Store) Load(ctx context.Context, model string, each func(Light) error) error {
-	leave, err := s.enter()
+func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) error) error {
+	leave, err := s.beginRead()
 	if err != nil {
 		return err
 	}
@@ -60,15 +60,15 @@ func (s *Store) Load(ctx context.Context, model string, each func(Light) error) 
 	var tasks sync.WaitGroup
 	var one sync.Mutex // each is called by one at a time
 	next := make(chan int64)
-	for range loaders {
+	for range loadWorkers {
 		tasks.Go(func() {
-			if err := s.loader(ctx, model, next, &one, each); err != nil {
+			if err := s.loadRanges(ctx, model, next, &one, each); err != nil {
 				cancel(err)
 			}
 		})
 	}
 feed:
-	for from := first.Int64; from <= last.Int64; from += loadRows {
+	for from := first.Int64; from <= last.Int64; from += loadRangeSize {
 		select {
 		case next <- from:
 		case <-ctx.Done():
@@ -83,11 +83,11 @@ feed:
 	return nil
 }
 
-// loader reads ranges of rows with a connection of its own. It goes past database/sql, which costs as much as all the rest.
-func (s *Store) loader(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex, each func(Light) error) error {
+// loadRanges reads ranges of rows with a connection of its own. It goes past database/sql, which costs as much as all the rest.
+func (s *Store) loadRanges(ctx context.Context, model string, ranges <-chan int64, one *sync.Mutex, each func(IndexEntry) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.Raw(func(c any) error {
@@ -96,7 +96,7 @@ func (s *Store) loader(ctx context.Context, model string, ranges <-chan int64, o
 			return errors.New("no connection of DuckDB")
 		}
 		for from := range ranges {
-			if err := loadRange(ctx, q, model, from, from+loadRows-1, one, each); err != nil {
+			if err := loadRange(ctx, q, model, from, from+loadRangeSize-1, one, each); err != nil {
 				return err
 			}
 		}
@@ -104,18 +104,18 @@ func (s *Store) loader(ctx context.Context, model string, ranges <-chan int64, o
 	})
 }
 
-func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex, each func(Light) error) error {
-	lights := make(map[int64]*Light, loadRows)
-	err := scan(ctx, q, func(v []driver.Value) error {
-		l, err := lightOf(v)
+func loadRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, one *sync.Mutex, each func(IndexEntry) error) error {
+	lights := make(map[int64]*IndexEntry, loadRangeSize)
+	err := scanDriverRows(ctx, q, func(v []driver.Value) error {
+		l, err := scanIndexEntry(v)
 		lights[int64(l.Row)] = l
 		return err
-	}, "SELECT "+lightColumns+" FROM entries WHERE row BETWEEN ? AND ?", from, to)
+	}, "SELECT "+indexColumns+" FROM entries WHERE row BETWEEN ? AND ?", from, to)
 	if err != nil {
 		return err
 	}
-	err = scan(ctx, q, func(v []driver.Value) error {
-		row, tag, err := pair[int64, string](v)
+	err = scanDriverRows(ctx, q, func(v []driver.Value) error {
+		row, tag, err := scanPair[int64, string](v)
 		if l := lights[row]; l != nil {
 			l.Tags = append(l.Tags, tag)
 		}
@@ -125,10 +125,10 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 		return err
 	}
 	// The row of all answers to a question comes before that of the one.
-	err = scan(ctx, q, func(v []driver.Value) error {
-		row, g, err := lightGrades(v)
+	err = scanDriverRows(ctx, q, func(v []driver.Value) error {
+		row, g, err := scanIndexGrades(v)
 		if l := lights[row]; err == nil && l != nil {
-			g.add(&l.Grades)
+			g.applyTo(&l.Grades)
 		}
 		return err
 	}, `SELECT e.row, g.critic, g.pairwise, g.reward, g.rewards FROM entries e JOIN grades g
@@ -137,7 +137,7 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	if err != nil {
 		return err
 	}
-	hand := func(l *Light) error {
+	hand := func(l *IndexEntry) error {
 		one.Lock()
 		defer one.Unlock()
 		if err := ctx.Err(); err != nil { // somebody else failed
@@ -146,14 +146,14 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 		return each(*l)
 	}
 	if model != "" {
-		err = scan(ctx, q, func(v []driver.Value) error {
+		err = scanDriverRows(ctx, q, func(v []driver.Value) error {
 			row, _ := v[0].(int64)
 			l := lights[row]
 			if l == nil {
 				return nil // written since
 			}
 			delete(lights, row)
-			if err := l.vectors(v[1], v[2], v[3]); err != nil {
+			if err := l.setVectors(v[1], v[2], v[3]); err != nil {
 				return err
 			}
 			return hand(l)
@@ -170,15 +170,15 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	return nil
 }
 
-// scan reads rows straight from the driver. The values are the caller's until the next row.
-func scan(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string, args ...any) error {
+// scanDriverRows reads rows straight from the driver. The values are the caller's until the next row.
+func scanDriverRows(ctx context.Context, q driver.QueryerContext, each func([]driver.Value) error, query string, args ...any) error {
 	named := make([]driver.NamedValue, len(args))
 	for i, a := range args {
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
 	}
 	rows, err := q.QueryContext(ctx, query, named)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	values := make([]driver.Value, len(rows.Columns()))
 	for err == nil {
@@ -188,7 +188,7 @@ func scan(ctx context.Context, q driver.QueryerContext, each func([]driver.Value
 		case errors.Is(err, io.EOF):
 			return rows.Close()
 		default:
-			err = explain(err)
+			err = explainError(err)
 		}
 	}
 	return errors.Join(err, rows.Close())
@@ -196,7 +196,7 @@ func scan(ctx context.Context, q driver.QueryerContext, each func([]driver.Value
 
 var errColumns = errors.New("a column is not what it should be")
 
-func pair[A, B any](v []driver.Value) (a A, b B, err error) {
+func scanPair[A, B any](v []driver.Value) (a A, b B, err error) {
 	a, one := v[0].(A)
 	b, two := v[1].(B)
 	if !one || !two {
@@ -205,9 +205,9 @@ func pair[A, B any](v []driver.Value) (a A, b B, err error) {
 	return a, b, err
 }
 
-// lightOf reads lightColumns.
-func lightOf(v []driver.Value) (*Light, error) {
-	l := &Light{}
+// scanIndexEntry reads lightColumns.
+func scanIndexEntry(v []driver.Value) (*IndexEntry, error) {
+	l := &IndexEntry{}
 	ok := true
 	row, is := v[0].(int64)
 	ok = ok && is
@@ -228,23 +228,23 @@ func lightOf(v []driver.Value) (*Light, error) {
 	return l, nil
 }
 
-// vectors puts two vectors of the file into l.
-func (l *Light) vectors(dims, name, description driver.Value) error {
+// setVectors puts two vectors of the file into l.
+func (l *IndexEntry) setVectors(dims, name, description driver.Value) error {
 	n, _ := dims.(int32)
 	a, _ := name.([]byte)
 	b, _ := description.([]byte)
 	if n <= 0 || len(a) != int(n)*4 || len(b) != int(n)*4 {
 		return fmt.Errorf("%w: the vectors of %s have the wrong size", ErrDamaged, l.ID)
 	}
-	l.NameVector, l.DescriptionVector = unpack(a), unpack(b)
+	l.NameVector, l.DescriptionVector = unpackVector(a), unpackVector(b)
 	return nil
 }
 
 // littleEndian says whether numbers stand in the file as they stand in memory.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// unpack reads a vector. It lies over the bytes where the machine allows that: they are many.
-func unpack(b []byte) []float32 {
+// unpackVector reads a vector. It lies over the bytes where the machine allows that: they are many.
+func unpackVector(b []byte) []float32 {
 	if p := unsafe.Pointer(unsafe.SliceData(b)); littleEndian && uintptr(p)%unsafe.Alignof(float32(0)) == 0 {
 		return unsafe.Slice((*float32)(p), len(b)/4)
 	}
@@ -255,8 +255,8 @@ func unpack(b []byte) []float32 {
 	return v
 }
 
-// lightGrades reads grades without the words of the critic.
-func lightGrades(v []driver.Value) (row int64, g gradeRow, err error) {
+// scanIndexGrades reads grades without the words of the critic.
+func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	row, one := v[0].(int64)
 	g.critic.Int32, g.critic.Valid = v[1].(int32)
 	g.pairwise.String, g.pairwise.Valid = v[2].(string)
@@ -269,13 +269,13 @@ func lightGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	return row, g, err
 }
 
-// Lights reads some entries as the index needs them, in the order asked. Those that are not there are left out.
-func (s *Store) Lights(ctx context.Context, model string, ids ...string) ([]Light, error) {
-	ids = unique(cleanAll(ids))
-	byRow := map[int64]*Light{}
-	err := s.at(ctx, func(m moment) error {
-		for chunk := range slices.Chunk(ids, mostListed) {
-			if err := lights(ctx, m, model, chunk, byRow); err != nil {
+// IndexEntries reads some entries as the index needs them, in the order asked. Those that are not there are left out.
+func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) ([]IndexEntry, error) {
+	ids = unique(sanitizeAll(ids))
+	byRow := map[int64]*IndexEntry{}
+	err := s.readSnapshot(ctx, func(m snapshot) error {
+		for chunk := range slices.Chunk(ids, maxListed) {
+			if err := readIndexEntries(ctx, m, model, chunk, byRow); err != nil {
 				return err
 			}
 		}
@@ -284,21 +284,21 @@ func (s *Store) Lights(ctx context.Context, model string, ids ...string) ([]Ligh
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
-	out := make([]Light, 0, len(byRow))
+	out := make([]IndexEntry, 0, len(byRow))
 	for _, l := range byRow {
 		out = append(out, *l)
 	}
-	order := places(ids)
-	slices.SortFunc(out, func(a, b Light) int { return order[a.ID] - order[b.ID] })
+	order := positions(ids)
+	slices.SortFunc(out, func(a, b IndexEntry) int { return order[a.ID] - order[b.ID] })
 	return out, nil
 }
 
-func lights(ctx context.Context, m moment, model string, ids []string, byRow map[int64]*Light) error {
-	in, named := listed(ids)
+func readIndexEntries(ctx context.Context, m snapshot, model string, ids []string, byRow map[int64]*IndexEntry) error {
+	in, named := inList(ids)
 	var rows []int64
-	var grades []graded
+	var grades []gradeTarget
 	err := m.query(ctx, func(r *sql.Rows) error {
-		var l Light
+		var l IndexEntry
 		var row int64
 		var query string
 		err := r.Scan(&row, &l.ID, &l.Kind, &l.State, &l.Trust, &l.Source, &l.Respondent, &l.Name, &l.Description, &l.Created, &l.Pinned, &l.Words, &query)
@@ -306,10 +306,10 @@ func lights(ctx context.Context, m moment, model string, ids []string, byRow map
 		byRow[row] = &l
 		rows = append(rows, row)
 		if l.Kind == subjects.KindEngram && query != "" {
-			grades = append(grades, graded{query, l.Respondent, &l.Grades})
+			grades = append(grades, gradeTarget{query, l.Respondent, &l.Grades})
 		}
 		return err
-	}, "SELECT "+lightColumns+", query FROM entries WHERE id IN "+in, named...)
+	}, "SELECT "+indexColumns+", query FROM entries WHERE id IN "+in, named...)
 	if err != nil || len(rows) == 0 {
 		return err
 	}
@@ -325,7 +325,7 @@ func lights(ctx context.Context, m moment, model string, ids []string, byRow map
 	if model == "" {
 		return nil
 	}
-	inRows, numbers := listed(rows)
+	inRows, numbers := inList(rows)
 	return m.query(ctx, func(r *sql.Rows) error {
 		var row int64
 		var by string
@@ -334,12 +334,12 @@ func lights(ctx context.Context, m moment, model string, ids []string, byRow map
 		if err := r.Scan(&row, &by, &dims, &name, &description); err != nil || by != model {
 			return err
 		}
-		return byRow[row].vectors(dims, name, description)
+		return byRow[row].setVectors(dims, name, description)
 	}, "SELECT row, model, dims, name, description FROM vectors WHERE row IN "+inRows, numbers...)
 }
 
-// unembedded are entries without vectors of a model, or of any when the model is "".
-const unembedded = " FROM entries WHERE row NOT IN (SELECT row FROM vectors WHERE ? = '' OR model = ?)"
+// unembeddedFrom are entries without vectors of a model, or of any when the model is "".
+const unembeddedFrom = " FROM entries WHERE row NOT IN (SELECT row FROM vectors WHERE ? = '' OR model = ?)"
 
 // Unembedded reads entries that wait for vectors of a model, those first that are recalled, then the newest.
 func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subjects.MemoryEntry, error) {
@@ -347,13 +347,13 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 		return nil, nil
 	}
 	var ids []string
-	model = clean(model)
+	model = sanitize(model)
 	err := s.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, "SELECT id"+unembedded+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model, min(limit, mostPage))
+	}, "SELECT id"+unembeddedFrom+" ORDER BY state = 'active' DESC, row DESC LIMIT ?", model, model, min(limit, maxPageSize))
 	if err != nil {
 		return nil, fmt.Errorf("looking for entries without vectors: %w", err)
 	}
@@ -362,8 +362,8 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 
 // CountUnembedded counts the entries that wait for vectors of a model.
 func (s *Store) CountUnembedded(ctx context.Context, model string) (n int, err error) {
-	model = clean(model)
-	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*)"+unembedded, model, model); err != nil {
+	model = sanitize(model)
+	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*)"+unembeddedFrom, model, model); err != nil {
 		return 0, fmt.Errorf("counting entries without vectors: %w", err)
 	}
 	return n, nil

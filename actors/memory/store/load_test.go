@@ -14,11 +14,11 @@ import (
 )
 
 // loaded are all entries, by id. The vectors are copied: they are valid during the call.
-func loaded(t *testing.T, s *Store, model string) map[string]Light {
+func loaded(t *testing.T, s *Store, model string) map[string]IndexEntry {
 	t.Helper()
-	all := map[string]Light{}
+	all := map[string]IndexEntry{}
 	running := 0
-	err := s.Load(t.Context(), model, func(l Light) error {
+	err := s.Load(t.Context(), model, func(l IndexEntry) error {
 		running++
 		defer func() { running-- }()
 		if running != 1 {
@@ -39,19 +39,19 @@ func loaded(t *testing.T, s *Store, model string) map[string]Light {
 
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	if got := loaded(t, s, "m"); len(got) != 0 {
 		t.Errorf("an empty memory has %v", got)
 	}
 	a := whole("a")
-	va, vb := vectors("m", 8, 1), vectors("other", 3, 2)
-	rows, err := s.Put(t.Context(), Item{Entry: a, Vectors: va}, Item{Entry: fact("b"), Vectors: vb}, Item{Entry: fact("c")})
+	va, vb := randomVectors("m", 8, 1), randomVectors("other", 3, 2)
+	rows, err := s.Put(t.Context(), Item{Entry: a, Vectors: va}, Item{Entry: newFact("b"), Vectors: vb}, Item{Entry: newFact("c")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Light{
+	want := IndexEntry{
 		Row: rows[0], ID: "a", Kind: a.Kind, State: a.State, Trust: a.Provenance.Trust, Source: string(a.Provenance.Source), Respondent: a.Respondent, Name: a.Name,
-		Description: a.Description, Words: a.Corpus, Tags: a.Tags, Created: micro(a.Created), Pinned: true,
+		Description: a.Description, Words: a.Corpus, Tags: a.Tags, Created: truncateTime(a.Created), Pinned: true,
 		Grades:     subjects.Grades{Critic: 4, Pairwise: "generator", Reward: 0.5, Rewards: 2},
 		NameVector: va.Name, DescriptionVector: va.Description,
 	}
@@ -66,22 +66,22 @@ func TestLoad(t *testing.T) {
 		if got = loaded(t, s, "other"); !reflect.DeepEqual(got["b"].DescriptionVector, vb.Description) {
 			t.Errorf("%s: the vectors of b are %v", when, got["b"].DescriptionVector)
 		}
-		lights, err := s.Lights(t.Context(), "m", "c", "missing", "a")
+		lights, err := s.IndexEntries(t.Context(), "m", "c", "missing", "a")
 		if err != nil || len(lights) != 2 || lights[0].ID != "c" || !reflect.DeepEqual(lights[1], want) {
 			t.Errorf("%s: lights are %+v, %v", when, lights, err)
 		}
-		s = reopened(t, s)
+		s = reopenStore(t, s)
 	}
 }
 
 // More than one question's worth, with holes.
 func TestLoadMany(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	const n = 2*loadRows + 100
+	s := newStore(t)
+	const n = 2*loadRangeSize + 100
 	items := make([]Item, n)
 	for i := range items {
-		e := fact(fmt.Sprint("e", i))
+		e := newFact(fmt.Sprint("e", i))
 		e.Tags = []string{fmt.Sprint("t", i), "x"}
 		items[i] = Item{Entry: e}
 		if i%3 == 0 {
@@ -92,17 +92,17 @@ func TestLoadMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	var gone []string
-	for i := 100; i < loadRows+700; i++ {
+	for i := 100; i < loadRangeSize+700; i++ {
 		gone = append(gone, fmt.Sprint("e", i))
 	}
-	forget(t, s, gone...)
+	forgetEntries(t, s, gone...)
 	got := loaded(t, s, "m")
 	if len(got) != n-len(gone) {
 		t.Fatalf("%d entries, want %d", len(got), n-len(gone))
 	}
 	for i := range n {
 		l, there := got[fmt.Sprint("e", i)]
-		if there != (i < 100 || i >= loadRows+700) {
+		if there != (i < 100 || i >= loadRangeSize+700) {
 			t.Fatalf("e%d is there: %v", i, there)
 		}
 		if !there {
@@ -116,39 +116,39 @@ func TestLoadMany(t *testing.T) {
 
 func TestLoadStops(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"), fact("b"), fact("c"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"), newFact("b"), newFact("c"))
 	enough := errors.New("enough")
 	seen := 0
-	if err := s.Load(t.Context(), "m", func(Light) error { seen++; return enough }); !errors.Is(err, enough) || seen != 1 {
+	if err := s.Load(t.Context(), "m", func(IndexEntry) error { seen++; return enough }); !errors.Is(err, enough) || seen != 1 {
 		t.Errorf("got %v after %d", err, seen)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	err := s.Load(ctx, "m", func(Light) error { cancel(); return nil })
+	err := s.Load(ctx, "m", func(IndexEntry) error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := s.db.Exec("UPDATE vectors SET name = '\\x00'::BLOB WHERE row = 2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Load(t.Context(), "m", func(Light) error { return nil }); !errors.Is(err, ErrDamaged) {
+	if err := s.Load(t.Context(), "m", func(IndexEntry) error { return nil }); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a vector of the wrong size: %v", err)
 	}
 	if err := s.Verify(t.Context()); !errors.Is(err, ErrInconsistent) {
 		t.Errorf("a vector of the wrong size: %v", err)
 	}
-	forget(t, s, "b")
+	forgetEntries(t, s, "b")
 }
 
 func TestUnpack(t *testing.T) {
-	v := vectors("m", 5, 3).Name
-	b, err := pack(v)
+	v := randomVectors("m", 5, 3).Name
+	b, err := packVector(v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	odd := append(make([]byte, 1, 64), b...)[1:] // not where a number may lie
 	for name, bytes := range map[string][]byte{"in place": b, "copied": odd} {
-		if got := unpack(bytes); !slices.Equal(got, v) {
+		if got := unpackVector(bytes); !slices.Equal(got, v) {
 			t.Errorf("%s: got %v, want %v", name, got, v)
 		}
 	}

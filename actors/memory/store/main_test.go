@@ -14,20 +14,20 @@ import (
 
 // The test binary plays another process when its environment asks for it.
 const (
-	partEnv = "CONCLAVE_TEST_PART"
-	pathEnv = "CONCLAVE_TEST_PATH"
-	mostEnv = "CONCLAVE_TEST_MOST" // bytes that a file may have
+	roleEnv  = "CONCLAVE_TEST_PART"
+	pathEnv  = "CONCLAVE_TEST_PATH"
+	limitEnv = "CONCLAVE_TEST_MOST" // bytes that a file may have
 )
 
-var parts = map[string]func(path string) error{
+var childRoles = map[string]func(path string) error{
 	"hold": hold,
 	"fill": fillTheDisk,
 	"act":  actUntilKilled,
 }
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(partEnv); name != "" {
-		if err := parts[name](os.Getenv(pathEnv)); err != nil {
+	if name := os.Getenv(roleEnv); name != "" {
+		if err := childRoles[name](os.Getenv(pathEnv)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -42,28 +42,28 @@ func hold(path string) error {
 	if err != nil {
 		return err
 	}
-	tell("open")
+	printLine("open")
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
 	return s.Close(context.Background())
 }
 
-// other is a process that plays a part. It ends with the test.
-type other struct {
+// childProcess is a process that plays a part. It ends with the test.
+type childProcess struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines *bufio.Scanner
 }
 
-func start(t *testing.T, part, path string, env ...string) *other {
+func startChild(t *testing.T, part, path string, env ...string) *childProcess {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &other{cmd: exec.Command(exe)}
-	o.cmd.Env = append(os.Environ(), append(env, partEnv+"="+part, pathEnv+"="+path)...)
+	o := &childProcess{cmd: exec.Command(exe)}
+	o.cmd.Env = append(os.Environ(), append(env, roleEnv+"="+part, pathEnv+"="+path)...)
 	o.cmd.Stderr = os.Stderr
 	if o.in, err = o.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func start(t *testing.T, part, path string, env ...string) *other {
 }
 
 // line is the next thing that the other process says.
-func (o *other) line(t *testing.T) string {
+func (o *childProcess) line(t *testing.T) string {
 	t.Helper()
 	if !o.lines.Scan() {
 		t.Fatalf("the other process said nothing: %v", o.lines.Err())
@@ -94,5 +94,5 @@ func (o *other) line(t *testing.T) string {
 	return o.lines.Text()
 }
 
-// tell writes a line to whoever started this process.
-func tell(words ...any) { _, _ = os.Stdout.WriteString(fmt.Sprintln(words...)) }
+// printLine writes a line to whoever started this process.
+func printLine(words ...any) { _, _ = os.Stdout.WriteString(fmt.Sprintln(words...)) }

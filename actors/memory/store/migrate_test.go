@@ -68,9 +68,9 @@ func TestMigrateSchema1(t *testing.T) {
 			if tt.log {
 				unpackFixture(t, tt.file+walSuffix, path+walSuffix)
 			}
-			s := openedAt(t, path)
+			s := openStore(t, path)
 			for range 2 { // migrated once, and the same when it is opened again
-				if v, err := s.mark(t.Context(), markSchema); err != nil || v != 2 {
+				if v, err := s.readMark(t.Context(), markSchema); err != nil || v != 2 {
 					t.Errorf("schema is %d, %v; want 2", v, err)
 				}
 				if err := s.Verify(t.Context()); err != nil {
@@ -83,7 +83,7 @@ func TestMigrateSchema1(t *testing.T) {
 				if got := graphLines(t, s, GraphQuery{Words: "Where does the user live?"}); !slices.Contains(got, "the user|lives in|Oslo|is") {
 					t.Errorf("found by words: %q", got)
 				}
-				s = reopened(t, s)
+				s = reopenStore(t, s)
 			}
 			// A relation that is stated again replaces the migrated one.
 			again := line1("again", "fact-home", "the user", "lives in", "Oslo")
@@ -104,22 +104,22 @@ func checkMigrated(t *testing.T, s *Store) {
 		"fact-home": subjects.SourceUser, "fact-sister": subjects.SourceUser, "fact-name": subjects.SourceUser, "fact-agent": subjects.SourceAgent,
 		"fact-page": subjects.SourceExternal, "answer-kept": subjects.SourceConversation, "piece-1": subjects.SourceDocument, "fact-late": subjects.SourceUser,
 	} {
-		if got := one(t, s, id).Provenance.Source; got != want {
+		if got := getEntry(t, s, id).Provenance.Source; got != want {
 			t.Errorf("source of %s is %q, want %q", id, got, want)
 		}
 	}
-	home := one(t, s, "fact-home")
+	home := getEntry(t, s, "fact-home")
 	if home.Corpus != "I live in Oslo." || !home.Pinned || !slices.Equal(home.Tags, []string{"home"}) || !slices.Equal(home.Correlating, []string{"fact-sister"}) {
 		t.Errorf("fact-home is %+v", home)
 	}
-	if g := one(t, s, "answer-kept").Grades; g.Critic != 5 || g.Reward != 1 {
+	if g := getEntry(t, s, "answer-kept").Grades; g.Critic != 5 || g.Reward != 1 {
 		t.Errorf("grades are %+v", g)
 	}
-	if _, state, err := s.Known(t.Context(), "q2", "generator"); err != nil || state != Forgotten {
+	if _, state, err := s.FindAnswer(t.Context(), "q2", "generator"); err != nil || state != Forgotten {
 		t.Errorf("the forgotten answer is %q, %v", state, err)
 	}
 	loaded := 0
-	err := s.Load(t.Context(), "m", func(l Light) error {
+	err := s.Load(t.Context(), "m", func(l IndexEntry) error {
 		if l.NameVector != nil && l.Source != "person" {
 			loaded++
 		}

@@ -18,8 +18,8 @@ import (
 func TestOpenMakesAClosedFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	s := openedAt(t, filepath.Join(dir, "memory.duckdb"))
-	put(t, s, fact("a"))
+	s := openStore(t, filepath.Join(dir, "memory.duckdb"))
+	putEntries(t, s, newFact("a"))
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Dir(dir): 0o700, s.path: 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has %v, %v; want %v", path, info.Mode(), err, want)
@@ -28,7 +28,7 @@ func TestOpenMakesAClosedFolder(t *testing.T) {
 	if s.Size() == 0 {
 		t.Error("the file has no size")
 	}
-	s = reopened(t, s)
+	s = reopenStore(t, s)
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestOpenMakesAClosedFolder(t *testing.T) {
 	if err := os.Chmod(s.path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s = openedAt(t, s.path)
+	s = openStore(t, s.path)
 	for path, want := range map[string]os.FileMode{dir: 0o700, s.path: 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("opened again, %s has %v, %v", path, info.Mode(), err)
@@ -49,8 +49,8 @@ func TestOpenMakesAClosedFolder(t *testing.T) {
 func TestOpenPathsWithOddLetters(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"it's 100% \u00fcber; -- x", "%zz [a] {x} #1", "~ a:b \"c\""} {
-		s := openedAt(t, filepath.Join(t.TempDir(), name, name+".duckdb"))
-		put(t, s, fact("a"))
+		s := openStore(t, filepath.Join(t.TempDir(), name, name+".duckdb"))
+		putEntries(t, s, newFact("a"))
 		if _, err := os.Stat(s.path); err != nil || filepath.Base(s.path) != name+".duckdb" {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -88,7 +88,7 @@ func TestOpenRefusesPlaces(t *testing.T) {
 
 func TestOpenTwice(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(filepath.Dir(s.path), link); err != nil {
 		t.Fatal(err)
@@ -98,15 +98,15 @@ func TestOpenTwice(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	put(t, s, fact("a"))
-	s = reopened(t, s)
-	one(t, s, "a")
+	putEntries(t, s, newFact("a"))
+	s = reopenStore(t, s)
+	getEntry(t, s, "a")
 }
 
 func TestOpenElsewhere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
-	o := start(t, "hold", path)
+	o := startChild(t, "hold", path)
 	o.line(t)
 	before := files(t, filepath.Dir(path))
 	_, err := Open(t.Context(), path, Options{})
@@ -125,7 +125,7 @@ func TestOpenElsewhere(t *testing.T) {
 	if err := o.cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	openedAt(t, path)
+	openStore(t, path)
 }
 
 // files are the names in a folder.
@@ -144,8 +144,8 @@ func files(t *testing.T, dir string) (names []string) {
 // closedFile is the file of a memory with one entry, and its bytes.
 func closedFile(t *testing.T) (path string, data []byte) {
 	t.Helper()
-	s := opened(t)
-	put(t, s, fact("a"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestOpenDamaged(t *testing.T) {
 		return b
 	}
 	foreign := filepath.Join(t.TempDir(), "foreign")
-	e, _, err := openEngine(t.Context(), foreign, Options{}.filled())
+	e, _, err := openEngine(t.Context(), foreign, Options{}.withDefaults())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,11 +245,11 @@ func version(t *testing.T, file []byte, n byte) []byte {
 func TestOpenNewerSchema(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "memory.duckdb")
-	s, err := open(t.Context(), path, Options{}, append(steps[:len(steps):len(steps)], "CREATE TABLE tomorrow (a INTEGER)"))
+	s, err := openWithSteps(t.Context(), path, Options{}, append(steps[:len(steps):len(steps)], "CREATE TABLE tomorrow (a INTEGER)"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, s, fact("a"))
+	putEntries(t, s, newFact("a"))
 	// As a crash leaves it, with something in the log.
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -279,31 +279,31 @@ func TestOpenNewerSchema(t *testing.T) {
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	more := append(steps[:len(steps):len(steps)], "ALTER TABLE documents ADD COLUMN author VARCHAR; UPDATE entries SET intent = 'migrated'")
 	broken := append(more[:len(more):len(more)], "CREATE TABLE half (a INTEGER); CREATE TABLE entries (a INTEGER)")
-	if _, err := open(t.Context(), s.path, Options{}, broken); err == nil || !strings.Contains(err.Error(), fmt.Sprint("to schema ", len(broken))) {
+	if _, err := openWithSteps(t.Context(), s.path, Options{}, broken); err == nil || !strings.Contains(err.Error(), fmt.Sprint("to schema ", len(broken))) {
 		t.Errorf("a step that fails: %v", err)
 	}
 	// The good step was taken, and nothing of the bad one.
-	next, err := open(t.Context(), s.path, Options{}, more)
+	next, err := openWithSteps(t.Context(), s.path, Options{}, more)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := one(t, next, "a"); e.Intent != "migrated" {
+	if e := getEntry(t, next, "a"); e.Intent != "migrated" {
 		t.Errorf("the intent is %q", e.Intent)
 	}
-	if n := count(t, next, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'half'"); n != 0 {
+	if n := queryCount(t, next, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'half'"); n != 0 {
 		t.Error("half a step was taken")
 	}
-	if v, err := next.mark(t.Context(), markSchema); v != int64(len(more)) || err != nil {
+	if v, err := next.readMark(t.Context(), markSchema); v != int64(len(more)) || err != nil {
 		t.Errorf("the schema is %d, %v", v, err)
 	}
-	forget(t, next, "a") // and so it is written anew
+	forgetEntries(t, next, "a") // and so it is written anew
 	if err := next.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -311,8 +311,8 @@ func TestMigrate(t *testing.T) {
 
 func TestOpenSweepsWhatACrashLeft(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"))
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -321,11 +321,11 @@ func TestOpenSweepsWhatACrashLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s = openedAt(t, s.path)
+	s = openStore(t, s.path)
 	if names := files(t, filepath.Dir(s.path)); len(names) != 1 {
 		t.Errorf("left are %v", names)
 	}
-	one(t, s, "a")
+	getEntry(t, s, "a")
 }
 
 func TestOpenLogWithoutFile(t *testing.T) {
@@ -345,7 +345,7 @@ func TestOpenLogWithoutFile(t *testing.T) {
 // SQL can reach nothing outside of the file.
 func TestDoorsAreClosed(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	dir := t.TempDir()
 	for name, q := range map[string]string{
 		"install":           "INSTALL vss",
@@ -370,23 +370,23 @@ func TestDoorsAreClosed(t *testing.T) {
 		t.Errorf("there are %v", names)
 	}
 	for _, set := range []string{"autoinstall_known_extensions", "autoload_known_extensions", "allow_community_extensions", "allow_unsigned_extensions", "enable_external_access"} {
-		if n := count(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = ? AND value = 'false'", set); n != 1 {
+		if n := queryCount(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = ? AND value = 'false'", set); n != 1 {
 			t.Errorf("%s is on", set)
 		}
 	}
 	// And it works on: what does not fit into memory goes into the folder of the file.
-	put(t, s, fact("a"))
-	if n := count(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = 'temp_directory' AND starts_with(value, ?)", filepath.Dir(s.path)); n != 1 {
+	putEntries(t, s, newFact("a"))
+	if n := queryCount(t, s, "SELECT count(*) FROM duckdb_settings() WHERE name = 'temp_directory' AND starts_with(value, ?)", filepath.Dir(s.path)); n != 1 {
 		t.Error("what does not fit into memory goes elsewhere")
 	}
 }
 
 func TestStats(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	b := engram("b", "q", "g")
+	s := newStore(t)
+	b := newEngram("b", "q", "g")
 	b.State = subjects.MemoryCandidate
-	put(t, s, fact("a"), b)
+	putEntries(t, s, newFact("a"), b)
 	st, err := s.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)

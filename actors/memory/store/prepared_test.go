@@ -15,7 +15,7 @@ import (
 // for the first time. The optimizer knows the values of a table when it plans, and a plan is kept.
 func TestPreparedQuestionsStayTrue(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	questions := []string{
 		"SELECT id FROM entries WHERE kind = 'document'",
 		"SELECT id FROM entries WHERE row > 3 ORDER BY id",
@@ -62,23 +62,23 @@ func TestPreparedQuestionsStayTrue(t *testing.T) {
 	}
 	same("nothing")
 	for round := range 2 {
-		put(t, s, fact(fmt.Sprint("a", round)))
+		putEntries(t, s, newFact(fmt.Sprint("a", round)))
 		same("a fact")
-		d := fact(fmt.Sprint("d", round))
+		d := newFact(fmt.Sprint("d", round))
 		d.Kind, d.Tags, d.Pinned = subjects.KindDocument, []string{"x", "a tag that is much longer than twelve letters"}, true
-		put(t, s, d)
+		putEntries(t, s, d)
 		same("a document")
-		e := engram(fmt.Sprint("e", round, " with an id of many letters"), fmt.Sprint("q", round), "g")
-		e.State, e.Created = subjects.MemoryCandidate, noon.AddDate(1, 0, 0)
+		e := newEngram(fmt.Sprint("e", round, " with an id of many letters"), fmt.Sprint("q", round), "g")
+		e.State, e.Created = subjects.MemoryCandidate, testTime.AddDate(1, 0, 0)
 		if _, err := s.Put(t.Context(), Item{Entry: e}); err != nil {
 			t.Fatal(err)
 		}
 		same("an answer")
-		n := fact(fmt.Sprint("n", round))
+		n := newFact(fmt.Sprint("n", round))
 		n.Supersedes = []string{d.ID}
-		put(t, s, n)
+		putEntries(t, s, n)
 		same("something new in the place of the document")
-		forget(t, s, e.ID) // and what is there is written into the file
+		forgetEntries(t, s, e.ID) // and what is there is written into the file
 		same("the answer was forgotten")
 	}
 	for _, st := range slices.Backward(prepared) {
@@ -91,7 +91,7 @@ func TestPreparedQuestionsStayTrue(t *testing.T) {
 // shown is a result as one text.
 func shown(rows *sql.Rows, err error) (string, error) {
 	out := ""
-	err = drain(rows, err, func(r *sql.Rows) error {
+	err = scanRows(rows, err, func(r *sql.Rows) error {
 		columns, err := r.Columns()
 		if err != nil {
 			return err

@@ -21,18 +21,18 @@ type Item struct {
 	Restore bool
 }
 
-// item is one that was checked, in the form of the file.
-type item struct {
+// checkedItem is one that was checked, in the form of the file.
+type checkedItem struct {
 	entry    subjects.MemoryEntry
 	entities string
 	flags    string
 	hash     string
-	vectors  *packed
+	vectors  *packedVectors
 	restore  bool
 }
 
-// answer reports whether the entry answers a question, and is stored once for it.
-func answer(e subjects.MemoryEntry) bool {
+// isAnswer reports whether the entry answers a question, and is stored once for it.
+func isAnswer(e subjects.MemoryEntry) bool {
 	return e.Kind == subjects.KindEngram && e.Provenance.QueryID != ""
 }
 
@@ -44,7 +44,7 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 	if len(items) == 0 {
 		return nil, nil
 	}
-	checked := make([]*item, len(items))
+	checked := make([]*checkedItem, len(items))
 	ids, answers := map[string]bool{}, map[[2]string]bool{}
 	for i, it := range items {
 		c, err := s.checkItem(it)
@@ -55,7 +55,7 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 			return nil, fmt.Errorf("%w: %s comes twice", ErrExists, c.entry.ID)
 		}
 		ids[c.entry.ID] = true
-		if key := [2]string{c.entry.Provenance.QueryID, c.entry.Respondent}; answer(c.entry) {
+		if key := [2]string{c.entry.Provenance.QueryID, c.entry.Respondent}; isAnswer(c.entry) {
 			if answers[key] {
 				return nil, fmt.Errorf("%w: %s comes twice", ErrKnown, c.entry.Provenance.QueryID)
 			}
@@ -75,7 +75,7 @@ func (s *Store) Put(ctx context.Context, items ...Item) ([]uint64, error) {
 }
 
 // checkItem makes a copy of what was handed in, so that the caller may do with it what he wants.
-func (s *Store) checkItem(it Item) (*item, error) {
+func (s *Store) checkItem(it Item) (*checkedItem, error) {
 	e := it.Entry
 	if e.Created.IsZero() {
 		e.Created = s.opts.Now()
@@ -90,19 +90,19 @@ func (s *Store) checkItem(it Item) (*item, error) {
 	for _, t := range []*string{
 		&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback, &e.Grades.Pairwise, &p.Agent, &p.SessionID, &p.From, &p.Model, &p.Digest,
 	} {
-		*t = clean(*t)
+		*t = sanitize(*t)
 	}
 	if e.Name == "" {
-		return nil, invalid("%s has no name", e.ID)
+		return nil, invalidf("%s has no name", e.ID)
 	}
-	e.Tags = unique(cleanAll(e.Tags))
+	e.Tags = unique(sanitizeAll(e.Tags))
 	e.Correlating, e.Supersedes = unique(e.Correlating), unique(e.Supersedes)
-	c := &item{restore: it.Restore, hash: pieceHash(e.Kind, e.Corpus)}
+	c := &checkedItem{restore: it.Restore, hash: pieceHash(e.Kind, e.Corpus)}
 	var err error
-	if c.entities, err = list(e.Entities); err != nil {
+	if c.entities, err = encodeList(e.Entities); err != nil {
 		return nil, err
 	}
-	if c.flags, err = list(p.Flags); err != nil {
+	if c.flags, err = encodeList(p.Flags); err != nil {
 		return nil, err
 	}
 	if it.Vectors != nil {
@@ -115,44 +115,44 @@ func (s *Store) checkItem(it Item) (*item, error) {
 }
 
 // put writes entries first and then what ties them to others, so that they may name one another.
-func (t *tx) put(items []*item) ([]uint64, error) {
+func (t *tx) put(items []*checkedItem) ([]uint64, error) {
 	rows := make([]uint64, len(items))
 	for i, it := range items {
-		row, err := t.putOne(it)
+		row, err := t.putEntry(it)
 		if err != nil {
 			return nil, err
 		}
 		rows[i] = uint64(row)
 	}
 	for i, it := range items {
-		if err := t.tie(int64(rows[i]), it.entry); err != nil {
+		if err := t.connectEntry(int64(rows[i]), it.entry); err != nil {
 			return nil, err
 		}
 	}
 	return rows, nil
 }
 
-func (t *tx) putOne(it *item) (int64, error) {
+func (t *tx) putEntry(it *checkedItem) (int64, error) {
 	e, p := it.entry, it.entry.Provenance
-	if t.careful {
-		if err := t.free(e, it.restore); err != nil {
+	if t.checkFirst {
+		if err := t.checkFree(e, it.restore); err != nil {
 			return 0, err
 		}
 	}
 	row := t.nextRow
 	t.nextRow++
 	t.insert("entries", row, e.ID, e.Kind, e.State, p.Trust, string(p.Source), e.Name, e.Description, e.Corpus, e.Intent, it.entities, e.Sentiment, e.Respondent,
-		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, micro(e.Created), micro(e.Updated))
+		p.Agent, p.SessionID, p.QueryID, p.From, int32(p.Part), p.Model, p.Digest, it.flags, it.hash, e.SupersededBy, e.Pinned, truncateTime(e.Created), truncateTime(e.Updated))
 	for i, tag := range e.Tags {
 		t.insert("tags", row, int32(i), tag)
 	}
 	if e.Accesses > 0 {
-		t.insert("access", row, int64(e.Accesses), micro(e.Accessed))
+		t.insert("access", row, int64(e.Accesses), truncateTime(e.Accessed))
 	}
 	if err := t.putVectors(row, it.vectors); err != nil {
 		return 0, fmt.Errorf("the vectors of %s: %w", e.ID, err)
 	}
-	if !answer(e) {
+	if !isAnswer(e) {
 		return row, nil
 	}
 	if it.restore {
@@ -169,18 +169,18 @@ func (t *tx) putOne(it *item) (int64, error) {
 	return row, t.restoreGrades(e)
 }
 
-// free reports what is in the way of an entry.
-func (t *tx) free(e subjects.MemoryEntry, restore bool) error {
-	if there, err := t.exists(e.ID); err != nil || there {
+// checkFree reports what is in the way of an entry.
+func (t *tx) checkFree(e subjects.MemoryEntry, restore bool) error {
+	if there, err := t.entryExists(e.ID); err != nil || there {
 		if there {
 			err = fmt.Errorf("%w: %s", ErrExists, e.ID)
 		}
 		return err
 	}
-	if !answer(e) {
+	if !isAnswer(e) {
 		return nil
 	}
-	id, state, err := t.knownAnswer(e.Provenance.QueryID, e.Respondent)
+	id, state, err := t.findAnswer(e.Provenance.QueryID, e.Respondent)
 	switch {
 	case err != nil:
 		return err
@@ -192,21 +192,21 @@ func (t *tx) free(e subjects.MemoryEntry, restore bool) error {
 	return nil
 }
 
-func (t *tx) exists(id string) (there bool, err error) {
+func (t *tx) entryExists(id string) (there bool, err error) {
 	err = t.query(func(*sql.Rows) error { there = true; return nil }, "SELECT 1 FROM entries WHERE id = ?", id)
 	return there, err
 }
 
-func (t *tx) knownAnswer(query, respondent string) (id, state string, err error) {
+func (t *tx) findAnswer(query, respondent string) (id, state string, err error) {
 	err = t.query(func(r *sql.Rows) error {
 		id, state, err = scanAnswer(r)
 		return err
-	}, knownQuery, answerKey(query, respondent))
+	}, answerQuery, answerKey(query, respondent))
 	return id, state, err
 }
 
 // putVectors writes an entry's vectors. Those of one model all have the same length.
-func (t *tx) putVectors(row int64, v *packed) error {
+func (t *tx) putVectors(row int64, v *packedVectors) error {
 	if v == nil {
 		return nil
 	}
@@ -231,10 +231,10 @@ func (t *tx) putVectors(row int64, v *packed) error {
 	return nil
 }
 
-// tie writes what an entry has to do with others.
-func (t *tx) tie(row int64, e subjects.MemoryEntry) error {
+// connectEntry writes what an entry has to do with others.
+func (t *tx) connectEntry(row int64, e subjects.MemoryEntry) error {
 	if e.SupersededBy != "" {
-		there, err := t.exists(e.SupersededBy)
+		there, err := t.entryExists(e.SupersededBy)
 		if err != nil {
 			return err
 		}
@@ -244,20 +244,20 @@ func (t *tx) tie(row int64, e subjects.MemoryEntry) error {
 			}
 		}
 	}
-	if err := t.supersede(e); err != nil {
+	if err := t.supersedeEntries(e); err != nil {
 		return err
 	}
-	return t.link(row, e.ID, e.Correlating)
+	return t.linkEntries(row, e.ID, e.Correlating)
 }
 
-// supersede puts an entry in the place of others.
-func (t *tx) supersede(e subjects.MemoryEntry) error {
+// supersedeEntries puts an entry in the place of others.
+func (t *tx) supersedeEntries(e subjects.MemoryEntry) error {
 	olds := slices.DeleteFunc(slices.Clone(e.Supersedes), func(id string) bool { return id == e.ID })
 	if len(olds) == 0 {
 		return nil
 	}
-	for chunk := range slices.Chunk(olds, mostListed) {
-		in, ids := listed(chunk)
+	for chunk := range slices.Chunk(olds, maxListed) {
+		in, ids := inList(chunk)
 		if e.Provenance.Trust != subjects.Trusted {
 			err := t.query(func(r *sql.Rows) error {
 				var id string
@@ -278,11 +278,11 @@ func (t *tx) supersede(e subjects.MemoryEntry) error {
 	if e.SupersededBy == "" {
 		return nil
 	}
-	return t.noCircle(e.ID)
+	return t.rejectCycle(e.ID)
 }
 
-// noCircle refuses that an entry, by way of others, takes its own place. Only one that is superseded from the start can.
-func (t *tx) noCircle(id string) error {
+// rejectCycle refuses that an entry, by way of others, takes its own place. Only one that is superseded from the start can.
+func (t *tx) rejectCycle(id string) error {
 	seen := []string{id}
 	for at := id; at != ""; {
 		next := ""
@@ -290,7 +290,7 @@ func (t *tx) noCircle(id string) error {
 			return err
 		}
 		if slices.Contains(seen, next) {
-			return invalid("%s would take its own place", id)
+			return invalidf("%s would take its own place", id)
 		}
 		seen = append(seen, next)
 		at = next
@@ -298,11 +298,11 @@ func (t *tx) noCircle(id string) error {
 	return nil
 }
 
-// link ties entries that go together, both ways. What is not there or tied already is left out.
-func (t *tx) link(row int64, id string, others []string) error {
+// linkEntries ties entries that go together, both ways. What is not there or tied already is left out.
+func (t *tx) linkEntries(row int64, id string, others []string) error {
 	others = slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == id })
-	for chunk := range slices.Chunk(others, mostListed) {
-		in, ids := listed(chunk)
+	for chunk := range slices.Chunk(others, maxListed) {
+		in, ids := inList(chunk)
 		type end struct {
 			row int64
 			id  string

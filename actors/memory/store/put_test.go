@@ -29,59 +29,59 @@ func whole(id string) subjects.MemoryEntry {
 			Model: "qwen", Digest: "model", Flags: []string{"imperative"},
 		},
 		Grades: subjects.Grades{Critic: 4, Feedback: "good", Pairwise: "generator", Reward: 0.5, Rewards: 2},
-		State:  subjects.MemoryActive, Pinned: true, Created: noon, Updated: noon.Add(time.Hour), Accessed: noon.Add(2 * time.Hour), Accesses: 7,
+		State:  subjects.MemoryActive, Pinned: true, Created: testTime, Updated: testTime.Add(time.Hour), Accessed: testTime.Add(2 * time.Hour), Accesses: 7,
 	}
 }
 
 // kept is an entry as it comes back: times to the microsecond.
 func kept(e subjects.MemoryEntry) subjects.MemoryEntry {
-	e.Created, e.Updated = micro(e.Created), micro(e.Updated)
+	e.Created, e.Updated = truncateTime(e.Created), truncateTime(e.Updated)
 	if !e.Accessed.IsZero() {
-		e.Accessed = micro(e.Accessed)
+		e.Accessed = truncateTime(e.Accessed)
 	}
 	return e
 }
 
 func TestPutRoundTrip(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("other"), fact("old"))
+	s := newStore(t)
+	putEntries(t, s, newFact("other"), newFact("old"))
 	e := whole("a")
 	e.Provenance.Trust = subjects.Trusted
 	e.Correlating, e.Supersedes = []string{"other"}, []string{"old"}
-	e.Created = noon.In(time.FixedZone("somewhere", -5*3600))
-	rows, err := s.Put(t.Context(), Item{Entry: e, Vectors: vectors("m", 4, 1)})
+	e.Created = testTime.In(time.FixedZone("somewhere", -5*3600))
+	rows, err := s.Put(t.Context(), Item{Entry: e, Vectors: randomVectors("m", 4, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"at once", "after a restart"} {
-		if got := one(t, s, "a"); !reflect.DeepEqual(got, kept(e)) {
+		if got := getEntry(t, s, "a"); !reflect.DeepEqual(got, kept(e)) {
 			t.Errorf("%s:\n got %+v\nwant %+v", when, got, kept(e))
 		}
-		by, err := s.Rows(t.Context(), rows[0], 99, 1)
+		by, err := s.GetRows(t.Context(), rows[0], 99, 1)
 		if err != nil || ids(by) != "a other" {
 			t.Errorf("%s: rows are %q, %v", when, ids(by), err)
 		}
-		if old := one(t, s, "old"); old.State != subjects.MemorySuperseded || old.SupersededBy != "a" {
+		if old := getEntry(t, s, "old"); old.State != subjects.MemorySuperseded || old.SupersededBy != "a" {
 			t.Errorf("%s: old is %s by %q", when, old.State, old.SupersededBy)
 		}
-		if other := one(t, s, "other"); !reflect.DeepEqual(other.Correlating, []string{"a"}) {
+		if other := getEntry(t, s, "other"); !reflect.DeepEqual(other.Correlating, []string{"a"}) {
 			t.Errorf("%s: other goes with %v", when, other.Correlating)
 		}
-		s = reopened(t, s)
+		s = reopenStore(t, s)
 	}
 }
 
 func TestPutAnyText(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	n := 0
 	rapid.Check(t, func(r *rapid.T) {
 		n++
-		e := fact(fmt.Sprintf("id%d", n))
+		e := newFact(fmt.Sprintf("id%d", n))
 		any := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-z \x00'"%;?\\]{0,40}`), rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 40), func(b []byte) string { return string(b) }))
 		e.Name, e.Description, e.Corpus = "n"+any.Draw(r, "name"), any.Draw(r, "description"), any.Draw(r, "corpus")
-		e.Tags = rapid.SliceOfNDistinct(any, 0, 4, clean).Draw(r, "tags")
+		e.Tags = rapid.SliceOfNDistinct(any, 0, 4, sanitize).Draw(r, "tags")
 		e.Entities, e.Intent = rapid.SliceOfN(any, 0, 3).Draw(r, "entities"), any.Draw(r, "intent")
 		e.Provenance.From, e.Provenance.Agent = any.Draw(r, "from"), any.Draw(r, "agent")
 		if _, err := s.Put(context.Background(), Item{Entry: e}); err != nil {
@@ -92,9 +92,9 @@ func TestPutAnyText(t *testing.T) {
 			r.Fatal(len(all), err)
 		}
 		want := kept(e)
-		want.Name, want.Description, want.Corpus, want.Intent = clean(e.Name), clean(e.Description), clean(e.Corpus), clean(e.Intent)
-		want.Provenance.From, want.Provenance.Agent = clean(e.Provenance.From), clean(e.Provenance.Agent)
-		want.Tags, want.Entities = none(cleanAll(e.Tags)), none(cleanAll(e.Entities))
+		want.Name, want.Description, want.Corpus, want.Intent = sanitize(e.Name), sanitize(e.Description), sanitize(e.Corpus), sanitize(e.Intent)
+		want.Provenance.From, want.Provenance.Agent = sanitize(e.Provenance.From), sanitize(e.Provenance.Agent)
+		want.Tags, want.Entities = none(sanitizeAll(e.Tags)), none(sanitizeAll(e.Entities))
 		if !reflect.DeepEqual(all[0], want) {
 			r.Fatalf("got %+v\nwant %+v", all[0], want)
 		}
@@ -111,11 +111,11 @@ func none(l []string) []string {
 
 func TestPutRefuses(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	stranger := fact("stranger")
+	s := newStore(t)
+	stranger := newFact("stranger")
 	stranger.Provenance.Trust = subjects.Untrusted
-	put(t, s, fact("there"), engram("answer", "q1", "gen"), engram("gone", "q2", "gen"), stranger)
-	forget(t, s, "gone")
+	putEntries(t, s, newFact("there"), newEngram("answer", "q1", "gen"), newEngram("gone", "q2", "gen"), stranger)
+	forgetEntries(t, s, "gone")
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, c := range []struct {
 		name   string
@@ -148,31 +148,31 @@ func TestPutRefuses(t *testing.T) {
 		{"no vector", func(i *Item) { i.Vectors.Name = nil }, ErrVector},
 		{"no description vector", func(i *Item) { i.Vectors.Description = nil }, ErrDims},
 		{"vectors of two lengths", func(i *Item) { i.Vectors.Corpus = i.Vectors.Corpus[:3] }, ErrDims},
-		{"a vector longer than others of its model", func(i *Item) { i.Vectors = vectors("m", 5, 1) }, ErrDims},
+		{"a vector longer than others of its model", func(i *Item) { i.Vectors = randomVectors("m", 5, 1) }, ErrDims},
 		{"a vector that is no number", func(i *Item) { i.Vectors.Name[2] = nan }, ErrVector},
 		{"a vector without end", func(i *Item) { i.Vectors.Corpus[0] = inf }, ErrVector},
 		{"a vector that points nowhere", func(i *Item) { clear(i.Vectors.Description) }, ErrVector},
 		{"an id that is there", func(i *Item) { i.Entry.ID = "there" }, ErrExists},
-		{"an answer that is there", func(i *Item) { i.Entry = engram("again", "q1", "gen") }, ErrKnown},
-		{"an answer that is there, as a restore", func(i *Item) { i.Entry, i.Restore = engram("again", "q1", "gen"), true }, ErrKnown},
-		{"an answer that was forgotten", func(i *Item) { i.Entry = engram("again", "q2", "gen") }, ErrForgotten},
+		{"an answer that is there", func(i *Item) { i.Entry = newEngram("again", "q1", "gen") }, ErrKnown},
+		{"an answer that is there, as a restore", func(i *Item) { i.Entry, i.Restore = newEngram("again", "q1", "gen"), true }, ErrKnown},
+		{"an answer that was forgotten", func(i *Item) { i.Entry = newEngram("again", "q2", "gen") }, ErrForgotten},
 		{"a stranger in the place of one who is trusted", func(i *Item) {
 			i.Entry.Provenance.Trust, i.Entry.Supersedes = subjects.Untrusted, []string{"stranger", "there"}
 		}, ErrTrust},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := count(t, s, "SELECT count(*) FROM entries")
-			it := Item{Entry: fact("new"), Vectors: vectors("m", 4, 9)}
+			before := queryCount(t, s, "SELECT count(*) FROM entries")
+			it := Item{Entry: newFact("new"), Vectors: randomVectors("m", 4, 9)}
 			c.change(&it)
 			// A good one beside it is not stored either.
-			_, err := s.Put(t.Context(), Item{Entry: fact("good"), Vectors: vectors("m", 4, 3)}, it)
+			_, err := s.Put(t.Context(), Item{Entry: newFact("good"), Vectors: randomVectors("m", 4, 3)}, it)
 			if !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
-			if after := count(t, s, "SELECT count(*) FROM entries"); after != before {
+			if after := queryCount(t, s, "SELECT count(*) FROM entries"); after != before {
 				t.Errorf("%d entries became %d", before, after)
 			}
-			if got := one(t, s, "there"); got.State != subjects.MemoryActive {
+			if got := getEntry(t, s, "there"); got.State != subjects.MemoryActive {
 				t.Errorf("the trusted one is %s", got.State)
 			}
 		})
@@ -181,68 +181,68 @@ func TestPutRefuses(t *testing.T) {
 
 func TestPutTwiceInOneCall(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	if _, err := s.Put(t.Context(), Item{Entry: fact("a")}, Item{Entry: fact("a")}); !errors.Is(err, ErrExists) {
+	s := newStore(t)
+	if _, err := s.Put(t.Context(), Item{Entry: newFact("a")}, Item{Entry: newFact("a")}); !errors.Is(err, ErrExists) {
 		t.Error(err)
 	}
-	if _, err := s.Put(t.Context(), Item{Entry: engram("a", "q", "g")}, Item{Entry: engram("b", "q", "g")}); !errors.Is(err, ErrKnown) {
+	if _, err := s.Put(t.Context(), Item{Entry: newEngram("a", "q", "g")}, Item{Entry: newEngram("b", "q", "g")}); !errors.Is(err, ErrKnown) {
 		t.Error(err)
 	}
 	// Two answers of two respondents, and two of the kind that have no question, are no repetition.
-	put(t, s, engram("a", "q", "g"), engram("b", "q", "h"), engram("c", "", "g"), engram("d", "", "g"))
+	putEntries(t, s, newEngram("a", "q", "g"), newEngram("b", "q", "h"), newEngram("c", "", "g"), newEngram("d", "", "g"))
 }
 
 func TestNumbersAreNeverGivenAgain(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	rows := put(t, s, fact("a"), fact("b"), fact("c"))
+	s := newStore(t)
+	rows := putEntries(t, s, newFact("a"), newFact("b"), newFact("c"))
 	if fmt.Sprint(rows) != "[1 2 3]" {
 		t.Fatalf("rows are %v", rows)
 	}
-	if gone := forget(t, s, "c", "b"); fmt.Sprint(gone) != "[{c 3} {b 2}]" {
+	if gone := forgetEntries(t, s, "c", "b"); fmt.Sprint(gone) != "[{c 3} {b 2}]" {
 		t.Errorf("gone are %v", gone)
 	}
-	if r := put(t, s, fact("d")); r[0] != 4 {
+	if r := putEntries(t, s, newFact("d")); r[0] != 4 {
 		t.Errorf("d has %d", r[0])
 	}
-	forget(t, s, "d", "a")
-	s = reopened(t, s) // written anew: nothing is left but the mark
-	if r := put(t, s, fact("a")); r[0] != 5 {
+	forgetEntries(t, s, "d", "a")
+	s = reopenStore(t, s) // written anew: nothing is left but the mark
+	if r := putEntries(t, s, newFact("a")); r[0] != 5 {
 		t.Errorf("after a restart a has %d", r[0])
 	}
 }
 
 func TestSupersede(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"), fact("b"))
-	c := fact("c")
+	s := newStore(t)
+	putEntries(t, s, newFact("a"), newFact("b"))
+	c := newFact("c")
 	c.Supersedes = []string{"a", "missing", "c"}
-	put(t, s, c)
-	d := fact("d") // a has lost its place already
+	putEntries(t, s, c)
+	d := newFact("d") // a has lost its place already
 	d.Supersedes = []string{"a", "c"}
-	put(t, s, d)
+	putEntries(t, s, d)
 	for id, by := range map[string]string{"a": "c", "c": "d", "b": "", "d": ""} {
 		want := subjects.MemorySuperseded
 		if by == "" {
 			want = subjects.MemoryActive
 		}
-		if e := one(t, s, id); e.SupersededBy != by || e.State != want {
+		if e := getEntry(t, s, id); e.SupersededBy != by || e.State != want {
 			t.Errorf("%s is %s by %q, want %s by %q", id, e.State, e.SupersededBy, want, by)
 		}
 	}
-	if e := one(t, s, "d"); fmt.Sprint(e.Supersedes) != "[c]" {
+	if e := getEntry(t, s, "d"); fmt.Sprint(e.Supersedes) != "[c]" {
 		t.Errorf("d superseded %v", e.Supersedes)
 	}
 	// What says the same as something that is not there is superseded by nobody.
-	same := fact("same")
+	same := newFact("same")
 	same.State, same.SupersededBy = subjects.MemorySuperseded, "missing"
-	put(t, s, same)
-	if e := one(t, s, "same"); e.SupersededBy != "" || e.State != subjects.MemorySuperseded {
+	putEntries(t, s, same)
+	if e := getEntry(t, s, "same"); e.SupersededBy != "" || e.State != subjects.MemorySuperseded {
 		t.Errorf("same is %s by %q", e.State, e.SupersededBy)
 	}
 	// Nothing takes its own place by way of another.
-	x := fact("x")
+	x := newFact("x")
 	x.State, x.SupersededBy, x.Supersedes = subjects.MemorySuperseded, "b", []string{"b"}
 	if _, err := s.Put(t.Context(), Item{Entry: x}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a circle: %v", err)
@@ -252,18 +252,18 @@ func TestSupersede(t *testing.T) {
 // An export is read back into an empty memory, in any order, and is the same.
 func TestRestoreInAnyOrder(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	a, b, c, d := fact("a"), whole("b"), engram("c", "q9", "gen"), fact("d")
+	s := newStore(t)
+	a, b, c, d := newFact("a"), whole("b"), newEngram("c", "q9", "gen"), newFact("d")
 	b.Provenance.Trust = subjects.Trusted
-	put(t, s, a, b, c)
+	putEntries(t, s, a, b, c)
 	d.Supersedes, d.Correlating = []string{"a", "c"}, []string{"b", "c"}
-	put(t, s, d)
+	putEntries(t, s, d)
 	all, _, err := s.List(t.Context(), Filter{Corpus: true})
 	if err != nil || len(all) != 4 {
 		t.Fatal(len(all), err)
 	}
 	for range 3 {
-		to := opened(t)
+		to := newStore(t)
 		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		for _, e := range all {
 			if _, err := to.Put(t.Context(), Item{Entry: e, Restore: true}); err != nil {
@@ -271,7 +271,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 			}
 		}
 		for _, e := range all {
-			if got := one(t, to, e.ID); !reflect.DeepEqual(got, e) {
+			if got := getEntry(t, to, e.ID); !reflect.DeepEqual(got, e) {
 				t.Errorf("in the order %s:\n got %+v\nwant %+v", ids(all), got, e)
 			}
 		}
@@ -280,11 +280,11 @@ func TestRestoreInAnyOrder(t *testing.T) {
 
 func TestRestoreWhatWasForgotten(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	e := engram("a", "q1", "gen")
+	s := newStore(t)
+	e := newEngram("a", "q1", "gen")
 	e.Grades = subjects.Grades{Critic: 5, Feedback: "yes"}
-	put(t, s, e, engram("c", "q2", "gen"))
-	forget(t, s, "a")
+	putEntries(t, s, e, newEngram("c", "q2", "gen"))
+	forgetEntries(t, s, "a")
 	if _, err := s.Put(t.Context(), Item{Entry: e}); !errors.Is(err, ErrForgotten) || !errors.Is(err, ErrKnown) {
 		t.Errorf("a repeated event: %v", err)
 	}
@@ -297,17 +297,17 @@ func TestRestoreWhatWasForgotten(t *testing.T) {
 		}
 	})
 	all.Go(func() {
-		if _, err := s.Put(context.Background(), Item{Entry: engram("b", "q2", "gen")}); !errors.Is(err, ErrKnown) {
+		if _, err := s.Put(context.Background(), Item{Entry: newEngram("b", "q2", "gen")}); !errors.Is(err, ErrKnown) {
 			t.Error(err)
 		}
 	})
 	wait(2)
 	release()
 	all.Wait()
-	if id, state, err := s.Known(t.Context(), "q1", "gen"); id != "a" || state != Stored || err != nil {
+	if id, state, err := s.FindAnswer(t.Context(), "q1", "gen"); id != "a" || state != Stored || err != nil {
 		t.Errorf("known as %q %q, %v", id, state, err)
 	}
-	if got := one(t, s, "a"); got.Grades != e.Grades {
+	if got := getEntry(t, s, "a"); got.Grades != e.Grades {
 		t.Errorf("grades are %+v", got.Grades)
 	}
 }

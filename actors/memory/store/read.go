@@ -10,13 +10,13 @@ import (
 	"conclave/subjects"
 )
 
-// What became of an answer, as [Store.Known] tells.
+// What became of an answer, as [Store.FindAnswer] tells.
 const (
 	Stored    = "stored"
 	Forgotten = "forgotten"
 )
 
-const knownQuery = "SELECT id FROM answers WHERE answer = ?"
+const answerQuery = "SELECT id FROM answers WHERE answer = ?"
 
 func scanAnswer(r *sql.Rows) (id, state string, err error) {
 	var is sql.NullString
@@ -29,12 +29,12 @@ func scanAnswer(r *sql.Rows) (id, state string, err error) {
 	return is.String, Stored, nil
 }
 
-// Known tells what became of the answer of respondent to a question: "" when it was never seen.
-func (s *Store) Known(ctx context.Context, query, respondent string) (id, state string, err error) {
+// FindAnswer tells what became of the answer of respondent to a question: "" when it was never seen.
+func (s *Store) FindAnswer(ctx context.Context, query, respondent string) (id, state string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		id, state, err = scanAnswer(r)
 		return err
-	}, knownQuery, answerKey(clean(query), clean(respondent)))
+	}, answerQuery, answerKey(sanitize(query), sanitize(respondent)))
 	if err != nil {
 		return "", "", fmt.Errorf("looking for an answer: %w", err)
 	}
@@ -42,73 +42,73 @@ func (s *Store) Known(ctx context.Context, query, respondent string) (id, state 
 }
 
 // caller is who can be asked: the store, or a moment of it.
-type asker interface {
+type querier interface {
 	query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error
 }
 
 // query asks the store as it is now.
 func (s *Store) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
-	leave, err := s.enter()
+	leave, err := s.beginRead()
 	if err != nil {
 		return err
 	}
 	defer leave()
-	st, err := s.ready.get(ctx, query)
+	st, err := s.statements.get(ctx, query)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	rows, err := st.QueryContext(ctx, args...)
-	return drain(rows, err, each)
+	return scanRows(rows, err, each)
 }
 
-// moment is the store as it is at one moment, for several questions whose answers must fit together.
-type moment struct {
+// snapshot is the store as it is at one moment, for several questions whose answers must fit together.
+type snapshot struct {
 	s  *Store
 	tx *sql.Tx
 }
 
 // query asks one of the questions that are asked often.
-func (m moment) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
-	st, err := m.s.ready.get(ctx, query)
+func (m snapshot) query(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
+	st, err := m.s.statements.get(ctx, query)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	rows, err := m.tx.StmtContext(ctx, st).QueryContext(ctx, args...)
-	return drain(rows, err, each)
+	return scanRows(rows, err, each)
 }
 
-// ask asks a question that is put together for one time.
-func (m moment) ask(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
+// queryOnce asks a question that is put together for one time.
+func (m snapshot) queryOnce(ctx context.Context, each func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := m.tx.QueryContext(ctx, query, args...)
-	return drain(rows, err, each)
+	return scanRows(rows, err, each)
 }
 
-// at asks several questions about one moment.
-func (s *Store) at(ctx context.Context, ask func(moment) error) error {
-	leave, err := s.enter()
+// readSnapshot asks several questions about one moment.
+func (s *Store) readSnapshot(ctx context.Context, ask func(snapshot) error) error {
+	leave, err := s.beginRead()
 	if err != nil {
 		return err
 	}
 	defer leave()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing was changed
-	return ask(moment{s, tx})
+	return ask(snapshot{s, tx})
 }
 
 // entryColumns are what an entry is made of, in the order of scanEntry. The corpus is the last one.
 const entryColumns = `row, id, kind, state, trust, source, name, description, intent, entities, sentiment, respondent, agent, session, query, origin, part,
 	model, digest, flags, superseded_by, pinned, created, updated, `
 
-// found is an entry and the number of its row.
-type found struct {
+// storedEntry is an entry and the number of its row.
+type storedEntry struct {
 	row int64
 	subjects.MemoryEntry
 }
 
-func scanEntry(r *sql.Rows) (e found, err error) {
+func scanEntry(r *sql.Rows) (e storedEntry, err error) {
 	var entities, flags string
 	p := &e.Provenance
 	err = r.Scan(&e.row, &e.ID, &e.Kind, &e.State, &p.Trust, &p.Source, &e.Name, &e.Description, &e.Intent, &entities, &e.Sentiment, &e.Respondent,
@@ -117,32 +117,32 @@ func scanEntry(r *sql.Rows) (e found, err error) {
 		return e, err
 	}
 	e.Created, e.Updated = e.Created.UTC(), e.Updated.UTC()
-	if e.Entities, err = unlist(entities); err != nil {
+	if e.Entities, err = decodeList(entities); err != nil {
 		return e, err
 	}
-	p.Flags, err = unlist(flags)
+	p.Flags, err = decodeList(flags)
 	return e, err
 }
 
 // Get reads entries in the order asked. Those that are not there are left out.
 func (s *Store) Get(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
-	ids = unique(cleanAll(ids))
-	all, err := s.get(ctx, ids)
+	ids = unique(sanitizeAll(ids))
+	all, err := s.readEntries(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
-	order := places(ids)
-	slices.SortFunc(all, func(a, b found) int { return order[a.ID] - order[b.ID] })
-	return plain(all), nil
+	order := positions(ids)
+	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.ID] - order[b.ID] })
+	return entriesOf(all), nil
 }
 
-// Texts reads entries as they stand in their own table, in the order asked: all but tags, links, grades, access and what
+// GetTexts reads entries as they stand in their own table, in the order asked: all but tags, links, grades, access and what
 // they superseded. It is one statement, where [Store.Get] is seven.
-func (s *Store) Texts(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
-	ids = unique(cleanAll(ids))
-	var all []found
-	for chunk := range slices.Chunk(ids, mostListed) {
-		in, named := listed(chunk)
+func (s *Store) GetTexts(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
+	ids = unique(sanitizeAll(ids))
+	var all []storedEntry
+	for chunk := range slices.Chunk(ids, maxListed) {
+		in, named := inList(chunk)
 		err := s.query(ctx, func(r *sql.Rows) error {
 			e, err := scanEntry(r)
 			all = append(all, e)
@@ -152,22 +152,22 @@ func (s *Store) Texts(ctx context.Context, ids ...string) ([]subjects.MemoryEntr
 			return nil, fmt.Errorf("reading entries: %w", err)
 		}
 	}
-	order := places(ids)
-	slices.SortFunc(all, func(a, b found) int { return order[a.ID] - order[b.ID] })
-	return plain(all), nil
+	order := positions(ids)
+	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.ID] - order[b.ID] })
+	return entriesOf(all), nil
 }
 
-// Graded reports whether somebody has said something about the answers to a question.
-func (s *Store) Graded(ctx context.Context, query string) (is bool, err error) {
-	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&is) }, "SELECT count(*) > 0 FROM grades WHERE query = ?", clean(query))
+// HasGrades reports whether somebody has said something about the answers to a question.
+func (s *Store) HasGrades(ctx context.Context, query string) (is bool, err error) {
+	err = s.query(ctx, func(r *sql.Rows) error { return r.Scan(&is) }, "SELECT count(*) > 0 FROM grades WHERE query = ?", sanitize(query))
 	if err != nil {
 		return false, fmt.Errorf("looking for grades: %w", err)
 	}
 	return is, nil
 }
 
-// Rows reads entries by the numbers of their rows, in the order asked. Those that are not there are left out.
-func (s *Store) Rows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
+// GetRows reads entries by the numbers of their rows, in the order asked. Those that are not there are left out.
+func (s *Store) GetRows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntry, error) {
 	numbers := make([]int64, 0, len(rows))
 	for _, r := range rows {
 		if r <= 1<<62 {
@@ -176,8 +176,8 @@ func (s *Store) Rows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntr
 	}
 	// By their ids, which an index finds: a number leads to the 2048 rows around it, and all their texts would be read.
 	var ids []string
-	for chunk := range slices.Chunk(numbers, mostListed) {
-		in, named := listed(chunk)
+	for chunk := range slices.Chunk(numbers, maxListed) {
+		in, named := inList(chunk)
 		err := s.query(ctx, func(r *sql.Rows) error {
 			var id string
 			err := r.Scan(&id)
@@ -188,17 +188,17 @@ func (s *Store) Rows(ctx context.Context, rows ...uint64) ([]subjects.MemoryEntr
 			return nil, fmt.Errorf("reading entries: %w", err)
 		}
 	}
-	all, err := s.get(ctx, ids)
+	all, err := s.readEntries(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading entries: %w", err)
 	}
-	order := places(numbers)
-	slices.SortFunc(all, func(a, b found) int { return order[a.row] - order[b.row] })
-	return plain(all), nil
+	order := positions(numbers)
+	slices.SortFunc(all, func(a, b storedEntry) int { return order[a.row] - order[b.row] })
+	return entriesOf(all), nil
 }
 
-// places says where each stands.
-func places[T comparable](list []T) map[T]int {
+// positions says where each stands.
+func positions[T comparable](list []T) map[T]int {
 	m := make(map[T]int, len(list))
 	for i, v := range list {
 		if _, there := m[v]; !there {
@@ -208,7 +208,7 @@ func places[T comparable](list []T) map[T]int {
 	return m
 }
 
-func plain(all []found) []subjects.MemoryEntry {
+func entriesOf(all []storedEntry) []subjects.MemoryEntry {
 	out := make([]subjects.MemoryEntry, len(all))
 	for i, e := range all {
 		out[i] = e.MemoryEntry
@@ -216,14 +216,14 @@ func plain(all []found) []subjects.MemoryEntry {
 	return out
 }
 
-// get reads entries with everything that belongs to them.
-func (s *Store) get(ctx context.Context, ids []string) (all []found, err error) {
+// readEntries reads entries with everything that belongs to them.
+func (s *Store) readEntries(ctx context.Context, ids []string) (all []storedEntry, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	err = s.at(ctx, func(m moment) error {
-		for chunk := range slices.Chunk(ids, mostListed) {
-			in, named := listed(chunk)
+	err = s.readSnapshot(ctx, func(m snapshot) error {
+		for chunk := range slices.Chunk(ids, maxListed) {
+			in, named := inList(chunk)
 			err := m.query(ctx, func(r *sql.Rows) error {
 				e, err := scanEntry(r)
 				all = append(all, e)
@@ -233,31 +233,31 @@ func (s *Store) get(ctx context.Context, ids []string) (all []found, err error) 
 				return err
 			}
 		}
-		return s.complete(ctx, m, all)
+		return s.fillRelated(ctx, m, all)
 	})
 	return all, err
 }
 
-// complete adds to entries what stands in other tables.
-func (s *Store) complete(ctx context.Context, m asker, all []found) error {
-	for chunk := range slices.Chunk(all, mostListed) {
-		if err := s.completeSome(ctx, m, chunk); err != nil {
+// fillRelated adds to entries what stands in other tables.
+func (s *Store) fillRelated(ctx context.Context, m querier, all []storedEntry) error {
+	for chunk := range slices.Chunk(all, maxListed) {
+		if err := s.fillRelatedChunk(ctx, m, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) completeSome(ctx context.Context, m asker, all []found) error {
-	byRow, byID := map[int64]*found{}, map[string]*found{}
+func (s *Store) fillRelatedChunk(ctx context.Context, m querier, all []storedEntry) error {
+	byRow, byID := map[int64]*storedEntry{}, map[string]*storedEntry{}
 	rows, ids := make([]int64, len(all)), make([]string, len(all))
 	for i := range all {
 		e := &all[i]
 		byRow[e.row], byID[e.ID] = e, e
 		rows[i], ids[i] = e.row, e.ID
 	}
-	inRows, numbers := listed(rows)
-	inIDs, names := listed(ids)
+	inRows, numbers := inList(rows)
+	inIDs, names := inList(ids)
 	// What there is in each table is put in order here: that costs DuckDB more than the reading.
 	err := readTags(ctx, m, rows, func(row int64, tags []string) { byRow[row].Tags = tags })
 	if err != nil {
@@ -293,30 +293,30 @@ func (s *Store) completeSome(ctx context.Context, m asker, all []found) error {
 	if err != nil {
 		return err
 	}
-	grades := make([]graded, 0, len(all))
+	grades := make([]gradeTarget, 0, len(all))
 	for i := range all {
 		e := &all[i]
 		slices.Sort(e.Correlating)
 		slices.Sort(e.Supersedes)
-		if answer(e.MemoryEntry) {
-			grades = append(grades, graded{e.Provenance.QueryID, e.Respondent, &e.Grades})
+		if isAnswer(e.MemoryEntry) {
+			grades = append(grades, gradeTarget{e.Provenance.QueryID, e.Respondent, &e.Grades})
 		}
 	}
 	if err := readGrades(ctx, m, grades); err != nil {
 		return err
 	}
-	s.touch.over(byID)
+	s.accesses.addTo(byID)
 	return nil
 }
 
 // readTags reads the tags of rows in their order.
-func readTags(ctx context.Context, m asker, rows []int64, set func(row int64, tags []string)) error {
+func readTags(ctx context.Context, m querier, rows []int64, set func(row int64, tags []string)) error {
 	type tag struct {
 		place int
 		word  string
 	}
 	all := map[int64][]tag{}
-	in, numbers := listed(rows)
+	in, numbers := inList(rows)
 	err := m.query(ctx, func(r *sql.Rows) error {
 		var row int64
 		var t tag
@@ -340,10 +340,10 @@ func readTags(ctx context.Context, m asker, rows []int64, set func(row int64, ta
 
 // Correlated reads what goes with any of these, without these.
 func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.MemoryEntry, error) {
-	ids = unique(cleanAll(ids))
+	ids = unique(sanitizeAll(ids))
 	var others []string
-	for chunk := range slices.Chunk(ids, mostListed) {
-		in, named := listed(chunk)
+	for chunk := range slices.Chunk(ids, maxListed) {
+		in, named := inList(chunk)
 		err := s.query(ctx, func(r *sql.Rows) error {
 			var id string
 			err := r.Scan(&id)
@@ -358,17 +358,17 @@ func (s *Store) Correlated(ctx context.Context, ids ...string) ([]subjects.Memor
 	return s.Get(ctx, others...)
 }
 
-// mostBeginnings is how many ids with the same beginning are told.
-const mostBeginnings = 10
+// maxIDMatches is how many ids with the same beginning are told.
+const maxIDMatches = 10
 
-// Beginning finds the ids that begin with some letters, at most ten.
-func (s *Store) Beginning(ctx context.Context, letters string) (ids []string, err error) {
+// FindIDs finds the ids that begin with some letters, at most ten.
+func (s *Store) FindIDs(ctx context.Context, letters string) (ids []string, err error) {
 	err = s.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", mostBeginnings), clean(letters), clean(letters))
+	}, fmt.Sprintf("SELECT id FROM entries WHERE starts_with(id, ?) ORDER BY id = ? DESC, id LIMIT %d", maxIDMatches), sanitize(letters), sanitize(letters))
 	if err != nil {
 		return nil, fmt.Errorf("looking for an id: %w", err)
 	}

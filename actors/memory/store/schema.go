@@ -9,16 +9,16 @@ import (
 
 // Numbers that the file keeps about itself.
 const (
-	markSchema = "schema" // how many of the steps were taken
-	markHigh   = "high"   // the highest number of a row that was forgotten: it is never given again
-	markForgot = "forgot" // see noteForgot; 1 = the file may still hold bytes of what was forgotten
+	markSchema     = "schema" // how many of the steps were taken
+	markHighestRow = "high"   // the highest number of a row that was forgotten: it is never given again
+	markForgot     = "forgot" // see noteForgot; 1 = the file may still hold bytes of what was forgotten
 )
 
-// begin makes the table that everything else begins with.
-func begin(ctx context.Context, db *sql.DB) error {
+// createMeta makes the table that everything else begins with.
+func createMeta(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `CREATE TABLE meta (name VARCHAR PRIMARY KEY, value BIGINT NOT NULL);
 INSERT INTO meta VALUES ('schema', 0), ('high', 0), ('forgot', 0)`)
-	return explain(err)
+	return explainError(err)
 }
 
 // tables are all that hold something, in the order in which they are written. meta is not among them.
@@ -102,22 +102,22 @@ func migrate(ctx context.Context, e *engine, path string, steps []string) error 
 		return ctx.Err()
 	}
 	if err != nil {
-		return errors.Join(damaged(path, fmt.Errorf("it is a database and no memory of conclave: %w", &duckError{err})), e.leave(ctx))
+		return errors.Join(damagedError(path, fmt.Errorf("it is a database and no memory of conclave: %w", &duckError{err})), e.skipCheckpoint(ctx))
 	}
 	if taken > len(steps) {
 		return errors.Join(
 			fmt.Errorf("%w: %s has schema %d and this conclave knows %d; it stays as it is, use the conclave that wrote it", ErrNewer, path, taken, len(steps)),
-			e.leave(ctx))
+			e.skipCheckpoint(ctx))
 	}
 	for ; taken < len(steps); taken++ {
-		if err := step(ctx, e.db, steps[taken], taken+1); err != nil {
-			return fmt.Errorf("bringing %s to schema %d: %w", path, taken+1, explain(err))
+		if err := applyStep(ctx, e.db, steps[taken], taken+1); err != nil {
+			return fmt.Errorf("bringing %s to schema %d: %w", path, taken+1, explainError(err))
 		}
 	}
 	return nil
 }
 
-func step(ctx context.Context, db *sql.DB, change string, number int) error {
+func applyStep(ctx context.Context, db *sql.DB, change string, number int) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -132,11 +132,11 @@ func step(ctx context.Context, db *sql.DB, change string, number int) error {
 	return tx.Commit()
 }
 
-// mark reads a number that the file keeps about itself.
-func (s *Store) mark(ctx context.Context, name string) (value int64, err error) {
+// readMark reads a number that the file keeps about itself.
+func (s *Store) readMark(ctx context.Context, name string) (value int64, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", name).Scan(&value)
 	if err != nil {
-		return 0, fmt.Errorf("reading %s of the memory: %w", name, explain(err))
+		return 0, fmt.Errorf("reading %s of the memory: %w", name, explainError(err))
 	}
 	return value, nil
 }

@@ -25,7 +25,7 @@ type Stats struct {
 // Stats counts.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	st := Stats{Kinds: map[string]int{}, States: map[string]int{}, Vectors: map[string]int{}, Schema: len(s.steps)}
-	err := s.at(ctx, func(m moment) error {
+	err := s.readSnapshot(ctx, func(m snapshot) error {
 		err := m.query(ctx, func(r *sql.Rows) error {
 			var kind, state string
 			var n int

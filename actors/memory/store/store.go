@@ -28,16 +28,16 @@ type Options struct {
 
 // Usual settings.
 const (
-	usualThreads = 1
-	usualLimit   = "512MB"
+	defaultThreads     = 1
+	defaultMemoryLimit = "512MB"
 )
 
-func (o Options) filled() Options {
+func (o Options) withDefaults() Options {
 	if o.Threads <= 0 {
-		o.Threads = usualThreads
+		o.Threads = defaultThreads
 	}
 	if o.MemoryLimit == "" {
-		o.MemoryLimit = usualLimit
+		o.MemoryLimit = defaultMemoryLimit
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -47,20 +47,20 @@ func (o Options) filled() Options {
 
 // Store is the open file. Its methods may be called by many at once.
 type Store struct {
-	path   string
-	opts   Options
-	engine *engine
-	db     *sql.DB
-	writer *writer
-	ready  statements
-	vss    error // why there is no approximate search
-	touch  touches
-	steps  []string // of the schema
+	path       string
+	opts       Options
+	engine     *engine
+	db         *sql.DB
+	writer     *writer
+	statements statementCache
+	vssErr     error // why there is no approximate search
+	accesses   accessCounts
+	steps      []string // of the schema
 
-	life   sync.RWMutex // held for reading by whoever hands in a write, and for a moment by whoever begins to read
-	closed bool
-	busy   sync.WaitGroup // readers
-	free   func()         // lets others in this process open the file
+	lifecycle sync.RWMutex // held for reading by whoever hands in a write, and for a moment by whoever begins to read
+	closed    bool
+	readers   sync.WaitGroup // readers
+	release   func()         // lets others in this process open the file
 }
 
 // Open opens the memory at path, an absolute or relative name of a file. It makes the folder closed to others, and the
@@ -68,20 +68,20 @@ type Store struct {
 //
 // A file that cannot be used is never changed: [ErrDamaged], [ErrNewer] and [ErrLocked] say what to do.
 func Open(ctx context.Context, path string, o Options) (*Store, error) {
-	return open(ctx, path, o, steps)
+	return openWithSteps(ctx, path, o, steps)
 }
 
-// open is Open with other steps of the schema, for tests.
-func open(ctx context.Context, path string, o Options, steps []string) (*Store, error) {
+// openWithSteps is Open with other steps of the schema, for tests.
+func openWithSteps(ctx context.Context, path string, o Options, steps []string) (*Store, error) {
 	if !haveDuckDB {
 		return nil, ErrNoDuckDB
 	}
-	o = o.filled()
-	path, free, err := claim(path)
+	o = o.withDefaults()
+	path, free, err := claimPath(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, opts: o, free: free, steps: steps}
+	s := &Store{path: path, opts: o, release: free, steps: steps}
 	if err := s.start(ctx); err != nil {
 		if s.engine != nil {
 			err = errors.Join(err, s.engine.close())
@@ -97,64 +97,64 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.engine, s.vss, err = openEngine(ctx, s.path, s.opts); err != nil {
+	if s.engine, s.vssErr, err = openEngine(ctx, s.path, s.opts); err != nil {
 		return err
 	}
 	s.db = s.engine.db
-	if err := sweep(s.path); err != nil {
+	if err := removeLeftovers(s.path); err != nil {
 		return err
 	}
 	if err := migrate(ctx, s.engine, s.path, s.steps); err != nil {
 		return err
 	}
-	if err := s.engine.closeDoors(ctx); err != nil {
+	if err := s.engine.lockDown(ctx); err != nil {
 		return err
 	}
-	s.ready.db = s.db
+	s.statements.db = s.db
 	s.writer, err = newWriter(ctx, s)
 	return err
 }
 
-// enter is called by whoever reads, before; he calls leave after. The file is not closed in between.
-func (s *Store) enter() (leave func(), err error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
+// beginRead is called by whoever reads, before; he calls leave after. The file is not closed in between.
+func (s *Store) beginRead() (leave func(), err error) {
+	s.lifecycle.RLock()
+	defer s.lifecycle.RUnlock()
 	if s.closed {
 		return nil, ErrClosed
 	}
-	s.busy.Add(1)
-	return s.busy.Done, nil
+	s.readers.Add(1)
+	return s.readers.Done, nil
 }
 
 // Close waits for what was handed in and for those who read, writes the log into the file and closes it. When something
 // was forgotten since the file was last written anew it writes it anew ([Compact]); when ctx ends before, that is left for
 // the next time.
 func (s *Store) Close(ctx context.Context) error {
-	s.life.Lock()
+	s.lifecycle.Lock()
 	if s.closed {
-		s.life.Unlock()
+		s.lifecycle.Unlock()
 		return nil
 	}
 	s.closed = true
 	close(s.writer.queue)
-	s.life.Unlock()
-	<-s.writer.gone
-	s.busy.Wait()
-	defer s.free()
+	s.lifecycle.Unlock()
+	<-s.writer.stopped
+	s.readers.Wait()
+	defer s.release()
 
-	forgot, err := s.mark(context.WithoutCancel(ctx), markForgot)
+	forgot, err := s.readMark(context.WithoutCancel(ctx), markForgot)
 	errs := []error{err}
 	if _, err := s.db.ExecContext(context.WithoutCancel(ctx), "CHECKPOINT "+catalog); err != nil {
-		errs = append(errs, fmt.Errorf("writing the log into the file: %w", explain(err)))
+		errs = append(errs, fmt.Errorf("writing the log into the file: %w", explainError(err)))
 	}
-	errs = append(errs, s.writer.close(), s.ready.close(), s.engine.close())
+	errs = append(errs, s.writer.close(), s.statements.close(), s.engine.close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("closing the memory: %w", err)
 	}
 	if forgot == 0 {
 		return nil
 	}
-	if err := compact(ctx, s.path, s.opts, s.steps); err != nil && ctx.Err() == nil {
+	if err := rewriteFile(ctx, s.path, s.opts, s.steps); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
@@ -177,5 +177,5 @@ func (s *Store) ErrVSS() error {
 	if s.opts.VSS == "" {
 		return nil
 	}
-	return s.vss
+	return s.vssErr
 }

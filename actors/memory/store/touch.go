@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// touches counts what was recalled. Counts are written with the next change, so that a recall costs no write; a crash may
+// accessCounts counts what was recalled. Counts are written with the next change, so that a recall costs no write; a crash may
 // lose the last of them.
-type touches struct {
+type accessCounts struct {
 	mu      sync.Mutex
-	waiting map[string]touched
+	waiting map[string]accessCount
 }
 
-type touched struct {
+type accessCount struct {
 	times int64
 	last  time.Time
 }
 
-// mostTouched is how many entries wait before they are written without another change.
-const mostTouched = 256
+// maxPendingAccesses is how many entries wait before they are written without another change.
+const maxPendingAccesses = 256
 
 // Touch counts that entries were recalled. It need not be durable when it returns. Ids that are not there are nobody's.
 func (s *Store) Touch(ctx context.Context, at time.Time, ids ...string) error {
 	if err := checkTime("the time", at); err != nil {
 		return err
 	}
-	if s.touch.add(micro(at), cleanAll(ids)) < mostTouched {
+	if s.accesses.add(truncateTime(at), sanitizeAll(ids)) < maxPendingAccesses {
 		return nil
 	}
 	return s.write(ctx, func(*tx) error { return nil })
 }
 
-func (t *touches) add(at time.Time, ids []string) (waiting int) {
+func (t *accessCounts) add(at time.Time, ids []string) (waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.waiting == nil {
-		t.waiting = map[string]touched{}
+		t.waiting = map[string]accessCount{}
 	}
 	for _, id := range ids {
 		c := t.waiting[id]
@@ -52,8 +52,8 @@ func (t *touches) add(at time.Time, ids []string) (waiting int) {
 	return len(t.waiting)
 }
 
-// take returns what waits. It counts as waiting until settled is called.
-func (t *touches) take() (all map[string]touched, settled func()) {
+// pending returns what waits. It counts as waiting until settled is called.
+func (t *accessCounts) pending() (all map[string]accessCount, settled func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all = maps.Clone(t.waiting)
@@ -71,8 +71,8 @@ func (t *touches) take() (all map[string]touched, settled func()) {
 	}
 }
 
-// over adds what waits to entries that were read.
-func (t *touches) over(byID map[string]*found) {
+// addTo adds what waits to entries that were read.
+func (t *accessCounts) addTo(byID map[string]*storedEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, c := range t.waiting {
@@ -85,9 +85,9 @@ func (t *touches) over(byID map[string]*found) {
 	}
 }
 
-// countTouches writes counts. Entries that are gone have none.
-func (t *tx) countTouches(all map[string]touched) error {
-	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(all)), mostListed) {
+// writeAccesses writes counts. Entries that are gone have none.
+func (t *tx) writeAccesses(all map[string]accessCount) error {
+	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(all)), maxListed) {
 		ids, err := t.rowsOf(chunk)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func (t *tx) countTouches(all map[string]touched) error {
 // rowsOf finds the rows of entries.
 func (t *tx) rowsOf(ids []string) (map[int64]string, error) {
 	rows := map[int64]string{}
-	in, named := listed(ids)
+	in, named := inList(ids)
 	err := t.query(func(r *sql.Rows) error {
 		var row int64
 		var id string

@@ -10,10 +10,10 @@ import (
 	"conclave/pkg/text"
 )
 
-// rule is something that holds in every file. Its query finds what breaks it: a name to tell and nothing else.
-type rule struct{ text, query string }
+// invariant is something that holds in every file. Its query finds what breaks it: a name to tell and nothing else.
+type invariant struct{ violation, query string }
 
-var rules = []rule{
+var invariants = []invariant{
 	{"two entries have one number", "SELECT row::VARCHAR FROM entries GROUP BY row HAVING count(*) > 1"},
 	{"two entries have one id", "SELECT id FROM entries GROUP BY id HAVING count(*) > 1"},
 	{"an entry has no number", "SELECT id FROM entries WHERE row < 1"},
@@ -65,50 +65,50 @@ var rules = []rule{
 // Verify looks at everything: that every block can be read, and that what belongs together is together. It returns
 // [ErrDamaged] or [ErrInconsistent] with what it found. It takes about as long as reading the file.
 func (s *Store) Verify(ctx context.Context) error {
-	return s.at(ctx, func(m moment) error {
+	return s.readSnapshot(ctx, func(m snapshot) error {
 		for _, table := range tables {
-			if err := readAll(ctx, m, table); err != nil {
+			if err := readTable(ctx, m, table); err != nil {
 				return fmt.Errorf("reading %s: %w", table, err)
 			}
 		}
-		return errors.Join(verifyIDs(ctx, m), verifyRules(ctx, m))
+		return errors.Join(verifyIDs(ctx, m), verifyInvariants(ctx, m))
 	})
 }
 
-func verifyRules(ctx context.Context, m moment) error {
+func verifyInvariants(ctx context.Context, m snapshot) error {
 	var errs []error
-	for _, r := range rules {
+	for _, r := range invariants {
 		var first string
 		n := 0
-		err := m.ask(ctx, func(rows *sql.Rows) error {
+		err := m.queryOnce(ctx, func(rows *sql.Rows) error {
 			if n++; n > 1 {
 				return nil
 			}
 			return rows.Scan(&first)
 		}, r.query)
 		if err != nil {
-			return fmt.Errorf("looking whether %s: %w", r.text, err)
+			return fmt.Errorf("looking whether %s: %w", r.violation, err)
 		}
 		if n > 0 {
-			errs = append(errs, fmt.Errorf("%w: %s: %s (%d in all)", ErrInconsistent, r.text, text.OneLine(first, maxID), n))
+			errs = append(errs, fmt.Errorf("%w: %s: %s (%d in all)", ErrInconsistent, r.violation, text.OneLine(first, maxID), n))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // verifyIDs looks whether the newest entries are found by their ids: that is another way to them than reading all.
-func verifyIDs(ctx context.Context, m asker) error {
+func verifyIDs(ctx context.Context, m querier) error {
 	var ids []string
 	err := m.query(ctx, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
 		ids = append(ids, id)
 		return err
-	}, fmt.Sprintf("SELECT id FROM entries ORDER BY row DESC LIMIT %d", mostListed))
+	}, fmt.Sprintf("SELECT id FROM entries ORDER BY row DESC LIMIT %d", maxListed))
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	in, named := listed(ids)
+	in, named := inList(ids)
 	n := 0
 	if err := m.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*) FROM entries WHERE id IN "+in, named...); err != nil {
 		return err
@@ -119,10 +119,10 @@ func verifyIDs(ctx context.Context, m asker) error {
 	return nil
 }
 
-// readAll reads every value of a table.
-func readAll(ctx context.Context, m moment, table string) error {
+// readTable reads every value of a table.
+func readTable(ctx context.Context, m snapshot, table string) error {
 	var columns []string
-	err := m.ask(ctx, func(r *sql.Rows) error {
+	err := m.queryOnce(ctx, func(r *sql.Rows) error {
 		var name string
 		err := r.Scan(&name)
 		columns = append(columns, "bit_xor(hash("+name+"))")
@@ -131,5 +131,5 @@ func readAll(ctx context.Context, m moment, table string) error {
 	if err != nil {
 		return err
 	}
-	return m.ask(ctx, func(*sql.Rows) error { return nil }, "SELECT "+strings.Join(columns, ", ")+" FROM "+table)
+	return m.queryOnce(ctx, func(*sql.Rows) error { return nil }, "SELECT "+strings.Join(columns, ", ")+" FROM "+table)
 }

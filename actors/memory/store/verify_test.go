@@ -42,10 +42,10 @@ func TestVerifyFinds(t *testing.T) {
 		"somebody is in the graph twice":                                  "INSERT INTO entities SELECT * FROM entities",
 		"a number is missing":                                             "DELETE FROM meta WHERE name = 'high'",
 	}
-	s := opened(t)
-	a := fact("a")
-	a.Tags, a.Accesses, a.Accessed = []string{"x"}, 1, noon
-	put(t, s, a, fact("b"), engram("g", "q1", "gen"), engram("h", "q2", "gen"), fact("e"))
+	s := newStore(t)
+	a := newFact("a")
+	a.Tags, a.Accesses, a.Accessed = []string{"x"}, 1, testTime
+	putEntries(t, s, a, newFact("b"), newEngram("g", "q1", "gen"), newEngram("h", "q2", "gen"), newFact("e"))
 	if err := s.Link(t.Context(), "a", "b"); err != nil {
 		t.Fatal(err)
 	}
@@ -55,19 +55,19 @@ func TestVerifyFinds(t *testing.T) {
 	if _, err := s.Grade(t.Context(), Grade{Query: "q1", Respondent: "gen", Critic: ptr(3)}); err != nil {
 		t.Fatal(err)
 	}
-	forget(t, s, "h")
+	forgetEntries(t, s, "h")
 	if err := s.Verify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range rules {
-		change := broken[r.text]
+	for _, r := range invariants {
+		change := broken[r.violation]
 		if change == "" {
-			if r.text != "two entries have one id" { // the primary key does not let that happen
-				t.Errorf("nothing breaks the rule %q", r.text)
+			if r.violation != "two entries have one id" { // the primary key does not let that happen
+				t.Errorf("nothing breaks the rule %q", r.violation)
 			}
 			continue
 		}
-		t.Run(r.text, func(t *testing.T) {
+		t.Run(r.violation, func(t *testing.T) {
 			tx, err := s.db.BeginTx(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -76,7 +76,7 @@ func TestVerifyFinds(t *testing.T) {
 			if _, err := tx.Exec(change); err != nil {
 				t.Fatal(err)
 			}
-			if err := verifyRules(t.Context(), moment{s, tx}); !errors.Is(err, ErrInconsistent) || !strings.Contains(err.Error(), r.text) {
+			if err := verifyInvariants(t.Context(), snapshot{s, tx}); !errors.Is(err, ErrInconsistent) || !strings.Contains(err.Error(), r.violation) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -16,9 +16,9 @@ import (
 // crashed is a memory as a crash leaves it: the file, its log, and how long the log was after each write was acknowledged.
 func crashed(t *testing.T, writes int) (file, log []byte, lengths []int) {
 	t.Helper()
-	s := opened(t)
+	s := newStore(t)
 	for i := range writes {
-		put(t, s, fact(fmt.Sprintf("e%d", i)), engram(fmt.Sprintf("g%d", i), fmt.Sprintf("q%d", i), "gen"))
+		putEntries(t, s, newFact(fmt.Sprintf("e%d", i)), newEngram(fmt.Sprintf("g%d", i), fmt.Sprintf("q%d", i), "gen"))
 		info, err := os.Stat(s.path + walSuffix)
 		if err != nil {
 			t.Fatal(err)
@@ -62,10 +62,10 @@ func TestLogCutAnywhere(t *testing.T) {
 				whole++
 			}
 		}
-		if n := count(t, s, "SELECT count(*) FROM entries"); n != 2*whole {
+		if n := queryCount(t, s, "SELECT count(*) FROM entries"); n != 2*whole {
 			t.Errorf("cut at %d: %d entries, want %d of each transaction up to the cut", cut, n, 2*whole)
 		}
-		put(t, s, fact("after")) // and it goes on
+		putEntries(t, s, newFact("after")) // and it goes on
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -91,8 +91,8 @@ func TestLogEndsInZeros(t *testing.T) {
 	for i, at := range []int{len(log), lengths[2], lengths[0]} {
 		path := filepath.Join(t.TempDir(), "memory.duckdb")
 		leave(t, path, file, append(bytes.Clone(log[:at]), make([]byte, 5000)...))
-		s := openedAt(t, path)
-		if n, want := count(t, s, "SELECT count(*) FROM entries"), 2*[]int{4, 3, 1}[i]; n != want {
+		s := openStore(t, path)
+		if n, want := queryCount(t, s, "SELECT count(*) FROM entries"), 2*[]int{4, 3, 1}[i]; n != want {
 			t.Errorf("%d entries, want %d", n, want)
 		}
 	}
@@ -127,8 +127,8 @@ func TestLogDamaged(t *testing.T) {
 			if err := os.Rename(path+walSuffix, path+".kept"); err != nil {
 				t.Fatal(err)
 			}
-			s := openedAt(t, path)
-			if n := count(t, s, "SELECT count(*) FROM entries"); n != 0 {
+			s := openStore(t, path)
+			if n := queryCount(t, s, "SELECT count(*) FROM entries"); n != 0 {
 				t.Errorf("%d entries", n)
 			}
 		})
@@ -138,10 +138,10 @@ func TestLogDamaged(t *testing.T) {
 // A block of the file itself that is damaged is found when it is read, at the latest by Verify.
 func TestBlockDamaged(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	items := make([]Item, 300)
 	for i := range items {
-		items[i] = Item{Entry: fact(fmt.Sprintf("e%d", i)), Vectors: vectors("m", 256, uint64(i))}
+		items[i] = Item{Entry: newFact(fmt.Sprintf("e%d", i)), Vectors: randomVectors("m", 256, uint64(i))}
 	}
 	if _, err := s.Put(t.Context(), items...); err != nil {
 		t.Fatal(err)

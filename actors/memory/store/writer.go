@@ -13,26 +13,26 @@ import (
 
 // Bounds of what is committed together.
 const (
-	mostWaiting  = 256
-	mostTogether = 256
+	maxQueued = 256
+	maxBatch  = 256
 )
 
-// write is one change on its way to the file.
-type write struct {
-	ctx  context.Context
-	run  func(*tx) error // may run more than once: what it sets, it sets anew
-	done chan error
+// writeRequest is one change on its way to the file.
+type writeRequest struct {
+	ctx   context.Context
+	apply func(*tx) error // may run more than once: what it sets, it sets anew
+	done  chan error
 }
 
 // writer is the one goroutine that writes. DuckDB has no savepoints: when one of several that go together fails, the
 // transaction is undone and each is done alone.
 type writer struct {
-	store *Store
-	conn  *sql.Conn
-	queue chan *write
-	gone  chan struct{}
-	known map[string]*sql.Stmt // by their text
-	bulk  map[string]appender  // by table
+	store     *Store
+	conn      *sql.Conn
+	queue     chan *writeRequest
+	stopped   chan struct{}
+	prepared  map[string]*sql.Stmt // by their text
+	appenders map[string]appender  // by table
 
 	nextRow    int64
 	nextEntity int64
@@ -49,20 +49,20 @@ type appender interface {
 
 func newWriter(ctx context.Context, s *Store) (w *writer, err error) {
 	w = &writer{
-		store: s, queue: make(chan *write, mostWaiting), gone: make(chan struct{}), known: map[string]*sql.Stmt{}, bulk: map[string]appender{}, dims: map[string]int{},
+		store: s, queue: make(chan *writeRequest, maxQueued), stopped: make(chan struct{}), prepared: map[string]*sql.Stmt{}, appenders: map[string]appender{}, dims: map[string]int{},
 	}
 	if w.conn, err = s.db.Conn(ctx); err != nil {
-		return nil, fmt.Errorf("connecting to the memory: %w", explain(err))
+		return nil, fmt.Errorf("connecting to the memory: %w", explainError(err))
 	}
-	if err := w.recall(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("reading where the memory ended: %w", explain(err)), w.conn.Close())
+	if err := w.loadCounters(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("reading where the memory ended: %w", explainError(err)), w.conn.Close())
 	}
-	go w.loop()
+	go w.run()
 	return w, nil
 }
 
-// recall finds out which numbers are free.
-func (w *writer) recall(ctx context.Context) error {
+// loadCounters finds out which numbers are free.
+func (w *writer) loadCounters(ctx context.Context) error {
 	err := w.conn.QueryRowContext(ctx, `SELECT greatest((SELECT coalesce(max(row), 0) FROM entries), (SELECT value FROM meta WHERE name = 'high')) + 1,
 		(SELECT coalesce(max(id), 0) FROM entities) + 1`).Scan(&w.nextRow, &w.nextEntity)
 	if err != nil {
@@ -87,8 +87,8 @@ func (w *writer) recall(ctx context.Context) error {
 // write hands in a change and waits until it is durable. When ctx ends while it waits the caller gets ctx's error, and the
 // change may be made all the same.
 func (s *Store) write(ctx context.Context, run func(*tx) error) error {
-	w := &write{ctx: ctx, run: run, done: make(chan error, 1)}
-	if err := s.hand(ctx, w); err != nil {
+	w := &writeRequest{ctx: ctx, apply: run, done: make(chan error, 1)}
+	if err := s.enqueue(ctx, w); err != nil {
 		return err
 	}
 	select {
@@ -99,9 +99,9 @@ func (s *Store) write(ctx context.Context, run func(*tx) error) error {
 	}
 }
 
-func (s *Store) hand(ctx context.Context, w *write) error {
-	s.life.RLock()
-	defer s.life.RUnlock()
+func (s *Store) enqueue(ctx context.Context, w *writeRequest) error {
+	s.lifecycle.RLock()
+	defer s.lifecycle.RUnlock()
 	if s.closed {
 		return ErrClosed
 	}
@@ -113,12 +113,12 @@ func (s *Store) hand(ctx context.Context, w *write) error {
 	}
 }
 
-func (w *writer) loop() {
-	defer close(w.gone)
+func (w *writer) run() {
+	defer close(w.stopped)
 	for first := range w.queue {
-		batch := []*write{first}
+		batch := []*writeRequest{first}
 	waiting:
-		for len(batch) < mostTogether {
+		for len(batch) < maxBatch {
 			select {
 			case next, ok := <-w.queue:
 				if !ok {
@@ -131,12 +131,12 @@ func (w *writer) loop() {
 		}
 		w.commit(batch)
 	}
-	w.together(nil) // what was touched
+	w.commitBatch(nil) // what was touched
 }
 
 // commit makes the changes durable and tells each of its own.
-func (w *writer) commit(batch []*write) {
-	batch = slices.DeleteFunc(batch, func(c *write) bool {
+func (w *writer) commit(batch []*writeRequest) {
+	batch = slices.DeleteFunc(batch, func(c *writeRequest) bool {
 		err := c.ctx.Err()
 		if err != nil { // nobody waits for it
 			c.done <- err
@@ -146,27 +146,27 @@ func (w *writer) commit(batch []*write) {
 	if len(batch) == 0 {
 		return
 	}
-	t, err := w.together(batch)
+	t, err := w.commitBatch(batch)
 	var ours *duckError
 	switch {
 	case err == nil:
-		w.settle(t, batch)
+		w.acknowledge(t, batch)
 	case len(batch) == 1 && !errors.As(err, &ours):
 		batch[0].done <- err // it was refused, and would be again
 	default:
 		for _, c := range batch {
-			t, err := w.once(true, c)
+			t, err := w.commitOnce(true, c)
 			if err != nil {
 				c.done <- err
 				continue
 			}
-			w.settle(t, []*write{c})
+			w.acknowledge(t, []*writeRequest{c})
 		}
 	}
 }
 
-// settle tells the callers that it is done.
-func (w *writer) settle(t *tx, batch []*write) {
+// acknowledge tells the callers that it is done.
+func (w *writer) acknowledge(t *tx, batch []*writeRequest) {
 	if t.checkpoint {
 		// The log is written into the file, so that it no longer holds what was forgotten. When this fails the change is
 		// durable nevertheless, and the log goes with the next checkpoint.
@@ -177,30 +177,30 @@ func (w *writer) settle(t *tx, batch []*write) {
 	}
 }
 
-// together commits changes and what was touched since the last time.
-func (w *writer) together(batch []*write) (*tx, error) {
-	touched, settled := w.store.touch.take()
+// commitBatch commits changes and what was touched since the last time.
+func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
+	touched, settled := w.store.accesses.pending()
 	if len(touched) == 0 {
-		return w.once(false, batch...)
+		return w.commitOnce(false, batch...)
 	}
-	touches := &write{run: func(t *tx) error { return t.countTouches(touched) }}
-	t, err := w.once(false, append(slices.Clone(batch), touches)...)
+	touches := &writeRequest{apply: func(t *tx) error { return t.writeAccesses(touched) }}
+	t, err := w.commitOnce(false, append(slices.Clone(batch), touches)...)
 	if err != nil && len(batch) > 0 {
 		// Whoever's fault it was, counts do not stand in the way of what is tried again: they are written now or lost.
-		_, _ = w.once(true, touches)
+		_, _ = w.commitOnce(true, touches)
 	}
 	settled()
 	return t, err
 }
 
-// once runs changes in one transaction.
-func (w *writer) once(careful bool, batch ...*write) (t *tx, err error) {
-	t = &tx{w: w, ctx: context.Background(), careful: careful, nextRow: w.nextRow, nextEntity: w.nextEntity}
+// commitOnce runs changes in one transaction.
+func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err error) {
+	t = &tx{w: w, ctx: context.Background(), checkFirst: careful, nextRow: w.nextRow, nextEntity: w.nextEntity}
 	if _, err := w.conn.ExecContext(t.ctx, "BEGIN TRANSACTION"); err != nil {
-		return nil, explain(err)
+		return nil, explainError(err)
 	}
 	for _, c := range batch {
-		if err = c.run(t); err != nil {
+		if err = c.apply(t); err != nil {
 			break
 		}
 	}
@@ -209,11 +209,11 @@ func (w *writer) once(careful bool, batch ...*write) (t *tx, err error) {
 	}
 	if err == nil {
 		if _, cerr := w.conn.ExecContext(t.ctx, "COMMIT"); cerr != nil {
-			err = explain(cerr)
+			err = explainError(cerr)
 		}
 	}
 	if err != nil {
-		for _, a := range w.bulk {
+		for _, a := range w.appenders {
 			_ = a.Clear()
 		}
 		// It fails when the commit has failed, which has undone everything already.
@@ -229,10 +229,10 @@ func (w *writer) once(careful bool, batch ...*write) (t *tx, err error) {
 
 func (w *writer) close() error {
 	var errs []error
-	for _, a := range w.bulk {
+	for _, a := range w.appenders {
 		errs = append(errs, a.Close())
 	}
-	for _, st := range w.known {
+	for _, st := range w.prepared {
 		errs = append(errs, st.Close())
 	}
 	return errors.Join(append(errs, w.conn.Close())...)
@@ -240,9 +240,9 @@ func (w *writer) close() error {
 
 // tx is the transaction that changes are made in.
 type tx struct {
-	w       *writer
-	ctx     context.Context
-	careful bool // look before you write: something went wrong when it was just tried
+	w          *writer
+	ctx        context.Context
+	checkFirst bool // look before you write: something went wrong when it was just tried
 
 	nextRow    int64
 	nextEntity int64
@@ -259,8 +259,8 @@ func (t *tx) insert(table string, values ...any) {
 	t.rows[table] = append(t.rows[table], values)
 }
 
-// fewRows is up to how many rows a prepared statement is quicker than an appender.
-const fewRows = 2
+// maxSingleInserts is up to how many rows a prepared statement is quicker than an appender.
+const maxSingleInserts = 2
 
 // flush writes the rows that were added.
 func (t *tx) flush() error {
@@ -271,20 +271,20 @@ func (t *tx) flush() error {
 		}
 		delete(t.rows, table)
 		var err error
-		if len(rows) <= fewRows {
-			err = t.insertFew(table, rows)
+		if len(rows) <= maxSingleInserts {
+			err = t.insertSingly(table, rows)
 		} else {
-			err = t.insertMany(table, rows)
+			err = t.appendRows(table, rows)
 		}
 		if err != nil {
-			return fmt.Errorf("writing %s: %w", table, explain(err))
+			return fmt.Errorf("writing %s: %w", table, explainError(err))
 		}
 	}
 	return nil
 }
 
-func (t *tx) insertFew(table string, rows [][]any) error {
-	st, err := t.w.stmt(t.ctx, "INSERT INTO "+table+" VALUES ("+marks(len(rows[0]))+")")
+func (t *tx) insertSingly(table string, rows [][]any) error {
+	st, err := t.w.prepare(t.ctx, "INSERT INTO "+table+" VALUES ("+placeholders(len(rows[0]))+")")
 	if err != nil {
 		return err
 	}
@@ -296,8 +296,8 @@ func (t *tx) insertFew(table string, rows [][]any) error {
 	return nil
 }
 
-func (t *tx) insertMany(table string, rows [][]any) error {
-	a := t.w.bulk[table]
+func (t *tx) appendRows(table string, rows [][]any) error {
+	a := t.w.appenders[table]
 	if a == nil {
 		err := t.w.conn.Raw(func(c any) (err error) {
 			a, err = newAppender(c, table)
@@ -306,7 +306,7 @@ func (t *tx) insertMany(table string, rows [][]any) error {
 		if err != nil {
 			return err
 		}
-		t.w.bulk[table] = a
+		t.w.appenders[table] = a
 	}
 	values := make([]driver.Value, len(rows[0]))
 	for _, r := range rows {
@@ -325,13 +325,13 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	if err := t.flush(); err != nil {
 		return 0, err
 	}
-	st, err := t.w.stmt(t.ctx, query)
+	st, err := t.w.prepare(t.ctx, query)
 	if err != nil {
-		return 0, explain(err)
+		return 0, explainError(err)
 	}
 	res, err := st.ExecContext(t.ctx, args...)
 	if err != nil {
-		return 0, explain(err)
+		return 0, explainError(err)
 	}
 	n, err := res.RowsAffected()
 	return n, err
@@ -342,22 +342,22 @@ func (t *tx) query(each func(*sql.Rows) error, query string, args ...any) error 
 	if err := t.flush(); err != nil {
 		return err
 	}
-	st, err := t.w.stmt(t.ctx, query)
+	st, err := t.w.prepare(t.ctx, query)
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	rows, err := st.QueryContext(t.ctx, args...)
-	return drain(rows, err, each)
+	return scanRows(rows, err, each)
 }
 
-// stmt prepares a statement once. Those with a list of another length are many: they are not all kept.
-func (w *writer) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
-	if st := w.known[query]; st != nil {
+// prepare prepares a statement once. Those with a list of another length are many: they are not all kept.
+func (w *writer) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if st := w.prepared[query]; st != nil {
 		return st, nil
 	}
-	if len(w.known) >= mostStatements {
-		for q, st := range w.known {
-			delete(w.known, q)
+	if len(w.prepared) >= maxStatements {
+		for q, st := range w.prepared {
+			delete(w.prepared, q)
 			if err := st.Close(); err != nil {
 				return nil, err
 			}
@@ -366,15 +366,15 @@ func (w *writer) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	}
 	st, err := w.conn.PrepareContext(ctx, query)
 	if err == nil {
-		w.known[query] = st
+		w.prepared[query] = st
 	}
 	return st, err
 }
 
-// drain hands each row to each and closes them.
-func drain(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
+// scanRows hands each row to each and closes them.
+func scanRows(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
 	if err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
@@ -383,23 +383,23 @@ func drain(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return explain(err)
+		return explainError(err)
 	}
 	return nil
 }
 
-// marks are n places for values.
-func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
+// placeholders are n places for values.
+func placeholders(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
 
-// mostListed bounds how many are named in one statement.
-const mostListed = 512
+// maxListed bounds how many are named in one statement.
+const maxListed = 512
 
-// listed is a list for "IN", and its values. From some length on the last is repeated, so that lists of any length need few
+// inList is a list for "IN", and its values. From some length on the last is repeated, so that lists of any length need few
 // statements.
-func listed[T any](values []T) (in string, out []any) {
+func inList[T any](values []T) (in string, out []any) {
 	size := len(values)
-	if size > exactly {
-		for size = exactly; size < len(values); {
+	if size > exactListLength {
+		for size = exactListLength; size < len(values); {
 			size *= 2
 		}
 	}
@@ -407,11 +407,11 @@ func listed[T any](values []T) (in string, out []any) {
 	for i := range out {
 		out[i] = values[min(i, len(values)-1)]
 	}
-	return "(" + marks(size) + ")", out
+	return "(" + placeholders(size) + ")", out
 }
 
-// exactly is up to which length a list is as long as it is: DuckDB does less for each one less.
-const exactly = 8
+// exactListLength is up to which length a list is as long as it is: DuckDB does less for each one less.
+const exactListLength = 8
 
-// micro is a time as the file keeps it.
-func micro(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+// truncateTime is a time as the file keeps it.
+func truncateTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -52,15 +52,15 @@ func paused(t *testing.T, s *Store) (wait func(n int), release func()) {
 
 func TestWritesGoTogether(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("there"))
+	s := newStore(t)
+	putEntries(t, s, newFact("there"))
 	wait, release := paused(t, s)
 	const n = 20
 	var all sync.WaitGroup
 	errs := make([]error, n)
 	for i := range n {
 		all.Go(func() {
-			e := fact(fmt.Sprint("e", i))
+			e := newFact(fmt.Sprint("e", i))
 			if i == 7 {
 				e.ID = "there" // one of them cannot be stored
 			}
@@ -75,7 +75,7 @@ func TestWritesGoTogether(t *testing.T) {
 			t.Errorf("%d: got %v, want %v", i, err, want)
 		}
 	}
-	if c := count(t, s, "SELECT count(*) FROM entries"); c != n {
+	if c := queryCount(t, s, "SELECT count(*) FROM entries"); c != n {
 		t.Errorf("%d entries, want %d", c, n)
 	}
 }
@@ -83,7 +83,7 @@ func TestWritesGoTogether(t *testing.T) {
 // What comes later in the same transaction sees what came before.
 func TestWritesTogetherSeeEachOther(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	wait, release := paused(t, s)
 	var all sync.WaitGroup
 	next := 0
@@ -99,19 +99,19 @@ func TestWritesTogetherSeeEachOther(t *testing.T) {
 	}
 	ctx := context.Background()
 	hand(func() error {
-		_, err := s.Put(ctx, Item{Entry: engram("a", "q", "g"), Vectors: vectors("m", 4, 1)})
+		_, err := s.Put(ctx, Item{Entry: newEngram("a", "q", "g"), Vectors: randomVectors("m", 4, 1)})
 		return err
 	})
 	hand(func() error { _, err := s.Grade(ctx, Grade{Query: "q", Respondent: "g", Critic: ptr(4)}); return err })
 	hand(func() error { _, err := s.Grade(ctx, Grade{Query: "q", Respondent: "g", Reward: ptr(1.0)}); return err })
-	hand(func() error { _, err := s.Put(ctx, Item{Entry: fact("b")}); return err })
+	hand(func() error { _, err := s.Put(ctx, Item{Entry: newFact("b")}); return err })
 	hand(func() error { return s.Link(ctx, "a", "b") })
 	hand(func() error { _, err := s.Forget(ctx, "b"); return err })
-	hand(func() error { _, err := s.Put(ctx, Item{Entry: fact("b")}); return err }) // the same id again
+	hand(func() error { _, err := s.Put(ctx, Item{Entry: newFact("b")}); return err }) // the same id again
 	hand(func() error { _, err := s.Pin(ctx, true, "a", "b"); return err })
 	release()
 	all.Wait()
-	a, b := one(t, s, "a"), one(t, s, "b")
+	a, b := getEntry(t, s, "a"), getEntry(t, s, "b")
 	if a.Grades.Critic != 4 || a.Grades.Rewards != 1 || !a.Pinned || !b.Pinned || len(a.Correlating) != 0 {
 		t.Errorf("a is %+v\nb is %+v", a, b)
 	}
@@ -119,12 +119,12 @@ func TestWritesTogetherSeeEachOther(t *testing.T) {
 
 func TestWriteWhoseCallerLeft(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	wait, release := paused(t, s)
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := s.Put(ctx, Item{Entry: fact("a")})
+		_, err := s.Put(ctx, Item{Entry: newFact("a")})
 		left <- err
 	}()
 	wait(1)
@@ -133,7 +133,7 @@ func TestWriteWhoseCallerLeft(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	release()
-	put(t, s, fact("b"))
+	putEntries(t, s, newFact("b"))
 	if all, err := s.Get(t.Context(), "a", "b"); err != nil || ids(all) != "b" {
 		t.Errorf("there are %q, %v: nobody waited for a when its turn came", ids(all), err)
 	}
@@ -141,8 +141,8 @@ func TestWriteWhoseCallerLeft(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
-	put(t, s, fact("a"))
+	s := newStore(t)
+	putEntries(t, s, newFact("a"))
 	for range 2 {
 		if err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
@@ -150,11 +150,11 @@ func TestClosed(t *testing.T) {
 	}
 	ctx := t.Context()
 	for name, try := range map[string]func() error{
-		"put":    func() error { _, err := s.Put(ctx, Item{Entry: fact("b")}); return err },
+		"put":    func() error { _, err := s.Put(ctx, Item{Entry: newFact("b")}); return err },
 		"get":    func() error { _, err := s.Get(ctx, "a"); return err },
 		"list":   func() error { _, _, err := s.List(ctx, Filter{}); return err },
-		"load":   func() error { return s.Load(ctx, "m", func(Light) error { return nil }) },
-		"known":  func() error { _, _, err := s.Known(ctx, "q", "g"); return err },
+		"load":   func() error { return s.Load(ctx, "m", func(IndexEntry) error { return nil }) },
+		"known":  func() error { _, _, err := s.FindAnswer(ctx, "q", "g"); return err },
 		"graph":  func() error { _, err := s.Relations(ctx, GraphQuery{}); return err },
 		"stats":  func() error { _, err := s.Stats(ctx); return err },
 		"verify": func() error { return s.Verify(ctx) },
@@ -169,12 +169,12 @@ func TestClosed(t *testing.T) {
 // Closing waits for everything that was handed in, and refuses the rest.
 func TestCloseWhileWriting(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	var all sync.WaitGroup
 	stored := make([]bool, 40)
 	for i := range stored {
 		all.Go(func() {
-			_, err := s.Put(context.Background(), Item{Entry: fact(fmt.Sprint("e", i))})
+			_, err := s.Put(context.Background(), Item{Entry: newFact(fmt.Sprint("e", i))})
 			if err != nil && !errors.Is(err, ErrClosed) {
 				t.Errorf("%d: %v", i, err)
 			}
@@ -185,7 +185,7 @@ func TestCloseWhileWriting(t *testing.T) {
 		t.Error(err)
 	}
 	all.Wait()
-	s = openedAt(t, s.path)
+	s = openStore(t, s.path)
 	for i, was := range stored {
 		got, err := s.Get(t.Context(), fmt.Sprint("e", i))
 		if err != nil || was != (len(got) == 1) {
@@ -197,17 +197,17 @@ func TestCloseWhileWriting(t *testing.T) {
 // Everybody at once, with the race detector.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	s := opened(t)
+	s := newStore(t)
 	ctx := context.Background()
 	var all sync.WaitGroup
 	for w := range 6 {
 		all.Go(func() {
 			for i := range 8 {
 				id := fmt.Sprintf("w%d-%d", w, i)
-				if _, err := s.Put(ctx, Item{Entry: engram(id, "q"+id, "g"), Vectors: vectors("m", 4, uint64(i))}); err != nil {
+				if _, err := s.Put(ctx, Item{Entry: newEngram(id, "q"+id, "g"), Vectors: randomVectors("m", 4, uint64(i))}); err != nil {
 					t.Error(err)
 				}
-				if err := s.Touch(ctx, noon, id, "w0-0"); err != nil {
+				if err := s.Touch(ctx, testTime, id, "w0-0"); err != nil {
 					t.Error(err)
 				}
 				if _, err := s.Grade(ctx, Grade{Query: "q" + id, Respondent: "g", Critic: ptr(3), Event: id}); err != nil {
@@ -223,24 +223,24 @@ func TestManyAtOnce(t *testing.T) {
 						t.Error(err)
 					}
 				case 3:
-					if _, err := s.Update(ctx, id, subjects.MemoryEdit{Name: ptr("n")}, nil, noon); err != nil {
+					if _, err := s.Update(ctx, id, subjects.MemoryEdit{Name: ptr("n")}, nil, testTime); err != nil {
 						t.Error(err)
 					}
 				}
-				if _, err := s.Lights(ctx, "m", id); err != nil {
+				if _, err := s.IndexEntries(ctx, "m", id); err != nil {
 					t.Error(err)
 				}
-				if err := s.Load(ctx, "m", func(Light) error { return nil }); err != nil {
+				if err := s.Load(ctx, "m", func(IndexEntry) error { return nil }); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if n := count(t, s, "SELECT count(*) FROM entries"); n != 36 {
+	if n := queryCount(t, s, "SELECT count(*) FROM entries"); n != 36 {
 		t.Errorf("%d entries, want 36", n)
 	}
-	if e := one(t, s, "w0-0"); e.Accesses != 6*8+1 {
+	if e := getEntry(t, s, "w0-0"); e.Accesses != 6*8+1 {
 		t.Errorf("w0-0 was recalled %d times, want 49", e.Accesses)
 	}
 }
@@ -253,7 +253,7 @@ func fillTheDisk(path string) error {
 		return err
 	}
 	// A file may have so many bytes from now on. The runtime of Go turns the signal that comes with it into an error.
-	most, err := strconv.ParseUint(os.Getenv(mostEnv), 10, 64)
+	most, err := strconv.ParseUint(os.Getenv(limitEnv), 10, 64)
 	if err != nil {
 		return err
 	}
@@ -261,17 +261,17 @@ func fillTheDisk(path string) error {
 		return err
 	}
 	for i := range 1000 {
-		e := fact(fmt.Sprint("e", i))
+		e := newFact(fmt.Sprint("e", i))
 		e.Corpus = strings.Repeat(fmt.Sprintf("%07d ", i*i), 32<<10)
 		if _, err := s.Put(ctx, Item{Entry: e}); err != nil {
-			tell("error", err)
+			printLine("error", err)
 			break
 		}
-		tell("stored", e.ID)
+		printLine("stored", e.ID)
 	}
-	_, err = s.Put(ctx, Item{Entry: fact("small")})
-	tell("then", err)
-	tell("closed", s.Close(ctx))
+	_, err = s.Put(ctx, Item{Entry: newFact("small")})
+	printLine("then", err)
+	printLine("closed", s.Close(ctx))
 	return nil
 }
 
@@ -280,7 +280,7 @@ func TestDiskFull(t *testing.T) {
 	for name, most := range map[string]int{"for the log": 2 << 20, "for the file": 17 << 20} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "memory.duckdb")
-			o := start(t, "fill", path, mostEnv+"="+strconv.Itoa(most))
+			o := startChild(t, "fill", path, limitEnv+"="+strconv.Itoa(most))
 			var stored []string
 			failed := ""
 			for o.lines.Scan() {
@@ -298,12 +298,12 @@ func TestDiskFull(t *testing.T) {
 			if failed == "" || len(stored) == 0 {
 				t.Fatalf("nothing failed, or everything: %d stored, %q", len(stored), failed)
 			}
-			s := openedAt(t, path)
+			s := openStore(t, path)
 			all, err := s.Get(t.Context(), stored...)
 			if err != nil || len(all) != len(stored) {
 				t.Errorf("%d of %d that were acknowledged are there, %v", len(all), len(stored), err)
 			}
-			put(t, s, fact("after"))
+			putEntries(t, s, newFact("after"))
 		})
 	}
 }
