@@ -125,7 +125,7 @@ func (s *scene) look(t testing.TB) (rep audit.Report, err error) {
 	if err := os.RemoveAll(filepath.Join(s.home.Store(), "jetstream", subjects.Core)); err != nil {
 		t.Fatal(err)
 	}
-	err = auditlog.WithServer(s.home, s.cfg.Server(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
+	err = auditlog.WithServer(s.home, s.cfg.ServerConfig(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
 		var err error
 		rep, err = auditlog.Verify(t.Context(), s.home, b)
 		return err
@@ -482,7 +482,7 @@ func TestDamagedFiles(t *testing.T) {
 		if err := os.RemoveAll(s.home.Store()); err != nil {
 			t.Fatal(err)
 		}
-		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -525,7 +525,7 @@ func figures(t testing.TB, b *bus.Bus) int {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	m, err := nc.Request("$SRV.STATS.get_datetime", nil, patience)
+	m, err := nc.Request("$SRV.STATS.get_datetime", nil, splitAuditTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -599,7 +599,7 @@ func TestStoreFull(t *testing.T) {
 	}
 
 	// Not while it runs.
-	if _, err := auditlog.Rotate(t.Context(), home, cfg.Server(home), nil); !errors.Is(err, bus.ErrInUse) {
+	if _, err := auditlog.Rotate(t.Context(), home, cfg.ServerConfig(home), nil); !errors.Is(err, bus.ErrInUse) {
 		t.Fatalf("rotated while running: %v", err)
 	}
 	down(t, r)
@@ -607,7 +607,7 @@ func TestStoreFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rot, err := auditlog.Rotate(t.Context(), home, cfg.Server(home), nil)
+	rot, err := auditlog.Rotate(t.Context(), home, cfg.ServerConfig(home), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -721,12 +721,12 @@ func TestRotationInterrupted(t *testing.T) {
 // move leaves what a rotation leaves that is cut off right after the old stream was moved.
 func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
 	t.Helper()
-	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var plan []byte
-	err = auditlog.WithServer(s.home, s.cfg.Server(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
+	err = auditlog.WithServer(s.home, s.cfg.ServerConfig(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
 		plan = trail(t, b)[0].Data
 		return nil
 	})
@@ -750,7 +750,7 @@ func (s *scene) move(t *testing.T) *subjects.AuditGenesis {
 // heals rotates once more and expects a successor that names the file with the records.
 func (s *scene) heals(t *testing.T, records int) {
 	t.Helper()
-	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -807,8 +807,8 @@ func TestCanary(t *testing.T) {
 		m := nats.NewMsg("tool.request.get_datetime")
 		m.Data = []byte(strings.ReplaceAll(body, "CANARY", canary))
 		m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
-		m.Header.Set(subjects.HeaderDeadline, strconv.FormatInt(time.Now().Add(patience).UnixMilli(), 10))
-		if reply, err := p.nc.RequestMsg(m, patience); err != nil || reply.Header.Get(subjects.HeaderErrCode) != code {
+		m.Header.Set(subjects.HeaderDeadline, strconv.FormatInt(time.Now().Add(splitAuditTimeout).UnixMilli(), 10))
+		if reply, err := p.nc.RequestMsg(m, splitAuditTimeout); err != nil || reply.Header.Get(subjects.HeaderErrCode) != code {
 			t.Errorf("%.60s: %v, %v", body, reply, err)
 		}
 	}

@@ -261,11 +261,11 @@ func TestPlantedPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, s.home.Pending(), genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: cutSum.Heads}))
-		if _, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil); err == nil || !strings.Contains(err.Error(), "omits the anchored record") || !strings.Contains(err.Error(), s.home.Pending()) {
+		if _, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil); err == nil || !strings.Contains(err.Error(), "omits the anchored record") || !strings.Contains(err.Error(), s.home.Pending()) {
 			t.Errorf("rotated: %v", err)
 		}
 		write(t, s.home.Pending(), genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: cutSum.SHA256, OldHeads: audit.MergeHeads(heads, cutSum.Heads)}))
-		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || rot.Report.OK || !strings.Contains(rot.Report.First.Text, "lost tail") {
 			t.Errorf("rotated: %+v, %v", rot, err)
 		}
@@ -283,11 +283,11 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 			s.writeBlock(t, readBlock(t, s.block(t))[:5])
 		}
 		old := s.head(t, audit.GenesisAccount)
-		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || rot.Report.OK != whole {
 			t.Fatalf("%+v, %v", rot, err)
 		}
-		err = auditlog.WithServer(s.home, s.cfg.Server(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
+		err = auditlog.WithServer(s.home, s.cfg.ServerConfig(s.home), nil, func(_ *bus.Server, b *bus.Bus) error {
 			write(t, s.home.Pending(), trail(t, b)[0].Data)
 			return nil
 		})
@@ -343,7 +343,7 @@ func TestRotationInterruptedBeforeTheAnchor(t *testing.T) {
 		if _, err := s.cfg.Start(t.Context(), s.home, nil); !errors.Is(err, auditlog.ErrInterrupted) {
 			t.Fatalf("started: %v", err)
 		}
-		again, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+		again, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || again.Report.OK || again.Sealed != rot.Sealed {
 			t.Fatalf("%+v, %v", again, err)
 		}
@@ -357,7 +357,7 @@ func TestSealedFiles(t *testing.T) {
 	s := newScene(t, 2)
 	var sealed []string // newest last
 	for range 3 {
-		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+		rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 		if err != nil || !rot.Report.OK {
 			t.Fatalf("%+v, %v", rot, err)
 		}
@@ -452,13 +452,13 @@ func TestSealedFiles(t *testing.T) {
 func TestSealedWithForgedBeginning(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 2)
-	if rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil); err != nil || !rot.Report.OK {
+	if rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil); err != nil || !rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
 	file, sum := export(t, s.msgs[:1])
 	write(t, filepath.Join(s.home.Sealed(), "audit-x.jsonl"), file)
 	s.writeBlock(t, []kept{newKept(audit.GenesisSubject, genesis(t, subjects.AuditGenesis{Sealed: "audit-x.jsonl", SHA256: sum.SHA256, OldHeads: s.heads(t)}))})
-	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.Server(s.home), nil)
+	rot, err := auditlog.Rotate(t.Context(), s.home, s.cfg.ServerConfig(s.home), nil)
 	if err != nil || rot.Report.OK {
 		t.Fatalf("%+v, %v", rot, err)
 	}
@@ -493,7 +493,7 @@ func TestAnchorsGone(t *testing.T) {
 			}
 		}
 	}
-	if _, err := auditlog.Rotate(t.Context(), home, cfg.Server(home), nil); err != nil {
+	if _, err := auditlog.Rotate(t.Context(), home, cfg.ServerConfig(home), nil); err != nil {
 		t.Fatal(err)
 	}
 	c, err := cfg.Start(t.Context(), home, nil, config.Actors...)

@@ -95,7 +95,7 @@ func playBroker() error {
 		if err != nil {
 			return nil, err
 		}
-		b := broker.New(broker.Config{CallTimeout: doorTimeout, AuditTimeout: 5 * time.Second}, c.Book(home), w, h, doorTools())
+		b := broker.New(broker.Config{CallTimeout: doorTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home), w, h, doorTools())
 		b.Boundary = func(step string) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -106,7 +106,7 @@ func playBroker() error {
 		}
 		return b, nil
 	}}
-	cfg := c.Runtime()
+	cfg := c.ActorConfig()
 	cfg.Log = log
 	s, err := actor.Supervise(context.Background(), spec, bs.Dial, cfg)
 	if err != nil {
@@ -178,7 +178,7 @@ func (w *clerk) Describe() (version, text string, metadata map[string]string) {
 type door struct {
 	t     *testing.T
 	home  bus.Home
-	house *config.Conclave
+	house *config.Instance
 	file  string
 	agent actor.Out
 
@@ -215,7 +215,7 @@ func newDoor(t *testing.T) *door {
 	for _, k := range doorTools() {
 		w := &clerk{name: k.Name, file: d.file}
 		spec := actor.Spec{Name: w.name, Role: subjects.ToolRole(w.name), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}
-		if err := d.house.House.Start(t.Context(), spec, d.house.Bus.Dial, actor.Config{}); err != nil {
+		if err := d.house.System.Start(t.Context(), spec, d.house.Bus.Dial, actor.Config{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -273,7 +273,7 @@ func (d *door) arm(step string) {
 // died waits for the broker's end, which must be the plug and nothing else.
 func (d *door) died(step string) {
 	d.t.Helper()
-	late := time.AfterFunc(patience, func() { _ = d.cmd.Process.Signal(syscall.SIGQUIT) })
+	late := time.AfterFunc(splitAuditTimeout, func() { _ = d.cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
 	err := d.cmd.Wait()
 	status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -303,7 +303,7 @@ func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
 	if err != nil {
 		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeMalformed, "%v", err)}, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, splitAuditTimeout)
 	defer cancel()
 	res, err := actor.Ask(ctx, d.agent.About("session-"+e.id, e.id), s, subjects.ToolRequest{CallID: e.id, QueryID: e.id, Args: args})
 	var fault *subjects.Fault

@@ -244,7 +244,7 @@ func (s *sieve) Describe() (version, text string, metadata map[string]string) {
 type cage struct {
 	t                  *testing.T
 	home               bus.Home
-	run                *config.Conclave
+	run                *config.Instance
 	ring               keyring.Ring
 	base               string // of the gateway
 	model              *scriptserver.Server
@@ -309,7 +309,7 @@ func newCage(t *testing.T, open bool) *cage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = c.Wired(config.Wiring{OnListen: func(addr string) { g.base = "http://" + addr }})
+	c = c.WithWiring(config.Wiring{OnListen: func(addr string) { g.base = "http://" + addr }})
 	if err := g.home.Make(); err != nil {
 		t.Fatal(err)
 	}
@@ -333,9 +333,9 @@ func newCage(t *testing.T, open bool) *cage {
 		})
 	}
 	spec := actor.Spec{Name: "web_search", Role: subjects.ToolRole("web_search"), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return tool, nil }}
-	cfg := c.Runtime()
+	cfg := c.ActorConfig()
 	cfg.Log = log
-	if err := g.run.House.Start(t.Context(), spec, g.run.Bus.Dial, cfg); err != nil {
+	if err := g.run.System.Start(t.Context(), spec, g.run.Bus.Dial, cfg); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.run.Run(t.Context(), c, g.home, log, "secrets", "broker", "model", "router", "generator", "gateway"); err != nil {
@@ -393,7 +393,7 @@ func (g *cage) question(words string) {
 }
 
 func (g *cage) http(method, path string, body io.Reader) {
-	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(g.t.Context(), splitAuditTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, g.base+path, body)
 	if err != nil {
@@ -512,7 +512,7 @@ func (g *cage) read(role, stream string) (all []byte, last uint64) {
 	}
 	defer nc.Close()
 	for {
-		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, last+1), patience)
+		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, last+1), splitAuditTimeout)
 		if err != nil {
 			g.t.Fatal(err)
 		}
@@ -542,7 +542,7 @@ func (g *cage) read(role, stream string) (all []byte, last uint64) {
 // events are all that the gateway tells, up to this one.
 func (g *cage) events(last uint64) []byte {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(g.t.Context(), splitAuditTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+"/events?after=0", nil)
 	if err != nil {

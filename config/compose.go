@@ -40,8 +40,8 @@ type Wiring struct {
 	OnListen func(addr string) // told where the gateway listens, each time it starts, from the goroutine that starts it
 }
 
-// Wired is c for a process with this wiring.
-func (c Config) Wired(w Wiring) Config {
+// WithWiring is c for a process with this wiring.
+func (c Config) WithWiring(w Wiring) Config {
 	c.wiring = w
 	return c
 }
@@ -49,7 +49,7 @@ func (c Config) Wired(w Wiring) Config {
 // Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
 // own name stands for that tool. respondent_b is left out when generator.yaml does not want it.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
-	return c.compose(home, c.Book(home), names)
+	return c.compose(home, c.NewBook(home), names)
 }
 
 // compose is Compose with a book of rules that somebody else may turn to other rules while the broker runs.
@@ -67,21 +67,21 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 		}
 	}
 	for _, s := range []actor.Spec{
-		{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.secrets(ctx, home, nc) }},
-		{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.broker(ctx, home, book, nc) }},
+		{Name: "secrets", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newSecrets(ctx, home, nc) }},
+		{Name: "broker", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newBroker(ctx, home, book, nc) }},
 		{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-			keys, err := brokered(nc)
+			keys, err := newBrokeredKeyring(nc)
 			if err != nil {
 				return nil, err
 			}
-			return makeModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, keys)
+			return newModel(ctx, c.Models, home, nc, c.System.Actor.AuditTimeout, keys)
 		}},
-		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.memory(ctx, home, nc) }},
-		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.judging()), nil }},
+		{Name: "memory", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) { return c.newMemory(ctx, home, nc) }},
+		{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return critic.New(c.criticConfig()), nil }},
 		{Name: "reward", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return reward.New(), nil }},
 		{Name: "router", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return router.New(), nil }},
-		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.Generator) }},
-		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.answerer(subjects.RespondentB) }},
+		{Name: subjects.Generator, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.Generator) }},
+		{Name: subjects.RespondentB, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return c.newRespondent(subjects.RespondentB) }},
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			cfg := c.System.Gateway
 			if !c.Critic.Enabled {
@@ -103,8 +103,8 @@ func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]act
 	return specs, nil
 }
 
-// judging are the critic's settings. Where nobody answers in respondent B no answer is kept to be compared with.
-func (c Config) judging() critic.Config {
+// criticConfig are the critic's settings. Where nobody answers in respondent B no answer is kept to be compared with.
+func (c Config) criticConfig() critic.Config {
 	cfg := c.Critic
 	if !c.Generator.RespondentB.Enabled {
 		cfg.PairWait = 0
@@ -112,8 +112,8 @@ func (c Config) judging() critic.Config {
 	return cfg
 }
 
-// answerer is the agent that answers, or the one that answers beside it unseen.
-func (c Config) answerer(name string) (actor.Actor, error) {
+// newRespondent is the agent that answers, or the one that answers beside it unseen.
+func (c Config) newRespondent(name string) (actor.Actor, error) {
 	g, err := c.Generator.Actor()
 	if err != nil {
 		return nil, err
@@ -123,11 +123,11 @@ func (c Config) answerer(name string) (actor.Actor, error) {
 
 // Tools are the tools of this machine that are turned on.
 func (c Config) Tools() []*tools.Tool {
-	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.endpoints()})
+	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.listenAddresses()})
 }
 
-// endpoints are where this system itself listens, as far as the settings say: no page is fetched from there.
-func (c Config) endpoints() (out []netip.AddrPort) {
+// listenAddresses are where this system itself listens, as far as the settings say: no page is fetched from there.
+func (c Config) listenAddresses() (out []netip.AddrPort) {
 	for _, listen := range []string{c.System.Listen, c.System.Gateway.Listen} {
 		if at, err := netip.ParseAddrPort(listen); err == nil {
 			out = append(out, at)
@@ -136,8 +136,8 @@ func (c Config) endpoints() (out []netip.AddrPort) {
 	return out
 }
 
-// Runtime is how each actor is bounded.
-func (c Config) Runtime() actor.Config {
+// ActorConfig is how each actor is bounded.
+func (c Config) ActorConfig() actor.Config {
 	a := c.System.Actor
 	return actor.Config{
 		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: a.Drain,
@@ -145,22 +145,24 @@ func (c Config) Runtime() actor.Config {
 	}
 }
 
-// Server is how the embedded server is set up.
-func (c Config) Server(home bus.Home) bus.ServerConfig {
+// ServerConfig is how the embedded server is set up.
+func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 	s := c.System
 	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax)}
 }
 
-// Book is the manifest with the layers made of it.
-func (c Config) Book(home bus.Home) *policy.Book { return policy.NewBook(rulesOf(c.Manifest, home)) }
-
-// rulesOf are a manifest's rules on this machine. Conclave's own folders are closed to every tool.
-func rulesOf(m policy.Manifest, home bus.Home) policy.Rules {
-	return policy.Rules{Manifest: m, Chain: m.Chain(environment(home))}
+// NewBook is the manifest with the layers made of it.
+func (c Config) NewBook(home bus.Home) *policy.Book {
+	return policy.NewBook(newRules(c.Manifest, home))
 }
 
-// environment is what the layers have to know of this machine.
-func environment(home bus.Home) policy.Env {
+// newRules are a manifest's rules on this machine. Conclave's own folders are closed to every tool.
+func newRules(m policy.Manifest, home bus.Home) policy.Rules {
+	return policy.Rules{Manifest: m, Chain: m.Chain(policyEnv(home))}
+}
+
+// policyEnv is what the layers have to know of this machine.
+func policyEnv(home bus.Home) policy.Env {
 	env := policy.Env{Closed: []string{home.Data, home.Config}}
 	if dir, err := os.UserHomeDir(); err == nil { // without one, paths that begin with ~ lead nowhere
 		env.Home = dir
@@ -168,16 +170,16 @@ func environment(home bus.Home) policy.Env {
 	return env
 }
 
-// secrets is the actor that reads the keyring. A keyring that cannot be opened is no reason not to start: whoever needs a
+// newSecrets is the actor that reads the keyring. A keyring that cannot be opened is no reason not to start: whoever needs a
 // credential is told.
-func (c Config) secrets(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
 	}
 	cfg := c.Secrets
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
-	once, again := patience(cfg.AuditTimeout)
+	once, again := splitAuditTimeout(cfg.AuditTimeout)
 	w, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
@@ -185,16 +187,16 @@ func (c Config) secrets(ctx context.Context, home bus.Home, nc *nats.Conn) (acto
 	return secrets.New(cfg, keys.OpenLazily(cfg.Ring(home.Data)), w, h), nil
 }
 
-// memory is the actor that remembers. A database that cannot be opened is no reason not to start: memory then tells
+// newMemory is the actor that remembers. A database that cannot be opened is no reason not to start: memory then tells
 // everybody why, and what there is to be remembered waits in the event stream.
-func (c Config) memory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
+func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
 	}
 	cfg := c.Memory
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
-	once, again := patience(cfg.AuditTimeout)
+	once, again := splitAuditTimeout(cfg.AuditTimeout)
 	w, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
@@ -202,7 +204,7 @@ func (c Config) memory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor
 	return memory.Open(ctx, cfg, home.Data, w, h), nil
 }
 
-func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc *nats.Conn) (actor.Actor, error) {
+func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Book, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err
@@ -226,12 +228,12 @@ func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc
 	}
 	cfg := broker.Config{
 		CallTimeout: c.System.Actor.CallTimeout, AuditTimeout: c.System.Actor.AuditTimeout,
-		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelKeys(c.Models),
+		ShowResult: int(c.System.Broker.ShowResult), ModelTimeout: c.System.Broker.ModelTimeout, ModelKeys: modelCredentials(c.Models),
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	once, again := patience(cfg.AuditTimeout)
+	once, again := splitAuditTimeout(cfg.AuditTimeout)
 	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
@@ -239,9 +241,9 @@ func (c Config) broker(ctx context.Context, home bus.Home, book *policy.Book, nc
 	return broker.New(cfg, book, w, h, build), nil
 }
 
-// patience divides the time that a record may take between the first try and the tries after it. Whoever sends a record
+// splitAuditTimeout divides the time that a record may take between the first try and the tries after it. Whoever sends a record
 // sees it through for that long whatever its caller says, so audit_timeout must be said to the writer too.
-func patience(whole time.Duration) (once, again time.Duration) {
+func splitAuditTimeout(whole time.Duration) (once, again time.Duration) {
 	once = min(whole/2, 2*time.Second)
 	return once, min(whole-once, time.Minute) // the stream knows its message ids for two minutes
 }

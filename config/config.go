@@ -80,7 +80,7 @@ func (c *Config) sections() []section {
 // A YAML file whose name means nothing is an error, because it is most likely a misspelled one.
 func Load(dir string) (Config, error) {
 	c := Config{origins: map[string]string{}}
-	if err := c.load("", shipped); err != nil {
+	if err := c.loadFolder("", shipped); err != nil {
 		return Config{}, err
 	}
 	if dir == "" {
@@ -94,26 +94,26 @@ func Load(dir string) (Config, error) {
 	case !info.IsDir():
 		return Config{}, fmt.Errorf("reading the configuration: %s is not a folder", dir)
 	}
-	if err := c.load(dir, os.DirFS(dir)); err != nil {
+	if err := c.loadFolder(dir, os.DirFS(dir)); err != nil {
 		return Config{}, err
 	}
 	return c, nil
 }
 
-// load lays the files of one folder over c. dir is "" for what is shipped.
-func (c *Config) load(dir string, folder fs.FS) error {
-	if err := strangers(dir, folder); err != nil {
+// loadFolder lays the files of one folder over c. dir is "" for what is shipped.
+func (c *Config) loadFolder(dir string, folder fs.FS) error {
+	if err := rejectUnknownFiles(dir, folder); err != nil {
 		return err
 	}
 	for _, s := range c.sections() {
-		if err := c.lay(dir, folder, s); err != nil {
+		if err := c.loadSection(dir, folder, s); err != nil {
 			return err
 		}
 	}
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	data, ok, err := read(folder, "manifest.yaml")
+	data, ok, err := readFile(folder, "manifest.yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -126,16 +126,16 @@ func (c *Config) load(dir string, folder fs.FS) error {
 			c.manifest = file
 			var all map[string]any
 			if lines, err := strict.Decode(data, file, &all); err == nil { // it was just read more strictly than this
-				c.remember(dir, "manifest", file, lines)
+				c.recordOrigins(dir, "manifest", file, lines)
 			}
 		}
 	}
 	return nil
 }
 
-// lay reads one section's file of a folder, and remembers where its values came from.
-func (c *Config) lay(dir string, folder fs.FS, s section) error {
-	data, ok, err := read(folder, s.name+".yaml")
+// loadSection reads one section's file of a folder, and remembers where its values came from.
+func (c *Config) loadSection(dir string, folder fs.FS, s section) error {
+	data, ok, err := readFile(folder, s.name+".yaml")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
 	}
@@ -145,19 +145,19 @@ func (c *Config) lay(dir string, folder fs.FS, s section) error {
 	file := filepath.Join(dir, s.name+".yaml")
 	var lines strict.Lines
 	if m, ok := s.value.(*model.Config); ok {
-		lines, err = layModels(m, data, file)
+		lines, err = overlayModels(m, data, file)
 	} else {
 		lines, err = strict.Decode(data, file, s.value)
 	}
 	if err != nil {
 		return err
 	}
-	c.remember(dir, s.name, file, lines)
+	c.recordOrigins(dir, s.name, file, lines)
 	return nil
 }
 
-// remember says of the values in a person's file that they came from there.
-func (c *Config) remember(dir, section, file string, lines strict.Lines) {
+// recordOrigins says of the values in a person's file that they came from there.
+func (c *Config) recordOrigins(dir, section, file string, lines strict.Lines) {
 	if dir == "" {
 		return
 	}
@@ -166,8 +166,8 @@ func (c *Config) remember(dir, section, file string, lines strict.Lines) {
 	}
 }
 
-// strangers reports YAML files that nobody reads.
-func strangers(dir string, folder fs.FS) error {
+// rejectUnknownFiles reports YAML files that nobody reads.
+func rejectUnknownFiles(dir string, folder fs.FS) error {
 	entries, err := fs.ReadDir(folder, ".")
 	if err != nil {
 		return fmt.Errorf("reading the configuration: %w", err)
@@ -182,8 +182,8 @@ func strangers(dir string, folder fs.FS) error {
 	return nil
 }
 
-// read returns a file's bytes, and false when it is not there. It stops early on a file that is too large to be read.
-func read(folder fs.FS, name string) ([]byte, bool, error) {
+// readFile returns a file's bytes, and false when it is not there. It stops early on a file that is too large to be read.
+func readFile(folder fs.FS, name string) ([]byte, bool, error) {
 	f, err := folder.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
@@ -208,7 +208,7 @@ func (c *Config) Apply(flags map[string]string) error {
 	for _, path := range strict.Keys(flags) {
 		name, field, _ := strings.Cut(path, ".")
 		if path == "models.roles.assistant" { // the one setting of the models that has a flag
-			next.Models.Roles = lay(next.Models.Roles, map[string]string{subjects.RoleAssistant: flags[path]})
+			next.Models.Roles = mergeMaps(next.Models.Roles, map[string]string{subjects.RoleAssistant: flags[path]})
 			next.origins[path] = Flag
 			continue
 		}
@@ -237,15 +237,15 @@ func (c Config) Validate() error {
 	var errs []error
 	for _, s := range c.sections() {
 		for _, p := range s.value.Problems() {
-			errs = append(errs, fmt.Errorf("%s: %w", c.whence(s.name, p.Path), p))
+			errs = append(errs, fmt.Errorf("%s: %w", c.findOrigin(s.name, p.Path), p))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// whence says where to look for what is wrong with a field: where its value came from, or the nearest field around it.
+// findOrigin says where to look for what is wrong with a field: where its value came from, or the nearest field around it.
 // Values that only clash with one another lead to the file that was laid over.
-func (c Config) whence(section, path string) string {
+func (c Config) findOrigin(section, path string) string {
 	for {
 		if from, ok := c.origins[section+"."+path]; ok || path == "" {
 			return cmp.Or(from, Shipped)
@@ -279,7 +279,7 @@ func (c Config) Explain() []Setting {
 		out = append(out, Setting{Key: key, Value: value, Origin: c.Origin(key)})
 	}
 	for _, s := range c.sections() {
-		fields := modelFields(c.Models)
+		fields := listModelFields(c.Models)
 		if s.name != "models" {
 			fields = strict.Fields(reflect.ValueOf(s.value).Elem().Interface())
 		}
@@ -305,13 +305,13 @@ func (c Config) Explain() []Setting {
 	for _, account := range strict.Keys(c.Manifest.Accounts) {
 		add("manifest.accounts."+account, c.Manifest.Accounts[account])
 	}
-	c.explainRules(add)
+	c.listManifestRules(add)
 	return out
 }
 
-// explainRules lists what the manifest says beside who may use what. A list that is empty is shown too: that nothing is
+// listManifestRules lists what the manifest says beside who may use what. A list that is empty is shown too: that nothing is
 // asked about, or that no host may be reached, is what a user would look for here.
-func (c Config) explainRules(add func(key, value string)) {
+func (c Config) listManifestRules(add func(key, value string)) {
 	m := c.Manifest
 	add("manifest.high_risk", strings.Join(m.HighRisk, ", "))
 	add("manifest.always_ask", strings.Join(m.AlwaysAsk, ", "))

@@ -77,7 +77,7 @@ func playGenerator() error {
 		}
 	}
 	spec := actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}
-	cfg := c.Runtime()
+	cfg := c.ActorConfig()
 	cfg.Log = log
 	s, err := actor.Supervise(context.Background(), spec, b.Dial, cfg)
 	if err != nil {
@@ -100,7 +100,7 @@ func playGenerator() error {
 type stage struct {
 	t     *testing.T
 	home  bus.Home
-	house *config.Conclave
+	house *config.Instance
 	model *scriptserver.Server
 	file  string // what the tool writes
 	out   actor.Out
@@ -261,9 +261,9 @@ func (s *stage) giveBroker() {
 		if err != nil {
 			return nil, err
 		}
-		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second}, c.Book(s.home), w, h, []broker.Known{known}), nil
+		return broker.New(broker.Config{CallTimeout: 10 * time.Second, AuditTimeout: 5 * time.Second}, c.NewBook(s.home), w, h, []broker.Known{known}), nil
 	}}
-	if err := s.house.House.Start(s.t.Context(), spec, s.house.Bus.Dial, c.Runtime()); err != nil {
+	if err := s.house.System.Start(s.t.Context(), spec, s.house.Bus.Dial, c.ActorConfig()); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -273,7 +273,7 @@ func (s *stage) giveTool() {
 	s.t.Helper()
 	w := &writer{file: s.file}
 	spec := actor.Spec{Name: "fs_write", Role: "tool_fs_write", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return w, nil }}
-	if err := s.house.House.Start(s.t.Context(), spec, s.house.Bus.Dial, actor.Config{}); err != nil {
+	if err := s.house.System.Start(s.t.Context(), spec, s.house.Bus.Dial, actor.Config{}); err != nil {
 		s.t.Fatal(err)
 	}
 }

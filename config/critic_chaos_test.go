@@ -42,7 +42,7 @@ func playCritic() error {
 	if err != nil {
 		return err
 	}
-	cfg := c.Runtime()
+	cfg := c.ActorConfig()
 	cfg.Log = log
 	s, err := actor.Supervise(context.Background(), specs[0], b.Dial, cfg)
 	if err != nil {

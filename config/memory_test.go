@@ -30,7 +30,7 @@ type parlour struct {
 	t     *testing.T
 	home  bus.Home
 	cfg   config.Config
-	house *config.Conclave
+	house *config.Instance
 	user  actor.Out
 
 	answers chan subjects.Response
@@ -109,7 +109,7 @@ func next[T any](t *testing.T, from chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-from:
-	case <-time.After(patience):
+	case <-time.After(splitAuditTimeout):
 		t.Fatalf("no %T came", v)
 	}
 	return v
@@ -118,7 +118,7 @@ func next[T any](t *testing.T, from chan T) (v T) {
 // asks puts a question and waits for its answer.
 func (p *parlour) asks(query, text string) subjects.Response {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), splitAuditTimeout)
 	defer cancel()
 	if err := actor.Emit(ctx, p.user, subjects.QueryReceived, subjects.Query{SessionID: "s1", QueryID: query, Query: text}); err != nil {
 		p.t.Fatal(err)
@@ -133,7 +133,7 @@ func (p *parlour) asks(query, text string) subjects.Response {
 // tool asks the broker for a tool as an agent.
 func (p *parlour) tool(role, name, args string) subjects.ToolResult {
 	p.t.Helper()
-	return p.toolWithin(patience, role, name, args)
+	return p.toolWithin(splitAuditTimeout, role, name, args)
 }
 
 // toolWithin is tool with less time: a call that goes out as the broker goes down is answered by nobody.
@@ -155,7 +155,7 @@ func (p *parlour) offered(task string) (names []string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), splitAuditTimeout)
 	defer cancel()
 	got, err := actor.Ask(ctx, out.About("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *parlour) offered(task string) (names []string) {
 
 // recalls asks memory as the user.
 func (p *parlour) recalls(query string) (subjects.MemoryReply, error) {
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), splitAuditTimeout)
 	defer cancel()
 	var last subjects.MemoryReply
 	for r, err := range actor.AskStream(ctx, p.user, subjects.MemoryRecalls, subjects.MemoryQuery{Query: query}) {
@@ -206,10 +206,10 @@ func TestMemoryInTheHouse(t *testing.T) {
 			t.Errorf("%d. the agent finds %+v, %v", round+1, res, res.Error)
 		}
 		if round == 0 { // the broker is cut off and comes back by itself
-			if err := p.house.House.Abort("broker"); err != nil {
+			if err := p.house.System.Abort("broker"); err != nil {
 				t.Fatal(err)
 			}
-			deadline := time.Now().Add(patience)
+			deadline := time.Now().Add(splitAuditTimeout)
 			probe := func() subjects.ToolResult { return p.toolWithin(2*time.Second, "generator", "get_datetime", utc) }
 			for res := probe(); res.Error != nil; res = probe() {
 				if time.Now().After(deadline) {
@@ -279,7 +279,7 @@ func TestHouseWithoutMemory(t *testing.T) {
 	}
 	p.open(config.Actors...)
 	r, err := p.recalls("Where does Anna live?") // it may come a moment later
-	for deadline := time.Now().Add(patience); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.recalls("Where does Anna live?") {
+	for deadline := time.Now().Add(splitAuditTimeout); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.recalls("Where does Anna live?") {
 	}
 	if err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q1" {
 		t.Errorf("after a restart it is remembered as %+v, %v", r, err)

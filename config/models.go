@@ -26,34 +26,34 @@ import (
 	"conclave/subjects"
 )
 
-// layModels lays a models.yaml over c: field by field as the other sections, and role by role, hint by hint and model by
+// overlayModels lays a models.yaml over c: field by field as the other sections, and role by role, hint by hint and model by
 // model too. It says on which line each value stands.
-func layModels(c *model.Config, data []byte, file string) (strict.Lines, error) {
+func overlayModels(c *model.Config, data []byte, file string) (strict.Lines, error) {
 	all := *c
 	all.Roles, all.Hints, all.Models = nil, nil, nil
 	lines, err := strict.Decode(data, file, &all)
 	if err != nil {
 		return lines, err
 	}
-	all.Roles, all.Hints = lay(c.Roles, all.Roles), lay(c.Hints, all.Hints)
+	all.Roles, all.Hints = mergeMaps(c.Roles, all.Roles), mergeMaps(c.Hints, all.Hints)
 	for name, o := range all.Models {
 		all.Models[name] = o.Over(c.Models[name])
 	}
-	all.Models = lay(c.Models, all.Models)
+	all.Models = mergeMaps(c.Models, all.Models)
 	*c = all
 	return lines, nil
 }
 
-// lay is base with what over says otherwise. Neither is changed.
-func lay[V any](base, over map[string]V) map[string]V {
+// mergeMaps is base with what over says otherwise. Neither is changed.
+func mergeMaps[V any](base, over map[string]V) map[string]V {
 	all := make(map[string]V, len(base)+len(over))
 	maps.Copy(all, base)
 	maps.Copy(all, over)
 	return all
 }
 
-// modelFields lists every setting of the models, for people.
-func modelFields(c model.Config) []strict.Field {
+// listModelFields lists every setting of the models, for people.
+func listModelFields(c model.Config) []strict.Field {
 	var out []strict.Field
 	add := func(path, value string) { out = append(out, strict.Field{Path: path, Value: value}) }
 	for _, group := range []struct {
@@ -98,12 +98,12 @@ func modelFields(c model.Config) []strict.Field {
 	return out
 }
 
-// keyring finds a key by its name.
-type keyring func(ctx context.Context, name string) (string, error)
+// keyLookup finds a key by its name.
+type keyLookup func(ctx context.Context, name string) (string, error)
 
-// brokered is a [keyring] behind the broker: the key of a remote server comes sealed to this run of the model actor.
+// newBrokeredKeyring is a [keyLookup] behind the broker: the key of a remote server comes sealed to this run of the model actor.
 // Nothing keeps it in between.
-func brokered(nc *nats.Conn) (keyring, error) {
+func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	out, err := actor.NewOut(nc)
 	if err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func brokered(nc *nats.Conn) (keyring, error) {
 	}, nil
 }
 
-// modelKeys are the names of the credentials that the model actor may use: those that its settings name.
-func modelKeys(c model.Config) (out []string) {
+// modelCredentials are the names of the credentials that the model actor may use: those that its settings name.
+func modelCredentials(c model.Config) (out []string) {
 	for _, s := range c.Servers() {
 		if s.Key != "" {
 			out = append(out, s.Key)
@@ -138,11 +138,11 @@ func modelKeys(c model.Config) (out []string) {
 	return out
 }
 
-// modelBackends makes a client for each server that is configured. None of them is asked anything yet.
-func modelBackends(c model.Config, keys keyring) (map[string]llm.Backend, error) {
+// newBackends makes a client for each server that is configured. None of them is asked anything yet.
+func newBackends(c model.Config, keys keyLookup) (map[string]llm.Backend, error) {
 	out := map[string]llm.Backend{}
 	for name, s := range c.Servers() {
-		b, err := modelBackend(c, name, s, keys)
+		b, err := newBackend(c, name, s, keys)
 		if err != nil {
 			return nil, fmt.Errorf("models.yaml: %s: %w", name, err)
 		}
@@ -151,7 +151,7 @@ func modelBackends(c model.Config, keys keyring) (map[string]llm.Backend, error)
 	return out, nil
 }
 
-func modelBackend(c model.Config, name string, s model.Server, keys keyring) (llm.Backend, error) {
+func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (llm.Backend, error) {
 	var key func(context.Context) (string, error)
 	if s.Key != "" {
 		key = func(ctx context.Context) (string, error) { return keys(ctx, s.Key) }
@@ -175,8 +175,8 @@ func modelBackend(c model.Config, name string, s model.Server, keys keyring) (ll
 	return nil, fmt.Errorf("there is no server of this name")
 }
 
-// makeModel builds the model actor with its servers, the built-in demo model and its part of the audit.
-func makeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyring) (actor.Actor, error) {
+// newModel builds the model actor with its servers, the built-in demo model and its part of the audit.
+func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyLookup) (actor.Actor, error) {
 	c.AuditTimeout = auditTimeout
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -185,11 +185,11 @@ func makeModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn
 	if err != nil {
 		return nil, err
 	}
-	backends, err := modelBackends(c, keys)
+	backends, err := newBackends(c, keys)
 	if err != nil {
 		return nil, err
 	}
-	once, again := patience(auditTimeout)
+	once, again := splitAuditTimeout(auditTimeout)
 	w, err := audit.Open(ctx, audit.Options{Account: "model", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func TestModelsCommentedOut(t *testing.T) {
 		on = append(on, line)
 	}
 	var c model.Config
-	_, err = layModels(&c, []byte(strings.Join(on, "\n")), "models.yaml")
+	_, err = overlayModels(&c, []byte(strings.Join(on, "\n")), "models.yaml")
 	if err := errors.Join(err, c.Validate()); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestModelsLaid(t *testing.T) {
 	t.Parallel()
 	base := shippedModels(t)
 	c := base
-	lines, err := layModels(&c, []byte(`
+	lines, err := overlayModels(&c, []byte(`
 roles:
   assistant: qwen3:8b
   jester: tiny
@@ -163,7 +163,7 @@ func TestModelFields(t *testing.T) {
 	c := shippedModels(t)
 	c.Google = &model.Server{Key: "google"}
 	got := map[string]string{}
-	for _, f := range modelFields(c) {
+	for _, f := range listModelFields(c) {
 		got[f.Path] = f.Value
 	}
 	for path, want := range map[string]string{
@@ -184,7 +184,7 @@ func emptyRing(_ context.Context, name string) (string, error) {
 func TestModelBackends(t *testing.T) {
 	t.Parallel()
 	c := shippedModels(t)
-	b, err := modelBackends(c, emptyRing)
+	b, err := newBackends(c, emptyRing)
 	if err != nil || len(b) != 1 || b[model.Ollama] == nil {
 		t.Fatalf("%v, %v", b, err)
 	}
@@ -193,7 +193,7 @@ func TestModelBackends(t *testing.T) {
 	c.Anthropic = &model.Server{URL: srv.URL, Key: "anthropic"}
 	c.Google = &model.Server{URL: srv.URL, Key: "google"}
 	var asked []string
-	b, err = modelBackends(c, func(ctx context.Context, name string) (string, error) {
+	b, err = newBackends(c, func(ctx context.Context, name string) (string, error) {
 		asked = append(asked, name)
 		return emptyRing(ctx, name)
 	})
@@ -227,7 +227,7 @@ func TestMakeModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
-		return makeModel(ctx, c, home, nc, 5*time.Second, emptyRing)
+		return newModel(ctx, c, home, nc, 5*time.Second, emptyRing)
 	}}, b.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestMakeModel(t *testing.T) {
 	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != scripted.Name {
 		t.Errorf("%v, %+v, %+v", err, msg, last)
 	}
-	if _, err := makeModel(t.Context(), model.Config{}, home, nil, time.Second, emptyRing); err == nil {
+	if _, err := newModel(t.Context(), model.Config{}, home, nil, time.Second, emptyRing); err == nil {
 		t.Error("a configuration that is none was taken")
 	}
 }

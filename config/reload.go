@@ -16,8 +16,8 @@ import (
 	"conclave/pkg/policy"
 )
 
-// ReloadEvery is how often a [Reloader] looks for a change.
-const ReloadEvery = 2 * time.Second
+// reloadInterval is how often a [Reloader] looks for a change.
+const reloadInterval = 2 * time.Second
 
 // Reloaded is what came of a change of the manifest.
 type Reloaded struct {
@@ -32,32 +32,32 @@ type Reloaded struct {
 // A look takes a change in when the look before saw the same bytes: a file that somebody is still writing may be
 // readable, and say less than it will.
 type Reloader struct {
-	dir  string
-	env  policy.Env
-	book *policy.Book
-	tell func(Reloaded)
+	dir    string
+	env    policy.Env
+	book   *policy.Book
+	notify func(Reloaded)
 
 	mu      sync.Mutex
 	seen    string // by the last look
-	decided string // what was last taken in or refused: nobody is told twice of the same bytes
+	handled string // what was last taken in or refused: nobody is told twice of the same bytes
 }
 
 // NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env. tell hears of each
 // change once, from the goroutine that found it. A file that says what the book holds already is no change.
-func NewReloader(dir string, env policy.Env, book *policy.Book, tell func(Reloaded)) *Reloader {
-	r := &Reloader{dir: dir, env: env, book: book, tell: tell}
-	data, ok, err := r.read()
+func NewReloader(dir string, env policy.Env, book *policy.Book, notify func(Reloaded)) *Reloader {
+	r := &Reloader{dir: dir, env: env, book: book, notify: notify}
+	data, ok, err := r.readManifest()
 	if err != nil {
 		return r
 	}
-	if m, err := r.parse(data, ok); err == nil && reflect.DeepEqual(m, book.Rules().Manifest) {
-		r.decided = contentKey(data, ok, nil)
+	if m, err := r.parseManifest(data, ok); err == nil && reflect.DeepEqual(m, book.Rules().Manifest) {
+		r.handled = fingerprint(data, ok, nil)
 	}
 	return r
 }
 
-// log tells the user of it.
-func (n Reloaded) log(log *slog.Logger) {
+// logTo tells the user of it.
+func (n Reloaded) logTo(log *slog.Logger) {
 	switch {
 	case n.Err != nil:
 		log.Error("the manifest was changed and is wrong: the rules before it stay", "file", n.File, "err", n.Err)
@@ -71,10 +71,10 @@ func (n Reloaded) log(log *slog.Logger) {
 	}
 }
 
-// Run looks at each tick until ctx ends. Without a tick it looks each [ReloadEvery].
+// Run looks at each tick until ctx ends. Without a tick it looks each [reloadInterval].
 func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	if tick == nil {
-		t := time.NewTicker(ReloadEvery)
+		t := time.NewTicker(reloadInterval)
 		defer t.Stop()
 		tick = t.C
 	}
@@ -83,42 +83,42 @@ func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 		case <-ctx.Done():
 			return
 		case <-tick:
-			r.look(true)
+			r.check(true)
 		}
 	}
 }
 
 // Reload takes a change in at once: the user says that the file is whole. The error is that of the file as it is now.
-func (r *Reloader) Reload() error { return r.look(false) }
+func (r *Reloader) Reload() error { return r.check(false) }
 
-// look takes in what has changed. With settled it waits until two looks saw the same.
-func (r *Reloader) look(settled bool) error {
-	done, news := r.decide(settled)
-	if news && r.tell != nil {
-		r.tell(done)
+// check takes in what has changed. With settled it waits until two looks saw the same.
+func (r *Reloader) check(settled bool) error {
+	done, news := r.update(settled)
+	if news && r.notify != nil {
+		r.notify(done)
 	}
 	return done.Err
 }
 
-// decide is look without telling, so that whoever is told may look too. news says that there is something to tell.
-func (r *Reloader) decide(settled bool) (done Reloaded, news bool) {
+// update is look without telling, so that whoever is told may look too. news says that there is something to tell.
+func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	done = Reloaded{File: filepath.Join(r.dir, "manifest.yaml")}
-	data, ok, err := r.read()
-	key := contentKey(data, ok, err)
+	data, ok, err := r.readManifest()
+	key := fingerprint(data, ok, err)
 	was := r.seen
 	r.seen = key
-	if settled && (key == r.decided || key != was) {
+	if settled && (key == r.handled || key != was) {
 		return done, false
 	}
-	news = key != r.decided
-	r.decided = key
+	news = key != r.handled
+	r.handled = key
 	if err != nil {
 		done.Err = fmt.Errorf("reading the manifest: %w; the rules stay as they are", err)
 		return done, news
 	}
-	m, err := r.parse(data, ok)
+	m, err := r.parseManifest(data, ok)
 	if err != nil {
 		done.Err = err
 		return done, news
@@ -130,13 +130,13 @@ func (r *Reloader) decide(settled bool) (done Reloaded, news bool) {
 	return done, news
 }
 
-// read returns the user's manifest, and false when there is none. A folder that is gone is not a file that was taken
+// readManifest returns the user's manifest, and false when there is none. A folder that is gone is not a file that was taken
 // away: it may be on a disk that is not there right now, and what it forbade must not become allowed by that.
-func (r *Reloader) read() ([]byte, bool, error) {
+func (r *Reloader) readManifest() ([]byte, bool, error) {
 	if r.dir == "" {
 		return nil, false, nil
 	}
-	data, ok, err := read(os.DirFS(r.dir), "manifest.yaml")
+	data, ok, err := readFile(os.DirFS(r.dir), "manifest.yaml")
 	if err != nil || ok {
 		return data, ok, err
 	}
@@ -148,12 +148,12 @@ func (r *Reloader) read() ([]byte, bool, error) {
 
 // isShipped reports whether the book holds the manifest as shipped.
 func (r *Reloader) isShipped() bool {
-	m, err := r.parse(nil, false)
+	m, err := r.parseManifest(nil, false)
 	return err == nil && reflect.DeepEqual(m, r.book.Rules().Manifest)
 }
 
-// parse reads a manifest: the user's, or the shipped one when there is none.
-func (r *Reloader) parse(data []byte, ok bool) (policy.Manifest, error) {
+// parseManifest reads a manifest: the user's, or the shipped one when there is none.
+func (r *Reloader) parseManifest(data []byte, ok bool) (policy.Manifest, error) {
 	if ok {
 		return policy.ParseManifest(data, filepath.Join(r.dir, "manifest.yaml"))
 	}
@@ -164,9 +164,9 @@ func (r *Reloader) parse(data []byte, ok bool) (policy.Manifest, error) {
 	return policy.ParseManifest(data, "manifest.yaml")
 }
 
-// contentKey tells one state of the file from another. The bytes are compared and not the time of the file: a file of a
+// fingerprint tells one state of the file from another. The bytes are compared and not the time of the file: a file of a
 // few kilobytes is read faster than somebody finds out why a change was missed.
-func contentKey(data []byte, ok bool, err error) string {
+func fingerprint(data []byte, ok bool, err error) string {
 	switch {
 	case err != nil:
 		return "error: " + err.Error()

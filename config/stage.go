@@ -28,10 +28,10 @@ import (
 	"conclave/subjects"
 )
 
-// Stage is a whole Conclave of its own for one story: its own folder, server, keys and ports, every actor, and a model
-// server that follows the story's script. It implements [story.World], and speaks and listens under the user's key.
-type Stage struct {
-	running *Conclave
+// Harness is a whole Conclave of its own for one story: its own folder, server, keys and ports, every actor, and a model
+// server that follows the story's script. It implements [story.System], and speaks and listens under the user's key.
+type Harness struct {
+	running *Instance
 	model   *scriptserver.Server // nil with a real model
 	web     *stageWeb            // nil without pages
 	dir     string
@@ -54,8 +54,8 @@ type StageOptions struct {
 	Log    *slog.Logger
 }
 
-// Play runs one story on a stage of its own.
-func Play(ctx context.Context, s *story.Story, o StageOptions, opts story.Options) (result story.Result) {
+// RunStory runs one story on a stage of its own.
+func RunStory(ctx context.Context, s *story.Story, o StageOptions, opts story.Options) (result story.Result) {
 	opts.Live = o.Live
 	if o.Live && s.ScriptedOnly {
 		return story.Run(ctx, s, nil, opts) // says that it is left out
@@ -73,8 +73,8 @@ func Play(ctx context.Context, s *story.Story, o StageOptions, opts story.Option
 }
 
 // OpenStage starts everything for a story. Close it.
-func OpenStage(ctx context.Context, s *story.Story, o StageOptions) (_ *Stage, err error) {
-	st := &Stage{waiting: map[string]chan struct{}{}}
+func OpenStage(ctx context.Context, s *story.Story, o StageOptions) (_ *Harness, err error) {
+	st := &Harness{waiting: map[string]chan struct{}{}}
 	defer func() {
 		if err != nil {
 			_ = st.Close(context.WithoutCancel(ctx))
@@ -101,12 +101,12 @@ func OpenStage(ctx context.Context, s *story.Story, o StageOptions) (_ *Stage, e
 }
 
 // cast starts every actor, the tools first and with the story's web.
-func (st *Stage) cast(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
-	cfg := c.Runtime()
+func (st *Harness) cast(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
+	cfg := c.ActorConfig()
 	cfg.Log = log
 	for _, t := range st.tools(c) {
 		spec := actor.Spec{Name: t.Name(), Role: t.Role(), Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return t, nil }}
-		if err := st.running.House.Start(ctx, spec, st.running.Bus.Dial, cfg); err != nil {
+		if err := st.running.System.Start(ctx, spec, st.running.Bus.Dial, cfg); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (st *Stage) cast(ctx context.Context, c Config, home bus.Home, log *slog.Lo
 }
 
 // keep puts the story's credentials into the stage's own keyring.
-func (st *Stage) keep(ctx context.Context, c Config, home bus.Home, credentials map[string]string) error {
+func (st *Harness) keep(ctx context.Context, c Config, home bus.Home, credentials map[string]string) error {
 	if len(credentials) == 0 {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (st *Stage) keep(ctx context.Context, c Config, home bus.Home, credentials 
 }
 
 // Close stops everything and removes the folder.
-func (st *Stage) Close(ctx context.Context) error {
+func (st *Harness) Close(ctx context.Context) error {
 	var errs []error
 	if st.nc != nil {
 		st.nc.Close()
@@ -156,7 +156,7 @@ func (st *Stage) Close(ctx context.Context) error {
 const nobody = "http://127.0.0.1:1"
 
 // configure lays over what is shipped what every stage needs, and then what the story says.
-func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
+func (st *Harness) configure(s *story.Story, o StageOptions) (Config, error) {
 	dir := o.Config
 	if !o.Live {
 		dir = ""
@@ -222,7 +222,7 @@ func (st *Stage) configure(s *story.Story, o StageOptions) (Config, error) {
 
 // leaves reports what would let a story reach the user's keyring or another machine, and where the story says so. A
 // real model is the user's own choice.
-func (st *Stage) leaves(c Config, s *story.Story) (path string, err error) {
+func (st *Harness) leaves(c Config, s *story.Story) (path string, err error) {
 	keyed := map[string]string{"brave": c.WebSearch.Brave.Key, "tavily": c.WebSearch.Tavily.Key}[c.WebSearch.Provider]
 	for name := range s.Credentials {
 		if keyed != "" && strings.Contains(keyed, " "+name+"}") {
@@ -255,11 +255,11 @@ func (c *Config) layOver(dir, name string, content any) (err error) {
 	if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
 		return err
 	}
-	return c.load(dir, os.DirFS(dir))
+	return c.loadFolder(dir, os.DirFS(dir))
 }
 
 // listen connects as the user.
-func (st *Stage) listen(ctx context.Context) (err error) {
+func (st *Harness) listen(ctx context.Context) (err error) {
 	if st.nc, err = st.running.Bus.Dial("user"); err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (st *Stage) listen(ctx context.Context) (err error) {
 var live = []string{subjects.ResponseDelta.Name, subjects.ResponseThinking.Name, subjects.ToolLive.Name}
 
 // onMessage sorts what the user hears: stored copies and live tokens, and not the machinery of requests.
-func (st *Stage) onMessage(m *nats.Msg) {
+func (st *Harness) onMessage(m *nats.Msg) {
 	e := story.Event{Subject: m.Subject, Time: time.Now()}
 	switch stream := last(m.Header, jetstream.StreamHeader); {
 	case stream != "":
@@ -306,14 +306,14 @@ func (st *Stage) onMessage(m *nats.Msg) {
 }
 
 // pass tells of something that is on no bus.
-func (st *Stage) pass(e story.Event) {
+func (st *Harness) pass(e story.Event) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.tell(e)
 }
 
 // tell passes an event on to all who listen. The caller holds the lock.
-func (st *Stage) tell(e story.Event) {
+func (st *Harness) tell(e story.Event) {
 	for _, h := range st.hearers {
 		select {
 		case h <- e:
@@ -354,8 +354,8 @@ func fill(e *story.Event, h nats.Header, data []byte) {
 	}
 }
 
-// Hear implements [story.World].
-func (st *Stage) Hear(ctx context.Context) (<-chan story.Event, error) {
+// Subscribe implements [story.System].
+func (st *Harness) Subscribe(ctx context.Context) (<-chan story.Event, error) {
 	h := make(chan story.Event, 4096)
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -369,9 +369,9 @@ func (st *Stage) Hear(ctx context.Context) (<-chan story.Event, error) {
 	return h, nil
 }
 
-// Ask implements [story.World]. It returns when the question's stored copy was heard, so that its place among the events
+// Ask implements [story.System]. It returns when the question's stored copy was heard, so that its place among the events
 // is known.
-func (st *Stage) Ask(ctx context.Context, q subjects.Query) error {
+func (st *Harness) Ask(ctx context.Context, q subjects.Query) error {
 	heard := make(chan struct{})
 	st.mu.Lock()
 	st.waiting[q.QueryID] = heard
@@ -389,8 +389,8 @@ func (st *Stage) Ask(ctx context.Context, q subjects.Query) error {
 	}
 }
 
-// Events implements [story.World]. It asks the stream, message by message, as any person's program would.
-func (st *Stage) Events(ctx context.Context, after uint64) ([]story.Event, error) {
+// ReadEvents implements [story.System]. It asks the stream, message by message, as any person's program would.
+func (st *Harness) ReadEvents(ctx context.Context, after uint64) ([]story.Event, error) {
 	info, err := st.events.Info(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the events: %w", err)

@@ -18,7 +18,7 @@ import (
 // What a story does to its stage beside asking, and what it learns from the scripted model server.
 
 // as is somebody's voice about a query, until it is closed.
-func (st *Stage) as(account, session, query string) (out actor.Out, quit func(), err error) {
+func (st *Harness) as(account, session, query string) (out actor.Out, quit func(), err error) {
 	nc, err := st.running.Bus.Dial(account)
 	if err != nil {
 		return nil, nil, err
@@ -30,8 +30,8 @@ func (st *Stage) as(account, session, query string) (out actor.Out, quit func(),
 	return out.About(session, query), nc.Close, nil
 }
 
-// Spawn implements [story.World]. It speaks under the key of the account.
-func (st *Stage) Spawn(ctx context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+// Spawn implements [story.System]. It speaks under the key of the account.
+func (st *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
 	service := subjects.AgentSpawn
 	if len(who.Path) > 0 {
 		var err error
@@ -48,8 +48,8 @@ func (st *Stage) Spawn(ctx context.Context, who subjects.Caller, c story.Child, 
 	return reply.Child, err
 }
 
-// Request implements [story.World]. What the bus says instead of a result is the result's error.
-func (st *Stage) Request(ctx context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+// CallTool implements [story.System]. What the bus says instead of a result is the result's error.
+func (st *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
 	args, err := json.Marshal(r.Args)
 	if err != nil {
 		return subjects.ToolResult{}, err
@@ -75,16 +75,16 @@ func (st *Stage) Request(ctx context.Context, who subjects.Caller, r story.Reque
 	return res, err
 }
 
-// Override implements [story.World], under the user's key.
-func (st *Stage) Override(ctx context.Context, session string, o story.Override) error {
+// SetOverride implements [story.System], under the user's key.
+func (st *Harness) SetOverride(ctx context.Context, session string, o story.Override) error {
 	_, err := actor.Ask(ctx, st.out, subjects.SessionSet, subjects.SessionConfig{
 		SessionID: session, Override: o.Level, Once: o.Once, Disable: o.Disable, Grant: o.Grant,
 	})
 	return err
 }
 
-// Decide implements [story.World], under the user's key.
-func (st *Stage) Decide(ctx context.Context, id string, d subjects.ApprovalDecision) error {
+// DecideApproval implements [story.System], under the user's key.
+func (st *Harness) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) error {
 	service, err := subjects.ApprovalAnswer.With(id)
 	if err != nil {
 		return err
@@ -96,8 +96,8 @@ func (st *Stage) Decide(ctx context.Context, id string, d subjects.ApprovalDecis
 	return err
 }
 
-// Cancel implements [story.World].
-func (st *Stage) Cancel(ctx context.Context, query string) error {
+// CancelQuery implements [story.System].
+func (st *Harness) CancelQuery(ctx context.Context, query string) error {
 	topic, err := subjects.QueryCancel.With(query)
 	if err != nil {
 		return err
@@ -105,37 +105,39 @@ func (st *Stage) Cancel(ctx context.Context, query string) error {
 	return actor.Emit(ctx, st.out, topic, subjects.Cancel{})
 }
 
-// Crash implements [story.World].
-func (st *Stage) Crash(_ context.Context, name string) error { return st.running.House.Abort(name) }
+// KillActor implements [story.System].
+func (st *Harness) KillActor(_ context.Context, name string) error {
+	return st.running.System.Abort(name)
+}
 
 // misfit finds the place in what the scripted server says of a request that it did not expect.
 var misfit = regexp.MustCompile(`^script of (\S+): (?:exchange (\d+) )?`)
 
-// Script implements [story.World].
-func (st *Stage) Script() story.Script {
-	var s story.Script
+// ScriptReport implements [story.System].
+func (st *Harness) ScriptReport() story.ScriptReport {
+	var s story.ScriptReport
 	if st.model == nil {
 		return s
 	}
 	for _, r := range st.model.Requests() {
-		s.Asked = append(s.Asked, summary(r))
+		s.Requests = append(s.Requests, summary(r))
 	}
 	if err := st.model.Err(); err != nil {
 		for _, text := range strings.Split(err.Error(), "\n") {
-			w := story.Wrong{Exchange: story.Exchange{N: -1}, Text: text}
+			w := story.Mismatch{ExchangeRef: story.ExchangeRef{N: -1}, Text: text}
 			if m := misfit.FindStringSubmatch(text); m != nil {
 				w.Role = m[1]
 				if m[2] != "" {
 					w.N, _ = strconv.Atoi(m[2])
 				}
 			}
-			s.Wrong = append(s.Wrong, w)
+			s.Mismatches = append(s.Mismatches, w)
 		}
 	}
 	for _, place := range st.model.Unused() {
 		role, n, _ := strings.Cut(place, " ")
 		i, _ := strconv.Atoi(n)
-		s.Unused = append(s.Unused, story.Exchange{Role: role, N: i})
+		s.Unused = append(s.Unused, story.ExchangeRef{Role: role, N: i})
 	}
 	return s
 }

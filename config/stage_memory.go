@@ -15,8 +15,8 @@ import (
 
 // What the user does beside asking: their own hand on memory, and what they think of an answer.
 
-// Remember implements [story.World], under the user's key.
-func (st *Stage) Remember(ctx context.Context, m story.Memory) error {
+// ChangeMemory implements [story.System], under the user's key.
+func (st *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 	switch {
 	case m.Add != nil:
 		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned}
@@ -40,7 +40,7 @@ func (st *Stage) Remember(ctx context.Context, m story.Memory) error {
 }
 
 // write hands something in. What memory does not take is its refusal.
-func (st *Stage) write(ctx context.Context, w subjects.MemoryWrites) error {
+func (st *Harness) write(ctx context.Context, w subjects.MemoryWrites) error {
 	done, err := actor.Ask(ctx, st.out, subjects.MemoryWriting, w)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (st *Stage) write(ctx context.Context, w subjects.MemoryWrites) error {
 const mostPieces = 64
 
 // importFile reads a file of the story as it would be read from a disk, since its name says what it is.
-func (st *Stage) importFile(ctx context.Context, f story.Import) error {
+func (st *Harness) importFile(ctx context.Context, f story.Import) error {
 	dir := filepath.Join(st.dir, "files")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (st *Stage) importFile(ctx context.Context, f story.Import) error {
 }
 
 // admin does something that must change something: words are what it is about.
-func (st *Stage) admin(ctx context.Context, words string, a subjects.MemoryAdmin) error {
+func (st *Harness) admin(ctx context.Context, words string, a subjects.MemoryAdmin) error {
 	done, err := actor.Ask(ctx, st.out, subjects.MemoryAdminOf, a)
 	if err == nil && done.Changed == 0 {
 		err = fmt.Errorf("%s changed nothing: memory has nothing about %q that could be changed", a.Op, words)
@@ -96,7 +96,7 @@ func (st *Stage) admin(ctx context.Context, words string, a subjects.MemoryAdmin
 }
 
 // having are the ids of the entries that hold some words, in this state or in any.
-func (st *Stage) having(ctx context.Context, words, state string) (ids []string, err error) {
+func (st *Harness) having(ctx context.Context, words, state string) (ids []string, err error) {
 	if words == story.All && state != "" {
 		words = ""
 	}
@@ -116,7 +116,7 @@ func (st *Stage) having(ctx context.Context, words, state string) (ids []string,
 }
 
 // each does op to the entries that hold some words.
-func (st *Stage) each(ctx context.Context, op, words, state string) error {
+func (st *Harness) each(ctx context.Context, op, words, state string) error {
 	ids, err := st.having(ctx, words, state)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (st *Stage) each(ctx context.Context, op, words, state string) error {
 	return st.admin(ctx, words, subjects.MemoryAdmin{Op: op, IDs: ids})
 }
 
-func (st *Stage) edit(ctx context.Context, e story.Edit) error {
+func (st *Harness) edit(ctx context.Context, e story.Edit) error {
 	ids, err := st.having(ctx, e.Of, "")
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (st *Stage) edit(ctx context.Context, e story.Edit) error {
 	return st.admin(ctx, e.Of, subjects.MemoryAdmin{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
 }
 
-// Feedback implements [story.World], under the user's key.
-func (st *Stage) Feedback(ctx context.Context, session string, f subjects.Feedback) error {
+// SendFeedback implements [story.System], under the user's key.
+func (st *Harness) SendFeedback(ctx context.Context, session string, f subjects.Feedback) error {
 	return actor.Emit(ctx, st.out.About(session, f.QueryID), subjects.UserFeedback, f)
 }

@@ -23,7 +23,7 @@ func TestStageRemembers(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), splitAuditTimeout)
 	defer cancel()
 	text := func(s string) *string { return &s }
 	add := func(s string) story.Memory { return story.Memory{Add: &story.Add{Text: s}} }
@@ -50,7 +50,7 @@ func TestStageRemembers(t *testing.T) {
 		{"nothing", story.Memory{}, "nothing to do", false},
 		{"trick: a file that is no text", story.Memory{Import: &story.Import{From: "boat.png", Text: "\x89PNG\x00\x01"}}, "reading boat.png", false},
 	} {
-		err := st.Remember(ctx, tt.act)
+		err := st.ChangeMemory(ctx, tt.act)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
@@ -58,7 +58,7 @@ func TestStageRemembers(t *testing.T) {
 			t.Errorf("%s: a refusal of memory: %t", tt.name, !tt.no)
 		}
 	}
-	events, err := st.Events(ctx, 0)
+	events, err := st.ReadEvents(ctx, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ turns:
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if r := config.Play(t.Context(), told(t, text), config.StageOptions{}, story.Options{}); !r.OK() {
+			if r := config.RunStory(t.Context(), told(t, text), config.StageOptions{}, story.Options{}); !r.OK() {
 				t.Error(r.Report())
 			}
 		})
@@ -139,7 +139,7 @@ turns:
 // Memory is killed like any other actor, comes back, and keeps what was said meanwhile.
 func TestStageCrashesMemory(t *testing.T) {
 	t.Parallel()
-	r := config.Play(t.Context(), told(t, `model:
+	r := config.RunStory(t.Context(), told(t, `model:
   assistant:
     - reply: {content: Noted.}
     - reply: {content: Noted too.}

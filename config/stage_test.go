@@ -27,7 +27,7 @@ func told(t testing.TB, text string) *story.Story {
 // A request that the script does not expect fails the story, says where, and shows what was asked.
 func TestStageMismatch(t *testing.T) {
 	t.Parallel()
-	r := config.Play(t.Context(), told(t, `model:
+	r := config.RunStory(t.Context(), told(t, `model:
   assistant:
     - when: {last_contains: something else}
       reply: {content: never}
@@ -86,7 +86,7 @@ func TestStageLeavesNothing(t *testing.T) {
 		"server: {down: true}\nturns: [{query: hello, answer: {equals: hi}}]\n",
 		"config: {system: {nope: x}}\nturns: [{query: hello, answer: {equals: hi}}]\n",
 	} {
-		r := config.Play(t.Context(), told(t, text), config.StageOptions{}, story.Options{})
+		r := config.RunStory(t.Context(), told(t, text), config.StageOptions{}, story.Options{})
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("%q (%d failures) leaves %v, %v", text, len(r.Failures), left, err)
 		}
@@ -117,14 +117,14 @@ turns:
 events:
   in_order: [query.received, response.generation model=mine]
 `)
-	if r := config.Play(t.Context(), s, live, story.Options{}); !r.OK() {
+	if r := config.RunStory(t.Context(), s, live, story.Options{}); !r.OK() {
 		t.Error(r.Report())
 	}
 	if err := real.Err(); err != nil {
 		t.Error(err)
 	}
 	s = told(t, "scripted_only: true\nturns: [{query: hello, no_notes: true}]\n")
-	if r := config.Play(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped == "" {
+	if r := config.RunStory(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped == "" {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -143,9 +143,9 @@ func TestStageWeb(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), splitAuditTimeout)
 	defer cancel()
-	heard, err := st.Hear(ctx)
+	heard, err := st.Subscribe(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestStageWeb(t *testing.T) {
 		{"trick: a secure connection", "web_fetch", "url", "https://a.example.org/p", "", "fetch failed: "},
 		{"trick: this machine", "web_fetch", "url", "http://127.0.0.1/", "", ""},
 	} {
-		res, err := st.Request(ctx, subjects.Caller{Account: "operator"}, story.Request{Tool: tt.tool, Args: map[string]any{tt.arg: tt.value}}, "s", "q")
+		res, err := st.CallTool(ctx, subjects.Caller{Account: "operator"}, story.Request{Tool: tt.tool, Args: map[string]any{tt.arg: tt.value}}, "s", "q")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,11 +165,11 @@ func TestStageWeb(t *testing.T) {
 			t.Errorf("%s: %q, %v", tt.name, res.Result, res.Error)
 		}
 	}
-	if n := st.Pages(); len(n) != 2 || n["http://a.example.org/p"] != 1 || n["http://a.example.org/p?q=1"] != 1 {
+	if n := st.PageRequests(); len(n) != 2 || n["http://a.example.org/p"] != 1 || n["http://a.example.org/p?q=1"] != 1 {
 		t.Errorf("pages %v", n)
 	}
 	for e := range heard {
-		if e.Subject == story.PageAsked {
+		if e.Subject == story.PageRequested {
 			if url, _ := e.Field("url"); url != "http://a.example.org/p" {
 				t.Errorf("first %s was asked for", url)
 			}
@@ -181,7 +181,7 @@ func TestStageWeb(t *testing.T) {
 // A tool goes by its own name: it is killed like any other actor, and comes back.
 func TestStageCrashesATool(t *testing.T) {
 	t.Parallel()
-	r := config.Play(t.Context(), told(t, `config: {generator: {tool_timeout: 3s}}
+	r := config.RunStory(t.Context(), told(t, `config: {generator: {tool_timeout: 3s}}
 web: {pages: [{url: "http://a.example.org/p", title: A, body: <p>A little later.</p>, slow: 2s, asked: 1}]}
 model:
   assistant:
@@ -213,9 +213,9 @@ func TestStageEvents(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), splitAuditTimeout)
 	defer cancel()
-	heard, err := st.Hear(ctx)
+	heard, err := st.Subscribe(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestStageEvents(t *testing.T) {
 				break
 			}
 		}
-		if seen, err = st.Events(ctx, 0); err != nil {
+		if seen, err = st.ReadEvents(ctx, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -249,7 +249,7 @@ func TestStageEvents(t *testing.T) {
 		t.Errorf("asked %v, answered %v in %v", asked, answered, seen)
 	}
 	half := seen[len(seen)/2].Seq
-	rest, err := st.Events(ctx, half)
+	rest, err := st.ReadEvents(ctx, half)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,16 +259,16 @@ func TestStageEvents(t *testing.T) {
 		}
 	}
 	nobody := subjects.Caller{Account: "nobody"}
-	if _, err := st.Request(ctx, nobody, story.Request{Tool: "get_datetime"}, "s", "q"); err == nil {
+	if _, err := st.CallTool(ctx, nobody, story.Request{Tool: "get_datetime"}, "s", "q"); err == nil {
 		t.Error("nobody asked the broker")
 	}
 	if _, err := st.Spawn(ctx, nobody, story.Child{Type: "coder"}, "s", "q"); err == nil {
 		t.Error("nobody has a child")
 	}
-	if err := st.Decide(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil || !strings.Contains(err.Error(), "the question is unknown") {
+	if err := st.DecideApproval(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil || !strings.Contains(err.Error(), "the question is unknown") {
 		t.Errorf("an answer to no question: %v", err)
 	}
-	if err := st.Crash(ctx, "nobody"); err == nil {
+	if err := st.KillActor(ctx, "nobody"); err == nil {
 		t.Error("nobody was ended")
 	}
 }

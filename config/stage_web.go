@@ -72,8 +72,8 @@ func (w *stageWeb) settings() (search, fetch map[string]any) {
 }
 
 // tools are those of the stage. Whatever the settings say, they fetch from the story's web and from nowhere else.
-func (st *Stage) tools(c Config) []*tools.Tool {
-	all := tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.endpoints()}
+func (st *Harness) tools(c Config) []*tools.Tool {
+	all := tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.listenAddresses()}
 	if !c.WebFetch.Enabled {
 		return tools.Configured(all) // nobody fetches anything
 	}
@@ -102,7 +102,7 @@ func (w *stageWeb) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	w.mu.Unlock()
 	body, err := json.Marshal(map[string]string{"url": address})
 	if err == nil {
-		w.tell(story.Event{Subject: story.PageAsked, Time: time.Now(), Body: body})
+		w.tell(story.Event{Subject: story.PageRequested, Time: time.Now(), Body: body})
 	}
 	for _, p := range w.pages {
 		if p.URL == address {
@@ -115,8 +115,8 @@ func (w *stageWeb) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 
 // write answers with a page, after the time that it takes.
 func write(out http.ResponseWriter, r *http.Request, p story.Page) {
-	if p.Slow > 0 {
-		late := time.NewTimer(p.Slow)
+	if p.Delay > 0 {
+		late := time.NewTimer(p.Delay)
 		defer late.Stop()
 		select {
 		case <-late.C:
@@ -143,8 +143,8 @@ func (w *stageWeb) search(out http.ResponseWriter) {
 	_ = json.NewEncoder(out).Encode(map[string]any{"results": found, "unresponsive_engines": []any{}})
 }
 
-// Pages implements [story.World].
-func (st *Stage) Pages() map[string]int {
+// PageRequests implements [story.System].
+func (st *Harness) PageRequests() map[string]int {
 	if st.web == nil {
 		return nil
 	}

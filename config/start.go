@@ -18,10 +18,10 @@ import (
 	"conclave/subjects"
 )
 
-// Conclave is the running whole: a server, its streams and the actors of this process.
-type Conclave struct {
-	Bus   *bus.Bus
-	House actor.System
+// Instance is the running whole: a server, its streams and the actors of this process.
+type Instance struct {
+	Bus    *bus.Bus
+	System actor.System
 
 	server *bus.Server
 	unlock func()
@@ -31,11 +31,11 @@ type Conclave struct {
 }
 
 // Start runs the embedded server and the named actors on home. It holds the data folder until [Conclave.Stop].
-func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Conclave, err error) {
+func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Instance, err error) {
 	if err := home.Make(); err != nil {
 		return nil, err
 	}
-	r := &Conclave{book: c.Book(home)}
+	r := &Instance{book: c.NewBook(home)}
 	if r.unlock, err = home.Lock(); err != nil {
 		return nil, err
 	}
@@ -44,40 +44,40 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 			r.Stop(context.WithoutCancel(ctx))
 		}
 	}()
-	if err := r.serve(ctx, c, home, log); err != nil {
+	if err := r.startServer(ctx, c, home, log); err != nil {
 		return nil, err
 	}
 	var watching context.Context
 	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	r.watch.Go(func() { r.server.WatchDisk(watching, time.Second) })
 	if slices.Contains(names, "broker") {
-		r.reload(watching, c, home, log)
+		r.watchManifest(watching, c, home, log)
 	}
 	return r, r.Run(ctx, c, home, log, names...)
 }
 
-// reload takes in a manifest that changes while the broker runs. One that is wrong changes nothing. Rules that came from
+// watchManifest takes in a manifest that changes while the broker runs. One that is wrong changes nothing. Rules that came from
 // somewhere else than the user's folder stay as they are.
-func (r *Conclave) reload(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
+func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return
 	}
-	rl := NewReloader(home.Config, environment(home), r.book, func(n Reloaded) {
+	rl := NewReloader(home.Config, policyEnv(home), r.book, func(n Reloaded) {
 		if log != nil {
-			n.log(log)
+			n.logTo(log)
 		}
 	})
 	r.watch.Go(func() { rl.Run(ctx, nil) })
 }
 
-// serve starts the server and makes its streams.
-func (r *Conclave) serve(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
+// startServer starts the server and makes its streams.
+func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
 	if _, err := keys.Ensure(lasting); err != nil {
 		return err
 	}
-	server := c.Server(home)
+	server := c.ServerConfig(home)
 	var err error
 	r.server, err = bus.StartServer(server, keys, log)
 	if errors.Is(err, bus.ErrPortTaken) && c.Origin("system.listen") == Shipped {
@@ -100,15 +100,15 @@ func (r *Conclave) serve(ctx context.Context, c Config, home bus.Home, log *slog
 }
 
 // Join runs the named actors against a server that is another process.
-func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Conclave, error) {
+func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
 	if err := home.Make(); err != nil {
 		return nil, err
 	}
-	r := &Conclave{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}, book: c.Book(home)}
+	r := &Instance{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}, book: c.NewBook(home)}
 	var watching context.Context
 	watching, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if slices.Contains(names, "broker") {
-		r.reload(watching, c, home, log)
+		r.watchManifest(watching, c, home, log)
 	}
 	if err := r.Run(ctx, c, home, log, names...); err != nil {
 		r.Stop(context.WithoutCancel(ctx))
@@ -118,15 +118,15 @@ func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.L
 }
 
 // Run starts more actors.
-func (r *Conclave) Run(ctx context.Context, c Config, home bus.Home, log *slog.Logger, names ...string) error {
+func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.Logger, names ...string) error {
 	specs, err := c.compose(home, r.book, names)
 	if err != nil {
 		return err
 	}
-	cfg := c.Runtime()
+	cfg := c.ActorConfig()
 	cfg.Log = log
 	for _, s := range specs {
-		if err := r.House.Start(ctx, s, r.Bus.Dial, cfg); err != nil {
+		if err := r.System.Start(ctx, s, r.Bus.Dial, cfg); err != nil {
 			return err
 		}
 	}
@@ -134,8 +134,8 @@ func (r *Conclave) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 }
 
 // Stop ends the actors, last started first, then the server, then lets go of the data folder.
-func (r *Conclave) Stop(ctx context.Context) error {
-	err := r.House.Stop()
+func (r *Instance) Stop(ctx context.Context) error {
+	err := r.System.Stop()
 	if r.cancel != nil {
 		r.cancel()
 		r.watch.Wait()

@@ -24,8 +24,8 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+// splitAuditTimeout is how long a test waits for what must come.
+const splitAuditTimeout = 30 * time.Second
 
 // newHome is an installation of its own.
 func newHome(t testing.TB) bus.Home {
@@ -52,7 +52,7 @@ func settings(t testing.TB, more ...string) config.Config {
 }
 
 // up starts the system, or only some actors of it, and stops it with the test at the latest.
-func up(t testing.TB, c config.Config, home bus.Home, names ...string) *config.Conclave {
+func up(t testing.TB, c config.Config, home bus.Home, names ...string) *config.Instance {
 	t.Helper()
 	r, err := c.Start(t.Context(), home, nil, names...)
 	if err != nil {
@@ -62,7 +62,7 @@ func up(t testing.TB, c config.Config, home bus.Home, names ...string) *config.C
 	return r
 }
 
-func down(t testing.TB, r *config.Conclave) {
+func down(t testing.TB, r *config.Instance) {
 	t.Helper()
 	if err := r.Stop(context.Background()); err != nil {
 		t.Error(err)
@@ -97,7 +97,7 @@ func (p person) call(ctx context.Context, tool, id, args string) subjects.ToolRe
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, patience)
+		ctx, cancel = context.WithTimeout(ctx, splitAuditTimeout)
 		defer cancel()
 	}
 	res, err := actor.Ask(ctx, p.out, s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)})
@@ -283,7 +283,7 @@ func TestRunOneByOne(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			deadline := time.Now().Add(patience)
+			deadline := time.Now().Add(splitAuditTimeout)
 			for {
 				res := p.call(t.Context(), "get_datetime", actor.NewID(), utc)
 				if res.Error == nil {

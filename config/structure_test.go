@@ -68,8 +68,8 @@ func direction(s source) (out []string) {
 	return out
 }
 
-// strangers keeps actors apart, in their tests too: they meet on the bus only.
-func strangers(s source) (out []string) {
+// rejectUnknownFiles keeps actors apart, in their tests too: they meet on the bus only.
+func rejectUnknownFiles(s source) (out []string) {
 	if room(s.path) != "actors" {
 		return nil
 	}
@@ -161,7 +161,7 @@ func furnished(all []source) (out []string) {
 // rules by name.
 var rules = map[string]func(source) []string{
 	"direction":     direction,
-	"strangers":     strangers,
+	"strangers":     rejectUnknownFiles,
 	"oneOwner":      oneOwner,
 	"plainSubjects": plainSubjects,
 	"quiet":         quiet,

@@ -66,7 +66,7 @@ func (s System) Validate() error { return s.Problems().Err() }
 
 // Problems is everything wrong with s.
 func (s System) Problems() (out strict.Problems) {
-	if text := checkListen(s.Listen, s.AllowRemote); text != "" {
+	if text := checkListenAddress(s.Listen, s.AllowRemote); text != "" {
 		out.Add("listen", "%s", text)
 	}
 	if d, err := strict.ParseDuration(s.Sync); s.Sync != "always" && (err != nil || d == 0) {
@@ -120,9 +120,9 @@ func (s System) Problems() (out strict.Problems) {
 	return out
 }
 
-// checkListen says what is wrong with an address to listen on, "" when nothing is. A name other than localhost is
+// checkListenAddress says what is wrong with an address to listen on, "" when nothing is. A name other than localhost is
 // refused on loopback, because what it means is decided elsewhere.
-func checkListen(listen string, remote bool) string {
+func checkListenAddress(listen string, remote bool) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return fmt.Sprintf("%q is not an address; write 127.0.0.1:4222", listen)

@@ -69,7 +69,7 @@ func TestStories(t *testing.T) {
 	for _, file := range files(t) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			t.Parallel()
-			r := config.Play(t.Context(), load(t, file), config.StageOptions{}, story.Options{})
+			r := config.RunStory(t.Context(), load(t, file), config.StageOptions{}, story.Options{})
 			if !r.OK() {
 				t.Error("\n" + r.Report())
 			}
@@ -105,7 +105,7 @@ func TestPronounNeedsHistory(t *testing.T) {
 			t.Parallel()
 			s := load(t, "pronoun.yaml")
 			without(s)
-			r := config.Play(t.Context(), s, config.StageOptions{}, story.Options{})
+			r := config.RunStory(t.Context(), s, config.StageOptions{}, story.Options{})
 			if r.OK() || !strings.Contains(r.Report(), "Marie [A-Z][a-z]+ is not in") {
 				t.Errorf("it does not fail for want of the first question:\n%s", r.Report())
 			}
@@ -121,7 +121,7 @@ func TestGuardsMatter(t *testing.T) {
 		without    func(*story.Story)
 		want       string
 	}{
-		{"the user says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
+		{"the user says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
 		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: nobody asked whether a call may run"},
 		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) {
 			s.Turns[1].Override = nil
@@ -130,7 +130,7 @@ func TestGuardsMatter(t *testing.T) {
 		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not end with denied"},
 		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "there is an event tool.result.web_fetch result~later"},
 		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
-		{"the user says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.Yes }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
+		{"the user says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
 		{"a stranger's file is vouched for", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: nobody asked whether a call may run"},
 		{"nothing is forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
 		{"nothing takes another's place", "memory_contradiction.yaml", func(s *story.Story) {
@@ -158,7 +158,7 @@ func TestGuardsMatter(t *testing.T) {
 			t.Parallel()
 			s := load(t, tt.file)
 			tt.without(s)
-			r := config.Play(t.Context(), s, config.StageOptions{}, story.Options{Patience: 10 * time.Second})
+			r := config.RunStory(t.Context(), s, config.StageOptions{}, story.Options{AnswerTimeout: 10 * time.Second})
 			if r.OK() || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("it does not fail with %q:\n%s", tt.want, r.Report())
 			}

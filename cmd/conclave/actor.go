@@ -53,7 +53,7 @@ run.`,
 			}
 			log := a.logger(cfg.System.Level())
 			var api atomic.Pointer[string]
-			cfg = cfg.Wired(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { at := "http://" + addr; api.Store(&at) }})
+			cfg = cfg.WithWiring(config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { at := "http://" + addr; api.Store(&at) }})
 			c, err := cfg.Join(cmd.Context(), a.home, b.URL, log, v...)
 			if err != nil {
 				return err

@@ -73,7 +73,7 @@ func (a *app) auditor(f func(nc *nats.Conn) error) error {
 		return err
 	}
 	defer unlock()
-	return auditlog.WithServer(a.home, cfg.Server(a.home), a.quiet(), func(_ *bus.Server, b *bus.Bus) error { return reach(b) })
+	return auditlog.WithServer(a.home, cfg.ServerConfig(a.home), a.quiet(), func(_ *bus.Server, b *bus.Bus) error { return reach(b) })
 }
 
 // entry is one record and where it stands, as it is shown.

@@ -107,7 +107,7 @@ says what was wrong.`,
 			if err := a.alone(); err != nil {
 				return err
 			}
-			rot, err := auditlog.Rotate(cmd.Context(), a.home, cfg.Server(a.home), a.quiet())
+			rot, err := auditlog.Rotate(cmd.Context(), a.home, cfg.ServerConfig(a.home), a.quiet())
 			if errors.Is(err, bus.ErrInUse) {
 				return fail(exitFailed, "the audit cannot be rotated while conclave runs", "stop conclave up, rotate, start it again")
 			}

@@ -23,7 +23,7 @@ const natsFix = "go install github.com/nats-io/natscli/nats@latest"
 // greeting is what the banner tells of.
 type greeting struct {
 	cfg      config.Config
-	c        *config.Conclave
+	c        *config.Instance
 	contexts string // folder of the nats contexts
 	ctxErr   error  // why they could not be written
 	api      string // where the gateway is; "" = nowhere
@@ -69,7 +69,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 	if ctxErr == nil {
 		row("nats", "contexts conclave and conclave-audit in "+contexts)
 	}
-	row("actors", fmt.Sprintf("%d of %d ready: %s", len(here), len(c.House.Actors()), strings.Join(here, ", ")))
+	row("actors", fmt.Sprintf("%d of %d ready: %s", len(here), len(c.System.Actors()), strings.Join(here, ", ")))
 	row("tools", strings.Join(toolNames(cfg), ", "))
 
 	if len(lacking) > 0 {
@@ -89,7 +89,7 @@ func (a *app) banner(ctx context.Context, g greeting, log *slog.Logger) {
 // lack is something that is not there, and how to get it.
 type lack struct{ what, fix string }
 
-func missing(cfg config.Config, c *config.Conclave, ctxErr error, assistant subjects.RoleModel, api string) (out []lack) {
+func missing(cfg config.Config, c *config.Instance, ctxErr error, assistant subjects.RoleModel, api string) (out []lack) {
 	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
 	case assistant.DemoModel:
 		out = append(out, lack{"no Ollama at " + cfg.Models.Ollama.URL + ", so a built-in demo model answers and says so", "install it (https://ollama.com/download), run ollama serve, then conclave model pull " + wanted})
@@ -151,7 +151,7 @@ func ownFiles(dir string) string {
 
 // answering asks which model answers the user, and how many calls wait for an answer of the user's. Nobody is kept
 // waiting for it.
-func answering(ctx context.Context, c *config.Conclave) (none subjects.RoleModel, list subjects.ModelList, waiting int) {
+func answering(ctx context.Context, c *config.Instance) (none subjects.RoleModel, list subjects.ModelList, waiting int) {
 	nc, err := c.Bus.Dial("user", quickly)
 	if err != nil {
 		return none, list, 0

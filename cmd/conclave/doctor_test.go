@@ -101,7 +101,7 @@ func TestDoctorApprovals(t *testing.T) {
 		t.Errorf("two wait: %+v", got)
 	}
 	// The banner says the same in one line.
-	_, _, waiting := answering(t.Context(), &config.Conclave{Bus: c.b.Bus})
+	_, _, waiting := answering(t.Context(), &config.Instance{Bus: c.b.Bus})
 	cfg, err := config.Load("")
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func (a *app) keys(listen string) error {
 	if err != nil {
 		return err
 	}
-	server := cfg.Server(a.home)
+	server := cfg.ServerConfig(a.home)
 	host, port, err := net.SplitHostPort(server.Listen)
 	if err != nil {
 		return err

@@ -59,7 +59,7 @@ func (a *app) provision(ctx context.Context) error {
 	defer unlock()
 	b := &bus.Bus{URL: a.server, Keys: a.home.Keys(), Log: a.quiet()}
 	err = auditlog.Provision(ctx, a.home, b, func(ctx context.Context, genesis []byte) error {
-		return patiently(ctx, func() error { return bus.ProvisionWith(ctx, b, cfg.Server(a.home), genesis) })
+		return patiently(ctx, func() error { return bus.ProvisionWith(ctx, b, cfg.ServerConfig(a.home), genesis) })
 	})
 	out := provisioned{URL: a.server, Done: true, Deleted: []string{}}
 	again := "run conclave keys" + a.again() + " and restart nats-server with the new environment file"

@@ -220,7 +220,7 @@ func (r *storyRun) play(ctx context.Context, file string, log *slog.Logger) stor
 		res.Failures = []story.Failure{f}
 		return res
 	}
-	return config.Play(ctx, s, config.StageOptions{Live: r.live, Config: r.home.Config, Log: log}, story.Options{})
+	return config.RunStory(ctx, s, config.StageOptions{Live: r.live, Config: r.home.Config, Log: log}, story.Options{})
 }
 
 // tell prints what came of a story.
@@ -260,7 +260,7 @@ func came(res story.Result) string {
 	for _, e := range res.Events {
 		fmt.Fprintln(&b, e)
 	}
-	for _, a := range res.Asked {
+	for _, a := range res.ModelRequests {
 		fmt.Fprintln(&b, "model "+a)
 	}
 	return b.String()
@@ -280,7 +280,7 @@ func (r *storyRun) report(results []story.Result, took time.Duration) storyRepor
 			for _, e := range res.Events {
 				s.Events = append(s.Events, e.String())
 			}
-			s.Asked = res.Asked
+			s.Asked = res.ModelRequests
 		}
 		switch {
 		case !res.OK():

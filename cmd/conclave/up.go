@@ -97,7 +97,7 @@ func (a *app) up(ctx context.Context, cfg config.Config, actors []string) error 
 	log := a.logger(cfg.System.Level())
 	var listens atomic.Pointer[string] // a gateway that is started anew says it again, whenever that is
 	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { listens.Store(&addr) }}
-	c, err := cfg.Wired(wiring).Start(ctx, a.home, log, actors...)
+	c, err := cfg.WithWiring(wiring).Start(ctx, a.home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):
 		return fail(exitFailed, err.Error(), "choose another with --api-port, --api-port 0 for any free one, or --headless for none")
@@ -129,7 +129,7 @@ type readiness struct {
 }
 
 // ready prints that line where a program reads it.
-func (a *app) ready(c *config.Conclave, api string) {
+func (a *app) ready(c *config.Instance, api string) {
 	if isTerminal(a.stdout) && !a.json {
 		return
 	}
@@ -139,9 +139,9 @@ func (a *app) ready(c *config.Conclave, api string) {
 }
 
 // names lists the actors that are ready.
-func names(c *config.Conclave) []string {
+func names(c *config.Instance) []string {
 	out := []string{}
-	for _, s := range c.House.Actors() {
+	for _, s := range c.System.Actors() {
 		if state, _, _ := s.Health.Get(); state == actor.Ready {
 			out = append(out, s.Spec.Name)
 		}
@@ -150,7 +150,7 @@ func names(c *config.Conclave) []string {
 }
 
 // stay waits for the end and stops in order.
-func (a *app) stay(ctx context.Context, c *config.Conclave, log *slog.Logger) error {
+func (a *app) stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 	<-ctx.Done()
 	log.Info("stopping: what was begun is finished first; once more ends it at once")
 	begin := time.Now()

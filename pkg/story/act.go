@@ -9,38 +9,38 @@ import (
 	"conclave/subjects"
 )
 
-// act is something that is done to a turn at its moment.
-type act struct {
+// turnAction is something that is done to a turn at its moment.
+type turnAction struct {
 	what   string
 	moment Moment
 	do     func(context.Context) error
 }
 
-func (r *run) acts(t Turn, query string) (out []act) {
+func (r *runner) turnActions(t Turn, query string) (out []turnAction) {
 	if c := t.Crash; c != nil {
-		out = append(out, act{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.world.Crash(ctx, c.Actor) }})
+		out = append(out, turnAction{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.system.KillActor(ctx, c.Actor) }})
 	}
 	if t.StopAfter != nil {
-		out = append(out, act{"stop", *t.StopAfter, func(ctx context.Context) error { return r.world.Cancel(ctx, query) }})
+		out = append(out, turnAction{"stop", *t.StopAfter, func(ctx context.Context) error { return r.system.CancelQuery(ctx, query) }})
 	}
 	return out
 }
 
-// reached reports whether the moment is there with e, when so much was said of the answer.
-func (m Moment) reached(e Event, said string) bool {
+// isReached reports whether the moment is there with e, when so much was said of the answer.
+func (m Moment) isReached(e Event, said string) bool {
 	switch {
 	case m.Event != nil:
-		return m.Event.meets(e)
+		return m.Event.matches(e)
 	case m.Page != "":
 		url, _ := e.Field("url")
-		return e.Subject == PageAsked && url == m.Page
+		return e.Subject == PageRequested && url == m.Page
 	}
-	return e.Subject != PageAsked && holds(said, m.Delta)
+	return e.Subject != PageRequested && containsFold(said, m.Delta)
 }
 
-// decide answers for the user when e asks whether a call of this turn may run. Each question is answered once.
-func (r *run) decide(ctx context.Context, i int, e Event) error {
-	at, a := &r.told[i], r.story.Turns[i].Approve
+// decideApproval answers for the user when e asks whether a call of this turn may run. Each question is answered once.
+func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
+	at, a := &r.turns[i], r.story.Turns[i].Approve
 	id, asks := subjects.Match(subjects.ApprovalAsked.Live(), e.Subject)
 	if a == nil || !asks || e.Query != at.query || at.decided[id[0]] {
 		return nil
@@ -49,27 +49,27 @@ func (r *run) decide(ctx context.Context, i int, e Event) error {
 		at.decided = map[string]bool{}
 	}
 	at.decided[id[0]] = true
-	if a.Answer == Ignore {
+	if a.Answer == AnswerIgnore {
 		return nil
 	}
-	if err := r.world.Decide(ctx, id[0], subjects.ApprovalDecision{Approve: a.Answer == Yes, Remember: a.Remember}); err != nil {
+	if err := r.system.DecideApproval(ctx, id[0], subjects.ApprovalDecision{Approve: a.Answer == AnswerApprove, Remember: a.Remember}); err != nil {
 		return fmt.Errorf("turn %d: answering whether a call may run: %w", i+1, err)
 	}
 	return nil
 }
 
-// request lets an agent ask the broker by itself, or one that it spawns. What it is told is the answer.
-func (r *run) request(ctx context.Context, i int, req Request, session string) error {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
+// runRequest lets an agent ask the broker by itself, or one that it spawns. What it is told is the answer.
+func (r *runner) runRequest(ctx context.Context, i int, req Request, session string) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
-	at := &r.told[i]
-	at.request = true
+	at := &r.turns[i]
+	at.isRequest = true
 	if req.Of > 0 {
 		session, at.query = r.sessionOf(req.Of-1), r.queries[req.Of-1]
 	}
 	who := subjects.Caller{Account: req.As}
 	for _, c := range req.Spawn {
-		child, err := r.world.Spawn(ctx, who, c, session, at.query)
+		child, err := r.system.Spawn(ctx, who, c, session, at.query)
 		var fault *subjects.Fault
 		if errors.As(err, &fault) { // nobody was made, so nobody calls
 			at.response = &subjects.Response{QueryID: at.query, Error: fault}
@@ -80,20 +80,20 @@ func (r *run) request(ctx context.Context, i int, req Request, session string) e
 		}
 		who.Path = append(who.Path, child)
 	}
-	res, err := r.world.Request(ctx, who, req, session, at.query)
+	res, err := r.system.CallTool(ctx, who, req, session, at.query)
 	if err != nil {
 		return fmt.Errorf("asking the broker: %w", err)
 	}
 	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
-	return r.settled(ctx, at.query, res)
+	return r.waitForResult(ctx, at.query, res)
 }
 
-// settled waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
+// waitForResult waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
 // own time, and what is looked for and what must be absent are both judged by the stream.
-func (r *run) settled(ctx context.Context, query string, res subjects.ToolResult) error {
+func (r *runner) waitForResult(ctx context.Context, query string, res subjects.ToolResult) error {
 	pattern := subjects.ToolDone.Live()
 	for {
-		events, err := r.world.Events(ctx, r.first)
+		events, err := r.system.ReadEvents(ctx, r.first)
 		if err != nil {
 			return err
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // asks lets the broker ask the user about n calls; every answer ends the turn with its words.
-func asks(n int) func(*world, subjects.Query) {
-	return func(w *world, q subjects.Query) {
+func asks(n int) func(*fakeSystem, subjects.Query) {
+	return func(w *fakeSystem, q subjects.Query) {
 		for i := range n {
 			id := q.QueryID + string(rune('a'+i))
 			w.store("broker", "approval.request."+id, q.QueryID, subjects.ApprovalRequest{ID: id, Tool: "web_fetch"})
@@ -45,8 +45,8 @@ func TestApprove(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got []subjects.ApprovalDecision
-			w := &world{deaf: tt.deaf, answer: asks(tt.asked)}
-			w.decide = func(w *world, id string, d subjects.ApprovalDecision) error {
+			w := &fakeSystem{deaf: tt.deaf, answer: asks(tt.asked)}
+			w.decide = func(w *fakeSystem, id string, d subjects.ApprovalDecision) error {
 				got = append(got, d)
 				if len(got) == tt.asked && tt.refused == nil {
 					w.done(id[:len(id)-1], subjects.Response{Answer: "the world"})
@@ -56,7 +56,7 @@ func TestApprove(t *testing.T) {
 			if tt.asked == 0 {
 				w.answer = replies(good())
 			}
-			opts := story.Options{Patience: 700 * time.Millisecond, Settle: 50 * time.Millisecond}
+			opts := story.Options{AnswerTimeout: 700 * time.Millisecond, SettleTimeout: 50 * time.Millisecond}
 			r := story.Run(t.Context(), parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n"), w, opts)
 			if r.OK() != (tt.want == "") || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, r.Report())
@@ -71,13 +71,13 @@ func TestApprove(t *testing.T) {
 // A question that is ignored gets no answer, and one of another turn neither.
 func TestIgnore(t *testing.T) {
 	t.Parallel()
-	w := &world{
-		answer: func(w *world, q subjects.Query) {
+	w := &fakeSystem{
+		answer: func(w *fakeSystem, q subjects.Query) {
 			w.store("broker", "approval.request.other", "another", subjects.ApprovalRequest{ID: "other"})
 			asks(1)(w, q)
 			w.done(q.QueryID, subjects.Response{Answer: "the world"})
 		},
-		decide: func(_ *world, id string, _ subjects.ApprovalDecision) error {
+		decide: func(_ *fakeSystem, id string, _ subjects.ApprovalDecision) error {
 			return errors.New("an answer to " + id)
 		},
 	}
@@ -91,7 +91,7 @@ func TestOverride(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n    override: {level: RELAX, once: true}\n  - query: two\n    session: mine\n    override: {disable: [x]}\n  - query: three\nevents: {present: [query.received times=3]}\n")
 	before := -1
-	w := &world{answer: func(w *world, q subjects.Query) {
+	w := &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) {
 		if len(w.asked) == 1 {
 			before = len(w.overrides)
 		}
@@ -117,7 +117,7 @@ func TestSpawn(t *testing.T) {
 		{"trick: refused, and not expected", "[{type: hermit}]", "answer: {contains: [done]}", "turn 1: it ended with denied (orchestrator may not)"},
 	} {
 		text := head + "turns:\n  - request: {as: orchestrator, spawn: " + tt.spawn + ", tool: x}\n    " + tt.expect + "\n"
-		got := story.Run(t.Context(), parse(t, text), &world{}, quick)
+		got := story.Run(t.Context(), parse(t, text), &fakeSystem{}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s: want %q\n%s", tt.name, tt.want, got.Report())
 		}
@@ -129,23 +129,23 @@ func TestCrashAtAPage(t *testing.T) {
 	t.Parallel()
 	const page = "http://a.example.org/p"
 	s := parse(t, head+"web: {pages: [{url: '"+page+"', title: A, body: b}]}\nturns:\n  - query: hello\n    crash: {actor: web_fetch, after: {page: '"+page+"'}}\n    answer: {contains: [round]}\n")
-	wanted := func(w *world, url string) {
+	wanted := func(w *fakeSystem, url string) {
 		body, _ := json.Marshal(map[string]string{"url": url})
-		w.tell(story.Event{Subject: story.PageAsked, Body: body})
+		w.tell(story.Event{Subject: story.PageRequested, Body: body})
 	}
-	alike := func(w *world, q subjects.Query) {
+	alike := func(w *fakeSystem, q subjects.Query) {
 		wanted(w, page+"/other")
 		w.store("broker", "tool.request.web_fetch", q.QueryID, map[string]string{"url": page})
 		w.delta(q.QueryID, page)
 	}
 	var asked subjects.Query
 	crashed := 0
-	w := &world{
-		answer: func(w *world, q subjects.Query) {
+	w := &fakeSystem{
+		answer: func(w *fakeSystem, q subjects.Query) {
 			asked = q
 			wanted(w, page)
 		},
-		crash: func(w *world, actor string) error {
+		crash: func(w *fakeSystem, actor string) error {
 			crashed++
 			w.done(asked.QueryID, good())
 			return nil
@@ -154,7 +154,7 @@ func TestCrashAtAPage(t *testing.T) {
 	if got := story.Run(t.Context(), s, w, quick); !got.OK() || crashed != 1 {
 		t.Errorf("crashed %d times\n%s", crashed, got.Report())
 	}
-	w = &world{crash: w.crash, answer: func(w *world, q subjects.Query) {
+	w = &fakeSystem{crash: w.crash, answer: func(w *fakeSystem, q subjects.Query) {
 		alike(w, q)
 		w.done(q.QueryID, good())
 	}}
@@ -178,7 +178,7 @@ func TestPagesAsked(t *testing.T) {
 		{"although never", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/q": 1}, "t.yaml:7: http://a.example.org/q was asked for 1 times, and should be 0 times"},
 		{"not at all", nil, "t.yaml:6: http://a.example.org/p was asked for 0 times"},
 	} {
-		got := story.Run(t.Context(), parse(t, text), &world{answer: replies(good()), pages: tt.pages}, quick)
+		got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good()), pages: tt.pages}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s: want %q\n%s", tt.name, tt.want, got.Report())
 		}

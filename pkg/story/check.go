@@ -12,36 +12,36 @@ import (
 	"conclave/subjects"
 )
 
-// check compares what came with what was expected. It changes nothing, so it can be asked again while events come in.
-type check struct {
-	story  *Story
-	live   bool
-	events []Event
-	told   []told
-	script Script
-	pages  map[string]int // of the story's web, how often each was asked for
-	out    []Failure
+// checker compares what came with what was expected. It changes nothing, so it can be asked again while events come in.
+type checker struct {
+	story    *Story
+	live     bool
+	events   []Event
+	turns    []turnState
+	script   ScriptReport
+	pages    map[string]int // of the story's web, how often each was asked for
+	failures []Failure
 }
 
-func (c *check) fail(path, format string, a ...any) {
-	c.out = append(c.out, Failure{c.story.Line(path), fmt.Sprintf(format, a...)})
+func (c *checker) fail(path, format string, a ...any) {
+	c.failures = append(c.failures, Failure{c.story.Line(path), fmt.Sprintf(format, a...)})
 }
 
-// all returns everything that is wrong, the script first: a request that it did not expect explains the rest.
-func (c *check) all() []Failure {
-	c.followed()
+// checkAll returns everything that is wrong, the script first: a request that it did not expect explains the rest.
+func (c *checker) checkAll() []Failure {
+	c.checkScript()
 	for i := range c.story.Turns {
-		c.turn(i)
+		c.checkTurn(i)
 	}
-	c.missing()
-	c.strangers()
-	c.asked()
-	return c.out
+	c.checkEvents()
+	c.checkDeadLetters()
+	c.checkPages()
+	return c.failures
 }
 
-// followed compares the requests with the script.
-func (c *check) followed() {
-	for _, w := range c.script.Wrong {
+// checkScript compares the requests with the script.
+func (c *checker) checkScript() {
+	for _, w := range c.script.Mismatches {
 		path := "model." + w.Role
 		if w.N >= 0 {
 			path = fmt.Sprintf("%s[%d]", path, w.N)
@@ -53,18 +53,18 @@ func (c *check) followed() {
 	}
 }
 
-func (c *check) turn(i int) {
+func (c *checker) checkTurn(i int) {
 	path, t := fmt.Sprintf("turns[%d]", i), c.story.Turns[i]
-	if i >= len(c.told) {
+	if i >= len(c.turns) {
 		c.fail(path, "turn %d was not asked: the one before it has no answer", i+1)
 		return
 	}
-	at := c.told[i]
-	if at.still {
+	at := c.turns[i]
+	if at.asksNothing {
 		return
 	}
 	if at.response == nil {
-		c.unanswered(path, i, t, at)
+		c.checkUnanswered(path, i, t, at)
 		return
 	}
 	if c.live && t.ScriptedOnly {
@@ -76,7 +76,7 @@ func (c *check) turn(i int) {
 	}
 	switch {
 	case r.Error != nil && r.Error.Code != t.Error:
-		fail("error", "it ended with %s (%s)%s", r.Error.Code, text.Clip(r.Error.Text, 300), instead(t.Error))
+		fail("error", "it ended with %s (%s)%s", r.Error.Code, text.Clip(r.Error.Text, 300), insteadOf(t.Error))
 	case r.Error == nil && t.Error != "":
 		fail("error", "it did not end with %s: %q", t.Error, text.Clip(r.Answer, 300))
 	case r.Error == nil && strings.TrimSpace(r.Answer) == "":
@@ -86,12 +86,12 @@ func (c *check) turn(i int) {
 		fail("partial", "partial is %t: %q", r.Partial, text.Clip(r.Answer, 300))
 	}
 	if t.Answer != nil && !(c.live && t.Answer.ScriptedOnly) {
-		c.answer(fail, path, *t.Answer, at)
+		c.checkAnswer(fail, path, *t.Answer, at)
 	}
 	if t.Thinking != nil && !(c.live && t.Thinking.ScriptedOnly) {
-		thought(fail, *t.Thinking, r.Thinking)
+		checkThinking(fail, *t.Thinking, r.Thinking)
 	}
-	c.calls(fail, t.ToolCalls, r.ToolCalls)
+	c.checkCalls(fail, t.ToolCalls, r.ToolCalls)
 	var codes []string
 	for _, n := range r.Notes {
 		codes = append(codes, n.Code)
@@ -106,33 +106,33 @@ func (c *check) turn(i int) {
 	}
 }
 
-// unanswered is a turn without an answer. A dead letter with the announced code is what it should be.
-func (c *check) unanswered(path string, i int, t Turn, at told) {
+// checkUnanswered is a turn without an answer. A dead letter with the announced code is what it should be.
+func (c *checker) checkUnanswered(path string, i int, t Turn, at turnState) {
 	switch {
-	case at.dead != nil && at.dead.Code == t.Error:
-	case at.dead != nil:
-		c.fail(path, "turn %d: no answer, but a dead letter of %s: %s: %s%s", i+1, at.dead.Actor, at.dead.Code, at.dead.Reason, instead(t.Error))
+	case at.deadLetter != nil && at.deadLetter.Code == t.Error:
+	case at.deadLetter != nil:
+		c.fail(path, "turn %d: no answer, but a dead letter of %s: %s: %s%s", i+1, at.deadLetter.Actor, at.deadLetter.Code, at.deadLetter.Reason, insteadOf(t.Error))
 	default:
 		c.fail(path, "turn %d: no answer came", i+1)
 	}
 }
 
-func instead(code string) string {
+func insteadOf(code string) string {
 	if code == "" {
 		return ""
 	}
 	return " instead of " + code
 }
 
-func (c *check) answer(fail func(string, string, ...any), path string, a Answer, at told) {
+func (c *checker) checkAnswer(fail func(string, string, ...any), path string, a Answer, at turnState) {
 	got := at.response.Answer
 	for _, part := range a.Contains {
-		if !holds(got, part) {
+		if !containsFold(got, part) {
 			fail("answer.contains", "the answer does not contain %q: %q", part, text.Clip(got, 500))
 		}
 	}
 	for _, part := range a.NotContains {
-		if holds(got, part) {
+		if containsFold(got, part) {
 			fail("answer.not_contains", "the answer contains %q: %q", part, text.Clip(got, 500))
 		}
 	}
@@ -146,18 +146,18 @@ func (c *check) answer(fail func(string, string, ...any), path string, a Answer,
 		fail("answer.not_empty", "the answer is empty")
 	}
 	if a.ContainsFrom != nil {
-		c.quoted(fail, path, *a.ContainsFrom, at)
+		c.checkQuote(fail, path, *a.ContainsFrom, at)
 	}
 }
 
-// shortest is the least that a line must hold to be recognized in an answer.
-const shortest = 8
+// minQuote is the least that a line must hold to be recognized in an answer.
+const minQuote = 8
 
-// numbered is the number of an item in a list: whoever quotes it leaves that out.
-var numbered = regexp.MustCompile(`^\d+\. `)
+// listNumber is the number of an item in a list: whoever quotes it leaves that out.
+var listNumber = regexp.MustCompile(`^\d+\. `)
 
-// quoted looks for words of an event in the answer. Words that the script says by itself prove nothing.
-func (c *check) quoted(fail func(string, string, ...any), path string, src Source, at told) {
+// checkQuote looks for words of an event in the answer. Words that the script says by itself prove nothing.
+func (c *checker) checkQuote(fail func(string, string, ...any), path string, src Source, at turnState) {
 	const field = "answer.contains_from"
 	var whole string
 	found := false
@@ -181,12 +181,12 @@ func (c *check) quoted(fail func(string, string, ...any), path string, src Sourc
 		lines = lines[src.Line-1 : src.Line]
 	}
 	for _, line := range lines {
-		line = numbered.ReplaceAllString(strings.TrimSpace(line), "")
-		if len(line) < shortest || !holds(at.response.Answer, line) {
+		line = listNumber.ReplaceAllString(strings.TrimSpace(line), "")
+		if len(line) < minQuote || !containsFold(at.response.Answer, line) {
 			continue
 		}
-		for _, own := range c.story.scripted() {
-			if !c.live && holds(own, line) {
+		for _, own := range c.story.scriptedTexts() {
+			if !c.live && containsFold(own, line) {
 				fail(field, "a scripted reply says %q itself; quote it with {{tool_result 0}}", text.Clip(line, 200))
 				return
 			}
@@ -196,7 +196,7 @@ func (c *check) quoted(fail func(string, string, ...any), path string, src Sourc
 	fail(field, "the answer quotes nothing of %q: %q", text.Clip(whole, 500), text.Clip(at.response.Answer, 500))
 }
 
-func thought(fail func(string, string, ...any), want Thinking, got string) {
+func checkThinking(fail func(string, string, ...any), want Thinking, got string) {
 	empty := strings.TrimSpace(got) == ""
 	switch {
 	case want.Empty && !empty:
@@ -205,16 +205,16 @@ func thought(fail func(string, string, ...any), want Thinking, got string) {
 		fail("thinking", "there is no thinking")
 	}
 	for _, part := range want.Contains {
-		if !holds(got, part) {
+		if !containsFold(got, part) {
 			fail("thinking.contains", "the thinking does not contain %q: %q", part, text.Clip(got, 300))
 		}
 	}
 }
 
-// calls looks for the wanted calls among the recorded ones, in order. nil asks for nothing, the empty list for none.
-func (c *check) calls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
+// checkCalls looks for the wanted calls among the recorded ones, in order. nil asks for nothing, the empty list for none.
+func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
 	if want != nil && len(want) == 0 && len(got) > 0 {
-		fail("tool_calls", "tools were called: %s", show(got))
+		fail("tool_calls", "tools were called: %s", formatCalls(got))
 		return
 	}
 	rest := got
@@ -222,26 +222,26 @@ func (c *check) calls(fail func(string, string, ...any), want []Call, got []subj
 		if c.live && w.ScriptedOnly {
 			continue
 		}
-		at := slices.IndexFunc(rest, func(have subjects.ToolCall) bool { return w.meets(have) })
+		at := slices.IndexFunc(rest, func(have subjects.ToolCall) bool { return w.matches(have) })
 		if at < 0 {
-			fail(fmt.Sprintf("tool_calls[%d]", i), "there is no such call of %s in its place, only %s", w.Tool, show(got))
+			fail(fmt.Sprintf("tool_calls[%d]", i), "there is no such call of %s in its place, only %s", w.Tool, formatCalls(got))
 			return
 		}
 		rest = rest[at+1:]
 	}
 }
 
-func (w Call) meets(got subjects.ToolCall) bool {
+func (w Call) matches(got subjects.ToolCall) bool {
 	code := ""
 	if got.Error != nil {
 		code = got.Error.Code
 	}
 	return got.Tool == w.Tool && code == w.Error && (w.Layer == "" || got.Layer == w.Layer) &&
-		holds(got.Result, w.ResultContains) && within(w.Args, got.Args)
+		containsFold(got.Result, w.ResultContains) && containsArgs(w.Args, got.Args)
 }
 
-// within reports whether all of want stands in the arguments.
-func within(want map[string]any, args json.RawMessage) bool {
+// containsArgs reports whether all of want stands in the arguments.
+func containsArgs(want map[string]any, args json.RawMessage) bool {
 	var got map[string]any
 	if len(want) > 0 && json.Unmarshal(args, &got) != nil {
 		return false
@@ -260,8 +260,8 @@ func within(want map[string]any, args json.RawMessage) bool {
 	return true
 }
 
-// show lists calls for people.
-func show(calls []subjects.ToolCall) string {
+// formatCalls lists calls for people.
+func formatCalls(calls []subjects.ToolCall) string {
 	if len(calls) == 0 {
 		return "none"
 	}
@@ -278,18 +278,18 @@ func show(calls []subjects.ToolCall) string {
 	return strings.Join(out, "; ")
 }
 
-// missing compares the event stream with what was expected of it.
-func (c *check) missing() []Failure {
+// checkEvents compares the event stream with what was expected of it.
+func (c *checker) checkEvents() []Failure {
 	e := c.story.Events
 	for i, w := range e.Present {
 		n := 0
 		for _, ev := range c.events {
-			if w.meets(ev) {
+			if w.matches(ev) {
 				n++
 			}
 		}
 		switch path := fmt.Sprintf("events.present[%d]", i); {
-		case c.skips(w):
+		case c.isSkipped(w):
 		case n == 0:
 			c.fail(path, "there is no event %s", w)
 		case w.times >= 0 && n != w.times:
@@ -298,7 +298,7 @@ func (c *check) missing() []Failure {
 	}
 	for i, w := range e.Absent {
 		for _, ev := range c.events {
-			if !c.skips(w) && w.meets(ev) {
+			if !c.isSkipped(w) && w.matches(ev) {
 				c.fail(fmt.Sprintf("events.absent[%d]", i), "there is an event %s: %s", w, ev)
 				break
 			}
@@ -306,10 +306,10 @@ func (c *check) missing() []Failure {
 	}
 	rest := c.events
 	for i, w := range e.InOrder {
-		if c.skips(w) {
+		if c.isSkipped(w) {
 			continue
 		}
-		at := slices.IndexFunc(rest, w.meets)
+		at := slices.IndexFunc(rest, w.matches)
 		if at < 0 {
 			after := ""
 			if i > 0 {
@@ -320,21 +320,21 @@ func (c *check) missing() []Failure {
 		}
 		rest = rest[at+1:]
 	}
-	return c.out
+	return c.failures
 }
 
-func (c *check) skips(w Want) bool { return c.live && w.scriptedOnly }
+func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOnly }
 
-// strangers are dead letters that the story does not speak of: something was refused or kept failing, and the answer may
+// checkDeadLetters are dead letters that the story does not speak of: something was refused or kept failing, and the answer may
 // be right all the same.
-func (c *check) strangers() {
+func (c *checker) checkDeadLetters() {
 	for _, e := range c.events {
 		if _, dead := subjects.Match(subjects.Dead.Name, e.Subject); !dead {
 			continue
 		}
 		code, _ := e.Field("code")
-		expected := slices.ContainsFunc(slices.Concat(c.story.Events.Present, c.story.Events.InOrder), func(w Want) bool { return w.meets(e) })
-		for i, t := range c.told {
+		expected := slices.ContainsFunc(slices.Concat(c.story.Events.Present, c.story.Events.InOrder), func(w EventPattern) bool { return w.matches(e) })
+		for i, t := range c.turns {
 			expected = expected || t.query == e.Query && c.story.Turns[i].Error == code
 		}
 		if !expected {
@@ -343,14 +343,14 @@ func (c *check) strangers() {
 	}
 }
 
-// asked compares how often the pages of the story's web were asked for.
-func (c *check) asked() {
+// checkPages compares how often the pages of the story's web were asked for.
+func (c *checker) checkPages() {
 	if c.story.Web == nil {
 		return
 	}
 	for i, p := range c.story.Web.Pages {
-		if n := c.pages[p.URL]; p.Asked != nil && n != *p.Asked {
-			c.fail(fmt.Sprintf("web.pages[%d].asked", i), "%s was asked for %d times, and should be %d times", p.URL, n, *p.Asked)
+		if n := c.pages[p.URL]; p.Requests != nil && n != *p.Requests {
+			c.fail(fmt.Sprintf("web.pages[%d].asked", i), "%s was asked for %d times, and should be %d times", p.URL, n, *p.Requests)
 		}
 	}
 }

@@ -25,8 +25,8 @@ type Event struct {
 	Body    json.RawMessage
 }
 
-// ids are the same on every line of a report, and only make it longer.
-var ids = regexp.MustCompile(`"(session|query)_id":"[^"]*",?`)
+// idFields are the same on every line of a report, and only make it longer.
+var idFields = regexp.MustCompile(`"(session|query)_id":"[^"]*",?`)
 
 // String is the event on one line.
 func (e Event) String() string {
@@ -37,10 +37,10 @@ func (e Event) String() string {
 	if e.From != "" {
 		from = e.From
 	}
-	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, text.Clip(ids.ReplaceAllString(string(e.Body), ""), 240))
+	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 240))
 }
 
-// Want is one expected event: a subject, which may hold wildcards, and conditions on it. It is written as one text:
+// EventPattern is one expected event: a subject, which may hold wildcards, and conditions on it. It is written as one text:
 //
 //	tool.result.* error.code=denied by=broker times=1
 //
@@ -48,7 +48,7 @@ func (e Event) String() string {
 // case; "field=*" means that there is something. Values with spaces are quoted. A field may lie deeper, and in a list by its place from 0: hits.0.name. The field
 // "body" is the whole body, "by" the author's account; "times" is how many such events there are, "scripted_only" leaves
 // the expectation out with a real model.
-type Want struct {
+type EventPattern struct {
 	text         string
 	pattern      string
 	conditions   []condition
@@ -62,15 +62,15 @@ type condition struct{ field, op, value string }
 const anyValue = "*"
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (w *Want) UnmarshalText(text []byte) error {
-	words, err := split(string(text))
+func (w *EventPattern) UnmarshalText(text []byte) error {
+	words, err := splitWords(string(text))
 	if err != nil {
 		return err
 	}
 	if len(words) == 0 {
 		return errors.New("a subject must be there")
 	}
-	*w = Want{text: string(text), pattern: words[0], times: -1}
+	*w = EventPattern{text: string(text), pattern: words[0], times: -1}
 	if err := checkPattern(w.pattern); err != nil {
 		return err
 	}
@@ -95,10 +95,10 @@ func (w *Want) UnmarshalText(text []byte) error {
 }
 
 // String is the expectation as it was written.
-func (w Want) String() string { return w.text }
+func (w EventPattern) String() string { return w.text }
 
-// split takes a text apart at its spaces, except for those in double quotes.
-func split(s string) ([]string, error) {
+// splitWords takes a text apart at its spaces, except for those in double quotes.
+func splitWords(s string) ([]string, error) {
 	var words []string
 	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
 		end := strings.IndexAny(s, " \"")
@@ -148,8 +148,8 @@ func checkPattern(p string) error {
 	return nil
 }
 
-// meets reports whether e is such an event.
-func (w Want) meets(e Event) bool {
+// matches reports whether e is such an event.
+func (w EventPattern) matches(e Event) bool {
 	if _, ok := subjects.Match(w.pattern, e.Subject); !ok {
 		return false
 	}
@@ -171,7 +171,7 @@ func (w Want) meets(e Event) bool {
 		case "!=":
 			ok = value != c.value
 		case "~":
-			ok = there && holds(value, c.value)
+			ok = there && containsFold(value, c.value)
 		}
 		if !ok {
 			return false
@@ -213,5 +213,7 @@ func (e Event) Field(path string) (string, bool) {
 	return string(text), err == nil
 }
 
-// holds looks for part in s without regard to case.
-func holds(s, part string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(part)) }
+// containsFold looks for part in s without regard to case.
+func containsFold(s, part string) bool {
+	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
+}

@@ -60,16 +60,16 @@ type Feedback struct {
 	Words string `yaml:"words"`
 }
 
-// acts reports whether something is done or waited for before the question.
-func (t Turn) acts() bool {
+// hasActions reports whether something is done or waited for before the question.
+func (t Turn) hasActions() bool {
 	return t.After != nil || t.Override != nil || t.Memory != nil || t.Feedback != nil
 }
 
-// still reports whether nothing is asked.
-func (t Turn) still() bool { return strings.TrimSpace(t.Query) == "" && t.Request == nil }
+// asksNothing reports whether nothing is asked.
+func (t Turn) asksNothing() bool { return strings.TrimSpace(t.Query) == "" && t.Request == nil }
 
-// validateActs reports the first thing wrong with what is done before the question of a turn.
-func (s *Story) validateActs(i int) error {
+// validateActions reports the first thing wrong with what is done before the question of a turn.
+func (s *Story) validateActions(i int) error {
 	path, t := fmt.Sprintf("turns[%d]", i), &s.Turns[i]
 	if err := s.validateAfter(path+".after", t); err != nil {
 		return err
@@ -92,23 +92,23 @@ func (s *Story) validateActs(i int) error {
 		}
 		at := path + "." + of.field + ".of"
 		if n := of.turn(); n < 1 || n > len(s.Turns) {
-			return s.wrong(at, "is the number of a turn, from 1 to %d", len(s.Turns))
+			return s.invalid(at, "is the number of a turn, from 1 to %d", len(s.Turns))
 		} else if strings.TrimSpace(s.Turns[n-1].Query) == "" {
-			return s.wrong(at, "turn %d asks no question", n)
+			return s.invalid(at, "turn %d asks no question", n)
 		} else if n > i {
-			return s.wrong(at, "turn %d has not asked yet", n)
+			return s.invalid(at, "turn %d has not asked yet", n)
 		} else if of.field == "request" && t.Session != "" {
-			return s.wrong(path+".session", "is that of turn %d; leave it out", n)
+			return s.invalid(path+".session", "is that of turn %d; leave it out", n)
 		}
 	}
 	switch f := t.Feedback; {
 	case f == nil:
 	case f.Thumb < -1 || f.Thumb > 1 || f.Stars < 0 || f.Stars > 5:
-		return s.wrong(path+".feedback", "thumb is -1 or 1, stars are 1 to 5")
+		return s.invalid(path+".feedback", "thumb is -1 or 1, stars are 1 to 5")
 	case f.Thumb == 0 && f.Stars == 0 && strings.TrimSpace(f.Words) == "":
-		return s.wrong(path+".feedback", "says nothing: write thumb, stars or words")
+		return s.invalid(path+".feedback", "says nothing: write thumb, stars or words")
 	case f.Query != "" && (f.Of != 0 || subjects.CheckToken(f.Query) != nil):
-		return s.wrong(path+".feedback.query", "is an id that nobody asked under, in place of a turn")
+		return s.invalid(path+".feedback.query", "is an id that nobody asked under, in place of a turn")
 	}
 	return nil
 }
@@ -118,11 +118,11 @@ func (s *Story) validateAfter(path string, t *Turn) error {
 	read := func(path string, v any) error {
 		text, ok := v.(string)
 		if !ok {
-			return s.wrong(path, "must be an event, such as memory.stored action=stored")
+			return s.invalid(path, "must be an event, such as memory.stored action=stored")
 		}
-		var w Want
+		var w EventPattern
 		if err := w.UnmarshalText([]byte(text)); err != nil {
-			return s.wrong(path, "%v", err)
+			return s.invalid(path, "%v", err)
 		}
 		t.after = append(t.after, w)
 		return nil
@@ -133,7 +133,7 @@ func (s *Story) validateAfter(path string, t *Turn) error {
 		return nil
 	case []any:
 		if len(v) == 0 {
-			return s.wrong(path, "names no event")
+			return s.invalid(path, "names no event")
 		}
 		for i, x := range v {
 			if err := read(fmt.Sprintf("%s[%d]", path, i), x); err != nil {
@@ -159,61 +159,61 @@ func (s *Story) validateMemory(path string, m Memory) error {
 		}
 	}
 	if n != 1 {
-		return s.wrong(path, "needs one of add, import, edit, forget, pin, unpin, accept, reject, and words with it")
+		return s.invalid(path, "needs one of add, import, edit, forget, pin, unpin, accept, reject, and words with it")
 	}
 	switch {
 	case m.Add != nil && strings.TrimSpace(m.Add.Text) == "":
-		return s.wrong(path+".add.text", "must be there")
+		return s.invalid(path+".add.text", "must be there")
 	case m.Edit != nil && (strings.TrimSpace(m.Edit.Of) == "" || m.Edit.Name == nil && m.Edit.Text == nil):
-		return s.wrong(path+".edit", "needs words of the entry under of, and a new name or text")
+		return s.invalid(path+".edit", "needs words of the entry under of, and a new name or text")
 	case m.Import != nil && strings.TrimSpace(m.Import.Text) == "":
-		return s.wrong(path+".import.text", "must be there")
+		return s.invalid(path+".import.text", "must be there")
 	case m.Import != nil && (filepath.Ext(m.Import.From) == "" || strings.ContainsAny(m.Import.From, "/\\\x00") || strings.HasPrefix(m.Import.From, ".")):
-		return s.wrong(path+".import.from", "is not the name of a file; write notes.md")
+		return s.invalid(path+".import.from", "is not the name of a file; write notes.md")
 	case m.Import != nil && m.Import.Trust != "" && m.Import.Trust != subjects.Trusted && m.Import.Trust != subjects.Untrusted:
-		return s.wrong(path+".import.trust", "is neither %s nor %s", subjects.Trusted, subjects.Untrusted)
+		return s.invalid(path+".import.trust", "is neither %s nor %s", subjects.Trusted, subjects.Untrusted)
 	}
 	return nil
 }
 
-// prepare does what a turn does before it asks, in the order in which the fields are described.
-func (r *run) prepare(ctx context.Context, i int) error {
+// prepareTurn does what a turn does before it asks, in the order in which the fields are described.
+func (r *runner) prepareTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Patience)
+	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
 	if t.Override != nil {
-		if err := r.world.Override(ctx, r.sessionOf(i), *t.Override); err != nil {
-			return r.misstep(i, "override", fmt.Errorf("setting what holds for the session: %w", err))
+		if err := r.system.SetOverride(ctx, r.sessionOf(i), *t.Override); err != nil {
+			return r.stepError(i, "override", fmt.Errorf("setting what holds for the session: %w", err))
 		}
 	}
 	if t.Memory != nil {
-		if err := r.remember(ctx, *t.Memory); err != nil {
-			return r.misstep(i, "memory", err)
+		if err := r.changeMemory(ctx, *t.Memory); err != nil {
+			return r.stepError(i, "memory", err)
 		}
 	}
 	if f := t.Feedback; f != nil {
-		if err := r.rate(ctx, *f); err != nil {
-			return r.misstep(i, "feedback", err)
+		if err := r.sendFeedback(ctx, *f); err != nil {
+			return r.stepError(i, "feedback", err)
 		}
 	}
 	return nil
 }
 
-// rate says what the user thinks of an answer.
-func (r *run) rate(ctx context.Context, f Feedback) error {
+// sendFeedback says what the user thinks of an answer.
+func (r *runner) sendFeedback(ctx context.Context, f Feedback) error {
 	query, session := f.Query, ""
 	if query == "" {
 		query, session = r.queries[f.Of-1], r.sessionOf(f.Of-1)
 	}
-	if err := r.world.Feedback(ctx, session, subjects.Feedback{QueryID: query, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}); err != nil {
+	if err := r.system.SendFeedback(ctx, session, subjects.Feedback{QueryID: query, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}); err != nil {
 		return fmt.Errorf("saying what the user thinks of %s: %w", query, err)
 	}
 	return nil
 }
 
-// remember does one act of the user on memory.
-func (r *run) remember(ctx context.Context, m Memory) error {
-	err := r.world.Remember(ctx, m)
+// changeMemory does one act of the user on memory.
+func (r *runner) changeMemory(ctx context.Context, m Memory) error {
+	err := r.system.ChangeMemory(ctx, m)
 	var no *subjects.Fault
 	switch refused := errors.As(err, &no); {
 	case err == nil && m.Refused:

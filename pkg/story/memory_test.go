@@ -41,8 +41,8 @@ func TestParseActs(t *testing.T) {
 }
 
 // kept is a Conclave that answers and then remembers, as often as it is told to.
-func kept(n int) *world {
-	return &world{answer: func(w *world, q subjects.Query) {
+func kept(n int) *fakeSystem {
+	return &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) {
 		w.done(q.QueryID, subjects.Response{Answer: q.Query})
 		for range n {
 			w.store("memory", "memory.stored", q.QueryID, subjects.MemoryEvent{Action: "stored", IDs: []string{}})
@@ -72,7 +72,7 @@ func TestAfter(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    after: "+tt.after+"\n    answer: {equals: two}\n")
-			opts := story.Options{Patience: 300 * time.Millisecond, Settle: 50 * time.Millisecond, Live: tt.live}
+			opts := story.Options{AnswerTimeout: 300 * time.Millisecond, SettleTimeout: 50 * time.Millisecond, Live: tt.live}
 			w := kept(tt.kept)
 			got := story.Run(t.Context(), s, w, opts)
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
@@ -94,7 +94,7 @@ func TestAfterComesLate(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n  - query: two\n    answer: {equals: two}\n")
 		late := make(chan string, 2)
-		w := &world{deaf: deaf, answer: func(w *world, q subjects.Query) {
+		w := &fakeSystem{deaf: deaf, answer: func(w *fakeSystem, q subjects.Query) {
 			w.done(q.QueryID, subjects.Response{Answer: q.Query})
 			late <- q.QueryID
 		}}
@@ -116,8 +116,8 @@ func TestAfterTellsOfTheScript(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n")
 	w := kept(0)
-	w.script = story.Script{Wrong: []story.Wrong{{Exchange: story.Exchange{Role: "summaries", N: -1}, Text: "no exchange is left"}}}
-	got := story.Run(t.Context(), s, w, story.Options{Patience: 50 * time.Millisecond, Settle: time.Millisecond})
+	w.script = story.ScriptReport{Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "summaries", N: -1}, Text: "no exchange is left"}}}
+	got := story.Run(t.Context(), s, w, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
 	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") || !strings.Contains(got.Failures[1].Text, "it was to begin after") {
 		t.Errorf("got %s", got.Report())
 	}
@@ -144,7 +144,7 @@ func TestMemory(t *testing.T) {
 			s := parse(t, head+"turns:\n  - query: one\n  - query: two\n    session: mine\n    memory: "+tt.memory+"\n    answer: {equals: two}\n")
 			before := -1
 			w := kept(0)
-			w.remember = func(w *world, _ story.Memory) error {
+			w.remember = func(w *fakeSystem, _ story.Memory) error {
 				before = len(w.asked)
 				return tt.says
 			}
@@ -177,7 +177,7 @@ func TestFeedback(t *testing.T) {
 	w := kept(0)
 	var said []rated
 	var when []int
-	w.rate = func(w *world, f rated) error {
+	w.rate = func(w *fakeSystem, f rated) error {
 		said, when = append(said, f), append(when, len(w.asked))
 		return nil
 	}
@@ -202,7 +202,7 @@ func TestFeedbackThatCannotBeSaid(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n  - feedback: {of: 1, thumb: 1}\nevents: {present: [query.received]}\n")
 	w := kept(0)
-	w.rate = func(*world, rated) error { return errors.New("no voice") }
+	w.rate = func(*fakeSystem, rated) error { return errors.New("no voice") }
 	got := story.Run(t.Context(), s, w, quick)
 	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: saying what the user thinks of "+w.asked[0].QueryID+": no voice") {
 		t.Error(got.Report())

@@ -201,7 +201,7 @@ turns:
 	}
 	never := 0
 	want := &story.Web{Pages: []story.Page{
-		{URL: "http://a.example.org/p?q=1", Title: "A", Snippet: "found", Body: "<p>x</p>", Slow: 2 * time.Second, Asked: &never},
+		{URL: "http://a.example.org/p?q=1", Title: "A", Snippet: "found", Body: "<p>x</p>", Delay: 2 * time.Second, Requests: &never},
 		{URL: "http://b.example.org/", Title: "B", Status: 404},
 	}}
 	if !reflect.DeepEqual(s.Web, want) || s.Manifest != "types: {}\n" || s.Credentials["brave_api_key"] != "made-up" || s.Server.Key != "openai" {
@@ -211,7 +211,7 @@ turns:
 	if o := (story.Override{Level: "RELAX", Once: true, Disable: []string{"a"}, Grant: []string{"assistant:b"}}); !reflect.DeepEqual(*first.Override, o) {
 		t.Errorf("override %+v", first.Override)
 	}
-	if *first.Approve != (story.Approve{Answer: story.Yes, Remember: "session"}) || first.Crash.After.Page != "http://b.example.org/" {
+	if *first.Approve != (story.Approve{Answer: story.AnswerApprove, Remember: "session"}) || first.Crash.After.Page != "http://b.example.org/" {
 		t.Errorf("turn %+v", first)
 	}
 	if c := []story.Child{{Type: "coder", Tools: []string{"x"}}, {Type: "researcher"}}; !reflect.DeepEqual(second.Request.Spawn, c) {

@@ -12,14 +12,14 @@ import (
 
 // Result is what came of a story.
 type Result struct {
-	Story    string
-	File     string
-	Title    string
-	Skipped  string // why it was not run, "" = it was
-	Failures []Failure
-	Took     time.Duration
-	Events   []Event  // that came
-	Asked    []string // of the scripted model server
+	Story         string
+	File          string
+	Title         string
+	Skipped       string // why it was not run, "" = it was
+	Failures      []Failure
+	Took          time.Duration
+	Events        []Event  // that came
+	ModelRequests []string // of the scripted model server
 }
 
 // Failure is one thing that was expected and is not so.
@@ -62,7 +62,7 @@ func (r Result) Report() string {
 		}
 	}
 	list("events that came", len(r.Events), func(i int) string { return r.Events[i].String() })
-	list("the model was asked", len(r.Asked), func(i int) string { return r.Asked[i] })
+	list("the model was asked", len(r.ModelRequests), func(i int) string { return r.ModelRequests[i] })
 	return b.String()
 }
 

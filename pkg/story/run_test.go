@@ -15,8 +15,8 @@ import (
 )
 
 // replies answers every question with r, after a call of a tool.
-func replies(r subjects.Response) func(*world, subjects.Query) {
-	return func(w *world, q subjects.Query) {
+func replies(r subjects.Response) func(*fakeSystem, subjects.Query) {
+	return func(w *fakeSystem, q subjects.Query) {
 		w.store("broker", "tool.request.web_search", q.QueryID, subjects.ToolRequest{Tool: "web_search", Args: json.RawMessage(`{}`)})
 		w.store("broker", "tool.result.web_search", q.QueryID, subjects.ToolResult{Tool: "web_search", Result: "Today is Friday.\n\n1. Alpha ships\n   The first of its kind."})
 		w.done(q.QueryID, r)
@@ -33,7 +33,7 @@ func parse(t testing.TB, text string) *story.Story {
 }
 
 // quick does not wait long for what will not come.
-var quick = story.Options{Patience: 10 * time.Second, Settle: 300 * time.Millisecond}
+var quick = story.Options{AnswerTimeout: 10 * time.Second, SettleTimeout: 300 * time.Millisecond}
 
 // good is an answer to compare with.
 func good() subjects.Response {
@@ -144,7 +144,7 @@ func TestExpectations(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&r)
 			}
-			got := story.Run(t.Context(), parse(t, text), &world{answer: replies(r)}, quick)
+			got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(r)}, quick)
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, got.Report())
 			}
@@ -161,10 +161,10 @@ func TestScriptedWordsProveNothing(t *testing.T) {
 	text := func(reply string) string {
 		return head + "model: {assistant: [{reply: {content: '" + reply + "'}}]}\nturns:\n  - query: hello\n    answer: {contains_from: {event: tool.result.*, field: result}}\n"
 	}
-	if got := story.Run(t.Context(), parse(t, text("News: {{tool_result 0 | line 3}}")), &world{answer: replies(good())}, quick); !got.OK() {
+	if got := story.Run(t.Context(), parse(t, text("News: {{tool_result 0 | line 3}}")), &fakeSystem{answer: replies(good())}, quick); !got.OK() {
 		t.Error(got.Report())
 	}
-	got := story.Run(t.Context(), parse(t, text("{{last_user}}: 1. alpha ships")), &world{answer: replies(subjects.Response{Answer: "hello: 1. alpha ships"})}, quick)
+	got := story.Run(t.Context(), parse(t, text("{{last_user}}: 1. alpha ships")), &fakeSystem{answer: replies(subjects.Response{Answer: "hello: 1. alpha ships"})}, quick)
 	if !strings.Contains(got.Report(), `t.yaml:7: turn 1: a scripted reply says "Alpha ships" itself`) {
 		t.Errorf("got %q", got.Report())
 	}
@@ -173,8 +173,8 @@ func TestScriptedWordsProveNothing(t *testing.T) {
 func TestScriptIsFollowed(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"model:\n  assistant:\n    - reply: {content: a}\n    - reply: {content: b}\n"+"turns:\n  - query: hello\n    answer: {contains: [world]}\n")
-	w := &world{answer: replies(good()), script: story.Script{
-		Asked: []string{"assistant: 2 messages"}, Wrong: []story.Wrong{{Exchange: story.Exchange{Role: "assistant", N: -1}, Text: "no exchange is left"}, {Exchange: story.Exchange{Role: "assistant", N: 0}, Text: "exchange 0 wants"}}, Unused: []story.Exchange{{Role: "assistant", N: 1}},
+	w := &fakeSystem{answer: replies(good()), script: story.ScriptReport{
+		Requests: []string{"assistant: 2 messages"}, Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "assistant", N: -1}, Text: "no exchange is left"}, {ExchangeRef: story.ExchangeRef{Role: "assistant", N: 0}, Text: "exchange 0 wants"}}, Unused: []story.ExchangeRef{{Role: "assistant", N: 1}},
 	}}
 	got := story.Run(t.Context(), s, w, quick)
 	for _, want := range []string{
@@ -192,7 +192,7 @@ func TestScriptIsFollowed(t *testing.T) {
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n    answer: {contains: [one]}\n  - query: two\n    session: other\n    answer: {contains: [two]}\n  - query: three\n")
-	w := &world{deaf: true, answer: func(w *world, q subjects.Query) { w.done(q.QueryID, subjects.Response{Answer: q.Query}) }}
+	w := &fakeSystem{deaf: true, answer: func(w *fakeSystem, q subjects.Query) { w.done(q.QueryID, subjects.Response{Answer: q.Query}) }}
 	w.store("generator", "response.generation", "", subjects.Response{Answer: "of before"})
 	if got := story.Run(t.Context(), s, w, quick); !got.OK() || len(got.Events) != 12 {
 		t.Errorf("%d events\n%s", len(got.Events), got.Report())
@@ -211,7 +211,7 @@ func TestTurns(t *testing.T) {
 // Respondent B answers in respondent B: its answer is not the answer.
 func TestRespondentBIsNotTheAnswer(t *testing.T) {
 	t.Parallel()
-	w := &world{answer: func(w *world, q subjects.Query) {
+	w := &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) {
 		w.done(q.QueryID, subjects.Response{Answer: "the world"})
 		w.store("respondent_b", "response.generation", q.QueryID, subjects.Response{Answer: "respondent B"})
 	}}
@@ -223,7 +223,7 @@ func TestRespondentBIsNotTheAnswer(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	s := parse(t, simple+"  - query: and then\n")
-	got := story.Run(t.Context(), s, &world{}, story.Options{Patience: 50 * time.Millisecond, Settle: time.Millisecond})
+	got := story.Run(t.Context(), s, &fakeSystem{}, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
 	if report := got.Report(); !strings.Contains(report, "t.yaml:5: turn 1: no answer came") || !strings.Contains(report, "t.yaml:7: turn 2 was not asked") {
 		t.Errorf("got %s", report)
 	}
@@ -232,12 +232,12 @@ func TestNoAnswer(t *testing.T) {
 // A question that nobody can read ends in a dead letter. That is right when it was announced, and only then.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
-	dead := func(code string) *world {
-		return &world{answer: func(w *world, q subjects.Query) {
+	dead := func(code string) *fakeSystem {
+		return &fakeSystem{answer: func(w *fakeSystem, q subjects.Query) {
 			w.store("router", "dead.router", q.QueryID, subjects.DeadLetter{Actor: "router", Code: code, Reason: "odd"})
 		}}
 	}
-	opts := story.Options{Patience: 10 * time.Second, Settle: 20 * time.Millisecond}
+	opts := story.Options{AnswerTimeout: 10 * time.Second, SettleTimeout: 20 * time.Millisecond}
 	expecting := head + "turns:\n  - query: hello\n    error: malformed\n"
 	if got := story.Run(t.Context(), parse(t, expecting), dead("malformed"), opts); !got.OK() {
 		t.Error(got.Report())
@@ -245,15 +245,15 @@ func TestDeadLetters(t *testing.T) {
 	if got := story.Run(t.Context(), parse(t, expecting), dead("too_large"), opts); !strings.Contains(got.Report(), "no answer, but a dead letter of router: too_large: odd instead of malformed") {
 		t.Errorf("got %s", got.Report())
 	}
-	both := func(w *world, q subjects.Query) {
+	both := func(w *fakeSystem, q subjects.Query) {
 		w.store("model", "dead.model", "", subjects.DeadLetter{Actor: "model", Code: "permission"})
 		w.done(q.QueryID, good())
 	}
-	if got := story.Run(t.Context(), parse(t, simple), &world{answer: both}, opts); !strings.Contains(got.Report(), "a dead letter that the story does not speak of") {
+	if got := story.Run(t.Context(), parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(), "a dead letter that the story does not speak of") {
 		t.Errorf("a dead letter beside a good answer: %q", got.Report())
 	}
 	spoken := simple + "events: {present: [dead.model code=permission]}\n"
-	if got := story.Run(t.Context(), parse(t, spoken), &world{answer: both}, opts); !got.OK() {
+	if got := story.Run(t.Context(), parse(t, spoken), &fakeSystem{answer: both}, opts); !got.OK() {
 		t.Error(got.Report())
 	}
 }
@@ -270,7 +270,7 @@ func TestRequests(t *testing.T) {
 		{"forbidden", "answer: {contains: [done]}", "turn 1: it ended with denied (no)"},
 		{"forbidden", "error: denied\nevents: {present: [tool.result.forbidden error.code=denied by=broker]}", ""},
 	} {
-		got := story.Run(t.Context(), parse(t, text(tt.tool, tt.expect)), &world{}, quick)
+		got := story.Run(t.Context(), parse(t, text(tt.tool, tt.expect)), &fakeSystem{}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 			t.Errorf("%s, %s: want %q\n%s", tt.tool, tt.expect, tt.want, got.Report())
 		}
@@ -282,19 +282,19 @@ func TestRequests(t *testing.T) {
 
 func TestStopAfter(t *testing.T) {
 	t.Parallel()
-	for moment, answer := range map[string]func(*world, subjects.Query){
-		"delta: wor": func(w *world, q subjects.Query) {
+	for moment, answer := range map[string]func(*fakeSystem, subjects.Query){
+		"delta: wor": func(w *fakeSystem, q subjects.Query) {
 			w.delta("other", "the world of somebody else")
 			w.delta(q.QueryID, "the w")
 			w.delta(q.QueryID, "or")
 		},
-		"event: agent.state.generator to=DISPATCHING_TOOL": func(w *world, q subjects.Query) {
+		"event: agent.state.generator to=DISPATCHING_TOOL": func(w *fakeSystem, q subjects.Query) {
 			w.store("generator", "agent.state.generator", q.QueryID, subjects.AgentState{To: "GENERATING"})
 			w.store("generator", "agent.state.generator", q.QueryID, subjects.AgentState{To: "DISPATCHING_TOOL"})
 		},
 	} {
 		s := parse(t, head+"turns:\n  - query: hello\n    stop_after: {"+moment+"}\n    partial: true\nevents:\n  present: [query.cancel.* times=1]\n")
-		w := &world{answer: answer, cancel: func(w *world, query string) {
+		w := &fakeSystem{answer: answer, cancel: func(w *fakeSystem, query string) {
 			w.done(query, subjects.Response{Answer: "the wor", Partial: true})
 		}}
 		if got := story.Run(t.Context(), s, w, quick); !got.OK() {
@@ -308,12 +308,12 @@ func TestCrash(t *testing.T) {
 	s := parse(t, head+"turns:\n  - query: hello\n    crash: {actor: generator, after: {event: tool.result.*}}\n    answer: {contains: [round]}\n")
 	var crashed []string
 	var asked subjects.Query
-	w := &world{
-		answer: func(w *world, q subjects.Query) {
+	w := &fakeSystem{
+		answer: func(w *fakeSystem, q subjects.Query) {
 			asked = q
 			w.store("broker", "tool.result.x", q.QueryID, subjects.ToolResult{})
 		},
-		crash: func(w *world, actor string) error {
+		crash: func(w *fakeSystem, actor string) error {
 			crashed = append(crashed, actor)
 			w.done(asked.QueryID, good())
 			return nil
@@ -322,7 +322,7 @@ func TestCrash(t *testing.T) {
 	if got := story.Run(t.Context(), s, w, quick); !got.OK() || !slices.Equal(crashed, []string{"generator"}) {
 		t.Errorf("crashed %v\n%s", crashed, got.Report())
 	}
-	w = &world{answer: w.answer, crash: func(*world, string) error { return errors.New("there is no actor generator") }}
+	w = &fakeSystem{answer: w.answer, crash: func(*fakeSystem, string) error { return errors.New("there is no actor generator") }}
 	if got := story.Run(t.Context(), s, w, quick); !strings.Contains(got.Report(), "t.yaml:1: there is no actor generator") {
 		t.Errorf("got %s", got.Report())
 	}
@@ -331,23 +331,23 @@ func TestCrash(t *testing.T) {
 // A story that wanted to see a crash or a stop has shown nothing when there was none.
 func TestTheMomentNeverCame(t *testing.T) {
 	t.Parallel()
-	opts := story.Options{Patience: 10 * time.Second, Settle: 20 * time.Millisecond}
-	late := story.Options{Patience: 50 * time.Millisecond, Settle: 20 * time.Millisecond}
+	opts := story.Options{AnswerTimeout: 10 * time.Second, SettleTimeout: 20 * time.Millisecond}
+	late := story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: 20 * time.Millisecond}
 	const crash, stop = "crash: {actor: generator, after: {event: tool.result.never}}", "stop_after: {delta: never}"
-	unread := func(w *world, q subjects.Query) {
+	unread := func(w *fakeSystem, q subjects.Query) {
 		w.store("router", "dead.router", q.QueryID, subjects.DeadLetter{Actor: "router", Code: "malformed"})
 	}
 	for _, tt := range []struct {
 		name, turn string
-		world      *world
+		world      *fakeSystem
 		opts       story.Options
 		want       string
 	}{
-		{"crash", crash, &world{answer: replies(good())}, quick, "turn 1: the moment to crash generator never came"},
-		{"stop", stop, &world{answer: replies(good())}, quick, "turn 1: the moment to stop never came"},
-		{"nothing is heard", stop, &world{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to stop never came"},
-		{"a dead letter", crash + "\n    error: malformed", &world{answer: unread}, opts, "turn 1: the moment to crash generator never came"},
-		{"nobody answers", stop, &world{}, late, "turn 1: the moment to stop never came"},
+		{"crash", crash, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to crash generator never came"},
+		{"stop", stop, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to stop never came"},
+		{"nothing is heard", stop, &fakeSystem{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to stop never came"},
+		{"a dead letter", crash + "\n    error: malformed", &fakeSystem{answer: unread}, opts, "turn 1: the moment to crash generator never came"},
+		{"nobody answers", stop, &fakeSystem{}, late, "turn 1: the moment to stop never came"},
 	} {
 		s := parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n")
 		if got := story.Run(t.Context(), s, tt.world, tt.opts); !strings.Contains(got.Report(), tt.want) {
@@ -378,21 +378,21 @@ events:
   absent: [tool.result.web_search scripted_only]
   in_order: [tool.result.web_fetch scripted_only, response.generation]
 `
-	if got := story.Run(t.Context(), parse(t, text), &world{answer: replies(good())}, live); !got.OK() {
+	if got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good())}, live); !got.OK() {
 		t.Errorf("live: %s", got.Report())
 	}
-	if got := story.Run(t.Context(), parse(t, text), &world{answer: replies(good())}, quick); len(got.Failures) != 7 {
+	if got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good())}, quick); len(got.Failures) != 7 {
 		t.Errorf("scripted, %d failures: %s", len(got.Failures), got.Report())
 	}
 	strict := head + "turns:\n  - query: one\n    answer: {contains: [flat]}\n"
-	if got := story.Run(t.Context(), parse(t, strict), &world{answer: replies(good())}, live); got.OK() {
+	if got := story.Run(t.Context(), parse(t, strict), &fakeSystem{answer: replies(good())}, live); got.OK() {
 		t.Error("a wrong answer of a real model passes")
 	}
 }
 
 func TestJUnit(t *testing.T) {
 	t.Parallel()
-	bad := story.Run(t.Context(), parse(t, simple), &world{answer: replies(subjects.Response{Answer: "<flat>\x00"})}, quick)
+	bad := story.Run(t.Context(), parse(t, simple), &fakeSystem{answer: replies(subjects.Response{Answer: "<flat>\x00"})}, quick)
 	results := []story.Result{
 		{Story: "S1", Title: "fine", File: "stories/s1.yaml", Took: 1500 * time.Millisecond},
 		bad,

@@ -25,7 +25,7 @@
 //
 // A turn that only does or waits for something needs no question.
 //
-// The package knows no bus, no web and no model server. Whoever runs a story gives it a [World].
+// The package knows no bus, no web and no model server. Whoever runs a story gives it a [System].
 package story
 
 import (
@@ -106,7 +106,7 @@ type Turn struct {
 	StopAfter *Moment  `yaml:"stop_after"` // when the user stops it
 	Crash     *Crash   `yaml:"crash"`
 
-	after []Want
+	after []EventPattern
 }
 
 // Request is a tool call that an agent makes by itself.
@@ -144,9 +144,9 @@ type Approve struct {
 
 // Answers of the user.
 const (
-	Yes    = "approve"
-	No     = "deny"
-	Ignore = "ignore"
+	AnswerApprove = "approve"
+	AnswerDeny    = "deny"
+	AnswerIgnore  = "ignore"
 )
 
 // Answer is expected of the words of an answer. Contained texts are compared without regard to case.
@@ -191,9 +191,9 @@ type Call struct {
 // Moment is when something is seen: an event, a text in the growing answer, or that somebody asks for a page of the
 // story's web.
 type Moment struct {
-	Event *Want  `yaml:"event"`
-	Delta string `yaml:"delta"`
-	Page  string `yaml:"page"`
+	Event *EventPattern `yaml:"event"`
+	Delta string        `yaml:"delta"`
+	Page  string        `yaml:"page"`
 }
 
 // Crash kills an actor.
@@ -204,9 +204,9 @@ type Crash struct {
 
 // Events is expected of the event stream of the whole story.
 type Events struct {
-	Present []Want `yaml:"present"`
-	Absent  []Want `yaml:"absent"`
-	InOrder []Want `yaml:"in_order"` // others may stand between
+	Present []EventPattern `yaml:"present"`
+	Absent  []EventPattern `yaml:"absent"`
+	InOrder []EventPattern `yaml:"in_order"` // others may stand between
 }
 
 // Load reads the story in a file.
@@ -237,7 +237,7 @@ func (s *Story) File() string { return s.file }
 // Line is the line of a field such as turns[0].answer, or of what is around it.
 func (s *Story) Line(path string) int { return s.lines.At(path) }
 
-func (s *Story) wrong(path, format string, a ...any) error {
+func (s *Story) invalid(path, format string, a ...any) error {
 	return &strict.Error{File: s.file, Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)}
 }
 
@@ -245,27 +245,27 @@ func (s *Story) wrong(path, format string, a ...any) error {
 func (s *Story) validate() error {
 	for _, f := range []struct{ path, value string }{{"story", s.ID}, {"title", s.Title}, {"why", s.Why}} {
 		if strings.TrimSpace(f.value) == "" {
-			return s.wrong(f.path, "must be there")
+			return s.invalid(f.path, "must be there")
 		}
 	}
 	if strings.Contains(strings.TrimSpace(s.Why), "\n") {
-		return s.wrong("why", "must be one line")
+		return s.invalid("why", "must be one line")
 	}
 	for _, name := range strict.Keys(s.Config) {
 		if subjects.CheckToken(name) != nil {
-			return s.wrong(strict.Join("config", name), "is not the name of a configuration file")
+			return s.invalid(strict.Join("config", name), "is not the name of a configuration file")
 		}
 	}
-	if err := s.validateStage(); err != nil {
+	if err := s.validateEnvironment(); err != nil {
 		return err
 	}
 	for _, role := range append(strict.Keys(s.Model), strict.Keys(s.Server.Models)...) {
 		if subjects.CheckToken(role) != nil {
-			return s.wrong(strict.Join("model", role), "is not the name of a role")
+			return s.invalid(strict.Join("model", role), "is not the name of a role")
 		}
 	}
 	if len(s.Turns) == 0 {
-		return s.wrong("turns", "a story needs at least one question")
+		return s.invalid("turns", "a story needs at least one question")
 	}
 	expected := len(s.Events.Present) + len(s.Events.Absent) + len(s.Events.InOrder)
 	for i := range s.Turns {
@@ -273,20 +273,20 @@ func (s *Story) validate() error {
 		if err != nil {
 			return err
 		}
-		if err := s.validateActs(i); err != nil {
+		if err := s.validateActions(i); err != nil {
 			return err
 		}
 		expected += n + len(s.Turns[i].after)
 	}
 	if expected == 0 {
-		return s.wrong("", "expects nothing: it cannot fail")
+		return s.invalid("", "expects nothing: it cannot fail")
 	}
 	for i, w := range s.Events.InOrder {
 		if w.times >= 0 {
-			return s.wrong(fmt.Sprintf("events.in_order[%d]", i), "times has no meaning in an order; use present")
+			return s.invalid(fmt.Sprintf("events.in_order[%d]", i), "times has no meaning in an order; use present")
 		}
 	}
-	return s.lint()
+	return s.validateQuotes()
 }
 
 // validateTurn also counts what the turn expects.
@@ -296,36 +296,36 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	}
 	if a := t.Answer; a != nil {
 		if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty && a.ContainsFrom == nil {
-			return 0, s.wrong(path+".answer", "expects nothing")
+			return 0, s.invalid(path+".answer", "expects nothing")
 		}
 		if a.matches, err = regexp.Compile(a.Matches); err != nil {
-			return 0, s.wrong(path+".answer.matches", "%v", err)
+			return 0, s.invalid(path+".answer.matches", "%v", err)
 		}
 		if f := a.ContainsFrom; f != nil {
 			if err := checkPattern(f.Event); err != nil {
-				return 0, s.wrong(path+".answer.contains_from.event", "%v", err)
+				return 0, s.invalid(path+".answer.contains_from.event", "%v", err)
 			}
 			if f.Field == "" || f.Line < 0 {
-				return 0, s.wrong(path+".answer.contains_from", "needs a field, and a line from 1 if any")
+				return 0, s.invalid(path+".answer.contains_from", "needs a field, and a line from 1 if any")
 			}
 		}
 		expected++
 	}
 	if h := t.Thinking; h != nil {
 		if h.Empty == (h.NotEmpty || len(h.Contains) > 0) {
-			return 0, s.wrong(path+".thinking", "is either empty or not")
+			return 0, s.invalid(path+".thinking", "is either empty or not")
 		}
 		expected++
 	}
 	for i, c := range t.ToolCalls {
 		if subjects.CheckToken(c.Tool) != nil {
-			return 0, s.wrong(fmt.Sprintf("%s.tool_calls[%d].tool", path, i), "is not the name of a tool")
+			return 0, s.invalid(fmt.Sprintf("%s.tool_calls[%d].tool", path, i), "is not the name of a tool")
 		}
 	}
 	if t.NoNotes && len(t.Notes) > 0 {
-		return 0, s.wrong(path+".no_notes", "there are notes, or there are none")
+		return 0, s.invalid(path+".no_notes", "there are notes, or there are none")
 	}
-	if err := s.validatePerson(path, *t); err != nil {
+	if err := s.validateUserActions(path, *t); err != nil {
 		return 0, err
 	}
 	if t.StopAfter != nil {
@@ -335,7 +335,7 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	}
 	if c := t.Crash; c != nil {
 		if subjects.CheckToken(c.Actor) != nil {
-			return 0, s.wrong(path+".crash.actor", "is not the name of an actor")
+			return 0, s.invalid(path+".crash.actor", "is not the name of an actor")
 		}
 		if err := s.validateMoment(path+".crash.after", c.After); err != nil {
 			return 0, err
@@ -350,20 +350,20 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 func (s *Story) validateAsk(path string, t Turn) error {
 	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil
 	switch r := t.Request; {
-	case t.still() && !t.acts():
-		return s.wrong(path+".query", "must be there")
-	case t.still() && (asked || t.Answer != nil || t.Error != "" || t.Partial || t.ScriptedOnly):
-		return s.wrong(path, "asks nothing, so there is no answer to expect something of")
+	case t.asksNothing() && !t.hasActions():
+		return s.invalid(path+".query", "must be there")
+	case t.asksNothing() && (asked || t.Answer != nil || t.Error != "" || t.Partial || t.ScriptedOnly):
+		return s.invalid(path, "asks nothing, so there is no answer to expect something of")
 	case r == nil:
 		return nil
 	case strings.TrimSpace(t.Query) != "" || asked:
-		return s.wrong(path+".request", "has an answer and an error, and nothing else of a turn")
+		return s.invalid(path+".request", "has an answer and an error, and nothing else of a turn")
 	case subjects.CheckToken(r.As) != nil || subjects.CheckToken(r.Tool) != nil:
-		return s.wrong(path+".request", "needs the account of an agent under as, and a tool")
+		return s.invalid(path+".request", "needs the account of an agent under as, and a tool")
 	}
 	for i, c := range t.Request.Spawn {
 		if subjects.CheckToken(c.Type) != nil {
-			return s.wrong(fmt.Sprintf("%s.request.spawn[%d].type", path, i), "is not a type of agents")
+			return s.invalid(fmt.Sprintf("%s.request.spawn[%d].type", path, i), "is not a type of agents")
 		}
 	}
 	return nil
@@ -377,20 +377,20 @@ func (s *Story) validateMoment(path string, m Moment) error {
 		}
 	}
 	if n != 1 {
-		return s.wrong(path, "needs either an event or a delta, or a page")
+		return s.invalid(path, "needs either an event or a delta, or a page")
 	}
-	if m.Page != "" && !s.has(m.Page) {
-		return s.wrong(path+".page", "is no page of the story's web")
+	if m.Page != "" && !s.hasPage(m.Page) {
+		return s.invalid(path+".page", "is no page of the story's web")
 	}
 	if m.Event != nil && m.Event.times >= 0 {
-		return s.wrong(path+".event", "times has no meaning for a moment")
+		return s.invalid(path+".event", "times has no meaning for a moment")
 	}
 	return nil
 }
 
-// lint refuses a story that would prove nothing: words that are to come from an event must be quoted by some reply. That
-// they are not written out in one is checked when the event is there, see [check.quoted].
-func (s *Story) lint() error {
+// validateQuotes refuses a story that would prove nothing: words that are to come from an event must be quoted by some reply. That
+// they are not written out in one is checked when the event is there, see [check.checkQuote].
+func (s *Story) validateQuotes() error {
 	if len(s.Model) == 0 {
 		return nil
 	}
@@ -399,18 +399,18 @@ func (s *Story) lint() error {
 			continue
 		}
 		quotes := false
-		for _, text := range s.scripted() {
+		for _, text := range s.scriptedTexts() {
 			quotes = quotes || strings.Contains(text, "{{")
 		}
 		if !quotes {
-			return s.wrong(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes anything; write {{tool_result 0}} where the words belong")
+			return s.invalid(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes anything; write {{tool_result 0}} where the words belong")
 		}
 	}
 	return nil
 }
 
-// scripted are the texts that the script says, as they are written.
-func (s *Story) scripted() (out []string) {
+// scriptedTexts are the texts that the script says, as they are written.
+func (s *Story) scriptedTexts() (out []string) {
 	for _, role := range strict.Keys(s.Model) {
 		for _, x := range s.Model[role] {
 			out = append(out, x.Reply.Content)

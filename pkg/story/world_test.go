@@ -10,20 +10,20 @@ import (
 	"conclave/subjects"
 )
 
-// world is a Conclave that says what a test tells it to.
-type world struct {
-	answer func(w *world, q subjects.Query) // what happens when a question is asked
-	cancel func(w *world, query string)
-	crash  func(w *world, actor string) error
-	decide func(w *world, id string, d subjects.ApprovalDecision) error
+// fakeSystem is a Conclave that says what a test tells it to.
+type fakeSystem struct {
+	answer func(w *fakeSystem, q subjects.Query) // what happens when a question is asked
+	cancel func(w *fakeSystem, query string)
+	crash  func(w *fakeSystem, actor string) error
+	decide func(w *fakeSystem, id string, d subjects.ApprovalDecision) error
 	// remember is what memory says to the user; nil = yes to everything
-	remember func(w *world, m story.Memory) error
-	rate     func(w *world, f rated) error
+	remember func(w *fakeSystem, m story.Memory) error
+	rate     func(w *fakeSystem, f rated) error
 	deaf     bool // nothing is heard live: only the stream is there
-	script   story.Script
+	script   story.ScriptReport
 	pages    map[string]int
 
-	overrides []set
+	overrides []sessionOverride
 	calls     int
 
 	mu     sync.Mutex
@@ -33,18 +33,18 @@ type world struct {
 	asked  []subjects.Query
 }
 
-// set is what was set for a session.
-type set struct {
+// sessionOverride is what was set for a session.
+type sessionOverride struct {
 	session string
 	story.Override
 }
 
-func (w *world) Hear(context.Context) (<-chan story.Event, error) {
+func (w *fakeSystem) Subscribe(context.Context) (<-chan story.Event, error) {
 	w.live = make(chan story.Event, 1000)
 	return w.live, nil
 }
 
-func (w *world) Ask(_ context.Context, q subjects.Query) error {
+func (w *fakeSystem) Ask(_ context.Context, q subjects.Query) error {
 	w.mu.Lock()
 	w.asked = append(w.asked, q)
 	w.mu.Unlock()
@@ -55,8 +55,8 @@ func (w *world) Ask(_ context.Context, q subjects.Query) error {
 	return nil
 }
 
-// Request denies what a test calls forbidden.
-func (w *world) Request(_ context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+// CallTool denies what a test calls forbidden.
+func (w *fakeSystem) CallTool(_ context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
 	w.calls++
 	res := subjects.ToolResult{Tool: r.Tool, CallID: fmt.Sprint("call", w.calls), QueryID: query, Result: "done for " + who.ID() + " in " + session}
 	if r.Tool == "forbidden" {
@@ -67,23 +67,23 @@ func (w *world) Request(_ context.Context, who subjects.Caller, r story.Request,
 }
 
 // Spawn makes no hermits.
-func (w *world) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+func (w *fakeSystem) Spawn(_ context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
 	if c.Type == "hermit" {
 		return "", subjects.Faultf("denied", "%s may not", who.ID())
 	}
 	return c.Type + "-1", nil
 }
 
-func (w *world) Override(_ context.Context, session string, o story.Override) error {
-	w.overrides = append(w.overrides, set{session, o})
+func (w *fakeSystem) SetOverride(_ context.Context, session string, o story.Override) error {
+	w.overrides = append(w.overrides, sessionOverride{session, o})
 	return nil
 }
 
-func (w *world) Decide(_ context.Context, id string, d subjects.ApprovalDecision) error {
+func (w *fakeSystem) DecideApproval(_ context.Context, id string, d subjects.ApprovalDecision) error {
 	return w.decide(w, id, d)
 }
 
-func (w *world) Remember(_ context.Context, m story.Memory) error {
+func (w *fakeSystem) ChangeMemory(_ context.Context, m story.Memory) error {
 	if w.remember == nil {
 		return nil
 	}
@@ -96,16 +96,16 @@ type rated struct {
 	subjects.Feedback
 }
 
-func (w *world) Feedback(_ context.Context, session string, f subjects.Feedback) error {
+func (w *fakeSystem) SendFeedback(_ context.Context, session string, f subjects.Feedback) error {
 	if w.rate == nil {
 		return nil
 	}
 	return w.rate(w, rated{session, f})
 }
 
-func (w *world) Pages() map[string]int { return w.pages }
+func (w *fakeSystem) PageRequests() map[string]int { return w.pages }
 
-func (w *world) Cancel(_ context.Context, query string) error {
+func (w *fakeSystem) CancelQuery(_ context.Context, query string) error {
 	w.store("user", "query.cancel."+query, query, subjects.Cancel{})
 	if w.cancel != nil {
 		w.cancel(w, query)
@@ -113,9 +113,9 @@ func (w *world) Cancel(_ context.Context, query string) error {
 	return nil
 }
 
-func (w *world) Crash(_ context.Context, actor string) error { return w.crash(w, actor) }
+func (w *fakeSystem) KillActor(_ context.Context, actor string) error { return w.crash(w, actor) }
 
-func (w *world) Events(_ context.Context, after uint64) ([]story.Event, error) {
+func (w *fakeSystem) ReadEvents(_ context.Context, after uint64) ([]story.Event, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []story.Event
@@ -127,10 +127,10 @@ func (w *world) Events(_ context.Context, after uint64) ([]story.Event, error) {
 	return out, nil
 }
 
-func (w *world) Script() story.Script { return w.script }
+func (w *fakeSystem) ScriptReport() story.ScriptReport { return w.script }
 
 // store keeps an event and tells it live.
-func (w *world) store(from, subject, query string, body any) {
+func (w *fakeSystem) store(from, subject, query string, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {
 		panic(err)
@@ -143,20 +143,20 @@ func (w *world) store(from, subject, query string, body any) {
 	w.tell(e)
 }
 
-func (w *world) tell(e story.Event) {
+func (w *fakeSystem) tell(e story.Event) {
 	if !w.deaf && w.live != nil {
 		w.live <- e
 	}
 }
 
 // delta says a piece of an answer, live only.
-func (w *world) delta(query, text string) {
+func (w *fakeSystem) delta(query, text string) {
 	data, _ := json.Marshal(subjects.Delta{QueryID: query, Text: text})
 	w.tell(story.Event{Subject: "response.delta." + query, Query: query, Body: data})
 }
 
 // done ends a query with r.
-func (w *world) done(query string, r subjects.Response) {
+func (w *fakeSystem) done(query string, r subjects.Response) {
 	r.QueryID = query
 	w.store("generator", "response.generation", query, r)
 	w.store("generator", "answer.dialog", query, subjects.Dialog{Answer: r.Answer})
