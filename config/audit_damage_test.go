@@ -525,7 +525,7 @@ func figures(t testing.TB, b *bus.Bus) int {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	m, err := nc.Request("$SRV.STATS.get_datetime", nil, splitAuditTimeout)
+	m, err := nc.Request("$SRV.STATS.get_datetime", nil, testTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -807,8 +807,8 @@ func TestCanary(t *testing.T) {
 		m := nats.NewMsg("tool.request.get_datetime")
 		m.Data = []byte(strings.ReplaceAll(body, "CANARY", canary))
 		m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
-		m.Header.Set(subjects.HeaderDeadline, strconv.FormatInt(time.Now().Add(splitAuditTimeout).UnixMilli(), 10))
-		if reply, err := p.nc.RequestMsg(m, splitAuditTimeout); err != nil || reply.Header.Get(subjects.HeaderErrCode) != code {
+		m.Header.Set(subjects.HeaderDeadline, strconv.FormatInt(time.Now().Add(testTimeout).UnixMilli(), 10))
+		if reply, err := p.nc.RequestMsg(m, testTimeout); err != nil || reply.Header.Get(subjects.HeaderErrCode) != code {
 			t.Errorf("%.60s: %v, %v", body, reply, err)
 		}
 	}

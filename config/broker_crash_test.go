@@ -273,7 +273,7 @@ func (d *door) arm(step string) {
 // died waits for the broker's end, which must be the plug and nothing else.
 func (d *door) died(step string) {
 	d.t.Helper()
-	late := time.AfterFunc(splitAuditTimeout, func() { _ = d.cmd.Process.Signal(syscall.SIGQUIT) })
+	late := time.AfterFunc(testTimeout, func() { _ = d.cmd.Process.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
 	err := d.cmd.Wait()
 	status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -303,7 +303,7 @@ func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
 	if err != nil {
 		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeMalformed, "%v", err)}, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
 	res, err := actor.Ask(ctx, d.agent.About("session-"+e.id, e.id), s, subjects.ToolRequest{CallID: e.id, QueryID: e.id, Args: args})
 	var fault *subjects.Fault

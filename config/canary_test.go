@@ -393,7 +393,7 @@ func (g *cage) question(words string) {
 }
 
 func (g *cage) http(method, path string, body io.Reader) {
-	ctx, cancel := context.WithTimeout(g.t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(g.t.Context(), testTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, g.base+path, body)
 	if err != nil {
@@ -512,7 +512,7 @@ func (g *cage) read(role, stream string) (all []byte, last uint64) {
 	}
 	defer nc.Close()
 	for {
-		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, last+1), splitAuditTimeout)
+		m, err := nc.Request("core.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":">"}`, last+1), testTimeout)
 		if err != nil {
 			g.t.Fatal(err)
 		}
@@ -542,7 +542,7 @@ func (g *cage) read(role, stream string) (all []byte, last uint64) {
 // events are all that the gateway tells, up to this one.
 func (g *cage) events(last uint64) []byte {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(g.t.Context(), testTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base+"/events?after=0", nil)
 	if err != nil {

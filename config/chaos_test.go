@@ -167,7 +167,7 @@ func (v *victim) ready() {
 		if v.there = url == "nats://"+v.listen; !v.there {
 			v.t.Fatalf("the other process did not start at %s, it says %q:\n%s", v.listen, url, v.stderr.String())
 		}
-	case <-time.After(splitAuditTimeout):
+	case <-time.After(testTimeout):
 		v.t.Fatal("the other process is not ready")
 	}
 }
@@ -358,7 +358,7 @@ func TestChaosKillAll(t *testing.T) {
 	v.torment(rng, kills, alone)
 	// Once more at peace: it works again by itself.
 	p := operator(t, v.remote())
-	deadline := time.Now().Add(splitAuditTimeout)
+	deadline := time.Now().Add(testTimeout)
 	for p.call(t.Context(), "get_datetime", actor.NewID(), utc).Error != nil {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not work again")
@@ -462,7 +462,7 @@ func TestChaosDiskFull(t *testing.T) {
 		return code
 	}
 	// The last page of a file may still take a record or two. Then it is over, and stays so.
-	deadline := time.Now().Add(splitAuditTimeout)
+	deadline := time.Now().Add(testTimeout)
 	for denied := 0; denied < 3; {
 		if time.Now().After(deadline) {
 			t.Fatalf("calls go on with a full disk: %v", codes)
@@ -482,7 +482,7 @@ func TestChaosDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	freed := time.Now()
-	deadline = freed.Add(splitAuditTimeout)
+	deadline = freed.Add(testTimeout)
 	for call() != "ok" {
 		if time.Now().After(deadline) {
 			t.Fatalf("no call works again: %v\n%s", codes, log.String())

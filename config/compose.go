@@ -25,6 +25,7 @@ import (
 	"conclave/pkg/bus"
 	keys "conclave/pkg/keyring"
 	"conclave/pkg/policy"
+	"conclave/pkg/webclient"
 	"conclave/subjects"
 )
 
@@ -37,7 +38,8 @@ var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic",
 // Wiring is what the process that runs the actors has to do with them. None of it is a setting.
 type Wiring struct {
 	Version  string            // of the build, as the gateway tells it
-	OnListen func(addr string) // told where the gateway listens, each time it starts, from the goroutine that starts it
+	OnListen func(addr string) // called with the gateway's address each time it starts, from the goroutine that starts it
+	Web      *webclient.Client // client of the web tools; nil = one made from the settings
 }
 
 // WithWiring is c for a process with this wiring.
@@ -123,7 +125,7 @@ func (c Config) newRespondent(name string) (actor.Actor, error) {
 
 // Tools are the tools of this machine that are turned on.
 func (c Config) Tools() []*tools.Tool {
-	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.listenAddresses()})
+	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.listenAddresses(), Web: c.wiring.Web})
 }
 
 // listenAddresses are where this system itself listens, as far as the settings say: no page is fetched from there.

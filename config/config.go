@@ -100,6 +100,10 @@ func Load(dir string) (Config, error) {
 	return c, nil
 }
 
+// Overlay overlays c with the files of dir, as [Load] does with the user's config folder. dir must exist. After an error c
+// must not be used.
+func (c *Config) Overlay(dir string) error { return c.loadFolder(dir, os.DirFS(dir)) }
+
 // loadFolder lays the files of one folder over c. dir is "" for what is shipped.
 func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	if err := rejectUnknownFiles(dir, folder); err != nil {

@@ -109,7 +109,7 @@ func next[T any](t *testing.T, from chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-from:
-	case <-time.After(splitAuditTimeout):
+	case <-time.After(testTimeout):
 		t.Fatalf("no %T came", v)
 	}
 	return v
@@ -118,7 +118,7 @@ func next[T any](t *testing.T, from chan T) (v T) {
 // asks puts a question and waits for its answer.
 func (p *parlour) asks(query, text string) subjects.Response {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	if err := actor.Emit(ctx, p.user, subjects.QueryReceived, subjects.Query{SessionID: "s1", QueryID: query, Query: text}); err != nil {
 		p.t.Fatal(err)
@@ -133,7 +133,7 @@ func (p *parlour) asks(query, text string) subjects.Response {
 // tool asks the broker for a tool as an agent.
 func (p *parlour) tool(role, name, args string) subjects.ToolResult {
 	p.t.Helper()
-	return p.toolWithin(splitAuditTimeout, role, name, args)
+	return p.toolWithin(testTimeout, role, name, args)
 }
 
 // toolWithin is tool with less time: a call that goes out as the broker goes down is answered by nobody.
@@ -155,7 +155,7 @@ func (p *parlour) offered(task string) (names []string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	got, err := actor.Ask(ctx, out.About("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *parlour) offered(task string) (names []string) {
 
 // recalls asks memory as the user.
 func (p *parlour) recalls(query string) (subjects.MemoryReply, error) {
-	ctx, cancel := context.WithTimeout(p.t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	var last subjects.MemoryReply
 	for r, err := range actor.AskStream(ctx, p.user, subjects.MemoryRecalls, subjects.MemoryQuery{Query: query}) {
@@ -209,7 +209,7 @@ func TestMemoryInTheHouse(t *testing.T) {
 			if err := p.house.System.Abort("broker"); err != nil {
 				t.Fatal(err)
 			}
-			deadline := time.Now().Add(splitAuditTimeout)
+			deadline := time.Now().Add(testTimeout)
 			probe := func() subjects.ToolResult { return p.toolWithin(2*time.Second, "generator", "get_datetime", utc) }
 			for res := probe(); res.Error != nil; res = probe() {
 				if time.Now().After(deadline) {
@@ -279,7 +279,7 @@ func TestHouseWithoutMemory(t *testing.T) {
 	}
 	p.open(config.Actors...)
 	r, err := p.recalls("Where does Anna live?") // it may come a moment later
-	for deadline := time.Now().Add(splitAuditTimeout); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.recalls("Where does Anna live?") {
+	for deadline := time.Now().Add(testTimeout); err == nil && len(r.Hits) == 0 && time.Now().Before(deadline); r, err = p.recalls("Where does Anna live?") {
 	}
 	if err != nil || len(r.Hits) != 1 || r.Hits[0].Entry.Provenance.QueryID != "q1" {
 		t.Errorf("after a restart it is remembered as %+v, %v", r, err)

@@ -24,8 +24,8 @@ import (
 	"conclave/subjects"
 )
 
-// splitAuditTimeout is how long a test waits for what must come.
-const splitAuditTimeout = 30 * time.Second
+// testTimeout is how long a test waits for what must come.
+const testTimeout = 30 * time.Second
 
 // newHome is an installation of its own.
 func newHome(t testing.TB) bus.Home {
@@ -97,7 +97,7 @@ func (p person) call(ctx context.Context, tool, id, args string) subjects.ToolRe
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, splitAuditTimeout)
+		ctx, cancel = context.WithTimeout(ctx, testTimeout)
 		defer cancel()
 	}
 	res, err := actor.Ask(ctx, p.out, s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(args)})
@@ -283,7 +283,7 @@ func TestRunOneByOne(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			deadline := time.Now().Add(splitAuditTimeout)
+			deadline := time.Now().Add(testTimeout)
 			for {
 				res := p.call(t.Context(), "get_datetime", actor.NewID(), utc)
 				if res.Error == nil {

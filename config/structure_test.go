@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -15,10 +16,10 @@ import (
 	"testing"
 )
 
-// The rules of the system, kept by a test: who may import whom, who may print, what every actor folder holds. Each rule
-// is a function over a [source], so that a made-up source can show that the rule bites.
+// The structure of the module as rules: which package may import which, which may print, what an actor folder contains.
+// Each rule is a function over a [source], so that a made-up source can show that it reports violations.
 
-// source is one Go file as the rules see it.
+// source is what the rules need to know of a Go file.
 type source struct {
 	path    string // from the module's root, with slashes
 	imports []string
@@ -30,8 +31,8 @@ func (s source) dir() string { return path.Dir(s.path) }
 
 func (s source) test() bool { return strings.HasSuffix(s.path, "_test.go") }
 
-// room is the top-level folder of a path: "subjects", "pkg" ...
-func room(p string) string {
+// topFolder returns the top-level folder of a path: "subjects", "pkg" ...
+func topFolder(p string) string {
 	top, _, _ := strings.Cut(p, "/")
 	return top
 }
@@ -41,18 +42,18 @@ func within(p, folder string) bool { return p == folder || strings.HasPrefix(p, 
 
 const module = "conclave"
 
-// floors are the rooms from the ground up: each may import itself and what is below.
-var floors = []string{"subjects", "pkg", "actors", "config", "cmd"}
+// layers are the top-level folders, lowest first: each may import itself and the ones before it.
+var layers = []string{"subjects", "pkg", "actors", "config", "stories", "cmd"}
 
-// anywhere are the rooms that may import everything.
-var anywhere = []string{"bench", "stories"}
+// unrestricted are the folders that may import every package.
+var unrestricted = []string{"bench"}
 
-// direction keeps subjects <- pkg <- actors <- config <- cmd.
-func direction(s source) (out []string) {
-	from := slices.Index(floors, room(s.path))
+// importDirection reports imports against the order of [layers].
+func importDirection(s source) (out []string) {
+	from := slices.Index(layers, topFolder(s.path))
 	if from < 0 {
-		if !slices.Contains(anywhere, room(s.path)) {
-			out = append(out, fmt.Sprintf("%s: Go code in a room the system does not know", s.path))
+		if !slices.Contains(unrestricted, topFolder(s.path)) {
+			out = append(out, fmt.Sprintf("%s: Go code outside the known folders", s.path))
 		}
 		return out
 	}
@@ -61,8 +62,8 @@ func direction(s source) (out []string) {
 		if !ours {
 			continue
 		}
-		if to := slices.Index(floors, room(rel)); to < 0 || to > from {
-			out = append(out, fmt.Sprintf("%s imports %s: the direction is %s", s.path, imp, strings.Join(floors, " <- ")))
+		if to := slices.Index(layers, topFolder(rel)); to < 0 || to > from {
+			out = append(out, fmt.Sprintf("%s imports %s: the importDirection is %s", s.path, imp, strings.Join(layers, " <- ")))
 		}
 	}
 	return out
@@ -70,21 +71,21 @@ func direction(s source) (out []string) {
 
 // rejectUnknownFiles keeps actors apart, in their tests too: they meet on the bus only.
 func rejectUnknownFiles(s source) (out []string) {
-	if room(s.path) != "actors" {
+	if topFolder(s.path) != "actors" {
 		return nil
 	}
 	own := strings.Split(s.path, "/")[1]
 	for _, imp := range s.imports {
 		rel, ours := strings.CutPrefix(imp, module+"/actors/")
-		if ours && room(rel) != own {
-			out = append(out, fmt.Sprintf("%s imports the actor %s", s.path, room(rel)))
+		if ours && topFolder(rel) != own {
+			out = append(out, fmt.Sprintf("%s imports the actor %s", s.path, topFolder(rel)))
 		}
 	}
 	return out
 }
 
-// owned says which folder a library is kept behind: nobody else imports it.
-var owned = map[string]string{
+// libraryOwners maps a library to the only folder that may import it.
+var libraryOwners = map[string]string{
 	"github.com/nats-io/nats-server/":  "pkg/bus",
 	"github.com/99designs/keyring":     "pkg/keyring",
 	"github.com/godbus/dbus":           "pkg/keyring",
@@ -93,13 +94,13 @@ var owned = map[string]string{
 	"github.com/duckdb/":               "actors/memory/store",
 }
 
-// oneOwner keeps libraries behind their owners.
-func oneOwner(s source) (out []string) {
-	if room(s.path) == "bench" {
+// libraryOwner reports imports of a library outside its folder.
+func libraryOwner(s source) (out []string) {
+	if topFolder(s.path) == "bench" {
 		return nil
 	}
 	for _, imp := range s.imports {
-		for library, owner := range owned {
+		for library, owner := range libraryOwners {
 			if strings.HasPrefix(imp, library) && !within(s.dir(), owner) {
 				out = append(out, fmt.Sprintf("%s imports %s: only %s does", s.path, imp, owner))
 			}
@@ -108,23 +109,23 @@ func oneOwner(s source) (out []string) {
 	return out
 }
 
-// plainSubjects keeps subjects on the standard library. Its tests may use test libraries.
-func plainSubjects(s source) (out []string) {
-	if room(s.path) != "subjects" || s.test() {
+// subjectsImports reports imports of subjects beyond the standard library. Its tests may use test libraries.
+func subjectsImports(s source) (out []string) {
+	if topFolder(s.path) != "subjects" || s.test() {
 		return nil
 	}
 	for _, imp := range s.imports {
 		first, _, _ := strings.Cut(imp, "/")
 		if strings.Contains(first, ".") || (first == module && !within(imp, module+"/subjects")) {
-			out = append(out, fmt.Sprintf("%s imports %s: subjects knows the standard library only", s.path, imp))
+			out = append(out, fmt.Sprintf("%s imports %s: subjects may import the standard library only", s.path, imp))
 		}
 	}
 	return out
 }
 
-// quiet keeps printing to the commands: elsewhere errors are returned and the runtime logs.
-func quiet(s source) (out []string) {
-	if room(s.path) == "cmd" || room(s.path) == "bench" || s.dir() == "subjects/generate" {
+// noPrinting reports printing outside the commands: other packages return errors, and the runtime logs.
+func noPrinting(s source) (out []string) {
+	if topFolder(s.path) == "cmd" || topFolder(s.path) == "bench" || s.dir() == "subjects/generate" {
 		return nil
 	}
 	for _, p := range s.prints {
@@ -133,8 +134,8 @@ func quiet(s source) (out []string) {
 	return out
 }
 
-// furnished asks of each actor folder its two files and a package comment that says what the actor hears or says.
-func furnished(all []source) (out []string) {
+// actorFolders reports actor folders without their two files, or without a package comment that names the subjects.
+func actorFolders(all []source) (out []string) {
 	folders := map[string][]source{}
 	for _, s := range all {
 		if p := strings.Split(s.path, "/"); p[0] == "actors" && len(p) == 3 {
@@ -149,9 +150,9 @@ func furnished(all []source) (out []string) {
 		}
 		if !slices.ContainsFunc(files, func(s source) bool {
 			doc := strings.Join(strings.Fields(s.doc), " ")
-			return !s.test() && (strings.Contains(doc, "listens on") || strings.Contains(doc, "speaks on"))
+			return !s.test() && (strings.Contains(doc, "listens on") || strings.Contains(doc, "speaks on") || strings.Contains(doc, "serves"))
 		}) {
-			out = append(out, fmt.Sprintf("actors/%s: the package comment says neither what it listens on nor what it speaks on", actor))
+			out = append(out, fmt.Sprintf("actors/%s: the package comment does not say what it listens on, speaks on or serves", actor))
 		}
 	}
 	slices.Sort(out)
@@ -160,15 +161,15 @@ func furnished(all []source) (out []string) {
 
 // rules by name.
 var rules = map[string]func(source) []string{
-	"direction":     direction,
-	"strangers":     rejectUnknownFiles,
-	"oneOwner":      oneOwner,
-	"plainSubjects": plainSubjects,
-	"quiet":         quiet,
+	"importDirection": importDirection,
+	"actorIsolation":  rejectUnknownFiles,
+	"libraryOwner":    libraryOwner,
+	"subjectsImports": subjectsImports,
+	"noPrinting":      noPrinting,
 }
 
-func TestHouse(t *testing.T) {
-	all := readHouse(t)
+func TestStructure(t *testing.T) {
+	all := readSources(t)
 	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) {
 			for _, s := range all {
@@ -178,59 +179,66 @@ func TestHouse(t *testing.T) {
 			}
 		})
 	}
-	t.Run("furnished", func(t *testing.T) {
-		for _, wrong := range furnished(all) {
+	t.Run("actorFolders", func(t *testing.T) {
+		for _, wrong := range actorFolders(all) {
 			t.Error(wrong)
 		}
 	})
 }
 
-// TestRulesBite shows each rule something it must report and something it must leave alone.
-func TestRulesBite(t *testing.T) {
+// TestRulesReportViolations gives each rule a violation and an allowed import.
+func TestRulesReportViolations(t *testing.T) {
 	const server = "github.com/nats-io/nats-server/v2/server"
 	for _, tt := range []struct {
 		rule, path, imp string
 		wrong           bool
 	}{
-		{"direction", "subjects/a.go", "conclave/pkg/bus", true},
-		{"direction", "pkg/policy/a.go", "conclave/actors/broker", true},
-		{"direction", "pkg/policy/a_test.go", "conclave/config", true},
-		{"direction", "actors/broker/a.go", "conclave/config", true},
-		{"direction", "config/a.go", "conclave/cmd/conclave", true},
-		{"direction", "cmd/conclave/a.go", "conclave/bench", true},
-		{"direction", "internal/a.go", "fmt", true},
-		{"direction", "a.go", "fmt", true},
-		{"direction", "pkg/policy/a.go", "conclave/subjects", false},
-		{"direction", "pkg/bus/a.go", "conclave/pkg/audit", false},
-		{"direction", "cmd/conclave/a.go", "conclave/config", false},
-		{"direction", "bench/a.go", "conclave/cmd/conclave", false},
-		{"direction", "stories/a_test.go", "conclave/config", false},
-		{"direction", "subjects/a.go", "conclavery/cmd", false},
+		{"importDirection", "subjects/a.go", "conclave/pkg/bus", true},
+		{"importDirection", "pkg/policy/a.go", "conclave/actors/broker", true},
+		{"importDirection", "pkg/policy/a_test.go", "conclave/config", true},
+		{"importDirection", "actors/broker/a.go", "conclave/config", true},
+		{"importDirection", "config/a.go", "conclave/cmd/conclave", true},
+		{"importDirection", "cmd/conclave/a.go", "conclave/bench", true},
+		{"importDirection", "internal/a.go", "fmt", true},
+		{"importDirection", "a.go", "fmt", true},
+		{"importDirection", "pkg/policy/a.go", "conclave/subjects", false},
+		{"importDirection", "pkg/bus/a.go", "conclave/pkg/audit", false},
+		{"importDirection", "cmd/conclave/a.go", "conclave/config", false},
+		{"importDirection", "bench/a.go", "conclave/cmd/conclave", false},
+		{"importDirection", "stories/a_test.go", "conclave/config", false},
+		{"importDirection", "stories/harness/a.go", "conclave/config", false},
+		{"importDirection", "stories/harness/a.go", "conclave/cmd/conclave", true},
+		{"importDirection", "config/a.go", "conclave/stories/harness", true},
+		{"importDirection", "cmd/conclave/a.go", "conclave/stories/harness", false},
+		{"importDirection", "pkg/auditlog/a.go", "conclave/actors/broker", true},
+		{"importDirection", "subjects/a.go", "conclavery/cmd", false},
 
-		{"strangers", "actors/broker/a.go", "conclave/actors/tools", true},
-		{"strangers", "actors/broker/a_test.go", "conclave/actors/tools", true},
-		{"strangers", "actors/broker/deep/a.go", "conclave/actors/tools/deep", true},
-		{"strangers", "actors/tool/a.go", "conclave/actors/tools", true},
-		{"strangers", "actors/broker/a_test.go", "conclave/actors/broker", false},
-		{"strangers", "config/a.go", "conclave/actors/tools", false},
+		{"actorIsolation", "actors/broker/a.go", "conclave/actors/tools", true},
+		{"actorIsolation", "actors/broker/a_test.go", "conclave/actors/tools", true},
+		{"actorIsolation", "actors/broker/deep/a.go", "conclave/actors/tools/deep", true},
+		{"actorIsolation", "actors/tool/a.go", "conclave/actors/tools", true},
+		{"actorIsolation", "actors/broker/a_test.go", "conclave/actors/broker", false},
+		{"actorIsolation", "config/a.go", "conclave/actors/tools", false},
+		{"actorIsolation", "actors/broker/simulate/a.go", "conclave/actors/broker", false},
+		{"actorIsolation", "actors/broker/simulate/a.go", "conclave/actors/tools", true},
 
-		{"oneOwner", "actors/broker/a_test.go", server, true},
-		{"oneOwner", "pkg/business/a.go", server, true},
-		{"oneOwner", "cmd/conclave/a.go", server, true},
-		{"oneOwner", "pkg/bus/a.go", server, false},
-		{"oneOwner", "pkg/bus/bustest/a.go", server, false},
-		{"oneOwner", "bench/a.go", server, false},
-		{"oneOwner", "pkg/actor/a.go", "github.com/nats-io/nats.go", false},
-		{"oneOwner", "actors/secrets/a.go", "github.com/99designs/keyring", true},
-		{"oneOwner", "pkg/keyring/dbus/a.go", "github.com/godbus/dbus", false},
-		{"oneOwner", "actors/tools/a.go", "codeberg.org/readeck/go-readability", true},
+		{"libraryOwner", "actors/broker/a_test.go", server, true},
+		{"libraryOwner", "pkg/business/a.go", server, true},
+		{"libraryOwner", "cmd/conclave/a.go", server, true},
+		{"libraryOwner", "pkg/bus/a.go", server, false},
+		{"libraryOwner", "pkg/bus/bustest/a.go", server, false},
+		{"libraryOwner", "bench/a.go", server, false},
+		{"libraryOwner", "pkg/actor/a.go", "github.com/nats-io/nats.go", false},
+		{"libraryOwner", "actors/secrets/a.go", "github.com/99designs/keyring", true},
+		{"libraryOwner", "pkg/keyring/dbus/a.go", "github.com/godbus/dbus", false},
+		{"libraryOwner", "actors/tools/a.go", "codeberg.org/readeck/go-readability", true},
 
-		{"plainSubjects", "subjects/a.go", "github.com/nats-io/nats.go", true},
-		{"plainSubjects", "subjects/generate/main.go", "golang.org/x/tools/imports", true},
-		{"plainSubjects", "subjects/a.go", "conclave/pkg/bus", true},
-		{"plainSubjects", "subjects/a.go", "encoding/json", false},
-		{"plainSubjects", "subjects/generate/main.go", "conclave/subjects", false},
-		{"plainSubjects", "subjects/a_test.go", "pgregory.net/rapid", false},
+		{"subjectsImports", "subjects/a.go", "github.com/nats-io/nats.go", true},
+		{"subjectsImports", "subjects/generate/main.go", "golang.org/x/tools/imports", true},
+		{"subjectsImports", "subjects/a.go", "conclave/pkg/bus", true},
+		{"subjectsImports", "subjects/a.go", "encoding/json", false},
+		{"subjectsImports", "subjects/generate/main.go", "conclave/subjects", false},
+		{"subjectsImports", "subjects/a_test.go", "pgregory.net/rapid", false},
 	} {
 		got := rules[tt.rule](source{path: tt.path, imports: []string{"fmt", tt.imp}})
 		if (len(got) > 0) != tt.wrong {
@@ -239,8 +247,8 @@ func TestRulesBite(t *testing.T) {
 	}
 }
 
-func TestQuietBites(t *testing.T) {
-	const loud = `package a
+func TestPrintRuleReportsViolations(t *testing.T) {
+	const printing = `package a
 import ( "fmt"; f "fmt"; "os"; other "example.org/fmt" )
 func a() {
 	fmt.Println("1"); f.Printf("2"); fmt.Print("3"); println("4"); print("5"); fmt.Fprintln(os.Stdout, "6")
@@ -248,53 +256,71 @@ func a() {
 func b() { fmt.Fprintln(w, "no"); other.Println("no"); _ = fmt.Sprint("no"); x.Print("no") }
 func ExampleA() { fmt.Println("a test reads it") }
 `
-	s, err := parseSource("pkg/a/a.go", loud)
+	s, err := parseSource("pkg/a/a.go", printing)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := quiet(s); len(got) != 7 {
+	if got := noPrinting(s); len(got) != 7 {
 		t.Errorf("%d calls found, want 6 and the example: %v", len(got), got)
 	}
-	if s, err = parseSource("pkg/a/a_test.go", loud); err != nil || len(quiet(s)) != 5 {
-		t.Errorf("in a test: %v, %v, want the example and the sixth left alone", quiet(s), err)
+	if s, err = parseSource("pkg/a/a_test.go", printing); err != nil || len(noPrinting(s)) != 5 {
+		t.Errorf("in a test: %v, %v, want the example and the sixth left alone", noPrinting(s), err)
 	}
 	for _, p := range []string{"cmd/conclave/a.go", "subjects/generate/main.go", "bench/a.go"} {
-		if s, err = parseSource(p, loud); err != nil || len(quiet(s)) != 0 {
-			t.Errorf("%s: %v, %v", p, quiet(s), err)
+		if s, err = parseSource(p, printing); err != nil || len(noPrinting(s)) != 0 {
+			t.Errorf("%s: %v, %v", p, noPrinting(s), err)
 		}
 	}
-	if s, err = parseSource("subjects/generator.go", loud); err != nil || len(quiet(s)) == 0 {
+	if s, err = parseSource("subjects/generator.go", printing); err != nil || len(noPrinting(s)) == 0 {
 		t.Errorf("subjects itself may print: %v", err)
 	}
 }
 
-func TestFurnishedBites(t *testing.T) {
+func TestActorFolderRuleReportsViolations(t *testing.T) {
 	good := []source{
 		{path: "actors/critic/critic.go", doc: "Package critic grades.\nIt listens\non response.generation."},
 		{path: "actors/critic/critic_test.go"},
 		{path: "actors/critic/rubric/rubric.go"},
 		{path: "pkg/bus/bus.go"},
 	}
-	if got := furnished(good); got != nil {
-		t.Errorf("a proper actor: %v", got)
+	if got := actorFolders(good); got != nil {
+		t.Errorf("a complete actor folder: %v", got)
 	}
 	for name, bad := range map[string][]source{
-		"no main file": {{path: "actors/critic/grade.go", doc: "It speaks on x."}, {path: "actors/critic/critic_test.go"}},
-		"no test":      {{path: "actors/critic/critic.go", doc: "It speaks on x."}, {path: "actors/critic/grade_test.go"}},
-		"mute comment": {{path: "actors/critic/critic.go", doc: "Package critic grades."}, {path: "actors/critic/critic_test.go"}},
+		"no main file":             {{path: "actors/critic/grade.go", doc: "It speaks on x."}, {path: "actors/critic/critic_test.go"}},
+		"no test":                  {{path: "actors/critic/critic.go", doc: "It speaks on x."}, {path: "actors/critic/grade_test.go"}},
+		"comment without subjects": {{path: "actors/critic/critic.go", doc: "Package critic grades."}, {path: "actors/critic/critic_test.go"}},
 		"comment only in the test": {
 			{path: "actors/critic/critic.go"},
 			{path: "actors/critic/critic_test.go", doc: "It listens on x."},
 		},
 	} {
-		if got := furnished(bad); len(got) != 1 {
+		if got := actorFolders(bad); len(got) != 1 {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-// readHouse parses every Go file of the module, whatever its build tags.
-func readHouse(t *testing.T) []source {
+// TestBinaryHasNoTestPackages lists the dependencies of the binary. A package of this module whose name ends in "test" is
+// for tests only.
+func TestBinaryHasNoTestPackages(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "conclave/cmd/conclave").Output()
+	if err != nil {
+		t.Fatalf("listing the dependencies of the binary: %v", err)
+	}
+	packages := strings.Fields(string(out))
+	if !slices.Contains(packages, "conclave/config") {
+		t.Fatalf("the binary does not depend on config: %d packages", len(packages))
+	}
+	for _, p := range packages {
+		if strings.HasPrefix(p, module+"/") && strings.HasSuffix(p, "test") {
+			t.Errorf("the binary contains %s", p)
+		}
+	}
+}
+
+// readSources parses every Go file of the module, regardless of build tags.
+func readSources(t *testing.T) []source {
 	t.Helper()
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -334,7 +360,16 @@ func readHouse(t *testing.T) []source {
 	return all
 }
 
-// parseSource reads what the rules ask about one file.
+// isExample reports whether a function is an example, or a method of a type that is named after one.
+func isExample(fn *ast.FuncDecl) bool {
+	if fn.Recv == nil {
+		return strings.HasPrefix(fn.Name.Name, "Example")
+	}
+	receiver, ok := fn.Recv.List[0].Type.(*ast.Ident)
+	return ok && strings.HasPrefix(receiver.Name, "example")
+}
+
+// parseSource extracts what the rules need from one file.
 func parseSource(name, text string) (source, error) {
 	s := source{path: name}
 	set := token.NewFileSet()
@@ -368,8 +403,8 @@ func parseSource(name, text string) (source, error) {
 		return ""
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
-		if fn, ok := n.(*ast.FuncDecl); ok && s.test() && strings.HasPrefix(fn.Name.Name, "Example") {
-			return false // go test compares what an example prints
+		if fn, ok := n.(*ast.FuncDecl); ok && s.test() && isExample(fn) {
+			return false // go test compares the output of an example
 		}
 		call, ok := n.(*ast.CallExpr)
 		if !ok {
@@ -379,12 +414,12 @@ func parseSource(name, text string) (source, error) {
 		if id, ok := call.Fun.(*ast.Ident); ok && (id.Name == "print" || id.Name == "println") {
 			what = id.Name
 		}
-		loud := what == "print" || what == "println" || strings.HasPrefix(what, "fmt.Print")
-		if strings.HasPrefix(what, "fmt.Fprint") && len(call.Args) > 0 && !s.test() { // a test may talk to its parent process
+		printing := what == "print" || what == "println" || strings.HasPrefix(what, "fmt.Print")
+		if strings.HasPrefix(what, "fmt.Fprint") && len(call.Args) > 0 && !s.test() { // a test may write to its parent process
 			to := member(call.Args[0])
-			loud = to == "os.Stdout" || to == "os.Stderr"
+			printing = to == "os.Stdout" || to == "os.Stderr"
 		}
-		if loud {
+		if printing {
 			s.prints = append(s.prints, fmt.Sprintf("%s on line %d", what, set.Position(call.Pos()).Line))
 		}
 		return true

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"conclave/config"
 	"conclave/pkg/story"
+	"conclave/stories/harness"
 )
 
 // side is how many stories run side by side unless -parallel says otherwise: they wait more than they work.
@@ -69,7 +69,7 @@ func TestStories(t *testing.T) {
 	for _, file := range files(t) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			t.Parallel()
-			r := config.RunStory(t.Context(), load(t, file), config.StageOptions{}, story.Options{})
+			r := harness.RunStory(t.Context(), load(t, file), harness.Options{}, story.Options{})
 			if !r.OK() {
 				t.Error("\n" + r.Report())
 			}
@@ -105,7 +105,7 @@ func TestPronounNeedsHistory(t *testing.T) {
 			t.Parallel()
 			s := load(t, "pronoun.yaml")
 			without(s)
-			r := config.RunStory(t.Context(), s, config.StageOptions{}, story.Options{})
+			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{})
 			if r.OK() || !strings.Contains(r.Report(), "Marie [A-Z][a-z]+ is not in") {
 				t.Errorf("it does not fail for want of the first question:\n%s", r.Report())
 			}
@@ -158,7 +158,7 @@ func TestGuardsMatter(t *testing.T) {
 			t.Parallel()
 			s := load(t, tt.file)
 			tt.without(s)
-			r := config.RunStory(t.Context(), s, config.StageOptions{}, story.Options{AnswerTimeout: 10 * time.Second})
+			r := harness.RunStory(t.Context(), s, harness.Options{}, story.Options{AnswerTimeout: 10 * time.Second})
 			if r.OK() || !strings.Contains(r.Report(), tt.want) {
 				t.Errorf("it does not fail with %q:\n%s", tt.want, r.Report())
 			}

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"conclave/config"
 	"conclave/pkg/story"
 	"conclave/pkg/strict"
+	"conclave/stories/harness"
 )
 
 // storyCommand runs acceptance stories.
@@ -220,7 +220,7 @@ func (r *storyRun) play(ctx context.Context, file string, log *slog.Logger) stor
 		res.Failures = []story.Failure{f}
 		return res
 	}
-	return config.RunStory(ctx, s, config.StageOptions{Live: r.live, Config: r.home.Config, Log: log}, story.Options{})
+	return harness.RunStory(ctx, s, harness.Options{Live: r.live, Config: r.home.Config, Log: log}, story.Options{})
 }
 
 // tell prints what came of a story.

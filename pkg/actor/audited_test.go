@@ -190,16 +190,16 @@ func TestGateRecordsRejectedMessages(t *testing.T) {
 	}
 }
 
-// printLog is an audit log that prints.
-type printLog struct{}
+// exampleLog is an audit log that prints, for an example.
+type exampleLog struct{}
 
-func (printLog) Append(_ context.Context, rec subjects.AuditRecord) error {
+func (exampleLog) Append(_ context.Context, rec subjects.AuditRecord) error {
 	fmt.Println("audit:", rec.Phase, rec.Status)
 	return nil
 }
 
 func ExampleAudited() {
-	gate := &actor.Gate{Log: printLog{}, NotDone: "nothing was read", Done: "it was read"}
+	gate := &actor.Gate{Log: exampleLog{}, NotDone: "nothing was read", Done: "it was read"}
 	read := func(p *actor.Permit, name string) (string, error) { // cannot be called without a permit
 		if err := p.Check(); err != nil {
 			return "", err

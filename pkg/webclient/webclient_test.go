@@ -274,7 +274,7 @@ func TestOnlyTestsOpenAClient(t *testing.T) {
 			t.Errorf("%s opens a client for tests", path)
 		}
 		if strings.Contains(string(text), "NewStaged") {
-			if staged++; path != filepath.Join(root, "config", "stage_web.go") {
+			if staged++; path != filepath.Join(root, "stories", "harness", "harness.go") {
 				t.Errorf("%s makes a client with a web of its own", path)
 			}
 		}

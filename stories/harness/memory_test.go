@@ -1,4 +1,4 @@
-package config_test
+package harness_test
 
 import (
 	"context"
@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"conclave/config"
 	"conclave/pkg/story"
+	"conclave/stories/harness"
 	"conclave/subjects"
 )
 
 // The user's hand reaches memory, what changes nothing is an error, and what memory does not take is its refusal.
-func TestStageRemembers(t *testing.T) {
+func TestChangeMemory(t *testing.T) {
 	t.Parallel()
-	st, err := config.OpenStage(t.Context(), told(t, "turns: [{query: hello, no_notes: true}]\n"), config.StageOptions{})
+	st, err := harness.Open(t.Context(), parseStory(t, "turns: [{query: hello, no_notes: true}]\n"), harness.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestStageRemembers(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	text := func(s string) *string { return &s }
 	add := func(s string) story.Memory { return story.Memory{Add: &story.Add{Text: s}} }
@@ -38,16 +38,16 @@ func TestStageRemembers(t *testing.T) {
 		{"import", story.Memory{Import: &story.Import{From: "boat.md", Text: "# Boat\n\nThe boat lies at pier nine.\n"}}, "", false},
 		{"edit", story.Memory{Edit: &story.Edit{Of: "sledge", Text: text("The sledge was given away.")}}, "", false},
 		{"pin", story.Memory{Pin: "bicycle"}, "", false},
-		{"pin once more", story.Memory{Pin: "bicycle"}, "pin changed nothing", false},
+		{"pin once more", story.Memory{Pin: "bicycle"}, "memory pin: no entry about", false},
 		{"unpin", story.Memory{Unpin: "bicycle"}, "", false},
 		{"forget", story.Memory{Forget: "bicycle"}, "", false},
-		{"trick: forget it again", story.Memory{Forget: "bicycle"}, `forget changed nothing: memory has nothing about "bicycle"`, false},
-		{"trick: an edit of two", story.Memory{Edit: &story.Edit{Of: "the", Text: text("x")}}, "2 entries have \"the\" in them", false},
-		{"trick: pin what is not there", story.Memory{Pin: "bicycle"}, "nothing to pin", false},
-		{"trick: accept without proposals", story.Memory{Accept: story.All}, "nothing to accept", false},
-		{"trick: a fact is no proposal", story.Memory{Reject: "sledge"}, "nothing to reject", false},
+		{"trick: forget it again", story.Memory{Forget: "bicycle"}, `memory forget: no entry about "bicycle"`, false},
+		{"trick: an edit of two", story.Memory{Edit: &story.Edit{Of: "the", Text: text("x")}}, "2 entries contain \"the\"", false},
+		{"trick: pin what is not there", story.Memory{Pin: "bicycle"}, "memory pin: no entry contains", false},
+		{"trick: accept without proposals", story.Memory{Accept: story.All}, "memory accept: no entry contains", false},
+		{"trick: a fact is no proposal", story.Memory{Reject: "sledge"}, "memory reject: no entry contains", false},
 		{"a key", add("The api_key: kq7Zr2Lx9Wp4Ts8Vb3"), "looks like a password or a key", true},
-		{"nothing", story.Memory{}, "nothing to do", false},
+		{"nothing", story.Memory{}, "no operation given", false},
 		{"trick: a file that is no text", story.Memory{Import: &story.Import{From: "boat.png", Text: "\x89PNG\x00\x01"}}, "reading boat.png", false},
 	} {
 		err := st.ChangeMemory(ctx, tt.act)
@@ -75,7 +75,7 @@ func TestStageRemembers(t *testing.T) {
 
 // Memory asks no model unless the story says so: no script expects it. The vectors come all the same, also when the server
 // wants a key.
-func TestStageMemoryModel(t *testing.T) {
+func TestMemoryWithScriptedModel(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"no model is asked": `model: {assistant: [{reply: {content: Noted.}}]}
@@ -107,7 +107,7 @@ turns:
   - after: memory.stored action=stored
 events: {absent: ["> body~made-up-key"]}
 `,
-		"a model that chooses tools": aPage + `model:
+		"a model that chooses tools": onePage + `model:
   assistant:
     - when: {tools_include: [save_memory, search_memory]}
       reply: {content: Hello.}
@@ -118,7 +118,7 @@ turns:
   - query: Hello?
     answer: {equals: Hello.}
 `,
-		"the tools that the story is about": aPage + `model:
+		"the tools that the story is about": onePage + `model:
   assistant:
     - when: {tools_include: [web_fetch, web_search, get_datetime]}
       reply: {content: Hello.}
@@ -129,7 +129,7 @@ turns:
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if r := config.RunStory(t.Context(), told(t, text), config.StageOptions{}, story.Options{}); !r.OK() {
+			if r := harness.RunStory(t.Context(), parseStory(t, text), harness.Options{}, story.Options{}); !r.OK() {
 				t.Error(r.Report())
 			}
 		})
@@ -137,9 +137,9 @@ turns:
 }
 
 // Memory is killed like any other actor, comes back, and keeps what was said meanwhile.
-func TestStageCrashesMemory(t *testing.T) {
+func TestKilledMemoryRestarts(t *testing.T) {
 	t.Parallel()
-	r := config.RunStory(t.Context(), told(t, `model:
+	r := harness.RunStory(t.Context(), parseStory(t, `model:
   assistant:
     - reply: {content: Noted.}
     - reply: {content: Noted too.}
@@ -153,7 +153,7 @@ turns:
     answer: {equals: Noted too.}
   - after: memory.stored action=stored times=2
 events: {present: [memory.stored times=2]}
-`), config.StageOptions{}, story.Options{})
+`), harness.Options{}, story.Options{})
 	if !r.OK() {
 		t.Error(r.Report())
 	}

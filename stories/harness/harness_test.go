@@ -1,4 +1,4 @@
-package config_test
+package harness_test
 
 import (
 	"context"
@@ -6,35 +6,38 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"conclave/config"
 	"conclave/pkg/model/modeltest"
 	"conclave/pkg/model/scriptserver"
 	"conclave/pkg/story"
+	"conclave/stories/harness"
 	"conclave/subjects"
 )
 
-// told parses a story whose first three lines are the same in all these tests.
-func told(t testing.TB, text string) *story.Story {
+const testTimeout = 60 * time.Second
+
+// parseStory parses a story whose first three lines are the same in all these tests.
+func parseStory(t testing.TB, text string) *story.Story {
 	t.Helper()
-	s, err := story.Parse([]byte("story: T\ntitle: a test of the stage\nwhy: to see\n"+text), "stories/t.yaml")
+	s, err := story.Parse([]byte("story: T\ntitle: a test of the harness\nwhy: to see\n"+text), "stories/t.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// A request that the script does not expect fails the story, says where, and shows what was asked.
-func TestStageMismatch(t *testing.T) {
+// A request that does not match the script fails the story, with the line and the request.
+func TestMismatchFailsTheStory(t *testing.T) {
 	t.Parallel()
-	r := config.RunStory(t.Context(), told(t, `model:
+	r := harness.RunStory(t.Context(), parseStory(t, `model:
   assistant:
     - when: {last_contains: something else}
       reply: {content: never}
 turns:
   - query: What is the time?
     answer: {contains: [never]}
-`), config.StageOptions{}, story.Options{})
+`), harness.Options{}, story.Options{})
 	for _, want := range []string{
 		`stories/t.yaml:6: the model was asked what the script does not expect: script of assistant: exchange 0 wants "something else" in the last message`,
 		"stories/t.yaml:6: nobody asked for this reply of assistant",
@@ -48,11 +51,11 @@ turns:
 	}
 }
 
-// aPage is a web with one page, which a search finds.
-const aPage = "web: {pages: [{url: 'http://a.example.org/p', title: A page, snippet: found, body: <p>Words of the page.</p>}]}\n"
+// onePage is a web with one page, which a search finds.
+const onePage = "web: {pages: [{url: 'http://a.example.org/p', title: A page, snippet: found, body: <p>Words of the page.</p>}]}\n"
 
-// What a story sets is read as strictly as any other configuration, and blamed on the story's line.
-func TestStageConfiguration(t *testing.T) {
+// The settings of a story are decoded as strictly as any configuration, and an error names the story's line.
+func TestInvalidSettingsNameTheLine(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, want string }{
 		{"config:\n  system: {log_level: warn}\n  web_search:\n    provder: mock\n", "stories/t.yaml:7: config.web_search:"},
@@ -61,14 +64,14 @@ func TestStageConfiguration(t *testing.T) {
 		{"config: {system: {listen: '0.0.0.0:1'}}\n", "can be reached from other machines"},
 		{"manifest: {types: {assistant: {tols: [get_datetime]}}}\n", "stories/t.yaml:4: manifest:"},
 		{"manifest: |\n  types:\n    assistant: {tools: [get_datetime], can_spawn: [nobody]}\n", "stories/t.yaml:4: manifest:"},
-		// Nothing leads out of a stage: neither to the user's keyring nor to another machine.
-		{"config: {secrets: {backend: auto}}\n", "stories/t.yaml:4: config.secrets: the keyring of a story is file"},
-		{"config: {web_search: {provider: searxng}}\n", "stories/t.yaml:4: config.web_search: a search would leave the stage"},
-		{"config:\n  web_search: {searxng: {url: 'http://127.0.0.1:8888'}}\n" + aPage, "stories/t.yaml:5: config.web_search: a search would leave the stage"},
+		// Nothing in a story reaches the user's keyring or another machine.
+		{"config: {secrets: {backend: auto}}\n", "stories/t.yaml:4: config.secrets: a story uses the keyring file"},
+		{"config: {web_search: {provider: searxng}}\n", "stories/t.yaml:4: config.web_search: a search would leave the story"},
+		{"config:\n  web_search: {searxng: {url: 'http://127.0.0.1:8888'}}\n" + onePage, "stories/t.yaml:5: config.web_search: a search would leave the story"},
 		{"config: {web_search: {provider: brave}}\ncredentials: {brave_api_key: x}\n", "stories/t.yaml:5: credentials: with the key brave_api_key a search would leave this machine"},
 		{"config: {web_search: {provider: tavily, tavily: {key: '{{secret mine}}'}}}\ncredentials: {mine: x}\n", "with the key mine a search would leave this machine"},
 	} {
-		st, err := config.OpenStage(t.Context(), told(t, tt.text+"turns: [{query: hello, no_notes: true}]\n"), config.StageOptions{})
+		st, err := harness.Open(t.Context(), parseStory(t, tt.text+"turns: [{query: hello, no_notes: true}]\n"), harness.Options{})
 		if err == nil {
 			st.Close(context.Background())
 		}
@@ -78,23 +81,23 @@ func TestStageConfiguration(t *testing.T) {
 	}
 }
 
-// A stage leaves nothing behind, whether the story was played or could not begin.
-func TestStageLeavesNothing(t *testing.T) {
+// Close leaves no file behind, whether the story ran or could not start.
+func TestCloseRemovesEverything(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	for _, text := range []string{
 		"server: {down: true}\nturns: [{query: hello, answer: {equals: hi}}]\n",
 		"config: {system: {nope: x}}\nturns: [{query: hello, answer: {equals: hi}}]\n",
 	} {
-		r := config.RunStory(t.Context(), told(t, text), config.StageOptions{}, story.Options{})
+		r := harness.RunStory(t.Context(), parseStory(t, text), harness.Options{}, story.Options{})
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("%q (%d failures) leaves %v, %v", text, len(r.Failures), left, err)
 		}
 	}
 }
 
-// With a real model the user's own configuration counts, and the script does not.
-func TestStageLive(t *testing.T) {
+// A live run uses the user's configuration and not the script.
+func TestLiveUsesTheConfiguredModels(t *testing.T) {
 	t.Parallel()
 	real := modeltest.New(t, scriptserver.Script{"mine": {
 		{When: scriptserver.When{LastContains: "capital"}, Reply: scriptserver.Reply{Content: "Paris, of course."}},
@@ -106,8 +109,8 @@ func TestStageLive(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	live := config.StageOptions{Live: true, Config: dir}
-	s := told(t, `model:
+	live := harness.Options{Live: true, Config: dir}
+	s := parseStory(t, `model:
   assistant:
     - reply: {content: the script}
 turns:
@@ -117,24 +120,24 @@ turns:
 events:
   in_order: [query.received, response.generation model=mine]
 `)
-	if r := config.RunStory(t.Context(), s, live, story.Options{}); !r.OK() {
+	if r := harness.RunStory(t.Context(), s, live, story.Options{}); !r.OK() {
 		t.Error(r.Report())
 	}
 	if err := real.Err(); err != nil {
 		t.Error(err)
 	}
-	s = told(t, "scripted_only: true\nturns: [{query: hello, no_notes: true}]\n")
-	if r := config.RunStory(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped == "" {
+	s = parseStory(t, "scripted_only: true\nturns: [{query: hello, no_notes: true}]\n")
+	if r := harness.RunStory(t.Context(), s, live, story.Options{}); !r.OK() || r.Skipped == "" {
 		t.Errorf("got %+v", r)
 	}
 }
 
 // A story's web is all the web there is: its pages are read and counted, also those that are not there, and nothing else
 // is reached. The user calls, so nobody has to be asked.
-func TestStageWeb(t *testing.T) {
+func TestWebReachesOnlyThePagesOfTheStory(t *testing.T) {
 	t.Parallel()
-	s := told(t, aPage+"turns: [{query: hello, no_notes: true}]\n")
-	st, err := config.OpenStage(t.Context(), s, config.StageOptions{})
+	s := parseStory(t, onePage+"turns: [{query: hello, no_notes: true}]\n")
+	st, err := harness.Open(t.Context(), s, harness.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +146,7 @@ func TestStageWeb(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	heard, err := st.Subscribe(ctx)
 	if err != nil {
@@ -179,9 +182,9 @@ func TestStageWeb(t *testing.T) {
 }
 
 // A tool goes by its own name: it is killed like any other actor, and comes back.
-func TestStageCrashesATool(t *testing.T) {
+func TestKilledToolRestarts(t *testing.T) {
 	t.Parallel()
-	r := config.RunStory(t.Context(), told(t, `config: {generator: {tool_timeout: 3s}}
+	r := harness.RunStory(t.Context(), parseStory(t, `config: {generator: {tool_timeout: 3s}}
 web: {pages: [{url: "http://a.example.org/p", title: A, body: <p>A little later.</p>, slow: 2s, asked: 1}]}
 model:
   assistant:
@@ -194,17 +197,17 @@ turns:
     answer: {equals: It is gone.}
   - request: {as: operator, tool: web_fetch, args: {url: "http://a.example.org/q"}}
     error: tool_failed
-`), config.StageOptions{}, story.Options{})
+`), harness.Options{}, story.Options{})
 	if !r.OK() {
 		t.Error(r.Report())
 	}
 }
 
 // Events come from the stream with their authors, and questions stand before what came of them.
-func TestStageEvents(t *testing.T) {
+func TestEventsAreOrderedAndAttributed(t *testing.T) {
 	t.Parallel()
-	s := told(t, "model: {assistant: [{reply: {content: hi}}, {reply: {content: ho}}]}\nturns: [{query: hello, answer: {equals: hi}}]\n")
-	st, err := config.OpenStage(t.Context(), s, config.StageOptions{})
+	s := parseStory(t, "model: {assistant: [{reply: {content: hi}}, {reply: {content: ho}}]}\nturns: [{query: hello, answer: {equals: hi}}]\n")
+	st, err := harness.Open(t.Context(), s, harness.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +216,7 @@ func TestStageEvents(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), splitAuditTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	heard, err := st.Subscribe(ctx)
 	if err != nil {
@@ -265,7 +268,7 @@ func TestStageEvents(t *testing.T) {
 	if _, err := st.Spawn(ctx, nobody, story.Child{Type: "coder"}, "s", "q"); err == nil {
 		t.Error("nobody has a child")
 	}
-	if err := st.DecideApproval(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil || !strings.Contains(err.Error(), "the question is unknown") {
+	if err := st.DecideApproval(ctx, "none", subjects.ApprovalDecision{Approve: true}); err == nil || !strings.Contains(err.Error(), "the approval is unknown") {
 		t.Errorf("an answer to no question: %v", err)
 	}
 	if err := st.KillActor(ctx, "nobody"); err == nil {

@@ -1,0 +1,166 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model/scriptserver"
+	"conclave/pkg/story"
+	"conclave/subjects"
+)
+
+// dialAs returns an Out with the account's key, for messages about a query. The caller must call hangUp.
+func (h *Harness) dialAs(account, session, query string) (out actor.Out, hangUp func(), err error) {
+	nc, err := h.instance.Bus.Dial(account)
+	if err != nil {
+		return nil, nil, err
+	}
+	if out, err = actor.NewOut(nc); err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return out.About(session, query), nc.Close, nil
+}
+
+// Spawn implements [story.System] with the key of the account.
+func (h *Harness) Spawn(ctx context.Context, who subjects.Caller, c story.Child, session, query string) (string, error) {
+	service := subjects.AgentSpawn
+	if len(who.Path) > 0 {
+		var err error
+		if service, err = subjects.AgentSpawnBelow.With(who.Path...); err != nil {
+			return "", err
+		}
+	}
+	out, hangUp, err := h.dialAs(who.Account, session, query)
+	if err != nil {
+		return "", err
+	}
+	defer hangUp()
+	reply, err := actor.Ask(ctx, out, service, subjects.SpawnRequest{Type: c.Type, Tools: c.Tools})
+	return reply.Child, err
+}
+
+// CallTool implements [story.System] with the key of the account. A fault of the transport is the error of the result.
+func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Request, session, query string) (subjects.ToolResult, error) {
+	args, err := json.Marshal(r.Args)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	if r.Args == nil {
+		args = []byte("{}")
+	}
+	service, err := subjects.ToolAsk.With(append([]string{r.Tool}, who.Path...)...)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	out, hangUp, err := h.dialAs(who.Account, session, query)
+	if err != nil {
+		return subjects.ToolResult{}, err
+	}
+	defer hangUp()
+	call := actor.NewID()
+	res, err := actor.Ask(ctx, out, service, subjects.ToolRequest{CallID: call, QueryID: query, Args: args})
+	var fault *subjects.Fault
+	if errors.As(err, &fault) {
+		return subjects.ToolResult{Tool: r.Tool, CallID: call, QueryID: query, Error: fault}, nil
+	}
+	return res, err
+}
+
+// SetOverride implements [story.System].
+func (h *Harness) SetOverride(ctx context.Context, session string, o story.Override) error {
+	_, err := h.user.SetSession(ctx, subjects.SessionConfig{SessionID: session, Override: o.Level, Once: o.Once, Disable: o.Disable, Grant: o.Grant})
+	return err
+}
+
+// DecideApproval implements [story.System]. A decision that is not accepted is an error.
+func (h *Harness) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) error {
+	reply, err := h.user.DecideApproval(ctx, id, d)
+	if err == nil && !reply.Accepted {
+		err = fmt.Errorf("the decision was not accepted: the approval is %s", reply.State)
+	}
+	return err
+}
+
+// CancelQuery implements [story.System].
+func (h *Harness) CancelQuery(ctx context.Context, query string) error {
+	return h.user.CancelQuery(ctx, "", query, "")
+}
+
+// SendFeedback implements [story.System].
+func (h *Harness) SendFeedback(ctx context.Context, session string, f subjects.Feedback) error {
+	_, err := h.user.StoreFeedback(ctx, session, f)
+	return err
+}
+
+// KillActor implements [story.System].
+func (h *Harness) KillActor(_ context.Context, name string) error {
+	return h.instance.System.Abort(name)
+}
+
+// mismatchPlace finds role and exchange in a mismatch of the scripted server.
+var mismatchPlace = regexp.MustCompile(`^script of (\S+): (?:exchange (\d+) )?`)
+
+// ScriptReport implements [story.System].
+func (h *Harness) ScriptReport() story.ScriptReport {
+	var s story.ScriptReport
+	if h.model == nil {
+		return s
+	}
+	for _, r := range h.model.Requests() {
+		s.Requests = append(s.Requests, summarizeRequest(r))
+	}
+	if err := h.model.Err(); err != nil {
+		for _, text := range strings.Split(err.Error(), "\n") {
+			mismatch := story.Mismatch{ExchangeRef: story.ExchangeRef{N: -1}, Text: text}
+			if m := mismatchPlace.FindStringSubmatch(text); m != nil {
+				mismatch.Role = m[1]
+				if m[2] != "" {
+					mismatch.N, _ = strconv.Atoi(m[2])
+				}
+			}
+			s.Mismatches = append(s.Mismatches, mismatch)
+		}
+	}
+	for _, place := range h.model.Unused() {
+		role, n, _ := strings.Cut(place, " ")
+		i, _ := strconv.Atoi(n)
+		s.Unused = append(s.Unused, story.ExchangeRef{Role: role, N: i})
+	}
+	return s
+}
+
+// summarizeRequest returns a model request on one line.
+func summarizeRequest(r scriptserver.Request) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:", r.Model)
+	if len(r.Texts) > 0 {
+		fmt.Fprintf(&b, " %d texts to embed", len(r.Texts))
+		return b.String()
+	}
+	for _, m := range r.Messages {
+		text := m.Content
+		if m.Role == "system" {
+			text = "..."
+		}
+		for _, c := range m.Calls {
+			text += fmt.Sprintf(" [calls %s %s]", c.Name, c.Arguments)
+		}
+		if len(text) > 120 {
+			text = strings.ToValidUTF8(text[:120], "") + "..."
+		}
+		fmt.Fprintf(&b, " %s %q", m.Role, text)
+	}
+	var names []string
+	for _, t := range r.Tools {
+		names = append(names, t.Name)
+	}
+	fmt.Fprintf(&b, " tools %v", names)
+	return b.String()
+}

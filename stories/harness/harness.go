@@ -1,0 +1,271 @@
+// Package harness runs a story on a complete system of its own: a temporary data folder, a server with its own keys and
+// ports, every actor, and a model server that replies by the story's script. Nothing in a story reaches the user's keyring
+// or another machine, except for the models of a live run.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"go.yaml.in/yaml/v3"
+
+	"conclave/actors/tools"
+	"conclave/config"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/pkg/keyring"
+	"conclave/pkg/model/scriptserver"
+	"conclave/pkg/seal"
+	"conclave/pkg/story"
+	"conclave/pkg/strict"
+	"conclave/pkg/webclient"
+	"conclave/subjects"
+)
+
+// Harness is the system of one story. It implements [story.System] with the user's account.
+type Harness struct {
+	instance *config.Instance
+	model    *scriptserver.Server // nil with a real model
+	web      *webServer           // nil without pages
+	dir      string
+	nc       *nats.Conn
+	user     *client.Client
+	watching sync.WaitGroup
+
+	mu          sync.Mutex
+	stored      []story.Event            // of the event log, as far as it was read
+	questions   []story.Event            // kept in a stream that the user's account cannot read
+	unconfirmed map[string]chan struct{} // closed when the stored copy of a question arrives, by query id
+	subscribers []chan story.Event
+}
+
+// Options change how a story runs; the zero value uses the scripted model.
+type Options struct {
+	Live   bool   // use the models of the configuration in place of the script
+	Config string // with Live: the user's config folder; "" = the shipped configuration
+	Log    *slog.Logger
+}
+
+// RunStory runs one story on a harness of its own.
+func RunStory(ctx context.Context, s *story.Story, o Options, opts story.Options) (result story.Result) {
+	opts.Live = o.Live
+	if o.Live && s.ScriptedOnly {
+		return story.Run(ctx, s, nil, opts) // reports the story as skipped
+	}
+	h, err := Open(ctx, s, o)
+	if err != nil {
+		return story.Failed(s, err)
+	}
+	defer func() {
+		if err := h.Close(context.WithoutCancel(ctx)); err != nil && result.OK() {
+			result = story.Failed(s, err)
+		}
+	}()
+	return story.Run(ctx, s, h, opts)
+}
+
+// Open starts the system of a story. The caller must close it.
+func Open(ctx context.Context, s *story.Story, o Options) (_ *Harness, err error) {
+	h := &Harness{unconfirmed: map[string]chan struct{}{}}
+	defer func() {
+		if err != nil {
+			_ = h.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	if h.dir, err = os.MkdirTemp("", "conclave-story-"); err != nil {
+		return nil, fmt.Errorf("creating the folder of a story: %w", err)
+	}
+	c, err := h.configure(s, o)
+	if err != nil {
+		return nil, err
+	}
+	home := bus.Home{Data: filepath.Join(h.dir, "data"), Config: filepath.Join(h.dir, "config")}
+	if h.instance, err = c.Start(ctx, home, o.Log); err != nil {
+		return nil, err
+	}
+	if err := storeCredentials(ctx, c, home, s.Credentials); err != nil {
+		return nil, err
+	}
+	if err := h.instance.Run(ctx, c, home, o.Log, config.Actors...); err != nil {
+		return nil, err
+	}
+	return h, h.connect(ctx)
+}
+
+// storeCredentials stores the story's credentials in the keyring of the harness.
+func storeCredentials(ctx context.Context, c config.Config, home bus.Home, credentials map[string]string) error {
+	if len(credentials) == 0 {
+		return nil
+	}
+	ring, _, err := keyring.Open(ctx, c.Secrets.Ring(home.Data))
+	if err != nil {
+		return fmt.Errorf("opening the keyring of the story: %w", err)
+	}
+	for _, name := range strict.Keys(credentials) {
+		if err := ring.Set(ctx, name, seal.NewSecret([]byte(credentials[name]))); err != nil {
+			return fmt.Errorf("storing credential %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Close stops the system and removes its folder.
+func (h *Harness) Close(ctx context.Context) error {
+	var errs []error
+	if h.nc != nil {
+		h.nc.Close()
+		h.watching.Wait()
+	}
+	if h.instance != nil {
+		errs = append(errs, h.instance.Stop(ctx))
+	}
+	if h.model != nil {
+		h.model.Close()
+	}
+	if h.web != nil {
+		h.web.close()
+	}
+	if h.dir != "" {
+		errs = append(errs, os.RemoveAll(h.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// unusedURL is an address at which no server listens.
+const unusedURL = "http://127.0.0.1:1"
+
+// configure returns the configuration of the story: the shipped or, when live, the user's one, overlaid with the settings
+// of every harness and then with those of the story. It rejects settings that would leave the harness.
+func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
+	dir := ""
+	if o.Live {
+		dir = o.Config
+	}
+	c, err := config.Load(dir)
+	if err != nil {
+		return config.Config{}, err
+	}
+	own, err := h.ownSettings(s, o, c)
+	if err != nil {
+		return config.Config{}, err
+	}
+	for _, name := range strict.Keys(own) {
+		if err := overlaySection(&c, filepath.Join(h.dir, "harness"), name, own[name]); err != nil {
+			return config.Config{}, err
+		}
+	}
+	locate := func(path string, err error) error {
+		return &strict.Error{File: s.File(), Line: s.Line(path), Path: path, Text: err.Error()}
+	}
+	for _, name := range strict.Keys(s.Config) {
+		if err := overlaySection(&c, filepath.Join(h.dir, "story"), name, s.Config[name]); err != nil {
+			return config.Config{}, locate(strict.Join("config", name), err)
+		}
+	}
+	if s.Manifest != nil {
+		if err := overlaySection(&c, filepath.Join(h.dir, "story"), "manifest", s.Manifest); err != nil {
+			return config.Config{}, locate("manifest", err)
+		}
+	}
+	if path, err := h.checkIsolation(c, s); err != nil {
+		return config.Config{}, locate(path, err)
+	}
+	if c.WebFetch.Enabled {
+		c = c.WithWiring(config.Wiring{Web: h.webClient()})
+	}
+	return c, nil
+}
+
+// ownSettings returns the settings of every harness, by section, and starts the web and model servers that they name.
+func (h *Harness) ownSettings(s *story.Story, o Options, c config.Config) (own map[string]map[string]any, err error) {
+	own = map[string]map[string]any{
+		// Free ports, and a short drain for actors that a story makes hang.
+		"system":     {"listen": "127.0.0.1:0", "gateway": map[string]any{"listen": "127.0.0.1:0"}, "actor": map[string]any{"drain": "2s"}},
+		"secrets":    {"backend": keyring.File},
+		"web_search": {"provider": "none"},
+		"web_fetch":  {"enabled": false},
+	}
+	if s.Web != nil {
+		if h.web, err = startWeb(s.Web.Pages, h.publish); err != nil {
+			return nil, err
+		}
+		own["web_search"], own["web_fetch"] = h.web.settings()
+	}
+	if o.Live {
+		return own, nil
+	}
+	// Memory and the critic use models of their own, for which most stories have no script.
+	own["memory"] = map[string]any{"model": false}
+	own["critic"] = map[string]any{"enabled": s.Model[subjects.RoleCritic] != nil}
+	modelURL := unusedURL
+	if !s.Server.Down {
+		if h.model, err = scriptserver.Start(buildScript(s), withModels(s), withKey(s)); err != nil {
+			return nil, fmt.Errorf("starting the scripted model server: %w", err)
+		}
+		modelURL = h.model.URL
+	}
+	own["models"] = modelSettings(s, c.Models.Roles, modelURL)
+	return own, nil
+}
+
+// checkIsolation rejects a configuration with which a story could reach the user's keyring or another machine, and returns
+// the field of the story that causes it. Real models are the user's own choice.
+func (h *Harness) checkIsolation(c config.Config, s *story.Story) (path string, err error) {
+	key := map[string]string{"brave": c.WebSearch.Brave.Key, "tavily": c.WebSearch.Tavily.Key}[c.WebSearch.Provider]
+	for name := range s.Credentials {
+		if key != "" && strings.Contains(key, " "+name+"}") {
+			return "credentials", fmt.Errorf("with the key %s a search would leave this machine; give the story pages under web instead", name)
+		}
+	}
+	switch {
+	case c.Secrets.Backend != keyring.File:
+		return "config.secrets", fmt.Errorf("a story uses the keyring %s, never the user's own", keyring.File)
+	case c.WebSearch.Provider == "searxng" && (h.web == nil || c.WebSearch.SearXNG.URL != h.web.url()):
+		return "config.web_search", errors.New("a search would leave the story; give the story pages under web instead")
+	}
+	return "", nil
+}
+
+// webClient returns a client that reaches the pages of the story and nothing else. It has no cache, so that every request
+// for a page is counted.
+func (h *Harness) webClient() *webclient.Client {
+	hosts := map[string]netip.AddrPort{}
+	if h.web != nil {
+		for _, p := range h.web.pages {
+			if u, err := url.Parse(p.URL); err == nil {
+				hosts[u.Hostname()] = h.web.addr
+			}
+		}
+	}
+	return webclient.NewStaged(webclient.Config{Version: tools.Version}, hosts)
+}
+
+// overlaySection overlays c with one section, as if its file were in a config folder: content is fields, or the text of
+// the file.
+func overlaySection(c *config.Config, dir, name string, content any) error {
+	text, whole := content.(string)
+	if !whole {
+		fields, err := yaml.Marshal(content)
+		if err != nil {
+			return err
+		}
+		text = string(fields)
+	}
+	dir = filepath.Join(dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
+		return err
+	}
+	return c.Overlay(dir)
+}

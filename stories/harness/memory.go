@@ -1,0 +1,131 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"conclave/pkg/document"
+	"conclave/pkg/story"
+	"conclave/subjects"
+)
+
+// ChangeMemory implements [story.System].
+func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
+	switch {
+	case m.Add != nil:
+		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned}
+		return h.writeMemory(ctx, subjects.MemoryWrites{Entries: []subjects.MemoryEntry{e}})
+	case m.Import != nil:
+		return h.importDocument(ctx, *m.Import)
+	case m.Edit != nil:
+		return h.editMemory(ctx, *m.Edit)
+	case m.Forget != "":
+		return h.adminMemory(ctx, m.Forget, subjects.MemoryAdmin{Op: "forget", Query: m.Forget})
+	case m.Pin != "":
+		return h.markMemories(ctx, "pin", m.Pin, "")
+	case m.Unpin != "":
+		return h.markMemories(ctx, "unpin", m.Unpin, "")
+	case m.Accept != "":
+		return h.markMemories(ctx, "accept", m.Accept, subjects.MemoryCandidate)
+	case m.Reject != "":
+		return h.markMemories(ctx, "reject", m.Reject, subjects.MemoryCandidate)
+	}
+	return errors.New("changing memory: no operation given")
+}
+
+// writeMemory stores entries or a document. A rejected entry is a [subjects.Fault].
+func (h *Harness) writeMemory(ctx context.Context, w subjects.MemoryWrites) error {
+	done, err := h.user.WriteMemory(ctx, w)
+	if err != nil {
+		return err
+	}
+	for _, r := range done.Results {
+		if r.Action == "refused" {
+			return subjects.Faultf(subjects.CodeMalformed, "%s", r.Why)
+		}
+	}
+	if len(done.Results) == 0 {
+		return errors.New("writing memory: nothing was stored")
+	}
+	return nil
+}
+
+// maxPieces is the largest number of pieces that fits into one message.
+const maxPieces = 64
+
+// importDocument imports a file of the story. It is written to disk first, because the extension of its name decides how
+// it is read.
+func (h *Harness) importDocument(ctx context.Context, f story.Import) error {
+	dir := filepath.Join(h.dir, "files")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file := filepath.Join(dir, f.From)
+	if err := os.WriteFile(file, []byte(f.Text), 0o600); err != nil {
+		return err
+	}
+	d, err := document.Read(ctx, file, document.Options{})
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", f.From, err)
+	}
+	all := document.Pieces(d)
+	if len(all) > maxPieces {
+		return fmt.Errorf("%s has %d pieces; a file of a story may have %d", f.From, len(all), maxPieces)
+	}
+	pieces := make([]subjects.DocumentPiece, len(all))
+	for i, p := range all {
+		pieces[i] = subjects.DocumentPiece{Heading: p.Heading, Text: p.Text}
+	}
+	return h.writeMemory(ctx, subjects.MemoryWrites{Document: &subjects.MemoryDocument{
+		From: f.From, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: f.Trust, First: 1, Pieces: pieces, Last: true,
+	}})
+}
+
+// adminMemory sends an administrative request about some words. It fails when nothing changed.
+func (h *Harness) adminMemory(ctx context.Context, words string, a subjects.MemoryAdmin) error {
+	done, err := h.user.AdminMemory(ctx, a)
+	if err == nil && done.Changed == 0 {
+		err = fmt.Errorf("memory %s: no entry about %q was changed", a.Op, words)
+	}
+	return err
+}
+
+// findMemories returns the ids of the entries that contain some words; state "" is any. [story.All] with a state stands
+// for every entry in that state.
+func (h *Harness) findMemories(ctx context.Context, words, state string) (ids []string, err error) {
+	if words == story.All && state != "" {
+		words = ""
+	}
+	entries, _, err := h.user.ListMemories(ctx, subjects.MemoryAdmin{Text: words, State: state}, 0)
+	for _, e := range entries {
+		ids = append(ids, e.ID)
+	}
+	return ids, err
+}
+
+// markMemories applies op to the entries that contain some words. It fails when there are none.
+func (h *Harness) markMemories(ctx context.Context, op, words, state string) error {
+	ids, err := h.findMemories(ctx, words, state)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("memory %s: no entry contains %q", op, words)
+	}
+	return h.adminMemory(ctx, words, subjects.MemoryAdmin{Op: op, IDs: ids})
+}
+
+// editMemory edits the one entry that contains some words.
+func (h *Harness) editMemory(ctx context.Context, e story.Edit) error {
+	ids, err := h.findMemories(ctx, e.Of, "")
+	if err != nil {
+		return err
+	}
+	if len(ids) != 1 {
+		return fmt.Errorf("memory edit: %d entries contain %q, want one", len(ids), e.Of)
+	}
+	return h.adminMemory(ctx, e.Of, subjects.MemoryAdmin{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
+}

@@ -1,0 +1,84 @@
+package harness
+
+import (
+	"encoding/json"
+	"maps"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model/scriptserver"
+	"conclave/pkg/story"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+// embedder is the embedding model that every scripted server has.
+const embedder = "nomic-embed-text"
+
+// modelSettings returns the models section: every role of the script uses the model of its own name. A name in the script
+// that is no role is a model that the story's settings use. Other roles and hints have no model, as on a machine where
+// only some models were pulled. knownRoles are the roles of the shipped configuration.
+func modelSettings(s *story.Story, knownRoles map[string]string, url string) map[string]any {
+	prefix := ""
+	if s.Server.Key != "" {
+		prefix = "openai/"
+	}
+	roles := map[string]any{subjects.RoleAssistant: prefix + "assistant", subjects.RoleEmbeddings: prefix + embedder}
+	for role := range buildScript(s) {
+		if knownRoles[role] != "" {
+			roles[role] = prefix + role
+		}
+	}
+	out := map[string]any{"ollama": map[string]any{"url": url, "rest": "0s"}, "roles": roles, "demo_model": "never"}
+	if prefix != "" {
+		out["hints"] = map[string]any{"simple": prefix + "none", "reasoning": prefix + "none", "code": prefix + "none"}
+		out["ollama"] = map[string]any{"url": unusedURL}
+		out["openai"] = map[string]any{"url": url, "key": s.Server.Key}
+	}
+	return out
+}
+
+// buildScript returns the story's script. When it has none for the role that selects tools, that role selects every tool
+// that the script names; without an assistant there is no such role either, because its model would answer in its place.
+func buildScript(s *story.Story) scriptserver.Script {
+	if s.Model[subjects.RoleAssistant] == nil || s.Model[subjects.RoleTools] != nil {
+		return s.Model
+	}
+	names := []string{}
+	for _, role := range strict.Keys(s.Model) {
+		for _, x := range s.Model[role] {
+			names = append(names, x.When.ToolsInclude...)
+			for _, c := range x.Reply.Calls {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	selected, _ := json.Marshal(map[string][]string{"tools": names}) // strings can always be encoded
+	all := maps.Clone(s.Model)
+	all[subjects.RoleTools] = []scriptserver.Exchange{{Reply: scriptserver.Reply{Content: string(selected)}, Always: true}}
+	return all
+}
+
+// withKey makes the model server require the credential that the story names. A credential that the story does not have
+// becomes a random key, which rejects every request.
+func withKey(s *story.Story) scriptserver.Option {
+	value := s.Credentials[s.Server.Key]
+	if value == "" {
+		value = actor.NewID()
+	}
+	return scriptserver.WithProtocol(scriptserver.OpenAI(value))
+}
+
+// withModels describes the models whose abilities the story restricts.
+func withModels(s *story.Story) scriptserver.Option {
+	var all []scriptserver.Model
+	isSet := func(b *bool) bool { return b == nil || *b }
+	for _, role := range strict.Keys(s.Server.Models) {
+		m := s.Server.Models[role]
+		d := scriptserver.Model{Name: role, Family: "scripted", Parameters: "1B", Window: 131072, Tools: isSet(m.Tools), Thinking: isSet(m.Thinking)}
+		if m.Window > 0 {
+			d.Window = m.Window
+		}
+		all = append(all, d)
+	}
+	return scriptserver.WithModels(all...)
+}
