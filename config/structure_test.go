@@ -69,8 +69,8 @@ func importDirection(s source) (out []string) {
 	return out
 }
 
-// rejectUnknownFiles keeps actors apart, in their tests too: they meet on the bus only.
-func rejectUnknownFiles(s source) (out []string) {
+// actorIsolation reports imports between actors, in tests too: actors communicate over the bus.
+func actorIsolation(s source) (out []string) {
 	if topFolder(s.path) != "actors" {
 		return nil
 	}
@@ -162,7 +162,7 @@ func actorFolders(all []source) (out []string) {
 // rules by name.
 var rules = map[string]func(source) []string{
 	"importDirection": importDirection,
-	"actorIsolation":  rejectUnknownFiles,
+	"actorIsolation":  actorIsolation,
 	"libraryOwner":    libraryOwner,
 	"subjectsImports": subjectsImports,
 	"noPrinting":      noPrinting,
