@@ -131,7 +131,7 @@ type clerk struct {
 func (w *clerk) Name() string { return w.name }
 
 func (w *clerk) Routes() []actor.Route {
-	at, err := subjects.ToolAt(w.name)
+	at, err := subjects.ToolEndpoint(w.name)
 	if err != nil {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (w *clerk) Routes() []actor.Route {
 }
 
 func (w *clerk) Start(ctx context.Context, out actor.Out) error {
-	topic, err := subjects.ToolAnnounce.With(w.name)
+	topic, err := subjects.ToolSchemaEvent.With(w.name)
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ type errand struct {
 
 // ask asks once, and reports whether there was an answer of the broker's.
 func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
-	s, err := subjects.ToolAsk.With(e.tool)
+	s, err := subjects.ToolRequestService.With(e.tool)
 	if err != nil {
 		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeSubject, "%v", err)}, true
 	}
@@ -305,7 +305,7 @@ func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
-	res, err := actor.Ask(ctx, d.agent.About("session-"+e.id, e.id), s, subjects.ToolRequest{CallID: e.id, QueryID: e.id, Args: args})
+	res, err := actor.Ask(ctx, d.agent.WithIDs("session-"+e.id, e.id), s, subjects.ToolRequest{CallID: e.id, QueryID: e.id, Args: args})
 	var fault *subjects.Fault
 	switch {
 	case err == nil:
@@ -315,7 +315,7 @@ func (d *door) ask(ctx context.Context, e *errand) (subjects.ToolResult, bool) {
 	default:
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "%v", err)
 	}
-	return res, actor.Replied(err)
+	return res, actor.IsReplyFault(err)
 }
 
 // kill lets the broker die at a step of these errands, which all run at once, and asks again for each of them.

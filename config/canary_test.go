@@ -205,7 +205,7 @@ func newSieve(t *testing.T, c config.Config, provider string) *sieve {
 func (s *sieve) Name() string { return "web_search" }
 
 func (s *sieve) Routes() []actor.Route {
-	at, err := subjects.ToolAt("web_search")
+	at, err := subjects.ToolEndpoint("web_search")
 	if err != nil {
 		return nil
 	}
@@ -223,7 +223,7 @@ func (s *sieve) Routes() []actor.Route {
 }
 
 func (s *sieve) Start(ctx context.Context, out actor.Out) error {
-	topic, err := subjects.ToolAnnounce.With("web_search")
+	topic, err := subjects.ToolSchemaEvent.With("web_search")
 	if err != nil {
 		return err
 	}
@@ -363,7 +363,7 @@ func (g *cage) hear(place string, what ...any) {
 // call calls the tool directly and checks that it went as the habit says.
 func (g *cage) call(out actor.Out, n int) {
 	id := fmt.Sprintf("direct-%d", n)
-	res := person{out: out.About("session-"+id, id)}.call(g.t.Context(), "web_search", id, fmt.Sprintf(`{"query":"wind %d"}`, n))
+	res := person{out: out.WithIDs("session-"+id, id)}.call(g.t.Context(), "web_search", id, fmt.Sprintf(`{"query":"wind %d"}`, n))
 	data, err := json.Marshal(res)
 	if err != nil {
 		g.t.Error(err)

@@ -342,7 +342,7 @@ func TestChaosKillAll(t *testing.T) {
 				}
 				query := actor.NewID()
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				res := person{out: p.out.About("", query)}.call(ctx, "get_datetime", query, utc)
+				res := person{out: p.out.WithIDs("", query)}.call(ctx, "get_datetime", query, utc)
 				cancel()
 				mu.Lock()
 				if res.Error == nil {

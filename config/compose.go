@@ -142,7 +142,7 @@ func (c Config) listenAddresses() (out []netip.AddrPort) {
 func (c Config) ActorConfig() actor.Config {
 	a := c.System.Actor
 	return actor.Config{
-		Workers: a.Concurrency, Mailbox: a.Mailbox, Drain: a.Drain,
+		Workers: a.Concurrency, Mailbox: a.Mailbox, DrainTimeout: a.Drain,
 		Budget: actor.Budget{Intensity: a.Restarts.Intensity, Period: a.Restarts.Period},
 	}
 }

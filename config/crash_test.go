@@ -212,7 +212,7 @@ type writer struct {
 func (w *writer) Name() string { return "fs_write" }
 
 func (w *writer) Routes() []actor.Route {
-	at, err := subjects.ToolAt("fs_write")
+	at, err := subjects.ToolEndpoint("fs_write")
 	if err != nil {
 		return nil
 	}
@@ -232,7 +232,7 @@ func (w *writer) Routes() []actor.Route {
 }
 
 func (w *writer) Start(ctx context.Context, out actor.Out) error {
-	topic, err := subjects.ToolAnnounce.With("fs_write")
+	topic, err := subjects.ToolSchemaEvent.With("fs_write")
 	if err != nil {
 		return err
 	}

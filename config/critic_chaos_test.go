@@ -190,7 +190,7 @@ func (s *stage) answer(ids []string) error {
 			words = "an unreadable one"
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		err := actor.Emit(ctx, out.About("s1", id), subjects.ResponseGeneration, subjects.Response{
+		err := actor.Emit(ctx, out.WithIDs("s1", id), subjects.ResponseGeneration, subjects.Response{
 			SessionID: "s1", QueryID: id, Query: "What is thing number " + id + "?", Answer: strings.Repeat(id+" ", 3) + "is " + words + ".", ToolCalls: []subjects.ToolCall{},
 			RespondentID: "generator", Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public},
 		})

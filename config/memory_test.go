@@ -145,7 +145,7 @@ func (p *parlour) toolWithin(limit time.Duration, role, name, args string) subje
 	}
 	ctx, cancel := context.WithTimeout(p.t.Context(), limit)
 	defer cancel()
-	return person{out: out.About("s1", "q1")}.call(ctx, name, actor.NewID(), args)
+	return person{out: out.WithIDs("s1", "q1")}.call(ctx, name, actor.NewID(), args)
 }
 
 // offered are the tools that the broker finds for a task of the generator.
@@ -157,7 +157,7 @@ func (p *parlour) offered(task string) (names []string) {
 	}
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
-	got, err := actor.Ask(ctx, out.About("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
+	got, err := actor.Ask(ctx, out.WithIDs("s1", "q1"), subjects.BrokerDiscover, subjects.DiscoverRequest{Task: task, Max: 4})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func (p *parlour) recalls(query string) (subjects.MemoryReply, error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), testTimeout)
 	defer cancel()
 	var last subjects.MemoryReply
-	for r, err := range actor.AskStream(ctx, p.user, subjects.MemoryRecalls, subjects.MemoryQuery{Query: query}) {
+	for r, err := range actor.AskStream(ctx, p.user, subjects.MemoryQueryService, subjects.MemoryQuery{Query: query}) {
 		if err != nil {
 			return last, err
 		}

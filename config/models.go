@@ -115,7 +115,7 @@ func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	return func(ctx context.Context, name string) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		v, err := actor.Ask(ctx, out, subjects.SecretUsed, subjects.SecretUse{Name: name, For: own.Public()})
+		v, err := actor.Ask(ctx, out, subjects.SecretUseService, subjects.SecretUse{Name: name, For: own.Public()})
 		if err != nil {
 			return "", fmt.Errorf("%w: the key %s could not be had: %w", llm.ErrUnauthorized, name, err)
 		}

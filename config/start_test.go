@@ -91,7 +91,7 @@ func operator(t testing.TB, b *bus.Bus) person {
 
 // call asks the broker for a tool. What the bus says instead of a result comes back as the result's error.
 func (p person) call(ctx context.Context, tool, id, args string) subjects.ToolResult {
-	s, err := subjects.ToolAsk.With(tool)
+	s, err := subjects.ToolRequestService.With(tool)
 	if err != nil {
 		return subjects.ToolResult{Error: subjects.Faultf(subjects.CodeSubject, "%v", err)}
 	}

@@ -21,13 +21,13 @@ type Conversation struct {
 	Updated time.Time `json:"updated"`
 }
 
-// AskedAgain goes with a question that is asked again. What stands from there on is not what the user typed: the
+// RetryInstruction goes with a question that is asked again. What stands from there on is not what the user typed: the
 // critic's words may be among it.
-const AskedAgain = "The last answer to this was not good enough. Try again, and better."
+const RetryInstruction = "The last answer to this was not good enough. Try again, and better."
 
-// OwnWords is what the user typed of a question.
-func OwnWords(question string) string {
-	own, _, _ := strings.Cut(question, "\n\n"+AskedAgain)
+// UserText is what the user typed of a question.
+func UserText(question string) string {
+	own, _, _ := strings.Cut(question, "\n\n"+RetryInstruction)
 	return own
 }
 

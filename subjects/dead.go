@@ -17,32 +17,32 @@ type Advisory struct {
 	Domain     string    `json:"domain,omitempty"`
 }
 
-// GaveUp reports whether a dead letter that an account wrote means that its question will not be answered. Other dead
+// IsFinalFailure reports whether a dead letter that an account wrote means that its question will not be answered. Other dead
 // letters, of the critic, of respondent B's turn or of a cancellation that could not be read, do not keep the answer from
 // coming. The account must be the one that the server wrote; which question it is stands in the letter's headers.
-func GaveUp(account string, d DeadLetter) bool {
+func IsFinalFailure(account string, d DeadLetter) bool {
 	switch account {
 	case Router:
-		return d.Subject == QueryReceived.Name || exhausts(d.Subject)
+		return d.Subject == QueryReceived.Name || isQuestionExhausted(d.Subject)
 	case Generator:
-		_, turn := Match(QuerySession.Heard, d.Subject)
+		_, turn := Match(QuerySession.Received, d.Subject)
 		return turn
 	}
 	return false
 }
 
-// exhausts reports whether an advisory is about a message without which there is no answer.
-func exhausts(subject string) bool {
-	t, ok := Match(Exhausted.Heard, subject)
+// isQuestionExhausted reports whether an advisory is about a message without which there is no answer.
+func isQuestionExhausted(subject string) bool {
+	t, ok := Match(MaxDeliveriesAdvisory.Received, subject)
 	if !ok || len(t) != 2 {
 		return false
 	}
 	who, _, _ := strings.Cut(t[1], "-")
-	return t[0] == QueryReceived.Keep && who == Router || IsTurn(t[0], t[1])
+	return t[0] == QueryReceived.Stream && who == Router || IsGeneratorTurn(t[0], t[1])
 }
 
-// IsTurn reports whether a consumer of a stream hands out the turns that the answerer answers.
-func IsTurn(stream, consumer string) bool {
+// IsGeneratorTurn reports whether a consumer of a stream hands out the turns that the answerer answers.
+func IsGeneratorTurn(stream, consumer string) bool {
 	who, _, _ := strings.Cut(consumer, "-")
-	return stream == QuerySession.Keep && who == Generator
+	return stream == QuerySession.Stream && who == Generator
 }

@@ -30,7 +30,7 @@ func TestGaveUp(t *testing.T) {
 		{"an empty letter", "router", "", false},
 		{"nobody", "", "query.received", false},
 	} {
-		if got := GaveUp(tt.account, DeadLetter{Subject: tt.subject}); got != tt.want {
+		if got := IsFinalFailure(tt.account, DeadLetter{Subject: tt.subject}); got != tt.want {
 			t.Errorf("%s: %s about %s: %t", tt.name, tt.account, tt.subject, got)
 		}
 	}
@@ -38,13 +38,13 @@ func TestGaveUp(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	if got := ResponseGeneration.By(Generator); got != "from.generator.response.generation" {
+	if got := ResponseGeneration.StoredBy(Generator); got != "from.generator.response.generation" {
 		t.Error(got)
 	}
-	if got := Dead.By(Router); got != "from.router.dead.*" {
+	if got := DeadLetterEvent.StoredBy(Router); got != "from.router.dead.*" {
 		t.Error(got)
 	}
-	if got := Dead.Live(); got != "dead.*" {
+	if got := DeadLetterEvent.LiveSubject(); got != "dead.*" {
 		t.Error(got)
 	}
 	for key, want := range map[string]string{

@@ -6,10 +6,10 @@ import "slices"
 type Kind string
 
 const (
-	// Request is a service import: the caller publishes, the owner hears, replies find their way back.
-	Request Kind = "service"
-	// Watch is a stream import: the owner publishes, the watcher hears.
-	Watch Kind = "stream"
+	// ServiceImport is a service import: the caller publishes, the owner hears, replies find their way back.
+	ServiceImport Kind = "service"
+	// StreamImport is a stream import: the owner publishes, the watcher hears.
+	StreamImport Kind = "stream"
 )
 
 // Edge says that principals Who reach Owner's subject Remote under their local name Local. It is written once; the
@@ -18,24 +18,24 @@ const (
 // Remote may hold "<who>": the server then writes the caller's account there, and a configuration in which another
 // account claims that token does not load. That is how identity is a fact of routing and not a claim.
 type Edge struct {
-	Who     []string
-	Kind    Kind
-	Owner   string
-	Remote  string
-	Local   string   // "" = Remote
-	Perm    []string // narrower client permission than Local
-	Many    bool     // several replies, ended by an empty message without headers
-	Silence string   // longest wait for a reply, or between two replies
+	Who          []string
+	Kind         Kind
+	Owner        string
+	Remote       string
+	Local        string   // "" = Remote
+	Permission   []string // narrower client permission than Local
+	StreamReply  bool     // several replies, ended by an empty message without headers
+	ReplyTimeout string   // longest wait for a reply, or between two replies
 }
 
 // User is one key of an account.
 type User struct {
-	Role   string // name of the key file and of the variable $NK_<role>
-	Pub    []string
-	Sub    []string
-	Boot   bool   // exists only while the streams are made
-	Alone  bool   // shares the account with others: gets none of the account's edges, and answers only what it was asked
-	Answer string // with Alone: how long an answer may take
+	Role            string // name of the key file and of the variable $NK_<role>
+	Pub             []string
+	Sub             []string
+	Boot            bool   // exists only while the streams are made
+	Isolated        bool   // shares the account with others: gets none of the account's edges, and answers only what it was asked
+	ResponseTimeout string // with Alone: how long an answer may take
 }
 
 // Account is one principal, or a place where streams live and nobody else.
@@ -49,10 +49,10 @@ type Account struct {
 
 // Layout is the whole table.
 type Layout struct {
-	Accounts []Account
-	Edges    []Edge
-	Streams  []Stream
-	Pulls    []Pull
+	Accounts  []Account
+	Edges     []Edge
+	Streams   []Stream
+	Consumers []Consumer
 }
 
 // Places: accounts that hold streams. No client lives in them after boot, because JetStream publishes to any reply
@@ -68,10 +68,10 @@ var (
 	Agents = []string{"generator", "respondent_b", "committee", "orchestrator", "operator"}
 	// Respondents publish answers and keep state between messages.
 	Respondents = []string{"generator", "respondent_b", "committee", "orchestrator"}
-	// Seen are those whose answers the user sees.
-	Seen = slices.DeleteFunc(slices.Clone(Respondents), func(a string) bool { return a == RespondentB })
-	// People are the roles through which the user speaks.
-	People = []string{"user", "gateway"}
+	// VisibleRespondents are those whose answers the user sees.
+	VisibleRespondents = slices.DeleteFunc(slices.Clone(Respondents), func(a string) bool { return a == RespondentB })
+	// UserAccounts are the roles through which the user speaks.
+	UserAccounts = []string{"user", "gateway"}
 	// Actors are the accounts with one actor behind them: they have dead letters. Not tools: the acknowledgement of a
 	// dead letter goes wherever its speaker says, and in an account of many that is the neighbour's door.
 	Actors = []string{"broker", "memory", "critic", "reward", "model", "secrets", "router", "gateway", "generator", "respondent_b", "committee", "orchestrator"}
@@ -121,87 +121,87 @@ func ZoneOf(tool string) string {
 
 // Table is the layout of Conclave: who reaches whose subject under which name.
 func Table() Layout {
-	l := Layout{Accounts: accounts(), Streams: streams(), Pulls: pulls()}
+	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: pulls()}
 	add := func(e ...Edge) { l.Edges = append(l.Edges, e...) }
 
 	// Agents to the broker. The server refuses paths of more than MaxDepth spawned agents.
-	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Perm: deeper("tool.request.*", MaxDepth), Silence: "10m"})
-	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Perm: append(deeper("broker.discover", MaxDepth), deeper("broker.validate", MaxDepth)...), Silence: "2m"})
-	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", Silence: "2m"})
-	add(Edge{Who: Agents, Kind: Request, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Perm: deeper("agent.spawn.*", MaxDepth-2), Silence: "2m"})
-	add(Edge{Who: Agents, Kind: Watch, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
+	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: deeper("tool.request.*", MaxDepth), ReplyTimeout: "10m"})
+	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Permission: append(deeper("broker.discover", MaxDepth), deeper("broker.validate", MaxDepth)...), ReplyTimeout: "2m"})
+	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", ReplyTimeout: "2m"})
+	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Permission: deeper("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m"})
+	add(Edge{Who: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
 
 	// What only the user may say.
-	add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", Silence: "30s"})
+	add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", ReplyTimeout: "30s"})
 	for _, s := range []string{"approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
-		add(Edge{Who: People, Kind: Request, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, Silence: "30s"})
+		add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
 	}
 	for _, a := range configurable {
-		who := slices.DeleteFunc(slices.Clone(People), func(p string) bool { return p == a })
-		add(Edge{Who: who, Kind: Request, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, Silence: "30s"})
+		who := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
+		add(Edge{Who: who, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
 	}
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
-		add(Edge{Who: People, Kind: Request, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, Many: true, Silence: "2m"})
+		add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
 	}
-	add(Edge{Who: []string{"user"}, Kind: Request, Owner: "gateway", Remote: "query.ask", Many: true, Silence: "30m"})
+	add(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
 
 	// The broker to the tools and to the secrets. Never under a local name that the broker exports: imports chain, and a
 	// call would reach the tool with no broker alive.
 	for _, z := range zoneOrder {
 		add(zone(z)...)
 	}
-	add(Edge{Who: []string{"broker"}, Kind: Request, Owner: "secrets", Remote: "secret.get", Silence: "30s"})
+	add(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"})
 	// Keys of remote models: the model actor asks the broker, never the secrets.
-	add(Edge{Who: []string{"model"}, Kind: Request, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", Silence: "30s"})
-	add(Edge{Who: People, Kind: Watch, Owner: "broker", Remote: "tool.output.*"})
+	add(Edge{Who: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"})
+	add(Edge{Who: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
 
 	// Events: publish and be told that it is stored. The author's account is part of the stored subject.
 	event := func(who []string, subjects ...string) {
 		for _, s := range subjects {
-			add(Edge{Who: who, Kind: Request, Owner: Core, Remote: "from.<who>." + s, Local: s})
+			add(Edge{Who: who, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: s})
 		}
 	}
 	event(Respondents, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
-	event(Seen, "answer.dialog") // respondent B has no part in the dialog
+	event(VisibleRespondents, "answer.dialog") // respondent B has no part in the dialog
 	event([]string{"committee"}, "committee.deliberation.*")
 	event([]string{"orchestrator"}, "task.progress.*", "agent.return.*")
 	event([]string{"critic"}, "critique.result", "pairwise.result")
 	event([]string{"reward"}, "reward.event")
 	event([]string{"memory"}, "memory.stored", "memory.annotated", "memory.recalled")
-	event(People, "user.feedback", "query.cancel.*")
+	event(UserAccounts, "user.feedback", "query.cancel.*")
 	event(Actors, "dead.<who>")
 	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*"} {
-		add(Edge{Who: []string{"broker"}, Kind: Request, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
+		add(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
 	}
 
 	// Events: listen. A message that came in by a service import never leaves by a stream export, so EVENTS republishes.
 	for _, s := range live {
-		add(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s})
+		add(Edge{Who: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s})
 	}
 	for _, s := range []string{"reward.event", "critique.result"} { // what was thought of their answers
-		add(Edge{Who: Seen, Kind: Watch, Owner: Core, Remote: "live." + s, Local: s}) // respondent B's are beside no conversation
+		add(Edge{Who: VisibleRespondents, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}) // respondent B's are beside no conversation
 	}
-	add(Edge{Who: append(slices.Clone(Respondents), "model"), Kind: Watch, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
+	add(Edge{Who: append(slices.Clone(Respondents), "model"), Kind: StreamImport, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
 	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is respondent B: not here.
-	for _, a := range Seen {
-		add(Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.delta.*"}, Edge{Who: People, Kind: Watch, Owner: a, Remote: "response.thinking.*"})
+	for _, a := range VisibleRespondents {
+		add(Edge{Who: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Who: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
 	}
-	for _, p := range People {
+	for _, p := range UserAccounts {
 		// Replay by sequence. Not a direct get: its Nats-Subject header can be forged by the writer.
 		add(api(p, "STREAM.INFO.EVENTS", false, ""), api(p, "STREAM.MSG.GET.EVENTS", false, ""))
 	}
 
 	// Questions.
 	for _, s := range []string{"query.received", "query.committee", "query.task"} {
-		add(Edge{Who: People, Kind: Request, Owner: Core, Remote: s})
+		add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
 	}
-	add(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.session.*"})
-	add(Edge{Who: []string{"router"}, Kind: Watch, Owner: Core, Remote: Exhausted.Name, Local: Exhausted.Heard})
+	add(Edge{Who: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"})
+	add(Edge{Who: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received})
 	// A turn that was handed out too often is read once more, to tell its caller. Its author is the router itself.
 	add(api(Router, "STREAM.MSG.GET.TURNS", false, ""))
 	// The broker reads what the user said from where the router put it, and takes no agent's word for it.
 	add(api("broker", "STREAM.MSG.GET.TURNS", false, ""))
-	for _, p := range l.Pulls {
+	for _, p := range l.Consumers {
 		add(pull(p)...)
 	}
 
@@ -213,7 +213,7 @@ func Table() Layout {
 	}
 	// Respondent B goes on from what the user was told, not from what it would have said itself.
 	add(api(RespondentB, "STREAM.INFO.KV_"+StateBucket(Generator), false, ""), api(RespondentB, "DIRECT.GET.KV_"+StateBucket(Generator)+".$KV."+StateBucket(Generator)+".conv.>", false, ""))
-	for _, p := range People {
+	for _, p := range UserAccounts {
 		add(api(p, "STREAM.INFO.KV_parked", false, ""), api(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
 		for _, a := range Respondents {                                                              // the user's own conversations, read only
 			add(api(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), api(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
@@ -221,20 +221,20 @@ func Table() Layout {
 	}
 
 	// Models.
-	add(Edge{Who: slices.Concat(Respondents, []string{"memory", "critic", "broker"}), Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, Many: true, Silence: "30m"})
-	add(Edge{Who: People, Kind: Request, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Perm: []string{"model.list", "model.pull", "model.stop.*"}, Many: true, Silence: "30m"})
+	add(Edge{Who: slices.Concat(Respondents, []string{"memory", "critic", "broker"}), Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
+	add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
 
 	// The audit: writers append under their own name and read nothing; the auditor reads and appends nothing.
-	add(Edge{Who: AuditWriters, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
+	add(Edge{Who: AuditWriters, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
 	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
-		add(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
+		add(Edge{Who: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
 	}
 
 	// Discovery and statistics, by the micro protocol: several accounts may stand behind one $SRV.
 	for _, o := range serving(l.Accounts) {
-		add(Edge{Who: []string{"user"}, Kind: Request, Owner: o, Remote: "$SRV.>", Many: true, Silence: "5s"})
+		add(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", StreamReply: true, ReplyTimeout: "5s"})
 		if o != "gateway" { // it exports $SRV.> itself: the same local name would chain
-			add(Edge{Who: []string{"gateway"}, Kind: Request, Owner: o, Remote: "$SRV.>", Local: "disco." + o + ".>", Many: true, Silence: "5s"})
+			add(Edge{Who: []string{"gateway"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", Local: "disco." + o + ".>", StreamReply: true, ReplyTimeout: "5s"})
 		}
 	}
 	return l
@@ -244,7 +244,7 @@ func Table() Layout {
 func accounts() []Account {
 	out := []Account{
 		{Name: Sys, Doc: "monitoring, allow-listed: a free system user could purge the audit", Users: []User{{
-			Role: "sys", Alone: true,
+			Role: "sys", Isolated: true,
 			Pub: []string{"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.STATSZ", "$SYS.REQ.SERVER.PING.VARZ", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.SERVER.PING.HEALTHZ"},
 			Sub: []string{"_INBOX.>"},
 		}}},
@@ -276,7 +276,7 @@ func accounts() []Account {
 		for _, t := range Tools {
 			role := ToolRole(t)
 			out[i].Users = append(out[i].Users, User{
-				Role: role, Alone: true, Answer: "10m",
+				Role: role, Isolated: true, ResponseTimeout: "10m",
 				Sub: append(srv(t), "tool.request."+t, "_INBOX."+role+".>"),
 				Pub: []string{"tool.schema." + t, "tool.output." + t + ".*"},
 			})
@@ -339,27 +339,27 @@ func zone(z string) []Edge {
 	broker := []string{"broker"}
 	var out []Edge
 	for _, t := range Zones[z] {
-		out = append(out, Edge{Who: broker, Kind: Request, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, Silence: "10m"})
+		out = append(out, Edge{Who: broker, Kind: ServiceImport, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, ReplyTimeout: "10m"})
 	}
 	return append(out,
-		Edge{Who: broker, Kind: Watch, Owner: z, Remote: "tool.schema.*", Local: "tool.schema." + z + ".*"},
-		Edge{Who: broker, Kind: Watch, Owner: z, Remote: "tool.output.*.*", Local: "tool.output." + z + ".*.*"},
-		Edge{Who: broker, Kind: Request, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", Many: true, Silence: "5s"})
+		Edge{Who: broker, Kind: StreamImport, Owner: z, Remote: "tool.schema.*", Local: "tool.schema." + z + ".*"},
+		Edge{Who: broker, Kind: StreamImport, Owner: z, Remote: "tool.output.*.*", Local: "tool.output." + z + ".*.*"},
+		Edge{Who: broker, Kind: ServiceImport, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", StreamReply: true, ReplyTimeout: "5s"})
 }
 
 // api is one subject of the JetStream API. An account without JetStream answers $JS.API itself ("not enabled"), so it
 // needs another local name.
 func api(who, subject string, many bool, silence string) Edge {
-	return Edge{Who: []string{who}, Kind: Request, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, Many: many, Silence: silence}
+	return Edge{Who: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, StreamReply: many, ReplyTimeout: silence}
 }
 
 // pull is the three subjects of one durable consumer, in an account that holds nothing else.
-func pull(p Pull) []Edge {
-	who := p.Who + "_in"
+func pull(p Consumer) []Edge {
+	who := p.Actor + "_in"
 	return []Edge{
 		api(who, "CONSUMER.INFO."+p.Stream+"."+p.Name, false, ""),
 		api(who, "CONSUMER.MSG.NEXT."+p.Stream+"."+p.Name, true, "2m"),
-		{Who: []string{who}, Kind: Request, Owner: Core, Remote: "$JS.ACK." + p.Stream + "." + p.Name + ".>"},
+		{Who: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.ACK." + p.Stream + "." + p.Name + ".>"},
 	}
 }
 
@@ -368,7 +368,7 @@ func pull(p Pull) []Edge {
 func bucket(who, name string) []Edge {
 	s := "KV_" + name
 	return []Edge{
-		{Who: []string{who}, Kind: Request, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
+		{Who: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
 		api(who, "STREAM.INFO."+s, false, ""),
 		api(who, "DIRECT.GET."+s, true, "30s"),
 		api(who, "DIRECT.GET."+s+".>", false, ""),

@@ -138,8 +138,8 @@ type MemoryIDs struct {
 	Corpus bool     `json:"corpus,omitempty"` // the whole, not only the descriptions
 }
 
-// MemoryWrites is what the user hands to memory: entries, or the pieces of a document.
-type MemoryWrites struct {
+// MemoryWriteRequest is what the user hands to memory: entries, or the pieces of a document.
+type MemoryWriteRequest struct {
 	Entries  []MemoryEntry   `json:"entries,omitempty"`
 	Document *MemoryDocument `json:"document,omitempty"`
 	// Restore takes ids, times, grades and provenance as they are: an export is read back.
@@ -167,25 +167,25 @@ type DocumentPiece struct {
 	Text    string `json:"text"`
 }
 
-// MemoryWritten tells what became of each, in order.
-type MemoryWritten struct {
-	Results []MemoryWrite `json:"results"`
+// MemoryWriteReply tells what became of each, in order.
+type MemoryWriteReply struct {
+	Results []MemoryWriteResult `json:"results"`
 	// Unchanged means that the document is known in this form: nothing more has to be sent.
 	Unchanged bool   `json:"unchanged,omitempty"`
 	Removed   int    `json:"removed,omitempty"` // pieces of an older form
 	Notes     []Note `json:"notes,omitempty"`
 }
 
-// MemoryWrite is what became of one.
-type MemoryWrite struct {
+// MemoryWriteResult is what became of one.
+type MemoryWriteResult struct {
 	ID     string `json:"id"`
 	Action string `json:"action"`          // stored, merged, superseded, candidate, updated, unchanged, refused
 	Other  string `json:"other,omitempty"` // the entry it was merged into, or whose place it took
 	Why    string `json:"why,omitempty"`
 }
 
-// MemoryAdmin is the user's own hand on memory.
-type MemoryAdmin struct {
+// MemoryAdminRequest is the user's own hand on memory.
+type MemoryAdminRequest struct {
 	Op    string      `json:"op"` // list, show, edit, pin, unpin, forget, accept, reject, graph, status
 	IDs   []string    `json:"ids,omitempty"`
 	Query string      `json:"query,omitempty"` // forget: those that match these words; graph: about whom or what
@@ -210,8 +210,8 @@ type MemoryEdit struct {
 	Tags        *[]string `json:"tags,omitempty"`
 }
 
-// MemoryAdmined is the answer to the user.
-type MemoryAdmined struct {
+// MemoryAdminReply is the answer to the user.
+type MemoryAdminReply struct {
 	Entries   []MemoryEntry `json:"entries"`
 	Next      string        `json:"next,omitempty"` // ask for more after this
 	Changed   int           `json:"changed,omitempty"`

@@ -25,10 +25,10 @@ const (
 // StateBucket is the bucket in which an answerer keeps its conversations and what it is working at.
 func StateBucket(account string) string { return "state_" + account }
 
-// By is the stored subject of an event that one account said. The other wildcards stay.
-func (s Spec) By(account string) string {
-	return strings.Replace(s.Listen(), "from.*.", "from."+account+".", 1)
+// StoredBy is the stored subject of an event that one account said. The other wildcards stay.
+func (s Spec) StoredBy(account string) string {
+	return strings.Replace(s.Subscription(), "from.*.", "from."+account+".", 1)
 }
 
-// Live is the subject under which people hear an event: the author is left out.
-func (s Spec) Live() string { return strings.TrimPrefix(s.Listen(), "from.*.") }
+// LiveSubject is the subject under which people hear an event: the author is left out.
+func (s Spec) LiveSubject() string { return strings.TrimPrefix(s.Subscription(), "from.*.") }

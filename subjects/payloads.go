@@ -426,8 +426,8 @@ type EmbedReply struct {
 	Model   string      `json:"model"`
 }
 
-// Nothing is the payload of a request that needs none.
-type Nothing struct{}
+// Empty is the payload of a request that needs none.
+type Empty struct{}
 
 // ModelList names the models at hand.
 type ModelList struct {

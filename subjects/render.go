@@ -40,18 +40,18 @@ func (l Layout) Conf() string {
 	return b.String()
 }
 
-// Vars names every variable that nats.conf needs.
-func (l Layout) Vars() []string {
+// EnvVars names every variable that nats.conf needs.
+func (l Layout) EnvVars() []string {
 	out := []string{"CONCLAVE_LISTEN", "CONCLAVE_STORE", "CONCLAVE_SYNC"}
 	lasting, boot := l.Roles()
 	for _, r := range append(lasting, boot...) {
-		out = append(out, KeyVar(r))
+		out = append(out, KeyEnvVar(r))
 	}
 	return out
 }
 
-// KeyVar is the variable that holds the public key of a role.
-func KeyVar(role string) string { return "NK_" + role }
+// KeyEnvVar is the variable that holds the public key of a role.
+func KeyEnvVar(role string) string { return "NK_" + role }
 
 func (l Layout) account(b *strings.Builder, a Account) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
@@ -77,16 +77,16 @@ func (l Layout) account(b *strings.Builder, a Account) {
 	b.WriteString("    users: [\n")
 	for _, u := range a.Users {
 		p, s, answer := u.Pub, u.Sub, ""
-		if !u.Alone && !u.Boot {
+		if !u.Isolated && !u.Boot {
 			p, s = slices.Concat(pub, p), slices.Concat([]string{"_INBOX.>"}, sub, s)
 			if a.Serves {
 				p = append(p, "_R_.>") // where the server expects the answers to imported requests
 			}
 		}
-		if u.Answer != "" {
-			answer = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.Answer)
+		if u.ResponseTimeout != "" {
+			answer = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.ResponseTimeout)
 		}
-		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyVar(u.Role), quoted(p), quoted(s), answer)
+		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyEnvVar(u.Role), quoted(p), quoted(s), answer)
 	}
 	b.WriteString("    ]\n  }\n")
 }
@@ -115,11 +115,11 @@ func (l Layout) exports(owner string) (out []string) {
 		} else {
 			s += ", accounts: [" + strings.Join(unique(e.who), ", ") + "]"
 		}
-		if e.Many {
+		if e.StreamReply {
 			s += ", response_type: stream"
 		}
-		if e.Silence != "" {
-			s += fmt.Sprintf(", threshold: %q", e.Silence)
+		if e.ReplyTimeout != "" {
+			s += fmt.Sprintf(", threshold: %q", e.ReplyTimeout)
 		}
 		out = append(out, s+" }")
 	}
@@ -138,11 +138,11 @@ func (l Layout) imports(who string) (imports, pub, sub []string) {
 			s += fmt.Sprintf(", to: %q", local)
 		}
 		imports = append(imports, s+" }")
-		perm := e.Perm
+		perm := e.Permission
 		if perm == nil {
 			perm = []string{local}
 		}
-		if e.Kind == Watch {
+		if e.Kind == StreamImport {
 			sub = append(sub, perm...)
 		} else {
 			pub = append(pub, perm...)
@@ -178,11 +178,11 @@ live tokens: everything else arrives or its speaker is told.
 |---|---|---|---|---|---|
 `)
 	for _, s := range Specs() {
-		heard, keep, drop := "", s.Keep, ""
-		if s.Heard != "" {
-			heard = "`" + s.Heard + "`"
+		heard, keep, drop := "", s.Stream, ""
+		if s.Received != "" {
+			heard = "`" + s.Received + "`"
 		}
-		if s.Drop {
+		if s.Lossy {
 			drop = "yes"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Name, heard, strings.TrimPrefix(s.Codec.String(), "application/"), keep, drop, s.Doc)
@@ -204,8 +204,8 @@ live tokens: everything else arrives or its speaker is told.
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s | %s |\n", s.Name, s.Account, strings.Join(s.Subjects, "`, `"), s.Owner, s.Doc)
 	}
 	b.WriteString("\n## Consumers\n\n| stream | consumer | pulled through | filter |\n|---|---|---|---|\n")
-	for _, p := range l.Pulls {
-		fmt.Fprintf(&b, "| %s | `%s` | `%s_in` | %s |\n", p.Stream, p.Name, p.Who, strings.Join(p.Filter, ", "))
+	for _, p := range l.Consumers {
+		fmt.Fprintf(&b, "| %s | `%s` | `%s_in` | %s |\n", p.Stream, p.Name, p.Actor, strings.Join(p.Filter, ", "))
 	}
 	b.WriteString("\n## Edges\n\nWho reaches whose subject under which name. *request*: the caller speaks, replies return. *watch*: the owner speaks.\n\n| who | kind | says or hears | owner | at the owner | replies | silence |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range l.Edges {
@@ -214,13 +214,13 @@ live tokens: everything else arrives or its speaker is told.
 			local = e.Remote
 		}
 		kind, replies := "request", "one"
-		if e.Kind == Watch {
+		if e.Kind == StreamImport {
 			kind, replies = "watch", ""
 		}
-		if e.Many {
+		if e.StreamReply {
 			replies = "many"
 		}
-		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Who, ", "), kind, local, e.Owner, e.Remote, replies, e.Silence)
+		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Who, ", "), kind, local, e.Owner, e.Remote, replies, e.ReplyTimeout)
 	}
 	return b.String()
 }

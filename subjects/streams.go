@@ -18,22 +18,22 @@ type Stream struct {
 	// MapFrom and MapTo rename what comes in; used for the partitions of TURNS.
 	MapFrom, MapTo string
 	// Echo republishes what is stored, so that it can leave the place: from -> to.
-	EchoFrom, EchoTo string
-	MaxAge           time.Duration
-	MaxBytes         int64         // 0 = the account's limit. A bucket always has one: its owner must not fill the disk for all
-	Once             time.Duration // window in which a message id is stored once
+	RepublishFrom, RepublishTo string
+	MaxAge                     time.Duration
+	MaxBytes                   int64         // 0 = the account's limit. A bucket always has one: its owner must not fill the disk for all
+	DedupeWindow               time.Duration // window in which a message id is stored once
 }
 
-// Pull is a durable consumer, pulled through the account <Who>_in.
-type Pull struct {
-	Who    string
-	Stream string
-	Name   string
-	Filter []string
-	OneAt  bool // one unacknowledged message at a time: keeps the order
-	// Lasting messages come again until they are handled, however often whoever handles them died. Their actor must see for
+// Consumer is a durable consumer, pulled through the account <Who>_in.
+type Consumer struct {
+	Actor   string
+	Stream  string
+	Name    string
+	Filter  []string
+	Ordered bool // one unacknowledged message at a time: keeps the order
+	// Unlimited messages come again until they are handled, however often whoever handles them died. Their actor must see for
 	// itself when it is enough: see [MaxDeliver].
-	Lasting bool
+	Unlimited bool
 }
 
 // AckWait is how soon a dead consumer's message goes to another; long work sends in-progress acks well within it.
@@ -46,15 +46,15 @@ const MaxDeliver = 5
 // streams are all streams and buckets.
 func streams() []Stream {
 	out := []Stream{
-		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, Once: 2 * time.Minute},
-		{Name: "QUERIES", Account: Core, Doc: "questions, kept until someone answers", Subjects: []string{"query.received", "query.committee", "query.task"}, EchoFrom: "query.*", EchoTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, Once: 2 * time.Minute},
+		{Name: "AUDIT", Account: Audit, Doc: "every decision and outcome; append-only", Subjects: []string{"audit.*.*"}, DedupeWindow: 2 * time.Minute},
+		{Name: "QUERIES", Account: Core, Doc: "questions, kept until someone answers", Subjects: []string{"query.received", "query.committee", "query.task"}, RepublishFrom: "query.*", RepublishTo: "live.query.{{wildcard(1)}}", MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute},
 		{
 			Name: "TURNS", Account: Core, Doc: "questions in the order of their sessions", Subjects: []string{"query.session.*"},
-			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions), MaxAge: 30 * 24 * time.Hour, Once: 2 * time.Minute,
+			MapFrom: "query.session.*", MapTo: fmt.Sprintf("turn.{{partition(%d,1)}}.{{wildcard(1)}}", Partitions), MaxAge: 30 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,
 		},
 		{
 			Name: "EVENTS", Account: Core, Doc: "what happened, under its author's name; passed on live under the plain subject", Subjects: []string{"from.*.>"},
-			EchoFrom: "from.*.>", EchoTo: "live.>", MaxAge: 90 * 24 * time.Hour, Once: 2 * time.Minute,
+			RepublishFrom: "from.*.>", RepublishTo: "live.>", MaxAge: 90 * 24 * time.Hour, DedupeWindow: 2 * time.Minute,
 		},
 	}
 	kv := func(owner, name, doc string) *Stream {
@@ -80,38 +80,38 @@ func streams() []Stream {
 }
 
 // pulls are all durable consumers.
-func pulls() []Pull {
+func pulls() []Consumer {
 	answers := []string{"from.*.response.generation"}
 	var seen []string // only what the user has seen can be rewarded
-	for _, a := range Seen {
+	for _, a := range VisibleRespondents {
 		seen = append(seen, "from."+a+".response.generation")
 	}
-	out := []Pull{
-		{Who: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
-		{Who: "critic", Stream: "EVENTS", Name: "critic", Filter: answers, Lasting: true},
-		{Who: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Lasting: true},
-		{Who: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}, OneAt: true},
-		{Who: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
-		{Who: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
+	out := []Consumer{
+		{Actor: "memory", Stream: "EVENTS", Name: "memory", Filter: append(slices.Clone(answers), "from.critic.critique.result", "from.critic.pairwise.result", "from.reward.reward.event")},
+		{Actor: "critic", Stream: "EVENTS", Name: "critic", Filter: answers, Unlimited: true},
+		{Actor: "reward", Stream: "EVENTS", Name: "reward", Filter: append(seen, "from.*.user.feedback"), Unlimited: true},
+		{Actor: "router", Stream: "QUERIES", Name: "router", Filter: []string{"query.received"}, Ordered: true},
+		{Actor: "committee", Stream: "QUERIES", Name: "committee", Filter: []string{"query.committee"}},
+		{Actor: "orchestrator", Stream: "QUERIES", Name: "orchestrator", Filter: []string{"query.task"}},
 	}
 	for who, n := range map[string]int{"generator": Partitions, "respondent_b": respondentBConsumers} {
 		for i := range n {
-			p := Pull{Who: who, Stream: "TURNS", Name: fmt.Sprintf("%s-%d", who, i), OneAt: true}
+			p := Consumer{Actor: who, Stream: "TURNS", Name: fmt.Sprintf("%s-%d", who, i), Ordered: true}
 			for part := i; part < Partitions; part += n {
 				p.Filter = append(p.Filter, fmt.Sprintf("turn.%d.*", part))
 			}
 			out = append(out, p)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Pull) int { return cmp.Compare(a.Who, b.Who) })
+	slices.SortStableFunc(out, func(a, b Consumer) int { return cmp.Compare(a.Actor, b.Actor) })
 	return out
 }
 
 // pullers are the actors that pull.
 func pullers() (out []string) {
 	for _, p := range pulls() {
-		if !slices.Contains(out, p.Who) {
-			out = append(out, p.Who)
+		if !slices.Contains(out, p.Actor) {
+			out = append(out, p.Actor)
 		}
 	}
 	return out

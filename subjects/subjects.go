@@ -58,16 +58,16 @@ const (
 
 // Spec is what is true of a subject whatever its payload type: the runtime, the docs and the tests read it.
 type Spec struct {
-	Name  string // as the speaker says it and the watcher sees it; "*" and ">" stand for tokens to fill in
-	Heard string // as the owner hears it, when the server rewrites it; "" = Name
-	Codec Codec
-	Drop  bool   // may be lost: live tokens. Everything else must arrive or its speaker be told
-	Keep  string // the stream or bucket that keeps it, "" = none
-	Timed bool   // a request must carry a deadline
-	Plain bool   // plain text is a valid payload
-	Stop  string // where a caller says that it no longer reads a streamed reply; "" = nowhere
-	Max   int    // largest payload in bytes; 0 = MaxBody
-	Doc   string // one line for docs/bus.md
+	Name          string // as the speaker says it and the watcher sees it; "*" and ">" stand for tokens to fill in
+	Received      string // as the owner hears it, when the server rewrites it; "" = Name
+	Codec         Codec
+	Lossy         bool   // may be lost: live tokens. Everything else must arrive or its speaker be told
+	Stream        string // the stream or bucket that keeps it, "" = none
+	NeedsDeadline bool   // a request must carry a deadline
+	PlainText     bool   // plain text is a valid payload
+	Stop          string // where a caller says that it no longer reads a streamed reply; "" = nowhere
+	MaxPayload    int    // largest payload in bytes; 0 = MaxBody
+	Doc           string // one line for docs/bus.md
 }
 
 // Limits on what is read from the bus.
@@ -77,18 +77,18 @@ const (
 	MaxSubject = 255
 )
 
-// Listen is the subject the owner subscribes to.
-func (s Spec) Listen() string {
-	if s.Heard != "" {
-		return s.Heard
+// Subscription is the subject the owner subscribes to.
+func (s Spec) Subscription() string {
+	if s.Received != "" {
+		return s.Received
 	}
 	return s.Name
 }
 
 // Limit is the largest payload in bytes.
 func (s Spec) Limit() int {
-	if s.Max > 0 {
-		return s.Max
+	if s.MaxPayload > 0 {
+		return s.MaxPayload
 	}
 	return MaxBody
 }

@@ -25,9 +25,9 @@ func TestTable(t *testing.T) {
 		breaks map[string]func(l *Layout)
 	}{
 		{"no chaining", chains, map[string]func(l *Layout){
-			"a request under an exported name": edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: "tools", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
-			"a watch under an exported name":   edge(Edge{Who: []string{"generator"}, Kind: Watch, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
-			"discovery under its own name":     edge(Edge{Who: []string{"gateway"}, Kind: Request, Owner: "model", Remote: "$SRV.>"}),
+			"a request under an exported name": edge(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: "tools", Remote: "tool.request.>", Local: "agent.generator.tool.request.>"}),
+			"a watch under an exported name":   edge(Edge{Who: []string{"generator"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "response.delta.*"}),
+			"discovery under its own name":     edge(Edge{Who: []string{"gateway"}, Kind: ServiceImport, Owner: "model", Remote: "$SRV.>"}),
 		}},
 		{"nobody lives where streams live", residents, map[string]func(l *Layout){
 			"a reader inside":  func(l *Layout) { add(l, Audit, User{Role: "reader", Sub: []string{"_INBOX.>"}}) },
@@ -35,32 +35,36 @@ func TestTable(t *testing.T) {
 			"a stream outside": func(l *Layout) { l.Streams[1].Account = "generator" },
 		}},
 		{"one owner per name", owners, map[string]func(l *Layout){
-			"the same name twice":  edge(Edge{Who: []string{"generator"}, Kind: Request, Owner: "critic", Remote: "broker.discover"}),
-			"a name inside a name": edge(Edge{Who: []string{"committee"}, Kind: Request, Owner: "broker", Remote: "model.chat.x"}),
+			"the same name twice":  edge(Edge{Who: []string{"generator"}, Kind: ServiceImport, Owner: "critic", Remote: "broker.discover"}),
+			"a name inside a name": edge(Edge{Who: []string{"committee"}, Kind: ServiceImport, Owner: "broker", Remote: "model.chat.x"}),
 		}},
 		{"everyone named exists", strangers, map[string]func(l *Layout){
-			"an unknown owner":  edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "nobody", Remote: "x"}),
-			"an unknown caller": edge(Edge{Who: []string{"nobody"}, Kind: Request, Owner: "broker", Remote: "x"}),
-			"no caller":         edge(Edge{Kind: Request, Owner: "broker", Remote: "x"}),
+			"an unknown owner":  edge(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: "nobody", Remote: "x"}),
+			"an unknown caller": edge(Edge{Who: []string{"nobody"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+			"no caller":         edge(Edge{Kind: ServiceImport, Owner: "broker", Remote: "x"}),
 			"no kind":           edge(Edge{Who: []string{"user"}, Owner: "broker", Remote: "x"}),
-			"no subject":        edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "broker"}),
-			"oneself":           edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: "broker", Remote: "x"}),
-			"a puller of none":  func(l *Layout) { l.Pulls = append(l.Pulls, Pull{Who: "nobody", Stream: "EVENTS", Name: "x"}) },
-			"a pull of nothing": func(l *Layout) { l.Pulls = append(l.Pulls, Pull{Who: "memory", Stream: "NOTHING", Name: "x"}) },
+			"no subject":        edge(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: "broker"}),
+			"oneself":           edge(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: "broker", Remote: "x"}),
+			"a puller of none": func(l *Layout) {
+				l.Consumers = append(l.Consumers, Consumer{Actor: "nobody", Stream: "EVENTS", Name: "x"})
+			},
+			"a pull of nothing": func(l *Layout) {
+				l.Consumers = append(l.Consumers, Consumer{Actor: "memory", Stream: "NOTHING", Name: "x"})
+			},
 		}},
 		{"one owner per bucket", buckets, map[string]func(l *Layout){
-			"two writers":     edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x"}),
+			"two writers":     edge(Edge{Who: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "$KV.spawns.x", Local: "core.API.$KV.spawns.x"}),
 			"no owner":        func(l *Layout) { bucketOf(l, "ledger").Owner = "" },
 			"another's name":  func(l *Layout) { bucketOf(l, "ledger").Owner = "generator" },
 			"shared keys":     func(l *Layout) { bucketOf(l, "ledger").Subjects = []string{"$KV.>"} },
 			"two of one name": func(l *Layout) { l.Streams = append(l.Streams, *bucketOf(l, "ledger")) },
 		}},
 		{"the audit has one way in", trail, map[string]func(l *Layout){
-			"without a name":        edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
-			"a wider way":           edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
-			"the auditor appends":   edge(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
-			"a direct get":          edge(Edge{Who: []string{"auditor"}, Kind: Request, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
-			"a writer who may read": edge(Edge{Who: []string{"broker"}, Kind: Request, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
+			"without a name":        edge(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.broker.x", Local: "audit.x.y"}),
+			"a wider way":           edge(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.>", Local: "audit.>"}),
+			"the auditor appends":   edge(Edge{Who: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"}),
+			"a direct get":          edge(Edge{Who: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.DIRECT.GET.AUDIT"}),
+			"a writer who may read": edge(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API.STREAM.MSG.GET.AUDIT", Local: "auditlog.API.STREAM.MSG.GET.AUDIT"}),
 			"boot writes anything":  func(l *Layout) { account(l, Audit).Users[0].Pub = []string{"audit.*.*"} },
 		}},
 		{"nobody administers streams", admins, map[string]func(l *Layout){
@@ -80,39 +84,39 @@ func TestTable(t *testing.T) {
 			"all of the server": func(l *Layout) { account(l, Sys).Users[0].Pub = []string{"$SYS.REQ.>"} },
 		}},
 		{"a puller only pulls", pulling, map[string]func(l *Layout){
-			"speaks":           edge(Edge{Who: []string{"memory_in"}, Kind: Request, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"speaks":           edge(Edge{Who: []string{"memory_in"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
 			"another consumer": edge(api("memory_in", "CONSUMER.MSG.NEXT.EVENTS.critic", true, "")),
 			"reads":            edge(api("memory_in", "STREAM.MSG.GET.EVENTS", false, "")),
-			"listens":          edge(Edge{Who: []string{"memory_in"}, Kind: Watch, Owner: Core, Remote: "live.x", Local: "x"}),
-			"serves":           edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "memory_in", Remote: "x"}),
+			"listens":          edge(Edge{Who: []string{"memory_in"}, Kind: StreamImport, Owner: Core, Remote: "live.x", Local: "x"}),
+			"serves":           edge(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: "memory_in", Remote: "x"}),
 			"a free key":       func(l *Layout) { account(l, "memory_in").Users[0].Pub = []string{"memory.stored"} },
 			"the actor pulls":  edge(api("memory", "CONSUMER.MSG.NEXT.EVENTS.memory", true, "")),
 		}},
 		{"a shared account has nothing that answers it", shared, map[string]func(l *Layout){
-			"a tool is acked":   edge(Edge{Who: []string{"tools"}, Kind: Request, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
+			"a tool is acked":   edge(Edge{Who: []string{"tools"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.x", Local: "x"}),
 			"a second key":      func(l *Layout) { add(l, "memory", User{Role: "memory2"}) },
-			"not alone":         func(l *Layout) { account(l, "tools").Users[0].Alone = false },
+			"not alone":         func(l *Layout) { account(l, "tools").Users[0].Isolated = false },
 			"another's subject": func(l *Layout) { account(l, "tools").Users[0].Pub = []string{"tool.schema.*"} },
 			"another's inbox":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"_INBOX.>"} },
 			"another's calls":   func(l *Layout) { account(l, "tools").Users[0].Sub = []string{"tool.request.*"} },
 		}},
 		{"only the user says what only the user may say", person, map[string]func(l *Layout){
-			"memory decides":    edge(Edge{Who: []string{"memory"}, Kind: Request, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
-			"without the name":  edge(Edge{Who: []string{"user"}, Kind: Request, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
-			"a question by one": edge(Edge{Who: []string{"router"}, Kind: Request, Owner: Core, Remote: "query.received"}),
+			"memory decides":    edge(Edge{Who: []string{"memory"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*"}),
+			"without the name":  edge(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: "broker", Remote: "ctl.user.x", Local: "x"}),
+			"a question by one": edge(Edge{Who: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.received"}),
 		}},
 		{"the author is written by the server", authors, map[string]func(l *Layout){
-			"an event without":   edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "from.critic.x", Local: "x"}),
-			"a call without":     edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: "broker", Remote: "agent.critic.tool.request.>", Local: "tool.request.>"}),
-			"twice":              edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
-			"in the wrong place": edge(Edge{Who: []string{"critic"}, Kind: Request, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
+			"an event without":   edge(Edge{Who: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.critic.x", Local: "x"}),
+			"a call without":     edge(Edge{Who: []string{"critic"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.critic.tool.request.>", Local: "tool.request.>"}),
+			"twice":              edge(Edge{Who: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>.<who>.x", Local: "x"}),
+			"in the wrong place": edge(Edge{Who: []string{"critic"}, Kind: ServiceImport, Owner: Core, Remote: "from.x.<who>", Local: "x"}),
 		}},
 		{"every live subject has a writer", livings, map[string]func(l *Layout){
-			"no writer": edge(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live.weather", Local: "weather"}),
+			"no writer": edge(Edge{Who: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.weather", Local: "weather"}),
 			"no echo": func(l *Layout) {
-				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Name == "EVENTS" })].EchoFrom = ""
+				l.Streams[slices.IndexFunc(l.Streams, func(s Stream) bool { return s.Name == "EVENTS" })].RepublishFrom = ""
 			},
-			"wrong name": edge(Edge{Who: People, Kind: Watch, Owner: Core, Remote: "live.critique.result", Local: "response.generation"}),
+			"wrong name": edge(Edge{Who: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live.critique.result", Local: "response.generation"}),
 		}},
 		{"roles and accounts are unique tokens", names, map[string]func(l *Layout){
 			"the same role": func(l *Layout) { add(l, "memory", User{Role: "critic"}) },
@@ -220,7 +224,7 @@ func owners(l Layout) (wrong []string) {
 	for _, a := range l.Accounts {
 		var seen []string
 		for _, e := range l.Edges {
-			if e.Kind != Request || !slices.Contains(e.Who, a.Name) {
+			if e.Kind != ServiceImport || !slices.Contains(e.Who, a.Name) {
 				continue
 			}
 			_, local := e.At(a.Name)
@@ -244,7 +248,7 @@ func strangers(l Layout) (wrong []string) {
 		if !has(l, e.Owner) {
 			wrong = append(wrong, fmt.Sprintf("%s is owned by %q, which does not exist", e.Remote, e.Owner))
 		}
-		if len(e.Who) == 0 || e.Remote == "" || (e.Kind != Request && e.Kind != Watch) {
+		if len(e.Who) == 0 || e.Remote == "" || (e.Kind != ServiceImport && e.Kind != StreamImport) {
 			wrong = append(wrong, fmt.Sprintf("half an edge: %+v", e))
 		}
 		for i, w := range e.Who {
@@ -253,9 +257,9 @@ func strangers(l Layout) (wrong []string) {
 			}
 		}
 	}
-	for _, p := range l.Pulls {
-		if !has(l, p.Who) || !has(l, p.Who+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
-			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream, p.Who))
+	for _, p := range l.Consumers {
+		if !has(l, p.Actor) || !has(l, p.Actor+"_in") || !slices.ContainsFunc(l.Streams, func(s Stream) bool { return s.Name == p.Stream && s.Account == Core }) {
+			wrong = append(wrong, fmt.Sprintf("consumer %s of %s for %s has no stream or no account", p.Name, p.Stream, p.Actor))
 		}
 	}
 	for _, s := range l.Streams {
@@ -300,11 +304,11 @@ func trail(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		switch {
 		case e.Owner != Audit:
-		case e.Kind == Request && e.Remote == "audit.<who>.*" && e.Local == "audit.*":
+		case e.Kind == ServiceImport && e.Remote == "audit.<who>.*" && e.Local == "audit.*":
 			if slices.Contains(e.Who, "auditor") {
 				wrong = append(wrong, "the auditor appends")
 			}
-		case e.Kind == Request && slices.Contains(reads, e.Remote):
+		case e.Kind == ServiceImport && slices.Contains(reads, e.Remote):
 			if !slices.Equal(e.Who, []string{"auditor"}) {
 				wrong = append(wrong, fmt.Sprintf("%v read %s", e.Who, e.Remote))
 			}
@@ -354,9 +358,9 @@ func admins(l Layout) (wrong []string) {
 // pulling: a pulled message keeps its author's subject, and its puller could say it again.
 func pulling(l Layout) (wrong []string) {
 	own := map[string][]string{}
-	for _, p := range l.Pulls {
+	for _, p := range l.Consumers {
 		c := p.Stream + "." + p.Name
-		own[p.Who+"_in"] = append(own[p.Who+"_in"], "$JS.API.CONSUMER.INFO."+c, "$JS.API.CONSUMER.MSG.NEXT."+c, "$JS.ACK."+c+".>")
+		own[p.Actor+"_in"] = append(own[p.Actor+"_in"], "$JS.API.CONSUMER.INFO."+c, "$JS.API.CONSUMER.MSG.NEXT."+c, "$JS.ACK."+c+".>")
 	}
 	for _, e := range l.Edges {
 		if strings.HasSuffix(e.Owner, "_in") {
@@ -364,7 +368,7 @@ func pulling(l Layout) (wrong []string) {
 		}
 		for _, w := range e.Who {
 			pulls := strings.HasPrefix(e.Remote, "$JS.API.CONSUMER.") || strings.HasPrefix(e.Remote, "$JS.ACK.")
-			if strings.HasSuffix(w, "_in") != pulls || (pulls && (e.Kind != Request || !slices.Contains(own[w], e.Remote))) {
+			if strings.HasSuffix(w, "_in") != pulls || (pulls && (e.Kind != ServiceImport || !slices.Contains(own[w], e.Remote))) {
 				wrong = append(wrong, fmt.Sprintf("%s reaches %s", w, e.Remote))
 			}
 		}
@@ -387,12 +391,12 @@ func shared(l Layout) (wrong []string) {
 			continue
 		}
 		for _, e := range l.Edges {
-			if e.Kind == Request && slices.Contains(e.Who, a.Name) {
+			if e.Kind == ServiceImport && slices.Contains(e.Who, a.Name) {
 				wrong = append(wrong, fmt.Sprintf("%s is shared by %d keys and is answered on %s", a.Name, len(a.Users), e.Remote))
 			}
 		}
 		for i, u := range a.Users {
-			if !u.Alone {
+			if !u.Isolated {
 				wrong = append(wrong, fmt.Sprintf("%s shares %s and has all of its edges", u.Role, a.Name))
 			}
 			for j, v := range a.Users {
@@ -426,11 +430,11 @@ func person(l Layout) (wrong []string) {
 		if ctl && !strings.HasPrefix(e.Remote, "ctl.<who>.") {
 			wrong = append(wrong, fmt.Sprintf("%s does not say who", e.Remote))
 		}
-		if !ctl && (e.Kind != Request || !slices.ContainsFunc([]string{"query.received", "query.committee", "query.task", "query.ask"}, func(q string) bool { return Overlap(q, e.Remote) })) {
+		if !ctl && (e.Kind != ServiceImport || !slices.ContainsFunc([]string{"query.received", "query.committee", "query.task", "query.ask"}, func(q string) bool { return Overlap(q, e.Remote) })) {
 			continue
 		}
 		for _, w := range e.Who {
-			if !slices.Contains(People, w) {
+			if !slices.Contains(UserAccounts, w) {
 				wrong = append(wrong, fmt.Sprintf("%s may say %s", w, e.Remote))
 			}
 		}
@@ -454,18 +458,18 @@ func authors(l Layout) (wrong []string) {
 func livings(l Layout) (wrong []string) {
 	for _, e := range l.Edges {
 		s, ok := strings.CutPrefix(e.Remote, "live.")
-		if e.Kind != Watch || !ok {
+		if e.Kind != StreamImport || !ok {
 			continue
 		}
 		if e.Local != s {
 			wrong = append(wrong, fmt.Sprintf("%s is heard as %s", e.Remote, e.Local))
 		}
 		written := slices.ContainsFunc(l.Edges, func(w Edge) bool {
-			if w.Kind != Request || w.Owner != Core {
+			if w.Kind != ServiceImport || w.Owner != Core {
 				return false
 			}
 			return slices.ContainsFunc(l.Streams, func(st Stream) bool {
-				return st.EchoFrom != "" && ((st.Name == "EVENTS" && Overlap(anyone(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
+				return st.RepublishFrom != "" && ((st.Name == "EVENTS" && Overlap(anyone(w.Remote), "from.*."+s)) || (st.Name == "QUERIES" && Overlap(w.Remote, s) && slices.Contains(st.Subjects, s)))
 			})
 		})
 		if !written {
@@ -502,25 +506,25 @@ func unreachable(l Layout, specs []Spec) (wrong []string) {
 	for _, e := range l.Edges {
 		for _, w := range e.Who {
 			remote, local := e.At(w)
-			if e.Kind == Request {
+			if e.Kind == ServiceImport {
 				say, hear = append(say, local), append(hear, remote)
 			} else {
 				say, hear = append(say, remote), append(hear, local)
 			}
 		}
 	}
-	for _, p := range l.Pulls { // a stream may rename what it stores
+	for _, p := range l.Consumers { // a stream may rename what it stores
 		hear = append(hear, p.Filter...)
 	}
 	for _, s := range specs {
 		if !slices.ContainsFunc(say, func(x string) bool { return Overlap(x, s.Name) }) {
 			wrong = append(wrong, "nobody can say "+s.Name)
 		}
-		if !slices.ContainsFunc(hear, func(x string) bool { return Overlap(x, s.Listen()) }) {
-			wrong = append(wrong, "nobody can hear "+s.Listen())
+		if !slices.ContainsFunc(hear, func(x string) bool { return Overlap(x, s.Subscription()) }) {
+			wrong = append(wrong, "nobody can hear "+s.Subscription())
 		}
-		if s.Keep != "" && !slices.ContainsFunc(l.Streams, func(st Stream) bool { return st.Name == s.Keep }) {
-			wrong = append(wrong, fmt.Sprintf("%s is kept in %s, which is not there", s.Name, s.Keep))
+		if s.Stream != "" && !slices.ContainsFunc(l.Streams, func(st Stream) bool { return st.Name == s.Stream }) {
+			wrong = append(wrong, fmt.Sprintf("%s is kept in %s, which is not there", s.Name, s.Stream))
 		}
 		if s.Doc == "" {
 			wrong = append(wrong, s.Name+" has no word about it")
@@ -532,7 +536,7 @@ func unreachable(l Layout, specs []Spec) (wrong []string) {
 // TestSpecsReachable shows that the list of subjects and the table of edges speak of the same things.
 func TestSpecsReachable(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Heard: "nowhere", Doc: "x"}, {Name: "response.generation", Keep: "NOTHING", Doc: "x"}, {Name: "response.generation"}} {
+	for _, s := range []Spec{{Name: "weather.report", Doc: "x"}, {Name: "response.generation", Received: "nowhere", Doc: "x"}, {Name: "response.generation", Stream: "NOTHING", Doc: "x"}, {Name: "response.generation"}} {
 		if len(unreachable(Table(), []Spec{s})) == 0 {
 			t.Errorf("the rule does not see %+v", s)
 		}
@@ -643,7 +647,7 @@ func TestRoles(t *testing.T) {
 		t.Errorf("boot roles: %v", boot)
 	}
 	for _, r := range append(slices.Clone(lasting), boot...) {
-		if !slices.Contains(l.Vars(), KeyVar(r)) || !strings.Contains(l.Conf(), "$"+KeyVar(r)) {
+		if !slices.Contains(l.EnvVars(), KeyEnvVar(r)) || !strings.Contains(l.Conf(), "$"+KeyEnvVar(r)) {
 			t.Errorf("%s has no variable in nats.conf", r)
 		}
 	}

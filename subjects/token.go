@@ -119,8 +119,8 @@ func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	return Caller{Account: t[0], Path: t[2:]}, t[1], nil
 }
 
-// ParseBelow reads agent.<account>.<action>[.<path>], where action may hold dots: who asks, and below whom.
-func ParseBelow(action, subject string) (c Caller, err error) {
+// ParseAgentSubject reads agent.<account>.<action>[.<path>], where action may hold dots: who asks, and below whom.
+func ParseAgentSubject(action, subject string) (c Caller, err error) {
 	t, ok := Match("agent.*.>", subject)
 	if !ok || len(subject) > MaxSubject {
 		return c, fmt.Errorf("%w: not of an agent", ErrToken)

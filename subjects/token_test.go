@@ -171,8 +171,8 @@ func TestWith(t *testing.T) {
 		{"longest", "a.>", []string{strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64), strings.Repeat("e", 58)}, "a." + strings.Repeat("b", 64) + "." + strings.Repeat("c", 64) + "." + strings.Repeat("d", 64) + "." + strings.Repeat("e", 58)},
 		{"one too long", "a.>", []string{strings.Repeat("b", 64), strings.Repeat("c", 64), strings.Repeat("d", 64), strings.Repeat("e", 59)}, ""},
 	} {
-		topic, err := Topic[Query]{Spec{Name: tt.pattern, Heard: "kept"}}.With(tt.tokens...)
-		service, serr := Service[Query, Delta]{Spec{Name: tt.pattern, Heard: "kept"}}.With(tt.tokens...)
+		topic, err := Topic[Query]{Spec{Name: tt.pattern, Received: "kept"}}.With(tt.tokens...)
+		service, serr := Service[Query, Delta]{Spec{Name: tt.pattern, Received: "kept"}}.With(tt.tokens...)
 		if (err == nil) != (tt.want != "") || (serr == nil) != (tt.want != "") {
 			t.Errorf("%s: %v, %v", tt.name, err, serr)
 			continue
@@ -183,7 +183,7 @@ func TestWith(t *testing.T) {
 			}
 			continue
 		}
-		if topic.Name != tt.want || service.Name != tt.want || topic.Heard != "kept" {
+		if topic.Name != tt.want || service.Name != tt.want || topic.Received != "kept" {
 			t.Errorf("%s: %q, %q, want %q", tt.name, topic.Name, service.Name, tt.want)
 		}
 	}
@@ -191,7 +191,7 @@ func TestWith(t *testing.T) {
 		if got, err := QueryCancel.With(s); !errors.Is(err, ErrToken) {
 			t.Errorf("%s: With(%q) = %q, %v", name, s, got.Name, err)
 		}
-		if got, err := ToolAsk.With("fs_read", s); !errors.Is(err, ErrToken) {
+		if got, err := ToolRequestService.With("fs_read", s); !errors.Is(err, ErrToken) {
 			t.Errorf("%s in a path: With(%q) = %q, %v", name, s, got.Name, err)
 		}
 	}

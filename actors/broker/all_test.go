@@ -26,7 +26,7 @@ func (h *hall) answer(t testing.TB, id string, yes bool) {
 // slowly answers each question with yes, long after it was asked; before each answer something happens.
 func (h *hall) slowly(t testing.TB, happens func(n int)) (asked func() int) {
 	n := 0
-	h.rec.Refuse = func(subject string) error {
+	h.rec.FailPublish = func(subject string) error {
 		id, ok := strings.CutPrefix(subject, "event.approval.request.")
 		if !ok {
 			return nil
@@ -203,7 +203,7 @@ func TestMonitorOnly(t *testing.T) {
 		t.Errorf("on record %s", got)
 	}
 	var noted []string
-	for _, err := range h.rec.Noted() {
+	for _, err := range h.rec.Logged() {
 		noted = append(noted, err.Error())
 	}
 	all := strings.Join(noted, "\n")
@@ -312,7 +312,7 @@ func TestAllIsAudited(t *testing.T) {
 			h.taints(t, s)
 		}
 		yes := rapid.Bool().Draw(rt, "the user agrees")
-		h.rec.Refuse = func(subject string) error {
+		h.rec.FailPublish = func(subject string) error {
 			if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 				var reply subjects.ApprovalReply
 				_ = h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply) // the audit may refuse it

@@ -43,7 +43,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
 	}
 	if err != nil {
-		out.Note(fmt.Errorf("reading a question that was answered: %w", err))
+		out.LogError(fmt.Errorf("reading a question that was answered: %w", err))
 		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the question cannot be read, so the answer was not taken; see conclave doctor")
 	}
 	rec.Tool, rec.ParamsHash, rec.Session, rec.Query = q.Tool, q.Params, q.SessionID, q.QueryID
@@ -67,7 +67,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 	switch {
 	case err != nil:
 		b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusUnknown, subjects.CodeUnavailable)
-		out.Note(fmt.Errorf("writing an answer: %w", err))
+		out.LogError(fmt.Errorf("writing an answer: %w", err))
 		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the answer could not be written; look with conclave approve whether it was taken")
 	case !first: // somebody else was, between our look and our word
 		b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusFailed, held.State)
@@ -75,7 +75,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 	}
 	if answer.Remember != "" {
 		if err := b.remember(ctx, out, answer); err != nil {
-			out.Note(fmt.Errorf("remembering an answer: %w", err))
+			out.LogError(fmt.Errorf("remembering an answer: %w", err))
 			answer.Remember = "" // it holds once, and is told so
 		}
 	}
@@ -111,19 +111,19 @@ func (b *Broker) outcome(ctx context.Context, out actor.Out, rec subjects.AuditR
 		rec.ID, phase, status = out.NewID(), subjects.AuditBefore, subjects.StatusRefused
 	}
 	if err := b.store(ctx, rec, phase, status, reason); err != nil {
-		out.Note(fmt.Errorf("recording what came of an answer: %w", err))
+		out.LogError(fmt.Errorf("recording what came of an answer: %w", err))
 	}
 }
 
 // turnDown puts on record that something the user said had no effect.
 func (b *Broker) turnDown(ctx context.Context, out actor.Out, rec subjects.AuditRecord, reason string) {
 	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, reason); err != nil { // nothing changes either way
-		out.Note(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
+		out.LogError(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
 	}
 }
 
 // onUnreadableAnswer records an answer that could not even be read.
-func (b *Broker) onUnreadableAnswer(ctx context.Context, rej actor.Reject, out actor.Out) {
+func (b *Broker) onUnreadableAnswer(ctx context.Context, rej actor.Rejection, out actor.Out) {
 	rec := subjects.AuditRecord{ID: out.NewID(), Action: actionDecision}
 	if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 		rec.AgentID = rej.Tokens[0]
@@ -133,7 +133,7 @@ func (b *Broker) onUnreadableAnswer(ctx context.Context, rej actor.Reject, out a
 
 // fromPerson reads the id of what the user speaks about. Who speaks is what the server wrote.
 func fromPerson(from string, tokens []string) (string, *subjects.Fault) {
-	if !slices.Contains(subjects.People, from) {
+	if !slices.Contains(subjects.UserAccounts, from) {
 		return "", subjects.Faultf(subjects.CodeDenied, "only the user may say this")
 	}
 	if len(tokens) != 2 || subjects.CheckToken(tokens[1]) != nil {

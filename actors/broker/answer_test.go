@@ -58,7 +58,7 @@ func TestAnswer(t *testing.T) {
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.Broken = errors.New("no stream") }, body: yes,
+			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.FailStore = errors.New("no stream") }, body: yes,
 			code: subjects.CodeUnavailable, state: "pending", audit: []string{"before allowed once", "after unknown unavailable"},
 		},
 		{name: "trick: remembered for ever", body: decision{Approve: true, Remember: "forever"}, code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
@@ -97,7 +97,7 @@ func TestAnswer(t *testing.T) {
 				t.Errorf("records %q, want %q", d.audited(), tt.audit)
 			}
 			events := 0
-			for _, s := range d.rec.Said() {
+			for _, s := range d.rec.Published() {
 				if strings.HasPrefix(s.Subject, "event.approval.decision.") {
 					events++
 				}
@@ -138,7 +138,7 @@ func TestAnswersAtOnce(t *testing.T) {
 		for i := range people {
 			wg.Go(func() {
 				var err error
-				if replies[i], err = d.sayAs(t, subjects.People[i%2], id, subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
+				if replies[i], err = d.sayAs(t, subjects.UserAccounts[i%2], id, subjects.ApprovalDecision{Approve: i%3 == 0}); err != nil {
 					t.Error(err)
 				}
 			})

@@ -106,7 +106,7 @@ func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []poli
 	}
 	open, err := b.uncovered(ctx, out, c, asks)
 	if err != nil {
-		out.Note(fmt.Errorf("reading the answers that are remembered: %w", err))
+		out.LogError(fmt.Errorf("reading the answers that are remembered: %w", err))
 		return unaskable()
 	}
 	if len(open) == 0 {
@@ -114,7 +114,7 @@ func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []poli
 	}
 	id, err := b.questionID(ctx, out, c, open)
 	if err != nil {
-		out.Note(fmt.Errorf("looking for a question about %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("looking for a question about %s: %w", c.tool, err))
 		return unaskable()
 	}
 	account, _, _ := strings.Cut(c.record.AgentID, ".")
@@ -164,7 +164,7 @@ func nameOf(parts ...string) string {
 func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newQuestion(out, c, id, open, taint)
-	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalAsked.Limit() {
+	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
 		return subjects.Faultf(subjects.CodeTooLarge, "the call of %s is too large to be shown to the user, so it is refused; ask for less at once", c.tool)
 	}
 	rev, err := putQuestion(ctx, store, q, 0)
@@ -190,7 +190,7 @@ func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, ope
 	case ctx.Err() != nil:
 		return stillOpen(id, c.tool)
 	}
-	out.Note(fmt.Errorf("asking the user about %s: %w", c.tool, err))
+	out.LogError(fmt.Errorf("asking the user about %s: %w", c.tool, err))
 	return unaskable()
 }
 
@@ -233,11 +233,11 @@ func reasons(open []policy.Question) string {
 // tellPerson says that there is a question. A crash before it is noted makes the next caller say it again under the same
 // id, and it is stored once.
 func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev uint64) error {
-	topic, err := subjects.ApprovalAsked.With(q.ID)
+	topic, err := subjects.ApprovalRequestEvent.With(q.ID)
 	if err != nil {
 		return err
 	}
-	if err := actor.EmitOnce(ctx, out.About(q.SessionID, q.QueryID), topic, q.Event, q.ApprovalRequest); err != nil {
+	if err := actor.EmitOnce(ctx, out.WithIDs(q.SessionID, q.QueryID), topic, q.Event, q.ApprovalRequest); err != nil {
 		return err
 	}
 	q.Told = true
@@ -265,7 +265,7 @@ func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woke
 			return stillOpen(id, tool)
 		case err != nil:
 			if blind++; blind >= maxBlind {
-				out.Note(fmt.Errorf("waiting for the user's answer about %s: %w", tool, err))
+				out.LogError(fmt.Errorf("waiting for the user's answer about %s: %w", tool, err))
 				return unaskable()
 			}
 		case q.State != subjects.ApprovalPending:
@@ -276,7 +276,7 @@ func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woke
 				continue // somebody was first
 			}
 			if err != nil {
-				out.Note(fmt.Errorf("writing down that a question expired: %w", err))
+				out.LogError(fmt.Errorf("writing down that a question expired: %w", err))
 			}
 			q.State = subjects.ApprovalExpired
 			b.tellEnd(ctx, out, q, false)
@@ -312,12 +312,12 @@ func (b *Broker) tellEnd(ctx context.Context, out actor.Out, q question, accepte
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	reply := q.reply(q.State, accepted)
-	topic, err := subjects.ApprovalDecided.With(q.ID)
+	topic, err := subjects.ApprovalDecisionEvent.With(q.ID)
 	if err == nil {
-		err = actor.Emit(ctx, out.About(q.SessionID, q.QueryID), topic, reply)
+		err = actor.Emit(ctx, out.WithIDs(q.SessionID, q.QueryID), topic, reply)
 	}
 	if err != nil {
-		out.Note(fmt.Errorf("telling of the end of a question: %w", err))
+		out.LogError(fmt.Errorf("telling of the end of a question: %w", err))
 	}
 	return reply
 }

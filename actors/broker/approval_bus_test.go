@@ -51,7 +51,7 @@ func (w *town) startWary(wait time.Duration) (kill func()) {
 		book := policy.NewBook(policy.Rules{Manifest: manifest(w.t), Chain: policy.Chain{wary{}}})
 		return broker.New(cfg, book, a, h, []broker.Known{w.known}), nil
 	}}
-	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{Drain: 100 * time.Millisecond})
+	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{DrainTimeout: 100 * time.Millisecond})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func (w *town) person(role string) person {
 	w.t.Helper()
 	p := person{w.asker(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
 	nc := w.As(role)
-	hearOn(w.t, nc, subjects.ApprovalAsked, p.questions)
-	hearOn(w.t, nc, subjects.ApprovalDecided, p.decisions)
+	hearOn(w.t, nc, subjects.ApprovalRequestEvent, p.questions)
+	hearOn(w.t, nc, subjects.ApprovalDecisionEvent, p.decisions)
 	if err := bus.Ready(w.t.Context(), nc); err != nil {
 		w.t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func (w *town) person(role string) person {
 
 func hearOn[T any](t *testing.T, nc *nats.Conn, topic subjects.Topic[T], to chan T) {
 	t.Helper()
-	if _, err := nc.Subscribe(topic.Live(), func(m *nats.Msg) {
+	if _, err := nc.Subscribe(topic.LiveSubject(), func(m *nats.Msg) {
 		if m.Header.Get("Nats-Stream") == "" {
 			return // the user's own words to the broker, on their way out
 		}
@@ -110,7 +110,7 @@ func comes[T any](t *testing.T, c <-chan T) (v T) {
 
 func (p person) answer(id string, d subjects.ApprovalDecision) subjects.ApprovalReply {
 	p.t.Helper()
-	s, err := subjects.ApprovalAnswer.With(id)
+	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func (p person) list(all bool) subjects.ApprovalList {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
 		ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
-		l, err := actor.Ask(ctx, p.out, subjects.ApprovalsOf, subjects.ApprovalQuery{All: all})
+		l, err := actor.Ask(ctx, p.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 		cancel()
 		if err == nil {
 			return l
@@ -143,14 +143,14 @@ func (p person) list(all bool) subjects.ApprovalList {
 func (a asker) calling(ctx context.Context, id string) <-chan subjects.ToolResult {
 	a.t.Helper()
 	got := make(chan subjects.ToolResult, 1)
-	s, err := subjects.ToolAsk.With("get_datetime")
+	s, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	go func() {
 		defer cancel()
-		res, err := actor.Ask(ctx, a.out.About("s1", "q1"), s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
+		res, err := actor.Ask(ctx, a.out.WithIDs("s1", "q1"), s, subjects.ToolRequest{CallID: id, Args: json.RawMessage(`{"timezone":"UTC"}`)})
 		var fault *subjects.Fault
 		if errors.As(err, &fault) {
 			res.Error = fault
@@ -212,7 +212,7 @@ func TestBusApproval(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if done, err := actor.Ask(ctx, user.out, revoke, subjects.Nothing{}); err != nil || !done.OK {
+	if done, err := actor.Ask(ctx, user.out, revoke, subjects.Empty{}); err != nil || !done.OK {
 		t.Fatal(done, err)
 	}
 	got = agent.calling(t.Context(), "c3")

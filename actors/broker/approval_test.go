@@ -34,7 +34,7 @@ func newDesk(wait time.Duration) *desk {
 	d := &desk{told: make(chan string, 1024), refuse: map[string]error{}}
 	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d}
 	d.rec.Time = noon
-	d.rec.Refuse = func(subject string) error {
+	d.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 			d.told <- id
 		}
@@ -46,8 +46,8 @@ func newDesk(wait time.Duration) *desk {
 // Routes are those that the user speaks to.
 func (d *desk) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalAnswer, d.onAnswer, actor.OnReject(d.onUnreadableAnswer)),
-		actor.Serve(subjects.ApprovalsOf, d.onApprovals),
+		actor.Serve(subjects.ApprovalDecisionService, d.onAnswer, actor.OnReject(d.onUnreadableAnswer)),
+		actor.Serve(subjects.ApprovalListService, d.onApprovals),
 		actor.Serve(subjects.ApprovalRevoke, d.onRevoke),
 	}
 }
@@ -199,7 +199,7 @@ func TestApprove(t *testing.T) {
 				t.Errorf("records %q", d.audited())
 			}
 			var ends []string
-			for _, s := range d.rec.Said() {
+			for _, s := range d.rec.Published() {
 				if s.Subject == "event.approval.decision."+id {
 					ends = append(ends, s.Body)
 				}
@@ -235,7 +235,7 @@ func TestApproveShows(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said []string
-	for _, s := range d.rec.Said() {
+	for _, s := range d.rec.Published() {
 		if s.Subject == "event.approval.request."+id && s.Session == "s1" && s.Query == "q1" && s.Waited {
 			said = append(said, s.Body)
 		}
@@ -257,10 +257,10 @@ func TestApproveRefuses(t *testing.T) {
 		want   string
 	}{
 		{"trick: nothing is asked", func(*desk, *call) {}, nil, "denied approval: nothing_asked"},
-		{"the questions cannot be stored", func(d *desk, _ *call) { d.rec.Broken = errors.New("no stream") }, sends(place), "unavailable"},
-		{"the user cannot be told", func(d *desk, _ *call) { d.rec.Refuse = func(string) error { return errors.New("no stream") } }, sends(place), "unavailable"},
+		{"the questions cannot be stored", func(d *desk, _ *call) { d.rec.FailStore = errors.New("no stream") }, sends(place), "unavailable"},
+		{"the user cannot be told", func(d *desk, _ *call) { d.rec.FailPublish = func(string) error { return errors.New("no stream") } }, sends(place), "unavailable"},
 		{"too much to show", func(_ *desk, c *call) {
-			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalAsked.Limit()) + `"}`)
+			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
 		}, sends(place), "too_large"},
 		{"trick: arguments that are no JSON", func(_ *desk, c *call) { c.args = json.RawMessage(`{"a":`) }, sends(place), "too_large"},
 		{"trick: something else has the question's name", func(d *desk, c *call) {

@@ -97,7 +97,7 @@ func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 		if err := bus.Ready(t.Context(), nc); err != nil {
 			t.Fatal(err)
 		}
-		topic, err := subjects.ToolAnnounce.With(schema.Name)
+		topic, err := subjects.ToolSchemaEvent.With(schema.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestBadInputOnTheBus(t *testing.T) {
 	if err := actor.Emit(t.Context(), router, asked, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "search for fish"}); err != nil {
 		t.Fatal(err)
 	}
-	gen := outAs(t, w, "generator").About("s1", "q1")
+	gen := outAs(t, w, "generator").WithIDs("s1", "q1")
 	good := `{"path":"` + filepath.Join(home, "open", "a.txt") + `"}`
 	for deadline := time.Now().Add(20 * time.Second); drily(t, gen, "web_search", `{"query":"fish"}`) != "ok" || drily(t, gen, "fs_read", good) != "ok"; { // announced in its own time
 		if time.Now().After(deadline) {
@@ -144,7 +144,7 @@ func TestBadInputOnTheBus(t *testing.T) {
 	}
 	call := func(out actor.Out, tool, args string) string {
 		t.Helper()
-		s, err := subjects.ToolAsk.With(tool)
+		s, err := subjects.ToolRequestService.With(tool)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestBadInputOnTheBus(t *testing.T) {
 	many := "{" + strings.Repeat(`"a":{`, 5000) + strings.Repeat("}", 5000) + "}"
 	wide := `{"query":"fish","limit":1}`
 	for _, level := range []string{subjects.OverrideNone, subjects.OverrideAll} {
-		if _, err := askOn(t, user, subjects.SessionSet, subjects.SessionConfig{SessionID: "s1", Override: level}); err != nil {
+		if _, err := askOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: level}); err != nil {
 			t.Fatal(err)
 		}
 		for name, args := range map[string]string{
@@ -191,15 +191,15 @@ func TestBadInputOnTheBus(t *testing.T) {
 			}
 		}
 	}
-	if _, err := askOn(t, user, subjects.SessionSet, subjects.SessionConfig{SessionID: "s1", Override: subjects.OverrideNone}); err != nil {
+	if _, err := askOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: subjects.OverrideNone}); err != nil {
 		t.Fatal(err)
 	}
 	before := runs.Load()
 	for _, tt := range []struct{ name, got, want string }{
 		{"an argument that nobody declared", call(gen, "web_search", wide), "arguments: mismatch"},
 		{"trick: larger than a message may be", call(gen, "web_search", `{"query":"`+strings.Repeat("x", 300<<10)+`"}`), subjects.CodeTooLarge},
-		{"trick: a question that the user never asked", drily(t, gen.About("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
-		{"trick: a session that is not there", drily(t, gen.About("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: a question that the user never asked", drily(t, gen.WithIDs("s1", "q9"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
+		{"trick: a session that is not there", drily(t, gen.WithIDs("s9", "q1"), "web_search", `{"query":"fish"}`), "asks flow: unknown_session"},
 		{"trick: a child of its own kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "assistant"}), "lineage: self_spawn"},
 		{"trick: a child with more than it has", spawnOn(t, gen, subjects.SpawnRequest{Type: "researcher", Tools: []string{"fs_read"}}), "lineage: narrowing"},
 		{"trick: a child of no kind", spawnOn(t, gen, subjects.SpawnRequest{Type: "*"}), "lineage: unknown_type"},
@@ -209,14 +209,14 @@ func TestBadInputOnTheBus(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, tt.got, tt.want)
 		}
 	}
-	decision, err := subjects.ApprovalAnswer.With("0123456789abcdef0123456789abcdef")
+	decision, err := subjects.ApprovalDecisionService.With("0123456789abcdef0123456789abcdef")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r, err := askOn(t, user, decision, subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}); err != nil || r.Accepted || r.State != subjects.ApprovalUnknown {
 		t.Errorf("an answer that nobody asked for: %+v, %v", r, err)
 	}
-	if list, err := askOn(t, user, subjects.ApprovalsOf, subjects.ApprovalQuery{All: true}); err != nil || len(list.Rules) != 0 {
+	if list, err := askOn(t, user, subjects.ApprovalListService, subjects.ApprovalQuery{All: true}); err != nil || len(list.Rules) != 0 {
 		t.Errorf("it left a rule: %+v, %v", list, err)
 	}
 	if v, err := askOn(t, user, subjects.PolicyExplain, subjects.ExplainRequest{As: ">", Tool: "fs_read"}); err == nil {
@@ -238,6 +238,6 @@ func spawnOn(t *testing.T, out actor.Out, req subjects.SpawnRequest) string {
 
 func useOn(t *testing.T, out actor.Out, name string) string {
 	t.Helper()
-	_, err := askOn(t, out, subjects.SecretUsed, subjects.SecretUse{Name: name, For: newKey(t).Public()})
+	_, err := askOn(t, out, subjects.SecretUseService, subjects.SecretUse{Name: name, For: newKey(t).Public()})
 	return why(err)
 }

@@ -102,20 +102,20 @@ func (b *Broker) Name() string { return "broker" }
 // Routes implements [actor.Actor].
 func (b *Broker) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ToolAsk, b.onToolRequest, actor.OnReject(b.onUnreadable)),
+		actor.Serve(subjects.ToolRequestService, b.onToolRequest, actor.OnReject(b.onUnreadable)),
 		actor.Serve(subjects.BrokerDiscover, b.onDiscover),
 		actor.Serve(subjects.BrokerDiscoverBelow, b.onDiscover),
 		actor.Serve(subjects.BrokerValidate, b.onValidate),
 		actor.Serve(subjects.BrokerValidateBelow, b.onValidate),
 		actor.Serve(subjects.AgentSpawn, b.onSpawn),
 		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn),
-		actor.Serve(subjects.SecretUsed, b.onSecretUse),
-		actor.Serve(subjects.ApprovalAnswer, b.onAnswer, actor.OnReject(b.onUnreadableAnswer)),
-		actor.Serve(subjects.ApprovalsOf, b.onApprovals),
+		actor.Serve(subjects.SecretUseService, b.onSecretUse),
+		actor.Serve(subjects.ApprovalDecisionService, b.onAnswer, actor.OnReject(b.onUnreadableAnswer)),
+		actor.Serve(subjects.ApprovalListService, b.onApprovals),
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
-		actor.Serve(subjects.SessionSet, b.onSessionConfig),
+		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
-		actor.Hear(subjects.ToolAnnounce, b.onSchema, actor.Workers(1)),
+		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1)),
 	}
 }
 
@@ -250,10 +250,10 @@ func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy
 	}
 	d := chain.Decide(ctx, asked)
 	if err := d.Failure(); err != nil {
-		out.Note(fmt.Errorf("judging a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("judging a call of %s: %w", c.tool, err))
 	}
 	for _, s := range d.Monitored() {
-		out.Note(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
+		out.LogError(fmt.Errorf("watching %s.%s, which would have stopped a call of %s by %s: %s", s.Layer, s.Rule, c.tool, c.record.AgentID, s.Reason))
 	}
 	if asks := d.Asks(); len(asks) > 0 {
 		if no := unasked(asked); no != nil {
@@ -302,7 +302,7 @@ func wellFormed(r subjects.ToolRequest, k Known) *subjects.Fault {
 	if k.MaxArgs > 0 && len(r.Args) > k.MaxArgs {
 		return subjects.Faultf(subjects.CodeTooLarge, "%d bytes of arguments, at most %d", len(r.Args), k.MaxArgs)
 	}
-	if err := actor.CheckObject(r.Args); err != nil {
+	if err := actor.CheckJSONObject(r.Args); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "args must be one JSON object: %v", err)
 	}
 	return nil
@@ -325,7 +325,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	service, err := subjects.ToolRun.With(k.Zone, c.tool)
+	service, err := subjects.ToolCallService.With(k.Zone, c.tool)
 	if err != nil {
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
 		return res
@@ -339,7 +339,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	b.at("answered")
 	var fault *subjects.Fault
 	switch {
-	case actor.Replied(err) && errors.As(err, &fault):
+	case actor.IsReplyFault(err) && errors.As(err, &fault):
 		res.Error = failed(fault)
 	case errors.As(err, &fault):
 		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
@@ -418,7 +418,7 @@ func (b *Broker) unaudited(ctx context.Context, out actor.Out, c call, err error
 }
 
 // onUnreadable records a call that could not even be read.
-func (b *Broker) onUnreadable(ctx context.Context, rej actor.Reject, out actor.Out) {
+func (b *Broker) onUnreadable(ctx context.Context, rej actor.Rejection, out actor.Out) {
 	from, tool := "", ""
 	if caller, t, err := subjects.ParseToolRequest(rej.Subject); err == nil {
 		from, tool = caller.ID(), t
@@ -433,7 +433,7 @@ func (b *Broker) refuse(ctx context.Context, out actor.Out, from, tool, session,
 		ID: out.NewID(), AgentID: from, Action: "tool.call", Tool: tool, Session: session, Query: query,
 	}, subjects.AuditBefore, subjects.StatusRefused, code)
 	if err != nil { // the caller is told of the refusal either way, and nothing ran
-		out.Note(fmt.Errorf("recording a refused call: %w", err))
+		out.LogError(fmt.Errorf("recording a refused call: %w", err))
 	}
 }
 
@@ -448,7 +448,7 @@ func (b *Broker) store(ctx context.Context, rec subjects.AuditRecord, phase, sta
 // tell posts the broker's copy of a call. It is sent before the answer, so that the log has the order of things, and
 // not waited for: the audit is the record, this is the view.
 func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
-	topic, err := subjects.ToolAsked.With(append([]string{c.tool}, c.path...)...)
+	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
 	if err != nil {
 		return // the name was no token: the dead letter tells of it
 	}
@@ -457,20 +457,20 @@ func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
 	if !json.Valid(args) {
 		args = nil // refused for that, or no longer whole; the copy is JSON and cannot hold it
 	}
-	if err := actor.Post(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
-		out.Note(fmt.Errorf("telling of a call of %s: %w", c.tool, err))
+	if err := actor.EmitAsync(ctx, out, topic, subjects.ToolRequest{CallID: c.id, QueryID: c.query, Tool: c.tool, Caller: c.record.AgentID, Args: args}); err != nil {
+		out.LogError(fmt.Errorf("telling of a call of %s: %w", c.tool, err))
 	}
 }
 
 // tellResult posts the broker's copy of a result. Whose call it was is the broker's word.
 func (b *Broker) tellResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
 	res.Caller = c.record.AgentID
-	topic, err := subjects.ToolDone.With(res.Tool)
+	topic, err := subjects.ToolResultEvent.With(res.Tool)
 	if err != nil {
 		return
 	}
-	if err := actor.Post(ctx, out, topic, res); err != nil {
-		out.Note(fmt.Errorf("telling of a result of %s: %w", res.Tool, err))
+	if err := actor.EmitAsync(ctx, out, topic, res); err != nil {
+		out.LogError(fmt.Errorf("telling of a result of %s: %w", res.Tool, err))
 	}
 }
 

@@ -106,7 +106,7 @@ var now = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 func newWorld(t testing.TB, chain policy.Chain) *world {
 	t.Helper()
 	w := emptyWorld(t, chain)
-	w.rec.Refuse = func(subject string) error { w.tell("say " + subject); return nil }
+	w.rec.FailPublish = func(subject string) error { w.tell("say " + subject); return nil }
 	if err := w.b.Start(t.Context(), (&actortest.Recorder{}).Out()); err != nil { // nobody is there yet
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func (w *world) tell(s string) {
 
 // answer makes f the tool.
 func (w *world) answer(f func(subject string, body []byte) (any, error)) {
-	w.rec.Answer = func(subject string, body []byte) (any, error) {
+	w.rec.Reply = func(subject string, body []byte) (any, error) {
 		w.tell("ask " + subject)
 		return f(subject, body)
 	}
@@ -373,8 +373,8 @@ func TestCall(t *testing.T) {
 			checkOutcome(t, res, tt.code, tt.text, tt.denial)
 			w.checkRecords(t, subject, agent, body.(req), tt.reason)
 			w.checkEvents(t, res, agent)
-			if failing := tt.chain != nil && tt.chain[:min(1, len(tt.chain))].Decide(t.Context(), policy.Call{Tool: clockFacts().Tool}).Failure() != nil; failing != (len(w.rec.Noted()) == 1) {
-				t.Errorf("noted %v", w.rec.Noted())
+			if failing := tt.chain != nil && tt.chain[:min(1, len(tt.chain))].Decide(t.Context(), policy.Call{Tool: clockFacts().Tool}).Failure() != nil; failing != (len(w.rec.Logged()) == 1) {
+				t.Errorf("noted %v", w.rec.Logged())
 			}
 		})
 	}
@@ -445,7 +445,7 @@ func (w *world) checkEvents(t *testing.T, res subjects.ToolResult, agent string)
 	if res.Caller != "" {
 		t.Errorf("the caller was told that %q asked", res.Caller)
 	}
-	for _, s := range w.rec.Said() {
+	for _, s := range w.rec.Published() {
 		if s.Waited || s.Query != "q1" || s.Session != "s1" {
 			if strings.HasPrefix(s.Subject, "event.") {
 				t.Errorf("copy %+v", s)
@@ -490,13 +490,13 @@ func TestPanicStaysInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	noted := w.rec.Noted()
+	noted := w.rec.Logged()
 	if len(noted) != 1 || !strings.Contains(noted[0].Error(), "hunter2") {
 		t.Errorf("noted %v", noted)
 	}
 	out, _ := json.Marshal(res)
 	trail, _ := json.Marshal(w.records)
-	said := fmt.Sprint(w.rec.Said())
+	said := fmt.Sprint(w.rec.Published())
 	if strings.Contains(string(out)+string(trail)+said, "hunter2") {
 		t.Error("what the panic said left the broker")
 	}
@@ -506,12 +506,12 @@ func TestPanicStaysInside(t *testing.T) {
 func TestUntoldCopies(t *testing.T) {
 	w := newWorld(t, layers(t))
 	down := errors.New("the link is down")
-	w.rec.Refuse = func(string) error { return down }
+	w.rec.FailPublish = func(string) error { return down }
 	res, err := w.call(t, actortest.Message{Subject: askClock, Body: request()})
 	if err != nil || res.Error != nil {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if noted := w.rec.Noted(); len(noted) != 2 || !errors.Is(noted[0], down) {
+	if noted := w.rec.Logged(); len(noted) != 2 || !errors.Is(noted[0], down) {
 		t.Errorf("noted %v", noted)
 	}
 }
@@ -545,7 +545,7 @@ func TestWhatTheToolGets(t *testing.T) {
 	if _, err := w.call(t, actortest.Message{Subject: askClock, Body: body, Query: "q1", Session: "s1"}); err != nil {
 		t.Fatal(err)
 	}
-	asked := w.rec.Asked()
+	asked := w.rec.Requested()
 	if len(asked) != 1 || asked[0].Subject != "tool.call.tools.get_datetime" || asked[0].Query != "q1" || asked[0].Session != "s1" {
 		t.Fatalf("asked %+v", asked)
 	}
@@ -610,10 +610,10 @@ func TestUnreadableAndUnaudited(t *testing.T) {
 	w := newWorld(t, layers(t))
 	w.refuse["before"] = errors.New("down")
 	_, err := w.call(t, actortest.Message{Subject: askClock, Body: []byte(`{`), Type: subjects.TypeJSON})
-	if actortest.Code(err) != subjects.CodeMalformed || len(w.rec.Asked()) > 0 {
-		t.Errorf("error %v, asked %v", err, w.rec.Asked())
+	if actortest.Code(err) != subjects.CodeMalformed || len(w.rec.Requested()) > 0 {
+		t.Errorf("error %v, asked %v", err, w.rec.Requested())
 	}
-	if noted := w.rec.Noted(); len(noted) != 1 || !errors.Is(noted[0], w.refuse["before"]) {
+	if noted := w.rec.Logged(); len(noted) != 1 || !errors.Is(noted[0], w.refuse["before"]) {
 		t.Errorf("noted %v", noted)
 	}
 }
@@ -680,8 +680,8 @@ func TestChangedWhileRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := w.call(t, actortest.Message{Subject: askClock, Body: request()})
-	if err != nil || res.Error == nil || res.Error.Code != subjects.CodeUnknownTool || len(w.rec.Asked()) > 0 {
-		t.Fatalf("%+v, %v, asked %v", res, err, w.rec.Asked())
+	if err != nil || res.Error == nil || res.Error.Code != subjects.CodeUnknownTool || len(w.rec.Requested()) > 0 {
+		t.Fatalf("%+v, %v, asked %v", res, err, w.rec.Requested())
 	}
 	if err := w.announce(t, "tools", "get_datetime", clock); err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ type standIn struct {
 func (s *standIn) Name() string { return s.schema.Name }
 
 func (s *standIn) Routes() []actor.Route {
-	at, err := subjects.ToolAt(s.schema.Name)
+	at, err := subjects.ToolEndpoint(s.schema.Name)
 	if err != nil {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (s *standIn) Routes() []actor.Route {
 }
 
 func (s *standIn) Start(ctx context.Context, out actor.Out) error {
-	topic, err := subjects.ToolAnnounce.With(s.schema.Name)
+	topic, err := subjects.ToolSchemaEvent.With(s.schema.Name)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (w *town) asker(role string) asker {
 // call asks for the clock. A fault instead of a result comes back as the result's error.
 func (a asker) call(id string) subjects.ToolResult {
 	a.t.Helper()
-	s, err := subjects.ToolAsk.With("get_datetime")
+	s, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -32,12 +32,12 @@ func (b *Broker) credentials(ctx context.Context, out actor.Out, c call, k Known
 
 // secret asks for one credential, sealed to a key.
 func secret(ctx context.Context, out actor.Out, name, key string) (subjects.SecretValue, *subjects.Fault) {
-	v, err := actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: name, For: key})
+	v, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: name, For: key})
 	var fault *subjects.Fault
 	switch {
 	case err == nil && len(v.Sealed) > 0:
 		return v, nil
-	case actor.Replied(err) && errors.As(err, &fault) && fault.Code == subjects.CodeNoSecret:
+	case actor.IsReplyFault(err) && errors.As(err, &fault) && fault.Code == subjects.CodeNoSecret:
 		return v, subjects.Faultf(subjects.CodeNoSecret, "%s", text.OneLine(fault.Text, 300))
 	case errors.As(err, &fault):
 		return v, subjects.Faultf(subjects.CodeUnavailable, "the credential %s could not be had (%s), so nothing was run; see conclave secret check", name, fault.Code)

@@ -36,7 +36,7 @@ func keyring(q subjects.SecretGet) (any, error) {
 // quiet fails when the password is anywhere that the broker speaks, stores or logs.
 func (h *hall) quiet(t testing.TB) {
 	t.Helper()
-	said := fmt.Sprint(h.rec.Said(), h.rec.Asked(), h.rec.Noted(), h.records, h.everything(t))
+	said := fmt.Sprint(h.rec.Published(), h.rec.Requested(), h.rec.Logged(), h.records, h.everything(t))
 	if strings.Contains(said, password) {
 		t.Error("the password is out")
 	}
@@ -117,7 +117,7 @@ func TestOnlyWhoNeedsIt(t *testing.T) {
 		return subjects.ToolResult{Result: "[]"}, nil
 	}
 	h.calls(t, "generator", "search_memory", `{"sealed":{"graph_key":{}},"secret":"graph_key"}`)
-	for _, a := range h.rec.Asked() {
+	for _, a := range h.rec.Requested() {
 		if a.Subject == "secret.get" {
 			t.Errorf("asked %s", a.Body)
 		}
@@ -176,7 +176,7 @@ func TestSecretUse(t *testing.T) {
 				t.Errorf("on record %s, want %s", got, tt.trail)
 			}
 			h.quiet(t)
-			asked, _ := json.Marshal(h.rec.Asked())
+			asked, _ := json.Marshal(h.rec.Requested())
 			if tt.code == subjects.CodeDenied && strings.Contains(string(asked), "secret.get") {
 				t.Error("the keyring was asked all the same")
 			}

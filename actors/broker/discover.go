@@ -21,7 +21,7 @@ const (
 
 // onDiscover shows an agent the tools that fit its task and that it may use. Nobody sees the whole set.
 func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverRequest], out actor.Out) (subjects.DiscoverReply, error) {
-	caller, err := subjects.ParseBelow("broker.discover", in.Subject)
+	caller, err := subjects.ParseAgentSubject("broker.discover", in.Subject)
 	if err != nil {
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "nobody asks like this: %v", err)
 	}
@@ -88,7 +88,7 @@ func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools, 
 	picked, err := b.rankByModel(ctx, out, task, tools, rare, most)
 	if err != nil {
 		if !errors.Is(err, errNoModel) {
-			out.Note(fmt.Errorf("choosing tools by a model: %w; words are compared instead", err))
+			out.LogError(fmt.Errorf("choosing tools by a model: %w; words are compared instead", err))
 		}
 		picked = rankByWords(task, tools, most)
 	}

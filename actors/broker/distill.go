@@ -42,7 +42,7 @@ func (b *Broker) distill(ctx context.Context, out actor.Out, c call, material st
 	f, err := b.distilled(ctx, out, c, material, links)
 	if err != nil {
 		if !errors.Is(err, errNoModel) {
-			out.Note(fmt.Errorf("distilling a result of %s: %w; its beginning is given instead", c.tool, err))
+			out.LogError(fmt.Errorf("distilling a result of %s: %w; its beginning is given instead", c.tool, err))
 		}
 		f = finding{Claim: text.OneLine(text.Normalize(text.Clip(material, 2<<10)), maxClaim), Confidence: "low", Summary: "No model was there to read it: this is how it begins."}
 	}

@@ -104,7 +104,7 @@ func TestDistill(t *testing.T) {
 			if mode != subjects.ModeStructured {
 				t.Errorf("the tool was asked for %q", mode)
 			}
-			seen := fmt.Sprintf("%+v %+v", res, h.rec.Said())
+			seen := fmt.Sprintf("%+v %+v", res, h.rec.Published())
 			if strings.Contains(seen, "xylophone") || strings.Contains(seen, "Ignore all previous") {
 				t.Errorf("the page is out: %s", seen)
 			}
@@ -172,8 +172,8 @@ func TestDistillWithoutAModel(t *testing.T) {
 			if f.Confidence != "low" || f.Date != "" || f.SourceURL != "https://weather.example/oslo" || !strings.Contains(f.Summary, "No model was there") {
 				t.Errorf("%+v", f)
 			}
-			if strings.Contains(res.Result, "xylophone") || (len(h.rec.Noted()) > 0) != tt.noted {
-				t.Errorf("%s; noted %v", res.Result, h.rec.Noted())
+			if strings.Contains(res.Result, "xylophone") || (len(h.rec.Logged()) > 0) != tt.noted {
+				t.Errorf("%s; noted %v", res.Result, h.rec.Logged())
 			}
 		})
 	}
@@ -190,7 +190,7 @@ func TestWhoSeesThePage(t *testing.T) {
 		if !strings.Contains(res.Result, "xylophone") {
 			t.Errorf("%s: %+v", who, res)
 		}
-		for _, a := range h.rec.Asked() {
+		for _, a := range h.rec.Requested() {
 			if a.Subject == "model.chat" {
 				t.Errorf("%s: a model has read it", who)
 			}
@@ -208,7 +208,7 @@ func FuzzDistill(f *testing.F) {
 		h.thinks(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got := h.distill(ctx, (&actortest.Recorder{Answer: h.rec.Answer}).Out(), call{tool: "web_fetch"}, page, []string{"https://a.example/"})
+		got := h.distill(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), call{tool: "web_fetch"}, page, []string{"https://a.example/"})
 		var r finding
 		if err := json.Unmarshal([]byte(got), &r); err != nil {
 			t.Fatalf("%s: %v", got, err)

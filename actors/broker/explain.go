@@ -14,7 +14,7 @@ import (
 // onValidate is a dry run for the one who would call: everything is judged, nothing runs, nobody is asked, and nothing is
 // counted.
 func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.Verdict, error) {
-	caller, err := subjects.ParseBelow("broker.validate", in.Subject)
+	caller, err := subjects.ParseAgentSubject("broker.validate", in.Subject)
 	if err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "this is not a dry run: %v", err)
 	}
@@ -24,7 +24,7 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 // onExplain is the user's dry run of somebody's call.
 func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainRequest], out actor.Out) (subjects.Verdict, error) {
 	q := in.Body
-	if !slices.Contains(subjects.People, in.From) {
+	if !slices.Contains(subjects.UserAccounts, in.From) {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeDenied, "only the user may look at what others would be told")
 	}
 	parts := strings.Split(q.As, ".")
@@ -44,7 +44,7 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 	if q.SessionID != "" && q.QueryID == "" { // as if it were for the last question of the session
 		last, _, found, err := turnAt(ctx, out, map[string]any{"last_by_subj": "turn.*." + q.SessionID})
 		if err != nil {
-			out.Note(err)
+			out.LogError(err)
 			return subjects.Verdict{}, subjects.Faultf(subjects.CodeUnavailable, "what was asked in the session cannot be read; see conclave doctor")
 		}
 		if found {
@@ -83,7 +83,7 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
 	asked.Spent = b.spent(out, asked, c, seen, true)
-	if session == "" && asked.Flow == nil && slices.Contains(subjects.People, asker) {
+	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, asker) {
 		asked.Flow = &policy.Flow{} // the user means a session that nothing went into
 	}
 	if d := barred(asked); d != nil {

@@ -112,8 +112,8 @@ func TestDryRuns(t *testing.T) {
 					t.Errorf("record %+v", r)
 				}
 			}
-			if len(h.rec.Said()) != 0 {
-				t.Errorf("said %v", h.rec.Said())
+			if len(h.rec.Published()) != 0 {
+				t.Errorf("said %v", h.rec.Published())
 			}
 		})
 	}
@@ -180,7 +180,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	if after := h.everything(t); after != before {
 		t.Errorf("looking has changed\n%s\ninto\n%s", before, after)
 	}
-	if len(h.told) != 0 || len(h.rec.Said()) != 0 {
+	if len(h.told) != 0 || len(h.rec.Published()) != 0 {
 		t.Error("somebody was told")
 	}
 	// The same call, for real: as if nobody had looked.

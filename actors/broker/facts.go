@@ -52,7 +52,7 @@ func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Call
 	}
 	f.call = asked
 	if err := errors.Join(line, over, flow); err != nil {
-		out.Note(fmt.Errorf("finding out about a call of %s: %w", c.tool, err))
+		out.LogError(fmt.Errorf("finding out about a call of %s: %w", c.tool, err))
 		f.fault = subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so nothing was run; see conclave doctor")
 	}
 	return f

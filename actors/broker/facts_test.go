@@ -79,8 +79,8 @@ func newHall(t testing.TB, set ...func(*hall)) *hall {
 		s(h)
 	}
 	h.start(t, officeRules(t, hallManifest))
-	h.rec.Answer = h.answerAll
-	h.rec.Refuse = func(subject string) error {
+	h.rec.Reply = h.answerAll
+	h.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
 			h.told <- id
 		}
@@ -179,7 +179,7 @@ func (h *hall) says(session, query, words string) {
 }
 
 func (h *hall) out(session, query string) actor.Out {
-	out := h.rec.Out().About(session, query)
+	out := h.rec.Out().WithIDs(session, query)
 	if h.wrap != nil {
 		out = h.wrap(out)
 	}
@@ -193,7 +193,7 @@ func (h *hall) deliver(t testing.TB, subject, session, query string, body, reply
 		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(h.rec.Time.Add(time.Minute).UnixMilli(), 10),
 	}
 	for _, route := range h.Routes() {
-		if _, ok := subjects.Match(route.Spec().Listen(), subject); !ok {
+		if _, ok := subjects.Match(route.Spec().Subscription(), subject); !ok {
 			continue
 		}
 		raw, err := actor.Deliver(t.Context(), route, subject, head, body, h.out(session, query))
@@ -322,16 +322,16 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 			if !tt.ran && (outcome(res) != subjects.CodeUnavailable || story != "before denied unavailable") {
 				t.Errorf("%s, on record %s", outcome(res), story)
 			}
-			if !tt.ran && !slices.ContainsFunc(h.rec.Noted(), func(err error) bool { return errors.Is(err, errDisk) }) {
-				t.Errorf("the log does not say why: %v", h.rec.Noted())
+			if !tt.ran && !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errDisk) }) {
+				t.Errorf("the log does not say why: %v", h.rec.Logged())
 			}
 		})
 	}
 	t.Run("the turns", func(t *testing.T) {
 		t.Parallel()
 		h := newHall(t)
-		answer := h.rec.Answer
-		h.rec.Answer = func(subject string, body []byte) (any, error) {
+		answer := h.rec.Reply
+		h.rec.Reply = func(subject string, body []byte) (any, error) {
 			if subject == turnsGet.Name {
 				return nil, errDisk
 			}

@@ -29,7 +29,7 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 	if err != nil || !ok {
 		return nil, err
 	}
-	said = subjects.OwnWords(said)
+	said = subjects.UserText(said)
 	if dry {
 		return f.Hear(query, said), nil
 	}
@@ -88,7 +88,7 @@ func (b *Broker) readFlow(ctx context.Context, out actor.Out, session string) (*
 		return f, rev, nil
 	}
 	f := &policy.Flow{}
-	if err = actor.CheckObject(data); err == nil { // null would read as a session that nothing went into
+	if err = actor.CheckJSONObject(data); err == nil { // null would read as a session that nothing went into
 		err = f.UnmarshalJSON(data)
 	}
 	if err != nil {

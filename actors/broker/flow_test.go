@@ -73,7 +73,7 @@ func TestWordsThatCannotBeRead(t *testing.T) {
 		"trick: a question that is a number": func() (any, error) { return message([]byte(`{"query_id":1}`)), nil },
 	} {
 		h := newHall(t)
-		h.rec.Answer = func(subject string, body []byte) (any, error) {
+		h.rec.Reply = func(subject string, body []byte) (any, error) {
 			if subject == turnsGet.Name {
 				return answer()
 			}
@@ -116,7 +116,7 @@ func TestWordsAreKept(t *testing.T) {
 	h := newHall(t)
 	h.says("s1", "q1", "search for fish")
 	reads := func() (n int) {
-		for _, a := range h.rec.Asked() {
+		for _, a := range h.rec.Requested() {
 			if a.Subject == turnsGet.Name {
 				n++
 			}
@@ -223,8 +223,8 @@ func TestLearnersAtOnce(t *testing.T) {
 	if res := h.calls(t, "operator", "web_search", `{"query":"fish"}`); outcome(res) != subjects.CodeUnrecorded || res.Result != "" {
 		t.Errorf("%+v", res)
 	}
-	if !slices.ContainsFunc(h.rec.Noted(), func(err error) bool { return errors.Is(err, errBusy) }) {
-		t.Errorf("noted %v", h.rec.Noted())
+	if !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errBusy) }) {
+		t.Errorf("noted %v", h.rec.Logged())
 	}
 	h.says("s1", "q2", "search for bread")
 	if res := h.callsIn(t, "s1", "q2", "generator", "web_search", `{"query":"bread"}`); outcome(res) != subjects.CodeUnavailable {

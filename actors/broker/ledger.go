@@ -114,7 +114,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 		}
 	}
 	if err != nil {
-		out.Note(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
+		out.LogError(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
 		return b.unsure(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
 	}
 	b.at("entered")
@@ -133,7 +133,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	if _, err := put(ctx, store, key, mine, rev); err != nil {
-		out.Note(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
+		out.LogError(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
 	}
 	b.at("kept")
 	return res

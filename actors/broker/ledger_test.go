@@ -213,7 +213,7 @@ func TestLedgerJoins(t *testing.T) {
 	t.Parallel()
 	w, _ := searchWorld(t, mutates())
 	began, let := make(chan struct{}, 2), make(chan struct{})
-	w.rec.Answer = func(string, []byte) (any, error) {
+	w.rec.Reply = func(string, []byte) (any, error) {
 		began <- struct{}{}
 		<-let
 		return subjects.ToolResult{Result: "done"}, nil
@@ -235,7 +235,7 @@ func TestLedgerJoins(t *testing.T) {
 func TestLedgerDown(t *testing.T) {
 	t.Parallel()
 	w, runs := searchWorld(t, mutates())
-	w.rec.Broken = errors.New("no stream")
+	w.rec.FailStore = errors.New("no stream")
 	res, err := w.call(t, searching("generator", "c1", `{"query":"x"}`))
 	if err != nil || res.Error == nil || res.Error.Code != subjects.CodeUnavailable || runs.Load() != 0 {
 		t.Errorf("%+v, %v, %d runs", res, err, runs.Load())

@@ -144,8 +144,8 @@ func TestStartLooksForMemory(t *testing.T) {
 	s := subjects.ToolSchema{Name: "search_memory", Version: "1", Description: "looks it up", Parameters: json.RawMessage(`{"type":"object"}`)}
 	h := newHall(t)
 	h.Broker = New(h.cfg, policy.NewBook(officeRules(t, hallManifest)), h, h.hash, []Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
-	others := h.rec.Answer
-	h.rec.Answer = func(subject string, body []byte) (any, error) {
+	others := h.rec.Reply
+	h.rec.Reply = func(subject string, body []byte) (any, error) {
 		if subject == "disco.memory.INFO.memory" {
 			d, err := json.Marshal(s)
 			return map[string]any{"metadata": map[string]string{"definition.search_memory": string(d), "definition": "{}"}}, err
@@ -186,7 +186,7 @@ func TestNoCredentialInTheCopyOfACall(t *testing.T) {
 		t.Errorf("the tool was given %s", got.Args)
 	}
 	seen := false
-	for _, s := range h.rec.Said() {
+	for _, s := range h.rec.Published() {
 		seen = seen || strings.HasPrefix(s.Subject, "event.tool.request.save_memory")
 		if strings.Contains(string(s.Body), token) {
 			t.Errorf("it is in %s: %s", s.Subject, s.Body)

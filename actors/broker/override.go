@@ -85,7 +85,7 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 
 // unsettled is what the user is told when the bucket cannot be used.
 func unsettled(out actor.Out, err error) error {
-	out.Note(fmt.Errorf("the settings of a session: %w", err))
+	out.LogError(fmt.Errorf("the settings of a session: %w", err))
 	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written; nothing was changed, see conclave doctor")
 }
 
@@ -94,7 +94,7 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 	bad := func(format string, a ...any) *subjects.Fault {
 		return subjects.Faultf(subjects.CodeMalformed, format, a...)
 	}
-	if !slices.Contains(subjects.People, from) {
+	if !slices.Contains(subjects.UserAccounts, from) {
 		return subjects.Faultf(subjects.CodeDenied, "only the user sets what holds for a session")
 	}
 	if subjects.CheckToken(q.SessionID) != nil {

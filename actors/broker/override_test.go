@@ -256,7 +256,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 		"once, and the stream is silent": `{"all":{},"once":{"set":{"level":"ALL"}}}`,
 	} {
 		o := newOffice(t)
-		o.rec.Answer = nil
+		o.rec.Reply = nil
 		if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(stored), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +269,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 	}
 	o := newOffice(t)
 	o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
-	o.rec.Broken = errors.New("disk full")
+	o.rec.FailStore = errors.New("disk full")
 	if over, err := o.override(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
 		t.Errorf("once, and it cannot be tied to its message: %+v, %v", over, err)
 	}
@@ -295,7 +295,7 @@ func TestSessionConfigNeedsTheAudit(t *testing.T) {
 		}
 	}
 	o := newOffice(t)
-	o.rec.Broken = errors.New("disk full")
+	o.rec.FailStore = errors.New("disk full")
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
@@ -319,7 +319,7 @@ func TestOnceOnTheBus(t *testing.T) {
 		}
 	}
 	asks("s1", "q1")
-	reply, err := askOn(t, user, subjects.SessionSet, subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
+	reply, err := askOn(t, user, subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Override: "ALL", Once: true})
 	if err != nil || reply.Override != "ALL" || !reply.Once {
 		t.Fatalf("%+v, %v", reply, err)
 	}
@@ -345,7 +345,7 @@ func TestOnceOnTheBus(t *testing.T) {
 			t.Errorf("%s holds %q, want %q", query, got, want)
 		}
 	}
-	if shown, err := askOn(t, outAs(t, w, "gateway"), subjects.SessionSet, subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
+	if shown, err := askOn(t, outAs(t, w, "gateway"), subjects.SessionConfigService, subjects.SessionConfig{SessionID: "s1", Show: true}); err != nil || shown.Override != "NONE" {
 		t.Errorf("shown %+v, %v", shown, err)
 	}
 }

@@ -29,7 +29,7 @@ func (h *hall) thinks(reply string) {
 // prompted is what the model was last asked.
 func (h *hall) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) {
 	t.Helper()
-	for _, a := range h.rec.Asked() {
+	for _, a := range h.rec.Requested() {
 		if a.Subject != "model.chat" {
 			continue
 		}
@@ -124,8 +124,8 @@ func TestRankByModel(t *testing.T) {
 			case tt.want == nil && (len(got) != usualTools || slices.ContainsFunc(byWords, func(s string) bool { return !slices.Contains(got, s) })):
 				t.Errorf("%q, want those of %q", got, byWords)
 			}
-			if (len(h.rec.Noted()) > 0) != tt.noted {
-				t.Errorf("noted %v", h.rec.Noted())
+			if (len(h.rec.Logged()) > 0) != tt.noted {
+				t.Errorf("noted %v", h.rec.Logged())
 			}
 			if got := h.lately(); got != "before shown" {
 				t.Errorf("on record %s", got)
@@ -143,7 +143,7 @@ func TestRankTimesOut(t *testing.T) {
 	if err != nil || len(got) != usualTools || !slices.Contains(got, "save_memory") {
 		t.Errorf("%q, %v", got, err)
 	}
-	if n := h.rec.Noted(); len(n) != 1 || !strings.Contains(n[0].Error(), "words are compared instead") {
+	if n := h.rec.Logged(); len(n) != 1 || !strings.Contains(n[0].Error(), "words are compared instead") {
 		t.Errorf("noted %v", n)
 	}
 }
@@ -281,7 +281,7 @@ func FuzzRank(f *testing.F) {
 		h.thinks(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got := h.choose(ctx, (&actortest.Recorder{Answer: h.rec.Answer}).Out(), "read a file", offered, nil, usualTools)
+		got := h.choose(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), "read a file", offered, nil, usualTools)
 		var names []string
 		for _, s := range got {
 			names = append(names, s.Name)

@@ -259,7 +259,7 @@ func TestCopiesNameTheCaller(t *testing.T) {
 				t.Errorf("the caller was told %+v", res)
 			}
 			n := 0
-			for _, s := range h.rec.Said() {
+			for _, s := range h.rec.Published() {
 				if !strings.HasPrefix(s.Subject, "event.tool.result.") {
 					continue
 				}

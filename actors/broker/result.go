@@ -39,7 +39,7 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	}
 	if c.session != "" && !c.unseen && !harmless(k.Tool) {
 		if err := b.learn(ctx, out, c.session, r); err != nil {
-			out.Note(err)
+			out.LogError(err)
 			return withheld(res, "what %s returned could not be written down as part of the session, so it is withheld", c.tool)
 		}
 	}
@@ -53,7 +53,7 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	}
 	var err error
 	if shown, res.Parked, err = b.park(ctx, out, c, shown); err != nil {
-		out.Note(err)
+		out.LogError(err)
 		return withheld(res, "what %s returned is too large to be shown and could not be kept, so it is withheld", c.tool)
 	}
 	res.Result = shown
@@ -101,7 +101,7 @@ func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Know
 	res.Labels = &labels
 	if c.session != "" && !c.unseen {
 		if err := b.learn(ctx, out, c.session, r); err != nil {
-			out.Note(err)
+			out.LogError(err)
 			res.Error = subjects.Faultf(subjects.CodeTool, "%s failed", c.tool)
 			return res
 		}

@@ -168,7 +168,7 @@ func TestRedaction(t *testing.T) {
 			if res.Error == nil && len(res.Links) == 0 && !slices.Contains(got.Labels.Flags, "redacted") {
 				t.Errorf("nobody is told: %+v", got.Labels)
 			}
-			all := fmt.Sprintf("%+v %+v", got, h.rec.Said())
+			all := fmt.Sprintf("%+v %+v", got, h.rec.Published())
 			if got.Error != nil {
 				all += got.Error.Text
 			}
@@ -274,11 +274,11 @@ func TestWithheld(t *testing.T) {
 			if got := h.lately(); got != tt.story {
 				t.Errorf("on record %s, want %s", got, tt.story)
 			}
-			if strings.Contains(fmt.Sprint(h.rec.Said()), "fish") {
+			if strings.Contains(fmt.Sprint(h.rec.Published()), "fish") {
 				t.Error("those who watch have seen it")
 			}
-			if !slices.ContainsFunc(h.rec.Noted(), func(err error) bool { return errors.Is(err, errDisk) }) {
-				t.Errorf("noted %v", h.rec.Noted())
+			if !slices.ContainsFunc(h.rec.Logged(), func(err error) bool { return errors.Is(err, errDisk) }) {
+				t.Errorf("noted %v", h.rec.Logged())
 			}
 		})
 	}

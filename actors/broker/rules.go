@@ -88,7 +88,7 @@ func rulesBelow(ctx context.Context, out actor.Out, prefix string) ([]rule, erro
 	all, err := readAll(ctx, keys, func(key string) (rule, error) {
 		r, _, err := readRule(ctx, store, key)
 		return r, err
-	}, out.Note)
+	}, out.LogError)
 	return slices.DeleteFunc(all, func(r rule) bool { return !r.holds(out.Now()) }), err
 }
 
@@ -211,7 +211,7 @@ func (b *Broker) onApprovals(ctx context.Context, in actor.Msg[subjects.Approval
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	list := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: []subjects.ApprovalRule{}}
-	if !slices.Contains(subjects.People, in.From) {
+	if !slices.Contains(subjects.UserAccounts, in.From) {
 		return list, subjects.Faultf(subjects.CodeDenied, "only the user may ask this")
 	}
 	all, err := b.questions(ctx, out)
@@ -252,7 +252,7 @@ func (b *Broker) questions(ctx context.Context, out actor.Out) ([]subjects.Appro
 		q, _, err := readQuestion(ctx, store, key)
 		q.State = q.standing(now)
 		return q.Approval, err
-	}, out.Note)
+	}, out.LogError)
 	slices.SortFunc(all, func(x, y subjects.Approval) int {
 		over := func(a subjects.Approval) int {
 			if a.State == subjects.ApprovalPending {
@@ -266,7 +266,7 @@ func (b *Broker) questions(ctx context.Context, out actor.Out) ([]subjects.Appro
 }
 
 func unlisted(out actor.Out, err error) error {
-	out.Note(fmt.Errorf("listing questions and rules: %w", err))
+	out.LogError(fmt.Errorf("listing questions and rules: %w", err))
 	return subjects.Faultf(subjects.CodeUnavailable, "the questions cannot be read; see conclave doctor")
 }
 
@@ -274,7 +274,7 @@ func unlisted(out actor.Out, err error) error {
 const actionRevoke = "approval.revoke"
 
 // onRevoke ends a rule. It is put on record first. Done is not OK when there is no such rule.
-func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Nothing], out actor.Out) (subjects.Done, error) {
+func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.Done, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
 	id, fault := fromPerson(in.From, in.Tokens)
 	if fault != nil {
@@ -285,7 +285,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Nothing], o
 	defer cancel()
 	store := out.Store(bucketRules)
 	unavailable := func(err error) error {
-		out.Note(fmt.Errorf("revoking a rule: %w", err))
+		out.LogError(fmt.Errorf("revoking a rule: %w", err))
 		return subjects.Faultf(subjects.CodeUnavailable, "the rule could not be revoked and may still hold; see conclave doctor, then try again")
 	}
 	keys, err := store.Keys(ctx, "")

@@ -40,7 +40,7 @@ func (d *desk) list(t testing.TB, all bool) subjects.ApprovalList {
 
 func (d *desk) revoke(t testing.TB, who, id string) (bool, error) {
 	t.Helper()
-	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.revoke." + id, Body: subjects.Nothing{}})
+	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.revoke." + id, Body: subjects.Empty{}})
 	return raw == `{"ok":true}`, err
 }
 
@@ -215,7 +215,7 @@ func TestApprovals(t *testing.T) {
 	if got, want := states(true), []string{"a pending", "b pending", "yes approved", "old expired"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if n := d.rec.Noted(); len(n) == 0 || !errors.Is(n[0], errDamaged) {
+	if n := d.rec.Logged(); len(n) == 0 || !errors.Is(n[0], errDamaged) {
 		t.Errorf("noted %v", n)
 	}
 	if l := d.list(t, true); l.Rules == nil {
@@ -264,7 +264,7 @@ func TestRevoke(t *testing.T) {
 		},
 		{name: "the audit does not take it", before: func(d *desk, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
 		{
-			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.Broken = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
+			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.FailStore = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
 			audit: []string{"before allowed flow: flow.egress", "after unknown unavailable"},
 		},
 		{name: "trick: an agent", who: "generator", code: subjects.CodeDenied, holds: true, audit: []string{"before refused denied"}},

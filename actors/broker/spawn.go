@@ -36,7 +36,7 @@ const registry = "spawns"
 // answers, in this order.
 func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest], out actor.Out) (subjects.SpawnReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "agent.spawn", Session: in.Session, Query: in.Query}
-	caller, err := subjects.ParseBelow("agent.spawn", in.Subject)
+	caller, err := subjects.ParseAgentSubject("agent.spawn", in.Subject)
 	if err != nil {
 		return subjects.SpawnReply{}, b.noChild(ctx, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "nobody asks for a child like this: %v", err))
 	}
@@ -57,7 +57,7 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	}
 	status, reason := subjects.StatusOK, ""
 	if err := b.enter(ctx, out, below, e); err != nil {
-		out.Note(fmt.Errorf("entering %s into the registry: %w", below.ID(), err))
+		out.LogError(fmt.Errorf("entering %s into the registry: %w", below.ID(), err))
 		fault = subjects.Faultf(subjects.CodeUnavailable, "the registry of agents cannot be written, so none was made; see conclave doctor")
 		status, reason = subjects.StatusFailed, fault.Code
 	}
@@ -80,7 +80,7 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 	line, err := b.line(ctx, out, caller, in.Session)
 	over, err2 := b.overrideOf(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
-		out.Note(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
+		out.LogError(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
 		return spawned{}, nil, subjects.Faultf(subjects.CodeUnavailable, "what is known of the session cannot be read, so no agent was made; see conclave doctor")
 	}
 	rec.AgentType = m.Accounts[caller.Account]
@@ -100,7 +100,7 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 		err = b.countSpawn(ctx, out, m, caller.Account, in.Session, in.Query)
 	}
 	if err != nil && !errors.As(err, &fault) {
-		out.Note(fmt.Errorf("counting the agents of a question: %w", err))
+		out.LogError(fmt.Errorf("counting the agents of a question: %w", err))
 		fault = subjects.Faultf(subjects.CodeUnavailable, "the agents of this question cannot be counted, so none was made; see conclave doctor")
 	}
 	if fault != nil {

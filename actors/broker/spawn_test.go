@@ -75,7 +75,7 @@ func newOffice(t testing.TB) *office {
 	}
 	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewBook(officeRules(t, officeManifest)), o, h, nil)
 	o.rec.Time = noon
-	o.rec.Answer = o.answerTurns
+	o.rec.Reply = o.answerTurns
 	return o
 }
 
@@ -273,14 +273,14 @@ func TestSpawnNeedsTheAudit(t *testing.T) {
 
 func TestSpawnWhenTheRegistryIsBroken(t *testing.T) {
 	o := newOffice(t)
-	o.rec.Broken = errors.New("disk full")
+	o.rec.FailStore = errors.New("disk full")
 	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
 	if got := o.trail(); got != "before denied unavailable" {
 		t.Errorf("on record %s", got)
 	}
-	if len(o.rec.Noted()) == 0 {
+	if len(o.rec.Logged()) == 0 {
 		t.Error("what broke is not in the log")
 	}
 }
@@ -444,7 +444,7 @@ func askOn[Q, A any](t *testing.T, out actor.Out, s subjects.Service[Q, A], body
 // TestSpawnOnTheBus: a family grows under the real grants, and its members are told apart by the server and the registry.
 func TestSpawnOnTheBus(t *testing.T) {
 	w := startOffice(t)
-	out := outAs(t, w, "orchestrator").About("s1", "q1")
+	out := outAs(t, w, "orchestrator").WithIDs("s1", "q1")
 	coder, err := askOn(t, out, subjects.AgentSpawn, subjects.SpawnRequest{Type: "coder"})
 	if err != nil {
 		t.Fatal(err)
@@ -464,7 +464,7 @@ func TestSpawnOnTheBus(t *testing.T) {
 		{"its own child, in another session", "orchestrator", "s2", "lineage: unregistered"},
 		{"trick: another account claims the child", "generator", "s1", "lineage: unregistered"},
 	} {
-		if _, err := askOn(t, outAs(t, w, tt.role).About(tt.session, "q1"), below, subjects.SpawnRequest{Type: "researcher"}); why(err) != tt.want {
+		if _, err := askOn(t, outAs(t, w, tt.role).WithIDs(tt.session, "q1"), below, subjects.SpawnRequest{Type: "researcher"}); why(err) != tt.want {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
 		}
 	}

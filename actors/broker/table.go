@@ -142,7 +142,7 @@ func (b *Broker) take(ctx context.Context, out actor.Out, zone, name string, s s
 	case !slices.Contains(subjects.Zones[zone], name):
 		return subjects.Faultf(subjects.CodeDenied, "zone %s has no tool %s", text.Clip(zone, 40), name)
 	}
-	if err := actor.CheckObject(s.Parameters); err != nil {
+	if err := actor.CheckJSONObject(s.Parameters); err != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "the schema of %s is not a JSON object: %v", name, err)
 	}
 	pin := ""

@@ -67,7 +67,7 @@ func (c *Critic) graded(ctx context.Context, out actor.Out, h heard) error {
 			rev, err = c.read(ctx, out, key, &j)
 		}
 		if err != nil && h.last() { // the book is full, or cannot be written: it is said all the same, perhaps twice
-			out.Note(err)
+			out.LogError(err)
 			return say(ctx, c, out, "critique", subjects.CritiqueResult, out.NewID(), g)
 		}
 		if err != nil {

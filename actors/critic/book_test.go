@@ -96,7 +96,7 @@ func TestCrashes(t *testing.T) {
 			if crashed, err := w.crashing(w.c, m); !crashed {
 				t.Fatalf("nothing happened at %s: %v", step, err)
 			}
-			for m.Try = 2; m.Try < 5; m.Try++ { // and once more for good measure
+			for m.Attempt = 2; m.Attempt < 5; m.Attempt++ { // and once more for good measure
 				if _, err := w.crashing(New(w.c.cfg), m); err != nil {
 					t.Fatal(err)
 				}
@@ -187,11 +187,11 @@ func TestBothHalvesAtOnce(t *testing.T) {
 func TestRefusedEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.rec.Refuse = func(string) error { return errors.New("the stream is full") }
+	w.rec.FailPublish = func(string) error { return errors.New("the stream is full") }
 	if err := w.hears("generator", plain("q1")); err == nil {
 		t.Fatal("it went on")
 	}
-	w.rec.Refuse = nil
+	w.rec.FailPublish = nil
 	w.must("generator", plain("q1"))
 	if w.critique(); len(w.prompts()) != 1 {
 		t.Errorf("asked %d times", len(w.prompts()))
@@ -202,9 +202,9 @@ func TestRefusedEvent(t *testing.T) {
 func TestNoBook(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.rec.Broken = errors.New("the disk is full")
-	if err := w.hears("generator", plain("q1")); err == nil || len(w.rec.Said()) > 0 {
-		t.Errorf("%v, it said %+v", err, w.rec.Said())
+	w.rec.FailStore = errors.New("the disk is full")
+	if err := w.hears("generator", plain("q1")); err == nil || len(w.rec.Published()) > 0 {
+		t.Errorf("%v, it said %+v", err, w.rec.Published())
 	}
 }
 
@@ -242,7 +242,7 @@ func TestBadBook(t *testing.T) {
 	if _, err := w.rec.Out().Store(bucket).Put(t.Context(), gradeKey("q1", "generator"), []byte("{"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.hears("generator", plain("q1")); err == nil || len(w.rec.Said())+len(w.prompts()) > 0 {
-		t.Errorf("%v, it said %+v", err, w.rec.Said())
+	if err := w.hears("generator", plain("q1")); err == nil || len(w.rec.Published())+len(w.prompts()) > 0 {
+		t.Errorf("%v, it said %+v", err, w.rec.Published())
 	}
 }

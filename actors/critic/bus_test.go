@@ -65,7 +65,7 @@ func (b bench) Routes() []actor.Route {
 			}
 			return say(subjects.ChatChunk{Content: words[half:], Done: true, Model: "judge:7b"})
 		}),
-		actor.Serve(subjects.ModelNames, func(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.ModelList, error) {
+		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 			return subjects.ModelList{Roles: []subjects.RoleModel{{Role: subjects.RoleCritic, Model: "judge:7b", Window: 16384}}}, nil
 		}),
 	}
@@ -102,7 +102,7 @@ func hear[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 func (c *court) run(name string, a actor.Actor) *actor.Supervised {
 	c.t.Helper()
 	spec := actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}
-	s, err := actor.Supervise(c.t.Context(), spec, c.Dial, actor.Config{Retry: 20 * time.Millisecond})
+	s, err := actor.Supervise(c.t.Context(), spec, c.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func (c *court) out(role, session, query string) actor.Out {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return out.About(session, query)
+	return out.WithIDs(session, query)
 }
 
 // answers has both accounts answer a question.
@@ -190,7 +190,7 @@ func TestBus(t *testing.T) {
 	if v := next(c, c.compared); v.Winner != subjects.RespondentB || v.QueryID != "q1" || len(v.Verdicts) != 2 {
 		t.Errorf("%+v", v)
 	}
-	service, err := subjects.ToolRun.With("critic", "compare_answers")
+	service, err := subjects.ToolCallService.With("critic", "compare_answers")
 	if err != nil {
 		t.Fatal(err)
 	}

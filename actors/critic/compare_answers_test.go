@@ -68,8 +68,8 @@ func TestCompareAnswers(t *testing.T) {
 			if (res.Error == nil) != (c.code == "") || res.Error != nil && (res.Error.Code != c.code || !strings.Contains(res.Error.Text, c.says)) {
 				t.Errorf("%+v, want %s with %q", res.Error, c.code, c.says)
 			}
-			if len(w.rec.Said()) > 0 {
-				t.Errorf("it says %+v", w.rec.Said())
+			if len(w.rec.Published()) > 0 {
+				t.Errorf("it says %+v", w.rec.Published())
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func TestFacts(t *testing.T) {
 			t.Errorf("it has the effect %v", e)
 		}
 	}
-	if !f.Known || f.Effects.String() != policy.Declare().String() || f.Timeout != 5*time.Minute || f.MaxArgs < 4*(mostQuestion+2*mostCompared+mostReference) || f.MaxArgs > subjects.ToolRun.Limit() {
+	if !f.Known || f.Effects.String() != policy.Declare().String() || f.Timeout != 5*time.Minute || f.MaxArgs < 4*(mostQuestion+2*mostCompared+mostReference) || f.MaxArgs > subjects.ToolCallService.Limit() {
 		t.Errorf("%+v", f)
 	}
 	var schema struct {

@@ -55,7 +55,7 @@ func (c *Critic) Routes() []actor.Route {
 	// Two at once: one may wait for the model while the other is written down.
 	routes := []actor.Route{actor.On(subjects.ResponseGeneration, c.onResponse, actor.Workers(2))}
 	for _, t := range tools {
-		if s, err := subjects.ToolAt(t.schema.Name); err == nil {
+		if s, err := subjects.ToolEndpoint(t.schema.Name); err == nil {
 			routes = append(routes, actor.Serve(s, t.handler(c)))
 		}
 	}
@@ -71,7 +71,7 @@ func (c *Critic) Start(ctx context.Context, out actor.Out) error {
 		return nil
 	}
 	for _, t := range tools {
-		topic, err := subjects.ToolAnnounce.With(t.schema.Name)
+		topic, err := subjects.ToolSchemaEvent.With(t.schema.Name)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (c *Critic) Start(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// Describe implements [actor.Described]: a broker that starts later reads the definition from discovery.
+// Describe implements [actor.Describer]: a broker that starts later reads the definition from discovery.
 func (c *Critic) Describe() (version, text string, metadata map[string]string) {
 	metadata = map[string]string{}
 	if c.cfg.Enabled {
@@ -115,7 +115,7 @@ func (h heard) last() bool { return h.try >= subjects.MaxDeliver }
 // onResponse grades one answer, and compares it when it is the second of two. It returns nil when what is to be said is
 // stored, also when it was stored before.
 func (c *Critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
-	h := heard{Response: in.Body, from: in.From, stored: in.Stored, try: in.Try}
+	h := heard{Response: in.Body, from: in.From, stored: in.StoredAt, try: in.Attempt}
 	h.QueryID = cmp.Or(h.QueryID, in.Query)
 	if subjects.CheckToken(h.QueryID) != nil || subjects.CheckToken(h.from) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "an answer needs a query id that can stand in a subject")
@@ -123,14 +123,14 @@ func (c *Critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if subjects.CheckToken(h.SessionID) != nil {
 		h.SessionID = in.Session
 	}
-	out = out.About(h.SessionID, h.QueryID)
+	out = out.WithIDs(h.SessionID, h.QueryID)
 	err := c.graded(ctx, out, h)
 	if err == nil {
 		err = c.paired(ctx, out, h)
 	}
 	if err != nil {
 		// A model server that is started again takes a minute to be there.
-		return actor.Later(fmt.Errorf("judging the answer of %s to %s: %w", h.from, h.QueryID, err), c.pause<<min(h.try, subjects.MaxDeliver))
+		return actor.RetryAfter(fmt.Errorf("judging the answer of %s to %s: %w", h.from, h.QueryID, err), c.pause<<min(h.try, subjects.MaxDeliver))
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func TestLife(t *testing.T) {
 	if err := w.c.Start(t.Context(), w.rec.Out()); err != nil {
 		t.Fatal(err)
 	}
-	said := w.rec.Said()
+	said := w.rec.Published()
 	if len(said) != 1 || said[0].Subject != "tool.schema.compare_answers" {
 		t.Fatalf("it announces %+v", said)
 	}
@@ -54,8 +54,8 @@ func TestOff(t *testing.T) {
 	}
 	_, _, described := w.c.Describe()
 	keys, _ := w.rec.Out().Store(bucket).Keys(t.Context(), "")
-	if len(w.rec.Said())+len(w.rec.Asked())+len(keys)+len(described) > 0 {
-		t.Errorf("it said %+v, asked %+v, kept %q and is described as %v", w.rec.Said(), w.rec.Asked(), keys, described)
+	if len(w.rec.Published())+len(w.rec.Requested())+len(keys)+len(described) > 0 {
+		t.Errorf("it said %+v, asked %+v, kept %q and is described as %v", w.rec.Published(), w.rec.Requested(), keys, described)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestGrades(t *testing.T) {
 			if got := w.critique(); !reflect.DeepEqual(got, want) {
 				t.Errorf("it says\n%+v, want\n%+v", got, want)
 			}
-			if s := w.rec.Said()[0]; s.Query != "q1" || s.Session != "s1" || strings.HasPrefix(s.ID, "q1") {
+			if s := w.rec.Published()[0]; s.Query != "q1" || s.Session != "s1" || strings.HasPrefix(s.ID, "q1") {
 				t.Errorf("it is said as %+v", s)
 			}
 		})
@@ -161,7 +161,7 @@ func TestUngraded(t *testing.T) {
 		{name: "an error", change: func(m *actor.Msg[subjects.Response]) { m.Body.Error = subjects.Faultf(subjects.CodeTimeout, "late") }, want: "there is no answer to grade"},
 		{name: "nothing", change: func(m *actor.Msg[subjects.Response]) { m.Body.Answer = " \n" }, want: "there is no answer to grade"},
 		{name: "a part", change: func(m *actor.Msg[subjects.Response]) { m.Body.Partial = true }, want: "the answer is not whole"},
-		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.Stored = noon.Add(-25 * time.Hour) }, want: "the answer is older than 24h"},
+		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-25 * time.Hour) }, want: "the answer is older than 24h"},
 		{name: "unreadable twice", judge: always("I would say 4 of 5."), want: "the judge's words could not be read, twice: the judge did not keep to the form: there is no [RESULT]", asks: 2},
 		{name: "nothing said, twice", judge: always(""), want: "the judge's words could not be read, twice: the judge did not keep to the form: it said nothing", asks: 2},
 		{name: "a server that cannot read it", judge: fails(fault(fmt.Errorf("%w: broken", model.ErrMalformed))), want: "the judge's words could not be read, twice: the judge did not keep to the form: the model's output could not be read: broken", asks: 2},
@@ -172,16 +172,16 @@ func TestUngraded(t *testing.T) {
 		{name: "stopped by the user", judge: fails(subjects.Faultf(subjects.CodeStopped, "the user stopped it")), want: "no model judged: the user stopped it", asks: 1},
 		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt is longer than the model's context: no", asks: 1 + tighter},
 		{
-			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Try = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
+			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
 			want: "given up after 5 tries: too many wait", asks: 1,
 		},
-		{name: "begun too often", change: func(m *actor.Msg[subjects.Response]) { m.Try = subjects.MaxDeliver + 2 }, want: "given up after 7 tries: it was begun too often and never finished"},
+		{name: "begun too often", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver + 2 }, want: "given up after 7 tries: it was begun too often and never finished"},
 		{
-			name: "nobody there at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Try = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")),
+			name: "nobody there at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeUnavailable, "gone")),
 			want: "given up after 5 tries: the model actor is not there; is it running? see conclave top", asks: 1,
 		},
 		{
-			name: "a bug at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Try = subjects.MaxDeliver }, judge: fails(errors.New("inside of us: token=abcdefghijkl")),
+			name: "a bug at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(errors.New("inside of us: token=abcdefghijkl")),
 			want: "given up after 5 tries: something went wrong; the critic's log says what", asks: 1,
 		},
 	} {
@@ -231,9 +231,9 @@ func TestTriedAgain(t *testing.T) {
 			w := newWorld(t)
 			w.judges(fails(err))
 			m := message("generator", plain("q1"))
-			for m.Try = 1; m.Try < subjects.MaxDeliver; m.Try++ {
+			for m.Attempt = 1; m.Attempt < subjects.MaxDeliver; m.Attempt++ {
 				if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil {
-					t.Fatalf("try %d: it gave up: %+v", m.Try, w.critiques())
+					t.Fatalf("try %d: it gave up: %+v", m.Attempt, w.critiques())
 				}
 			}
 			w.judges(always("Feedback: Right. [RESULT] 4"))
@@ -259,7 +259,7 @@ func TestClosing(t *testing.T) {
 			return "", fmt.Errorf("asking: %w", context.Canceled)
 		})
 		m := message("generator", plain("q1"))
-		m.Try = try
+		m.Attempt = try
 		err := w.c.onResponse(ctx, m, w.rec.Out())
 		if got := w.critiques(); concludes != (err == nil) || concludes != (len(got) == 1) {
 			t.Errorf("try %d: %v, it said %+v", try, err, got)
@@ -297,8 +297,8 @@ func TestIDs(t *testing.T) {
 		m := message("generator", r)
 		m.Query = ""
 		err := w.c.onResponse(t.Context(), m, w.rec.Out())
-		if actortest.Code(err) != subjects.CodeMalformed || len(w.rec.Said())+len(w.rec.Asked()) > 0 {
-			t.Errorf("%q: %v, it said %+v", id, err, w.rec.Said())
+		if actortest.Code(err) != subjects.CodeMalformed || len(w.rec.Published())+len(w.rec.Requested()) > 0 {
+			t.Errorf("%q: %v, it said %+v", id, err, w.rec.Published())
 		}
 	}
 	w := newWorld(t)

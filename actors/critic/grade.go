@@ -33,7 +33,7 @@ func (c *Critic) critique(ctx context.Context, out actor.Out, h heard) (subjects
 		if !h.last() {
 			return g, err
 		}
-		out.Note(givingUp(err))
+		out.LogError(givingUp(err))
 	}
 	g.Model, g.Notice = v.by, v.notice
 	if err != nil {

@@ -52,7 +52,7 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	if err := cfg.Validate(); err != nil && cfg.Enabled {
 		t.Fatal(err)
 	}
-	w.c, w.rec.Answer, w.rec.Time = New(cfg), w.answer, noon
+	w.c, w.rec.Reply, w.rec.Time = New(cfg), w.answer, noon
 	return w
 }
 
@@ -131,7 +131,7 @@ func (w *world) prompts() (out []string) {
 
 // message is an answer on its way in.
 func message(from string, r subjects.Response) actor.Msg[subjects.Response] {
-	return actor.Msg[subjects.Response]{Subject: "from." + from + ".response.generation", From: from, Tokens: []string{from}, Query: r.QueryID, Session: r.SessionID, Stored: noon, Try: 1, Body: r}
+	return actor.Msg[subjects.Response]{Subject: "from." + from + ".response.generation", From: from, Tokens: []string{from}, Query: r.QueryID, Session: r.SessionID, StoredAt: noon, Attempt: 1, Body: r}
 }
 
 // hears hands an answer in.
@@ -158,7 +158,7 @@ func plain(query string) subjects.Response {
 // said are the events of a kind.
 func said[T any](w *world, subject string) (out []T) {
 	w.t.Helper()
-	for _, s := range w.rec.Said() {
+	for _, s := range w.rec.Published() {
 		if s.Subject != subject {
 			continue
 		}
@@ -204,7 +204,7 @@ func (w *world) nowhere(secret string) {
 		}
 		book += string(v)
 	}
-	for what, v := range map[string]any{"events": w.rec.Said(), "questions to a model": w.rec.Asked(), "the log": w.rec.Noted(), "the book": book} {
+	for what, v := range map[string]any{"events": w.rec.Published(), "questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the book": book} {
 		if all := fmt.Sprintf("%+v", v); strings.Contains(all, secret) {
 			at := strings.Index(all, secret)
 			w.t.Errorf("%s holds %q", what, all[max(0, at-80):min(len(all), at+80)])
@@ -215,7 +215,7 @@ func (w *world) nowhere(secret string) {
 // listens is what an actor listens to.
 func listens(a actor.Actor) (out []string) {
 	for _, r := range a.Routes() {
-		out = append(out, r.Spec().Listen())
+		out = append(out, r.Spec().Subscription())
 	}
 	slices.Sort(out)
 	return out

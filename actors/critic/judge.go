@@ -106,7 +106,7 @@ func (c *Critic) window(ctx context.Context, out actor.Out) int {
 	}
 	ctx, cancel := context.WithTimeout(ctx, windowAsk)
 	defer cancel()
-	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
 	if err != nil {
 		return usualWindow // the judgement itself will say what is wrong
 	}

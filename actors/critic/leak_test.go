@@ -91,8 +91,8 @@ func TestOneIDInTwoSessions(t *testing.T) {
 // fullOut speaks through a bucket that takes nothing more.
 type fullOut struct{ actor.Out }
 
-func (f fullOut) Store(b string) actor.Store  { return fullStore{f.Out.Store(b)} }
-func (f fullOut) About(s, q string) actor.Out { return fullOut{f.Out.About(s, q)} }
+func (f fullOut) Store(b string) actor.Store    { return fullStore{f.Out.Store(b)} }
+func (f fullOut) WithIDs(s, q string) actor.Out { return fullOut{f.Out.WithIDs(s, q)} }
 
 type fullStore struct{ actor.Store }
 
@@ -106,7 +106,7 @@ func TestFullBook(t *testing.T) {
 	w := newWorld(t)
 	for try := 1; try <= subjects.MaxDeliver; try++ {
 		m := message("committee", plain("q1"))
-		m.Try = try
+		m.Attempt = try
 		err := w.c.onResponse(t.Context(), m, fullOut{w.rec.Out()})
 		if last := try == subjects.MaxDeliver; (err == nil) != last || len(w.critiques()) > 0 != last {
 			t.Fatalf("try %d: %v, %+v", try, err, w.critiques())

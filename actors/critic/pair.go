@@ -128,7 +128,7 @@ func (c *Critic) verdict(ctx context.Context, out actor.Out, h heard, p pair) (s
 		if !h.last() {
 			return w, err
 		}
-		out.Note(givingUp(err))
+		out.LogError(givingUp(err))
 	}
 	w.Model, w.Notice = r.by, r.notice
 	for _, better := range r.better {

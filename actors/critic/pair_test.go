@@ -71,7 +71,7 @@ func TestPairs(t *testing.T) {
 				if v := w.verdicts(); len(v) != 1 || !reflect.DeepEqual(v[0], want) {
 					t.Errorf("%v:\n%+v, want\n%+v", order, v, want)
 				}
-				if said := w.rec.Said(); said[len(said)-1].Subject != "pairwise.result" || said[len(said)-1].Query != "q1" || said[len(said)-1].Session != "s1" {
+				if said := w.rec.Published(); said[len(said)-1].Subject != "pairwise.result" || said[len(said)-1].Query != "q1" || said[len(said)-1].Session != "s1" {
 					t.Errorf("said last: %+v", said[len(said)-1])
 				}
 			}
@@ -109,12 +109,12 @@ func TestUnpaired(t *testing.T) {
 		change func(*actor.Msg[subjects.Response]) // of respondent B's
 		cfg    func(*Config)
 	}{
-		{name: "too late", change: func(m *actor.Msg[subjects.Response]) { m.Stored = noon.Add(5*time.Minute + time.Second) }},
-		{name: "too early", change: func(m *actor.Msg[subjects.Response]) { m.Stored = noon.Add(-5*time.Minute - time.Second) }},
+		{name: "too late", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(5*time.Minute + time.Second) }},
+		{name: "too early", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-5*time.Minute - time.Second) }},
 		{name: "an error", change: func(m *actor.Msg[subjects.Response]) { m.Body.Error = subjects.Faultf(subjects.CodeTimeout, "late") }},
 		{name: "a part", change: func(m *actor.Msg[subjects.Response]) { m.Body.Partial = true }},
 		{name: "nothing", change: func(m *actor.Msg[subjects.Response]) { m.Body.Answer = "" }},
-		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.Stored = noon.Add(-25 * time.Hour) }},
+		{name: "too old", change: func(m *actor.Msg[subjects.Response]) { m.StoredAt = noon.Add(-25 * time.Hour) }},
 		{name: "another question", change: func(m *actor.Msg[subjects.Response]) { m.Body.QueryID = "q2" }},
 		{name: "somebody else", change: func(m *actor.Msg[subjects.Response]) { m.From, m.Body.RespondentID = "committee", subjects.RespondentB }},
 		{name: "the same again", change: func(m *actor.Msg[subjects.Response]) {
@@ -151,7 +151,7 @@ func TestUnpaired(t *testing.T) {
 	all := goodAndBad("q1")
 	w.must(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
-	m.Stored = noon.Add(5 * time.Minute)
+	m.StoredAt = noon.Add(5 * time.Minute)
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.verdicts()) != 1 {
 		t.Errorf("%v, %+v", err, w.verdicts())
 	}
@@ -165,7 +165,7 @@ func TestLateFreesTheBook(t *testing.T) {
 	all := goodAndBad("q1")
 	w.must(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
-	m.Stored = noon.Add(time.Hour)
+	m.StoredAt = noon.Add(time.Hour)
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
 		t.Fatal(err)
 	}
@@ -186,19 +186,19 @@ func TestPairTriedAgain(t *testing.T) {
 	w.must(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil || len(w.critiques()) != 2 || len(w.verdicts()) != 0 {
-		t.Fatalf("%v, %+v", err, w.rec.Said())
+		t.Fatalf("%v, %+v", err, w.rec.Published())
 	}
 	w.judges(both)
-	m.Try = 2
+	m.Attempt = 2
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.critiques()) != 2 || len(w.verdicts()) != 1 {
-		t.Errorf("%v, %+v", err, w.rec.Said())
+		t.Errorf("%v, %+v", err, w.rec.Published())
 	}
 
 	for try, want := range map[int]string{subjects.MaxDeliver: "given up after 5 tries: too many wait", subjects.MaxDeliver + 1: "given up after 6 tries: it was begun too often and never finished"} {
 		w = newWorld(t)
 		w.judges(busy)
 		w.must(subjects.Generator, all[subjects.Generator])
-		m.Try = try
+		m.Attempt = try
 		if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
 			t.Fatal(err)
 		}

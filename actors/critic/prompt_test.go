@@ -325,7 +325,7 @@ func TestWindowIsRemembered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lists := func() (n int) {
-		for _, a := range w.rec.Asked() {
+		for _, a := range w.rec.Requested() {
 			if a.Subject == "model.list" {
 				n++
 			}

@@ -49,7 +49,7 @@ func (t tool) definition() string {
 // errArgs means that the arguments are not what the tool takes. The text is for the model, which may try again.
 var errArgs = errors.New("bad arguments")
 
-func (t tool) handler(c *Critic) actor.Answerer[subjects.ToolOrder, subjects.ToolResult] {
+func (t tool) handler(c *Critic) actor.RequestHandler[subjects.ToolOrder, subjects.ToolResult] {
 	return func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 		res := subjects.ToolResult{CallID: in.Body.CallID, QueryID: in.Body.QueryID, Tool: t.schema.Name}
 		got, err := t.run(c, ctx, out, in.Body.Args)

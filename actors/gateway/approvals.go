@@ -67,7 +67,7 @@ func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 func (g *Gateway) approvals(r *http.Request, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := g.until(r.Context(), decisionTime)
 	defer cancel()
-	l, err := actor.Ask(ctx, g.out, subjects.ApprovalsOf, subjects.ApprovalQuery{All: all})
+	l, err := actor.Ask(ctx, g.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), errClosing) {
 		err = errClosing
 	}
@@ -94,7 +94,7 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember is session, always or left out")
 	}
-	service, err := subjects.ApprovalAnswer.With(id)
+	service, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), decisionTime)
 	defer cancel()
-	done, err := actor.Ask(ctx, g.out, service, subjects.Nothing{})
+	done, err := actor.Ask(ctx, g.out, service, subjects.Empty{})
 	switch {
 	case err != nil:
 		return brokerSays(err)

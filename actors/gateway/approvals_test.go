@@ -30,7 +30,7 @@ type clerk struct {
 func (*clerk) Name() string { return "broker" }
 
 func (c *clerk) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.ApprovalsOf, c.list), actor.Serve(subjects.ApprovalAnswer, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke)}
+	return []actor.Route{actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke)}
 }
 
 func (c *clerk) note(s string) {
@@ -79,7 +79,7 @@ func (c *clerk) answer(_ context.Context, in actor.Msg[subjects.ApprovalDecision
 	return r, nil
 }
 
-func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Nothing], _ actor.Out) (subjects.Done, error) {
+func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.Out) (subjects.Done, error) {
 	c.note(in.From + " revokes " + in.Tokens[1])
 	return subjects.Done{OK: in.Tokens[1] == "r1"}, nil
 }

@@ -164,7 +164,7 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 		case "not at all":
 			emit(w, out, subjects.ResponseGeneration, r)
 		case "given up":
-			emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
+			emit(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
 		}
 	})
 	for _, tt := range []struct {

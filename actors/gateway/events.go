@@ -323,7 +323,7 @@ func header(block []byte, name string) string {
 // payload shows a body as JSON: as it is, or what is not JSON as a text.
 func payload(data []byte, contentType string) json.RawMessage {
 	if base, _, _ := strings.Cut(contentType, ";"); strings.TrimSpace(base) == subjects.TypeMsgpack {
-		data = []byte(actor.AsJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
+		data = []byte(actor.FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
 	}
 	if json.Valid(data) && utf8.Valid(data) {
 		return data

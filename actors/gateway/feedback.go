@@ -138,9 +138,9 @@ func (g *Gateway) rate(ctx context.Context, session string, body subjects.Feedba
 		return "", fmt.Errorf("encoding feedback: %w", err)
 	}
 	digest := sha256.Sum256(data)
-	out := g.out.About(session, body.QueryID)
+	out := g.out.WithIDs(session, body.QueryID)
 	return hex.EncodeToString(digest[:]), store(ctx, out, subjects.UserFeedback.Name, func(ctx context.Context, id string) error {
-		return out.SendOnce(ctx, subjects.UserFeedback.Spec, data, id)
+		return out.PublishOnce(ctx, subjects.UserFeedback.Spec, data, id)
 	})
 }
 
@@ -187,14 +187,14 @@ func rewarded(ev Event, said subjects.Feedback) *subjects.Reward {
 
 // turnedDown is why reward did not take the feedback with this digest, "" when the event does not say so.
 func turnedDown(ev Event, sum string) string {
-	if t, ok := subjects.Match(subjects.Dead.Name, ev.Subject); !ok || len(t) != 1 {
+	if t, ok := subjects.Match(subjects.DeadLetterEvent.Name, ev.Subject); !ok || len(t) != 1 {
 		return ""
 	}
 	var d subjects.DeadLetter
 	if json.Unmarshal(ev.Payload, &d) != nil || d.SHA256 != sum {
 		return ""
 	}
-	if _, ok := subjects.Match(subjects.UserFeedback.Heard, d.Subject); !ok {
+	if _, ok := subjects.Match(subjects.UserFeedback.Received, d.Subject); !ok {
 		return ""
 	}
 	if d.Reason == "" {

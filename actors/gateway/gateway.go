@@ -75,7 +75,7 @@ func New(cfg Config, link Link) *Gateway {
 // Name implements [actor.Actor].
 func (g *Gateway) Name() string { return "gateway" }
 
-// Describe implements [actor.Described].
+// Describe implements [actor.Describer].
 func (g *Gateway) Describe() (version, text string, metadata map[string]string) {
 	return g.Version, "HTTP, events as they happen, and query.ask", map[string]string{"address": g.Addr()}
 }
@@ -84,15 +84,15 @@ func (g *Gateway) Describe() (version, text string, metadata map[string]string) 
 func (g *Gateway) Routes() []actor.Route {
 	routes := []actor.Route{
 		actor.ServeStream(subjects.QueryAsk, g.onAsk, actor.Workers(g.cfg.MaxWaiting)),
-		actor.Hear(subjects.ResponseDelta, g.onDelta, actor.Workers(1)),
-		actor.Hear(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
+		actor.Subscribe(subjects.ResponseDelta, g.onDelta, actor.Workers(1)),
+		actor.Subscribe(subjects.ResponseThinking, g.onDelta, actor.Workers(1)),
 	}
 	for _, t := range []subjects.Topic[subjects.Query]{subjects.QueryReceived, subjects.QueryCommittee, subjects.QueryTask} {
-		routes = append(routes, actor.Hear(t, g.onQuestion, actor.Workers(1)))
+		routes = append(routes, actor.Subscribe(t, g.onQuestion, actor.Workers(1)))
 	}
 	for _, s := range subjects.Specs() {
-		if s.Keep == "EVENTS" {
-			routes = append(routes, actor.Hear(subjects.Topic[anything]{Spec: s}, g.onEvent, actor.Workers(1)))
+		if s.Stream == "EVENTS" {
+			routes = append(routes, actor.Subscribe(subjects.Topic[anything]{Spec: s}, g.onEvent, actor.Workers(1)))
 		}
 	}
 	return routes
@@ -142,7 +142,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.serving.Go(func() { g.events.follow(g.life, g.heed) })
 	g.serving.Go(func() {
 		if err := g.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			out.Note(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))
+			out.LogError(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))
 		}
 	})
 	g.mu.Lock()

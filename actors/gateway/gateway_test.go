@@ -82,7 +82,7 @@ func newTown(t testing.TB, b *bustest.Bus, with setup) *town {
 			with.change(w.gw)
 		}
 		return w.gw, nil
-	}}, w.Dial, actor.Config{Drain: with.drain})
+	}}, w.Dial, actor.Config{DrainTimeout: with.drain})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func (w *town) generator(answer func(q subjects.Query, out actor.Out)) {
 			w.t.Errorf("question %q: %v", m.Data, err)
 			return
 		}
-		answer(q, out.About(q.SessionID, q.QueryID))
+		answer(q, out.WithIDs(q.SessionID, q.QueryID))
 	}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -285,10 +285,10 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 			t.Errorf("asked %+v", q)
 		}
 		// Respondent B is faster; a critic pretends to have answered; another question ends first. None of it is the answer.
-		emit(w, respondentB.About(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
-		emit(w, out.About(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
-		emit(w, critic.About(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
-		emit(w, out, with(t, subjects.AgentStateOf, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+		emit(w, respondentB.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
+		emit(w, out.WithIDs(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
+		emit(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
+		emit(w, out, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
 		emit(w, out, subjects.ResponseGeneration, reply(q, "Paris"))
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"capital of France?","session_id":"s-1","model":"small:1b"}`)
@@ -329,7 +329,7 @@ func testLookUpOfAQuestionAskedElsewhere(t *testing.T, b *bustest.Bus) {
 	out := w.out("generator")
 	for i := range 5 {
 		q := subjects.Query{QueryID: fmt.Sprintf("q%d", i), SessionID: "s"}
-		emit(w, out.About("s", q.QueryID), subjects.ResponseGeneration, reply(q, fmt.Sprintf("answer %d", i)))
+		emit(w, out.WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, fmt.Sprintf("answer %d", i)))
 	}
 	status, _, body := w.do("GET", "/queries/q3", "")
 	if a := read[gateway.Answer](t, body); status != 200 || a.Answer != "answer 3" || a.SessionID != "s" {
@@ -370,10 +370,10 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 	router := w.out("router")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
-		emit(w, out, with(t, subjects.Dead, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
-		emit(w, w.out("critic").About(q.SessionID, q.QueryID), with(t, subjects.Dead, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
-		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
-		emit(w, router.About(q.SessionID, q.QueryID), with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
+		emit(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
+		emit(w, w.out("critic").WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
+		emit(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
+		emit(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
 	f := read[failure](t, body)
@@ -432,7 +432,7 @@ func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
 		t.Fatalf("%d %s", status, body)
 	}
 	// The answer comes later and is found where the client was told to look.
-	emit(w, w.out("generator").About("s1", "q1"), subjects.ResponseGeneration, reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
+	emit(w, w.out("generator").WithIDs("s1", "q1"), subjects.ResponseGeneration, reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
 	if status, _, body := w.do("GET", f.Later["answer"].(string), ""); status != 200 || read[gateway.Answer](t, body).Answer != "late" {
 		t.Errorf("later: %d %s", status, body)
 	}
@@ -633,7 +633,7 @@ type modelActor struct {
 func (m *modelActor) Name() string { return "model" }
 
 func (m *modelActor) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.ModelNames, func(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.ModelList, error) {
+	return []actor.Route{actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.asked++
@@ -820,7 +820,7 @@ func TestAskIsPublished(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	got := rec.Said()
+	got := rec.Published()
 	if len(got) != 1 || got[0].Subject != "query.received" || got[0].Query != "q-7" || !got[0].Waited || !bytes.Contains([]byte(got[0].Body), []byte(`"query_id":"q-7","query":"hi"`)) {
 		t.Errorf("%+v", got)
 	}

@@ -129,7 +129,7 @@ func (g *Gateway) judgements(ctx context.Context, query string, after uint64, in
 			}
 		}
 	}
-	search(subjects.CritiqueResult.By(criticAccount), func() bool { return into.grade != nil })
-	search(subjects.PairwiseResult.By(criticAccount), func() bool { return into.pairwise != nil })
-	search(subjects.RewardEvent.By(rewardAccount), func() bool { return false }) // the last one holds
+	search(subjects.CritiqueResult.StoredBy(criticAccount), func() bool { return into.grade != nil })
+	search(subjects.PairwiseResult.StoredBy(criticAccount), func() bool { return into.pairwise != nil })
+	search(subjects.RewardEvent.StoredBy(rewardAccount), func() bool { return false }) // the last one holds
 }

@@ -47,7 +47,7 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 			critic := w.out("critic")
 			w.generator(func(q subjects.Query, out actor.Out) {
 				emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
-				emit(w, critic.About(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
+				emit(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
 			})
 			status, _, body := w.do("POST", trail.path, `{"query":"?"}`)
 			a := read[gateway.Answer](t, body)
@@ -63,11 +63,11 @@ func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{Config: gateway.Config{GradeWait: patience}})
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
-		graded := critic.About(q.SessionID, q.QueryID)
+		graded := critic.WithIDs(q.SessionID, q.QueryID)
 		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
 		emit(w, graded, subjects.CritiqueResult, critique(q, "respondent_b", 5))
 		emit(w, graded, subjects.CritiqueResult, critique(q, "committee", 3))
-		emit(w, critic.About(q.SessionID, "another"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "another"}, "generator", 2))
+		emit(w, critic.WithIDs(q.SessionID, "another"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "another"}, "generator", 2))
 		emit(w, graded, subjects.PairwiseResult, subjects.Pairwise{QueryID: q.QueryID, Winner: "respondent_b", Between: []string{"generator", "respondent_b"}, Reason: "shorter"})
 		emit(w, graded, subjects.CritiqueResult, critique(q, "generator", 1))
 	})
@@ -90,7 +90,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	w.generator(func(q subjects.Query, out actor.Out) {
 		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
 		if q.Query == "graded" {
-			emit(w, critic.About(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
+			emit(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
 		}
 	})
 	ask := func(query, path string) (gateway.Answer, time.Duration) {
@@ -126,7 +126,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	}
 	// A grade that comes long after its answer says that the critic is slow, and so does one of an answer of long ago.
 	late := gateway.End(w.gw)
-	emit(w, critic.About("s", "old"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "old"}, "generator", 3))
+	emit(w, critic.WithIDs("s", "old"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "old"}, "generator", 3))
 	eventually(t, "the late grade was heard", func() bool { return gateway.End(w.gw) > max(begin, late) })
 	if !gateway.Behind(w.gw) {
 		t.Error("a late grade counts as one in time")
@@ -146,19 +146,19 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 	out, critic, reward := w.out("generator"), w.out("critic"), w.out("reward")
 	for i := range 3 {
 		q := subjects.Query{QueryID: fmt.Sprintf("judged%d", i), SessionID: "s"}
-		emit(w, out.About("s", q.QueryID), subjects.ResponseGeneration, reply(q, "42"))
+		emit(w, out.WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, "42"))
 	}
 	q := subjects.Query{QueryID: "judged1", SessionID: "s"}
 	if _, _, body := w.do("GET", "/queries/judged1", ""); read[gateway.Answer](t, body).Grade != nil {
 		t.Errorf("graded before anybody did: %s", body)
 	}
-	emit(w, critic.About("s", "judged0"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "judged0"}, "generator", 5))
-	emit(w, critic.About("s", "judged1"), subjects.CritiqueResult, critique(q, "respondent_b", 2))
-	emit(w, critic.About("s", "judged1"), subjects.CritiqueResult, critique(q, "generator", 4))
-	emit(w, critic.About("s", "judged1"), subjects.PairwiseResult, subjects.Pairwise{QueryID: "judged1", Winner: subjects.Tie, Reason: "as good"})
+	emit(w, critic.WithIDs("s", "judged0"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "judged0"}, "generator", 5))
+	emit(w, critic.WithIDs("s", "judged1"), subjects.CritiqueResult, critique(q, "respondent_b", 2))
+	emit(w, critic.WithIDs("s", "judged1"), subjects.CritiqueResult, critique(q, "generator", 4))
+	emit(w, critic.WithIDs("s", "judged1"), subjects.PairwiseResult, subjects.Pairwise{QueryID: "judged1", Winner: subjects.Tie, Reason: "as good"})
 	for _, r := range []subjects.Reward{{Value: 1, Count: 1}, {Value: -1, Count: 3}, {Value: 0.5, Count: 2}} { // the highest count holds
 		r.QueryID, r.RespondentID, r.Source = "judged1", "generator", subjects.RewardUser
-		emit(w, reward.About("s", "judged1"), subjects.RewardEvent, r)
+		emit(w, reward.WithIDs("s", "judged1"), subjects.RewardEvent, r)
 	}
 	_, _, body := w.do("GET", "/queries/judged1", "")
 	a := read[gateway.Answer](t, body)
@@ -173,10 +173,10 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 // noise is what respondent B does for a question, and what others do for it.
 func (w *town) noise(q subjects.Query) {
 	w.t.Helper()
-	respondentB, broker, memory, critic := w.out("respondent_b").About(q.SessionID, q.QueryID), w.out("broker").About(q.SessionID, q.QueryID), w.out("memory").About(q.SessionID, q.QueryID), w.out("critic").About(q.SessionID, q.QueryID)
-	emit(w, respondentB, with(w.t, subjects.AgentStateOf, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
-	emit(w, broker, with(w.t, subjects.ToolAsked, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
-	emit(w, broker, with(w.t, subjects.ToolDone, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
+	respondentB, broker, memory, critic := w.out("respondent_b").WithIDs(q.SessionID, q.QueryID), w.out("broker").WithIDs(q.SessionID, q.QueryID), w.out("memory").WithIDs(q.SessionID, q.QueryID), w.out("critic").WithIDs(q.SessionID, q.QueryID)
+	emit(w, respondentB, with(w.t, subjects.AgentStateEvent, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+	emit(w, broker, with(w.t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
+	emit(w, broker, with(w.t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
 	emit(w, memory, subjects.MemoryRecalled, subjects.MemoryEvent{QueryID: q.QueryID, Action: "recalled", IDs: []string{}, By: "respondent_b"})
 	emit(w, respondentB, subjects.ResponseGeneration, reply(q, "43"))
 	emit(w, critic, subjects.CritiqueResult, critique(q, "respondent_b", 2))
@@ -189,8 +189,8 @@ func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
 	broker := w.out("broker")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		w.noise(q)
-		emit(w, broker.About(q.SessionID, q.QueryID), with(t, subjects.ToolAsked, "get_datetime"), subjects.ToolRequest{CallID: "a", Caller: "generator", Args: json.RawMessage(`{}`)})
-		emit(w, broker.About(q.SessionID, q.QueryID), with(t, subjects.ToolDone, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
+		emit(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "a", Caller: "generator", Args: json.RawMessage(`{}`)})
+		emit(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
 		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
 	})
 	_, _, body := w.do("POST", "/query", `{"query":"?","session_id":"withRespondentB","query_id":"q1"}`)
@@ -314,9 +314,9 @@ func (w *town) rewards() {
 			w.t.Errorf("feedback %q: %v", m.Data, err)
 			return
 		}
-		out := out.About(m.Header.Get(subjects.HeaderSession), m.Header.Get(subjects.HeaderQuery))
+		out := out.WithIDs(m.Header.Get(subjects.HeaderSession), m.Header.Get(subjects.HeaderQuery))
 		r := subjects.Reward{QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
-		dead := with(w.t, subjects.Dead, "reward")
+		dead := with(w.t, subjects.DeadLetterEvent, "reward")
 		switch f.QueryID {
 		case "silent":
 			return
@@ -331,11 +331,11 @@ func (w *town) rewards() {
 			other = r
 			other.Source, other.Value = subjects.RewardConversation, 0.25
 			emit(w, out, subjects.RewardEvent, other)
-			emit(w, out.About("s", "else"), subjects.RewardEvent, subjects.Reward{QueryID: "else", Source: subjects.RewardUser, Thumb: f.Thumb, Value: 0.25})
+			emit(w, out.WithIDs("s", "else"), subjects.RewardEvent, subjects.Reward{QueryID: "else", Source: subjects.RewardUser, Thumb: f.Thumb, Value: 0.25})
 			emit(w, out, dead, subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another body", SHA256: sum([]byte("{}"))})
 			emit(w, out, dead, subjects.DeadLetter{Subject: "from.generator.response.generation", Reason: "another subject", SHA256: sum(m.Data)})
-			critic := w.out("critic").About("", "tricks")
-			emit(w, critic, with(w.t, subjects.Dead, "critic"), subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another's", SHA256: sum(m.Data)})
+			critic := w.out("critic").WithIDs("", "tricks")
+			emit(w, critic, with(w.t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another's", SHA256: sum(m.Data)})
 		}
 		counts[f.QueryID]++
 		r.Count = counts[f.QueryID]

@@ -59,7 +59,7 @@ func (m *models) ask(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelsTime) // others wait for the same answer
 	defer cancel()
 	m.model, m.err = nil, nil
-	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
 	if err != nil {
 		m.err = fmt.Errorf("model: %w", err)
 	} else {

@@ -112,7 +112,7 @@ func (g *Gateway) unrouted(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 func (g *Gateway) run(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.out.Note(fmt.Errorf("panic in %s %s: %v\n%s", rt.method, rt.path, p, debug.Stack()))
+			g.out.LogError(fmt.Errorf("panic in %s %s: %v\n%s", rt.method, rt.path, p, debug.Stack()))
 			panic(http.ErrAbortHandler) // something may have been sent: the client must see that it is not whole
 		}
 	}()
@@ -176,7 +176,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 		if r.Context().Err() != nil {
 			return // nobody is there
 		}
-		g.out.Note(fmt.Errorf("answering %s %s: %w", r.Method, r.URL.Path, err))
+		g.out.LogError(fmt.Errorf("answering %s %s: %w", r.Method, r.URL.Path, err))
 		p = problemf(http.StatusInternalServerError, subjects.CodeInternal, "the gateway failed; its log says why")
 	}
 	if p.status == http.StatusTooManyRequests || p.status == http.StatusServiceUnavailable {
@@ -198,7 +198,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (g *Gateway) write(w http.ResponseWriter, status int, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		g.out.Note(fmt.Errorf("encoding an answer: %w", err))
+		g.out.LogError(fmt.Errorf("encoding an answer: %w", err))
 		status, data = http.StatusInternalServerError, []byte(`{"error":{"code":"internal","text":"the gateway failed; its log says why"}}`)
 	}
 	// Longer than for an event: an answer may be large, and there is one of it.

@@ -31,14 +31,14 @@ const (
 )
 
 // memory asks memory for one thing of the user's own. What was only looked up ends with the client.
-func (g *Gateway) memory(r *http.Request, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+func (g *Gateway) memory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	from := r.Context()
 	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
 		from = context.WithoutCancel(from) // a client that goes away has said it all the same
 	}
 	ctx, cancel := g.until(from, memoryTime)
 	defer cancel()
-	got, err := actor.Ask(ctx, g.out, subjects.MemoryAdminOf, q)
+	got, err := actor.Ask(ctx, g.out, subjects.MemoryAdminService, q)
 	if got.Entries == nil {
 		got.Entries = []subjects.MemoryEntry{}
 	}
@@ -58,7 +58,7 @@ func memorySays(ctx context.Context, err error) error {
 	}
 	switch f.Code {
 	case subjects.CodeUnavailable:
-		if !actor.Replied(err) {
+		if !actor.IsReplyFault(err) {
 			return problemf(http.StatusServiceUnavailable, f.Code, "no memory actor answers; conclave doctor says who runs, conclave actor memory starts one")
 		}
 	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
@@ -81,7 +81,7 @@ func (g *Gateway) entry(r *http.Request) (subjects.MemoryEntry, error) {
 	if len(id) < shortestID {
 		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: give at least %d letters of it", shortestID)
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{Op: "show", IDs: []string{id}, Whole: true})
+	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // no such entry, or several; memory's words say which
@@ -132,7 +132,7 @@ func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
 		choice("trust", v.Get("trust"), memoryTrust...), choice("whole", v.Get("whole"), "0", "1")); err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{
+	got, err := g.memory(r, subjects.MemoryAdminRequest{
 		Op: "list", Kind: v.Get("kind"), State: v.Get("state"), Trust: v.Get("trust"), Tag: v.Get("tag"), From: v.Get("from"), Text: v.Get("text"),
 		Limit: limit, After: v.Get("after"), Whole: v.Get("whole") == "1",
 	})
@@ -173,7 +173,7 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := g.until(r.Context(), memoryTime)
 	defer cancel()
 	var last subjects.MemoryReply
-	for piece, err := range actor.AskStream(ctx, g.out, subjects.MemoryRecalls, q) {
+	for piece, err := range actor.AskStream(ctx, g.out, subjects.MemoryQueryService, q) {
 		if err != nil {
 			return memorySays(ctx, err)
 		}
@@ -229,7 +229,7 @@ func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit})
+	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit})
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
 	if _, err := params(r); err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{Op: "status"})
+	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "status"})
 	switch {
 	case err != nil:
 		return err

@@ -25,10 +25,10 @@ type Forget struct {
 type nothing struct{}
 
 // remembering hands something to memory. It ends with the gateway, not with the client.
-func (g *Gateway) remembering(r *http.Request, in subjects.MemoryWrites) (subjects.MemoryWritten, error) {
+func (g *Gateway) remembering(r *http.Request, in subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	ctx, cancel := g.until(context.WithoutCancel(r.Context()), writingTime)
 	defer cancel()
-	got, err := actor.Ask(ctx, g.out, subjects.MemoryWriting, in)
+	got, err := actor.Ask(ctx, g.out, subjects.MemoryWriteService, in)
 	return got, memorySays(ctx, err)
 }
 
@@ -48,7 +48,7 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	case len(in.Text) > maxFact:
 		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text has at most %d KB; conclave memory import takes documents", maxFact>>10)
 	}
-	got, err := g.remembering(r, subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: in.Text, Tags: in.Tags}}})
+	got, err := g.remembering(r, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: in.Text, Tags: in.Tags}}})
 	switch {
 	case err != nil:
 		return err
@@ -91,7 +91,7 @@ func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{Op: "edit", IDs: []string{e.ID}, Edit: &in})
+	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{e.ID}, Edit: &in})
 	switch {
 	case err != nil:
 		return err
@@ -118,7 +118,7 @@ func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{Op: "forget", IDs: []string{e.ID}})
+	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "forget", IDs: []string{e.ID}})
 	switch {
 	case err != nil:
 		return err
@@ -144,7 +144,7 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	case in.Dry == nil:
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "dry must be said: true tells which would go, false forgets them for good")
 	}
-	got, err := g.memory(r, subjects.MemoryAdmin{Op: "forget", Query: in.Query, Dry: *in.Dry})
+	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "forget", Query: in.Query, Dry: *in.Dry})
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdmined) {
+func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdminReply) {
 	g.write(w, http.StatusOK, struct {
 		Entries   []subjects.MemoryEntry `json:"entries"` // what is gone, or would be
 		Forgotten int                    `json:"forgotten"`
@@ -177,7 +177,7 @@ func (g *Gateway) onMark(op, done string) handler {
 		case (op == "accept" || op == "reject") && e.State != subjects.MemoryCandidate:
 			return problemf(http.StatusConflict, codeConflict, "this memory waits for no decision: it is %s", e.State)
 		}
-		got, err := g.memory(r, subjects.MemoryAdmin{Op: op, IDs: []string{e.ID}})
+		got, err := g.memory(r, subjects.MemoryAdminRequest{Op: op, IDs: []string{e.ID}})
 		switch {
 		case err != nil:
 			return err

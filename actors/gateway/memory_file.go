@@ -35,7 +35,7 @@ func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	q := subjects.MemoryAdmin{Op: "list", Whole: true, Limit: usualPage}
+	q := subjects.MemoryAdminRequest{Op: "list", Whole: true, Limit: usualPage}
 	begun := false
 	for {
 		var fault *subjects.Fault
@@ -90,7 +90,7 @@ func (g *Gateway) writeLines(w http.ResponseWriter, entries []subjects.MemoryEnt
 
 // cutOff ends an answer in the middle so that the client sees that it is not whole.
 func (g *Gateway) cutOff(w http.ResponseWriter, why error) {
-	g.out.Note(why)
+	g.out.LogError(why)
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		conn.Close()
 	}
@@ -130,10 +130,10 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	done := Imported{Entries: len(entries), Actions: map[string]int{}, Refused: []Refused{}}
 	for len(entries) > 0 {
 		n := batch(entries)
-		got, err := g.remembering(r, subjects.MemoryWrites{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
+		got, err := g.remembering(r, subjects.MemoryWriteRequest{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
 		if err != nil {
 			if some := done.Entries - len(entries); some > 0 {
-				g.out.Note(fmt.Errorf("an import ended after %d of %d entries: %w", some, done.Entries, err))
+				g.out.LogError(fmt.Errorf("an import ended after %d of %d entries: %w", some, done.Entries, err))
 			}
 			return err
 		}

@@ -34,8 +34,8 @@ func (*archivist) Name() string { return "memory" }
 
 func (k *archivist) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.MemoryAdminOf, k.admin), actor.Serve(subjects.MemoryWriting, k.write),
-		actor.Serve(subjects.MemoryCorrelated, k.correlated), actor.ServeStream(subjects.MemoryRecalls, k.recall),
+		actor.Serve(subjects.MemoryAdminService, k.admin), actor.Serve(subjects.MemoryWriteService, k.write),
+		actor.Serve(subjects.MemoryCorrelated, k.correlated), actor.ServeStream(subjects.MemoryQueryService, k.recall),
 	}
 }
 
@@ -69,7 +69,7 @@ var shelf = []subjects.MemoryEntry{
 	{ID: "anna0000000000000000000000000003", Kind: "document", Name: "Other", Corpus: "Text.", State: "active", Provenance: subjects.Provenance{Source: "document", Trust: "untrusted"}, Created: someday, Updated: someday},
 }
 
-func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdmin], _ actor.Out) (done subjects.MemoryAdmined, err error) {
+func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (done subjects.MemoryAdminReply, err error) {
 	k.note(in.From, "admin", in.Body)
 	q := in.Body
 	switch q.Text + q.Query { // odd ones
@@ -133,16 +133,16 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdmin],
 	return done, nil
 }
 
-func (k *archivist) write(_ context.Context, in actor.Msg[subjects.MemoryWrites], _ actor.Out) (w subjects.MemoryWritten, err error) {
+func (k *archivist) write(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
 	ids := []string{}
 	for _, e := range in.Body.Entries {
 		ids = append(ids, e.ID+" "+e.Corpus)
-		res := subjects.MemoryWrite{ID: "new", Action: "stored"}
+		res := subjects.MemoryWriteResult{ID: "new", Action: "stored"}
 		if e.ID != "" {
 			res.ID = e.ID
 		}
 		if strings.Contains(e.Corpus, "password") {
-			res = subjects.MemoryWrite{ID: e.ID, Action: "refused", Why: "it looks like a password"}
+			res = subjects.MemoryWriteResult{ID: e.ID, Action: "refused", Why: "it looks like a password"}
 		}
 		w.Results = append(w.Results, res)
 	}
@@ -396,14 +396,14 @@ func TestMemoryExportAndImport(t *testing.T) {
 type fickle struct{ archivist }
 
 func (f *fickle) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.MemoryAdminOf, func(ctx context.Context, in actor.Msg[subjects.MemoryAdmin], out actor.Out) (subjects.MemoryAdmined, error) {
+	return []actor.Route{actor.Serve(subjects.MemoryAdminService, func(ctx context.Context, in actor.Msg[subjects.MemoryAdminRequest], out actor.Out) (subjects.MemoryAdminReply, error) {
 		switch in.Body.After {
 		case "":
-			return subjects.MemoryAdmined{Entries: shelf[:1], Next: "more"}, nil
+			return subjects.MemoryAdminReply{Entries: shelf[:1], Next: "more"}, nil
 		case "more":
-			return subjects.MemoryAdmined{}, subjects.Faultf(subjects.CodeInternal, "gone")
+			return subjects.MemoryAdminReply{}, subjects.Faultf(subjects.CodeInternal, "gone")
 		}
-		return subjects.MemoryAdmined{Entries: shelf[:1], Next: in.Body.After}, nil
+		return subjects.MemoryAdminReply{Entries: shelf[:1], Next: in.Body.After}, nil
 	})}
 }
 

@@ -135,7 +135,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		case "hi":
 			emit(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 		case "no":
-			emit(w, out, with(t, subjects.Dead, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
+			emit(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
 		}
 	})
 	conv, err := json.Marshal(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q", Query: "hi", Answer: "hello"}}, Updated: time.Now()})
@@ -185,7 +185,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 	}
 	// An event on the stream, and this file itself.
-	emit(w, w.out("generator").About("s1", "q9"), subjects.AnswerDialog, subjects.Dialog{QueryID: "q9"})
+	emit(w, w.out("generator").WithIDs("s1", "q9"), subjects.AnswerDialog, subjects.Dialog{QueryID: "q9"})
 	ev := read[map[string]any](t, w.follow("/events?after=0&query=q9").next().raw)
 	want := d.schemas(t, d.response(t, "GET", "/events", 200)["text/event-stream"].Schema)[0]
 	if got := slices.Sorted(maps.Keys(ev)); !slices.Equal(got, slices.Sorted(maps.Keys(want.Properties))) {

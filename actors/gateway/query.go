@@ -183,7 +183,7 @@ func check(out actor.Out, in *Question) error {
 // anybody's guess.
 func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
-	if err := emit(ctx, out.About(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
+	if err := emit(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
 		return Event{}, err
 	}
 	data, err := json.Marshal(body)
@@ -219,7 +219,7 @@ func store(ctx context.Context, out actor.Out, what string, say func(ctx context
 			return f
 		}
 	}
-	out.Note(err)
+	out.LogError(err)
 	return subjects.Faultf(subjects.CodeUnavailable, "%s could not be stored, or nobody said that it was; try again", what)
 }
 
@@ -242,9 +242,9 @@ func endOf(ev Event, query string) (*ending, error) {
 		}
 		return &ending{response: &r, seq: ev.Seq}, nil
 	}
-	if t, ok := subjects.Match(subjects.Dead.Name, ev.Subject); ok && len(t) == 1 {
+	if t, ok := subjects.Match(subjects.DeadLetterEvent.Name, ev.Subject); ok && len(t) == 1 {
 		var d subjects.DeadLetter
-		if err := json.Unmarshal(ev.Payload, &d); err != nil || !subjects.GaveUp(ev.From, d) {
+		if err := json.Unmarshal(ev.Payload, &d); err != nil || !subjects.IsFinalFailure(ev.From, d) {
 			return nil, nil
 		}
 		d.Actor = ev.From
@@ -403,7 +403,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 
 // look searches the answers, then the dead letters, that came after a question.
 func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
-	for _, s := range []string{subjects.ResponseGeneration.By(subjects.Generator), subjects.Dead.By(subjects.Router), subjects.Dead.By(subjects.Generator)} {
+	for _, s := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
 		for at := q.since; ; {
 			ev, err := g.events.readStored(ctx, at+1, s)
 			if errors.Is(err, errNone) {
@@ -456,7 +456,7 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q, _ := g.asked.find(id)
-	if err := emit(r.Context(), g.out.About(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
+	if err := emit(r.Context(), g.out.WithIDs(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
 		return err
 	}
 	g.write(w, http.StatusAccepted, struct {

@@ -50,7 +50,7 @@ func deadLetterOfRespondentB(subject string) bool {
 			return isRespondentB(rest)
 		}
 	}
-	t, ok := subjects.Match(subjects.Exhausted.Heard, subject)
+	t, ok := subjects.Match(subjects.MaxDeliveriesAdvisory.Received, subject)
 	if !ok || len(t) != 2 {
 		return false
 	}

@@ -97,7 +97,7 @@ func (g *Gateway) list(ctx context.Context, names []string) ([]Session, error) {
 		case errs[i] == nil:
 			found = append(found, s)
 		case errors.Is(errs[i], errDamaged):
-			g.out.Note(errs[i])
+			g.out.LogError(errs[i])
 			found = append(found, Session{ID: names[i], Title: "(could not be read)"})
 		case !errors.Is(errs[i], actor.ErrNotFound):
 			return nil, errs[i]

@@ -131,7 +131,7 @@ func (s *sse) close() {
 func (w *town) say(out actor.Out, from, n int) {
 	w.t.Helper()
 	for i := range n {
-		emit(w, out, with(w.t, subjects.AgentStateOf, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
+		emit(w, out, with(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
 	}
 }
 
@@ -223,9 +223,9 @@ func testEventsFilters(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{Config: gateway.Config{Heartbeat: 10 * time.Millisecond}, change: func(g *gateway.Gateway) { g.KeepFew(2) }})
 	out, critic := w.out("generator"), w.out("critic")
 	for i := range 4 {
-		about := out.About(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
-		emit(w, about, with(t, subjects.AgentStateOf, "generator"), subjects.AgentState{To: "GENERATING"})
-		emit(w, critic.About(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult, subjects.Critique{Score: i})
+		about := out.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
+		emit(w, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
+		emit(w, critic.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult, subjects.Critique{Score: i})
 	}
 	for _, tt := range []struct {
 		filter string
@@ -267,8 +267,8 @@ func testEventsLive(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{})
 	at := func(n uint64) string { return strconv.FormatUint(w.first+n, 10) }
 	plain, full := w.follow("/events?after="+at(0)), w.follow("/events?after="+at(0)+"&deltas=1&session=s1")
-	user, out := w.out("user"), w.out("generator").About("s1", "q1")
-	emit(w, user.About("s1", "q1"), subjects.QueryReceived, subjects.Query{Query: "hi"})
+	user, out := w.out("user"), w.out("generator").WithIDs("s1", "q1")
+	emit(w, user.WithIDs("s1", "q1"), subjects.QueryReceived, subjects.Query{Query: "hi"})
 	for _, s := range []*sse{plain, full} {
 		if m := s.next(); m.data.Subject != "query.received" || m.data.Seq != 0 || m.id != at(0) || m.data.Query != "q1" {
 			t.Error(m)

@@ -48,7 +48,7 @@ func newTown(t *testing.T) *town {
 	}
 	w.start("model", standIn{"model", []actor.Route{
 		actor.ServeStream(subjects.ModelChat, w.onChat),
-		actor.Serve(subjects.ModelNames, func(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.ModelList, error) {
+		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 			return subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "test:1b", Window: 8192, Stream: true, Tools: true}}}, nil
 		}),
 	}})
@@ -56,7 +56,7 @@ func newTown(t *testing.T) *town {
 		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
 			return subjects.DiscoverReply{Tools: []subjects.ToolSchema{{Name: "clock", Description: "tells the time", Parameters: json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}`)}}}, nil
 		}),
-		actor.Serve(subjects.ToolAsk, func(_ context.Context, in actor.Msg[subjects.ToolRequest], _ actor.Out) (subjects.ToolResult, error) {
+		actor.Serve(subjects.ToolRequestService, func(_ context.Context, in actor.Msg[subjects.ToolRequest], _ actor.Out) (subjects.ToolResult, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.ran[in.Body.CallID]++
@@ -126,7 +126,7 @@ func (w *town) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], s
 
 func (w *town) start(name string, a actor.Actor) *actor.Supervised {
 	w.t.Helper()
-	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{Retry: 20 * time.Millisecond})
+	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func (w *town) ask(session, query, text string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := actor.Emit(w.t.Context(), w.router.About(session, query), topic, subjects.Query{SessionID: session, QueryID: query, Query: text}); err != nil {
+	if err := actor.Emit(w.t.Context(), w.router.WithIDs(session, query), topic, subjects.Query{SessionID: session, QueryID: query, Query: text}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -284,7 +284,7 @@ func TestCrashOnTheBus(t *testing.T) {
 				once.Do(func() { panic(crash(s)) })
 			}
 		}
-		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}, w.Dial, actor.Config{Retry: 5 * time.Millisecond})
+		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

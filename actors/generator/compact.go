@@ -33,20 +33,20 @@ func (g *Generator) compact(out actor.Out, session string, c subjects.Conversati
 	}
 	g.mu.Lock()
 	if g.speaking != nil {
-		out = g.speaking.About(session, "") // the question's own deadline does not count for this
+		out = g.speaking.WithIDs(session, "") // the question's own deadline does not count for this
 	}
 	g.mu.Unlock()
 	g.behind.Go(func() {
 		defer g.summing.Delete(session)
 		defer func() { // a mistake in here must not end the system
 			if p := recover(); p != nil {
-				out.Note(fmt.Errorf("summarizing session %s: panic: %v", session, p))
+				out.LogError(fmt.Errorf("summarizing session %s: panic: %v", session, p))
 			}
 		}()
 		ctx, cancel := context.WithTimeout(g.life, summarizing)
 		defer cancel()
 		if err := g.summarize(ctx, out, session, c, rev, n, window); err != nil && g.life.Err() == nil {
-			out.Note(fmt.Errorf("summarizing session %s: %w", session, err))
+			out.LogError(fmt.Errorf("summarizing session %s: %w", session, err))
 		}
 	})
 }
@@ -97,11 +97,11 @@ func (g *Generator) summarize(ctx context.Context, out actor.Out, session string
 		}
 		c, rev = fresh, at
 	}
-	topic, err := subjects.AgentStateOf.With(g.name)
+	topic, err := subjects.AgentStateEvent.With(g.name)
 	if err != nil {
 		return err
 	}
-	return actor.Post(ctx, out, topic, subjects.AgentState{
+	return actor.EmitAsync(ctx, out, topic, subjects.AgentState{
 		SessionID: session, To: string(idle), Code: subjects.NoteCompacted, Words: fmt.Sprintf("%d turns were summarized to make room", n),
 	})
 }

@@ -88,7 +88,7 @@ func TestCompactLoses(t *testing.T) {
 	if len(c.Turns) != n+2 || c.Summary != "" || !c.Answered("after") {
 		t.Errorf("%d turns of %d, summary %q", len(c.Turns), n+2, c.Summary)
 	}
-	if got := w.Noted(); len(got) != 1 || !errors.Is(got[0], actor.ErrChanged) {
+	if got := w.Logged(); len(got) != 1 || !errors.Is(got[0], actor.ErrChanged) {
 		t.Errorf("noted: %v", got)
 	}
 }

@@ -198,12 +198,12 @@ func (g *Generator) bucket() string { return subjects.StateBucket(g.name) }
 func (g *Generator) Routes() []actor.Route {
 	routes := []actor.Route{
 		actor.On(subjects.QuerySession, g.onTurn),
-		actor.Hear(subjects.QueryCancel, g.onCancel),
+		actor.Subscribe(subjects.QueryCancel, g.onCancel),
 	}
 	if g.respondentB { // its answers are no part of a conversation, so there is nothing to write a grade beside
 		return routes
 	}
-	return append(routes, actor.Hear(subjects.CritiqueResult, g.onCritique, actor.Workers(1)), actor.Hear(subjects.RewardEvent, g.onReward, actor.Workers(1)))
+	return append(routes, actor.Subscribe(subjects.CritiqueResult, g.onCritique, actor.Workers(1)), actor.Subscribe(subjects.RewardEvent, g.onReward, actor.Workers(1)))
 }
 
 // Start implements [actor.Starter].

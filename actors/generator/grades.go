@@ -113,21 +113,21 @@ func (g *Generator) regrade(ctx context.Context, out actor.Out, session, query s
 	}
 	if add := g.early.of(key); add != nil {
 		g.early.drop(key, *add)
-		out.Note(fmt.Errorf("a grade of query %s was not written down: its conversation changes all the time", query))
+		out.LogError(fmt.Errorf("a grade of query %s was not written down: its conversation changes all the time", query))
 	}
 	return nil
 }
 
 // tellGraded says that the next turn of the session knows what was thought of this one.
 func (g *Generator) tellGraded(ctx context.Context, out actor.Out, session, query string) {
-	topic, err := subjects.AgentStateOf.With(g.name)
+	topic, err := subjects.AgentStateEvent.With(g.name)
 	if err == nil {
-		err = actor.Post(ctx, out.About(session, query), topic, subjects.AgentState{
+		err = actor.EmitAsync(ctx, out.WithIDs(session, query), topic, subjects.AgentState{
 			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded, Words: "what was thought of the answer is kept beside it",
 		})
 	}
 	if err != nil {
-		out.Note(err)
+		out.LogError(err)
 	}
 }
 

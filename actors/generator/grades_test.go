@@ -120,7 +120,7 @@ func TestGradesAreKept(t *testing.T) {
 func TestRespondentBHearsNoGrades(t *testing.T) {
 	t.Parallel()
 	for _, r := range newRespondentB().Routes() {
-		if l := r.Spec().Listen(); strings.Contains(l, "critique") || strings.Contains(l, "reward") {
+		if l := r.Spec().Subscription(); strings.Contains(l, "critique") || strings.Contains(l, "reward") {
 			t.Errorf("it listens on %s", l)
 		}
 	}
@@ -133,8 +133,8 @@ type interfering struct {
 	n   *int
 }
 
-func (i interfering) About(session, query string) actor.Out {
-	return interfering{i.Out.About(session, query), i.put, i.n}
+func (i interfering) WithIDs(session, query string) actor.Out {
+	return interfering{i.Out.WithIDs(session, query), i.put, i.n}
 }
 
 func (i interfering) Store(bucket string) actor.Store {
@@ -162,7 +162,7 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 	want := subjects.Grades{Critic: 5, Feedback: "quick"}
 	ask := func(w *world, g *Generator, put func(n int) error) {
 		t.Helper()
-		in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Try: 1, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
+		in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
 		if err := g.onTurn(t.Context(), in, interfering{w.Out(), put, new(int)}); err != nil {
 			t.Fatal(err)
 		}
@@ -271,8 +271,8 @@ func TestGradesLoseRaces(t *testing.T) {
 			if err := g.onCritique(t.Context(), actor.Msg[subjects.Critique]{Body: critique("q1", 4, "")}, out); err != nil {
 				t.Fatal(err)
 			}
-			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Noted()) != tt.noted || *out.n > gradeTries {
-				t.Errorf("%+v after %d writes, noted %v", got, *out.n, w.Noted())
+			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Logged()) != tt.noted || *out.n > gradeTries {
+				t.Errorf("%+v after %d writes, noted %v", got, *out.n, w.Logged())
 			}
 			if g.early.of("s1.q1") != nil {
 				t.Error("it still waits")

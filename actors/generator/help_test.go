@@ -45,7 +45,7 @@ type world struct {
 func newWorld(t testing.TB, replies ...any) *world {
 	w := &world{t: t, replies: replies, ledger: map[string]subjects.ToolResult{}}
 	w.role = subjects.RoleModel{Role: "assistant", Model: "test:1b", Window: 32768, Stream: true, Tools: true, Thinking: true}
-	w.Recorder.Answer = w.answer
+	w.Recorder.Reply = w.answer
 	return w
 }
 
@@ -150,13 +150,13 @@ func (w *world) ask(g *Generator, session, query, text string, try int) error {
 }
 
 func (w *world) askCtx(ctx context.Context, g *Generator, q subjects.Query, try int) error {
-	in := actor.Msg[subjects.Query]{Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Try: try, Stored: w.Out().Now(), Body: q}
+	in := actor.Msg[subjects.Query]{Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Attempt: try, StoredAt: w.Out().Now(), Body: q}
 	return g.onTurn(ctx, in, w.Out())
 }
 
 // said are the bodies said on a subject.
 func said[T any](w *world, subject string) (out []T) {
-	for _, s := range w.Said() {
+	for _, s := range w.Published() {
 		if s.Subject != subject {
 			continue
 		}
@@ -220,7 +220,7 @@ func codes(notes []subjects.Note) (out []string) {
 // quiet fails a test in which the actor wrote an error into the log.
 func (w *world) quiet() {
 	w.t.Helper()
-	for _, err := range w.Noted() {
+	for _, err := range w.Logged() {
 		w.t.Errorf("noted: %v", err)
 	}
 }

@@ -96,7 +96,7 @@ func (t *turn) keep(ctx context.Context) error {
 				return err
 			}
 			if err := t.g.regrade(ctx, t.out, t.session, said.QueryID); err != nil { // what was heard while it was written
-				t.out.Note(err)
+				t.out.LogError(err)
 			}
 			return nil
 		case !errors.Is(err, actor.ErrChanged):
@@ -117,7 +117,7 @@ func (t *turn) tidy(ctx context.Context) {
 	}
 	t.rec = record{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
 	if err := t.write(ctx, "turn.tidy"); err != nil {
-		t.out.Note(err)
+		t.out.LogError(err)
 	}
 }
 
@@ -167,8 +167,8 @@ func (t *turn) despair(ctx context.Context, cause error) {
 	}
 	ctx, cancel := lasting(ctx)
 	defer cancel()
-	t.out.Note(cause)
+	t.out.LogError(cause)
 	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.response(loop.State{}, errTried)); err != nil {
-		t.out.Note(err)
+		t.out.LogError(err)
 	}
 }

@@ -24,7 +24,7 @@ func (c Config) unseen() Config {
 
 // tooOld reports whether a question is to be left alone: after a week without it, respondent B does not answer the week.
 func (g *Generator) tooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
-	return g.respondentB && out.Now().Sub(in.Stored) > g.cfg.RespondentB.MaxAge
+	return g.respondentB && out.Now().Sub(in.StoredAt) > g.cfg.RespondentB.MaxAge
 }
 
 // told is what the user was told before the question of respondent B's turn. own is what respondent B has answered itself.
@@ -34,7 +34,7 @@ func (t *turn) told(ctx context.Context, own subjects.Conversation) subjects.Con
 	defer cancel()
 	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.session)
 	if err != nil {
-		t.out.Note(fmt.Errorf("reading what the user was told: %w", err))
+		t.out.LogError(fmt.Errorf("reading what the user was told: %w", err))
 		t.note(subjects.NoteNoHistory, "what was said before could not be read, so this answer knows nothing of it")
 		return subjects.Conversation{SessionID: t.session}
 	}

@@ -122,14 +122,14 @@ func TestGradesOnTheBus(t *testing.T) {
 	w.ask("s1", "q1", "one")
 	w.settled("s1", 1)
 	<-notes
-	out := w.out("critic").About("s1", "q1")
+	out := w.out("critic").WithIDs("s1", "q1")
 	for _, respondent := range []string{subjects.RespondentB, subjects.Generator} {
 		score := map[string]int{subjects.RespondentB: 5, subjects.Generator: 2}[respondent]
 		if err := actor.Emit(t.Context(), out, subjects.CritiqueResult, subjects.Critique{SessionID: "s1", QueryID: "q1", RespondentID: respondent, Score: score, Feedback: "short"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := actor.Emit(t.Context(), w.out("reward").About("s1", "q1"), subjects.RewardEvent, subjects.Reward{
+	if err := actor.Emit(t.Context(), w.out("reward").WithIDs("s1", "q1"), subjects.RewardEvent, subjects.Reward{
 		SessionID: "s1", QueryID: "q1", RespondentID: subjects.Generator, Value: -1, Count: 1, Source: subjects.RewardUser, Words: "too short",
 	}); err != nil {
 		t.Fatal(err)

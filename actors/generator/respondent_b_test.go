@@ -19,7 +19,7 @@ func newRespondentB() *Generator { return New(subjects.RespondentB, shipped()) }
 // unheard fails a test in which respondent B says anything where a person listens.
 func (w *world) unheard() {
 	w.t.Helper()
-	for _, s := range w.Said() {
+	for _, s := range w.Published() {
 		switch s.Subject {
 		case "response.generation":
 		case "agent.state.respondent_b":
@@ -36,7 +36,7 @@ func (w *world) unheard() {
 // chats are the requests to the model, as they went over the wire.
 func (w *world) chats() (out []subjects.ChatRequest) {
 	w.t.Helper()
-	for _, a := range w.Asked() {
+	for _, a := range w.Requested() {
 		if a.Subject != "model.chat" {
 			continue
 		}
@@ -269,13 +269,13 @@ func TestRespondentBLeavesOldQuestionsAlone(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "Paris.")
 			w.Time = now
-			in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Try: 1, Stored: tt.stored, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
+			in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, StoredAt: tt.stored, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
 			if err := New(tt.who, shipped()).onTurn(t.Context(), in, w.Out()); err != nil {
 				t.Fatal(err)
 			}
 			keys, err := w.Out().Store(subjects.StateBucket(tt.who)).Keys(t.Context(), "")
-			if err != nil || len(w.responses()) != tt.want || len(w.asked) != tt.want || tt.want == 0 && len(w.Said())+len(w.Asked())+len(keys) != 0 {
-				t.Errorf("%d answers, said %d, asked %d, wrote %v, %v", len(w.responses()), len(w.Said()), len(w.Asked()), keys, err)
+			if err != nil || len(w.responses()) != tt.want || len(w.asked) != tt.want || tt.want == 0 && len(w.Published())+len(w.Requested())+len(keys) != 0 {
+				t.Errorf("%d answers, said %d, asked %d, wrote %v, %v", len(w.responses()), len(w.Published()), len(w.Requested()), keys, err)
 			}
 		})
 	}
@@ -371,7 +371,7 @@ func TestReference(t *testing.T) {
 			if r := w.responses(); r[0].Reference != secret || r[1].Reference != "" {
 				t.Errorf("references %q and %q", r[0].Reference, r[1].Reference)
 			}
-			for _, a := range w.Asked() {
+			for _, a := range w.Requested() {
 				if strings.Contains(a.Body, "MARZIPAN") {
 					t.Errorf("%s was asked %s", a.Subject, a.Body)
 				}

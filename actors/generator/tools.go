@@ -38,7 +38,7 @@ func (t *turn) tools(ctx context.Context) []model.Tool {
 		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			why := "it does not answer"
 			var f *subjects.Fault
-			if actor.Replied(err) && errors.As(err, &f) {
+			if actor.IsReplyFault(err) && errors.As(err, &f) {
 				why = text.OneLine(f.Text, mostWords)
 			}
 			t.note(subjects.NoteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
@@ -68,7 +68,7 @@ func (t *turn) callID(id string) string {
 
 // runTool runs one call through the broker. What comes back is always a result: denied, failed and silent ones too.
 func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
-	service, err := subjects.ToolAsk.With(c.Name)
+	service, err := subjects.ToolRequestService.With(c.Name)
 	if err != nil {
 		return loop.Result{Text: "There is no tool of that name.", Fault: subjects.CodeUnknownTool}
 	}
@@ -200,7 +200,7 @@ func (g *Generator) role(ctx context.Context, out actor.Out) subjects.RoleModel 
 	usual := subjects.RoleModel{Role: subjects.RoleAssistant, Window: usualWindow, Stream: true, Tools: true}
 	ctx, cancel := context.WithTimeout(ctx, looking)
 	defer cancel()
-	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
 	if err != nil {
 		return usual
 	}

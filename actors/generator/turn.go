@@ -53,8 +53,8 @@ type calls struct {
 
 func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	t := &turn{
-		g: g, out: out.About(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), session: in.Tokens[1],
-		asked: in.Body, try: in.Try, last: in.Try >= subjects.MaxDeliver,
+		g: g, out: out.WithIDs(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), session: in.Tokens[1],
+		asked: in.Body, try: in.Attempt, last: in.Attempt >= subjects.MaxDeliver,
 	}
 	t.machine = newMachine(t.tellState)
 	return t
@@ -74,7 +74,7 @@ func (t *turn) answer(ctx context.Context) (err error) {
 		return err
 	}
 	if err = t.work(ctx); err != nil && !errors.Is(err, errTaken) && t.last && t.rec.Publish == nil {
-		t.out.Note(err)
+		t.out.LogError(err)
 		err = t.conclude(ctx, t.state(), errTried)
 	}
 	if err == nil {
@@ -89,7 +89,7 @@ func (t *turn) answer(ctx context.Context) (err error) {
 // move takes a transition. One that is refused is a bug, and no reason to leave the caller alone.
 func (t *turn) move(e event, step int) {
 	if err := t.machine.reach(e, step); err != nil {
-		t.out.Note(err)
+		t.out.LogError(err)
 	}
 }
 
@@ -163,7 +163,7 @@ func (t *turn) tooLong() bool {
 // settle answers a question of this session that was begun and given up: whoever worked at it died as often as it was
 // handed out. That it was is known from the order: the next question of a session comes only after that.
 func (t *turn) settle(ctx context.Context, s sitting) error {
-	left := &turn{g: t.g, out: t.out.About(t.session, s.rec.QueryID), store: t.store, session: t.session, try: s.rec.Try, last: true}
+	left := &turn{g: t.g, out: t.out.WithIDs(t.session, s.rec.QueryID), store: t.store, session: t.session, try: s.rec.Try, last: true}
 	left.machine = newMachine(left.tellState)
 	left.asked = subjects.Query{SessionID: t.session, QueryID: s.rec.QueryID, Query: s.rec.Query, Reference: s.rec.Reference}
 	left.before = s.conv
@@ -248,7 +248,7 @@ func (t *turn) failed(ctx context.Context, state loop.State, err error) error {
 		return t.conclude(ctx, state, ctx.Err())
 	}
 	if f, _ := explain(err); f.Code == subjects.CodeInternal {
-		t.out.Note(err)
+		t.out.LogError(err)
 	}
 	return t.conclude(ctx, state, err)
 }
@@ -430,12 +430,12 @@ func (t *turn) tell(s subjects.AgentState) {
 	if t.g.respondentB && s.Event == "" {
 		return // its words, notes and faults are in its answer, and nowhere that a person looks
 	}
-	topic, err := subjects.AgentStateOf.With(t.g.name)
+	topic, err := subjects.AgentStateEvent.With(t.g.name)
 	if err != nil {
 		return
 	}
 	s.SessionID, s.QueryID = t.session, t.asked.QueryID
-	if err := actor.Post(context.Background(), t.out, topic, s); err != nil {
-		t.out.Note(err)
+	if err := actor.EmitAsync(context.Background(), t.out, topic, s); err != nil {
+		t.out.LogError(err)
 	}
 }

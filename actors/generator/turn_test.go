@@ -61,7 +61,7 @@ func TestPlainTurn(t *testing.T) {
 	if len(c.Turns) != 1 || c.Turns[0].Answer != "Paris." || c.Turns[0].QueryID != "q1" || c.SessionID != "s1" {
 		t.Errorf("conversation: %+v", c)
 	}
-	for _, s := range w.Said() {
+	for _, s := range w.Published() {
 		if s.Session != "s1" || s.Query != "q1" {
 			t.Errorf("%s is about %s/%s", s.Subject, s.Session, s.Query)
 		}
@@ -88,7 +88,7 @@ func TestToolTurn(t *testing.T) {
 	if got := w.path(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
-	for _, s := range w.Asked() {
+	for _, s := range w.Requested() {
 		if s.Subject != "tool.request.clock" {
 			continue
 		}
@@ -153,7 +153,7 @@ func TestCallsThatBringNothing(t *testing.T) {
 func TestWithoutOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.Recorder.Answer = nil // nobody is there
+	w.Recorder.Reply = nil // nobody is there
 	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestRoleIsAskedNowAndThen(t *testing.T) {
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	g := New(subjects.Generator, shipped())
 	count := func(subject string) (n int) {
-		for _, s := range w.Asked() {
+		for _, s := range w.Requested() {
 			if s.Subject == subject {
 				n++
 			}

@@ -30,11 +30,11 @@ const (
 const minIDPrefix = 6
 
 // onAdmin does what the user wants done.
-func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdmin], out actor.Out) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) onAdmin(ctx context.Context, in actor.Msg[subjects.MemoryAdminRequest], out actor.Out) (done subjects.MemoryAdminReply, err error) {
 	if m.unavailable != nil {
 		return done, m.unavailable
 	}
-	ops := map[string]func(context.Context, actor.Out, string, subjects.MemoryAdmin) (subjects.MemoryAdmined, error){
+	ops := map[string]func(context.Context, actor.Out, string, subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error){
 		"list": m.listEntries, "show": m.showEntries, "edit": m.editEntry, "pin": m.pinEntries, "unpin": m.pinEntries, "forget": m.forgetEntries,
 		"accept": m.decideCandidates, "reject": m.decideCandidates, "graph": m.listRelations, "status": m.reportStatus,
 	}
@@ -102,7 +102,7 @@ func (m *Memory) resolveExisting(ctx context.Context, ids []string) (out, missin
 	return out, missing, nil
 }
 
-func (m *Memory) listEntries(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) listEntries(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultPageSize
@@ -134,7 +134,7 @@ func (m *Memory) listEntries(ctx context.Context, _ actor.Out, _ string, q subje
 	return done, nil
 }
 
-func (m *Memory) showEntries(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) showEntries(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, err := m.resolveIDs(ctx, q.IDs)
 	if err != nil {
 		return done, err
@@ -149,14 +149,14 @@ func (m *Memory) showEntries(ctx context.Context, _ actor.Out, _ string, q subje
 			return done, err
 		}
 		if size += len(data); size > maxPageBytes && i > 0 {
-			return subjects.MemoryAdmined{}, subjects.Faultf(subjects.CodeTooLarge, "that is too much for one answer: ask for fewer at a time")
+			return subjects.MemoryAdminReply{}, subjects.Faultf(subjects.CodeTooLarge, "that is too much for one answer: ask for fewer at a time")
 		}
 	}
 	return done, nil
 }
 
 // editEntry changes what an entry says. Its vectors are made anew, and what is said of it in the graph stays.
-func (m *Memory) editEntry(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) editEntry(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, err := m.resolveIDs(ctx, q.IDs)
 	if err != nil {
 		return done, err
@@ -216,7 +216,7 @@ func (m *Memory) updateEntry(ctx context.Context, id string, e subjects.MemoryEd
 	return now, m.refreshIndex(ctx, id)
 }
 
-func (m *Memory) pinEntries(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) pinEntries(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, missing, err := m.resolveExisting(ctx, q.IDs)
 	if err != nil {
 		return done, err
@@ -238,7 +238,7 @@ func (m *Memory) pinEntries(ctx context.Context, out actor.Out, by string, q sub
 
 // forgetEntries removes entries, by id or by words. By words it takes those that were recalled for them, each of which shares
 // a word with them or is much alike; with Dry it only tells which.
-func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	var ids []string
 	switch {
 	case (q.Query == "") == (len(q.IDs) == 0):
@@ -311,7 +311,7 @@ const (
 )
 
 // findByWords are the entries that words mean: in any state, since what is forgotten must not come back from the past.
-func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.MemoryAdmin) (ids []string, err error) {
+func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.MemoryAdminRequest) (ids []string, err error) {
 	asked := subjects.MemoryQuery{Query: q.Query, Kind: q.Kind}
 	if err := normalizeQuery(&asked, m.cfg); err != nil {
 		return nil, err
@@ -333,7 +333,7 @@ func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.Memo
 }
 
 // decideCandidates decides upon candidates.
-func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	ids, missing, err := m.resolveExisting(ctx, q.IDs)
 	if err != nil {
 		return done, err
@@ -353,7 +353,7 @@ func (m *Memory) decideCandidates(ctx context.Context, out actor.Out, by string,
 	return done, m.settleCandidates(ctx, out, by, q.Op == "accept", entries...)
 }
 
-func (m *Memory) listRelations(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) listRelations(ctx context.Context, _ actor.Out, _ string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultPageSize
@@ -364,7 +364,7 @@ func (m *Memory) listRelations(ctx context.Context, _ actor.Out, _ string, q sub
 	return done, nil
 }
 
-func (m *Memory) reportStatus(ctx context.Context, _ actor.Out, _ string, _ subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (m *Memory) reportStatus(ctx context.Context, _ actor.Out, _ string, _ subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	s, err := m.unaudited.Stats(ctx)
 	if err != nil {
 		return done, fmt.Errorf("counting: %w", err)

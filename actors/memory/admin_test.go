@@ -19,8 +19,8 @@ func TestAdminRefuses(t *testing.T) {
 	w := newFixture(t)
 	id, other := w.storeFact("The bicycle stands in the cellar."), w.storeFact("My sister Anna lives in Rome.")
 	long := strings.Repeat("x", maxCorpus+1)
-	edit := func(e subjects.MemoryEdit) subjects.MemoryAdmin {
-		return subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &e}
+	edit := func(e subjects.MemoryEdit) subjects.MemoryAdminRequest {
+		return subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &e}
 	}
 	before := w.everything()
 	for _, tt := range []struct {
@@ -28,21 +28,21 @@ func TestAdminRefuses(t *testing.T) {
 		op   any
 		says string
 	}{
-		{"nothing", subjects.MemoryAdmin{}, `memory cannot ""`},
-		{"an unknown deed", subjects.MemoryAdmin{Op: "drop table"}, `memory cannot "drop table"`},
-		{"trick: in other letters", subjects.MemoryAdmin{Op: "FORGET", IDs: []string{id}}, "memory cannot"},
+		{"nothing", subjects.MemoryAdminRequest{}, `memory cannot ""`},
+		{"an unknown deed", subjects.MemoryAdminRequest{Op: "drop table"}, `memory cannot "drop table"`},
+		{"trick: in other letters", subjects.MemoryAdminRequest{Op: "FORGET", IDs: []string{id}}, "memory cannot"},
 		{"trick: a field of its own", []byte(`{"op":"forget","ids":["` + id + `"],"as":"operator"}`), ""},
 		{"trick: two at once", []byte(`{"op":"list","op":"forget","ids":["` + id + `"]}`), ""},
-		{"show nothing", subjects.MemoryAdmin{Op: "show"}, "name between 1 and 500"},
-		{"show nobody", subjects.MemoryAdmin{Op: "show", IDs: []string{"nobody-knows"}}, "there is no entry nobody-knows; conclave memory list"},
-		{"show five letters", subjects.MemoryAdmin{Op: "show", IDs: []string{id[:5]}}, "at least 6"},
-		{"show one of several", subjects.MemoryAdmin{Op: "show", IDs: []string{id[:6]}}, id + " or " + other + ": give more letters"},
-		{"trick: show every one", subjects.MemoryAdmin{Op: "show", IDs: []string{"%%%%%%"}}, "cannot be an id"},
-		{"trick: show a way around", subjects.MemoryAdmin{Op: "show", IDs: []string{"' OR 1=1 --"}}, "cannot be an id"},
-		{"edit nothing", subjects.MemoryAdmin{Op: "edit", IDs: []string{id}}, "what to change"},
+		{"show nothing", subjects.MemoryAdminRequest{Op: "show"}, "name between 1 and 500"},
+		{"show nobody", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"nobody-knows"}}, "there is no entry nobody-knows; conclave memory list"},
+		{"show five letters", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:5]}}, "at least 6"},
+		{"show one of several", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id[:6]}}, id + " or " + other + ": give more letters"},
+		{"trick: show every one", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"%%%%%%"}}, "cannot be an id"},
+		{"trick: show a way around", subjects.MemoryAdminRequest{Op: "show", IDs: []string{"' OR 1=1 --"}}, "cannot be an id"},
+		{"edit nothing", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}}, "what to change"},
 		{"trick: edit with nothing in it", edit(subjects.MemoryEdit{}), "what to change"},
-		{"edit two", subjects.MemoryAdmin{Op: "edit", IDs: []string{id, other}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "which one entry"},
-		{"edit nobody", subjects.MemoryAdmin{Op: "edit", IDs: []string{"nobody-knows"}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "there is no entry"},
+		{"edit two", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id, other}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "which one entry"},
+		{"edit nobody", subjects.MemoryAdminRequest{Op: "edit", IDs: []string{"nobody-knows"}, Edit: &subjects.MemoryEdit{Name: new("x")}}, "there is no entry"},
 		{"edit the name away", edit(subjects.MemoryEdit{Name: new(" ")}), "needs a name"},
 		{"edit a name as long as a book", edit(subjects.MemoryEdit{Name: new(long)}), "at most"},
 		{"edit a text as long as a book", edit(subjects.MemoryEdit{Corpus: &long}), "at most"},
@@ -50,19 +50,19 @@ func TestAdminRefuses(t *testing.T) {
 		{"trick: edit a password in", edit(subjects.MemoryEdit{Corpus: new("password: " + canary)}), "conclave secret set"},
 		{"trick: edit a password into a name", edit(subjects.MemoryEdit{Name: new("api_key=" + canary)}), "conclave secret set"},
 		{"trick: edit a password into a tag", edit(subjects.MemoryEdit{Tags: &[]string{"api_key=" + canary}}), "conclave secret set"},
-		{"pin nobody", subjects.MemoryAdmin{Op: "pin", IDs: []string{"nobody-knows"}}, "there is no entry"},
-		{"unpin nothing", subjects.MemoryAdmin{Op: "unpin"}, "name between"},
-		{"forget nothing", subjects.MemoryAdmin{Op: "forget"}, "name entries, or give words"},
-		{"trick: forget both ways", subjects.MemoryAdmin{Op: "forget", IDs: []string{id}, Query: "bicycle"}, "one of them"},
-		{"trick: forget nobody", subjects.MemoryAdmin{Op: "forget", IDs: []string{"nobody-knows", "neither-this"}}, "there is no entry nobody-knows"},
-		{"trick: forget one, and what is no id", subjects.MemoryAdmin{Op: "forget", IDs: []string{id, "*"}}, "cannot be an id"},
-		{"trick: show one, and nobody", subjects.MemoryAdmin{Op: "show", IDs: []string{id, "nobody-knows"}}, "there is no entry nobody-knows"},
-		{"forget by blanks", subjects.MemoryAdmin{Op: "forget", Query: "  "}, "give some words"},
-		{"forget of an unknown kind", subjects.MemoryAdmin{Op: "forget", Query: "bicycle", Kind: "all"}, "there is no kind"},
-		{"accept what is no proposal", subjects.MemoryAdmin{Op: "accept", IDs: []string{id}}, "waits for no decision: it is active"},
-		{"trick: reject what is no proposal", subjects.MemoryAdmin{Op: "reject", IDs: []string{id}}, "waits for no decision"},
-		{"accept nobody", subjects.MemoryAdmin{Op: "accept", IDs: []string{"nobody-knows"}}, "there is no entry"},
-		{"list from nowhere", subjects.MemoryAdmin{Op: "list", After: "the beginning"}, "not where a page ended"},
+		{"pin nobody", subjects.MemoryAdminRequest{Op: "pin", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{"unpin nothing", subjects.MemoryAdminRequest{Op: "unpin"}, "name between"},
+		{"forget nothing", subjects.MemoryAdminRequest{Op: "forget"}, "name entries, or give words"},
+		{"trick: forget both ways", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}, Query: "bicycle"}, "one of them"},
+		{"trick: forget nobody", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows", "neither-this"}}, "there is no entry nobody-knows"},
+		{"trick: forget one, and what is no id", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id, "*"}}, "cannot be an id"},
+		{"trick: show one, and nobody", subjects.MemoryAdminRequest{Op: "show", IDs: []string{id, "nobody-knows"}}, "there is no entry nobody-knows"},
+		{"forget by blanks", subjects.MemoryAdminRequest{Op: "forget", Query: "  "}, "give some words"},
+		{"forget of an unknown kind", subjects.MemoryAdminRequest{Op: "forget", Query: "bicycle", Kind: "all"}, "there is no kind"},
+		{"accept what is no proposal", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{id}}, "waits for no decision: it is active"},
+		{"trick: reject what is no proposal", subjects.MemoryAdminRequest{Op: "reject", IDs: []string{id}}, "waits for no decision"},
+		{"accept nobody", subjects.MemoryAdminRequest{Op: "accept", IDs: []string{"nobody-knows"}}, "there is no entry"},
+		{"list from nowhere", subjects.MemoryAdminRequest{Op: "list", After: "the beginning"}, "not where a page ended"},
 	} {
 		_, err := deliver[any](w, "ctl.user.memory.admin", "", "", tt.op)
 		if code := actortest.Code(err); code != subjects.CodeMalformed && code != subjects.CodeTooLarge || !strings.Contains(err.Error(), tt.says) {
@@ -103,28 +103,28 @@ func TestList(t *testing.T) {
 		all = append(all, e)
 	}
 	for part := range slices.Chunk(all, 6) { // as much as a message holds
-		if got, err := w.write(subjects.MemoryWrites{Entries: part, Restore: true, Trusted: true}); err != nil || len(got.Results) != 6 {
+		if got, err := w.write(subjects.MemoryWriteRequest{Entries: part, Restore: true, Trusted: true}); err != nil || len(got.Results) != 6 {
 			t.Fatal(err)
 		}
 	}
 	for _, tt := range []struct {
 		name string
-		q    subjects.MemoryAdmin
+		q    subjects.MemoryAdminRequest
 		want string // numbers of the entries, in order
 		next bool
 	}{
-		{"all, the newest first", subjects.MemoryAdmin{}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
-		{"a page", subjects.MemoryAdmin{Limit: 2}, "11 10", true},
-		{"trick: less than a page", subjects.MemoryAdmin{Limit: -1}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
-		{"a state", subjects.MemoryAdmin{State: subjects.MemoryCandidate}, "01", false},
-		{"a trust", subjects.MemoryAdmin{Trust: subjects.Untrusted}, "02", false},
-		{"a tag", subjects.MemoryAdmin{Tag: "Family"}, "03", false},
-		{"a kind", subjects.MemoryAdmin{Kind: subjects.KindDocument}, "04", false},
-		{"a file", subjects.MemoryAdmin{From: "/notes.md"}, "04", false},
-		{"letters", subjects.MemoryAdmin{Text: "zofie"}, "05", false},
-		{"trick: letters that mean anything", subjects.MemoryAdmin{Text: "%"}, "", false},
-		{"two of these", subjects.MemoryAdmin{Kind: subjects.KindFact, Trust: subjects.Untrusted}, "02", false},
-		{"nothing of the sort", subjects.MemoryAdmin{Kind: "rumour"}, "", false},
+		{"all, the newest first", subjects.MemoryAdminRequest{}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
+		{"a page", subjects.MemoryAdminRequest{Limit: 2}, "11 10", true},
+		{"trick: less than a page", subjects.MemoryAdminRequest{Limit: -1}, "11 10 09 08 07 06 05 04 03 02 01 00", false},
+		{"a state", subjects.MemoryAdminRequest{State: subjects.MemoryCandidate}, "01", false},
+		{"a trust", subjects.MemoryAdminRequest{Trust: subjects.Untrusted}, "02", false},
+		{"a tag", subjects.MemoryAdminRequest{Tag: "Family"}, "03", false},
+		{"a kind", subjects.MemoryAdminRequest{Kind: subjects.KindDocument}, "04", false},
+		{"a file", subjects.MemoryAdminRequest{From: "/notes.md"}, "04", false},
+		{"letters", subjects.MemoryAdminRequest{Text: "zofie"}, "05", false},
+		{"trick: letters that mean anything", subjects.MemoryAdminRequest{Text: "%"}, "", false},
+		{"two of these", subjects.MemoryAdminRequest{Kind: subjects.KindFact, Trust: subjects.Untrusted}, "02", false},
+		{"nothing of the sort", subjects.MemoryAdminRequest{Kind: "rumour"}, "", false},
 	} {
 		tt.q.Op = "list"
 		got, err := w.admin(tt.q)
@@ -142,7 +142,7 @@ func TestList(t *testing.T) {
 	// Whole texts of 60 KB: a page ends where the message is full, and the pages are all there is, each once.
 	var seen []string
 	pages := 0
-	for q := (subjects.MemoryAdmin{Op: "list", Whole: true}); ; pages++ {
+	for q := (subjects.MemoryAdminRequest{Op: "list", Whole: true}); ; pages++ {
 		page, err := w.admin(q)
 		if err != nil {
 			t.Fatal(err)
@@ -162,14 +162,14 @@ func TestList(t *testing.T) {
 	if got := strings.Join(seen, " "); got != "11 10 09 08 07 06 05 04 03 02 01 00" || pages < 1 {
 		t.Errorf("%d pages: %s", pages+1, got)
 	}
-	if shown, err := w.admin(subjects.MemoryAdmin{Op: "show", IDs: []string{"entry-07", "entry-05"}}); err != nil || len(shown.Entries) != 2 || shown.Entries[0].Corpus != all[7].Corpus {
+	if shown, err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{"entry-07", "entry-05"}}); err != nil || len(shown.Entries) != 2 || shown.Entries[0].Corpus != all[7].Corpus {
 		t.Errorf("shown %d, %v", len(shown.Entries), err)
 	}
 	ids := make([]string, 12)
 	for i := range ids {
 		ids[i] = all[i].ID
 	}
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "show", IDs: ids}); actortest.Code(err) != subjects.CodeTooLarge {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: ids}); actortest.Code(err) != subjects.CodeTooLarge {
 		t.Errorf("more than fits: %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func TestEdit(t *testing.T) {
 	id := w.saved(`{"content":"The canoe lies at the lake.","tags":["boat"]}`, func(o *subjects.ToolOrder) { o.Labels = nil }).Recalls[0]
 	was := w.entry(id)
 	w.advance(time.Minute)
-	got, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id[:6]}, Edit: &subjects.MemoryEdit{
+	got, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id[:6]}, Edit: &subjects.MemoryEdit{
 		Name: new("sledge"), Description: new("where the sledge is"), Corpus: new("The sledge hangs under the roof."), Tags: &[]string{"Winter", "winter"},
 	}})
 	if err != nil || got.Changed != 1 || len(got.Entries) != 1 {
@@ -203,7 +203,7 @@ func TestEdit(t *testing.T) {
 	}
 	// Tags alone, and once more at the same time: each is told of.
 	for range 2 {
-		if _, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Tags: &[]string{}}}); err != nil {
+		if _, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Tags: &[]string{}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -225,7 +225,7 @@ func TestPin(t *testing.T) {
 		changed int
 		pinned  bool
 	}{{"pin", 1, true}, {"pin", 0, true}, {"unpin", 1, false}, {"unpin", 0, false}, {"pin", 1, true}} {
-		got, err := w.admin(subjects.MemoryAdmin{Op: tt.op, IDs: []string{id}})
+		got, err := w.admin(subjects.MemoryAdminRequest{Op: tt.op, IDs: []string{id}})
 		if err != nil || got.Changed != tt.changed || w.entry(id).Pinned != tt.pinned {
 			t.Errorf("%d. %s: %+v, %v", i+1, tt.op, got, err)
 		}
@@ -256,14 +256,14 @@ func TestForget(t *testing.T) {
 		}
 		return r, err
 	}
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "the bicycle", Dry: true}); err != nil || got.Changed != 0 || len(got.Entries) != 2 || w.count() != 5 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "the bicycle", Dry: true}); err != nil || got.Changed != 0 || len(got.Entries) != 2 || w.count() != 5 {
 		t.Errorf("dry: %d would go, %d went, %v", len(got.Entries), got.Changed, err)
 	}
 	if len(w.storedActions()) != 5 {
 		t.Errorf("dry: it tells of %v", w.storedActions())
 	}
 	w.embed = vague
-	got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "the bicycle"})
+	got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "the bicycle"})
 	if err != nil || got.Changed != 2 || len(got.Entries) != 2 {
 		t.Errorf("by words: %+v, %v", got, err)
 	}
@@ -274,11 +274,11 @@ func TestForget(t *testing.T) {
 		}
 	}
 	w.entry(sledge)
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "xylophone"}); err != nil || got.Changed != 0 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "xylophone"}); err != nil || got.Changed != 0 {
 		t.Errorf("nothing of it: %+v, %v", got, err)
 	}
 	// What lost its place goes too: it must not come back from the past.
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", Query: "Anna Rome Oslo"}); err != nil || got.Changed != 2 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", Query: "Anna Rome Oslo"}); err != nil || got.Changed != 2 {
 		t.Errorf("of the past: %+v, %v", got, err)
 	}
 	for _, id := range []string{rome, oslo} {
@@ -289,11 +289,11 @@ func TestForget(t *testing.T) {
 	if got := w.recallIDs("Where does Anna live?"); len(got) > 0 {
 		t.Errorf("it recalls %v", got)
 	}
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "graph", Query: "Anna"}); err != nil || len(got.Relations) > 0 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Query: "Anna"}); err != nil || len(got.Relations) > 0 {
 		t.Errorf("the graph: %+v, %v", got.Relations, err)
 	}
 	// Who names one that is gone is told so, and the others go.
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{rome, sledge}}); err != nil || got.Changed != 1 || !slices.Equal(got.Missing, []string{rome}) {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{rome, sledge}}); err != nil || got.Changed != 1 || !slices.Equal(got.Missing, []string{rome}) {
 		t.Errorf("one of two: %+v, %v", got, err)
 	}
 	if got := w.storedActions()[5:]; !slices.Equal(got, []string{"forgotten", "forgotten", "forgotten"}) || w.count() != 0 {
@@ -309,15 +309,15 @@ func TestProposals(t *testing.T) {
 		return w.saved(`{"content":"`+s+`"}`, func(o *subjects.ToolOrder) { o.Spawned = true }).Recalls[0]
 	}
 	train, ferry := propose("The train leaves at nine."), propose("The ferry leaves at ten.")
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{train}}); err != nil || got.Changed != 1 || w.entry(deriveID("accepted", train)).State != subjects.MemoryActive {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{train}}); err != nil || got.Changed != 1 || w.entry(deriveID("accepted", train)).State != subjects.MemoryActive {
 		t.Errorf("accepted: %+v, %v", got, err)
 	}
-	if got, err := w.admin(subjects.MemoryAdmin{Op: "reject", IDs: []string{ferry}}); err != nil || got.Changed != 1 || w.count() != 1 {
+	if got, err := w.admin(subjects.MemoryAdminRequest{Op: "reject", IDs: []string{ferry}}); err != nil || got.Changed != 1 || w.count() != 1 {
 		t.Errorf("rejected: %+v, %v, %d entries", got, err, w.count())
 	}
 	// One of them is no proposal: nobody is decided upon.
 	bus := propose("The bus leaves at eleven.")
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{bus, deriveID("accepted", train)}}); err == nil || w.entry(bus).State != subjects.MemoryCandidate {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{bus, deriveID("accepted", train)}}); err == nil || w.entry(bus).State != subjects.MemoryCandidate {
 		t.Errorf("trick: with one that is none: %v", err)
 	}
 	if got := w.recallIDs("When leaves the train?"); !slices.Equal(got, []string{deriveID("accepted", train)}) {
@@ -325,13 +325,13 @@ func TestProposals(t *testing.T) {
 	}
 	rome := w.storeFact("My sister Anna lives in Rome.")
 	oslo := propose("My sister Anna lives in Oslo.")
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{oslo}}); err != nil {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{oslo}}); err != nil {
 		t.Fatal(err)
 	}
 	if old := w.entry(rome); old.State != subjects.MemorySuperseded || old.SupersededBy != deriveID("accepted", oslo) {
 		t.Errorf("what it contradicts is %+v", old)
 	}
-	if g, err := w.admin(subjects.MemoryAdmin{Op: "graph", Query: "lives in Oslo", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Object != "Oslo" || g.Relations[0].Tense != subjects.TenseIs {
+	if g, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Query: "lives in Oslo", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Object != "Oslo" || g.Relations[0].Tense != subjects.TenseIs {
 		t.Errorf("the graph: %+v, %v", g.Relations, err)
 	}
 }
@@ -350,7 +350,7 @@ func TestStatus(t *testing.T) {
 	if _, err := w.recallStages(subjects.MemoryQuery{Query: "tent"}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := w.admin(subjects.MemoryAdmin{Op: "status"})
+	got, err := w.admin(subjects.MemoryAdminRequest{Op: "status"})
 	if err != nil || got.Status == nil {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -361,7 +361,7 @@ func TestStatus(t *testing.T) {
 	if s.Relations != 4 || s.Documents != 1 || s.Bytes == 0 || s.Schema == 0 || s.DuckDB == "" || s.Search == "" || s.Model != "words-1" || s.Unembedded != 1 || s.Resident == 0 || s.Cached != 1 {
 		t.Errorf("%+v", s)
 	}
-	if g, err := w.admin(subjects.MemoryAdmin{Op: "graph", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Tense != subjects.TenseIs {
+	if g, err := w.admin(subjects.MemoryAdminRequest{Op: "graph", Limit: 1}); err != nil || len(g.Relations) != 1 || g.Relations[0].Tense != subjects.TenseIs {
 		t.Errorf("the graph: %+v, %v", g.Relations, err)
 	}
 	data, err := json.Marshal(got)

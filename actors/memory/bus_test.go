@@ -104,7 +104,7 @@ func (s *busFixture) out(role, session, query string) actor.Out {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return out.About(session, query)
+	return out.WithIDs(session, query)
 }
 
 // next waits for an event.
@@ -122,7 +122,7 @@ func (s *busFixture) next(from chan subjects.MemoryEvent) subjects.MemoryEvent {
 // tool has a tool of memory called under the broker's key.
 func (s *busFixture) tool(out actor.Out, name, args string, labels *subjects.Labels) subjects.ToolResult {
 	s.t.Helper()
-	service, err := subjects.ToolRun.With("memory", name)
+	service, err := subjects.ToolCallService.With("memory", name)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestBus(t *testing.T) {
 
 	var replies []subjects.MemoryReply
 	user := s.out("user", "s9", "q9")
-	for r, err := range actor.AskStream(ctx, user, subjects.MemoryRecalls, subjects.MemoryQuery{Query: "Where does Anna live?"}) {
+	for r, err := range actor.AskStream(ctx, user, subjects.MemoryQueryService, subjects.MemoryQuery{Query: "Where does Anna live?"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestBus(t *testing.T) {
 	if ev := s.next(s.stored); ev.By != "generator" || !slices.Equal(ev.IDs, res.Recalls) || ev.SessionID != "s1" {
 		t.Errorf("it tells %+v", ev)
 	}
-	admined, err := actor.Ask(ctx, user, subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "show", IDs: res.Recalls})
+	admined, err := actor.Ask(ctx, user, subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "show", IDs: res.Recalls})
 	if err != nil || len(admined.Entries) != 1 || admined.Entries[0].Provenance.Trust != subjects.Untrusted || admined.Entries[0].Provenance.SessionID != "s1" {
 		t.Errorf("without labels it is kept as %+v, %v", admined.Entries, err)
 	}
@@ -264,7 +264,7 @@ func TestBusWaits(t *testing.T) {
 	if ev := s.next(s.stored); ev.QueryID != "q2" {
 		t.Errorf("it tells %+v", ev)
 	}
-	got, err := actor.Ask(ctx, s.out("user", "", ""), subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "list"})
+	got, err := actor.Ask(ctx, s.out("user", "", ""), subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "list"})
 	if err != nil || len(got.Entries) != 2 || got.Entries[1].Grades.Reward != 1 {
 		t.Errorf("kept %+v, %v", got.Entries, err)
 	}
@@ -283,7 +283,7 @@ func TestBusRefuses(t *testing.T) {
 			"memory.query", "memory.write", "memory.admin", "memory.correlated", "ctl.user.memory.admin", "ctl.gateway.memory.query",
 			"tool.call.memory.search_memory", "tool.call.memory.save_memory", "from.generator.response.generation",
 		} {
-			person := slices.Contains(subjects.People, role) && strings.HasPrefix(subject, "memory.")
+			person := slices.Contains(subjects.UserAccounts, role) && strings.HasPrefix(subject, "memory.")
 			if person || role == "broker" && strings.HasPrefix(subject, "tool.call.memory.") {
 				continue
 			}
@@ -308,8 +308,8 @@ func TestBusRefuses(t *testing.T) {
 	// What the server let through would stand before this one.
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	for _, role := range subjects.People {
-		got, err := actor.Ask(ctx, s.out(role, "", ""), subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "list"})
+	for _, role := range subjects.UserAccounts {
+		got, err := actor.Ask(ctx, s.out(role, "", ""), subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "list"})
 		if err != nil || len(got.Entries) > 0 {
 			t.Errorf("%s: %+v, %v", role, got, err)
 		}

@@ -36,10 +36,13 @@ func TestCache(t *testing.T) {
 		{name: "whole", q: func(q *subjects.MemoryQuery) { q.Whole = true }, has: "cellar"},
 		{name: "all", q: func(q *subjects.MemoryQuery) { q.All = true }, has: "cellar"},
 		{name: "edited", act: func() error {
-			_, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{fact}, Edit: &subjects.MemoryEdit{Corpus: new("The bicycle stands in the barn.")}})
+			_, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{fact}, Edit: &subjects.MemoryEdit{Corpus: new("The bicycle stands in the barn.")}})
 			return err
 		}, has: "barn", not: "cellar"},
-		{name: "pinned", act: func() error { _, err := w.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{fact}}); return err }, has: "cellar"},
+		{name: "pinned", act: func() error {
+			_, err := w.admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{fact}})
+			return err
+		}, has: "cellar"},
 		{name: "something near", act: func() error { w.storeFact("The old bicycle was sold, and the new bicycle stands outside."); return nil }, has: "outside"},
 		{name: "a proposal, which does not count", act: func() error {
 			res := w.callTool("save_memory", subjects.ToolOrder{Spawned: true, Labels: trusted(), Args: json.RawMessage(`{"content":"The bicycle stands on the roof."}`)})
@@ -47,7 +50,7 @@ func TestCache(t *testing.T) {
 			return nil
 		}, has: "cellar", not: "roof"},
 		{name: "and which is accepted", act: func() error {
-			_, err := w.admin(subjects.MemoryAdmin{Op: "accept", IDs: []string{candidate}})
+			_, err := w.admin(subjects.MemoryAdminRequest{Op: "accept", IDs: []string{candidate}})
 			return err
 		}, has: "roof"},
 		{name: "a document", act: func() error { w.importPieces("a.md", "The bicycle stands under the stairs."); return nil }, has: "stairs"},
@@ -62,11 +65,14 @@ func TestCache(t *testing.T) {
 			return nil
 		}, has: "cellar"},
 		{name: "too long ago", act: func() error { w.advance(25 * time.Hour); return nil }, has: "cellar"},
-		{name: "forgotten", act: func() error { _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{fact}}); return err }, not: "cellar"},
+		{name: "forgotten", act: func() error {
+			_, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{fact}})
+			return err
+		}, not: "cellar"},
 	} {
 		if fact == "" || !slices.Contains(w.recallIDs("bicycle cellar stands"), fact) || tt.name == "pinned" {
 			if fact != "" {
-				if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{fact}}); err != nil {
+				if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{fact}}); err != nil {
 					t.Fatal(err)
 				}
 			}

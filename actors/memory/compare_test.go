@@ -62,7 +62,7 @@ func TestBesideWhatIsThere(t *testing.T) {
 		}
 		one, two := deriveID(subjects.KindEngram, tt.first.QueryID, "generator"), deriveID(subjects.KindEngram, tt.second.QueryID, account)
 		if tt.pinned {
-			if _, err := w.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{one}}); err != nil {
+			if _, err := w.admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{one}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -71,7 +71,7 @@ func TestBesideWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Both are there to be seen.
-		shown, err := w.admin(subjects.MemoryAdmin{Op: "show", IDs: []string{one, two}})
+		shown, err := w.admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{one, two}})
 		if err != nil || len(shown.Entries) != 2 {
 			t.Errorf("%s: shown %+v, %v", tt.name, shown, err)
 			continue
@@ -113,7 +113,7 @@ func TestMergeTeaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := w.storeFact("My sister Anna lives in Rome.")
-	got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "My sister Anna lives in Rome.", Tags: []string{"Family", "family", " "}}}})
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "My sister Anna lives in Rome.", Tags: []string{"Family", "family", " "}}}})
 	if err != nil || got.Results[0].Action != "merged" || got.Results[0].Other != one {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -135,15 +135,15 @@ func TestWhileItIsCompared(t *testing.T) {
 	w := newFixture(t, func(c *Config) { c.Model = true })
 	for _, tt := range []struct {
 		name, verdict string
-		hand          subjects.MemoryAdmin
+		hand          subjects.MemoryAdminRequest
 		old           string // what the older one is in the end, "" = gone
 	}{
-		{"the same, and forgotten", "same", subjects.MemoryAdmin{Op: "forget"}, ""},
-		{"the same, and changed", "same", subjects.MemoryAdmin{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
-		{"otherwise, and forgotten", "contradicts", subjects.MemoryAdmin{Op: "forget"}, ""},
-		{"otherwise, and changed", "contradicts", subjects.MemoryAdmin{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
-		{"trick: otherwise, and pinned", "contradicts", subjects.MemoryAdmin{Op: "pin"}, subjects.MemoryActive},
-		{"nothing happens", "contradicts", subjects.MemoryAdmin{Op: "show"}, subjects.MemorySuperseded},
+		{"the same, and forgotten", "same", subjects.MemoryAdminRequest{Op: "forget"}, ""},
+		{"the same, and changed", "same", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
+		{"otherwise, and forgotten", "contradicts", subjects.MemoryAdminRequest{Op: "forget"}, ""},
+		{"otherwise, and changed", "contradicts", subjects.MemoryAdminRequest{Op: "edit", Edit: &subjects.MemoryEdit{Corpus: new("Nobody knows.")}}, subjects.MemoryActive},
+		{"trick: otherwise, and pinned", "contradicts", subjects.MemoryAdminRequest{Op: "pin"}, subjects.MemoryActive},
+		{"nothing happens", "contradicts", subjects.MemoryAdminRequest{Op: "show"}, subjects.MemorySuperseded},
 	} {
 		w.chat = nil
 		text := "The letter is in " + strings.Map(func(r rune) rune {

@@ -47,7 +47,7 @@ func TestDocument(t *testing.T) {
 		{"trick: it is empty", file("h5"), []string{}, false, 3, nil, subjects.Untrusted},
 		{"and is there again", file("h4", "The tent has nine pegs."), []string{"stored"}, false, 0, []string{"The tent has nine pegs."}, subjects.Untrusted},
 	} {
-		got, err := w.write(subjects.MemoryWrites{Document: &tt.doc})
+		got, err := w.write(subjects.MemoryWriteRequest{Document: &tt.doc})
 		if err != nil || got.Unchanged != tt.unchanged || got.Removed != tt.removed {
 			t.Fatalf("%s: %+v, %v", tt.name, got, err)
 		}
@@ -97,13 +97,13 @@ func TestDocumentInParts(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	w.importPieces("/home/p/notes.md", "one tent", "two stoves", "three lamps", "four axes")
-	part := func(first int, last bool, pieces ...string) subjects.MemoryWritten {
+	part := func(first int, last bool, pieces ...string) subjects.MemoryWriteReply {
 		d := file("h2", pieces...)
 		d.Title, d.First, d.Last = "/home/p/notes.md", first, last
 		for i := range d.Pieces {
 			d.Pieces[i].Heading = ""
 		}
-		got, err := w.write(subjects.MemoryWrites{Document: &d})
+		got, err := w.write(subjects.MemoryWriteRequest{Document: &d})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestDocumentAfterACrash(t *testing.T) {
 	w.importPieces(from, "one tent", "six stoves")
 	// The old piece is back, as after a crash before it was forgotten, and the note of the document is the old one.
 	at := slices.IndexFunc(old, func(e subjects.MemoryEntry) bool { return e.Corpus == "two stoves" })
-	if _, err := w.write(subjects.MemoryWrites{Entries: old[at : at+1], Restore: true, Trusted: true}); err != nil {
+	if _, err := w.write(subjects.MemoryWriteRequest{Entries: old[at : at+1], Restore: true, Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.db.PutDocument(t.Context(), store.Document{From: from, Title: from, Hash: "older", Pieces: 2, Imported: noon}); err != nil {
@@ -181,7 +181,7 @@ func TestDocumentRefuses(t *testing.T) {
 	} {
 		d := file("h1", "The tent has nine pegs.")
 		change(&d)
-		_, err := w.write(subjects.MemoryWrites{Document: &d})
+		_, err := w.write(subjects.MemoryWriteRequest{Document: &d})
 		if code := actortest.Code(err); code != subjects.CodeMalformed && code != subjects.CodeTooLarge {
 			t.Errorf("%s: %v", name, err)
 		}

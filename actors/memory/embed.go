@@ -173,7 +173,7 @@ func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
 		for ctx.Err() == nil {
 			n, err := m.backfillBatch(ctx, out)
 			if err != nil && ctx.Err() == nil && !isModelUnavailable(err) {
-				out.Note(fmt.Errorf("making vectors that were missing: %w", err))
+				out.LogError(fmt.Errorf("making vectors that were missing: %w", err))
 			}
 			if n == 0 || err != nil {
 				break
@@ -190,7 +190,7 @@ func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
 	m.search.RLock()
 	defer m.search.RUnlock()
 	if err := m.search.index.Warm(ctx); err != nil && ctx.Err() == nil {
-		out.Note(fmt.Errorf("reading the words of what is remembered: %w", err))
+		out.LogError(fmt.Errorf("reading the words of what is remembered: %w", err))
 	}
 }
 
@@ -264,7 +264,7 @@ func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, waiting []su
 				m.deferred = map[string]time.Time{}
 			}
 			m.deferred[e.ID] = out.Now().Add(deferFor)
-			out.Note(fmt.Errorf("the model makes no vectors of %s, which is found by its words: %w", e.ID, err))
+			out.LogError(fmt.Errorf("the model makes no vectors of %s, which is found by its words: %w", e.ID, err))
 			continue
 		}
 		if err := m.storeVectors(ctx, e, *v[0]); err != nil {

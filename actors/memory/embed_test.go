@@ -32,7 +32,7 @@ func (w *fixture) near(query string) (ids []string, byVector bool, notes []strin
 
 func (w *fixture) unembedded() int {
 	w.t.Helper()
-	got, err := w.admin(subjects.MemoryAdmin{Op: "status"})
+	got, err := w.admin(subjects.MemoryAdminRequest{Op: "status"})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestModelGone(t *testing.T) {
 		if r, err := one(w.recallStages(subjects.MemoryQuery{Query: "bicycle"})); err != nil || r.Cached {
 			t.Errorf("what was found by words alone is kept for later: %+v, %v", r, err)
 		}
-		noted := len(w.rec.Noted())
+		noted := len(w.rec.Logged())
 		if noted == 0 {
 			t.Error("nothing is in the log")
 		}
@@ -121,7 +121,7 @@ func TestAnotherModel(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, ids) || !byVector || w.unembedded() != 0 {
 			t.Errorf("later: %v, by vector %t, %d wait", got, byVector, w.unembedded())
 		}
-		if s, err := w.admin(subjects.MemoryAdmin{Op: "status"}); err != nil || s.Status.Model != "words-2" {
+		if s, err := w.admin(subjects.MemoryAdminRequest{Op: "status"}); err != nil || s.Status.Model != "words-2" {
 			t.Errorf("the model is %+v, %v", s.Status, err)
 		}
 		w.restart()
@@ -209,7 +209,7 @@ func TestPrefixes(t *testing.T) {
 	w := newFixture(t)
 	w.storeFact("search_query: The bicycle stands in the cellar.")
 	w.recallIDs("where is it")
-	asked := w.rec.Asked()
+	asked := w.rec.Requested()
 	if len(asked) != 2 || strings.Count(asked[0].Body, `"search_document: `) != 3 || asked[1].Body != `{"texts":["search_query: where is it"]}` {
 		t.Errorf("asked %+v", asked)
 	}

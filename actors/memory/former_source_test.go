@@ -22,7 +22,7 @@ func TestFormerSourceIsAccepted(t *testing.T) {
 	}
 	packed := w.entry("entry-json")
 	packed.ID, packed.Name, packed.Provenance.Source = "entry-msgpack", "tent", "person"
-	if got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{packed}, Restore: true, Trusted: true}); err != nil || got.Results[0].Action != "stored" {
+	if got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{packed}, Restore: true, Trusted: true}); err != nil || got.Results[0].Action != "stored" {
 		t.Fatalf("importing msgpack: %+v, %v", got, err)
 	}
 	for _, id := range []string{"entry-json", "entry-msgpack"} {

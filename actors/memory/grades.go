@@ -27,7 +27,7 @@ func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique]
 	}
 	words, _ := firewall.Redact(c.Feedback) // a critic may quote what was answered
 	words = text.Clip(words, maxFeedback)
-	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &words},
+	return m.grade(ctx, out, in.From, in.Seq, in.StoredAt, store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &words},
 		fmt.Sprintf("the critic gave %d of 5", c.Score))
 }
 
@@ -37,7 +37,7 @@ func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise]
 		return nil // undecided
 	}
 	winner := text.Clip(in.Body.Winner, subjects.MaxToken)
-	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
+	return m.grade(ctx, out, in.From, in.Seq, in.StoredAt, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
 // onReward takes down what the user thinks now. Rewards of one answer are counted: one that comes late changes nothing.
@@ -49,7 +49,7 @@ func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], ou
 	if in.Body.Count < 0 || in.Body.Count > math.MaxInt32 {
 		return subjects.Faultf(subjects.CodeMalformed, "a reward that counts %d", in.Body.Count)
 	}
-	return m.grade(ctx, out, in.From, in.Seq, in.Stored, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value, Count: in.Body.Count},
+	return m.grade(ctx, out, in.From, in.Seq, in.StoredAt, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value, Count: in.Body.Count},
 		fmt.Sprintf("a reward of %+.1f", value))
 }
 
@@ -79,7 +79,7 @@ func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint
 				ev.IDs = append(ev.IDs, e.ID)
 			}
 			id := m.hash.Hash([]byte("annotated " + g.Event))
-			return actor.EmitOnce(ctx, out.About("", g.Query), subjects.MemoryAnnotated, id, ev)
+			return actor.EmitOnce(ctx, out.WithIDs("", g.Query), subjects.MemoryAnnotated, id, ev)
 		})
 	})
 }

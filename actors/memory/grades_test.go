@@ -84,7 +84,7 @@ func TestGrades(t *testing.T) {
 		}
 	}
 	// A stream that was made anew counts from one again: the same place at another time is another grade.
-	in := actor.Msg[subjects.Reward]{From: "reward", Seq: 13, Stored: noon, Body: subjects.Reward{QueryID: "after", RespondentID: "generator", Value: 1}}
+	in := actor.Msg[subjects.Reward]{From: "reward", Seq: 13, StoredAt: noon, Body: subjects.Reward{QueryID: "after", RespondentID: "generator", Value: 1}}
 	for range 2 {
 		if err := w.m.onReward(t.Context(), in, w.rec.Out()); err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestBadGrades(t *testing.T) {
 	w := newFixture(t)
 	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
 	gone := w.storeAnswer("q2", "What colour is the bicycle?", "The bicycle is red.")
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{gone}}); err != nil {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{gone}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {

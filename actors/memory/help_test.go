@@ -63,7 +63,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	w.hash, w.embed = h, wordEmbedder("words-1", 256)
-	w.rec.Answer, w.rec.Time = w.answerModel, noon
+	w.rec.Reply, w.rec.Time = w.answerModel, noon
 	for range 1000 { // ids that are as long as real ones must be at least
 		w.rec.Out().NewID()
 	}
@@ -274,20 +274,20 @@ func (w *fixture) recallIDs(query string) []string {
 	return out
 }
 
-func (w *fixture) admin(a subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+func (w *fixture) admin(a subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	w.t.Helper()
-	return one(deliver[subjects.MemoryAdmined](w, "ctl.user.memory.admin", "", "", a))
+	return one(deliver[subjects.MemoryAdminReply](w, "ctl.user.memory.admin", "", "", a))
 }
 
-func (w *fixture) write(body subjects.MemoryWrites) (subjects.MemoryWritten, error) {
+func (w *fixture) write(body subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	w.t.Helper()
-	return one(deliver[subjects.MemoryWritten](w, "ctl.user.memory.write", "", "", body))
+	return one(deliver[subjects.MemoryWriteReply](w, "ctl.user.memory.write", "", "", body))
 }
 
 // storeFact stores what the user says by hand, and returns its id.
 func (w *fixture) storeFact(text string) string {
 	w.t.Helper()
-	got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: text}}})
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: text}}})
 	if err != nil || len(got.Results) != 1 || got.Results[0].Action == "refused" {
 		w.t.Fatalf("storing %q: %+v, %v", text, got, err)
 	}
@@ -344,7 +344,7 @@ func (w *fixture) importPieces(from string, pieces ...string) (ids []string) {
 	for _, p := range pieces {
 		d.Pieces = append(d.Pieces, subjects.DocumentPiece{Text: p})
 	}
-	got, err := w.write(subjects.MemoryWrites{Document: &d})
+	got, err := w.write(subjects.MemoryWriteRequest{Document: &d})
 	if err != nil {
 		w.t.Fatalf("importing %s: %v", from, err)
 	}
@@ -377,7 +377,7 @@ func (w *fixture) count() int {
 // events are those that memory said on a subject.
 func (w *fixture) events(subject string) (out []subjects.MemoryEvent) {
 	w.t.Helper()
-	for _, s := range w.rec.Said() {
+	for _, s := range w.rec.Published() {
 		if s.Subject != subject {
 			continue
 		}
@@ -419,7 +419,7 @@ func (w *fixture) assertAbsent(secret string) {
 	w.mu.Lock()
 	records := slices.Clone(w.records)
 	w.mu.Unlock()
-	for what, v := range map[string]any{"the database": entries, "events": w.rec.Said(), "questions to a model": w.rec.Asked(), "the log": w.rec.Noted(), "the audit": records} {
+	for what, v := range map[string]any{"the database": entries, "events": w.rec.Published(), "questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the audit": records} {
 		if all := fmt.Sprintf("%+v", v); strings.Contains(all, secret) {
 			at := strings.Index(all, secret)
 			w.t.Errorf("%s holds %q", what, all[max(0, at-80):min(len(all), at+80)])

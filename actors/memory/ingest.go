@@ -145,10 +145,10 @@ type comparison struct {
 
 // storeEntry stores something new, unless it is there already, and takes the place of what it contradicts. It tells of it when it
 // is durable.
-func (m *Memory) storeEntry(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWrite, error) {
+func (m *Memory) storeEntry(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWriteResult, error) {
 	e = redactEntry(e)
 	vectors := m.tryEmbedEntry(ctx, out, e)
-	done := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: why}
+	done := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: why}
 	// What nobody was told takes nobody's place.
 	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.RespondentB {
 		v := m.compareWithSimilar(ctx, out, e, vectors)
@@ -182,12 +182,12 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, by string, e sub
 	if done.Action == "merged" {
 		// The one that stays learns what it did not know.
 		if err := m.unaudited.Merge(ctx, e.SupersededBy, store.Addition{Tags: e.Tags, Entities: e.Entities, Correlating: e.Correlating}); err != nil {
-			out.Note(fmt.Errorf("merging %s: %w", e.ID, err))
+			out.LogError(fmt.Errorf("merging %s: %w", e.ID, err))
 		}
 		touched = append(touched, e.SupersededBy)
 	}
 	if err := m.storeRelations(ctx, e, relations); err != nil {
-		out.Note(err)
+		out.LogError(err)
 	}
 	if err := m.indexNewEntry(ctx, rows[0], e, vectors, touched); err != nil {
 		return done, err
@@ -204,7 +204,7 @@ func (m *Memory) storeEntry(ctx context.Context, out actor.Out, by string, e sub
 func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
 	v, err := m.embedEntries(ctx, out, e)
 	if err != nil {
-		out.Note(fmt.Errorf("no vectors for now, so it is found by its words: %w", err))
+		out.LogError(fmt.Errorf("no vectors for now, so it is found by its words: %w", err))
 		return nil
 	}
 	return v[0]
@@ -225,7 +225,7 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, e subjec
 	all.seen = map[string]time.Time{}
 	found, err := m.searchIndex(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
 	if err != nil {
-		out.Note(fmt.Errorf("looking for what is like it: %w", err))
+		out.LogError(fmt.Errorf("looking for what is like it: %w", err))
 		return all
 	}
 	var ids []string
@@ -236,7 +236,7 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, e subjec
 	}
 	near, err := m.unaudited.Get(ctx, ids...)
 	if err != nil {
-		out.Note(fmt.Errorf("reading what is like it: %w", err))
+		out.LogError(fmt.Errorf("reading what is like it: %w", err))
 		return all
 	}
 	d := m.newDigester(out)
@@ -249,7 +249,7 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, e subjec
 		}
 		is, err := d.Compare(ctx, statementOf(old), statementOf(e))
 		if err != nil {
-			out.Note(fmt.Errorf("comparing with %s: %w", old.ID, err))
+			out.LogError(fmt.Errorf("comparing with %s: %w", old.ID, err))
 			continue
 		}
 		switch is.Kind {
@@ -272,7 +272,7 @@ func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, e subjec
 func (m *Memory) recheckComparison(ctx context.Context, out actor.Out, v comparison) comparison {
 	now, err := m.unaudited.Get(ctx, slices.Collect(maps.Keys(v.seen))...)
 	if err != nil {
-		out.Note(fmt.Errorf("reading what is like it again: %w", err))
+		out.LogError(fmt.Errorf("reading what is like it again: %w", err))
 		return comparison{}
 	}
 	changed := func(id string) bool {
@@ -310,11 +310,11 @@ func (m *Memory) storeRelations(ctx context.Context, e subjects.MemoryEntry, rel
 
 // emitStored says what was done.
 func (m *Memory) emitStored(ctx context.Context, out actor.Out, ev subjects.MemoryEvent) error {
-	return actor.Emit(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, ev)
+	return actor.Emit(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored, ev)
 }
 
 // emitStoredOnce says what became of something that may be handed in again, under an id that nobody can guess and that is the
 // same then, whatever became of it.
 func (m *Memory) emitStoredOnce(ctx context.Context, out actor.Out, id string, ev subjects.MemoryEvent) error {
-	return actor.EmitOnce(ctx, out.About(ev.SessionID, ev.QueryID), subjects.MemoryStored, m.hash.Hash([]byte("stored "+id)), ev)
+	return actor.EmitOnce(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored, m.hash.Hash([]byte("stored "+id)), ev)
 }

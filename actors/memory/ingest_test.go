@@ -139,7 +139,7 @@ func TestNotKept(t *testing.T) {
 		if _, err := deliver[any](w, "from.generator.response.generation", "", "s1", r); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if n, said, recorded := w.count(), w.rec.Said(), w.takeAudit(); n != 0 || len(said) > 0 || len(recorded) > 0 {
+		if n, said, recorded := w.count(), w.rec.Published(), w.takeAudit(); n != 0 || len(said) > 0 || len(recorded) > 0 {
 			t.Errorf("%s: %d stored, said %v, recorded %v", name, n, said, recorded)
 		}
 	}
@@ -236,7 +236,7 @@ func TestSaidAgain(t *testing.T) {
 			}
 			entries, events := w.count(), len(w.storedActions())
 			if lost {
-				w.rec.Refuse = func(subject string) error {
+				w.rec.FailPublish = func(subject string) error {
 					if subject == "memory.stored" {
 						return errors.New("the stream does not answer")
 					}
@@ -245,7 +245,7 @@ func TestSaidAgain(t *testing.T) {
 				if err := w.deliverAnswer("generator", where(tt.who)); err == nil {
 					t.Error("it is told as done, and nobody was told of it")
 				}
-				w.rec.Refuse = nil
+				w.rec.FailPublish = nil
 			}
 			for range 3 {
 				if err := w.deliverAnswer("generator", where(tt.who)); err != nil {
@@ -265,7 +265,7 @@ func TestForgottenStaysForgotten(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -140,10 +140,10 @@ func (m *Memory) Name() string { return name }
 // Routes implements [actor.Actor].
 func (m *Memory) Routes() []actor.Route {
 	people := []actor.Route{
-		actor.ServeStream(subjects.MemoryRecalls, m.onRecall, actor.OnReject(m.onUnreadable(actRead))),
+		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, actor.OnReject(m.onUnreadable(actRead))),
 		actor.Serve(subjects.MemoryCorrelated, m.onCorrelated, actor.OnReject(m.onUnreadable(actRead))),
-		actor.Serve(subjects.MemoryWriting, m.onWrite, actor.OnReject(m.onUnreadable(actWrite))),
-		actor.Serve(subjects.MemoryAdminOf, m.onAdmin, actor.OnReject(m.onUnreadable(actAdmin))),
+		actor.Serve(subjects.MemoryWriteService, m.onWrite, actor.OnReject(m.onUnreadable(actWrite))),
+		actor.Serve(subjects.MemoryAdminService, m.onAdmin, actor.OnReject(m.onUnreadable(actAdmin))),
 	}
 	switch {
 	case m.disabled:
@@ -161,7 +161,7 @@ func (m *Memory) Routes() []actor.Route {
 		actor.On(subjects.RewardEvent, m.onReward, actor.Workers(4)),
 	)
 	for _, t := range tools {
-		if s, err := subjects.ToolAt(t.schema.Name); err == nil {
+		if s, err := subjects.ToolEndpoint(t.schema.Name); err == nil {
 			routes = append(routes, actor.Serve(s, t.handler(m)))
 		}
 	}
@@ -177,7 +177,7 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 		return nil
 	}
 	for _, t := range tools {
-		topic, err := subjects.ToolAnnounce.With(t.schema.Name)
+		topic, err := subjects.ToolSchemaEvent.With(t.schema.Name)
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// Describe implements [actor.Described]: a broker that starts later reads the definitions from discovery.
+// Describe implements [actor.Describer]: a broker that starts later reads the definitions from discovery.
 func (m *Memory) Describe() (version, text string, metadata map[string]string) {
 	metadata = map[string]string{}
 	if m.unavailable == nil {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // heard is what an actor listens to.
 func heard(a actor.Actor) (out []string) {
 	for _, r := range a.Routes() {
-		out = append(out, r.Spec().Listen())
+		out = append(out, r.Spec().Subscription())
 	}
 	slices.Sort(out)
 	return out
@@ -51,7 +51,7 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, described := w.m.Describe()
-	said := w.rec.Said()
+	said := w.rec.Published()
 	for i, tool := range Tools() {
 		its := tool.Schema.Name
 		if said[i].Subject != "tool.schema."+its || !strings.Contains(said[i].Body, `"name":"`+its+`"`) {
@@ -164,7 +164,7 @@ func TestShut(t *testing.T) {
 				t.Errorf("it listens to %q", got)
 			}
 			for subject, body := range map[string]any{
-				"query": subjects.MemoryQuery{Query: "x"}, "write": subjects.MemoryWrites{}, "admin": subjects.MemoryAdmin{Op: "status"}, "correlated": subjects.MemoryIDs{IDs: []string{"abcdef"}},
+				"query": subjects.MemoryQuery{Query: "x"}, "write": subjects.MemoryWriteRequest{}, "admin": subjects.MemoryAdminRequest{Op: "status"}, "correlated": subjects.MemoryIDs{IDs: []string{"abcdef"}},
 			} {
 				_, err := deliver[any](w, "ctl.user.memory."+subject, "", "", body)
 				if actortest.Code(err) != subjects.CodeUnavailable {
@@ -176,8 +176,8 @@ func TestShut(t *testing.T) {
 					}
 				}
 			}
-			if err := w.m.Start(t.Context(), w.rec.Out()); err != nil || len(w.rec.Said()) > 0 {
-				t.Errorf("it starts with %+v, %v", w.rec.Said(), err)
+			if err := w.m.Start(t.Context(), w.rec.Out()); err != nil || len(w.rec.Published()) > 0 {
+				t.Errorf("it starts with %+v, %v", w.rec.Published(), err)
 			}
 			if _, _, described := w.m.Describe(); len(described) > 0 {
 				t.Errorf("it describes %v", described)

@@ -46,7 +46,7 @@ func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			out.Note(fmt.Errorf("searches stay exact: %w", err))
+			out.LogError(fmt.Errorf("searches stay exact: %w", err))
 		}
 		return
 	}

@@ -99,7 +99,7 @@ func TestApproximate(t *testing.T) {
 		t.Errorf("%d rows after a write, found %v", len(g.rows), got)
 	}
 	id := w.storeFact("The canary is called Pip.")
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil || len(g.rows) != 4 {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil || len(g.rows) != 4 {
 		t.Errorf("%d rows after one was forgotten, %v", len(g.rows), err)
 	}
 	g.missed = slices.Max(slices.Collect(maps.Keys(g.rows)))

@@ -27,7 +27,7 @@ func TestEventsWaitForTheAudit(t *testing.T) {
 			SessionID: "s1", QueryID: "q1", Query: "What is the cat called?", Answer: "Momo.", Labels: &subjects.Labels{Trust: subjects.Trusted},
 		})
 	}()
-	for len(w.rec.Noted()) == 0 { // it has failed once, and waits
+	for len(w.rec.Logged()) == 0 { // it has failed once, and waits
 		select {
 		case err := <-done:
 			t.Fatalf("it gave up: %v", err)
@@ -51,7 +51,7 @@ func TestOffKeepsNothing(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	_, err = w.rec.Deliver(t, m, actortest.Message{Subject: "ctl.user.memory.admin", Deadline: time.Now().Add(time.Minute), Body: subjects.MemoryAdmin{Op: "list"}})
+	_, err = w.rec.Deliver(t, m, actortest.Message{Subject: "ctl.user.memory.admin", Deadline: time.Now().Add(time.Minute), Body: subjects.MemoryAdminRequest{Op: "list"}})
 	if actortest.Code(err) != subjects.CodeUnavailable || !strings.Contains(err.Error(), "memory.yaml") {
 		t.Errorf("%v", err)
 	}
@@ -96,7 +96,7 @@ func TestForgetTakesWhatItReplaced(t *testing.T) {
 	if first == again || w.entry(again).SupersededBy != first {
 		t.Fatalf("not merged: %s %s", first, again)
 	}
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{first}}); err != nil || w.count() != 0 {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{first}}); err != nil || w.count() != 0 {
 		t.Errorf("%v, %d entries are left", err, w.count())
 	}
 }

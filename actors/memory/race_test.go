@@ -100,7 +100,7 @@ func TestAllAtOnce(t *testing.T) {
 				if err := w.critique(uint64(n+1), subjects.Critique{QueryID: query, RespondentID: "generator", Score: 1 + round%5}); err != nil {
 					t.Error(err)
 				}
-				if _, err := w.admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Name: new("Parcel " + c), Description: new("Parcel " + c + " holds " + b + ".")}}); err != nil {
+				if _, err := w.admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &subjects.MemoryEdit{Name: new("Parcel " + c), Description: new("Parcel " + c + " holds " + b + ".")}}); err != nil {
 					t.Errorf("changing %s: %v", id, err)
 				}
 				found(c)
@@ -108,7 +108,7 @@ func TestAllAtOnce(t *testing.T) {
 					kept[worker] = append(kept[worker], query)
 					continue
 				}
-				if done, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil || done.Changed != 1 {
+				if done, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil || done.Changed != 1 {
 					t.Errorf("forgetting %s: %+v, %v", id, done, err)
 				}
 				mu.Lock()

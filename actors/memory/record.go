@@ -66,15 +66,15 @@ func (m *Memory) record(ctx context.Context, rec subjects.AuditRecord, phase, st
 }
 
 // onUnreadable records a request that could not even be read.
-func (m *Memory) onUnreadable(action string) func(ctx context.Context, rej actor.Reject, out actor.Out) {
-	return func(ctx context.Context, rej actor.Reject, out actor.Out) {
+func (m *Memory) onUnreadable(action string) func(ctx context.Context, rej actor.Rejection, out actor.Out) {
+	return func(ctx context.Context, rej actor.Rejection, out actor.Out) {
 		who := ""
 		if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 			who = rej.Tokens[0]
 		}
 		rec := subjects.AuditRecord{ID: out.NewID(), AgentID: who, Action: action, Session: rej.Session, Query: rej.Query}
 		if err := m.record(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, rej.Fault.Code); err != nil {
-			out.Note(fmt.Errorf("recording a refused request: %w", err))
+			out.LogError(fmt.Errorf("recording a refused request: %w", err))
 		}
 	}
 }

@@ -33,7 +33,7 @@ func auditCases(known string) []auditCase {
 			return res.Result, nil
 		}
 	}
-	admin := func(a subjects.MemoryAdmin) func(*fixture) (string, error) {
+	admin := func(a subjects.MemoryAdminRequest) func(*fixture) (string, error) {
 		return func(w *fixture) (string, error) { return shown(deliver[any](w, "ctl.user.memory.admin", "", "", a)) }
 	}
 	return []auditCase{
@@ -56,18 +56,18 @@ func auditCases(known string) []auditCase {
 		{"a look at the graph", tool("search_knowledge_graph", `{"query":"Anna"}`, "generator"), "generator memory.read search_knowledge_graph s1 q7"},
 		{"a note", tool("save_memory", `{"content":"The tent has nine pegs."}`, "orchestrator.r1"), "orchestrator.r1 memory.write save_memory s1 q7"},
 		{"a fact", func(w *fixture) (string, error) {
-			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "The lamp is broken."}}}))
+			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "The lamp is broken."}}}))
 		}, "user memory.write entries"},
 		{"a document", func(w *fixture) (string, error) {
 			d := file("h1", "The stove burns gas.")
-			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWrites{Document: &d}))
+			return shown(deliver[any](w, "ctl.user.memory.write", "", "", subjects.MemoryWriteRequest{Document: &d}))
 		}, "user memory.write document"},
-		{"a list", admin(subjects.MemoryAdmin{Op: "list"}), "user memory.admin list"},
-		{"a look", admin(subjects.MemoryAdmin{Op: "show", IDs: []string{known}}), "user memory.admin show"},
-		{"a change", admin(subjects.MemoryAdmin{Op: "edit", IDs: []string{known}, Edit: &subjects.MemoryEdit{Name: new("bike")}}), "user memory.admin edit"},
-		{"a pin", admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{known}}), "user memory.admin pin"},
-		{"the graph", admin(subjects.MemoryAdmin{Op: "graph"}), "user memory.admin graph"},
-		{"forgetting", admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{known}}), "user memory.admin forget"},
+		{"a list", admin(subjects.MemoryAdminRequest{Op: "list"}), "user memory.admin list"},
+		{"a look", admin(subjects.MemoryAdminRequest{Op: "show", IDs: []string{known}}), "user memory.admin show"},
+		{"a change", admin(subjects.MemoryAdminRequest{Op: "edit", IDs: []string{known}, Edit: &subjects.MemoryEdit{Name: new("bike")}}), "user memory.admin edit"},
+		{"a pin", admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{known}}), "user memory.admin pin"},
+		{"the graph", admin(subjects.MemoryAdminRequest{Op: "graph"}), "user memory.admin graph"},
+		{"forgetting", admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{known}}), "user memory.admin forget"},
 	}
 }
 
@@ -90,7 +90,7 @@ func (w *fixture) state() string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return fmt.Sprintf("%+v %+v %d events", entries, s, len(w.rec.Said()))
+	return fmt.Sprintf("%+v %+v %d events", entries, s, len(w.rec.Published()))
 }
 
 // TestAuditOfRefusals: what is refused is recorded too, and so is what could not even be read.
@@ -102,14 +102,14 @@ func TestAuditOfRefusals(t *testing.T) {
 		body          any
 		want          []string
 	}{
-		{"nobody's id", "ctl.user.memory.admin", subjects.MemoryAdmin{Op: "forget", IDs: []string{"nobody-knows"}}, []string{"user memory.admin forget before allowed", "user memory.admin forget after failed malformed"}},
+		{"nobody's id", "ctl.user.memory.admin", subjects.MemoryAdminRequest{Op: "forget", IDs: []string{"nobody-knows"}}, []string{"user memory.admin forget before allowed", "user memory.admin forget after failed malformed"}},
 		{"a secret", "tool.request.save_memory", subjects.ToolOrder{CallID: "c", Caller: "generator", Args: json.RawMessage(`{"content":"password: ` + canary + `"}`)}, []string{
 			"generator memory.write save_memory before allowed", "generator memory.write save_memory after failed tool_failed",
 		}},
 		{"no JSON", "ctl.user.memory.query", []byte("{"), []string{"user memory.read before refused malformed"}},
 		{"trick: a field of its own", "ctl.user.memory.write", []byte(`{"who":"operator"}`), []string{"user memory.write before refused malformed"}},
 		{"trick: an account that is none", "ctl.us er.memory.admin", []byte(`{`), []string{"memory.admin before refused malformed"}},
-		{"a broken document", "ctl.user.memory.write", subjects.MemoryWrites{Document: &subjects.MemoryDocument{From: "x"}}, []string{"user memory.write document before allowed", "user memory.write document after failed malformed"}},
+		{"a broken document", "ctl.user.memory.write", subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{From: "x"}}, []string{"user memory.write document before allowed", "user memory.write document after failed malformed"}},
 	} {
 		if _, err := deliver[any](w, tt.subject, "", "", tt.body); err == nil && !strings.HasPrefix(tt.subject, "tool") {
 			t.Errorf("%s: it is done", tt.name)
@@ -126,7 +126,7 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	known := w.storeFact("The bicycle stands in the cellar.")
-	before, asked := w.state(), len(w.rec.Asked())
+	before, asked := w.state(), len(w.rec.Requested())
 	for reason, says := range map[error]string{context.DeadlineExceeded: "see conclave doctor", audit.ErrFull: "conclave audit rotate"} {
 		w.auditErrors[subjects.AuditBefore] = fmt.Errorf("appending: %w", reason)
 		for _, d := range auditCases(known) {
@@ -139,7 +139,7 @@ func TestAudit(t *testing.T) {
 	if after := w.state(); after != before {
 		t.Errorf("there was\n%s, and now\n%s", before, after)
 	}
-	if n := len(w.rec.Asked()); n != asked {
+	if n := len(w.rec.Requested()); n != asked {
 		t.Errorf("a model was asked %d times", n-asked)
 	}
 	// When it answers again each is done, the events too, and recorded before and after under who wanted it.

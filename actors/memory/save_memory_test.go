@@ -248,7 +248,7 @@ func TestDecide(t *testing.T) {
 			}
 		}
 		if tt.kept || tt.says != "" { // the next row has its own
-			if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
+			if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -238,10 +238,10 @@ func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, q recallReques
 	account, _, _ := strings.Cut(q.caller, ".")
 	if len(ev.IDs) > 0 && account != subjects.RespondentB { // what respondent B reads leaves no trace
 		if err := m.unaudited.Touch(ctx, out.Now().UTC(), ev.IDs...); err != nil {
-			out.Note(fmt.Errorf("counting a recall: %w", err))
+			out.LogError(fmt.Errorf("counting a recall: %w", err))
 		}
 	}
-	return actor.Emit(ctx, out.About(q.session, q.queryID), subjects.MemoryRecalled, ev)
+	return actor.Emit(ctx, out.WithIDs(q.session, q.queryID), subjects.MemoryRecalled, ev)
 }
 
 // redactQuery is what was looked for, as an event tells of it: many watch those, and it may hold a password.

@@ -58,7 +58,7 @@ func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (foun
 			SessionID: c.session, QueryID: c.query, Action: "recalled", IDs: append([]string{}, found.ids...), By: c.by, Query: redactQuery(a.Query),
 			Why: fmt.Sprintf("%d lines of the graph", len(lines)),
 		}
-		return actor.Emit(ctx, out.About(c.session, c.query), subjects.MemoryRecalled, ev)
+		return actor.Emit(ctx, out.WithIDs(c.session, c.query), subjects.MemoryRecalled, ev)
 	})
 	return found, err
 }

@@ -72,7 +72,7 @@ func TestGraph(t *testing.T) {
 		}
 	}
 	// What was said goes with the one who said it.
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{rome}}); err != nil {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{rome}}); err != nil {
 		t.Fatal(err)
 	}
 	res := w.callTool("search_knowledge_graph", subjects.ToolOrder{Args: json.RawMessage(`{"query":"Anna","people":["Anna"]}`), Labels: trusted()})

@@ -38,7 +38,7 @@ func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error)
 		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit && f.Code != subjects.CodeUnrecorded, !m.started.Load():
 			return err
 		}
-		out.Note(fmt.Errorf("it is tried again in %s: %w", wait, err))
+		out.LogError(fmt.Errorf("it is tried again in %s: %w", wait, err))
 		again := time.NewTimer(wait)
 		select {
 		case <-again.C:

@@ -74,7 +74,7 @@ func (t tool) definition() string {
 // errArgs means that the arguments are not what the tool takes. The text is for the model, which may try again.
 var errArgs = errors.New("bad arguments")
 
-func (t tool) handler(m *Memory) actor.Answerer[subjects.ToolOrder, subjects.ToolResult] {
+func (t tool) handler(m *Memory) actor.RequestHandler[subjects.ToolOrder, subjects.ToolResult] {
 	return func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 		o := in.Body
 		res := subjects.ToolResult{CallID: o.CallID, QueryID: o.QueryID, Tool: t.schema.Name}

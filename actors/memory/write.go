@@ -19,12 +19,12 @@ import (
 )
 
 // onWrite keeps what the user hands in: facts, an export, or the pieces of a document.
-func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites], out actor.Out) (subjects.MemoryWritten, error) {
+func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], out actor.Out) (subjects.MemoryWriteReply, error) {
 	if m.unavailable != nil {
-		return subjects.MemoryWritten{}, m.unavailable
+		return subjects.MemoryWriteReply{}, m.unavailable
 	}
 	w := in.Body
-	written := subjects.MemoryWritten{Results: []subjects.MemoryWrite{}}
+	written := subjects.MemoryWriteReply{Results: []subjects.MemoryWriteResult{}}
 	if (w.Document == nil) == (len(w.Entries) == 0) {
 		return written, subjects.Faultf(subjects.CodeMalformed, "hand in entries or a document, one of them")
 	}
@@ -44,7 +44,7 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			var res subjects.MemoryWrite
+			var res subjects.MemoryWriteResult
 			var err error
 			if w.Restore {
 				res, err = m.restoreEntry(ctx, out, in.From, e, w.Trusted)
@@ -53,7 +53,7 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 			}
 			var f *subjects.Fault
 			if errors.As(err, &f) { // one that cannot be kept is no reason against the others
-				res, err = subjects.MemoryWrite{ID: text.Clip(e.ID, subjects.MaxToken), Action: "refused", Why: f.Text}, nil
+				res, err = subjects.MemoryWriteResult{ID: text.Clip(e.ID, subjects.MaxToken), Action: "refused", Why: f.Text}, nil
 			}
 			if err != nil {
 				return err
@@ -66,20 +66,20 @@ func (m *Memory) onWrite(ctx context.Context, in actor.Msg[subjects.MemoryWrites
 }
 
 // storeFact keeps what the user says by hand.
-func (m *Memory) storeFact(ctx context.Context, out actor.Out, by string, given subjects.MemoryEntry) (subjects.MemoryWrite, error) {
+func (m *Memory) storeFact(ctx context.Context, out actor.Out, by string, given subjects.MemoryEntry) (subjects.MemoryWriteResult, error) {
 	content := strings.TrimSpace(given.Corpus)
 	if err := checkText("the text", content, maxCorpus); err != nil {
-		return subjects.MemoryWrite{}, err
+		return subjects.MemoryWriteResult{}, err
 	}
 	if content == "" {
-		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "there is nothing to remember in it")
+		return subjects.MemoryWriteResult{}, subjects.Faultf(subjects.CodeMalformed, "there is nothing to remember in it")
 	}
 	if _, hidden := firewall.Redact(strings.Join(append([]string{content, given.Name, given.Description}, given.Tags...), "\n")); hidden > 0 {
-		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "it holds something that looks like a password or a key; conclave secret set keeps those")
+		return subjects.MemoryWriteResult{}, subjects.Faultf(subjects.CodeMalformed, "it holds something that looks like a password or a key; conclave secret set keeps those")
 	}
 	d, err := m.newDigester(out).Note(ctx, content, false)
 	if err != nil {
-		return subjects.MemoryWrite{}, fmt.Errorf("reading what is to be remembered: %w", err)
+		return subjects.MemoryWriteResult{}, fmt.Errorf("reading what is to be remembered: %w", err)
 	}
 	now := out.Now().UTC()
 	e := subjects.MemoryEntry{
@@ -94,9 +94,9 @@ func (m *Memory) storeFact(ctx context.Context, out actor.Out, by string, given 
 }
 
 // restoreEntry takes an entry of an export as it is, also one that was forgotten since: the user wants it back.
-func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, vouched bool) (subjects.MemoryWrite, error) {
+func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, by string, e subjects.MemoryEntry, vouched bool) (subjects.MemoryWriteResult, error) {
 	if err := checkRestored(e); err != nil {
-		return subjects.MemoryWrite{}, err
+		return subjects.MemoryWriteResult{}, err
 	}
 	e = redactEntry(e)
 	if !vouched { // whoever wrote the file could have written anything into it
@@ -109,17 +109,17 @@ func (m *Memory) restoreEntry(ctx context.Context, out actor.Out, by string, e s
 	defer end()
 	switch _, err := m.unaudited.Put(ctx, store.Item{Entry: e, Restore: true}); {
 	case errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown):
-		return subjects.MemoryWrite{ID: e.ID, Action: "unchanged", Why: "it is here"}, nil
+		return subjects.MemoryWriteResult{ID: e.ID, Action: "unchanged", Why: "it is here"}, nil
 	case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrTrust):
-		return subjects.MemoryWrite{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
+		return subjects.MemoryWriteResult{}, subjects.Faultf(subjects.CodeMalformed, "%v", err)
 	case err != nil:
-		return subjects.MemoryWrite{}, fmt.Errorf("storing %s: %w", e.ID, err)
+		return subjects.MemoryWriteResult{}, fmt.Errorf("storing %s: %w", e.ID, err)
 	}
 	if err := m.refreshIndex(ctx, append([]string{e.ID}, e.Supersedes...)...); err != nil {
-		return subjects.MemoryWrite{}, err
+		return subjects.MemoryWriteResult{}, err
 	}
 	m.wakeBackfill() // its vectors are made beside
-	w := subjects.MemoryWrite{ID: e.ID, Action: "stored", Why: "read back from an export"}
+	w := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: "read back from an export"}
 	return w, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "restored", IDs: []string{e.ID}, Why: w.Why, By: by})
 }
 
@@ -182,7 +182,7 @@ const (
 
 // importDocument keeps pieces of a file. A piece that is known is left as it is; one that changed takes the place of the old one,
 // which is forgotten; after the last, what the file no longer holds is forgotten too.
-func (m *Memory) importDocument(ctx context.Context, out actor.Out, by string, d subjects.MemoryDocument, written *subjects.MemoryWritten) error {
+func (m *Memory) importDocument(ctx context.Context, out actor.Out, by string, d subjects.MemoryDocument, written *subjects.MemoryWriteReply) error {
 	if err := checkDocument(d); err != nil {
 		return err
 	}
@@ -218,14 +218,14 @@ func (m *Memory) importDocument(ctx context.Context, out actor.Out, by string, d
 		part := d.First + i
 		hash := pieceHash(trust, d.Title, p)
 		id := deriveID("piece", d.From, strconv.Itoa(part), hash)
-		is := subjects.MemoryWrite{ID: id, Action: "stored"}
+		is := subjects.MemoryWriteResult{ID: id, Action: "stored"}
 		for _, o := range old { // two when a crash came between storing the one and forgetting the other
 			if o.Part == part && o.ID != id {
 				stale, is.Action, is.Other = append(stale, o.ID), "updated", o.ID
 			}
 		}
 		if slices.ContainsFunc(old, func(o store.Piece) bool { return o.ID == id }) {
-			written.Results = append(written.Results, subjects.MemoryWrite{ID: id, Action: "unchanged"})
+			written.Results = append(written.Results, subjects.MemoryWriteResult{ID: id, Action: "unchanged"})
 			continue
 		}
 		written.Results = append(written.Results, is)
@@ -267,7 +267,7 @@ func (m *Memory) replacePieces(ctx context.Context, out actor.Out, by, from stri
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			out.Note(fmt.Errorf("no vectors for now, so pieces are found by their words: %w", err))
+			out.LogError(fmt.Errorf("no vectors for now, so pieces are found by their words: %w", err))
 			m.wakeBackfill()
 		}
 		items, ids := make([]store.Item, len(fresh)), make([]string, len(fresh))

@@ -43,7 +43,7 @@ func TestFacts(t *testing.T) {
 		{"trick: a byte that ends texts", subjects.MemoryEntry{Corpus: "one\x00two"}, "refused", "not text"},
 		{"the last", subjects.MemoryEntry{Corpus: "The tent has nine pegs."}, "stored", ""},
 	}
-	var all subjects.MemoryWrites
+	var all subjects.MemoryWriteRequest
 	for _, tt := range given {
 		all.Entries = append(all.Entries, tt.entry)
 	}
@@ -67,8 +67,8 @@ func TestFacts(t *testing.T) {
 	}
 	w.assertAbsent(canary)
 	for name, body := range map[string]any{
-		"nothing":                subjects.MemoryWrites{},
-		"both":                   subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Corpus: "x"}}, Document: &subjects.MemoryDocument{From: "x"}},
+		"nothing":                subjects.MemoryWriteRequest{},
+		"both":                   subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Corpus: "x"}}, Document: &subjects.MemoryDocument{From: "x"}},
 		"trick: an unknown word": []byte(`{"entries":[{"corpus":"x"}],"force":true}`),
 		"trick: no list":         []byte(`{"entries":{"corpus":"x"}}`),
 	} {
@@ -81,7 +81,7 @@ func TestFacts(t *testing.T) {
 // everything of a memory, whole, page by page as an export reads it.
 func (w *fixture) everything() (all []subjects.MemoryEntry) {
 	w.t.Helper()
-	q := subjects.MemoryAdmin{Op: "list", Whole: true, Limit: 3}
+	q := subjects.MemoryAdminRequest{Op: "list", Whole: true, Limit: 3}
 	for {
 		page, err := w.admin(q)
 		if err != nil {
@@ -121,7 +121,7 @@ func TestRestore(t *testing.T) {
 	}
 	from.saved(`{"content":"The train leaves at nine.","tags":["train"]}`, func(o *subjects.ToolOrder) { o.Spawned = true })
 	from.importPieces("/home/p/notes.md", "The tent has nine pegs.", "The stove burns gas.")
-	if _, err := from.admin(subjects.MemoryAdmin{Op: "pin", IDs: []string{base}}); err != nil {
+	if _, err := from.admin(subjects.MemoryAdminRequest{Op: "pin", IDs: []string{base}}); err != nil {
 		t.Fatal(err)
 	}
 	from.recallIDs("bicycle")
@@ -136,7 +136,7 @@ func TestRestore(t *testing.T) {
 	}
 	to := newFixture(t)
 	for part := range slices.Chunk(in, 4) {
-		got, err := to.write(subjects.MemoryWrites{Entries: part, Restore: true, Trusted: true})
+		got, err := to.write(subjects.MemoryWriteRequest{Entries: part, Restore: true, Trusted: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,8 +163,8 @@ func TestRestore(t *testing.T) {
 	if got := to.recallIDs("bicycle"); !slices.Equal(got, []string{base}) {
 		t.Errorf("recalls %v", got)
 	}
-	again, err := to.write(subjects.MemoryWrites{Entries: want, Restore: true, Trusted: true})
-	if err != nil || slices.ContainsFunc(again.Results, func(r subjects.MemoryWrite) bool { return r.Action != "unchanged" }) || to.count() != len(want) {
+	again, err := to.write(subjects.MemoryWriteRequest{Entries: want, Restore: true, Trusted: true})
+	if err != nil || slices.ContainsFunc(again.Results, func(r subjects.MemoryWriteResult) bool { return r.Action != "unchanged" }) || to.count() != len(want) {
 		t.Errorf("read twice: %+v, %v", again, err)
 	}
 }
@@ -180,7 +180,7 @@ func TestRestoreOfAStranger(t *testing.T) {
 		Provenance: subjects.Provenance{Source: subjects.SourceUser, Trust: subjects.Trusted, Agent: "user"},
 	}
 	to := newFixture(t)
-	if got, err := to.write(subjects.MemoryWrites{Entries: append(from.everything(), friend), Restore: true}); err != nil || len(got.Results) != 3 {
+	if got, err := to.write(subjects.MemoryWriteRequest{Entries: append(from.everything(), friend), Restore: true}); err != nil || len(got.Results) != 3 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	for id, source := range map[string]subjects.Source{fact: subjects.SourceExternal, piece: subjects.SourceDocument, "entry-1": subjects.SourceExternal} {
@@ -199,20 +199,20 @@ func TestRestoreForgotten(t *testing.T) {
 	w := newFixture(t)
 	id := w.storeAnswer("q1", answer1().Query, answer1().Answer)
 	kept := w.everything()
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.deliverAnswer("generator", answer1()); err != nil || w.count() != 0 {
 		t.Fatalf("%d entries, %v", w.count(), err)
 	}
-	got, err := w.write(subjects.MemoryWrites{Entries: kept, Restore: true, Trusted: true})
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: kept, Restore: true, Trusted: true})
 	if err != nil || got.Results[0].Action != "stored" || w.count() != 1 {
 		t.Errorf("%+v, %v, %d entries", got, err, w.count())
 	}
 	if found := w.recallIDs("Where does Anna live?"); !slices.Equal(found, []string{id}) {
 		t.Errorf("it recalls %v", found)
 	}
-	if _, err := w.admin(subjects.MemoryAdmin{Op: "forget", IDs: []string{id}}); err != nil {
+	if _, err := w.admin(subjects.MemoryAdminRequest{Op: "forget", IDs: []string{id}}); err != nil {
 		t.Fatal(err)
 	}
 	// Each of the acts is told of, although they are about the same entry.
@@ -233,7 +233,7 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 	}
 	var names []string
-	var all subjects.MemoryWrites
+	var all subjects.MemoryWriteRequest
 	for name, change := range map[string]func(*subjects.MemoryEntry){
 		"no id":                                 func(e *subjects.MemoryEntry) { e.ID = "" },
 		"no name":                               func(e *subjects.MemoryEntry) { e.Name = "" },
@@ -264,7 +264,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	fine := good()
 	fine.ID = "entry-2"
-	got, err := w.write(subjects.MemoryWrites{Entries: append(all.Entries, fine), Restore: true, Trusted: true})
+	got, err := w.write(subjects.MemoryWriteRequest{Entries: append(all.Entries, fine), Restore: true, Trusted: true})
 	if err != nil || len(got.Results) != len(names)+1 {
 		t.Fatalf("%d results, %v", len(got.Results), err)
 	}
@@ -288,7 +288,7 @@ func TestRestoreTakesAPlace(t *testing.T) {
 	old := w.storeFact("The bicycle stands in the cellar.")
 	e := w.entry(old)
 	e.ID, e.Corpus, e.Description, e.Supersedes = "entry-1", "The bicycle stands in the barn.", "The bicycle stands in the barn.", []string{old}
-	if got, err := w.write(subjects.MemoryWrites{Entries: []subjects.MemoryEntry{e}, Restore: true, Trusted: true}); err != nil || got.Results[0].Action != "stored" {
+	if got, err := w.write(subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}, Restore: true, Trusted: true}); err != nil || got.Results[0].Action != "stored" {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if got := w.recallIDs("Where stands the bicycle?"); !slices.Equal(got, []string{"entry-1"}) || w.entry(old).SupersededBy != "entry-1" {

@@ -80,7 +80,7 @@ func (w *town) out(role, session, query string) actor.Out {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return out.About(session, query)
+	return out.WithIDs(session, query)
 }
 
 func hello(text string) llm.Request {
@@ -165,7 +165,7 @@ func TestBusEmbedAndList(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	for _, role := range []string{"user", "gateway", "generator", "broker"} {
-		list, err := actor.Ask(ctx, w.out(role, "", ""), subjects.ModelNames, subjects.Nothing{})
+		list, err := actor.Ask(ctx, w.out(role, "", ""), subjects.ModelListService, subjects.Empty{})
 		if err != nil || len(list.Models) != 2 || len(list.Roles) != 4 {
 			t.Errorf("%s: %v, %+v", role, err, list)
 		}
@@ -340,7 +340,7 @@ func TestBusSlotsAreBusy(t *testing.T) {
 	w := newTown(t, script, func(c *model.Config) { c.Ollama.Slots = slots })
 	base := w.out("generator", "", "")
 	ask := func(ctx context.Context, i int) error {
-		c := wire.Client{Out: base.About(fmt.Sprintf("s%d", i), fmt.Sprintf("q%d", i)), Timeout: soon}
+		c := wire.Client{Out: base.WithIDs(fmt.Sprintf("s%d", i), fmt.Sprintf("q%d", i)), Timeout: soon}
 		_, _, err := llm.Collect(c.Chat(ctx, hello("hi")))
 		return err
 	}

@@ -73,9 +73,9 @@ func (m *Model) Routes() []actor.Route {
 	return []actor.Route{
 		actor.ServeStream(subjects.ModelChat, m.onChat, actor.Workers(1024), actor.OnReject(m.onUnreadable(actChat))),
 		actor.Serve(subjects.ModelEmbed, m.onEmbed, actor.Workers(512), actor.OnReject(m.onUnreadable(actEmbed))),
-		actor.Serve(subjects.ModelNames, m.onNames, actor.Workers(8)),
+		actor.Serve(subjects.ModelListService, m.onNames, actor.Workers(8)),
 		actor.ServeStream(subjects.ModelPull, m.onPull, actor.Workers(4), actor.OnReject(m.onUnreadable(actPull))),
-		actor.Hear(subjects.QueryCancel, m.onCancel),
+		actor.Subscribe(subjects.QueryCancel, m.onCancel),
 	}
 }
 
@@ -244,7 +244,7 @@ func (m *Model) embed(ctx context.Context, t target, texts []string, v visitor) 
 // onPull fetches a model, for the user only. The server's grants say the same.
 func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], say func(subjects.PullProgress) error, out actor.Out) error {
 	rec := m.record(out, actPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
-	if !slices.Contains(subjects.People, in.From) {
+	if !slices.Contains(subjects.UserAccounts, in.From) {
 		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the user fetches models: conclave model pull"))
 	}
 	if err := checkName(in.Body.Model); err != nil {
@@ -295,7 +295,7 @@ func (m *Model) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ act
 }
 
 // onNames tells which models there are and which role each has now. A server that is not there is told in the roles.
-func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Nothing], out actor.Out) (subjects.ModelList, error) {
+func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
 	list := subjects.ModelList{Models: m.atHand(ctx, now), Roles: []subjects.RoleModel{}}
 	for _, role := range strict.Keys(m.cfg.Roles) {
@@ -377,15 +377,15 @@ func (m *Model) atHand(ctx context.Context, now time.Time) []subjects.ModelInfo 
 }
 
 // onUnreadable records a call that could not even be read.
-func (m *Model) onUnreadable(action string) func(context.Context, actor.Reject, actor.Out) {
-	return func(ctx context.Context, rej actor.Reject, out actor.Out) {
+func (m *Model) onUnreadable(action string) func(context.Context, actor.Rejection, actor.Out) {
+	return func(ctx context.Context, rej actor.Rejection, out actor.Out) {
 		from := ""
 		if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 			from = rej.Tokens[0]
 		}
 		rec := subjects.AuditRecord{ID: out.NewID(), AgentID: from, Action: action, Session: rej.Session, Query: rej.Query}
 		if err := m.store(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, rej.Fault.Code); err != nil {
-			out.Note(fmt.Errorf("recording a refused call: %w", err))
+			out.LogError(fmt.Errorf("recording a refused call: %w", err))
 		}
 	}
 }
@@ -423,7 +423,7 @@ func readChat(q subjects.ChatRequest) (model.Request, error) {
 		}
 	}
 	for _, tool := range r.Tools {
-		if tool.Name == "" || actor.CheckObject(tool.Parameters) != nil {
+		if tool.Name == "" || actor.CheckJSONObject(tool.Parameters) != nil {
 			return bad("a tool needs a name and parameters that are one JSON object")
 		}
 	}

@@ -453,7 +453,7 @@ func TestRemoteServer(t *testing.T) {
 				t.Errorf("%v, asked %d times", r.err, touched.n.Load())
 			}
 			var list subjects.ModelList
-			if err := w.deliver("agent.user.model.list", subjects.Nothing{}, &list); err != nil {
+			if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil {
 				t.Fatal(err)
 			}
 			if tt.code != "" && (touched.n.Load() != 0 || !strings.Contains(list.Roles[0].Notice, "gpu-box")) {
@@ -660,7 +660,7 @@ func TestPull(t *testing.T) {
 	if slices.ContainsFunc(w.srv.Models(), func(m scriptserver.Model) bool { return m.Name == "judge" }) {
 		t.Fatal("an agent fetched a model")
 	}
-	for _, from := range subjects.People {
+	for _, from := range subjects.UserAccounts {
 		text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent." + from + ".model.pull", Body: subjects.PullRequest{Model: "judge"}, Deadline: now.Add(soon)})
 		lines := strings.Split(text, "\n")
 		if err != nil || len(lines) < 5 || !strings.Contains(text, `"total":4194304`) || !strings.Contains(lines[len(lines)-1], "success") {
@@ -752,7 +752,7 @@ func TestStandIn(t *testing.T) {
 		t.Errorf("%v, %+v", err, e)
 	}
 	var list subjects.ModelList
-	if err := w.deliver("agent.user.model.list", subjects.Nothing{}, &list); err != nil || len(list.Models) != 1 || list.Models[0].Name != model.Scripted {
+	if err := w.deliver("agent.user.model.list", subjects.Empty{}, &list); err != nil || len(list.Models) != 1 || list.Models[0].Name != model.Scripted {
 		t.Errorf("%v, %+v", err, list)
 	}
 	for _, role := range list.Roles {
@@ -868,7 +868,7 @@ func TestNames(t *testing.T) {
 		c.Models = map[string]model.Options{"coder": {Window: 65536}}
 	}, scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, scriptserver.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
 	var list subjects.ModelList
-	if err := w.deliver("agent.generator.model.list", subjects.Nothing{}, &list); err != nil {
+	if err := w.deliver("agent.generator.model.list", subjects.Empty{}, &list); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]subjects.ModelInfo{}
@@ -901,7 +901,7 @@ func TestNames(t *testing.T) {
 	// A server that is gone leaves the roles to say so.
 	w.srv.Close()
 	w.rec.Time = now.Add(5 * time.Minute)
-	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.user.model.list", Body: subjects.Nothing{}, Deadline: w.rec.Time.Add(soon)})
+	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.user.model.list", Body: subjects.Empty{}, Deadline: w.rec.Time.Add(soon)})
 	if err != nil || !strings.Contains(text, "ollama serve") {
 		t.Errorf("%s, %v", text, err)
 	}

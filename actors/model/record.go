@@ -41,7 +41,7 @@ func (m *Model) refuse(ctx context.Context, out actor.Out, rec subjects.AuditRec
 		status = subjects.StatusRefused
 	}
 	if err := m.store(ctx, rec, subjects.AuditBefore, status, f.Code); err != nil { // nothing was asked either way
-		out.Note(fmt.Errorf("recording a refused call: %w", err))
+		out.LogError(fmt.Errorf("recording a refused call: %w", err))
 	}
 	return f
 }

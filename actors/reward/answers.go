@@ -15,10 +15,10 @@ import (
 // gave it is what the server wrote into the subject.
 func (r *Reward) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
 	query := cmp.Or(in.Body.QueryID, in.Query)
-	if !slices.Contains(subjects.Seen, in.From) || subjects.CheckToken(query) != nil {
+	if !slices.Contains(subjects.VisibleRespondents, in.From) || subjects.CheckToken(query) != nil {
 		return nil // the user never saw it, or nobody could ever say which one is meant
 	}
-	a := answer{Session: in.Body.SessionID, Respondent: in.From, Place: place{in.Seq, in.Stored.UTC()}}
+	a := answer{Session: in.Body.SessionID, Respondent: in.From, Place: place{in.Seq, in.StoredAt.UTC()}}
 	if subjects.CheckToken(a.Session) != nil {
 		a.Session = in.Session // a token, or nothing
 	}

@@ -149,7 +149,7 @@ func (r *Reward) change(ctx context.Context, out actor.Out, query string, decide
 func (r *Reward) say(ctx context.Context, out actor.Out, query string, a answer, rev uint64) error {
 	o := a.Opinion
 	r.at("event/before")
-	err := actor.EmitOnce(ctx, out.About(a.Session, query), subjects.RewardEvent, a.EventID, subjects.Reward{
+	err := actor.EmitOnce(ctx, out.WithIDs(a.Session, query), subjects.RewardEvent, a.EventID, subjects.Reward{
 		SessionID: a.Session, QueryID: query, RespondentID: a.Respondent, Value: o.Value, Count: a.Count, Source: o.Source, Thumb: o.Thumb, Stars: o.Stars, Words: o.Words,
 	})
 	if err != nil {

@@ -76,7 +76,7 @@ func (s standIn) Routes() []actor.Route {
 
 func (w *town) run(name string, a actor.Actor) *actor.Supervised {
 	w.t.Helper()
-	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{Retry: 20 * time.Millisecond})
+	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func (w *town) out(role, session, query string) actor.Out {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return out.About(session, query)
+	return out.WithIDs(session, query)
 }
 
 // answers says an answer under the key of an account.
@@ -226,7 +226,7 @@ func TestBus(t *testing.T) {
 // gives calls the tool under the broker's key.
 func (w *town) gives(session, query string) subjects.ToolResult {
 	w.t.Helper()
-	service, err := subjects.ToolRun.With("reward", "give_feedback")
+	service, err := subjects.ToolCallService.With("reward", "give_feedback")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestBusRefuses(t *testing.T) {
 		nc := w.As(role)
 		for _, subject := range []string{"user.feedback", "from.user.user.feedback", "reward.event", "from.reward.reward.event", "live.reward.event", "tool.call.reward.give_feedback", "tool.request.reward"} {
 			switch {
-			case subject == "user.feedback" && slices.Contains(subjects.People, role), subject == "reward.event" && role == "reward", strings.HasPrefix(subject, "tool.call.reward.") && role == "broker",
+			case subject == "user.feedback" && slices.Contains(subjects.UserAccounts, role), subject == "reward.event" && role == "reward", strings.HasPrefix(subject, "tool.call.reward.") && role == "broker",
 				subject == "tool.request.reward" && slices.Contains(subjects.Agents, role): // the broker does not know such a tool
 				continue
 			}

@@ -162,16 +162,16 @@ func TestEventThatCannotBeSaid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.answers("s1", "q1", 1)
-	w.Refuse = func(string) error { return errTest }
+	w.FailPublish = func(string) error { return errTest }
 	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err == nil {
 		t.Error("it was handled although nobody heard of it")
 	}
 	id := w.book("q1").EventID
-	w.Refuse = nil
+	w.FailPublish = nil
 	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil {
 		t.Fatal(err)
 	}
-	all := w.Said()
+	all := w.Published()
 	if s := all[len(all)-1]; s.Subject != "reward.event" || s.ID != id || id == "" || w.story() != "+1.0/1 " {
 		t.Errorf("said %+v, want it under %s", all, id)
 	}

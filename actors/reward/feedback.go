@@ -33,7 +33,7 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 	if fault != nil {
 		return r.refuse(ctx, in, out, fault)
 	}
-	here, foreign := place{in.Seq, in.Stored.UTC()}, false
+	here, foreign := place{in.Seq, in.StoredAt.UTC()}, false
 	_, err := r.change(ctx, out, query, func(a *answer) effect {
 		if foreign = in.Session != "" && a.Session != "" && in.Session != a.Session; foreign {
 			return ignored // the id was used in another session too, and that answer is not meant
@@ -57,7 +57,7 @@ func (r *Reward) onFeedback(ctx context.Context, in actor.Msg[subjects.Feedback]
 		if r.young(in.Time) {
 			most = subjects.MaxDeliver
 		}
-		if in.Try < most {
+		if in.Attempt < most {
 			return fault // it comes again in a moment
 		}
 		return r.refuse(ctx, in, out, fault)
@@ -72,7 +72,7 @@ func read(from, query string, f subjects.Feedback) (opinion, *subjects.Fault) {
 		return opinion{}, subjects.Faultf(subjects.CodeMalformed, format, a...)
 	}
 	switch {
-	case !slices.Contains(subjects.People, from):
+	case !slices.Contains(subjects.UserAccounts, from):
 		return opinion{}, subjects.Faultf(subjects.CodeDenied, "only the user rates answers")
 	case subjects.CheckToken(query) != nil:
 		return malformed("query_id must say which answer is meant: letters, digits, - and _ only")
@@ -115,7 +115,7 @@ func clean(words string) string {
 // refuse writes the dead letter of feedback that no other try would help, as the runtime would after its last one: whoever
 // said it waits for that. The body is what [actor.Emit] makes of it, so its hash is that of the message.
 func (r *Reward) refuse(ctx context.Context, in actor.Msg[subjects.Feedback], out actor.Out, f *subjects.Fault) error {
-	topic, err := subjects.Dead.With(name)
+	topic, err := subjects.DeadLetterEvent.With(name)
 	if err != nil {
 		return err
 	}
@@ -131,8 +131,8 @@ func (r *Reward) refuse(ctx context.Context, in actor.Msg[subjects.Feedback], ou
 	letter := subjects.DeadLetter{
 		Actor: name, Subject: text.Clip(in.Subject, subjects.MaxSubject), Code: f.Code, Reason: f.Text, Size: len(body), SHA256: hex.EncodeToString(sum[:]), Time: out.Now().UTC(),
 	}
-	if err := actor.Emit(ctx, out.About(in.Session, query), topic, letter); err != nil {
-		out.Note(fmt.Errorf("telling that feedback was refused: %w", err))
+	if err := actor.Emit(ctx, out.WithIDs(in.Session, query), topic, letter); err != nil {
+		out.LogError(fmt.Errorf("telling that feedback was refused: %w", err))
 		return f // it comes again, and after the last try the runtime writes the letter
 	}
 	return nil

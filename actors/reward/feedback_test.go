@@ -95,7 +95,7 @@ func TestFeedback(t *testing.T) {
 			if len(got) != 1 || got[0] != want || len(letters) > 0 {
 				t.Errorf("rewards\n%+v, want\n%+v; letters %+v", got, want, letters)
 			}
-			for _, s := range w.Said() {
+			for _, s := range w.Published() {
 				if strings.Contains(s.Body, canary) || s.Subject == "reward.event" && (s.Session != "s1" || s.Query != "q1" || !s.Waited || s.ID == "") {
 					t.Errorf("said %+v", s)
 				}
@@ -145,11 +145,11 @@ func TestFeedbackAgain(t *testing.T) {
 				t.Errorf("told %q, want %q", got, tt.want)
 			}
 			ids := map[string]bool{}
-			for _, s := range w.Said() {
+			for _, s := range w.Published() {
 				ids[s.ID] = true
 			}
 			if len(w.letters()) > 0 || len(ids) != len(w.rewards())+1 { // and "" of the announcement
-				t.Errorf("said %+v", w.Said())
+				t.Errorf("said %+v", w.Published())
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestFeedbackLate(t *testing.T) {
 	}
 	w.Time, w.r = noon.Add(80*24*time.Hour), New()
 	in := feedback(1, 1, subjects.Feedback{QueryID: "q1", Stars: 2})
-	in.Stored, in.Time = w.Time, w.Time
+	in.StoredAt, in.Time = w.Time, w.Time
 	for range 2 {
 		if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestFeedbackLate(t *testing.T) {
 	}
 	// An answer of that stream is the last one of its session, too.
 	m := response("generator", "s1", "q2", 2)
-	m.Stored = w.Time
+	m.StoredAt = w.Time
 	if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil || w.last("s1") != "q2" {
 		t.Errorf("the last one is %q, %v", w.last("s1"), err)
 	}
@@ -235,7 +235,7 @@ func TestUnknown(t *testing.T) {
 			if want.Reason = letters[0].Reason; letters[0] != want {
 				t.Errorf("the letter is %+v, want %+v", letters[0], want)
 			}
-			for _, s := range w.Said() {
+			for _, s := range w.Published() {
 				if s.Subject == "dead.reward" && (s.Query != "q1" || s.Session != "s1" || !s.Waited) {
 					t.Errorf("said as %+v", s)
 				}
@@ -251,14 +251,14 @@ func TestUnknown(t *testing.T) {
 func TestRefusalThatCannotBeTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.Refuse = func(subject string) error {
+	w.FailPublish = func(subject string) error {
 		if subject == "dead.reward" {
 			return errTest
 		}
 		return nil
 	}
-	if err := w.says(1, subjects.Feedback{QueryID: "q1", Stars: 9}); actortest.Code(err) != subjects.CodeMalformed || len(w.Noted()) != 1 {
-		t.Errorf("%v, noted %v", err, w.Noted())
+	if err := w.says(1, subjects.Feedback{QueryID: "q1", Stars: 9}); actortest.Code(err) != subjects.CodeMalformed || len(w.Logged()) != 1 {
+		t.Errorf("%v, noted %v", err, w.Logged())
 	}
 }
 

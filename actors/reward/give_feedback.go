@@ -135,7 +135,7 @@ func (r *Reward) give(ctx context.Context, session string, call subjects.ToolOrd
 // mayGive says what stands against a call, whatever it says.
 func mayGive(session string, call subjects.ToolOrder) *subjects.Fault {
 	switch {
-	case call.Spawned || call.Caller != person && !slices.Contains(subjects.Seen, call.Caller):
+	case call.Spawned || call.Caller != person && !slices.Contains(subjects.VisibleRespondents, call.Caller):
 		return failed("only the agent that talks with the user may note what the user said")
 	case call.Labels == nil || call.Labels.Trust != subjects.Trusted:
 		return failed("strangers' words are in this conversation, so only the user's own rating counts: the user can use conclave rate")

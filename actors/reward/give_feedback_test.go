@@ -77,7 +77,7 @@ func TestGive(t *testing.T) {
 					t.Errorf("rewarded %+v", r)
 				}
 			}
-			if a := w.book("q1"); strings.Contains(fmt.Sprint(a, w.Said(), res), canary) || strings.Contains(res.Result, "Ignore") || len(a.Asked) > maxAsked {
+			if a := w.book("q1"); strings.Contains(fmt.Sprint(a, w.Published(), res), canary) || strings.Contains(res.Result, "Ignore") || len(a.Asked) > maxAsked {
 				t.Errorf("kept %+v, said %+v", a, res)
 			}
 			for _, other := range []string{"q0", "other"} {

@@ -46,13 +46,13 @@ func stored(seq uint64) time.Time { return noon.Add(time.Duration(seq) * time.Se
 // response is an answer as it is handed out.
 func response(from, session, query string, seq uint64) actor.Msg[subjects.Response] {
 	return actor.Msg[subjects.Response]{
-		Subject: "from." + from + ".response.generation", From: from, Query: query, Session: session, Seq: seq, Stored: stored(seq), Try: 1,
+		Subject: "from." + from + ".response.generation", From: from, Query: query, Session: session, Seq: seq, StoredAt: stored(seq), Attempt: 1,
 		Body: subjects.Response{SessionID: session, QueryID: query, Query: "?", Answer: "42", RespondentID: "operator", GeneratorID: "operator"},
 	}
 }
 
 func feedback(seq uint64, try int, f subjects.Feedback) actor.Msg[subjects.Feedback] {
-	return actor.Msg[subjects.Feedback]{Subject: "from.user.user.feedback", From: "user", Query: f.QueryID, Seq: seq, Stored: stored(seq), Time: noon, Try: try, Body: f}
+	return actor.Msg[subjects.Feedback]{Subject: "from.user.user.feedback", From: "user", Query: f.QueryID, Seq: seq, StoredAt: stored(seq), Time: noon, Attempt: try, Body: f}
 }
 
 // answers hands an answer of the generator in.
@@ -72,7 +72,7 @@ func (w *world) says(seq uint64, f subjects.Feedback) error {
 // said reads what was said on a subject.
 func said[T any](w *world, subject string) (out []T) {
 	w.t.Helper()
-	for _, s := range w.Said() {
+	for _, s := range w.Published() {
 		if s.Subject != subject {
 			continue
 		}

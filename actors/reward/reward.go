@@ -44,7 +44,7 @@ func (r *Reward) Routes() []actor.Route {
 		actor.On(subjects.ResponseGeneration, r.onResponse),
 		actor.On(subjects.UserFeedback, r.onFeedback),
 	}
-	if s, err := subjects.ToolAt(giveFeedback.Schema.Name); err == nil {
+	if s, err := subjects.ToolEndpoint(giveFeedback.Schema.Name); err == nil {
 		routes = append(routes, actor.Serve(s, r.onGive))
 	}
 	return routes
@@ -53,14 +53,14 @@ func (r *Reward) Routes() []actor.Route {
 // Start implements [actor.Starter]: the tool announces itself.
 func (r *Reward) Start(ctx context.Context, out actor.Out) error {
 	r.began.Store(out.Now().UnixNano())
-	topic, err := subjects.ToolAnnounce.With(giveFeedback.Schema.Name)
+	topic, err := subjects.ToolSchemaEvent.With(giveFeedback.Schema.Name)
 	if err != nil {
 		return err
 	}
 	return actor.Emit(ctx, out, topic, giveFeedback.Schema)
 }
 
-// Describe implements [actor.Described]: a broker that starts later reads the definition from discovery.
+// Describe implements [actor.Describer]: a broker that starts later reads the definition from discovery.
 func (r *Reward) Describe() (version, text string, metadata map[string]string) {
 	return Version, "conclave reward", map[string]string{"definition." + giveFeedback.Schema.Name: definition()}
 }

@@ -15,7 +15,7 @@ func TestRoutes(t *testing.T) {
 	w := newWorld(t)
 	var got []string
 	for _, r := range w.r.Routes() {
-		got = append(got, r.Spec().Listen())
+		got = append(got, r.Spec().Subscription())
 	}
 	if want := []string{"from.*.response.generation", "from.*.user.feedback", "tool.request.give_feedback"}; !slices.Equal(got, want) {
 		t.Errorf("it listens on %v", got)
@@ -125,14 +125,14 @@ func TestBookThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.answers("s1", "q1", 1)
-	w.Broken = errTest
+	w.FailStore = errTest
 	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err == nil || len(w.rewards()) > 0 || len(w.letters()) > 0 {
-		t.Errorf("%v, said %v", err, w.Said())
+		t.Errorf("%v, said %v", err, w.Published())
 	}
 	if err := w.r.onResponse(t.Context(), response("generator", "s1", "q2", 3), w.Out()); err == nil {
 		t.Error("an answer was lost")
 	}
-	w.Broken = nil
+	w.FailStore = nil
 	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil || w.story() != "+1.0/1 " {
 		t.Errorf("%q, %v", w.story(), err)
 	}

@@ -41,7 +41,7 @@ func (r *Router) Name() string { return subjects.Router }
 func (r *Router) Routes() []actor.Route {
 	return []actor.Route{
 		actor.On(subjects.QueryReceived, r.onQuery, actor.Workers(1)), // one at a time: their order is what it is for
-		actor.Hear(subjects.Exhausted, r.onExhausted),
+		actor.Subscribe(subjects.MaxDeliveriesAdvisory, r.onExhausted),
 	}
 }
 
@@ -54,7 +54,7 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	q.QueryID, notes = pick(first(q.QueryID, in.Query), "q", place, "query", notes)
 	q.SessionID, notes = pick(first(q.SessionID, in.Session), "s", place, "session", notes)
 	q.Note = strings.Join(notes, " ")
-	out = out.About(q.SessionID, q.QueryID)
+	out = out.WithIDs(q.SessionID, q.QueryID)
 	if strings.TrimSpace(q.Query) == "" {
 		return bury(ctx, out, "dead-"+place, in.Subject, subjects.CodeMalformed, "the question is empty")
 	}
@@ -82,12 +82,12 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	id := out.NewID()
 	reason := fmt.Sprintf("%s was given message %d of %s %d times and did not finish it; it will not be tried again. Ask once more, and look into the log of %s",
 		who, a.StreamSeq, a.Stream, a.Deliveries, who)
-	if subjects.IsTurn(a.Stream, a.Consumer) {
+	if subjects.IsGeneratorTurn(a.Stream, a.Consumer) {
 		session, query, err := turnAt(ctx, out, a.StreamSeq)
 		if err != nil {
-			out.Note(err)
+			out.LogError(err)
 		} else {
-			out = out.About(session, query)
+			out = out.WithIDs(session, query)
 		}
 	}
 	return bury(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
@@ -127,7 +127,7 @@ func turnAt(ctx context.Context, out actor.Out, seq uint64) (session, query stri
 
 // bury writes a dead letter about something that no retry would help.
 func bury(ctx context.Context, out actor.Out, id, subject, code, reason string) error {
-	topic, err := subjects.Dead.With(subjects.Router)
+	topic, err := subjects.DeadLetterEvent.With(subjects.Router)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func bury(ctx context.Context, out actor.Out, id, subject, code, reason string) 
 // placeOf names a question by where and when the stream stored it: the same however often it comes, and another one when
 // the stream was made anew.
 func placeOf(in actor.Msg[subjects.Query]) string {
-	return digest(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.Stored.UnixNano()))
+	return digest(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.StoredAt.UnixNano()))
 }
 
 // first is the id that the body gives, or else the header's.

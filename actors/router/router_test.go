@@ -27,7 +27,7 @@ func route(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) 
 	t.Helper()
 	in.Subject = "query.received"
 	if in.Seq == 0 {
-		in.Seq, in.Stored = 7, time.Unix(1000, 5)
+		in.Seq, in.StoredAt = 7, time.Unix(1000, 5)
 	}
 	if err := New().onQuery(t.Context(), in, rec.Out()); err != nil {
 		t.Fatal(err)
@@ -35,9 +35,9 @@ func route(t *testing.T, rec *actortest.Recorder, in actor.Msg[subjects.Query]) 
 }
 
 // passed is the only question that was passed on.
-func passed(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Said) {
+func passed(t *testing.T, rec *actortest.Recorder) (subjects.Query, actortest.Recorded) {
 	t.Helper()
-	said := rec.Said()
+	said := rec.Published()
 	if len(said) != 1 || !strings.HasPrefix(said[0].Subject, "query.session.") {
 		t.Fatalf("said: %+v", said)
 	}
@@ -99,9 +99,9 @@ func TestStable(t *testing.T) {
 	t.Parallel()
 	ids := map[string]string{}
 	for name, in := range map[string]actor.Msg[subjects.Query]{
-		"seq 7":          {Seq: 7, Stored: time.Unix(1000, 5)},
-		"seq 8":          {Seq: 8, Stored: time.Unix(1000, 5)},
-		"another stream": {Seq: 7, Stored: time.Unix(1000, 6)},
+		"seq 7":          {Seq: 7, StoredAt: time.Unix(1000, 5)},
+		"seq 8":          {Seq: 8, StoredAt: time.Unix(1000, 5)},
+		"another stream": {Seq: 7, StoredAt: time.Unix(1000, 6)},
 	} {
 		rec := &actortest.Recorder{}
 		in.Body = subjects.Query{Query: "why"}
@@ -136,13 +136,13 @@ func TestRefused(t *testing.T) {
 		in := actor.Msg[subjects.Query]{Body: subjects.Query{SessionID: "s1", QueryID: "q1", Query: tt.query}}
 		route(t, rec, in)
 		route(t, rec, in)
-		said := rec.Said()
+		said := rec.Published()
 		var letter subjects.DeadLetter
 		if len(said) != 1 || said[0].Subject != "dead.router" || said[0].Query != "q1" || said[0].Session != "s1" || json.Unmarshal([]byte(said[0].Body), &letter) != nil || letter.Code != tt.code || letter.Reason == "" {
 			t.Errorf("%s: %+v", name, said)
 		}
 	}
-	rec := &actortest.Recorder{Refuse: func(string) error { return errors.New("the stream is away") }}
+	rec := &actortest.Recorder{FailPublish: func(string) error { return errors.New("the stream is away") }}
 	in := actor.Msg[subjects.Query]{Body: subjects.Query{Query: "why"}}
 	if err := New().onQuery(t.Context(), in, rec.Out()); err == nil {
 		t.Error("a question that was not stored was acknowledged")
@@ -166,7 +166,7 @@ func TestExhausted(t *testing.T) {
 		{"a question", "QUERIES", "router", "", "", false},
 		{"an event", "EVENTS", "critic", "", "", false},
 	} {
-		rec := &actortest.Recorder{Answer: func(subject string, body []byte) (any, error) {
+		rec := &actortest.Recorder{Reply: func(subject string, body []byte) (any, error) {
 			if tt.reply == "" || subject != "core.API.STREAM.MSG.GET.TURNS" || string(body) != `{"seq":12}` {
 				t.Errorf("%s: asked %s %s", tt.name, subject, body)
 			}
@@ -180,8 +180,8 @@ func TestExhausted(t *testing.T) {
 			}
 		}
 		who, _, _ := strings.Cut(tt.consumer, "-")
-		said := rec.Said()
-		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Noted()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" was given message 12 of "+tt.stream+" 5 times") {
+		said := rec.Published()
+		if len(said) != 2 || said[0].ID == said[1].ID || said[0].Subject != "dead.router" || said[0].Query != tt.query || (len(rec.Logged()) > 0) != tt.noted || !strings.Contains(said[0].Body, who+" was given message 12 of "+tt.stream+" 5 times") {
 			t.Errorf("%s: said %+v", tt.name, said)
 		}
 	}
@@ -246,7 +246,7 @@ func TestOnTheBus(t *testing.T) {
 			t.Fatal("a question did not come")
 		}
 		q := in.Body
-		if in.Tokens[1] != q.SessionID || in.Session != q.SessionID || in.Query != q.QueryID || in.Seq == 0 || in.Stored.IsZero() || in.Try != 1 {
+		if in.Tokens[1] != q.SessionID || in.Session != q.SessionID || in.Query != q.QueryID || in.Seq == 0 || in.StoredAt.IsZero() || in.Attempt != 1 {
 			t.Errorf("came as %+v", in)
 		}
 		switch {
@@ -330,7 +330,7 @@ func TestExhaustedOnTheBus(t *testing.T) {
 	if err := json.Unmarshal(m.Data, &letter); err != nil || letter.Code != subjects.CodeUnavailable || !strings.Contains(letter.Reason, "generator was given message 1 of TURNS 5 times") {
 		t.Errorf("%+v, %v", letter, err)
 	}
-	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" || !subjects.GaveUp("router", letter) {
+	if m.Header.Get(subjects.HeaderQuery) != "q1" || m.Header.Get(subjects.HeaderSession) != "s1" || !subjects.IsFinalFailure("router", letter) {
 		t.Errorf("nobody can tell whose question it was: %v, %+v", m.Header, letter)
 	}
 }

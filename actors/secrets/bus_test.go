@@ -119,7 +119,7 @@ func TestBus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	k := key(t)
-	v, err := actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: "brave_api_key", For: k.Public()})
+	v, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: k.Public()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestBus(t *testing.T) {
 	if strings.Contains(string(v.Sealed), canary) {
 		t.Error("it went over the bus in the open")
 	}
-	_, err = actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: "other", For: k.Public()})
+	_, err = actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "other", For: k.Public()})
 	if actortest.Code(err) != subjects.CodeNoSecret || !strings.Contains(err.Error(), "conclave secret set other") {
 		t.Errorf("told %v", err)
 	}
@@ -197,7 +197,7 @@ func TestBusRefuses(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := actor.Ask(ctx, out, subjects.SecretOf, subjects.SecretGet{Name: "brave_api_key", For: key(t).Public()}); err != nil {
+	if _, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: "brave_api_key", For: key(t).Public()}); err != nil {
 		t.Fatal(err)
 	}
 	if n := ring.reads.Load(); n != 1 {

@@ -50,8 +50,8 @@ func (s *Secrets) Name() string { return "secrets" }
 
 // Routes implements [actor.Actor].
 func (s *Secrets) Routes() []actor.Route {
-	rejected := s.gate.OnReject(action, func(actor.Reject) string { return caller })
-	return []actor.Route{actor.Serve(subjects.SecretOf, s.onGet, rejected)}
+	rejected := s.gate.OnReject(action, func(actor.Rejection) string { return caller })
+	return []actor.Route{actor.Serve(subjects.SecretGetService, s.onGet, rejected)}
 }
 
 // Close implements [actor.Closer].
@@ -103,9 +103,9 @@ func logFailure(out actor.Out, name string, err error) {
 	switch {
 	case errors.Is(err, keyring.ErrNotFound): // the keyring works
 	case errors.Is(err, keyring.ErrLocked), errors.Is(err, keyring.ErrUnavailable), errors.Is(err, keyring.ErrDamaged):
-		out.Note(fmt.Errorf("reading the credential %s: %w", name, err))
+		out.LogError(fmt.Errorf("reading the credential %s: %w", name, err))
 	default:
-		out.Note(fmt.Errorf("reading the credential %s: unexpected error of type %T", name, err))
+		out.LogError(fmt.Errorf("reading the credential %s: unexpected error of type %T", name, err))
 	}
 }
 

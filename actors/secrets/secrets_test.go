@@ -279,18 +279,18 @@ func TestRequests(t *testing.T) {
 					t.Error("the value was left in memory")
 				}
 			}
-			told := fmt.Sprintf("%s %v %+v %+v", text, err, w.records, w.rec.Said())
+			told := fmt.Sprintf("%s %v %+v %+v", text, err, w.records, w.rec.Published())
 			if strings.Contains(told, "details of this machine") {
 				t.Errorf("the keyring's own words are told: %s", told)
 			}
-			told += fmt.Sprint(w.rec.Noted())
+			told += fmt.Sprint(w.rec.Logged())
 			for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:20], fmt.Sprintf("%x", canary)} {
 				if strings.Contains(told, form) {
 					t.Errorf("%q is told: %s", form, told)
 				}
 			}
-			if log := tt.code == subjects.CodeUnavailable || strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Noted()) > 0) {
-				t.Errorf("noted %v", w.rec.Noted())
+			if log := tt.code == subjects.CodeUnavailable || strings.Contains(tt.name, "cannot be recorded"); log != (len(w.rec.Logged()) > 0) {
+				t.Errorf("noted %v", w.rec.Logged())
 			}
 		})
 	}

@@ -36,7 +36,7 @@ func TestSecretsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		var said subjects.ToolSchema
-		if err := actor.DecodeStrict([]byte(rec.Said()[0].Body), &said); err != nil {
+		if err := actor.DecodeStrict([]byte(rec.Published()[0].Body), &said); err != nil {
 			t.Fatal(err)
 		}
 		if said.Key != key(t, x) || x.Schema().Key != "" || (said.Key == "") != (want == nil) {

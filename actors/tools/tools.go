@@ -110,7 +110,7 @@ func (t *Tool) Role() string { return subjects.ToolRole(t.schema.Name) }
 
 // Routes implements [actor.Actor].
 func (t *Tool) Routes() []actor.Route {
-	s, err := subjects.ToolAt(t.schema.Name)
+	s, err := subjects.ToolEndpoint(t.schema.Name)
 	if err != nil {
 		return nil // no route: a tool whose name is no token is never reached
 	}
@@ -119,14 +119,14 @@ func (t *Tool) Routes() []actor.Route {
 
 // Start implements [actor.Starter]: the tool announces itself.
 func (t *Tool) Start(ctx context.Context, out actor.Out) error {
-	topic, err := subjects.ToolAnnounce.With(t.schema.Name)
+	topic, err := subjects.ToolSchemaEvent.With(t.schema.Name)
 	if err != nil {
 		return err
 	}
 	return actor.Emit(ctx, out, topic, t.announced())
 }
 
-// Describe implements [actor.Described]: a broker that starts later reads the definition from discovery.
+// Describe implements [actor.Describer]: a broker that starts later reads the definition from discovery.
 func (t *Tool) Describe() (version, text string, metadata map[string]string) {
 	a := t.announced()
 	definition, err := json.Marshal(a)

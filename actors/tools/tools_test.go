@@ -134,8 +134,8 @@ func TestGetDatetime(t *testing.T) {
 			if ok := fits(described, tt.args); ok != tt.fits || tt.want != "" && !ok {
 				t.Errorf("the schema says %t, want %t", ok, tt.fits)
 			}
-			if len(rec.Said()) > 0 || len(rec.Asked()) > 0 || len(rec.Noted()) > 0 {
-				t.Errorf("it said %v, asked %v, noted %v", rec.Said(), rec.Asked(), rec.Noted())
+			if len(rec.Published()) > 0 || len(rec.Requested()) > 0 || len(rec.Logged()) > 0 {
+				t.Errorf("it said %v, asked %v, noted %v", rec.Published(), rec.Requested(), rec.Logged())
 			}
 		})
 	}
@@ -209,7 +209,7 @@ func TestAll(t *testing.T) {
 			if err := x.Start(t.Context(), rec.Out()); err != nil {
 				t.Fatal(err)
 			}
-			said := rec.Said()
+			said := rec.Published()
 			if len(said) != 1 || said[0].Subject != "tool.schema."+s.Name {
 				t.Fatalf("said %+v", said)
 			}
@@ -236,7 +236,7 @@ func TestAll(t *testing.T) {
 
 func TestStartTellsOfFailure(t *testing.T) {
 	down := errors.New("the link is down")
-	rec := &actortest.Recorder{Refuse: func(string) error { return down }}
+	rec := &actortest.Recorder{FailPublish: func(string) error { return down }}
 	if err := tool(t, "get_datetime").Start(t.Context(), rec.Out()); !errors.Is(err, down) {
 		t.Errorf("error %v", err)
 	}
@@ -286,7 +286,7 @@ func TestOnTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	call, err := subjects.ToolRun.With("tools", "get_datetime")
+	call, err := subjects.ToolCallService.With("tools", "get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}

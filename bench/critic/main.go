@@ -198,7 +198,7 @@ func (h *house) ask(i int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	begun := time.Now()
-	if err := actor.Emit(ctx, h.out.About("s"+id, id), subjects.QueryReceived, subjects.Query{SessionID: "s" + id, QueryID: id, Query: "What is the capital of France?"}); err != nil {
+	if err := actor.Emit(ctx, h.out.WithIDs("s"+id, id), subjects.QueryReceived, subjects.Query{SessionID: "s" + id, QueryID: id, Query: "What is the capital of France?"}); err != nil {
 		return 0, err
 	}
 	select {

@@ -226,7 +226,7 @@ func (w *town) question(ctx context.Context, long bool) (actor.Out, error) {
 			return nil, err
 		}
 	}
-	if err := actor.Emit(ctx, w.user.About(session, query), subjects.QueryReceived, subjects.Query{SessionID: session, QueryID: query, Query: asked}); err != nil {
+	if err := actor.Emit(ctx, w.user.WithIDs(session, query), subjects.QueryReceived, subjects.Query{SessionID: session, QueryID: query, Query: asked}); err != nil {
 		return nil, err
 	}
 	look := fmt.Appendf(nil, `{"last_by_subj":"turn.*.%s"}`, session)
@@ -242,7 +242,7 @@ func (w *town) question(ctx context.Context, long bool) (actor.Out, error) {
 			return nil, err
 		}
 		if got.Message != nil {
-			return w.agent.About(session, query), nil
+			return w.agent.WithIDs(session, query), nil
 		}
 	}
 }
@@ -318,7 +318,7 @@ func measureLayers(ctx context.Context, w *town, n int) ([]layered, error) {
 func (w *town) block(ctx context.Context, form string, r request) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	ask, err := subjects.ToolAsk.With(r.tool)
+	ask, err := subjects.ToolRequestService.With(r.tool)
 	if err != nil {
 		return nil, err
 	}

@@ -245,7 +245,7 @@ func brokeredKind(ctx context.Context, name, syncMode string, tcp bool) (_ kind,
 	if err != nil {
 		return kind{}, nil, err
 	}
-	ask, err := subjects.ToolAsk.With("get_datetime")
+	ask, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		return kind{}, nil, err
 	}

@@ -114,7 +114,7 @@ func checkShort(id string) error {
 func fetchApprovals(ctx context.Context, out actor.Out, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerTime)
 	defer cancel()
-	l, err := actor.Ask(ctx, out, subjects.ApprovalsOf, subjects.ApprovalQuery{All: all})
+	l, err := actor.Ask(ctx, out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 	return l, brokerSays("the questions", err)
 }
 
@@ -228,7 +228,7 @@ func wholeID(typed string, ids []string, thing, where string) (string, error) {
 
 // decide sends an answer.
 func decide(ctx context.Context, out actor.Out, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply, error) {
-	s, err := subjects.ApprovalAnswer.With(id)
+	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
 		return subjects.ApprovalReply{}, err
 	}
@@ -345,7 +345,7 @@ func (a *app) revoke(ctx context.Context, out actor.Out, typed string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, brokerTime)
 	defer cancel()
-	r, err := actor.Ask(ctx, out, s, subjects.Nothing{})
+	r, err := actor.Ask(ctx, out, s, subjects.Empty{})
 	switch {
 	case err != nil:
 		return brokerSays("the rule", err)

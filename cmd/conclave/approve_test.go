@@ -39,8 +39,8 @@ func (*clerk) Name() string { return "broker" }
 
 func (c *clerk) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalsOf, c.list), actor.Serve(subjects.ApprovalAnswer, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
-		actor.Serve(subjects.PolicyExplain, c.explain), actor.Serve(subjects.SessionSet, c.set),
+		actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
+		actor.Serve(subjects.PolicyExplain, c.explain), actor.Serve(subjects.SessionConfigService, c.set),
 	}
 }
 
@@ -60,9 +60,9 @@ func (c *clerk) pose(q subjects.Approval) {
 	c.mu.Lock()
 	c.questions[q.ID] = q
 	c.mu.Unlock()
-	topic, err := subjects.ApprovalAsked.With(q.ID)
+	topic, err := subjects.ApprovalRequestEvent.With(q.ID)
 	good(c.t, err)
-	good(c.t, actor.Emit(c.t.Context(), c.out.About(q.SessionID, q.QueryID), topic, q.ApprovalRequest))
+	good(c.t, actor.Emit(c.t.Context(), c.out.WithIDs(q.SessionID, q.QueryID), topic, q.ApprovalRequest))
 }
 
 // open is a question that waits, with everything that could steer a terminal.
@@ -110,12 +110,12 @@ func (c *clerk) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecisi
 		r.Remember = ""
 	}
 	c.decisions <- strings.TrimSpace(id + " " + q.State + " " + in.Body.Remember)
-	topic, err := subjects.ApprovalDecided.With(id)
+	topic, err := subjects.ApprovalDecisionEvent.With(id)
 	good(c.t, err)
-	return r, actor.Emit(ctx, out.About(q.SessionID, q.QueryID), topic, r)
+	return r, actor.Emit(ctx, out.WithIDs(q.SessionID, q.QueryID), topic, r)
 }
 
-func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Nothing], _ actor.Out) (subjects.Done, error) {
+func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.Out) (subjects.Done, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, r := range c.rules {

@@ -83,7 +83,7 @@ func (p *approve) follow(ctx context.Context) error {
 		return err
 	}
 	defer nc.Close()
-	for _, subject := range []string{subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live()} {
+	for _, subject := range []string{subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject()} {
 		if _, err := nc.ChanSubscribe(subject, news); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}

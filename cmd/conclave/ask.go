@@ -266,7 +266,7 @@ func (q *ask) connect() (err error) {
 		return err
 	}
 	q.query = q.out.NewID()
-	q.out = q.out.About(q.session, q.query)
+	q.out = q.out.WithIDs(q.session, q.query)
 	return nil
 }
 
@@ -281,11 +281,11 @@ func (q *ask) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	q.delta, q.thought, q.answers, q.states = delta.Name, thought.Name, subjects.ResponseGeneration.Live(), subjects.AgentStateOf.Live()
-	q.asked, q.done = subjects.ToolAsked.Live(), subjects.ToolDone.Live()
+	q.delta, q.thought, q.answers, q.states = delta.Name, thought.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject()
+	q.asked, q.done = subjects.ToolRequestEvent.LiveSubject(), subjects.ToolResultEvent.LiveSubject()
 	q.calls = map[string]string{}
 	q.messages = make(chan *nats.Msg, 1<<14)
-	for _, subject := range []string{q.delta, q.thought, q.answers, q.states, q.asked, q.done, subjects.Dead.Live(), subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live()} {
+	for _, subject := range []string{q.delta, q.thought, q.answers, q.states, q.asked, q.done, subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject()} {
 		if _, err := q.nc.ChanSubscribe(subject, q.messages); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}

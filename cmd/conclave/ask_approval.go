@@ -18,7 +18,7 @@ func (q *ask) approval(s said) {
 	if s.From != "broker" {
 		return
 	}
-	if words, ok := subjects.Match(subjects.ApprovalAsked.Live(), s.Subject); ok {
+	if words, ok := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), s.Subject); ok {
 		var r subjects.ApprovalRequest
 		if json.Unmarshal(s.Body, &r) == nil && r.ID == words[0] {
 			q.taken = true
@@ -26,7 +26,7 @@ func (q *ask) approval(s said) {
 		}
 		return
 	}
-	if words, ok := subjects.Match(subjects.ApprovalDecided.Live(), s.Subject); ok {
+	if words, ok := subjects.Match(subjects.ApprovalDecisionEvent.LiveSubject(), s.Subject); ok {
 		var r subjects.ApprovalReply
 		if json.Unmarshal(s.Body, &r) == nil && r.ID == words[0] {
 			q.view.decided(r)

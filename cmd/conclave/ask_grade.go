@@ -38,7 +38,7 @@ func (q *ask) listenForGrade() error {
 	if q.window() == 0 {
 		return nil
 	}
-	q.critiques, q.pings = subjects.CritiqueResult.Live(), q.nc.NewInbox()
+	q.critiques, q.pings = subjects.CritiqueResult.LiveSubject(), q.nc.NewInbox()
 	for _, subject := range []string{q.critiques, q.pings} {
 		if _, err := q.nc.ChanSubscribe(subject, q.messages); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)

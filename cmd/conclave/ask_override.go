@@ -41,7 +41,7 @@ func (q *ask) setOverride(ctx context.Context) error {
 	q.warnUnknown(set)
 	within, cancel := context.WithTimeout(ctx, brokerTime)
 	defer cancel()
-	holds, err := actor.Ask(within, q.out, subjects.SessionSet, set)
+	holds, err := actor.Ask(within, q.out, subjects.SessionConfigService, set)
 	switch {
 	case ctx.Err() != nil:
 		return fail(exitFailed, "stopped before anything was asked", "ask again")

@@ -9,7 +9,7 @@ import (
 )
 
 // retryLine is what goes with a question that is asked again. A question that was asked again before has it at its end.
-const retryLine = subjects.AskedAgain
+const retryLine = subjects.RetryInstruction
 
 const (
 	retryWords = 1000 // bytes of what was said of the answer that go with it
@@ -46,7 +46,7 @@ func (q *ask) lastQuestion(ctx context.Context) error {
 
 // askAgain is a turn's question for another try.
 func askAgain(t subjects.Turn) string {
-	question := subjects.OwnWords(t.Query) + "\n\n" + retryLine
+	question := subjects.UserText(t.Query) + "\n\n" + retryLine
 	g := t.Grades
 	if g == nil {
 		return question

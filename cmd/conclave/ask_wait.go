@@ -165,7 +165,7 @@ func (q *ask) take(s said) (*subjects.Response, *subjects.Fault) {
 		q.takeGrade(s)
 		return nil, nil
 	}
-	if words, ok := subjects.Match(subjects.Dead.Live(), s.Subject); ok {
+	if words, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), s.Subject); ok {
 		fault := buried(words[0], s.Body)
 		q.taken = q.taken || fault != nil
 		return nil, fault
@@ -220,7 +220,7 @@ func (q *ask) event(s said) {
 // a cancellation that could not be read, do not keep the answer from coming.
 func buried(who string, body []byte) *subjects.Fault {
 	var l subjects.DeadLetter
-	if json.Unmarshal(body, &l) != nil || !subjects.GaveUp(who, l) {
+	if json.Unmarshal(body, &l) != nil || !subjects.IsFinalFailure(who, l) {
 		return nil
 	}
 	return subjects.Faultf(l.Code, "the question was given up by %s: %s", who, l.Reason)

@@ -163,10 +163,10 @@ func answering(ctx context.Context, c *config.Instance) (none subjects.RoleModel
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if l, err := actor.Ask(ctx, out, subjects.ApprovalsOf, subjects.ApprovalQuery{}); err == nil {
+	if l, err := actor.Ask(ctx, out, subjects.ApprovalListService, subjects.ApprovalQuery{}); err == nil {
 		waiting = len(l.Approvals)
 	}
-	list, err = actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err = actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
 	if err != nil {
 		return none, list, waiting
 	}

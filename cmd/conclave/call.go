@@ -54,7 +54,7 @@ no, a question that nobody answered and a limit. A tool that is unknown, unreach
 			if len(v) == 0 {
 				return usage("say which tool to call, or --parked and the id of a result: see %s --help", cmd.CommandPath())
 			}
-			service, err := subjects.ToolAsk.With(v[0])
+			service, err := subjects.ToolRequestService.With(v[0])
 			if err != nil {
 				return usage("%q is not the name of a tool: use letters, digits, _ and -", v[0])
 			}
@@ -82,7 +82,7 @@ no, a question that nobody answered and a limit. A tool that is unknown, unreach
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
 			id := out.NewID()
-			res, err := actor.Ask(ctx, out.About(session, query), service, subjects.ToolRequest{CallID: id, QueryID: query, Args: body})
+			res, err := actor.Ask(ctx, out.WithIDs(session, query), service, subjects.ToolRequest{CallID: id, QueryID: query, Args: body})
 			var fault *subjects.Fault
 			if errors.As(err, &fault) { // no answer of the broker's: tell it in the same shape
 				res, err = subjects.ToolResult{CallID: id, QueryID: query, Tool: v[0], Error: fault}, nil
@@ -149,11 +149,11 @@ func (a *app) arguments(text string) ([]byte, error) {
 	body := []byte(text)
 	if text == "-" {
 		var err error
-		if body, err = io.ReadAll(io.LimitReader(a.stdin, int64(subjects.ToolAsk.Limit())+1)); err != nil {
+		if body, err = io.ReadAll(io.LimitReader(a.stdin, int64(subjects.ToolRequestService.Limit())+1)); err != nil {
 			return nil, fmt.Errorf("reading the arguments from stdin: %w", err)
 		}
 	}
-	if err := actor.CheckObject(body); err != nil {
+	if err := actor.CheckJSONObject(body); err != nil {
 		return nil, usage(`the arguments cannot be sent, %v: write one JSON object such as '{"timezone":"UTC"}'`, err)
 	}
 	return body, nil

@@ -118,7 +118,7 @@ func (x *examination) environment() {
 		return
 	}
 	fix := "conclave keys writes it anew; then restart nats-server"
-	for _, name := range subjects.Table().Vars() {
+	for _, name := range subjects.Table().EnvVars() {
 		if vars[name] == "" {
 			x.fail("nats.conf", fix, "%s has no value for $%s", x.home.Env(), name)
 			return
@@ -126,7 +126,7 @@ func (x *examination) environment() {
 	}
 	lasting, _ := subjects.Table().Roles()
 	for _, r := range lasting {
-		if key, err := x.home.Keys().Public(r); err == nil && vars[subjects.KeyVar(r)] != key {
+		if key, err := x.home.Keys().Public(r); err == nil && vars[subjects.KeyEnvVar(r)] != key {
 			x.fail("nats.conf", fix, "%s holds another key for %s than the key folder", x.home.Env(), r)
 			return
 		}
@@ -258,7 +258,7 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn, respondentB boo
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
 	if err != nil {
 		x.fail("models", "see the log of conclave up", "%v", err)
 		return

@@ -21,7 +21,7 @@ func (x *examination) memory(ctx context.Context) {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	r, err := actor.Ask(ctx, out, subjects.MemoryAdminOf, subjects.MemoryAdmin{Op: "status"})
+	r, err := actor.Ask(ctx, out, subjects.MemoryAdminService, subjects.MemoryAdminRequest{Op: "status"})
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && !x.remembers():

@@ -151,11 +151,11 @@ func with[T any](x *turn, t subjects.Topic[T]) subjects.Topic[T] {
 }
 
 func say[T any](x *turn, out actor.Out, t subjects.Topic[T], body T) {
-	good(x.t, actor.Emit(x.t.Context(), out.About(x.q.SessionID, x.q.QueryID), t, body))
+	good(x.t, actor.Emit(x.t.Context(), out.WithIDs(x.q.SessionID, x.q.QueryID), t, body))
 }
 
 func (x *turn) state(s subjects.AgentState) {
-	t, err := subjects.AgentStateOf.With("generator")
+	t, err := subjects.AgentStateEvent.With("generator")
 	good(x.t, err)
 	s.SessionID, s.QueryID = x.q.SessionID, x.q.QueryID
 	say(x, x.generator, t, s)
@@ -181,10 +181,10 @@ func (x *turn) response(answer string) subjects.Response {
 func (x *turn) answer(r subjects.Response) { say(x, x.generator, subjects.ResponseGeneration, r) }
 
 func (x *turn) tool(id string, fault *subjects.Fault) {
-	request, err := subjects.ToolAsked.With("get_datetime")
+	request, err := subjects.ToolRequestEvent.With("get_datetime")
 	good(x.t, err)
 	say(x, x.broker, request, subjects.ToolRequest{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{"timezone":"UTC"}`)})
-	result, err := subjects.ToolDone.With("get_datetime")
+	result, err := subjects.ToolResultEvent.With("get_datetime")
 	good(x.t, err)
 	r := subjects.ToolResult{CallID: id, QueryID: x.q.QueryID, Tool: "get_datetime", Result: "now", Millis: 12, Error: fault}
 	if fault != nil {
@@ -247,7 +247,7 @@ var acts = map[string]func(x *turn){
 		if strings.Contains(x.q.Query, "router") {
 			who, out, subject = "router", x.router, "query.received"
 		}
-		t, err := subjects.Dead.With(who)
+		t, err := subjects.DeadLetterEvent.With(who)
 		good(x.t, err)
 		// About something else: no reason to give up.
 		say(x, out, t, subjects.DeadLetter{Actor: who, Subject: "query.cancel.x", Code: "malformed", Reason: "nobody cares"})
@@ -346,10 +346,10 @@ type modelActor struct{}
 func (modelActor) Name() string { return "model" }
 
 func (m modelActor) Routes() []actor.Route {
-	return []actor.Route{actor.Serve(subjects.ModelNames, m.list), actor.ServeStream(subjects.ModelPull, m.pull)}
+	return []actor.Route{actor.Serve(subjects.ModelListService, m.list), actor.ServeStream(subjects.ModelPull, m.pull)}
 }
 
-func (modelActor) list(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.ModelList, error) {
+func (modelActor) list(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 	return subjects.ModelList{
 		Models: []subjects.ModelInfo{
 			{Name: "gemma4:12b", Backend: "ollama", Size: 8 << 30, Parameters: "12B", Tools: true, Thinking: true, Loaded: true},

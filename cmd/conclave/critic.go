@@ -93,7 +93,7 @@ type gradeRow struct {
 func (a *app) listGrades(ctx context.Context, nc *nats.Conn, n int) error {
 	rows := []gradeRow{}
 	var oldest uint64
-	err := back(ctx, nc, subjects.CritiqueResult.By(criticActor), 0, mostJudged, func(s said) bool {
+	err := back(ctx, nc, subjects.CritiqueResult.StoredBy(criticActor), 0, mostJudged, func(s said) bool {
 		var c subjects.Critique
 		if json.Unmarshal(s.Body, &c) == nil {
 			rows, oldest = append(rows, gradeRow{Time: s.Time, Critique: c}), s.Seq
@@ -120,7 +120,7 @@ func complete(ctx context.Context, nc *nats.Conn, rows []gradeRow, oldest uint64
 	for _, r := range rows {
 		open[r.Critique.QueryID] = true
 	}
-	err := forth(ctx, nc, subjects.PairwiseResult.By(criticActor), oldest, mostJudged, func(s said) bool {
+	err := forth(ctx, nc, subjects.PairwiseResult.StoredBy(criticActor), oldest, mostJudged, func(s said) bool {
 		var p subjects.Pairwise
 		if json.Unmarshal(s.Body, &p) == nil && open[p.QueryID] {
 			for i := range rows {
@@ -134,7 +134,7 @@ func complete(ctx context.Context, nc *nats.Conn, rows []gradeRow, oldest uint64
 	if err != nil {
 		return err
 	}
-	return back(ctx, nc, subjects.ResponseGeneration.Listen(), 0, mostJudged, func(s said) bool {
+	return back(ctx, nc, subjects.ResponseGeneration.Subscription(), 0, mostJudged, func(s said) bool {
 		var r subjects.Response
 		if json.Unmarshal(s.Body, &r) != nil || !open[r.QueryID] {
 			return true
@@ -187,7 +187,7 @@ func (a *app) showJudged(ctx context.Context, nc *nats.Conn, id string) error {
 // answersTo finds the answers to a question, and the place of the first of them. The id may be the beginning of one.
 func (a *app) answersTo(ctx context.Context, nc *nats.Conn, id string) (j judgement, first uint64, err error) {
 	others := map[string]bool{}
-	err = back(ctx, nc, subjects.ResponseGeneration.Listen(), 0, mostJudged, func(s said) bool {
+	err = back(ctx, nc, subjects.ResponseGeneration.Subscription(), 0, mostJudged, func(s said) bool {
 		var r subjects.Response
 		if json.Unmarshal(s.Body, &r) != nil || r.QueryID != id && (len(id) < enough || !strings.HasPrefix(r.QueryID, id)) {
 			return true
@@ -235,7 +235,7 @@ func (j *judgement) collect(ctx context.Context, nc *nats.Conn, from uint64) err
 		}
 		return nil
 	}
-	err := forth(ctx, nc, subjects.CritiqueResult.By(criticActor), from, mostJudged, func(s said) bool {
+	err := forth(ctx, nc, subjects.CritiqueResult.StoredBy(criticActor), from, mostJudged, func(s said) bool {
 		var c subjects.Critique
 		if json.Unmarshal(s.Body, &c) == nil && c.QueryID == j.Query {
 			if a := of(c.RespondentID); a != nil {
@@ -247,7 +247,7 @@ func (j *judgement) collect(ctx context.Context, nc *nats.Conn, from uint64) err
 	if err != nil {
 		return err
 	}
-	err = forth(ctx, nc, subjects.PairwiseResult.By(criticActor), from, mostJudged, func(s said) bool {
+	err = forth(ctx, nc, subjects.PairwiseResult.StoredBy(criticActor), from, mostJudged, func(s said) bool {
 		var p subjects.Pairwise
 		if json.Unmarshal(s.Body, &p) == nil && p.QueryID == j.Query {
 			j.Pairwise = &p
@@ -257,7 +257,7 @@ func (j *judgement) collect(ctx context.Context, nc *nats.Conn, from uint64) err
 	if err != nil {
 		return err
 	}
-	return forth(ctx, nc, subjects.RewardEvent.By(rewardActor), from, mostJudged, func(s said) bool {
+	return forth(ctx, nc, subjects.RewardEvent.StoredBy(rewardActor), from, mostJudged, func(s said) bool {
 		var r subjects.Reward
 		if json.Unmarshal(s.Body, &r) == nil && r.QueryID == j.Query {
 			if a := of(r.RespondentID); a != nil && (a.Reward == nil || r.Count >= a.Reward.Count) {

@@ -37,7 +37,7 @@ func TestFullAudit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask, err := subjects.ToolAsk.With("get_datetime")
+	ask, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestFullAudit(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			fill(out.About(strings.Repeat("s", subjects.MaxToken), strings.Repeat("q", subjects.MaxToken)))
+			fill(out.WithIDs(strings.Repeat("s", subjects.MaxToken), strings.Repeat("q", subjects.MaxToken)))
 		})
 	}
 	wg.Wait()

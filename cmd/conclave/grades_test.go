@@ -25,7 +25,7 @@ type idle string
 func (i idle) Name() string        { return strings.TrimSuffix(string(i), switchedOff) }
 func (idle) Routes() []actor.Route { return nil }
 
-// Describe implements [actor.Described], as the critic does.
+// Describe implements [actor.Describer], as the critic does.
 func (i idle) Describe() (version, text string, metadata map[string]string) {
 	if strings.HasSuffix(string(i), switchedOff) {
 		return "1", "", nil
@@ -65,11 +65,11 @@ func (c *crew) rewards() error {
 		if !ok || json.Unmarshal(s.Body, &f) != nil {
 			return
 		}
-		dead, err := subjects.Dead.With("reward")
+		dead, err := subjects.DeadLetterEvent.With("reward")
 		good(c.t, err)
 		sum := sha256.Sum256(m.Data)
 		letter := subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "malformed", Reason: "nobody has answered\x1b[2J it", SHA256: hex.EncodeToString(sum[:])}
-		out := c.reward.About(s.Session, s.Query)
+		out := c.reward.WithIDs(s.Session, s.Query)
 		r := subjects.Reward{SessionID: s.Session, QueryID: f.QueryID, RespondentID: "generator", Value: float64(f.Thumb), Source: subjects.RewardUser, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}
 		if f.Stars > 0 {
 			r.Value = float64(f.Stars-3) / 2
@@ -93,9 +93,9 @@ func (c *crew) rewards() error {
 			wrong = r
 			wrong.Source, wrong.Value = subjects.RewardConversation, 0.5
 			good(c.t, actor.Emit(c.t.Context(), out, subjects.RewardEvent, wrong))
-			critic, err := subjects.Dead.With("critic")
+			critic, err := subjects.DeadLetterEvent.With("critic")
 			good(c.t, err)
-			good(c.t, actor.Emit(c.t.Context(), c.critic.About(s.Session, s.Query), critic, letter))
+			good(c.t, actor.Emit(c.t.Context(), c.critic.WithIDs(s.Session, s.Query), critic, letter))
 		case old == f:
 			return // the same was said before
 		case old != subjects.Feedback{}:
@@ -143,7 +143,7 @@ func init() {
 		x.answer(x.response("The answer"))
 		other := x.grade("generator", 5)
 		other.QueryID = "another"
-		say(x, x.critic.About("s", "another"), subjects.CritiqueResult, other)
+		say(x, x.critic.WithIDs("s", "another"), subjects.CritiqueResult, other)
 		c := x.grade("generator", 3)
 		c.Notice = "judge:1b stands in for prometheus:7b"
 		x.judge(c)
@@ -353,7 +353,7 @@ func TestBack(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t)
 	nc := c.b.As("user")
-	state, err := subjects.AgentStateOf.With("generator")
+	state, err := subjects.AgentStateEvent.With("generator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestBack(t *testing.T) {
 		if i%1000 == 0 {
 			good(t, actor.Emit(t.Context(), c.critic, subjects.CritiqueResult, subjects.Critique{QueryID: fmt.Sprint(i)}))
 		}
-		good(t, actor.Post(t.Context(), c.generator, state, subjects.AgentState{To: "IDLE"}))
+		good(t, actor.EmitAsync(t.Context(), c.generator, state, subjects.AgentState{To: "IDLE"}))
 	}
 	good(t, actor.Emit(t.Context(), c.generator, state, subjects.AgentState{To: "IDLE"}))
 	var got []string
@@ -386,11 +386,11 @@ func TestBack(t *testing.T) {
 		{"before a place", 1500, 100, 100, "1000 0"},
 		{"before all", 1, 100, 100, ""},
 	} {
-		if err := back(t.Context(), nc, subjects.CritiqueResult.By("critic"), tt.before, tt.limit, each(tt.most)); err != nil || strings.Join(got, " ") != tt.want {
+		if err := back(t.Context(), nc, subjects.CritiqueResult.StoredBy("critic"), tt.before, tt.limit, each(tt.most)); err != nil || strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %v, %v", tt.name, got, err)
 		}
 	}
-	if err := forth(t.Context(), nc, subjects.CritiqueResult.By("critic"), 1500, 2, each(100)); err != nil || strings.Join(got, " ") != "2000 3000" {
+	if err := forth(t.Context(), nc, subjects.CritiqueResult.StoredBy("critic"), 1500, 2, each(100)); err != nil || strings.Join(got, " ") != "2000 3000" {
 		t.Errorf("forth: %v, %v", got, err)
 	}
 }

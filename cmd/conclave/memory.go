@@ -74,10 +74,10 @@ func (a *app) memory(opts ...nats.Option) (*memory, func(), error) {
 }
 
 // admin asks for one thing of the user's own.
-func (m *memory) admin(ctx context.Context, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+func (m *memory) admin(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTime)
 	defer cancel()
-	r, err := actor.Ask(ctx, m.out, subjects.MemoryAdminOf, q)
+	r, err := actor.Ask(ctx, m.out, subjects.MemoryAdminService, q)
 	if r.Entries == nil { // an empty list in JSON, not null
 		r.Entries = []subjects.MemoryEntry{}
 	}
@@ -85,10 +85,10 @@ func (m *memory) admin(ctx context.Context, q subjects.MemoryAdmin) (subjects.Me
 }
 
 // write hands something to memory. A mailbox that is full has read nothing, so it is tried again.
-func (m *memory) write(ctx context.Context, w subjects.MemoryWrites) (subjects.MemoryWritten, error) {
+func (m *memory) write(ctx context.Context, w subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	for wait := 100 * time.Millisecond; ; wait *= 2 {
 		timed, cancel := context.WithTimeout(ctx, writingTime)
-		r, err := actor.Ask(timed, m.out, subjects.MemoryWriting, w)
+		r, err := actor.Ask(timed, m.out, subjects.MemoryWriteService, w)
 		cancel()
 		var f *subjects.Fault
 		if !errors.As(err, &f) || f.Code != subjects.CodeBusy || wait > 5*time.Second {
@@ -117,7 +117,7 @@ func (m *memory) says(err error) error {
 	}
 	switch f.Code {
 	case subjects.CodeUnavailable:
-		if !actor.Replied(err) {
+		if !actor.IsReplyFault(err) {
 			return &failure{exitAbsent, fmt.Errorf("%w: %s doctor says who runs; %s actor memory starts one", errNoMemory, m.program(), m.program())}
 		}
 		return fail(exitAbsent, what, "see conclave doctor")
@@ -141,7 +141,7 @@ func tooLarge(err error) bool {
 const page = 50
 
 // pages asks for entries page by page and gives each to show. At most most of them, 0 = all; next is where more begin.
-func (m *memory) pages(ctx context.Context, q subjects.MemoryAdmin, most int, show func(subjects.MemoryEntry) error) (next string, err error) {
+func (m *memory) pages(ctx context.Context, q subjects.MemoryAdminRequest, most int, show func(subjects.MemoryEntry) error) (next string, err error) {
 	room := page
 	for n := 0; ; {
 		q.Limit = room
@@ -149,7 +149,7 @@ func (m *memory) pages(ctx context.Context, q subjects.MemoryAdmin, most int, sh
 			q.Limit = min(room, most-n)
 		}
 		timed, cancel := context.WithTimeout(ctx, memoryTime)
-		r, err := actor.Ask(timed, m.out, subjects.MemoryAdminOf, q)
+		r, err := actor.Ask(timed, m.out, subjects.MemoryAdminService, q)
 		cancel()
 		if tooLarge(err) && room > 1 { // long ones: fewer of them
 			room /= 2
@@ -234,7 +234,7 @@ func (a *app) completeMemories(cmd *cobra.Command, _ []string, word string) (ids
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer done()
-	r, err := m.admin(ctx, subjects.MemoryAdmin{Op: "list", Limit: page})
+	r, err := m.admin(ctx, subjects.MemoryAdminRequest{Op: "list", Limit: page})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -261,7 +261,7 @@ model makes the vectors, and how many memories still wait for theirs. With --jso
 				return err
 			}
 			defer done()
-			r, err := m.admin(cmd.Context(), subjects.MemoryAdmin{Op: "status"})
+			r, err := m.admin(cmd.Context(), subjects.MemoryAdminRequest{Op: "status"})
 			switch {
 			case err != nil:
 				return quietly(cmd.Context(), err)

@@ -49,7 +49,7 @@ func (a *app) memoryMarkCommand(op, what, done string) *cobra.Command {
 				return err
 			}
 			defer end()
-			r, err := m.admin(cmd.Context(), subjects.MemoryAdmin{Op: op, IDs: ids})
+			r, err := m.admin(cmd.Context(), subjects.MemoryAdminRequest{Op: op, IDs: ids})
 			if err != nil { // also when it was broken off: nobody knows whether it was done
 				return err
 			}
@@ -104,7 +104,7 @@ Says on stderr what became of it. With --json it is one document with id, action
 				return err
 			}
 			defer done()
-			r, err := m.write(cmd.Context(), subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(text), Tags: tags}}})
+			r, err := m.write(cmd.Context(), subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(text), Tags: tags}}})
 			switch {
 			case err != nil:
 				return err
@@ -120,7 +120,7 @@ Says on stderr what became of it. With --json it is one document with id, action
 }
 
 // written says what became of one entry.
-func (m *memory) written(r subjects.MemoryWritten) error {
+func (m *memory) written(r subjects.MemoryWriteReply) error {
 	one := r.Results[0]
 	if m.json {
 		if err := m.document(one); err != nil {
@@ -223,7 +223,7 @@ never what. With --json it is one document with forgotten and missing.`,
 // findToForget shows what would go and asks. None means that the user does not want it, or that there is none.
 func (m *memory) findToForget(ctx context.Context, query string, yes bool) (ids []string, err error) {
 	var found []subjects.MemoryEntry
-	if _, err := m.pages(ctx, subjects.MemoryAdmin{Op: "forget", Query: query, Dry: true}, 0, func(e subjects.MemoryEntry) error {
+	if _, err := m.pages(ctx, subjects.MemoryAdminRequest{Op: "forget", Query: query, Dry: true}, 0, func(e subjects.MemoryEntry) error {
 		found = append(found, e)
 		return nil
 	}); err != nil {
@@ -295,7 +295,7 @@ func (m *memory) forget(ctx context.Context, ids []string) error {
 	n := 0
 	var names []subjects.MemoryEntry
 	for batch := range slices.Chunk(ids, manyIDs) {
-		r, err := m.admin(ctx, subjects.MemoryAdmin{Op: "forget", IDs: batch})
+		r, err := m.admin(ctx, subjects.MemoryAdminRequest{Op: "forget", IDs: batch})
 		if err != nil {
 			if n > 0 {
 				m.say("%s forgotten before that", memories(n))

@@ -103,7 +103,7 @@ func checkEdit(e subjects.MemoryEdit) error {
 }
 
 func (m *memory) edit(ctx context.Context, id string, e subjects.MemoryEdit) error {
-	r, err := m.admin(ctx, subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &e})
+	r, err := m.admin(ctx, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &e})
 	switch {
 	case err != nil:
 		return err

@@ -59,7 +59,7 @@ With a file, stderr says how many there are; with --json that is a document on s
 func (m *memory) export(ctx context.Context, w io.Writer) (n int, err error) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_, err = m.pages(ctx, subjects.MemoryAdmin{Op: "list", Whole: true}, 0, func(e subjects.MemoryEntry) error {
+	_, err = m.pages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0, func(e subjects.MemoryEntry) error {
 		n++
 		return enc.Encode(e)
 	})

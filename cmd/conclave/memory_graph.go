@@ -30,7 +30,7 @@ was, with the dates as far as they were said and the memory that says so. With -
 				return err
 			}
 			defer done()
-			r, err := m.admin(cmd.Context(), subjects.MemoryAdmin{Op: "graph", Query: strings.TrimSpace(strings.Join(v, " ")), Limit: limit})
+			r, err := m.admin(cmd.Context(), subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(strings.Join(v, " ")), Limit: limit})
 			switch {
 			case err != nil:
 				return quietly(cmd.Context(), err)

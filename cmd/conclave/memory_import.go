@@ -107,7 +107,7 @@ func (p *importing) run(ctx context.Context, paths []string) error {
 	}
 	// Asked once before a thousand files are read for nobody.
 	if len(files) > 0 {
-		if _, err := p.admin(ctx, subjects.MemoryAdmin{Op: "status"}); err != nil {
+		if _, err := p.admin(ctx, subjects.MemoryAdminRequest{Op: "status"}); err != nil {
 			return err
 		}
 	}
@@ -226,7 +226,7 @@ func (p *importing) sendFile(ctx context.Context, f document.File, r *imported) 
 	}
 	for batch, rest := cutPieces(pieces); len(batch) > 0; batch, rest = cutPieces(rest) {
 		doc.Pieces, doc.Last = batch, len(rest) == 0
-		w, err := p.write(ctx, subjects.MemoryWrites{Document: &doc})
+		w, err := p.write(ctx, subjects.MemoryWriteRequest{Document: &doc})
 		if err != nil {
 			return err
 		}
@@ -260,7 +260,7 @@ func cutPieces(pieces []document.Piece) (batch []subjects.DocumentPiece, rest []
 }
 
 // took counts what became of what was sent.
-func (r *imported) took(w subjects.MemoryWritten) {
+func (r *imported) took(w subjects.MemoryWriteReply) {
 	for _, one := range w.Results {
 		r.Actions[plain(one.Action)]++
 		if one.Action == "refused" && r.Why == "" {

@@ -105,7 +105,7 @@ func (p *importing) restore(ctx context.Context, path string, r *imported) error
 		if len(batch) == 0 {
 			return nil
 		}
-		w, err := p.write(ctx, subjects.MemoryWrites{Entries: batch, Restore: true, Trusted: p.trusted})
+		w, err := p.write(ctx, subjects.MemoryWriteRequest{Entries: batch, Restore: true, Trusted: p.trusted})
 		if err != nil {
 			return err
 		}

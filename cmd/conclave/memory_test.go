@@ -33,8 +33,8 @@ func (*archivist) Name() string { return "memory" }
 
 func (k *archivist) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.MemoryAdminOf, k.admin), actor.Serve(subjects.MemoryWriting, k.write, actor.Workers(4)),
-		actor.Serve(subjects.MemoryCorrelated, k.correlated), actor.ServeStream(subjects.MemoryRecalls, k.recall),
+		actor.Serve(subjects.MemoryAdminService, k.admin), actor.Serve(subjects.MemoryWriteService, k.write, actor.Workers(4)),
+		actor.Serve(subjects.MemoryCorrelated, k.correlated), actor.ServeStream(subjects.MemoryQueryService, k.recall),
 	}
 }
 
@@ -99,7 +99,7 @@ func (k *archivist) resolve(ids []string) (at []int, err error) {
 // perPage is small, so that every list has several pages.
 const perPage = 2
 
-func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdmin], _ actor.Out) (done subjects.MemoryAdmined, err error) {
+func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (done subjects.MemoryAdminReply, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	q := in.Body
@@ -112,11 +112,11 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdmin],
 	case k.odd == "noaudit":
 		return done, subjects.Faultf(subjects.CodeNoAudit, "the audit did not take it")
 	case k.odd == "endless" && q.Op == "list":
-		return subjects.MemoryAdmined{Entries: k.entries[:1], Next: "again"}, nil
+		return subjects.MemoryAdminReply{Entries: k.entries[:1], Next: "again"}, nil
 	case k.odd == "large" && q.Limit > 1 && q.Op == "list":
 		return done, subjects.Faultf(subjects.CodeTooLarge, "that is too much for one answer")
 	case k.odd == "missing" && len(q.IDs) > 1:
-		return subjects.MemoryAdmined{Changed: 1, Missing: q.IDs[1:]}, nil
+		return subjects.MemoryAdminReply{Changed: 1, Missing: q.IDs[1:]}, nil
 	case k.odd == "mute":
 		return done, nil
 	}
@@ -203,7 +203,7 @@ func apply(e *subjects.MemoryEntry, edit subjects.MemoryEdit) {
 	}
 }
 
-func (k *archivist) list(q subjects.MemoryAdmin) (done subjects.MemoryAdmined, err error) {
+func (k *archivist) list(q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	begun := q.After == ""
 	for _, e := range k.entries {
 		p := e.Provenance
@@ -265,7 +265,7 @@ func (k *archivist) correlated(_ context.Context, in actor.Msg[subjects.MemoryID
 	return r, nil
 }
 
-func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWrites], _ actor.Out) (w subjects.MemoryWritten, err error) {
+func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
 	k.mu.Lock()
 	writing := k.writing
 	k.mu.Unlock()
@@ -281,10 +281,10 @@ func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWrite
 	defer k.mu.Unlock()
 	for _, e := range in.Body.Entries {
 		k.heard = append(k.heard, fmt.Sprintf("%s %t %s %v", or(e.ID, "-"), in.Body.Restore, e.Kind, e.Tags))
-		res := subjects.MemoryWrite{ID: or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
+		res := subjects.MemoryWriteResult{ID: or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
 		switch {
 		case strings.Contains(e.Corpus, "password"):
-			res = subjects.MemoryWrite{Action: "refused", Why: "it looks like a password"}
+			res = subjects.MemoryWriteResult{Action: "refused", Why: "it looks like a password"}
 		case strings.Contains(e.Corpus, "again"):
 			res.Action, res.Other, res.Why = "merged", k.entries[0].ID, "it says the same"
 		case slices.ContainsFunc(k.entries, func(o subjects.MemoryEntry) bool { return o.ID == e.ID }):
@@ -306,10 +306,10 @@ func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWrite
 		}
 		for _, p := range d.Pieces {
 			if strings.Contains(p.Text, "password") {
-				w.Results = append(w.Results, subjects.MemoryWrite{Action: "refused", Why: "it looks like a password"})
+				w.Results = append(w.Results, subjects.MemoryWriteResult{Action: "refused", Why: "it looks like a password"})
 				continue
 			}
-			w.Results = append(w.Results, subjects.MemoryWrite{ID: "piece", Action: action})
+			w.Results = append(w.Results, subjects.MemoryWriteResult{ID: "piece", Action: action})
 		}
 		if d.Last {
 			k.docs[d.From] = d.Hash

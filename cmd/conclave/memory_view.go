@@ -27,7 +27,7 @@ func trust(t string) string {
 const strangers = "UNTRUSTED: strangers could have written this"
 
 func (a *app) memoryListCommand() *cobra.Command {
-	var q subjects.MemoryAdmin
+	var q subjects.MemoryAdminRequest
 	var all bool
 	var limit int
 	cmd := &cobra.Command{
@@ -105,8 +105,8 @@ func errFirst(errs ...error) error {
 	return nil
 }
 
-func (m *memory) list(ctx context.Context, q subjects.MemoryAdmin, limit int) error {
-	found := subjects.MemoryAdmined{Entries: []subjects.MemoryEntry{}}
+func (m *memory) list(ctx context.Context, q subjects.MemoryAdminRequest, limit int) error {
+	found := subjects.MemoryAdminReply{Entries: []subjects.MemoryEntry{}}
 	var err error
 	found.Next, err = m.pages(ctx, q, limit, func(e subjects.MemoryEntry) error {
 		found.Entries = append(found.Entries, e)
@@ -214,7 +214,7 @@ With --json it is one document with hits, notes, and how long it took.`,
 // recall asks, and returns the last stage: the others are on the way to it.
 func (m *memory) recall(ctx context.Context, q subjects.MemoryQuery) (subjects.MemoryReply, error) {
 	var last subjects.MemoryReply
-	for r, err := range actor.AskStream(ctx, m.out, subjects.MemoryRecalls, q) {
+	for r, err := range actor.AskStream(ctx, m.out, subjects.MemoryQueryService, q) {
 		if err != nil {
 			return last, m.says(err)
 		}
@@ -349,7 +349,7 @@ func (a *app) firstMemory(cmd *cobra.Command, v []string, word string) ([]string
 
 // show is the one entry of an id, or of the beginning of one.
 func (m *memory) show(ctx context.Context, id string) (subjects.MemoryEntry, error) {
-	r, err := m.admin(ctx, subjects.MemoryAdmin{Op: "show", IDs: []string{id}, Whole: true})
+	r, err := m.admin(ctx, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
 	switch {
 	case err != nil:
 		return subjects.MemoryEntry{}, err

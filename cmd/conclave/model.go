@@ -87,7 +87,7 @@ func (a *app) models(ctx context.Context, opts ...nats.Option) (subjects.ModelLi
 		return subjects.ModelList{}, err
 	}
 	defer done()
-	list, err := actor.Ask(ctx, out, subjects.ModelNames, subjects.Nothing{})
+	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
 	if list.Models == nil { // an empty list in JSON, not null
 		list.Models = []subjects.ModelInfo{}
 	}
@@ -103,7 +103,7 @@ func modelFault(err error) error {
 	switch {
 	case !errors.As(err, &f):
 		return err
-	case f.Code == subjects.CodeUnavailable && !actor.Replied(err):
+	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
 		return fail(exitAbsent, "no model actor answers", "conclave doctor says who runs; conclave actor model starts one")
 	}
 	return unanswered(f)

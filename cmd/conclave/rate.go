@@ -202,7 +202,7 @@ func (r *rating) lastAnswer(ctx context.Context) error {
 // listen makes sure that nothing which becomes of the rating is missed.
 func (r *rating) listen(ctx context.Context) error {
 	r.messages = make(chan *nats.Msg, 1<<10)
-	for _, subject := range []string{subjects.RewardEvent.Live(), subjects.Dead.Live()} {
+	for _, subject := range []string{subjects.RewardEvent.LiveSubject(), subjects.DeadLetterEvent.LiveSubject()} {
 		if _, err := r.nc.ChanSubscribe(subject, r.messages); err != nil {
 			return fmt.Errorf("listening to %s: %w", subject, err)
 		}
@@ -226,10 +226,10 @@ func (r *rating) send(ctx context.Context) error {
 	r.sum = hex.EncodeToString(digest[:])
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	out, id := r.out.About(r.session, r.query), r.out.NewID()
+	out, id := r.out.WithIDs(r.session, r.query), r.out.NewID()
 	for {
 		try, done := context.WithTimeout(ctx, 3*time.Second)
-		err := out.SendOnce(try, subjects.UserFeedback.Spec, data, id)
+		err := out.PublishOnce(try, subjects.UserFeedback.Spec, data, id)
 		done()
 		if err == nil {
 			return nil
@@ -284,7 +284,7 @@ func (r *rating) look(ctx context.Context) (got *subjects.Reward, refusal, err e
 func (r *rating) counted(s said) *subjects.Reward {
 	var v subjects.Reward
 	switch b := r.body; {
-	case s.Subject != subjects.RewardEvent.Live() || json.Unmarshal(s.Body, &v) != nil:
+	case s.Subject != subjects.RewardEvent.LiveSubject() || json.Unmarshal(s.Body, &v) != nil:
 	case v.QueryID != r.query || v.Source != subjects.RewardUser:
 	case b.Thumb != 0 && v.Thumb != b.Thumb || b.Stars != 0 && v.Stars != b.Stars: // of what was said just before
 	default:
@@ -296,10 +296,10 @@ func (r *rating) counted(s said) *subjects.Reward {
 // refused is why the rating was not taken, nil when this is about something else.
 func (r *rating) refused(s said) error {
 	var d subjects.DeadLetter
-	if _, ok := subjects.Match(subjects.Dead.Live(), s.Subject); !ok || json.Unmarshal(s.Body, &d) != nil || d.SHA256 != r.sum {
+	if _, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), s.Subject); !ok || json.Unmarshal(s.Body, &d) != nil || d.SHA256 != r.sum {
 		return nil
 	}
-	if _, ok := subjects.Match(subjects.UserFeedback.Heard, d.Subject); !ok {
+	if _, ok := subjects.Match(subjects.UserFeedback.Received, d.Subject); !ok {
 		return nil
 	}
 	return fail(exitFailed, "the rating was refused: "+or(oneLine(d.Reason), d.Code), "name the session with --session, or the question with --query")

@@ -70,7 +70,7 @@ func kept(subject string) bool {
 // copies are the subjects under which the user hears what streams have stored.
 var copies = sync.OnceValue(func() (out []string) {
 	for _, e := range subjects.Table().Edges {
-		if e.Kind == subjects.Watch && e.Owner == subjects.Core && slices.Contains(e.Who, "user") {
+		if e.Kind == subjects.StreamImport && e.Owner == subjects.Core && slices.Contains(e.Who, "user") {
 			_, local := e.At("user")
 			out = append(out, local)
 		}
@@ -109,7 +109,7 @@ func (s *said) read(h nats.Header, data []byte) {
 // decoded is the body as JSON: as it is, from msgpack, or a text as a string.
 func decoded(contentType string, data []byte) json.RawMessage {
 	if base, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(base), subjects.TypeMsgpack) {
-		data = []byte(actor.AsJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
+		data = []byte(actor.FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
 	}
 	if len(data) == 0 {
 		return json.RawMessage("null")

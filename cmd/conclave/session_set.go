@@ -64,7 +64,7 @@ what holds. The beginning of the id of a session that exists is enough from eigh
 				return quietly(cmd.Context(), err)
 			}
 			a.warnUnknown(set)
-			holds, err := actor.Ask(ctx, out, subjects.SessionSet, set)
+			holds, err := actor.Ask(ctx, out, subjects.SessionConfigService, set)
 			if err != nil {
 				return quietly(cmd.Context(), brokerSays("the session", err))
 			}

@@ -62,7 +62,7 @@ type row struct {
 	Subject  string `json:"subject"`
 	Requests int    `json:"requests"`
 	Errors   int    `json:"errors"`
-	actor.Figures
+	actor.RouteStats
 }
 
 // figures asks everyone.
@@ -75,7 +75,7 @@ func figures(ctx context.Context, nc *nats.Conn) (rows []row, actors int, err er
 	for _, s := range stats {
 		for _, e := range s.Endpoints {
 			r := row{Actor: s.Name, ID: s.ID, Subject: e.Subject, Requests: e.NumRequests, Errors: e.NumErrors}
-			_ = json.Unmarshal(e.Data, &r.Figures) // a service that is none of ours has other figures, or none
+			_ = json.Unmarshal(e.Data, &r.RouteStats) // a service that is none of ours has other figures, or none
 			rows = append(rows, r)
 		}
 	}
@@ -152,7 +152,7 @@ func fit(text string, columns, rows int) []string {
 func busy(rows []row) (out []row) {
 	quiet := map[string]int{}
 	for _, r := range rows {
-		if r.Requests+r.Errors+r.Mailbox+int(r.InFlight)+int(r.Refused) > 0 {
+		if r.Requests+r.Errors+r.Mailbox+int(r.InFlight)+int(r.Rejected) > 0 {
 			out = append(out, r)
 		} else {
 			quiet[r.ID]++
@@ -160,9 +160,9 @@ func busy(rows []row) (out []row) {
 	}
 	for _, r := range rows {
 		if n := quiet[r.ID]; n == 1 {
-			out = append(out, row{Actor: r.Actor, ID: r.ID, Subject: "and one more, quiet", Figures: actor.Figures{State: r.State, Restarts: r.Restarts}})
+			out = append(out, row{Actor: r.Actor, ID: r.ID, Subject: "and one more, quiet", RouteStats: actor.RouteStats{State: r.State, Restarts: r.Restarts}})
 		} else if n > 1 {
-			out = append(out, row{Actor: r.Actor, ID: r.ID, Subject: fmt.Sprintf("and %d more, quiet", n), Figures: actor.Figures{State: r.State, Restarts: r.Restarts}})
+			out = append(out, row{Actor: r.Actor, ID: r.ID, Subject: fmt.Sprintf("and %d more, quiet", n), RouteStats: actor.RouteStats{State: r.State, Restarts: r.Restarts}})
 		}
 		delete(quiet, r.ID)
 	}
@@ -177,7 +177,7 @@ func table(rows []row) string {
 	fmt.Fprintln(w, "ACTOR\tSTATE\tMAILBOX\tIN FLIGHT\tRESTARTS\tREFUSED\tREQUESTS\tERRORS\tP50 MS\tP95 MS\tP99 MS\tSUBJECT")
 	for _, r := range rows {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.1f\t%s\n", plain(r.Actor), plain(or(string(r.State), "-")),
-			r.Mailbox, r.InFlight, r.Restarts, r.Refused, r.Requests, r.Errors, r.P50, r.P95, r.P99, plain(r.Subject))
+			r.Mailbox, r.InFlight, r.Restarts, r.Rejected, r.Requests, r.Errors, r.P50, r.P95, r.P99, plain(r.Subject))
 	}
 	w.Flush()
 	return b.String()

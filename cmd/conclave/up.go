@@ -142,7 +142,7 @@ func (a *app) ready(c *config.Instance, api string) {
 func names(c *config.Instance) []string {
 	out := []string{}
 	for _, s := range c.System.Actors() {
-		if state, _, _ := s.Health.Get(); state == actor.Ready {
+		if state, _, _ := s.Health.Snapshot(); state == actor.Ready {
 			out = append(out, s.Spec.Name)
 		}
 	}

@@ -28,8 +28,8 @@ type Closer interface {
 	Close(ctx context.Context) error
 }
 
-// Described is an actor that tells discovery more about itself.
-type Described interface {
+// Describer is an actor that tells discovery more about itself.
+type Describer interface {
 	Describe() (version, text string, metadata map[string]string)
 }
 
@@ -43,20 +43,20 @@ type Msg[T any] struct {
 	Deadline time.Time
 	Time     time.Time // when it was read
 	Seq      uint64    // place in the stream that keeps it; 0 = it was not pulled
-	Stored   time.Time // when the stream stored it
-	Try      int       // how often it was handed out, this time included; after [subjects.MaxDeliver] it is buried
+	StoredAt time.Time // when the stream stored it
+	Attempt  int       // how often it was handed out, this time included; after [subjects.MaxDeliver] it is buried
 	Body     T
 }
 
 // Handler handles one event.
 type Handler[T any] func(ctx context.Context, in Msg[T], out Out) error
 
-// Answerer handles one request. What it returns is the reply; a returned [*subjects.Fault] reaches the caller as it is,
+// RequestHandler handles one request. What it returns is the reply; a returned [*subjects.Fault] reaches the caller as it is,
 // any other error as "internal", with the details in the log only.
-type Answerer[Q, A any] func(ctx context.Context, in Msg[Q], out Out) (A, error)
+type RequestHandler[Q, A any] func(ctx context.Context, in Msg[Q], out Out) (A, error)
 
-// Reject tells a route's owner of a message that no handler saw.
-type Reject struct {
+// Rejection tells a route's owner of a message that no handler saw.
+type Rejection struct {
 	Subject string
 	Tokens  []string
 	Query   string
@@ -71,7 +71,7 @@ type Option func(*Route)
 func Workers(n int) Option { return func(r *Route) { r.workers = n } }
 
 // OnReject is called for each message that was refused before any handler saw it.
-func OnReject(f func(ctx context.Context, rej Reject, out Out)) Option {
+func OnReject(f func(ctx context.Context, rej Rejection, out Out)) Option {
 	return func(r *Route) { r.reject = f }
 }
 
@@ -83,21 +83,21 @@ const (
 	durable                      // pulled from a stream, acknowledged when handled
 )
 
-// Route ties a subject to a handler. It is made by [Serve], [ServeStream], [On] or [Hear].
+// Route ties a subject to a handler. It is made by [Serve], [ServeStream], [On] or [Subscribe].
 type Route struct {
 	spec    subjects.Spec
 	kind    routeKind
 	stream  bool // the reply comes in pieces
 	workers int
 	handle  func(ctx context.Context, in *inbound, out Out) ([]byte, error)
-	reject  func(ctx context.Context, rej Reject, out Out)
+	reject  func(ctx context.Context, rej Rejection, out Out)
 }
 
 // Spec is the route's subject.
 func (r Route) Spec() subjects.Spec { return r.spec }
 
 // Serve answers the requests of a service.
-func Serve[Q, A any](s subjects.Service[Q, A], h Answerer[Q, A], opts ...Option) Route {
+func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
 		m, err := message[Q](in)
@@ -119,10 +119,10 @@ func On[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 	return event(t, durable, h, opts)
 }
 
-// Hear handles a topic live: what is said while nobody listens is not heard. A kept event is heard under its plain
+// Subscribe handles a topic live: what is said while nobody listens is not heard. A kept event is heard under its plain
 // subject, as everyone who watches hears it; its author's account is then not known.
-func Hear[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
-	t.Heard = t.Live()
+func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
+	t.Received = t.LiveSubject()
 	return event(t, hear, h, opts)
 }
 
@@ -154,7 +154,7 @@ type errUndecoded struct {
 func (e errUndecoded) Error() string { return e.fault.Error() }
 
 func message[T any](in *inbound) (Msg[T], error) {
-	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, Stored: in.stored, Try: in.try}
+	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.stored, Attempt: in.try}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "could not be read"
 		var u unreadable

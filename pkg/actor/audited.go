@@ -131,22 +131,22 @@ func (g *Gate) Record(ctx context.Context, out Out, rec subjects.AuditRecord, st
 // Refuse is [Gate.Record] for a refusal that stands whether it is recorded or not: a failure to record goes to the log.
 func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) {
 	if err := g.Record(ctx, out, rec, status, reason); err != nil {
-		out.Note(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
+		out.LogError(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
 	}
 }
 
 // OnReject records each message of a route that was rejected before any handler saw it, under action. agent names the
 // caller; nil = the account that the server wrote into the subject, "" where it is no valid token.
-func (g *Gate) OnReject(action string, agent func(Reject) string) Option {
+func (g *Gate) OnReject(action string, agent func(Rejection) string) Option {
 	if agent == nil {
-		agent = func(rej Reject) string {
+		agent = func(rej Rejection) string {
 			if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 				return rej.Tokens[0]
 			}
 			return ""
 		}
 	}
-	return OnReject(func(ctx context.Context, rej Reject, out Out) {
+	return OnReject(func(ctx context.Context, rej Rejection, out Out) {
 		rec := subjects.AuditRecord{AgentID: agent(rej), Action: action, Session: rej.Session, Query: rej.Query}
 		g.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
 	})

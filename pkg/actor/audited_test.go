@@ -161,16 +161,16 @@ func TestGateRecordsRefusals(t *testing.T) {
 			t.Errorf("trick: an act is recorded as over with %q", status)
 		}
 	}
-	if len(log.records) != 4 || len(rec.Noted()) != 0 {
-		t.Errorf("records %+v, logged %v", log.records, rec.Noted())
+	if len(log.records) != 4 || len(rec.Logged()) != 0 {
+		t.Errorf("records %+v, logged %v", log.records, rec.Logged())
 	}
 	log.fail = map[string]error{"before": audit.ErrFull}
 	if err := gate.Record(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, ""); code(err) != subjects.CodeNoAudit {
 		t.Error(err)
 	}
 	gate.Refuse(t.Context(), rec.Out(), subjects.AuditRecord{Action: "x"}, subjects.StatusDenied, "")
-	if len(rec.Noted()) != 1 {
-		t.Errorf("logged %v", rec.Noted())
+	if len(rec.Logged()) != 1 {
+		t.Errorf("logged %v", rec.Logged())
 	}
 }
 
@@ -178,7 +178,7 @@ func TestGateRecordsRejectedMessages(t *testing.T) {
 	t.Parallel()
 	log := &memoryLog{}
 	gate := &actor.Gate{Log: log}
-	a := &stub{name: "a", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo, gate.OnReject("tool.call", nil))}}
+	a := &stub{name: "a", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo, gate.OnReject("tool.call", nil))}}
 	var rec actortest.Recorder
 	rec.Time = time.Now()
 	_, err := rec.Deliver(t, a, actortest.Message{Subject: "agent.generator.tool.request.x", Body: []byte("{"), Session: "s1", Query: "q1", Deadline: rec.Time.Add(time.Minute)})

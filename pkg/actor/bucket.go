@@ -42,15 +42,15 @@ type Event struct {
 }
 
 // NewEvent is an event of an outbox. name is that of its [Step]; id must be unguessable (see [Out] NewID) and be stored in
-// the outbox. The event carries the session and query ids of out unless [Event.About] gives others.
+// the outbox. The event carries the session and query ids of out unless [Event.WithIDs] gives others.
 func NewEvent[T any](name string, t subjects.Topic[T], id string, body T) Event {
 	return Event{name, id, func(ctx context.Context, out Out) error { return EmitOnce(ctx, out, t, id, body) }}
 }
 
-// About is the event with other session and query ids in its headers.
-func (e Event) About(session, query string) Event {
+// WithIDs is the event with other session and query ids in its headers.
+func (e Event) WithIDs(session, query string) Event {
 	emit := e.emit
-	e.emit = func(ctx context.Context, out Out) error { return emit(ctx, out.About(session, query)) }
+	e.emit = func(ctx context.Context, out Out) error { return emit(ctx, out.WithIDs(session, query)) }
 	return e
 }
 

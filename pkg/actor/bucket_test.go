@@ -25,7 +25,7 @@ func (c *tally) Pending() []actor.Event {
 	if c.Event == "" || c.Done {
 		return nil
 	}
-	return []actor.Event{actor.NewEvent("event", subjects.RewardEvent, c.Event, subjects.Reward{QueryID: "q1", Count: c.Count}).About("s1", "q1")}
+	return []actor.Event{actor.NewEvent("event", subjects.RewardEvent, c.Event, subjects.Reward{QueryID: "q1", Count: c.Count}).WithIDs("s1", "q1")}
 }
 
 func (c *tally) MarkPublished() { c.Done = true }
@@ -45,7 +45,7 @@ var tallySteps = []string{"count/before", "count/after", "event/before", "event/
 // published lists the counts that were published, and checks their ids.
 func published(t *testing.T, rec *actortest.Recorder) (counts []int) {
 	t.Helper()
-	for _, s := range rec.Said() {
+	for _, s := range rec.Published() {
 		var r subjects.Reward
 		if err := json.Unmarshal([]byte(s.Body), &r); err != nil || s.ID == "" || s.Query != "q1" || s.Session != "s1" {
 			t.Errorf("published %+v", s)
@@ -142,17 +142,17 @@ func TestUpdateErrors(t *testing.T) {
 	if _, err := tallies.Update(t.Context(), out, "x", "k", func(_ *tally, found bool) (bool, error) { return found, own }); err != own {
 		t.Errorf("the error of change became %v", err)
 	}
-	rec.Broken = errors.New("bucket full")
-	if _, err := increment(t.Context(), out); !errors.Is(err, actor.ErrNotStored) || !errors.Is(err, rec.Broken) {
+	rec.FailStore = errors.New("bucket full")
+	if _, err := increment(t.Context(), out); !errors.Is(err, actor.ErrNotStored) || !errors.Is(err, rec.FailStore) {
 		t.Error(err)
 	}
-	rec.Broken = nil
-	rec.Refuse = func(string) error { return own }
+	rec.FailStore = nil
+	rec.FailPublish = func(string) error { return own }
 	v, err := increment(t.Context(), out)
 	if !errors.Is(err, own) || errors.Is(err, actor.ErrNotStored) || v.Revision == 0 {
 		t.Errorf("an event that cannot be published: %+v, %v", v, err)
 	}
-	rec.Refuse = nil
+	rec.FailPublish = nil
 	if _, err := increment(t.Context(), out); err != nil || !slices.Equal(published(t, &rec), []int{1, 2}) {
 		t.Errorf("%v, published %v", err, published(t, &rec))
 	}
@@ -206,7 +206,7 @@ func TestRuntimeObservesSteps(t *testing.T) {
 	b := bustest.Start(t)
 	steps := make(chan string, 2)
 	a := &stub{name: "broker", start: func(ctx context.Context, _ actor.Out) error { actor.Step(ctx, "start"); return nil }}
-	a.routes = []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	a.routes = []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		actor.Step(ctx, "handle")
 		return echo(ctx, in, out)
 	})}

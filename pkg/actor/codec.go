@@ -43,7 +43,7 @@ func codecOf(contentType string, spec subjects.Spec, data []byte) (codec, *subje
 	case subjects.TypeMsgpack, "application/x-msgpack":
 		return codec(subjects.Msgpack), nil
 	case subjects.TypeText:
-		if spec.Plain {
+		if spec.PlainText {
 			return codec(subjects.Text), nil
 		}
 	case "":
@@ -51,7 +51,7 @@ func codecOf(contentType string, spec subjects.Spec, data []byte) (codec, *subje
 		switch {
 		case len(trimmed) > 0 && trimmed[0] == '{':
 			return codec(subjects.JSON), nil
-		case spec.Plain:
+		case spec.PlainText:
 			return codec(subjects.Text), nil
 		case spec.Codec == subjects.Msgpack:
 			return codec(subjects.Msgpack), nil
@@ -62,7 +62,7 @@ func codecOf(contentType string, spec subjects.Spec, data []byte) (codec, *subje
 }
 
 func reads(spec subjects.Spec) string {
-	if spec.Plain {
+	if spec.PlainText {
 		return "JSON, msgpack or plain text"
 	}
 	return "JSON or msgpack"
@@ -274,9 +274,9 @@ func claims(r *bytes.Reader) int64 {
 	return length
 }
 
-// CheckObject reports whether data is exactly one JSON object, without doubled keys and not too deep: something that two
+// CheckJSONObject reports whether data is exactly one JSON object, without doubled keys and not too deep: something that two
 // readers read alike.
-func CheckObject(data []byte) error { return checkJSON(data, new(any)) }
+func CheckJSONObject(data []byte) error { return checkJSON(data, new(any)) }
 
 // DecodeStrict reads JSON as messages are read.
 func DecodeStrict(data []byte, v any) error { return decodeJSON(data, v) }

@@ -40,7 +40,7 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 		}
 		var pieces []string
 		in.piece = func(data []byte) error {
-			pieces = append(pieces, AsJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, data))
+			pieces = append(pieces, FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, data))
 			return nil
 		}
 		reply, err := route.handle(ctx, in, out)
@@ -50,18 +50,18 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 		case route.stream:
 			return strings.Join(pieces, "\n"), err
 		default:
-			return AsJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, reply), err
+			return FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, reply), err
 		}
 		fault = undecoded.fault
 	}
 	if route.reject != nil {
-		route.reject(ctx, Reject{in.subject, in.tokens, in.query, in.session, fault}, out)
+		route.reject(ctx, Rejection{in.subject, in.tokens, in.query, in.session, fault}, out)
 	}
 	return "", fault
 }
 
-// AsJSON shows a body in JSON, whatever it was written in. What cannot be read comes back as it is.
-func AsJSON(spec subjects.Spec, body []byte) string {
+// FormatJSON shows a body in JSON, whatever it was written in. What cannot be read comes back as it is.
+func FormatJSON(spec subjects.Spec, body []byte) string {
 	if spec.Codec != subjects.Msgpack || len(body) == 0 {
 		return string(body)
 	}

@@ -15,17 +15,17 @@ import (
 // done when its callback returns; our callbacks hand over to workers, and pulled routes have no callback at all, so its
 // figures would be wrong.
 
-// Figures is what discovery's STATS carries for each route, beyond the protocol's own fields.
-type Figures struct {
-	State    State   `json:"state"`
-	Restarts int     `json:"restarts"`
-	LastFall string  `json:"last_fall,omitempty"`
-	Mailbox  int     `json:"mailbox"`
-	InFlight int64   `json:"in_flight"`
-	Refused  int     `json:"refused"`
-	P50      float64 `json:"p50_ms"`
-	P95      float64 `json:"p95_ms"`
-	P99      float64 `json:"p99_ms"`
+// RouteStats is what discovery's STATS carries for each route, beyond the protocol's own fields.
+type RouteStats struct {
+	State       State   `json:"state"`
+	Restarts    int     `json:"restarts"`
+	LastFailure string  `json:"last_fall,omitempty"`
+	Mailbox     int     `json:"mailbox"`
+	InFlight    int64   `json:"in_flight"`
+	Rejected    int     `json:"refused"`
+	P50         float64 `json:"p50_ms"`
+	P95         float64 `json:"p95_ms"`
+	P99         float64 `json:"p99_ms"`
 }
 
 // figures of one route.
@@ -67,7 +67,7 @@ func (r *running) discoverable() error {
 	name := r.actor.Name()
 	identity := micro.ServiceIdentity{Name: name, ID: r.id, Version: "0.1.0"}
 	text := "conclave actor"
-	if d, ok := r.actor.(Described); ok {
+	if d, ok := r.actor.(Describer); ok {
 		identity.Version, text, identity.Metadata = d.Describe()
 	}
 	if identity.Metadata == nil {
@@ -100,14 +100,14 @@ func (r *running) discoverable() error {
 func (r *running) info(id micro.ServiceIdentity, text string) micro.Info {
 	i := micro.Info{ServiceIdentity: id, Type: micro.InfoResponseType, Description: text, Endpoints: []micro.EndpointInfo{}}
 	for _, l := range r.routes {
-		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.label(), Subject: l.spec.Listen(), QueueGroup: r.actor.Name()})
+		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.label(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name()})
 	}
 	return i
 }
 
 // label is the route's name where names hold no dots.
 func (l *lane) label() string {
-	b := []byte(l.spec.Listen())
+	b := []byte(l.spec.Subscription())
 	for i, c := range b {
 		if c == '.' || c == '*' || c == '>' || c == '$' {
 			b[i] = '_'
@@ -117,18 +117,18 @@ func (l *lane) label() string {
 }
 
 func (r *running) stats() []*micro.EndpointStats {
-	state, restarts, last := r.health.Get()
+	state, restarts, last := r.health.Snapshot()
 	out := []*micro.EndpointStats{}
 	for _, l := range r.routes {
 		f := &l.figures
 		f.mu.Lock()
 		s := &micro.EndpointStats{
-			Name: l.label(), Subject: l.spec.Listen(), QueueGroup: r.actor.Name(),
+			Name: l.label(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
 			NumRequests: f.count + f.refuse, NumErrors: f.errors + f.refuse, LastError: f.lastErr, ProcessingTime: f.total,
 		}
-		g := Figures{State: state, Restarts: restarts, Mailbox: len(l.box), InFlight: l.busy.Load(), Refused: f.refuse}
+		g := RouteStats{State: state, Restarts: restarts, Mailbox: len(l.box), InFlight: l.busy.Load(), Rejected: f.refuse}
 		if last != nil {
-			g.LastFall = last.Error()
+			g.LastFailure = last.Error()
 		}
 		if f.count > 0 {
 			s.AverageProcessingTime = f.total / time.Duration(f.count)

@@ -25,10 +25,10 @@ func (d *described) Describe() (version, text string, metadata map[string]string
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	broker := &described{stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}}
+	broker := &described{stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}}
 	supervise(t, b, actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return broker, nil }}, actor.Config{})
 	run(t, b, "critic", actor.Config{}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }))
-	tool, err := subjects.ToolAt("get_datetime")
+	tool, err := subjects.ToolEndpoint("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestDiscovery(t *testing.T) {
 func TestFiguresCountTruly(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		switch in.Body.CallID {
 		case "error":
 			return subjects.ToolResult{}, errors.New("no")
@@ -108,8 +108,8 @@ func TestFiguresCountTruly(t *testing.T) {
 	}
 	s, f := stats(t, user, "broker")
 	e := s.Endpoints[0]
-	if e.NumRequests != 25 || e.NumErrors != 15 || f[0].Refused != 9 || e.LastError == "" {
-		t.Errorf("%d requests, %d errors, %d refused, last %q; want 25, 15, 9", e.NumRequests, e.NumErrors, f[0].Refused, e.LastError)
+	if e.NumRequests != 25 || e.NumErrors != 15 || f[0].Rejected != 9 || e.LastError == "" {
+		t.Errorf("%d requests, %d errors, %d refused, last %q; want 25, 15, 9", e.NumRequests, e.NumErrors, f[0].Rejected, e.LastError)
 	}
 	if f[0].P50 <= 0 || f[0].P95 < f[0].P50 || f[0].P99 < f[0].P95 || e.ProcessingTime <= 0 || e.AverageProcessingTime <= 0 || e.AverageProcessingTime > e.ProcessingTime {
 		t.Errorf("times %+v %+v", f[0], e)

@@ -35,14 +35,14 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 		return fmt.Errorf("preparing to pull: %w", err)
 	}
 	covered := map[*lane]bool{}
-	for _, p := range subjects.Table().Pulls {
-		if p.Who != r.actor.Name() {
+	for _, p := range subjects.Table().Consumers {
+		if p.Actor != r.actor.Name() {
 			continue
 		}
 		workers := 1
 		var mine []*lane
 		for _, l := range lanes {
-			if l.spec.Keep != p.Stream || !gives(p, l.spec) {
+			if l.spec.Stream != p.Stream || !gives(p, l.spec) {
 				continue
 			}
 			mine, covered[l] = append(mine, l), true
@@ -51,7 +51,7 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 		if len(mine) == 0 {
 			continue
 		}
-		if p.OneAt {
+		if p.Ordered {
 			workers = 1
 		}
 		c, err := js.Consumer(ctx, p.Stream, p.Name)
@@ -64,15 +64,15 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 	}
 	for _, l := range lanes {
 		if !covered[l] {
-			return fmt.Errorf("no consumer of %s gives %s to it", l.spec.Keep, l.spec.Name)
+			return fmt.Errorf("no consumer of %s gives %s to it", l.spec.Stream, l.spec.Name)
 		}
 	}
 	return nil
 }
 
 // gives reports whether a consumer's filter lets the route's subject through.
-func gives(p subjects.Pull, spec subjects.Spec) bool {
-	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Listen()) })
+func gives(p subjects.Consumer, spec subjects.Spec) bool {
+	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Subscription()) })
 }
 
 // pullFrom pulls one message at a time: of several, an empty one would end the reply over an import.
@@ -135,8 +135,8 @@ func (r *running) quitting() bool {
 	}
 }
 
-// Later is err from a handler of a kept event that knows how long it makes sense to wait before it is tried again.
-func Later(err error, wait time.Duration) error { return &later{err, wait} }
+// RetryAfter is err from a handler of a kept event that knows how long it makes sense to wait before it is tried again.
+func RetryAfter(err error, wait time.Duration) error { return &later{err, wait} }
 
 type later struct {
 	error
@@ -149,7 +149,7 @@ func (l *later) Unwrap() error { return l.error }
 func (r *running) take(m jetstream.Msg, lanes []*lane) {
 	var l *lane
 	for _, x := range lanes {
-		if _, ok := subjects.Match(x.spec.Listen(), m.Subject()); ok {
+		if _, ok := subjects.Match(x.spec.Subscription(), m.Subject()); ok {
 			l = x
 			break
 		}
@@ -199,7 +199,7 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 			_ = m.Term()
 			return
 		}
-		wait := r.cfg.Retry
+		wait := r.cfg.RetryDelay
 		if l := (*later)(nil); errors.As(err, &l) {
 			wait = l.wait
 		}

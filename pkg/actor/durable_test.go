@@ -31,7 +31,7 @@ func TestOnHandlesWhatCameBefore(t *testing.T) {
 	b := bustest.Start(t)
 	out := newOut(t, b.As("generator"))
 	for i := range 3 {
-		speak(t, out.About("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
+		speak(t, out.WithIDs("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
 	}
 	got := make(chan answerMsg, 10)
 	spec := (&stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
@@ -68,7 +68,7 @@ func TestOnTriesAgain(t *testing.T) {
 	book := &logBook{}
 	tries := make(chan int, 10)
 	n := 0
-	run(t, b, "critic", actor.Config{Retry: time.Millisecond, Log: book.logger()}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
+	run(t, b, "critic", actor.Config{RetryDelay: time.Millisecond, Log: book.logger()}, actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error {
 		n++
 		tries <- n
 		switch n {
@@ -103,7 +103,7 @@ func TestOnGivesUp(t *testing.T) {
 	b := bustest.Start(t)
 	var tries atomic.Int64
 	good := make(chan string, 1)
-	run(t, b, "critic", actor.Config{Retry: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	run(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		if in.Body.QueryID != "bad" {
 			good <- in.Body.QueryID
 			return nil
@@ -114,7 +114,7 @@ func TestOnGivesUp(t *testing.T) {
 	user := b.As("user")
 	letters := listen(t, user, "dead.critic")
 	out := newOut(t, b.As("generator"))
-	speak(t, out.About("s", "bad"), "bad")
+	speak(t, out.WithIDs("s", "bad"), "bad")
 	speak(t, out, "good")
 	if q := await(t, "the next", good); q != "good" {
 		t.Errorf("handled %s", q)
@@ -140,10 +140,10 @@ func TestOnLater(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	tried := make(chan time.Time, 8)
-	run(t, b, "critic", actor.Config{Retry: time.Hour}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	run(t, b, "critic", actor.Config{RetryDelay: time.Hour}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		tried <- time.Now()
-		if in.Try == 1 {
-			return fmt.Errorf("not yet: %w", actor.Later(errors.New("busy"), 150*time.Millisecond))
+		if in.Attempt == 1 {
+			return fmt.Errorf("not yet: %w", actor.RetryAfter(errors.New("busy"), 150*time.Millisecond))
 		}
 		return nil
 	}))
@@ -158,12 +158,12 @@ func TestOnLater(t *testing.T) {
 func TestOnUnreadable(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	rejected := make(chan actor.Reject, 20)
+	rejected := make(chan actor.Rejection, 20)
 	handled := make(chan string, 20)
-	run(t, b, "critic", actor.Config{Retry: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
+	run(t, b, "critic", actor.Config{RetryDelay: time.Millisecond}, actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 		handled <- in.Body.QueryID
 		return nil
-	}, actor.OnReject(func(_ context.Context, rej actor.Reject, _ actor.Out) { rejected <- rej })))
+	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
 	user, generator := b.As("user"), b.As("generator")
 	letters := listen(t, user, "dead.critic")
 	for _, tt := range []struct {
@@ -361,11 +361,11 @@ func TestHearIsLive(t *testing.T) {
 	reward("before")
 	for range 2 { // each instance hears it
 		run(t, b, "generator", actor.Config{},
-			actor.Hear(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
+			actor.Subscribe(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
 				got <- in
 				return nil
 			}),
-			actor.Hear(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
+			actor.Subscribe(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
 				stops <- in
 				return nil
 			}))
@@ -394,11 +394,11 @@ func TestHearAsSeen(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan actor.Msg[subjects.ToolRequest], 1)
-	run(t, b, "gateway", actor.Config{}, actor.Hear(subjects.ToolAsked, func(_ context.Context, in toolMsg, _ actor.Out) error {
+	run(t, b, "gateway", actor.Config{}, actor.Subscribe(subjects.ToolRequestEvent, func(_ context.Context, in toolMsg, _ actor.Out) error {
 		got <- in
 		return nil
 	}))
-	topic, err := subjects.ToolAsked.With("x", "coder-1")
+	topic, err := subjects.ToolRequestEvent.With("x", "coder-1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,9 +25,9 @@ var payloads = []func() any{
 	of[subjects.ToolSchema], of[subjects.ToolRequest], of[subjects.ToolOrder], of[subjects.HostRules], of[subjects.ToolResult], of[subjects.Labels], of[subjects.Parked],
 	of[subjects.LayerVerdict], of[subjects.ExplainRequest], of[subjects.Budget], of[subjects.Taint], of[subjects.ApprovalQuery], of[subjects.ApprovalList], of[subjects.Approval], of[subjects.ApprovalRule], of[subjects.SecretUse], of[subjects.ToolOutput], of[subjects.DiscoverRequest], of[subjects.DiscoverReply], of[subjects.Verdict],
 	of[subjects.SpawnRequest], of[subjects.SpawnReply], of[subjects.ApprovalRequest], of[subjects.ApprovalDecision], of[subjects.ApprovalReply], of[subjects.SessionConfig], of[subjects.Done],
-	of[subjects.ChatRequest], of[subjects.ChatChunk], of[subjects.EmbedRequest], of[subjects.EmbedReply], of[subjects.Nothing], of[subjects.ModelList], of[subjects.Critique], of[subjects.Claim], of[subjects.Pairwise],
-	of[subjects.Feedback], of[subjects.Reward], of[subjects.MemoryQuery], of[subjects.MemoryWrites], of[subjects.MemoryWritten], of[subjects.MemoryReply], of[subjects.MemoryIDs], of[subjects.MemoryAdmin], of[subjects.MemoryAdmined], of[subjects.MemoryEvent],
-	of[subjects.MemoryEntry], of[subjects.Provenance], of[subjects.Grades], of[subjects.MemoryHit], of[subjects.MemoryReason], of[subjects.MemoryDocument], of[subjects.DocumentPiece], of[subjects.MemoryWrite], of[subjects.MemoryEdit], of[subjects.Relation], of[subjects.MemoryStatus], of[subjects.MemoryRecall],
+	of[subjects.ChatRequest], of[subjects.ChatChunk], of[subjects.EmbedRequest], of[subjects.EmbedReply], of[subjects.Empty], of[subjects.ModelList], of[subjects.Critique], of[subjects.Claim], of[subjects.Pairwise],
+	of[subjects.Feedback], of[subjects.Reward], of[subjects.MemoryQuery], of[subjects.MemoryWriteRequest], of[subjects.MemoryWriteReply], of[subjects.MemoryReply], of[subjects.MemoryIDs], of[subjects.MemoryAdminRequest], of[subjects.MemoryAdminReply], of[subjects.MemoryEvent],
+	of[subjects.MemoryEntry], of[subjects.Provenance], of[subjects.Grades], of[subjects.MemoryHit], of[subjects.MemoryReason], of[subjects.MemoryDocument], of[subjects.DocumentPiece], of[subjects.MemoryWriteResult], of[subjects.MemoryEdit], of[subjects.Relation], of[subjects.MemoryStatus], of[subjects.MemoryRecall],
 	of[subjects.Deliberation], of[subjects.TaskProgress], of[subjects.AgentReturn], of[subjects.ConfigSet], of[subjects.DeadLetter], of[subjects.SecretGet], of[subjects.SecretValue],
 	of[subjects.AuditRecord], of[subjects.AuditHead], of[subjects.AuditGenesis], of[subjects.Fault], of[subjects.Denial],
 	of[subjects.Note], of[subjects.ModelInfo], of[subjects.RoleModel], of[subjects.PullRequest], of[subjects.PullProgress],
@@ -237,7 +237,7 @@ func FuzzEnvelope(f *testing.F) {
 		h := nats.Header{
 			subjects.HeaderQuery: {query}, subjects.HeaderSession: {session}, subjects.HeaderDeadline: {deadline}, subjects.HeaderTrace: {trace}, subjects.HeaderType: {contentType},
 		}
-		for _, spec := range []subjects.Spec{subjects.ToolAsk.Spec, subjects.ResponseGeneration.Spec, subjects.QueryReceived.Spec, subjects.ToolAnnounce.Spec} {
+		for _, spec := range []subjects.Spec{subjects.ToolRequestService.Spec, subjects.ResponseGeneration.Spec, subjects.QueryReceived.Spec, subjects.ToolSchemaEvent.Spec} {
 			for _, kind := range []routeKind{serve, hear, durable} {
 				in, fault := Route{spec: spec, kind: kind}.read(subject, h, data, now)
 				for _, id := range []string{in.query, in.session} {
@@ -254,13 +254,13 @@ func FuzzEnvelope(f *testing.F) {
 					}
 					continue
 				}
-				if _, ok := subjects.Match(spec.Listen(), subject); !ok || len(data) > spec.Limit() {
+				if _, ok := subjects.Match(spec.Subscription(), subject); !ok || len(data) > spec.Limit() {
 					t.Errorf("%s: %q of %d bytes was let through", spec.Name, subject, len(data))
 				}
-				if !in.deadline.IsZero() && !in.deadline.After(now) || spec.Timed && kind == serve && in.deadline.IsZero() {
+				if !in.deadline.IsZero() && !in.deadline.After(now) || spec.NeedsDeadline && kind == serve && in.deadline.IsZero() {
 					t.Errorf("%s: the deadline %q was let through", spec.Name, deadline)
 				}
-				if kind != serve && spec.Keep == "EVENTS" && !in.deadline.IsZero() {
+				if kind != serve && spec.Stream == "EVENTS" && !in.deadline.IsZero() {
 					t.Errorf("%s: an event expires", spec.Name)
 				}
 				// What goes on to the next message is read there as it was here.
@@ -280,11 +280,11 @@ func FuzzAsJSON(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := AsJSON(subjects.Spec{Codec: subjects.Msgpack}, data)
+		s := FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data)
 		if s != string(data) && !json.Valid([]byte(s)) {
 			t.Errorf("%q is shown as %q", data, s)
 		}
-		if AsJSON(subjects.Spec{}, data) != string(data) {
+		if FormatJSON(subjects.Spec{}, data) != string(data) {
 			t.Errorf("JSON was changed: %q", data)
 		}
 	})
@@ -297,7 +297,7 @@ func TestDeepNesting(t *testing.T) {
 	for name, data := range map[string]string{
 		"lists": strings.Repeat("\x91", n), "maps": strings.Repeat("\x81\xa1a", n/3), "keys": strings.Repeat("\x81", n), "wide": strings.Repeat("\xdd\x00\x00\x00\x01", n/5),
 	} {
-		if got := AsJSON(subjects.Spec{Codec: subjects.Msgpack}, []byte(data)); got != data {
+		if got := FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, []byte(data)); got != data {
 			t.Errorf("%s: shown as %d bytes", name, len(got))
 		}
 		if err := decode(codec(subjects.Msgpack), []byte("\x81\xa4args"+data), &subjects.ToolRequest{}); err == nil {
@@ -308,7 +308,7 @@ func TestDeepNesting(t *testing.T) {
 		if err := decode(codec(subjects.JSON), []byte(`{"args":`+data), &subjects.ToolRequest{}); err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := CheckObject([]byte(`{"args":` + data)); err == nil {
+		if err := CheckJSONObject([]byte(`{"args":` + data)); err == nil {
 			t.Errorf("%s: an object", name)
 		}
 	}

@@ -95,7 +95,7 @@ func echo(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, erro
 // toolX is the service of the tool x as an agent asks it.
 func toolX(t testing.TB) subjects.Service[subjects.ToolRequest, subjects.ToolResult] {
 	t.Helper()
-	s, err := subjects.ToolAsk.With("x")
+	s, err := subjects.ToolRequestService.With("x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,16 +263,16 @@ func stored(t testing.TB, st jetstream.Stream) uint64 {
 }
 
 // stats asks discovery for the figures of an actor's only instance.
-func stats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.Figures) {
+func stats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.RouteStats) {
 	t.Helper()
 	var s micro.Stats
 	m := request(t, user, message("$SRV.STATS."+name, nil))
 	if err := json.Unmarshal(m.Data, &s); err != nil {
 		t.Fatalf("%s: %v", m.Data, err)
 	}
-	var figures []actor.Figures
+	var figures []actor.RouteStats
 	for _, e := range s.Endpoints {
-		var f actor.Figures
+		var f actor.RouteStats
 		if err := json.Unmarshal(e.Data, &f); err != nil {
 			t.Fatalf("%s: %v", e.Data, err)
 		}

@@ -56,7 +56,7 @@ func (r Route) read(subject string, h nats.Header, data []byte, now time.Time) (
 	if expired {
 		in.codec, fault = codecOf(h.Get(subjects.HeaderType), r.spec, data)
 	}
-	if expired || r.kind == hear || r.spec.Keep == "EVENTS" {
+	if expired || r.kind == hear || r.spec.Stream == "EVENTS" {
 		in.deadline = time.Time{}
 	}
 	return in, fault
@@ -65,7 +65,7 @@ func (r Route) read(subject string, h nats.Header, data []byte, now time.Time) (
 // open reads the envelope. It returns what could be read also with a fault, so that the refusal can be told of.
 func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
 	in := &inbound{subject: subject, time: now, data: data}
-	tokens, ok := subjects.Match(spec.Listen(), subject)
+	tokens, ok := subjects.Match(spec.Subscription(), subject)
 	if !ok {
 		return in, subjects.Faultf(subjects.CodeSubject, "not a subject of this service")
 	}
@@ -105,7 +105,7 @@ func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now ti
 
 func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
 	if v == "" {
-		if spec.Timed {
+		if spec.NeedsDeadline {
 			return subjects.Faultf(subjects.CodeNoDeadline, "header %s is missing: say in unix milliseconds how long you will wait", subjects.HeaderDeadline)
 		}
 		return nil
@@ -124,7 +124,7 @@ func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
 // attested reports whether the first wildcard of the heard subject was written by the server.
 func attested(spec subjects.Spec) bool {
 	for _, p := range []string{"agent.*.", "ctl.*.", "from.*."} {
-		if len(spec.Heard) > len(p) && spec.Heard[:len(p)] == p {
+		if len(spec.Received) > len(p) && spec.Received[:len(p)] == p {
 			return true
 		}
 	}

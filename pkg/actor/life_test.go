@@ -28,14 +28,14 @@ func TestReadyIsReady(t *testing.T) {
 	discover := actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
 		return subjects.DiscoverReply{}, nil
 	})
-	spec := (&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo), discover}}).spec()
+	spec := (&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo), discover}}).spec()
 	out := newOut(t, b.As("operator"))
 	for range 8 {
 		s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if state, restarts, last := s.Health.Get(); state != actor.Ready || restarts != 0 || last != nil {
+		if state, restarts, last := s.Health.Snapshot(); state != actor.Ready || restarts != 0 || last != nil {
 			t.Errorf("%s, %d restarts, %v", state, restarts, last)
 		}
 		if _, err := call(t, out, "c"); err != nil {
@@ -49,7 +49,7 @@ func TestReadyIsReady(t *testing.T) {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
-		if state, _, _ := s.Health.Get(); state != actor.Stopped {
+		if state, _, _ := s.Health.Snapshot(); state != actor.Stopped {
 			t.Errorf("%s after the stop", state)
 		}
 		if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
@@ -63,7 +63,7 @@ func TestStartFails(t *testing.T) {
 	b := bustest.Start(t)
 	no := errors.New("no disk")
 	good := func(context.Context, *nats.Conn) (actor.Actor, error) {
-		return &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}, nil
+		return &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}, nil
 	}
 	for _, tt := range []struct {
 		name  string
@@ -74,11 +74,11 @@ func TestStartFails(t *testing.T) {
 		lose  string // a key that is lost before
 	}{
 		{"a route without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "critic", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}, nil
-		}}, actor.ErrDenied, `"agent.*.tool.request.>"`, 1, ""},
+			return &stub{name: "critic", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}, nil
+		}}, actor.ErrPermission, `"agent.*.tool.request.>"`, 1, ""},
 		{"a live topic without a grant", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
-			return &stub{name: "critic", routes: []actor.Route{actor.Hear(subjects.RewardEvent, func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })}}, nil
-		}}, actor.ErrDenied, `"reward.event"`, 1, ""},
+			return &stub{name: "critic", routes: []actor.Route{actor.Subscribe(subjects.RewardEvent, func(context.Context, actor.Msg[subjects.Reward], actor.Out) error { return nil })}}, nil
+		}}, actor.ErrPermission, `"reward.event"`, 1, ""},
 		{"no such role", actor.Spec{Name: "nobody", Make: good}, bus.ErrMissingKey, "nobody", 0, ""},
 		{"a missing key for pulling", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			return &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil })}}, nil
@@ -117,7 +117,7 @@ func TestStartSpeaks(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	announced := listen(t, b.As("broker"), "tool.schema.*.*")
-	topic, err := subjects.ToolAnnounce.With("get_datetime")
+	topic, err := subjects.ToolSchemaEvent.With("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,15 +141,15 @@ func TestStopDrains(t *testing.T) {
 	entered, gate := make(chan struct{}), make(chan struct{})
 	var finished, closed atomic.Bool
 	var conn *nats.Conn
-	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		close(entered)
 		<-gate
-		topic, err := subjects.ToolDone.With("x")
+		topic, err := subjects.ToolResultEvent.With("x")
 		if err != nil {
 			return subjects.ToolResult{}, err
 		}
 		for range posts {
-			if err := actor.Post(ctx, out, topic, subjects.ToolResult{CallID: in.Body.CallID}); err != nil {
+			if err := actor.EmitAsync(ctx, out, topic, subjects.ToolResult{CallID: in.Body.CallID}); err != nil {
 				return subjects.ToolResult{}, err
 			}
 		}
@@ -191,7 +191,7 @@ func TestStopDrains(t *testing.T) {
 		_, err2 := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "late"})
 		return code(err) == subjects.CodeUnavailable && code(err2) == subjects.CodeUnavailable
 	})
-	if state, _, _ := s.Health.Get(); state != actor.Draining {
+	if state, _, _ := s.Health.Snapshot(); state != actor.Draining {
 		t.Errorf("state %s", state)
 	}
 	if len(stopped) > 0 || len(answered) > 0 || closed.Load() {
@@ -224,7 +224,7 @@ func TestStopDoesNotHang(t *testing.T) {
 			b := bustest.Start(t)
 			entered, release, left := make(chan struct{}, 8), make(chan struct{}), make(chan struct{}, 8)
 			var closed atomic.Bool
-			a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+			a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, _ toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 				entered <- struct{}{}
 				defer func() { left <- struct{}{} }()
 				if tt.listens {
@@ -239,7 +239,7 @@ func TestStopDoesNotHang(t *testing.T) {
 				return ctx.Err()
 			}
 			const drain = 500 * time.Millisecond // enough for the subscriptions on a busy machine
-			s, err := actor.Supervise(t.Context(), a.spec(), b.Dial, actor.Config{Drain: drain})
+			s, err := actor.Supervise(t.Context(), a.spec(), b.Dial, actor.Config{DrainTimeout: drain})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -290,7 +290,7 @@ func TestStopWithoutServer(t *testing.T) {
 	b := bustest.Start(t)
 	s, err := actor.Supervise(t.Context(), (&stub{name: "critic", routes: []actor.Route{
 		actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil }),
-	}}).spec(), b.Dial, actor.Config{Drain: 200 * time.Millisecond})
+	}}).spec(), b.Dial, actor.Config{DrainTimeout: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestFatalRestarts(t *testing.T) {
 		made <- nc
 		broken := false
 		return &stub{name: "broker", close: func(context.Context) error { closes.Add(1); return nil }, routes: []actor.Route{
-			actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+			actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 				if in.Body.CallID == "break" {
 					broken = true
 					return subjects.ToolResult{}, actor.Fatal(errors.New("the file is corrupt"))
@@ -334,14 +334,14 @@ func TestFatalRestarts(t *testing.T) {
 	if first == second || closes.Load() != 1 || !first.IsClosed() {
 		t.Errorf("the first was not closed: %d closes", closes.Load())
 	}
-	until(t, "ready again", func() bool { state, _, _ := s.Health.Get(); return state == actor.Ready })
+	until(t, "ready again", func() bool { state, _, _ := s.Health.Snapshot(); return state == actor.Ready })
 	if _, err := call(t, out, "good"); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
-	if _, restarts, last := s.Health.Get(); restarts != 1 || last == nil || !strings.Contains(last.Error(), "corrupt") {
+	if _, restarts, last := s.Health.Snapshot(); restarts != 1 || last == nil || !strings.Contains(last.Error(), "corrupt") {
 		t.Errorf("%d restarts, %v", restarts, last)
 	}
-	if _, f := stats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 || !strings.Contains(f[0].LastFall, "corrupt") {
+	if _, f := stats(t, user, "broker"); f[0].State != actor.Ready || f[0].Restarts != 1 || !strings.Contains(f[0].LastFailure, "corrupt") {
 		t.Errorf("figures %+v", f[0])
 	}
 	if len(book.with("restarting", "corrupt")) != 1 {
@@ -354,7 +354,7 @@ func TestBudget(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var makes atomic.Int64
-	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
+	a := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(context.Context, toolMsg, actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, actor.Fatal(errors.New("again"))
 	})}}
 	var house actor.System
@@ -383,13 +383,13 @@ func TestBudget(t *testing.T) {
 	broker := house.Actors()[1]
 	out := newOut(t, b.As("operator"))
 	until(t, "it gives up", func() bool {
-		state, _, _ := broker.Health.Get()
+		state, _, _ := broker.Health.Snapshot()
 		if state == actor.Ready {
 			_, _ = call(t, out, "c")
 		}
 		return state == actor.Failed
 	})
-	if _, restarts, last := broker.Health.Get(); restarts != budget || last == nil || makes.Load() != 1+budget {
+	if _, restarts, last := broker.Health.Snapshot(); restarts != budget || last == nil || makes.Load() != 1+budget {
 		t.Errorf("%d restarts, made %d times, %v", restarts, makes.Load(), last)
 	}
 	if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
@@ -428,7 +428,7 @@ func TestClosedConnectionRestarts(t *testing.T) {
 			if q := await(t, "an event", handled); q != "q1" {
 				t.Errorf("handled %s", q)
 			}
-			if _, restarts, last := s.Health.Get(); restarts != 1 || !strings.Contains(fmt.Sprint(last), "closed") {
+			if _, restarts, last := s.Health.Snapshot(); restarts != 1 || !strings.Contains(fmt.Sprint(last), "closed") {
 				t.Errorf("%d restarts, %v", restarts, last)
 			}
 			if err := s.Stop(); err != nil {
@@ -454,7 +454,7 @@ func TestServerRestart(t *testing.T) {
 				}}
 			}
 			handled := make(chan string, 8)
-			broker := supervise(t, b, spec(&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, echo)}}), actor.Config{})
+			broker := supervise(t, b, spec(&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo)}}), actor.Config{})
 			critic := supervise(t, b, spec(&stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(_ context.Context, in answerMsg, _ actor.Out) error {
 				handled <- in.Body.QueryID
 				return nil
@@ -494,7 +494,7 @@ func TestServerRestart(t *testing.T) {
 				t.Errorf("made %d times", makes.Load())
 			}
 			for _, s := range []*actor.Supervised{broker, critic} {
-				if state, restarts, last := s.Health.Get(); state != actor.Ready || restarts != 0 || last != nil {
+				if state, restarts, last := s.Health.Snapshot(); state != actor.Ready || restarts != 0 || last != nil {
 					t.Errorf("%s: %s, %d restarts, %v", s.Spec.Name, state, restarts, last)
 				}
 			}
@@ -546,7 +546,7 @@ func TestAbort(t *testing.T) {
 	b := bustest.Start(t)
 	began, ended := make(chan struct{}, 4), make(chan error, 4)
 	house := &actor.System{}
-	s := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	s := &stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		if in.Body.CallID != "cut" {
 			return echo(ctx, in, out)
 		}
@@ -591,7 +591,7 @@ func TestAbort(t *testing.T) {
 
 func deadLetters(t testing.TB) subjects.Topic[subjects.DeadLetter] {
 	t.Helper()
-	topic, err := subjects.Dead.With("broker")
+	topic, err := subjects.DeadLetterEvent.With("broker")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestCheckObject(t *testing.T) {
 		{"nothing", ``, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := CheckObject([]byte(c.in)); (err == nil) != c.ok {
+			if err := CheckJSONObject([]byte(c.in)); (err == nil) != c.ok {
 				t.Errorf("%s: %v", c.in, err)
 			}
 		})

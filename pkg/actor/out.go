@@ -20,23 +20,23 @@ import (
 )
 
 // Out is how a handler speaks. The runtime puts the ids, the deadline and the trace of the message at hand on
-// everything said through it. Handlers use the typed [Emit], [Post] and [Ask].
+// everything said through it. Handlers use the typed [Emit], [EmitAsync] and [Ask].
 type Out interface {
-	// Send says body on a completed subject. With wait it returns when the stream that keeps the subject has stored it.
-	Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error
-	// SendOnce says body under the speaker's own id and returns when it is stored. Said again within the stream's window,
+	// Publish says body on a completed subject. With wait it returns when the stream that keeps the subject has stored it.
+	Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error
+	// PublishOnce says body under the speaker's own id and returns when it is stored. Said again within the stream's window,
 	// it is stored once.
-	SendOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error
+	PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error
 	// Request asks and returns the reply's body and content type. A fault in the reply is the error.
 	Request(ctx context.Context, spec subjects.Spec, body []byte) (reply []byte, contentType string, err error)
 	// Stream asks and yields the reply in pieces.
 	Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error]
 	// Store is a bucket of the actor's own.
 	Store(bucket string) Store
-	// About gives what is said through the result other ids.
-	About(session, query string) Out
-	// Note puts an error into the log that is nobody's answer: the runtime adds who, where and which query.
-	Note(err error)
+	// WithIDs gives what is said through the result other ids.
+	WithIDs(session, query string) Out
+	// LogError puts an error into the log that is nobody's answer: the runtime adds who, where and which query.
+	LogError(err error)
 	Now() time.Time
 	NewID() string
 }
@@ -61,12 +61,12 @@ var (
 
 // Emit says an event and returns when it is stored, or at once where nothing keeps it.
 func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
-	return send(ctx, out, t, body, t.Keep != "")
+	return send(ctx, out, t, body, t.Stream != "")
 }
 
-// Post says an event and does not wait until it is stored: for copies that must not hold up the act they tell of. What
+// EmitAsync says an event and does not wait until it is stored: for copies that must not hold up the act they tell of. What
 // could not be stored is logged, and a draining actor waits for what it has posted.
-func Post[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
+func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
 	return send(ctx, out, t, body, false)
 }
 
@@ -80,7 +80,7 @@ func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id strin
 	if err := sayable(t.Spec, data); err != nil {
 		return err
 	}
-	return out.SendOnce(ctx, t.Spec, data, id)
+	return out.PublishOnce(ctx, t.Spec, data, id)
 }
 
 func send[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
@@ -91,7 +91,7 @@ func send[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait
 	if err := sayable(t.Spec, data); err != nil {
 		return err
 	}
-	return out.Send(ctx, t.Spec, data, wait)
+	return out.Publish(ctx, t.Spec, data, wait)
 }
 
 // Ask asks a service and returns its answer. ctx must have a deadline, or the message at hand. What went wrong on the
@@ -201,14 +201,14 @@ func (s *speaker) Now() time.Time { return s.now() }
 
 func (s *speaker) NewID() string { return s.newID() }
 
-// Note implements [Out].
-func (s *speaker) Note(err error) {
+// LogError implements [Out].
+func (s *speaker) LogError(err error) {
 	if s.log != nil {
 		s.log.Error("noted", "query", s.query, "err", err)
 	}
 }
 
-func (s *speaker) About(session, query string) Out {
+func (s *speaker) WithIDs(session, query string) Out {
 	c := *s
 	c.session, c.query = session, query
 	return &c
@@ -247,13 +247,13 @@ func newTrace() string {
 // before it loses what they say.
 const stall = 5 * time.Second
 
-// Send implements [Out].
-func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
+// Publish implements [Out].
+func (s *speaker) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
 	m, err := s.message(spec, body)
 	if err != nil {
 		return err
 	}
-	kept := spec.Keep != "" && !strings.HasPrefix(spec.Keep, "KV_")
+	kept := spec.Stream != "" && !strings.HasPrefix(spec.Stream, "KV_")
 	id := ""
 	if kept {
 		id = s.newID()
@@ -263,12 +263,12 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 		err = s.nc.PublishMsg(m)
 	case wait:
 		var ack *jetstream.PubAck
-		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id))
+		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id))
 		if err == nil && ack.Duplicate {
 			err = errors.New("its id was already used by somebody")
 		}
 	default:
-		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id), jetstream.WithStallWait(stall))
+		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id), jetstream.WithStallWait(stall))
 	}
 	if err != nil {
 		return fmt.Errorf("saying %s: %w", spec.Name, err)
@@ -276,16 +276,16 @@ func (s *speaker) Send(ctx context.Context, spec subjects.Spec, body []byte, wai
 	return nil
 }
 
-// SendOnce implements [Out].
-func (s *speaker) SendOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
+// PublishOnce implements [Out].
+func (s *speaker) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
 	m, err := s.message(spec, body)
 	if err != nil {
 		return err
 	}
-	if spec.Keep == "" || id == "" {
+	if spec.Stream == "" || id == "" {
 		return fmt.Errorf("saying %s once: nothing keeps it, or it has no id", spec.Name)
 	}
-	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Keep), jetstream.WithMsgID(id)); err != nil {
+	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id)); err != nil {
 		return fmt.Errorf("saying %s: %w", spec.Name, err)
 	}
 	return nil
@@ -354,7 +354,7 @@ func faultOf(r *nats.Msg) error {
 	if decodeJSON(r.Data, f) != nil || f.Code != code {
 		f = &subjects.Fault{Code: code, Text: r.Header.Get(subjects.HeaderErrText)}
 	}
-	return AsReplied(f)
+	return ReplyFault(f)
 }
 
 // replied marks a fault that came in a reply.
@@ -362,12 +362,12 @@ type replied struct{ *subjects.Fault }
 
 func (r replied) Unwrap() error { return r.Fault }
 
-// AsReplied marks a fault as the words of whoever was asked.
-func AsReplied(f *subjects.Fault) error { return replied{f} }
+// ReplyFault marks a fault as the words of whoever was asked.
+func ReplyFault(f *subjects.Fault) error { return replied{f} }
 
-// Replied reports whether err is what the one who was asked said of himself. Such a fault proves nothing: he may say
+// IsReplyFault reports whether err is what the one who was asked said of himself. Such a fault proves nothing: he may say
 // "unavailable" and have acted. Faults that are not replied are our own: nobody there, no answer in time.
-func Replied(err error) bool {
+func IsReplyFault(err error) bool {
 	var r replied
 	return errors.As(err, &r)
 }

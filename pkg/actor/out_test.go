@@ -24,8 +24,8 @@ func TestDeniedPublish(t *testing.T) {
 	b := bustest.Start(t)
 	b.Expect(2)
 	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		if err := out.Send(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`), false); err != nil {
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		if err := out.Publish(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`), false); err != nil {
 			t.Error(err)
 		}
 		return echo(ctx, in, out)
@@ -54,8 +54,8 @@ func TestDeniedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	b.Expect(1)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
-		return subjects.ToolResult{}, out.Send(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+		return subjects.ToolResult{}, out.Publish(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
 	}))
 	user := b.As("user")
 	letters := listen(t, user, "dead.*")
@@ -79,7 +79,7 @@ func TestEmit(t *testing.T) {
 			t.Fatalf("%d stored after %d", n, i+1)
 		}
 	}
-	state, err := subjects.AgentStateOf.With("generator")
+	state, err := subjects.AgentStateEvent.With("generator")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestEmit(t *testing.T) {
 	}{
 		{"another stream keeps it", func(ctx context.Context) error {
 			wrong := subjects.ResponseGeneration
-			wrong.Keep = "QUERIES"
+			wrong.Stream = "QUERIES"
 			return actor.Emit(ctx, out, wrong, subjects.Response{})
 		}, "expected stream"},
 		{"too large for the subject", func(ctx context.Context) error {
@@ -98,11 +98,11 @@ func TestEmit(t *testing.T) {
 		}, subjects.CodeTooLarge},
 		{"too large for the server", func(ctx context.Context) error {
 			large := subjects.ResponseGeneration
-			large.Max = 2 << 20
+			large.MaxPayload = 2 << 20
 			return actor.Emit(ctx, out, large, subjects.Response{Answer: strings.Repeat("x", 1<<20)})
 		}, "maximum payload"},
 		{"a subject with wildcards", func(ctx context.Context) error {
-			return actor.Emit(ctx, out, subjects.AgentStateOf, subjects.AgentState{})
+			return actor.Emit(ctx, out, subjects.AgentStateEvent, subjects.AgentState{})
 		}, "not complete"},
 		{"no time", func(ctx context.Context) error {
 			ctx, cancel := context.WithCancel(ctx)
@@ -117,7 +117,7 @@ func TestEmit(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	if err := actor.Emit(t.Context(), out, subjects.AgentStateOf, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
+	if err := actor.Emit(t.Context(), out, subjects.AgentStateEvent, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
 		t.Errorf("%v is not ErrIncomplete", err)
 	}
 }
@@ -127,7 +127,7 @@ func TestEmitWithAUsedID(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	done := make(chan error, 2)
-	run(t, b, "generator", actor.Config{NewID: func() string { return "always-the-same" }}, actor.Hear(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+	run(t, b, "generator", actor.Config{NewID: func() string { return "always-the-same" }}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
 		done <- actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{})
 		return nil
 	}))
@@ -148,14 +148,14 @@ func TestPostManyInOrder(t *testing.T) {
 	b := bustest.Start(t)
 	const n = 5000
 	posted := make(chan error, 1)
-	topic, err := subjects.AgentStateOf.With("generator")
+	topic, err := subjects.AgentStateEvent.With("generator")
 	if err != nil {
 		t.Fatal(err)
 	}
 	book := &logBook{}
-	s, err := actor.Supervise(t.Context(), (&stub{name: "generator", routes: []actor.Route{actor.Hear(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
+	s, err := actor.Supervise(t.Context(), (&stub{name: "generator", routes: []actor.Route{actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, _ actor.Msg[subjects.Cancel], out actor.Out) error {
 		for i := range n {
-			if err := actor.Post(ctx, out, topic, subjects.AgentState{To: fmt.Sprint(i)}); err != nil {
+			if err := actor.EmitAsync(ctx, out, topic, subjects.AgentState{To: fmt.Sprint(i)}); err != nil {
 				posted <- err
 				return err
 			}
@@ -213,9 +213,9 @@ func TestPostThatIsNotStored(t *testing.T) {
 	b := bustest.Start(t)
 	book := &logBook{}
 	wrong := subjects.ResponseGeneration
-	wrong.Keep = "QUERIES"
-	run(t, b, "generator", actor.Config{Log: book.logger()}, actor.Hear(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
-		return actor.Post(ctx, out.About("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
+	wrong.Stream = "QUERIES"
+	run(t, b, "generator", actor.Config{Log: book.logger()}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
+		return actor.EmitAsync(ctx, out.WithIDs("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
 	}))
 	user := b.As("user")
 	if err := user.Publish("query.cancel.q7", []byte("x")); err != nil {
@@ -252,7 +252,7 @@ func TestAskFaults(t *testing.T) {
 	if err := ask(ctx, `"`+strings.Repeat("x", 256<<10)+`"`); code(err) != subjects.CodeTooLarge {
 		t.Errorf("too large: %v", err)
 	}
-	if _, err := actor.Ask(ctx, out, subjects.ToolAsk, subjects.ToolRequest{}); !errors.Is(err, actor.ErrIncomplete) {
+	if _, err := actor.Ask(ctx, out, subjects.ToolRequestService, subjects.ToolRequest{}); !errors.Is(err, actor.ErrIncomplete) {
 		t.Errorf("with wildcards: %v", err)
 	}
 

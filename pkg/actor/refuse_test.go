@@ -34,12 +34,12 @@ func TestBadInput(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	var handled atomic.Int64
-	rejected := make(chan actor.Reject, 8)
+	rejected := make(chan actor.Rejection, 8)
 	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		handled.Add(1)
 		return echo(ctx, in, out)
-	}, actor.OnReject(func(_ context.Context, rej actor.Reject, _ actor.Out) { rejected <- rej })))
+	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
 	user, nc := b.As("user"), b.As("operator")
 	letters := listen(t, user, "dead.broker")
 
@@ -123,7 +123,7 @@ func TestBadInput(t *testing.T) {
 		{"plain text with no content type", none, asIs(secret), subjects.CodeMalformed, nil, true},
 
 		// Size
-		{"a byte over the subject's limit", "json", asIs(`{"call_id":"` + secret + `","args":{}}` + strings.Repeat(" ", subjects.ToolAsk.Max-len(good)+1)), subjects.CodeTooLarge, nil, true},
+		{"a byte over the subject's limit", "json", asIs(`{"call_id":"` + secret + `","args":{}}` + strings.Repeat(" ", subjects.ToolRequestService.MaxPayload-len(good)+1)), subjects.CodeTooLarge, nil, true},
 		{"a megabyte without its headers", "json", asIs(secret + strings.Repeat("x", 1<<20-600)), subjects.CodeTooLarge, nil, true},
 
 		// Deadlines
@@ -219,8 +219,8 @@ func TestBadInput(t *testing.T) {
 	if err != nil || json.Unmarshal(last.Data, &l) != nil || l.Code != rows[len(rows)-1].code {
 		t.Errorf("kept %+v, %v", last, err)
 	}
-	if _, f := stats(t, user, "broker"); f[0].Refused != len(rows) {
-		t.Errorf("%d refused counted, want %d", f[0].Refused, len(rows))
+	if _, f := stats(t, user, "broker"); f[0].Rejected != len(rows) {
+		t.Errorf("%d refused counted, want %d", f[0].Rejected, len(rows))
 	}
 }
 
@@ -228,13 +228,13 @@ func TestBadInput(t *testing.T) {
 func TestOverTheServersLimit(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, echo))
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
 	nc := b.As("operator")
 	if err := nc.PublishMsg(message("tool.request.x", make([]byte, 1<<20+1))); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("a message over the limit: %v", err)
 	}
 	s := toolX(t)
-	s.Max = 2 << 20
+	s.MaxPayload = 2 << 20
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := actor.Ask(ctx, newOut(t, nc), s, subjects.ToolRequest{Args: json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)})
@@ -252,11 +252,11 @@ func TestPlainText(t *testing.T) {
 		return nil
 	})
 	var stop subjects.Cancel
-	cancel := actor.Hear(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
+	cancel := actor.Subscribe(subjects.QueryCancel, func(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
 		stop = in.Body
 		return nil
 	})
-	tool := actor.Serve(subjects.ToolAsk, echo)
+	tool := actor.Serve(subjects.ToolRequestService, echo)
 	for _, tt := range []struct {
 		name        string
 		route       actor.Route
@@ -301,8 +301,8 @@ func TestEventsAreNotAnswered(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	run(t, b, "broker", actor.Config{},
-		actor.Serve(subjects.ToolAsk, echo),
-		actor.Hear(subjects.ToolAnnounce, func(context.Context, actor.Msg[subjects.ToolSchema], actor.Out) error { return errors.New("no") }))
+		actor.Serve(subjects.ToolRequestService, echo),
+		actor.Subscribe(subjects.ToolSchemaEvent, func(context.Context, actor.Msg[subjects.ToolSchema], actor.Out) error { return errors.New("no") }))
 	user, tool := b.As("user"), b.As("tool_get_datetime")
 	letters := listen(t, user, "dead.broker")
 	target := listen(t, b.As("tool_run_shell"), "tool.request.run_shell")

@@ -31,15 +31,15 @@ type Spec struct {
 
 // Config bounds an actor. The zero value is useful.
 type Config struct {
-	Workers int           // handlers at once per route; 0 = 64
-	Mailbox int           // messages waiting per route; 0 = 1024
-	Drain   time.Duration // how long handlers may finish at a stop; 0 = 10 s
-	Retry   time.Duration // how long until a kept event whose handler failed is tried again; 0 = 1 s
-	Budget  Budget        // restarts
-	Log     *slog.Logger
-	Now     func() time.Time
-	NewID   func() string
-	Steps   func(name string) // observes each [Step]; for crash tests, nil in production
+	Workers      int           // handlers at once per route; 0 = 64
+	Mailbox      int           // messages waiting per route; 0 = 1024
+	DrainTimeout time.Duration // how long handlers may finish at a stop; 0 = 10 s
+	RetryDelay   time.Duration // how long until a kept event whose handler failed is tried again; 0 = 1 s
+	Budget       Budget        // restarts
+	Log          *slog.Logger
+	Now          func() time.Time
+	NewID        func() string
+	Steps        func(name string) // observes each [Step]; for crash tests, nil in production
 }
 
 func (c Config) withDefaults() Config {
@@ -49,11 +49,11 @@ func (c Config) withDefaults() Config {
 	if c.Mailbox <= 0 {
 		c.Mailbox = 1024
 	}
-	if c.Drain <= 0 {
-		c.Drain = 10 * time.Second
+	if c.DrainTimeout <= 0 {
+		c.DrainTimeout = 10 * time.Second
 	}
-	if c.Retry <= 0 {
-		c.Retry = time.Second
+	if c.RetryDelay <= 0 {
+		c.RetryDelay = time.Second
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -68,8 +68,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// ErrDenied means that the server does not let the actor listen to one of its routes: its grants do not fit its code.
-var ErrDenied = errors.New("the server does not permit it to listen")
+// ErrPermission means that the server does not let the actor listen to one of its routes: its grants do not fit its code.
+var ErrPermission = errors.New("the server does not permit it to listen")
 
 // running is one life of an actor, from connect to closed.
 type running struct {
@@ -191,7 +191,7 @@ func (r *running) subscribe(ctx context.Context) error {
 			continue
 		}
 		l.open(r)
-		subject, queue := l.spec.Listen(), ""
+		subject, queue := l.spec.Subscription(), ""
 		if l.kind == serve {
 			queue = r.actor.Name()
 		}
@@ -213,7 +213,7 @@ func (r *running) subscribe(ctx context.Context) error {
 		return fmt.Errorf("flushing: %w", err)
 	}
 	if err := r.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
-		return fmt.Errorf("%w: %w", ErrDenied, err)
+		return fmt.Errorf("%w: %w", ErrPermission, err)
 	}
 	return nil
 }
@@ -305,7 +305,7 @@ func (r *running) refuse(l *lane, in *inbound, m *nats.Msg, f *subjects.Fault, r
 	if m != nil {
 		r.answer(l, m, in, nil, f)
 	}
-	if !l.spec.Drop || f.Code != subjects.CodeBusy {
+	if !l.spec.Lossy || f.Code != subjects.CodeBusy {
 		r.bury(in, f.Code, reason)
 	}
 	if l.reject == nil {
@@ -314,7 +314,7 @@ func (r *running) refuse(l *lane, in *inbound, m *nats.Msg, f *subjects.Fault, r
 	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
 	defer cancel()
 	err := guard(func() error {
-		l.reject(ctx, Reject{in.subject, in.tokens, in.query, in.session, f}, r.out.with(in.carried()))
+		l.reject(ctx, Rejection{in.subject, in.tokens, in.query, in.session, f}, r.out.with(in.carried()))
 		return nil
 	})
 	if err != nil {
@@ -328,14 +328,14 @@ func (r *running) bury(in *inbound, code, reason string) {
 	if !slices.Contains(subjects.Actors, r.actor.Name()) {
 		return // a tool shares its account and may not speak there: the broker records what came of its call
 	}
-	topic, err := subjects.Dead.With(r.actor.Name())
+	topic, err := subjects.DeadLetterEvent.With(r.actor.Name())
 	if err != nil {
 		return
 	}
 	letter := subjects.DeadLetter{Actor: r.actor.Name(), Subject: text.Clip(in.subject, subjects.MaxSubject), Code: code, Reason: reason, Size: len(in.data), SHA256: digest(in.data), Time: r.cfg.Now().UTC()}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := Post(ctx, r.out.with(in.carried()), topic, letter); err != nil {
+	if err := EmitAsync(ctx, r.out.with(in.carried()), topic, letter); err != nil {
 		r.cfg.Log.Error("dead letter not sent", "actor", r.actor.Name(), "err", err)
 	}
 }
@@ -375,7 +375,7 @@ func (r *running) answer(l *lane, m *nats.Msg, in *inbound, body []byte, f *subj
 // halt drains in order: no new messages, handlers finished, what was posted is stored, the actor closed, connections
 // closed. It reports what did not finish in time.
 func (r *running) halt(ctx context.Context) error {
-	drain, cancel := context.WithTimeout(ctx, r.cfg.Drain)
+	drain, cancel := context.WithTimeout(ctx, r.cfg.DrainTimeout)
 	defer cancel()
 	errs := []error{drainSubs(drain, r.subs)}
 	close(r.quit)
@@ -395,7 +395,7 @@ func (r *running) halt(ctx context.Context) error {
 		select {
 		case <-finished:
 		case <-time.After(noticing):
-			errs = append(errs, fmt.Errorf("handlers of %s did not finish within %s, nor when their context ended", r.actor.Name(), r.cfg.Drain))
+			errs = append(errs, fmt.Errorf("handlers of %s did not finish within %s, nor when their context ended", r.actor.Name(), r.cfg.DrainTimeout))
 		}
 	}
 	r.stop()

@@ -26,7 +26,7 @@ import (
 func TestServeCodecs(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, echo))
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
 	nc := b.As("operator")
 	req := subjects.ToolRequest{CallID: "c1", Args: json.RawMessage(`{"a":1}`)}
 	asJSON, asMsgpack := []byte(`{"call_id":"c1","args":{"a":1}}`), pack(t, req)
@@ -66,7 +66,7 @@ func TestServeFrom(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	got := make(chan toolMsg, 1)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		got <- in
 		return echo(ctx, in, out)
 	}))
@@ -104,7 +104,7 @@ const goodTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 func TestHeadersAreCarried(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	tool, err := subjects.ToolAt("get_datetime")
+	tool, err := subjects.ToolEndpoint("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,15 +115,15 @@ func TestHeadersAreCarried(t *testing.T) {
 			return subjects.ToolResult{CallID: in.Body.CallID, Tool: "get_datetime"}, nil
 		})}}, nil
 	}}, actor.Config{})
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		// A forgetful handler: none of these contexts knows the message.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer cancel()
-		said, err1 := subjects.ToolAsked.With("x")
-		done, err2 := subjects.ToolDone.With("x")
-		service, err3 := subjects.ToolRun.With("tools", "get_datetime")
+		said, err1 := subjects.ToolRequestEvent.With("x")
+		done, err2 := subjects.ToolResultEvent.With("x")
+		service, err3 := subjects.ToolCallService.With("tools", "get_datetime")
 		err4 := actor.Emit(ctx, out, said, in.Body)
-		err5 := actor.Post(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
+		err5 := actor.EmitAsync(ctx, out, done, subjects.ToolResult{CallID: in.Body.CallID})
 		res, err6 := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
 		return res, errors.Join(err1, err2, err3, err4, err5, err6)
 	}))
@@ -179,10 +179,10 @@ func TestAskedDeadlineIsTheEarlier(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	limit := make(chan time.Duration, 1)
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), <-limit)
 		defer cancel()
-		service, err := subjects.ToolRun.With("tools", "get_datetime")
+		service, err := subjects.ToolCallService.With("tools", "get_datetime")
 		if err != nil {
 			return subjects.ToolResult{}, err
 		}
@@ -220,7 +220,7 @@ func TestHandlerFailures(t *testing.T) {
 	denial := &subjects.Fault{Code: subjects.CodeDenied, Text: "not today", Denial: &subjects.Denial{Layer: "paths", Rule: "r1", Reason: "outside", Allowed: []string{"/tmp"}}}
 	var none *subjects.Fault
 	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		switch in.Body.CallID {
 		case "panic":
 			panic("the secret is hunter2")
@@ -260,7 +260,7 @@ func TestHandlerFailures(t *testing.T) {
 	} {
 		t.Run(tt.id, func(t *testing.T) {
 			before := len(book.with())
-			_, err := call(t, out.About("s", "q-"+tt.id), tt.id)
+			_, err := call(t, out.WithIDs("s", "q-"+tt.id), tt.id)
 			if code(err) != tt.code {
 				t.Fatalf("told %v, want %s", err, tt.code)
 			}
@@ -291,7 +291,7 @@ func TestRejectHookPanics(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	book := &logBook{}
-	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolAsk, echo, actor.OnReject(func(context.Context, actor.Reject, actor.Out) { panic("oh") })))
+	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echo, actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
 	nc := b.As("operator")
 	for range 2 {
 		r := request(t, nc, message("tool.request.x", []byte(`{`), subjects.HeaderDeadline, soon()))
@@ -308,7 +308,7 @@ func TestWorkersBound(t *testing.T) {
 	const workers, asks = 3, 20
 	entered, gate := make(chan struct{}, asks), make(chan struct{})
 	var now, most atomic.Int64
-	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -349,7 +349,7 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 	const n = 1000
 	var got []string
 	done := make(chan struct{})
-	run(t, b, "broker", actor.Config{Mailbox: 4 * n}, actor.Serve(subjects.ToolAsk, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{Mailbox: 4 * n}, actor.Serve(subjects.ToolRequestService, func(_ context.Context, in toolMsg, _ actor.Out) (subjects.ToolResult, error) {
 		if got = append(got, in.Body.CallID); len(got) == n {
 			close(done)
 		}
@@ -377,7 +377,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	const asks, mailbox, size = 3000, 8, 16 << 10
 	const share = mailbox / 2 // with one worker: waiting and at work
 	gate, entered := make(chan struct{}), make(chan struct{}, asks)
-	run(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolAsk, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
+	run(t, b, "broker", actor.Config{Mailbox: mailbox}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		entered <- struct{}{}
 		<-gate
 		return subjects.ToolResult{CallID: in.Body.CallID}, nil
@@ -424,7 +424,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > asks*size/2 {
 		t.Errorf("%d MB are held while %d of %d bytes wait", grown>>20, mailbox, size)
 	}
-	if _, f := stats(t, user, "broker"); f[0].Mailbox > share || f[0].Refused != asks-share {
+	if _, f := stats(t, user, "broker"); f[0].Mailbox > share || f[0].Rejected != asks-share {
 		t.Errorf("figures %+v", f[0])
 	}
 	close(gate)

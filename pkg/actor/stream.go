@@ -14,15 +14,15 @@ import (
 	"conclave/subjects"
 )
 
-// Streamer handles one request whose reply comes in pieces. Each say sends one; what it returns at the end is treated as
-// an [Answerer]'s error. Its context ends when the caller says that it no longer listens.
-type Streamer[Q, A any] func(ctx context.Context, in Msg[Q], say func(A) error, out Out) error
+// StreamHandler handles one request whose reply comes in pieces. Each say sends one; what it returns at the end is treated as
+// an [RequestHandler]'s error. Its context ends when the caller says that it no longer listens.
+type StreamHandler[Q, A any] func(ctx context.Context, in Msg[Q], say func(A) error, out Out) error
 
-// Plain is a piece that has a form in plain text, for a caller who wrote in plain text.
-type Plain interface{ PlainText() string }
+// PlainTexter is a piece that has a form in plain text, for a caller who wrote in plain text.
+type PlainTexter interface{ PlainText() string }
 
 // ServeStream answers the requests of a service in pieces. An empty message without headers ends the reply.
-func ServeStream[Q, A any](s subjects.Service[Q, A], h Streamer[Q, A], opts ...Option) Route {
+func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve, stream: true}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
 		m, err := message[Q](in)
@@ -44,7 +44,7 @@ func ServeStream[Q, A any](s subjects.Service[Q, A], h Streamer[Q, A], opts ...O
 }
 
 func encodePiece(c codec, v any) ([]byte, error) {
-	if p, ok := v.(Plain); ok && subjects.Codec(c) == subjects.Text {
+	if p, ok := v.(PlainTexter); ok && subjects.Codec(c) == subjects.Text {
 		return []byte(p.PlainText()), nil
 	}
 	return encode(c.reply(), v)
@@ -173,7 +173,7 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 
 // stop tells the answerer that nobody listens any more. It may be lost: the request's deadline holds anyway.
 func (s *speaker) stop(spec subjects.Spec, id string) {
-	t, err := subjects.Topic[subjects.Nothing]{Spec: subjects.Spec{Name: spec.Stop}}.With(id)
+	t, err := subjects.Topic[subjects.Empty]{Spec: subjects.Spec{Name: spec.Stop}}.With(id)
 	if err != nil {
 		return
 	}

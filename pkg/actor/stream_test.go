@@ -111,7 +111,7 @@ func TestStreamNobodyThere(t *testing.T) {
 	b := bustest.Start(t)
 	_, err := chat(waiting(t), newOut(t, b.As("generator")), "")
 	var f *subjects.Fault
-	if !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || actor.Replied(err) {
+	if !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || actor.IsReplyFault(err) {
 		t.Error(err)
 	}
 }

@@ -47,8 +47,8 @@ type Health struct {
 	last     error
 }
 
-// Get returns the state, how often the actor was restarted, and why last.
-func (h *Health) Get() (State, int, error) {
+// Snapshot returns the state, how often the actor was restarted, and why last.
+func (h *Health) Snapshot() (State, int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state, h.restarts, h.last

@@ -21,7 +21,7 @@ type Tool struct {
 }
 
 // Toolset is the tools that an actor serves. An actor uses Routes, Announce and Definitions in its methods of [Actor],
-// [Starter] and [Described].
+// [Starter] and [Describer].
 type Toolset []Tool
 
 // ErrArguments means that a tool's arguments do not fit its schema. The text is for the model, which may retry.
@@ -39,7 +39,7 @@ func DecodeArguments(raw json.RawMessage, v any) error {
 // Routes serves each tool. A tool whose name is no subject token gets no route.
 func (s Toolset) Routes() (routes []Route) {
 	for _, t := range s {
-		if service, err := subjects.ToolAt(t.Schema.Name); err == nil {
+		if service, err := subjects.ToolEndpoint(t.Schema.Name); err == nil {
 			routes = append(routes, Serve(service, t.serve))
 		}
 	}
@@ -49,7 +49,7 @@ func (s Toolset) Routes() (routes []Route) {
 // Announce publishes the definition of each tool, for a broker that runs already.
 func (s Toolset) Announce(ctx context.Context, out Out) error {
 	for _, t := range s {
-		topic, err := subjects.ToolAnnounce.With(t.Schema.Name)
+		topic, err := subjects.ToolSchemaEvent.With(t.Schema.Name)
 		if err != nil {
 			return fmt.Errorf("announcing tool %q: %w", t.Schema.Name, err)
 		}

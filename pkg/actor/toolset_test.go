@@ -58,8 +58,8 @@ func TestToolset(t *testing.T) {
 			t.Errorf("%s: %s", tt.name, got)
 		}
 	}
-	if err := set.Announce(t.Context(), rec.Out()); err != nil || len(rec.Said()) != 1 || rec.Said()[0].Subject != "tool.schema.shout" {
-		t.Errorf("announced %+v, %v", rec.Said(), err)
+	if err := set.Announce(t.Context(), rec.Out()); err != nil || len(rec.Published()) != 1 || rec.Published()[0].Subject != "tool.schema.shout" {
+		t.Errorf("announced %+v, %v", rec.Published(), err)
 	}
 	var s subjects.ToolSchema
 	if err := json.Unmarshal([]byte(set.Definitions()["definition.shout"]), &s); err != nil || s.Name != "shout" {
@@ -75,9 +75,9 @@ func ExampleToolset() {
 	var rec actortest.Recorder // takes the place of the bus
 	set := actor.Toolset{{Schema: subjects.ToolSchema{Name: "shout", Description: "shouts", Version: "1"}}}
 	for _, r := range set.Routes() {
-		fmt.Println("serves", r.Spec().Listen())
+		fmt.Println("serves", r.Spec().Subscription())
 	}
-	fmt.Println(set.Announce(context.Background(), rec.Out()), rec.Said()[0].Subject)
+	fmt.Println(set.Announce(context.Background(), rec.Out()), rec.Published()[0].Subject)
 	for field := range set.Definitions() {
 		fmt.Println("discovery shows", field)
 	}

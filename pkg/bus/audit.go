@@ -22,7 +22,7 @@ type auditLog struct{ nc *nats.Conn }
 
 // Append implements [audit.Log].
 func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bool, error) {
-	topic, err := subjects.AuditLine.With(chain)
+	topic, err := subjects.AuditRecordEvent.With(chain)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", audit.ErrRefused, err)
 	}

@@ -10,7 +10,7 @@ import (
 // brokerRows are the doors of the broker that lead past the layers: what the user lists, revokes and has explained, the
 // keys of models, the family of an agent, and the stores that the broker decides by.
 func brokerRows() []row {
-	people := subjects.People
+	people := subjects.UserAccounts
 	strangers := without(people...)
 	var out []row
 	for i, s := range []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"} {

@@ -108,7 +108,7 @@ func (b *Bus) trouble(role string, err error) {
 func inboxPrefix(role string) string {
 	for _, a := range subjects.Table().Accounts {
 		for _, u := range a.Users {
-			if u.Role == role && u.Alone && slices.Contains(u.Sub, "_INBOX."+role+".>") {
+			if u.Role == role && u.Isolated && slices.Contains(u.Sub, "_INBOX."+role+".>") {
 				return "_INBOX." + role
 			}
 		}

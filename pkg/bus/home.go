@@ -181,7 +181,7 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 	vars := cfg.Vars(public)
 	var b strings.Builder
 	b.WriteString("# Public keys and places for nats.conf; nothing secret. Use: set -a; . " + strconv.Quote(h.Env()) + "; set +a\n")
-	for _, name := range subjects.Table().Vars() {
+	for _, name := range subjects.Table().EnvVars() {
 		b.WriteString(name + "='" + strings.ReplaceAll(vars[name], "'", `'\''`) + "'\n")
 	}
 	if err := os.WriteFile(h.Env(), []byte(b.String()), 0o600); err != nil {

@@ -320,7 +320,7 @@ func newHouse(t testing.TB, absent ...string) *house {
 // check each other.
 func rights(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []string) {
 	pub, sub = slices.Clone(u.Pub), slices.Clone(u.Sub)
-	if u.Alone {
+	if u.Isolated {
 		return pub, sub
 	}
 	if slices.Contains(sub, ">") {
@@ -336,11 +336,11 @@ func rights(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []
 			continue
 		}
 		_, local := e.At(a.Name)
-		names := e.Perm
+		names := e.Permission
 		if names == nil {
 			names = []string{local}
 		}
-		if e.Kind == subjects.Request {
+		if e.Kind == subjects.ServiceImport {
 			pub = append(pub, names...)
 		} else if !slices.Contains(sub, ">") {
 			sub = append(sub, names...)
@@ -477,7 +477,7 @@ func (h *house) act(p *peer, m heard) {
 		return
 	}
 	for _, e := range h.table.Edges {
-		if e.Kind != subjects.Request || e.Owner != h.table.AccountOf(p.role) {
+		if e.Kind != subjects.ServiceImport || e.Owner != h.table.AccountOf(p.role) {
 			continue
 		}
 		if _, ok := subjects.Match(strings.ReplaceAll(e.Remote, "<who>", "*"), m.subject); ok {

@@ -159,7 +159,7 @@ func (h *house) run(r row) {
 // keeps lists what the streams keep when an account says subject: "EVENTS from.x.y", "AUDIT audit.x.y" or "KV_x".
 func keeps(h *house, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
-		if e.Kind != subjects.Request || !slices.Contains(e.Who, account) {
+		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Who, account) {
 			continue
 		}
 		remote, local := e.At(account)
@@ -365,12 +365,12 @@ func pullRows() []row {
 		out = append(out, row{name: who + "_in says what " + who + " may say", bad: one(who+"_in", says[who]), good: ask(who, says[who]), sees: []string{back(who)}})
 	}
 	next := `{"batch":1,"no_wait":true}`
-	for _, p := range subjects.Table().Pulls {
+	for _, p := range subjects.Table().Consumers {
 		if p.Stream == "TURNS" && !strings.HasSuffix(p.Name, "-0") {
 			continue
 		}
 		api := "core.API.CONSUMER.INFO." + p.Stream + "." + p.Name
-		out = append(out, row{name: "only " + p.Who + "_in pulls " + p.Name + " of " + p.Stream, bad: all(without(p.Who+"_in"), "core.API.CONSUMER.MSG.NEXT."+p.Stream+"."+p.Name), good: ask(p.Who+"_in", api), sees: []string{back(p.Who + "_in")}})
+		out = append(out, row{name: "only " + p.Actor + "_in pulls " + p.Name + " of " + p.Stream, bad: all(without(p.Actor+"_in"), "core.API.CONSUMER.MSG.NEXT."+p.Stream+"."+p.Name), good: ask(p.Actor+"_in", api), sees: []string{back(p.Actor + "_in")}})
 	}
 	evil := []string{"from.critic.critique.result", "from.generator.response.generation", "from.memory.memory.stored", "response.generation", "critique.result", "tool.request.run_shell", "audit.broker.x", "$JS.API.STREAM.DELETE.AUDIT", "$JS.API.STREAM.PURGE.EVENTS", "ctl.user.approval.decision.a1"}
 	var events, turns []act
@@ -669,7 +669,7 @@ func TestForeignTokenDoesNotLoad(t *testing.T) {
 	t.Parallel()
 	l := subjects.Table()
 	var vars strings.Builder
-	for _, v := range l.Vars() {
+	for _, v := range l.EnvVars() {
 		value := "127.0.0.1:-1"
 		switch {
 		case v == "CONCLAVE_STORE":

@@ -82,15 +82,15 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 		if place != subjects.Core {
 			continue
 		}
-		for _, p := range l.Pulls {
+		for _, p := range l.Consumers {
 			c := jetstream.ConsumerConfig{
 				Durable: p.Name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: subjects.AckWait, MaxDeliver: subjects.MaxDeliver,
 				FilterSubjects: p.Filter, MaxWaiting: 64,
 			}
-			if p.OneAt {
+			if p.Ordered {
 				c.MaxAckPending = 1
 			}
-			if p.Lasting {
+			if p.Unlimited {
 				c.MaxDeliver = -1
 			}
 			if _, err := js.CreateOrUpdateConsumer(ctx, p.Stream, c); err != nil {
@@ -105,7 +105,7 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
-		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.Once, MaxMsgSize: 1 << 20,
+		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: 1 << 20,
 	}
 	switch {
 	case st.Name == subjects.Audit:
@@ -117,8 +117,8 @@ func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st s
 	case st.Name == "EVENTS":
 		c.MaxBytes = cfg.EventMax
 	}
-	if st.EchoFrom != "" {
-		c.RePublish = &jetstream.RePublish{Source: st.EchoFrom, Destination: st.EchoTo}
+	if st.RepublishFrom != "" {
+		c.RePublish = &jetstream.RePublish{Source: st.RepublishFrom, Destination: st.RepublishTo}
 	}
 	if st.MapFrom != "" {
 		c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: st.MapFrom, Destination: st.MapTo}

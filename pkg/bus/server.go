@@ -54,7 +54,7 @@ func (c ServerConfig) Vars(public map[string]string) map[string]string {
 		"CONCLAVE_SYNC":   strconv.Quote(c.Sync),
 	}
 	for role, key := range public {
-		v[subjects.KeyVar(role)] = strconv.Quote(key)
+		v[subjects.KeyEnvVar(role)] = strconv.Quote(key)
 	}
 	return v
 }
@@ -153,7 +153,7 @@ var errStopped = errors.New("the embedded server was stopped")
 // options parses nats.conf, as generated, with the variables written before it.
 func (s *Server) options() (*server.Options, error) {
 	var b strings.Builder
-	for _, name := range subjects.Table().Vars() {
+	for _, name := range subjects.Table().EnvVars() {
 		v, ok := s.vars[name]
 		if !ok {
 			return nil, fmt.Errorf("starting the server: no value for $%s", name)

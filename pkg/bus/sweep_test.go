@@ -43,8 +43,8 @@ func body(subject string) string {
 func asSaid(e subjects.Edge, who string) (local, remote string) {
 	rp, lp := e.At(who)
 	local = said(lp)
-	if e.Perm != nil {
-		local = said(e.Perm[0])
+	if e.Permission != nil {
+		local = said(e.Permission[0])
 	}
 	tokens, _ := subjects.Match(lp, local)
 	return local, filled(rp, tokens)
@@ -80,7 +80,7 @@ func everything(l subjects.Layout) (out []string) {
 			}
 			out = append(out, prefix+".CONSUMER.CREATE."+s.Name+".x1", prefix+".CONSUMER.DURABLE.CREATE."+s.Name+".x1", prefix+".CONSUMER.NAMES."+s.Name, prefix+".DIRECT.GET."+s.Name)
 		}
-		for _, p := range l.Pulls {
+		for _, p := range l.Consumers {
 			out = append(out, prefix+".CONSUMER.DELETE."+p.Stream+"."+p.Name, prefix+".CONSUMER.PAUSE."+p.Stream+"."+p.Name)
 		}
 		out = append(out, prefix+".ACCOUNT.PURGE.AUDIT", prefix+".ACCOUNT.PURGE.CORE", prefix+".META.LEADER.STEPDOWN")
@@ -113,9 +113,9 @@ func TestSweepRights(t *testing.T) {
 			switch {
 			case strings.HasPrefix(e.Remote, "$JS.ACK."), strings.HasPrefix(e.Remote, "$JS.EVENT."):
 				continue // an ack of nothing has no effect to see; an advisory needs a message that kept failing
-			case e.Kind == subjects.Watch && e.Owner == subjects.Core:
+			case e.Kind == subjects.StreamImport && e.Owner == subjects.Core:
 				continue // seen below, with the event that makes it
-			case e.Kind == subjects.Watch:
+			case e.Kind == subjects.StreamImport:
 				remote, local := e.At(a.Name)
 				owner, subject := speaker(h, e.Owner, remote)
 				if owner == "" {
@@ -144,7 +144,7 @@ func TestSweepRights(t *testing.T) {
 					}
 					want = append(want, owner+" "+remote)
 				}
-				if a.Users[0].Alone {
+				if a.Users[0].Isolated {
 					want = nil // shares the account; its replies are its own, see the rows about tools
 				}
 				want = append(want, lives(h.table, remote)...)
@@ -198,7 +198,7 @@ func lives(l subjects.Layout, stored string) (out []string) {
 		return nil
 	}
 	for _, e := range l.Edges {
-		if e.Kind != subjects.Watch || e.Owner != subjects.Core {
+		if e.Kind != subjects.StreamImport || e.Owner != subjects.Core {
 			continue
 		}
 		if _, ok := subjects.Match(e.Remote, live); ok {
@@ -388,7 +388,7 @@ func reserved(complaint string) bool {
 // reaches reports whether a message on subject inside an account would leave it by one of its own imports.
 func reaches(h *house, account, subject string) bool {
 	return slices.ContainsFunc(h.table.Edges, func(e subjects.Edge) bool {
-		if e.Kind != subjects.Request || !slices.Contains(e.Who, account) {
+		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Who, account) {
 			return false
 		}
 		_, local := e.At(account)
@@ -401,7 +401,7 @@ func reaches(h *house, account, subject string) bool {
 // watchers of what is said in the account itself.
 func directly(h *house, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
-		if e.Kind == subjects.Request && slices.Contains(e.Who, account) {
+		if e.Kind == subjects.ServiceImport && slices.Contains(e.Who, account) {
 			remote, local := e.At(account)
 			tokens, ok := subjects.Match(local, subject)
 			if !ok {
@@ -415,7 +415,7 @@ func directly(h *house, account, subject string) (out []string) {
 			}
 			out = append(out, lives(h.table, remote)...)
 		}
-		if e.Kind == subjects.Watch && e.Owner == account {
+		if e.Kind == subjects.StreamImport && e.Owner == account {
 			for _, w := range e.Who {
 				remote, local := e.At(w)
 				if _, ok := subjects.Match(remote, subject); ok {
@@ -469,7 +469,7 @@ func honest(l subjects.Layout, stream, subject string) error {
 		return nil
 	}
 	for _, e := range l.Edges {
-		if e.Kind != subjects.Request || (e.Owner != subjects.Core && e.Owner != subjects.Audit) {
+		if e.Kind != subjects.ServiceImport || (e.Owner != subjects.Core && e.Owner != subjects.Audit) {
 			continue
 		}
 		for _, w := range e.Who {

@@ -17,7 +17,7 @@ import (
 func (c *Client) Approvals(ctx context.Context, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
 	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.ApprovalsOf, subjects.ApprovalQuery{All: all})
+	return actor.Ask(ctx, c.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
 }
 
 // FindApproval returns the complete id of an approval, open or not.
@@ -35,7 +35,7 @@ func (c *Client) FindApproval(ctx context.Context, id string) (string, error) {
 
 // DecideApproval decides a waiting call. The first decision holds: a reply without Accepted says which one that was.
 func (c *Client) DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply, error) {
-	s, err := subjects.ApprovalAnswer.With(id)
+	s, err := subjects.ApprovalDecisionService.With(id)
 	if err != nil {
 		return subjects.ApprovalReply{}, err
 	}
@@ -65,7 +65,7 @@ func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
 	defer cancel()
-	done, err := actor.Ask(ctx, c.out, s, subjects.Nothing{})
+	done, err := actor.Ask(ctx, c.out, s, subjects.Empty{})
 	if err == nil && !done.OK {
 		err = fmt.Errorf("rule %s: %w", id, ErrNotFound)
 	}
@@ -77,7 +77,7 @@ func (c *Client) RevokeRule(ctx context.Context, id string) (subjects.Done, erro
 func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[subjects.ApprovalList, error] {
 	return func(yield func(subjects.ApprovalList, error) bool) {
 		hints := make(chan *nats.Msg, 256)
-		unsubscribe, err := c.subscribe(ctx, hints, subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live())
+		unsubscribe, err := c.subscribe(ctx, hints, subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject())
 		if err != nil {
 			yield(subjects.ApprovalList{}, err)
 			return
@@ -108,13 +108,13 @@ func ReadApproval(e Event) (*subjects.ApprovalRequest, *subjects.ApprovalReply) 
 	if e.From != accountBroker {
 		return nil, nil
 	}
-	if words, ok := subjects.Match(subjects.ApprovalAsked.Live(), e.Subject); ok {
+	if words, ok := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), e.Subject); ok {
 		var r subjects.ApprovalRequest
 		if e.Decode(&r) && r.ID == words[0] {
 			return &r, nil
 		}
 	}
-	if words, ok := subjects.Match(subjects.ApprovalDecided.Live(), e.Subject); ok {
+	if words, ok := subjects.Match(subjects.ApprovalDecisionEvent.LiveSubject(), e.Subject); ok {
 		var r subjects.ApprovalReply
 		if e.Decode(&r) && r.ID == words[0] {
 			return nil, &r

@@ -107,7 +107,7 @@ func (c *Client) Ask(ctx context.Context, question Question) (*Query, error) {
 	if q.Session == "" {
 		q.Session = c.out.NewID()
 	}
-	q.out = c.out.About(q.Session, q.ID)
+	q.out = c.out.WithIDs(q.Session, q.ID)
 	if err := q.subscribe(ctx, question.Graded); err != nil {
 		return nil, err
 	}
@@ -163,12 +163,12 @@ func (q *Query) subscribe(ctx context.Context, graded bool) (err error) {
 	}
 	q.deltaSubject, q.thinkingSubject = delta.Name, thinking.Name
 	on := []string{
-		delta.Name, thinking.Name, subjects.ResponseGeneration.Live(), subjects.AgentStateOf.Live(), subjects.ToolAsked.Live(),
-		subjects.ToolDone.Live(), subjects.Dead.Live(), subjects.ApprovalAsked.Live(), subjects.ApprovalDecided.Live(),
+		delta.Name, thinking.Name, subjects.ResponseGeneration.LiveSubject(), subjects.AgentStateEvent.LiveSubject(), subjects.ToolRequestEvent.LiveSubject(),
+		subjects.ToolResultEvent.LiveSubject(), subjects.DeadLetterEvent.LiveSubject(), subjects.ApprovalRequestEvent.LiveSubject(), subjects.ApprovalDecisionEvent.LiveSubject(),
 	}
 	if graded {
 		q.pingInbox = q.c.nc.NewInbox()
-		on = append(on, subjects.CritiqueResult.Live(), q.pingInbox)
+		on = append(on, subjects.CritiqueResult.LiveSubject(), q.pingInbox)
 	}
 	if q.detach, err = q.c.subscribe(ctx, q.messages, on...); err != nil {
 		return err
@@ -227,7 +227,7 @@ func (c *Client) CancelQuery(ctx context.Context, session, query, reason string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	return actor.Emit(ctx, c.out.About(session, query), topic, subjects.Cancel{Reason: reason})
+	return actor.Emit(ctx, c.out.WithIDs(session, query), topic, subjects.Cancel{Reason: reason})
 }
 
 // send delivers an update unless the query is closed.
@@ -334,7 +334,7 @@ func (q *Query) receive(m *nats.Msg) (hint, isAnswer bool) {
 			q.send(Delta{d, e.Subject == q.thinkingSubject})
 		}
 	case e.Query == q.ID && isStored(e.Subject):
-		return true, e.Subject == subjects.ResponseGeneration.Live() && e.From == subjects.Generator
+		return true, e.Subject == subjects.ResponseGeneration.LiveSubject() && e.From == subjects.Generator
 	}
 	return false, false
 }
@@ -392,16 +392,16 @@ func (q *Query) readLog(ctx context.Context) (*subjects.Response, *subjects.Faul
 // ReadEnd reads a stored event that ends its question: the generator's answer, or a dead letter after which none comes.
 // Both results are nil for any other event, also for the answer of respondent B.
 func ReadEnd(e Event) (*subjects.Response, *subjects.Fault) {
-	if e.Subject == subjects.ResponseGeneration.Live() {
+	if e.Subject == subjects.ResponseGeneration.LiveSubject() {
 		var r subjects.Response
 		if e.From == subjects.Generator && e.Decode(&r) && r.QueryID == e.Query {
 			return &r, nil
 		}
 		return nil, nil
 	}
-	if words, ok := subjects.Match(subjects.Dead.Live(), e.Subject); ok && len(words) == 1 {
+	if words, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); ok && len(words) == 1 {
 		var d subjects.DeadLetter
-		if e.Decode(&d) && subjects.GaveUp(e.From, d) {
+		if e.Decode(&d) && subjects.IsFinalFailure(e.From, d) {
 			return nil, subjects.Faultf(d.Code, "the question was given up by %s: %s", e.From, d.Reason)
 		}
 	}
@@ -410,14 +410,14 @@ func ReadEnd(e Event) (*subjects.Response, *subjects.Fault) {
 
 // report sends the update that a stored event of the question is.
 func (q *Query) report(e Event) {
-	if words, ok := subjects.Match(subjects.AgentStateOf.Live(), e.Subject); ok && words[0] == subjects.Generator {
+	if words, ok := subjects.Match(subjects.AgentStateEvent.LiveSubject(), e.Subject); ok && words[0] == subjects.Generator {
 		var s subjects.AgentState
 		if e.Decode(&s) {
 			q.reportState(s)
 		}
 		return
 	}
-	if _, ok := subjects.Match(subjects.ToolAsked.Live(), e.Subject); ok {
+	if _, ok := subjects.Match(subjects.ToolRequestEvent.LiveSubject(), e.Subject); ok {
 		var r subjects.ToolRequest
 		if !e.Decode(&r) {
 			return
@@ -429,7 +429,7 @@ func (q *Query) report(e Event) {
 		}
 		return
 	}
-	if _, ok := subjects.Match(subjects.ToolDone.Live(), e.Subject); ok {
+	if _, ok := subjects.Match(subjects.ToolResultEvent.LiveSubject(), e.Subject); ok {
 		var r subjects.ToolResult
 		if e.Decode(&r) && q.calls[r.CallID] == r.Tool {
 			q.send(ToolResult{r})
@@ -482,7 +482,7 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 	for {
 		select {
 		case m := <-q.messages:
-			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.Live() && e.Query == q.ID {
+			if e, ok := decodeLive(m); !q.receivePing(m) && ok && e.Subject == subjects.CritiqueResult.LiveSubject() && e.Query == q.ID {
 				look = time.After(0)
 			}
 		case <-q.status:
@@ -509,7 +509,7 @@ func (q *Query) Grade(ctx context.Context, within time.Duration) *subjects.Criti
 
 // readGrade reads the log on from where the answer was.
 func (q *Query) readGrade(ctx context.Context) error {
-	for e, err := range q.c.EventsFrom(ctx, q.next, subjects.CritiqueResult.By(accountCritic)) {
+	for e, err := range q.c.EventsFrom(ctx, q.next, subjects.CritiqueResult.StoredBy(accountCritic)) {
 		if err != nil {
 			return err
 		}
@@ -525,7 +525,7 @@ func (q *Query) readGrade(ctx context.Context) error {
 // ReadGrade reads a stored grade, nil for any other event. Only the critic's account grades.
 func ReadGrade(e Event) *subjects.Critique {
 	var c subjects.Critique
-	if e.Subject != subjects.CritiqueResult.Live() || e.From != accountCritic || !e.Decode(&c) {
+	if e.Subject != subjects.CritiqueResult.LiveSubject() || e.From != accountCritic || !e.Decode(&c) {
 		return nil
 	}
 	return &c

@@ -3,7 +3,7 @@
 // the story harness build on it.
 //
 // A client acts with the account of its connection, and the server enforces what that account may do. Errors of an actor
-// are a [*subjects.Fault]; [actor.Replied] tells a fault in a reply from one of the transport.
+// are a [*subjects.Fault]; [actor.IsReplyFault] tells a fault in a reply from one of the transport.
 package client
 
 import (

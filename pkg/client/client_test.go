@@ -99,17 +99,17 @@ func TestAskReportsUpdatesInOrder(t *testing.T) {
 	generator, respondentB, broker, critic := f.as("generator"), f.as("respondent_b"), f.as("broker"), f.as("critic")
 	q := f.ask(t.Context(), client.Question{Text: "?", Timeout: time.Minute, Graded: true})
 	go func() {
-		about := generator.About(q.Session, q.ID)
-		emit(t, about, with(t, subjects.AgentStateOf, "generator"), subjects.AgentState{SessionID: q.Session, QueryID: q.ID, To: "GENERATING"})
-		emit(t, broker.About(q.Session, q.ID), with(t, subjects.ToolAsked, "get_datetime"),
+		about := generator.WithIDs(q.Session, q.ID)
+		emit(t, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{SessionID: q.Session, QueryID: q.ID, To: "GENERATING"})
+		emit(t, broker.WithIDs(q.Session, q.ID), with(t, subjects.ToolRequestEvent, "get_datetime"),
 			subjects.ToolRequest{CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Caller: "generator", Args: json.RawMessage(`{}`)})
-		emit(t, broker.About(q.Session, q.ID), with(t, subjects.ToolDone, "get_datetime"),
+		emit(t, broker.WithIDs(q.Session, q.ID), with(t, subjects.ToolResultEvent, "get_datetime"),
 			subjects.ToolResult{CallID: "c1", QueryID: q.ID, Tool: "get_datetime", Result: "now"})
-		emit(t, respondentB.About(q.Session, q.ID), subjects.ResponseGeneration, response(q, "not for the user"))
+		emit(t, respondentB.WithIDs(q.Session, q.ID), subjects.ResponseGeneration, response(q, "not for the user"))
 		emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, Text: "It is "})
 		emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, N: 1, Text: "now."})
 		emit(t, about, subjects.ResponseGeneration, response(q, "It is now."))
-		emit(t, critic.About(q.Session, q.ID), subjects.CritiqueResult, subjects.Critique{QueryID: q.ID, RespondentID: "generator", Score: 4})
+		emit(t, critic.WithIDs(q.Session, q.ID), subjects.CritiqueResult, subjects.Critique{QueryID: q.ID, RespondentID: "generator", Score: 4})
 	}()
 	var kinds []string
 	var answer string
@@ -148,9 +148,9 @@ func TestAskReportsDeadLetterAsFailure(t *testing.T) {
 	f := newFixture(t)
 	router := f.as("router")
 	q := f.ask(t.Context(), client.Question{Text: "?", Session: "s1"})
-	about := router.About(q.Session, q.ID)
-	emit(t, about, with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.cancel.x", Code: "malformed", Reason: "something else"})
-	emit(t, about, with(t, subjects.Dead, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "internal", Reason: "five attempts failed"})
+	about := router.WithIDs(q.Session, q.ID)
+	emit(t, about, with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.cancel.x", Code: "malformed", Reason: "something else"})
+	emit(t, about, with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "internal", Reason: "five attempts failed"})
 	_, err := q.Wait()
 	var fault *subjects.Fault
 	if !errors.As(err, &fault) || fault.Code != "internal" || !strings.Contains(fault.Text, "five attempts failed") {
@@ -171,7 +171,7 @@ func TestAskCancelledDeliversPartialAnswer(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	q := f.ask(ctx, client.Question{Text: "?"})
-	about := generator.About(q.Session, q.ID)
+	about := generator.WithIDs(q.Session, q.ID)
 	emit(t, about, with(t, subjects.ResponseDelta, q.ID), subjects.Delta{QueryID: q.ID, Text: "half"})
 	if d, ok := (<-q.Updates()).(client.Delta); !ok || d.Text != "half" {
 		t.Fatalf("first update %+v", d)
@@ -200,7 +200,7 @@ func TestAskTimesOutWithoutGenerator(t *testing.T) {
 
 func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
 	f := newFixture(t)
-	f.run(routes{"broker", []actor.Route{actor.Serve(subjects.SessionSet, func(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
+	f.run(routes{"broker", []actor.Route{actor.Serve(subjects.SessionConfigService, func(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
 		in.Body.Disable = nil
 		return in.Body, nil
 	})}})
@@ -212,8 +212,8 @@ func TestAskStopsWhenBrokerConfirmsAnotherOverride(t *testing.T) {
 
 func TestWatchReplaysThenFollows(t *testing.T) {
 	f := newFixture(t)
-	out := f.as("generator").About("s1", "q1")
-	state := with(t, subjects.AgentStateOf, "generator")
+	out := f.as("generator").WithIDs("s1", "q1")
+	state := with(t, subjects.AgentStateEvent, "generator")
 	emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "ONE"})
 	emit(t, out, state, subjects.AgentState{SessionID: "s1", QueryID: "q1", To: "TWO"})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -244,7 +244,7 @@ func TestWatchReplaysThenFollows(t *testing.T) {
 		t.Errorf("events %v, want %v", got, want)
 	}
 	var back []uint64
-	for e, err := range f.c.EventsBack(ctx, subjects.AgentStateOf.By("generator")) {
+	for e, err := range f.c.EventsBack(ctx, subjects.AgentStateEvent.StoredBy("generator")) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +307,7 @@ func TestRateOutcome(t *testing.T) {
 		t.Cleanup(r.Close)
 		return r
 	}
-	about := reward.About("s1", "q1")
+	about := reward.WithIDs("s1", "q1")
 	t.Run("counted", func(t *testing.T) {
 		r := rate(1, "")
 		emit(t, about, subjects.RewardEvent, subjects.Reward{QueryID: "q1", Source: subjects.RewardUser, Thumb: -1, Value: -1}) // of earlier feedback
@@ -326,7 +326,7 @@ func TestRateOutcome(t *testing.T) {
 		if err != nil || !ok {
 			t.Fatal(err)
 		}
-		emit(t, about, with(t, subjects.Dead, "reward"), subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "unknown_answer", Reason: "no such answer", SHA256: digest(e.Body)})
+		emit(t, about, with(t, subjects.DeadLetterEvent, "reward"), subjects.DeadLetter{Actor: "reward", Subject: "from.user.user.feedback", Code: "unknown_answer", Reason: "no such answer", SHA256: digest(e.Body)})
 		var rejected *client.RejectedError
 		if got, err := r.Wait(t.Context()); got != nil || !errors.As(err, &rejected) || rejected.Reason != "no such answer" {
 			t.Errorf("%+v, %v", got, err)
@@ -346,13 +346,13 @@ func TestApprovals(t *testing.T) {
 	f := newFixture(t)
 	pending := subjects.Approval{ApprovalRequest: subjects.ApprovalRequest{ID: "abcdef0123456789abcdef0123456789", Tool: "send"}, State: subjects.ApprovalPending}
 	f.run(routes{"broker", []actor.Route{
-		actor.Serve(subjects.ApprovalsOf, func(context.Context, actor.Msg[subjects.ApprovalQuery], actor.Out) (subjects.ApprovalList, error) {
+		actor.Serve(subjects.ApprovalListService, func(context.Context, actor.Msg[subjects.ApprovalQuery], actor.Out) (subjects.ApprovalList, error) {
 			return subjects.ApprovalList{Approvals: []subjects.Approval{pending}}, nil
 		}),
-		actor.Serve(subjects.ApprovalAnswer, func(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
+		actor.Serve(subjects.ApprovalDecisionService, func(_ context.Context, in actor.Msg[subjects.ApprovalDecision], _ actor.Out) (subjects.ApprovalReply, error) {
 			return subjects.ApprovalReply{ID: pending.ID, Accepted: in.Body.Approve, State: subjects.ApprovalApproved}, nil
 		}),
-		actor.Serve(subjects.ApprovalRevoke, func(context.Context, actor.Msg[subjects.Nothing], actor.Out) (subjects.Done, error) {
+		actor.Serve(subjects.ApprovalRevoke, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.Done, error) {
 			return subjects.Done{}, nil
 		}),
 	}})
@@ -382,7 +382,7 @@ func TestMemoryPages(t *testing.T) {
 	all := []subjects.MemoryEntry{{ID: "m1"}, {ID: "m2"}, {ID: "m3"}}
 	writes, tooLarge := 0, true
 	f.run(routes{"memory", []actor.Route{
-		actor.Serve(subjects.MemoryAdminOf, func(_ context.Context, in actor.Msg[subjects.MemoryAdmin], _ actor.Out) (r subjects.MemoryAdmined, err error) {
+		actor.Serve(subjects.MemoryAdminService, func(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (r subjects.MemoryAdminReply, err error) {
 			if tooLarge { // the first page does not fit: a smaller one is requested
 				tooLarge = false
 				return r, subjects.Faultf(subjects.CodeTooLarge, "too large")
@@ -394,20 +394,20 @@ func TestMemoryPages(t *testing.T) {
 			}
 			return r, nil
 		}),
-		actor.Serve(subjects.MemoryWriting, func(_ context.Context, in actor.Msg[subjects.MemoryWrites], _ actor.Out) (w subjects.MemoryWritten, err error) {
+		actor.Serve(subjects.MemoryWriteService, func(_ context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
 			if writes++; writes == 1 {
 				return w, subjects.Faultf(subjects.CodeBusy, "mailbox full")
 			}
 			for range in.Body.Entries {
-				w.Results = append(w.Results, subjects.MemoryWrite{ID: "m4", Action: "stored"})
+				w.Results = append(w.Results, subjects.MemoryWriteResult{ID: "m4", Action: "stored"})
 			}
 			return w, nil
 		}),
 	}})
-	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdmin{}, 0); err != nil || next != "" || len(got) != 3 {
+	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdminRequest{}, 0); err != nil || next != "" || len(got) != 3 {
 		t.Errorf("all: %+v, %q, %v", got, next, err)
 	}
-	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdmin{}, 2); err != nil || next != "m2" || len(got) != 2 {
+	if got, next, err := f.c.ListMemories(t.Context(), subjects.MemoryAdminRequest{}, 2); err != nil || next != "m2" || len(got) != 2 {
 		t.Errorf("two: %+v, %q, %v", got, next, err)
 	}
 	var b strings.Builder
@@ -441,7 +441,7 @@ func TestReadExportNamesBadLine(t *testing.T) {
 }
 
 func TestRetryTextLeavesOutFeedbackOnUntrustedAnswers(t *testing.T) {
-	turn := subjects.Turn{Query: "when?\n\n" + subjects.AskedAgain + " more", Grades: &subjects.Grades{Critic: 2, Feedback: "vague", Reward: -1, Words: "wrong day"}}
+	turn := subjects.Turn{Query: "when?\n\n" + subjects.RetryInstruction + " more", Grades: &subjects.Grades{Critic: 2, Feedback: "vague", Reward: -1, Words: "wrong day"}}
 	if got := client.RetryText(turn); strings.Contains(got, "vague") || !strings.Contains(got, "I said of it: wrong day") || strings.Contains(got, "more") {
 		t.Error(got)
 	}

@@ -85,7 +85,7 @@ func isStored(subject string) bool {
 // storedSubjects are the subjects under which the user receives copies of stored events.
 var storedSubjects = sync.OnceValue(func() (out []string) {
 	for _, e := range subjects.Table().Edges {
-		if e.Kind == subjects.Watch && e.Owner == subjects.Core && slices.Contains(e.Who, "user") {
+		if e.Kind == subjects.StreamImport && e.Owner == subjects.Core && slices.Contains(e.Who, "user") {
 			_, local := e.At("user")
 			out = append(out, local)
 		}
@@ -139,7 +139,7 @@ func firstToken(ids ...string) string {
 // bodyJSON is a payload as JSON: unchanged, decoded from msgpack, or plain text as a JSON string.
 func bodyJSON(contentType string, data []byte) json.RawMessage {
 	if base, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(base), subjects.TypeMsgpack) {
-		data = []byte(actor.AsJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
+		data = []byte(actor.FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
 	}
 	if len(data) == 0 {
 		return json.RawMessage("null")

@@ -40,10 +40,10 @@ func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.F
 		return nil, fmt.Errorf("encoding feedback: %w", err)
 	}
 	digest := sha256.Sum256(data)
-	out := c.out.About(session, f.QueryID)
+	out := c.out.WithIDs(session, f.QueryID)
 	// Whether it is stored must be known, so the end of ctx does not stop the attempts.
 	err = c.publishStored(context.WithoutCancel(ctx), func(ctx context.Context, id string) error {
-		return out.SendOnce(ctx, subjects.UserFeedback.Spec, data, id)
+		return out.PublishOnce(ctx, subjects.UserFeedback.Spec, data, id)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("storing feedback: %w", err)
@@ -54,7 +54,7 @@ func (c *Client) StoreFeedback(ctx context.Context, session string, f subjects.F
 // Rate stores feedback and prepares for [Rating.Wait]. The caller must call [Rating.Close].
 func (c *Client) Rate(ctx context.Context, session string, f subjects.Feedback) (*Rating, error) {
 	messages := make(chan *nats.Msg, 1<<10)
-	detach, err := c.subscribe(ctx, messages, subjects.RewardEvent.Live(), subjects.Dead.Live())
+	detach, err := c.subscribe(ctx, messages, subjects.RewardEvent.LiveSubject(), subjects.DeadLetterEvent.LiveSubject())
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 	if e.From != accountReward || e.Query != r.Feedback.QueryID {
 		return nil, nil
 	}
-	if e.Subject == subjects.RewardEvent.Live() {
+	if e.Subject == subjects.RewardEvent.LiveSubject() {
 		var v subjects.Reward
 		f := r.Feedback
 		if !e.Decode(&v) || v.QueryID != f.QueryID || v.Source != subjects.RewardUser ||
@@ -116,10 +116,10 @@ func (r *Rating) Outcome(e Event) (*subjects.Reward, error) {
 		return &v, nil
 	}
 	var d subjects.DeadLetter
-	if _, ok := subjects.Match(subjects.Dead.Live(), e.Subject); !ok || !e.Decode(&d) || d.SHA256 != r.digest {
+	if _, ok := subjects.Match(subjects.DeadLetterEvent.LiveSubject(), e.Subject); !ok || !e.Decode(&d) || d.SHA256 != r.digest {
 		return nil, nil
 	}
-	if _, ok := subjects.Match(subjects.UserFeedback.Heard, d.Subject); !ok {
+	if _, ok := subjects.Match(subjects.UserFeedback.Received, d.Subject); !ok {
 		return nil, nil
 	}
 	if d.Reason == "" {

@@ -26,7 +26,7 @@ func (c *Client) Grades(ctx context.Context, n int) ([]GradedAnswer, error) {
 	grades := []GradedAnswer{}
 	var oldest uint64
 	read := 0
-	for e, err := range c.EventsBack(ctx, subjects.CritiqueResult.By(accountCritic)) {
+	for e, err := range c.EventsBack(ctx, subjects.CritiqueResult.StoredBy(accountCritic)) {
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, olde
 		byQuery[id] = append(byQuery[id], &grades[i])
 	}
 	read := 0
-	for e, err := range c.EventsFrom(ctx, oldest, subjects.PairwiseResult.By(accountCritic)) {
+	for e, err := range c.EventsFrom(ctx, oldest, subjects.PairwiseResult.StoredBy(accountCritic)) {
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (c *Client) completeGrades(ctx context.Context, grades []GradedAnswer, olde
 		}
 	}
 	read = 0
-	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Listen()) {
+	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Subscription()) {
 		if err != nil {
 			return err
 		}
@@ -121,9 +121,9 @@ func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 		stored string
 		add    func(Event)
 	}{
-		{subjects.CritiqueResult.By(accountCritic), j.addGrade},
-		{subjects.PairwiseResult.By(accountCritic), j.addComparison},
-		{subjects.RewardEvent.By(accountReward), j.addReward},
+		{subjects.CritiqueResult.StoredBy(accountCritic), j.addGrade},
+		{subjects.PairwiseResult.StoredBy(accountCritic), j.addComparison},
+		{subjects.RewardEvent.StoredBy(accountReward), j.addReward},
 	} {
 		n := 0
 		for e, err := range c.EventsFrom(ctx, first, read.stored) {
@@ -143,7 +143,7 @@ func (c *Client) Judge(ctx context.Context, id string) (Judgement, error) {
 func (c *Client) answersTo(ctx context.Context, id string) (j Judgement, first uint64, err error) {
 	others := map[string]bool{}
 	n := 0
-	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Listen()) {
+	for e, err := range c.EventsBack(ctx, subjects.ResponseGeneration.Subscription()) {
 		if err != nil {
 			return j, 0, err
 		}

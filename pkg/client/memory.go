@@ -36,10 +36,10 @@ const (
 )
 
 // AdminMemory sends one administrative request. Entries in the reply are never nil.
-func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdmin) (subjects.MemoryAdmined, error) {
+func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
-	r, err := actor.Ask(ctx, c.out, subjects.MemoryAdminOf, q)
+	r, err := actor.Ask(ctx, c.out, subjects.MemoryAdminService, q)
 	if r.Entries == nil {
 		r.Entries = []subjects.MemoryEntry{}
 	}
@@ -48,12 +48,12 @@ func (c *Client) AdminMemory(ctx context.Context, q subjects.MemoryAdmin) (subje
 
 // ListMemories returns the memories that fit a filter, newest first, at most limit (0 = all), and the cursor of the next
 // page when there are more. The filter's Op, Limit and After are set here.
-func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdmin, limit int) (entries []subjects.MemoryEntry, next string, err error) {
+func (c *Client) ListMemories(ctx context.Context, filter subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
 	filter.Op = "list"
 	return c.collectMemories(ctx, filter, limit)
 }
 
-func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdmin, limit int) (entries []subjects.MemoryEntry, next string, err error) {
+func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdminRequest, limit int) (entries []subjects.MemoryEntry, next string, err error) {
 	entries = []subjects.MemoryEntry{}
 	for page, err := range c.memoryPages(ctx, q, limit) {
 		if err != nil {
@@ -66,8 +66,8 @@ func (c *Client) collectMemories(ctx context.Context, q subjects.MemoryAdmin, li
 
 // memoryPages yields the pages of a list. A page that does not fit into one message is requested again in smaller ones. A
 // list whose cursor does not advance is an error: it would not end.
-func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdmin, limit int) iter.Seq2[subjects.MemoryAdmined, error] {
-	return func(yield func(subjects.MemoryAdmined, error) bool) {
+func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdminRequest, limit int) iter.Seq2[subjects.MemoryAdminReply, error] {
+	return func(yield func(subjects.MemoryAdminReply, error) bool) {
 		size := MemoryPage
 		for n := 0; ; {
 			q.Limit = size
@@ -99,7 +99,7 @@ func (c *Client) memoryPages(ctx context.Context, q subjects.MemoryAdmin, limit 
 func (c *Client) ExportMemories(ctx context.Context, w io.Writer) (n int, err error) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	for page, err := range c.memoryPages(ctx, subjects.MemoryAdmin{Op: "list", Whole: true}, 0) {
+	for page, err := range c.memoryPages(ctx, subjects.MemoryAdminRequest{Op: "list", Whole: true}, 0) {
 		if err != nil {
 			return n, err
 		}
@@ -115,7 +115,7 @@ func (c *Client) ExportMemories(ctx context.Context, w io.Writer) (n int, err er
 
 // ShowMemory returns the memory with this id or prefix, with its text.
 func (c *Client) ShowMemory(ctx context.Context, id string) (subjects.MemoryEntry, error) {
-	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "show", IDs: []string{id}, Whole: true})
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
 	switch {
 	case err != nil:
 		return subjects.MemoryEntry{}, err
@@ -148,7 +148,7 @@ var ErrIncomplete = errors.New("the search ended before its last stage")
 // SearchMemory recalls as the assistant does and returns the last stage. ctx must have a deadline.
 func (c *Client) SearchMemory(ctx context.Context, q subjects.MemoryQuery) (subjects.MemoryReply, error) {
 	var last subjects.MemoryReply
-	for r, err := range actor.AskStream(ctx, c.out, subjects.MemoryRecalls, q) {
+	for r, err := range actor.AskStream(ctx, c.out, subjects.MemoryQueryService, q) {
 		if err != nil {
 			return last, err
 		}
@@ -165,7 +165,7 @@ func (c *Client) SearchMemory(ctx context.Context, q subjects.MemoryQuery) (subj
 
 // MemoryStatus returns the state of memory.
 func (c *Client) MemoryStatus(ctx context.Context) (subjects.MemoryStatus, error) {
-	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "status"})
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "status"})
 	if err == nil && r.Status == nil {
 		err = errors.New("memory reports no status")
 	}
@@ -177,27 +177,27 @@ func (c *Client) MemoryStatus(ctx context.Context) (subjects.MemoryStatus, error
 
 // MemoryGraph returns relations of the knowledge graph, all or those about a name.
 func (c *Client) MemoryGraph(ctx context.Context, about string, limit int) ([]subjects.Relation, error) {
-	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "graph", Query: about, Limit: limit})
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "graph", Query: about, Limit: limit})
 	return append([]subjects.Relation{}, r.Relations...), err
 }
 
 // AddMemory stores a fact that the user states.
-func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (subjects.MemoryWrite, []subjects.Note, error) {
-	r, err := c.WriteMemory(ctx, subjects.MemoryWrites{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}}})
+func (c *Client) AddMemory(ctx context.Context, fact string, tags []string) (subjects.MemoryWriteResult, []subjects.Note, error) {
+	r, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(fact), Tags: tags}}})
 	if err == nil && len(r.Results) != 1 {
 		err = fmt.Errorf("memory reports %d results for one fact", len(r.Results))
 	}
 	if err != nil {
-		return subjects.MemoryWrite{}, nil, err
+		return subjects.MemoryWriteResult{}, nil, err
 	}
 	return r.Results[0], r.Notes, nil
 }
 
 // WriteMemory sends entries or a document to memory. A busy memory has read nothing, so that is retried with backoff.
-func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWrites) (subjects.MemoryWritten, error) {
+func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
 	for backoff := 100 * time.Millisecond; ; backoff *= 2 {
 		timed, cancel := context.WithTimeout(ctx, writeTimeout)
-		r, err := actor.Ask(timed, c.out, subjects.MemoryWriting, w)
+		r, err := actor.Ask(timed, c.out, subjects.MemoryWriteService, w)
 		cancel()
 		var f *subjects.Fault
 		if !errors.As(err, &f) || f.Code != subjects.CodeBusy || backoff > 5*time.Second {
@@ -213,7 +213,7 @@ func (c *Client) WriteMemory(ctx context.Context, w subjects.MemoryWrites) (subj
 
 // EditMemory changes name, description, text or tags of a memory and returns it.
 func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.MemoryEdit) (subjects.MemoryEntry, error) {
-	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "edit", IDs: []string{id}, Edit: &edit})
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{id}, Edit: &edit})
 	switch {
 	case err != nil:
 		return subjects.MemoryEntry{}, err
@@ -226,13 +226,13 @@ func (c *Client) EditMemory(ctx context.Context, id string, edit subjects.Memory
 // MarkMemories pins, unpins, accepts or rejects memories: op is one of these verbs. It returns how many changed and the ids
 // that do not exist.
 func (c *Client) MarkMemories(ctx context.Context, op string, ids []string) (changed int, missing []string, err error) {
-	r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: op, IDs: ids})
+	r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: op, IDs: ids})
 	return r.Changed, append([]string{}, r.Missing...), err
 }
 
 // FindMemoriesToForget returns the memories that [Client.ForgetMemories] would be given for these words. It forgets none.
 func (c *Client) FindMemoriesToForget(ctx context.Context, words string) ([]subjects.MemoryEntry, error) {
-	entries, _, err := c.collectMemories(ctx, subjects.MemoryAdmin{Op: "forget", Query: words, Dry: true}, 0)
+	entries, _, err := c.collectMemories(ctx, subjects.MemoryAdminRequest{Op: "forget", Query: words, Dry: true}, 0)
 	return entries, err
 }
 
@@ -241,7 +241,7 @@ func (c *Client) FindMemoriesToForget(ctx context.Context, words string) ([]subj
 func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []subjects.MemoryEntry, missing []string, err error) {
 	forgotten, missing = []subjects.MemoryEntry{}, []string{}
 	for batch := range slices.Chunk(ids, forgetBatch) {
-		r, err := c.AdminMemory(ctx, subjects.MemoryAdmin{Op: "forget", IDs: batch})
+		r, err := c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "forget", IDs: batch})
 		if err != nil {
 			return forgotten, missing, err
 		}
@@ -252,15 +252,15 @@ func (c *Client) ForgetMemories(ctx context.Context, ids []string) (forgotten []
 
 // ImportDocument sends a document with all its pieces, in as many messages as it takes. A document that memory knows in this
 // form is reported as Unchanged after the first message.
-func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument) (subjects.MemoryWritten, error) {
-	var total subjects.MemoryWritten
+func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument) (subjects.MemoryWriteReply, error) {
+	var total subjects.MemoryWriteReply
 	rest := doc.Pieces
 	doc.First = 1
 	for len(rest) > 0 {
 		n := countPieces(rest)
 		doc.Pieces, rest = rest[:n], rest[n:]
 		doc.Last = len(rest) == 0
-		w, err := c.WriteMemory(ctx, subjects.MemoryWrites{Document: &doc})
+		w, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Document: &doc})
 		if err != nil {
 			return total, err
 		}
@@ -276,15 +276,15 @@ func (c *Client) ImportDocument(ctx context.Context, doc subjects.MemoryDocument
 
 // RestoreMemories writes the entries of an export back, with their ids, times and grades. They are untrusted unless trusted is
 // set: then each keeps the trust it had. An error of entries ends it; earlier batches are written then.
-func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error], trusted bool) (subjects.MemoryWritten, error) {
-	var total subjects.MemoryWritten
+func (c *Client) RestoreMemories(ctx context.Context, entries iter.Seq2[subjects.MemoryEntry, error], trusted bool) (subjects.MemoryWriteReply, error) {
+	var total subjects.MemoryWriteReply
 	var batch []subjects.MemoryEntry
 	size := 0
 	write := func() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		w, err := c.WriteMemory(ctx, subjects.MemoryWrites{Entries: batch, Restore: true, Trusted: trusted})
+		w, err := c.WriteMemory(ctx, subjects.MemoryWriteRequest{Entries: batch, Restore: true, Trusted: trusted})
 		addWritten(&total, w)
 		batch, size = nil, 0
 		return err
@@ -315,7 +315,7 @@ func countPieces(pieces []subjects.DocumentPiece) int {
 	return len(pieces)
 }
 
-func addWritten(total *subjects.MemoryWritten, w subjects.MemoryWritten) {
+func addWritten(total *subjects.MemoryWriteReply, w subjects.MemoryWriteReply) {
 	total.Results = append(total.Results, w.Results...)
 	total.Removed += w.Removed
 	total.Notes = append(total.Notes, w.Notes...)

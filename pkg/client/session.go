@@ -164,7 +164,7 @@ func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, s
 func (c *Client) SetSession(ctx context.Context, set subjects.SessionConfig) (subjects.SessionConfig, error) {
 	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
 	defer cancel()
-	return actor.Ask(ctx, c.out, subjects.SessionSet, set)
+	return actor.Ask(ctx, c.out, subjects.SessionConfigService, set)
 }
 
 const (
@@ -176,7 +176,7 @@ const (
 // criticized. The critic's feedback is included only when the answer is trusted: feedback on an answer with untrusted content
 // may repeat that content.
 func RetryText(t subjects.Turn) string {
-	question := subjects.OwnWords(t.Query) + "\n\n" + subjects.AskedAgain
+	question := subjects.UserText(t.Query) + "\n\n" + subjects.RetryInstruction
 	g := t.Grades
 	if g == nil {
 		return question

@@ -14,7 +14,7 @@ import (
 func (c *Client) Models(ctx context.Context) (subjects.ModelList, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	list, err := actor.Ask(ctx, c.out, subjects.ModelNames, subjects.Nothing{})
+	list, err := actor.Ask(ctx, c.out, subjects.ModelListService, subjects.Empty{})
 	if list.Models == nil {
 		list.Models = []subjects.ModelInfo{}
 	}
@@ -42,12 +42,12 @@ func (c *Client) PullModel(ctx context.Context, name string) iter.Seq2[subjects.
 // CallTool calls a tool through the broker with the account of the connection. ctx must have a deadline. A fault of the
 // transport is returned in the result, as one of the broker is.
 func (c *Client) CallTool(ctx context.Context, tool, session, query string, args []byte) (subjects.ToolResult, error) {
-	service, err := subjects.ToolAsk.With(tool)
+	service, err := subjects.ToolRequestService.With(tool)
 	if err != nil {
 		return subjects.ToolResult{}, err
 	}
 	id := c.out.NewID()
-	res, err := actor.Ask(ctx, c.out.About(session, query), service, subjects.ToolRequest{CallID: id, QueryID: query, Args: args})
+	res, err := actor.Ask(ctx, c.out.WithIDs(session, query), service, subjects.ToolRequest{CallID: id, QueryID: query, Args: args})
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
 		return subjects.ToolResult{CallID: id, QueryID: query, Tool: tool, Error: fault}, nil

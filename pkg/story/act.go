@@ -41,7 +41,7 @@ func (m Moment) isReached(e Event, said string) bool {
 // decideApproval answers for the user when e asks whether a call of this turn may run. Each question is answered once.
 func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 	at, a := &r.turns[i], r.story.Turns[i].Approve
-	id, asks := subjects.Match(subjects.ApprovalAsked.Live(), e.Subject)
+	id, asks := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), e.Subject)
 	if a == nil || !asks || e.Query != at.query || at.decided[id[0]] {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 // waitForResult waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
 // own time, and what is looked for and what must be absent are both judged by the stream.
 func (r *runner) waitForResult(ctx context.Context, query string, res subjects.ToolResult) error {
-	pattern := subjects.ToolDone.Live()
+	pattern := subjects.ToolResultEvent.LiveSubject()
 	for {
 		events, err := r.system.ReadEvents(ctx, r.first)
 		if err != nil {

@@ -329,7 +329,7 @@ func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOn
 // be right all the same.
 func (c *checker) checkDeadLetters() {
 	for _, e := range c.events {
-		if _, dead := subjects.Match(subjects.Dead.Name, e.Subject); !dead {
+		if _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); !dead {
 			continue
 		}
 		code, _ := e.Field("code")

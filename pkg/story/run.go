@@ -284,7 +284,7 @@ func (r *runner) readEvents(ctx context.Context) error {
 			if e.Query != at.query {
 				continue
 			}
-			switch _, dead := subjects.Match(subjects.Dead.Name, e.Subject); {
+			switch _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); {
 			case at.isRequest || at.asksNothing: // what came of it was told to whoever asked
 			case e.Subject == subjects.ResponseGeneration.Name && e.From != subjects.RespondentB:
 				at.response = &subjects.Response{}
@@ -326,7 +326,7 @@ func (r *runner) waitSettled(ctx context.Context) error {
 
 // agentsIdle reports whether every answered question has left its agent idle.
 func (r *runner) agentsIdle() bool {
-	idle := EventPattern{pattern: subjects.AgentStateOf.Live(), times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
+	idle := EventPattern{pattern: subjects.AgentStateEvent.LiveSubject(), times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
 	for _, t := range r.turns {
 		rest := t.response == nil || t.isRequest || t.asksNothing
 		for _, e := range r.events {

@@ -25,7 +25,7 @@ func (h *Harness) dialAs(account, session, query string) (out actor.Out, hangUp 
 		nc.Close()
 		return nil, nil, err
 	}
-	return out.About(session, query), nc.Close, nil
+	return out.WithIDs(session, query), nc.Close, nil
 }
 
 // Spawn implements [story.System] with the key of the account.
@@ -55,7 +55,7 @@ func (h *Harness) CallTool(ctx context.Context, who subjects.Caller, r story.Req
 	if r.Args == nil {
 		args = []byte("{}")
 	}
-	service, err := subjects.ToolAsk.With(append([]string{r.Tool}, who.Path...)...)
+	service, err := subjects.ToolRequestService.With(append([]string{r.Tool}, who.Path...)...)
 	if err != nil {
 		return subjects.ToolResult{}, err
 	}

@@ -17,13 +17,13 @@ func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 	switch {
 	case m.Add != nil:
 		e := subjects.MemoryEntry{Corpus: m.Add.Text, Name: m.Add.Name, Tags: m.Add.Tags, Pinned: m.Add.Pinned}
-		return h.writeMemory(ctx, subjects.MemoryWrites{Entries: []subjects.MemoryEntry{e}})
+		return h.writeMemory(ctx, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{e}})
 	case m.Import != nil:
 		return h.importDocument(ctx, *m.Import)
 	case m.Edit != nil:
 		return h.editMemory(ctx, *m.Edit)
 	case m.Forget != "":
-		return h.adminMemory(ctx, m.Forget, subjects.MemoryAdmin{Op: "forget", Query: m.Forget})
+		return h.adminMemory(ctx, m.Forget, subjects.MemoryAdminRequest{Op: "forget", Query: m.Forget})
 	case m.Pin != "":
 		return h.markMemories(ctx, "pin", m.Pin, "")
 	case m.Unpin != "":
@@ -37,7 +37,7 @@ func (h *Harness) ChangeMemory(ctx context.Context, m story.Memory) error {
 }
 
 // writeMemory stores entries or a document. A rejected entry is a [subjects.Fault].
-func (h *Harness) writeMemory(ctx context.Context, w subjects.MemoryWrites) error {
+func (h *Harness) writeMemory(ctx context.Context, w subjects.MemoryWriteRequest) error {
 	done, err := h.user.WriteMemory(ctx, w)
 	if err != nil {
 		return err
@@ -79,13 +79,13 @@ func (h *Harness) importDocument(ctx context.Context, f story.Import) error {
 	for i, p := range all {
 		pieces[i] = subjects.DocumentPiece{Heading: p.Heading, Text: p.Text}
 	}
-	return h.writeMemory(ctx, subjects.MemoryWrites{Document: &subjects.MemoryDocument{
+	return h.writeMemory(ctx, subjects.MemoryWriteRequest{Document: &subjects.MemoryDocument{
 		From: f.From, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: f.Trust, First: 1, Pieces: pieces, Last: true,
 	}})
 }
 
 // adminMemory sends an administrative request about some words. It fails when nothing changed.
-func (h *Harness) adminMemory(ctx context.Context, words string, a subjects.MemoryAdmin) error {
+func (h *Harness) adminMemory(ctx context.Context, words string, a subjects.MemoryAdminRequest) error {
 	done, err := h.user.AdminMemory(ctx, a)
 	if err == nil && done.Changed == 0 {
 		err = fmt.Errorf("memory %s: no entry about %q was changed", a.Op, words)
@@ -99,7 +99,7 @@ func (h *Harness) findMemories(ctx context.Context, words, state string) (ids []
 	if words == story.All && state != "" {
 		words = ""
 	}
-	entries, _, err := h.user.ListMemories(ctx, subjects.MemoryAdmin{Text: words, State: state}, 0)
+	entries, _, err := h.user.ListMemories(ctx, subjects.MemoryAdminRequest{Text: words, State: state}, 0)
 	for _, e := range entries {
 		ids = append(ids, e.ID)
 	}
@@ -115,7 +115,7 @@ func (h *Harness) markMemories(ctx context.Context, op, words, state string) err
 	if len(ids) == 0 {
 		return fmt.Errorf("memory %s: no entry contains %q", op, words)
 	}
-	return h.adminMemory(ctx, words, subjects.MemoryAdmin{Op: op, IDs: ids})
+	return h.adminMemory(ctx, words, subjects.MemoryAdminRequest{Op: op, IDs: ids})
 }
 
 // editMemory edits the one entry that contains some words.
@@ -127,5 +127,5 @@ func (h *Harness) editMemory(ctx context.Context, e story.Edit) error {
 	if len(ids) != 1 {
 		return fmt.Errorf("memory edit: %d entries contain %q, want one", len(ids), e.Of)
 	}
-	return h.adminMemory(ctx, e.Of, subjects.MemoryAdmin{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
+	return h.adminMemory(ctx, e.Of, subjects.MemoryAdminRequest{Op: "edit", IDs: ids, Edit: &subjects.MemoryEdit{Name: e.Name, Corpus: e.Text}})
 }

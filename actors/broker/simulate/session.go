@@ -123,8 +123,8 @@ func (paramsHash) Hash(params []byte) string {
 type out struct{ s *session }
 
 func (o out) Now() time.Time                  { return time.Now() }
-func (o out) Note(error)                      {}
-func (o out) About(_, _ string) actor.Out     { return o }
+func (o out) LogError(error)                  {}
+func (o out) WithIDs(_, _ string) actor.Out   { return o }
 func (o out) Store(bucket string) actor.Store { return o.s.bucket(bucket) }
 
 func (o out) NewID() string {
@@ -134,15 +134,15 @@ func (o out) NewID() string {
 	return fmt.Sprintf("%032x", o.s.ids)
 }
 
-func (o out) Send(_ context.Context, spec subjects.Spec, body []byte, _ bool) error {
-	if strings.HasPrefix(spec.Name, strings.TrimSuffix(subjects.ApprovalAsked.Name, "*")) {
+func (o out) Publish(_ context.Context, spec subjects.Spec, body []byte, _ bool) error {
+	if strings.HasPrefix(spec.Name, strings.TrimSuffix(subjects.ApprovalRequestEvent.Name, "*")) {
 		o.s.decideApproval(body)
 	}
 	return nil
 }
 
-func (o out) SendOnce(ctx context.Context, spec subjects.Spec, body []byte, _ string) error {
-	return o.Send(ctx, spec, body, true)
+func (o out) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, _ string) error {
+	return o.Publish(ctx, spec, body, true)
 }
 
 // Request replies for the tools and for the stream of turns. Every other request is unavailable.

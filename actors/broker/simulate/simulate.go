@@ -410,9 +410,9 @@ func newSession(c Case, effects Effects) (*session, error) {
 	}
 	for _, route := range s.broker.Routes() {
 		switch route.Spec().Name {
-		case subjects.ToolAsk.Name:
+		case subjects.ToolRequestService.Name:
 			s.ask = route
-		case subjects.ApprovalAnswer.Name:
+		case subjects.ApprovalDecisionService.Name:
 			s.answer = route
 		}
 	}

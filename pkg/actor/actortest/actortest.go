@@ -18,8 +18,8 @@ import (
 	"conclave/subjects"
 )
 
-// Said is one thing the actor said.
-type Said struct {
+// Recorded is one thing the actor said.
+type Recorded struct {
 	Subject string
 	Body    string // as JSON, whatever the codec on the wire
 	Query   string
@@ -28,47 +28,47 @@ type Said struct {
 	ID      string // under which it was said once
 }
 
-// Pieces is an answer of [Recorder.Answer] to something that is asked as a stream: each is one piece. An error among them
+// Pieces is an answer of [Recorder.Reply] to something that is asked as a stream: each is one piece. An error among them
 // ends the reply.
 type Pieces []any
 
 // Recorder is the world around one actor. The zero value is ready; its clock stands still and its ids count up.
 type Recorder struct {
 	Time time.Time
-	// Answer answers what the actor asks. Without it nobody is there.
-	Answer func(subject string, body []byte) (any, error)
-	// Refuse fails what the actor says.
-	Refuse func(subject string) error
-	// Broken is why no bucket can be written.
-	Broken error
+	// Reply answers what the actor asks. Without it nobody is there.
+	Reply func(subject string, body []byte) (any, error)
+	// FailPublish fails what the actor says.
+	FailPublish func(subject string) error
+	// FailStore is why no bucket can be written.
+	FailStore error
 	// Steps observes each [actor.Step] of [Recorder.Deliver]. A test that calls a handler itself uses [actor.WithSteps].
 	Steps func(name string)
 
 	mu     sync.Mutex
-	said   []Said
-	asked  []Said
+	said   []Recorded
+	asked  []Recorded
 	noted  []error
 	stores map[string]*memStore
 	once   map[string]bool
 	ids    int
 }
 
-// Said returns what was said, in order.
-func (r *Recorder) Said() []Said {
+// Published returns what was said, in order.
+func (r *Recorder) Published() []Recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Said(nil), r.said...)
+	return append([]Recorded(nil), r.said...)
 }
 
-// Asked returns what was asked, in order.
-func (r *Recorder) Asked() []Said {
+// Requested returns what was asked, in order.
+func (r *Recorder) Requested() []Recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Said(nil), r.asked...)
+	return append([]Recorded(nil), r.asked...)
 }
 
-// Noted returns the errors the actor put into the log.
-func (r *Recorder) Noted() []error {
+// Logged returns the errors the actor put into the log.
+func (r *Recorder) Logged() []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]error(nil), r.noted...)
@@ -92,7 +92,7 @@ func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, erro
 		h[subjects.HeaderDeadline] = strconv.FormatInt(m.Deadline.UnixMilli(), 10)
 	}
 	for _, route := range a.Routes() {
-		if _, ok := subjects.Match(route.Spec().Listen(), m.Subject); !ok {
+		if _, ok := subjects.Match(route.Spec().Subscription(), m.Subject); !ok {
 			continue
 		}
 		return actor.Deliver(actor.WithSteps(t.Context(), r.Steps), route, m.Subject, h, m.Body, r.out(m.Query, m.Session))
@@ -117,7 +117,7 @@ func (o *out) Now() time.Time {
 	return o.r.Time
 }
 
-func (o *out) Note(err error) {
+func (o *out) LogError(err error) {
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
 	o.r.noted = append(o.r.noted, err)
@@ -130,24 +130,24 @@ func (o *out) NewID() string {
 	return "id-" + strconv.Itoa(o.r.ids)
 }
 
-func (o *out) About(session, query string) actor.Out { return o.r.out(query, session) }
+func (o *out) WithIDs(session, query string) actor.Out { return o.r.out(query, session) }
 
-func (o *out) Send(_ context.Context, spec subjects.Spec, body []byte, wait bool) error {
-	if o.r.Refuse != nil {
-		if err := o.r.Refuse(spec.Name); err != nil {
+func (o *out) Publish(_ context.Context, spec subjects.Spec, body []byte, wait bool) error {
+	if o.r.FailPublish != nil {
+		if err := o.r.FailPublish(spec.Name); err != nil {
 			return err
 		}
 	}
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
-	o.r.said = append(o.r.said, Said{Subject: spec.Name, Body: actor.AsJSON(spec, body), Query: o.query, Session: o.session, Waited: wait})
+	o.r.said = append(o.r.said, Recorded{Subject: spec.Name, Body: actor.FormatJSON(spec, body), Query: o.query, Session: o.session, Waited: wait})
 	return nil
 }
 
-// SendOnce records what is said under an id the first time only.
-func (o *out) SendOnce(_ context.Context, spec subjects.Spec, body []byte, id string) error {
-	if o.r.Refuse != nil {
-		if err := o.r.Refuse(spec.Name); err != nil {
+// PublishOnce records what is said under an id the first time only.
+func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id string) error {
+	if o.r.FailPublish != nil {
+		if err := o.r.FailPublish(spec.Name); err != nil {
 			return err
 		}
 	}
@@ -156,9 +156,9 @@ func (o *out) SendOnce(_ context.Context, spec subjects.Spec, body []byte, id st
 	if o.r.once == nil {
 		o.r.once = map[string]bool{}
 	}
-	if key := spec.Keep + " " + id; !o.r.once[key] {
+	if key := spec.Stream + " " + id; !o.r.once[key] {
 		o.r.once[key] = true
-		o.r.said = append(o.r.said, Said{spec.Name, actor.AsJSON(spec, body), o.query, o.session, true, id})
+		o.r.said = append(o.r.said, Recorded{spec.Name, actor.FormatJSON(spec, body), o.query, o.session, true, id})
 	}
 	return nil
 }
@@ -205,18 +205,18 @@ func (o *out) ask(ctx context.Context, spec subjects.Spec, body []byte) (any, er
 	if _, ok := ctx.Deadline(); !ok {
 		return nil, subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
 	}
-	asJSON := actor.AsJSON(spec, body)
+	asJSON := actor.FormatJSON(spec, body)
 	o.r.mu.Lock()
-	o.r.asked = append(o.r.asked, Said{Subject: spec.Name, Body: asJSON, Query: o.query, Session: o.session})
+	o.r.asked = append(o.r.asked, Recorded{Subject: spec.Name, Body: asJSON, Query: o.query, Session: o.session})
 	o.r.mu.Unlock()
-	if o.r.Answer == nil {
+	if o.r.Reply == nil {
 		return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
 	}
-	v, err := o.r.Answer(spec.Name, []byte(asJSON))
+	v, err := o.r.Reply(spec.Name, []byte(asJSON))
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f.Code != subjects.CodeUnavailable && f.Code != subjects.CodeTimeout:
-		return nil, actor.AsReplied(f) // the runtime makes the other two itself
+		return nil, actor.ReplyFault(f) // the runtime makes the other two itself
 	case err != nil:
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (o *out) Store(bucket string) actor.Store {
 		o.r.stores = map[string]*memStore{}
 	}
 	if o.r.stores[bucket] == nil {
-		o.r.stores[bucket] = &memStore{values: map[string]entry{}, broken: &o.r.Broken}
+		o.r.stores[bucket] = &memStore{values: map[string]entry{}, broken: &o.r.FailStore}
 	}
 	return o.r.stores[bucket]
 }

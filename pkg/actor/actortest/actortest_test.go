@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // critic asks the model, speaks, keeps and notes: everything an actor can do.
 type critic struct {
-	rejected []actor.Reject
+	rejected []actor.Rejection
 	deadline time.Time
 }
 
@@ -28,8 +28,8 @@ func (c *critic) Name() string { return "critic" }
 
 func (c *critic) Routes() []actor.Route {
 	return []actor.Route{
-		actor.On(subjects.ResponseGeneration, c.onResponse, actor.OnReject(func(_ context.Context, rej actor.Reject, _ actor.Out) { c.rejected = append(c.rejected, rej) })),
-		actor.Serve(subjects.ToolAsk, c.onAsk),
+		actor.On(subjects.ResponseGeneration, c.onResponse, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { c.rejected = append(c.rejected, rej) })),
+		actor.Serve(subjects.ToolRequestService, c.onAsk),
 	}
 }
 
@@ -43,11 +43,11 @@ func (c *critic) onResponse(ctx context.Context, in actor.Msg[subjects.Response]
 	if _, err := out.Store("ledger").Put(ctx, out.NewID(), []byte(in.From), 0); err != nil {
 		return err
 	}
-	out.Note(errors.New("half a grade"))
-	if err := actor.Post(ctx, out, subjects.PairwiseResult, subjects.Pairwise{QueryID: in.Query}); err != nil {
+	out.LogError(errors.New("half a grade"))
+	if err := actor.EmitAsync(ctx, out, subjects.PairwiseResult, subjects.Pairwise{QueryID: in.Query}); err != nil {
 		return err
 	}
-	return actor.Emit(ctx, out.About("s2", "q2"), subjects.CritiqueResult, subjects.Critique{QueryID: in.Body.QueryID, Score: len(vectors.Vectors)})
+	return actor.Emit(ctx, out.WithIDs("s2", "q2"), subjects.CritiqueResult, subjects.Critique{QueryID: in.Body.QueryID, Score: len(vectors.Vectors)})
 }
 
 func (c *critic) onAsk(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
@@ -57,7 +57,7 @@ func (c *critic) onAsk(ctx context.Context, in actor.Msg[subjects.ToolRequest], 
 
 func TestRecorder(t *testing.T) {
 	t.Parallel()
-	rec := &actortest.Recorder{Answer: func(subject string, body []byte) (any, error) {
+	rec := &actortest.Recorder{Reply: func(subject string, body []byte) (any, error) {
 		if subject != "model.embed" || string(body) != `{"texts":["42"]}` {
 			return nil, fmt.Errorf("asked %s %s", subject, body)
 		}
@@ -69,17 +69,17 @@ func TestRecorder(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	want := []actortest.Said{
+	want := []actortest.Recorded{
 		{Subject: "pairwise.result", Body: `{"query_id":"q1","winner":"","reason":""}`, Query: "q1", Session: "s1"},
 		{Subject: "critique.result", Body: `{"session_id":"","query_id":"q1","respondent_id":"","score":2,"feedback":"","rubric":"","model":""}`, Query: "q2", Session: "s2", Waited: true},
 	}
-	if got := rec.Said(); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := rec.Published(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("said\n%+v, want\n%+v", got, want)
 	}
-	if got := rec.Asked(); len(got) != 1 || got[0].Subject != "model.embed" || got[0].Query != "q1" {
+	if got := rec.Requested(); len(got) != 1 || got[0].Subject != "model.embed" || got[0].Query != "q1" {
 		t.Errorf("asked %+v", got)
 	}
-	if got := rec.Noted(); len(got) != 1 || got[0].Error() != "half a grade" {
+	if got := rec.Logged(); len(got) != 1 || got[0].Error() != "half a grade" {
 		t.Errorf("noted %v", got)
 	}
 	if v, _, err := rec.Out().Store("ledger").Get(t.Context(), "id-1"); err != nil || string(v) != "generator" {
@@ -108,7 +108,7 @@ func TestRecorderIsAsStrictAsTheBus(t *testing.T) {
 		{"another payload", actortest.Message{Body: subjects.Critique{}, Deadline: now.Add(time.Second)}, subjects.CodeMalformed},
 		{"msgpack that is none", actortest.Message{Body: good, Type: subjects.TypeMsgpack, Deadline: now.Add(time.Second)}, subjects.CodeMalformed},
 		{"plain text", actortest.Message{Body: []byte("hi"), Type: subjects.TypeText, Deadline: now.Add(time.Second)}, subjects.CodeCodec},
-		{"too large", actortest.Message{Body: make([]byte, subjects.ToolAsk.Max+1), Deadline: now.Add(time.Second)}, subjects.CodeTooLarge},
+		{"too large", actortest.Message{Body: make([]byte, subjects.ToolRequestService.MaxPayload+1), Deadline: now.Add(time.Second)}, subjects.CodeTooLarge},
 		{"a query id that is none", actortest.Message{Body: good, Query: "*", Deadline: now.Add(time.Second)}, subjects.CodeMalformed},
 		{"a session id that is none", actortest.Message{Body: good, Session: "a b", Deadline: now.Add(time.Second)}, subjects.CodeMalformed},
 	} {
@@ -146,11 +146,11 @@ func TestRecorderChecksWhatIsSaid(t *testing.T) {
 	refused := errors.New("the link is down")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	tool, err := subjects.ToolAsk.With("x")
+	tool, err := subjects.ToolRequestService.With("x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := &actortest.Recorder{Refuse: func(subject string) error {
+	rec := &actortest.Recorder{FailPublish: func(subject string) error {
 		if subject == "answer.dialog" {
 			return refused
 		}
@@ -160,7 +160,7 @@ func TestRecorderChecksWhatIsSaid(t *testing.T) {
 	if err := actor.Emit(ctx, out, subjects.AnswerDialog, subjects.Dialog{}); !errors.Is(err, refused) {
 		t.Errorf("refused: %v", err)
 	}
-	if err := actor.Emit(ctx, out, subjects.AgentStateOf, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
+	if err := actor.Emit(ctx, out, subjects.AgentStateEvent, subjects.AgentState{}); !errors.Is(err, actor.ErrIncomplete) {
 		t.Errorf("with wildcards: %v", err)
 	}
 	if err := actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{Answer: strings.Repeat("x", subjects.MaxBody)}); actortest.Code(err) != subjects.CodeTooLarge {
@@ -172,16 +172,16 @@ func TestRecorderChecksWhatIsSaid(t *testing.T) {
 	if _, err := actor.Ask(t.Context(), out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeNoDeadline {
 		t.Errorf("without a deadline: %v", err)
 	}
-	rec.Answer = func(string, []byte) (any, error) { return map[string]any{"surprise": 1}, nil }
+	rec.Reply = func(string, []byte) (any, error) { return map[string]any{"surprise": 1}, nil }
 	if _, err := actor.Ask(ctx, out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeMalformed {
 		t.Errorf("an odd answer: %v", err)
 	}
-	rec.Answer = func(string, []byte) (any, error) { cancel(); return subjects.ToolResult{}, nil }
+	rec.Reply = func(string, []byte) (any, error) { cancel(); return subjects.ToolResult{}, nil }
 	if _, err := actor.Ask(ctx, out, tool, subjects.ToolRequest{}); actortest.Code(err) != subjects.CodeTimeout {
 		t.Errorf("too late: %v", err)
 	}
-	if len(rec.Said()) != 0 {
-		t.Errorf("recorded what was never said: %+v", rec.Said())
+	if len(rec.Published()) != 0 {
+		t.Errorf("recorded what was never said: %+v", rec.Published())
 	}
 }
 

@@ -225,7 +225,7 @@ func Error(err error) error {
 			return fault{f, c.err}
 		}
 	}
-	if f.Code == subjects.CodeUnavailable && !actor.Replied(err) {
+	if f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err) {
 		return fault{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not there; is it running? see conclave top"}, model.ErrUnreachable}
 	}
 	return err

@@ -117,7 +117,7 @@ func TestErrorsThereAndBack(t *testing.T) {
 			t.Errorf("%v has no code", want)
 			continue
 		}
-		got := wire.Error(actor.AsReplied(f))
+		got := wire.Error(actor.ReplyFault(f))
 		for _, e := range all {
 			if errors.Is(got, e) != (e == want) {
 				t.Errorf("%v came back as %v", want, got)
@@ -139,7 +139,7 @@ func TestErrorsThereAndBack(t *testing.T) {
 	if got := wire.Error(gone); !errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeModelUnreachable {
 		t.Errorf("%v", got)
 	}
-	if got := wire.Error(actor.AsReplied(gone)); errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeUnavailable {
+	if got := wire.Error(actor.ReplyFault(gone)); errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeUnavailable {
 		t.Errorf("%v", got)
 	}
 	if got := wire.Error(subjects.Faultf(subjects.CodeStopped, "x")); actortest.Code(got) != subjects.CodeStopped {
@@ -155,7 +155,7 @@ func TestClientChat(t *testing.T) {
 		subjects.ChatChunk{Content: "It is "},
 		subjects.ChatChunk{Content: "noon.", Done: true, Model: "big", Notice: "judge is not there", Usage: subjects.Usage{PromptTokens: 5, CompletionTokens: 2}},
 	}
-	rec := &actortest.Recorder{Answer: func(subject string, body []byte) (any, error) {
+	rec := &actortest.Recorder{Reply: func(subject string, body []byte) (any, error) {
 		if subject != "model.chat" {
 			return nil, fmt.Errorf("asked %s", subject)
 		}
@@ -183,10 +183,10 @@ func TestClientChat(t *testing.T) {
 		want   error
 	}{
 		"no end":          {pieces[:2], model.ErrCut},
-		"a fault":         {actortest.Pieces{pieces[0], actor.AsReplied(subjects.Faultf(subjects.CodeModelMissing, "not there"))}, model.ErrMissing},
+		"a fault":         {actortest.Pieces{pieces[0], actor.ReplyFault(subjects.Faultf(subjects.CodeModelMissing, "not there"))}, model.ErrMissing},
 		"calls of no use": {actortest.Pieces{subjects.ChatChunk{ToolCalls: json.RawMessage(`{}`)}}, model.ErrMalformed},
 	} {
-		rec := &actortest.Recorder{Answer: func(string, []byte) (any, error) { return tt.pieces, nil }}
+		rec := &actortest.Recorder{Reply: func(string, []byte) (any, error) { return tt.pieces, nil }}
 		if _, _, err := model.Collect(wire.Client{Out: rec.Out()}.Chat(t.Context(), full())); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -212,7 +212,7 @@ func TestClientEmbed(t *testing.T) {
 		return a, nil
 	}
 	ask := func(answer func(string, []byte) (any, error), texts ...string) (model.Vectors, error) {
-		return wire.Client{Out: (&actortest.Recorder{Answer: answer}).Out()}.Embed(t.Context(), "", texts)
+		return wire.Client{Out: (&actortest.Recorder{Reply: answer}).Out()}.Embed(t.Context(), "", texts)
 	}
 	var many []string
 	for i := range 70 {
