@@ -96,7 +96,7 @@ func (m *Memory) saveFact(ctx context.Context, out actor.Out, c call, name, cont
 	if !external { // a name that came with it may be an order too
 		e.Name = text.OneLine(name, maxName)
 	} else {
-		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.Harmless(t) })
+		e.Tags = slices.DeleteFunc(e.Tags, func(t string) bool { return !digest.IsHarmless(t) })
 	}
 	if c.spawned {
 		e.State = subjects.MemoryCandidate

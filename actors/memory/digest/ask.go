@@ -31,7 +31,7 @@ func (d *Digester) askObject(ctx context.Context, system string, schema json.Raw
 	if d.ask == nil {
 		return nil, errNoModel
 	}
-	user, err := d.fenced(fences)
+	user, err := d.frameTexts(fences)
 	if err != nil {
 		return nil, err
 	}
@@ -50,9 +50,9 @@ func (d *Digester) askObject(ctx context.Context, system string, schema json.Raw
 	return readReply(said)
 }
 
-// fenced puts each text between two lines that carry a number which no text can know. A text that holds the number all
+// frameTexts puts each text between two lines that carry a number which no text can know. A text that holds the number all
 // the same gets another number, and no question is asked when there is none.
-func (d *Digester) fenced(fences []fence) (string, error) {
+func (d *Digester) frameTexts(fences []fence) (string, error) {
 	var nonce string
 	for range 4 {
 		n := d.nonce()
@@ -72,8 +72,8 @@ func (d *Digester) fenced(fences []fence) (string, error) {
 	b.WriteString("The number of this message is " + nonce + ".\n")
 	for _, t := range fences {
 		b.WriteString("\n[TEXT " + t.name + " " + nonce + "]\n")
-		for line := range strings.Lines(clean(t.text)) {
-			if forged(line) {
+		for line := range strings.Lines(cleanText(t.text)) {
+			if resemblesFence(line) {
 				b.WriteString("> ")
 			}
 			b.WriteString(line)
@@ -83,8 +83,8 @@ func (d *Digester) fenced(fences []fence) (string, error) {
 	return b.String(), nil
 }
 
-// forged tells whether a line of a text could be taken for one of ours, also in other letters.
-func forged(line string) bool {
+// resemblesFence tells whether a line of a text could be taken for one of ours, also in other letters.
+func resemblesFence(line string) bool {
 	line = strings.TrimSpace(line)
 	if len(line) < len("[text") {
 		return false

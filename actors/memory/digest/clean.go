@@ -20,19 +20,19 @@ const (
 
 // What stands around the texts in a corpus.
 const (
-	questionLabel = "Question: "
-	answerLabel   = "Answer: "
-	sourcesLabel  = "Sources say: "
-	cutMark       = "\n[... the rest was left out]"
+	questionLabel  = "Question: "
+	answerLabel    = "Answer: "
+	sourcesLabel   = "Sources say: "
+	truncationMark = "\n[... the rest was left out]"
 )
 
 // speaker is who says "I" in a text.
 type speaker int
 
 const (
-	stranger  speaker = iota // nobody that we know: "I" and "you" mean nothing
-	person                   // "I" is the person
-	assistant                // "you" is the person
+	byUnknown   speaker = iota // nobody that we know: "I" and "you" mean nothing
+	byUser                     // "I" is the user
+	byAssistant                // "you" is the user
 )
 
 // part is one text that a digest is made of.
@@ -44,19 +44,19 @@ type part struct {
 
 type material []part
 
-// asked is the person's question, "" when there is none.
-func (m material) asked() string {
+// question is the user's question, "" when there is none.
+func (m material) question() string {
 	if len(m) > 1 {
 		return m[0].text
 	}
 	return ""
 }
 
-// said is the answer or the note.
-func (m material) said() string { return m[len(m)-1].text }
+// content is the answer or the note.
+func (m material) content() string { return m[len(m)-1].text }
 
-// whole is all texts one after the other.
-func (m material) whole() string {
+// allText is all texts one after the other.
+func (m material) allText() string {
 	all := make([]string, len(m))
 	for i, p := range m {
 		all[i] = p.text
@@ -64,11 +64,11 @@ func (m material) whole() string {
 	return strings.Join(all, "\n")
 }
 
-// ours is all that no stranger wrote.
-func (m material) ours() string {
+// trustedText is all that no stranger wrote.
+func (m material) trustedText() string {
 	var b strings.Builder
 	for _, p := range m {
-		if p.by != stranger {
+		if p.by != byUnknown {
 			b.WriteString(p.text + "\n")
 		}
 	}
@@ -89,9 +89,9 @@ func (m material) fences(most int) []fence {
 	return out
 }
 
-// clean is valid text with plain line breaks and without control characters. Characters that turn the direction of all
+// cleanText is valid text with plain line breaks and without control characters. Characters that turn the direction of all
 // that follows, and the invisible copies of ASCII, are left out too: neither is any language's.
-func clean(s string) string {
+func cleanText(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\r\n", "\n")
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -107,8 +107,8 @@ func clean(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// visible is s without any character that a person does not see, on the same lines as before.
-func visible(s string) string {
+// visibleText is s without any character that a user does not see, on the same lines as before.
+func visibleText(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == ' ':
@@ -122,8 +122,8 @@ func visible(s string) string {
 	}, s)
 }
 
-// oneLine is s on one line, at most most bytes with the dots behind it.
-func oneLine(s string, most int) string {
+// shortLine is s on one line, at most most bytes with the dots behind it.
+func shortLine(s string, most int) string {
 	s = text.Cut(s, max(4*most, 4<<10)) // most of what is longer is not looked at
 	s = text.OneLine(s, 4*len(s))       // only on one line: it is cut below, between words
 	if len(s) <= most {
@@ -132,8 +132,8 @@ func oneLine(s string, most int) string {
 	return text.CutWords(s, most-3) + "..."
 }
 
-// blank tells whether s holds nothing that a person sees.
-func blank(s string) bool {
+// isBlank tells whether s holds nothing that a user sees.
+func isBlank(s string) bool {
 	for _, r := range s {
 		if r != utf8.RuneError && !unicode.IsSpace(r) && text.IsVisible(r) {
 			return false
@@ -142,8 +142,8 @@ func blank(s string) bool {
 	return true
 }
 
-// prose is s without the marks of Markdown and without fenced code, for reading and not for keeping.
-func prose(s string) string {
+// stripMarkdown is s without the marks of Markdown and without fenced code, for reading and not for keeping.
+func stripMarkdown(s string) string {
 	var b strings.Builder
 	code := false
 	for line := range strings.Lines(s) {
@@ -164,10 +164,10 @@ func prose(s string) string {
 		if len(head) < len(plain) && strings.HasPrefix(head, " ") {
 			plain = head[1:]
 		}
-		b.WriteString(unmark.Replace(plain))
+		b.WriteString(markdownMarks.Replace(plain))
 		b.WriteByte('\n')
 	}
 	return b.String()
 }
 
-var unmark = strings.NewReplacer("**", "", "__", "", "`", "")
+var markdownMarks = strings.NewReplacer("**", "", "__", "", "`", "")

@@ -31,19 +31,19 @@ type Relationship struct{ Kind, Why, By string }
 // with it. An untrusted statement never takes a trusted one's place, and an older one never a newer one's, whatever a
 // model says. The error is that ctx was canceled.
 func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationship, error) {
-	old, next = old.tidy(), next.tidy()
+	old, next = old.cleaned(), next.cleaned()
 	switch {
-	case canceled(ctx):
+	case isCanceled(ctx):
 		return Relationship{}, context.Cause(ctx)
 	case next.Untrusted && !old.Untrusted:
 		return Relationship{Unrelated, "an untrusted text takes no trusted one's place", ByPlain}, nil
-	case blank(old.whole()) || blank(next.whole()):
+	case isBlank(old.allText()) || isBlank(next.allText()):
 		return Relationship{Unrelated, "one of the two says nothing", ByPlain}, nil
 	case !old.Created.IsZero() && !next.Created.IsZero() && next.Created.Before(old.Created):
 		return Relationship{Unrelated, "it is older than what it would replace", ByPlain}, nil
 	}
-	r, err := d.askObject(ctx, comparePrompt, compareSchema, []fence{{"old", old.shown()}, {"new", next.shown()}})
-	if canceled(ctx) {
+	r, err := d.askObject(ctx, comparePrompt, compareSchema, []fence{{"old", old.forModel()}, {"new", next.forModel()}})
+	if isCanceled(ctx) {
 		return Relationship{}, context.Cause(ctx)
 	}
 	kind := r.text("relationship")
@@ -51,53 +51,53 @@ func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationsh
 		kind, why := plainCompare(old, next)
 		return Relationship{kind, why, ByPlain}, nil
 	}
-	if doubt := doubtful(kind, old, next); doubt != "" {
+	if doubt := doubtAbout(kind, old, next); doubt != "" {
 		return Relationship{Unrelated, doubt, ByPlain}, nil
 	}
-	why := oneLine(r.text("why"), 200)
-	if blank(why) || (old.Untrusted || next.Untrusted) && !Harmless(why) {
+	why := shortLine(r.text("why"), 200)
+	if isBlank(why) || (old.Untrusted || next.Untrusted) && !IsHarmless(why) {
 		why = "the model gave no reason that could be kept"
 	}
 	return Relationship{kind, why, ByModel}, nil
 }
 
-func (s Statement) tidy() Statement {
-	s.Name, s.Description = oneLine(text.Cut(s.Name, 4<<10), maxName), oneLine(text.Cut(s.Description, 4<<10), maxDescription)
-	s.Corpus = clean(text.Cut(s.Corpus, 4<<10))
+func (s Statement) cleaned() Statement {
+	s.Name, s.Description = shortLine(text.Cut(s.Name, 4<<10), maxName), shortLine(text.Cut(s.Description, 4<<10), maxDescription)
+	s.Corpus = cleanText(text.Cut(s.Corpus, 4<<10))
 	return s
 }
 
-func (s Statement) whole() string { return s.Name + "\n" + s.Description + "\n" + s.Corpus }
+func (s Statement) allText() string { return s.Name + "\n" + s.Description + "\n" + s.Corpus }
 
-// shown is the statement as the model gets it.
-func (s Statement) shown() string {
+// forModel is the statement as the model gets it.
+func (s Statement) forModel() string {
 	return s.Name + "\n" + s.Description + "\n" + text.Cut(s.Corpus, 1500)
 }
 
-// said is the words that count: the text itself when it is short, else what was learned from it.
-func (s Statement) said() string {
+// claim is the words that count: the text itself when it is short, else what was learned from it.
+func (s Statement) claim() string {
 	switch {
-	case !blank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
+	case !isBlank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
 		return s.Corpus
-	case !blank(s.Description):
+	case !isBlank(s.Description):
 		return s.Description
-	case !blank(s.Corpus):
+	case !isBlank(s.Corpus):
 		return text.Cut(s.Corpus, bestWindow)
 	}
 	return s.Name
 }
 
-// doubtful is why a model's word is not taken, "" when it is. Two texts without a word in common are not about the same;
+// doubtAbout is why a model's word is not taken, "" when it is. Two texts without a word in common are not about the same;
 // two with different numbers do not say the same.
-func doubtful(kind string, old, next Statement) string {
+func doubtAbout(kind string, old, next Statement) string {
 	if kind == Unrelated {
 		return ""
 	}
-	a, b := keys(old.whole()), keys(next.whole())
+	a, b := contentKeys(old.allText()), contentKeys(next.allText())
 	if !slices.ContainsFunc(a, func(k string) bool { return slices.Contains(b, k) }) {
 		return "the two have no word in common"
 	}
-	x, y := measure(old.said()), measure(next.said())
+	x, y := measure(old.claim()), measure(next.claim())
 	if kind == Same && (!slices.Equal(x.numbers, y.numbers) || x.denied != y.denied) {
 		return "the two differ in a number or in a denial, so they are not the same"
 	}
@@ -109,7 +109,7 @@ func plainCompare(old, next Statement) (kind, why string) {
 	if kind, why := compareRelations(old.relations(), next.relations()); kind != "" {
 		return kind, why
 	}
-	x, y := measure(old.said()), measure(next.said())
+	x, y := measure(old.claim()), measure(next.claim())
 	shared := 0
 	for k := range x.keys {
 		if y.keys[k] {
@@ -118,40 +118,40 @@ func plainCompare(old, next Statement) (kind, why string) {
 	}
 	fewer, all := min(len(x.keys), len(y.keys)), len(x.keys)+len(y.keys)-shared
 	if fewer < 2 || all == 0 {
-		if all > 0 && shared == all && x.equal(y) {
+		if all > 0 && shared == all && x.agrees(y) {
 			return Same, "both have the same words"
 		}
 		return Unrelated, "too little is said to compare"
 	}
 	alike := float64(shared) / float64(all)
 	switch {
-	case alike >= 0.9 && x.equal(y):
+	case alike >= 0.9 && x.agrees(y):
 		return Same, "both have nearly the same words, numbers and names"
 	case alike >= 0.8 && slices.Equal(x.numbers, y.numbers) && x.denied != y.denied:
 		return Contradicts, "one denies what the other says"
 	case alike >= 0.8 && x.denied == y.denied && x.lasting && y.lasting && len(x.numbers) > 0 && len(x.numbers) == len(y.numbers) && !slices.Equal(x.numbers, y.numbers):
 		return Contradicts, "both say the same of another number or date"
 	}
-	if kind, why := compareAttributes(old.said(), next.said()); kind != "" {
+	if kind, why := compareAttributes(old.claim(), next.claim()); kind != "" {
 		return kind, why
 	}
-	if shared == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) && y.holds(x.numbers) {
+	if shared == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) && y.holdsNumbers(x.numbers) {
 		return Adds, "it says all of the old one and more"
 	}
 	return Unrelated, "it is not sure that both speak of the same"
 }
 
-// relations of a statement: "I" is the person in what the person wrote, "you" in what the assistant wrote.
+// relations of a statement: "I" is the user in what the user wrote, "you" in what the assistant wrote.
 func (s Statement) relations() []Relation {
-	by := person
+	by := byUser
 	if s.Untrusted {
-		by = stranger
+		by = byUnknown
 	}
 	if q, ok := strings.CutPrefix(s.Corpus, questionLabel); ok {
 		asked, said, _ := strings.Cut(q, "\n"+answerLabel)
-		m := material{{"", asked, by}, {"", said, assistant}}
+		m := material{{"", asked, by}, {"", said, byAssistant}}
 		if s.Untrusted {
-			m[1].by = stranger
+			m[1].by = byUnknown
 		}
 		return plainRelations(m)
 	}
@@ -193,30 +193,30 @@ func compareRelations(old, next []Relation) (kind, why string) {
 	return "", ""
 }
 
-// measured is a text in a form that can be compared.
-type measured struct {
+// measurement is a text in a form that can be compared.
+type measurement struct {
 	keys    map[string]bool
 	numbers []string
 	denied  bool // an odd number of denials
 	lasting bool // it says what is so, and not what happened once
 }
 
-var present = text.WordSet(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
+var presentVerbs = text.WordSet(`is are costs cost has have starts start opens open closes close ends end weighs earns owns needs takes contains lives works`)
 
-func measure(s string) measured {
-	m := measured{keys: map[string]bool{}}
+func measure(s string) measurement {
+	m := measurement{keys: map[string]bool{}}
 	for _, w := range text.Words(s) {
 		switch {
 		case w.IsNumber:
 			m.numbers = append(m.numbers, w.Folded)
 			continue
-		case turns[w.Folded]:
+		case negations[w.Folded]:
 			m.denied = !m.denied
 			continue
-		case present[w.Folded]:
+		case presentVerbs[w.Folded]:
 			m.lasting = true
 		}
-		if !small[w.Folded] {
+		if !functionWords[w.Folded] {
 			m.keys[text.Stem(w.Folded)] = true
 		}
 	}
@@ -224,21 +224,21 @@ func measure(s string) measured {
 	return m
 }
 
-func (m measured) equal(o measured) bool {
+func (m measurement) agrees(o measurement) bool {
 	return slices.Equal(m.numbers, o.numbers) && m.denied == o.denied
 }
 
-func (m measured) holds(numbers []string) bool {
+func (m measurement) holdsNumbers(numbers []string) bool {
 	return !slices.ContainsFunc(numbers, func(n string) bool { return !slices.Contains(m.numbers, n) })
 }
 
-// attributes are what something has one of.
-var attributes = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
+// attributeWords are what something has one of.
+var attributeWords = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
 	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
 
 // compareAttributes compares "the ... is ..." where the subject is something that has one value.
 func compareAttributes(old, next string) (kind, why string) {
-	a, b := attribute(old), attribute(next)
+	a, b := readAttributes(old), readAttributes(next)
 	if a == nil || b == nil {
 		return "", ""
 	}
@@ -255,8 +255,8 @@ func compareAttributes(old, next string) (kind, why string) {
 	return "", ""
 }
 
-// attribute reads "the ... is ..." and "my ... is ...": what it is about and the value.
-func attribute(s string) map[string]string {
+// readAttributes reads "the ... is ..." and "my ... is ...": what it is about and the value.
+func readAttributes(s string) map[string]string {
 	out := map[string]string{}
 	for _, t := range text.SentenceTexts(s, 4) {
 		f := sentence{text.Words(t), t}
@@ -266,13 +266,13 @@ func attribute(s string) map[string]string {
 		}
 		one, subject, value := false, make([]string, 0, at), make([]string, 0, 5)
 		for i := range at {
-			one = one || f.in(i, attributes)
+			one = one || f.in(i, attributeWords)
 			if !f.is(i, "the", "a", "an") {
 				subject = append(subject, f.all[i].Folded)
 			}
 		}
 		for _, w := range f.all[at+1:] {
-			if !small[w.Folded] {
+			if !functionWords[w.Folded] {
 				value = append(value, w.Folded)
 			}
 		}

@@ -115,7 +115,7 @@ func TestCompareByModel(t *testing.T) {
 	}
 }
 
-// TestCompareAnswers: in a kept question "I" is the person, in a kept answer "you" is. Of strangers neither is known.
+// TestCompareAnswers: in a kept question "I" is the user, in a kept answer "you" is. Of strangers neither is known.
 func TestCompareAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

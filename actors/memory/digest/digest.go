@@ -55,7 +55,7 @@ const (
 	ByPlain = "plain"
 )
 
-// Intents of what the person said.
+// Intents of what the user said.
 const (
 	IntentAsk    = "ask fact"
 	IntentHow    = "ask how"
@@ -65,7 +65,7 @@ const (
 	IntentChat   = "chat"
 )
 
-// Sentiments of what the person said.
+// Sentiments of what the user said.
 const (
 	Positive = "positive"
 	Neutral  = "neutral"
@@ -81,8 +81,9 @@ const (
 	KindOther        = "other"
 )
 
-// Person is how a relation calls whoever uses Conclave.
-const Person = "the person"
+// UserEntity is the name of the user in relations. Texts that call the user "the person", as earlier versions did, mean the
+// same entity; see isUser.
+const UserEntity = "the user"
 
 // Entity is somebody or something that the text names.
 type Entity struct{ Name, Kind string }
@@ -101,7 +102,7 @@ type Digest struct {
 	Name        string
 	Description string
 	Corpus      string
-	Intent      string // of the person's words; "" for a piece of a document
+	Intent      string // of the user's words; "" for a piece of a document
 	Sentiment   string
 	Entities    []Entity
 	Relations   []Relation
@@ -114,42 +115,42 @@ type Digest struct {
 // answer. A model that fails is a note and no error; the error is ErrNothing, or that ctx was canceled.
 func (d *Digester) Answer(ctx context.Context, query, answer string, external bool) (Digest, error) {
 	var out Digest
-	question := out.take(query, maxQuestion)
-	said := out.take(answer, maxCorpus)
-	if blank(question) && blank(said) {
+	question := out.admitText(query, maxQuestion)
+	said := out.admitText(answer, maxCorpus)
+	if isBlank(question) && isBlank(said) {
 		return Digest{}, ErrNothing
 	}
 	if external {
-		return d.external(ctx, out, question, said)
+		return d.digestExternal(ctx, out, question, said)
 	}
-	m := material{{"question", question, person}, {"answer", said, assistant}}
+	m := material{{"question", question, byUser}, {"answer", said, byAssistant}}
 	out.Corpus = questionLabel + question + "\n" + answerLabel + said
 	if len(out.Corpus) > maxCorpus {
-		out.Corpus = text.Cut(out.Corpus, maxCorpus-len(cutMark)) + cutMark
+		out.Corpus = text.Cut(out.Corpus, maxCorpus-len(truncationMark)) + truncationMark
 	}
-	return d.trusted(ctx, out, answerPrompt, m)
+	return d.digestTrusted(ctx, out, answerPrompt, m)
 }
 
 // Note makes a digest of one text that somebody wants to be kept.
 func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest, error) {
 	var out Digest
-	said := out.take(note, maxCorpus)
-	if blank(said) {
+	said := out.admitText(note, maxCorpus)
+	if isBlank(said) {
 		return Digest{}, ErrNothing
 	}
 	if external {
-		return d.external(ctx, out, "", said)
+		return d.digestExternal(ctx, out, "", said)
 	}
 	out.Corpus = said
-	return d.trusted(ctx, out, notePrompt, material{{"note", said, person}})
+	return d.digestTrusted(ctx, out, notePrompt, material{{"note", said, byUser}})
 }
 
 // Piece makes a digest of a piece of a document. It asks no model.
 func (d *Digester) Piece(title, heading, body string) Digest {
 	out := Digest{By: ByPlain}
-	out.Corpus = out.take(body, maxCorpus)
-	m := material{{"piece", out.Corpus, stranger}}
-	out.Name = pieceName(oneLine(title, maxName), oneLine(heading, 2*maxName), out.Corpus)
+	out.Corpus = out.admitText(body, maxCorpus)
+	m := material{{"piece", out.Corpus, byUnknown}}
+	out.Name = pieceName(shortLine(title, maxName), shortLine(heading, 2*maxName), out.Corpus)
 	out.Description = plainDescription("", out.Corpus)
 	if out.Description == "" {
 		out.Description = out.Name
@@ -159,37 +160,37 @@ func (d *Digester) Piece(title, heading, body string) Digest {
 	return out
 }
 
-// trusted is a digest of what no stranger wrote. Name and description come from the model as far as they hold.
-func (d *Digester) trusted(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
-	out.plain(m)
+// digestTrusted is a digest of what no stranger wrote. Name and description come from the model as far as they hold.
+func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
+	out.fillPlain(m)
 	r, err := d.askObject(ctx, prompt, digestSchema, m.fences(maxMaterial))
 	if err != nil {
-		if canceled(ctx) {
+		if isCanceled(ctx) {
 			return Digest{}, context.Cause(ctx)
 		}
-		out.failed(err)
+		out.noteFailure(err)
 		return out, nil
 	}
 	var missing []string
-	whole := m.whole()
-	if name := modelName(r.text("name")); name != "" && faithful(name, whole) {
+	whole := m.allText()
+	if name := modelName(r.text("name")); name != "" && isFaithful(name, whole) {
 		out.Name, out.By = name, ByModel
 	} else {
 		missing = append(missing, "name")
 	}
-	if words := modelDescription(r.text("description"), whole); words != "" && faithful(words, whole) {
+	if words := modelDescription(r.text("description"), whole); words != "" && isFaithful(words, whole) {
 		out.Description, out.By = words, ByModel
 	} else {
 		missing = append(missing, "description")
 	}
-	missing = append(missing, out.fromModel(r, m)...)
-	out.missed(missing)
+	missing = append(missing, out.applyReply(r, m)...)
+	out.noteMissing(missing)
 	return out, nil
 }
 
-// faithful tells whether what a model made of a text can be put in its place: it gives no orders, and it holds no address
+// isFaithful tells whether what a model made of a text can be put in its place: it gives no orders, and it holds no address
 // that the text does not hold. Somebody may have pasted a text that speaks to the model.
-func faithful(words, whole string) bool {
+func isFaithful(words, whole string) bool {
 	if firewall.Scan(words).Flagged {
 		return false
 	}
@@ -202,8 +203,8 @@ func faithful(words, whole string) bool {
 	return true
 }
 
-// fromModel takes the fields that both ways of asking have, and tells which could not be used.
-func (out *Digest) fromModel(r reply, m material) (missing []string) {
+// applyReply takes the fields that both ways of asking have, and tells which could not be used.
+func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	if s := r.text("intent"); slices.Contains(intents, s) {
 		out.Intent = s
 	} else {
@@ -227,14 +228,14 @@ func (out *Digest) fromModel(r reply, m material) (missing []string) {
 	return missing
 }
 
-// plain fills in everything but the corpus by plain code.
-func (out *Digest) plain(m material) {
-	asked, said := m.asked(), m.said()
+// fillPlain fills in everything but the corpus by plain code.
+func (out *Digest) fillPlain(m material) {
+	asked, said := m.question(), m.content()
 	out.By = ByPlain
 	out.Name = plainName(asked, said)
 	out.Description = plainDescription(asked, said)
 	first := asked
-	if blank(first) {
+	if isBlank(first) {
 		first = said
 	}
 	out.Intent, out.Sentiment = plainIntent(first), plainSentiment(first)
@@ -242,9 +243,9 @@ func (out *Digest) plain(m material) {
 	out.Entities = plainEntities(m, out.Relations)
 }
 
-// take makes a text from outside fit to work with: short enough, valid, without control characters and without secrets
+// admitText makes a text from outside fit to work with: short enough, valid, without control characters and without secrets
 // of a known shape. What was found on the way is noted.
-func (out *Digest) take(raw string, most int) string {
+func (out *Digest) admitText(raw string, most int) string {
 	short := text.Cut(raw, most)
 	if r := firewall.Scan(short); r.Flagged {
 		for _, f := range r.Findings {
@@ -253,42 +254,42 @@ func (out *Digest) take(raw string, most int) string {
 			}
 		}
 	}
-	s, secrets := firewall.Redact(clean(short))
+	s, secrets := firewall.Redact(cleanText(short))
 	s = text.Cut(s, most)
 	if secrets > 0 {
-		out.note("%s taken out", count(secrets, "secret was", "secrets were"))
+		out.addNote("%s taken out", countNoun(secrets, "secret was", "secrets were"))
 	}
 	if len(short) < len(raw) {
-		out.note("the raw was longer than %d KB: the rest was left out", most>>10)
-		s = text.Cut(s, most-len(cutMark)) + cutMark
+		out.addNote("the raw was longer than %d KB: the rest was left out", most>>10)
+		s = text.Cut(s, most-len(truncationMark)) + truncationMark
 	}
 	return s
 }
 
-func (out *Digest) note(format string, a ...any) {
+func (out *Digest) addNote(format string, a ...any) {
 	out.Notes = append(out.Notes, fmt.Sprintf(format, a...))
 }
 
-// failed notes why there is nothing from a model. That there is none is no failure.
-func (out *Digest) failed(err error) {
+// noteFailure notes why there is nothing from a model. That there is none is no failure.
+func (out *Digest) noteFailure(err error) {
 	if !errors.Is(err, errNoModel) {
 		why, _ := firewall.Redact(err.Error())
-		out.note("the model was of no use: %s", oneLine(why, 200))
+		out.addNote("the model was of no use: %s", shortLine(why, 200))
 	}
 }
 
-// missed notes the fields that a model left empty or filled in wrongly.
-func (out *Digest) missed(fields []string) {
+// noteMissing notes the fields that a model left empty or filled in wrongly.
+func (out *Digest) noteMissing(fields []string) {
 	if len(fields) > 0 {
-		out.note("made by plain code, because the model's could not be used: %s", strings.Join(fields, ", "))
+		out.addNote("made by plain code, because the model's could not be used: %s", strings.Join(fields, ", "))
 	}
 }
 
-// canceled tells whether whoever asked has gone. A deadline that has passed is none of that: plain code can still answer.
-func canceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+// isCanceled tells whether whoever asked has gone. A deadline that has passed is none of that: plain code can still answer.
+func isCanceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
-// count is "1 sentence" or "2 sentences".
-func count(n int, one, more string) string {
+// countNoun is "1 sentence" or "2 sentences".
+func countNoun(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one
 	}

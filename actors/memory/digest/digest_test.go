@@ -79,8 +79,8 @@ func TestAnswerByModel(t *testing.T) {
 		{name: "a name in quotes", reply: fill(t, map[string]any{"name": "\"capital of Norway.\""})},
 		{name: "a few words too many", reply: fill(t, map[string]any{"name": "one two three four five six seven eight nine ten"}), want: func(d *Digest) { d.Name = "one two three four five six seven eight" }},
 		{name: "a number written otherwise", reply: fill(t, map[string]any{"description": "Oslo has 700 000 people."}), want: func(d *Digest) { d.Description = "Oslo has 700 000 people." }},
-		{name: "the person", reply: fill(t, map[string]any{"relations": []any{relation("the user", "asked about", "Norway", "is", "")}}), want: func(d *Digest) {
-			d.Relations = []Relation{{Subject: Person, Predicate: "asked about", Object: "Norway", Kind: KindPlace, Tense: "is"}}
+		{name: "the user", reply: fill(t, map[string]any{"relations": []any{relation("the user", "asked about", "Norway", "is", "")}}), want: func(d *Digest) {
+			d.Relations = []Relation{{Subject: UserEntity, Predicate: "asked about", Object: "Norway", Kind: KindPlace, Tense: "is"}}
 		}},
 
 		{name: "trick: not JSON", reply: "the capital of Norway", want: plainAll, notes: "not one JSON object"},
@@ -113,7 +113,7 @@ func TestAnswerByModel(t *testing.T) {
 		{name: "trick: a relation that is an order", reply: fill(t, map[string]any{"relations": []any{relation("Oslo", "must; delete all of", "Norway", "is", "")}}), want: func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations"},
 		{name: "trick: a tense of its own", reply: fill(t, map[string]any{"relations": []any{relation("Oslo", "is capital of", "Norway", "will be", "")}}), want: func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations"},
 		{name: "trick: a date that nobody said", reply: fill(t, map[string]any{"relations": []any{relation("Oslo", "is capital of", "Norway", "is", "1814")}})},
-		{name: "trick: about the person, and nobody said so", reply: fill(t, map[string]any{"relations": []any{relation("the person", "lives in", "Bergen", "is", "")}}), want: func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations"},
+		{name: "trick: about the user, and nobody said so", reply: fill(t, map[string]any{"relations": []any{relation("the person", "lives in", "Bergen", "is", "")}}), want: func(d *Digest) { d.Relations = plainGood.Relations }, notes: "relations"},
 		{name: "trick: single of its own will", reply: strings.Replace(fill(t, map[string]any{"relations": []any{relation("Oslo", "near", "Norway", "is", "")}}), `"subject"`, `"single":true,"Single":true,"subject"`, 1), want: plainAll, notes: "twice"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestNote(t *testing.T) {
 	if d.Name != "my sister Ana lives in Oslo since 2019" || d.Corpus != note || d.By != ByPlain || d.Intent != IntentTell {
 		t.Errorf("%+v", d)
 	}
-	if got := briefs(d.Relations); !slices.Equal(got, []string{"Ana|is sister of|the person|is||", "Ana|lives in|Oslo|is|2019|"}) {
+	if got := briefs(d.Relations); !slices.Equal(got, []string{"Ana|is sister of|the user|is||", "Ana|lives in|Oslo|is|2019|"}) {
 		t.Errorf("relations %q", got)
 	}
 	d, err = New(Options{Ask: says(fill(t, map[string]any{"name": "Ana's home", "description": "Ana lives in Oslo.", "intent": IntentTell, "entities": []any{}, "relations": []any{}}))}).Note(t.Context(), note, false)
@@ -301,19 +301,19 @@ func TestModelRelations(t *testing.T) {
 		want                                     string // the first relation; what plain code finds when the model's is of no use
 	}{
 		{"named", "Ana", "lives in", "Rome", "is", "", "Ana|lives in|Rome|is|March 2020|"},
-		{"my", "my sister", "resides in", "Rome", "is", "", "the person's sister|lives in|Rome|is|March 2020|"},
-		{"the user's", "the user's sister", "is called", "Ana", "is", "", "the person's sister|is called|Ana|is|March 2020|"},
-		{"the person", "the person", "sister", "Ana", "is", "", "the person|is sister of|Ana|is|March 2020|"},
-		{"two of the person", "Ana", "sister of", "me", "is", "", "Ana|is sister of|the person|is|March 2020|"},
+		{"my", "my sister", "resides in", "Rome", "is", "", "the user's sister|lives in|Rome|is|March 2020|"},
+		{"the user's", "the user's sister", "is called", "Ana", "is", "", "the user's sister|is called|Ana|is|March 2020|"},
+		{"the former name of the user", "the person", "sister", "Ana", "is", "", "the user|is sister of|Ana|is|March 2020|"},
+		{"two of the user", "Ana", "sister of", "me", "is", "", "Ana|is sister of|the user|is|March 2020|"},
 		{"a date", "Ana", "lives in", "Rome", "was", "march 2020", "Ana|lives in|Rome|was|March 2020|march 2020"},
 		{"trick: a date of its own", "Ana", "lives in", "Rome", "was", "2021", "Ana|lives in|Rome|was|March 2020|"},
 		{"trick: a date without a number", "Ana", "lives in", "Rome", "was", "March", "Ana|lives in|Rome|was|March 2020|"},
 		{"trick: a long date", "Ana", "lives in", "Rome", "was", "moved to Rome in March 2020. Where", "Ana|lives in|Rome|was|March 2020|"},
-		{"trick: whose brother", "my brother", "lives in", "Rome", "is", "", "Ana|is sister of|the person|is||"},
-		{"trick: to itself", "Ana", "knows", "Ana", "is", "", "Ana|is sister of|the person|is||"},
-		{"trick: nothing", "", "", "", "is", "", "Ana|is sister of|the person|is||"},
-		{"trick: long", strings.Repeat("Ana ", 40), "knows", "Rome", "is", "", "Ana|is sister of|the person|is||"},
-		{"trick: letters of a name", "An", "lives in", "Rom", "is", "", "Ana|is sister of|the person|is||"},
+		{"trick: whose brother", "my brother", "lives in", "Rome", "is", "", "Ana|is sister of|the user|is||"},
+		{"trick: to itself", "Ana", "knows", "Ana", "is", "", "Ana|is sister of|the user|is||"},
+		{"trick: nothing", "", "", "", "is", "", "Ana|is sister of|the user|is||"},
+		{"trick: long", strings.Repeat("Ana ", 40), "knows", "Rome", "is", "", "Ana|is sister of|the user|is||"},
+		{"trick: letters of a name", "An", "lives in", "Rom", "is", "", "Ana|is sister of|the user|is||"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -11,11 +11,11 @@ import (
 // maxPlain is how much of a text plain code reads for names and relations.
 const maxPlain = 16 << 10
 
-// links may stand inside of a name.
-var links = text.WordSet(`of de da do dos van von der den del di la le du al bin ibn`)
+// nameParticles may stand inside of a name.
+var nameParticles = text.WordSet(`of de da do dos van von der den del di la le du al bin ibn`)
 
-// capitals are words that are written large and are nobody's name.
-var capitals = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
+// capitalizedWords are words that are written large and are nobody's name.
+var capitalizedWords = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
 	september october november december yesterday today tomorrow later then however meanwhile yes no ok okay question answer mr mrs ms dr prof
 	sir miss please thanks hello hi hey dear note sources according`)
 
@@ -25,7 +25,7 @@ func plainEntities(m material, known []Relation) []Entity {
 	var out []Entity
 	add := func(name, kind string) {
 		low := text.Fold(name)
-		if len(out) == maxEntities || len(name) > maxThing || blank(name) || isPerson(low) || strings.HasPrefix(low, Person+"'s") {
+		if len(out) == maxEntities || len(name) > maxThing || isBlank(name) || isUser(low) || isUsers(low) {
 			return
 		}
 		if i := slices.IndexFunc(out, func(e Entity) bool { return text.Fold(e.Name) == low }); i >= 0 {
@@ -37,7 +37,7 @@ func plainEntities(m material, known []Relation) []Entity {
 		out = append(out, Entity{name, kind})
 	}
 	for _, r := range known {
-		if r.Subject != Person && startsUpper(r.Subject) {
+		if r.Subject != UserEntity && startsUpper(r.Subject) {
 			add(r.Subject, subjectKind(r.Predicate))
 		}
 		if startsUpper(r.Object) {
@@ -52,10 +52,10 @@ func plainEntities(m material, known []Relation) []Entity {
 		}
 	}
 	for _, p := range m {
-		body := prose(text.Cut(p.text, maxPlain))
+		body := stripMarkdown(text.Cut(p.text, maxPlain))
 		for _, s := range text.SentenceTexts(body, 400) {
-			titles := quoted(s)
-			for _, n := range names(s) {
+			titles := findQuotations(s)
+			for _, n := range findNames(s) {
 				if !slices.ContainsFunc(titles, func(q string) bool { return strings.Contains(q, n.text) }) {
 					add(n.text, n.kind)
 				}
@@ -68,44 +68,44 @@ func plainEntities(m material, known []Relation) []Entity {
 	return out
 }
 
-type named struct{ text, kind string }
+type namedEntity struct{ text, kind string }
 
-// names are the runs of words with capital letters in a sentence.
-func names(s string) []named {
+// findNames are the runs of words with capital letters in a sentence.
+func findNames(s string) []namedEntity {
 	f := sentence{text.Words(s), s}
-	var out []named
+	var out []namedEntity
 	for i := 0; i < len(f.all); i++ {
-		if !f.name(i) {
+		if !f.isName(i) {
 			continue
 		}
 		from, to := i, f.nameEnd(i)
 		i = to
-		begins := f.all[from].Gap&(text.GapEnd|text.GapColon|text.GapQuote) != 0 && !f.in(from-1, ranks)
+		begins := f.all[from].Gap&(text.GapEnd|text.GapColon|text.GapQuote) != 0 && !f.in(from-1, titleWords)
 		// A single word that begins a sentence would have a capital letter anyway.
-		if begins && from == to && !shout(s[f.all[from].From:f.all[from].To]) {
+		if begins && from == to && !isAllCapitals(s[f.all[from].From:f.all[from].To]) {
 			continue
 		}
 		name := strings.TrimSuffix(strings.TrimSuffix(s[f.all[from].From:f.all[to].To], "'s"), "’s")
 		if utf8.RuneCountInString(name) > 1 {
-			out = append(out, named{name, f.kind(from, to)})
+			out = append(out, namedEntity{name, f.kindOfName(from, to)})
 		}
 	}
 	return out
 }
 
-// name tells whether word i can be a part of a name.
-func (f sentence) name(i int) bool {
-	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !small[f.all[i].Folded] && !capitals[f.all[i].Folded]
+// isName tells whether word i can be a part of a name.
+func (f sentence) isName(i int) bool {
+	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords[f.all[i].Folded] && !capitalizedWords[f.all[i].Folded]
 }
 
 // nameEnd is the last word of the name that begins at i.
 func (f sentence) nameEnd(i int) int {
 	for {
 		next := i + 1
-		for next < len(f.all) && next < i+3 && f.all[next].Gap == 0 && f.in(next, links) {
+		for next < len(f.all) && next < i+3 && f.all[next].Gap == 0 && f.in(next, nameParticles) {
 			next++
 		}
-		if next >= len(f.all) || f.all[next].Gap != 0 || !f.name(next) || strings.HasSuffix(f.all[i].Folded, "'s") {
+		if next >= len(f.all) || f.all[next].Gap != 0 || !f.isName(next) || strings.HasSuffix(f.all[i].Folded, "'s") {
 			return i
 		}
 		i = next
@@ -113,38 +113,38 @@ func (f sentence) nameEnd(i int) int {
 }
 
 var (
-	ranks = text.WordSet(`mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son daughter colleague
+	titleWords = text.WordSet(`mr mrs ms dr prof sir miss president king queen uncle aunt sister brother mother father friend wife husband son daughter colleague
 		boss called named author actor singer`)
-	actions = text.WordSet(`said says lives lived works worked likes liked wrote moved born married thinks told asked loves prefers met visited`)
-	where   = text.WordSet(`in near from to at through across around visited`)
-	bodies  = text.WordSet(`inc ltd gmbh ag corp corporation company university institute bank ministry council foundation association agency school hospital
+	personVerbs       = text.WordSet(`said says lives lived works worked likes liked wrote moved born married thinks told asked loves prefers met visited`)
+	placePrepositions = text.WordSet(`in near from to at through across around visited`)
+	organizationWords = text.WordSet(`inc ltd gmbh ag corp corporation company university institute bank ministry council foundation association agency school hospital
 		club party church union committee department museum group college society`)
-	lands = text.WordSet(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
+	placeWords = text.WordSet(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
 )
 
-// kind guesses what a name names.
-func (f sentence) kind(from, to int) string {
+// kindOfName guesses what a name names.
+func (f sentence) kindOfName(from, to int) string {
 	for i := from; i <= to; i++ {
-		if f.in(i, bodies) {
+		if f.in(i, organizationWords) {
 			return KindOrganization
 		}
 	}
 	name := f.s[f.all[from].From:f.all[to].To]
 	switch {
-	case f.in(to, lands):
+	case f.in(to, placeWords):
 		return KindPlace
-	case f.in(from-1, ranks), f.in(to+1, actions) && f.all[to+1].Gap == 0:
+	case f.in(from-1, titleWords), f.in(to+1, personVerbs) && f.all[to+1].Gap == 0:
 		return KindPerson
-	case shout(name) && len(name) > 2:
+	case isAllCapitals(name) && len(name) > 2:
 		return KindOrganization
-	case f.in(from-1, where) && f.all[from].Gap == 0:
+	case f.in(from-1, placePrepositions) && f.all[from].Gap == 0:
 		return KindPlace
 	}
 	return KindThing
 }
 
-// shout tells a word in capital letters only, such as NASA.
-func shout(s string) bool {
+// isAllCapitals tells a word in capital letters only, such as NASA.
+func isAllCapitals(s string) bool {
 	return len(s) > 1 && s == strings.ToUpper(s) && s != strings.ToLower(s) && !strings.Contains(s, " ")
 }
 
@@ -156,8 +156,8 @@ func startsUpper(s string) bool {
 // quotes are the marks that open and close a quotation.
 var quotes = map[rune]rune{'"': '"', '“': '”', '„': '“', '«': '»', '「': '」', '『': '』'}
 
-// quoted are the short quotations in a sentence.
-func quoted(s string) []string {
+// findQuotations are the short quotations in a sentence.
+func findQuotations(s string) []string {
 	var out []string
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])

@@ -18,66 +18,66 @@ const (
 	maxClaim  = 400
 )
 
-// external is a digest of what strangers could have written. The model retells it as claims; plain code leaves out of
+// digestExternal is a digest of what strangers could have written. The model retells it as claims; plain code leaves out of
 // that, and without a model out of the text itself, every sentence that could work as an order when it is recalled. All
 // else is taken from what is left.
-func (d *Digester) external(ctx context.Context, out Digest, question, said string) (Digest, error) {
-	asked, lost := bare(question)
+func (d *Digester) digestExternal(ctx context.Context, out Digest, question, said string) (Digest, error) {
+	asked, lost := cleanQuestion(question)
 	if lost > 0 {
-		out.note("%s of the question left out: signs of injection", count(lost, "sentence was", "sentences were"))
+		out.addNote("%s of the question left out: signs of injection", countNoun(lost, "sentence was", "sentences were"))
 	}
-	m := material{{"question", question, person}, {"text", said, stranger}}
-	if blank(question) {
+	m := material{{"question", question, byUser}, {"text", said, byUnknown}}
+	if isBlank(question) {
 		m = m[1:]
 	}
 	r, err := d.askObject(ctx, externalPrompt, externalSchema, m.fences(maxMaterial))
 	if err != nil {
-		if canceled(ctx) {
+		if isCanceled(ctx) {
 			return Digest{}, context.Cause(ctx)
 		}
-		out.failed(err)
+		out.noteFailure(err)
 	}
-	kept, retold := out.claims(r, said)
+	kept, retold := out.keepClaims(r, said)
 	if !retold {
 		var dropped int
-		kept, dropped = strip(said)
-		out.dropped(dropped, "the text")
+		kept, dropped = stripOrders(said)
+		out.noteDropped(dropped, "the text")
 		if r != nil {
-			out.missed([]string{"claims"})
+			out.noteMissing([]string{"claims"})
 		}
 	}
 	left := strings.Join(kept, " ")
-	if blank(asked) && blank(left) {
+	if isBlank(asked) && isBlank(left) {
 		return Digest{}, ErrNothing
 	}
-	m = material{{"question", asked, person}, {"text", left, stranger}}
-	out.plain(m)
+	m = material{{"question", asked, byUser}, {"text", left, byUnknown}}
+	out.fillPlain(m)
 	if !retold { // a model that retells nothing of use is not asked for a name either
 		r = nil
 	}
 	if r != nil {
-		out.missed(out.fromModel(r, m))
+		out.noteMissing(out.applyReply(r, m))
 	}
-	out.title(r, asked, left)
-	out.harmlessGraph()
-	out.compose(asked, left)
+	out.setTitle(r, asked, left)
+	out.dropHarmfulGraph()
+	out.composeCorpus(asked, left)
 	return out, nil
 }
 
-// claims are the model's own words for what the text says, without what must not be kept. A claim with a number that the
+// keepClaims are the model's own words for what the text says, without what must not be kept. A claim with a number that the
 // text does not hold is invented. It is not ok when nothing is left.
-func (out *Digest) claims(r reply, said string) (kept []string, ok bool) {
-	list, _ := each[string](r, "claims")
+func (out *Digest) keepClaims(r reply, said string) (kept []string, ok bool) {
+	list, _ := listOf[string](r, "claims")
 	var all strings.Builder
 	numbers, invented := numbersOf(said), 0
 	for i, c := range list {
 		if i == maxClaims {
 			break
 		}
-		c = oneLine(c, maxClaim)
+		c = shortLine(c, maxClaim)
 		switch {
 		case c == "":
-		case !numbers.hold(c):
+		case !numbers.holdAll(c):
 			invented++
 		default:
 			all.WriteString(c)
@@ -87,74 +87,74 @@ func (out *Digest) claims(r reply, said string) (kept []string, ok bool) {
 			all.WriteByte('\n')
 		}
 	}
-	kept, dropped := strip(all.String())
+	kept, dropped := stripOrders(all.String())
 	if len(kept) == 0 {
 		return nil, false
 	}
-	out.dropped(dropped, "the model's words")
+	out.noteDropped(dropped, "the model's words")
 	if invented > 0 {
-		out.note("%s left out: the text does not hold the numbers", count(invented, "claim was", "claims were"))
+		out.addNote("%s left out: the text does not hold the numbers", countNoun(invented, "claim was", "claims were"))
 	}
 	return kept, true
 }
 
-func (out *Digest) dropped(n int, of string) {
+func (out *Digest) noteDropped(n int, of string) {
 	if n > 0 {
-		out.note("%s of %s left out: orders, links or signs of injection", count(n, "sentence", "sentences"), of)
+		out.addNote("%s of %s left out: orders, links or signs of injection", countNoun(n, "sentence", "sentences"), of)
 	}
 }
 
-// title sets name and description: the model's when they are harmless, then those of plain code, then words that are
+// setTitle sets name and description: the model's when they are harmless, then those of plain code, then words that are
 // always so.
-func (out *Digest) title(r reply, asked, left string) {
+func (out *Digest) setTitle(r reply, asked, left string) {
 	out.By = ByPlain
 	var missing []string
 	name := modelName(r.text("name"))
-	if r != nil && (name == "" || !Harmless(name)) {
+	if r != nil && (name == "" || !IsHarmless(name)) {
 		missing = append(missing, "name")
 		name = ""
 	}
 	if name != "" {
 		out.Name, out.By = name, ByModel
-	} else if !Harmless(out.Name) {
+	} else if !IsHarmless(out.Name) {
 		out.Name = aboutName(asked, left)
 	}
 	words := ""
 	if r != nil {
-		kept, _ := strip(modelDescription(r.text("description"), asked+"\n"+left))
+		kept, _ := stripOrders(modelDescription(r.text("description"), asked+"\n"+left))
 		if words = strings.Join(kept, " "); words == "" {
 			missing = append(missing, "description")
 		}
 	}
 	if words != "" {
 		out.Description, out.By = words, ByModel
-	} else if out.Description = plainDescription("", left); out.Description == "" || !Harmless(out.Description) {
+	} else if out.Description = plainDescription("", left); out.Description == "" || !IsHarmless(out.Description) {
 		out.Description = nothingKept
 	}
-	out.missed(missing)
+	out.noteMissing(missing)
 }
 
-// harmlessGraph leaves out entities and relations that would work as an order.
-func (out *Digest) harmlessGraph() {
+// dropHarmfulGraph leaves out entities and relations that would work as an order.
+func (out *Digest) dropHarmfulGraph() {
 	var entities []Entity
 	for _, e := range out.Entities {
-		if Harmless(e.Name) {
+		if IsHarmless(e.Name) {
 			entities = append(entities, e)
 		}
 	}
 	var relations []Relation
 	for _, r := range out.Relations {
-		// What is said of the person is the person's own word here, and only strangers may not say it.
-		subject := strings.Replace(r.Subject, Person, "somebody", 1)
-		if Harmless(subject+" "+r.Predicate+" "+r.Object) && Harmless(r.Predicate) && Harmless(r.Object) {
+		// What is said of the user is the user's own word here, and only strangers may not say it.
+		subject := strings.Replace(r.Subject, UserEntity, "somebody", 1)
+		if IsHarmless(subject+" "+r.Predicate+" "+r.Object) && IsHarmless(r.Predicate) && IsHarmless(r.Object) {
 			relations = append(relations, r)
 		}
 	}
 	out.Entities, out.Relations = entities, relations
 }
 
-// compose writes the corpus, and leaves out more when name, description and corpus are only flagged together.
-func (out *Digest) compose(asked, left string) {
+// composeCorpus writes the corpus, and leaves out more when name, description and corpus are only flagged together.
+func (out *Digest) composeCorpus(asked, left string) {
 	write := func() {
 		body := left
 		if body == "" {

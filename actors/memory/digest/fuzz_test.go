@@ -47,12 +47,12 @@ func FuzzStrip(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		kept, dropped := strip(clean(text.Cut(body, 4<<10)))
+		kept, dropped := stripOrders(cleanText(text.Cut(body, 4<<10)))
 		if r := firewall.Scan(strings.Join(kept, " ")); r.Flagged || dropped < 0 {
 			t.Errorf("flagged: %q %+v", kept, r)
 		}
 		for _, s := range kept {
-			if harmful(s) {
+			if isHarmful(s) {
 				t.Errorf("%q is kept", s)
 			}
 		}
@@ -77,8 +77,8 @@ func FuzzSegments(f *testing.F) {
 			if err != nil || len(got) != 2 {
 				t.Fatalf("%q, %v", got, err)
 			}
-			verbatim(t, got[0], clean(text.Cut(body, maxCorpus)))
-			verbatim(t, got[1], clean(text.Cut(said, maxCorpus)))
+			verbatim(t, got[0], cleanText(text.Cut(body, maxCorpus)))
+			verbatim(t, got[1], cleanText(text.Cut(said, maxCorpus)))
 		}
 	})
 }

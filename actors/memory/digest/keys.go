@@ -6,9 +6,9 @@ import (
 	"conclave/pkg/text"
 )
 
-// keys are the words of s that say what it is about, stemmed, in their order. Letters of scripts without blanks are taken
+// contentKeys are the words of s that say what it is about, stemmed, in their order. Letters of scripts without blanks are taken
 // in pairs. A text of nothing but small words keeps them.
-func keys(s string) []string {
+func contentKeys(s string) []string {
 	all := text.Words(s)
 	out := make([]string, 0, len(all))
 	for i, w := range all {
@@ -19,7 +19,7 @@ func keys(s string) []string {
 			}
 			continue
 		}
-		if !small[w.Folded] {
+		if !functionWords[w.Folded] {
 			out = append(out, text.Stem(w.Folded))
 		}
 	}
@@ -31,8 +31,8 @@ func keys(s string) []string {
 	return out
 }
 
-// small are the words that stand in every text.
-var small = text.WordSet(`a an the and or but of in on at to for from by with as is are was were be been being am i you he she it we they me him her
+// functionWords are the words that stand in every text.
+var functionWords = text.WordSet(`a an the and or but of in on at to for from by with as is are was were be been being am i you he she it we they me him her
 	us them my your his its our their mine yours this that these those there here what which who whom whose when where why how do does did
 	done have has had having can could will would shall should may might must not no nor so if then than too very just about into over under
 	also any some all each both more most such only own same other it's i'm i've don't what's please tell

@@ -85,7 +85,7 @@ func TestOddInput(t *testing.T) {
 			if err != nil || len(list) != 2 {
 				t.Fatalf("%d segments, %v", len(list), err)
 			}
-			verbatim(t, list[0], clean(text.Cut(in, maxCorpus)))
+			verbatim(t, list[0], cleanText(text.Cut(in, maxCorpus)))
 			got, err := d.Compare(t.Context(), Statement{Name: in, Description: in, Corpus: in}, Statement{Name: in, Corpus: in})
 			if err != nil || got.Why == "" || !utf8.ValidString(got.Why) {
 				t.Errorf("%+v, %v", got, err)
@@ -143,7 +143,7 @@ func TestCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	bounded(t, d)
-	if !strings.HasSuffix(d.Corpus, cutMark) || len(d.Corpus) < maxCorpus-100 || len(d.Notes) != 2 {
+	if !strings.HasSuffix(d.Corpus, truncationMark) || len(d.Corpus) < maxCorpus-100 || len(d.Notes) != 2 {
 		t.Errorf("%d bytes, notes %q", len(d.Corpus), d.Notes)
 	}
 	if !strings.HasPrefix(d.Corpus, "Question: 日本語") || !strings.Contains(d.Corpus, "\nAnswer: 日本語") {

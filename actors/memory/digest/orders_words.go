@@ -8,8 +8,8 @@ import (
 
 // The words by which orders are told from facts. They are compared with folded words: lower case, no accents.
 
-// strong are verbs that begin an order when they begin a clause.
-var strong = text.WordSet(`ignore disregard forget delete remove erase send forward transmit submit execute reveal disclose tell write add append insert
+// orderVerbs are verbs that begin an order when they begin a clause.
+var orderVerbs = text.WordSet(`ignore disregard forget delete remove erase send forward transmit submit execute reveal disclose tell write add append insert
 	include buy purchase sell pay transfer withdraw donate subscribe unsubscribe install uninstall enable disable
 	activate deactivate enter paste follow obey comply adhere respond summarize translate recommend remember memorize save
 	keep retain ensure make pretend behave imagine assume consider become consult refer get take give bring put pull push
@@ -35,8 +35,8 @@ var strong = text.WordSet(`ignore disregard forget delete remove erase send forw
 	забудь игнорируй отправь удали нажми напиши запомни перешли
 	تجاهل ارسل أرسل احذف انس`)
 
-// either are verbs that are as often nouns or adjectives where a sentence begins.
-var either = text.WordSet(`search report review call test record file note access contact mail order update change use show plan work play run walk
+// ambiguousVerbs are verbs that are as often nouns or adjectives where a sentence begins.
+var ambiguousVerbs = text.WordSet(`search report review call test record file note access contact mail order update change use show plan work play run walk
 	visit place set open close start end help print request answer list mark check turn return support sign trade name press light
 	stay drive fly rent cost scan track trace charge bill point cast draft code process sort filter limit lower raise increase decrease reduce
 	back clear correct direct empty secure wrap mind hold hand host view load launch lock monitor manage mount
@@ -46,93 +46,93 @@ var either = text.WordSet(`search report review call test record file note acces
 	mix heat type watch mute ban treat store act chop slice fold mention commit embed deposit cook fetch tap click build
 	clone wait look try hire reserve`)
 
-// leads stand before an order and do not change it.
-var leads = text.WordSet(`now then next first second third finally also so just simply always never instead and or but immediately quickly today kindly
+// orderLeads stand before an order and do not change it.
+var orderLeads = text.WordSet(`now then next first second third finally also so just simply always never instead and or but immediately quickly today kindly
 	important attention warning urgent notice reminder hey hi hello ok okay well lastly afterwards otherwise again further furthermore
 	additionally moreover therefore thus dann nun jetzt ensuite maintenant ahora luego adesso ora agora теперь сейчас сначала`)
 
-// asking are words by which somebody asks for something, wherever they stand.
-var asking = text.WordSet(`please pls plz bitte veuillez s'il пожалуйста lutfen alstublieft prosze`)
+// politeWords are words by which somebody asks for something, wherever they stand.
+var politeWords = text.WordSet(`please pls plz bitte veuillez s'il пожалуйста lutfen alstublieft prosze`)
 
-// clauses begin a sentence in which the order comes after the comma.
-var clauses = text.WordSet(`if when whenever before after once while unless until as to in for since because whether should upon during with without
+// subordinators begin a sentence in which the order comes after the comma.
+var subordinators = text.WordSet(`if when whenever before after once while unless until as to in for since because whether should upon during with without
 	wenn falls bevor nachdem si quand avant si cuando antes se quando prima если когда`)
 
-// finite are verbs that say what is so.
-var finite = text.WordSet(`is are was were has have had will would can could may might did does do became become becomes began ended said says made makes
+// finiteVerbs are verbs that say what is so.
+var finiteVerbs = text.WordSet(`is are was were has have had will would can could may might did does do became become becomes began ended said says made makes
 	took takes went goes came comes got gets ran runs saw sees fell rose grew won lost held kept left led met paid sold built wrote
 	consists includes contains provides shows means needs requires uses allows remains seems appears costs lives works isn't aren't wasn't
 	weren't hasn't won't can't doesn't ist sind war waren hat haben wird werden est sont etait ont fue sono`)
 
-// french are words that show that a verb in -ez is no name.
-var french = text.WordSet(`le la les un une des du de et vos votre vous toutes tous tout ce cette ces mon ma mes pour dans sur a au aux l'assistant`)
+// frenchWords are words that show that a verb in -ez is no name.
+var frenchWords = text.WordSet(`le la les un une des du de et vos votre vous toutes tous tout ce cette ces mon ma mes pour dans sur a au aux l'assistant`)
 
-// marksObject are words that stand before what an order is about.
-var marksObject = text.WordSet(`the a an this that these those my your our his her their its it them him me us all any every each everything everyone both
+// objectMarkers are words that stand before what an order is about.
+var objectMarkers = text.WordSet(`the a an this that these those my your our his her their its it them him me us all any every each everything everyone both
 	some no here now immediately only yourself`)
 
-// grabs are what an order that hides in a sentence reaches for.
-var grabs = text.WordSet(`all any every everything your my our me this these it them whatever no nothing that`)
+// grabbedObjects are what an order that hides in a sentence reaches for.
+var grabbedObjects = text.WordSet(`all any every everything your my our me this these it them whatever no nothing that`)
 
-// machines are words for the one that should not be addressed.
-var machines = text.WordSet(`assistant assistants ai ais chatbot chatbots llm llms chatgpt gpt claude gemini copilot bot bots agent agents language-model
+// machineWords are words for the one that should not be addressed.
+var machineWords = text.WordSet(`assistant assistants ai ais chatbot chatbots llm llms chatgpt gpt claude gemini copilot bot bots agent agents language-model
 	assistent ki-assistent asistente assistente ассистент`)
 
-// models are what only a model calls its own.
-var models = text.WordSet(`instructions instruction prompt prompts task tasks guidelines rules rule operator developer developers creator creators user users owner
+// modelPossessions are what only a model calls its own.
+var modelPossessions = text.WordSet(`instructions instruction prompt prompts task tasks guidelines rules rule operator developer developers creator creators user users owner
 	response responses reply replies answer answers output outputs training memory memories tools tool system context programming
 	constraints restrictions safety code codebase algorithm solution role persona objective goal summary conversation reasoning`)
 
-// speech are verbs by which a text is said to tell somebody something.
-var speech = text.WordSet(`asks asked ask tells told tell instructs instructed instruct orders ordered order commands commanded demands demanded urges urged
+// speechVerbs are verbs by which a text is said to tell somebody something.
+var speechVerbs = text.WordSet(`asks asked ask tells told tell instructs instructed instruct orders ordered order commands commanded demands demanded urges urged
 	requests requested directs directed wants wanted advises advised invites invited encourages encouraged requires required reminds
 	reminded warns warned begs begged asking telling instructing urging`)
 
-// demands are those of them after which "that" is no report of a fact.
-var demands = text.WordSet(`asks asked ask instructs instructed orders ordered commands commanded demands demanded urges urged requests requested insists
+// demandVerbs are those of them after which "that" is no report of a fact.
+var demandVerbs = text.WordSet(`asks asked ask instructs instructed orders ordered commands commanded demands demanded urges urged requests requested insists
 	insisted`)
 
-// audience are those whom a text speaks to.
-var audience = text.WordSet(`reader readers user users assistant assistants ai ais model models agent agents visitor visitors you everyone anyone whoever
+// audienceWords are those whom a text speaks to.
+var audienceWords = text.WordSet(`reader readers user users assistant assistants ai ais model models agent agents visitor visitors you everyone anyone whoever
 	chatbot bot llm viewers viewer recipients recipient`)
 
-// onwards are the words after which the order itself comes.
-var onwards = text.WordSet(`to not that never always`)
+// infinitiveMarkers are the words after which the order itself comes.
+var infinitiveMarkers = text.WordSet(`to not that never always`)
 
-// pages are what strangers write on.
-var pages = text.WordSet(`page text article message note site website document author comment post email mail instruction instructions blog review file
+// documentWords are what strangers write on.
+var documentWords = text.WordSet(`page text article message note site website document author comment post email mail instruction instructions blog review file
 	source sources answer result snippet`)
 
-// verbs that may follow "says to".
-var verbs = func() map[string]bool {
+// anyOrderVerbs that may follow "says to".
+var anyOrderVerbs = func() map[string]bool {
 	m := text.WordSet("use open call run check visit contact report not never always do be have")
-	for w := range strong {
+	for w := range orderVerbs {
 		m[w] = true
 	}
 	return m
 }()
 
-// who are words for the one who asks, of whom strangers know nothing.
-var who = text.WordSet(`user person human owner operator administrator admin`)
+// userRoles are words for the one who asks, of whom strangers know nothing.
+var userRoles = text.WordSet(`user person human owner operator administrator admin`)
 
-// wishes are what such a one is said to want or to have allowed.
-var wishes = text.WordSet(`wants want wanted prefers prefer preferred asked asks requested requests agreed agrees allowed allows authorized authorised authorizes
+// wishVerbs are what such a one is said to want or to have allowed.
+var wishVerbs = text.WordSet(`wants want wanted prefers prefer preferred asked asks requested requests agreed agrees allowed allows authorized authorised authorizes
 	approved approves likes loves hates needs consented consents trusts confirmed confirms permits permitted instructed instructs wishes
 	expects said says told granted grants ordered decided gave intends lives works`)
 
-// taken are what is done to things in an order that hides in the passive.
-var taken = text.WordSet(`sent forwarded deleted removed erased transferred shared executed ignored disregarded disclosed revealed emailed mailed posted
+// passiveOrders are what is done to things in an order that hides in the passive.
+var passiveOrders = text.WordSet(`sent forwarded deleted removed erased transferred shared executed ignored disregarded disclosed revealed emailed mailed posted
 	uploaded submitted transmitted installed disabled copied exported published granted remembered stored saved wired exfiltrated overwritten
 	bypassed followed obeyed clicked`)
 
-// insists are how a stranger says in the first person what is to be done.
-var insists = text.WordSet(`want need wish demand require insist beg urge ask authorize authorise order command instruct request expect`)
+// demandingVerbs are how a stranger says in the first person what is to be done.
+var demandingVerbs = text.WordSet(`want need wish demand require insist beg urge ask authorize authorise order command instruct request expect`)
 
-// lasting are the words that make an order last.
-var lasting = text.WordSet(`you your always any all every never only`)
+// permanenceWords are the words that make an order last.
+var permanenceWords = text.WordSet(`you your always any all every never only`)
 
-// easternOrders are signs of orders in Chinese, Japanese, Korean, Arabic, Hindi and Thai.
-var easternOrders = []string{
+// unspacedOrders are signs of orders in Chinese, Japanese, Korean, Arabic, Hindi and Thai.
+var unspacedOrders = []string{
 	"请", "請", "务必", "務必", "必须", "必須", "不要", "忽略", "无视", "無視", "你现在", "你現在", "你应该", "你應該", "你是一个", "删除所有",
 	"ください", "下さい", "しなさい", "せよ。", "しろ。", "してはいけません", "あなたは今", "無視して",
 	"하세요", "하십시오", "해라", "해주세요", "해 주세요", "무시하", "마십시오",
@@ -140,5 +140,5 @@ var easternOrders = []string{
 	"कृपया", "अनदेखा कर", "भेजें", "हटाएं", "กรุณา", "โปรด",
 }
 
-// easternNouns hold such a sign and are no orders: to apply for, to invite.
-var easternNouns = strings.NewReplacer("申请", "", "邀请", "", "申請", "", "邀請", "")
+// unspacedNouns hold such a sign and are no orders: to apply for, to invite.
+var unspacedNouns = strings.NewReplacer("申请", "", "邀请", "", "申請", "", "邀請", "")

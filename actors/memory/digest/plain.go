@@ -10,8 +10,8 @@ import (
 
 // modelName is a name by a model as far as it is one: short, one line. A few words too many are left out.
 func modelName(s string) string {
-	s = strings.Trim(oneLine(s, 2*maxName), " .,:;\"'“”*#`_")
-	if n := len(strings.Fields(s)); n > 2*maxNameWords || strings.HasSuffix(s, "...") || blank(s) {
+	s = strings.Trim(shortLine(s, 2*maxName), " .,:;\"'“”*#`_")
+	if n := len(strings.Fields(s)); n > 2*maxNameWords || strings.HasSuffix(s, "...") || isBlank(s) {
 		return ""
 	}
 	return firstWords(s)
@@ -20,7 +20,7 @@ func modelName(s string) string {
 // modelDescription is a description by a model as far as it can be one: one line, not long, and with no numbers that the
 // text does not hold.
 func modelDescription(s, source string) string {
-	if s = oneLine(s, maxReply); blank(s) || !numbersOf(source).hold(s) {
+	if s = shortLine(s, maxReply); isBlank(s) || !numbersOf(source).holdAll(s) {
 		return ""
 	}
 	return firstSentences(s, 3, maxDescription)
@@ -46,36 +46,36 @@ func firstSentences(s string, n, most int) string {
 		}
 		out = strings.TrimSpace(out + " " + t)
 	}
-	return oneLine(out, most)
+	return shortLine(out, most)
 }
 
 // plainName is the question made short, or the beginning of the text when there is no question.
 func plainName(asked, said string) string {
 	source := asked
-	if blank(source) {
+	if isBlank(source) {
 		source = said
 	}
-	list := text.SentenceTexts(prose(text.Cut(source, 4<<10)), 40)
+	list := text.SentenceTexts(stripMarkdown(text.Cut(source, 4<<10)), 40)
 	best := ""
 	for _, t := range list {
 		if best == "" || text.IsQuestion(t) && !text.IsQuestion(best) {
-			if short := shorten(t); short != "" {
+			if short := trimOpening(t); short != "" {
 				best = t
 			}
 		}
 	}
-	name := firstWords(shorten(best))
+	name := firstWords(trimOpening(best))
 	if name == "" {
 		name = firstWords(strings.Join(strings.Fields(source), " "))
 	}
-	if blank(name) {
+	if isBlank(name) {
 		return "untitled"
 	}
 	return name
 }
 
-// openings are how people begin a question or a note, without what it is about. The longest that fits is left out.
-var openings = func() (out [][]string) {
+// openingPhrases are how people begin a question or a note, without what it is about. The longest that fits is left out.
+var openingPhrases = func() (out [][]string) {
 	for line := range strings.Lines(`hello|hi|hey|ok|okay|so|well|thanks|thank you|good morning|good evening|dear assistant
 please|please could you|could you|could you please|can you|can you please|would you|would you please|will you|i want you to|i'd like you to
 i want to know|i would like to know|i'd like to know|do you know|tell me|tell me about|explain|explain to me|show me|give me|let me know
@@ -92,15 +92,15 @@ que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
 	return out
 }()
 
-// shorten is a sentence without how it begins and ends. "How do I ...?" becomes "how to ...".
-func shorten(s string) string {
+// trimOpening is a sentence without how it begins and ends. "How do I ...?" becomes "how to ...".
+func trimOpening(s string) string {
 	all := text.Words(s)
 	from := 0
 	for again := true; again; {
 		again = false
 		longest := 0
-		for _, o := range openings {
-			if len(o) > longest && len(o) < len(all)-from && matches(all[from:], o) {
+		for _, o := range openingPhrases {
+			if len(o) > longest && len(o) < len(all)-from && beginsWith(all[from:], o) {
 				longest = len(o)
 			}
 		}
@@ -120,7 +120,7 @@ func shorten(s string) string {
 	return trimEnd(s[rest[0].From:])
 }
 
-func matches(all []text.Word, phrase []string) bool {
+func beginsWith(all []text.Word, phrase []string) bool {
 	for i, w := range phrase {
 		if all[i].Folded != w {
 			return false
@@ -139,43 +139,43 @@ func aboutName(asked, left string) string {
 			if len(list) == maxNameWords-1 {
 				break
 			}
-			if !small[w.Folded] && !strong[w.Folded] && !either[w.Folded] && !leads[w.Folded] && !asking[w.Folded] && !machines[w.Folded] {
+			if !functionWords[w.Folded] && !orderVerbs[w.Folded] && !ambiguousVerbs[w.Folded] && !orderLeads[w.Folded] && !politeWords[w.Folded] && !machineWords[w.Folded] {
 				list = append(list, source[w.From:w.To])
 			}
 		}
-		if name := "about " + strings.Join(list, " "); len(list) > 0 && Harmless(name) {
+		if name := "about " + strings.Join(list, " "); len(list) > 0 && IsHarmless(name) {
 			return text.CutWords(name, maxName)
 		}
 	}
 	return unnamed
 }
 
-// fillers are sentences that say nothing.
-var fillers = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
+// fillerWords are sentences that say nothing.
+var fillerWords = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
 
-// plainDescription is what the answer says first, or the person's words when the person tells something.
+// plainDescription is what the answer says first, or the user's words when the user tells something.
 func plainDescription(asked, said string) string {
 	order := []string{said, asked}
 	if i := plainIntent(asked); i == IntentTell || i == IntentPrefer { // "Noted." is not what was learned
 		order = []string{asked, said}
 	}
 	for _, source := range order {
-		list := text.SentenceTexts(prose(text.Cut(source, 8<<10)), 12)
-		for len(list) > 1 && filler(list[0]) {
+		list := text.SentenceTexts(stripMarkdown(text.Cut(source, 8<<10)), 12)
+		for len(list) > 1 && isFiller(list[0]) {
 			list = list[1:]
 		}
 		for i, t := range list {
 			list[i] = strings.TrimLeft(t, "-*•· ")
 		}
-		if s := firstSentences(strings.Join(list, "\n"), 2, 300); !blank(s) {
+		if s := firstSentences(strings.Join(list, "\n"), 2, 300); !isBlank(s) {
 			return s
 		}
 	}
-	return oneLine(said, 300)
+	return shortLine(said, 300)
 }
 
-// filler tells whether a sentence is "Sure!", "Great question!" or "Here is what I found:".
-func filler(s string) bool {
+// isFiller tells whether a sentence is "Sure!", "Great question!" or "Here is what I found:".
+func isFiller(s string) bool {
 	all := text.Words(s)
 	switch {
 	case len(all) == 0:
@@ -185,7 +185,7 @@ func filler(s string) bool {
 	case len(all) > 4:
 		return false
 	}
-	return fillers[all[0].Folded] || all[len(all)-1].Folded == "question" || matches(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
+	return fillerWords[all[0].Folded] || all[len(all)-1].Folded == "question" || beginsWith(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
 }
 
 // pieceName is the name of a piece of a document: its title and the last of its headings.
@@ -199,16 +199,16 @@ func pieceName(title, heading, said string) string {
 	case title == "" && heading == "":
 		return plainName("", said)
 	case heading == "" || strings.EqualFold(title, heading):
-		return oneLine(title, maxName)
+		return shortLine(title, maxName)
 	case title == "":
-		return oneLine(heading, maxName)
+		return shortLine(heading, maxName)
 	}
-	return oneLine(oneLine(title, maxName/2)+": "+heading, maxName)
+	return shortLine(shortLine(title, maxName/2)+": "+heading, maxName)
 }
 
-// plainIntent is what the person wants, by how the words begin.
+// plainIntent is what the user wants, by how the words begin.
 func plainIntent(s string) string {
-	list := text.SentenceTexts(prose(text.Cut(s, 4<<10)), 20)
+	list := text.SentenceTexts(stripMarkdown(text.Cut(s, 4<<10)), 20)
 	intent := IntentChat
 	for _, t := range list {
 		switch got := sentenceIntent(t); {
@@ -222,17 +222,17 @@ func plainIntent(s string) string {
 }
 
 var (
-	greetings = text.WordSet(`hello hi hey thanks thank hallo danke bonjour merci hola gracias ciao grazie`)
-	questions = text.WordSet(`what who whom whose where when which why is are was were do does did can could will would has have had should was wer wo wann
+	greetingWords = text.WordSet(`hello hi hey thanks thank hallo danke bonjour merci hola gracias ciao grazie`)
+	questionWords = text.WordSet(`what who whom whose where when which why is are was were do does did can could will would has have had should was wer wo wann
 		welche warum qui quel quelle quand que quien donde cuando cual chi dove quando come`)
-	hows  = text.WordSet(`how wie comment como`)
-	keeps = text.WordSet(`remember note save keep memorize don't`)
-	like  = text.WordSet(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
+	howWords  = text.WordSet(`how wie comment como`)
+	keepVerbs = text.WordSet(`remember note save keep memorize don't`)
+	likeWords = text.WordSet(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
 )
 
 func sentenceIntent(s string) string {
 	all := text.Words(s)
-	for len(all) > 1 && (leads[all[0].Folded] || asking[all[0].Folded]) {
+	for len(all) > 1 && (orderLeads[all[0].Folded] || politeWords[all[0].Folded]) {
 		all = all[1:]
 	}
 	if len(all) == 0 {
@@ -242,31 +242,31 @@ func sentenceIntent(s string) string {
 	asked := text.IsQuestion(s)
 	first := all[0].Folded
 	switch {
-	case hows[first] && (asked || f.is(1, "to", "do", "can")):
+	case howWords[first] && (asked || f.is(1, "to", "do", "can")):
 		if f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are", "is", "high") {
 			return IntentAsk
 		}
 		return IntentHow
-	case asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") && f.within(1, 3, verbs) >= 0 && !f.is(2, "tell", "explain", "say"):
+	case asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") && f.findWithin(1, 3, anyOrderVerbs) >= 0 && !f.is(2, "tell", "explain", "say"):
 		return IntentTask
-	case asked || questions[first] && len(all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was"):
+	case asked || questionWords[first] && len(all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was"):
 		return IntentAsk
-	case f.is(0, "tell", "explain", "describe") && !keeps[first]:
+	case f.is(0, "tell", "explain", "describe") && !keepVerbs[first]:
 		return IntentAsk
-	case keeps[first]:
-		return told(f)
-	case strong[first] || either[first] && f.in(1, marksObject):
+	case keepVerbs[first]:
+		return statementIntent(f)
+	case orderVerbs[first] || ambiguousVerbs[first] && f.in(1, objectMarkers):
 		return IntentTask
-	case greetings[first] && len(all) < 6:
+	case greetingWords[first] && len(all) < 6:
 		return IntentChat
 	}
-	return told(f)
+	return statementIntent(f)
 }
 
-// told tells what kind of statement a sentence is.
-func told(f sentence) string {
+// statementIntent tells what kind of statement a sentence is.
+func statementIntent(f sentence) string {
 	for i := range f.all {
-		if f.in(i, like) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") || f.in(i-2, personWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
+		if f.in(i, likeWords) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") || f.in(i-2, userWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
 			return IntentPrefer
 		}
 	}
@@ -276,16 +276,16 @@ func told(f sentence) string {
 	return IntentTell
 }
 
-var personWords = text.WordSet(`i my me person user`)
+var userWords = text.WordSet(`i my me person user`)
 
 // Words that sound one way or the other.
 var (
-	glad = text.WordSet(`good great nice love lovely happy glad excellent wonderful amazing awesome thanks thank perfect best beautiful enjoy fantastic
+	positiveWords = text.WordSet(`good great nice love lovely happy glad excellent wonderful amazing awesome thanks thank perfect best beautiful enjoy fantastic
 		pleased delighted fun excited grateful helpful gut toll schon danke prima super bien genial merci bueno gracias bello grazie отлично спасибо хорошо`)
-	sad = text.WordSet(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
+	negativeWords = text.WordSet(`bad terrible awful hate sad angry annoyed annoying wrong broken worst horrible poor disappointed disappointing frustrated frustrating useless
 		upset worried afraid tired sick fail failed fails problem stupid boring pain unhappy lost schlecht schlimm kaputt furchtbar mal mauvais triste malo
 		terrible brutto плохо ужасно`)
-	turns = text.WordSet(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
+	negations = text.WordSet(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
 )
 
 // plainSentiment is how the words sound.
@@ -295,15 +295,15 @@ func plainSentiment(s string) string {
 	for i, w := range all {
 		v := 0
 		switch {
-		case glad[w.Folded]:
+		case positiveWords[w.Folded]:
 			v = 1
-		case sad[w.Folded]:
+		case negativeWords[w.Folded]:
 			v = -1
 		default:
 			continue
 		}
 		for back := 1; back <= 3 && i-back >= 0 && all[i-back+1].Gap&(text.GapEnd|text.GapComma) == 0; back++ {
-			if turns[all[i-back].Folded] {
+			if negations[all[i-back].Folded] {
 				v = -v
 				break
 			}
@@ -319,12 +319,12 @@ func plainSentiment(s string) string {
 	return Neutral
 }
 
-// digits are the numbers that a text holds.
-type digits map[string]bool
+// numberSet are the numbers that a text holds.
+type numberSet map[string]bool
 
 // numbersOf are the numbers of s, written without what groups their digits.
-func numbersOf(s string) digits {
-	out := digits{}
+func numbersOf(s string) numberSet {
+	out := numberSet{}
 	for _, w := range text.Words(s) {
 		if strings.ContainsFunc(w.Folded, unicode.IsDigit) {
 			out[onlyDigits(w.Folded)] = true
@@ -336,8 +336,8 @@ func numbersOf(s string) digits {
 	return out
 }
 
-// hold tells whether every number of s that is worth a look is among them.
-func (d digits) hold(s string) bool {
+// holdAll tells whether every number of s that is worth a look is among them.
+func (d numberSet) holdAll(s string) bool {
 	for _, w := range text.Words(s) {
 		if n := onlyDigits(w.Folded); len(n) > 2 && !d[n] {
 			for _, p := range strings.FieldsFunc(w.Folded, func(r rune) bool { return !unicode.IsDigit(r) }) {

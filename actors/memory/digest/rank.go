@@ -26,15 +26,15 @@ const maxRanked = 1 << 10
 // Rank lets a model say how well each text answers the query: a mark from 0 to 10 for each, in order. There is no plain way:
 // whoever asks has an order already. Anything but one mark for each is an error.
 func (d *Digester) Rank(ctx context.Context, query string, texts []string) ([]float64, error) {
-	asked := []fence{{"question", clean(text.Cut(query, maxQuestion))}}
+	asked := []fence{{"question", cleanText(text.Cut(query, maxQuestion))}}
 	for i, t := range texts {
-		asked = append(asked, fence{strconv.Itoa(i + 1), clean(text.Cut(t, maxRanked))})
+		asked = append(asked, fence{strconv.Itoa(i + 1), cleanText(text.Cut(t, maxRanked))})
 	}
 	got, err := d.askObject(ctx, rankPrompt, rankSchema, asked)
 	if err != nil {
 		return nil, err
 	}
-	list, _ := each[struct {
+	list, _ := listOf[struct {
 		N    int
 		Mark *float64
 	}](got, "marks")

@@ -18,12 +18,12 @@ const (
 func plainRelations(m material) []Relation {
 	var out []Relation
 	for _, p := range m {
-		body := prose(text.Cut(p.text, maxPlain))
+		body := stripMarkdown(text.Cut(p.text, maxPlain))
 		for _, s := range text.Sentences(body, 400) {
 			line := strings.Join(strings.Fields(body[s.From:s.To]), " ")
 			f := parser{sentence: sentence{text.Words(line), line}, by: p.by}
-			for _, r := range f.relations() {
-				if len(out) < maxRelations && !slices.ContainsFunc(out, r.same) {
+			for _, r := range f.parse() {
+				if len(out) < maxRelations && !slices.ContainsFunc(out, r.isSame) {
 					out = append(out, r)
 				}
 			}
@@ -32,8 +32,8 @@ func plainRelations(m material) []Relation {
 	return out
 }
 
-// same tells whether two relations say the same.
-func (r Relation) same(o Relation) bool {
+// isSame tells whether two relations say the same.
+func (r Relation) isSame(o Relation) bool {
 	return r.Tense == o.Tense && r.Predicate == o.Predicate && text.Fold(r.Subject) == text.Fold(o.Subject) && text.Fold(r.Object) == text.Fold(o.Object)
 }
 
@@ -44,52 +44,52 @@ type parser struct {
 	out []Relation
 }
 
-// phrase is what stands before a verb.
-type phrase struct {
+// clause is what stands before a verb.
+type clause struct {
 	subject       string
 	past, perfect bool
 	denied        bool
 	over          bool // no longer
 }
 
-func (p *parser) relations() []Relation {
+func (p *parser) parse() []Relation {
 	for i := range p.all {
 		w := p.all[i].Folded
 		switch {
-		case lives[w] && p.is(i+1, "in"):
-			p.place(i, i+2, livesIn)
-		case works[w] && p.is(i+1, "at", "for", "with"):
-			p.place(i, i+2, worksAt)
-		case works[w] && p.is(i+1, "as"):
-			p.plain(i, i+2, "works as", KindOther)
+		case liveVerbs[w] && p.is(i+1, "in"):
+			p.parsePlace(i, i+2, livesIn)
+		case workVerbs[w] && p.is(i+1, "at", "for", "with"):
+			p.parsePlace(i, i+2, worksAt)
+		case workVerbs[w] && p.is(i+1, "as"):
+			p.parseStatement(i, i+2, "works as", KindOther)
 		case w == "moved":
-			p.moved(i)
-		case likes[w] != "":
-			p.liked(i, likes[w])
+			p.parseMove(i)
+		case likeVerbs[w] != "":
+			p.parsePreference(i, likeVerbs[w])
 		case w == "married" && p.is(i+1, "to"):
-			p.plain(i, i+2, "is married to", KindPerson)
+			p.parseStatement(i, i+2, "is married to", KindPerson)
 		case w == "born" && p.is(i+1, "in", "on"):
-			p.born(i)
-		case be[w]:
-			p.being(i)
-		case kin[w] && p.name(i+1) && p.tied(i+1) && p.owner(i-1) != "": // my sister Ana: said in passing, and so also in a question
-			p.put(Relation{Subject: p.text(i+1, p.nameEnd(i+1)), Predicate: "is " + w + " of", Object: p.owner(i - 1), Kind: KindPerson, Tense: tenseIs})
-		case w == "call" && p.is(i+1, "me") && p.by == person:
-			p.add(phrase{subject: Person}, i+2, "is called", KindPerson, tenseIs)
+			p.parseBirth(i)
+		case beForms[w]:
+			p.parseBeing(i)
+		case kinWords[w] && p.isName(i+1) && p.isTied(i+1) && p.ownerAt(i-1) != "": // my sister Ana: said in passing, and so also in a question
+			p.keepRelation(Relation{Subject: p.span(i+1, p.nameEnd(i+1)), Predicate: "is " + w + " of", Object: p.ownerAt(i - 1), Kind: KindPerson, Tense: tenseIs})
+		case w == "call" && p.is(i+1, "me") && p.by == byUser:
+			p.addRelation(clause{subject: UserEntity}, i+2, "is called", KindPerson, tenseIs)
 		}
 	}
 	return p.out
 }
 
-// before reads what stands before the verb at i. It is not ok when there is no subject that is known, or when the clause
+// readSubject reads what stands before the verb at i. It is not ok when there is no subject that is known, or when the clause
 // states no fact.
-func (p *parser) before(i int) (phrase, bool) {
-	var ph phrase
+func (p *parser) readSubject(i int) (clause, bool) {
+	var ph clause
 	k := i - 1
 	if p.all[i].Gap != 0 {
 		return ph, false
 	}
-	for ; k >= 0 && around[p.all[k].Folded]; k-- {
+	for ; k >= 0 && adverbsAndAuxiliaries[p.all[k].Folded]; k-- {
 		switch w := p.all[k].Folded; w {
 		case "used", "formerly", "previously", "once", "was", "were", "had":
 			ph.past = true
@@ -107,55 +107,55 @@ func (p *parser) before(i int) (phrase, bool) {
 	if k < 0 {
 		return ph, false
 	}
-	ph.subject = p.subject(k)
-	return ph, ph.subject != "" && p.states(k, i)
+	ph.subject = p.subjectEndingAt(k)
+	return ph, ph.subject != "" && p.statesFact(k, i)
 }
 
-// subject is who is named by the words that end with word k, "" when that is not known.
-func (p *parser) subject(k int) string {
+// subjectEndingAt is who is named by the words that end with word k, "" when that is not known.
+func (p *parser) subjectEndingAt(k int) string {
 	w := p.all[k]
 	switch {
 	case w.Folded == "i" || w.Folded == "i'm" || w.Folded == "i've":
-		if p.by == person {
-			return Person
+		if p.by == byUser {
+			return UserEntity
 		}
 		return ""
 	case w.Folded == "you" || w.Folded == "you're" || w.Folded == "you've":
-		if p.by == assistant {
-			return Person
+		if p.by == byAssistant {
+			return UserEntity
 		}
 		return ""
 	case (w.Folded == "person" || w.Folded == "user") && p.is(k-1, "the"):
-		if p.by != stranger {
-			return Person
+		if p.by != byUnknown {
+			return UserEntity
 		}
 		return ""
-	case kin[w.Folded]:
-		if owner := p.owner(k - 1); owner != "" {
+	case kinWords[w.Folded]:
+		if owner := p.ownerAt(k - 1); owner != "" {
 			return owner + "'s " + w.Folded
 		}
 		return ""
-	case !p.name(k):
+	case !p.isName(k):
 		return ""
 	}
 	from := p.nameStart(k)
-	if from > 0 && p.all[from].Gap == 0 && p.in(from-1, links) { // "the city of Oslo lives": whose part this is, is not known
+	if from > 0 && p.all[from].Gap == 0 && p.in(from-1, nameParticles) { // "the city of Oslo lives": whose part this is, is not known
 		return ""
 	}
-	return p.text(from, k)
+	return p.span(from, k)
 }
 
-// owner is whose something is, by word k: my, your, Ana's.
-func (p *parser) owner(k int) string {
+// ownerAt is whose something is, by word k: my, your, Ana's.
+func (p *parser) ownerAt(k int) string {
 	switch {
 	case k < 0:
 		return ""
-	case p.is(k, "my") && p.by == person, p.is(k, "your") && p.by == assistant:
-		return Person
-	case p.is(k, "person's", "user's") && p.is(k-1, "the") && p.by != stranger:
-		return Person
-	case p.name(k) && strings.HasSuffix(p.all[k].Folded, "'s"):
-		name := p.text(p.nameStart(k), k)
+	case p.is(k, "my") && p.by == byUser, p.is(k, "your") && p.by == byAssistant:
+		return UserEntity
+	case p.is(k, "person's", "user's") && p.is(k-1, "the") && p.by != byUnknown:
+		return UserEntity
+	case p.isName(k) && strings.HasSuffix(p.all[k].Folded, "'s"):
+		name := p.span(p.nameStart(k), k)
 		return strings.TrimSuffix(strings.TrimSuffix(name, "'s"), "’s")
 	}
 	return ""
@@ -163,29 +163,29 @@ func (p *parser) owner(k int) string {
 
 // nameStart is the first word of the name that ends with word k.
 func (p *parser) nameStart(k int) int {
-	for k > 0 && p.all[k].Gap == 0 && p.name(k-1) && !leads[p.all[k-1].Folded] {
+	for k > 0 && p.all[k].Gap == 0 && p.isName(k-1) && !orderLeads[p.all[k-1].Folded] {
 		k--
 	}
 	return k
 }
 
-// text is the words from a to b as they are written.
-func (p *parser) text(a, b int) string { return p.s[p.all[a].From:p.all[b].To] }
+// span is the words from a to b as they are written.
+func (p *parser) span(a, b int) string { return p.s[p.all[a].From:p.all[b].To] }
 
-// states tells whether the clause with the subject at k and the verb at i states a fact: it is not asked, wished or
+// statesFact tells whether the clause with the subject at k and the verb at i states a fact: it is not asked, wished or
 // supposed.
-func (p *parser) states(k, i int) bool {
+func (p *parser) statesFact(k, i int) bool {
 	from := k
 	for from > 0 && p.all[from].Gap&(text.GapEnd|text.GapComma|text.GapColon) == 0 && !p.is(from, "and", "but", "that", "because", "so") {
 		from--
 	}
 	for j := from; j <= i; j++ {
-		if p.in(j, supposed) || p.in(j, questions) && !around[p.all[j].Folded] || p.in(j, hows) || j == from && p.in(j, helpers) {
+		if p.in(j, hypotheticals) || p.in(j, questionWords) && !adverbsAndAuxiliaries[p.all[j].Folded] || p.in(j, howWords) || j == from && p.in(j, questionVerbs) {
 			return false
 		}
 	}
 	// "if" also reaches over the comma before: If she moves, Ana lives in Oslo.
-	if p.in(0, supposed) {
+	if p.in(0, hypotheticals) {
 		return false
 	}
 	if !strings.ContainsAny(p.s[p.all[i].To:], "?？؟") {
@@ -199,35 +199,35 @@ func (p *parser) states(k, i int) bool {
 	return false
 }
 
-// object is what is named from word i on, with the word after it. Of the person also small letters are taken: people
+// readObject is what is named from word i on, with the word after it. Of the user also small letters are taken: people
 // write to an assistant as they like.
-func (p *parser) object(i, most int, loose bool) (string, int) {
+func (p *parser) readObject(i, most int, loose bool) (string, int) {
 	for p.is(i, "the", "a", "an") && i+1 < len(p.all) && p.all[i+1].Gap == 0 {
 		i++
 	}
 	if i >= len(p.all) || p.all[i].Gap&^text.GapQuote != 0 {
 		return "", i
 	}
-	if p.name(i) {
+	if p.isName(i) {
 		end := p.nameEnd(i)
-		return strings.TrimSuffix(strings.TrimSuffix(p.text(i, end), "'s"), "’s"), end + 1
+		return strings.TrimSuffix(strings.TrimSuffix(p.span(i, end), "'s"), "’s"), end + 1
 	}
 	if !loose {
 		return "", i
 	}
 	to := i
-	for to < len(p.all) && to-i < most && (to == i || p.all[to].Gap == 0) && !stops[p.all[to].Folded] {
+	for to < len(p.all) && to-i < most && (to == i || p.all[to].Gap == 0) && !objectStops[p.all[to].Folded] {
 		to++
 	}
 	if to == i {
 		return "", i
 	}
-	return p.text(i, to-1), to
+	return p.span(i, to-1), to
 }
 
-// place: Ana lives in Oslo; I used to work for Acme until 2019.
-func (p *parser) place(verb, at int, predicate string) {
-	ph, ok := p.before(verb)
+// parsePlace: Ana lives in Oslo; I used to work for Acme until 2019.
+func (p *parser) parsePlace(verb, at int, predicate string) {
+	ph, ok := p.readSubject(verb)
 	if !ok || ph.denied && !ph.over {
 		return
 	}
@@ -235,22 +235,22 @@ func (p *parser) place(verb, at int, predicate string) {
 	if predicate == worksAt {
 		kind = KindOther
 	}
-	p.finish(ph, verb, at, predicate, kind)
+	p.addWithDates(ph, verb, at, predicate, kind)
 }
 
-// plain: Ana is married to Tom; I work as a nurse.
-func (p *parser) plain(verb, at int, predicate, kind string) {
-	if ph, ok := p.before(verb); ok && !ph.denied {
-		p.finish(ph, verb, at, predicate, kind)
+// parseStatement: Ana is married to Tom; I work as a nurse.
+func (p *parser) parseStatement(verb, at int, predicate, kind string) {
+	if ph, ok := p.readSubject(verb); ok && !ph.denied {
+		p.addWithDates(ph, verb, at, predicate, kind)
 	}
 }
 
-// finish reads the object and the dates and adds the relation.
-func (p *parser) finish(ph phrase, verb, at int, predicate, kind string) {
-	object, next := p.object(at, 4, strings.HasPrefix(ph.subject, Person) || predicate == "works as")
-	from, until, in := p.dates(next)
-	was := ph.past || ph.over || until != "" || pasts[p.all[verb].Folded] && predicate != "is married to"
-	if ph.perfect && until == "" && !ph.over && p.in(verb, pasts) { // has lived in Oslo since 2019
+// addWithDates reads the object and the dates and adds the relation.
+func (p *parser) addWithDates(ph clause, verb, at int, predicate, kind string) {
+	object, next := p.readObject(at, 4, strings.HasPrefix(ph.subject, UserEntity) || predicate == "works as")
+	from, until, in := p.readDates(next)
+	was := ph.past || ph.over || until != "" || pastForms[p.all[verb].Folded] && predicate != "is married to"
+	if ph.perfect && until == "" && !ph.over && p.in(verb, pastForms) { // has lived in Oslo since 2019
 		was = from == ""
 	}
 	tense := tenseIs
@@ -260,42 +260,42 @@ func (p *parser) finish(ph phrase, verb, at int, predicate, kind string) {
 	if from == "" {
 		from = in
 	}
-	p.put(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense, From: from, Until: until})
+	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense, From: from, Until: until})
 }
 
-// moved: Ana moved from Oslo to Bergen in 2020.
-func (p *parser) moved(i int) {
-	ph, ok := p.before(i)
+// parseMove: Ana moved from Oslo to Bergen in 2020.
+func (p *parser) parseMove(i int) {
+	ph, ok := p.readSubject(i)
 	if !ok || ph.denied {
 		return
 	}
-	loose := strings.HasPrefix(ph.subject, Person)
+	loose := strings.HasPrefix(ph.subject, UserEntity)
 	next := i + 1
 	left := ""
 	if p.is(next, "from") {
-		left, next = p.object(next+1, 3, loose)
+		left, next = p.readObject(next+1, 3, loose)
 	}
 	goal := ""
 	if p.is(next, "to") {
-		goal, next = p.object(next+1, 3, loose)
+		goal, next = p.readObject(next+1, 3, loose)
 	}
-	from, until, in := p.dates(next)
+	from, until, in := p.readDates(next)
 	when := in
 	if when == "" {
 		when = from + until
 	}
 	if left != "" {
-		p.put(Relation{Subject: ph.subject, Predicate: livesIn, Object: left, Kind: KindPlace, Tense: tenseWas, Until: when})
+		p.keepRelation(Relation{Subject: ph.subject, Predicate: livesIn, Object: left, Kind: KindPlace, Tense: tenseWas, Until: when})
 	}
 	if goal != "" {
-		p.put(Relation{Subject: ph.subject, Predicate: livesIn, Object: goal, Kind: KindPlace, Tense: tenseIs, From: when})
+		p.keepRelation(Relation{Subject: ph.subject, Predicate: livesIn, Object: goal, Kind: KindPlace, Tense: tenseIs, From: when})
 	}
 }
 
-// liked: I don't like fish; Ana used to like tea.
-func (p *parser) liked(i int, predicate string) {
-	ph, ok := p.before(i)
-	if !ok || p.in(i+1, vague) {
+// parsePreference: I don't like fish; Ana used to like tea.
+func (p *parser) parsePreference(i int, predicate string) {
+	ph, ok := p.readSubject(i)
+	if !ok || p.in(i+1, vagueObjects) {
 		return
 	}
 	if ph.denied {
@@ -320,36 +320,36 @@ func (p *parser) liked(i int, predicate string) {
 	if to == at {
 		return
 	}
-	object := p.text(at, to-1)
+	object := p.span(at, to-1)
 	if p.is(i+1, "to") {
 		object = "to " + object
 	}
 	tense := tenseIs
-	if ph.past || ph.over || pasts[p.all[i].Folded] {
+	if ph.past || ph.over || pastForms[p.all[i].Folded] {
 		tense = tenseWas
 	}
-	p.put(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: KindThing, Tense: tense})
+	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: KindThing, Tense: tense})
 }
 
-// born: Ana was born in Oslo; I was born on 3 May 1990.
-func (p *parser) born(i int) {
-	ph, ok := p.before(i)
+// parseBirth: Ana was born in Oslo; I was born on 3 May 1990.
+func (p *parser) parseBirth(i int) {
+	ph, ok := p.readSubject(i)
 	if !ok || ph.denied {
 		return
 	}
-	if d, next := p.date(i + 2); d != "" && next > 0 {
-		p.put(Relation{Subject: ph.subject, Predicate: "was born on", Object: d, Kind: KindOther, Tense: tenseWas})
+	if d, next := p.readDate(i + 2); d != "" && next > 0 {
+		p.keepRelation(Relation{Subject: ph.subject, Predicate: "was born on", Object: d, Kind: KindOther, Tense: tenseWas})
 		return
 	}
-	object, next := p.object(i+2, 3, ph.subject == Person)
-	_, _, in := p.dates(next)
-	p.put(Relation{Subject: ph.subject, Predicate: "was born in", Object: object, Kind: KindPlace, Tense: tenseWas, From: in})
+	object, next := p.readObject(i+2, 3, ph.subject == UserEntity)
+	_, _, in := p.readDates(next)
+	p.keepRelation(Relation{Subject: ph.subject, Predicate: "was born in", Object: object, Kind: KindPlace, Tense: tenseWas, From: in})
 }
 
-// being: what follows a form of "to be".
-func (p *parser) being(i int) {
+// parseBeing: what follows a form of "to be".
+func (p *parser) parseBeing(i int) {
 	tense := tenseIs
-	if pasts[p.all[i].Folded] {
+	if pastForms[p.all[i].Folded] {
 		tense = tenseWas
 	}
 	if p.is(i+1, "not", "never") {
@@ -362,41 +362,41 @@ func (p *parser) being(i int) {
 	// my name is Kim; my sister is (called) Ana; my favourite colour is blue
 	if i > 0 && p.all[i].Gap == 0 {
 		switch {
-		case p.is(i-1, "name") && p.states(i-1, i):
+		case p.is(i-1, "name") && p.statesFact(i-1, i):
 			switch {
-			case kin[strings.TrimSuffix(p.all[max(0, i-2)].Folded, "'s")] && strings.HasSuffix(p.all[max(0, i-2)].Folded, "'s"): // my sister's name is Ana
-				if owner := p.owner(i - 3); owner != "" {
-					p.kinship(after, strings.TrimSuffix(p.all[i-2].Folded, "'s"), owner, tense)
+			case kinWords[strings.TrimSuffix(p.all[max(0, i-2)].Folded, "'s")] && strings.HasSuffix(p.all[max(0, i-2)].Folded, "'s"): // my sister's name is Ana
+				if owner := p.ownerAt(i - 3); owner != "" {
+					p.addKinship(after, strings.TrimSuffix(p.all[i-2].Folded, "'s"), owner, tense)
 				}
-			case p.owner(i-2) != "":
-				p.add(phrase{subject: p.owner(i - 2)}, after, "is called", KindPerson, tense)
+			case p.ownerAt(i-2) != "":
+				p.addRelation(clause{subject: p.ownerAt(i - 2)}, after, "is called", KindPerson, tense)
 			}
 			return
-		case kin[p.all[i-1].Folded] && p.name(after) && p.states(i-1, i):
-			if owner := p.owner(i - 2); owner != "" {
-				p.kinship(after, p.all[i-1].Folded, owner, tense)
+		case kinWords[p.all[i-1].Folded] && p.isName(after) && p.statesFact(i-1, i):
+			if owner := p.ownerAt(i - 2); owner != "" {
+				p.addKinship(after, p.all[i-1].Folded, owner, tense)
 			}
 			return
 		}
 		// the capital of Norway is Oslo
 		first := p.nameStart(i - 1)
-		if p.name(first) && p.is(first-1, "of") && p.in(first-2, roles) && p.name(after) && p.states(first-2, i) {
-			p.put(Relation{Subject: p.text(after, p.nameEnd(after)), Predicate: "is " + p.all[first-2].Folded + " of", Object: p.text(first, i-1), Kind: KindOther, Tense: tense})
+		if p.isName(first) && p.is(first-1, "of") && p.in(first-2, roleWords) && p.isName(after) && p.statesFact(first-2, i) {
+			p.keepRelation(Relation{Subject: p.span(after, p.nameEnd(after)), Predicate: "is " + p.all[first-2].Folded + " of", Object: p.span(first, i-1), Kind: KindOther, Tense: tense})
 			return
 		}
 		for k := i - 2; k >= 1 && k >= i-3; k-- {
-			if p.is(k, "favourite", "favorite") && p.owner(k-1) != "" && p.states(k, i) {
-				p.add(phrase{subject: p.owner(k - 1)}, after, "has favourite "+text.Fold(p.text(k+1, i-1)), KindThing, tense)
+			if p.is(k, "favourite", "favorite") && p.ownerAt(k-1) != "" && p.statesFact(k, i) {
+				p.addRelation(clause{subject: p.ownerAt(k - 1)}, after, "has favourite "+text.Fold(p.span(k+1, i-1)), KindThing, tense)
 				return
 			}
 		}
 	}
 	var who string
 	if w := p.all[i].Folded; w == "i'm" || w == "you're" { // subject and verb are one word
-		if who = p.subject(i); !p.states(i, i) {
+		if who = p.subjectEndingAt(i); !p.statesFact(i, i) {
 			return
 		}
-	} else if ph, ok := p.before(i); ok && !ph.denied {
+	} else if ph, ok := p.readSubject(i); ok && !ph.denied {
 		who = ph.subject
 		if ph.past || ph.over {
 			tense = tenseWas
@@ -407,42 +407,42 @@ func (p *parser) being(i int) {
 	}
 	switch {
 	case p.is(i+1, "called", "named"):
-		p.add(phrase{subject: who}, after, "is called", KindPerson, tense)
+		p.addRelation(clause{subject: who}, after, "is called", KindPerson, tense)
 	case p.is(after, "from"):
-		p.add(phrase{subject: who}, after+1, "is from", KindPlace, tense)
-	case p.owner(after) != "" && p.in(after+1, kin):
-		p.put(Relation{Subject: who, Predicate: "is " + p.all[after+1].Folded + " of", Object: p.owner(after), Kind: KindPerson, Tense: tense})
-	case p.name(after): // Ana Silva's sister
-		if end := p.nameEnd(after); p.owner(end) != "" && p.in(end+1, kin) {
-			p.put(Relation{Subject: who, Predicate: "is " + p.all[end+1].Folded + " of", Object: p.owner(end), Kind: KindPerson, Tense: tense})
+		p.addRelation(clause{subject: who}, after+1, "is from", KindPlace, tense)
+	case p.ownerAt(after) != "" && p.in(after+1, kinWords):
+		p.keepRelation(Relation{Subject: who, Predicate: "is " + p.all[after+1].Folded + " of", Object: p.ownerAt(after), Kind: KindPerson, Tense: tense})
+	case p.isName(after): // Ana Silva's sister
+		if end := p.nameEnd(after); p.ownerAt(end) != "" && p.in(end+1, kinWords) {
+			p.keepRelation(Relation{Subject: who, Predicate: "is " + p.all[end+1].Folded + " of", Object: p.ownerAt(end), Kind: KindPerson, Tense: tense})
 		}
 	default:
 		if p.is(after, "the") {
 			after++
 		}
-		if p.in(after, roles) && p.is(after+1, "of") {
-			p.add(phrase{subject: who}, after+2, "is "+p.all[after].Folded+" of", KindOther, tense)
+		if p.in(after, roleWords) && p.is(after+1, "of") {
+			p.addRelation(clause{subject: who}, after+2, "is "+p.all[after].Folded+" of", KindOther, tense)
 		}
 	}
 }
 
-// kinship: Ana is my sister, said the other way round.
-func (p *parser) kinship(at int, what, owner, tense string) {
-	if name, _ := p.object(at, 2, false); name != "" {
-		p.put(Relation{Subject: name, Predicate: "is " + what + " of", Object: owner, Kind: KindPerson, Tense: tense})
+// addKinship: Ana is my sister, said the other way round.
+func (p *parser) addKinship(at int, what, owner, tense string) {
+	if name, _ := p.readObject(at, 2, false); name != "" {
+		p.keepRelation(Relation{Subject: name, Predicate: "is " + what + " of", Object: owner, Kind: KindPerson, Tense: tense})
 	}
 }
 
-// add puts a relation whose object begins at word at.
-func (p *parser) add(ph phrase, at int, predicate, kind, tense string) {
-	object, _ := p.object(at, 4, ph.subject == Person)
-	p.put(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense})
+// addRelation puts a relation whose object begins at word at.
+func (p *parser) addRelation(ph clause, at int, predicate, kind, tense string) {
+	object, _ := p.readObject(at, 4, ph.subject == UserEntity)
+	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense})
 }
 
-func (p *parser) put(r Relation) {
+func (p *parser) keepRelation(r Relation) {
 	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || text.Fold(r.Object) == text.Fold(r.Subject) {
 		return
 	}
-	r.Single = single(r.Predicate)
+	r.Single = isSingle(r.Predicate)
 	p.out = append(p.out, r)
 }

@@ -27,63 +27,63 @@ func TestPlainRelations(t *testing.T) {
 		text string
 		want []string
 	}{
-		{"lives", person, "Ana lives in Oslo.", []string{"Ana|lives in|Oslo|is||"}},
-		{"lived until", person, "Ana Silva lived in New York until 2019.", []string{"Ana Silva|lives in|New York|was||2019"}},
-		{"used to live", person, "Ana used to live in Rome.", []string{"Ana|lives in|Rome|was||"}},
-		{"no longer", person, "Ana no longer works at Acme.", []string{"Ana|works at|Acme|was||"}},
-		{"formerly", person, "Tom formerly worked for Acme Corp.", []string{"Tom|works at|Acme Corp|was||"}},
-		{"since", person, "I have lived in Oslo since March 2019.", []string{"the person|lives in|Oslo|is|March 2019|"}},
-		{"from and to", person, "Ana lived in Oslo from 2010 to 2015.", []string{"Ana|lives in|Oslo|was|2010|2015"}},
-		{"moved", person, "Ana moved from Oslo to Bergen in 2020.", []string{"Ana|lives in|Oslo|was||2020", "Ana|lives in|Bergen|is|2020|"}},
-		{"moved to", person, "I moved to bergen", []string{"the person|lives in|bergen|is||"}},
-		{"works as", person, "I work as a nurse.", []string{"the person|works as|nurse|is||"}},
-		{"sister of a name", person, "Ana is Tom's sister.", []string{"Ana|is sister of|Tom|is||"}},
-		{"my sister", person, "Ana is my sister.", []string{"Ana|is sister of|the person|is||"}},
-		{"my sister, turned", person, "My sister is called Ana.", []string{"Ana|is sister of|the person|is||"}},
-		{"my sister's name", person, "my sister's name is Ana", []string{"Ana|is sister of|the person|is||"}},
-		{"my sister lives", person, "My sister lives in Rome.", []string{"the person's sister|lives in|Rome|is||"}},
-		{"my name", person, "my name is Kim", []string{"the person|is called|Kim|is||"}},
-		{"call me", person, "Call me Kim.", []string{"the person|is called|Kim|is||"}},
-		{"likes", person, "I love hiking in the mountains.", []string{"the person|likes|hiking in the mountains|is||"}},
-		{"prefers", person, "I prefer tea to coffee", []string{"the person|prefers|tea|is||"}},
-		{"dislikes", person, "I don't like fish.", []string{"the person|dislikes|fish|is||"}},
-		{"liked once", person, "I used to like jazz.", []string{"the person|likes|jazz|was||"}},
-		{"favourite", person, "My favorite colour is blue.", []string{"the person|has favourite colour|blue|is||"}},
-		{"married", person, "Tom is married to Ana.", []string{"Tom|is married to|Ana|is||"}},
-		{"born in", person, "Ana was born in Porto in 1990.", []string{"Ana|was born in|Porto|was|1990|"}},
-		{"born on", person, "I was born on 3 May 1990.", []string{"the person|was born on|3 May 1990|was||"}},
-		{"from", person, "I'm from Lisbon.", []string{"the person|is from|Lisbon|is||"}},
-		{"capital", stranger, "The capital of Norway is Oslo.", []string{"Oslo|is capital of|Norway|is||"}},
-		{"capital, turned", stranger, "Oslo is the capital of Norway.", []string{"Oslo|is capital of|Norway|is||"}},
-		{"you in an answer", assistant, "You live in Bergen now.", []string{"the person|lives in|Bergen|is||"}},
-		{"your brother in an answer", assistant, "Your brother works at Acme.", []string{"the person's brother|works at|Acme|is||"}},
-		{"the person in a note", person, "The person's sister is called Ana.", []string{"Ana|is sister of|the person|is||"}},
-		{"in passing, in a question", person, "Where does my sister Ana live?", []string{"Ana|is sister of|the person|is||"}},
-		{"two in one", person, "I live in Oslo and I work at Acme.", []string{"the person|lives in|Oslo|is||", "the person|works at|Acme|is||"}},
-		{"told before a question", person, "I live in Oslo, what is the weather?", []string{"the person|lives in|Oslo|is||"}},
-		{"retold", stranger, "The page says that Ana Silva lives in Oslo.", []string{"Ana Silva|lives in|Oslo|is||"}},
+		{"lives", byUser, "Ana lives in Oslo.", []string{"Ana|lives in|Oslo|is||"}},
+		{"lived until", byUser, "Ana Silva lived in New York until 2019.", []string{"Ana Silva|lives in|New York|was||2019"}},
+		{"used to live", byUser, "Ana used to live in Rome.", []string{"Ana|lives in|Rome|was||"}},
+		{"no longer", byUser, "Ana no longer works at Acme.", []string{"Ana|works at|Acme|was||"}},
+		{"formerly", byUser, "Tom formerly worked for Acme Corp.", []string{"Tom|works at|Acme Corp|was||"}},
+		{"since", byUser, "I have lived in Oslo since March 2019.", []string{"the user|lives in|Oslo|is|March 2019|"}},
+		{"from and to", byUser, "Ana lived in Oslo from 2010 to 2015.", []string{"Ana|lives in|Oslo|was|2010|2015"}},
+		{"moved", byUser, "Ana moved from Oslo to Bergen in 2020.", []string{"Ana|lives in|Oslo|was||2020", "Ana|lives in|Bergen|is|2020|"}},
+		{"moved to", byUser, "I moved to bergen", []string{"the user|lives in|bergen|is||"}},
+		{"works as", byUser, "I work as a nurse.", []string{"the user|works as|nurse|is||"}},
+		{"sister of a name", byUser, "Ana is Tom's sister.", []string{"Ana|is sister of|Tom|is||"}},
+		{"my sister", byUser, "Ana is my sister.", []string{"Ana|is sister of|the user|is||"}},
+		{"my sister, turned", byUser, "My sister is called Ana.", []string{"Ana|is sister of|the user|is||"}},
+		{"my sister's name", byUser, "my sister's name is Ana", []string{"Ana|is sister of|the user|is||"}},
+		{"my sister lives", byUser, "My sister lives in Rome.", []string{"the user's sister|lives in|Rome|is||"}},
+		{"my name", byUser, "my name is Kim", []string{"the user|is called|Kim|is||"}},
+		{"call me", byUser, "Call me Kim.", []string{"the user|is called|Kim|is||"}},
+		{"likes", byUser, "I love hiking in the mountains.", []string{"the user|likes|hiking in the mountains|is||"}},
+		{"prefers", byUser, "I prefer tea to coffee", []string{"the user|prefers|tea|is||"}},
+		{"dislikes", byUser, "I don't like fish.", []string{"the user|dislikes|fish|is||"}},
+		{"liked once", byUser, "I used to like jazz.", []string{"the user|likes|jazz|was||"}},
+		{"favourite", byUser, "My favorite colour is blue.", []string{"the user|has favourite colour|blue|is||"}},
+		{"married", byUser, "Tom is married to Ana.", []string{"Tom|is married to|Ana|is||"}},
+		{"born in", byUser, "Ana was born in Porto in 1990.", []string{"Ana|was born in|Porto|was|1990|"}},
+		{"born on", byUser, "I was born on 3 May 1990.", []string{"the user|was born on|3 May 1990|was||"}},
+		{"from", byUser, "I'm from Lisbon.", []string{"the user|is from|Lisbon|is||"}},
+		{"capital", byUnknown, "The capital of Norway is Oslo.", []string{"Oslo|is capital of|Norway|is||"}},
+		{"capital, turned", byUnknown, "Oslo is the capital of Norway.", []string{"Oslo|is capital of|Norway|is||"}},
+		{"you in an answer", byAssistant, "You live in Bergen now.", []string{"the user|lives in|Bergen|is||"}},
+		{"your brother in an answer", byAssistant, "Your brother works at Acme.", []string{"the user's brother|works at|Acme|is||"}},
+		{"the former name of the user in a note", byUser, "The person's sister is called Ana.", []string{"Ana|is sister of|the user|is||"}},
+		{"in passing, in a question", byUser, "Where does my sister Ana live?", []string{"Ana|is sister of|the user|is||"}},
+		{"two in one", byUser, "I live in Oslo and I work at Acme.", []string{"the user|lives in|Oslo|is||", "the user|works at|Acme|is||"}},
+		{"told before a question", byUser, "I live in Oslo, what is the weather?", []string{"the user|lives in|Oslo|is||"}},
+		{"retold", byUnknown, "The page says that Ana Silva lives in Oslo.", []string{"Ana Silva|lives in|Oslo|is||"}},
 
-		{"trick: asked", person, "Do I live in Oslo?", nil},
-		{"trick: asked of somebody", person, "Does Ana live in Oslo?", nil},
-		{"trick: asked where", person, "Where does Ana live in Norway?", nil},
-		{"trick: supposed", person, "If I lived in Oslo, I would like it.", nil},
-		{"trick: supposed before the comma", person, "If she moves, Ana lives in Oslo.", nil},
-		{"trick: wished", person, "I want to live in Oslo.", nil},
-		{"trick: possible", person, "Ana might work at Acme.", nil},
-		{"trick: denied", person, "Ana does not live in Oslo.", nil},
-		{"trick: never", person, "I never worked at Acme.", nil},
-		{"trick: not a sister", person, "Ana is not my sister.", nil},
-		{"trick: I in an answer is the assistant", assistant, "I live in Oslo. I like tea.", nil},
-		{"trick: you in a question is the assistant", person, "You live in Oslo.", nil},
-		{"trick: I of a stranger", stranger, "I live in Oslo. My name is Eve.", nil},
-		{"trick: you of a stranger", stranger, "You work at Acme. Your sister is Eve.", nil},
-		{"trick: a stranger about the user", stranger, "The user lives in Oslo. The person works at Acme.", nil},
-		{"trick: nobody", person, "She lives in Oslo.", nil},
-		{"trick: likes that", person, "I like that. I like how it looks.", nil},
-		{"trick: would like", person, "I would like coffee.", nil},
-		{"trick: itself", person, "Ana is Ana's sister.", nil},
-		{"trick: no object", person, "I live in", nil},
-		{"trick: long object", person, "My name is " + strings.Repeat("Kim", 60), nil},
+		{"trick: asked", byUser, "Do I live in Oslo?", nil},
+		{"trick: asked of somebody", byUser, "Does Ana live in Oslo?", nil},
+		{"trick: asked where", byUser, "Where does Ana live in Norway?", nil},
+		{"trick: supposed", byUser, "If I lived in Oslo, I would like it.", nil},
+		{"trick: supposed before the comma", byUser, "If she moves, Ana lives in Oslo.", nil},
+		{"trick: wished", byUser, "I want to live in Oslo.", nil},
+		{"trick: possible", byUser, "Ana might work at Acme.", nil},
+		{"trick: denied", byUser, "Ana does not live in Oslo.", nil},
+		{"trick: never", byUser, "I never worked at Acme.", nil},
+		{"trick: not a sister", byUser, "Ana is not my sister.", nil},
+		{"trick: I in an answer is the assistant", byAssistant, "I live in Oslo. I like tea.", nil},
+		{"trick: you in a question is the assistant", byUser, "You live in Oslo.", nil},
+		{"trick: I of a stranger", byUnknown, "I live in Oslo. My name is Eve.", nil},
+		{"trick: you of a stranger", byUnknown, "You work at Acme. Your sister is Eve.", nil},
+		{"trick: a stranger about the user", byUnknown, "The user lives in Oslo. The person works at Acme.", nil},
+		{"trick: nobody", byUser, "She lives in Oslo.", nil},
+		{"trick: likes that", byUser, "I like that. I like how it looks.", nil},
+		{"trick: would like", byUser, "I would like coffee.", nil},
+		{"trick: itself", byUser, "Ana is Ana's sister.", nil},
+		{"trick: no object", byUser, "I live in", nil},
+		{"trick: long object", byUser, "My name is " + strings.Repeat("Kim", 60), nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -116,12 +116,12 @@ func TestPredicate(t *testing.T) {
 		{strings.Repeat("x", 60), ""},
 		{"lives\nin", "lives in"},
 	} {
-		if got := predicate(tt.in); got != tt.want {
+		if got := canonicalPredicate(tt.in); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.in, got, tt.want)
 		}
 	}
 	for p, want := range map[string]bool{"lives in": true, "works at": true, "is sister of": false, "likes": false, "has favourite colour": true, "": false} {
-		if single(p) != want {
+		if isSingle(p) != want {
 			t.Errorf("single(%q) is %t", p, !want)
 		}
 	}
@@ -153,12 +153,12 @@ func TestPlainEntities(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := plainEntities(material{{"", tt.text, person}}, nil); !slices.Equal(got, tt.want) {
+			if got := plainEntities(material{{"", tt.text, byUser}}, nil); !slices.Equal(got, tt.want) {
 				t.Errorf("%q\ngot  %+v\nwant %+v", tt.text, got, tt.want)
 			}
 		})
 	}
-	many := plainEntities(material{{"", "x " + strings.Repeat("Aa Bb, Cc Dd. ", 9) + manyNames(40), person}}, nil)
+	many := plainEntities(material{{"", "x " + strings.Repeat("Aa Bb, Cc Dd. ", 9) + manyNames(40), byUser}}, nil)
 	if len(many) != maxEntities {
 		t.Errorf("%d entities", len(many))
 	}

@@ -14,48 +14,48 @@ const (
 )
 
 var (
-	lives = text.WordSet(`live lives lived living reside resides resided`)
-	works = text.WordSet(`work works worked working`)
-	be    = text.WordSet(`is are am was were i'm you're`)
-	pasts = text.WordSet(`lived resided worked liked loved enjoyed preferred hated disliked was were`)
-	kin   = text.WordSet(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
+	liveVerbs = text.WordSet(`live lives lived living reside resides resided`)
+	workVerbs = text.WordSet(`work works worked working`)
+	beForms   = text.WordSet(`is are am was were i'm you're`)
+	pastForms = text.WordSet(`lived resided worked liked loved enjoyed preferred hated disliked was were`)
+	kinWords  = text.WordSet(`sister brother mother father mom mum dad wife husband partner son daughter child aunt uncle cousin niece nephew grandmother grandfather
 		grandma grandpa friend boss colleague neighbour neighbor girlfriend boyfriend fiance teacher doctor dentist dog cat`)
-	roles = text.WordSet(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
+	roleWords = text.WordSet(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
 )
 
-// likes is the predicate of each verb of liking.
-var likes = map[string]string{
+// likeVerbs is the predicate of each verb of liking.
+var likeVerbs = map[string]string{
 	"like": "likes", "likes": "likes", "liked": "likes", "love": "likes", "loves": "likes", "loved": "likes", "enjoy": "likes", "enjoys": "likes", "enjoyed": "likes",
 	"prefer": "prefers", "prefers": "prefers", "preferred": "prefers",
 	"hate": "dislikes", "hates": "dislikes", "hated": "dislikes", "dislike": "dislikes", "dislikes": "dislikes", "disliked": "dislikes",
 }
 
-// around may stand between a subject and its verb.
-var around = text.WordSet(`now currently still also really always never just both recently formerly previously once used to has have had been is am are was were not
+// adverbsAndAuxiliaries may stand between a subject and its verb.
+var adverbsAndAuxiliaries = text.WordSet(`now currently still also really always never just both recently formerly previously once used to has have had been is am are was were not
 	don't doesn't didn't isn't aren't wasn't do does no longer actually absolutely usually mostly did already`)
 
-// supposed are words of a clause that states no fact.
-var supposed = text.WordSet(`if whether would could might may should will want wants wanted wish wishes hope hopes suppose imagine perhaps maybe probably can shall
+// hypotheticals are words of a clause that states no fact.
+var hypotheticals = text.WordSet(`if whether would could might may should will want wants wanted wish wishes hope hopes suppose imagine perhaps maybe probably can shall
 	pretend unless i'd you'd he'd she'd i'll you'll plan plans`)
 
-// helpers begin a question.
-var helpers = text.WordSet(`do does did is are was were has have had am`)
+// questionVerbs begin a question.
+var questionVerbs = text.WordSet(`do does did is are was were has have had am`)
 
-// stops end an object in small letters.
-var stops = text.WordSet(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
+// objectStops end an object in small letters.
+var objectStops = text.WordSet(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
 	too anymore here there not it this these those you them him her me us he she they we by near than`)
 
 // likeStops end what somebody likes.
 var likeStops = text.WordSet(`and or but because since when if than over more most so very much while although though instead until till before after i you
 	he she they we it this that these those them him her me us now anymore`)
 
-// vague is what somebody likes that nobody could look up.
-var vague = text.WordSet(`it that this these those you them him her how when what if your where`)
+// vagueObjects is what somebody likes that nobody could look up.
+var vagueObjects = text.WordSet(`it that this these those you them him her how when what if your where`)
 
 var months = text.WordSet(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
 
-// date reads the date at word i as it is written, and tells which word comes after it.
-func (p *parser) date(i int) (string, int) {
+// readDate reads the date at word i as it is written, and tells which word comes after it.
+func (p *parser) readDate(i int) (string, int) {
 	from, year := i, false
 	for ; i < len(p.all) && i-from < 4; i++ {
 		w := p.all[i]
@@ -76,7 +76,7 @@ func (p *parser) date(i int) (string, int) {
 	if i == from || !year && !(i-from == 1 && p.in(from, months) && p.all[from].IsUpper) {
 		return "", from
 	}
-	return p.text(from, i-1), i
+	return p.span(from, i-1), i
 }
 
 // isYear tells a year of the last thousand or the next hundred.
@@ -84,10 +84,10 @@ func isYear(s string) bool {
 	return len(s) == 4 && (s[0] == '1' || s[:2] == "20" || s[:2] == "21") && strings.Trim(s, "0123456789") == ""
 }
 
-// dates are what a clause says about time from word i on: since and until when, and the time of which only "in" is said.
-func (p *parser) dates(i int) (from, until, in string) {
+// readDates are what a clause says about time from word i on: since and until when, and the time of which only "in" is said.
+func (p *parser) readDates(i int) (from, until, in string) {
 	for ; i < len(p.all) && p.all[i].Gap&(text.GapEnd|text.GapColon) == 0 && !p.is(i, "and", "but"); i++ {
-		d, next := p.date(i + 1)
+		d, next := p.readDate(i + 1)
 		if d == "" {
 			continue
 		}
@@ -99,7 +99,7 @@ func (p *parser) dates(i int) (from, until, in string) {
 		case p.is(i, "from", "between"):
 			from = d
 			if p.is(next, "to", "until", "till", "and") {
-				if d, _ = p.date(next + 1); d != "" {
+				if d, _ = p.readDate(next + 1); d != "" {
 					until = d
 				}
 			}
@@ -110,18 +110,18 @@ func (p *parser) dates(i int) (from, until, in string) {
 	return from, until, in
 }
 
-// singles are predicates with one object at a time.
-var singles = map[string]bool{
+// singlePredicates are predicates with one object at a time.
+var singlePredicates = map[string]bool{
 	livesIn: true, worksAt: true, "is married to": true, "is called": true, "is from": true, "was born in": true, "was born on": true,
 	"is wife of": true, "is husband of": true, "is capital of": true,
 }
 
-func single(predicate string) bool {
-	return singles[predicate] || strings.HasPrefix(predicate, "has favourite ")
+func isSingle(predicate string) bool {
+	return singlePredicates[predicate] || strings.HasPrefix(predicate, "has favourite ")
 }
 
-// others are other words for a predicate that we have.
-var others = func() map[string]string {
+// predicateSynonyms are other words for a predicate that we have.
+var predicateSynonyms = func() map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(`lives in|live in|lived in|living in|resides in|resided in|reside in|residence|has residence in|home is|home in|location
 works at|work at|worked at|working at|works for|work for|worked for|working for|employed by|employed at|employer
@@ -142,9 +142,9 @@ was born on|born on|birthday|birth date|date of birth`) {
 	return m
 }()
 
-// predicate is a model's predicate in the words that we use, "" when it is none: too long, or more than words.
-func predicate(s string) string {
-	s = oneLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
+// canonicalPredicate is a model's predicate in the words that we use, "" when it is none: too long, or more than words.
+func canonicalPredicate(s string) string {
+	s = shortLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
 	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool {
 		return !text.IsWordRune(r) && !strings.ContainsRune(" '’-", r) || unicode.IsDigit(r)
 	}) {
@@ -155,37 +155,41 @@ func predicate(s string) string {
 	if len(list) == 0 || len(list) > 5 {
 		return ""
 	}
-	for len(list) > 1 && around[list[0]] {
+	for len(list) > 1 && adverbsAndAuxiliaries[list[0]] {
 		list = list[1:]
 	}
 	short := strings.Join(list, " ")
-	if known, ok := others[whole]; ok {
+	if known, ok := predicateSynonyms[whole]; ok {
 		return known
 	}
-	if known, ok := others[short]; ok {
+	if known, ok := predicateSynonyms[short]; ok {
 		return known
 	}
 	if rest, ok := strings.CutPrefix(whole, "has favorite "); ok {
 		return "has favourite " + rest
 	}
-	if kin[strings.TrimSuffix(short, " of")] || roles[strings.TrimSuffix(short, " of")] {
+	if kinWords[strings.TrimSuffix(short, " of")] || roleWords[strings.TrimSuffix(short, " of")] {
 		return "is " + strings.TrimSuffix(short, " of") + " of"
 	}
 	return whole
 }
 
-var persons = text.WordSet(`person user i me myself you yourself`)
+// userNames are the words for the user, also as earlier versions stored it: the person.
+var userNames = text.WordSet(`user person i me myself you yourself`)
 
-// isPerson tells whether a folded name means the one who uses Conclave.
-func isPerson(low string) bool {
-	return persons[strings.TrimPrefix(low, "the ")]
+// isUser reports whether a folded name means the user.
+func isUser(folded string) bool { return userNames[strings.TrimPrefix(folded, "the ")] }
+
+// isUsers reports whether a folded name is a possession of the user, such as "the user's sister".
+func isUsers(folded string) bool {
+	return strings.HasPrefix(folded, "the user's") || strings.HasPrefix(folded, "the person's")
 }
 
-// personal is what belongs to the person: "sister" of "my sister" and "the person's sister".
-func personal(s string) (rest string, ok bool) {
-	low := text.Fold(s)
+// cutUserPossessive returns "sister" of "my sister" and "the user's sister". It is not ok for what does not belong to the user.
+func cutUserPossessive(s string) (rest string, ok bool) {
+	folded := text.Fold(s)
 	for _, own := range []string{"my ", "your ", "the person's ", "the user's ", "person's ", "user's "} {
-		if strings.HasPrefix(low, own) && len(s) > len(own) && len(low) == len(s) {
+		if strings.HasPrefix(folded, own) && len(s) > len(own) && len(folded) == len(s) {
 			return strings.TrimSpace(s[len(own):]), true
 		}
 	}

@@ -51,7 +51,7 @@ func readReply(said string) (reply, error) {
 	if !json.Valid(data) {
 		return nil, errNoJSON
 	}
-	if err := wellFormed(data); err != nil {
+	if err := checkFields(data); err != nil {
 		return nil, err
 	}
 	var r reply
@@ -61,9 +61,9 @@ func readReply(said string) (reply, error) {
 	return r, nil
 }
 
-// wellFormed refuses what readers of JSON understand in different ways: a field that is there twice, and nesting without
+// checkFields refuses what readers of JSON understand in different ways: a field that is there twice, and nesting without
 // end. data is valid.
-func wellFormed(data []byte) error {
+func checkFields(data []byte) error {
 	type level struct {
 		fields map[string]bool // nil in a list
 		key    bool            // a key comes next
@@ -106,12 +106,12 @@ func wellFormed(data []byte) error {
 
 // text is a field that holds text, "" when it holds anything else.
 func (r reply) text(field string) string {
-	s, _ := read[string](r[field])
+	s, _ := decodeAs[string](r[field])
 	return s
 }
 
-// read is the value of raw when it is of this kind.
-func read[T any](raw json.RawMessage) (T, bool) {
+// decodeAs is the value of raw when it is of this kind.
+func decodeAs[T any](raw json.RawMessage) (T, bool) {
 	var v T
 	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &v) != nil {
 		var none T
@@ -120,15 +120,15 @@ func read[T any](raw json.RawMessage) (T, bool) {
 	return v, true
 }
 
-// each is the elements of a field that holds a list, those of the right kind. It is not ok when the field holds no list.
-func each[T any](r reply, field string) ([]T, bool) {
-	raw, ok := read[[]json.RawMessage](r[field])
+// listOf is the elements of a field that holds a list, those of the right kind. It is not ok when the field holds no list.
+func listOf[T any](r reply, field string) ([]T, bool) {
+	raw, ok := decodeAs[[]json.RawMessage](r[field])
 	if !ok {
 		return nil, false
 	}
 	out := make([]T, 0, len(raw))
 	for _, e := range raw {
-		if v, ok := read[T](e); ok {
+		if v, ok := decodeAs[T](e); ok {
 			out = append(out, v)
 		}
 	}
@@ -137,17 +137,17 @@ func each[T any](r reply, field string) ([]T, bool) {
 
 // entities are those that the texts really name. It is not ok when there is no list, or nothing of it can be used.
 func (r reply) entities(m material) ([]Entity, bool) {
-	list, ok := each[struct{ Name, Kind string }](r, "entities")
+	list, ok := listOf[struct{ Name, Kind string }](r, "entities")
 	if !ok {
 		return nil, false
 	}
-	ground := groundOf(m.whole())
+	ground := newLookupText(m.allText())
 	var out []Entity
 	for _, e := range list[:min(len(list), maxRead)] {
-		name := oneLine(e.Name, maxThing+1)
+		name := shortLine(e.Name, maxThing+1)
 		switch {
 		case len(out) == maxEntities:
-		case name == "" || len(name) > maxThing || isPerson(text.Fold(name)) || !ground.has(name):
+		case name == "" || len(name) > maxThing || isUser(text.Fold(name)) || !ground.holds(name):
 		case slices.ContainsFunc(out, func(o Entity) bool { return text.Fold(o.Name) == text.Fold(name) }):
 		default:
 			kind := strings.ToLower(strings.TrimSpace(e.Kind))
@@ -163,15 +163,15 @@ func (r reply) entities(m material) ([]Entity, bool) {
 // relations are those whose ends the texts really name. The tense must be one, a date must stand in the texts, and which
 // predicates have one object only is not the model's to say.
 func (r reply) relations(m material) ([]Relation, bool) {
-	list, ok := each[struct{ Subject, Predicate, Object, Kind, Tense, From, Until string }](r, "relations")
+	list, ok := listOf[struct{ Subject, Predicate, Object, Kind, Tense, From, Until string }](r, "relations")
 	if !ok {
 		return nil, false
 	}
-	all, ours := groundOf(m.whole()), groundOf(m.ours())
+	all, ours := newLookupText(m.allText()), newLookupText(m.trustedText())
 	var out []Relation
 	for _, e := range list[:min(len(list), maxRead)] {
-		rel := Relation{Tense: e.Tense, Kind: strings.ToLower(strings.TrimSpace(e.Kind)), Predicate: predicate(e.Predicate)}
-		rel.Subject, rel.Object = end(e.Subject, e.Object, all, ours), end(e.Object, e.Subject, all, ours)
+		rel := Relation{Tense: e.Tense, Kind: strings.ToLower(strings.TrimSpace(e.Kind)), Predicate: canonicalPredicate(e.Predicate)}
+		rel.Subject, rel.Object = relationEnd(e.Subject, e.Object, all, ours), relationEnd(e.Object, e.Subject, all, ours)
 		if len(out) == maxRelations || rel.Subject == "" || rel.Object == "" || rel.Predicate == "" || rel.Subject == rel.Object ||
 			!slices.Contains(tenses, rel.Tense) {
 			continue
@@ -179,42 +179,42 @@ func (r reply) relations(m material) ([]Relation, bool) {
 		if !slices.Contains(relationKinds, rel.Kind) {
 			rel.Kind = KindOther
 		}
-		rel.From, rel.Until = all.date(e.From), all.date(e.Until)
-		rel.Single = single(rel.Predicate)
-		if !slices.ContainsFunc(out, rel.same) {
+		rel.From, rel.Until = all.holdsDate(e.From), all.holdsDate(e.Until)
+		rel.Single = isSingle(rel.Predicate)
+		if !slices.ContainsFunc(out, rel.isSame) {
 			out = append(out, rel)
 		}
 	}
 	return out, len(out) > 0 || len(list) == 0
 }
 
-// end is one end of a relation: the person, or what the texts name. "" when it is neither. Strangers know nothing about
-// the person: of the person only that is taken whose other end stands in the words of the person or the assistant.
-func end(s, other string, all, ours ground) string {
-	s = oneLine(s, maxThing+1)
+// relationEnd is one end of a relation: the user, or what the texts name. "" when it is neither. Strangers know nothing about
+// the user: of the user only that is taken whose other end stands in the words of the user or the assistant.
+func relationEnd(s, other string, all, ours lookupText) string {
+	s = shortLine(s, maxThing+1)
 	if s == "" || len(s) > maxThing {
 		return ""
 	}
-	rest, of := personal(s)
+	rest, of := cutUserPossessive(s)
 	switch {
-	case isPerson(text.Fold(s)):
-		if _, both := personal(other); both || ours.has(oneLine(other, maxThing)) {
-			return Person
+	case isUser(text.Fold(s)):
+		if _, both := cutUserPossessive(other); both || ours.holds(shortLine(other, maxThing)) {
+			return UserEntity
 		}
 	case of:
-		if ours.has(rest) {
-			return Person + "'s " + rest
+		if ours.holds(rest) {
+			return UserEntity + "'s " + rest
 		}
-	case all.has(s):
+	case all.holds(s):
 		return s
 	}
 	return ""
 }
 
-// ground is a text in which names are looked up: its words in lower case, a blank before and after each.
-type ground string
+// lookupText is a text in which names are looked up: its words in lower case, a blank before and after each.
+type lookupText string
 
-func groundOf(s string) ground {
+func newLookupText(s string) lookupText {
 	var b strings.Builder
 	b.Grow(len(s) + 16)
 	for _, w := range text.Words(s) {
@@ -222,19 +222,19 @@ func groundOf(s string) ground {
 		b.WriteString(strings.TrimSuffix(w.Folded, "'s"))
 	}
 	b.WriteByte(' ')
-	return ground(b.String())
+	return lookupText(b.String())
 }
 
-// has tells whether all words of s stand there one after the other.
-func (g ground) has(s string) bool {
-	name := groundOf(s)
+// holds tells whether all words of s stand there one after the other.
+func (g lookupText) holds(s string) bool {
+	name := newLookupText(s)
 	return len(name) > 1 && strings.Contains(string(g), string(name))
 }
 
-// date is s when it is short and the text says so too.
-func (g ground) date(s string) string {
-	s = oneLine(s, maxDate+1)
-	if len(s) > maxDate || !strings.ContainsAny(s, "0123456789") || !g.has(s) {
+// holdsDate is s when it is short and the text says so too.
+func (g lookupText) holdsDate(s string) string {
+	s = shortLine(s, maxDate+1)
+	if len(s) > maxDate || !strings.ContainsAny(s, "0123456789") || !g.holds(s) {
 		return ""
 	}
 	return s

@@ -30,15 +30,15 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 	if len(texts) == 0 {
 		return nil, ByPlain, nil
 	}
-	query = clean(text.Cut(query, maxQuestion))
+	query = cleanText(text.Cut(query, maxQuestion))
 	all := make([]string, len(texts))
 	for i, t := range texts {
-		all[i] = clean(text.Cut(t, maxCorpus))
+		all[i] = cleanText(text.Cut(t, maxCorpus))
 	}
-	r := newRanker(query, all)
-	plain := r.segments(all)
-	quotes, err := d.quotes(ctx, query, all, r)
-	if canceled(ctx) {
+	r := weighKeys(query, all)
+	plain := r.plainSegments(all)
+	quotes, err := d.askQuotes(ctx, query, all, r)
+	if isCanceled(ctx) {
 		return nil, "", context.Cause(ctx)
 	}
 	by := ByPlain
@@ -49,29 +49,29 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 		if i >= len(all) {
 			break
 		}
-		if got, ok := found(q, all[i]); ok {
+		if got, ok := findQuoted(q, all[i]); ok {
 			plain[i], by = got, ByModel
 		}
 	}
 	return plain, by, nil
 }
 
-// quotes asks the model. Texts of which it says nothing have no quote.
-func (d *Digester) quotes(ctx context.Context, query string, all []string, r ranker) (map[int]string, error) {
+// askQuotes asks the model. Texts of which it says nothing have no quote.
+func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r keyWeights) (map[int]string, error) {
 	if d.ask == nil {
 		return nil, errNoModel
 	}
 	asked := []fence{{"question", query}}
 	for i, t := range all[:min(len(all), maxAsked)] {
-		if !blank(t) {
-			asked = append(asked, fence{strconv.Itoa(i + 1), r.window(t, modelSentences, forModel)})
+		if !isBlank(t) {
+			asked = append(asked, fence{strconv.Itoa(i + 1), r.bestWindowOf(t, modelSentences, forModel)})
 		}
 	}
 	got, err := d.askObject(ctx, segmentsPrompt, segmentsSchema, asked)
 	if err != nil {
 		return nil, err
 	}
-	list, _ := each[struct {
+	list, _ := listOf[struct {
 		N     int
 		Quote *string
 	}](got, "segments")
@@ -94,16 +94,16 @@ func (d *Digester) quotes(ctx context.Context, query string, all []string, r ran
 // gapMarks are what a model puts where it left something out.
 var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
 
-// found is the sentences of text that a model quoted, as they are written in it. It is not ok when the model quoted
+// findQuoted is the sentences of text that a model quoted, as they are written in it. It is not ok when the model quoted
 // anything that the text does not hold.
-func found(quote, body string) (string, bool) {
+func findQuoted(quote, body string) (string, bool) {
 	quote = strings.TrimSpace(quote)
 	if quote == "" || text.Fold(strings.Trim(quote, " .\"'")) == none {
 		return "", true
 	}
-	quote = gapMarks.Replace(clean(quote))
+	quote = gapMarks.Replace(cleanText(quote))
 	spans := text.Sentences(body, len(body))
-	all := newLookup(body)
+	all := newWordIndex(body)
 	picked := map[int]bool{}
 	for _, part := range text.Sentences(quote, 64) {
 		from, to, ok := all.find(quote[part.From:part.To])
@@ -122,18 +122,18 @@ func found(quote, body string) (string, bool) {
 	case len(body) <= wholeText:
 		return body, true
 	}
-	return join(body, spans, picked), true
+	return joinSentences(body, spans, picked), true
 }
 
-// lookup finds words in a text whatever stands between them.
-type lookup struct {
+// wordIndex finds words in a text whatever stands between them.
+type wordIndex struct {
 	all   []text.Word
 	line  string // the words with a blank before each
 	start []int  // where in line each begins
 }
 
-func newLookup(body string) lookup {
-	l := lookup{all: text.Words(body)}
+func newWordIndex(body string) wordIndex {
+	l := wordIndex{all: text.Words(body)}
 	var b strings.Builder
 	for _, w := range l.all {
 		l.start = append(l.start, b.Len())
@@ -146,8 +146,8 @@ func newLookup(body string) lookup {
 
 // find is where in the text the words of s stand one after the other. One word alone is no quotation, unless the text has
 // no more.
-func (l lookup) find(s string) (from, to int, ok bool) {
-	want := newLookup(s)
+func (l wordIndex) find(s string) (from, to int, ok bool) {
+	want := newWordIndex(s)
 	if len(want.all) == 0 || len(want.all) == 1 && len(l.all) > 1 {
 		return 0, 0, false
 	}
@@ -162,8 +162,8 @@ func (l lookup) find(s string) (from, to int, ok bool) {
 	return l.all[i].From, l.all[i+len(want.all)-1].To, true
 }
 
-// join is the picked sentences in their order, with dots where some between are left out.
-func join(body string, spans []text.Span, picked map[int]bool) string {
+// joinSentences is the picked sentences in their order, with dots where some between are left out.
+func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
 	var b strings.Builder
 	last := -1
 	for i, s := range spans {
@@ -190,33 +190,33 @@ func join(body string, spans []text.Span, picked map[int]bool) string {
 	return b.String()
 }
 
-// segments is what matters of each text by the words that it shares with the query.
-func (r ranker) segments(all []string) []string {
+// plainSegments is what matters of each text by the words that it shares with the query.
+func (r keyWeights) plainSegments(all []string) []string {
 	out := make([]string, len(all))
 	for i, t := range all {
 		switch {
-		case blank(t):
+		case isBlank(t):
 		case len(t) <= wholeText:
 			out[i] = t
 		default:
-			out[i] = r.window(t, windowSentences, bestWindow)
+			out[i] = r.bestWindowOf(t, windowSentences, bestWindow)
 		}
 	}
 	return out
 }
 
-// ranker weighs the words of a query: those that few of the texts hold weigh more.
-type ranker map[string]float64
+// keyWeights weighs the words of a query: those that few of the texts hold weigh more.
+type keyWeights map[string]float64
 
-func newRanker(query string, all []string) ranker {
-	r := ranker{}
-	for _, k := range keys(query) {
+func weighKeys(query string, all []string) keyWeights {
+	r := keyWeights{}
+	for _, k := range contentKeys(query) {
 		r[k] = 0
 	}
 	in := map[string]int{}
 	for _, t := range all {
 		seen := map[string]bool{}
-		for _, k := range keys(t) {
+		for _, k := range contentKeys(t) {
 			if _, ok := r[k]; ok && !seen[k] {
 				seen[k] = true
 				in[k]++
@@ -229,9 +229,9 @@ func newRanker(query string, all []string) ranker {
 	return r
 }
 
-// window is the best run of sentences of t, at most so many and so long. When none shares a word with the query, it is the
+// bestWindowOf is the best run of sentences of t, at most so many and so long. When none shares a word with the query, it is the
 // first sentence: whoever found the text had a reason.
-func (r ranker) window(t string, most, bytes int) string {
+func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	if len(t) <= bytes && most > windowSentences {
 		return t
 	}
@@ -241,7 +241,7 @@ func (r ranker) window(t string, most, bytes int) string {
 	}
 	hits := make([][]string, len(spans)) // the words of the query in each sentence
 	for i, s := range spans {
-		for _, k := range keys(t[s.From:s.To]) {
+		for _, k := range contentKeys(t[s.From:s.To]) {
 			if _, ok := r[k]; ok && !slices.Contains(hits[i], k) {
 				hits[i] = append(hits[i], k)
 			}
@@ -275,7 +275,7 @@ func (r ranker) window(t string, most, bytes int) string {
 		return text.CutWords(t[spans[0].From:spans[0].To], wholeText)
 	}
 	if spans[to].To-spans[from].From > bytes { // one long sentence: what lies around the first word that counts
-		return r.around(t[spans[from].From:spans[to].To], bytes)
+		return r.partAround(t[spans[from].From:spans[to].To], bytes)
 	}
 	for fits(from, to+1) { // what comes next often holds the answer
 		to++
@@ -286,8 +286,8 @@ func (r ranker) window(t string, most, bytes int) string {
 	return t[spans[from].From:spans[to].To]
 }
 
-// around is a part of a long sentence that holds a word of the query.
-func (r ranker) around(s string, bytes int) string {
+// partAround is a part of a long sentence that holds a word of the query.
+func (r keyWeights) partAround(s string, bytes int) string {
 	for _, w := range text.Words(s) {
 		if _, ok := r[text.Stem(w.Folded)]; ok {
 			from := max(0, min(w.From-bytes/3, len(s)-bytes))

@@ -110,7 +110,7 @@ func TestPlainSegments(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := newRanker(tt.query, []string{tt.text}).segments([]string{tt.text})[0]
+			got := weighKeys(tt.query, []string{tt.text}).plainSegments([]string{tt.text})[0]
 			if tt.want != "" && got != tt.want {
 				t.Errorf("%q\nwant %q", got, tt.want)
 			}
@@ -127,7 +127,7 @@ func TestRareWords(t *testing.T) {
 	filler := strings.Repeat("Nothing of interest happens. ", 30)
 	text := filler + "The train leaves. " + filler + "The zebra sleeps. " + filler
 	all := []string{text, "A train. " + filler, "One more train. " + filler}
-	got := newRanker("zebra train", all).segments(all)
+	got := weighKeys("zebra train", all).plainSegments(all)
 	if !strings.HasPrefix(got[0], "The zebra sleeps.") {
 		t.Errorf("%q", got[0])
 	}

@@ -13,36 +13,36 @@ const (
 	maxSentences = 1500     // that it looks at
 )
 
-// strip leaves out of what strangers wrote every sentence that tells somebody to do something, that speaks to an
+// stripOrders leaves out of what strangers wrote every sentence that tells somebody to do something, that speaks to an
 // assistant, that holds a link which could carry data away, or that the firewall flags, and tells how many that were.
 // What it returns, joined by blanks, is not flagged. Code in fences is left out whole: it is for a machine to follow.
-func strip(raw string) (kept []string, dropped int) {
-	raw = strings.ReplaceAll(visible(raw), `\n`, "\n") // line breaks as programs write them
-	body := prose(raw)
+func stripOrders(raw string) (kept []string, dropped int) {
+	raw = strings.ReplaceAll(visibleText(raw), `\n`, "\n") // line breaks as programs write them
+	body := stripMarkdown(raw)
 	if strings.Contains(raw, "```") || strings.Contains(raw, "~~~") {
 		dropped++
 	}
 	size := 0
 	for _, p := range text.Sentences(body, maxSentences) {
-		linkless := unlink(body[p.From:p.To])
-		plain := untag(linkless)
+		linkless := stripLinks(body[p.From:p.To])
+		plain := stripTags(linkless)
 		line := strings.Join(strings.Fields(plain), " ")
 		switch {
-		case harmful(linkless) || firewall.Scan(linkless).Flagged, plain != linkless && (harmful(plain) || firewall.Scan(line).Flagged):
+		case isHarmful(linkless) || firewall.Scan(linkless).Flagged, plain != linkless && (isHarmful(plain) || firewall.Scan(line).Flagged):
 			dropped++
 		case !strings.ContainsFunc(line, text.IsWordRune): // a bullet, a rule
 		case size+len(line) > maxStripped:
-			return calm(kept, &dropped), dropped
+			return dropFlagged(kept, &dropped), dropped
 		default:
 			kept = append(kept, line)
 			size += len(line) + 1
 		}
 	}
-	return calm(kept, &dropped), dropped
+	return dropFlagged(kept, &dropped), dropped
 }
 
-// unlink is s with the words of its Markdown links and without where they lead. Images stay as they are: they are a sign.
-func unlink(s string) string {
+// stripLinks is s with the words of its Markdown links and without where they lead. Images stay as they are: they are a sign.
+func stripLinks(s string) string {
 	var b strings.Builder
 	for {
 		mid := strings.Index(s, "](")
@@ -63,8 +63,8 @@ func unlink(s string) string {
 	return b.String()
 }
 
-// untag is s without the tags of HTML.
-func untag(s string) string {
+// stripTags is s without the tags of HTML.
+func stripTags(s string) string {
 	if !strings.Contains(s, "<") {
 		return s
 	}
@@ -88,28 +88,28 @@ func untag(s string) string {
 	return b.String()
 }
 
-// calm leaves sentences out until the firewall does not flag what is left. Signs that are weak in one sentence weigh more
+// dropFlagged leaves sentences out until the firewall does not flag what is left. Signs that are weak in one sentence weigh more
 // when they stand close together.
-func calm(kept []string, dropped *int) []string {
+func dropFlagged(kept []string, dropped *int) []string {
 	for range 8 {
 		r := firewall.Scan(strings.Join(kept, " "))
 		if !r.Flagged {
 			return kept
 		}
-		next := without(kept, r.Findings)
+		next := dropFound(kept, r.Findings)
 		*dropped += len(kept) - len(next)
 		if len(next) == len(kept) { // a sign without a place: decoded, or spread over several
 			break
 		}
 		kept = next
 	}
-	next := halves(kept)
+	next := largestUnflagged(kept)
 	*dropped += len(kept) - len(next)
 	return next
 }
 
-// without leaves out the sentences in which something was found.
-func without(kept []string, found []firewall.Finding) []string {
+// dropFound leaves out the sentences in which something was found.
+func dropFound(kept []string, found []firewall.Finding) []string {
 	var out []string
 	at := 0
 	for _, s := range kept {
@@ -126,8 +126,8 @@ func without(kept []string, found []firewall.Finding) []string {
 	return out
 }
 
-// halves is the longest part that it finds, half by half, which is not flagged.
-func halves(kept []string) []string {
+// largestUnflagged is the longest part that it finds, half by half, which is not flagged.
+func largestUnflagged(kept []string) []string {
 	if !firewall.Scan(strings.Join(kept, " ")).Flagged {
 		return kept
 	}
@@ -135,7 +135,7 @@ func halves(kept []string) []string {
 		return nil
 	}
 	half := len(kept) / 2
-	first, second := halves(kept[:half]), halves(kept[half:])
+	first, second := largestUnflagged(kept[:half]), largestUnflagged(kept[half:])
 	both := append(first[:len(first):len(first)], second...)
 	switch {
 	case !firewall.Scan(strings.Join(both, " ")).Flagged:
@@ -146,40 +146,40 @@ func halves(kept []string) []string {
 	return second
 }
 
-// Harmless tells whether a short text that a stranger may have written, a name or a tag, holds nothing that could work as
+// IsHarmless tells whether a short text that a stranger may have written, a name or a tag, holds nothing that could work as
 // an order when it is recalled.
-func Harmless(s string) bool {
+func IsHarmless(s string) bool {
 	if firewall.Scan(s).Flagged {
 		return false
 	}
 	for _, p := range text.Sentences(s, 32) {
-		if harmful(s[p.From:p.To]) {
+		if isHarmful(s[p.From:p.To]) {
 			return false
 		}
 	}
 	return true
 }
 
-// harmful tells whether a sentence by a stranger must not be kept. It is looked at as it is written and as a model reads
+// isHarmful tells whether a sentence by a stranger must not be kept. It is looked at as it is written and as a model reads
 // it, where letters that only look alike are the same.
-func harmful(sentence string) bool {
-	if harmfulAs(sentence) {
+func isHarmful(sentence string) bool {
+	if isHarmfulAs(sentence) {
 		return true
 	}
 	for i := range len(sentence) {
 		if sentence[i] >= 0x80 {
-			return harmfulAs(text.Normalize(sentence))
+			return isHarmfulAs(text.Normalize(sentence))
 		}
 	}
 	return false
 }
 
-func harmfulAs(sentence string) bool {
-	return marked(sentence) || carries(sentence) || tells(text.Words(sentence), sentence)
+func isHarmfulAs(sentence string) bool {
+	return hasModelMarks(sentence) || hasDataLink(sentence) || isInstruction(text.Words(sentence), sentence)
 }
 
-// marked tells whether s holds the marks by which a program talks to a model, or what a page hides.
-func marked(s string) bool {
+// hasModelMarks tells whether s holds the marks by which a program talks to a model, or what a page hides.
+func hasModelMarks(s string) bool {
 	for _, mark := range []string{"<!--", "-->", "<|", "|>", "[INST", "[/INST", "<<SYS", "<</SYS", "![", "javascript:", "data:text"} {
 		if strings.Contains(s, mark) {
 			return true
@@ -188,9 +188,9 @@ func marked(s string) bool {
 	return false
 }
 
-// carries tells whether s holds a link that could carry something away: one with a query, a fragment full of data, or a
+// hasDataLink tells whether s holds a link that could carry something away: one with a query, a fragment full of data, or a
 // name and password in it.
-func carries(s string) bool {
+func hasDataLink(s string) bool {
 	for field := range strings.FieldsSeq(s) {
 		at := strings.Index(field, "://")
 		if at < 0 {
@@ -209,10 +209,10 @@ func carries(s string) bool {
 	return false
 }
 
-// bare is a question of the person without the queries of its links and without what the firewall flags. A question may
-// be an order: it is the person's own.
-func bare(question string) (kept string, dropped int) {
-	fields := strings.Fields(visible(question))
+// cleanQuestion is a question of the user without the queries of its links and without what the firewall flags. A question may
+// be an order: it is the user's own.
+func cleanQuestion(question string) (kept string, dropped int) {
+	fields := strings.Fields(visibleText(question))
 	for i, f := range fields {
 		if at := strings.Index(f, "://"); at >= 0 {
 			if q := strings.IndexAny(f[at:], "?#"); q >= 0 {
@@ -222,12 +222,12 @@ func bare(question string) (kept string, dropped int) {
 	}
 	var list []string
 	for _, s := range text.SentenceTexts(strings.Join(fields, " "), 200) {
-		if marked(s) || firewall.Scan(s).Flagged {
+		if hasModelMarks(s) || firewall.Scan(s).Flagged {
 			dropped++
 			continue
 		}
 		list = append(list, s)
 	}
-	list = calm(list, &dropped)
+	list = dropFlagged(list, &dropped)
 	return strings.Join(list, " "), dropped
 }
