@@ -110,7 +110,7 @@ var (
 	}
 )
 
-func TestHedges(t *testing.T) {
+func TestIsHedge(t *testing.T) {
 	t.Parallel()
 	for _, s := range hedging {
 		if !isHedge(s) {
@@ -124,7 +124,7 @@ func TestHedges(t *testing.T) {
 	}
 }
 
-func TestAnnounces(t *testing.T) {
+func TestAnnouncesAction(t *testing.T) {
 	t.Parallel()
 	for _, s := range announcing {
 		if !announcesAction(s) {
@@ -138,7 +138,7 @@ func TestAnnounces(t *testing.T) {
 	}
 }
 
-func TestClaims(t *testing.T) {
+func TestClaimsAction(t *testing.T) {
 	t.Parallel()
 	for _, s := range claiming {
 		if !claimsAction(s, offeredNames) {

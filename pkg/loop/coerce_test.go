@@ -28,7 +28,7 @@ func mustCompile(t testing.TB, s string) *jsonschema.Schema {
 	return out
 }
 
-func TestArguments(t *testing.T) {
+func TestCoerceArguments(t *testing.T) {
 	t.Parallel()
 	s := mustCompile(t, everything)
 	for _, tt := range []struct{ name, in, out, wrong string }{
@@ -93,7 +93,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestSchemas(t *testing.T) {
+func TestSchemaKeywords(t *testing.T) {
 	t.Parallel()
 	pattern := mustCompile(t, `{"type":"object","properties":{"d":{"type":"string","pattern":"^[0-9]+$"},"e":{"$ref":"#/$defs/e"}},"$defs":{"e":{"type":"integer"}}}`)
 	if _, wrong := coerceArguments(pattern, []byte(`{"d":"12","e":3}`)); wrong != "" {
@@ -121,7 +121,7 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-func TestSameArguments(t *testing.T) {
+func TestCanonicalJSON(t *testing.T) {
 	t.Parallel()
 	for _, pair := range [][2]string{
 		{`{"a":1,"b":[1,2]}`, "{ \"b\" : [1 ,2],\n\"a\":1.0}"},

@@ -13,7 +13,7 @@ import (
 	"conclave/pkg/model"
 )
 
-// A call that does not look at its context is left behind on a stop: it stays open and is run when the turn is taken up.
+// A call that ignores its context is abandoned on a stop: it stays open and runs when the turn is resumed.
 func TestStopAbandonsRunningCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestStopAbandonsRunningCall(t *testing.T) {
 		}
 		before := cloneState(&s)
 		close(release)
-		synctest.Wait() // it comes back, and nobody listens
+		synctest.Wait() // it returns after the end of the turn
 		if after := cloneState(&s); len(after.Finished) != 1 || !slices.Equal(noteCodes(after), noteCodes(before)) {
 			t.Errorf("the state changed after the turn: %+v", after)
 		}
@@ -48,7 +48,7 @@ func TestStopAbandonsRunningCall(t *testing.T) {
 	})
 }
 
-// One that returns when time is up is either in time or left behind, never both, and the turn ends at its time.
+// A call that returns when the turn times out is finished once, and the turn ends in time.
 func TestCallThatEndsWithTheTurnFinishesOnce(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -95,7 +95,7 @@ func TestPanicInHookReachesTheCaller(t *testing.T) {
 	t.Error("the turn returned")
 }
 
-// A goroutine that is ended from inside, as a test does that gives up: in a hook it is the caller's, in a tool the call's.
+// runtime.Goexit, as in a failing test, ends the caller's goroutine in a hook, and only the call in a tool.
 func TestGoexitInToolAndHook(t *testing.T) {
 	t.Parallel()
 	a, _ := newAgent(t, callReply("get_time", "{}"), callReply("get_time", `{"zone":"b"}`), textReply("went on"))

@@ -22,8 +22,8 @@ var tools = []model.Tool{{
 	Parameters: json.RawMessage(`{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}`),
 }}
 
-// serve starts a scripted server and an agent on it.
-func serve(t *testing.T, stream bool, exchanges ...scriptserver.Exchange) (loop.Agent, *scriptserver.Server) {
+// startServer starts a scripted server and an agent on it.
+func startServer(t *testing.T, stream bool, exchanges ...scriptserver.Exchange) (loop.Agent, *scriptserver.Server) {
 	t.Helper()
 	server := modeltest.New(t, scriptserver.Script{"m": exchanges})
 	backend, err := ollama.New(ollama.Config{URL: server.URL})
@@ -41,8 +41,8 @@ func serve(t *testing.T, stream bool, exchanges ...scriptserver.Exchange) (loop.
 	}, server
 }
 
-// Each quirk of real servers, streamed and not: what the model does, and what comes of the turn.
-func TestQuirks(t *testing.T) {
+// TestServerQuirks has a row per quirk of real servers, streamed and not.
+func TestServerQuirks(t *testing.T) {
 	t.Parallel()
 	call := []scriptserver.Call{{Name: "web_search", JSON: `{"query":"tea","limit":2}`}}
 	looks := func(q scriptserver.Quirks) scriptserver.Exchange {
@@ -97,7 +97,7 @@ func TestQuirks(t *testing.T) {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/stream=%v", tt.name, stream), func(t *testing.T) {
 				t.Parallel()
-				a, server := serve(t, stream, tt.script...)
+				a, server := startServer(t, stream, tt.script...)
 				var tokens strings.Builder
 				s, err := loop.RunTurn(t.Context(), a, question("what about tea?"), loop.Hooks{
 					Token: func(_ int, text string) { tokens.WriteString(text) },
@@ -131,9 +131,9 @@ func question(q string) loop.Input {
 }
 
 // Results go back in the order of the calls, with names and ids, and the thinking goes with them.
-func TestWire(t *testing.T) {
+func TestResultsAreSentInOrder(t *testing.T) {
 	t.Parallel()
-	a, server := serve(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Thinking: "two of them", Calls: []scriptserver.Call{
+	a, server := startServer(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Thinking: "two of them", Calls: []scriptserver.Call{
 		{Name: "web_search", JSON: `{"limit":"2","query":"a"}`}, {Name: "web_search", JSON: `{"query":"b"}`},
 	}}}, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "{{tool_result 0}} and {{tool_result 1}}"}})
 	s, err := loop.RunTurn(t.Context(), a, question("both?"), loop.Hooks{})
@@ -159,10 +159,10 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// A stop ends the request at the server, and what was written stays.
+// A stop ends the request at the server and keeps the text so far.
 func TestStopReachesTheServer(t *testing.T) {
 	t.Parallel()
-	a, server := serve(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{
+	a, server := startServer(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{
 		Content: strings.Repeat("word ", 1000), Quirks: scriptserver.Quirks{TokenDelay: 2 * time.Millisecond},
 	}})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -179,11 +179,11 @@ func TestStopReachesTheServer(t *testing.T) {
 	}
 }
 
-// What is longer than what is read ends the request, too.
-func TestTooLargeIsNotReadOn(t *testing.T) {
+// A reply beyond the byte limit ends the request.
+func TestOversizedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
-		a, _ := serve(t, stream, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "word ", Quirks: scriptserver.Quirks{Bytes: 200_000}}})
+		a, _ := startServer(t, stream, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "word ", Quirks: scriptserver.Quirks{Bytes: 200_000}}})
 		a.Limits.ReplyBytes = 10_000
 		s, err := loop.RunTurn(t.Context(), a, question("q"), loop.Hooks{})
 		if err != nil || !s.Partial || len(s.Answer) > 10_000 || len(s.Answer) < 9_900 || s.Notes[0].Code != loop.NoteCut {
@@ -192,18 +192,18 @@ func TestTooLargeIsNotReadOn(t *testing.T) {
 	}
 }
 
-func TestTruncatingServerIsNoticed(t *testing.T) {
+func TestTruncatingServerIsNoted(t *testing.T) {
 	t.Parallel()
-	a, _ := serve(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Truncate: 300}}})
+	a, _ := startServer(t, true, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Yes.", Quirks: scriptserver.Quirks{Truncate: 300}}})
 	s, err := loop.RunTurn(t.Context(), a, question(strings.Repeat("a long question ", 300)), loop.Hooks{})
 	if err != nil || len(s.Notes) != 1 || s.Notes[0].Code != loop.NoteTruncated || s.Usage.Counted != 300 {
 		t.Errorf("error %v, notes %v, usage %+v", err, s.Notes, s.Usage)
 	}
 }
 
-func TestUnreachable(t *testing.T) {
+func TestUnreachableServerFails(t *testing.T) {
 	t.Parallel()
-	a, server := serve(t, true)
+	a, server := startServer(t, true)
 	server.Close()
 	s, err := loop.RunTurn(t.Context(), a, question("q"), loop.Hooks{})
 	if !errors.Is(err, model.ErrUnreachable) || s.Final {

@@ -67,43 +67,56 @@ func (n toolNames) parseNested(v *jsonschema.Value, depth int) (calls []foundCal
 	return nil, "", false
 }
 
-// parseObject reads one object: {"name": ..., "arguments": ...} or a variant of it.
+// callObject is an object in the form of a call: {"name": ..., "arguments": ...} or a variant of it, or a wrapper.
+type callObject struct {
+	foundCall
+	hasName, hasArguments bool
+	inner                 *jsonschema.Value // the content of a wrapper; nil = no wrapper
+}
+
+// addMember reads one member. It reports false when a call has no such member.
+func (o *callObject) addMember(key string, v *jsonschema.Value) bool {
+	isString := v.Type == jsonschema.String
+	switch {
+	case slices.Contains(nameKeys, key) && isString && !o.hasName:
+		o.Name, o.hasName = v.Text, true
+	case (key == "function" && v.Type == jsonschema.Object || slices.Contains(wrapKeys, key)) && o.inner == nil:
+		o.inner = v
+	case slices.Contains(argumentKeys, key) && !o.hasArguments:
+		o.Arguments, o.hasArguments = unwrapArguments(v), true
+	case (key == "id" || key == "call_id") && isString:
+		o.ID = v.Text
+	case key == "type" && isString:
+		return slices.Contains([]string{"function", "tool_call", "tool_use"}, v.Text)
+	default:
+		return false
+	}
+	return true
+}
+
+// parseObject reads one object as a call, or as a wrapper around calls.
 func (n toolNames) parseObject(v *jsonschema.Value, depth int) (calls []foundCall, unknown string, ok bool) {
-	var c foundCall
-	var inner *jsonschema.Value
-	hasName, hasArguments := false, false
+	var o callObject
 	for i := range v.Members {
-		key, value := v.Members[i].Name, &v.Members[i].Value
-		isString := value.Type == jsonschema.String
-		switch {
-		case slices.Contains(nameKeys, key) && isString && !hasName:
-			c.Name, hasName = value.Text, true
-		case inner == nil && (key == "function" && value.Type == jsonschema.Object || slices.Contains(wrapKeys, key)):
-			inner = value
-		case slices.Contains(argumentKeys, key) && !hasArguments:
-			c.Arguments, hasArguments = unwrapArguments(value), true
-		case (key == "id" || key == "call_id") && isString:
-			c.ID = value.Text
-		case key == "type" && isString && slices.Contains([]string{"function", "tool_call", "tool_use"}, value.Text):
-		default:
+		if !o.addMember(v.Members[i].Name, &v.Members[i].Value) {
 			return nil, "", false
 		}
 	}
 	switch {
-	case inner != nil && (hasName || hasArguments) || inner == nil && !hasName:
+	case o.inner != nil && (o.hasName || o.hasArguments) || o.inner == nil && !o.hasName:
 		return nil, "", false
-	case inner != nil:
-		calls, unknown, ok = n.parseNested(inner, depth+1)
+	case o.inner != nil:
+		calls, unknown, ok = n.parseNested(o.inner, depth+1)
 		if len(calls) == 1 && calls[0].ID == "" {
-			calls[0].ID = c.ID
+			calls[0].ID = o.ID
 		}
 		return calls, unknown, ok
-	case !n.has(c.Name):
-		return nil, c.Name, false
-	case !hasArguments:
-		c.Arguments = json.RawMessage("{}")
+	case !n.has(o.Name):
+		return nil, o.Name, false
+	case !o.hasArguments:
+		o.Arguments = json.RawMessage("{}")
 	}
-	return []foundCall{c}, "", true
+	return []foundCall{o.foundCall}, "", true
 }
 
 // unwrapArguments is the arguments in v, which may be an object as a string.

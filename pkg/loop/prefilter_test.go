@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// prefilters are the prefilters and the patterns behind them.
+// prefilters are the prefilters and their patterns.
 var prefilters = map[string]struct {
 	prefilter prefilter
 	patterns  []func() *regexp.Regexp
@@ -20,8 +20,8 @@ var prefilters = map[string]struct {
 	"claims":    {claimPrefilter, []func() *regexp.Regexp{claimPattern, usedToolPattern}},
 }
 
-// A prefilter must let through whatever a pattern matches: texts are made from the patterns themselves, in every branch.
-func TestPrefiltersLetThroughWhatPatternsMatch(t *testing.T) {
+// A prefilter passes every text that its pattern matches. Texts are generated from the patterns, in every branch.
+func TestPrefiltersPassEveryMatch(t *testing.T) {
 	t.Parallel()
 	for name, s := range prefilters {
 		for _, pattern := range s.patterns {
@@ -30,7 +30,7 @@ func TestPrefiltersLetThroughWhatPatternsMatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := maker{rand.New(rand.NewPCG(1, 2))}
+			m := textGenerator{rand.New(rand.NewPCG(1, 2))}
 			asked, matched := 0, 0
 			for i := range 8_000 {
 				text := normalizeApostrophes(m.pick("", "", "Well, ", "ok", "é", "x ") + m.text(tree) + m.pick("", ".", " and so on", "s"))
@@ -43,7 +43,7 @@ func TestPrefiltersLetThroughWhatPatternsMatch(t *testing.T) {
 					continue
 				}
 				if matched++; !passes {
-					t.Errorf("%s: %q matches, but the prefilter keeps it back", name, text)
+					t.Errorf("%s: %q matches, but the prefilter does not pass it", name, text)
 				}
 			}
 			if matched < asked/20 || matched < 10 {
@@ -53,12 +53,12 @@ func TestPrefiltersLetThroughWhatPatternsMatch(t *testing.T) {
 	}
 }
 
-// maker makes texts that a pattern should match. Borders of words are not looked at: the pattern is asked afterwards.
-type maker struct{ *rand.Rand }
+// textGenerator generates texts that a pattern probably matches; word boundaries are ignored.
+type textGenerator struct{ *rand.Rand }
 
-func (m maker) pick(of ...string) string { return of[m.IntN(len(of))] }
+func (m textGenerator) pick(of ...string) string { return of[m.IntN(len(of))] }
 
-func (m maker) text(re *syntax.Regexp) string {
+func (m textGenerator) text(re *syntax.Regexp) string {
 	switch re.Op {
 	case syntax.OpLiteral:
 		return m.anyCase(re.Rune)
@@ -89,7 +89,7 @@ func (m maker) text(re *syntax.Regexp) string {
 	return "" // borders, the beginning, the end
 }
 
-func (m maker) times(re *syntax.Regexp, least, most int) string {
+func (m textGenerator) times(re *syntax.Regexp, least, most int) string {
 	var b strings.Builder
 	for range least + m.IntN(most-least+1) {
 		b.WriteString(m.text(re.Sub[0]))
@@ -98,7 +98,7 @@ func (m maker) times(re *syntax.Regexp, least, most int) string {
 }
 
 // anyCase writes letters in any case that patterns take for the same.
-func (m maker) anyCase(of []rune) string {
+func (m textGenerator) anyCase(of []rune) string {
 	var b strings.Builder
 	for _, r := range of {
 		for m.IntN(8) == 0 {
@@ -109,7 +109,7 @@ func (m maker) anyCase(of []rune) string {
 	return b.String()
 }
 
-// A prefilter finds its texts in any case, where they may stand, and only there.
+// A prefilter finds its texts in any case, and those of words at the beginning of a word only.
 func TestPrefilter(t *testing.T) {
 	t.Parallel()
 	s := prefilter{"let me", " i ", "permíteme"}
@@ -123,8 +123,8 @@ func TestPrefilter(t *testing.T) {
 	}
 }
 
-// Ordinary answers cost no pattern.
-func TestOrdinaryAnswersCostNoPattern(t *testing.T) {
+// Ordinary answers are not matched against the patterns.
+func TestOrdinaryAnswersDoNotPass(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"The answer is 42, as looked up.", "Bern has 21 degrees and sunshine today.",
@@ -132,7 +132,7 @@ func TestOrdinaryAnswersCostNoPattern(t *testing.T) {
 	} {
 		for name, s := range prefilters {
 			if s.prefilter.passes(text) {
-				t.Errorf("%s: the prefilter lets %q through", name, text)
+				t.Errorf("%s: the prefilter passes %q", name, text)
 			}
 		}
 	}
@@ -150,7 +150,7 @@ func FuzzPrefilters(f *testing.F) {
 			}
 			for _, pattern := range s.patterns {
 				if pattern().MatchString(text) {
-					t.Errorf("%s: %q matches, but the prefilter keeps it back", name, text)
+					t.Errorf("%s: %q matches, but the prefilter does not pass it", name, text)
 				}
 			}
 		}

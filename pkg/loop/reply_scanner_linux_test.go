@@ -16,7 +16,7 @@ import (
 
 // A reply that never decides itself costs as much as it is long, not the square of it: eight times the pieces must not
 // cost much more than eight times as much. The processor's time is measured, so a busy machine does not matter.
-func TestScanIsLinear(t *testing.T) {
+func TestReplyScannerIsLinear(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const few, many = 1 << 10, 1 << 13
@@ -26,7 +26,7 @@ func TestScanIsLinear(t *testing.T) {
 	} {
 		short, long := time.Hour, time.Hour
 		for range 3 {
-			short, long = min(short, cost(unit, few)), min(long, cost(unit, many))
+			short, long = min(short, scanCost(unit, few)), min(long, scanCost(unit, many))
 		}
 		if long > 24*max(short, 200*time.Microsecond) {
 			t.Errorf("%q: %d pieces cost %s, %d cost %s", unit, few, short, many, long)
@@ -37,8 +37,8 @@ func TestScanIsLinear(t *testing.T) {
 	}
 }
 
-// cost is the processor's time for reading a unit n times.
-func cost(unit string, n int) time.Duration {
+// scanCost is the processor's time for reading a unit n times.
+func scanCost(unit string, n int) time.Duration {
 	s := newReplyScanner(offeredNames, nil)
 	before := threadTime()
 	for range n {
@@ -116,7 +116,7 @@ func costlyReplies(size int) map[string]string {
 
 // No reply costs more to read than its length: eight times as much of each must not cost much more than eight times as
 // much, and together they cost no more than a moment, whether they come in one piece or in many.
-func TestCostlyReplies(t *testing.T) {
+func TestCostlyRepliesAreLinear(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	read := func(content string, step int) time.Duration {
@@ -154,7 +154,7 @@ func TestCostlyReplies(t *testing.T) {
 
 // Arguments are looked through once, however the keys stand in them: to look for each key among all before it would be
 // to walk over the values before it, at each level again.
-func TestCostlyArguments(t *testing.T) {
+func TestCostlyArgumentsAreLinear(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	object := func(size int) string {

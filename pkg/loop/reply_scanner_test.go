@@ -10,7 +10,7 @@ import (
 
 var offeredNames = toolNames{"web_search", "get_time", "fs_write"}
 
-// scanResult is what a scan made of a reply, in a form that can be compared.
+// scanResult is the outcome of a scan, in a form that can be compared.
 type scanResult struct {
 	words, tokens, thought, bad, unknown string
 	calls                                []string
@@ -60,7 +60,7 @@ func splits(content string) [][]string {
 	return out
 }
 
-func TestScan(t *testing.T) {
+func TestReplyScanner(t *testing.T) {
 	t.Parallel()
 	const call = `{"name": "web_search", "arguments": {"query": "x"}}`
 	search := `web_search {"query": "x"}`
@@ -179,8 +179,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// Tokens are the answer, whatever it looks like, and hold nothing of a call.
-func TestTokens(t *testing.T) {
+// Tokens are the answer and hold no part of a call.
+func TestTokensAreTheAnswer(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
 		"  Hello\nthere.  \n": "Hello\nthere.",
@@ -200,8 +200,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// What can no longer become a call is shown at once, not at the end.
-func TestHoldsBackNoLongerThanNeeded(t *testing.T) {
+// Text that can no longer become a call is released at once.
+func TestUndecidedTextIsHeldBackBriefly(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ piece, shown string }{
 		{"Hello", "Hello"},
@@ -224,7 +224,7 @@ func TestHoldsBackNoLongerThanNeeded(t *testing.T) {
 	}
 }
 
-func TestInvalidUTF8(t *testing.T) {
+func TestInvalidUTF8IsReplaced(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
 		"Grüße, 世界 🙂":    "Grüße, 世界 🙂",
@@ -246,7 +246,7 @@ func TestInvalidUTF8(t *testing.T) {
 	}
 }
 
-func TestOnlySoManyCallsAreTaken(t *testing.T) {
+func TestTextCallsAreCapped(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for i := range 5000 {

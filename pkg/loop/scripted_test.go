@@ -14,7 +14,7 @@ import (
 	"conclave/pkg/model"
 )
 
-// scriptedModel is a model that plays what a test wrote down, one entry a call. Beyond the last entry it fails the test.
+// scriptedModel gives scripted replies, one per call. Beyond the last entry it fails the test.
 type scriptedModel struct {
 	t       testing.TB
 	mu      sync.Mutex
@@ -69,7 +69,7 @@ func lastText(r model.Request) string {
 	return r.Messages[len(r.Messages)-1].Content
 }
 
-// textReply is a reply in words, in one chunk.
+// textReply is a text in one chunk.
 func textReply(content string) scriptedReply {
 	return scriptedReply{chunks: []model.Chunk{{Content: content, Done: true, Final: model.Final{Model: "m", Reason: "stop"}}}}
 }
@@ -112,7 +112,7 @@ func question(question string) Input {
 	return Input{State: State{Messages: []model.Message{{Role: model.User, Content: question}}}}
 }
 
-// hookRecorder keeps what the hooks were told, one line each.
+// hookRecorder records the calls of hooks, one line each.
 type hookRecorder struct {
 	lines  []string
 	tokens strings.Builder
@@ -137,7 +137,7 @@ func (r *hookRecorder) hooks() Hooks {
 	}
 }
 
-// cloneState is a state as it would be read back from where it was written down.
+// cloneState is a state stored and read back.
 func cloneState(s *State) State {
 	b, err := json.Marshal(s)
 	if err != nil {

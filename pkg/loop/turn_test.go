@@ -106,7 +106,7 @@ func TestCallsRunTogetherInOrder(t *testing.T) {
 	}
 }
 
-func TestIDs(t *testing.T) {
+func TestInvalidAndUsedIDsAreReplaced(t *testing.T) {
 	t.Parallel()
 	reply := scriptedReply{chunks: []model.Chunk{{Calls: []model.Call{
 		{ID: "ok-1", Name: "get_time", Arguments: json.RawMessage(`{"zone":"a"}`)},
@@ -134,7 +134,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// Every guard: what is played, and what comes of it.
+// TestGuards has a row per guard: the scripted replies and the expected state.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	look := func(q string) scriptedReply { return callReply("web_search", `{"query":"`+q+`"}`) }
@@ -442,7 +442,7 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-func TestErrorsKeepWhatIsThere(t *testing.T) {
+func TestErrorKeepsPartialAnswer(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{model.ErrUnreachable, model.ErrMissing, model.ErrRemote, model.ErrUnauthorized, errors.New("other")} {
 		a, _ := newAgent(t, callReply("get_time", "{}"), scriptedReply{chunks: []model.Chunk{{Content: "It is"}}, err: fmt.Errorf("wrapped: %w", want)})
@@ -484,7 +484,7 @@ func TestStopWhileWriting(t *testing.T) {
 	wantNotes(t, s, NoteStopped)
 }
 
-// A stop is a stop, wherever it comes: one note says so, and what was thought until then is kept.
+// A stop at any point adds one note and keeps the thinking so far.
 func TestStopKeepsThinking(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("stopped: the user stopped it") // as a model says it that heard of the stop itself
@@ -565,7 +565,7 @@ func TestStopWhileCalling(t *testing.T) {
 	}
 }
 
-func TestCheckpointErrorEndsTheTurnBeforeAnythingRuns(t *testing.T) {
+func TestCheckpointErrorPreventsCalls(t *testing.T) {
 	t.Parallel()
 	a, _ := newAgent(t, callReply("get_time", "{}"))
 	a.RunTool = func(context.Context, model.Call) Result { t.Error("it ran"); return Result{} }
@@ -580,7 +580,7 @@ func TestCheckpointErrorEndsTheTurnBeforeAnythingRuns(t *testing.T) {
 	}
 }
 
-func TestFinalStateIsReturnedAsItIs(t *testing.T) {
+func TestFinalStateIsReturnedUnchanged(t *testing.T) {
 	t.Parallel()
 	a, _ := newAgent(t)
 	in := Input{State: State{Final: true, Answer: "yes", Messages: []model.Message{{Role: model.User, Content: "q"}}}}
@@ -656,7 +656,7 @@ func asJSON(v any) string {
 	return string(b)
 }
 
-func TestBusyIsWaitedFor(t *testing.T) {
+func TestBusyServerIsRetriedWithBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, p := newAgent(t, errorReply(model.ErrBusy), errorReply(model.ErrBusy), errorReply(model.ErrBusy), textReply("yes"))
@@ -679,7 +679,7 @@ func TestBusyIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestTimes(t *testing.T) {
+func TestTimeouts(t *testing.T) {
 	t.Parallel()
 	half := scriptedReply{chunks: []model.Chunk{{Content: "It is"}}, wait: true}
 	hang := scriptedReply{wait: true}
@@ -758,7 +758,7 @@ func TestTimes(t *testing.T) {
 			wantNotes(t, s, NoteTurnTimeout, NoteEmpty)
 		})
 	})
-	t.Run("time of earlier lives counts", func(t *testing.T) {
+	t.Run("time before a restart counts", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			a, _ := newAgent(t, half)
@@ -774,8 +774,8 @@ func TestTimes(t *testing.T) {
 	})
 }
 
-// A model that never ends is read only so far.
-func TestEndless(t *testing.T) {
+// An endless reply is read up to the byte limit.
+func TestEndlessReplyIsReadUpToTheLimit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]model.Chunk{
 		"blanks":   {Content: strings.Repeat(" \n", 64)},
@@ -801,8 +801,8 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// Streaming and one piece come to the same.
-func TestStreamedOrNot(t *testing.T) {
+// A streamed reply and one in a single chunk give the same result.
+func TestStreamingDoesNotChangeTheResult(t *testing.T) {
 	t.Parallel()
 	content := "<think>so</think>I look.\n\n```json\n{\"name\": \"web_search\", \"arguments\": {\"query\": \"x\"}}\n```\n"
 	run := func(pieces []string) string {
