@@ -114,7 +114,7 @@ func TestDataOfPreviousBuildIsRead(t *testing.T) {
 		if err != nil || !slices.ContainsFunc(reply.Hits, func(h subjects.MemoryHit) bool { return strings.Contains(h.Entry.Name, "Bremen") }) {
 			t.Errorf("%+v, %v", reply.Hits, err)
 		}
-		facts, _, err := user.ListMemories(ctx, subjects.MemoryAdmin{Kind: subjects.KindFact, Whole: true}, 0)
+		facts, _, err := user.ListMemories(ctx, subjects.MemoryAdminRequest{Kind: subjects.KindFact, Whole: true}, 0)
 		if err != nil || len(facts) != 4 {
 			t.Fatalf("%d facts, %v", len(facts), err)
 		}
@@ -153,19 +153,19 @@ func TestDataOfPreviousBuildIsRead(t *testing.T) {
 func TestEventsOfPreviousBuildDecode(t *testing.T) {
 	t.Parallel()
 	payloads := map[string]func() any{
-		subjects.AgentStateOf.Live():     func() any { return &subjects.AgentState{} },
-		subjects.ResponseGeneration.Name: func() any { return &subjects.Response{} },
-		subjects.AnswerDialog.Name:       func() any { return &subjects.Dialog{} },
-		subjects.CritiqueResult.Name:     func() any { return &subjects.Critique{} },
-		subjects.PairwiseResult.Name:     func() any { return &subjects.Pairwise{} },
-		subjects.UserFeedback.Name:       func() any { return &subjects.Feedback{} },
-		subjects.RewardEvent.Name:        func() any { return &subjects.Reward{} },
-		subjects.MemoryStored.Name:       func() any { return &subjects.MemoryEvent{} },
-		subjects.MemoryAnnotated.Name:    func() any { return &subjects.MemoryEvent{} },
-		subjects.ApprovalAsked.Live():    func() any { return &subjects.ApprovalRequest{} },
-		subjects.ApprovalDecided.Live():  func() any { return &subjects.ApprovalReply{} },
-		subjects.ToolAsked.Live():        func() any { return &subjects.ToolRequest{} },
-		subjects.ToolDone.Live():         func() any { return &subjects.ToolResult{} },
+		subjects.AgentStateEvent.LiveSubject():       func() any { return &subjects.AgentState{} },
+		subjects.ResponseGeneration.Name:             func() any { return &subjects.Response{} },
+		subjects.AnswerDialog.Name:                   func() any { return &subjects.Dialog{} },
+		subjects.CritiqueResult.Name:                 func() any { return &subjects.Critique{} },
+		subjects.PairwiseResult.Name:                 func() any { return &subjects.Pairwise{} },
+		subjects.UserFeedback.Name:                   func() any { return &subjects.Feedback{} },
+		subjects.RewardEvent.Name:                    func() any { return &subjects.Reward{} },
+		subjects.MemoryStored.Name:                   func() any { return &subjects.MemoryEvent{} },
+		subjects.MemoryAnnotated.Name:                func() any { return &subjects.MemoryEvent{} },
+		subjects.ApprovalRequestEvent.LiveSubject():  func() any { return &subjects.ApprovalRequest{} },
+		subjects.ApprovalDecisionEvent.LiveSubject(): func() any { return &subjects.ApprovalReply{} },
+		subjects.ToolRequestEvent.LiveSubject():      func() any { return &subjects.ToolRequest{} },
+		subjects.ToolResultEvent.LiveSubject():       func() any { return &subjects.ToolResult{} },
 	}
 	f, err := os.Open(filepath.Join("testdata", "previous_events.jsonl"))
 	if err != nil {
