@@ -37,7 +37,7 @@ func overlayModels(c *model.Config, data []byte, file string) (strict.Lines, err
 	}
 	all.Roles, all.Hints = mergeMaps(c.Roles, all.Roles), mergeMaps(c.Hints, all.Hints)
 	for name, o := range all.Models {
-		all.Models[name] = o.Over(c.Models[name])
+		all.Models[name] = o.WithDefaults(c.Models[name])
 	}
 	all.Models = mergeMaps(c.Models, all.Models)
 	*c = all
@@ -159,7 +159,7 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 	switch name {
 	case model.Ollama:
 		// Chats say their own; requests for vectors take what stands here.
-		embedder := c.For(c.Roles[subjects.RoleEmbeddings])
+		embedder := c.OptionsFor(c.Roles[subjects.RoleEmbeddings])
 		return ollama.New(ollama.Config{URL: s.URL, Window: c.Defaults.Window, Predict: c.Defaults.Predict, KeepAlive: embedder.KeepAlive})
 	case model.OpenAI:
 		u, err := url.Parse(s.URL)

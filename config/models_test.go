@@ -45,16 +45,16 @@ func TestModelsShipped(t *testing.T) {
 		if got := c.Roles[role]; got != want {
 			t.Errorf("%s has %s, want %s", role, got, want)
 		}
-		if o := c.For(want); o.Window < 32000 {
+		if o := c.OptionsFor(want); o.Window < 32000 {
 			t.Errorf("%s: a window of %d", want, o.Window)
 		}
 	}
 	for name, want := range map[string]string{"gemma4:12b": "-1", "nomic-embed-text": "-1", "prometheus:7b": "5m"} {
-		if got := c.For(name).KeepAlive; got != want {
+		if got := c.OptionsFor(name).KeepAlive; got != want {
 			t.Errorf("%s stays for %s, want %s", name, got, want)
 		}
 	}
-	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.Rest != time.Second || c.Ollama.Away() != "" {
+	if c.Ollama.URL != "http://127.0.0.1:11434" || c.Ollama.Slots != 1 || !c.Ollama.Exclusive || c.Ollama.Queue != 512 || c.Ollama.IdleDelay != time.Second || c.Ollama.RemoteHost() != "" {
 		t.Errorf("%+v", c.Ollama)
 	}
 	if len(c.Remote) != 0 || c.OpenAI != nil || c.Anthropic != nil || c.Google != nil || c.DemoModel != model.DemoAuto {
@@ -83,7 +83,7 @@ func TestModelsCommentedOut(t *testing.T) {
 	if err := errors.Join(err, c.Validate()); err != nil {
 		t.Fatal(err)
 	}
-	if c.OpenAI == nil || c.OpenAI.Key != "openai" || c.Anthropic == nil || c.Google == nil || *c.For("prometheus:7b").Temperature != 0.2 {
+	if c.OpenAI == nil || c.OpenAI.Key != "openai" || c.Anthropic == nil || c.Google == nil || *c.OptionsFor("prometheus:7b").Temperature != 0.2 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -109,13 +109,13 @@ allow_remote: [deep:cloud]
 	if c.Roles["assistant"] != "qwen3:8b" || c.Roles["jester"] != "tiny" || c.Roles["critic"] != "prometheus:7b" || c.Hints["code"] == "" {
 		t.Errorf("roles %v", c.Roles)
 	}
-	if o := c.For("qwen3:8b"); o.KeepAlive != "-1" || o.Window != 32768 {
+	if o := c.OptionsFor("qwen3:8b"); o.KeepAlive != "-1" || o.Window != 32768 {
 		t.Errorf("the new assistant: %+v", o)
 	}
-	if o := c.For("nomic-embed-text"); o.Window != 4096 || !*o.Small {
+	if o := c.OptionsFor("nomic-embed-text"); o.Window != 4096 || !*o.Small {
 		t.Errorf("one field of a model: %+v", o)
 	}
-	if o := c.For("tiny"); !*o.Small || *o.Temperature != 1.5 {
+	if o := c.OptionsFor("tiny"); !*o.Small || *o.Temperature != 1.5 {
 		t.Errorf("a model of one's own: %+v", o)
 	}
 	if c.Ollama.Slots != 4 || c.Ollama.URL != base.Ollama.URL || !c.Ollama.Exclusive || !slices.Equal(c.Remote, []string{"deep:cloud"}) {

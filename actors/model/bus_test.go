@@ -27,26 +27,26 @@ import (
 	"conclave/subjects"
 )
 
-// town is a server under the real grants with a model actor, its real audit and a model server.
-type town struct {
+// busHarness is a server under the real grants with a model actor, its real audit and a model server.
+type busHarness struct {
 	*bustest.Bus
 	t   *testing.T
 	srv *scriptserver.Server
 	m   *model.Model
 }
 
-func newTown(t *testing.T, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *town {
+func newBusHarness(t *testing.T, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *busHarness {
 	t.Helper()
-	w := &town{Bus: bustest.Start(t), t: t, srv: modeltest.New(t, script, opts...)}
-	cfg := shipped(w.srv.URL)
+	w := &busHarness{Bus: bustest.Start(t), t: t, srv: modeltest.New(t, script, opts...)}
+	cfg := defaultConfig(w.srv.URL)
 	if change != nil {
 		change(&cfg)
 	}
-	w.start(cfg, dial(t, w.srv.URL))
+	w.start(cfg, newBackend(t, w.srv.URL))
 	return w
 }
 
-func (w *town) start(cfg model.Config, b llm.Backend) {
+func (w *busHarness) start(cfg model.Config, b llm.Backend) {
 	w.t.Helper()
 	if err := cfg.Validate(); err != nil {
 		w.t.Fatal(err)
@@ -73,8 +73,8 @@ func (w *town) start(cfg model.Config, b llm.Backend) {
 	})
 }
 
-// out is how a role speaks, about a session and a query.
-func (w *town) out(role, session, query string) actor.Out {
+// out connects as a role and returns its Out for a session and a query.
+func (w *busHarness) out(role, session, query string) actor.Out {
 	w.t.Helper()
 	out, err := actor.NewOut(w.As(role))
 	if err != nil {
@@ -83,12 +83,12 @@ func (w *town) out(role, session, query string) actor.Out {
 	return out.WithIDs(session, query)
 }
 
-func hello(text string) llm.Request {
+func newRequest(text string) llm.Request {
 	return llm.Request{Messages: []llm.Message{{Role: llm.User, Content: text}}, Stream: true}
 }
 
-// trail is what the model actor wrote into the audit, which must verify.
-func (w *town) trail() []subjects.AuditRecord {
+// auditRecords is what the model actor wrote into the audit, which must verify.
+func (w *busHarness) auditRecords() []subjects.AuditRecord {
 	w.t.Helper()
 	heads, err := audit.ReadHeads(w.Heads())
 	if err != nil {
@@ -122,12 +122,12 @@ func (w *town) trail() []subjects.AuditRecord {
 
 func TestBusChat(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, scriptserver.Script{"judge": {{Reply: scriptserver.Reply{
+	w := newBusHarness(t, scriptserver.Script{"judge": {{Reply: scriptserver.Reply{
 		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4, Calls: []scriptserver.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
 	}}}}, nil)
 	var last subjects.ChatChunk
 	c := wire.Client{Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
-	r := hello("grade this")
+	r := newRequest("grade this")
 	r.Tools = []llm.Tool{{Name: "x", Parameters: []byte(`{"type":"object"}`)}}
 	pieces := 0
 	msg, final, err := llm.Collect(func(yield func(llm.Chunk, error) bool) {
@@ -143,7 +143,7 @@ func TestBusChat(t *testing.T) {
 	if final.Model != "judge" || final.PromptTokens != 9 || final.OutputTokens != 4 || last.DemoModel || last.Notice != "" {
 		t.Errorf("%+v, %+v", final, last)
 	}
-	recs := w.trail()
+	recs := w.auditRecords()
 	if len(recs) != 2 || recs[0].Status != subjects.StatusAllowed || recs[1].Status != subjects.StatusOK {
 		t.Fatalf("audit %+v", recs)
 	}
@@ -156,7 +156,7 @@ func TestBusChat(t *testing.T) {
 
 func TestBusEmbedAndList(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil)
+	w := newBusHarness(t, always("big"), nil)
 	texts := slices.Repeat([]string{"a text"}, 100) // more than go into one request
 	v, err := wire.Client{Out: w.out("memory", "", ""), Timeout: soon}.Embed(t.Context(), "", texts)
 	if err != nil || len(v.Values) != 100 || len(v.Values[99]) != 768 || v.Model != "nomic-embed-text" {
@@ -175,17 +175,17 @@ func TestBusEmbedAndList(t *testing.T) {
 // The user stops a query: the event reaches the actor, and the actor's request ends at the model server.
 func TestBusCancel(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Content: "x", Quirks: scriptserver.Quirks{Hang: true}}}}}, nil)
+	w := newBusHarness(t, scriptserver.Script{"big": {{Always: true, Reply: scriptserver.Reply{Content: "x", Quirks: scriptserver.Quirks{Hang: true}}}}}, nil)
 	failed := make(chan error, 2)
 	for range 2 { // one runs, one waits
 		c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
 		go func() {
-			_, _, err := llm.Collect(c.Chat(t.Context(), hello("hi")))
+			_, _, err := llm.Collect(c.Chat(t.Context(), newRequest("hi")))
 			failed <- err
 		}()
 	}
 	// A call is on record when it can be stopped: before that, a stop would not know of it.
-	until(t, "one runs and both can be stopped", func() bool { return w.srv.Stats().Running == 1 && len(w.trail()) == 2 })
+	waitFor(t, "one runs and both can be stopped", func() bool { return w.srv.Stats().Running == 1 && len(w.auditRecords()) == 2 })
 	topic, err := subjects.QueryCancel.With("q1")
 	if err != nil {
 		t.Fatal(err)
@@ -198,43 +198,43 @@ func TestBusCancel(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	until(t, "the server stopped", func() bool { c := w.srv.Stats(); return c.Cancelled >= 1 && c.Running == 0 })
+	waitFor(t, "the server stopped", func() bool { c := w.srv.Stats(); return c.Cancelled >= 1 && c.Running == 0 })
 }
 
 // An caller who stops listening ends the request at the model server, and the slot is free for the next.
-func TestBusAskerBreaksOff(t *testing.T) {
+func TestBusCallerCancels(t *testing.T) {
 	t.Parallel()
 	slow := scriptserver.Reply{Content: strings.Repeat("word ", 1000), Quirks: scriptserver.Quirks{TokenDelay: 20 * time.Millisecond}}
-	w := newTown(t, scriptserver.Script{"big": {{Reply: slow}, {Reply: scriptserver.Reply{Content: "next"}}}}, nil)
+	w := newBusHarness(t, scriptserver.Script{"big": {{Reply: slow}, {Reply: scriptserver.Reply{Content: "next"}}}}, nil)
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon}
-	for _, err := range c.Chat(t.Context(), hello("hi")) {
+	for _, err := range c.Chat(t.Context(), newRequest("hi")) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		break // one word is enough
 	}
-	until(t, "the server stopped", func() bool { return w.srv.Stats().Cancelled == 1 })
-	if msg, _, err := llm.Collect(c.Chat(t.Context(), hello("hi"))); err != nil || msg.Content != "next" {
+	waitFor(t, "the server stopped", func() bool { return w.srv.Stats().Cancelled == 1 })
+	if msg, _, err := llm.Collect(c.Chat(t.Context(), newRequest("hi"))); err != nil || msg.Content != "next" {
 		t.Errorf("%v, %+v", err, msg)
 	}
-	until(t, "both are on record", func() bool { return len(w.trail()) == 4 })
-	i := slices.IndexFunc(w.trail(), func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusUnknown })
+	waitFor(t, "both are on record", func() bool { return len(w.auditRecords()) == 4 })
+	i := slices.IndexFunc(w.auditRecords(), func(r subjects.AuditRecord) bool { return r.Status == subjects.StatusUnknown })
 	if i < 0 {
-		t.Errorf("audit %+v", w.trail())
+		t.Errorf("audit %+v", w.auditRecords())
 	}
 }
 
 // Sessions take turns, also those of one account: a session with many questions does not hold up one with a single one.
 func TestBusFairness(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil, scriptserver.WithSlots(1, 10*time.Millisecond, 100))
+	w := newBusHarness(t, always("big"), nil, scriptserver.WithSlots(1, 10*time.Millisecond, 100))
 	greedy, modest := w.out("generator", "greedy", ""), w.out("generator", "modest", "")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var order []string
 	ask := func(who string, out actor.Out) {
 		wg.Go(func() {
-			_, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), hello(who)))
+			_, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), newRequest(who)))
 			mu.Lock()
 			defer mu.Unlock()
 			if order = append(order, who); err != nil {
@@ -245,7 +245,7 @@ func TestBusFairness(t *testing.T) {
 	for range 40 {
 		ask("greedy", greedy)
 	}
-	until(t, "they wait", func() bool { return w.srv.Stats().Finished >= 2 })
+	waitFor(t, "they wait", func() bool { return w.srv.Stats().Finished >= 2 })
 	done := w.srv.Stats().Finished
 	ask("modest", modest)
 	wg.Wait()
@@ -257,7 +257,7 @@ func TestBusFairness(t *testing.T) {
 // Who may fetch models is the server's rule first and the actor's second.
 func TestBusPull(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil)
+	w := newBusHarness(t, always("big"), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	var states []string
@@ -283,27 +283,27 @@ func TestBusPull(t *testing.T) {
 	}
 }
 
-func TestBusStandIn(t *testing.T) {
+func TestBusDemoModel(t *testing.T) {
 	t.Parallel()
-	w := &town{Bus: bustest.Start(t), t: t}
-	url := nowhere(t)
-	b := &switchable{}
-	b.to.Store(dial(t, url))
-	w.start(shipped(url), b)
+	w := &busHarness{Bus: bustest.Start(t), t: t}
+	url := closedAddress(t)
+	b := &switchableBackend{}
+	b.to.Store(newBackend(t, url))
+	w.start(defaultConfig(url), b)
 	var last subjects.ChatChunk
 	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
-	msg, _, err := llm.Collect(c.Chat(t.Context(), hello("anyone?")))
+	msg, _, err := llm.Collect(c.Chat(t.Context(), newRequest("anyone?")))
 	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != model.Scripted {
 		t.Fatalf("%v, %+v, %+v", err, msg, last)
 	}
 	there := modeltest.New(t, always("big"))
-	b.to.Store(dial(t, there.URL))
-	until(t, "the script steps aside", func() bool {
-		_, _, err := llm.Collect(c.Chat(t.Context(), hello("anyone?")))
+	b.to.Store(newBackend(t, there.URL))
+	waitFor(t, "the script steps aside", func() bool {
+		_, _, err := llm.Collect(c.Chat(t.Context(), newRequest("anyone?")))
 		return err == nil && !last.DemoModel && last.Model == "big"
 	})
 	there.Close()
-	_, _, err = llm.Collect(c.Chat(t.Context(), hello("anyone?")))
+	_, _, err = llm.Collect(c.Chat(t.Context(), newRequest("anyone?")))
 	if !errors.Is(err, llm.ErrUnreachable) && !errors.Is(err, llm.ErrCut) {
 		t.Errorf("%v", err)
 	}
@@ -312,7 +312,7 @@ func TestBusStandIn(t *testing.T) {
 // Faults arrive as the errors that the backends made.
 func TestBusFaults(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, always("big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
+	w := newBusHarness(t, always("big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
 	out := w.out("generator", "", "")
 	for _, tt := range []struct {
 		name string
@@ -323,25 +323,25 @@ func TestBusFaults(t *testing.T) {
 		{"remote", llm.Request{Model: "x:cloud"}, llm.ErrRemote},
 		{"no tools", llm.Request{Model: "mute", Tools: []llm.Tool{{Name: "x", Parameters: []byte(`{}`)}}}, llm.ErrNoTools},
 	} {
-		tt.r.Messages = hello("x").Messages
+		tt.r.Messages = newRequest("x").Messages
 		if _, _, err := llm.Collect(wire.Client{Out: out, Timeout: soon}.Chat(t.Context(), tt.r)); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }
 
-// All slots are used, and never one more: while as many requests hang as there are slots, nobody else is let in, and when
+// All slots are used, and never one more: while as many requests hang as there are slots, no other is admitted, and when
 // they end, everybody is.
 func TestBusSlotsAreBusy(t *testing.T) {
 	t.Parallel()
 	const slots, more = 8, 24
 	hang := scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}
 	script := scriptserver.Script{"big": append(slices.Repeat([]scriptserver.Exchange{hang}, slots), always("big")["big"]...)}
-	w := newTown(t, script, func(c *model.Config) { c.Ollama.Slots = slots })
+	w := newBusHarness(t, script, func(c *model.Config) { c.Ollama.Slots = slots })
 	base := w.out("generator", "", "")
 	ask := func(ctx context.Context, i int) error {
 		c := wire.Client{Out: base.WithIDs(fmt.Sprintf("s%d", i), fmt.Sprintf("q%d", i)), Timeout: soon}
-		_, _, err := llm.Collect(c.Chat(ctx, hello("hi")))
+		_, _, err := llm.Collect(c.Chat(ctx, newRequest("hi")))
 		return err
 	}
 	ctx, end := context.WithCancel(t.Context())
@@ -354,7 +354,7 @@ func TestBusSlotsAreBusy(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all slots are taken", func() bool { return w.srv.Stats().Running == slots })
+	waitFor(t, "all slots are taken", func() bool { return w.srv.Stats().Running == slots })
 	for i := range more {
 		wg.Go(func() {
 			if err := ask(t.Context(), slots+i); err != nil {
@@ -362,7 +362,7 @@ func TestBusSlotsAreBusy(t *testing.T) {
 			}
 		})
 	}
-	until(t, "all others are about to enter", func() bool { return len(w.trail()) == slots+more })
+	waitFor(t, "all others are about to enter", func() bool { return len(w.auditRecords()) == slots+more })
 	if c := w.srv.Stats(); c.Running != slots || c.Started != slots {
 		t.Errorf("%d run of %d that were let in, want %d", c.Running, c.Started, slots)
 	}

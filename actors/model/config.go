@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -23,11 +24,11 @@ const (
 	Google    = "google"
 )
 
-// When the built-in demo model answers in place of a model.
+// Values of [Config.DemoModel].
 const (
-	DemoAuto   = "auto"   // while Ollama is not there and has not been since the start
-	DemoNever  = "never"  // no Ollama is an error
-	DemoAlways = "always" // even if Ollama is there
+	DemoAuto   = "auto"   // it answers while Ollama has not been reachable since the start
+	DemoNever  = "never"  // an unreachable Ollama is an error
+	DemoAlways = "always" // it answers even if Ollama is reachable
 )
 
 // Roles that the system knows.
@@ -36,14 +37,14 @@ var Roles = []string{subjects.RoleAssistant, "coder", "critic", subjects.RoleEmb
 // Hints that a request may give.
 var Hints = []string{"simple", "reasoning", "code"}
 
-// Config is the model actor's section: which model for what, and where the models are. Its defaults stand in the shipped
-// models.yaml, except for servers that are off there: what their sections leave out is filled in here.
+// Config is the model actor's section: the models by role, and their servers. Its defaults are in the shipped models.yaml;
+// servers that are off there have the defaults of this file.
 type Config struct {
 	Roles    map[string]string  `yaml:"roles"`    // role -> model
 	Hints    map[string]string  `yaml:"hints"`    // simple, reasoning, code -> model
 	Keep     []string           `yaml:"keep"`     // roles whose models stay loaded
-	Defaults Options            `yaml:"defaults"` // for models that are not below
-	Models   map[string]Options `yaml:"models"`   // model -> what differs from the defaults
+	Defaults Options            `yaml:"defaults"` // for models that are not in Models
+	Models   map[string]Options `yaml:"models"`   // model -> options that differ from Defaults
 
 	Remote    []string `yaml:"allow_remote"` // models that may leave this machine, by name
 	DemoModel string   `yaml:"demo_model"`   // auto, never, always
@@ -53,58 +54,43 @@ type Config struct {
 	Anthropic *Server `yaml:"anthropic"`
 	Google    *Server `yaml:"google"`
 
-	AuditTimeout time.Duration // how long a call waits for its audit record; not in the file
+	AuditTimeout time.Duration // for storing one audit record; not in the file
 }
 
-// Options are what a model is always asked with. Window and KeepAlive are the same for every request: another value
-// would make the server load the model anew.
+// Options are the options of every request to a model. Window and KeepAlive never vary: with another value the server would
+// load the model again.
 type Options struct {
-	Window      int             `yaml:"window"`      // context in tokens; 0 = the default, as for all below
-	Predict     int             `yaml:"predict"`     // most tokens of an answer, whatever a request asks for
+	Window      int             `yaml:"window"`      // context in tokens; the zero value of each field = the default
+	Predict     int             `yaml:"predict"`     // most tokens of an answer; a request may ask for less
 	KeepAlive   string          `yaml:"keep_alive"`  // how long it stays loaded: 5m, or -1 for ever
-	Temperature *strict.Decimal `yaml:"temperature"` // unless a request says its own; nil = the model's own
-	Stream      *bool           `yaml:"stream"`      // its words come as they are written
+	Temperature *strict.Decimal `yaml:"temperature"` // unless a request has one; nil = the model's own
+	Stream      *bool           `yaml:"stream"`      // replies are streamed
 	Small       *bool           `yaml:"small"`       // it may run beside a large one
 }
 
-// Over is o with what it leaves open taken from base.
-func (o Options) Over(base Options) Options {
-	if o.Window == 0 {
-		o.Window = base.Window
+// WithDefaults returns o with its unset fields taken from defaults.
+func (o Options) WithDefaults(defaults Options) Options {
+	return Options{
+		Window: cmp.Or(o.Window, defaults.Window), Predict: cmp.Or(o.Predict, defaults.Predict), KeepAlive: cmp.Or(o.KeepAlive, defaults.KeepAlive),
+		Temperature: cmp.Or(o.Temperature, defaults.Temperature), Stream: cmp.Or(o.Stream, defaults.Stream), Small: cmp.Or(o.Small, defaults.Small),
 	}
-	if o.Predict == 0 {
-		o.Predict = base.Predict
-	}
-	if o.KeepAlive == "" {
-		o.KeepAlive = base.KeepAlive
-	}
-	if o.Temperature == nil {
-		o.Temperature = base.Temperature
-	}
-	if o.Stream == nil {
-		o.Stream = base.Stream
-	}
-	if o.Small == nil {
-		o.Small = base.Small
-	}
-	return o
 }
 
-// Server is where models are and how many of their requests run at once.
+// Server is the address and the limits of a model server.
 type Server struct {
 	URL       string        `yaml:"url"`
 	Key       string        `yaml:"key"`       // name of its key in the keyring; "" = none
-	Slots     int           `yaml:"slots"`     // requests at once, of large models, of small ones and for vectors each
-	Ahead     int           `yaml:"ahead"`     // requests sent while all slots are taken: the server then has its next one at hand
-	Queue     int           `yaml:"queue"`     // requests that wait, without those in the background; the next one is told that the model is busy
+	Slots     int           `yaml:"slots"`     // concurrent requests, counted apart for large models, small ones and embeddings
+	Ahead     int           `yaml:"ahead"`     // requests sent beyond slots, so that the server has its next one at hand
+	Queue     int           `yaml:"queue"`     // foreground requests that wait; further ones are rejected as busy
 	Exclusive bool          `yaml:"exclusive"` // two large models never run at once
-	Batch     int           `yaml:"batch"`     // requests for one model in a row while another is waited for
-	Rest      time.Duration `yaml:"rest"`      // how long nobody may have asked before the background has another model loaded
+	Batch     int           `yaml:"batch"`     // requests for one model in a row while others wait for another model
+	IdleDelay time.Duration `yaml:"rest"`      // without foreground requests, before a background request may load another model
 }
 
-// Away is the host of the server when that is another machine, "" when it is this one. A name other than localhost
-// counts as another machine, because what it means is decided elsewhere.
-func (s Server) Away() string {
+// RemoteHost returns the host of a server on another machine, "" for this machine. Every name but localhost counts as
+// another machine, because name resolution is outside of this system's control.
+func (s Server) RemoteHost() string {
 	u, err := url.Parse(s.URL)
 	if err != nil {
 		return s.URL
@@ -115,7 +101,7 @@ func (s Server) Away() string {
 	return ""
 }
 
-// Servers are the servers that are configured, by name.
+// Servers returns the configured servers by name.
 func (c Config) Servers() map[string]Server {
 	all := map[string]Server{Ollama: c.Ollama}
 	for name, s := range map[string]*Server{OpenAI: c.OpenAI, Anthropic: c.Anthropic, Google: c.Google} {
@@ -126,9 +112,9 @@ func (c Config) Servers() map[string]Server {
 	return all
 }
 
-// Split says which server has a model, and what the model is called there: "anthropic/claude" is claude at anthropic,
-// and whatever does not begin with the name of a configured server is Ollama's.
-func (c Config) Split(name string) (server, there string) {
+// SplitName returns the server of a model and the model's name there: "anthropic/claude" is claude at anthropic. A name
+// without the prefix of a configured server belongs to Ollama.
+func (c Config) SplitName(name string) (server, backendName string) {
 	if prefix, rest, ok := strings.Cut(name, "/"); ok && prefix != Ollama && rest != "" {
 		if _, ok := c.Servers()[prefix]; ok {
 			return prefix, rest
@@ -137,35 +123,35 @@ func (c Config) Split(name string) (server, there string) {
 	return Ollama, name
 }
 
-// For is the one set of options a model is ever asked with.
-func (c Config) For(name string) Options {
+// OptionsFor returns the options of every request to a model.
+func (c Config) OptionsFor(name string) Options {
 	o := c.Models[name]
 	for other, set := range c.Models {
-		if plain(other) == plain(name) {
+		if trimLatest(other) == trimLatest(name) {
 			o = set
 		}
 	}
-	if o.KeepAlive == "" && slices.ContainsFunc(c.Keep, func(role string) bool { return plain(c.Roles[role]) == plain(name) }) {
+	if o.KeepAlive == "" && slices.ContainsFunc(c.Keep, func(role string) bool { return trimLatest(c.Roles[role]) == trimLatest(name) }) {
 		o.KeepAlive = "-1"
 	}
-	return o.Over(c.Defaults)
+	return o.WithDefaults(c.Defaults)
 }
 
-// Allowed reports whether a model may leave this machine.
-func (c Config) Allowed(name string) bool {
-	return slices.ContainsFunc(c.Remote, func(n string) bool { return plain(n) == plain(name) })
+// AllowsRemote reports whether a model on another machine may be used.
+func (c Config) AllowsRemote(name string) bool {
+	return slices.ContainsFunc(c.Remote, func(n string) bool { return trimLatest(n) == trimLatest(name) })
 }
 
-// plain is a model's name without the tag that goes without saying.
-func plain(name string) string { return strings.TrimSuffix(name, ":latest") }
+// trimLatest returns a model's name without the default tag.
+func trimLatest(name string) string { return strings.TrimSuffix(name, ":latest") }
 
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems is everything wrong with c.
+// Problems returns everything wrong with c, by configuration path.
 func (c Config) Problems() (out strict.Problems) {
 	add := out.Add
-	named := func(path, name string) {
+	checkModelName := func(path, name string) {
 		if err := checkName(name); err != nil {
 			add(path, "%v", err)
 		} else if prefix, _, ok := strings.Cut(name, "/"); ok && slices.Contains([]string{OpenAI, Anthropic, Google}, prefix) {
@@ -175,41 +161,41 @@ func (c Config) Problems() (out strict.Problems) {
 		}
 	}
 	for _, role := range strict.Keys(c.Roles) {
-		if !slices.Contains(Roles, role) { // most likely a misspelled one, and the real one would stay as it is
+		if !slices.Contains(Roles, role) { // most likely misspelled, and the role that was meant would keep its default
 			add(strict.Join("roles", role), "there is no such role; known: %s", strings.Join(Roles, ", "))
 		}
-		named(strict.Join("roles", role), c.Roles[role])
+		checkModelName(strict.Join("roles", role), c.Roles[role])
 	}
 	for _, role := range []string{subjects.RoleAssistant, subjects.RoleEmbeddings} {
 		if c.Roles[role] == "" {
-			add("roles", "%s is missing: somebody has to have this role", role)
+			add("roles", "%s is missing: this role needs a model", role)
 		}
 	}
 	for _, hint := range strict.Keys(c.Hints) {
 		if !slices.Contains(Hints, hint) {
 			add(strict.Join("hints", hint), "is none of %s", strings.Join(Hints, ", "))
 		}
-		named(strict.Join("hints", hint), c.Hints[hint])
+		checkModelName(strict.Join("hints", hint), c.Hints[hint])
 	}
 	for i, role := range c.Keep {
 		if c.Roles[role] == "" {
 			add(fmt.Sprintf("keep[%d]", i), "there is no role %s", text.Clip(role, 40))
 		}
 	}
-	c.Defaults.problems("defaults", true, add)
+	c.Defaults.addProblems("defaults", true, add)
 	for _, name := range strict.Keys(c.Models) {
-		named(strict.Join("models", name), name)
-		c.Models[name].problems(strict.Join("models", name), false, add)
+		checkModelName(strict.Join("models", name), name)
+		c.Models[name].addProblems(strict.Join("models", name), false, add)
 	}
 	for i, name := range c.Remote {
-		named(fmt.Sprintf("allow_remote[%d]", i), name)
+		checkModelName(fmt.Sprintf("allow_remote[%d]", i), name)
 	}
 	if !slices.Contains([]string{DemoAuto, DemoNever, DemoAlways}, c.DemoModel) {
 		add("demo_model", "%q is none of auto, never, always", text.Clip(c.DemoModel, 40))
 	}
 	servers := c.Servers()
 	for _, name := range strict.Keys(servers) {
-		servers[name].problems(name, add)
+		servers[name].addProblems(name, add)
 	}
 	if c.AuditTimeout < 0 {
 		add("audit_timeout", "must not be negative")
@@ -224,15 +210,16 @@ const (
 	maxKeepAlive         = 30 * 24 * time.Hour
 )
 
-func (o Options) problems(path string, whole bool, add func(path, format string, a ...any)) {
+// addProblems adds everything wrong with o to the problems of the configuration. required means that no field may be unset.
+func (o Options) addProblems(path string, required bool, add func(path, format string, a ...any)) {
 	within := func(field string, n, low, high int) {
-		if (n != 0 || whole) && (n < low || n > high) {
+		if (n != 0 || required) && (n < low || n > high) {
 			add(path+"."+field, "%d is not between %d and %d", n, low, high)
 		}
 	}
 	within("window", o.Window, minWindow, maxWindow)
 	within("predict", o.Predict, 1, maxPredict)
-	if o.KeepAlive != "" && o.KeepAlive != "-1" || whole && o.KeepAlive == "" {
+	if o.KeepAlive != "" && o.KeepAlive != "-1" || required && o.KeepAlive == "" {
 		if d, err := time.ParseDuration(o.KeepAlive); err != nil || d < 0 || d > maxKeepAlive {
 			add(path+".keep_alive", "%q is neither a duration of at most 30 days nor -1; write 5m, or \"-1\" for ever", text.Clip(o.KeepAlive, 40))
 		}
@@ -242,8 +229,9 @@ func (o Options) problems(path string, whole bool, add func(path, format string,
 	}
 }
 
-func (s Server) problems(name string, add func(path, format string, a ...any)) {
-	needed := name == Ollama || name == OpenAI // the others know where they are
+// addProblems adds everything wrong with the server name to the problems of the configuration.
+func (s Server) addProblems(name string, add func(path, format string, a ...any)) {
+	needed := name == Ollama || name == OpenAI // the others have a default address
 	u, err := url.Parse(s.URL)
 	switch {
 	case s.URL == "" && !needed:
@@ -274,36 +262,28 @@ func (s Server) problems(name string, add func(path, format string, a ...any)) {
 			add(name+"."+f.field, "%d is not between %d and %d", f.n, f.min, f.max)
 		}
 	}
-	if s.Rest < 0 || s.Rest > maxRest {
-		add(name+".rest", "%s is not between 0s and %s", strict.Short(s.Rest), strict.Short(maxRest))
+	if s.IdleDelay < 0 || s.IdleDelay > maxIdleDelay {
+		add(name+".rest", "%s is not between 0s and %s", strict.Short(s.IdleDelay), strict.Short(maxIdleDelay))
 	}
 }
 
-// maxRest is longer than any tool between two steps should take; a longer one would only keep the critic from its work.
-const maxRest = time.Minute
+// maxIdleDelay is longer than a tool between two steps should take; a longer delay would only starve the critic.
+const maxIdleDelay = time.Minute
 
-// What a server is bounded by where its section does not say. Ollama's always does: it is laid over the shipped one. The
-// others have none shipped.
+// Limits of a server whose section has none. Ollama's section always has them, from the shipped models.yaml.
 const (
 	defaultSlots = 1
 	defaultQueue = 512
 	defaultBatch = 4
 )
 
-func or(n, instead int) int {
-	if n == 0 {
-		return instead
-	}
-	return n
-}
-
-// maxTemperature is more than any model makes sense at.
+// maxTemperature is more than any model is usable at.
 const maxTemperature = 5
 
 // maxName bounds the name of a model.
 const maxName = 200
 
-// checkName reports whether name may be the name of a model. It becomes part of requests, records and messages.
+// checkName returns an error unless name is a valid model name. Names become part of requests, audit records and messages.
 func checkName(name string) error {
 	if name == "" {
 		return errors.New("a model has no name")
@@ -320,7 +300,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// looksLikeKey reports whether somebody wrote a key where its name belongs. It is not repeated anywhere.
+// looksLikeKey reports whether s looks like an API key instead of the name of one. Such a text must not be quoted.
 func looksLikeKey(s string) bool {
 	_, secrets := firewall.Redact(s)
 	return secrets > 0 || len(s) > 40

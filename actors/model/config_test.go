@@ -55,20 +55,20 @@ func TestConfigProblems(t *testing.T) {
 		{"ahead", func(c *model.Config) { c.Ollama.Ahead = 5000 }, "ollama.ahead"},
 		{"queue", func(c *model.Config) { c.Ollama.Queue = 1 << 30 }, "ollama.queue"},
 		{"batch", func(c *model.Config) { c.Ollama.Batch = -1 }, "ollama.batch"},
-		{"no rest", func(c *model.Config) { c.Ollama.Rest = 0 }, ""},
-		{"the longest rest", func(c *model.Config) { c.Ollama.Rest = time.Minute }, ""},
-		{"too long a rest", func(c *model.Config) { c.Ollama.Rest = time.Minute + 1 }, "ollama.rest"},
-		{"a rest that is over before it begins", func(c *model.Config) { c.Ollama.Rest = -1 }, "ollama.rest"},
+		{"no rest", func(c *model.Config) { c.Ollama.IdleDelay = 0 }, ""},
+		{"the longest rest", func(c *model.Config) { c.Ollama.IdleDelay = time.Minute }, ""},
+		{"too long a rest", func(c *model.Config) { c.Ollama.IdleDelay = time.Minute + 1 }, "ollama.rest"},
+		{"a rest that is over before it begins", func(c *model.Config) { c.Ollama.IdleDelay = -1 }, "ollama.rest"},
 		{"another server's rest", func(c *model.Config) {
-			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Exclusive: true, Rest: time.Second}
+			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Exclusive: true, IdleDelay: time.Second}
 		}, ""},
 		{"another server's is too long", func(c *model.Config) {
-			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", Rest: time.Hour}
+			c.OpenAI = &model.Server{URL: "http://127.0.0.1:1", IdleDelay: time.Hour}
 		}, "openai.rest"},
-		{"a service's, too", func(c *model.Config) { c.Google = &model.Server{Key: "google", Rest: -time.Hour} }, "google.rest"},
+		{"a service's, too", func(c *model.Config) { c.Google = &model.Server{Key: "google", IdleDelay: -time.Hour} }, "google.rest"},
 		{"audit", func(c *model.Config) { c.AuditTimeout = -1 }, "audit_timeout"},
 	} {
-		cfg := shipped("http://127.0.0.1:11434")
+		cfg := defaultConfig("http://127.0.0.1:11434")
 		tt.change(&cfg)
 		var got []string
 		for _, p := range cfg.Problems() {
@@ -90,7 +90,7 @@ func errText(err error) string {
 	return err.Error()
 }
 
-func TestAway(t *testing.T) {
+func TestRemoteHost(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"http://127.0.0.1:11434":          "",
@@ -108,7 +108,7 @@ func TestAway(t *testing.T) {
 		"http://2130706433:11434":         "2130706433",
 		"http://[fe80::1%25eth0]:11434/v": "fe80::1%eth0",
 	} {
-		if got := (model.Server{URL: url}).Away(); got != want {
+		if got := (model.Server{URL: url}).RemoteHost(); got != want {
 			t.Errorf("%s: %q, want %q", url, got, want)
 		}
 	}
@@ -116,19 +116,19 @@ func TestAway(t *testing.T) {
 
 func TestOptionsFor(t *testing.T) {
 	t.Parallel()
-	cfg := shipped("http://127.0.0.1:11434")
+	cfg := defaultConfig("http://127.0.0.1:11434")
 	no := false
 	cfg.Models = map[string]model.Options{"judge": {Window: 4096, Stream: &no}, "nomic-embed-text": {KeepAlive: "1h"}}
-	if o := cfg.For("judge:latest"); o.Window != 4096 || *o.Stream || o.Predict != 4096 || o.KeepAlive != "5m" {
+	if o := cfg.OptionsFor("judge:latest"); o.Window != 4096 || *o.Stream || o.Predict != 4096 || o.KeepAlive != "5m" {
 		t.Errorf("%+v", o)
 	}
-	if o := cfg.For("big"); o.KeepAlive != "-1" || o.Window != 32768 || !*o.Stream {
+	if o := cfg.OptionsFor("big"); o.KeepAlive != "-1" || o.Window != 32768 || !*o.Stream {
 		t.Errorf("the assistant's model: %+v", o)
 	}
-	if o := cfg.For("nomic-embed-text"); o.KeepAlive != "1h" {
+	if o := cfg.OptionsFor("nomic-embed-text"); o.KeepAlive != "1h" {
 		t.Errorf("what is written beats what goes for its role: %+v", o)
 	}
-	if o := cfg.For("unheard-of"); o.KeepAlive != "5m" || o.Window != 32768 {
+	if o := cfg.OptionsFor("unheard-of"); o.KeepAlive != "5m" || o.Window != 32768 {
 		t.Errorf("%+v", o)
 	}
 }

@@ -1,12 +1,12 @@
 package model
 
-// Inside counts who has a slot for large models at Ollama, who waits for one, and the same for vectors.
-func (m *Model) Inside() (running, waiting int) {
+// QueueCounts counts who has a slot for large models at Ollama, who waits for one, and the same for vectors.
+func (m *Model) QueueCounts() (running, waiting int) {
 	s := m.servers[Ollama]
-	for _, q := range []*queue{s.large, s.vectors} {
+	for _, q := range []*queue{s.large, s.embeddings} {
 		q.mu.Lock()
-		running += len(q.runs)
-		for _, n := range q.waits {
+		running += len(q.running)
+		for _, n := range q.waiting {
 			waiting += n
 		}
 		q.mu.Unlock()

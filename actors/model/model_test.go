@@ -31,14 +31,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// soon is how long a test waits for what must come.
+// soon is the timeout of a test for an expected event.
 const soon = 20 * time.Second
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// world is everything around one model actor: a real HTTP server that follows a script, an audit, and a script that
-// stands in.
-type world struct {
+// harness is one model actor with a real HTTP model server that follows a script, an audit log and the demo model.
+type harness struct {
 	t    testing.TB
 	rec  actortest.Recorder
 	srv  *scriptserver.Server
@@ -52,8 +51,8 @@ type world struct {
 	closed  bool
 }
 
-// shipped is a configuration like the shipped one, with small names.
-func shipped(url string) model.Config {
+// defaultConfig is a configuration like the shipped one, with small names.
+func defaultConfig(url string) model.Config {
 	yes := true
 	return model.Config{
 		Roles: map[string]string{
@@ -76,18 +75,18 @@ func always(names ...string) scriptserver.Script {
 	return s
 }
 
-func newWorld(t testing.TB, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *world {
+func newHarness(t testing.TB, script scriptserver.Script, change func(*model.Config), opts ...scriptserver.Option) *harness {
 	t.Helper()
-	w := &world{t: t, srv: modeltest.New(t, script, opts...), refuse: map[string]error{}}
-	cfg := shipped(w.srv.URL)
+	w := &harness{t: t, srv: modeltest.New(t, script, opts...), refuse: map[string]error{}}
+	cfg := defaultConfig(w.srv.URL)
 	if change != nil {
 		change(&cfg)
 	}
-	w.build(cfg, map[string]llm.Backend{model.Ollama: dial(t, w.srv.URL)})
+	w.build(cfg, map[string]llm.Backend{model.Ollama: newBackend(t, w.srv.URL)})
 	return w
 }
 
-func (w *world) build(cfg model.Config, backends map[string]llm.Backend) {
+func (w *harness) build(cfg model.Config, backends map[string]llm.Backend) {
 	w.t.Helper()
 	if err := cfg.Validate(); err != nil {
 		w.t.Fatal(err)
@@ -100,7 +99,7 @@ func (w *world) build(cfg model.Config, backends map[string]llm.Backend) {
 	w.t.Cleanup(func() { _ = w.m.Close(context.Background()) })
 }
 
-func dial(t testing.TB, url string) *ollama.Backend {
+func newBackend(t testing.TB, url string) *ollama.Backend {
 	t.Helper()
 	b, err := ollama.New(ollama.Config{URL: url})
 	if err != nil {
@@ -110,8 +109,8 @@ func dial(t testing.TB, url string) *ollama.Backend {
 	return b
 }
 
-// nowhere is an address where nothing listens.
-func nowhere(t testing.TB) string {
+// closedAddress is an address where nothing listens.
+func closedAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -122,7 +121,7 @@ func nowhere(t testing.TB) string {
 }
 
 // Append implements [model.Audit].
-func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
+func (w *harness) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	if _, ok := ctx.Deadline(); !ok {
 		return errors.New("a record without a limit on how long it may take")
 	}
@@ -141,10 +140,10 @@ func (w *world) Append(ctx context.Context, rec subjects.AuditRecord) error {
 }
 
 // Close implements [model.Audit].
-func (w *world) Close(context.Context) error { w.closed = true; return nil }
+func (w *harness) Close(context.Context) error { w.closed = true; return nil }
 
-// trail is "before allowed", "after ok" ... of the records so far, which are then forgotten.
-func (w *world) trail() string {
+// auditSummary is "before allowed", "after ok" ... of the records so far, which are then forgotten.
+func (w *harness) auditSummary() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []string
@@ -155,7 +154,7 @@ func (w *world) trail() string {
 	return strings.Join(out, ", ")
 }
 
-// reply is what came of a chat.
+// reply is the result of a chat.
 type reply struct {
 	pieces []subjects.ChatChunk
 	text   string
@@ -165,9 +164,9 @@ type reply struct {
 
 func (r reply) code() string { return actortest.Code(r.err) }
 
-func (w *world) ask(q subjects.ChatRequest) reply { return w.askAs("generator", "q1", q) }
+func (w *harness) ask(q subjects.ChatRequest) reply { return w.askAs("generator", "q1", q) }
 
-func (w *world) askAs(from, query string, q subjects.ChatRequest) (r reply) {
+func (w *harness) askAs(from, query string, q subjects.ChatRequest) (r reply) {
 	w.t.Helper()
 	if q.Messages == nil {
 		q.Messages = json.RawMessage(`[{"role":"user","content":"hi"}]`)
@@ -191,7 +190,7 @@ func (w *world) askAs(from, query string, q subjects.ChatRequest) (r reply) {
 	return r
 }
 
-func (w *world) deliver(subject string, body, into any) error {
+func (w *harness) deliver(subject string, body, into any) error {
 	w.t.Helper()
 	text, err := w.rec.Deliver(w.t, w.m, actortest.Message{Subject: subject, Body: body, Query: "q1", Session: "s1", Deadline: now.Add(soon)})
 	if err == nil && into != nil {
@@ -202,8 +201,8 @@ func (w *world) deliver(subject string, body, into any) error {
 	return err
 }
 
-// asked is the last request that the server saw.
-func (w *world) asked() scriptserver.Request {
+// onlyRequest is the last request that the server saw.
+func (w *harness) onlyRequest() scriptserver.Request {
 	w.t.Helper()
 	all := w.srv.Requests()
 	if len(all) == 0 {
@@ -212,8 +211,8 @@ func (w *world) asked() scriptserver.Request {
 	return all[len(all)-1]
 }
 
-// until polls a condition.
-func until(t testing.TB, what string, ok func() bool) {
+// waitFor polls a condition.
+func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(soon); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -222,9 +221,9 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-func TestRoutes(t *testing.T) {
+func TestSelectModel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big", "judge", "coder", "tiny", "other"), nil)
+	w := newHarness(t, always("big", "judge", "coder", "tiny", "other"), nil)
 	for _, tt := range []struct {
 		name   string
 		q      subjects.ChatRequest
@@ -240,15 +239,15 @@ func TestRoutes(t *testing.T) {
 		{"a role nobody has", subjects.ChatRequest{Role: "jester"}, "big", "models.yaml has no role jester, so the assistant's model answers"},
 	} {
 		r := w.ask(tt.q)
-		if r.err != nil || w.asked().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.DemoModel {
-			t.Errorf("%s: %v, asked %s, told %+v", tt.name, r.err, w.asked().Model, r.last)
+		if r.err != nil || w.onlyRequest().Model != tt.want || r.last.Model != tt.want || r.last.Notice != tt.notice || r.last.DemoModel {
+			t.Errorf("%s: %v, asked %s, told %+v", tt.name, r.err, w.onlyRequest().Model, r.last)
 		}
 	}
 }
 
 func TestChatStreams(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{
+	w := newHarness(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{
 		Thinking: "let me see", Content: "Paris it is .", Prompt: 20, Output: 7,
 		Calls: []scriptserver.Call{{ID: "c1", Name: "web_search", JSON: `{"z":1,"a":2}`}},
 	}}, {Reply: scriptserver.Reply{Content: "one two three"}}}}, nil)
@@ -276,10 +275,10 @@ func TestChatStreams(t *testing.T) {
 }
 
 // A model has one set of options, whatever a request says.
-func TestFrozenOptions(t *testing.T) {
+func TestOptionsAreFixed(t *testing.T) {
 	t.Parallel()
 	half, no := strict.Decimal(0.5), false
-	w := newWorld(t, always("big", "tiny", "narrow"), func(c *model.Config) {
+	w := newHarness(t, always("big", "tiny", "narrow"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"tiny": {Window: 2048, Predict: 100, KeepAlive: "1h", Temperature: &half, Stream: &no}}
 	}, scriptserver.WithModels(scriptserver.Model{Name: "narrow", Family: "f", Window: 8192}))
 	ask := func(name, options string) scriptserver.Request {
@@ -288,7 +287,7 @@ func TestFrozenOptions(t *testing.T) {
 		if r.err != nil {
 			t.Fatal(r.err)
 		}
-		return w.asked()
+		return w.onlyRequest()
 	}
 	got := ask("big", `{"window":99,"keep_alive":"1s","predict":1000000,"seed":7,"stop":["X"],"temperature":0.9}`)
 	o := got.Options
@@ -307,9 +306,9 @@ func TestFrozenOptions(t *testing.T) {
 	}
 }
 
-func TestThink(t *testing.T) {
+func TestThinkOption(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("thinker", "mute", "big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f", Tools: true}))
+	w := newHarness(t, always("thinker", "mute", "big"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f", Tools: true}))
 	yes, no := true, false
 	for _, tt := range []struct {
 		model string
@@ -326,27 +325,27 @@ func TestThink(t *testing.T) {
 		if r := w.ask(subjects.ChatRequest{Model: tt.model, Think: tt.asked}); r.err != nil {
 			t.Errorf("%+v: %v", tt, r.err)
 		}
-		if got := w.asked().Think; got == nil || *got != tt.want {
+		if got := w.onlyRequest().Think; got == nil || *got != tt.want {
 			t.Errorf("%s: think %v, want %v said", tt.model, got, tt.want)
 		}
 	}
 }
 
-func TestNoTools(t *testing.T) {
+func TestModelWithoutToolsIsRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("mute"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
+	w := newHarness(t, always("mute"), nil, scriptserver.WithModels(scriptserver.Model{Name: "mute", Family: "f"}))
 	r := w.ask(subjects.ChatRequest{Model: "mute", Tools: json.RawMessage(`[{"name":"x","description":"","parameters":{}}]`)})
 	if r.code() != subjects.CodeModelNoTools || len(w.srv.Requests()) != 0 {
 		t.Errorf("%v, %d requests", r.err, len(w.srv.Requests()))
 	}
-	if got := w.trail(); got != "before denied model_no_tools" {
+	if got := w.auditSummary(); got != "before denied model_no_tools" {
 		t.Errorf("audit: %s", got)
 	}
 }
 
-func TestMissing(t *testing.T) {
+func TestMissingModel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big", "other"), nil)
+	w := newHarness(t, always("big", "other"), nil)
 	r := w.ask(subjects.ChatRequest{Role: "critic"})
 	if r.err != nil || r.last.Model != "big" || r.last.Notice != "judge is not there, so big answers; fetch it with: conclave model pull judge" {
 		t.Errorf("%v, %+v", r.err, r.last)
@@ -356,19 +355,19 @@ func TestMissing(t *testing.T) {
 	}
 
 	// The assistant's is not there either: any will do that can chat.
-	w = newWorld(t, always("other"), nil)
+	w = newHarness(t, always("other"), nil)
 	r = w.ask(subjects.ChatRequest{Role: "critic"})
 	if r.err != nil || r.last.Model != "other:latest" || !strings.Contains(r.last.Notice, "conclave model pull judge") {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
 
 	// There is nothing that could chat.
-	w = newWorld(t, scriptserver.Script{}, nil)
+	w = newHarness(t, scriptserver.Script{}, nil)
 	r = w.ask(subjects.ChatRequest{Role: "assistant"})
 	if r.code() != subjects.CodeModelMissing || !strings.Contains(r.err.Error(), "conclave model pull big") {
 		t.Errorf("%v", r.err)
 	}
-	if got := w.trail(); got != "before denied model_missing" {
+	if got := w.auditSummary(); got != "before denied model_missing" {
 		t.Errorf("audit: %s", got)
 	}
 }
@@ -376,13 +375,13 @@ func TestMissing(t *testing.T) {
 // The loaded model is taken before one that would have to be loaded.
 func TestMissingPrefersLoaded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("a", "b"), nil, scriptserver.WithModels(scriptserver.Model{Name: "b", Family: "f", Loaded: true}))
+	w := newHarness(t, always("a", "b"), nil, scriptserver.WithModels(scriptserver.Model{Name: "b", Family: "f", Loaded: true}))
 	if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.last.Model != "b:latest" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
 }
 
-func TestRemote(t *testing.T) {
+func TestRemoteModelIsDenied(t *testing.T) {
 	t.Parallel()
 	const host = "ollama.com:443"
 	script := func() scriptserver.Script {
@@ -412,7 +411,7 @@ func TestRemote(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			allow := slices.DeleteFunc(slices.Clone(tt.allow), func(s string) bool { return s == "*" })
-			w := newWorld(t, script(), func(c *model.Config) { c.Remote = allow }, sly)
+			w := newHarness(t, script(), func(c *model.Config) { c.Remote = allow }, sly)
 			r := w.ask(subjects.ChatRequest{Model: tt.model, Stream: false})
 			if r.code() != tt.code || len(w.srv.Requests()) != tt.requests {
 				t.Fatalf("%v, %d requests", r.err, len(w.srv.Requests()))
@@ -426,7 +425,7 @@ func TestRemote(t *testing.T) {
 			if tt.code == "" && tt.model == "relayed" && r.last.Remote != host {
 				t.Errorf("where it went is not told: %+v", r.last)
 			}
-			if got := w.trail(); got != tt.trail+", "+tt.trail {
+			if got := w.auditSummary(); got != tt.trail+", "+tt.trail {
 				t.Errorf("audit: %s", got)
 			}
 		})
@@ -434,7 +433,7 @@ func TestRemote(t *testing.T) {
 }
 
 // A server on another machine is not even asked what it has.
-func TestRemoteServer(t *testing.T) {
+func TestRemoteServerIsDenied(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
@@ -443,10 +442,10 @@ func TestRemoteServer(t *testing.T) {
 	}{{"not allowed", nil, subjects.CodeModelRemote}, {"allowed by name", []string{"big"}, ""}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := &world{t: t, srv: modeltest.New(t, always("big")), refuse: map[string]error{}}
-			cfg := shipped("http://gpu-box:11434")
+			w := &harness{t: t, srv: modeltest.New(t, always("big")), refuse: map[string]error{}}
+			cfg := defaultConfig("http://gpu-box:11434")
 			cfg.Remote = tt.allow
-			touched := &counting{Backend: dial(t, w.srv.URL)}
+			touched := &countingBackend{Backend: newBackend(t, w.srv.URL)}
 			w.build(cfg, map[string]llm.Backend{model.Ollama: touched})
 			r := w.ask(subjects.ChatRequest{})
 			if r.code() != tt.code || (touched.n.Load() == 0) != (tt.code != "") {
@@ -467,37 +466,37 @@ func TestRemoteServer(t *testing.T) {
 	}
 }
 
-// counting counts what is asked of a backend.
-type counting struct {
+// countingBackend counts what is asked of a backend.
+type countingBackend struct {
 	llm.Backend
 	n atomic.Int64
 }
 
-func (c *counting) Show(ctx context.Context, name string) (llm.Info, error) {
+func (c *countingBackend) Show(ctx context.Context, name string) (llm.Info, error) {
 	c.n.Add(1)
 	return c.Backend.Show(ctx, name)
 }
 
-func (c *counting) List(ctx context.Context) ([]llm.Info, error) {
+func (c *countingBackend) List(ctx context.Context) ([]llm.Info, error) {
 	c.n.Add(1)
 	return c.Backend.List(ctx)
 }
 
-// A service of somebody else is another machine whatever its address says.
-func TestRemoteService(t *testing.T) {
+// A hosted service counts as another machine whatever its address is.
+func TestRemoteServiceIsDenied(t *testing.T) {
 	t.Parallel()
-	w := &world{t: t, srv: modeltest.New(t, always("big", "claude-x")), refuse: map[string]error{}}
-	cfg := shipped(w.srv.URL)
+	w := &harness{t: t, srv: modeltest.New(t, always("big", "claude-x")), refuse: map[string]error{}}
+	cfg := defaultConfig(w.srv.URL)
 	cfg.Anthropic = &model.Server{URL: w.srv.URL, Key: "anthropic"}
 	cfg.Roles["critic"] = "anthropic/claude-x"
-	b := dial(t, w.srv.URL)
+	b := newBackend(t, w.srv.URL)
 	w.build(cfg, map[string]llm.Backend{model.Ollama: b, model.Anthropic: b})
 	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.code() != subjects.CodeModelRemote || len(w.srv.Requests()) != 0 {
 		t.Errorf("%v", r.err)
 	}
 	cfg.Remote = []string{"anthropic/claude-x"}
 	w.build(cfg, map[string]llm.Backend{model.Ollama: b, model.Anthropic: b})
-	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.err != nil || w.asked().Model != "claude-x" || r.last.Model != "anthropic/claude-x" {
+	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.err != nil || w.onlyRequest().Model != "claude-x" || r.last.Model != "anthropic/claude-x" {
 		t.Errorf("%v, %+v", r.err, r.last)
 	}
 	if r := w.ask(subjects.ChatRequest{Model: "anthropic/claude-y"}); r.code() != subjects.CodeModelRemote {
@@ -507,7 +506,7 @@ func TestRemoteService(t *testing.T) {
 
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big"), nil)
+	w := newHarness(t, always("big"), nil)
 	messages := json.RawMessage(`[{"role":"user","content":"a secret"}]`)
 	if r := w.ask(subjects.ChatRequest{Messages: messages}); r.err != nil {
 		t.Fatal(r.err)
@@ -520,7 +519,7 @@ func TestAudit(t *testing.T) {
 			t.Errorf("record %+v", r)
 		}
 	}
-	if got := w.trail(); got != "before allowed, after ok" {
+	if got := w.auditSummary(); got != "before allowed, after ok" {
 		t.Errorf("audit: %s", got)
 	}
 
@@ -567,12 +566,12 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "one two three ", Quirks: tt.quirks}}}}, nil)
+			w := newHarness(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "one two three ", Quirks: tt.quirks}}}}, nil)
 			r := w.ask(subjects.ChatRequest{Stream: true})
 			if r.code() != tt.code || r.last.Done {
 				t.Errorf("%v, want %s", r.err, tt.code)
 			}
-			if got := w.trail(); got != "before allowed, after failed "+tt.code {
+			if got := w.auditSummary(); got != "before allowed, after failed "+tt.code {
 				t.Errorf("audit: %s", got)
 			}
 		})
@@ -580,10 +579,10 @@ func TestFailures(t *testing.T) {
 }
 
 // A reply that is too large for a message is said in several.
-func TestLargePieces(t *testing.T) {
+func TestLargeChunksAreSplit(t *testing.T) {
 	t.Parallel()
 	const size = 900_000
-	w := newWorld(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "ä1", Quirks: scriptserver.Quirks{Bytes: size}}}}}, nil)
+	w := newHarness(t, scriptserver.Script{"big": {{Reply: scriptserver.Reply{Content: "ä1", Quirks: scriptserver.Quirks{Bytes: size}}}}}, nil)
 	r := w.ask(subjects.ChatRequest{Stream: false})
 	if r.err != nil || len(r.text) < size || strings.ContainsRune(r.text, '\uFFFD') || strings.Trim(r.text, "ä1") != "" {
 		t.Fatalf("%v, %d bytes", r.err, len(r.text))
@@ -595,9 +594,9 @@ func TestLargePieces(t *testing.T) {
 	}
 }
 
-func TestInvalid(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big"), nil)
+	w := newHarness(t, always("big"), nil)
 	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
 	tool := raw(`[{"name":"x","description":"","parameters":{}}]`)
 	for name, q := range map[string]subjects.ChatRequest{
@@ -625,7 +624,7 @@ func TestInvalid(t *testing.T) {
 		if r.code() != subjects.CodeMalformed || len(w.srv.Requests()) != 0 {
 			t.Errorf("%s: %v, %d requests", name, r.err, len(w.srv.Requests()))
 		}
-		if got := w.trail(); got != "before refused malformed" {
+		if got := w.auditSummary(); got != "before refused malformed" {
 			t.Errorf("%s: audit: %s", name, got)
 		}
 	}
@@ -636,24 +635,24 @@ func TestInvalid(t *testing.T) {
 	if w.records[0].AgentID != "generator" || w.records[0].Action != "model.chat" {
 		t.Errorf("%+v", w.records)
 	}
-	if got := w.trail(); got != "before refused malformed" {
+	if got := w.auditSummary(); got != "before refused malformed" {
 		t.Errorf("audit: %s", got)
 	}
 }
 
 func TestPull(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big"), nil)
+	w := newHarness(t, always("big"), nil)
 	if r := w.ask(subjects.ChatRequest{Role: "critic"}); r.err != nil || r.last.Model != "big" {
 		t.Fatalf("%v, %+v", r.err, r.last)
 	}
-	w.trail()
+	w.auditSummary()
 	for _, from := range []string{"generator", "orchestrator", "memory", "broker", "model"} {
 		err := w.deliver("agent."+from+".model.pull", subjects.PullRequest{Model: "judge"}, nil)
 		if actortest.Code(err) != subjects.CodeDenied {
 			t.Errorf("%s: %v", from, err)
 		}
-		if got := w.trail(); got != "before denied denied" {
+		if got := w.auditSummary(); got != "before denied denied" {
 			t.Errorf("%s: audit: %s", from, got)
 		}
 	}
@@ -666,7 +665,7 @@ func TestPull(t *testing.T) {
 		if err != nil || len(lines) < 5 || !strings.Contains(text, `"total":4194304`) || !strings.Contains(lines[len(lines)-1], "success") {
 			t.Errorf("%s: %v, %s", from, err, text)
 		}
-		if got := w.trail(); got != "before allowed, after ok" {
+		if got := w.auditSummary(); got != "before allowed, after ok" {
 			t.Errorf("audit: %s", got)
 		}
 	}
@@ -683,64 +682,66 @@ func TestPull(t *testing.T) {
 }
 
 // What a pull brings is used at once, and what was known before is asked anew.
-func TestPullIsNoticed(t *testing.T) {
+func TestPullDropsCache(t *testing.T) {
 	t.Parallel()
 	s := always("big")
 	s["judge"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "5"}}}
-	w := newWorld(t, s, nil)
+	w := newHarness(t, s, nil)
 	if r := w.ask(subjects.ChatRequest{Model: "judge"}); r.err != nil {
 		t.Fatal(r.err)
 	}
 	w.srv.SetModel(scriptserver.Model{Name: "judge", Family: "f"}) // it can no longer think
 	if r := w.ask(subjects.ChatRequest{Model: "judge"}); r.err == nil {
-		t.Fatalf("the cache did not hold: %+v", w.asked().Think)
+		t.Fatalf("the cache did not hold: %+v", w.onlyRequest().Think)
 	}
 	if err := w.deliver("agent.user.model.pull", subjects.PullRequest{Model: "judge"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.ask(subjects.ChatRequest{Model: "judge"}); r.err != nil || *w.asked().Think {
+	if r := w.ask(subjects.ChatRequest{Model: "judge"}); r.err != nil || *w.onlyRequest().Think {
 		t.Errorf("%v", r.err)
 	}
 	// A minute later it is asked again as well.
 	w.srv.SetModel(scriptserver.Model{Name: "judge", Family: "f", Thinking: true})
 	w.rec.Time = now.Add(61 * time.Second)
 	text, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "agent.critic.model.chat", Body: subjects.ChatRequest{Model: "judge", Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: w.rec.Time.Add(soon)})
-	if err != nil || !*w.asked().Think {
+	if err != nil || !*w.onlyRequest().Think {
 		t.Errorf("%s, %v", text, err)
 	}
 }
 
-// switchable is a server that comes and goes.
-type switchable struct {
+// switchableBackend is a server that comes and goes.
+type switchableBackend struct {
 	to atomic.Pointer[ollama.Backend]
 }
 
-func (s *switchable) Chat(ctx context.Context, r llm.Request) iter.Seq2[llm.Chunk, error] {
+func (s *switchableBackend) Chat(ctx context.Context, r llm.Request) iter.Seq2[llm.Chunk, error] {
 	return s.to.Load().Chat(ctx, r)
 }
 
-func (s *switchable) Embed(ctx context.Context, name string, texts []string) (llm.Vectors, error) {
+func (s *switchableBackend) Embed(ctx context.Context, name string, texts []string) (llm.Vectors, error) {
 	return s.to.Load().Embed(ctx, name, texts)
 }
 
-func (s *switchable) List(ctx context.Context) ([]llm.Info, error) { return s.to.Load().List(ctx) }
+func (s *switchableBackend) List(ctx context.Context) ([]llm.Info, error) {
+	return s.to.Load().List(ctx)
+}
 
-func (s *switchable) Show(ctx context.Context, name string) (llm.Info, error) {
+func (s *switchableBackend) Show(ctx context.Context, name string) (llm.Info, error) {
 	return s.to.Load().Show(ctx, name)
 }
 
-func (s *switchable) Pull(ctx context.Context, name string) iter.Seq2[llm.Progress, error] {
+func (s *switchableBackend) Pull(ctx context.Context, name string) iter.Seq2[llm.Progress, error] {
 	return s.to.Load().Pull(ctx, name)
 }
 
-func TestStandIn(t *testing.T) {
+func TestDemoModel(t *testing.T) {
 	t.Parallel()
-	w := &world{t: t, refuse: map[string]error{}}
-	url := nowhere(t)
-	absent, there := dial(t, url), modeltest.New(t, always("big", "judge"))
-	b := &switchable{}
+	w := &harness{t: t, refuse: map[string]error{}}
+	url := closedAddress(t)
+	absent, there := newBackend(t, url), modeltest.New(t, always("big", "judge"))
+	b := &switchableBackend{}
 	b.to.Store(absent)
-	w.build(shipped(url), map[string]llm.Backend{model.Ollama: b})
+	w.build(defaultConfig(url), map[string]llm.Backend{model.Ollama: b})
 	w.rec.Time = now
 
 	r := w.ask(subjects.ChatRequest{Role: "critic", Stream: true})
@@ -770,8 +771,8 @@ func TestStandIn(t *testing.T) {
 	}
 	w.mu.Unlock()
 
-	// Ollama comes. For a second nobody looks; then the script steps aside.
-	b.to.Store(dial(t, there.URL))
+	// Ollama becomes reachable. It is probed again after a second; then the demo model no longer answers.
+	b.to.Store(newBackend(t, there.URL))
 	if r := w.ask(subjects.ChatRequest{}); !r.last.DemoModel {
 		t.Error("it was looked for again at once")
 	}
@@ -801,7 +802,7 @@ func TestStandIn(t *testing.T) {
 	}
 }
 
-func TestStandInModes(t *testing.T) {
+func TestDemoModelModes(t *testing.T) {
 	t.Parallel()
 	there := modeltest.New(t, always("big"))
 	for _, tt := range []struct {
@@ -810,19 +811,19 @@ func TestStandInModes(t *testing.T) {
 		standIn   bool
 		code      string
 	}{
-		{model.DemoNever, nowhere(t), false, false, subjects.CodeModelUnreachable},
-		{model.DemoAlways, nowhere(t), false, true, ""},
+		{model.DemoNever, closedAddress(t), false, false, subjects.CodeModelUnreachable},
+		{model.DemoAlways, closedAddress(t), false, true, ""},
 		{model.DemoAlways, there.URL, false, true, ""},
 		{model.DemoAuto, there.URL, false, false, ""},
-		{model.DemoAuto, nowhere(t), true, false, subjects.CodeModelUnreachable},
+		{model.DemoAuto, closedAddress(t), true, false, subjects.CodeModelUnreachable},
 	} {
-		w := &world{t: t, refuse: map[string]error{}}
-		cfg := shipped(tt.url)
+		w := &harness{t: t, refuse: map[string]error{}}
+		cfg := defaultConfig(tt.url)
 		cfg.DemoModel = tt.mode
-		backends := map[string]llm.Backend{model.Ollama: dial(t, tt.url)}
+		backends := map[string]llm.Backend{model.Ollama: newBackend(t, tt.url)}
 		if tt.other {
 			cfg.OpenAI = &model.Server{URL: there.URL}
-			backends[model.OpenAI] = dial(t, there.URL)
+			backends[model.OpenAI] = newBackend(t, there.URL)
 		}
 		w.build(cfg, backends)
 		if r := w.ask(subjects.ChatRequest{}); r.code() != tt.code || r.last.DemoModel != tt.standIn {
@@ -833,7 +834,7 @@ func TestStandInModes(t *testing.T) {
 
 func TestEmbed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big"), nil)
+	w := newHarness(t, always("big"), nil)
 	var e subjects.EmbedReply
 	if err := w.deliver("agent.memory.model.embed", subjects.EmbedRequest{Texts: []string{"one", "two"}}, &e); err != nil || e.Model != "nomic-embed-text" || len(e.Vectors) != 2 || len(e.Vectors[0]) != 768 {
 		t.Fatalf("%v, %s, %d", err, e.Model, len(e.Vectors))
@@ -841,7 +842,7 @@ func TestEmbed(t *testing.T) {
 	if r := w.records[0]; r.Action != "model.embed" || r.Tool != "nomic-embed-text" || r.AgentID != "memory" || r.ParamsHash != w.hash.Hash([]byte(`["one","two"]`)) {
 		t.Errorf("record %+v", r)
 	}
-	if got := w.trail(); got != "before allowed, after ok" {
+	if got := w.auditSummary(); got != "before allowed, after ok" {
 		t.Errorf("audit: %s", got)
 	}
 	for name, tt := range map[string]struct {
@@ -864,7 +865,7 @@ func TestEmbed(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, always("big", "coder", "deep:cloud"), func(c *model.Config) {
+	w := newHarness(t, always("big", "coder", "deep:cloud"), func(c *model.Config) {
 		c.Models = map[string]model.Options{"coder": {Window: 65536}}
 	}, scriptserver.WithModels(scriptserver.Model{Name: "sly", Family: "f", RemoteHost: "ollama.com"}, scriptserver.Model{Name: "coder", Family: "f", Tools: true, Loaded: true, Size: 9, Window: 50_000}))
 	var list subjects.ModelList
@@ -911,15 +912,15 @@ func TestNames(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
-	w := newWorld(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, nil)
+	w := newHarness(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, nil)
 	replies := make(chan reply, 3)
 	for range 2 { // one slot: one runs and one waits
 		go func() { replies <- w.askAs("generator", "q7", subjects.ChatRequest{}) }()
 	}
-	until(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
+	waitFor(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
 	other := make(chan reply, 1)
 	go func() { other <- w.askAs("critic", "q8", subjects.ChatRequest{}) }()
-	until(t, "all are on record", func() bool {
+	waitFor(t, "all are on record", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.records) == 3
@@ -938,12 +939,12 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	// The other query has the slot now.
-	until(t, "the next one runs", func() bool { c := w.srv.Stats(); return c.Cancelled == 1 && c.Running == 1 })
+	waitFor(t, "the next one runs", func() bool { c := w.srv.Stats(); return c.Cancelled == 1 && c.Running == 1 })
 	cancel("q8")
 	if r := <-other; r.code() != subjects.CodeStopped {
 		t.Errorf("%v", r.err)
 	}
-	until(t, "the server stopped", func() bool { return w.srv.Stats().Cancelled == 2 })
+	waitFor(t, "the server stopped", func() bool { return w.srv.Stats().Cancelled == 2 })
 	var after []string
 	for _, r := range w.records[3:] {
 		after = append(after, r.Query+" "+r.Status+" "+r.Reason)
@@ -960,15 +961,15 @@ func TestExclusive(t *testing.T) {
 	yes := true
 	s := always("other", "tiny")
 	s["big"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}}}
-	w := newWorld(t, s, func(c *model.Config) {
+	w := newHarness(t, s, func(c *model.Config) {
 		c.Ollama.Slots = 4
 		c.Models = map[string]model.Options{"tiny": {Small: &yes}}
 	})
 	held, other := make(chan reply, 1), make(chan reply, 1)
 	go func() { held <- w.askAs("generator", "q1", subjects.ChatRequest{Model: "big"}) }()
-	until(t, "the large one runs", func() bool { return w.srv.Stats().Running == 1 })
+	waitFor(t, "the large one runs", func() bool { return w.srv.Stats().Running == 1 })
 	go func() { other <- w.askAs("critic", "q2", subjects.ChatRequest{Model: "other"}) }()
-	until(t, "the other is on record", func() bool {
+	waitFor(t, "the other is on record", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.records) == 2
@@ -996,10 +997,10 @@ func TestExclusive(t *testing.T) {
 func TestDeadlineWhileWaiting(t *testing.T) {
 	t.Parallel()
 	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
-	w := newWorld(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, nil)
+	w := newHarness(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, nil)
 	held := make(chan reply, 1)
 	go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
-	until(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
+	waitFor(t, "one runs", func() bool { return w.srv.Stats().Running == 1 })
 	_, err := w.rec.Deliver(t, w.m, actortest.Message{
 		Subject: "agent.generator.model.chat", Body: subjects.ChatRequest{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`)}, Deadline: now.Add(100 * time.Millisecond),
 	})
@@ -1015,21 +1016,21 @@ func TestDeadlineWhileWaiting(t *testing.T) {
 	<-held
 }
 
-func TestBusy(t *testing.T) {
+func TestQueueFullIsBusy(t *testing.T) {
 	t.Parallel()
 	hang := scriptserver.Reply{Content: "never", Quirks: scriptserver.Quirks{Hang: true}}
-	w := newWorld(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) { c.Ollama.Queue = 1 })
+	w := newHarness(t, scriptserver.Script{"big": {{Always: true, Reply: hang}}}, func(c *model.Config) { c.Ollama.Queue = 1 })
 	held := make(chan reply, 2)
 	for range 2 {
 		go func() { held <- w.askAs("memory", "q1", subjects.ChatRequest{}) }()
 	}
-	until(t, "one runs and one waits", func() bool {
+	waitFor(t, "one runs and one waits", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.srv.Stats().Running == 1 && len(w.records) == 2
 	})
 	// The record of the one that waits is stored before it lines up: ask until there is no room.
-	until(t, "no room", func() bool {
+	waitFor(t, "no room", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := w.rec.Deliver(shortly{t, ctx}, w.m, actortest.Message{

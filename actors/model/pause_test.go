@@ -14,7 +14,7 @@ import (
 // A turn of the generator: a second of its model, a tool for a while, another second. The critic asks in the middle of the
 // first step and is answered within a second. What counts is which model the server is asked for, in which order: each
 // change is a load.
-func TestPauseInATurn(t *testing.T) {
+func TestToolPauseKeepsLoadedModel(t *testing.T) {
 	t.Parallel()
 	judge := subjects.ChatRequest{Role: "critic"}
 	yes := true
@@ -49,7 +49,7 @@ func TestPauseInATurn(t *testing.T) {
 			want: "big big coder", turn: 3 * time.Second, graded: 6 * time.Second,
 		},
 		{
-			name: "no rest", pause: 1500 * time.Millisecond, asked: judge, change: func(c *model.Config) { c.Ollama.Rest = 0 },
+			name: "no rest", pause: 1500 * time.Millisecond, asked: judge, change: func(c *model.Config) { c.Ollama.IdleDelay = 0 },
 			want: "big judge big", turn: 3500 * time.Millisecond, graded: 2 * time.Second,
 		},
 		{
@@ -69,10 +69,10 @@ func TestPauseInATurn(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, s := newTheatre(t, map[string][]act{
+				w, s := newScriptedHarness(t, map[string][]scriptedReply{
 					"big": {says("hello", time.Second)}, "judge": {says("4", time.Second)}, "coder": {says("func", time.Second)},
 				}, func(c *model.Config) {
-					c.Ollama.Rest = 2 * time.Second
+					c.Ollama.IdleDelay = 2 * time.Second
 					if tt.change != nil {
 						tt.change(c)
 					}
@@ -105,7 +105,7 @@ func TestPauseInATurn(t *testing.T) {
 				if err := <-graded; err != nil {
 					t.Errorf("in the background: %v", err)
 				}
-				if got := s.seen(); got != tt.want {
+				if got := s.calls(); got != tt.want {
 					t.Errorf("asked: %s", got)
 				}
 			})
@@ -114,11 +114,11 @@ func TestPauseInATurn(t *testing.T) {
 }
 
 // One that rests is told at once when it is stopped, and nothing is left of it.
-func TestStoppedWhileResting(t *testing.T) {
+func TestCancelDuringIdleDelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s := newTheatre(t, map[string][]act{"big": {says("hello", time.Second)}, "judge": {says("4", time.Second)}},
-			func(c *model.Config) { c.Ollama.Rest = time.Minute })
+		w, s := newScriptedHarness(t, map[string][]scriptedReply{"big": {says("hello", time.Second)}, "judge": {says("4", time.Second)}},
+			func(c *model.Config) { c.Ollama.IdleDelay = time.Minute })
 		if r := w.ask(subjects.ChatRequest{}); r.err != nil {
 			t.Fatal(r.err)
 		}
@@ -126,7 +126,7 @@ func TestStoppedWhileResting(t *testing.T) {
 		go func() { grade <- w.askAs("critic", "q1", subjects.ChatRequest{Role: "critic"}) }()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if running, waiting := w.m.Inside(); running != 0 || waiting != 1 {
+		if running, waiting := w.m.QueueCounts(); running != 0 || waiting != 1 {
 			t.Errorf("%d run and %d wait", running, waiting)
 		}
 		begun := time.Now()
@@ -136,10 +136,10 @@ func TestStoppedWhileResting(t *testing.T) {
 		if r := <-grade; r.code() != subjects.CodeStopped || time.Since(begun) != 0 {
 			t.Errorf("%v after %s", r.err, time.Since(begun))
 		}
-		if running, waiting := w.m.Inside(); running != 0 || waiting != 0 || s.seen() != "big" {
-			t.Errorf("%d run and %d wait, asked %s", running, waiting, s.seen())
+		if running, waiting := w.m.QueueCounts(); running != 0 || waiting != 0 || s.calls() != "big" {
+			t.Errorf("%d run and %d wait, asked %s", running, waiting, s.calls())
 		}
-		if got := w.of("critic"); got != "before allowed, after failed stopped" { // the model was never asked
+		if got := w.auditOf("critic"); got != "before allowed, after failed stopped" { // the model was never asked
 			t.Errorf("audit: %s", got)
 		}
 	})

@@ -8,184 +8,187 @@ import (
 	"time"
 )
 
-// queue decides who uses the slots of a server next. Who stands further in front goes first, always, and has those
-// behind him sent away when they hold what he needs; see background. Among equals keys take turns and each key's own
-// requests keep their order, so one busy session does not hold up the others. Where models exclude one another, requests
-// for the model that is loaded go together, but only so many in a row while an equal waits for another.
+// queue assigns the slots of a server. Requests of a higher priority are admitted first, always, and preempt those of a
+// lower one that hold what they need; see backgroundPriority. Within a priority the fairness keys take turns and the
+// requests of one key keep their order, so that one busy session does not delay the others. Where models exclude one
+// another, requests for the loaded model are admitted together, but only batch of them in a row while a request of the same
+// priority waits for another model.
 //
-// It has no goroutine: whoever comes or goes lets the next ones in, and an alarm where a rest has to pass; see rests.
+// It has no goroutine: a request that arrives or leaves admits the next ones, and a timer does after an idle delay; see
+// remainingIdle.
 type queue struct {
-	slots     int           // requests at once
-	ahead     int           // and so many more that the server has at hand; not for the background, which would be in the way there
-	most      int           // requests that wait
-	exclusive bool          // one model at a time
-	batch     int           // requests for one model in a row while another is waited for
-	rest      time.Duration // how long nobody in front may have been there before the background has another model loaded
+	slots      int           // requests at once
+	ahead      int           // foreground requests sent to the server beyond slots, so that it has its next one at hand
+	maxWaiting int           // foreground requests that wait
+	exclusive  bool          // one model at a time
+	batch      int           // requests for one model in a row while another is waited for
+	idleDelay  time.Duration // without foreground requests, before a background request replaces the loaded model
 
-	mu      sync.Mutex
-	ring    []*line          // keys with somebody waiting, in the order of their turns
-	waits   [ranks]int       // waiting requests of each rank
-	owners  map[string]int   // waiting requests of each account
-	runs    []*waiter        // who has a slot, in the order in which they were let in
-	model   string           // the one that runs, or ran last
-	rank    int              // of whom it runs, or ran last
-	streak  int              // how many in a row it was let in for that rank
-	left    [ranks]time.Time // when one of each rank left last, its slot or its place
-	alarm   *time.Timer      // runs only while somebody waits for the end of a rest; nil = never needed yet
-	tickets uint64
+	mu           sync.Mutex
+	lines        []*line               // fairness keys with waiting requests, in the order of their turns
+	waiting      [priorities]int       // waiting requests by priority
+	waitingBy    map[string]int        // waiting requests by account
+	running      []*entry              // requests with a slot, in the order in which they were admitted
+	lastModel    string                // of the request that was admitted last, the model
+	lastPriority int                   // and the priority
+	streak       int                   // requests in a row with this model and priority
+	lastLeft     [priorities]time.Time // when a request of each priority left last, from its slot or from the queue
+	idleTimer    *time.Timer           // set while a request waits for the end of an idle delay; nil before the first
+	lastTicket   uint64
 }
 
-// line is the waiting requests of one key, first come first served.
+// line is the waiting requests of one fairness key, in the order of arrival.
 type line struct {
-	key  string
-	rank int
-	wait []*waiter
+	key      string
+	priority int
+	entries  []*entry
 }
 
-// waiter is a request, while it waits and while it has a slot.
-type waiter struct {
-	owner, key, model string
-	rank              int
-	ticket            uint64                  // order of arrival; 0 = it never stood in the queue
-	in                chan struct{}           // closed when it is let in
-	quit              context.CancelCauseFunc // ends its turn
+// entry is a request, while it waits and while it has a slot.
+type entry struct {
+	account, key, model string
+	priority            int
+	ticket              uint64                  // order of arrival; 0 = not queued yet
+	admitted            chan struct{}           // closed when it gets a slot
+	cancel              context.CancelCauseFunc // ends its turn
 }
 
-var errFull = errors.New("too many requests are waiting for a model")
+var errQueueFull = errors.New("queue full: too many requests are waiting for a model")
 
-func newQueue(slots, most int, exclusive bool, batch int) *queue {
-	return &queue{slots: slots, most: most, exclusive: exclusive, batch: batch, owners: map[string]int{}}
+func newQueue(slots, maxWaiting int, exclusive bool, batch int) *queue {
+	return &queue{slots: slots, maxWaiting: maxWaiting, exclusive: exclusive, batch: batch, waitingBy: map[string]int{}}
 }
 
-// full reports whether one more request of owner would be turned away.
-func (q *queue) full(owner string) bool {
+// isFull reports whether another request of account would be rejected.
+func (q *queue) isFull(account string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.fullFor(owner)
+	return q.isFullFor(account)
 }
 
-// maxBehind bounds the places of a rank in the background: whoever waits also holds one of the actor's workers.
-const maxBehind = 128
+// maxBackground bounds the waiting requests of each background priority: each also holds a worker of the actor.
+const maxBackground = 128
 
-// fullFor counts each rank by itself: a flood in the background takes no place of those in front. Among these a quarter is
-// left to the others: a flood from one account must not keep them out.
-func (q *queue) fullFor(owner string) bool {
-	rank := rankOf(owner)
-	if rank > foreground {
-		return q.waits[rank] >= max(1, min(q.most/4, maxBehind))
+// isFullFor is [queue.isFull] with mu held. Each priority has its own limit, so that background requests take no place of
+// the foreground. One account may use three quarters of the foreground places at most.
+func (q *queue) isFullFor(account string) bool {
+	priority := priorityOf(account)
+	if priority > foreground {
+		return q.waiting[priority] >= max(1, min(q.maxWaiting/4, maxBackground))
 	}
-	return q.waits[rank] >= q.most || q.owners[owner] >= q.most-q.most/4
+	return q.waiting[priority] >= q.maxWaiting || q.waitingBy[account] >= q.maxWaiting-q.maxWaiting/4
 }
 
-// run waits for a slot and does work in it. The context of work ends with errGaveWay when it has to give way. The slot is
-// somebody else's from then on, however long work still takes; when it returns that same error, it waits and is done
-// anew, as long as ctx lasts. When ctx ends while it waits, its place is given up at once and the cause is returned. began
-// is whether work was ever done.
-func (q *queue) run(ctx context.Context, owner, key, model string, work func(turn context.Context) error) (began bool, err error) {
-	w := &waiter{owner: owner, key: key, model: model, rank: rankOf(owner)}
+// run waits for a slot and runs work in it. When the request is preempted, the context of work ends with [errPreempted] and
+// its slot is reassigned at once, however long work still takes; if work then returns that error, the request is queued
+// again and work runs again, until ctx ends. When ctx ends while the request waits, it leaves the queue and the cause is
+// returned. began reports whether work was ever run.
+func (q *queue) run(ctx context.Context, account, key, model string, work func(turn context.Context) error) (began bool, err error) {
+	e := &entry{account: account, key: key, model: model, priority: priorityOf(account)}
 	for {
-		turn, err := q.enter(ctx, w)
+		turn, err := q.acquire(ctx, e)
 		if err != nil {
 			return began, err
 		}
 		err = func() error {
-			defer q.leave(w)
-			if turn.Err() != nil { // over before it began: the server need not hear of it
+			defer q.release(e)
+			if turn.Err() != nil { // ended before it began: no request is sent to the server
 				return context.Cause(turn)
 			}
 			began = true
 			return work(turn)
 		}()
-		if !errors.Is(err, errGaveWay) {
+		if !errors.Is(err, errPreempted) {
 			return began, err
 		}
 	}
 }
 
-// enter waits for a slot and returns the context of the turn. After it leave must be called.
-func (q *queue) enter(ctx context.Context, w *waiter) (turn context.Context, err error) {
+// acquire waits for a slot and returns the context of the turn. The caller must call release if there is no error.
+func (q *queue) acquire(ctx context.Context, e *entry) (turn context.Context, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	turn, w.quit = context.WithCancelCause(ctx)
-	w.in = make(chan struct{})
-	if !q.join(w) {
-		w.quit(nil)
-		return nil, errFull
+	turn, e.cancel = context.WithCancelCause(ctx)
+	e.admitted = make(chan struct{})
+	if !q.enqueue(e) {
+		e.cancel(nil)
+		return nil, errQueueFull
 	}
 	select {
-	case <-w.in:
+	case <-e.admitted:
 		return turn, nil
 	case <-ctx.Done():
 	}
-	if !q.give(w) { // let in at the same moment: the slot is given back
-		q.leave(w)
+	if !q.withdraw(e) { // admitted at the same moment
+		q.release(e)
 	}
-	w.quit(nil)
+	e.cancel(nil)
 	return nil, context.Cause(ctx)
 }
 
-// join lines w up and lets in who may. One that gave way is never turned away, and goes before those who came later.
-func (q *queue) join(w *waiter) bool {
+// enqueue adds e to the queue and admits the next requests. It returns false when the queue is full. A preempted request is
+// never rejected, and goes before those that arrived later.
+func (q *queue) enqueue(e *entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	again := w.ticket > 0
-	if !again {
-		if q.fullFor(w.owner) {
+	preempted := e.ticket > 0
+	if !preempted {
+		if q.isFullFor(e.account) {
 			return false
 		}
-		q.tickets++
-		w.ticket = q.tickets
+		q.lastTicket++
+		e.ticket = q.lastTicket
 	}
-	l := q.line(w.key, w.rank)
-	i := len(l.wait)
-	for i > 0 && l.wait[i-1].ticket > w.ticket {
+	l := q.lineOf(e.key, e.priority)
+	i := len(l.entries)
+	for i > 0 && l.entries[i-1].ticket > e.ticket {
 		i--
 	}
-	l.wait = slices.Insert(l.wait, i, w)
-	if again {
-		i := slices.Index(q.ring, l)
-		q.ring = slices.Insert(slices.Delete(q.ring, i, i+1), 0, l)
+	l.entries = slices.Insert(l.entries, i, e)
+	if preempted {
+		i := slices.Index(q.lines, l)
+		q.lines = slices.Insert(slices.Delete(q.lines, i, i+1), 0, l)
 	}
-	q.waits[w.rank]++
-	q.owners[w.owner]++
+	q.waiting[e.priority]++
+	q.waitingBy[e.account]++
 	q.admit()
 	return true
 }
 
-// line finds or makes the line of a key. A new one has its turn after all others.
-func (q *queue) line(key string, rank int) *line {
-	for _, l := range q.ring {
-		if l.key == key && l.rank == rank {
+// lineOf finds the line of a key, or adds one whose turn comes after all others.
+func (q *queue) lineOf(key string, priority int) *line {
+	for _, l := range q.lines {
+		if l.key == key && l.priority == priority {
 			return l
 		}
 	}
-	l := &line{key: key, rank: rank}
-	q.ring = append(q.ring, l)
+	l := &line{key: key, priority: priority}
+	q.lines = append(q.lines, l)
 	return l
 }
 
-// leave ends a turn and frees its slot. The slot of one that gave way is no longer its own: it was freed then.
-func (q *queue) leave(w *waiter) {
-	w.quit(nil)
+// release ends a turn and frees its slot, unless the request was preempted: then its slot was freed before.
+func (q *queue) release(e *entry) {
+	e.cancel(nil)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i := slices.Index(q.runs, w); i >= 0 {
-		q.runs = slices.Delete(q.runs, i, i+1)
-		q.left[w.rank] = time.Now()
+	if i := slices.Index(q.running, e); i >= 0 {
+		q.running = slices.Delete(q.running, i, i+1)
+		q.lastLeft[e.priority] = time.Now()
 		q.admit()
 	}
 }
 
-// give takes w out of the queue; false when it was let in already. Others may go in its stead: the one that held them
-// back may have been w.
-func (q *queue) give(w *waiter) bool {
+// withdraw removes a waiting request from the queue and admits the next ones, which it may have held back. It returns false
+// when the request was admitted already.
+func (q *queue) withdraw(e *entry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, l := range q.ring {
-		if j := slices.Index(l.wait, w); j >= 0 {
-			q.take(i, j)
-			q.left[w.rank] = time.Now()
+	for i, l := range q.lines {
+		if j := slices.Index(l.entries, e); j >= 0 {
+			q.remove(i, j)
+			q.lastLeft[e.priority] = time.Now()
 			q.admit()
 			return true
 		}
@@ -193,109 +196,111 @@ func (q *queue) give(w *waiter) bool {
 	return false
 }
 
-// admit lets in as many as may run. While the next one may not, nobody else does: those further behind would only be in
-// his way.
+// admit gives free slots to the next requests. While the next one cannot run, no other is admitted: it would only delay it.
 func (q *queue) admit() {
-	if q.alarm != nil {
-		q.alarm.Stop() // set anew if somebody still has to wait for it
+	if q.idleTimer != nil {
+		q.idleTimer.Stop() // makeRoom sets it again if it is still needed
 	}
 	for {
-		i := q.next()
-		if i < 0 || !q.room(q.ring[i].wait[0]) {
+		i := q.nextLine()
+		if i < 0 || !q.makeRoom(q.lines[i].entries[0]) {
 			return
 		}
-		l := q.ring[i]
-		w := q.take(i, 0)
-		if len(l.wait) > 0 { // its next one has to wait until all others had their turn
-			q.ring = append(append(q.ring[:i:i], q.ring[i+1:]...), l)
+		l := q.lines[i]
+		e := q.remove(i, 0)
+		if len(l.entries) > 0 { // the next request of this key waits until all others had their turn
+			q.lines = append(append(q.lines[:i:i], q.lines[i+1:]...), l)
 		}
-		if w.model != q.model || w.rank != q.rank {
-			q.model, q.rank, q.streak = w.model, w.rank, 0
+		if e.model != q.lastModel || e.priority != q.lastPriority {
+			q.lastModel, q.lastPriority, q.streak = e.model, e.priority, 0
 		}
 		q.streak++
-		q.runs = append(q.runs, w)
-		close(w.in)
+		q.running = append(q.running, e)
+		close(e.admitted)
 	}
 }
 
-// room reports whether w may run now. Those further behind who are all that stands in its way are sent away, and not one
-// more of them.
-func (q *queue) room(w *waiter) bool {
-	if q.exclusive && w.model != q.model {
-		for _, r := range q.runs {
-			if r.rank <= w.rank { // the other model has to wait until this one is done, and this one stops being let in
+// makeRoom reports whether e can run now. It preempts requests of a lower priority if only they are in the way, and no more
+// of them than needed.
+func (q *queue) makeRoom(e *entry) bool {
+	if q.exclusive && e.model != q.lastModel {
+		for _, r := range q.running {
+			if r.priority <= e.priority { // the loaded model is in use; no more requests for it are admitted
 				return false
 			}
 		}
-		if d := q.rests(w.rank); d > 0 {
-			q.wake(d)
+		if d := q.remainingIdle(e.priority); d > 0 {
+			q.admitAfter(d)
 			return false
 		}
-		for len(q.runs) > 0 {
-			q.cut(len(q.runs) - 1)
+		for len(q.running) > 0 {
+			q.preempt(len(q.running) - 1)
 		}
 	}
-	if last := q.last(); len(q.runs) >= q.slots && last >= 0 && q.runs[last].rank > w.rank {
-		q.cut(last)
+	if i := q.nextVictim(); len(q.running) >= q.slots && i >= 0 && q.running[i].priority > e.priority {
+		q.preempt(i)
 	}
-	if w.rank == foreground {
-		return len(q.runs) < q.slots+q.ahead
+	if e.priority == foreground {
+		return len(q.running) < q.slots+q.ahead
 	}
-	return len(q.runs) < q.slots
+	return len(q.running) < q.slots
 }
 
-// last is the one that gives way first: of those who stand furthest behind the one that has done the least.
-func (q *queue) last() int {
-	last := -1
-	for i, r := range q.runs {
-		if last < 0 || r.rank >= q.runs[last].rank {
-			last = i
+// nextVictim returns the index of the running request that is preempted first: of those of the lowest priority the one
+// that was admitted last. It returns -1 if none runs.
+func (q *queue) nextVictim() int {
+	victim := -1
+	for i, r := range q.running {
+		if victim < 0 || r.priority >= q.running[victim].priority {
+			victim = i
 		}
 	}
-	return last
+	return victim
 }
 
-// cut sends one away that runs. Its slot is free at once: a server that does not let go of the request must not keep
-// others out, and what the request does from now on is no longer counted.
-func (q *queue) cut(i int) {
-	w := q.runs[i]
-	q.runs = slices.Delete(q.runs, i, i+1)
-	w.quit(errGaveWay)
+// preempt ends the turn of a running request. Its slot is free at once: a server that is slow to drop the request must not
+// delay others, and the rest of its work does not count.
+func (q *queue) preempt(i int) {
+	e := q.running[i]
+	q.running = slices.Delete(q.running, i, i+1)
+	e.cancel(errPreempted)
 }
 
-// take removes the j-th of the i-th line, and the line when it is empty.
-func (q *queue) take(i, j int) *waiter {
-	l := q.ring[i]
-	w := l.wait[j]
-	l.wait = append(l.wait[:j:j], l.wait[j+1:]...)
-	if len(l.wait) == 0 {
-		q.ring = append(q.ring[:i:i], q.ring[i+1:]...)
+// remove removes the j-th request of the i-th line, and the line when it is empty.
+func (q *queue) remove(i, j int) *entry {
+	l := q.lines[i]
+	e := l.entries[j]
+	l.entries = append(l.entries[:j:j], l.entries[j+1:]...)
+	if len(l.entries) == 0 {
+		q.lines = append(q.lines[:i:i], q.lines[i+1:]...)
 	}
-	q.waits[w.rank]--
-	if q.owners[w.owner]--; q.owners[w.owner] == 0 {
-		delete(q.owners, w.owner)
+	q.waiting[e.priority]--
+	if q.waitingBy[e.account]--; q.waitingBy[e.account] == 0 {
+		delete(q.waitingBy, e.account)
 	}
-	return w
+	return e
 }
 
-// next is the line whose first request runs next, -1 when nobody waits. Only those who stand furthest in front count.
-func (q *queue) next() int {
-	front := slices.IndexFunc(q.waits[:], func(n int) bool { return n > 0 })
-	same, other := -1, -1 // whose turn it is for the same model; who has waited longest for another
-	for i, l := range q.ring {
-		switch first := l.wait[0]; {
-		case l.rank != front:
+// nextLine returns the index of the line whose first request runs next, -1 when none waits. Only lines of the highest
+// waiting priority count.
+func (q *queue) nextLine() int {
+	highest := slices.IndexFunc(q.waiting[:], func(n int) bool { return n > 0 })
+	same, other := -1, -1 // the next turn for the loaded model; the longest wait for another
+	for i, l := range q.lines {
+		switch first := l.entries[0]; {
+		case l.priority != highest:
 		case !q.exclusive:
 			return i
-		case first.model == q.model:
+		case first.model == q.lastModel:
 			if same < 0 {
 				same = i
 			}
-		case other < 0 || first.ticket < q.ring[other].wait[0].ticket:
+		case other < 0 || first.ticket < q.lines[other].entries[0].ticket:
 			other = i
 		}
 	}
-	if same >= 0 && (other < 0 || q.streak < q.batch || q.rests(front) > 0) { // who rests takes no turn from those who need not
+	// During an idle delay requests for the loaded model are not held back by one for another model.
+	if same >= 0 && (other < 0 || q.streak < q.batch || q.remainingIdle(highest) > 0) {
 		return same
 	}
 	return other

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// desk is a queue with people in front of it. Its story is who was let in, in order.
-type desk struct {
+// queueHarness sends requests to a queue and records the order in which they are admitted.
+type queueHarness struct {
 	t *testing.T
 	q *queue
 
@@ -26,19 +26,21 @@ type desk struct {
 	group sync.WaitGroup
 }
 
-func newDesk(t *testing.T, q *queue) *desk { return &desk{t: t, q: q, now: map[string]int{}} }
-
-// come waits for a slot.
-func come(ctx context.Context, q *queue, owner, key, model string) (leave func(), err error) {
-	w := &waiter{owner: owner, key: key, model: model, rank: rankOf(owner)}
-	_, err = q.enter(ctx, w)
-	return func() { q.leave(w) }, err
+func newQueueHarness(t *testing.T, q *queue) *queueHarness {
+	return &queueHarness{t: t, q: q, now: map[string]int{}}
 }
 
-// ask lets somebody come and work for the given time. It returns when he stands in the queue or works.
-func (d *desk) ask(ctx context.Context, key, model string, work time.Duration) {
+// acquireSlot waits for a slot.
+func acquireSlot(ctx context.Context, q *queue, owner, key, model string) (leave func(), err error) {
+	w := &entry{account: owner, key: key, model: model, priority: priorityOf(owner)}
+	_, err = q.acquire(ctx, w)
+	return func() { q.release(w) }, err
+}
+
+// runRequest starts a request that works for the given time. It returns when the request waits or works.
+func (d *queueHarness) runRequest(ctx context.Context, key, model string, work time.Duration) {
 	d.group.Go(func() {
-		leave, err := come(ctx, d.q, strings.SplitN(key, "/", 2)[0], key, model)
+		leave, err := acquireSlot(ctx, d.q, strings.SplitN(key, "/", 2)[0], key, model)
 		if err != nil {
 			return
 		}
@@ -63,63 +65,63 @@ func (d *desk) ask(ctx context.Context, key, model string, work time.Duration) {
 	synctest.Wait()
 }
 
-func (d *desk) told() string {
+func (d *queueHarness) history() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return strings.Join(d.story, " ")
 }
 
-// empty checks that nothing is left behind.
-func (d *desk) empty() {
+// checkEmpty checks that the queue is empty.
+func (d *queueHarness) checkEmpty() {
 	d.t.Helper()
 	d.q.mu.Lock()
 	defer d.q.mu.Unlock()
-	if len(d.q.runs) != 0 || d.q.waits != [ranks]int{} || len(d.q.ring) != 0 || len(d.q.owners) != 0 || d.q.alarm != nil && d.q.alarm.Stop() {
-		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v, or an alarm", len(d.q.runs), d.q.waits, len(d.q.ring), d.q.owners)
+	if len(d.q.running) != 0 || d.q.waiting != [priorities]int{} || len(d.q.lines) != 0 || len(d.q.waitingBy) != 0 || d.q.idleTimer != nil && d.q.idleTimer.Stop() {
+		d.t.Errorf("left behind: %d running, %d waiting, %d lines, owners %v, or an alarm", len(d.q.running), d.q.waiting, len(d.q.lines), d.q.waitingBy)
 	}
 }
 
-func (d *desk) want(story string) {
+func (d *queueHarness) checkHistory(story string) {
 	d.t.Helper()
 	d.group.Wait()
-	if got := d.told(); got != story {
+	if got := d.history(); got != story {
 		d.t.Errorf("order\n  %s\nwant\n  %s", got, story)
 	}
-	d.empty()
+	d.checkEmpty()
 }
 
 func TestQueueTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(1, 100, true, 4))
-		d.ask(t.Context(), "z", "m", time.Second) // holds the slot while the others come
+		d := newQueueHarness(t, newQueue(1, 100, true, 4))
+		d.runRequest(t.Context(), "z", "m", time.Second) // holds the slot while the others come
 		for _, key := range []string{"a", "a", "a", "a", "b", "b", "c"} {
-			d.ask(t.Context(), key, "m", time.Second)
+			d.runRequest(t.Context(), key, "m", time.Second)
 		}
-		// One session with four questions does not hold up the two with fewer; whoever comes anew is last.
-		d.want("z:m a:m b:m c:m a:m b:m a:m a:m")
+		// One session with four questions does not delay the two with fewer; a new session is last.
+		d.checkHistory("z:m a:m b:m c:m a:m b:m a:m a:m")
 	})
 }
 
 func TestQueueKeepsOrderWithinAKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(1, 100, false, 4))
-		d.ask(t.Context(), "z", "m", time.Second)
+		d := newQueueHarness(t, newQueue(1, 100, false, 4))
+		d.runRequest(t.Context(), "z", "m", time.Second)
 		for i := range 5 {
-			d.ask(t.Context(), "a", fmt.Sprint(i), time.Second)
+			d.runRequest(t.Context(), "a", fmt.Sprint(i), time.Second)
 		}
-		d.want("z:m a:0 a:1 a:2 a:3 a:4")
+		d.checkHistory("z:m a:0 a:1 a:2 a:3 a:4")
 	})
 }
 
 func TestQueueSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(3, 100, true, 100))
+		d := newQueueHarness(t, newQueue(3, 100, true, 100))
 		begun := time.Now()
 		for i := range 9 {
-			d.ask(t.Context(), fmt.Sprint(i), "m", time.Second)
+			d.runRequest(t.Context(), fmt.Sprint(i), "m", time.Second)
 		}
 		d.group.Wait()
 		if d.peak != 3 {
@@ -128,36 +130,36 @@ func TestQueueSlots(t *testing.T) {
 		if took := time.Since(begun); took != 3*time.Second {
 			t.Errorf("nine seconds of work took %s with three slots", took)
 		}
-		d.empty()
+		d.checkEmpty()
 	})
 }
 
 func TestQueueOneModelAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(4, 100, true, 2))
+		d := newQueueHarness(t, newQueue(4, 100, true, 2))
 		for i := range 4 {
-			d.ask(t.Context(), fmt.Sprintf("a%d", i), "A", time.Second)
-			d.ask(t.Context(), fmt.Sprintf("b%d", i), "B", time.Second)
-			d.ask(t.Context(), fmt.Sprintf("c%d", i), "C", time.Second)
+			d.runRequest(t.Context(), fmt.Sprintf("a%d", i), "A", time.Second)
+			d.runRequest(t.Context(), fmt.Sprintf("b%d", i), "B", time.Second)
+			d.runRequest(t.Context(), fmt.Sprintf("c%d", i), "C", time.Second)
 		}
 		d.group.Wait()
 		if d.most != 1 {
-			t.Errorf("%d models ran at once: %s", d.most, d.told())
+			t.Errorf("%d models ran at once: %s", d.most, d.history())
 		}
 		if len(d.story) != 12 {
-			t.Errorf("%d of 12 were let in: %s", len(d.story), d.told())
+			t.Errorf("%d of 12 were let in: %s", len(d.story), d.history())
 		}
-		d.empty()
+		d.checkEmpty()
 	})
 }
 
 func TestQueueModelsSideBySide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(2, 100, false, 1))
-		d.ask(t.Context(), "a", "A", time.Second)
-		d.ask(t.Context(), "b", "B", time.Second)
+		d := newQueueHarness(t, newQueue(2, 100, false, 1))
+		d.runRequest(t.Context(), "a", "A", time.Second)
+		d.runRequest(t.Context(), "b", "B", time.Second)
 		d.group.Wait()
 		if d.most != 2 {
 			t.Errorf("%d models ran at once, want 2", d.most)
@@ -165,19 +167,19 @@ func TestQueueModelsSideBySide(t *testing.T) {
 	})
 }
 
-// Requests for the loaded model go together, up to the bound; then it is the turn of whoever has waited longest for
+// Requests for the loaded model go together, up to the bound; then it is the turn of the longest wait for
 // another.
 func TestQueueBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(1, 100, true, 3))
-		d.ask(t.Context(), "z", "A", time.Second)
-		d.ask(t.Context(), "c", "C", time.Second)
+		d := newQueueHarness(t, newQueue(1, 100, true, 3))
+		d.runRequest(t.Context(), "z", "A", time.Second)
+		d.runRequest(t.Context(), "c", "C", time.Second)
 		for i := range 4 {
-			d.ask(t.Context(), fmt.Sprintf("a%d", i), "A", time.Second)
-			d.ask(t.Context(), fmt.Sprintf("b%d", i), "B", time.Second)
+			d.runRequest(t.Context(), fmt.Sprintf("a%d", i), "A", time.Second)
+			d.runRequest(t.Context(), fmt.Sprintf("b%d", i), "B", time.Second)
 		}
-		d.want("z:A a0:A a1:A c:C b0:B b1:B b2:B a2:A a3:A b3:B")
+		d.checkHistory("z:A a0:A a1:A c:C b0:B b1:B b2:B a2:A a3:A b3:B")
 	})
 }
 
@@ -186,12 +188,12 @@ func TestQueueDoesNotStarve(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
-			d := newDesk(t, newQueue(slots, 100, true, 4))
+			d := newQueueHarness(t, newQueue(slots, 100, true, 4))
 			ctx, stop := context.WithCancel(t.Context())
 			for i := range 8 {
 				d.group.Go(func() {
 					for ctx.Err() == nil {
-						leave, err := come(ctx, d.q, "greedy", fmt.Sprint("greedy", i), "A")
+						leave, err := acquireSlot(ctx, d.q, "greedy", fmt.Sprint("greedy", i), "A")
 						if err != nil {
 							return
 						}
@@ -204,7 +206,7 @@ func TestQueueDoesNotStarve(t *testing.T) {
 			for range 5 {
 				time.Sleep(1500 * time.Millisecond)
 				begun := time.Now()
-				leave, err := come(t.Context(), d.q, "modest", "modest", "B")
+				leave, err := acquireSlot(t.Context(), d.q, "modest", "modest", "B")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -217,7 +219,7 @@ func TestQueueDoesNotStarve(t *testing.T) {
 			}
 			stop()
 			d.group.Wait()
-			d.empty()
+			d.checkEmpty()
 		})
 	}
 }
@@ -225,13 +227,13 @@ func TestQueueDoesNotStarve(t *testing.T) {
 func TestQueueCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(1, 2, true, 4))
-		d.ask(t.Context(), "z", "A", time.Hour)
+		d := newQueueHarness(t, newQueue(1, 2, true, 4))
+		d.runRequest(t.Context(), "z", "A", time.Hour)
 		why := errors.New("changed his mind")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		got := make(chan error, 1)
 		go func() {
-			_, err := come(ctx, d.q, "a", "a", "A")
+			_, err := acquireSlot(ctx, d.q, "a", "a", "A")
 			got <- err
 		}()
 		synctest.Wait()
@@ -243,20 +245,20 @@ func TestQueueCancelled(t *testing.T) {
 		if time.Since(begun) != 0 {
 			t.Error("he had to wait to be gone")
 		}
-		if d.q.waits != [ranks]int{} {
-			t.Errorf("%d still wait", d.q.waits)
+		if d.q.waiting != [priorities]int{} {
+			t.Errorf("%d still wait", d.q.waiting)
 		}
-		if _, err := come(ctx, d.q, "a", "a", "A"); !errors.Is(err, why) {
+		if _, err := acquireSlot(ctx, d.q, "a", "a", "A"); !errors.Is(err, why) {
 			t.Errorf("who is gone came in: %v", err)
 		}
 		// A deadline is a cause like any other.
 		late, cancelLate := context.WithTimeout(t.Context(), time.Minute)
 		defer cancelLate()
-		if _, err := come(late, d.q, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Minute {
+		if _, err := acquireSlot(late, d.q, "a", "a", "A"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Minute {
 			t.Errorf("got %v after %s", err, time.Since(begun))
 		}
 		d.group.Wait()
-		d.empty()
+		d.checkEmpty()
 	})
 }
 
@@ -264,58 +266,58 @@ func TestQueueCancelled(t *testing.T) {
 func TestQueueCancelLetsOthersIn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(2, 100, true, 1))
-		d.ask(t.Context(), "z", "A", time.Hour)
+		d := newQueueHarness(t, newQueue(2, 100, true, 1))
+		d.runRequest(t.Context(), "z", "A", time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		d.ask(ctx, "b", "B", time.Second)
-		d.ask(t.Context(), "a", "A", time.Second)
-		if got := d.told(); got != "z:A" {
+		d.runRequest(ctx, "b", "B", time.Second)
+		d.runRequest(t.Context(), "a", "A", time.Second)
+		if got := d.history(); got != "z:A" {
 			t.Fatalf("too early: %s", got)
 		}
 		cancel()
 		synctest.Wait()
-		if got := d.told(); got != "z:A a:A" {
+		if got := d.history(); got != "z:A a:A" {
 			t.Errorf("got %s", got)
 		}
 		d.group.Wait()
-		d.empty()
+		d.checkEmpty()
 	})
 }
 
 func TestQueueFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(1, 8, true, 4))
-		d.ask(t.Context(), "z", "A", time.Hour)
+		d := newQueueHarness(t, newQueue(1, 8, true, 4))
+		d.runRequest(t.Context(), "z", "A", time.Hour)
 		for i := range 6 {
-			d.ask(t.Context(), fmt.Sprintf("flood/%d", i), "A", time.Second)
+			d.runRequest(t.Context(), fmt.Sprintf("flood/%d", i), "A", time.Second)
 		}
-		if !d.q.full("flood") {
+		if !d.q.isFull("flood") {
 			t.Error("one account may take it all")
 		}
-		if _, err := come(t.Context(), d.q, "flood", "flood/7", "A"); !errors.Is(err, errFull) {
+		if _, err := acquireSlot(t.Context(), d.q, "flood", "flood/7", "A"); !errors.Is(err, errQueueFull) {
 			t.Errorf("one account took more than its share: %v", err)
 		}
-		if d.q.full("other") {
+		if d.q.isFull("other") {
 			t.Error("there is room for others")
 		}
-		d.ask(t.Context(), "other/1", "A", time.Second)
-		d.ask(t.Context(), "another/1", "A", time.Second)
-		if _, err := come(t.Context(), d.q, "third", "third/1", "A"); !errors.Is(err, errFull) {
+		d.runRequest(t.Context(), "other/1", "A", time.Second)
+		d.runRequest(t.Context(), "another/1", "A", time.Second)
+		if _, err := acquireSlot(t.Context(), d.q, "third", "third/1", "A"); !errors.Is(err, errQueueFull) {
 			t.Errorf("more than the bound wait: %v", err)
 		}
 		d.group.Wait()
-		d.empty()
+		d.checkEmpty()
 	})
 }
 
 // Whatever comes and goes, in whatever order: no slot is lost, no two models meet, all who stay are served.
-func TestQueueStorm(t *testing.T) {
+func TestConcurrentRequestsKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			d := newDesk(t, newQueue(1+rnd.IntN(4), 1000, true, 1+rnd.IntN(4)))
+			d := newQueueHarness(t, newQueue(1+rnd.IntN(4), 1000, true, 1+rnd.IntN(4)))
 			stayed := 0
 			for range 150 {
 				ctx := t.Context()
@@ -326,23 +328,23 @@ func TestQueueStorm(t *testing.T) {
 				} else {
 					stayed++
 				}
-				d.ask(ctx, fmt.Sprintf("k%d", rnd.IntN(12)), string(rune('A'+rnd.IntN(3))), time.Duration(rnd.IntN(3000))*time.Millisecond)
+				d.runRequest(ctx, fmt.Sprintf("k%d", rnd.IntN(12)), string(rune('A'+rnd.IntN(3))), time.Duration(rnd.IntN(3000))*time.Millisecond)
 				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
 			}
 			d.group.Wait()
 			if d.most > 1 || d.peak > d.q.slots || len(d.story) < stayed {
 				t.Errorf("seed %d: %d models and %d requests at once, %d of %d served", seed, d.most, d.peak, len(d.story), stayed)
 			}
-			d.empty()
+			d.checkEmpty()
 		})
 	}
 }
 
 // A model that is always asked for gets its share in the long run, with many sessions on each side.
-func TestQueueShares(t *testing.T) {
+func TestAccountCannotFillQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, newQueue(2, 100, true, 4))
+		d := newQueueHarness(t, newQueue(2, 100, true, 4))
 		ctx, stop := context.WithCancel(t.Context())
 		served := map[string]int{}
 		var mu sync.Mutex
@@ -350,7 +352,7 @@ func TestQueueShares(t *testing.T) {
 			_, model, _ := strings.Cut(key, ":")
 			d.group.Go(func() {
 				for {
-					leave, err := come(ctx, d.q, key, key, model)
+					leave, err := acquireSlot(ctx, d.q, key, key, model)
 					if err != nil {
 						return
 					}
@@ -372,6 +374,6 @@ func TestQueueShares(t *testing.T) {
 		if slices.Min(counts)*4 < slices.Max(counts) {
 			t.Errorf("shares %v", served)
 		}
-		d.empty()
+		d.checkEmpty()
 	})
 }

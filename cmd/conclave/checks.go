@@ -285,7 +285,7 @@ func (x *examination) models(ctx context.Context, nc *nats.Conn, respondentB boo
 
 // cloud says whether an Ollama on this machine may pass prompts on. One that is elsewhere or not there is not asked.
 func (x *examination) cloud(ctx context.Context, server model.Server) {
-	if server.Away() != "" {
+	if server.RemoteHost() != "" {
 		return
 	}
 	b, err := ollama.New(ollama.Config{URL: server.URL})

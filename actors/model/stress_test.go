@@ -15,31 +15,31 @@ import (
 	"conclave/subjects"
 )
 
-// crowd are the accounts of a storm.
+// crowd are the accounts of the random requests.
 var crowd = []string{"generator", "memory", subjects.RespondentB, "critic"}
 
-// Whatever comes, goes, gives way and does not let go, in whatever order: no slot is lost or given twice, nobody waits
-// who could run, nobody in front is sent away, nobody has another model loaded while those in front rest, and all who stay
-// are served.
-func TestQueueStormOfRanks(t *testing.T) {
+// Random arrivals, cancellations and preemptions of requests that end late: no slot is lost or assigned twice, no request
+// waits that could run, no foreground request is preempted, no model is loaded during an idle delay, and every request that
+// is not cancelled runs.
+func TestRandomPrioritiesKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 2))
 			q := newQueue(1+rnd.IntN(3), 10_000, rnd.IntN(3) > 0, 1+rnd.IntN(4))
 			q.ahead = rnd.IntN(2)
-			h := newHouse(q)
+			h := newSimulation(q)
 			if seed%2 == 1 { // a fraction that nothing else has: nobody comes the moment a rest is over
-				q.rest = time.Duration(1+rnd.IntN(4))*time.Second + 137*time.Microsecond
+				q.idleDelay = time.Duration(1+rnd.IntN(4))*time.Second + 137*time.Microsecond
 			}
 			if q.exclusive {
-				h.watch.rest = q.rest
+				h.observer.rest = q.idleDelay
 			}
 			var all sync.WaitGroup
 			var mu sync.Mutex
 			stayed, served, cut := 0, 0, 0
 			for range 120 {
-				g := guest{
+				g := simulatedRequest{
 					who: fmt.Sprintf("%s/%d", crowd[rnd.IntN(len(crowd))], rnd.IntN(4)), model: string(rune('A' + rnd.IntN(3))),
 					works: rnd.IntN(4), stubborn: rnd.IntN(3) * rnd.IntN(4),
 				}
@@ -52,7 +52,7 @@ func TestQueueStormOfRanks(t *testing.T) {
 					stayed++
 				}
 				all.Go(func() {
-					_, err := h.visit(ctx, g)
+					_, err := h.runRequest(ctx, g)
 					mu.Lock()
 					defer mu.Unlock()
 					switch {
@@ -63,13 +63,13 @@ func TestQueueStormOfRanks(t *testing.T) {
 					}
 				})
 				synctest.Wait()
-				if err := sound(q, 0); err != nil {
+				if err := checkInvariants(q, 0); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
 				time.Sleep(time.Duration(rnd.IntN(2000)) * time.Millisecond)
 			}
 			all.Wait()
-			for _, n := range h.story {
+			for _, n := range h.events {
 				switch {
 				case strings.HasSuffix(n.what, "!"):
 					cut++
@@ -80,23 +80,23 @@ func TestQueueStormOfRanks(t *testing.T) {
 			if served != stayed || cut == 0 {
 				t.Errorf("seed %d: %d of %d served, %d times somebody left", seed, served, stayed, cut)
 			}
-			if h.watch.rest > 0 && h.watch.slow == 0 {
+			if h.observer.rest > 0 && h.observer.slow == 0 {
 				t.Errorf("seed %d: nobody rested", seed)
 			}
-			newDesk(t, q).empty()
+			newQueueHarness(t, q).checkEmpty()
 		})
 	}
 }
 
 // The same without a clock, for the race detector: many at once, as fast as they can.
-func TestQueueStress(t *testing.T) {
+func TestConcurrentPrioritiesKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		exclusive bool
 		rest      time.Duration
 	}{{false, 0}, {true, 0}, {true, time.Millisecond}} {
 		q := newQueue(2, 1000, tt.exclusive, 3)
-		q.rest = tt.rest
+		q.idleDelay = tt.rest
 		var all sync.WaitGroup
 		for i := range 24 {
 			all.Go(func() {
@@ -113,7 +113,7 @@ func TestQueueStress(t *testing.T) {
 								break // sooner or later
 							}
 						}
-						if errors.Is(context.Cause(turn), errGaveWay) && rankOf(account) == foreground {
+						if errors.Is(context.Cause(turn), errPreempted) && priorityOf(account) == foreground {
 							t.Errorf("%s was sent away", account)
 						}
 						return context.Cause(turn)
@@ -122,7 +122,7 @@ func TestQueueStress(t *testing.T) {
 						t.Errorf("%s: %v", account, err)
 					}
 					cancel()
-					if err := sound(q, tt.rest*60_000); err != nil {
+					if err := checkInvariants(q, tt.rest*60_000); err != nil {
 						t.Error(err)
 						return
 					}
@@ -130,6 +130,6 @@ func TestQueueStress(t *testing.T) {
 			})
 		}
 		all.Wait()
-		newDesk(t, q).empty()
+		newQueueHarness(t, q).checkEmpty()
 	}
 }

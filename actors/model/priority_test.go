@@ -15,11 +15,11 @@ import (
 	"conclave/subjects"
 )
 
-// Every name of the table is an account, and whoever is not in it stands in front.
-func TestRanks(t *testing.T) {
+// Every name of the table is an account; every other account has the foreground priority.
+func TestPriorityDependsOnAccount(t *testing.T) {
 	t.Parallel()
-	for account, rank := range background {
-		if !slices.Contains(subjects.Actors, account) || rank <= foreground || rank >= ranks {
+	for account, rank := range backgroundPriority {
+		if !slices.Contains(subjects.Actors, account) || rank <= foreground || rank >= priorities {
 			t.Errorf("%s stands at %d", account, rank)
 		}
 	}
@@ -36,159 +36,159 @@ func TestRanks(t *testing.T) {
 		{"trick: a part of the name", "respondent", 0},
 		{"trick: nobody", "", 0},
 	} {
-		if got := rankOf(tt.account); got != tt.want {
+		if got := priorityOf(tt.account); got != tt.want {
 			t.Errorf("%s stands at %d, want %d", tt.name, got, tt.want)
 		}
 	}
 }
 
-func TestQueueGivesWay(t *testing.T) {
+func TestQueuePreempts(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name                string
 		slots, ahead, batch int  // 0 slots = 1, 0 batch = 4
 		exclusive           bool // one model at a time
-		guests              []guest
+		guests              []simulatedRequest
 		want                string
 	}{
 		{
 			name:   "who stands in front goes first, whoever came before",
-			guests: []guest{{0, "memory", "A", 2, 0}, {1, "critic", "A", 1, 0}, {1, "respondent_b", "A", 1, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "memory", "A", 2, 0}, {1, "critic", "A", 1, 0}, {1, "respondent_b", "A", 1, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic@ respondent_b.|5 critic.",
 		},
 		{
 			name:   "the critic runs at once when nobody is there",
-			guests: []guest{{0, "critic/1", "A", 1, 0}, {0, "critic/2", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "A", 1, 0}, {0, "critic/2", "A", 1, 0}},
 			want:   "0 critic/1@|1 critic/1. critic/2@|2 critic/2.",
 		},
 		{
 			name:   "the critic gives way and starts anew",
-			guests: []guest{{0, "critic", "A", 10, 0}, {1, "generator", "A", 2, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 10, 0}, {1, "generator", "A", 2, 0}},
 			want:   "0 critic@|1 critic! generator@|3 critic@ generator.|13 critic.",
 		},
 		{
 			name:   "respondent B gives way to the generator",
-			guests: []guest{{0, "respondent_b", "A", 10, 0}, {1, "generator", "A", 2, 0}},
+			guests: []simulatedRequest{{0, "respondent_b", "A", 10, 0}, {1, "generator", "A", 2, 0}},
 			want:   "0 respondent_b@|1 generator@ respondent_b!|3 generator. respondent_b@|13 respondent_b.",
 		},
 		{
 			name:   "the critic gives way to respondent B",
-			guests: []guest{{0, "critic", "A", 3, 0}, {1, "respondent_b", "A", 2, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 3, 0}, {1, "respondent_b", "A", 2, 0}},
 			want:   "0 critic@|1 critic! respondent_b@|3 critic@ respondent_b.|6 critic.",
 		},
 		{
 			name:   "respondent B does not give way to the critic",
-			guests: []guest{{0, "respondent_b", "A", 3, 0}, {1, "critic", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "respondent_b", "A", 3, 0}, {1, "critic", "A", 1, 0}},
 			want:   "0 respondent_b@|3 critic@ respondent_b.|4 critic.",
 		},
 		{
 			name:   "equals do not give way, in the background or in front",
 			slots:  2,
-			guests: []guest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 3, 0}, {1, "critic/3", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 3, 0}, {1, "critic/3", "A", 1, 0}},
 			want:   "0 critic/1@ critic/2@|2 critic/1. critic/3@|3 critic/2. critic/3.",
 		},
 		{
 			name:   "nobody in front is ever told to leave",
-			guests: []guest{{0, "memory", "A", 3, 0}, {1, "generator", "A", 1, 0}, {1, "broker", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "memory", "A", 3, 0}, {1, "generator", "A", 1, 0}, {1, "broker", "A", 1, 0}},
 			want:   "0 memory@|3 generator@ memory.|4 broker@ generator.|5 broker.",
 		},
 		{
 			name:   "trick: names like the critic's do not give way",
-			guests: []guest{{0, "critics", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critics", "A", 2, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critics@|2 critics. generator@|3 generator.",
 		},
 		{
 			name:   "it goes on after many interruptions, and before those who came later",
-			guests: []guest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 1, 0}, {1, "generator/1", "A", 1, 0}, {3, "generator/2", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 1, 0}, {1, "generator/1", "A", 1, 0}, {3, "generator/2", "A", 1, 0}},
 			want:   "0 critic/1@|1 critic/1! generator/1@|2 critic/1@ generator/1.|3 critic/1! generator/2@|4 critic/1@ generator/2.|6 critic/1. critic/2@|7 critic/2.",
 		},
 		{
 			name: "it stays in front of its own session's later ones",
-			guests: []guest{
+			guests: []simulatedRequest{
 				{0, "critic", "first", 2, 0}, {0, "critic", "second", 1, 0}, {0, "critic/2", "third", 1, 0}, {1, "generator", "A", 1, 0},
 			},
 			want: "0 critic@|1 critic! generator@|2 critic@ generator.|4 critic. critic/2@|5 critic/2. critic@|6 critic.",
 		},
 		{
 			name:   "a server that does not let go keeps nobody out, and no slot is lost",
-			guests: []guest{{0, "critic/1", "A", 10, 5}, {0, "critic/2", "A", 1, 0}, {1, "generator", "A", 2, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "A", 10, 5}, {0, "critic/2", "A", 1, 0}, {1, "generator", "A", 2, 0}},
 			want:   "0 critic/1@|1 critic/1! generator@|3 critic/2@ generator.|4 critic/2.|6 critic/1@|16 critic/1.",
 		},
 		{
 			name:   "trick: its late return frees nobody else's slot",
-			guests: []guest{{0, "critic", "A", 3, 1}, {1, "generator", "A", 4, 0}, {3, "memory", "A", 1, 0}, {3, "broker", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 3, 1}, {1, "generator", "A", 4, 0}, {3, "memory", "A", 1, 0}, {3, "broker", "A", 1, 0}},
 			want:   "0 critic@|1 critic! generator@|5 generator. memory@|6 broker@ memory.|7 broker. critic@|10 critic.",
 		},
 		{
 			name:   "who stands furthest behind leaves first",
 			slots:  2,
-			guests: []guest{{0, "critic", "A", 9, 0}, {0, "respondent_b", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 9, 0}, {0, "respondent_b", "A", 2, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critic@ respondent_b@|1 critic! generator@|2 critic@ generator. respondent_b.|11 critic.",
 		},
 		{
 			name:   "of equals the one that came last leaves",
 			slots:  2,
-			guests: []guest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critic/1@ critic/2@|1 critic/2! generator@|2 critic/1. critic/2@ generator.|4 critic/2.",
 		},
 		{
 			name:   "nobody leaves while there is a slot",
 			slots:  2,
-			guests: []guest{{0, "critic", "A", 2, 0}, {1, "generator", "B", 2, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator", "B", 2, 0}},
 			want:   "0 critic@|1 generator@|2 critic.|3 generator.",
 		},
 		{
 			name: "no more leave than must", slots: 3,
-			guests: []guest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {0, "critic/3", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "A", 2, 0}, {0, "critic/2", "A", 2, 0}, {0, "critic/3", "A", 2, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critic/1@ critic/2@ critic/3@|1 critic/3! generator@|2 critic/1. critic/2. critic/3@ generator.|4 critic/3.",
 		},
 		{
 			name: "one model at a time: all of another model leave", slots: 3, exclusive: true,
-			guests: []guest{{0, "critic/1", "J", 2, 0}, {0, "critic/2", "J", 2, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "J", 2, 0}, {0, "critic/2", "J", 2, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critic/1@ critic/2@|1 critic/1! critic/2! generator@|2 critic/1@ critic/2@ generator.|4 critic/1. critic/2.",
 		},
 		{
 			name: "one model at a time: the same model runs beside it", slots: 2, exclusive: true,
-			guests: []guest{{0, "critic", "A", 2, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critic@|1 generator@|2 critic. generator.",
 		},
 		{
 			name: "one model at a time: nobody leaves in vain", slots: 2, exclusive: true,
-			guests: []guest{{0, "memory", "J", 3, 0}, {0, "critic", "J", 9, 0}, {1, "generator", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "memory", "J", 3, 0}, {0, "critic", "J", 9, 0}, {1, "generator", "A", 1, 0}},
 			want:   "0 critic@ memory@|3 critic! generator@ memory.|4 critic@ generator.|13 critic.",
 		},
 		{
 			name: "one model at a time: nobody behind slips in beside what has to end first", slots: 3, exclusive: true,
-			guests: []guest{{0, "memory", "J", 3, 0}, {1, "generator", "A", 1, 0}, {1, "critic", "J", 1, 0}, {2, "respondent_b", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "memory", "J", 3, 0}, {1, "generator", "A", 1, 0}, {1, "critic", "J", 1, 0}, {2, "respondent_b", "A", 1, 0}},
 			want:   "0 memory@|3 generator@ memory. respondent_b@|4 critic@ generator. respondent_b.|5 critic.",
 		},
 		{
 			name: "trick: a batch for the loaded model does not go before somebody in front", exclusive: true,
-			guests: []guest{
+			guests: []simulatedRequest{
 				{0, "memory", "J", 2, 0}, {1, "critic/1", "J", 1, 0}, {1, "critic/2", "J", 1, 0}, {1, "respondent_b", "J", 1, 0}, {1, "generator", "A", 1, 0},
 			},
 			want: "0 memory@|2 generator@ memory.|3 generator. respondent_b@|4 critic/1@ respondent_b.|5 critic/1. critic/2@|6 critic/2.",
 		},
 		{
 			name: "among equals in the background batches stay", exclusive: true,
-			guests: []guest{{0, "critic/1", "J", 1, 0}, {0, "critic/2", "K", 1, 0}, {0, "critic/3", "J", 1, 0}},
+			guests: []simulatedRequest{{0, "critic/1", "J", 1, 0}, {0, "critic/2", "K", 1, 0}, {0, "critic/3", "J", 1, 0}},
 			want:   "0 critic/1@|1 critic/1. critic/3@|2 critic/2@ critic/3.|3 critic/2.",
 		},
 		{
 			name: "what ran in the background is no part of a batch in front", exclusive: true, batch: 2,
-			guests: []guest{
+			guests: []simulatedRequest{
 				{0, "respondent_b/1", "A", 1, 0}, {0, "respondent_b/2", "A", 9, 0}, {2, "generator/1", "A", 2, 0}, {3, "generator/2", "C", 1, 0}, {3, "generator/3", "A", 1, 0},
 			},
 			want: "0 respondent_b/1@|1 respondent_b/1. respondent_b/2@|2 generator/1@ respondent_b/2!|4 generator/1. generator/3@|5 generator/2@ generator/3.|6 generator/2. respondent_b/2@|15 respondent_b/2.",
 		},
 		{
 			name: "ahead: nobody is sent to the server behind the critic", ahead: 1,
-			guests: []guest{{0, "critic", "A", 2, 0}, {1, "generator/1", "A", 2, 0}, {1, "generator/2", "A", 2, 0}},
+			guests: []simulatedRequest{{0, "critic", "A", 2, 0}, {1, "generator/1", "A", 2, 0}, {1, "generator/2", "A", 2, 0}},
 			want:   "0 critic@|1 critic! generator/1@ generator/2@|3 critic@ generator/1. generator/2.|5 critic.",
 		},
 		{
 			name: "ahead: the background has no such place", ahead: 2,
-			guests: []guest{{0, "generator", "A", 2, 0}, {0, "critic/1", "A", 1, 0}, {0, "respondent_b", "A", 1, 0}},
+			guests: []simulatedRequest{{0, "generator", "A", 2, 0}, {0, "critic/1", "A", 1, 0}, {0, "respondent_b", "A", 1, 0}},
 			want:   "0 generator@|2 generator. respondent_b@|3 critic/1@ respondent_b.|4 critic/1.",
 		},
 	} {
@@ -197,19 +197,19 @@ func TestQueueGivesWay(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := newQueue(max(tt.slots, 1), 100, tt.exclusive, cmp.Or(tt.batch, 4))
 				q.ahead = tt.ahead
-				h := newHouse(q)
-				h.open(t, tt.guests)
-				if got := h.told(); got != tt.want {
+				h := newSimulation(q)
+				h.runAll(t, tt.guests)
+				if got := h.history(); got != tt.want {
 					t.Errorf("what happened\n  %s\nwant\n  %s", got, tt.want)
 				}
-				newDesk(t, q).empty()
+				newQueueHarness(t, q).checkEmpty()
 			})
 		})
 	}
 }
 
-// One that gave way and waits again is gone at once when it is no longer wanted.
-func TestQueueEndsWhileWaitingAgain(t *testing.T) {
+// One that was preempted and waits again is gone at once when it is no longer wanted.
+func TestPreemptedRequestEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	why := errors.New("stopped")
 	for _, tt := range []struct {
@@ -228,12 +228,12 @@ func TestQueueEndsWhileWaitingAgain(t *testing.T) {
 		}, context.DeadlineExceeded, 4 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newHouse(newQueue(1, 100, true, 4))
+			h := newSimulation(newQueue(1, 100, true, 4))
 			ctx, cancel := tt.end(t.Context())
 			defer cancel()
 			var all sync.WaitGroup
 			all.Go(func() {
-				began, err := h.visit(ctx, guest{who: "critic", model: "J", works: 100})
+				began, err := h.runRequest(ctx, simulatedRequest{who: "critic", model: "J", works: 100})
 				if took := time.Since(h.begun); !errors.Is(err, tt.want) || !began || took != tt.at {
 					t.Errorf("%s: %v, began %v, after %s", tt.name, err, began, took)
 				}
@@ -241,32 +241,32 @@ func TestQueueEndsWhileWaitingAgain(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Second)
 			all.Go(func() {
-				if _, err := h.visit(t.Context(), guest{who: "generator", model: "A", works: 10}); err != nil {
+				if _, err := h.runRequest(t.Context(), simulatedRequest{who: "generator", model: "A", works: 10}); err != nil {
 					t.Error(err)
 				}
 			})
 			all.Wait()
-			if got := h.told(); got != "0 critic@|1 critic! generator@|11 generator." {
+			if got := h.history(); got != "0 critic@|1 critic! generator@|11 generator." {
 				t.Errorf("%s: %s", tt.name, got)
 			}
-			newDesk(t, h.q).empty()
+			newQueueHarness(t, h.q).checkEmpty()
 		})
 	}
 }
 
-// nosy is a context that tells when somebody begins to listen for its end.
-type nosy struct {
+// probingContext is a context that reports when Done is first called.
+type probingContext struct {
 	context.Context
 	look func()
 }
 
-func (c nosy) Done() <-chan struct{} {
+func (c probingContext) Done() <-chan struct{} {
 	c.look()
 	return c.Context.Done()
 }
 
-// One that is told to leave between being let in and beginning does not begin: the server never hears of it.
-func TestQueueGivesWayBeforeItBegins(t *testing.T) {
+// One that is told to leave between being admitted and beginning does not begin: the server never hears of it.
+func TestPreemptedBeforeWorkBegins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1, 4, true, 4)
@@ -274,15 +274,15 @@ func TestQueueGivesWayBeforeItBegins(t *testing.T) {
 		defer cancel()
 		var leave func()
 		looked := false
-		ctx := nosy{parent, func() {
+		ctx := probingContext{parent, func() {
 			if looked {
 				return
 			}
 			q.mu.Lock()
-			looked = len(q.runs) == 1
+			looked = len(q.running) == 1
 			q.mu.Unlock()
 			if looked { // it has its slot and is about to see that
-				leave, _ = come(t.Context(), q, "generator", "generator", "A")
+				leave, _ = acquireSlot(t.Context(), q, "generator", "generator", "A")
 			}
 		}}
 		var all sync.WaitGroup
@@ -297,29 +297,29 @@ func TestQueueGivesWayBeforeItBegins(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		if leave == nil || times != 0 || q.waits != [ranks]int{0, 0, 1} {
-			t.Fatalf("it began %d times, %v wait", times, q.waits)
+		if leave == nil || times != 0 || q.waiting != [priorities]int{0, 0, 1} {
+			t.Fatalf("it began %d times, %v wait", times, q.waiting)
 		}
 		leave()
 		all.Wait()
 		if times != 1 {
 			t.Errorf("it began %d times", times)
 		}
-		newDesk(t, q).empty()
+		newQueueHarness(t, q).checkEmpty()
 	})
 }
 
-// A flood in the background takes no place of those in front, the critic's none of respondent B's, and whoever had to give
-// way is not turned away for it.
-func TestQueueFlood(t *testing.T) {
+// A flood of background requests takes no place of the foreground, the critic's none of respondent
+// B's, and a preempted request is not rejected because of it.
+func TestBackgroundFloodLeavesForegroundPlaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(newQueue(1, 16, true, 4))
+		h := newSimulation(newQueue(1, 16, true, 4))
 		ctx, end := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		come := func(who string) {
 			all.Go(func() {
-				if _, err := h.visit(ctx, guest{who: who, model: "A", works: 1000}); !errors.Is(err, context.Canceled) {
+				if _, err := h.runRequest(ctx, simulatedRequest{who: who, model: "A", works: 1000}); !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: %v", who, err)
 				}
 			})
@@ -328,18 +328,18 @@ func TestQueueFlood(t *testing.T) {
 		for i := range 5 { // one runs and four wait
 			come(fmt.Sprintf("critic/%d", i))
 		}
-		if _, err := h.visit(t.Context(), guest{who: "critic/5", model: "A"}); !errors.Is(err, errFull) || !h.q.full("critic") {
+		if _, err := h.runRequest(t.Context(), simulatedRequest{who: "critic/5", model: "A"}); !errors.Is(err, errQueueFull) || !h.q.isFull("critic") {
 			t.Errorf("the critic has more than its places: %v", err)
 		}
-		if h.q.full(subjects.RespondentB) || h.q.full("generator") {
+		if h.q.isFull(subjects.RespondentB) || h.q.isFull("generator") {
 			t.Error("the critic keeps others out")
 		}
 		come("respondent_b/0") // the critic's that ran waits again, as one more than it has places for
 		for i := range 4 {
 			come(fmt.Sprintf("respondent_b/%d", 1+i))
 		}
-		if h.q.waits != [ranks]int{0, 4, 5} || !h.q.full(subjects.RespondentB) {
-			t.Errorf("waiting %v", h.q.waits)
+		if h.q.waiting != [priorities]int{0, 4, 5} || !h.q.isFull(subjects.RespondentB) {
+			t.Errorf("waiting %v", h.q.waiting)
 		}
 		come("memory/0") // sends respondent B away
 		for i := range 16 {
@@ -347,39 +347,39 @@ func TestQueueFlood(t *testing.T) {
 			if i >= 12 {
 				who = fmt.Sprintf("memory/%d", i)
 			}
-			if account, _, _ := strings.Cut(who, "/"); h.q.full(account) {
-				t.Fatalf("no room for %s: %v", who, h.q.waits)
+			if account, _, _ := strings.Cut(who, "/"); h.q.isFull(account) {
+				t.Fatalf("no room for %s: %v", who, h.q.waiting)
 			}
 			come(who)
 		}
-		if h.q.waits != [ranks]int{16, 5, 5} || !h.q.full("broker") {
-			t.Errorf("waiting %v", h.q.waits)
+		if h.q.waiting != [priorities]int{16, 5, 5} || !h.q.isFull("broker") {
+			t.Errorf("waiting %v", h.q.waiting)
 		}
-		if err := sound(h.q, 0); err != nil {
+		if err := checkInvariants(h.q, 0); err != nil {
 			t.Error(err)
 		}
 		end()
 		all.Wait()
-		newDesk(t, h.q).empty()
+		newQueueHarness(t, h.q).checkEmpty()
 	})
-	for most, want := range map[int]int{1: 1, 2: 1, 512: 128, 1 << 16: maxBehind} {
+	for most, want := range map[int]int{1: 1, 2: 1, 512: 128, 1 << 16: maxBackground} {
 		q := newQueue(1, most, false, 4)
-		q.waits[2] = want - 1
-		before := q.full("critic")
-		q.waits[2]++
-		if before || !q.full("critic") {
+		q.waiting[2] = want - 1
+		before := q.isFull("critic")
+		q.waiting[2]++
+		if before || !q.isFull("critic") {
 			t.Errorf("of %d places the critic has not %d", most, want)
 		}
 	}
 }
 
 // A slot is free again when work panics.
-func TestQueuePanic(t *testing.T) {
+func TestPanicReleasesSlot(t *testing.T) {
 	t.Parallel()
 	q := newQueue(1, 4, true, 4)
 	func() {
 		defer func() { _ = recover() }()
 		_, _ = q.run(t.Context(), "critic", "critic", "A", func(context.Context) error { panic("oh") })
 	}()
-	newDesk(t, q).empty()
+	newQueueHarness(t, q).checkEmpty()
 }

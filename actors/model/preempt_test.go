@@ -20,17 +20,17 @@ import (
 	"conclave/subjects"
 )
 
-// act is what a model does when it is asked. Saying it false ends it, as breaking off does.
-type act func(ctx context.Context, say func(llm.Chunk, error) bool)
+// scriptedReply is the behaviour of a model for one request. It ends when say returns false or ctx ends.
+type scriptedReply func(ctx context.Context, say func(llm.Chunk, error) bool)
 
-// theatre is a backend whose models do what the test says, one act after the other, the last again and again.
-type theatre struct {
+// scriptedBackend is a backend whose models follow scripted replies in order; the last one is repeated.
+type scriptedBackend struct {
 	mu    sync.Mutex
-	acts  map[string][]act
+	acts  map[string][]scriptedReply
 	asked []string // models, in order
 }
 
-func (s *theatre) next(name string) act {
+func (s *scriptedBackend) next(name string) scriptedReply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, name)
@@ -41,17 +41,17 @@ func (s *theatre) next(name string) act {
 	return acts[0]
 }
 
-func (s *theatre) seen() string {
+func (s *scriptedBackend) calls() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.asked, " ")
 }
 
-func (s *theatre) Chat(ctx context.Context, r llm.Request) iter.Seq2[llm.Chunk, error] {
+func (s *scriptedBackend) Chat(ctx context.Context, r llm.Request) iter.Seq2[llm.Chunk, error] {
 	return func(yield func(llm.Chunk, error) bool) { s.next(r.Model)(ctx, yield) }
 }
 
-func (s *theatre) Embed(ctx context.Context, name string, texts []string) (v llm.Vectors, err error) {
+func (s *scriptedBackend) Embed(ctx context.Context, name string, texts []string) (v llm.Vectors, err error) {
 	s.next(name)(ctx, func(_ llm.Chunk, failed error) bool { err = failed; return true })
 	for range texts {
 		v.Values = append(v.Values, []float32{1})
@@ -59,18 +59,20 @@ func (s *theatre) Embed(ctx context.Context, name string, texts []string) (v llm
 	return v, err
 }
 
-func (s *theatre) List(context.Context) ([]llm.Info, error) { return []llm.Info{{Name: "big"}}, nil }
+func (s *scriptedBackend) List(context.Context) ([]llm.Info, error) {
+	return []llm.Info{{Name: "big"}}, nil
+}
 
-func (s *theatre) Show(_ context.Context, name string) (llm.Info, error) {
+func (s *scriptedBackend) Show(_ context.Context, name string) (llm.Info, error) {
 	return llm.Info{Name: name}, nil
 }
 
-func (s *theatre) Pull(context.Context, string) iter.Seq2[llm.Progress, error] {
+func (s *scriptedBackend) Pull(context.Context, string) iter.Seq2[llm.Progress, error] {
 	return func(func(llm.Progress, error) bool) {}
 }
 
 // says answers after a while.
-func says(text string, after time.Duration) act {
+func says(text string, after time.Duration) scriptedReply {
 	return func(ctx context.Context, say func(llm.Chunk, error) bool) {
 		select {
 		case <-time.After(after):
@@ -81,8 +83,8 @@ func says(text string, after time.Duration) act {
 	}
 }
 
-// stalls hangs until its context ends and so much longer.
-func stalls(longer time.Duration) act {
+// stallsFor hangs until its context ends and so much longer.
+func stallsFor(longer time.Duration) scriptedReply {
 	return func(ctx context.Context, say func(llm.Chunk, error) bool) {
 		<-ctx.Done()
 		time.Sleep(longer)
@@ -91,7 +93,7 @@ func stalls(longer time.Duration) act {
 }
 
 // first says something before it does something else.
-func first(c llm.Chunk, then act) act {
+func first(c llm.Chunk, then scriptedReply) scriptedReply {
 	return func(ctx context.Context, say func(llm.Chunk, error) bool) {
 		if say(c, nil) {
 			then(ctx, say)
@@ -100,7 +102,7 @@ func first(c llm.Chunk, then act) act {
 }
 
 // late hangs until its context ends, and then goes on as if nothing had happened.
-func late(chunks ...llm.Chunk) act {
+func late(chunks ...llm.Chunk) scriptedReply {
 	return func(ctx context.Context, say func(llm.Chunk, error) bool) {
 		<-ctx.Done()
 		for _, c := range chunks {
@@ -111,11 +113,11 @@ func late(chunks ...llm.Chunk) act {
 	}
 }
 
-// newTheatre is a world in a bubble, with a backend that acts.
-func newTheatre(t *testing.T, acts map[string][]act, change func(*model.Config)) (*world, *theatre) {
+// newScriptedHarness is a world in a bubble, with a backend that acts.
+func newScriptedHarness(t *testing.T, acts map[string][]scriptedReply, change func(*model.Config)) (*harness, *scriptedBackend) {
 	t.Helper()
-	w, s := &world{t: t, refuse: map[string]error{}}, &theatre{acts: acts}
-	cfg := shipped("http://127.0.0.1:1")
+	w, s := &harness{t: t, refuse: map[string]error{}}, &scriptedBackend{acts: acts}
+	cfg := defaultConfig("http://127.0.0.1:1")
 	if change != nil {
 		change(&cfg)
 	}
@@ -123,8 +125,8 @@ func newTheatre(t *testing.T, acts map[string][]act, change func(*model.Config))
 	return w, s
 }
 
-// of is the audit log of one account, "before allowed, after ok". All its records must be of one call each.
-func (w *world) of(account string) string {
+// auditOf is the audit log of one account, "before allowed, after ok". All its records must be of one call each.
+func (w *harness) auditOf(account string) string {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,12 +146,12 @@ func (w *world) of(account string) string {
 }
 
 // The critic is asked at once and the generator a second later, for a model that answers after two.
-func TestGivesWay(t *testing.T) {
+func TestForegroundPreemptsBackground(t *testing.T) {
 	t.Parallel()
 	done := llm.Chunk{Content: "late", Done: true}
 	for _, tt := range []struct {
 		name    string
-		acts    []act // of the critic's model
+		acts    []scriptedReply // of the critic's model
 		code    string
 		text    string
 		says    string        // in the fault
@@ -158,47 +160,47 @@ func TestGivesWay(t *testing.T) {
 		trail   string
 	}{
 		{
-			name: "it lets go at once, and starts anew", acts: []act{stalls(0), says("4", time.Second)},
+			name: "it lets go at once, and starts anew", acts: []scriptedReply{stallsFor(0), says("4", time.Second)},
 			text: "4", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "it lets go after a while", acts: []act{stalls(10 * time.Second), says("4", time.Second)},
+			name: "it lets go after a while", acts: []scriptedReply{stallsFor(10 * time.Second), says("4", time.Second)},
 			text: "4", replied: 12 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "it gives way in the middle of what was said", acts: []act{first(llm.Chunk{Content: "The answer"}, stalls(0)), says("4", time.Second)},
-			code: subjects.CodeBusy, text: "The answer", says: "broken off in the middle, because somebody whom a user waits for came first; ask again",
+			name: "it gives way in the middle of what was said", acts: []scriptedReply{first(llm.Chunk{Content: "The answer"}, stallsFor(0)), says("4", time.Second)},
+			code: subjects.CodeBusy, text: "The answer", says: "preempted by a foreground request after a part of it was sent; retry",
 			replied: time.Second, asked: "judge big", trail: "before allowed, after unknown busy",
 		},
 		{
-			name: "thoughts were said too", acts: []act{first(llm.Chunk{Thinking: "hm"}, stalls(0)), says("4", time.Second)},
-			code: subjects.CodeBusy, says: "broken off", replied: time.Second, asked: "judge big", trail: "before allowed, after unknown busy",
+			name: "thoughts were said too", acts: []scriptedReply{first(llm.Chunk{Thinking: "hm"}, stallsFor(0)), says("4", time.Second)},
+			code: subjects.CodeBusy, says: "preempted", replied: time.Second, asked: "judge big", trail: "before allowed, after unknown busy",
 		},
 		{
-			name: "an empty piece is nothing said", acts: []act{first(llm.Chunk{}, stalls(0)), says("4", time.Second)},
+			name: "an empty piece is nothing said", acts: []scriptedReply{first(llm.Chunk{}, stallsFor(0)), says("4", time.Second)},
 			text: "4", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "trick: what comes after the cut is not said", acts: []act{late(llm.Chunk{Content: "old"}, done), says("new", time.Second)},
+			name: "trick: what comes after the cut is not said", acts: []scriptedReply{late(llm.Chunk{Content: "old"}, done), says("new", time.Second)},
 			text: "new", replied: 4 * time.Second, asked: "judge big judge", trail: "before allowed, after ok",
 		},
 		{
-			name: "what is complete is not thrown away", acts: []act{late(done), says("new", time.Second)},
+			name: "what is complete is not thrown away", acts: []scriptedReply{late(done), says("new", time.Second)},
 			text: "late", replied: time.Second, asked: "judge big", trail: "before allowed, after ok",
 		},
 		{
-			name: "trick: what left the machine is refused, not asked again", acts: []act{late(llm.Chunk{Content: "far", Final: llm.Final{RemoteHost: "ollama.com"}}), says("new", time.Second)},
+			name: "trick: what left the machine is refused, not asked again", acts: []scriptedReply{late(llm.Chunk{Content: "far", Final: llm.Final{RemoteHost: "ollama.com"}}), says("new", time.Second)},
 			code: subjects.CodeModelRemote, says: "allow_remote", replied: time.Second, asked: "judge big", trail: "before allowed, after denied model_remote",
 		},
 		{
-			name: "its time is over in its next turn", acts: []act{stalls(0), stalls(0)},
+			name: "its time is over in its next turn", acts: []scriptedReply{stallsFor(0), stallsFor(0)},
 			code: subjects.CodeTimeout, replied: soon, asked: "judge big judge", trail: "before allowed, after unknown timeout",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, s := newTheatre(t, map[string][]act{"judge": tt.acts, "big": {says("hello", 2*time.Second)}}, nil)
+				w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": tt.acts, "big": {says("hello", 2*time.Second)}}, nil)
 				begun := time.Now()
 				grade := make(chan reply, 1)
 				var took time.Duration
@@ -209,7 +211,7 @@ func TestGivesWay(t *testing.T) {
 				}()
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if running, waiting := w.m.Inside(); running != 1 || waiting != 0 {
+				if running, waiting := w.m.QueueCounts(); running != 1 || waiting != 0 {
 					t.Errorf("%d run and %d wait", running, waiting)
 				}
 				if r := w.ask(subjects.ChatRequest{}); r.err != nil || r.text != "hello" || time.Since(begun) != 3*time.Second {
@@ -222,16 +224,16 @@ func TestGivesWay(t *testing.T) {
 				if tt.says != "" && (r.err == nil || !strings.Contains(r.err.Error(), tt.says)) {
 					t.Errorf("told %v", r.err)
 				}
-				if got := s.seen(); got != tt.asked {
+				if got := s.calls(); got != tt.asked {
 					t.Errorf("asked: %s", got)
 				}
-				if got := w.of("critic"); got != tt.trail {
+				if got := w.auditOf("critic"); got != tt.trail {
 					t.Errorf("audit of the critic: %s", got)
 				}
-				if got := w.of("generator"); got != "before allowed, after ok" {
+				if got := w.auditOf("generator"); got != "before allowed, after ok" {
 					t.Errorf("audit of the generator: %s", got)
 				}
-				if running, waiting := w.m.Inside(); running != 0 || waiting != 0 {
+				if running, waiting := w.m.QueueCounts(); running != 0 || waiting != 0 {
 					t.Errorf("at the end %d run and %d wait", running, waiting)
 				}
 			})
@@ -239,8 +241,8 @@ func TestGivesWay(t *testing.T) {
 	}
 }
 
-// The critic's call gives way and waits again behind a long answer. It can be stopped there, and its time runs.
-func TestEndsWhileWaitingAgain(t *testing.T) {
+// The critic's call is preempted and waits again behind a long answer. It can be stopped there, and its time runs.
+func TestPreemptedCallEndsWithItsDeadline(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, stop string
@@ -251,7 +253,7 @@ func TestEndsWhileWaitingAgain(t *testing.T) {
 		{"trick: another query is stopped", "q3", soon, subjects.CodeTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, s := newTheatre(t, map[string][]act{"judge": {stalls(0)}, "big": {says("hello", 15*time.Second)}}, nil)
+			w, s := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(0)}, "big": {says("hello", 15*time.Second)}}, nil)
 			begun := time.Now()
 			grade, answers := make(chan reply, 1), make(chan reply, 2)
 			go func() { grade <- w.askAs("critic", "q1", subjects.ChatRequest{Role: "critic"}) }()
@@ -260,7 +262,7 @@ func TestEndsWhileWaitingAgain(t *testing.T) {
 				go func() { answers <- w.askAs("generator", "q2", subjects.ChatRequest{}) }()
 			}
 			time.Sleep(4 * time.Second)
-			if running, waiting := w.m.Inside(); running != 1 || waiting != 2 {
+			if running, waiting := w.m.QueueCounts(); running != 1 || waiting != 2 {
 				t.Errorf("%s: %d run and %d wait", tt.name, running, waiting)
 			}
 			if _, err := w.rec.Deliver(t, w.m, actortest.Message{Subject: "query.cancel." + tt.stop, Body: subjects.Cancel{}}); err != nil {
@@ -269,14 +271,14 @@ func TestEndsWhileWaitingAgain(t *testing.T) {
 			if r := <-grade; r.code() != tt.code || time.Since(begun) != tt.after {
 				t.Errorf("%s: %v after %s", tt.name, r.err, time.Since(begun))
 			}
-			if got := w.of("critic"); got != "before allowed, after unknown "+tt.code {
+			if got := w.auditOf("critic"); got != "before allowed, after unknown "+tt.code {
 				t.Errorf("%s: audit: %s", tt.name, got)
 			}
 			if r := <-answers; r.err != nil {
 				t.Errorf("%s: %v", tt.name, r.err)
 			}
 			<-answers
-			if got := s.seen(); got != "judge big big" {
+			if got := s.calls(); got != "judge big big" {
 				t.Errorf("%s: asked %s", tt.name, got)
 			}
 		})
@@ -284,7 +286,7 @@ func TestEndsWhileWaitingAgain(t *testing.T) {
 }
 
 // Who stands where is the account's matter, whatever a request says of itself.
-func TestRankIsOfTheAccount(t *testing.T) {
+func TestRequestCannotChoosePriority(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name        string
@@ -305,8 +307,8 @@ func TestRankIsOfTheAccount(t *testing.T) {
 		{"trick: the critic pushes with another role", "generator", "critic", subjects.ChatRequest{Role: "critic"}, subjects.ChatRequest{Role: "assistant"}, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			acts := []act{says("done", 5*time.Second)}
-			w, _ := newTheatre(t, map[string][]act{"judge": acts, "big": acts, "coder": acts}, nil)
+			acts := []scriptedReply{says("done", 5*time.Second)}
+			w, _ := newScriptedHarness(t, map[string][]scriptedReply{"judge": acts, "big": acts, "coder": acts}, nil)
 			held := make(chan reply, 1)
 			go func() { held <- w.askAs(tt.holds, "q1", tt.holding) }()
 			synctest.Wait()
@@ -323,10 +325,10 @@ func TestRankIsOfTheAccount(t *testing.T) {
 }
 
 // Vectors wait in the same way.
-func TestVectorsGiveWay(t *testing.T) {
+func TestEmbeddingsArePreempted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s := newTheatre(t, map[string][]act{"nomic-embed-text": {stalls(time.Second), says("", time.Second)}}, nil)
+		w, s := newScriptedHarness(t, map[string][]scriptedReply{"nomic-embed-text": {stallsFor(time.Second), says("", time.Second)}}, nil)
 		begun, took := time.Now(), time.Duration(0)
 		failed := make(chan error, 1)
 		var e subjects.EmbedReply
@@ -342,23 +344,23 @@ func TestVectorsGiveWay(t *testing.T) {
 		if err := <-failed; err != nil || len(e.Vectors) != 2 || took != 2*time.Second {
 			t.Errorf("%v, %+v, after %s", err, e, took)
 		}
-		if got := w.of("critic") + "; " + w.of("memory"); got != "before allowed, after ok; before allowed, after ok" || len(s.asked) != 3 {
-			t.Errorf("audit: %s; asked %s", got, s.seen())
+		if got := w.auditOf("critic") + "; " + w.auditOf("memory"); got != "before allowed, after ok; before allowed, after ok" || len(s.asked) != 3 {
+			t.Errorf("audit: %s; asked %s", got, s.calls())
 		}
 	})
 }
 
 // A flood of grades is turned away in part. An answer is not, nor does it wait.
-func TestFloodBehind(t *testing.T) {
+func TestBackgroundFloodIsRejected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, _ := newTheatre(t, map[string][]act{"judge": {stalls(time.Hour)}, "big": {says("hello", time.Second)}}, func(c *model.Config) { c.Ollama.Queue = 16 })
+		w, _ := newScriptedHarness(t, map[string][]scriptedReply{"judge": {stallsFor(time.Hour)}, "big": {says("hello", time.Second)}}, func(c *model.Config) { c.Ollama.Queue = 16 })
 		grades := make(chan reply, 100)
 		for range cap(grades) {
 			go func() { grades <- w.askAs("critic", "q1", subjects.ChatRequest{Role: "critic"}) }()
 		}
 		synctest.Wait()
-		if running, waiting := w.m.Inside(); running != 1 || waiting != 4 || len(grades) != 95 {
+		if running, waiting := w.m.QueueCounts(); running != 1 || waiting != 4 || len(grades) != 95 {
 			t.Errorf("%d run, %d wait, %d are turned away", running, waiting, len(grades))
 		}
 		for range len(grades) {
@@ -378,7 +380,7 @@ func TestFloodBehind(t *testing.T) {
 				t.Errorf("%v", r.err)
 			}
 		}
-		if running, waiting := w.m.Inside(); running != 0 || waiting != 0 {
+		if running, waiting := w.m.QueueCounts(); running != 0 || waiting != 0 {
 			t.Errorf("at the end %d run and %d wait", running, waiting)
 		}
 	})
@@ -386,7 +388,7 @@ func TestFloodBehind(t *testing.T) {
 
 // Under the real grants, over real HTTP: the model hangs for one, the other is answered meanwhile, and the request that
 // hung is really cut at the server. In the end the first one is answered, once.
-func TestBusGivesWay(t *testing.T) {
+func TestBusPreemption(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, behind, front string }{
 		{"critic to generator", "critic", "generator"},
@@ -398,7 +400,7 @@ func TestBusGivesWay(t *testing.T) {
 			hang := scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}
 			script := always("big")
 			script["judge"] = []scriptserver.Exchange{hang, hang, {Reply: scriptserver.Reply{Content: "[RESULT] 4"}}}
-			w := newTown(t, script, nil)
+			w := newBusHarness(t, script, nil)
 			type graded struct {
 				text   string
 				pieces int
@@ -409,17 +411,17 @@ func TestBusGivesWay(t *testing.T) {
 			front := wire.Client{Out: w.out(tt.front, "s1", "q1"), Timeout: soon}
 			go func() {
 				var g graded
-				for c, err := range behind.Chat(t.Context(), llm.Request{Messages: hello("grade").Messages}) {
+				for c, err := range behind.Chat(t.Context(), llm.Request{Messages: newRequest("grade").Messages}) {
 					g.text, g.err, g.pieces = g.text+c.Content, err, g.pieces+1
 				}
 				grade <- g
 			}()
 			for i := range 2 {
-				until(t, "the model hangs", func() bool { c := w.srv.Stats(); return c.Started == 1+2*i && c.Running == 1 })
+				waitFor(t, "the model hangs", func() bool { c := w.srv.Stats(); return c.Started == 1+2*i && c.Running == 1 })
 				if len(grade) != 0 {
 					t.Fatal("the first one is answered already")
 				}
-				if msg, _, err := llm.Collect(front.Chat(t.Context(), hello("hi"))); err != nil || msg.Content != "I am big ." {
+				if msg, _, err := llm.Collect(front.Chat(t.Context(), newRequest("hi"))); err != nil || msg.Content != "I am big ." {
 					t.Fatalf("%v, %+v", err, msg)
 				}
 			}
@@ -430,7 +432,7 @@ func TestBusGivesWay(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 			trails := map[string]string{}
-			for _, r := range w.trail() {
+			for _, r := range w.auditRecords() {
 				trails[r.AgentID] += r.Phase + " " + r.Status + ", "
 			}
 			const pair = "before allowed, after ok, "
@@ -443,11 +445,11 @@ func TestBusGivesWay(t *testing.T) {
 
 // What a stalled critic costs an answer: medians of the same chat, over real HTTP, without and with a grade that hangs
 // each time the question comes.
-func TestStall(t *testing.T) {
+func TestStalledServerDoesNotKeepSlot(t *testing.T) {
 	const rounds = 150
 	script := always("big")
 	script["judge"] = []scriptserver.Exchange{{Always: true, Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}}}
-	w := newWorld(t, script, nil)
+	w := newHarness(t, script, nil)
 	measure := func(ready func(round int)) time.Duration {
 		var all []time.Duration
 		for i := range rounds {
@@ -463,7 +465,7 @@ func TestStall(t *testing.T) {
 	}
 	paced := func(int) { // as long a pause as the other side needs, so that both begin from rest
 		polls := 0
-		until(t, "a pause", func() bool { polls++; return polls > 2 })
+		waitFor(t, "a pause", func() bool { polls++; return polls > 2 })
 	}
 	measure(paced) // warm
 	free := measure(paced)
@@ -477,7 +479,7 @@ func TestStall(t *testing.T) {
 		grade <- err
 	}()
 	hangs := func(round int) {
-		until(t, "the grade hangs", func() bool { c := w.srv.Stats(); return c.Started-before.Started == 1+2*round && c.Running == 1 })
+		waitFor(t, "the grade hangs", func() bool { c := w.srv.Stats(); return c.Started-before.Started == 1+2*round && c.Running == 1 })
 	}
 	stalled := measure(hangs)
 	hangs(rounds)
@@ -488,7 +490,7 @@ func TestStall(t *testing.T) {
 	if err := <-grade; actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
-	until(t, "the server is free", func() bool { return w.srv.Stats().Running == 0 })
+	waitFor(t, "the server is free", func() bool { return w.srv.Stats().Running == 0 })
 	if c := w.srv.Stats(); c.Cancelled-before.Cancelled != rounds+1 {
 		t.Errorf("%d of %d requests were cut at the server", c.Cancelled, rounds+1)
 	}

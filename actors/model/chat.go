@@ -1,0 +1,174 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/pkg/model/wire"
+	"conclave/subjects"
+)
+
+// onChat selects a model and streams its reply. The last chunk is sent only after the outcome is in the audit log: a reply
+// without a record is not completed.
+func (m *Model) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], send func(subjects.ChatChunk) error, out actor.Out) error {
+	ctx, end := m.calls.track(ctx, in.Query)
+	defer end()
+	begun := out.Now()
+	rec := m.newRecord(actionChat, in.From, in.Session, in.Query, in.Body.Model, in.Body.Messages)
+	r, err := parseChat(in.Body)
+	if err != nil {
+		return m.refuse(ctx, out, rec, err)
+	}
+	t, err := m.selectModel(ctx, selection{role: in.Body.Role, hint: in.Body.Hint, model: in.Body.Model, now: begun})
+	rec.Tool = t.name
+	if err == nil {
+		r, err = t.buildRequest(r)
+	}
+	if err == nil && t.queue().isFull(in.From) {
+		err = errQueueFull
+	}
+	if err != nil {
+		return m.refuse(ctx, out, rec, err)
+	}
+	last, err := actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (model.Chunk, error) {
+		last, began, err := m.runChat(ctx, p, t, r, newRequester(in.From, in.Session), send)
+		if errors.Is(err, model.ErrMissing) {
+			t.server.dropCache()
+		}
+		last.Final.Model, last.Final.Total = t.name, out.Now().Sub(begun)
+		return last, reportOutcome(ctx, p, began, err)
+	})
+	if err != nil {
+		return err
+	}
+	return sendChunk(last, t, send)
+}
+
+// runChat waits for a slot and sends all chunks of the reply but the last, which it returns. began reports whether the model
+// was asked. A request that is preempted before a chunk was sent is retried with its next slot: for the caller and for the
+// audit log that is one call.
+func (m *Model) runChat(ctx context.Context, p *actor.Permit, t target, r model.Request, from requester, send sendFunc) (last model.Chunk, began bool, err error) {
+	if err := p.Check(); err != nil {
+		return last, false, err
+	}
+	began, err = t.queue().run(ctx, from.account, from.key, t.backendName, func(turn context.Context) (err error) {
+		last, err = m.streamReply(turn, t, r, send)
+		return err
+	})
+	return last, began, err
+}
+
+// streamReply asks the model once and sends all chunks but the last, which it returns. It denies a reply that comes from
+// another machine without permission, and rejects one that is too long or ends without a last chunk.
+func (m *Model) streamReply(turn context.Context, t target, r model.Request, send sendFunc) (last model.Chunk, err error) {
+	size, sent := 0, false
+	sendNoted := func(c subjects.ChatChunk) error {
+		sent = true
+		return send(c)
+	}
+	for c, err := range t.server.backend.Chat(turn, r) {
+		if err != nil {
+			return model.Chunk{}, preemptionError(turn, err, sent)
+		}
+		if host := c.Final.RemoteHost; host != "" && !t.isDemo {
+			if err := m.checkRemote(t.name, t.backendName, host); err != nil {
+				return model.Chunk{}, err
+			}
+		}
+		if size += chunkSize(c); size > maxReply {
+			return model.Chunk{}, fmt.Errorf("%w: the reply of %s is too long, more than %d MB", model.ErrMalformed, t.name, maxReply>>20)
+		}
+		if c.Done { // a complete reply is used although its turn may just have been preempted
+			_, err := encodeChunk(model.Chunk{Calls: c.Calls}) // before the outcome is recorded as ok
+			return c, err
+		}
+		if turn.Err() != nil { // the server goes on although the request was cancelled
+			break
+		}
+		if err := sendChunk(c, t, sendNoted); err != nil {
+			return model.Chunk{}, err
+		}
+	}
+	if turn.Err() != nil {
+		return model.Chunk{}, preemptionError(turn, context.Cause(turn), sent)
+	}
+	return model.Chunk{}, fmt.Errorf("%w: %s stopped without saying that it is done", model.ErrCut, t.name)
+}
+
+// parseChat decodes a chat request and rejects what no model could handle.
+func parseChat(q subjects.ChatRequest) (model.Request, error) {
+	r, err := wire.FromRequest(q)
+	if err != nil {
+		return r, err
+	}
+	malformed := func(format string, a ...any) (model.Request, error) {
+		return r, subjects.Faultf(subjects.CodeMalformed, format, a...)
+	}
+	switch o := r.Options; {
+	case q.Role != "" && subjects.CheckToken(q.Role) != nil:
+		return malformed("the role may hold letters, digits, - and _ only")
+	case q.Hint != "" && !slices.Contains(Hints, q.Hint):
+		return malformed("the hint is none of %v", Hints)
+	case q.Model != "" && checkName(q.Model) != nil:
+		return malformed("%v", checkName(q.Model))
+	case len(r.Format) > 0 && len(r.Tools) > 0:
+		return malformed("a format and tools at once: models then make no calls; ask with the tools first")
+	case o.Predict < 0:
+		return malformed("predict must not be negative")
+	case o.Temperature != nil && (*o.Temperature < 0 || *o.Temperature > maxTemperature):
+		return malformed("the temperature is not between 0 and %d", maxTemperature)
+	case len(o.Stop) > maxStops:
+		return malformed("more than %d stop sequences", maxStops)
+	case len(r.Tools) > maxTools:
+		return malformed("more than %d tools", maxTools)
+	}
+	for i, msg := range r.Messages {
+		if !slices.Contains([]string{model.System, model.User, model.Assistant, model.ToolRole}, msg.Role) {
+			return malformed("message %d: a role is system, user, assistant or tool", i)
+		}
+	}
+	for _, tool := range r.Tools {
+		if tool.Name == "" || actor.CheckJSONObject(tool.Parameters) != nil {
+			return malformed("a tool needs a name and parameters that are one JSON object")
+		}
+	}
+	return r, nil
+}
+
+// buildRequest returns the request for the backend: context window and keep-alive are the model's, whoever calls, and the
+// other options are bounded by its configuration. It refuses tools for a model that has none.
+func (t target) buildRequest(r model.Request) (model.Request, error) {
+	if len(r.Tools) > 0 && !t.info.Tools {
+		return r, fmt.Errorf("%w: %s; tools have to be described in the prompt", model.ErrNoTools, t.name)
+	}
+	r.Model = t.backendName
+	r.Stream = r.Stream && t.streams()
+	r.Think = t.thinkOption(r.Think)
+	o := &r.Options
+	o.Window, o.KeepAlive = t.window(), t.opts.KeepAlive
+	if o.Predict == 0 || o.Predict > t.opts.Predict {
+		o.Predict = t.opts.Predict
+	}
+	if o.Temperature == nil && t.opts.Temperature != nil {
+		v := float64(*t.opts.Temperature)
+		o.Temperature = &v
+	}
+	return r, nil
+}
+
+// streams reports whether the model's replies are streamed.
+func (t target) streams() bool { return t.opts.Stream == nil || *t.opts.Stream }
+
+// thinkOption returns whether the model shall think aloud. It is always explicit, because defaults differ, except for OpenAI
+// servers that do not report the capability: there it is what was requested.
+func (t target) thinkOption(requested *bool) *bool {
+	if t.server.name == OpenAI && !t.info.Thinking {
+		return requested
+	}
+	on := t.info.Thinking && (requested == nil || *requested)
+	return &on
+}

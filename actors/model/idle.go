@@ -1,0 +1,43 @@
+package model
+
+import "time"
+
+// Between two steps of a turn, while a tool runs, there is no request for the assistant's model. Loading another model for
+// a background request just then would save no time: the next step preempts it and loads its own model again. So where
+// models exclude one another, a background request causes another model to be loaded only after an idle delay without any
+// request of a higher priority, waiting or running. It may use the loaded model at once; that is the one that the requests
+// of higher priority used last, because nothing else is admitted until the delay is over.
+
+// remainingIdle returns how long requests of a priority must still not replace the loaded model. The delay starts when the
+// last request of a higher priority leaves, and is 0 if there was none.
+func (q *queue) remainingIdle(priority int) time.Duration {
+	for _, r := range q.running {
+		if r.priority < priority {
+			return q.idleDelay
+		}
+	}
+	var last time.Time
+	for _, at := range q.lastLeft[:priority] {
+		if at.After(last) {
+			last = at
+		}
+	}
+	if last.IsZero() {
+		return 0
+	}
+	return max(0, q.idleDelay-time.Since(last))
+}
+
+// admitAfter calls admit when an idle delay is over, since no request may arrive or leave then. One timer is enough: only
+// the requests of the highest waiting priority are considered.
+func (q *queue) admitAfter(delay time.Duration) {
+	if q.idleTimer != nil {
+		q.idleTimer.Reset(delay)
+		return
+	}
+	q.idleTimer = time.AfterFunc(delay, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.admit()
+	})
+}

@@ -1,0 +1,103 @@
+package model
+
+import (
+	"context"
+	"time"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// onNames lists the models that can be used, and the model that would answer now in each role. The role of a model whose
+// server is unreachable has the reason in its notice.
+func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
+	now := out.Now()
+	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}}
+	for _, role := range strict.Keys(m.cfg.Roles) {
+		list.Roles = append(list.Roles, m.resolveRole(ctx, role, now))
+	}
+	if ctx.Err() != nil {
+		return subjects.ModelList{}, toFault(ctx, context.Cause(ctx))
+	}
+	return list, nil
+}
+
+// resolveRole returns the model that would answer in a role now, or the configured one with an error in its notice.
+func (m *Model) resolveRole(ctx context.Context, role string, now time.Time) subjects.RoleModel {
+	var t target
+	var err error
+	if role == subjects.RoleEmbeddings {
+		t, err = m.findModel(ctx, m.cfg.Roles[role], now)
+	} else {
+		t, err = m.selectModel(ctx, selection{role: role, now: now})
+	}
+	if err != nil {
+		name := m.cfg.Roles[role]
+		return subjects.RoleModel{Role: role, Model: name, Notice: text.Clip(toFault(ctx, err).Text, maxText), Window: m.cfg.OptionsFor(name).Window}
+	}
+	return subjects.RoleModel{
+		Role: role, Model: t.name, Wanted: t.wanted, Notice: t.notice, Window: t.window(), Stream: t.streams(),
+		Tools: t.info.Tools, Thinking: t.info.Thinking, DemoModel: t.isDemo,
+	}
+}
+
+// listModels lists the models of all reachable servers; those that may not be used have the reason in Refused. A remote
+// server is not contacted unless a remote model is allowed.
+func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelInfo {
+	models := []subjects.ModelInfo{}
+	if m.cfg.DemoModel == DemoAlways && m.demo != nil || m.usesDemoModel(ctx, now) {
+		if i, err := m.demo.lookupInfo(ctx, Scripted, now); err == nil {
+			models = append(models, newModelInfo(m.demo, Scripted, i, nil))
+		}
+		return models
+	}
+	for _, serverName := range strict.Keys(m.servers) {
+		s := m.servers[serverName]
+		if s.remoteHost != "" && len(m.cfg.Remote) == 0 {
+			continue // not even the request for the list leaves the machine
+		}
+		infos, err := s.listModels(ctx)
+		if err != nil {
+			continue // the notices of its roles have the reason
+		}
+		for _, i := range infos {
+			name := qualifiedName(serverName, i.Name)
+			if i.Remote == "" {
+				i.Remote = s.remoteHost
+			}
+			refused := m.checkRemote(name, i.Name, i.Remote)
+			if refused == nil {
+				t, err := m.findModel(ctx, name, now)
+				if refused = err; err == nil {
+					more := t.info
+					i.Window, i.Tools, i.Thinking, i.Vision, i.Embedding = max(i.Window, more.Window), more.Tools, more.Thinking, more.Vision, more.Embedding
+				}
+			}
+			models = append(models, newModelInfo(s, name, i, refused))
+		}
+	}
+	return models
+}
+
+// newModelInfo converts what a backend reports of a model. refused is why the model may not be used, nil if it may.
+func newModelInfo(s *server, name string, i model.Info, refused error) subjects.ModelInfo {
+	info := subjects.ModelInfo{
+		Name: name, Backend: s.name, Size: i.Size, Family: text.Clip(i.Family, 100), Parameters: text.Clip(i.Parameters, 100), Window: i.Window,
+		Tools: i.Tools, Thinking: i.Thinking, Vision: i.Vision, Embedding: i.Embedding, Loaded: i.Loaded, Remote: text.Clip(i.Remote, 200),
+	}
+	if refused != nil {
+		info.Refused = text.Clip(refused.Error(), maxText)
+	}
+	return info
+}
+
+// qualifiedName is the name under which this system knows a model of a server: see [Config.SplitName].
+func qualifiedName(serverName, backendName string) string {
+	if serverName == Ollama {
+		return backendName
+	}
+	return serverName + "/" + backendName
+}

@@ -1,0 +1,61 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// onPull downloads a model. It denies every account but the user's; so do the grants of the server.
+func (m *Model) onPull(ctx context.Context, in actor.Msg[subjects.PullRequest], send func(subjects.PullProgress) error, out actor.Out) error {
+	rec := m.newRecord(actionPull, in.From, in.Session, in.Query, in.Body.Model, []byte(in.Body.Model))
+	if !slices.Contains(subjects.UserAccounts, in.From) {
+		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeDenied, "only the user fetches models: conclave model pull"))
+	}
+	if err := checkName(in.Body.Model); err != nil {
+		rec.Tool = ""
+		return m.refuse(ctx, out, rec, subjects.Faultf(subjects.CodeMalformed, "%v", err))
+	}
+	serverName, backendName := m.cfg.SplitName(in.Body.Model)
+	s := m.servers[serverName]
+	var err error
+	if s == nil {
+		err = fmt.Errorf("%w: there is no %s to fetch models", model.ErrUnsupported, serverName)
+	} else {
+		err = m.checkRemote(in.Body.Model, backendName, s.remoteHost)
+	}
+	if err != nil {
+		return m.refuse(ctx, out, rec, err)
+	}
+	_, err = actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.Empty, error) {
+		err := runPull(ctx, p, s, backendName, send)
+		s.dropCache()
+		return subjects.Empty{}, reportOutcome(ctx, p, true, err)
+	})
+	return err
+}
+
+// runPull downloads a model and sends the progress.
+func runPull(ctx context.Context, p *actor.Permit, s *server, backendName string, send func(subjects.PullProgress) error) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	for p, err := range s.backend.Pull(ctx, backendName) {
+		if err != nil {
+			return err
+		}
+		err := send(subjects.PullProgress{Status: text.Clip(p.Status, 500), Digest: text.Clip(p.Digest, 200), Total: p.Total, Completed: p.Completed})
+		if err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}

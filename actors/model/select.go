@@ -1,0 +1,251 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"conclave/pkg/model"
+	"conclave/pkg/model/scripted"
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// target is the model that answers, and the notice for the user.
+type target struct {
+	server      *server
+	name        string // in the configuration and in messages
+	backendName string // at its server
+	info        model.Info
+	opts        Options
+	wanted      string // the model that should have answered, if that is another
+	notice      string
+	isDemo      bool
+}
+
+// window returns the context window that the model is always asked with, at most the one that it was made for.
+func (t target) window() int {
+	if t.info.Window > 0 {
+		return min(t.opts.Window, t.info.Window)
+	}
+	return t.opts.Window
+}
+
+// queue returns the queue of chats with the model.
+func (t target) queue() *queue {
+	if t.opts.Small != nil && *t.opts.Small {
+		return t.server.small
+	}
+	return t.server.large
+}
+
+// selection is what a request says about the model that shall answer.
+type selection struct {
+	role, hint, model string
+	now               time.Time
+}
+
+// selectModel finds the model that answers. A request that names a model gets that one or an error. For others the first
+// candidate that exists answers, else any local model that can chat; the notice says which one was missing.
+func (m *Model) selectModel(ctx context.Context, s selection) (target, error) {
+	names, notice := m.listCandidates(s)
+	var missing error
+	for i, name := range names {
+		t, err := m.findModel(ctx, name, s.now)
+		switch {
+		case err == nil:
+			if i > 0 && !t.isDemo {
+				t.wanted, t.notice = names[0], m.substituteNotice(names[0], t.name)
+			}
+			t.notice = joinNotices(notice, t.notice)
+			return t, nil
+		case s.model != "" || !errors.Is(err, model.ErrMissing):
+			return target{name: name}, err
+		case missing == nil:
+			missing = err
+		}
+	}
+	t, err := m.findAnyModel(ctx, names[0], s.now)
+	t.notice = joinNotices(notice, t.notice)
+	if errors.Is(err, model.ErrMissing) {
+		err = fmt.Errorf("%w; nor is there another model that could answer", missing)
+	}
+	return t, err
+}
+
+// listCandidates lists the models that may answer, the preferred one first: those of the hint, of the role and of the
+// assistant. An unknown role has a notice.
+func (m *Model) listCandidates(s selection) (names []string, notice string) {
+	if s.model != "" {
+		return []string{s.model}, ""
+	}
+	s.role = cmp.Or(s.role, subjects.RoleAssistant)
+	role, ok := m.cfg.Roles[s.role]
+	if !ok {
+		role = m.cfg.Roles[subjects.RoleAssistant]
+		notice = fmt.Sprintf("models.yaml has no role %s, so the assistant's model answers", s.role)
+	}
+	for _, name := range []string{m.cfg.Hints[s.hint], role, m.cfg.Roles[subjects.RoleAssistant]} {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, notice
+}
+
+// findModel finds one model at its server, or the demo model where that answers. It denies a model that would leave this
+// machine without permission.
+func (m *Model) findModel(ctx context.Context, name string, now time.Time) (target, error) {
+	if m.cfg.DemoModel == DemoAlways && m.demo != nil {
+		return m.demoTarget(ctx, name, now, "demo_model is set to always in models.yaml")
+	}
+	serverName, backendName := m.cfg.SplitName(name)
+	s := m.servers[serverName]
+	if s == nil {
+		return target{}, fmt.Errorf("%w: %s: %s is not configured; see models.yaml", model.ErrMissing, name, serverName)
+	}
+	if err := m.checkRemote(name, backendName, s.remoteHost); err != nil {
+		return target{}, err
+	}
+	if m.usesDemoModel(ctx, now) {
+		return m.demoTarget(ctx, name, now, "no Ollama answers at "+m.cfg.Ollama.URL+"; start it with: ollama serve")
+	}
+	info, err := s.lookupInfo(ctx, backendName, now)
+	if err != nil {
+		return target{}, err
+	}
+	if err := m.checkRemote(name, backendName, info.Remote); err != nil {
+		return target{}, err
+	}
+	return target{server: s, name: name, backendName: backendName, info: info, opts: m.cfg.OptionsFor(name)}, nil
+}
+
+// checkRemote denies a model that would send the conversation to another machine, unless it is allowed by name: one whose
+// host is not "", and one with the name of an Ollama cloud model.
+func (m *Model) checkRemote(name, backendName, host string) error {
+	low := strings.ToLower(trimLatest(backendName))
+	cloud := strings.HasSuffix(low, ":cloud") || strings.HasSuffix(low, "-cloud")
+	if host == "" && !cloud || m.cfg.AllowsRemote(name) {
+		return nil
+	}
+	if host == "" {
+		host = "Ollama's cloud"
+	}
+	return fmt.Errorf("%w: %s would send the conversation to %s; if you want that, write allow_remote: [%q] in models.yaml",
+		model.ErrRemote, name, text.Clip(host, 100), name)
+}
+
+// ollamaPresence is whether Ollama was ever reachable.
+type ollamaPresence struct {
+	ollamaSeen atomic.Bool
+	probe      chan struct{} // held while Ollama is probed
+	lastMiss   time.Time     // of the last failed probe; guarded by probe
+}
+
+// usesDemoModel reports whether the demo model answers: Ollama is the only server and was never reachable. It probes Ollama
+// at most once in [probeTTL] until it was reachable, and never afterwards. A remote Ollama without permission is not probed.
+func (m *Model) usesDemoModel(ctx context.Context, now time.Time) bool {
+	s := m.servers[Ollama]
+	if m.cfg.DemoModel != DemoAuto || m.demo == nil || len(m.servers) > 1 || s == nil || m.ollamaSeen.Load() {
+		return false
+	}
+	if s.remoteHost != "" && len(m.cfg.Remote) == 0 {
+		return false
+	}
+	select {
+	case m.probe <- struct{}{}:
+		defer func() { <-m.probe }()
+	case <-ctx.Done():
+		return false // the caller's next request fails with the reason
+	}
+	if m.ollamaSeen.Load() {
+		return false
+	}
+	if now.Sub(m.lastMiss) < probeTTL && !now.Before(m.lastMiss) {
+		return true
+	}
+	bounded, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	_, err := s.backend.List(bounded)
+	if err == nil || !errors.Is(err, model.ErrUnreachable) && bounded.Err() == nil {
+		m.ollamaSeen.Store(true)
+		return false
+	}
+	if ctx.Err() == nil {
+		m.lastMiss = now
+	}
+	return true
+}
+
+// Scripted is the name of the built-in demo model.
+const Scripted = scripted.Name
+
+// demoTarget is the demo model in place of the model wanted, with the reason in its notice.
+func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, reason string) (target, error) {
+	info, err := m.demo.lookupInfo(ctx, Scripted, now)
+	if err != nil {
+		return target{}, err
+	}
+	return target{
+		server: m.demo, name: Scripted, backendName: Scripted, info: info, opts: m.cfg.OptionsFor(Scripted), wanted: wanted, isDemo: true,
+		notice: "this is a built-in demo model, not a model: " + reason,
+	}, nil
+}
+
+// findAnyModel finds a model of this machine that can chat, preferably a loaded one. Models of remote servers are left out:
+// they are used only where the configuration names them.
+func (m *Model) findAnyModel(ctx context.Context, wanted string, now time.Time) (target, error) {
+	for _, serverName := range strict.Keys(m.servers) {
+		s := m.servers[serverName]
+		if s.remoteHost != "" {
+			continue
+		}
+		infos, err := s.listModels(ctx)
+		if err != nil {
+			continue
+		}
+		slices.SortStableFunc(infos, func(a, b model.Info) int { return cmp.Compare(loadedRank(a), loadedRank(b)) })
+		for _, i := range infos {
+			t, err := m.findModel(ctx, qualifiedName(serverName, i.Name), now)
+			if err != nil || t.info.Embedding {
+				continue
+			}
+			t.wanted, t.notice = wanted, m.substituteNotice(wanted, t.name)
+			return t, nil
+		}
+	}
+	if ctx.Err() != nil {
+		return target{name: wanted}, context.Cause(ctx)
+	}
+	return target{name: wanted}, model.ErrMissing
+}
+
+// loadedRank sorts loaded models first.
+func loadedRank(i model.Info) int {
+	if i.Loaded {
+		return 0
+	}
+	return 1
+}
+
+// substituteNotice says that another model answers, and how to get the wanted one.
+func (m *Model) substituteNotice(wanted, name string) string {
+	if serverName, _ := m.cfg.SplitName(wanted); serverName != Ollama {
+		return fmt.Sprintf("%s is not there, so %s answers; check its name in models.yaml", wanted, name)
+	}
+	return fmt.Sprintf("%s is not there, so %s answers; fetch it with: conclave model pull %s", wanted, name, wanted)
+}
+
+// joinNotices joins two notices, either of which may be "".
+func joinNotices(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}

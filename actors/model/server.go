@@ -1,0 +1,124 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"conclave/pkg/model"
+)
+
+const (
+	infoTTL       = time.Minute      // of the cached properties of a model
+	probeTTL      = time.Second      // of a failed search for Ollama, while the demo model answers
+	probeTimeout  = 2 * time.Second  // of one search for Ollama
+	lookupTimeout = 10 * time.Second // of one question about models
+	maxModels     = 200              // of a server's list
+)
+
+// server is a backend with its queues and the cached properties of its models.
+type server struct {
+	name       string
+	backend    model.Backend
+	remoteHost string // host of another machine; "" = this machine
+	large      *queue // chats
+	small      *queue // chats with models that may run beside a large one
+	embeddings *queue
+
+	mu    sync.Mutex
+	cache map[string]*cachedInfo // by the name of the model at the server
+}
+
+func newServer(name string, cfg Server, b model.Backend) *server {
+	newServerQueue := func(exclusive bool) *queue {
+		q := newQueue(cmp.Or(cfg.Slots, defaultSlots), cmp.Or(cfg.Queue, defaultQueue), exclusive, cmp.Or(cfg.Batch, defaultBatch))
+		q.ahead, q.idleDelay = cfg.Ahead, cfg.IdleDelay
+		return q
+	}
+	s := &server{
+		name: name, backend: b, remoteHost: cfg.RemoteHost(), cache: map[string]*cachedInfo{},
+		large: newServerQueue(cfg.Exclusive), small: newServerQueue(false), embeddings: newServerQueue(false),
+	}
+	if s.remoteHost == "" && (name == Anthropic || name == Google) {
+		s.remoteHost = name // whatever the address is, these services run on another machine
+	}
+	return s
+}
+
+// cachedInfo is the properties of a model as its server reported them last.
+type cachedInfo struct {
+	lock    chan struct{} // held while the server is asked: the others wait for the same reply
+	info    model.Info
+	fetched time.Time // zero = not yet
+}
+
+// isFresh reports whether the properties can be used without asking the server.
+func (c *cachedInfo) isFresh(now time.Time) bool {
+	return !c.fetched.IsZero() && now.Sub(c.fetched) < infoTTL
+}
+
+// lookupInfo returns the properties of a model, from the cache or from the server. Failures are not cached.
+func (s *server) lookupInfo(ctx context.Context, backendName string, now time.Time) (model.Info, error) {
+	s.mu.Lock()
+	c := s.cache[backendName]
+	if c == nil {
+		c = &cachedInfo{lock: make(chan struct{}, 1)}
+		s.cache[backendName] = c
+	}
+	if c.isFresh(now) {
+		defer s.mu.Unlock()
+		return c.info, nil
+	}
+	s.mu.Unlock()
+	select {
+	case c.lock <- struct{}{}:
+		defer func() { <-c.lock }()
+	case <-ctx.Done():
+		return model.Info{}, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	if c.isFresh(now) { // fetched while this call waited
+		defer s.mu.Unlock()
+		return c.info, nil
+	}
+	s.mu.Unlock()
+	bounded, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	info, err := s.backend.Show(bounded, backendName)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if s.cache[backendName] == c { // unknown names must not fill the cache
+			delete(s.cache, backendName)
+		}
+		if bounded.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w: timeout after %s when asked what %s can do", model.ErrUnreachable, lookupTimeout, backendName)
+		}
+		return model.Info{}, err
+	}
+	c.info, c.fetched = info, now
+	s.cache[backendName] = c
+	return info, nil
+}
+
+// dropCache makes the next lookupInfo of every model ask the server.
+func (s *server) dropCache() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.cache)
+}
+
+// listModels lists the models of the server, at most [maxModels]. Those without a valid name are left out.
+func (s *server) listModels(ctx context.Context) ([]model.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	infos, err := s.backend.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos = slices.DeleteFunc(infos, func(i model.Info) bool { return checkName(i.Name) != nil })
+	return infos[:min(len(infos), maxModels)], nil
+}
