@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"encoding/json"
@@ -10,13 +10,12 @@ import (
 	"unicode/utf8"
 
 	"conclave/pkg/jsonschema"
-	"conclave/pkg/policy"
 )
 
 // verdictOf judges one call by one layer, as the chain does. rule is "" when it passes, and "ask:..." when it asks.
-func verdictOf(t testing.TB, l policy.Layer, c policy.Call) (rule string, denial string, allowed []string) {
+func verdictOf(t testing.TB, l Layer, c Call) (rule string, denial string, allowed []string) {
 	t.Helper()
-	d := policy.Chain{l}.Decide(t.Context(), c)
+	d := Chain{l}.Decide(t.Context(), c)
 	if d.Failure() != nil {
 		t.Fatalf("the layer broke: %v", d.Failure())
 	}
@@ -33,7 +32,7 @@ func verdictOf(t testing.TB, l policy.Layer, c policy.Call) (rule string, denial
 }
 
 // argsCall is a call of a tool with this schema.
-func argsCall(schema, args string) policy.Call {
+func argsCall(schema, args string) Call {
 	c := goodCall()
 	c.Schema, c.Args = json.RawMessage(schema), json.RawMessage(args)
 	return c
@@ -52,46 +51,46 @@ func TestArgumentsLayer(t *testing.T) {
 		{name: "escapes in a value", args: `{"path":"\/\u00e9\ud83d\ude00"}`},
 		{name: "whole number with a point", args: `{"path":"/a","count":3.0}`},
 		{name: "whole number with an exponent", args: `{"path":"/a","count":1e1}`},
-		{name: "missing", args: `{}`, rule: policy.RuleMismatch, says: `"path" is missing; it must be of type string`},
-		{name: "wrong type", args: `{"path":7}`, rule: policy.RuleMismatch, says: `"path" must be of type string, got integer`},
-		{name: "unknown argument", args: `{"path":"/a","colour":"red"}`, rule: policy.RuleMismatch, says: `"colour" is not known; known are: path, count, mode`},
-		{name: "not in the enum", args: `{"path":"/a","mode":"warp"}`, rule: policy.RuleMismatch, says: `"mode" must be one of "fast", "slow"`},
-		{name: "too small", args: `{"path":"/a","count":0}`, rule: policy.RuleMismatch, says: `at least 1`},
-		{name: "fraction for an integer", args: `{"path":"/a","count":1.5}`, rule: policy.RuleMismatch, says: `integer`},
+		{name: "missing", args: `{}`, rule: RuleMismatch, says: `"path" is missing; it must be of type string`},
+		{name: "wrong type", args: `{"path":7}`, rule: RuleMismatch, says: `"path" must be of type string, got integer`},
+		{name: "unknown argument", args: `{"path":"/a","colour":"red"}`, rule: RuleMismatch, says: `"colour" is not known; known are: path, count, mode`},
+		{name: "not in the enum", args: `{"path":"/a","mode":"warp"}`, rule: RuleMismatch, says: `"mode" must be one of "fast", "slow"`},
+		{name: "too small", args: `{"path":"/a","count":0}`, rule: RuleMismatch, says: `at least 1`},
+		{name: "fraction for an integer", args: `{"path":"/a","count":1.5}`, rule: RuleMismatch, says: `integer`},
 		{name: "characters and not bytes are counted", args: `{"path":"` + strings.Repeat("é", 20) + `"}`},
-		{name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: policy.RuleMismatch, says: "at most 20 characters, got 21"},
-		{name: "not JSON", args: `path=/a`, rule: policy.RuleUnreadable},
-		{name: "nothing", args: ``, rule: policy.RuleUnreadable},
-		{name: "no schema", schema: " ", args: `{}`, rule: policy.RuleNoSchema},
-		{name: "null as a schema", schema: "null", args: `{}`, rule: policy.RuleNoSchema},
+		{name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: RuleMismatch, says: "at most 20 characters, got 21"},
+		{name: "not JSON", args: `path=/a`, rule: RuleUnreadable},
+		{name: "nothing", args: ``, rule: RuleUnreadable},
+		{name: "no schema", schema: " ", args: `{}`, rule: RuleNoSchema},
+		{name: "null as a schema", schema: "null", args: `{}`, rule: RuleNoSchema},
 
-		{name: "trick: a list instead of an object", args: `["/a"]`, rule: policy.RuleUnreadable, says: "array"},
-		{name: "trick: null instead of an object", args: `null`, rule: policy.RuleUnreadable},
-		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: policy.RuleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: policy.RuleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: policy.RuleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: policy.RuleUnreadable, says: "duplicate key"},
-		{name: "trick: another case of a name, in an open schema", schema: `{"properties":{"mode":{"type":"string"}}}`, args: `{"Mode":7}`, rule: policy.RuleMismatch, says: "must be written mode"},
-		{name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`, args: "{\"\u212aey\":7}", rule: policy.RuleMismatch, says: "must be written key"},
-		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: policy.RuleUnreadable},
-		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: policy.RuleUnreadable},
-		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: policy.RuleUnreadable},
-		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: policy.RuleUnreadable, says: "UTF-8"},
-		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: policy.RuleUnreadable, says: "surrogate"},
-		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: policy.RuleUnreadable, says: "surrogate"},
-		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: policy.RuleUnreadable},
-		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: policy.RuleUnreadable},
-		{name: "trick: NUL in a path", args: `{"path":"/a\u0000/etc"}`, rule: policy.RuleNulInPath},
-		{name: "trick: NUL in a path of a list", schema: `{}`, args: `{"path":["/a","/b\u0000"]}`, rule: policy.RuleNulInPath},
-		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: policy.RuleUnreadable},
-		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: policy.RuleUnreadable},
-		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: policy.RuleUnreadable, says: "exponent"},
-		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: policy.RuleUnreadable, says: "longer"},
-		{name: "trick: a number that rounds into the range", args: `{"path":"/a","count":10.00000000000000000000001}`, rule: policy.RuleMismatch, says: "integer"},
-		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: policy.RuleUnreadable, says: "deeper"},
-		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: policy.RuleUnreadable, says: "more than"},
-		{name: "trick: more bytes than the tool takes", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: policy.RuleTooLarge},
-		{name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`, rule: policy.RuleMismatch, says: "not known"},
+		{name: "trick: a list instead of an object", args: `["/a"]`, rule: RuleUnreadable, says: "array"},
+		{name: "trick: null instead of an object", args: `null`, rule: RuleUnreadable},
+		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: RuleUnreadable, says: "duplicate key"},
+		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: RuleUnreadable, says: "duplicate key"},
+		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: RuleUnreadable, says: "duplicate key"},
+		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: RuleUnreadable, says: "duplicate key"},
+		{name: "trick: another case of a name, in an open schema", schema: `{"properties":{"mode":{"type":"string"}}}`, args: `{"Mode":7}`, rule: RuleMismatch, says: "must be written mode"},
+		{name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`, args: "{\"\u212aey\":7}", rule: RuleMismatch, says: "must be written key"},
+		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: RuleUnreadable},
+		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: RuleUnreadable},
+		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: RuleUnreadable},
+		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: RuleUnreadable, says: "UTF-8"},
+		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: RuleUnreadable, says: "surrogate"},
+		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: RuleUnreadable, says: "surrogate"},
+		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: RuleUnreadable},
+		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: RuleUnreadable},
+		{name: "trick: NUL in a path", args: `{"path":"/a\u0000/etc"}`, rule: RuleNulInPath},
+		{name: "trick: NUL in a path of a list", schema: `{}`, args: `{"path":["/a","/b\u0000"]}`, rule: RuleNulInPath},
+		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: RuleUnreadable},
+		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: RuleUnreadable},
+		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: RuleUnreadable, says: "exponent"},
+		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: RuleUnreadable, says: "longer"},
+		{name: "trick: a number that rounds into the range", args: `{"path":"/a","count":10.00000000000000000000001}`, rule: RuleMismatch, says: "integer"},
+		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: RuleUnreadable, says: "deeper"},
+		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: RuleUnreadable, says: "more than"},
+		{name: "trick: more bytes than the tool takes", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: RuleTooLarge},
+		{name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`, rule: RuleMismatch, says: "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			schema := tt.schema
@@ -100,10 +99,10 @@ func TestArgumentsLayer(t *testing.T) {
 			}
 			c := argsCall(schema, tt.args)
 			c.Tool.Paths = []string{"path"}
-			if tt.rule == policy.RuleTooLarge || strings.Contains(tt.name, "log") {
+			if tt.rule == RuleTooLarge || strings.Contains(tt.name, "log") {
 				c.Tool.MaxArgs = 1500
 			}
-			for _, l := range []policy.ArgumentsLayer{policy.NewArgumentsLayer(), {}} {
+			for _, l := range []ArgumentsLayer{NewArgumentsLayer(), {}} {
 				rule, reason, allowed := verdictOf(t, l, c)
 				if rule != tt.rule || !strings.Contains(reason, tt.says) {
 					t.Fatalf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
@@ -132,8 +131,8 @@ func TestArgumentsMisspelled(t *testing.T) {
 	for _, key := range []string{"PATH", "Url", "QUERY", "To", "BODY"} {
 		c := argsCall(`{}`, `{"`+key+`":"x"}`)
 		c.Tool.Paths, c.Tool.URL, c.Tool.Query, c.Tool.Sinks, c.Tool.Content = []string{"path"}, "url", "query", []string{"to"}, []string{"body"}
-		rule, reason, allowed := verdictOf(t, policy.NewArgumentsLayer(), c)
-		if rule != policy.RuleMisspelling || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
+		rule, reason, allowed := verdictOf(t, NewArgumentsLayer(), c)
+		if rule != RuleMisspelling || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
 			t.Errorf("%s: rule %q (%s), allowed %q", key, rule, reason, allowed)
 		}
 	}
@@ -145,26 +144,26 @@ func TestArgumentsBombs(t *testing.T) {
 	deepAny := `{"anyOf":[` // each level tries the next twice
 	forms := strings.Repeat(`{"$ref":"#/$defs/a"},`, 50)
 	for _, tt := range []struct{ name, schema, args, rule string }{
-		{"trick: a reference to itself", `{"$ref":"#"}`, `{}`, policy.RuleTooComplex},
-		{"trick: two references to one another", `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{}`, policy.RuleTooComplex},
-		{"trick: forms that multiply", `{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{}`, policy.RuleTooComplex},
-		{"trick: forms that multiply and are excluded", `{"not":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}`, `{}`, policy.RuleTooComplex},
-		{"trick: exactly one of ever more forms", `{"oneOf":[` + forms + `{}],"$defs":{"a":{"oneOf":[` + forms + `{"$ref":"#"}]}}}`, `{}`, policy.RuleTooComplex},
-		{"trick: a schema that nests without end", strings.Repeat(deepAny, 50_000), `{}`, policy.RuleBadSchema},
-		{"trick: a schema of megabytes", `{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`, `{}`, policy.RuleBadSchema},
-		{"trick: thousands of parts", `{"allOf":[` + strings.Repeat(`{},`, 5000) + `{}]}`, `{}`, policy.RuleBadSchema},
-		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) + `"c"]}`, policy.RuleMismatch},
-		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) + `"b"]}`, policy.RuleTooComplex},
-		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + numbers(15_000) + `]}`, policy.RuleTooComplex},
-		{"trick: a pattern that is compiled to millions", `{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`, `{"a":"a"}`, policy.RuleBadSchema},
-		{"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, policy.RuleTooComplex},
-		{"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`, `{"a":"` + strings.Repeat("x", 5000) + `"}`, policy.RuleMismatch},
+		{"trick: a reference to itself", `{"$ref":"#"}`, `{}`, RuleTooComplex},
+		{"trick: two references to one another", `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{}`, RuleTooComplex},
+		{"trick: forms that multiply", `{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{}`, RuleTooComplex},
+		{"trick: forms that multiply and are excluded", `{"not":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}`, `{}`, RuleTooComplex},
+		{"trick: exactly one of ever more forms", `{"oneOf":[` + forms + `{}],"$defs":{"a":{"oneOf":[` + forms + `{"$ref":"#"}]}}}`, `{}`, RuleTooComplex},
+		{"trick: a schema that nests without end", strings.Repeat(deepAny, 50_000), `{}`, RuleBadSchema},
+		{"trick: a schema of megabytes", `{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`, `{}`, RuleBadSchema},
+		{"trick: thousands of parts", `{"allOf":[` + strings.Repeat(`{},`, 5000) + `{}]}`, `{}`, RuleBadSchema},
+		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) + `"c"]}`, RuleMismatch},
+		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) + `"b"]}`, RuleTooComplex},
+		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + numbers(15_000) + `]}`, RuleTooComplex},
+		{"trick: a pattern that is compiled to millions", `{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`, `{"a":"a"}`, RuleBadSchema},
+		{"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, RuleTooComplex},
+		{"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`, `{"a":"` + strings.Repeat("x", 5000) + `"}`, RuleMismatch},
 		{"a reference that comes back with the data", `{"properties":{"a":{"$ref":"#"}}}`, strings.Repeat(`{"a":`, 50) + `{}` + strings.Repeat(`}`, 50), ""},
 		{"a text of megabytes", `{"properties":{"a":{"type":"string","maxLength":4000000}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			begin := time.Now()
-			rule, reason, _ := verdictOf(t, policy.NewArgumentsLayer(), argsCall(tt.schema, tt.args))
+			rule, reason, _ := verdictOf(t, NewArgumentsLayer(), argsCall(tt.schema, tt.args))
 			if took := time.Since(begin); took > 2*time.Second {
 				t.Errorf("it took %s", took)
 			}
@@ -185,13 +184,13 @@ func numbers(n int) string {
 
 // The layer is asked by many calls at once, with more schemas than it keeps.
 func TestArgumentsAtOnce(t *testing.T) {
-	l := policy.NewArgumentsLayer()
+	l := NewArgumentsLayer()
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 300 {
 				schema := fmt.Sprintf(`{"properties":{"n":{"const":%d}}}`, i+g*100)
-				for n, want := range map[int]string{i + g*100: "", i + g*100 + 1: policy.RuleMismatch} {
+				for n, want := range map[int]string{i + g*100: "", i + g*100 + 1: RuleMismatch} {
 					if rule, reason, _ := verdictOf(t, l, argsCall(schema, fmt.Sprintf(`{"n":%d}`, n))); rule != want {
 						t.Errorf("%s with %d: %q %s", schema, n, rule, reason)
 					}
@@ -203,12 +202,12 @@ func TestArgumentsAtOnce(t *testing.T) {
 }
 
 func BenchmarkArguments(b *testing.B) {
-	l := policy.NewArgumentsLayer()
+	l := NewArgumentsLayer()
 	c := argsCall(noteSchema, `{"path":"/home/a/notes.txt","count":3,"mode":"slow"}`)
 	c.Tool.Paths = []string{"path"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := l.Judge(b.Context(), c); !policy.Passed(v) {
+		if v := l.Judge(b.Context(), c); !(v.kind == passes) {
 			b.Fatal("refused")
 		}
 	}
@@ -216,11 +215,11 @@ func BenchmarkArguments(b *testing.B) {
 
 func BenchmarkLargeArguments(b *testing.B) {
 	const schema = `{"type":"object","properties":{"query":{"type":"string","maxLength":400},"limit":{"type":"integer","minimum":1,"maximum":50},"tags":{"type":"array","items":{"type":"string"},"maxItems":20},"filter":{"type":"object","properties":{"after":{"type":"string","pattern":"^[0-9-]+$"},"kind":{"enum":["note","mail","page"]},"score":{"type":"number","minimum":0.5}},"additionalProperties":false},"target":{"anyOf":[{"type":"integer"},{"type":"string"},{"type":"null"}]}},"required":["query"],"additionalProperties":false}`
-	l := policy.NewArgumentsLayer()
+	l := NewArgumentsLayer()
 	c := argsCall(schema, `{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := l.Judge(b.Context(), c); !policy.Passed(v) {
+		if v := l.Judge(b.Context(), c); !(v.kind == passes) {
 			b.Fatal("denied")
 		}
 	}
@@ -240,7 +239,7 @@ func FuzzArguments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, schema, args string) {
 		c := argsCall(schema, args)
 		c.Tool.Paths = []string{"path"}
-		rule, reason, _ := verdictOf(t, policy.ArgumentsLayer{}, c)
+		rule, reason, _ := verdictOf(t, ArgumentsLayer{}, c)
 		if len(reason) > 700 || !utf8.ValidString(reason) {
 			t.Errorf("%d bytes of reason: %q", len(reason), reason)
 		}

@@ -1,17 +1,15 @@
-package policy_test
+package policy
 
 import (
 	"sync"
 	"testing"
-
-	"conclave/pkg/policy"
 )
 
 // TestBookOfNothing: no rules are a refusal.
 func TestBookOfNothing(t *testing.T) {
-	var none *policy.Book
-	for name, b := range map[string]*policy.Book{"no book": none, "an empty book": {}, "empty rules": policy.NewBook(policy.Rules{})} {
-		if d := b.Rules().Chain.Decide(t.Context(), goodCall()); d.Allowed() || d.Denial().Rule != policy.RuleEmpty {
+	var none *Book
+	for name, b := range map[string]*Book{"no book": none, "an empty book": {}, "empty rules": NewBook(Rules{})} {
+		if d := b.Rules().Chain.Decide(t.Context(), goodCall()); d.Allowed() || d.Denial().Rule != RuleEmpty {
 			t.Errorf("%s: allowed %v, %+v", name, d.Allowed(), d.Denial())
 		}
 	}
@@ -19,11 +17,11 @@ func TestBookOfNothing(t *testing.T) {
 
 // TestBookTurnsWhole: whoever reads while others turn has a manifest and the chain that was made of it.
 func TestBookTurnsWhole(t *testing.T) {
-	rules := func(account string) policy.Rules {
-		return policy.Rules{Manifest: policy.Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: policy.Chain{passes(account)}}
+	rules := func(account string) Rules {
+		return Rules{Manifest: Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: Chain{passLayer(account)}}
 	}
-	both := []policy.Rules{rules("generator"), rules("committee")}
-	b := policy.NewBook(both[0])
+	both := []Rules{rules("generator"), rules("committee")}
+	b := NewBook(both[0])
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {

@@ -1,16 +1,14 @@
-package policy_test
+package policy
 
 import (
 	"slices"
 	"strings"
 	"testing"
-
-	"conclave/pkg/policy"
 )
 
 func TestChainOrder(t *testing.T) {
 	var got []string
-	for _, l := range parse(t, family).Chain(policy.Env{Home: "/home/ada"}) {
+	for _, l := range parse(t, family).Chain(Env{Home: "/home/ada"}) {
 		got = append(got, l.Name())
 	}
 	want := []string{"override", "manifest", "lineage", "arguments", "paths", "egress", "flow", "limits", "approval"}
@@ -21,8 +19,8 @@ func TestChainOrder(t *testing.T) {
 
 // TestChainOfNothing: the chain of an empty manifest refuses.
 func TestChainOfNothing(t *testing.T) {
-	for _, c := range []policy.Call{goodCall(), {}} {
-		if (policy.Manifest{}).Chain(policy.Env{}).Decide(t.Context(), c).Allowed() {
+	for _, c := range []Call{goodCall(), {}} {
+		if (Manifest{}).Chain(Env{}).Decide(t.Context(), c).Allowed() {
 			t.Errorf("%+v is allowed by nobody", c)
 		}
 	}
@@ -34,22 +32,22 @@ func TestChainMonitorOnly(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		monitored map[string][]string
-		change    func(*policy.Call)
+		change    func(*Call)
 		allowed   bool
 		told      string
 	}{
-		{name: "enforced", change: func(c *policy.Call) { c.Spent.Calls = 50 }},
-		{name: "watched", monitored: map[string][]string{"limits": {policy.RuleCalls}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }, allowed: true, told: "limits: " + policy.RuleCalls},
-		{name: "another rule of the layer is watched", monitored: map[string][]string{"limits": {policy.RuleBudget}}, change: func(c *policy.Call) { c.Spent.Calls = 50 }},
-		{name: "trick: what is disabled is watched", monitored: map[string][]string{"override": {policy.RuleDisabled}}, change: func(c *policy.Call) { c.Override.Disable = []string{"web_search"} }},
-		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {policy.RuleNotInSet}}, change: func(c *policy.Call) { c.Tool.Name = "run_shell" }},
-		{name: "trick: the lineage is watched", monitored: map[string][]string{"lineage": {policy.RuleUnregistered}}, change: func(c *policy.Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
+		{name: "enforced", change: func(c *Call) { c.Spent.Calls = 50 }},
+		{name: "watched", monitored: map[string][]string{"limits": {RuleCalls}}, change: func(c *Call) { c.Spent.Calls = 50 }, allowed: true, told: "limits: " + RuleCalls},
+		{name: "another rule of the layer is watched", monitored: map[string][]string{"limits": {RuleBudget}}, change: func(c *Call) { c.Spent.Calls = 50 }},
+		{name: "trick: what is disabled is watched", monitored: map[string][]string{"override": {RuleDisabled}}, change: func(c *Call) { c.Override.Disable = []string{"web_search"} }},
+		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {RuleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
+		{name: "trick: the lineage is watched", monitored: map[string][]string{"lineage": {RuleUnregistered}}, change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
 	} {
 		m := parse(t, family)
 		m.Monitored = tt.monitored
-		c := callOf(m, "generator", nil, policy.Override{}, "web_search")
+		c := callOf(m, "generator", nil, Override{}, "web_search")
 		tt.change(&c)
-		d := m.Chain(policy.Env{}).Decide(t.Context(), c)
+		d := m.Chain(Env{}).Decide(t.Context(), c)
 		var told []string
 		for _, s := range d.Monitored() {
 			told = append(told, s.Layer+": "+s.Rule)
@@ -62,7 +60,7 @@ func TestChainMonitorOnly(t *testing.T) {
 
 // TestWatchable: what is listed can be written into a manifest, and what is always enforced is not listed.
 func TestWatchable(t *testing.T) {
-	all := policy.Watchable()
+	all := Watchable()
 	if len(all) < 8 {
 		t.Fatalf("only %v may be watched", all)
 	}

@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"encoding/json"
@@ -8,27 +8,26 @@ import (
 
 	"pgregory.net/rapid"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
 // fetchCall is a call of a tool that fetches the address.
-func fetchCall(address string) policy.Call {
+func fetchCall(address string) Call {
 	c := goodCall()
-	c.Tool = policy.Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: policy.Declare(policy.Fetch, policy.ReadsUntrusted), URL: "url"}
+	c.Tool = Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: Declare(Fetch, ReadsUntrusted), URL: "url"}
 	c.Args, _ = json.Marshal(map[string]string{"url": address})
 	return c
 }
 
 func TestEgressLayer(t *testing.T) {
-	some := policy.HostRules{
+	some := HostRules{
 		Allow: []string{"example.org", "*.example.net", "intern:8080", "192.0.2.7", "[2001:db8::1]:8443", "tool.example.com:9000"},
 		Deny:  []string{"bad.example.net", "*.bad.example.net", "192.0.2.66", "tracker.example.net:443"},
 	}
-	open := policy.HostRules{Allow: []string{"*"}, Deny: []string{"evil.example", "*.evil.example", "10.0.0.1", "xn--bcher-kva.example"}}
+	open := HostRules{Allow: []string{"*"}, Deny: []string{"evil.example", "*.evil.example", "10.0.0.1", "xn--bcher-kva.example"}}
 	for _, tt := range []struct {
 		name, url string
-		rules     policy.HostRules
+		rules     HostRules
 		rule      string // "" = passes
 		all       string // under ALL
 	}{
@@ -43,58 +42,58 @@ func TestEgressLayer(t *testing.T) {
 		{name: "a number of six with a port", url: "https://[2001:db8::1]:8443/", rules: some},
 		{name: "any name", url: "https://whatever.example.com/", rules: open},
 		{name: "a name of another script", url: "https://müller.example/", rules: open},
-		{name: "another host", url: "https://example.com/", rules: some, rule: policy.RuleHost},
-		{name: "another port", url: "https://example.org:8080/", rules: some, rule: policy.RulePort},
-		{name: "a port of another host", url: "https://intern/", rules: some, rule: policy.RuleHost},
-		{name: "only its port is listed", url: "https://tool.example.com/", rules: some, rule: policy.RuleHost},
-		{name: "denied", url: "https://bad.example.net/", rules: some, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "denied at one port", url: "https://tracker.example.net/", rules: some, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
+		{name: "another host", url: "https://example.com/", rules: some, rule: RuleHost},
+		{name: "another port", url: "https://example.org:8080/", rules: some, rule: RulePort},
+		{name: "a port of another host", url: "https://intern/", rules: some, rule: RuleHost},
+		{name: "only its port is listed", url: "https://tool.example.com/", rules: some, rule: RuleHost},
+		{name: "denied", url: "https://bad.example.net/", rules: some, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "denied at one port", url: "https://tracker.example.net/", rules: some, rule: RuleDeniedHost, all: RuleDeniedHost},
 		{name: "not denied at the other", url: "http://tracker.example.net/", rules: some},
-		{name: "nothing is allowed", url: "https://example.org/", rule: policy.RuleHost},
+		{name: "nothing is allowed", url: "https://example.org/", rule: RuleHost},
 
-		{name: "trick: the host as a prefix", url: "https://example.org.evil.example/", rules: some, rule: policy.RuleHost},
-		{name: "trick: the host as an ending", url: "https://notexample.org/", rules: some, rule: policy.RuleHost},
-		{name: "trick: the star's own host", url: "https://example.net/", rules: some, rule: policy.RuleHost},
-		{name: "trick: the host as a name of a person", url: "https://example.org@evil.example/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a password", url: "https://a:b@example.org/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a backslash", url: `https://evil.example\@example.org/`, rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a fragment that some skip", url: "https://evil.example#@example.org/", rules: some, rule: policy.RuleHost},
-		{name: "trick: an escape in the host", url: "https://ex%61mple.org/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a blank", url: " https://example.org/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a line break", url: "https://example.org/\r\nHost: evil", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a character that is not seen", url: "https://example\u200b.org/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a full-width host that is denied", url: "https://ｅvil.example/", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: another dot in a host that is denied", url: "https://evil。example/", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: a final dot behind a host that is denied", url: "https://EVIL.example./", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: below a host that is denied", url: "https://a.evil.example/", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: the other spelling of a denied name", url: "https://bücher.example/", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: a denied number dressed as one of six", url: "http://[::ffff:10.0.0.1]/", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: a denied number at another port", url: "http://10.0.0.1:8080/", rules: open, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: a number where any name is allowed", url: "http://169.254.169.254/latest/", rules: open, rule: policy.RuleNumeric},
-		{name: "trick: a number of six where any name is allowed", url: "http://[::1]/", rules: open, rule: policy.RuleNumeric},
-		{name: "trick: a number as one", url: "http://2130706433/", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a number in base 16", url: "http://0x7f.0.0.1/", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a number in base 8", url: "http://0177.0.0.01/", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a short number", url: "http://127.1/", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a number with a zone", url: "http://[fe80::1%25eth0]/", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a name without a dot", url: "http://localhost/", rules: open, rule: policy.RuleHost},
-		{name: "trick: a file", url: "file:///etc/passwd", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: gopher", url: "gopher://example.org/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a script", url: "javascript:alert(1)", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: no scheme", url: "//example.org/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: no slashes", url: "https:example.org", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: no host", url: "https:///example.org", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a port out of range", url: "https://example.org:65616/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: a port with zeros", url: "https://example.org:0443/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: an empty port", url: "https://example.org:/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: empty parts of a name", url: "https://a..example.net/", rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: an address without end", url: "https://example.org/" + strings.Repeat("a", 5000), rules: some, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: nothing", url: "", rules: open, rule: policy.RuleAddress, all: policy.RuleAddress},
-		{name: "trick: everything is denied", url: "http://10.9.9.9/", rules: policy.HostRules{Allow: []string{"10.9.9.9"}, Deny: []string{"*"}}, rule: policy.RuleDeniedHost, all: policy.RuleDeniedHost},
-		{name: "trick: a policy that cannot be read", url: "https://example.org/", rules: policy.HostRules{Allow: []string{"*"}, Deny: []string{"http://evil"}}, rule: policy.RuleBadHosts, all: policy.RuleBadHosts},
+		{name: "trick: the host as a prefix", url: "https://example.org.evil.example/", rules: some, rule: RuleHost},
+		{name: "trick: the host as an ending", url: "https://notexample.org/", rules: some, rule: RuleHost},
+		{name: "trick: the star's own host", url: "https://example.net/", rules: some, rule: RuleHost},
+		{name: "trick: the host as a name of a person", url: "https://example.org@evil.example/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a password", url: "https://a:b@example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a backslash", url: `https://evil.example\@example.org/`, rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a fragment that some skip", url: "https://evil.example#@example.org/", rules: some, rule: RuleHost},
+		{name: "trick: an escape in the host", url: "https://ex%61mple.org/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a blank", url: " https://example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a line break", url: "https://example.org/\r\nHost: evil", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a character that is not seen", url: "https://example\u200b.org/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a full-width host that is denied", url: "https://ｅvil.example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: another dot in a host that is denied", url: "https://evil。example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: a final dot behind a host that is denied", url: "https://EVIL.example./", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: below a host that is denied", url: "https://a.evil.example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: the other spelling of a denied name", url: "https://bücher.example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: a denied number dressed as one of six", url: "http://[::ffff:10.0.0.1]/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: a denied number at another port", url: "http://10.0.0.1:8080/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: a number where any name is allowed", url: "http://169.254.169.254/latest/", rules: open, rule: RuleNumeric},
+		{name: "trick: a number of six where any name is allowed", url: "http://[::1]/", rules: open, rule: RuleNumeric},
+		{name: "trick: a number as one", url: "http://2130706433/", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a number in base 16", url: "http://0x7f.0.0.1/", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a number in base 8", url: "http://0177.0.0.01/", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a short number", url: "http://127.1/", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a number with a zone", url: "http://[fe80::1%25eth0]/", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a name without a dot", url: "http://localhost/", rules: open, rule: RuleHost},
+		{name: "trick: a file", url: "file:///etc/passwd", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: gopher", url: "gopher://example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a script", url: "javascript:alert(1)", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: no scheme", url: "//example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: no slashes", url: "https:example.org", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: no host", url: "https:///example.org", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a port out of range", url: "https://example.org:65616/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: a port with zeros", url: "https://example.org:0443/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: an empty port", url: "https://example.org:/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: empty parts of a name", url: "https://a..example.net/", rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: an address without end", url: "https://example.org/" + strings.Repeat("a", 5000), rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: nothing", url: "", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: everything is denied", url: "http://10.9.9.9/", rules: HostRules{Allow: []string{"10.9.9.9"}, Deny: []string{"*"}}, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "trick: a policy that cannot be read", url: "https://example.org/", rules: HostRules{Allow: []string{"*"}, Deny: []string{"http://evil"}}, rule: RuleBadHosts, all: RuleBadHosts},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := policy.EgressLayer{Fetch: tt.rules}
+			l := EgressLayer{Fetch: tt.rules}
 			for _, person := range []bool{false, true} {
 				c := fetchCall(tt.url)
 				c.Person = person
@@ -116,37 +115,37 @@ func TestEgressLayer(t *testing.T) {
 }
 
 func TestEgressTools(t *testing.T) {
-	l := policy.EgressLayer{Fetch: policy.HostRules{Allow: []string{"example.org"}}}
-	tool := func(change func(*policy.Tool), effects ...policy.Effect) policy.Tool {
-		t := policy.Tool{Name: "x", Zone: "tools", Known: true, Effects: policy.Declare(effects...)}
+	l := EgressLayer{Fetch: HostRules{Allow: []string{"example.org"}}}
+	tool := func(change func(*Tool), effects ...Effect) Tool {
+		t := Tool{Name: "x", Zone: "tools", Known: true, Effects: Declare(effects...)}
 		change(&t)
 		return t
 	}
-	none := func(*policy.Tool) {}
-	url := func(t *policy.Tool) { t.URL = "url" }
+	none := func(*Tool) {}
+	url := func(t *Tool) { t.URL = "url" }
 	for _, tt := range []struct {
 		name string
-		tool policy.Tool
+		tool Tool
 		args string
 		rule string
 	}{
-		{"nothing leaves", tool(none, policy.ReadsPrivate), `{}`, ""},
-		{"a search", tool(func(t *policy.Tool) { t.Query = "q" }, policy.Egress), `{"q":"x"}`, ""},
-		{"a message", tool(func(t *policy.Tool) { t.Sinks = []string{"to"} }, policy.Egress), `{"to":"x"}`, ""},
-		{"several addresses", tool(url, policy.Fetch), `{"url":["https://example.org","https://example.org/2"]}`, ""},
-		{"trick: nobody knows where it goes", tool(none, policy.Egress), `{}`, policy.RuleNowhere},
-		{"trick: only text is declared", tool(func(t *policy.Tool) { t.Content = []string{"text"} }, policy.Egress), `{}`, policy.RuleNowhere},
-		{"trick: effects that nobody declared", policy.Tool{Name: "x", Zone: "tools", Known: true}, `{}`, policy.RuleNowhere},
-		{"trick: it fetches, and has no address", tool(none, policy.Fetch), `{}`, policy.RuleNoAddress},
-		{"trick: it fetches, and its address is a query", tool(func(t *policy.Tool) { t.Query = "q" }, policy.Fetch), `{"q":"https://example.org"}`, policy.RuleNoAddress},
-		{"trick: an address without the effect", tool(url), `{"url":"https://evil.example"}`, policy.RuleHost},
-		{"trick: one of several is elsewhere", tool(url, policy.Fetch), `{"url":["https://example.org","https://evil.example"]}`, policy.RuleHost},
-		{"trick: no address given", tool(url, policy.Fetch), `{}`, policy.RuleNoAddress},
-		{"trick: no address in the list", tool(url, policy.Fetch), `{"url":[]}`, policy.RuleNoAddress},
-		{"trick: an object", tool(url, policy.Fetch), `{"url":{"href":"https://example.org"}}`, policy.RuleNoAddress},
-		{"trick: null", tool(url, policy.Fetch), `{"url":null}`, policy.RuleNoAddress},
-		{"trick: two addresses of one name", tool(url, policy.Fetch), `{"url":"https://example.org","url":"https://evil.example"}`, policy.RuleUnreadable},
-		{"trick: the name in other letters", tool(url, policy.Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, policy.RuleMisspelling},
+		{"nothing leaves", tool(none, ReadsPrivate), `{}`, ""},
+		{"a search", tool(func(t *Tool) { t.Query = "q" }, Egress), `{"q":"x"}`, ""},
+		{"a message", tool(func(t *Tool) { t.Sinks = []string{"to"} }, Egress), `{"to":"x"}`, ""},
+		{"several addresses", tool(url, Fetch), `{"url":["https://example.org","https://example.org/2"]}`, ""},
+		{"trick: nobody knows where it goes", tool(none, Egress), `{}`, RuleNowhere},
+		{"trick: only text is declared", tool(func(t *Tool) { t.Content = []string{"text"} }, Egress), `{}`, RuleNowhere},
+		{"trick: effects that nobody declared", Tool{Name: "x", Zone: "tools", Known: true}, `{}`, RuleNowhere},
+		{"trick: it fetches, and has no address", tool(none, Fetch), `{}`, RuleNoAddress},
+		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Query = "q" }, Fetch), `{"q":"https://example.org"}`, RuleNoAddress},
+		{"trick: an address without the effect", tool(url), `{"url":"https://evil.example"}`, RuleHost},
+		{"trick: one of several is elsewhere", tool(url, Fetch), `{"url":["https://example.org","https://evil.example"]}`, RuleHost},
+		{"trick: no address given", tool(url, Fetch), `{}`, RuleNoAddress},
+		{"trick: no address in the list", tool(url, Fetch), `{"url":[]}`, RuleNoAddress},
+		{"trick: an object", tool(url, Fetch), `{"url":{"href":"https://example.org"}}`, RuleNoAddress},
+		{"trick: null", tool(url, Fetch), `{"url":null}`, RuleNoAddress},
+		{"trick: two addresses of one name", tool(url, Fetch), `{"url":"https://example.org","url":"https://evil.example"}`, RuleUnreadable},
+		{"trick: the name in other letters", tool(url, Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, RuleMisspelling},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := goodCall()
@@ -160,7 +159,7 @@ func TestEgressTools(t *testing.T) {
 
 func TestParseHosts(t *testing.T) {
 	for _, s := range []string{"example.org", "Example.ORG", "*.example.org", "*", "*:8080", "localhost", "example.org:8080", "10.0.0.1", "10.0.0.1:80", "::1", "[::1]", "[::1]:8080", "bücher.example", "a-b.c1"} {
-		if h, err := policy.ParseHosts([]string{s}); err != nil || len(h) != 1 {
+		if h, err := ParseHosts([]string{s}); err != nil || len(h) != 1 {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
@@ -170,7 +169,7 @@ func TestParseHosts(t *testing.T) {
 		"a short number": "127.1", "a zone": "fe80::1%eth0", "a user": "a@example.org", "empty parts": "a..b", "a hyphen first": "-a.org", "brackets that stay open": "[::1",
 		"too long": strings.Repeat("a.", 200) + "a", "a line break": "example.org\n",
 	} {
-		if _, err := policy.ParseHosts([]string{"example.org", s}); err == nil || len(err.Error()) > 300 {
+		if _, err := ParseHosts([]string{"example.org", s}); err == nil || len(err.Error()) > 300 {
 			t.Errorf("trick: %s (%q) was taken for a host: %v", name, s, err)
 		}
 	}
@@ -178,7 +177,7 @@ func TestParseHosts(t *testing.T) {
 
 // Whatever is denied is refused, in every spelling of it that leads there.
 func TestEgressDenyWins(t *testing.T) {
-	l := policy.EgressLayer{Fetch: policy.HostRules{Allow: []string{"*", "evil.example", "evil.example:8080"}, Deny: []string{"evil.example"}}}
+	l := EgressLayer{Fetch: HostRules{Allow: []string{"*", "evil.example", "evil.example:8080"}, Deny: []string{"evil.example"}}}
 	rapid.Check(t, func(rt *rapid.T) {
 		var host strings.Builder
 		for _, r := range "evil.example" {
@@ -192,14 +191,14 @@ func TestEgressDenyWins(t *testing.T) {
 		}
 		address := rapid.SampledFrom([]string{"http://", "https://", "HTTP://"}).Draw(rt, "scheme") + host.String() +
 			rapid.SampledFrom([]string{"", ".", ":80", ":8080", ".:443", "/x", "?x", "#x"}).Draw(rt, "rest")
-		if rule, reason, _ := verdictOf(t, l, fetchCall(address)); rule != policy.RuleDeniedHost {
+		if rule, reason, _ := verdictOf(t, l, fetchCall(address)); rule != RuleDeniedHost {
 			rt.Fatalf("%s: rule %q (%s)", address, rule, reason)
 		}
 	})
 }
 
 func FuzzHosts(f *testing.F) {
-	l := policy.EgressLayer{Fetch: policy.HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"bad.example.org"}}}
+	l := EgressLayer{Fetch: HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"bad.example.org"}}}
 	for _, s := range [][2]string{
 		{"https://example.org/", "example.org"},
 		{"https://example.org@evil.example/", "*.example.org:8080"},
@@ -211,7 +210,7 @@ func FuzzHosts(f *testing.F) {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, address, host string) {
-		if hosts, err := policy.ParseHosts([]string{host}); (err == nil) != (len(hosts) == 1) {
+		if hosts, err := ParseHosts([]string{host}); (err == nil) != (len(hosts) == 1) {
 			t.Errorf("%q: %v and %v", host, hosts, err)
 		}
 		c := fetchCall(address)
@@ -240,11 +239,11 @@ func FuzzHosts(f *testing.F) {
 }
 
 func BenchmarkEgress(b *testing.B) {
-	l := policy.EgressLayer{Fetch: policy.HostRules{Allow: []string{"*"}, Deny: []string{"localhost", "*.localhost", "*.local", "*.internal", "*.lan", "*.home.arpa"}}}
+	l := EgressLayer{Fetch: HostRules{Allow: []string{"*"}, Deny: []string{"localhost", "*.localhost", "*.local", "*.internal", "*.lan", "*.home.arpa"}}}
 	c := fetchCall("https://www.example.org/a/b?c=d")
 	b.ReportAllocs()
 	for b.Loop() {
-		if !policy.Passed(l.Judge(b.Context(), c)) {
+		if !(l.Judge(b.Context(), c).kind == passes) {
 			b.Fatal("refused")
 		}
 	}
@@ -252,7 +251,7 @@ func BenchmarkEgress(b *testing.B) {
 
 // A rule that is only watched takes no other with it, at redirects neither.
 func TestHostRulesCheck(t *testing.T) {
-	h := policy.HostRules{Allow: []string{"a.example"}, Deny: []string{"evil.example"}}
+	h := HostRules{Allow: []string{"a.example"}, Deny: []string{"evil.example"}}
 	for _, tt := range []struct {
 		name, address string
 		watched       []string
@@ -261,12 +260,12 @@ func TestHostRulesCheck(t *testing.T) {
 		{"allowed", "https://a.example/", nil, true},
 		{"not allowed", "https://b.example/", nil, false},
 		{"denied", "https://evil.example/", nil, false},
-		{"not allowed, watched", "https://b.example/", []string{policy.RuleHost}, true},
-		{"trick: denied, and another rule is watched", "https://evil.example/", []string{policy.RuleHost, policy.RulePort, policy.RuleNumeric}, false},
-		{"trick: denied and watched, and still not allowed", "https://evil.example/", []string{policy.RuleDeniedHost}, false},
-		{"denied and not allowed, both watched", "https://evil.example/", []string{policy.RuleDeniedHost, policy.RuleHost}, true},
-		{"trick: a number, and hosts are watched", "https://10.0.0.1/", []string{policy.RuleHost}, false},
-		{"trick: no address at all", "file:///etc/passwd", []string{policy.RuleHost, policy.RuleDeniedHost, policy.RuleNumeric, policy.RulePort}, false},
+		{"not allowed, watched", "https://b.example/", []string{RuleHost}, true},
+		{"trick: denied, and another rule is watched", "https://evil.example/", []string{RuleHost, RulePort, RuleNumeric}, false},
+		{"trick: denied and watched, and still not allowed", "https://evil.example/", []string{RuleDeniedHost}, false},
+		{"denied and not allowed, both watched", "https://evil.example/", []string{RuleDeniedHost, RuleHost}, true},
+		{"trick: a number, and hosts are watched", "https://10.0.0.1/", []string{RuleHost}, false},
+		{"trick: no address at all", "file:///etc/passwd", []string{RuleHost, RuleDeniedHost, RuleNumeric, RulePort}, false},
 	} {
 		if err := h.Check(tt.address, tt.watched...); (err == nil) != tt.ok {
 			t.Errorf("%s: %v", tt.name, err)

@@ -1,6 +1,6 @@
 //go:build unix
 
-package policy_test
+package policy
 
 import (
 	"errors"
@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"conclave/pkg/policy"
 )
 
 func TestOpenInside(t *testing.T) {
@@ -43,35 +41,35 @@ func TestOpenInside(t *testing.T) {
 		{name: "a new file", path: projects + "/new.txt", flag: os.O_RDWR | os.O_CREATE},
 		{name: "not there", path: projects + "/nothing", is: fs.ErrNotExist},
 		{name: "new, and there already", path: projects + "/a.txt", flag: os.O_RDWR | os.O_CREATE | os.O_EXCL, is: fs.ErrExist},
-		{name: "outside", path: w.root + "/outside/secret", is: policy.ErrOutside},
-		{name: "a folder", path: projects + "/go", is: policy.ErrNotRegular},
+		{name: "outside", path: w.root + "/outside/secret", is: ErrOutside},
+		{name: "a folder", path: projects + "/go", is: ErrNotRegular},
 
-		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: policy.ErrOutside},
-		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: policy.ErrOutside},
-		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/desk"}, is: policy.ErrOutside},
-		{name: "trick: a link out", path: projects + "/out-file", is: policy.ErrOutside},
-		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: policy.ErrOutside},
-		{name: "trick: ..", path: projects + "/../notes/n.md", is: policy.ErrOutside},
-		{name: "trick: a closed folder", path: w.closed + "/keys/root.nk", allowed: []string{"/"}, is: policy.ErrClosed},
-		{name: "trick: a closed folder by a link", path: projects + "/keys/root.nk", allowed: []string{"/"}, is: policy.ErrClosed},
-		{name: "trick: another name of a closed file", path: projects + "/second-name", is: policy.ErrClosed},
-		{name: "trick: emptying another name of a closed file", path: projects + "/second-name", flag: os.O_RDWR | os.O_TRUNC, is: policy.ErrClosed},
-		{name: "trick: creating in a closed folder", path: w.closed + "/x", flag: os.O_RDWR | os.O_CREATE, allowed: []string{"/"}, is: policy.ErrClosed},
-		{name: "trick: a pipe to which nobody writes", path: projects + "/pipe", is: policy.ErrNotRegular},
-		{name: "trick: writing to a pipe that nobody reads", path: projects + "/pipe", flag: os.O_WRONLY | os.O_CREATE, is: policy.ErrNotRegular},
-		{name: "trick: a socket", path: short + "/s", allowed: []string{"/"}, is: policy.ErrNotRegular},
-		{name: "trick: a device", path: "/dev/zero", allowed: []string{"/"}, is: policy.ErrSpecial},
-		{name: "trick: /proc/self", path: "/proc/self/environ", allowed: []string{"/"}, is: policy.ErrSpecial},
-		{name: "trick: /proc/self/fd", path: "/proc/self/fd/0", allowed: []string{"/proc/self/fd"}, is: policy.ErrSpecial},
-		{name: "trick: a link into /proc", path: projects + "/self" + w.root + "/outside/secret", allowed: []string{"/"}, is: policy.ErrSpecial},
-		{name: "trick: the machine's root", path: "/", allowed: []string{"/"}, is: policy.ErrNotRegular},
+		{name: "trick: nothing is allowed", path: projects + "/a.txt", allowed: []string{}, is: ErrOutside},
+		{name: "trick: an allowed folder without a name", path: projects + "/a.txt", allowed: []string{"", ".", "projects"}, is: ErrOutside},
+		{name: "trick: an allowed folder that is a link", path: projects + "/a.txt", allowed: []string{w.home + "/desk"}, is: ErrOutside},
+		{name: "trick: a link out", path: projects + "/out-file", is: ErrOutside},
+		{name: "trick: creating through a link to nothing", path: projects + "/dangling", flag: os.O_RDWR | os.O_CREATE, is: ErrOutside},
+		{name: "trick: ..", path: projects + "/../notes/n.md", is: ErrOutside},
+		{name: "trick: a closed folder", path: w.closed + "/keys/root.nk", allowed: []string{"/"}, is: ErrClosed},
+		{name: "trick: a closed folder by a link", path: projects + "/keys/root.nk", allowed: []string{"/"}, is: ErrClosed},
+		{name: "trick: another name of a closed file", path: projects + "/second-name", is: ErrClosed},
+		{name: "trick: emptying another name of a closed file", path: projects + "/second-name", flag: os.O_RDWR | os.O_TRUNC, is: ErrClosed},
+		{name: "trick: creating in a closed folder", path: w.closed + "/x", flag: os.O_RDWR | os.O_CREATE, allowed: []string{"/"}, is: ErrClosed},
+		{name: "trick: a pipe to which nobody writes", path: projects + "/pipe", is: ErrNotRegular},
+		{name: "trick: writing to a pipe that nobody reads", path: projects + "/pipe", flag: os.O_WRONLY | os.O_CREATE, is: ErrNotRegular},
+		{name: "trick: a socket", path: short + "/s", allowed: []string{"/"}, is: ErrNotRegular},
+		{name: "trick: a device", path: "/dev/zero", allowed: []string{"/"}, is: ErrSpecial},
+		{name: "trick: /proc/self", path: "/proc/self/environ", allowed: []string{"/"}, is: ErrSpecial},
+		{name: "trick: /proc/self/fd", path: "/proc/self/fd/0", allowed: []string{"/proc/self/fd"}, is: ErrSpecial},
+		{name: "trick: a link into /proc", path: projects + "/self" + w.root + "/outside/secret", allowed: []string{"/"}, is: ErrSpecial},
+		{name: "trick: the machine's root", path: "/", allowed: []string{"/"}, is: ErrNotRegular},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			allowed := tt.allowed
 			if allowed == nil {
 				allowed = []string{projects}
 			}
-			f, err := policy.OpenInside(tt.path, tt.flag, 0o600, allowed, []string{w.closed})
+			f, err := OpenInside(tt.path, tt.flag, 0o600, allowed, []string{w.closed})
 			if err == nil {
 				defer f.Close()
 			}
@@ -101,12 +99,12 @@ func TestOpenInsideRefusesForms(t *testing.T) {
 		"trick: nothing":                 "",
 		"trick: NUL":                     dir + "/a\x00b",
 	} {
-		_, err := policy.OpenInside(p, os.O_RDWR|os.O_CREATE, 0o600, []string{"/"}, nil)
+		_, err := OpenInside(p, os.O_RDWR|os.O_CREATE, 0o600, []string{"/"}, nil)
 		if err == nil || len(err.Error()) > 250 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := policy.OpenInside(dir+"/a", os.O_RDONLY|unix.O_DIRECTORY, 0, []string{dir}, nil); err == nil {
+	if _, err := OpenInside(dir+"/a", os.O_RDONLY|unix.O_DIRECTORY, 0, []string{dir}, nil); err == nil {
 		t.Error("a flag that is not for tools was taken")
 	}
 }
@@ -119,7 +117,7 @@ func TestOpenInsideWrites(t *testing.T) {
 	}
 	write := func(flag int, s string) {
 		t.Helper()
-		f, err := policy.OpenInside(dir+"/a", flag, 0o640, []string{dir}, nil)
+		f, err := OpenInside(dir+"/a", flag, 0o640, []string{dir}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +129,7 @@ func TestOpenInsideWrites(t *testing.T) {
 	write(os.O_WRONLY|os.O_CREATE|os.O_EXCL, "first")
 	write(os.O_WRONLY|os.O_CREATE|os.O_TRUNC, "second")
 	write(os.O_WRONLY|os.O_APPEND, ", third")
-	f, err := policy.OpenInside(dir+"/a", os.O_RDONLY, 0, []string{dir}, nil)
+	f, err := OpenInside(dir+"/a", os.O_RDONLY, 0, []string{dir}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +144,7 @@ func TestOpenInsideWrites(t *testing.T) {
 
 func TestOpenFolder(t *testing.T) {
 	w := newPathsWorld(t)
-	f, err := policy.OpenFolder(w.home+"/desk/in", []string{w.home}, []string{w.closed})
+	f, err := OpenFolder(w.home+"/desk/in", []string{w.home}, []string{w.closed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,14 +153,14 @@ func TestOpenFolder(t *testing.T) {
 		t.Errorf("%q, %v", names, err)
 	}
 	for p, is := range map[string]error{
-		w.home + "/projects/out":   policy.ErrOutside,
-		w.home + "/projects/keys":  policy.ErrClosed,
-		w.closed:                   policy.ErrClosed,
-		w.home + "/projects/a.txt": policy.ErrNotFolder,
-		"/proc/self":               policy.ErrSpecial,
+		w.home + "/projects/out":   ErrOutside,
+		w.home + "/projects/keys":  ErrClosed,
+		w.closed:                   ErrClosed,
+		w.home + "/projects/a.txt": ErrNotFolder,
+		"/proc/self":               ErrSpecial,
 		w.home + "/nothing":        fs.ErrNotExist,
 	} {
-		if _, err := policy.OpenFolder(p, []string{w.home}, []string{w.closed}); !errors.Is(err, is) {
+		if _, err := OpenFolder(p, []string{w.home}, []string{w.closed}); !errors.Is(err, is) {
 			t.Errorf("%s: %v, want %v", p, err, is)
 		}
 	}
@@ -252,7 +250,7 @@ func TestOpenInsideSwapped(t *testing.T) {
 					t.Fatal("nobody swaps any more")
 				default:
 				}
-				f, err := policy.OpenInside(projects+"/"+tt.open, tt.flag, 0, []string{projects}, []string{w.closed})
+				f, err := OpenInside(projects+"/"+tt.open, tt.flag, 0, []string{projects}, []string{w.closed})
 				if err != nil {
 					refused++
 					continue
@@ -278,7 +276,7 @@ func TestOpenInsideSwapped(t *testing.T) {
 func BenchmarkOpenInside(b *testing.B) {
 	w := newPathsWorld(b)
 	for b.Loop() {
-		f, err := policy.OpenInside(w.home+"/projects/go/src/b.go", os.O_RDONLY, 0, []string{w.home + "/projects"}, []string{w.closed})
+		f, err := OpenInside(w.home+"/projects/go/src/b.go", os.O_RDONLY, 0, []string{w.home + "/projects"}, []string{w.closed})
 		if err != nil {
 			b.Fatal(err)
 		}

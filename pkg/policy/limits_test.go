@@ -1,57 +1,56 @@
-package policy_test
+package policy
 
 import (
 	"math"
 	"strings"
 	"testing"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
 func TestLimitsLayer(t *testing.T) {
-	usual := policy.LimitsLayer{Same: 3, Calls: 10}
-	line := func(who string, budget subjects.Budget, calls int, seconds float64, bytes int64) policy.LineSpent {
-		return policy.LineSpent{Who: who, Budget: budget, Calls: calls, Seconds: seconds, Bytes: bytes}
+	usual := LimitsLayer{Same: 3, Calls: 10}
+	line := func(who string, budget subjects.Budget, calls int, seconds float64, bytes int64) LineSpent {
+		return LineSpent{Who: who, Budget: budget, Calls: calls, Seconds: seconds, Bytes: bytes}
 	}
-	lines := func(l ...policy.LineSpent) policy.Spent { return policy.Spent{Lines: l} }
+	lines := func(l ...LineSpent) Spent { return Spent{Lines: l} }
 	for _, tt := range []struct {
 		name       string
-		layer      policy.LimitsLayer
-		spent      policy.Spent
+		layer      LimitsLayer
+		spent      Spent
 		person     bool
 		level      string
 		rule, says string
 	}{
 		{name: "the first call", layer: usual},
-		{name: "the second identical call", layer: usual, spent: policy.Spent{Same: 1}},
-		{name: "the third identical call", layer: usual, spent: policy.Spent{Same: 2}, rule: policy.RuleRepeated, says: "2 times"},
-		{name: "the hundredth", layer: usual, spent: policy.Spent{Same: 99}, rule: policy.RuleRepeated},
-		{name: "the user repeats", layer: usual, spent: policy.Spent{Same: 99, Calls: 99}, person: true},
-		{name: "the last call of a question", layer: usual, spent: policy.Spent{Calls: 9}},
-		{name: "one call too many", layer: usual, spent: policy.Spent{Calls: 10}, rule: policy.RuleCalls, says: "10 calls"},
+		{name: "the second identical call", layer: usual, spent: Spent{Same: 1}},
+		{name: "the third identical call", layer: usual, spent: Spent{Same: 2}, rule: RuleRepeated, says: "2 times"},
+		{name: "the hundredth", layer: usual, spent: Spent{Same: 99}, rule: RuleRepeated},
+		{name: "the user repeats", layer: usual, spent: Spent{Same: 99, Calls: 99}, person: true},
+		{name: "the last call of a question", layer: usual, spent: Spent{Calls: 9}},
+		{name: "one call too many", layer: usual, spent: Spent{Calls: 10}, rule: RuleCalls, says: "10 calls"},
 		{name: "below every budget", layer: usual, spent: lines(line("generator", subjects.Budget{Calls: 5, Seconds: 60, Bytes: 1000}, 4, 59.9, 999))},
 		{name: "no budget", layer: usual, spent: lines(line("generator", subjects.Budget{}, 1e6, 1e9, 1e12))},
-		{name: "calls used up", layer: usual, spent: lines(line("generator.coder-1", subjects.Budget{Calls: 5}, 5, 0, 0)), rule: policy.RuleBudget, says: "generator.coder-1 and the agents below it have used 5 of 5 calls"},
-		{name: "seconds used up", layer: usual, spent: lines(line("generator", subjects.Budget{Seconds: 60}, 0, 60, 0)), rule: policy.RuleBudget, says: "seconds"},
-		{name: "bytes used up", layer: usual, spent: lines(line("generator", subjects.Budget{Bytes: 10}, 0, 0, 11)), rule: policy.RuleBudget, says: "bytes"},
+		{name: "calls used up", layer: usual, spent: lines(line("generator.coder-1", subjects.Budget{Calls: 5}, 5, 0, 0)), rule: RuleBudget, says: "generator.coder-1 and the agents below it have used 5 of 5 calls"},
+		{name: "seconds used up", layer: usual, spent: lines(line("generator", subjects.Budget{Seconds: 60}, 0, 60, 0)), rule: RuleBudget, says: "seconds"},
+		{name: "bytes used up", layer: usual, spent: lines(line("generator", subjects.Budget{Bytes: 10}, 0, 0, 11)), rule: RuleBudget, says: "bytes"},
 
-		{name: "trick: the zero layer", rule: policy.RuleNoLimits},
-		{name: "trick: the zero layer, the user calls", person: true, rule: policy.RuleNoLimits},
-		{name: "trick: no limit of calls", layer: policy.LimitsLayer{Same: 3}, rule: policy.RuleNoLimits},
-		{name: "trick: no limit of identical calls", layer: policy.LimitsLayer{Calls: 3}, rule: policy.RuleNoLimits},
-		{name: "trick: a limit below zero", layer: policy.LimitsLayer{Same: -1, Calls: 10}, rule: policy.RuleNoLimits},
-		{name: "trick: everything allowed, repeated", layer: usual, spent: policy.Spent{Same: 2}, level: subjects.OverrideAll, rule: policy.RuleRepeated},
-		{name: "trick: everything allowed, calls", layer: usual, spent: policy.Spent{Calls: 10}, level: subjects.OverrideAll, rule: policy.RuleCalls},
-		{name: "trick: everything allowed, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: policy.RuleBudget},
-		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), person: true, rule: policy.RuleBudget},
-		{name: "trick: the parent has nothing left for the child", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 5}, 5, 0, 0), line("a.b", subjects.Budget{Calls: 5}, 0, 0, 0)), rule: policy.RuleBudget, says: "a and"},
-		{name: "trick: a count below zero", layer: usual, spent: policy.Spent{Same: math.MinInt}, rule: policy.RuleNoLimits},
-		{name: "trick: as many calls as there are", layer: usual, spent: policy.Spent{Same: math.MaxInt}, rule: policy.RuleRepeated},
-		{name: "trick: a budget below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: -1}, 0, 0, 0)), rule: policy.RuleBudget},
-		{name: "trick: seconds that are no number", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.NaN(), 0)), rule: policy.RuleBudget},
-		{name: "trick: seconds without end", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.Inf(1), 0)), rule: policy.RuleBudget},
-		{name: "trick: bytes below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: 1}, 0, 0, -5)), rule: policy.RuleBudget},
+		{name: "trick: the zero layer", rule: RuleNoLimits},
+		{name: "trick: the zero layer, the user calls", person: true, rule: RuleNoLimits},
+		{name: "trick: no limit of calls", layer: LimitsLayer{Same: 3}, rule: RuleNoLimits},
+		{name: "trick: no limit of identical calls", layer: LimitsLayer{Calls: 3}, rule: RuleNoLimits},
+		{name: "trick: a limit below zero", layer: LimitsLayer{Same: -1, Calls: 10}, rule: RuleNoLimits},
+		{name: "trick: everything allowed, repeated", layer: usual, spent: Spent{Same: 2}, level: subjects.OverrideAll, rule: RuleRepeated},
+		{name: "trick: everything allowed, calls", layer: usual, spent: Spent{Calls: 10}, level: subjects.OverrideAll, rule: RuleCalls},
+		{name: "trick: everything allowed, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: RuleBudget},
+		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), person: true, rule: RuleBudget},
+		{name: "trick: the parent has nothing left for the child", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 5}, 5, 0, 0), line("a.b", subjects.Budget{Calls: 5}, 0, 0, 0)), rule: RuleBudget, says: "a and"},
+		{name: "trick: a count below zero", layer: usual, spent: Spent{Same: math.MinInt}, rule: RuleNoLimits},
+		{name: "trick: as many calls as there are", layer: usual, spent: Spent{Same: math.MaxInt}, rule: RuleRepeated},
+		{name: "trick: a budget below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: -1}, 0, 0, 0)), rule: RuleBudget},
+		{name: "trick: seconds that are no number", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.NaN(), 0)), rule: RuleBudget},
+		{name: "trick: seconds without end", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.Inf(1), 0)), rule: RuleBudget},
+		{name: "trick: bytes below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: 1}, 0, 0, -5)), rule: RuleBudget},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := goodCall()

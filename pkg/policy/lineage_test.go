@@ -1,11 +1,10 @@
-package policy_test
+package policy
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -43,11 +42,11 @@ accounts:
 `
 
 // of is a line of agents: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these.
-func of(agents ...string) (line []policy.Spawned) {
+func of(agents ...string) (line []Spawned) {
 	for _, a := range agents {
 		name, tools, narrowed := strings.Cut(a, "=")
 		typ, _, _ := strings.Cut(name, "-")
-		s := policy.Spawned{Name: name, Type: typ, Narrowed: narrowed}
+		s := Spawned{Name: name, Type: typ, Narrowed: narrowed}
 		if tools != "" {
 			s.Tools = strings.Split(tools, "+")
 		}
@@ -57,7 +56,7 @@ func of(agents ...string) (line []policy.Spawned) {
 }
 
 // caller is the one at the end of a line.
-func caller(account string, line []policy.Spawned) subjects.Caller {
+func caller(account string, line []Spawned) subjects.Caller {
 	c := subjects.Caller{Account: account}
 	for _, s := range line {
 		c.Path = append(c.Path, s.Name)
@@ -69,7 +68,7 @@ func TestLineageLayer(t *testing.T) {
 	m := parse(t, family)
 	for _, tt := range []struct {
 		name, account string
-		line          []policy.Spawned
+		line          []Spawned
 		path          []string // when it is not that of the line
 		typ           string   // when it is not that of the line
 		tool, level   string
@@ -88,38 +87,38 @@ func TestLineageLayer(t *testing.T) {
 		{name: "granted to parent and child", account: "generator", line: of("researcher-1"), tool: "run_shell", grant: []string{"assistant:run_shell", "researcher:run_shell"}},
 		{name: "granted to the parent alone", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"assistant:fs_read"}},
 
-		{name: "the account has it not", account: "generator", line: of("researcher-1"), tool: "fs_read", rule: policy.RuleNotInherited, who: "generator (assistant)"},
-		{name: "the highest is named", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "web_search", rule: policy.RuleNotInherited, who: "orchestrator (orchestrator)"},
-		{name: "one in the middle has it not", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "search_memory", rule: policy.RuleNotInherited, who: "sysadmin-1 (sysadmin)"},
-		{name: "granted to the child and not to the parent", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: policy.RuleNotInherited, who: "generator (assistant)"},
-		{name: "its own type has it not", account: "orchestrator", line: of("coder-1"), tool: "run_shell", rule: policy.RuleNotInSet, who: `"coder"`},
-		{name: "narrowed to something else", account: "orchestrator", line: of("coder-1=fs_read"), tool: "run_code", rule: policy.RuleNarrowed, who: "coder-1 (coder)"},
-		{name: "narrowed above", account: "orchestrator", line: of("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: policy.RuleNarrowed, who: "sysadmin-1 (sysadmin)"},
-		{name: "narrowed although it is not bound", account: "orchestrator", line: of("guard-1=get_datetime"), tool: "web_search", rule: policy.RuleNarrowed, who: "guard-1 (guard)"},
-		{name: "five deep", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: policy.RuleDepth},
-		{name: "a link that the manifest no longer has", account: "generator", line: of("coder-1"), tool: "web_search", rule: policy.RuleMaySpawn, who: `"coder"`},
-		{name: "a type that the manifest no longer has", account: "generator", line: of("painter-1"), tool: "web_search", rule: policy.RuleMaySpawn, who: `"painter"`},
+		{name: "the account has it not", account: "generator", line: of("researcher-1"), tool: "fs_read", rule: RuleNotInherited, who: "generator (assistant)"},
+		{name: "the highest is named", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator (orchestrator)"},
+		{name: "one in the middle has it not", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "search_memory", rule: RuleNotInherited, who: "sysadmin-1 (sysadmin)"},
+		{name: "granted to the child and not to the parent", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: RuleNotInherited, who: "generator (assistant)"},
+		{name: "its own type has it not", account: "orchestrator", line: of("coder-1"), tool: "run_shell", rule: RuleNotInSet, who: `"coder"`},
+		{name: "narrowed to something else", account: "orchestrator", line: of("coder-1=fs_read"), tool: "run_code", rule: RuleNarrowed, who: "coder-1 (coder)"},
+		{name: "narrowed above", account: "orchestrator", line: of("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: RuleNarrowed, who: "sysadmin-1 (sysadmin)"},
+		{name: "narrowed although it is not bound", account: "orchestrator", line: of("guard-1=get_datetime"), tool: "web_search", rule: RuleNarrowed, who: "guard-1 (guard)"},
+		{name: "five deep", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: RuleDepth},
+		{name: "a link that the manifest no longer has", account: "generator", line: of("coder-1"), tool: "web_search", rule: RuleMaySpawn, who: `"coder"`},
+		{name: "a type that the manifest no longer has", account: "generator", line: of("painter-1"), tool: "web_search", rule: RuleMaySpawn, who: `"painter"`},
 
-		{name: "trick: ALL", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "ALL", rule: policy.RuleNotInherited, who: "generator"},
-		{name: "trick: RELAX", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "RELAX", rule: policy.RuleNotInherited, who: "generator"},
-		{name: "trick: narrowed to nothing", account: "orchestrator", line: of("coder-1="), tool: "fs_read", rule: policy.RuleNarrowed, who: "coder-1"},
-		{name: "trick: narrowed to more than it may have", account: "generator", line: of("researcher-1=fs_read"), tool: "fs_read", rule: policy.RuleNotInherited, who: "generator"},
-		{name: "trick: a child nobody spawned", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: policy.RuleUnregistered, who: "generator.researcher-1"},
-		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: of("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: policy.RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
-		{name: "trick: another's name", account: "orchestrator", line: of("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: policy.RuleUnregistered, who: "orchestrator.sysadmin-1"},
-		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: of("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: policy.RuleUnregistered},
-		{name: "trick: the line is longer than the claim", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: policy.RuleUnregistered},
-		{name: "trick: a child with the name of its account", account: "generator", path: []string{"generator"}, tool: "web_search", rule: policy.RuleUnregistered},
-		{name: "trick: a child without a name", account: "generator", line: []policy.Spawned{{Type: "researcher"}}, tool: "web_search", rule: policy.RuleUnregistered},
-		{name: "trick: a child that calls itself another type", account: "orchestrator", line: of("coder-1"), typ: "sysadmin", tool: "fs_read", rule: policy.RuleWrongType},
-		{name: "trick: a child of no account", account: "gateway", line: of("researcher-1"), tool: "web_search", rule: policy.RuleUnknownAccount, who: "gateway"},
-		{name: "trick: a child of its own type", account: "generator", line: of("assistant-1"), tool: "web_search", rule: policy.RuleMaySpawn},
-		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: of("coder-1", "researcher-1"), tool: "web_search", rule: policy.RuleNotInherited, who: "orchestrator"},
+		{name: "trick: ALL", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "ALL", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: RELAX", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "RELAX", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: narrowed to nothing", account: "orchestrator", line: of("coder-1="), tool: "fs_read", rule: RuleNarrowed, who: "coder-1"},
+		{name: "trick: narrowed to more than it may have", account: "generator", line: of("researcher-1=fs_read"), tool: "fs_read", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: a child nobody spawned", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: RuleUnregistered, who: "generator.researcher-1"},
+		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: of("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
+		{name: "trick: another's name", account: "orchestrator", line: of("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.sysadmin-1"},
+		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: of("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: RuleUnregistered},
+		{name: "trick: the line is longer than the claim", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: RuleUnregistered},
+		{name: "trick: a child with the name of its account", account: "generator", path: []string{"generator"}, tool: "web_search", rule: RuleUnregistered},
+		{name: "trick: a child without a name", account: "generator", line: []Spawned{{Type: "researcher"}}, tool: "web_search", rule: RuleUnregistered},
+		{name: "trick: a child that calls itself another type", account: "orchestrator", line: of("coder-1"), typ: "sysadmin", tool: "fs_read", rule: RuleWrongType},
+		{name: "trick: a child of no account", account: "gateway", line: of("researcher-1"), tool: "web_search", rule: RuleUnknownAccount, who: "gateway"},
+		{name: "trick: a child of its own type", account: "generator", line: of("assistant-1"), tool: "web_search", rule: RuleMaySpawn},
+		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: of("coder-1", "researcher-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := goodCall()
 			c.Caller, c.Line, c.Tool.Name = caller(tt.account, tt.line), tt.line, tt.tool
-			c.Override = policy.Override{Level: tt.level, Grant: tt.grant}
+			c.Override = Override{Level: tt.level, Grant: tt.grant}
 			c.Type = "assistant"
 			if len(tt.line) > 0 {
 				c.Type = tt.line[len(tt.line)-1].Type
@@ -130,7 +129,7 @@ func TestLineageLayer(t *testing.T) {
 			if tt.path != nil {
 				c.Caller.Path = tt.path
 			}
-			d := policy.Chain{policy.LineageLayer{Manifest: m}}.Decide(t.Context(), c)
+			d := Chain{LineageLayer{Manifest: m}}.Decide(t.Context(), c)
 			if d.Allowed() != (tt.rule == "") {
 				t.Fatalf("allowed %v, %+v", d.Allowed(), d.Denial())
 			}
@@ -145,7 +144,7 @@ func TestLineageLayer(t *testing.T) {
 			if got.Layer != "lineage" || got.Rule != tt.rule || !strings.Contains(got.Reason, tt.who) {
 				t.Errorf("denial %+v, want rule %s and %q named", got, tt.rule, tt.who)
 			}
-			if tt.rule == policy.RuleNotInherited && !slices.Equal(got.Allowed, effective) {
+			if tt.rule == RuleNotInherited && !slices.Equal(got.Allowed, effective) {
 				t.Errorf("would be allowed: %v, want %v", got.Allowed, effective)
 			}
 		})
@@ -157,10 +156,10 @@ func TestLineageWithoutAManifest(t *testing.T) {
 	c := goodCall()
 	c.Line = of("researcher-1")
 	c.Caller, c.Type = caller("generator", c.Line), "researcher"
-	if d := (policy.Chain{policy.LineageLayer{}}).Decide(t.Context(), c); d.Allowed() {
+	if d := (Chain{LineageLayer{}}).Decide(t.Context(), c); d.Allowed() {
 		t.Error("a layer without a manifest lets a child through")
 	}
-	if got := (policy.Manifest{}).Effective("generator", nil, []string{"assistant:x", ":x"}); got != nil {
+	if got := (Manifest{}).Effective("generator", nil, []string{"assistant:x", ":x"}); got != nil {
 		t.Errorf("the zero manifest gives %v", got)
 	}
 }
@@ -169,7 +168,7 @@ func TestEffective(t *testing.T) {
 	m := parse(t, family)
 	for _, tt := range []struct {
 		name, account string
-		line          []policy.Spawned
+		line          []Spawned
 		grants        []string
 		want          string
 	}{

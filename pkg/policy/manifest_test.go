@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"reflect"
@@ -6,11 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
-const small = `types:
+const testManifest = `types:
   assistant:
     tools: [get_datetime, web_search]
     can_spawn: [researcher]
@@ -25,9 +24,9 @@ accounts:
   committee: researcher
 `
 
-func parse(t *testing.T, text string) policy.Manifest {
+func parse(t *testing.T, text string) Manifest {
 	t.Helper()
-	m, err := policy.ParseManifest([]byte(text), "manifest.yaml")
+	m, err := ParseManifest([]byte(text), "manifest.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +34,10 @@ func parse(t *testing.T, text string) policy.Manifest {
 }
 
 func TestParseManifest(t *testing.T) {
-	m := parse(t, small)
+	m := parse(t, testManifest)
 	fs := []string{"fs_list", "fs_read", "fs_search", "fs_write"}
 	notes := []string{"~/notes/"}
-	want := map[string]policy.AgentType{
+	want := map[string]AgentType{
 		"assistant": {Tools: []string{"get_datetime", "web_search"}, CanSpawn: []string{"researcher"}, Paths: map[string][]string{}},
 		"researcher": {
 			Tools: append(slices.Clone(fs), "get_datetime"), Delegable: []string{"run_code"}, Unbound: true,
@@ -57,7 +56,7 @@ func TestParseManifest(t *testing.T) {
 }
 
 func TestManifestLayer(t *testing.T) {
-	l := policy.ManifestLayer{Manifest: parse(t, small)}
+	l := ManifestLayer{Manifest: parse(t, testManifest)}
 	for _, tt := range []struct {
 		name, account, typ, tool string
 		path                     []string
@@ -80,7 +79,7 @@ func TestManifestLayer(t *testing.T) {
 
 		{name: "trick: ALL for an account that is nobody", account: "gateway", typ: "assistant", tool: "get_datetime", level: "ALL", rule: "unknown_account"},
 		{name: "trick: ALL for the type of another", account: "generator", typ: "researcher", tool: "fs_read", level: "ALL", rule: "wrong_type"},
-		{name: "trick: all in small letters", account: "generator", typ: "assistant", tool: "fs_read", level: "all", rule: "not_in_set"},
+		{name: "trick: all in lower case", account: "generator", typ: "assistant", tool: "fs_read", level: "all", rule: "not_in_set"},
 		{name: "trick: granted to another type", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: "not_in_set"},
 		{name: "trick: a grant by account", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"generator:fs_read"}, rule: "not_in_set"},
 		{name: "trick: a grant without a type", account: "generator", typ: "assistant", tool: "fs_read", grant: []string{"fs_read", ":fs_read"}, rule: "not_in_set"},
@@ -104,12 +103,12 @@ func TestManifestLayer(t *testing.T) {
 			c := goodCall()
 			c.Caller = subjects.Caller{Account: tt.account, Path: tt.path}
 			c.Type, c.Tool.Name = tt.typ, tt.tool
-			c.Override = policy.Override{Level: tt.level, Grant: tt.grant}
-			d := policy.Chain{l}.Decide(t.Context(), c)
+			c.Override = Override{Level: tt.level, Grant: tt.grant}
+			d := Chain{l}.Decide(t.Context(), c)
 			if d.Allowed() != (tt.rule == "") {
 				t.Fatalf("allowed %v: %+v", d.Allowed(), d.Denial())
 			}
-			if tt.rule == "" || d.Denial().Layer == policy.LayerTool { // the chain refuses what is not a name
+			if tt.rule == "" || d.Denial().Layer == LayerTool { // the chain refuses what is not a name
 				return
 			}
 			if got := d.Denial(); got.Layer != "manifest" || got.Rule != tt.rule {
@@ -123,7 +122,7 @@ func TestManifestLayer(t *testing.T) {
 }
 
 func TestTypeOf(t *testing.T) {
-	m := parse(t, small)
+	m := parse(t, testManifest)
 	for _, tt := range []struct {
 		name   string
 		caller subjects.Caller
@@ -138,7 +137,7 @@ func TestTypeOf(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", tt.name, got, ok, tt.want)
 		}
 	}
-	if (policy.Manifest{}).May("", "") {
+	if (Manifest{}).May("", "") {
 		t.Error("the zero manifest gives a tool")
 	}
 }
@@ -175,7 +174,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"trick: folder without its slash", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [/etc/managed]}\n", "end it with /"},
 		{"trick: somebody else's home", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [~root/]}\n", "is not a folder"},
 		{"trick: wildcard folder", "types:\n  a:\n    tools: [fs_read]\n    paths: {fs_read: [/home/*/]}\n", "is not a plain folder"},
-		{"trick: second document", small + "---\ntypes: {a: {tools: [x]}}\n", "manifest.yaml:14: a second document"},
+		{"trick: second document", testManifest + "---\ntypes: {a: {tools: [x]}}\n", "manifest.yaml:14: a second document"},
 		{"trick: anchor", "types:\n  a: &a {tools: [x]}\n  b: *a\n", "manifest.yaml:2: types.a: anchors are not used here"},
 		{"trick: merge key", "types:\n  a:\n    <<: {tools: [run_shell]}\n    tools: [x]\n", "manifest.yaml:3: types.a: merge keys are not used here"},
 		{"trick: tag", "types:\n  a:\n    tools: !!str [x]\n", "tags are not used here"},
@@ -184,7 +183,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"trick: a huge file", strings.Repeat("#", 2<<20), "manifest.yaml: larger than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := policy.ParseManifest([]byte(tt.text), "manifest.yaml")
+			m, err := ParseManifest([]byte(tt.text), "manifest.yaml")
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -197,7 +196,7 @@ func TestParseManifestRefuses(t *testing.T) {
 
 // TestParseManifestReportsAll: a person mends a file in one go, not in ten.
 func TestParseManifestReportsAll(t *testing.T) {
-	_, err := policy.ParseManifest([]byte("types:\n  a:\n    tools: ['*', x, x]\n    can_spawn: [b]\n"), "m.yaml")
+	_, err := ParseManifest([]byte("types:\n  a:\n    tools: ['*', x, x]\n    can_spawn: [b]\n"), "m.yaml")
 	if err == nil || strings.Count(err.Error(), "m.yaml:") != 3 {
 		t.Errorf("want three errors, got %v", err)
 	}
@@ -212,7 +211,7 @@ func TestUnserved(t *testing.T) {
 
 // FuzzParseManifest: whatever is read either fails with the file's name or keeps every promise of a manifest.
 func FuzzParseManifest(f *testing.F) {
-	f.Add(small)
+	f.Add(testManifest)
 	f.Add("types:\n  a: &a {tools: [x]}\n  b: *a\n")
 	f.Add("types: {a: {tools: ['*']}}")
 	f.Add("types: {a: {paths: {fs_*: [/]}}}")
@@ -221,7 +220,7 @@ func FuzzParseManifest(f *testing.F) {
 	f.Add("types: {a: {tools: [x]}}\nlimits: {same: 0, depth: 9, budgets: {a: {calls: -1}}}\nmonitor_only: [manifest.not_in_set]\n")
 	f.Add("types: {a: {tools: [x]}}\negress: {fetch: {allow: ['*'], deny: ['*.lan', 'x:99999']}}\napprovals: {expires: 0s}\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		m, err := policy.ParseManifest([]byte(text), "m.yaml")
+		m, err := ParseManifest([]byte(text), "m.yaml")
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "m.yaml:") {
 				t.Fatalf("an error without its file: %v", err)

@@ -1,37 +1,35 @@
-package policy_test
+package policy
 
 import (
 	"testing"
-
-	"conclave/pkg/policy"
 )
 
 func TestOverrideLayer(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		o    policy.Override
+		o    Override
 		path []string
 		rule string // "" = passes
 	}{
 		{name: "nothing set"},
-		{name: "none", o: policy.Override{Level: "NONE"}},
-		{name: "relaxed", o: policy.Override{Level: "RELAX"}},
-		{name: "all", o: policy.Override{Level: "ALL"}},
-		{name: "another tool is disabled", o: policy.Override{Disable: []string{"web_search"}}},
-		{name: "disabled", o: policy.Override{Disable: []string{"web_search", "get_datetime"}}, rule: policy.RuleDisabled},
-		{name: "disabled for spawned agents too", o: policy.Override{Disable: []string{"get_datetime"}}, path: []string{"coder-1"}, rule: policy.RuleDisabled},
-		{name: "disabled wins over ALL", o: policy.Override{Level: "ALL", Disable: []string{"get_datetime"}}, rule: policy.RuleDisabled},
-		{name: "disabled wins over a grant", o: policy.Override{Disable: []string{"get_datetime"}, Grant: []string{"assistant:get_datetime"}}, rule: policy.RuleDisabled},
+		{name: "none", o: Override{Level: "NONE"}},
+		{name: "relaxed", o: Override{Level: "RELAX"}},
+		{name: "all", o: Override{Level: "ALL"}},
+		{name: "another tool is disabled", o: Override{Disable: []string{"web_search"}}},
+		{name: "disabled", o: Override{Disable: []string{"web_search", "get_datetime"}}, rule: RuleDisabled},
+		{name: "disabled for spawned agents too", o: Override{Disable: []string{"get_datetime"}}, path: []string{"coder-1"}, rule: RuleDisabled},
+		{name: "disabled wins over ALL", o: Override{Level: "ALL", Disable: []string{"get_datetime"}}, rule: RuleDisabled},
+		{name: "disabled wins over a grant", o: Override{Disable: []string{"get_datetime"}, Grant: []string{"assistant:get_datetime"}}, rule: RuleDisabled},
 
-		{name: "trick: a level nobody knows", o: policy.Override{Level: "EVERYTHING"}, rule: policy.RuleLevel},
-		{name: "trick: small letters", o: policy.Override{Level: "all"}, rule: policy.RuleLevel},
-		{name: "trick: a blank behind it", o: policy.Override{Level: "ALL "}, rule: policy.RuleLevel},
-		{name: "trick: two levels", o: policy.Override{Level: "RELAX,ALL"}, rule: policy.RuleLevel},
-		{name: "trick: disabled in other letters is another tool", o: policy.Override{Disable: []string{"GET_DATETIME", "get_*"}}},
+		{name: "trick: a level nobody knows", o: Override{Level: "EVERYTHING"}, rule: RuleLevel},
+		{name: "trick: lower case", o: Override{Level: "all"}, rule: RuleLevel},
+		{name: "trick: a blank behind it", o: Override{Level: "ALL "}, rule: RuleLevel},
+		{name: "trick: two levels", o: Override{Level: "RELAX,ALL"}, rule: RuleLevel},
+		{name: "trick: disabled in other letters is another tool", o: Override{Disable: []string{"GET_DATETIME", "get_*"}}},
 	} {
 		c := goodCall()
 		c.Override, c.Caller.Path = tt.o, tt.path
-		d := policy.Chain{policy.OverrideLayer{}}.Decide(t.Context(), c)
+		d := Chain{OverrideLayer{}}.Decide(t.Context(), c)
 		switch {
 		case d.Allowed() != (tt.rule == ""):
 			t.Errorf("%s: allowed %v, %+v", tt.name, d.Allowed(), d.Denial())
@@ -42,7 +40,7 @@ func TestOverrideLayer(t *testing.T) {
 }
 
 func TestCheckGrant(t *testing.T) {
-	m := parse(t, small)
+	m := parse(t, testManifest)
 	for _, tt := range []struct {
 		name, grant string
 		ok          bool

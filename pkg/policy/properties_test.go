@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"encoding/json"
@@ -8,7 +8,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -25,10 +24,10 @@ var (
 
 // anyManifest has types that spawn only those after them, so that there is no cycle. Unbound types are drawn only when
 // asked for.
-func anyManifest(rt *rapid.T, unbound bool) policy.Manifest {
-	m := policy.Manifest{Types: map[string]policy.AgentType{}, Accounts: map[string]string{"generator": "k0", "orchestrator": "k1"}}
+func anyManifest(rt *rapid.T, unbound bool) Manifest {
+	m := Manifest{Types: map[string]AgentType{}, Accounts: map[string]string{"generator": "k0", "orchestrator": "k1"}}
 	for i, typ := range someTypes {
-		t := policy.AgentType{
+		t := AgentType{
 			// Mostly many tools: with few, hardly anything is left at the end of a line.
 			Tools:     someTools[rapid.IntRange(0, 1).Draw(rt, "without"):],
 			Delegable: manyOf(someTools).Draw(rt, "delegable"),
@@ -42,12 +41,12 @@ func anyManifest(rt *rapid.T, unbound bool) policy.Manifest {
 		}
 		m.Types[typ] = t
 	}
-	m.Limits = policy.Limits{Same: 3, Calls: 50, Spawns: 32, Depth: rapid.IntRange(1, subjects.MaxDepth).Draw(rt, "depth")}
+	m.Limits = Limits{Same: 3, Calls: 50, Spawns: 32, Depth: rapid.IntRange(1, subjects.MaxDepth).Draw(rt, "depth")}
 	return m
 }
 
-func anyOverride(rt *rapid.T) policy.Override {
-	o := policy.Override{
+func anyOverride(rt *rapid.T) Override {
+	o := Override{
 		Level:   rapid.SampledFrom([]string{"", "NONE", "RELAX", "ALL"}).Draw(rt, "level"),
 		Disable: rapid.SliceOfN(rapid.SampledFrom(someTools), 0, 2).Draw(rt, "disable"),
 	}
@@ -58,8 +57,8 @@ func anyOverride(rt *rapid.T) policy.Override {
 }
 
 // anyLine spawns agents one below the other for as long as the manifest lets it.
-func anyLine(rt *rapid.T, m policy.Manifest, account string, grants []string) (line []policy.Spawned) {
-	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // small numbers are drawn more often
+func anyLine(rt *rapid.T, m Manifest, account string, grants []string) (line []Spawned) {
+	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // testManifest numbers are drawn more often
 		parent := m.Accounts[account]
 		if len(line) > 0 {
 			parent = line[len(line)-1].Type
@@ -85,10 +84,10 @@ func anyLine(rt *rapid.T, m policy.Manifest, account string, grants []string) (l
 	return line
 }
 
-func callOf(m policy.Manifest, account string, line []policy.Spawned, o policy.Override, tool string) policy.Call {
-	c := policy.Call{
+func callOf(m Manifest, account string, line []Spawned, o Override, tool string) Call {
+	c := Call{
 		Caller: caller(account, line), Line: line, Type: m.Accounts[account], Override: o,
-		Tool:   policy.Tool{Name: tool, Zone: "tools", Known: true, Effects: policy.Declare()},
+		Tool:   Tool{Name: tool, Zone: "tools", Known: true, Effects: Declare()},
 		Schema: json.RawMessage(`{"type":"object"}`), Args: json.RawMessage(`{}`),
 	}
 	if len(line) > 0 {
@@ -105,7 +104,7 @@ func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 		m, o := anyManifest(rt, false), anyOverride(rt)
 		account := rapid.SampledFrom([]string{"generator", "orchestrator"}).Draw(rt, "account")
 		line := anyLine(rt, m, account, o.Grant)
-		chain := policy.Chain(rapid.Permutation(m.Chain(policy.Env{Home: "/home/ada"})).Draw(rt, "order"))
+		chain := Chain(rapid.Permutation(m.Chain(Env{Home: "/home/ada"})).Draw(rt, "order"))
 		for _, tool := range someTools {
 			d := chain.Decide(t.Context(), callOf(m, account, line, o, tool))
 			has := func(typ string, passing bool) bool {
@@ -144,7 +143,7 @@ func TestAllGivesSpawnedAgentsNothing(t *testing.T) {
 			var allowed []bool
 			for _, level := range []string{"", "RELAX", "ALL"} {
 				o.Level = level
-				allowed = append(allowed, m.Chain(policy.Env{}).Decide(t.Context(), callOf(m, "orchestrator", line, o, tool)).Allowed())
+				allowed = append(allowed, m.Chain(Env{}).Decide(t.Context(), callOf(m, "orchestrator", line, o, tool)).Allowed())
 			}
 			if allowed[0] != allowed[1] || allowed[0] != allowed[2] {
 				rt.Fatalf("%s of %v: %v without, under RELAX and under ALL", tool, line, allowed)
@@ -164,7 +163,7 @@ func TestDisablingWins(t *testing.T) {
 		line := anyLine(rt, m, account, o.Grant)
 		tool := rapid.SampledFrom(someTools).Draw(rt, "tool")
 		o.Disable = append(o.Disable, tool)
-		chain := policy.Chain(rapid.Permutation(m.Chain(policy.Env{})).Draw(rt, "order"))
+		chain := Chain(rapid.Permutation(m.Chain(Env{})).Draw(rt, "order"))
 		if chain.Decide(t.Context(), callOf(m, account, line, o, tool)).Allowed() {
 			rt.Fatalf("%s is disabled, and %v may use it with %+v", tool, caller(account, line), o)
 		}
@@ -180,9 +179,9 @@ func TestRelaxAddsNoTool(t *testing.T) {
 		line := anyLine(rt, m, account, o.Grant)
 		for _, tool := range someTools {
 			o.Level = "NONE"
-			before := m.Chain(policy.Env{}).Decide(t.Context(), callOf(m, account, line, o, tool))
+			before := m.Chain(Env{}).Decide(t.Context(), callOf(m, account, line, o, tool))
 			o.Level = "RELAX"
-			relaxed := m.Chain(policy.Env{}).Decide(t.Context(), callOf(m, account, line, o, tool))
+			relaxed := m.Chain(Env{}).Decide(t.Context(), callOf(m, account, line, o, tool))
 			if before.Denial() != nil && relaxed.Denial() == nil {
 				rt.Fatalf("%s was refused to %v (%+v) and is not in a relaxed session", tool, caller(account, line), before.Denial())
 			}

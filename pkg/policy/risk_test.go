@@ -1,14 +1,13 @@
-package policy_test
+package policy
 
 import (
 	"testing"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
 func TestRiskLayer(t *testing.T) {
-	l := policy.RiskLayer{High: []string{"run_shell", "both"}, Always: []string{"package_install", "both"}}
+	l := RiskLayer{High: []string{"run_shell", "both"}, Always: []string{"package_install", "both"}}
 	for _, tt := range []struct {
 		name, tool, level string
 		person            bool
@@ -36,12 +35,12 @@ func TestRiskLayer(t *testing.T) {
 			c := goodCall()
 			c.Tool.Name, c.Override.Level, c.Person = tt.tool, tt.level, tt.person
 			if tt.undeclared {
-				c.Tool.Effects = policy.Effects{}
+				c.Tool.Effects = Effects{}
 			}
 			if rule, reason, _ := verdictOf(t, l, c); rule != tt.rule {
 				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 			}
-			d := policy.Chain{l}.Decide(t.Context(), c)
+			d := Chain{l}.Decide(t.Context(), c)
 			for _, q := range d.Asks() {
 				if len(q.Sinks) > 0 || q.Layer != "approval" || q.Reason == "" {
 					t.Errorf("question %+v", q)

@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -28,11 +27,11 @@ limits:
 approvals: {expires: 30s}
 monitor_only: [limits.calls, flow.fetch, flow.query]
 `)
-	want := policy.Manifest{
+	want := Manifest{
 		HighRisk:  []string{"fs_list", "fs_read", "fs_search", "fs_write", "x"},
-		Egress:    policy.Reach{Fetch: policy.HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
-		Limits:    policy.Limits{Same: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
-		Approvals: policy.Approvals{Expires: 30 * time.Second},
+		Egress:    Reach{Fetch: HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
+		Limits:    Limits{Same: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
+		Approvals: Approvals{Expires: 30 * time.Second},
 		Monitored: map[string][]string{"limits": {"calls"}, "flow": {"fetch", "query"}},
 	}
 	for _, tt := range []struct {
@@ -86,7 +85,7 @@ func TestSectionsRefuse(t *testing.T) {
 		{"trick: a layer in capitals", "monitor_only: [Limits.calls]\n", "no layer knows the rule"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := policy.ParseManifest([]byte(oneType+tt.text), "m.yaml")
+			m, err := ParseManifest([]byte(oneType+tt.text), "m.yaml")
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -127,7 +126,7 @@ func TestCycles(t *testing.T) {
 		{"trick: two ways to one child are no cycle", "a: {can_spawn: [b, c]}\n  b: {can_spawn: [d]}\n  c: {can_spawn: [d, b]}\n  d: {tools: [x]}", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := policy.ParseManifest([]byte("types:\n  "+tt.text+"\n"), "m.yaml")
+			_, err := ParseManifest([]byte("types:\n  "+tt.text+"\n"), "m.yaml")
 			if tt.want == nil {
 				if err != nil {
 					t.Fatal(err)

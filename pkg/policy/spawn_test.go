@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"conclave/pkg/policy"
 	"conclave/subjects"
 )
 
@@ -14,7 +13,7 @@ func TestSpawn(t *testing.T) {
 	m := parse(t, family)
 	for _, tt := range []struct {
 		name, account string
-		line          []policy.Spawned
+		line          []Spawned
 		path          []string // when it is not that of the line
 		typ           string
 		tools, grants []string
@@ -29,26 +28,26 @@ func TestSpawn(t *testing.T) {
 		{name: "narrowed to what was granted", account: "generator", typ: "researcher", tools: []string{"fs_read"}, grants: []string{"assistant:fs_read"}, want: "fs_read"},
 		{name: "the fourth", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1"), typ: "clerk", want: "fs_read"},
 
-		{name: "an unknown type", account: "orchestrator", typ: "painter", rule: policy.RuleUnknownType},
-		{name: "a type it may not have", account: "generator", typ: "coder", rule: policy.RuleMaySpawn},
-		{name: "a fifth", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), typ: "scribe", rule: policy.RuleDepth},
-		{name: "its own type", account: "generator", typ: "assistant", rule: policy.RuleSelfSpawn},
-		{name: "the type of one above", account: "orchestrator", line: of("sysadmin-1", "coder-1"), typ: "sysadmin", rule: policy.RuleCycle},
-		{name: "the type of the account above", account: "orchestrator", line: of("coder-1"), typ: "orchestrator", rule: policy.RuleCycle},
-		{name: "narrowed to what its parent has not", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: policy.RuleTools},
-		{name: "narrowed to what its type has not", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: policy.RuleTools},
+		{name: "an unknown type", account: "orchestrator", typ: "painter", rule: RuleUnknownType},
+		{name: "a type it may not have", account: "generator", typ: "coder", rule: RuleMaySpawn},
+		{name: "a fifth", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), typ: "scribe", rule: RuleDepth},
+		{name: "its own type", account: "generator", typ: "assistant", rule: RuleSelfSpawn},
+		{name: "the type of one above", account: "orchestrator", line: of("sysadmin-1", "coder-1"), typ: "sysadmin", rule: RuleCycle},
+		{name: "the type of the account above", account: "orchestrator", line: of("coder-1"), typ: "orchestrator", rule: RuleCycle},
+		{name: "narrowed to what its parent has not", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: RuleTools},
+		{name: "narrowed to what its type has not", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: RuleTools},
 
-		{name: "trick: no type", account: "orchestrator", rule: policy.RuleUnknownType},
-		{name: "trick: a type in capitals", account: "orchestrator", typ: "CODER", rule: policy.RuleUnknownType},
-		{name: "trick: a type with a newline", account: "orchestrator", typ: "coder\nrule: allow", rule: policy.RuleUnknownType},
-		{name: "trick: below a child nobody spawned", account: "orchestrator", path: []string{"coder-1"}, typ: "researcher", rule: policy.RuleUnregistered},
-		{name: "trick: above itself", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, typ: "coder", rule: policy.RuleUnregistered},
-		{name: "trick: below a link that is no longer allowed", account: "generator", line: of("coder-1"), typ: "researcher", rule: policy.RuleMaySpawn},
-		{name: "trick: from an account without a type", account: "gateway", typ: "coder", rule: policy.RuleUnknownAccount},
-		{name: "trick: narrowed to everything", account: "orchestrator", typ: "coder", tools: []string{"*"}, rule: policy.RuleTools},
-		{name: "trick: narrowed to no name", account: "orchestrator", typ: "coder", tools: []string{""}, rule: policy.RuleTools},
-		{name: "trick: narrowed a thousand times", account: "orchestrator", typ: "coder", tools: slices.Repeat([]string{"fs_read"}, 1000), rule: policy.RuleTools},
-		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: of("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: policy.RuleTools},
+		{name: "trick: no type", account: "orchestrator", rule: RuleUnknownType},
+		{name: "trick: a type in capitals", account: "orchestrator", typ: "CODER", rule: RuleUnknownType},
+		{name: "trick: a type with a newline", account: "orchestrator", typ: "coder\nrule: allow", rule: RuleUnknownType},
+		{name: "trick: below a child nobody spawned", account: "orchestrator", path: []string{"coder-1"}, typ: "researcher", rule: RuleUnregistered},
+		{name: "trick: above itself", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, typ: "coder", rule: RuleUnregistered},
+		{name: "trick: below a link that is no longer allowed", account: "generator", line: of("coder-1"), typ: "researcher", rule: RuleMaySpawn},
+		{name: "trick: from an account without a type", account: "gateway", typ: "coder", rule: RuleUnknownAccount},
+		{name: "trick: narrowed to everything", account: "orchestrator", typ: "coder", tools: []string{"*"}, rule: RuleTools},
+		{name: "trick: narrowed to no name", account: "orchestrator", typ: "coder", tools: []string{""}, rule: RuleTools},
+		{name: "trick: narrowed a thousand times", account: "orchestrator", typ: "coder", tools: slices.Repeat([]string{"fs_read"}, 1000), rule: RuleTools},
+		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: of("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: RuleTools},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			parent := caller(tt.account, tt.line)
@@ -72,7 +71,7 @@ func TestSpawn(t *testing.T) {
 			if strings.Contains(f.Text, "\n") || len(f.Text) > 300 {
 				t.Errorf("the reason repeats what was asked: %q", f.Text)
 			}
-			if limit := tt.rule == policy.RuleDepth; limit != (f.Code == subjects.CodeLimit) {
+			if limit := tt.rule == RuleDepth; limit != (f.Code == subjects.CodeLimit) {
 				t.Errorf("code %s", f.Code)
 			}
 			if child.Type != "" || tools != nil {
@@ -84,15 +83,15 @@ func TestSpawn(t *testing.T) {
 
 // TestSpawnSelf: a manifest that was not read from a file may hold a cycle, and a line still has none.
 func TestSpawnSelf(t *testing.T) {
-	m := policy.Manifest{
-		Types:    map[string]policy.AgentType{"a": {Tools: []string{"x"}, CanSpawn: []string{"a", "b"}}, "b": {Tools: []string{"x"}, CanSpawn: []string{"a"}}},
+	m := Manifest{
+		Types:    map[string]AgentType{"a": {Tools: []string{"x"}, CanSpawn: []string{"a", "b"}}, "b": {Tools: []string{"x"}, CanSpawn: []string{"a"}}},
 		Accounts: map[string]string{"generator": "a"},
-		Limits:   policy.Limits{Depth: 4},
+		Limits:   Limits{Depth: 4},
 	}
 	for _, tt := range []struct {
-		line []policy.Spawned
+		line []Spawned
 		rule string
-	}{{nil, policy.RuleSelfSpawn}, {of("b-1"), policy.RuleCycle}} {
+	}{{nil, RuleSelfSpawn}, {of("b-1"), RuleCycle}} {
 		_, _, err := m.Spawn(caller("generator", tt.line), tt.line, subjects.SpawnRequest{Type: "a"})
 		var f *subjects.Fault
 		if !errors.As(err, &f) || f.Denial.Rule != tt.rule {
@@ -131,7 +130,7 @@ func TestBudget(t *testing.T) {
 // FuzzSpawn: whatever a model asks for is refused in one short line, or is a child of a type that its parent may have,
 // with no more tools than the type has.
 func FuzzSpawn(f *testing.F) {
-	m, err := policy.ParseManifest([]byte(family), "manifest.yaml")
+	m, err := ParseManifest([]byte(family), "manifest.yaml")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -141,7 +140,7 @@ func FuzzSpawn(f *testing.F) {
 	f.Add("gateway", "", "coder\nlayer: none", "fs_*,\x00", 1<<30)
 	f.Add("orchestrator", "coder-1,coder-1", "\xff", strings.Repeat("a,", 100), 1)
 	f.Fuzz(func(t *testing.T, account, path, typ, tools string, calls int) {
-		var line []policy.Spawned
+		var line []Spawned
 		if path != "" {
 			line = of(strings.Split(path, ",")...)
 		}

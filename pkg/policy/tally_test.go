@@ -1,4 +1,4 @@
-package policy_test
+package policy
 
 import (
 	"fmt"
@@ -8,21 +8,19 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"conclave/pkg/policy"
 )
 
 var tallyStart = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func attempt(caller, session, query, tool, params string) policy.Attempt {
-	return policy.Attempt{Caller: caller, Session: session, Query: query, Tool: tool, Params: params}
+func attempt(caller, session, query, tool, params string) Attempt {
+	return Attempt{Caller: caller, Session: session, Query: query, Tool: tool, Params: params}
 }
 
 func TestTallySame(t *testing.T) {
 	first := attempt("generator", "s", "q", "fs_read", "h")
 	for _, tt := range []struct {
 		name  string
-		other policy.Attempt
+		other Attempt
 		after time.Duration
 		want  int
 	}{
@@ -40,7 +38,7 @@ func TestTallySame(t *testing.T) {
 		{"trick: time goes back", first, -time.Hour, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tally := policy.NewTally(time.Minute, time.Hour, 100)
+			tally := NewTally(time.Minute, time.Hour, 100)
 			for i := range 2 {
 				if got := tally.Count(tallyStart.Add(time.Duration(i)), first).Same; got != i {
 					t.Fatalf("call %d: %d identical before it", i+1, got)
@@ -58,7 +56,7 @@ func TestTallySame(t *testing.T) {
 
 // A loop that goes on stays refused, and one that was quiet for the window begins again.
 func TestTallyLoop(t *testing.T) {
-	tally, now, a := policy.NewTally(time.Minute, time.Hour, 100), tallyStart, attempt("generator", "s", "q", "x", "h")
+	tally, now, a := NewTally(time.Minute, time.Hour, 100), tallyStart, attempt("generator", "s", "q", "x", "h")
 	for i := range 1000 {
 		now = now.Add(10 * time.Second)
 		if got, want := tally.Count(now, a).Same, min(i, 5); got != want {
@@ -71,8 +69,8 @@ func TestTallyLoop(t *testing.T) {
 }
 
 func TestTallyCallsAndLines(t *testing.T) {
-	tally := policy.NewTally(time.Minute, time.Hour, 100)
-	count := func(caller, query string) policy.Spent {
+	tally := NewTally(time.Minute, time.Hour, 100)
+	count := func(caller, query string) Spent {
 		return tally.Count(tallyStart, attempt(caller, "s", query, "x", caller+query))
 	}
 	count("generator", "q1")
@@ -90,7 +88,7 @@ func TestTallyCallsAndLines(t *testing.T) {
 	tally.Add(tallyStart, "generator.coder-1", -5, 0)
 
 	got := count("generator.coder-1.researcher-1", "q1").Lines
-	want := []policy.LineSpent{
+	want := []LineSpent{
 		{Who: "generator", Calls: 6, Seconds: 3.5, Bytes: 1100},
 		{Who: "generator.coder-1", Calls: 2, Seconds: 3.5, Bytes: 1100},
 		{Who: "generator.coder-1.researcher-1", Calls: 1, Seconds: 1.5, Bytes: 100},
@@ -117,7 +115,7 @@ func TestTallyCallsAndLines(t *testing.T) {
 
 // A flood of questions that were made up pushes out questions, and not what the line has spent.
 func TestTallyFlood(t *testing.T) {
-	tally := policy.NewTally(time.Minute, time.Hour, 50)
+	tally := NewTally(time.Minute, time.Hour, 50)
 	for i := range 5000 {
 		tally.Count(tallyStart, attempt("generator", fmt.Sprint("s", i), fmt.Sprint("q", i), "x", fmt.Sprint(i)))
 	}
@@ -134,7 +132,7 @@ func TestTallyFlood(t *testing.T) {
 
 // Of many calls at once, each sees another number before it.
 func TestTallyAtOnce(t *testing.T) {
-	tally := policy.NewTally(time.Minute, time.Hour, 50)
+	tally := NewTally(time.Minute, time.Hour, 50)
 	seen := make([]int, 800)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -164,10 +162,10 @@ func TestTallyAtOnce(t *testing.T) {
 func TestTallyAsAList(t *testing.T) {
 	type made struct {
 		at time.Time
-		a  policy.Attempt
+		a  Attempt
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		tally, now := policy.NewTally(time.Minute, 24*time.Hour, 1000), tallyStart
+		tally, now := NewTally(time.Minute, 24*time.Hour, 1000), tallyStart
 		var all []made
 		for range rapid.IntRange(1, 40).Draw(rt, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Second)
@@ -192,7 +190,7 @@ func TestTallyAsAList(t *testing.T) {
 
 // The window follows the manifest while calls are being counted.
 func TestTallyWithin(t *testing.T) {
-	tally, a := policy.NewTally(time.Hour, time.Hour, 100), attempt("generator", "s", "q", "x", "h")
+	tally, a := NewTally(time.Hour, time.Hour, 100), attempt("generator", "s", "q", "x", "h")
 	tally.Count(tallyStart, a)
 	if got := tally.Look(tallyStart.Add(time.Minute), a).Same; got != 1 {
 		t.Errorf("%d identical calls, want 1", got)
