@@ -12,8 +12,8 @@ import (
 	"conclave/pkg/jsonschema"
 )
 
-// verdictOf judges one call by one layer, as the chain does. rule is "" when it passes, and "ask:..." when it asks.
-func verdictOf(t testing.TB, l Layer, c Call) (rule string, denial string, allowed []string) {
+// judgeCall judges one call by one layer, as the chain does. rule is "" when it passes, and "ask:..." when it asks.
+func judgeCall(t testing.TB, l Layer, c Call) (rule string, denial string, allowed []string) {
 	t.Helper()
 	d := Chain{l}.Decide(t.Context(), c)
 	if d.Failure() != nil {
@@ -33,7 +33,7 @@ func verdictOf(t testing.TB, l Layer, c Call) (rule string, denial string, allow
 
 // argsCall is a call of a tool with this schema.
 func argsCall(schema, args string) Call {
-	c := goodCall()
+	c := newCall()
 	c.Schema, c.Args = json.RawMessage(schema), json.RawMessage(args)
 	return c
 }
@@ -103,7 +103,7 @@ func TestArgumentsLayer(t *testing.T) {
 				c.Tool.MaxArgs = 1500
 			}
 			for _, l := range []ArgumentsLayer{NewArgumentsLayer(), {}} {
-				rule, reason, allowed := verdictOf(t, l, c)
+				rule, reason, allowed := judgeCall(t, l, c)
 				if rule != tt.rule || !strings.Contains(reason, tt.says) {
 					t.Fatalf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
 				}
@@ -127,11 +127,11 @@ func manyKeys(n int) string {
 }
 
 // A tool reads its arguments by name, some in any case: what the facts name must not come in by a side door.
-func TestArgumentsMisspelled(t *testing.T) {
+func TestArgumentNameInOtherCaseDenies(t *testing.T) {
 	for _, key := range []string{"PATH", "Url", "QUERY", "To", "BODY"} {
 		c := argsCall(`{}`, `{"`+key+`":"x"}`)
 		c.Tool.Paths, c.Tool.URL, c.Tool.Query, c.Tool.Sinks, c.Tool.Content = []string{"path"}, "url", "query", []string{"to"}, []string{"body"}
-		rule, reason, allowed := verdictOf(t, NewArgumentsLayer(), c)
+		rule, reason, allowed := judgeCall(t, NewArgumentsLayer(), c)
 		if rule != RuleMisspelling || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
 			t.Errorf("%s: rule %q (%s), allowed %q", key, rule, reason, allowed)
 		}
@@ -140,7 +140,7 @@ func TestArgumentsMisspelled(t *testing.T) {
 
 // Neither a schema nor arguments make a check long. The times are far above what is measured, and far below what any of
 // these takes without a bound.
-func TestArgumentsBombs(t *testing.T) {
+func TestArgumentChecksAreBounded(t *testing.T) {
 	deepAny := `{"anyOf":[` // each level tries the next twice
 	forms := strings.Repeat(`{"$ref":"#/$defs/a"},`, 50)
 	for _, tt := range []struct{ name, schema, args, rule string }{
@@ -154,7 +154,7 @@ func TestArgumentsBombs(t *testing.T) {
 		{"trick: thousands of parts", `{"allOf":[` + strings.Repeat(`{},`, 5000) + `{}]}`, `{}`, RuleBadSchema},
 		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) + `"c"]}`, RuleMismatch},
 		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) + `"b"]}`, RuleTooComplex},
-		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + numbers(15_000) + `]}`, RuleTooComplex},
+		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + joinNumbers(15_000) + `]}`, RuleTooComplex},
 		{"trick: a pattern that is compiled to millions", `{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`, `{"a":"a"}`, RuleBadSchema},
 		{"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, RuleTooComplex},
 		{"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`, `{"a":"` + strings.Repeat("x", 5000) + `"}`, RuleMismatch},
@@ -163,7 +163,7 @@ func TestArgumentsBombs(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			begin := time.Now()
-			rule, reason, _ := verdictOf(t, NewArgumentsLayer(), argsCall(tt.schema, tt.args))
+			rule, reason, _ := judgeCall(t, NewArgumentsLayer(), argsCall(tt.schema, tt.args))
 			if took := time.Since(begin); took > 2*time.Second {
 				t.Errorf("it took %s", took)
 			}
@@ -174,7 +174,7 @@ func TestArgumentsBombs(t *testing.T) {
 	}
 }
 
-func numbers(n int) string {
+func joinNumbers(n int) string {
 	var b strings.Builder
 	for i := range n {
 		fmt.Fprintf(&b, "%d,", i)
@@ -183,7 +183,7 @@ func numbers(n int) string {
 }
 
 // The layer is asked by many calls at once, with more schemas than it keeps.
-func TestArgumentsAtOnce(t *testing.T) {
+func TestArgumentsLayerIsConcurrent(t *testing.T) {
 	l := NewArgumentsLayer()
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -191,7 +191,7 @@ func TestArgumentsAtOnce(t *testing.T) {
 			for i := range 300 {
 				schema := fmt.Sprintf(`{"properties":{"n":{"const":%d}}}`, i+g*100)
 				for n, want := range map[int]string{i + g*100: "", i + g*100 + 1: RuleMismatch} {
-					if rule, reason, _ := verdictOf(t, l, argsCall(schema, fmt.Sprintf(`{"n":%d}`, n))); rule != want {
+					if rule, reason, _ := judgeCall(t, l, argsCall(schema, fmt.Sprintf(`{"n":%d}`, n))); rule != want {
 						t.Errorf("%s with %d: %q %s", schema, n, rule, reason)
 					}
 				}
@@ -207,7 +207,7 @@ func BenchmarkArguments(b *testing.B) {
 	c.Tool.Paths = []string{"path"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := l.Judge(b.Context(), c); !(v.kind == passes) {
+		if v := l.Judge(b.Context(), c); v.kind != passes {
 			b.Fatal("refused")
 		}
 	}
@@ -219,7 +219,7 @@ func BenchmarkLargeArguments(b *testing.B) {
 	c := argsCall(schema, `{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := l.Judge(b.Context(), c); !(v.kind == passes) {
+		if v := l.Judge(b.Context(), c); v.kind != passes {
 			b.Fatal("denied")
 		}
 	}
@@ -239,7 +239,7 @@ func FuzzArguments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, schema, args string) {
 		c := argsCall(schema, args)
 		c.Tool.Paths = []string{"path"}
-		rule, reason, _ := verdictOf(t, ArgumentsLayer{}, c)
+		rule, reason, _ := judgeCall(t, ArgumentsLayer{}, c)
 		if len(reason) > 700 || !utf8.ValidString(reason) {
 			t.Errorf("%d bytes of reason: %q", len(reason), reason)
 		}

@@ -5,20 +5,20 @@ import (
 	"testing"
 )
 
-// TestBookOfNothing: no rules are a refusal.
-func TestBookOfNothing(t *testing.T) {
+// TestZeroActiveRulesDenyAll: no rules are a refusal.
+func TestZeroActiveRulesDenyAll(t *testing.T) {
 	var none *Book
 	for name, b := range map[string]*Book{"no book": none, "an empty book": {}, "empty rules": NewBook(Rules{})} {
-		if d := b.Rules().Chain.Decide(t.Context(), goodCall()); d.Allowed() || d.Denial().Rule != RuleEmpty {
+		if d := b.Rules().Chain.Decide(t.Context(), newCall()); d.Allowed() || d.Denial().Rule != RuleEmpty {
 			t.Errorf("%s: allowed %v, %+v", name, d.Allowed(), d.Denial())
 		}
 	}
 }
 
-// TestBookTurnsWhole: whoever reads while others turn has a manifest and the chain that was made of it.
-func TestBookTurnsWhole(t *testing.T) {
+// TestActiveRulesReplaceAtomically: whoever reads while others turn has a manifest and the chain that was made of it.
+func TestActiveRulesReplaceAtomically(t *testing.T) {
 	rules := func(account string) Rules {
-		return Rules{Manifest: Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: Chain{passLayer(account)}}
+		return Rules{Manifest: Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: Chain{passingLayer(account)}}
 	}
 	both := []Rules{rules("generator"), rules("committee")}
 	b := NewBook(both[0])

@@ -8,7 +8,7 @@ import (
 
 func TestChainOrder(t *testing.T) {
 	var got []string
-	for _, l := range parse(t, family).Chain(Env{Home: "/home/ada"}) {
+	for _, l := range mustParse(t, family).Chain(Env{Home: "/home/ada"}) {
 		got = append(got, l.Name())
 	}
 	want := []string{"override", "manifest", "lineage", "arguments", "paths", "egress", "flow", "limits", "approval"}
@@ -17,9 +17,9 @@ func TestChainOrder(t *testing.T) {
 	}
 }
 
-// TestChainOfNothing: the chain of an empty manifest refuses.
-func TestChainOfNothing(t *testing.T) {
-	for _, c := range []Call{goodCall(), {}} {
+// TestEmptyManifestChainDenies: the chain of an empty manifest refuses.
+func TestEmptyManifestChainDenies(t *testing.T) {
+	for _, c := range []Call{newCall(), {}} {
 		if (Manifest{}).Chain(Env{}).Decide(t.Context(), c).Allowed() {
 			t.Errorf("%+v is allowed by nobody", c)
 		}
@@ -43,9 +43,9 @@ func TestChainMonitorOnly(t *testing.T) {
 		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {RuleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
 		{name: "trick: the lineage is watched", monitored: map[string][]string{"lineage": {RuleUnregistered}}, change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
 	} {
-		m := parse(t, family)
+		m := mustParse(t, family)
 		m.Monitored = tt.monitored
-		c := callOf(m, "generator", nil, Override{}, "web_search")
+		c := callFor(m, "generator", nil, Override{}, "web_search")
 		tt.change(&c)
 		d := m.Chain(Env{}).Decide(t.Context(), c)
 		var told []string
@@ -58,8 +58,8 @@ func TestChainMonitorOnly(t *testing.T) {
 	}
 }
 
-// TestWatchable: what is listed can be written into a manifest, and what is always enforced is not listed.
-func TestWatchable(t *testing.T) {
+// TestMonitorableRules: what is listed can be written into a manifest, and what is always enforced is not listed.
+func TestMonitorableRules(t *testing.T) {
 	all := Watchable()
 	if len(all) < 8 {
 		t.Fatalf("only %v may be watched", all)
@@ -69,7 +69,7 @@ func TestWatchable(t *testing.T) {
 			t.Errorf("no rule of %s may be watched", layer)
 		}
 	}
-	m := parse(t, oneType+"monitor_only: ["+strings.Join(all, ", ")+"]\n")
+	m := mustParse(t, oneType+"monitor_only: ["+strings.Join(all, ", ")+"]\n")
 	var back []string
 	for layer, rules := range m.Monitored {
 		for _, r := range rules {

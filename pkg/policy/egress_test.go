@@ -13,7 +13,7 @@ import (
 
 // fetchCall is a call of a tool that fetches the address.
 func fetchCall(address string) Call {
-	c := goodCall()
+	c := newCall()
 	c.Tool = Tool{Name: "web_fetch", Zone: "tools", Known: true, Effects: Declare(Fetch, ReadsUntrusted), URL: "url"}
 	c.Args, _ = json.Marshal(map[string]string{"url": address})
 	return c
@@ -97,16 +97,16 @@ func TestEgressLayer(t *testing.T) {
 			for _, person := range []bool{false, true} {
 				c := fetchCall(tt.url)
 				c.Person = person
-				rule, reason, _ := verdictOf(t, l, c)
+				rule, reason, _ := judgeCall(t, l, c)
 				if rule != tt.rule || len(reason) > 300 {
 					t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 				}
 				c.Override.Level = subjects.OverrideRelax
-				if rule, _, _ := verdictOf(t, l, c); rule != tt.rule {
+				if rule, _, _ := judgeCall(t, l, c); rule != tt.rule {
 					t.Errorf("relaxed: rule %q, want %q", rule, tt.rule)
 				}
 				c.Override.Level = subjects.OverrideAll
-				if rule, reason, _ := verdictOf(t, l, c); rule != tt.all {
+				if rule, reason, _ := judgeCall(t, l, c); rule != tt.all {
 					t.Errorf("under ALL: rule %q (%s), want %q", rule, reason, tt.all)
 				}
 			}
@@ -114,7 +114,7 @@ func TestEgressLayer(t *testing.T) {
 	}
 }
 
-func TestEgressTools(t *testing.T) {
+func TestEgressToolFacts(t *testing.T) {
 	l := EgressLayer{Fetch: HostRules{Allow: []string{"example.org"}}}
 	tool := func(change func(*Tool), effects ...Effect) Tool {
 		t := Tool{Name: "x", Zone: "tools", Known: true, Effects: Declare(effects...)}
@@ -148,9 +148,9 @@ func TestEgressTools(t *testing.T) {
 		{"trick: the name in other letters", tool(url, Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, RuleMisspelling},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := goodCall()
+			c := newCall()
 			c.Tool, c.Args = tt.tool, json.RawMessage(tt.args)
-			if rule, reason, _ := verdictOf(t, l, c); rule != tt.rule {
+			if rule, reason, _ := judgeCall(t, l, c); rule != tt.rule {
 				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 			}
 		})
@@ -191,7 +191,7 @@ func TestEgressDenyWins(t *testing.T) {
 		}
 		address := rapid.SampledFrom([]string{"http://", "https://", "HTTP://"}).Draw(rt, "scheme") + host.String() +
 			rapid.SampledFrom([]string{"", ".", ":80", ":8080", ".:443", "/x", "?x", "#x"}).Draw(rt, "rest")
-		if rule, reason, _ := verdictOf(t, l, fetchCall(address)); rule != RuleDeniedHost {
+		if rule, reason, _ := judgeCall(t, l, fetchCall(address)); rule != RuleDeniedHost {
 			rt.Fatalf("%s: rule %q (%s)", address, rule, reason)
 		}
 	})
@@ -214,7 +214,7 @@ func FuzzHosts(f *testing.F) {
 			t.Errorf("%q: %v and %v", host, hosts, err)
 		}
 		c := fetchCall(address)
-		rule, reason, _ := verdictOf(t, l, c)
+		rule, reason, _ := judgeCall(t, l, c)
 		if len(reason) > 400 {
 			t.Errorf("%d bytes of reason: %q", len(reason), reason)
 		}
@@ -243,7 +243,7 @@ func BenchmarkEgress(b *testing.B) {
 	c := fetchCall("https://www.example.org/a/b?c=d")
 	b.ReportAllocs()
 	for b.Loop() {
-		if !(l.Judge(b.Context(), c).kind == passes) {
+		if l.Judge(b.Context(), c).kind != passes {
 			b.Fatal("refused")
 		}
 	}

@@ -17,14 +17,14 @@ import (
 )
 
 func TestOpenInside(t *testing.T) {
-	w := newPathsWorld(t)
+	w := newPathsFixture(t)
 	projects := w.home + "/projects"
-	w.must(t, unix.Mkfifo(projects+"/pipe", 0o644))
-	w.must(t, os.Link(w.closed+"/keys/root.nk", projects+"/second-name"))
-	w.must(t, os.Link(projects+"/a.txt", projects+"/third-name"))
+	w.mustSucceed(t, unix.Mkfifo(projects+"/pipe", 0o644))
+	w.mustSucceed(t, os.Link(w.closed+"/keys/root.nk", projects+"/second-name"))
+	w.mustSucceed(t, os.Link(projects+"/a.txt", projects+"/third-name"))
 	short := t.TempDir() // a socket's path is short
 	socket, err := net.Listen("unix", short+"/s")
-	w.must(t, err)
+	w.mustSucceed(t, err)
 	defer socket.Close()
 
 	for _, tt := range []struct {
@@ -86,7 +86,7 @@ func TestOpenInside(t *testing.T) {
 	}
 }
 
-func TestOpenInsideRefusesForms(t *testing.T) {
+func TestOpenInsideRejectsMalformedPaths(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestOpenInsideWrites(t *testing.T) {
 }
 
 func TestOpenFolder(t *testing.T) {
-	w := newPathsWorld(t)
+	w := newPathsFixture(t)
 	f, err := OpenFolder(w.home+"/desk/in", []string{w.home}, []string{w.closed})
 	if err != nil {
 		t.Fatal(err)
@@ -166,8 +166,8 @@ func TestOpenFolder(t *testing.T) {
 	}
 }
 
-// swap makes a path be one thing and another in turn until stop, as fast as it can. It tells how often.
-func swap(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp string) error) (times *atomic.Int64, done chan struct{}) {
+// swapRepeatedly makes a path be one thing and another in turn until stop, as fast as it can. It tells how often.
+func swapRepeatedly(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp string) error) (times *atomic.Int64, done chan struct{}) {
 	t.Helper()
 	times, done = &atomic.Int64{}, make(chan struct{})
 	go func() {
@@ -197,51 +197,51 @@ func swap(t *testing.T, at string, stop *atomic.Bool, first, second func(tmp str
 
 // While links are swapped in and out under its path, a file is opened thousands of times. What is forbidden is never
 // read and never written, and what is allowed is reached now and then.
-func TestOpenInsideSwapped(t *testing.T) {
+func TestOpenInsideDetectsSwappedLink(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		swapped string // below projects
 		open    string
 		flag    int
-		first   func(w pathsWorld, tmp string) error
-		second  func(w pathsWorld, tmp string) error
+		first   func(w pathsFixture, tmp string) error
+		second  func(w pathsFixture, tmp string) error
 	}{
 		{
 			name: "trick: the file becomes a link", swapped: "f", open: "f",
-			first:  func(_ pathsWorld, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
-			second: func(w pathsWorld, tmp string) error { return os.Symlink(w.root+"/outside/secret", tmp) },
+			first:  func(_ pathsFixture, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
+			second: func(w pathsFixture, tmp string) error { return os.Symlink(w.root+"/outside/secret", tmp) },
 		},
 		{
 			name: "trick: a folder becomes a link", swapped: "d", open: "d/secret",
-			first: func(_ pathsWorld, tmp string) error {
+			first: func(_ pathsFixture, tmp string) error {
 				return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(tmp+"/secret", []byte("mine"), 0o600))
 			},
-			second: func(w pathsWorld, tmp string) error { return os.Symlink(w.root+"/outside", tmp) },
+			second: func(w pathsFixture, tmp string) error { return os.Symlink(w.root+"/outside", tmp) },
 		},
 		{
 			name: "trick: a folder becomes a link to a closed one", swapped: "d", open: "d/root.nk", flag: os.O_RDWR | os.O_TRUNC,
-			first: func(_ pathsWorld, tmp string) error {
+			first: func(_ pathsFixture, tmp string) error {
 				return errors.Join(os.Mkdir(tmp, 0o700), os.WriteFile(tmp+"/root.nk", []byte("mine"), 0o600))
 			},
-			second: func(w pathsWorld, tmp string) error { return os.Symlink(w.closed+"/keys", tmp) },
+			second: func(w pathsFixture, tmp string) error { return os.Symlink(w.closed+"/keys", tmp) },
 		},
 		{
 			name: "trick: the file becomes another name of a closed one", swapped: "f", open: "f", flag: os.O_RDWR | os.O_TRUNC,
-			first:  func(_ pathsWorld, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
-			second: func(w pathsWorld, tmp string) error { return os.Link(w.closed+"/keys/root.nk", tmp) },
+			first:  func(_ pathsFixture, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
+			second: func(w pathsFixture, tmp string) error { return os.Link(w.closed+"/keys/root.nk", tmp) },
 		},
 		{
 			name: "trick: the file becomes a pipe", swapped: "f", open: "f",
-			first:  func(_ pathsWorld, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
-			second: func(_ pathsWorld, tmp string) error { return unix.Mkfifo(tmp, 0o600) },
+			first:  func(_ pathsFixture, tmp string) error { return os.WriteFile(tmp, []byte("mine"), 0o600) },
+			second: func(_ pathsFixture, tmp string) error { return unix.Mkfifo(tmp, 0o600) },
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newPathsWorld(t)
+			w := newPathsFixture(t)
 			projects := w.home + "/projects"
-			w.must(t, tt.first(w, projects+"/"+tt.swapped))
+			w.mustSucceed(t, tt.first(w, projects+"/"+tt.swapped))
 			var stop atomic.Bool
-			times, done := swap(t, projects+"/"+tt.swapped, &stop,
+			times, done := swapRepeatedly(t, projects+"/"+tt.swapped, &stop,
 				func(tmp string) error { return tt.second(w, tmp) }, func(tmp string) error { return tt.first(w, tmp) })
 			opened, refused := 0, 0
 			for opened+refused < 3000 || opened == 0 || refused == 0 || times.Load() < 100 {
@@ -274,7 +274,7 @@ func TestOpenInsideSwapped(t *testing.T) {
 }
 
 func BenchmarkOpenInside(b *testing.B) {
-	w := newPathsWorld(b)
+	w := newPathsFixture(b)
 	for b.Loop() {
 		f, err := OpenInside(w.home+"/projects/go/src/b.go", os.O_RDONLY, 0, []string{w.home + "/projects"}, []string{w.closed})
 		if err != nil {

@@ -53,9 +53,9 @@ func TestLimitsLayer(t *testing.T) {
 		{name: "trick: bytes below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: 1}, 0, 0, -5)), rule: RuleBudget},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := goodCall()
+			c := newCall()
 			c.Spent, c.Person, c.Override.Level = tt.spent, tt.person, tt.level
-			rule, reason, allowed := verdictOf(t, tt.layer, c)
+			rule, reason, allowed := judgeCall(t, tt.layer, c)
 			if rule != tt.rule || !strings.Contains(reason, tt.says) {
 				t.Errorf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
 			}

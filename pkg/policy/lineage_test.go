@@ -41,8 +41,8 @@ accounts:
   generator: assistant
 `
 
-// of is a line of agents: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these.
-func of(agents ...string) (line []Spawned) {
+// newLineage is a line of agents: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these.
+func newLineage(agents ...string) (line []Spawned) {
 	for _, a := range agents {
 		name, tools, narrowed := strings.Cut(a, "=")
 		typ, _, _ := strings.Cut(name, "-")
@@ -55,8 +55,8 @@ func of(agents ...string) (line []Spawned) {
 	return line
 }
 
-// caller is the one at the end of a line.
-func caller(account string, line []Spawned) subjects.Caller {
+// newCaller is the one at the end of a line.
+func newCaller(account string, line []Spawned) subjects.Caller {
 	c := subjects.Caller{Account: account}
 	for _, s := range line {
 		c.Path = append(c.Path, s.Name)
@@ -65,7 +65,7 @@ func caller(account string, line []Spawned) subjects.Caller {
 }
 
 func TestLineageLayer(t *testing.T) {
-	m := parse(t, family)
+	m := mustParse(t, family)
 	for _, tt := range []struct {
 		name, account string
 		line          []Spawned
@@ -77,47 +77,47 @@ func TestLineageLayer(t *testing.T) {
 		who           string // named in the reason
 	}{
 		{name: "an account itself", account: "orchestrator", tool: "run_shell"},
-		{name: "the parent uses it", account: "generator", line: of("researcher-1"), tool: "web_search"},
-		{name: "the parent passes it on", account: "orchestrator", line: of("coder-1"), tool: "run_code"},
-		{name: "passed on by one and then by another", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "run_code"},
-		{name: "narrowed to it", account: "orchestrator", line: of("sysadmin-1=run_code+fs_read", "coder-1=run_code"), tool: "run_code"},
-		{name: "not bound by those above", account: "orchestrator", line: of("guard-1"), tool: "get_datetime"},
-		{name: "below one that is not bound", account: "orchestrator", line: of("guard-1", "researcher-1"), tool: "web_search"},
-		{name: "four deep", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), tool: "fs_read"},
-		{name: "granted to parent and child", account: "generator", line: of("researcher-1"), tool: "run_shell", grant: []string{"assistant:run_shell", "researcher:run_shell"}},
-		{name: "granted to the parent alone", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"assistant:fs_read"}},
+		{name: "the parent uses it", account: "generator", line: newLineage("researcher-1"), tool: "web_search"},
+		{name: "the parent passes it on", account: "orchestrator", line: newLineage("coder-1"), tool: "run_code"},
+		{name: "passed on by one and then by another", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "run_code"},
+		{name: "narrowed to it", account: "orchestrator", line: newLineage("sysadmin-1=run_code+fs_read", "coder-1=run_code"), tool: "run_code"},
+		{name: "not bound by those above", account: "orchestrator", line: newLineage("guard-1"), tool: "get_datetime"},
+		{name: "below one that is not bound", account: "orchestrator", line: newLineage("guard-1", "researcher-1"), tool: "web_search"},
+		{name: "four deep", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), tool: "fs_read"},
+		{name: "granted to parent and child", account: "generator", line: newLineage("researcher-1"), tool: "run_shell", grant: []string{"assistant:run_shell", "researcher:run_shell"}},
+		{name: "granted to the parent alone", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"assistant:fs_read"}},
 
-		{name: "the account has it not", account: "generator", line: of("researcher-1"), tool: "fs_read", rule: RuleNotInherited, who: "generator (assistant)"},
-		{name: "the highest is named", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator (orchestrator)"},
-		{name: "one in the middle has it not", account: "orchestrator", line: of("sysadmin-1", "coder-1"), tool: "search_memory", rule: RuleNotInherited, who: "sysadmin-1 (sysadmin)"},
-		{name: "granted to the child and not to the parent", account: "generator", line: of("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: RuleNotInherited, who: "generator (assistant)"},
-		{name: "its own type has it not", account: "orchestrator", line: of("coder-1"), tool: "run_shell", rule: RuleNotInSet, who: `"coder"`},
-		{name: "narrowed to something else", account: "orchestrator", line: of("coder-1=fs_read"), tool: "run_code", rule: RuleNarrowed, who: "coder-1 (coder)"},
-		{name: "narrowed above", account: "orchestrator", line: of("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: RuleNarrowed, who: "sysadmin-1 (sysadmin)"},
-		{name: "narrowed although it is not bound", account: "orchestrator", line: of("guard-1=get_datetime"), tool: "web_search", rule: RuleNarrowed, who: "guard-1 (guard)"},
-		{name: "five deep", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: RuleDepth},
-		{name: "a link that the manifest no longer has", account: "generator", line: of("coder-1"), tool: "web_search", rule: RuleMaySpawn, who: `"coder"`},
-		{name: "a type that the manifest no longer has", account: "generator", line: of("painter-1"), tool: "web_search", rule: RuleMaySpawn, who: `"painter"`},
+		{name: "the account has it not", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", rule: RuleNotInherited, who: "generator (assistant)"},
+		{name: "the highest is named", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator (orchestrator)"},
+		{name: "one in the middle has it not", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "search_memory", rule: RuleNotInherited, who: "sysadmin-1 (sysadmin)"},
+		{name: "granted to the child and not to the parent", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: RuleNotInherited, who: "generator (assistant)"},
+		{name: "its own type has it not", account: "orchestrator", line: newLineage("coder-1"), tool: "run_shell", rule: RuleNotInSet, who: `"coder"`},
+		{name: "narrowed to something else", account: "orchestrator", line: newLineage("coder-1=fs_read"), tool: "run_code", rule: RuleNarrowed, who: "coder-1 (coder)"},
+		{name: "narrowed above", account: "orchestrator", line: newLineage("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: RuleNarrowed, who: "sysadmin-1 (sysadmin)"},
+		{name: "narrowed although it is not bound", account: "orchestrator", line: newLineage("guard-1=get_datetime"), tool: "web_search", rule: RuleNarrowed, who: "guard-1 (guard)"},
+		{name: "five deep", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: RuleDepth},
+		{name: "a link that the manifest no longer has", account: "generator", line: newLineage("coder-1"), tool: "web_search", rule: RuleMaySpawn, who: `"coder"`},
+		{name: "a type that the manifest no longer has", account: "generator", line: newLineage("painter-1"), tool: "web_search", rule: RuleMaySpawn, who: `"painter"`},
 
-		{name: "trick: ALL", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "ALL", rule: RuleNotInherited, who: "generator"},
-		{name: "trick: RELAX", account: "generator", line: of("researcher-1"), tool: "fs_read", level: "RELAX", rule: RuleNotInherited, who: "generator"},
-		{name: "trick: narrowed to nothing", account: "orchestrator", line: of("coder-1="), tool: "fs_read", rule: RuleNarrowed, who: "coder-1"},
-		{name: "trick: narrowed to more than it may have", account: "generator", line: of("researcher-1=fs_read"), tool: "fs_read", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: ALL", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "ALL", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: RELAX", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "RELAX", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: narrowed to nothing", account: "orchestrator", line: newLineage("coder-1="), tool: "fs_read", rule: RuleNarrowed, who: "coder-1"},
+		{name: "trick: narrowed to more than it may have", account: "generator", line: newLineage("researcher-1=fs_read"), tool: "fs_read", rule: RuleNotInherited, who: "generator"},
 		{name: "trick: a child nobody spawned", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: RuleUnregistered, who: "generator.researcher-1"},
-		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: of("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
-		{name: "trick: another's name", account: "orchestrator", line: of("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.sysadmin-1"},
-		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: of("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: RuleUnregistered},
-		{name: "trick: the line is longer than the claim", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: RuleUnregistered},
+		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: newLineage("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
+		{name: "trick: another's name", account: "orchestrator", line: newLineage("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.sysadmin-1"},
+		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: newLineage("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: RuleUnregistered},
+		{name: "trick: the line is longer than the claim", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: RuleUnregistered},
 		{name: "trick: a child with the name of its account", account: "generator", path: []string{"generator"}, tool: "web_search", rule: RuleUnregistered},
 		{name: "trick: a child without a name", account: "generator", line: []Spawned{{Type: "researcher"}}, tool: "web_search", rule: RuleUnregistered},
-		{name: "trick: a child that calls itself another type", account: "orchestrator", line: of("coder-1"), typ: "sysadmin", tool: "fs_read", rule: RuleWrongType},
-		{name: "trick: a child of no account", account: "gateway", line: of("researcher-1"), tool: "web_search", rule: RuleUnknownAccount, who: "gateway"},
-		{name: "trick: a child of its own type", account: "generator", line: of("assistant-1"), tool: "web_search", rule: RuleMaySpawn},
-		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: of("coder-1", "researcher-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator"},
+		{name: "trick: a child that calls itself another type", account: "orchestrator", line: newLineage("coder-1"), typ: "sysadmin", tool: "fs_read", rule: RuleWrongType},
+		{name: "trick: a child of no account", account: "gateway", line: newLineage("researcher-1"), tool: "web_search", rule: RuleUnknownAccount, who: "gateway"},
+		{name: "trick: a child of its own type", account: "generator", line: newLineage("assistant-1"), tool: "web_search", rule: RuleMaySpawn},
+		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: newLineage("coder-1", "researcher-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := goodCall()
-			c.Caller, c.Line, c.Tool.Name = caller(tt.account, tt.line), tt.line, tt.tool
+			c := newCall()
+			c.Caller, c.Line, c.Tool.Name = newCaller(tt.account, tt.line), tt.line, tt.tool
 			c.Override = Override{Level: tt.level, Grant: tt.grant}
 			c.Type = "assistant"
 			if len(tt.line) > 0 {
@@ -151,11 +151,11 @@ func TestLineageLayer(t *testing.T) {
 	}
 }
 
-// TestLineageWithoutAManifest: nobody below anybody.
-func TestLineageWithoutAManifest(t *testing.T) {
-	c := goodCall()
-	c.Line = of("researcher-1")
-	c.Caller, c.Type = caller("generator", c.Line), "researcher"
+// TestLineageWithoutManifestDenies: nobody below anybody.
+func TestLineageWithoutManifestDenies(t *testing.T) {
+	c := newCall()
+	c.Line = newLineage("researcher-1")
+	c.Caller, c.Type = newCaller("generator", c.Line), "researcher"
 	if d := (Chain{LineageLayer{}}).Decide(t.Context(), c); d.Allowed() {
 		t.Error("a layer without a manifest lets a child through")
 	}
@@ -165,7 +165,7 @@ func TestLineageWithoutAManifest(t *testing.T) {
 }
 
 func TestEffective(t *testing.T) {
-	m := parse(t, family)
+	m := mustParse(t, family)
 	for _, tt := range []struct {
 		name, account string
 		line          []Spawned
@@ -174,12 +174,12 @@ func TestEffective(t *testing.T) {
 	}{
 		{"an account", "generator", nil, nil, "search_memory web_search"},
 		{"an account with a grant", "generator", nil, []string{"assistant:fs_read", "coder:run_code"}, "fs_read search_memory web_search"},
-		{"a child", "orchestrator", of("coder-1"), nil, "fs_read run_code search_memory"},
-		{"a narrowed child", "orchestrator", of("coder-1=run_code"), nil, "run_code"},
-		{"a child with a grant", "orchestrator", of("coder-1"), []string{"orchestrator:web_search"}, "fs_read run_code search_memory web_search"},
-		{"one that is not bound", "orchestrator", of("guard-1"), nil, "get_datetime web_search"},
-		{"trick: a child of nobody", "gateway", of("coder-1"), nil, ""},
-		{"trick: a link that is not allowed", "generator", of("coder-1"), nil, ""},
+		{"a child", "orchestrator", newLineage("coder-1"), nil, "fs_read run_code search_memory"},
+		{"a narrowed child", "orchestrator", newLineage("coder-1=run_code"), nil, "run_code"},
+		{"a child with a grant", "orchestrator", newLineage("coder-1"), []string{"orchestrator:web_search"}, "fs_read run_code search_memory web_search"},
+		{"one that is not bound", "orchestrator", newLineage("guard-1"), nil, "get_datetime web_search"},
+		{"trick: a child of nobody", "gateway", newLineage("coder-1"), nil, ""},
+		{"trick: a link that is not allowed", "generator", newLineage("coder-1"), nil, ""},
 		{"trick: delegable is not usable", "orchestrator", nil, nil, "search_memory"},
 		{"trick: a grant that is no name", "generator", nil, []string{"assistant:*", "assistant:a:b", "assistant"}, "search_memory web_search"},
 	} {

@@ -24,7 +24,7 @@ accounts:
   committee: researcher
 `
 
-func parse(t *testing.T, text string) Manifest {
+func mustParse(t *testing.T, text string) Manifest {
 	t.Helper()
 	m, err := ParseManifest([]byte(text), "manifest.yaml")
 	if err != nil {
@@ -34,7 +34,7 @@ func parse(t *testing.T, text string) Manifest {
 }
 
 func TestParseManifest(t *testing.T) {
-	m := parse(t, testManifest)
+	m := mustParse(t, testManifest)
 	fs := []string{"fs_list", "fs_read", "fs_search", "fs_write"}
 	notes := []string{"~/notes/"}
 	want := map[string]AgentType{
@@ -56,7 +56,7 @@ func TestParseManifest(t *testing.T) {
 }
 
 func TestManifestLayer(t *testing.T) {
-	l := ManifestLayer{Manifest: parse(t, testManifest)}
+	l := ManifestLayer{Manifest: mustParse(t, testManifest)}
 	for _, tt := range []struct {
 		name, account, typ, tool string
 		path                     []string
@@ -100,7 +100,7 @@ func TestManifestLayer(t *testing.T) {
 		{name: "trick: no name", account: "generator", typ: "assistant", rule: "not_in_set"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := goodCall()
+			c := newCall()
 			c.Caller = subjects.Caller{Account: tt.account, Path: tt.path}
 			c.Type, c.Tool.Name = tt.typ, tt.tool
 			c.Override = Override{Level: tt.level, Grant: tt.grant}
@@ -122,7 +122,7 @@ func TestManifestLayer(t *testing.T) {
 }
 
 func TestTypeOf(t *testing.T) {
-	m := parse(t, testManifest)
+	m := mustParse(t, testManifest)
 	for _, tt := range []struct {
 		name   string
 		caller subjects.Caller
@@ -142,7 +142,7 @@ func TestTypeOf(t *testing.T) {
 	}
 }
 
-func TestParseManifestRefuses(t *testing.T) {
+func TestInvalidManifestIsRejected(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"empty", "", "manifest.yaml: types: no agent types"},
 		{"comments only", "# nothing\n", "no agent types"},
@@ -203,7 +203,7 @@ func TestParseManifestReportsAll(t *testing.T) {
 }
 
 func TestUnserved(t *testing.T) {
-	m := parse(t, "types:\n  a:\n    tools: [web_serach, mcp_files_read, get_datetime]\nhigh_risk: [run_shel]\n")
+	m := mustParse(t, "types:\n  a:\n    tools: [web_serach, mcp_files_read, get_datetime]\nhigh_risk: [run_shel]\n")
 	if got := m.Unserved(); !slices.Equal(got, []string{"mcp_files_read", "run_shel", "web_serach"}) {
 		t.Errorf("unserved %v", got)
 	}

@@ -27,7 +27,7 @@ func TestOverrideLayer(t *testing.T) {
 		{name: "trick: two levels", o: Override{Level: "RELAX,ALL"}, rule: RuleLevel},
 		{name: "trick: disabled in other letters is another tool", o: Override{Disable: []string{"GET_DATETIME", "get_*"}}},
 	} {
-		c := goodCall()
+		c := newCall()
 		c.Override, c.Caller.Path = tt.o, tt.path
 		d := Chain{OverrideLayer{}}.Decide(t.Context(), c)
 		switch {
@@ -40,7 +40,7 @@ func TestOverrideLayer(t *testing.T) {
 }
 
 func TestCheckGrant(t *testing.T) {
-	m := parse(t, testManifest)
+	m := mustParse(t, testManifest)
 	for _, tt := range []struct {
 		name, grant string
 		ok          bool

@@ -13,24 +13,24 @@ import (
 	"conclave/subjects"
 )
 
-// pathsWorld is a home with projects, notes and Conclave's own folder in it, and links of every kind.
-type pathsWorld struct {
+// pathsFixture is a home with projects, notes and Conclave's own folder in it, and links of every kind.
+type pathsFixture struct {
 	root, home, closed string
 	manifest           Manifest
 }
 
-func newPathsWorld(t testing.TB) pathsWorld {
+func newPathsFixture(t testing.TB) pathsFixture {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := pathsWorld{root: root, home: filepath.Join(root, "home"), closed: filepath.Join(root, "home", ".conclave")}
+	w := pathsFixture{root: root, home: filepath.Join(root, "home"), closed: filepath.Join(root, "home", ".conclave")}
 	for _, d := range []string{"home/projects/go/src", "home/projects/deep/er", "home/.conclave/keys", "home/notes", "outside/deep", "shared"} {
-		w.must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
+		w.mustSucceed(t, os.MkdirAll(filepath.Join(root, d), 0o755))
 	}
 	for _, f := range []string{"home/projects/a.txt", "home/projects/go/src/b.go", "home/.conclave/keys/root.nk", "home/notes/n.md", "outside/secret", "home/projects2"} {
-		w.must(t, os.WriteFile(filepath.Join(root, f), []byte(f), 0o644))
+		w.mustSucceed(t, os.WriteFile(filepath.Join(root, f), []byte(f), 0o644))
 	}
 	for link, target := range map[string]string{
 		"home/projects/in":         "go/src",
@@ -47,7 +47,7 @@ func newPathsWorld(t testing.TB) pathsWorld {
 		"home/projects/home":       root + "/home",
 		"home/.conclave/escape":    root + "/home/projects",
 	} {
-		w.must(t, os.Symlink(target, filepath.Join(root, link)))
+		w.mustSucceed(t, os.Symlink(target, filepath.Join(root, link)))
 	}
 	w.manifest = Manifest{
 		Types: map[string]AgentType{
@@ -63,20 +63,20 @@ func newPathsWorld(t testing.TB) pathsWorld {
 	return w
 }
 
-func (w pathsWorld) must(t testing.TB, err error) {
+func (w pathsFixture) mustSucceed(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (w pathsWorld) layer() PathsLayer {
+func (w pathsFixture) layer() PathsLayer {
 	return RealPaths(w.manifest, w.home, []string{w.closed})
 }
 
 // fileCall is a call of a file tool. The path may hold $ for the world's root.
-func (w pathsWorld) fileCall(account, typ, tool, path string, line ...Spawned) Call {
-	c := goodCall()
+func (w pathsFixture) fileCall(account, typ, tool, path string, line ...Spawned) Call {
+	c := newCall()
 	c.Caller, c.Type, c.Line = subjects.Caller{Account: account}, typ, line
 	for _, s := range line {
 		c.Caller.Path = append(c.Caller.Path, s.Name)
@@ -91,7 +91,7 @@ func (w pathsWorld) fileCall(account, typ, tool, path string, line ...Spawned) C
 }
 
 func TestPathsLayer(t *testing.T) {
-	w := newPathsWorld(t)
+	w := newPathsFixture(t)
 	l := w.layer()
 	for _, tt := range []struct{ name, tool, path, rule string }{
 		{"a file", "fs_read", "~/projects/a.txt", ""},
@@ -159,7 +159,7 @@ func TestPathsLayer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall("generator", "coder", tt.tool, tt.path)
-			rule, reason, allowed := verdictOf(t, l, c)
+			rule, reason, allowed := judgeCall(t, l, c)
 			if rule != tt.rule {
 				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 			}
@@ -175,7 +175,7 @@ func TestPathsLayer(t *testing.T) {
 			if want == RuleOutside {
 				want = ""
 			}
-			if rule, reason, _ := verdictOf(t, l, c); rule != want {
+			if rule, reason, _ := judgeCall(t, l, c); rule != want {
 				t.Errorf("under ALL: rule %q (%s), want %q", rule, reason, want)
 			}
 		})
@@ -183,7 +183,7 @@ func TestPathsLayer(t *testing.T) {
 }
 
 func TestPathsArguments(t *testing.T) {
-	w := newPathsWorld(t)
+	w := newPathsFixture(t)
 	quote := func(s string) string { return strings.ReplaceAll(s, "$", w.root) }
 	for _, tt := range []struct{ name, args, rule string }{
 		{"a list of paths", `{"path":["~/projects/a.txt","~/projects/go"]}`, ""},
@@ -203,15 +203,15 @@ func TestPathsArguments(t *testing.T) {
 			c := w.fileCall("generator", "coder", "fs_read", "")
 			c.Tool.Paths = []string{"path", "to"}
 			c.Args = json.RawMessage(quote(tt.args))
-			if rule, reason, _ := verdictOf(t, w.layer(), c); rule != tt.rule {
+			if rule, reason, _ := judgeCall(t, w.layer(), c); rule != tt.rule {
 				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 			}
 		})
 	}
 }
 
-func TestPathsLine(t *testing.T) {
-	w := newPathsWorld(t)
+func TestPathsOfAncestorsBind(t *testing.T) {
+	w := newPathsFixture(t)
 	l := w.layer()
 	child := func(name, typ string) Spawned { return Spawned{Name: name, Type: typ} }
 	for _, tt := range []struct {
@@ -244,7 +244,7 @@ func TestPathsLine(t *testing.T) {
 			if tt.path == "" {
 				c.Tool.Name, c.Tool.Paths = "get_datetime", nil
 			}
-			rule, reason, _ := verdictOf(t, l, c)
+			rule, reason, _ := judgeCall(t, l, c)
 			if rule != tt.rule || !strings.Contains(reason, tt.says) {
 				t.Errorf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
 			}
@@ -254,18 +254,18 @@ func TestPathsLine(t *testing.T) {
 	t.Run("trick: a path in the subject that the registry does not know", func(t *testing.T) {
 		c := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
 		c.Caller.Path = []string{"coder-1"}
-		if rule, reason, _ := verdictOf(t, l, c); rule != RuleUnknownLine {
+		if rule, reason, _ := judgeCall(t, l, c); rule != RuleUnknownLine {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 		c.Line = []Spawned{child("coder-2", "coder")}
-		if rule, reason, _ := verdictOf(t, l, c); rule != RuleUnknownLine {
+		if rule, reason, _ := judgeCall(t, l, c); rule != RuleUnknownLine {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 	})
 }
 
 func TestPathsFailClosed(t *testing.T) {
-	w := newPathsWorld(t)
+	w := newPathsFixture(t)
 	broken := func(string) (string, error) { return "", errors.New("the disk is gone") }
 	read := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
 	for _, tt := range []struct {
@@ -295,22 +295,22 @@ func TestPathsFailClosed(t *testing.T) {
 		{"reading a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_read", "~/"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if rule, reason, _ := verdictOf(t, tt.layer, tt.call); rule != tt.rule {
+			if rule, reason, _ := judgeCall(t, tt.layer, tt.call); rule != tt.rule {
 				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 			}
 		})
 	}
 
 	t.Run("trick: the folder itself is replaced by a link after the rules were read", func(t *testing.T) {
-		w := newPathsWorld(t)
+		w := newPathsFixture(t)
 		l := w.layer()
 		c := w.fileCall("generator", "coder", "fs_write", "~/projects/go/secret")
-		if rule, reason, _ := verdictOf(t, l, c); rule != "" {
+		if rule, reason, _ := judgeCall(t, l, c); rule != "" {
 			t.Fatal(rule, reason)
 		}
-		w.must(t, os.RemoveAll(w.home+"/projects/go"))
-		w.must(t, os.Symlink(w.root+"/outside", w.home+"/projects/go"))
-		if rule, reason, _ := verdictOf(t, l, c); rule != RuleOutside {
+		w.mustSucceed(t, os.RemoveAll(w.home+"/projects/go"))
+		w.mustSucceed(t, os.Symlink(w.root+"/outside", w.home+"/projects/go"))
+		if rule, reason, _ := judgeCall(t, l, c); rule != RuleOutside {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 	})
@@ -320,28 +320,28 @@ func TestPathsFailClosed(t *testing.T) {
 var pathParts = []string{"~", "", ".", "..", "projects", "go", "src", "in", "out", "up", "keys", "home", "deep", "dots", "er", "dangling", "loop", "self", "a.txt", "new", ".conclave", ".CONCLAVE", "notes", "outside", "secret", "desk", "...", "proc", "dev"}
 
 // Whatever is written: what passes is where the kernel goes too, inside the folder and in no closed one.
-func TestPathsInsideOnly(t *testing.T) {
-	w := newPathsWorld(t)
+func TestPathsNeverEscape(t *testing.T) {
+	w := newPathsFixture(t)
 	l := w.layer()
 	passed := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		p := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pathParts), 1, 8).Draw(rt, "parts"), "/")
 		start := rapid.SampledFrom([]string{"", "~/", "~/projects/", "~/projects/", w.root + "/", "/"}).Draw(rt, "start")
 		c := w.fileCall("generator", "coder", "fs_read", start+p)
-		if rule, _, _ := verdictOf(t, l, c); rule != "" {
+		if rule, _, _ := judgeCall(t, l, c); rule != "" {
 			return
 		}
 		passed++
-		checkInside(rt, w, start+p)
+		checkContainment(rt, w, start+p)
 	})
 	if passed == 0 {
 		t.Error("nothing that was drawn passed, so nothing was shown")
 	}
 }
 
-// checkInside follows a path that passed in another way than the layer does: what exists by the library, and what does
+// checkContainment follows a path that passed in another way than the layer does: what exists by the library, and what does
 // not by its nearest folder that does.
-func checkInside(t interface{ Fatalf(string, ...any) }, w pathsWorld, p string) {
+func checkContainment(t interface{ Fatalf(string, ...any) }, w pathsFixture, p string) {
 	if rest, ok := strings.CutPrefix(p, "~"); ok {
 		p = w.home + rest
 	}
@@ -367,7 +367,7 @@ func checkInside(t interface{ Fatalf(string, ...any) }, w pathsWorld, p string) 
 }
 
 func FuzzPaths(f *testing.F) {
-	w := newPathsWorld(f)
+	w := newPathsFixture(f)
 	l := w.layer()
 	for _, p := range []string{"~/projects/a.txt", "~/projects/../notes", "~/projects/out/secret", "/proc/self/root", "~/projects/in/../../a.txt", "~/.conclave", "\x00", "~root/x", "~/projects/%2e%2e"} {
 		f.Add(p)
@@ -379,23 +379,23 @@ func FuzzPaths(f *testing.F) {
 		if err := json.Unmarshal(c.Args, &sent); err != nil {
 			t.Fatal(err)
 		}
-		rule, reason, _ := verdictOf(t, l, c)
+		rule, reason, _ := judgeCall(t, l, c)
 		if len(reason) > 400 {
 			t.Errorf("%d bytes of reason: %q", len(reason), reason)
 		}
 		if rule == "" {
-			checkInside(t, w, sent.Path)
+			checkContainment(t, w, sent.Path)
 		}
 	})
 }
 
 func BenchmarkPaths(b *testing.B) {
-	w := newPathsWorld(b)
+	w := newPathsFixture(b)
 	l := w.layer()
 	c := w.fileCall("generator", "coder", "fs_read", "~/projects/go/src/b.go")
 	b.ReportAllocs()
 	for b.Loop() {
-		if !(l.Judge(b.Context(), c).kind == passes) {
+		if l.Judge(b.Context(), c).kind != passes {
 			b.Fatal("refused")
 		}
 	}

@@ -14,35 +14,35 @@ import (
 	"conclave/subjects"
 )
 
-// layer is a layer made of a function.
-type layer struct {
+// fakeLayer is a layer made of a function.
+type fakeLayer struct {
 	name  string
 	judge func(context.Context, Call) Verdict
 }
 
-func (l layer) Name() string { return l.name }
+func (l fakeLayer) Name() string { return l.name }
 
-func (l layer) Judge(ctx context.Context, c Call) Verdict { return l.judge(ctx, c) }
+func (l fakeLayer) Judge(ctx context.Context, c Call) Verdict { return l.judge(ctx, c) }
 
-// pointer is a layer that could judge as a nil pointer too, which is the danger of it.
-type pointer struct{}
+// pointerLayer is a layer that could judge as a nil pointer too, which is the danger of it.
+type pointerLayer struct{}
 
-func (*pointer) Name() string { return "pointer" }
+func (*pointerLayer) Name() string { return "pointer" }
 
-func (*pointer) Judge(context.Context, Call) Verdict { return Pass() }
+func (*pointerLayer) Judge(context.Context, Call) Verdict { return Pass() }
 
-func passLayer(name string) Layer {
-	return layer{name, func(context.Context, Call) Verdict { return Pass() }}
+func passingLayer(name string) Layer {
+	return fakeLayer{name, func(context.Context, Call) Verdict { return Pass() }}
 }
 
-func denyLayer(name string) Layer {
-	return layer{name, func(context.Context, Call) Verdict {
+func denyingLayer(name string) Layer {
+	return fakeLayer{name, func(context.Context, Call) Verdict {
 		return Deny("no", "not today", "tomorrow")
 	}}
 }
 
-// goodCall is allowed by everything that is not made to refuse it.
-func goodCall() Call {
+// newCall is allowed by everything that is not made to refuse it.
+func newCall() Call {
 	return Call{
 		Caller: subjects.Caller{Account: "generator"},
 		Type:   "assistant",
@@ -57,7 +57,7 @@ func TestDecide(t *testing.T) {
 	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer stop()
 	with := func(change func(*Call)) Call {
-		c := goodCall()
+		c := newCall()
 		change(&c)
 		return c
 	}
@@ -72,37 +72,37 @@ func TestDecide(t *testing.T) {
 		rule   string
 		passed []string
 	}{
-		{name: "one layer passes", chain: Chain{passLayer("a")}, call: goodCall(), passed: []string{"a"}},
-		{name: "all layers pass", chain: Chain{passLayer("a"), passLayer("b"), passLayer("c")}, call: goodCall(), passed: []string{"a", "b", "c"}},
-		{name: "the only layer denies", chain: Chain{denyLayer("a")}, call: goodCall(), layer: "a", rule: "no"},
-		{name: "the last layer denies", chain: Chain{passLayer("a"), passLayer("b"), denyLayer("c")}, call: goodCall(), layer: "c", rule: "no", passed: []string{"a", "b"}},
-		{name: "the first of two denials counts", chain: Chain{passLayer("a"), denyLayer("b"), denyLayer("c")}, call: goodCall(), layer: "b", rule: "no", passed: []string{"a"}},
+		{name: "one layer passes", chain: Chain{passingLayer("a")}, call: newCall(), passed: []string{"a"}},
+		{name: "all layers pass", chain: Chain{passingLayer("a"), passingLayer("b"), passingLayer("c")}, call: newCall(), passed: []string{"a", "b", "c"}},
+		{name: "the only layer denies", chain: Chain{denyingLayer("a")}, call: newCall(), layer: "a", rule: "no"},
+		{name: "the last layer denies", chain: Chain{passingLayer("a"), passingLayer("b"), denyingLayer("c")}, call: newCall(), layer: "c", rule: "no", passed: []string{"a", "b"}},
+		{name: "the first of two denials counts", chain: Chain{passingLayer("a"), denyingLayer("b"), denyingLayer("c")}, call: newCall(), layer: "b", rule: "no", passed: []string{"a"}},
 
-		{name: "trick: empty chain", chain: Chain{}, call: goodCall(), layer: "chain", rule: "empty_chain"},
-		{name: "trick: nil chain", chain: nil, call: goodCall(), layer: "chain", rule: "empty_chain"},
-		{name: "trick: nil layer", chain: Chain{passLayer("a"), nil}, call: goodCall(), layer: "chain", rule: "nil_layer", passed: []string{"a"}},
-		{name: "trick: nil pointer dressed as a layer", chain: Chain{(*pointer)(nil)}, call: goodCall(), layer: "chain", rule: "nil_layer"},
-		{name: "trick: layer without a name", chain: Chain{passLayer("")}, call: goodCall(), layer: "chain", rule: "nil_layer"},
-		{name: "trick: zero verdict", chain: Chain{layer{"a", func(context.Context, Call) Verdict { return Verdict{} }}}, call: goodCall(), layer: "a", rule: "no_verdict"},
-		{name: "trick: denial without words", chain: Chain{layer{"a", func(context.Context, Call) Verdict { return Deny("", "") }}}, call: goodCall(), layer: "a", rule: "no_verdict"},
-		{name: "trick: denial without a rule", chain: Chain{layer{"a", func(context.Context, Call) Verdict { return Deny("", "because") }}}, call: goodCall(), layer: "a", rule: "a"},
-		{name: "trick: panicking layer", chain: Chain{passLayer("a"), layer{"b", func(context.Context, Call) Verdict { panic("password is hunter2") }}}, call: goodCall(), layer: "b", rule: "layer_failed", passed: []string{"a"}},
-		{name: "trick: layer without a function", chain: Chain{layer{name: "a"}}, call: goodCall(), layer: "a", rule: "layer_failed"},
-		{name: "trick: panic after passing once", chain: Chain{layer{"a", func(context.Context, Call) (v Verdict) {
+		{name: "trick: empty chain", chain: Chain{}, call: newCall(), layer: "chain", rule: "empty_chain"},
+		{name: "trick: nil chain", chain: nil, call: newCall(), layer: "chain", rule: "empty_chain"},
+		{name: "trick: nil layer", chain: Chain{passingLayer("a"), nil}, call: newCall(), layer: "chain", rule: "nil_layer", passed: []string{"a"}},
+		{name: "trick: nil pointer dressed as a layer", chain: Chain{(*pointerLayer)(nil)}, call: newCall(), layer: "chain", rule: "nil_layer"},
+		{name: "trick: layer without a name", chain: Chain{passingLayer("")}, call: newCall(), layer: "chain", rule: "nil_layer"},
+		{name: "trick: zero verdict", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Verdict{} }}}, call: newCall(), layer: "a", rule: "no_verdict"},
+		{name: "trick: denial without words", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Deny("", "") }}}, call: newCall(), layer: "a", rule: "no_verdict"},
+		{name: "trick: denial without a rule", chain: Chain{fakeLayer{"a", func(context.Context, Call) Verdict { return Deny("", "because") }}}, call: newCall(), layer: "a", rule: "a"},
+		{name: "trick: panicking layer", chain: Chain{passingLayer("a"), fakeLayer{"b", func(context.Context, Call) Verdict { panic("password is hunter2") }}}, call: newCall(), layer: "b", rule: "layer_failed", passed: []string{"a"}},
+		{name: "trick: layer without a function", chain: Chain{fakeLayer{name: "a"}}, call: newCall(), layer: "a", rule: "layer_failed"},
+		{name: "trick: panic after passing once", chain: Chain{fakeLayer{"a", func(context.Context, Call) (v Verdict) {
 			v = Pass()
 			panic(v)
-		}}}, call: goodCall(), layer: "a", rule: "layer_failed"},
-		{name: "trick: passing layer after a denial", chain: Chain{denyLayer("a"), passLayer("b")}, call: goodCall(), layer: "a", rule: "no"},
-		{name: "trick: zero call", chain: Chain{passLayer("a")}, call: Call{}, layer: "tool", rule: "bad_name"},
-		{name: "trick: unknown tool", chain: Chain{passLayer("a")}, call: with(func(c *Call) { c.Tool.Known = false }), layer: "tool", rule: "unknown_tool"},
-		{name: "trick: unknown tool that claims no effects", chain: Chain{passLayer("a")}, call: with(func(c *Call) { c.Tool = Tool{Name: "friendly", Effects: Declare()} }), layer: "tool", rule: "unknown_tool"},
-		{name: "trick: wildcard as name", chain: Chain{passLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "*" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: wildcard in a name", chain: Chain{passLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "fs_*" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: name that reaches into the path", chain: Chain{passLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "get_datetime.coder-1" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: newline in a name", chain: Chain{passLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "get_datetime\n" }), layer: "tool", rule: "bad_name"},
-		{name: "trick: cancelled context", ctx: cancelled, chain: Chain{passLayer("a")}, call: goodCall(), layer: "chain", rule: "out_of_time"},
-		{name: "trick: deadline long past", ctx: late, chain: Chain{passLayer("a")}, call: goodCall(), layer: "chain", rule: "out_of_time"},
-		{name: "trick: no context", ctx: noContext, chain: Chain{passLayer("a")}, call: goodCall(), layer: "chain", rule: "out_of_time"},
+		}}}, call: newCall(), layer: "a", rule: "layer_failed"},
+		{name: "trick: passing layer after a denial", chain: Chain{denyingLayer("a"), passingLayer("b")}, call: newCall(), layer: "a", rule: "no"},
+		{name: "trick: zero call", chain: Chain{passingLayer("a")}, call: Call{}, layer: "tool", rule: "bad_name"},
+		{name: "trick: unknown tool", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Known = false }), layer: "tool", rule: "unknown_tool"},
+		{name: "trick: unknown tool that claims no effects", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool = Tool{Name: "friendly", Effects: Declare()} }), layer: "tool", rule: "unknown_tool"},
+		{name: "trick: wildcard as name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "*" }), layer: "tool", rule: "bad_name"},
+		{name: "trick: wildcard in a name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "fs_*" }), layer: "tool", rule: "bad_name"},
+		{name: "trick: name that reaches into the path", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "get_datetime.coder-1" }), layer: "tool", rule: "bad_name"},
+		{name: "trick: newline in a name", chain: Chain{passingLayer("a")}, call: with(func(c *Call) { c.Tool.Name = "get_datetime\n" }), layer: "tool", rule: "bad_name"},
+		{name: "trick: cancelled context", ctx: cancelled, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain", rule: "out_of_time"},
+		{name: "trick: deadline long past", ctx: late, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain", rule: "out_of_time"},
+		{name: "trick: no context", ctx: noContext, chain: Chain{passingLayer("a")}, call: newCall(), layer: "chain", rule: "out_of_time"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := tt.ctx
@@ -133,7 +133,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestZeroValuesRefuse(t *testing.T) {
+func TestZeroValuesDeny(t *testing.T) {
 	var d Decision
 	if d.Allowed() || d.Denial() == nil || d.Denial().Reason == "" {
 		t.Errorf("zero decision: allowed %v, denial %+v", d.Allowed(), d.Denial())
@@ -180,7 +180,7 @@ func TestEffects(t *testing.T) {
 
 // TestDenialIsNotShared: whoever holds a denial may change it, and the decision stays what it was.
 func TestDenialIsNotShared(t *testing.T) {
-	d := Chain{denyLayer("a")}.Decide(t.Context(), goodCall())
+	d := Chain{denyingLayer("a")}.Decide(t.Context(), newCall())
 	d.Denial().Allowed[0] = "everything"
 	d.Denial().Reason = ""
 	if got := d.Denial(); got.Allowed[0] != "tomorrow" || got.Reason != "not today" {
@@ -190,18 +190,18 @@ func TestDenialIsNotShared(t *testing.T) {
 
 // TestLayerCannotChangeTheCall: what the next layer judges, and what runs, is what the first one saw.
 func TestLayerCannotChangeTheCall(t *testing.T) {
-	c := goodCall()
+	c := newCall()
 	c.Caller.Path = []string{"researcher-1"}
 	c.Tool.Secrets = []string{"brave"}
 	want := fmt.Sprintf("%+v", c)
 	var saw string
-	meddler := layer{"meddler", func(_ context.Context, c Call) Verdict {
+	meddler := fakeLayer{"meddler", func(_ context.Context, c Call) Verdict {
 		copy(c.Args, `{"zone":"XXX"}`)
 		c.Caller.Path[0], c.Tool.Secrets[0] = "operator", "master"
 		c.Tool.Known, c.Type = false, "operator"
 		return Pass()
 	}}
-	witness := layer{"witness", func(_ context.Context, c Call) Verdict {
+	witness := fakeLayer{"witness", func(_ context.Context, c Call) Verdict {
 		saw = fmt.Sprintf("%+v", c)
 		return Pass()
 	}}
@@ -214,29 +214,29 @@ func TestLayerCannotChangeTheCall(t *testing.T) {
 	}
 }
 
-// TestRefusalStopsTheChain: a layer after a refusal is not even asked, so it cannot learn of the call or change anything.
-func TestRefusalStopsTheChain(t *testing.T) {
+// TestDenialStopsTheChain: a layer after a refusal is not even asked, so it cannot learn of the call or change anything.
+func TestDenialStopsTheChain(t *testing.T) {
 	asked := false
-	flip := layer{"flip", func(context.Context, Call) Verdict { asked = true; return Pass() }}
-	if d := (Chain{denyLayer("a"), flip}).Decide(t.Context(), goodCall()); d.Allowed() || asked {
+	flip := fakeLayer{"flip", func(context.Context, Call) Verdict { asked = true; return Pass() }}
+	if d := (Chain{denyingLayer("a"), flip}).Decide(t.Context(), newCall()); d.Allowed() || asked {
 		t.Errorf("allowed %v, asked %v", d.Allowed(), asked)
 	}
 }
 
-// TestCancelledWhileJudged: a layer that takes too long does not buy the call its permission.
-func TestCancelledWhileJudged(t *testing.T) {
+// TestCancelledContextDenies: a layer that takes too long does not buy the call its permission.
+func TestCancelledContextDenies(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	slow := layer{"slow", func(context.Context, Call) Verdict { cancel(); return Pass() }}
-	d := Chain{slow}.Decide(ctx, goodCall())
+	slow := fakeLayer{"slow", func(context.Context, Call) Verdict { cancel(); return Pass() }}
+	d := Chain{slow}.Decide(ctx, newCall())
 	if d.Allowed() || d.Denial().Rule != RuleOutOfTime {
 		t.Errorf("allowed %v, denial %+v", d.Allowed(), d.Denial())
 	}
 }
 
-// TestFailureIsForTheLog: what broke is there for whoever runs the broker, and only there.
-func TestFailureIsForTheLog(t *testing.T) {
-	broken := layer{"broken", func(context.Context, Call) Verdict { panic("index out of range") }}
-	d := Chain{broken}.Decide(t.Context(), goodCall())
+// TestLayerFailureIsNotInDenial: what broke is there for whoever runs the broker, and only there.
+func TestLayerFailureIsNotInDenial(t *testing.T) {
+	broken := fakeLayer{"broken", func(context.Context, Call) Verdict { panic("index out of range") }}
+	d := Chain{broken}.Decide(t.Context(), newCall())
 	if d.Failure() == nil || !strings.Contains(d.Failure().Error(), "index out of range") || !strings.Contains(d.Failure().Error(), "policy_test.go") {
 		t.Errorf("failure %v, want the panic and where it happened", d.Failure())
 	}
@@ -257,18 +257,18 @@ func TestNoCombinationAllowsWhatOneDenies(t *testing.T) {
 		Accounts: map[string]string{"generator": "assistant", "committee": "persona"},
 	}}
 	kinds := map[string]Layer{
-		"pass":     passLayer("pass"),
-		"pass too": passLayer("pass too"),
+		"pass":     passingLayer("pass"),
+		"pass too": passingLayer("pass too"),
 		"manifest": manifest,
-		"meddler": layer{"meddler", func(_ context.Context, c Call) Verdict {
+		"meddler": fakeLayer{"meddler", func(_ context.Context, c Call) Verdict {
 			c.Tool.Name, c.Type, c.Tool.Known = "get_datetime", "assistant", true
 			return Pass()
 		}},
-		"deny":        denyLayer("deny"),
-		"zero":        layer{"zero", func(context.Context, Call) Verdict { return Verdict{} }},
-		"panic":       layer{"panic", func(context.Context, Call) Verdict { panic("no") }},
+		"deny":        denyingLayer("deny"),
+		"zero":        fakeLayer{"zero", func(context.Context, Call) Verdict { return Verdict{} }},
+		"panic":       fakeLayer{"panic", func(context.Context, Call) Verdict { panic("no") }},
 		"nil":         nil,
-		"nil pointer": (*pointer)(nil),
+		"nil pointer": (*pointerLayer)(nil),
 		"no manifest": ManifestLayer{},
 	}
 	names := make([]string, 0, len(kinds))
@@ -281,7 +281,7 @@ func TestNoCombinationAllowsWhatOneDenies(t *testing.T) {
 		// Mostly layers that pass, so that long chains get to the end too.
 		harmless := rapid.SampledFrom([]string{"manifest", "meddler", "pass", "pass too"})
 		picked := rapid.SliceOfN(rapid.OneOf(harmless, harmless, harmless, rapid.SampledFrom(names)), 0, 8).Draw(rt, "layers")
-		c := goodCall()
+		c := newCall()
 		c.Caller.Account = rapid.SampledFrom([]string{"generator", "generator", "committee", "nobody"}).Draw(rt, "account")
 		c.Type = rapid.SampledFrom([]string{"assistant", "assistant", "persona", "ghost"}).Draw(rt, "type")
 		c.Tool.Name = rapid.SampledFrom([]string{"get_datetime", "get_datetime", "search_memory", "Get_Datetime", "*"}).Draw(rt, "tool")
@@ -318,7 +318,7 @@ func BenchmarkDecide(b *testing.B) {
 		Types:    map[string]AgentType{"assistant": {Tools: []string{"get_datetime"}}},
 		Accounts: map[string]string{"generator": "assistant"},
 	}}}
-	c, ctx := goodCall(), b.Context()
+	c, ctx := newCall(), b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
 		if !chain.Decide(ctx, c).Allowed() {

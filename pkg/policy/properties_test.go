@@ -22,9 +22,9 @@ var (
 	}
 )
 
-// anyManifest has types that spawn only those after them, so that there is no cycle. Unbound types are drawn only when
+// drawManifest has types that spawn only those after them, so that there is no cycle. Unbound types are drawn only when
 // asked for.
-func anyManifest(rt *rapid.T, unbound bool) Manifest {
+func drawManifest(rt *rapid.T, unbound bool) Manifest {
 	m := Manifest{Types: map[string]AgentType{}, Accounts: map[string]string{"generator": "k0", "orchestrator": "k1"}}
 	for i, typ := range someTypes {
 		t := AgentType{
@@ -45,7 +45,7 @@ func anyManifest(rt *rapid.T, unbound bool) Manifest {
 	return m
 }
 
-func anyOverride(rt *rapid.T) Override {
+func drawOverride(rt *rapid.T) Override {
 	o := Override{
 		Level:   rapid.SampledFrom([]string{"", "NONE", "RELAX", "ALL"}).Draw(rt, "level"),
 		Disable: rapid.SliceOfN(rapid.SampledFrom(someTools), 0, 2).Draw(rt, "disable"),
@@ -56,8 +56,8 @@ func anyOverride(rt *rapid.T) Override {
 	return o
 }
 
-// anyLine spawns agents one below the other for as long as the manifest lets it.
-func anyLine(rt *rapid.T, m Manifest, account string, grants []string) (line []Spawned) {
+// drawLineage spawns agents one below the other for as long as the manifest lets it.
+func drawLineage(rt *rapid.T, m Manifest, account string, grants []string) (line []Spawned) {
 	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // testManifest numbers are drawn more often
 		parent := m.Accounts[account]
 		if len(line) > 0 {
@@ -71,7 +71,7 @@ func anyLine(rt *rapid.T, m Manifest, account string, grants []string) (line []S
 		if rapid.IntRange(0, 3).Draw(rt, "narrow") == 0 {
 			req.Tools = rapid.SliceOfN(rapid.SampledFrom(someTools), 1, 3).Draw(rt, "narrowed to")
 		}
-		child, tools, err := m.Spawn(caller(account, line), line, req, grants...)
+		child, tools, err := m.Spawn(newCaller(account, line), line, req, grants...)
 		if err != nil {
 			continue
 		}
@@ -84,9 +84,9 @@ func anyLine(rt *rapid.T, m Manifest, account string, grants []string) (line []S
 	return line
 }
 
-func callOf(m Manifest, account string, line []Spawned, o Override, tool string) Call {
+func callFor(m Manifest, account string, line []Spawned, o Override, tool string) Call {
 	c := Call{
-		Caller: caller(account, line), Line: line, Type: m.Accounts[account], Override: o,
+		Caller: newCaller(account, line), Line: line, Type: m.Accounts[account], Override: o,
 		Tool:   Tool{Name: tool, Zone: "tools", Known: true, Effects: Declare()},
 		Schema: json.RawMessage(`{"type":"object"}`), Args: json.RawMessage(`{}`),
 	}
@@ -101,12 +101,12 @@ func callOf(m Manifest, account string, line []Spawned, o Override, tool string)
 func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 	allowed := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		m, o := anyManifest(rt, false), anyOverride(rt)
+		m, o := drawManifest(rt, false), drawOverride(rt)
 		account := rapid.SampledFrom([]string{"generator", "orchestrator"}).Draw(rt, "account")
-		line := anyLine(rt, m, account, o.Grant)
+		line := drawLineage(rt, m, account, o.Grant)
 		chain := Chain(rapid.Permutation(m.Chain(Env{Home: "/home/ada"})).Draw(rt, "order"))
 		for _, tool := range someTools {
-			d := chain.Decide(t.Context(), callOf(m, account, line, o, tool))
+			d := chain.Decide(t.Context(), callFor(m, account, line, o, tool))
 			has := func(typ string, passing bool) bool {
 				k := m.Types[typ]
 				return slices.Contains(k.Tools, tool) || slices.Contains(o.Grant, typ+":"+tool) || passing && slices.Contains(k.Delegable, tool)
@@ -117,7 +117,7 @@ func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 			}
 			want = want && !slices.Contains(o.Disable, tool)
 			if d.Allowed() != want {
-				rt.Fatalf("%s as %v with %+v: allowed %v, want %v; %+v", tool, caller(account, line), o, d.Allowed(), want, d.Denial())
+				rt.Fatalf("%s as %v with %+v: allowed %v, want %v; %+v", tool, newCaller(account, line), o, d.Allowed(), want, d.Denial())
 			}
 			if d.Allowed() && len(line) > 1 {
 				allowed++
@@ -129,12 +129,12 @@ func TestNoChildHasMoreThanItsAncestors(t *testing.T) {
 	}
 }
 
-// TestAllGivesSpawnedAgentsNothing: under ALL a spawned agent may do exactly what it may do without it.
-func TestAllGivesSpawnedAgentsNothing(t *testing.T) {
+// TestOverrideAllGrantsSpawnedAgentsNothing: under ALL a spawned agent may do exactly what it may do without it.
+func TestOverrideAllGrantsSpawnedAgentsNothing(t *testing.T) {
 	judged := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		m, o := anyManifest(rt, true), anyOverride(rt)
-		line := anyLine(rt, m, "orchestrator", o.Grant)
+		m, o := drawManifest(rt, true), drawOverride(rt)
+		line := drawLineage(rt, m, "orchestrator", o.Grant)
 		if len(line) == 0 {
 			return
 		}
@@ -143,7 +143,7 @@ func TestAllGivesSpawnedAgentsNothing(t *testing.T) {
 			var allowed []bool
 			for _, level := range []string{"", "RELAX", "ALL"} {
 				o.Level = level
-				allowed = append(allowed, m.Chain(Env{}).Decide(t.Context(), callOf(m, "orchestrator", line, o, tool)).Allowed())
+				allowed = append(allowed, m.Chain(Env{}).Decide(t.Context(), callFor(m, "orchestrator", line, o, tool)).Allowed())
 			}
 			if allowed[0] != allowed[1] || allowed[0] != allowed[2] {
 				rt.Fatalf("%s of %v: %v without, under RELAX and under ALL", tool, line, allowed)
@@ -155,17 +155,17 @@ func TestAllGivesSpawnedAgentsNothing(t *testing.T) {
 	}
 }
 
-// TestDisablingWins: no level, grant, type or line gives a tool that the user disabled.
-func TestDisablingWins(t *testing.T) {
+// TestDisabledToolStaysDisabled: no level, grant, type or line gives a tool that the user disabled.
+func TestDisabledToolStaysDisabled(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m, o := anyManifest(rt, true), anyOverride(rt)
+		m, o := drawManifest(rt, true), drawOverride(rt)
 		account := rapid.SampledFrom([]string{"generator", "orchestrator"}).Draw(rt, "account")
-		line := anyLine(rt, m, account, o.Grant)
+		line := drawLineage(rt, m, account, o.Grant)
 		tool := rapid.SampledFrom(someTools).Draw(rt, "tool")
 		o.Disable = append(o.Disable, tool)
 		chain := Chain(rapid.Permutation(m.Chain(Env{})).Draw(rt, "order"))
-		if chain.Decide(t.Context(), callOf(m, account, line, o, tool)).Allowed() {
-			rt.Fatalf("%s is disabled, and %v may use it with %+v", tool, caller(account, line), o)
+		if chain.Decide(t.Context(), callFor(m, account, line, o, tool)).Allowed() {
+			rt.Fatalf("%s is disabled, and %v may use it with %+v", tool, newCaller(account, line), o)
 		}
 	})
 }
@@ -173,20 +173,20 @@ func TestDisablingWins(t *testing.T) {
 // TestRelaxAddsNoTool: whoever may not use a tool may not use it in a relaxed session.
 func TestRelaxAddsNoTool(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m, o := anyManifest(rt, true), anyOverride(rt)
+		m, o := drawManifest(rt, true), drawOverride(rt)
 		m.HighRisk = manyOf(someTools).Draw(rt, "high risk")
 		account := rapid.SampledFrom([]string{"generator", "orchestrator"}).Draw(rt, "account")
-		line := anyLine(rt, m, account, o.Grant)
+		line := drawLineage(rt, m, account, o.Grant)
 		for _, tool := range someTools {
 			o.Level = "NONE"
-			before := m.Chain(Env{}).Decide(t.Context(), callOf(m, account, line, o, tool))
+			before := m.Chain(Env{}).Decide(t.Context(), callFor(m, account, line, o, tool))
 			o.Level = "RELAX"
-			relaxed := m.Chain(Env{}).Decide(t.Context(), callOf(m, account, line, o, tool))
+			relaxed := m.Chain(Env{}).Decide(t.Context(), callFor(m, account, line, o, tool))
 			if before.Denial() != nil && relaxed.Denial() == nil {
-				rt.Fatalf("%s was refused to %v (%+v) and is not in a relaxed session", tool, caller(account, line), before.Denial())
+				rt.Fatalf("%s was refused to %v (%+v) and is not in a relaxed session", tool, newCaller(account, line), before.Denial())
 			}
 			if before.Allowed() && !relaxed.Allowed() {
-				rt.Fatalf("%s of %v passes, and does not in a relaxed session: %+v", tool, caller(account, line), relaxed.Denial())
+				rt.Fatalf("%s of %v passes, and does not in a relaxed session: %+v", tool, newCaller(account, line), relaxed.Denial())
 			}
 		}
 	})

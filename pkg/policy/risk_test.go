@@ -32,12 +32,12 @@ func TestRiskLayer(t *testing.T) {
 		{name: "trick: effects that nobody declared, relaxed", tool: "harmless", undeclared: true, level: subjects.OverrideRelax},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := goodCall()
+			c := newCall()
 			c.Tool.Name, c.Override.Level, c.Person = tt.tool, tt.level, tt.person
 			if tt.undeclared {
 				c.Tool.Effects = Effects{}
 			}
-			if rule, reason, _ := verdictOf(t, l, c); rule != tt.rule {
+			if rule, reason, _ := judgeCall(t, l, c); rule != tt.rule {
 				t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
 			}
 			d := Chain{l}.Decide(t.Context(), c)

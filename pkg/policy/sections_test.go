@@ -12,8 +12,8 @@ import (
 
 const oneType = "types: {a: {tools: [x]}, b: {tools: [x]}}\n"
 
-func TestSections(t *testing.T) {
-	m := parse(t, oneType+`high_risk: [fs_*, x]
+func TestManifestSections(t *testing.T) {
+	m := mustParse(t, oneType+`high_risk: [fs_*, x]
 always_ask: []
 egress:
   fetch:
@@ -51,7 +51,7 @@ monitor_only: [limits.calls, flow.fetch, flow.query]
 	}
 }
 
-func TestSectionsRefuse(t *testing.T) {
+func TestInvalidSectionIsRejected(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"a field nobody knows", "limits: {sames: 3}\n", "m.yaml:2: limits.sames: unknown field; known here: same, window"},
 		{"no repetition at all", "limits:\n  same: 1\n", "m.yaml:3: limits.same: 1 is not between 2 and 100"},
@@ -96,8 +96,8 @@ func TestSectionsRefuse(t *testing.T) {
 	}
 }
 
-// TestManyWaysDown: types that could spawn each other in a million ways are read in no time.
-func TestManyWaysDown(t *testing.T) {
+// TestSharedDescendantIsNoCycle: types that could spawn each other in a million ways are read in no time.
+func TestSharedDescendantIsNoCycle(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("types:\n")
 	const deep = 60
@@ -107,13 +107,13 @@ func TestManyWaysDown(t *testing.T) {
 		}
 	}
 	fmt.Fprintf(&b, "  t%da: {tools: [x]}\n  t%db: {tools: [x]}\n", deep, deep)
-	if m := parse(t, b.String()); len(m.Types) != 2*deep+2 {
+	if m := mustParse(t, b.String()); len(m.Types) != 2*deep+2 {
 		t.Errorf("%d types", len(m.Types))
 	}
 }
 
-// TestCycles: each way back is reported once, with the way.
-func TestCycles(t *testing.T) {
+// TestSpawnCycleIsRejected: each way back is reported once, with the way.
+func TestSpawnCycleIsRejected(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
 		want       []string

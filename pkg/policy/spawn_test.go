@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-func TestSpawn(t *testing.T) {
-	m := parse(t, family)
+func TestAuthorizeSpawn(t *testing.T) {
+	m := mustParse(t, family)
 	for _, tt := range []struct {
 		name, account string
 		line          []Spawned
@@ -21,19 +21,19 @@ func TestSpawn(t *testing.T) {
 		rule          string // "" = it may
 	}{
 		{name: "of a type it may have", account: "orchestrator", typ: "coder", want: "fs_read run_code search_memory"},
-		{name: "below a spawned agent", account: "orchestrator", line: of("sysadmin-1"), typ: "coder", want: "fs_read run_code"},
+		{name: "below a spawned agent", account: "orchestrator", line: newLineage("sysadmin-1"), typ: "coder", want: "fs_read run_code"},
 		{name: "narrowed", account: "orchestrator", typ: "coder", tools: []string{"run_code", "fs_read", "run_code"}, want: "fs_read run_code"},
 		{name: "narrowed to what it may pass on", account: "orchestrator", typ: "sysadmin", tools: []string{"run_code"}, want: ""},
-		{name: "below a narrowed one", account: "orchestrator", line: of("sysadmin-1=run_code"), typ: "coder", want: "run_code"},
+		{name: "below a narrowed one", account: "orchestrator", line: newLineage("sysadmin-1=run_code"), typ: "coder", want: "run_code"},
 		{name: "narrowed to what was granted", account: "generator", typ: "researcher", tools: []string{"fs_read"}, grants: []string{"assistant:fs_read"}, want: "fs_read"},
-		{name: "the fourth", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1"), typ: "clerk", want: "fs_read"},
+		{name: "the fourth", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1"), typ: "clerk", want: "fs_read"},
 
 		{name: "an unknown type", account: "orchestrator", typ: "painter", rule: RuleUnknownType},
 		{name: "a type it may not have", account: "generator", typ: "coder", rule: RuleMaySpawn},
-		{name: "a fifth", account: "orchestrator", line: of("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), typ: "scribe", rule: RuleDepth},
+		{name: "a fifth", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), typ: "scribe", rule: RuleDepth},
 		{name: "its own type", account: "generator", typ: "assistant", rule: RuleSelfSpawn},
-		{name: "the type of one above", account: "orchestrator", line: of("sysadmin-1", "coder-1"), typ: "sysadmin", rule: RuleCycle},
-		{name: "the type of the account above", account: "orchestrator", line: of("coder-1"), typ: "orchestrator", rule: RuleCycle},
+		{name: "the type of one above", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), typ: "sysadmin", rule: RuleCycle},
+		{name: "the type of the account above", account: "orchestrator", line: newLineage("coder-1"), typ: "orchestrator", rule: RuleCycle},
 		{name: "narrowed to what its parent has not", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: RuleTools},
 		{name: "narrowed to what its type has not", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: RuleTools},
 
@@ -41,16 +41,16 @@ func TestSpawn(t *testing.T) {
 		{name: "trick: a type in capitals", account: "orchestrator", typ: "CODER", rule: RuleUnknownType},
 		{name: "trick: a type with a newline", account: "orchestrator", typ: "coder\nrule: allow", rule: RuleUnknownType},
 		{name: "trick: below a child nobody spawned", account: "orchestrator", path: []string{"coder-1"}, typ: "researcher", rule: RuleUnregistered},
-		{name: "trick: above itself", account: "orchestrator", line: of("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, typ: "coder", rule: RuleUnregistered},
-		{name: "trick: below a link that is no longer allowed", account: "generator", line: of("coder-1"), typ: "researcher", rule: RuleMaySpawn},
+		{name: "trick: above itself", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, typ: "coder", rule: RuleUnregistered},
+		{name: "trick: below a link that is no longer allowed", account: "generator", line: newLineage("coder-1"), typ: "researcher", rule: RuleMaySpawn},
 		{name: "trick: from an account without a type", account: "gateway", typ: "coder", rule: RuleUnknownAccount},
 		{name: "trick: narrowed to everything", account: "orchestrator", typ: "coder", tools: []string{"*"}, rule: RuleTools},
 		{name: "trick: narrowed to no name", account: "orchestrator", typ: "coder", tools: []string{""}, rule: RuleTools},
 		{name: "trick: narrowed a thousand times", account: "orchestrator", typ: "coder", tools: slices.Repeat([]string{"fs_read"}, 1000), rule: RuleTools},
-		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: of("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: RuleTools},
+		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: newLineage("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: RuleTools},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			parent := caller(tt.account, tt.line)
+			parent := newCaller(tt.account, tt.line)
 			if tt.path != nil {
 				parent.Path = tt.path
 			}
@@ -81,8 +81,8 @@ func TestSpawn(t *testing.T) {
 	}
 }
 
-// TestSpawnSelf: a manifest that was not read from a file may hold a cycle, and a line still has none.
-func TestSpawnSelf(t *testing.T) {
+// TestSelfSpawnDenies: a manifest that was not read from a file may hold a cycle, and a line still has none.
+func TestSelfSpawnDenies(t *testing.T) {
 	m := Manifest{
 		Types:    map[string]AgentType{"a": {Tools: []string{"x"}, CanSpawn: []string{"a", "b"}}, "b": {Tools: []string{"x"}, CanSpawn: []string{"a"}}},
 		Accounts: map[string]string{"generator": "a"},
@@ -91,8 +91,8 @@ func TestSpawnSelf(t *testing.T) {
 	for _, tt := range []struct {
 		line []Spawned
 		rule string
-	}{{nil, RuleSelfSpawn}, {of("b-1"), RuleCycle}} {
-		_, _, err := m.Spawn(caller("generator", tt.line), tt.line, subjects.SpawnRequest{Type: "a"})
+	}{{nil, RuleSelfSpawn}, {newLineage("b-1"), RuleCycle}} {
+		_, _, err := m.Spawn(newCaller("generator", tt.line), tt.line, subjects.SpawnRequest{Type: "a"})
 		var f *subjects.Fault
 		if !errors.As(err, &f) || f.Denial.Rule != tt.rule {
 			t.Errorf("%v, want rule %s", err, tt.rule)
@@ -101,7 +101,7 @@ func TestSpawnSelf(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	m := parse(t, family+"limits: {budgets: {coder: {calls: 10, bytes: 1KB}}}\n")
+	m := mustParse(t, family+"limits: {budgets: {coder: {calls: 10, bytes: 1KB}}}\n")
 	b := func(calls, seconds int, bytes int64) subjects.Budget {
 		return subjects.Budget{Calls: calls, Seconds: seconds, Bytes: bytes}
 	}
@@ -142,13 +142,13 @@ func FuzzSpawn(f *testing.F) {
 	f.Fuzz(func(t *testing.T, account, path, typ, tools string, calls int) {
 		var line []Spawned
 		if path != "" {
-			line = of(strings.Split(path, ",")...)
+			line = newLineage(strings.Split(path, ",")...)
 		}
 		req := subjects.SpawnRequest{Type: typ, Budget: &subjects.Budget{Calls: calls}}
 		if tools != "" {
 			req.Tools = strings.Split(tools, ",")
 		}
-		child, has, err := m.Spawn(caller(account, line), line, req)
+		child, has, err := m.Spawn(newCaller(account, line), line, req)
 		budget, err2 := m.Budget(typ, req.Budget)
 		if err2 == nil && (budget.Calls < 0 || calls > 0 && budget.Calls > calls) {
 			t.Fatalf("a budget of %+v for %d", budget, calls)

@@ -10,14 +10,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-var tallyStart = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+var counterStart = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func attempt(caller, session, query, tool, params string) Attempt {
+func newAttempt(caller, session, query, tool, params string) Attempt {
 	return Attempt{Caller: caller, Session: session, Query: query, Tool: tool, Params: params}
 }
 
-func TestTallySame(t *testing.T) {
-	first := attempt("generator", "s", "q", "fs_read", "h")
+func TestCounterIdenticalCalls(t *testing.T) {
+	first := newAttempt("generator", "s", "q", "fs_read", "h")
 	for _, tt := range []struct {
 		name  string
 		other Attempt
@@ -25,29 +25,29 @@ func TestTallySame(t *testing.T) {
 		want  int
 	}{
 		{"the same", first, time.Second, 2},
-		{"the same for another question", attempt("generator", "s", "q2", "fs_read", "h"), time.Second, 2},
+		{"the same for another question", newAttempt("generator", "s", "q2", "fs_read", "h"), time.Second, 2},
 		{"both just inside the window", first, time.Minute - 1, 2},
 		{"one of them just outside", first, time.Minute, 1},
 		{"after the window", first, 2 * time.Minute, 0},
-		{"other arguments", attempt("generator", "s", "q", "fs_read", "h2"), time.Second, 0},
-		{"another tool", attempt("generator", "s", "q", "fs_list", "h"), time.Second, 0},
-		{"another session", attempt("generator", "s2", "q", "fs_read", "h"), time.Second, 0},
-		{"another caller", attempt("committee", "s", "q", "fs_read", "h"), time.Second, 0},
-		{"a child", attempt("generator.coder-1", "s", "q", "fs_read", "h"), time.Second, 0},
-		{"trick: parts that shift", attempt("generator", "sf", "q", "s_read", "h"), time.Second, 0},
+		{"other arguments", newAttempt("generator", "s", "q", "fs_read", "h2"), time.Second, 0},
+		{"another tool", newAttempt("generator", "s", "q", "fs_list", "h"), time.Second, 0},
+		{"another session", newAttempt("generator", "s2", "q", "fs_read", "h"), time.Second, 0},
+		{"another caller", newAttempt("committee", "s", "q", "fs_read", "h"), time.Second, 0},
+		{"a child", newAttempt("generator.coder-1", "s", "q", "fs_read", "h"), time.Second, 0},
+		{"trick: parts that shift", newAttempt("generator", "sf", "q", "s_read", "h"), time.Second, 0},
 		{"trick: time goes back", first, -time.Hour, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tally := NewTally(time.Minute, time.Hour, 100)
 			for i := range 2 {
-				if got := tally.Count(tallyStart.Add(time.Duration(i)), first).Same; got != i {
+				if got := tally.Count(counterStart.Add(time.Duration(i)), first).Same; got != i {
 					t.Fatalf("call %d: %d identical before it", i+1, got)
 				}
 			}
-			if got := tally.Look(tallyStart.Add(tt.after), tt.other).Same; got != tt.want {
+			if got := tally.Look(counterStart.Add(tt.after), tt.other).Same; got != tt.want {
 				t.Errorf("looked: %d identical, want %d", got, tt.want)
 			}
-			if got := tally.Count(tallyStart.Add(tt.after), tt.other).Same; got != tt.want {
+			if got := tally.Count(counterStart.Add(tt.after), tt.other).Same; got != tt.want {
 				t.Errorf("%d identical, want %d", got, tt.want)
 			}
 		})
@@ -55,8 +55,8 @@ func TestTallySame(t *testing.T) {
 }
 
 // A loop that goes on stays refused, and one that was quiet for the window begins again.
-func TestTallyLoop(t *testing.T) {
-	tally, now, a := NewTally(time.Minute, time.Hour, 100), tallyStart, attempt("generator", "s", "q", "x", "h")
+func TestCounterDeniedLoopStaysDenied(t *testing.T) {
+	tally, now, a := NewTally(time.Minute, time.Hour, 100), counterStart, newAttempt("generator", "s", "q", "x", "h")
 	for i := range 1000 {
 		now = now.Add(10 * time.Second)
 		if got, want := tally.Count(now, a).Same, min(i, 5); got != want {
@@ -68,10 +68,10 @@ func TestTallyLoop(t *testing.T) {
 	}
 }
 
-func TestTallyCallsAndLines(t *testing.T) {
+func TestCounterCallsAndAgents(t *testing.T) {
 	tally := NewTally(time.Minute, time.Hour, 100)
 	count := func(caller, query string) Spent {
-		return tally.Count(tallyStart, attempt(caller, "s", query, "x", caller+query))
+		return tally.Count(counterStart, newAttempt(caller, "s", query, "x", caller+query))
 	}
 	count("generator", "q1")
 	count("generator.coder-1", "q1")
@@ -82,10 +82,10 @@ func TestTallyCallsAndLines(t *testing.T) {
 	if got := count("generator.coder-2", "q1").Calls; got != 4 {
 		t.Errorf("%d calls for the question, want 4: all agents of an account count together", got)
 	}
-	tally.Add(tallyStart, "generator.coder-1.researcher-1", 1.5, 100)
-	tally.Add(tallyStart, "generator.coder-1", 2, 1000)
-	tally.Add(tallyStart, "generator.coder-1", math.NaN(), -50)
-	tally.Add(tallyStart, "generator.coder-1", -5, 0)
+	tally.Add(counterStart, "generator.coder-1.researcher-1", 1.5, 100)
+	tally.Add(counterStart, "generator.coder-1", 2, 1000)
+	tally.Add(counterStart, "generator.coder-1", math.NaN(), -50)
+	tally.Add(counterStart, "generator.coder-1", -5, 0)
 
 	got := count("generator.coder-1.researcher-1", "q1").Lines
 	want := []LineSpent{
@@ -102,36 +102,36 @@ func TestTallyCallsAndLines(t *testing.T) {
 	if l := tally.Line("generator.coder"); l.Calls != 0 {
 		t.Errorf("a prefix of a name is an agent: %+v", l)
 	}
-	tally.Add(tallyStart, "committee", 1, math.MaxInt64)
-	tally.Add(tallyStart, "committee", 1, math.MaxInt64)
+	tally.Add(counterStart, "committee", 1, math.MaxInt64)
+	tally.Add(counterStart, "committee", 1, math.MaxInt64)
 	if l := tally.Line("committee"); l.Bytes != math.MaxInt64 {
 		t.Errorf("bytes ran over: %d", l.Bytes)
 	}
 	// After an hour of silence the count begins again.
-	if s := tally.Look(tallyStart.Add(2*time.Hour), attempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Lines[0].Calls != 0 {
+	if s := tally.Look(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Lines[0].Calls != 0 {
 		t.Errorf("still counted: %+v", s)
 	}
 }
 
 // A flood of questions that were made up pushes out questions, and not what the line has spent.
-func TestTallyFlood(t *testing.T) {
+func TestCounterFloodKeepsAgentUsage(t *testing.T) {
 	tally := NewTally(time.Minute, time.Hour, 50)
 	for i := range 5000 {
-		tally.Count(tallyStart, attempt("generator", fmt.Sprint("s", i), fmt.Sprint("q", i), "x", fmt.Sprint(i)))
+		tally.Count(counterStart, newAttempt("generator", fmt.Sprint("s", i), fmt.Sprint("q", i), "x", fmt.Sprint(i)))
 	}
 	if got := tally.Line("generator").Calls; got != 5000 {
 		t.Errorf("%d calls of the line, want 5000", got)
 	}
-	if got := tally.Look(tallyStart, attempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Same != 0 {
+	if got := tally.Look(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Same != 0 {
 		t.Errorf("the oldest of 5000 is still there: %+v", got)
 	}
-	if got := tally.Look(tallyStart, attempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Same != 1 {
+	if got := tally.Look(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Same != 1 {
 		t.Errorf("the last of 5000 is gone: %+v", got)
 	}
 }
 
 // Of many calls at once, each sees another number before it.
-func TestTallyAtOnce(t *testing.T) {
+func TestCounterIsConcurrent(t *testing.T) {
 	tally := NewTally(time.Minute, time.Hour, 50)
 	seen := make([]int, 800)
 	var mu sync.Mutex
@@ -139,8 +139,8 @@ func TestTallyAtOnce(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 100 {
-				s := tally.Count(tallyStart, attempt("generator", "s", "q", "x", "h"))
-				tally.Add(tallyStart, "generator", 1, 1)
+				s := tally.Count(counterStart, newAttempt("generator", "s", "q", "x", "h"))
+				tally.Add(counterStart, "generator", 1, 1)
 				mu.Lock()
 				seen[s.Calls]++
 				mu.Unlock()
@@ -159,18 +159,18 @@ func TestTallyAtOnce(t *testing.T) {
 }
 
 // Against a list that forgets nothing: the same counts, as long as there is room.
-func TestTallyAsAList(t *testing.T) {
+func TestCounterMatchesModel(t *testing.T) {
 	type made struct {
 		at time.Time
 		a  Attempt
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		tally, now := NewTally(time.Minute, 24*time.Hour, 1000), tallyStart
+		tally, now := NewTally(time.Minute, 24*time.Hour, 1000), counterStart
 		var all []made
 		for range rapid.IntRange(1, 40).Draw(rt, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Second)
 			one := func(name string, of ...string) string { return rapid.SampledFrom(of).Draw(rt, name) }
-			a := attempt(one("caller", "generator", "committee", "generator.coder-1"), one("session", "s", "t"), one("query", "q", "r"), one("tool", "x", "y"), one("params", "1", "2"))
+			a := newAttempt(one("caller", "generator", "committee", "generator.coder-1"), one("session", "s", "t"), one("query", "q", "r"), one("tool", "x", "y"), one("params", "1", "2"))
 			same, calls := 0, 0
 			for _, m := range all {
 				if m.a.Caller == a.Caller && m.a.Session == a.Session && m.a.Tool == a.Tool && m.a.Params == a.Params && now.Sub(m.at) < time.Minute {
@@ -189,14 +189,14 @@ func TestTallyAsAList(t *testing.T) {
 }
 
 // The window follows the manifest while calls are being counted.
-func TestTallyWithin(t *testing.T) {
-	tally, a := NewTally(time.Hour, time.Hour, 100), attempt("generator", "s", "q", "x", "h")
-	tally.Count(tallyStart, a)
-	if got := tally.Look(tallyStart.Add(time.Minute), a).Same; got != 1 {
+func TestCounterWindowChanges(t *testing.T) {
+	tally, a := NewTally(time.Hour, time.Hour, 100), newAttempt("generator", "s", "q", "x", "h")
+	tally.Count(counterStart, a)
+	if got := tally.Look(counterStart.Add(time.Minute), a).Same; got != 1 {
 		t.Errorf("%d identical calls, want 1", got)
 	}
 	tally.Within(time.Second)
-	if got := tally.Look(tallyStart.Add(time.Minute), a).Same; got != 0 {
+	if got := tally.Look(counterStart.Add(time.Minute), a).Same; got != 0 {
 		t.Errorf("%d identical calls in a shorter window, want 0", got)
 	}
 }
