@@ -55,7 +55,7 @@ func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 }
 
 // compose is Compose with a book of rules that somebody else may turn to other rules while the broker runs.
-func (c Config) compose(home bus.Home, book *policy.Book, names []string) ([]actor.Spec, error) {
+func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string) ([]actor.Spec, error) {
 	ours := c.Tools()
 	for _, n := range names {
 		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
@@ -154,8 +154,8 @@ func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 }
 
 // NewBook is the manifest with the layers made of it.
-func (c Config) NewBook(home bus.Home) *policy.Book {
-	return policy.NewBook(newRules(c.Manifest, home))
+func (c Config) NewBook(home bus.Home) *policy.ActiveRules {
+	return policy.NewActiveRules(newRules(c.Manifest, home))
 }
 
 // newRules are a manifest's rules on this machine. Conclave's own folders are closed to every tool.
@@ -206,7 +206,7 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (ac
 	return memory.Open(ctx, cfg, home.Data, w, h), nil
 }
 
-func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Book, nc *nats.Conn) (actor.Actor, error) {
+func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
 		return nil, err

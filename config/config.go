@@ -268,7 +268,7 @@ func (c Config) Origin(path string) string {
 	// behind it may be left out, and are then as shipped.
 	field, _ := strings.CutPrefix(path, "manifest.")
 	if first, _, _ := strings.Cut(field, "."); c.manifest != "" && field != path && (first == "types" || first == "accounts") {
-		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.Line(field))
+		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.LineOf(field))
 	}
 	return Shipped
 }
@@ -321,7 +321,7 @@ func (c Config) listManifestRules(add func(key, value string)) {
 	add("manifest.always_ask", strings.Join(m.AlwaysAsk, ", "))
 	add("manifest.egress.fetch.allow", strings.Join(m.Egress.Fetch.Allow, ", "))
 	add("manifest.egress.fetch.deny", strings.Join(m.Egress.Fetch.Deny, ", "))
-	add("manifest.limits.same", fmt.Sprint(m.Limits.Same))
+	add("manifest.limits.same", fmt.Sprint(m.Limits.Identical))
 	add("manifest.limits.window", strict.Short(m.Limits.Window))
 	add("manifest.limits.calls", fmt.Sprint(m.Limits.Calls))
 	add("manifest.limits.spawns", fmt.Sprint(m.Limits.Spawns))

@@ -63,7 +63,7 @@ func TestShipped(t *testing.T) {
 			t.Errorf("%s comes from %s", s.Key, s.Origin)
 		}
 	}
-	if got := c.Manifest.Unserved(); got != nil {
+	if got := c.Manifest.UnservedTools(); got != nil {
 		t.Errorf("the shipped manifest names tools nobody serves: %v", got)
 	}
 	if again, err := config.Load(filepath.Join(t.TempDir(), "not there")); err != nil || !reflect.DeepEqual(again.System, want) {
@@ -148,7 +148,7 @@ func TestFileOverridesFieldByField(t *testing.T) {
 
 func TestFileOverridesManifestAsAWhole(t *testing.T) {
 	c, dir := load(t, map[string]string{"manifest.yaml": "types:\n  persona:\n    tools: [get_datetime]\naccounts:\n  committee: persona\n"})
-	if len(c.Manifest.Types) != 1 || c.Manifest.May("assistant", "get_datetime") || !c.Manifest.May("persona", "get_datetime") {
+	if len(c.Manifest.Types) != 1 || c.Manifest.HasTool("assistant", "get_datetime") || !c.Manifest.HasTool("persona", "get_datetime") {
 		t.Errorf("manifest %+v", c.Manifest)
 	}
 	if got, want := c.Origin("manifest.types.persona.tools"), filepath.Join(dir, "manifest.yaml")+":3"; got != want {

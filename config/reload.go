@@ -34,7 +34,7 @@ type Reloaded struct {
 type Reloader struct {
 	dir    string
 	env    policy.Env
-	book   *policy.Book
+	book   *policy.ActiveRules
 	notify func(Reloaded)
 
 	mu      sync.Mutex
@@ -44,13 +44,13 @@ type Reloader struct {
 
 // NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env. tell hears of each
 // change once, from the goroutine that found it. A file that says what the book holds already is no change.
-func NewReloader(dir string, env policy.Env, book *policy.Book, notify func(Reloaded)) *Reloader {
+func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify func(Reloaded)) *Reloader {
 	r := &Reloader{dir: dir, env: env, book: book, notify: notify}
 	data, ok, err := r.readManifest()
 	if err != nil {
 		return r
 	}
-	if m, err := r.parseManifest(data, ok); err == nil && reflect.DeepEqual(m, book.Rules().Manifest) {
+	if m, err := r.parseManifest(data, ok); err == nil && reflect.DeepEqual(m, book.Load().Manifest) {
 		r.handled = fingerprint(data, ok, nil)
 	}
 	return r
@@ -123,9 +123,9 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 		done.Err = err
 		return done, news
 	}
-	done.Shipped, done.Unserved = !ok, m.Unserved()
+	done.Shipped, done.Unserved = !ok, m.UnservedTools()
 	if news {
-		r.book.Turn(policy.Rules{Manifest: m, Chain: m.Chain(r.env)})
+		r.book.Replace(policy.Rules{Manifest: m, Chain: m.Chain(r.env)})
 	}
 	return done, news
 }
@@ -149,7 +149,7 @@ func (r *Reloader) readManifest() ([]byte, bool, error) {
 // isShipped reports whether the book holds the manifest as shipped.
 func (r *Reloader) isShipped() bool {
 	m, err := r.parseManifest(nil, false)
-	return err == nil && reflect.DeepEqual(m, r.book.Rules().Manifest)
+	return err == nil && reflect.DeepEqual(m, r.book.Load().Manifest)
 }
 
 // parseManifest reads a manifest: the user's, or the shipped one when there is none.

@@ -23,7 +23,7 @@ const mine = "types:\n  assistant:\n    tools: [get_datetime]\naccounts:\n  gene
 type reload struct {
 	t    *testing.T
 	dir  string
-	book *policy.Book
+	book *policy.ActiveRules
 	*config.Reloader
 
 	mu   sync.Mutex
@@ -42,7 +42,7 @@ func newReload(t *testing.T, text string) *reload {
 		t.Fatal(err)
 	}
 	env := policy.Env{Home: t.TempDir()}
-	r.book = policy.NewBook(policy.Rules{Manifest: c.Manifest, Chain: c.Manifest.Chain(env)})
+	r.book = policy.NewActiveRules(policy.Rules{Manifest: c.Manifest, Chain: c.Manifest.Chain(env)})
 	r.Reloader = config.NewReloader(r.dir, env, r.book, func(d config.Reloaded) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *reload) since() []config.Reloaded {
 
 // may reports whether the whole chain lets the assistant use a tool.
 func (r *reload) may(tool string) bool {
-	return r.book.Rules().Chain.Decide(r.t.Context(), policy.Call{
+	return r.book.Load().Chain.Decide(r.t.Context(), policy.Call{
 		Caller: subjects.Caller{Account: "generator"}, Type: "assistant", Schema: []byte(`{"type":"object"}`), Args: []byte(`{}`),
 		Tool: policy.Tool{Name: tool, Known: true, Effects: policy.Declare()},
 	}).Allowed()
@@ -129,8 +129,8 @@ func TestReload(t *testing.T) {
 	if got := r.since(); len(got) != 1 || got[0].Err != nil || !got[0].Shipped {
 		t.Errorf("told %+v, want that the shipped manifest holds", got)
 	}
-	if len(r.book.Rules().Manifest.Types) != 8 {
-		t.Errorf("types %v", r.book.Rules().Manifest.Types)
+	if len(r.book.Load().Manifest.Types) != 8 {
+		t.Errorf("types %v", r.book.Load().Manifest.Types)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestReloadAtOnce(t *testing.T) {
 	}
 	r.write(mine)
 	if err := r.Reload(); err != nil || !r.may("get_datetime") || r.may("search_memory") {
-		t.Errorf("%v, %+v", err, r.book.Rules().Manifest)
+		t.Errorf("%v, %+v", err, r.book.Load().Manifest)
 	}
 	r.write("typos: {}\n")
 	for range 2 {

@@ -25,7 +25,7 @@ type Instance struct {
 
 	server *bus.Server
 	unlock func()
-	book   *policy.Book
+	book   *policy.ActiveRules
 	cancel context.CancelFunc
 	watch  sync.WaitGroup // what goes on beside the actors
 }

@@ -45,7 +45,7 @@ func patient(h *hall) { h.cfg.ApprovalWait = time.Hour }
 // TestJudgedAgainAfterALongYes: minutes pass until the user answers. What they agreed to runs only if it may by then.
 func TestJudgedAgainAfterALongYes(t *testing.T) {
 	t.Parallel()
-	other := func(h *hall, change func(string) string) { h.book.Turn(officeRules(t, change(hallManifest))) }
+	other := func(h *hall, change func(string) string) { h.book.Replace(officeRules(t, change(hallManifest))) }
 	without := func(m string) string {
 		return strings.ReplaceAll(m, "run_shell, search_knowledge_graph", "search_knowledge_graph")
 	}
@@ -114,7 +114,7 @@ func TestNeverAgreedToAll(t *testing.T) {
 	t.Parallel()
 	h := newHall(t, patient)
 	h.says("s1", "q1", "run ls")
-	h.book.Turn(policy.Rules{Manifest: h.book.Rules().Manifest, Chain: policy.Chain{nosy{new(int)}}})
+	h.book.Replace(policy.Rules{Manifest: h.book.Load().Manifest, Chain: policy.Chain{nosy{new(int)}}})
 	asked := h.slowly(t, func(int) {})
 	res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
 	if outcome(res) != subjects.CodeBusy || asked() != rounds || strings.Contains(h.lately(), "ran") {
@@ -129,7 +129,7 @@ func TestOneYesIsOneRun(t *testing.T) {
 	h.says("s1", "q1", "install fish")
 	asked := h.slowly(t, func(int) {})
 	h.cfg.ApprovalWait = time.Hour
-	h.start(t, h.book.Rules())
+	h.start(t, h.book.Load())
 	runs := 0
 	h.tools["package_install"] = func(subjects.ToolOrder) (any, error) {
 		runs++
@@ -149,7 +149,7 @@ func TestOneYesIsOneRun(t *testing.T) {
 		}
 	}
 	// Another broker knows it too: the yes is not there for another run.
-	h.start(t, h.book.Rules())
+	h.start(t, h.book.Load())
 	if res := h.calls(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
 		t.Errorf("after a restart: %+v, %d runs", res, runs)
 	}
@@ -184,7 +184,7 @@ func TestWindowFollowsTheRules(t *testing.T) {
 	call("ok")
 	call("ok")
 	call("limits: repeated")
-	h.book.Turn(officeRules(t, hallManifest+"\nlimits:\n  window: 1s\n"))
+	h.book.Replace(officeRules(t, hallManifest+"\nlimits:\n  window: 1s\n"))
 	call("ok")
 }
 
@@ -193,7 +193,7 @@ func TestMonitorOnly(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)
 	h.says("s1", "q1", "run ls")
-	h.book.Turn(officeRules(t, hallManifest+"monitor_only: [approval.high_risk, limits.repeated]\n"))
+	h.book.Replace(officeRules(t, hallManifest+"monitor_only: [approval.high_risk, limits.repeated]\n"))
 	for range 4 {
 		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`); outcome(res) != "ok" {
 			t.Fatal(outcome(res))
@@ -238,14 +238,14 @@ func TestReplayed(t *testing.T) {
 		}
 	}
 	h.lately()
-	h.book.Turn(policy.Rules{Manifest: h.book.Rules().Manifest})
+	h.book.Replace(policy.Rules{Manifest: h.book.Load().Manifest})
 	if res := h.calls(t, "generator", "web_search", args, "c1"); res.Result != first.Result || h.lately() != "before replayed ledger" {
 		t.Errorf("under rules that refuse everything: %+v", res)
 	}
 	if res := h.calls(t, "generator", "web_search", args, "c2"); outcome(res) != "chain: empty_chain" {
 		t.Errorf("a new one: %s", outcome(res))
 	}
-	h.book.Turn(officeRules(t, hallManifest))
+	h.book.Replace(officeRules(t, hallManifest))
 	for _, tt := range []struct{ name, session, who, args, want string }{
 		{"trick: in a session that has not seen it", "s2", "generator", args, subjects.CodeMalformed},
 		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own, of the user
@@ -264,7 +264,7 @@ func TestReplayed(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
-	if h.flowOf(t, "s2").Tainted() {
+	if h.flowOf(t, "s2").IsTainted() {
 		t.Error("the other session learned something after all")
 	}
 	h.refuse[subjects.AuditBefore] = errDisk

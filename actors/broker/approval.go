@@ -195,7 +195,7 @@ func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, ope
 }
 
 func (b *Broker) newQuestion(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) question {
-	wait := cmp.Or(b.cfg.ApprovalWait, b.book.Rules().Manifest.Approvals.Expires, defaultWait)
+	wait := cmp.Or(b.cfg.ApprovalWait, b.book.Load().Manifest.Approvals.Expires, defaultWait)
 	now := out.Now()
 	q := question{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending

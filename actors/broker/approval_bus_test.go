@@ -48,7 +48,7 @@ func (w *town) startWary(wait time.Duration) (kill func()) {
 			return nil, err
 		}
 		cfg := broker.Config{CallTimeout: patience, AuditTimeout: 5 * time.Second, ApprovalWait: wait}
-		book := policy.NewBook(policy.Rules{Manifest: manifest(w.t), Chain: policy.Chain{wary{}}})
+		book := policy.NewActiveRules(policy.Rules{Manifest: manifest(w.t), Chain: policy.Chain{wary{}}})
 		return broker.New(cfg, book, a, h, []broker.Known{w.known}), nil
 	}}
 	s, err := actor.Supervise(w.t.Context(), spec, w.Dial, actor.Config{DrainTimeout: 100 * time.Millisecond})

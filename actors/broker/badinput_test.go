@@ -71,7 +71,7 @@ func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 		if err != nil {
 			return nil, err
 		}
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewBook(rules), a, h, known), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewActiveRules(rules), a, h, known), nil
 	}}, w.Dial, actor.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -78,21 +78,21 @@ type Broker struct {
 	Boundary func(step string)
 
 	cfg     Config
-	book    *policy.Book
+	book    *policy.ActiveRules
 	audit   Audit
 	hash    Hasher
 	table   *table
 	running running
 	flows   memo
 	waiting waiting
-	tally   *policy.Tally
+	tally   *policy.UsageCounter
 }
 
 // New returns a broker that judges by the rules of book. cfg must be valid; build is what the build knows of its own
 // tools.
-func New(cfg Config, book *policy.Book, a Audit, h Hasher, build []Known) *Broker {
+func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
 	b := &Broker{cfg: cfg, book: book, audit: a, hash: h, table: newTable(build)}
-	b.tally = policy.NewTally(cmp.Or(book.Rules().Manifest.Limits.Window, defaultWindow), countsKept, mostCounted)
+	b.tally = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsKept, mostCounted)
 	return b
 }
 
@@ -165,7 +165,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		ID: out.NewID(), AgentID: caller.ID(), Lineage: caller.Path, Action: "tool.call", Tool: tool,
 		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
 	}
-	c.record.AgentType, _ = b.book.Rules().Manifest.TypeOf(caller)
+	c.record.AgentType, _ = b.book.Load().Manifest.TypeOf(caller)
 	known, found := b.table.find(ctx, tool)
 	fault := wellFormed(in.Body, known)
 	if fault == nil && !found {
@@ -209,10 +209,10 @@ func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller
 // judge decides by what is known of a call. After a yes of the user it finds that out anew and decides again: minutes
 // may have passed, and the rules or the session may have changed since.
 func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
-	var spent *policy.Spent
+	var spent *policy.Usage
 	for range rounds {
 		asked := seen.call
-		c.typ, c.person, c.mode = asked.Type, asked.Person, modeOf(asked)
+		c.typ, c.person, c.mode = asked.Type, asked.FromUser, modeOf(asked)
 		c.hosts, c.pages = seen.reach(b.table)
 		c.labels, c.apart = labelsOf(asked), apart(asked)
 		c.record.AgentType = asked.Type
@@ -223,7 +223,7 @@ func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Calle
 			now := b.spent(out, asked, c, seen, false)
 			spent = &now
 		}
-		asked.Spent = *spent
+		asked.Usage = *spent
 		before := out.Now()
 		yes, fault := b.decide(ctx, out, c, seen.rules.Chain, asked)
 		c.approved = c.approved || yes
@@ -335,7 +335,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	got, err := actor.Ask(ctx, out, service, order)
 	took := out.Now().Sub(start)
 	res.Millis = took.Milliseconds()
-	b.tally.Add(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
+	b.tally.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
 	b.at("answered")
 	var fault *subjects.Fault
 	switch {

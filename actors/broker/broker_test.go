@@ -57,8 +57,8 @@ func bare(t testing.TB) policy.Chain {
 }
 
 // rules are a manifest and a chain, as the broker takes them.
-func rules(m policy.Manifest, chain policy.Chain) *policy.Book {
-	return policy.NewBook(policy.Rules{Manifest: m, Chain: chain})
+func rules(m policy.Manifest, chain policy.Chain) *policy.ActiveRules {
+	return policy.NewActiveRules(policy.Rules{Manifest: m, Chain: chain})
 }
 
 var clock = subjects.ToolSchema{

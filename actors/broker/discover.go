@@ -37,7 +37,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		}
 		return subjects.DiscoverReply{}, fault
 	}
-	if asked.Type == "" || len(asked.Line) != len(caller.Path) {
+	if asked.Type == "" || len(asked.Lineage) != len(caller.Path) {
 		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, "manifest: no type"); err != nil {
 			return subjects.DiscoverReply{}, noAudit(err)
 		}
@@ -50,7 +50,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	case <-b.table.looked:
 	case <-ctx.Done():
 	}
-	effective := rules.Manifest.Effective(caller.Account, asked.Line, asked.Override.Grant)
+	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	most := in.Body.Max
 	if most <= 0 {
 		most = usualTools

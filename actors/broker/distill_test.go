@@ -108,7 +108,7 @@ func TestDistill(t *testing.T) {
 			if strings.Contains(seen, "xylophone") || strings.Contains(seen, "Ignore all previous") {
 				t.Errorf("the page is out: %s", seen)
 			}
-			if res.Labels.Trust != subjects.Untrusted || len(res.Labels.Flags) == 0 || !h.flowOf(t, "s1").Tainted() {
+			if res.Labels.Trust != subjects.Untrusted || len(res.Labels.Flags) == 0 || !h.flowOf(t, "s1").IsTainted() {
 				t.Errorf("a form that is not labelled as the page: %+v", res.Labels)
 			}
 		})

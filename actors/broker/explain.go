@@ -82,7 +82,7 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	if f := wellFormed(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
-	asked.Spent = b.spent(out, asked, c, seen, true)
+	asked.Usage = b.spent(out, asked, c, seen, true)
 	if session == "" && asked.Flow == nil && slices.Contains(subjects.UserAccounts, asker) {
 		asked.Flow = &policy.Flow{} // the user means a session that nothing went into
 	}

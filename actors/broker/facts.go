@@ -29,26 +29,26 @@ type facts struct {
 // gather finds out everything about a call that its layers need: who asks, below whom, what the user has set for the
 // session, and what went into it. What cannot be found out is a refusal. With dry nothing is changed by looking.
 func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
-	f.rules = b.book.Rules()
+	f.rules = b.book.Load()
 	asked := policy.Call{
 		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
-		Person: caller.Account == person && len(caller.Path) == 0,
+		FromUser: caller.Account == person && len(caller.Path) == 0,
 	}
 	asked.Type, _ = f.rules.Manifest.TypeOf(caller)
 	var line, over, flow error
 	var wg sync.WaitGroup
 	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Line, f.budgets, line = b.lineage(ctx, out, caller, c.session) })
+		wg.Go(func() { asked.Lineage, f.budgets, line = b.lineage(ctx, out, caller, c.session) })
 	}
 	if c.session != "" {
-		if c.tool != "" && !asked.Person && !harmless(k.Tool) {
+		if c.tool != "" && !asked.FromUser && !harmless(k.Tool) {
 			wg.Go(func() { asked.Flow, flow = b.flow(ctx, out, c.session, c.query, dry || isRespondentB(caller)) })
 		}
 		asked.Override, over = b.overrideOf(ctx, out, caller, c.session, c.query, dry)
 	}
 	wg.Wait()
-	if n := len(asked.Line); n > 0 && n == len(caller.Path) {
-		asked.Type = asked.Line[n-1].Type
+	if n := len(asked.Lineage); n > 0 && n == len(caller.Path) {
+		asked.Type = asked.Lineage[n-1].Type
 	}
 	f.call = asked
 	if err := errors.Join(line, over, flow); err != nil {
@@ -67,10 +67,10 @@ func (f facts) reach(t *table) (*subjects.HostRules, bool) {
 	}
 	rules := f.rules.Manifest.Egress.Fetch
 	hosts := &subjects.HostRules{Allow: rules.Allow, Deny: rules.Deny, Monitored: f.rules.Manifest.Monitored[(policy.EgressLayer{}).Name()]}
-	if c.Override.All() && len(c.Caller.Path) == 0 {
+	if c.Override.IsAll() && len(c.Caller.Path) == 0 {
 		hosts.Allow = []string{"*"}
 	}
-	effective := f.rules.Manifest.Effective(c.Caller.Account, c.Line, c.Override.Grant)
+	effective := f.rules.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)
 	for _, k := range t.all() {
 		if k.Known && k.Has(policy.Fetch) && slices.Contains(effective, k.Name) && !slices.Contains(c.Override.Disable, k.Name) {
 			return hosts, true
@@ -104,13 +104,13 @@ func apart(c policy.Call) bool { return len(c.Caller.Path) > 0 || c.Caller.Accou
 // the user's own word; a session of which nobody knows is nobody's.
 func labelsOf(c policy.Call) *subjects.Labels {
 	l := &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
-	if c.Person {
+	if c.FromUser {
 		return l
 	}
-	if c.Flow.Tainted() {
+	if c.Flow.IsTainted() {
 		l.Trust = subjects.Untrusted
 	}
-	if c.Flow.Private() {
+	if c.Flow.HasPrivate() {
 		l.Privacy = subjects.Private
 	}
 	for _, s := range c.Flow.Sources() {
@@ -125,26 +125,26 @@ func labelsOf(c policy.Call) *subjects.Labels {
 
 // spent tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
 // counted already.
-func (b *Broker) spent(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Spent {
-	b.tally.Within(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
-	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, Params: b.hash.Hash(compact(c.args))}
-	var s policy.Spent
+func (b *Broker) spent(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
+	b.tally.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
+	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compact(c.args))}
+	var s policy.Usage
 	switch {
 	case dry:
-		s = b.tally.Look(out.Now(), a)
+		s = b.tally.Peek(out.Now(), a)
 	case c.again:
-		s = b.tally.Look(out.Now(), a)
-		s.Same, s.Calls = max(0, s.Same-1), max(0, s.Calls-1) // its own first time
-		for i := range s.Lines {
-			s.Lines[i].Calls = max(0, s.Lines[i].Calls-1)
+		s = b.tally.Peek(out.Now(), a)
+		s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // its own first time
+		for i := range s.Agents {
+			s.Agents[i].Calls = max(0, s.Agents[i].Calls-1)
 		}
 	default:
 		s = b.tally.Count(out.Now(), a)
 	}
 	budgets := seen.budgets
-	for i := range s.Lines { // the account itself has no budget; each agent below it has its own
+	for i := range s.Agents { // the account itself has no budget; each agent below it has its own
 		if i > 0 && i <= len(budgets) {
-			s.Lines[i].Budget = budgets[i-1]
+			s.Agents[i].Budget = budgets[i-1]
 		}
 	}
 	return s

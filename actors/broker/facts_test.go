@@ -105,7 +105,7 @@ func (h *hall) start(t testing.TB, rules policy.Rules) {
 		s.Key = h.key
 		schemas = append(schemas, s)
 	}
-	h.Broker = New(h.cfg, policy.NewBook(rules), h, h.hash, known)
+	h.Broker = New(h.cfg, policy.NewActiveRules(rules), h, h.hash, known)
 	if err := h.Seat(schemas...); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func (h *hall) flowOf(t testing.TB, session string) *policy.Flow {
 // taints makes the session one into which strangers could have written.
 func (h *hall) taints(t testing.TB, session string) {
 	t.Helper()
-	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", From: "https://evil.example/"}
+	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", Source: "https://evil.example/"}
 	if err := h.learn(t.Context(), h.rec.Out(), session, r); err != nil {
 		t.Fatal(err)
 	}
@@ -380,8 +380,8 @@ func TestGather(t *testing.T) {
 			continue
 		}
 		got := seen.call
-		if got.Type != tt.typ || got.Person != tt.person || (got.Flow != nil) != tt.flow || modeOf(got) != tt.mode {
-			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.Person, got.Flow != nil, modeOf(got))
+		if got.Type != tt.typ || got.FromUser != tt.person || (got.Flow != nil) != tt.flow || modeOf(got) != tt.mode {
+			t.Errorf("%s: type %q, person %t, flow %v, mode %q", tt.name, got.Type, got.FromUser, got.Flow != nil, modeOf(got))
 		}
 	}
 }

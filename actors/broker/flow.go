@@ -22,7 +22,7 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 	if err != nil {
 		return nil, err
 	}
-	if f.Heard(query) {
+	if f.HasQuestion(query) {
 		return f, nil
 	}
 	said, ok, err := b.words(ctx, out, session, query)
@@ -31,10 +31,10 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 	}
 	said = subjects.UserText(said)
 	if dry {
-		return f.Hear(query, said), nil
+		return f.WithQuestion(query, said), nil
 	}
 	for range tries {
-		next := f.Hear(query, said)
+		next := f.WithQuestion(query, said)
 		err := b.writeFlow(ctx, out, session, next, rev)
 		if !errors.Is(err, actor.ErrChanged) {
 			return next, err
@@ -42,7 +42,7 @@ func (b *Broker) flow(ctx context.Context, out actor.Out, session, query string,
 		if f, rev, err = b.readFlow(ctx, out, session); err != nil {
 			return nil, err
 		}
-		if f.Heard(query) {
+		if f.HasQuestion(query) {
 			return f, nil
 		}
 	}
@@ -54,7 +54,7 @@ func (b *Broker) learn(ctx context.Context, out actor.Out, session string, r pol
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	if e := b.flows.get(session); e != nil { // what was read for this call, most likely; the revision tells
-		if err := b.writeFlow(ctx, out, session, e.flow.Learn(r), e.rev); !errors.Is(err, actor.ErrChanged) {
+		if err := b.writeFlow(ctx, out, session, e.flow.WithResult(r), e.rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
 	}
@@ -63,7 +63,7 @@ func (b *Broker) learn(ctx context.Context, out actor.Out, session string, r pol
 		if err != nil {
 			return err
 		}
-		if err = b.writeFlow(ctx, out, session, f.Learn(r), rev); !errors.Is(err, actor.ErrChanged) {
+		if err = b.writeFlow(ctx, out, session, f.WithResult(r), rev); !errors.Is(err, actor.ErrChanged) {
 			return err
 		}
 	}

@@ -203,7 +203,7 @@ func TestLearnersAtOnce(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		if f, err := brokers[0].flow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.Heard("q1") {
+		if f, err := brokers[0].flow(t.Context(), h.rec.Out(), "s1", "q1", false); err != nil || !f.HasQuestion("q1") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -214,8 +214,8 @@ func TestLearnersAtOnce(t *testing.T) {
 		got = append(got, s.CallID)
 	}
 	slices.Sort(got)
-	if len(got) != tries-1 || len(slices.Compact(got)) != tries-1 || !f.Heard("q1") {
-		t.Errorf("%d are remembered: %q; the words %t", len(got), got, f.Heard("q1"))
+	if len(got) != tries-1 || len(slices.Compact(got)) != tries-1 || !f.HasQuestion("q1") {
+		t.Errorf("%d are remembered: %q; the words %t", len(got), got, f.HasQuestion("q1"))
 	}
 
 	// Somebody is always faster.

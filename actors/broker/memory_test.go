@@ -104,8 +104,8 @@ func TestMemoryGradesItsResults(t *testing.T) {
 			if !slices.Equal(res.Recalls, tt.recalls) {
 				t.Errorf("recalls %v, want %v", res.Recalls, tt.recalls)
 			}
-			if f := h.flowOf(t, "s1"); f.Tainted() != tt.framed {
-				t.Errorf("tainted %t", f.Tainted())
+			if f := h.flowOf(t, "s1"); f.IsTainted() != tt.framed {
+				t.Errorf("tainted %t", f.IsTainted())
 			}
 		})
 	}
@@ -143,7 +143,7 @@ func TestStartLooksForMemory(t *testing.T) {
 	t.Parallel()
 	s := subjects.ToolSchema{Name: "search_memory", Version: "1", Description: "looks it up", Parameters: json.RawMessage(`{"type":"object"}`)}
 	h := newHall(t)
-	h.Broker = New(h.cfg, policy.NewBook(officeRules(t, hallManifest)), h, h.hash, []Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
+	h.Broker = New(h.cfg, policy.NewActiveRules(officeRules(t, hallManifest)), h, h.hash, []Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
 	others := h.rec.Reply
 	h.rec.Reply = func(subject string, body []byte) (any, error) {
 		if subject == "disco.memory.INFO.memory" {

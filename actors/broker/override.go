@@ -127,7 +127,7 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 			return bad("%q is not the name of a tool; name each one to disable", text.OneLine(tool, 60))
 		}
 	}
-	m := b.book.Rules().Manifest
+	m := b.book.Load().Manifest
 	for _, g := range q.Grant {
 		if err := m.CheckGrant(g); err != nil {
 			return bad("%v", err)

@@ -39,7 +39,7 @@ func TestRespondentBLeavesNoTrace(t *testing.T) {
 		if came.Error == nil && (outcome(res) != "ok" || !strings.HasPrefix(res.Result, "[TOOL_RESULT: UNTRUSTED")) {
 			t.Fatalf("%s: %+v", name, res)
 		}
-		if f := h.flowOf(t, "s1"); f.Tainted() || f.Private() || f.Heard("q1") {
+		if f := h.flowOf(t, "s1"); f.IsTainted() || f.HasPrivate() || f.HasQuestion("q1") {
 			t.Errorf("%s: the session of the user learned it: %+v", name, f.Sources())
 		}
 		if keys, err := h.rec.Out().Store("flow").Keys(t.Context(), ""); err != nil || len(keys) != 0 {
@@ -131,7 +131,7 @@ func TestBelowRespondentB(t *testing.T) {
 	if res := h.calls(t, child, "search_memory", `{"query":"fish"}`); outcome(res) != "ok" {
 		t.Errorf("it looks into memory: %s", outcome(res))
 	}
-	if h.flowOf(t, "s1").Tainted() {
+	if h.flowOf(t, "s1").IsTainted() {
 		t.Error("the session of the user learned what it read")
 	}
 }

@@ -28,8 +28,8 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	whole, hidden := firewall.Redact(strings.ToValidUTF8(res.Result, "\uFFFD"))
 	scan := firewall.Scan(whole)
 	r := policy.Result{
-		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, From: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
-		Flags: techniques(scan), Said: res.Labels, Time: out.Now().UTC(),
+		Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Source: addressOf(k.Tool, c.args), Text: whole, Links: res.Links,
+		Flags: techniques(scan), Declared: res.Labels, Time: out.Now().UTC(),
 	}
 	res.Recalls = tokens(res.Recalls)
 	labels := r.Labels()
@@ -46,8 +46,8 @@ func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, re
 	shown := whole
 	if c.mode == subjects.ModeStructured || k.Graded && c.apart && labels.Trust == subjects.Untrusted {
 		links := res.Links
-		if r.From != "" {
-			links = append([]string{r.From}, links...)
+		if r.Source != "" {
+			links = append([]string{r.Source}, links...)
 		}
 		shown = b.distill(ctx, out, c, whole, links)
 	}
@@ -92,7 +92,7 @@ func (b *Broker) receiveFault(ctx context.Context, out actor.Out, c call, k Know
 	}
 	r := policy.Result{Tool: k.Tool, CallID: c.id, Query: c.query, Args: c.args, Text: res.Error.Text, Flags: techniques(firewall.Scan(res.Error.Text)), Time: out.Now().UTC()}
 	if k.Graded { // why it failed is in its own words
-		r.Said = &subjects.Labels{Trust: subjects.Trusted}
+		r.Declared = &subjects.Labels{Trust: subjects.Trusted}
 	}
 	labels := r.Labels()
 	if labels.Trust == subjects.Trusted {

@@ -86,8 +86,8 @@ func TestLabels(t *testing.T) {
 				t.Errorf("the result is gone: %s", res.Result)
 			}
 			f := h.flowOf(t, "s1")
-			if f.Tainted() != tt.tainted || f.Private() != tt.private {
-				t.Errorf("the session: tainted %t, private %t", f.Tainted(), f.Private())
+			if f.IsTainted() != tt.tainted || f.HasPrivate() != tt.private {
+				t.Errorf("the session: tainted %t, private %t", f.IsTainted(), f.HasPrivate())
 			}
 			if tt.tainted {
 				s := f.Sources()[0]
@@ -326,8 +326,8 @@ func TestExcuses(t *testing.T) {
 			if labelled := res.Labels != nil && res.Labels.Trust == subjects.Untrusted; labelled != tt.labelled {
 				t.Errorf("labels %+v", res.Labels)
 			}
-			if f := h.flowOf(t, "s1"); f.Tainted() != tt.tainted {
-				t.Errorf("tainted %t", f.Tainted())
+			if f := h.flowOf(t, "s1"); f.IsTainted() != tt.tainted {
+				t.Errorf("tainted %t", f.IsTainted())
 			}
 		})
 	}

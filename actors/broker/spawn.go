@@ -76,7 +76,7 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
 		return spawned{}, nil, subjects.Faultf(subjects.CodeMalformed, "an agent belongs to a session and to a question; say for which it is")
 	}
-	m := b.book.Rules().Manifest
+	m := b.book.Load().Manifest
 	line, err := b.line(ctx, out, caller, in.Session)
 	over, err2 := b.overrideOf(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
@@ -91,10 +91,10 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 		}
 	}
 	var fault *subjects.Fault
-	c, tools, err := m.Spawn(caller, line, in.Body, over.Grant...)
+	c, tools, err := m.AuthorizeSpawn(caller, line, in.Body, over.Grant...)
 	budget := subjects.Budget{}
 	if err == nil {
-		budget, err = m.Budget(in.Body.Type, in.Body.Budget)
+		budget, err = m.SpawnBudget(in.Body.Type, in.Body.Budget)
 	}
 	if err == nil {
 		err = b.countSpawn(ctx, out, m, caller.Account, in.Session, in.Query)
@@ -138,7 +138,7 @@ func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifes
 			return err
 		}
 		if n >= m.Limits.Spawns {
-			return m.TooManySpawns()
+			return m.SpawnLimitFault()
 		}
 		if _, err = store.Put(ctx, key, []byte(strconv.Itoa(n+1)), rev); !errors.Is(err, actor.ErrChanged) {
 			return err
@@ -161,14 +161,14 @@ func (b *Broker) enter(ctx context.Context, out actor.Out, who subjects.Caller, 
 
 // line is the agents of a caller's path as the registry knows them in this session. It ends before the first that the
 // registry does not know, or knows from another session: the lineage layer refuses a line that is shorter than the path.
-func (b *Broker) line(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.Spawned, error) {
+func (b *Broker) line(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, error) {
 	line, _, err := b.lineage(ctx, out, caller, session)
 	return line, err
 }
 
 // lineage is [Broker.line] with the budget of each.
-func (b *Broker) lineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.Spawned, []subjects.Budget, error) {
-	var line []policy.Spawned
+func (b *Broker) lineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, []subjects.Budget, error) {
+	var line []policy.SpawnedAgent
 	var budgets []subjects.Budget
 	for i, name := range caller.Path {
 		who := subjects.Caller{Account: caller.Account, Path: caller.Path[:i+1]}
@@ -186,7 +186,7 @@ func (b *Broker) lineage(ctx context.Context, out actor.Out, caller subjects.Cal
 		if e.Session != session || session == "" {
 			break
 		}
-		line = append(line, policy.Spawned{Name: name, Type: e.Type, Narrowed: e.Narrowed, Tools: e.Tools})
+		line = append(line, policy.SpawnedAgent{Name: name, Type: e.Type, Narrowed: e.Narrowed, Tools: e.Tools})
 		budgets = append(budgets, e.Budget)
 	}
 	return line, budgets, nil

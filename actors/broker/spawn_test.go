@@ -73,7 +73,7 @@ func newOffice(t testing.TB) *office {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewBook(officeRules(t, officeManifest)), o, h, nil)
+	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewActiveRules(officeRules(t, officeManifest)), o, h, nil)
 	o.rec.Time = noon
 	o.rec.Reply = o.answerTurns
 	return o
@@ -367,8 +367,8 @@ func TestChildOfAnotherSessionIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := policy.Chain{policy.LineageLayer{Manifest: o.book.Rules().Manifest}}.Decide(t.Context(), policy.Call{
-			Caller: coder, Type: "coder", Line: line, Session: session, Tool: policy.Tool{Name: "fs_read", Known: true},
+		d := policy.Chain{policy.LineageLayer{Manifest: o.book.Load().Manifest}}.Decide(t.Context(), policy.Call{
+			Caller: coder, Type: "coder", Lineage: line, Session: session, Tool: policy.Tool{Name: "fs_read", Known: true},
 		})
 		if d.Allowed() != (want == "") || want != "" && d.Denial().Rule != want {
 			t.Errorf("in %s: allowed %v, %+v", session, d.Allowed(), d.Denial())
@@ -410,7 +410,7 @@ func startOffice(t *testing.T) *bustest.Bus {
 		if err != nil {
 			return nil, err
 		}
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewBook(officeRules(t, officeManifest)), a, h, nil), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewActiveRules(officeRules(t, officeManifest)), a, h, nil), nil
 	}}
 	s, err := actor.Supervise(t.Context(), spec, w.Dial, actor.Config{})
 	if err != nil {

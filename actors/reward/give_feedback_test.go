@@ -186,7 +186,7 @@ func TestFacts(t *testing.T) {
 	w.answers("s1", "q1", 1)
 	for _, args := range []string{bad1, good1} {
 		res := w.gives(args)
-		l := policy.Result{Tool: f, Text: res.Result, Args: json.RawMessage(args), Said: res.Labels}.Labels()
+		l := policy.Result{Tool: f, Text: res.Result, Args: json.RawMessage(args), Declared: res.Labels}.Labels()
 		if l.Trust != subjects.Trusted {
 			t.Errorf("%q counts as %+v", res.Result, l)
 		}

@@ -40,7 +40,7 @@ func (c Call) within() func(address string) error {
 		return nil
 	}
 	rules := policy.HostRules{Allow: c.Hosts.Allow, Deny: c.Hosts.Deny}
-	return func(address string) error { return rules.Check(address, c.Hosts.Monitored...) }
+	return func(address string) error { return rules.CheckURL(address, c.Hosts.Monitored...) }
 }
 
 // Output is what came of a run.

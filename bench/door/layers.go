@@ -60,8 +60,8 @@ func rulesOf(form string, m policy.Manifest, home bus.Home) policy.Rules {
 }
 
 // startTurning runs a broker like the system's own, whose rules are turned by the one who holds the book.
-func startTurning(ctx context.Context, c *config.Conclave, cfg config.Config, home bus.Home) (*policy.Book, error) {
-	book := policy.NewBook(rulesOf(fullForm, cfg.Manifest, home))
+func startTurning(ctx context.Context, c *config.Conclave, cfg config.Config, home bus.Home) (*policy.ActiveRules, error) {
+	book := policy.NewActiveRules(rulesOf(fullForm, cfg.Manifest, home))
 	var build []broker.Known
 	for _, t := range cfg.Tools() {
 		build = append(build, broker.Known{Tool: t.Facts(), Pin: broker.Pin(t.Schema())})
@@ -89,7 +89,7 @@ func turnByWord(ctx context.Context, c *config.Conclave, cfg config.Config, home
 	}
 	fmt.Println(c.Bus.URL)
 	for words := bufio.NewScanner(os.Stdin); words.Scan(); {
-		book.Turn(rulesOf(words.Text(), cfg.Manifest, home))
+		book.Replace(rulesOf(words.Text(), cfg.Manifest, home))
 		fmt.Println(words.Text())
 	}
 	return nil
@@ -153,7 +153,7 @@ func openTown(ctx context.Context, tcp bool) (_ *town, err error) {
 			return nil, err
 		}
 		w.turn = func(form string) error {
-			book.Turn(rulesOf(form, cfg.Manifest, home))
+			book.Replace(rulesOf(form, cfg.Manifest, home))
 			return nil
 		}
 	}
@@ -254,7 +254,7 @@ var longRecord = sync.OnceValues(func() ([]byte, error) { return json.Marshal(lo
 func longFlow() *policy.Flow {
 	f := &policy.Flow{}
 	for i := range 50 {
-		f = f.Hear(fmt.Sprintf("q%d", i), strings.Repeat(fmt.Sprintf("word%d ", i), 20))
+		f = f.WithQuestion(fmt.Sprintf("q%d", i), strings.Repeat(fmt.Sprintf("word%d ", i), 20))
 	}
 	search := policy.Tool{Name: "web_search", Zone: "tools", Known: true, Query: "query", Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted)}
 	for i := range 80 {
@@ -267,7 +267,7 @@ func longFlow() *policy.Flow {
 			r.Links = append(r.Links, fmt.Sprintf("https://host%d.example.org/page/%d", i, j))
 		}
 		r.Text = text.String()
-		f = f.Learn(r)
+		f = f.WithResult(r)
 	}
 	return f
 }

@@ -33,7 +33,7 @@ func measurePolicy(n int) ([]decided, error) {
 		return nil, err
 	}
 	chain := rulesOf(fullForm, cfg.Manifest, bus.Home{Data: "/nonexistent/data", Config: "/nonexistent/config"}).Chain
-	heard := (&policy.Flow{}).Hear("q", asked)
+	heard := (&policy.Flow{}).WithQuestion("q", asked)
 	var out []decided
 	for _, r := range requests {
 		i := slices.IndexFunc(cfg.Tools(), func(t *tools.Tool) bool { return t.Name() == r.tool })
@@ -43,9 +43,9 @@ func measurePolicy(n int) ([]decided, error) {
 		t := cfg.Tools()[i]
 		flow := heard
 		if r.long {
-			flow = longFlow().Hear("q", asked)
+			flow = longFlow().WithQuestion("q", asked)
 		}
-		flow = flow.Learn(policy.Result{Tool: t.Facts(), CallID: "c", Query: "q", Text: found[0].Snippet, Links: []string{found[0].URL}, Time: time.Unix(1e9, 0)})
+		flow = flow.WithResult(policy.Result{Tool: t.Facts(), CallID: "c", Query: "q", Text: found[0].Snippet, Links: []string{found[0].URL}, Time: time.Unix(1e9, 0)})
 		call := policy.Call{
 			Caller: subjects.Caller{Account: "generator"}, Type: cfg.Manifest.Accounts["generator"], Tool: t.Facts(), Schema: t.Schema().Parameters,
 			Args: json.RawMessage(r.args(0)), Session: "s", Query: "q", Flow: flow,

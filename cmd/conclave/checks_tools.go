@@ -108,7 +108,7 @@ func missingCredentials(ctx context.Context, cfg config.Config, data string) (lo
 func (x *examination) manifest(cfg config.Config) {
 	own := cfg.Origin("manifest.types") != config.Shipped
 	good := true
-	if unserved := cfg.Manifest.Unserved(); len(unserved) > 0 {
+	if unserved := cfg.Manifest.UnservedTools(); len(unserved) > 0 {
 		good = false
 		x.warn("manifest", "correct the names in manifest.yaml", "nobody serves %s", plain(strings.Join(unserved, ", ")))
 	}

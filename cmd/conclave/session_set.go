@@ -133,7 +133,7 @@ func (a *app) warnUnknown(c subjects.SessionConfig) {
 	if len(tools) == 0 {
 		return
 	}
-	later := a.settings().Manifest.Unserved() // what the manifest names beyond this build
+	later := a.settings().Manifest.UnservedTools() // what the manifest names beyond this build
 	slices.Sort(tools)
 	for _, t := range slices.Compact(tools) {
 		if !slices.Contains(later, t) {

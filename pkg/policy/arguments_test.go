@@ -51,46 +51,46 @@ func TestArgumentsLayer(t *testing.T) {
 		{name: "escapes in a value", args: `{"path":"\/\u00e9\ud83d\ude00"}`},
 		{name: "whole number with a point", args: `{"path":"/a","count":3.0}`},
 		{name: "whole number with an exponent", args: `{"path":"/a","count":1e1}`},
-		{name: "missing", args: `{}`, rule: RuleMismatch, says: `"path" is missing; it must be of type string`},
-		{name: "wrong type", args: `{"path":7}`, rule: RuleMismatch, says: `"path" must be of type string, got integer`},
-		{name: "unknown argument", args: `{"path":"/a","colour":"red"}`, rule: RuleMismatch, says: `"colour" is not known; known are: path, count, mode`},
-		{name: "not in the enum", args: `{"path":"/a","mode":"warp"}`, rule: RuleMismatch, says: `"mode" must be one of "fast", "slow"`},
-		{name: "too small", args: `{"path":"/a","count":0}`, rule: RuleMismatch, says: `at least 1`},
-		{name: "fraction for an integer", args: `{"path":"/a","count":1.5}`, rule: RuleMismatch, says: `integer`},
+		{name: "missing", args: `{}`, rule: ruleMismatch, says: `"path" is missing; it must be of type string`},
+		{name: "wrong type", args: `{"path":7}`, rule: ruleMismatch, says: `"path" must be of type string, got integer`},
+		{name: "unknown argument", args: `{"path":"/a","colour":"red"}`, rule: ruleMismatch, says: `"colour" is not known; known are: path, count, mode`},
+		{name: "not in the enum", args: `{"path":"/a","mode":"warp"}`, rule: ruleMismatch, says: `"mode" must be one of "fast", "slow"`},
+		{name: "too small", args: `{"path":"/a","count":0}`, rule: ruleMismatch, says: `at least 1`},
+		{name: "fraction for an integer", args: `{"path":"/a","count":1.5}`, rule: ruleMismatch, says: `integer`},
 		{name: "characters and not bytes are counted", args: `{"path":"` + strings.Repeat("é", 20) + `"}`},
-		{name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: RuleMismatch, says: "at most 20 characters, got 21"},
-		{name: "not JSON", args: `path=/a`, rule: RuleUnreadable},
-		{name: "nothing", args: ``, rule: RuleUnreadable},
-		{name: "no schema", schema: " ", args: `{}`, rule: RuleNoSchema},
-		{name: "null as a schema", schema: "null", args: `{}`, rule: RuleNoSchema},
+		{name: "one character too many", args: `{"path":"` + strings.Repeat("é", 21) + `"}`, rule: ruleMismatch, says: "at most 20 characters, got 21"},
+		{name: "not JSON", args: `path=/a`, rule: ruleUnreadable},
+		{name: "nothing", args: ``, rule: ruleUnreadable},
+		{name: "no schema", schema: " ", args: `{}`, rule: ruleNoSchema},
+		{name: "null as a schema", schema: "null", args: `{}`, rule: ruleNoSchema},
 
-		{name: "trick: a list instead of an object", args: `["/a"]`, rule: RuleUnreadable, says: "array"},
-		{name: "trick: null instead of an object", args: `null`, rule: RuleUnreadable},
-		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: RuleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: RuleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: RuleUnreadable, says: "duplicate key"},
-		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: RuleUnreadable, says: "duplicate key"},
-		{name: "trick: another case of a name, in an open schema", schema: `{"properties":{"mode":{"type":"string"}}}`, args: `{"Mode":7}`, rule: RuleMismatch, says: "must be written mode"},
-		{name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`, args: "{\"\u212aey\":7}", rule: RuleMismatch, says: "must be written key"},
-		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: RuleUnreadable},
-		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: RuleUnreadable},
-		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: RuleUnreadable},
-		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: RuleUnreadable, says: "UTF-8"},
-		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: RuleUnreadable, says: "surrogate"},
-		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: RuleUnreadable, says: "surrogate"},
-		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: RuleUnreadable},
-		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: RuleUnreadable},
-		{name: "trick: NUL in a path", args: `{"path":"/a\u0000/etc"}`, rule: RuleNulInPath},
-		{name: "trick: NUL in a path of a list", schema: `{}`, args: `{"path":["/a","/b\u0000"]}`, rule: RuleNulInPath},
-		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: RuleUnreadable},
-		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: RuleUnreadable},
-		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: RuleUnreadable, says: "exponent"},
-		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: RuleUnreadable, says: "longer"},
-		{name: "trick: a number that rounds into the range", args: `{"path":"/a","count":10.00000000000000000000001}`, rule: RuleMismatch, says: "integer"},
-		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: RuleUnreadable, says: "deeper"},
-		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: RuleUnreadable, says: "more than"},
-		{name: "trick: more bytes than the tool takes", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: RuleTooLarge},
-		{name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`, rule: RuleMismatch, says: "not known"},
+		{name: "trick: a list instead of an object", args: `["/a"]`, rule: ruleUnreadable, says: "array"},
+		{name: "trick: null instead of an object", args: `null`, rule: ruleUnreadable},
+		{name: "trick: a key twice", args: `{"path":"/a","path":"/etc/shadow"}`, rule: ruleUnreadable, says: "duplicate key"},
+		{name: "trick: a key twice, once with an escape", args: `{"path":"/a","\u0070ath":"/etc/shadow"}`, rule: ruleUnreadable, says: "duplicate key"},
+		{name: "trick: a key twice, far inside", schema: `{}`, args: `{"a":[{"b":{"c":1,"c":2}}]}`, rule: ruleUnreadable, says: "duplicate key"},
+		{name: "trick: a key twice among many", schema: `{}`, args: `{` + manyKeys(200) + `,"k7":1}`, rule: ruleUnreadable, says: "duplicate key"},
+		{name: "trick: another case of a name, in an open schema", schema: `{"properties":{"mode":{"type":"string"}}}`, args: `{"Mode":7}`, rule: ruleMismatch, says: "must be written mode"},
+		{name: "trick: a Kelvin sign for a k", schema: `{"properties":{"key":{"type":"string"}}}`, args: "{\"\u212aey\":7}", rule: ruleMismatch, says: "must be written key"},
+		{name: "trick: a second object behind the first", args: `{"path":"/a"}{"path":"/b"}`, rule: ruleUnreadable},
+		{name: "trick: a comment", args: `{"path":"/a"} // {`, rule: ruleUnreadable},
+		{name: "trick: a comma at the end", args: `{"path":"/a",}`, rule: ruleUnreadable},
+		{name: "trick: bytes that are no text", args: "{\"path\":\"/a\xff\"}", rule: ruleUnreadable, says: "UTF-8"},
+		{name: "trick: half of a surrogate pair", args: `{"path":"\ud800"}`, rule: ruleUnreadable, says: "surrogate"},
+		{name: "trick: half of a pair, then something else", args: `{"path":"\ud800\u0041"}`, rule: ruleUnreadable, says: "surrogate"},
+		{name: "trick: digits of an escape that are none", args: "{\"path\":\"\\u00\x104\"}", rule: ruleUnreadable},
+		{name: "trick: a raw line break in a string", args: "{\"path\":\"a\nb\"}", rule: ruleUnreadable},
+		{name: "trick: NUL in a path", args: `{"path":"/a\u0000/etc"}`, rule: ruleNulInPath},
+		{name: "trick: NUL in a path of a list", schema: `{}`, args: `{"path":["/a","/b\u0000"]}`, rule: ruleNulInPath},
+		{name: "trick: a number with a leading zero", schema: `{}`, args: `{"count":010}`, rule: ruleUnreadable},
+		{name: "trick: not a number", schema: `{}`, args: `{"count":NaN}`, rule: ruleUnreadable},
+		{name: "trick: an exponent that fills the memory", schema: `{}`, args: `{"count":1e1000000000}`, rule: ruleUnreadable, says: "exponent"},
+		{name: "trick: a number without end", schema: `{}`, args: `{"count":` + strings.Repeat("9", 100_000) + `}`, rule: ruleUnreadable, says: "longer"},
+		{name: "trick: a number that rounds into the range", args: `{"path":"/a","count":10.00000000000000000000001}`, rule: ruleMismatch, says: "integer"},
+		{name: "trick: brackets without end", schema: `{}`, args: strings.Repeat(`{"a":`, 100_000), rule: ruleUnreadable, says: "deeper"},
+		{name: "trick: a list without end", schema: `{}`, args: `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`, rule: ruleUnreadable, says: "more than"},
+		{name: "trick: more bytes than the tool takes", args: `{"path":"/a"}` + strings.Repeat(" ", 2000), rule: ruleTooLarge},
+		{name: "trick: a name that would fill the log", args: `{"path":"/a","` + strings.Repeat("x", 900) + `":1}`, rule: ruleMismatch, says: "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			schema := tt.schema
@@ -99,10 +99,10 @@ func TestArgumentsLayer(t *testing.T) {
 			}
 			c := argsCall(schema, tt.args)
 			c.Tool.Paths = []string{"path"}
-			if tt.rule == RuleTooLarge || strings.Contains(tt.name, "log") {
+			if tt.rule == ruleTooLarge || strings.Contains(tt.name, "log") {
 				c.Tool.MaxArgs = 1500
 			}
-			for _, l := range []ArgumentsLayer{NewArgumentsLayer(), {}} {
+			for _, l := range []ArgumentsLayer{newArgumentsLayer(), {}} {
 				rule, reason, allowed := judgeCall(t, l, c)
 				if rule != tt.rule || !strings.Contains(reason, tt.says) {
 					t.Fatalf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)
@@ -131,8 +131,8 @@ func TestArgumentNameInOtherCaseDenies(t *testing.T) {
 	for _, key := range []string{"PATH", "Url", "QUERY", "To", "BODY"} {
 		c := argsCall(`{}`, `{"`+key+`":"x"}`)
 		c.Tool.Paths, c.Tool.URL, c.Tool.Query, c.Tool.Sinks, c.Tool.Content = []string{"path"}, "url", "query", []string{"to"}, []string{"body"}
-		rule, reason, allowed := judgeCall(t, NewArgumentsLayer(), c)
-		if rule != RuleMisspelling || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
+		rule, reason, allowed := judgeCall(t, newArgumentsLayer(), c)
+		if rule != ruleMisspelling || len(allowed) != 1 || allowed[0] != strings.ToLower(key) {
 			t.Errorf("%s: rule %q (%s), allowed %q", key, rule, reason, allowed)
 		}
 	}
@@ -144,26 +144,26 @@ func TestArgumentChecksAreBounded(t *testing.T) {
 	deepAny := `{"anyOf":[` // each level tries the next twice
 	forms := strings.Repeat(`{"$ref":"#/$defs/a"},`, 50)
 	for _, tt := range []struct{ name, schema, args, rule string }{
-		{"trick: a reference to itself", `{"$ref":"#"}`, `{}`, RuleTooComplex},
-		{"trick: two references to one another", `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{}`, RuleTooComplex},
-		{"trick: forms that multiply", `{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{}`, RuleTooComplex},
-		{"trick: forms that multiply and are excluded", `{"not":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}`, `{}`, RuleTooComplex},
-		{"trick: exactly one of ever more forms", `{"oneOf":[` + forms + `{}],"$defs":{"a":{"oneOf":[` + forms + `{"$ref":"#"}]}}}`, `{}`, RuleTooComplex},
-		{"trick: a schema that nests without end", strings.Repeat(deepAny, 50_000), `{}`, RuleBadSchema},
-		{"trick: a schema of megabytes", `{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`, `{}`, RuleBadSchema},
-		{"trick: thousands of parts", `{"allOf":[` + strings.Repeat(`{},`, 5000) + `{}]}`, `{}`, RuleBadSchema},
-		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) + `"c"]}`, RuleMismatch},
-		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) + `"b"]}`, RuleTooComplex},
-		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + joinNumbers(15_000) + `]}`, RuleTooComplex},
-		{"trick: a pattern that is compiled to millions", `{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`, `{"a":"a"}`, RuleBadSchema},
-		{"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, RuleTooComplex},
-		{"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`, `{"a":"` + strings.Repeat("x", 5000) + `"}`, RuleMismatch},
+		{"trick: a reference to itself", `{"$ref":"#"}`, `{}`, ruleTooComplex},
+		{"trick: two references to one another", `{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}`, `{}`, ruleTooComplex},
+		{"trick: forms that multiply", `{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{}`, ruleTooComplex},
+		{"trick: forms that multiply and are excluded", `{"not":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}`, `{}`, ruleTooComplex},
+		{"trick: exactly one of ever more forms", `{"oneOf":[` + forms + `{}],"$defs":{"a":{"oneOf":[` + forms + `{"$ref":"#"}]}}}`, `{}`, ruleTooComplex},
+		{"trick: a schema that nests without end", strings.Repeat(deepAny, 50_000), `{}`, ruleBadSchema},
+		{"trick: a schema of megabytes", `{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`, `{}`, ruleBadSchema},
+		{"trick: thousands of parts", `{"allOf":[` + strings.Repeat(`{},`, 5000) + `{}]}`, `{}`, ruleBadSchema},
+		{"trick: an enum of thousands, for each of thousands", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"c",`, 15_000) + `"c"]}`, ruleMismatch},
+		{"trick: an enum of thousands that is found last", `{"properties":{"a":{"items":{"enum":[` + strings.Repeat(`"a",`, 15_000) + `"b"]}}}}`, `{"a":[` + strings.Repeat(`"b",`, 15_000) + `"b"]}`, ruleTooComplex},
+		{"trick: all different, among thousands", `{"properties":{"a":{"uniqueItems":true}}}`, `{"a":[` + joinNumbers(15_000) + `]}`, ruleTooComplex},
+		{"trick: a pattern that is compiled to millions", `{"properties":{"a":{"pattern":"((a{1,30}){1,30}){1,30}"}}}`, `{"a":"a"}`, ruleBadSchema},
+		{"trick: a slow pattern over a long text", `{"properties":{"a":{"pattern":"(x+x+)+y"}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, ruleTooComplex},
+		{"a pattern that would be slow elsewhere", `{"properties":{"a":{"pattern":"^(x+x+)+y$"}}}`, `{"a":"` + strings.Repeat("x", 5000) + `"}`, ruleMismatch},
 		{"a reference that comes back with the data", `{"properties":{"a":{"$ref":"#"}}}`, strings.Repeat(`{"a":`, 50) + `{}` + strings.Repeat(`}`, 50), ""},
 		{"a text of megabytes", `{"properties":{"a":{"type":"string","maxLength":4000000}}}`, `{"a":"` + strings.Repeat("x", 3<<20) + `"}`, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			begin := time.Now()
-			rule, reason, _ := judgeCall(t, NewArgumentsLayer(), argsCall(tt.schema, tt.args))
+			rule, reason, _ := judgeCall(t, newArgumentsLayer(), argsCall(tt.schema, tt.args))
 			if took := time.Since(begin); took > 2*time.Second {
 				t.Errorf("it took %s", took)
 			}
@@ -184,13 +184,13 @@ func joinNumbers(n int) string {
 
 // The layer is asked by many calls at once, with more schemas than it keeps.
 func TestArgumentsLayerIsConcurrent(t *testing.T) {
-	l := NewArgumentsLayer()
+	l := newArgumentsLayer()
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 300 {
 				schema := fmt.Sprintf(`{"properties":{"n":{"const":%d}}}`, i+g*100)
-				for n, want := range map[int]string{i + g*100: "", i + g*100 + 1: RuleMismatch} {
+				for n, want := range map[int]string{i + g*100: "", i + g*100 + 1: ruleMismatch} {
 					if rule, reason, _ := judgeCall(t, l, argsCall(schema, fmt.Sprintf(`{"n":%d}`, n))); rule != want {
 						t.Errorf("%s with %d: %q %s", schema, n, rule, reason)
 					}
@@ -202,12 +202,12 @@ func TestArgumentsLayerIsConcurrent(t *testing.T) {
 }
 
 func BenchmarkArguments(b *testing.B) {
-	l := NewArgumentsLayer()
+	l := newArgumentsLayer()
 	c := argsCall(noteSchema, `{"path":"/home/a/notes.txt","count":3,"mode":"slow"}`)
 	c.Tool.Paths = []string{"path"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := l.Judge(b.Context(), c); v.kind != passes {
+		if v := l.Judge(b.Context(), c); v.kind != verdictPass {
 			b.Fatal("refused")
 		}
 	}
@@ -215,11 +215,11 @@ func BenchmarkArguments(b *testing.B) {
 
 func BenchmarkLargeArguments(b *testing.B) {
 	const schema = `{"type":"object","properties":{"query":{"type":"string","maxLength":400},"limit":{"type":"integer","minimum":1,"maximum":50},"tags":{"type":"array","items":{"type":"string"},"maxItems":20},"filter":{"type":"object","properties":{"after":{"type":"string","pattern":"^[0-9-]+$"},"kind":{"enum":["note","mail","page"]},"score":{"type":"number","minimum":0.5}},"additionalProperties":false},"target":{"anyOf":[{"type":"integer"},{"type":"string"},{"type":"null"}]}},"required":["query"],"additionalProperties":false}`
-	l := NewArgumentsLayer()
+	l := newArgumentsLayer()
 	c := argsCall(schema, `{"query":"what did we decide about the \"outbox\" last week?","limit":20,"tags":["a","b","c","d"],"filter":{"after":"2026-01-01","kind":"page","score":0.75},"target":"notes"}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := l.Judge(b.Context(), c); v.kind != passes {
+		if v := l.Judge(b.Context(), c); v.kind != verdictPass {
 			b.Fatal("denied")
 		}
 	}

@@ -11,23 +11,23 @@ type Env struct {
 	Closed []string // Conclave's own folders: closed to every file and exec tool, whatever the user sets
 }
 
-// enforced are the layers whose rules are never only watched: without them nobody knows who may do what.
-var enforced = []string{"override", "manifest", "lineage", "arguments", "paths"}
+// alwaysEnforced are the layers whose rules are never only watched: without them nobody knows who may do what.
+var alwaysEnforced = []string{"override", "manifest", "lineage", "arguments", "paths"}
 
-// watchable are the rules of each layer that may be watched instead of enforced, see [MonitorOnly]. Those that a layer has
+// monitorable are the rules of each layer that may be watched instead of enforced, see [monitorRules]. Those that a layer has
 // for its own failures are not among them.
-var watchable = map[string][]string{
-	"egress":   EgressRules,
-	"flow":     FlowRules,
-	"limits":   LimitsRules,
-	"approval": RiskRules,
+var monitorable = map[string][]string{
+	"egress":   egressRules,
+	"flow":     flowRules,
+	"limits":   limitsRules,
+	"approval": riskRules,
 }
 
-// Watchable lists the rules that may be watched, as layer.rule.
-func Watchable() []string {
+// listMonitorable lists the rules that may be watched, as layer.rule.
+func listMonitorable() []string {
 	var out []string
-	for _, layer := range slices.Sorted(maps.Keys(watchable)) {
-		for _, rule := range watchable[layer] {
+	for _, layer := range slices.Sorted(maps.Keys(monitorable)) {
+		for _, rule := range monitorable[layer] {
 			out = append(out, layer+"."+rule)
 		}
 	}
@@ -41,16 +41,16 @@ func (m Manifest) Chain(env Env) Chain {
 		OverrideLayer{},
 		ManifestLayer{Manifest: m},
 		LineageLayer{Manifest: m},
-		NewArgumentsLayer(),
-		RealPaths(m, env.Home, env.Closed),
+		newArgumentsLayer(),
+		newSystemPathsLayer(m, env.Home, env.Closed),
 		EgressLayer{Fetch: m.Egress.Fetch},
 		FlowLayer{},
-		LimitsLayer{Same: m.Limits.Same, Calls: m.Limits.Calls},
-		RiskLayer{High: m.HighRisk, Always: m.AlwaysAsk},
+		LimitsLayer{Identical: m.Limits.Identical, Calls: m.Limits.Calls},
+		riskLayer{High: m.HighRisk, Always: m.AlwaysAsk},
 	}
 	for i, l := range chain {
-		if !slices.Contains(enforced, l.Name()) {
-			chain[i] = MonitorOnly(l, m.Monitored[l.Name()]...)
+		if !slices.Contains(alwaysEnforced, l.Name()) {
+			chain[i] = monitorRules(l, m.Monitored[l.Name()]...)
 		}
 	}
 	return chain

@@ -36,11 +36,11 @@ func TestChainMonitorOnly(t *testing.T) {
 		allowed   bool
 		told      string
 	}{
-		{name: "enforced", change: func(c *Call) { c.Spent.Calls = 50 }},
-		{name: "watched", monitored: map[string][]string{"limits": {RuleCalls}}, change: func(c *Call) { c.Spent.Calls = 50 }, allowed: true, told: "limits: " + RuleCalls},
-		{name: "another rule of the layer is watched", monitored: map[string][]string{"limits": {RuleBudget}}, change: func(c *Call) { c.Spent.Calls = 50 }},
-		{name: "trick: what is disabled is watched", monitored: map[string][]string{"override": {RuleDisabled}}, change: func(c *Call) { c.Override.Disable = []string{"web_search"} }},
-		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {RuleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
+		{name: "enforced", change: func(c *Call) { c.Usage.Calls = 50 }},
+		{name: "watched", monitored: map[string][]string{"limits": {ruleCalls}}, change: func(c *Call) { c.Usage.Calls = 50 }, allowed: true, told: "limits: " + ruleCalls},
+		{name: "another rule of the layer is watched", monitored: map[string][]string{"limits": {ruleBudget}}, change: func(c *Call) { c.Usage.Calls = 50 }},
+		{name: "trick: what is disabled is watched", monitored: map[string][]string{"override": {ruleDisabled}}, change: func(c *Call) { c.Override.Disable = []string{"web_search"} }},
+		{name: "trick: the manifest is watched", monitored: map[string][]string{"manifest": {ruleNotInSet}}, change: func(c *Call) { c.Tool.Name = "run_shell" }},
 		{name: "trick: the lineage is watched", monitored: map[string][]string{"lineage": {RuleUnregistered}}, change: func(c *Call) { c.Caller.Path, c.Type = []string{"researcher-1"}, "researcher" }},
 	} {
 		m := mustParse(t, family)
@@ -60,7 +60,7 @@ func TestChainMonitorOnly(t *testing.T) {
 
 // TestMonitorableRules: what is listed can be written into a manifest, and what is always enforced is not listed.
 func TestMonitorableRules(t *testing.T) {
-	all := Watchable()
+	all := listMonitorable()
 	if len(all) < 8 {
 		t.Fatalf("only %v may be watched", all)
 	}

@@ -43,60 +43,60 @@ func TestEgressLayer(t *testing.T) {
 		{name: "any name", url: "https://whatever.example.com/", rules: open},
 		{name: "a name of another script", url: "https://müller.example/", rules: open},
 		{name: "another host", url: "https://example.com/", rules: some, rule: RuleHost},
-		{name: "another port", url: "https://example.org:8080/", rules: some, rule: RulePort},
+		{name: "another port", url: "https://example.org:8080/", rules: some, rule: rulePort},
 		{name: "a port of another host", url: "https://intern/", rules: some, rule: RuleHost},
 		{name: "only its port is listed", url: "https://tool.example.com/", rules: some, rule: RuleHost},
-		{name: "denied", url: "https://bad.example.net/", rules: some, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "denied at one port", url: "https://tracker.example.net/", rules: some, rule: RuleDeniedHost, all: RuleDeniedHost},
+		{name: "denied", url: "https://bad.example.net/", rules: some, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "denied at one port", url: "https://tracker.example.net/", rules: some, rule: ruleDeniedHost, all: ruleDeniedHost},
 		{name: "not denied at the other", url: "http://tracker.example.net/", rules: some},
 		{name: "nothing is allowed", url: "https://example.org/", rule: RuleHost},
 
 		{name: "trick: the host as a prefix", url: "https://example.org.evil.example/", rules: some, rule: RuleHost},
 		{name: "trick: the host as an ending", url: "https://notexample.org/", rules: some, rule: RuleHost},
 		{name: "trick: the star's own host", url: "https://example.net/", rules: some, rule: RuleHost},
-		{name: "trick: the host as a name of a person", url: "https://example.org@evil.example/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a password", url: "https://a:b@example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a backslash", url: `https://evil.example\@example.org/`, rules: some, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: the host as a name of a person", url: "https://example.org@evil.example/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a password", url: "https://a:b@example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a backslash", url: `https://evil.example\@example.org/`, rules: some, rule: ruleAddress, all: ruleAddress},
 		{name: "trick: a fragment that some skip", url: "https://evil.example#@example.org/", rules: some, rule: RuleHost},
-		{name: "trick: an escape in the host", url: "https://ex%61mple.org/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a blank", url: " https://example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a line break", url: "https://example.org/\r\nHost: evil", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a character that is not seen", url: "https://example\u200b.org/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a full-width host that is denied", url: "https://ｅvil.example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: another dot in a host that is denied", url: "https://evil。example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: a final dot behind a host that is denied", url: "https://EVIL.example./", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: below a host that is denied", url: "https://a.evil.example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: the other spelling of a denied name", url: "https://bücher.example/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: a denied number dressed as one of six", url: "http://[::ffff:10.0.0.1]/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: a denied number at another port", url: "http://10.0.0.1:8080/", rules: open, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: a number where any name is allowed", url: "http://169.254.169.254/latest/", rules: open, rule: RuleNumeric},
-		{name: "trick: a number of six where any name is allowed", url: "http://[::1]/", rules: open, rule: RuleNumeric},
-		{name: "trick: a number as one", url: "http://2130706433/", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a number in base 16", url: "http://0x7f.0.0.1/", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a number in base 8", url: "http://0177.0.0.01/", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a short number", url: "http://127.1/", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a number with a zone", url: "http://[fe80::1%25eth0]/", rules: open, rule: RuleAddress, all: RuleAddress},
+		{name: "trick: an escape in the host", url: "https://ex%61mple.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a blank", url: " https://example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a line break", url: "https://example.org/\r\nHost: evil", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a character that is not seen", url: "https://example\u200b.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a full-width host that is denied", url: "https://ｅvil.example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: another dot in a host that is denied", url: "https://evil。example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: a final dot behind a host that is denied", url: "https://EVIL.example./", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: below a host that is denied", url: "https://a.evil.example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: the other spelling of a denied name", url: "https://bücher.example/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: a denied number dressed as one of six", url: "http://[::ffff:10.0.0.1]/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: a denied number at another port", url: "http://10.0.0.1:8080/", rules: open, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: a number where any name is allowed", url: "http://169.254.169.254/latest/", rules: open, rule: ruleNumeric},
+		{name: "trick: a number of six where any name is allowed", url: "http://[::1]/", rules: open, rule: ruleNumeric},
+		{name: "trick: a number as one", url: "http://2130706433/", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a number in base 16", url: "http://0x7f.0.0.1/", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a number in base 8", url: "http://0177.0.0.01/", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a short number", url: "http://127.1/", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a number with a zone", url: "http://[fe80::1%25eth0]/", rules: open, rule: ruleAddress, all: ruleAddress},
 		{name: "trick: a name without a dot", url: "http://localhost/", rules: open, rule: RuleHost},
-		{name: "trick: a file", url: "file:///etc/passwd", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: gopher", url: "gopher://example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a script", url: "javascript:alert(1)", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: no scheme", url: "//example.org/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: no slashes", url: "https:example.org", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: no host", url: "https:///example.org", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a port out of range", url: "https://example.org:65616/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: a port with zeros", url: "https://example.org:0443/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: an empty port", url: "https://example.org:/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: empty parts of a name", url: "https://a..example.net/", rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: an address without end", url: "https://example.org/" + strings.Repeat("a", 5000), rules: some, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: nothing", url: "", rules: open, rule: RuleAddress, all: RuleAddress},
-		{name: "trick: everything is denied", url: "http://10.9.9.9/", rules: HostRules{Allow: []string{"10.9.9.9"}, Deny: []string{"*"}}, rule: RuleDeniedHost, all: RuleDeniedHost},
-		{name: "trick: a policy that cannot be read", url: "https://example.org/", rules: HostRules{Allow: []string{"*"}, Deny: []string{"http://evil"}}, rule: RuleBadHosts, all: RuleBadHosts},
+		{name: "trick: a file", url: "file:///etc/passwd", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: gopher", url: "gopher://example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a script", url: "javascript:alert(1)", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: no scheme", url: "//example.org/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: no slashes", url: "https:example.org", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: no host", url: "https:///example.org", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a port out of range", url: "https://example.org:65616/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: a port with zeros", url: "https://example.org:0443/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: an empty port", url: "https://example.org:/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: empty parts of a name", url: "https://a..example.net/", rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: an address without end", url: "https://example.org/" + strings.Repeat("a", 5000), rules: some, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: nothing", url: "", rules: open, rule: ruleAddress, all: ruleAddress},
+		{name: "trick: everything is denied", url: "http://10.9.9.9/", rules: HostRules{Allow: []string{"10.9.9.9"}, Deny: []string{"*"}}, rule: ruleDeniedHost, all: ruleDeniedHost},
+		{name: "trick: a policy that cannot be read", url: "https://example.org/", rules: HostRules{Allow: []string{"*"}, Deny: []string{"http://evil"}}, rule: ruleBadHosts, all: ruleBadHosts},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := EgressLayer{Fetch: tt.rules}
 			for _, person := range []bool{false, true} {
 				c := fetchCall(tt.url)
-				c.Person = person
+				c.FromUser = person
 				rule, reason, _ := judgeCall(t, l, c)
 				if rule != tt.rule || len(reason) > 300 {
 					t.Errorf("rule %q (%s), want %q", rule, reason, tt.rule)
@@ -133,19 +133,19 @@ func TestEgressToolFacts(t *testing.T) {
 		{"a search", tool(func(t *Tool) { t.Query = "q" }, Egress), `{"q":"x"}`, ""},
 		{"a message", tool(func(t *Tool) { t.Sinks = []string{"to"} }, Egress), `{"to":"x"}`, ""},
 		{"several addresses", tool(url, Fetch), `{"url":["https://example.org","https://example.org/2"]}`, ""},
-		{"trick: nobody knows where it goes", tool(none, Egress), `{}`, RuleNowhere},
-		{"trick: only text is declared", tool(func(t *Tool) { t.Content = []string{"text"} }, Egress), `{}`, RuleNowhere},
-		{"trick: effects that nobody declared", Tool{Name: "x", Zone: "tools", Known: true}, `{}`, RuleNowhere},
-		{"trick: it fetches, and has no address", tool(none, Fetch), `{}`, RuleNoAddress},
-		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Query = "q" }, Fetch), `{"q":"https://example.org"}`, RuleNoAddress},
+		{"trick: nobody knows where it goes", tool(none, Egress), `{}`, ruleNowhere},
+		{"trick: only text is declared", tool(func(t *Tool) { t.Content = []string{"text"} }, Egress), `{}`, ruleNowhere},
+		{"trick: effects that nobody declared", Tool{Name: "x", Zone: "tools", Known: true}, `{}`, ruleNowhere},
+		{"trick: it fetches, and has no address", tool(none, Fetch), `{}`, ruleNoAddress},
+		{"trick: it fetches, and its address is a query", tool(func(t *Tool) { t.Query = "q" }, Fetch), `{"q":"https://example.org"}`, ruleNoAddress},
 		{"trick: an address without the effect", tool(url), `{"url":"https://evil.example"}`, RuleHost},
 		{"trick: one of several is elsewhere", tool(url, Fetch), `{"url":["https://example.org","https://evil.example"]}`, RuleHost},
-		{"trick: no address given", tool(url, Fetch), `{}`, RuleNoAddress},
-		{"trick: no address in the list", tool(url, Fetch), `{"url":[]}`, RuleNoAddress},
-		{"trick: an object", tool(url, Fetch), `{"url":{"href":"https://example.org"}}`, RuleNoAddress},
-		{"trick: null", tool(url, Fetch), `{"url":null}`, RuleNoAddress},
-		{"trick: two addresses of one name", tool(url, Fetch), `{"url":"https://example.org","url":"https://evil.example"}`, RuleUnreadable},
-		{"trick: the name in other letters", tool(url, Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, RuleMisspelling},
+		{"trick: no address given", tool(url, Fetch), `{}`, ruleNoAddress},
+		{"trick: no address in the list", tool(url, Fetch), `{"url":[]}`, ruleNoAddress},
+		{"trick: an object", tool(url, Fetch), `{"url":{"href":"https://example.org"}}`, ruleNoAddress},
+		{"trick: null", tool(url, Fetch), `{"url":null}`, ruleNoAddress},
+		{"trick: two addresses of one name", tool(url, Fetch), `{"url":"https://example.org","url":"https://evil.example"}`, ruleUnreadable},
+		{"trick: the name in other letters", tool(url, Fetch), `{"url":"https://example.org","URL":"https://evil.example"}`, ruleMisspelling},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
@@ -159,7 +159,7 @@ func TestEgressToolFacts(t *testing.T) {
 
 func TestParseHosts(t *testing.T) {
 	for _, s := range []string{"example.org", "Example.ORG", "*.example.org", "*", "*:8080", "localhost", "example.org:8080", "10.0.0.1", "10.0.0.1:80", "::1", "[::1]", "[::1]:8080", "bücher.example", "a-b.c1"} {
-		if h, err := ParseHosts([]string{s}); err != nil || len(h) != 1 {
+		if h, err := parseHosts([]string{s}); err != nil || len(h) != 1 {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
@@ -169,7 +169,7 @@ func TestParseHosts(t *testing.T) {
 		"a short number": "127.1", "a zone": "fe80::1%eth0", "a user": "a@example.org", "empty parts": "a..b", "a hyphen first": "-a.org", "brackets that stay open": "[::1",
 		"too long": strings.Repeat("a.", 200) + "a", "a line break": "example.org\n",
 	} {
-		if _, err := ParseHosts([]string{"example.org", s}); err == nil || len(err.Error()) > 300 {
+		if _, err := parseHosts([]string{"example.org", s}); err == nil || len(err.Error()) > 300 {
 			t.Errorf("trick: %s (%q) was taken for a host: %v", name, s, err)
 		}
 	}
@@ -191,7 +191,7 @@ func TestEgressDenyWins(t *testing.T) {
 		}
 		address := rapid.SampledFrom([]string{"http://", "https://", "HTTP://"}).Draw(rt, "scheme") + host.String() +
 			rapid.SampledFrom([]string{"", ".", ":80", ":8080", ".:443", "/x", "?x", "#x"}).Draw(rt, "rest")
-		if rule, reason, _ := judgeCall(t, l, fetchCall(address)); rule != RuleDeniedHost {
+		if rule, reason, _ := judgeCall(t, l, fetchCall(address)); rule != ruleDeniedHost {
 			rt.Fatalf("%s: rule %q (%s)", address, rule, reason)
 		}
 	})
@@ -210,7 +210,7 @@ func FuzzHosts(f *testing.F) {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, address, host string) {
-		if hosts, err := ParseHosts([]string{host}); (err == nil) != (len(hosts) == 1) {
+		if hosts, err := parseHosts([]string{host}); (err == nil) != (len(hosts) == 1) {
 			t.Errorf("%q: %v and %v", host, hosts, err)
 		}
 		c := fetchCall(address)
@@ -243,7 +243,7 @@ func BenchmarkEgress(b *testing.B) {
 	c := fetchCall("https://www.example.org/a/b?c=d")
 	b.ReportAllocs()
 	for b.Loop() {
-		if l.Judge(b.Context(), c).kind != passes {
+		if l.Judge(b.Context(), c).kind != verdictPass {
 			b.Fatal("refused")
 		}
 	}
@@ -261,13 +261,13 @@ func TestHostRulesCheck(t *testing.T) {
 		{"not allowed", "https://b.example/", nil, false},
 		{"denied", "https://evil.example/", nil, false},
 		{"not allowed, watched", "https://b.example/", []string{RuleHost}, true},
-		{"trick: denied, and another rule is watched", "https://evil.example/", []string{RuleHost, RulePort, RuleNumeric}, false},
-		{"trick: denied and watched, and still not allowed", "https://evil.example/", []string{RuleDeniedHost}, false},
-		{"denied and not allowed, both watched", "https://evil.example/", []string{RuleDeniedHost, RuleHost}, true},
+		{"trick: denied, and another rule is watched", "https://evil.example/", []string{RuleHost, rulePort, ruleNumeric}, false},
+		{"trick: denied and watched, and still not allowed", "https://evil.example/", []string{ruleDeniedHost}, false},
+		{"denied and not allowed, both watched", "https://evil.example/", []string{ruleDeniedHost, RuleHost}, true},
 		{"trick: a number, and hosts are watched", "https://10.0.0.1/", []string{RuleHost}, false},
-		{"trick: no address at all", "file:///etc/passwd", []string{RuleHost, RuleDeniedHost, RuleNumeric, RulePort}, false},
+		{"trick: no address at all", "file:///etc/passwd", []string{RuleHost, ruleDeniedHost, ruleNumeric, rulePort}, false},
 	} {
-		if err := h.Check(tt.address, tt.watched...); (err == nil) != tt.ok {
+		if err := h.CheckURL(tt.address, tt.watched...); (err == nil) != tt.ok {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}

@@ -21,24 +21,24 @@ func (FlowLayer) Name() string { return "flow" }
 
 // Rules of the flow layer.
 const (
-	RuleUnknownFlow = "unknown_session" // nobody knows what went into the session
-	RuleGrave       = "grave"           // it destroys, spends, authenticates, moves something or runs something: always asked
-	RuleFetch       = "fetch"           // an address that neither the user typed nor a search returned
-	RuleQuery       = "query"           // a search for words that are not the user's
-	RuleAct         = "act"             // the user did not ask for anything of the kind
-	RuleSink        = "sink"            // it would go somewhere, or change something, that the user did not name
-	RulePayload     = "payload"         // the text on its way holds an address or a number that the user did not name
-	RuleAnchor      = "anchor"          // nothing in it is the user's
+	ruleUnknownFlow  = "unknown_session" // nobody knows what went into the session
+	ruleIrreversible = "grave"           // it destroys, spends, authenticates, moves something or runs something: always asked
+	ruleFetch        = "fetch"           // an address that neither the user typed nor a search returned
+	ruleQuery        = "query"           // a search for words that are not the user's
+	ruleAct          = "act"             // the user did not ask for anything of the kind
+	ruleSink         = "sink"            // it would go somewhere, or change something, that the user did not name
+	rulePayload      = "payload"         // the text on its way holds an address or a number that the user did not name
+	ruleAnchor       = "anchor"          // nothing in it is the user's
 )
 
-// FlowRules are the rules that can be watched instead of enforced, see [MonitorOnly].
-var FlowRules = []string{RuleUnknownFlow, RuleGrave, RuleFetch, RuleQuery, RuleAct, RuleSink, RulePayload, RuleAnchor}
+// flowRules are the rules that can be watched instead of enforced, see [monitorRules].
+var flowRules = []string{ruleUnknownFlow, ruleIrreversible, ruleFetch, ruleQuery, ruleAct, ruleSink, rulePayload, ruleAnchor}
 
-// grave effects are asked about whatever the user's words say: what they do cannot be taken back.
-var grave = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
+// irreversible effects are asked about whatever the user's words say: what they do cannot be taken back.
+var irreversible = []Effect{Destroy, Spend, Authenticate, Physical, Exec}
 
-// outward effects are those that this layer looks at.
-var outward = append([]Effect{Egress, Fetch, Mutate}, grave...)
+// guardedEffects effects are those that this layer looks at.
+var guardedEffects = append([]Effect{Egress, Fetch, Mutate}, irreversible...)
 
 // Judge implements [Layer].
 func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
@@ -46,18 +46,18 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 		return slices.ContainsFunc(effects, c.Tool.Has)
 	}
 	switch {
-	case c.Person, c.everything(), !hasAny(outward):
+	case c.FromUser, c.hasFullOverride(), !hasAny(guardedEffects):
 		return Pass()
 	case c.Flow == nil:
-		return Ask(RuleUnknownFlow, "nobody knows what went into this session, so "+c.Tool.Name+" needs your word")
-	case !c.Flow.Tainted():
+		return Ask(ruleUnknownFlow, "nobody knows what went into this session, so "+c.Tool.Name+" needs your word")
+	case !c.Flow.IsTainted():
 		return Pass()
-	case hasAny(grave):
-		return Ask(RuleGrave, fmt.Sprintf("after %s, %s needs your word each time: it %s", c.Flow.since(), c.Tool.Name, verbs(c.Tool)))
+	case hasAny(irreversible):
+		return Ask(ruleIrreversible, fmt.Sprintf("after %s, %s needs your word each time: it %s", c.Flow.describeTaint(), c.Tool.Name, describeEffects(c.Tool)))
 	}
-	args, err := flatten(c.Tool, c.Args)
+	args, err := flattenArguments(c.Tool, c.Args)
 	if err != nil {
-		return Deny(RuleSink, "the arguments cannot be read: "+err.Error())
+		return Deny(ruleSink, "the arguments cannot be read: "+err.Error())
 	}
 	// One call may do several things; each is looked at, and everything that stands against it is told: a yes to one
 	// question must cover no other.
@@ -70,17 +70,17 @@ func (FlowLayer) Judge(_ context.Context, c Call) Verdict {
 	} else if c.Tool.Has(Egress) || c.Tool.Has(Mutate) {
 		all = append(all, judgeSend(c, args)...)
 	}
-	return Every(all...)
+	return combineVerdicts(all...)
 }
 
-// verbs say what a grave tool does, for the user who is asked.
-func verbs(t Tool) string {
+// describeEffects say what a grave tool does, for the user who is asked.
+func describeEffects(t Tool) string {
 	words := map[Effect]string{
 		Destroy: "can lose something for good", Spend: "moves money", Authenticate: "changes who may get in",
 		Physical: "moves something in the world", Exec: "runs what it is given",
 	}
 	var out []string
-	for _, e := range grave {
+	for _, e := range irreversible {
 		if t.Has(e) {
 			out = append(out, words[e])
 		}
@@ -97,13 +97,13 @@ func judgeFetch(c Call, args []argument) (all []Verdict) {
 			continue
 		}
 		found = true
-		if !c.Flow.wrote(a.text) && !c.Flow.listed(a.text) {
-			all = append(all, Ask(RuleFetch, fmt.Sprintf("after %s, this address is new: neither did you type it nor did a search return it: %s",
-				c.Flow.since(), text.OneLine(a.text, 200)), a.text))
+		if !c.Flow.isUserText(a.text) && !c.Flow.isSearchResult(a.text) {
+			all = append(all, Ask(ruleFetch, fmt.Sprintf("after %s, this address is new: neither did you type it nor did a search return it: %s",
+				c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
 	}
 	if !found {
-		all = append(all, Ask(RuleFetch, "it fetches something, and its arguments do not say what"))
+		all = append(all, Ask(ruleFetch, "it fetches something, and its arguments do not say what"))
 	}
 	return all
 }
@@ -117,12 +117,12 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 			continue
 		}
 		found = true
-		if !c.Flow.said(a.text) {
-			all = append(all, Ask(RuleQuery, fmt.Sprintf("after %s, it would search for words that are not yours: %s", c.Flow.since(), text.OneLine(a.text, 200)), a.text))
+		if !c.Flow.isUserQuery(a.text) {
+			all = append(all, Ask(ruleQuery, fmt.Sprintf("after %s, it would search for words that are not yours: %s", c.Flow.describeTaint(), text.OneLine(a.text, 200)), a.text))
 		}
 	}
 	if !found {
-		all = append(all, Ask(RuleQuery, "it searches for something, and its arguments do not say what"))
+		all = append(all, Ask(ruleQuery, "it searches for something, and its arguments do not say what"))
 	}
 	return all
 }
@@ -130,46 +130,46 @@ func judgeQuery(c Call, args []argument) (all []Verdict) {
 // judgeSend looks at what is sent or changed. The user's words must ask for such an act; where it goes must stand in
 // them, or in what a trusted tool listed; and the text on its way must not carry addresses of a stranger.
 func judgeSend(c Call, args []argument) (all []Verdict) {
-	where := sinksOf(c, args)
-	if !asksFor(c.Tool.Name, c.Flow) {
-		all = append(all, Ask(RuleAct, fmt.Sprintf("after %s, %s does what your words do not ask for", c.Flow.since(), c.Tool.Name), where...))
+	where := listSinks(c, args)
+	if !isRequested(c.Tool.Name, c.Flow) {
+		all = append(all, Ask(ruleAct, fmt.Sprintf("after %s, %s does what your words do not ask for", c.Flow.describeTaint(), c.Tool.Name), where...))
 	}
 	sinks, anchored := 0, false
 	for _, a := range args {
 		switch {
 		case isContent(c.Tool, a.name):
-			anchored = anchored || c.Flow.mostly(a.text)
-			for _, address := range addresses(a.text) {
-				if !c.Flow.typed(address) && !c.Flow.known(address) {
-					all = append(all, Ask(RulePayload, fmt.Sprintf("after %s, its text holds an address or a number that you did not name: %s",
-						c.Flow.since(), text.OneLine(address, 200)), append(slices.Clone(where), address)...))
+			anchored = anchored || c.Flow.isMostlyUserWords(a.text)
+			for _, address := range extractAddresses(a.text) {
+				if !c.Flow.isUserValue(address) && !c.Flow.isTrustedValue(address) {
+					all = append(all, Ask(rulePayload, fmt.Sprintf("after %s, its text holds an address or a number that you did not name: %s",
+						c.Flow.describeTaint(), text.OneLine(address, 200)), append(slices.Clone(where), address)...))
 				}
 			}
-		case isTyped(c, a): // too little to say anything, and a sign of what the user meant
-			anchored = anchored || c.Flow.dated(a.text)
+		case isSmallValue(c, a): // too little to say anything, and a sign of what the user meant
+			anchored = anchored || c.Flow.isUserDate(a.text)
 		default:
 			sinks++
 			all = append(all, judgeValue(c, a))
 		}
 	}
 	if sinks == 0 && !anchored {
-		all = append(all, Ask(RuleAnchor, fmt.Sprintf("after %s, nothing in this call of %s is in your words", c.Flow.since(), c.Tool.Name), where...))
+		all = append(all, Ask(ruleAnchor, fmt.Sprintf("after %s, nothing in this call of %s is in your words", c.Flow.describeTaint(), c.Tool.Name), where...))
 	}
 	return all
 }
 
 // judgeValue passes a value that the user typed, that a trusted tool listed, or that is too small to say anything.
 func judgeValue(c Call, a argument) Verdict {
-	if isTyped(c, a) || c.Flow.typed(a.text) || c.Flow.known(a.text) {
+	if isSmallValue(c, a) || c.Flow.isUserValue(a.text) || c.Flow.isTrustedValue(a.text) {
 		return Pass()
 	}
-	return Ask(RuleSink, fmt.Sprintf("after %s, %s is not in your words: %s", c.Flow.since(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
+	return Ask(ruleSink, fmt.Sprintf("after %s, %s is not in your words: %s", c.Flow.describeTaint(), text.OneLine(a.name, 40), text.OneLine(a.text, 200)), a.text)
 }
 
-// sinksOf are the values that a remembered answer is tied to: all that is not free text.
-func sinksOf(c Call, args []argument) (out []string) {
+// listSinks are the values that a remembered answer is tied to: all that is not free text.
+func listSinks(c Call, args []argument) (out []string) {
 	for _, a := range args {
-		if !isContent(c.Tool, a.name) && !isTyped(c, a) {
+		if !isContent(c.Tool, a.name) && !isSmallValue(c, a) {
 			out = append(out, a.text)
 		}
 	}
@@ -178,16 +178,16 @@ func sinksOf(c Call, args []argument) (out []string) {
 
 // argument is one value in a call's arguments, under the name of the argument that it is part of.
 type argument struct {
-	name   string // of the outermost
-	text   string
-	number bool // it was a number or a truth value
+	name     string // of the outermost
+	text     string
+	isScalar bool // it was a number or a truth value
 }
 
-// maxValues bounds how many values a call may have for this layer to look at them.
-const maxValues = 4096
+// maxFlowValues bounds how many values a call may have for this layer to look at them.
+const maxFlowValues = 4096
 
-// flatten lists every value in the arguments, keys of inner objects among them: a stranger can write those too.
-func flatten(t Tool, raw json.RawMessage) ([]argument, error) {
+// flattenArguments lists every value in the arguments, keys of inner objects among them: a stranger can write those too.
+func flattenArguments(t Tool, raw json.RawMessage) ([]argument, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &top); err != nil {
 		return nil, fmt.Errorf("they are no object")
@@ -195,16 +195,16 @@ func flatten(t Tool, raw json.RawMessage) ([]argument, error) {
 	var out []argument
 	var walk func(name string, v any) error
 	walk = func(name string, v any) error {
-		if len(out) >= maxValues {
-			return fmt.Errorf("more than %d values", maxValues)
+		if len(out) >= maxFlowValues {
+			return fmt.Errorf("more than %d values", maxFlowValues)
 		}
 		switch v := v.(type) {
 		case string:
 			out = append(out, argument{name: name, text: v})
 		case json.Number:
-			out = append(out, argument{name: name, text: v.String(), number: true})
+			out = append(out, argument{name: name, text: v.String(), isScalar: true})
 		case bool:
-			out = append(out, argument{name: name, text: fmt.Sprint(v), number: true})
+			out = append(out, argument{name: name, text: fmt.Sprint(v), isScalar: true})
 		case []any:
 			for _, x := range v {
 				if err := walk(name, x); err != nil {
@@ -213,10 +213,10 @@ func flatten(t Tool, raw json.RawMessage) ([]argument, error) {
 			}
 		case map[string]any:
 			for _, k := range slices.Sorted(keys(v)) {
-				if !plainKey(k) {
+				if !isFieldName(k) {
 					out = append(out, argument{name: name, text: k})
 				}
-				if err := walk(innerName(t, name, k), v[k]); err != nil {
+				if err := walk(argumentName(t, name, k), v[k]); err != nil {
 					return err
 				}
 			}
@@ -242,9 +242,9 @@ func flatten(t Tool, raw json.RawMessage) ([]argument, error) {
 	return out, nil
 }
 
-// innerName is the name that a value inside of an object goes by. Below a sink or below free text everything is the same;
+// argumentName is the name that a value inside of an object goes by. Below a sink or below free text everything is the same;
 // elsewhere it is the inner name that counts.
-func innerName(t Tool, outer, key string) string {
+func argumentName(t Tool, outer, key string) string {
 	if slices.Contains(t.Sinks, outer) || isContent(t, outer) || outer == t.URL || outer == t.Query {
 		return outer
 	}
@@ -261,8 +261,8 @@ func keys(m map[string]any) func(func(string) bool) {
 	}
 }
 
-// plainKey reports whether a key is a name of a field and not a message.
-func plainKey(k string) bool {
+// isFieldName reports whether a key is a name of a field and not a message.
+func isFieldName(k string) bool {
 	if len(k) > 40 {
 		return false
 	}
@@ -274,8 +274,8 @@ func plainKey(k string) bool {
 	return true
 }
 
-// freeText are names under which tools that do not say so themselves take free text.
-var freeText = map[string]bool{
+// freeTextNames are names under which tools that do not say so themselves take free text.
+var freeTextNames = map[string]bool{
 	"body": true, "content": true, "text": true, "message": true, "subject": true, "title": true, "description": true, "summary": true,
 	"note": true, "notes": true, "comment": true, "caption": true, "location": true, "markdown": true, "html": true,
 }
@@ -285,5 +285,5 @@ func isContent(t Tool, name string) bool {
 	if len(t.Sinks) > 0 || len(t.Content) > 0 {
 		return slices.Contains(t.Content, name) && !slices.Contains(t.Sinks, name)
 	}
-	return freeText[name]
+	return freeTextNames[name]
 }

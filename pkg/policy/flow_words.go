@@ -14,8 +14,8 @@ import (
 // What a person asks for, read from the names of tools and the words of the user. It is coarse on purpose: a word too
 // few means one question more to the user.
 
-// acts are the verbs in names of tools, with the words by which people ask for them.
-var acts = map[string][]string{
+// requestVerbs are the verbs in names of tools, with the words by which people ask for them.
+var requestVerbs = map[string][]string{
 	"send":       {"send", "sending", "write", "reply", "respond", "forward", "tell", "notify", "message", "dm", "post"},
 	"post":       {"post", "publish", "write", "put", "send", "reply"},
 	"publish":    {"publish", "post", "release"},
@@ -43,13 +43,13 @@ var acts = map[string][]string{
 	"archive":    {"archive"},
 }
 
-// vague verbs do not say enough: what they are done to must be named too.
-var vague = map[string]bool{
+// vagueVerbs verbs do not say enough: what they are done to must be named too.
+var vagueVerbs = map[string]bool{
 	"send": true, "post": true, "create": true, "make": true, "add": true, "append": true, "insert": true, "update": true, "edit": true, "set": true, "write": true, "save": true, "upload": true, "share": true,
 }
 
-// things are nouns in names of tools, with the words by which people name them; nothing = it need not be named.
-var things = map[string][]string{
+// nounSynonyms are nouns in names of tools, with the words by which people name them; nothing = it need not be named.
+var nounSynonyms = map[string][]string{
 	"email": {"email", "emails", "mail", "e-mail"}, "mail": {"email", "mail", "e-mail"},
 	"message": nil, "direct": nil, "user": nil, "to": nil, "from": nil, "in": nil, "the": nil, "slack": nil, "info": nil, "new": nil, "sms": {"sms", "text", "message"},
 	"calendar": nil,
@@ -61,34 +61,34 @@ var things = map[string][]string{
 	"note":         {"note", "notes"}, "memory": {"remember", "memory", "note"},
 }
 
-// asksFor reports whether the user's words ask for what a tool of this name does: a sentence of the latest questions that
+// isRequested reports whether the user's words ask for what a tool of this name does: a sentence of the latest questions that
 // is no negation, and no question about the past.
-func asksFor(tool string, f *Flow) bool {
-	parts := nameWords(tool)
-	at := slices.IndexFunc(parts, func(w string) bool { return acts[w] != nil })
-	if at < 0 || !f.asks(acts[parts[at]]) {
+func isRequested(tool string, f *Flow) bool {
+	parts := splitName(tool)
+	at := slices.IndexFunc(parts, func(w string) bool { return requestVerbs[w] != nil })
+	if at < 0 || !f.hasRequest(requestVerbs[parts[at]]) {
 		return false
 	}
-	if !vague[parts[at]] {
+	if !vagueVerbs[parts[at]] {
 		return true
 	}
 	for _, noun := range parts[at+1:] {
-		others, listed := things[noun]
+		others, listed := nounSynonyms[noun]
 		if listed && others == nil {
 			continue
 		}
 		if !listed {
 			others = []string{noun, noun + "s", strings.TrimSuffix(noun, "s")}
 		}
-		if !f.has(others...) {
+		if !f.hasWord(others...) {
 			return false
 		}
 	}
 	return true
 }
 
-// nameWords splits send_email and GmailSendEmail into words, in lower case.
-func nameWords(name string) (out []string) {
+// splitName splits send_email and GmailSendEmail into words, in lower case.
+func splitName(name string) (out []string) {
 	start, runes := 0, []rune(name)
 	cut := func(end int) {
 		if end > start {
@@ -109,8 +109,8 @@ func nameWords(name string) (out []string) {
 	return out
 }
 
-// inWords splits a text into words, in lower case. Quotes around a word are no part of it.
-func inWords(s string) (out []string) {
+// splitWords splits a text into words, in lower case. Quotes around a word are no part of it.
+func splitWords(s string) (out []string) {
 	for _, w := range strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '\'' && r != '_'
 	}) {
@@ -121,36 +121,36 @@ func inWords(s string) (out []string) {
 	return out
 }
 
-// small words say nothing by themselves.
-var small = map[string]bool{
+// stopWords words say nothing by themselves.
+var stopWords = map[string]bool{
 	"a": true, "an": true, "and": true, "at": true, "by": true, "for": true, "from": true, "in": true, "is": true, "it": true, "of": true, "on": true, "or": true, "that": true,
 	"the": true, "this": true, "to": true, "with": true, "what": true, "who": true, "when": true, "how": true, "my": true, "i": true, "me": true, "be": true, "are": true, "was": true,
 	"latest": true, "news": true, "today": true, "current": true, "now": true, "price": true, "date": true, "time": true,
 }
 
-// dateForm is a date, a time, or both.
-var dateForm = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}(:\d{2})?)$`)
+// datePattern is a date, a time, or both.
+var datePattern = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})?)?|\d{2}:\d{2}(:\d{2})?)$`)
 
-// isTyped reports whether a value is of a kind that can say next to nothing: a number, a date, one of the few values
+// isSmallValue reports whether a value is of a kind that can say next to nothing: a number, a date, one of the few values
 // that the tool's schema lists, or no more than two characters.
 //
 // What a tool declares as a sink is never that small: a number can be somebody's address.
-func isTyped(c Call, a argument) bool {
-	if slices.Contains(enumOf(c.Schema, a.name), a.text) {
+func isSmallValue(c Call, a argument) bool {
+	if slices.Contains(enumValues(c.Schema, a.name), a.text) {
 		return true
 	}
 	if slices.Contains(c.Tool.Sinks, a.name) {
 		return false
 	}
 	switch {
-	case a.number && len(a.text) <= 8, utf8.RuneCountInString(a.text) <= 2, dateForm.MatchString(a.text):
+	case a.isScalar && len(a.text) <= 8, utf8.RuneCountInString(a.text) <= 2, datePattern.MatchString(a.text):
 		return true
 	}
 	return len(a.text) <= 6 && strings.Trim(a.text, "0123456789") == ""
 }
 
-// enumOf lists the values that a schema allows for an argument, nothing when it may be anything.
-func enumOf(schema json.RawMessage, name string) []string {
+// enumValues lists the values that a schema allows for an argument, nothing when it may be anything.
+func enumValues(schema json.RawMessage, name string) []string {
 	if len(schema) == 0 {
 		return nil
 	}
@@ -175,19 +175,19 @@ func enumOf(schema json.RawMessage, name string) []string {
 	return out
 }
 
-// addressForm is what a reader of a text could follow: web and mail addresses, long numbers of accounts and telephones.
-var addressForm = regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|www\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|` +
+// addressPattern is what a reader of a text could follow: web and mail addresses, long numbers of accounts and telephones.
+var addressPattern = regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+|www\.[^\s"'<>]+|[\p{L}\p{N}._%+-]+@[\p{L}\p{N}.-]+|` +
 	`(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,12}|xn--[a-z0-9-]+)(?::\d+)?(?:/[^\s"'<>]*)?|\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/[^\s"'<>]*)?|` +
 	`\b[a-z]{2}\d{2}[a-z0-9 ]{10,30}\b|\+?\d[\d ().-]{7,}\d|\b[a-z0-9]{20,}\b)`)
 
-// sameDots makes one of the marks that are read as a full stop in addresses.
-var sameDots = strings.NewReplacer("。", ".", "．", ".", "｡", ".")
+// dotReplacer makes one of the marks that are read as a full stop in addresses.
+var dotReplacer = strings.NewReplacer("。", ".", "．", ".", "｡", ".")
 
-// addresses are those in a text.
-func addresses(s string) (out []string) {
-	for _, m := range addressForm.FindAllString(sameDots.Replace(norm.NFKC.String(s)), -1) {
+// extractAddresses are those in a text.
+func extractAddresses(s string) (out []string) {
+	for _, m := range addressPattern.FindAllString(dotReplacer.Replace(norm.NFKC.String(s)), -1) {
 		m = strings.TrimRight(m, ".,;:!?)]} ")
-		if m == "" || dateForm.MatchString(m) || fileName.MatchString(m) || strings.Contains(m, ". ") && !strings.ContainsAny(m, "0123456789") {
+		if m == "" || datePattern.MatchString(m) || fileNamePattern.MatchString(m) || strings.Contains(m, ". ") && !strings.ContainsAny(m, "0123456789") {
 			continue
 		}
 		out = append(out, m)
@@ -195,12 +195,12 @@ func addresses(s string) (out []string) {
 	return out
 }
 
-// fileName is a word with the ending of a document: it looks like a host and is none.
-var fileName = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|csv|png|jpe?g|ya?ml|json)$`)
+// fileNamePattern is a word with the ending of a document: it looks like a host and is none.
+var fileNamePattern = regexp.MustCompile(`(?i)^[\p{L}\p{N}_-]+\.(docx?|xlsx?|pptx?|pdf|txt|csv|png|jpe?g|ya?ml|json)$`)
 
-// prose reports whether a text holds running words: a trusted tool that lists names and numbers stays trusted, and one
+// isProse reports whether a text holds running words: a trusted tool that lists names and numbers stays trusted, and one
 // whose answer suddenly speaks, or holds something to open, does not.
-func prose(s string) bool {
+func isProse(s string) bool {
 	if strings.Contains(s, "://") || strings.Contains(s, "www.") { // a list of names holds nothing to open
 		return true
 	}
@@ -229,8 +229,8 @@ func prose(s string) bool {
 		}
 	}
 	end()
-	return most >= proseWords || most >= proseWords-1 && strings.Contains(s, "@")
+	return most >= minProseWords || most >= minProseWords-1 && strings.Contains(s, "@")
 }
 
-// proseWords in a row are prose.
-const proseWords = 4
+// minProseWords in a row are prose.
+const minProseWords = 4

@@ -38,12 +38,12 @@ const openFlags = os.O_RDONLY | os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_EXC
 // nothing is a link any more. A link that appears meanwhile is refused. Closed folders are told by what they are and not
 // by their name alone, so another mount or another spelling of them is closed too.
 //
-// allowed must be resolved, see [RealFolders]; an unresolved one allows nothing. path begins with /.
+// allowed must be resolved, see [ResolveFolders]; an unresolved one allows nothing. path begins with /.
 func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []string) (*os.File, error) {
 	if flag&^openFlags != 0 {
 		return nil, fmt.Errorf("opening %s: these flags are not for tools", text.OneLine(path, 60))
 	}
-	f, err := openInside(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
+	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
 		return openRegular(dir, name, flag, perm, ids, closed)
 	})
 	if err != nil {
@@ -54,12 +54,12 @@ func OpenInside(path string, flag int, perm os.FileMode, allowed, closed []strin
 
 // OpenFolder is OpenInside for a folder, to list it.
 func OpenFolder(path string, allowed, closed []string) (*os.File, error) {
-	f, err := openInside(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
+	f, err := openContained(path, allowed, closed, func(dir int, name string, ids []fileID) (int, error) {
 		fd, err := openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 		if err != nil {
-			return -1, swapped(err, ErrNotFolder)
+			return -1, mapSwapError(err, ErrNotFolder)
 		}
-		return checked(fd, ids)
+		return denyClosed(fd, ids)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening the folder %s: %w", text.OneLine(path, 60), err)
@@ -70,11 +70,11 @@ func OpenFolder(path string, allowed, closed []string) (*os.File, error) {
 // fileID tells files apart whatever they are called.
 type fileID struct{ dev, ino uint64 }
 
-func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // Dev is of another type on other systems
+func newFileID(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } // Dev is of another type on other systems
 
-// openInside walks to the folder of path and lets last open what is in it.
-func openInside(path string, allowed, closed []string, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
-	plain, err := PlainPath(path, "")
+// openContained walks to the folder of path and lets last open what is in it.
+func openContained(path string, allowed, closed []string, last func(dir int, name string, ids []fileID) (int, error)) (*os.File, error) {
+	plain, err := ExpandPath(path, "")
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +82,10 @@ func openInside(path string, allowed, closed []string, last func(dir int, name s
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(allowed, func(f string) bool { return filepath.IsAbs(f) && inside(real, filepath.Clean(f)) }) {
+	if !slices.ContainsFunc(allowed, func(f string) bool { return filepath.IsAbs(f) && isInside(real, filepath.Clean(f)) }) {
 		return nil, ErrOutside
 	}
-	ids, err := closedIDs(real, closed)
+	ids, err := statClosedFolders(real, closed)
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +101,9 @@ func openInside(path string, allowed, closed []string, last func(dir int, name s
 		}
 		next, err := openat(dir, part, oPath|unix.O_DIRECTORY, 0)
 		if err != nil {
-			return nil, swapped(err, err)
+			return nil, mapSwapError(err, err)
 		}
-		if next, err = checked(next, ids); err != nil {
+		if next, err = denyClosed(next, ids); err != nil {
 			return nil, err
 		}
 		unix.Close(dir)
@@ -120,20 +120,20 @@ func openInside(path string, allowed, closed []string, last func(dir int, name s
 	return os.NewFile(uintptr(fd), real), nil
 }
 
-// closedIDs are the closed folders that exist. It refuses when path lies in one by name.
-func closedIDs(path string, closed []string) (ids []fileID, err error) {
+// statClosedFolders are the closed folders that exist. It refuses when path lies in one by name.
+func statClosedFolders(path string, closed []string) (ids []fileID, err error) {
 	for _, f := range closed {
 		real, err := ResolvePath(f)
 		if err != nil && !errors.Is(err, ErrSpecial) {
 			return nil, ErrClosed // nobody can tell, so it may be
 		}
-		if alike(path, f) || err == nil && alike(path, real) {
+		if isInsideFold(path, f) || err == nil && isInsideFold(path, real) {
 			return nil, ErrClosed
 		}
 		var st unix.Stat_t
 		switch err := unix.Stat(f, &st); {
 		case err == nil:
-			ids = append(ids, idOf(&st))
+			ids = append(ids, newFileID(&st))
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, ErrClosed
 		}
@@ -151,15 +151,15 @@ func openat(dir int, name string, flag int, perm os.FileMode) (int, error) {
 	}
 }
 
-// checked is fd, unless it is a closed folder: then it is closed.
-func checked(fd int, ids []fileID) (int, error) {
+// denyClosed is fd, unless it is a closed folder: then it is closed.
+func denyClosed(fd int, ids []fileID) (int, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	if err == nil && slices.Contains(ids, idOf(&st)) {
+	if err == nil && slices.Contains(ids, newFileID(&st)) {
 		err = ErrClosed
 	}
 	if err == nil {
-		err = ordinary(fd)
+		err = denyKernelFS(fd)
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -168,8 +168,8 @@ func checked(fd int, ids []fileID) (int, error) {
 	return fd, nil
 }
 
-// swapped is what an error means where nothing was a link a moment ago.
-func swapped(err, otherwise error) error {
+// mapSwapError is what an error means where nothing was a link a moment ago.
+func mapSwapError(err, otherwise error) error {
 	switch {
 	case errors.Is(err, unix.ELOOP):
 		return ErrSwapped
@@ -185,7 +185,7 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 	if flag&os.O_CREATE != 0 {
 		fd, err := openat(dir, name, how|unix.O_CREAT|unix.O_EXCL, perm)
 		if err == nil {
-			return checked(fd, ids)
+			return denyClosed(fd, ids)
 		}
 		if flag&os.O_EXCL != 0 || !errors.Is(err, fs.ErrExist) {
 			return -1, err
@@ -205,17 +205,17 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 	}
 	fd, err := openat(dir, name, how, 0)
 	if err != nil {
-		return -1, swapped(err, err)
+		return -1, mapSwapError(err, err)
 	}
-	if fd, err = checked(fd, ids); err != nil {
+	if fd, err = denyClosed(fd, ids); err != nil {
 		return -1, err
 	}
 	err = unix.Fstat(fd, &st)
 	switch {
 	case err != nil:
-	case st.Mode&unix.S_IFMT != unix.S_IFREG || idOf(&st) != idOf(&before):
+	case st.Mode&unix.S_IFMT != unix.S_IFREG || newFileID(&st) != newFileID(&before):
 		err = ErrSwapped
-	case (before.Nlink > 1 || st.Nlink > 1) && linkedIn(closed, &st): // by now that name may be gone
+	case (before.Nlink > 1 || st.Nlink > 1) && hasLinkIn(closed, &st): // by now that name may be gone
 		err = ErrClosed
 	case flag&os.O_TRUNC != 0:
 		err = unix.Ftruncate(fd, 0)
@@ -227,11 +227,11 @@ func openRegular(dir int, name string, flag int, perm os.FileMode, ids []fileID,
 	return fd, nil
 }
 
-// maxClosed is how many files of the closed folders are looked at for another name of one.
-const maxClosed = 20_000
+// maxClosedFiles is how many files of the closed folders are looked at for another name of one.
+const maxClosedFiles = 20_000
 
-// linkedIn reports whether a file with several names has one of them in a closed folder, or may have.
-func linkedIn(closed []string, file *unix.Stat_t) bool {
+// hasLinkIn reports whether a file with several names has one of them in a closed folder, or may have.
+func hasLinkIn(closed []string, file *unix.Stat_t) bool {
 	seen, found := 0, errors.New("found")
 	for _, f := range closed {
 		real, err := filepath.EvalSymlinks(f)
@@ -241,7 +241,7 @@ func linkedIn(closed []string, file *unix.Stat_t) bool {
 		if err == nil {
 			err = filepath.WalkDir(real, func(p string, _ fs.DirEntry, err error) error {
 				var st unix.Stat_t
-				if seen++; seen > maxClosed {
+				if seen++; seen > maxClosedFiles {
 					return found
 				}
 				if err == nil {
@@ -250,7 +250,7 @@ func linkedIn(closed []string, file *unix.Stat_t) bool {
 				switch {
 				case errors.Is(err, fs.ErrNotExist): // gone meanwhile
 					return nil
-				case err == nil && idOf(&st) == idOf(file):
+				case err == nil && newFileID(&st) == newFileID(file):
 					return found
 				}
 				return err

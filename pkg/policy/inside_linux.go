@@ -5,8 +5,8 @@ import "golang.org/x/sys/unix"
 // oPath opens a folder only to go on from it: no right to list it is needed.
 const oPath = unix.O_PATH
 
-// ordinary refuses files of file systems that are doors into the kernel, wherever they are mounted.
-func ordinary(fd int) error {
+// denyKernelFS refuses files of file systems that are doors into the kernel, wherever they are mounted.
+func denyKernelFS(fd int) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return err

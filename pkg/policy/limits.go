@@ -12,8 +12,8 @@ import (
 // No override lifts a limit. A limit is there against loops, not against the user, and a loop does not become useful
 // because everything is allowed. Who needs more raises the limit.
 type LimitsLayer struct {
-	Same  int // the so many-th identical call is refused
-	Calls int // for one question
+	Identical int // the so many-th identical call is refused
+	Calls     int // for one question
 }
 
 // Name implements [Layer].
@@ -21,49 +21,49 @@ func (LimitsLayer) Name() string { return "limits" }
 
 // Rules of the limits layer.
 const (
-	RuleNoLimits = "no_limits" // the layer has no limits to go by
-	RuleRepeated = "repeated"  // the same call too often
-	RuleCalls    = "calls"     // too many calls for one question
-	RuleBudget   = "budget"    // the line of agents has used up what it was given
+	ruleNoLimits = "no_limits" // the layer has no limits to go by
+	ruleRepeated = "repeated"  // the same call too often
+	ruleCalls    = "calls"     // too many calls for one question
+	ruleBudget   = "budget"    // the line of agents has used up what it was given
 )
 
-// LimitsRules are the rules that can be watched instead of enforced, see [MonitorOnly].
-var LimitsRules = []string{RuleRepeated, RuleCalls, RuleBudget}
+// limitsRules are the rules that can be watched instead of enforced, see [monitorRules].
+var limitsRules = []string{ruleRepeated, ruleCalls, ruleBudget}
 
 // Judge implements [Layer]. A user may repeat a call as often as it pleases them; a budget holds for them too.
 func (l LimitsLayer) Judge(_ context.Context, c Call) Verdict {
-	if l.Same <= 0 || l.Calls <= 0 {
-		return Deny(RuleNoLimits, "the limits of calls are not set, so nothing may run; set limits.same and limits.calls in the manifest")
+	if l.Identical <= 0 || l.Calls <= 0 {
+		return Deny(ruleNoLimits, "the limits of calls are not set, so nothing may run; set limits.same and limits.calls in the manifest")
 	}
-	if c.Spent.Same < 0 || c.Spent.Calls < 0 {
-		return Deny(RuleNoLimits, "nobody knows how many calls were made, so nothing may run")
+	if c.Usage.Identical < 0 || c.Usage.Calls < 0 {
+		return Deny(ruleNoLimits, "nobody knows how many calls were made, so nothing may run")
 	}
 	var all []Verdict
-	if !c.Person && c.Spent.Same >= l.Same-1 {
-		all = append(all, Deny(RuleRepeated, fmt.Sprintf("%s was called %d times with the same arguments already; use what it returned, or call it with others", c.Tool.Name, c.Spent.Same),
-			fmt.Sprintf("at most %d identical calls", l.Same-1)))
+	if !c.FromUser && c.Usage.Identical >= l.Identical-1 {
+		all = append(all, Deny(ruleRepeated, fmt.Sprintf("%s was called %d times with the same arguments already; use what it returned, or call it with others", c.Tool.Name, c.Usage.Identical),
+			fmt.Sprintf("at most %d identical calls", l.Identical-1)))
 	}
-	if !c.Person && c.Spent.Calls >= l.Calls {
-		all = append(all, Deny(RuleCalls, fmt.Sprintf("%d calls were made for this question; answer with what is there", c.Spent.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
+	if !c.FromUser && c.Usage.Calls >= l.Calls {
+		all = append(all, Deny(ruleCalls, fmt.Sprintf("%d calls were made for this question; answer with what is there", c.Usage.Calls), fmt.Sprintf("at most %d calls for one question", l.Calls)))
 	}
-	for _, s := range c.Spent.Lines {
+	for _, s := range c.Usage.Agents {
 		if v, over := overBudget(s); over {
 			all = append(all, v)
 		}
 	}
-	return Every(all...)
+	return combineVerdicts(all...)
 }
 
 // overBudget refuses when nothing is left of a budget.
-func overBudget(s LineSpent) (Verdict, bool) {
+func overBudget(s AgentUsage) (Verdict, bool) {
 	b := s.Budget
 	over := func(what string, spent, budget any) (Verdict, bool) {
-		return Deny(RuleBudget, fmt.Sprintf("%s and the agents below it have used %v of %v %s; answer with what is there", s.Who, spent, budget, what),
+		return Deny(ruleBudget, fmt.Sprintf("%s and the agents below it have used %v of %v %s; answer with what is there", s.Agent, spent, budget, what),
 			fmt.Sprintf("at most %v %s", budget, what)), true
 	}
 	switch {
 	case b.Calls < 0 || b.Seconds < 0 || b.Bytes < 0 || s.Calls < 0 || s.Bytes < 0 || !(s.Seconds >= 0): // not a number neither
-		return Deny(RuleBudget, "nobody knows what "+s.Who+" may still spend, so it may spend nothing"), true
+		return Deny(ruleBudget, "nobody knows what "+s.Agent+" may still spend, so it may spend nothing"), true
 	case b.Calls > 0 && s.Calls >= b.Calls:
 		return over("calls", s.Calls, b.Calls)
 	case b.Seconds > 0 && s.Seconds >= float64(b.Seconds):

@@ -9,52 +9,52 @@ import (
 )
 
 func TestLimitsLayer(t *testing.T) {
-	usual := LimitsLayer{Same: 3, Calls: 10}
-	line := func(who string, budget subjects.Budget, calls int, seconds float64, bytes int64) LineSpent {
-		return LineSpent{Who: who, Budget: budget, Calls: calls, Seconds: seconds, Bytes: bytes}
+	usual := LimitsLayer{Identical: 3, Calls: 10}
+	line := func(who string, budget subjects.Budget, calls int, seconds float64, bytes int64) AgentUsage {
+		return AgentUsage{Agent: who, Budget: budget, Calls: calls, Seconds: seconds, Bytes: bytes}
 	}
-	lines := func(l ...LineSpent) Spent { return Spent{Lines: l} }
+	lines := func(l ...AgentUsage) Usage { return Usage{Agents: l} }
 	for _, tt := range []struct {
 		name       string
 		layer      LimitsLayer
-		spent      Spent
+		spent      Usage
 		person     bool
 		level      string
 		rule, says string
 	}{
 		{name: "the first call", layer: usual},
-		{name: "the second identical call", layer: usual, spent: Spent{Same: 1}},
-		{name: "the third identical call", layer: usual, spent: Spent{Same: 2}, rule: RuleRepeated, says: "2 times"},
-		{name: "the hundredth", layer: usual, spent: Spent{Same: 99}, rule: RuleRepeated},
-		{name: "the user repeats", layer: usual, spent: Spent{Same: 99, Calls: 99}, person: true},
-		{name: "the last call of a question", layer: usual, spent: Spent{Calls: 9}},
-		{name: "one call too many", layer: usual, spent: Spent{Calls: 10}, rule: RuleCalls, says: "10 calls"},
+		{name: "the second identical call", layer: usual, spent: Usage{Identical: 1}},
+		{name: "the third identical call", layer: usual, spent: Usage{Identical: 2}, rule: ruleRepeated, says: "2 times"},
+		{name: "the hundredth", layer: usual, spent: Usage{Identical: 99}, rule: ruleRepeated},
+		{name: "the user repeats", layer: usual, spent: Usage{Identical: 99, Calls: 99}, person: true},
+		{name: "the last call of a question", layer: usual, spent: Usage{Calls: 9}},
+		{name: "one call too many", layer: usual, spent: Usage{Calls: 10}, rule: ruleCalls, says: "10 calls"},
 		{name: "below every budget", layer: usual, spent: lines(line("generator", subjects.Budget{Calls: 5, Seconds: 60, Bytes: 1000}, 4, 59.9, 999))},
 		{name: "no budget", layer: usual, spent: lines(line("generator", subjects.Budget{}, 1e6, 1e9, 1e12))},
-		{name: "calls used up", layer: usual, spent: lines(line("generator.coder-1", subjects.Budget{Calls: 5}, 5, 0, 0)), rule: RuleBudget, says: "generator.coder-1 and the agents below it have used 5 of 5 calls"},
-		{name: "seconds used up", layer: usual, spent: lines(line("generator", subjects.Budget{Seconds: 60}, 0, 60, 0)), rule: RuleBudget, says: "seconds"},
-		{name: "bytes used up", layer: usual, spent: lines(line("generator", subjects.Budget{Bytes: 10}, 0, 0, 11)), rule: RuleBudget, says: "bytes"},
+		{name: "calls used up", layer: usual, spent: lines(line("generator.coder-1", subjects.Budget{Calls: 5}, 5, 0, 0)), rule: ruleBudget, says: "generator.coder-1 and the agents below it have used 5 of 5 calls"},
+		{name: "seconds used up", layer: usual, spent: lines(line("generator", subjects.Budget{Seconds: 60}, 0, 60, 0)), rule: ruleBudget, says: "seconds"},
+		{name: "bytes used up", layer: usual, spent: lines(line("generator", subjects.Budget{Bytes: 10}, 0, 0, 11)), rule: ruleBudget, says: "bytes"},
 
-		{name: "trick: the zero layer", rule: RuleNoLimits},
-		{name: "trick: the zero layer, the user calls", person: true, rule: RuleNoLimits},
-		{name: "trick: no limit of calls", layer: LimitsLayer{Same: 3}, rule: RuleNoLimits},
-		{name: "trick: no limit of identical calls", layer: LimitsLayer{Calls: 3}, rule: RuleNoLimits},
-		{name: "trick: a limit below zero", layer: LimitsLayer{Same: -1, Calls: 10}, rule: RuleNoLimits},
-		{name: "trick: everything allowed, repeated", layer: usual, spent: Spent{Same: 2}, level: subjects.OverrideAll, rule: RuleRepeated},
-		{name: "trick: everything allowed, calls", layer: usual, spent: Spent{Calls: 10}, level: subjects.OverrideAll, rule: RuleCalls},
-		{name: "trick: everything allowed, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: RuleBudget},
-		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), person: true, rule: RuleBudget},
-		{name: "trick: the parent has nothing left for the child", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 5}, 5, 0, 0), line("a.b", subjects.Budget{Calls: 5}, 0, 0, 0)), rule: RuleBudget, says: "a and"},
-		{name: "trick: a count below zero", layer: usual, spent: Spent{Same: math.MinInt}, rule: RuleNoLimits},
-		{name: "trick: as many calls as there are", layer: usual, spent: Spent{Same: math.MaxInt}, rule: RuleRepeated},
-		{name: "trick: a budget below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: -1}, 0, 0, 0)), rule: RuleBudget},
-		{name: "trick: seconds that are no number", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.NaN(), 0)), rule: RuleBudget},
-		{name: "trick: seconds without end", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.Inf(1), 0)), rule: RuleBudget},
-		{name: "trick: bytes below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: 1}, 0, 0, -5)), rule: RuleBudget},
+		{name: "trick: the zero layer", rule: ruleNoLimits},
+		{name: "trick: the zero layer, the user calls", person: true, rule: ruleNoLimits},
+		{name: "trick: no limit of calls", layer: LimitsLayer{Identical: 3}, rule: ruleNoLimits},
+		{name: "trick: no limit of identical calls", layer: LimitsLayer{Calls: 3}, rule: ruleNoLimits},
+		{name: "trick: a limit below zero", layer: LimitsLayer{Identical: -1, Calls: 10}, rule: ruleNoLimits},
+		{name: "trick: everything allowed, repeated", layer: usual, spent: Usage{Identical: 2}, level: subjects.OverrideAll, rule: ruleRepeated},
+		{name: "trick: everything allowed, calls", layer: usual, spent: Usage{Calls: 10}, level: subjects.OverrideAll, rule: ruleCalls},
+		{name: "trick: everything allowed, budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), level: subjects.OverrideAll, rule: ruleBudget},
+		{name: "trick: the user's own call past a budget", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 1}, 1, 0, 0)), person: true, rule: ruleBudget},
+		{name: "trick: the parent has nothing left for the child", layer: usual, spent: lines(line("a", subjects.Budget{Calls: 5}, 5, 0, 0), line("a.b", subjects.Budget{Calls: 5}, 0, 0, 0)), rule: ruleBudget, says: "a and"},
+		{name: "trick: a count below zero", layer: usual, spent: Usage{Identical: math.MinInt}, rule: ruleNoLimits},
+		{name: "trick: as many calls as there are", layer: usual, spent: Usage{Identical: math.MaxInt}, rule: ruleRepeated},
+		{name: "trick: a budget below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: -1}, 0, 0, 0)), rule: ruleBudget},
+		{name: "trick: seconds that are no number", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.NaN(), 0)), rule: ruleBudget},
+		{name: "trick: seconds without end", layer: usual, spent: lines(line("a", subjects.Budget{Seconds: 1}, 0, math.Inf(1), 0)), rule: ruleBudget},
+		{name: "trick: bytes below zero", layer: usual, spent: lines(line("a", subjects.Budget{Bytes: 1}, 0, 0, -5)), rule: ruleBudget},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
-			c.Spent, c.Person, c.Override.Level = tt.spent, tt.person, tt.level
+			c.Usage, c.FromUser, c.Override.Level = tt.spent, tt.person, tt.level
 			rule, reason, allowed := judgeCall(t, tt.layer, c)
 			if rule != tt.rule || !strings.Contains(reason, tt.says) {
 				t.Errorf("rule %q (%s), want %q with %q", rule, reason, tt.rule, tt.says)

@@ -22,62 +22,62 @@ const layerLineage = "lineage"
 // Rules of the lineage layer.
 const (
 	RuleUnregistered = "unregistered"  // no such agent was spawned in this session
-	RuleDepth        = "depth"         // the line is too long
-	RuleMaySpawn     = "may_not_spawn" // the parent's type may not have children of that type
-	RuleNotInherited = "not_inherited" // an ancestor neither uses the tool nor may pass it on
-	RuleNarrowed     = "narrowed"      // an agent was spawned with fewer tools, and this is not among them
+	ruleDepth        = "depth"         // the line is too long
+	ruleMayNotSpawn  = "may_not_spawn" // the parent's type may not have children of that type
+	ruleNotInherited = "not_inherited" // an ancestor neither uses the tool nor may pass it on
+	ruleNarrowed     = "narrowed"      // an agent was spawned with fewer tools, and this is not among them
 )
 
 // Judge implements [Layer].
 func (l LineageLayer) Judge(_ context.Context, c Call) Verdict {
-	if len(c.Caller.Path) == 0 && len(c.Line) == 0 {
+	if len(c.Caller.Path) == 0 && len(c.Lineage) == 0 {
 		return Pass() // an account itself: nobody is above it
 	}
-	if d := l.Manifest.checkLine(c.Caller, c.Line); d != nil {
+	if d := l.Manifest.checkLineage(c.Caller, c.Lineage); d != nil {
 		return Deny(d.Rule, d.Reason, d.Allowed...)
 	}
-	if own := c.Line[len(c.Line)-1].Type; c.Type != own {
-		return Deny(RuleWrongType, fmt.Sprintf("%s was spawned as %q, and the call says %q", c.Caller.ID(), own, c.Type))
+	if own := c.Lineage[len(c.Lineage)-1].Type; c.Type != own {
+		return Deny(ruleWrongType, fmt.Sprintf("%s was spawned as %q, and the call says %q", c.Caller.ID(), own, c.Type))
 	}
-	rule, reason := l.Manifest.removed(c.Caller.Account, c.Line, c.Override.Grant, c.Tool.Name)
+	rule, reason := l.Manifest.findRevocation(c.Caller.Account, c.Lineage, c.Override.Grant, c.Tool.Name)
 	if rule == "" {
 		return Pass()
 	}
-	return Deny(rule, reason, l.Manifest.Effective(c.Caller.Account, c.Line, c.Override.Grant)...)
+	return Deny(rule, reason, l.Manifest.EffectiveTools(c.Caller.Account, c.Lineage, c.Override.Grant)...)
 }
 
-// Effective lists the tools that a caller may use, in order of name: those of its type and those granted to it, without
+// EffectiveTools lists the tools that a caller may use, in order of name: those of its type and those granted to it, without
 // what an agent above it takes away. line is the caller's, as in [Call]; it is empty for an account itself. A line that
 // the manifest does not allow has no tools.
-func (m Manifest) Effective(account string, line []Spawned, grants []string) []string {
-	return m.filter(account, line, grants, m.usable(m.lastType(account, line), grants))
+func (m Manifest) EffectiveTools(account string, line []SpawnedAgent, grants []string) []string {
+	return m.filterInherited(account, line, grants, m.toolsOfType(m.callerType(account, line), grants))
 }
 
-// passable lists what the last agent of a line may use or pass on to its children, as [Manifest.Effective].
-func (m Manifest) passable(account string, line []Spawned, grants []string) []string {
-	typ := m.lastType(account, line)
-	all := append(m.usable(typ, grants), m.Types[typ].Delegable...)
+// passableTools lists what the last agent of a line may use or pass on to its children, as [Manifest.EffectiveTools].
+func (m Manifest) passableTools(account string, line []SpawnedAgent, grants []string) []string {
+	typ := m.callerType(account, line)
+	all := append(m.toolsOfType(typ, grants), m.Types[typ].Delegable...)
 	slices.Sort(all)
-	return m.filter(account, line, grants, slices.Compact(all))
+	return m.filterInherited(account, line, grants, slices.Compact(all))
 }
 
-// filter keeps those tools that nobody above the last of the line removes, nor its own narrowing.
-func (m Manifest) filter(account string, line []Spawned, grants, tools []string) []string {
+// filterInherited keeps those tools that nobody above the last of the line removes, nor its own narrowing.
+func (m Manifest) filterInherited(account string, line []SpawnedAgent, grants, tools []string) []string {
 	caller := subjects.Caller{Account: account}
 	for _, s := range line {
 		caller.Path = append(caller.Path, s.Name)
 	}
-	if m.checkLine(caller, line) != nil {
+	if m.checkLineage(caller, line) != nil {
 		return nil
 	}
 	return slices.DeleteFunc(tools, func(tool string) bool {
-		rule, _ := m.above(account, line, grants, tool)
+		rule, _ := m.findAncestorRevocation(account, line, grants, tool)
 		return rule != ""
 	})
 }
 
-// lastType is the type of the last agent of a line: the account's when nobody was spawned.
-func (m Manifest) lastType(account string, line []Spawned) string {
+// callerType is the type of the last agent of a line: the account's when nobody was spawned.
+func (m Manifest) callerType(account string, line []SpawnedAgent) string {
 	if len(line) > 0 {
 		return line[len(line)-1].Type
 	}
@@ -87,15 +87,15 @@ func (m Manifest) lastType(account string, line []Spawned) string {
 // typeNames are the types, in order.
 func (m Manifest) typeNames() []string { return slices.Sorted(maps.Keys(m.Types)) }
 
-// checkLine reports why a line cannot be: it is not the caller's, it is too long, or it has a link that the manifest
+// checkLineage reports why a line cannot be: it is not the caller's, it is too long, or it has a link that the manifest
 // does not allow. The manifest may have changed since the agents were spawned, so each link is looked at again.
-func (m Manifest) checkLine(c subjects.Caller, line []Spawned) *subjects.Denial {
+func (m Manifest) checkLineage(c subjects.Caller, line []SpawnedAgent) *subjects.Denial {
 	deny := func(rule, reason string, allowed ...string) *subjects.Denial {
 		return &subjects.Denial{Layer: layerLineage, Rule: rule, Reason: reason, Allowed: allowed}
 	}
 	parent, ok := m.Accounts[c.Account]
 	if !ok {
-		return deny(RuleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so nothing below it may run", c.Account))
+		return deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so nothing below it may run", c.Account))
 	}
 	for i, token := range c.Path {
 		if i >= len(line) || token == "" || line[i].Name != token {
@@ -107,46 +107,46 @@ func (m Manifest) checkLine(c subjects.Caller, line []Spawned) *subjects.Denial 
 		return deny(RuleUnregistered, fmt.Sprintf("the registry has more agents than %s names", c.ID()))
 	}
 	if most := min(m.Limits.Depth, subjects.MaxDepth); len(line) > most {
-		return deny(RuleDepth, fmt.Sprintf("%s is %d agents deep, and at most %d may be", c.ID(), len(line), most))
+		return deny(ruleDepth, fmt.Sprintf("%s is %d agents deep, and at most %d may be", c.ID(), len(line), most))
 	}
 	above := c.Account
 	for _, s := range line {
 		if may := m.Types[parent].CanSpawn; !slices.Contains(may, s.Type) {
-			return deny(RuleMaySpawn, fmt.Sprintf("%s of type %q may not spawn agents of type %q, so %s may not run", above, parent, s.Type, s.Name), may...)
+			return deny(ruleMayNotSpawn, fmt.Sprintf("%s of type %q may not spawn agents of type %q, so %s may not run", above, parent, s.Type, s.Name), may...)
 		}
 		above, parent = s.Name, s.Type
 	}
 	return nil
 }
 
-// removed says which rule takes a tool from the last agent of a line, and in words who did. No rule: it has the tool.
-func (m Manifest) removed(account string, line []Spawned, grants []string, tool string) (rule, reason string) {
-	if rule, reason = m.above(account, line, grants, tool); rule != "" {
+// findRevocation says which rule takes a tool from the last agent of a line, and in words who did. No rule: it has the tool.
+func (m Manifest) findRevocation(account string, line []SpawnedAgent, grants []string, tool string) (rule, reason string) {
+	if rule, reason = m.findAncestorRevocation(account, line, grants, tool); rule != "" {
 		return rule, reason
 	}
-	if typ := m.lastType(account, line); !slices.Contains(m.Types[typ].Tools, tool) && !granted(grants, typ, tool) {
-		return RuleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", tool, typ)
+	if typ := m.callerType(account, line); !slices.Contains(m.Types[typ].Tools, tool) && !hasGrant(grants, typ, tool) {
+		return ruleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", tool, typ)
 	}
 	return "", ""
 }
 
-// above says who above the last agent of a line, or which narrowing in it, takes a tool away. Nobody above an agent whose
+// findAncestorRevocation says who above the last agent of a line, or which narrowing in it, takes a tool away. Nobody above an agent whose
 // type is unbound takes anything from it; a narrowing always holds, because somebody asked for just that agent.
-func (m Manifest) above(account string, line []Spawned, grants []string, tool string) (rule, reason string) {
+func (m Manifest) findAncestorRevocation(account string, line []SpawnedAgent, grants []string, tool string) (rule, reason string) {
 	for _, s := range line {
 		if s.Narrowed && !slices.Contains(s.Tools, tool) {
-			return RuleNarrowed, fmt.Sprintf("%s (%s) was spawned with fewer tools, and %q is not among them", s.Name, s.Type, tool)
+			return ruleNarrowed, fmt.Sprintf("%s (%s) was spawned with fewer tools, and %q is not among them", s.Name, s.Type, tool)
 		}
 	}
-	chain := append([]Spawned{{Name: account, Type: m.Accounts[account]}}, line...)
+	chain := append([]SpawnedAgent{{Name: account, Type: m.Accounts[account]}}, line...)
 	for i := len(chain) - 1; i > 0; i-- { // from the nearest, so that the search ends at the first that is not bound
 		if m.Types[chain[i].Type].Unbound {
 			break
 		}
 		parent := chain[i-1]
 		t := m.Types[parent.Type]
-		if !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool) && !granted(grants, parent.Type, tool) {
-			rule, reason = RuleNotInherited, fmt.Sprintf("%s (%s) neither uses %q nor may pass it on, so nobody below it may use it", parent.Name, parent.Type, tool)
+		if !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool) && !hasGrant(grants, parent.Type, tool) {
+			rule, reason = ruleNotInherited, fmt.Sprintf("%s (%s) neither uses %q nor may pass it on, so nobody below it may use it", parent.Name, parent.Type, tool)
 		}
 	}
 	return rule, reason // the highest that takes it away: whoever wants the tool has to begin there

@@ -42,11 +42,11 @@ accounts:
 `
 
 // newLineage is a line of agents: "coder-1" is of type coder, "coder-1=fs_read+run_code" is narrowed to these.
-func newLineage(agents ...string) (line []Spawned) {
+func newLineage(agents ...string) (line []SpawnedAgent) {
 	for _, a := range agents {
 		name, tools, narrowed := strings.Cut(a, "=")
 		typ, _, _ := strings.Cut(name, "-")
-		s := Spawned{Name: name, Type: typ, Narrowed: narrowed}
+		s := SpawnedAgent{Name: name, Type: typ, Narrowed: narrowed}
 		if tools != "" {
 			s.Tools = strings.Split(tools, "+")
 		}
@@ -56,7 +56,7 @@ func newLineage(agents ...string) (line []Spawned) {
 }
 
 // newCaller is the one at the end of a line.
-func newCaller(account string, line []Spawned) subjects.Caller {
+func newCaller(account string, line []SpawnedAgent) subjects.Caller {
 	c := subjects.Caller{Account: account}
 	for _, s := range line {
 		c.Path = append(c.Path, s.Name)
@@ -68,7 +68,7 @@ func TestLineageLayer(t *testing.T) {
 	m := mustParse(t, family)
 	for _, tt := range []struct {
 		name, account string
-		line          []Spawned
+		line          []SpawnedAgent
 		path          []string // when it is not that of the line
 		typ           string   // when it is not that of the line
 		tool, level   string
@@ -87,37 +87,37 @@ func TestLineageLayer(t *testing.T) {
 		{name: "granted to parent and child", account: "generator", line: newLineage("researcher-1"), tool: "run_shell", grant: []string{"assistant:run_shell", "researcher:run_shell"}},
 		{name: "granted to the parent alone", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"assistant:fs_read"}},
 
-		{name: "the account has it not", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", rule: RuleNotInherited, who: "generator (assistant)"},
-		{name: "the highest is named", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator (orchestrator)"},
-		{name: "one in the middle has it not", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "search_memory", rule: RuleNotInherited, who: "sysadmin-1 (sysadmin)"},
-		{name: "granted to the child and not to the parent", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: RuleNotInherited, who: "generator (assistant)"},
-		{name: "its own type has it not", account: "orchestrator", line: newLineage("coder-1"), tool: "run_shell", rule: RuleNotInSet, who: `"coder"`},
-		{name: "narrowed to something else", account: "orchestrator", line: newLineage("coder-1=fs_read"), tool: "run_code", rule: RuleNarrowed, who: "coder-1 (coder)"},
-		{name: "narrowed above", account: "orchestrator", line: newLineage("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: RuleNarrowed, who: "sysadmin-1 (sysadmin)"},
-		{name: "narrowed although it is not bound", account: "orchestrator", line: newLineage("guard-1=get_datetime"), tool: "web_search", rule: RuleNarrowed, who: "guard-1 (guard)"},
-		{name: "five deep", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: RuleDepth},
-		{name: "a link that the manifest no longer has", account: "generator", line: newLineage("coder-1"), tool: "web_search", rule: RuleMaySpawn, who: `"coder"`},
-		{name: "a type that the manifest no longer has", account: "generator", line: newLineage("painter-1"), tool: "web_search", rule: RuleMaySpawn, who: `"painter"`},
+		{name: "the account has it not", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", rule: ruleNotInherited, who: "generator (assistant)"},
+		{name: "the highest is named", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "web_search", rule: ruleNotInherited, who: "orchestrator (orchestrator)"},
+		{name: "one in the middle has it not", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), tool: "search_memory", rule: ruleNotInherited, who: "sysadmin-1 (sysadmin)"},
+		{name: "granted to the child and not to the parent", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", grant: []string{"researcher:fs_read"}, rule: ruleNotInherited, who: "generator (assistant)"},
+		{name: "its own type has it not", account: "orchestrator", line: newLineage("coder-1"), tool: "run_shell", rule: ruleNotInSet, who: `"coder"`},
+		{name: "narrowed to something else", account: "orchestrator", line: newLineage("coder-1=fs_read"), tool: "run_code", rule: ruleNarrowed, who: "coder-1 (coder)"},
+		{name: "narrowed above", account: "orchestrator", line: newLineage("sysadmin-1=fs_read", "coder-1"), tool: "run_code", rule: ruleNarrowed, who: "sysadmin-1 (sysadmin)"},
+		{name: "narrowed although it is not bound", account: "orchestrator", line: newLineage("guard-1=get_datetime"), tool: "web_search", rule: ruleNarrowed, who: "guard-1 (guard)"},
+		{name: "five deep", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1", "scribe-1"), tool: "fs_read", rule: ruleDepth},
+		{name: "a link that the manifest no longer has", account: "generator", line: newLineage("coder-1"), tool: "web_search", rule: ruleMayNotSpawn, who: `"coder"`},
+		{name: "a type that the manifest no longer has", account: "generator", line: newLineage("painter-1"), tool: "web_search", rule: ruleMayNotSpawn, who: `"painter"`},
 
-		{name: "trick: ALL", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "ALL", rule: RuleNotInherited, who: "generator"},
-		{name: "trick: RELAX", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "RELAX", rule: RuleNotInherited, who: "generator"},
-		{name: "trick: narrowed to nothing", account: "orchestrator", line: newLineage("coder-1="), tool: "fs_read", rule: RuleNarrowed, who: "coder-1"},
-		{name: "trick: narrowed to more than it may have", account: "generator", line: newLineage("researcher-1=fs_read"), tool: "fs_read", rule: RuleNotInherited, who: "generator"},
+		{name: "trick: ALL", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "ALL", rule: ruleNotInherited, who: "generator"},
+		{name: "trick: RELAX", account: "generator", line: newLineage("researcher-1"), tool: "fs_read", level: "RELAX", rule: ruleNotInherited, who: "generator"},
+		{name: "trick: narrowed to nothing", account: "orchestrator", line: newLineage("coder-1="), tool: "fs_read", rule: ruleNarrowed, who: "coder-1"},
+		{name: "trick: narrowed to more than it may have", account: "generator", line: newLineage("researcher-1=fs_read"), tool: "fs_read", rule: ruleNotInherited, who: "generator"},
 		{name: "trick: a child nobody spawned", account: "generator", path: []string{"researcher-1"}, tool: "web_search", rule: RuleUnregistered, who: "generator.researcher-1"},
 		{name: "trick: a grandchild nobody spawned", account: "orchestrator", line: newLineage("coder-1"), path: []string{"coder-1", "researcher-9"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.coder-1.researcher-9"},
 		{name: "trick: another's name", account: "orchestrator", line: newLineage("coder-1"), path: []string{"sysadmin-1"}, tool: "fs_read", rule: RuleUnregistered, who: "orchestrator.sysadmin-1"},
 		{name: "trick: a line that the caller does not claim", account: "orchestrator", line: newLineage("coder-1"), path: []string{}, typ: "orchestrator", tool: "fs_read", rule: RuleUnregistered},
 		{name: "trick: the line is longer than the claim", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, tool: "run_shell", rule: RuleUnregistered},
 		{name: "trick: a child with the name of its account", account: "generator", path: []string{"generator"}, tool: "web_search", rule: RuleUnregistered},
-		{name: "trick: a child without a name", account: "generator", line: []Spawned{{Type: "researcher"}}, tool: "web_search", rule: RuleUnregistered},
-		{name: "trick: a child that calls itself another type", account: "orchestrator", line: newLineage("coder-1"), typ: "sysadmin", tool: "fs_read", rule: RuleWrongType},
-		{name: "trick: a child of no account", account: "gateway", line: newLineage("researcher-1"), tool: "web_search", rule: RuleUnknownAccount, who: "gateway"},
-		{name: "trick: a child of its own type", account: "generator", line: newLineage("assistant-1"), tool: "web_search", rule: RuleMaySpawn},
-		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: newLineage("coder-1", "researcher-1"), tool: "web_search", rule: RuleNotInherited, who: "orchestrator"},
+		{name: "trick: a child without a name", account: "generator", line: []SpawnedAgent{{Type: "researcher"}}, tool: "web_search", rule: RuleUnregistered},
+		{name: "trick: a child that calls itself another type", account: "orchestrator", line: newLineage("coder-1"), typ: "sysadmin", tool: "fs_read", rule: ruleWrongType},
+		{name: "trick: a child of no account", account: "gateway", line: newLineage("researcher-1"), tool: "web_search", rule: ruleUnknownAccount, who: "gateway"},
+		{name: "trick: a child of its own type", account: "generator", line: newLineage("assistant-1"), tool: "web_search", rule: ruleMayNotSpawn},
+		{name: "trick: unbound only for itself, not for those beside it", account: "orchestrator", line: newLineage("coder-1", "researcher-1"), tool: "web_search", rule: ruleNotInherited, who: "orchestrator"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
-			c.Caller, c.Line, c.Tool.Name = newCaller(tt.account, tt.line), tt.line, tt.tool
+			c.Caller, c.Lineage, c.Tool.Name = newCaller(tt.account, tt.line), tt.line, tt.tool
 			c.Override = Override{Level: tt.level, Grant: tt.grant}
 			c.Type = "assistant"
 			if len(tt.line) > 0 {
@@ -133,7 +133,7 @@ func TestLineageLayer(t *testing.T) {
 			if d.Allowed() != (tt.rule == "") {
 				t.Fatalf("allowed %v, %+v", d.Allowed(), d.Denial())
 			}
-			effective := m.Effective(tt.account, tt.line, tt.grant)
+			effective := m.EffectiveTools(tt.account, tt.line, tt.grant)
 			if len(tt.line) > 0 && tt.path == nil && tt.typ == "" && slices.Contains(effective, tt.tool) != d.Allowed() {
 				t.Errorf("the layer says %v, the effective set is %v", d.Allowed(), effective)
 			}
@@ -144,7 +144,7 @@ func TestLineageLayer(t *testing.T) {
 			if got.Layer != "lineage" || got.Rule != tt.rule || !strings.Contains(got.Reason, tt.who) {
 				t.Errorf("denial %+v, want rule %s and %q named", got, tt.rule, tt.who)
 			}
-			if tt.rule == RuleNotInherited && !slices.Equal(got.Allowed, effective) {
+			if tt.rule == ruleNotInherited && !slices.Equal(got.Allowed, effective) {
 				t.Errorf("would be allowed: %v, want %v", got.Allowed, effective)
 			}
 		})
@@ -154,12 +154,12 @@ func TestLineageLayer(t *testing.T) {
 // TestLineageWithoutManifestDenies: nobody below anybody.
 func TestLineageWithoutManifestDenies(t *testing.T) {
 	c := newCall()
-	c.Line = newLineage("researcher-1")
-	c.Caller, c.Type = newCaller("generator", c.Line), "researcher"
+	c.Lineage = newLineage("researcher-1")
+	c.Caller, c.Type = newCaller("generator", c.Lineage), "researcher"
 	if d := (Chain{LineageLayer{}}).Decide(t.Context(), c); d.Allowed() {
 		t.Error("a layer without a manifest lets a child through")
 	}
-	if got := (Manifest{}).Effective("generator", nil, []string{"assistant:x", ":x"}); got != nil {
+	if got := (Manifest{}).EffectiveTools("generator", nil, []string{"assistant:x", ":x"}); got != nil {
 		t.Errorf("the zero manifest gives %v", got)
 	}
 }
@@ -168,7 +168,7 @@ func TestEffective(t *testing.T) {
 	m := mustParse(t, family)
 	for _, tt := range []struct {
 		name, account string
-		line          []Spawned
+		line          []SpawnedAgent
 		grants        []string
 		want          string
 	}{
@@ -183,7 +183,7 @@ func TestEffective(t *testing.T) {
 		{"trick: delegable is not usable", "orchestrator", nil, nil, "search_memory"},
 		{"trick: a grant that is no name", "generator", nil, []string{"assistant:*", "assistant:a:b", "assistant"}, "search_memory web_search"},
 	} {
-		if got := strings.Join(m.Effective(tt.account, tt.line, tt.grants), " "); got != tt.want {
+		if got := strings.Join(m.EffectiveTools(tt.account, tt.line, tt.grants), " "); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}

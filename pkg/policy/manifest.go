@@ -22,7 +22,7 @@ type Manifest struct {
 	Egress    Reach
 	Limits    Limits
 	Approvals Approvals
-	Monitored map[string][]string // layer -> rules that are watched and not enforced, see [MonitorOnly]
+	Monitored map[string][]string // layer -> rules that are watched and not enforced, see [monitorRules]
 
 	lines strict.Lines
 }
@@ -46,15 +46,15 @@ func (m Manifest) TypeOf(c subjects.Caller) (string, bool) {
 	return typ, ok
 }
 
-// May reports whether the manifest gives the tool to agents of type typ. Names are compared as they are: no case folding,
+// HasTool reports whether the manifest gives the tool to agents of type typ. Names are compared as they are: no case folding,
 // no globs.
-func (m Manifest) May(typ, tool string) bool {
+func (m Manifest) HasTool(typ, tool string) bool {
 	return slices.Contains(m.Types[typ].Tools, tool)
 }
 
-// Unserved lists the tools that the manifest names and no account of this machine serves. They are not errors, because
+// UnservedTools lists the tools that the manifest names and no account of this machine serves. They are not errors, because
 // tools may appear later, but a misspelled name is found here.
-func (m Manifest) Unserved() []string {
+func (m Manifest) UnservedTools() []string {
 	var out []string
 	named := slices.Concat(m.HighRisk, m.AlwaysAsk) // one that is misspelled here never asks
 	for _, t := range m.Types {
@@ -69,8 +69,8 @@ func (m Manifest) Unserved() []string {
 	return slices.Compact(out)
 }
 
-// Line is the line of the file on which a field stands, like "types.coder.tools"; 0 when the manifest has no file.
-func (m Manifest) Line(field string) int { return m.lines.At(field) }
+// LineOf is the line of the file on which a field stands, like "types.coder.tools"; 0 when the manifest has no file.
+func (m Manifest) LineOf(field string) int { return m.lines.At(field) }
 
 // ManifestLayer refuses tools that are not in the set of the caller's type. What the user grants the type for the
 // session is in the set too. Under ALL an account itself may use every tool; an agent that was spawned may not, because
@@ -82,10 +82,10 @@ func (ManifestLayer) Name() string { return "manifest" }
 
 // Rules of the manifest layer.
 const (
-	RuleUnknownAccount = "unknown_account" // the account has no type
-	RuleUnknownType    = "unknown_type"    // the manifest has no such type
-	RuleWrongType      = "wrong_type"      // the call claims another type than its account has
-	RuleNotInSet       = "not_in_set"      // the type may not use the tool
+	ruleUnknownAccount = "unknown_account" // the account has no type
+	ruleUnknownType    = "unknown_type"    // the manifest has no such type
+	ruleWrongType      = "wrong_type"      // the call claims another type than its account has
+	ruleNotInSet       = "not_in_set"      // the type may not use the tool
 )
 
 // Judge implements [Layer].
@@ -93,23 +93,23 @@ func (l ManifestLayer) Judge(_ context.Context, c Call) Verdict {
 	m := l.Manifest
 	root, ok := m.Accounts[c.Caller.Account]
 	if !ok {
-		return Deny(RuleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so it may use no tool", c.Caller.Account))
+		return Deny(ruleUnknownAccount, fmt.Sprintf("the manifest gives account %q no agent type, so it may use no tool", c.Caller.Account))
 	}
 	if len(c.Caller.Path) == 0 && c.Type != root {
-		return Deny(RuleWrongType, fmt.Sprintf("account %q is of type %q, and the call says %q", c.Caller.Account, root, c.Type))
+		return Deny(ruleWrongType, fmt.Sprintf("account %q is of type %q, and the call says %q", c.Caller.Account, root, c.Type))
 	}
 	if len(c.Caller.Path) > 0 && c.Type == "" {
 		return Deny(RuleUnregistered, "no agent "+c.Caller.ID()+" was spawned in this session; call as "+c.Caller.Account)
 	}
 	t, ok := m.Types[c.Type]
 	if !ok {
-		return Deny(RuleUnknownType, fmt.Sprintf("the manifest has no agent type %q, so it may use no tool", c.Type))
+		return Deny(ruleUnknownType, fmt.Sprintf("the manifest has no agent type %q, so it may use no tool", c.Type))
 	}
-	if c.everything() {
+	if c.hasFullOverride() {
 		return Pass()
 	}
-	if !slices.Contains(t.Tools, c.Tool.Name) && !granted(c.Override.Grant, c.Type, c.Tool.Name) {
-		return Deny(RuleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", c.Tool.Name, c.Type), m.usable(c.Type, c.Override.Grant)...)
+	if !slices.Contains(t.Tools, c.Tool.Name) && !hasGrant(c.Override.Grant, c.Type, c.Tool.Name) {
+		return Deny(ruleNotInSet, fmt.Sprintf("the manifest does not give %q to agents of type %q", c.Tool.Name, c.Type), m.toolsOfType(c.Type, c.Override.Grant)...)
 	}
 	return Pass()
 }
@@ -137,7 +137,7 @@ type typeFile struct {
 // ParseManifest reads a manifest strictly and reports everything wrong with it, each as file:line. name stands for the
 // file in errors.
 func ParseManifest(data []byte, name string) (Manifest, error) {
-	f := usual() // a section that the file leaves out is as shipped
+	f := defaultManifestFile() // a section that the file leaves out is as shipped
 	lines, err := strict.Decode(data, name, &f)
 	if err != nil {
 		return Manifest{}, err
@@ -153,7 +153,7 @@ func ParseManifest(data []byte, name string) (Manifest, error) {
 			p.fail(at, "the name of the type: %v", err)
 			continue
 		}
-		m.Types[typ] = p.agentType(at, f.Types[typ], f.Types)
+		m.Types[typ] = p.parseAgentType(at, f.Types[typ], f.Types)
 	}
 	for _, account := range strict.Keys(f.Accounts) {
 		at, typ := strict.Join("accounts", account), f.Accounts[account]
@@ -165,8 +165,8 @@ func ParseManifest(data []byte, name string) (Manifest, error) {
 		}
 		m.Accounts[account] = typ
 	}
-	p.cycles(f.Types)
-	p.sections(f, &m)
+	p.rejectSpawnCycles(f.Types)
+	p.parseSections(f, &m)
 	if len(p.errs) > 0 {
 		return Manifest{}, errors.Join(p.errs...)
 	}
@@ -184,10 +184,10 @@ func (p *manifestParser) fail(at, format string, a ...any) {
 	p.errs = append(p.errs, &strict.Error{File: p.file, Line: p.lines.At(at), Path: at, Text: fmt.Sprintf(format, a...)})
 }
 
-func (p *manifestParser) agentType(at string, f typeFile, types map[string]typeFile) AgentType {
+func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]typeFile) AgentType {
 	t := AgentType{
-		Tools:     p.tools(at+".tools", f.Tools),
-		Delegable: p.tools(at+".delegable", f.Delegable),
+		Tools:     p.parseTools(at+".tools", f.Tools),
+		Delegable: p.parseTools(at+".delegable", f.Delegable),
 		CanSpawn:  slices.Sorted(slices.Values(f.CanSpawn)),
 		Paths:     map[string][]string{},
 		Unbound:   f.Inherit != nil && !*f.Inherit,
@@ -206,8 +206,8 @@ func (p *manifestParser) agentType(at string, f typeFile, types map[string]typeF
 	}
 	for _, key := range strict.Keys(f.Paths) {
 		field := strict.Join(at+".paths", key)
-		folders := p.folders(field, f.Paths[key])
-		for _, tool := range p.expand(field, key) {
+		folders := p.parseFolders(field, f.Paths[key])
+		for _, tool := range p.expandTool(field, key) {
 			switch _, twice := t.Paths[tool]; {
 			case !slices.Contains(t.Tools, tool) && !slices.Contains(t.Delegable, tool):
 				p.fail(field, "folders for %s, which the type neither uses nor passes on", tool)
@@ -221,8 +221,8 @@ func (p *manifestParser) agentType(at string, f typeFile, types map[string]typeF
 	return t
 }
 
-// tools reads a list of names and globs into names in order.
-func (p *manifestParser) tools(at string, names []string) []string {
+// parseTools reads a list of names and globs into names in order.
+func (p *manifestParser) parseTools(at string, names []string) []string {
 	var out []string
 	for i, name := range names {
 		item := fmt.Sprintf("%s[%d]", at, i)
@@ -230,15 +230,15 @@ func (p *manifestParser) tools(at string, names []string) []string {
 			p.fail(item, "%q is listed twice", name)
 			continue
 		}
-		out = append(out, p.expand(item, name)...)
+		out = append(out, p.expandTool(item, name)...)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// expand checks one name, or expands a glob like fs_*. A name need not be served by anyone yet; a glob must match,
+// expandTool checks one name, or expands a glob like fs_*. A name need not be served by anyone yet; a glob must match,
 // because it stands for what is known when the manifest is read.
-func (p *manifestParser) expand(at, name string) []string {
+func (p *manifestParser) expandTool(at, name string) []string {
 	prefix, glob := strings.CutSuffix(name, "*")
 	if err := subjects.CheckToken(prefix); err != nil {
 		p.fail(at, "%q is neither the name of a tool nor a prefix like fs_*", name)
@@ -248,20 +248,20 @@ func (p *manifestParser) expand(at, name string) []string {
 		return []string{name}
 	}
 	var out []string
-	for _, tool := range known() {
+	for _, tool := range servedTools() {
 		if strings.HasPrefix(tool, prefix) {
 			out = append(out, tool)
 		}
 	}
 	if out == nil {
-		p.fail(at, "%s matches no tool; tools: %s", name, strings.Join(known(), ", "))
+		p.fail(at, "%s matches no tool; tools: %s", name, strings.Join(servedTools(), ", "))
 	}
 	return out
 }
 
-// folders checks what file tools may reach. The final slash is asked for because /etc/managed without it would also
+// parseFolders checks what file tools may reach. The final slash is asked for because /etc/managed without it would also
 // seem to mean /etc/managed-by-others.
-func (p *manifestParser) folders(at string, in []string) []string {
+func (p *manifestParser) parseFolders(at string, in []string) []string {
 	for i, f := range in {
 		item := fmt.Sprintf("%s[%d]", at, i)
 		rest := strings.TrimPrefix(f, "~")
@@ -275,8 +275,8 @@ func (p *manifestParser) folders(at string, in []string) []string {
 	return slices.Clone(in)
 }
 
-// known lists the tools that the table of edges names, in order.
-func known() []string {
+// servedTools lists the tools that the table of edges names, in order.
+func servedTools() []string {
 	var out []string
 	for _, tools := range subjects.Zones {
 		out = append(out, tools...)

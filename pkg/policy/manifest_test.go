@@ -47,10 +47,10 @@ func TestParseManifest(t *testing.T) {
 	if !reflect.DeepEqual(m.Types, want) {
 		t.Errorf("types\n%+v\nwant\n%+v", m.Types, want)
 	}
-	if got := m.Line("types.researcher.tools"); got != 6 {
+	if got := m.LineOf("types.researcher.tools"); got != 6 {
 		t.Errorf("researcher's tools on line %d, want 6", got)
 	}
-	if got := m.Unserved(); got != nil {
+	if got := m.UnservedTools(); got != nil {
 		t.Errorf("unserved %v", got)
 	}
 }
@@ -137,7 +137,7 @@ func TestTypeOf(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", tt.name, got, ok, tt.want)
 		}
 	}
-	if (Manifest{}).May("", "") {
+	if (Manifest{}).HasTool("", "") {
 		t.Error("the zero manifest gives a tool")
 	}
 }
@@ -204,7 +204,7 @@ func TestParseManifestReportsAll(t *testing.T) {
 
 func TestUnserved(t *testing.T) {
 	m := mustParse(t, "types:\n  a:\n    tools: [web_serach, mcp_files_read, get_datetime]\nhigh_risk: [run_shel]\n")
-	if got := m.Unserved(); !slices.Equal(got, []string{"mcp_files_read", "run_shel", "web_serach"}) {
+	if got := m.UnservedTools(); !slices.Equal(got, []string{"mcp_files_read", "run_shel", "web_serach"}) {
 		t.Errorf("unserved %v", got)
 	}
 }
@@ -230,7 +230,7 @@ func FuzzParseManifest(f *testing.F) {
 		if len(m.Types) == 0 {
 			t.Fatal("a manifest without types")
 		}
-		if l := m.Limits; l.Same < 2 || l.Calls < 1 || l.Spawns < 0 || l.Depth < 0 || l.Depth > subjects.MaxDepth || l.Window <= 0 || m.Approvals.Expires <= 0 {
+		if l := m.Limits; l.Identical < 2 || l.Calls < 1 || l.Spawns < 0 || l.Depth < 0 || l.Depth > subjects.MaxDepth || l.Window <= 0 || m.Approvals.Expires <= 0 {
 			t.Fatalf("limits %+v, approvals %+v", l, m.Approvals)
 		}
 		for layer := range m.Monitored {

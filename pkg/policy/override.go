@@ -19,8 +19,8 @@ func (OverrideLayer) Name() string { return "override" }
 
 // Rules of the override layer.
 const (
-	RuleDisabled = "disabled"      // the user disabled the tool for the session
-	RuleLevel    = "unknown_level" // nobody knows what the session's level means
+	ruleDisabled     = "disabled"      // the user disabled the tool for the session
+	ruleUnknownLevel = "unknown_level" // nobody knows what the session's level means
 )
 
 // Levels are those that an override may have. Nothing said is the first.
@@ -30,22 +30,22 @@ var Levels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.Ov
 func (OverrideLayer) Judge(_ context.Context, c Call) Verdict {
 	o := c.Override
 	if o.Level != "" && !slices.Contains(Levels, o.Level) {
-		return Deny(RuleLevel, fmt.Sprintf("the session's override %q is not known, so nothing may run; set it anew", text.OneLine(o.Level, 40)), Levels...)
+		return Deny(ruleUnknownLevel, fmt.Sprintf("the session's override %q is not known, so nothing may run; set it anew", text.OneLine(o.Level, 40)), Levels...)
 	}
 	if slices.Contains(o.Disable, c.Tool.Name) {
-		return Deny(RuleDisabled, fmt.Sprintf("%s is disabled in this session; enable it again to use it", c.Tool.Name))
+		return Deny(ruleDisabled, fmt.Sprintf("%s is disabled in this session; enable it again to use it", c.Tool.Name))
 	}
 	return Pass()
 }
 
-// granted reports whether the user gave the tool to agents of the type, for the session. A grant is "type:tool", whole
+// hasGrant reports whether the user gave the tool to agents of the type, for the session. A grant is "type:tool", whole
 // names: anything else grants nothing.
-func granted(grants []string, typ, tool string) bool {
+func hasGrant(grants []string, typ, tool string) bool {
 	return typ != "" && tool != "" && slices.Contains(grants, typ+":"+tool)
 }
 
-// usable are the tools of a type, with those granted to it, in order of name.
-func (m Manifest) usable(typ string, grants []string) []string {
+// toolsOfType are the tools of a type, with those granted to it, in order of name.
+func (m Manifest) toolsOfType(typ string, grants []string) []string {
 	t, ok := m.Types[typ]
 	if !ok {
 		return nil

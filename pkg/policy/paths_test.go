@@ -70,14 +70,14 @@ func (w pathsFixture) mustSucceed(t testing.TB, err error) {
 	}
 }
 
-func (w pathsFixture) layer() PathsLayer {
-	return RealPaths(w.manifest, w.home, []string{w.closed})
+func (w pathsFixture) layer() pathsLayer {
+	return newSystemPathsLayer(w.manifest, w.home, []string{w.closed})
 }
 
 // fileCall is a call of a file tool. The path may hold $ for the world's root.
-func (w pathsFixture) fileCall(account, typ, tool, path string, line ...Spawned) Call {
+func (w pathsFixture) fileCall(account, typ, tool, path string, line ...SpawnedAgent) Call {
 	c := newCall()
-	c.Caller, c.Type, c.Line = subjects.Caller{Account: account}, typ, line
+	c.Caller, c.Type, c.Lineage = subjects.Caller{Account: account}, typ, line
 	for _, s := range line {
 		c.Caller.Path = append(c.Caller.Path, s.Name)
 	}
@@ -104,58 +104,58 @@ func TestPathsLayer(t *testing.T) {
 		{"up and down again, inside", "fs_read", "~/projects/go/../a.txt", ""},
 		{"a name of dots", "fs_read", "~/projects/...", ""},
 		{"a name in other letters", "fs_read", "~/projects/ａ.txt", ""},
-		{"outside", "fs_read", "$/outside/secret", RuleOutside},
-		{"outside, and not there", "fs_read", "$/outside/nothing/here", RuleOutside},
-		{"another folder of the tool", "fs_write", "~/projects/a.txt", RuleOutside},
-		{"home", "fs_read", "~", RuleOutside},
+		{"outside", "fs_read", "$/outside/secret", ruleOutside},
+		{"outside, and not there", "fs_read", "$/outside/nothing/here", ruleOutside},
+		{"another folder of the tool", "fs_write", "~/projects/a.txt", ruleOutside},
+		{"home", "fs_read", "~", ruleOutside},
 
-		{"trick: ..", "fs_read", "~/projects/../notes/n.md", RuleOutside},
-		{"trick: .. far up", "fs_read", "~/projects/../../../../../../../../etc/passwd", RuleOutside},
-		{"trick: .. behind a link is above its target", "fs_read", "~/projects/out/../home/notes/n.md", RuleOutside},
-		{"trick: .. behind a link that looks inside", "fs_read", "~/projects/deep/dots/../a.txt", RuleOutside},
-		{"trick: .. from what is not there", "fs_read", "~/projects/nothing/../a.txt", RuleUnresolved},
-		{"trick: .. from a file", "fs_read", "~/projects/a.txt/../a.txt", RuleUnresolved},
-		{"trick: a prefix that is no folder", "fs_read", "~/projects2", RuleOutside},
-		{"trick: a link to a folder outside", "fs_read", "~/projects/out/secret", RuleOutside},
-		{"trick: a link to a file outside", "fs_read", "~/projects/out-file", RuleOutside},
-		{"trick: a link to what is not there yet", "fs_read", "~/projects/dangling", RuleOutside},
-		{"trick: a link up", "fs_read", "~/projects/up/outside/secret", RuleOutside},
-		{"trick: a link that goes up from nowhere", "fs_read", "~/projects/dangling-2", RuleUnresolved},
-		{"trick: a link to itself", "fs_read", "~/projects/loop", RuleUnresolved},
-		{"trick: another case of the folder", "fs_read", "~/PROJECTS/a.txt", RuleOutside},
-		{"trick: a trailing dot", "fs_read", "~/projects./a.txt", RuleOutside},
-		{"trick: a trailing blank", "fs_read", "~/projects /a.txt", RuleOutside},
-		{"trick: a look-alike slash", "fs_read", "~/projects∕..∕notes", RuleOutside},
-		{"trick: a backslash", "fs_read", `~/projects\..\notes`, RuleOutside},
+		{"trick: ..", "fs_read", "~/projects/../notes/n.md", ruleOutside},
+		{"trick: .. far up", "fs_read", "~/projects/../../../../../../../../etc/passwd", ruleOutside},
+		{"trick: .. behind a link is above its target", "fs_read", "~/projects/out/../home/notes/n.md", ruleOutside},
+		{"trick: .. behind a link that looks inside", "fs_read", "~/projects/deep/dots/../a.txt", ruleOutside},
+		{"trick: .. from what is not there", "fs_read", "~/projects/nothing/../a.txt", ruleUnresolved},
+		{"trick: .. from a file", "fs_read", "~/projects/a.txt/../a.txt", ruleUnresolved},
+		{"trick: a prefix that is no folder", "fs_read", "~/projects2", ruleOutside},
+		{"trick: a link to a folder outside", "fs_read", "~/projects/out/secret", ruleOutside},
+		{"trick: a link to a file outside", "fs_read", "~/projects/out-file", ruleOutside},
+		{"trick: a link to what is not there yet", "fs_read", "~/projects/dangling", ruleOutside},
+		{"trick: a link up", "fs_read", "~/projects/up/outside/secret", ruleOutside},
+		{"trick: a link that goes up from nowhere", "fs_read", "~/projects/dangling-2", ruleUnresolved},
+		{"trick: a link to itself", "fs_read", "~/projects/loop", ruleUnresolved},
+		{"trick: another case of the folder", "fs_read", "~/PROJECTS/a.txt", ruleOutside},
+		{"trick: a trailing dot", "fs_read", "~/projects./a.txt", ruleOutside},
+		{"trick: a trailing blank", "fs_read", "~/projects /a.txt", ruleOutside},
+		{"trick: a look-alike slash", "fs_read", "~/projects∕..∕notes", ruleOutside},
+		{"trick: a backslash", "fs_read", `~/projects\..\notes`, ruleOutside},
 		{"trick: escapes of an address", "fs_read", "~/projects/%2e%2e/notes/n.md", ""}, // just a name that is not there
-		{"trick: an address of a file", "fs_read", "file:///etc/passwd", RulePathForm},
-		{"trick: relative", "fs_read", "projects/a.txt", RulePathForm},
-		{"trick: relative with ..", "fs_read", "../../etc/passwd", RulePathForm},
-		{"trick: the home of another", "fs_read", "~root/.ssh/id_rsa", RulePathForm},
-		{"trick: nothing", "fs_read", "", RulePathForm},
-		{"trick: a line break", "fs_read", "~/projects/a\n.txt", RulePathForm},
-		{"trick: NUL", "fs_read", "~/projects/a.txt\x00.png", RulePathForm},
-		{"trick: an escape sequence", "fs_read", "~/projects/\x1b[2J", RulePathForm},
-		{"trick: a name beyond 255 bytes", "fs_read", "~/projects/" + strings.Repeat("a", 256), RulePathForm},
-		{"trick: a path beyond 4096 bytes", "fs_read", "~/projects" + strings.Repeat("/a", 2100), RulePathForm},
-		{"trick: a variable", "fs_read", "${HOME}/projects/a.txt", RuleOutside}, // the root and then {HOME}
+		{"trick: an address of a file", "fs_read", "file:///etc/passwd", rulePathForm},
+		{"trick: relative", "fs_read", "projects/a.txt", rulePathForm},
+		{"trick: relative with ..", "fs_read", "../../etc/passwd", rulePathForm},
+		{"trick: the home of another", "fs_read", "~root/.ssh/id_rsa", rulePathForm},
+		{"trick: nothing", "fs_read", "", rulePathForm},
+		{"trick: a line break", "fs_read", "~/projects/a\n.txt", rulePathForm},
+		{"trick: NUL", "fs_read", "~/projects/a.txt\x00.png", rulePathForm},
+		{"trick: an escape sequence", "fs_read", "~/projects/\x1b[2J", rulePathForm},
+		{"trick: a name beyond 255 bytes", "fs_read", "~/projects/" + strings.Repeat("a", 256), rulePathForm},
+		{"trick: a path beyond 4096 bytes", "fs_read", "~/projects" + strings.Repeat("/a", 2100), rulePathForm},
+		{"trick: a variable", "fs_read", "${HOME}/projects/a.txt", ruleOutside}, // the root and then {HOME}
 
-		{"trick: Conclave's own folder", "fs_read", "~/.conclave/keys/root.nk", RuleClosed},
-		{"trick: Conclave's own folder by a link", "fs_read", "~/projects/keys/root.nk", RuleClosed},
-		{"trick: Conclave's own folder by two links", "fs_read", "~/desk/home/.conclave", RuleClosed},
-		{"trick: Conclave's own folder by ..", "fs_read", "~/projects/../.conclave/keys", RuleClosed},
-		{"trick: Conclave's own folder in other case", "fs_read", "~/.Conclave/KEYS/root.nk", RuleClosed},
-		{"trick: Conclave's own folder with slashes", "fs_read", "~//.conclave///keys", RuleClosed},
-		{"trick: a link out of Conclave's own folder", "fs_read", "~/.conclave/escape/a.txt", RuleClosed},
-		{"trick: /proc", "fs_read", "/proc/self/environ", RuleSpecialPath},
-		{"trick: /proc as a way out", "fs_read", "/proc/self/root$/home/projects/a.txt", RuleSpecialPath},
-		{"trick: /proc as a way in and out", "fs_read", "/proc/self/../..$/home/projects/a.txt", RuleSpecialPath},
-		{"trick: a folder of a process", "fs_read", "/proc/1/cwd", RuleSpecialPath},
-		{"trick: a link into /proc", "fs_read", "~/projects/self$/outside/secret", RuleSpecialPath},
-		{"trick: /sys", "fs_read", "/sys/kernel", RuleSpecialPath},
-		{"trick: a device", "fs_read", "/dev/zero", RuleSpecialPath},
-		{"trick: an open file", "fs_read", "/dev/fd/0", RuleSpecialPath},
-		{"trick: /dev with slashes and dots", "fs_read", "//./dev/./stdin", RuleSpecialPath},
+		{"trick: Conclave's own folder", "fs_read", "~/.conclave/keys/root.nk", ruleClosed},
+		{"trick: Conclave's own folder by a link", "fs_read", "~/projects/keys/root.nk", ruleClosed},
+		{"trick: Conclave's own folder by two links", "fs_read", "~/desk/home/.conclave", ruleClosed},
+		{"trick: Conclave's own folder by ..", "fs_read", "~/projects/../.conclave/keys", ruleClosed},
+		{"trick: Conclave's own folder in other case", "fs_read", "~/.Conclave/KEYS/root.nk", ruleClosed},
+		{"trick: Conclave's own folder with slashes", "fs_read", "~//.conclave///keys", ruleClosed},
+		{"trick: a link out of Conclave's own folder", "fs_read", "~/.conclave/escape/a.txt", ruleClosed},
+		{"trick: /proc", "fs_read", "/proc/self/environ", ruleSpecialPath},
+		{"trick: /proc as a way out", "fs_read", "/proc/self/root$/home/projects/a.txt", ruleSpecialPath},
+		{"trick: /proc as a way in and out", "fs_read", "/proc/self/../..$/home/projects/a.txt", ruleSpecialPath},
+		{"trick: a folder of a process", "fs_read", "/proc/1/cwd", ruleSpecialPath},
+		{"trick: a link into /proc", "fs_read", "~/projects/self$/outside/secret", ruleSpecialPath},
+		{"trick: /sys", "fs_read", "/sys/kernel", ruleSpecialPath},
+		{"trick: a device", "fs_read", "/dev/zero", ruleSpecialPath},
+		{"trick: an open file", "fs_read", "/dev/fd/0", ruleSpecialPath},
+		{"trick: /dev with slashes and dots", "fs_read", "//./dev/./stdin", ruleSpecialPath},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall("generator", "coder", tt.tool, tt.path)
@@ -166,13 +166,13 @@ func TestPathsLayer(t *testing.T) {
 			if len(reason) > 300 {
 				t.Errorf("the reason has %d bytes: %s", len(reason), reason)
 			}
-			if rule == RuleOutside && len(allowed) == 0 {
+			if rule == ruleOutside && len(allowed) == 0 {
 				t.Errorf("the refusal says nothing of what is allowed")
 			}
 			// Everything allowed lifts the folders of the manifest and nothing else.
 			c.Override.Level = subjects.OverrideAll
 			want := tt.rule
-			if want == RuleOutside {
+			if want == ruleOutside {
 				want = ""
 			}
 			if rule, reason, _ := judgeCall(t, l, c); rule != want {
@@ -189,15 +189,15 @@ func TestPathsArguments(t *testing.T) {
 		{"a list of paths", `{"path":["~/projects/a.txt","~/projects/go"]}`, ""},
 		{"none given", `{}`, ""},
 		{"another argument is no path", `{"path":"~/projects/a.txt","content":"/etc/passwd"}`, ""},
-		{"trick: one of a list is outside", `{"path":["~/projects/a.txt","/etc/passwd"]}`, RuleOutside},
-		{"trick: a number", `{"path":7}`, RulePathForm},
-		{"trick: null", `{"path":null}`, RulePathForm},
-		{"trick: an object", `{"path":{"path":"/etc/passwd"}}`, RulePathForm},
-		{"trick: a list of lists", `{"path":[["/etc/passwd"]]}`, RulePathForm},
-		{"trick: given twice", `{"path":"~/projects/a.txt","path":"/etc/passwd"}`, RuleUnreadable},
-		{"trick: a name in other letters", `{"path":"~/projects/a.txt","PATH":"/etc/passwd"}`, RuleMisspelling},
-		{"trick: the second path argument", `{"path":"~/projects/a.txt","to":"$/outside/x"}`, RuleOutside},
-		{"trick: not JSON", `~/projects/a.txt`, RuleUnreadable},
+		{"trick: one of a list is outside", `{"path":["~/projects/a.txt","/etc/passwd"]}`, ruleOutside},
+		{"trick: a number", `{"path":7}`, rulePathForm},
+		{"trick: null", `{"path":null}`, rulePathForm},
+		{"trick: an object", `{"path":{"path":"/etc/passwd"}}`, rulePathForm},
+		{"trick: a list of lists", `{"path":[["/etc/passwd"]]}`, rulePathForm},
+		{"trick: given twice", `{"path":"~/projects/a.txt","path":"/etc/passwd"}`, ruleUnreadable},
+		{"trick: a name in other letters", `{"path":"~/projects/a.txt","PATH":"/etc/passwd"}`, ruleMisspelling},
+		{"trick: the second path argument", `{"path":"~/projects/a.txt","to":"$/outside/x"}`, ruleOutside},
+		{"trick: not JSON", `~/projects/a.txt`, ruleUnreadable},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall("generator", "coder", "fs_read", "")
@@ -213,30 +213,30 @@ func TestPathsArguments(t *testing.T) {
 func TestPathsOfAncestorsBind(t *testing.T) {
 	w := newPathsFixture(t)
 	l := w.layer()
-	child := func(name, typ string) Spawned { return Spawned{Name: name, Type: typ} }
+	child := func(name, typ string) SpawnedAgent { return SpawnedAgent{Name: name, Type: typ} }
 	for _, tt := range []struct {
 		name, account, typ, path string
-		line                     []Spawned
+		line                     []SpawnedAgent
 		level                    string
 		rule, says               string
 	}{
-		{name: "a child inside both", account: "generator", typ: "reader", line: []Spawned{child("reader-1", "reader")}, path: "~/projects/a.txt"},
-		{name: "a child of one that only passes on", account: "orchestrator", typ: "coder", line: []Spawned{child("coder-1", "coder")}, path: "~/projects/a.txt"},
-		{name: "a child that inherits nothing", account: "generator", typ: "free", line: []Spawned{child("free-1", "free")}, path: "~/notes/n.md"},
-		{name: "below one that inherits nothing", account: "generator", typ: "reader", line: []Spawned{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md"},
+		{name: "a child inside both", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/projects/a.txt"},
+		{name: "a child of one that only passes on", account: "orchestrator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt"},
+		{name: "a child that inherits nothing", account: "generator", typ: "free", line: []SpawnedAgent{child("free-1", "free")}, path: "~/notes/n.md"},
+		{name: "below one that inherits nothing", account: "generator", typ: "reader", line: []SpawnedAgent{child("free-1", "free"), child("reader-1", "reader")}, path: "~/notes/n.md"},
 		{name: "a tool without paths", account: "generator", typ: "coder", path: ""},
-		{name: "no folder for the type", account: "committee", typ: "assistant", path: "~/projects/a.txt", rule: RuleOutside, says: "no folder"},
-		{name: "trick: a child with more folders than its parent", account: "generator", typ: "reader", line: []Spawned{child("reader-1", "reader")}, path: "~/notes/n.md", rule: RuleOutsideLine, says: "generator of type coder"},
-		{name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader", line: []Spawned{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md", rule: RuleOutsideLine, says: "coder-1 of type coder"},
-		{name: "trick: one that inherits nothing above a narrow caller", account: "generator", typ: "coder", line: []Spawned{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md", rule: RuleOutside},
-		{name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder", line: []Spawned{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: RuleOutsideLine, says: "committee"},
-		{name: "trick: a parent of no known type", account: "generator", typ: "coder", line: []Spawned{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt", rule: RuleOutsideLine, says: "x-1"},
-		{name: "trick: everything allowed, for a child", account: "operator", typ: "coder", line: []Spawned{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md", rule: RuleOutside},
-		{name: "trick: relaxed", account: "generator", typ: "coder", level: subjects.OverrideRelax, path: "~/notes/n.md", rule: RuleOutside},
-		{name: "trick: everything allowed, and Conclave's own folder", account: "operator", typ: "operator", level: subjects.OverrideAll, path: "~/.conclave/keys", rule: RuleClosed},
-		{name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md", rule: RuleUnknownLine},
-		{name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt", rule: RuleUnknownLine},
-		{name: "trick: an unknown account, everything allowed", account: "nobody", typ: "coder", level: subjects.OverrideAll, path: "~/projects/a.txt", rule: RuleUnknownLine},
+		{name: "no folder for the type", account: "committee", typ: "assistant", path: "~/projects/a.txt", rule: ruleOutside, says: "no folder"},
+		{name: "trick: a child with more folders than its parent", account: "generator", typ: "reader", line: []SpawnedAgent{child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideLine, says: "generator of type coder"},
+		{name: "trick: a grandchild past its grandparent", account: "orchestrator", typ: "reader", line: []SpawnedAgent{child("coder-1", "coder"), child("reader-1", "reader")}, path: "~/notes/n.md", rule: ruleOutsideLine, says: "coder-1 of type coder"},
+		{name: "trick: one that inherits nothing above a narrow caller", account: "generator", typ: "coder", line: []SpawnedAgent{child("free-1", "free"), child("coder-1", "coder")}, path: "~/notes/n.md", rule: ruleOutside},
+		{name: "trick: a parent that uses the tool without folders", account: "committee", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideLine, says: "committee"},
+		{name: "trick: a parent of no known type", account: "generator", typ: "coder", line: []SpawnedAgent{child("x-1", "x"), child("coder-1", "coder")}, path: "~/projects/a.txt", rule: ruleOutsideLine, says: "x-1"},
+		{name: "trick: everything allowed, for a child", account: "operator", typ: "coder", line: []SpawnedAgent{child("coder-1", "coder")}, level: subjects.OverrideAll, path: "~/notes/n.md", rule: ruleOutside},
+		{name: "trick: relaxed", account: "generator", typ: "coder", level: subjects.OverrideRelax, path: "~/notes/n.md", rule: ruleOutside},
+		{name: "trick: everything allowed, and Conclave's own folder", account: "operator", typ: "operator", level: subjects.OverrideAll, path: "~/.conclave/keys", rule: ruleClosed},
+		{name: "trick: a type it does not have", account: "generator", typ: "operator", path: "~/notes/n.md", rule: ruleUnknownLine},
+		{name: "trick: an unknown account", account: "nobody", typ: "coder", path: "~/projects/a.txt", rule: ruleUnknownLine},
+		{name: "trick: an unknown account, everything allowed", account: "nobody", typ: "coder", level: subjects.OverrideAll, path: "~/projects/a.txt", rule: ruleUnknownLine},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := w.fileCall(tt.account, tt.typ, "fs_read", tt.path, tt.line...)
@@ -254,11 +254,11 @@ func TestPathsOfAncestorsBind(t *testing.T) {
 	t.Run("trick: a path in the subject that the registry does not know", func(t *testing.T) {
 		c := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
 		c.Caller.Path = []string{"coder-1"}
-		if rule, reason, _ := judgeCall(t, l, c); rule != RuleUnknownLine {
+		if rule, reason, _ := judgeCall(t, l, c); rule != ruleUnknownLine {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
-		c.Line = []Spawned{child("coder-2", "coder")}
-		if rule, reason, _ := judgeCall(t, l, c); rule != RuleUnknownLine {
+		c.Lineage = []SpawnedAgent{child("coder-2", "coder")}
+		if rule, reason, _ := judgeCall(t, l, c); rule != ruleUnknownLine {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 	})
@@ -270,28 +270,28 @@ func TestPathsFailClosed(t *testing.T) {
 	read := w.fileCall("generator", "coder", "fs_read", "~/projects/a.txt")
 	for _, tt := range []struct {
 		name  string
-		layer PathsLayer
+		layer pathsLayer
 		call  Call
 		rule  string
 	}{
-		{"trick: the zero layer", PathsLayer{}, read, RuleNoPaths},
-		{"trick: nobody follows links", NewPathsLayer(w.manifest, w.home, nil, nil), read, RuleNoPaths},
-		{"trick: a closed folder that is no path", RealPaths(w.manifest, w.home, []string{"keys"}), read, RuleNoPaths},
-		{"trick: a closed folder that leads nowhere", RealPaths(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, RuleNoPaths},
-		{"trick: links that nobody can follow", NewPathsLayer(w.manifest, w.home, nil, broken), read, RuleOutside},
-		{"trick: links that lead to something relative", NewPathsLayer(w.manifest, w.home, nil, func(string) (string, error) { return "a", nil }), read, RuleUnresolved},
-		{"trick: no home", RealPaths(w.manifest, "", nil), read, RulePathForm},
+		{"trick: the zero layer", pathsLayer{}, read, ruleNoPaths},
+		{"trick: nobody follows links", newPathsLayer(w.manifest, w.home, nil, nil), read, ruleNoPaths},
+		{"trick: a closed folder that is no path", newSystemPathsLayer(w.manifest, w.home, []string{"keys"}), read, ruleNoPaths},
+		{"trick: a closed folder that leads nowhere", newSystemPathsLayer(w.manifest, w.home, []string{w.home + "/projects/loop"}), read, ruleNoPaths},
+		{"trick: links that nobody can follow", newPathsLayer(w.manifest, w.home, nil, broken), read, ruleOutside},
+		{"trick: links that lead to something relative", newPathsLayer(w.manifest, w.home, nil, func(string) (string, error) { return "a", nil }), read, ruleUnresolved},
+		{"trick: no home", newSystemPathsLayer(w.manifest, "", nil), read, rulePathForm},
 		{"trick: folders for a tool whose arguments are no paths", w.layer(), func() Call {
 			c := read
 			c.Tool.Paths = nil
 			return c
-		}(), RuleUnconfined},
+		}(), ruleUnconfined},
 		{"trick: running in a folder above Conclave's own", w.layer(), func() Call {
 			c := w.fileCall("operator", "operator", "run_shell", "~/")
 			c.Override.Level, c.Tool.Effects = subjects.OverrideAll, Declare(Exec)
 			return c
-		}(), RuleClosed},
-		{"trick: changing a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_write", "~/"), RuleClosed},
+		}(), ruleClosed},
+		{"trick: changing a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_write", "~/"), ruleClosed},
 		{"reading a folder above Conclave's own", w.layer(), w.fileCall("operator", "operator", "fs_read", "~/"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestPathsFailClosed(t *testing.T) {
 		}
 		w.mustSucceed(t, os.RemoveAll(w.home+"/projects/go"))
 		w.mustSucceed(t, os.Symlink(w.root+"/outside", w.home+"/projects/go"))
-		if rule, reason, _ := judgeCall(t, l, c); rule != RuleOutside {
+		if rule, reason, _ := judgeCall(t, l, c); rule != ruleOutside {
 			t.Errorf("rule %q (%s)", rule, reason)
 		}
 	})
@@ -395,7 +395,7 @@ func BenchmarkPaths(b *testing.B) {
 	c := w.fileCall("generator", "coder", "fs_read", "~/projects/go/src/b.go")
 	b.ReportAllocs()
 	for b.Loop() {
-		if l.Judge(b.Context(), c).kind != passes {
+		if l.Judge(b.Context(), c).kind != verdictPass {
 			b.Fatal("refused")
 		}
 	}

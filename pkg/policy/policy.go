@@ -29,11 +29,11 @@ type Call struct {
 	Session string
 	Query   string
 
-	Person   bool     // the user's own call: its arguments are the user's own words
+	FromUser bool     // the user's own call: its arguments are the user's own words
 	Override Override // what the user set for the session
-	Line     []Spawned
+	Lineage  []SpawnedAgent
 	Flow     *Flow // nil = nobody knows what went into the session
-	Spent    Spent
+	Usage    Usage
 }
 
 // clone copies everything a layer could change behind the back of the next one. Flow cannot be changed by who has it.
@@ -47,18 +47,18 @@ func (c Call) clone() Call {
 	c.Tool.Content = slices.Clone(c.Tool.Content)
 	c.Override.Disable = slices.Clone(c.Override.Disable)
 	c.Override.Grant = slices.Clone(c.Override.Grant)
-	c.Line = slices.Clone(c.Line)
-	for i := range c.Line {
-		c.Line[i].Tools = slices.Clone(c.Line[i].Tools)
+	c.Lineage = slices.Clone(c.Lineage)
+	for i := range c.Lineage {
+		c.Lineage[i].Tools = slices.Clone(c.Lineage[i].Tools)
 	}
-	c.Spent.Lines = slices.Clone(c.Spent.Lines)
+	c.Usage.Agents = slices.Clone(c.Usage.Agents)
 	return c
 }
 
-// everything reports whether the user lets everything pass. It holds for the account itself: a spawned agent gets
+// hasFullOverride reports whether the user lets everything pass. It holds for the account itself: a spawned agent gets
 // nothing from it.
-func (c Call) everything() bool {
-	return c.Override.All() && len(c.Caller.Path) == 0 && len(c.Line) == 0
+func (c Call) hasFullOverride() bool {
+	return c.Override.IsAll() && len(c.Caller.Path) == 0 && len(c.Lineage) == 0
 }
 
 // Override is what the user set for a session, or for one message of it. The zero value changes nothing.
@@ -68,33 +68,33 @@ type Override struct {
 	Grant   []string // "type:tool"
 }
 
-// Relaxed reports whether tools marked high-risk no longer ask.
-func (o Override) Relaxed() bool {
+// IsRelaxed reports whether tools marked high-risk no longer ask.
+func (o Override) IsRelaxed() bool {
 	return o.Level == subjects.OverrideRelax || o.Level == subjects.OverrideAll
 }
 
-// All reports whether everything passes that the user may pass.
-func (o Override) All() bool { return o.Level == subjects.OverrideAll }
+// IsAll reports whether everything passes that the user may pass.
+func (o Override) IsAll() bool { return o.Level == subjects.OverrideAll }
 
-// Spawned is one agent of the caller's line as the registry knows it: the first is the account's child, the last is the
+// SpawnedAgent is one agent of the caller's line as the registry knows it: the first is the account's child, the last is the
 // caller itself.
-type Spawned struct {
+type SpawnedAgent struct {
 	Name     string // its token in the path
 	Type     string
 	Narrowed bool     // its parent gave it no more than Tools
 	Tools    []string // with Narrowed
 }
 
-// Spent is what was used up before this call.
-type Spent struct {
-	Same  int         // identical calls of this caller within the window
-	Calls int         // calls for the same question
-	Lines []LineSpent // of the account and each spawned agent above, the caller included
+// Usage is what was used up before this call.
+type Usage struct {
+	Identical int          // identical calls of this caller within the window
+	Calls     int          // calls for the same question
+	Agents    []AgentUsage // of the account and each spawned agent above, the caller included
 }
 
-// LineSpent is what an agent and all below it have used of its budget.
-type LineSpent struct {
-	Who     string
+// AgentUsage is what an agent and all below it have used of its budget.
+type AgentUsage struct {
+	Agent   string
 	Budget  subjects.Budget
 	Calls   int
 	Seconds float64
@@ -127,31 +127,31 @@ func (t Tool) Has(e Effect) bool { return !t.Known || t.Effects.Has(e) }
 
 // Verdict is what a layer says of a call. The zero value refuses.
 type Verdict struct {
-	kind      kind
+	kind      verdictKind
 	rule      string
 	reason    string
 	allowed   []string
 	sinks     []string
-	more      []Verdict         // what else the layer has against the call
+	others    []Verdict         // what else the layer has against the call
 	monitored []subjects.Denial // passed over only because their rules are watched and not enforced
 }
 
-// kind of a verdict. The zero value refuses.
-type kind uint8
+// verdictKind of a verdict. The zero value refuses.
+type verdictKind uint8
 
 const (
-	refuses kind = iota
-	passes
-	asks
+	verdictDeny verdictKind = iota
+	verdictPass
+	verdictAsk
 )
 
 // Pass steps aside: this layer has nothing against the call. It is not a permission; the other layers still judge.
-func Pass() Verdict { return Verdict{kind: passes} }
+func Pass() Verdict { return Verdict{kind: verdictPass} }
 
 // Ask refuses unless the user agrees. sinks are where something would go: an answer that is remembered holds for the
 // same ones alone.
 func Ask(rule, reason string, sinks ...string) Verdict {
-	return Verdict{kind: asks, rule: rule, reason: reason, sinks: slices.Clone(sinks)}
+	return Verdict{kind: verdictAsk, rule: rule, reason: reason, sinks: slices.Clone(sinks)}
 }
 
 // Deny refuses. rule names what was broken, reason is for the user who has to act on it, and allowed lists what would
@@ -160,13 +160,13 @@ func Deny(rule, reason string, allowed ...string) Verdict {
 	return Verdict{rule: rule, reason: reason, allowed: slices.Clone(allowed)}
 }
 
-// Every joins the verdicts of one layer: all that it has against a call, so that an answer to one question, or a rule that
+// combineVerdicts joins the verdicts of one layer: all that it has against a call, so that an answer to one question, or a rule that
 // is only watched, covers nothing else. It passes when all pass.
-func Every(verdicts ...Verdict) Verdict {
+func combineVerdicts(verdicts ...Verdict) Verdict {
 	var all []Verdict
 	for _, v := range verdicts {
-		for _, one := range v.each() {
-			if one.kind != passes {
+		for _, one := range v.split() {
+			if one.kind != verdictPass {
 				all = append(all, one)
 			}
 		}
@@ -178,14 +178,14 @@ func Every(verdicts ...Verdict) Verdict {
 		return all[0]
 	}
 	first := all[0]
-	first.more = all[1:]
+	first.others = all[1:]
 	return first
 }
 
-// each is everything a verdict says, one by one.
-func (v Verdict) each() []Verdict {
-	more := v.more
-	v.more = nil
+// split is everything a verdict says, one by one.
+func (v Verdict) split() []Verdict {
+	more := v.others
+	v.others = nil
 	return append([]Verdict{v}, more...)
 }
 
@@ -199,17 +199,17 @@ type Layer interface {
 
 // Layers and rules of refusals that the chain itself makes.
 const (
-	LayerChain = "chain" // the chain as a whole
+	layerChain = "chain" // the chain as a whole
 	LayerTool  = "tool"  // what is known about the tool
 
-	RuleUndecided   = "undecided"    // nobody decided
-	RuleEmpty       = "empty_chain"  // no layer to ask
-	RuleNil         = "nil_layer"    // a layer is missing or has no name
-	RulePanic       = "layer_failed" // a layer broke
-	RuleNoVerdict   = "no_verdict"   // a layer said nothing
-	RuleOutOfTime   = "out_of_time"  // the call was cancelled, or its deadline passed
+	ruleUndecided   = "undecided"    // nobody decided
+	ruleEmptyChain  = "empty_chain"  // no layer to ask
+	ruleNilLayer    = "nil_layer"    // a layer is missing or has no name
+	ruleLayerFailed = "layer_failed" // a layer broke
+	ruleNoVerdict   = "no_verdict"   // a layer said nothing
+	ruleOutOfTime   = "out_of_time"  // the call was cancelled, or its deadline passed
 	RuleUnknownTool = "unknown_tool" // no tool of that name
-	RuleBadName     = "bad_name"     // that is not a name
+	ruleBadName     = "bad_name"     // that is not a name
 )
 
 // Decision is what a chain came to. The zero value refuses.
@@ -218,12 +218,12 @@ type Decision struct {
 	// refused.
 	LayersPassed []string
 
-	allowed   bool
-	denial    subjects.Denial
-	asks      []Question
-	monitored []subjects.Denial
-	told      []subjects.LayerVerdict
-	failure   error
+	allowed       bool
+	denial        subjects.Denial
+	asks          []Question
+	monitored     []subjects.Denial
+	layerVerdicts []subjects.LayerVerdict
+	failure       error
 }
 
 // Question is what a layer wants the user to be asked.
@@ -248,7 +248,7 @@ func (d Decision) Monitored() []subjects.Denial { return slices.Clone(d.monitore
 
 // Verdict is the decision as a dry run tells it.
 func (d Decision) Verdict() subjects.Verdict {
-	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.told), Monitored: d.Monitored()}
+	v := subjects.Verdict{Allowed: d.Allowed(), Layers: slices.Clone(d.layerVerdicts), Monitored: d.Monitored()}
 	for _, q := range d.Asks() {
 		v.Asks = append(v.Asks, subjects.Denial{Layer: q.Layer, Rule: q.Rule, Reason: q.Reason})
 	}
@@ -265,7 +265,7 @@ func (d Decision) Denial() *subjects.Denial {
 	}
 	out := d.denial
 	if out.Layer == "" {
-		out = subjects.Denial{Layer: LayerChain, Rule: RuleUndecided, Reason: "no decision was made, and that is a refusal"}
+		out = subjects.Denial{Layer: layerChain, Rule: ruleUndecided, Reason: "no decision was made, and that is a refusal"}
 	}
 	out.Allowed = slices.Clone(out.Allowed)
 	return &out
@@ -285,80 +285,80 @@ func (ch Chain) Decide(ctx context.Context, c Call) (d Decision) {
 		d.allowed = false
 		d.asks = nil
 		d.denial = subjects.Denial{Layer: layer, Rule: rule, Reason: reason, Allowed: allowed}
-		d.told = append(d.told, subjects.LayerVerdict{Layer: layer, Verdict: "deny", Rule: rule, Reason: reason})
+		d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: layer, Verdict: "deny", Rule: rule, Reason: reason})
 		return d
 	}
 	if len(ch) == 0 {
-		return refuse(LayerChain, RuleEmpty, "no policy is loaded, so nothing may run")
+		return refuse(layerChain, ruleEmptyChain, "no policy is loaded, so nothing may run")
 	}
 	// The name may come from a model or the network: it is checked before it is looked up or repeated.
 	if err := subjects.CheckToken(c.Tool.Name); err != nil {
-		return refuse(LayerTool, RuleBadName, fmt.Sprintf("the name of the tool is refused: %v", err))
+		return refuse(LayerTool, ruleBadName, fmt.Sprintf("the name of the tool is refused: %v", err))
 	}
 	if !c.Tool.Known {
 		return refuse(LayerTool, RuleUnknownTool, fmt.Sprintf("no tool named %s is known; check the name and that its actor runs", c.Tool.Name))
 	}
 	for i, l := range ch {
 		if ctx == nil || ctx.Err() != nil {
-			return refuse(LayerChain, RuleOutOfTime, "the call was cancelled or its time was up before it was decided")
+			return refuse(layerChain, ruleOutOfTime, "the call was cancelled or its time was up before it was decided")
 		}
-		name, v, failure := ask(ctx, l, c.clone())
+		name, v, failure := runLayer(ctx, l, c.clone())
 		switch {
 		case failure != nil:
 			d.failure = fmt.Errorf("judging %s: %w", c.Tool.Name, failure)
-			return refuse(or(name, LayerChain), RulePanic, "the layer failed, so the call is refused; its log says why")
+			return refuse(or(name, layerChain), ruleLayerFailed, "the layer failed, so the call is refused; its log says why")
 		case name == "":
-			return refuse(LayerChain, RuleNil, fmt.Sprintf("layer %d of the policy is missing, so nothing may run", i+1))
+			return refuse(layerChain, ruleNilLayer, fmt.Sprintf("layer %d of the policy is missing, so nothing may run", i+1))
 		}
 		d.monitored = append(d.monitored, v.monitored...)
 		passed := true
-		for _, one := range v.each() {
+		for _, one := range v.split() {
 			switch {
-			case one.kind == passes:
-			case one.kind == asks:
+			case one.kind == verdictPass:
+			case one.kind == verdictAsk:
 				passed = false
 			case one.rule == "" && one.reason == "":
-				return refuse(name, RuleNoVerdict, "the layer gave no verdict, and that is a refusal")
+				return refuse(name, ruleNoVerdict, "the layer gave no verdict, and that is a refusal")
 			default:
 				return refuse(name, or(one.rule, name), or(one.reason, "the layer refused without a reason"), one.allowed...)
 			}
 		}
 		if passed {
 			d.LayersPassed = append(d.LayersPassed, name)
-			d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "pass"})
+			d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: name, Verdict: "pass"})
 			continue
 		}
-		for _, one := range v.each() {
-			if one.kind == asks {
+		for _, one := range v.split() {
+			if one.kind == verdictAsk {
 				q := Question{Layer: name, Rule: or(one.rule, name), Reason: or(one.reason, "the layer asks without a reason"), Sinks: one.sinks}
 				d.asks = append(d.asks, q)
-				d.told = append(d.told, subjects.LayerVerdict{Layer: name, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
+				d.layerVerdicts = append(d.layerVerdicts, subjects.LayerVerdict{Layer: name, Verdict: "ask", Rule: q.Rule, Reason: q.Reason})
 			}
 		}
 	}
 	if ctx.Err() != nil {
-		return refuse(LayerChain, RuleOutOfTime, "the call was cancelled or its time was up while it was decided")
+		return refuse(layerChain, ruleOutOfTime, "the call was cancelled or its time was up while it was decided")
 	}
 	d.allowed = true
 	return d
 }
 
-// ask gets one layer's verdict. A layer that is missing has no name; one that panics has a failure.
-func ask(ctx context.Context, l Layer, c Call) (name string, v Verdict, failure error) {
+// runLayer gets one layer's verdict. A layer that is missing has no name; one that panics has a failure.
+func runLayer(ctx context.Context, l Layer, c Call) (name string, v Verdict, failure error) {
 	defer func() {
 		if p := recover(); p != nil {
 			v, failure = Verdict{}, fmt.Errorf("layer %q panicked: %v\n%s", name, p, debug.Stack())
 		}
 	}()
-	if absent(l) {
+	if isNilLayer(l) {
 		return "", Verdict{}, nil
 	}
 	name = l.Name()
 	return name, l.Judge(ctx, c), nil
 }
 
-// absent reports whether there is nothing behind l: nil, or a nil pointer dressed as a layer.
-func absent(l Layer) bool {
+// isNilLayer reports whether there is nothing behind l: nil, or a nil pointer dressed as a layer.
+func isNilLayer(l Layer) bool {
 	if l == nil {
 		return true
 	}

@@ -228,7 +228,7 @@ func TestCancelledContextDenies(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	slow := fakeLayer{"slow", func(context.Context, Call) Verdict { cancel(); return Pass() }}
 	d := Chain{slow}.Decide(ctx, newCall())
-	if d.Allowed() || d.Denial().Rule != RuleOutOfTime {
+	if d.Allowed() || d.Denial().Rule != ruleOutOfTime {
 		t.Errorf("allowed %v, denial %+v", d.Allowed(), d.Denial())
 	}
 }

@@ -41,7 +41,7 @@ func drawManifest(rt *rapid.T, unbound bool) Manifest {
 		}
 		m.Types[typ] = t
 	}
-	m.Limits = Limits{Same: 3, Calls: 50, Spawns: 32, Depth: rapid.IntRange(1, subjects.MaxDepth).Draw(rt, "depth")}
+	m.Limits = Limits{Identical: 3, Calls: 50, Spawns: 32, Depth: rapid.IntRange(1, subjects.MaxDepth).Draw(rt, "depth")}
 	return m
 }
 
@@ -57,7 +57,7 @@ func drawOverride(rt *rapid.T) Override {
 }
 
 // drawLineage spawns agents one below the other for as long as the manifest lets it.
-func drawLineage(rt *rapid.T, m Manifest, account string, grants []string) (line []Spawned) {
+func drawLineage(rt *rapid.T, m Manifest, account string, grants []string) (line []SpawnedAgent) {
 	for i := range subjects.MaxDepth + 1 - rapid.IntRange(0, subjects.MaxDepth+1).Draw(rt, "fewer") { // testManifest numbers are drawn more often
 		parent := m.Accounts[account]
 		if len(line) > 0 {
@@ -71,22 +71,22 @@ func drawLineage(rt *rapid.T, m Manifest, account string, grants []string) (line
 		if rapid.IntRange(0, 3).Draw(rt, "narrow") == 0 {
 			req.Tools = rapid.SliceOfN(rapid.SampledFrom(someTools), 1, 3).Draw(rt, "narrowed to")
 		}
-		child, tools, err := m.Spawn(newCaller(account, line), line, req, grants...)
+		child, tools, err := m.AuthorizeSpawn(newCaller(account, line), line, req, grants...)
 		if err != nil {
 			continue
 		}
 		child.Name = fmt.Sprintf("%s-%d", child.Type, i)
 		line = append(line, child)
-		if got := m.Effective(account, line, grants); !slices.Equal(got, tools) {
+		if got := m.EffectiveTools(account, line, grants); !slices.Equal(got, tools) {
 			rt.Fatalf("spawned with %v, and has %v", tools, got)
 		}
 	}
 	return line
 }
 
-func callFor(m Manifest, account string, line []Spawned, o Override, tool string) Call {
+func callFor(m Manifest, account string, line []SpawnedAgent, o Override, tool string) Call {
 	c := Call{
-		Caller: newCaller(account, line), Line: line, Type: m.Accounts[account], Override: o,
+		Caller: newCaller(account, line), Lineage: line, Type: m.Accounts[account], Override: o,
 		Tool:   Tool{Name: tool, Zone: "tools", Known: true, Effects: Declare()},
 		Schema: json.RawMessage(`{"type":"object"}`), Args: json.RawMessage(`{}`),
 	}

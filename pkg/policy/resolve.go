@@ -16,9 +16,9 @@ import (
 
 // Bounds of a path, as Linux has them, so that every machine agrees.
 const (
-	maxPath     = 4096 // bytes
-	maxName     = 255  // bytes between two slashes
-	maxSymlinks = 40
+	maxPathBytes = 4096 // bytes
+	maxNameBytes = 255  // bytes between two slashes
+	maxSymlinks  = 40
 )
 
 // specialFolders hold no files but doors: into other processes, into the kernel, to devices. No tool gets there,
@@ -28,9 +28,9 @@ var specialFolders = []string{"/proc", "/sys", "/dev"}
 // ErrSpecial is what a path into /proc, /sys or /dev gets, on its way too.
 var ErrSpecial = errors.New("it leads into /proc, /sys or /dev, which no tool may reach")
 
-// PlainPath is a path as an agent writes it, from / or ~/, with ~ replaced by home. It looks at no file. The error says
+// ExpandPath is a path as an agent writes it, from / or ~/, with ~ replaced by home. It looks at no file. The error says
 // what a path has to be and repeats nothing of it.
-func PlainPath(p, home string) (string, error) {
+func ExpandPath(p, home string) (string, error) {
 	rest, tilde := strings.CutPrefix(p, "~")
 	switch {
 	case tilde && !path.IsAbs(home):
@@ -40,15 +40,15 @@ func PlainPath(p, home string) (string, error) {
 	case !path.IsAbs(p):
 		return "", errors.New("write the path from / or ~/")
 	}
-	if len(p) > maxPath {
-		return "", fmt.Errorf("it is longer than %d bytes", maxPath)
+	if len(p) > maxPathBytes {
+		return "", fmt.Errorf("it is longer than %d bytes", maxPathBytes)
 	}
 	if !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
 		return "", errors.New("it holds control characters or bytes that are no text")
 	}
 	for name := range strings.SplitSeq(p, "/") {
-		if len(name) > maxName {
-			return "", fmt.Errorf("a name in it is longer than %d bytes", maxName)
+		if len(name) > maxNameBytes {
+			return "", fmt.Errorf("a name in it is longer than %d bytes", maxNameBytes)
 		}
 	}
 	return p, nil
@@ -76,7 +76,7 @@ func ResolvePath(p string) (string, error) {
 			continue
 		}
 		next := path.Join(at, name)
-		if special(next) {
+		if isSpecialPath(next) {
 			return "", ErrSpecial
 		}
 		if missing {
@@ -88,13 +88,13 @@ func ResolvePath(p string) (string, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			at, missing = next, true
 		case err != nil:
-			return "", bare(err)
+			return "", stripPath(err)
 		case info.Mode()&fs.ModeSymlink != 0:
 			target, err := os.Readlink(next)
 			if err != nil {
-				return "", bare(err)
+				return "", stripPath(err)
 			}
-			if links++; links > maxSymlinks || target == "" || len(target) > maxPath {
+			if links++; links > maxSymlinks || target == "" || len(target) > maxPathBytes {
 				return "", errors.New("it leads through too many or broken links")
 			}
 			if path.IsAbs(target) {
@@ -107,18 +107,18 @@ func ResolvePath(p string) (string, error) {
 			at = next
 		}
 	}
-	if len(at) > maxPath {
-		return "", fmt.Errorf("it leads to a path longer than %d bytes", maxPath)
+	if len(at) > maxPathBytes {
+		return "", fmt.Errorf("it leads to a path longer than %d bytes", maxPathBytes)
 	}
 	return at, nil
 }
 
-// RealFolders are folders as the manifest writes them, with ~ replaced and links resolved. It is done once, when the
+// ResolveFolders are folders as the manifest writes them, with ~ replaced and links resolved. It is done once, when the
 // rules are read: a folder that is replaced by a link later must not give what the link points to.
-func RealFolders(folders []string, home string, resolve func(string) (string, error)) ([]string, error) {
+func ResolveFolders(folders []string, home string, resolve func(string) (string, error)) ([]string, error) {
 	var out []string
 	for _, f := range folders {
-		plain, err := PlainPath(f, home)
+		plain, err := ExpandPath(f, home)
 		if err == nil {
 			plain, err = resolve(plain)
 		}
@@ -130,8 +130,8 @@ func RealFolders(folders []string, home string, resolve func(string) (string, er
 	return out, nil
 }
 
-// bare is the cause of an error of the file system, without the path, which may be long or another's.
-func bare(err error) error {
+// stripPath is the cause of an error of the file system, without the path, which may be long or another's.
+func stripPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		return p.Err
@@ -139,20 +139,20 @@ func bare(err error) error {
 	return err
 }
 
-// special reports whether a clean path lies in a folder that is no folder.
-func special(p string) bool {
-	return slices.ContainsFunc(specialFolders, func(f string) bool { return alike(p, f) })
+// isSpecialPath reports whether a clean path lies in a folder that is no folder.
+func isSpecialPath(p string) bool {
+	return slices.ContainsFunc(specialFolders, func(f string) bool { return isInsideFold(p, f) })
 }
 
-// inside reports whether the clean path p is the folder or lies in it.
-func inside(p, folder string) bool {
+// isInside reports whether the clean path p is the folder or lies in it.
+func isInside(p, folder string) bool {
 	folder = strings.TrimSuffix(folder, "/")
 	return p == folder || folder == "" || strings.HasPrefix(p, folder+"/")
 }
 
-// alike is inside for what is to be refused: letters may differ in case, because on some file systems that is the same
+// isInsideFold is inside for what is to be refused: letters may differ in case, because on some file systems that is the same
 // folder.
-func alike(p, folder string) bool {
+func isInsideFold(p, folder string) bool {
 	for {
 		var want, got string
 		folder = strings.TrimLeft(folder, "/")

@@ -7,7 +7,7 @@ import (
 )
 
 func TestRiskLayer(t *testing.T) {
-	l := RiskLayer{High: []string{"run_shell", "both"}, Always: []string{"package_install", "both"}}
+	l := riskLayer{High: []string{"run_shell", "both"}, Always: []string{"package_install", "both"}}
 	for _, tt := range []struct {
 		name, tool, level string
 		person            bool
@@ -33,7 +33,7 @@ func TestRiskLayer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newCall()
-			c.Tool.Name, c.Override.Level, c.Person = tt.tool, tt.level, tt.person
+			c.Tool.Name, c.Override.Level, c.FromUser = tt.tool, tt.level, tt.person
 			if tt.undeclared {
 				c.Tool.Effects = Effects{}
 			}

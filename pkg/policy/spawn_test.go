@@ -13,7 +13,7 @@ func TestAuthorizeSpawn(t *testing.T) {
 	m := mustParse(t, family)
 	for _, tt := range []struct {
 		name, account string
-		line          []Spawned
+		line          []SpawnedAgent
 		path          []string // when it is not that of the line
 		typ           string
 		tools, grants []string
@@ -28,33 +28,33 @@ func TestAuthorizeSpawn(t *testing.T) {
 		{name: "narrowed to what was granted", account: "generator", typ: "researcher", tools: []string{"fs_read"}, grants: []string{"assistant:fs_read"}, want: "fs_read"},
 		{name: "the fourth", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1"), typ: "clerk", want: "fs_read"},
 
-		{name: "an unknown type", account: "orchestrator", typ: "painter", rule: RuleUnknownType},
-		{name: "a type it may not have", account: "generator", typ: "coder", rule: RuleMaySpawn},
-		{name: "a fifth", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), typ: "scribe", rule: RuleDepth},
-		{name: "its own type", account: "generator", typ: "assistant", rule: RuleSelfSpawn},
-		{name: "the type of one above", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), typ: "sysadmin", rule: RuleCycle},
-		{name: "the type of the account above", account: "orchestrator", line: newLineage("coder-1"), typ: "orchestrator", rule: RuleCycle},
-		{name: "narrowed to what its parent has not", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: RuleTools},
-		{name: "narrowed to what its type has not", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: RuleTools},
+		{name: "an unknown type", account: "orchestrator", typ: "painter", rule: ruleUnknownType},
+		{name: "a type it may not have", account: "generator", typ: "coder", rule: ruleMayNotSpawn},
+		{name: "a fifth", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1", "researcher-1", "clerk-1"), typ: "scribe", rule: ruleDepth},
+		{name: "its own type", account: "generator", typ: "assistant", rule: ruleSelfSpawn},
+		{name: "the type of one above", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), typ: "sysadmin", rule: ruleCycle},
+		{name: "the type of the account above", account: "orchestrator", line: newLineage("coder-1"), typ: "orchestrator", rule: ruleCycle},
+		{name: "narrowed to what its parent has not", account: "generator", typ: "researcher", tools: []string{"web_search", "fs_read"}, rule: ruleNarrowing},
+		{name: "narrowed to what its type has not", account: "orchestrator", typ: "coder", tools: []string{"run_shell"}, rule: ruleNarrowing},
 
-		{name: "trick: no type", account: "orchestrator", rule: RuleUnknownType},
-		{name: "trick: a type in capitals", account: "orchestrator", typ: "CODER", rule: RuleUnknownType},
-		{name: "trick: a type with a newline", account: "orchestrator", typ: "coder\nrule: allow", rule: RuleUnknownType},
+		{name: "trick: no type", account: "orchestrator", rule: ruleUnknownType},
+		{name: "trick: a type in capitals", account: "orchestrator", typ: "CODER", rule: ruleUnknownType},
+		{name: "trick: a type with a newline", account: "orchestrator", typ: "coder\nrule: allow", rule: ruleUnknownType},
 		{name: "trick: below a child nobody spawned", account: "orchestrator", path: []string{"coder-1"}, typ: "researcher", rule: RuleUnregistered},
 		{name: "trick: above itself", account: "orchestrator", line: newLineage("sysadmin-1", "coder-1"), path: []string{"sysadmin-1"}, typ: "coder", rule: RuleUnregistered},
-		{name: "trick: below a link that is no longer allowed", account: "generator", line: newLineage("coder-1"), typ: "researcher", rule: RuleMaySpawn},
-		{name: "trick: from an account without a type", account: "gateway", typ: "coder", rule: RuleUnknownAccount},
-		{name: "trick: narrowed to everything", account: "orchestrator", typ: "coder", tools: []string{"*"}, rule: RuleTools},
-		{name: "trick: narrowed to no name", account: "orchestrator", typ: "coder", tools: []string{""}, rule: RuleTools},
-		{name: "trick: narrowed a thousand times", account: "orchestrator", typ: "coder", tools: slices.Repeat([]string{"fs_read"}, 1000), rule: RuleTools},
-		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: newLineage("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: RuleTools},
+		{name: "trick: below a link that is no longer allowed", account: "generator", line: newLineage("coder-1"), typ: "researcher", rule: ruleMayNotSpawn},
+		{name: "trick: from an account without a type", account: "gateway", typ: "coder", rule: ruleUnknownAccount},
+		{name: "trick: narrowed to everything", account: "orchestrator", typ: "coder", tools: []string{"*"}, rule: ruleNarrowing},
+		{name: "trick: narrowed to no name", account: "orchestrator", typ: "coder", tools: []string{""}, rule: ruleNarrowing},
+		{name: "trick: narrowed a thousand times", account: "orchestrator", typ: "coder", tools: slices.Repeat([]string{"fs_read"}, 1000), rule: ruleNarrowing},
+		{name: "trick: narrowed to what its narrowed parent has not", account: "orchestrator", line: newLineage("sysadmin-1=fs_read"), typ: "coder", tools: []string{"run_code"}, rule: ruleNarrowing},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			parent := newCaller(tt.account, tt.line)
 			if tt.path != nil {
 				parent.Path = tt.path
 			}
-			child, tools, err := m.Spawn(parent, tt.line, subjects.SpawnRequest{Type: tt.typ, Tools: tt.tools}, tt.grants...)
+			child, tools, err := m.AuthorizeSpawn(parent, tt.line, subjects.SpawnRequest{Type: tt.typ, Tools: tt.tools}, tt.grants...)
 			if tt.rule == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -71,7 +71,7 @@ func TestAuthorizeSpawn(t *testing.T) {
 			if strings.Contains(f.Text, "\n") || len(f.Text) > 300 {
 				t.Errorf("the reason repeats what was asked: %q", f.Text)
 			}
-			if limit := tt.rule == RuleDepth; limit != (f.Code == subjects.CodeLimit) {
+			if limit := tt.rule == ruleDepth; limit != (f.Code == subjects.CodeLimit) {
 				t.Errorf("code %s", f.Code)
 			}
 			if child.Type != "" || tools != nil {
@@ -89,10 +89,10 @@ func TestSelfSpawnDenies(t *testing.T) {
 		Limits:   Limits{Depth: 4},
 	}
 	for _, tt := range []struct {
-		line []Spawned
+		line []SpawnedAgent
 		rule string
-	}{{nil, RuleSelfSpawn}, {newLineage("b-1"), RuleCycle}} {
-		_, _, err := m.Spawn(newCaller("generator", tt.line), tt.line, subjects.SpawnRequest{Type: "a"})
+	}{{nil, ruleSelfSpawn}, {newLineage("b-1"), ruleCycle}} {
+		_, _, err := m.AuthorizeSpawn(newCaller("generator", tt.line), tt.line, subjects.SpawnRequest{Type: "a"})
 		var f *subjects.Fault
 		if !errors.As(err, &f) || f.Denial.Rule != tt.rule {
 			t.Errorf("%v, want rule %s", err, tt.rule)
@@ -120,7 +120,7 @@ func TestBudget(t *testing.T) {
 		{name: "trick: bytes below nothing", typ: "researcher", asked: &subjects.Budget{Bytes: -1}, refused: true},
 		{name: "trick: seconds below nothing", typ: "researcher", asked: &subjects.Budget{Seconds: -5}, refused: true},
 	} {
-		got, err := m.Budget(tt.typ, tt.asked)
+		got, err := m.SpawnBudget(tt.typ, tt.asked)
 		if got != tt.want || (err != nil) != tt.refused {
 			t.Errorf("%s: %+v, %v, want %+v", tt.name, got, err, tt.want)
 		}
@@ -140,7 +140,7 @@ func FuzzSpawn(f *testing.F) {
 	f.Add("gateway", "", "coder\nlayer: none", "fs_*,\x00", 1<<30)
 	f.Add("orchestrator", "coder-1,coder-1", "\xff", strings.Repeat("a,", 100), 1)
 	f.Fuzz(func(t *testing.T, account, path, typ, tools string, calls int) {
-		var line []Spawned
+		var line []SpawnedAgent
 		if path != "" {
 			line = newLineage(strings.Split(path, ",")...)
 		}
@@ -148,8 +148,8 @@ func FuzzSpawn(f *testing.F) {
 		if tools != "" {
 			req.Tools = strings.Split(tools, ",")
 		}
-		child, has, err := m.Spawn(newCaller(account, line), line, req)
-		budget, err2 := m.Budget(typ, req.Budget)
+		child, has, err := m.AuthorizeSpawn(newCaller(account, line), line, req)
+		budget, err2 := m.SpawnBudget(typ, req.Budget)
 		if err2 == nil && (budget.Calls < 0 || calls > 0 && budget.Calls > calls) {
 			t.Fatalf("a budget of %+v for %d", budget, calls)
 		}

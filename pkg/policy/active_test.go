@@ -7,9 +7,9 @@ import (
 
 // TestZeroActiveRulesDenyAll: no rules are a refusal.
 func TestZeroActiveRulesDenyAll(t *testing.T) {
-	var none *Book
-	for name, b := range map[string]*Book{"no book": none, "an empty book": {}, "empty rules": NewBook(Rules{})} {
-		if d := b.Rules().Chain.Decide(t.Context(), newCall()); d.Allowed() || d.Denial().Rule != RuleEmpty {
+	var none *ActiveRules
+	for name, b := range map[string]*ActiveRules{"no book": none, "an empty book": {}, "empty rules": NewActiveRules(Rules{})} {
+		if d := b.Load().Chain.Decide(t.Context(), newCall()); d.Allowed() || d.Denial().Rule != ruleEmptyChain {
 			t.Errorf("%s: allowed %v, %+v", name, d.Allowed(), d.Denial())
 		}
 	}
@@ -21,17 +21,17 @@ func TestActiveRulesReplaceAtomically(t *testing.T) {
 		return Rules{Manifest: Manifest{Accounts: map[string]string{account: "assistant"}}, Chain: Chain{passingLayer(account)}}
 	}
 	both := []Rules{rules("generator"), rules("committee")}
-	b := NewBook(both[0])
+	b := NewActiveRules(both[0])
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
 			for i := range 2000 {
-				b.Turn(both[i%2])
+				b.Replace(both[i%2])
 			}
 		})
 		wg.Go(func() {
 			for range 2000 {
-				r := b.Rules()
+				r := b.Load()
 				if _, ok := r.Manifest.Accounts[r.Chain[0].Name()]; !ok {
 					t.Errorf("the chain of %s with the manifest of another", r.Chain[0].Name())
 					return

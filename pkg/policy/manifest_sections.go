@@ -20,12 +20,12 @@ type Reach struct {
 
 // Limits end what would go on for ever. The zero value lets nothing through.
 type Limits struct {
-	Same    int                        // the so many-th identical call is refused
-	Window  time.Duration              // in which calls count as identical
-	Calls   int                        // for one question
-	Spawns  int                        // for one question
-	Depth   int                        // of spawned agents below an account
-	Budgets map[string]subjects.Budget // type -> what each agent of it may spend with all below it, when it was spawned
+	Identical int                        // the so many-th identical call is refused
+	Window    time.Duration              // in which calls count as identical
+	Calls     int                        // for one question
+	Spawns    int                        // for one question
+	Depth     int                        // of spawned agents below an account
+	Budgets   map[string]subjects.Budget // type -> what each agent of it may spend with all below it, when it was spawned
 }
 
 // Approvals say how the user is asked.
@@ -61,8 +61,8 @@ type approvalsFile struct {
 	Expires time.Duration `yaml:"expires"`
 }
 
-// usual is what holds for a file that says nothing.
-func usual() manifestFile {
+// defaultManifestFile is what holds for a file that says nothing.
+func defaultManifestFile() manifestFile {
 	return manifestFile{
 		HighRisk:  []string{"fs_write", "run_code", "run_shell"},
 		AlwaysAsk: []string{"package_install"},
@@ -75,36 +75,36 @@ func usual() manifestFile {
 	}
 }
 
-// sections checks the sections and puts them into m, whose types are there.
-func (p *manifestParser) sections(f manifestFile, m *Manifest) {
-	m.HighRisk, m.AlwaysAsk = p.tools("high_risk", f.HighRisk), p.tools("always_ask", f.AlwaysAsk)
+// parseSections checks the sections and puts them into m, whose types are there.
+func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
+	m.HighRisk, m.AlwaysAsk = p.parseTools("high_risk", f.HighRisk), p.parseTools("always_ask", f.AlwaysAsk)
 	m.Egress.Fetch = HostRules{
-		Allow: p.hosts("egress.fetch.allow", f.Egress.Fetch.Allow),
-		Deny:  p.hosts("egress.fetch.deny", f.Egress.Fetch.Deny),
+		Allow: p.parseHostList("egress.fetch.allow", f.Egress.Fetch.Allow),
+		Deny:  p.parseHostList("egress.fetch.deny", f.Egress.Fetch.Deny),
 	}
-	m.Limits = p.limits(f.Limits, f.Types)
+	m.Limits = p.parseLimits(f.Limits, f.Types)
 	m.Approvals.Expires = f.Approvals.Expires
 	if e := f.Approvals.Expires; e < time.Second || e > 24*time.Hour {
 		p.fail("approvals.expires", "%s is not between 1s and 24h", strict.Short(e))
 	}
-	m.Monitored = p.monitored(f.Monitored)
+	m.Monitored = p.parseMonitored(f.Monitored)
 }
 
-// hosts checks names of hosts one by one, so that each error has its line.
-func (p *manifestParser) hosts(at string, in []string) []string {
+// parseHostList checks names of hosts one by one, so that each error has its line.
+func (p *manifestParser) parseHostList(at string, in []string) []string {
 	for i, h := range in {
 		item := fmt.Sprintf("%s[%d]", at, i)
 		if slices.Index(in, h) < i {
 			p.fail(item, "%q is listed twice", h)
 		}
-		if _, err := ParseHosts([]string{h}); err != nil {
+		if _, err := parseHosts([]string{h}); err != nil {
 			p.fail(item, "%v", err)
 		}
 	}
 	return slices.Clone(in)
 }
 
-func (p *manifestParser) limits(f limitsFile, types map[string]typeFile) Limits {
+func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Limits {
 	between := func(field string, n, least, most int) {
 		if n < least || n > most {
 			p.fail("limits."+field, "%d is not between %d and %d", n, least, most)
@@ -117,7 +117,7 @@ func (p *manifestParser) limits(f limitsFile, types map[string]typeFile) Limits 
 	if f.Window < time.Second || f.Window > 24*time.Hour {
 		p.fail("limits.window", "%s is not between 1s and 24h", strict.Short(f.Window))
 	}
-	l := Limits{Same: f.Same, Window: f.Window, Calls: f.Calls, Spawns: f.Spawns, Depth: f.Depth, Budgets: map[string]subjects.Budget{}}
+	l := Limits{Identical: f.Same, Window: f.Window, Calls: f.Calls, Spawns: f.Spawns, Depth: f.Depth, Budgets: map[string]subjects.Budget{}}
 	for _, typ := range strict.Keys(f.Budgets) {
 		at, b := strict.Join("limits.budgets", typ), f.Budgets[typ]
 		if _, ok := types[typ]; !ok {
@@ -134,18 +134,18 @@ func (p *manifestParser) limits(f limitsFile, types map[string]typeFile) Limits 
 	return l
 }
 
-// monitored reads rules to watch, each as layer.rule. Rules that say who may do what are never only watched: trying them
+// parseMonitored reads rules to watch, each as layer.rule. Rules that say who may do what are never only watched: trying them
 // out would give everything to everybody meanwhile.
-func (p *manifestParser) monitored(in []string) map[string][]string {
+func (p *manifestParser) parseMonitored(in []string) map[string][]string {
 	out := map[string][]string{}
 	for i, name := range in {
 		item := fmt.Sprintf("monitor_only[%d]", i)
 		layer, rule, _ := strings.Cut(name, ".")
 		switch {
-		case slices.Contains(enforced, layer):
-			p.fail(item, "the rules of %s are always enforced; those that may be watched: %s", layer, strings.Join(Watchable(), ", "))
-		case !slices.Contains(watchable[layer], rule):
-			p.fail(item, "no layer knows the rule %q; those that may be watched: %s", name, strings.Join(Watchable(), ", "))
+		case slices.Contains(alwaysEnforced, layer):
+			p.fail(item, "the rules of %s are always enforced; those that may be watched: %s", layer, strings.Join(listMonitorable(), ", "))
+		case !slices.Contains(monitorable[layer], rule):
+			p.fail(item, "no layer knows the rule %q; those that may be watched: %s", name, strings.Join(listMonitorable(), ", "))
 		case slices.Contains(out[layer], rule):
 			p.fail(item, "%q is listed twice", name)
 		default:
@@ -155,9 +155,9 @@ func (p *manifestParser) monitored(in []string) map[string][]string {
 	return out
 }
 
-// cycles reports types that could spawn themselves, directly or by way of their children: such a line has no end but
+// rejectSpawnCycles reports types that could spawn themselves, directly or by way of their children: such a line has no end but
 // the limit of its depth, and a type could shed what its parent took from it.
-func (p *manifestParser) cycles(types map[string]typeFile) {
+func (p *manifestParser) rejectSpawnCycles(types map[string]typeFile) {
 	done := map[string]bool{}
 	var visit func(typ string, above []string)
 	visit = func(typ string, above []string) {

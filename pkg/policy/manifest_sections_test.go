@@ -30,7 +30,7 @@ monitor_only: [limits.calls, flow.fetch, flow.query]
 	want := Manifest{
 		HighRisk:  []string{"fs_list", "fs_read", "fs_search", "fs_write", "x"},
 		Egress:    Reach{Fetch: HostRules{Allow: []string{"example.org", "*.example.org"}, Deny: []string{"evil.example.org"}}},
-		Limits:    Limits{Same: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
+		Limits:    Limits{Identical: 5, Window: 90 * time.Second, Calls: 50, Spawns: 32, Depth: 4, Budgets: map[string]subjects.Budget{"a": {Calls: 7, Bytes: 2048}}},
 		Approvals: Approvals{Expires: 30 * time.Second},
 		Monitored: map[string][]string{"limits": {"calls"}, "flow": {"fetch", "query"}},
 	}

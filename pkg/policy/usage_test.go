@@ -13,7 +13,7 @@ import (
 var counterStart = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newAttempt(caller, session, query, tool, params string) Attempt {
-	return Attempt{Caller: caller, Session: session, Query: query, Tool: tool, Params: params}
+	return Attempt{Caller: caller, Session: session, Query: query, Tool: tool, ParamsHash: params}
 }
 
 func TestCounterIdenticalCalls(t *testing.T) {
@@ -38,16 +38,16 @@ func TestCounterIdenticalCalls(t *testing.T) {
 		{"trick: time goes back", first, -time.Hour, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tally := NewTally(time.Minute, time.Hour, 100)
+			tally := NewUsageCounter(time.Minute, time.Hour, 100)
 			for i := range 2 {
-				if got := tally.Count(counterStart.Add(time.Duration(i)), first).Same; got != i {
+				if got := tally.Count(counterStart.Add(time.Duration(i)), first).Identical; got != i {
 					t.Fatalf("call %d: %d identical before it", i+1, got)
 				}
 			}
-			if got := tally.Look(counterStart.Add(tt.after), tt.other).Same; got != tt.want {
+			if got := tally.Peek(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
 				t.Errorf("looked: %d identical, want %d", got, tt.want)
 			}
-			if got := tally.Count(counterStart.Add(tt.after), tt.other).Same; got != tt.want {
+			if got := tally.Count(counterStart.Add(tt.after), tt.other).Identical; got != tt.want {
 				t.Errorf("%d identical, want %d", got, tt.want)
 			}
 		})
@@ -56,21 +56,21 @@ func TestCounterIdenticalCalls(t *testing.T) {
 
 // A loop that goes on stays refused, and one that was quiet for the window begins again.
 func TestCounterDeniedLoopStaysDenied(t *testing.T) {
-	tally, now, a := NewTally(time.Minute, time.Hour, 100), counterStart, newAttempt("generator", "s", "q", "x", "h")
+	tally, now, a := NewUsageCounter(time.Minute, time.Hour, 100), counterStart, newAttempt("generator", "s", "q", "x", "h")
 	for i := range 1000 {
 		now = now.Add(10 * time.Second)
-		if got, want := tally.Count(now, a).Same, min(i, 5); got != want {
+		if got, want := tally.Count(now, a).Identical, min(i, 5); got != want {
 			t.Fatalf("call %d: %d identical before it, want %d", i+1, got, want)
 		}
 	}
-	if got := tally.Count(now.Add(time.Minute), a).Same; got != 0 {
+	if got := tally.Count(now.Add(time.Minute), a).Identical; got != 0 {
 		t.Errorf("%d identical after the window", got)
 	}
 }
 
 func TestCounterCallsAndAgents(t *testing.T) {
-	tally := NewTally(time.Minute, time.Hour, 100)
-	count := func(caller, query string) Spent {
+	tally := NewUsageCounter(time.Minute, time.Hour, 100)
+	count := func(caller, query string) Usage {
 		return tally.Count(counterStart, newAttempt(caller, "s", query, "x", caller+query))
 	}
 	count("generator", "q1")
@@ -82,57 +82,57 @@ func TestCounterCallsAndAgents(t *testing.T) {
 	if got := count("generator.coder-2", "q1").Calls; got != 4 {
 		t.Errorf("%d calls for the question, want 4: all agents of an account count together", got)
 	}
-	tally.Add(counterStart, "generator.coder-1.researcher-1", 1.5, 100)
-	tally.Add(counterStart, "generator.coder-1", 2, 1000)
-	tally.Add(counterStart, "generator.coder-1", math.NaN(), -50)
-	tally.Add(counterStart, "generator.coder-1", -5, 0)
+	tally.AddResult(counterStart, "generator.coder-1.researcher-1", 1.5, 100)
+	tally.AddResult(counterStart, "generator.coder-1", 2, 1000)
+	tally.AddResult(counterStart, "generator.coder-1", math.NaN(), -50)
+	tally.AddResult(counterStart, "generator.coder-1", -5, 0)
 
-	got := count("generator.coder-1.researcher-1", "q1").Lines
-	want := []LineSpent{
-		{Who: "generator", Calls: 6, Seconds: 3.5, Bytes: 1100},
-		{Who: "generator.coder-1", Calls: 2, Seconds: 3.5, Bytes: 1100},
-		{Who: "generator.coder-1.researcher-1", Calls: 1, Seconds: 1.5, Bytes: 100},
+	got := count("generator.coder-1.researcher-1", "q1").Agents
+	want := []AgentUsage{
+		{Agent: "generator", Calls: 6, Seconds: 3.5, Bytes: 1100},
+		{Agent: "generator.coder-1", Calls: 2, Seconds: 3.5, Bytes: 1100},
+		{Agent: "generator.coder-1.researcher-1", Calls: 1, Seconds: 1.5, Bytes: 100},
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("lines\n%+v, want\n%+v", got, want)
 	}
-	if l := tally.Line("generator.coder-1"); l.Calls != 3 || l.Bytes != 1100 || l.Who != "generator.coder-1" {
+	if l := tally.AgentUsage("generator.coder-1"); l.Calls != 3 || l.Bytes != 1100 || l.Agent != "generator.coder-1" {
 		t.Errorf("line %+v", l)
 	}
-	if l := tally.Line("generator.coder"); l.Calls != 0 {
+	if l := tally.AgentUsage("generator.coder"); l.Calls != 0 {
 		t.Errorf("a prefix of a name is an agent: %+v", l)
 	}
-	tally.Add(counterStart, "committee", 1, math.MaxInt64)
-	tally.Add(counterStart, "committee", 1, math.MaxInt64)
-	if l := tally.Line("committee"); l.Bytes != math.MaxInt64 {
+	tally.AddResult(counterStart, "committee", 1, math.MaxInt64)
+	tally.AddResult(counterStart, "committee", 1, math.MaxInt64)
+	if l := tally.AgentUsage("committee"); l.Bytes != math.MaxInt64 {
 		t.Errorf("bytes ran over: %d", l.Bytes)
 	}
 	// After an hour of silence the count begins again.
-	if s := tally.Look(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Lines[0].Calls != 0 {
+	if s := tally.Peek(counterStart.Add(2*time.Hour), newAttempt("generator", "s", "q1", "x", "h")); s.Calls != 0 || s.Agents[0].Calls != 0 {
 		t.Errorf("still counted: %+v", s)
 	}
 }
 
 // A flood of questions that were made up pushes out questions, and not what the line has spent.
 func TestCounterFloodKeepsAgentUsage(t *testing.T) {
-	tally := NewTally(time.Minute, time.Hour, 50)
+	tally := NewUsageCounter(time.Minute, time.Hour, 50)
 	for i := range 5000 {
 		tally.Count(counterStart, newAttempt("generator", fmt.Sprint("s", i), fmt.Sprint("q", i), "x", fmt.Sprint(i)))
 	}
-	if got := tally.Line("generator").Calls; got != 5000 {
+	if got := tally.AgentUsage("generator").Calls; got != 5000 {
 		t.Errorf("%d calls of the line, want 5000", got)
 	}
-	if got := tally.Look(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Same != 0 {
+	if got := tally.Peek(counterStart, newAttempt("generator", "s0", "q0", "x", "0")); got.Calls != 0 || got.Identical != 0 {
 		t.Errorf("the oldest of 5000 is still there: %+v", got)
 	}
-	if got := tally.Look(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Same != 1 {
+	if got := tally.Peek(counterStart, newAttempt("generator", "s4999", "q4999", "x", "4999")); got.Calls != 1 || got.Identical != 1 {
 		t.Errorf("the last of 5000 is gone: %+v", got)
 	}
 }
 
 // Of many calls at once, each sees another number before it.
 func TestCounterIsConcurrent(t *testing.T) {
-	tally := NewTally(time.Minute, time.Hour, 50)
+	tally := NewUsageCounter(time.Minute, time.Hour, 50)
 	seen := make([]int, 800)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func TestCounterIsConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for range 100 {
 				s := tally.Count(counterStart, newAttempt("generator", "s", "q", "x", "h"))
-				tally.Add(counterStart, "generator", 1, 1)
+				tally.AddResult(counterStart, "generator", 1, 1)
 				mu.Lock()
 				seen[s.Calls]++
 				mu.Unlock()
@@ -153,7 +153,7 @@ func TestCounterIsConcurrent(t *testing.T) {
 			t.Fatalf("%d calls saw %d before them", times, n)
 		}
 	}
-	if l := tally.Line("generator"); l.Seconds != 800 || l.Bytes != 800 || l.Calls != 800 {
+	if l := tally.AgentUsage("generator"); l.Seconds != 800 || l.Bytes != 800 || l.Calls != 800 {
 		t.Errorf("line %+v", l)
 	}
 }
@@ -165,7 +165,7 @@ func TestCounterMatchesModel(t *testing.T) {
 		a  Attempt
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		tally, now := NewTally(time.Minute, 24*time.Hour, 1000), counterStart
+		tally, now := NewUsageCounter(time.Minute, 24*time.Hour, 1000), counterStart
 		var all []made
 		for range rapid.IntRange(1, 40).Draw(rt, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Second)
@@ -173,15 +173,15 @@ func TestCounterMatchesModel(t *testing.T) {
 			a := newAttempt(one("caller", "generator", "committee", "generator.coder-1"), one("session", "s", "t"), one("query", "q", "r"), one("tool", "x", "y"), one("params", "1", "2"))
 			same, calls := 0, 0
 			for _, m := range all {
-				if m.a.Caller == a.Caller && m.a.Session == a.Session && m.a.Tool == a.Tool && m.a.Params == a.Params && now.Sub(m.at) < time.Minute {
+				if m.a.Caller == a.Caller && m.a.Session == a.Session && m.a.Tool == a.Tool && m.a.ParamsHash == a.ParamsHash && now.Sub(m.at) < time.Minute {
 					same++
 				}
 				if m.a.Caller[:9] == a.Caller[:9] && m.a.Session == a.Session && m.a.Query == a.Query {
 					calls++
 				}
 			}
-			if s := tally.Count(now, a); s.Same != same || s.Calls != calls {
-				rt.Fatalf("%d identical and %d calls, want %d and %d", s.Same, s.Calls, same, calls)
+			if s := tally.Count(now, a); s.Identical != same || s.Calls != calls {
+				rt.Fatalf("%d identical and %d calls, want %d and %d", s.Identical, s.Calls, same, calls)
 			}
 			all = append(all, made{now, a})
 		}
@@ -190,13 +190,13 @@ func TestCounterMatchesModel(t *testing.T) {
 
 // The window follows the manifest while calls are being counted.
 func TestCounterWindowChanges(t *testing.T) {
-	tally, a := NewTally(time.Hour, time.Hour, 100), newAttempt("generator", "s", "q", "x", "h")
+	tally, a := NewUsageCounter(time.Hour, time.Hour, 100), newAttempt("generator", "s", "q", "x", "h")
 	tally.Count(counterStart, a)
-	if got := tally.Look(counterStart.Add(time.Minute), a).Same; got != 1 {
+	if got := tally.Peek(counterStart.Add(time.Minute), a).Identical; got != 1 {
 		t.Errorf("%d identical calls, want 1", got)
 	}
-	tally.Within(time.Second)
-	if got := tally.Look(counterStart.Add(time.Minute), a).Same; got != 0 {
+	tally.SetWindow(time.Second)
+	if got := tally.Peek(counterStart.Add(time.Minute), a).Identical; got != 0 {
 		t.Errorf("%d identical calls in a shorter window, want 0", got)
 	}
 }
