@@ -14,3 +14,9 @@ const (
 	NoteGraded    = "graded"       // what somebody thought of an answer stands beside it now
 	NoteNoHistory = "no_history"   // respondent B could not read what the user was told before
 )
+
+// formerDemoModel is [NoteDemoModel] in answers that an earlier build stored.
+const formerDemoModel = "stand_in"
+
+// IsDemoModel reports whether the note says that the built-in demo model answered.
+func (n Note) IsDemoModel() bool { return n.Code == NoteDemoModel || n.Code == formerDemoModel }

@@ -48,8 +48,8 @@ type Response struct {
 	GeneratorID  string     `json:"generator_id"`
 	RespondentID string     `json:"respondent_id"`
 	Model        string     `json:"model"`
-	Reference    string     `json:"reference,omitempty"`  // what a good answer says, when whoever asked said so
-	DemoModel    bool       `json:"demo_model,omitempty"` // the built-in demo model answered, not a model
+	Reference    string     `json:"reference,omitempty"`                 // what a good answer says, when whoever asked said so
+	DemoModel    bool       `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model answered, not a model
 	Usage        Usage      `json:"usage"`
 	Notes        []Note     `json:"notes,omitempty"`
 	Labels       *Labels    `json:"labels,omitempty"`  // of all that went into the answer
@@ -408,9 +408,9 @@ type ChatChunk struct {
 	Done      bool            `json:"done,omitempty"`
 	Model     string          `json:"model,omitempty"`
 	Reason    string          `json:"reason,omitempty"`
-	Remote    string          `json:"remote,omitempty"`     // host that it was passed on to
-	DemoModel bool            `json:"demo_model,omitempty"` // the built-in demo model, not a model
-	Notice    string          `json:"notice,omitempty"`     // another model than asked for answered, and why
+	Remote    string          `json:"remote,omitempty"`                    // host that it was passed on to
+	DemoModel bool            `json:"demo_model,omitempty" was:"stand_in"` // the built-in demo model, not a model
+	Notice    string          `json:"notice,omitempty"`                    // another model than asked for answered, and why
 	Usage     Usage           `json:"usage"`
 }
 
@@ -462,7 +462,7 @@ type RoleModel struct {
 	Stream    bool   `json:"stream"`
 	Tools     bool   `json:"tools"`
 	Thinking  bool   `json:"thinking"`
-	DemoModel bool   `json:"demo_model,omitempty"`
+	DemoModel bool   `json:"demo_model,omitempty" was:"stand_in"`
 }
 
 // PullRequest asks for a model to be fetched.

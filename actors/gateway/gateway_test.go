@@ -507,7 +507,7 @@ func testBadRequests(t *testing.T, b *bustest.Bus) {
 		{"no question", "POST", "/query", `{"session_id":"s"}`, 400, "write the question"},
 		{"a blank question", "POST", "/query", `{"query":" \n "}`, 400, "write the question"},
 		{"two objects", "POST", "/query", `{"query":"a"}{"query":"b"}`, 400, "not one valid JSON object"},
-		{"a key twice", "POST", "/query", `{"query":"a","query":"b"}`, 400, "stands twice"},
+		{"a key twice", "POST", "/query", `{"query":"a","query":"b"}`, 400, "duplicate key"},
 		{"not an object", "POST", "/query", `["hi"]`, 400, "not a JSON object"},
 		{"odd model", "POST", "/query", `{"query":"a","model":"x y"}`, 400, "model"},
 		{"odd wait", "POST", "/query?wait=yes", `{"query":"a"}`, 400, "wait is 0 or 1"},

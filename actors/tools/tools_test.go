@@ -100,7 +100,7 @@ func TestGetDatetime(t *testing.T) {
 		{"trick: too long by one", winter, `{"timezone":"` + strings.Repeat("A", 65) + `"}`, "", "must be an IANA name", false},
 		{"trick: long and slashed", winter, `{"timezone":"` + strings.Repeat("./", 2000) + `UTC"}`, "", "must be an IANA name", false},
 		{"trick: the name in capitals", winter, `{"TIMEZONE":"UTC"}`, "", `unknown field "TIMEZONE"`, false},
-		{"trick: doubled key", winter, `{"timezone":"UTC","timezone":"Europe/Berlin"}`, "", "stands twice", true},
+		{"trick: doubled key", winter, `{"timezone":"UTC","timezone":"Europe/Berlin"}`, "", "duplicate key", true},
 		{"trick: a second object", winter, `{"timezone":"UTC"}{"timezone":"Europe/Berlin"}`, "", "not one valid JSON object", false},
 		{"trick: a different letter that looks the same", winter, `{"timezone":"UТC"}`, "", "there is no time zone", true},
 	} {

@@ -134,7 +134,7 @@ func TestWebFetchFailures(t *testing.T) {
 		{"trick: a port of ours", `{"url":"http://127.0.0.1:4222/"}`, "fetch failed: refused", true},
 		{"trick: a name and a password", `{"url":"https://a:b@example.org/"}`, "fetch failed: not a plain http or https address", true},
 		{"trick: endless", `{"url":"https://example.org/` + strings.Repeat("a", 2000) + `"}`, "bad arguments: url must be", false},
-		{"trick: doubled key", `{"url":"https://example.org/","url":"http://127.0.0.1/"}`, "stands twice", true},
+		{"trick: doubled key", `{"url":"https://example.org/","url":"http://127.0.0.1/"}`, "duplicate key", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := run(t, fetch, subjects.ToolOrder{CallID: "c1", Args: []byte(tt.args)})

@@ -122,7 +122,7 @@ func TestWebSearchFailures(t *testing.T) {
 		{"missing", `{}`, "bad arguments: query must hold", false},
 		{"another field", `{"query":"x","engine":"y"}`, `unknown field "engine"`, false},
 		{"a number", `{"query":1}`, "bad arguments", false},
-		{"trick: doubled key", `{"query":"x","query":"y"}`, "stands twice", true},
+		{"trick: doubled key", `{"query":"x","query":"y"}`, "duplicate key", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := search(t, tt.args, 5)

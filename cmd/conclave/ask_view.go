@@ -393,7 +393,7 @@ func (s *screen) returned(r subjects.ToolResult) {
 // note holds a note back until something follows: the last one before a failed answer is about the failure, which is
 // told as an error.
 func (s *screen) note(n subjects.Note) {
-	if !s.noted[n] && n.Code != subjects.NoteDemoModel { // which is said in the end, and louder
+	if !s.noted[n] && !n.IsDemoModel() { // which is said in the end, and louder
 		s.noted[n] = true
 		s.held = append(s.held, n)
 	}

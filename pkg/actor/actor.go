@@ -157,9 +157,9 @@ func message[T any](in *inbound) (Msg[T], error) {
 	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.stored, Attempt: in.try}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
 		why := "could not be read"
-		var u unreadable
+		var u decodeError
 		if errors.As(err, &u) {
-			why = u.why
+			why = u.reason
 		}
 		return m, errUndecoded{subjects.Faultf(subjects.CodeMalformed, "%v", err), why}
 	}

@@ -88,7 +88,7 @@ func (b Bucket[T]) Load(ctx context.Context, out Out, key string) (v Versioned[T
 	case err != nil:
 		return v, err
 	}
-	if err := json.Unmarshal(data, &v.Value); err != nil {
+	if err := DecodeStored(data, &v.Value); err != nil {
 		return Versioned[T]{}, fmt.Errorf("reading %s in %s: %w", key, b.Name, err)
 	}
 	v.Revision = revision

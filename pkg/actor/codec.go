@@ -104,7 +104,7 @@ func decode(c codec, data []byte, v any) error {
 func decodeText(data []byte, v any) error {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
 	if text == "" {
-		return unreadable{why: "the text is empty"}
+		return decodeError{reason: "the text is empty"}
 	}
 	switch p := v.(type) {
 	case *subjects.Query:
@@ -112,16 +112,17 @@ func decodeText(data []byte, v any) error {
 	case *subjects.Cancel:
 		p.Reason = text
 	default:
-		return unreadable{why: "plain text is not read here"}
+		return decodeError{reason: "plain text is not read here"}
 	}
 	return nil
 }
 
 func decodeMsgpack(data []byte, v any) error {
 	if len(data) == 0 || !mapCode(data[0]) {
-		return unreadable{why: "not a msgpack map"}
+		return decodeError{reason: "not a msgpack map"}
 	}
-	if err := checkMsgpack(data, v); err != nil {
+	data, err := checkMsgpack(data, v)
+	if err != nil {
 		return err
 	}
 	dec := msgpack.GetDecoder()
@@ -130,7 +131,7 @@ func decodeMsgpack(data []byte, v any) error {
 	dec.SetCustomStructTag("json")
 	dec.DisallowUnknownFields(true)
 	if err := dec.Decode(v); err != nil {
-		return unreadable{why: "not this subject's msgpack"}
+		return decodeError{reason: "not this subject's msgpack"}
 	}
 	return nil
 }
@@ -138,21 +139,22 @@ func decodeMsgpack(data []byte, v any) error {
 func mapCode(c byte) bool { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
 
 func decodeJSON(data []byte, v any) error {
-	if err := checkJSON(data, v); err != nil {
+	data, err := checkJSON(data, v)
+	if err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	err := dec.Decode(v)
+	err = dec.Decode(v)
 	var wrong *json.UnmarshalTypeError
 	var when *time.ParseError
 	switch {
 	case errors.As(err, &wrong):
-		return unreadable{"not " + words(wrong.Type) + ": field", wrong.Field}
+		return decodeError{"not " + words(wrong.Type) + ": field", wrong.Field}
 	case errors.As(err, &when):
-		return unreadable{why: "a time is not in RFC 3339"}
+		return decodeError{reason: "a time is not in RFC 3339"}
 	case err != nil:
-		return unreadable{why: "not this subject's JSON"}
+		return decodeError{reason: "not this subject's JSON"}
 	}
 	return nil
 }
@@ -172,15 +174,15 @@ func words(t reflect.Type) string {
 	return "a number that fits"
 }
 
-// unreadable says why a body could not be read. The sender is told all of it. A dead letter says only why: what is the
+// decodeError says why a body could not be read. The sender is told all of it. A dead letter says only why: what is the
 // sender's own words, and those may hold a secret.
-type unreadable struct{ why, what string }
+type decodeError struct{ reason, detail string }
 
-func (u unreadable) Error() string {
-	if u.what == "" {
-		return u.why
+func (e decodeError) Error() string {
+	if e.detail == "" {
+		return e.reason
 	}
-	return u.why + " " + strconv.Quote(text.Clip(u.what, 40))
+	return e.reason + " " + strconv.Quote(text.Clip(e.detail, 40))
 }
 
 // safe keeps an error short and on one line: parts of it are the sender's own bytes.
@@ -274,9 +276,23 @@ func claims(r *bytes.Reader) int64 {
 	return length
 }
 
-// CheckJSONObject reports whether data is exactly one JSON object, without doubled keys and not too deep: something that two
-// readers read alike.
-func CheckJSONObject(data []byte) error { return checkJSON(data, new(any)) }
+// CheckJSONObject rejects data unless it is exactly one JSON object, without duplicate keys (also such that differ in case
+// alone) and not nested too deep: one that any two readers read alike.
+func CheckJSONObject(data []byte) error {
+	_, err := checkJSON(data, new(any))
+	return err
+}
 
-// DecodeStrict reads JSON as messages are read.
+// DecodeStrict decodes JSON as messages are decoded: unknown fields, names in another case, duplicate keys, wrong types and
+// trailing data are rejected.
 func DecodeStrict(data []byte, v any) error { return decodeJSON(data, v) }
+
+// DecodeStored decodes JSON that this program stored, perhaps an earlier build of it: fields that were renamed are read
+// under their former names, unknown ones are ignored.
+func DecodeStored(data []byte, v any) error {
+	data, err := renameFormerKeys(data, v)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}

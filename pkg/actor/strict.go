@@ -11,21 +11,27 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Two readers of the same bytes must not see two different messages. The decoders of both codecs are lenient: they take
-// a name in another case, the last of two equal keys, a list for a struct, a number that does not fit, and the msgpack
-// one allocates whatever length a message claims. So a message is walked first, beside the shape of its payload type.
+// Two readers of the same bytes must not see two different messages. The decoders of both codecs are lenient: they accept
+// a name in another case, the last of two equal keys, a list for a struct, a number that does not fit, and the msgpack one
+// allocates any length that a message claims. So a message is checked first against the shape of its payload type.
+//
+// A field that was renamed keeps its former name in the tag was:"former_name": messages and state of an earlier build are
+// decoded into it. Both names in one object count as a duplicate key.
 
-// shape is what the walkers know of a type. A nil shape is anything.
+// shape is the part of a type that the checks need. A nil shape accepts anything.
 type shape struct {
 	kind   reflect.Kind
-	fields map[string]field // of a struct, by exact name
+	fields map[string]field // of a struct, by exact name, former names included
 	elem   *shape           // of a list or a map
 }
 
 type field struct {
-	n int // its bit among those already seen
+	bit     int    // among the fields already seen
+	renamed string // the present name when this is a former one, "" otherwise
 	*shape
 }
 
@@ -35,143 +41,220 @@ var (
 	timeType    = reflect.TypeFor[time.Time]()
 )
 
-// shapeOf is the shape of what v points to.
+// shapeOf returns the shape of the value that v points to, from a cache.
 func shapeOf(v any) *shape {
 	t := reflect.TypeOf(v).Elem()
 	if s, ok := shapes.Load(t); ok {
 		return s.(*shape)
 	}
-	s, _ := shapes.LoadOrStore(t, makeShape(t))
+	s, _ := shapes.LoadOrStore(t, makeShape(t, nil))
 	return s.(*shape)
 }
 
-// makeShape walks a payload type. None of ours contains itself.
-func makeShape(t reflect.Type) *shape {
+// makeShape builds the shape of a type inside the types around it. A type that contains itself is checked down to the first
+// repetition only.
+func makeShape(t reflect.Type, around []reflect.Type) *shape {
 	if t.Kind() == reflect.Pointer {
-		return makeShape(t.Elem())
+		return makeShape(t.Elem(), around)
 	}
-	if t == timeType || reflect.PointerTo(t).Implements(unmarshaler) {
-		return nil // reads itself
+	if t == timeType || reflect.PointerTo(t).Implements(unmarshaler) || slices.Contains(around, t) {
+		return nil // decodes itself, or repeats
 	}
+	around = append(around, t)
 	s := &shape{kind: t.Kind()}
 	switch t.Kind() {
 	case reflect.Struct:
 		s.fields = map[string]field{}
 		for i, f := range reflect.VisibleFields(t) {
-			if f.Anonymous { // its fields stand for themselves
+			if f.Anonymous { // its fields are listed themselves
 				continue
 			}
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			s.fields[name] = field{i, makeShape(f.Type)}
+			below := makeShape(f.Type, around)
+			s.fields[name] = field{bit: i, shape: below}
+			if former := f.Tag.Get("was"); former != "" {
+				s.fields[former] = field{bit: i, renamed: name, shape: below}
+			}
 		}
 	case reflect.Slice, reflect.Array:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return nil // bytes: a text in JSON
+			return nil // bytes: a string in JSON
 		}
-		s.elem = makeShape(t.Elem())
+		s.elem = makeShape(t.Elem(), around)
 	case reflect.Map:
-		s.elem = makeShape(t.Elem())
+		s.elem = makeShape(t.Elem(), around)
 	case reflect.Interface:
 		return nil
 	}
 	return s
 }
 
-// under is the shape of the value of a key.
-func (s *shape) under(key string) (_ *shape, known bool) {
+// member returns the field of a key and whether the shape allows the key.
+func (s *shape) member(key string) (_ field, known bool) {
 	switch {
 	case s == nil:
-		return nil, true
+		return field{}, true
 	case s.kind == reflect.Struct:
 		f, ok := s.fields[key]
-		return f.shape, ok
+		return f, ok
 	}
-	return s.elem, true
+	return field{shape: s.elem}, true
 }
 
-func (s *shape) item() *shape {
+// element returns the shape of the elements of a list or map.
+func (s *shape) element() *shape {
 	if s == nil {
 		return nil
 	}
 	return s.elem
 }
 
-// checkJSON refuses what encoding/json lets through: doubled keys, names in another case, deep nesting, a second value.
-// It walks the bytes itself, once they are known to be valid: every call passes here several times.
-func checkJSON(data []byte, v any) error {
+// edit replaces data[from:to] by a present field name, encoded.
+type edit struct {
+	from, to int
+	name     []byte
+}
+
+// applyEdits returns data with its edits, which must be in order. Without edits it is data itself.
+func applyEdits(data []byte, edits []edit) []byte {
+	if len(edits) == 0 {
+		return data
+	}
+	var out []byte
+	end := 0
+	for _, e := range edits {
+		out = append(append(out, data[end:e.from]...), e.name...)
+		end = e.to
+	}
+	return append(out, data[end:]...)
+}
+
+// maxKeys bounds the keys of one JSON object: they are compared with one another.
+const maxKeys = 1024
+
+// jsonChecker walks valid JSON beside a shape.
+type jsonChecker struct {
+	data    []byte
+	lenient bool // unknown and duplicate keys are accepted
+	next    *shape
+	stack   []jsonLevel
+	edits   []edit
+}
+
+// jsonLevel is an object or list that is not closed yet.
+type jsonLevel struct {
+	keys  []string // folded: some readers take keys that differ in case alone for one key, others for two
+	shape *shape   // of this object or list
+	next  *shape   // of the value that follows
+}
+
+// checkJSON rejects what encoding/json accepts: duplicate keys, names in another case, deep nesting, a second value. It
+// returns data with former field names replaced.
+func checkJSON(data []byte, v any) ([]byte, error) {
 	trimmed := bytes.TrimLeft(data, " \t\r\n")
 	switch {
 	case len(trimmed) == 0:
-		return unreadable{why: "no JSON object"}
+		return nil, decodeError{reason: "no JSON object"}
 	case trimmed[0] != '{':
-		return unreadable{why: "not a JSON object"}
+		return nil, decodeError{reason: "not a JSON object"}
 	case !json.Valid(data):
-		return unreadable{why: "not one valid JSON object"}
+		return nil, decodeError{reason: "not one valid JSON object"}
 	}
-	type level struct {
-		object bool
-		keys   []string // folded: some readers take keys that differ in case alone for one key, others for two
-		shape  *shape   // of this object or list
-		next   *shape   // of the value to come
+	c := jsonChecker{data: data, next: shapeOf(v)}
+	return c.walk()
+}
+
+// renameFormerKeys returns JSON with former field names of v's type replaced, and is otherwise lenient.
+func renameFormerKeys(data []byte, v any) ([]byte, error) {
+	if !json.Valid(data) {
+		return data, nil // the decoder's error says more
 	}
-	var stack []level
-	next := shapeOf(v)
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
+	c := jsonChecker{data: data, next: shapeOf(v), lenient: true}
+	return c.walk()
+}
+
+// walk checks the bytes in one pass, which every message goes through.
+func (c *jsonChecker) walk() ([]byte, error) {
+	for i := 0; i < len(c.data); i++ {
+		switch c.data[i] {
 		case '{', '[':
-			if len(stack) == maxDepth {
-				return unreadable{why: fmt.Sprintf("nested deeper than %d", maxDepth)}
+			if err := c.open(c.data[i] == '['); err != nil {
+				return nil, err
 			}
-			if len(stack) > 0 {
-				next = stack[len(stack)-1].next
-			}
-			l := level{object: data[i] == '{', shape: next}
-			if !l.object {
-				l.next = next.item()
-			}
-			stack = append(stack, l)
 		case '}', ']':
-			stack = stack[:len(stack)-1]
+			c.stack = c.stack[:len(c.stack)-1]
 		case '"':
-			end := i + 1
-			for data[end] != '"' {
-				if data[end] == '\\' {
-					end++
-				}
-				end++
+			end := stringEnd(c.data, i)
+			if err := c.text(i, end); err != nil {
+				return nil, err
 			}
-			quoted := data[i : end+1]
-			i = end
-			if rest := bytes.TrimLeft(data[end+1:], " \t\r\n"); len(rest) == 0 || rest[0] != ':' {
-				continue // a value
-			}
-			top := &stack[len(stack)-1]
-			key, err := unquote(quoted)
-			if err != nil {
-				return unreadable{why: "not one valid JSON object"}
-			}
-			folded := strings.ToLower(strings.ToUpper(key))
-			if slices.Contains(top.keys, folded) {
-				return unreadable{"a key stands twice:", key}
-			}
-			if len(top.keys) == maxKeys {
-				return unreadable{why: fmt.Sprintf("more than %d keys in one object", maxKeys)}
-			}
-			below, known := top.shape.under(key)
-			if !known {
-				return unreadable{"unknown field", key}
-			}
-			top.keys, top.next = append(top.keys, folded), below
+			i = end - 1
 		}
 	}
+	return applyEdits(c.data, c.edits), nil
+}
+
+// open begins an object or a list.
+func (c *jsonChecker) open(list bool) error {
+	if len(c.stack) == maxDepth {
+		return decodeError{reason: fmt.Sprintf("nested deeper than %d", maxDepth)}
+	}
+	if len(c.stack) > 0 {
+		c.next = c.stack[len(c.stack)-1].next
+	}
+	l := jsonLevel{shape: c.next}
+	if list {
+		l.next = c.next.element()
+	}
+	c.stack = append(c.stack, l)
 	return nil
 }
 
-// maxKeys bounds the keys of one object: they are compared with one another.
-const maxKeys = 1024
+// stringEnd returns the index after the closing quote of the string that begins at i.
+func stringEnd(data []byte, i int) int {
+	for i++; data[i] != '"'; i++ {
+		if data[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
 
-// unquote reads a JSON string: keys that are written differently can be the same key.
-func unquote(quoted []byte) (string, error) {
+// text checks the string data[from:to] when it is a key; a value needs no check.
+func (c *jsonChecker) text(from, to int) error {
+	if rest := bytes.TrimLeft(c.data[to:], " \t\r\n"); len(rest) == 0 || rest[0] != ':' {
+		return nil
+	}
+	key, err := unquoteKey(c.data[from:to])
+	if err != nil {
+		return decodeError{reason: "not one valid JSON object"}
+	}
+	top := &c.stack[len(c.stack)-1]
+	f, known := top.shape.member(key)
+	if !known && !c.lenient {
+		return decodeError{"unknown field", key}
+	}
+	top.next = f.shape
+	if f.renamed != "" {
+		c.edits = append(c.edits, edit{from, to, []byte(`"` + f.renamed + `"`)})
+		key = f.renamed
+	}
+	if c.lenient {
+		return nil
+	}
+	folded := strings.ToLower(strings.ToUpper(key))
+	switch {
+	case slices.Contains(top.keys, folded):
+		return decodeError{"duplicate key", key}
+	case len(top.keys) == maxKeys:
+		return decodeError{reason: fmt.Sprintf("more than %d keys in one object", maxKeys)}
+	}
+	top.keys = append(top.keys, folded)
+	return nil
+}
+
+// unquoteKey decodes a JSON string: keys that are written differently can be the same key.
+func unquoteKey(quoted []byte) (string, error) {
 	if bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted) {
 		return string(quoted[1 : len(quoted)-1]), nil
 	}
@@ -180,57 +263,62 @@ func unquote(quoted []byte) (string, error) {
 	return s, err
 }
 
-// checkMsgpack refuses what the msgpack package lets through or falls over.
-func checkMsgpack(data []byte, v any) error {
-	w := walker{data}
-	if err := w.value(shapeOf(v), 1); err != nil {
-		return err
+// checkMsgpack rejects what the msgpack package accepts or fails on: duplicate keys, unknown fields, values of another type,
+// lengths without their bytes, trailing bytes. It returns data with former field names replaced.
+func checkMsgpack(data []byte, v any) ([]byte, error) {
+	c := msgpackChecker{rest: data, size: len(data)}
+	if err := c.value(shapeOf(v), 1); err != nil {
+		return nil, err
 	}
-	if len(w.rest) > 0 {
-		return unreadable{why: "trailing bytes after the msgpack map"}
+	if len(c.rest) > 0 {
+		return nil, decodeError{reason: "trailing bytes after the msgpack map"}
 	}
-	return nil
+	return applyEdits(data, c.edits), nil
 }
 
-// walker reads msgpack without keeping anything.
-type walker struct{ rest []byte }
+// msgpackChecker walks msgpack beside a shape without allocating what the message claims.
+type msgpackChecker struct {
+	rest  []byte
+	size  int // of the whole
+	edits []edit
+}
 
-var errCut = unreadable{why: "the msgpack is cut short or damaged"}
+var errMsgpackCut = decodeError{reason: "the msgpack is cut short or damaged"}
 
-// item reads the code of one value and what follows it: its bytes, or for a list and a map how many are inside.
-func (w *walker) item() (code byte, data []byte, n int, err error) {
-	head, err := w.take(1)
+// item reads the code of one value and its bytes, or for a list and a map the number of its elements.
+func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
+	head, err := c.next(1)
 	if err != nil {
 		return 0, nil, 0, err
 	}
 	code = head[0]
 	size, length := 0, 0 // of the value, or of the length that says it
-	switch c := code; {
-	case c <= 0x7f, c >= 0xe0, c == 0xc0, c == 0xc2, c == 0xc3:
+	switch k := code; {
+	case k <= 0x7f, k >= 0xe0, k == 0xc0, k == 0xc2, k == 0xc3:
 		data = head
-	case c&0xf0 == 0x80, c&0xf0 == 0x90:
-		n = int(c & 0x0f)
-	case c&0xe0 == 0xa0:
-		size = int(c & 0x1f)
-	case c == 0xc4, c == 0xc7, c == 0xd9:
+	case k&0xf0 == 0x80, k&0xf0 == 0x90:
+		n = int(k & 0x0f)
+	case k&0xe0 == 0xa0:
+		size = int(k & 0x1f)
+	case k == 0xc4, k == 0xc7, k == 0xd9:
 		length = 1
-	case c == 0xc5, c == 0xc8, c == 0xda, c == 0xdc, c == 0xde:
+	case k == 0xc5, k == 0xc8, k == 0xda, k == 0xdc, k == 0xde:
 		length = 2
-	case c == 0xc6, c == 0xc9, c == 0xdb, c == 0xdd, c == 0xdf:
+	case k == 0xc6, k == 0xc9, k == 0xdb, k == 0xdd, k == 0xdf:
 		length = 4
-	case c == 0xca, c == 0xcb:
-		size = 4 << (c - 0xca)
-	case c >= 0xcc && c <= 0xcf:
-		size = 1 << (c - 0xcc)
-	case c >= 0xd0 && c <= 0xd3:
-		size = 1 << (c - 0xd0)
-	case c >= 0xd4 && c <= 0xd8:
-		size = 1<<(c-0xd4) + 1 // its type
+	case k == 0xca, k == 0xcb:
+		size = 4 << (k - 0xca)
+	case k >= 0xcc && k <= 0xcf:
+		size = 1 << (k - 0xcc)
+	case k >= 0xd0 && k <= 0xd3:
+		size = 1 << (k - 0xd0)
+	case k >= 0xd4 && k <= 0xd8:
+		size = 1<<(k-0xd4) + 1 // its type
 	default:
-		return 0, nil, 0, errCut
+		return 0, nil, 0, errMsgpackCut
 	}
 	if length > 0 {
-		b, err := w.take(length)
+		b, err := c.next(length)
 		if err != nil {
 			return 0, nil, 0, err
 		}
@@ -245,38 +333,39 @@ func (w *walker) item() (code byte, data []byte, n int, err error) {
 		}
 	}
 	if size > 0 {
-		data, err = w.take(size)
+		data, err = c.next(size)
 	}
 	return code, data, n, err
 }
 
-func (w *walker) take(n int) ([]byte, error) {
-	if n > len(w.rest) {
-		return nil, errCut
+// next consumes n bytes, or fails when there are fewer.
+func (c *msgpackChecker) next(n int) ([]byte, error) {
+	if n > len(c.rest) {
+		return nil, errMsgpackCut
 	}
-	b := w.rest[:n]
-	w.rest = w.rest[n:]
+	b := c.rest[:n]
+	c.rest = c.rest[n:]
 	return b, nil
 }
 
-// value walks one value and all below it.
-func (w *walker) value(s *shape, depth int) error {
+// value checks one value and everything below it.
+func (c *msgpackChecker) value(s *shape, depth int) error {
 	if depth > maxDepth {
-		return unreadable{why: fmt.Sprintf("nested deeper than %d", maxDepth)}
+		return decodeError{reason: fmt.Sprintf("nested deeper than %d", maxDepth)}
 	}
-	code, data, n, err := w.item()
+	code, data, n, err := c.item()
 	if err != nil {
 		return err
 	}
 	if !s.fits(code, data) {
-		return unreadable{why: "a value is not of its field's type"}
+		return decodeError{reason: "a value is not of its field's type"}
 	}
 	switch {
 	case mapCode(code):
-		return w.pairs(s, n, depth)
+		return c.pairs(s, n, depth)
 	case listCode(code):
 		for range n {
-			if err := w.value(s.item(), depth+1); err != nil {
+			if err := c.value(s.element(), depth+1); err != nil {
 				return err
 			}
 		}
@@ -284,37 +373,45 @@ func (w *walker) value(s *shape, depth int) error {
 	return nil
 }
 
-// pairs walks the keys and values of a map.
-func (w *walker) pairs(s *shape, n, depth int) error {
-	var seen uint64
+// pairs checks the keys and values of a map.
+func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
+	var seen uint64          // fields of a struct, by their bit
 	var keys map[string]bool // of a map whose keys are free
 	for range n {
-		code, key, _, err := w.item()
+		from := c.size - len(c.rest)
+		code, raw, _, err := c.item()
 		if err != nil {
 			return err
 		}
 		if !textCode(code) {
-			return unreadable{why: "a key is not a text"}
+			return decodeError{reason: "a key is not a text"}
 		}
-		var below *shape
-		doubled := false
-		if s != nil && s.kind == reflect.Struct {
-			f, known := s.fields[string(key)]
-			if !known {
-				return unreadable{"unknown field", string(key)}
+		key := string(raw)
+		f, known := s.member(key)
+		if !known {
+			return decodeError{"unknown field", key}
+		}
+		if f.renamed != "" {
+			name, err := msgpack.Marshal(f.renamed)
+			if err != nil {
+				return errMsgpackCut
 			}
-			doubled, seen, below = seen&(1<<f.n) != 0, seen|1<<f.n, f.shape
+			c.edits = append(c.edits, edit{from, c.size - len(c.rest), name})
+		}
+		duplicate := false
+		if s != nil && s.kind == reflect.Struct {
+			duplicate, seen = seen&(1<<f.bit) != 0, seen|1<<f.bit
 		} else {
 			if keys == nil {
 				keys = map[string]bool{}
 			}
-			doubled, below = keys[string(key)], s.item()
-			keys[string(key)] = true
+			duplicate = keys[key]
+			keys[key] = true
 		}
-		if doubled {
-			return unreadable{"a key stands twice:", string(key)}
+		if duplicate {
+			return decodeError{"duplicate key", key}
 		}
-		if err := w.value(below, depth+1); err != nil {
+		if err := c.value(f.shape, depth+1); err != nil {
 			return err
 		}
 	}
@@ -325,7 +422,7 @@ func listCode(c byte) bool { return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd }
 
 func textCode(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
 
-// fits reports whether a value may stand where the shape is. Nil may stand anywhere: it is the zero value.
+// fits reports whether a msgpack value of this code has the type of the shape. Nil fits everywhere: it is the zero value.
 func (s *shape) fits(code byte, data []byte) bool {
 	if s == nil || code == 0xc0 {
 		return true
