@@ -121,25 +121,25 @@ func TestGuardsMatter(t *testing.T) {
 		without    func(*story.Story)
 		want       string
 	}{
-		{"the user says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
-		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: nobody asked whether a call may run"},
+		{"the user says yes to what a page wants", "poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
+		{"a rule is loosened for good", "override_once.yaml", func(s *story.Story) { s.Turns[0].Override.Once = false }, "turn 2: there was no approval request"},
 		{"a tool is not turned off", "disabled_tool.yaml", func(s *story.Story) {
 			s.Turns[1].Override = nil
 			s.Turns = slices.Delete(s.Turns, 2, 3)
-		}, "there is no such call of web_search"},
-		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not end with denied"},
-		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "there is an event tool.result.web_fetch result~later"},
+		}, "no such call of web_search"},
+		{"nobody above the child", "lineage_narrowing.yaml", func(s *story.Story) { s.Turns[1].Request.Spawn[0].Tools = nil }, "turn 2: it did not fail with denied"},
+		{"the tool lives", "tool_killed.yaml", func(s *story.Story) { s.Turns[0].Crash = nil }, "unexpected event tool.result.web_fetch result~later"},
 		{"a result is shown whole", "large_result_parked.yaml", func(s *story.Story) { s.Config = nil }, "needle"},
-		{"the user says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was asked for 1 times, and should be 0 times"},
-		{"a stranger's file is vouched for", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: nobody asked whether a call may run"},
+		{"the user says yes to what a page wanted once", "memory_poisoned_page.yaml", func(s *story.Story) { s.Turns[1].Approve.Answer = story.AnswerApprove }, "http://collect.example.net/in?code=4711 was requested 1 times, want 0"},
+		{"a stranger's file is vouched for", "memory_document.yaml", func(s *story.Story) { s.Turns[1].Memory.Import.Trust = "trusted" }, "turn 4: there was no approval request"},
 		{"nothing is forgotten", "memory_forget.yaml", func(s *story.Story) { s.Turns[4].Memory = nil }, `turn 6: the answer contains "black"`},
 		{"nothing takes another's place", "memory_contradiction.yaml", func(s *story.Story) {
 			// What is compared needs vectors.
 			s.Config = map[string]map[string]any{"models": {"roles": map[string]any{"embeddings": "none"}}}
-		}, "it was to begin after memory.stored action=superseded, of which there are 0"},
+		}, "timeout: waiting for memory.stored action=superseded (0 so far)"},
 		{"no cache", "memory_cache.yaml", func(s *story.Story) {
 			s.Config = map[string]map[string]any{"memory": {"cache": map[string]any{"entries": 0}}}
-		}, "there is no event memory.recalled cached=true"},
+		}, "no event memory.recalled cached=true"},
 		{"the critic finds both alike", "memory_low_grade_sinks.yaml", func(s *story.Story) {
 			for i := range s.Model["critic"] {
 				s.Model["critic"][i].Reply.Content = "Feedback: It will do. [RESULT] 3"
@@ -147,10 +147,10 @@ func TestGuardsMatter(t *testing.T) {
 		}, "turn 3: the answer does not match"},
 		{"the judge goes by the place", "s7_pairwise.yaml", func(s *story.Story) {
 			s.Model["critic"][3].Reply.Content = "Feedback: The first one. [RESULT] A"
-		}, "there is no event pairwise.result by=critic winner=generator"},
+		}, "no event pairwise.result by=critic winner=generator"},
 		{"nobody looks at the calls", "critic_claim_without_call.yaml", func(s *story.Story) {
 			s.Config = map[string]map[string]any{"critic": {"claims": false}}
-		}, "there is no event critique.result by=critic score=2"},
+		}, "no event critique.result by=critic score=2"},
 		{"the last grade is kept to itself", "grade_in_prompt.yaml", func(s *story.Story) { s.Config = nil }, "2 of 5"},
 		{"nobody accepts a proposal", "memory_candidate.yaml", func(s *story.Story) { s.Turns[5].Memory = nil }, "turn 7: the answer does not contain \"ten past nine\""},
 	} {

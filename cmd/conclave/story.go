@@ -243,7 +243,7 @@ func (r *storyRun) tell(res story.Result) error {
 	text := res.Report()
 	switch {
 	case !res.OK() && res.Took == 0: // it never began, so nothing can have come of it
-		text, _, _ = strings.Cut(text, "\n  events that came: none\n")
+		text, _, _ = strings.Cut(text, "\n  events: none\n")
 		text = strings.TrimSuffix(text, "\n") + "\n"
 	case res.OK() && r.verbose:
 		text = came(res)

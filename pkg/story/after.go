@@ -9,22 +9,22 @@ import (
 	"conclave/pkg/strict"
 )
 
-// stepError is an error with the field of the story that it is about.
+// stepError is an error with the path of the field that caused it.
 type stepError struct {
 	path string
 	error
 }
 
-// Unwrap lets the cause be found.
+// Unwrap implements the interface of [errors.As].
 func (m *stepError) Unwrap() error { return m.error }
 
-// stepError says at which turn and field something went wrong.
+// stepError returns an error about a field of a turn.
 func (r *runner) stepError(i int, field string, err error) error {
 	return &stepError{fmt.Sprintf("turns[%d].%s", i, field), fmt.Errorf("turn %d: %w", i+1, err)}
 }
 
-// waitForEvents holds a turn back until what it waits for is in the stream, since the story began. Much is done beside the answers
-// and is ready when it is ready: a story that asked at once would fail now and then.
+// waitForEvents waits for the events that a turn starts after. Memory and critic work asynchronously, so a story that did
+// not wait would be flaky.
 func (r *runner) waitForEvents(ctx context.Context, i int) error {
 	wants := r.story.Turns[i].after
 	if len(wants) == 0 {
@@ -38,23 +38,23 @@ func (r *runner) waitForEvents(ctx context.Context, i int) error {
 		if err := r.readEvents(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
-		lacks := r.firstMissing(wants)
-		if lacks == "" {
+		missing := r.firstMissing(wants)
+		if missing == "" {
 			return nil
 		}
 		select {
-		case <-r.live: // something happened
+		case <-r.live: // any event
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return r.stepError(i, "after", fmt.Errorf("it was to begin after %s, and within %s it did not", lacks, strict.Short(r.opts.AnswerTimeout)))
+				return r.stepError(i, "after", fmt.Errorf("timeout: waiting for %s after %s", missing, strict.Short(r.opts.AnswerTimeout)))
 			}
 			return ctx.Err()
 		}
 	}
 }
 
-// firstMissing is the first event that is not there as often as it should, with how often it is; "" when all are.
+// firstMissing describes the first pattern with too few events, "" when all have enough.
 func (r *runner) firstMissing(wants []EventPattern) string {
 	for _, w := range wants {
 		if r.opts.Live && w.scriptedOnly {
@@ -67,7 +67,7 @@ func (r *runner) firstMissing(wants []EventPattern) string {
 			}
 		}
 		if n < max(w.times, 1) {
-			return fmt.Sprintf("%s, of which there are %d", w, n)
+			return fmt.Sprintf("%s (%d so far)", w, n)
 		}
 	}
 	return ""

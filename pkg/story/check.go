@@ -12,14 +12,14 @@ import (
 	"conclave/subjects"
 )
 
-// checker compares what came with what was expected. It changes nothing, so it can be asked again while events come in.
+// checker compares the outcome of a story with its expectations.
 type checker struct {
 	story    *Story
 	live     bool
 	events   []Event
 	turns    []turnState
 	script   ScriptReport
-	pages    map[string]int // of the story's web, how often each was asked for
+	pages    map[string]int // number of requests by page URL
 	failures []Failure
 }
 
@@ -27,7 +27,7 @@ func (c *checker) fail(path, format string, a ...any) {
 	c.failures = append(c.failures, Failure{c.story.Line(path), fmt.Sprintf(format, a...)})
 }
 
-// checkAll returns everything that is wrong, the script first: a request that it did not expect explains the rest.
+// checkAll returns all failures, mismatches with the script first: they explain the rest.
 func (c *checker) checkAll() []Failure {
 	c.checkScript()
 	for i := range c.story.Turns {
@@ -39,24 +39,24 @@ func (c *checker) checkAll() []Failure {
 	return c.failures
 }
 
-// checkScript compares the requests with the script.
+// checkScript reports mismatches and unused exchanges of the script.
 func (c *checker) checkScript() {
 	for _, w := range c.script.Mismatches {
 		path := "model." + w.Role
 		if w.N >= 0 {
 			path = fmt.Sprintf("%s[%d]", path, w.N)
 		}
-		c.fail(path, "the model was asked what the script does not expect: %s", w.Text)
+		c.fail(path, "a model request does not match the script: %s", w.Text)
 	}
 	for _, x := range c.script.Unused {
-		c.fail(fmt.Sprintf("model.%s[%d]", x.Role, x.N), "nobody asked for this reply of %s", x.Role)
+		c.fail(fmt.Sprintf("model.%s[%d]", x.Role, x.N), "no request for this reply of %s", x.Role)
 	}
 }
 
 func (c *checker) checkTurn(i int) {
 	path, t := fmt.Sprintf("turns[%d]", i), c.story.Turns[i]
 	if i >= len(c.turns) {
-		c.fail(path, "turn %d was not asked: the one before it has no answer", i+1)
+		c.fail(path, "turn %d was not run: the one before it has no answer", i+1)
 		return
 	}
 	at := c.turns[i]
@@ -76,9 +76,9 @@ func (c *checker) checkTurn(i int) {
 	}
 	switch {
 	case r.Error != nil && r.Error.Code != t.Error:
-		fail("error", "it ended with %s (%s)%s", r.Error.Code, text.Clip(r.Error.Text, 300), insteadOf(t.Error))
+		fail("error", "it failed with %s (%s)%s", r.Error.Code, text.Clip(r.Error.Text, 300), insteadOf(t.Error))
 	case r.Error == nil && t.Error != "":
-		fail("error", "it did not end with %s: %q", t.Error, text.Clip(r.Answer, 300))
+		fail("error", "it did not fail with %s: %q", t.Error, text.Clip(r.Answer, 300))
 	case r.Error == nil && strings.TrimSpace(r.Answer) == "":
 		fail("answer", "the answer is empty")
 	}
@@ -98,22 +98,22 @@ func (c *checker) checkTurn(i int) {
 	}
 	for _, want := range t.Notes {
 		if !slices.Contains(codes, want) {
-			fail("notes", "there is no note %s, only %v", want, codes)
+			fail("notes", "no note %s: %v", want, codes)
 		}
 	}
 	if t.NoNotes && len(codes) > 0 {
-		fail("no_notes", "there are notes: %v", r.Notes)
+		fail("no_notes", "unexpected notes: %v", r.Notes)
 	}
 }
 
-// checkUnanswered is a turn without an answer. A dead letter with the announced code is what it should be.
+// checkUnanswered checks a turn without an answer: only a dead letter with the expected code passes.
 func (c *checker) checkUnanswered(path string, i int, t Turn, at turnState) {
 	switch {
 	case at.deadLetter != nil && at.deadLetter.Code == t.Error:
 	case at.deadLetter != nil:
 		c.fail(path, "turn %d: no answer, but a dead letter of %s: %s: %s%s", i+1, at.deadLetter.Actor, at.deadLetter.Code, at.deadLetter.Reason, insteadOf(t.Error))
 	default:
-		c.fail(path, "turn %d: no answer came", i+1)
+		c.fail(path, "turn %d: no answer", i+1)
 	}
 }
 
@@ -150,13 +150,13 @@ func (c *checker) checkAnswer(fail func(string, string, ...any), path string, a 
 	}
 }
 
-// minQuote is the least that a line must hold to be recognized in an answer.
+// minQuote is the shortest line, in bytes, that counts as a quote.
 const minQuote = 8
 
-// listNumber is the number of an item in a list: whoever quotes it leaves that out.
+// listNumber is the number of a list item, which a quote leaves out.
 var listNumber = regexp.MustCompile(`^\d+\. `)
 
-// checkQuote looks for words of an event in the answer. Words that the script says by itself prove nothing.
+// checkQuote checks that the answer contains a line of an event. A line that the script has itself proves nothing and fails.
 func (c *checker) checkQuote(fail func(string, string, ...any), path string, src Source, at turnState) {
 	const field = "answer.contains_from"
 	var whole string
@@ -169,7 +169,7 @@ func (c *checker) checkQuote(fail func(string, string, ...any), path string, src
 		}
 	}
 	if !found {
-		fail(field, "there is no event %s of this turn with a field %s", src.Event, src.Field)
+		fail(field, "no event %s of this turn has a field %s", src.Event, src.Field)
 		return
 	}
 	lines := strings.Split(whole, "\n")
@@ -200,9 +200,9 @@ func checkThinking(fail func(string, string, ...any), want Thinking, got string)
 	empty := strings.TrimSpace(got) == ""
 	switch {
 	case want.Empty && !empty:
-		fail("thinking", "it thought %q", text.Clip(got, 300))
+		fail("thinking", "unexpected thinking %q", text.Clip(got, 300))
 	case want.NotEmpty && empty:
-		fail("thinking", "there is no thinking")
+		fail("thinking", "no thinking")
 	}
 	for _, part := range want.Contains {
 		if !containsFold(got, part) {
@@ -211,10 +211,11 @@ func checkThinking(fail func(string, string, ...any), want Thinking, got string)
 	}
 }
 
-// checkCalls looks for the wanted calls among the recorded ones, in order. nil asks for nothing, the empty list for none.
+// checkCalls searches the expected calls among the recorded ones, in order. nil expects nothing; an empty list allows no
+// call.
 func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got []subjects.ToolCall) {
 	if want != nil && len(want) == 0 && len(got) > 0 {
-		fail("tool_calls", "tools were called: %s", formatCalls(got))
+		fail("tool_calls", "unexpected tool calls: %s", formatCalls(got))
 		return
 	}
 	rest := got
@@ -224,7 +225,7 @@ func (c *checker) checkCalls(fail func(string, string, ...any), want []Call, got
 		}
 		at := slices.IndexFunc(rest, func(have subjects.ToolCall) bool { return w.matches(have) })
 		if at < 0 {
-			fail(fmt.Sprintf("tool_calls[%d]", i), "there is no such call of %s in its place, only %s", w.Tool, formatCalls(got))
+			fail(fmt.Sprintf("tool_calls[%d]", i), "no such call of %s in this order: %s", w.Tool, formatCalls(got))
 			return
 		}
 		rest = rest[at+1:]
@@ -240,14 +241,14 @@ func (w Call) matches(got subjects.ToolCall) bool {
 		containsFold(got.Result, w.ResultContains) && containsArgs(w.Args, got.Args)
 }
 
-// containsArgs reports whether all of want stands in the arguments.
+// containsArgs reports whether the arguments contain all of want.
 func containsArgs(want map[string]any, args json.RawMessage) bool {
 	var got map[string]any
 	if len(want) > 0 && json.Unmarshal(args, &got) != nil {
 		return false
 	}
 	for key, v := range want {
-		// Both sides as JSON has them: YAML knows more kinds of numbers.
+		// Compare both as JSON: YAML has more kinds of numbers.
 		text, err := json.Marshal(v)
 		if err != nil {
 			return false
@@ -260,7 +261,7 @@ func containsArgs(want map[string]any, args json.RawMessage) bool {
 	return true
 }
 
-// formatCalls lists calls for people.
+// formatCalls lists calls for a failure.
 func formatCalls(calls []subjects.ToolCall) string {
 	if len(calls) == 0 {
 		return "none"
@@ -278,7 +279,7 @@ func formatCalls(calls []subjects.ToolCall) string {
 	return strings.Join(out, "; ")
 }
 
-// checkEvents compares the event stream with what was expected of it.
+// checkEvents compares the events with those expected, and returns all failures so far.
 func (c *checker) checkEvents() []Failure {
 	e := c.story.Events
 	for i, w := range e.Present {
@@ -291,15 +292,15 @@ func (c *checker) checkEvents() []Failure {
 		switch path := fmt.Sprintf("events.present[%d]", i); {
 		case c.isSkipped(w):
 		case n == 0:
-			c.fail(path, "there is no event %s", w)
+			c.fail(path, "no event %s", w)
 		case w.times >= 0 && n != w.times:
-			c.fail(path, "there are %d events %s", n, w)
+			c.fail(path, "%d events %s", n, w)
 		}
 	}
 	for i, w := range e.Absent {
 		for _, ev := range c.events {
 			if !c.isSkipped(w) && w.matches(ev) {
-				c.fail(fmt.Sprintf("events.absent[%d]", i), "there is an event %s: %s", w, ev)
+				c.fail(fmt.Sprintf("events.absent[%d]", i), "unexpected event %s: %s", w, ev)
 				break
 			}
 		}
@@ -315,7 +316,7 @@ func (c *checker) checkEvents() []Failure {
 			if i > 0 {
 				after = fmt.Sprintf(" after %s", e.InOrder[i-1])
 			}
-			c.fail(fmt.Sprintf("events.in_order[%d]", i), "there is no event %s%s", w, after)
+			c.fail(fmt.Sprintf("events.in_order[%d]", i), "no event %s%s", w, after)
 			break
 		}
 		rest = rest[at+1:]
@@ -325,8 +326,8 @@ func (c *checker) checkEvents() []Failure {
 
 func (c *checker) isSkipped(w EventPattern) bool { return c.live && w.scriptedOnly }
 
-// checkDeadLetters are dead letters that the story does not speak of: something was refused or kept failing, and the answer may
-// be right all the same.
+// checkDeadLetters reports dead letters that the story does not expect: a message was rejected or kept failing, even if the
+// answer is right.
 func (c *checker) checkDeadLetters() {
 	for _, e := range c.events {
 		if _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); !dead {
@@ -338,19 +339,19 @@ func (c *checker) checkDeadLetters() {
 			expected = expected || t.query == e.Query && c.story.Turns[i].Error == code
 		}
 		if !expected {
-			c.fail("events", "a dead letter that the story does not speak of: %s", e)
+			c.fail("events", "unexpected dead letter: %s", e)
 		}
 	}
 }
 
-// checkPages compares how often the pages of the story's web were asked for.
+// checkPages checks the number of requests for each page.
 func (c *checker) checkPages() {
 	if c.story.Web == nil {
 		return
 	}
 	for i, p := range c.story.Web.Pages {
 		if n := c.pages[p.URL]; p.Requests != nil && n != *p.Requests {
-			c.fail(fmt.Sprintf("web.pages[%d].asked", i), "%s was asked for %d times, and should be %d times", p.URL, n, *p.Requests)
+			c.fail(fmt.Sprintf("web.pages[%d].asked", i), "%s was requested %d times, want %d", p.URL, n, *p.Requests)
 		}
 	}
 }

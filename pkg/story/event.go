@@ -14,18 +14,18 @@ import (
 	"conclave/subjects"
 )
 
-// Event is one message as people see it.
+// Event is one message of the bus as a user sees it.
 type Event struct {
-	Seq     uint64 // in the event stream; 0 = it is kept elsewhere or not at all
+	Seq     uint64 // in the event log; 0 = not stored there
 	Time    time.Time
 	Subject string
-	From    string // the author's account, where the stream has it
+	From    string // the author's account, on events of the event log
 	Session string
 	Query   string
 	Body    json.RawMessage
 }
 
-// idFields are the same on every line of a report, and only make it longer.
+// idFields are removed from reports, where they are the same on every line.
 var idFields = regexp.MustCompile(`"(session|query)_id":"[^"]*",?`)
 
 // String is the event on one line.
@@ -40,14 +40,14 @@ func (e Event) String() string {
 	return fmt.Sprintf("%4s %-10s %-30s %s", seq, from, e.Subject, text.Clip(idFields.ReplaceAllString(string(e.Body), ""), 240))
 }
 
-// EventPattern is one expected event: a subject, which may hold wildcards, and conditions on it. It is written as one text:
+// EventPattern matches events: a subject, which may have wildcards, and conditions. It is written as one text:
 //
 //	tool.result.* error.code=denied by=broker times=1
 //
-// "field=value" and "field!=value" compare a field of the body, "field~text" looks for a text in it without regard to
-// case; "field=*" means that there is something. Values with spaces are quoted. A field may lie deeper, and in a list by its place from 0: hits.0.name. The field
-// "body" is the whole body, "by" the author's account; "times" is how many such events there are, "scripted_only" leaves
-// the expectation out with a real model.
+// "field=value" and "field!=value" compare a field of the body, "field~text" searches it case-insensitively, "field=*"
+// requires a value. Values with spaces are quoted. A path may go into objects and, by index, into lists: hits.0.name. The
+// field "body" is the whole body, "by" the author's account; "times" is the number of such events, "scripted_only" skips
+// the expectation with a real model.
 type EventPattern struct {
 	text         string
 	pattern      string
@@ -58,7 +58,7 @@ type EventPattern struct {
 
 type condition struct{ field, op, value string }
 
-// anyValue stands for whatever is there.
+// anyValue matches every value but the empty one.
 const anyValue = "*"
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -68,7 +68,7 @@ func (w *EventPattern) UnmarshalText(text []byte) error {
 		return err
 	}
 	if len(words) == 0 {
-		return errors.New("a subject must be there")
+		return errors.New("a subject is required")
 	}
 	*w = EventPattern{text: string(text), pattern: words[0], times: -1}
 	if err := checkPattern(w.pattern); err != nil {
@@ -88,16 +88,16 @@ func (w *EventPattern) UnmarshalText(text []byte) error {
 			continue
 		}
 		if w.times, err = strconv.Atoi(c.value); err != nil || w.times < 1 || c.op != "=" {
-			return fmt.Errorf("%s: write times=1 or more; what must not be there stands under absent", word)
+			return fmt.Errorf("%s: write times=1 or more; use absent for events that must not occur", word)
 		}
 	}
 	return nil
 }
 
-// String is the expectation as it was written.
+// String is the pattern as it was written.
 func (w EventPattern) String() string { return w.text }
 
-// splitWords takes a text apart at its spaces, except for those in double quotes.
+// splitWords splits a text at spaces outside double quotes.
 func splitWords(s string) ([]string, error) {
 	var words []string
 	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
@@ -105,7 +105,7 @@ func splitWords(s string) ([]string, error) {
 		if end >= 0 && s[end] == '"' {
 			quoted, err := strconv.QuotedPrefix(s[end:])
 			if err != nil {
-				return nil, fmt.Errorf("a quote in %q does not end", text.Clip(s, 40))
+				return nil, fmt.Errorf("unterminated quote in %q", text.Clip(s, 40))
 			}
 			text, err := strconv.Unquote(quoted)
 			if err != nil {
@@ -131,10 +131,10 @@ func parseCondition(word string) (condition, error) {
 			}
 		}
 	}
-	return condition{}, fmt.Errorf("%q is no condition; write field=value, field!=value, field~text, field=*, by=account, times=1 or scripted_only", text.Clip(word, 40))
+	return condition{}, fmt.Errorf("invalid condition %q; write field=value, field!=value, field~text, field=*, by=account, times=1 or scripted_only", text.Clip(word, 40))
 }
 
-// checkPattern refuses what the server would.
+// checkPattern rejects a pattern that the server would reject.
 func checkPattern(p string) error {
 	words := strings.Split(p, ".")
 	for i, w := range words {
@@ -142,13 +142,13 @@ func checkPattern(p string) error {
 			continue
 		}
 		if err := subjects.CheckToken(w); err != nil {
-			return fmt.Errorf("%q is not a subject: write words joined by dots, * for one word, > for the rest", text.Clip(p, 40))
+			return fmt.Errorf("invalid subject %q: write tokens joined by dots, * for one token, > for the rest", text.Clip(p, 40))
 		}
 	}
 	return nil
 }
 
-// matches reports whether e is such an event.
+// matches reports whether e meets the pattern.
 func (w EventPattern) matches(e Event) bool {
 	if _, ok := subjects.Match(w.pattern, e.Subject); !ok {
 		return false
@@ -180,8 +180,8 @@ func (w EventPattern) matches(e Event) bool {
 	return true
 }
 
-// Field is a field of the body as text, found by its path: "error.code", "tool_calls.0.tool". Text is as it is,
-// everything else as JSON. It is false when there is no such field, or it is null.
+// Field returns a field of the body by its path, such as "error.code" or "tool_calls.0.tool": a string as it is, other
+// values as JSON. It reports false when the field is missing or null.
 func (e Event) Field(path string) (string, bool) {
 	dec := json.NewDecoder(bytes.NewReader(e.Body))
 	dec.UseNumber()
@@ -213,7 +213,7 @@ func (e Event) Field(path string) (string, bool) {
 	return string(text), err == nil
 }
 
-// containsFold looks for part in s without regard to case.
+// containsFold reports whether s contains part, case-insensitively.
 func containsFold(s, part string) bool {
 	return strings.Contains(strings.ToLower(s), strings.ToLower(part))
 }

@@ -10,23 +10,23 @@ import (
 	"conclave/subjects"
 )
 
-// Memory is what the user does to memory with their own hand, before the question. One of these is written, and what
-// changes nothing fails the story: it would prove nothing.
+// Memory is a change that the user makes to memory before the question. One operation is set, and one that changes nothing
+// fails the story.
 type Memory struct {
 	Add    *Add    `yaml:"add"`
 	Import *Import `yaml:"import"`
 	Edit   *Edit   `yaml:"edit"`
-	Forget string  `yaml:"forget"` // words; what is found for them goes
-	// Words of these stand in the name, the description or the text of what is meant.
+	Forget string  `yaml:"forget"` // words; the entries found for them are deleted
+	// The following select entries by words in name, description or text.
 	Pin    string `yaml:"pin"`
 	Unpin  string `yaml:"unpin"`
-	Accept string `yaml:"accept"` // of the proposals; all = every one
+	Accept string `yaml:"accept"` // candidates; all = every one
 	Reject string `yaml:"reject"`
-	// Refused means that memory must say no. Otherwise a no fails the story.
+	// Refused means that memory must reject the change. Otherwise a rejection fails the story.
 	Refused bool `yaml:"refused"`
 }
 
-// Add is a text to be remembered.
+// Add is a new entry.
 type Add struct {
 	Text   string   `yaml:"text"`
 	Name   string   `yaml:"name"`
@@ -34,41 +34,41 @@ type Add struct {
 	Pinned bool     `yaml:"pinned"`
 }
 
-// Import is a file to be remembered, as it would be read from a disk.
+// Import is a document to import.
 type Import struct {
-	From  string `yaml:"from"` // its name; how it ends says what it is
+	From  string `yaml:"from"` // file name; its extension selects the format
 	Text  string `yaml:"text"`
 	Trust string `yaml:"trust"` // trusted when the user vouches for every word
 }
 
-// Edit changes the one entry that holds some words.
+// Edit changes the one entry that contains some words.
 type Edit struct {
 	Of   string  `yaml:"of"`
 	Name *string `yaml:"name"`
 	Text *string `yaml:"text"`
 }
 
-// All stands for every proposal there is.
+// All selects every candidate.
 const All = "all"
 
-// Feedback is what the user thinks of an answer, said as with conclave rate.
+// Feedback is the user's rating of an answer, as with conclave rate.
 type Feedback struct {
-	Of    int    `yaml:"of"`    // the turn that asked, from 1
-	Query string `yaml:"query"` // instead of a turn: an id that nobody asked under
+	Of    int    `yaml:"of"`    // number of the turn, from 1
+	Query string `yaml:"query"` // in place of Of: the id of a question that does not exist
 	Thumb int    `yaml:"thumb"` // -1, 1
 	Stars int    `yaml:"stars"` // 1 to 5
 	Words string `yaml:"words"`
 }
 
-// hasActions reports whether something is done or waited for before the question.
+// hasActions reports whether the turn acts or waits before the question.
 func (t Turn) hasActions() bool {
 	return t.After != nil || t.Override != nil || t.Memory != nil || t.Feedback != nil
 }
 
-// asksNothing reports whether nothing is asked.
+// asksNothing reports whether the turn has neither question nor request.
 func (t Turn) asksNothing() bool { return strings.TrimSpace(t.Query) == "" && t.Request == nil }
 
-// validateActions reports the first thing wrong with what is done before the question of a turn.
+// validateActions checks the actions before the question of turn i.
 func (s *Story) validateActions(i int) error {
 	path, t := fmt.Sprintf("turns[%d]", i), &s.Turns[i]
 	if err := s.validateAfter(path+".after", t); err != nil {
@@ -92,13 +92,13 @@ func (s *Story) validateActions(i int) error {
 		}
 		at := path + "." + of.field + ".of"
 		if n := of.turn(); n < 1 || n > len(s.Turns) {
-			return s.invalid(at, "is the number of a turn, from 1 to %d", len(s.Turns))
+			return s.invalid(at, "must be a turn from 1 to %d", len(s.Turns))
 		} else if strings.TrimSpace(s.Turns[n-1].Query) == "" {
-			return s.invalid(at, "turn %d asks no question", n)
+			return s.invalid(at, "turn %d has no question", n)
 		} else if n > i {
-			return s.invalid(at, "turn %d has not asked yet", n)
+			return s.invalid(at, "turn %d is not earlier", n)
 		} else if of.field == "request" && t.Session != "" {
-			return s.invalid(path+".session", "is that of turn %d; leave it out", n)
+			return s.invalid(path+".session", "must be omitted: the session is that of turn %d", n)
 		}
 	}
 	switch f := t.Feedback; {
@@ -106,14 +106,14 @@ func (s *Story) validateActions(i int) error {
 	case f.Thumb < -1 || f.Thumb > 1 || f.Stars < 0 || f.Stars > 5:
 		return s.invalid(path+".feedback", "thumb is -1 or 1, stars are 1 to 5")
 	case f.Thumb == 0 && f.Stars == 0 && strings.TrimSpace(f.Words) == "":
-		return s.invalid(path+".feedback", "says nothing: write thumb, stars or words")
+		return s.invalid(path+".feedback", "is empty: write thumb, stars or words")
 	case f.Query != "" && (f.Of != 0 || subjects.CheckToken(f.Query) != nil):
-		return s.invalid(path+".feedback.query", "is an id that nobody asked under, in place of a turn")
+		return s.invalid(path+".feedback.query", "must be a valid id, and excludes of")
 	}
 	return nil
 }
 
-// validateAfter reads the events that a turn waits for.
+// validateAfter parses the events that a turn waits for.
 func (s *Story) validateAfter(path string, t *Turn) error {
 	read := func(path string, v any) error {
 		text, ok := v.(string)
@@ -133,7 +133,7 @@ func (s *Story) validateAfter(path string, t *Turn) error {
 		return nil
 	case []any:
 		if len(v) == 0 {
-			return s.invalid(path, "names no event")
+			return s.invalid(path, "has no event")
 		}
 		for i, x := range v {
 			if err := read(fmt.Sprintf("%s[%d]", path, i), x); err != nil {
@@ -146,6 +146,7 @@ func (s *Story) validateAfter(path string, t *Turn) error {
 	}
 }
 
+// validateMemory checks that a memory change has exactly one complete operation.
 func (s *Story) validateMemory(path string, m Memory) error {
 	n := 0
 	for _, there := range []bool{m.Add != nil, m.Import != nil, m.Edit != nil} {
@@ -163,27 +164,27 @@ func (s *Story) validateMemory(path string, m Memory) error {
 	}
 	switch {
 	case m.Add != nil && strings.TrimSpace(m.Add.Text) == "":
-		return s.invalid(path+".add.text", "must be there")
+		return s.invalid(path+".add.text", "is required")
 	case m.Edit != nil && (strings.TrimSpace(m.Edit.Of) == "" || m.Edit.Name == nil && m.Edit.Text == nil):
 		return s.invalid(path+".edit", "needs words of the entry under of, and a new name or text")
 	case m.Import != nil && strings.TrimSpace(m.Import.Text) == "":
-		return s.invalid(path+".import.text", "must be there")
+		return s.invalid(path+".import.text", "is required")
 	case m.Import != nil && (filepath.Ext(m.Import.From) == "" || strings.ContainsAny(m.Import.From, "/\\\x00") || strings.HasPrefix(m.Import.From, ".")):
-		return s.invalid(path+".import.from", "is not the name of a file; write notes.md")
+		return s.invalid(path+".import.from", "is not a file name; write notes.md")
 	case m.Import != nil && m.Import.Trust != "" && m.Import.Trust != subjects.Trusted && m.Import.Trust != subjects.Untrusted:
 		return s.invalid(path+".import.trust", "is neither %s nor %s", subjects.Trusted, subjects.Untrusted)
 	}
 	return nil
 }
 
-// prepareTurn does what a turn does before it asks, in the order in which the fields are described.
+// prepareTurn executes the actions before the question: override, memory, feedback.
 func (r *runner) prepareTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
 	if t.Override != nil {
 		if err := r.system.SetOverride(ctx, r.sessionOf(i), *t.Override); err != nil {
-			return r.stepError(i, "override", fmt.Errorf("setting what holds for the session: %w", err))
+			return r.stepError(i, "override", fmt.Errorf("setting the override: %w", err))
 		}
 	}
 	if t.Memory != nil {
@@ -199,29 +200,29 @@ func (r *runner) prepareTurn(ctx context.Context, i int) error {
 	return nil
 }
 
-// sendFeedback says what the user thinks of an answer.
+// sendFeedback rates an answer as the user.
 func (r *runner) sendFeedback(ctx context.Context, f Feedback) error {
 	query, session := f.Query, ""
 	if query == "" {
 		query, session = r.queries[f.Of-1], r.sessionOf(f.Of-1)
 	}
 	if err := r.system.SendFeedback(ctx, session, subjects.Feedback{QueryID: query, Thumb: f.Thumb, Stars: f.Stars, Words: f.Words}); err != nil {
-		return fmt.Errorf("saying what the user thinks of %s: %w", query, err)
+		return fmt.Errorf("rating %s: %w", query, err)
 	}
 	return nil
 }
 
-// changeMemory does one act of the user on memory.
+// changeMemory changes memory as the user, and compares a rejection with what the story expects.
 func (r *runner) changeMemory(ctx context.Context, m Memory) error {
 	err := r.system.ChangeMemory(ctx, m)
-	var no *subjects.Fault
-	switch refused := errors.As(err, &no); {
+	var fault *subjects.Fault
+	switch refused := errors.As(err, &fault); {
 	case err == nil && m.Refused:
-		return errors.New("memory did not refuse")
+		return errors.New("memory did not reject the change")
 	case refused && m.Refused:
 		return nil
 	case err != nil:
-		return fmt.Errorf("the user's own hand on memory: %w", err)
+		return fmt.Errorf("changing memory: %w", err)
 	}
 	return nil
 }

@@ -63,11 +63,11 @@ func TestAfter(t *testing.T) {
 		{"at least so often", "memory.stored times=2", 3, false, ""},
 		{"several", "[memory.stored, response.generation]", 1, false, ""},
 		{"left out with a real model", "memory.stored scripted_only", 0, true, ""},
-		{"it never came", "memory.stored action=stored", 0, false, "stories/t.yaml:7: turn 2: it was to begin after memory.stored action=stored, of which there are 0, and within 300ms it did not"},
-		{"not often enough", "memory.stored times=2", 1, false, "memory.stored times=2, of which there are 1"},
-		{"one of several never came", "[response.generation, memory.stored action=forgotten]", 1, false, "it was to begin after memory.stored action=forgotten, of which there are 0"},
-		{"trick: something of another field", "memory.stored action=stored by=generator", 1, false, "of which there are 0"},
-		{"trick: not left out with the script", "memory.stored scripted_only", 0, false, "of which there are 0"},
+		{"it was not reached", "memory.stored action=stored", 0, false, "stories/t.yaml:7: turn 2: timeout: waiting for memory.stored action=stored (0 so far) after 300ms"},
+		{"not often enough", "memory.stored times=2", 1, false, "memory.stored times=2 (1 so far)"},
+		{"one of several was not reached", "[response.generation, memory.stored action=forgotten]", 1, false, "timeout: waiting for memory.stored action=forgotten (0 so far)"},
+		{"trick: something of another field", "memory.stored action=stored by=generator", 1, false, "(0 so far)"},
+		{"trick: not left out with the script", "memory.stored scripted_only", 0, false, "(0 so far)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -111,14 +111,14 @@ func TestAfterComesLate(t *testing.T) {
 	}
 }
 
-// When a turn cannot begin, what the model was asked in vain is told first: it may be the reason.
+// When a turn cannot begin, what model requests in vain is told first: it may be the reason.
 func TestAfterTellsOfTheScript(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n  - after: memory.stored\n")
 	w := kept(0)
 	w.script = story.ScriptReport{Mismatches: []story.Mismatch{{ExchangeRef: story.ExchangeRef{Role: "summaries", N: -1}, Text: "no exchange is left"}}}
 	got := story.Run(t.Context(), s, w, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
-	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") || !strings.Contains(got.Failures[1].Text, "it was to begin after") {
+	if len(got.Failures) != 2 || !strings.Contains(got.Failures[0].Text, "no exchange is left") || !strings.Contains(got.Failures[1].Text, "timeout: waiting for") {
 		t.Errorf("got %s", got.Report())
 	}
 }
@@ -135,9 +135,9 @@ func TestMemory(t *testing.T) {
 		{"forget", "{forget: coffee}", nil, ""},
 		{"refused as announced", "{add: {text: x}, refused: true}", no, ""},
 		{"refused in a wrapping", "{add: {text: x}, refused: true}", fmt.Errorf("adding: %w", no), ""},
-		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: the user's own hand on memory: malformed: it looks like a key"},
-		{"trick: announced, and it is taken", "{add: {text: x}, refused: true}", nil, "t.yaml:8: turn 2: memory did not refuse"},
-		{"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"), "turn 2: the user's own hand on memory: nobody answers"},
+		{"refused, and nobody said so", "{add: {text: x}}", no, "stories/t.yaml:8: turn 2: changing memory: malformed: it looks like a key"},
+		{"trick: announced, and it is taken", "{add: {text: x}, refused: true}", nil, "t.yaml:8: turn 2: memory did not reject the change"},
+		{"trick: announced, and memory is away", "{add: {text: x}, refused: true}", errors.New("nobody answers"), "turn 2: changing memory: nobody answers"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -198,13 +198,13 @@ func TestFeedback(t *testing.T) {
 }
 
 // Feedback that cannot be said fails the story where it stands.
-func TestFeedbackThatCannotBeSaid(t *testing.T) {
+func TestFailedFeedbackFailsTheStory(t *testing.T) {
 	t.Parallel()
 	s := parse(t, head+"turns:\n  - query: one\n  - feedback: {of: 1, thumb: 1}\nevents: {present: [query.received]}\n")
 	w := kept(0)
 	w.rate = func(*fakeSystem, rated) error { return errors.New("no voice") }
 	got := story.Run(t.Context(), s, w, quick)
-	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: saying what the user thinks of "+w.asked[0].QueryID+": no voice") {
+	if got.OK() || !strings.Contains(got.Report(), "t.yaml:6: turn 2: rating "+w.asked[0].QueryID+": no voice") {
 		t.Error(got.Report())
 	}
 }

@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// Result is what came of a story.
+// Result is the outcome of a story.
 type Result struct {
 	Story         string
 	File          string
 	Title         string
-	Skipped       string // why it was not run, "" = it was
+	Skipped       string // why it was not run; "" = it was run
 	Failures      []Failure
 	Took          time.Duration
-	Events        []Event  // that came
-	ModelRequests []string // of the scripted model server
+	Events        []Event  // of the story, in order
+	ModelRequests []string // to the scripted model server
 }
 
-// Failure is one thing that was expected and is not so.
+// Failure is one expectation that was not met.
 type Failure struct {
 	Line int
 	Text string
 }
 
-// Failed is the result of a story that could not be run at all.
+// Failed is the result of a story that could not be run.
 func Failed(s *Story, err error) Result {
 	r := Result{Story: s.ID, File: s.file, Title: s.Title}
 	r.fail(s.Line(""), "%v", err)
@@ -42,7 +42,7 @@ func (r *Result) fail(line int, format string, a ...any) {
 // OK reports whether nothing failed.
 func (r Result) OK() bool { return len(r.Failures) == 0 }
 
-// Report tells what failed, each with file and line, then what did come. It is empty when nothing failed.
+// Report lists the failures with file and line, then the events and model requests. It is empty without a failure.
 func (r Result) Report() string {
 	if r.OK() {
 		return ""
@@ -61,12 +61,12 @@ func (r Result) Report() string {
 			fmt.Fprintf(&b, "    %s\n", line(i))
 		}
 	}
-	list("events that came", len(r.Events), func(i int) string { return r.Events[i].String() })
-	list("the model was asked", len(r.ModelRequests), func(i int) string { return r.ModelRequests[i] })
+	list("events", len(r.Events), func(i int) string { return r.Events[i].String() })
+	list("model requests", len(r.ModelRequests), func(i int) string { return r.ModelRequests[i] })
 	return b.String()
 }
 
-// JUnit writes results in the form that build servers read.
+// JUnit writes results in the JUnit XML format.
 func JUnit(w io.Writer, results []Result) error {
 	type note struct {
 		Message string `xml:"message,attr"`
@@ -112,13 +112,13 @@ func JUnit(w io.Writer, results []Result) error {
 	enc := xml.NewEncoder(w)
 	enc.Indent("", "  ")
 	if err := enc.Encode(s); err != nil {
-		return fmt.Errorf("writing the results: %w", err)
+		return fmt.Errorf("writing JUnit results: %w", err)
 	}
 	_, err := io.WriteString(w, "\n")
 	return err
 }
 
-// newID is an unguessable id that is a valid token.
+// newID returns a random id that is a valid subject token.
 func newID() string {
 	var b [12]byte
 	rand.Read(b[:])

@@ -11,61 +11,61 @@ import (
 	"conclave/subjects"
 )
 
-// System is a Conclave that a story is asked of. It speaks and listens as the user does.
+// System is a running Conclave as a story uses it, with the user's account.
 type System interface {
-	// Subscribe begins to listen to what people hear on the bus, live tokens too. The channel closes when ctx ends. What it
-	// brings decides when to look and when to act, never whether a story holds.
+	// Subscribe returns the live events of the user, with tokens. The channel closes when ctx ends. Live events can be lost:
+	// they trigger reads and actions, and never decide whether a story passes.
 	Subscribe(ctx context.Context) (<-chan Event, error)
-	// Ask puts a question and returns when it is stored.
+	// Ask sends a question and returns when it is stored.
 	Ask(ctx context.Context, q subjects.Query) error
-	// Spawn makes an agent below who. What the broker says instead is a [subjects.Fault].
+	// Spawn creates a child agent of who. A denial is a [subjects.Fault].
 	Spawn(ctx context.Context, who subjects.Caller, c Child, session, query string) (child string, err error)
-	// CallTool calls a tool as an agent would, about a query.
+	// CallTool calls a tool as an agent, for a query.
 	CallTool(ctx context.Context, who subjects.Caller, r Request, session, query string) (subjects.ToolResult, error)
-	// SetOverride sets what holds for a session, as the user.
+	// SetOverride sets the override of a session.
 	SetOverride(ctx context.Context, session string, o Override) error
-	// ChangeMemory does something to memory, as the user. What memory says instead is a [subjects.Fault].
+	// ChangeMemory changes memory as the user. A rejection is a [subjects.Fault].
 	ChangeMemory(ctx context.Context, m Memory) error
-	// SendFeedback says what the user thinks of an answer.
+	// SendFeedback stores the user's rating of an answer.
 	SendFeedback(ctx context.Context, session string, f subjects.Feedback) error
-	// DecideApproval answers the question whether a call may run, as the user.
+	// DecideApproval decides an approval request as the user.
 	DecideApproval(ctx context.Context, id string, d subjects.ApprovalDecision) error
-	// CancelQuery stops a query.
+	// CancelQuery cancels a query.
 	CancelQuery(ctx context.Context, query string) error
-	// KillActor ends an actor without a goodbye, as kill -9 would. Whoever looks after it starts it again.
+	// KillActor ends an actor without a drain, as kill -9 would. Its supervisor restarts it.
 	KillActor(ctx context.Context, actor string) error
-	// ReadEvents reads the event stream after a sequence, in order, with the questions where they belong.
+	// ReadEvents returns the events after a sequence in order of time, with the questions among them.
 	ReadEvents(ctx context.Context, after uint64) ([]Event, error)
-	// ScriptReport tells what the scripted model server saw. Nothing with a real model.
+	// ScriptReport reports the use of the script. It is empty with a real model.
 	ScriptReport() ScriptReport
-	// PageRequests tells how often each page of the story's web was asked for.
+	// PageRequests returns the number of requests by page URL.
 	PageRequests() map[string]int
 }
 
-// ScriptReport is what became of the script.
+// ScriptReport is the use of the script.
 type ScriptReport struct {
-	Requests   []string      // every request, short
-	Mismatches []Mismatch    // requests that the script did not expect
-	Unused     []ExchangeRef // replies that nobody asked for
+	Requests   []string      // every request, on one line
+	Mismatches []Mismatch    // requests that did not match the script
+	Unused     []ExchangeRef // exchanges without a request
 }
 
-// ExchangeRef is a place in the script.
+// ExchangeRef identifies an exchange of the script.
 type ExchangeRef struct {
 	Role string
 	N    int // from 0; -1 = after the last
 }
 
-// Mismatch is a request that did not fit the script at its place.
+// Mismatch is a request that did not match the script.
 type Mismatch struct {
 	ExchangeRef
 	Text string
 }
 
-// Options say how to run.
+// Options change how a story runs; zero values are the defaults.
 type Options struct {
-	Live          bool          // a real model answers: the script is not used, and what is expected of it is left out
-	AnswerTimeout time.Duration // longest wait for an answer; 0 = 20 s, with a real model 10 minutes
-	SettleTimeout time.Duration // longest wait for what comes after the answers; 0 = 3 s
+	Live          bool          // a real model: the script and the expectations marked scripted_only are not used
+	AnswerTimeout time.Duration // of an answer; 0 = 20 s, with a real model 10 min
+	SettleTimeout time.Duration // of events after the last answer; 0 = 3 s
 }
 
 func (o Options) withDefaults() Options {
@@ -81,19 +81,19 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Run asks the story's questions one after the other, waits for what they lead to, and compares.
+// Run runs the turns of a story in order, waits for the events that follow, and checks the expectations.
 func Run(ctx context.Context, s *Story, w System, o Options) Result {
 	r := &runner{story: s, system: w, opts: o.withDefaults(), session: "story-" + newID()}
 	r.result = Result{Story: s.ID, File: s.file, Title: s.Title}
 	if o.Live && s.ScriptedOnly {
-		r.result.Skipped = "it is about what a scripted model does"
+		r.result.Skipped = "it needs a scripted model"
 		return r.result
 	}
 	start := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := r.runTurns(ctx); err != nil {
-		// A request that the script did not expect explains the rest.
+		// Mismatches with the script come first: they explain the rest.
 		c := checker{story: s, script: ScriptReport{Mismatches: w.ScriptReport().Mismatches}}
 		c.checkScript()
 		r.result.Failures = c.failures
@@ -109,33 +109,34 @@ func Run(ctx context.Context, s *Story, w System, o Options) Result {
 	return r.result
 }
 
-// runner is one story under way.
+// runner is the state of a running story.
 type runner struct {
 	story   *Story
 	system  System
 	opts    Options
 	session string
-	queries []string // ids of the questions, by turn: what is still to come can be spoken of
+	queries []string // ids of the questions by turn, fixed at the start
 	live    <-chan Event
-	first   uint64 // the stream's end when the story began
+	first   uint64 // last sequence of the event log before the story
 	turns   []turnState
 	events  []Event
 	result  Result
 }
 
-// turnState is what came of a question.
+// turnState is the outcome of a turn.
 type turnState struct {
 	query       string
-	asksNothing bool               // nothing was asked
-	isRequest   bool               // no question: an agent's own request
-	decided     map[string]bool    // questions to the user that were dealt with, by id
-	response    *subjects.Response // nil = none came
+	asksNothing bool               // no question and no request
+	isRequest   bool               // a request in place of a question
+	decided     map[string]bool    // approval requests that were handled, by id
+	response    *subjects.Response // nil = no answer
 	deadLetter  *subjects.DeadLetter
 }
 
-// pollInterval is how often the stream is read when nothing is heard: a live message may be lost, what is stored is not.
+// pollInterval is the time between reads of the event log without live events, which can be lost.
 const pollInterval = 200 * time.Millisecond
 
+// runTurns runs all turns and checks the expectations. It stops at a turn without an answer.
 func (r *runner) runTurns(ctx context.Context) error {
 	before, err := r.system.ReadEvents(ctx, 0)
 	if err != nil {
@@ -153,7 +154,7 @@ func (r *runner) runTurns(ctx context.Context) error {
 			return err
 		}
 		if r.turns[i].response == nil && !r.turns[i].asksNothing {
-			break // the questions after it would be about nothing
+			break // later questions depend on the answer
 		}
 	}
 	if err := r.waitSettled(ctx); err != nil {
@@ -171,7 +172,7 @@ func lastSeq(events []Event) (seq uint64) {
 	return seq
 }
 
-// sessionOf is the session of a turn.
+// sessionOf returns the session of a turn.
 func (r *runner) sessionOf(i int) string {
 	if s := r.story.Turns[i].Session; s != "" {
 		return s
@@ -179,7 +180,7 @@ func (r *runner) sessionOf(i int) string {
 	return r.session
 }
 
-// runTurn asks one question and waits until it is answered, or will not be.
+// runTurn runs one turn and waits until its question is answered or has failed for good.
 func (r *runner) runTurn(ctx context.Context, i int) error {
 	t := r.story.Turns[i]
 	query, session := r.queries[i], r.sessionOf(i)
@@ -194,84 +195,111 @@ func (r *runner) runTurn(ctx context.Context, i int) error {
 		return r.runRequest(ctx, i, *t.Request, session)
 	}
 	if err := r.system.Ask(ctx, subjects.Query{SessionID: session, QueryID: query, Query: t.Query, Reference: t.Reference}); err != nil {
-		return fmt.Errorf("asking: %w", err)
+		return fmt.Errorf("asking the question: %w", err)
 	}
-	pending := r.turnActions(t, query)
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
+	w := answerWait{runner: r, turn: i, query: query, pending: r.turnActions(t, query)}
+	return w.run(ctx)
+}
+
+// answerWait waits for the answer of one turn and executes its actions meanwhile.
+type answerWait struct {
+	*runner
+	turn     int
+	query    string
+	pending  []turnAction    // not executed yet, in order
+	said     strings.Builder // the answer so far
+	ended    time.Time       // when the event log first had an answer or a dead letter
+	answered bool            // the answer was received live, so that no earlier live event is outstanding
+}
+
+// run returns when the turn has ended, or after the deadline of ctx; the checks report a missing answer.
+func (w *answerWait) run(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	var said strings.Builder
-	var over time.Time // when the stream first told of an answer or a dead letter
-	heard := false     // the answer came live too: what was said before it is behind us
 	for {
 		select {
-		case e := <-r.live:
-			if e.Query != query && e.Subject != PageRequested {
-				continue
-			}
-			if err := r.decideApproval(ctx, i, e); err != nil {
+		case e := <-w.live:
+			isAnswer, err := w.handleLive(ctx, e)
+			if err != nil {
 				return err
 			}
-			if _, ok := subjects.Match(subjects.ResponseDelta.Name, e.Subject); ok {
-				text, _ := e.Field("text")
-				said.WriteString(text)
-			}
-			if len(pending) > 0 && pending[0].moment.isReached(e, said.String()) {
-				if err := pending[0].do(ctx); err != nil {
-					return err
-				}
-				pending = pending[1:]
-			}
-			if e.Subject != subjects.ResponseGeneration.Name {
+			if !isAnswer {
 				continue
 			}
-			heard = true
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				// What else is missing is reported by the checks.
-				return errors.Join(r.readEvents(context.WithoutCancel(ctx)), r.checkActionsDone(i, pending))
+				return errors.Join(w.readEvents(context.WithoutCancel(ctx)), w.checkActionsDone(w.turn, w.pending))
 			}
 			return ctx.Err()
 		}
-		if err := r.readEvents(ctx); err != nil {
+		if err := w.readEvents(ctx); err != nil {
 			return err
 		}
-		for _, e := range r.events { // one that was not heard is in the stream
-			if err := r.decideApproval(ctx, i, e); err != nil {
+		for _, e := range w.events { // a live approval request may have been lost
+			if err := w.decideApproval(ctx, w.turn, e); err != nil {
 				return err
 			}
 		}
-		at := &r.turns[i]
-		if over.IsZero() && (at.deadLetter != nil || at.response != nil) {
-			over = time.Now()
-		}
-		// A dead letter ends a question when nobody answers it in spite of that. An answer ends it at once, unless the
-		// moment to do something to the turn may still wait among what is heard: the stream can be ahead of that.
-		settled := !over.IsZero() && time.Since(over) > r.opts.SettleTimeout
-		if settled || at.response != nil && (heard || len(pending) == 0) {
-			return r.checkActionsDone(i, pending)
+		if w.hasEnded() {
+			return w.checkActionsDone(w.turn, w.pending)
 		}
 	}
 }
 
-// checkActionsDone refuses a turn to which not everything was done: what the story wanted to see has not been tried then.
+// handleLive handles a live event of the turn: approvals, actions whose moment is reached, and the answer.
+func (w *answerWait) handleLive(ctx context.Context, e Event) (isAnswer bool, err error) {
+	if e.Query != w.query && e.Subject != PageRequested {
+		return false, nil
+	}
+	if err := w.decideApproval(ctx, w.turn, e); err != nil {
+		return false, err
+	}
+	if _, ok := subjects.Match(subjects.ResponseDelta.Name, e.Subject); ok {
+		text, _ := e.Field("text")
+		w.said.WriteString(text)
+	}
+	if len(w.pending) > 0 && w.pending[0].moment.isReached(e, w.said.String()) {
+		if err := w.pending[0].do(ctx); err != nil {
+			return false, err
+		}
+		w.pending = w.pending[1:]
+	}
+	isAnswer = e.Subject == subjects.ResponseGeneration.Name
+	w.answered = w.answered || isAnswer
+	return isAnswer, nil
+}
+
+// hasEnded reports whether the turn has ended. A dead letter ends it after the settle timeout, because a retry may still
+// answer. An answer ends it at once, unless an action is pending whose moment may be in a live event that is still
+// outstanding: the event log can be ahead of live events.
+func (w *answerWait) hasEnded() bool {
+	state := w.turns[w.turn]
+	if w.ended.IsZero() && (state.deadLetter != nil || state.response != nil) {
+		w.ended = time.Now()
+	}
+	settled := !w.ended.IsZero() && time.Since(w.ended) > w.opts.SettleTimeout
+	return settled || state.response != nil && (w.answered || len(w.pending) == 0)
+}
+
+// checkActionsDone fails a turn whose approval or action did not happen: the story has not tested it then.
 func (r *runner) checkActionsDone(i int, pending []turnAction) error {
 	t := r.story.Turns[i]
 	if r.opts.Live && t.ScriptedOnly {
 		return nil
 	}
 	if t.Approve != nil && len(r.turns[i].decided) == 0 {
-		return fmt.Errorf("turn %d: nobody asked whether a call may run", i+1)
+		return fmt.Errorf("turn %d: there was no approval request", i+1)
 	}
 	if len(pending) == 0 {
 		return nil
 	}
-	return fmt.Errorf("turn %d: the moment to %s never came", i+1, pending[0].what)
+	return fmt.Errorf("turn %d: the moment to %s was not reached", i+1, pending[0].what)
 }
 
-// readEvents reads the stream and finds what came of the questions.
+// readEvents reads the event log and the outcome of the turns from it.
 func (r *runner) readEvents(ctx context.Context) error {
 	events, err := r.system.ReadEvents(ctx, r.first)
 	if err != nil {
@@ -285,7 +313,7 @@ func (r *runner) readEvents(ctx context.Context) error {
 				continue
 			}
 			switch _, dead := subjects.Match(subjects.DeadLetterEvent.Name, e.Subject); {
-			case at.isRequest || at.asksNothing: // what came of it was told to whoever asked
+			case at.isRequest || at.asksNothing: // its outcome is the reply
 			case e.Subject == subjects.ResponseGeneration.Name && e.From != subjects.RespondentB:
 				at.response = &subjects.Response{}
 				if err := json.Unmarshal(e.Body, at.response); err != nil {
@@ -302,8 +330,8 @@ func (r *runner) readEvents(ctx context.Context) error {
 	return nil
 }
 
-// waitSettled waits for what comes after the last answer: the expected events, and every agent at rest. It is a wait for
-// something that may never come, so it ends in time and leaves the judgement to the checks.
+// waitSettled waits after the last answer until all expected events are there and every agent is idle, at most the settle
+// timeout. The checks report what is missing then.
 func (r *runner) waitSettled(ctx context.Context) error {
 	deadline := time.Now().Add(r.opts.SettleTimeout)
 	tick := time.NewTicker(pollInterval / 10)
@@ -324,15 +352,15 @@ func (r *runner) waitSettled(ctx context.Context) error {
 	}
 }
 
-// agentsIdle reports whether every answered question has left its agent idle.
+// agentsIdle reports whether the agent of every answered question is idle again.
 func (r *runner) agentsIdle() bool {
 	idle := EventPattern{pattern: subjects.AgentStateEvent.LiveSubject(), times: -1, conditions: []condition{{"to", "=", "IDLE"}}}
 	for _, t := range r.turns {
-		rest := t.response == nil || t.isRequest || t.asksNothing
+		isIdle := t.response == nil || t.isRequest || t.asksNothing
 		for _, e := range r.events {
-			rest = rest || e.Query == t.query && idle.matches(e)
+			isIdle = isIdle || e.Query == t.query && idle.matches(e)
 		}
-		if !rest {
+		if !isIdle {
 			return false
 		}
 	}

@@ -74,62 +74,62 @@ func TestExpectations(t *testing.T) {
 		{"contains_from a line", "answer: {contains_from: {event: tool.result.*, field: result, line: 4}}", "", func(r *subjects.Response) { r.Answer = "It is the first of its kind." }, ""},
 		{"contains_from another line", "answer: {contains_from: {event: tool.result.*, field: result, line: 1}}", "", nil, sixth + "the answer quotes nothing of"},
 		{"contains_from a line too far", "answer: {contains_from: {event: tool.result.*, field: result, line: 9}}", "", nil, sixth + "the field has no line 9"},
-		{"contains_from no event", "answer: {contains_from: {event: tool.result.web_fetch, field: result}}", "", nil, sixth + "there is no event tool.result.web_fetch of this turn"},
-		{"contains_from no field", "answer: {contains_from: {event: tool.result.*, field: error.code}}", "", nil, sixth + "there is no event tool.result.* of this turn with a field error.code"},
+		{"contains_from no event", "answer: {contains_from: {event: tool.result.web_fetch, field: result}}", "", nil, sixth + "no event tool.result.web_fetch of this turn"},
+		{"contains_from no field", "answer: {contains_from: {event: tool.result.*, field: error.code}}", "", nil, sixth + "no event tool.result.* of this turn has a field error.code"},
 		{"contains_from a blank line", "answer: {contains_from: {event: tool.result.*, field: result, line: 2}}", "", nil, sixth + "the answer quotes nothing of"},
 
 		{"thinking", "thinking: {not_empty: true, contains: [Flat]}", "", nil, ""},
-		{"thinking without", "thinking: {not_empty: true}", "", func(r *subjects.Response) { r.Thinking = " " }, sixth + "there is no thinking"},
+		{"thinking without", "thinking: {not_empty: true}", "", func(r *subjects.Response) { r.Thinking = " " }, sixth + "no thinking"},
 		{"thinking of something else", "thinking: {contains: [square]}", "", nil, sixth + `the thinking does not contain "square": "round or flat"`},
 		{"no thinking", "thinking: {empty: true}", "", func(r *subjects.Response) { r.Thinking = "" }, ""},
-		{"no thinking but some", "thinking: {empty: true}", "", nil, sixth + `it thought "round or flat"`},
+		{"no thinking but some", "thinking: {empty: true}", "", nil, sixth + `unexpected thinking "round or flat"`},
 
 		{"calls", "tool_calls: [{tool: web_search}, {tool: get_datetime, error: denied}]", "", nil, ""},
 		{"one of the calls", "tool_calls: [{tool: web_search, layer: native, result_contains: alpha, args: {query: alpha, n: 3, deep: {a: [1]}}}]", "", nil, ""},
-		{"calls in another order", "tool_calls: [{tool: get_datetime, error: denied}, {tool: web_search}]", "", nil, sixth + "there is no such call of web_search in its place, only web_search"},
-		{"one call too many", "tool_calls: [{tool: web_search}, {tool: web_search}]", "", nil, sixth + "there is no such call of web_search"},
-		{"another layer", "tool_calls: [{tool: web_search, layer: xml}]", "", nil, sixth + "there is no such call"},
-		{"another result", "tool_calls: [{tool: web_search, result_contains: beta}]", "", nil, sixth + "there is no such call"},
-		{"other arguments", "tool_calls: [{tool: web_search, args: {query: beta}}]", "", nil, sixth + "there is no such call"},
-		{"more arguments", "tool_calls: [{tool: web_search, args: {query: alpha, m: 3}}]", "", nil, sixth + "there is no such call"},
-		{"a call that failed", "tool_calls: [{tool: get_datetime}]", "", nil, sixth + "there is no such call of get_datetime in its place"},
+		{"calls in another order", "tool_calls: [{tool: get_datetime, error: denied}, {tool: web_search}]", "", nil, sixth + "no such call of web_search in this order: web_search"},
+		{"one call too many", "tool_calls: [{tool: web_search}, {tool: web_search}]", "", nil, sixth + "no such call of web_search"},
+		{"another layer", "tool_calls: [{tool: web_search, layer: xml}]", "", nil, sixth + "no such call"},
+		{"another result", "tool_calls: [{tool: web_search, result_contains: beta}]", "", nil, sixth + "no such call"},
+		{"other arguments", "tool_calls: [{tool: web_search, args: {query: beta}}]", "", nil, sixth + "no such call"},
+		{"more arguments", "tool_calls: [{tool: web_search, args: {query: alpha, m: 3}}]", "", nil, sixth + "no such call"},
+		{"a call that failed", "tool_calls: [{tool: get_datetime}]", "", nil, sixth + "no such call of get_datetime in this order"},
 		{"a call that failed otherwise", "tool_calls: [{tool: get_datetime, error: timeout}]", "", nil, "failed with denied"},
 		{"no calls", "tool_calls: []", "", func(r *subjects.Response) { r.ToolCalls = nil }, ""},
-		{"no calls but some", "tool_calls: []", "", nil, sixth + "tools were called: web_search"},
+		{"no calls but some", "tool_calls: []", "", nil, sixth + "unexpected tool calls: web_search"},
 
 		{"notes", "notes: [step_cap, recovered_call]", "", nil, ""},
-		{"other notes", "notes: [step_cap, repetition]", "", nil, sixth + "there is no note repetition, only [recovered_call step_cap]"},
+		{"other notes", "notes: [step_cap, repetition]", "", nil, sixth + "no note repetition: [recovered_call step_cap]"},
 		{"no notes", "no_notes: true", "", func(r *subjects.Response) { r.Notes = nil }, ""},
-		{"no notes but some", "no_notes: true", "", nil, sixth + "there are notes"},
+		{"no notes but some", "no_notes: true", "", nil, sixth + "unexpected notes"},
 		{"partial", "partial: true", "", func(r *subjects.Response) { r.Partial = true }, ""},
 		{"partial but whole", "partial: true", "", nil, sixth + "partial is false"},
 		{"half an answer that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) { r.Partial = true }, "turn 1: partial is true"},
 		{"error", "error: model_missing", "", func(r *subjects.Response) { r.Answer, r.Error = "", subjects.Faultf("model_missing", "x") }, ""},
-		{"error but none", "error: model_missing", "", nil, sixth + "it did not end with model_missing"},
-		{"another error", "error: model_missing", "", func(r *subjects.Response) { r.Error = subjects.Faultf("timeout", "too long") }, sixth + "it ended with timeout (too long) instead of model_missing"},
-		{"an error that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) { r.Error = subjects.Faultf("timeout", "too long") }, "turn 1: it ended with timeout (too long)\n"},
+		{"error but none", "error: model_missing", "", nil, sixth + "it did not fail with model_missing"},
+		{"another error", "error: model_missing", "", func(r *subjects.Response) { r.Error = subjects.Faultf("timeout", "too long") }, sixth + "it failed with timeout (too long) instead of model_missing"},
+		{"an error that nobody announced", "notes: [step_cap]", "", func(r *subjects.Response) { r.Error = subjects.Faultf("timeout", "too long") }, "turn 1: it failed with timeout (too long)\n"},
 
 		{"present", "", "present: [tool.result.*, 'answer.dialog answer~ROUND']", nil, ""},
-		{"present not", "", "present: [tool.result.*, tool.result.run_shell]", nil, "stories/t.yaml:7: there is no event tool.result.run_shell\n"},
+		{"present not", "", "present: [tool.result.*, tool.result.run_shell]", nil, "stories/t.yaml:7: no event tool.result.run_shell\n"},
 		{"present by its author", "", "present: [tool.result.* by=broker]", nil, ""},
-		{"present by somebody else", "", "present: [tool.result.* by=generator]", nil, ":7: there is no event tool.result.* by=generator"},
+		{"present by somebody else", "", "present: [tool.result.* by=generator]", nil, ":7: no event tool.result.* by=generator"},
 		{"present with a field", "", "present: [response.generation tool_calls.0.tool=web_search tool_calls.1.error.code!=ok]", nil, ""},
-		{"present with a field of something in a list that is too short", "", "present: [response.generation tool_calls.2.tool=web_search]", nil, ":7: there is no event response.generation tool_calls.2.tool=web_search"},
-		{"present with another field", "", "present: [response.generation tool_calls.0.tool=web_fetch]", nil, ":7: there is no event response.generation tool_calls.0.tool=web_fetch"},
-		{"present and not unequal", "", "present: [response.generation tool_calls.0.tool!=web_search]", nil, ":7: there is no event"},
+		{"present with a field of something in a list that is too short", "", "present: [response.generation tool_calls.2.tool=web_search]", nil, ":7: no event response.generation tool_calls.2.tool=web_search"},
+		{"present with another field", "", "present: [response.generation tool_calls.0.tool=web_fetch]", nil, ":7: no event response.generation tool_calls.0.tool=web_fetch"},
+		{"present and not unequal", "", "present: [response.generation tool_calls.0.tool!=web_search]", nil, ":7: no event"},
 		{"present with a text", "", `present: ['tool.result.> result~"ALPHA ships"']`, nil, ""},
-		{"present with another text", "", `present: ['tool.result.> result~"beta ships"']`, nil, ":7: there is no event"},
+		{"present with another text", "", `present: ['tool.result.> result~"beta ships"']`, nil, ":7: no event"},
 		{"present somewhere in the body", "", "present: ['tool.result.* body~\"of its kind\"', 'response.generation body~NATIVE']", nil, ""},
-		{"present nowhere in the body", "", "present: [tool.> body~native]", nil, ":7: there is no event tool.> body~native"},
+		{"present nowhere in the body", "", "present: [tool.> body~native]", nil, ":7: no event tool.> body~native"},
 		{"absent in every body", "", "absent: ['> body~secret']", nil, ""},
-		{"absent but in a body", "", "absent: ['> body~recovered_call']", nil, ":7: there is an event > body~recovered_call: "},
+		{"absent but in a body", "", "absent: ['> body~recovered_call']", nil, ":7: unexpected event > body~recovered_call: "},
 		{"present so often", "", "present: [tool.> times=2]", nil, ""},
-		{"present less often", "", "present: [tool.> times=3]", nil, ":7: there are 2 events tool.> times=3"},
+		{"present less often", "", "present: [tool.> times=3]", nil, ":7: 2 events tool.> times=3"},
 		{"absent", "", "absent: [tool.request.run_shell, approval.>, tool.result.* by=tools]", nil, ""},
-		{"absent but there", "", "absent: [approval.>, tool.request.>]", nil, ":7: there is an event tool.request.>:"},
+		{"absent but there", "", "absent: [approval.>, tool.request.>]", nil, ":7: unexpected event tool.request.>:"},
 		{"in order", "", "in_order: [query.received, tool.request.web_search, tool.result.web_search, response.generation, answer.dialog]", nil, ""},
-		{"in another order", "", "in_order: [tool.result.web_search, tool.request.web_search, response.generation]", nil, ":7: there is no event tool.request.web_search after tool.result.web_search"},
-		{"in order twice", "", "in_order: [response.generation, response.generation]", nil, ":7: there is no event response.generation after response.generation"},
+		{"in another order", "", "in_order: [tool.result.web_search, tool.request.web_search, response.generation]", nil, ":7: no event tool.request.web_search after tool.result.web_search"},
+		{"in order twice", "", "in_order: [response.generation, response.generation]", nil, ":7: no event response.generation after response.generation"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -148,7 +148,7 @@ func TestExpectations(t *testing.T) {
 			if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
 				t.Errorf("want %q\n%s", tt.want, got.Report())
 			}
-			if !got.OK() && (!strings.Contains(got.Report(), "events that came:\n       1 -          query.received") || len(got.Failures) > 2) {
+			if !got.OK() && (!strings.Contains(got.Report(), "events:\n       1 -          query.received") || len(got.Failures) > 2) {
 				t.Errorf("the report does not help:\n%s", got.Report())
 			}
 		})
@@ -178,10 +178,10 @@ func TestScriptIsFollowed(t *testing.T) {
 	}}
 	got := story.Run(t.Context(), s, w, quick)
 	for _, want := range []string{
-		"t.yaml:6: the model was asked what the script does not expect: no exchange is left",
-		"t.yaml:6: the model was asked what the script does not expect: exchange 0 wants",
-		"t.yaml:7: nobody asked for this reply of assistant",
-		"the model was asked:\n    assistant: 2 messages",
+		"t.yaml:6: a model request does not match the script: no exchange is left",
+		"t.yaml:6: a model request does not match the script: exchange 0 wants",
+		"t.yaml:7: no request for this reply of assistant",
+		"model requests:\n    assistant: 2 messages",
 	} {
 		if !strings.Contains(got.Report(), want) {
 			t.Errorf("want %q\n%s", want, got.Report())
@@ -224,7 +224,7 @@ func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	s := parse(t, simple+"  - query: and then\n")
 	got := story.Run(t.Context(), s, &fakeSystem{}, story.Options{AnswerTimeout: 50 * time.Millisecond, SettleTimeout: time.Millisecond})
-	if report := got.Report(); !strings.Contains(report, "t.yaml:5: turn 1: no answer came") || !strings.Contains(report, "t.yaml:7: turn 2 was not asked") {
+	if report := got.Report(); !strings.Contains(report, "t.yaml:5: turn 1: no answer") || !strings.Contains(report, "t.yaml:7: turn 2 was not run") {
 		t.Errorf("got %s", report)
 	}
 }
@@ -249,7 +249,7 @@ func TestDeadLetters(t *testing.T) {
 		w.store("model", "dead.model", "", subjects.DeadLetter{Actor: "model", Code: "permission"})
 		w.done(q.QueryID, good())
 	}
-	if got := story.Run(t.Context(), parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(), "a dead letter that the story does not speak of") {
+	if got := story.Run(t.Context(), parse(t, simple), &fakeSystem{answer: both}, opts); !strings.Contains(got.Report(), "unexpected dead letter") {
 		t.Errorf("a dead letter beside a good answer: %q", got.Report())
 	}
 	spoken := simple + "events: {present: [dead.model code=permission]}\n"
@@ -266,8 +266,8 @@ func TestRequests(t *testing.T) {
 	for _, tt := range []struct{ tool, expect, want string }{
 		{"forbidden", "error: denied", ""},
 		{"allowed", "answer: {contains: [done for committee]}", ""},
-		{"allowed", "error: denied", "t.yaml:6: turn 1: it did not end with denied"},
-		{"forbidden", "answer: {contains: [done]}", "turn 1: it ended with denied (no)"},
+		{"allowed", "error: denied", "t.yaml:6: turn 1: it did not fail with denied"},
+		{"forbidden", "answer: {contains: [done]}", "turn 1: it failed with denied (no)"},
 		{"forbidden", "error: denied\nevents: {present: [tool.result.forbidden error.code=denied by=broker]}", ""},
 	} {
 		got := story.Run(t.Context(), parse(t, text(tt.tool, tt.expect)), &fakeSystem{}, quick)
@@ -343,11 +343,11 @@ func TestTheMomentNeverCame(t *testing.T) {
 		opts       story.Options
 		want       string
 	}{
-		{"crash", crash, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to crash generator never came"},
-		{"stop", stop, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to stop never came"},
-		{"nothing is heard", stop, &fakeSystem{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to stop never came"},
-		{"a dead letter", crash + "\n    error: malformed", &fakeSystem{answer: unread}, opts, "turn 1: the moment to crash generator never came"},
-		{"nobody answers", stop, &fakeSystem{}, late, "turn 1: the moment to stop never came"},
+		{"crash", crash, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to crash generator was not reached"},
+		{"stop", stop, &fakeSystem{answer: replies(good())}, quick, "turn 1: the moment to stop was not reached"},
+		{"nothing is heard", stop, &fakeSystem{answer: replies(good()), deaf: true}, opts, "turn 1: the moment to stop was not reached"},
+		{"a dead letter", crash + "\n    error: malformed", &fakeSystem{answer: unread}, opts, "turn 1: the moment to crash generator was not reached"},
+		{"nobody answers", stop, &fakeSystem{}, late, "turn 1: the moment to stop was not reached"},
 	} {
 		s := parse(t, head+"turns:\n  - query: hello\n    "+tt.turn+"\nevents: {present: [query.received]}\n")
 		if got := story.Run(t.Context(), s, tt.world, tt.opts); !strings.Contains(got.Report(), tt.want) {

@@ -1,31 +1,30 @@
-// Package story turns a YAML file into questions and expectations. A story is asked of a whole Conclave, and what came of
-// it is read from the event stream: what was said, what was not, and in which order.
+// Package story runs acceptance stories: a YAML file with questions and expectations. The questions go to a complete
+// system, and the expectations are checked against the event log: which events are there, which are not, in which order.
 //
-// Besides questions and expectations a story can say:
+// Besides questions and expectations a story can have:
 //
-//	manifest:     the whole manifest of this story, as fields or as the text of a file
-//	web:          pages of a web of its own, and which of them a search finds; nothing else can be reached
-//	credentials:  names and made-up values that the keyring holds when the story begins
-//	server.key:   the credential that the scripted model server wants to see
+//	manifest:     the complete manifest of the story, as fields or as the text of a file
+//	web:          the pages that the web tools reach, and which of them a search finds; no other page is reachable
+//	credentials:  names and invented values in the keyring at the start
+//	server.key:   the credential that the scripted model server requires
 //
-// and of a turn, in the order in which it happens:
+// and in a turn, in the order of execution:
 //
-//	after:        events that must be there before the turn begins, one or a list; those of earlier turns count, and
-//	              times=2 means at least two. Memory keeps answers beside the conversation: after: memory.stored
-//	override:     what the user sets for the session before the question: level, once, disable, grant
-//	memory:       what the user does to memory by hand: add {text, name, tags, pinned}, import {from, text, trust},
+//	after:        events to wait for before the turn starts, one or a list; events of earlier turns count, times=2
+//	              means at least two. Memory stores answers asynchronously: after: memory.stored
+//	override:     the override of the session: level, once, disable, grant
+//	memory:       a change that the user makes to memory: add {text, name, tags, pinned}, import {from, text, trust},
 //	              edit {of, name, text}, or words for forget, pin, unpin, accept and reject (all = every proposal);
-//	              with refused: true memory must say no
-//	grade:        what the critic says of the answer of a turn: of, score, feedback. One that is still to come is graded
-//	              before it is asked. reward {of, value} and pairwise {of, winner} go the same way
-//	approve:      what the user answers when a call needs a yes: approve, deny, or ignore
-//	crash:        an actor or a tool that is killed at a moment: an event, words of the answer, or a page that is asked for
-//	request:      instead of a question, an agent's own call, made by agents that it spawns first if the story says so; of
-//	              is the turn whose question it is for
+//	              with refused: true memory must reject it
+//	feedback:     the user's rating of the answer of an earlier turn: of, thumb, stars, words
+//	approve:      the user's decision on approval requests of the turn: approve, deny or ignore
+//	crash:        an actor or tool that is killed at a moment: an event, a text in the answer, or a request for a page
+//	request:      in place of a question, a tool call of an agent, perhaps of agents that it spawns first; of is the turn
+//	              whose question it belongs to
 //
-// A turn that only does or waits for something needs no question.
+// A turn that only acts or waits needs no question.
 //
-// The package knows no bus, no web and no model server. Whoever runs a story gives it a [System].
+// The package has no bus, web or model server of its own: the caller of [Run] provides a [System].
 package story
 
 import (
@@ -43,18 +42,18 @@ import (
 type Story struct {
 	ID    string `yaml:"story"`
 	Title string `yaml:"title"`
-	Why   string `yaml:"why"` // what would be broken if it failed, in one line
-	// ScriptedOnly leaves the story out with a real model: it is about what a model or its server does wrong.
+	Why   string `yaml:"why"` // what is broken when it fails, in one line
+	// ScriptedOnly skips the story with a real model: it tests misbehaviour of a model or its server.
 	ScriptedOnly bool `yaml:"scripted_only"`
-	// Config is laid over the shipped configuration, by file: generator: {steps: 2}.
+	// Config overrides the shipped configuration, by file: generator: {steps: 2}.
 	Config map[string]map[string]any `yaml:"config"`
-	// Manifest is the manifest of the story, and all of it: fields, or the text of a file.
+	// Manifest replaces the shipped manifest: fields, or the text of a file.
 	Manifest any    `yaml:"manifest"`
 	Web      *Web   `yaml:"web"`
 	Server   Server `yaml:"server"`
-	// Credentials are in the keyring when the story begins, by name. Their values stand in the file: they are made up.
+	// Credentials are in the keyring at the start, by name. Their values are in this file, so they must be invented.
 	Credentials map[string]string `yaml:"credentials"`
-	// Model is what the scripted model server answers, by role.
+	// Model is the script of the model server, by role.
 	Model  scriptserver.Script `yaml:"model"`
 	Turns  []Turn              `yaml:"turns"`
 	Events Events              `yaml:"events"`
@@ -63,59 +62,59 @@ type Story struct {
 	lines strict.Lines
 }
 
-// Server is how the scripted model server differs from one that has the models of the script and no others.
+// Server changes the scripted model server, which by default has the models of the script and no others.
 type Server struct {
-	Down   bool             `yaml:"down"`   // nobody listens there
+	Down   bool             `yaml:"down"`   // no server listens
 	Models map[string]Model `yaml:"models"` // by role
-	// Key is the name of a credential. The server then speaks OpenAI's protocol and answers nobody who does not show it.
+	// Key is the name of a credential. The server then uses OpenAI's protocol and rejects requests without it.
 	Key string `yaml:"key"`
 }
 
-// Model is what a model can do. Nothing said means yes.
+// Model is the abilities of a model; nil means that it has the ability.
 type Model struct {
 	Tools    *bool `yaml:"tools"`
 	Thinking *bool `yaml:"thinking"`
-	Window   int   `yaml:"window"` // tokens; 0 = plenty
+	Window   int   `yaml:"window"` // context window in tokens; 0 = 131072
 }
 
-// Turn is one question and what is expected of its answer. An error or half an answer that was not announced fails it, and so
-// does an empty answer.
+// Turn is one question and the expectations of its answer. An unexpected error, a partial answer or an empty one fails the
+// turn.
 type Turn struct {
-	Query string `yaml:"query"` // "" = nothing is asked: the turn only does or waits for what stands below
-	// Request is asked instead of a question: an agent goes to the broker past any model. Its result is the answer.
+	Query string `yaml:"query"` // "" = no question: the turn only acts or waits
+	// Request replaces the question: an agent calls a tool without a model. The tool result is the answer.
 	Request *Request `yaml:"request"`
-	// Reference is what a good answer says. The critic is shown it, and nobody else.
+	// Reference is what a good answer says. Only the critic gets it.
 	Reference string `yaml:"reference"`
 	Session   string `yaml:"session"` // as sent; "" = one session for the whole story
-	// After are events that must be there before the turn begins: one, or a list of them.
+	// After is an event, or a list of events, to wait for before the turn starts.
 	After    any       `yaml:"after"`
 	Override *Override `yaml:"override"`
 	Memory   *Memory   `yaml:"memory"`
 	Feedback *Feedback `yaml:"feedback"`
 	Approve  *Approve  `yaml:"approve"`
-	// ScriptedOnly leaves out the expectations of this turn with a real model. The question is asked all the same.
+	// ScriptedOnly skips the expectations of this turn with a real model. The question is still asked.
 	ScriptedOnly bool      `yaml:"scripted_only"`
 	Answer       *Answer   `yaml:"answer"`
 	Thinking     *Thinking `yaml:"thinking"`
-	// ToolCalls must be among the calls of the answer, in this order. An empty list means that there are none.
+	// ToolCalls must be among the calls of the answer, in this order. An empty list allows no call.
 	ToolCalls []Call   `yaml:"tool_calls"`
-	Notes     []string `yaml:"notes"` // codes that must be there
+	Notes     []string `yaml:"notes"` // codes that are required
 	NoNotes   bool     `yaml:"no_notes"`
 	Partial   bool     `yaml:"partial"`
 	Error     string   `yaml:"error"`      // code of the fault that ends the turn
-	StopAfter *Moment  `yaml:"stop_after"` // when the user stops it
+	StopAfter *Moment  `yaml:"stop_after"` // when the user cancels the question
 	Crash     *Crash   `yaml:"crash"`
 
 	after []EventPattern
 }
 
-// Request is a tool call that an agent makes by itself.
+// Request is a tool call of an agent without a model.
 type Request struct {
 	As string `yaml:"as"` // the agent's account
-	// Of is the turn whose question it is for, from 1. Otherwise it is for none that anybody asked, and the broker takes
-	// whatever is in the session for a stranger's.
+	// Of is the turn whose question it belongs to, from 1. With 0 it belongs to no question of the user, and the broker
+	// treats everything in the session as untrusted content.
 	Of int `yaml:"of"`
-	// Spawn makes agents first, each below the one before. The last of them calls.
+	// Spawn creates agents first, each a child of the one before. The last one calls the tool.
 	Spawn []Child        `yaml:"spawn"`
 	Tool  string         `yaml:"tool"`
 	Args  map[string]any `yaml:"args"`
@@ -124,10 +123,10 @@ type Request struct {
 // Child is an agent that is spawned.
 type Child struct {
 	Type  string   `yaml:"type"`
-	Tools []string `yaml:"tools"` // no others; none = all that its type may have there
+	Tools []string `yaml:"tools"` // granted tools; empty = all that its type may have
 }
 
-// Override is what the user sets for the session before the question.
+// Override is the override that the user sets for the session before the question.
 type Override struct {
 	Level   string   `yaml:"level"` // NONE, RELAX, ALL
 	Once    bool     `yaml:"once"`  // for this question alone
@@ -135,21 +134,21 @@ type Override struct {
 	Grant   []string `yaml:"grant"` // type:tool
 }
 
-// Approve is what the user answers to every question of the turn whether a call may run. A turn in which nobody asks has
-// failed: what the answer does has not been seen then.
+// Approve is the user's decision on every approval request of the turn. A turn without an approval request fails, because
+// the decision has not been tested.
 type Approve struct {
 	Answer   string `yaml:"answer"`   // approve, deny or ignore
 	Remember string `yaml:"remember"` // session or always; "" = this once
 }
 
-// Answers of the user.
+// Decisions of the user.
 const (
 	AnswerApprove = "approve"
 	AnswerDeny    = "deny"
 	AnswerIgnore  = "ignore"
 )
 
-// Answer is expected of the words of an answer. Contained texts are compared without regard to case.
+// Answer is the expectations of the text of an answer. Contains and NotContains are case-insensitive.
 type Answer struct {
 	Contains     []string `yaml:"contains"`
 	NotContains  []string `yaml:"not_contains"`
@@ -162,15 +161,15 @@ type Answer struct {
 	matches *regexp.Regexp
 }
 
-// Source is where expected words come from: a field of the last such event of the turn. Without Line, the answer must
-// contain one line of it.
+// Source is the origin of an expected quote: a field of the last matching event of the turn. Without Line, the answer must
+// contain any one line of it.
 type Source struct {
 	Event string `yaml:"event"` // subject; wildcards are fine
 	Field string `yaml:"field"`
 	Line  int    `yaml:"line"` // from 1
 }
 
-// Thinking is expected of what the model thought aloud.
+// Thinking is the expectations of the model's thinking.
 type Thinking struct {
 	NotEmpty     bool     `yaml:"not_empty"`
 	Empty        bool     `yaml:"empty"`
@@ -178,18 +177,18 @@ type Thinking struct {
 	ScriptedOnly bool     `yaml:"scripted_only"`
 }
 
-// Call is expected of one tool call of the answer's record.
+// Call is the expectations of one tool call in the answer.
 type Call struct {
 	Tool           string         `yaml:"tool"`
-	Args           map[string]any `yaml:"args"` // these, whatever else is there
+	Args           map[string]any `yaml:"args"` // required arguments; others are allowed
 	Layer          string         `yaml:"layer"`
 	ResultContains string         `yaml:"result_contains"`
-	Error          string         `yaml:"error"` // code; "" = it worked
+	Error          string         `yaml:"error"` // code; "" = success
 	ScriptedOnly   bool           `yaml:"scripted_only"`
 }
 
-// Moment is when something is seen: an event, a text in the growing answer, or that somebody asks for a page of the
-// story's web.
+// Moment is a point in a turn: an event, a text in the streamed answer, or a request for a page of the story. One of the
+// three is set.
 type Moment struct {
 	Event *EventPattern `yaml:"event"`
 	Delta string        `yaml:"delta"`
@@ -198,15 +197,15 @@ type Moment struct {
 
 // Crash kills an actor.
 type Crash struct {
-	Actor string `yaml:"actor"` // its name; a tool goes by its own
+	Actor string `yaml:"actor"` // name of the actor or tool
 	After Moment `yaml:"after"`
 }
 
-// Events is expected of the event stream of the whole story.
+// Events is the expectations of the event log over the whole story.
 type Events struct {
 	Present []EventPattern `yaml:"present"`
 	Absent  []EventPattern `yaml:"absent"`
-	InOrder []EventPattern `yaml:"in_order"` // others may stand between
+	InOrder []EventPattern `yaml:"in_order"` // with other events between them
 }
 
 // Load reads the story in a file.
@@ -218,7 +217,7 @@ func Load(file string) (*Story, error) {
 	return Parse(data, file)
 }
 
-// Parse reads a story. name stands for the file in errors and in failures.
+// Parse reads a story strictly. name is the file in errors and failures.
 func Parse(data []byte, name string) (*Story, error) {
 	s := &Story{file: name}
 	var err error
@@ -231,21 +230,22 @@ func Parse(data []byte, name string) (*Story, error) {
 	return s, nil
 }
 
-// File is where the story stands.
+// File is the file of the story.
 func (s *Story) File() string { return s.file }
 
-// Line is the line of a field such as turns[0].answer, or of what is around it.
+// Line is the line of a field such as turns[0].answer, or of the nearest field around it.
 func (s *Story) Line(path string) int { return s.lines.At(path) }
 
+// invalid returns an error about a field.
 func (s *Story) invalid(path, format string, a ...any) error {
 	return &strict.Error{File: s.file, Line: s.Line(path), Path: path, Text: fmt.Sprintf(format, a...)}
 }
 
-// validate reports the first thing that cannot be meant.
+// validate returns the first error of the story. It rejects a story without an expectation.
 func (s *Story) validate() error {
 	for _, f := range []struct{ path, value string }{{"story", s.ID}, {"title", s.Title}, {"why", s.Why}} {
 		if strings.TrimSpace(f.value) == "" {
-			return s.invalid(f.path, "must be there")
+			return s.invalid(f.path, "is required")
 		}
 	}
 	if strings.Contains(strings.TrimSpace(s.Why), "\n") {
@@ -265,7 +265,7 @@ func (s *Story) validate() error {
 		}
 	}
 	if len(s.Turns) == 0 {
-		return s.invalid("turns", "a story needs at least one question")
+		return s.invalid("turns", "a story needs at least one turn")
 	}
 	expected := len(s.Events.Present) + len(s.Events.Absent) + len(s.Events.InOrder)
 	for i := range s.Turns {
@@ -279,41 +279,30 @@ func (s *Story) validate() error {
 		expected += n + len(s.Turns[i].after)
 	}
 	if expected == 0 {
-		return s.invalid("", "expects nothing: it cannot fail")
+		return s.invalid("", "has no expectation, so it cannot fail")
 	}
 	for i, w := range s.Events.InOrder {
 		if w.times >= 0 {
-			return s.invalid(fmt.Sprintf("events.in_order[%d]", i), "times has no meaning in an order; use present")
+			return s.invalid(fmt.Sprintf("events.in_order[%d]", i), "times is not allowed in in_order; use present")
 		}
 	}
 	return s.validateQuotes()
 }
 
-// validateTurn also counts what the turn expects.
+// validateTurn returns the number of expectations of a turn.
 func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	if err := s.validateAsk(path, *t); err != nil {
 		return 0, err
 	}
-	if a := t.Answer; a != nil {
-		if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty && a.ContainsFrom == nil {
-			return 0, s.invalid(path+".answer", "expects nothing")
-		}
-		if a.matches, err = regexp.Compile(a.Matches); err != nil {
-			return 0, s.invalid(path+".answer.matches", "%v", err)
-		}
-		if f := a.ContainsFrom; f != nil {
-			if err := checkPattern(f.Event); err != nil {
-				return 0, s.invalid(path+".answer.contains_from.event", "%v", err)
-			}
-			if f.Field == "" || f.Line < 0 {
-				return 0, s.invalid(path+".answer.contains_from", "needs a field, and a line from 1 if any")
-			}
+	if t.Answer != nil {
+		if err := s.validateAnswer(path+".answer", t.Answer); err != nil {
+			return 0, err
 		}
 		expected++
 	}
 	if h := t.Thinking; h != nil {
 		if h.Empty == (h.NotEmpty || len(h.Contains) > 0) {
-			return 0, s.invalid(path+".thinking", "is either empty or not")
+			return 0, s.invalid(path+".thinking", "is contradictory: use empty, or not_empty and contains")
 		}
 		expected++
 	}
@@ -323,7 +312,7 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 		}
 	}
 	if t.NoNotes && len(t.Notes) > 0 {
-		return 0, s.invalid(path+".no_notes", "there are notes, or there are none")
+		return 0, s.invalid(path+".no_notes", "contradicts notes")
 	}
 	if err := s.validateUserActions(path, *t); err != nil {
 		return 0, err
@@ -347,19 +336,41 @@ func (s *Story) validateTurn(path string, t *Turn) (expected int, err error) {
 	return expected, nil
 }
 
+// validateAnswer checks the expectations of an answer and compiles its regular expression.
+func (s *Story) validateAnswer(path string, a *Answer) (err error) {
+	if len(a.Contains)+len(a.NotContains) == 0 && a.Equals == "" && a.Matches == "" && !a.NotEmpty && a.ContainsFrom == nil {
+		return s.invalid(path, "has no expectation")
+	}
+	if a.matches, err = regexp.Compile(a.Matches); err != nil {
+		return s.invalid(path+".matches", "%v", err)
+	}
+	f := a.ContainsFrom
+	if f == nil {
+		return nil
+	}
+	if err := checkPattern(f.Event); err != nil {
+		return s.invalid(path+".contains_from.event", "%v", err)
+	}
+	if f.Field == "" || f.Line < 0 {
+		return s.invalid(path+".contains_from", "needs a field, and a line from 1 if any")
+	}
+	return nil
+}
+
+// validateAsk checks that a turn has a question, a request or an action, and only the fields that go with it.
 func (s *Story) validateAsk(path string, t Turn) error {
 	asked := t.Thinking != nil || t.ToolCalls != nil || len(t.Notes) > 0 || t.NoNotes || t.StopAfter != nil || t.Crash != nil || t.Approve != nil
 	switch r := t.Request; {
 	case t.asksNothing() && !t.hasActions():
-		return s.invalid(path+".query", "must be there")
+		return s.invalid(path+".query", "is required")
 	case t.asksNothing() && (asked || t.Answer != nil || t.Error != "" || t.Partial || t.ScriptedOnly):
-		return s.invalid(path, "asks nothing, so there is no answer to expect something of")
+		return s.invalid(path, "has expectations of an answer and no question")
 	case r == nil:
 		return nil
 	case strings.TrimSpace(t.Query) != "" || asked:
-		return s.invalid(path+".request", "has an answer and an error, and nothing else of a turn")
+		return s.invalid(path+".request", "allows only answer and error in its turn")
 	case subjects.CheckToken(r.As) != nil || subjects.CheckToken(r.Tool) != nil:
-		return s.invalid(path+".request", "needs the account of an agent under as, and a tool")
+		return s.invalid(path+".request", "needs as (the account of an agent) and tool")
 	}
 	for i, c := range t.Request.Spawn {
 		if subjects.CheckToken(c.Type) != nil {
@@ -369,6 +380,7 @@ func (s *Story) validateAsk(path string, t Turn) error {
 	return nil
 }
 
+// validateMoment checks that exactly one field of a moment is set.
 func (s *Story) validateMoment(path string, m Moment) error {
 	n := 0
 	for _, there := range []bool{m.Event != nil, m.Delta != "", m.Page != ""} {
@@ -377,19 +389,19 @@ func (s *Story) validateMoment(path string, m Moment) error {
 		}
 	}
 	if n != 1 {
-		return s.invalid(path, "needs either an event or a delta, or a page")
+		return s.invalid(path, "needs one of event, delta or page")
 	}
 	if m.Page != "" && !s.hasPage(m.Page) {
-		return s.invalid(path+".page", "is no page of the story's web")
+		return s.invalid(path+".page", "is not a page of the story")
 	}
 	if m.Event != nil && m.Event.times >= 0 {
-		return s.invalid(path+".event", "times has no meaning for a moment")
+		return s.invalid(path+".event", "times is not allowed in a moment")
 	}
 	return nil
 }
 
-// validateQuotes refuses a story that would prove nothing: words that are to come from an event must be quoted by some reply. That
-// they are not written out in one is checked when the event is there, see [check.checkQuote].
+// validateQuotes rejects contains_from without a scripted reply that quotes: it would prove nothing. [checker.checkQuote]
+// checks later that no reply has the words itself.
 func (s *Story) validateQuotes() error {
 	if len(s.Model) == 0 {
 		return nil
@@ -403,13 +415,13 @@ func (s *Story) validateQuotes() error {
 			quotes = quotes || strings.Contains(text, "{{")
 		}
 		if !quotes {
-			return s.invalid(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes anything; write {{tool_result 0}} where the words belong")
+			return s.invalid(fmt.Sprintf("turns[%d].answer.contains_from", i), "no scripted reply quotes the request; write {{tool_result 0}} where the words belong")
 		}
 	}
 	return nil
 }
 
-// scriptedTexts are the texts that the script says, as they are written.
+// scriptedTexts returns the contents of the scripted replies, not expanded.
 func (s *Story) scriptedTexts() (out []string) {
 	for _, role := range strict.Keys(s.Model) {
 		for _, x := range s.Model[role] {

@@ -9,13 +9,14 @@ import (
 	"conclave/subjects"
 )
 
-// turnAction is something that is done to a turn at its moment.
+// turnAction is an action on a turn at a moment.
 type turnAction struct {
 	what   string
 	moment Moment
 	do     func(context.Context) error
 }
 
+// turnActions returns the actions of a turn in order.
 func (r *runner) turnActions(t Turn, query string) (out []turnAction) {
 	if c := t.Crash; c != nil {
 		out = append(out, turnAction{"crash " + c.Actor, c.After, func(ctx context.Context) error { return r.system.KillActor(ctx, c.Actor) }})
@@ -26,7 +27,7 @@ func (r *runner) turnActions(t Turn, query string) (out []turnAction) {
 	return out
 }
 
-// isReached reports whether the moment is there with e, when so much was said of the answer.
+// isReached reports whether the moment is reached with e; said is the answer so far.
 func (m Moment) isReached(e Event, said string) bool {
 	switch {
 	case m.Event != nil:
@@ -38,7 +39,7 @@ func (m Moment) isReached(e Event, said string) bool {
 	return e.Subject != PageRequested && containsFold(said, m.Delta)
 }
 
-// decideApproval answers for the user when e asks whether a call of this turn may run. Each question is answered once.
+// decideApproval sends the user's decision when e is an approval request of this turn. Each request is decided once.
 func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 	at, a := &r.turns[i], r.story.Turns[i].Approve
 	id, asks := subjects.Match(subjects.ApprovalRequestEvent.LiveSubject(), e.Subject)
@@ -53,12 +54,12 @@ func (r *runner) decideApproval(ctx context.Context, i int, e Event) error {
 		return nil
 	}
 	if err := r.system.DecideApproval(ctx, id[0], subjects.ApprovalDecision{Approve: a.Answer == AnswerApprove, Remember: a.Remember}); err != nil {
-		return fmt.Errorf("turn %d: answering whether a call may run: %w", i+1, err)
+		return fmt.Errorf("turn %d: deciding an approval: %w", i+1, err)
 	}
 	return nil
 }
 
-// runRequest lets an agent ask the broker by itself, or one that it spawns. What it is told is the answer.
+// runRequest calls a tool as an agent, or as agents that it spawns. The result or fault is the answer of the turn.
 func (r *runner) runRequest(ctx context.Context, i int, req Request, session string) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.AnswerTimeout)
 	defer cancel()
@@ -71,7 +72,7 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 	for _, c := range req.Spawn {
 		child, err := r.system.Spawn(ctx, who, c, session, at.query)
 		var fault *subjects.Fault
-		if errors.As(err, &fault) { // nobody was made, so nobody calls
+		if errors.As(err, &fault) { // without the agent there is no call
 			at.response = &subjects.Response{QueryID: at.query, Error: fault}
 			return nil
 		}
@@ -82,14 +83,14 @@ func (r *runner) runRequest(ctx context.Context, i int, req Request, session str
 	}
 	res, err := r.system.CallTool(ctx, who, req, session, at.query)
 	if err != nil {
-		return fmt.Errorf("asking the broker: %w", err)
+		return fmt.Errorf("calling the tool: %w", err)
 	}
 	at.response = &subjects.Response{QueryID: at.query, Answer: res.Result, Error: res.Error}
 	return r.waitForResult(ctx, at.query, res)
 }
 
-// waitForResult waits until the broker's copy of the result is in the stream: it is sent before the answer and stored in its
-// own time, and what is looked for and what must be absent are both judged by the stream.
+// waitForResult waits until the broker's copy of the result is in the event log. The copy is stored asynchronously, and the
+// expectations are checked against the log.
 func (r *runner) waitForResult(ctx context.Context, query string, res subjects.ToolResult) error {
 	pattern := subjects.ToolResultEvent.LiveSubject()
 	for {
@@ -105,8 +106,8 @@ func (r *runner) waitForResult(ctx context.Context, query string, res subjects.T
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the broker's copy of the result of %s did not come: %w", res.Tool, ctx.Err())
-		case <-time.After(10 * time.Millisecond): // the stream cannot be watched under the user's grants
+			return fmt.Errorf("waiting for the event of the result of %s: %w", res.Tool, ctx.Err())
+		case <-time.After(10 * time.Millisecond): // the user's account cannot create a consumer on the stream
 		}
 	}
 }

@@ -11,57 +11,57 @@ import (
 	"conclave/subjects"
 )
 
-// Web is a web of the story's own. With one, web_fetch reads its pages and web_search finds those that have a snippet,
-// whatever is asked for; nothing else can be reached, and nothing leaves the machine.
+// Web is the pages that the web tools of a story reach: web_fetch reads them, and web_search finds those with a snippet,
+// whatever the query. No other page is reachable.
 type Web struct {
 	Pages []Page `yaml:"pages"`
 }
 
-// Page is one page of it.
+// Page is one page.
 type Page struct {
-	URL     string        `yaml:"url"` // http: nobody has a certificate for it
+	URL     string        `yaml:"url"` // http only: there is no certificate
 	Title   string        `yaml:"title"`
-	Snippet string        `yaml:"snippet"` // what a search says of it; "" = no search finds it
+	Snippet string        `yaml:"snippet"` // in search results; "" = not found by a search
 	Body    string        `yaml:"body"`    // HTML
 	Status  int           `yaml:"status"`  // 0 = 200
-	Delay   time.Duration `yaml:"slow"`    // until it answers
-	// Requests is how often the page is asked for in the whole story; left out, it does not matter.
+	Delay   time.Duration `yaml:"slow"`    // delay of the reply
+	// Requests is the expected number of requests for the page; nil = any.
 	Requests *int `yaml:"asked"`
 }
 
-// PageRequested is the subject under which a [System] tells live that somebody asks for a page. It is on no bus.
+// PageRequested is the subject of the live event for a request for a page. It does not exist on the bus.
 const PageRequested = "story.page"
 
-// hasPage reports whether the story's web has a page.
+// hasPage reports whether the story has a page.
 func (s *Story) hasPage(url string) bool {
 	return s.Web != nil && slices.ContainsFunc(s.Web.Pages, func(p Page) bool { return p.URL == url })
 }
 
-// validateEnvironment reports the first thing wrong with what the story wants around it.
+// validateEnvironment checks manifest, credentials, server and web.
 func (s *Story) validateEnvironment() error {
 	switch m := s.Manifest.(type) {
 	case nil:
 	case string, map[string]any:
 		if _, twice := s.Config["manifest"]; twice {
-			return s.invalid("manifest", "stands under config too; one of them is enough")
+			return s.invalid("manifest", "is set under config too; use one of them")
 		}
 		if text, ok := m.(string); ok && strings.TrimSpace(text) == "" {
 			return s.invalid("manifest", "is empty")
 		}
 	default:
-		return s.invalid("manifest", "must hold fields, or the text of a manifest")
+		return s.invalid("manifest", "must be fields, or the text of a manifest")
 	}
 	for _, name := range strict.Keys(s.Credentials) {
 		path := strict.Join("credentials", name)
 		if subjects.CheckToken(name) != nil {
-			return s.invalid(path, "is not the name of a credential")
+			return s.invalid(path, "is not a credential name")
 		}
 		if s.Credentials[name] == "" {
 			return s.invalid(path, "is empty")
 		}
 	}
 	if k := s.Server.Key; k != "" && subjects.CheckToken(k) != nil {
-		return s.invalid("server.key", "is the name of a credential: letters, digits, - and _ only")
+		return s.invalid("server.key", "is not a credential name: use letters, digits, - and _")
 	}
 	if s.Web == nil {
 		return nil
@@ -73,7 +73,7 @@ func (s *Story) validateEnvironment() error {
 	for i, p := range s.Web.Pages {
 		path := fmt.Sprintf("web.pages[%d]", i)
 		if seen[p.URL] {
-			return s.invalid(path+".url", "is there twice")
+			return s.invalid(path+".url", "is duplicated")
 		}
 		seen[p.URL] = true
 		if err := s.validatePage(path, p); err != nil {
@@ -83,26 +83,27 @@ func (s *Story) validateEnvironment() error {
 	return nil
 }
 
+// validatePage checks one page.
 func (s *Story) validatePage(path string, p Page) error {
 	u, err := url.Parse(p.URL)
 	switch {
 	case err != nil || u.Scheme != "http" || u.Host == "" || u.Port() != "" || u.User != nil || u.Path == "" || u.Fragment != "" || u.Host != strings.ToLower(u.Host):
-		return s.invalid(path+".url", "is not the address of a page; write http://news.example.org/page")
+		return s.invalid(path+".url", "is not a page URL; write http://news.example.org/page")
 	case strings.TrimSpace(p.Title) == "":
-		return s.invalid(path+".title", "must be there")
+		return s.invalid(path+".title", "is required")
 	case p.Body == "" && p.Status == 0:
-		return s.invalid(path, "needs a body, or a status that says why there is none")
+		return s.invalid(path, "needs a body, or an error status")
 	case p.Status != 0 && (p.Status < 200 || p.Status > 599):
-		return s.invalid(path+".status", "%d is not the status of an answer", p.Status)
+		return s.invalid(path+".status", "%d is not an HTTP status", p.Status)
 	case p.Delay < 0 || p.Delay > time.Minute:
 		return s.invalid(path+".slow", "%s is not between 0s and 1m", strict.Short(p.Delay))
 	case p.Requests != nil && *p.Requests < 0:
-		return s.invalid(path+".asked", "is how often: 0 or more")
+		return s.invalid(path+".asked", "must be 0 or more")
 	}
 	return nil
 }
 
-// validateUserActions reports the first thing wrong with what the user does beside asking.
+// validateUserActions checks override and approve of a turn.
 func (s *Story) validateUserActions(path string, t Turn) error {
 	if o := t.Override; o != nil {
 		levels := []string{"", subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
@@ -110,7 +111,7 @@ func (s *Story) validateUserActions(path string, t Turn) error {
 		case !slices.Contains(levels, o.Level):
 			return s.invalid(path+".override.level", "is none of %s", strings.Join(levels[1:], ", "))
 		case o.Level == "" && len(o.Disable)+len(o.Grant) == 0:
-			return s.invalid(path+".override", "sets nothing")
+			return s.invalid(path+".override", "has no setting")
 		}
 	}
 	if a := t.Approve; a != nil {
@@ -120,7 +121,7 @@ func (s *Story) validateUserActions(path string, t Turn) error {
 		case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, a.Remember):
 			return s.invalid(path+".approve.remember", "is none of %s, %s", subjects.RememberSession, subjects.RememberAlways)
 		case a.Remember != "" && a.Answer != AnswerApprove:
-			return s.invalid(path+".approve.remember", "only a yes is remembered")
+			return s.invalid(path+".approve.remember", "only approve can be remembered")
 		}
 	}
 	return nil

@@ -37,10 +37,10 @@ func TestApprove(t *testing.T) {
 		{name: "remembered", turn: "approve: {answer: approve, remember: always}", asked: 1, answers: []subjects.ApprovalDecision{{Approve: true, Remember: "always"}}},
 		{name: "two questions", turn: "approve: {answer: approve}", asked: 2, answers: []subjects.ApprovalDecision{{Approve: true}, {Approve: true}}},
 		{name: "heard of in the stream alone", turn: "approve: {answer: deny}", asked: 1, deaf: true, answers: []subjects.ApprovalDecision{{}}},
-		{name: "nobody asks", turn: "approve: {answer: approve}", want: "turn 1: nobody asked whether a call may run"},
-		{name: "nobody asks, and it is ignored", turn: "approve: {answer: ignore}", want: "turn 1: nobody asked whether a call may run"},
-		{name: "an answer that came too late", turn: "approve: {answer: approve}", asked: 1, refused: errors.New("the question is expired"), want: "turn 1: answering whether a call may run: the question is expired", answers: []subjects.ApprovalDecision{{Approve: true}}},
-		{name: "trick: no answer is written", turn: "no_notes: true", asked: 1, want: "turn 1: no answer came"},
+		{name: "nobody asks", turn: "approve: {answer: approve}", want: "turn 1: there was no approval request"},
+		{name: "nobody asks, and it is ignored", turn: "approve: {answer: ignore}", want: "turn 1: there was no approval request"},
+		{name: "an answer that came too late", turn: "approve: {answer: approve}", asked: 1, refused: errors.New("the question is expired"), want: "turn 1: deciding an approval: the question is expired", answers: []subjects.ApprovalDecision{{Approve: true}}},
+		{name: "trick: no answer is written", turn: "no_notes: true", asked: 1, want: "turn 1: no answer"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +114,7 @@ func TestSpawn(t *testing.T) {
 		{"two", "[{type: sysadmin}, {type: coder}]", "answer: {contains: [done for orchestrator.sysadmin-1.coder-1 in story-]}", ""},
 		{"none", "[]", "answer: {contains: [done for orchestrator in story-]}", ""},
 		{"refused", "[{type: coder}, {type: hermit}]", "error: denied", ""},
-		{"trick: refused, and not expected", "[{type: hermit}]", "answer: {contains: [done]}", "turn 1: it ended with denied (orchestrator may not)"},
+		{"trick: refused, and not expected", "[{type: hermit}]", "answer: {contains: [done]}", "turn 1: it failed with denied (orchestrator may not)"},
 	} {
 		text := head + "turns:\n  - request: {as: orchestrator, spawn: " + tt.spawn + ", tool: x}\n    " + tt.expect + "\n"
 		got := story.Run(t.Context(), parse(t, text), &fakeSystem{}, quick)
@@ -158,7 +158,7 @@ func TestCrashAtAPage(t *testing.T) {
 		alike(w, q)
 		w.done(q.QueryID, good())
 	}}
-	if got := story.Run(t.Context(), s, w, quick); !strings.Contains(got.Report(), "the moment to crash web_fetch never came") || crashed != 1 {
+	if got := story.Run(t.Context(), s, w, quick); !strings.Contains(got.Report(), "the moment to crash web_fetch was not reached") || crashed != 1 {
 		t.Errorf("crashed %d times\n%s", crashed, got.Report())
 	}
 }
@@ -174,9 +174,9 @@ func TestPagesAsked(t *testing.T) {
 		want  string
 	}{
 		{"as said", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/r": 7, "http://a.example.org/lost": 1}, ""},
-		{"too seldom", map[string]int{"http://a.example.org/p": 1}, "t.yaml:6: http://a.example.org/p was asked for 1 times, and should be 2 times"},
-		{"although never", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/q": 1}, "t.yaml:7: http://a.example.org/q was asked for 1 times, and should be 0 times"},
-		{"not at all", nil, "t.yaml:6: http://a.example.org/p was asked for 0 times"},
+		{"too seldom", map[string]int{"http://a.example.org/p": 1}, "t.yaml:6: http://a.example.org/p was requested 1 times, want 2"},
+		{"although never", map[string]int{"http://a.example.org/p": 2, "http://a.example.org/q": 1}, "t.yaml:7: http://a.example.org/q was requested 1 times, want 0"},
+		{"not at all", nil, "t.yaml:6: http://a.example.org/p was requested 0 times"},
 	} {
 		got := story.Run(t.Context(), parse(t, text), &fakeSystem{answer: replies(good()), pages: tt.pages}, quick)
 		if got.OK() != (tt.want == "") || !strings.Contains(got.Report(), tt.want) {
