@@ -104,41 +104,51 @@ func doubtAbout(kind string, old, next Statement) string {
 	return ""
 }
 
-// plainCompare compares by relations, then by words.
+// plainCompare compares by relations, then by words, then by attributes.
 func plainCompare(old, next Statement) (kind, why string) {
-	if kind, why := compareRelations(old.relations(), next.relations()); kind != "" {
-		return kind, why
-	}
 	x, y := measure(old.claim()), measure(next.claim())
-	shared := 0
-	for k := range x.keys {
-		if y.keys[k] {
-			shared++
+	for _, compare := range []func() (kind, why string){
+		func() (string, string) { return compareRelations(old.relations(), next.relations()) },
+		func() (string, string) { return compareWords(x, y) },
+		func() (string, string) { return compareAttributes(old.claim(), next.claim()) },
+	} {
+		if kind, why := compare(); kind != "" {
+			return kind, why
 		}
 	}
+	if x.sharedKeys(y) == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) && y.holdsNumbers(x.numbers) {
+		return Adds, "it says all of the old one and more"
+	}
+	return Unrelated, "it is not sure that both speak of the same"
+}
+
+// How much of all words two statements must share to say nearly the same.
+const (
+	sameShare   = 0.9
+	denialShare = 0.8
+)
+
+// compareWords compares by the share of words in common, by numbers and by denials; "" when they decide nothing.
+func compareWords(x, y measurement) (kind, why string) {
+	shared := x.sharedKeys(y)
 	fewer, all := min(len(x.keys), len(y.keys)), len(x.keys)+len(y.keys)-shared
-	if fewer < 2 || all == 0 {
+	if fewer < 2 {
 		if all > 0 && shared == all && x.agrees(y) {
 			return Same, "both have the same words"
 		}
 		return Unrelated, "too little is said to compare"
 	}
-	alike := float64(shared) / float64(all)
+	share := float64(shared) / float64(all)
+	sameNumbers := slices.Equal(x.numbers, y.numbers)
 	switch {
-	case alike >= 0.9 && x.agrees(y):
+	case share >= sameShare && x.agrees(y):
 		return Same, "both have nearly the same words, numbers and names"
-	case alike >= 0.8 && slices.Equal(x.numbers, y.numbers) && x.denied != y.denied:
+	case share >= denialShare && sameNumbers && x.denied != y.denied:
 		return Contradicts, "one denies what the other says"
-	case alike >= 0.8 && x.denied == y.denied && x.lasting && y.lasting && len(x.numbers) > 0 && len(x.numbers) == len(y.numbers) && !slices.Equal(x.numbers, y.numbers):
+	case share >= denialShare && !sameNumbers && x.denied == y.denied && x.lasting && y.lasting && len(x.numbers) > 0 && len(x.numbers) == len(y.numbers):
 		return Contradicts, "both say the same of another number or date"
 	}
-	if kind, why := compareAttributes(old.claim(), next.claim()); kind != "" {
-		return kind, why
-	}
-	if shared == len(x.keys) && x.denied == y.denied && len(y.keys) > len(x.keys) && y.holdsNumbers(x.numbers) {
-		return Adds, "it says all of the old one and more"
-	}
-	return Unrelated, "it is not sure that both speak of the same"
+	return "", ""
 }
 
 // relations of a statement: "I" is the user in what the user wrote, "you" in what the assistant wrote.
@@ -161,7 +171,7 @@ func (s Statement) relations() []Relation {
 // opposite predicates cannot both hold of the same two.
 var opposite = map[string]string{"likes": "dislikes", "dislikes": "likes"}
 
-// compareRelations tells by the knowledge graph, "" when it says nothing about the two.
+// compareRelations compares by the knowledge graph; "" when the relations decide nothing.
 func compareRelations(old, next []Relation) (kind, why string) {
 	same := 0
 	for _, n := range next {
@@ -169,15 +179,10 @@ func compareRelations(old, next []Relation) (kind, why string) {
 			if text.Fold(n.Subject) != text.Fold(o.Subject) {
 				continue
 			}
-			object := text.Fold(n.Object) == text.Fold(o.Object)
-			switch {
-			case n.Predicate == o.Predicate && object && n.Tense == tenseWas && o.Tense == tenseIs:
-				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object + " no longer"
-			case n.Predicate == o.Predicate && n.Single && !object && n.Tense == o.Tense && (n.Tense == tenseIs || strings.HasPrefix(n.Predicate, "was ")):
-				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object + " and not " + o.Object
-			case opposite[n.Predicate] == o.Predicate && object && n.Tense == tenseIs && o.Tense == tenseIs:
-				return Contradicts, n.Subject + " " + n.Predicate + " " + n.Object
-			case n.Predicate == o.Predicate && object && n.Tense == o.Tense && n.From == o.From && n.Until == o.Until:
+			if why := n.contradicts(o); why != "" {
+				return Contradicts, why
+			}
+			if n.isSame(o) && n.From == o.From && n.Until == o.Until {
 				same++
 			}
 		}
@@ -191,6 +196,21 @@ func compareRelations(old, next []Relation) (kind, why string) {
 		return Adds, "it says all of the old one and more"
 	}
 	return "", ""
+}
+
+// contradicts returns why r cannot hold together with the older relation o of the same subject, "" when both can.
+func (r Relation) contradicts(o Relation) string {
+	sameObject, statement := text.Fold(r.Object) == text.Fold(o.Object), r.Subject+" "+r.Predicate+" "+r.Object
+	bothNow := r.Tense == tenseIs && o.Tense == tenseIs
+	switch {
+	case r.Predicate == o.Predicate && sameObject && r.Tense == tenseWas && o.Tense == tenseIs:
+		return statement + " no longer"
+	case r.Predicate == o.Predicate && r.Single && !sameObject && r.Tense == o.Tense && (bothNow || strings.HasPrefix(r.Predicate, "was ")):
+		return statement + " and not " + o.Object
+	case opposite[r.Predicate] == o.Predicate && sameObject && bothNow:
+		return statement
+	}
+	return ""
 }
 
 // measurement is a text in a form that can be compared.
@@ -222,6 +242,16 @@ func measure(s string) measurement {
 	}
 	slices.Sort(m.numbers)
 	return m
+}
+
+// sharedKeys returns how many keys both have.
+func (m measurement) sharedKeys(o measurement) (n int) {
+	for k := range m.keys {
+		if o.keys[k] {
+			n++
+		}
+	}
+	return n
 }
 
 func (m measurement) agrees(o measurement) bool {

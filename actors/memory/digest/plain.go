@@ -230,6 +230,35 @@ var (
 	likeWords = text.WordSet(`like love prefer hate dislike enjoy favourite favorite liebe mag hasse j'aime prefere gusta prefiero`)
 )
 
+// intentRules give the intent of a sentence; the first that holds decides. A sentence that none fits is a statement.
+var intentRules = []struct {
+	intent string // "" = it depends on the statement, see statementIntent
+	holds  func(f sentence, asked bool) bool
+}{
+	{IntentAsk, func(f sentence, asked bool) bool {
+		return f.isHowQuestion(asked) && f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are", "is", "high")
+	}},
+	{IntentHow, sentence.isHowQuestion},
+	{IntentTask, func(f sentence, asked bool) bool {
+		return asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") && f.findWithin(1, 3, anyOrderVerbs) >= 0 && !f.is(2, "tell", "explain", "say")
+	}},
+	{IntentAsk, func(f sentence, asked bool) bool {
+		return asked || f.in(0, questionWords) && len(f.all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was")
+	}},
+	{IntentAsk, func(f sentence, _ bool) bool { return f.is(0, "tell", "explain", "describe") }},
+	{"", func(f sentence, _ bool) bool { return f.in(0, keepVerbs) }},
+	{IntentTask, func(f sentence, _ bool) bool {
+		return f.in(0, orderVerbs) || f.in(0, ambiguousVerbs) && f.in(1, objectMarkers)
+	}},
+	{IntentChat, func(f sentence, _ bool) bool { return f.in(0, greetingWords) && len(f.all) < 6 }},
+}
+
+// isHowQuestion: how do I ...; how to ...
+func (f sentence) isHowQuestion(asked bool) bool {
+	return f.in(0, howWords) && (asked || f.is(1, "to", "do", "can"))
+}
+
+// sentenceIntent returns the intent of one sentence of the user.
 func sentenceIntent(s string) string {
 	all := text.Words(s)
 	for len(all) > 1 && (orderLeads[all[0].Folded] || politeWords[all[0].Folded]) {
@@ -240,25 +269,14 @@ func sentenceIntent(s string) string {
 	}
 	f := sentence{all: all, s: s}
 	asked := text.IsQuestion(s)
-	first := all[0].Folded
-	switch {
-	case howWords[first] && (asked || f.is(1, "to", "do", "can")):
-		if f.is(1, "many", "much", "old", "far", "long", "tall", "big", "often", "are", "is", "high") {
-			return IntentAsk
+	for _, r := range intentRules {
+		if !r.holds(f, asked) {
+			continue
 		}
-		return IntentHow
-	case asked && f.is(0, "can", "could", "would", "will") && f.is(1, "you") && f.findWithin(1, 3, anyOrderVerbs) >= 0 && !f.is(2, "tell", "explain", "say"):
-		return IntentTask
-	case asked || questionWords[first] && len(all) > 2 && !f.is(1, "i") && !f.is(0, "is", "was"):
-		return IntentAsk
-	case f.is(0, "tell", "explain", "describe") && !keepVerbs[first]:
-		return IntentAsk
-	case keepVerbs[first]:
-		return statementIntent(f)
-	case orderVerbs[first] || ambiguousVerbs[first] && f.in(1, objectMarkers):
-		return IntentTask
-	case greetingWords[first] && len(all) < 6:
-		return IntentChat
+		if r.intent == "" {
+			break
+		}
+		return r.intent
 	}
 	return statementIntent(f)
 }

@@ -346,84 +346,148 @@ func (p *parser) parseBirth(i int) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: "was born in", Object: object, Kind: KindPlace, Tense: tenseWas, From: in})
 }
 
-// parseBeing: what follows a form of "to be".
+// beingRules read what a form of "to be" at word i says. The first that returns true has decided, with or without a relation.
+var beingRules = []func(p *parser, b being) bool{
+	(*parser).parseNameOf,
+	(*parser).parseKinNamed,
+	(*parser).parseRoleNamed,
+	(*parser).parseFavourite,
+	(*parser).parseSubjectIs,
+}
+
+// being is a form of "to be" in a sentence.
+type being struct {
+	verb  int // its word
+	after int // the first word behind it that is no adverb, and no "called"
+	tense string
+}
+
+// parseBeing reads the clause of the form of "to be" at word i. What is denied is no fact.
 func (p *parser) parseBeing(i int) {
-	tense := tenseIs
-	if pastForms[p.all[i].Folded] {
-		tense = tenseWas
-	}
 	if p.is(i+1, "not", "never") {
 		return
 	}
-	after := i + 1
-	for p.is(after, "called", "named", "now", "still", "also") {
-		after++
+	b := being{verb: i, after: p.skip(i+1, "called", "named", "now", "still", "also"), tense: tenseIs}
+	if pastForms[p.all[i].Folded] {
+		b.tense = tenseWas
 	}
-	// my name is Kim; my sister is (called) Ana; my favourite colour is blue
-	if i > 0 && p.all[i].Gap == 0 {
-		switch {
-		case p.is(i-1, "name") && p.statesFact(i-1, i):
-			switch {
-			case kinWords[strings.TrimSuffix(p.all[max(0, i-2)].Folded, "'s")] && strings.HasSuffix(p.all[max(0, i-2)].Folded, "'s"): // my sister's name is Ana
-				if owner := p.ownerAt(i - 3); owner != "" {
-					p.addKinship(after, strings.TrimSuffix(p.all[i-2].Folded, "'s"), owner, tense)
-				}
-			case p.ownerAt(i-2) != "":
-				p.addRelation(clause{subject: p.ownerAt(i - 2)}, after, "is called", KindPerson, tense)
-			}
+	for _, parse := range beingRules {
+		if parse(p, b) {
 			return
-		case kinWords[p.all[i-1].Folded] && p.isName(after) && p.statesFact(i-1, i):
-			if owner := p.ownerAt(i - 2); owner != "" {
-				p.addKinship(after, p.all[i-1].Folded, owner, tense)
-			}
-			return
-		}
-		// the capital of Norway is Oslo
-		first := p.nameStart(i - 1)
-		if p.isName(first) && p.is(first-1, "of") && p.in(first-2, roleWords) && p.isName(after) && p.statesFact(first-2, i) {
-			p.keepRelation(Relation{Subject: p.span(after, p.nameEnd(after)), Predicate: "is " + p.all[first-2].Folded + " of", Object: p.span(first, i-1), Kind: KindOther, Tense: tense})
-			return
-		}
-		for k := i - 2; k >= 1 && k >= i-3; k-- {
-			if p.is(k, "favourite", "favorite") && p.ownerAt(k-1) != "" && p.statesFact(k, i) {
-				p.addRelation(clause{subject: p.ownerAt(k - 1)}, after, "has favourite "+text.Fold(p.span(k+1, i-1)), KindThing, tense)
-				return
-			}
 		}
 	}
-	var who string
-	if w := p.all[i].Folded; w == "i'm" || w == "you're" { // subject and verb are one word
-		if who = p.subjectEndingAt(i); !p.statesFact(i, i) {
-			return
-		}
-	} else if ph, ok := p.readSubject(i); ok && !ph.denied {
-		who = ph.subject
-		if ph.past || ph.over {
-			tense = tenseWas
+}
+
+// isTiedBack reports whether a word stands directly before the verb.
+func (p *parser) isTiedBack(b being) bool { return b.verb > 0 && p.all[b.verb].Gap == 0 }
+
+// parseNameOf: my name is Kim; my sister's name is Ana.
+func (p *parser) parseNameOf(b being) bool {
+	i := b.verb
+	if !p.isTiedBack(b) || !p.is(i-1, "name") || !p.statesFact(i-1, i) {
+		return false
+	}
+	if i >= 2 {
+		if relative, ok := strings.CutSuffix(p.all[i-2].Folded, "'s"); ok && kinWords[relative] {
+			if owner := p.ownerAt(i - 3); owner != "" {
+				p.addKinship(b.after, relative, owner, b.tense)
+			}
+			return true
 		}
 	}
+	if owner := p.ownerAt(i - 2); owner != "" {
+		p.addRelation(clause{subject: owner}, b.after, "is called", KindPerson, b.tense)
+	}
+	return true
+}
+
+// parseKinNamed: my sister is (called) Ana.
+func (p *parser) parseKinNamed(b being) bool {
+	i := b.verb
+	if !p.isTiedBack(b) || !p.in(i-1, kinWords) || !p.isName(b.after) || !p.statesFact(i-1, i) {
+		return false
+	}
+	if owner := p.ownerAt(i - 2); owner != "" {
+		p.addKinship(b.after, p.all[i-1].Folded, owner, b.tense)
+	}
+	return true
+}
+
+// parseRoleNamed: the capital of Norway is Oslo.
+func (p *parser) parseRoleNamed(b being) bool {
+	if !p.isTiedBack(b) {
+		return false
+	}
+	first := p.nameStart(b.verb - 1)
+	if !p.isName(first) || !p.is(first-1, "of") || !p.in(first-2, roleWords) || !p.isName(b.after) || !p.statesFact(first-2, b.verb) {
+		return false
+	}
+	p.keepRelation(Relation{
+		Subject: p.span(b.after, p.nameEnd(b.after)), Predicate: "is " + p.all[first-2].Folded + " of", Object: p.span(first, b.verb-1), Kind: KindOther, Tense: b.tense,
+	})
+	return true
+}
+
+// parseFavourite: my favourite colour is blue.
+func (p *parser) parseFavourite(b being) bool {
+	i := b.verb
+	for k := i - 2; p.isTiedBack(b) && k >= 1 && k >= i-3; k-- {
+		if p.is(k, "favourite", "favorite") && p.ownerAt(k-1) != "" && p.statesFact(k, i) {
+			p.addRelation(clause{subject: p.ownerAt(k - 1)}, b.after, "has favourite "+text.Fold(p.span(k+1, i-1)), KindThing, b.tense)
+			return true
+		}
+	}
+	return false
+}
+
+// parseSubjectIs: Ana is called Annie; I'm from Lisbon; Ana is my sister; Ana is Tom Silva's sister; Oslo is the capital of Norway.
+func (p *parser) parseSubjectIs(b being) bool {
+	who, tense := p.subjectOfBeing(b)
 	if who == "" {
-		return
+		return false
 	}
+	after := b.after
 	switch {
-	case p.is(i+1, "called", "named"):
+	case p.is(b.verb+1, "called", "named"):
 		p.addRelation(clause{subject: who}, after, "is called", KindPerson, tense)
 	case p.is(after, "from"):
 		p.addRelation(clause{subject: who}, after+1, "is from", KindPlace, tense)
 	case p.ownerAt(after) != "" && p.in(after+1, kinWords):
-		p.keepRelation(Relation{Subject: who, Predicate: "is " + p.all[after+1].Folded + " of", Object: p.ownerAt(after), Kind: KindPerson, Tense: tense})
-	case p.isName(after): // Ana Silva's sister
+		p.addKinOf(who, after, tense)
+	case p.isName(after):
 		if end := p.nameEnd(after); p.ownerAt(end) != "" && p.in(end+1, kinWords) {
-			p.keepRelation(Relation{Subject: who, Predicate: "is " + p.all[end+1].Folded + " of", Object: p.ownerAt(end), Kind: KindPerson, Tense: tense})
+			p.addKinOf(who, end, tense)
 		}
 	default:
-		if p.is(after, "the") {
-			after++
-		}
+		after = min(p.skip(after, "the"), after+1)
 		if p.in(after, roleWords) && p.is(after+1, "of") {
 			p.addRelation(clause{subject: who}, after+2, "is "+p.all[after].Folded+" of", KindOther, tense)
 		}
 	}
+	return true
+}
+
+// subjectOfBeing returns the subject of the clause and its tense, "" when the clause states no fact about a known subject.
+func (p *parser) subjectOfBeing(b being) (who, tense string) {
+	if p.is(b.verb, "i'm", "you're") { // subject and verb are one word
+		if !p.statesFact(b.verb, b.verb) {
+			return "", b.tense
+		}
+		return p.subjectEndingAt(b.verb), b.tense
+	}
+	c, ok := p.readSubject(b.verb)
+	switch {
+	case !ok || c.denied:
+		return "", b.tense
+	case c.past || c.over:
+		return c.subject, tenseWas
+	}
+	return c.subject, b.tense
+}
+
+// addKinOf adds that who is the relative, named by the word behind owner, of the owner at that word.
+func (p *parser) addKinOf(who string, owner int, tense string) {
+	p.keepRelation(Relation{Subject: who, Predicate: "is " + p.all[owner+1].Folded + " of", Object: p.ownerAt(owner), Kind: KindPerson, Tense: tense})
 }
 
 // addKinship: Ana is my sister, said the other way round.
