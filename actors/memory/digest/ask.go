@@ -13,11 +13,11 @@ import (
 )
 
 var (
-	errNoModel = errors.New("there is no model to ask")
-	errNonce   = errors.New("no number was found that the texts do not hold")
+	errNoModel = errors.New("no model configured")
+	errNonce   = errors.New("no unused nonce found")
 )
 
-// fence is one text on its way to a model.
+// fence is one text of a question to a model, with the name that the model reads.
 type fence struct{ name, text string }
 
 func randomNonce() string {
@@ -26,7 +26,8 @@ func randomNonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// askObject asks the model about some texts and reads the object that it replies with.
+// askObject asks the model about the texts and decodes the object that it replies with. Without a model it returns
+// errNoModel.
 func (d *Digester) askObject(ctx context.Context, system string, schema json.RawMessage, fences []fence) (reply, error) {
 	if d.ask == nil {
 		return nil, errNoModel
@@ -50,8 +51,8 @@ func (d *Digester) askObject(ctx context.Context, system string, schema json.Raw
 	return readReply(said)
 }
 
-// frameTexts puts each text between two lines that carry a number which no text can know. A text that holds the number all
-// the same gets another number, and no question is asked when there is none.
+// frameTexts puts each text between two lines that carry a nonce which no text can know. It draws another nonce when a text
+// holds it, and fails with errNonce after some attempts.
 func (d *Digester) frameTexts(fences []fence) (string, error) {
 	var nonce string
 	for range 4 {
@@ -83,7 +84,8 @@ func (d *Digester) frameTexts(fences []fence) (string, error) {
 	return b.String(), nil
 }
 
-// resemblesFence tells whether a line of a text could be taken for one of ours, also in other letters.
+// resemblesFence reports whether a line of a text could be taken for a line of the frame around it, also in look-alike
+// letters.
 func resemblesFence(line string) bool {
 	line = strings.TrimSpace(line)
 	if len(line) < len("[text") {

@@ -26,7 +26,7 @@ const (
 	truncationMark = "\n[... the rest was left out]"
 )
 
-// speaker is who says "I" in a text.
+// speaker is the author of a text, which decides whom "I" and "you" mean in it.
 type speaker int
 
 const (
@@ -44,7 +44,7 @@ type part struct {
 
 type material []part
 
-// question is the user's question, "" when there is none.
+// question returns the user's question, "" when there is none.
 func (m material) question() string {
 	if len(m) > 1 {
 		return m[0].text
@@ -52,10 +52,10 @@ func (m material) question() string {
 	return ""
 }
 
-// content is the answer or the note.
+// content returns the answer or the note.
 func (m material) content() string { return m[len(m)-1].text }
 
-// allText is all texts one after the other.
+// allText joins all texts.
 func (m material) allText() string {
 	all := make([]string, len(m))
 	for i, p := range m {
@@ -64,7 +64,7 @@ func (m material) allText() string {
 	return strings.Join(all, "\n")
 }
 
-// trustedText is all that no stranger wrote.
+// trustedText joins the texts of the user and the assistant.
 func (m material) trustedText() string {
 	var b strings.Builder
 	for _, p := range m {
@@ -75,7 +75,8 @@ func (m material) trustedText() string {
 	return b.String()
 }
 
-// fences are the texts as the model gets them: all together at most most bytes, the last one has what the others leave.
+// fences returns the texts as the model gets them, together at most most bytes. Each but the last gets at most a quarter of
+// what is left.
 func (m material) fences(most int) []fence {
 	out := make([]fence, len(m))
 	for i, p := range m {
@@ -89,8 +90,8 @@ func (m material) fences(most int) []fence {
 	return out
 }
 
-// cleanText is valid text with plain line breaks and without control characters. Characters that turn the direction of all
-// that follows, and the invisible copies of ASCII, are left out too: neither is any language's.
+// cleanText returns s as valid UTF-8 with plain line breaks. It drops control characters, bidi overrides and Unicode tag
+// characters.
 func cleanText(s string) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\r\n", "\n")
 	s = strings.Map(func(r rune) rune {
@@ -107,7 +108,7 @@ func cleanText(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// visibleText is s without any character that a user does not see, on the same lines as before.
+// visibleText drops the characters of s that a user does not see and keeps the lines.
 func visibleText(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -122,7 +123,7 @@ func visibleText(s string) string {
 	}, s)
 }
 
-// shortLine is s on one line, at most most bytes with the dots behind it.
+// shortLine returns s on one line, cut between words to at most most bytes with the dots.
 func shortLine(s string, most int) string {
 	s = text.Cut(s, max(4*most, 4<<10)) // most of what is longer is not looked at
 	s = text.OneLine(s, 4*len(s))       // only on one line: it is cut below, between words
@@ -132,7 +133,7 @@ func shortLine(s string, most int) string {
 	return text.CutWords(s, most-3) + "..."
 }
 
-// isBlank tells whether s holds nothing that a user sees.
+// isBlank reports whether s holds no visible character.
 func isBlank(s string) bool {
 	for _, r := range s {
 		if r != utf8.RuneError && !unicode.IsSpace(r) && text.IsVisible(r) {
@@ -142,7 +143,7 @@ func isBlank(s string) bool {
 	return true
 }
 
-// stripMarkdown is s without the marks of Markdown and without fenced code, for reading and not for keeping.
+// stripMarkdown drops the marks of Markdown and fenced code. The result is for analysis and is not stored.
 func stripMarkdown(s string) string {
 	var b strings.Builder
 	code := false

@@ -17,19 +17,18 @@ const (
 	Unrelated   = "unrelated" // also when it is not sure: nothing is superseded by a guess
 )
 
-// Statement is what one memory says.
+// Statement is the claim of one memory entry.
 type Statement struct {
 	Name, Description, Corpus string
 	Created                   time.Time // zero = not known
-	Untrusted                 bool      // strangers could have written it
+	Untrusted                 bool      // it holds untrusted content
 }
 
-// Relationship is how a new statement stands to an old one, and who found that.
+// Relationship is how a new statement relates to an old one. By is ByModel or ByPlain.
 type Relationship struct{ Kind, Why, By string }
 
-// Compare tells whether the new statement says the same as the old one, contradicts it, adds to it, or has nothing to do
-// with it. An untrusted statement never takes a trusted one's place, and an older one never a newer one's, whatever a
-// model says. The error is that ctx was canceled.
+// Compare returns whether next says the same as old, contradicts it, adds to it, or is unrelated. Whatever the model says,
+// an untrusted statement never supersedes a trusted one, nor an older one a newer. The only error is that ctx was canceled.
 func (d *Digester) Compare(ctx context.Context, old, next Statement) (Relationship, error) {
 	old, next = old.cleaned(), next.cleaned()
 	switch {
@@ -69,12 +68,12 @@ func (s Statement) cleaned() Statement {
 
 func (s Statement) allText() string { return s.Name + "\n" + s.Description + "\n" + s.Corpus }
 
-// forModel is the statement as the model gets it.
+// forModel returns the part of the statement that the model reads.
 func (s Statement) forModel() string {
 	return s.Name + "\n" + s.Description + "\n" + text.Cut(s.Corpus, 1500)
 }
 
-// claim is the words that count: the text itself when it is short, else what was learned from it.
+// claim returns the text to compare: the corpus when it is short, else the description.
 func (s Statement) claim() string {
 	switch {
 	case !isBlank(s.Corpus) && len(s.Corpus) <= wholeText && !strings.HasPrefix(s.Corpus, questionLabel):
@@ -87,8 +86,8 @@ func (s Statement) claim() string {
 	return s.Name
 }
 
-// doubtAbout is why a model's word is not taken, "" when it is. Two texts without a word in common are not about the same;
-// two with different numbers do not say the same.
+// doubtAbout returns why a model's verdict is rejected, "" when it is accepted. Two texts without a word in common are
+// unrelated, and two with different numbers or denials are not the same.
 func doubtAbout(kind string, old, next Statement) string {
 	if kind == Unrelated {
 		return ""
@@ -151,7 +150,7 @@ func compareWords(x, y measurement) (kind, why string) {
 	return "", ""
 }
 
-// relations of a statement: "I" is the user in what the user wrote, "you" in what the assistant wrote.
+// relations returns the relations of a statement. "I" is the user in the user's text, "you" is the user in the assistant's.
 func (s Statement) relations() []Relation {
 	by := byUser
 	if s.Untrusted {
@@ -262,11 +261,11 @@ func (m measurement) holdsNumbers(numbers []string) bool {
 	return !slices.ContainsFunc(numbers, func(n string) bool { return !slices.Contains(m.numbers, n) })
 }
 
-// attributeWords are what something has one of.
+// attributeWords are attributes with one value at a time.
 var attributeWords = text.WordSet(`favourite favorite name capital colour color address birthday email phone number password code deadline date time price cost age
 	height weight size version owner author president ceo mayor boss language currency population day place room seat`)
 
-// compareAttributes compares "the ... is ..." where the subject is something that has one value.
+// compareAttributes compares "the ... is ..." where the subject has one value; "" when that decides nothing.
 func compareAttributes(old, next string) (kind, why string) {
 	a, b := readAttributes(old), readAttributes(next)
 	if a == nil || b == nil {
@@ -285,7 +284,7 @@ func compareAttributes(old, next string) (kind, why string) {
 	return "", ""
 }
 
-// readAttributes reads "the ... is ..." and "my ... is ...": what it is about and the value.
+// readAttributes reads "the ... is ..." and "my ... is ...": the value of each subject.
 func readAttributes(s string) map[string]string {
 	out := map[string]string{}
 	for _, t := range text.SentenceTexts(s, 4) {

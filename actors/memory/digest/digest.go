@@ -1,9 +1,9 @@
-// Package digest makes a memory out of a text: what it is called, what was learned, who and what it speaks of.
+// Package digest turns a text into a memory entry: name, description, corpus, intent, entities and relations.
 //
-// A small model is asked where there is one; plain code does the same, less well, where there is none. What a model says
-// is read strictly and checked against the text, field by field, and whatever does not hold is made by plain code. What
-// strangers could have written is retold without anything that tells somebody to do something, and plain code has the
-// last word on that. The package knows no bus and no database, and keeps nothing between calls.
+// It asks a small model when there is one; plain code does the same, less well, without. A model's reply is decoded strictly
+// and checked against the text field by field, and plain code fills the fields that fail. Untrusted content is stored without
+// sentences that could work as an instruction, and plain code has the last word on that. The package knows no bus and no
+// database, and keeps nothing between calls.
 package digest
 
 import (
@@ -26,14 +26,14 @@ var ErrNothing = errors.New("nothing is left to remember: the text is empty, or 
 // must have.
 type Ask func(ctx context.Context, system, user string, schema json.RawMessage) (string, error)
 
-// Options are what a Digester needs. The zero value works without a model.
+// Options configure a Digester. The zero value works without a model.
 type Options struct {
 	Ask     Ask           // nil = plain code only
 	Timeout time.Duration // for one question to the model; 0 = as long as ctx lets it
 	Nonce   func() string // 16 hexadecimal characters that no text can know of itself; nil = random
 }
 
-// Digester makes digests. It may be used by several at once.
+// Digester makes digests. It is safe for concurrent use.
 type Digester struct {
 	ask     Ask
 	timeout time.Duration
@@ -85,10 +85,10 @@ const (
 // same entity; see isUser.
 const UserEntity = "the user"
 
-// Entity is somebody or something that the text names.
+// Entity is a person, place, organization or thing that a text names.
 type Entity struct{ Name, Kind string }
 
-// Relation is one line for the knowledge graph.
+// Relation is one edge of the knowledge graph.
 type Relation struct {
 	Subject, Predicate, Object string
 	Kind                       string // of the object: person, place, thing, other
@@ -97,7 +97,7 @@ type Relation struct {
 	Single                     bool   // there can be only one object at a time, so a newer one takes its place
 }
 
-// Digest is what was made of a text.
+// Digest is the structured form of a text that memory stores.
 type Digest struct {
 	Name        string
 	Description string
@@ -111,8 +111,8 @@ type Digest struct {
 	Notes       []string // what was left out or went wrong, a sentence each
 }
 
-// Answer makes a digest of a question and its answer. external says that strangers could have written a part of the
-// answer. A model that fails is a note and no error; the error is ErrNothing, or that ctx was canceled.
+// Answer digests a question and its answer. external marks an answer that holds untrusted content. A model failure becomes a
+// note; the error is ErrNothing, or that ctx was canceled.
 func (d *Digester) Answer(ctx context.Context, query, answer string, external bool) (Digest, error) {
 	var out Digest
 	question := out.admitText(query, maxQuestion)
@@ -131,7 +131,7 @@ func (d *Digester) Answer(ctx context.Context, query, answer string, external bo
 	return d.digestTrusted(ctx, out, answerPrompt, m)
 }
 
-// Note makes a digest of one text that somebody wants to be kept.
+// Note digests one text that the caller wants to keep. external and the error are as for Answer.
 func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest, error) {
 	var out Digest
 	said := out.admitText(note, maxCorpus)
@@ -145,7 +145,7 @@ func (d *Digester) Note(ctx context.Context, note string, external bool) (Digest
 	return d.digestTrusted(ctx, out, notePrompt, material{{"note", said, byUser}})
 }
 
-// Piece makes a digest of a piece of a document. It asks no model.
+// Piece digests a piece of a document. It asks no model.
 func (d *Digester) Piece(title, heading, body string) Digest {
 	out := Digest{By: ByPlain}
 	out.Corpus = out.admitText(body, maxCorpus)
@@ -160,7 +160,8 @@ func (d *Digester) Piece(title, heading, body string) Digest {
 	return out
 }
 
-// digestTrusted is a digest of what no stranger wrote. Name and description come from the model as far as they hold.
+// digestTrusted digests the texts of the user and the assistant. Name and description come from the model where they pass
+// isFaithful, else from plain code.
 func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string, m material) (Digest, error) {
 	out.fillPlain(m)
 	r, err := d.askObject(ctx, prompt, digestSchema, m.fences(maxMaterial))
@@ -188,8 +189,8 @@ func (d *Digester) digestTrusted(ctx context.Context, out Digest, prompt string,
 	return out, nil
 }
 
-// isFaithful tells whether what a model made of a text can be put in its place: it gives no orders, and it holds no address
-// that the text does not hold. Somebody may have pasted a text that speaks to the model.
+// isFaithful reports whether a model's summary may stand for the text: it is not flagged by the firewall and holds no
+// address that the text does not hold. The user may have pasted a text that addresses the model.
 func isFaithful(words, whole string) bool {
 	if firewall.Scan(words).Flagged {
 		return false
@@ -203,7 +204,7 @@ func isFaithful(words, whole string) bool {
 	return true
 }
 
-// applyReply takes the fields that both ways of asking have, and tells which could not be used.
+// applyReply sets the fields that both prompts share and returns the names of those that could not be used.
 func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	if s := r.text("intent"); slices.Contains(intents, s) {
 		out.Intent = s
@@ -228,7 +229,7 @@ func (out *Digest) applyReply(r reply, m material) (missing []string) {
 	return missing
 }
 
-// fillPlain fills in everything but the corpus by plain code.
+// fillPlain sets everything but the corpus by plain code.
 func (out *Digest) fillPlain(m material) {
 	asked, said := m.question(), m.content()
 	out.By = ByPlain
@@ -243,8 +244,7 @@ func (out *Digest) fillPlain(m material) {
 	out.Entities = plainEntities(m, out.Relations)
 }
 
-// admitText makes a text from outside fit to work with: short enough, valid, without control characters and without secrets
-// of a known shape. What was found on the way is noted.
+// admitText bounds and cleans a text from outside, redacts secrets of a known shape, and records firewall flags and notes.
 func (out *Digest) admitText(raw string, most int) string {
 	short := text.Cut(raw, most)
 	if r := firewall.Scan(short); r.Flagged {
@@ -270,25 +270,25 @@ func (out *Digest) addNote(format string, a ...any) {
 	out.Notes = append(out.Notes, fmt.Sprintf(format, a...))
 }
 
-// noteFailure notes why there is nothing from a model. That there is none is no failure.
+// noteFailure notes why the model gave no usable reply. Having no model is no failure.
 func (out *Digest) noteFailure(err error) {
 	if !errors.Is(err, errNoModel) {
 		why, _ := firewall.Redact(err.Error())
-		out.addNote("the model was of no use: %s", shortLine(why, 200))
+		out.addNote("the model failed: %s", shortLine(why, 200))
 	}
 }
 
-// noteMissing notes the fields that a model left empty or filled in wrongly.
+// noteMissing notes the fields that the model left empty or filled in wrongly.
 func (out *Digest) noteMissing(fields []string) {
 	if len(fields) > 0 {
 		out.addNote("made by plain code, because the model's could not be used: %s", strings.Join(fields, ", "))
 	}
 }
 
-// isCanceled tells whether whoever asked has gone. A deadline that has passed is none of that: plain code can still answer.
+// isCanceled reports whether the caller canceled. A passed deadline does not count: plain code can still answer.
 func isCanceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
-// countNoun is "1 sentence" or "2 sentences".
+// countNoun returns "1 sentence" or "2 sentences".
 func countNoun(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one

@@ -87,10 +87,10 @@ func TestAnswerByModel(t *testing.T) {
 		{name: "trick: empty", reply: "", want: plainAll, notes: "not one JSON object"},
 		{name: "trick: a list", reply: "[" + fill(t, nil) + "," + fill(t, nil) + "]", want: plainAll, notes: "not one JSON object"},
 		{name: "trick: two objects", reply: fill(t, nil) + "\n" + fill(t, nil), want: plainAll, notes: "not one JSON object"},
-		{name: "trick: a field twice", reply: `{"name": "a", ` + fill(t, nil)[1:], want: plainAll, notes: "a field twice"},
-		{name: "trick: a field twice in other letters", reply: `{"NAME": "a", ` + fill(t, nil)[1:], want: plainAll, notes: "a field twice"},
+		{name: "trick: a field twice", reply: `{"name": "a", ` + fill(t, nil)[1:], want: plainAll, notes: "duplicate field"},
+		{name: "trick: a field twice in other letters", reply: `{"NAME": "a", ` + fill(t, nil)[1:], want: plainAll, notes: "duplicate field"},
 		{name: "trick: broken off", reply: fill(t, nil)[:60], want: plainAll, notes: "not one JSON object"},
-		{name: "trick: 10 MB", reply: `{"name": "` + strings.Repeat("a", 10<<20) + `"}`, want: plainAll, notes: "far too long"},
+		{name: "trick: 10 MB", reply: `{"name": "` + strings.Repeat("a", 10<<20) + `"}`, want: plainAll, notes: "too long"},
 		{name: "trick: nested without end", reply: `{"name":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + "}", want: plainAll, notes: "too deeply"},
 		{name: "trick: invalid UTF-8", reply: "{\"name\": \"\xff\"}", want: plainAll, notes: "not one JSON object"},
 		{name: "trick: nothing in it", reply: "{}", want: plainAll, notes: "name, description, intent, sentiment, entities, relations"},
@@ -156,7 +156,7 @@ func TestAnswerWithoutModel(t *testing.T) {
 			return "", errors.New("model gone\nwith password=hunter2secret")
 		}}, "model gone with password=[redacted: password]"},
 		{"slow", Options{Ask: slow, Timeout: time.Millisecond}, "deadline"},
-		{"no number that the texts do not hold", Options{Ask: says("{}"), Nonce: func() string { return "short" }}, "no number was found"},
+		{"no number that the texts do not hold", Options{Ask: says("{}"), Nonce: func() string { return "short" }}, "no unused nonce"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

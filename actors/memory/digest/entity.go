@@ -8,19 +8,19 @@ import (
 	"conclave/pkg/text"
 )
 
-// maxPlain is how much of a text plain code reads for names and relations.
+// maxPlain is how many bytes of a text plain code reads for names and relations.
 const maxPlain = 16 << 10
 
 // nameParticles may stand inside of a name.
 var nameParticles = text.WordSet(`of de da do dos van von der den del di la le du al bin ibn`)
 
-// capitalizedWords are words that are written large and are nobody's name.
+// capitalizedWords are written with a capital letter and are no names.
 var capitalizedWords = text.WordSet(`i i'm i've i'd i'll monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
 	september october november december yesterday today tomorrow later then however meanwhile yes no ok okay question answer mr mrs ms dr prof
 	sir miss please thanks hello hi hey dear note sources according`)
 
-// plainEntities are runs of words with capital letters that do not only begin a sentence, names in quotation marks, and the
-// ends of relations.
+// plainEntities returns capitalized runs that do not only begin a sentence, quoted names, and the ends of the known
+// relations.
 func plainEntities(m material, known []Relation) []Entity {
 	var out []Entity
 	add := func(name, kind string) {
@@ -70,7 +70,7 @@ func plainEntities(m material, known []Relation) []Entity {
 
 type namedEntity struct{ text, kind string }
 
-// findNames are the runs of words with capital letters in a sentence.
+// findNames returns the capitalized runs of a sentence.
 func findNames(s string) []namedEntity {
 	f := sentence{text.Words(s), s}
 	var out []namedEntity
@@ -93,12 +93,12 @@ func findNames(s string) []namedEntity {
 	return out
 }
 
-// isName tells whether word i can be a part of a name.
+// isName reports whether word i can be part of a name.
 func (f sentence) isName(i int) bool {
 	return i >= 0 && i < len(f.all) && f.all[i].IsUpper && !functionWords[f.all[i].Folded] && !capitalizedWords[f.all[i].Folded]
 }
 
-// nameEnd is the last word of the name that begins at i.
+// nameEnd returns the last word of the name that begins at i.
 func (f sentence) nameEnd(i int) int {
 	for {
 		next := i + 1
@@ -122,7 +122,7 @@ var (
 	placeWords = text.WordSet(`city river lake mountain island street road avenue valley bay sea county state park bridge airport station square`)
 )
 
-// kindOfName guesses what a name names.
+// kindOfName guesses the kind of the entity that words from to to name.
 func (f sentence) kindOfName(from, to int) string {
 	for i := from; i <= to; i++ {
 		if f.in(i, organizationWords) {
@@ -143,7 +143,7 @@ func (f sentence) kindOfName(from, to int) string {
 	return KindThing
 }
 
-// isAllCapitals tells a word in capital letters only, such as NASA.
+// isAllCapitals reports whether s is one word in capital letters, such as NASA.
 func isAllCapitals(s string) bool {
 	return len(s) > 1 && s == strings.ToUpper(s) && s != strings.ToLower(s) && !strings.Contains(s, " ")
 }
@@ -156,7 +156,7 @@ func startsUpper(s string) bool {
 // quotes are the marks that open and close a quotation.
 var quotes = map[rune]rune{'"': '"', '“': '”', '„': '“', '«': '»', '「': '」', '『': '』'}
 
-// findQuotations are the short quotations in a sentence.
+// findQuotations returns the short quotations in a sentence.
 func findQuotations(s string) []string {
 	var out []string
 	for i := 0; i < len(s); {

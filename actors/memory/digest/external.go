@@ -18,9 +18,9 @@ const (
 	maxClaim  = 400
 )
 
-// digestExternal is a digest of what strangers could have written. The model retells it as claims; plain code leaves out of
-// that, and without a model out of the text itself, every sentence that could work as an order when it is recalled. All
-// else is taken from what is left.
+// digestExternal digests untrusted content. The model retells it as claims; plain code drops from the claims, or without a
+// model from the text itself, every sentence that could work as an order when it is recalled. All other fields are made from
+// what is left.
 func (d *Digester) digestExternal(ctx context.Context, out Digest, question, said string) (Digest, error) {
 	asked, lost := cleanQuestion(question)
 	if lost > 0 {
@@ -64,8 +64,8 @@ func (d *Digester) digestExternal(ctx context.Context, out Digest, question, sai
 	return out, nil
 }
 
-// keepClaims are the model's own words for what the text says, without what must not be kept. A claim with a number that the
-// text does not hold is invented. It is not ok when nothing is left.
+// keepClaims returns the model's claims without sentences that must not be kept and without claims whose numbers the text
+// does not hold. It is not ok when nothing is left.
 func (out *Digest) keepClaims(r reply, said string) (kept []string, ok bool) {
 	list, _ := listOf[string](r, "claims")
 	var all strings.Builder
@@ -104,8 +104,7 @@ func (out *Digest) noteDropped(n int, of string) {
 	}
 }
 
-// setTitle sets name and description: the model's when they are harmless, then those of plain code, then words that are
-// always so.
+// setTitle sets name and description: the model's when they are harmless, then those of plain code, then fixed words.
 func (out *Digest) setTitle(r reply, asked, left string) {
 	out.By = ByPlain
 	var missing []string
@@ -134,7 +133,7 @@ func (out *Digest) setTitle(r reply, asked, left string) {
 	out.noteMissing(missing)
 }
 
-// dropHarmfulGraph leaves out entities and relations that would work as an order.
+// dropHarmfulGraph drops entities and relations that could work as an order.
 func (out *Digest) dropHarmfulGraph() {
 	var entities []Entity
 	for _, e := range out.Entities {
@@ -144,7 +143,7 @@ func (out *Digest) dropHarmfulGraph() {
 	}
 	var relations []Relation
 	for _, r := range out.Relations {
-		// What is said of the user is the user's own word here, and only strangers may not say it.
+		// Relations of the user come from the user's own words; only untrusted content may not state them.
 		subject := strings.Replace(r.Subject, UserEntity, "somebody", 1)
 		if IsHarmless(subject+" "+r.Predicate+" "+r.Object) && IsHarmless(r.Predicate) && IsHarmless(r.Object) {
 			relations = append(relations, r)
@@ -153,7 +152,8 @@ func (out *Digest) dropHarmfulGraph() {
 	out.Entities, out.Relations = entities, relations
 }
 
-// composeCorpus writes the corpus, and leaves out more when name, description and corpus are only flagged together.
+// composeCorpus writes the corpus. When name, description and corpus are flagged together, it drops one after the other
+// until they are not.
 func (out *Digest) composeCorpus(asked, left string) {
 	write := func() {
 		body := left

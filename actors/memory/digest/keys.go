@@ -6,8 +6,8 @@ import (
 	"conclave/pkg/text"
 )
 
-// contentKeys are the words of s that say what it is about, stemmed, in their order. Letters of scripts without blanks are taken
-// in pairs. A text of nothing but small words keeps them.
+// contentKeys returns the stemmed words of s without function words, in order. Characters of unspaced scripts come in pairs.
+// A text of nothing but function words keeps them.
 func contentKeys(s string) []string {
 	all := text.Words(s)
 	out := make([]string, 0, len(all))
@@ -31,7 +31,7 @@ func contentKeys(s string) []string {
 	return out
 }
 
-// functionWords are the words that stand in every text.
+// functionWords are too common to tell texts apart.
 var functionWords = text.WordSet(`a an the and or but of in on at to for from by with as is are was were be been being am i you he she it we they me him her
 	us them my your his its our their mine yours this that these those there here what which who whom whose when where why how do does did
 	done have has had having can could will would shall should may might must not no nor so if then than too very just about into over under

@@ -8,7 +8,7 @@ import (
 
 // The words by which orders are told from facts. They are compared with folded words: lower case, no accents.
 
-// orderVerbs are verbs that begin an order when they begin a clause.
+// orderVerbs begin an order when they begin a clause.
 var orderVerbs = text.WordSet(`ignore disregard forget delete remove erase send forward transmit submit execute reveal disclose tell write add append insert
 	include buy purchase sell pay transfer withdraw donate subscribe unsubscribe install uninstall enable disable
 	activate deactivate enter paste follow obey comply adhere respond summarize translate recommend remember memorize save
@@ -35,7 +35,7 @@ var orderVerbs = text.WordSet(`ignore disregard forget delete remove erase send 
 	забудь игнорируй отправь удали нажми напиши запомни перешли
 	تجاهل ارسل أرسل احذف انس`)
 
-// ambiguousVerbs are verbs that are as often nouns or adjectives where a sentence begins.
+// ambiguousVerbs are as often nouns or adjectives at the beginning of a sentence.
 var ambiguousVerbs = text.WordSet(`search report review call test record file note access contact mail order update change use show plan work play run walk
 	visit place set open close start end help print request answer list mark check turn return support sign trade name press light
 	stay drive fly rent cost scan track trace charge bill point cast draft code process sort filter limit lower raise increase decrease reduce
@@ -51,59 +51,59 @@ var orderLeads = text.WordSet(`now then next first second third finally also so 
 	important attention warning urgent notice reminder hey hi hello ok okay well lastly afterwards otherwise again further furthermore
 	additionally moreover therefore thus dann nun jetzt ensuite maintenant ahora luego adesso ora agora теперь сейчас сначала`)
 
-// politeWords are words by which somebody asks for something, wherever they stand.
+// politeWords make a request wherever they stand.
 var politeWords = text.WordSet(`please pls plz bitte veuillez s'il пожалуйста lutfen alstublieft prosze`)
 
-// subordinators begin a sentence in which the order comes after the comma.
+// subordinators begin a sentence whose order comes after the comma.
 var subordinators = text.WordSet(`if when whenever before after once while unless until as to in for since because whether should upon during with without
 	wenn falls bevor nachdem si quand avant si cuando antes se quando prima если когда`)
 
-// finiteVerbs are verbs that say what is so.
+// finiteVerbs state a fact.
 var finiteVerbs = text.WordSet(`is are was were has have had will would can could may might did does do became become becomes began ended said says made makes
 	took takes went goes came comes got gets ran runs saw sees fell rose grew won lost held kept left led met paid sold built wrote
 	consists includes contains provides shows means needs requires uses allows remains seems appears costs lives works isn't aren't wasn't
 	weren't hasn't won't can't doesn't ist sind war waren hat haben wird werden est sont etait ont fue sono`)
 
-// frenchWords are words that show that a verb in -ez is no name.
+// frenchWords show that a word in -ez is a French verb.
 var frenchWords = text.WordSet(`le la les un une des du de et vos votre vous toutes tous tout ce cette ces mon ma mes pour dans sur a au aux l'assistant`)
 
-// objectMarkers are words that stand before what an order is about.
+// objectMarkers stand before the object of an order.
 var objectMarkers = text.WordSet(`the a an this that these those my your our his her their its it them him me us all any every each everything everyone both
 	some no here now immediately only yourself`)
 
-// grabbedObjects are what an order that hides in a sentence reaches for.
+// grabbedObjects are objects of an order that is joined to a sentence.
 var grabbedObjects = text.WordSet(`all any every everything your my our me this these it them whatever no nothing that`)
 
-// machineWords are words for the one that should not be addressed.
+// machineWords name an automated reader.
 var machineWords = text.WordSet(`assistant assistants ai ais chatbot chatbots llm llms chatgpt gpt claude gemini copilot bot bots agent agents language-model
 	assistent ki-assistent asistente assistente ассистент`)
 
-// modelPossessions are what only a model calls its own.
+// modelPossessions follow "your" when a model is addressed.
 var modelPossessions = text.WordSet(`instructions instruction prompt prompts task tasks guidelines rules rule operator developer developers creator creators user users owner
 	response responses reply replies answer answers output outputs training memory memories tools tool system context programming
 	constraints restrictions safety code codebase algorithm solution role persona objective goal summary conversation reasoning`)
 
-// speechVerbs are verbs by which a text is said to tell somebody something.
+// speechVerbs report that a text tells somebody something.
 var speechVerbs = text.WordSet(`asks asked ask tells told tell instructs instructed instruct orders ordered order commands commanded demands demanded urges urged
 	requests requested directs directed wants wanted advises advised invites invited encourages encouraged requires required reminds
 	reminded warns warned begs begged asking telling instructing urging`)
 
-// demandVerbs are those of them after which "that" is no report of a fact.
+// demandVerbs are the speech verbs after which "that" introduces an order.
 var demandVerbs = text.WordSet(`asks asked ask instructs instructed orders ordered commands commanded demands demanded urges urged requests requested insists
 	insisted`)
 
-// audienceWords are those whom a text speaks to.
+// audienceWords name whom a text addresses.
 var audienceWords = text.WordSet(`reader readers user users assistant assistants ai ais model models agent agents visitor visitors you everyone anyone whoever
 	chatbot bot llm viewers viewer recipients recipient`)
 
-// infinitiveMarkers are the words after which the order itself comes.
+// infinitiveMarkers stand before the reported order.
 var infinitiveMarkers = text.WordSet(`to not that never always`)
 
-// documentWords are what strangers write on.
+// documentWords name the text that reports an order.
 var documentWords = text.WordSet(`page text article message note site website document author comment post email mail instruction instructions blog review file
 	source sources answer result snippet`)
 
-// anyOrderVerbs that may follow "says to".
+// anyOrderVerbs may follow "says to".
 var anyOrderVerbs = func() map[string]bool {
 	m := text.WordSet("use open call run check visit contact report not never always do be have")
 	for w := range orderVerbs {
@@ -112,23 +112,23 @@ var anyOrderVerbs = func() map[string]bool {
 	return m
 }()
 
-// userRoles are words for the one who asks, of whom strangers know nothing.
+// userRoles name the user, of whom untrusted content knows nothing.
 var userRoles = text.WordSet(`user person human owner operator administrator admin`)
 
-// wishVerbs are what such a one is said to want or to have allowed.
+// wishVerbs report what the user wants or allows.
 var wishVerbs = text.WordSet(`wants want wanted prefers prefer preferred asked asks requested requests agreed agrees allowed allows authorized authorised authorizes
 	approved approves likes loves hates needs consented consents trusts confirmed confirms permits permitted instructed instructs wishes
 	expects said says told granted grants ordered decided gave intends lives works`)
 
-// passiveOrders are what is done to things in an order that hides in the passive.
+// passiveOrders are participles of an order in the passive.
 var passiveOrders = text.WordSet(`sent forwarded deleted removed erased transferred shared executed ignored disregarded disclosed revealed emailed mailed posted
 	uploaded submitted transmitted installed disabled copied exported published granted remembered stored saved wired exfiltrated overwritten
 	bypassed followed obeyed clicked`)
 
-// demandingVerbs are how a stranger says in the first person what is to be done.
+// demandingVerbs demand something in the first person.
 var demandingVerbs = text.WordSet(`want need wish demand require insist beg urge ask authorize authorise order command instruct request expect`)
 
-// permanenceWords are the words that make an order last.
+// permanenceWords make an order last.
 var permanenceWords = text.WordSet(`you your always any all every never only`)
 
 // unspacedOrders are signs of orders in Chinese, Japanese, Korean, Arabic, Hindi and Thai.
@@ -140,5 +140,5 @@ var unspacedOrders = []string{
 	"कृपया", "अनदेखा कर", "भेजें", "हटाएं", "กรุณา", "โปรด",
 }
 
-// unspacedNouns hold such a sign and are no orders: to apply for, to invite.
+// unspacedNouns hold a sign of unspacedOrders and are no orders: to apply for, to invite.
 var unspacedNouns = strings.NewReplacer("申请", "", "邀请", "", "申請", "", "邀請", "")

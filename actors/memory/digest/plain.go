@@ -8,7 +8,7 @@ import (
 	"conclave/pkg/text"
 )
 
-// modelName is a name by a model as far as it is one: short, one line. A few words too many are left out.
+// modelName returns a model's name for a text, shortened; "" when it is far too long or blank.
 func modelName(s string) string {
 	s = strings.Trim(shortLine(s, 2*maxName), " .,:;\"'“”*#`_")
 	if n := len(strings.Fields(s)); n > 2*maxNameWords || strings.HasSuffix(s, "...") || isBlank(s) {
@@ -17,8 +17,8 @@ func modelName(s string) string {
 	return firstWords(s)
 }
 
-// modelDescription is a description by a model as far as it can be one: one line, not long, and with no numbers that the
-// text does not hold.
+// modelDescription returns a model's description, shortened; "" when it is blank or holds a number that source does not
+// hold.
 func modelDescription(s, source string) string {
 	if s = shortLine(s, maxReply); isBlank(s) || !numbersOf(source).holdAll(s) {
 		return ""
@@ -26,7 +26,7 @@ func modelDescription(s, source string) string {
 	return firstSentences(s, 3, maxDescription)
 }
 
-// firstWords is the beginning of s, as much as a name may have.
+// firstWords returns the beginning of s, as many words and bytes as a name may have.
 func firstWords(s string) string {
 	fields := strings.Fields(s)
 	s = strings.Join(fields[:min(len(fields), maxNameWords)], " ")
@@ -37,7 +37,7 @@ func firstWords(s string) string {
 	return strings.TrimRight(text.CutWords(s, most), " .,:;")
 }
 
-// firstSentences is the beginning of s, at most n sentences and most bytes.
+// firstSentences returns the beginning of s: at most n sentences and most bytes.
 func firstSentences(s string, n, most int) string {
 	var out string
 	for _, t := range text.SentenceTexts(s, n) {
@@ -49,7 +49,7 @@ func firstSentences(s string, n, most int) string {
 	return shortLine(out, most)
 }
 
-// plainName is the question made short, or the beginning of the text when there is no question.
+// plainName returns the question without its opening, or the beginning of the text when there is no question.
 func plainName(asked, said string) string {
 	source := asked
 	if isBlank(source) {
@@ -74,7 +74,7 @@ func plainName(asked, said string) string {
 	return name
 }
 
-// openingPhrases are how people begin a question or a note, without what it is about. The longest that fits is left out.
+// openingPhrases begin a question or a note and do not tell its topic. The longest that fits is dropped.
 var openingPhrases = func() (out [][]string) {
 	for line := range strings.Lines(`hello|hi|hey|ok|okay|so|well|thanks|thank you|good morning|good evening|dear assistant
 please|please could you|could you|could you please|can you|can you please|would you|would you please|will you|i want you to|i'd like you to
@@ -92,7 +92,7 @@ que es|cual es|quien es|donde esta|por favor|puedes|dime`) {
 	return out
 }()
 
-// trimOpening is a sentence without how it begins and ends. "How do I ...?" becomes "how to ...".
+// trimOpening returns a sentence without its opening phrases and end marks. "How do I ...?" becomes "how to ...".
 func trimOpening(s string) string {
 	all := text.Words(s)
 	from := 0
@@ -131,7 +131,7 @@ func beginsWith(all []text.Word, phrase []string) bool {
 
 func trimEnd(s string) string { return strings.Trim(s, " .,:;!?？。！؟*#`_()[]-") }
 
-// aboutName is a name for a question whose own words would work as an order: the words that say what it is about.
+// aboutName returns a name from the content words of a question, for questions that would work as an order when recalled.
 func aboutName(asked, left string) string {
 	for _, source := range []string{asked, left} {
 		var list []string
@@ -150,10 +150,10 @@ func aboutName(asked, left string) string {
 	return unnamed
 }
 
-// fillerWords are sentences that say nothing.
+// fillerWords begin sentences without content.
 var fillerWords = text.WordSet(`sure certainly absolutely okay ok yes great thanks hello hi gerne klar naturlich`)
 
-// plainDescription is what the answer says first, or the user's words when the user tells something.
+// plainDescription returns the first sentences of the answer, or the user's words when the user states something.
 func plainDescription(asked, said string) string {
 	order := []string{said, asked}
 	if i := plainIntent(asked); i == IntentTell || i == IntentPrefer { // "Noted." is not what was learned
@@ -174,7 +174,7 @@ func plainDescription(asked, said string) string {
 	return shortLine(said, 300)
 }
 
-// isFiller tells whether a sentence is "Sure!", "Great question!" or "Here is what I found:".
+// isFiller reports whether a sentence is "Sure!", "Great question!" or "Here is what I found:".
 func isFiller(s string) bool {
 	all := text.Words(s)
 	switch {
@@ -188,7 +188,7 @@ func isFiller(s string) bool {
 	return fillerWords[all[0].Folded] || all[len(all)-1].Folded == "question" || beginsWith(all, []string{"of", "course"}[:min(2, len(all))]) && len(all) > 1
 }
 
-// pieceName is the name of a piece of a document: its title and the last of its headings.
+// pieceName names a piece of a document by its title and the last of its headings.
 func pieceName(title, heading, said string) string {
 	if i := strings.LastIndexAny(heading, ">/›"); i >= 0 {
 		heading = strings.TrimSpace(heading[i:])
@@ -206,7 +206,7 @@ func pieceName(title, heading, said string) string {
 	return shortLine(shortLine(title, maxName/2)+": "+heading, maxName)
 }
 
-// plainIntent is what the user wants, by how the words begin.
+// plainIntent returns the intent of the user's words.
 func plainIntent(s string) string {
 	list := text.SentenceTexts(stripMarkdown(text.Cut(s, 4<<10)), 20)
 	intent := IntentChat
@@ -281,7 +281,7 @@ func sentenceIntent(s string) string {
 	return statementIntent(f)
 }
 
-// statementIntent tells what kind of statement a sentence is.
+// statementIntent returns whether a statement is a preference, a fact or chat.
 func statementIntent(f sentence) string {
 	for i := range f.all {
 		if f.in(i, likeWords) && (f.is(i-1, "i", "my", "we", "person", "user", "really", "don't", "ich") || f.in(i-2, userWords) || f.is(i, "j'aime")) || f.is(i, "likes", "prefers", "hates", "loves") {
@@ -306,7 +306,7 @@ var (
 	negations = text.WordSet(`not no never don't doesn't isn't wasn't didn't can't won't hardly without nicht kein keine pas не`)
 )
 
-// plainSentiment is how the words sound.
+// plainSentiment returns the sentiment by counting words, where a negation turns the next one.
 func plainSentiment(s string) string {
 	score := 0
 	all := text.Words(text.Cut(s, 4<<10))
@@ -337,10 +337,10 @@ func plainSentiment(s string) string {
 	return Neutral
 }
 
-// numberSet are the numbers that a text holds.
+// numberSet is the set of numbers that a text holds.
 type numberSet map[string]bool
 
-// numbersOf are the numbers of s, written without what groups their digits.
+// numbersOf returns the numbers of s, without the marks that group digits.
 func numbersOf(s string) numberSet {
 	out := numberSet{}
 	for _, w := range text.Words(s) {
@@ -354,7 +354,7 @@ func numbersOf(s string) numberSet {
 	return out
 }
 
-// holdAll tells whether every number of s that is worth a look is among them.
+// holdAll reports whether every number of s with more than two digits is in the set.
 func (d numberSet) holdAll(s string) bool {
 	for _, w := range text.Words(s) {
 		if n := onlyDigits(w.Folded); len(n) > 2 && !d[n] {

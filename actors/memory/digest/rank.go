@@ -18,13 +18,13 @@ var rankSchema = json.RawMessage(`{"type": "object", "additionalProperties": fal
 		"type": "object", "additionalProperties": false, "required": ["n", "mark"],
 		"properties": {"n": {"type": "integer"}, "mark": {"type": "integer", "minimum": 0, "maximum": 10}}}}}}`)
 
-var errUnranked = errors.New("the model did not give each text one mark from 0 to 10")
+var errUnranked = errors.New("model did not mark each text once from 0 to 10")
 
 // maxRanked bounds what a model reads of each text to rank it.
 const maxRanked = 1 << 10
 
-// Rank lets a model say how well each text answers the query: a mark from 0 to 10 for each, in order. There is no plain way:
-// whoever asks has an order already. Anything but one mark for each is an error.
+// Rank lets a model mark how well each text answers the query, from 0 to 10, in order. There is no plain way: the caller has
+// an order already. Anything but one mark for each text is an error.
 func (d *Digester) Rank(ctx context.Context, query string, texts []string) ([]float64, error) {
 	asked := []fence{{"question", cleanText(text.Cut(query, maxQuestion))}}
 	for i, t := range texts {

@@ -13,8 +13,8 @@ const (
 	tenseWas = "was"
 )
 
-// plainRelations are those that a few patterns find: who lives, works and was born where, who is whose sister, what
-// somebody is called and likes. What is asked, denied, wished or only supposed is no fact.
+// plainRelations returns the relations that patterns find: who lives, works and was born where, who is related to whom,
+// names and preferences. Questions, denials, wishes and suppositions are no facts.
 func plainRelations(m material) []Relation {
 	var out []Relation
 	for _, p := range m {
@@ -32,19 +32,19 @@ func plainRelations(m material) []Relation {
 	return out
 }
 
-// isSame tells whether two relations say the same.
+// isSame reports whether two relations state the same, apart from dates.
 func (r Relation) isSame(o Relation) bool {
 	return r.Tense == o.Tense && r.Predicate == o.Predicate && text.Fold(r.Subject) == text.Fold(o.Subject) && text.Fold(r.Object) == text.Fold(o.Object)
 }
 
-// parser reads one sentence.
+// parser reads the relations of one sentence.
 type parser struct {
 	sentence
 	by  speaker
 	out []Relation
 }
 
-// clause is what stands before a verb.
+// clause is the part of a clause before its verb.
 type clause struct {
 	subject       string
 	past, perfect bool
@@ -81,8 +81,7 @@ func (p *parser) parse() []Relation {
 	return p.out
 }
 
-// readSubject reads what stands before the verb at i. It is not ok when there is no subject that is known, or when the clause
-// states no fact.
+// readSubject reads the words before the verb at i. It is not ok when the subject is unknown or the clause states no fact.
 func (p *parser) readSubject(i int) (clause, bool) {
 	var ph clause
 	k := i - 1
@@ -111,7 +110,7 @@ func (p *parser) readSubject(i int) (clause, bool) {
 	return ph, ph.subject != "" && p.statesFact(k, i)
 }
 
-// subjectEndingAt is who is named by the words that end with word k, "" when that is not known.
+// subjectEndingAt returns the subject whose last word is k, "" when it is unknown. Pronouns count by the author of the text.
 func (p *parser) subjectEndingAt(k int) string {
 	w := p.all[k]
 	switch {
@@ -145,7 +144,7 @@ func (p *parser) subjectEndingAt(k int) string {
 	return p.span(from, k)
 }
 
-// ownerAt is whose something is, by word k: my, your, Ana's.
+// ownerAt returns the owner that word k names, as in my, your and Ana's; "" when there is none.
 func (p *parser) ownerAt(k int) string {
 	switch {
 	case k < 0:
@@ -161,7 +160,7 @@ func (p *parser) ownerAt(k int) string {
 	return ""
 }
 
-// nameStart is the first word of the name that ends with word k.
+// nameStart returns the first word of the name that ends with word k.
 func (p *parser) nameStart(k int) int {
 	for k > 0 && p.all[k].Gap == 0 && p.isName(k-1) && !orderLeads[p.all[k-1].Folded] {
 		k--
@@ -169,11 +168,11 @@ func (p *parser) nameStart(k int) int {
 	return k
 }
 
-// span is the words from a to b as they are written.
+// span returns the words from a to b as they are written.
 func (p *parser) span(a, b int) string { return p.s[p.all[a].From:p.all[b].To] }
 
-// statesFact tells whether the clause with the subject at k and the verb at i states a fact: it is not asked, wished or
-// supposed.
+// statesFact reports whether the clause with the subject at k and the verb at i states a fact: it is no question, wish or
+// supposition.
 func (p *parser) statesFact(k, i int) bool {
 	from := k
 	for from > 0 && p.all[from].Gap&(text.GapEnd|text.GapComma|text.GapColon) == 0 && !p.is(from, "and", "but", "that", "because", "so") {
@@ -199,8 +198,8 @@ func (p *parser) statesFact(k, i int) bool {
 	return false
 }
 
-// readObject is what is named from word i on, with the word after it. Of the user also small letters are taken: people
-// write to an assistant as they like.
+// readObject returns the object that begins at word i, at most most words, and the position after it. loose accepts lower
+// case: users write to an assistant as they like.
 func (p *parser) readObject(i, most int, loose bool) (string, int) {
 	for p.is(i, "the", "a", "an") && i+1 < len(p.all) && p.all[i+1].Gap == 0 {
 		i++
@@ -225,7 +224,7 @@ func (p *parser) readObject(i, most int, loose bool) (string, int) {
 	return p.span(i, to-1), to
 }
 
-// parsePlace: Ana lives in Oslo; I used to work for Acme until 2019.
+// parsePlace reads "Ana lives in Oslo" and "I used to work for Acme until 2019". The object begins at word at.
 func (p *parser) parsePlace(verb, at int, predicate string) {
 	ph, ok := p.readSubject(verb)
 	if !ok || ph.denied && !ph.over {
@@ -238,14 +237,14 @@ func (p *parser) parsePlace(verb, at int, predicate string) {
 	p.addWithDates(ph, verb, at, predicate, kind)
 }
 
-// parseStatement: Ana is married to Tom; I work as a nurse.
+// parseStatement reads "Ana is married to Tom" and "I work as a nurse". The object begins at word at.
 func (p *parser) parseStatement(verb, at int, predicate, kind string) {
 	if ph, ok := p.readSubject(verb); ok && !ph.denied {
 		p.addWithDates(ph, verb, at, predicate, kind)
 	}
 }
 
-// addWithDates reads the object and the dates and adds the relation.
+// addWithDates reads the object at word at and the dates behind it, and keeps the relation.
 func (p *parser) addWithDates(ph clause, verb, at int, predicate, kind string) {
 	object, next := p.readObject(at, 4, strings.HasPrefix(ph.subject, UserEntity) || predicate == "works as")
 	from, until, in := p.readDates(next)
@@ -263,7 +262,7 @@ func (p *parser) addWithDates(ph clause, verb, at int, predicate, kind string) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense, From: from, Until: until})
 }
 
-// parseMove: Ana moved from Oslo to Bergen in 2020.
+// parseMove reads "Ana moved from Oslo to Bergen in 2020".
 func (p *parser) parseMove(i int) {
 	ph, ok := p.readSubject(i)
 	if !ok || ph.denied {
@@ -292,7 +291,7 @@ func (p *parser) parseMove(i int) {
 	}
 }
 
-// parsePreference: I don't like fish; Ana used to like tea.
+// parsePreference reads "I don't like fish" and "Ana used to like tea".
 func (p *parser) parsePreference(i int, predicate string) {
 	ph, ok := p.readSubject(i)
 	if !ok || p.in(i+1, vagueObjects) {
@@ -331,7 +330,7 @@ func (p *parser) parsePreference(i int, predicate string) {
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: KindThing, Tense: tense})
 }
 
-// parseBirth: Ana was born in Oslo; I was born on 3 May 1990.
+// parseBirth reads "Ana was born in Oslo" and "I was born on 3 May 1990".
 func (p *parser) parseBirth(i int) {
 	ph, ok := p.readSubject(i)
 	if !ok || ph.denied {
@@ -490,19 +489,20 @@ func (p *parser) addKinOf(who string, owner int, tense string) {
 	p.keepRelation(Relation{Subject: who, Predicate: "is " + p.all[owner+1].Folded + " of", Object: p.ownerAt(owner), Kind: KindPerson, Tense: tense})
 }
 
-// addKinship: Ana is my sister, said the other way round.
+// addKinship keeps that the name at word at is a relative of owner.
 func (p *parser) addKinship(at int, what, owner, tense string) {
 	if name, _ := p.readObject(at, 2, false); name != "" {
 		p.keepRelation(Relation{Subject: name, Predicate: "is " + what + " of", Object: owner, Kind: KindPerson, Tense: tense})
 	}
 }
 
-// addRelation puts a relation whose object begins at word at.
+// addRelation keeps a relation whose object begins at word at.
 func (p *parser) addRelation(ph clause, at int, predicate, kind, tense string) {
 	object, _ := p.readObject(at, 4, ph.subject == UserEntity)
 	p.keepRelation(Relation{Subject: ph.subject, Predicate: predicate, Object: object, Kind: kind, Tense: tense})
 }
 
+// keepRelation adds r unless an end is missing, too long, or both ends are the same.
 func (p *parser) keepRelation(r Relation) {
 	if r.Object == "" || r.Subject == "" || len(r.Object) > maxThing || len(r.Subject) > maxThing || text.Fold(r.Object) == text.Fold(r.Subject) {
 		return

@@ -23,7 +23,7 @@ var (
 	roleWords = text.WordSet(`capital president ceo mayor head founder author director king queen chancellor chair owner leader inventor`)
 )
 
-// likeVerbs is the predicate of each verb of liking.
+// likeVerbs maps each verb of liking to its predicate.
 var likeVerbs = map[string]string{
 	"like": "likes", "likes": "likes", "liked": "likes", "love": "likes", "loves": "likes", "loved": "likes", "enjoy": "likes", "enjoys": "likes", "enjoyed": "likes",
 	"prefer": "prefers", "prefers": "prefers", "preferred": "prefers",
@@ -34,27 +34,27 @@ var likeVerbs = map[string]string{
 var adverbsAndAuxiliaries = text.WordSet(`now currently still also really always never just both recently formerly previously once used to has have had been is am are was were not
 	don't doesn't didn't isn't aren't wasn't do does no longer actually absolutely usually mostly did already`)
 
-// hypotheticals are words of a clause that states no fact.
+// hypotheticals mark a clause that states no fact.
 var hypotheticals = text.WordSet(`if whether would could might may should will want wants wanted wish wishes hope hopes suppose imagine perhaps maybe probably can shall
 	pretend unless i'd you'd he'd she'd i'll you'll plan plans`)
 
 // questionVerbs begin a question.
 var questionVerbs = text.WordSet(`do does did is are was were has have had am`)
 
-// objectStops end an object in small letters.
+// objectStops end an object in lower case.
 var objectStops = text.WordSet(`and or but since until till from with because for in on at as now when while before after to who which that where so if my i very much
 	too anymore here there not it this these those you them him her me us he she they we by near than`)
 
-// likeStops end what somebody likes.
+// likeStops end the object of a preference.
 var likeStops = text.WordSet(`and or but because since when if than over more most so very much while although though instead until till before after i you
 	he she they we it this that these those them him her me us now anymore`)
 
-// vagueObjects is what somebody likes that nobody could look up.
+// vagueObjects cannot be looked up.
 var vagueObjects = text.WordSet(`it that this these those you them him her how when what if your where`)
 
 var months = text.WordSet(`january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept oct nov dec`)
 
-// readDate reads the date at word i as it is written, and tells which word comes after it.
+// readDate returns the date at word i as it is written, and the position after it; "" when there is none.
 func (p *parser) readDate(i int) (string, int) {
 	from, year := i, false
 	for ; i < len(p.all) && i-from < 4; i++ {
@@ -79,12 +79,12 @@ func (p *parser) readDate(i int) (string, int) {
 	return p.span(from, i-1), i
 }
 
-// isYear tells a year of the last thousand or the next hundred.
+// isYear reports whether s is a year from 1000 to 2199.
 func isYear(s string) bool {
 	return len(s) == 4 && (s[0] == '1' || s[:2] == "20" || s[:2] == "21") && strings.Trim(s, "0123456789") == ""
 }
 
-// readDates are what a clause says about time from word i on: since and until when, and the time of which only "in" is said.
+// readDates returns the dates of a clause from word i on: after since, after until, and after in or on.
 func (p *parser) readDates(i int) (from, until, in string) {
 	for ; i < len(p.all) && p.all[i].Gap&(text.GapEnd|text.GapColon) == 0 && !p.is(i, "and", "but"); i++ {
 		d, next := p.readDate(i + 1)
@@ -110,7 +110,7 @@ func (p *parser) readDates(i int) (from, until, in string) {
 	return from, until, in
 }
 
-// singlePredicates are predicates with one object at a time.
+// singlePredicates have one object at a time.
 var singlePredicates = map[string]bool{
 	livesIn: true, worksAt: true, "is married to": true, "is called": true, "is from": true, "was born in": true, "was born on": true,
 	"is wife of": true, "is husband of": true, "is capital of": true,
@@ -120,7 +120,7 @@ func isSingle(predicate string) bool {
 	return singlePredicates[predicate] || strings.HasPrefix(predicate, "has favourite ")
 }
 
-// predicateSynonyms are other words for a predicate that we have.
+// predicateSynonyms maps other words for a predicate to the stored one.
 var predicateSynonyms = func() map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(`lives in|live in|lived in|living in|resides in|resided in|reside in|residence|has residence in|home is|home in|location
@@ -142,7 +142,7 @@ was born on|born on|birthday|birth date|date of birth`) {
 	return m
 }()
 
-// canonicalPredicate is a model's predicate in the words that we use, "" when it is none: too long, or more than words.
+// canonicalPredicate returns a model's predicate as it is stored, "" when it is too long or holds anything but words.
 func canonicalPredicate(s string) string {
 	s = shortLine(strings.ReplaceAll(s, "_", " "), maxPredicate+1)
 	if len(s) > maxPredicate || strings.ContainsFunc(s, func(r rune) bool {
@@ -196,7 +196,7 @@ func cutUserPossessive(s string) (rest string, ok bool) {
 	return "", false
 }
 
-// subjectKind is what the subject of a predicate is.
+// subjectKind returns the kind of the subject of a predicate.
 func subjectKind(predicate string) string {
 	switch predicate {
 	case "is capital of":

@@ -19,23 +19,23 @@ const (
 	maxRead      = 64 // elements of a list that are looked at
 	maxEntities  = 16
 	maxRelations = 12
-	maxThing     = 80 // bytes of a name of somebody or something
+	maxThing     = 80 // bytes of the name of an entity
 	maxPredicate = 40
 	maxDate      = 30
 )
 
 var (
-	errLong    = errors.New("its reply was far too long")
-	errNoJSON  = errors.New("its reply was not one JSON object")
-	errTwice   = errors.New("its reply had a field twice")
-	errTooDeep = errors.New("its reply was nested too deeply")
+	errLong    = errors.New("reply too long")
+	errNoJSON  = errors.New("reply is not one JSON object")
+	errTwice   = errors.New("reply has a duplicate field")
+	errTooDeep = errors.New("reply nested too deeply")
 )
 
 // reply is the object that a model replied with, field by field.
 type reply map[string]json.RawMessage
 
-// readReply reads the one object in what a model said. Thoughts before it, a code fence or a sentence around it are what
-// small models write also when they are asked not to, and do no harm; a second object does.
+// readReply decodes the one JSON object of a model's reply. Thoughts before it and a code fence around it are skipped; it
+// rejects a second object.
 func readReply(said string) (reply, error) {
 	if len(said) > maxReply {
 		return nil, errLong
@@ -61,8 +61,8 @@ func readReply(said string) (reply, error) {
 	return r, nil
 }
 
-// checkFields refuses what readers of JSON understand in different ways: a field that is there twice, and nesting without
-// end. data is valid.
+// checkFields rejects what JSON readers understand differently: duplicate fields and deep nesting. The caller guarantees
+// that data is valid JSON.
 func checkFields(data []byte) error {
 	type level struct {
 		fields map[string]bool // nil in a list
@@ -104,13 +104,13 @@ func checkFields(data []byte) error {
 	}
 }
 
-// text is a field that holds text, "" when it holds anything else.
+// text returns a field that holds a string, "" when it holds anything else.
 func (r reply) text(field string) string {
 	s, _ := decodeAs[string](r[field])
 	return s
 }
 
-// decodeAs is the value of raw when it is of this kind.
+// decodeAs decodes raw when it is of type T.
 func decodeAs[T any](raw json.RawMessage) (T, bool) {
 	var v T
 	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &v) != nil {
@@ -120,7 +120,7 @@ func decodeAs[T any](raw json.RawMessage) (T, bool) {
 	return v, true
 }
 
-// listOf is the elements of a field that holds a list, those of the right kind. It is not ok when the field holds no list.
+// listOf returns the elements of a list field that are of type T. It is not ok when the field holds no list.
 func listOf[T any](r reply, field string) ([]T, bool) {
 	raw, ok := decodeAs[[]json.RawMessage](r[field])
 	if !ok {
@@ -135,7 +135,7 @@ func listOf[T any](r reply, field string) ([]T, bool) {
 	return out, true
 }
 
-// entities are those that the texts really name. It is not ok when there is no list, or nothing of it can be used.
+// entities returns the entities that the texts really name. It is not ok when there is no list, or none of it can be used.
 func (r reply) entities(m material) ([]Entity, bool) {
 	list, ok := listOf[struct{ Name, Kind string }](r, "entities")
 	if !ok {
@@ -160,8 +160,8 @@ func (r reply) entities(m material) ([]Entity, bool) {
 	return out, len(out) > 0 || len(list) == 0
 }
 
-// relations are those whose ends the texts really name. The tense must be one, a date must stand in the texts, and which
-// predicates have one object only is not the model's to say.
+// relations returns the relations whose ends the texts really name. It rejects unknown tenses and dates that the texts do
+// not hold, and decides itself which predicates are single.
 func (r reply) relations(m material) ([]Relation, bool) {
 	list, ok := listOf[struct{ Subject, Predicate, Object, Kind, Tense, From, Until string }](r, "relations")
 	if !ok {
@@ -188,8 +188,9 @@ func (r reply) relations(m material) ([]Relation, bool) {
 	return out, len(out) > 0 || len(list) == 0
 }
 
-// relationEnd is one end of a relation: the user, or what the texts name. "" when it is neither. Strangers know nothing about
-// the user: of the user only that is taken whose other end stands in the words of the user or the assistant.
+// relationEnd returns one end of a relation: the user, or a name in the texts; "" when it is neither. Untrusted content
+// knows nothing about the user: a relation of the user counts only when its other end is in the words of the user or the
+// assistant.
 func relationEnd(s, other string, all, ours lookupText) string {
 	s = shortLine(s, maxThing+1)
 	if s == "" || len(s) > maxThing {
@@ -211,7 +212,7 @@ func relationEnd(s, other string, all, ours lookupText) string {
 	return ""
 }
 
-// lookupText is a text in which names are looked up: its words in lower case, a blank before and after each.
+// lookupText is a text in which names are looked up: its folded words, each between blanks.
 type lookupText string
 
 func newLookupText(s string) lookupText {
@@ -225,13 +226,13 @@ func newLookupText(s string) lookupText {
 	return lookupText(b.String())
 }
 
-// holds tells whether all words of s stand there one after the other.
+// holds reports whether the words of s stand there one after the other.
 func (g lookupText) holds(s string) bool {
 	name := newLookupText(s)
 	return len(name) > 1 && strings.Contains(string(g), string(name))
 }
 
-// holdsDate is s when it is short and the text says so too.
+// holdsDate returns s when it is a short date that the text holds, else "".
 func (g lookupText) holdsDate(s string) string {
 	s = shortLine(s, maxDate+1)
 	if len(s) > maxDate || !strings.ContainsAny(s, "0123456789") || !g.holds(s) {

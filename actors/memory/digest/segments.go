@@ -21,11 +21,11 @@ const (
 	maxAsked        = 12   // texts that the model is shown
 )
 
-// none is what a model writes when nothing of a text matters.
+// none is what a model replies when nothing of a text matters.
 const none = "none"
 
-// Segments gives of each text what matters for the query, and who found it. "" means that nothing of the text does, which
-// only a model can say. What is given stands in the text word for word. The error is that ctx was canceled.
+// Segments returns the part of each text that matters for the query, verbatim, and ByModel or ByPlain. "" means that nothing
+// matters, which only a model can tell. The only error is that ctx was canceled.
 func (d *Digester) Segments(ctx context.Context, query string, texts []string) ([]string, string, error) {
 	if len(texts) == 0 {
 		return nil, ByPlain, nil
@@ -56,7 +56,7 @@ func (d *Digester) Segments(ctx context.Context, query string, texts []string) (
 	return plain, by, nil
 }
 
-// askQuotes asks the model. Texts of which it says nothing have no quote.
+// askQuotes asks the model for quotes by the index of the text. Contradicting quotes of one text are dropped.
 func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r keyWeights) (map[int]string, error) {
 	if d.ask == nil {
 		return nil, errNoModel
@@ -94,8 +94,8 @@ func (d *Digester) askQuotes(ctx context.Context, query string, all []string, r 
 // gapMarks are what a model puts where it left something out.
 var gapMarks = strings.NewReplacer("...", "\n\n", "…", "\n\n")
 
-// findQuoted is the sentences of text that a model quoted, as they are written in it. It is not ok when the model quoted
-// anything that the text does not hold.
+// findQuoted returns the whole sentences of body that a model quoted. It is not ok when the quote holds anything that body
+// does not hold.
 func findQuoted(quote, body string) (string, bool) {
 	quote = strings.TrimSpace(quote)
 	if quote == "" || text.Fold(strings.Trim(quote, " .\"'")) == none {
@@ -125,7 +125,7 @@ func findQuoted(quote, body string) (string, bool) {
 	return joinSentences(body, spans, picked), true
 }
 
-// wordIndex finds words in a text whatever stands between them.
+// wordIndex finds sequences of words in a text whatever stands between them.
 type wordIndex struct {
 	all   []text.Word
 	line  string // the words with a blank before each
@@ -144,8 +144,8 @@ func newWordIndex(body string) wordIndex {
 	return l
 }
 
-// find is where in the text the words of s stand one after the other. One word alone is no quotation, unless the text has
-// no more.
+// find returns where in the text the words of s stand one after the other. One word alone is no quotation, unless the text
+// has no more.
 func (l wordIndex) find(s string) (from, to int, ok bool) {
 	want := newWordIndex(s)
 	if len(want.all) == 0 || len(want.all) == 1 && len(l.all) > 1 {
@@ -162,7 +162,7 @@ func (l wordIndex) find(s string) (from, to int, ok bool) {
 	return l.all[i].From, l.all[i+len(want.all)-1].To, true
 }
 
-// joinSentences is the picked sentences in their order, with dots where some between are left out.
+// joinSentences joins the picked sentences in order, with dots where some between are left out.
 func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
 	var b strings.Builder
 	last := -1
@@ -190,7 +190,7 @@ func joinSentences(body string, spans []text.Span, picked map[int]bool) string {
 	return b.String()
 }
 
-// plainSegments is what matters of each text by the words that it shares with the query.
+// plainSegments returns the part of each text that shares most with the query.
 func (r keyWeights) plainSegments(all []string) []string {
 	out := make([]string, len(all))
 	for i, t := range all {
@@ -205,7 +205,7 @@ func (r keyWeights) plainSegments(all []string) []string {
 	return out
 }
 
-// keyWeights weighs the words of a query: those that few of the texts hold weigh more.
+// keyWeights weighs the words of a query: rarer ones among the texts weigh more.
 type keyWeights map[string]float64
 
 func weighKeys(query string, all []string) keyWeights {
@@ -229,8 +229,8 @@ func weighKeys(query string, all []string) keyWeights {
 	return r
 }
 
-// bestWindowOf is the best run of sentences of t, at most so many and so long. When none shares a word with the query, it is the
-// first sentence: whoever found the text had a reason.
+// bestWindowOf returns the best run of at most most sentences and bytes bytes of t, and the first sentence when none shares
+// a word with the query.
 func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	if len(t) <= bytes && most > windowSentences {
 		return t
@@ -286,7 +286,7 @@ func (r keyWeights) bestWindowOf(t string, most, bytes int) string {
 	return t[spans[from].From:spans[to].To]
 }
 
-// partAround is a part of a long sentence that holds a word of the query.
+// partAround returns the part of a long sentence around a word of the query.
 func (r keyWeights) partAround(s string, bytes int) string {
 	for _, w := range text.Words(s) {
 		if _, ok := r[text.Stem(w.Folded)]; ok {

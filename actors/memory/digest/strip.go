@@ -13,9 +13,9 @@ const (
 	maxSentences = 1500     // that it looks at
 )
 
-// stripOrders leaves out of what strangers wrote every sentence that tells somebody to do something, that speaks to an
-// assistant, that holds a link which could carry data away, or that the firewall flags, and tells how many that were.
-// What it returns, joined by blanks, is not flagged. Code in fences is left out whole: it is for a machine to follow.
+// stripOrders drops every sentence of untrusted content that gives an order, addresses an assistant, holds a link that could
+// carry data away, or is flagged by the firewall, and returns how many. Fenced code is dropped whole. The kept sentences,
+// joined by blanks, are not flagged.
 func stripOrders(raw string) (kept []string, dropped int) {
 	raw = strings.ReplaceAll(visibleText(raw), `\n`, "\n") // line breaks as programs write them
 	body := stripMarkdown(raw)
@@ -41,7 +41,7 @@ func stripOrders(raw string) (kept []string, dropped int) {
 	return dropFlagged(kept, &dropped), dropped
 }
 
-// stripLinks is s with the words of its Markdown links and without where they lead. Images stay as they are: they are a sign.
+// stripLinks replaces Markdown links by their text. Images stay: they are a sign of exfiltration.
 func stripLinks(s string) string {
 	var b strings.Builder
 	for {
@@ -63,7 +63,7 @@ func stripLinks(s string) string {
 	return b.String()
 }
 
-// stripTags is s without the tags of HTML.
+// stripTags replaces HTML tags by blanks.
 func stripTags(s string) string {
 	if !strings.Contains(s, "<") {
 		return s
@@ -88,8 +88,8 @@ func stripTags(s string) string {
 	return b.String()
 }
 
-// dropFlagged leaves sentences out until the firewall does not flag what is left. Signs that are weak in one sentence weigh more
-// when they stand close together.
+// dropFlagged drops sentences until the firewall does not flag the rest. Signs that are weak in one sentence weigh more when
+// they stand close together.
 func dropFlagged(kept []string, dropped *int) []string {
 	for range 8 {
 		r := firewall.Scan(strings.Join(kept, " "))
@@ -108,7 +108,7 @@ func dropFlagged(kept []string, dropped *int) []string {
 	return next
 }
 
-// dropFound leaves out the sentences in which something was found.
+// dropFound drops the sentences that hold a finding.
 func dropFound(kept []string, found []firewall.Finding) []string {
 	var out []string
 	at := 0
@@ -126,7 +126,7 @@ func dropFound(kept []string, found []firewall.Finding) []string {
 	return out
 }
 
-// largestUnflagged is the longest part that it finds, half by half, which is not flagged.
+// largestUnflagged returns the longest part, found by halving, that is not flagged.
 func largestUnflagged(kept []string) []string {
 	if !firewall.Scan(strings.Join(kept, " ")).Flagged {
 		return kept
@@ -146,8 +146,8 @@ func largestUnflagged(kept []string) []string {
 	return second
 }
 
-// IsHarmless tells whether a short text that a stranger may have written, a name or a tag, holds nothing that could work as
-// an order when it is recalled.
+// IsHarmless reports whether a short untrusted text, such as a name or a tag, holds nothing that could work as an order when
+// it is recalled.
 func IsHarmless(s string) bool {
 	if firewall.Scan(s).Flagged {
 		return false
@@ -160,8 +160,8 @@ func IsHarmless(s string) bool {
 	return true
 }
 
-// isHarmful tells whether a sentence by a stranger must not be kept. It is looked at as it is written and as a model reads
-// it, where letters that only look alike are the same.
+// isHarmful reports whether an untrusted sentence must not be kept. It checks the sentence as written and with look-alike
+// letters normalized.
 func isHarmful(sentence string) bool {
 	if isHarmfulAs(sentence) {
 		return true
@@ -178,7 +178,7 @@ func isHarmfulAs(sentence string) bool {
 	return hasModelMarks(sentence) || hasDataLink(sentence) || isInstruction(text.Words(sentence), sentence)
 }
 
-// hasModelMarks tells whether s holds the marks by which a program talks to a model, or what a page hides.
+// hasModelMarks reports whether s holds the marks of chat templates, comments, images or script links.
 func hasModelMarks(s string) bool {
 	for _, mark := range []string{"<!--", "-->", "<|", "|>", "[INST", "[/INST", "<<SYS", "<</SYS", "![", "javascript:", "data:text"} {
 		if strings.Contains(s, mark) {
@@ -188,8 +188,8 @@ func hasModelMarks(s string) bool {
 	return false
 }
 
-// hasDataLink tells whether s holds a link that could carry something away: one with a query, a fragment full of data, or a
-// name and password in it.
+// hasDataLink reports whether s holds a link that could carry data away: one with a query, a fragment with data, or
+// credentials.
 func hasDataLink(s string) bool {
 	for field := range strings.FieldsSeq(s) {
 		at := strings.Index(field, "://")
@@ -209,8 +209,8 @@ func hasDataLink(s string) bool {
 	return false
 }
 
-// cleanQuestion is a question of the user without the queries of its links and without what the firewall flags. A question may
-// be an order: it is the user's own.
+// cleanQuestion returns the user's question without the queries of its links and without flagged sentences, and how many
+// were dropped. The question may be an order: it is the user's own.
 func cleanQuestion(question string) (kept string, dropped int) {
 	fields := strings.Fields(visibleText(question))
 	for i, f := range fields {
