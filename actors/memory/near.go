@@ -105,11 +105,11 @@ func (m *Memory) narrowCandidates(ctx context.Context, q recall.Query) recall.Qu
 func (m *Memory) searchMethod() string {
 	switch why := m.unaudited.ErrVSS(); {
 	case m.search.near != nil && m.approximateReady.Load():
-		return "approximate by DuckDB's vss extension, scored exactly; " + m.search.index.Path()
+		return "approximate by DuckDB's vss extension, scored exactly; " + m.search.index.DescribeSearch()
 	case m.cfg.VSS != "" && why != nil:
-		return m.search.index.Path() + " (" + why.Error() + ")"
+		return m.search.index.DescribeSearch() + " (" + why.Error() + ")"
 	case m.cfg.VSS != "":
-		return m.search.index.Path() + " (the approximate index is being filled)"
+		return m.search.index.DescribeSearch() + " (the approximate index is being filled)"
 	}
-	return m.search.index.Path()
+	return m.search.index.DescribeSearch()
 }

@@ -98,14 +98,14 @@ func BenchmarkFind(b *testing.B) {
 			}
 			b.Run("names", func(b *testing.B) {
 				for i := range b.N {
-					if _, err := r.names.Nearest(queries[i%64].Vector, wider*usualNames, nil); err != nil {
+					if _, err := r.names.Nearest(queries[i%64].Vector, nameFactor*defaultNames, nil); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 			b.Run("words", func(b *testing.B) {
 				for i := range b.N {
-					r.words.search(queries[i%64].Text, usualNames, nil, nil)
+					r.words.search(queries[i%64].Text, defaultNames, nil, nil)
 				}
 			})
 			b.Run("find", func(b *testing.B) {
@@ -184,7 +184,7 @@ func BenchmarkCache(b *testing.B) {
 	cache := NewCache(CacheOptions{}, func() time.Time { return at })
 	key := func() Key { return Key{Text: "tell me about " + c.text(6), Vector: c.vector(), Top: 1} }
 	hit := subjects.MemoryReply{Hits: []subjects.MemoryHit{{Entry: subjects.MemoryEntry{ID: "m1", Kind: subjects.KindFact}, Score: 0.9}}}
-	for range usualResults {
+	for range defaultResults {
 		cache.Put(key(), hit, cache.Generation())
 	}
 	missed, text, far := key(), "something else", c.around(make([]float32, crowdDims), 1)
@@ -198,7 +198,7 @@ func BenchmarkCache(b *testing.B) {
 			cache.Wrote(far, text)
 		}
 	})
-	if cache.Len() != usualResults {
+	if cache.Len() != defaultResults {
 		b.Errorf("%d are left", cache.Len())
 	}
 }

@@ -24,20 +24,20 @@ type CacheOptions struct {
 }
 
 const (
-	usualResults = 256
-	mostResults  = 1024
-	usualNear    = 0.95
-	usualEmpty   = time.Minute
-	usualReach   = 0.15
-	// newcomer is what an entry can have more than the cosine that a write is judged by: its other vector, or a pin.
-	newcomer = 0.15
-	// remembered is how many writes a result may have missed and still be judged against each of them.
-	remembered = 256
-	// biggest is the text of a result that is kept, in bytes.
-	biggest = 256 << 10
+	defaultResults  = 256
+	maxResults      = 1024
+	defaultNear     = 0.95
+	defaultEmptyTTL = time.Minute
+	defaultReach    = 0.15
+	// scoreMargin is what an entry can have more than the cosine that a write is judged by: its other vector, or a pin.
+	scoreMargin = 0.15
+	// maxWrites is how many writes a result may have missed and still be judged against each of them.
+	maxWrites = 256
+	// maxResultBytes is the text of a result that is kept, in bytes.
+	maxResultBytes = 256 << 10
 )
 
-// Key is what a result was asked for by.
+// Key identifies a cached result.
 type Key struct {
 	Text   string
 	Vector []float32 // nil = it was found by words only
@@ -50,26 +50,26 @@ type Key struct {
 	Top int
 }
 
-// Cache keeps results of recalls. It gives one to whoever asks the same in other words, and forgets it as soon as an entry in
-// it is written, or something new could be part of it.
+// Cache keeps results of recalls. It returns a result to queries with the same meaning in other words, and drops it as soon
+// as an entry in it is written or a new entry could be part of it.
 //
-// A recall takes the [Cache.Generation] before it begins to look, and puts the result with it. A writer tells of what it
-// wrote when others can find it. So a result that missed a write is either in the cache when it is told of, or put in
-// later with a generation that is too old.
+// A recall reads the [Cache.Generation] before it searches and puts the result with it. A writer reports a write after
+// others can find it. So a result that missed a write is either in the cache when the write is reported, or is put later
+// with an old generation.
 type Cache struct {
 	o   CacheOptions
 	now func() time.Time
 
-	mu      sync.Mutex
-	kept    []*result
-	uses    uint64 // counts up, to know which result was used last
-	gen     uint64
-	written []written // the latest, oldest first; the last one made the generation what it is
+	mu         sync.Mutex
+	results    []*cachedResult
+	uses       uint64 // counts up, to know which result was used last
+	generation uint64
+	writes     []cacheWrite // the latest, oldest first; the last one made the generation what it is
 }
 
-// result is one that is kept.
-type result struct {
-	query
+// cachedResult is a result in the cache.
+type cachedResult struct {
+	cacheQuery
 	reply subjects.MemoryReply
 	ids   []string // sorted
 	reach float64  // cosine from which something new could be part of it
@@ -77,8 +77,8 @@ type result struct {
 	used  uint64
 }
 
-// query is a key as it is compared.
-type query struct {
+// cacheQuery is a key as it is compared.
+type cacheQuery struct {
 	scope, options string
 	text           string // with single blanks
 	guard          string // words that must be the same, see guard
@@ -86,51 +86,51 @@ type query struct {
 	words          []string // sorted: what something new may share with it
 }
 
-// written is something that was written.
-type written struct {
+// cacheWrite is a write that may invalidate results.
+type cacheWrite struct {
 	ids    []string
 	vector []float32
 	words  []string
-	news   bool // vector and words are of something new
-	all    bool // whatever there is
+	isNew  bool // vector and words are of something new
+	isAll  bool // whatever there is
 }
 
-// NewCache returns an empty one.
+// NewCache returns an empty cache.
 func NewCache(o CacheOptions, now func() time.Time) *Cache {
 	if o.Max <= 0 {
-		o.Max = usualResults
+		o.Max = defaultResults
 	}
-	o.Max = min(o.Max, mostResults)
+	o.Max = min(o.Max, maxResults)
 	if o.Near <= 0 {
-		o.Near = usualNear
+		o.Near = defaultNear
 	}
 	if o.Empty == 0 {
-		o.Empty = usualEmpty
+		o.Empty = defaultEmptyTTL
 	}
 	if o.Floor == 0 {
-		o.Floor = usualReach
+		o.Floor = defaultReach
 	}
 	ttl := map[string]time.Duration{subjects.KindEngram: 10 * time.Minute, subjects.KindFact: time.Hour, subjects.KindDocument: 24 * time.Hour}
 	for kind, d := range o.TTL {
 		ttl[kind] = d
 	}
 	o.TTL = ttl
-	return &Cache{o: o, now: now, gen: 1} // a generation of 0 was never taken from here
+	return &Cache{o: o, now: now, generation: 1} // a generation of 0 was never taken from here
 }
 
-// Get returns the result of a query that means the same, marked as cached. It is a copy: whoever gets it may change it.
+// Get returns a copy of the result of a query with the same meaning, marked as cached.
 func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
-	q := readQuery(key)
+	q := newCacheQuery(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	var best *result
+	var best *cachedResult
 	most := 0.0
-	for _, r := range c.kept {
+	for _, r := range c.results {
 		if !now.Before(r.until) {
 			continue
 		}
-		if near := r.means(q); near >= c.o.Near && near > most {
+		if near := r.similarity(q); near >= c.o.Near && near > most {
 			best, most = r, near
 		}
 	}
@@ -144,23 +144,23 @@ func (c *Cache) Get(key Key) (subjects.MemoryReply, bool) {
 	return reply, true
 }
 
-// Put keeps a result. saw is the [Cache.Generation] from before it was looked for: when something was written since that
-// the result holds or could hold, it is not kept.
+// Put stores a result. saw is the [Cache.Generation] from before the search: when a write since then could affect the
+// result, it is not stored.
 func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
-	ttl := c.ttl(reply)
-	if ttl <= 0 || len(key.Text)+textSize(reply) > biggest {
+	ttl := c.ttlOf(reply)
+	if ttl <= 0 || len(key.Text)+textSize(reply) > maxResultBytes {
 		return
 	}
-	r := &result{query: readQuery(key), reply: cloneReply(reply), ids: idsOf(reply), reach: c.reach(key, reply)}
+	r := &cachedResult{cacheQuery: newCacheQuery(key), reply: cloneReply(reply), ids: referencedIDs(reply), reach: c.reachOf(key, reply)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// More writes than are remembered; or a generation that was never given out, before which more was written than ever.
-	missed := c.gen - saw
-	if missed > uint64(len(c.written)) {
+	missed := c.generation - saw
+	if missed > uint64(len(c.writes)) {
 		return
 	}
-	for _, w := range c.written[uint64(len(c.written))-missed:] {
-		if w.concerns(r) {
+	for _, w := range c.writes[uint64(len(c.writes))-missed:] {
+		if w.invalidates(r) {
 			return
 		}
 	}
@@ -168,79 +168,78 @@ func (c *Cache) Put(key Key, reply subjects.MemoryReply, saw uint64) {
 	r.until = now.Add(ttl)
 	c.uses++
 	r.used = c.uses
-	c.kept = slices.DeleteFunc(c.kept, func(old *result) bool { return !now.Before(old.until) || old.same(r) })
-	if len(c.kept) >= c.o.Max {
+	c.results = slices.DeleteFunc(c.results, func(old *cachedResult) bool { return !now.Before(old.until) || old.isSameQuery(r) })
+	if len(c.results) >= c.o.Max {
 		oldest := 0
-		for i, old := range c.kept {
-			if old.used < c.kept[oldest].used {
+		for i, old := range c.results {
+			if old.used < c.results[oldest].used {
 				oldest = i
 			}
 		}
-		c.kept = slices.Delete(c.kept, oldest, oldest+1)
+		c.results = slices.Delete(c.results, oldest, oldest+1)
 	}
-	c.kept = append(c.kept, r)
+	c.results = append(c.results, r)
 }
 
-// Generation counts writes. Take it before you begin to look for what you want to put.
+// Generation counts writes. The caller reads it before a search whose result it wants to put.
 func (c *Cache) Generation() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.gen
+	return c.generation
 }
 
-// Drop forgets every result that holds one of these entries or names it, because it was changed or is gone.
+// Drop removes every result that holds or names one of these entries, because they were changed or removed.
 func (c *Cache) Drop(ids ...string) {
 	if len(ids) > 0 {
-		c.wrote(written{ids: slices.Clone(ids)})
+		c.recordWrite(cacheWrite{ids: slices.Clone(ids)})
 	}
 }
 
-// Wrote forgets every result that something new could be part of: its query is near to the vector, or shares a word with
-// the text that tells something. Without vector and without words that is every result. Something with several vectors is told
-// of once for each.
+// Wrote removes every result that a new entry could be part of: its query is near to vector or shares a content word with
+// text. Without vector and words that is every result. The caller reports an entry with several vectors once for each.
 func (c *Cache) Wrote(vector []float32, text string) {
-	w := written{news: true, vector: unit(vector), words: wordsOf(text, nil)}
-	w.all = w.vector == nil && len(w.words) == 0
-	c.wrote(w)
+	w := cacheWrite{isNew: true, vector: normalized(vector), words: termsOf(text, nil)}
+	w.isAll = w.vector == nil && len(w.words) == 0
+	c.recordWrite(w)
 }
 
-// Clear forgets everything, also what is being looked for now.
-func (c *Cache) Clear() { c.wrote(written{all: true}) }
+// Clear removes everything, also results of searches under way.
+func (c *Cache) Clear() { c.recordWrite(cacheWrite{isAll: true}) }
 
-func (c *Cache) wrote(w written) {
+func (c *Cache) recordWrite(w cacheWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gen++
-	if len(c.written) == remembered {
-		c.written = slices.Delete(c.written, 0, 1)
+	c.generation++
+	if len(c.writes) == maxWrites {
+		c.writes = slices.Delete(c.writes, 0, 1)
 	}
-	c.written = append(c.written, w)
-	c.kept = slices.DeleteFunc(c.kept, w.concerns)
+	c.writes = append(c.writes, w)
+	c.results = slices.DeleteFunc(c.results, w.invalidates)
 }
 
-// Len is how many results are kept, those included that are too old.
+// Len returns how many results are kept, expired ones included.
 func (c *Cache) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.kept)
+	return len(c.results)
 }
 
-// concerns reports whether r may not be given away any more. When in doubt it may not.
-func (w written) concerns(r *result) bool {
-	if w.all || slices.ContainsFunc(w.ids, func(id string) bool { _, ok := slices.BinarySearch(r.ids, id); return ok }) {
+// invalidates reports whether r may not be returned any more. When in doubt it may not.
+func (w cacheWrite) invalidates(r *cachedResult) bool {
+	if w.isAll || slices.ContainsFunc(w.ids, func(id string) bool { _, ok := slices.BinarySearch(r.ids, id); return ok }) {
 		return true
 	}
-	if !w.news {
+	if !w.isNew {
 		return false
 	}
-	if w.vector != nil && r.vector != nil && (len(w.vector) != len(r.vector) || dot(w.vector, r.vector) >= r.reach) {
+	if w.vector != nil && r.vector != nil && (len(w.vector) != len(r.vector) || dotProduct(w.vector, r.vector) >= r.reach) {
 		return true
 	}
 	return len(r.words) == 0 || slices.ContainsFunc(w.words, func(word string) bool { _, ok := slices.BinarySearch(r.words, word); return ok })
 }
 
-// means is how near two queries are, 0 when they must not be taken for each other.
-func (r *result) means(q query) float64 {
+// similarity returns how near two queries are, 0 when one must not answer the other.
+func (r *cachedResult) similarity(q cacheQuery) float64 {
 	if r.scope != q.scope || r.options != q.options || r.guard != q.guard || len(r.vector) != len(q.vector) {
 		return 0
 	}
@@ -250,16 +249,16 @@ func (r *result) means(q query) float64 {
 		}
 		return 0
 	}
-	return min(dot(r.vector, q.vector), 1)
+	return min(dotProduct(r.vector, q.vector), 1)
 }
 
-// same reports whether r was asked by the same words as old.
-func (old *result) same(r *result) bool {
+// isSameQuery reports whether r has the same words as old.
+func (old *cachedResult) isSameQuery(r *cachedResult) bool {
 	return old.scope == r.scope && old.options == r.options && old.text == r.text && len(old.vector) == len(r.vector)
 }
 
-// ttl is how long a result is good for.
-func (c *Cache) ttl(reply subjects.MemoryReply) time.Duration {
+// ttlOf returns how long a result is valid: the shortest time of the kinds of its entries.
+func (c *Cache) ttlOf(reply subjects.MemoryReply) time.Duration {
 	ttl := time.Duration(math.MaxInt64)
 	for _, h := range reply.Hits {
 		known, ok := c.o.TTL[h.Entry.Kind]
@@ -274,9 +273,9 @@ func (c *Cache) ttl(reply subjects.MemoryReply) time.Duration {
 	return ttl
 }
 
-// reach is the cosine from which something new could be part of a result: with fewer hits than were wanted anything that
-// counts at all, with enough of them what could come before the last.
-func (c *Cache) reach(key Key, reply subjects.MemoryReply) float64 {
+// reachOf returns the cosine from which a new entry could be part of a result: with fewer hits than wanted the floor, else
+// what could come before the last hit.
+func (c *Cache) reachOf(key Key, reply subjects.MemoryReply) float64 {
 	if key.Top <= 0 || len(reply.Hits) < key.Top {
 		return c.o.Floor
 	}
@@ -284,18 +283,18 @@ func (c *Cache) reach(key Key, reply subjects.MemoryReply) float64 {
 	for _, h := range reply.Hits {
 		last = min(last, h.Score)
 	}
-	return max(last-newcomer, c.o.Floor)
+	return max(last-scoreMargin, c.o.Floor)
 }
 
-func readQuery(key Key) query {
-	return query{
+func newCacheQuery(key Key) cacheQuery {
+	return cacheQuery{
 		scope: key.Scope, options: key.Options, text: strings.Join(strings.Fields(key.Text), " "),
-		guard: guard(key.Text), vector: unit(key.Vector), words: telling(key.Text),
+		guard: guardWords(key.Text), vector: normalized(key.Vector), words: contentTerms(key.Text),
 	}
 }
 
-// unit is a copy of v of the length 1; nil when v has none.
-func unit(v []float32) []float32 {
+// normalized returns a copy of v of length 1, nil when v has no length.
+func normalized(v []float32) []float32 {
 	sum := 0.0
 	for _, x := range v {
 		sum += float64(x) * float64(x)
@@ -310,8 +309,8 @@ func unit(v []float32) []float32 {
 	return out
 }
 
-// dot of two vectors of the same size.
-func dot(a, b []float32) float64 {
+// dotProduct returns the dot product of two vectors of the same size.
+func dotProduct(a, b []float32) float64 {
 	b = b[:len(a)]
 	var s0, s1, s2, s3 float32
 	i := 0

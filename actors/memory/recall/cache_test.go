@@ -31,8 +31,8 @@ func reply(entries ...string) subjects.MemoryReply {
 	return r
 }
 
-// asked is a key in the usual scope.
-func asked(text string, cosine float64) recall.Key {
+// queryTerm is a key in the usual scope.
+func queryTerm(text string, cosine float64) recall.Key {
 	return recall.Key{Text: text, Vector: near(cosine, 1), Options: "o", Scope: "people", Top: 5}
 }
 
@@ -40,45 +40,45 @@ func asked(text string, cosine float64) recall.Key {
 func TestCacheGet(t *testing.T) {
 	t.Parallel()
 	const first = "What coffee do I like?"
-	change := func(f func(*recall.Key)) recall.Key { k := asked(first, 1); f(&k); return k }
+	change := func(f func(*recall.Key)) recall.Key { k := queryTerm(first, 1); f(&k); return k }
 	for _, tt := range []struct {
 		name string
 		put  recall.Key
 		get  recall.Key
 		want bool
 	}{
-		{"the same", asked(first, 1), asked(first, 1), true},
-		{"in other words", asked(first, 1), asked("which coffee do I prefer", 0.96), true},
-		{"another case and other blanks", asked(first, 1), asked("  WHAT  coffee do I like??", 0.99), true},
-		{"a capital can be a name", asked(first, 1), asked("What Coffee do I like?", 0.99), false},
-		{"a sentence's capital", asked("show me coffee", 1), asked("Show me coffee.", 0.99), true},
-		{"politely", asked(first, 1), asked("Please, tell me: what coffee do I like?", 0.97), true},
-		{"not near enough", asked(first, 1), asked("what coffee do I like", 0.94), false},
-		{"longer vector", asked(first, 1), change(func(k *recall.Key) { k.Vector = append(near(1, 1), 0) }), false},
-		{"a vector that is twice as long", asked(first, 1), change(func(k *recall.Key) {
+		{"the same", queryTerm(first, 1), queryTerm(first, 1), true},
+		{"in other words", queryTerm(first, 1), queryTerm("which coffee do I prefer", 0.96), true},
+		{"another case and other blanks", queryTerm(first, 1), queryTerm("  WHAT  coffee do I like??", 0.99), true},
+		{"a capital can be a name", queryTerm(first, 1), queryTerm("What Coffee do I like?", 0.99), false},
+		{"a sentence's capital", queryTerm("show me coffee", 1), queryTerm("Show me coffee.", 0.99), true},
+		{"politely", queryTerm(first, 1), queryTerm("Please, tell me: what coffee do I like?", 0.97), true},
+		{"not near enough", queryTerm(first, 1), queryTerm("what coffee do I like", 0.94), false},
+		{"longer vector", queryTerm(first, 1), change(func(k *recall.Key) { k.Vector = append(near(1, 1), 0) }), false},
+		{"a vector that is twice as long", queryTerm(first, 1), change(func(k *recall.Key) {
 			for i := range k.Vector {
 				k.Vector[i] *= 2
 			}
 		}), true},
-		{"other options", asked(first, 1), change(func(k *recall.Key) { k.Options = "x" }), false},
-		{"trick: another scope", asked(first, 1), change(func(k *recall.Key) { k.Scope = "agent" }), false},
-		{"trick: no scope", asked(first, 1), change(func(k *recall.Key) { k.Scope = "" }), false},
+		{"other options", queryTerm(first, 1), change(func(k *recall.Key) { k.Options = "x" }), false},
+		{"trick: another scope", queryTerm(first, 1), change(func(k *recall.Key) { k.Scope = "agent" }), false},
+		{"trick: no scope", queryTerm(first, 1), change(func(k *recall.Key) { k.Scope = "" }), false},
 		{"trick: the border between scope and options moved", recall.Key{Text: first, Options: "b", Scope: "a"}, recall.Key{Text: first, Options: "", Scope: "ab"}, false},
 		{"by words, the same", change(func(k *recall.Key) { k.Vector = nil }), change(func(k *recall.Key) { k.Vector = nil }), true},
 		{"by words, in other words", change(func(k *recall.Key) { k.Vector = nil }), recall.Key{Text: "which coffee do I prefer", Options: "o", Scope: "people"}, false},
-		{"by words, and now with a vector", change(func(k *recall.Key) { k.Vector = nil }), asked(first, 1), false},
-		{"with a vector, and now by words", asked(first, 1), change(func(k *recall.Key) { k.Vector = nil }), false},
-		{"trick: a vector that is none", asked(first, 1), change(func(k *recall.Key) { k.Vector[0] = float32(math.NaN()) }), false},
-		{"trick: not", asked(first, 1), asked("What coffee do I not like?", 0.99), false},
-		{"trick: don't", asked(first, 1), asked("What coffee don't I like?", 0.99), false},
-		{"trick: another name", asked("What coffee does Anna like?", 1), asked("What coffee does Anne like?", 0.99), false},
-		{"trick: another number", asked("What happened in 2023?", 1), asked("What happened in 2024?", 0.99), false},
-		{"trick: before and after", asked("what did we do before lunch", 1), asked("what did we do after lunch", 0.99), false},
-		{"trick: something quoted", asked(`where is "blue moon"`, 1), asked(`where is "blue noon"`, 0.99), false},
-		{"trick: then and now", asked("where do we live", 1), asked("where did we live", 0.99), false},
-		{"trick: whose", asked("what is my address", 1), asked("what is her address", 0.99), false},
-		{"trick: only signs differ", asked("how to learn c++", 1), asked("how to learn c#", 0.99), false},
-		{"trick: Chinese that says the opposite", asked("我喜欢咖啡吗", 1), asked("我不喜欢咖啡吗", 0.99), false},
+		{"by words, and now with a vector", change(func(k *recall.Key) { k.Vector = nil }), queryTerm(first, 1), false},
+		{"with a vector, and now by words", queryTerm(first, 1), change(func(k *recall.Key) { k.Vector = nil }), false},
+		{"trick: a vector that is none", queryTerm(first, 1), change(func(k *recall.Key) { k.Vector[0] = float32(math.NaN()) }), false},
+		{"trick: not", queryTerm(first, 1), queryTerm("What coffee do I not like?", 0.99), false},
+		{"trick: don't", queryTerm(first, 1), queryTerm("What coffee don't I like?", 0.99), false},
+		{"trick: another name", queryTerm("What coffee does Anna like?", 1), queryTerm("What coffee does Anne like?", 0.99), false},
+		{"trick: another number", queryTerm("What happened in 2023?", 1), queryTerm("What happened in 2024?", 0.99), false},
+		{"trick: before and after", queryTerm("what did we do before lunch", 1), queryTerm("what did we do after lunch", 0.99), false},
+		{"trick: something quoted", queryTerm(`where is "blue moon"`, 1), queryTerm(`where is "blue noon"`, 0.99), false},
+		{"trick: then and now", queryTerm("where do we live", 1), queryTerm("where did we live", 0.99), false},
+		{"trick: whose", queryTerm("what is my address", 1), queryTerm("what is her address", 0.99), false},
+		{"trick: only signs differ", queryTerm("how to learn c++", 1), queryTerm("how to learn c#", 0.99), false},
+		{"trick: Chinese that says the opposite", queryTerm("我喜欢咖啡吗", 1), queryTerm("我不喜欢咖啡吗", 0.99), false},
 	} {
 		c := recall.NewCache(recall.CacheOptions{}, clock)
 		c.Put(tt.put, reply("fact:m1"), c.Generation())
@@ -97,9 +97,9 @@ func TestCacheNearest(t *testing.T) {
 	t.Parallel()
 	c := recall.NewCache(recall.CacheOptions{Near: 0.5}, clock)
 	for i, cosine := range []float64{0.7, 0.9, 0.8} {
-		c.Put(asked(fmt.Sprint("coffee", strings.Repeat("!", i)), cosine), reply(fmt.Sprint("fact:m", i)), c.Generation())
+		c.Put(queryTerm(fmt.Sprint("coffee", strings.Repeat("!", i)), cosine), reply(fmt.Sprint("fact:m", i)), c.Generation())
 	}
-	if got, ok := c.Get(asked("coffee", 0.95)); !ok || got.Hits[0].Entry.ID != "m1" {
+	if got, ok := c.Get(queryTerm("coffee", 0.95)); !ok || got.Hits[0].Entry.ID != "m1" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -130,7 +130,7 @@ func TestCacheTime(t *testing.T) {
 	} {
 		clock := &ticking{now}
 		c := recall.NewCache(tt.o, clock.now)
-		c.Put(asked("coffee", 1), tt.reply, c.Generation())
+		c.Put(queryTerm("coffee", 1), tt.reply, c.Generation())
 		if tt.want == 0 {
 			if c.Len() != 0 {
 				t.Errorf("%s: kept", tt.name)
@@ -138,14 +138,14 @@ func TestCacheTime(t *testing.T) {
 			continue
 		}
 		clock.after(tt.want - 1)
-		if _, ok := c.Get(asked("coffee", 1)); !ok {
+		if _, ok := c.Get(queryTerm("coffee", 1)); !ok {
 			t.Errorf("%s: gone too early", tt.name)
 		}
 		clock.after(1)
-		if _, ok := c.Get(asked("coffee", 1)); ok {
+		if _, ok := c.Get(queryTerm("coffee", 1)); ok {
 			t.Errorf("%s: there too long", tt.name)
 		}
-		c.Put(asked("tea", 1), reply("fact:x"), c.Generation())
+		c.Put(queryTerm("tea", 1), reply("fact:x"), c.Generation())
 		if c.Len() > 1 {
 			t.Errorf("%s: what is too old is kept", tt.name)
 		}
@@ -160,7 +160,7 @@ func TestCacheDrop(t *testing.T) {
 	full.Hits[0].Entry.Supersedes = []string{"m4"}
 	full.Hits[1].Entry.SupersededBy = "m5"
 	two := func(k recall.Key) recall.Key { k.Top = 2; return k }
-	wordless := two(asked("?", 1))
+	wordless := two(queryTerm("?", 1))
 	byWords := recall.Key{Text: "coffee beans", Scope: "people"}
 	for _, tt := range []struct {
 		name  string
@@ -169,30 +169,30 @@ func TestCacheDrop(t *testing.T) {
 		write func(*recall.Cache)
 		gone  bool
 	}{
-		{"an entry of it", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("x", "m2") }, true},
-		{"an entry it names", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m3") }, true},
-		{"one that an entry took the place of", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m4") }, true},
-		{"one that took an entry's place", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m5") }, true},
-		{"another entry", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop("m6", "m", "m11") }, false},
-		{"no entry", asked("coffee", 1), full, func(c *recall.Cache) { c.Drop() }, false},
-		{"everything", asked("coffee", 1), full, func(c *recall.Cache) { c.Clear() }, true},
-		{"something new that is near", asked("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.9, 2), "") }, true},
-		{"new and far, and there were places left", asked("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.3, 2), "") }, true},
-		{"new and below all floors", asked("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.1, 2), "") }, false},
-		{"new, too far for a full result", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(near(0.5, 2), "tea") }, false},
-		{"new, near enough for a full result", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(near(0.6, 2), "tea") }, true},
-		{"new and far, with a word of it", two(asked("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "Anna hates coffees.") }, true},
-		{"new and far, with a word that tells nothing", two(asked("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "which tea") }, false},
-		{"the query has only words that tell nothing", two(asked("Who am I?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "I live in Ulm") }, true},
-		{"new without a vector", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "black coffee") }, true},
-		{"new without a vector and without a word of it", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "green tea") }, false},
-		{"trick: new, and nobody says what", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "?!") }, true},
-		{"trick: new, with a vector that is none", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(make([]float32, dims), "") }, true},
-		{"trick: new, of another model", two(asked("coffee", 1)), full, func(c *recall.Cache) { c.Wrote([]float32{1, 0}, "tea") }, true},
+		{"an entry of it", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("x", "m2") }, true},
+		{"an entry it names", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m3") }, true},
+		{"one that an entry took the place of", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m4") }, true},
+		{"one that took an entry's place", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m5") }, true},
+		{"another entry", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop("m6", "m", "m11") }, false},
+		{"no entry", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Drop() }, false},
+		{"everything", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Clear() }, true},
+		{"something new that is near", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.9, 2), "") }, true},
+		{"new and far, and there were places left", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.3, 2), "") }, true},
+		{"new and below all floors", queryTerm("coffee", 1), full, func(c *recall.Cache) { c.Wrote(near(0.1, 2), "") }, false},
+		{"new, too far for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(near(0.5, 2), "tea") }, false},
+		{"new, near enough for a full result", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(near(0.6, 2), "tea") }, true},
+		{"new and far, with a word of it", two(queryTerm("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "Anna hates coffees.") }, true},
+		{"new and far, with a word that tells nothing", two(queryTerm("Which coffee?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "which tea") }, false},
+		{"the query has only words that tell nothing", two(queryTerm("Who am I?", 1)), full, func(c *recall.Cache) { c.Wrote(near(0, 2), "I live in Ulm") }, true},
+		{"new without a vector", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "black coffee") }, true},
+		{"new without a vector and without a word of it", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "green tea") }, false},
+		{"trick: new, and nobody says what", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(nil, "?!") }, true},
+		{"trick: new, with a vector that is none", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote(make([]float32, dims), "") }, true},
+		{"trick: new, of another model", two(queryTerm("coffee", 1)), full, func(c *recall.Cache) { c.Wrote([]float32{1, 0}, "tea") }, true},
 		{"trick: a query without words", wordless, full, func(c *recall.Cache) { c.Wrote(near(0, 2), "tea") }, true},
 		{"found by words, new with a word", byWords, full, func(c *recall.Cache) { c.Wrote(near(0, 2), "bean") }, true},
 		{"found by words, new without one", byWords, full, func(c *recall.Cache) { c.Wrote(near(1, 2), "tea") }, false},
-		{"nothing was found, new and near", asked("coffee", 1), reply(), func(c *recall.Cache) { c.Wrote(near(0.4, 2), "tea") }, true},
+		{"nothing was found, new and near", queryTerm("coffee", 1), reply(), func(c *recall.Cache) { c.Wrote(near(0.4, 2), "tea") }, true},
 	} {
 		c := recall.NewCache(recall.CacheOptions{}, clock)
 		c.Put(tt.key, tt.reply, c.Generation())
@@ -220,7 +220,7 @@ func TestCacheDrop(t *testing.T) {
 // kept.
 func TestCacheGeneration(t *testing.T) {
 	t.Parallel()
-	key := asked("coffee", 1)
+	key := queryTerm("coffee", 1)
 	for _, tt := range []struct {
 		name   string
 		writes int
@@ -251,8 +251,8 @@ func TestCacheGeneration(t *testing.T) {
 func TestCacheMax(t *testing.T) {
 	t.Parallel()
 	c := recall.NewCache(recall.CacheOptions{Max: 3}, clock)
-	put := func(text string) { c.Put(asked(text, 1), reply("fact:"+text), c.Generation()) }
-	there := func(text string) bool { _, ok := c.Get(asked(text, 1)); return ok }
+	put := func(text string) { c.Put(queryTerm(text, 1), reply("fact:"+text), c.Generation()) }
+	there := func(text string) bool { _, ok := c.Get(queryTerm(text, 1)); return ok }
 	put("one")
 	put("two")
 	put("three")
@@ -266,7 +266,7 @@ func TestCacheMax(t *testing.T) {
 	}
 	long := reply("fact:a")
 	long.Hits[0].Entry.Corpus = strings.Repeat("x", 1<<20)
-	c.Put(asked("long", 1), long, c.Generation())
+	c.Put(queryTerm("long", 1), long, c.Generation())
 	if there("long") {
 		t.Error("a megabyte is kept")
 	}
@@ -289,9 +289,9 @@ func TestCacheCopies(t *testing.T) {
 	given := filled()
 	given.Cached = false
 	c := recall.NewCache(recall.CacheOptions{Empty: time.Hour}, clock)
-	c.Put(asked("coffee", 1), given, c.Generation())
+	c.Put(queryTerm("coffee", 1), given, c.Generation())
 	scribble(reflect.ValueOf(&given).Elem())
-	first, ok := c.Get(asked("coffee", 1))
+	first, ok := c.Get(queryTerm("coffee", 1))
 	if !ok {
 		t.Fatal("not kept")
 	}
@@ -301,7 +301,7 @@ func TestCacheCopies(t *testing.T) {
 		t.Errorf("who put it changed it: %+v", first)
 	}
 	scribble(reflect.ValueOf(&first).Elem())
-	if second, _ := c.Get(asked("coffee", 1)); !reflect.DeepEqual(second, want) {
+	if second, _ := c.Get(queryTerm("coffee", 1)); !reflect.DeepEqual(second, want) {
 		t.Errorf("who got it changed it: %+v", second)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"conclave/subjects"
 )
 
-// cloneReply copies everything of a reply that somebody could change.
+// cloneReply returns a deep copy.
 func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
 	r.Notes = slices.Clone(r.Notes)
 	r.Hits = slices.Clone(r.Hits)
@@ -20,8 +20,8 @@ func cloneReply(r subjects.MemoryReply) subjects.MemoryReply {
 	return r
 }
 
-// idsOf are the entries that a reply holds or names, sorted.
-func idsOf(r subjects.MemoryReply) (ids []string) {
+// referencedIDs returns the sorted ids of the entries that a reply holds or names.
+func referencedIDs(r subjects.MemoryReply) (ids []string) {
 	for _, h := range r.Hits {
 		e := h.Entry
 		ids = append(ids, e.ID)
@@ -34,7 +34,7 @@ func idsOf(r subjects.MemoryReply) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// textSize is about how many bytes a reply takes.
+// textSize returns about how many bytes a reply takes.
 func textSize(r subjects.MemoryReply) (n int) {
 	for _, h := range r.Hits {
 		n += len(h.Entry.Name) + len(h.Entry.Description) + len(h.Entry.Corpus) + len(h.Segment)

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// Query is what is looked for.
+// Query is a search.
 type Query struct {
 	Text   string
 	Vector []float32 // of the text; nil = by words only
@@ -20,8 +20,8 @@ type Query struct {
 	All    bool      // superseded rows and candidates too
 	Names  int       // 0 = as in [Options]
 	Top    int       // 0 = as in [Options]
-	// Twins shows rows that say the same, all of them: who wants to forget something wants to forget it everywhere.
-	Twins bool
+	// Duplicates shows rows that say the same, all of them: a caller that forgets something wants to forget it everywhere.
+	Duplicates bool
 	// Among are the only rows whose names are compared, when it is not nil: an approximate index chose them.
 	Among []uint64
 }
@@ -30,38 +30,39 @@ type Query struct {
 type Candidate struct {
 	Row
 	Similarity float64 // -1 to 1
-	Score      float64 // what it is ranked by: similarity and shifts
+	Score      float64 // similarity and shifts
 	Reasons    []subjects.MemoryReason
 }
 
-// Found is what came out.
+// Found is the result of a search.
 type Found struct {
 	Names []Candidate // nearest by name, and by words when they count; scored by no more than that
-	Top   []Candidate // what is left in the end, best first
+	Top   []Candidate // the result, best first
 	Why   string      // why Top is empty
 	// Waiting is how many rows were not yet to be found by words. They are found by their vectors.
 	Waiting int
 }
 
-// mostOfName is how many rows of the same name go on to the second stage. It shows only the best of them, and the others
-// would take the places of something else.
-const mostOfName = 3
+// maxPerName is how many rows of the same name go on to the second stage. Only the best of them is shown, and more would
+// displace others.
+const maxPerName = 3
 
-// wider is how many times more names are compared than go on, so that rows of the same name can be left behind.
-const wider = 2
+// nameFactor is how many times more names are compared than go on, so that rows of the same name can be dropped.
+const nameFactor = 2
 
-// candidate is a row on its way.
+// candidate is a row during a search.
 type candidate struct {
-	key     uint64
-	rec     *record
-	like    likeness
-	reasons []subjects.MemoryReason // without words
-	sim     float64
-	score   float64
-	room    [8]subjects.MemoryReason // for reasons: there are never more
+	key          uint64
+	rec          *record
+	likeness     likeness
+	reasons      []subjects.MemoryReason // without words
+	similarity   float64
+	score        float64
+	reasonBuffer [8]subjects.MemoryReason // for reasons: there are never more
 }
 
-// Find looks for the rows that have most to do with the query.
+// Find returns the rows that match the query best, with the reasons. It fails with ErrEmpty when the query has neither words
+// nor a vector.
 func (r *Recall) Find(q Query) (Found, error) {
 	names, top := cmp.Or(q.Names, r.o.Names), cmp.Or(q.Top, r.o.Top)
 	switch {
@@ -71,37 +72,37 @@ func (r *Recall) Find(q Query) (Found, error) {
 		return Found{}, fmt.Errorf("recall of %d names and %d at the end: both must be at least 1", names, top)
 	}
 	if err := r.checkVector(q.Vector); err != nil {
-		return Found{}, fmt.Errorf("looking for it: %w", err)
+		return Found{}, fmt.Errorf("searching memory: %w", err)
 	}
 	names = max(names, top)
 	byWords := r.o.Hybrid || q.Vector == nil
-	if q.Vector == nil && r.waiting.Load() > 0 {
+	if q.Vector == nil && r.pending.Load() > 0 {
 		// There is nothing else to find rows by, and half of them would be worse than a moment.
 		if err := r.Warm(context.Background()); err != nil {
 			return Found{}, err
 		}
 	}
-	found := Found{Waiting: int(r.waiting.Load())}
+	found := Found{Waiting: int(r.pending.Load())}
 
-	first, said, err := r.first(q, names, byWords)
+	first, said, err := r.findByName(q, names, byWords)
 	if err != nil {
 		return Found{}, err
 	}
 	now := r.o.Now()
-	found.Names = told(first, said, now)
-	second, err := r.second(q, first, now)
+	found.Names = exportCandidates(first, said, now)
+	second, err := r.scoreCandidates(q, first, now)
 	if err != nil {
 		return Found{}, err
 	}
-	found.Top = told(r.apart(second, top, q.Twins), said, now)
+	found.Top = exportCandidates(r.selectTop(second, top, q.Duplicates), said, now)
 	if len(found.Top) == 0 {
-		found.Why = r.why(q, second, said)
+		found.Why = r.explainEmpty(q, second, said)
 	}
 	return found, nil
 }
 
-// nearest are the rows whose names are nearest: of all, or of those that somebody else has chosen.
-func (r *Recall) nearest(q Query, most int, keep func(uint64) bool) ([]vector.Hit, error) {
+// nearestNames returns the rows whose names are nearest, among q.Among when it is set.
+func (r *Recall) nearestNames(q Query, most int, keep func(uint64) bool) ([]vector.Hit, error) {
 	if q.Among == nil {
 		return r.names.Nearest(q.Vector, most, keep)
 	}
@@ -113,13 +114,13 @@ func (r *Recall) nearest(q Query, most int, keep func(uint64) bool) ([]vector.Hi
 	return hits[:min(most, len(hits))], nil
 }
 
-// first is the first stage: the rows whose names are nearest, and those that share most words, together the best.
-func (r *Recall) first(q Query, names int, byWords bool) ([]*candidate, *said, error) {
-	keep, said := r.table.keep(q.Kind, q.All), &said{}
-	near := make(map[uint64]float32, (wider+1)*names)
+// findByName is the first stage: the best of the rows whose names are nearest and of those that share most words.
+func (r *Recall) findByName(q Query, names int, byWords bool) ([]*candidate, *wordQuery, error) {
+	keep, said := r.table.filter(q.Kind, q.All), &wordQuery{}
+	near := make(map[uint64]float32, (nameFactor+1)*names)
 	var keys []uint64
 	if q.Vector != nil {
-		hits, err := r.nearest(q, wider*names, keep)
+		hits, err := r.nearestNames(q, nameFactor*names, keep)
 		if err != nil {
 			return nil, nil, fmt.Errorf("comparing names: %w", err)
 		}
@@ -150,40 +151,40 @@ func (r *Recall) first(q Query, names int, byWords bool) ([]*candidate, *said, e
 	list, room := make([]*candidate, 0, len(keys)), make([]candidate, len(keys))
 	for i, key := range keys {
 		rec := r.table.row(key)
-		if rec == nil || !q.counts(rec) { // it went or changed a moment ago
+		if rec == nil || !q.admits(rec) { // it went or changed a moment ago
 			continue
 		}
 		c := &room[i]
 		c.key, c.rec = key, rec
-		c.like.name, c.like.vectors = near[key]
-		if s := said.of(uint32(key)); s.found != 0 {
-			c.like.share, c.like.found = s.share, s.found
+		c.likeness.name, c.likeness.vectors = near[key]
+		if s := said.match(uint32(key)); s.terms != 0 {
+			c.likeness.share, c.likeness.found = s.share, s.terms
 		}
-		c.reasons = r.o.Weights.similarity(c.room[:0], c.like, false)
-		c.sim = total(c.reasons)
-		c.score = c.sim
+		c.reasons = r.o.Weights.appendSimilarity(c.reasonBuffer[:0], c.likeness, false)
+		c.similarity = sumReasons(c.reasons)
+		c.score = c.similarity
 		list = append(list, c)
 	}
-	slices.SortFunc(list, better)
-	if q.Twins {
+	slices.SortFunc(list, compareCandidates)
+	if q.Duplicates {
 		return list[:min(len(list), names)], said, nil
 	}
-	return r.fewOfName(list, names, r.o.Now()), said, nil
+	return r.limitPerName(list, names, r.o.Now()), said, nil
 }
 
-// counts reports whether a row is among those that are looked for. It is asked for each row that is found, because the row may
-// have changed since the search began.
-func (q Query) counts(rec *record) bool {
-	return (q.Kind == "" || rec.is.kind == q.Kind) && (q.All || rec.found())
+// admits reports whether the query asks for such a row. It is called for each row found, because the row may have changed
+// since the search began.
+func (q Query) admits(rec *record) bool {
+	return (q.Kind == "" || rec.labels.kind == q.Kind) && (q.All || rec.isRecallable())
 }
 
-// better orders by score; among equals the older row comes first, so that the order is always the same.
-func better(a, b *candidate) int {
+// compareCandidates orders by score, then by key, so that the order is stable.
+func compareCandidates(a, b *candidate) int {
 	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.key, b.key))
 }
 
-// second is the second stage: the descriptions are compared, and what others thought is added. first is changed.
-func (r *Recall) second(q Query, first []*candidate, now time.Time) ([]*candidate, error) {
+// scoreCandidates is the second stage: it compares descriptions, adds the shifts and sorts. It changes list in place.
+func (r *Recall) scoreCandidates(q Query, first []*candidate, now time.Time) ([]*candidate, error) {
 	near := make(map[uint64]float32, len(first))
 	if q.Vector != nil {
 		keys := make([]uint64, len(first))
@@ -199,31 +200,33 @@ func (r *Recall) second(q Query, first []*candidate, now time.Time) ([]*candidat
 		}
 	}
 	for _, c := range first {
-		if c.like.vectors {
-			c.like.description, c.like.vectors = near[c.key]
+		if c.likeness.vectors {
+			c.likeness.description, c.likeness.vectors = near[c.key]
 		}
-		c.reasons = r.o.Weights.similarity(c.room[:0], c.like, true)
-		c.sim = total(c.reasons)
-		c.reasons = r.o.Weights.shifts(c.reasons, c.rec, now)
-		c.score = total(c.reasons)
+		c.reasons = r.o.Weights.appendSimilarity(c.reasonBuffer[:0], c.likeness, true)
+		c.similarity = sumReasons(c.reasons)
+		c.reasons = r.o.Weights.appendShifts(c.reasons, c.rec, now)
+		c.score = sumReasons(c.reasons)
 	}
-	slices.SortFunc(first, better)
+	slices.SortFunc(first, compareCandidates)
 	return first, nil
 }
 
-// low reports whether a row has too little to do with the query: better nothing than anything.
-func (r *Recall) low(c *candidate) bool { return c.like.share == 0 && c.sim < r.o.Floor }
+// isBelowFloor reports whether a row has too little to do with the query to be shown.
+func (r *Recall) isBelowFloor(c *candidate) bool {
+	return c.likeness.share == 0 && c.similarity < r.o.Floor
+}
 
-// why says why nothing was found.
-func (r *Recall) why(q Query, second []*candidate, said *said) string {
+// explainEmpty explains to a user why nothing was found.
+func (r *Recall) explainEmpty(q Query, second []*candidate, said *wordQuery) string {
 	s := r.Stats()
 	switch {
 	case s.Rows == 0:
 		return "nothing is remembered yet"
 	case len(second) > 0:
-		most := slices.MaxFunc(second, func(a, b *candidate) int { return cmp.Compare(a.sim, b.sim) })
-		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f does not count", most.rec.name(), most.sim, r.o.Floor)
-	case q.Vector == nil && len(said.words) == 0:
+		most := slices.MaxFunc(second, func(a, b *candidate) int { return cmp.Compare(a.similarity, b.similarity) })
+		return fmt.Sprintf("nothing is near enough: the nearest is %q with a similarity of %.2f, and less than %.2f does not count", most.rec.name(), most.similarity, r.o.Floor)
+	case q.Vector == nil && len(said.terms) == 0:
 		return "there is no word in the query"
 	case q.Vector == nil:
 		return "nothing has one of these words, and without a vector there is nothing else to compare"
@@ -235,11 +238,11 @@ func (r *Recall) why(q Query, second []*candidate, said *said) string {
 	return "nothing that is remembered counts any more: it is superseded, or waits for a decision"
 }
 
-// told is candidates as others see them.
-func told(list []*candidate, said *said, now time.Time) []Candidate {
+// exportCandidates returns candidates with their rows and explained reasons.
+func exportCandidates(list []*candidate, said *wordQuery, now time.Time) []Candidate {
 	out := make([]Candidate, len(list))
 	for i, c := range list {
-		out[i] = Candidate{Row: c.rec.row(c.key), Similarity: c.sim, Score: c.score, Reasons: c.explained(said, now)}
+		out[i] = Candidate{Row: c.rec.row(c.key), Similarity: c.similarity, Score: c.score, Reasons: c.explainReasons(said, now)}
 	}
 	return out
 }

@@ -18,8 +18,8 @@ import (
 func TestFind(t *testing.T) {
 	t.Parallel()
 	words := func(text string) recall.Query { return recall.Query{Text: text} }
-	meaning := recall.Query{Text: "...", Vector: query()}
-	both := func(text string) recall.Query { return recall.Query{Text: text, Vector: query()} }
+	meaning := recall.Query{Text: "...", Vector: cacheQuery()}
+	both := func(text string) recall.Query { return recall.Query{Text: text, Vector: cacheQuery()} }
 	for _, tt := range []struct {
 		name  string
 		plain bool // not hybrid
@@ -72,13 +72,13 @@ func TestFind(t *testing.T) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.5, 0.5)
 			}
 			m.put(row(61, "Zubrowka", "the recipe of the vodka"), 0.45, 0.45)
-		}, q: recall.Query{Text: "zubrowka recipe", Vector: query(), Top: 1}, want: "m61"},
+		}, q: recall.Query{Text: "zubrowka recipe", Vector: cacheQuery(), Top: 1}, want: "m61"},
 		{name: "trick: one common word does not push in", fill: func(m mind) {
 			for key := range uint64(60) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key))), 0.6, 0.6)
 			}
 			m.put(row(61, "the one of all", "what is it that I like"), 0.3, 0.3)
-		}, q: recall.Query{Text: "what do I like about the one mountain", Vector: query(), Top: 20, Names: 20}, want: "m1 m2 m3 m4 m5 m6 m7 m8 m9 m10 m11 m12 m13 m14 m15 m16 m17 m18 m19 m20"},
+		}, q: recall.Query{Text: "what do I like about the one mountain", Vector: cacheQuery(), Top: 20, Names: 20}, want: "m1 m2 m3 m4 m5 m6 m7 m8 m9 m10 m11 m12 m13 m14 m15 m16 m17 m18 m19 m20"},
 		{name: "without hybrid words do not count", plain: true, fill: func(m mind) {
 			m.put(row(1, "tea", "green"), 0.61, 0.61)
 			m.put(row(2, "coffee", "black"), 0.6, 0.6)
@@ -100,7 +100,7 @@ func TestFind(t *testing.T) {
 		}, q: words("black coffee"), want: "m2"},
 		{name: "without a vector and without a word of it", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: words("coffee"), want: "", why: "nothing has one of these words"},
 		{name: "only signs", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: words("?!"), want: "", why: "no word in the query"},
-		{name: "a vector and no text", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: recall.Query{Vector: query()}, want: "m1"},
+		{name: "a vector and no text", fill: func(m mind) { m.put(row(1, "tea", "green"), 0.9, 0.9) }, q: recall.Query{Vector: cacheQuery()}, want: "m1"},
 		{name: "common words count when there are no others", fill: func(m mind) {
 			m.bare(row(1, "who I am", "I am Ada"))
 			m.bare(row(2, "tea", "green"))
@@ -116,12 +116,12 @@ func TestFind(t *testing.T) {
 			m.put(row(3, "c", "z", kind(subjects.KindDocument)), 0.7, 0.7)
 			m.put(row(4, "d", "w", kind("poem")), 0.6, 0.6)
 			m.put(row(5, "e", "v", kind("song")), 0.6, 0.6)
-		}, q: recall.Query{Vector: query(), Kind: subjects.KindFact}, want: "m2"},
+		}, q: recall.Query{Vector: cacheQuery(), Kind: subjects.KindFact}, want: "m2"},
 		{name: "of a kind that is new", fill: func(m mind) {
 			m.put(row(4, "d", "w", kind("poem")), 0.6, 0.6)
 			m.put(row(5, "e", "v", kind("song")), 0.6, 0.6)
-		}, q: recall.Query{Vector: query(), Kind: "poem"}, want: "m4"},
-		{name: "of a kind that nothing is", fill: func(m mind) { m.put(row(1, "a", "x"), 0.9, 0.9) }, q: recall.Query{Vector: query(), Kind: "poem"}, want: "", why: `nothing of the kind "poem"`},
+		}, q: recall.Query{Vector: cacheQuery(), Kind: "poem"}, want: "m4"},
+		{name: "of a kind that nothing is", fill: func(m mind) { m.put(row(1, "a", "x"), 0.9, 0.9) }, q: recall.Query{Vector: cacheQuery(), Kind: "poem"}, want: "", why: `nothing of the kind "poem"`},
 		{name: "trick: superseded, candidate and nameless states", fill: func(m mind) {
 			m.put(row(1, "coffee", "x", state(subjects.MemorySuperseded)), 0.9, 0.9)
 			m.put(row(2, "coffee b", "y", state(subjects.MemoryCandidate)), 0.9, 0.9)
@@ -133,7 +133,7 @@ func TestFind(t *testing.T) {
 			m.put(row(1, "coffee", "x", state(subjects.MemorySuperseded)), 0.9, 0.9)
 			m.put(row(2, "coffee b", "y", state(subjects.MemoryCandidate)), 0.8, 0.8)
 			m.put(row(3, "coffee c", "z"), 0.7, 0.7)
-		}, q: recall.Query{Text: "...", Vector: query(), All: true}, want: "m1 m2 m3"},
+		}, q: recall.Query{Text: "...", Vector: cacheQuery(), All: true}, want: "m1 m2 m3"},
 		{name: "trick: many that do not count are nearer", fill: func(m mind) {
 			for key := range uint64(200) {
 				m.put(row(key+1, "n"+strings.Repeat("n", int(key)), "x"+strings.Repeat("x", int(key)), state(subjects.MemorySuperseded)), 0.9, 0.9)
@@ -167,7 +167,7 @@ func TestFind(t *testing.T) {
 		{name: "replaced: the old vectors do not find it", fill: func(m mind) {
 			m.put(row(1, "coffee", "x"), 0.9, 0.9)
 			m.bare(row(1, "tea", "x"))
-		}, q: recall.Query{Vector: query()}, want: ""},
+		}, q: recall.Query{Vector: cacheQuery()}, want: ""},
 		{name: "replaced: another state", fill: func(m mind) {
 			m.put(row(1, "coffee", "x"), 0.9, 0.9)
 			m.put(row(1, "coffee", "x", state(subjects.MemoryCandidate)), 0.9, 0.9)
@@ -184,7 +184,7 @@ func TestFind(t *testing.T) {
 		{name: "fewer at the end", fill: func(m mind) {
 			m.put(row(1, "a", "x"), 0.9, 0.9)
 			m.put(row(2, "b", "y"), 0.8, 0.8)
-		}, q: recall.Query{Vector: query(), Top: 1}, want: "m1", names: "m1 m2"},
+		}, q: recall.Query{Vector: cacheQuery(), Top: 1}, want: "m1", names: "m1 m2"},
 		{name: "Chinese without blanks", fill: func(m mind) {
 			m.bare(row(1, "用户喜欢黑咖啡", "早上喝"))
 			m.bare(row(2, "用户喜欢绿茶", "晚上喝"))
@@ -232,7 +232,7 @@ func TestFindRefuses(t *testing.T) {
 	t.Parallel()
 	m := newMind(t)
 	m.put(row(1, "coffee", "x"), 0.9, 0.9)
-	nan, inf := query(), query()
+	nan, inf := cacheQuery(), cacheQuery()
 	nan[3], inf[3] = float32(math.NaN()), float32(math.Inf(-1))
 	for _, tt := range []struct {
 		name string
@@ -285,7 +285,7 @@ func TestPutRefuses(t *testing.T) {
 		if err := m.Put(tt.row, tt.first, tt.second); !errors.Is(err, tt.is) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
-		f := m.find(recall.Query{Text: "coffee", Vector: query()})
+		f := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()})
 		if s := m.Stats(); ids(f.Top) != "m1" || f.Top[0].Name != "coffee" || s.Rows != 1 || s.Vectors != 1 || s.Words != 1 {
 			t.Errorf("%s: %+v, %+v", tt.name, f.Top, s)
 		}
@@ -302,7 +302,7 @@ func TestRow(t *testing.T) {
 	m.put(in, 0.9, 0.9)
 	want := in
 	want.Words, want.Grades.Feedback = "", ""
-	got := m.find(recall.Query{Vector: query()}).Top[0].Row
+	got := m.find(recall.Query{Vector: cacheQuery()}).Top[0].Row
 	if !slices.Equal(got.Tags, want.Tags) {
 		t.Errorf("tags %q", got.Tags)
 	}
@@ -320,7 +320,7 @@ func TestRow(t *testing.T) {
 	if !m.Grade(7, subjects.Grades{}) || !m.Pin(7, false) {
 		t.Error("no row")
 	}
-	got = m.find(recall.Query{Vector: query()}).Top[0].Row
+	got = m.find(recall.Query{Vector: cacheQuery()}).Top[0].Row
 	if got.Pinned || got.Grades != (subjects.Grades{}) || got.Name != want.Name || got.Respondent != "a" {
 		t.Errorf("after changes: %+v", got)
 	}
@@ -365,14 +365,14 @@ func TestClosed(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Put(row(2, "tea", "x"), query(), query()); !errors.Is(err, vector.ErrClosed) {
+	if err := m.Put(row(2, "tea", "x"), cacheQuery(), cacheQuery()); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("put: %v", err)
 	}
 	if _, err := m.Load(func(func(recall.Row, []float32, []float32) error) error { return nil }); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("load: %v", err)
 	}
 	m.Remove(1)
-	if _, err := m.Find(recall.Query{Vector: query()}); !errors.Is(err, vector.ErrClosed) {
+	if _, err := m.Find(recall.Query{Vector: cacheQuery()}); !errors.Is(err, vector.ErrClosed) {
 		t.Errorf("find: %v", err)
 	}
 }
@@ -408,7 +408,7 @@ func TestFindAmong(t *testing.T) {
 		{"trick: a superseded one", []uint64{2, 4}, []string{"id4"}},
 		{"trick: one that is not there", []uint64{99, 4}, []string{"id4"}},
 	} {
-		found, err := r.Find(recall.Query{Text: "x", Vector: []float32{1, 0, 0, 0}, Among: tt.among, Twins: true})
+		found, err := r.Find(recall.Query{Text: "x", Vector: []float32{1, 0, 0, 0}, Among: tt.among, Duplicates: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,8 @@ func clock() time.Time { return now }
 // near to each other unless a test says so.
 const dims = 64
 
-// query is the vector that rows are compared with.
-func query() []float32 { return near(1, 0) }
+// cacheQuery is a key in the form that is compared.
+func cacheQuery() []float32 { return near(1, 0) }
 
 // near is a vector with this cosine to the query, that goes the rest of its way in a direction of its own.
 func near(cosine float64, own int) []float32 {

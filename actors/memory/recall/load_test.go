@@ -42,10 +42,10 @@ func TestLoad(t *testing.T) {
 	if s := m.Stats(); s != (recall.Stats{Rows: 300, Active: 300, Vectors: 300, Waiting: 300, Bytes: s.Bytes}) || s.Bytes == 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := m.Path(); !strings.Contains(p, "300 names: exact") || !strings.Contains(p, "words of 0 rows, 300 are still being read") {
+	if p := m.DescribeSearch(); !strings.Contains(p, "300 names: exact") || !strings.Contains(p, "words of 0 rows, 300 are still being read") {
 		t.Error(p)
 	}
-	if f := m.find(recall.Query{Text: "name7", Vector: query()}); len(f.Top) != 5 || f.Waiting != 300 {
+	if f := m.find(recall.Query{Text: "name7", Vector: cacheQuery()}); len(f.Top) != 5 || f.Waiting != 300 {
 		t.Errorf("%s, %d waiting", ids(f.Top), f.Waiting)
 	}
 
@@ -64,7 +64,7 @@ func TestLoad(t *testing.T) {
 	if s := m.Stats(); s.Rows != 299 || s.Words != 299 || s.Waiting != 0 {
 		t.Errorf("%+v", s)
 	}
-	if p := m.Path(); !strings.HasSuffix(p, "; words of 299 rows") {
+	if p := m.DescribeSearch(); !strings.HasSuffix(p, "; words of 299 rows") {
 		t.Error(p)
 	}
 	for text, want := range map[string]string{"name0": "m1", "about0": "m1", "begin0": "m1", "newer": "m2", "name1": "", "begin1": "", "name2": "", "name3": "m4", "name299": "m300"} {
@@ -106,7 +106,7 @@ func TestLoadTwice(t *testing.T) {
 		if err != nil || len(bad) > 0 {
 			t.Fatal(bad, err)
 		}
-		for _, c := range m.find(recall.Query{Text: "before", Vector: query()}).Names {
+		for _, c := range m.find(recall.Query{Text: "before", Vector: cacheQuery()}).Names {
 			if r, ok := reason(c, "words"); ok {
 				t.Errorf("%s was found by what it was: %s", c.ID, r.Text)
 			}
@@ -116,7 +116,7 @@ func TestLoadTwice(t *testing.T) {
 				t.Errorf("%s: %s, want %s", text, got, want)
 			}
 		}
-		f := m.find(recall.Query{Vector: query()})
+		f := m.find(recall.Query{Vector: cacheQuery()})
 		if s := m.Stats(); ids(f.Top) != "m1 m9" || s.Rows != 3 || s.Vectors != 2 || s.Words != 3 {
 			t.Errorf("%s, %+v", ids(f.Top), s)
 		}
@@ -152,13 +152,13 @@ func TestLoadBad(t *testing.T) {
 	if s := m.Stats(); s.Rows != 4 || s.Vectors != 1 {
 		t.Errorf("%+v", s)
 	}
-	if got := ids(m.find(recall.Query{Text: "tea milk", Vector: query()}).Top); got != "m1" { // words were not read yet
+	if got := ids(m.find(recall.Query{Text: "tea milk", Vector: cacheQuery()}).Top); got != "m1" { // words were not read yet
 		t.Errorf("%s", got)
 	}
 	if err := m.Warm(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := ids(m.find(recall.Query{Text: "tea milk", Vector: query()}).Top); got != "m1 m2 m3" {
+	if got := ids(m.find(recall.Query{Text: "tea milk", Vector: cacheQuery()}).Top); got != "m1 m2 m3" {
 		t.Errorf("%s", got)
 	}
 }

@@ -65,7 +65,7 @@ func TestFindWhileWriting(t *testing.T) {
 	})
 	for reader := range 3 {
 		readers.Go(func() {
-			q := recall.Query{Text: "coffee", Vector: query()}
+			q := recall.Query{Text: "coffee", Vector: cacheQuery()}
 			if reader == 2 {
 				q = recall.Query{Text: "coffee there"}
 			}

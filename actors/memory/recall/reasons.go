@@ -20,25 +20,25 @@ const (
 	whatRerank      = "rerank"
 )
 
-// explained is the candidate's reasons with words for people. They are made for those rows only that somebody gets to see.
-func (c *candidate) explained(said *said, now time.Time) []subjects.MemoryReason {
+// explainReasons returns the reasons with texts for users. Only rows that are shown get them.
+func (c *candidate) explainReasons(said *wordQuery, now time.Time) []subjects.MemoryReason {
 	out := make([]subjects.MemoryReason, len(c.reasons))
 	for i, r := range c.reasons {
-		r.Text = c.text(r.What, said, now)
+		r.Text = c.explainReason(r.What, said, now)
 		out[i] = r
 	}
 	return out
 }
 
-func (c *candidate) text(what string, said *said, now time.Time) string {
+func (c *candidate) explainReason(what string, said *wordQuery, now time.Time) string {
 	g := c.rec.grades
 	switch what {
 	case whatName:
-		return fmt.Sprintf("the name is near by %.2f", c.like.name)
+		return fmt.Sprintf("the name is near by %.2f", c.likeness.name)
 	case whatDescription:
-		return fmt.Sprintf("the description is near by %.2f", c.like.description)
+		return fmt.Sprintf("the description is near by %.2f", c.likeness.description)
 	case whatWords:
-		return said.text(c.like.found)
+		return said.explain(c.likeness.found)
 	case whatCritic:
 		return fmt.Sprintf("critic gave %d of 5", g.critic)
 	case whatPairwise:
@@ -55,7 +55,7 @@ func (c *candidate) text(what string, said *said, now time.Time) string {
 		}
 		return fmt.Sprintf("reward %+.2f", g.reward)
 	case whatAge:
-		if days := c.rec.days(now); days != 1 {
+		if days := c.rec.ageDays(now); days != 1 {
 			return fmt.Sprintf("asked %d days ago", days)
 		}
 		return "asked yesterday"

@@ -1,9 +1,9 @@
-// Package recall finds what is remembered: by meaning, by words, and by what others thought of it.
+// Package recall searches memory by vectors, by words and by grades.
 //
-// It works on what is in memory and knows no bus, no database and no model. Rows are put in with the vectors of their name
-// and their description. [Recall.Find] compares the names first, the descriptions of the nearest then, and says of each
-// row that is left why it is there: the reasons add up to the score. [Cache] keeps whole results for queries that mean
-// the same, and forgets each as soon as something is written that could change it.
+// It works on rows in RAM and knows no bus, no database and no model. A row is put with the vectors of its name and its
+// description. [Recall.Find] compares names first, then the descriptions of the nearest, and explains each result: the
+// reasons add up to the score. [Cache] keeps results for queries with the same meaning, and drops each as soon as a write
+// could change it.
 package recall
 
 import (
@@ -19,14 +19,14 @@ import (
 	"conclave/subjects"
 )
 
-// What can be wrong with a call, beside what can be wrong with a vector.
+// Errors of a call, beside those of a vector.
 var (
-	ErrEmpty   = errors.New("there is nothing to look for: give some words, or a vector")
+	ErrEmpty   = errors.New("empty query: give some words, or a vector")
 	ErrVectors = errors.New("a row has the vectors of both its name and its description, or none")
 	ErrRow     = errors.New("a row needs an id, and a key below 4294967296")
 )
 
-// Row is what a recall knows of an entry.
+// Row is an entry as a recall holds it.
 type Row struct {
 	Key                            uint64 // the row's number in the database
 	ID, Kind, State, Trust, Source string
@@ -44,61 +44,61 @@ type Options struct {
 	Dims    int
 	Threads int // of a search; 0 = all processors
 	Names   int // rows that go on to the second stage; 0 = 20
-	Top     int // rows at the end; 0 = 5
+	Top     int // rows of the result; 0 = 5
 	// Hybrid lets words count beside vectors. Without it they are used only when a query has no vector.
 	Hybrid bool
 	// Floor is the similarity below which a row that shares no word with the query is left out; 0 = 0.25.
 	Floor float64
-	// Twins is the cosine of two descriptions above which only the better row is shown; 0 = 0.97.
-	Twins   float64
-	Weights Weights // all zero = [DefaultWeights]
-	Now     func() time.Time
+	// Duplicates is the cosine of two descriptions above which only the better row is shown; 0 = 0.97.
+	Duplicates float64
+	Weights    Weights // all zero = [DefaultWeights]
+	Now        func() time.Time
 }
 
-// What options are when they are not given.
+// Defaults of options.
 const (
-	usualNames = 20
-	usualTop   = 5
-	usualFloor = 0.25
-	usualTwins = 0.97
+	defaultNames      = 20
+	defaultTop        = 5
+	defaultFloor      = 0.25
+	defaultDuplicates = 0.97
 )
 
-// Recall holds the rows and finds among them. Finding waits for nobody who writes, but for moments in the index of words.
+// Recall holds rows and searches them. Searches take no lock but that of the word index; writers exclude each other.
 type Recall struct {
 	o                   Options
 	names, descriptions *vector.Index
 	table               table
-	words               *words
+	words               *wordIndex
 	signs               []float32
 
-	mu      sync.Mutex // one hand at a time writes
-	shut    bool
-	turn    uint32
+	mu      sync.Mutex // serializes writers
+	closed  bool
+	version uint32
 	labels  map[labels]*labels
-	queue   []unread     // rows whose words are not indexed, in the order they came
-	waiting atomic.Int64 // how many that are, at most
+	queue   []pendingRow // rows whose words are not indexed, in the order they came
+	pending atomic.Int64 // the length of queue, at most
 }
 
-// unread is a row whose words wait to be indexed. It counts as long as the row's turn is this one.
-type unread struct {
-	key   uint64
-	turn  uint32
-	words string
+// pendingRow is a row whose words are not indexed yet. It is obsolete when the row has another version by then.
+type pendingRow struct {
+	key     uint64
+	version uint32
+	words   string
 }
 
-// New returns an empty one.
+// New returns an empty Recall. It rejects options without a clock, with negative counts or with invalid weights.
 func New(o Options) (*Recall, error) {
 	if o.Names == 0 {
-		o.Names = usualNames
+		o.Names = defaultNames
 	}
 	if o.Top == 0 {
-		o.Top = usualTop
+		o.Top = defaultTop
 	}
 	if o.Floor == 0 {
-		o.Floor = usualFloor
+		o.Floor = defaultFloor
 	}
-	if o.Twins == 0 {
-		o.Twins = usualTwins
+	if o.Duplicates == 0 {
+		o.Duplicates = defaultDuplicates
 	}
 	if o.Weights == (Weights{}) {
 		o.Weights = DefaultWeights()
@@ -116,18 +116,17 @@ func New(o Options) (*Recall, error) {
 	if err != nil {
 		return nil, err
 	}
-	descriptions, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads, Prefilter: vector.Off}) // it is only asked for single rows
+	descriptions, err := vector.New(vector.Options{Dims: o.Dims, Threads: o.Threads, Prefilter: vector.Off}) // only single rows are compared
 	if err != nil {
 		return nil, errors.Join(err, names.Close())
 	}
-	return &Recall{o: o, names: names, descriptions: descriptions, words: newWords(), signs: signs(o.Dims), labels: map[labels]*labels{}}, nil
+	return &Recall{o: o, names: names, descriptions: descriptions, words: newWordIndex(), signs: randomSigns(o.Dims), labels: map[labels]*labels{}}, nil
 }
 
-// Put adds a row, in place of the one with the same key. When it returns, the row is found by its words too. Without
-// vectors it is found by words only, until it is put again with them. When something is wrong with the row or its vectors
-// nothing has changed.
+// Put adds a row or replaces the one with the same key. When it returns, the row is found by words; without vectors only by
+// words. When the row or its vectors are invalid, nothing has changed.
 func (r *Recall) Put(row Row, name, description []float32) error {
-	if err := r.check(row, name, description); err != nil {
+	if err := r.checkRow(row, name, description); err != nil {
 		return err
 	}
 	for _, v := range [][]float32{name, description} {
@@ -137,16 +136,16 @@ func (r *Recall) Put(row Row, name, description []float32) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.shut {
+	if r.closed {
 		return vector.ErrClosed
 	}
-	_, err := r.set(row, name, description)
-	r.words.put(uint32(row.Key), wording{row.Name, row.Description, row.Tags, row.Words})
+	_, err := r.storeRow(row, name, description)
+	r.words.add(uint32(row.Key), rowText{row.Name, row.Description, row.Tags, row.Words})
 	return err
 }
 
-// label is l as it is kept for all rows that have it.
-func (r *Recall) label(l labels) *labels {
+// internLabels returns the one shared copy of l.
+func (r *Recall) internLabels(l labels) *labels {
 	kept := r.labels[l]
 	if kept == nil {
 		kept = &labels{strings.Clone(l.kind), strings.Clone(l.state), strings.Clone(l.trust), strings.Clone(l.source)}
@@ -155,11 +154,11 @@ func (r *Recall) label(l labels) *labels {
 	return kept
 }
 
-// Remove takes rows away. Who begins to look after it has returned does not find them.
+// Remove removes rows. A search that begins after Remove returned does not find them.
 func (r *Recall) Remove(keys ...uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.shut {
+	if r.closed {
 		return
 	}
 	for _, key := range keys {
@@ -173,26 +172,27 @@ func (r *Recall) Remove(keys ...uint64) {
 	r.descriptions.Remove(keys...)
 }
 
-// Grade sets what others think of a row. It reports whether there is one.
+// Grade sets the grades of a row. It reports whether the row exists.
 func (r *Recall) Grade(key uint64, g subjects.Grades) bool {
-	return r.change(key, func(rec *record) { rec.grades = gradesOf(g) })
+	return r.update(key, func(rec *record) { rec.grades = gradesOf(g) })
 }
 
-// State sets a row's state. It reports whether there is one.
+// State sets the state of a row. It reports whether the row exists.
 func (r *Recall) State(key uint64, state string) bool {
-	return r.change(key, func(rec *record) {
-		l := *rec.is
+	return r.update(key, func(rec *record) {
+		l := *rec.labels
 		l.state = state
-		rec.is = r.label(l)
+		rec.labels = r.internLabels(l)
 	})
 }
 
-// Pin sets whether a row is pinned. It reports whether there is one.
+// Pin sets whether a row is pinned. It reports whether the row exists.
 func (r *Recall) Pin(key uint64, pinned bool) bool {
-	return r.change(key, func(rec *record) { rec.pinned = pinned })
+	return r.update(key, func(rec *record) { rec.pinned = pinned })
 }
 
-func (r *Recall) change(key uint64, f func(*record)) bool {
+// update replaces a row by a copy that f changed. It reports whether the row exists.
+func (r *Recall) update(key uint64, f func(*record)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.table.row(key)
@@ -205,10 +205,10 @@ func (r *Recall) change(key uint64, f func(*record)) bool {
 	return true
 }
 
-// Stats is how much there is.
+// Stats counts what a [Recall] holds.
 type Stats struct {
-	Rows    int   // all of them
-	Active  int   // of these, in the state in which they are found
+	Rows    int
+	Active  int   // rows that a search finds without asking for all
 	Vectors int   // rows with vectors
 	Words   int   // rows that are found by words
 	Waiting int   // rows whose words are still to be indexed; see [Recall.Warm]
@@ -216,16 +216,16 @@ type Stats struct {
 	Bytes   int64 // of the vectors
 }
 
-// Stats tells how much there is now.
+// Stats returns the current counts.
 func (r *Recall) Stats() Stats {
-	rows, other := r.table.rows.Load(), r.table.other.Load()
-	s := Stats{Rows: int(rows), Active: int(rows - other), Vectors: r.names.Len(), Waiting: int(r.waiting.Load()), Bytes: r.names.Bytes() + r.descriptions.Bytes()}
+	rows, other := r.table.rows.Load(), r.table.inactive.Load()
+	s := Stats{Rows: int(rows), Active: int(rows - other), Vectors: r.names.Len(), Waiting: int(r.pending.Load()), Bytes: r.names.Bytes() + r.descriptions.Bytes()}
 	s.Words, s.Terms = r.words.size()
 	return s
 }
 
-// Path says in words for a person how a search goes now.
-func (r *Recall) Path() string {
+// DescribeSearch describes for users how a search works now.
+func (r *Recall) DescribeSearch() string {
 	s := r.Stats()
 	path := fmt.Sprintf("%d names: %s", s.Vectors, r.names.Path())
 	switch {
@@ -239,19 +239,20 @@ func (r *Recall) Path() string {
 	return path
 }
 
-// Close gives the memory back. Nobody may search any more.
+// Close frees the memory. No search may run afterwards.
 func (r *Recall) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.shut {
+	if r.closed {
 		return nil
 	}
-	r.shut = true
+	r.closed = true
 	return errors.Join(r.names.Close(), r.descriptions.Close())
 }
 
-// check looks at everything of a row but the numbers in its vectors.
-func (r *Recall) check(row Row, name, description []float32) error {
+// checkRow rejects a row without an id, with too large a key, or with vectors of the wrong size. It does not read the
+// vectors.
+func (r *Recall) checkRow(row Row, name, description []float32) error {
 	switch {
 	case row.ID == "" || row.Key >= maxKey:
 		return fmt.Errorf("row %d with the id %q: %w", row.Key, row.ID, ErrRow)
@@ -263,7 +264,7 @@ func (r *Recall) check(row Row, name, description []float32) error {
 	return nil
 }
 
-// checkVector looks at one that was given; nil is none.
+// checkVector rejects a vector of the wrong size, with a number that is not finite, or of zeros. nil is valid.
 func (r *Recall) checkVector(v []float32) error {
 	if v == nil {
 		return nil

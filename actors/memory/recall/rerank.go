@@ -11,15 +11,13 @@ import (
 	"conclave/subjects"
 )
 
-// errScores means that what a model said about the candidates is no scores.
+// errScores means that the scores of a model are unusable.
 var errScores = errors.New("the model's scores cannot be used")
 
-// Rerank orders candidates anew by what a model thinks of them: score gets the query and a text for each, and returns a
-// number for each, the higher the better. Numbers need no scale: the candidates share the scores that they have, the best
-// gets the highest. Those that the model finds equal stay in their order, in which grades count. Each gets a reason, and the
-// reasons still add up.
+// Rerank reorders candidates by the scores of a model, higher is better. Only the order of the scores counts: the candidates
+// share the values that they have, and equal ones keep their order. Each gets a reason, and the reasons still add up.
 //
-// When score fails, or what it returns is of no use, the candidates are returned as they were with the error.
+// When score fails or its result is unusable, Rerank returns the candidates unchanged with the error.
 func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score func(ctx context.Context, query string, texts []string) ([]float64, error)) ([]Candidate, error) {
 	if len(in) < 2 {
 		return in, nil
@@ -31,13 +29,13 @@ func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score
 	scores, err := score(ctx, query, texts)
 	switch {
 	case err != nil:
-		return in, fmt.Errorf("ordering what was found: %w", err)
+		return in, fmt.Errorf("reranking: %w", err)
 	case len(scores) != len(in):
 		return in, fmt.Errorf("%w: %d for %d texts", errScores, len(scores), len(in))
 	}
 	for _, s := range scores {
 		if math.IsNaN(s) || math.IsInf(s, 0) {
-			return in, fmt.Errorf("%w: %v is no number", errScores, s)
+			return in, fmt.Errorf("%w: %v is not finite", errScores, s)
 		}
 	}
 	order := make([]int, len(in))
@@ -53,7 +51,7 @@ func (r *Recall) Rerank(ctx context.Context, query string, in []Candidate, score
 		c.Reasons = append(slices.Clone(c.Reasons), subjects.MemoryReason{
 			What: whatRerank, Value: values[i] - c.Score, Text: fmt.Sprintf("the model put it in place %d, before it was %d", i+1, was+1),
 		})
-		c.Score = total(c.Reasons)
+		c.Score = sumReasons(c.Reasons)
 		out[i] = c
 	}
 	return out, nil

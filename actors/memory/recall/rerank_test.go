@@ -22,7 +22,7 @@ func TestRerank(t *testing.T) {
 	m.put(row(1, "one", "x"), 0.8, 0.8)
 	m.put(row(2, "two", "y"), 0.7, 0.7)
 	m.put(row(3, "three", "z", graded(subjects.Grades{Critic: 4})), 0.6, 0.6)
-	in := m.find(recall.Query{Text: "numbers", Vector: query()}).Top
+	in := m.find(recall.Query{Text: "numbers", Vector: cacheQuery()}).Top
 	before := slices.Clone(in)
 	broken := errors.New("the model is away")
 	for _, tt := range []struct {

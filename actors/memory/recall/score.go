@@ -9,11 +9,10 @@ import (
 	"conclave/subjects"
 )
 
-// Weights say what counts how much. Similarity is between -1 and 1; shifts are added to it.
+// Weights are the weights of scoring. Similarity is between -1 and 1; shifts are added to it.
 //
-// Shifts turn the order of rows that are about equally similar. They cannot bring something that is not about the question
-// before something that is: together they never count more than Bound, so two rows whose similarity differs by more than
-// twice that stay in their order whatever anybody thinks of them.
+// Shifts reorder rows of about equal similarity and cannot lift an unrelated row above a related one: together they never
+// exceed Bound, so two rows whose similarity differs by more than twice that keep their order.
 type Weights struct {
 	// Name and Description are how much of the similarity the two cosines are. Only their proportion counts.
 	Name, Description float64
@@ -35,8 +34,8 @@ type Weights struct {
 	Bound    float64 // of all shifts together
 }
 
-// DefaultWeights are those of a [Recall] that is given none. With cosines as text models make them, a question's answers
-// lie about 0.1 apart and strangers about 0.3 below.
+// DefaultWeights are the weights of a [Recall] without any. With cosines of text models, the answers to a question lie about
+// 0.1 apart and unrelated rows about 0.3 below.
 func DefaultWeights() Weights {
 	return Weights{
 		Name: 0.4, Description: 0.6, Words: 0.15, Alone: 0.7,
@@ -67,8 +66,9 @@ type likeness struct {
 	found             uint32  // which of them
 }
 
-// similarity appends the parts of how similar a row is. In the first stage only the name is known, and described is false.
-func (w Weights) similarity(to []subjects.MemoryReason, l likeness, described bool) []subjects.MemoryReason {
+// appendSimilarity appends the parts of the similarity. described is false in the first stage, where only the name is
+// compared.
+func (w Weights) appendSimilarity(to []subjects.MemoryReason, l likeness, described bool) []subjects.MemoryReason {
 	words := w.Alone * l.share
 	if l.vectors {
 		name, description := w.Name/(w.Name+w.Description), w.Description/(w.Name+w.Description)
@@ -81,7 +81,7 @@ func (w Weights) similarity(to []subjects.MemoryReason, l likeness, described bo
 		if description > 0 {
 			to = append(to, subjects.MemoryReason{What: whatDescription, Value: description * float64(l.description)})
 		}
-		words = w.Words * l.share * (1 - total(to)) // what is near already is not lifted much
+		words = w.Words * l.share * (1 - sumReasons(to)) // what is near already is not lifted much
 	}
 	if l.share > 0 {
 		to = append(to, subjects.MemoryReason{What: whatWords, Value: words})
@@ -89,8 +89,8 @@ func (w Weights) similarity(to []subjects.MemoryReason, l likeness, described bo
 	return to
 }
 
-// shifts appends what moves a row up or down beside its similarity.
-func (w Weights) shifts(to []subjects.MemoryReason, rec *record, now time.Time) []subjects.MemoryReason {
+// appendShifts appends what moves a row up or down beside its similarity: grades, age and pins, scaled down to Bound.
+func (w Weights) appendShifts(to []subjects.MemoryReason, rec *record, now time.Time) []subjects.MemoryReason {
 	from := len(to)
 	add := func(what string, value float64) { to = append(to, subjects.MemoryReason{What: what, Value: value}) }
 	if g := rec.grades; g != nil {
@@ -111,13 +111,13 @@ func (w Weights) shifts(to []subjects.MemoryReason, rec *record, now time.Time) 
 			add(whatReward, w.Reward*g.reward)
 		}
 	}
-	switch days := rec.days(now); {
+	switch days := rec.ageDays(now); {
 	case rec.pinned:
 		add(whatPinned, w.Pinned)
-	case rec.is.kind == subjects.KindEngram && days > 0 && w.Age > 0:
+	case rec.labels.kind == subjects.KindEngram && days > 0 && w.Age > 0:
 		add(whatAge, -w.Age*(1-math.Exp2(-float64(days)*float64(24*time.Hour)/float64(w.HalfLife))))
 	}
-	if sum := math.Abs(total(to[from:])); sum > w.Bound { // each gives way in proportion
+	if sum := math.Abs(sumReasons(to[from:])); sum > w.Bound { // each gives way in proportion
 		for i := range to[from:] {
 			to[from+i].Value *= w.Bound / sum
 		}
@@ -125,15 +125,16 @@ func (w Weights) shifts(to []subjects.MemoryReason, rec *record, now time.Time) 
 	return to
 }
 
-// tie is the winner of a comparison that nobody won.
+// tie is the winner of a comparison without one.
 const tie = "tie"
 
-// days is how old a row is. A clock that was wrong makes nothing younger than today.
-func (r *record) days(now time.Time) int {
+// ageDays returns the age of a row in days, never negative.
+func (r *record) ageDays(now time.Time) int {
 	return max(0, int(now.Sub(time.UnixMicro(r.created))/(24*time.Hour)))
 }
 
-func total(reasons []subjects.MemoryReason) (sum float64) {
+// sumReasons returns the sum of the values.
+func sumReasons(reasons []subjects.MemoryReason) (sum float64) {
 	for _, r := range reasons {
 		sum += r.Value
 	}

@@ -53,7 +53,7 @@ func TestGrades(t *testing.T) {
 			m := newMind(t)
 			m.put(row(1, "one", "x", tt.first), 0.71, 0.71)
 			m.put(row(2, "two", "y", tt.second), 0.7, 0.7)
-			f := m.find(recall.Query{Text: "...", Vector: query()})
+			f := m.find(recall.Query{Text: "...", Vector: cacheQuery()})
 			if got := ids(f.Top); got != tt.want {
 				t.Errorf("%s, want %s: %+v", got, tt.want, f.Top)
 			}
@@ -90,7 +90,7 @@ func TestGradeLater(t *testing.T) {
 		{"unpinned", func() { m.Pin(2, false) }, "m1 m2"},
 	} {
 		tt.do()
-		if got := ids(m.find(recall.Query{Vector: query()}).Top); got != tt.want {
+		if got := ids(m.find(recall.Query{Vector: cacheQuery()}).Top); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
@@ -102,7 +102,7 @@ func TestReasons(t *testing.T) {
 	m := newMind(t)
 	m.put(row(1, "Coffee", "Black, never with milk", days(40), graded(subjects.Grades{Critic: 2})), 0.8, 0.6)
 	m.bare(row(2, "tea", "green"))
-	c := m.find(recall.Query{Text: "do I take BLACK coffees?", Vector: query()}).Top[0]
+	c := m.find(recall.Query{Text: "do I take BLACK coffees?", Vector: cacheQuery()}).Top[0]
 	var got []string
 	for _, r := range c.Reasons {
 		got = append(got, r.What+": "+r.Text)
@@ -172,7 +172,7 @@ func TestScores(t *testing.T) {
 			cosine := rapid.Float64Range(-1, 1)
 			m.put(r, cosine.Draw(rt, "name cosine"), cosine.Draw(rt, "description cosine"))
 		}
-		q := recall.Query{Text: "coffee", Vector: query(), Top: 20}
+		q := recall.Query{Text: "coffee", Vector: cacheQuery(), Top: 20}
 		if rapid.IntRange(0, 4).Draw(rt, "only words") == 0 {
 			q.Vector = nil
 		}
@@ -222,7 +222,7 @@ func TestUnrelated(t *testing.T) {
 		right.Description, wrong.Description = "d", "e"
 		m.put(right, rapid.Float64Range(0.6, 1).Draw(rt, "right name"), rapid.Float64Range(0.6, 1).Draw(rt, "right"))
 		m.put(wrong, rapid.Float64Range(-1, 0.39).Draw(rt, "wrong name"), rapid.Float64Range(-1, 0.39).Draw(rt, "wrong"))
-		if got := m.find(recall.Query{Text: "coffee", Vector: query()}).Top; len(got) == 0 || got[0].ID != "m1" {
+		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery()}).Top; len(got) == 0 || got[0].ID != "m1" {
 			rt.Errorf("%+v", got)
 		}
 	})

@@ -11,7 +11,7 @@ func TestSketch(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, dims := range []int{1, 7, 64, 65, 384, 768} {
-		signs := signs(dims)
+		signs := randomSigns(dims)
 		for _, cosine := range []float64{1, 0.99, 0.97, 0.9, 0.5, 0, -1} {
 			if dims == 1 && cosine != 1 && cosine != -1 {
 				continue
@@ -32,7 +32,7 @@ func TestSketch(t *testing.T) {
 		}
 	}
 	var none sketch
-	if some := sketchOf([]float32{1, 2, 3}, signs(3)); some.cosine(&none) != 0 || none.cosine(&none) != 0 || !some.made {
+	if some := sketchOf([]float32{1, 2, 3}, randomSigns(3)); some.cosine(&none) != 0 || none.cosine(&none) != 0 || !some.isValid {
 		t.Error("what has no vector has a twin")
 	}
 	for _, odd := range [][]float32{{0, 0}, {math.MaxFloat32, math.MaxFloat32}, {1e-45, 0}} {

@@ -17,14 +17,14 @@ const (
 	maxKey   = 1 << 32 // keys are smaller
 )
 
-// table is the rows by key. Readers take no lock; writers hold that of [Recall].
+// table holds the rows by key. Readers take no lock; writers hold that of [Recall].
 type table struct {
-	pages atomic.Pointer[[]*page]
-	rows  atomic.Int64
-	other atomic.Int64 // rows that are not active
+	pages    atomic.Pointer[[]*page]
+	rows     atomic.Int64
+	inactive atomic.Int64 // rows that are not active
 }
 
-// page is a stretch of keys. The marks stand apart from the rows, because a search asks for those of every row.
+// page is a range of keys. The marks are apart from the rows, because a search reads those of every row.
 type page struct {
 	marks [pageSize]atomic.Uint32
 	rows  [pageSize]atomic.Pointer[record]
@@ -60,7 +60,7 @@ func (t *table) page(key uint64) *page {
 	return (*pages)[key>>pageBits]
 }
 
-// row is the one with this key, or nil.
+// row returns the row with this key, nil when there is none.
 func (t *table) row(key uint64) *record {
 	if p := t.page(key); p != nil {
 		return p.rows[key%pageSize].Load()
@@ -68,7 +68,7 @@ func (t *table) row(key uint64) *record {
 	return nil
 }
 
-// marks of the row with this key; 0 = there is none.
+// marks returns the marks of the row with this key, 0 when there is none.
 func (t *table) marks(key uint64) uint32 {
 	if p := t.page(key); p != nil {
 		return p.marks[key%pageSize].Load()
@@ -76,7 +76,7 @@ func (t *table) marks(key uint64) uint32 {
 	return 0
 }
 
-// set puts a row in its place; nil takes it away.
+// set stores a row; nil removes it.
 func (t *table) set(key uint64, r *record) {
 	p := t.page(key)
 	if p == nil {
@@ -88,10 +88,10 @@ func (t *table) set(key uint64, r *record) {
 	old := p.rows[key%pageSize].Swap(r)
 	p.marks[key%pageSize].Store(r.marks())
 	t.rows.Add(r.count() - old.count())
-	t.other.Add(r.countOther() - old.countOther())
+	t.inactive.Add(r.countInactive() - old.countInactive())
 }
 
-// grow makes the page of key. Readers go on with the list of pages that they have.
+// grow adds the page of key. Readers continue with the list of pages that they have.
 func (t *table) grow(key uint64) *page {
 	var pages []*page
 	if old := t.pages.Load(); old != nil {
@@ -106,9 +106,9 @@ func (t *table) grow(key uint64) *page {
 	return p
 }
 
-// keep says which keys count in a search, nil = all of them.
-func (t *table) keep(kind string, all bool) func(key uint64) bool {
-	if kind == "" && (all || t.other.Load() == 0) {
+// filter returns which keys a search admits; nil = all.
+func (t *table) filter(kind string, all bool) func(key uint64) bool {
+	if kind == "" && (all || t.inactive.Load() == 0) {
 		return nil
 	}
 	mask, want := uint32(markThere), uint32(markThere)
@@ -127,23 +127,23 @@ func (t *table) keep(kind string, all bool) func(key uint64) bool {
 			return false
 		}
 		r := t.row(key)
-		return r != nil && r.is.kind == kind
+		return r != nil && r.labels.kind == kind
 	}
 }
 
-// record is a row as it is kept: small, and never changed. Whoever changes something puts a copy in its place.
+// record is a row as it is stored: compact and immutable. A change replaces it by a copy.
 type record struct {
 	text    string // id, name, description, respondent, and then each tag behind its length
 	ends    [4]uint32
-	turn    uint32 // of the text: it is another one when the row is put again
-	is      *labels
+	version uint32 // of the text: it is another one when the row is put again
+	labels  *labels
 	grades  *grades // nil = nobody said anything
 	created int64   // microseconds
 	sketch  sketch  // of the description
 	pinned  bool
 }
 
-// labels are words that many rows have in common. They are kept once.
+// labels are values that many rows share. Each combination is stored once.
 type labels struct{ kind, state, trust, source string }
 
 type grades struct {
@@ -166,7 +166,8 @@ func gradesOf(g subjects.Grades) *grades {
 	return &out
 }
 
-func pack(row Row) *record {
+// newRecord packs a row.
+func newRecord(row Row) *record {
 	size := len(row.ID) + len(row.Name) + len(row.Description) + len(row.Respondent)
 	for _, tag := range row.Tags {
 		size += binary.MaxVarintLen32 + len(tag)
@@ -202,10 +203,10 @@ func (r *record) tags() (tags []string) {
 	return tags
 }
 
-// row is r as others see it.
+// row unpacks the record.
 func (r *record) row(key uint64) Row {
 	row := Row{
-		Key: key, ID: r.id(), Kind: r.is.kind, State: r.is.state, Trust: r.is.trust, Source: r.is.source,
+		Key: key, ID: r.id(), Kind: r.labels.kind, State: r.labels.state, Trust: r.labels.trust, Source: r.labels.source,
 		Name: r.name(), Description: r.description(), Respondent: r.respondent(), Tags: r.tags(),
 		Created: time.UnixMicro(r.created).UTC(), Pinned: r.pinned,
 	}
@@ -219,18 +220,18 @@ func (r *record) marks() uint32 {
 	if r == nil {
 		return 0
 	}
-	m := markThere | kindMark(r.is.kind)
-	if r.found() {
+	m := markThere | kindMark(r.labels.kind)
+	if r.isRecallable() {
 		m |= markActive
 	}
 	return m
 }
 
-// found reports whether a row is found by who does not look for all of them. What was answered in respondent B nobody has
-// seen: it is found where it was the better answer, and nowhere else.
-func (r *record) found() bool {
+// isRecallable reports whether a search that does not ask for all rows finds this one: active rows, and answers of
+// respondent B only where they won the comparison, since the user has not seen them.
+func (r *record) isRecallable() bool {
 	won := r.grades != nil && r.grades.pairwise == subjects.RespondentB
-	return r.is.state == subjects.MemoryActive && (won || r.respondent() != subjects.RespondentB)
+	return r.labels.state == subjects.MemoryActive && (won || r.respondent() != subjects.RespondentB)
 }
 
 func (r *record) count() int64 {
@@ -240,8 +241,8 @@ func (r *record) count() int64 {
 	return 1
 }
 
-func (r *record) countOther() int64 {
-	if r == nil || r.found() {
+func (r *record) countInactive() int64 {
+	if r == nil || r.isRecallable() {
 		return 0
 	}
 	return 1

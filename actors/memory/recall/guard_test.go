@@ -36,12 +36,12 @@ func TestGuard(t *testing.T) {
 		{"trick: something invisible in a word", "about A\u200bnna not n\u200bot", "anna not not"},
 		{"trick: no text", "about \xff\xfe Anna\xff", "\ufffd \ufffd anna \ufffd"},
 	} {
-		if got := guard(tt.in); got != tt.want {
+		if got := guardWords(tt.in); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
 	long := strings.Repeat("very long ", 1000)
-	if guard(long+"a") == guard(long+"b") {
+	if guardWords(long+"a") == guardWords(long+"b") {
 		t.Error("what differs at the end of a long text is not seen")
 	}
 }
@@ -53,11 +53,11 @@ func FuzzGuard(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text[:min(len(text), 300)], "")
-		got := guard(text)
-		if !utf8.ValidString(got) || guard(" "+text+" ") != got {
-			t.Errorf("%q: %q, with blanks %q", text, got, guard(" "+text+" "))
+		got := guardWords(text)
+		if !utf8.ValidString(got) || guardWords(" "+text+" ") != got {
+			t.Errorf("%q: %q, with blanks %q", text, got, guardWords(" "+text+" "))
 		}
-		for _, w := range telling(text) {
+		for _, w := range contentTerms(text) {
 			if w == "" {
 				t.Errorf("%q has an empty word", text)
 			}

@@ -13,7 +13,7 @@ import (
 )
 
 // keysOf are the rows that a search found, in their order.
-func keysOf(s *said) string {
+func keysOf(s *wordQuery) string {
 	var out []string
 	for _, b := range s.best {
 		out = append(out, fmt.Sprint(b.key))
@@ -27,30 +27,30 @@ func TestWordsRank(t *testing.T) {
 	filler := func(n int) string { return strings.TrimSpace(strings.Repeat("filler ", n)) }
 	for _, tt := range []struct {
 		name  string
-		rows  []wording // keys from 1
+		rows  []rowText // keys from 1
 		query string
 		want  string
 	}{
-		{"more words of the query", []wording{{name: "black"}, {name: "black coffee"}, {name: "coffee"}}, "black coffee", "2 1 3"},
-		{"a rare word before a frequent one", []wording{{name: "coffee one"}, {name: "coffee two"}, {name: "coffee three"}, {name: "zubrowka four"}, {name: "tea"}, {name: "milk"}, {name: "water"}}, "zubrowka coffee", "4 1 2 3"},
-		{"the name before the description", []wording{{name: "x", about: "coffee"}, {name: "coffee", about: "x"}}, "coffee", "2 1"},
-		{"a tag as good as the name", []wording{{name: "x", tags: []string{"coffee"}}, {name: "coffee", tags: []string{"x"}}}, "coffee", "1 2"},
-		{"the description before the corpus", []wording{{name: "x", begin: "coffee"}, {name: "x", about: "coffee"}}, "coffee", "2 1"},
-		{"again and again", []wording{{name: "x", about: "coffee tea"}, {name: "x", about: "coffee coffee"}}, "coffee", "2 1"},
-		{"short before long", []wording{{name: "x", about: "coffee " + filler(60)}, {name: "x", about: "coffee " + filler(3)}}, "coffee", "2 1"},
-		{"equals by key", []wording{{name: "coffee"}, {name: "coffee"}, {name: "coffee"}}, "coffee", "1 2 3"},
-		{"nothing shared", []wording{{name: "tea"}}, "coffee", ""},
-		{"no words", []wording{{name: "tea"}}, "", ""},
-		{"trick: a name of a megabyte", []wording{{name: strings.Repeat("coffee ", 150_000)}, {name: "coffee"}}, "coffee", "1 2"},
-		{"trick: beyond what is read", []wording{{name: "x", begin: strings.Repeat(" ", mostBegin) + "coffee"}}, "coffee", ""},
-		{"trick: a query of more words than bits", []wording{{name: "coffee"}}, strings.Join(manyWords(100), " ") + " coffee", "1"},
-		{"trick: one word a thousand times", []wording{{name: "tea"}, {name: "coffee"}}, strings.Repeat("tea ", 900) + "coffee", "1 2"},
-		{"a word that nearly all have tells nothing", []wording{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada coffee"}, {name: "tea"}}, "ada coffee", "7"},
-		{"unless there is no other", []wording{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada a7"}, {name: "tea"}}, "ada", "1 2 3 4 5 6 7"},
+		{"more words of the query", []rowText{{name: "black"}, {name: "black coffee"}, {name: "coffee"}}, "black coffee", "2 1 3"},
+		{"a rare word before a frequent one", []rowText{{name: "coffee one"}, {name: "coffee two"}, {name: "coffee three"}, {name: "zubrowka four"}, {name: "tea"}, {name: "milk"}, {name: "water"}}, "zubrowka coffee", "4 1 2 3"},
+		{"the name before the description", []rowText{{name: "x", description: "coffee"}, {name: "coffee", description: "x"}}, "coffee", "2 1"},
+		{"a tag as good as the name", []rowText{{name: "x", tags: []string{"coffee"}}, {name: "coffee", tags: []string{"x"}}}, "coffee", "1 2"},
+		{"the description before the corpus", []rowText{{name: "x", corpus: "coffee"}, {name: "x", description: "coffee"}}, "coffee", "2 1"},
+		{"again and again", []rowText{{name: "x", description: "coffee tea"}, {name: "x", description: "coffee coffee"}}, "coffee", "2 1"},
+		{"short before long", []rowText{{name: "x", description: "coffee " + filler(60)}, {name: "x", description: "coffee " + filler(3)}}, "coffee", "2 1"},
+		{"equals by key", []rowText{{name: "coffee"}, {name: "coffee"}, {name: "coffee"}}, "coffee", "1 2 3"},
+		{"nothing shared", []rowText{{name: "tea"}}, "coffee", ""},
+		{"no words", []rowText{{name: "tea"}}, "", ""},
+		{"trick: a name of a megabyte", []rowText{{name: strings.Repeat("coffee ", 150_000)}, {name: "coffee"}}, "coffee", "1 2"},
+		{"trick: beyond what is read", []rowText{{name: "x", corpus: strings.Repeat(" ", maxCorpusBytes) + "coffee"}}, "coffee", ""},
+		{"trick: a query of more words than bits", []rowText{{name: "coffee"}}, strings.Join(manyWords(100), " ") + " coffee", "1"},
+		{"trick: one word a thousand times", []rowText{{name: "tea"}, {name: "coffee"}}, strings.Repeat("tea ", 900) + "coffee", "1 2"},
+		{"a word that nearly all have tells nothing", []rowText{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada coffee"}, {name: "tea"}}, "ada coffee", "7"},
+		{"unless there is no other", []rowText{{name: "ada a1"}, {name: "ada a2"}, {name: "ada a3"}, {name: "ada a4"}, {name: "ada a5"}, {name: "ada a6"}, {name: "ada a7"}, {name: "tea"}}, "ada", "1 2 3 4 5 6 7"},
 	} {
-		x := newWords()
+		x := newWordIndex()
 		for i, w := range tt.rows {
-			x.put(uint32(i+1), w)
+			x.add(uint32(i+1), w)
 		}
 		s := x.search(tt.query, 20, nil, nil)
 		if got := keysOf(s); got != tt.want {
@@ -80,7 +80,7 @@ func TestWordsModel(t *testing.T) {
 		return strings.Join(rapid.SliceOfN(rapid.SampledFrom(vocabulary), 0, 3).Draw(rt, "words"), " ")
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		x, model := newWords(), map[uint32][]string{}
+		x, model := newWordIndex(), map[uint32][]string{}
 		for range rapid.IntRange(0, 40).Draw(rt, "steps") {
 			key := uint32(rapid.IntRange(0, 9).Draw(rt, "key")) * 5000 // on several pages
 			if rapid.IntRange(0, 3).Draw(rt, "remove") == 0 {
@@ -88,27 +88,27 @@ func TestWordsModel(t *testing.T) {
 				delete(model, key)
 				continue
 			}
-			w := wording{phrase.Draw(rt, "name"), phrase.Draw(rt, "about"), []string{phrase.Draw(rt, "tag")}, phrase.Draw(rt, "begin")}
-			x.put(key, w)
-			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.about, w.tags[0], w.begin}, " | ")))
+			w := rowText{phrase.Draw(rt, "name"), phrase.Draw(rt, "about"), []string{phrase.Draw(rt, "tag")}, phrase.Draw(rt, "begin")}
+			x.add(key, w)
+			model[key] = strings.Fields(splitTerms(strings.Join([]string{w.name, w.description, w.tags[0], w.corpus}, " | ")))
 		}
 		query := phrase.Draw(rt, "query")
 		s := x.search(query, 100, func(key uint64) bool { return key != 5000 }, []uint64{0, 5000, 77, 1 << 50})
 		for key, has := range model {
 			var want []string
-			for i, w := range s.words {
+			for i, w := range s.terms {
 				if slices.Contains(has, string(text.StemPlural([]byte(w.word)))) || slices.Contains(has, w.word+"*") {
-					want = append(want, s.words[i].word)
+					want = append(want, s.terms[i].word)
 				}
 			}
-			got := s.of(key)
-			if key == 5000 && slices.ContainsFunc(s.best, func(b shared) bool { return b.key == key }) {
+			got := s.match(key)
+			if key == 5000 && slices.ContainsFunc(s.best, func(b wordMatch) bool { return b.key == key }) {
 				rt.Error("a row that does not count was found")
 			}
-			if len(want) == 0 && got.found == 0 {
+			if len(want) == 0 && got.terms == 0 {
 				continue
 			}
-			if shown := "words: " + strings.Join(want, ", "); s.text(got.found) != shown || got.share <= 0 || got.share > 1 {
+			if shown := "words: " + strings.Join(want, ", "); s.explain(got.terms) != shown || got.share <= 0 || got.share > 1 {
 				rt.Errorf("%q in %q: %+v, want %q", query, has, got, shown)
 			}
 		}
@@ -120,7 +120,7 @@ func TestWordsModel(t *testing.T) {
 				rt.Errorf("row %d is gone and was found", b.key)
 			}
 		}
-		if !slices.IsSortedFunc(s.best, order) {
+		if !slices.IsSortedFunc(s.best, compareMatches) {
 			rt.Errorf("%v is in no order", s.best)
 		}
 	})
@@ -129,7 +129,7 @@ func TestWordsModel(t *testing.T) {
 // TestWordsSweep: rows that are written again and again leave nothing behind, and are never found by what they were.
 func TestWordsSweep(t *testing.T) {
 	t.Parallel()
-	x, rng := newWords(), rand.New(rand.NewPCG(3, 4))
+	x, rng := newWordIndex(), rand.New(rand.NewPCG(3, 4))
 	const rows = 400
 	current := map[uint32]int{}
 	most := 0
@@ -139,7 +139,7 @@ func TestWordsSweep(t *testing.T) {
 			x.remove(key)
 			delete(current, key)
 		} else {
-			x.put(key, wording{name: fmt.Sprint("version", version), about: "coffee filler", tags: []string{fmt.Sprint("row", key)}})
+			x.add(key, rowText{name: fmt.Sprint("version", version), description: "coffee filler", tags: []string{fmt.Sprint("row", key)}})
 			current[key] = version
 		}
 		if version%1500 == 0 || version > 19_997 {
@@ -164,7 +164,7 @@ func TestWordsSweep(t *testing.T) {
 		postings += len(list)
 	}
 	// 400 rows of four words, and what waits to be swept: some thousand removed rows.
-	if most > 8_000 || postings > 4*(rows+4*leastToSweep) {
+	if most > 8_000 || postings > 4*(rows+4*minSweep) {
 		t.Errorf("it grew to %d rows or words, and has %d postings", most, postings)
 	}
 }

@@ -14,16 +14,15 @@ import (
 // sketchSize is how many numbers stand for a vector in a [sketch].
 const sketchSize = 64
 
-// sketch is a vector made small: its numbers are added up in some few heaps, each with a sign of its own that looks
-// random. The cosine of two sketches is that of the vectors give or take 0.01 where it is near to 1, which is enough to
-// tell whether two texts say the same. The vectors themselves are in an index that gives none away.
+// sketch is a small random projection of a vector. The cosine of two sketches differs by about 0.01 from that of the vectors
+// where it is near 1, which is enough to find duplicates. The vectors themselves are in an index that returns none.
 type sketch struct {
-	sums [sketchSize]int8
-	made bool
+	sums    [sketchSize]int8
+	isValid bool
 }
 
-// signs are those by which vectors of a size are added up.
-func signs(dims int) []float32 {
+// randomSigns returns the signs of the projection, the same on every machine.
+func randomSigns(dims int) []float32 {
 	list := make([]float32, dims)
 	state := uint64(1)
 	for i := range list {
@@ -37,7 +36,7 @@ func signs(dims int) []float32 {
 	return list
 }
 
-// sketchOf makes the sketch of a vector, all of whose numbers are good.
+// sketchOf returns the sketch of a vector, all of whose numbers must be finite.
 func sketchOf(v, signs []float32) (s sketch) {
 	var sums [sketchSize]float32
 	whole := len(v) / sketchSize * sketchSize
@@ -68,13 +67,13 @@ func sketchOf(v, signs []float32) (s sketch) {
 	for i, x := range sums {
 		s.sums[i] = int8(int32(x*scale+127.5) - 127) // rounded: what is cut off is positive
 	}
-	s.made = true
+	s.isValid = true
 	return s
 }
 
-// cosine of the vectors that a and b were made of, about; 0 when there is none.
+// cosine returns about the cosine of the vectors of a and b, 0 when one has no sketch.
 func (a *sketch) cosine(b *sketch) float64 {
-	if !a.made || !b.made {
+	if !a.isValid || !b.isValid {
 		return 0
 	}
 	var ab, aa, bb int
@@ -85,53 +84,53 @@ func (a *sketch) cosine(b *sketch) float64 {
 	return float64(ab) / math.Sqrt(float64(aa)*float64(bb))
 }
 
-// apart leaves out what has too little to do with the query, and, unless twins are wanted, of rows that say the same all but
-// the best, until there are enough. list is ordered, best first.
-func (r *Recall) apart(list []*candidate, top int, twins bool) (chosen []*candidate) {
+// selectTop returns the first top rows that are not below the floor and, unless duplicates are wanted, no duplicates of a
+// better one. list is sorted, best first.
+func (r *Recall) selectTop(list []*candidate, top int, withDuplicates bool) (chosen []*candidate) {
 	for _, c := range list {
 		if len(chosen) == top {
 			break
 		}
-		if !r.low(c) && (twins || !slices.ContainsFunc(chosen, func(better *candidate) bool { return r.twin(c.rec, better.rec) })) {
+		if !r.isBelowFloor(c) && (withDuplicates || !slices.ContainsFunc(chosen, func(better *candidate) bool { return r.isDuplicate(c.rec, better.rec) })) {
 			chosen = append(chosen, c)
 		}
 	}
 	return chosen
 }
 
-// twin reports whether two rows say the same. Rows of different states never do: who asks for what was superseded wants to
-// see it beside what took its place. Nor do rows of different trust: a stranger must not hide what the user said by
-// saying something under the same name.
-func (r *Recall) twin(a, b *record) bool {
-	if a.is.state != b.is.state || a.is.trust != b.is.trust {
+// isDuplicate reports whether two rows say the same. Rows of different states never do: a search for superseded rows shows
+// them beside their successors. Nor do rows of different trust: untrusted content must not hide the user's own under the
+// same name.
+func (r *Recall) isDuplicate(a, b *record) bool {
+	if a.labels.state != b.labels.state || a.labels.trust != b.labels.trust {
 		return false
 	}
-	name := nameOf(a)
-	return name != "" && name == nameOf(b) || a.description() != "" && a.description() == b.description() || a.sketch.cosine(&b.sketch) > r.o.Twins
+	name := comparableName(a)
+	return name != "" && name == comparableName(b) || a.description() != "" && a.description() == b.description() || a.sketch.cosine(&b.sketch) > r.o.Duplicates
 }
 
-// fewOfName leaves of rows with the same name only the few best, and of all the first most. What others thought of them
-// counts here already: among answers to the same question hardly anything else tells them apart.
-func (r *Recall) fewOfName(list []*candidate, most int, now time.Time) (chosen []*candidate) {
+// limitPerName keeps the best maxPerName rows of each name, and the first most of all. Shifts count here already: answers to
+// the same question hardly differ otherwise.
+func (r *Recall) limitPerName(list []*candidate, most int, now time.Time) (chosen []*candidate) {
 	type group struct{ name, state, trust string }
 	groups := map[group][]*candidate{}
 	for _, c := range list {
-		if name := nameOf(c.rec); name != "" {
-			g := group{name, c.rec.is.state, c.rec.is.trust}
+		if name := comparableName(c.rec); name != "" {
+			g := group{name, c.rec.labels.state, c.rec.labels.trust}
 			groups[g] = append(groups[g], c)
 		}
 	}
 	out := map[*candidate]bool{}
 	for _, g := range groups {
-		if len(g) <= mostOfName {
+		if len(g) <= maxPerName {
 			continue
 		}
 		worth := make(map[*candidate]float64, len(g))
 		for _, c := range g {
-			worth[c] = c.sim + total(r.o.Weights.shifts(nil, c.rec, now))
+			worth[c] = c.similarity + sumReasons(r.o.Weights.appendShifts(nil, c.rec, now))
 		}
 		slices.SortStableFunc(g, func(a, b *candidate) int { return cmp.Compare(worth[b], worth[a]) })
-		for _, c := range g[mostOfName:] {
+		for _, c := range g[maxPerName:] {
 			out[c] = true
 		}
 	}
@@ -146,10 +145,10 @@ func (r *Recall) fewOfName(list []*candidate, most int, now time.Time) (chosen [
 	return chosen
 }
 
-// nameOf is a name as names are compared, "" = it says nothing about being the same. Pieces of a document have the name of
-// their heading, which several may stand under.
-func nameOf(rec *record) string {
-	if rec.is.kind == subjects.KindDocument {
+// comparableName returns a name in the form that is compared, "" for pieces of a document, several of which may share a
+// heading.
+func comparableName(rec *record) string {
+	if rec.labels.kind == subjects.KindDocument {
 		return ""
 	}
 	return strings.TrimSpace(text.Fold(rec.name()))

@@ -9,8 +9,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestTwins: of rows that say the same only the best is shown.
-func TestTwins(t *testing.T) {
+// TestDuplicatesAreShownOnce: of rows that say the same only the best is shown.
+func TestDuplicatesAreShownOnce(t *testing.T) {
 	t.Parallel()
 	// beside is a vector whose cosine to near(0.8, 1) is this one.
 	beside := func(cosine float64) []float32 {
@@ -50,11 +50,11 @@ func TestTwins(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := ids(m.find(recall.Query{Text: "coffee", Vector: query(), All: tt.all}).Top); got != tt.want {
+		if got := ids(m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: tt.all}).Top); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
-		if got := m.find(recall.Query{Text: "coffee", Vector: query(), All: tt.all, Twins: true}).Top; len(got) != 2 {
-			t.Errorf("%s, and twins are wanted: %s", tt.name, ids(got))
+		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: tt.all, Duplicates: true}).Top; len(got) != 2 {
+			t.Errorf("%s, and duplicates are wanted: %s", tt.name, ids(got))
 		}
 	}
 }
@@ -69,15 +69,15 @@ func TestSameName(t *testing.T) {
 	for key := range uint64(4) {
 		m.put(row(key+31, fmt.Sprint("other ", key), fmt.Sprint("thing ", key)), 0.5, 0.5)
 	}
-	f := m.find(recall.Query{Text: "...", Vector: query()})
+	f := m.find(recall.Query{Text: "...", Vector: cacheQuery()})
 	if got := ids(f.Top); got != "m1 m31 m32 m33 m34" {
 		t.Errorf("%s", got)
 	}
 	if got := ids(f.Names); got != "m1 m2 m3 m31 m32 m33 m34" {
 		t.Errorf("names %s", got)
 	}
-	if f := m.find(recall.Query{Text: "...", Vector: query(), Names: 40, Top: 40, Twins: true}); len(f.Names) != 34 || len(f.Top) != 34 {
-		t.Errorf("twins are wanted: %d names, %s", len(f.Names), ids(f.Top))
+	if f := m.find(recall.Query{Text: "...", Vector: cacheQuery(), Names: 40, Top: 40, Duplicates: true}); len(f.Names) != 34 || len(f.Top) != 34 {
+		t.Errorf("duplicates are wanted: %d names, %s", len(f.Names), ids(f.Top))
 	}
 }
 
@@ -89,7 +89,7 @@ func TestSameNameBest(t *testing.T) {
 		m.put(row(key+1, "tides", fmt.Sprint("bad ", key), graded(subjects.Grades{Critic: 1, Reward: -1, Rewards: 1})), 0.9, 0.8)
 	}
 	m.put(row(6, "tides", "the moon pulls the sea", graded(subjects.Grades{Critic: 5})), 0.9, 0.8)
-	if got := ids(m.find(recall.Query{Text: "...", Vector: query()}).Top); got != "m6" {
+	if got := ids(m.find(recall.Query{Text: "...", Vector: cacheQuery()}).Top); got != "m6" {
 		t.Errorf("%s, want m6", got)
 	}
 }
@@ -115,12 +115,12 @@ func TestUnseen(t *testing.T) {
 		for _, key := range []uint64{1, 2} {
 			m.Grade(key, subjects.Grades{Pairwise: tt.winner})
 		}
-		for _, q := range []recall.Query{{Text: "coffee", Vector: query()}, {Text: "coffee"}} {
+		for _, q := range []recall.Query{{Text: "coffee", Vector: cacheQuery()}, {Text: "coffee"}} {
 			if got := ids(m.find(q).Top); got != tt.want {
 				t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 			}
 		}
-		if got := m.find(recall.Query{Text: "coffee", Vector: query(), All: true, Twins: true}).Top; len(got) != 2 {
+		if got := m.find(recall.Query{Text: "coffee", Vector: cacheQuery(), All: true, Duplicates: true}).Top; len(got) != 2 {
 			t.Errorf("%s: who looks for all finds %s", tt.name, ids(got))
 		}
 	}

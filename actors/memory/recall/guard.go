@@ -14,8 +14,8 @@ import (
 // the same, and in the same order, before one is answered with the result of the other. It is strict on purpose: a word too
 // many costs a search.
 
-// pivots are words that turn a question into another one, with the form in which they are compared. Small words of other
-// languages than English are those of negation only.
+// pivots are words that turn a question into another one, each with the form in which it is compared. Of languages other
+// than English only negations are listed.
 var pivots = func() map[string]string {
 	all := map[string]string{}
 	for form, words := range map[string]string{
@@ -44,20 +44,20 @@ var pivots = func() map[string]string {
 	return all
 }()
 
-// clipped are the ends of words that stand for another word: what's, I'm, you'll.
-var clipped = setOf("s m d ll ve re")
+// contractions are word endings that stand for another word: what's, I'm, you'll.
+var contractions = wordSet("s m d ll ve re")
 
-// guard is the words of text that must be the same in two questions that are taken for each other: pivots, whatever has a
-// digit, what is quoted, names as far as a capital letter shows them, signs such as + and %, and all text of scripts without
-// capital letters. The first word may have its capital from the sentence, so it always counts unless it is a common one.
-func guard(s string) string {
-	if len(s) > mostQuery {
+// guardWords returns the words that must be equal in two questions before one is answered with the result of the other:
+// pivots, anything with a digit, quotations, capitalized names, signs such as + and %, and text of scripts without capitals.
+// The first word may owe its capital to the sentence, so it counts unless it is a stop word.
+func guardWords(s string) string {
+	if len(s) > maxQueryBytes {
 		return s // nobody says so much twice in other words
 	}
 	var out []string
 	first, word := true, ""
 	for s != "" {
-		if inside, rest, ok := quoted(s, word != ""); ok {
+		if inside, rest, ok := cutQuotation(s, word != ""); ok {
 			out = append(out, `"`+strings.Join(strings.Fields(text.Fold(inside)), " ")+`"`)
 			s, first, word = rest, false, ""
 			continue
@@ -72,7 +72,7 @@ func guard(s string) string {
 		}
 		word = s[:wordEnd(s)]
 		s = s[len(word):]
-		if w := guarded(word, first); w != "" {
+		if w := guardForm(word, first); w != "" {
 			out = append(out, w)
 		}
 		first = false
@@ -80,25 +80,25 @@ func guard(s string) string {
 	return strings.Join(out, " ")
 }
 
-// guarded is how a word is compared; "" = it need not be.
-func guarded(word string, first bool) string {
+// guardForm returns the form in which a word is compared, "" when it need not be equal.
+func guardForm(word string, first bool) string {
 	plain := text.Fold(word)
 	if before, _, ok := strings.Cut(plain, "n't"); ok && before != "" {
 		return pivots["not"]
 	}
-	if at := strings.LastIndexByte(plain, '\''); at >= 0 && clipped[plain[at+1:]] {
+	if at := strings.LastIndexByte(plain, '\''); at >= 0 && contractions[plain[at+1:]] {
 		plain = plain[:at]
 	}
 	switch form := pivots[strings.ReplaceAll(plain, "'", "")]; {
 	case form != "":
 		return form
-	case !common[plain] && (first || marked(word)):
+	case !stopWords[plain] && (first || isDistinctive(word)):
 		return plain
 	}
 	return ""
 }
 
-// wordEnd is where the word at the beginning of text ends. An apostrophe between letters is part of it.
+// wordEnd returns where the word at the beginning of s ends. An apostrophe between letters is part of it.
 func wordEnd(s string) (end int) {
 	for i, r := range s {
 		switch {
@@ -112,8 +112,8 @@ func wordEnd(s string) (end int) {
 	return end
 }
 
-// marked reports whether a word must be the same wherever it stands.
-func marked(word string) bool {
+// isDistinctive reports whether a word must be equal wherever it stands.
+func isDistinctive(word string) bool {
 	for _, r := range word {
 		if unicode.IsUpper(r) || unicode.IsTitle(r) || unicode.IsNumber(r) || unicode.Is(unicode.Lo, r) {
 			return true
@@ -125,9 +125,9 @@ func marked(word string) bool {
 // quotes are the marks that people quote with, each with those that end it.
 var quotes = map[rune]string{'"': `"`, '“': "”\"“", '„': "“”", '«': "»", '»': "«", '‹': "›", '「': "」", '『': "』", '`': "`", '\'': "'", '‘': "’'"}
 
-// quoted is what is quoted at the beginning of text, and what comes behind it. behind says that a word ends where text
-// begins: an apostrophe there opens nothing.
-func quoted(s string, behind bool) (inside, rest string, ok bool) {
+// cutQuotation returns the quotation at the beginning of s and the rest. behind means that a word ends before s: an
+// apostrophe there opens nothing.
+func cutQuotation(s string, behind bool) (inside, rest string, ok bool) {
 	r, size := utf8.DecodeRuneInString(s)
 	ends, ok := quotes[r]
 	if !ok || r == '\'' && behind {
@@ -146,18 +146,18 @@ func quoted(s string, behind bool) (inside, rest string, ok bool) {
 	return "", "", false
 }
 
-// telling is the words of a query that tell what it is about, sorted; when it has no such words, all of them.
-func telling(query string) []string {
-	if list := wordsOf(query, func(word []byte) bool { return !common[string(word)] }); len(list) > 0 {
+// contentTerms returns the sorted terms of a query without stop words; all of them when it has no others.
+func contentTerms(query string) []string {
+	if list := termsOf(query, func(word []byte) bool { return !stopWords[string(word)] }); len(list) > 0 {
 		return list
 	}
-	return wordsOf(query, nil)
+	return termsOf(query, nil)
 }
 
-// wordsOf is the words of a text that count, sorted; nil = all of them.
-func wordsOf(s string, counts func(word []byte) bool) (list []string) {
+// termsOf returns the sorted terms of a text that counts admits; nil = all.
+func termsOf(s string, counts func(word []byte) bool) (list []string) {
 	var split text.TermSplitter
-	split.Each(s[:min(len(s), mostWritten)], func(word []byte, _ bool) {
+	split.Each(s[:min(len(s), maxWrittenBytes)], func(word []byte, _ bool) {
 		if counts == nil || counts(word) {
 			list = append(list, string(text.StemPlural(word)))
 		}
@@ -166,5 +166,5 @@ func wordsOf(s string, counts func(word []byte) bool) (list []string) {
 	return slices.Compact(list)
 }
 
-// mostWritten is how many bytes of a text are compared with the queries: more than are indexed of a row.
-const mostWritten = 8 << 10
+// maxWrittenBytes is how many bytes of a written text are compared with queries: more than are indexed of a row.
+const maxWrittenBytes = 8 << 10

@@ -2,9 +2,9 @@ package recall
 
 import "strings"
 
-// common are words that tell nothing about what a text is about, as they come out of a [text.TermSplitter]. They are looked for only
-// when a query has no others.
-var common = setOf(`
+// stopWords do not tell what a text is about, in the form of a [text.TermSplitter]. They count only when a query has no
+// others.
+var stopWords = wordSet(`
 a an the this that these those there here
 i me my mine myself you your yours yourself he him his she her hers it its we us our ours they them their theirs
 am is are was were be been being do does did done doing have has had having will would shall should can could may might must
@@ -17,7 +17,7 @@ much many thing things something anything everything nothing someone anyone one 
 yes ok okay hi hello hey thanks thank
 `)
 
-func setOf(words string) map[string]bool {
+func wordSet(words string) map[string]bool {
 	set := map[string]bool{}
 	for _, w := range strings.Fields(words) {
 		set[w] = true

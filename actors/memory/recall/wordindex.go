@@ -1,0 +1,402 @@
+package recall
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"conclave/pkg/text"
+)
+
+// Bounds of the index of words. What lies beyond is found by what lies before.
+const (
+	maxQueryTerms       = 32      // words of a query that count: one bit each
+	maxQueryBytes       = 4 << 10 // bytes of a query that are read
+	maxNameBytes        = 512     // bytes of a row's parts
+	maxDescriptionBytes = 2 << 10
+	maxCorpusBytes      = 2000
+	maxTags             = 32
+	maxRows             = 1 << 26 // a posting is a number of this size and how often
+	maxCount            = 1<<6 - 1
+	minSweep            = 1024 // removed rows before their postings are looked for
+	sweepStep           = 4096 // postings that one write looks at then
+)
+
+// What one occurrence of a word counts.
+const (
+	countName        = 3 // and tags
+	countDescription = 2
+	countCorpus      = 1
+)
+
+// rarity and length as in BM25, with a steep rise: a word that is there once is as good as there.
+const (
+	bm25K1 = 0.6
+	bm25B  = 0.3
+)
+
+// wordIndex finds rows by words, ranked by BM25. The score is a share: 1 is a row that has every word of the query again and
+// again, 0 one that has none.
+//
+// Rows get a new number each time they are written, so that a number never stands for two texts. Numbers of removed rows
+// stay in the posting lists until a sweep, which writes run step by step, has removed them; only then are they reused.
+type wordIndex struct {
+	mu          sync.RWMutex
+	terms       map[string]uint32
+	lists       [][]posting  // by term
+	docs        []indexedRow // by number
+	numbers     keyMap       // number of a row, plus one
+	live        int
+	totalLength int // of all live ones
+
+	dead       []uint32 // numbers that no sweep has taken out
+	sweeping   []uint32 // those that the sweep under way takes out
+	free       []uint32
+	sweepAt    int // list that the sweep comes to next; without a sweep -1
+	emptyLists int // lists that the sweep under way found without a row
+
+	splitter    text.TermSplitter // for writing
+	rowTerms    []uint64          // for writing: the terms of a row, each with what it counts
+	scratchPool sync.Pool
+}
+
+type (
+	posting    uint32 // number of the row, and how often
+	indexedRow struct {
+		key    uint32
+		length uint16
+		live   bool
+	}
+	// tally is what a search has counted for a row so far.
+	tally struct {
+		score float32
+		terms uint32 // words of the query, a bit each
+	}
+	scratch struct {
+		tallies []tally // by number; all zero between searches
+		touched []uint32
+		split   text.TermSplitter
+	}
+)
+
+func newWordIndex() *wordIndex {
+	return &wordIndex{terms: map[string]uint32{}, sweepAt: -1, scratchPool: sync.Pool{New: func() any { return new(scratch) }}}
+}
+
+// keyMap maps the store's keys to numbers, plus one; 0 = none. It is paged, since keys may begin anywhere.
+type keyMap []*[pageSize]uint32
+
+func (n keyMap) get(key uint32) uint32 {
+	if page := int(key >> pageBits); page < len(n) && n[page] != nil {
+		return n[page][key%pageSize]
+	}
+	return 0
+}
+
+func (n *keyMap) set(key, to uint32) {
+	page := int(key >> pageBits)
+	if page >= len(*n) {
+		*n = append(*n, make(keyMap, page+1-len(*n))...)
+	}
+	if (*n)[page] == nil {
+		(*n)[page] = new([pageSize]uint32)
+	}
+	(*n)[page][key%pageSize] = to
+}
+
+// rowText is the text of a row that is indexed.
+type rowText struct {
+	name, description string
+	tags              []string
+	corpus            string // of the corpus
+}
+
+// add indexes a row, replacing the text under this key. It does nothing when the index is full.
+func (x *wordIndex) add(key uint32, w rowText) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.markDead(key)
+	n, ok := x.allocate()
+	if !ok {
+		return
+	}
+	x.rowTerms = x.rowTerms[:0]
+	size := 0
+	read := func(s string, most int, times uint64) {
+		x.splitter.Each(s[:min(len(s), most)], func(word []byte, single bool) {
+			x.rowTerms = append(x.rowTerms, uint64(x.termID(text.StemPlural(word)))<<8|times)
+			if !single {
+				size++
+			}
+		})
+	}
+	read(w.name, maxNameBytes, countName)
+	for _, tag := range w.tags[:min(len(w.tags), maxTags)] {
+		read(tag, maxNameBytes, countName)
+	}
+	read(w.description, maxDescriptionBytes, countDescription)
+	read(w.corpus, maxCorpusBytes, countCorpus)
+	slices.Sort(x.rowTerms)
+	for i := 0; i < len(x.rowTerms); {
+		term, times := x.rowTerms[i]>>8, uint64(0)
+		for ; i < len(x.rowTerms) && x.rowTerms[i]>>8 == term; i++ {
+			times += x.rowTerms[i] & 0xff
+		}
+		x.lists[term] = append(x.lists[term], posting(n<<6|uint32(min(times, maxCount))))
+	}
+	x.docs[n] = indexedRow{key: key, length: uint16(min(size, math.MaxUint16)), live: true}
+	x.numbers.set(key, n+1)
+	x.live++
+	x.totalLength += int(x.docs[n].length)
+	x.sweep()
+}
+
+// remove removes a row.
+func (x *wordIndex) remove(key uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.markDead(key)
+	x.sweep()
+}
+
+// markDead marks the number of a row as removed.
+func (x *wordIndex) markDead(key uint32) {
+	n := x.numbers.get(key)
+	if n == 0 {
+		return
+	}
+	n--
+	x.live--
+	x.totalLength -= int(x.docs[n].length)
+	x.docs[n].live = false
+	x.numbers.set(key, 0)
+	x.dead = append(x.dead, n)
+}
+
+// allocate returns a number that no posting list holds. It is not ok when the index is full.
+func (x *wordIndex) allocate() (n uint32, ok bool) {
+	if last := len(x.free) - 1; last >= 0 {
+		n, x.free = x.free[last], x.free[:last]
+		return n, true
+	}
+	if len(x.docs) == maxRows {
+		return 0, false
+	}
+	x.docs = append(x.docs, indexedRow{})
+	return uint32(len(x.docs) - 1), true
+}
+
+// termID returns the number of a term, adding it when it is new.
+func (x *wordIndex) termID(word []byte) uint32 {
+	if id, ok := x.terms[string(word)]; ok {
+		return id
+	}
+	id := uint32(len(x.lists))
+	x.terms[string(word)] = id
+	x.lists = append(x.lists, nil)
+	return id
+}
+
+// sweep removes dead rows from some posting lists, once there are enough of them.
+func (x *wordIndex) sweep() {
+	if x.sweepAt < 0 {
+		if len(x.dead) < minSweep || len(x.dead) < x.live/4 {
+			return
+		}
+		x.sweeping, x.dead, x.sweepAt, x.emptyLists = x.dead, nil, 0, 0
+	}
+	for looked := 0; looked < sweepStep && x.sweepAt < len(x.lists); x.sweepAt++ {
+		list := x.lists[x.sweepAt]
+		looked += len(list) + 1
+		x.lists[x.sweepAt] = slices.DeleteFunc(list, func(p posting) bool { return !x.docs[p>>6].live })
+		switch left := x.lists[x.sweepAt]; {
+		case len(left) == 0:
+			x.lists[x.sweepAt] = nil
+			x.emptyLists++
+		case len(left) < cap(left)/2:
+			x.lists[x.sweepAt] = slices.Clone(left)
+		}
+	}
+	if x.sweepAt < len(x.lists) {
+		return
+	}
+	x.free, x.sweeping, x.sweepAt = append(x.free, x.sweeping...), nil, -1
+	if x.emptyLists > minSweep && x.emptyLists > len(x.lists)/2 {
+		x.dropEmptyTerms()
+	}
+}
+
+// dropEmptyTerms renumbers the terms and drops those without rows.
+func (x *wordIndex) dropEmptyTerms() {
+	terms, lists := map[string]uint32{}, make([][]posting, 0, len(x.lists)-x.emptyLists)
+	for word, id := range x.terms {
+		if len(x.lists[id]) > 0 {
+			terms[strings.Clone(word)] = uint32(len(lists))
+			lists = append(lists, x.lists[id])
+		}
+	}
+	x.terms, x.lists = terms, lists
+}
+
+// queryTerm is one word of a query.
+type queryTerm struct {
+	word     string // as it was written, folded
+	weight   float64
+	postings []posting
+}
+
+// wordQuery is a query with the state of the index for it. It serves one search.
+type wordQuery struct {
+	terms       []queryTerm
+	totalWeight float64 // of the rarities
+	best        []wordMatch
+	matches     map[uint32]wordMatch
+}
+
+// wordMatch is a row that shares words with the query.
+type wordMatch struct {
+	key   uint32
+	share float64
+	terms uint32
+}
+
+// match returns what a row shares with the query.
+func (s *wordQuery) match(key uint32) wordMatch { return s.matches[key] }
+
+// explain names the words that a row shares with the query.
+func (s *wordQuery) explain(found uint32) string {
+	var list []string
+	for i, w := range s.terms {
+		if found&(1<<i) != 0 {
+			list = append(list, w.word)
+		}
+	}
+	return "words: " + strings.Join(list, ", ")
+}
+
+// search returns the n rows that share most with the query, best first, among equals the smaller key first. keep admits
+// rows, nil = all. also are rows to match whatever they share.
+func (x *wordIndex) search(query string, n int, keep func(key uint64) bool, also []uint64) *wordQuery {
+	tmp := x.scratchPool.Get().(*scratch)
+	defer x.scratchPool.Put(tmp)
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	s := x.parseQuery(query, tmp)
+	if len(tmp.tallies) < len(x.docs) {
+		tmp.tallies = make([]tally, len(x.docs)+len(x.docs)/4)
+	}
+	tmp.touched = tmp.touched[:0]
+	x.tallyRows(s, tmp)
+	s.matches = make(map[uint32]wordMatch, len(also)+n)
+	for _, key := range also {
+		if key >= maxKey {
+			continue
+		}
+		if num := x.numbers.get(uint32(key)); num > 0 && tmp.tallies[num-1].terms != 0 {
+			s.matches[uint32(key)] = s.newMatch(uint32(key), tmp.tallies[num-1])
+		}
+	}
+	for _, num := range tmp.touched {
+		t := tmp.tallies[num]
+		tmp.tallies[num] = tally{}
+		d := x.docs[num]
+		if !d.live || n == 0 {
+			continue
+		}
+		have := s.newMatch(d.key, t)
+		if len(s.best) == n && compareMatches(s.best[n-1], have) < 0 || keep != nil && !keep(uint64(d.key)) {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(s.best, have, compareMatches)
+		if len(s.best) == n {
+			s.best = s.best[:n-1]
+		}
+		s.best = slices.Insert(s.best, at, have)
+	}
+	for _, have := range s.best {
+		s.matches[have.key] = have
+	}
+	for i := range s.terms {
+		s.terms[i].postings = nil // it belongs to the lock
+	}
+	return s
+}
+
+func compareMatches(a, b wordMatch) int {
+	return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.key, b.key))
+}
+
+func (s *wordQuery) newMatch(key uint32, t tally) wordMatch {
+	return wordMatch{key, min(float64(t.score)/s.totalWeight, 1), t.terms}
+}
+
+// parseQuery splits a query into terms. Stop words, and words that more than half of the rows have, count only when there
+// are no others.
+func (x *wordIndex) parseQuery(query string, tmp *scratch) *wordQuery {
+	var telling, rest []queryTerm
+	seen := map[string]bool{}
+	tmp.split.Each(query[:min(len(query), maxQueryBytes)], func(word []byte, single bool) {
+		if single {
+			return
+		}
+		shown := string(word)
+		stemmed := text.StemPlural(word)
+		if seen[string(stemmed)] {
+			return
+		}
+		seen[string(stemmed)] = true
+		a := queryTerm{word: shown}
+		if id, ok := x.terms[string(stemmed)]; ok {
+			a.postings = x.lists[id]
+		}
+		n := float64(len(a.postings))
+		a.weight = math.Log(1 + (max(float64(x.live)-n, 0)+0.5)/(n+0.5))
+		if stopWords[shown] || x.live >= 8 && len(a.postings) > x.live/2 {
+			rest = append(rest, a)
+		} else {
+			telling = append(telling, a)
+		}
+	})
+	s := &wordQuery{terms: telling}
+	if len(telling) == 0 {
+		s.terms = rest
+	}
+	if len(s.terms) > maxQueryTerms { // those that some row has, the rarest first
+		slices.SortStableFunc(s.terms, func(a, b queryTerm) int {
+			return cmp.Or(cmp.Compare(min(len(b.postings), 1), min(len(a.postings), 1)), cmp.Compare(b.weight, a.weight))
+		})
+		s.terms = s.terms[:maxQueryTerms]
+	}
+	for _, w := range s.terms {
+		s.totalWeight += w.weight
+	}
+	return s
+}
+
+// tallyRows adds up the BM25 score of each row.
+func (x *wordIndex) tallyRows(s *wordQuery, tmp *scratch) {
+	mean := max(float64(x.totalLength)/float64(max(x.live, 1)), 1)
+	base, perWord := float32(bm25K1*(1-bm25B)), float32(bm25K1*bm25B/mean)
+	for i, w := range s.terms {
+		rarity, bit := float32(w.weight), uint32(1)<<i
+		for _, p := range w.postings {
+			num := uint32(p >> 6)
+			times := float32(p & maxCount)
+			t := &tmp.tallies[num]
+			if t.terms == 0 {
+				tmp.touched = append(tmp.touched, num)
+			}
+			t.terms |= bit
+			t.score += rarity * times / (times + base + perWord*float32(x.docs[num].length))
+		}
+	}
+}
+
+// size returns the number of rows and of terms.
+func (x *wordIndex) size() (rows, terms int) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.live, len(x.terms)
+}
