@@ -23,25 +23,27 @@ import (
 // patience is how long a test waits for what must come.
 const patience = 20 * time.Second
 
-// court is a server under the real grants with a critic, a model that judges, and the user who listens.
-type court struct {
+// busHarness is a server under the real grants with a critic, a model that judges, and the user who listens.
+type busHarness struct {
 	*bustest.Bus
 	t        *testing.T
 	graded   chan subjects.Critique
 	compared chan subjects.Pairwise
 	dead     chan subjects.DeadLetter
 
+	onStep   func(step string) // of the actors that run starts; nil = not observed
+
 	mu    sync.Mutex
 	judge func(model.Request) (string, error)
 	asked int
 }
 
-// bench is the model's account, as far as the critic needs it.
-type bench struct{ c *court }
+// fakeModel is the model's account, as far as the critic needs it.
+type fakeModel struct{ c *busHarness }
 
-func (bench) Name() string { return "model" }
+func (fakeModel) Name() string { return "model" }
 
-func (b bench) Routes() []actor.Route {
+func (b fakeModel) Routes() []actor.Route {
 	return []actor.Route{
 		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
 			r, err := wire.FromRequest(in.Body)
@@ -71,22 +73,22 @@ func (b bench) Routes() []actor.Route {
 	}
 }
 
-func newCourt(t *testing.T) *court {
+func newBusHarness(t *testing.T) *busHarness {
 	t.Helper()
-	c := &court{Bus: bustest.Start(t), t: t, graded: make(chan subjects.Critique, 256), compared: make(chan subjects.Pairwise, 256), dead: make(chan subjects.DeadLetter, 256), judge: both}
+	c := &busHarness{Bus: bustest.Start(t), t: t, graded: make(chan subjects.Critique, 256), compared: make(chan subjects.Pairwise, 256), dead: make(chan subjects.DeadLetter, 256), judge: judgeEither}
 	nc := c.As("user")
-	hear(t, nc, "critique.result", c.graded)
-	hear(t, nc, "pairwise.result", c.compared)
-	hear(t, nc, "dead.critic", c.dead)
+	subscribe(t, nc, "critique.result", c.graded)
+	subscribe(t, nc, "pairwise.result", c.compared)
+	subscribe(t, nc, "dead.critic", c.dead)
 	if err := bus.Ready(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	c.run("model", bench{c})
+	c.run("model", fakeModel{c})
 	return c
 }
 
-// hear decodes what the user hears.
-func hear[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
+// subscribe decodes what the user hears.
+func subscribe[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	t.Helper()
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		var v T
@@ -99,10 +101,10 @@ func hear[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	}
 }
 
-func (c *court) run(name string, a actor.Actor) *actor.Supervised {
+func (c *busHarness) run(name string, a actor.Actor) *actor.Supervised {
 	c.t.Helper()
 	spec := actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}
-	s, err := actor.Supervise(c.t.Context(), spec, c.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
+	s, err := actor.Supervise(c.t.Context(), spec, c.Dial, actor.Config{RetryDelay: 20 * time.Millisecond, Steps: c.onStep})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -114,7 +116,7 @@ func (c *court) run(name string, a actor.Actor) *actor.Supervised {
 	return s
 }
 
-func (c *court) out(role, session, query string) actor.Out {
+func (c *busHarness) out(role, session, query string) actor.Out {
 	c.t.Helper()
 	out, err := actor.NewOut(c.As(role))
 	if err != nil {
@@ -123,15 +125,15 @@ func (c *court) out(role, session, query string) actor.Out {
 	return out.WithIDs(session, query)
 }
 
-// answers has both accounts answer a question.
-func (c *court) answers(query string) {
+// publishPair has both accounts answer a question.
+func (c *busHarness) publishPair(query string) {
 	c.t.Helper()
-	for from, r := range goodAndBad(query) {
-		c.answered(from, r)
+	for from, r := range answerPair(query) {
+		c.publishAnswer(from, r)
 	}
 }
 
-func (c *court) answered(from string, r subjects.Response) {
+func (c *busHarness) publishAnswer(from string, r subjects.Response) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
@@ -140,8 +142,8 @@ func (c *court) answered(from string, r subjects.Response) {
 	}
 }
 
-// next waits for what must come.
-func next[T any](c *court, from chan T) (v T) {
+// nextEvent waits for what must come.
+func nextEvent[T any](c *busHarness, from chan T) (v T) {
 	c.t.Helper()
 	select {
 	case v = <-from:
@@ -151,13 +153,13 @@ func next[T any](c *court, from chan T) (v T) {
 	return v
 }
 
-// nothingMore fails the test when more came than was read. Something new is judged first: whatever was there before it has been.
-func (c *court) nothingMore() {
+// checkNoMoreEvents fails the test when more came than was read. Something new is judged first: whatever was there before it has been.
+func (c *busHarness) checkNoMoreEvents() {
 	c.t.Helper()
-	r := plain("q-last")
-	c.answered("committee", r)
+	r := plainAnswer("q-last")
+	c.publishAnswer("committee", r)
 	for {
-		g := next(c, c.graded)
+		g := nextEvent(c, c.graded)
 		if g.QueryID == "q-last" {
 			break
 		}
@@ -174,20 +176,20 @@ func (c *court) nothingMore() {
 // broker reaches the tool.
 func TestBus(t *testing.T) {
 	t.Parallel()
-	c := newCourt(t)
-	c.run("critic", New(usual()))
-	c.answers("q1")
+	c := newBusHarness(t)
+	c.run("critic", New(defaultConfig()))
+	c.publishPair("q1")
 	var who []string
 	for range 2 {
-		g := next(c, c.graded)
+		g := nextEvent(c, c.graded)
 		if who = append(who, g.RespondentID); g.QueryID != "q1" || g.SessionID != "s1" || g.Score != 4 || g.Model != "judge:7b" || g.Feedback != "Right." {
 			t.Errorf("%+v", g)
 		}
 	}
-	if slices.Sort(who); !slices.Equal(who, between) { // both said that they are the generator
+	if slices.Sort(who); !slices.Equal(who, pairAccounts) { // both said that they are the generator
 		t.Errorf("graded %q", who)
 	}
-	if v := next(c, c.compared); v.Winner != subjects.RespondentB || v.QueryID != "q1" || len(v.Verdicts) != 2 {
+	if v := nextEvent(c, c.compared); v.Winner != subjects.RespondentB || v.QueryID != "q1" || len(v.Verdicts) != 2 {
 		t.Errorf("%+v", v)
 	}
 	service, err := subjects.ToolCallService.With("critic", "compare_answers")
@@ -200,17 +202,16 @@ func TestBus(t *testing.T) {
 	if err != nil || res.Error != nil || !strings.HasPrefix(res.Result, "The second answer is better.") {
 		t.Errorf("%+v, %v", res, err)
 	}
-	c.nothingMore()
+	c.checkNoMoreEvents()
 }
 
-// TestBusCrashes: a critic that fails at each of its steps, once, says everything once.
+// A critic that crashes once at each step publishes everything once.
 func TestBusCrashes(t *testing.T) {
 	t.Parallel()
-	c := newCourt(t)
-	critic := New(usual())
+	c := newBusHarness(t)
 	var mu sync.Mutex
 	failed := map[string]bool{}
-	critic.Boundary = func(step string) {
+	c.onStep = func(step string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(failed) < len(steps) && !failed[step] {
@@ -218,21 +219,21 @@ func TestBusCrashes(t *testing.T) {
 			panic(crash(step))
 		}
 	}
-	c.run("critic", critic)
-	// One message cannot fail so often: the tries of each are counted.
+	c.run("critic", New(defaultConfig()))
+	// One message cannot fail that often: its deliveries are limited.
 	const questions = 6
 	for i := range questions {
-		c.answers(fmt.Sprintf("q%d", i))
+		c.publishPair(fmt.Sprintf("q%d", i))
 	}
 	grades, verdicts := map[string]int{}, map[string]int{}
 	for range 2 * questions {
-		g := next(c, c.graded)
+		g := nextEvent(c, c.graded)
 		grades[g.QueryID+" "+g.RespondentID]++
 	}
 	for range questions {
-		verdicts[next(c, c.compared).QueryID]++
+		verdicts[nextEvent(c, c.compared).QueryID]++
 	}
-	c.nothingMore()
+	c.checkNoMoreEvents()
 	if len(grades) != 2*questions || len(verdicts) != questions {
 		t.Errorf("grades %v, verdicts %v", grades, verdicts)
 	}
@@ -243,53 +244,53 @@ func TestBusCrashes(t *testing.T) {
 	}
 }
 
-// TestBusWaits: what is answered while the critic is away waits for it, and what was handled does not come again.
-func TestBusWaits(t *testing.T) {
+// TestBusAnswersWaitForCritic: what is answered while the critic is away waits for it, and what was handled does not come again.
+func TestBusAnswersWaitForCritic(t *testing.T) {
 	t.Parallel()
-	c := newCourt(t)
-	first := c.run("critic", New(usual()))
-	c.answers("q1")
-	next(c, c.compared)
-	next(c, c.graded)
-	next(c, c.graded)
+	c := newBusHarness(t)
+	first := c.run("critic", New(defaultConfig()))
+	c.publishPair("q1")
+	nextEvent(c, c.compared)
+	nextEvent(c, c.graded)
+	nextEvent(c, c.graded)
 	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	c.answers("q2")
-	c.run("critic", New(usual()))
+	c.publishPair("q2")
+	c.run("critic", New(defaultConfig()))
 	for range 2 {
-		if g := next(c, c.graded); g.QueryID != "q2" {
+		if g := nextEvent(c, c.graded); g.QueryID != "q2" {
 			t.Errorf("%+v", g)
 		}
 	}
-	if v := next(c, c.compared); v.QueryID != "q2" {
+	if v := nextEvent(c, c.compared); v.QueryID != "q2" {
 		t.Errorf("%+v", v)
 	}
-	c.nothingMore()
+	c.checkNoMoreEvents()
 }
 
-// TestBusGivesUp: when the model stays away, an answer is ungraded in the end and no dead letter is written; one without
+// TestBusLastAttemptIsUngraded: when the model stays away, an answer is ungraded in the end and no dead letter is written; one without
 // a usable id becomes one.
-func TestBusGivesUp(t *testing.T) {
+func TestBusLastAttemptIsUngraded(t *testing.T) {
 	t.Parallel()
-	c := newCourt(t)
+	c := newBusHarness(t)
 	c.judge = fails(subjects.Faultf(subjects.CodeBusy, "too many wait"))
-	critic := New(usual())
-	critic.pause = 10 * time.Millisecond
+	critic := New(defaultConfig())
+	critic.retryDelay = 10 * time.Millisecond
 	c.run("critic", critic)
-	c.answered("committee", plain("q1"))
-	if g := next(c, c.graded); g.Score != 0 || g.Ungraded != "given up after 5 tries: too many wait" {
+	c.publishAnswer("committee", plainAnswer("q1"))
+	if g := nextEvent(c, c.graded); g.Score != 0 || g.Ungraded != "given up after 5 tries: too many wait" {
 		t.Errorf("%+v", g)
 	}
 	c.mu.Lock()
 	if c.asked != subjects.MaxDeliver {
 		t.Errorf("asked %d times", c.asked)
 	}
-	c.judge = both
+	c.judge = judgeEither
 	c.mu.Unlock()
-	c.answered("committee", plain("no.token"))
-	if d := next(c, c.dead); d.Code != subjects.CodeMalformed || d.Subject != "from.committee.response.generation" {
+	c.publishAnswer("committee", plainAnswer("no.token"))
+	if d := nextEvent(c, c.dead); d.Code != subjects.CodeMalformed || d.Subject != "from.committee.response.generation" {
 		t.Errorf("%+v", d)
 	}
-	c.nothingMore()
+	c.checkNoMoreEvents()
 }

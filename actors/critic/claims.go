@@ -9,34 +9,34 @@ import (
 	"conclave/subjects"
 )
 
-// The second look: an answer that says "I searched the web" although nothing was searched is worth little, however well
-// it reads, and a judge that sees only the answer believes it. Plain rules find what an answer says it did and hold it
-// against the calls that ran. They would rather miss such a sentence than find one that is none.
+// A judge believes an answer that says "I searched the web" although nothing was searched. The rules of this file find what
+// an answer says was done and compare it with the calls that ran. They prefer to miss a claim to reporting a false one.
 
-// Bounds of the second look.
+// Bounds of the search for claims.
 const (
 	maxLooked   = 32 << 10 // bytes of an answer
 	maxClaims   = 5
 	maxSaid     = 200
-	maxSentence = 600 // bytes; nobody says what he did in a longer one
+	maxSentence = 600 // bytes; longer sentences are skipped
 )
 
-// claims are the things that an answer says were done and that none of the tools that ran could have done.
-func claims(question, answer string, ran []string) (out []subjects.Claim) {
-	if writing.MatchString(question[:min(len(question), maxLooked)]) {
-		return nil // it was asked for a text in which somebody else says "I"
+// findFalseClaims returns what an answer says was done and none of the tools that ran could have done. A question for a
+// creative text or a translation has none: there "I" is somebody else.
+func findFalseClaims(question, answer string, ran []string) (out []subjects.Claim) {
+	if creativeRequest.MatchString(question[:min(len(question), maxLooked)]) {
+		return nil
 	}
 	answer = strings.ToValidUTF8(answer[:min(len(answer), maxLooked)], " ")
-	for sentence := range sentences(unquoted(answer)) {
-		for _, clause := range clauses(sentence) {
+	for sentence := range statements(removeQuotes(answer)) {
+		for _, clause := range splitClauses(sentence) {
 			if len(out) == maxClaims {
 				return out
 			}
-			needs := claimed(clause)
+			needs := requiredTools(clause)
 			if needs == nil || slices.ContainsFunc(needs, func(tool string) bool { return slices.Contains(ran, tool) }) {
 				continue
 			}
-			said := line(strings.TrimRight(strings.ReplaceAll(clause.said, object, "..."), " :;,"), maxSaid)
+			said := oneLine(strings.TrimRight(strings.ReplaceAll(clause.said, quotePlaceholder, "..."), " :;,"), maxSaid)
 			if !slices.ContainsFunc(out, func(c subjects.Claim) bool { return c.Said == said }) {
 				out = append(out, subjects.Claim{Said: said, Needs: needs})
 			}
@@ -45,37 +45,37 @@ func claims(question, answer string, ran []string) (out []subjects.Claim) {
 	return out
 }
 
-// writing are questions for a text in which "I" is somebody else: the user, or somebody who was made up.
-var writing = regexp.MustCompile(`(?i)\b(?:write|tell|compose|draft|make up|invent|create|schreib\w*|erzähl\w*|verfass\w*|écri\w+|rédige\w*|raconte\w*|escrib\w+|redacta\w*|cuéntame|cuenta)\b.{0,60}\b` +
+// creativeRequest matches questions for a text in which "I" is the user or a fictional person.
+var creativeRequest = regexp.MustCompile(`(?i)\b(?:write|tell|compose|draft|make up|invent|create|schreib\w*|erzähl\w*|verfass\w*|écri\w+|rédige\w*|raconte\w*|escrib\w+|redacta\w*|cuéntame|cuenta)\b.{0,60}\b` +
 	`(?:e-?mails?|letter|message|poem|story|stories|essay|speech|dialog(?:ue)?|lyrics|song|diary|tweet|blog|novel|monologue|brief|gedicht|geschichte|aufsatz|rede|tagebuch|lettre|courriel|message|po[eè]me|histoire|récit|` +
 	`carta|correo|poema|cuento|historia|mensaje)\b|\b(?:role-?play|pretend|translate|translation|rephrase|proofread|übersetze?|tradui[st]|traduire|traduce|traducir)\b`)
 
-// clause is a part of a sentence with one who does something.
+// clause is a part of a sentence with one subject.
 type clause struct {
-	said  string // as it stands in the answer
+	said  string // as in the answer
 	low   string // in lower case, apostrophes straight, blanks single
-	joint bool   // somebody else is the subject too
+	joint bool   // the speaker is not the only subject
 }
 
-// claimed are the tools one of which would have done what a clause says was done; nil when it says nothing of the kind.
-func claimed(c clause) []string {
+// requiredTools returns the tools one of which would have done what a clause says was done; nil when it makes no claim.
+func requiredTools(c clause) []string {
 	if c.joint {
 		return nil
 	}
 	for _, l := range languages {
-		if !l.hint(c.low) {
+		if !l.mayBe(c.low) {
 			continue
 		}
 		for _, r := range l.rules {
-			at := r.says.FindStringIndex(c.low)
+			at := r.pattern.FindStringIndex(c.low)
 			if at == nil {
 				continue
 			}
 			upTo := c.low[:at[1]]
 			switch {
-			case l.not.MatchString(upTo), l.then.MatchString(c.low), r.lasts && l.already.MatchString(c.low):
+			case l.negation.MatchString(upTo), l.otherTime.MatchString(c.low), r.lasts && l.already.MatchString(c.low):
 				return nil
-			case r.passive && (l.when.MatchString(c.low[:at[0]]) || others.MatchString(c.low[at[1]:])):
+			case r.passive && (l.otherOccasion.MatchString(c.low[:at[0]]) || byOthers.MatchString(c.low[at[1]:])):
 				return nil
 			}
 			return r.needs
@@ -84,26 +84,26 @@ func claimed(c clause) []string {
 	return nil
 }
 
-// others follow a passive that speaks of what somebody else did.
-var others = regexp.MustCompile(`^ (?:by|or|von|oder|par|ou|por|o)\b`)
+// byOthers matches what follows a passive about an action of others.
+var byOthers = regexp.MustCompile(`^ (?:by|or|von|oder|par|ou|por|o)\b`)
 
-// object stands for a piece of code or a quotation in a sentence.
-const object = "§"
+// quotePlaceholder replaces code and quotations in a sentence.
+const quotePlaceholder = "§"
 
 // fenced are code blocks, inline is code in a line.
 var (
-	fenced = regexp.MustCompile("(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
-	inline = regexp.MustCompile("`[^`\n]{1,300}`")
-	named  = regexp.MustCompile(`^[\w./~-]{0,100}\w\.[a-z]{1,4}$`)
-	quoted = regexp.MustCompile(`"[^"\n]{1,400}"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|»[^«\n]{1,400}«|‘[^’\n]{1,400}’|\*[^*\n]{1,400}\*\s+(?:he|she|they)\b`)
+	fenced   = regexp.MustCompile("(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
+	inline   = regexp.MustCompile("`[^`\n]{1,300}`")
+	fileName = regexp.MustCompile(`^[\w./~-]{0,100}\w\.[a-z]{1,4}$`)
+	quoted   = regexp.MustCompile(`"[^"\n]{1,400}"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|»[^«\n]{1,400}«|‘[^’\n]{1,400}’|\*[^*\n]{1,400}\*\s+(?:he|she|they)\b`)
 )
 
-// unquoted is an answer without what it shows: code, quotations and lines that are quoted.
-func unquoted(s string) string {
+// removeQuotes removes code, quotations, quoted lines and table rows.
+func removeQuotes(s string) string {
 	s = fenced.ReplaceAllString(s, "\n")
-	s = inline.ReplaceAllStringFunc(s, shown)
-	s = quoted.ReplaceAllStringFunc(s, shown)
-	s = singly(s)
+	s = inline.ReplaceAllStringFunc(s, replaceQuote)
+	s = quoted.ReplaceAllStringFunc(s, replaceQuote)
+	s = removeSingleQuotes(s)
 	var b strings.Builder
 	for l := range strings.Lines(s) {
 		if t := strings.TrimLeft(l, " \t"); strings.HasPrefix(t, ">") || strings.HasPrefix(t, "|") {
@@ -114,16 +114,16 @@ func unquoted(s string) string {
 	return b.String()
 }
 
-// shown is what stays of something quoted: the name of a file is part of the sentence, all else only stands in it.
-func shown(s string) string {
-	if bare := strings.Trim(s, "`\"“”„«»‘’ "); named.MatchString(bare) {
+// replaceQuote returns the replacement of a quotation: a file name is kept, all else becomes [quotePlaceholder].
+func replaceQuote(s string) string {
+	if bare := strings.Trim(s, "`\"“”„«»‘’ "); fileName.MatchString(bare) {
 		return " " + bare + " "
 	}
-	return " " + object + " "
+	return " " + quotePlaceholder + " "
 }
 
-// singly takes out what stands in single quotes. An apostrophe is none: letters stand on both sides of it.
-func singly(s string) string {
+// removeSingleQuotes replaces text in single quotes. An apostrophe, with letters on both sides, is no quote.
+func removeSingleQuotes(s string) string {
 	if !strings.Contains(s, "'") {
 		return s
 	}
@@ -141,7 +141,7 @@ func singly(s string) string {
 				}
 			}
 			if end > 0 {
-				b.WriteString(shown(s[i+1 : end]))
+				b.WriteString(replaceQuote(s[i+1 : end]))
 				i = end
 				continue
 			}
@@ -151,8 +151,8 @@ func singly(s string) string {
 	return b.String()
 }
 
-// sentences are those of a text that are no questions.
-func sentences(s string) func(func(string) bool) {
+// statements iterates over the sentences of a text that are no questions and not longer than [maxSentence].
+func statements(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		start := 0
 		take := func(end int, question bool) bool {
@@ -167,7 +167,7 @@ func sentences(s string) func(func(string) bool) {
 				if !take(i, false) {
 					return
 				}
-			case strings.ContainsRune(".;:?!…", r) && ends(s, i+len(string(r))):
+			case strings.ContainsRune(".;:?!…", r) && canEndAt(s, i+len(string(r))):
 				if !take(i+len(string(r)), r == '?') {
 					return
 				}
@@ -177,16 +177,16 @@ func sentences(s string) func(func(string) bool) {
 	}
 }
 
-// ends reports whether a sentence can end before i: names of files hold dots too.
-func ends(s string, i int) bool {
+// canEndAt reports whether a sentence can end before i: file names contain dots too.
+func canEndAt(s string, i int) bool {
 	return i >= len(s) || strings.IndexByte(" \t\r\n)]*_\"", s[i]) >= 0
 }
 
-// breaks are the places where one clause ends and the next begins.
-var breaks = regexp.MustCompile(`(?i),\s+(?:but|however|so|and|then|yet|aber|und|dann|mais|et|puis|pero|y|luego)\s+|\s+(?:but|aber|mais|pero|however)\s+|\s+and\s+(?:then\s+)?(i\s|i'|i’)|\s+und\s+(?:dann\s+)?(ich\s|habe\s)|\s+et\s+(j'|j’)|\s+y\s+(he\s)|\s+[–—]\s+|,\s+(i\s|i'|i’|ich\s|habe ich\s|j'|j’|he\s)`)
+// clauseBreaks matches the boundaries of clauses.
+var clauseBreaks = regexp.MustCompile(`(?i),\s+(?:but|however|so|and|then|yet|aber|und|dann|mais|et|puis|pero|y|luego)\s+|\s+(?:but|aber|mais|pero|however)\s+|\s+and\s+(?:then\s+)?(i\s|i'|i’)|\s+und\s+(?:dann\s+)?(ich\s|habe\s)|\s+et\s+(j'|j’)|\s+y\s+(he\s)|\s+[–—]\s+|,\s+(i\s|i'|i’|ich\s|habe ich\s|j'|j’|he\s)`)
 
-// clauses are the parts of a sentence, each with a subject of its own.
-func clauses(sentence string) (out []clause) {
+// splitClauses splits a sentence into clauses with a subject each.
+func splitClauses(sentence string) (out []clause) {
 	add := func(s string, joint bool) {
 		if s = strings.Trim(s, " \t\r\n-*_•#()[]"); s != "" {
 			low := strings.TrimRight(strings.ToLower(strings.NewReplacer("’", "'", "*", "", "_", " ").Replace(s)), ".;:!… ")
@@ -194,22 +194,22 @@ func clauses(sentence string) (out []clause) {
 		}
 	}
 	from, joint := 0, false
-	for _, at := range breaks.FindAllStringSubmatchIndex(sentence, -1) {
+	for _, at := range clauseBreaks.FindAllStringSubmatchIndex(sentence, -1) {
 		next := at[1]
-		for g := 2; g < len(at); g += 2 { // the next one's subject belongs to it
+		for g := 2; g < len(at); g += 2 { // the subject belongs to the next clause
 			if at[g] >= 0 {
 				next = at[g]
 			}
 		}
 		before := sentence[from:at[0]]
 		add(before, joint)
-		// "My sister and I": what stands before has nobody who does anything.
-		joint = next < at[1] && len(strings.Fields(before)) <= 3 && !first.MatchString(before) && strings.ContainsAny(sentence[at[0]:at[1]], " ") && !strings.HasPrefix(sentence[at[0]:], ",")
+		// "My sister and I": the part before has no verb.
+		joint = next < at[1] && len(strings.Fields(before)) <= 3 && !firstPerson.MatchString(before) && strings.ContainsAny(sentence[at[0]:at[1]], " ") && !strings.HasPrefix(sentence[at[0]:], ",")
 		from = next
 	}
 	add(sentence[from:], joint)
 	return out
 }
 
-// first is somebody who speaks of himself.
-var first = regexp.MustCompile(`(?i)\b(?:i|ich|j'|j’|he|yes|no|ok|okay|sure|done)\b`)
+// firstPerson matches a speaker, or a short confirmation.
+var firstPerson = regexp.MustCompile(`(?i)\b(?:i|ich|j'|j’|he|yes|no|ok|okay|sure|done)\b`)

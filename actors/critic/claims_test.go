@@ -8,8 +8,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestClaims: what an answer says was done is held against what ran, and nothing else is.
-func TestClaims(t *testing.T) {
+// TestFalseClaimsAreFound: what an answer says was done is held against what ran, and nothing else is.
+func TestFalseClaimsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -155,7 +155,7 @@ func TestClaims(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got := claims("What is it?", c.answer, c.ran)
+			got := findFalseClaims("What is it?", c.answer, c.ran)
 			switch {
 			case c.needs == nil && len(got) > 0:
 				t.Errorf("%q is taken for a claim: %+v", c.answer, got)
@@ -166,34 +166,34 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestClaimsTold: each once, in its own words, bounded, without credentials; and not where somebody else says "I".
-func TestClaimsTold(t *testing.T) {
+// TestFalseClaimLowersScore: each once, in its own words, bounded, without credentials; and not where somebody else says "I".
+func TestFalseClaimLowersScore(t *testing.T) {
 	t.Parallel()
-	got := claims("q", "I searched the web. I searched the web. Then I ran the code.", nil)
+	got := findFalseClaims("q", "I searched the web. I searched the web. Then I ran the code.", nil)
 	if len(got) != 2 || got[0].Said != "I searched the web." || got[1].Said != "Then I ran the code." {
 		t.Errorf("%+v", got)
 	}
-	if got = claims("q", strings.Repeat("I searched the web. ", 50), nil); len(got) != 1 {
+	if got = findFalseClaims("q", strings.Repeat("I searched the web. ", 50), nil); len(got) != 1 {
 		t.Errorf("%d claims", len(got))
 	}
 	var many strings.Builder
 	for i := range 20 {
 		many.WriteString("I searched the web for " + strings.Repeat("x", i+1) + ".\n")
 	}
-	if got = claims("q", many.String(), nil); len(got) != maxClaims {
+	if got = findFalseClaims("q", many.String(), nil); len(got) != maxClaims {
 		t.Errorf("%d claims, want %d", len(got), maxClaims)
 	}
-	got = claims("q", "I ran the code with sk-abcdefghijklmnopqrstuvwxyz and "+strings.Repeat("more ", 60), nil)
+	got = findFalseClaims("q", "I ran the code with sk-abcdefghijklmnopqrstuvwxyz and "+strings.Repeat("more ", 60), nil)
 	if len(got) != 1 || strings.Contains(got[0].Said, "sk-abc") || len(got[0].Said) > maxSaid+3 {
 		t.Errorf("%+v", got)
 	}
 	for _, q := range []string{"Write an email to my boss", "Translate this into English", "Schreib mir einen kurzen Brief", "Erzähl eine Geschichte", "Escribe una carta", "Let's do a roleplay"} {
-		if got = claims(q, "I searched the web.", nil); len(got) > 0 {
+		if got = findFalseClaims(q, "I searched the web.", nil); len(got) > 0 {
 			t.Errorf("%s: %+v", q, got)
 		}
 	}
 	for _, q := range []string{"Write the list to notes.txt", "Give me a brief summary", "What is in the letter?", "Tell me the time"} {
-		if got = claims(q, "I searched the web.", nil); len(got) != 1 {
+		if got = findFalseClaims(q, "I searched the web.", nil); len(got) != 1 {
 			t.Errorf("%s: %+v", q, got)
 		}
 	}
@@ -204,35 +204,35 @@ func BenchmarkClaims(b *testing.B) {
 	long := strings.Repeat("I think, and I have been told, that the search was now done successfully. ", maxLooked/70)
 	b.SetBytes(int64(min(len(long), maxLooked)))
 	for b.Loop() {
-		claims("q", long, nil)
+		findFalseClaims("q", long, nil)
 	}
 }
 
-// TestRecorded: nobody is held to calls that his record does not show.
-func TestRecorded(t *testing.T) {
+// TestClaimsNeedCompleteCalls: nobody is held to calls that his record does not show.
+func TestClaimsNeedCompleteCalls(t *testing.T) {
 	t.Parallel()
 	cut := []subjects.Note{{Code: subjects.NoteRecordCut}}
 	for _, c := range []struct {
 		name string
-		h    heard
+		h    answer
 		want bool
 	}{
-		{"the answerer", heard{from: subjects.Generator}, true},
-		{"respondent B", heard{from: subjects.RespondentB}, true},
-		{"one who lets others work", heard{from: "orchestrator"}, false},
-		{"one who asks personas", heard{from: "committee"}, false},
-		{"a record that lost its calls", heard{from: subjects.Generator, Response: subjects.Response{Notes: cut}}, false},
-		{"a record that kept them", heard{from: subjects.Generator, Response: subjects.Response{Notes: cut, ToolCalls: []subjects.ToolCall{{Tool: "x"}}}}, true},
+		{"the answerer", answer{from: subjects.Generator}, true},
+		{"respondent B", answer{from: subjects.RespondentB}, true},
+		{"one who lets others work", answer{from: "orchestrator"}, false},
+		{"one who asks personas", answer{from: "committee"}, false},
+		{"a record that lost its calls", answer{from: subjects.Generator, Response: subjects.Response{Notes: cut}}, false},
+		{"a record that kept them", answer{from: subjects.Generator, Response: subjects.Response{Notes: cut, ToolCalls: []subjects.ToolCall{{Tool: "x"}}}}, true},
 	} {
-		if got := recorded(c.h); got != c.want {
+		if got := hasAllCalls(c.h); got != c.want {
 			t.Errorf("%s: %t", c.name, got)
 		}
 	}
 	failed := subjects.Response{ToolCalls: []subjects.ToolCall{{Tool: "web_search", Error: subjects.Faultf(subjects.CodeDenied, "no")}}}
-	if got := claims("q", "I searched the web.", done(failed)); len(got) != 1 {
+	if got := findFalseClaims("q", "I searched the web.", usedTools(failed)); len(got) != 1 {
 		t.Errorf("a refused call counts as done: %+v", got)
 	}
-	if got := claims("q", "I checked my memory.", done(subjects.Response{Recalls: []string{"m1"}})); len(got) != 0 {
+	if got := findFalseClaims("q", "I checked my memory.", usedTools(subjects.Response{Recalls: []string{"m1"}})); len(got) != 0 {
 		t.Errorf("memories were used, and yet: %+v", got)
 	}
 }
@@ -242,7 +242,7 @@ func FuzzClaims(f *testing.F) {
 		f.Add("What?", s)
 	}
 	f.Fuzz(func(t *testing.T, question, answer string) {
-		all := claims(question, answer, nil)
+		all := findFalseClaims(question, answer, nil)
 		if len(all) > maxClaims {
 			t.Fatalf("%d claims", len(all))
 		}
@@ -250,7 +250,7 @@ func FuzzClaims(f *testing.F) {
 			if c.Said == "" || len(c.Said) > maxSaid+3 || len(c.Needs) == 0 || strings.ContainsAny(c.Said, "\n\r") {
 				t.Fatalf("%+v", c)
 			}
-			if got := claims(question, answer, c.Needs[:1]); slices.ContainsFunc(got, func(o subjects.Claim) bool { return o.Said == c.Said && slices.Equal(o.Needs, c.Needs) }) {
+			if got := findFalseClaims(question, answer, c.Needs[:1]); slices.ContainsFunc(got, func(o subjects.Claim) bool { return o.Said == c.Said && slices.Equal(o.Needs, c.Needs) }) {
 				t.Fatalf("%q stays a claim although %s ran", c.Said, c.Needs[0])
 			}
 		}

@@ -19,74 +19,82 @@ import (
 //go:embed compare_answers.md
 var compareAnswersText string
 
-// Bounds of the arguments, in characters; the schema says the same.
+// Bounds of the arguments, in characters; the same are in the schema.
 const (
-	mostQuestion  = 4000
-	mostCompared  = 12000
-	mostReference = 4000
-	mostWords     = 2 << 10 // of the judge, in bytes
+	maxArgQuestion    = 4000
+	maxArgAnswer      = 12000
+	maxArgReference   = 4000
+	maxResultFeedback = 2 << 10 // bytes of the feedback in the result
 )
 
-// compareAnswers has two answers judged. It changes nothing and reads nothing but its arguments.
-var compareAnswers = tool{
-	schema: subjects.ToolSchema{
-		Name: "compare_answers", Version: Version, Description: strings.TrimSpace(compareAnswersText),
-		Parameters: json.RawMessage(`{"type":"object","properties":{` +
-			`"question":{"type":"string","minLength":1,"maxLength":4000,"description":"what both answer"},` +
-			`"first":{"type":"string","minLength":1,"maxLength":12000,"description":"one answer, whole"},` +
-			`"second":{"type":"string","minLength":1,"maxLength":12000,"description":"the other answer, whole"},` +
-			`"reference":{"type":"string","maxLength":4000,"description":"an answer that is known to be right"}` +
-			`},"required":["question","first","second"],"additionalProperties":false}`),
-	},
-	facts: policy.Tool{
-		Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute, Graded: true, Rare: []string{"compare", "comparison", "better", "versus", "vergleiche", "besser", "mieux", "mejor"}, MaxArgs: 160 << 10, MaxResult: 8 << 10,
-	},
-	run: runCompareAnswers,
+// compareAnswersTool has two answers judged. It changes nothing and reads nothing but its arguments.
+func (c *Critic) compareAnswersTool() actor.Tool {
+	return actor.Tool{
+		Schema: subjects.ToolSchema{
+			Name: "compare_answers", Version: Version, Description: strings.TrimSpace(compareAnswersText),
+			Parameters: json.RawMessage(`{"type":"object","properties":{` +
+				`"question":{"type":"string","minLength":1,"maxLength":4000,"description":"what both answer"},` +
+				`"first":{"type":"string","minLength":1,"maxLength":12000,"description":"one answer, whole"},` +
+				`"second":{"type":"string","minLength":1,"maxLength":12000,"description":"the other answer, whole"},` +
+				`"reference":{"type":"string","maxLength":4000,"description":"an answer that is known to be right"}` +
+				`},"required":["question","first","second"],"additionalProperties":false}`),
+		},
+		Facts: policy.Tool{
+			Name: "compare_answers", Zone: name, Known: true, Effects: policy.Declare(), Timeout: 5 * time.Minute, Graded: true, Rare: []string{"compare", "comparison", "better", "versus", "vergleiche", "besser", "mieux", "mejor"}, MaxArgs: 160 << 10, MaxResult: 8 << 10,
+		},
+		Run: func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+			result, err := c.runCompareAnswers(ctx, out, in.Body.Args)
+			// The feedback is about content of the session: any author of that content could have influenced it.
+			return subjects.ToolResult{Result: result, Labels: in.Body.Labels}, err
+		},
+	}
 }
 
-func runCompareAnswers(c *Critic, ctx context.Context, out actor.Out, args json.RawMessage) (string, error) {
+// runCompareAnswers returns the sentence for the model. Invalid arguments are [actor.ErrArguments], a failed judgement is a
+// fault.
+func (c *Critic) runCompareAnswers(ctx context.Context, out actor.Out, args json.RawMessage) (string, error) {
 	var a struct {
 		Question  string `json:"question"`
 		First     string `json:"first"`
 		Second    string `json:"second"`
 		Reference string `json:"reference"`
 	}
-	if err := actor.DecodeStrict(args, &a); err != nil {
-		return "", fmt.Errorf("%w: %w", errArgs, err)
+	if err := actor.DecodeArguments(args, &a); err != nil {
+		return "", err
 	}
 	for _, f := range []struct {
 		name, text string
 		most       int
 		needed     bool
-	}{{"question", a.Question, mostQuestion, true}, {"first", a.First, mostCompared, true}, {"second", a.Second, mostCompared, true}, {"reference", a.Reference, mostReference, false}} {
+	}{{"question", a.Question, maxArgQuestion, true}, {"first", a.First, maxArgAnswer, true}, {"second", a.Second, maxArgAnswer, true}, {"reference", a.Reference, maxArgReference, false}} {
 		if f.needed && strings.TrimSpace(f.text) == "" {
-			return "", fmt.Errorf("%w: %s is missing or empty", errArgs, f.name)
+			return "", fmt.Errorf("%w: %s is missing or empty", actor.ErrArguments, f.name)
 		}
 		if n := utf8.RuneCountInString(f.text); n > f.most {
-			return "", fmt.Errorf("%w: %s has %d characters, at most %d", errArgs, f.name, n, f.most)
+			return "", fmt.Errorf("%w: %s has %d characters, at most %d", actor.ErrArguments, f.name, n, f.most)
 		}
 	}
-	r, err := c.compare(ctx, out, c.rubric(subjects.RubricPlain), a.Question, a.Reference, a.First, a.Second)
+	r, err := c.compareAnswers(ctx, out, c.rubricText(subjects.RubricPlain), a.Question, a.Reference, a.First, a.Second)
 	switch {
 	case err != nil:
-		return "", refusal(err)
-	case r.even():
+		return "", judgeFault(err)
+	case r.isTie():
 		return "They are even: asked with the answers swapped, the judge decided differently. Take either one.", nil
 	}
 	which := [...]string{"first", "second"}[r.better[0]]
-	return fmt.Sprintf("The %s answer is better.\nThe judge says (Response A is the first, Response B the second): %s", which, text.Clip(r.words, mostWords)), nil
+	return fmt.Sprintf("The %s answer is better.\nThe judge says (Response A is the first, Response B the second): %s", which, text.Clip(r.feedback, maxResultFeedback)), nil
 }
 
-// refusal is what a model is told when nothing was judged, with what it can do.
-func refusal(err error) *subjects.Fault {
+// judgeFault returns the fault for the model when nothing was judged, with what it can do.
+func judgeFault(err error) *subjects.Fault {
 	const advice = "choose yourself, and say that the answers were not compared"
 	switch {
 	case errors.Is(err, errUnreadable):
 		return subjects.Faultf(subjects.CodeTool, "the judge's words could not be read, twice; %s", advice)
 	case errors.Is(err, errDemoModel):
 		return subjects.Faultf(subjects.CodeUnavailable, "%v; %s", errDemoModel, advice)
-	case !passing(err):
-		return subjects.Faultf(subjects.CodeUnavailable, "%s; %s", excuse(err, 1), advice)
+	case !isTransient(err):
+		return subjects.Faultf(subjects.CodeUnavailable, "%s; %s", describeFailure(err, 1), advice)
 	}
 	return subjects.Faultf(subjects.CodeUnavailable, "the judge does not answer now; try again later, or %s", advice)
 }

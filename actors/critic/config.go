@@ -10,33 +10,33 @@ import (
 	"conclave/pkg/text"
 )
 
-// Config is the critic's section of the configuration. Its defaults stand in the shipped critic.yaml.
+// Config is the critic's section of the configuration. Its defaults are in the shipped critic.yaml.
 type Config struct {
 	Enabled     bool          `yaml:"enabled"`
-	CallTimeout time.Duration `yaml:"call_timeout"` // of one judgement, with the time that it waits for the model
+	CallTimeout time.Duration `yaml:"call_timeout"` // of one judgement, including the wait in the model queue
 	Predict     int           `yaml:"predict"`      // tokens of one judgement
-	PairWait    time.Duration `yaml:"pair_wait"`    // how long the first of two answers waits for the other; 0 = no two are compared
-	MaxAge      time.Duration `yaml:"max_age"`      // an older answer is not judged
-	RetryAt     int           `yaml:"retry_at"`     // grades up to this one offer another try; 0 = never
-	Claims      bool          `yaml:"claims"`       // compare what an answer says was done with the calls
-	ClaimCap    int           `yaml:"claim_cap"`    // most that an answer gets which says it did what no call did; 0 = it is only told
+	PairWait    time.Duration `yaml:"pair_wait"`    // most time between the two answers of a pair; 0 = answers are not compared
+	MaxAge      time.Duration `yaml:"max_age"`      // older answers are not judged
+	RetryAt     int           `yaml:"retry_at"`     // scores up to this one offer a retry; 0 = never
+	Claims      bool          `yaml:"claims"`       // check what an answer says was done against its calls
+	ClaimCap    int           `yaml:"claim_cap"`    // highest score of an answer with a false claim; 0 = no cap
 
-	// Rubrics replace shipped ones, by name. What is not here, or empty, is as shipped.
+	// Rubrics replace shipped ones by name; an empty one does not.
 	Rubrics map[string]string `yaml:"rubrics"`
 }
 
 // Bounds of the settings.
 const (
-	maxCall   = time.Hour
-	maxWait   = 24 * time.Hour
-	oldest    = 30 * 24 * time.Hour // as long as the book is kept
-	maxRubric = 8 << 10
+	maxCall     = time.Hour
+	maxWait     = 24 * time.Hour
+	maxAgeLimit = 30 * 24 * time.Hour // as long as the bucket keeps a record
+	maxRubric   = 8 << 10
 )
 
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// Problems is everything wrong with c, by the fields of critic.yaml.
+// Problems returns everything wrong with c, by the fields of critic.yaml.
 func (c Config) Problems() (out strict.Problems) {
 	between := func(path string, v, least, most int) {
 		if v < least || v > most {
@@ -51,7 +51,7 @@ func (c Config) Problems() (out strict.Problems) {
 	within("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
 	between("predict", c.Predict, 64, 16<<10)
 	within("pair_wait", c.PairWait, 0, maxWait)
-	within("max_age", c.MaxAge, time.Minute, oldest)
+	within("max_age", c.MaxAge, time.Minute, maxAgeLimit)
 	between("retry_at", c.RetryAt, 0, 4)
 	between("claim_cap", c.ClaimCap, 0, 5)
 	for _, name := range strict.Keys(c.Rubrics) {
@@ -60,15 +60,15 @@ func (c Config) Problems() (out strict.Problems) {
 			out.Add("rubrics", "there is no rubric %q; there are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))
 			continue
 		}
-		if why := unfit(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {
+		if why := rubricProblem(c.Rubrics[name]); why != "" && c.Rubrics[name] != "" {
 			out.Add(path, "%s", why)
 		}
 	}
 	return out
 }
 
-// unfit says why a text cannot be a rubric, "" when it can.
-func unfit(rubric string) string {
+// rubricProblem returns why a text is not a valid rubric, "" when it is.
+func rubricProblem(rubric string) string {
 	switch upper := strings.ToUpper(rubric); {
 	case len(rubric) > maxRubric:
 		return fmt.Sprintf("%d bytes, at most %d", len(rubric), maxRubric)

@@ -44,7 +44,7 @@ func TestConfig(t *testing.T) {
 		{"a rubric without a criterion", own(subjects.RubricPlain, "[]\n"+rubric), "rubrics.plain"},
 		{"a rubric too long", own(subjects.RubricPlain, rubric+strings.Repeat("x", maxRubric)), "rubrics.plain"},
 	} {
-		cfg := usual()
+		cfg := defaultConfig()
 		c.change(&cfg)
 		p := cfg.Problems()
 		switch {

@@ -17,10 +17,10 @@ import (
 	"conclave/subjects"
 )
 
-// TestLife: what the critic listens to, and what it says when it starts.
-func TestLife(t *testing.T) {
+// TestRoutesAndTools: what the critic listens to, and what it says when it starts.
+func TestRoutesAndTools(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	if got := listens(w.c); w.c.Name() != "critic" || !slices.Equal(got, []string{"from.*.response.generation", "tool.request.compare_answers"}) {
 		t.Errorf("%s listens to %q", w.c.Name(), got)
 	}
@@ -38,18 +38,18 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestOff: a critic that is switched off takes what is said and keeps nothing of it, so that switching it on brings
+// TestDisabledCriticIgnoresAnswers: a critic that is switched off takes what is said and keeps nothing of it, so that switching it on brings
 // nothing back.
-func TestOff(t *testing.T) {
+func TestDisabledCriticIgnoresAnswers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { *c = Config{} })
+	w := newHarness(t, func(c *Config) { *c = Config{} })
 	if got := listens(w.c); !slices.Equal(got, []string{"from.*.response.generation"}) {
 		t.Errorf("it listens to %q", got)
 	}
 	if err := w.c.Start(t.Context(), w.rec.Out()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.generator.response.generation", Body: plain("q1"), Query: "q1"}); err != nil {
+	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.generator.response.generation", Body: plainAnswer("q1"), Query: "q1"}); err != nil {
 		t.Error(err)
 	}
 	_, _, described := w.c.Describe()
@@ -108,16 +108,16 @@ func TestGrades(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, func(cfg *Config) {
+			w := newHarness(t, func(cfg *Config) {
 				if c.cfg != nil {
 					c.cfg(cfg)
 				}
 			})
-			w.judges(always(c.says))
+			w.setJudge(always(c.says))
 			if c.chunk.Model != "" {
 				w.last = c.chunk
 			}
-			r := plain("q1")
+			r := plainAnswer("q1")
 			if c.change != nil {
 				c.change(&r)
 			}
@@ -135,7 +135,7 @@ func TestGrades(t *testing.T) {
 			if from == "" {
 				from = "generator"
 			}
-			w.must(from, r)
+			w.mustDeliver(from, r)
 			if got := w.critique(); !reflect.DeepEqual(got, want) {
 				t.Errorf("it says\n%+v, want\n%+v", got, want)
 			}
@@ -170,7 +170,7 @@ func TestUngraded(t *testing.T) {
 		{name: "it would leave the machine", judge: fails(fault(fmt.Errorf("%w: x:cloud", model.ErrRemote))), want: "no model judged: the model would leave this machine: x:cloud", asks: 1},
 		{name: "a key that is not accepted", judge: fails(fault(fmt.Errorf("%w: see https://me:hunter22@judge.example", model.ErrUnauthorized))), want: "no model judged: the model server does not accept the key: see https://me:[redacted: password in a link]@judge.example", asks: 1},
 		{name: "stopped by the user", judge: fails(subjects.Faultf(subjects.CodeStopped, "the user stopped it")), want: "no model judged: the user stopped it", asks: 1},
-		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt is longer than the model's context: no", asks: 1 + tighter},
+		{name: "too long, however short", judge: fails(fault(fmt.Errorf("%w: no", model.ErrTooLong))), want: "no model judged: the prompt is longer than the model's context: no", asks: 1 + maxShrinks},
 		{
 			name: "busy at the last try", change: func(m *actor.Msg[subjects.Response]) { m.Attempt = subjects.MaxDeliver }, judge: fails(subjects.Faultf(subjects.CodeBusy, "too many wait")),
 			want: "given up after 5 tries: too many wait", asks: 1,
@@ -187,14 +187,14 @@ func TestUngraded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newHarness(t)
 			if c.judge != nil {
-				w.judges(c.judge)
+				w.setJudge(c.judge)
 			}
 			if c.chunk.Model != "" {
 				w.last = c.chunk
 			}
-			m := message("generator", plain("q1"))
+			m := message("generator", plainAnswer("q1"))
 			if c.change != nil {
 				c.change(&m)
 			}
@@ -212,8 +212,8 @@ func TestUngraded(t *testing.T) {
 	}
 }
 
-// TestTriedAgain: what may be over in a moment is no reason for an answer without a grade.
-func TestTriedAgain(t *testing.T) {
+// TestTransientFailureIsRetried: what may be over in a moment is no reason for an answer without a grade.
+func TestTransientFailureIsRetried(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
 		"busy":                  subjects.Faultf(subjects.CodeBusy, "too many wait"),
@@ -228,15 +228,15 @@ func TestTriedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.judges(fails(err))
-			m := message("generator", plain("q1"))
+			w := newHarness(t)
+			w.setJudge(fails(err))
+			m := message("generator", plainAnswer("q1"))
 			for m.Attempt = 1; m.Attempt < subjects.MaxDeliver; m.Attempt++ {
 				if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil {
 					t.Fatalf("try %d: it gave up: %+v", m.Attempt, w.critiques())
 				}
 			}
-			w.judges(always("Feedback: Right. [RESULT] 4"))
+			w.setJudge(always("Feedback: Right. [RESULT] 4"))
 			if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
 				t.Fatal(err)
 			}
@@ -247,18 +247,18 @@ func TestTriedAgain(t *testing.T) {
 	}
 }
 
-// TestClosing: an answer whose judgement is broken off because the system closes comes again; at its last try it is
+// TestShutdownKeepsGrade: an answer whose judgement is broken off because the system closes comes again; at its last try it is
 // concluded, because it would be buried.
-func TestClosing(t *testing.T) {
+func TestShutdownKeepsGrade(t *testing.T) {
 	t.Parallel()
 	for try, concludes := range map[int]bool{1: false, subjects.MaxDeliver - 1: false, subjects.MaxDeliver: true} {
-		w := newWorld(t)
+		w := newHarness(t)
 		ctx, shut := context.WithCancel(t.Context())
-		w.judges(func(model.Request) (string, error) {
+		w.setJudge(func(model.Request) (string, error) {
 			shut()
 			return "", fmt.Errorf("asking: %w", context.Canceled)
 		})
-		m := message("generator", plain("q1"))
+		m := message("generator", plainAnswer("q1"))
 		m.Attempt = try
 		err := w.c.onResponse(ctx, m, w.rec.Out())
 		if got := w.critiques(); concludes != (err == nil) || concludes != (len(got) == 1) {
@@ -267,12 +267,12 @@ func TestClosing(t *testing.T) {
 	}
 }
 
-// TestReminder: a judge that did not keep to the form is told so once, in the same conversation.
-func TestReminder(t *testing.T) {
+// TestMalformedReplyIsRemindedOnce: a judge that did not keep to the form is told so once, in the same conversation.
+func TestMalformedReplyIsRemindedOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.judges(inTurn("The answer is right. 4/5", "Feedback: Right. [RESULT] 4"))
-	w.must("generator", plain("q1"))
+	w := newHarness(t)
+	w.setJudge(inTurn("The answer is right. 4/5", "Feedback: Right. [RESULT] 4"))
+	w.mustDeliver("generator", plainAnswer("q1"))
 	if got := w.critique(); got.Score != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -288,12 +288,12 @@ func TestReminder(t *testing.T) {
 	}
 }
 
-// TestIDs: ids become keys and subjects. What cannot be one is refused, and nothing is asked or kept.
-func TestIDs(t *testing.T) {
+// TestInvalidIDsAreRejected: ids become keys and subjects. What cannot be one is refused, and nothing is asked or kept.
+func TestInvalidIDsAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"", "a.b", "*", ">", "a b", "$KV", strings.Repeat("x", subjects.MaxToken+1), "q\n1", "ä"} {
-		w := newWorld(t)
-		r := plain(id)
+		w := newHarness(t)
+		r := plainAnswer(id)
 		m := message("generator", r)
 		m.Query = ""
 		err := w.c.onResponse(t.Context(), m, w.rec.Out())
@@ -301,8 +301,8 @@ func TestIDs(t *testing.T) {
 			t.Errorf("%q: %v, it said %+v", id, err, w.rec.Published())
 		}
 	}
-	w := newWorld(t)
-	r := plain("")
+	w := newHarness(t)
+	r := plainAnswer("")
 	r.SessionID = "no.session"
 	m := message("generator", r)
 	m.Query, m.Session = "q7", "s7"
@@ -314,11 +314,11 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestDelivered: the same through the route, as the runtime reads it.
-func TestDelivered(t *testing.T) {
+// TestTooManyDeliveriesAreUngraded: the same through the route, as the runtime reads it.
+func TestTooManyDeliveriesAreUngraded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.orchestrator.response.generation", Body: plain("q1"), Query: "q1", Session: "s1"}); err != nil {
+	w := newHarness(t)
+	if _, err := w.rec.Deliver(t, w.c, actortest.Message{Subject: "from.orchestrator.response.generation", Body: plainAnswer("q1"), Query: "q1", Session: "s1"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.critique(); got.RespondentID != "orchestrator" || got.Rubric != subjects.RubricTask {
@@ -326,24 +326,24 @@ func TestDelivered(t *testing.T) {
 	}
 }
 
-// TestSecrets: what looks like a credential is in no prompt, event, log or book, wherever it stood.
-func TestSecrets(t *testing.T) {
+// TestCredentialsAreRedacted: what looks like a credential is in no prompt, event, log or book, wherever it stood.
+func TestCredentialsAreRedacted(t *testing.T) {
 	t.Parallel()
 	const secret = "ghp_0123456789abcdefghijklmnopqrstuvwxyzAB"
-	w := newWorld(t)
-	w.judges(func(r model.Request) (string, error) {
+	w := newHarness(t)
+	w.setJudge(func(r model.Request) (string, error) {
 		if strings.Contains(r.Messages[1].Content, "###Response A:") {
 			return "Feedback: Both show " + secret + " [RESULT] A", nil
 		}
 		return "Feedback: It shows " + secret + " to all. [RESULT] 2", nil
 	})
 	w.last = subjects.ChatChunk{Model: secret, Notice: "with " + secret}
-	for _, from := range between {
-		r := plain("q1")
+	for _, from := range pairAccounts {
+		r := plainAnswer("q1")
 		r.Query, r.Reference, r.Answer = "My key is "+secret, secret, "I ran the code with "+secret+"."
 		r.ToolCalls = []subjects.ToolCall{{Tool: "web_search", Args: []byte(`{"query":"` + secret + `"}`), Result: "found " + secret}}
-		w.must(from, r)
-		w.nowhere(secret) // while the first waits in the book too
+		w.mustDeliver(from, r)
+		w.checkNoTrace(secret) // while the first waits in the book too
 	}
 	if got := w.critiques(); len(got) != 2 || len(got[0].Claims) != 1 || !strings.Contains(got[0].Feedback, "[redacted: github token]") {
 		t.Errorf("%+v", got)
@@ -351,9 +351,9 @@ func TestSecrets(t *testing.T) {
 	if got := w.verdicts(); len(got) != 1 || got[0].Reason == "" && got[0].Winner != subjects.Tie {
 		t.Errorf("%+v", got)
 	}
-	w.judges(always("no form, but " + secret))
-	w.must("committee", plain("q2"))
-	w.judges(fails(subjects.Faultf(subjects.CodeDenied, "not with %s", secret)))
-	w.must("committee", plain("q3"))
-	w.nowhere(secret)
+	w.setJudge(always("no form, but " + secret))
+	w.mustDeliver("committee", plainAnswer("q2"))
+	w.setJudge(fails(subjects.Faultf(subjects.CodeDenied, "not with %s", secret)))
+	w.mustDeliver("committee", plainAnswer("q3"))
+	w.checkNoTrace(secret)
 }

@@ -2,87 +2,160 @@ package critic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"conclave/pkg/actor"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
 
-// critique judges one answer. The error is for what may be over when it is tried again; everything else is a critique
-// that says why there is no grade.
-func (c *Critic) critique(ctx context.Context, out actor.Out, h heard) (subjects.Critique, error) {
+// bucket holds the results of the critic from before they are published. Of two processes that judge the same answer only
+// one can store its result; the other publishes that one. Each result has an unguessable id: published again, it is stored
+// in the stream once.
+const bucket = "judged"
+
+// judgements are the grades of answers, by [gradeKey].
+var judgements = actor.Bucket[judgement]{Name: bucket}
+
+// gradeKey is the key of the grade of an account's answer.
+func gradeKey(query, account string) string { return "grade." + query + "." + account }
+
+// judgement is a stored grade. It implements [actor.Outbox].
+type judgement struct {
+	ID       string             `json:"id"`
+	Session  string             `json:"session,omitempty"`
+	Critique *subjects.Critique `json:"critique,omitempty"` // nil once it is published
+	Said     bool               `json:"said,omitempty"`     // it is published
+}
+
+// Pending implements [actor.Outbox].
+func (j *judgement) Pending() []actor.Event {
+	if j.Said || j.Critique == nil {
+		return nil
+	}
+	return []actor.Event{actor.NewEvent("critique", subjects.CritiqueResult, j.ID, *j.Critique)}
+}
+
+// MarkPublished implements [actor.Outbox].
+func (j *judgement) MarkPublished() { *j = judgement{ID: j.ID, Session: j.Session, Said: true} }
+
+// publishTimeout bounds publishing a critique that could not be stored.
+const publishTimeout = 10 * time.Second
+
+// gradeOnce grades an answer unless it has a grade, and publishes the grade unless it is published.
+func (c *Critic) gradeOnce(ctx context.Context, out actor.Out, a answer) error {
+	key := gradeKey(a.QueryID, a.from)
+	stored, err := judgements.Load(ctx, out, key)
+	if err != nil {
+		return err
+	}
+	// A client chooses the query id, and may use it again in another session. Grades go by that id, also in memory: a second
+	// one would be taken for the grade of the first answer.
+	if s := stored.Value.Session; s != "" && a.SessionID != "" && s != a.SessionID {
+		key, a.reused = key+"."+a.SessionID, true
+		if stored, err = judgements.Load(ctx, out, key); err != nil {
+			return err
+		}
+	}
+	var critique *subjects.Critique
+	_, err = judgements.UpdateFrom(ctx, out, "grade", key, stored, func(j *judgement, found bool) (bool, error) {
+		if found {
+			return false, nil
+		}
+		g, err := c.gradeAnswer(ctx, out, a)
+		if err != nil {
+			return false, err
+		}
+		critique = &g
+		*j = judgement{ID: out.NewID(), Session: a.SessionID, Critique: &g}
+		return true, nil
+	})
+	if critique == nil || !errors.Is(err, actor.ErrNotStored) || !a.isLastAttempt() {
+		return err
+	}
+	out.LogError(err) // the bucket is full or not writable: the critique is published all the same, perhaps twice
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
+	defer cancel()
+	return actor.EmitOnce(ctx, out, subjects.CritiqueResult, out.NewID(), *critique)
+}
+
+// gradeAnswer has one answer judged. It returns an error only for a failure that a retry may overcome; after any other, and
+// at the last attempt, the critique says why there is no grade.
+func (c *Critic) gradeAnswer(ctx context.Context, out actor.Out, a answer) (subjects.Critique, error) {
 	begun := out.Now()
 	g := subjects.Critique{
-		SessionID: h.SessionID, QueryID: h.QueryID, RespondentID: h.from, Rubric: rubricFor(h.from, h.Response),
-		Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}, // what nobody vouches for
+		SessionID: a.SessionID, QueryID: a.QueryID, RespondentID: a.from, Rubric: selectRubric(a.from, a.Response),
+		Labels: &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}, // of an answer without labels
 	}
-	if h.Labels != nil {
-		g.Labels = h.Labels.Join(nil)
+	if a.Labels != nil {
+		g.Labels = a.Labels.Join(nil)
 	}
-	if g.Ungraded = c.unfitFor(h, begun); g.Ungraded != "" {
+	if g.Ungraded = c.ungradedReason(a, begun); g.Ungraded != "" {
 		return g, nil
 	}
-	v, err := verdict{}, errGiven
-	if h.try <= subjects.MaxDeliver {
-		v, err = c.judge(ctx, out, c.toGrade(h.Response, g.Rubric, out.NewID()), scores)
+	v, err := judgeReply{}, errTooManyAttempts
+	if a.attempt <= subjects.MaxDeliver {
+		v, err = c.askJudge(ctx, out, c.newGradeInput(a.Response, g.Rubric, out.NewID()), scores)
 	}
-	if err != nil && passing(err) {
-		if !h.last() {
+	if err != nil && isTransient(err) {
+		if !a.isLastAttempt() {
 			return g, err
 		}
-		out.LogError(givingUp(err))
+		out.LogError(newGiveUpError(err))
 	}
-	g.Model, g.Notice = v.by, v.notice
+	g.Model, g.Notice = v.model, v.notice
 	if err != nil {
-		g.Ungraded = excuse(err, h.try)
+		g.Ungraded = describeFailure(err, a.attempt)
 	} else {
-		g.Score, g.Feedback = int(v.result-'0'), v.words
+		g.Score, g.Feedback = int(v.result-'0'), v.feedback
 	}
 	if c.cfg.Claims {
-		c.hold(&g, h)
+		c.checkClaims(&g, a)
 	}
 	g.Retry = g.Score >= 1 && g.Score <= c.cfg.RetryAt
 	g.Millis = out.Now().Sub(begun).Milliseconds()
 	return g, nil
 }
 
-// hold holds an answer to what it says was done. A judge that sees no calls believes such words.
-func (c *Critic) hold(g *subjects.Critique, h heard) {
-	if !recorded(h) {
+// checkClaims compares what an answer says was done with the calls that ran, adds false claims to the critique and caps the
+// score. A judge that sees no calls believes such claims.
+func (c *Critic) checkClaims(g *subjects.Critique, a answer) {
+	if !hasAllCalls(a) {
 		return
 	}
-	// Without credentials before it is taken apart: a part of one, or one without its name, would not be known for what it is.
-	g.Claims = claims(h.Query, scrub(h.Answer), done(h.Response))
+	// Redacted before it is split: a part of a credential would not be recognized.
+	g.Claims = findFalseClaims(a.Query, redact(a.Answer), usedTools(a.Response))
 	if len(g.Claims) == 0 {
 		return
 	}
 	first := g.Claims[0]
-	told := fmt.Sprintf("The answer says that something was done which no call did: %q (%s would have).", first.Said, strings.Join(first.Needs, " or "))
+	remark := fmt.Sprintf("The answer says that something was done which no call did: %q (%s would have).", first.Said, strings.Join(first.Needs, " or "))
 	if more := len(g.Claims) - 1; more > 0 {
-		told += fmt.Sprintf(" And %d more of the kind.", more)
+		remark += fmt.Sprintf(" And %d more of the kind.", more)
 	}
-	g.Feedback = strings.TrimSpace(text.Clip(g.Feedback, maxFeedback-len(told)-8) + "\n\n" + told)
+	g.Feedback = strings.TrimSpace(text.Clip(g.Feedback, maxFeedback-len(remark)-8) + "\n\n" + remark)
 	if c.cfg.ClaimCap > 0 && g.Score > c.cfg.ClaimCap {
 		g.Score = c.cfg.ClaimCap
 	}
 }
 
-// recorded reports whether an answer's record holds all its calls. Those who let others work for them make none
-// themselves, and a record that was too large may have lost them.
-func recorded(h heard) bool {
-	if h.from != subjects.Generator && h.from != subjects.RespondentB {
+// hasAllCalls reports whether the record of an answer has all its calls. Accounts that delegate make none themselves, and a
+// record that was too large may have lost them.
+func hasAllCalls(a answer) bool {
+	if a.from != subjects.Generator && a.from != subjects.RespondentB {
 		return false
 	}
-	cut := slices.ContainsFunc(h.Notes, func(n subjects.Note) bool { return n.Code == subjects.NoteRecordCut })
-	return !cut || len(h.ToolCalls) > 0
+	cut := slices.ContainsFunc(a.Notes, func(n subjects.Note) bool { return n.Code == subjects.NoteRecordCut })
+	return !cut || len(a.ToolCalls) > 0
 }
 
-// done are the tools that ran. Memories that went into an answer were looked up, by whatever way.
-func done(r subjects.Response) []string {
-	ran := ranTools(r.ToolCalls)
+// usedTools returns the tools that ran. An answer with recalled memories counts as one that searched memory.
+func usedTools(r subjects.Response) []string {
+	ran := successfulTools(r.ToolCalls)
 	if len(r.Recalls) > 0 && !slices.Contains(ran, "search_memory") {
 		ran = append(ran, "search_memory")
 	}

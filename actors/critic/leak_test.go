@@ -18,17 +18,17 @@ var token = "ghp_" + strings.Repeat("aB3", 12)
 func TestNoHalfCredential(t *testing.T) {
 	t.Parallel()
 	for pad := maxFeedback - 56; pad < maxFeedback; pad += 4 {
-		w := newWorld(t)
-		w.judges(always("Feedback: " + strings.Repeat("word ", pad/5) + token + " is bad, " + strings.Repeat("more ", 30) + "[RESULT] 2"))
-		w.must("generator", plain("q1"))
+		w := newHarness(t)
+		w.setJudge(always("Feedback: " + strings.Repeat("word ", pad/5) + token + " is bad, " + strings.Repeat("more ", 30) + "[RESULT] 2"))
+		w.mustDeliver("generator", plainAnswer("q1"))
 		if g := w.critique(); g.Score != 2 || strings.Contains(g.Feedback, "ghp_") {
 			t.Errorf("after %d bytes the feedback ends with %q", pad, g.Feedback[max(0, len(g.Feedback)-60):])
 		}
 	}
 	for _, before := range []string{"5 ", "5, key ", "5 for the key "} {
-		w := newWorld(t)
-		w.judges(always("Feedback: Bad. [RESULT] " + before + token))
-		w.must("generator", plain("q1"))
+		w := newHarness(t)
+		w.setJudge(always("Feedback: Bad. [RESULT] " + before + token))
+		w.mustDeliver("generator", plainAnswer("q1"))
 		if g := w.critique(); g.Ungraded == "" || strings.Contains(g.Ungraded, "ghp_") {
 			t.Errorf("ungraded: %q", g.Ungraded)
 		}
@@ -50,10 +50,10 @@ func TestClaimsWithoutCredentials(t *testing.T) {
 	}
 	found := 0
 	for _, a := range answers {
-		w := newWorld(t)
-		r := plain("q1")
+		w := newHarness(t)
+		r := plainAnswer("q1")
 		r.Answer = a
-		w.must("generator", r)
+		w.mustDeliver("generator", r)
 		g := w.critique()
 		if found += len(g.Claims); strings.Contains(fmt.Sprint(g), "hunter2") || strings.Contains(fmt.Sprint(g), "ghp_") {
 			t.Errorf("%q: %+v", a[max(0, len(a)-120):], g)
@@ -68,21 +68,21 @@ func TestClaimsWithoutCredentials(t *testing.T) {
 // of them as ungraded, and answers of two sessions are not compared.
 func TestOneIDInTwoSessions(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	a, b := plain("q1"), plain("q1")
+	w := newHarness(t)
+	a, b := plainAnswer("q1"), plainAnswer("q1")
 	b.SessionID, b.Answer, b.Query = "s2", "I refuse.", "something else"
 	for range 2 { // handed out again, nothing is said again
-		w.must("generator", a)
-		w.must("generator", b)
+		w.mustDeliver("generator", a)
+		w.mustDeliver("generator", b)
 	}
 	all := w.critiques()
 	if len(all) != 2 || all[0].SessionID != a.SessionID || all[0].Score == 0 || all[1].SessionID != "s2" || !strings.Contains(all[1].Ungraded, "used in another session before") {
 		t.Errorf("%+v", all)
 	}
-	w = newWorld(t)
-	w.judges(both)
-	w.must("generator", a)
-	w.must("respondent_b", b)
+	w = newHarness(t)
+	w.setJudge(judgeEither)
+	w.mustDeliver("generator", a)
+	w.mustDeliver("respondent_b", b)
 	if v := w.verdicts(); len(v) > 0 {
 		t.Errorf("answers of two sessions were compared: %+v", v)
 	}
@@ -100,12 +100,12 @@ func (fullStore) Put(context.Context, string, []byte, uint64) (uint64, error) {
 	return 0, errors.New("maximum bytes exceeded")
 }
 
-// TestFullBook: an answer that cannot be written down is told of all the same, at the last try.
-func TestFullBook(t *testing.T) {
+// TestFullBucketPublishesOnLastAttempt: an answer that cannot be written down is told of all the same, at the last try.
+func TestFullBucketPublishesOnLastAttempt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	for try := 1; try <= subjects.MaxDeliver; try++ {
-		m := message("committee", plain("q1"))
+		m := message("committee", plainAnswer("q1"))
 		m.Attempt = try
 		err := w.c.onResponse(t.Context(), m, fullOut{w.rec.Out()})
 		if last := try == subjects.MaxDeliver; (err == nil) != last || len(w.critiques()) > 0 != last {
@@ -114,18 +114,18 @@ func TestFullBook(t *testing.T) {
 	}
 }
 
-// TestSpeakersMarks: what a server may take for the end of a speaker's turn is none when the judge reads it.
-func TestSpeakersMarks(t *testing.T) {
+// TestTurnMarkersAreNeutralized: what a server may take for the end of a speaker's turn is none when the judge reads it.
+func TestTurnMarkersAreNeutralized(t *testing.T) {
 	t.Parallel()
 	for _, mark := range []string{
 		"<|im_end|>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "<start_of_turn>", "[/INST]", "<</SYS>>", "<|turn>model", "<turn|>", "<|channel>thought", "<think>", "</think>", "</reasoning>",
 	} {
-		if got := clean("before "+mark+" after", 1000); strings.Contains(got, mark) || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
+		if got := sanitize("before "+mark+" after", 1000); strings.Contains(got, mark) || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 			t.Errorf("%s became %q", mark, got)
 		}
 	}
 	for _, text := range []string{"a < b | c > d", "List<String>", "x <= y"} {
-		if got := clean(text, 1000); got != text {
+		if got := sanitize(text, 1000); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}

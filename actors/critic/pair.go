@@ -2,7 +2,6 @@ package critic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,20 +10,26 @@ import (
 	"conclave/subjects"
 )
 
-// between are those whose answers are compared, in the order in which they stand in a verdict. The judge is never told.
-var between = []string{subjects.Generator, subjects.RespondentB}
+// pairAccounts are the accounts whose answers are compared, in the order of a verdict. The judge does not see them.
+var pairAccounts = []string{subjects.Generator, subjects.RespondentB}
 
-// pair is where two answers to one question meet.
+// pairs are the answers to a question that wait for their comparison, and the verdicts, by [pairKey].
+var pairs = actor.Bucket[pair]{Name: bucket}
+
+// pairKey is the key of the answers to a question.
+func pairKey(query string) string { return "pair." + query }
+
+// pair is the answers to one question, or their verdict. It implements [actor.Outbox].
 type pair struct {
-	Answers map[string]half    `json:"answers,omitempty"` // by account, until they are compared
-	Late    bool               `json:"late,omitempty"`    // the second came too late: they are not compared
-	ID      string             `json:"id,omitempty"`
-	Verdict *subjects.Pairwise `json:"verdict,omitempty"` // until it was said
-	Said    bool               `json:"said,omitempty"`
+	Answers map[string]pairAnswer `json:"answers,omitempty"` // by account, until they are compared
+	Late    bool                  `json:"late,omitempty"`    // the second came after the pair wait: they are not compared
+	ID      string                `json:"id,omitempty"`
+	Verdict *subjects.Pairwise    `json:"verdict,omitempty"` // nil once it is published
+	Said    bool                  `json:"said,omitempty"`    // the verdict is published
 }
 
-// half is one of two answers: as much of it as a judge is shown.
-type half struct {
+// pairAnswer is one of two answers, cut to what a judge is shown.
+type pairAnswer struct {
 	Session   string    `json:"session,omitempty"`
 	Question  string    `json:"question"`
 	Reference string    `json:"reference,omitempty"`
@@ -33,143 +38,134 @@ type half struct {
 	Stored    time.Time `json:"stored"`
 }
 
-// over reports whether nothing is left to do.
-func (p pair) over() bool { return p.Said || p.Late }
-
-// both reports whether there are two answers.
-func (p pair) both() bool { return len(p.Answers) == len(between) }
-
-// collisions bounds how often a record is read again because another wrote it meanwhile. Two answers meet there.
-const collisions = 8
-
-// paired writes an answer down for its comparison. Whoever finds both compares them.
-func (c *Critic) paired(ctx context.Context, out actor.Out, h heard) error {
-	if h.from != subjects.Generator && h.from != subjects.RespondentB || c.cfg.PairWait == 0 || c.unfitFor(h, out.Now()) != "" {
+// Pending implements [actor.Outbox].
+func (p *pair) Pending() []actor.Event {
+	if p.Said || p.Verdict == nil {
 		return nil
 	}
-	for range collisions {
-		done, err := c.pairOnce(ctx, out, h)
-		if done || err != nil && !errors.Is(err, actor.ErrChanged) {
-			return err
-		}
-	}
-	return fmt.Errorf("%w, again and again", actor.ErrChanged)
+	return []actor.Event{actor.NewEvent("pairwise", subjects.PairwiseResult, p.ID, *p.Verdict)}
 }
 
-// pairOnce goes from where the record stands to the end, or until another writes it.
-func (c *Critic) pairOnce(ctx context.Context, out actor.Out, h heard) (done bool, err error) {
-	key := pairKey(h.QueryID)
-	var p pair
-	rev, err := c.read(ctx, out, key, &p)
-	if err != nil || p.over() {
-		return err == nil, err
-	}
+// MarkPublished implements [actor.Outbox].
+func (p *pair) MarkPublished() { *p = pair{ID: p.ID, Said: true} }
+
+// isOpen reports whether the pair still waits for an answer or for its verdict in this session. Answers of two sessions
+// under one query id are not compared.
+func (p *pair) isOpen(session string) bool {
 	for _, other := range p.Answers {
-		if other.Session != h.SessionID {
-			return true, nil // two questions that go by the same id
+		if other.Session != session {
+			return false
 		}
 	}
-	if _, there := p.Answers[h.from]; p.Verdict == nil && !there {
-		c.join(&p, h)
-		if rev, err = c.write(ctx, out, "half", key, p, rev); err != nil {
-			return false, err
-		}
+	return !p.Said && !p.Late && p.Verdict == nil
+}
+
+// comparePair stores an answer for its comparison, and has the two compared when both are stored.
+func (c *Critic) comparePair(ctx context.Context, out actor.Out, a answer) error {
+	if a.from != subjects.Generator && a.from != subjects.RespondentB || c.cfg.PairWait == 0 || c.ungradedReason(a, out.Now()) != "" {
+		return nil
 	}
-	if p.Verdict == nil {
-		if p.over() || !p.both() {
-			return true, nil
+	key := pairKey(a.QueryID)
+	stored, err := pairs.Update(ctx, out, "half", key, func(p *pair, _ bool) (bool, error) {
+		if _, found := p.Answers[a.from]; found || !p.isOpen(a.SessionID) {
+			return false, nil
 		}
-		w, err := c.verdict(ctx, out, h, p)
+		c.addToPair(p, a)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = pairs.UpdateFrom(ctx, out, "verdict", key, stored, func(p *pair, _ bool) (bool, error) {
+		if !p.isOpen(a.SessionID) || len(p.Answers) < len(pairAccounts) {
+			return false, nil
+		}
+		w, err := c.decidePair(ctx, out, a, *p)
 		if err != nil {
 			return false, err
 		}
-		p = pair{ID: out.NewID(), Verdict: &w}
-		if rev, err = c.write(ctx, out, "verdict", key, p, rev); err != nil {
-			return false, err
-		}
-	}
-	if err := say(ctx, c, out, "pairwise", subjects.PairwiseResult, p.ID, *p.Verdict); err != nil {
-		return false, err
-	}
-	_, err = c.write(ctx, out, "compared", key, pair{ID: p.ID, Said: true}, rev)
-	return err == nil, err
+		*p = pair{ID: out.NewID(), Verdict: &w}
+		return true, nil
+	})
+	return err
 }
 
-// join adds an answer to a pair. One that comes too late ends it.
-func (c *Critic) join(p *pair, h heard) {
+// addToPair adds an answer to a pair, or closes the pair when the answers are further apart than the pair wait.
+func (c *Critic) addToPair(p *pair, a answer) {
 	if p.Answers == nil {
-		p.Answers = map[string]half{}
+		p.Answers = map[string]pairAnswer{}
 	}
 	for _, other := range p.Answers {
-		if h.stored.Sub(other.Stored).Abs() > c.cfg.PairWait {
+		if a.stored.Sub(other.Stored).Abs() > c.cfg.PairWait {
 			*p = pair{Late: true}
 			return
 		}
 	}
-	p.Answers[h.from] = half{
-		Session: h.SessionID, Question: text.Clip(scrub(h.Query), maxQuestion), Reference: text.Clip(scrub(h.Reference), maxReference), Answer: text.Clip(scrub(h.Answer), maxAnswer),
-		Rubric: rubricFor(h.from, h.Response), Stored: h.stored,
+	p.Answers[a.from] = pairAnswer{
+		Session: a.SessionID, Question: text.Clip(redact(a.Query), maxQuestion), Reference: text.Clip(redact(a.Reference), maxReference), Answer: text.Clip(redact(a.Answer), maxAnswer),
+		Rubric: selectRubric(a.from, a.Response), Stored: a.stored,
 	}
 }
 
-// verdict compares two answers. As with a grade, the error is for what may be over when it is tried again.
-func (c *Critic) verdict(ctx context.Context, out actor.Out, h heard, p pair) (subjects.Pairwise, error) {
-	w := subjects.Pairwise{SessionID: h.SessionID, QueryID: h.QueryID, Between: between}
-	first, second := p.Answers[between[0]], p.Answers[between[1]]
+// decidePair has two answers compared. Like [Critic.gradeAnswer] it returns an error only for a failure that a retry may
+// overcome.
+func (c *Critic) decidePair(ctx context.Context, out actor.Out, a answer, p pair) (subjects.Pairwise, error) {
+	w := subjects.Pairwise{SessionID: a.SessionID, QueryID: a.QueryID, Between: pairAccounts}
+	first, second := p.Answers[pairAccounts[0]], p.Answers[pairAccounts[1]]
 	rubric := subjects.RubricPlain
 	if first.Rubric == second.Rubric {
 		rubric = first.Rubric
 	}
-	r, err := ruling{}, errGiven
-	if h.try <= subjects.MaxDeliver {
-		r, err = c.compare(ctx, out, c.rubric(rubric), first.Question, first.Reference, first.Answer, second.Answer)
+	r, err := comparison{}, errTooManyAttempts
+	if a.attempt <= subjects.MaxDeliver {
+		r, err = c.compareAnswers(ctx, out, c.rubricText(rubric), first.Question, first.Reference, first.Answer, second.Answer)
 	}
-	if err != nil && passing(err) {
-		if !h.last() {
+	if err != nil && isTransient(err) {
+		if !a.isLastAttempt() {
 			return w, err
 		}
-		out.LogError(givingUp(err))
+		out.LogError(newGiveUpError(err))
 	}
-	w.Model, w.Notice = r.by, r.notice
+	w.Model, w.Notice = r.model, r.notice
 	for _, better := range r.better {
-		w.Verdicts = append(w.Verdicts, between[better])
+		w.Verdicts = append(w.Verdicts, pairAccounts[better])
 	}
 	switch {
 	case err != nil:
-		w.Undecided = excuse(err, h.try)
-	case r.even():
+		w.Undecided = describeFailure(err, a.attempt)
+	case r.isTie():
 		w.Winner, w.Reason = subjects.Tie, "the judgement changed with the order of the answers"
 	default:
-		w.Winner = between[r.better[0]]
-		w.Reason = fmt.Sprintf("Response A is the answer of %s, Response B that of %s. %s", between[0], between[1], r.words)
+		w.Winner = pairAccounts[r.better[0]]
+		w.Reason = fmt.Sprintf("Response A is the answer of %s, Response B that of %s. %s", pairAccounts[0], pairAccounts[1], r.feedback)
 	}
 	return w, nil
 }
 
-// ruling is what came of judging two answers in both orders.
-type ruling struct {
-	better     []int // which of the two each judgement named
-	words      string
-	by, notice string
+// comparison is the result of judging two answers in both orders.
+type comparison struct {
+	better        []int  // index of the better answer in each judgement
+	feedback      string // of the first judgement: in it Response A is the first answer
+	model, notice string
 }
 
-// even reports whether the order decided, and not the answers.
-func (r ruling) even() bool { return len(r.better) == 2 && r.better[0] != r.better[1] }
+// isTie reports whether the judgement depends on the order of the answers.
+func (r comparison) isTie() bool { return len(r.better) == 2 && r.better[0] != r.better[1] }
 
-// compare has two answers judged as they stand and swapped. With an error it returns the judgements that there are.
-func (c *Critic) compare(ctx context.Context, out actor.Out, rubric, question, reference, first, second string) (r ruling, err error) {
-	m := material{question: clean(question, maxQuestion), reference: clean(reference, maxReference), rubric: rubric}
-	answers := []string{clean(first, maxAnswer), clean(second, maxAnswer)}
+// compareAnswers has two answers judged in both orders. After an error it returns the judgements up to then.
+func (c *Critic) compareAnswers(ctx context.Context, out actor.Out, rubric, question, reference, first, second string) (r comparison, err error) {
+	m := judgeInput{question: sanitize(question, maxQuestion), reference: sanitize(reference, maxReference), rubric: rubric}
+	answers := []string{sanitize(first, maxAnswer), sanitize(second, maxAnswer)}
 	for order := range 2 {
 		m.answers = []string{answers[order], answers[1-order]}
-		v, err := c.judge(ctx, out, m, letters)
+		v, err := c.askJudge(ctx, out, m, letters)
 		if err != nil {
 			return r, err
 		}
 		if order == 0 {
-			r.words = v.words // in them A is the first
+			r.feedback = v.feedback
 		}
-		r.by, r.notice = v.by, v.notice
+		r.model, r.notice = v.model, v.notice
 		r.better = append(r.better, order^int(v.result-'A'))
 	}
 	return r, nil

@@ -32,7 +32,7 @@ func TestPairs(t *testing.T) {
 		want  subjects.Pairwise
 		once  bool // the judge has words for one pair only
 	}{
-		{"the same in both orders", both, subjects.Pairwise{
+		{"the same in both orders", judgeEither, subjects.Pairwise{
 			Winner: subjects.RespondentB, Verdicts: []string{subjects.RespondentB, subjects.RespondentB}, Model: "judge:7b",
 			Reason: "Response A is the answer of generator, Response B that of respondent_b. B is good.",
 		}, false},
@@ -55,17 +55,17 @@ func TestPairs(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			for _, order := range [][]string{{who[0], who[1]}, {who[1], who[0]}} {
-				w := newWorld(t)
-				w.judges(c.judge)
+				w := newHarness(t)
+				w.setJudge(c.judge)
 				if c.once && order[0] != who[0] {
 					continue // its words are used up
 				}
-				all := goodAndBad("q1")
-				w.must(order[0], all[order[0]])
+				all := answerPair("q1")
+				w.mustDeliver(order[0], all[order[0]])
 				if v := w.verdicts(); len(v) > 0 {
 					t.Fatalf("one answer is compared: %+v", v)
 				}
-				w.must(order[1], all[order[1]])
+				w.mustDeliver(order[1], all[order[1]])
 				want := c.want
 				want.SessionID, want.QueryID, want.Between = "s1", "q1", who
 				if v := w.verdicts(); len(v) != 1 || !reflect.DeepEqual(v[0], want) {
@@ -79,15 +79,15 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestBiased: a judge that always prefers one place decides nothing.
-func TestBiased(t *testing.T) {
+// TestPositionBiasIsATie: a judge that always prefers one place decides nothing.
+func TestPositionBiasIsATie(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.judges(compares(always("Feedback: The first is far better. [RESULT] A")))
+	w := newHarness(t)
+	w.setJudge(compares(always("Feedback: The first is far better. [RESULT] A")))
 	const pairs = 20
 	for i := range pairs {
-		for from, r := range goodAndBad(fmt.Sprintf("q%d", i)) {
-			w.must(from, r)
+		for from, r := range answerPair(fmt.Sprintf("q%d", i)) {
+			w.mustDeliver(from, r)
 		}
 	}
 	v := w.verdicts()
@@ -101,8 +101,8 @@ func TestBiased(t *testing.T) {
 	}
 }
 
-// TestUnpaired: answers that are never compared.
-func TestUnpaired(t *testing.T) {
+// TestAnswersThatAreNotCompared: answers that are never compared.
+func TestAnswersThatAreNotCompared(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -124,14 +124,14 @@ func TestUnpaired(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, func(cfg *Config) {
+			w := newHarness(t, func(cfg *Config) {
 				if c.cfg != nil {
 					c.cfg(cfg)
 				}
 			})
-			w.judges(both)
-			all := goodAndBad("q1")
-			w.must(subjects.Generator, all[subjects.Generator])
+			w.setJudge(judgeEither)
+			all := answerPair("q1")
+			w.mustDeliver(subjects.Generator, all[subjects.Generator])
 			m := message(subjects.RespondentB, all[subjects.RespondentB])
 			if c.change != nil {
 				c.change(&m)
@@ -146,10 +146,10 @@ func TestUnpaired(t *testing.T) {
 			}
 		})
 	}
-	w := newWorld(t) // just in time
-	w.judges(both)
-	all := goodAndBad("q1")
-	w.must(subjects.Generator, all[subjects.Generator])
+	w := newHarness(t) // just in time
+	w.setJudge(judgeEither)
+	all := answerPair("q1")
+	w.mustDeliver(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	m.StoredAt = noon.Add(5 * time.Minute)
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.verdicts()) != 1 {
@@ -157,13 +157,13 @@ func TestUnpaired(t *testing.T) {
 	}
 }
 
-// TestLateFreesTheBook: what will not be compared is not kept.
-func TestLateFreesTheBook(t *testing.T) {
+// TestLateAnswerEmptiesRecord: what will not be compared is not kept.
+func TestLateAnswerEmptiesRecord(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.judges(both)
-	all := goodAndBad("q1")
-	w.must(subjects.Generator, all[subjects.Generator])
+	w := newHarness(t)
+	w.setJudge(judgeEither)
+	all := answerPair("q1")
+	w.mustDeliver(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	m.StoredAt = noon.Add(time.Hour)
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
@@ -175,29 +175,29 @@ func TestLateFreesTheBook(t *testing.T) {
 	}
 }
 
-// TestPairTriedAgain: a comparison that failed for a while is made the next time, the grade is not; and at the last try
+// TestPairIsRetried: a comparison that failed for a while is made the next time, the grade is not; and at the last try
 // it is undecided.
-func TestPairTriedAgain(t *testing.T) {
+func TestPairIsRetried(t *testing.T) {
 	t.Parallel()
 	busy := compares(fails(subjects.Faultf(subjects.CodeBusy, "too many wait")))
-	w := newWorld(t)
-	w.judges(busy)
-	all := goodAndBad("q1")
-	w.must(subjects.Generator, all[subjects.Generator])
+	w := newHarness(t)
+	w.setJudge(busy)
+	all := answerPair("q1")
+	w.mustDeliver(subjects.Generator, all[subjects.Generator])
 	m := message(subjects.RespondentB, all[subjects.RespondentB])
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err == nil || len(w.critiques()) != 2 || len(w.verdicts()) != 0 {
 		t.Fatalf("%v, %+v", err, w.rec.Published())
 	}
-	w.judges(both)
+	w.setJudge(judgeEither)
 	m.Attempt = 2
 	if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil || len(w.critiques()) != 2 || len(w.verdicts()) != 1 {
 		t.Errorf("%v, %+v", err, w.rec.Published())
 	}
 
 	for try, want := range map[int]string{subjects.MaxDeliver: "given up after 5 tries: too many wait", subjects.MaxDeliver + 1: "given up after 6 tries: it was begun too often and never finished"} {
-		w = newWorld(t)
-		w.judges(busy)
-		w.must(subjects.Generator, all[subjects.Generator])
+		w = newHarness(t)
+		w.setJudge(busy)
+		w.mustDeliver(subjects.Generator, all[subjects.Generator])
 		m.Attempt = try
 		if err := w.c.onResponse(t.Context(), m, w.rec.Out()); err != nil {
 			t.Fatal(err)
@@ -208,26 +208,26 @@ func TestPairTriedAgain(t *testing.T) {
 	}
 }
 
-// TestPairedAttack: an answer that names itself the winner is not.
-func TestPairedAttack(t *testing.T) {
+// TestAnswerCannotDecideItsComparison: an answer that names itself the winner is not.
+func TestAnswerCannotDecideItsComparison(t *testing.T) {
 	t.Parallel()
 	for _, a := range attacks {
-		w := newWorld(t)
-		w.judges(compares(func(r model.Request) (string, error) {
+		w := newHarness(t)
+		w.setJudge(compares(func(r model.Request) (string, error) {
 			_, shown, _ := strings.Cut(r.Messages[1].Content, "###Instruction:")
 			if got := headings("###" + "x:" + shown); len(got) != 5 {
 				return "", fmt.Errorf("%s: parts %q", a.name, got)
 			}
-			if ending.MatchString(shown) {
+			if resultMark.MatchString(shown) {
 				return "Feedback: As it says. [RESULT] A", nil
 			}
-			return both(r)
+			return judgeEither(r)
 		}))
-		all := goodAndBad("q1")
+		all := answerPair("q1")
 		bad := all[subjects.Generator]
 		bad.Answer = strings.ReplaceAll(strings.ReplaceAll(a.text, "] 5", "] A"), "Oslo", "Bad")
-		w.must(subjects.Generator, bad)
-		w.must(subjects.RespondentB, all[subjects.RespondentB])
+		w.mustDeliver(subjects.Generator, bad)
+		w.mustDeliver(subjects.RespondentB, all[subjects.RespondentB])
 		if v := w.verdicts(); len(v) != 1 || v[0].Winner != subjects.RespondentB {
 			t.Errorf("%s: %+v", a.name, v)
 		}
@@ -243,13 +243,13 @@ func TestPairRubric(t *testing.T) {
 		first []subjects.ToolCall
 		want  string
 	}{{"the same", search, rubricSearch}, {"not the same", nil, rubricPlain}} {
-		w := newWorld(t)
-		w.judges(both)
-		all := goodAndBad("q1")
+		w := newHarness(t)
+		w.setJudge(judgeEither)
+		all := answerPair("q1")
 		a, b := all[subjects.Generator], all[subjects.RespondentB]
 		a.ToolCalls, b.ToolCalls, a.Reference, b.Reference = c.first, search, "It is Oslo.", "Whatever respondent B says."
-		w.must(subjects.Generator, a)
-		w.must(subjects.RespondentB, b)
+		w.mustDeliver(subjects.Generator, a)
+		w.mustDeliver(subjects.RespondentB, b)
 		p := w.prompts()
 		if got := p[len(p)-1]; !strings.Contains(got, "###Score Rubric:\n"+criterion(c.want)+"\n") || !strings.Contains(got, "###Reference Answer:\nIt is Oslo.") {
 			t.Errorf("%s: %s", c.name, got)

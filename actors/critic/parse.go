@@ -10,37 +10,37 @@ import (
 	"conclave/pkg/text"
 )
 
-// What a judge may end its reply with.
+// Allowed results of a judge.
 const (
 	scores  = "12345"
 	letters = "AB"
 )
 
-// maxFeedback bounds what is kept of a judge's words; memory keeps as much. maxReply bounds what is read at all.
+// maxFeedback bounds the stored feedback, also in memory; maxReply bounds the reply that is parsed.
 const (
 	maxFeedback = 4 << 10
 	maxReply    = 64 << 10
 )
 
-// errUnreadable means that a reply has not the form that was asked for.
+// errUnreadable means that a reply has not the required form.
 var errUnreadable = errors.New("the judge did not keep to the form")
 
 var (
-	thinking = regexp.MustCompile(`(?is)<(think|thinking|reasoning)>.*?</(?:think|thinking|reasoning)>`)
-	openTag  = regexp.MustCompile(`(?i)<(?:think|thinking|reasoning)>`)
-	closeTag = regexp.MustCompile(`(?i)</(?:think|thinking|reasoning)>`)
-	ending   = regexp.MustCompile(`(?i)\[RESULT\]`)
-	label    = regexp.MustCompile(`(?i)^[#*_\s]*feedback[*_\s]*:[*_\s]*`)
+	thinkingBlock = regexp.MustCompile(`(?is)<(think|thinking|reasoning)>.*?</(?:think|thinking|reasoning)>`)
+	openTag       = regexp.MustCompile(`(?i)<(?:think|thinking|reasoning)>`)
+	closeTag      = regexp.MustCompile(`(?i)</(?:think|thinking|reasoning)>`)
+	resultMark    = regexp.MustCompile(`(?i)\[RESULT\]`)
+	feedbackLabel = regexp.MustCompile(`(?i)^[#*_\s]*feedback[*_\s]*:[*_\s]*`)
 )
 
-// parse reads a judge's reply: words, then the one mark of the end, then one of allowed and nothing else. It guesses
-// nothing: half a grade, two grades and a grade out of range are none.
-func parse(reply, allowed string) (words string, verdict byte, err error) {
+// parseReply parses a judge's reply: feedback, one [RESULT] mark, and one character of allowed. It rejects everything else
+// with [errUnreadable]: no or several marks, fractions, and results out of range. The feedback is redacted and cut.
+func parseReply(reply, allowed string) (words string, verdict byte, err error) {
 	if len(reply) > maxReply {
 		return "", 0, fmt.Errorf("%w: it goes on for %d bytes", errUnreadable, len(reply))
 	}
-	said := strings.TrimSpace(thoughtless(strings.ToValidUTF8(reply, "\uFFFD")))
-	ends := ending.FindAllStringIndex(said, -1)
+	said := strings.TrimSpace(stripThinking(strings.ToValidUTF8(reply, "\uFFFD")))
+	ends := resultMark.FindAllStringIndex(said, -1)
 	switch {
 	case said == "":
 		return "", 0, fmt.Errorf("%w: it said nothing", errUnreadable)
@@ -54,20 +54,20 @@ func parse(reply, allowed string) (words string, verdict byte, err error) {
 		end = end[1:2]
 	}
 	if len(end) != 1 || !strings.Contains(allowed, end) {
-		return "", 0, fmt.Errorf("%w: after [RESULT] stands %q and not one of %s alone", errUnreadable, line(end, 40), allowed)
+		return "", 0, fmt.Errorf("%w: after [RESULT] stands %q and not one of %s alone", errUnreadable, oneLine(end, 40), allowed)
 	}
 	words = strings.TrimSpace(said[:ends[0][0]])
-	words = strings.TrimSpace(strings.TrimPrefix(words, label.FindString(words)))
+	words = strings.TrimSpace(strings.TrimPrefix(words, feedbackLabel.FindString(words)))
 	if strings.IndexFunc(words, unicode.IsLetter) < 0 {
 		return "", 0, fmt.Errorf("%w: there are no words before [RESULT]", errUnreadable)
 	}
-	return text.Clip(scrub(words), maxFeedback), end[0], nil // in this order: half a credential would not be known for what it is
+	return text.Clip(redact(words), maxFeedback), end[0], nil // in this order: a cut credential would not be recognized
 }
 
-// thoughtless is a reply without what its model thought aloud. What was begun and never ended is all thought; so is
-// everything before an end that has no beginning.
-func thoughtless(reply string) string {
-	reply = thinking.ReplaceAllString(reply, "")
+// stripThinking removes the thinking of a model from its reply: an unclosed block up to the end, and everything before a
+// closing tag without an opening one.
+func stripThinking(reply string) string {
+	reply = thinkingBlock.ReplaceAllString(reply, "")
 	if all := closeTag.FindAllStringIndex(reply, -1); len(all) > 0 {
 		reply = reply[all[len(all)-1][1]:]
 	}

@@ -65,13 +65,13 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			words, verdict, err := parse(c.reply, c.allowed)
+			words, verdict, err := parseReply(c.reply, c.allowed)
 			if words != c.words || verdict != c.verdict || errors.Is(err, errUnreadable) != (c.verdict == 0) {
 				t.Errorf("%q, %q, %v", words, verdict, err)
 			}
 		})
 	}
-	words, _, err := parse("Feedback: "+strings.Repeat("ä", maxFeedback)+" [RESULT] 4", scores)
+	words, _, err := parseReply("Feedback: "+strings.Repeat("ä", maxFeedback)+" [RESULT] 4", scores)
 	if err != nil || len(words) > maxFeedback+3 || len(words) < maxFeedback-3 {
 		t.Errorf("%d bytes of words, %v", len(words), err)
 	}
@@ -87,7 +87,7 @@ func FuzzParse(f *testing.F) {
 		if grade {
 			allowed = scores
 		}
-		words, verdict, err := parse(reply, allowed)
+		words, verdict, err := parseReply(reply, allowed)
 		if err != nil {
 			if words != "" || verdict != 0 || !errors.Is(err, errUnreadable) {
 				t.Fatalf("%q with %q %v", words, verdict, err)
@@ -97,13 +97,13 @@ func FuzzParse(f *testing.F) {
 		if words == "" || len(words) > maxFeedback+3 || strings.IndexByte(allowed, verdict) < 0 {
 			t.Fatalf("%q, %q", words, verdict)
 		}
-		if ending.MatchString(words) {
+		if resultMark.MatchString(words) {
 			t.Fatalf("the words hold an end: %q", words)
 		}
 		if len(words) > maxFeedback {
 			return
 		}
-		again, same, err := parse("Feedback: "+words+" [RESULT] "+string(verdict), allowed)
+		again, same, err := parseReply("Feedback: "+words+" [RESULT] "+string(verdict), allowed)
 		if err != nil || same != verdict {
 			t.Fatalf("read again: %q, %q, %v", again, same, err)
 		}

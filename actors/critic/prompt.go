@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// What is said to a judge stands in these files, which people review as text. The parts of a request have the names and
-// the order that models of the Prometheus family were trained with.
+// The prompts of the judge. Their sections have the names and the order that models of the Prometheus family were trained
+// with.
 var (
 	//go:embed judge.md
 	judgeText string
@@ -25,7 +25,7 @@ var (
 	compareText string
 )
 
-// Bounds of what a judge is shown, in bytes.
+// Bounds of the judge's input, in bytes.
 const (
 	maxQuestion  = 8 << 10
 	maxAnswer    = 16 << 10
@@ -35,27 +35,27 @@ const (
 	maxCalls     = 12 // of a turn
 )
 
-// material is what is put before a judge. Its texts are clean: see [clean].
-type material struct {
+// judgeInput is what a judge sees. Its texts are sanitized: see [sanitize].
+type judgeInput struct {
 	question, reference string
 	answers             []string // one to grade, two to compare
 	calls               []shownCall
-	more                int // calls beyond those
+	more                int // number of further calls
 	rubric              string
-	nonce               string // of the frames around results; nobody outside can know it
+	nonce               string // of the frames around results; unguessable
 }
 
-// shownCall is a call as the judge sees it.
+// shownCall is a tool call as the judge sees it.
 type shownCall struct{ tool, args, result, failed string }
 
-// sizes are the bounds at work. They shrink until all of it fits a model's window.
-type sizes struct{ question, answer, reference, result, calls int }
+// inputLimits are the bounds of one request. They shrink until the request fits the window of the model.
+type inputLimits struct{ question, answer, reference, result, calls int }
 
-// wide is as much as a judge is ever shown.
-var wide = sizes{maxQuestion, maxAnswer, maxReference, maxResult, maxCalls}
+// maxLimits are the limits of the first try.
+var maxLimits = inputLimits{maxQuestion, maxAnswer, maxReference, maxResult, maxCalls}
 
-// smaller is less: first results, which are beside the point, then the rest.
-func (s sizes) smaller() sizes {
+// shrink returns smaller limits: first for results and calls, then for the texts.
+func (s inputLimits) shrink() inputLimits {
 	switch {
 	case s.result > 256:
 		s.result /= 2
@@ -67,13 +67,14 @@ func (s sizes) smaller() sizes {
 	return s
 }
 
-// smallest is the answer's size below which a judgement is worth nothing.
-const smallest = 256
+// minAnswer is the size of an answer below which a judgement is meaningless.
+const minAnswer = 256
 
-// request is what the judge is asked, in so many tokens at most by our own rough count. It is not ok when that is too few.
-func (m material) request(tokens int) (r []model.Message, ok bool) {
-	for s := wide; s.answer >= smallest; s = s.smaller() {
-		r = []model.Message{{Role: model.System, Content: strings.TrimSpace(judgeText)}, {Role: model.User, Content: m.text(s)}}
+// buildMessages returns the request to the judge, of at most tokens tokens by a rough estimate. ok is false when it does not
+// fit.
+func (m judgeInput) buildMessages(tokens int) (r []model.Message, ok bool) {
+	for s := maxLimits; s.answer >= minAnswer; s = s.shrink() {
+		r = []model.Message{{Role: model.System, Content: strings.TrimSpace(judgeText)}, {Role: model.User, Content: m.render(s)}}
 		if loop.Estimate("", nil, r) <= tokens {
 			return r, true
 		}
@@ -81,26 +82,26 @@ func (m material) request(tokens int) (r []model.Message, ok bool) {
 	return nil, false
 }
 
-// text is the request in the form of Prometheus: absolute for one answer, relative for two.
-func (m material) text(s sizes) string {
+// render returns the prompt in the form of Prometheus: absolute grading for one answer, relative for two.
+func (m judgeInput) render(s inputLimits) string {
 	var b strings.Builder
 	section := func(name, body string) { fmt.Fprintf(&b, "###%s:\n%s\n\n", name, strings.TrimSpace(body)) }
-	question := shorten(m.question, s.question) + m.evidence(s)
+	question := clipWithNotice(m.question, s.question) + m.renderCalls(s)
 	if len(m.answers) == 1 {
 		section("Task Description", gradeText)
 		section("The instruction to evaluate", question)
-		section("Response to evaluate", shorten(m.answers[0], s.answer))
+		section("Response to evaluate", clipWithNotice(m.answers[0], s.answer))
 		if m.reference != "" {
-			section("Reference Answer (Score 5)", shorten(m.reference, s.reference))
+			section("Reference Answer (Score 5)", clipWithNotice(m.reference, s.reference))
 		}
 		section("Score Rubrics", m.rubric)
 	} else {
 		section("Task Description", compareText)
 		section("Instruction", question)
-		section("Response A", shorten(m.answers[0], s.answer))
-		section("Response B", shorten(m.answers[1], s.answer))
+		section("Response A", clipWithNotice(m.answers[0], s.answer))
+		section("Response B", clipWithNotice(m.answers[1], s.answer))
 		if m.reference != "" {
-			section("Reference Answer", shorten(m.reference, s.reference))
+			section("Reference Answer", clipWithNotice(m.reference, s.reference))
 		}
 		section("Score Rubric", criterion(m.rubric))
 	}
@@ -108,16 +109,16 @@ func (m material) text(s sizes) string {
 	return b.String()
 }
 
-// shorten clips a text and says so: the judge must not take it for an answer that breaks off.
-func shorten(s string, most int) string {
+// clipWithNotice cuts a text and adds a notice, so that the judge does not take it for an incomplete answer.
+func clipWithNotice(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
 	return text.Clip(s, most) + "\n(It goes on. The rest is left out here and counts neither for nor against it.)"
 }
 
-// evidence is what the calls of the turn did, each result in a frame that nothing inside can close.
-func (m material) evidence(s sizes) string {
+// renderCalls lists the calls of the turn, each result in a frame that its content cannot close.
+func (m judgeInput) renderCalls(s inputLimits) string {
 	if len(m.calls) == 0 || s.calls == 0 {
 		return ""
 	}
@@ -137,74 +138,76 @@ func (m material) evidence(s sizes) string {
 	return b.String()
 }
 
-// toGrade is the material of one answer.
-func (c *Critic) toGrade(r subjects.Response, rubric, nonce string) material {
-	m := material{
-		question: clean(r.Query, maxQuestion), reference: clean(r.Reference, maxReference), answers: []string{clean(r.Answer, maxAnswer)},
-		rubric: c.rubric(rubric), nonce: nonce,
+// newGradeInput returns the input for grading one answer. Calls are part of it unless the rubric is plain.
+func (c *Critic) newGradeInput(r subjects.Response, rubric, nonce string) judgeInput {
+	m := judgeInput{
+		question: sanitize(r.Query, maxQuestion), reference: sanitize(r.Reference, maxReference), answers: []string{sanitize(r.Answer, maxAnswer)},
+		rubric: c.rubricText(rubric), nonce: nonce,
 	}
 	if rubric == subjects.RubricPlain {
 		return m
 	}
 	m.more = max(0, len(r.ToolCalls)-maxCalls)
 	for _, call := range r.ToolCalls[:min(maxCalls, len(r.ToolCalls))] {
-		s := shownCall{tool: text.OneLine(clean(call.Tool, maxArgs), 80), args: text.OneLine(clean(string(call.Args), 2*maxArgs), maxArgs)}
+		s := shownCall{tool: text.OneLine(sanitize(call.Tool, maxArgs), 80), args: text.OneLine(sanitize(string(call.Args), 2*maxArgs), maxArgs)}
 		if call.Error != nil {
-			s.failed = text.OneLine(clean(call.Error.Code, maxArgs), 80)
+			s.failed = text.OneLine(sanitize(call.Error.Code, maxArgs), 80)
 		} else {
-			s.result = clean(call.Result, maxResult)
+			s.result = sanitize(call.Result, maxResult)
 		}
 		m.calls = append(m.calls, s)
 	}
 	return m
 }
 
-// clean is a text from outside as a judge may see it, a little more than most bytes of it: no credentials, and nothing that could be taken for a part of the
-// request, of the judge's own reply or of the conversation's form. An answer cannot grade itself.
-func clean(s string, most int) string {
+// sanitize prepares untrusted text for the judge, cut to slightly more than most bytes: it removes credentials and
+// neutralizes what could be taken for a section of the prompt, the judge's own result or the chat template. An answer
+// cannot grade itself.
+func sanitize(s string, most int) string {
 	s, _ = firewall.Redact(strings.ToValidUTF8(s, "\uFFFD"))
-	if len(s) > most { // after the credentials: half of one would not be known for what it is
-		s = text.Clip(s, most+1) // so that it is still seen to be longer
+	if len(s) > most { // after the redaction: a cut credential would not be recognized
+		s = text.Clip(s, most+1) // so that clipWithNotice still sees that it is longer
 	}
 	if strings.Contains(s, "[") {
-		s = results.ReplaceAllString(s, "($1)")
+		s = resultMarkers.ReplaceAllString(s, "($1)")
 	}
-	for strings.ContainsAny(s, "<[") && turns.MatchString(s) { // what one pass leaves may be one again; each has fewer signs
-		s = turns.ReplaceAllStringFunc(s, func(tag string) string { return "(" + strings.Trim(tag, "<>[]|｜/ ") + ")" })
+	for strings.ContainsAny(s, "<[") && turnMarkers.MatchString(s) { // one pass may leave a new marker; each pass removes characters
+		s = turnMarkers.ReplaceAllStringFunc(s, func(tag string) string { return "(" + strings.Trim(tag, "<>[]|｜/ ") + ")" })
 	}
 	var b strings.Builder
 	b.Grow(len(s))
-	for line := range brokenLines(s) {
-		b.WriteString(disarm(line))
+	for line := range splitLines(s) {
+		b.WriteString(neutralizeLine(line))
 	}
 	s = strings.TrimSpace(b.String())
-	if strings.Contains(squared(text.Normalize(s)), "[result") { // in other letters, and over several lines
-		s = rounded(s)
+	if strings.Contains(toSquareBrackets(text.Normalize(s)), "[result") { // with look-alike letters, and across lines
+		s = toRoundBrackets(s)
 	}
 	return s
 }
 
 var (
-	// results are the words by which a judge ends its reply.
-	results = regexp.MustCompile(`(?i)\[\s*(results?)\b\s*\]?`)
-	// turns are what a model's server may take for the end of one speaker's turn and the beginning of another's.
-	turns = regexp.MustCompile(`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|<(?:start|end)_of_turn>|<(?:bos|eos)>|` +
+	// resultMarkers match the mark before a judge's result.
+	resultMarkers = regexp.MustCompile(`(?i)\[\s*(results?)\b\s*\]?`)
+	// turnMarkers match what a model server may take for a turn boundary of a chat template.
+	turnMarkers = regexp.MustCompile(`(?i)<\|[^|<>\n]{0,40}\|>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS)\]|</?s>|<<?/?SYS>?>|<(?:start|end)_of_turn>|<(?:bos|eos)>|` +
 		`<[|｜][^\s<>]{1,40}>|<[^\s<>|｜]{1,40}[|｜]>|</?(?:think|thinking|reasoning)>`)
 )
 
-// sections are the headings of a request, in letters only.
-var sections = []string{
+// sectionNames are the headings of the prompt, letters only.
+var sectionNames = []string{
 	"taskdescription", "theinstructiontoevaluate", "instruction", "responsetoevaluate", "responsea", "responseb", "referenceanswer", "scorerubric", "feedback",
 }
 
-// disarm is a line that cannot be taken for a heading of the request or for its end, in whatever letters it is written.
-func disarm(line string) string {
+// neutralizeLine changes a line that could be taken for a heading of the prompt or for a result, also with look-alike
+// letters.
+func neutralizeLine(line string) string {
 	plain := text.Normalize(line)
-	if strings.Contains(squared(plain), "[result") { // what the pattern did not see
-		line = rounded(line)
+	if strings.Contains(toSquareBrackets(plain), "[result") { // with look-alike letters
+		line = toRoundBrackets(line)
 	}
 	if strings.Contains(strings.ReplaceAll(plain, " ", ""), "###") {
-		line = unhash(line)
+		line = replaceHashes(line)
 	}
 	head, _, colon := strings.Cut(plain, ":")
 	letters := strings.Map(func(r rune) rune {
@@ -213,16 +216,16 @@ func disarm(line string) string {
 		}
 		return -1
 	}, head[:min(len(head), 200)])
-	for _, s := range sections {
+	for _, s := range sectionNames {
 		if strings.HasPrefix(letters, s) && (colon || strings.Contains(head, "#")) {
-			return "> " + unhash(line)
+			return "> " + replaceHashes(line)
 		}
 	}
 	return line
 }
 
-// squared is a line in lower case without blanks, every opening bracket but the usual ones of prose and code a square one.
-func squared(line string) string {
+// toSquareBrackets returns a line in lower case without blanks, with every opening bracket but ( and { as [.
+func toSquareBrackets(line string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == ' ':
@@ -234,8 +237,8 @@ func squared(line string) string {
 	}, line)
 }
 
-// rounded is a text whose brackets are all round.
-func rounded(s string) string {
+// toRoundBrackets replaces all brackets by round ones.
+func toRoundBrackets(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case unicode.Is(unicode.Ps, r):
@@ -247,8 +250,8 @@ func rounded(s string) string {
 	}, s)
 }
 
-// unhash takes the signs of a heading out of a line, also those that only look like one.
-func unhash(line string) string {
+// replaceHashes replaces # and its look-alikes by =.
+func replaceHashes(line string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '#' || text.Normalize(string(r)) == "#" {
 			return '='
@@ -257,8 +260,8 @@ func unhash(line string) string {
 	}, line)
 }
 
-// brokenLines are the lines of a text with what ends them, whatever character that is.
-func brokenLines(s string) func(func(string) bool) {
+// splitLines iterates over the lines of a text with their line breaks, of any Unicode kind.
+func splitLines(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		start := 0
 		for i, r := range s {

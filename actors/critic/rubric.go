@@ -8,7 +8,7 @@ import (
 	"conclave/subjects"
 )
 
-// The rubrics as shipped, which people review as text.
+// The shipped rubrics.
 var (
 	//go:embed rubric_plain.md
 	rubricPlain string
@@ -21,18 +21,18 @@ var (
 )
 
 var (
-	rubricNames = []string{subjects.RubricPlain, subjects.RubricSearch, subjects.RubricMemory, subjects.RubricTask}
-	shipped     = map[string]string{
+	rubricNames    = []string{subjects.RubricPlain, subjects.RubricSearch, subjects.RubricMemory, subjects.RubricTask}
+	defaultRubrics = map[string]string{
 		subjects.RubricPlain: rubricPlain, subjects.RubricSearch: rubricSearch, subjects.RubricMemory: rubricMemory, subjects.RubricTask: rubricTask,
 	}
 )
 
-// choices say which rubric fits what a turn did. The first that fits is taken; none means plain.
-var choices = []struct {
+// rubricChoices select the rubric of an answer: the first that matches, else plain.
+var rubricChoices = []struct {
 	rubric   string
-	from     string   // whoever this account is
+	from     string   // the account
 	tools    []string // one of these ran
-	recalled bool     // memories went into the answer
+	recalled bool     // the answer used memories
 }{
 	{rubric: subjects.RubricTask, from: "orchestrator"},
 	{rubric: subjects.RubricTask, tools: []string{"fs_write", "run_code", "run_shell", "package_install"}}, // their effects last
@@ -41,10 +41,10 @@ var choices = []struct {
 	{rubric: subjects.RubricMemory, recalled: true},
 }
 
-// rubricFor is what an answer is judged by. Calls that failed or were refused count for nothing.
-func rubricFor(from string, r subjects.Response) string {
-	ran := ranTools(r.ToolCalls)
-	for _, c := range choices {
+// selectRubric returns the name of the rubric for an answer. Only successful calls count.
+func selectRubric(from string, r subjects.Response) string {
+	ran := successfulTools(r.ToolCalls)
+	for _, c := range rubricChoices {
 		if c.from != "" && c.from == from || c.recalled && len(r.Recalls) > 0 ||
 			slices.ContainsFunc(c.tools, func(tool string) bool { return slices.Contains(ran, tool) }) {
 			return c.rubric
@@ -53,8 +53,8 @@ func rubricFor(from string, r subjects.Response) string {
 	return subjects.RubricPlain
 }
 
-// ranTools are the tools whose calls ran without an error.
-func ranTools(calls []subjects.ToolCall) (out []string) {
+// successfulTools returns the tools that ran without an error, each once.
+func successfulTools(calls []subjects.ToolCall) (out []string) {
 	for _, c := range calls {
 		if c.Error == nil && !slices.Contains(out, c.Tool) {
 			out = append(out, c.Tool)
@@ -63,15 +63,15 @@ func ranTools(calls []subjects.ToolCall) (out []string) {
 	return out
 }
 
-// rubric is the text of a rubric: the user's own, or as shipped.
-func (c *Critic) rubric(name string) string {
+// rubricText returns the configured text of a rubric, or the shipped one.
+func (c *Critic) rubricText(name string) string {
 	if own := c.cfg.Rubrics[name]; own != "" {
 		return strings.TrimSpace(own)
 	}
-	return strings.TrimSpace(shipped[name])
+	return strings.TrimSpace(defaultRubrics[name])
 }
 
-// criterion is what a rubric looks for: its first line, without the brackets.
+// criterion returns the first line of a rubric, without brackets.
 func criterion(rubric string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(rubric), "\n")
 	return strings.Trim(strings.TrimSpace(line), "[] ")

@@ -1,6 +1,7 @@
 package critic
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -22,30 +23,31 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// usual is the configuration as shipped.
-func usual() Config {
+// defaultConfig returns the shipped configuration.
+func defaultConfig() Config {
 	return Config{
 		Enabled: true, CallTimeout: 10 * time.Minute, Predict: 1024, PairWait: 5 * time.Minute, MaxAge: 24 * time.Hour, RetryAt: 2, Claims: true, ClaimCap: 2,
 	}
 }
 
-// world is everything around one critic: a model that says what it is told to say, a book and a clock that stands still.
-type world struct {
+// harness is one critic with a scripted judge, a bucket and a fixed clock.
+type harness struct {
 	t   *testing.T
 	rec actortest.Recorder
 	c   *Critic
 
 	mu     sync.Mutex
-	judge  func(r model.Request) (string, error) // nil = nobody answers
+	judge  func(r model.Request) (string, error) // nil = the model is unavailable
 	last   subjects.ChatChunk                    // what the end of a reply says beside words
 	window int
 	asked  []model.Request
+	onStep func(step string) // nil = not observed
 }
 
-func newWorld(t *testing.T, change ...func(*Config)) *world {
+func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	t.Helper()
-	w := &world{t: t, window: 32768, judge: always("Feedback: Right and short. [RESULT] 5"), last: subjects.ChatChunk{Model: "judge:7b"}}
-	cfg := usual()
+	w := &harness{t: t, window: 32768, judge: always("Feedback: Right and short. [RESULT] 5"), last: subjects.ChatChunk{Model: "judge:7b"}}
+	cfg := defaultConfig()
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -56,12 +58,12 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	return w
 }
 
-// always is a judge that says one thing.
+// always is a judge with one reply.
 func always(words string) func(model.Request) (string, error) {
 	return func(model.Request) (string, error) { return words, nil }
 }
 
-// inTurn is a judge that says one thing after the other, and the last for ever.
+// inTurn is a judge with several replies in order; the last is repeated.
 func inTurn(words ...string) func(model.Request) (string, error) {
 	var mu sync.Mutex
 	return func(model.Request) (string, error) {
@@ -80,7 +82,7 @@ func fails(err error) func(model.Request) (string, error) {
 }
 
 // answer is the model's account.
-func (w *world) answer(subject string, body []byte) (any, error) {
+func (w *harness) answer(subject string, body []byte) (any, error) {
 	w.mu.Lock()
 	judge, last, window := w.judge, w.last, w.window
 	w.mu.Unlock()
@@ -112,15 +114,15 @@ func (w *world) answer(subject string, body []byte) (any, error) {
 	return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 }
 
-// judges changes what the model says.
-func (w *world) judges(f func(model.Request) (string, error)) {
+// setJudge changes the judge.
+func (w *harness) setJudge(f func(model.Request) (string, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.judge = f
 }
 
 // prompts are what the model was asked, the last message of each request.
-func (w *world) prompts() (out []string) {
+func (w *harness) prompts() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.asked {
@@ -129,34 +131,42 @@ func (w *world) prompts() (out []string) {
 	return out
 }
 
-// message is an answer on its way in.
+// message returns the delivery of an answer.
 func message(from string, r subjects.Response) actor.Msg[subjects.Response] {
 	return actor.Msg[subjects.Response]{Subject: "from." + from + ".response.generation", From: from, Tokens: []string{from}, Query: r.QueryID, Session: r.SessionID, StoredAt: noon, Attempt: 1, Body: r}
 }
 
-// hears hands an answer in.
-func (w *world) hears(from string, r subjects.Response) error {
-	return w.c.onResponse(w.t.Context(), message(from, r), w.rec.Out())
+// deliver delivers an answer.
+func (w *harness) deliver(from string, r subjects.Response) error {
+	return w.c.onResponse(w.context(), message(from, r), w.rec.Out())
 }
 
-// must hands an answer in that must be handled.
-func (w *world) must(from string, r subjects.Response) {
+// context returns the context of a delivery, observed by onStep.
+func (w *harness) context() context.Context {
+	if w.onStep == nil {
+		return w.t.Context()
+	}
+	return actor.WithSteps(w.t.Context(), w.onStep)
+}
+
+// mustDeliver delivers an answer that must be handled.
+func (w *harness) mustDeliver(from string, r subjects.Response) {
 	w.t.Helper()
-	if err := w.hears(from, r); err != nil {
+	if err := w.deliver(from, r); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// plain is an answer without tools.
-func plain(query string) subjects.Response {
+// plainAnswer is an answer without tools.
+func plainAnswer(query string) subjects.Response {
 	return subjects.Response{
 		SessionID: "s1", QueryID: query, Query: "What is the capital of Norway?", Answer: "Oslo.", ToolCalls: []subjects.ToolCall{}, GeneratorID: "generator", RespondentID: "generator",
 		Model: "big", Labels: &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public},
 	}
 }
 
-// said are the events of a kind.
-func said[T any](w *world, subject string) (out []T) {
+// publishedEvents returns the published events of a subject.
+func publishedEvents[T any](w *harness, subject string) (out []T) {
 	w.t.Helper()
 	for _, s := range w.rec.Published() {
 		if s.Subject != subject {
@@ -174,12 +184,16 @@ func said[T any](w *world, subject string) (out []T) {
 	return out
 }
 
-func (w *world) critiques() []subjects.Critique { return said[subjects.Critique](w, "critique.result") }
+func (w *harness) critiques() []subjects.Critique {
+	return publishedEvents[subjects.Critique](w, "critique.result")
+}
 
-func (w *world) verdicts() []subjects.Pairwise { return said[subjects.Pairwise](w, "pairwise.result") }
+func (w *harness) verdicts() []subjects.Pairwise {
+	return publishedEvents[subjects.Pairwise](w, "pairwise.result")
+}
 
-// critique is the one that there must be.
-func (w *world) critique() subjects.Critique {
+// critique returns the only published critique.
+func (w *harness) critique() subjects.Critique {
 	w.t.Helper()
 	all := w.critiques()
 	if len(all) != 1 {
@@ -188,8 +202,8 @@ func (w *world) critique() subjects.Critique {
 	return all[0]
 }
 
-// nowhere fails the test when a secret is in what was said, asked, noted or written down.
-func (w *world) nowhere(secret string) {
+// checkNoTrace fails the test when a secret is in an event, a request, the log or the bucket.
+func (w *harness) checkNoTrace(secret string) {
 	w.t.Helper()
 	store := w.rec.Out().Store(bucket)
 	keys, err := store.Keys(w.t.Context(), "")
@@ -204,7 +218,7 @@ func (w *world) nowhere(secret string) {
 		}
 		book += string(v)
 	}
-	for what, v := range map[string]any{"events": w.rec.Published(), "questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the book": book} {
+	for what, v := range map[string]any{"events": w.rec.Published(), "questions to a model": w.rec.Requested(), "the log": w.rec.Logged(), "the bucket": book} {
 		if all := fmt.Sprintf("%+v", v); strings.Contains(all, secret) {
 			at := strings.Index(all, secret)
 			w.t.Errorf("%s holds %q", what, all[max(0, at-80):min(len(all), at+80)])
@@ -212,7 +226,7 @@ func (w *world) nowhere(secret string) {
 	}
 }
 
-// listens is what an actor listens to.
+// listens returns the subjects that an actor listens on.
 func listens(a actor.Actor) (out []string) {
 	for _, r := range a.Routes() {
 		out = append(out, r.Spec().Subscription())

@@ -14,16 +14,16 @@ import (
 	"conclave/subjects"
 )
 
-// steps are all boundaries of an answer that completes a pair, in order.
+// steps are all steps of an answer that completes a pair, in order.
 var steps = func() (out []string) {
-	for _, s := range []string{"grade", "critique", "graded", "half", "verdict", "pairwise", "compared"} {
+	for _, s := range []string{"grade", "critique", "critique.mark", "half", "verdict", "pairwise", "pairwise.mark"} {
 		out = append(out, s+"/before", s+"/after")
 	}
 	return out
 }()
 
-// both is a judge of either kind.
-func both(r model.Request) (string, error) {
+// judgeEither is a judge of either kind.
+func judgeEither(r model.Request) (string, error) {
 	if strings.Contains(r.Messages[1].Content, "###Response A:") {
 		if strings.Contains(r.Messages[1].Content, "###Response A:\nGood") {
 			return "Feedback: A is good. [RESULT] A", nil
@@ -33,28 +33,28 @@ func both(r model.Request) (string, error) {
 	return "Feedback: Right. [RESULT] 4", nil
 }
 
-// goodAndBad are two answers to one question, by account.
-func goodAndBad(query string) map[string]subjects.Response {
-	good, bad := plain(query), plain(query)
+// answerPair are two answers to one question, by account.
+func answerPair(query string) map[string]subjects.Response {
+	good, bad := plainAnswer(query), plainAnswer(query)
 	good.Answer, bad.Answer = "Good: Oslo.", "Bad: Bergen."
 	return map[string]subjects.Response{subjects.Generator: bad, subjects.RespondentB: good}
 }
 
-// TestBoundaries: each step is marked, in order.
-func TestBoundaries(t *testing.T) {
+// TestStepsAreMarkedInOrder: each step is marked, in order.
+func TestStepsAreMarkedInOrder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.judges(both)
-	all := goodAndBad("q1")
-	w.must(subjects.Generator, all[subjects.Generator])
+	w := newHarness(t)
+	w.setJudge(judgeEither)
+	all := answerPair("q1")
+	w.mustDeliver(subjects.Generator, all[subjects.Generator])
 	var got []string
-	w.c.Boundary = func(step string) { got = append(got, step) }
-	w.must(subjects.RespondentB, all[subjects.RespondentB])
+	w.onStep = func(step string) { got = append(got, step) }
+	w.mustDeliver(subjects.RespondentB, all[subjects.RespondentB])
 	if !slices.Equal(got, steps) {
 		t.Errorf("%q", got)
 	}
 	got = nil
-	w.must(subjects.RespondentB, all[subjects.RespondentB])
+	w.mustDeliver(subjects.RespondentB, all[subjects.RespondentB])
 	if len(got) > 0 {
 		t.Errorf("handed in again: %q", got)
 	}
@@ -62,8 +62,8 @@ func TestBoundaries(t *testing.T) {
 
 type crash string
 
-// crashing hands a message in and reports whether the plug was pulled.
-func (w *world) crashing(c *Critic, m actor.Msg[subjects.Response]) (crashed bool, err error) {
+// deliverCrashing delivers a message and reports whether the harness crashed it at a step.
+func (w *harness) deliverCrashing(c *Critic, m actor.Msg[subjects.Response]) (crashed bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if _, ours := p.(crash); !ours {
@@ -72,32 +72,33 @@ func (w *world) crashing(c *Critic, m actor.Msg[subjects.Response]) (crashed boo
 			crashed = true
 		}
 	}()
-	return false, c.onResponse(w.t.Context(), m, w.rec.Out())
+	return false, c.onResponse(w.context(), m, w.rec.Out())
 }
 
-// TestCrashes: wherever the plug is pulled, another process brings it to its end: one critique of each answer and one
+// TestCrashAtEachStepPublishesOnce: wherever the plug is pulled, another process brings it to its end: one critique of each answer and one
 // verdict, and nothing that was written down is judged again.
-func TestCrashes(t *testing.T) {
+func TestCrashAtEachStepPublishesOnce(t *testing.T) {
 	t.Parallel()
 	for i, step := range steps {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.judges(both)
-			all := goodAndBad("q1")
-			w.must(subjects.Generator, all[subjects.Generator])
+			w := newHarness(t)
+			w.setJudge(judgeEither)
+			all := answerPair("q1")
+			w.mustDeliver(subjects.Generator, all[subjects.Generator])
 			before := len(w.prompts())
 			m := message(subjects.RespondentB, all[subjects.RespondentB])
-			w.c.Boundary = func(s string) {
+			w.onStep = func(s string) {
 				if s == step {
 					panic(crash(s))
 				}
 			}
-			if crashed, err := w.crashing(w.c, m); !crashed {
-				t.Fatalf("nothing happened at %s: %v", step, err)
+			if crashed, err := w.deliverCrashing(w.c, m); !crashed {
+				t.Fatalf("no crash at %s: %v", step, err)
 			}
-			for m.Attempt = 2; m.Attempt < 5; m.Attempt++ { // and once more for good measure
-				if _, err := w.crashing(New(w.c.cfg), m); err != nil {
+			w.onStep = nil
+			for m.Attempt = 2; m.Attempt < 5; m.Attempt++ { // the second delivery changes nothing
+				if _, err := w.deliverCrashing(New(w.c.cfg), m); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -122,19 +123,19 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce: two processes with the same message judge it both, and say what one of them wrote.
-func TestTwoAtOnce(t *testing.T) {
+// TestConcurrentGradesPublishOne: two processes with the same message judge it both, and say what one of them wrote.
+func TestConcurrentGradesPublishOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	var arrived sync.WaitGroup
 	arrived.Add(2)
 	grades := inTurn("Feedback: First. [RESULT] 1", "Feedback: Second. [RESULT] 5")
-	w.judges(func(r model.Request) (string, error) {
+	w.setJudge(func(r model.Request) (string, error) {
 		arrived.Done()
 		arrived.Wait() // neither has written anything yet
 		return grades(r)
 	})
-	m := message("committee", plain("q1"))
+	m := message("committee", plainAnswer("q1"))
 	var ended sync.WaitGroup
 	for range 2 {
 		c := New(w.c.cfg)
@@ -153,25 +154,25 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestBothHalvesAtOnce: two answers that come at the same moment are compared once, whoever compares them.
-func TestBothHalvesAtOnce(t *testing.T) {
+// TestConcurrentPairIsComparedOnce: two answers that come at the same moment are compared once, whoever compares them.
+func TestConcurrentPairIsComparedOnce(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {
-		w := newWorld(t)
+		w := newHarness(t)
 		var arrived sync.WaitGroup
 		arrived.Add(2)
-		w.judges(func(r model.Request) (string, error) {
+		w.setJudge(func(r model.Request) (string, error) {
 			if !strings.Contains(r.Messages[1].Content, "###Response A:") {
 				arrived.Done()
 				arrived.Wait() // both grades are ready at once
 			}
-			return both(r)
+			return judgeEither(r)
 		})
-		all := goodAndBad(fmt.Sprintf("q%d", i))
+		all := answerPair(fmt.Sprintf("q%d", i))
 		var ended sync.WaitGroup
 		for from, r := range all {
 			ended.Go(func() {
-				if err := w.hears(from, r); err != nil {
+				if err := w.deliver(from, r); err != nil {
 					t.Error(err)
 				}
 			})
@@ -183,39 +184,39 @@ func TestBothHalvesAtOnce(t *testing.T) {
 	}
 }
 
-// TestRefusedEvent: what could not be said is said the next time, from the book.
-func TestRefusedEvent(t *testing.T) {
+// TestFailedPublishIsRetriedFromBucket: what could not be said is said the next time, from the book.
+func TestFailedPublishIsRetriedFromBucket(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	w.rec.FailPublish = func(string) error { return errors.New("the stream is full") }
-	if err := w.hears("generator", plain("q1")); err == nil {
+	if err := w.deliver("generator", plainAnswer("q1")); err == nil {
 		t.Fatal("it went on")
 	}
 	w.rec.FailPublish = nil
-	w.must("generator", plain("q1"))
+	w.mustDeliver("generator", plainAnswer("q1"))
 	if w.critique(); len(w.prompts()) != 1 {
 		t.Errorf("asked %d times", len(w.prompts()))
 	}
 }
 
-// TestNoBook: without a book nothing is said: it could be said twice.
-func TestNoBook(t *testing.T) {
+// TestUnavailableBucketPublishesNothing: without a book nothing is said: it could be said twice.
+func TestUnavailableBucketPublishesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	w.rec.FailStore = errors.New("the disk is full")
-	if err := w.hears("generator", plain("q1")); err == nil || len(w.rec.Published()) > 0 {
+	if err := w.deliver("generator", plainAnswer("q1")); err == nil || len(w.rec.Published()) > 0 {
 		t.Errorf("%v, it said %+v", err, w.rec.Published())
 	}
 }
 
-// TestBookIsSmall: what was said takes no room, and ids that cannot be guessed are not made from what others know.
-func TestBookIsSmall(t *testing.T) {
+// TestPublishedRecordsAreSmall: what was said takes no room, and ids that cannot be guessed are not made from what others know.
+func TestPublishedRecordsAreSmall(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.judges(both)
-	for from, r := range goodAndBad("q1") {
+	w := newHarness(t)
+	w.setJudge(judgeEither)
+	for from, r := range answerPair("q1") {
 		r.Answer += strings.Repeat(" x", 8<<10)
-		w.must(from, r)
+		w.mustDeliver(from, r)
 	}
 	store := w.rec.Out().Store(bucket)
 	keys, err := store.Keys(t.Context(), "")
@@ -235,14 +236,28 @@ func TestBookIsSmall(t *testing.T) {
 	}
 }
 
-// TestBadBook: a record that cannot be read is no reason to judge and say something again.
-func TestBadBook(t *testing.T) {
+// TestDamagedRecordIsNotReplaced: a record that cannot be read is no reason to judge and say something again.
+func TestDamagedRecordIsNotReplaced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	if _, err := w.rec.Out().Store(bucket).Put(t.Context(), gradeKey("q1", "generator"), []byte("{"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.hears("generator", plain("q1")); err == nil || len(w.rec.Published())+len(w.prompts()) > 0 {
+	if err := w.deliver("generator", plainAnswer("q1")); err == nil || len(w.rec.Published())+len(w.prompts()) > 0 {
 		t.Errorf("%v, it said %+v", err, w.rec.Published())
+	}
+}
+
+// TestStoredGradeOfEarlierVersionIsPublished: the stored form of a grade is part of the contract between versions.
+func TestStoredGradeOfEarlierVersionIsPublished(t *testing.T) {
+	t.Parallel()
+	w := newHarness(t)
+	record := `{"id":"earlier","session":"s1","critique":{"session_id":"s1","query_id":"q1","respondent_id":"generator","score":4,"rubric":"plain"}}`
+	if _, err := w.rec.Out().Store(bucket).Put(t.Context(), gradeKey("q1", "generator"), []byte(record), 0); err != nil {
+		t.Fatal(err)
+	}
+	w.mustDeliver("generator", plainAnswer("q1"))
+	if got := w.critique(); got.Score != 4 || len(w.prompts()) > 0 || w.rec.Published()[0].ID != "earlier" {
+		t.Errorf("%+v, published %+v", got, w.rec.Published())
 	}
 }
