@@ -31,7 +31,7 @@ type busHarness struct {
 	compared chan subjects.Pairwise
 	dead     chan subjects.DeadLetter
 
-	onStep   func(step string) // of the actors that run starts; nil = not observed
+	onStep func(step string) // of the actors that run starts; nil = not observed
 
 	mu    sync.Mutex
 	judge func(model.Request) (string, error)
