@@ -22,8 +22,8 @@ import (
 // patience is how long a test waits for what must come.
 const patience = 20 * time.Second
 
-// town is a server under the real grants, with stand-ins for the model and the broker.
-type town struct {
+// busHarness is a server under the real grants, with stand-ins for the model and the broker.
+type busHarness struct {
 	*bustest.Bus
 	t       *testing.T
 	router  actor.Out
@@ -37,8 +37,8 @@ type town struct {
 	ran  map[string]int // calls by id, as the tool saw them
 }
 
-func newTown(t *testing.T) *town {
-	w := &town{
+func newBusHarness(t *testing.T) *busHarness {
+	w := &busHarness{
 		Bus: bustest.Start(t), t: t, answers: make(chan subjects.Response, 256), states: make(chan subjects.AgentState, 4096), deltas: make(chan subjects.Delta, 4096),
 		ran: map[string]int{},
 	}
@@ -46,13 +46,13 @@ func newTown(t *testing.T) *town {
 		last := r.Messages[len(r.Messages)-1]
 		return say(model.Chunk{Content: "You said: " + last.Content, Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start("model", standIn{"model", []actor.Route{
+	w.start("model", fakeActor{"model", []actor.Route{
 		actor.ServeStream(subjects.ModelChat, w.onChat),
 		actor.Serve(subjects.ModelListService, func(context.Context, actor.Msg[subjects.Empty], actor.Out) (subjects.ModelList, error) {
 			return subjects.ModelList{Roles: []subjects.RoleModel{{Role: "assistant", Model: "test:1b", Window: 8192, Stream: true, Tools: true}}}, nil
 		}),
 	}})
-	w.start("broker", standIn{"broker", []actor.Route{
+	w.start("broker", fakeActor{"broker", []actor.Route{
 		actor.Serve(subjects.BrokerDiscover, func(context.Context, actor.Msg[subjects.DiscoverRequest], actor.Out) (subjects.DiscoverReply, error) {
 			return subjects.DiscoverReply{Tools: []subjects.ToolSchema{{Name: "clock", Description: "tells the time", Parameters: json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}`)}}}, nil
 		}),
@@ -65,14 +65,14 @@ func newTown(t *testing.T) *town {
 	}})
 	w.router, w.user = w.out("router"), w.out("user")
 	user := w.As("user")
-	listen(t, user, "response.generation", w.answers)
-	listen(t, user, "agent.state.>", w.states)
-	listen(t, user, "response.delta.*", w.deltas)
+	subscribeJSON(t, user, "response.generation", w.answers)
+	subscribeJSON(t, user, "agent.state.>", w.states)
+	subscribeJSON(t, user, "response.delta.*", w.deltas)
 	return w
 }
 
-// listen decodes what a person hears.
-func listen[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
+// subscribeJSON decodes what a person hears.
+func subscribeJSON[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	t.Helper()
 	_, err := nc.Subscribe(subject, func(m *nats.Msg) {
 		var v T
@@ -90,15 +90,15 @@ func listen[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	}
 }
 
-type standIn struct {
+type fakeActor struct {
 	name   string
 	routes []actor.Route
 }
 
-func (s standIn) Name() string          { return s.name }
-func (s standIn) Routes() []actor.Route { return s.routes }
+func (s fakeActor) Name() string          { return s.name }
+func (s fakeActor) Routes() []actor.Route { return s.routes }
 
-func (w *town) out(role string) actor.Out {
+func (w *busHarness) out(role string) actor.Out {
 	w.t.Helper()
 	out, err := actor.NewOut(w.As(role))
 	if err != nil {
@@ -107,7 +107,7 @@ func (w *town) out(role string) actor.Out {
 	return out
 }
 
-func (w *town) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
+func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
 	r, err := wire.FromRequest(in.Body)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (w *town) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], s
 	})
 }
 
-func (w *town) start(name string, a actor.Actor) *actor.Supervised {
+func (w *busHarness) start(name string, a actor.Actor) *actor.Supervised {
 	w.t.Helper()
 	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
 	if err != nil {
@@ -138,8 +138,8 @@ func (w *town) start(name string, a actor.Actor) *actor.Supervised {
 	return s
 }
 
-// ask puts a question into its session's order, as the router does.
-func (w *town) ask(session, query, text string) {
+// askQuestion puts a question into its session's order, as the router does.
+func (w *busHarness) askQuestion(session, query, text string) {
 	w.t.Helper()
 	topic, err := subjects.QuerySession.With(session)
 	if err != nil {
@@ -150,7 +150,7 @@ func (w *town) ask(session, query, text string) {
 	}
 }
 
-func (w *town) next() subjects.Response {
+func (w *busHarness) nextAnswer() subjects.Response {
 	w.t.Helper()
 	select {
 	case r := <-w.answers:
@@ -161,8 +161,8 @@ func (w *town) next() subjects.Response {
 	}
 }
 
-// settled waits until a session's conversation holds n turns.
-func (w *town) settled(session string, n int) subjects.Conversation {
+// awaitConversation waits until a session's conversation holds n turns.
+func (w *busHarness) awaitConversation(session string, n int) subjects.Conversation {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		c, _, err := readConversation(w.t.Context(), w.user.Store(bucket), session)
@@ -175,9 +175,9 @@ func (w *town) settled(session string, n int) subjects.Conversation {
 	}
 }
 
-func TestOnTheBus(t *testing.T) {
+func TestTurnsOnTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		last := r.Messages[len(r.Messages)-1]
 		if last.Role != model.ToolRole {
@@ -190,13 +190,13 @@ func TestOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start("generator", New(subjects.Generator, shipped()))
-	w.ask("s1", "q1", "What time is it?")
-	r := w.next()
+	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.askQuestion("s1", "q1", "What time is it?")
+	r := w.nextAnswer()
 	if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon for q1" || r.Error != nil || len(r.Notes) != 0 {
 		t.Errorf("answer: %+v", r)
 	}
-	if c := w.settled("s1", 1); c.Turns[0].Answer != r.Answer || len(c.Messages()) != 4 {
+	if c := w.awaitConversation("s1", 1); c.Turns[0].Answer != r.Answer || len(c.Messages()) != 4 {
 		t.Errorf("conversation: %+v", c)
 	}
 	var way []string
@@ -228,9 +228,9 @@ func TestOnTheBus(t *testing.T) {
 }
 
 // Two generators share the work; within a session the order holds, and each question sees all that was said before.
-func TestOrder(t *testing.T) {
+func TestSessionOrderIsKept(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	var mu sync.Mutex
 	history := map[string][]int{}
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
@@ -241,17 +241,17 @@ func TestOrder(t *testing.T) {
 		mu.Unlock()
 		return say(model.Chunk{Content: "ok " + last, Done: true})
 	}
-	w.start("generator", New(subjects.Generator, shipped()))
-	w.start("generator", New(subjects.Generator, shipped()))
+	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.start("generator", New(subjects.Generator, shippedConfig()))
 	const sessions, questions = 6, 5
 	for q := range questions {
 		for s := range sessions {
-			w.ask(fmt.Sprint("s", s), fmt.Sprintf("q%d-%d", s, q), fmt.Sprintf("s%d question %d", s, q))
+			w.askQuestion(fmt.Sprint("s", s), fmt.Sprintf("q%d-%d", s, q), fmt.Sprintf("s%d question %d", s, q))
 		}
 	}
 	seen := map[string]int{}
 	for range sessions * questions {
-		r := w.next()
+		r := w.nextAnswer()
 		if want := fmt.Sprintf("q%s-%d", r.SessionID[1:], seen[r.SessionID]); r.QueryID != want {
 			t.Errorf("session %s: got %s, want %s", r.SessionID, r.QueryID, want)
 		}
@@ -269,15 +269,15 @@ func TestOrder(t *testing.T) {
 // The turn survives each boundary on the real bus: the runtime catches the panic and hands it out again.
 func TestCrashOnTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		if r.Messages[len(r.Messages)-1].Role != model.ToolRole {
 			return say(model.Chunk{Calls: []model.Call{{Name: "clock", Arguments: json.RawMessage(`{"q":"now"}`)}}, Done: true})
 		}
 		return say(model.Chunk{Content: "noon", Done: true})
 	}
-	for i, at := range boundaries() {
-		g := New(subjects.Generator, shipped())
+	for i, at := range crashPoints() {
+		g := New(subjects.Generator, shippedConfig())
 		var once sync.Once
 		g.Boundary = func(s string) {
 			if s == at {
@@ -289,9 +289,9 @@ func TestCrashOnTheBus(t *testing.T) {
 			t.Fatal(err)
 		}
 		session, query := fmt.Sprint("s", i), fmt.Sprint("q", i)
-		w.ask(session, query, "What time is it?")
-		c := w.settled(session, 1)
-		if r := w.next(); r.QueryID != query || r.Answer != "noon" || len(r.ToolCalls) != 1 || c.Turns[0].QueryID != query {
+		w.askQuestion(session, query, "What time is it?")
+		c := w.awaitConversation(session, 1)
+		if r := w.nextAnswer(); r.QueryID != query || r.Answer != "noon" || len(r.ToolCalls) != 1 || c.Turns[0].QueryID != query {
 			t.Errorf("%s: %+v", at, r)
 		}
 		if err := s.Stop(); err != nil {
@@ -315,7 +315,7 @@ func TestCrashOnTheBus(t *testing.T) {
 // The user stops an answer in the middle: what is there is kept, and the model stops working.
 func TestStopOnTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	ended := make(chan struct{})
 	w.chat = func(ctx context.Context, _ model.Request, say func(model.Chunk) error) error {
 		if err := say(model.Chunk{Content: "Once upon a time"}); err != nil {
@@ -325,8 +325,8 @@ func TestStopOnTheBus(t *testing.T) {
 		close(ended)
 		return ctx.Err()
 	}
-	w.start("generator", New(subjects.Generator, shipped()))
-	w.ask("s1", "q1", "Tell me a tale")
+	w.start("generator", New(subjects.Generator, shippedConfig()))
+	w.askQuestion("s1", "q1", "Tell me a tale")
 	select {
 	case <-w.deltas:
 	case <-time.After(patience):
@@ -339,7 +339,7 @@ func TestStopOnTheBus(t *testing.T) {
 	if err := actor.Emit(t.Context(), w.user, topic, subjects.Cancel{Reason: "enough"}); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.next(); !r.Partial || r.Answer != "Once upon a time" || !slices.Contains(codes(r.Notes), "stopped") {
+	if r := w.nextAnswer(); !r.Partial || r.Answer != "Once upon a time" || !slices.Contains(noteCodes(r.Notes), "stopped") {
 		t.Errorf("answer: %+v", r)
 	}
 	select {
@@ -350,24 +350,26 @@ func TestStopOnTheBus(t *testing.T) {
 }
 
 // A question asked while nobody was there is answered, and a conversation survives a restart.
-func TestRestart(t *testing.T) {
+func TestRestartResumesTurns(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.ask("s1", "q1", "first")
+	w := newBusHarness(t)
+	w.askQuestion("s1", "q1", "first")
 	for i, q := range []string{"q1", "q2"} {
-		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return New(subjects.Generator, shipped()), nil }}, w.Dial, actor.Config{})
+		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
+			return New(subjects.Generator, shippedConfig()), nil
+		}}, w.Dial, actor.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := w.next(); r.QueryID != q {
+		if r := w.nextAnswer(); r.QueryID != q {
 			t.Errorf("answer: %+v", r)
 		}
-		w.settled("s1", i+1)
+		w.awaitConversation("s1", i+1)
 		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 		if i == 0 {
-			w.ask("s1", "q2", "second")
+			w.askQuestion("s1", "q2", "second")
 		}
 	}
 }

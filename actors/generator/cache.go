@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// fresh is how long an answer of the broker or of the model actor is good for: what a person changes is seen soon, and a
+// cacheTTL is how long an answer of the broker or of the model actor is good for: what a person changes is seen soon, and a
 // conversation does not ask the same again at each turn.
-const fresh = 10 * time.Second
+const cacheTTL = 10 * time.Second
 
 // cached is one value that is asked for now and then.
 type cached[T any] struct {
@@ -20,7 +20,7 @@ type cached[T any] struct {
 func (c *cached[T]) get(now time.Time) (T, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.known || now.Sub(c.at) > fresh {
+	if !c.known || now.Sub(c.at) > cacheTTL {
 		var none T
 		return none, false
 	}

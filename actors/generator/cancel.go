@@ -7,37 +7,37 @@ import (
 	"sync"
 )
 
-// errStopped is the cause of a context that the user ended.
-var errStopped = errors.New("the user stopped it")
+// errCanceled is the cause of a context that the user ended.
+var errCanceled = errors.New("the user stopped it")
 
-// maxStopped bounds how many stopped queries are remembered. One that falls out of it is answered after all.
-const maxStopped = 4096
+// maxCanceled bounds how many stopped queries are remembered. One that falls out of it is answered after all.
+const maxCanceled = 4096
 
-// stops knows which queries are at work here and which ones a user has stopped. Every process hears every cancel: the
+// cancellations knows which queries are at work here and which ones a user has stopped. Every process hears every cancel: the
 // query may be at work in any, or wait for its turn.
-type stops struct {
-	mu      sync.Mutex
-	running map[string]context.CancelCauseFunc
-	stopped []string // oldest first
+type cancellations struct {
+	mu       sync.Mutex
+	running  map[string]context.CancelCauseFunc
+	canceled []string // oldest first
 }
 
-func (s *stops) stop(query string) {
+func (s *cancellations) cancel(query string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cancel := s.running[query]; cancel != nil {
-		cancel(errStopped)
+		cancel(errCanceled)
 	}
-	if slices.Contains(s.stopped, query) {
+	if slices.Contains(s.canceled, query) {
 		return
 	}
-	if len(s.stopped) >= maxStopped {
-		s.stopped = s.stopped[1:]
+	if len(s.canceled) >= maxCanceled {
+		s.canceled = s.canceled[1:]
 	}
-	s.stopped = append(s.stopped, query)
+	s.canceled = append(s.canceled, query)
 }
 
-// begin gives a query a context that a cancel ends, at once when it was stopped before.
-func (s *stops) begin(ctx context.Context, query string) (context.Context, func()) {
+// watch gives a query a context that a cancel ends, at once when it was stopped before.
+func (s *cancellations) watch(ctx context.Context, query string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,8 +45,8 @@ func (s *stops) begin(ctx context.Context, query string) (context.Context, func(
 		s.running = map[string]context.CancelCauseFunc{}
 	}
 	s.running[query] = cancel
-	if slices.Contains(s.stopped, query) {
-		cancel(errStopped)
+	if slices.Contains(s.canceled, query) {
+		cancel(errCanceled)
 	}
 	return ctx, func() {
 		s.mu.Lock()

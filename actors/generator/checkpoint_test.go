@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// boundaries of a turn with one tool call.
-func boundaries() (out []string) {
+// crashPoints of a turn with one tool call.
+func crashPoints() (out []string) {
 	for _, s := range []string{"turn.start", "turn.step", "turn.answer", "response", "dialog", "conversation"} {
 		out = append(out, s+"/before", s+"/after")
 	}
@@ -24,13 +24,13 @@ func boundaries() (out []string) {
 // crash ends a generator at a boundary as a killed process would end: nothing after it runs.
 type crash string
 
-// dies gives a question to a generator that ends at a boundary, the nth time it gets there.
-func (w *world) dies(at string, nth int, session, query string, try int) {
+// crashAt gives a question to a generator that ends at a boundary, the nth time it gets there.
+func (w *harness) crashAt(at string, nth int, session, query string, try int) {
 	w.t.Helper()
-	w.diesAs(New(subjects.Generator, shipped()), at, nth, session, query, try)
+	w.crashGeneratorAt(New(subjects.Generator, shippedConfig()), at, nth, session, query, try)
 }
 
-func (w *world) diesAs(g *Generator, at string, nth int, session, query string, try int) {
+func (w *harness) crashGeneratorAt(g *Generator, at string, nth int, session, query string, try int) {
 	w.t.Helper()
 	times := 0
 	g.Boundary = func(s string) {
@@ -48,25 +48,25 @@ func (w *world) diesAs(g *Generator, at string, nth int, session, query string, 
 	_ = w.ask(g, session, query, "What time is it?", try)
 }
 
-func TestCrashAtEachBoundary(t *testing.T) {
+func TestCrashAtEachStep(t *testing.T) {
 	t.Parallel()
-	for _, at := range boundaries() {
+	for _, at := range crashPoints() {
 		for nth := 1; nth <= 2; nth++ {
 			if nth == 2 && !strings.HasPrefix(at, "turn.step") { // the others are passed once
 				continue
 			}
 			t.Run(fmt.Sprintf("%s %d", at, nth), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, lookup("c1"), "It is noon.")
+				w := newHarness(t, lookupCall("c1"), "It is noon.")
 				if nth == 1 && at == "turn.step/before" {
-					w.replies = []any{lookup("c1"), lookup("c1"), "It is noon."} // nothing was written down: it is asked again
+					w.replies = []any{lookupCall("c1"), lookupCall("c1"), "It is noon."} // nothing was written down: it is asked again
 				}
 				w.tools = []string{"clock"}
-				w.dies(at, nth, "s1", "q1", 1)
-				if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+				w.crashAt(at, nth, "s1", "q1", 1)
+				if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
 					t.Fatal(err)
 				}
-				r := w.one()
+				r := w.onlyResponse()
 				if r.Answer != "It is noon." || len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != "noon" {
 					t.Errorf("answer: %+v", r)
 				}
@@ -76,33 +76,33 @@ func TestCrashAtEachBoundary(t *testing.T) {
 				if c := w.conversation("s1"); len(c.Turns) != 1 || len(c.Turns[0].Messages) != 2 {
 					t.Errorf("conversation: %+v", c)
 				}
-				w.quiet()
+				w.requireNoErrors()
 			})
 		}
 	}
 }
 
 // After the answer was stored, nothing is asked of the model again.
-func TestResumeDoesNotAskAgain(t *testing.T) {
+func TestResumeSkipsFinishedModelCalls(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, lookup("c1"), "It is noon.", "wrong")
+	w := newHarness(t, lookupCall("c1"), "It is noon.", "wrong")
 	w.tools = []string{"clock"}
-	w.dies("turn.answer/after", 1, "s1", "q1", 1)
-	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+	w.crashAt("turn.answer/after", 1, "s1", "q1", 1)
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.one(); r.Answer != "It is noon." || len(w.asked) != 2 {
+	if r := w.onlyResponse(); r.Answer != "It is noon." || len(w.asked) != 2 {
 		t.Errorf("%d model calls, %+v", len(w.asked), r)
 	}
 }
 
 // Two work at the same turn: one was paused, and its turn was given to the other.
-func TestFence(t *testing.T) {
+func TestLosingOwnerPublishesNothing(t *testing.T) {
 	t.Parallel()
-	for _, at := range boundaries() {
+	for _, at := range crashPoints() {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, lookup("c1"), "It is noon.")
+			w := newHarness(t, lookupCall("c1"), "It is noon.")
 			w.replies = []any{func() any { // whoever asks first after a question gets the call, after a result the answer
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -110,11 +110,11 @@ func TestFence(t *testing.T) {
 				if last[len(last)-1].Role == model.ToolRole {
 					return "It is noon."
 				}
-				return lookup("c1")
+				return lookupCall("c1")
 			}}
 			w.tools = []string{"clock"}
 			paused, wake := make(chan struct{}), make(chan struct{})
-			a := New(subjects.Generator, shipped())
+			a := New(subjects.Generator, shippedConfig())
 			var once sync.Once
 			a.Boundary = func(s string) {
 				if s == at {
@@ -124,35 +124,35 @@ func TestFence(t *testing.T) {
 			lost := make(chan error)
 			go func() { lost <- w.ask(a, "s1", "q1", "What time is it?", 1) }()
 			<-paused
-			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Error(err)
 			}
 			close(wake)
 			if err := <-lost; err != nil {
 				t.Errorf("the one who was paused: %v", err)
 			}
-			if r := w.one(); r.Answer != "It is noon." || len(r.ToolCalls) != 1 {
+			if r := w.onlyResponse(); r.Answer != "It is noon." || len(r.ToolCalls) != 1 {
 				t.Errorf("answer: %+v", r)
 			}
 			if c := w.conversation("s1"); len(c.Turns) != 1 || w.ran != 1 {
 				t.Errorf("the tool ran %d times; conversation: %+v", w.ran, c)
 			}
-			w.quiet()
+			w.requireNoErrors()
 		})
 	}
 }
 
 // A process that was paused for longer than the stream remembers ids must not say the answer again.
-func TestFenceAfterALongPause(t *testing.T) {
+func TestOwnershipIsCheckedAfterALongPause(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "It is noon.")
+	w := newHarness(t, "It is noon.")
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	a := New(subjects.Generator, shipped())
+	a := New(subjects.Generator, shippedConfig())
 	var said int
 	a.Boundary = func(s string) {
 		switch s {
 		case "turn.answer/after": // here it is paused; the other one finishes
-			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 2); err != nil {
+			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Error(err)
 			}
 			w.Time = w.Time.Add(10 * time.Minute)
@@ -163,29 +163,29 @@ func TestFenceAfterALongPause(t *testing.T) {
 	if err := w.ask(a, "s1", "q1", "What time is it?", 1); err != nil {
 		t.Error(err)
 	}
-	if w.one(); said != 0 {
+	if w.onlyResponse(); said != 0 {
 		t.Error("it spoke although its turn was taken")
 	}
 }
 
-func TestAskedAgain(t *testing.T) {
+func TestDuplicateQueryIsNotAnsweredAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Paris.", "London.")
-	g := New(subjects.Generator, shipped())
+	w := newHarness(t, "Paris.", "London.")
+	g := New(subjects.Generator, shippedConfig())
 	for i := range 3 {
 		g := g
 		if i == 2 {
-			g = New(subjects.Generator, shipped()) // one that knows nothing yet
+			g = New(subjects.Generator, shippedConfig()) // one that knows nothing yet
 		}
 		if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r := w.one(); r.Answer != "Paris." || len(w.asked) != 1 {
+	if r := w.onlyResponse(); r.Answer != "Paris." || len(w.asked) != 1 {
 		t.Errorf("%d model calls, %+v", len(w.asked), r)
 	}
 	n := 0
-	for _, s := range said[subjects.AgentState](w, "agent.state.generator") {
+	for _, s := range emitted[subjects.AgentState](w, "agent.state.generator") {
 		if s.Code == subjects.NoteDuplicate {
 			n++
 		}
@@ -196,76 +196,76 @@ func TestAskedAgain(t *testing.T) {
 }
 
 // A system that closes in mid-turn answers nothing: the turn goes on when it is open again.
-func TestClosing(t *testing.T) {
+func TestShutdownLeavesTurnForRedelivery(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Paris.")
+	w := newHarness(t, "Paris.")
 	ctx, stop := context.WithCancel(t.Context())
 	w.replies = []any{func() any { stop(); return "Par" }, "Paris."}
 	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}
-	if err := w.askCtx(ctx, New(subjects.Generator, shipped()), q, 1); err == nil {
+	if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), q, 1); err == nil {
 		t.Error("it was acknowledged")
 	}
 	if n := len(w.responses()); n != 0 {
 		t.Fatalf("%d answers", n)
 	}
-	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Capital?", 2); err != nil {
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Capital?", 2); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.one(); r.Answer != "Paris." || r.Partial {
+	if r := w.onlyResponse(); r.Answer != "Paris." || r.Partial {
 		t.Errorf("answer: %+v", r)
 	}
 }
 
-func TestAskersDeadline(t *testing.T) {
+func TestCallerDeadlineEndsTheTurn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	w.replies = []any{func() any { <-ctx.Done(); return "late" }}
-	if err := w.askCtx(ctx, New(subjects.Generator, shipped()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
+	if err := w.askCtx(ctx, New(subjects.Generator, shippedConfig()), subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?"}, 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
+	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTimeout || !r.Partial || r.Answer == "" {
 		t.Errorf("answer: %+v", r)
 	}
 }
 
 // What keeps dying at the same place is told at the last try, and the session goes on.
-func TestLastTry(t *testing.T) {
+func TestLastAttemptAnswersWithError(t *testing.T) {
 	t.Parallel()
 	t.Run("dies at the same place each time", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, lookup("c1"), "It is noon.")
+		w := newHarness(t, lookupCall("c1"), "It is noon.")
 		w.tools = []string{"clock"}
 		for try := 1; try < subjects.MaxDeliver; try++ {
-			w.dies("turn.answer/before", 1, "s1", "q1", try)
+			w.crashAt("turn.answer/before", 1, "s1", "q1", try)
 		}
-		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
 			t.Fatal(err)
 		}
-		r := w.one()
-		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 || !slices.Contains(codes(r.Notes), subjects.NoteLost) || w.ran != 1 {
+		r := w.onlyResponse()
+		if r.Error == nil || r.Error.Code != subjects.CodeInternal || len(r.ToolCalls) != 1 || !slices.Contains(noteCodes(r.Notes), subjects.NoteLost) || w.ran != 1 {
 			t.Errorf("the tool ran %d times, answer: %+v", w.ran, r)
 		}
 	})
 	t.Run("comes further each time", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, lookup("c1"), "It is noon.")
+		w := newHarness(t, lookupCall("c1"), "It is noon.")
 		w.tools = []string{"clock"}
 		for i, at := range []string{"turn.start/after", "turn.step/after", "response/before", "response/after"} {
-			w.dies(at, 1, "s1", "q1", i+1)
+			w.crashAt(at, 1, "s1", "q1", i+1)
 		}
-		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err != nil {
 			t.Fatal(err)
 		}
-		if r := w.one(); r.Error != nil || r.Answer != "It is noon." || w.ran != 1 {
+		if r := w.onlyResponse(); r.Error != nil || r.Answer != "It is noon." || w.ran != 1 {
 			t.Errorf("answer: %+v", r)
 		}
 	})
 	t.Run("panics", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, func() any { panic("a bug") })
-		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err == nil {
+		w := newHarness(t, func() any { panic("a bug") })
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", subjects.MaxDeliver); err == nil {
 			t.Error("no dead letter")
 		}
 		if r := w.responses(); len(r) != 1 || r[0].Error == nil || strings.Contains(r[0].Answer, "a bug") {
@@ -274,13 +274,13 @@ func TestLastTry(t *testing.T) {
 	})
 	t.Run("the store is gone", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, "Paris.")
+		w := newHarness(t, "Paris.")
 		store := w.Out().Store(bucket)
 		if _, err := store.Put(t.Context(), subjects.ConversationKey("s1"), []byte("no JSON"), 0); err != nil {
 			t.Fatal(err)
 		}
 		for try := 1; try <= subjects.MaxDeliver; try++ {
-			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Capital?", try); err == nil {
+			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Capital?", try); err == nil {
 				t.Error("it was acknowledged")
 			}
 		}
@@ -290,10 +290,10 @@ func TestLastTry(t *testing.T) {
 	})
 	t.Run("killed at the last try too", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, lookup("c1"), "It is noon.")
+		w := newHarness(t, lookupCall("c1"), "It is noon.")
 		w.tools = []string{"clock"}
-		w.dies("turn.step/after", 1, "s1", "q1", 4)
-		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+		w.crashAt("turn.step/after", 1, "s1", "q1", 4)
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q2", "Hello?", 1); err != nil {
 			t.Fatal(err)
 		}
 		all := w.responses()
@@ -306,9 +306,9 @@ func TestLastTry(t *testing.T) {
 	})
 	t.Run("killed while it was stored", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, "It is noon.")
-		w.dies("response/after", 1, "s1", "q1", 4)
-		if err := w.ask(New(subjects.Generator, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+		w := newHarness(t, "It is noon.")
+		w.crashAt("response/after", 1, "s1", "q1", 4)
+		if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q2", "Hello?", 1); err != nil {
 			t.Fatal(err)
 		}
 		all := w.responses()
@@ -319,11 +319,11 @@ func TestLastTry(t *testing.T) {
 }
 
 // A finished turn does not stay twice: its record is made small, and the session goes on from it.
-func TestTidy(t *testing.T) {
+func TestLargeRecordIsShrunk(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a long answer ", 4000)
-	w := newWorld(t, long, "And a short one.")
-	g := New(subjects.Generator, shipped())
+	w := newHarness(t, long, "And a short one.")
+	g := New(subjects.Generator, shippedConfig())
 	if err := w.ask(g, "s1", "q1", "Tell me all.", 1); err != nil {
 		t.Fatal(err)
 	}

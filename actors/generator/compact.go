@@ -14,17 +14,17 @@ import (
 	"conclave/subjects"
 )
 
-// summarizing is how long a summary may take. Nobody waits for it.
-const summarizing = 5 * time.Minute
+// summaryTimeout is how long a summary may take. Nobody waits for it.
+const summaryTimeout = 5 * time.Minute
 
-// compact makes a summary of the oldest turns in the background when the conversation takes up too much of the model's
+// startSummary makes a summary of the oldest turns in the background when the conversation takes up too much of the model's
 // window. One at a time for a session; whoever loses against another write drops the work, and a later turn tries again.
-func (g *Generator) compact(out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
+func (g *Generator) startSummary(out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
 	most := window * g.cfg.CompactAt / 100
 	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
 		return
 	}
-	n := oldest(c, g.system(nil), most)
+	n := countTurnsToSummarize(c, g.systemPrompt(nil), most)
 	if n == 0 {
 		return
 	}
@@ -32,8 +32,8 @@ func (g *Generator) compact(out actor.Out, session string, c subjects.Conversati
 		return
 	}
 	g.mu.Lock()
-	if g.speaking != nil {
-		out = g.speaking.WithIDs(session, "") // the question's own deadline does not count for this
+	if g.background != nil {
+		out = g.background.WithIDs(session, "") // the question's own deadline does not count for this
 	}
 	g.mu.Unlock()
 	g.behind.Go(func() {
@@ -43,23 +43,23 @@ func (g *Generator) compact(out actor.Out, session string, c subjects.Conversati
 				out.LogError(fmt.Errorf("summarizing session %s: panic: %v", session, p))
 			}
 		}()
-		ctx, cancel := context.WithTimeout(g.life, summarizing)
+		ctx, cancel := context.WithTimeout(g.life, summaryTimeout)
 		defer cancel()
-		if err := g.summarize(ctx, out, session, c, rev, n, window); err != nil && g.life.Err() == nil {
+		if err := g.summarizeTurns(ctx, out, session, c, rev, n, window); err != nil && g.life.Err() == nil {
 			out.LogError(fmt.Errorf("summarizing session %s: %w", session, err))
 		}
 	})
 }
 
-// oldest is how many turns a summary should take in: enough that the rest is half of what is allowed, and never the
+// countTurnsToSummarize is how many turns a summary should take in: enough that the rest is half of what is allowed, and never the
 // last one. 0 = none, there is room.
-func oldest(c subjects.Conversation, system string, most int) int {
-	if loop.Estimate(system, nil, history(c))+loop.Estimate(c.Summary, nil, nil) <= most {
+func countTurnsToSummarize(c subjects.Conversation, system string, most int) int {
+	if loop.Estimate(system, nil, historyMessages(c))+loop.Estimate(c.Summary, nil, nil) <= most {
 		return 0
 	}
 	n := len(c.Turns) - 1
 	for left := 0; n > 0; n-- {
-		left += loop.Estimate("", nil, history(subjects.Conversation{Turns: c.Turns[n : n+1]}))
+		left += loop.Estimate("", nil, historyMessages(subjects.Conversation{Turns: c.Turns[n : n+1]}))
 		if left > most/2 {
 			break
 		}
@@ -67,19 +67,19 @@ func oldest(c subjects.Conversation, system string, most int) int {
 	return max(1, min(n+1, len(c.Turns)-1))
 }
 
-// summarize replaces the oldest n turns by a summary.
-func (g *Generator) summarize(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
-	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout}, Limits: g.cfg.limits(), Now: out.Now, NewID: out.NewID}
+// summarizeTurns replaces the oldest n turns by a summary.
+func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
+	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout}, Limits: g.cfg.loopLimits(), Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
-	summary, err := loop.Summarize(ctx, a, c.Summary, history(subjects.Conversation{Turns: c.Turns[:n]}))
+	summary, err := loop.Summarize(ctx, a, c.Summary, historyMessages(subjects.Conversation{Turns: c.Turns[:n]}))
 	if err != nil {
 		return err
 	}
 	store := out.Store(g.bucket())
 	for {
-		next := past(c, n)
+		next := removeOldestTurns(c, n)
 		next.Summary, next.Summarized, next.Updated = text.Clip(summary, 16<<10), c.Summarized+n, out.Now().UTC()
-		data, err := marshal(next)
+		data, err := encodeJSON(next)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (g *Generator) summarize(ctx context.Context, out actor.Out, session string
 		now, err := store.Put(ctx, subjects.ConversationKey(session), data, rev)
 		if err == nil {
 			g.at("compact/after")
-			g.hot.renew(session, rev, next, now)
+			g.sessions.replace(session, rev, next, now)
 			break
 		}
 		// A grade comes soon after an answer, which is when summaries are made. It changes no turn's words.

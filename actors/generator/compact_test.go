@@ -15,12 +15,12 @@ import (
 	"conclave/subjects"
 )
 
-func TestCompact(t *testing.T) {
+func TestOldTurnsAreSummarized(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window = 4096
 	w.summary = "They spoke about nothing."
-	g := New(subjects.Generator, shipped())
+	g := New(subjects.Generator, shippedConfig())
 	if err := g.Start(t.Context(), w.Out()); err != nil {
 		t.Fatal(err)
 	}
@@ -49,24 +49,24 @@ func TestCompact(t *testing.T) {
 	if last[1].Role != model.User || !strings.Contains(last[1].Content, "They spoke about nothing.") || strings.Contains(last[0].Content, "They spoke about nothing.") {
 		t.Errorf("the summary is sent as %+v", last[:2])
 	}
-	if n := loop.Estimate("", nil, history(c)); n > 4096*60/100 {
+	if n := loop.Estimate("", nil, historyMessages(c)); n > 4096*60/100 {
 		t.Errorf("%d tokens are left", n)
 	}
 	if err := g.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
 // A summary that was made while the conversation went on is dropped, and the turn is not lost.
-func TestCompactLoses(t *testing.T) {
+func TestSummaryLosesAgainstConcurrentTurn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window = 4096
-	g := New(subjects.Generator, shipped())
+	g := New(subjects.Generator, shippedConfig())
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w.summary = waits{func() {
+	w.summary = waitOnMarshal{func() {
 		once.Do(func() { close(begun); <-goOn })
 	}}
 	n := 0
@@ -93,10 +93,10 @@ func TestCompactLoses(t *testing.T) {
 	}
 }
 
-// waits is a reply that comes when it may.
-type waits struct{ wait func() }
+// waitOnMarshal is a reply that comes when it may.
+type waitOnMarshal struct{ wait func() }
 
-func (s waits) MarshalJSON() ([]byte, error) {
+func (s waitOnMarshal) MarshalJSON() ([]byte, error) {
 	s.wait()
 	c := final()
 	c.Content = "a summary"

@@ -22,8 +22,8 @@ const (
 	maxPast         = 200 // query ids of turns that were let go, so that a question that comes again is known
 )
 
-// history is the conversation as the model is sent it.
-func history(c subjects.Conversation) []model.Message {
+// historyMessages is the conversation as the model is sent it.
+func historyMessages(c subjects.Conversation) []model.Message {
 	said := c.Messages()
 	out := make([]model.Message, 0, len(said))
 	for _, m := range said {
@@ -36,9 +36,9 @@ func history(c subjects.Conversation) []model.Message {
 	return out
 }
 
-// rounds is what is kept of a turn between its question and its answer: calls with all their results. Thinking, nudges
+// completeRounds is what is kept of a turn between its question and its answer: calls with all their results. Thinking, nudges
 // and half a round are left out: a model that is shown a call without its result repeats it.
-func rounds(messages []model.Message) (out []subjects.Message) {
+func completeRounds(messages []model.Message) (out []subjects.Message) {
 	for i := 0; i < len(messages); i++ {
 		m := messages[i]
 		end := i + 1 + len(m.Calls)
@@ -58,14 +58,14 @@ func rounds(messages []model.Message) (out []subjects.Message) {
 	return out
 }
 
-// add appends a turn and lets go of what is too much, the oldest first. It changes nothing of c that another may hold.
-func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
+// appendTurn appends a turn and lets go of what is too much, the oldest first. It changes nothing of c that another may hold.
+func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
 	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels)
 	for len(c.Turns) > most {
-		c = drop(c)
+		c = dropOldestTurn(c)
 	}
 	for {
-		data, err := marshal(c)
+		data, err := encodeJSON(c)
 		if err != nil {
 			return c, nil, fmt.Errorf("encoding the conversation: %w", err)
 		}
@@ -75,8 +75,8 @@ func add(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversat
 		last := &c.Turns[len(c.Turns)-1]
 		switch {
 		case len(c.Turns) > 1:
-			for over := len(data) - maxConversation; over > 0 && len(c.Turns) > 1; c = drop(c) {
-				turn, err := marshal(c.Turns[0])
+			for over := len(data) - maxConversation; over > 0 && len(c.Turns) > 1; c = dropOldestTurn(c) {
+				turn, err := encodeJSON(c.Turns[0])
 				if err != nil {
 					return c, nil, fmt.Errorf("encoding the conversation: %w", err)
 				}
@@ -105,15 +105,15 @@ func labelsOf(c subjects.Conversation) *subjects.Labels {
 	return all
 }
 
-// drop lets go of the oldest turn.
-func drop(c subjects.Conversation) subjects.Conversation {
-	c = past(c, 1)
+// dropOldestTurn lets go of the oldest turn.
+func dropOldestTurn(c subjects.Conversation) subjects.Conversation {
+	c = removeOldestTurns(c, 1)
 	c.Dropped++
 	return c
 }
 
-// past takes the oldest n turns out and remembers their ids.
-func past(c subjects.Conversation, n int) subjects.Conversation {
+// removeOldestTurns takes the oldest n turns out and remembers their ids.
+func removeOldestTurns(c subjects.Conversation, n int) subjects.Conversation {
 	c.Past = slices.Clip(c.Past)
 	for _, t := range c.Turns[:n] {
 		c.Past = append(c.Past, t.QueryID)
@@ -125,9 +125,9 @@ func past(c subjects.Conversation, n int) subjects.Conversation {
 	return c
 }
 
-// marshal writes JSON as it is, without escaping what only a web page would mind: the arguments of a call are kept as
+// encodeJSON writes JSON as it is, without escaping what only a web page would mind: the arguments of a call are kept as
 // the model wrote them.
-func marshal(v any) ([]byte, error) {
+func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -137,106 +137,106 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// sitting is what is known of a session, and which revisions of the bucket that is.
-type sitting struct {
-	conv    subjects.Conversation
-	convRev uint64
-	rec     record // the turn that was begun last; zero when it is over and its record was not read
-	recRev  uint64
+// sessionState is what is known of a session, and which revisions of the bucket that is.
+type sessionState struct {
+	conversation    subjects.Conversation
+	conversationRev uint64
+	record          turnRecord // the turn that was begun last; zero when it is over and its record was not read
+	recordRev       uint64
 }
 
-// hot keeps the sessions that were used last, so that a turn begins without reading. That it is up to date is not known
+// sessionCache keeps the sessions that were used last, so that a turn begins without reading. That it is up to date is not known
 // but tried: the first write of a turn names the revision it believes in, and is refused when somebody wrote in between.
-type hot struct {
-	most int
+type sessionCache struct {
+	capacity int
 
-	mu    sync.Mutex
-	order *list.List // of string, last used in front
-	held  map[string]*held
+	mu      sync.Mutex
+	order   *list.List // of string, last used in front
+	entries map[string]*cachedSession
 }
 
-type held struct {
-	sitting
-	at *list.Element
+type cachedSession struct {
+	sessionState
+	element *list.Element
 }
 
-func newHot(most int) *hot {
-	return &hot{most: most, order: list.New(), held: map[string]*held{}}
+func newSessionCache(most int) *sessionCache {
+	return &sessionCache{capacity: most, order: list.New(), entries: map[string]*cachedSession{}}
 }
 
-func (h *hot) get(session string) (sitting, bool) {
+func (h *sessionCache) get(session string) (sessionState, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.held[session]
+	s := h.entries[session]
 	if s == nil {
-		return sitting{}, false
+		return sessionState{}, false
 	}
-	h.order.MoveToFront(s.at)
-	return s.sitting, true
+	h.order.MoveToFront(s.element)
+	return s.sessionState, true
 }
 
 // put keeps a session whose turn is over.
-func (h *hot) put(session string, s sitting) {
+func (h *sessionCache) put(session string, s sessionState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.rec = record{}
-	if old := h.held[session]; old != nil {
-		old.sitting = s
-		h.order.MoveToFront(old.at)
+	s.record = turnRecord{}
+	if old := h.entries[session]; old != nil {
+		old.sessionState = s
+		h.order.MoveToFront(old.element)
 		return
 	}
-	h.held[session] = &held{s, h.order.PushFront(session)}
-	for h.order.Len() > h.most {
+	h.entries[session] = &cachedSession{s, h.order.PushFront(session)}
+	for h.order.Len() > h.capacity {
 		oldest := h.order.Remove(h.order.Back()).(string)
-		delete(h.held, oldest)
+		delete(h.entries, oldest)
 	}
 }
 
-// renew replaces the conversation of a session, if it is still the one that the new one was made from.
-func (h *hot) renew(session string, from uint64, c subjects.Conversation, rev uint64) {
+// replace replaces the conversation of a session, if it is still the one that the new one was made from.
+func (h *sessionCache) replace(session string, from uint64, c subjects.Conversation, rev uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.held[session]; s != nil && s.convRev == from {
-		s.conv, s.convRev = c, rev
+	if s := h.entries[session]; s != nil && s.conversationRev == from {
+		s.conversation, s.conversationRev = c, rev
 	}
 }
 
-// freshen replaces the conversation of a session by a later one.
-func (h *hot) freshen(session string, c subjects.Conversation, rev uint64) {
+// replaceOlder replaces the conversation of a session by a later one.
+func (h *sessionCache) replaceOlder(session string, c subjects.Conversation, rev uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.held[session]; s != nil && s.convRev < rev {
-		s.conv, s.convRev = c, rev
+	if s := h.entries[session]; s != nil && s.conversationRev < rev {
+		s.conversation, s.conversationRev = c, rev
 	}
 }
 
-func (h *hot) drop(session string) {
+func (h *sessionCache) remove(session string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.held[session]; s != nil {
-		h.order.Remove(s.at)
-		delete(h.held, session)
+	if s := h.entries[session]; s != nil {
+		h.order.Remove(s.element)
+		delete(h.entries, session)
 	}
 }
 
-// load reads a session, from the hot set when it is there.
-func (g *Generator) load(ctx context.Context, store actor.Store, session string) (sitting, error) {
-	if s, ok := g.hot.get(session); ok {
+// loadSession reads a session, from the hot set when it is there.
+func (g *Generator) loadSession(ctx context.Context, store actor.Store, session string) (sessionState, error) {
+	if s, ok := g.sessions.get(session); ok {
 		return s, nil
 	}
-	var s sitting
+	var s sessionState
 	data, rev, err := store.Get(ctx, turnKey(session))
 	switch {
 	case errors.Is(err, actor.ErrNotFound):
 	case err != nil:
 		return s, err
 	default:
-		if err := json.Unmarshal(data, &s.rec); err != nil { // written by another version: the turn begins anew
-			s.rec = record{}
+		if err := json.Unmarshal(data, &s.record); err != nil { // written by another version: the turn begins anew
+			s.record = turnRecord{}
 		}
-		s.recRev = rev
+		s.recordRev = rev
 	}
-	s.conv, s.convRev, err = readConversation(ctx, store, session)
+	s.conversation, s.conversationRev, err = readConversation(ctx, store, session)
 	return s, err
 }
 

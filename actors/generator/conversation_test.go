@@ -15,7 +15,7 @@ func TestConversationBounds(t *testing.T) {
 	c := subjects.Conversation{SessionID: "s", Turns: []subjects.Turn{}}
 	for i := range 300 {
 		before := len(c.Turns)
-		next, data, err := add(c, subjects.Turn{QueryID: fmt.Sprint("q", i), Query: "why", Answer: "because"}, 50)
+		next, data, err := appendTurn(c, subjects.Turn{QueryID: fmt.Sprint("q", i), Query: "why", Answer: "because"}, 50)
 		if err != nil || len(c.Turns) != before || len(data) > maxConversation {
 			t.Fatal(err, len(c.Turns), len(data))
 		}
@@ -28,7 +28,7 @@ func TestConversationBounds(t *testing.T) {
 	for i := range 8 {
 		var err error
 		var data []byte
-		c, data, err = add(c, subjects.Turn{QueryID: fmt.Sprint("b", i), Query: "why", Answer: big}, 50)
+		c, data, err = appendTurn(c, subjects.Turn{QueryID: fmt.Sprint("b", i), Query: "why", Answer: big}, 50)
 		if err != nil || len(data) > maxConversation {
 			t.Fatal(err, len(data))
 		}
@@ -37,15 +37,15 @@ func TestConversationBounds(t *testing.T) {
 		t.Errorf("%d turns", len(c.Turns))
 	}
 	huge := subjects.Turn{QueryID: "h", Query: strings.Repeat("\x02", 120<<10), Answer: strings.Repeat("x", 500<<10), Messages: []subjects.Message{{Role: "tool", Content: strings.Repeat("y", 800<<10)}}}
-	c, data, err := add(c, huge, 50)
+	c, data, err := appendTurn(c, huge, 50)
 	if err != nil || len(data) > maxConversation || len(c.Turns) != 1 || c.Turns[0].Messages != nil || len(c.Turns[0].Answer) < 1000 {
 		t.Errorf("%v, %d bytes, %+v", err, len(data), len(c.Turns))
 	}
 }
 
-func TestRounds(t *testing.T) {
+func TestOnlyCompleteRoundsAreKept(t *testing.T) {
 	t.Parallel()
-	call := model.Message{Role: model.Assistant, Content: "let me see", Thinking: "hm", Calls: []model.Call{lookup("a"), lookup("b")}}
+	call := model.Message{Role: model.Assistant, Content: "let me see", Thinking: "hm", Calls: []model.Call{lookupCall("a"), lookupCall("b")}}
 	result := func(id string) model.Message {
 		return model.Message{Role: model.ToolRole, Content: "r" + id, ToolName: "clock", CallID: id}
 	}
@@ -62,7 +62,7 @@ func TestRounds(t *testing.T) {
 		{"two, a nudge between", []model.Message{user, call, result("a"), result("b"), user, call, result("a"), result("b")}, 6},
 		{"open", []model.Message{user, call}, 0},
 	} {
-		got := rounds(tt.in)
+		got := completeRounds(tt.in)
 		if len(got) != tt.want {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
@@ -73,12 +73,12 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-func TestHotSet(t *testing.T) {
+func TestSessionCache(t *testing.T) {
 	t.Parallel()
-	h := newHot(2)
+	h := newSessionCache(2)
 	for _, s := range []string{"a", "b", "a", "c"} {
 		if _, ok := h.get(s); !ok {
-			h.put(s, sitting{convRev: 1, recRev: 2})
+			h.put(s, sessionState{conversationRev: 1, recordRev: 2})
 		}
 	}
 	for s, want := range map[string]bool{"a": true, "b": false, "c": true} {
@@ -86,14 +86,14 @@ func TestHotSet(t *testing.T) {
 			t.Errorf("%s: %v", s, ok)
 		}
 	}
-	h.renew("a", 9, subjects.Conversation{Summary: "old"}, 10)
-	h.renew("a", 1, subjects.Conversation{Summary: "new"}, 11)
-	h.renew("b", 0, subjects.Conversation{}, 12)
-	if s, _ := h.get("a"); s.conv.Summary != "new" || s.convRev != 11 || s.recRev != 2 {
+	h.replace("a", 9, subjects.Conversation{Summary: "old"}, 10)
+	h.replace("a", 1, subjects.Conversation{Summary: "new"}, 11)
+	h.replace("b", 0, subjects.Conversation{}, 12)
+	if s, _ := h.get("a"); s.conversation.Summary != "new" || s.conversationRev != 11 || s.recordRev != 2 {
 		t.Errorf("renewed: %+v", s)
 	}
-	h.drop("a")
-	if _, ok := h.get("a"); ok || h.order.Len() != 1 || len(h.held) != 1 {
+	h.remove("a")
+	if _, ok := h.get("a"); ok || h.order.Len() != 1 || len(h.entries) != 1 {
 		t.Error("it was not dropped")
 	}
 }
@@ -101,8 +101,8 @@ func TestHotSet(t *testing.T) {
 // What one process believes of a session is tried, not trusted: the other one went on with it.
 func TestTwoProcessesOneSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Yes.")
-	a, b := New(subjects.Generator, shipped()), New(subjects.Generator, shipped())
+	w := newHarness(t, "Yes.")
+	a, b := New(subjects.Generator, shippedConfig()), New(subjects.Generator, shippedConfig())
 	for i, g := range []*Generator{a, b, b, a, a, b} {
 		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Really?", 1); err != nil {
 			t.Fatal(err)
@@ -116,11 +116,11 @@ func TestTwoProcessesOneSession(t *testing.T) {
 	}
 }
 
-func TestMoreSessionsThanAreHot(t *testing.T) {
+func TestMoreSessionsThanTheCacheHolds(t *testing.T) {
 	t.Parallel()
-	cfg := shipped()
+	cfg := shippedConfig()
 	cfg.HotSessions = 2
-	w := newWorld(t, "Yes.")
+	w := newHarness(t, "Yes.")
 	g := New(subjects.Generator, cfg)
 	for i := range 12 {
 		if err := w.ask(g, fmt.Sprint("s", i%4), fmt.Sprint("q", i), "Really?", 1); err != nil {
@@ -132,7 +132,7 @@ func TestMoreSessionsThanAreHot(t *testing.T) {
 			t.Errorf("session %d: %+v", i, c)
 		}
 	}
-	if n := len(g.hot.held); n != 2 {
+	if n := len(g.sessions.entries); n != 2 {
 		t.Errorf("%d sessions in memory", n)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"conclave/subjects"
 )
 
-// troubles pairs what can go wrong with a code for programs and with words that a user can act on. A backend's own
+// explanations pairs what can go wrong with a code for programs and with words that a user can act on. A backend's own
 // words name the address and the model: they are used where say is empty.
-var troubles = []struct {
+var explanations = []struct {
 	err    error
 	code   string
 	say    string
@@ -32,17 +32,17 @@ var troubles = []struct {
 	{model.ErrNoTools, subjects.CodeModelNoTools, "", "Choose a model that takes tools, or ask for something that needs none."},
 	{model.ErrNoThinking, subjects.CodeModelNoThinking, "", "Switch thinking off in generator.yaml, or choose another model."},
 	{model.ErrUnsupported, subjects.CodeUnsupported, "", "Choose another model in models.yaml."},
-	{errTried, subjects.CodeInternal, errTried.Error(), "What was found so far is kept. Ask again, and look into the log of the generator."},
-	{errTooLong, subjects.CodeTooLarge, errTooLong.Error(), "Shorten it, then ask again."},
-	{errTooMuch, subjects.CodeTooLarge, errTooMuch.Error(), "What was found so far is kept. Ask for less at once."},
+	{errRetriesExhausted, subjects.CodeInternal, errRetriesExhausted.Error(), "What was found so far is kept. Ask again, and look into the log of the generator."},
+	{errQueryTooLong, subjects.CodeTooLarge, errQueryTooLong.Error(), "Shorten it, then ask again."},
+	{errRecordTooLarge, subjects.CodeTooLarge, errRecordTooLarge.Error(), "What was found so far is kept. Ask for less at once."},
 	{context.DeadlineExceeded, subjects.CodeTimeout, "the time for this question is over", "Ask again with more time, or ask for less at once."},
 }
 
 // What can go wrong that is not the model's doing.
 var (
-	errTried   = errors.New("answering this question failed each time it was tried")
-	errTooLong = errors.New("the question is too long to be kept")
-	errTooMuch = errors.New("the turn has grown too large to be written down")
+	errRetriesExhausted = errors.New("answering this question failed each time it was tried")
+	errQueryTooLong     = errors.New("the question is too long to be kept")
+	errRecordTooLarge   = errors.New("the turn has grown too large to be written down")
 )
 
 // explain makes of an error the fault for programs and the words for the user. It never returns empty words, and
@@ -52,7 +52,7 @@ func explain(err error) (*subjects.Fault, string) {
 	if !errors.As(err, &f) || f == nil || f.Code == "" {
 		f = nil
 	}
-	for _, t := range troubles {
+	for _, t := range explanations {
 		if !errors.Is(err, t.err) {
 			continue
 		}
@@ -64,27 +64,27 @@ func explain(err error) (*subjects.Fault, string) {
 		default:
 			text = err.Error()
 		}
-		return told(t.code, text, t.advice)
+		return newExplanation(t.code, text, t.advice)
 	}
 	switch {
 	case f != nil && f.Code == subjects.CodeTimeout:
-		return told(f.Code, "the model did not answer in time", "Ask again; a smaller model answers sooner.")
+		return newExplanation(f.Code, "the model did not answer in time", "Ask again; a smaller model answers sooner.")
 	case f != nil:
-		return told(f.Code, f.Text, "Ask again.")
+		return newExplanation(f.Code, f.Text, "Ask again.")
 	}
-	return told(subjects.CodeInternal, "something went wrong while this question was answered", "Ask again, and look into the log of the generator.")
+	return newExplanation(subjects.CodeInternal, "something went wrong while this question was answered", "Ask again, and look into the log of the generator.")
 }
 
-// mostWords is how much of a text that came from elsewhere is told, in bytes.
-const mostWords = 600
+// maxTextBytes is how much of a text that came from elsewhere is told, in bytes.
+const maxTextBytes = 600
 
-func told(code, what, advice string) (*subjects.Fault, string) {
-	what = text.OneLine(what, mostWords)
-	return subjects.Faultf(code, "%s", what), words(what, advice)
+func newExplanation(code, what, advice string) (*subjects.Fault, string) {
+	what = text.OneLine(what, maxTextBytes)
+	return subjects.Faultf(code, "%s", what), joinAdvice(what, advice)
 }
 
-// words joins what happened and what to do. Where a backend already says what to do, that is enough.
-func words(text, advice string) string {
+// joinAdvice joins what happened and what to do. Where a backend already says what to do, that is enough.
+func joinAdvice(text, advice string) string {
 	text = strings.TrimRight(text, ". ")
 	if r, n := utf8.DecodeRuneInString(text); n > 0 {
 		text = string(unicode.ToUpper(r)) + text[n:]

@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestModelFaults(t *testing.T) {
+func TestModelErrorsAreExplained(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ code, text, want string }{
 		{subjects.CodeModelUnreachable, "the model server does not answer: no connection to http://localhost:11434; start it with: ollama serve", "The model server does not answer: no connection to http://localhost:11434; start it with: ollama serve."},
@@ -33,7 +33,7 @@ func TestModelFaults(t *testing.T) {
 			}
 		})
 	}
-	for _, tt := range troubles {
+	for _, tt := range explanations {
 		if f, words := explain(fmt.Errorf("deep inside: %w", tt.err)); f.Code != tt.code || words == "" || f.Text == "" {
 			t.Errorf("%v: %+v, %q", tt.err, f, words)
 		}
@@ -45,17 +45,17 @@ func TestModelFaults(t *testing.T) {
 }
 
 // A model that fails for good is told in the answer, in words, through the whole path.
-func TestModelFails(t *testing.T) {
+func TestModelErrorIsAnswered(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x"))
-	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Hello?", 1); err != nil {
+	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x"))
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "The model is not there: x; fetch it with: conclave model pull x." {
+	if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeModelMissing || r.Answer != "The model is not there: x; fetch it with: conclave model pull x." {
 		t.Errorf("answer: %+v", r)
 	}
-	if got := w.path(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {
+	if got := w.statePath(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
-	w.quiet()
+	w.requireNoErrors()
 }

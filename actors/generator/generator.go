@@ -137,8 +137,8 @@ const (
 // Validate reports everything wrong with c.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// limits is c as the loop has it: there, zero is the default and a negative number means none.
-func (c Config) limits() loop.Limits {
+// loopLimits is c as the loop has it: there, zero is the default and a negative number means none.
+func (c Config) loopLimits() loop.Limits {
 	none := func(n int) int {
 		if n == 0 {
 			return -1
@@ -156,34 +156,34 @@ const maxReply = 96 << 10
 
 // Generator is the actor. Several may run, in one process or in many: they share the partitions of TURNS.
 type Generator struct {
-	// Boundary is called before and after each durable step of a turn, with its name: turn.start, turn.step, turn.answer,
-	// turn.hold, turn.tidy, response, dialog, conversation and compact, each with "/before" and "/after". It is where tests of
+	// Boundary is called before and after each durable step of a turn, with its name: turn.start, turn.step, turn.run,
+	// turn.checkOwnership, turn.shrinkRecord, response, dialog, conversation and compact, each with "/before" and "/after". It is where tests of
 	// crashes pull the plug.
 	Boundary func(step string)
 
-	name        string // the account, and the respondent on everything it says
-	respondentB bool   // nobody sees what it answers
-	cfg         Config
-	hot         *hot
-	stops       stops
-	early       early
-	models      cached[subjects.RoleModel]
-	summing     sync.Map       // sessions that are being summarized
-	behind      sync.WaitGroup // goroutines that do so
-	life        context.Context
-	end         context.CancelFunc
-	mu          sync.Mutex
-	speaking    actor.Out // the runtime's own: no message's ids or deadline on it. nil until it is started
+	name          string // the account, and the respondent on everything it says
+	isRespondentB bool   // nobody sees what it answers
+	cfg           Config
+	sessions      *sessionCache
+	cancels       cancellations
+	pendingGrades gradeBuffer
+	roleCache     cached[subjects.RoleModel]
+	summing       sync.Map       // sessions that are being summarized
+	behind        sync.WaitGroup // goroutines that do so
+	life          context.Context
+	end           context.CancelFunc
+	mu            sync.Mutex
+	background    actor.Out // the runtime's own: no message's ids or deadline on it. nil until it is started
 }
 
 // New returns a generator that goes by the name of its account: [subjects.Generator], or [subjects.RespondentB] for the one that
 // nobody sees. cfg must be valid.
 func New(name string, cfg Config) *Generator {
-	g := &Generator{name: name, respondentB: name == subjects.RespondentB, cfg: cfg}
-	if g.respondentB {
-		g.cfg = cfg.unseen()
+	g := &Generator{name: name, isRespondentB: name == subjects.RespondentB, cfg: cfg}
+	if g.isRespondentB {
+		g.cfg = cfg.forRespondentB()
 	}
-	g.hot = newHot(g.cfg.HotSessions)
+	g.sessions = newSessionCache(g.cfg.HotSessions)
 	g.life, g.end = context.WithCancel(context.Background())
 	return g
 }
@@ -200,7 +200,7 @@ func (g *Generator) Routes() []actor.Route {
 		actor.On(subjects.QuerySession, g.onTurn),
 		actor.Subscribe(subjects.QueryCancel, g.onCancel),
 	}
-	if g.respondentB { // its answers are no part of a conversation, so there is nothing to write a grade beside
+	if g.isRespondentB { // its answers are no part of a conversation, so there is nothing to write a grade beside
 		return routes
 	}
 	return append(routes, actor.Subscribe(subjects.CritiqueResult, g.onCritique, actor.Workers(1)), actor.Subscribe(subjects.RewardEvent, g.onReward, actor.Workers(1)))
@@ -210,7 +210,7 @@ func (g *Generator) Routes() []actor.Route {
 func (g *Generator) Start(_ context.Context, out actor.Out) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.speaking = out
+	g.background = out
 	return nil
 }
 
@@ -236,16 +236,16 @@ func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], ou
 	if len(in.Tokens) != 2 || subjects.CheckToken(in.Tokens[1]) != nil || subjects.CheckToken(in.Body.QueryID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "a turn needs a session and a query id; only the router may say one")
 	}
-	if g.tooOld(in, out) {
+	if g.isTooOld(in, out) {
 		return nil
 	}
 	t := g.newTurn(in, out)
-	err := t.answer(ctx)
+	err := t.run(ctx)
 	switch {
-	case errors.Is(err, errTaken):
-		return t.await(ctx)
-	case err != nil && t.last:
-		t.despair(ctx, err)
+	case errors.Is(err, errNotOwner):
+		return t.awaitOtherOwner(ctx)
+	case err != nil && t.isLastAttempt:
+		t.emitFailure(ctx, err)
 	}
 	return err
 }
@@ -253,7 +253,7 @@ func (g *Generator) onTurn(ctx context.Context, in actor.Msg[subjects.Query], ou
 // onCancel stops a query, now or when its turn comes.
 func (g *Generator) onCancel(_ context.Context, in actor.Msg[subjects.Cancel], _ actor.Out) error {
 	if len(in.Tokens) == 1 && subjects.CheckToken(in.Tokens[0]) == nil {
-		g.stops.stop(in.Tokens[0])
+		g.cancels.cancel(in.Tokens[0])
 	}
 	return nil
 }
@@ -265,10 +265,10 @@ func (g *Generator) at(step string) {
 	}
 }
 
-// system is the prompt that a turn with these tools begins with. A person's own is taken as it is.
-func (g *Generator) system(offered []model.Tool) string {
+// systemPrompt is the prompt that a turn with these tools begins with. A person's own is taken as it is.
+func (g *Generator) systemPrompt(offered []model.Tool) string {
 	if g.cfg.System != "" {
 		return g.cfg.System
 	}
-	return prompt(assistantPrompt, offered)
+	return buildPrompt(assistantPrompt, offered)
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-func TestConfig(t *testing.T) {
+func TestConfigBounds(t *testing.T) {
 	t.Parallel()
-	if err := shipped().Validate(); err != nil {
+	if err := shippedConfig().Validate(); err != nil {
 		t.Error(err)
 	}
 	for path, change := range map[string]func(*Config){
@@ -22,13 +22,13 @@ func TestConfig(t *testing.T) {
 		"respondent_b.model": func(c *Config) { c.RespondentB.Model = "a\nb" },
 		"system_prompt":      func(c *Config) { c.System = strings.Repeat("x", maxSystem+1) },
 	} {
-		c := shipped()
+		c := shippedConfig()
 		change(&c)
 		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if l := (Config{}).limits(); l.Nudges != -1 || l.Retries != -1 {
+	if l := (Config{}).loopLimits(); l.Nudges != -1 || l.Retries != -1 {
 		t.Errorf("none became the default: %+v", l)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"conclave/subjects"
 )
 
-// talk is a session of two questions with what is heard in between, and what the model was sent for the second.
-func talk(t *testing.T, cfg Config, labels *subjects.Labels, events ...any) (*world, []model.Message) {
+// answerAfterGrades is a session of two questions with what is heard in between, and what the model was sent for the second.
+func answerAfterGrades(t *testing.T, cfg Config, labels *subjects.Labels, events ...any) (*harness, []model.Message) {
 	t.Helper()
-	w := newWorld(t, lookup("c1"), "Paris.", "Still Paris.")
+	w := newHarness(t, lookupCall("c1"), "Paris.", "Still Paris.")
 	w.tools = []string{"clock"}
 	w.run = func(c subjects.ToolRequest) (subjects.ToolResult, error) {
 		return subjects.ToolResult{CallID: c.CallID, Result: "noon", Labels: labels}, nil
@@ -24,7 +24,7 @@ func talk(t *testing.T, cfg Config, labels *subjects.Labels, events ...any) (*wo
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		w.hears(g, e)
+		w.deliverGrade(g, e)
 	}
 	if err := w.ask(g, "s1", "q2", "Sure?", 1); err != nil {
 		t.Fatal(err)
@@ -32,11 +32,11 @@ func talk(t *testing.T, cfg Config, labels *subjects.Labels, events ...any) (*wo
 	return w, w.asked[len(w.asked)-1].Messages
 }
 
-// TestGradesOff: with the switch off no prompt has anything of it: what goes over the wire is the same to the byte.
-func TestGradesOff(t *testing.T) {
+// TestGradesAreNotInThePromptByDefault: with the switch off no prompt has anything of it: what goes over the wire is the same to the byte.
+func TestGradesAreNotInThePromptByDefault(t *testing.T) {
 	t.Parallel()
 	wire := func(cfg Config, events ...any) (out []string) {
-		w, _ := talk(t, cfg, nil, events...)
+		w, _ := answerAfterGrades(t, cfg, nil, events...)
 		for _, q := range w.chats() {
 			data, err := json.Marshal(q)
 			if err != nil {
@@ -47,20 +47,20 @@ func TestGradesOff(t *testing.T) {
 		return out
 	}
 	heard := []any{critique("q1", 1, "bad"), reward("q1", -1, 1, "no")}
-	none := wire(shipped())
-	if off := wire(shipped(), heard...); !slices.Equal(off, none) {
+	none := wire(shippedConfig())
+	if off := wire(shippedConfig(), heard...); !slices.Equal(off, none) {
 		t.Errorf("off, it is sent\n%s\nwithout grades\n%s", off, none)
 	}
-	if on := wire(switched()); !slices.Equal(on, none) {
+	if on := wire(gradesConfig()); !slices.Equal(on, none) {
 		t.Errorf("on and ungraded, it is sent\n%s", on)
 	}
-	if on := wire(switched(), heard...); slices.Equal(on, none) {
+	if on := wire(gradesConfig(), heard...); slices.Equal(on, none) {
 		t.Error("on, nothing changes: the test shows nothing")
 	}
 }
 
-// TestGradesOn: the model is told of its last answer right before the next question, as data.
-func TestGradesOn(t *testing.T) {
+// TestGradesInThePrompt: the model is told of its last answer right before the next question, as data.
+func TestGradesInThePrompt(t *testing.T) {
 	t.Parallel()
 	page := &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}
 	still := func(c *Config) { c.Grades.Retry = false }
@@ -87,12 +87,12 @@ func TestGradesOn(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cfg := switched()
+			cfg := gradesConfig()
 			if tt.set != nil {
 				tt.set(&cfg)
 			}
-			w, sent := talk(t, cfg, tt.labels, tt.events...)
-			_, plain := talk(t, shipped(), tt.labels)
+			w, sent := answerAfterGrades(t, cfg, tt.labels, tt.events...)
+			_, plain := answerAfterGrades(t, shippedConfig(), tt.labels)
 			n := len(sent)
 			if n != len(plain)+1 || sent[n-1].Content != "Sure?" || fmt.Sprint(sent[:n-2]) != fmt.Sprint(plain[:n-2]) {
 				t.Fatalf("it stands at the wrong place: %+v", sent)
@@ -119,14 +119,14 @@ func TestGradesOn(t *testing.T) {
 		})
 	}
 	// Only the last answer counts, and what is told once is not told again.
-	w := newWorld(t, "Paris.")
-	g := New(subjects.Generator, switched())
+	w := newHarness(t, "Paris.")
+	g := New(subjects.Generator, gradesConfig())
 	for i, event := range []any{critique("q0", 1, "bad"), nil, critique("q1", 1, "of the one before"), nil} {
 		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Sure?", 1); err != nil {
 			t.Fatal(err)
 		}
 		if event != nil {
-			w.hears(g, event)
+			w.deliverGrade(g, event)
 		}
 	}
 	for i, sent := range w.asked {
@@ -140,13 +140,13 @@ func TestGradesOn(t *testing.T) {
 // Another process hears the grade and writes it down; this one has the session in memory and must not go on from the old.
 func TestGradeOfAnotherProcess(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Paris.")
-	a, b := New(subjects.Generator, switched()), New(subjects.Generator, switched())
+	w := newHarness(t, "Paris.")
+	a, b := New(subjects.Generator, gradesConfig()), New(subjects.Generator, gradesConfig())
 	if err := w.ask(a, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range []*Generator{b, a} { // each hears everything
-		w.hears(g, critique("q1", 2, "wrong"))
+		w.deliverGrade(g, critique("q1", 2, "wrong"))
 	}
 	if err := w.ask(a, "s1", "q2", "Sure?", 1); err != nil {
 		t.Fatal(err)
@@ -159,32 +159,32 @@ func TestGradeOfAnotherProcess(t *testing.T) {
 // TestGradesSurviveACrash: what the model is told is decided when the turn begins, and stays when it is begun again.
 func TestGradesSurviveACrash(t *testing.T) {
 	t.Parallel()
-	for _, at := range boundaries() {
+	for _, at := range crashPoints() {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			play := func(crashes bool) (sent []string) {
-				w := newWorld(t)
+				w := newHarness(t)
 				w.replies = []any{func() any {
 					last := w.asked[len(w.asked)-1].Messages
 					if last[len(last)-1].Role == model.ToolRole {
 						return "It is noon."
 					}
-					return lookup("c1")
+					return lookupCall("c1")
 				}}
 				w.tools = []string{"clock"}
-				g := New(subjects.Generator, switched())
+				g := New(subjects.Generator, gradesConfig())
 				if err := w.ask(g, "s1", "q1", "What time is it?", 1); err != nil {
 					t.Fatal(err)
 				}
-				w.hears(g, critique("q1", 2, "wrong"))
+				w.deliverGrade(g, critique("q1", 2, "wrong"))
 				if crashes {
-					w.diesAs(New(subjects.Generator, switched()), at, 1, "s1", "q2", 1)
+					w.crashGeneratorAt(New(subjects.Generator, gradesConfig()), at, 1, "s1", "q2", 1)
 				}
 				begun := at != "turn.start/before"
 				if begun && crashes { // what is heard now is for the next one
-					w.hears(g, reward("q1", 1, 1, "oh well"))
+					w.deliverGrade(g, reward("q1", 1, 1, "oh well"))
 				}
-				if err := w.ask(New(subjects.Generator, switched()), "s1", "q2", "What time is it?", 2); err != nil {
+				if err := w.ask(New(subjects.Generator, gradesConfig()), "s1", "q2", "What time is it?", 2); err != nil {
 					t.Fatal(err)
 				}
 				for _, q := range w.asked[2:] {
@@ -197,7 +197,7 @@ func TestGradesSurviveACrash(t *testing.T) {
 				if n := len(w.responses()); n != 2 {
 					t.Errorf("%d answers", n)
 				}
-				w.quiet()
+				w.requireNoErrors()
 				return sent
 			}
 			// Each request is one of those that are made without a crash.
@@ -219,13 +219,13 @@ func FuzzGraded(f *testing.F) {
 	for _, s := range []string{"", "clear", "a\nb\r\nc", `"`, `\"`, "\u2028\u2029", "{{.Words}}", "\x00\xff", strings.Repeat("é", 400)} {
 		f.Add(s, s, 2)
 	}
-	g := New(subjects.Generator, switched())
+	g := New(subjects.Generator, gradesConfig())
 	f.Fuzz(func(t *testing.T, feedback, words string, score int) {
 		turn := subjects.Turn{Labels: &subjects.Labels{Trust: subjects.Trusted}, Grades: &subjects.Grades{Critic: 1 + score&3, Feedback: feedback, Reward: -1, Rewards: 1, Words: words}}
-		got := g.graded(subjects.Conversation{Turns: []subjects.Turn{turn}})
+		got := g.describeGrades(subjects.Conversation{Turns: []subjects.Turn{turn}})
 		lines := 5
 		for _, s := range []string{feedback, words} {
-			if quoted(s) != "" {
+			if quoteLine(s) != "" {
 				lines++
 			}
 		}

@@ -20,10 +20,10 @@ import (
 // With grades.prompt the model is told of the last one before the next question.
 
 const (
-	maxGradeWords = 2 << 10 // of what was written about an answer, kept
-	maxGradeShown = 400     // of that, as the model is shown it
-	gradeTries    = 5       // to write a grade down while others write too
-	maxEarly      = 256     // grades that wait for their turn to be kept
+	maxGradeWords    = 2 << 10 // of what was written about an answer, kept
+	maxGradeShown    = 400     // of that, as the model is shown it
+	gradeAttempts    = 5       // to write a grade down while others write too
+	maxPendingGrades = 256     // grades that wait for their turn to be kept
 )
 
 // onCritique takes down a grade. An answer that was not graded has none.
@@ -32,7 +32,7 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 	if c.RespondentID != g.name || c.Ungraded != "" || c.Score < 1 || c.Score > 5 {
 		return nil
 	}
-	return g.grade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
+	return g.addGrade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
 }
 
 // onReward takes down what the user thinks. What a model took from a conversation is a number here: its words are not
@@ -46,29 +46,29 @@ func (g *Generator) onReward(ctx context.Context, in actor.Msg[subjects.Reward],
 	if r.Source == subjects.RewardUser {
 		add.Words = text.Clip(r.Words, maxGradeWords)
 	}
-	return g.grade(ctx, out, r.SessionID, r.QueryID, add)
+	return g.addGrade(ctx, out, r.SessionID, r.QueryID, add)
 }
 
-// grade takes down something about an answer. It waits in memory until it is written: the answer is told before its turn
+// addGrade takes down something about an answer. It waits in memory until it is written: the answer is told before its turn
 // is kept, so whoever thinks fast is heard first.
-func (g *Generator) grade(ctx context.Context, out actor.Out, session, query string, add subjects.Grades) error {
+func (g *Generator) addGrade(ctx context.Context, out actor.Out, session, query string, add subjects.Grades) error {
 	if subjects.CheckToken(session) != nil || subjects.CheckToken(query) != nil {
 		return nil
 	}
-	g.early.add(earlyKey(session, query), add)
-	return g.regrade(ctx, out, session, query)
+	g.pendingGrades.add(gradeKey(session, query), add)
+	return g.storeGrades(ctx, out, session, query)
 }
 
-// regrade writes what waits about an answer beside its turn. Without the turn it goes on waiting, and whoever keeps the
+// storeGrades writes what waits about an answer beside its turn. Without the turn it goes on waiting, and whoever keeps the
 // turn takes it along: he looks before he writes and after, so that nothing comes in between.
-func (g *Generator) regrade(ctx context.Context, out actor.Out, session, query string) error {
-	ctx, cancel := lasting(ctx)
+func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, query string) error {
+	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
-	store, key := out.Store(g.bucket()), earlyKey(session, query)
-	s, hot := g.hot.get(session)
-	c, rev := s.conv, s.convRev
-	for try := range gradeTries {
-		add := g.early.of(key)
+	store, key := out.Store(g.bucket()), gradeKey(session, query)
+	s, hot := g.sessions.get(session)
+	c, rev := s.conversation, s.conversationRev
+	for try := range gradeAttempts {
+		add := g.pendingGrades.get(key)
 		if add == nil {
 			return nil
 		}
@@ -85,14 +85,14 @@ func (g *Generator) regrade(ctx context.Context, out actor.Out, session, query s
 		case at < 0 && !slices.Contains(c.Past, query):
 			return nil
 		case at < 0: // let go, and nobody asks any more
-			g.early.drop(key, *add)
+			g.pendingGrades.remove(key, *add)
 			return nil
 		}
 		next, changed := withGrades(c, at, *add)
 		if changed {
-			data, err := marshal(next)
+			data, err := encodeJSON(next)
 			if err != nil || len(data) > maxRecord {
-				g.early.drop(key, *add)
+				g.pendingGrades.remove(key, *add)
 				return errors.Join(err, fmt.Errorf("a grade of query %s does not fit into its conversation", query))
 			}
 			rev, err = store.Put(ctx, subjects.ConversationKey(session), data, rev)
@@ -103,23 +103,23 @@ func (g *Generator) regrade(ctx context.Context, out actor.Out, session, query s
 				return err
 			}
 		}
-		g.hot.freshen(session, next, rev)
+		g.sessions.replaceOlder(session, next, rev)
 		if changed {
-			g.tellGraded(ctx, out, session, query)
+			g.emitGraded(ctx, out, session, query)
 		}
-		if g.early.drop(key, *add) {
+		if g.pendingGrades.remove(key, *add) {
 			return nil
 		}
 	}
-	if add := g.early.of(key); add != nil {
-		g.early.drop(key, *add)
+	if add := g.pendingGrades.get(key); add != nil {
+		g.pendingGrades.remove(key, *add)
 		out.LogError(fmt.Errorf("a grade of query %s was not written down: its conversation changes all the time", query))
 	}
 	return nil
 }
 
-// tellGraded says that the next turn of the session knows what was thought of this one.
-func (g *Generator) tellGraded(ctx context.Context, out actor.Out, session, query string) {
+// emitGraded says that the next turn of the session knows what was thought of this one.
+func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, query string) {
 	topic, err := subjects.AgentStateEvent.With(g.name)
 	if err == nil {
 		err = actor.EmitAsync(ctx, out.WithIDs(session, query), topic, subjects.AgentState{
@@ -137,7 +137,7 @@ func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.
 	if c.Turns[at].Grades != nil {
 		had = *c.Turns[at].Grades
 	}
-	now := merged(had, add)
+	now := mergeGrades(had, add)
 	if now == had {
 		return c, false
 	}
@@ -146,9 +146,9 @@ func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.
 	return c, true
 }
 
-// merged is what is known with something more. What the user thinks takes the place of what they thought before, in
+// mergeGrades is what is known with something more. What the user thinks takes the place of what they thought before, in
 // whatever order it is heard.
-func merged(had, add subjects.Grades) subjects.Grades {
+func mergeGrades(had, add subjects.Grades) subjects.Grades {
 	if add.Critic > 0 {
 		had.Critic, had.Feedback, had.Retry = add.Critic, add.Feedback, add.Retry
 	}
@@ -158,52 +158,52 @@ func merged(had, add subjects.Grades) subjects.Grades {
 	return had
 }
 
-// early holds what was heard of answers and is not written down yet. The zero value is ready.
-type early struct {
-	mu    sync.Mutex
-	held  map[string]subjects.Grades // by session and query
-	order []string                   // oldest first
+// gradeBuffer holds what was heard of answers and is not written down yet. The zero value is ready.
+type gradeBuffer struct {
+	mu     sync.Mutex
+	grades map[string]subjects.Grades // by session and query
+	order  []string                   // oldest first
 }
 
-// earlyKey names an answer: a user may give questions of two sessions the same name.
-func earlyKey(session, query string) string { return session + "." + query }
+// gradeKey names an answer: a user may give questions of two sessions the same name.
+func gradeKey(session, query string) string { return session + "." + query }
 
-func (e *early) add(key string, more subjects.Grades) {
+func (e *gradeBuffer) add(key string, more subjects.Grades) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held == nil {
-		e.held = map[string]subjects.Grades{}
+	if e.grades == nil {
+		e.grades = map[string]subjects.Grades{}
 	}
-	had, ok := e.held[key]
+	had, ok := e.grades[key]
 	if !ok {
-		if len(e.order) >= maxEarly { // a question of another process, or one that never came to an end
-			delete(e.held, e.order[0])
+		if len(e.order) >= maxPendingGrades { // a question of another process, or one that never came to an end
+			delete(e.grades, e.order[0])
 			e.order = slices.Delete(e.order, 0, 1)
 		}
 		e.order = append(e.order, key)
 	}
-	e.held[key] = merged(had, more)
+	e.grades[key] = mergeGrades(had, more)
 }
 
-// of is what waits about an answer, nil when nothing does.
-func (e *early) of(key string) *subjects.Grades {
+// get is what waits about an answer, nil when nothing does.
+func (e *gradeBuffer) get(key string) *subjects.Grades {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	g, ok := e.held[key]
+	g, ok := e.grades[key]
 	if !ok {
 		return nil
 	}
 	return &g
 }
 
-// drop forgets what is written down. It reports false when something more was heard since.
-func (e *early) drop(key string, written subjects.Grades) bool {
+// remove forgets what is written down. It reports false when something more was heard since.
+func (e *gradeBuffer) remove(key string, written subjects.Grades) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if g, ok := e.held[key]; ok && g != written {
+	if g, ok := e.grades[key]; ok && g != written {
 		return false
 	}
-	delete(e.held, key)
+	delete(e.grades, key)
 	e.order = slices.DeleteFunc(e.order, func(q string) bool { return q == key })
 	return true
 }
@@ -215,8 +215,8 @@ var gradedText string
 
 var gradedPrompt = template.Must(template.New("graded").Parse(gradedText))
 
-// graded is what the model is told of the last answer of a conversation, "" = nothing.
-func (g *Generator) graded(c subjects.Conversation) string {
+// describeGrades is what the model is told of the last answer of a conversation, "" = nothing.
+func (g *Generator) describeGrades(c subjects.Conversation) string {
 	if !g.cfg.Grades.Prompt || len(c.Turns) == 0 {
 		return ""
 	}
@@ -233,7 +233,7 @@ func (g *Generator) graded(c subjects.Conversation) string {
 		Feedback, Words        string
 		Liked, Disliked, Retry bool
 	}{
-		Score: seen.Critic, Feedback: quoted(seen.Feedback), Words: quoted(seen.Words), Liked: seen.Reward > 0, Disliked: seen.Reward < 0,
+		Score: seen.Critic, Feedback: quoteLine(seen.Feedback), Words: quoteLine(seen.Words), Liked: seen.Reward > 0, Disliked: seen.Reward < 0,
 		Retry: g.cfg.Grades.Retry && (seen.Retry || seen.Reward < 0),
 	}
 	var b bytes.Buffer
@@ -243,8 +243,8 @@ func (g *Generator) graded(c subjects.Conversation) string {
 	return string(bytes.TrimSpace(b.Bytes()))
 }
 
-// quoted is what somebody wrote, on one line and between quotation marks that it cannot end.
-func quoted(words string) string {
+// quoteLine is what somebody wrote, on one line and between quotation marks that it cannot end.
+func quoteLine(words string) string {
 	if words = text.OneLine(words, maxGradeShown); words == "" {
 		return ""
 	}

@@ -12,15 +12,15 @@ import (
 	"conclave/subjects"
 )
 
-// switched is the configuration with the switch on.
-func switched() Config {
-	cfg := shipped()
+// gradesConfig is the configuration with the switch on.
+func gradesConfig() Config {
+	cfg := shippedConfig()
 	cfg.Grades.Prompt = true
 	return cfg
 }
 
-// hears lets a generator hear what was thought of an answer.
-func (w *world) hears(g *Generator, body any) {
+// deliverGrade lets a generator hear what was thought of an answer.
+func (w *harness) deliverGrade(g *Generator, body any) {
 	w.t.Helper()
 	subject := "critique.result"
 	if _, ok := body.(subjects.Reward); ok {
@@ -40,7 +40,7 @@ func reward(query string, value float64, count int, words string) subjects.Rewar
 }
 
 // grades are those of a turn, as they are stored; zero when there are none.
-func (w *world) grades(query string) subjects.Grades {
+func (w *harness) grades(query string) subjects.Grades {
 	w.t.Helper()
 	for _, t := range w.conversation("s1").Turns {
 		if t.QueryID == query && t.Grades != nil {
@@ -95,14 +95,14 @@ func TestGradesAreKept(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "Paris.")
-			g := New(subjects.Generator, shipped())
+			w := newHarness(t, "Paris.")
+			g := New(subjects.Generator, shippedConfig())
 			if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 				t.Fatal(err)
 			}
 			before := w.conversation("s1")
 			for _, e := range tt.events {
-				w.hears(g, e)
+				w.deliverGrade(g, e)
 			}
 			if got := w.grades("q1"); got != tt.want {
 				t.Errorf("%+v, want %+v", got, tt.want)
@@ -111,13 +111,13 @@ func TestGradesAreKept(t *testing.T) {
 			if after.Turns[0].Grades = nil; !reflect.DeepEqual(after, before) {
 				t.Errorf("the conversation became %+v", after)
 			}
-			w.quiet()
+			w.requireNoErrors()
 		})
 	}
 }
 
 // Respondent B does not listen: its answers are no part of a conversation.
-func TestRespondentBHearsNoGrades(t *testing.T) {
+func TestRespondentBIgnoresGrades(t *testing.T) {
 	t.Parallel()
 	for _, r := range newRespondentB().Routes() {
 		if l := r.Spec().Subscription(); strings.Contains(l, "critique") || strings.Contains(l, "reward") {
@@ -126,27 +126,27 @@ func TestRespondentBHearsNoGrades(t *testing.T) {
 	}
 }
 
-// interfering is a store in whose conversations something happens before a write.
-type interfering struct {
+// conflictingOut is a store in whose conversations something happens before a write.
+type conflictingOut struct {
 	actor.Out
 	put func(n int) error // before the nth write of a conversation; an error is its end
 	n   *int
 }
 
-func (i interfering) WithIDs(session, query string) actor.Out {
-	return interfering{i.Out.WithIDs(session, query), i.put, i.n}
+func (i conflictingOut) WithIDs(session, query string) actor.Out {
+	return conflictingOut{i.Out.WithIDs(session, query), i.put, i.n}
 }
 
-func (i interfering) Store(bucket string) actor.Store {
-	return interferingStore{i.Out.Store(bucket), i}
+func (i conflictingOut) Store(bucket string) actor.Store {
+	return conflictingStore{i.Out.Store(bucket), i}
 }
 
-type interferingStore struct {
+type conflictingStore struct {
 	actor.Store
-	i interfering
+	i conflictingOut
 }
 
-func (s interferingStore) Put(ctx context.Context, key string, value []byte, rev uint64) (uint64, error) {
+func (s conflictingStore) Put(ctx context.Context, key string, value []byte, rev uint64) (uint64, error) {
 	if strings.HasPrefix(key, subjects.ConversationPrefix+".") {
 		*s.i.n++
 		if err := s.i.put(*s.i.n); err != nil {
@@ -156,30 +156,30 @@ func (s interferingStore) Put(ctx context.Context, key string, value []byte, rev
 	return s.Store.Put(ctx, key, value, rev)
 }
 
-// TestGradeBeforeItsTurn: whoever thinks fast is heard before the turn is kept, at whichever moment.
-func TestGradeBeforeItsTurn(t *testing.T) {
+// TestGradeBeforeItsTurnIsStored: whoever thinks fast is heard before the turn is kept, at whichever moment.
+func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 	t.Parallel()
 	want := subjects.Grades{Critic: 5, Feedback: "quick"}
-	ask := func(w *world, g *Generator, put func(n int) error) {
+	ask := func(w *harness, g *Generator, put func(n int) error) {
 		t.Helper()
 		in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
-		if err := g.onTurn(t.Context(), in, interfering{w.Out(), put, new(int)}); err != nil {
+		if err := g.onTurn(t.Context(), in, conflictingOut{w.Out(), put, new(int)}); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.grades("q1"); got != want || len(g.early.held)+len(g.early.order) != 0 {
-			t.Errorf("%+v, and %d wait", got, len(g.early.held))
+		if got := w.grades("q1"); got != want || len(g.pendingGrades.grades)+len(g.pendingGrades.order) != 0 {
+			t.Errorf("%+v, and %d wait", got, len(g.pendingGrades.grades))
 		}
-		if s, ok := g.hot.get("s1"); !ok || s.conv.Turns[0].Grades == nil || *s.conv.Turns[0].Grades != want {
-			t.Errorf("in memory: %+v", s.conv.Turns)
+		if s, ok := g.sessions.get("s1"); !ok || s.conversation.Turns[0].Grades == nil || *s.conversation.Turns[0].Grades != want {
+			t.Errorf("in memory: %+v", s.conversation.Turns)
 		}
-		w.quiet()
+		w.requireNoErrors()
 	}
 	for _, at := range []string{"response/after", "dialog/after", "conversation/before"} {
-		w := newWorld(t, "Paris.")
-		g := New(subjects.Generator, shipped())
+		w := newHarness(t, "Paris.")
+		g := New(subjects.Generator, shippedConfig())
 		g.Boundary = func(s string) {
 			if s == at {
-				w.hears(g, critique("q1", 5, "quick"))
+				w.deliverGrade(g, critique("q1", 5, "quick"))
 			}
 		}
 		writes := 0
@@ -189,18 +189,18 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 		}
 	}
 	// While the turn is being written: he who keeps it has looked already, and it is not there yet.
-	w := newWorld(t, "Paris.")
-	g := New(subjects.Generator, shipped())
+	w := newHarness(t, "Paris.")
+	g := New(subjects.Generator, shippedConfig())
 	ask(w, g, func(n int) error {
 		if n == 1 {
-			w.hears(g, critique("q1", 5, "quick"))
+			w.deliverGrade(g, critique("q1", 5, "quick"))
 		}
 		return nil
 	})
 	// A question of the same name in another session is another question.
-	w = newWorld(t, "Paris.")
-	g = New(subjects.Generator, shipped())
-	w.hears(g, subjects.Critique{SessionID: "s2", QueryID: "q1", RespondentID: "generator", Score: 5})
+	w = newHarness(t, "Paris.")
+	g = New(subjects.Generator, shippedConfig())
+	w.deliverGrade(g, subjects.Critique{SessionID: "s2", QueryID: "q1", RespondentID: "generator", Score: 5})
 	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -208,42 +208,42 @@ func TestGradeBeforeItsTurn(t *testing.T) {
 		t.Errorf("it has the grade of another: %+v", got)
 	}
 	// Somebody else keeps the turn; this one hears of it all the same.
-	w = newWorld(t, "Paris.")
-	g, other := New(subjects.Generator, shipped()), New(subjects.Generator, shipped())
-	w.hears(g, critique("q1", 5, "quick"))
+	w = newHarness(t, "Paris.")
+	g, other := New(subjects.Generator, shippedConfig()), New(subjects.Generator, shippedConfig())
+	w.deliverGrade(g, critique("q1", 5, "quick"))
 	if err := w.ask(other, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
 	}
-	w.hears(g, reward("q1", 1, 1, ""))
+	w.deliverGrade(g, reward("q1", 1, 1, ""))
 	if got := w.grades("q1"); got.Critic != 5 || got.Rewards != 1 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestGradesWait: what waits for a turn that never comes takes no room.
-func TestGradesWait(t *testing.T) {
+// TestPendingGradesAreBounded: what waits for a turn that never comes takes no room.
+func TestPendingGradesAreBounded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Paris.")
-	g := New(subjects.Generator, shipped())
-	for i := range maxEarly + 10 {
+	w := newHarness(t, "Paris.")
+	g := New(subjects.Generator, shippedConfig())
+	for i := range maxPendingGrades + 10 {
 		for range 2 {
-			w.hears(g, critique(fmt.Sprint("q", i), 3, ""))
+			w.deliverGrade(g, critique(fmt.Sprint("q", i), 3, ""))
 		}
 	}
-	if len(g.early.held) != maxEarly || len(g.early.order) != maxEarly || g.early.of("s1.q9") != nil || g.early.of("s1.q10") == nil {
-		t.Errorf("%d wait, in a list of %d", len(g.early.held), len(g.early.order))
+	if len(g.pendingGrades.grades) != maxPendingGrades || len(g.pendingGrades.order) != maxPendingGrades || g.pendingGrades.get("s1.q9") != nil || g.pendingGrades.get("s1.q10") == nil {
+		t.Errorf("%d wait, in a list of %d", len(g.pendingGrades.grades), len(g.pendingGrades.order))
 	}
 	// One that comes for a turn that was let go is let go too.
-	w.tells(subjects.Conversation{SessionID: "s1", Past: []string{"q12"}, Turns: []subjects.Turn{}})
-	w.hears(g, critique("q12", 3, ""))
-	if g.early.of("s1.q12") != nil {
+	w.storeConversation(subjects.Conversation{SessionID: "s1", Past: []string{"q12"}, Turns: []subjects.Turn{}})
+	w.deliverGrade(g, critique("q12", 3, ""))
+	if g.pendingGrades.get("s1.q12") != nil {
 		t.Error("it waits for ever")
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
-// TestGradesLoseRaces: a grade is tried again a few times, and then dropped. The turn it is about is never harmed.
-func TestGradesLoseRaces(t *testing.T) {
+// TestGradeIsRetriedAfterConflict: a grade is tried again a few times, and then dropped. The turn it is about is never harmed.
+func TestGradeIsRetriedAfterConflict(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
@@ -252,17 +252,17 @@ func TestGradesLoseRaces(t *testing.T) {
 		noted int
 	}{
 		{"once", 1, true, 0},
-		{"almost always", gradeTries - 1, true, 0},
+		{"almost always", gradeAttempts - 1, true, 0},
 		{"always", 1000, false, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "Paris.")
-			g := New(subjects.Generator, shipped())
+			w := newHarness(t, "Paris.")
+			g := New(subjects.Generator, shippedConfig())
 			if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 				t.Fatal(err)
 			}
-			out := interfering{w.Out(), func(n int) error {
+			out := conflictingOut{w.Out(), func(n int) error {
 				if n <= tt.lost {
 					return fmt.Errorf("%w: once more", actor.ErrChanged)
 				}
@@ -271,10 +271,10 @@ func TestGradesLoseRaces(t *testing.T) {
 			if err := g.onCritique(t.Context(), actor.Msg[subjects.Critique]{Body: critique("q1", 4, "")}, out); err != nil {
 				t.Fatal(err)
 			}
-			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Logged()) != tt.noted || *out.n > gradeTries {
+			if got := w.grades("q1"); (got.Critic == 4) != tt.kept || len(w.Logged()) != tt.noted || *out.n > gradeAttempts {
 				t.Errorf("%+v after %d writes, noted %v", got, *out.n, w.Logged())
 			}
-			if g.early.of("s1.q1") != nil {
+			if g.pendingGrades.get("s1.q1") != nil {
 				t.Error("it still waits")
 			}
 			if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil || len(w.conversation("s1").Turns) != 2 {
@@ -283,14 +283,14 @@ func TestGradesLoseRaces(t *testing.T) {
 		})
 	}
 	// The other way round: a turn that is kept while a grade is written keeps both.
-	w := newWorld(t, "Paris.")
-	g := New(subjects.Generator, shipped())
+	w := newHarness(t, "Paris.")
+	g := New(subjects.Generator, shippedConfig())
 	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
 	}
 	g.Boundary = func(s string) {
 		if s == "conversation/before" {
-			w.hears(g, critique("q1", 2, "late"))
+			w.deliverGrade(g, critique("q1", 2, "late"))
 		}
 	}
 	if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil {
@@ -299,20 +299,20 @@ func TestGradesLoseRaces(t *testing.T) {
 	if c := w.conversation("s1"); len(c.Turns) != 2 || w.grades("q1").Critic != 2 {
 		t.Errorf("%+v", c.Turns)
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
 // A grade that comes while old turns are summarized does not cost the summary.
 func TestGradeWhileSummarizing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window = 4096
-	g := New(subjects.Generator, shipped())
+	g := New(subjects.Generator, shippedConfig())
 	last := ""
 	graded := 0
-	w.summary = waits{func() {
+	w.summary = waitOnMarshal{func() {
 		graded++
-		w.hears(g, critique(last, 1, ""))
+		w.deliverGrade(g, critique(last, 1, ""))
 	}}
 	for i := range 6 {
 		last = fmt.Sprint("q", i)
@@ -325,21 +325,21 @@ func TestGradeWhileSummarizing(t *testing.T) {
 	if graded == 0 || c.Summary != "a summary" || c.Summarized+len(c.Turns) != 6 {
 		t.Errorf("%d grades, %d turns, summary %q of %d", graded, len(c.Turns), c.Summary, c.Summarized)
 	}
-	if s, ok := g.hot.get("s1"); !ok || s.conv.Summarized != c.Summarized {
-		t.Errorf("in memory: %+v", s.conv)
+	if s, ok := g.sessions.get("s1"); !ok || s.conversation.Summarized != c.Summarized {
+		t.Errorf("in memory: %+v", s.conversation)
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
-func TestFreshen(t *testing.T) {
+func TestCacheKeepsTheLaterConversation(t *testing.T) {
 	t.Parallel()
-	h := newHot(2)
-	h.put("a", sitting{convRev: 5, recRev: 2})
+	h := newSessionCache(2)
+	h.put("a", sessionState{conversationRev: 5, recordRev: 2})
 	for _, rev := range []uint64{4, 7, 6} {
-		h.freshen("a", subjects.Conversation{Summary: fmt.Sprint(rev)}, rev)
+		h.replaceOlder("a", subjects.Conversation{Summary: fmt.Sprint(rev)}, rev)
 	}
-	h.freshen("b", subjects.Conversation{}, 9)
-	if s, _ := h.get("a"); s.conv.Summary != "7" || s.convRev != 7 || s.recRev != 2 || len(h.held) != 1 {
-		t.Errorf("%+v of %d", s, len(h.held))
+	h.replaceOlder("b", subjects.Conversation{}, 9)
+	if s, _ := h.get("a"); s.conversation.Summary != "7" || s.conversationRev != 7 || s.recordRev != 2 || len(h.entries) != 1 {
+		t.Errorf("%+v of %d", s, len(h.entries))
 	}
 }

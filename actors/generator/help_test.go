@@ -14,8 +14,8 @@ import (
 	"conclave/subjects"
 )
 
-// shipped is the configuration as people get it.
-func shipped() Config {
+// shippedConfig is the configuration as people get it.
+func shippedConfig() Config {
 	return Config{
 		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
 		Predict: 2048, Answer: 4096, Result: 16 << 10, MaxTools: 4, Hedge: Hedge{Search: "web_search", Reask: true}, Stream: true, Thinking: true,
@@ -26,8 +26,8 @@ func shipped() Config {
 // bucket is the one of the generator that people hear.
 var bucket = subjects.StateBucket(subjects.Generator)
 
-// world is everyone around one or more generators: a model that follows a script, a broker with a ledger, a store.
-type world struct {
+// harness is everyone around one or more generators: a model that follows a script, a broker with a ledger, a store.
+type harness struct {
 	actortest.Recorder
 	t testing.TB
 
@@ -42,14 +42,14 @@ type world struct {
 	summary any // what the model says in the role summaries
 }
 
-func newWorld(t testing.TB, replies ...any) *world {
-	w := &world{t: t, replies: replies, ledger: map[string]subjects.ToolResult{}}
+func newHarness(t testing.TB, replies ...any) *harness {
+	w := &harness{t: t, replies: replies, ledger: map[string]subjects.ToolResult{}}
 	w.role = subjects.RoleModel{Role: "assistant", Model: "test:1b", Window: 32768, Stream: true, Tools: true, Thinking: true}
 	w.Recorder.Reply = w.answer
 	return w
 }
 
-func (w *world) answer(subject string, body []byte) (any, error) {
+func (w *harness) answer(subject string, body []byte) (any, error) {
 	switch {
 	case subject == "model.list":
 		return subjects.ModelList{Models: []subjects.ModelInfo{}, Roles: []subjects.RoleModel{w.role}}, nil
@@ -70,7 +70,7 @@ func (w *world) answer(subject string, body []byte) (any, error) {
 	return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 }
 
-func (w *world) chat(body []byte) (any, error) {
+func (w *harness) chat(body []byte) (any, error) {
 	var q struct {
 		Role     string          `json:"role"`
 		Messages []model.Message `json:"messages"`
@@ -122,7 +122,7 @@ func final() subjects.ChatChunk {
 }
 
 // call is a broker with a ledger: a call id that ran before has its result.
-func (w *world) call(body []byte) (any, error) {
+func (w *harness) call(body []byte) (any, error) {
 	var c subjects.ToolRequest
 	if err := json.Unmarshal(body, &c); err != nil {
 		return nil, err
@@ -145,17 +145,17 @@ func (w *world) call(body []byte) (any, error) {
 }
 
 // ask gives a question to a generator as the runtime would.
-func (w *world) ask(g *Generator, session, query, text string, try int) error {
+func (w *harness) ask(g *Generator, session, query, text string, try int) error {
 	return w.askCtx(w.t.Context(), g, subjects.Query{SessionID: session, QueryID: query, Query: text}, try)
 }
 
-func (w *world) askCtx(ctx context.Context, g *Generator, q subjects.Query, try int) error {
+func (w *harness) askCtx(ctx context.Context, g *Generator, q subjects.Query, try int) error {
 	in := actor.Msg[subjects.Query]{Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Attempt: try, StoredAt: w.Out().Now(), Body: q}
 	return g.onTurn(ctx, in, w.Out())
 }
 
-// said are the bodies said on a subject.
-func said[T any](w *world, subject string) (out []T) {
+// emitted are the bodies said on a subject.
+func emitted[T any](w *harness, subject string) (out []T) {
 	for _, s := range w.Published() {
 		if s.Subject != subject {
 			continue
@@ -169,24 +169,24 @@ func said[T any](w *world, subject string) (out []T) {
 	return out
 }
 
-func (w *world) responses() []subjects.Response {
-	return said[subjects.Response](w, "response.generation")
+func (w *harness) responses() []subjects.Response {
+	return emitted[subjects.Response](w, "response.generation")
 }
 
-// one is the only answer that was given.
-func (w *world) one() subjects.Response {
+// onlyResponse is the only answer that was given.
+func (w *harness) onlyResponse() subjects.Response {
 	w.t.Helper()
 	all := w.responses()
 	if len(all) != 1 {
 		w.t.Fatalf("%d answers were stored, want 1: %+v", len(all), all)
 	}
-	if d := said[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer || d[0].QueryID != all[0].QueryID {
+	if d := emitted[subjects.Dialog](w, "answer.dialog"); len(d) != 1 || d[0].Answer != all[0].Answer || d[0].QueryID != all[0].QueryID {
 		w.t.Errorf("the light form is %+v", d)
 	}
 	return all[0]
 }
 
-func (w *world) conversation(session string) subjects.Conversation {
+func (w *harness) conversation(session string) subjects.Conversation {
 	w.t.Helper()
 	c, _, err := readConversation(w.t.Context(), w.Out().Store(bucket), session)
 	if err != nil {
@@ -195,10 +195,10 @@ func (w *world) conversation(session string) subjects.Conversation {
 	return c
 }
 
-// path is the way through the states, as it was told.
-func (w *world) path() string {
+// statePath is the way through the states, as it was told.
+func (w *harness) statePath() string {
 	var b strings.Builder
-	for _, s := range said[subjects.AgentState](w, "agent.state.generator") {
+	for _, s := range emitted[subjects.AgentState](w, "agent.state.generator") {
 		if s.Event == "" {
 			continue
 		}
@@ -210,21 +210,21 @@ func (w *world) path() string {
 	return b.String()
 }
 
-func codes(notes []subjects.Note) (out []string) {
+func noteCodes(notes []subjects.Note) (out []string) {
 	for _, n := range notes {
 		out = append(out, n.Code)
 	}
 	return out
 }
 
-// quiet fails a test in which the actor wrote an error into the log.
-func (w *world) quiet() {
+// requireNoErrors fails a test in which the actor wrote an error into the log.
+func (w *harness) requireNoErrors() {
 	w.t.Helper()
 	for _, err := range w.Logged() {
 		w.t.Errorf("noted: %v", err)
 	}
 }
 
-func lookup(id string) model.Call {
+func lookupCall(id string) model.Call {
 	return model.Call{ID: id, Name: "clock", Arguments: json.RawMessage(`{"q":"now"}`)}
 }

@@ -21,8 +21,8 @@ const (
 	markEnd    = " -->"
 )
 
-// prompt is the system prompt for a turn with these tools.
-func prompt(text string, offered []model.Tool) string {
+// buildPrompt is the system prompt for a turn with these tools.
+func buildPrompt(text string, offered []model.Tool) string {
 	var b strings.Builder
 	keep := true
 	for line := range strings.Lines(text) {

@@ -11,22 +11,22 @@ import (
 	"conclave/subjects"
 )
 
-// conclude writes the answer down, with the ids under which it will be said. err is what went wrong, if anything did.
-func (t *turn) conclude(ctx context.Context, s loop.State, err error) error {
-	p := &publish{Response: t.response(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: rounds(s.Messages)}
+// storeAnswer writes the answer down, with the ids under which it will be said. err is what went wrong, if anything did.
+func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
+	p := &pendingAnswer{Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: completeRounds(s.Messages)}
 	before := t.rec
 	t.rec.Stage, t.rec.State, t.rec.Publish = stagePublishing, nil, p
-	werr := t.write(ctx, "turn.answer")
-	if errors.Is(werr, errTooMuch) { // what the tools returned is in the events; the answer matters
+	werr := t.storeRecord(ctx, "turn.answer")
+	if errors.Is(werr, errRecordTooLarge) { // what the tools returned is in the events; the answer matters
 		p.Messages = nil
-		werr = t.write(ctx, "turn.answer")
+		werr = t.storeRecord(ctx, "turn.answer")
 	}
 	if werr != nil {
 		t.rec = before
 		return werr
 	}
-	t.tellCode(p.Response.Error)
-	t.move(finish, s.Step)
+	t.emitFault(p.Response.Error)
+	t.transition(finish, s.Step)
 	return nil
 }
 
@@ -46,16 +46,16 @@ func (t *turn) publish(ctx context.Context) error {
 				SessionID: r.SessionID, QueryID: r.QueryID, Query: r.Query, Answer: r.Answer, RespondentID: r.RespondentID,
 			})
 		}},
-		{"conversation", t.keep},
+		{"conversation", t.storeConversation},
 	} {
-		if t.g.respondentB && s.step == "dialog" {
+		if t.g.isRespondentB && s.step == "dialog" {
 			continue // what nobody was told is no part of the dialog
 		}
-		if err := t.hold(ctx); err != nil {
+		if err := t.checkOwnership(ctx); err != nil {
 			return err
 		}
 		t.g.at(s.step + "/before")
-		ctx, cancel := lasting(ctx)
+		ctx, cancel := withStoreTimeout(ctx)
 		err := s.do(ctx)
 		cancel()
 		if err != nil {
@@ -63,13 +63,13 @@ func (t *turn) publish(ctx context.Context) error {
 		}
 		t.g.at(s.step + "/after")
 	}
-	t.move(finish, 0)
+	t.transition(finish, 0)
 	return nil
 }
 
-// keep puts the turn into the conversation. Somebody else may have written there: a summary, or the one who took the
+// storeConversation puts the turn into the conversation. Somebody else may have written there: a summary, or the one who took the
 // turn over.
-func (t *turn) keep(ctx context.Context) error {
+func (t *turn) storeConversation(ctx context.Context) error {
 	r := t.rec.Publish.Response
 	said := subjects.Turn{
 		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
@@ -78,97 +78,97 @@ func (t *turn) keep(ctx context.Context) error {
 	if r.Error != nil {
 		said.Error = r.Error.Code
 	}
-	c, rev := t.sat.conv, t.sat.convRev
+	c, rev := t.loaded.conversation, t.loaded.conversationRev
 	for range 8 {
 		if c.Answered(said.QueryID) {
-			return t.kept(c, rev, 0)
+			return t.cacheSession(c, rev, 0)
 		}
-		said.Grades = t.g.early.of(earlyKey(t.session, said.QueryID))
-		next, data, err := add(c, said, t.g.cfg.Turns)
+		said.Grades = t.g.pendingGrades.get(gradeKey(t.sessionID, said.QueryID))
+		next, data, err := appendTurn(c, said, t.g.cfg.Turns)
 		if err != nil {
 			return err
 		}
-		now, err := t.store.Put(ctx, subjects.ConversationKey(t.session), data, rev)
+		now, err := t.store.Put(ctx, subjects.ConversationKey(t.sessionID), data, rev)
 		switch {
 		case err == nil:
-			t.tidy(ctx)
-			if err := t.kept(next, now, len(data)); err != nil {
+			t.shrinkRecord(ctx)
+			if err := t.cacheSession(next, now, len(data)); err != nil {
 				return err
 			}
-			if err := t.g.regrade(ctx, t.out, t.session, said.QueryID); err != nil { // what was heard while it was written
+			if err := t.g.storeGrades(ctx, t.out, t.sessionID, said.QueryID); err != nil { // what was heard while it was written
 				t.out.LogError(err)
 			}
 			return nil
 		case !errors.Is(err, actor.ErrChanged):
 			return err
 		}
-		if c, rev, err = readConversation(ctx, t.store, t.session); err != nil {
+		if c, rev, err = readConversation(ctx, t.store, t.sessionID); err != nil {
 			return err
 		}
 	}
 	return subjects.Faultf(subjects.CodeBusy, "the conversation changes all the time; it is tried again later")
 }
 
-// tidy makes a large record of a finished turn small: the conversation has it now, and a session that is never used again
+// shrinkRecord makes a large record of a finished turn small: the conversation has it now, and a session that is never used again
 // would keep it twice for ever. That it fails changes nothing.
-func (t *turn) tidy(ctx context.Context) {
-	if t.size < maxLeft {
+func (t *turn) shrinkRecord(ctx context.Context) {
+	if t.size < maxFinishedRecord {
 		return
 	}
-	t.rec = record{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
-	if err := t.write(ctx, "turn.tidy"); err != nil {
+	t.rec = turnRecord{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
+	if err := t.storeRecord(ctx, "turn.tidy"); err != nil {
 		t.out.LogError(err)
 	}
 }
 
-// maxLeft is how large a record may stay when its turn is over, in bytes.
-const maxLeft = 16 << 10
+// maxFinishedRecord is how large a record may stay when its turn is over, in bytes.
+const maxFinishedRecord = 16 << 10
 
-// kept remembers the session for its next turn.
-func (t *turn) kept(c subjects.Conversation, rev uint64, size int) error {
-	t.g.hot.put(t.session, sitting{conv: c, convRev: rev, recRev: t.rev})
+// cacheSession remembers the session for its next turn.
+func (t *turn) cacheSession(c subjects.Conversation, rev uint64, size int) error {
+	t.g.sessions.put(t.sessionID, sessionState{conversation: c, conversationRev: rev, recordRev: t.rev})
 	window := t.role.Window
 	if window <= 0 {
-		window = usualWindow
+		window = defaultWindow
 	}
-	t.g.compact(t.out, t.session, c, rev, size, window)
+	t.g.startSummary(t.out, t.sessionID, c, rev, size, window)
 	return nil
 }
 
-// await waits for the one who has taken over the turn to finish it. The message must be neither acknowledged, which
+// awaitOtherOwner waits for the one who has taken over the turn to finish it. The message must be neither acknowledged, which
 // would take it from the other, nor given back, which would hand it out a third time.
-func (t *turn) await(ctx context.Context) error {
-	t.g.hot.drop(t.session)
-	if !t.machine.in(idle) {
-		t.move(fail, 0)
+func (t *turn) awaitOtherOwner(ctx context.Context) error {
+	t.g.sessions.remove(t.sessionID)
+	if !t.machine.isIn(idle) {
+		t.transition(fail, 0)
 	}
 	wait, cancel := context.WithTimeout(ctx, t.g.cfg.Wall)
 	defer cancel()
 	for {
-		c, _, err := readConversation(wait, t.store, t.session)
-		if err == nil && c.Answered(t.asked.QueryID) {
+		c, _, err := readConversation(wait, t.store, t.sessionID)
+		if err == nil && c.Answered(t.query.QueryID) {
 			return nil
 		}
 		select {
 		case <-wait.Done():
 			return subjects.Faultf(subjects.CodeBusy, "another generator has taken over this turn")
-		case <-time.After(watching):
+		case <-time.After(awaitInterval):
 		}
 	}
 }
 
-// watching is how often the one who lost a turn looks whether it is finished.
-const watching = 250 * time.Millisecond
+// awaitInterval is how often the one who lost a turn looks whether it is finished.
+const awaitInterval = 250 * time.Millisecond
 
-// despair tells the caller that no answer will come, when not even that could be written down.
-func (t *turn) despair(ctx context.Context, cause error) {
+// emitFailure tells the caller that no answer will come, when not even that could be written down.
+func (t *turn) emitFailure(ctx context.Context, cause error) {
 	if t.rec.Publish != nil {
 		return // it may have been said; the next turn of the session will see to the rest
 	}
-	ctx, cancel := lasting(ctx)
+	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
 	t.out.LogError(cause)
-	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.response(loop.State{}, errTried)); err != nil {
+	if err := actor.EmitOnce(ctx, t.out, subjects.ResponseGeneration, t.out.NewID(), t.buildResponse(loop.State{}, errRetriesExhausted)); err != nil {
 		t.out.LogError(err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 // TestRespondentBOnTheBus: both answer one question under the real grants. A permission violation fails the test.
 func TestRespondentBOnTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	dialogs, thoughts, states := make(chan subjects.Dialog, 64), make(chan subjects.Delta, 64), make(chan subjects.AgentState, 4096)
 	user := w.As("user")
-	listen(t, user, "answer.dialog", dialogs)
-	listen(t, user, "response.thinking.*", thoughts)
-	listen(t, user, "agent.state.respondent_b", states)
+	subscribeJSON(t, user, "answer.dialog", dialogs)
+	subscribeJSON(t, user, "response.thinking.*", thoughts)
+	subscribeJSON(t, user, "agent.state.respondent_b", states)
 	var mu sync.Mutex
 	sent := map[string][]model.Message{} // to respondent B, by question
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
@@ -40,13 +40,13 @@ func TestRespondentBOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Content: who + " on " + last, Done: true, Final: model.Final{Model: "test:1b"}})
 	}
-	w.start(subjects.Generator, New(subjects.Generator, shipped()))
+	w.start(subjects.Generator, New(subjects.Generator, shippedConfig()))
 	w.start(subjects.RespondentB, newRespondentB())
 	for i, q := range []string{"q1", "q2"} {
-		w.ask("s1", q, "question "+q)
+		w.askQuestion("s1", q, "question "+q)
 		got := map[string]subjects.Response{}
 		for range 2 {
-			r := w.next()
+			r := w.nextAnswer()
 			got[r.RespondentID] = r
 		}
 		a, b := got[subjects.Generator], got[subjects.RespondentB]
@@ -56,7 +56,7 @@ func TestRespondentBOnTheBus(t *testing.T) {
 		if b.Thinking != "" || b.Error != nil || len(b.Notes) != 0 || !strings.Contains(a.Thinking, "A thinks") {
 			t.Errorf("respondent B's answer: %+v", b)
 		}
-		w.settled("s1", i+1) // before the next question, as a user would
+		w.awaitConversation("s1", i+1) // before the next question, as a user would
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -107,7 +107,7 @@ func TestRespondentBOnTheBus(t *testing.T) {
 // next question. Respondent B, who runs too, has no part in it.
 func TestGradesOnTheBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	notes := make(chan string, 16)
 	w.chat = func(_ context.Context, r model.Request, say func(model.Chunk) error) error {
 		if r.Options.Temperature == nil {
@@ -115,12 +115,12 @@ func TestGradesOnTheBus(t *testing.T) {
 		}
 		return say(model.Chunk{Content: "ok", Done: true})
 	}
-	cfg := switched()
+	cfg := gradesConfig()
 	cfg.HotSessions = 1
 	w.start(subjects.Generator, New(subjects.Generator, cfg))
 	w.start(subjects.RespondentB, New(subjects.RespondentB, cfg))
-	w.ask("s1", "q1", "one")
-	w.settled("s1", 1)
+	w.askQuestion("s1", "q1", "one")
+	w.awaitConversation("s1", 1)
 	<-notes
 	out := w.out("critic").WithIDs("s1", "q1")
 	for _, respondent := range []string{subjects.RespondentB, subjects.Generator} {
@@ -136,17 +136,17 @@ func TestGradesOnTheBus(t *testing.T) {
 	}
 	want := subjects.Grades{Critic: 2, Feedback: "short", Reward: -1, Rewards: 1, Words: "too short"}
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		if c := w.settled("s1", 1); c.Turns[0].Grades != nil && *c.Turns[0].Grades == want {
+		if c := w.awaitConversation("s1", 1); c.Turns[0].Grades != nil && *c.Turns[0].Grades == want {
 			break
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the grades are not written down")
 		}
 	}
-	w.ask("s2", "q1", "something else") // so that the session is read anew
-	w.settled("s2", 1)
+	w.askQuestion("s2", "q1", "something else") // so that the session is read anew
+	w.awaitConversation("s2", 1)
 	<-notes
-	w.ask("s1", "q2", "two")
+	w.askQuestion("s1", "q2", "two")
 	select {
 	case note := <-notes:
 		if !strings.Contains(note, "graded 2 of 5") || !strings.Contains(note, `"too short"`) {

@@ -14,10 +14,10 @@ import (
 )
 
 // newRespondentB is respondent B as people get it.
-func newRespondentB() *Generator { return New(subjects.RespondentB, shipped()) }
+func newRespondentB() *Generator { return New(subjects.RespondentB, shippedConfig()) }
 
-// unheard fails a test in which respondent B says anything where a person listens.
-func (w *world) unheard() {
+// requireUnseen fails a test in which respondent B says anything where a person listens.
+func (w *harness) requireUnseen() {
 	w.t.Helper()
 	for _, s := range w.Published() {
 		switch s.Subject {
@@ -34,7 +34,7 @@ func (w *world) unheard() {
 }
 
 // chats are the requests to the model, as they went over the wire.
-func (w *world) chats() (out []subjects.ChatRequest) {
+func (w *harness) chats() (out []subjects.ChatRequest) {
 	w.t.Helper()
 	for _, a := range w.Requested() {
 		if a.Subject != "model.chat" {
@@ -49,17 +49,17 @@ func (w *world) chats() (out []subjects.ChatRequest) {
 	return out
 }
 
-// tells puts a conversation where the one who answers keeps it.
-func (w *world) tells(c subjects.Conversation) {
+// storeConversation puts a conversation where the one who answers keeps it.
+func (w *harness) storeConversation(c subjects.Conversation) {
 	w.t.Helper()
-	data, err := marshal(c)
+	data, err := encodeJSON(c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.tellsRaw(c.SessionID, data)
+	w.storeRawConversation(c.SessionID, data)
 }
 
-func (w *world) tellsRaw(session string, data []byte) {
+func (w *harness) storeRawConversation(session string, data []byte) {
 	w.t.Helper()
 	store := w.Out().Store(bucket)
 	_, rev, _ := store.Get(w.t.Context(), subjects.ConversationKey(session))
@@ -70,7 +70,7 @@ func (w *world) tellsRaw(session string, data []byte) {
 
 func TestRespondentBTurn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, lookup("c1"), "Noon, I would say.")
+	w := newHarness(t, lookupCall("c1"), "Noon, I would say.")
 	w.tools = []string{"clock"}
 	g := newRespondentB()
 	var steps []string
@@ -85,7 +85,7 @@ func TestRespondentBTurn(t *testing.T) {
 	if r := all[0]; r.Answer != "Noon, I would say." || r.RespondentID != "respondent_b" || r.GeneratorID != "respondent_b" || r.Thinking != "" || len(r.ToolCalls) != 1 || r.Error != nil {
 		t.Errorf("answer: %+v", r)
 	}
-	w.unheard()
+	w.requireUnseen()
 	for _, q := range w.chats() {
 		if q.Stream || q.Role != subjects.RoleAssistant || q.Model != "" || !strings.Contains(string(q.Options), `"temperature":1`) {
 			t.Errorf("the model was asked %+v, options %s", q, q.Options)
@@ -97,7 +97,7 @@ func TestRespondentBTurn(t *testing.T) {
 	if keys, err := w.Out().Store(bucket).Keys(t.Context(), ""); err != nil || len(keys) != 0 {
 		t.Errorf("it wrote where another keeps his: %v, %v", keys, err)
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
 // What respondent B is asked with: its own model and temperature where they are set.
@@ -111,8 +111,8 @@ func TestRespondentBModel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "Paris.")
-			cfg := shipped()
+			w := newHarness(t, "Paris.")
+			cfg := shippedConfig()
 			cfg.RespondentB.Model, cfg.RespondentB.Temperature = tt.own, 0
 			q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?", Model: tt.asked}
 			for _, name := range []string{subjects.RespondentB, subjects.Generator} {
@@ -162,13 +162,13 @@ func TestRespondentBHistory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "An answer.")
+			w := newHarness(t, "An answer.")
 			switch {
 			case tt.conv != nil:
 				tt.conv.SessionID = "s1"
-				w.tells(*tt.conv)
+				w.storeConversation(*tt.conv)
 			case tt.raw != "":
-				w.tellsRaw("s1", []byte(tt.raw))
+				w.storeRawConversation("s1", []byte(tt.raw))
 			}
 			if err := w.ask(newRespondentB(), "s1", "q2", "asked q2", 1); err != nil {
 				t.Fatal(err)
@@ -186,25 +186,25 @@ func TestRespondentBHistory(t *testing.T) {
 			if r.Labels == nil || r.Labels.Trust != tt.trust {
 				t.Errorf("labels: %+v", r.Labels)
 			}
-			if noted := slices.Contains(codes(r.Notes), subjects.NoteNoHistory); noted != tt.note {
+			if noted := slices.Contains(noteCodes(r.Notes), subjects.NoteNoHistory); noted != tt.note {
 				t.Errorf("notes: %+v", r.Notes)
 			}
-			w.unheard()
+			w.requireUnseen()
 		})
 	}
 }
 
 // Respondent B that is ahead of the one it follows says so.
-func TestRespondentBIsAhead(t *testing.T) {
+func TestRespondentBNotesMissingHistory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "An answer.")
+	w := newHarness(t, "An answer.")
 	g := newRespondentB()
 	for _, q := range []string{"q1", "q2"} {
 		if err := w.ask(g, "s1", q, "asked "+q, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r := w.responses(); slices.Contains(codes(r[0].Notes), subjects.NoteNoHistory) || !slices.Contains(codes(r[1].Notes), subjects.NoteNoHistory) {
+	if r := w.responses(); slices.Contains(noteCodes(r[0].Notes), subjects.NoteNoHistory) || !slices.Contains(noteCodes(r[1].Notes), subjects.NoteNoHistory) {
 		t.Errorf("notes %+v and %+v", r[0].Notes, r[1].Notes)
 	}
 	if sent := w.asked[1].Messages; len(sent) != 2 {
@@ -213,11 +213,11 @@ func TestRespondentBIsAhead(t *testing.T) {
 }
 
 // Respondent B keeps little of its own, answers nothing twice and leaves the other's conversation alone.
-func TestRespondentBKeepsLittle(t *testing.T) {
+func TestRespondentBKeepsFewTurns(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, strings.Repeat("A long answer about nothing. ", 120))
+	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
 	w.role.Window, w.summary = 4096, "nobody may ask for this"
-	w.tells(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
+	w.storeConversation(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
 	before, rev, err := w.Out().Store(bucket).Get(t.Context(), subjects.ConversationKey("s1"))
 	if err != nil {
 		t.Fatal(err)
@@ -245,11 +245,11 @@ func TestRespondentBKeepsLittle(t *testing.T) {
 	if err != nil || string(after) != string(before) || now != rev {
 		t.Errorf("the conversation is %s, %v", after, err)
 	}
-	w.unheard()
+	w.requireUnseen()
 }
 
 // After a week without it, respondent B does not answer the week.
-func TestRespondentBLeavesOldQuestionsAlone(t *testing.T) {
+func TestRespondentBSkipsOldQuestions(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, tt := range []struct {
@@ -267,10 +267,10 @@ func TestRespondentBLeavesOldQuestionsAlone(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "Paris.")
+			w := newHarness(t, "Paris.")
 			w.Time = now
 			in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, StoredAt: tt.stored, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
-			if err := New(tt.who, shipped()).onTurn(t.Context(), in, w.Out()); err != nil {
+			if err := New(tt.who, shippedConfig()).onTurn(t.Context(), in, w.Out()); err != nil {
 				t.Fatal(err)
 			}
 			keys, err := w.Out().Store(subjects.StateBucket(tt.who)).Keys(t.Context(), "")
@@ -282,48 +282,48 @@ func TestRespondentBLeavesOldQuestionsAlone(t *testing.T) {
 }
 
 // What goes wrong for respondent B is told in its answer, and nowhere else.
-func TestRespondentBFails(t *testing.T) {
+func TestRespondentBReportsErrorsOnlyInItsAnswer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x"))
+	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x"))
 	if err := w.ask(newRespondentB(), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.responses(); len(r) != 1 || r[0].Error == nil || r[0].Error.Code != subjects.CodeModelMissing || !r[0].Partial {
 		t.Errorf("answers: %+v", r)
 	}
-	w.unheard()
-	w.quiet()
+	w.requireUnseen()
+	w.requireNoErrors()
 
-	w = newWorld(t, func() any { panic("a bug") })
+	w = newHarness(t, func() any { panic("a bug") })
 	if err := w.ask(newRespondentB(), "s1", "q1", "Hello?", subjects.MaxDeliver); err == nil {
 		t.Error("no dead letter")
 	}
 	if r := w.responses(); len(r) != 1 || r[0].Error == nil {
 		t.Errorf("answers: %+v", r)
 	}
-	w.unheard()
+	w.requireUnseen()
 }
 
 // Respondent B goes on after a crash as the other does, and is not asked for what it gave up.
-func TestRespondentBCrashes(t *testing.T) {
+func TestRespondentBResumesAfterCrash(t *testing.T) {
 	t.Parallel()
-	for _, at := range boundaries() {
+	for _, at := range crashPoints() {
 		if strings.HasPrefix(at, "dialog") {
 			continue
 		}
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newHarness(t)
 			w.replies = []any{func() any {
 				last := w.asked[len(w.asked)-1].Messages
 				if last[len(last)-1].Role == model.ToolRole {
 					return "It is noon."
 				}
-				return lookup("c1")
+				return lookupCall("c1")
 			}}
 			w.tools = []string{"clock"}
-			w.tells(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
-			w.diesAs(newRespondentB(), at, 1, "s1", "q1", 1)
+			w.storeConversation(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q0", Query: "asked", Answer: "told"}}})
+			w.crashGeneratorAt(newRespondentB(), at, 1, "s1", "q1", 1)
 			if err := w.ask(newRespondentB(), "s1", "q1", "What time is it?", 2); err != nil {
 				t.Fatal(err)
 			}
@@ -336,13 +336,13 @@ func TestRespondentBCrashes(t *testing.T) {
 					t.Errorf("it was sent %+v", sent.Messages)
 				}
 			}
-			w.unheard()
-			w.quiet()
+			w.requireUnseen()
+			w.requireNoErrors()
 		})
 	}
-	w := newWorld(t, lookup("c1"), "It is noon.")
+	w := newHarness(t, lookupCall("c1"), "It is noon.")
 	w.tools = []string{"clock"}
-	w.diesAs(newRespondentB(), "turn.step/after", 1, "s1", "q1", 4)
+	w.crashGeneratorAt(newRespondentB(), "turn.step/after", 1, "s1", "q1", 4)
 	if err := w.ask(newRespondentB(), "s1", "q2", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -358,9 +358,9 @@ func TestReference(t *testing.T) {
 	for _, name := range []string{subjects.Generator, subjects.RespondentB} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, lookup("c1"), "It is noon.", "Yes.")
+			w := newHarness(t, lookupCall("c1"), "It is noon.", "Yes.")
 			w.tools = []string{"clock"}
-			g := New(name, shipped())
+			g := New(name, shippedConfig())
 			q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "What time is it?", Reference: secret}
 			if err := w.askCtx(t.Context(), g, q, 1); err != nil {
 				t.Fatal(err)
@@ -383,11 +383,11 @@ func TestReference(t *testing.T) {
 		})
 	}
 	// It is not lost with the process, and a large one does not keep a turn from being written down.
-	w := newWorld(t, "It is noon.")
+	w := newHarness(t, "It is noon.")
 	long := secret + strings.Repeat("!", 900<<10)
 	func() {
 		defer func() { _ = recover() }()
-		g := New(subjects.Generator, shipped())
+		g := New(subjects.Generator, shippedConfig())
 		g.Boundary = func(s string) {
 			if s == "turn.answer/before" {
 				panic(crash(s))
@@ -395,7 +395,7 @@ func TestReference(t *testing.T) {
 		}
 		_ = w.askCtx(t.Context(), g, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "What time is it?", Reference: long}, subjects.MaxDeliver-1)
 	}()
-	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q2", "Hello?", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q2", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
 	if r := w.responses(); len(r) != 2 || r[0].QueryID != "q1" || !strings.HasPrefix(r[0].Reference, secret) || len(r[0].Reference) > maxReference+3 {

@@ -11,17 +11,17 @@ import (
 	"conclave/subjects"
 )
 
-// response is the answer with everything that led to it. It is never without words.
-func (t *turn) response(s loop.State, err error) subjects.Response {
+// buildResponse is the answer with everything that led to it. It is never without words.
+func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
-		SessionID: t.session, QueryID: t.asked.QueryID, Query: t.asked.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
-		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.standIn, Partial: s.Partial,
-		Reference: text.Clip(t.asked.Reference, maxReference),
+		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
+		GeneratorID: t.g.name, RespondentID: t.g.name, Model: s.Usage.Model, DemoModel: t.demoModel, Partial: s.Partial,
+		Reference: text.Clip(t.query.Reference, maxReference),
 		Usage: subjects.Usage{
 			PromptTokens: s.Usage.Prompt, CompletionTokens: s.Usage.Output, ModelCalls: s.Usage.Calls, Estimated: s.Usage.Estimated, Counted: s.Usage.Counted,
 		},
 	}
-	if t.g.respondentB {
+	if t.g.isRespondentB {
 		r.Thinking = "" // nobody was shown it as it came, and nobody is shown it now
 	}
 	if !t.rec.Began.IsZero() {
@@ -30,12 +30,12 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 	if r.Model == "" {
 		r.Model = t.role.Model
 	}
-	r.Labels, r.Recalls = t.labels()
+	r.Labels, r.Recalls = t.answerLabels()
 	if r.Labels == nil { // nothing came in that anybody else could have written; who keeps the answer must not have to guess
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	for _, d := range s.Finished {
-		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: shown(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer}
+		c := subjects.ToolCall{CallID: t.callID(d.Call.ID), Tool: d.Call.Name, Args: redactArguments(d.Call.Arguments), Result: d.Result.Text, Layer: d.Layer}
 		if d.Result.Fault != "" {
 			c.Error = subjects.Faultf(d.Result.Fault, "%s", text.Clip(d.Result.Text, 1<<10))
 		}
@@ -45,9 +45,9 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 		r.Notes = append(r.Notes, subjects.Note{Code: n.Code, Text: n.Text})
 	}
 	r.Notes = append(r.Notes, t.notes...)
-	t.labelling.Lock()
-	r.Notes = append(r.Notes, t.cut...)
-	t.labelling.Unlock()
+	t.resultMu.Lock()
+	r.Notes = append(r.Notes, t.clipNotes...)
+	t.resultMu.Unlock()
 	if err != nil {
 		fault, words := explain(err)
 		r.Error, r.Partial = fault, true
@@ -59,11 +59,11 @@ func (t *turn) response(s loop.State, err error) subjects.Response {
 			r.Notes = append(r.Notes, subjects.Note{Code: loop.NoteStopped, Text: "stopped before it began"})
 		}
 	}
-	return fit(r)
+	return shrinkResponse(r)
 }
 
-// shown are the arguments of a call as an event may hold them: what looks like a credential is taken out.
-func shown(args json.RawMessage) json.RawMessage {
+// redactArguments are the arguments of a call as an event may hold them: what looks like a credential is taken out.
+func redactArguments(args json.RawMessage) json.RawMessage {
 	text, hidden := firewall.Redact(string(args))
 	switch {
 	case hidden == 0:
@@ -80,8 +80,8 @@ const maxReference = 16 << 10
 // maxResponse leaves room beside the answer in the record that holds it.
 const maxResponse = 640 << 10
 
-// fit shortens what an answer's record holds until it can be sent: first what is in the events anyway.
-func fit(r subjects.Response) subjects.Response {
+// shrinkResponse shortens what an answer's record holds until it can be sent: first what is in the events anyway.
+func shrinkResponse(r subjects.Response) subjects.Response {
 	results := func(most int) func() {
 		return func() {
 			r.ToolCalls = slices.Clone(r.ToolCalls)
@@ -101,7 +101,7 @@ func fit(r subjects.Response) subjects.Response {
 		func() { r.Answer = text.Clip(r.Answer, 32<<10) },
 		func() { r.ToolCalls = []subjects.ToolCall{} },
 	} {
-		if data, err := marshal(r); err == nil && len(data) <= maxResponse {
+		if data, err := encodeJSON(r); err == nil && len(data) <= maxResponse {
 			break
 		}
 		if i == 0 {

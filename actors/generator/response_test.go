@@ -11,10 +11,10 @@ import (
 )
 
 // An answer's record is made to fit, and says so.
-func TestFit(t *testing.T) {
+func TestResponseIsShrunk(t *testing.T) {
 	t.Parallel()
 	small := subjects.Response{Query: "q", Answer: "a"}
-	if got := fit(small); fmt.Sprint(got) != fmt.Sprint(small) {
+	if got := shrinkResponse(small); fmt.Sprint(got) != fmt.Sprint(small) {
 		t.Errorf("a small one became %+v", got)
 	}
 	calls := []subjects.ToolCall{{Tool: "a", Args: json.RawMessage(`"` + strings.Repeat("x", 300<<10) + `"`), Result: strings.Repeat("y", 500<<10)}}
@@ -25,13 +25,13 @@ func TestFit(t *testing.T) {
 		"answer":   {Answer: strings.Repeat("z", 700<<10)},
 		"many":     {Answer: "a", ToolCalls: slices.Repeat([]subjects.ToolCall{{Tool: strings.Repeat("t", 1000), Result: strings.Repeat("y", 1000)}}, 1000)},
 	} {
-		before, _ := marshal(r)
-		got := fit(r)
-		data, err := marshal(got)
-		if err != nil || len(data) > maxResponse || !slices.Contains(codes(got.Notes), subjects.NoteRecordCut) || got.Answer == "" {
+		before, _ := encodeJSON(r)
+		got := shrinkResponse(r)
+		data, err := encodeJSON(got)
+		if err != nil || len(data) > maxResponse || !slices.Contains(noteCodes(got.Notes), subjects.NoteRecordCut) || got.Answer == "" {
 			t.Errorf("%s: %v, %d bytes, notes %v", name, err, len(data), got.Notes)
 		}
-		if after, _ := marshal(r); string(after) != string(before) {
+		if after, _ := encodeJSON(r); string(after) != string(before) {
 			t.Errorf("%s: the original was changed", name)
 		}
 	}

@@ -65,36 +65,36 @@ var transitions = map[state]map[event]state{
 	publishing: {finish: idle, fail: idle},
 }
 
-// machine is the state of one running query. Every transition is told.
-type machine struct {
-	at   state
-	tell func(from, to state, e event, step int)
+// stateMachine is the state of one running query. Every transition is told.
+type stateMachine struct {
+	current state
+	report  func(from, to state, e event, step int)
 }
 
-func newMachine(tell func(from, to state, e event, step int)) *machine {
-	return &machine{at: idle, tell: tell}
+func newStateMachine(tell func(from, to state, e event, step int)) *stateMachine {
+	return &stateMachine{current: idle, report: tell}
 }
 
 // fire takes the transition of e, or refuses and stays.
-func (m *machine) fire(e event, step int) error {
-	to, ok := transitions[m.at][e]
+func (m *stateMachine) fire(e event, step int) error {
+	to, ok := transitions[m.current][e]
 	if !ok {
-		return fmt.Errorf("no transition from %s by %s", m.at, e)
+		return fmt.Errorf("no transition from %s by %s", m.current, e)
 	}
-	from := m.at
-	m.at = to
-	m.tell(from, to, e, step)
+	from := m.current
+	m.current = to
+	m.report(from, to, e, step)
 	return nil
 }
 
-// reach takes the shortest way to a state from which e can be taken, and takes it. The loop tells of what happens in its
+// advance takes the shortest way to a state from which e can be taken, and takes it. The loop tells of what happens in its
 // own words: a resumed turn begins with its calls, a refused call is never sent.
-func (m *machine) reach(e event, step int) error {
+func (m *stateMachine) advance(e event, step int) error {
 	for range states {
-		if _, ok := transitions[m.at][e]; ok {
+		if _, ok := transitions[m.current][e]; ok {
 			return m.fire(e, step)
 		}
-		switch m.at {
+		switch m.current {
 		case receiving:
 			_ = m.fire(startGeneration, step)
 		case dispatching:
@@ -105,8 +105,8 @@ func (m *machine) reach(e event, step int) error {
 			return m.fire(e, step) // refused
 		}
 	}
-	return fmt.Errorf("no way from %s to %s", m.at, e)
+	return fmt.Errorf("no way from %s to %s", m.current, e)
 }
 
-// in reports whether the query is in one of some states.
-func (m *machine) in(s ...state) bool { return slices.Contains(s, m.at) }
+// isIn reports whether the query is in one of some states.
+func (m *stateMachine) isIn(s ...state) bool { return slices.Contains(s, m.current) }

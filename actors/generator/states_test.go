@@ -34,26 +34,26 @@ func TestTransitions(t *testing.T) {
 	for _, s := range states {
 		for _, e := range events {
 			told := ""
-			m := &machine{at: s, tell: func(from, to state, e event, step int) { told = fmt.Sprintf("%s %s %s %d", from, e, to, step) }}
+			m := &stateMachine{current: s, report: func(from, to state, e event, step int) { told = fmt.Sprintf("%s %s %s %d", from, e, to, step) }}
 			err := m.fire(e, 2)
 			to, ok := want[string(s)+" "+string(e)]
 			switch {
-			case ok && (err != nil || m.at != to || told != fmt.Sprintf("%s %s %s 2", s, e, to)):
-				t.Errorf("%s by %s: at %s, %v, told %q; want %s", s, e, m.at, err, told, to)
-			case !ok && (err == nil || m.at != s || told != ""):
-				t.Errorf("%s by %s: at %s, told %q; must be refused", s, e, m.at, told)
+			case ok && (err != nil || m.current != to || told != fmt.Sprintf("%s %s %s 2", s, e, to)):
+				t.Errorf("%s by %s: at %s, %v, told %q; want %s", s, e, m.current, err, told, to)
+			case !ok && (err == nil || m.current != s || told != ""):
+				t.Errorf("%s by %s: at %s, told %q; must be refused", s, e, m.current, told)
 			}
 		}
 	}
 }
 
-func TestReach(t *testing.T) {
+func TestAdvance(t *testing.T) {
 	t.Parallel()
 	for _, s := range states {
 		for _, e := range events {
-			m := newMachine(func(state, state, event, int) {})
-			m.at = s
-			err := m.reach(e, 1)
+			m := newStateMachine(func(state, state, event, int) {})
+			m.current = s
+			err := m.advance(e, 1)
 			can := slices.Contains(slices.Collect(maps.Keys(transitions[s])), e)
 			if can && err != nil {
 				t.Errorf("%s by %s: %v", s, e, err)

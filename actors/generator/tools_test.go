@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestInFrame(t *testing.T) {
+func TestClipInFrame(t *testing.T) {
 	t.Parallel()
 	const begin, end = "[TOOL_RESULT: UNTRUSTED 0123456789abcdef]\n", "\n[END OF TOOL_RESULT 0123456789abcdef]"
 	long := begin + strings.Repeat("é", 2000) + end
@@ -31,14 +31,14 @@ func TestInFrame(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := inFrame(tt.in, tt.most)
+			got := clipInFrame(tt.in, tt.most)
 			if tt.same {
 				if got != tt.in {
 					t.Fatalf("changed: %q", got)
 				}
 				return
 			}
-			if len(got) > tt.most || !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !strings.Contains(got, cutHere) || !utf8.ValidString(got) {
+			if len(got) > tt.most || !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !strings.Contains(got, clipMark) || !utf8.ValidString(got) {
 				t.Fatalf("%d bytes of %d: %q", len(got), tt.most, got)
 			}
 		})
@@ -46,11 +46,11 @@ func TestInFrame(t *testing.T) {
 }
 
 // What one result brings in stays, whatever the others bring, and however many come at the same time.
-func TestLabel(t *testing.T) {
+func TestResultLabels(t *testing.T) {
 	t.Parallel()
 	turn := &turn{}
-	turn.label(nil)
-	if l, _ := turn.labels(); l != nil {
+	turn.addLabels(nil)
+	if l, _ := turn.answerLabels(); l != nil {
 		t.Fatal("labels of nothing")
 	}
 	var wg sync.WaitGroup
@@ -60,10 +60,10 @@ func TestLabel(t *testing.T) {
 		{Trust: subjects.Trusted, Privacy: subjects.Private, Flags: []string{"override", "hidden_text"}},
 		{Trust: "", Privacy: subjects.Public}, // nobody vouches for it
 	} {
-		wg.Go(func() { turn.label(&l) })
+		wg.Go(func() { turn.addLabels(&l) })
 	}
 	wg.Wait()
-	got, _ := turn.labels()
+	got, _ := turn.answerLabels()
 	slices.Sort(got.Flags)
 	if got.Trust != subjects.Untrusted || got.Privacy != subjects.Private || !slices.Equal(got.Flags, []string{"hidden_text", "override"}) {
 		t.Fatalf("%+v", got)
@@ -71,11 +71,11 @@ func TestLabel(t *testing.T) {
 }
 
 // Each way of not running is told to the model in words of its own: it must not take a silence for a no.
-func TestRefusalWords(t *testing.T) {
+func TestDescribeFault(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
 	for _, code := range []string{subjects.CodeDenied, subjects.CodeNotApproved, subjects.CodeUnanswered, subjects.CodeLimit, subjects.CodeNoSecret, subjects.CodeUncertain, subjects.CodeTimeout, subjects.CodeTool} {
-		r := refusal(subjects.Faultf(code, "the reason"))
+		r := describeFault(subjects.Faultf(code, "the reason"))
 		if r.Fault != code || r.Text == "" {
 			t.Errorf("%s: %+v", code, r)
 		}
@@ -87,7 +87,7 @@ func TestRefusalWords(t *testing.T) {
 }
 
 // The record of an answer holds no credential that a model passed on.
-func TestShownArguments(t *testing.T) {
+func TestArgumentsAreRedacted(t *testing.T) {
 	t.Parallel()
 	token := "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
 	for in, want := range map[string]string{
@@ -95,7 +95,7 @@ func TestShownArguments(t *testing.T) {
 		`{"content":"` + token + `"}`:   "",
 		`{"a":["x","` + token + ` y"]}`: "",
 	} {
-		got := string(shown(json.RawMessage(in)))
+		got := string(redactArguments(json.RawMessage(in)))
 		if strings.Contains(got, token) || want != "" && got != want || got != "" && !json.Valid([]byte(got)) {
 			t.Errorf("%s: %s", in, got)
 		}
@@ -107,7 +107,7 @@ func TestShownArguments(t *testing.T) {
 func TestCallIDs(t *testing.T) {
 	t.Parallel()
 	by := func(name, session, query, id string) string {
-		return (&turn{g: New(name, shipped()), session: session, asked: subjects.Query{QueryID: query}}).callID(id)
+		return (&turn{g: New(name, shippedConfig()), sessionID: session, query: subjects.Query{QueryID: query}}).callID(id)
 	}
 	of := func(session, query, id string) string { return by(subjects.Generator, session, query, id) }
 	same := of("s1", "q1", "call_1")
@@ -121,10 +121,10 @@ func TestCallIDs(t *testing.T) {
 	}
 }
 
-// TestCallIDsLast: a turn that an earlier version began finds its calls in the broker's ledger.
-func TestCallIDsLast(t *testing.T) {
+// TestCallIDsAreStable: a turn that an earlier version began finds its calls in the broker's ledger.
+func TestCallIDsAreStable(t *testing.T) {
 	t.Parallel()
-	got := (&turn{g: New(subjects.Generator, shipped()), session: "s1", asked: subjects.Query{QueryID: "q1"}}).callID("call_1")
+	got := (&turn{g: New(subjects.Generator, shippedConfig()), sessionID: "s1", query: subjects.Query{QueryID: "q1"}}).callID("call_1")
 	sum := sha256.Sum256([]byte("s1 q1 call_1"))
 	if want := hex.EncodeToString(sum[:16]); got != want {
 		t.Errorf("%s, want %s", got, want)

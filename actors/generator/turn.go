@@ -18,113 +18,113 @@ import (
 
 // turn is one question on its way to its answer, in one process.
 type turn struct {
-	g       *Generator
-	out     actor.Out
-	store   actor.Store
-	session string
-	asked   subjects.Query
-	try     int
-	last    bool // it will not be handed out again
+	g             *Generator
+	out           actor.Out
+	store         actor.Store
+	sessionID     string
+	query         subjects.Query
+	attempt       int
+	isLastAttempt bool // it will not be handed out again
 
-	machine *machine
-	rec     record
+	machine *stateMachine
+	rec     turnRecord
 	rev     uint64
 	size    int                   // of the record as it was written last
-	sat     sitting               // the conversation as the turn found it
-	before  subjects.Conversation // what was said before the question, as the model is shown it
+	loaded  sessionState          // the conversation as the turn found it
+	prior   subjects.Conversation // what was said before the question, as the model is shown it
 
-	role     subjects.RoleModel
-	standIn  bool
-	notes    []subjects.Note
-	delta    *live
-	thinking *live
-	calls    calls
-	broken   error // why a checkpoint was not written
+	role          subjects.RoleModel
+	demoModel     bool
+	notes         []subjects.Note
+	delta         *deltaStream
+	thinking      *deltaStream
+	counter       callCounter
+	checkpointErr error // why a checkpoint was not written
 
-	labelling sync.Mutex // of what results bring, which come at the same time: rec.Labels and cut
-	cut       []subjects.Note
+	resultMu  sync.Mutex // of what results bring, which come at the same time: rec.Labels and cut
+	clipNotes []subjects.Note
 }
 
-// calls counts the calls of one reply.
-type calls struct {
+// callCounter counts the calls of one reply.
+type callCounter struct {
 	open, begun, done int
 	late              bool
 }
 
 func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	t := &turn{
-		g: g, out: out.WithIDs(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), session: in.Tokens[1],
-		asked: in.Body, try: in.Attempt, last: in.Attempt >= subjects.MaxDeliver,
+		g: g, out: out.WithIDs(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), sessionID: in.Tokens[1],
+		query: in.Body, attempt: in.Attempt, isLastAttempt: in.Attempt >= subjects.MaxDeliver,
 	}
-	t.machine = newMachine(t.tellState)
+	t.machine = newStateMachine(t.emitTransition)
 	return t
 }
 
-// answer takes the question all the way.
-func (t *turn) answer(ctx context.Context) (err error) {
-	if t.last { // a bug that panics each time must not leave the caller alone; before that, the runtime tries again
+// run takes the question all the way.
+func (t *turn) run(ctx context.Context) (err error) {
+	if t.isLastAttempt { // a bug that panics each time must not leave the caller alone; before that, the runtime tries again
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("%w: panic: %v", errTried, p)
+				err = fmt.Errorf("%w: panic: %v", errRetriesExhausted, p)
 			}
 		}()
 	}
-	answered, err := t.begin(ctx)
+	answered, err := t.claim(ctx)
 	if answered || err != nil {
 		return err
 	}
-	if err = t.work(ctx); err != nil && !errors.Is(err, errTaken) && t.last && t.rec.Publish == nil {
+	if err = t.generateAnswer(ctx); err != nil && !errors.Is(err, errNotOwner) && t.isLastAttempt && t.rec.Publish == nil {
 		t.out.LogError(err)
-		err = t.conclude(ctx, t.state(), errTried)
+		err = t.storeAnswer(ctx, t.state(), errRetriesExhausted)
 	}
 	if err == nil {
 		err = t.publish(ctx)
 	}
-	if err != nil && !errors.Is(err, errTaken) {
-		t.move(fail, 0)
+	if err != nil && !errors.Is(err, errNotOwner) {
+		t.transition(fail, 0)
 	}
 	return err
 }
 
-// move takes a transition. One that is refused is a bug, and no reason to leave the caller alone.
-func (t *turn) move(e event, step int) {
-	if err := t.machine.reach(e, step); err != nil {
+// transition takes a transition. One that is refused is a bug, and no reason to leave the caller alone.
+func (t *turn) transition(e event, step int) {
+	if err := t.machine.advance(e, step); err != nil {
 		t.out.LogError(err)
 	}
 }
 
-// begin reads what is known of the session and writes the turn down as begun. It reports true when the question was
+// claim reads what is known of the session and writes the turn down as begun. It reports true when the question was
 // answered before.
-func (t *turn) begin(ctx context.Context) (answered bool, err error) {
+func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 	for range 8 {
-		s, err := t.g.load(ctx, t.store, t.session)
+		s, err := t.g.loadSession(ctx, t.store, t.sessionID)
 		if err != nil {
 			return false, err
 		}
-		if s.conv.Answered(t.asked.QueryID) {
-			t.tellNote(subjects.NoteDuplicate, "this question was answered before; nothing is done again")
+		if s.conversation.Answered(t.query.QueryID) {
+			t.emitNote(subjects.NoteDuplicate, "this question was answered before; nothing is done again")
 			return true, nil
 		}
-		if t.before = s.conv; t.g.respondentB {
-			t.before = t.told(ctx, s.conv)
+		if t.prior = s.conversation; t.g.isRespondentB {
+			t.prior = t.userConversation(ctx, s.conversation)
 		}
-		left := s.rec.QueryID
-		abandoned := left != "" && left != t.asked.QueryID && !s.conv.Answered(left) && !t.g.respondentB // nobody waits for respondent B's
+		left := s.record.QueryID
+		abandoned := left != "" && left != t.query.QueryID && !s.conversation.Answered(left) && !t.g.isRespondentB // nobody waits for respondent B's
 		if abandoned {
-			err = t.settle(ctx, s)
+			err = t.finishAbandoned(ctx, s)
 		} else {
-			t.take(s)
-			err = t.write(ctx, "turn.start")
+			t.adoptRecord(s)
+			err = t.storeRecord(ctx, "turn.start")
 		}
 		switch {
-		case errors.Is(err, errTaken):
-			t.g.hot.drop(t.session)
+		case errors.Is(err, errNotOwner):
+			t.g.sessions.remove(t.sessionID)
 		case err != nil:
 			return false, err
 		case !abandoned:
-			t.move(receiveQuery, 0)
+			t.transition(receiveQuery, 0)
 			if t.rec.Stalled > 0 {
-				t.tellNote(subjects.NoteResumed, "goes on after an interruption; it was "+t.rec.Stage)
+				t.emitNote(subjects.NoteResumed, "goes on after an interruption; it was "+t.rec.Stage)
 			}
 			return false, nil
 		}
@@ -132,53 +132,53 @@ func (t *turn) begin(ctx context.Context) (answered bool, err error) {
 	return false, subjects.Faultf(subjects.CodeBusy, "the session changes hands all the time; the question is tried again later")
 }
 
-// take makes the turn this one's: a new one, or one that was begun before and not finished.
-func (t *turn) take(s sitting) {
-	t.sat, t.rev = s, s.recRev
-	if s.rec.QueryID == t.asked.QueryID {
-		t.rec = s.rec
+// adoptRecord makes the turn this one's: a new one, or one that was begun before and not finished.
+func (t *turn) adoptRecord(s sessionState) {
+	t.loaded, t.rev = s, s.recordRev
+	if s.record.QueryID == t.query.QueryID {
+		t.rec = s.record
 		t.rec.Stalled++
 	} else {
-		t.rec = record{
-			QueryID: t.asked.QueryID, Query: t.asked.Query, Reference: text.Clip(t.asked.Reference, maxReference), Stage: stageReceived,
-			Began: t.out.Now().UTC(), Graded: t.g.graded(t.before),
+		t.rec = turnRecord{
+			QueryID: t.query.QueryID, Query: t.query.Query, Reference: text.Clip(t.query.Reference, maxReference), Stage: stageReceived,
+			Began: t.out.Now().UTC(), Graded: t.g.describeGrades(t.prior),
 		}
 	}
-	t.rec.Labels = t.rec.Labels.Join(labelsOf(t.before))
-	if t.tooLong() {
+	t.rec.Labels = t.rec.Labels.Join(labelsOf(t.prior))
+	if t.isQueryTooLong() {
 		t.rec.Query = text.Clip(t.rec.Query, 16<<10)
 	}
-	t.rec.Owner, t.rec.Try = t.out.NewID(), t.try
+	t.rec.Owner, t.rec.Try = t.out.NewID(), t.attempt
 }
 
 // maxQuestion bounds a question, in bytes as it is written down: with what is added to it, it must fit into a
 // checkpoint.
 const maxQuestion = 128 << 10
 
-func (t *turn) tooLong() bool {
-	data, err := marshal(t.asked.Query)
+func (t *turn) isQueryTooLong() bool {
+	data, err := encodeJSON(t.query.Query)
 	return err != nil || len(data) > maxQuestion
 }
 
-// settle answers a question of this session that was begun and given up: whoever worked at it died as often as it was
+// finishAbandoned answers a question of this session that was begun and given up: whoever worked at it died as often as it was
 // handed out. That it was is known from the order: the next question of a session comes only after that.
-func (t *turn) settle(ctx context.Context, s sitting) error {
-	left := &turn{g: t.g, out: t.out.WithIDs(t.session, s.rec.QueryID), store: t.store, session: t.session, try: s.rec.Try, last: true}
-	left.machine = newMachine(left.tellState)
-	left.asked = subjects.Query{SessionID: t.session, QueryID: s.rec.QueryID, Query: s.rec.Query, Reference: s.rec.Reference}
-	left.before = s.conv
-	left.take(s)
-	if err := left.write(ctx, "turn.start"); err != nil {
+func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
+	left := &turn{g: t.g, out: t.out.WithIDs(t.sessionID, s.record.QueryID), store: t.store, sessionID: t.sessionID, attempt: s.record.Try, isLastAttempt: true}
+	left.machine = newStateMachine(left.emitTransition)
+	left.query = subjects.Query{SessionID: t.sessionID, QueryID: s.record.QueryID, Query: s.record.Query, Reference: s.record.Reference}
+	left.prior = s.conversation
+	left.adoptRecord(s)
+	if err := left.storeRecord(ctx, "turn.start"); err != nil {
 		return err
 	}
-	left.move(receiveQuery, 0)
+	left.transition(receiveQuery, 0)
 	if left.rec.Publish == nil {
-		left.note(subjects.NoteLost, "it was begun several times and never finished")
-		if err := left.conclude(ctx, left.state(), errTried); err != nil {
+		left.addNote(subjects.NoteLost, "it was begun several times and never finished")
+		if err := left.storeAnswer(ctx, left.state(), errRetriesExhausted); err != nil {
 			return err
 		}
 	} else {
-		left.move(finish, 0)
+		left.transition(finish, 0)
 	}
 	return left.publish(ctx)
 }
@@ -188,118 +188,118 @@ func (t *turn) state() loop.State {
 	if t.rec.State != nil {
 		return *t.rec.State
 	}
-	question := model.Message{Role: model.User, Content: t.asked.Query}
+	question := model.Message{Role: model.User, Content: t.query.Query}
 	if t.rec.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}
-	// After the history, which the model server has in its cache, and no part of what is kept of the turn: see [rounds].
+	// After the history, which the model server has in its cache, and no part of what is kept of the turn: see [completeRounds].
 	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.rec.Graded}, question}}
 }
 
-// work brings the turn to its answer, which is then in the record. An error means that it goes on later.
-func (t *turn) work(ctx context.Context) error {
+// generateAnswer brings the turn to its answer, which is then in the record. An error means that it goes on later.
+func (t *turn) generateAnswer(ctx context.Context) error {
 	if t.rec.Publish != nil { // it was there before a crash
-		t.move(finish, 0)
+		t.transition(finish, 0)
 		return nil
 	}
-	if t.asked.Note != "" {
-		t.note(subjects.NoteRenamed, t.asked.Note)
+	if t.query.Note != "" {
+		t.addNote(subjects.NoteRenamed, t.query.Note)
 	}
 	state := t.state()
 	switch {
-	case t.tooLong():
-		t.asked.Query = t.rec.Query
-		return t.conclude(ctx, loop.State{}, errTooLong)
-	case t.last && t.rec.Stalled >= 2:
+	case t.isQueryTooLong():
+		t.query.Query = t.rec.Query
+		return t.storeAnswer(ctx, loop.State{}, errQueryTooLong)
+	case t.isLastAttempt && t.rec.Stalled >= 2:
 		// Whoever began it died at this very place, more than once. This time somebody must stay alive to tell.
-		t.note(subjects.NoteLost, fmt.Sprintf("it was tried %d times and ended each time before there was an answer", t.try))
-		return t.conclude(ctx, state, errTried)
+		t.addNote(subjects.NoteLost, fmt.Sprintf("it was tried %d times and ended each time before there was an answer", t.attempt))
+		return t.storeAnswer(ctx, state, errRetriesExhausted)
 	}
-	inner, end := t.g.stops.begin(ctx, t.asked.QueryID)
+	inner, end := t.g.cancels.watch(ctx, t.query.QueryID)
 	defer end()
 	if inner.Err() == nil {
 		var err error
-		if state, err = t.generate(inner, state); err == nil {
+		if state, err = t.runLoop(inner, state); err == nil {
 			return nil // the last checkpoint holds the answer
-		} else if !errors.Is(context.Cause(inner), errStopped) {
-			return t.failed(ctx, state, err)
+		} else if !errors.Is(context.Cause(inner), errCanceled) {
+			return t.handleFailure(ctx, state, err)
 		}
-		if t.broken != nil {
-			return t.broken
+		if t.checkpointErr != nil {
+			return t.checkpointErr
 		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // the system is closing: that it was stopped is remembered by the one who stopped it
 		return context.Cause(ctx)
 	}
 	state.Partial = true
-	return t.conclude(ctx, state, nil)
+	return t.storeAnswer(ctx, state, nil)
 }
 
-// failed decides what becomes of a turn that brought no answer: told to the user, or tried again.
-func (t *turn) failed(ctx context.Context, state loop.State, err error) error {
+// handleFailure decides what becomes of a turn that brought no answer: told to the user, or tried again.
+func (t *turn) handleFailure(ctx context.Context, state loop.State, err error) error {
 	switch {
-	case errors.Is(t.broken, errTooMuch):
-		return t.conclude(ctx, state, errTooMuch)
-	case t.broken != nil:
-		return t.broken
+	case errors.Is(t.checkpointErr, errRecordTooLarge):
+		return t.storeAnswer(ctx, state, errRecordTooLarge)
+	case t.checkpointErr != nil:
+		return t.checkpointErr
 	case errors.Is(ctx.Err(), context.Canceled): // the system is closing
 		return err
 	case ctx.Err() != nil: // the caller's own deadline
-		return t.conclude(ctx, state, ctx.Err())
+		return t.storeAnswer(ctx, state, ctx.Err())
 	}
 	if f, _ := explain(err); f.Code == subjects.CodeInternal {
 		t.out.LogError(err)
 	}
-	return t.conclude(ctx, state, err)
+	return t.storeAnswer(ctx, state, err)
 }
 
-// generate runs the loop.
-func (t *turn) generate(ctx context.Context, state loop.State) (loop.State, error) {
-	if err := t.prepare(); err != nil {
+// runLoop runs the loop.
+func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error) {
+	if err := t.openStreams(); err != nil {
 		return state, err
 	}
-	t.role = t.g.role(ctx, t.out)
-	t.calls = calls{open: unanswered(state)}
+	t.role = t.g.assistantModel(ctx, t.out)
+	t.counter = callCounter{open: countCalls(state)}
 	for _, d := range state.Finished { // these came back before the interruption
 		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool { return c.ID == d.Call.ID }) {
-			t.calls.open--
+			t.counter.open--
 		}
 	}
-	in := loop.Input{Summary: t.before.Summary, History: history(t.before), State: state}
+	in := loop.Input{Summary: t.prior.Summary, History: historyMessages(t.prior), State: state}
 	return loop.RunTurn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 
-// prepare opens the live streams. Respondent B has none.
-func (t *turn) prepare() (err error) {
-	if t.g.respondentB {
+// openStreams opens the live streams. Respondent B has none.
+func (t *turn) openStreams() (err error) {
+	if t.g.isRespondentB {
 		return nil
 	}
-	if t.delta, err = newLive(t.out, subjects.ResponseDelta, t.g.name, t.asked.QueryID); err != nil {
+	if t.delta, err = newDeltaStream(t.out, subjects.ResponseDelta, t.g.name, t.query.QueryID); err != nil {
 		return err
 	}
-	t.thinking, err = newLive(t.out, subjects.ResponseThinking, t.g.name, t.asked.QueryID)
+	t.thinking, err = newDeltaStream(t.out, subjects.ResponseThinking, t.g.name, t.query.QueryID)
 	return err
 }
 
 // agent is the loop's agent for this turn.
 func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
-	tools := t.tools(ctx)
+	tools := t.discoverTools(ctx)
 	a := loop.Agent{
-		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, Last: t.heard},
+		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, Last: t.noteChunk},
 		RunTool:   t.runTool,
-		Model:     t.asked.Model,
-		System:    t.g.system(tools),
+		Model:     t.query.Model,
+		System:    t.g.systemPrompt(tools),
 		Tools:     tools,
 		TextTools: !t.role.Tools,
 		Stream:    cfg.Stream && t.role.Stream,
-		Limits:    cfg.limits(),
+		Limits:    cfg.loopLimits(),
 		Hedge:     loop.Hedge{SearchTool: cfg.Hedge.Search, Reask: cfg.Hedge.Reask},
 		Now:       t.out.Now,
 		NewID:     t.out.NewID,
 	}
 	a.Options.Window = t.role.Window
-	if t.g.respondentB {
+	if t.g.isRespondentB {
 		warm := float64(cfg.RespondentB.Temperature)
 		a.Model, a.Options.Temperature = cmp.Or(cfg.RespondentB.Model, a.Model), &warm
 	}
@@ -312,14 +312,14 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	return a
 }
 
-// heard takes down who answered.
-func (t *turn) heard(c subjects.ChatChunk) {
+// noteChunk takes down who answered.
+func (t *turn) noteChunk(c subjects.ChatChunk) {
 	if c.DemoModel {
-		t.standIn = true
-		t.note(subjects.NoteDemoModel, "the built-in demo model answered, not a model")
+		t.demoModel = true
+		t.addNote(subjects.NoteDemoModel, "the built-in demo model answered, not a model")
 	}
 	if c.Notice != "" {
-		t.note(subjects.NoteModel, text.OneLine(c.Notice, mostWords))
+		t.addNote(subjects.NoteModel, text.OneLine(c.Notice, maxTextBytes))
 	}
 }
 
@@ -332,109 +332,109 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 	h := loop.Hooks{
 		Generating: func(step int) {
 			flush()
-			t.move(startGeneration, step)
+			t.transition(startGeneration, step)
 		},
-		Thinking: func(step int, text string) { t.thinking.say(ctx, step, text) },
+		Thinking: func(step int, text string) { t.thinking.write(ctx, step, text) },
 		Token: func(step int, text string) {
 			t.thinking.flush(ctx)
-			t.delta.say(ctx, step, text)
+			t.delta.write(ctx, step, text)
 		},
 		Interim: func(step int, words string) {
 			flush()
-			t.tell(subjects.AgentState{To: string(t.machine.at), Step: step, Words: text.Clip(words, 4<<10)})
+			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Words: text.Clip(words, 4<<10)})
 		},
-		Started:  func(step int, _ model.Call, _ string) { t.started(step) },
-		Finished: func(step int, d loop.FinishedCall) { t.finished(step, d) },
-		Note:     func(n loop.Note) { t.tellNote(n.Code, n.Text) },
+		Started:  func(step int, _ model.Call, _ string) { t.callStarted(step) },
+		Finished: func(step int, d loop.FinishedCall) { t.callFinished(step, d) },
+		Note:     func(n loop.Note) { t.emitNote(n.Code, n.Text) },
 		Checkpoint: func(ctx context.Context, s *loop.State) error {
 			flush()
-			t.broken = t.checkpoint(ctx, s)
-			return t.broken
+			t.checkpointErr = t.storeCheckpoint(ctx, s)
+			return t.checkpointErr
 		},
 	}
-	if t.g.respondentB {
+	if t.g.isRespondentB {
 		h.Thinking, h.Token, h.Interim = nil, nil, nil
 	}
 	return h
 }
 
-// checkpoint writes down how far the loop is. With the answer, what is written down is the answer to publish.
-func (t *turn) checkpoint(ctx context.Context, s *loop.State) error {
+// storeCheckpoint writes down how far the loop is. With the answer, what is written down is the answer to publish.
+func (t *turn) storeCheckpoint(ctx context.Context, s *loop.State) error {
 	if s.Final {
-		return t.conclude(ctx, *s, nil)
+		return t.storeAnswer(ctx, *s, nil)
 	}
-	t.calls = calls{open: unanswered(*s)}
+	t.counter = callCounter{open: countCalls(*s)}
 	t.rec.Stage, t.rec.State, t.rec.Stalled = stageWorking, s, 0
-	return t.write(ctx, "turn.step")
+	return t.storeRecord(ctx, "turn.step")
 }
 
-// unanswered is how many calls of the last reply wait for their result.
-func unanswered(s loop.State) int {
+// countCalls is how many calls of the last reply wait for their result.
+func countCalls(s loop.State) int {
 	if len(s.Messages) == 0 {
 		return 0
 	}
 	return len(s.Messages[len(s.Messages)-1].Calls)
 }
 
-// started tells of a call that is sent.
-func (t *turn) started(step int) {
-	if t.calls.begun++; !t.machine.in(dispatching, waiting) {
-		t.move(dispatchTool, step)
+// callStarted tells of a call that is sent.
+func (t *turn) callStarted(step int) {
+	if t.counter.begun++; !t.machine.isIn(dispatching, waiting) {
+		t.transition(dispatchTool, step)
 	}
-	if t.calls.begun >= t.calls.open && t.machine.in(dispatching) {
-		t.move(dispatchTool, step)
+	if t.counter.begun >= t.counter.open && t.machine.isIn(dispatching) {
+		t.transition(dispatchTool, step)
 	}
 }
 
-// finished tells of a call that came back, or did not.
-func (t *turn) finished(step int, d loop.FinishedCall) {
-	t.calls.done++
-	t.calls.late = t.calls.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
-	if t.calls.done < max(t.calls.open, t.calls.begun) {
+// callFinished tells of a call that came back, or did not.
+func (t *turn) callFinished(step int, d loop.FinishedCall) {
+	t.counter.done++
+	t.counter.late = t.counter.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
+	if t.counter.done < max(t.counter.open, t.counter.begun) {
 		return
 	}
-	if t.calls.late {
-		t.move(toolTimeout, step)
+	if t.counter.late {
+		t.transition(toolTimeout, step)
 		return
 	}
-	t.move(toolResult, step)
+	t.transition(toolResult, step)
 }
 
-// note adds something that the user should know to the answer, once, and tells it now.
-func (t *turn) note(code, text string) {
+// addNote adds something that the user should know to the answer, once, and tells it now.
+func (t *turn) addNote(code, text string) {
 	n := subjects.Note{Code: code, Text: text}
 	if slices.Contains(t.notes, n) {
 		return
 	}
 	t.notes = append(t.notes, n)
-	t.tellNote(code, text)
+	t.emitNote(code, text)
 }
 
-func (t *turn) tellNote(code, words string) {
-	t.tell(subjects.AgentState{To: string(t.machine.at), Code: code, Words: text.Clip(words, 1<<10)})
+func (t *turn) emitNote(code, words string) {
+	t.emitState(subjects.AgentState{To: string(t.machine.current), Code: code, Words: text.Clip(words, 1<<10)})
 }
 
-// tellCode tells of a fault that the answer will be about.
-func (t *turn) tellCode(f *subjects.Fault) {
+// emitFault tells of a fault that the answer will be about.
+func (t *turn) emitFault(f *subjects.Fault) {
 	if f != nil {
-		t.tellNote(f.Code, f.Text)
+		t.emitNote(f.Code, f.Text)
 	}
 }
 
-func (t *turn) tellState(from, to state, e event, step int) {
-	t.tell(subjects.AgentState{From: string(from), To: string(to), Event: string(e), Step: step})
+func (t *turn) emitTransition(from, to state, e event, step int) {
+	t.emitState(subjects.AgentState{From: string(from), To: string(to), Event: string(e), Step: step})
 }
 
-// tell posts on the agent's state. It is a view of the turn and does not hold it up.
-func (t *turn) tell(s subjects.AgentState) {
-	if t.g.respondentB && s.Event == "" {
+// emitState posts on the agent's state. It is a view of the turn and does not hold it up.
+func (t *turn) emitState(s subjects.AgentState) {
+	if t.g.isRespondentB && s.Event == "" {
 		return // its words, notes and faults are in its answer, and nowhere that a person looks
 	}
 	topic, err := subjects.AgentStateEvent.With(t.g.name)
 	if err != nil {
 		return
 	}
-	s.SessionID, s.QueryID = t.session, t.asked.QueryID
+	s.SessionID, s.QueryID = t.sessionID, t.query.QueryID
 	if err := actor.EmitAsync(context.Background(), t.out, topic, s); err != nil {
 		t.out.LogError(err)
 	}

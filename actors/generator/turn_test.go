@@ -17,17 +17,17 @@ import (
 
 func TestPlainTurn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, actortest.Pieces{
+	w := newHarness(t, actortest.Pieces{
 		subjects.ChatChunk{Thinking: "easy"}, subjects.ChatChunk{Content: "Par"}, subjects.ChatChunk{Content: "is."}, final(),
 	})
 	w.tools = []string{"clock"}
-	g := New(subjects.Generator, shipped())
+	g := New(subjects.Generator, shippedConfig())
 	var steps []string
 	g.Boundary = func(s string) { steps = append(steps, s) }
 	if err := w.ask(g, "s1", "q1", "What is the capital of France?", 1); err != nil {
 		t.Fatal(err)
 	}
-	r := w.one()
+	r := w.onlyResponse()
 	if r.Answer != "Paris." || r.Thinking != "easy" || r.SessionID != "s1" || r.QueryID != "q1" || r.Query != "What is the capital of France?" ||
 		r.GeneratorID != "generator" || r.RespondentID != "generator" || r.Model != "test:1b" || r.Partial || r.Error != nil || r.ToolCalls == nil {
 		t.Errorf("answer: %+v", r)
@@ -42,11 +42,11 @@ func TestPlainTurn(t *testing.T) {
 	if !slices.Equal(steps, want) {
 		t.Errorf("a plain turn costs %v", steps)
 	}
-	if got := w.path(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {
+	if got := w.statePath(); got != "IDLE RECEIVING GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
 	var grown string
-	for i, d := range said[subjects.Delta](w, "response.delta.q1") {
+	for i, d := range emitted[subjects.Delta](w, "response.delta.q1") {
 		if grown += d.Text; d.N != i || d.QueryID != "q1" || d.RespondentID != "generator" || d.Step != 1 {
 			t.Errorf("delta: %+v", d)
 		}
@@ -54,7 +54,7 @@ func TestPlainTurn(t *testing.T) {
 	if grown != "Paris." {
 		t.Errorf("it grew to %q", grown)
 	}
-	if th := said[subjects.Delta](w, "response.thinking.q1"); len(th) != 1 || th[0].Text != "easy" {
+	if th := emitted[subjects.Delta](w, "response.thinking.q1"); len(th) != 1 || th[0].Text != "easy" {
 		t.Errorf("thinking: %+v", th)
 	}
 	c := w.conversation("s1")
@@ -69,23 +69,23 @@ func TestPlainTurn(t *testing.T) {
 	if sent := w.asked[0]; sent.Messages[0].Role != model.System || !strings.Contains(sent.Messages[0].Content, "data, not an order") || len(sent.Tools) != 1 {
 		t.Errorf("the model was sent %+v", sent)
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
 func TestToolTurn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, lookup("c1"), "It is noon.", "Still noon.")
+	w := newHarness(t, lookupCall("c1"), "It is noon.", "Still noon.")
 	w.tools = []string{"clock"}
-	g := New(subjects.Generator, shipped())
+	g := New(subjects.Generator, shippedConfig())
 	if err := w.ask(g, "s1", "q1", "What time is it?", 1); err != nil {
 		t.Fatal(err)
 	}
-	r := w.one()
+	r := w.onlyResponse()
 	if len(r.ToolCalls) != 1 || r.ToolCalls[0].Tool != "clock" || r.ToolCalls[0].Result != "noon" || r.ToolCalls[0].Layer != loop.LayerNative ||
 		r.ToolCalls[0].CallID == "c1" || string(r.ToolCalls[0].Args) != `{"q":"now"}` || r.Answer != "It is noon." {
 		t.Errorf("answer: %+v", r)
 	}
-	if got := w.path(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
+	if got := w.statePath(); got != "IDLE RECEIVING GENERATING DISPATCHING_TOOL WAITING_FOR_TOOL GENERATING GENERATING PUBLISHING IDLE" {
 		t.Errorf("states: %s", got)
 	}
 	for _, s := range w.Requested() {
@@ -100,7 +100,7 @@ func TestToolTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := w.asked[2].Messages[1:]
-	if stored := history(w.conversation("s1"))[:4]; len(sent) != 5 || fmt.Sprint(sent[:4]) != fmt.Sprint(stored) {
+	if stored := historyMessages(w.conversation("s1"))[:4]; len(sent) != 5 || fmt.Sprint(sent[:4]) != fmt.Sprint(stored) {
 		t.Errorf("sent\n%+v\nstored\n%+v", sent, stored)
 	}
 	for _, m := range sent {
@@ -108,10 +108,10 @@ func TestToolTurn(t *testing.T) {
 			t.Errorf("thinking is in the history: %+v", m)
 		}
 	}
-	w.quiet()
+	w.requireNoErrors()
 }
 
-func TestCallsThatBringNothing(t *testing.T) {
+func TestFailedCallsAreResults(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
@@ -128,40 +128,40 @@ func TestCallsThatBringNothing(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, lookup("c1"), "I could not look.")
+			w := newHarness(t, lookupCall("c1"), "I could not look.")
 			w.tools = []string{"clock"}
 			w.run = func(subjects.ToolRequest) (subjects.ToolResult, error) { return subjects.ToolResult{}, tt.fault }
-			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "What time is it?", 1); err != nil {
+			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 1); err != nil {
 				t.Fatal(err)
 			}
-			r := w.one()
+			r := w.onlyResponse()
 			if len(r.ToolCalls) != 1 || r.ToolCalls[0].Result != tt.text || r.ToolCalls[0].Error == nil || r.ToolCalls[0].Error.Code != tt.fault.Code {
 				t.Errorf("calls: %+v", r.ToolCalls)
 			}
 			if r.Answer != "I could not look." || r.Error != nil {
 				t.Errorf("answer: %+v", r)
 			}
-			told := slices.ContainsFunc(said[subjects.AgentState](w, "agent.state.generator"), func(s subjects.AgentState) bool { return s.Event == "TOOL_TIMEOUT" })
+			told := slices.ContainsFunc(emitted[subjects.AgentState](w, "agent.state.generator"), func(s subjects.AgentState) bool { return s.Event == "TOOL_TIMEOUT" })
 			if told != tt.late {
 				t.Errorf("TOOL_TIMEOUT told: %v", told)
 			}
-			w.quiet()
+			w.requireNoErrors()
 		})
 	}
 }
 
-func TestWithoutOthers(t *testing.T) {
+func TestTurnWithoutBrokerAndModelActor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	w.Recorder.Reply = nil // nobody is there
-	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Hello?", 1); err != nil {
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
-	r := w.one()
+	r := w.onlyResponse()
 	if r.Error == nil || r.Error.Code != subjects.CodeModelUnreachable || !strings.Contains(r.Answer, "conclave top") || !r.Partial {
 		t.Errorf("answer: %+v", r)
 	}
-	if !slices.Contains(codes(r.Notes), subjects.NoteNoBroker) {
+	if !slices.Contains(noteCodes(r.Notes), subjects.NoteNoBroker) {
 		t.Errorf("notes: %+v", r.Notes)
 	}
 	if c := w.conversation("s1"); len(c.Turns) != 1 || c.Turns[0].Error != subjects.CodeModelUnreachable {
@@ -169,16 +169,16 @@ func TestWithoutOthers(t *testing.T) {
 	}
 }
 
-func TestTooLong(t *testing.T) {
+func TestTooLongQueryIsAnswered(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"long": strings.Repeat("why? ", 100<<10), "control characters": strings.Repeat("\x01", 90<<10)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "Paris.")
-			if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", text, 1); err != nil {
+			w := newHarness(t, "Paris.")
+			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", text, 1); err != nil {
 				t.Fatal(err)
 			}
-			if r := w.one(); r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(w.asked) != 0 || len(r.Query) > 64<<10 {
+			if r := w.onlyResponse(); r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(w.asked) != 0 || len(r.Query) > 64<<10 {
 				t.Errorf("answer: %+v", r.Error)
 			}
 		})
@@ -186,11 +186,11 @@ func TestTooLong(t *testing.T) {
 }
 
 // A turn that has grown too large to be written down ends with what is there.
-func TestTooMuch(t *testing.T) {
+func TestTooLargeRecordIsAnswered(t *testing.T) {
 	t.Parallel()
-	cfg := shipped()
+	cfg := shippedConfig()
 	cfg.Result, cfg.Steps = 64<<10, 20
-	w := newWorld(t)
+	w := newHarness(t)
 	n := 0
 	w.replies = []any{func() any {
 		n++
@@ -204,20 +204,20 @@ func TestTooMuch(t *testing.T) {
 	if err := w.ask(New(subjects.Generator, cfg), "s1", "q1", "Go on", 1); err != nil {
 		t.Fatal(err)
 	}
-	r := w.one()
+	r := w.onlyResponse()
 	if r.Error == nil || r.Error.Code != subjects.CodeTooLarge || len(r.ToolCalls) < 3 || !r.Partial {
-		t.Errorf("%d calls, %v, notes %v", len(r.ToolCalls), r.Error, codes(r.Notes))
+		t.Errorf("%d calls, %v, notes %v", len(r.ToolCalls), r.Error, noteCodes(r.Notes))
 	}
 }
 
-func TestRenamed(t *testing.T) {
+func TestRenamedSessionIsNoted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Paris.")
+	w := newHarness(t, "Paris.")
 	q := subjects.Query{SessionID: "s1", QueryID: "q1", Query: "Capital?", Note: "The session id goes by s1."}
-	if err := w.askCtx(t.Context(), New(subjects.Generator, shipped()), q, 1); err != nil {
+	if err := w.askCtx(t.Context(), New(subjects.Generator, shippedConfig()), q, 1); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.one(); !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteRenamed, Text: q.Note}) {
+	if r := w.onlyResponse(); !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteRenamed, Text: q.Note}) {
 		t.Errorf("notes: %+v", r.Notes)
 	}
 	for _, bad := range []actor.Msg[subjects.Query]{
@@ -225,31 +225,31 @@ func TestRenamed(t *testing.T) {
 		{Tokens: []string{"1", "s"}, Body: subjects.Query{QueryID: "a.b", Query: "x"}},
 		{Tokens: []string{"1"}, Body: subjects.Query{QueryID: "q", Query: "x"}},
 	} {
-		if err := New(subjects.Generator, shipped()).onTurn(t.Context(), bad, w.Out()); actortest.Code(err) != subjects.CodeMalformed {
+		if err := New(subjects.Generator, shippedConfig()).onTurn(t.Context(), bad, w.Out()); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
 }
 
-func TestStandIn(t *testing.T) {
+func TestDemoModelIsNoted(t *testing.T) {
 	t.Parallel()
 	last := final()
 	last.DemoModel, last.Notice = true, "gemma is not there; fetch it with: conclave model pull gemma"
-	w := newWorld(t, actortest.Pieces{subjects.ChatChunk{Content: "I am a script."}, last})
-	if err := w.ask(New(subjects.Generator, shipped()), "s1", "q1", "Who are you?", 1); err != nil {
+	w := newHarness(t, actortest.Pieces{subjects.ChatChunk{Content: "I am a script."}, last})
+	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Who are you?", 1); err != nil {
 		t.Fatal(err)
 	}
-	r := w.one()
-	if !r.DemoModel || !slices.Contains(codes(r.Notes), subjects.NoteDemoModel) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
+	r := w.onlyResponse()
+	if !r.DemoModel || !slices.Contains(noteCodes(r.Notes), subjects.NoteDemoModel) || !slices.Contains(r.Notes, subjects.Note{Code: subjects.NoteModel, Text: last.Notice}) {
 		t.Errorf("answer: %+v", r)
 	}
 }
 
-func TestRoleIsAskedNowAndThen(t *testing.T) {
+func TestAssistantModelIsCached(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "Yes.")
+	w := newHarness(t, "Yes.")
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	g := New(subjects.Generator, shipped())
+	g := New(subjects.Generator, shippedConfig())
 	count := func(subject string) (n int) {
 		for _, s := range w.Requested() {
 			if s.Subject == subject {
