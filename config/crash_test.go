@@ -65,7 +65,9 @@ func playGenerator() error {
 		return err
 	}
 	g := generator.New(subjects.Generator, settings)
-	g.Boundary = func(step string) {
+	spec := actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}
+	cfg := c.ActorConfig()
+	cfg.Steps = func(step string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if step != armed {
@@ -76,8 +78,6 @@ func playGenerator() error {
 			select {} // nothing happens between the signal and its effect
 		}
 	}
-	spec := actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}
-	cfg := c.ActorConfig()
 	cfg.Log = log
 	s, err := actor.Supervise(context.Background(), spec, b.Dial, cfg)
 	if err != nil {

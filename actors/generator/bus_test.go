@@ -279,12 +279,12 @@ func TestCrashOnTheBus(t *testing.T) {
 	for i, at := range crashPoints() {
 		g := New(subjects.Generator, shippedConfig())
 		var once sync.Once
-		g.Boundary = func(s string) {
+		steps := func(s string) {
 			if s == at {
 				once.Do(func() { panic(crash(s)) })
 			}
 		}
-		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond})
+		s, err := actor.Supervise(t.Context(), actor.Spec{Name: "generator", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return g, nil }}, w.Dial, actor.Config{RetryDelay: 5 * time.Millisecond, Steps: steps})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package generator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -12,40 +11,40 @@ import (
 	"conclave/subjects"
 )
 
-// turnKey is where the turn of a session is written down that was begun last.
+// turnKey is the key of the record of a session's latest turn.
 func turnKey(session string) string { return "turn." + session }
 
 // Stages of a turn.
 const (
-	stageReceived   = "received"   // begun; nothing has been asked yet
-	stageWorking    = "working"    // as far as State says
-	stagePublishing = "publishing" // the answer is in Publish
+	stageReceived   = "received"   // claimed; no model was called yet
+	stageWorking    = "working"    // State holds the progress
+	stagePublishing = "publishing" // Publish holds the answer
 )
 
-// turnRecord is a turn as it is written down. It is also the fence: each write names the revision of the one before, so of
-// two that work at the same turn only one can go on.
+// turnRecord is the checkpoint of a turn. It is also its lock: each write names the revision of the one before, so of two
+// processes with the same turn only one can go on.
 type turnRecord struct {
 	QueryID string `json:"query_id"`
 	Query   string `json:"query"`
-	// Reference is what a good answer says, for whoever grades it. No model that answers sees it.
+	// Reference is a good answer, for the critic. No model that answers sees it.
 	Reference string `json:"reference,omitempty"`
-	// Graded is what the model is told of its last answer, "" = nothing. It is decided once: what is heard since does not
-	// change a turn that has begun.
+	// Graded tells the model how its last answer was graded; "" = nothing. Later grades do not change a turn that has
+	// begun.
 	Graded  string         `json:"graded,omitempty"`
-	Owner   string         `json:"owner"` // of this life of the turn
+	Owner   string         `json:"owner"` // id of the attempt that holds the turn
 	Stage   string         `json:"stage"`
-	Try     int            `json:"try"`               // of the message that brought it
-	Stalled int            `json:"stalled,omitempty"` // times it was begun again since it last came further
+	Try     int            `json:"try"`               // delivery attempt of the message
+	Stalled int            `json:"stalled,omitempty"` // times it was claimed again since its last progress
 	Began   time.Time      `json:"began"`
 	Written time.Time      `json:"written"`
 	State   *loop.State    `json:"state,omitempty"`
 	Publish *pendingAnswer `json:"publish,omitempty"`
-	// Labels are those of all results so far: what strangers wrote into the answer, and whose it is.
+	// Labels join those of all results so far: the trust and the privacy of the answer.
 	Labels  *subjects.Labels `json:"labels,omitempty"`
-	Recalls []string         `json:"recalls,omitempty"` // memories that results showed
+	Recalls []string         `json:"recalls,omitempty"` // memories in the results
 }
 
-// pendingAnswer is a finished answer with the ids under which it is said. Said again with the same ids it is stored once.
+// pendingAnswer is a finished answer with the ids of its events. Published again under the same ids it is stored once.
 type pendingAnswer struct {
 	Response   subjects.Response  `json:"response"`
 	ResponseID string             `json:"response_id"`
@@ -53,69 +52,70 @@ type pendingAnswer struct {
 	Messages   []subjects.Message `json:"messages,omitempty"` // for the conversation
 }
 
-// errNotOwner means that another has taken over the turn: nothing more may be said or done here.
-var errNotOwner = errors.New("another has taken over this turn")
+// errNotOwner means that another process has taken over the turn: this one must publish nothing more.
+var errNotOwner = errors.New("another process has taken over this turn")
 
 const (
-	maxRecord           = 960 << 10        // below what the bucket takes
-	storeTimeout        = 10 * time.Second // longest wait for one write
-	ownershipCheckAfter = time.Minute      // after this long without a write, the fence is tried before anything is said
+	maxRecord           = 960 << 10        // bytes; below the limit of the bucket
+	storeTimeout        = 10 * time.Second // of one write
+	ownershipCheckAfter = time.Minute      // after this long without a write, ownership is checked before publishing
 )
 
-// storeRecord writes the turn down if nobody else has since. step names the boundary.
+// records is the bucket of turn records.
+func (g *Generator) records() actor.Bucket[turnRecord] {
+	return actor.Bucket[turnRecord]{Name: g.bucket(), MaxSize: maxRecord, Timeout: storeTimeout}
+}
+
+// storeRecord writes the record by compare-and-set, also when ctx has ended. It fails with errNotOwner when another
+// process was first, and with errRecordTooLarge.
 func (t *turn) storeRecord(ctx context.Context, step string) error {
-	t.rec.Written = t.out.Now().UTC()
+	t.record.Written = t.out.Now().UTC()
 	t.resultMu.Lock()
-	data, err := encodeJSON(t.rec)
+	v := actor.Versioned[turnRecord]{Value: t.record, Revision: t.rev}
 	t.resultMu.Unlock()
-	if err != nil {
-		return fmt.Errorf("encoding the turn: %w", err)
-	}
-	if len(data) > maxRecord {
-		return errRecordTooLarge
-	}
-	ctx, cancel := withStoreTimeout(ctx)
-	defer cancel()
-	t.g.at(step + "/before")
-	rev, err := t.store.Put(ctx, turnKey(t.sessionID), data, t.rev)
+	stored, err := t.g.records().Store(ctx, t.out, step, turnKey(t.sessionID), v)
 	if errors.Is(err, actor.ErrChanged) {
-		rev, err = t.replaceOwnRecord(ctx, data)
+		stored, err = t.replaceOwnRecord(ctx, step, v)
 	}
-	if err != nil {
-		return fmt.Errorf("writing the turn down: %w", err)
+	switch {
+	case errors.Is(err, actor.ErrTooLarge):
+		return errRecordTooLarge
+	case err != nil:
+		return fmt.Errorf("storing the turn: %w", err)
 	}
-	t.rev, t.size = rev, len(data)
-	t.g.at(step + "/after")
+	t.rev = stored.Revision
 	return nil
 }
 
-// replaceOwnRecord writes over the turn's own last write, whose acknowledgement was lost. Anybody else's is left alone.
-func (t *turn) replaceOwnRecord(ctx context.Context, data []byte) (uint64, error) {
-	there, rev, err := t.store.Get(ctx, turnKey(t.sessionID))
-	if err != nil {
-		return 0, err
+// replaceOwnRecord writes over the last write of this attempt when its acknowledgement was lost.
+func (t *turn) replaceOwnRecord(ctx context.Context, step string, v actor.Versioned[turnRecord]) (actor.Versioned[turnRecord], error) {
+	there, err := t.g.records().Load(ctx, t.out, turnKey(t.sessionID))
+	switch {
+	case err != nil:
+		return v, err
+	case there.Revision == 0:
+		return v, actor.ErrNotFound
+	case there.Value.Owner != v.Value.Owner:
+		return v, errNotOwner
 	}
-	var r turnRecord
-	if json.Unmarshal(there, &r) != nil || r.Owner != t.rec.Owner {
-		return 0, errNotOwner
-	}
-	rev, err = t.store.Put(ctx, turnKey(t.sessionID), data, rev)
+	v.Revision = there.Revision
+	stored, err := t.g.records().Store(ctx, t.out, step, turnKey(t.sessionID), v)
 	if errors.Is(err, actor.ErrChanged) {
-		return 0, errNotOwner
+		return v, errNotOwner
 	}
-	return rev, err
+	return stored, err
 }
 
-// checkOwnership makes sure that the turn is still this one's. A process that was paused for longer than the stream remembers ids
-// would say an answer again that another has said in its place.
+// checkOwnership makes sure that the turn still belongs to this process. A process that was paused for longer than the
+// stream remembers message ids would otherwise publish an answer that another has published in its place.
 func (t *turn) checkOwnership(ctx context.Context) error {
-	if t.out.Now().Sub(t.rec.Written) < ownershipCheckAfter {
+	if t.out.Now().Sub(t.record.Written) < ownershipCheckAfter {
 		return nil
 	}
 	return t.storeRecord(ctx, "turn.hold")
 }
 
-// withStoreTimeout is a context for a write that is seen through although the turn was stopped.
+// withStoreTimeout is a context for a write that must be completed although the turn was canceled.
 func withStoreTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 }

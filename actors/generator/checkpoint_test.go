@@ -33,13 +33,13 @@ func (w *harness) crashAt(at string, nth int, session, query string, try int) {
 func (w *harness) crashGeneratorAt(g *Generator, at string, nth int, session, query string, try int) {
 	w.t.Helper()
 	times := 0
-	g.Boundary = func(s string) {
+	w.observe(g, func(s string) {
 		if s == at {
 			if times++; times == nth {
 				panic(crash(s))
 			}
 		}
-	}
+	})
 	defer func() {
 		if p := recover(); p != crash(at) {
 			w.t.Errorf("it did not die at %s: %v", at, p)
@@ -116,11 +116,11 @@ func TestLosingOwnerPublishesNothing(t *testing.T) {
 			paused, wake := make(chan struct{}), make(chan struct{})
 			a := New(subjects.Generator, shippedConfig())
 			var once sync.Once
-			a.Boundary = func(s string) {
+			w.observe(a, func(s string) {
 				if s == at {
 					once.Do(func() { close(paused); <-wake })
 				}
-			}
+			})
 			lost := make(chan error)
 			go func() { lost <- w.ask(a, "s1", "q1", "What time is it?", 1) }()
 			<-paused
@@ -149,7 +149,7 @@ func TestOwnershipIsCheckedAfterALongPause(t *testing.T) {
 	w.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	a := New(subjects.Generator, shippedConfig())
 	var said int
-	a.Boundary = func(s string) {
+	w.observe(a, func(s string) {
 		switch s {
 		case "turn.answer/after": // here it is paused; the other one finishes
 			if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "What time is it?", 2); err != nil {
@@ -159,7 +159,7 @@ func TestOwnershipIsCheckedAfterALongPause(t *testing.T) {
 		case "response/before":
 			said++
 		}
-	}
+	})
 	if err := w.ask(a, "s1", "q1", "What time is it?", 1); err != nil {
 		t.Error(err)
 	}

@@ -163,7 +163,7 @@ func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 	ask := func(w *harness, g *Generator, put func(n int) error) {
 		t.Helper()
 		in := actor.Msg[subjects.Query]{Tokens: []string{"3", "s1"}, Attempt: 1, Body: subjects.Query{QueryID: "q1", Query: "Capital?"}}
-		if err := g.onTurn(t.Context(), in, conflictingOut{w.Out(), put, new(int)}); err != nil {
+		if err := g.onTurn(w.withObserver(t.Context(), g), in, conflictingOut{w.Out(), put, new(int)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := w.grades("q1"); got != want || len(g.pendingGrades.grades)+len(g.pendingGrades.order) != 0 {
@@ -177,11 +177,11 @@ func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 	for _, at := range []string{"response/after", "dialog/after", "conversation/before"} {
 		w := newHarness(t, "Paris.")
 		g := New(subjects.Generator, shippedConfig())
-		g.Boundary = func(s string) {
+		w.observe(g, func(s string) {
 			if s == at {
 				w.deliverGrade(g, critique("q1", 5, "quick"))
 			}
-		}
+		})
 		writes := 0
 		ask(w, g, func(n int) error { writes = n; return nil })
 		if writes != 1 {
@@ -288,11 +288,11 @@ func TestGradeIsRetriedAfterConflict(t *testing.T) {
 	if err := w.ask(g, "s1", "q1", "Capital?", 1); err != nil {
 		t.Fatal(err)
 	}
-	g.Boundary = func(s string) {
+	w.observe(g, func(s string) {
 		if s == "conversation/before" {
 			w.deliverGrade(g, critique("q1", 2, "late"))
 		}
-	}
+	})
 	if err := w.ask(g, "s1", "q2", "And now?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestGradeWhileSummarizing(t *testing.T) {
 		if err := w.ask(g, "s1", last, "Tell me more", 1); err != nil {
 			t.Fatal(err)
 		}
-		g.behind.Wait()
+		g.summaries.running.Wait()
 	}
 	c := w.conversation("s1")
 	if graded == 0 || c.Summary != "a summary" || c.Summarized+len(c.Turns) != 6 {

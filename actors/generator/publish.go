@@ -11,18 +11,19 @@ import (
 	"conclave/subjects"
 )
 
-// storeAnswer writes the answer down, with the ids under which it will be said. err is what went wrong, if anything did.
+// storeAnswer stores the answer in the record, with the ids under which it will be published. err is the error that the
+// answer is about, nil = none.
 func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
 	p := &pendingAnswer{Response: t.buildResponse(s, err), ResponseID: t.out.NewID(), DialogID: t.out.NewID(), Messages: completeRounds(s.Messages)}
-	before := t.rec
-	t.rec.Stage, t.rec.State, t.rec.Publish = stagePublishing, nil, p
+	before := t.record
+	t.record.Stage, t.record.State, t.record.Publish = stagePublishing, nil, p
 	werr := t.storeRecord(ctx, "turn.answer")
-	if errors.Is(werr, errRecordTooLarge) { // what the tools returned is in the events; the answer matters
+	if errors.Is(werr, errRecordTooLarge) { // tool results are in the events too
 		p.Messages = nil
 		werr = t.storeRecord(ctx, "turn.answer")
 	}
 	if werr != nil {
-		t.rec = before
+		t.record = before
 		return werr
 	}
 	t.emitFault(p.Response.Error)
@@ -30,9 +31,10 @@ func (t *turn) storeAnswer(ctx context.Context, s loop.State, err error) error {
 	return nil
 }
 
-// publish says the answer and keeps it, in this order: what is in the conversation has been said.
+// publish publishes the stored answer, then adds it to the conversation: a turn in the conversation has been published.
+// Respondent B's answer is not part of the dialog.
 func (t *turn) publish(ctx context.Context) error {
-	p := t.rec.Publish
+	p := t.record.Publish
 	for _, s := range []struct {
 		step string
 		do   func(ctx context.Context) error
@@ -49,42 +51,43 @@ func (t *turn) publish(ctx context.Context) error {
 		{"conversation", t.storeConversation},
 	} {
 		if t.g.isRespondentB && s.step == "dialog" {
-			continue // what nobody was told is no part of the dialog
+			continue
 		}
 		if err := t.checkOwnership(ctx); err != nil {
 			return err
 		}
-		t.g.at(s.step + "/before")
-		ctx, cancel := withStoreTimeout(ctx)
-		err := s.do(ctx)
+		actor.Step(ctx, s.step+"/before")
+		stepCtx, cancel := withStoreTimeout(ctx)
+		err := s.do(stepCtx)
 		cancel()
 		if err != nil {
 			return err
 		}
-		t.g.at(s.step + "/after")
+		actor.Step(ctx, s.step+"/after")
 	}
 	t.transition(finish, 0)
 	return nil
 }
 
-// storeConversation puts the turn into the conversation. Somebody else may have written there: a summary, or the one who took the
-// turn over.
+// storeConversation adds the turn to the conversation, once. It retries against concurrent writers: a summary, a grade, or
+// a process that has taken over the turn.
 func (t *turn) storeConversation(ctx context.Context) error {
-	r := t.rec.Publish.Response
-	said := subjects.Turn{
-		QueryID: r.QueryID, Query: r.Query, Messages: t.rec.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
+	r := t.record.Publish.Response
+	added := subjects.Turn{
+		QueryID: r.QueryID, Query: r.Query, Messages: t.record.Publish.Messages, Answer: r.Answer, Model: text.Clip(r.Model, 200),
 		Partial: r.Partial, Labels: r.Labels, Time: t.out.Now().UTC(),
 	}
 	if r.Error != nil {
-		said.Error = r.Error.Code
+		added.Error = r.Error.Code
 	}
 	c, rev := t.loaded.conversation, t.loaded.conversationRev
 	for range 8 {
-		if c.Answered(said.QueryID) {
-			return t.cacheSession(c, rev, 0)
+		if c.Answered(added.QueryID) {
+			t.cacheSession(ctx, c, rev, 0)
+			return nil
 		}
-		said.Grades = t.g.pendingGrades.get(gradeKey(t.sessionID, said.QueryID))
-		next, data, err := appendTurn(c, said, t.g.cfg.Turns)
+		added.Grades = t.g.pendingGrades.get(gradeKey(t.sessionID, added.QueryID))
+		next, data, err := appendTurn(c, added, t.g.cfg.Turns)
 		if err != nil {
 			return err
 		}
@@ -92,10 +95,8 @@ func (t *turn) storeConversation(ctx context.Context) error {
 		switch {
 		case err == nil:
 			t.shrinkRecord(ctx)
-			if err := t.cacheSession(next, now, len(data)); err != nil {
-				return err
-			}
-			if err := t.g.storeGrades(ctx, t.out, t.sessionID, said.QueryID); err != nil { // what was heard while it was written
+			t.cacheSession(ctx, next, now, len(data))
+			if err := t.g.storeGrades(ctx, t.out, t.sessionID, added.QueryID); err != nil { // grades that came during the write
 				t.out.LogError(err)
 			}
 			return nil
@@ -106,37 +107,40 @@ func (t *turn) storeConversation(ctx context.Context) error {
 			return err
 		}
 	}
-	return subjects.Faultf(subjects.CodeBusy, "the conversation changes all the time; it is tried again later")
+	return subjects.Faultf(subjects.CodeBusy, "storing the conversation: others kept changing it; it is retried later")
 }
 
-// shrinkRecord makes a large record of a finished turn small: the conversation has it now, and a session that is never used again
-// would keep it twice for ever. That it fails changes nothing.
+// shrinkRecord makes a large record of a finished turn small: the conversation holds the answer, and the record of a
+// session that is never used again would stay. Its failure is only logged.
 func (t *turn) shrinkRecord(ctx context.Context) {
-	if t.size < maxFinishedRecord {
+	t.resultMu.Lock()
+	r := t.record
+	t.resultMu.Unlock()
+	if data, err := encodeJSON(r); err == nil && len(data) < maxFinishedRecord {
 		return
 	}
-	t.rec = turnRecord{QueryID: t.rec.QueryID, Owner: t.rec.Owner, Stage: t.rec.Stage, Try: t.rec.Try, Began: t.rec.Began}
+	t.record = turnRecord{QueryID: r.QueryID, Owner: r.Owner, Stage: r.Stage, Try: r.Try, Began: r.Began}
 	if err := t.storeRecord(ctx, "turn.tidy"); err != nil {
 		t.out.LogError(err)
 	}
 }
 
-// maxFinishedRecord is how large a record may stay when its turn is over, in bytes.
+// maxFinishedRecord is how large the record of a finished turn may stay, in bytes.
 const maxFinishedRecord = 16 << 10
 
-// cacheSession remembers the session for its next turn.
-func (t *turn) cacheSession(c subjects.Conversation, rev uint64, size int) error {
+// cacheSession caches the session for its next turn and starts a summary when the conversation is too long. size is that
+// of the encoded conversation.
+func (t *turn) cacheSession(ctx context.Context, c subjects.Conversation, rev uint64, size int) {
 	t.g.sessions.put(t.sessionID, sessionState{conversation: c, conversationRev: rev, recordRev: t.rev})
 	window := t.role.Window
 	if window <= 0 {
 		window = defaultWindow
 	}
-	t.g.startSummary(t.out, t.sessionID, c, rev, size, window)
-	return nil
+	t.g.startSummary(ctx, t.out, t.sessionID, c, rev, size, window)
 }
 
-// awaitOtherOwner waits for the one who has taken over the turn to finish it. The message must be neither acknowledged, which
-// would take it from the other, nor given back, which would hand it out a third time.
+// awaitOtherOwner waits until the process that has taken over the turn has finished it. Acknowledging the message would
+// take it from the other process; returning an error would deliver it a third time.
 func (t *turn) awaitOtherOwner(ctx context.Context) error {
 	t.g.sessions.remove(t.sessionID)
 	if !t.machine.isIn(idle) {
@@ -157,13 +161,14 @@ func (t *turn) awaitOtherOwner(ctx context.Context) error {
 	}
 }
 
-// awaitInterval is how often the one who lost a turn looks whether it is finished.
+// awaitInterval is how often awaitOtherOwner polls.
 const awaitInterval = 250 * time.Millisecond
 
-// emitFailure tells the caller that no answer will come, when not even that could be written down.
+// emitFailure publishes that there will be no answer, when not even that could be stored in the record. An answer that is
+// stored may have been published; the session's next turn finishes it.
 func (t *turn) emitFailure(ctx context.Context, cause error) {
-	if t.rec.Publish != nil {
-		return // it may have been said; the next turn of the session will see to the rest
+	if t.record.Publish != nil {
+		return
 	}
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()

@@ -74,7 +74,7 @@ func TestRespondentBTurn(t *testing.T) {
 	w.tools = []string{"clock"}
 	g := newRespondentB()
 	var steps []string
-	g.Boundary = func(s string) { steps = append(steps, s) }
+	w.observe(g, func(s string) { steps = append(steps, s) })
 	if err := w.ask(g, "s1", "q1", "What time is it?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestRespondentBKeepsFewTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g.behind.Wait()
+	g.summaries.running.Wait()
 	for _, who := range []*Generator{g, newRespondentB()} {
 		if err := w.ask(who, "s1", "b1", "Tell me more", 1); err != nil {
 			t.Fatal(err)
@@ -388,11 +388,11 @@ func TestReference(t *testing.T) {
 	func() {
 		defer func() { _ = recover() }()
 		g := New(subjects.Generator, shippedConfig())
-		g.Boundary = func(s string) {
+		w.observe(g, func(s string) {
 			if s == "turn.answer/before" {
 				panic(crash(s))
 			}
-		}
+		})
 		_ = w.askCtx(t.Context(), g, subjects.Query{SessionID: "s1", QueryID: "q1", Query: "What time is it?", Reference: long}, subjects.MaxDeliver-1)
 	}()
 	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q2", "Hello?", 1); err != nil {

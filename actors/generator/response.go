@@ -24,8 +24,8 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	if t.g.isRespondentB {
 		r.Thinking = "" // nobody was shown it as it came, and nobody is shown it now
 	}
-	if !t.rec.Began.IsZero() {
-		r.Usage.Millis = t.out.Now().Sub(t.rec.Began).Milliseconds()
+	if !t.record.Began.IsZero() {
+		r.Usage.Millis = t.out.Now().Sub(t.record.Began).Milliseconds()
 	}
 	if r.Model == "" {
 		r.Model = t.role.Model

@@ -101,7 +101,7 @@ func (t *turn) addLabels(l *subjects.Labels) {
 	}
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
-	t.rec.Labels = t.rec.Labels.Join(l)
+	t.record.Labels = t.record.Labels.Join(l)
 }
 
 // addRecalls notes which memories the answer is made with.
@@ -109,8 +109,8 @@ func (t *turn) addRecalls(ids []string) {
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
 	for _, id := range ids {
-		if len(t.rec.Recalls) < maxRecalls && !slices.Contains(t.rec.Recalls, id) {
-			t.rec.Recalls = append(slices.Clone(t.rec.Recalls), text.Clip(id, subjects.MaxToken))
+		if len(t.record.Recalls) < maxRecalls && !slices.Contains(t.record.Recalls, id) {
+			t.record.Recalls = append(slices.Clone(t.record.Recalls), text.Clip(id, subjects.MaxToken))
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (t *turn) noteClippedResult(tool string) {
 func (t *turn) answerLabels() (*subjects.Labels, []string) {
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
-	return t.rec.Labels, t.rec.Recalls
+	return t.record.Labels, t.record.Recalls
 }
 
 // clipInFrame is a result that fits. The loop would cut its end off, and with it the end of the frame around what strangers

@@ -16,7 +16,7 @@ import (
 	"conclave/subjects"
 )
 
-// turn is one question on its way to its answer, in one process.
+// turn is one attempt, in this process, to answer one question.
 type turn struct {
 	g             *Generator
 	out           actor.Out
@@ -24,14 +24,13 @@ type turn struct {
 	sessionID     string
 	query         subjects.Query
 	attempt       int
-	isLastAttempt bool // it will not be handed out again
+	isLastAttempt bool // the message will not be delivered again
 
 	machine *stateMachine
-	rec     turnRecord
-	rev     uint64
-	size    int                   // of the record as it was written last
-	loaded  sessionState          // the conversation as the turn found it
-	prior   subjects.Conversation // what was said before the question, as the model is shown it
+	record  turnRecord
+	rev     uint64                // of the stored record
+	loaded  sessionState          // the session when the turn was claimed
+	prior   subjects.Conversation // the conversation before the question, as the model is sent it
 
 	role          subjects.RoleModel
 	demoModel     bool
@@ -39,18 +38,19 @@ type turn struct {
 	delta         *deltaStream
 	thinking      *deltaStream
 	counter       callCounter
-	checkpointErr error // why a checkpoint was not written
+	checkpointErr error // of the last checkpoint
 
-	resultMu  sync.Mutex // of what results bring, which come at the same time: rec.Labels and cut
+	resultMu  sync.Mutex // guards record.Labels, record.Recalls and clipNotes: calls run at the same time
 	clipNotes []subjects.Note
 }
 
 // callCounter counts the calls of one reply.
 type callCounter struct {
 	open, begun, done int
-	late              bool
+	late              bool // one timed out or was unavailable
 }
 
+// newTurn is a turn for a message whose tokens are valid.
 func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	t := &turn{
 		g: g, out: out.WithIDs(in.Tokens[1], in.Body.QueryID), store: out.Store(g.bucket()), sessionID: in.Tokens[1],
@@ -60,9 +60,10 @@ func (g *Generator) newTurn(in actor.Msg[subjects.Query], out actor.Out) *turn {
 	return t
 }
 
-// run takes the question all the way.
+// run answers the question: it claims the turn, generates the answer, stores and publishes it. On the last attempt an
+// error or a panic becomes the answer, so that the caller is not left without one.
 func (t *turn) run(ctx context.Context) (err error) {
-	if t.isLastAttempt { // a bug that panics each time must not leave the caller alone; before that, the runtime tries again
+	if t.isLastAttempt { // on earlier attempts the runtime recovers and retries
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("%w: panic: %v", errRetriesExhausted, p)
@@ -73,7 +74,7 @@ func (t *turn) run(ctx context.Context) (err error) {
 	if answered || err != nil {
 		return err
 	}
-	if err = t.generateAnswer(ctx); err != nil && !errors.Is(err, errNotOwner) && t.isLastAttempt && t.rec.Publish == nil {
+	if err = t.generateAnswer(ctx); err != nil && !errors.Is(err, errNotOwner) && t.isLastAttempt && t.record.Publish == nil {
 		t.out.LogError(err)
 		err = t.storeAnswer(ctx, t.state(), errRetriesExhausted)
 	}
@@ -86,15 +87,15 @@ func (t *turn) run(ctx context.Context) (err error) {
 	return err
 }
 
-// transition takes a transition. One that is refused is a bug, and no reason to leave the caller alone.
+// transition moves the state machine. An invalid transition is a bug; it is logged and does not end the turn.
 func (t *turn) transition(e event, step int) {
 	if err := t.machine.advance(e, step); err != nil {
 		t.out.LogError(err)
 	}
 }
 
-// claim reads what is known of the session and writes the turn down as begun. It reports true when the question was
-// answered before.
+// claim loads the session and stores the record of the turn by compare-and-set. It reports true when the question was
+// answered before. It first finishes another turn of the session that was abandoned; nobody waits for one of respondent B.
 func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 	for range 8 {
 		s, err := t.g.loadSession(ctx, t.store, t.sessionID)
@@ -102,14 +103,14 @@ func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 			return false, err
 		}
 		if s.conversation.Answered(t.query.QueryID) {
-			t.emitNote(subjects.NoteDuplicate, "this question was answered before; nothing is done again")
+			t.emitNote(subjects.NoteDuplicate, "duplicate: this question was answered before")
 			return true, nil
 		}
 		if t.prior = s.conversation; t.g.isRespondentB {
 			t.prior = t.userConversation(ctx, s.conversation)
 		}
 		left := s.record.QueryID
-		abandoned := left != "" && left != t.query.QueryID && !s.conversation.Answered(left) && !t.g.isRespondentB // nobody waits for respondent B's
+		abandoned := left != "" && left != t.query.QueryID && !s.conversation.Answered(left) && !t.g.isRespondentB
 		if abandoned {
 			err = t.finishAbandoned(ctx, s)
 		} else {
@@ -123,36 +124,35 @@ func (t *turn) claim(ctx context.Context) (answered bool, err error) {
 			return false, err
 		case !abandoned:
 			t.transition(receiveQuery, 0)
-			if t.rec.Stalled > 0 {
-				t.emitNote(subjects.NoteResumed, "goes on after an interruption; it was "+t.rec.Stage)
+			if t.record.Stalled > 0 {
+				t.emitNote(subjects.NoteResumed, "resumed after an interruption; it was "+t.record.Stage)
 			}
 			return false, nil
 		}
 	}
-	return false, subjects.Faultf(subjects.CodeBusy, "the session changes hands all the time; the question is tried again later")
+	return false, subjects.Faultf(subjects.CodeBusy, "claiming the turn: others kept changing the session; the question is retried later")
 }
 
-// adoptRecord makes the turn this one's: a new one, or one that was begun before and not finished.
+// adoptRecord fills in the record of this attempt: that of an unfinished attempt at the same question, or a new one.
 func (t *turn) adoptRecord(s sessionState) {
 	t.loaded, t.rev = s, s.recordRev
 	if s.record.QueryID == t.query.QueryID {
-		t.rec = s.record
-		t.rec.Stalled++
+		t.record = s.record
+		t.record.Stalled++
 	} else {
-		t.rec = turnRecord{
+		t.record = turnRecord{
 			QueryID: t.query.QueryID, Query: t.query.Query, Reference: text.Clip(t.query.Reference, maxReference), Stage: stageReceived,
 			Began: t.out.Now().UTC(), Graded: t.g.describeGrades(t.prior),
 		}
 	}
-	t.rec.Labels = t.rec.Labels.Join(labelsOf(t.prior))
+	t.record.Labels = t.record.Labels.Join(labelsOf(t.prior))
 	if t.isQueryTooLong() {
-		t.rec.Query = text.Clip(t.rec.Query, 16<<10)
+		t.record.Query = text.Clip(t.record.Query, 16<<10)
 	}
-	t.rec.Owner, t.rec.Try = t.out.NewID(), t.attempt
+	t.record.Owner, t.record.Try = t.out.NewID(), t.attempt
 }
 
-// maxQuestion bounds a question, in bytes as it is written down: with what is added to it, it must fit into a
-// checkpoint.
+// maxQuestion bounds an encoded question, in bytes: with the progress of the turn it must fit into a record.
 const maxQuestion = 128 << 10
 
 func (t *turn) isQueryTooLong() bool {
@@ -160,8 +160,8 @@ func (t *turn) isQueryTooLong() bool {
 	return err != nil || len(data) > maxQuestion
 }
 
-// finishAbandoned answers a question of this session that was begun and given up: whoever worked at it died as often as it was
-// handed out. That it was is known from the order: the next question of a session comes only after that.
+// finishAbandoned answers an earlier question of this session whose every attempt crashed. It is known to be abandoned
+// because the next question of a session is delivered only after the last attempt at the one before.
 func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	left := &turn{g: t.g, out: t.out.WithIDs(t.sessionID, s.record.QueryID), store: t.store, sessionID: t.sessionID, attempt: s.record.Try, isLastAttempt: true}
 	left.machine = newStateMachine(left.emitTransition)
@@ -172,8 +172,8 @@ func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 		return err
 	}
 	left.transition(receiveQuery, 0)
-	if left.rec.Publish == nil {
-		left.addNote(subjects.NoteLost, "it was begun several times and never finished")
+	if left.record.Publish == nil {
+		left.addNote(subjects.NoteLost, "every attempt to answer it was interrupted")
 		if err := left.storeAnswer(ctx, left.state(), errRetriesExhausted); err != nil {
 			return err
 		}
@@ -183,22 +183,22 @@ func (t *turn) finishAbandoned(ctx context.Context, s sessionState) error {
 	return left.publish(ctx)
 }
 
-// state is the turn as far as it was written down.
+// state is the stored progress of the turn, or its beginning.
 func (t *turn) state() loop.State {
-	if t.rec.State != nil {
-		return *t.rec.State
+	if t.record.State != nil {
+		return *t.record.State
 	}
 	question := model.Message{Role: model.User, Content: t.query.Query}
-	if t.rec.Graded == "" {
+	if t.record.Graded == "" {
 		return loop.State{Messages: []model.Message{question}}
 	}
-	// After the history, which the model server has in its cache, and no part of what is kept of the turn: see [completeRounds].
-	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.rec.Graded}, question}}
+	// It follows the history, which the model server has in its cache, and is not kept with the turn: see [completeRounds].
+	return loop.State{Messages: []model.Message{{Role: model.User, Content: t.record.Graded}, question}}
 }
 
-// generateAnswer brings the turn to its answer, which is then in the record. An error means that it goes on later.
+// generateAnswer runs the turn until its answer is stored in the record. An error means that the turn is retried later.
 func (t *turn) generateAnswer(ctx context.Context) error {
-	if t.rec.Publish != nil { // it was there before a crash
+	if t.record.Publish != nil { // stored before a crash
 		t.transition(finish, 0)
 		return nil
 	}
@@ -208,11 +208,11 @@ func (t *turn) generateAnswer(ctx context.Context) error {
 	state := t.state()
 	switch {
 	case t.isQueryTooLong():
-		t.query.Query = t.rec.Query
+		t.query.Query = t.record.Query
 		return t.storeAnswer(ctx, loop.State{}, errQueryTooLong)
-	case t.isLastAttempt && t.rec.Stalled >= 2:
-		// Whoever began it died at this very place, more than once. This time somebody must stay alive to tell.
-		t.addNote(subjects.NoteLost, fmt.Sprintf("it was tried %d times and ended each time before there was an answer", t.attempt))
+	case t.isLastAttempt && t.record.Stalled >= 2:
+		// It crashed more than once at this point: do not risk the last attempt.
+		t.addNote(subjects.NoteLost, fmt.Sprintf("%d attempts were interrupted before there was an answer", t.attempt))
 		return t.storeAnswer(ctx, state, errRetriesExhausted)
 	}
 	inner, end := t.g.cancels.watch(ctx, t.query.QueryID)
@@ -228,21 +228,21 @@ func (t *turn) generateAnswer(ctx context.Context) error {
 			return t.checkpointErr
 		}
 	}
-	if errors.Is(ctx.Err(), context.Canceled) { // the system is closing: that it was stopped is remembered by the one who stopped it
+	if errors.Is(ctx.Err(), context.Canceled) { // shutdown: the cancellation is handled after the restart
 		return context.Cause(ctx)
 	}
 	state.Partial = true
 	return t.storeAnswer(ctx, state, nil)
 }
 
-// handleFailure decides what becomes of a turn that brought no answer: told to the user, or tried again.
+// handleFailure decides about a turn whose loop failed: the error is stored as the answer, or returned for a retry.
 func (t *turn) handleFailure(ctx context.Context, state loop.State, err error) error {
 	switch {
 	case errors.Is(t.checkpointErr, errRecordTooLarge):
 		return t.storeAnswer(ctx, state, errRecordTooLarge)
 	case t.checkpointErr != nil:
 		return t.checkpointErr
-	case errors.Is(ctx.Err(), context.Canceled): // the system is closing
+	case errors.Is(ctx.Err(), context.Canceled): // shutdown
 		return err
 	case ctx.Err() != nil: // the caller's own deadline
 		return t.storeAnswer(ctx, state, ctx.Err())
@@ -253,14 +253,14 @@ func (t *turn) handleFailure(ctx context.Context, state loop.State, err error) e
 	return t.storeAnswer(ctx, state, err)
 }
 
-// runLoop runs the loop.
+// runLoop runs the agent loop from state.
 func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error) {
 	if err := t.openStreams(); err != nil {
 		return state, err
 	}
 	t.role = t.g.assistantModel(ctx, t.out)
 	t.counter = callCounter{open: countCalls(state)}
-	for _, d := range state.Finished { // these came back before the interruption
+	for _, d := range state.Finished { // finished before the interruption
 		if slices.ContainsFunc(state.Messages[len(state.Messages)-1].Calls, func(c model.Call) bool { return c.ID == d.Call.ID }) {
 			t.counter.open--
 		}
@@ -269,7 +269,7 @@ func (t *turn) runLoop(ctx context.Context, state loop.State) (loop.State, error
 	return loop.RunTurn(ctx, t.agent(ctx), in, t.hooks(ctx))
 }
 
-// openStreams opens the live streams. Respondent B has none.
+// openStreams opens the streams of deltas. Respondent B has none.
 func (t *turn) openStreams() (err error) {
 	if t.g.isRespondentB {
 		return nil
@@ -312,7 +312,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	return a
 }
 
-// noteChunk takes down who answered.
+// noteChunk notes a reply of the built-in demo model, and notices of the model actor.
 func (t *turn) noteChunk(c subjects.ChatChunk) {
 	if c.DemoModel {
 		t.demoModel = true
@@ -323,7 +323,7 @@ func (t *turn) noteChunk(c subjects.ChatChunk) {
 	}
 }
 
-// hooks show the turn and write it down.
+// hooks publish the progress of the loop and store its checkpoints.
 func (t *turn) hooks(ctx context.Context) loop.Hooks {
 	flush := func() {
 		t.thinking.flush(ctx)
@@ -339,9 +339,9 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 			t.thinking.flush(ctx)
 			t.delta.write(ctx, step, text)
 		},
-		Interim: func(step int, words string) {
+		Interim: func(step int, interim string) {
 			flush()
-			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Words: text.Clip(words, 4<<10)})
+			t.emitState(subjects.AgentState{To: string(t.machine.current), Step: step, Words: text.Clip(interim, 4<<10)})
 		},
 		Started:  func(step int, _ model.Call, _ string) { t.callStarted(step) },
 		Finished: func(step int, d loop.FinishedCall) { t.callFinished(step, d) },
@@ -358,17 +358,17 @@ func (t *turn) hooks(ctx context.Context) loop.Hooks {
 	return h
 }
 
-// storeCheckpoint writes down how far the loop is. With the answer, what is written down is the answer to publish.
+// storeCheckpoint stores the progress of the loop. A final state is stored as the answer to publish.
 func (t *turn) storeCheckpoint(ctx context.Context, s *loop.State) error {
 	if s.Final {
 		return t.storeAnswer(ctx, *s, nil)
 	}
 	t.counter = callCounter{open: countCalls(*s)}
-	t.rec.Stage, t.rec.State, t.rec.Stalled = stageWorking, s, 0
+	t.record.Stage, t.record.State, t.record.Stalled = stageWorking, s, 0
 	return t.storeRecord(ctx, "turn.step")
 }
 
-// countCalls is how many calls of the last reply wait for their result.
+// countCalls is the number of calls in the last message.
 func countCalls(s loop.State) int {
 	if len(s.Messages) == 0 {
 		return 0
@@ -376,7 +376,7 @@ func countCalls(s loop.State) int {
 	return len(s.Messages[len(s.Messages)-1].Calls)
 }
 
-// callStarted tells of a call that is sent.
+// callStarted moves the state machine when the first and when the last call of a reply is sent.
 func (t *turn) callStarted(step int) {
 	if t.counter.begun++; !t.machine.isIn(dispatching, waiting) {
 		t.transition(dispatchTool, step)
@@ -386,7 +386,7 @@ func (t *turn) callStarted(step int) {
 	}
 }
 
-// callFinished tells of a call that came back, or did not.
+// callFinished moves the state machine when all calls of a reply have their results.
 func (t *turn) callFinished(step int, d loop.FinishedCall) {
 	t.counter.done++
 	t.counter.late = t.counter.late || d.Result.Fault == subjects.CodeTimeout || d.Result.Fault == subjects.CodeUnavailable
@@ -400,7 +400,7 @@ func (t *turn) callFinished(step int, d loop.FinishedCall) {
 	t.transition(toolResult, step)
 }
 
-// addNote adds something that the user should know to the answer, once, and tells it now.
+// addNote adds a note to the answer, once, and emits it now.
 func (t *turn) addNote(code, text string) {
 	n := subjects.Note{Code: code, Text: text}
 	if slices.Contains(t.notes, n) {
@@ -414,7 +414,7 @@ func (t *turn) emitNote(code, words string) {
 	t.emitState(subjects.AgentState{To: string(t.machine.current), Code: code, Words: text.Clip(words, 1<<10)})
 }
 
-// emitFault tells of a fault that the answer will be about.
+// emitFault emits the fault that the answer is about.
 func (t *turn) emitFault(f *subjects.Fault) {
 	if f != nil {
 		t.emitNote(f.Code, f.Text)
@@ -425,10 +425,11 @@ func (t *turn) emitTransition(from, to state, e event, step int) {
 	t.emitState(subjects.AgentState{From: string(from), To: string(to), Event: string(e), Step: step})
 }
 
-// emitState posts on the agent's state. It is a view of the turn and does not hold it up.
+// emitState publishes a state of the turn without waiting: it is a view of the turn. Notes, faults and texts of respondent
+// B are only in its answer, where users do not see them.
 func (t *turn) emitState(s subjects.AgentState) {
 	if t.g.isRespondentB && s.Event == "" {
-		return // its words, notes and faults are in its answer, and nowhere that a person looks
+		return
 	}
 	topic, err := subjects.AgentStateEvent.With(t.g.name)
 	if err != nil {

@@ -23,7 +23,7 @@ func TestPlainTurn(t *testing.T) {
 	w.tools = []string{"clock"}
 	g := New(subjects.Generator, shippedConfig())
 	var steps []string
-	g.Boundary = func(s string) { steps = append(steps, s) }
+	w.observe(g, func(s string) { steps = append(steps, s) })
 	if err := w.ask(g, "s1", "q1", "What is the capital of France?", 1); err != nil {
 		t.Fatal(err)
 	}

@@ -26,16 +26,16 @@ func TestOldTurnsAreSummarized(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var steps []string
-	g.Boundary = func(s string) {
+	w.observe(g, func(s string) {
 		mu.Lock()
 		defer mu.Unlock()
 		steps = append(steps, s)
-	}
+	})
 	for i := range 6 {
 		if err := w.ask(g, "s1", fmt.Sprint("q", i), "Tell me more", 1); err != nil {
 			t.Fatal(err)
 		}
-		g.behind.Wait()
+		g.summaries.running.Wait()
 	}
 	c := w.conversation("s1")
 	if c.Summary != "They spoke about nothing." || c.Summarized == 0 || c.Summarized+len(c.Turns) != 6 || c.Dropped != 0 || !c.Answered("q0") {
@@ -74,7 +74,7 @@ func TestSummaryLosesAgainstConcurrentTurn(t *testing.T) {
 		if err := w.ask(g, "s1", fmt.Sprint("q", n), "Tell me more", 1); err != nil {
 			t.Fatal(err)
 		}
-		if _, busy := g.summing.Load("s1"); busy || n > 20 {
+		if g.summaries.isRunning("s1") || n > 20 {
 			break
 		}
 	}
@@ -83,7 +83,7 @@ func TestSummaryLosesAgainstConcurrentTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(goOn)
-	g.behind.Wait()
+	g.summaries.running.Wait()
 	c := w.conversation("s1")
 	if len(c.Turns) != n+2 || c.Summary != "" || !c.Answered("after") {
 		t.Errorf("%d turns of %d, summary %q", len(c.Turns), n+2, c.Summary)

@@ -39,7 +39,9 @@ type harness struct {
 	ledger  map[string]subjects.ToolResult // by call id
 	ran     int
 	role    subjects.RoleModel
-	summary any // what the model says in the role summaries
+	summary any // reply of the model in the role summaries
+
+	observers sync.Map // of *Generator: func(step string)
 }
 
 func newHarness(t testing.TB, replies ...any) *harness {
@@ -151,8 +153,19 @@ func (w *harness) ask(g *Generator, session, query, text string, try int) error 
 
 func (w *harness) askCtx(ctx context.Context, g *Generator, q subjects.Query, try int) error {
 	in := actor.Msg[subjects.Query]{Subject: "turn.3." + q.SessionID, Tokens: []string{"3", q.SessionID}, Attempt: try, StoredAt: w.Out().Now(), Body: q}
-	return g.onTurn(ctx, in, w.Out())
+	return g.onTurn(w.withObserver(ctx, g), in, w.Out())
 }
+
+// withObserver is ctx with the step observer of g, if there is one.
+func (w *harness) withObserver(ctx context.Context, g *Generator) context.Context {
+	if observe, ok := w.observers.Load(g); ok {
+		return actor.WithSteps(ctx, observe.(func(string)))
+	}
+	return ctx
+}
+
+// observe has observe called at each step of the turns of g.
+func (w *harness) observe(g *Generator, observe func(step string)) { w.observers.Store(g, observe) }
 
 // emitted are the bodies said on a subject.
 func emitted[T any](w *harness, subject string) (out []T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"conclave/pkg/actor"
@@ -14,12 +15,62 @@ import (
 	"conclave/subjects"
 )
 
-// summaryTimeout is how long a summary may take. Nobody waits for it.
+// summaryTimeout is the timeout of a summary. It runs in the background, so it may be long.
 const summaryTimeout = 5 * time.Minute
 
-// startSummary makes a summary of the oldest turns in the background when the conversation takes up too much of the model's
-// window. One at a time for a session; whoever loses against another write drops the work, and a later turn tries again.
-func (g *Generator) startSummary(out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
+// summaries are the summaries that run in the background, at most one per session. The zero value is ready.
+type summaries struct {
+	running sync.WaitGroup
+	mu      sync.Mutex
+	cancels map[string]context.CancelFunc // by session
+	closed  bool
+}
+
+// start runs work in a goroutine. It does nothing when one runs for the session already, or after cancelAll. The context
+// of work has the values of ctx but not its end.
+func (s *summaries) start(ctx context.Context, session string, work func(ctx context.Context)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.cancels[session] != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), summaryTimeout)
+	if s.cancels == nil {
+		s.cancels = map[string]context.CancelFunc{}
+	}
+	s.cancels[session] = cancel
+	s.running.Go(func() {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.cancels, session)
+			cancel()
+		}()
+		work(ctx)
+	})
+}
+
+// isRunning reports whether a summary of the session runs.
+func (s *summaries) isRunning(session string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cancels[session] != nil
+}
+
+// cancelAll cancels all summaries. None is started after it.
+func (s *summaries) cancelAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, cancel := range s.cancels {
+		cancel()
+	}
+}
+
+// startSummary summarizes the oldest turns in the background when the conversation exceeds its share of the model's
+// window. rev and size are the revision and the encoded size of c. A summary that loses against another write is dropped;
+// a later turn tries again.
+func (g *Generator) startSummary(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, size, window int) {
 	most := window * g.cfg.CompactAt / 100
 	if most == 0 || size <= most || len(c.Turns) < 2 { // a token has a byte at least
 		return
@@ -28,31 +79,25 @@ func (g *Generator) startSummary(out actor.Out, session string, c subjects.Conve
 	if n == 0 {
 		return
 	}
-	if _, busy := g.summing.LoadOrStore(session, true); busy {
-		return
-	}
 	g.mu.Lock()
 	if g.background != nil {
-		out = g.background.WithIDs(session, "") // the question's own deadline does not count for this
+		out = g.background.WithIDs(session, "") // without the deadline of the question
 	}
 	g.mu.Unlock()
-	g.behind.Go(func() {
-		defer g.summing.Delete(session)
-		defer func() { // a mistake in here must not end the system
+	g.summaries.start(ctx, session, func(ctx context.Context) {
+		defer func() { // a panic here must not end the process
 			if p := recover(); p != nil {
 				out.LogError(fmt.Errorf("summarizing session %s: panic: %v", session, p))
 			}
 		}()
-		ctx, cancel := context.WithTimeout(g.life, summaryTimeout)
-		defer cancel()
-		if err := g.summarizeTurns(ctx, out, session, c, rev, n, window); err != nil && g.life.Err() == nil {
+		if err := g.summarizeTurns(ctx, out, session, c, rev, n, window); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			out.LogError(fmt.Errorf("summarizing session %s: %w", session, err))
 		}
 	})
 }
 
-// countTurnsToSummarize is how many turns a summary should take in: enough that the rest is half of what is allowed, and never the
-// last one. 0 = none, there is room.
+// countTurnsToSummarize is how many of the oldest turns a summary replaces: enough that the rest takes half of most
+// tokens, but never the last one. 0 = the conversation fits.
 func countTurnsToSummarize(c subjects.Conversation, system string, most int) int {
 	if loop.Estimate(system, nil, historyMessages(c))+loop.Estimate(c.Summary, nil, nil) <= most {
 		return 0
@@ -67,7 +112,7 @@ func countTurnsToSummarize(c subjects.Conversation, system string, most int) int
 	return max(1, min(n+1, len(c.Turns)-1))
 }
 
-// summarizeTurns replaces the oldest n turns by a summary.
+// summarizeTurns replaces the oldest n turns by a summary. Only grades may change in the conversation meanwhile.
 func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session string, c subjects.Conversation, rev uint64, n, window int) error {
 	a := loop.Agent{Chat: wire.Client{Out: out, Role: subjects.RoleSummaries, Timeout: g.cfg.CallTimeout}, Limits: g.cfg.loopLimits(), Now: out.Now, NewID: out.NewID}
 	a.Options.Window = window
@@ -83,14 +128,14 @@ func (g *Generator) summarizeTurns(ctx context.Context, out actor.Out, session s
 		if err != nil {
 			return err
 		}
-		g.at("compact/before")
+		actor.Step(ctx, "compact/before")
 		now, err := store.Put(ctx, subjects.ConversationKey(session), data, rev)
 		if err == nil {
-			g.at("compact/after")
+			actor.Step(ctx, "compact/after")
 			g.sessions.replace(session, rev, next, now)
 			break
 		}
-		// A grade comes soon after an answer, which is when summaries are made. It changes no turn's words.
+		// A grade is often stored just now: it comes soon after an answer, as a summary does.
 		fresh, at, rerr := readConversation(ctx, store, session)
 		if !errors.Is(err, actor.ErrChanged) || rerr != nil || !sameTurns(c, fresh) {
 			return err
