@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -67,7 +67,7 @@ func (g *Gateway) onRules(w http.ResponseWriter, r *http.Request) error {
 func (g *Gateway) approvals(r *http.Request, all bool) (subjects.ApprovalList, error) {
 	ctx, cancel := g.until(r.Context(), decisionTime)
 	defer cancel()
-	l, err := actor.Ask(ctx, g.out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
+	l, err := g.client.Approvals(ctx, all)
 	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), errClosing) {
 		err = errClosing
 	}
@@ -94,14 +94,10 @@ func (g *Gateway) onDecision(w http.ResponseWriter, r *http.Request) error {
 	case !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Remember):
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "remember is session, always or left out")
 	}
-	service, err := subjects.ApprovalDecisionService.With(id)
-	if err != nil {
-		return err
-	}
 	// A client that goes away has answered all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), decisionTime)
 	defer cancel()
-	got, err := actor.Ask(ctx, g.out, service, subjects.ApprovalDecision{Approve: *in.Approve, Remember: in.Remember})
+	got, err := g.client.DecideApproval(ctx, id, subjects.ApprovalDecision{Approve: *in.Approve, Remember: in.Remember})
 	switch {
 	case err != nil:
 		return brokerSays(err)
@@ -125,17 +121,14 @@ func (g *Gateway) onRevoke(w http.ResponseWriter, r *http.Request) error {
 	if _, err := params(r); err != nil {
 		return err
 	}
-	service, err := subjects.ApprovalRevoke.With(id)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), decisionTime)
 	defer cancel()
-	done, err := actor.Ask(ctx, g.out, service, subjects.Empty{})
+	_, err := g.client.RevokeRule(ctx, id)
 	switch {
-	case err != nil:
+	case err == nil:
+	case !errors.Is(err, client.ErrNotFound):
 		return brokerSays(err)
-	case !done.OK:
+	default:
 		return problemf(http.StatusNotFound, codeNotFound, "there is no rule %s; GET /approvals/rules lists those there are", id)
 	}
 	g.write(w, http.StatusOK, struct {

@@ -1,18 +1,15 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
-	"conclave/pkg/actor"
-	"conclave/subjects"
+	"conclave/pkg/client"
 )
 
 // Event is one event as the API shows it.
@@ -28,19 +25,12 @@ type Event struct {
 	aside bool // it belongs to respondent B's answer: see [hidden]
 }
 
-// The two subjects of the JetStream API through which people read EVENTS. They stand in the table of edges.
-var (
-	eventsInfo = subjects.Spec{Name: "core.API.STREAM.INFO.EVENTS"}
-	eventsGet  = subjects.Spec{Name: "core.API.STREAM.MSG.GET.EVENTS"}
-)
-
 // Bounds of the events that are kept in memory for everybody who follows, and how often EVENTS is looked at when
 // nothing was heard: what is heard may be lost with the link.
 const (
 	ringEvents = 4096
 	ringBytes  = 32 << 20
 	lookAgain  = time.Second
-	readTime   = 5 * time.Second
 )
 
 // errNone means that EVENTS has no such event yet.
@@ -50,9 +40,9 @@ var errNone = errors.New("no event there")
 // wait for events read from there, each at its own place, and from the stream itself when they are further behind. So
 // nobody has a queue that could overflow, and nothing is missed or told twice.
 type events struct {
-	out  actor.Out
-	wake chan struct{}
-	most int // events in ring
+	client *client.Client
+	wake   chan struct{}
+	most   int // events in ring
 
 	mu      sync.Mutex
 	ring    []Event
@@ -76,15 +66,15 @@ func (e *events) nudge() {
 }
 
 // open finds the end of the stream.
-func (e *events) open(ctx context.Context, out actor.Out) error {
-	e.out = out
-	_, last, err := e.bounds(ctx)
+func (e *events) open(ctx context.Context, c *client.Client) error {
+	e.client = c
+	log, err := c.EventStatus(ctx)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.start, e.end = last, last
+	e.start, e.end = log.Last, log.Last
 	return nil
 }
 
@@ -92,7 +82,7 @@ func (e *events) open(ctx context.Context, out actor.Out) error {
 func (e *events) follow(ctx context.Context, heard func(Event)) {
 	for ctx.Err() == nil {
 		_, end := e.span()
-		ev, err := e.read(ctx, end+1, "")
+		ev, err := e.readEvent(ctx, end+1, storedPattern(""))
 		if err == nil {
 			heard(ev)
 			e.add(ev)
@@ -183,7 +173,7 @@ func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struc
 			return ev, ok, changed, nil
 		}
 		e.mu.Unlock()
-		ev, err = e.read(ctx, c.at+1, c.pattern)
+		ev, err = e.readEvent(ctx, c.at+1, storedPattern(c.pattern))
 		switch {
 		case err == nil:
 			c.moveTo(ev.Seq, c.pattern == "")
@@ -219,148 +209,24 @@ func (c *cursor) wait(ctx context.Context) (Event, error) {
 	}
 }
 
-// ask asks the API of the stream.
-func (e *events) ask(ctx context.Context, spec subjects.Spec, body, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	data, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("reading events: %w", err)
-	}
-	reply, _, err := e.out.Request(ctx, spec, data)
-	if err != nil {
-		return fmt.Errorf("reading events: %w", err)
-	}
-	if err := json.Unmarshal(reply, into); err != nil {
-		return fmt.Errorf("reading events: %w", err)
-	}
-	return nil
-}
-
-// apiError is how the API says no.
-type apiError struct {
-	ErrCode     int    `json:"err_code"`
-	Description string `json:"description"`
-}
-
-// noMessage is the API's code for a sequence that is not there.
-const noMessage = 10037
-
-// bounds are the first and the last event there is.
-func (e *events) bounds(ctx context.Context) (first, last uint64, err error) {
-	var got struct {
-		State struct {
-			First uint64 `json:"first_seq"`
-			Last  uint64 `json:"last_seq"`
-		} `json:"state"`
-		Error *apiError `json:"error"`
-	}
-	if err := e.ask(ctx, eventsInfo, struct{}{}, &got); err != nil {
-		return 0, 0, err
-	}
-	if got.Error != nil {
-		return 0, 0, fmt.Errorf("reading events: %s", got.Error.Description)
-	}
-	return got.State.First, got.State.Last, nil
-}
-
-// read reads the first event at or after a sequence whose plain subject matches, "" = any.
-func (e *events) read(ctx context.Context, seq uint64, pattern string) (Event, error) {
-	if pattern == "" {
-		pattern = ">"
-	}
-	return e.readStored(ctx, seq, "from.*."+pattern)
-}
-
-func (e *events) readStored(ctx context.Context, seq uint64, stored string) (Event, error) {
-	var got struct {
-		Message *struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-		Error *apiError `json:"error"`
-	}
-	body := struct {
-		Seq  uint64 `json:"seq"`
-		Next string `json:"next_by_subj"`
-	}{seq, stored}
-	if err := e.ask(ctx, eventsGet, body, &got); err != nil {
-		return Event{}, err
-	}
+// readEvent reads the first event at or after a sequence whose stored subject matches. [errNone] means that there is none.
+func (e *events) readEvent(ctx context.Context, seq uint64, stored string) (Event, error) {
+	got, ok, err := e.client.EventFrom(ctx, seq, stored)
 	switch {
-	case got.Error != nil && got.Error.ErrCode == noMessage:
+	case err != nil:
+		return Event{}, err
+	case !ok:
 		return Event{}, errNone
-	case got.Error != nil:
-		return Event{}, fmt.Errorf("reading event %d: %s", seq, got.Error.Description)
-	case got.Message == nil || got.Message.Seq < seq:
-		return Event{}, fmt.Errorf("reading event %d: the answer holds none", seq)
 	}
-	m := got.Message
-	ev := Event{Seq: m.Seq, Subject: m.Subject, Time: m.Time}
-	if rest, ok := strings.CutPrefix(m.Subject, "from."); ok {
-		ev.From, ev.Subject, _ = strings.Cut(rest, ".")
-	}
-	ev.Query, ev.Session = header(m.Header, subjects.HeaderQuery), header(m.Header, subjects.HeaderSession)
-	ev.Payload = payload(m.Data, header(m.Header, subjects.HeaderType))
-	ev.label()
+	ev := Event{Seq: got.Seq, Subject: got.Subject, From: got.From, Time: got.Time, Query: got.Query, Session: got.Session, Payload: got.Body}
 	ev.aside = hidden(ev)
 	return ev, nil
 }
 
-// header is the first value of a header in the block that the stream keeps, under this very name.
-func header(block []byte, name string) string {
-	for line := range strings.SplitSeq(string(block), "\r\n") {
-		if k, v, ok := strings.Cut(line, ":"); ok && k == name {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
-}
+// storedPattern returns the stored subjects of a live subject from any account; "" is every event.
+func storedPattern(subject string) string { return "from.*." + cmp.Or(subject, ">") }
 
-// payload shows a body as JSON: as it is, or what is not JSON as a text.
-func payload(data []byte, contentType string) json.RawMessage {
-	if base, _, _ := strings.Cut(contentType, ";"); strings.TrimSpace(base) == subjects.TypeMsgpack {
-		data = []byte(actor.FormatJSON(subjects.Spec{Codec: subjects.Msgpack}, data))
-	}
-	if json.Valid(data) && utf8.Valid(data) {
-		return data
-	}
-	text, err := json.Marshal(strings.ToValidUTF8(string(data), "\uFFFD"))
-	if err != nil {
-		return json.RawMessage("null")
-	}
-	return text
-}
-
-// label fills in the ids that an event's headers did not have, so that it is found: from the payload, where a person
-// with the plain nats tool writes them, or from the subject. They say what an event is about, never who said it.
-func (e *Event) label() {
-	if subjects.CheckToken(e.Query) != nil {
-		e.Query = ""
-	}
-	if subjects.CheckToken(e.Session) != nil {
-		e.Session = ""
-	}
-	if e.Query != "" && e.Session != "" {
-		return
-	}
-	var ids struct {
-		Query   string `json:"query_id"`
-		Session string `json:"session_id"`
-	}
-	if json.Unmarshal(e.Payload, &ids) != nil {
-		ids.Query, ids.Session = "", ""
-	}
-	if t, ok := subjects.Match(subjects.QueryCancel.Name, e.Subject); ok && len(t) == 1 {
-		ids.Query = t[0]
-	}
-	if e.Query == "" && subjects.CheckToken(ids.Query) == nil {
-		e.Query = ids.Query
-	}
-	if e.Session == "" && subjects.CheckToken(ids.Session) == nil {
-		e.Session = ids.Session
-	}
+// toClient converts an event for the functions of package client that read events.
+func (e Event) toClient() client.Event {
+	return client.Event{Stream: client.EventLog, Seq: e.Seq, Subject: e.Subject, From: e.From, Time: e.Time, Query: e.Query, Session: e.Session, Body: e.Payload}
 }

@@ -2,17 +2,13 @@ package gateway
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -34,7 +30,7 @@ type Counted struct {
 }
 
 // maxWords bounds what a user may write with a thumb, in bytes.
-const maxWords = 8 << 10
+const maxWords = client.MaxFeedback
 
 // rateTime is how long POST /feedback waits for what becomes of it.
 const rateTime = 3 * time.Second
@@ -63,11 +59,11 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 		in.SessionID = q.session
 	}
 	cur := g.events.now()
-	sum, err := g.rate(r.Context(), in.SessionID, body)
+	rating, err := g.client.StoreFeedback(r.Context(), in.SessionID, body)
 	if err != nil {
-		return err
+		return notStored(g.out, subjects.UserFeedback.Name, err)
 	}
-	got, err := g.became(r.Context(), cur, body, sum)
+	got, err := g.waitForOutcome(r.Context(), cur, rating)
 	if err != nil {
 		return err
 	}
@@ -121,9 +117,9 @@ func (in Opinion) feedback() (body subjects.Feedback, err error) {
 func (g *Gateway) lastAnswer(ctx context.Context, session string) (string, error) {
 	ctx, cancel := g.until(ctx, lookTime)
 	defer cancel()
-	c, err := g.conversation(ctx, session)
+	c, err := g.client.Session(ctx, session)
 	switch {
-	case errors.Is(err, actor.ErrNotFound) || err == nil && len(c.Turns) == 0:
+	case errors.Is(err, client.ErrNotFound) || err == nil && len(c.Turns) == 0:
 		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions lists those there are", session)
 	case err != nil:
 		return "", g.unread(ctx, err)
@@ -131,25 +127,12 @@ func (g *Gateway) lastAnswer(ctx context.Context, session string) (string, error
 	return c.Turns[len(c.Turns)-1].QueryID, nil
 }
 
-// rate stores feedback. It returns the digest by which a dead letter would tell of it.
-func (g *Gateway) rate(ctx context.Context, session string, body subjects.Feedback) (sum string, err error) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return "", fmt.Errorf("encoding feedback: %w", err)
-	}
-	digest := sha256.Sum256(data)
-	out := g.out.WithIDs(session, body.QueryID)
-	return hex.EncodeToString(digest[:]), store(ctx, out, subjects.UserFeedback.Name, func(ctx context.Context, id string) error {
-		return out.PublishOnce(ctx, subjects.UserFeedback.Spec, data, id)
-	})
-}
-
-// became waits a moment for what becomes of feedback: the reward that it is counted as, or why it is refused. Nothing means
-// that it is not known yet, or that the same was said before.
-func (g *Gateway) became(ctx context.Context, cur *cursor, body subjects.Feedback, sum string) (*subjects.Reward, error) {
+// waitForOutcome waits a moment for the outcome of feedback: its reward, or a problem when it is rejected. Nil means that
+// the outcome is not known yet, or that the feedback repeats what was said before; it is stored in any case.
+func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *client.Rating) (*subjects.Reward, error) {
 	leave, err := enter(g.rooms.waiting, "questions are waiting")
 	if err != nil {
-		return nil, nil // it is stored: who has no place to wait hears that
+		return nil, nil
 	}
 	defer leave()
 	ctx, cancel := g.until(ctx, g.rateTime)
@@ -159,46 +142,13 @@ func (g *Gateway) became(ctx context.Context, cur *cursor, body subjects.Feedbac
 		if err != nil {
 			return nil, nil
 		}
-		if ev.From != rewardAccount || ev.Query != body.QueryID {
-			continue
+		reward, err := rating.Outcome(ev.toClient())
+		var rejected *client.RejectedError
+		switch {
+		case errors.As(err, &rejected):
+			return nil, problemf(http.StatusNotFound, codeNotFound, "%s", rejected.Reason)
+		case reward != nil:
+			return reward, nil
 		}
-		if r := rewarded(ev, body); r != nil {
-			return r, nil
-		}
-		if why := turnedDown(ev, sum); why != "" {
-			return nil, problemf(http.StatusNotFound, codeNotFound, "%s", why)
-		}
 	}
-}
-
-// rewarded is the reward that some feedback became, nil when the event is not that. What was said of the same answer just
-// before may be counted just now: a thumb that points elsewhere is not this one.
-func rewarded(ev Event, said subjects.Feedback) *subjects.Reward {
-	var r subjects.Reward
-	switch {
-	case ev.Subject != subjects.RewardEvent.Name || json.Unmarshal(ev.Payload, &r) != nil:
-	case r.QueryID != said.QueryID || r.Source != subjects.RewardUser:
-	case said.Thumb != 0 && r.Thumb != said.Thumb || said.Stars != 0 && r.Stars != said.Stars:
-	default:
-		return &r
-	}
-	return nil
-}
-
-// turnedDown is why reward did not take the feedback with this digest, "" when the event does not say so.
-func turnedDown(ev Event, sum string) string {
-	if t, ok := subjects.Match(subjects.DeadLetterEvent.Name, ev.Subject); !ok || len(t) != 1 {
-		return ""
-	}
-	var d subjects.DeadLetter
-	if json.Unmarshal(ev.Payload, &d) != nil || d.SHA256 != sum {
-		return ""
-	}
-	if _, ok := subjects.Match(subjects.UserFeedback.Received, d.Subject); !ok {
-		return ""
-	}
-	if d.Reason == "" {
-		return "it was refused: " + d.Code
-	}
-	return d.Reason
 }

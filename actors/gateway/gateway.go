@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
@@ -54,6 +55,7 @@ type Gateway struct {
 	pace     pace
 
 	out     actor.Out
+	client  *client.Client
 	server  *http.Server
 	serving sync.WaitGroup
 	life    context.Context // ends when the gateway is about to close
@@ -112,14 +114,14 @@ func (g *Gateway) onEvent(context.Context, actor.Msg[anything], actor.Out) error
 
 // Start implements [actor.Starter]: it finds its place in EVENTS, then listens.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
-	g.out = out
+	g.out, g.client = out, client.Wrap(out)
 	var err error
 	if g.cfg.TokenFile != "" {
 		if g.token, err = readSecret(g.cfg.TokenFile); err != nil {
 			return err
 		}
 	}
-	if err := g.events.open(ctx, out); err != nil {
+	if err := g.events.open(ctx, g.client); err != nil {
 		return err
 	}
 	ln, err := listen(ctx, g.cfg.Listen)

@@ -117,7 +117,7 @@ func (g *Gateway) judgements(ctx context.Context, query string, after uint64, in
 	search := func(stored string, found func() bool) {
 		at := after
 		for range judgedReads {
-			ev, err := g.events.readStored(ctx, at+1, stored)
+			ev, err := g.events.readEvent(ctx, at+1, stored)
 			if err != nil {
 				return
 			}

@@ -73,14 +73,23 @@ func (g *Gateway) onDelta(_ context.Context, in actor.Msg[subjects.Delta], _ act
 	return nil
 }
 
-// onQuestion hears a question, whoever asked it.
+// firstToken returns the first id that is a valid token. Ids tell what an event is about, never who published it.
+func firstToken(ids ...string) string {
+	for _, id := range ids {
+		if subjects.CheckToken(id) == nil {
+			return id
+		}
+	}
+	return ""
+}
+
+// onQuestion receives a question, whoever asked it.
 func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ actor.Out) error {
 	body, err := json.Marshal(in.Body)
 	if err != nil {
 		return err
 	}
-	ev := Event{Subject: in.Subject, Time: in.Time.UTC(), Query: in.Query, Session: in.Session, Payload: body}
-	ev.label()
+	ev := Event{Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID), Session: firstToken(in.Session, in.Body.SessionID), Payload: body}
 	g.live.say(said{Event: ev})
 	return nil
 }

@@ -38,10 +38,7 @@ func (g *Gateway) memory(r *http.Request, q subjects.MemoryAdminRequest) (subjec
 	}
 	ctx, cancel := g.until(from, memoryTime)
 	defer cancel()
-	got, err := actor.Ask(ctx, g.out, subjects.MemoryAdminService, q)
-	if got.Entries == nil {
-		got.Entries = []subjects.MemoryEntry{}
-	}
+	got, err := g.client.AdminMemory(ctx, q)
 	return got, memorySays(ctx, err)
 }
 

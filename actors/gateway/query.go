@@ -82,7 +82,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	}
 	if named {
 		// Asked again, it would not be answered again, and this client would wait for nothing.
-		if c, err := g.conversation(r.Context(), in.SessionID); err == nil && c.Answered(in.QueryID) {
+		if c, err := g.client.Session(r.Context(), in.SessionID); err == nil && c.Answered(in.QueryID) {
 			return problemf(http.StatusConflict, codeConflict, "the question %s was answered before: GET /queries/%s shows it; leave query_id out to ask anew", in.QueryID, in.QueryID)
 		}
 	}
@@ -219,8 +219,17 @@ func store(ctx context.Context, out actor.Out, what string, say func(ctx context
 			return f
 		}
 	}
+	return notStored(out, what, err)
+}
+
+// notStored logs why an event could not be stored and returns the fault for the client.
+func notStored(out actor.Out, what string, err error) error {
+	var fault *subjects.Fault
+	if errors.As(err, &fault) {
+		return fault
+	}
 	out.LogError(err)
-	return subjects.Faultf(subjects.CodeUnavailable, "%s could not be stored, or nobody said that it was; try again", what)
+	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again", what)
 }
 
 // ending is how a question ended.
@@ -405,7 +414,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
 	for _, s := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
 		for at := q.since; ; {
-			ev, err := g.events.readStored(ctx, at+1, s)
+			ev, err := g.events.readEvent(ctx, at+1, s)
 			if errors.Is(err, errNone) {
 				break
 			}

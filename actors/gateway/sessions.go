@@ -3,22 +3,15 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 
-	"conclave/pkg/actor"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
-
-// conversations is the bucket that the answerer keeps them in. The gateway may read it and nothing else.
-var conversations = subjects.StateBucket(subjects.Generator)
 
 // Session is one line of the list.
 type Session struct {
@@ -33,11 +26,7 @@ const (
 	maxSessions = 500  // listed
 	maxRead     = 5000 // read; of more than these the first by id
 	maxTitle    = 80
-	readers     = 8
 )
-
-// errDamaged means that a conversation is there and cannot be read.
-var errDamaged = errors.New("a conversation could not be read")
 
 // onSessions lists the conversations, the latest first.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
@@ -46,21 +35,27 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := g.until(r.Context(), lookTime)
 	defer cancel()
-	keys, err := g.out.Store(conversations).Keys(ctx, subjects.ConversationPrefix)
+	ids, err := g.client.SessionIDs(ctx)
 	if err != nil {
 		return g.unread(ctx, err)
 	}
-	var names []string
-	for _, k := range keys {
-		if name, ok := subjects.SessionOf(k); ok {
-			names = append(names, name)
+	unread := max(0, len(ids)-maxRead)
+	found, err := g.client.Sessions(ctx, ids[:len(ids)-unread])
+	if err != nil {
+		return g.unread(ctx, err)
+	}
+	list := make([]Session, len(found))
+	for i, s := range found {
+		list[i] = Session{ID: s.ID, Title: title(s.Question), Turns: s.Turns, Updated: s.Updated}
+		switch {
+		case s.Err != nil:
+			g.out.LogError(s.Err)
+			list[i].Title = "(cannot be decoded)"
+		case s.Question == "": // every turn is summarized
+			if c, err := g.client.Session(ctx, s.ID); err == nil {
+				list[i].Title = title(c.Summary)
+			}
 		}
-	}
-	slices.Sort(names)
-	unread := max(0, len(names)-maxRead)
-	list, err := g.list(ctx, names[:len(names)-unread])
-	if err != nil {
-		return g.unread(ctx, err)
 	}
 	more := unread + max(0, len(list)-maxSessions)
 	list = list[:min(len(list), maxSessions)]
@@ -71,66 +66,10 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// list reads conversations, several at once. One that went away in between is left out; one that is damaged does not keep
-// the others from being listed.
-func (g *Gateway) list(ctx context.Context, names []string) ([]Session, error) {
-	list := make([]Session, len(names))
-	errs := make([]error, len(names))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(readers, len(names)) {
-		wg.Go(func() {
-			for i := range next {
-				c, err := g.conversation(ctx, names[i])
-				list[i], errs[i] = summary(names[i], c), err
-			}
-		})
-	}
-	for i := range names {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	found := []Session{}
-	for i, s := range list {
-		switch {
-		case errs[i] == nil:
-			found = append(found, s)
-		case errors.Is(errs[i], errDamaged):
-			g.out.LogError(errs[i])
-			found = append(found, Session{ID: names[i], Title: "(could not be read)"})
-		case !errors.Is(errs[i], actor.ErrNotFound):
-			return nil, errs[i]
-		}
-	}
-	slices.SortFunc(found, func(a, b Session) int {
-		return cmp.Or(b.Updated.Compare(a.Updated), cmp.Compare(a.ID, b.ID))
-	})
-	return found, nil
-}
-
-// conversation reads one. It is read loosely: an older one may have been written by an older build.
-func (g *Gateway) conversation(ctx context.Context, session string) (subjects.Conversation, error) {
-	var c subjects.Conversation
-	data, _, err := g.out.Store(conversations).Get(ctx, subjects.ConversationKey(session))
-	if err != nil {
-		return c, err
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("%w: %s: %w", errDamaged, session, err)
-	}
-	return c, nil
-}
-
-func summary(id string, c subjects.Conversation) Session {
-	s := Session{ID: id, Turns: len(c.Turns) + c.Summarized + c.Dropped, Updated: c.Updated}
-	switch {
-	case len(c.Turns) > 0:
-		s.Title = title(c.Turns[0].Query)
-	case c.Summary != "":
-		s.Title = title(c.Summary)
-	}
-	return s
+// summarize returns the line of a conversation in the list. Without a turn the title is the summary.
+func summarize(id string, c subjects.Conversation) Session {
+	s := client.Summarize(c)
+	return Session{ID: id, Title: title(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated}
 }
 
 // title is the beginning of a text on one line.
@@ -167,8 +106,8 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := g.until(r.Context(), lookTime)
 	defer cancel()
-	c, err := g.conversation(ctx, id)
-	if errors.Is(err, actor.ErrNotFound) {
+	c, err := g.client.Session(ctx, id)
+	if errors.Is(err, client.ErrNotFound) {
 		return problemf(http.StatusNotFound, codeNotFound, "there is no conversation %s; GET /sessions lists those there are", id)
 	}
 	if err != nil {
@@ -181,7 +120,7 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 		Dropped    int                `json:"dropped"`
 		Messages   []subjects.Message `json:"messages"`
 		Kept       []subjects.Turn    `json:"conversation"`
-	}{summary(id, c), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns}
+	}{summarize(id, c), c.Summary, c.Summarized, c.Dropped, c.Messages(), c.Turns}
 	if body.Messages == nil {
 		body.Messages = []subjects.Message{}
 	}

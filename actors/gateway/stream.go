@@ -126,12 +126,12 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	defer g.live.leave(hear)
 	s := &stream{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cur: g.events.now(), want: f}
 	if f.resume {
-		first, last, err := g.events.bounds(ctx)
+		log, err := g.client.EventStatus(ctx)
 		if err != nil {
 			return err
 		}
 		start, _ := g.events.span()
-		s.resume(min(first, start+1), last)
+		s.resume(min(log.First, start+1), log.Last)
 	}
 	s.begin()
 	beat := time.NewTicker(g.cfg.Heartbeat)
