@@ -257,7 +257,7 @@ func TestHouseWithoutMemory(t *testing.T) {
 	p.open(config.Actors...)
 	p.asks("q1", "Where does my sister Anna live?")
 	var f *subjects.Fault
-	if _, err := p.recalls("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || !strings.Contains(f.Text, "memory is shut") || !strings.Contains(f.Text, "move it away") {
+	if _, err := p.recalls("Anna"); !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || !strings.Contains(f.Text, "memory is unavailable") || !strings.Contains(f.Text, "move it away") {
 		t.Errorf("the user is told %v", err)
 	}
 	if got := p.offered("remember, search the memory and the knowledge graph"); slices.ContainsFunc(got, func(n string) bool { return strings.Contains(n, "memory") || strings.Contains(n, "graph") }) {

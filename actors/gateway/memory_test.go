@@ -76,7 +76,7 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRe
 	case "noaudit":
 		return done, subjects.Faultf(subjects.CodeNoAudit, "the audit did not take it")
 	case "shut":
-		return done, subjects.Faultf(subjects.CodeUnavailable, "memory is shut: the file is damaged")
+		return done, subjects.Faultf(subjects.CodeUnavailable, "memory is unavailable: the file is damaged")
 	case "broken":
 		return done, subjects.Faultf(subjects.CodeInternal, "secret insides")
 	case "late":
@@ -257,7 +257,7 @@ func TestMemory(t *testing.T) {
 		{"search that breaks off", "GET", "/memory/search", "/memory/search?q=cut", "", 502, "broke off", `gateway recall {"query":"cut"}`},
 		{"search that memory refuses", "GET", "/memory/search", "/memory/search?q=wrong", "", 400, "give other words", `gateway recall {"query":"wrong"}`},
 		{"the audit is down", "POST", "/memory/forget", "/memory/forget", `{"query":"noaudit","dry":false}`, 503, subjects.CodeNoAudit, `gateway admin {"op":"forget","query":"noaudit"}`},
-		{"memory is shut", "GET", "/memory", "/memory?text=shut", "", 503, "memory is shut: the file is damaged", `gateway admin {"op":"list","text":"shut","limit":50}`},
+		{"memory is unavailable", "GET", "/memory", "/memory?text=shut", "", 503, "memory is unavailable: the file is damaged", `gateway admin {"op":"list","text":"shut","limit":50}`},
 		{"memory was too late", "GET", "/memory", "/memory?text=late", "", 504, "too late", `gateway admin {"op":"list","text":"late","limit":50}`},
 		{"trick: memory tells its insides", "GET", "/memory", "/memory?text=broken", "", 502, "memory failed; its log says why", `gateway admin {"op":"list","text":"broken","limit":50}`},
 		{"another method", "PUT", "/memory/{id}", "/memory/" + anna, `{}`, 405, "GET or PATCH or DELETE", ""},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
 
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
@@ -13,73 +12,75 @@ import (
 	"conclave/subjects"
 )
 
-// Grades stand under the question and who answered it, not under the entry: one that comes before its answer was kept
-// waits there.
+// Grades are stored under query and respondent, not under the entry: a grade may arrive before its answer.
 
-// maxFeedback bounds what is kept of a critic's words.
+// maxFeedback bounds the feedback of a critic that is stored, in bytes.
 const maxFeedback = 4 << 10
 
-// onCritique takes down a grade.
+// onCritique stores the score of a critic, with its feedback without credentials. A score outside 1 to 5 means ungraded and is
+// ignored.
 func (m *Memory) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
 	if c.Score < 1 || c.Score > 5 {
-		return nil // ungraded
+		return nil
 	}
-	words, _ := firewall.Redact(c.Feedback) // a critic may quote what was answered
-	words = text.Clip(words, maxFeedback)
-	return m.grade(ctx, out, in.From, in.Seq, in.StoredAt, store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &words},
-		fmt.Sprintf("the critic gave %d of 5", c.Score))
+	feedback, _ := firewall.Redact(c.Feedback)
+	feedback = text.Clip(feedback, maxFeedback)
+	g := store.Grade{Query: c.QueryID, Respondent: c.RespondentID, Critic: &c.Score, Feedback: &feedback}
+	return storeGrade(ctx, m, in, out, g, fmt.Sprintf("the critic gave %d of 5", c.Score))
 }
 
-// onPairwise takes down which of two answers was the better one.
+// onPairwise stores which of two answers was better. A comparison without a winner is ignored.
 func (m *Memory) onPairwise(ctx context.Context, in actor.Msg[subjects.Pairwise], out actor.Out) error {
 	if in.Body.Winner == "" {
-		return nil // undecided
+		return nil
 	}
 	winner := text.Clip(in.Body.Winner, subjects.MaxToken)
-	return m.grade(ctx, out, in.From, in.Seq, in.StoredAt, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
+	return storeGrade(ctx, m, in, out, store.Grade{Query: in.Body.QueryID, Pairwise: &winner}, "compared: "+winner)
 }
 
-// onReward takes down what the user thinks now. Rewards of one answer are counted: one that comes late changes nothing.
+// onReward stores the latest reward of an answer: the highest count wins, whatever the order of arrival. The value is
+// clamped to -1..1, NaN is 0. A count that is out of range is rejected.
 func (m *Memory) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	value := min(max(in.Body.Value, -1), 1)
-	if value != value { // no number
+	if math.IsNaN(value) {
 		value = 0
 	}
 	if in.Body.Count < 0 || in.Body.Count > math.MaxInt32 {
-		return subjects.Faultf(subjects.CodeMalformed, "a reward that counts %d", in.Body.Count)
+		return subjects.Faultf(subjects.CodeMalformed, "invalid reward count %d", in.Body.Count)
 	}
-	return m.grade(ctx, out, in.From, in.Seq, in.StoredAt, store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value, Count: in.Body.Count},
-		fmt.Sprintf("a reward of %+.1f", value))
+	g := store.Grade{Query: in.Body.QueryID, Respondent: in.Body.RespondentID, Reward: &value, Count: in.Body.Count}
+	return storeGrade(ctx, m, in, out, g, fmt.Sprintf("a reward of %+.1f", value))
 }
 
-// grade writes a grade down and tells of it. Of what changes nothing there is nothing to tell: whoever graded may say it
-// again later than the stream remembers ids.
-func (m *Memory) grade(ctx context.Context, out actor.Out, from string, seq uint64, stored time.Time, g store.Grade, why string) error {
+// storeGrade stores a grade once per event and publishes it. A grade without a valid query or respondent is rejected. A grade
+// that changes nothing is not published: a sender may repeat it later than the stream deduplicates.
+func storeGrade[T any](ctx context.Context, m *Memory, in actor.Msg[T], out actor.Out, g store.Grade, why string) error {
 	if subjects.CheckToken(g.Query) != nil || g.Respondent != "" && subjects.CheckToken(g.Respondent) != nil {
-		return subjects.Faultf(subjects.CodeMalformed, "a grade for no question")
+		return subjects.Faultf(subjects.CodeMalformed, "a grade without a valid query or respondent")
 	}
-	g.Event = fmt.Sprintf("%d %d", seq, stored.UnixNano()) // a stream that is made anew counts from one again
-	a := act{who: from, action: actGrade, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
+	g.Event = fmt.Sprintf("%d %d", in.Seq, in.StoredAt.UnixNano()) // a recreated stream starts at sequence 1 again
+	a := act{caller: in.From, action: actionAnnotate, params: []byte(g.Query + "\n" + g.Respondent + "\n" + g.Event), query: g.Query}
 	return m.retryEvent(ctx, out, func() error {
-		return m.recorded(ctx, out, a, func() error {
-			of, err := m.unaudited.Grade(ctx, g)
+		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
+			graded, err := db.Grade(ctx, g)
 			if err != nil {
-				return fmt.Errorf("grading the answer to %s: %w", g.Query, err)
+				return none, fmt.Errorf("grading the answer to %s: %w", g.Query, err)
 			}
-			if of == nil {
-				return nil
+			if graded == nil {
+				return none, nil
 			}
-			m.updateIndexGrades(ctx, of)
-			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, Of: g.Respondent, By: from}
-			if len(of) == 0 {
+			m.updateIndexGrades(ctx, graded)
+			ev := subjects.MemoryEvent{QueryID: g.Query, Action: "annotated", IDs: []string{}, Why: why, Of: g.Respondent, By: in.From}
+			if len(graded) == 0 {
 				ev.Action, ev.Why = "waiting", why+"; its answer is not here yet"
 			}
-			for _, e := range of {
+			for _, e := range graded {
 				ev.IDs = append(ev.IDs, e.ID)
 			}
 			id := m.hash.Hash([]byte("annotated " + g.Event))
-			return actor.EmitOnce(ctx, out.WithIDs("", g.Query), subjects.MemoryAnnotated, id, ev)
+			return none, actor.EmitOnce(ctx, out.WithIDs("", g.Query), subjects.MemoryAnnotated, id, ev)
 		})
+		return err
 	})
 }

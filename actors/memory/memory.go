@@ -1,13 +1,13 @@
-// Package memory keeps what was said and learned, and finds it again.
+// Package memory stores answers, facts and documents, and recalls them.
 //
-// It listens on response.generation, critique.result, pairwise.result and reward.event, which come from the event stream
-// one by one and wait there while it is away; on tool.request.{search_memory, save_memory, search_knowledge_graph}, which
-// only the broker reaches; and on memory.{query, write, correlated, admin}, which only the user reaches. It speaks on
-// memory.{stored, annotated, recalled} and tool.schema.*.
+// It consumes response.generation, critique.result, pairwise.result and reward.event from the event stream, where they
+// wait while the actor is down. It serves tool.request.{search_memory, save_memory, search_knowledge_graph}, which the
+// grants open to the broker only, and memory.{query, write, correlated, admin}, which they open to the user only. It
+// publishes memory.{stored, annotated, recalled} and tool.schema.*.
 //
-// DuckDB is the system of record (package store). What a recall needs is in memory beside it (package recall), built at
-// the start and kept in step with each write. What a small model makes of a text, and what plain code does without one, is
-// in package digest.
+// DuckDB is the system of record (package store). The search index is in memory (package recall): it is built at start
+// and updated after each write. Package digest derives names, descriptions and relations from texts, with a small model or by
+// plain rules.
 package memory
 
 import (
@@ -26,15 +26,15 @@ import (
 	"conclave/subjects"
 )
 
-// name is the actor's.
-const name = "memory"
+const (
+	name        = "memory"
+	version     = "0.1.0" // of the tools, in discovery
+	defaultDims = 768     // of a vector, until an embedding model has made one
+)
 
-// defaultDims is the size of a vector as long as no model has made one.
-const defaultDims = 768
-
-// Audit stores a record. It returns nil only when the record is acknowledged.
+// Audit is the audit log of the actor.
 type Audit interface {
-	Append(ctx context.Context, rec subjects.AuditRecord) error
+	actor.AuditLog
 	Close(ctx context.Context) error
 }
 
@@ -43,43 +43,47 @@ type Hasher interface{ Hash(params []byte) string }
 
 // Memory is the actor.
 type Memory struct {
-	cfg         Config
-	unaudited   *store.Store
-	unavailable *subjects.Fault // why there is no database; every request is answered with it
-	disabled    bool            // the user does not want it: what is said meanwhile is not kept later either
-	audit       Audit
-	hash        Hasher
-	cache       *recall.Cache // nil = none
+	cfg   Config
+	audit Audit
+	gate  *actor.Gate
+	hash  Hasher
+	cache *recall.Cache // nil = none
+	now   func() time.Time
 
-	// search is what is searched: vectors of one model. Whoever writes holds it for reading while the index follows what
-	// was stored; whoever changes it for that of another model holds it for writing.
+	// unaudited is the database. Requests of callers reach it through [audited] only; what remains is upkeep: the index,
+	// missing vectors, counters and status.
+	unaudited   *store.Store
+	unavailable *subjects.Fault // why there is no database; the reply to every request
+	disabled    bool            // switched off by the user: events are discarded instead of waiting in the stream
+
+	// search is the index over the vectors of one embedding model. A writer holds the lock for reading while it updates the
+	// index; switchIndex holds it for writing.
 	search struct {
 		sync.RWMutex
-		index *recall.Recall
-		model string
-		dims  int
-		bad   []uint64               // rows whose vectors cannot be used: they are made anew
-		near  store.ApproximateIndex // nil = every search is exact; see ready
+		index       *recall.Recall
+		model       string
+		dims        int
+		unusable    []uint64               // rows whose stored vectors are damaged; backfill replaces them
+		approximate store.ApproximateIndex // nil = every search is exact
 	}
+	approximateReady atomic.Bool // the approximate index holds every entry
 
-	approximateReady atomic.Bool          // the approximate index knows everything
-	started          atomic.Bool          // it runs, so what fails for a while is tried again
-	deferred         map[string]time.Time // entries that the embedding model refuses, until when; the one who catches up has it
+	indexMu    sync.Mutex // one index update at a time, so that an older read never overwrites a newer one
+	editMu     sync.Mutex // one change of existing entries at a time; no model is called under it
+	importMu   sync.Mutex // one message of a document at a time
+	decisionMu sync.Mutex // one decision on candidates at a time
 
-	indexMu        sync.Mutex // the index takes one step at a time: what was read before a write must not be put after it
-	editMu         sync.Mutex // one hand at a time changes what is there; nobody is asked anything meanwhile
-	importMu       sync.Mutex // one message of a document at a time
-	decisionMu     sync.Mutex // one decision upon proposals at a time
+	started        atomic.Bool // Start has run: failed events are retried
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
-	backfillWake   chan struct{} // there are entries without vectors
-	now            func() time.Time
+	backfillWake   chan struct{}        // there are entries without vectors
+	deferred       map[string]time.Time // entries that the embedding model rejects, and when to retry; owned by the backfill
 }
 
-// newMemory returns a memory on an open database. cfg must be valid. The index is built here: when New returns, everything that
-// has vectors is found.
+// newMemory returns the actor on an open database and builds its index: when it returns, every entry with vectors can be
+// recalled. cfg must be valid.
 func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hasher, now func() time.Time) (*Memory, error) {
-	m := &Memory{cfg: cfg, unaudited: db, audit: a, hash: h, backfillWake: make(chan struct{}, 1), now: now}
+	m := &Memory{cfg: cfg, unaudited: db, audit: a, gate: newGate(a, cfg), hash: h, backfillWake: make(chan struct{}, 1), now: now}
 	if cfg.Cache.Entries > 0 {
 		m.cache = recall.NewCache(recall.CacheOptions{
 			Max: cfg.Cache.Entries, Near: float64(cfg.Cache.Near) / 100,
@@ -100,8 +104,8 @@ func newMemory(ctx context.Context, cfg Config, db *store.Store, a Audit, h Hash
 	return m, nil
 }
 
-// Open opens the database below the data folder and returns a memory on it. When that fails the memory is shut: everything
-// else goes on, and what there is to be remembered waits in the event stream.
+// Open returns the actor on the database in the data folder. When the database cannot be opened, or memory is switched
+// off, the actor replies to every request with the reason; the rest of the system works on. cfg must be valid.
 func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memory {
 	if !cfg.Enabled {
 		m := newUnavailable(errors.New("it is switched off in memory.yaml"), a, h)
@@ -113,7 +117,8 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 	if err != nil {
 		return newUnavailable(err, a, h)
 	}
-	if left, err := db.NeedsRewrite(ctx); err == nil && left { // the last stop had no time to write a large file anew
+	// The last shutdown may have had no time to rewrite the file without forgotten content.
+	if pending, err := db.NeedsRewrite(ctx); err == nil && pending {
 		if err = db.Close(ctx); err == nil {
 			db, err = store.Open(ctx, DatabaseFile(data), o)
 		}
@@ -128,10 +133,10 @@ func Open(ctx context.Context, cfg Config, data string, a Audit, h Hasher) *Memo
 	return m
 }
 
-// newUnavailable returns a memory without a database, for the reason given. It takes no events, so that they wait in the stream, and
-// tells everybody why.
-func newUnavailable(why error, a Audit, h Hasher) *Memory {
-	return &Memory{unavailable: subjects.Faultf(subjects.CodeUnavailable, "memory is shut: %v", why), audit: a, hash: h, now: time.Now}
+// newUnavailable returns an actor without a database. It consumes no events, so that they wait in the stream, and
+// replies to every request with the reason.
+func newUnavailable(reason error, a Audit, h Hasher) *Memory {
+	return &Memory{unavailable: subjects.Faultf(subjects.CodeUnavailable, "memory is unavailable: %v", reason), audit: a, gate: newGate(a, Config{}), hash: h, now: time.Now}
 }
 
 // Name implements [actor.Actor].
@@ -139,51 +144,40 @@ func (m *Memory) Name() string { return name }
 
 // Routes implements [actor.Actor].
 func (m *Memory) Routes() []actor.Route {
-	people := []actor.Route{
-		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, actor.OnReject(m.onUnreadable(actRead))),
-		actor.Serve(subjects.MemoryCorrelated, m.onCorrelated, actor.OnReject(m.onUnreadable(actRead))),
-		actor.Serve(subjects.MemoryWriteService, m.onWrite, actor.OnReject(m.onUnreadable(actWrite))),
-		actor.Serve(subjects.MemoryAdminService, m.onAdmin, actor.OnReject(m.onUnreadable(actAdmin))),
+	requests := []actor.Route{
+		actor.ServeStream(subjects.MemoryQueryService, m.onRecall, m.gate.OnReject(actionRead, nil)),
+		actor.Serve(subjects.MemoryCorrelated, m.onCorrelated, m.gate.OnReject(actionRead, nil)),
+		actor.Serve(subjects.MemoryWriteService, m.onWrite, m.gate.OnReject(actionWrite, nil)),
+		actor.Serve(subjects.MemoryAdminService, m.onAdmin, m.gate.OnReject(actionAdmin, nil)),
 	}
 	switch {
 	case m.disabled:
-		return append(people,
+		return append(requests,
 			actor.On(subjects.ResponseGeneration, discardEvent[subjects.Response]), actor.On(subjects.CritiqueResult, discardEvent[subjects.Critique]),
 			actor.On(subjects.PairwiseResult, discardEvent[subjects.Pairwise]), actor.On(subjects.RewardEvent, discardEvent[subjects.Reward]))
 	case m.unavailable != nil:
-		return people
+		return requests
 	}
-	routes := append(people,
-		// Several at once: each asks a model. What is about the same answer comes in any order and is put together.
+	// Several workers: each calls a model. Events about one answer may arrive in any order.
+	routes := append(requests,
 		actor.On(subjects.ResponseGeneration, m.onResponse, actor.Workers(4)),
 		actor.On(subjects.CritiqueResult, m.onCritique, actor.Workers(4)),
 		actor.On(subjects.PairwiseResult, m.onPairwise, actor.Workers(4)),
 		actor.On(subjects.RewardEvent, m.onReward, actor.Workers(4)),
 	)
-	for _, t := range tools {
-		if s, err := subjects.ToolEndpoint(t.schema.Name); err == nil {
-			routes = append(routes, actor.Serve(s, t.handler(m)))
-		}
-	}
-	return routes
+	return append(routes, m.toolset().Routes()...)
 }
 
-// discardEvent takes an event and keeps nothing of it.
+// discardEvent acknowledges an event and stores nothing.
 func discardEvent[T any](context.Context, actor.Msg[T], actor.Out) error { return nil }
 
-// Start implements [actor.Starter]: the tools announce themselves, and what is left to do begins.
+// Start implements [actor.Starter]: it announces the tools and starts the backfill of missing vectors.
 func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 	if m.unavailable != nil {
 		return nil
 	}
-	for _, t := range tools {
-		topic, err := subjects.ToolSchemaEvent.With(t.schema.Name)
-		if err != nil {
-			return err
-		}
-		if err := actor.Emit(ctx, out, topic, t.schema); err != nil {
-			return err
-		}
+	if err := m.toolset().Announce(ctx, out); err != nil {
+		return err
 	}
 	m.started.Store(true)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -193,15 +187,12 @@ func (m *Memory) Start(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// Describe implements [actor.Describer]: a broker that starts later reads the definitions from discovery.
-func (m *Memory) Describe() (version, text string, metadata map[string]string) {
-	metadata = map[string]string{}
-	if m.unavailable == nil {
-		for _, t := range tools {
-			metadata["definition."+t.schema.Name] = t.definition()
-		}
+// Describe implements [actor.Describer]: a broker that starts later reads the tool definitions from discovery.
+func (m *Memory) Describe() (string, string, map[string]string) {
+	if m.unavailable != nil {
+		return version, "conclave memory", map[string]string{}
 	}
-	return version, "conclave memory", metadata
+	return version, "conclave memory", m.toolset().Definitions()
 }
 
 // Close implements [actor.Closer].
@@ -220,41 +211,42 @@ func (m *Memory) Close(ctx context.Context) error {
 	return errors.Join(append(errs, m.audit.Close(ctx))...)
 }
 
-// switchIndex makes the index for the vectors of a model, from the database.
+// switchIndex builds the index for the vectors of a model from the database and replaces the current one. It does
+// nothing when that model and size are in use already.
 func (m *Memory) switchIndex(ctx context.Context, model string, dims int) error {
 	m.search.Lock()
 	defer m.search.Unlock()
 	if m.search.index != nil && m.search.model == model && m.search.dims == dims {
-		return nil // somebody else was faster
+		return nil
 	}
 	index, err := recall.New(recall.Options{Dims: dims, Threads: m.cfg.Threads, Names: m.cfg.Results, Top: m.cfg.Top, Hybrid: m.cfg.Hybrid, Now: m.now})
 	if err != nil {
-		return fmt.Errorf("making the index: %w", err)
+		return fmt.Errorf("building the index: %w", err)
 	}
-	bad, err := index.Load(func(put func(recall.Row, []float32, []float32) error) error {
-		return m.unaudited.Load(ctx, model, func(l store.IndexEntry) error { return put(indexRow(l), l.NameVector, l.DescriptionVector) })
+	unusable, err := index.Load(func(put func(recall.Row, []float32, []float32) error) error {
+		return m.unaudited.Load(ctx, model, func(e store.IndexEntry) error { return put(indexRow(e), e.NameVector, e.DescriptionVector) })
 	})
 	if err == nil && m.search.index != nil {
-		err = index.Warm(ctx) // little has vectors of another model, so words must find it at once
+		err = index.Warm(ctx) // few entries have vectors of a new model yet, so words must find the others at once
 	}
 	if err != nil {
 		_ = index.Close()
-		return fmt.Errorf("reading what is remembered: %w", err)
+		return fmt.Errorf("loading the index: %w", err)
 	}
 	old := m.search.index
-	m.search.index, m.search.model, m.search.dims, m.search.bad = index, model, dims, bad
-	m.search.near = nil // made anew, when it is wanted
+	m.search.index, m.search.model, m.search.dims, m.search.unusable = index, model, dims, unusable
+	m.search.approximate = nil // rebuilt by the backfill
 	m.approximateReady.Store(false)
 	if m.cache != nil {
 		m.cache.Clear()
 	}
 	if old != nil {
-		return old.Close() // nobody reads it: they hold the lock while they do
+		return old.Close() // readers hold the lock while they use it, so there are none
 	}
 	return nil
 }
 
-// newDigester is what reads texts, with the model that the settings allow.
+// newDigester returns a digester that calls a small model when the configuration allows it.
 func (m *Memory) newDigester(out actor.Out) *digest.Digester {
 	o := digest.Options{}
 	if m.cfg.Model {

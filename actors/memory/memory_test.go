@@ -170,7 +170,7 @@ func TestShut(t *testing.T) {
 				if actortest.Code(err) != subjects.CodeUnavailable {
 					t.Errorf("memory.%s: %v", subject, err)
 				}
-				for _, part := range append(tt.says, "memory is shut") {
+				for _, part := range append(tt.says, "memory is unavailable") {
 					if err == nil || !strings.Contains(err.Error(), part) {
 						t.Errorf("memory.%s tells %v, without %q", subject, err, part)
 					}

@@ -11,7 +11,6 @@ import (
 
 	"conclave/actors/memory/store"
 	"conclave/pkg/actor"
-	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
 )
@@ -19,87 +18,79 @@ import (
 //go:embed search_knowledge_graph.md
 var searchGraphText string
 
-// searchGraph tells how people and places are related, now and before.
-var searchGraph = tool{
-	schema: subjects.ToolSchema{
-		Name: "search_knowledge_graph", Version: version, Description: strings.TrimSpace(searchGraphText),
-		Parameters: json.RawMessage(`{"type":"object","properties":{` +
-			`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"the question, in full words"},` +
-			`"people":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of people"},` +
-			`"locations":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of places"}` +
-			`},"required":["query"],"additionalProperties":false}`),
-	},
-	facts: policy.Tool{
-		Name: "search_knowledge_graph", Zone: name, Known: true, Effects: policy.Declare(policy.ReadsPrivate), Timeout: 30 * time.Second, Graded: true,
-	},
-	run: runSearchGraph,
+var searchGraphSchema = subjects.ToolSchema{
+	Name: "search_knowledge_graph", Description: searchGraphText,
+	Parameters: json.RawMessage(`{"type":"object","properties":{` +
+		`"query":{"type":"string","minLength":1,"maxLength":2000,"description":"the question, in full words"},` +
+		`"people":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of people"},` +
+		`"locations":{"type":"array","items":{"type":"string","minLength":1,"maxLength":200},"maxItems":20,"description":"names of places"}` +
+		`},"required":["query"],"additionalProperties":false}`),
 }
 
-// maxGraphLines bounds what a model is shown of the graph.
+// maxGraphLines bounds the relations that a model is shown.
 const maxGraphLines = 40
 
-func runSearchGraph(m *Memory, ctx context.Context, out actor.Out, c call) (found answer, err error) {
+// runSearchGraph finds present and past relations of people and places.
+func (m *Memory) runSearchGraph(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
 	var a struct {
 		Query     string   `json:"query"`
 		People    []string `json:"people"`
 		Locations []string `json:"locations"`
 	}
-	if err := arguments(c.args, &a); err != nil {
-		return answer{}, err
+	if err := actor.DecodeArguments(in.Body.Args, &a); err != nil {
+		return subjects.ToolResult{}, err
 	}
-	does := act{who: c.by, action: actRead, tool: "search_knowledge_graph", params: c.args, session: c.session, query: c.query}
-	err = m.recorded(ctx, out, does, func() error {
-		lines, err := m.unaudited.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxGraphLines})
+	intent := toolAct(in, actionRead, searchGraphSchema.Name, in.Body.Args)
+	return audited(ctx, m, out, intent, func(ctx context.Context, db *access) (subjects.ToolResult, error) {
+		relations, err := db.Relations(ctx, store.GraphQuery{People: a.People, Places: a.Locations, Words: a.Query, Limit: maxGraphLines})
 		if err != nil {
-			return fmt.Errorf("reading the graph: %w", err)
+			return subjects.ToolResult{}, fmt.Errorf("reading the graph: %w", err)
 		}
-		found = formatGraph(out.Now(), lines)
+		found := formatGraph(out.Now(), relations)
 		ev := subjects.MemoryEvent{
-			SessionID: c.session, QueryID: c.query, Action: "recalled", IDs: append([]string{}, found.ids...), By: c.by, Query: redactQuery(a.Query),
-			Why: fmt.Sprintf("%d lines of the graph", len(lines)),
+			SessionID: in.Session, QueryID: in.Body.QueryID, Action: "recalled", IDs: append([]string{}, found.Recalls...), By: in.Body.Caller, Query: redactQuery(a.Query),
+			Why: fmt.Sprintf("%d lines of the graph", len(relations)),
 		}
-		return actor.Emit(ctx, out.WithIDs(c.session, c.query), subjects.MemoryRecalled, ev)
+		return found, actor.Emit(ctx, out.WithIDs(in.Session, in.Body.QueryID), subjects.MemoryRecalled, ev)
 	})
-	return found, err
 }
 
-// formatGraph is the graph in words for a model: what is first, then what was.
-func formatGraph(now time.Time, lines []subjects.Relation) answer {
-	a := answer{trusted: true}
-	if len(lines) == 0 {
-		a.text = "Nothing is known about that."
-		return a
+// formatGraph formats relations for a model, those that hold now first.
+func formatGraph(now time.Time, relations []subjects.Relation) subjects.ToolResult {
+	if len(relations) == 0 {
+		return newToolResult("Nothing is known about that.", true)
 	}
 	var b strings.Builder
+	var ids []string
+	trusted := true
 	for _, tense := range []string{subjects.TenseIs, subjects.TenseWas} {
-		for _, l := range lines {
-			if l.Tense != tense {
+		for _, r := range relations {
+			if r.Tense != tense {
 				continue
 			}
-			a.trusted = a.trusted && l.Trust == subjects.Trusted
-			if !slices.Contains(a.ids, l.Entry) {
-				a.ids = append(a.ids, l.Entry)
+			trusted = trusted && r.Trust == subjects.Trusted
+			if !slices.Contains(ids, r.Entry) {
+				ids = append(ids, r.Entry)
 			}
-			fmt.Fprintf(&b, "%s: %s\n", strings.ToUpper(tense), formatRelation(now, l))
+			fmt.Fprintf(&b, "%s: %s\n", strings.ToUpper(tense), formatRelation(now, r))
 		}
 	}
-	a.text = strings.TrimRight(b.String(), "\n")
-	return a
+	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// formatRelation is one line of the graph, with dates as far as they were said.
-func formatRelation(now time.Time, l subjects.Relation) string {
-	s := fmt.Sprintf("%s %s %s", text.OneLine(l.Subject, 200), text.OneLine(l.Predicate, 100), text.OneLine(l.Object, 200))
+// formatRelation formats one relation with its known dates and the id of its entry.
+func formatRelation(now time.Time, r subjects.Relation) string {
+	s := fmt.Sprintf("%s %s %s", text.OneLine(r.Subject, 200), text.OneLine(r.Predicate, 100), text.OneLine(r.Object, 200))
 	var more []string
-	if l.From != "" {
-		more = append(more, "since "+text.OneLine(l.From, 40))
+	if r.From != "" {
+		more = append(more, "since "+text.OneLine(r.From, 40))
 	}
-	if l.Until != "" {
-		more = append(more, "until "+text.OneLine(l.Until, 40))
+	if r.Until != "" {
+		more = append(more, "until "+text.OneLine(r.Until, 40))
 	}
-	more = append(more, "said "+formatAge(now, l.Said))
-	if l.Trust != subjects.Trusted {
+	more = append(more, "said "+formatAge(now, r.Said))
+	if r.Trust != subjects.Trusted {
 		more = append(more, "UNTRUSTED")
 	}
-	return s + " (" + strings.Join(more, ", ") + ") [" + l.Entry + "]"
+	return s + " (" + strings.Join(more, ", ") + ") [" + r.Entry + "]"
 }

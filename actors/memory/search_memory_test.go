@@ -126,7 +126,7 @@ func TestSearchRefuses(t *testing.T) {
 		{"trick: half a number", "search_memory", `{"query":"x","max":1.5}`, "bad arguments"},
 		{"trick: two objects", "search_memory", `{"query":"x"}{"query":"y"}`, "bad arguments"},
 		{"trick: no JSON", "search_memory", `query=x`, "bad arguments"},
-		{"an id that is none", "search_memory", `{"query":"x","ids":["../../etc"]}`, "cannot be an id"},
+		{"an id that is none", "search_memory", `{"query":"x","ids":["../../etc"]}`, "is no valid id"},
 		{"trick: five letters", "search_memory", `{"query":"x","ids":["id-10"]}`, "at least 6"},
 		{"trick: nobody's id", "search_memory", `{"query":"x","ids":["nobody-knows"]}`, "there is no entry"},
 		{"graph: an unknown field", "search_knowledge_graph", `{"query":"x","trust":"trusted"}`, "bad arguments"},

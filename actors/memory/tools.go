@@ -1,11 +1,9 @@
 package memory
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,98 +13,43 @@ import (
 	"conclave/subjects"
 )
 
-// version of the tools, as discovery shows it.
-const version = "0.1.0"
+// Tools returns the tools that memory serves, for the broker's configuration. They cannot be run.
+func Tools() actor.Toolset { return (&Memory{}).toolset() }
 
-// tool is one of the tools that memory serves: what a model reads of it, what the broker knows of it, and what it does.
-type tool struct {
-	schema subjects.ToolSchema
-	facts  policy.Tool
-	run    func(m *Memory, ctx context.Context, out actor.Out, c call) (answer, error)
-}
-
-// call is a call of a tool as the broker hands it over. Who asks, and what went into the session, is the broker's word.
-type call struct {
-	id      string
-	args    json.RawMessage
-	by      string
-	spawned bool
-	labels  *subjects.Labels
-	session string
-	query   string
-}
-
-// trusted reports whether no stranger could have written into the session.
-func (c call) trusted() bool { return c.labels != nil && c.labels.Trust == subjects.Trusted }
-
-// answer is what a tool has to say, and whose words are in it.
-type answer struct {
-	text    string
-	trusted bool
-	ids     []string
-}
-
-// Tool is what the build knows of a tool of memory.
-type Tool struct {
-	Facts  policy.Tool
-	Schema subjects.ToolSchema
-}
-
-// Tools are those that memory serves.
-func Tools() (out []Tool) {
-	for _, t := range tools {
-		out = append(out, Tool{t.facts, t.schema})
-	}
-	return out
-}
-
-var tools = []tool{searchMemory, saveMemory, searchGraph}
-
-// definition is a schema as discovery shows it.
-func (t tool) definition() string {
-	b, err := json.Marshal(t.schema)
-	if err != nil {
-		return ""
-	}
-	return string(b)
-}
-
-// errArgs means that the arguments are not what the tool takes. The text is for the model, which may try again.
-var errArgs = errors.New("bad arguments")
-
-func (t tool) handler(m *Memory) actor.RequestHandler[subjects.ToolOrder, subjects.ToolResult] {
-	return func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
-		o := in.Body
-		res := subjects.ToolResult{CallID: o.CallID, QueryID: o.QueryID, Tool: t.schema.Name}
-		got, err := t.run(m, ctx, out, call{id: o.CallID, args: o.Args, by: o.Caller, spawned: o.Spawned, labels: o.Labels, session: in.Session, query: o.QueryID})
-		var f *subjects.Fault
-		switch {
-		case errors.Is(err, errArgs):
-			res.Error = subjects.Faultf(subjects.CodeTool, "%v", err)
-		case errors.As(err, &f):
-			res.Error = f
-		case err != nil:
-			return res, fmt.Errorf("running %s: %w", t.schema.Name, err)
-		default:
-			res.Result, res.Recalls = got.text, got.ids
-			res.Labels = &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}
-			if got.trusted {
-				res.Labels.Trust = subjects.Trusted
-			}
-		}
-		return res, nil
+// toolset returns the tools of m. Each is two files: the code and the description that the model reads.
+func (m *Memory) toolset() actor.Toolset {
+	return actor.Toolset{
+		newTool(searchMemorySchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: time.Minute, Standing: true}, m.runSearchMemory),
+		newTool(saveMemorySchema, policy.Tool{Effects: policy.Declare(policy.Remember), Timeout: time.Minute, MaxArgs: 64 << 10}, m.runSaveMemory),
+		newTool(searchGraphSchema, policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Timeout: 30 * time.Second}, m.runSearchGraph),
 	}
 }
 
-// arguments reads a tool's arguments as strictly as its schema says.
-func arguments(raw json.RawMessage, v any) error {
-	if err := actor.DecodeStrict(raw, v); err != nil {
-		return fmt.Errorf("%w: %w", errArgs, err)
-	}
-	return nil
+// toolFunc runs one call of a tool.
+type toolFunc = func(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error)
+
+// newTool completes what all tools of memory share.
+func newTool(schema subjects.ToolSchema, facts policy.Tool, run toolFunc) actor.Tool {
+	schema.Version, schema.Description = version, strings.TrimSpace(schema.Description)
+	facts.Name, facts.Zone, facts.Known, facts.Graded = schema.Name, name, true, true
+	return actor.Tool{Schema: schema, Facts: facts, Run: run}
 }
 
-// formatAge is how long ago something was, in words.
+// toolAct is the act of a tool call, for the audit log. Caller and session are the broker's word.
+func toolAct(in actor.Msg[subjects.ToolOrder], action, tool string, params []byte) act {
+	return act{caller: in.Body.Caller, action: action, target: tool, params: params, session: in.Session, query: in.Body.QueryID}
+}
+
+// newToolResult returns a result that is private to the user, and trusted only when every entry in it is.
+func newToolResult(content string, trusted bool, ids ...string) subjects.ToolResult {
+	labels := &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Private}
+	if trusted {
+		labels.Trust = subjects.Trusted
+	}
+	return subjects.ToolResult{Result: content, Recalls: ids, Labels: labels}
+}
+
+// formatAge formats the time since then for a model.
 func formatAge(now, then time.Time) string {
 	d := now.Sub(then)
 	plural := func(n int, unit string) string {
@@ -126,7 +69,7 @@ func formatAge(now, then time.Time) string {
 	return plural(int(d/(24*time.Hour)), "day")
 }
 
-// formatOrigin says where an entry came from, in words for a model.
+// formatOrigin formats the provenance of an entry for a model. Untrusted entries are marked UNTRUSTED.
 func formatOrigin(p subjects.Provenance) string {
 	words := map[subjects.Source]string{
 		subjects.SourceUser: "from the user", subjects.SourceConversation: "from a conversation", subjects.SourceAgent: "noted by an agent",
@@ -144,55 +87,45 @@ func formatOrigin(p subjects.Provenance) string {
 	return words
 }
 
-// formatHits is a recall in words for a model: content, similarity, age, score and provenance of each.
-func formatHits(now time.Time, r subjects.MemoryReply) answer {
-	a := answer{trusted: true}
+// formatHits formats recalled entries for a model: content, similarity, age, score and provenance of each. An empty reply
+// does not repeat the query, which would count as content of the tool.
+func formatHits(now time.Time, r subjects.MemoryReply) subjects.ToolResult {
 	if len(r.Hits) == 0 {
-		a.text = "Nothing is remembered about that." // not what was asked: what a tool says counts as known
-		return a
+		return newToolResult("Nothing is remembered about that.", true)
 	}
 	var b strings.Builder
+	var ids []string
+	trusted := true
 	fmt.Fprintf(&b, "%d remembered:\n", len(r.Hits))
 	for i, h := range r.Hits {
-		e := h.Entry
-		a.ids = append(a.ids, e.ID)
-		a.trusted = a.trusted && e.Provenance.Trust == subjects.Trusted
-		fmt.Fprintf(&b, "%d. %s [%s %s] similarity %.2f, score %.2f, %s, %s", i+1, text.OneLine(e.Name, maxName), e.Kind, e.ID, h.Similarity, h.Score, formatAge(now, e.Created), formatOrigin(e.Provenance))
-		if e.Grades.Critic > 0 {
-			fmt.Fprintf(&b, ", graded %d of 5", e.Grades.Critic)
-		}
-		if e.State != subjects.MemoryActive {
-			fmt.Fprintf(&b, ", %s", e.State)
-		}
-		b.WriteString("\n")
-		body := h.Segment
-		for _, more := range []string{e.Corpus, e.Description} {
-			if body == "" {
-				body = more
-			}
-		}
-		for line := range strings.Lines(strings.TrimSpace(body)) {
-			b.WriteString("   " + strings.TrimRight(line, "\r\n") + "\n")
-		}
-		if len(e.Correlating) > 0 {
-			fmt.Fprintf(&b, "   goes with: %s\n", strings.Join(e.Correlating[:min(5, len(e.Correlating))], ", "))
-		}
+		ids = append(ids, h.Entry.ID)
+		trusted = trusted && h.Entry.Provenance.Trust == subjects.Trusted
+		fmt.Fprintf(&b, "%d. ", i+1)
+		formatHit(&b, now, h)
 	}
 	for _, n := range r.Notes {
 		if n.Code == noteNoVectors {
 			b.WriteString("(Only words were compared: the model for vectors does not answer.)\n")
 		}
 	}
-	a.text = strings.TrimRight(b.String(), "\n")
-	return a
+	return newToolResult(strings.TrimRight(b.String(), "\n"), trusted, ids...)
 }
 
-// cleanTags are tags as they are kept.
-func cleanTags(tags []string) (out []string) {
-	for _, t := range tags {
-		if t = strings.ToLower(text.OneLine(strings.TrimSpace(t), maxTag)); t != "" && !slices.Contains(out, t) && len(out) < maxTags {
-			out = append(out, t)
-		}
+// formatHit writes one entry: a line about it, then its segment, or its corpus, or its description.
+func formatHit(b *strings.Builder, now time.Time, h subjects.MemoryHit) {
+	e := h.Entry
+	fmt.Fprintf(b, "%s [%s %s] similarity %.2f, score %.2f, %s, %s", text.OneLine(e.Name, maxName), e.Kind, e.ID, h.Similarity, h.Score, formatAge(now, e.Created), formatOrigin(e.Provenance))
+	if e.Grades.Critic > 0 {
+		fmt.Fprintf(b, ", graded %d of 5", e.Grades.Critic)
 	}
-	return out
+	if e.State != subjects.MemoryActive {
+		fmt.Fprintf(b, ", %s", e.State)
+	}
+	b.WriteString("\n")
+	for line := range strings.Lines(strings.TrimSpace(cmp.Or(h.Segment, e.Corpus, e.Description))) {
+		b.WriteString("   " + strings.TrimRight(line, "\r\n") + "\n")
+	}
+	if len(e.Correlating) > 0 {
+		fmt.Fprintf(b, "   goes with: %s\n", strings.Join(e.Correlating[:min(5, len(e.Correlating))], ", "))
+	}
 }

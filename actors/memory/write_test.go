@@ -34,7 +34,7 @@ func TestFacts(t *testing.T) {
 			ID: "my-own-id", Kind: subjects.KindDocument, State: subjects.MemoryCandidate, Corpus: "The canoe lies at the lake.", Respondent: "generator", Created: noon.Add(-time.Hour),
 			Provenance: subjects.Provenance{Source: subjects.SourceExternal, Trust: subjects.Untrusted, Agent: "operator", From: "/etc/passwd"}, Grades: subjects.Grades{Critic: 5},
 		}, "stored", ""},
-		{"nothing", subjects.MemoryEntry{Corpus: " \n"}, "refused", "nothing to remember"},
+		{"nothing", subjects.MemoryEntry{Corpus: " \n"}, "refused", "is empty"},
 		{"a password", subjects.MemoryEntry{Corpus: "The password: " + canary}, "refused", "conclave secret set"},
 		{"trick: a password in the name", subjects.MemoryEntry{Corpus: "It opens the gate.", Name: "password: " + canary}, "refused", "conclave secret set"},
 		{"trick: a password in the description", subjects.MemoryEntry{Corpus: "It opens the gate.", Description: "api_key=" + canary}, "refused", "conclave secret set"},
@@ -221,7 +221,7 @@ func TestRestoreForgotten(t *testing.T) {
 	}
 }
 
-// TestRestoreRefuses: an export that memory cannot have written. The others of the message are taken.
+// TestRestoreRefuses: an export that memory has no operation have written. The others of the message are taken.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -250,7 +250,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"recalled less than never":              func(e *subjects.MemoryEntry) { e.Accesses = -1 },
 		"trick: an id that is two":              func(e *subjects.MemoryEntry) { e.ID = "a.b" },
 		"trick: it goes with everything":        func(e *subjects.MemoryEntry) { e.Correlating = []string{"*"} },
-		"trick: it takes the place of all":      func(e *subjects.MemoryEntry) { e.Supersedes = []string{">"} },
+		"trick: it supersedes all":              func(e *subjects.MemoryEntry) { e.Supersedes = []string{">"} },
 		"trick: superseded and active":          func(e *subjects.MemoryEntry) { e.SupersededBy = friend },
 		"trick: by what is no id":               func(e *subjects.MemoryEntry) { e.State, e.SupersededBy = subjects.MemorySuperseded, "a\nb" },
 		"trick: a question that is no id":       func(e *subjects.MemoryEntry) { e.Kind, e.Provenance.QueryID = subjects.KindEngram, "a\x00b" },
@@ -281,7 +281,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// What an entry of an export takes the place of is not recalled any more.
+// What an entry of an export supersedes is not recalled any more.
 func TestRestoreTakesAPlace(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

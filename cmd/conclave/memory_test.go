@@ -108,7 +108,7 @@ func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRe
 	}
 	switch {
 	case k.odd == "shut":
-		return done, subjects.Faultf(subjects.CodeUnavailable, "memory is shut: the file is damaged")
+		return done, subjects.Faultf(subjects.CodeUnavailable, "memory is unavailable: the file is damaged")
 	case k.odd == "noaudit":
 		return done, subjects.Faultf(subjects.CodeNoAudit, "the audit did not take it")
 	case k.odd == "endless" && q.Op == "list":

@@ -14,18 +14,17 @@ import (
 	"conclave/subjects"
 )
 
-// The index follows the database: what is written there is put here once it is durable, and what is gone there is taken
-// out. Each of these is called after the write, never before.
+// The index follows the database: each function here is called after the write is durable, never before.
 
-// detach is a context for a write and for what follows it. The caller may go, but what was written must be found, and what
-// was forgotten must not: the index does not stay behind the database.
+// detach returns a context for a write and the index update that follows it. It outlives the caller, so that the index
+// never stays behind the database, and ends after a minute.
 func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// retryEvent does something for an event until it is done. What fails for a while, such as an audit that does not answer, is
-// no reason to bury what was said: the stream waits as long as somebody works at it. A database that has stopped is opened
-// anew by a restart.
+// retryEvent handles an event until it succeeds, with backoff: a failure that may pass, such as an audit log that does not
+// reply, must not make it a dead letter. It gives up on faults other than those of the audit log, before [Memory.Start], and
+// when ctx ends. A database that has stopped is fatal: the restarted actor opens it again.
 func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error) error {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := do()
@@ -38,7 +37,7 @@ func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error)
 		case errors.As(err, &f) && f.Code != subjects.CodeNoAudit && f.Code != subjects.CodeUnrecorded, !m.started.Load():
 			return err
 		}
-		out.LogError(fmt.Errorf("it is tried again in %s: %w", wait, err))
+		out.LogError(fmt.Errorf("retrying in %s: %w", wait, err))
 		again := time.NewTimer(wait)
 		select {
 		case <-again.C:
@@ -49,7 +48,7 @@ func (m *Memory) retryEvent(ctx context.Context, out actor.Out, do func() error)
 	}
 }
 
-// indexRow is an entry as the index knows it.
+// indexRow converts an entry for the index.
 func indexRow(l store.IndexEntry) recall.Row {
 	return recall.Row{
 		Key: l.Row, ID: l.ID, Kind: l.Kind, State: l.State, Trust: l.Trust, Source: l.Source, Respondent: l.Respondent,
@@ -57,7 +56,7 @@ func indexRow(l store.IndexEntry) recall.Row {
 	}
 }
 
-// refreshIndex brings the index in step with some entries, as they are in the database now.
+// refreshIndex reads entries from the database and updates the index.
 func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -65,7 +64,7 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	defer m.indexMu.Unlock()
 	lights, err := m.unaudited.IndexEntries(context.WithoutCancel(ctx), m.search.model, ids...)
 	if err != nil {
-		return fmt.Errorf("reading what was written: %w", err)
+		return fmt.Errorf("reading entries for the index: %w", err)
 	}
 	defer m.invalidateCache(ids...)
 	for _, l := range lights {
@@ -76,8 +75,9 @@ func (m *Memory) refreshIndex(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// indexNewEntry puts something new into the index, as it was just written: reading it back would cost more than the writing. What
-// was changed with it, or graded before it came, is read.
+// indexNewEntry adds an entry that was just written to the index without reading it back, which would cost more than the
+// write. touched are its id and those of the entries that changed with it; when there are any, or the entry was graded
+// before it arrived, all are read.
 func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.MemoryEntry, v *store.Vectors, touched []string) error {
 	graded := false
 	if e.Kind == subjects.KindEngram {
@@ -105,24 +105,25 @@ func (m *Memory) indexNewEntry(ctx context.Context, row uint64, e subjects.Memor
 	if err != nil || e.Kind != subjects.KindEngram {
 		return err
 	}
-	// A grade that came between the look and the index is in the database: it found nothing here to grade.
+	// A grade that arrived in between is in the database, and found no entry in the index to update.
 	if graded, err = m.unaudited.HasGrades(ctx, e.Provenance.QueryID); err != nil || !graded {
 		return err
 	}
 	return m.refreshIndex(ctx, e.ID)
 }
 
-// maxWords is how much of a corpus the search by words reads, as in [store.IndexEntry].
+// maxWords is the length of the corpus prefix that the search by words reads, as in [store.IndexEntry].
 const maxWords = 2000
 
-// putIndexRow puts one row into the index, and drops what was recalled without it. The caller holds the space and the steps.
+// putIndexRow puts one entry into the index and invalidates cached replies that it belongs into. The caller holds search and
+// indexMu.
 func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
 	defer m.invalidateCache(l.ID)
 	if err := m.search.index.Put(indexRow(l), l.NameVector, l.DescriptionVector); err != nil {
 		return fmt.Errorf("indexing %s: %w", l.ID, err)
 	}
-	if m.search.near != nil && l.NameVector != nil && m.search.near.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
-		m.approximateReady.Store(false) // it does not know everything any more: searches are exact again
+	if m.search.approximate != nil && l.NameVector != nil && m.search.approximate.Put(context.WithoutCancel(ctx), []uint64{l.Row}, l.NameVector) != nil {
+		m.approximateReady.Store(false) // it is incomplete now, so searches are exact again
 	}
 	if m.cache != nil {
 		words := strings.Join(append([]string{l.Name, l.Description}, l.Tags...), " ")
@@ -134,7 +135,7 @@ func (m *Memory) putIndexRow(ctx context.Context, l store.IndexEntry) error {
 	return nil
 }
 
-// removeFromIndex takes entries out of the index.
+// removeFromIndex removes deleted entries from the index.
 func (m *Memory) removeFromIndex(all []store.Deleted) {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -142,14 +143,14 @@ func (m *Memory) removeFromIndex(all []store.Deleted) {
 	defer m.indexMu.Unlock()
 	for _, g := range all {
 		m.search.index.Remove(g.Row)
-		if m.search.near != nil { // a row that stays there chooses nothing: the index that scores does not know it
-			_ = m.search.near.Remove(context.Background(), g.Row)
+		if m.search.approximate != nil { // a row that stays there is harmless: the scoring index does not know it
+			_ = m.search.approximate.Remove(context.Background(), g.Row)
 		}
 		m.invalidateCache(g.ID)
 	}
 }
 
-// updateIndexGrades tells the index what others thought. What was recalled without an entry may have to be recalled with it now.
+// updateIndexGrades updates grades in the index, and invalidates cached replies that the graded entries may now belong into.
 func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
 	m.search.RLock()
 	defer m.search.RUnlock()
@@ -174,28 +175,19 @@ func (m *Memory) updateIndexGrades(ctx context.Context, all []store.Graded) {
 	m.invalidateCache(ids...)
 }
 
-// invalidateCache forgets what was recalled with any of these in it.
+// invalidateCache removes cached replies that contain any of these entries.
 func (m *Memory) invalidateCache(ids ...string) {
 	if m.cache != nil {
 		m.cache.Drop(ids...)
 	}
 }
 
-// searchIndex searches what is in memory.
+// searchIndex searches the index. A vector of another size, left from a former model, is ignored.
 func (m *Memory) searchIndex(ctx context.Context, q recall.Query) (recall.Found, error) {
 	m.search.RLock()
 	defer m.search.RUnlock()
-	if len(q.Vector) != 0 && len(q.Vector) != m.search.dims { // the model was changed in between
+	if len(q.Vector) != 0 && len(q.Vector) != m.search.dims {
 		q.Vector = nil
 	}
 	return m.search.index.Find(m.narrowCandidates(ctx, q))
-}
-
-// summarizeHit is an entry as the event of a recall tells of it.
-func summarizeHit(h subjects.MemoryHit) subjects.MemoryRecall {
-	e := h.Entry
-	return subjects.MemoryRecall{
-		ID: e.ID, Kind: e.Kind, Name: e.Name, Similarity: h.Similarity, Score: h.Score, Created: e.Created,
-		Source: e.Provenance.Source, Trust: e.Provenance.Trust, Critic: e.Grades.Critic,
-	}
 }

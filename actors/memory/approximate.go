@@ -9,38 +9,37 @@ import (
 	"conclave/pkg/actor"
 )
 
-// DuckDB's extension for approximate search, when the settings name its file. Its index is in memory beside the exact one,
-// which goes on scoring: the extension only chooses whose names are looked at. Until it is filled, and whenever it fails,
-// searches are exact.
+// DuckDB's vss extension selects the candidates of a search when the configuration names its file. The exact index still scores
+// them. Until the approximate index is filled, and whenever it fails, searches are exact.
 
-// approximateBatch is how many vectors go into the approximate index at once.
+// approximateBatch is the number of vectors that are added at once.
 const approximateBatch = 256
 
-// approximateFactor is how many more than the wanted names the approximate index is asked for: it misses some.
+// approximateFactor multiplies the number of requested candidates: the approximate index misses some.
 const approximateFactor = 4
 
-// fillApproximate fills the index of the extension.
+// fillApproximate creates and fills the approximate index when it is configured and missing.
 func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	if m.cfg.VSS == "" {
 		return
 	}
 	m.search.RLock()
-	near, model, dims := m.search.near, m.search.model, m.search.dims
+	near, model, dims := m.search.approximate, m.search.model, m.search.dims
 	m.search.RUnlock()
 	if near != nil {
 		return
 	}
 	if m.unaudited.ErrVSS() != nil {
-		return // doctor says so
+		return // conclave doctor reports it
 	}
 	near, err := m.unaudited.NewApproximate(ctx, dims)
 	if err == nil {
 		m.search.Lock()
-		if m.search.model != model || m.search.dims != dims { // it would hold vectors of a model that is no longer asked
+		if m.search.model != model || m.search.dims != dims { // the model was switched meanwhile
 			m.search.Unlock()
 			return
 		}
-		m.search.near = near // what is written from now on goes there too
+		m.search.approximate = near // new entries are added from now on
 		m.search.Unlock()
 		err = m.loadApproximate(ctx, near, model)
 	}
@@ -52,10 +51,10 @@ func (m *Memory) fillApproximate(ctx context.Context, out actor.Out) {
 	}
 	m.search.RLock()
 	defer m.search.RUnlock()
-	m.approximateReady.Store(m.search.near == near)
+	m.approximateReady.Store(m.search.approximate == near)
 }
 
-// loadApproximate puts every name into an approximate index.
+// loadApproximate adds the name vector of every entry.
 func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateIndex, model string) error {
 	var rows []uint64
 	var vectors []float32
@@ -80,17 +79,17 @@ func (m *Memory) loadApproximate(ctx context.Context, near store.ApproximateInde
 	return err
 }
 
-// narrowCandidates lets the approximate index choose whose names are compared. It is asked for no kind and no state, so a query for
-// these looks at all. The caller holds the space.
+// narrowCandidates restricts a query to the rows that the approximate index selects. A query for one kind, or for all
+// states, stays exact: the approximate index knows neither. The caller holds search.
 func (m *Memory) narrowCandidates(ctx context.Context, q recall.Query) recall.Query {
-	if m.search.near == nil || !m.approximateReady.Load() || q.Vector == nil || q.Kind != "" || q.All {
+	if m.search.approximate == nil || !m.approximateReady.Load() || q.Vector == nil || q.Kind != "" || q.All {
 		return q
 	}
 	names := q.Names
 	if names == 0 {
 		names = m.cfg.Results
 	}
-	found, err := m.search.near.Nearest(ctx, q.Vector, approximateFactor*names)
+	found, err := m.search.approximate.Nearest(ctx, q.Vector, approximateFactor*names)
 	if err != nil {
 		return q
 	}
@@ -101,10 +100,10 @@ func (m *Memory) narrowCandidates(ctx context.Context, q recall.Query) recall.Qu
 	return q
 }
 
-// searchMethod says in words for a person which way a search takes now. The caller holds the space.
+// searchMethod describes for the user how searches run now. The caller holds search.
 func (m *Memory) searchMethod() string {
 	switch why := m.unaudited.ErrVSS(); {
-	case m.search.near != nil && m.approximateReady.Load():
+	case m.search.approximate != nil && m.approximateReady.Load():
 		return "approximate by DuckDB's vss extension, scored exactly; " + m.search.index.DescribeSearch()
 	case m.cfg.VSS != "" && why != nil:
 		return m.search.index.DescribeSearch() + " (" + why.Error() + ")"

@@ -71,7 +71,7 @@ func TestApproximate(t *testing.T) {
 	if err := w.m.loadApproximate(t.Context(), g, w.m.search.model); err != nil {
 		t.Fatal(err)
 	}
-	w.m.search.near = g
+	w.m.search.approximate = g
 	w.m.approximateReady.Store(true)
 	found := func(what string) (names []string) {
 		t.Helper()
@@ -113,7 +113,7 @@ func TestApproximate(t *testing.T) {
 	if p := w.m.searchMethod(); !strings.Contains(p, "approximate by DuckDB") {
 		t.Error(p)
 	}
-	w.m.search.near = nil
+	w.m.search.approximate = nil
 	if p := w.m.searchMethod(); !strings.Contains(p, "being filled") {
 		t.Error(p)
 	}
@@ -124,7 +124,7 @@ func TestApproximateWithoutTheExtension(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t, func(c *Config) { c.VSS = "/nowhere/vss.duckdb_extension" })
 	w.m.fillApproximate(t.Context(), w.rec.Out())
-	if w.m.search.near != nil || w.m.approximateReady.Load() {
-		t.Errorf("%v", w.m.search.near)
+	if w.m.search.approximate != nil || w.m.approximateReady.Load() {
+		t.Errorf("%v", w.m.search.approximate)
 	}
 }

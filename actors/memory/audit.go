@@ -1,0 +1,61 @@
+package memory
+
+import (
+	"context"
+
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+// Actions of memory in the audit log.
+const (
+	actionRead     = "memory.read"
+	actionWrite    = "memory.write"
+	actionAnnotate = "memory.annotate"
+	actionAdmin    = "memory.admin"
+)
+
+// newGate returns the gate between callers and the database.
+func newGate(log actor.AuditLog, cfg Config) *actor.Gate {
+	return &actor.Gate{Log: log, Timeout: cfg.AuditTimeout, NotDone: "memory did nothing", Done: "it was done"}
+}
+
+// act describes an act of memory for a caller, for the audit log.
+type act struct {
+	caller  string // the account, with the path of spawned agents
+	action  string
+	target  string // a tool or an operation
+	params  []byte // only its keyed hash is recorded
+	session string
+	query   string
+}
+
+// access is the database during one audited act. Functions that read or change entries for a caller take one. Only
+// [audited] makes one, and revokes it when the act ends: using it later panics.
+type access struct{ *store.Store }
+
+// audited records the intent of a, runs do with access to the database, and records the outcome. Without an
+// acknowledged intent do does not run; without an acknowledged outcome its result is withheld (see [actor.Audited]).
+func audited[T any](ctx context.Context, m *Memory, out actor.Out, a act, do func(ctx context.Context, db *access) (T, error)) (T, error) {
+	rec := subjects.AuditRecord{
+		AgentID: a.caller, Action: a.action, Tool: a.target, ParamsHash: m.hash.Hash(a.params), Session: a.session, Query: a.query,
+	}
+	return actor.Audited(ctx, out, m.gate, rec, func(ctx context.Context, p *actor.Permit) (T, error) {
+		db, err := m.grantAccess(p)
+		if err != nil {
+			var none T
+			return none, err
+		}
+		defer func() { db.Store = nil }()
+		return do(ctx, db)
+	})
+}
+
+// grantAccess returns access to the database. It fails without a valid permit.
+func (m *Memory) grantAccess(p *actor.Permit) (*access, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	return &access{m.unaudited}, nil
+}

@@ -1,0 +1,168 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/pkg/model"
+	"conclave/subjects"
+)
+
+// wakeBackfill starts a run of the backfill, now or after the current one.
+func (m *Memory) wakeBackfill() {
+	select {
+	case m.backfillWake <- struct{}{}:
+	default: // a run is due already
+	}
+}
+
+const (
+	backfillSize  = 8 // entries per request
+	backfillRetry = 30 * time.Second
+	maxDeferred   = 1000 // entries
+	deferFor      = time.Hour
+)
+
+// runBackfill embeds entries without vectors, fills the word index and the approximate index. It runs until ctx ends.
+func (m *Memory) runBackfill(ctx context.Context, out actor.Out) {
+	m.warmIndex(ctx, out)
+	m.fillApproximate(ctx, out)
+	retry := time.NewTimer(backfillRetry)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.backfillWake:
+		case <-retry.C:
+		}
+		for ctx.Err() == nil {
+			n, err := m.backfillBatch(ctx, out)
+			if err != nil && ctx.Err() == nil && !isModelUnavailable(err) {
+				out.LogError(fmt.Errorf("embedding entries without vectors: %w", err))
+			}
+			if n == 0 || err != nil {
+				break
+			}
+		}
+		m.warmIndex(ctx, out)
+		m.fillApproximate(ctx, out)
+		retry.Reset(backfillRetry)
+	}
+}
+
+// warmIndex fills the word index.
+func (m *Memory) warmIndex(ctx context.Context, out actor.Out) {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	if err := m.search.index.Warm(ctx); err != nil && ctx.Err() == nil {
+		out.LogError(fmt.Errorf("filling the word index: %w", err))
+	}
+}
+
+// unusableEntries returns the next entries whose stored vectors are damaged.
+func (m *Memory) unusableEntries(ctx context.Context) ([]subjects.MemoryEntry, error) {
+	m.search.RLock()
+	rows := slices.Clone(m.search.unusable[:min(backfillSize, len(m.search.unusable))])
+	m.search.RUnlock()
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	entries, err := m.unaudited.GetRows(ctx, rows...)
+	if err == nil && len(entries) == 0 {
+		m.clearUnusable(rows...) // forgotten meanwhile
+	}
+	return entries, err
+}
+
+// clearUnusable removes rows from the list of those with damaged vectors.
+func (m *Memory) clearUnusable(rows ...uint64) {
+	m.search.Lock()
+	defer m.search.Unlock()
+	m.search.unusable = slices.DeleteFunc(slices.Clone(m.search.unusable), func(row uint64) bool { return slices.Contains(rows, row) })
+}
+
+// backfillBatch embeds the next entries without vectors of the current model, or with damaged ones, and returns how many.
+func (m *Memory) backfillBatch(ctx context.Context, out actor.Out) (int, error) {
+	m.search.RLock()
+	by := m.search.model
+	m.search.RUnlock()
+	waiting, err := m.unaudited.Unembedded(ctx, by, backfillSize+len(m.deferred))
+	if err != nil {
+		return 0, err
+	}
+	waiting = slices.DeleteFunc(waiting, func(e subjects.MemoryEntry) bool { return out.Now().Before(m.deferred[e.ID]) })
+	if waiting = waiting[:min(backfillSize, len(waiting))]; len(waiting) == 0 {
+		if waiting, err = m.unusableEntries(ctx); err != nil || len(waiting) == 0 {
+			return 0, err
+		}
+	}
+	vectors, err := m.embedEntries(ctx, out, waiting...)
+	if err != nil {
+		if len(waiting) == 1 || isModelUnavailable(err) || ctx.Err() != nil {
+			return 0, err
+		}
+		return m.backfillSingly(ctx, out, waiting) // the model may reject one of them
+	}
+	for i, e := range waiting {
+		if err := m.storeVectors(ctx, e, *vectors[i]); err != nil {
+			return 0, err
+		}
+	}
+	return len(waiting), nil
+}
+
+// isModelUnavailable reports whether err is about the model and not about a text.
+func isModelUnavailable(err error) bool {
+	return errors.Is(err, model.ErrMissing) || errors.Is(err, model.ErrUnreachable)
+}
+
+// backfillSingly embeds entries one by one. Entries that the model rejects are deferred, so that they do not block the others.
+func (m *Memory) backfillSingly(ctx context.Context, out actor.Out, waiting []subjects.MemoryEntry) (n int, err error) {
+	for _, e := range waiting {
+		v, err := m.embedEntries(ctx, out, e)
+		switch {
+		case err != nil && (isModelUnavailable(err) || ctx.Err() != nil):
+			return n, err
+		case err != nil:
+			if m.deferred == nil || len(m.deferred) > maxDeferred {
+				m.deferred = map[string]time.Time{}
+			}
+			m.deferred[e.ID] = out.Now().Add(deferFor)
+			out.LogError(fmt.Errorf("the model rejects %s, which is found by words only: %w", e.ID, err))
+			continue
+		}
+		if err := m.storeVectors(ctx, e, *v[0]); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// storeVectors stores the vectors of an entry and updates the index. Vectors of an entry that was edited since are discarded.
+func (m *Memory) storeVectors(ctx context.Context, e subjects.MemoryEntry, v store.Vectors) error {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	if err := m.unaudited.SetVectors(ctx, e.ID, e.Updated, v); err != nil && !errors.Is(err, store.ErrChanged) {
+		return err
+	}
+	m.search.RLock()
+	waits := len(m.search.unusable) > 0
+	m.search.RUnlock()
+	if waits {
+		lights, err := m.unaudited.IndexEntries(ctx, v.Model, e.ID)
+		if err != nil {
+			return err
+		}
+		for _, l := range lights {
+			m.clearUnusable(l.Row)
+		}
+	}
+	return m.refreshIndex(ctx, e.ID)
+}

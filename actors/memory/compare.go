@@ -1,0 +1,103 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"conclave/actors/memory/digest"
+	"conclave/actors/memory/recall"
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/subjects"
+)
+
+const (
+	minCompareSimilarity = 0.6 // of an entry to be compared
+	maxCompared          = 3
+)
+
+// comparison is the relation of a new entry to existing ones: at most one of duplicateOf and supersedes is set.
+type comparison struct {
+	duplicateOf string
+	supersedes  []string
+	why         string
+	seen        map[string]time.Time // last update of each of these entries when it was compared
+}
+
+// compareWithSimilar compares a new entry with the most similar active ones. Nothing is superseded by a guess: without
+// vectors, and when neither the model nor the plain rules are sure, both entries stay. An untrusted entry cannot supersede a
+// trusted one, duplicates are merged only at the same trust, and pinned entries are never superseded. Another
+// answer to the same query is not compared.
+func (m *Memory) compareWithSimilar(ctx context.Context, out actor.Out, db *access, e subjects.MemoryEntry, v *store.Vectors) (c comparison) {
+	if v == nil {
+		return c
+	}
+	c.seen = map[string]time.Time{}
+	similar, err := m.findSimilar(ctx, db, e, v)
+	if err != nil {
+		out.LogError(fmt.Errorf("looking for similar entries: %w", err))
+		return c
+	}
+	d := m.newDigester(out)
+	for _, old := range similar {
+		if old.ID == e.ID || old.State != subjects.MemoryActive || old.Provenance.QueryID != "" && old.Provenance.QueryID == e.Provenance.QueryID {
+			continue
+		}
+		if old.Provenance.Trust == subjects.Trusted && e.Provenance.Trust != subjects.Trusted {
+			continue
+		}
+		is, err := d.Compare(ctx, statementOf(old), statementOf(e))
+		switch {
+		case err != nil:
+			out.LogError(fmt.Errorf("comparing with %s: %w", old.ID, err))
+		case is.Kind == digest.Same && old.Provenance.Trust == e.Provenance.Trust && old.Respondent != subjects.RespondentB:
+			return comparison{duplicateOf: old.ID, why: cmp.Or(is.Why, "it says the same"), seen: map[string]time.Time{old.ID: old.Updated}}
+		case is.Kind == digest.Contradicts && !old.Pinned:
+			c.supersedes, c.seen[old.ID] = append(c.supersedes, old.ID), old.Updated
+			c.why = cmp.Or(c.why, is.Why, "it says otherwise")
+		}
+	}
+	return c
+}
+
+// findSimilar returns the entries that are similar enough to e to be compared with it. Documents are left out.
+func (m *Memory) findSimilar(ctx context.Context, db *access, e subjects.MemoryEntry, v *store.Vectors) ([]subjects.MemoryEntry, error) {
+	found, err := m.searchIndex(ctx, recall.Query{Text: e.Name + " " + e.Description, Vector: v.Name})
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, f := range found.Top {
+		if f.Kind != subjects.KindDocument && f.Similarity >= minCompareSimilarity && len(ids) < maxCompared {
+			ids = append(ids, f.ID)
+		}
+	}
+	return db.Get(ctx, ids...)
+}
+
+// recheckComparison drops what no longer holds: entries that were edited, pinned or forgotten while the model compared
+// them. The caller holds editMu.
+func recheckComparison(ctx context.Context, out actor.Out, db *access, c comparison) comparison {
+	now, err := db.Get(ctx, slices.Collect(maps.Keys(c.seen))...)
+	if err != nil {
+		out.LogError(fmt.Errorf("reading compared entries again: %w", err))
+		return comparison{}
+	}
+	changed := func(id string) bool {
+		at := slices.IndexFunc(now, func(e subjects.MemoryEntry) bool { return e.ID == id })
+		return at < 0 || now[at].State != subjects.MemoryActive || !now[at].Updated.Equal(c.seen[id]) || now[at].Pinned && id != c.duplicateOf
+	}
+	if c.duplicateOf != "" && changed(c.duplicateOf) {
+		c.duplicateOf = ""
+	}
+	c.supersedes = slices.DeleteFunc(c.supersedes, changed)
+	return c
+}
+
+func statementOf(e subjects.MemoryEntry) digest.Statement {
+	return digest.Statement{Name: e.Name, Description: e.Description, Corpus: e.Corpus, Created: e.Created, Untrusted: e.Provenance.Trust != subjects.Trusted}
+}

@@ -1,0 +1,201 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"conclave/actors/memory/digest"
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Limits of one entry, in bytes where they are about text.
+const (
+	maxCorpus      = 64 << 10 // longer texts are documents, which the client splits into pieces
+	maxName        = 200
+	maxDescription = 2 << 10
+	maxTags        = 32
+	maxTag         = 64
+)
+
+// deriveID derives an id from the parts that identify something: the same parts always give the same id.
+func deriveID(parts ...string) string { return hashParts(parts...)[:24] }
+
+// hashParts returns the SHA-256 of parts in hexadecimal.
+func hashParts(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:])
+}
+
+// redactEntry removes everything that looks like a credential from an entry, and normalizes its labels and tags.
+func redactEntry(e subjects.MemoryEntry) subjects.MemoryEntry {
+	for _, t := range []*string{&e.Name, &e.Description, &e.Corpus, &e.Intent, &e.Sentiment, &e.Grades.Feedback} {
+		*t, _ = firewall.Redact(*t)
+	}
+	e.Intent, e.Sentiment, e.Tags = text.OneLine(e.Intent, maxName), text.OneLine(e.Sentiment, maxName), cleanTags(e.Tags)
+	return e
+}
+
+// cleanTags returns tags in lower case, on one line each, without duplicates, at most maxTags of them.
+func cleanTags(tags []string) (out []string) {
+	for _, t := range tags {
+		if t = strings.ToLower(text.OneLine(strings.TrimSpace(t), maxTag)); t != "" && !slices.Contains(out, t) && len(out) < maxTags {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// mergeFlags returns the flags of a session and those that a digest found, each once. labels may be nil.
+func mergeFlags(labels *subjects.Labels, found []string) []string {
+	if labels == nil {
+		return found
+	}
+	all := slices.Clone(labels.Flags)
+	for _, f := range found {
+		if !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// fillFromDigest sets the fields of e that are empty from a digest of its text. The corpus is always the digest's, which is
+// free of instructions.
+func fillFromDigest(e subjects.MemoryEntry, d digest.Digest) subjects.MemoryEntry {
+	e.Name = cmp.Or(e.Name, text.OneLine(d.Name, maxName))
+	e.Description = cmp.Or(e.Description, text.Clip(d.Description, maxDescription))
+	e.Corpus = cmp.Or(d.Corpus, e.Corpus)
+	e.Intent, e.Sentiment = cmp.Or(e.Intent, d.Intent), cmp.Or(e.Sentiment, d.Sentiment)
+	for _, n := range d.Entities {
+		if !slices.Contains(e.Entities, n.Name) {
+			e.Entities = append(e.Entities, n.Name)
+		}
+	}
+	e.Provenance.Digest = cmp.Or(e.Provenance.Digest, d.By)
+	return e
+}
+
+// storeEntry stores a new entry without credentials, indexes it and publishes what became of it once it is durable. An active
+// entry is compared with similar ones first: a duplicate is stored as superseded by the entry it repeats, a
+// contradiction supersedes the entries it contradicts. Documents, candidates and answers of respondent B, which the
+// user never saw, are not compared. An entry that exists already is left unchanged.
+func (m *Memory) storeEntry(ctx context.Context, out actor.Out, db *access, by string, e subjects.MemoryEntry, relations []digest.Relation, why string) (subjects.MemoryWriteResult, error) {
+	e = redactEntry(e)
+	vectors := m.tryEmbedEntry(ctx, out, e)
+	done := subjects.MemoryWriteResult{ID: e.ID, Action: "stored", Why: why}
+	if e.State == subjects.MemoryActive && e.Kind != subjects.KindDocument && e.Respondent != subjects.RespondentB {
+		c := m.compareWithSimilar(ctx, out, db, e, vectors)
+		if len(c.seen) > 0 { // the compared entries must not change until this one is stored
+			m.editMu.Lock()
+			defer m.editMu.Unlock()
+			c = recheckComparison(ctx, out, db, c)
+		}
+		switch {
+		case c.duplicateOf != "":
+			e.State, e.SupersededBy = subjects.MemorySuperseded, c.duplicateOf
+			done.Action, done.Other, done.Why = "merged", c.duplicateOf, c.why
+		case len(c.supersedes) > 0:
+			e.Supersedes = c.supersedes
+			done.Action, done.Other, done.Why = "superseded", c.supersedes[0], c.why
+		}
+	}
+	if e.State == subjects.MemoryCandidate {
+		done.Action = "candidate"
+	}
+	return m.writeEntry(ctx, out, db, by, store.Item{Entry: e, Vectors: vectors}, relations, done)
+}
+
+// writeEntry is the part of storeEntry that is completed when the caller has gone.
+func (m *Memory) writeEntry(ctx context.Context, out actor.Out, db *access, by string, it store.Item, relations []digest.Relation, done subjects.MemoryWriteResult) (subjects.MemoryWriteResult, error) {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	e := it.Entry
+	rows, err := db.Put(ctx, it)
+	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrKnown) {
+		done.Action = "unchanged"
+		return done, m.refreshIndex(ctx, e.ID) // a crash may have come between storing and indexing it
+	} else if err != nil {
+		return done, fmt.Errorf("storing %s: %w", e.ID, err)
+	}
+	touched := append([]string{e.ID}, e.Supersedes...)
+	if done.Action == "merged" {
+		if err := db.Merge(ctx, e.SupersededBy, store.Addition{Tags: e.Tags, Entities: e.Entities, Correlating: e.Correlating}); err != nil {
+			out.LogError(fmt.Errorf("merging %s: %w", e.ID, err))
+		}
+		touched = append(touched, e.SupersededBy)
+	}
+	if err := storeRelations(ctx, db, e, relations); err != nil {
+		out.LogError(err)
+	}
+	if err := m.indexNewEntry(ctx, rows[0], e, it.Vectors, touched); err != nil {
+		return done, err
+	}
+	if it.Vectors == nil {
+		m.wakeBackfill()
+	}
+	return done, m.emitStoredOnce(ctx, out, e.ID, subjects.MemoryEvent{
+		SessionID: e.Provenance.SessionID, QueryID: e.Provenance.QueryID, Action: done.Action, IDs: touched, Why: done.Why, By: by,
+	})
+}
+
+// tryEmbedEntry returns the vectors of an entry, or nil when there is no embedding model now: the entry is found by its words
+// then, until the backfill embeds it.
+func (m *Memory) tryEmbedEntry(ctx context.Context, out actor.Out, e subjects.MemoryEntry) *store.Vectors {
+	v, err := m.embedEntries(ctx, out, e)
+	if err != nil {
+		out.LogError(fmt.Errorf("embedding failed, so the entry is found by words only for now: %w", err))
+		return nil
+	}
+	return v[0]
+}
+
+// storeRelations stores the relations that an active entry states, with the trust of the entry.
+func storeRelations(ctx context.Context, db *access, e subjects.MemoryEntry, relations []digest.Relation) error {
+	if len(relations) == 0 || e.State != subjects.MemoryActive {
+		return nil
+	}
+	writes := make([]store.RelationWrite, 0, len(relations))
+	for _, r := range relations {
+		writes = append(writes, store.RelationWrite{Single: r.Single, Relation: subjects.Relation{
+			ID: deriveID("relation", e.ID, r.Subject, r.Predicate, r.Object, r.Tense), Subject: r.Subject, Predicate: r.Predicate, Object: r.Object, Kind: r.Kind,
+			Tense: r.Tense, From: r.From, Until: r.Until, Entry: e.ID, Trust: e.Provenance.Trust, Said: e.Created,
+		}})
+	}
+	if err := db.PutRelations(ctx, writes...); err != nil {
+		return fmt.Errorf("storing the relations of %s: %w", e.ID, err)
+	}
+	return nil
+}
+
+// deleteEntries forgets entries and removes them from the index. It is completed when the caller has gone.
+func (m *Memory) deleteEntries(ctx context.Context, db *access, ids ...string) error {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	deleted, err := db.Forget(ctx, ids...)
+	if err != nil {
+		return fmt.Errorf("forgetting: %w", err)
+	}
+	m.removeFromIndex(deleted)
+	return nil
+}
+
+// emitStored publishes what was done to entries.
+func (m *Memory) emitStored(ctx context.Context, out actor.Out, ev subjects.MemoryEvent) error {
+	return actor.Emit(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored, ev)
+}
+
+// emitStoredOnce publishes what became of a message that may be delivered again. The event id is the same then, so that the
+// stream keeps one; it is keyed, so that nobody else can take it first.
+func (m *Memory) emitStoredOnce(ctx context.Context, out actor.Out, id string, ev subjects.MemoryEvent) error {
+	return actor.EmitOnce(ctx, out.WithIDs(ev.SessionID, ev.QueryID), subjects.MemoryStored, m.hash.Hash([]byte("stored "+id)), ev)
+}

@@ -1,0 +1,106 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"conclave/actors/memory/recall"
+	"conclave/pkg/actor"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// forgetEntries deletes entries by id or by words, with everything they superseded. By words it deletes what a recall finds, as far
+// as it shares a word with them or is very similar. With Dry it only returns what it would delete.
+func (m *Memory) forgetEntries(ctx context.Context, out actor.Out, db *access, by string, q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+	var ids []string
+	switch {
+	case (q.Query == "") == (len(q.IDs) == 0):
+		return done, subjects.Faultf(subjects.CodeMalformed, "give either ids or words")
+	case q.Query != "":
+		if ids, err = m.findByWords(ctx, out, q); err != nil {
+			return done, err
+		}
+	default:
+		if ids, done.Missing, err = resolveExisting(ctx, db, q.IDs); err != nil {
+			return done, err
+		}
+	}
+	if len(ids) == 0 {
+		return done, nil
+	}
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	m.editMu.Lock()
+	defer m.editMu.Unlock()
+	if ids, done.Entries, err = withSuperseded(ctx, db, ids); err != nil {
+		return done, err
+	}
+	for i, e := range done.Entries { // enough to recognize them: maxIDs of them must fit into one reply
+		done.Entries[i] = subjects.MemoryEntry{
+			ID: e.ID, Kind: e.Kind, State: e.State, Name: e.Name, Corpus: text.Clip(e.Corpus, maxForgottenText), Provenance: subjects.Provenance{Source: e.Provenance.Source, Trust: e.Provenance.Trust},
+			Created: e.Created, Updated: e.Updated, Pinned: e.Pinned,
+		}
+	}
+	if q.Dry {
+		return done, nil
+	}
+	all, err := db.Forget(ctx, ids...)
+	if err != nil {
+		return done, fmt.Errorf("forgetting: %w", err)
+	}
+	m.removeFromIndex(all)
+	done.Changed = len(all)
+	return done, m.emitStored(ctx, out, subjects.MemoryEvent{Action: "forgotten", IDs: ids, Why: "the user wanted it", By: by})
+}
+
+// withSuperseded adds the entries that those named superseded, transitively: they hold the same content or a former version
+// of it, which must not be left behind.
+func withSuperseded(ctx context.Context, db *access, ids []string) (all []string, entries []subjects.MemoryEntry, err error) {
+	all = slices.Clone(ids)
+	for from := 0; from < len(all); {
+		next := all[from:]
+		from = len(all)
+		some, err := db.Get(ctx, next...)
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading entries: %w", err)
+		}
+		entries = append(entries, some...)
+		for _, e := range some {
+			for _, id := range e.Supersedes {
+				if !slices.Contains(all, id) {
+					all = append(all, id)
+				}
+			}
+		}
+	}
+	return all, entries, nil
+}
+
+const (
+	maxForgottenByWords = 50  // entries in one request
+	minForgetSimilarity = 0.8 // of an entry that shares no word; a recall returns less similar ones too
+)
+
+// findByWords returns the entries that words select for deletion, in any state.
+func (m *Memory) findByWords(ctx context.Context, out actor.Out, q subjects.MemoryAdminRequest) (ids []string, err error) {
+	asked := subjects.MemoryQuery{Query: q.Query, Kind: q.Kind}
+	if err := normalizeQuery(&asked, m.cfg); err != nil {
+		return nil, err
+	}
+	vector, err := m.embedQuery(ctx, out, asked.Query)
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	found, err := m.searchIndex(ctx, recall.Query{Text: asked.Query, Vector: vector, Kind: q.Kind, All: true, Duplicates: true, Names: maxForgottenByWords, Top: maxForgottenByWords})
+	if err != nil {
+		return nil, fmt.Errorf("searching: %w", err)
+	}
+	for _, c := range found.Top {
+		if c.Similarity >= minForgetSimilarity || slices.ContainsFunc(c.Reasons, func(r subjects.MemoryReason) bool { return r.What == "words" }) {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids, nil
+}

@@ -1,0 +1,284 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"conclave/actors/memory/recall"
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// Codes of the notes of a recall, for a model that was not available.
+const (
+	noteNoVectors = "no_vectors"  // only words were compared
+	noteNoRerank  = "no_rerank"   // the model did not reorder the results
+	notePlain     = "plain_parts" // plain rules selected the segments
+)
+
+// maxQuery bounds the text of a query, in bytes.
+const maxQuery = 8 << 10
+
+// recallRequest is a query with its caller.
+type recallRequest struct {
+	subjects.MemoryQuery
+	caller  string // the account, with the path of spawned agents
+	tool    string // "" = a request of the user
+	session string
+	queryID string // the user's question that the recall is for
+}
+
+// act describes a read for the audit log.
+func (q recallRequest) act(params []byte) act {
+	return act{caller: q.caller, action: actionRead, target: q.tool, params: params, session: q.session, query: q.queryID}
+}
+
+// cacheScope separates cached replies to the user from those to agents, whose segments a model selected.
+func (q recallRequest) cacheScope() string {
+	if q.tool == "" {
+		return "user"
+	}
+	return "agent"
+}
+
+// onRecall streams the stages of a recall to the user.
+func (m *Memory) onRecall(ctx context.Context, in actor.Msg[subjects.MemoryQuery], send func(subjects.MemoryReply) error, out actor.Out) error {
+	if m.unavailable != nil {
+		return m.unavailable
+	}
+	_, err := m.recallAudited(ctx, out, recallRequest{MemoryQuery: in.Body, caller: in.From, session: in.Session, queryID: in.Query}, send)
+	return err
+}
+
+// recallAudited recalls entries and sends each stage. The last stage, which holds the texts, is sent and returned only
+// after the outcome is recorded.
+func (m *Memory) recallAudited(ctx context.Context, out actor.Out, q recallRequest, send func(subjects.MemoryReply) error) (subjects.MemoryReply, error) {
+	if err := normalizeQuery(&q.MemoryQuery, m.cfg); err != nil {
+		return subjects.MemoryReply{}, err
+	}
+	done, err := audited(ctx, m, out, q.act([]byte(q.Query)), func(ctx context.Context, db *access) (subjects.MemoryReply, error) {
+		done, err := m.recallStages(ctx, out, db, q, send)
+		if err != nil {
+			return done, err
+		}
+		return done, m.emitRecalled(ctx, out, db, q, done)
+	})
+	if err != nil {
+		return subjects.MemoryReply{}, err
+	}
+	return done, send(done)
+}
+
+// normalizeQuery trims a query and fills in defaults. It rejects an empty query, one that is not UTF-8, an unknown kind and a
+// limit that is out of range.
+func normalizeQuery(q *subjects.MemoryQuery, cfg Config) error {
+	q.Query = strings.TrimSpace(q.Query)
+	switch {
+	case q.Query == "":
+		return subjects.Faultf(subjects.CodeMalformed, "the query is empty: give some words")
+	case !utf8.ValidString(q.Query):
+		return subjects.Faultf(subjects.CodeMalformed, "the query is not valid UTF-8")
+	case q.Kind != "" && !slices.Contains([]string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}, q.Kind):
+		return subjects.Faultf(subjects.CodeMalformed, "there is no kind %q; kinds are engram, fact and document", text.Clip(q.Kind, 40))
+	case q.Max < 0 || q.Max > maxTop:
+		return subjects.Faultf(subjects.CodeMalformed, "max is between 1 and %d", maxTop)
+	}
+	q.Query = text.Clip(q.Query, maxQuery)
+	if q.Max == 0 {
+		q.Max = cfg.Top
+	}
+	return nil
+}
+
+// recallStages sends the names and the descriptions, and returns the last stage. A cached reply is returned without
+// stages, unless the query asks for a fresh one.
+func (m *Memory) recallStages(ctx context.Context, out actor.Out, db *access, q recallRequest, send func(subjects.MemoryReply) error) (done subjects.MemoryReply, err error) {
+	start := out.Now()
+	millis := func() float64 { return float64(out.Now().Sub(start)) / float64(time.Millisecond) }
+	var notes []subjects.Note
+	vector, err := m.embedQuery(ctx, out, q.Query)
+	if err != nil {
+		if ctx.Err() != nil {
+			return done, ctx.Err()
+		}
+		notes = append(notes, subjects.Note{Code: noteNoVectors, Text: "only words were compared: " + text.OneLine(err.Error(), 200)})
+	}
+	key := recall.Key{Text: q.Query, Vector: vector, Options: fmt.Sprintf("%s %d %t %t", q.Kind, q.Max, q.Whole, q.All), Scope: q.cacheScope(), Top: q.Max}
+	var generation uint64
+	if m.cache != nil {
+		generation = m.cache.Generation()
+		if r, ok := m.cache.Get(key); ok && !q.Fresh {
+			r.Cached, r.Done, r.Millis = true, true, millis()
+			return r, nil
+		}
+	}
+	found, err := m.searchIndex(ctx, recall.Query{Text: q.Query, Vector: vector, Kind: q.Kind, All: q.All, Names: max(m.cfg.Results, q.Max), Top: q.Max})
+	if err != nil {
+		return done, fmt.Errorf("searching: %w", err)
+	}
+	if err := send(subjects.MemoryReply{Stage: "names", Hits: nameHits(found.Names), Millis: millis()}); err != nil {
+		return done, err
+	}
+	if m.cfg.Rerank && m.cfg.Model && len(found.Top) > 1 {
+		if found.Top, err = m.rerank(ctx, out, q.Query, found.Top); err != nil {
+			notes = append(notes, subjects.Note{Code: noteNoRerank, Text: "the model did not put them in order: " + text.OneLine(err.Error(), 200)})
+		}
+	}
+	top, err := loadHits(ctx, db, found.Top)
+	if err != nil {
+		return done, err
+	}
+	if err := send(subjects.MemoryReply{Stage: "descriptions", Hits: withoutCorpus(top), Millis: millis()}); err != nil {
+		return done, err
+	}
+	if !q.Whole {
+		var note *subjects.Note
+		if top, note = m.selectSegments(ctx, out, q.Query, top); note != nil {
+			notes = append(notes, *note)
+		}
+		if ctx.Err() != nil {
+			return done, ctx.Err()
+		}
+	}
+	done = subjects.MemoryReply{Stage: "corpus", Hits: top, Notes: notes, Millis: millis(), Done: true}
+	if m.cache != nil && vector != nil {
+		m.cache.Put(key, done, generation)
+	}
+	return done, nil
+}
+
+// nameHits returns candidates as the first stage shows them, from the index alone.
+func nameHits(found []recall.Candidate) []subjects.MemoryHit {
+	hits := make([]subjects.MemoryHit, 0, len(found))
+	for _, c := range found {
+		e := subjects.MemoryEntry{
+			ID: c.ID, Kind: c.Kind, Name: c.Name, Description: c.Description, Tags: c.Tags, State: c.State, Pinned: c.Pinned, Grades: c.Grades, Created: c.Created,
+			Respondent: c.Respondent, Provenance: subjects.Provenance{Source: subjects.Source(c.Source), Trust: c.Trust},
+		}
+		hits = append(hits, subjects.MemoryHit{Entry: e, Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+	}
+	return hits
+}
+
+// loadHits returns candidates with their texts, in order. Entries that were forgotten meanwhile are left out.
+func loadHits(ctx context.Context, db *access, found []recall.Candidate) ([]subjects.MemoryHit, error) {
+	ids := make([]string, len(found))
+	for i, c := range found {
+		ids[i] = c.ID
+	}
+	entries, err := db.GetTexts(ctx, ids...)
+	if err != nil {
+		return nil, fmt.Errorf("reading the entries found: %w", err)
+	}
+	hits := make([]subjects.MemoryHit, 0, len(found))
+	for _, c := range found {
+		if at := slices.IndexFunc(entries, func(e subjects.MemoryEntry) bool { return e.ID == c.ID }); at >= 0 {
+			entries[at].Tags, entries[at].Grades = c.Tags, c.Grades
+			hits = append(hits, subjects.MemoryHit{Entry: entries[at], Similarity: c.Similarity, Score: c.Score, Reasons: c.Reasons})
+		}
+	}
+	return hits, nil
+}
+
+// withoutCorpus returns hits as the second stage shows them.
+func withoutCorpus(hits []subjects.MemoryHit) []subjects.MemoryHit {
+	out := slices.Clone(hits)
+	for i := range out {
+		out[i].Entry.Corpus = ""
+	}
+	return out
+}
+
+// selectSegments replaces each corpus by the segment that matters for the query, and drops entries without one. When
+// untrusted entries are among the hits, a trusted entry is never dropped: untrusted content may have told the model to.
+func (m *Memory) selectSegments(ctx context.Context, out actor.Out, query string, hits []subjects.MemoryHit) ([]subjects.MemoryHit, *subjects.Note) {
+	if len(hits) == 0 {
+		return hits, nil
+	}
+	texts := make([]string, len(hits))
+	for i, h := range hits {
+		texts[i] = h.Entry.Corpus
+	}
+	parts, by, err := m.newDigester(out).Segments(ctx, query, texts)
+	var note *subjects.Note
+	if err != nil {
+		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts: " + text.OneLine(err.Error(), 200)}
+	} else if by == "plain" && m.cfg.Model {
+		note = &subjects.Note{Code: notePlain, Text: "plain rules chose the parts"}
+	}
+	isTrusted := func(h subjects.MemoryHit) bool { return h.Entry.Provenance.Trust == subjects.Trusted }
+	mixed := slices.ContainsFunc(hits, func(h subjects.MemoryHit) bool { return !isTrusted(h) })
+	kept := make([]subjects.MemoryHit, 0, len(hits))
+	for i, h := range hits {
+		part := ""
+		if i < len(parts) {
+			part = parts[i]
+		}
+		if part == "" && mixed && isTrusted(h) {
+			part = h.Entry.Description
+		}
+		if part != "" {
+			h.Segment, h.Entry.Corpus = part, ""
+			kept = append(kept, h)
+		}
+	}
+	return kept, note
+}
+
+// rerank has a small model reorder candidates. On an error the order is unchanged.
+func (m *Memory) rerank(ctx context.Context, out actor.Out, query string, found []recall.Candidate) ([]recall.Candidate, error) {
+	m.search.RLock()
+	index := m.search.index
+	m.search.RUnlock()
+	return index.Rerank(ctx, query, found, m.newDigester(out).Rank)
+}
+
+// emitRecalled publishes which entries were recalled, why, and for which question, and counts the accesses. Reads of
+// respondent B are not counted: it must leave no trace in the ranking.
+func (m *Memory) emitRecalled(ctx context.Context, out actor.Out, db *access, q recallRequest, r subjects.MemoryReply) error {
+	ev := subjects.MemoryEvent{
+		SessionID: q.session, QueryID: q.queryID, Action: "recalled", IDs: []string{}, Why: fmt.Sprintf("%d of %s", len(r.Hits), m.countText()), By: q.caller,
+		Query: redactQuery(q.Query), Cached: r.Cached,
+	}
+	for _, h := range r.Hits {
+		ev.IDs, ev.Hits = append(ev.IDs, h.Entry.ID), append(ev.Hits, summarizeHit(h))
+	}
+	account, _, _ := strings.Cut(q.caller, ".")
+	if len(ev.IDs) > 0 && account != subjects.RespondentB {
+		if err := db.Touch(ctx, out.Now().UTC(), ev.IDs...); err != nil {
+			out.LogError(fmt.Errorf("counting accesses: %w", err))
+		}
+	}
+	return actor.Emit(ctx, out.WithIDs(q.session, q.queryID), subjects.MemoryRecalled, ev)
+}
+
+// summarizeHit returns a hit for the event of a recall, without its text.
+func summarizeHit(h subjects.MemoryHit) subjects.MemoryRecall {
+	e := h.Entry
+	return subjects.MemoryRecall{
+		ID: e.ID, Kind: e.Kind, Name: e.Name, Similarity: h.Similarity, Score: h.Score, Created: e.Created,
+		Source: e.Provenance.Source, Trust: e.Provenance.Trust, Critic: e.Grades.Critic,
+	}
+}
+
+// redactQuery returns a query for an event, without credentials and at most 1 KB of it.
+func redactQuery(query string) string {
+	clean, _ := firewall.Redact(query)
+	return text.Clip(clean, 1<<10)
+}
+
+// countText returns the number of active entries in words.
+func (m *Memory) countText() string {
+	m.search.RLock()
+	defer m.search.RUnlock()
+	if n := m.search.index.Stats().Active; n != 1 {
+		return fmt.Sprintf("%d entries", n)
+	}
+	return "1 entry"
+}

@@ -1,0 +1,81 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"conclave/actors/memory/digest"
+	"conclave/actors/memory/store"
+	"conclave/pkg/actor"
+	"conclave/pkg/firewall"
+	"conclave/pkg/text"
+	"conclave/subjects"
+)
+
+// onResponse stores an answer as an engram. The respondent is the account that the server wrote into the subject. Failed
+// and empty answers, answers without a valid query id, and answers that the user had memory forget are ignored.
+func (m *Memory) onResponse(ctx context.Context, in actor.Msg[subjects.Response], out actor.Out) error {
+	r := in.Body
+	query := cmp.Or(r.QueryID, in.Query)
+	if r.Error != nil || strings.TrimSpace(r.Answer) == "" || subjects.CheckToken(query) != nil {
+		return nil
+	}
+	if subjects.CheckToken(r.SessionID) != nil {
+		r.SessionID = in.Session
+	}
+	id, state, err := m.unaudited.FindAnswer(ctx, query, in.From)
+	if err != nil {
+		return fmt.Errorf("looking for the answer to %s: %w", query, err)
+	}
+	switch state {
+	case store.Forgotten:
+		return nil
+	case store.Stored: // delivered again after a crash; the stream keeps an event with the same id once
+		if err := m.refreshIndex(ctx, id); err != nil {
+			return err
+		}
+		return m.emitStoredOnce(ctx, out, id, subjects.MemoryEvent{SessionID: r.SessionID, QueryID: query, Action: "stored", IDs: []string{id}, Why: "an answer", By: in.From})
+	}
+	a := act{caller: in.From, action: actionWrite, target: subjects.KindEngram, params: []byte(query + "\n" + in.From), session: r.SessionID, query: query}
+	return m.retryEvent(ctx, out, func() error {
+		_, err := audited(ctx, m, out, a, func(ctx context.Context, db *access) (none struct{}, err error) {
+			return none, m.storeAnswer(ctx, out, db, in.From, query, r)
+		})
+		return err
+	})
+}
+
+// storeAnswer stores an answer without credentials. An answer without trusted labels is stored as untrusted external
+// content, with the flags of the session and of the digest.
+func (m *Memory) storeAnswer(ctx context.Context, out actor.Out, db *access, from, query string, r subjects.Response) error {
+	external := r.Labels == nil || r.Labels.Trust != subjects.Trusted
+	question, _ := firewall.Redact(r.Query)
+	answer, _ := firewall.Redact(r.Answer)
+	d, err := m.newDigester(out).Answer(ctx, question, answer, external)
+	if errors.Is(err, digest.ErrNothing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("digesting the answer to %s: %w", query, err)
+	}
+	now := out.Now().UTC()
+	e := subjects.MemoryEntry{
+		ID: deriveID(subjects.KindEngram, query, from), Kind: subjects.KindEngram, State: subjects.MemoryActive, Respondent: from, Created: now, Updated: now,
+		Provenance: subjects.Provenance{
+			Source: subjects.SourceConversation, Trust: subjects.Trusted, Agent: from, SessionID: r.SessionID, QueryID: query, Model: text.Clip(r.Model, 200),
+		},
+	}
+	if external {
+		e.Provenance.Source, e.Provenance.Trust, e.Provenance.Flags = subjects.SourceExternal, subjects.Untrusted, mergeFlags(r.Labels, d.Flags)
+	}
+	for _, id := range r.Recalls {
+		if subjects.CheckToken(id) == nil && len(e.Correlating) < maxTags {
+			e.Correlating = append(e.Correlating, id)
+		}
+	}
+	_, err = m.storeEntry(ctx, out, db, from, fillFromDigest(e, d), d.Relations, "an answer")
+	return err
+}
