@@ -95,19 +95,18 @@ func playBroker() error {
 		if err != nil {
 			return nil, err
 		}
-		b := broker.New(broker.Config{CallTimeout: doorTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home), w, h, doorTools())
-		b.Boundary = func(step string) {
-			mu.Lock()
-			defer mu.Unlock()
-			if step == armed {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-				select {} // nothing happens between the signal and its effect
-			}
-		}
-		return b, nil
+		return broker.New(broker.Config{CallTimeout: doorTimeout, AuditTimeout: 5 * time.Second}, c.NewBook(home), w, h, doorTools()), nil
 	}}
 	cfg := c.ActorConfig()
 	cfg.Log = log
+	cfg.Steps = func(step string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if step == armed {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // nothing happens between the signal and its effect
+		}
+	}
 	s, err := actor.Supervise(context.Background(), spec, bs.Dial, cfg)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 		fault = subjects.Faultf(subjects.CodeMalformed, "remember is session, always or left out")
 	}
 	if fault != nil {
-		b.turnDown(ctx, out, rec, fault.Code)
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
 		return subjects.ApprovalReply{}, fault
 	}
 	// Whoever has answered may go: what was begun is brought to its end.
@@ -39,7 +40,7 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 	store := out.Store(bucketApprovals)
 	q, rev, err := readQuestion(ctx, store, id)
 	if errors.Is(err, actor.ErrNotFound) {
-		b.turnDown(ctx, out, rec, subjects.ApprovalUnknown)
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.ApprovalReply{ID: id, State: subjects.ApprovalUnknown}, nil
 	}
 	if err != nil {
@@ -48,40 +49,80 @@ func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDec
 	}
 	rec.Tool, rec.ParamsHash, rec.Session, rec.Query = q.Tool, q.Params, q.SessionID, q.QueryID
 	if state := q.standing(out.Now()); state != subjects.ApprovalPending {
-		b.turnDown(ctx, out, rec, state)
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, state)
 		return q.reply(state, false), nil
 	}
 	answer := q
 	answer.By, answer.Decided, answer.State = in.From, out.Now(), subjects.ApprovalDenied
-	status := subjects.StatusDenied
 	if in.Body.Approve {
-		answer.State, status = subjects.ApprovalApproved, subjects.StatusAllowed
+		answer.State = subjects.ApprovalApproved
 		answer.Remember = b.rememberFor(ctx, out, q, in.Body.Remember)
 	}
-	if err := b.store(ctx, rec, subjects.AuditBefore, status, or(answer.Remember, "once")); err != nil {
-		fault := noAudit(err)
-		fault.Text = "the audit did not take the answer, so it was not taken; see conclave doctor"
-		return subjects.ApprovalReply{}, fault
-	}
-	held, first, err := b.settle(ctx, store, answer, rev)
-	switch {
-	case err != nil:
-		b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusUnknown, subjects.CodeUnavailable)
-		out.LogError(fmt.Errorf("writing an answer: %w", err))
-		return subjects.ApprovalReply{}, subjects.Faultf(subjects.CodeUnavailable, "the answer could not be written; look with conclave approve whether it was taken")
-	case !first: // somebody else was, between our look and our word
-		b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusFailed, held.State)
-		return held.reply(held.State, false), nil
-	}
-	if answer.Remember != "" {
-		if err := b.remember(ctx, out, answer); err != nil {
-			out.LogError(fmt.Errorf("remembering an answer: %w", err))
-			answer.Remember = "" // it holds once, and is told so
+	return b.recordAnswer(ctx, out, rec, answer, rev)
+}
+
+// recordAnswer stores an answer behind the audit gate, publishes it and wakes the call that waits for it. The answer takes
+// effect only after its record is acknowledged; an answer that took effect is not withheld when its outcome cannot be
+// recorded, because the question is closed by then. rev is the revision of the question that was answered.
+func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.AuditRecord, answer question, rev uint64) (subjects.ApprovalReply, error) {
+	var (
+		reply  subjects.ApprovalReply
+		stored bool
+		failed error
+	)
+	store := func(report func(status, reason string)) {
+		held, first, err := b.settle(ctx, out.Store(bucketApprovals), answer, rev)
+		switch {
+		case err != nil:
+			report(subjects.StatusUnknown, subjects.CodeUnavailable)
+			out.LogError(fmt.Errorf("writing an answer: %w", err))
+			failed = subjects.Faultf(subjects.CodeUnavailable, "the answer could not be written; look with conclave approve whether it was taken")
+		case !first: // another answer was stored meanwhile
+			report(subjects.StatusFailed, held.State)
+			reply = held.reply(held.State, false)
+		default:
+			stored = true
+			if answer.Remember != "" {
+				if err := b.remember(ctx, out, answer); err != nil {
+					out.LogError(fmt.Errorf("remembering an answer: %w", err))
+					answer.Remember = "" // it holds once, and the reply says so
+				}
+			}
+			report(subjects.StatusOK, cmp.Or(answer.Remember, "once"))
 		}
 	}
-	b.outcome(ctx, out, rec, in.Body.Approve, subjects.StatusOK, or(answer.Remember, "once"))
-	reply := b.tellEnd(ctx, out, answer, true)
-	b.waiting.wake(id) // the answer stands in the events before what it lets run
+	gate := *b.gate
+	gate.NotDone = "the answer was not taken"
+	if answer.State == subjects.ApprovalApproved {
+		begun := false
+		rec.Reason = cmp.Or(answer.Remember, "once")
+		_, err := actor.Audited(ctx, out, &gate, rec, func(_ context.Context, p *actor.Permit) (struct{}, error) {
+			begun = true
+			store(p.Report)
+			return struct{}{}, failed
+		})
+		if !begun {
+			return subjects.ApprovalReply{}, err
+		}
+		if errors.Is(err, actor.ErrUnrecorded) {
+			out.LogError(fmt.Errorf("recording the outcome of an answer: %w", err))
+		}
+	} else {
+		if err := gate.Record(ctx, out, rec, subjects.StatusDenied, "once"); err != nil {
+			return subjects.ApprovalReply{}, err
+		}
+		store(func(status, reason string) {
+			if status != subjects.StatusOK { // a denial that took effect has said all in its first record
+				rec.ID = out.NewID()
+				b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, reason)
+			}
+		})
+	}
+	if !stored {
+		return reply, failed
+	}
+	reply = b.tellEnd(ctx, out, answer, true)
+	b.waiting.wake(answer.ID) // after the event of the answer, which so precedes the events of the call
 	return reply, nil
 }
 
@@ -101,36 +142,6 @@ func (b *Broker) settle(ctx context.Context, store actor.Store, answer question,
 	}
 }
 
-// outcome puts on record what came of an answer. A no that held has said all there is in its first record.
-func (b *Broker) outcome(ctx context.Context, out actor.Out, rec subjects.AuditRecord, approve bool, status, reason string) {
-	phase := subjects.AuditAfter
-	if !approve {
-		if status == subjects.StatusOK {
-			return
-		}
-		rec.ID, phase, status = out.NewID(), subjects.AuditBefore, subjects.StatusRefused
-	}
-	if err := b.store(ctx, rec, phase, status, reason); err != nil {
-		out.LogError(fmt.Errorf("recording what came of an answer: %w", err))
-	}
-}
-
-// turnDown puts on record that something the user said had no effect.
-func (b *Broker) turnDown(ctx context.Context, out actor.Out, rec subjects.AuditRecord, reason string) {
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, reason); err != nil { // nothing changes either way
-		out.LogError(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
-	}
-}
-
-// onUnreadableAnswer records an answer that could not even be read.
-func (b *Broker) onUnreadableAnswer(ctx context.Context, rej actor.Rejection, out actor.Out) {
-	rec := subjects.AuditRecord{ID: out.NewID(), Action: actionDecision}
-	if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
-		rec.AgentID = rej.Tokens[0]
-	}
-	b.turnDown(ctx, out, rec, rej.Fault.Code)
-}
-
 // fromPerson reads the id of what the user speaks about. Who speaks is what the server wrote.
 func fromPerson(from string, tokens []string) (string, *subjects.Fault) {
 	if !slices.Contains(subjects.UserAccounts, from) {
@@ -144,12 +155,4 @@ func fromPerson(from string, tokens []string) (string, *subjects.Fault) {
 
 func (q question) reply(state string, accepted bool) subjects.ApprovalReply {
 	return subjects.ApprovalReply{ID: q.ID, Accepted: accepted, State: state, By: q.By, Remember: q.Remember}
-}
-
-// or is s, or what to say when s is empty.
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,9 +84,9 @@ func TestAnswer(t *testing.T) {
 			if tt.before != nil {
 				tt.before(d, id)
 			}
-			reply, err := d.sayAs(t, or(tt.who, "user"), or(tt.id, id), tt.body)
+			reply, err := d.sayAs(t, cmp.Or(tt.who, "user"), cmp.Or(tt.id, id), tt.body)
 			if tt.code == "" {
-				tt.want.ID = or(tt.id, id)
+				tt.want.ID = cmp.Or(tt.id, id)
 			}
 			if reply != tt.want || actortest.Code(err) != tt.code || (err == nil) != (tt.code == "") {
 				t.Errorf("%+v, %v", reply, err)

@@ -32,7 +32,7 @@ var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
 func newDesk(wait time.Duration) *desk {
 	d := &desk{told: make(chan string, 1024), refuse: map[string]error{}}
-	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d}
+	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 	d.rec.Time = noon
 	d.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
@@ -46,7 +46,7 @@ func newDesk(wait time.Duration) *desk {
 // Routes are those that the user speaks to.
 func (d *desk) Routes() []actor.Route {
 	return []actor.Route{
-		actor.Serve(subjects.ApprovalDecisionService, d.onAnswer, actor.OnReject(d.onUnreadableAnswer)),
+		actor.Serve(subjects.ApprovalDecisionService, d.onAnswer, d.gate.OnReject(actionDecision, nil)),
 		actor.Serve(subjects.ApprovalListService, d.onApprovals),
 		actor.Serve(subjects.ApprovalRevoke, d.onRevoke),
 	}
@@ -312,7 +312,7 @@ func TestApproveAgain(t *testing.T) {
 			}
 			tt.before(d, <-d.told)
 			// Another broker: the first one is dead, and nothing is left of it but what it wrote down.
-			d.Broker = &Broker{cfg: d.cfg, audit: d}
+			d.Broker = &Broker{cfg: d.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 			for range 2 {
 				if got := verdict(<-d.ask(t, sending(), sends(place))); got != tt.want {
 					t.Errorf("%s, want %s", got, tt.want)
@@ -406,7 +406,7 @@ func TestApproveElsewhere(t *testing.T) {
 	d := newDesk(0)
 	id, got := d.asked(t, sending(), sends(place))
 	here := d.Broker
-	d.Broker = &Broker{cfg: here.cfg, audit: d}
+	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 	if r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || !r.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}

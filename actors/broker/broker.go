@@ -62,9 +62,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Audit stores a record. It returns nil only when the record is acknowledged.
+// Audit is the audit log of the broker, closed when the broker stops.
 type Audit interface {
-	Append(ctx context.Context, rec subjects.AuditRecord) error
+	actor.AuditLog
 	Close(ctx context.Context) error
 }
 
@@ -73,13 +73,10 @@ type Hasher interface{ Hash(params []byte) string }
 
 // Broker is the actor.
 type Broker struct {
-	// Boundary is called at each step of a call that a crash could divide, with its name: decided, entered, before, sent,
-	// answered, learned, after, kept. It is where tests of crashes pull the plug.
-	Boundary func(step string)
-
 	cfg     Config
 	book    *policy.ActiveRules
 	audit   Audit
+	gate    *actor.Gate
 	hash    Hasher
 	table   *table
 	running running
@@ -92,6 +89,7 @@ type Broker struct {
 // tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
 	b := &Broker{cfg: cfg, book: book, audit: a, hash: h, table: newTable(build)}
+	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, NotDone: "nothing was run"}
 	b.tally = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsKept, mostCounted)
 	return b
 }
@@ -110,19 +108,12 @@ func (b *Broker) Routes() []actor.Route {
 		actor.Serve(subjects.AgentSpawn, b.onSpawn),
 		actor.Serve(subjects.AgentSpawnBelow, b.onSpawn),
 		actor.Serve(subjects.SecretUseService, b.onSecretUse),
-		actor.Serve(subjects.ApprovalDecisionService, b.onAnswer, actor.OnReject(b.onUnreadableAnswer)),
+		actor.Serve(subjects.ApprovalDecisionService, b.onAnswer, b.gate.OnReject(actionDecision, nil)),
 		actor.Serve(subjects.ApprovalListService, b.onApprovals),
 		actor.Serve(subjects.ApprovalRevoke, b.onRevoke),
 		actor.Serve(subjects.SessionConfigService, b.onSessionConfig),
 		actor.Serve(subjects.PolicyExplain, b.onExplain),
 		actor.Subscribe(subjects.ToolSchemaEvent, b.onSchema, actor.Workers(1)),
-	}
-}
-
-// at marks a step.
-func (b *Broker) at(step string) {
-	if b.Boundary != nil {
-		b.Boundary(step)
 	}
 }
 
@@ -154,7 +145,8 @@ type call struct {
 func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRequest], out actor.Out) (subjects.ToolResult, error) {
 	caller, tool, err := subjects.ParseToolRequest(in.Subject)
 	if err != nil {
-		b.refuse(ctx, out, in.From, "", in.Session, in.Query, subjects.CodeSubject)
+		rec := subjects.AuditRecord{AgentID: in.From, Action: "tool.call", Session: in.Session, Query: in.Query}
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
 	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isRespondentB(caller), query: queryOf(in)}
@@ -178,7 +170,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		}
 		c, fault = b.judge(ctx, out, caller, known, c, seen)
 	}
-	b.at("decided")
+	actor.Step(ctx, "decided")
 	if fault != nil {
 		return b.deny(ctx, out, c, fault), nil
 	}
@@ -273,14 +265,36 @@ func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy
 	return false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
 }
 
-// act stores the decision, runs the tool and stores the outcome.
+// act runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and result. The
+// tool does not run unless the audit log has acknowledged the decision. A result whose outcome could not be stored is
+// withheld: the caller learns that the tool ran, and gets an unrecorded fault.
+//
+// Its steps are before, sent, answered, learned and after.
 func (b *Broker) act(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
-	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
+	var res subjects.ToolResult
+	_, err := actor.Audited(ctx, out, b.gate, c.record, func(ctx context.Context, p *actor.Permit) (struct{}, error) {
+		actor.Step(ctx, "before")
+		b.publishCall(ctx, out, c)
+		res = b.receive(ctx, out, c, k, b.run(ctx, out, p, c, k))
+		actor.Step(ctx, "learned")
+		if res.Error == nil {
+			return struct{}{}, nil
+		}
+		if res.Error.Code == subjects.CodeTimeout {
+			p.Report(subjects.StatusUnknown, subjects.CodeTimeout) // the tool may have run
+		}
+		return struct{}{}, res.Error
+	})
+	if res.CallID == "" { // the act did not begin
 		return b.unaudited(ctx, out, c, err)
 	}
-	b.at("before")
-	b.tell(ctx, out, c)
-	return b.finish(ctx, out, c, k, b.run(ctx, out, c, k))
+	if errors.Is(err, actor.ErrUnrecorded) {
+		res.Result, res.Links, res.Parked = "", nil, nil
+		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but the audit did not take the outcome, so it is withheld", c.tool)
+	}
+	actor.Step(ctx, "after")
+	b.publishResult(ctx, out, c, res)
+	return res
 }
 
 // queryOf is the query the call belongs to: the header's, which the runtime carried, or the body's.
@@ -308,9 +322,14 @@ func wellFormed(r subjects.ToolRequest, k Known) *subjects.Fault {
 	return nil
 }
 
-// run calls the tool. What comes back is always a result: a tool that fails, is silent or is gone is told as such.
-func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
+// run calls the tool. It always returns a result with the ids of the call: a tool that fails, times out or is not there
+// is an error in it. Without a valid permit nothing is called.
+func (b *Broker) run(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
+	if err := p.Check(); err != nil {
+		res.Error = subjects.Faultf(subjects.CodeNoAudit, "%v", err)
+		return res
+	}
 	limit := k.Timeout
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
@@ -320,7 +339,7 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 	if k.Has(policy.Remember) || k.Graded {
 		order.Caller, order.Spawned, order.Labels = c.record.AgentID, len(c.path) > 0, c.labels
 	}
-	if order.Sealed, res.Error = b.credentials(ctx, out, c, k); res.Error != nil {
+	if order.Sealed, res.Error = b.getCredentials(ctx, out, p, c, k); res.Error != nil {
 		return res
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -330,13 +349,13 @@ func (b *Broker) run(ctx context.Context, out actor.Out, c call, k Known) subjec
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s cannot be addressed", c.tool)
 		return res
 	}
-	b.at("sent")
+	actor.Step(ctx, "sent")
 	start := out.Now()
 	got, err := actor.Ask(ctx, out, service, order)
 	took := out.Now().Sub(start)
 	res.Millis = took.Milliseconds()
 	b.tally.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
-	b.at("answered")
+	actor.Step(ctx, "answered")
 	var fault *subjects.Fault
 	switch {
 	case actor.IsReplyFault(err) && errors.As(err, &fault):
@@ -374,50 +393,36 @@ func failed(f *subjects.Fault) *subjects.Fault {
 // maxFault bounds a tool's excuse.
 const maxFault = 4096
 
-// finish stores the outcome, then tells and answers. A result whose outcome is not on record is not given out: the
-// caller is told that the tool ran and that nobody can prove it.
-func (b *Broker) finish(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
-	res = b.receive(ctx, out, c, k, res)
-	b.at("learned")
-	status, reason := subjects.StatusOK, ""
-	if res.Error != nil {
-		status, reason = subjects.StatusFailed, res.Error.Code
-		if res.Error.Code == subjects.CodeTimeout {
-			status = subjects.StatusUnknown
-		}
-	}
-	if err := b.store(ctx, c.record, subjects.AuditAfter, status, reason); err != nil {
-		res.Result, res.Links, res.Parked = "", nil, nil
-		res.Error = subjects.Faultf(subjects.CodeUnrecorded, "%s ran, but the audit did not take the outcome, so it is withheld", c.tool)
-	}
-	b.at("after")
-	b.tellResult(ctx, out, c, res)
-	return res
-}
-
-// deny stores the denial and answers with it. A denial that cannot be stored is still a denial.
+// deny records a denial and answers with it. A denial that cannot be recorded is answered with a no-audit fault.
 func (b *Broker) deny(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
-	reason := f.Code
-	if f.Denial != nil {
-		reason = f.Denial.Layer + ": " + f.Denial.Rule
-	}
-	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusDenied, reason); err != nil {
+	if err := b.gate.Record(ctx, out, c.record, subjects.StatusDenied, denialReason(f)); err != nil {
 		return b.unaudited(ctx, out, c, err)
 	}
-	b.tell(ctx, out, c)
+	b.publishCall(ctx, out, c)
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f}
-	b.tellResult(ctx, out, c, res)
+	b.publishResult(ctx, out, c, res)
 	return res
 }
 
-// unaudited answers a call that was not recorded and so did not run.
+// denialReason is a fault as the audit log has it: layer and rule of a denial, otherwise the code.
+func denialReason(f *subjects.Fault) string {
+	if f.Denial != nil {
+		return f.Denial.Layer + ": " + f.Denial.Rule
+	}
+	return f.Code
+}
+
+// unaudited answers a call that was not recorded and so did not run. err is the fault of the gate.
 func (b *Broker) unaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
-	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: noAudit(err)}
-	b.tellResult(ctx, out, c, res)
+	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
+	if !errors.As(err, &res.Error) {
+		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see conclave doctor")
+	}
+	b.publishResult(ctx, out, c, res)
 	return res
 }
 
-// onUnreadable records a call that could not even be read.
+// onUnreadable records a call that was rejected before a handler could read it.
 func (b *Broker) onUnreadable(ctx context.Context, rej actor.Rejection, out actor.Out) {
 	from, tool := "", ""
 	if caller, t, err := subjects.ParseToolRequest(rej.Subject); err == nil {
@@ -425,29 +430,13 @@ func (b *Broker) onUnreadable(ctx context.Context, rej actor.Rejection, out acto
 	} else if len(rej.Tokens) > 0 && subjects.CheckToken(rej.Tokens[0]) == nil {
 		from = rej.Tokens[0]
 	}
-	b.refuse(ctx, out, from, tool, rej.Session, rej.Query, rej.Fault.Code)
+	rec := subjects.AuditRecord{AgentID: from, Action: "tool.call", Tool: tool, Session: rej.Session, Query: rej.Query}
+	b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, rej.Fault.Code)
 }
 
-func (b *Broker) refuse(ctx context.Context, out actor.Out, from, tool, session, query, code string) {
-	err := b.store(ctx, subjects.AuditRecord{
-		ID: out.NewID(), AgentID: from, Action: "tool.call", Tool: tool, Session: session, Query: query,
-	}, subjects.AuditBefore, subjects.StatusRefused, code)
-	if err != nil { // the caller is told of the refusal either way, and nothing ran
-		out.LogError(fmt.Errorf("recording a refused call: %w", err))
-	}
-}
-
-// store appends one record. The caller's own deadline does not cut it short: an act that began is recorded to its end.
-func (b *Broker) store(ctx context.Context, rec subjects.AuditRecord, phase, status, reason string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
-	defer cancel()
-	rec.Phase, rec.Status, rec.Reason = phase, status, reason
-	return b.audit.Append(ctx, rec)
-}
-
-// tell posts the broker's copy of a call. It is sent before the answer, so that the log has the order of things, and
-// not waited for: the audit is the record, this is the view.
-func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
+// publishCall publishes the broker's copy of a call, with secrets redacted from the arguments. It does not wait for the
+// acknowledgement: the audit is the record, this is the view.
+func (b *Broker) publishCall(ctx context.Context, out actor.Out, c call) {
 	topic, err := subjects.ToolRequestEvent.With(append([]string{c.tool}, c.path...)...)
 	if err != nil {
 		return // the name was no token: the dead letter tells of it
@@ -462,8 +451,8 @@ func (b *Broker) tell(ctx context.Context, out actor.Out, c call) {
 	}
 }
 
-// tellResult posts the broker's copy of a result. Whose call it was is the broker's word.
-func (b *Broker) tellResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
+// publishResult publishes the broker's copy of a result. The caller in it is the one of the subject.
+func (b *Broker) publishResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) {
 	res.Caller = c.record.AgentID
 	topic, err := subjects.ToolResultEvent.With(res.Tool)
 	if err != nil {
@@ -472,15 +461,6 @@ func (b *Broker) tellResult(ctx context.Context, out actor.Out, c call, res subj
 	if err := actor.EmitAsync(ctx, out, topic, res); err != nil {
 		out.LogError(fmt.Errorf("telling of a result of %s: %w", res.Tool, err))
 	}
-}
-
-// noAudit says what to do about an audit that does not answer.
-func noAudit(err error) *subjects.Fault {
-	text := "the audit did not acknowledge the record, so nothing was run; see conclave doctor"
-	if isFull(err) {
-		text = "the audit is full, so nothing was run; stop conclave and run conclave audit rotate"
-	}
-	return subjects.Faultf(subjects.CodeNoAudit, "%s", text)
 }
 
 // Start implements [actor.Starter]: it asks for the tools that announced themselves before it was there. It is called

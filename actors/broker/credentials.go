@@ -10,9 +10,9 @@ import (
 	"conclave/subjects"
 )
 
-// credentials are those that the tool's facts name, each sealed to this run of the tool: the broker passes on what it
-// cannot read.
-func (b *Broker) credentials(ctx context.Context, out actor.Out, c call, k Known) (map[string]subjects.SecretValue, *subjects.Fault) {
+// getCredentials returns the credentials that the facts of the tool name, each sealed to the key of the tool's actor: the
+// broker cannot read them. It fails when the tool has no key, and when one credential is missing.
+func (b *Broker) getCredentials(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) (map[string]subjects.SecretValue, *subjects.Fault) {
 	if len(k.Secrets) == 0 {
 		return nil, nil
 	}
@@ -21,7 +21,7 @@ func (b *Broker) credentials(ctx context.Context, out actor.Out, c call, k Known
 	}
 	sealed := map[string]subjects.SecretValue{}
 	for _, name := range k.Secrets {
-		v, fault := secret(ctx, out, name, k.schema.Key)
+		v, fault := getCredential(ctx, out, p, name, k.schema.Key)
 		if fault != nil {
 			return nil, fault
 		}
@@ -30,8 +30,11 @@ func (b *Broker) credentials(ctx context.Context, out actor.Out, c call, k Known
 	return sealed, nil
 }
 
-// secret asks for one credential, sealed to a key.
-func secret(ctx context.Context, out actor.Out, name, key string) (subjects.SecretValue, *subjects.Fault) {
+// getCredential requests one credential, sealed to key. Without a valid permit nothing is requested.
+func getCredential(ctx context.Context, out actor.Out, p *actor.Permit, name, key string) (subjects.SecretValue, *subjects.Fault) {
+	if err := p.Check(); err != nil {
+		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeNoAudit, "%v", err)
+	}
 	v, err := actor.Ask(ctx, out, subjects.SecretGetService, subjects.SecretGet{Name: name, For: key})
 	var fault *subjects.Fault
 	switch {
@@ -45,7 +48,8 @@ func secret(ctx context.Context, out actor.Out, name, key string) (subjects.Secr
 	return v, subjects.Faultf(subjects.CodeUnavailable, "the credential %s could not be had, so nothing was run; see conclave secret check", name)
 }
 
-// onSecretUse gives the model actor the key of a remote server, if the settings name it for that.
+// onSecretUse gives the model actor a credential that the settings name for it (ModelKeys), sealed to the key in the
+// request. It denies every other account and every other name.
 func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUse], out actor.Out) (subjects.SecretValue, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "secret.use", ParamsHash: b.hash.Hash([]byte(in.Body.Name))}
 	named := subjects.CheckToken(in.Body.Name) == nil
@@ -53,24 +57,20 @@ func (b *Broker) onSecretUse(ctx context.Context, in actor.Msg[subjects.SecretUs
 		rec.Tool = in.Body.Name
 	}
 	if in.From != "model" || !named || !slices.Contains(b.cfg.ModelKeys, in.Body.Name) {
-		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, "secrets: not_named"); err != nil {
-			return subjects.SecretValue{}, noAudit(err)
+		if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, "secrets: not_named"); err != nil {
+			return subjects.SecretValue{}, err
 		}
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeDenied, "no setting gives this credential to %s", text.Clip(in.From, 40))
 	}
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, ""); err != nil {
-		return subjects.SecretValue{}, noAudit(err)
-	}
-	v, fault := secret(ctx, out, in.Body.Name, in.Body.For)
-	status, reason := subjects.StatusOK, ""
-	if fault != nil {
-		status, reason = subjects.StatusFailed, fault.Code
-	}
-	if err := b.store(ctx, rec, subjects.AuditAfter, status, reason); err != nil {
+	v, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SecretValue, error) {
+		v, fault := getCredential(ctx, out, p, in.Body.Name, in.Body.For)
+		if fault != nil {
+			return subjects.SecretValue{}, fault
+		}
+		return v, nil
+	})
+	if errors.Is(err, actor.ErrUnrecorded) {
 		return subjects.SecretValue{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so the credential is withheld")
 	}
-	if fault != nil {
-		return subjects.SecretValue{}, fault
-	}
-	return v, nil
+	return v, err
 }

@@ -32,19 +32,19 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 		ParamsHash: b.hash.Hash([]byte(in.Body.Task)), Session: in.Session, Query: in.Query,
 	}
 	if fault != nil {
-		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, fault.Code); err != nil {
-			return subjects.DiscoverReply{}, noAudit(err)
+		if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, fault.Code); err != nil {
+			return subjects.DiscoverReply{}, err
 		}
 		return subjects.DiscoverReply{}, fault
 	}
 	if asked.Type == "" || len(asked.Lineage) != len(caller.Path) {
-		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusDenied, "manifest: no type"); err != nil {
-			return subjects.DiscoverReply{}, noAudit(err)
+		if err := b.gate.Record(ctx, out, rec, subjects.StatusDenied, "manifest: no type"); err != nil {
+			return subjects.DiscoverReply{}, err
 		}
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeDenied, "%s has no type in the manifest, so it has no tools", caller.ID())
 	}
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusShown, ""); err != nil {
-		return subjects.DiscoverReply{}, noAudit(err)
+	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
+		return subjects.DiscoverReply{}, err
 	}
 	select { // those that were here before the broker
 	case <-b.table.looked:

@@ -70,8 +70,8 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 		ID: out.NewID(), AgentID: asker, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
 		ParamsHash: b.hash.Hash(args), Session: session, Query: query,
 	}
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusShown, ""); err != nil {
-		return subjects.Verdict{}, noAudit(err)
+	if err := b.gate.Record(ctx, out, rec, subjects.StatusShown, ""); err != nil {
+		return subjects.Verdict{}, err
 	}
 	switch {
 	case fault != nil:

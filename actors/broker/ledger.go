@@ -117,7 +117,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 		out.LogError(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
 		return b.unsure(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
 	}
-	b.at("entered")
+	actor.Step(ctx, "entered")
 	res := b.act(ctx, out, c, k)
 	switch {
 	case res.Error == nil:
@@ -135,7 +135,7 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 	if _, err := put(ctx, store, key, mine, rev); err != nil {
 		out.LogError(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
 	}
-	b.at("kept")
+	actor.Step(ctx, "kept")
 	return res
 }
 
@@ -169,7 +169,7 @@ func (b *Broker) elsewhere(ctx context.Context) bool {
 
 // replay answers from the ledger. It is on record that nothing ran.
 func (b *Broker) replay(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
-	if err := b.store(ctx, c.record, subjects.AuditBefore, subjects.StatusReplayed, "ledger"); err != nil {
+	if err := b.gate.Record(ctx, out, c.record, subjects.StatusReplayed, "ledger"); err != nil {
 		return b.unaudited(ctx, out, c, err)
 	}
 	return res

@@ -49,8 +49,8 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 		if subjects.CheckToken(q.SessionID) == nil {
 			rec.Session = q.SessionID
 		}
-		if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusRefused, fault.Code); err != nil {
-			return subjects.SessionConfig{}, noAudit(err)
+		if err := b.gate.Record(ctx, out, rec, subjects.StatusRefused, fault.Code); err != nil {
+			return subjects.SessionConfig{}, err
 		}
 		return subjects.SessionConfig{}, fault
 	}
@@ -66,21 +66,18 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 		return subjects.SessionConfig{}, fmt.Errorf("encoding what is to be set: %w", err)
 	}
 	rec.Session, rec.Query, rec.ParamsHash = q.SessionID, q.QueryID, b.hash.Hash(asked)
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, short(q)); err != nil {
-		return subjects.SessionConfig{}, noAudit(err)
-	}
-	s, err := b.set(ctx, out, q)
-	status, reason := subjects.StatusOK, ""
-	if err != nil {
-		status, reason = subjects.StatusFailed, subjects.CodeUnavailable
-	}
-	if err := b.store(ctx, rec, subjects.AuditAfter, status, reason); err != nil {
+	rec.Reason = short(q)
+	set, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SessionConfig, error) {
+		s, err := b.set(ctx, out, p, q)
+		if err != nil {
+			return subjects.SessionConfig{}, unsettled(out, err)
+		}
+		return s.tell(q.SessionID, q.QueryID), nil
+	})
+	if errors.Is(err, actor.ErrUnrecorded) {
 		return subjects.SessionConfig{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so look what holds for the session")
 	}
-	if err != nil {
-		return subjects.SessionConfig{}, unsettled(out, err)
-	}
-	return s.tell(q.SessionID, q.QueryID), nil
+	return set, err
 }
 
 // unsettled is what the user is told when the bucket cannot be used.
@@ -137,7 +134,10 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 }
 
 // set writes what was asked for, and returns all that holds then.
-func (b *Broker) set(ctx context.Context, out actor.Out, q subjects.SessionConfig) (sessionSetting, error) {
+func (b *Broker) set(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
+	if err := p.Check(); err != nil {
+		return sessionSetting{}, err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	mine := setting{Level: q.Override, Disable: names(q.Disable), Grant: names(q.Grant)}

@@ -278,7 +278,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
 	id, fault := fromPerson(in.From, in.Tokens)
 	if fault != nil {
-		b.turnDown(ctx, out, rec, fault.Code)
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
 		return subjects.Done{}, fault
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*b.cfg.AuditTimeout)
@@ -294,7 +294,7 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	}
 	at := slices.IndexFunc(keys, func(k string) bool { return strings.HasSuffix(k, "."+id) })
 	if at < 0 {
-		b.turnDown(ctx, out, rec, subjects.ApprovalUnknown)
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.Done{}, nil
 	}
 	r, rev, err := readRule(ctx, store, keys[at])
@@ -302,19 +302,33 @@ func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out
 	case err != nil:
 		return subjects.Done{}, unavailable(err)
 	case !r.holds(out.Now()):
-		b.turnDown(ctx, out, rec, subjects.ApprovalUnknown)
+		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.ApprovalUnknown)
 		return subjects.Done{}, nil
 	}
 	rec.Tool, rec.AgentType, rec.Session = r.Tool, r.Type, r.Session
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, r.Rule); err != nil {
-		return subjects.Done{}, noAudit(err)
+	rec.Reason = r.Rule
+	begun := false
+	var failed error
+	_, err = actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (struct{}, error) {
+		begun = true
+		r.Revoked, r.RevokedBy = out.Now(), in.From
+		// Only a revocation changes a rule: whichever was first, the rule is revoked.
+		if err := putRule(ctx, store, r, rev); err != nil && !errors.Is(err, actor.ErrChanged) {
+			p.Report(subjects.StatusUnknown, subjects.CodeUnavailable)
+			failed = unavailable(err)
+			return struct{}{}, failed
+		}
+		p.Report(subjects.StatusOK, r.Rule)
+		return struct{}{}, nil
+	})
+	switch {
+	case !begun:
+		return subjects.Done{}, err
+	case errors.Is(err, actor.ErrUnrecorded):
+		out.LogError(fmt.Errorf("recording the outcome of a revocation: %w", err))
 	}
-	r.Revoked, r.RevokedBy = out.Now(), in.From
-	// Only a revocation changes a rule: whoever was first, it holds no more.
-	if err := putRule(ctx, store, r, rev); err != nil && !errors.Is(err, actor.ErrChanged) {
-		b.outcome(ctx, out, rec, true, subjects.StatusUnknown, subjects.CodeUnavailable)
-		return subjects.Done{}, unavailable(err)
+	if failed != nil {
+		return subjects.Done{}, failed
 	}
-	b.outcome(ctx, out, rec, true, subjects.StatusOK, r.Rule)
 	return subjects.Done{OK: true}, nil
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -279,7 +280,7 @@ func TestRevoke(t *testing.T) {
 			if tt.before != nil {
 				tt.before(d, id)
 			}
-			ok, err := d.revoke(t, or(tt.who, "user"), or(tt.id, id))
+			ok, err := d.revoke(t, cmp.Or(tt.who, "user"), cmp.Or(tt.id, id))
 			if ok != tt.ok || actortest.Code(err) != tt.code {
 				t.Errorf("%v, %v", ok, err)
 			}

@@ -38,7 +38,7 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: "agent.spawn", Session: in.Session, Query: in.Query}
 	caller, err := subjects.ParseAgentSubject("agent.spawn", in.Subject)
 	if err != nil {
-		return subjects.SpawnReply{}, b.noChild(ctx, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "nobody asks for a child like this: %v", err))
+		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusRefused, subjects.Faultf(subjects.CodeSubject, "nobody asks for a child like this: %v", err))
 	}
 	asked, err := json.Marshal(in.Body)
 	if err != nil {
@@ -47,27 +47,23 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	rec.AgentID, rec.Lineage, rec.ParamsHash = caller.ID(), caller.Path, b.hash.Hash(asked)
 	e, tools, fault := b.child(ctx, out, caller, in, &rec)
 	if fault != nil {
-		return subjects.SpawnReply{}, b.noChild(ctx, rec, subjects.StatusDenied, fault)
+		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusDenied, fault)
 	}
 	id := out.NewID()
 	name := e.Type + "-" + id[max(0, len(id)-8):]
 	below := subjects.Caller{Account: caller.Account, Path: append(slices.Clone(caller.Path), name)}
-	if err := b.store(ctx, rec, subjects.AuditBefore, subjects.StatusAllowed, name); err != nil {
-		return subjects.SpawnReply{}, noAudit(err)
-	}
-	status, reason := subjects.StatusOK, ""
-	if err := b.enter(ctx, out, below, e); err != nil {
-		out.LogError(fmt.Errorf("entering %s into the registry: %w", below.ID(), err))
-		fault = subjects.Faultf(subjects.CodeUnavailable, "the registry of agents cannot be written, so none was made; see conclave doctor")
-		status, reason = subjects.StatusFailed, fault.Code
-	}
-	if err := b.store(ctx, rec, subjects.AuditAfter, status, reason); err != nil {
+	rec.Reason = name
+	reply, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SpawnReply, error) {
+		if err := b.registerAgent(ctx, out, p, below, e); err != nil {
+			out.LogError(fmt.Errorf("writing %s into the spawn registry: %w", below.ID(), err))
+			return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnavailable, "the registry of agents cannot be written, so none was made; see conclave doctor")
+		}
+		return subjects.SpawnReply{Child: name, Tools: tools}, nil
+	})
+	if errors.Is(err, actor.ErrUnrecorded) {
 		return subjects.SpawnReply{}, subjects.Faultf(subjects.CodeUnrecorded, "the audit did not take the outcome, so no agent is given out")
 	}
-	if fault != nil {
-		return subjects.SpawnReply{}, fault
-	}
-	return subjects.SpawnReply{Child: name, Tools: tools}, nil
+	return reply, err
 }
 
 // child decides about a child: who it would be, and which tools it would have now. It tells the record the type of the
@@ -112,14 +108,10 @@ func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Calle
 	}, tools, nil
 }
 
-// noChild puts on record that nobody was made, and returns what the caller is told.
-func (b *Broker) noChild(ctx context.Context, rec subjects.AuditRecord, status string, f *subjects.Fault) error {
-	reason := f.Code
-	if f.Denial != nil {
-		reason = f.Denial.Layer + ": " + f.Denial.Rule
-	}
-	if err := b.store(ctx, rec, subjects.AuditBefore, status, reason); err != nil {
-		return noAudit(err)
+// refuseSpawn records that no agent was spawned, and returns f, or a no-audit fault when the record is not stored.
+func (b *Broker) refuseSpawn(ctx context.Context, out actor.Out, rec subjects.AuditRecord, status string, f *subjects.Fault) error {
+	if err := b.gate.Record(ctx, out, rec, status, denialReason(f)); err != nil {
+		return err
 	}
 	return f
 }
@@ -147,8 +139,12 @@ func (b *Broker) countSpawn(ctx context.Context, out actor.Out, m policy.Manifes
 	return errBusy
 }
 
-// enter writes a child into the registry. What began is seen through: the caller's patience does not cut it short.
-func (b *Broker) enter(ctx context.Context, out actor.Out, who subjects.Caller, e spawned) error {
+// registerAgent writes a child into the spawn registry, under a name that is not there yet. The caller's deadline does
+// not interrupt the write. Without a valid permit nothing is written.
+func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Permit, who subjects.Caller, e spawned) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	data, err := json.Marshal(e)

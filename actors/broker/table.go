@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"conclave/pkg/actor"
-	"conclave/pkg/audit"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -204,5 +203,3 @@ func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) 
 	}
 	return err
 }
-
-func isFull(err error) bool { return errors.Is(err, audit.ErrFull) }

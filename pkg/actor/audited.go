@@ -119,20 +119,28 @@ func (g *Gate) Record(ctx context.Context, out Out, rec subjects.AuditRecord, st
 	if !subjects.NothingRan(status) {
 		return fmt.Errorf("recording %s: status %q needs an outcome", rec.Action, status)
 	}
-	if rec.ID == "" {
-		rec.ID = out.NewID()
-	}
-	if err := g.append(ctx, rec, subjects.AuditBefore, status, reason); err != nil {
+	if err := g.appendRefusal(ctx, out, rec, status, reason); err != nil {
 		return g.noAudit(err)
 	}
 	return nil
 }
 
-// Refuse is [Gate.Record] for a refusal that stands whether it is recorded or not: a failure to record goes to the log.
+// Refuse records a refusal that stands whether it is recorded or not: the cause of a failure to record goes to the log.
 func (g *Gate) Refuse(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) {
-	if err := g.Record(ctx, out, rec, status, reason); err != nil {
+	if err := g.appendRefusal(ctx, out, rec, status, reason); err != nil {
 		out.LogError(fmt.Errorf("recording a refused %s: %w", rec.Action, err))
 	}
+}
+
+// appendRefusal stores the only record of something that did not run.
+func (g *Gate) appendRefusal(ctx context.Context, out Out, rec subjects.AuditRecord, status, reason string) error {
+	if !subjects.NothingRan(status) {
+		return fmt.Errorf("status %q needs an outcome", status)
+	}
+	if rec.ID == "" {
+		rec.ID = out.NewID()
+	}
+	return g.append(ctx, rec, subjects.AuditBefore, status, reason)
 }
 
 // OnReject records each message of a route that was rejected before any handler saw it, under action. agent names the
