@@ -18,41 +18,41 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+// testTimeout is how long a test waits for what must come.
+const testTimeout = 20 * time.Second
 
-// heard is a message as somebody hears it.
-type heard struct {
+// received is a message as somebody hears it.
+type received struct {
 	query string
 	data  []byte
 }
 
-// town is a server under the real grants with a reward, and those who hear of it.
-type town struct {
+// busHarness is a server under the real grants with a reward, and those who hear of it.
+type busHarness struct {
 	*bustest.Bus
 	t      *testing.T
 	reward *actor.Supervised
-	user   chan heard // reward.event, as the user hears it
-	agent  chan heard // and as the generator does
-	dead   chan heard
+	user   chan received // reward.event, as the user hears it
+	agent  chan received // and as the generator does
+	dead   chan received
 	memory chan actor.Msg[subjects.Reward] // and as memory pulls it
 }
 
-func newTown(t *testing.T) *town {
+func newBusHarness(t *testing.T) *busHarness {
 	t.Helper()
-	w := &town{Bus: bustest.Start(t), t: t, user: make(chan heard, 64), agent: make(chan heard, 64), dead: make(chan heard, 64), memory: make(chan actor.Msg[subjects.Reward], 64)}
+	w := &busHarness{Bus: bustest.Start(t), t: t, user: make(chan received, 64), agent: make(chan received, 64), dead: make(chan received, 64), memory: make(chan actor.Msg[subjects.Reward], 64)}
 	w.listen("user", "reward.event", w.user)
 	w.listen("generator", "reward.event", w.agent)
 	w.listen("user", "dead.reward", w.dead)
-	w.run("memory", standIn{w.memory})
+	w.run("memory", fakeMemory{w.memory})
 	w.start()
 	return w
 }
 
-func (w *town) listen(role, subject string, to chan heard) {
+func (w *busHarness) listen(role, subject string, to chan received) {
 	w.t.Helper()
 	nc := w.As(role)
-	if _, err := nc.Subscribe(subject, func(m *nats.Msg) { to <- heard{m.Header.Get(subjects.HeaderQuery), m.Data} }); err != nil {
+	if _, err := nc.Subscribe(subject, func(m *nats.Msg) { to <- received{m.Header.Get(subjects.HeaderQuery), m.Data} }); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := bus.Ready(w.t.Context(), nc); err != nil {
@@ -60,21 +60,21 @@ func (w *town) listen(role, subject string, to chan heard) {
 	}
 }
 
-// standIn is memory, as far as it hears of rewards.
-type standIn struct {
+// fakeMemory is memory, as far as it hears of rewards.
+type fakeMemory struct {
 	to chan actor.Msg[subjects.Reward]
 }
 
-func (standIn) Name() string { return "memory" }
+func (fakeMemory) Name() string { return "memory" }
 
-func (s standIn) Routes() []actor.Route {
+func (s fakeMemory) Routes() []actor.Route {
 	return []actor.Route{actor.On(subjects.RewardEvent, func(_ context.Context, in actor.Msg[subjects.Reward], _ actor.Out) error {
 		s.to <- in
 		return nil
 	})}
 }
 
-func (w *town) run(name string, a actor.Actor) *actor.Supervised {
+func (w *busHarness) run(name string, a actor.Actor) *actor.Supervised {
 	w.t.Helper()
 	s, err := actor.Supervise(w.t.Context(), actor.Spec{Name: name, Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return a, nil }}, w.Dial, actor.Config{RetryDelay: 20 * time.Millisecond})
 	if err != nil {
@@ -88,9 +88,9 @@ func (w *town) run(name string, a actor.Actor) *actor.Supervised {
 	return s
 }
 
-func (w *town) start() { w.reward = w.run("reward", New()) }
+func (w *busHarness) start() { w.reward = w.run("reward", New()) }
 
-func (w *town) out(role, session, query string) actor.Out {
+func (w *busHarness) out(role, session, query string) actor.Out {
 	w.t.Helper()
 	out, err := actor.NewOut(w.As(role))
 	if err != nil {
@@ -99,8 +99,8 @@ func (w *town) out(role, session, query string) actor.Out {
 	return out.WithIDs(session, query)
 }
 
-// answers says an answer under the key of an account.
-func (w *town) answers(role, session, query string) {
+// publishAnswer says an answer under the key of an account.
+func (w *busHarness) publishAnswer(role, session, query string) {
 	w.t.Helper()
 	r := subjects.Response{SessionID: session, QueryID: query, Query: "?", Answer: "42", RespondentID: "operator", ToolCalls: []subjects.ToolCall{}}
 	if err := actor.Emit(w.t.Context(), w.out(role, session, query), subjects.ResponseGeneration, r); err != nil {
@@ -108,27 +108,27 @@ func (w *town) answers(role, session, query string) {
 	}
 }
 
-func (w *town) says(role string, f subjects.Feedback) {
+func (w *busHarness) publishFeedback(role string, f subjects.Feedback) {
 	w.t.Helper()
 	if err := actor.Emit(w.t.Context(), w.out(role, "", f.QueryID), subjects.UserFeedback, f); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func next[T any](w *town, from chan T) (v T) {
+func nextMessage[T any](w *busHarness, from chan T) (v T) {
 	w.t.Helper()
 	select {
 	case v = <-from:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		w.t.Fatal("nothing came")
 	}
 	return v
 }
 
 // rewarded waits for a reward and checks that everybody heard the same.
-func (w *town) rewarded() (r subjects.Reward) {
+func (w *busHarness) rewarded() (r subjects.Reward) {
 	w.t.Helper()
-	person, agent, memory := next(w, w.user), next(w, w.agent), next(w, w.memory)
+	person, agent, memory := nextMessage(w, w.user), nextMessage(w, w.agent), nextMessage(w, w.memory)
 	if err := json.Unmarshal(person.data, &r); err != nil {
 		w.t.Fatal(err)
 	}
@@ -139,9 +139,9 @@ func (w *town) rewarded() (r subjects.Reward) {
 }
 
 // letter waits for a dead letter, which is about a question.
-func (w *town) letter(query string) (d subjects.DeadLetter) {
+func (w *busHarness) letter(query string) (d subjects.DeadLetter) {
 	w.t.Helper()
-	h := next(w, w.dead)
+	h := nextMessage(w, w.dead)
 	if err := json.Unmarshal(h.data, &d); err != nil {
 		w.t.Fatal(err)
 	}
@@ -160,25 +160,25 @@ func hashOf(data []byte) string {
 // cannot be is told in a letter; and a model's word counts through the broker only.
 func TestBus(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.answers("generator", "s1", "q1")
-	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"})
+	w := newBusHarness(t)
+	w.publishAnswer("generator", "s1", "q1")
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"})
 	want := subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: 1, Count: 1, Source: subjects.RewardUser, Thumb: 1, Words: "perfect"}
 	if got := w.rewarded(); got != want {
 		t.Errorf("rewarded %+v, want %+v", got, want)
 	}
-	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"}) // once more, which says nothing new
-	w.says("gateway", subjects.Feedback{QueryID: "q1", Stars: 2})
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "perfect"}) // once more, which says nothing new
+	w.publishFeedback("gateway", subjects.Feedback{QueryID: "q1", Stars: 2})
 	want = subjects.Reward{SessionID: "s1", QueryID: "q1", RespondentID: "generator", Value: -0.5, Count: 2, Source: subjects.RewardUser, Stars: 2}
 	if got := w.rewarded(); got != want {
 		t.Errorf("rewarded %+v, want %+v", got, want)
 	}
 
 	// Of what nobody answered, and of what nobody saw, there is a letter that whoever sent it knows again.
-	w.answers(subjects.RespondentB, "s1", "qb")
+	w.publishAnswer(subjects.RespondentB, "s1", "qb")
 	for _, query := range []string{"q9", "qb"} {
 		f := subjects.Feedback{QueryID: query, Thumb: -1, Words: "<wrong> & 'out' ä \u2028"}
-		w.says("user", f)
+		w.publishFeedback("user", f)
 		body, err := json.Marshal(f)
 		if err != nil {
 			t.Fatal(err)
@@ -188,7 +188,7 @@ func TestBus(t *testing.T) {
 		}
 	}
 	f := subjects.Feedback{QueryID: "q1", Stars: 6}
-	w.says("user", f)
+	w.publishFeedback("user", f)
 	body, _ := json.Marshal(f)
 	if d := w.letter("q1"); d.Code != subjects.CodeMalformed || d.SHA256 != hashOf(body) || !strings.Contains(d.Reason, "1 to 5") {
 		t.Errorf("the letter is %+v", d)
@@ -205,13 +205,13 @@ func TestBus(t *testing.T) {
 	}
 
 	// Through the broker's key: the answer before, and not what the user rated.
-	w.answers("generator", "s1", "q2")
-	w.says("user", subjects.Feedback{QueryID: "q2", Words: "ok"}) // when it is rewarded, the answer is in the book
+	w.publishAnswer("generator", "s1", "q2")
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q2", Words: "ok"}) // when it is rewarded, the answer is in the book
 	if got := w.rewarded(); got.Value != 0 || got.Words != "ok" {
 		t.Errorf("rewarded %+v", got)
 	}
-	w.answers("committee", "s1", "q3")
-	w.says("user", subjects.Feedback{QueryID: "q9", Thumb: 1})
+	w.publishAnswer("committee", "s1", "q3")
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q9", Thumb: 1})
 	w.letter("q9")
 	res := w.gives("s1", "q4")
 	want = subjects.Reward{SessionID: "s1", QueryID: "q3", RespondentID: "committee", Value: -1, Count: 1, Source: subjects.RewardConversation, Words: "that was wrong"}
@@ -224,13 +224,13 @@ func TestBus(t *testing.T) {
 }
 
 // gives calls the tool under the broker's key.
-func (w *town) gives(session, query string) subjects.ToolResult {
+func (w *busHarness) gives(session, query string) subjects.ToolResult {
 	w.t.Helper()
 	service, err := subjects.ToolCallService.With("reward", "give_feedback")
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), testTimeout)
 	defer cancel()
 	res, err := actor.Ask(ctx, w.out("broker", session, query), service, subjects.ToolOrder{CallID: actor.NewID(), QueryID: query, Args: json.RawMessage(bad1), Caller: "generator", Labels: trusted()})
 	if err != nil {
@@ -239,16 +239,16 @@ func (w *town) gives(session, query string) subjects.ToolResult {
 	return res
 }
 
-// TestBusWaits: what is said while it is away waits for it, and what comes before its answer waits a moment for that.
-func TestBusWaits(t *testing.T) {
+// TestBusFeedbackWaits: what is said while it is away waits for it, and what comes before its answer waits a moment for that.
+func TestBusFeedbackWaits(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
+	w := newBusHarness(t)
 	if err := w.reward.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: 1})
-	w.answers("generator", "s1", "q1")
-	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: 1})
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1})
+	w.publishAnswer("generator", "s1", "q1")
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: 1})
 	w.start()
 	if got := w.rewarded(); got.QueryID != "q1" || got.Count != 1 || got.Value != 1 {
 		t.Errorf("rewarded %+v", got)
@@ -258,7 +258,7 @@ func TestBusWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.start()
-	w.says("user", subjects.Feedback{QueryID: "q1", Thumb: -1})
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Thumb: -1})
 	if got := w.rewarded(); got.Count != 2 || got.Value != -1 {
 		t.Errorf("rewarded %+v", got)
 	}
@@ -270,8 +270,8 @@ func TestBusWaits(t *testing.T) {
 // TestBusRefuses: nobody but the user rates, nobody but reward rewards, and nobody but the broker reaches the tool.
 func TestBusRefuses(t *testing.T) {
 	t.Parallel()
-	w := newTown(t)
-	w.answers("generator", "s1", "q1")
+	w := newBusHarness(t)
+	w.publishAnswer("generator", "s1", "q1")
 	roles, _ := subjects.Table().Roles()
 	tries := 0
 	for _, role := range roles {
@@ -300,7 +300,7 @@ func TestBusRefuses(t *testing.T) {
 		t.Errorf("only %d tries: the table of roles is not what it was", tries)
 	}
 	// What the server let through would stand before this one.
-	w.says("user", subjects.Feedback{QueryID: "q1", Stars: 3})
+	w.publishFeedback("user", subjects.Feedback{QueryID: "q1", Stars: 3})
 	if got := w.rewarded(); got.Count != 1 || got.Stars != 3 {
 		t.Errorf("rewarded %+v", got)
 	}

@@ -71,8 +71,8 @@ func TestFeedback(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.answers("s1", "q1", 1)
+			w := newHarness(t)
+			w.deliverAnswer("s1", "q1", 1)
 			if tt.f.QueryID == "" {
 				tt.f.QueryID = "q1"
 			}
@@ -83,9 +83,9 @@ func TestFeedback(t *testing.T) {
 			if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil {
 				t.Fatal(err)
 			}
-			got, letters := w.rewards(), w.letters()
+			got, letters := w.rewards(), w.deadLetters()
 			if tt.code != "" {
-				if len(got) > 0 || len(letters) != 1 || letters[0].Code != tt.code || letters[0].Reason == "" || w.book("q1").Count != 0 {
+				if len(got) > 0 || len(letters) != 1 || letters[0].Code != tt.code || letters[0].Reason == "" || w.storedAnswer("q1").Count != 0 {
 					t.Errorf("rewards %+v, letters %+v", got, letters)
 				}
 				return
@@ -100,15 +100,15 @@ func TestFeedback(t *testing.T) {
 					t.Errorf("said %+v", s)
 				}
 			}
-			if a := w.book("q1"); !a.Said || strings.Contains(fmt.Sprint(a), canary) {
+			if a := w.storedAnswer("q1"); !a.Said || strings.Contains(fmt.Sprint(a), canary) {
 				t.Errorf("the book has %+v", a)
 			}
 		})
 	}
 }
 
-// TestFeedbackAgain: what holds is what the user thinks now, each change is told once, and nothing else is.
-func TestFeedbackAgain(t *testing.T) {
+// TestRepeatedFeedbackCountsOnce: what holds is what the user thinks now, each change is told once, and nothing else is.
+func TestRepeatedFeedbackCountsOnce(t *testing.T) {
 	t.Parallel()
 	up, down := subjects.Feedback{QueryID: "q1", Thumb: 1}, subjects.Feedback{QueryID: "q1", Thumb: -1}
 	type says struct {
@@ -134,33 +134,33 @@ func TestFeedbackAgain(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.answers("s1", "q1", 1)
+			w := newHarness(t)
+			w.deliverAnswer("s1", "q1", 1)
 			for i, s := range tt.says {
-				if err := w.says(s.seq, s.f); err != nil {
+				if err := w.deliverFeedback(s.seq, s.f); err != nil {
 					t.Fatal(i, err)
 				}
 			}
-			if got := w.story(); got != tt.want {
+			if got := w.rewardSummary(); got != tt.want {
 				t.Errorf("told %q, want %q", got, tt.want)
 			}
 			ids := map[string]bool{}
 			for _, s := range w.Published() {
 				ids[s.ID] = true
 			}
-			if len(w.letters()) > 0 || len(ids) != len(w.rewards())+1 { // and "" of the announcement
+			if len(w.deadLetters()) > 0 || len(ids) != len(w.rewards())+1 { // and "" of the announcement
 				t.Errorf("said %+v", w.Published())
 			}
 		})
 	}
 }
 
-// TestFeedbackLate: weeks later, in another process and from a stream that counts from one again, an opinion still counts.
-func TestFeedbackLate(t *testing.T) {
+// TestLateFeedbackChangesNothing: weeks later, in another process and from a stream that counts from one again, an opinion still counts.
+func TestLateFeedbackChangesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.answers("s1", "q1", 1000)
-	if err := w.says(1001, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil {
+	w := newHarness(t)
+	w.deliverAnswer("s1", "q1", 1000)
+	if err := w.deliverFeedback(1001, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil {
 		t.Fatal(err)
 	}
 	w.Time, w.r = noon.Add(80*24*time.Hour), New()
@@ -171,20 +171,20 @@ func TestFeedbackLate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := w.story(); got != "+1.0/1 -0.5/2 " {
+	if got := w.rewardSummary(); got != "+1.0/1 -0.5/2 " {
 		t.Errorf("told %q", got)
 	}
 	// An answer of that stream is the last one of its session, too.
 	m := response("generator", "s1", "q2", 2)
 	m.StoredAt = w.Time
-	if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil || w.last("s1") != "q2" {
-		t.Errorf("the last one is %q, %v", w.last("s1"), err)
+	if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil || w.lastQuery("s1") != "q2" {
+		t.Errorf("the last one is %q, %v", w.lastQuery("s1"), err)
 	}
 }
 
-// TestUnknown: feedback about no answer waits for it a moment, and is refused in words then. The letter can be told by the
+// TestFeedbackOnUnknownAnswer: feedback about no answer waits for it a moment, and is refused in words then. The letter can be told by the
 // hash of what was sent and by the question.
-func TestUnknown(t *testing.T) {
+func TestFeedbackOnUnknownAnswer(t *testing.T) {
 	t.Parallel()
 	f := subjects.Feedback{QueryID: "q1", Thumb: 1, Words: "<ok> & \"so\" ä"}
 	for _, tt := range []struct {
@@ -194,32 +194,32 @@ func TestUnknown(t *testing.T) {
 		waits   bool
 	}{
 		{"the first time", time.Hour, 1, true},
-		{"the second time", time.Hour, tries, false},
+		{"the second time", time.Hour, maxUnknownAttempts, false},
 		{"handed out often, after crashes", time.Hour, 40, false},
-		{"right after a start", 5 * time.Second, tries, true},
+		{"right after a start", 5 * time.Second, maxUnknownAttempts, true},
 		{"right after a start, the last time but one", 5 * time.Second, subjects.MaxDeliver - 1, true},
 		{"right after a start, the last time", 5 * time.Second, subjects.MaxDeliver, false},
-		{"before it was started", 0, tries, true},
-		{"some time after a start", 2 * subjects.AckWait, tries, false},
+		{"before it was started", 0, maxUnknownAttempts, true},
+		{"some time after a start", 2 * subjects.AckWait, maxUnknownAttempts, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			if w.r.began.Store(noon.Add(-tt.started).UnixNano()); tt.started == 0 {
-				w.r.began.Store(0)
+			w := newHarness(t)
+			if w.r.startedAt.Store(noon.Add(-tt.started).UnixNano()); tt.started == 0 {
+				w.r.startedAt.Store(0)
 			}
-			w.answers("s1", "other", 1)
+			w.deliverAnswer("s1", "other", 1)
 			in := feedback(2, tt.try, f)
 			in.Query, in.Session = "", "s1"
 			err := w.r.onFeedback(t.Context(), in, w.Out())
-			letters := w.letters()
+			letters := w.deadLetters()
 			if tt.waits {
 				if actortest.Code(err) != subjects.CodeUnknownAnswer || len(letters) > 0 {
 					t.Errorf("%v, letters %+v", err, letters)
 				}
-				w.answers("s1", "q1", 3) // it was on its way
-				if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil || w.story() != "+1.0/1 " {
-					t.Errorf("then: %v, told %q", err, w.story())
+				w.deliverAnswer("s1", "q1", 3) // it was on its way
+				if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil || w.rewardSummary() != "+1.0/1 " {
+					t.Errorf("then: %v, told %q", err, w.rewardSummary())
 				}
 				return
 			}
@@ -240,34 +240,34 @@ func TestUnknown(t *testing.T) {
 					t.Errorf("said as %+v", s)
 				}
 			}
-			if w.book("q1") != nil || len(w.rewards()) > 0 {
+			if w.storedAnswer("q1") != nil || len(w.rewards()) > 0 {
 				t.Error("something was written down")
 			}
 		})
 	}
 }
 
-// TestRefusalThatCannotBeTold: then the message comes again, and the runtime writes the letter after the last try.
-func TestRefusalThatCannotBeTold(t *testing.T) {
+// TestFailedDeadLetterIsRetried: then the message comes again, and the runtime writes the letter after the last try.
+func TestFailedDeadLetterIsRetried(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	w.FailPublish = func(subject string) error {
 		if subject == "dead.reward" {
 			return errTest
 		}
 		return nil
 	}
-	if err := w.says(1, subjects.Feedback{QueryID: "q1", Stars: 9}); actortest.Code(err) != subjects.CodeMalformed || len(w.Logged()) != 1 {
+	if err := w.deliverFeedback(1, subjects.Feedback{QueryID: "q1", Stars: 9}); actortest.Code(err) != subjects.CodeMalformed || len(w.Logged()) != 1 {
 		t.Errorf("%v, noted %v", err, w.Logged())
 	}
 }
 
-// TestFeedbackAtOnce: of several that come at once none is told twice, and the latest holds.
-func TestFeedbackAtOnce(t *testing.T) {
+// TestConcurrentFeedback: of several that come at once none is told twice, and the latest holds.
+func TestConcurrentFeedback(t *testing.T) {
 	t.Parallel()
 	const many = 24
-	w := newWorld(t)
-	w.answers("s1", "q1", 1)
+	w := newHarness(t)
+	w.deliverAnswer("s1", "q1", 1)
 	var wg sync.WaitGroup
 	for i := range many {
 		wg.Go(func() {
@@ -278,7 +278,7 @@ func TestFeedbackAtOnce(t *testing.T) {
 				if err == nil {
 					return
 				}
-				if !errors.Is(err, errBusy) && !errors.Is(err, actor.ErrChanged) || try > 1000 {
+				if !errors.Is(err, actor.ErrBusy) && !errors.Is(err, actor.ErrChanged) || try > 1000 {
 					t.Error(err)
 					return
 				}
@@ -286,17 +286,17 @@ func TestFeedbackAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	all, a := w.rewards(), w.book("q1")
+	all, a := w.rewards(), w.storedAnswer("q1")
 	seen := map[int]bool{}
 	for _, r := range all {
 		if seen[r.Count] || r.Count < 1 || r.Count > len(all) {
-			t.Errorf("%d was told twice, or one before it never: %s", r.Count, w.story())
+			t.Errorf("%d was told twice, or one before it never: %s", r.Count, w.rewardSummary())
 		}
 		if seen[r.Count] = true; r.Count == len(all) && r.Words != fmt.Sprint("as of ", many-1) {
 			t.Errorf("the last one is %+v", r)
 		}
 	}
-	if a.Count != len(all) || !a.Said || a.Opinion.Words != fmt.Sprint("as of ", many-1) || a.Heard.Seq != many+1 || len(w.letters()) > 0 {
+	if a.Count != len(all) || !a.Said || a.Opinion.Words != fmt.Sprint("as of ", many-1) || a.Heard.Seq != many+1 || len(w.deadLetters()) > 0 {
 		t.Errorf("the book has %+v after %d rewards", a, len(all))
 	}
 }
@@ -305,19 +305,19 @@ func TestFeedbackAtOnce(t *testing.T) {
 // other answer, and a conversation rates none of another's.
 func TestOneIDInTwoSessions(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.answers("s1", "q1", 1)
-	w.answers("s2", "q0", 2)
-	w.answers("s2", "q1", 3) // the same id in another conversation
+	w := newHarness(t)
+	w.deliverAnswer("s1", "q1", 1)
+	w.deliverAnswer("s2", "q0", 2)
+	w.deliverAnswer("s2", "q1", 3) // the same id in another conversation
 	in := feedback(4, 1, subjects.Feedback{QueryID: "q1", Thumb: -1})
 	in.Session = "s2"
 	if err := w.r.onFeedback(t.Context(), in, w.Out()); err != nil {
 		t.Fatal(err)
 	}
-	if letters := w.letters(); len(letters) != 1 || letters[0].Code != subjects.CodeUnknownAnswer {
+	if letters := w.deadLetters(); len(letters) != 1 || letters[0].Code != subjects.CodeUnknownAnswer {
 		t.Errorf("letters %+v", letters)
 	}
-	res := w.gives(`{"opinion":"bad","words":"that is wrong"}`, func(o *subjects.ToolOrder, s *string) { *s = "s2"; o.QueryID = "q9" })
+	res := w.callTool(`{"opinion":"bad","words":"that is wrong"}`, func(o *subjects.ToolOrder, s *string) { *s = "s2"; o.QueryID = "q9" })
 	if res.Error == nil {
 		t.Errorf("%+v", res)
 	}

@@ -8,7 +8,7 @@ import (
 // The words and phrases that moodOf knows, as clauses writes them: small letters, no accents, umlauts written out, no
 // apostrophes. The longest phrase that fits counts, so a phrase takes its words away from the lists of single ones.
 
-var praise = lists(
+var praise = joinLists(
 	// English
 	`good, great, perfect, perfectly, excellent, awesome, amazing, nice, nicely, brilliant, fantastic, wonderful, superb, outstanding, impressive, correct, accurate, precise, exactly,
 	helpful, helped, helps, useful, works, worked, solved, spot on, well done, good job, nailed it, is right, was right, are right, were right, got it right, right answer, is true, was true,
@@ -16,19 +16,19 @@ var praise = lists(
 	// German
 	`super, spitze, klasse, prima, genial, perfekt, fehlerfrei, stimmt, passt, genau, hilft, geholfen, half mir, funktioniert, geklappt, gefaellt, gefallen, top, hast recht, hatte recht, hattest recht, haben recht,
 	viel besser, weiter so, einwandfrei, tadellos`,
-	forms(`gut, toll, richtig, korrekt, hilfreich, ausgezeichnet, hervorragend, wunderbar, grossartig, schoen, treffend, nuetzlich, brauchbar, verstaendlich, perfekt, super, genial, fantastisch`, `, e, er, es, en, em`),
+	inflect(`gut, toll, richtig, korrekt, hilfreich, ausgezeichnet, hervorragend, wunderbar, grossartig, schoen, treffend, nuetzlich, brauchbar, verstaendlich, perfekt, super, genial, fantastisch`, `, e, er, es, en, em`),
 	// French
 	`bien, bon, bonne, bons, bonnes, super, genial, geniale, utile, utiles, formidable, magnifique, impeccable, exactement, c est juste, vrai, as raison, avez raison, ca marche, fonctionne, m a aide, aide bien,
 	j aime, j adore, chouette, nickel, bien joue`,
-	forms(`parfait, excellent, correct, exact, precis`, `, e, s, es`),
+	inflect(`parfait, excellent, correct, exact, precis`, `, e, s, es`),
 	// Spanish
 	`genial, excelente, util, utiles, estupendo, estupenda, fantastico, fantastica, funciona, sirve, sirvio, me ayudo, me ayudaste, me gusta, me gusto, me encanta, me encanto, tienes razon, buen trabajo, muy bueno, muy buena,
 	es bueno, es buena, mucho mejor, es verdad, es cierto, acertado, acertada, increible`,
-	forms(`perfect, correct, exact`, `o, a, os, as`),
+	inflect(`perfect, correct, exact`, `o, a, os, as`),
 	`👍, 👏, 🙂, 😀, 😃, 😄, 😁, 😊, 😍, 🥰, 🎉, 💯, ❤, ✅, 👌, 🙌, +1`,
 )
 
-var blame = lists(
+var blame = joinLists(
 	// English
 	`wrong, wrongly, bad, badly, incorrect, false, untrue, inaccurate, imprecise, terrible, awful, horrible, useless, unhelpful, nonsense, rubbish, garbage, crap, bullshit, poor, poorly, misleading, mistaken, mistake, mistakes,
 	error, errors, fail, fails, failed, failure, broken, worse, worst, stupid, dumb, annoying, confusing, confused, disappointing, disappointed, misunderstood, misunderstand, incomplete, vague, hallucinated, hallucination,
@@ -39,21 +39,21 @@ var blame = lists(
 	// German
 	`unsinn, quatsch, bloedsinn, mist, schrott, muell, fehler, fehlerhaft, unbrauchbar, nutzlos, daneben, inkorrekt, enttaeuscht, gelogen, erfunden, thema verfehlt, am thema vorbei, nicht verstanden, verfehlt, nicht wahr,
 	zu lang, zu kurz, zu langsam, zu vage, zu kompliziert, besser sein koennen, koennte besser sein, richtig ist, richtig waere, richtig heisst, korrekt waere, so nicht, nicht das was, nicht was ich, nicht meine frage, vergessen, veraltet`,
-	forms(`falsch, schlecht, schlimm, furchtbar, schrecklich, verkehrt, unrichtig, ungenau, unvollstaendig, irrefuehrend, enttaeuschend, dumm, bloed, verwirrend, unverstaendlich`, `, e, er, es, en, em`),
+	inflect(`falsch, schlecht, schlimm, furchtbar, schrecklich, verkehrt, unrichtig, ungenau, unvollstaendig, irrefuehrend, enttaeuschend, dumm, bloed, verwirrend, unverstaendlich`, `, e, er, es, en, em`),
 	// French
 	`faux, fausse, fausses, nul, nulle, nuls, nulles, pire, horrible, affreux, erreur, erreurs, inutile, inutiles, n importe quoi, a cote de la plaque, hors sujet, as tort, avez tort, te trompes, t es trompe, vous trompez,
 	est mal, tres mal, pas compris, pas vrai, marche pas, aide pas, trop long, trop court, trop lent, pas ce que, betise, betises, decu, decue, idiot, idiote`,
-	forms(`mauvais, incorrect, inexact, errone, decevant, imprecis`, `, e, s, es`),
+	inflect(`mauvais, incorrect, inexact, errone, decevant, imprecis`, `, e, s, es`),
 	// Spanish
 	`esta mal, muy mal, mal hecho, fatal, falso, falsa, errores, equivocas, equivocaste, equivoque, te equivocas, inutil, inutiles, mentira, basura, peor, tonteria, tonterias, no es lo que, no entendiste, no has entendido, no ayuda,
 	podria ser mejor, demasiado largo, demasiado larga, demasiado corto, demasiado lento, fuera de tema`,
-	forms(`mal, incorrect, equivocad, errone, pesim, desactualizad`, `o, a, os, as`),
+	inflect(`mal, incorrect, equivocad, errone, pesim, desactualizad`, `o, a, os, as`),
 	`👎, 🙁, 😞, 😠, 😡, 🤬, 😢, 😭, 🤦, 🤮, 💩, ❌, 😒, -1`,
 )
 
-// others are in an order: where a word is in two lists, the later one holds.
-var others = []struct {
-	feel feel
+// otherWords are in an order: where a word is in two lists, the later one holds.
+var otherWords = []struct {
+	feel sentiment
 	list string
 }{
 	{kind, `thanks, thank you, thx, ty, cheers, yes, yep, yeah, yup, fine, danke, dankeschoen, vielen dank, ja, jawohl, merci, oui, gracias, bueno`},
@@ -75,20 +75,20 @@ var others = []struct {
 		guten morgen, guten tag, guten abend, gute nacht, good question, gute frage, bonne question, a vrai dire, ja bitte, yes please`},
 }
 
-// behind are negations that may stand behind what they turn round.
-var behind = map[string]bool{"nicht": true, "pas": true}
+// trailingNegations are negations that may follow what they invert.
+var trailingNegations = map[string]bool{"nicht": true, "pas": true}
 
-// sentence are words that begin a sentence of its own behind a no.
-var sentence = set(`that, this, it, its, thats, you, your, youre, the, i, he, she, we, they, there, these, those`)
+// sentenceStarts are words that begin a sentence after a no.
+var sentenceStarts = newSet(`that, this, it, its, thats, you, your, youre, the, i, he, she, we, they, there, these, those`)
 
 // lexicon is every word and phrase, and phrases says for each first word how many words the longest phrase has.
-var lexicon, phrases = compile()
+var lexicon, longestPhrase = compileLexicon()
 
-// compile puts the lists together: what comes later holds.
-func compile() (all map[string]feel, phrases map[string]int) {
-	all, phrases = map[string]feel{}, map[string]int{}
-	put := func(f feel, list string) {
-		for w := range items(list) {
+// compileLexicon merges the lists; later entries override earlier ones.
+func compileLexicon() (all map[string]sentiment, phrases map[string]int) {
+	all, phrases = map[string]sentiment{}, map[string]int{}
+	put := func(f sentiment, list string) {
+		for w := range splitList(list) {
 			all[w] = f
 			first, _, _ := strings.Cut(w, " ")
 			phrases[first] = max(phrases[first], strings.Count(w, " ")+1)
@@ -96,14 +96,14 @@ func compile() (all map[string]feel, phrases map[string]int) {
 	}
 	put(good, praise)
 	put(bad, blame)
-	for _, o := range others {
+	for _, o := range otherWords {
 		put(o.feel, o.list)
 	}
 	return all, phrases
 }
 
-// items are the words and phrases of a list, which commas part.
-func items(list string) iter.Seq[string] {
+// splitList iterates over the entries of a comma-separated list.
+func splitList(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for w := range strings.SplitSeq(list, ",") {
 			if w = strings.Join(strings.Fields(w), " "); w != "" && !yield(w) {
@@ -113,12 +113,12 @@ func items(list string) iter.Seq[string] {
 	}
 }
 
-func lists(all ...string) string { return strings.Join(all, ",") }
+func joinLists(all ...string) string { return strings.Join(all, ",") }
 
-// forms is every stem with every ending.
-func forms(stems, endings string) string {
+// inflect returns every stem with every ending.
+func inflect(stems, endings string) string {
 	var out []string
-	for s := range items(stems) {
+	for s := range splitList(stems) {
 		for e := range strings.SplitSeq(endings, ",") {
 			out = append(out, s+strings.TrimSpace(e))
 		}
@@ -126,9 +126,9 @@ func forms(stems, endings string) string {
 	return strings.Join(out, ",")
 }
 
-func set(list string) map[string]bool {
+func newSet(list string) map[string]bool {
 	out := map[string]bool{}
-	for w := range items(list) {
+	for w := range splitList(list) {
 		out[w] = true
 	}
 	return out

@@ -12,7 +12,7 @@ import (
 // TestRoutes: it hears answers and feedback, serves its tool, and announces it as discovery shows it.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	var got []string
 	for _, r := range w.r.Routes() {
 		got = append(got, r.Spec().Subscription())
@@ -20,7 +20,7 @@ func TestRoutes(t *testing.T) {
 	if want := []string{"from.*.response.generation", "from.*.user.feedback", "tool.request.give_feedback"}; !slices.Equal(got, want) {
 		t.Errorf("it listens on %v", got)
 	}
-	announced := said[subjects.ToolSchema](w, "tool.schema.give_feedback")
+	announced := publishedEvents[subjects.ToolSchema](w, "tool.schema.give_feedback")
 	_, _, metadata := w.r.Describe()
 	var shown subjects.ToolSchema
 	if err := json.Unmarshal([]byte(metadata["definition.give_feedback"]), &shown); err != nil || len(metadata) != 1 {
@@ -41,8 +41,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestAnswers: which answers can be rewarded, for whom, and which one was the last.
-func TestAnswers(t *testing.T) {
+// TestAnswersAreStored: which answers can be rewarded, for whom, and which one was the last.
+func TestAnswersAreStored(t *testing.T) {
 	t.Parallel()
 	type told struct {
 		from, session, query string
@@ -74,7 +74,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newHarness(t)
 			for _, a := range tt.answers {
 				m := response(a.from, a.session, a.query, a.seq)
 				if m.Session = ""; a.session == "s1" { // the header was checked by the runtime
@@ -84,64 +84,64 @@ func TestAnswers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			is := w.book(tt.query)
+			is := w.storedAnswer(tt.query)
 			switch {
 			case is == nil && tt.who != "" || is != nil && is.Respondent != tt.who:
 				t.Errorf("the book has %+v, want %q", is, tt.who)
 			case is != nil && (is.Count != 0 || is.EventID != "" || len(w.rewards()) > 0):
 				t.Errorf("it is rewarded before anybody said anything: %+v", is)
 			}
-			if got := w.last("s1"); got != tt.last {
+			if got := w.lastQuery("s1"); got != tt.last {
 				t.Errorf("the last one is %q, want %q", got, tt.last)
 			}
 		})
 	}
-	w := newWorld(t)
+	w := newHarness(t)
 	for _, query := range []string{"*", "a.b", "a b", strings.Repeat("x", 65)} {
 		m := response("generator", "s1", query, 1)
 		m.Query = ""
-		if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil || w.last("s1") != "" {
-			t.Errorf("%q: %v, the last one is %q", query, err, w.last("s1"))
+		if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil || w.lastQuery("s1") != "" {
+			t.Errorf("%q: %v, the last one is %q", query, err, w.lastQuery("s1"))
 		}
 	}
 }
 
-// TestAnswersThatFailed: what went wrong can be rated too.
-func TestAnswersThatFailed(t *testing.T) {
+// TestFailedAnswersCanBeRated: what went wrong can be rated too.
+func TestFailedAnswersCanBeRated(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newHarness(t)
 	m := response("generator", "s1", "q1", 1)
 	m.Body.Answer, m.Body.Partial, m.Body.Error = "", true, subjects.Faultf(subjects.CodeTimeout, "too slow")
 	if err := w.r.onResponse(t.Context(), m, w.Out()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: -1}); err != nil || w.story() != "-1.0/1 " {
-		t.Errorf("%q, %v", w.story(), err)
+	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: -1}); err != nil || w.rewardSummary() != "-1.0/1 " {
+		t.Errorf("%q, %v", w.rewardSummary(), err)
 	}
 }
 
-// TestBookThatCannotBeWritten: then nothing is said, and the message comes again.
-func TestBookThatCannotBeWritten(t *testing.T) {
+// TestFailedWriteIsAnError: then nothing is said, and the message comes again.
+func TestFailedWriteIsAnError(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.answers("s1", "q1", 1)
+	w := newHarness(t)
+	w.deliverAnswer("s1", "q1", 1)
 	w.FailStore = errTest
-	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err == nil || len(w.rewards()) > 0 || len(w.letters()) > 0 {
+	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err == nil || len(w.rewards()) > 0 || len(w.deadLetters()) > 0 {
 		t.Errorf("%v, said %v", err, w.Published())
 	}
 	if err := w.r.onResponse(t.Context(), response("generator", "s1", "q2", 3), w.Out()); err == nil {
 		t.Error("an answer was lost")
 	}
 	w.FailStore = nil
-	if err := w.says(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil || w.story() != "+1.0/1 " {
-		t.Errorf("%q, %v", w.story(), err)
+	if err := w.deliverFeedback(2, subjects.Feedback{QueryID: "q1", Thumb: 1}); err != nil || w.rewardSummary() != "+1.0/1 " {
+		t.Errorf("%q, %v", w.rewardSummary(), err)
 	}
 	// What stands there and cannot be read is not written over.
 	store := w.Out().Store(bucket)
 	if _, err := store.Put(t.Context(), answerKey("q9"), []byte("{"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.says(4, subjects.Feedback{QueryID: "q9", Thumb: 1}); err == nil || len(w.letters()) > 0 {
-		t.Errorf("%v, letters %v", err, w.letters())
+	if err := w.deliverFeedback(4, subjects.Feedback{QueryID: "q9", Thumb: 1}); err == nil || len(w.deadLetters()) > 0 {
+		t.Errorf("%v, letters %v", err, w.deadLetters())
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestWords: what words alone say. Half of the rows are tricks: negations, politeness, questions, idioms, two opinions.
-func TestWords(t *testing.T) {
+// TestClassifyWords: what words alone say. Half of the rows are tricks: negations, politeness, questions, idioms, two opinions.
+func TestClassifyWords(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, words string
@@ -128,7 +128,7 @@ func TestWords(t *testing.T) {
 		{"trick: spaces that are none", "that\u00a0was\u2003wrong", -1},
 		{"trick: upper case with accents", "TRÈS BIEN", 1},
 	} {
-		if got := moodOf(tt.words); got != tt.want {
+		if got := classifyWords(tt.words); got != tt.want {
 			t.Errorf("%s: %q is %d, want %d", tt.name, tt.words, got, tt.want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestLexicon(t *testing.T) {
 			continue
 		}
 		var got []string
-		for _, c := range clauses(w) {
+		for _, c := range splitClauses(w) {
 			got = append(got, c.words...)
 		}
 		if s := strings.Join(got, " "); s != w {
@@ -159,16 +159,16 @@ func FuzzWords(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := moodOf(s)
+		got := classifyWords(s)
 		if got < -1 || got > 1 {
 			t.Fatalf("%q is %d", s, got)
 		}
 		for _, same := range []string{" " + s + "\n", s + " ", "\t" + s} {
-			if again := moodOf(same); again != got {
+			if again := classifyWords(same); again != got {
 				t.Errorf("%q is %d, and %q is %d", s, got, same, again)
 			}
 		}
-		kept := clean(s)
+		kept := cleanWords(s)
 		if !utf8.ValidString(kept) || len(kept) > maxWords+len("...") || strings.ContainsRune(kept, 0) {
 			t.Errorf("%q is kept as %q", s, kept)
 		}

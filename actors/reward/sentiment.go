@@ -5,44 +5,43 @@ import (
 	"unicode"
 )
 
-// moodOf is what words alone say of an answer: 1 when they praise it, -1 when they find fault with it, 0 when they do neither,
-// both, or something that no rule here knows. The rules are plain: lists of words and phrases in four languages, and words
-// that turn the next one round. A question is no opinion.
-func moodOf(words string) int {
+// classifyWords returns the sentiment of words about an answer: 1 for praise, -1 for blame, 0 for neither, for both and for
+// what no rule knows. The rules are lists of words and phrases in four languages, and negations. Questions do not count.
+func classifyWords(words string) int {
 	var all tally
-	for _, c := range clauses(words) {
+	for _, c := range splitClauses(words) {
 		if !c.asks {
-			c.weigh(&all)
+			c.count(&all)
 		}
 	}
-	return all.mood()
+	return all.result()
 }
 
-// feel is what a word or phrase does.
-type feel int8
+// sentiment is the class of a word or phrase.
+type sentiment int8
 
 const (
-	plain  feel = iota
-	good        // praise
-	bad         // blame
-	kind        // polite or a yes: praise when there is nothing else
-	unkind      // a no: blame when there is nothing else
-	not         // turns what follows round: not bad
-	nope        // no: a negation before a word, and an answer of its own before a sentence
-	half        // takes what follows back in part: half right
-	but         // begins another clause
+	plain  sentiment = iota
+	good             // praise
+	bad              // blame
+	kind             // polite, or a yes: praise if nothing else is found
+	unkind           // a no: blame if nothing else is found
+	not              // inverts what follows: not bad
+	nope             // "no": a negation before a word, unkind before a sentence
+	half             // weakens what follows: half right
+	but              // begins another clause
 )
 
-// reach is how many words behind it a negation holds: I do not think that is right.
-const reach = 5
+// negationReach is the number of words that a negation applies to: I do not think that is right.
+const negationReach = 5
 
-// tally counts what was found.
+// tally counts the words found, by sentiment.
 type tally struct{ good, bad, kind, unkind int }
 
-func (t tally) mood() int {
+func (t tally) result() int {
 	switch {
 	case t.good > 0 && t.bad > 0:
-		return 0 // good, but too long: nobody can tell which counts more
+		return 0 // "good, but too long": which one counts more is not known
 	case t.good > 0:
 		return 1
 	case t.bad > 0:
@@ -55,34 +54,34 @@ func (t tally) mood() int {
 	return 0
 }
 
-// clause is a piece of text in which a negation holds.
+// clause is a part of a text; negations apply within it.
 type clause struct {
 	words []string
 	asks  bool
 }
 
-// weigh counts what a clause says.
-func (c clause) weigh(t *tally) {
-	turned, dimmed := 0, 0 // for how many more words
-	var lasts *int         // what the last word of praise or blame was counted as, for a negation behind it
+// count adds the sentiments of a clause to t.
+func (c clause) count(t *tally) {
+	turned, dimmed := 0, 0 // number of further words that are negated or weakened
+	var lasts *int         // the counter of the last praise or blame, for a trailing negation
 	for i := 0; i < len(c.words); {
-		f, n := find(c.words[i:])
+		f, n := matchPhrase(c.words[i:])
 		word := c.words[i]
 		i += n
-		if f == nope && (i == len(c.words) || sentence[c.words[i]]) {
+		if f == nope && (i == len(c.words) || sentenceStarts[c.words[i]]) {
 			f = unkind // no that is wrong
 		}
 		switch f {
 		case not, nope:
-			if lasts != nil && behind[word] { // das hilft nicht; ne fonctionne pas
-				t.turn(lasts)
+			if lasts != nil && trailingNegations[word] { // das hilft nicht; ne fonctionne pas
+				t.invert(lasts)
 				lasts = nil
 				continue
 			}
-			turned = reach
+			turned = negationReach
 			continue
 		case half:
-			dimmed = reach
+			dimmed = negationReach
 			continue
 		case kind:
 			t.kind++
@@ -108,8 +107,8 @@ func (c clause) weigh(t *tally) {
 	}
 }
 
-// turn counts the other way round what was counted last.
-func (t *tally) turn(at *int) {
+// invert moves the last count to the opposite sentiment.
+func (t *tally) invert(at *int) {
 	*at--
 	if at == &t.good {
 		t.bad++
@@ -118,9 +117,9 @@ func (t *tally) turn(at *int) {
 	}
 }
 
-// find is the longest phrase that the words begin with, and how many words it has.
-func find(words []string) (feel, int) {
-	for n := min(phrases[words[0]], len(words)); n > 0; n-- {
+// matchPhrase returns the sentiment of the longest phrase at the start of words, and its number of words.
+func matchPhrase(words []string) (sentiment, int) {
+	for n := min(longestPhrase[words[0]], len(words)); n > 0; n-- {
 		if f, ok := lexicon[strings.Join(words[:n], " ")]; ok {
 			return f, n
 		}
@@ -128,8 +127,8 @@ func find(words []string) (feel, int) {
 	return plain, 1
 }
 
-// clauses cuts a text into pieces that say one thing each, in small letters and without accents.
-func clauses(s string) (out []clause) {
+// splitClauses splits a text into clauses of folded words.
+func splitClauses(s string) (out []clause) {
 	var c clause
 	var word strings.Builder
 	end := func() { // of a word
@@ -141,31 +140,31 @@ func clauses(s string) (out []clause) {
 	stop := func(asks bool) { // of a clause
 		end()
 		if c.asks = asks; len(c.words) > 0 {
-			out = append(out, split(c)...)
+			out = append(out, splitAtConjunctions(c)...)
 		}
 		c = clause{}
 	}
-	runes := []rune(faces.Replace(strings.ToLower(s)))
+	runes := []rune(emoticons.Replace(strings.ToLower(s)))
 	for i := 0; i < len(runes); i++ {
 		r := runes[i]
 		switch {
 		case unicode.IsLetter(r) || unicode.IsDigit(r):
-			word.WriteString(letter(r))
-		case r == '\u0308': // two dots that come after their letter
+			word.WriteString(foldLetter(r))
+		case r == '\u0308': // combining diaeresis
 			if w := word.String(); w != "" && strings.ContainsAny(w[len(w)-1:], "aou") {
 				word.WriteByte('e')
 			}
-		case unicode.Is(unicode.Mn, r): // other accents that do
+		case unicode.Is(unicode.Mn, r): // other combining accents
 		case strings.ContainsRune("'’`´ʼ", r):
 			end()
-			i += c.elide(runes[i+1:])
+			i += c.expandContraction(runes[i+1:])
 		case (r == '+' || r == '-') && word.Len() == 0 && i+1 < len(runes) && runes[i+1] == '1' && (i+2 == len(runes) || !unicode.IsDigit(runes[i+2])) && (i == 0 || unicode.IsSpace(runes[i-1])):
 			word.WriteRune(r)
 		case r == '?' || r == '¿':
 			stop(r == '?')
 		case strings.ContainsRune(".!;,:\n()\"“”„«»…—–|/¡", r):
 			stop(false)
-		case lexicon[string(r)] != plain: // a face, a thumb
+		case lexicon[string(r)] != plain: // an emoji
 			end()
 			c.words = append(c.words, string(r))
 		default:
@@ -176,11 +175,11 @@ func clauses(s string) (out []clause) {
 	return out
 }
 
-// split cuts a clause at words that begin another one, unless they are part of a phrase: anything but.
-func split(c clause) (out []clause) {
+// splitAtConjunctions splits a clause at conjunctions, unless they are part of a phrase: anything but.
+func splitAtConjunctions(c clause) (out []clause) {
 	from := 0
 	for i := 0; i < len(c.words); {
-		f, n := find(c.words[i:])
+		f, n := matchPhrase(c.words[i:])
 		if f == but {
 			out = append(out, clause{c.words[from:i], c.asks})
 			from = i + n
@@ -190,9 +189,9 @@ func split(c clause) (out []clause) {
 	return append(out, clause{c.words[from:], c.asks})
 }
 
-// elide reads what comes behind an apostrophe, and returns how many characters of it belong to the word before: isn't is
-// "is not", that's is "that is", c'est is two words.
-func (c *clause) elide(rest []rune) int {
+// expandContraction expands an English contraction from the text after its apostrophe, and returns the number of characters
+// used: isn't becomes "is not", that's "that is"; c'est stays two words.
+func (c *clause) expandContraction(rest []rune) int {
 	n := 0
 	for n < len(rest) && n < 3 && unicode.IsLetter(rest[n]) {
 		n++
@@ -218,8 +217,8 @@ func (c *clause) elide(rest []rune) int {
 	return n
 }
 
-// letter is a small letter without its accent. A German umlaut is written out: schön is not schon.
-func letter(r rune) string {
+// foldLetter removes the accent of a lower-case letter. German umlauts are written out: schön is not schon.
+func foldLetter(r rune) string {
 	switch r {
 	case 'ä':
 		return "ae"
@@ -249,5 +248,5 @@ func letter(r rune) string {
 	return string(r)
 }
 
-// faces are signs of several characters.
-var faces = strings.NewReplacer(":-)", " 🙂 ", ":)", " 🙂 ", ":-(", " 🙁 ", ":(", " 🙁 ")
+// emoticons maps emoticons to emoji.
+var emoticons = strings.NewReplacer(":-)", " 🙂 ", ":)", " 🙂 ", ":-(", " 🙁 ", ":(", " 🙁 ")
