@@ -7,7 +7,7 @@ import (
 	"conclave/pkg/text"
 )
 
-// blockKind is what a run of lines is.
+// blockKind is the kind of a block.
 type blockKind int
 
 const (
@@ -26,7 +26,7 @@ type block struct {
 	title string // of a heading
 }
 
-// plainBlocks are the paragraphs of a text: what blank lines stand between.
+// plainBlocks splits a text into paragraphs at blank lines.
 func plainBlocks(s string, kind blockKind) (out []block) {
 	var lines []string
 	end := func() {
@@ -46,26 +46,26 @@ func plainBlocks(s string, kind blockKind) (out []block) {
 	return out
 }
 
-// markdownBlocks are the blocks of a Markdown text, as far as pieces need to know them.
+// markdownBlocks splits a Markdown text into blocks, as far as pieces need them.
 func markdownBlocks(s string) []block {
-	m := &markdown{}
+	m := &blockBuilder{}
 	lines := strings.Split(s, "\n")
-	for i := m.front(lines); i < len(lines); i++ {
-		m.line(trimEnd(lines[i]))
+	for i := m.takeFrontMatter(lines); i < len(lines); i++ {
+		m.addLine(trimEnd(lines[i]))
 	}
-	m.end()
+	m.closeOpen()
 	return m.out
 }
 
-// markdown gathers lines into blocks.
-type markdown struct {
+// blockBuilder collects lines into blocks.
+type blockBuilder struct {
 	out   []block
 	lines []string
 	fence string // what closes the open fence, "" = none is open
 }
 
-// front takes the settings before the text, and says where the text begins.
-func (m *markdown) front(lines []string) int {
+// takeFrontMatter takes the front matter and returns the index of the first line after it.
+func (m *blockBuilder) takeFrontMatter(lines []string) int {
 	const most = 200 // lines; without an end in sight it is a line across the page
 	if trimEnd(lines[0]) != "---" {
 		return 0
@@ -76,67 +76,67 @@ func (m *markdown) front(lines []string) int {
 			for _, l := range lines[:i+1] {
 				m.lines = append(m.lines, trimEnd(l))
 			}
-			m.close(frontMatter)
+			m.closeBlock(frontMatter)
 			return i + 1
 		}
 	}
 	return 0
 }
 
-func (m *markdown) line(l string) {
+func (m *blockBuilder) addLine(l string) {
 	if m.fence != "" {
 		m.lines = append(m.lines, l)
 		if t := strings.TrimSpace(l); len(t) >= len(m.fence) && strings.Trim(t, m.fence[:1]) == "" {
 			m.fence = ""
-			m.close(fence)
+			m.closeBlock(fence)
 		}
 		return
 	}
 	if l == "" {
-		m.end()
+		m.closeOpen()
 		return
 	}
-	if f := opens(l); f != "" {
-		m.end()
+	if f := fenceEnd(l); f != "" {
+		m.closeOpen()
 		m.fence, m.lines = f, []string{l}
 		return
 	}
-	if level, title, ok := atx(l); ok {
-		m.end()
+	if level, title, ok := parseHeading(l); ok {
+		m.closeOpen()
 		m.out = append(m.out, block{kind: heading, text: l, level: level, title: title})
 		return
 	}
 	// A line below that is underlined.
-	if level := underline(l); level > 0 && len(m.lines) == 1 && prose(m.lines[0]) {
-		m.out = append(m.out, block{kind: heading, text: m.lines[0] + "\n" + l, level: level, title: oneTitle(m.lines[0])})
+	if level := underlineLevel(l); level > 0 && len(m.lines) == 1 && canBeUnderlined(m.lines[0]) {
+		m.out = append(m.out, block{kind: heading, text: m.lines[0] + "\n" + l, level: level, title: headingTitle(m.lines[0])})
 		m.lines = nil
 		return
 	}
 	m.lines = append(m.lines, l)
 }
 
-// end closes what is open: a paragraph or a table, and at the end of the text also a fence that nobody closed.
-func (m *markdown) end() {
+// closeOpen closes the open block, also a fence that is open at the end of the text.
+func (m *blockBuilder) closeOpen() {
 	switch {
 	case m.fence != "":
 		m.fence = ""
-		m.close(fence)
+		m.closeBlock(fence)
 	case isTable(m.lines):
-		m.close(rows)
+		m.closeBlock(rows)
 	default:
-		m.close(paragraph)
+		m.closeBlock(paragraph)
 	}
 }
 
-func (m *markdown) close(kind blockKind) {
+func (m *blockBuilder) closeBlock(kind blockKind) {
 	if s := strings.Join(m.lines, "\n"); strings.TrimSpace(s) != "" {
 		m.out = append(m.out, block{kind: kind, text: strings.Trim(s, "\n")})
 	}
 	m.lines = nil
 }
 
-// opens is what closes the fence that l opens, "" when it opens none.
-func opens(l string) string {
+// fenceEnd returns what closes the fence that l opens, "" when it opens none.
+func fenceEnd(l string) string {
 	t := strings.TrimLeft(l, " \t")
 	for _, c := range []string{"`", "~"} {
 		if n := len(t) - len(strings.TrimLeft(t, c)); n >= 3 && (c == "~" || !strings.Contains(t[n:], c)) {
@@ -146,8 +146,8 @@ func opens(l string) string {
 	return ""
 }
 
-// atx reads a heading that begins with #.
-func atx(l string) (level int, title string, ok bool) {
+// parseHeading reads a heading that begins with #.
+func parseHeading(l string) (level int, title string, ok bool) {
 	t := strings.TrimLeft(l, " ")
 	if len(l)-len(t) > 3 {
 		return 0, "", false
@@ -160,11 +160,11 @@ func atx(l string) (level int, title string, ok bool) {
 	if bare := strings.TrimRight(rest, "#"); bare == "" || strings.HasSuffix(bare, " ") { // a closing row of #
 		rest = bare
 	}
-	return level, oneTitle(rest), true
+	return level, headingTitle(rest), true
 }
 
-// underline is the level of the heading that l stands under, 0 when it is no underline.
-func underline(l string) int {
+// underlineLevel returns the level of the heading that l underlines, 0 when it underlines none.
+func underlineLevel(l string) int {
 	switch t := strings.TrimLeft(l, " "); {
 	case len(l)-len(t) > 3 || len(t) < 2:
 		return 0
@@ -176,8 +176,8 @@ func underline(l string) int {
 	return 0
 }
 
-// prose reports whether a line may be a heading that is underlined: no list, quotation or table.
-func prose(l string) bool {
+// canBeUnderlined reports whether a line may be an underlined heading: no list, quotation or table.
+func canBeUnderlined(l string) bool {
 	t := strings.TrimLeft(l, " ")
 	return len(l)-len(t) <= 3 && t != "" && !strings.ContainsAny(t[:1], "-*+>|") && !strings.HasPrefix(t, "1.")
 }
@@ -198,9 +198,9 @@ func isTable(lines []string) bool {
 	return true
 }
 
-// maxHeading bounds one heading in a way of headings, in bytes.
+// maxHeading is the limit of one heading in a path of headings, in bytes.
 const maxHeading = 120
 
-func oneTitle(s string) string { return text.OneLine(s, maxHeading) }
+func headingTitle(s string) string { return text.OneLine(s, maxHeading) }
 
 func trimEnd(l string) string { return strings.TrimRightFunc(l, unicode.IsSpace) }

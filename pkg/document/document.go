@@ -1,6 +1,6 @@
-// Package document makes text of files, and pieces of text that are small enough to be remembered one by one. It reads
-// Markdown, plain text in many forms, HTML, and PDF through the program pdftotext. It knows no bus, and its errors say why
-// a file cannot be read, not which: whoever asked knows that.
+// Package document reads files as text and splits the text into pieces that are small enough to be stored one by one. It reads
+// Markdown, plain text in many forms, HTML, and PDF through the program pdftotext. Its errors say why a file cannot be read
+// and do not name it: the caller knows the path.
 package document
 
 import (
@@ -23,7 +23,7 @@ import (
 	"conclave/pkg/webclient/readable"
 )
 
-// Why a file cannot be read. Each error wraps one of these, and says what to do.
+// Errors of [Read]. Each returned error wraps one of these and says what to do.
 var (
 	// ErrNotText means that the file holds something else than text.
 	ErrNotText = errors.New("it is not text")
@@ -37,7 +37,7 @@ var (
 	ErrPDF = errors.New("the PDF cannot be read")
 )
 
-// MaxBytes is how large a file may be when nothing else is said.
+// MaxBytes is the default limit of a file, in bytes.
 const MaxBytes = 20 << 20
 
 // Kinds of documents.
@@ -50,7 +50,7 @@ const (
 	PDF      = "pdf"
 )
 
-// Options bound a reading. The zero value is the usual.
+// Options bound reading. The zero value uses the defaults.
 type Options struct {
 	MaxBytes  int64         // of the file, and of the text in it; 0 = [MaxBytes]
 	PDFTime   time.Duration // how long pdftotext may take; 0 = a minute
@@ -64,13 +64,14 @@ type Doc struct {
 	Kind     string
 	Modified time.Time
 	Hash     string   // of the text
-	Notes    []string // what a person should know of the reading: what was left out, or guessed
+	Notes    []string // for the user: what was left out or guessed
 }
 
 // maxTitle bounds a title, in bytes.
 const maxTitle = 200
 
-// Read makes a document of the file at path. A link is followed.
+// Read reads the file at path and follows a link. It rejects folders, special files, binary files, and files or text over
+// the limit.
 func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = MaxBytes
@@ -78,7 +79,7 @@ func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	if err := ctx.Err(); err != nil {
 		return Doc{}, err
 	}
-	data, info, err := load(path, o.MaxBytes)
+	data, info, err := loadFile(path, o.MaxBytes)
 	if err != nil {
 		return Doc{}, err
 	}
@@ -116,38 +117,38 @@ func Read(ctx context.Context, path string, o Options) (Doc, error) {
 	return d, nil
 }
 
-// load reads a regular file. Opening does not wait: what looked like a file may be a pipe by now.
-func load(path string, most int64) ([]byte, fs.FileInfo, error) {
+// loadFile reads a regular file of at most most bytes. It opens without blocking, since a path may have become a pipe.
+func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, unreadable(err)
+		return nil, nil, readError(err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, nil, unreadable(err)
+		return nil, nil, readError(err)
 	case info.IsDir():
 		return nil, nil, errors.New("it is a folder; name the files in it, or let it be walked")
 	case !info.Mode().IsRegular():
 		return nil, nil, errors.New("it is not a regular file")
 	case info.Size() > most:
-		return nil, nil, tooLarge(most)
+		return nil, nil, tooLargeError(most)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, most+1)) // it may grow
 	switch {
 	case err != nil:
-		return nil, nil, unreadable(err)
+		return nil, nil, readError(err)
 	case int64(len(data)) > most:
-		return nil, nil, tooLarge(most)
+		return nil, nil, tooLargeError(most)
 	case len(data) == 0:
 		return nil, nil, ErrEmpty
 	}
 	return data, info, nil
 }
 
-// unreadable is an error of the system without the path, which the caller knows.
-func unreadable(err error) error {
+// readError returns an error of the system without the path, which the caller knows.
+func readError(err error) error {
 	var p *fs.PathError
 	if !errors.As(err, &p) {
 		return err
@@ -161,11 +162,11 @@ func unreadable(err error) error {
 	return fmt.Errorf("it cannot be read: %w", p.Err)
 }
 
-func tooLarge(most int64) error {
+func tooLargeError(most int64) error {
 	return fmt.Errorf("%w: more than %d bytes; split it", ErrTooLarge, most)
 }
 
-// byExtension is the kind that a name stands for. What is not here is looked at.
+// byExtension is the kind by file extension. For others, kindOf reads the content.
 var byExtension = map[string]string{
 	".md": Markdown, ".markdown": Markdown, ".mdown": Markdown, ".mkd": Markdown, ".mdx": Markdown, ".rmd": Markdown, ".qmd": Markdown,
 	".html": HTML, ".htm": HTML, ".xhtml": HTML,
@@ -177,7 +178,7 @@ var byExtension = map[string]string{
 	".css": Code, ".scss": Code, ".proto": Code, ".tf": Code, ".nix": Code, ".hs": Code, ".ml": Code, ".ex": Code, ".erl": Code, ".clj": Code, ".r": Code, ".pl": Code,
 }
 
-// kindOf decides by the first bytes where they are plain, then by the name, then by the beginning of the text.
+// kindOf decides by the signature of PDF, then by the extension, then by the beginning of the text.
 func kindOf(path string, data []byte) string {
 	if bytes.HasPrefix(data, []byte("%PDF-")) {
 		return PDF
@@ -195,27 +196,27 @@ func kindOf(path string, data []byte) string {
 	return Text
 }
 
-// fromText takes text as it is.
+// fromText decodes text as it is.
 func (d *Doc) fromText(data []byte) error {
-	s, notes, err := decode(data)
+	s, notes, err := decodeText(data)
 	if err != nil {
 		return err
 	}
-	d.Text, d.Notes = tidy(s), notes
+	d.Text, d.Notes = normalizeLines(s), notes
 	return nil
 }
 
-// maxPage is how much of a page [readable.HTML] looks at.
+// maxPage is how many bytes of a page [readable.HTML] reads.
 const maxPage = 1 << 20
 
-// fromHTML takes what a user would read on a page.
+// fromHTML keeps what a user would read on a page.
 func (d *Doc) fromHTML(data []byte) error {
 	s, notes, err := decodeHTML(data)
 	if err != nil {
 		return err
 	}
 	page := readable.HTML(s, "")
-	d.Title, d.Text, d.Notes = page.Title, tidy(page.Text), notes
+	d.Title, d.Text, d.Notes = page.Title, normalizeLines(page.Text), notes
 	if len(s) > maxPage {
 		d.Notes = append(d.Notes, fmt.Sprintf("only the first %d KB of the page were read; split it", maxPage>>10))
 	}
@@ -225,8 +226,8 @@ func (d *Doc) fromHTML(data []byte) error {
 	return nil
 }
 
-// tidy makes line breaks one kind and takes control characters out. What a page break was is a paragraph's end.
-func tidy(s string) string {
+// normalizeLines makes line breaks uniform and drops control characters. A page break becomes the end of a paragraph.
+func normalizeLines(s string) string {
 	s = strings.ReplaceAll(s, "\r\n", "\n")
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -241,7 +242,7 @@ func tidy(s string) string {
 	}, strings.ReplaceAll(strings.ReplaceAll(s, "\f", "\n\n"), "\u2029", "\n\n"))
 }
 
-// markdownTitle is what the document calls itself: in its front matter, or in its first heading of the first level.
+// markdownTitle returns the title in the front matter, or the first heading of level 1.
 func markdownTitle(s string) string {
 	blocks := markdownBlocks(s)
 	if len(blocks) > 0 && blocks[0].kind == frontMatter {

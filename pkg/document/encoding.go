@@ -12,8 +12,8 @@ import (
 	uni "golang.org/x/text/encoding/unicode"
 )
 
-// signs are the first bytes of what people try to import and is no text, and what to do with it.
-var signs = []struct{ begin, what string }{
+// signatures are the first bytes of common files that are no text, and what to do with them.
+var signatures = []struct{ begin, what string }{
 	{"PK\x03\x04", "a zip archive, or an office document or book that is one; save it as PDF or text"},
 	{"\xd0\xcf\x11\xe0", "an old office document; save it as PDF or text"},
 	{"{\\rtf", "RTF; save it as PDF or text"},
@@ -26,13 +26,13 @@ var signs = []struct{ begin, what string }{
 	{"SQLite format 3\x00", "a database"},
 }
 
-// decode makes UTF-8 of a text. Text that is neither UTF-8 nor UTF-16 with a mark is taken for Windows-1252 when that makes
-// sense: a wrong guess is told in the notes, and nonsense is refused.
-func decode(data []byte) (string, []string, error) {
-	if err := sign(data); err != nil {
+// decodeText decodes text to UTF-8. Text that is neither UTF-8 nor UTF-16 with a byte order mark is read as Windows-1252,
+// with a note. It rejects binary data.
+func decodeText(data []byte) (string, []string, error) {
+	if err := checkSignature(data); err != nil {
 		return "", nil, err
 	}
-	if s, ok, err := marked(data); ok || err != nil {
+	if s, ok, err := decodeMarked(data); ok || err != nil {
 		if err == nil {
 			err = sensible(s)
 		}
@@ -59,27 +59,27 @@ func decode(data []byte) (string, []string, error) {
 	return s, []string{"it is not UTF-8 and was read as Windows-1252; save it as UTF-8 if letters look wrong"}, sensible(s)
 }
 
-// decodeHTML makes UTF-8 of a page, which may say itself how it is written.
+// decodeHTML decodes a page to UTF-8 by the charset that it declares.
 func decodeHTML(data []byte) (string, []string, error) {
 	if utf8.Valid(data) || bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		return decode(data)
+		return decodeText(data)
 	}
-	if err := sign(data); err != nil {
+	if err := checkSignature(data); err != nil {
 		return "", nil, err
 	}
 	e, name, _ := charset.DetermineEncoding(data, "")
 	if name == "utf-8" || name == "windows-1252" { // the latter also when the page does not say
-		return decode(data)
+		return decodeText(data)
 	}
 	out, err := e.NewDecoder().Bytes(data)
 	if err != nil {
-		return decode(data)
+		return decodeText(data)
 	}
 	return string(out), nil, sensible(string(out))
 }
 
-func sign(data []byte) error {
-	for _, s := range signs {
+func checkSignature(data []byte) error {
+	for _, s := range signatures {
 		if bytes.HasPrefix(data, []byte(s.begin)) {
 			return fmt.Errorf("%w: it is %s", ErrNotText, s.what)
 		}
@@ -87,8 +87,8 @@ func sign(data []byte) error {
 	return nil
 }
 
-// marked decodes text that begins with a byte order mark.
-func marked(data []byte) (string, bool, error) {
+// decodeMarked decodes text that begins with a byte order mark. It is not ok when there is none.
+func decodeMarked(data []byte) (string, bool, error) {
 	if rest, ok := bytes.CutPrefix(data, []byte("\xef\xbb\xbf")); ok && utf8.Valid(rest) {
 		return string(rest), true, nil
 	}
@@ -105,7 +105,7 @@ func marked(data []byte) (string, bool, error) {
 	return "", false, nil
 }
 
-// sequences counts the characters of more than one byte, and the bytes that belong to none.
+// sequences counts the multi-byte characters and the bytes that belong to none.
 func sequences(data []byte) (good, bad int) {
 	for len(data) > 0 {
 		r, n := utf8.DecodeRune(data)
@@ -120,7 +120,7 @@ func sequences(data []byte) (good, bad int) {
 	return good, bad
 }
 
-// sensible refuses what decodes and is no text all the same: zeros, or many characters that nobody writes.
+// sensible rejects decoded data that is no text: zero bytes, or many control characters.
 func sensible(s string) error {
 	odd, all := 0, 0
 	for _, r := range s {

@@ -2,6 +2,7 @@ package document
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,13 +15,13 @@ import (
 	"conclave/pkg/text"
 )
 
-// pdfTime is how long pdftotext may take when nothing else is said.
+// pdfTime is the default timeout of pdftotext.
 const pdfTime = time.Minute
 
-// fromPDF lets pdftotext read the file. No shell is between, the path is absolute so that no name is taken for an option,
-// and the program gets nothing of our environment.
+// fromPDF runs pdftotext. No shell is involved, the path is absolute so that it is never taken for an option, and the
+// program gets none of the environment but PATH.
 func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
-	program, err := exec.LookPath(or(o.PDFToText, "pdftotext"))
+	program, err := exec.LookPath(cmp.Or(o.PDFToText, "pdftotext"))
 	if err != nil {
 		return ErrNoPDFReader
 	}
@@ -52,11 +53,11 @@ func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 		return pdfError(err, talk.String())
 	}
 	// It writes UTF-8, and damaged files make it write other things too.
-	d.Text = tidy(strings.ToValidUTF8(out.String(), "\uFFFD"))
+	d.Text = normalizeLines(strings.ToValidUTF8(out.String(), "\uFFFD"))
 	return nil
 }
 
-// pdfError says what pdftotext had against the file.
+// pdfError explains why pdftotext failed.
 func pdfError(err error, said string) error {
 	said = text.OneLine(said, 160)
 	var exit *exec.ExitError
@@ -71,7 +72,7 @@ func pdfError(err error, said string) error {
 	return fmt.Errorf("%w: pdftotext failed: %w", ErrPDF, err)
 }
 
-// bounded is a buffer that takes so much and no more. It says so once, and drops the rest.
+// bounded is a buffer with a limit. It calls full once and drops the rest.
 type bounded struct {
 	buf  bytes.Buffer // not embedded: its ReadFrom would know no bound
 	most int
@@ -91,11 +92,4 @@ func (b *bounded) Write(p []byte) (int, error) {
 		b.buf.Write(p)
 	}
 	return len(p), nil
-}
-
-func or(s, nothing string) string {
-	if s == "" {
-		return nothing
-	}
-	return s
 }

@@ -39,7 +39,7 @@ func Pieces(d Doc) []Piece {
 		blocks = plainBlocks(s, paragraph)
 	}
 	p := packer{}
-	for _, a := range atoms(blocks) {
+	for _, a := range buildAtoms(blocks) {
 		p.add(a)
 	}
 	pieces := p.done()
@@ -53,7 +53,7 @@ func Pieces(d Doc) []Piece {
 	return pieces
 }
 
-// atom is what is not taken apart any more.
+// atom is a part that is not split further.
 type atom struct {
 	text   string
 	glue   string   // between it and what stands before it in the same piece
@@ -61,8 +61,8 @@ type atom struct {
 	begins bool     // a section
 }
 
-// atoms takes blocks apart and puts headings to what they stand over: no piece ends with a heading.
-func atoms(blocks []block) (out []atom) {
+// buildAtoms splits blocks and joins headings to what follows them: no piece ends with a heading.
+func buildAtoms(blocks []block) (out []atom) {
 	var way []string
 	var levels []int
 	var over []string // headings that wait for something to stand over
@@ -74,7 +74,7 @@ func atoms(blocks []block) (out []atom) {
 			if len(heads)+2+len(a.text) <= MaxPiece {
 				a.text = heads + "\n\n" + a.text
 			} else {
-				for i, h := range split(block{text: heads}) {
+				for i, h := range splitBlock(block{text: heads}) {
 					h.way, h.begins = way, i == 0
 					out = append(out, h)
 				}
@@ -86,7 +86,7 @@ func atoms(blocks []block) (out []atom) {
 	}
 	for _, b := range blocks {
 		if b.kind != heading {
-			for _, a := range split(b) {
+			for _, a := range splitBlock(b) {
 				put(a)
 			}
 			continue
@@ -99,7 +99,7 @@ func atoms(blocks []block) (out []atom) {
 		over = append(over, b.text)
 	}
 	if len(over) > 0 { // headings over nothing
-		for i, h := range split(block{text: strings.Join(over, "\n\n")}) {
+		for i, h := range splitBlock(block{text: strings.Join(over, "\n\n")}) {
 			h.way, h.begins = way, i == 0
 			out = append(out, h)
 		}
@@ -107,8 +107,8 @@ func atoms(blocks []block) (out []atom) {
 	return out
 }
 
-// split makes atoms of a block: one where it fits, its lines otherwise.
-func split(b block) (out []atom) {
+// splitBlock returns the block as one atom when it fits, else its lines.
+func splitBlock(b block) (out []atom) {
 	whole, line := full, full
 	switch b.kind {
 	case fence, frontMatter:
@@ -141,7 +141,7 @@ func split(b block) (out []atom) {
 		}
 		for l != "" {
 			var head, next string
-			head, l, next = cut(l, full)
+			head, l, next = cutLine(l, full)
 			if head != "" {
 				out = append(out, atom{text: head, glue: glue})
 				glue = next
@@ -153,19 +153,19 @@ func split(b block) (out []atom) {
 	return slices.DeleteFunc(out, func(a atom) bool { return strings.TrimSpace(a.text) == "" })
 }
 
-// ends are what ends a sentence. What is behind the mark belongs to the next.
-var ends = []string{". ", "! ", "? ", "; ", "。", "！", "？"}
+// sentenceEnds end a sentence.
+var sentenceEnds = []string{". ", "! ", "? ", "; ", "。", "！", "？"}
 
-// cut takes a beginning of at most most bytes from a line: up to the end of a sentence, or of a word. glue is what stood
-// between it and the rest. A word that is longer comes whole where a piece can hold it, and in parts otherwise.
-func cut(line string, most int) (head, rest, glue string) {
+// cutLine splits a beginning of at most most bytes off a line, at the end of a sentence or of a word. glue is what stood
+// between head and rest. A longer word stays whole where a piece can hold it.
+func cutLine(line string, most int) (head, rest, glue string) {
 	line = strings.TrimFunc(line, unicode.IsSpace)
 	if len(line) <= most {
 		return line, "", ""
 	}
 	window := line[:boundary(line, most)]
 	at := 0
-	for _, e := range ends {
+	for _, e := range sentenceEnds {
 		if i := strings.LastIndex(window, e); i >= 0 {
 			at = max(at, i+len(strings.TrimSuffix(e, " ")))
 		}
@@ -186,7 +186,7 @@ func cut(line string, most int) (head, rest, glue string) {
 	return head, after, glue
 }
 
-// boundary is the last place at or before n where a character begins, with the marks that belong to it.
+// boundary returns the last offset at or before n where a character begins, together with its combining marks.
 func boundary(s string, n int) int {
 	if n >= len(s) {
 		return len(s)
@@ -209,7 +209,7 @@ func boundary(s string, n int) int {
 	return at
 }
 
-// packer puts atoms together.
+// packer packs atoms into pieces.
 type packer struct {
 	out   []Piece
 	first []atom // of each piece
@@ -231,7 +231,7 @@ func (p *packer) add(a atom) {
 		return
 	}
 	p.text.WriteString(a.glue + a.text)
-	p.way = common(p.way, a.way)
+	p.way = commonPrefix(p.way, a.way)
 }
 
 func (p *packer) flush() {
@@ -242,7 +242,7 @@ func (p *packer) flush() {
 	}
 }
 
-// done ends the last piece. A small rest goes to the piece before it when it is of the same section.
+// done ends the last piece. A small rest is merged into the piece before it when it is of the same section.
 func (p *packer) done() []Piece {
 	p.flush()
 	if n := len(p.out); n > 1 {
@@ -255,8 +255,8 @@ func (p *packer) done() []Piece {
 	return p.out
 }
 
-// common is what two ways of headings begin with.
-func common(a, b []string) []string {
+// commonPrefix returns what two paths of headings begin with.
+func commonPrefix(a, b []string) []string {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++

@@ -10,52 +10,52 @@ import (
 	"strings"
 )
 
-// File is a file that was found.
+// File is a file that Walk found.
 type File struct {
 	Path  string // absolute, links resolved: a file has one name, however it was reached
 	Given bool   // it was named itself, and not found in a folder
 }
 
-// Skipped is what was left out.
+// Skipped is a path that Walk skipped.
 type Skipped struct {
 	Path string
 	Why  string
 	Err  error // what went wrong; nil = it is left out on purpose
 }
 
-// MaxFiles is how many files are found at most.
+// MaxFiles is the limit of files that Walk returns.
 const MaxFiles = 100_000
 
-// Walk finds the files that paths stand for, sorted: files themselves, and all files in folders. Hidden files and folders
-// and node_modules are left out, unless they are named themselves. A link in a folder is followed only to a regular file in
-// the same folder, and not into what is left out: a folder of strangers must not reach for anything else of this machine.
+// Walk returns the files that paths stand for, sorted: files themselves, and all files below folders. It skips hidden files,
+// hidden folders and node_modules unless they are named themselves. A link below a folder is followed only to a regular file
+// in the same folder: an untrusted folder must not reach other files of this machine.
 func Walk(paths ...string) ([]File, []Skipped) {
-	w := &walk{seen: map[string]bool{}}
+	w := &walker{seen: map[string]bool{}}
 	for _, p := range paths {
-		w.root(p)
+		w.walkRoot(p)
 	}
 	slices.SortFunc(w.files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	slices.SortStableFunc(w.skipped, func(a, b Skipped) int { return strings.Compare(a.Path, b.Path) })
 	return w.files, w.skipped
 }
 
-type walk struct {
+type walker struct {
 	files   []File
 	skipped []Skipped
 	seen    map[string]bool
 	full    bool
 }
 
-func (w *walk) skip(path, why string, err error) {
+func (w *walker) skip(path, why string, err error) {
 	w.skipped = append(w.skipped, Skipped{path, why, err})
 }
 
-func (w *walk) failed(path string, err error) {
-	err = unreadable(err)
+func (w *walker) skipFailed(path string, err error) {
+	err = readError(err)
 	w.skip(path, err.Error(), err)
 }
 
-func (w *walk) add(path string, given bool) {
+func (w *walker) addFile(path string, given bool) {
 	switch {
 	case w.seen[path]:
 		return
@@ -69,42 +69,42 @@ func (w *walk) add(path string, given bool) {
 	}
 }
 
-// root takes what a person named. It is followed wherever it leads: the user knows.
-func (w *walk) root(path string) {
+// walkRoot adds a path that the user named. It follows links anywhere: the user named it.
+func (w *walker) walkRoot(path string) {
 	real, err := filepath.Abs(path)
 	if err == nil {
 		real, err = filepath.EvalSymlinks(real)
 	}
 	if err != nil {
-		w.failed(path, err)
+		w.skipFailed(path, err)
 		return
 	}
 	info, err := os.Stat(real)
 	switch {
 	case err != nil:
-		w.failed(path, err)
+		w.skipFailed(path, err)
 	case info.IsDir():
-		w.folder(real)
+		w.walkFolder(real)
 	case info.Mode().IsRegular():
-		w.add(real, true)
+		w.addFile(real, true)
 	default:
 		err := errors.New("it is not a regular file")
 		w.skip(path, err.Error(), err)
 	}
 }
 
-// folder takes the files below root. Links come last, so that a file is found under its own name first.
-func (w *walk) folder(root string) {
+// walkFolder adds the files below root. Links come last, so that a file is found under its own name first.
+func (w *walker) walkFolder(root string) {
 	var links []string
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error { // the function returns no other errors
 		if err != nil {
-			w.failed(path, err)
+			w.skipFailed(path, err)
 			if d != nil && d.IsDir() {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		switch why := leftOut(d.Name()); {
+		switch why := skipReason(d.Name()); {
 		case path == root:
 		case why != "" && d.IsDir():
 			w.skip(path, why, nil)
@@ -115,19 +115,19 @@ func (w *walk) folder(root string) {
 		case d.Type()&fs.ModeSymlink != 0:
 			links = append(links, path)
 		case d.Type().IsRegular():
-			w.add(path, false)
+			w.addFile(path, false)
 		default:
 			w.skip(path, "it is not a regular file", nil)
 		}
 		return nil
 	})
 	for _, l := range links {
-		w.link(root, l)
+		w.followLink(root, l)
 	}
 }
 
-// link follows a link that was found in root.
-func (w *walk) link(root, path string) {
+// followLink adds the target of a link below root, or skips it with a reason.
+func (w *walker) followLink(root, path string) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		w.skip(path, "it is a link that leads nowhere", nil)
@@ -144,7 +144,7 @@ func (w *walk) link(root, path string) {
 		return
 	}
 	for part := range strings.SplitSeq(rel, string(filepath.Separator)) {
-		if why := leftOut(part); why != "" {
+		if why := skipReason(part); why != "" {
 			w.skip(path, "it is a link to what is left out", nil)
 			return
 		}
@@ -153,11 +153,11 @@ func (w *walk) link(root, path string) {
 		w.skip(path, "it is a link to a file that is taken already", nil)
 		return
 	}
-	w.add(real, false)
+	w.addFile(real, false)
 }
 
-// leftOut says why a name in a folder is left out, "" when it is not.
-func leftOut(name string) string {
+// skipReason returns why a name below a folder is skipped, "" when it is not.
+func skipReason(name string) string {
 	switch {
 	case name == "node_modules":
 		return "it holds what others wrote"

@@ -4,9 +4,9 @@ import (
 	"net/netip"
 )
 
-// forbidden are the addresses that no page of a stranger lives at. What belongs to this machine, its network, a tunnel
-// or a document is on it; so are addresses that carry another one inside, because they lead wherever that one does.
-var forbidden = prefixes(
+// deniedPrefixes are the addresses that the SSRF gate denies: this machine, its networks, tunnels, documentation ranges, and
+// addresses that embed another address, because they lead to that one.
+var deniedPrefixes = mustParsePrefixes(
 	"0.0.0.0/8",        // this network; Linux connects it to loopback
 	"10.0.0.0/8",       // private
 	"100.64.0.0/10",    // shared by carriers; metadata of some clouds
@@ -40,10 +40,10 @@ var forbidden = prefixes(
 	"ff00::/8",         // multicast
 )
 
-// global is all of IPv6 that is routed between strangers. What lies outside needs no entry above to be refused.
-var global = netip.MustParsePrefix("2000::/3")
+// globalUnicast is the part of IPv6 that is routed publicly. Addresses outside of it are denied without an entry above.
+var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-func prefixes(list ...string) []netip.Prefix {
+func mustParsePrefixes(list ...string) []netip.Prefix {
 	out := make([]netip.Prefix, len(list))
 	for i, s := range list {
 		out[i] = netip.MustParsePrefix(s)
@@ -51,13 +51,14 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// Public reports whether a stranger's page may live at a: not on this machine, not in its network, not reserved.
-func Public(a netip.Addr) bool {
+// isPublicAddr reports whether a is a public address. It is the SSRF gate: it denies invalid and zoned addresses, everything
+// in deniedPrefixes, ISATAP addresses that embed a local IPv4 address, and IPv6 outside of global unicast.
+func isPublicAddr(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" {
 		return false
 	}
 	a = a.Unmap()
-	for _, p := range forbidden {
+	for _, p := range deniedPrefixes {
 		if p.Contains(a) {
 			return false
 		}
@@ -70,5 +71,5 @@ func Public(a netip.Addr) bool {
 	if (b[8] == 0 || b[8] == 2) && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe {
 		return false
 	}
-	return global.Contains(a)
+	return globalUnicast.Contains(a)
 }

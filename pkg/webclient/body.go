@@ -16,9 +16,9 @@ import (
 	"golang.org/x/net/html/charset"
 )
 
-// ratioFrom is the size from which on a body may not be too many times what came over the wire. Below it a ratio says
+// minRatioBytes is the size from which on a body may not be too many times what came over the wire. Below it a ratio says
 // nothing: a small page of blanks is no bomb.
-const ratioFrom = 64 << 10
+const minRatioBytes = 64 << 10
 
 // Types of pages, as [Page.Type] names them.
 const (
@@ -29,15 +29,16 @@ const (
 	XML      = "xml"
 )
 
-// types are the content types that are read, and how.
-var types = map[string]string{
+// readableTypes are the content types that are read, and how.
+var readableTypes = map[string]string{
 	"text/html": HTML, "application/xhtml+xml": HTML,
 	"text/plain": Text, "text/markdown": Markdown, "text/x-markdown": Markdown, "application/json": JSON,
 	"application/xml": XML, "text/xml": XML, "application/rss+xml": XML, "application/atom+xml": XML,
 }
 
-// kind is how the header says that the body is to be read. A page that says it twice, or not at all, is none.
-func kind(h http.Header) (kind, full string, err error) {
+// contentKind returns how the Content-Type header says that the body is to be read. It rejects a missing or repeated header
+// and every type that is not in readableTypes.
+func contentKind(h http.Header) (kind, full string, err error) {
 	values := h.Values("Content-Type")
 	if len(values) != 1 {
 		return "", "", ErrType
@@ -46,15 +47,15 @@ func kind(h http.Header) (kind, full string, err error) {
 	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
 		return "", "", ErrType
 	}
-	if kind = types[mt]; kind == "" {
+	if kind = readableTypes[mt]; kind == "" {
 		return "", "", ErrType
 	}
 	return kind, values[0], nil
 }
 
-// agrees reports whether the first bytes look like what the header says. Text may look like HTML: many a plain file
-// begins with a tag.
-func agrees(kind string, body []byte) bool {
+// matchesSniffed reports whether the first bytes look like what the header says. Text may look like HTML: many plain files
+// begin with a tag.
+func matchesSniffed(kind string, body []byte) bool {
 	sniffed, _, err := mime.ParseMediaType(http.DetectContentType(body))
 	if err != nil {
 		return false
@@ -70,30 +71,30 @@ func agrees(kind string, body []byte) bool {
 	return len(bytes.TrimSpace(body)) == 0
 }
 
-// wire counts what comes over the wire and ends it where it becomes too much. Each piece that comes shows that the other
-// side is alive.
-type wire struct {
-	r     io.Reader
-	n     int64
-	most  int64
-	alive func()
+// meteredReader counts the bytes of a response and fails with ErrLarge beyond limit. onData is called for every read that
+// returned bytes.
+type meteredReader struct {
+	r      io.Reader
+	read   int64
+	limit  int64
+	onData func()
 }
 
-func (w *wire) Read(p []byte) (int, error) {
+func (w *meteredReader) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
-	w.n += int64(n)
+	w.read += int64(n)
 	if n > 0 {
-		w.alive()
+		w.onData()
 	}
-	if w.n > w.most {
+	if w.read > w.limit {
 		return n, ErrLarge
 	}
 	return n, err
 }
 
-// unpack reads a body as its encoding says. One encoding, and only what was asked for: whoever sends another one anyway,
-// or several, is not read.
-func unpack(encoding []string, in *wire, most int64, ratio int64) ([]byte, error) {
+// readBody decodes the content encoding within limit bytes and ratio. It rejects several encodings, any but gzip and
+// deflate, and bodies over the limits.
+func readBody(encoding []string, in *meteredReader, most int64, ratio int64) ([]byte, error) {
 	var r io.Reader = in
 	var err error
 	switch e := strings.ToLower(strings.TrimSpace(strings.Join(encoding, ","))); e {
@@ -101,12 +102,12 @@ func unpack(encoding []string, in *wire, most int64, ratio int64) ([]byte, error
 	case "gzip", "x-gzip":
 		r, err = gzip.NewReader(in)
 	case "deflate":
-		r, err = inflate(in)
+		r, err = newDeflateReader(in)
 	default:
 		return nil, ErrEncoding
 	}
 	if err != nil {
-		return nil, broken(err)
+		return nil, classifyDecodeError(err)
 	}
 	var out bytes.Buffer
 	piece := make([]byte, 16<<10)
@@ -114,20 +115,20 @@ func unpack(encoding []string, in *wire, most int64, ratio int64) ([]byte, error
 		n, err := r.Read(piece)
 		out.Write(piece[:n])
 		size := int64(out.Len())
-		if size > most || size > ratioFrom && size > in.n*ratio {
+		if size > most || size > minRatioBytes && size > in.read*ratio {
 			return nil, ErrLarge
 		}
 		if err == io.EOF {
 			return out.Bytes(), nil
 		}
 		if err != nil {
-			return nil, broken(err)
+			return nil, classifyDecodeError(err)
 		}
 	}
 }
 
-// inflate reads deflate with its header, as it should come, or without, as it often does.
-func inflate(in io.Reader) (io.Reader, error) {
+// newDeflateReader reads deflate with its zlib header, as it should come, or without, as it often does.
+func newDeflateReader(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(in)
 	head, err := b.Peek(2)
 	if err != nil {
@@ -139,8 +140,8 @@ func inflate(in io.Reader) (io.Reader, error) {
 	return flate.NewReader(b), nil
 }
 
-// broken tells an encoding that is wrong from a connection that ended.
-func broken(err error) error {
+// classifyDecodeError returns ErrEncoding for corrupt data, and other errors unchanged.
+func classifyDecodeError(err error) error {
 	var corrupt flate.CorruptInputError
 	switch {
 	case errors.As(err, &corrupt), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), errors.Is(err, zlib.ErrHeader),
@@ -150,8 +151,8 @@ func broken(err error) error {
 	return err
 }
 
-// decode is the body as UTF-8. What says no charset is read as browsers do. JSON has but one.
-func decode(kind, contentType string, body []byte) string {
+// decodeCharset returns the body as UTF-8. A body without a charset is read as browsers do; JSON is always UTF-8.
+func decodeCharset(kind, contentType string, body []byte) string {
 	if kind != JSON {
 		e, _, _ := charset.DetermineEncoding(body, contentType)
 		if plain, err := e.NewDecoder().Bytes(body); err == nil {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Cache keeps values for a while, as many as fit into its bytes; what was used longest ago goes first. The zero value
-// keeps nothing.
+// Cache is an LRU cache with a limit in bytes and a time to live. The zero value keeps nothing.
 type Cache[V any] struct {
 	most int
 	ttl  time.Duration
@@ -25,12 +24,12 @@ type entry[V any] struct {
 	until time.Time
 }
 
-// NewCache keeps values of most bytes in all, each for ttl. One of the two being 0 turns it off.
+// NewCache returns a cache of at most most bytes, each value for ttl. Either being 0 turns it off.
 func NewCache[V any](most int, ttl time.Duration) *Cache[V] {
 	return &Cache[V]{most: most, ttl: ttl, byKey: map[string]*list.Element{}}
 }
 
-// Get is what is kept under key and still fresh.
+// Get returns a value that is not expired.
 func (c *Cache[V]) Get(key string, now time.Time) (v V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,14 +39,14 @@ func (c *Cache[V]) Get(key string, now time.Time) (v V, ok bool) {
 	}
 	e := el.Value.(*entry[V])
 	if !now.Before(e.until) {
-		c.drop(el)
+		c.removeElement(el)
 		return v, false
 	}
 	c.order.MoveToFront(el)
 	return e.value, true
 }
 
-// Put keeps v, which takes size bytes. What alone is larger than a quarter of the cache is not kept.
+// Put stores v, which takes size bytes. It ignores values larger than a quarter of the cache.
 func (c *Cache[V]) Put(key string, v V, size int, now time.Time) {
 	size += len(key)
 	if c.ttl <= 0 || size > c.most/4 {
@@ -56,21 +55,21 @@ func (c *Cache[V]) Put(key string, v V, size int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if el := c.byKey[key]; el != nil {
-		c.drop(el)
+		c.removeElement(el)
 	}
 	c.byKey[key] = c.order.PushFront(&entry[V]{key, v, size, now.Add(c.ttl)})
 	for c.used += size; c.used > c.most; {
-		c.drop(c.order.Back())
+		c.removeElement(c.order.Back())
 	}
 }
 
-func (c *Cache[V]) drop(el *list.Element) {
+func (c *Cache[V]) removeElement(el *list.Element) {
 	e := c.order.Remove(el).(*entry[V])
 	delete(c.byKey, e.key)
 	c.used -= e.size
 }
 
-// Bytes is how much is kept.
+// Bytes returns how many bytes are in use.
 func (c *Cache[V]) Bytes() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// maxTries is how many addresses of one host are tried.
-const maxTries = 4
+// maxDialAttempts is how many addresses of one host are dialed.
+const maxDialAttempts = 4
 
-// dial resolves a host once, refuses it when one of its addresses is refused, and connects to the very addresses that
-// were checked: a name that answers differently the second time is never asked a second time.
+// dial resolves a host once, denies it when any of its addresses is denied, and connects only to the addresses that were
+// checked. A name that resolves differently the second time (DNS rebinding) is never resolved a second time.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -22,9 +22,9 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	d := net.Dialer{Timeout: c.cfg.Connect, Control: c.control, KeepAlive: -1, FallbackDelay: -1}
+	d := net.Dialer{Timeout: c.cfg.Connect, Control: c.checkSocket, KeepAlive: -1, FallbackDelay: -1}
 	d.SetMultipathTCP(false)
-	for _, a := range addrs[:min(len(addrs), maxTries)] {
+	for _, a := range addrs[:min(len(addrs), maxDialAttempts)] {
 		var conn net.Conn
 		conn, err = d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
 		if err == nil || ctx.Err() != nil {
@@ -34,10 +34,10 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, err
 }
 
-// resolve is the checked addresses of host. One address that is refused refuses the host: an honest site has none.
+// resolve returns the checked addresses of host. One denied address denies the host: an honest site has none.
 func (c *Client) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
-		if !c.permitted(a) {
+		if !c.isPermitted(a) {
 			return nil, ErrForbidden
 		}
 		return []netip.Addr{a.Unmap()}, nil
@@ -50,7 +50,7 @@ func (c *Client) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return nil, err
 	}
 	for i, a := range addrs {
-		if !c.permitted(a) {
+		if !c.isPermitted(a) {
 			return nil, ErrForbidden
 		}
 		addrs[i] = a.Unmap()
@@ -61,36 +61,37 @@ func (c *Client) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	return slices.Compact(addrs), nil
 }
 
-// control is asked between the socket and the connection, with the address that the kernel will be given. It is the lock
-// that counts: it sees no names, only where the bytes would go.
-func (c *Client) control(_, address string, _ syscall.RawConn) error {
+// checkSocket is called between socket and connect with the address that the kernel gets. It is the check that counts: it
+// sees no names, and denies non-public addresses, this machine's own and the endpoints of Conclave.
+func (c *Client) checkSocket(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return ErrForbidden
 	}
 	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	if !c.permitted(to.Addr()) || slices.Contains(c.cfg.Own, to) {
+	if !c.isPermitted(to.Addr()) || slices.Contains(c.cfg.Own, to) {
 		return ErrForbidden
 	}
-	if c.test.Dialing != nil {
-		return c.test.Dialing(to)
+	if c.testNet.Dialing != nil {
+		return c.testNet.Dialing(to)
 	}
 	return nil
 }
 
-// permitted reports whether a page may be fetched from a: a public address that is not one of this machine's.
-func (c *Client) permitted(a netip.Addr) bool {
+// isPermitted reports whether a page may be fetched from a: a public address that is not one of this machine's. Tests can
+// allow more.
+func (c *Client) isPermitted(a netip.Addr) bool {
 	a = a.Unmap()
-	for _, p := range c.test.Allow {
+	for _, p := range c.testNet.Allow {
 		if p.Contains(a) {
 			return true
 		}
 	}
-	return Public(a) && !ours(a)
+	return isPublicAddr(a) && !isLocalAddr(a)
 }
 
-// ours reports whether a is an address of this machine. A machine that cannot tell has all of them.
-func ours(a netip.Addr) bool {
+// isLocalAddr reports whether a is an address of this machine. It reports true when the interfaces cannot be read.
+func isLocalAddr(a netip.Addr) bool {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return true

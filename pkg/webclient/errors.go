@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Failure is why a page could not be had, in a few words. It holds no address, no answer of a name server and nothing that
-// the other side wrote: what a model reads here must not tell it about the network it stands in.
+// Failure is why a fetch failed, in a few fixed words. It holds no address, no name server reply and nothing that the other
+// side wrote, so that a model learns nothing about the network.
 type Failure string
 
 // Error implements error.
@@ -37,14 +37,14 @@ const (
 	ErrBroken    Failure = "the answer broke off"
 )
 
-// Status is an answer that is no page, such as 404.
+// Status is an HTTP status other than 200.
 type Status int
 
 // Error implements error.
 func (s Status) Error() string { return strconv.Itoa(int(s)) }
 
-// reason is err as one of the words above. Whatever it does not know becomes the least telling one.
-func reason(ctx context.Context, err error) error {
+// failureOf maps err to a Failure or Status. Unknown errors become ErrBroken, which tells least.
+func failureOf(ctx context.Context, err error) error {
 	var (
 		f        Failure
 		s        Status

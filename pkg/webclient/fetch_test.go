@@ -333,7 +333,7 @@ func TestSecure(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
 	secure := s.Listener.Addr().(*net.TCPAddr).Port
-	trusting := webclient.NewForTests(fast(port, secure), webclient.TestNet{Allow: loopback, Roots: roots, Resolver: names(t, inside)})
+	trusting := webclient.NewForTests(fast(port, secure), webclient.TestNet{Allow: loopback, Roots: roots, Resolver: names(t, isInternalName)})
 
 	if page, err := trusting.Get(t.Context(), s.URL); err != nil || page.Body != "secure" {
 		t.Errorf("control: %+v, %v", page, err)

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// maxPaced is how many hosts are remembered; those that were quiet longest are forgotten first.
-const maxPaced = 1024
+// maxPacedHosts is how many hosts are tracked; those idle longest are evicted first.
+const maxPacedHosts = 1024
 
-// Pace keeps requests to one host apart: so many at once, then one every so often.
+// Pace limits the request rate per host with a token bucket.
 type Pace struct {
 	every time.Duration
 	burst int
 
-	mu   sync.Mutex
-	next map[string]time.Time // when the host's bucket is full again
+	mu     sync.Mutex
+	fullAt map[string]time.Time // when the host's bucket is full again
 }
 
-// NewPace allows burst requests at once and one more after every.
+// NewPace allows burst requests at once and one more after every interval.
 func NewPace(every time.Duration, burst int) *Pace {
-	return &Pace{every: every, burst: max(burst, 1), next: map[string]time.Time{}}
+	return &Pace{every: every, burst: max(burst, 1), fullAt: map[string]time.Time{}}
 }
 
-// Reserve takes the next turn for host and says how long until it comes. It takes none when that is longer than most.
+// Reserve takes the next token for host and returns how long to wait for it. It takes none when the wait exceeds most.
 func (p *Pace) Reserve(host string, now time.Time, most time.Duration) (wait time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	full, known := p.next[host]
+	full, known := p.fullAt[host]
 	if !known || full.Before(now) {
 		full = now
 	}
@@ -36,29 +36,29 @@ func (p *Pace) Reserve(host string, now time.Time, most time.Duration) (wait tim
 	if wait > most {
 		return wait, false
 	}
-	if !known && len(p.next) >= maxPaced {
-		p.forget(now)
+	if !known && len(p.fullAt) >= maxPacedHosts {
+		p.evictHosts(now)
 	}
-	p.next[host] = full.Add(p.every)
+	p.fullAt[host] = full.Add(p.every)
 	return wait, true
 }
 
-// forget drops the hosts whose bucket is full, and when there are none the one that is full soonest.
-func (p *Pace) forget(now time.Time) {
+// evictHosts drops the hosts whose bucket is full, and when there are none the one that is full soonest.
+func (p *Pace) evictHosts(now time.Time) {
 	var first string
-	for h, full := range p.next {
+	for h, full := range p.fullAt {
 		if !full.After(now) {
-			delete(p.next, h)
-		} else if first == "" || full.Before(p.next[first]) {
+			delete(p.fullAt, h)
+		} else if first == "" || full.Before(p.fullAt[first]) {
 			first = h
 		}
 	}
-	if len(p.next) >= maxPaced {
-		delete(p.next, first)
+	if len(p.fullAt) >= maxPacedHosts {
+		delete(p.fullAt, first)
 	}
 }
 
-// Wait waits for the host's turn, as long as ctx has time for it.
+// Wait waits for a token of host. It fails with ErrBusy at once when the deadline of ctx is too near.
 func (p *Pace) Wait(ctx context.Context, host string, now time.Time) error {
 	most := time.Duration(1<<63 - 1)
 	if d, ok := ctx.Deadline(); ok {

@@ -201,8 +201,8 @@ func forms() (out []form) {
 
 func hex6(a string) string { return fmt.Sprintf("%x", netip.MustParseAddr(a).As16()) }
 
-// inside is the name server of the forms: their own names lead to inner addresses, and public to a public one.
-func inside(host string) []netip.Addr {
+// isInternalName is the name server of the forms: their own names lead to inner addresses, and public to a public one.
+func isInternalName(host string) []netip.Addr {
 	host = strings.ToLower(host)
 	at := func(list ...string) (out []netip.Addr) {
 		for _, a := range list {
@@ -238,7 +238,7 @@ func inside(host string) []netip.Addr {
 func TestNoFormReachesTheInside(t *testing.T) {
 	v := newVictim(t)
 	d := &dialed{stop: true}
-	c := webclient.NewForTests(fast(v.port), webclient.TestNet{Resolver: names(t, inside), Dialing: d.hear})
+	c := webclient.NewForTests(fast(v.port), webclient.TestNet{Resolver: names(t, isInternalName), Dialing: d.hear})
 	all := forms()
 	seen := map[string]bool{}
 	for _, f := range all {
@@ -271,7 +271,7 @@ func TestNoFormReachesTheInside(t *testing.T) {
 	t.Logf("%d forms, %d connections", len(all), v.conns.Load())
 
 	// The same server, name server and hook do notice: a client that is opened gets there, by address and by name.
-	opened := webclient.NewForTests(fast(v.port), webclient.TestNet{Resolver: names(t, inside), Allow: loopback, Dialing: (&dialed{}).hear})
+	opened := webclient.NewForTests(fast(v.port), webclient.TestNet{Resolver: names(t, isInternalName), Allow: loopback, Dialing: (&dialed{}).hear})
 	for i, url := range []string{"http://127.0.0.1:%d/", "http://127-0-0-2.v4.inside-names.com:%d/", "http://loop.inside-names.com.:%d/x"} {
 		page, err := opened.Get(t.Context(), fmt.Sprintf(url, v.port))
 		if err != nil || page.Body != "the inside" || v.conns.Load() != int64(i+1) {
@@ -419,7 +419,7 @@ func TestRedirects(t *testing.T) {
 			to = strings.NewReplacer("{p}", strconv.Itoa(v.port), "{s}", strconv.Itoa(port)).Replace(tt.location)
 			d := &dialed{}
 			c := webclient.NewForTests(fast(port, v.port), webclient.TestNet{
-				Resolver: names(t, inside), Dialing: d.hear, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+				Resolver: names(t, isInternalName), Dialing: d.hear, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 			})
 			page, err := c.Get(t.Context(), s.URL+"/start")
 			switch {

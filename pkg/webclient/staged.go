@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// NewStaged returns a client with a web of its own: the names in hosts lead to the servers given for them, whatever port
-// an address names, and nothing else is there. No name server is asked, no address that is written as a number is reached,
-// and a server that is not on this machine is refused. It is how a story has pages without a way out; one of the tests
-// sees to it that nobody but the stage of stories makes one.
+// NewStaged returns a client for stories that reaches only the loopback servers in hosts, by name and whatever the port. It
+// asks no name server and denies numeric addresses and servers off this machine. A test ensures that only the story runner
+// calls it.
 func NewStaged(cfg Config, hosts map[string]netip.AddrPort) *Client {
 	c := New(cfg)
 	own := maps.Clone(hosts)
-	c.http.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+	c.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, ErrAddress

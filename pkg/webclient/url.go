@@ -14,26 +14,19 @@ import (
 	"conclave/pkg/text"
 )
 
-// MaxURL is the longest address that is read, in bytes.
+// MaxURL is the longest URL that is accepted, in bytes.
 const MaxURL = 2000
 
-// Parse reads the address of a page once, strictly, into the one form that is checked, asked for and shown: scheme and
-// host in small letters, no default port, no fragment. What two readers could read differently is refused. ports are
-// allowed besides 80 and 443.
+// parseURL parses the URL of a page strictly into the one form that is checked, fetched and shown: scheme and host in lower
+// case, no default port, no fragment. It is part of the SSRF gate and rejects whatever two parsers could read differently:
+// credentials, escapes or zones in the host, backslashes, blanks and invisible characters, IPv4 in any but the dotted form,
+// single-label and internal names, look-alike scripts. ports are allowed besides 80 and 443.
 //
-// The error is for a model or a person: it repeats nothing of what was read.
-func Parse(raw string, ports ...int) (*url.URL, error) { return parse(raw, ports, Public) }
-
-// parse is Parse with another opinion on addresses that are written as numbers.
-func parse(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, error) {
-	if raw == "" || len(raw) > MaxURL || !utf8.ValidString(raw) {
+// permitted decides about numeric addresses; names are checked when they are dialed. The error repeats nothing of the URL.
+func parseURL(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, error) {
+	isAmbiguous := func(r rune) bool { return r == '\\' || r == ' ' || !text.IsVisible(r) }
+	if raw == "" || len(raw) > MaxURL || !utf8.ValidString(raw) || strings.ContainsFunc(raw, isAmbiguous) {
 		return nil, ErrAddress
-	}
-	for _, r := range raw {
-		// Other spaces, controls, text that runs backwards and characters that are not seen.
-		if r == '\\' || r == ' ' || !text.IsVisible(r) {
-			return nil, ErrAddress
-		}
 	}
 	u, err := url.Parse(raw)
 	if err != nil || u.Opaque != "" || u.User != nil {
@@ -44,10 +37,10 @@ func parse(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, 
 	}
 	// What stands between // and the path is read by others in other ways: userinfo, escapes and zones are refused as
 	// written, whatever url.Parse made of them.
-	if authority := authorityOf(raw); strings.ContainsAny(authority, "@%") || authority == "" {
+	if authority := rawAuthority(raw); strings.ContainsAny(authority, "@%") || authority == "" {
 		return nil, ErrAddress
 	}
-	host, port, err := splitHost(u, permitted)
+	host, port, err := parseHostPort(u, permitted)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +61,8 @@ func parse(raw string, ports []int, permitted func(netip.Addr) bool) (*url.URL, 
 	return u, nil
 }
 
-// authorityOf is what stands between the scheme and the path as written.
-func authorityOf(raw string) string {
+// rawAuthority returns the part between the scheme and the path as written.
+func rawAuthority(raw string) string {
 	_, rest, ok := strings.Cut(raw, "://")
 	if !ok {
 		return ""
@@ -87,8 +80,9 @@ func defaultPort(scheme string) int {
 	return 80
 }
 
-// splitHost is the host in its one form, and the port, 0 when none is written.
-func splitHost(u *url.URL, permitted func(netip.Addr) bool) (host string, port int, err error) {
+// parseHostPort returns the canonical host and the port, 0 when none is written. It rejects malformed ports, and denies
+// numeric addresses that permitted denies.
+func parseHostPort(u *url.URL, permitted func(netip.Addr) bool) (host string, port int, err error) {
 	if p := u.Port(); p != "" {
 		port, err = strconv.Atoi(p)
 		if err != nil || port < 1 || port > 65535 || strconv.Itoa(port) != p {
@@ -108,12 +102,13 @@ func splitHost(u *url.URL, permitted func(netip.Addr) bool) (host string, port i
 		}
 		return a.String(), port, nil
 	}
-	host, err = hostName(name, permitted)
+	host, err = parseHostName(name, permitted)
 	return host, port, err
 }
 
-// hostName is the one form of a name or of an IPv4 address.
-func hostName(name string, permitted func(netip.Addr) bool) (string, error) {
+// parseHostName returns the canonical form of a name or IPv4 address. It denies single-label and internal names, and rejects
+// IPv4 in any but the dotted decimal form, because resolvers accept others.
+func parseHostName(name string, permitted func(netip.Addr) bool) (string, error) {
 	if name == "" || strings.Contains(name, ":") {
 		return "", ErrAddress
 	}
@@ -126,12 +121,12 @@ func hostName(name string, permitted func(netip.Addr) bool) (string, error) {
 	ascii = strings.ToLower(ascii)
 	labels := strings.Split(ascii, ".")
 	for _, l := range labels {
-		if !label(l) {
+		if !isHostLabel(l) {
 			return "", ErrAddress
 		}
 	}
 	// A host whose last part is a number is an IPv4 address to every resolver; only the one plain spelling counts.
-	if last := labels[len(labels)-1]; numeric(last) {
+	if last := labels[len(labels)-1]; isNumericLabel(last) {
 		a, err := netip.ParseAddr(ascii)
 		if err != nil || !a.Is4() || a.String() != ascii {
 			return "", ErrAddress
@@ -141,17 +136,17 @@ func hostName(name string, permitted func(netip.Addr) bool) (string, error) {
 		}
 		return ascii, nil
 	}
-	if len(labels) < 2 || inside(ascii) {
+	if len(labels) < 2 || isInternalName(ascii) {
 		return "", ErrForbidden
 	}
-	if mixed(ascii) {
+	if mixesScripts(ascii) {
 		return "", ErrAddress
 	}
 	return ascii, nil
 }
 
-// label reports whether l may stand between the dots of a host: letters, digits, hyphens inside.
-func label(l string) bool {
+// isHostLabel reports whether l is a valid label of a host: letters, digits, inner hyphens.
+func isHostLabel(l string) bool {
 	if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
 		return false
 	}
@@ -163,8 +158,8 @@ func label(l string) bool {
 	return true
 }
 
-// numeric reports whether l is a number in any base that a resolver may know.
-func numeric(l string) bool {
+// isNumericLabel reports whether l is a number in any base that a resolver may accept.
+func isNumericLabel(l string) bool {
 	digits := strings.TrimPrefix(l, "0x")
 	for i := range len(digits) {
 		c := digits[i]
@@ -176,16 +171,16 @@ func numeric(l string) bool {
 	return true
 }
 
-// insideNames end names that mean something in this network or nothing at all. They are not even looked up: the question
-// alone would tell the resolver.
-var insideNames = []string{"localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "invalid", "test", "example", "onion", "alt"}
+// internalDomains are top-level domains of local networks or without public hosts. They are not resolved: the query alone
+// would tell the resolver.
+var internalDomains = []string{"localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "invalid", "test", "example", "onion", "alt"}
 
-func inside(host string) bool {
-	return slices.Contains(insideNames, host[strings.LastIndexByte(host, '.')+1:])
+func isInternalName(host string) bool {
+	return slices.Contains(internalDomains, host[strings.LastIndexByte(host, '.')+1:])
 }
 
-// mixed reports whether a part of host mixes Latin with letters that look like it, so that a name reads as another's.
-func mixed(host string) bool {
+// mixesScripts reports whether a label of host mixes Latin with look-alike letters, so that it reads as another name.
+func mixesScripts(host string) bool {
 	shown, err := idna.ToUnicode(host)
 	if err != nil {
 		return true

@@ -1,9 +1,9 @@
-// Package webclient fetches single pages of strangers for a user who asked for them, and nothing else: an address that
-// leads into this machine or its network is not reached, whatever it is spelled like, resolves to or redirects to.
+// Package webclient fetches single web pages that the user asked for. It is a gate against SSRF: a URL that leads into this
+// machine or its network is denied, however it is spelled and whatever it resolves or redirects to.
 //
-// It keeps no cookies, sends no credentials and no referrer, and follows no rules for robots: it reads one page that a
-// person wants to see, as a browser would, and paces itself per host. Errors are a few fixed words (see [Failure]), so
-// that they tell a model nothing about the network.
+// It keeps no cookies, sends no credentials and no referrer, and ignores robots.txt: it reads one page at the user's request,
+// as a browser would, and limits its rate per host. Errors are a few fixed words (see [Failure]), so that a model learns
+// nothing about the network from them.
 package webclient
 
 import (
@@ -19,10 +19,10 @@ import (
 	"time"
 )
 
-// Redirects is how many are followed.
-const Redirects = 3
+// MaxRedirects is how many redirects are followed.
+const MaxRedirects = 3
 
-// Config bounds a client. The zero value is useful: what is 0 gets the default in the comment, and nothing is cached.
+// Config bounds a client. A zero field gets the default in its comment, and nothing is cached.
 type Config struct {
 	Version string           // for the user agent
 	Ports   []int            // allowed besides 80 and 443
@@ -84,30 +84,30 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxHeaders is how long the header of an answer may be, in bytes.
+// maxHeaders is the limit of response headers, in bytes.
 const maxHeaders = 64 << 10
 
-// Page is what was fetched.
+// Page is a fetched page.
 type Page struct {
 	URL  string // where it was found in the end
 	Type string // how to read it: [HTML], [Text] and so on
 	Body string // UTF-8
 }
 
-// Client fetches pages. It is safe for several at once.
+// Client fetches pages. It is safe for concurrent use.
 type Client struct {
-	cfg      Config
-	test     TestNet
-	resolver *net.Resolver
-	http     *http.Transport // no http.Client: that would read redirects its own way
-	pace     *Pace
-	cache    *Cache[Page]
+	cfg       Config
+	testNet   TestNet
+	resolver  *net.Resolver
+	transport *http.Transport // no http.Client: that would read redirects its own way
+	pace      *Pace
+	cache     *Cache[Page]
 }
 
 // New returns a client that reaches public addresses only.
 func New(cfg Config) *Client { return NewForTests(cfg, TestNet{}) }
 
-// TestNet opens a client for a test: servers of this machine are strangers there.
+// TestNet relaxes a client for tests, whose servers are on this machine.
 type TestNet struct {
 	Allow    []netip.Prefix             // addresses that are reached although the rules refuse them
 	Resolver *net.Resolver              // another name server; nil = the machine's
@@ -115,14 +115,14 @@ type TestNet struct {
 	Dialing  func(netip.AddrPort) error // hears of each connection that passed all checks; an error stops it
 }
 
-// NewForTests is New with holes. Nothing but tests may call it; one of the tests sees to that.
+// NewForTests is New with the exceptions of open. A test ensures that only tests call it.
 func NewForTests(cfg Config, open TestNet) *Client {
 	cfg = cfg.withDefaults()
-	c := &Client{cfg: cfg, test: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst), cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL)}
+	c := &Client{cfg: cfg, testNet: open, resolver: open.Resolver, pace: NewPace(cfg.Every, cfg.Burst), cache: NewCache[Page](cfg.CacheBytes, cfg.CacheTTL)}
 	if c.resolver == nil {
 		c.resolver = net.DefaultResolver
 	}
-	c.http = &http.Transport{
+	c.transport = &http.Transport{
 		Proxy:                  nil, // a proxy would connect where we cannot look
 		DialContext:            c.dial,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: open.Roots},
@@ -135,22 +135,21 @@ func NewForTests(cfg Config, open TestNet) *Client {
 	return c
 }
 
-// Get fetches one page. The error is a [Failure] or a [Status], never more than a few words.
+// Get fetches one page. The error is a [Failure] or a [Status].
 func (c *Client) Get(ctx context.Context, raw string) (Page, error) {
 	return c.GetWithin(ctx, raw, nil)
 }
 
-// GetWithin is Get with a say in where: within refuses addresses beside those that are refused anyway, at each redirect
-// too. nil refuses none.
+// GetWithin is Get with a caller's check: within denies further URLs, also after each redirect. nil denies none.
 func (c *Client) GetWithin(ctx context.Context, raw string, within func(address string) error) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Total)
 	defer cancel()
-	u, err := c.parse(raw)
+	u, err := c.parseURL(raw)
 	if err != nil {
 		return Page{}, err
 	}
 	seen := map[string]bool{}
-	for range Redirects + 1 {
+	for range MaxRedirects + 1 {
 		if seen[u.String()] {
 			return Page{}, ErrRedirects
 		}
@@ -158,19 +157,21 @@ func (c *Client) GetWithin(ctx context.Context, raw string, within func(address 
 		if within != nil && within(u.String()) != nil {
 			return Page{}, ErrForbidden
 		}
-		page, next, err := c.hop(ctx, u)
+		page, next, err := c.fetchOnce(ctx, u)
 		if err != nil || next == nil {
-			return page, reason(ctx, err)
+			return page, failureOf(ctx, err)
 		}
 		u = next
 	}
 	return Page{}, ErrRedirects
 }
 
-func (c *Client) parse(raw string) (*url.URL, error) { return parse(raw, c.cfg.Ports, c.permitted) }
+func (c *Client) parseURL(raw string) (*url.URL, error) {
+	return parseURL(raw, c.cfg.Ports, c.isPermitted)
+}
 
-// hop asks one address: the page, or where to look next.
-func (c *Client) hop(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
+// fetchOnce requests one URL without following redirects. It returns the page, or the next URL of a redirect.
+func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
 	key := u.String()
 	if page, ok := c.cache.Get(key, c.cfg.Now()); ok {
 		return page, nil, nil
@@ -188,22 +189,22 @@ func (c *Client) hop(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
 			"Accept-Encoding": {"gzip, deflate"},
 		},
 	}).WithContext(ctx)
-	resp, err := c.http.RoundTrip(req)
+	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return Page{}, nil, reason(ctx, err)
+		return Page{}, nil, failureOf(ctx, err)
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		next, err := c.follow(u, resp.Header)
+		next, err := c.resolveRedirect(u, resp.Header)
 		return Page{}, next, err
 	case http.StatusOK:
 	default:
 		return Page{}, nil, Status(resp.StatusCode)
 	}
-	page, err := c.read(resp, cancel)
+	page, err := c.readPage(resp, cancel)
 	if err != nil {
-		return Page{}, nil, reason(ctx, err)
+		return Page{}, nil, failureOf(ctx, err)
 	}
 	page.URL = key
 	if !strings.Contains(strings.ToLower(resp.Header.Get("Cache-Control")), "no-store") {
@@ -212,8 +213,9 @@ func (c *Client) hop(ctx context.Context, u *url.URL) (Page, *url.URL, error) {
 	return page, nil, nil
 }
 
-// follow is where a redirect leads, after the same reading and checks as the first address.
-func (c *Client) follow(from *url.URL, h http.Header) (*url.URL, error) {
+// resolveRedirect returns the target of a redirect after the same parsing and checks as the first URL. It denies a downgrade
+// from https to http.
+func (c *Client) resolveRedirect(from *url.URL, h http.Header) (*url.URL, error) {
 	to := h.Values("Location")
 	if len(to) != 1 || len(to[0]) > MaxURL || strings.ContainsAny(to[0], "\\ \t") {
 		return nil, ErrLocation
@@ -227,7 +229,7 @@ func (c *Client) follow(from *url.URL, h http.Header) (*url.URL, error) {
 		// What names no scheme is joined to the address it came from, and then read like any other.
 		whole = from.ResolveReference(ref).String()
 	}
-	next, err := c.parse(whole)
+	next, err := c.parseURL(whole)
 	switch {
 	case err != nil:
 		return nil, ErrLocation
@@ -237,9 +239,9 @@ func (c *Client) follow(from *url.URL, h http.Header) (*url.URL, error) {
 	return next, nil
 }
 
-// read takes the body within its limits. stop ends the connection when the other side falls silent.
-func (c *Client) read(resp *http.Response, stop context.CancelFunc) (Page, error) {
-	k, full, err := kind(resp.Header)
+// readPage reads the body within the limits. stop cancels the request when no data arrives for Config.Idle.
+func (c *Client) readPage(resp *http.Response, stop context.CancelFunc) (Page, error) {
+	k, full, err := contentKind(resp.Header)
 	if err != nil {
 		return Page{}, err
 	}
@@ -248,13 +250,13 @@ func (c *Client) read(resp *http.Response, stop context.CancelFunc) (Page, error
 	}
 	silence := time.AfterFunc(c.cfg.Idle, stop)
 	defer silence.Stop()
-	in := &wire{r: resp.Body, most: c.cfg.Compressed, alive: func() { silence.Reset(c.cfg.Idle) }}
-	body, err := unpack(resp.Header.Values("Content-Encoding"), in, c.cfg.Decompressed, c.cfg.Ratio)
+	in := &meteredReader{r: resp.Body, limit: c.cfg.Compressed, onData: func() { silence.Reset(c.cfg.Idle) }}
+	body, err := readBody(resp.Header.Values("Content-Encoding"), in, c.cfg.Decompressed, c.cfg.Ratio)
 	if err != nil {
 		return Page{}, err
 	}
-	if !agrees(k, body) {
+	if !matchesSniffed(k, body) {
 		return Page{}, ErrType
 	}
-	return Page{Type: k, Body: decode(k, full, body)}, nil
+	return Page{Type: k, Body: decodeCharset(k, full, body)}, nil
 }

@@ -20,17 +20,17 @@ import (
 func TestPublic(t *testing.T) {
 	for _, list := range [][]string{inner4, inner6} {
 		for _, s := range list {
-			if a := netip.MustParseAddr(s); webclient.Public(a) {
+			if a := netip.MustParseAddr(s); webclient.IsPublicAddr(a) {
 				t.Errorf("%s is taken for public", s)
 			}
 		}
 	}
 	for _, s := range inner4 {
-		if webclient.Public(netip.AddrFrom16(netip.MustParseAddr(s).As16())) {
+		if webclient.IsPublicAddr(netip.AddrFrom16(netip.MustParseAddr(s).As16())) {
 			t.Errorf("%s inside IPv6 is taken for public", s)
 		}
 	}
-	if webclient.Public(netip.Addr{}) || webclient.Public(netip.MustParseAddr("2606:4700::1%eth0")) {
+	if webclient.IsPublicAddr(netip.Addr{}) || webclient.IsPublicAddr(netip.MustParseAddr("2606:4700::1%eth0")) {
 		t.Error("no address, or one with a zone, is taken for public")
 	}
 	for _, s := range []string{
@@ -38,7 +38,7 @@ func TestPublic(t *testing.T) {
 		"172.15.255.255", "172.32.0.0", "192.0.1.0", "192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255",
 		"2606:4700::1111", "2001:200::1", "2001:4860:4860::8888", "2a00::1", "3ffe::1",
 	} {
-		if !webclient.Public(netip.MustParseAddr(s)) {
+		if !webclient.IsPublicAddr(netip.MustParseAddr(s)) {
 			t.Errorf("%s is refused", s)
 		}
 	}
@@ -68,7 +68,7 @@ func TestParse(t *testing.T) {
 		{"a name of digits below a word", "https://123.com/", "https://123.com/"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			u, err := webclient.Parse(tt.raw, 8080)
+			u, err := webclient.ParseURL(tt.raw, 8080)
 			if err != nil || u.String() != tt.want {
 				t.Errorf("got %v, %v; want %s", u, err, tt.want)
 			}
@@ -79,7 +79,7 @@ func TestParse(t *testing.T) {
 // What can be known to lead inside without a name server is refused without asking one: the question alone would tell.
 func TestParseRefuses(t *testing.T) {
 	for _, f := range forms() {
-		u, err := webclient.Parse(strings.ReplaceAll(f.url, "{p}", "8080"), 8080)
+		u, err := webclient.ParseURL(strings.ReplaceAll(f.url, "{p}", "8080"), 8080)
 		if asked := f.class == "a name that leads inside"; asked != (err == nil) {
 			t.Errorf("%s/%s: %q is read as %v, %v", f.class, f.name, f.url, u, err)
 		}
@@ -94,12 +94,12 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add("https://bücher.example.com:443/ü?a=b#c")
 	f.Fuzz(func(t *testing.T, raw string) {
-		u, err := webclient.Parse(raw)
+		u, err := webclient.ParseURL(raw)
 		if err != nil {
 			told(t, err)
 			return
 		}
-		again, err := webclient.Parse(u.String())
+		again, err := webclient.ParseURL(u.String())
 		if len(u.String()) <= webclient.MaxURL && (err != nil || again.String() != u.String()) {
 			t.Fatalf("%q is read as %q, and that as %v, %v", raw, u, again, err)
 		}
@@ -110,7 +110,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q leads to port %s", raw, p)
 		}
 		host := u.Hostname()
-		if a, err := netip.ParseAddr(host); err == nil && !webclient.Public(a) {
+		if a, err := netip.ParseAddr(host); err == nil && !webclient.IsPublicAddr(a) {
 			t.Fatalf("%q leads to %s", raw, a)
 		}
 		if strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789-.:") != "" {

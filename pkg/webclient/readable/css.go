@@ -2,19 +2,20 @@ package readable
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
-// declarations reads the value of a style attribute, or what stands between the braces of a rule. The last one of a name
-// counts, as in a browser.
-func declarations(s string) map[string]string {
+// parseDeclarations parses a style attribute or the body of a CSS rule. The last declaration of a property counts, as in a
+// browser.
+func parseDeclarations(s string) map[string]string {
 	if s == "" || len(s) > 4096 {
 		return nil
 	}
 	out := map[string]string{}
-	for part := range strings.SplitSeq(unescape(uncomment(s)), ";") {
+	for part := range strings.SplitSeq(resolveEscapes(stripComments(s)), ";") {
 		k, v, ok := strings.Cut(part, ":")
 		if !ok {
 			continue
@@ -25,53 +26,71 @@ func declarations(s string) map[string]string {
 	return out
 }
 
-// far is how many pixels outside of the window nobody scrolls to.
-const far = 500
+// maxOffscreen is how many pixels outside of the window nobody scrolls to.
+const maxOffscreen = 500
 
-// hides reports whether an element with these declarations cannot be seen.
-func hides(d map[string]string) bool {
-	if len(d) == 0 {
-		return false
-	}
-	switch {
-	case d["display"] == "none",
-		d["visibility"] == "hidden", d["visibility"] == "collapse",
-		d["content-visibility"] == "hidden",
-		transparent(d["color"]), transparent(d["-webkit-text-fill-color"]):
-		return true
-	}
-	if n, unit, ok := number(d["opacity"]); ok && (n < 0.05 || unit == "%" && n < 5) {
-		return true
-	}
-	if n, unit, ok := number(d["font-size"]); ok && (n <= 0 || n <= 1 && (unit == "px" || unit == "pt") || n < 0.1 && unit != "%" || n < 10 && unit == "%") {
-		return true
-	}
-	for _, k := range []string{"left", "top", "right", "bottom", "text-indent", "margin-left", "margin-top"} {
-		if n, unit, ok := number(d[k]); ok && (n <= -far || n <= -50 && unit != "px" && unit != "pt" && unit != "%" || n <= -100 && unit == "%") {
-			return true
-		}
-	}
-	if clip := d["clip"]; strings.HasPrefix(clip, "rect(") && !strings.ContainsAny(strings.NewReplacer("1px", "", "0px", "").Replace(clip), "23456789") {
-		return true
-	}
-	if clip := strings.ReplaceAll(d["clip-path"], " ", ""); strings.HasPrefix(clip, "inset(50%") || strings.HasPrefix(clip, "inset(100%") || strings.HasPrefix(clip, "circle(0") {
-		return true
-	}
-	if t := strings.ReplaceAll(d["transform"], " ", ""); strings.Contains(t, "scale(0)") || strings.Contains(t, "scale(0,") || strings.Contains(t, "(-9999") || strings.Contains(t, "(-10000") {
-		return true
-	}
-	if strings.HasPrefix(d["overflow"], "hidden") || strings.HasPrefix(d["overflow"], "clip") {
-		for _, k := range []string{"width", "height", "max-width", "max-height"} {
-			if n, _, ok := number(d[k]); ok && n <= 1 {
-				return true
-			}
-		}
-	}
-	return false
+// hidingStyle is a rule about CSS properties: an element is not visible when the value of one of them matches.
+type hidingStyle struct {
+	properties []string
+	hides      func(value string) bool
 }
 
-// number reads the number at the beginning of a value, and what follows it.
-func number(v string) (n float64, unit string, ok bool) {
+var hidingStyles = []hidingStyle{
+	{[]string{"display"}, func(v string) bool { return v == "none" }},
+	{[]string{"visibility"}, func(v string) bool { return v == "hidden" || v == "collapse" }},
+	{[]string{"content-visibility"}, func(v string) bool { return v == "hidden" }},
+	{[]string{"color", "-webkit-text-fill-color"}, isTransparent},
+	{[]string{"opacity"}, ofNumber(func(n float64, unit string) bool { return n < 0.05 || unit == "%" && n < 5 })},
+	{[]string{"font-size"}, ofNumber(func(n float64, unit string) bool {
+		return n <= 0 || n <= 1 && (unit == "px" || unit == "pt") || n < 0.1 && unit != "%" || n < 10 && unit == "%"
+	})},
+	{[]string{"left", "top", "right", "bottom", "text-indent", "margin-left", "margin-top"}, ofNumber(func(n float64, unit string) bool {
+		return n <= -maxOffscreen || n <= -50 && unit != "px" && unit != "pt" && unit != "%" || n <= -100 && unit == "%"
+	})},
+	{[]string{"clip"}, func(v string) bool {
+		return strings.HasPrefix(v, "rect(") && !strings.ContainsAny(strings.NewReplacer("1px", "", "0px", "").Replace(v), "23456789")
+	}},
+	{[]string{"clip-path"}, func(v string) bool {
+		v = strings.ReplaceAll(v, " ", "")
+		return strings.HasPrefix(v, "inset(50%") || strings.HasPrefix(v, "inset(100%") || strings.HasPrefix(v, "circle(0")
+	}},
+	{[]string{"transform"}, func(v string) bool {
+		v = strings.ReplaceAll(v, " ", "")
+		return strings.Contains(v, "scale(0)") || strings.Contains(v, "scale(0,") || strings.Contains(v, "(-9999") || strings.Contains(v, "(-10000")
+	}},
+}
+
+// overflowStyle hides the content of an element without width or height that clips its overflow.
+var overflowStyle = hidingStyle{
+	[]string{"width", "height", "max-width", "max-height"}, ofNumber(func(n float64, _ string) bool { return n <= 1 }),
+}
+
+// ofNumber applies a condition on a number and its unit to a value. A value that is no number does not match.
+func ofNumber(holds func(n float64, unit string) bool) func(value string) bool {
+	return func(value string) bool {
+		n, unit, ok := parseNumber(value)
+		return ok && holds(n, unit)
+	}
+}
+
+func (h hidingStyle) matches(declared map[string]string) bool {
+	return slices.ContainsFunc(h.properties, func(p string) bool { return declared[p] != "" && h.hides(declared[p]) })
+}
+
+// hidesElement reports whether an element with these declarations cannot be seen.
+func hidesElement(declared map[string]string) bool {
+	if len(declared) == 0 {
+		return false
+	}
+	if slices.ContainsFunc(hidingStyles, func(h hidingStyle) bool { return h.matches(declared) }) {
+		return true
+	}
+	overflow := declared["overflow"]
+	return (strings.HasPrefix(overflow, "hidden") || strings.HasPrefix(overflow, "clip")) && overflowStyle.matches(declared)
+}
+
+// parseNumber parses the number at the beginning of a value and returns the unit after it.
+func parseNumber(v string) (n float64, unit string, ok bool) {
 	i := 0
 	for i < len(v) && (v[i] >= '0' && v[i] <= '9' || v[i] == '.' || i == 0 && (v[i] == '-' || v[i] == '+')) {
 		i++
@@ -80,8 +99,8 @@ func number(v string) (n float64, unit string, ok bool) {
 	return n, strings.TrimSpace(v[i:]), err == nil
 }
 
-// transparent reports whether text of this color is not there.
-func transparent(v string) bool {
+// isTransparent reports whether text of this color is invisible.
+func isTransparent(v string) bool {
 	v = strings.ReplaceAll(v, " ", "")
 	if v == "transparent" {
 		return true
@@ -93,17 +112,17 @@ func transparent(v string) bool {
 		return false
 	}
 	last := v[strings.LastIndexByte(v, ',')+1:]
-	n, _, ok := number(strings.TrimSuffix(last, ")"))
+	n, _, ok := parseNumber(strings.TrimSuffix(last, ")"))
 	return ok && n < 0.05
 }
 
-// colors are the names that are used to hide text; others are compared as they are written.
-var colors = map[string]string{"white": "#ffffff", "black": "#000000", "snow": "#fffafa", "ivory": "#fffff0"}
+// namedColors are color names that are used to hide text; others are compared as written.
+var namedColors = map[string]string{"white": "#ffffff", "black": "#000000", "snow": "#fffafa", "ivory": "#fffff0"}
 
-// color is a color in one spelling, "" when it is none or says nothing.
-func color(v string) string {
+// normalizeColor returns a color in one spelling, "" when it is none or depends on the context.
+func normalizeColor(v string) string {
 	v = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(v)), " ", "")
-	if c := colors[v]; c != "" {
+	if c := namedColors[v]; c != "" {
 		return c
 	}
 	switch {
@@ -130,13 +149,13 @@ func color(v string) string {
 	return v
 }
 
-// simple is a selector that names one class or one id. Others depend on more than one element: they are not looked at.
-var simple = regexp.MustCompile(`^[a-zA-Z0-9]*([.#][A-Za-z_][A-Za-z0-9_-]*)$`)
+// simpleSelector matches a selector of one class or one id. Others depend on more than one element and are ignored.
+var simpleSelector = regexp.MustCompile(`^[a-zA-Z0-9]*([.#][A-Za-z_][A-Za-z0-9_-]*)$`)
 
-// hidingRules collects the classes and ids that a style sheet hides everywhere. Rules inside of @media and the like are
-// left out: they hold for some windows only.
-func hidingRules(css string, into map[string]bool) {
-	css = uncomment(css)
+// collectHidingRules adds the classes and ids that a style sheet hides to into. Rules inside of @media and the like are
+// ignored: they hold for some windows only.
+func collectHidingRules(css string, into map[string]bool) {
+	css = stripComments(css)
 	for css != "" {
 		open := strings.IndexByte(css, '{')
 		if open < 0 {
@@ -155,9 +174,9 @@ func hidingRules(css string, into map[string]bool) {
 		if end < 0 {
 			end = len(css)
 		}
-		if hides(declarations(css[:end])) {
+		if hidesElement(parseDeclarations(css[:end])) {
 			for sel := range strings.SplitSeq(head, ",") {
-				if m := simple.FindStringSubmatch(strings.TrimSpace(sel)); m != nil && len(into) < 10000 {
+				if m := simpleSelector.FindStringSubmatch(strings.TrimSpace(sel)); m != nil && len(into) < 10000 {
 					into[m[1]] = true
 				}
 			}
@@ -166,7 +185,7 @@ func hidingRules(css string, into map[string]bool) {
 	}
 }
 
-// blockEnd is where the block ends that began before css.
+// blockEnd returns where the block ends that began before css.
 func blockEnd(css string) int {
 	depth := 1
 	for i := range len(css) {
@@ -182,8 +201,8 @@ func blockEnd(css string) int {
 	return len(css)
 }
 
-// uncomment drops what stands between /* and */.
-func uncomment(s string) string {
+// stripComments removes CSS comments.
+func stripComments(s string) string {
 	if !strings.Contains(s, "/*") {
 		return s
 	}
@@ -198,8 +217,8 @@ func uncomment(s string) string {
 	}
 }
 
-// unescape reads \64 and \d as the characters they stand for, so that nobody hides the word none.
-func unescape(s string) string {
+// resolveEscapes resolves CSS escapes such as \64, so that they cannot hide a keyword.
+func resolveEscapes(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
 	}

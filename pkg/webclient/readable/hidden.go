@@ -7,61 +7,61 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// dropped elements are code, or another document. Their text is not the page's.
-var dropped = map[atom.Atom]bool{
+// droppedElements are code, or another document. Their text is not the page's.
+var droppedElements = map[atom.Atom]bool{
 	atom.Script: true, atom.Style: true, atom.Noscript: true, atom.Template: true, atom.Iframe: true, atom.Object: true, atom.Embed: true,
 	atom.Svg: true, atom.Canvas: true, atom.Math: true, atom.Frame: true, atom.Frameset: true, atom.Noframes: true, atom.Noembed: true,
 	atom.Textarea: true, atom.Select: true, atom.Datalist: true, atom.Applet: true,
 }
 
-// maxStyles is how many bytes of style sheets are looked at.
+// maxStyles is how many bytes of style sheets are read.
 const maxStyles = 256 << 10
 
-// around is what an element inherits from those it stands in.
-type around struct {
-	paper string // background, "" = unknown
+// inherited is what an element inherits from those it stands in.
+type inherited struct {
+	background string // background, "" = unknown
 }
 
-// page is what the walk over one page knows.
-type page struct {
+// stripper is the state of stripping one page.
+type stripper struct {
 	removed *Removed
 	rules   map[string]bool // ".class" and "#id" that a style sheet hides
 	nodes   int
 	work    int // the sum of their depths
 }
 
-// strip takes out of a document what a user would not see, counts it, and returns how many nodes are left and the
-// sum of their depths.
+// strip removes from a document what a user would not see, counts it, and returns the number of remaining nodes and the sum
+// of their depths.
 func (r *Removed) strip(root *html.Node) (nodes, work int) {
-	p := page{removed: r, rules: map[string]bool{}}
-	styled := p.styles(root)
-	start := around{}
+	p := stripper{removed: r, rules: map[string]bool{}}
+	styled := p.readStyles(root)
+	start := inherited{}
 	if !styled {
-		start.paper = "#ffffff" // no style sheet says otherwise
+		start.background = "#ffffff" // no style sheet says otherwise
 	}
-	p.strip(root, start, 1)
+	p.stripBelow(root, start, 1)
 	return p.nodes, p.work
 }
 
-// styles reads the rules of the page's own style sheets, and reports whether it has any, its own or linked.
-func (p *page) styles(root *html.Node) (any bool) {
+// readStyles reads the page's own style sheets and reports whether it has any, its own or linked.
+func (p *stripper) readStyles(root *html.Node) (any bool) {
 	left := maxStyles
 	var walk func(*html.Node)
 	walk = func(n *html.Node) {
 		switch {
-		case n.Type == html.ElementNode && n.DataAtom == atom.Link && strings.Contains(strings.ToLower(attr(n, "rel")), "stylesheet"):
+		case n.Type == html.ElementNode && n.DataAtom == atom.Link && strings.Contains(strings.ToLower(attributeValue(n, "rel")), "stylesheet"):
 			any = true
 		case n.Type == html.ElementNode && n.DataAtom == atom.Style && n.FirstChild != nil:
 			any = true
 			css := n.FirstChild.Data
-			if media := strings.ToLower(attr(n, "media")); media != "" && !strings.Contains(media, "all") && !strings.Contains(media, "screen") {
+			if media := strings.ToLower(attributeValue(n, "media")); media != "" && !strings.Contains(media, "all") && !strings.Contains(media, "screen") {
 				return // for printers and the like
 			}
 			if len(css) > left {
 				css = css[:left]
 			}
 			left -= len(css)
-			hidingRules(css, p.rules)
+			collectHidingRules(css, p.rules)
 			return
 		}
 		for c := n.FirstChild; c != nil; c = c.NextSibling {
@@ -72,8 +72,8 @@ func (p *page) styles(root *html.Node) (any bool) {
 	return any
 }
 
-// strip walks below n. The parser bounds the depth.
-func (p *page) strip(n *html.Node, in around, depth int) {
+// stripBelow strips the nodes below n. The parser bounds the depth.
+func (p *stripper) stripBelow(n *html.Node, in inherited, depth int) {
 	for c := n.FirstChild; c != nil; {
 		next := c.NextSibling
 		switch c.Type {
@@ -84,17 +84,17 @@ func (p *page) strip(n *html.Node, in around, depth int) {
 			n.RemoveChild(c)
 		case html.ElementNode:
 			switch {
-			case dropped[c.DataAtom]:
+			case droppedElements[c.DataAtom]:
 				p.removed.Scripts++
 				n.RemoveChild(c)
-			case p.hidden(c, in):
+			case p.isHidden(c, in):
 				p.removed.Hidden++
 				n.RemoveChild(c)
 			default:
-				p.addresses(c)
+				p.dropUnsafeAttributes(c)
 				p.nodes++
 				p.work += depth
-				p.strip(c, paper(c, in), depth+1)
+				p.stripBelow(c, inheritBackground(c, in), depth+1)
 			}
 		default:
 			p.nodes++
@@ -104,22 +104,23 @@ func (p *page) strip(n *html.Node, in around, depth int) {
 	}
 }
 
-// hidden reports whether c is not shown.
-func (p *page) hidden(c *html.Node, in around) bool {
+// isHidden reports whether element c is not visible: by its attributes, by a style sheet, or because its color equals its
+// background.
+func (p *stripper) isHidden(c *html.Node, in inherited) bool {
 	if c.DataAtom == atom.Html || c.DataAtom == atom.Body || c.DataAtom == atom.Head {
 		return false // pages that a script uncovers
 	}
-	if c.DataAtom == atom.Dialog && !has(c, "open") || c.DataAtom == atom.Input && strings.EqualFold(attr(c, "type"), "hidden") {
+	if c.DataAtom == atom.Dialog && !hasAttribute(c, "open") || c.DataAtom == atom.Input && strings.EqualFold(attributeValue(c, "type"), "hidden") {
 		return true
 	}
-	if attrsHide(c.Attr) {
+	if hasHidingAttribute(c.Attr) {
 		return true
 	}
 	if len(p.rules) > 0 {
-		if id := attr(c, "id"); id != "" && p.rules["#"+id] {
+		if id := attributeValue(c, "id"); id != "" && p.rules["#"+id] {
 			return true
 		}
-		for class := range strings.FieldsSeq(attr(c, "class")) {
+		for class := range strings.FieldsSeq(attributeValue(c, "class")) {
 			if p.rules["."+class] {
 				return true
 			}
@@ -127,31 +128,31 @@ func (p *page) hidden(c *html.Node, in around) bool {
 	}
 	ink := ""
 	if c.DataAtom == atom.Font {
-		ink = color(attr(c, "color"))
+		ink = normalizeColor(attributeValue(c, "color"))
 	}
-	d := declarations(attr(c, "style"))
+	d := parseDeclarations(attributeValue(c, "style"))
 	if v := d["color"]; v != "" {
-		ink = color(v)
+		ink = normalizeColor(v)
 	}
-	return ink != "" && ink == paper(c, in).paper
+	return ink != "" && ink == inheritBackground(c, in).background
 }
 
-// paper is what is behind the text of c.
-func paper(c *html.Node, in around) around {
-	if v := attr(c, "bgcolor"); v != "" {
-		in.paper = color(v)
+// inheritBackground returns what the children of c inherit.
+func inheritBackground(c *html.Node, in inherited) inherited {
+	if v := attributeValue(c, "bgcolor"); v != "" {
+		in.background = normalizeColor(v)
 	}
-	d := declarations(attr(c, "style"))
+	d := parseDeclarations(attributeValue(c, "style"))
 	for _, k := range []string{"background", "background-color", "background-image"} {
 		if v, ok := d[k]; ok {
-			in.paper = color(v) // "" when it is a picture, or several words
+			in.background = normalizeColor(v) // "" when it is a picture, or several words
 		}
 	}
 	return in
 }
 
-// addresses drops attributes whose value is content in the form of an address, or a script.
-func (p *page) addresses(c *html.Node) {
+// dropUnsafeAttributes drops attributes with data: or javascript: URLs, and event handlers.
+func (p *stripper) dropUnsafeAttributes(c *html.Node) {
 	kept := c.Attr[:0]
 	for _, a := range c.Attr {
 		v := strings.ToLower(strings.TrimLeft(a.Val, " \t\r\n\f\x00"))
@@ -167,20 +168,20 @@ func (p *page) addresses(c *html.Node) {
 	c.Attr = kept
 }
 
-// attrsHide reports whether an element's own attributes hide it.
-func attrsHide(attrs []html.Attribute) bool {
+// hasHidingAttribute reports whether an element's own attributes hide it.
+func hasHidingAttribute(attrs []html.Attribute) bool {
 	for _, a := range attrs {
 		switch {
 		case a.Key == "hidden",
 			a.Key == "aria-hidden" && strings.EqualFold(strings.TrimSpace(a.Val), "true"),
-			a.Key == "style" && hides(declarations(a.Val)):
+			a.Key == "style" && hidesElement(parseDeclarations(a.Val)):
 			return true
 		}
 	}
 	return false
 }
 
-func attr(n *html.Node, key string) string {
+func attributeValue(n *html.Node, key string) string {
 	for _, a := range n.Attr {
 		if a.Key == key {
 			return a.Val
@@ -189,7 +190,7 @@ func attr(n *html.Node, key string) string {
 	return ""
 }
 
-func has(n *html.Node, key string) bool {
+func hasAttribute(n *html.Node, key string) bool {
 	for _, a := range n.Attr {
 		if a.Key == key {
 			return true

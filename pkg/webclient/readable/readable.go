@@ -1,5 +1,5 @@
-// Package readable makes text for a model out of a page: what a user would read there, as Markdown, and nothing that a
-// person would not see. It is a pure function of the page, and bounded whatever the page does.
+// Package readable turns a page into text for a model: what a user would read there, as Markdown, and nothing that a user
+// would not see. It is a pure function of the page, and bounded whatever the page holds.
 package readable
 
 import (
@@ -21,11 +21,11 @@ import (
 
 // Limits of a page. What is beyond them is not read; what is too tangled is read as plain words.
 const (
-	maxHTML  = 1 << 20
-	maxNodes = 25000  // for readability and Markdown, whose time grows with the nodes
-	maxWork  = 600000 // and with how deep each of them stands: the sum of that
-	maxTitle = 200
-	enough   = 200 // characters that make an article; below, the whole page is taken
+	maxHTML    = 1 << 20
+	maxNodes   = 25000  // for readability and Markdown, whose time grows with the nodes
+	maxWork    = 600000 // and with how deep each of them stands: the sum of that
+	maxTitle   = 200
+	minArticle = 200 // characters that make an article; below, the whole page is taken
 )
 
 // Doc is a page as text.
@@ -35,7 +35,7 @@ type Doc struct {
 	Removed Removed
 }
 
-// Removed counts what a page held and a user would not have seen.
+// Removed counts what was removed because a user would not have seen it.
 type Removed struct {
 	Hidden   int // elements that are not shown, or shown so that nobody sees them
 	Comments int
@@ -43,35 +43,35 @@ type Removed struct {
 	Scripts  int // scripts, styles, frames and the like: every page has them, they hide nothing
 }
 
-// Parts is how many of them could have been meant for a model alone.
+// Parts returns how many removed parts could have been meant for a model alone.
 func (r Removed) Parts() int { return r.Hidden + r.Comments + r.DataURLs }
 
-// HTML reads a page that was found at address. Whatever breaks on the way, the words of the page remain.
+// HTML reads a page of this address. When parsing or rendering fails, the words of the page remain.
 func HTML(body, address string) Doc {
 	if len(body) > maxHTML {
 		body = strings.ToValidUTF8(body[:maxHTML], "")
 	}
 	root, err := html.Parse(strings.NewReader(body))
 	if err != nil {
-		return tokens(body) // nested deeper than the parser goes
+		return tokenize(body) // nested deeper than the parser goes
 	}
 	doc := Doc{}
 	nodes, work := doc.Removed.strip(root)
-	doc.Title = clean(titleOf(root))
+	doc.Title = cleanText(titleOf(root))
 	doc.Title = text.OneLine(doc.Title, maxTitle)
 	if nodes <= maxNodes && work <= maxWork {
-		doc.Text = article(root, address)
+		doc.Text = mainContent(root, address)
 	}
 	if doc.Text == "" {
-		doc.Text = clean(words(root))
+		doc.Text = cleanText(textBelow(root))
 	}
 	return doc
 }
 
-// Plain reads text that is shown as it is.
-func Plain(body string) Doc { return Doc{Text: clean(body)} }
+// Plain reads plain text.
+func Plain(body string) Doc { return Doc{Text: cleanText(body)} }
 
-// Markup reads Markdown, XML and the like as text. Its comments are not shown where it is rendered, so they go.
+// Markup reads Markdown, XML and the like as text without comments, which are invisible where it is rendered.
 func Markup(body string) Doc {
 	var doc Doc
 	var b strings.Builder
@@ -86,13 +86,13 @@ func Markup(body string) Doc {
 		doc.Removed.Comments++
 		body = rest
 	}
-	doc.Text = clean(b.String())
+	doc.Text = cleanText(b.String())
 	return doc
 }
 
-// article is the page's main part as Markdown, "" when that fails. The two libraries read what strangers wrote: should
-// one of them panic, there is still the plain way.
-func article(root *html.Node, address string) (out string) {
+// mainContent returns the page's main part as Markdown, "" when that fails. It recovers from panics of the two libraries,
+// which read untrusted content.
+func mainContent(root *html.Node, address string) (out string) {
 	defer func() {
 		if recover() != nil {
 			out = ""
@@ -102,18 +102,18 @@ func article(root *html.Node, address string) (out string) {
 	if err != nil {
 		page = &url.URL{}
 	}
-	whole := find(root, atom.Body)
+	whole := findElement(root, atom.Body)
 	p := readability.NewParser()
 	p.DisableJSONLD = true
 	if a, err := p.ParseDocument(root, page); err == nil && a.Node != nil {
-		if s := markdown(a.Node, page); utf8.RuneCountInString(s) >= enough || whole == nil {
+		if s := renderMarkdown(a.Node, page); utf8.RuneCountInString(s) >= minArticle || whole == nil {
 			return s
 		}
 	}
 	if whole == nil {
 		return ""
 	}
-	return markdown(whole, page)
+	return renderMarkdown(whole, page)
 }
 
 // toMarkdown escapes nothing: a model reads a star as a star, and the escapes of a page of nothing but stars took seconds.
@@ -122,18 +122,17 @@ var toMarkdown = converter.NewConverter(
 	converter.WithPlugins(base.NewBasePlugin(), commonmark.NewCommonmarkPlugin()),
 )
 
-func markdown(n *html.Node, page *url.URL) string {
-	tidy(n, page)
+func renderMarkdown(n *html.Node, page *url.URL) string {
+	cleanLinks(n, page)
 	out, err := toMarkdown.ConvertNode(n)
 	if err != nil {
 		return ""
 	}
-	return clean(string(bytes.ToValidUTF8(out, nil)))
+	return cleanText(string(bytes.ToValidUTF8(out, nil)))
 }
 
-// tidy takes pictures out, whose words nobody sees, makes addresses of links whole, and drops those that are no pages or
-// too long to be worth their tokens.
-func tidy(n *html.Node, page *url.URL) {
+// cleanLinks removes images and media, makes links absolute, and drops those that are no pages or too long.
+func cleanLinks(n *html.Node, page *url.URL) {
 	for c := n.FirstChild; c != nil; {
 		next := c.NextSibling
 		if c.Type == html.ElementNode {
@@ -141,15 +140,15 @@ func tidy(n *html.Node, page *url.URL) {
 			case atom.Img, atom.Picture, atom.Video, atom.Audio, atom.Source:
 				n.RemoveChild(c)
 			case atom.A:
-				link(c, page)
+				rewriteLink(c, page)
 			}
 		}
-		tidy(c, page)
+		cleanLinks(c, page)
 		c = next
 	}
 }
 
-func link(a *html.Node, page *url.URL) {
+func rewriteLink(a *html.Node, page *url.URL) {
 	kept := a.Attr[:0]
 	for _, at := range a.Attr {
 		if at.Key != "href" {
@@ -164,9 +163,8 @@ func link(a *html.Node, page *url.URL) {
 	a.Attr = kept
 }
 
-// clean drops what is not seen: controls, text that runs backwards, characters of no width. Lines lose the blanks at
-// their end, and no more than one empty line follows another.
-func clean(s string) string {
+// cleanText drops invisible characters, blanks at the end of lines and repeated empty lines.
+func cleanText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\t':
@@ -200,13 +198,13 @@ func clean(s string) string {
 	return b.String()
 }
 
-// find is the first element of a kind.
-func find(n *html.Node, a atom.Atom) *html.Node {
+// findElement returns the first element of a kind, nil when there is none.
+func findElement(n *html.Node, a atom.Atom) *html.Node {
 	if n.Type == html.ElementNode && n.DataAtom == a {
 		return n
 	}
 	for c := n.FirstChild; c != nil; c = c.NextSibling {
-		if f := find(c, a); f != nil {
+		if f := findElement(c, a); f != nil {
 			return f
 		}
 	}
@@ -214,19 +212,19 @@ func find(n *html.Node, a atom.Atom) *html.Node {
 }
 
 func titleOf(root *html.Node) string {
-	head := find(root, atom.Head)
+	head := findElement(root, atom.Head)
 	if head == nil {
 		return ""
 	}
-	t := find(head, atom.Title)
+	t := findElement(head, atom.Title)
 	if t == nil || t.FirstChild == nil {
 		return ""
 	}
 	return text.Clip(t.FirstChild.Data, 4*maxTitle)
 }
 
-// words is all text below n, a line for each block.
-func words(n *html.Node) string {
+// textBelow returns all text below n, a line for each block.
+func textBelow(n *html.Node) string {
 	var b strings.Builder
 	var walk func(*html.Node)
 	walk = func(n *html.Node) {
@@ -234,13 +232,13 @@ func words(n *html.Node) string {
 			b.WriteString(strings.Join(strings.Fields(n.Data), " ") + " ")
 			return
 		}
-		if n.Type == html.ElementNode && (n.DataAtom == atom.Head || dropped[n.DataAtom]) {
+		if n.Type == html.ElementNode && (n.DataAtom == atom.Head || droppedElements[n.DataAtom]) {
 			return
 		}
 		for c := n.FirstChild; c != nil; c = c.NextSibling {
 			walk(c)
 		}
-		if n.Type == html.ElementNode && !inline[n.DataAtom] {
+		if n.Type == html.ElementNode && !inlineElements[n.DataAtom] {
 			b.WriteString("\n")
 		}
 	}
@@ -248,15 +246,15 @@ func words(n *html.Node) string {
 	return b.String()
 }
 
-var inline = map[atom.Atom]bool{
+var inlineElements = map[atom.Atom]bool{
 	atom.A: true, atom.Abbr: true, atom.B: true, atom.Cite: true, atom.Code: true, atom.Em: true, atom.Font: true, atom.I: true,
 	atom.Kbd: true, atom.Label: true, atom.Mark: true, atom.Q: true, atom.S: true, atom.Small: true, atom.Span: true, atom.Strong: true,
 	atom.Sub: true, atom.Sup: true, atom.Time: true, atom.U: true, atom.Var: true,
 }
 
-// tokens is the words of a page that no parser takes: nothing is known of its tree, so an element that is hidden hides
-// everything up to the end tag of its own kind that closes it.
-func tokens(body string) (doc Doc) {
+// tokenize returns the words of a page that the parser rejects. A hidden element hides everything up to the end tag of its
+// own kind.
+func tokenize(body string) (doc Doc) {
 	z := html.NewTokenizer(strings.NewReader(body))
 	var b, title strings.Builder
 	var skip atom.Atom // what hides the words until it ends
@@ -265,8 +263,8 @@ func tokens(body string) (doc Doc) {
 	for {
 		switch z.Next() {
 		case html.ErrorToken:
-			doc.Title = text.OneLine(clean(text.Clip(title.String(), 4*maxTitle)), maxTitle)
-			doc.Text = clean(b.String())
+			doc.Title = text.OneLine(cleanText(text.Clip(title.String(), 4*maxTitle)), maxTitle)
+			doc.Text = cleanText(b.String())
 			return doc
 		case html.CommentToken:
 			doc.Removed.Comments++
@@ -284,14 +282,14 @@ func tokens(body string) (doc Doc) {
 			switch {
 			case depth > 0 && t.DataAtom == skip:
 				depth++
-			case depth > 0 || void[t.DataAtom]:
-			case dropped[t.DataAtom]:
+			case depth > 0 || voidElements[t.DataAtom]:
+			case droppedElements[t.DataAtom]:
 				doc.Removed.Scripts++
 				skip, depth = t.DataAtom, 1
-			case t.DataAtom != 0 && attrsHide(t.Attr):
+			case t.DataAtom != 0 && hasHidingAttribute(t.Attr):
 				doc.Removed.Hidden++
 				skip, depth = t.DataAtom, 1
-			case !inline[t.DataAtom]:
+			case !inlineElements[t.DataAtom]:
 				b.WriteString("\n")
 			}
 		case html.EndTagToken:
@@ -300,15 +298,15 @@ func tokens(body string) (doc Doc) {
 				depth--
 			}
 			inTitle = false
-			if !inline[t.DataAtom] {
+			if !inlineElements[t.DataAtom] {
 				b.WriteString("\n")
 			}
 		}
 	}
 }
 
-// void elements have no end tag.
-var void = map[atom.Atom]bool{
+// voidElements have no end tag.
+var voidElements = map[atom.Atom]bool{
 	atom.Area: true, atom.Base: true, atom.Br: true, atom.Col: true, atom.Embed: true, atom.Hr: true, atom.Img: true, atom.Input: true,
 	atom.Link: true, atom.Meta: true, atom.Source: true, atom.Track: true, atom.Wbr: true,
 }

@@ -10,14 +10,14 @@ import (
 	"conclave/pkg/webclient/readable"
 )
 
-// around puts a paragraph into a page that readability takes for an article.
-func around(inner string) string {
+// inherited is what an element inherits from its parents.
+func inherited(inner string) string {
 	filler := strings.Repeat("<p>The harbour was quiet in the morning, and the boats lay still, as they had all week, waiting for wind.</p>\n", 8)
 	return "<html><head><title>The harbour</title></head><body><nav><a href=/x>menu</a></nav><article><h1>The harbour</h1>" + filler + inner + filler + "</article><footer>imprint</footer></body></html>"
 }
 
 func TestHTML(t *testing.T) {
-	doc := readable.HTML(around(`<h2>Wind</h2><p>It came from the <a href="/west?x=1">west</a>.</p><ul><li>one</li><li>two</li></ul><pre>a  b</pre>`), "https://example.com/a/b")
+	doc := readable.HTML(inherited(`<h2>Wind</h2><p>It came from the <a href="/west?x=1">west</a>.</p><ul><li>one</li><li>two</li></ul><pre>a  b</pre>`), "https://example.com/a/b")
 	for _, want := range []string{"## Wind", "[west](https://example.com/west?x=1)", "- one", "- two", "a  b", "The harbour was quiet"} {
 		if !strings.Contains(doc.Text, want) {
 			t.Errorf("no %q in\n%s", want, doc.Text)
@@ -89,7 +89,7 @@ func TestHidden(t *testing.T) {
 		{"an attribute", "<p data-x='" + secret + "' aria-label='" + secret + "'>here</p>", readable.Removed{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			doc := readable.HTML(around(tt.inner), "https://example.com/")
+			doc := readable.HTML(inherited(tt.inner), "https://example.com/")
 			if strings.Contains(doc.Text, secret) || strings.Contains(doc.Title, secret) {
 				t.Errorf("it is still there:\n%s", doc.Text)
 			}
@@ -120,7 +120,7 @@ func TestShown(t *testing.T) {
 		"scrolled inside its window": "<div style='height:400px;overflow:hidden'>plain words</div>",
 		"opened":                     "<details open><summary>more</summary>plain words</details>",
 	} {
-		doc := readable.HTML(around(inner), "https://example.com/")
+		doc := readable.HTML(inherited(inner), "https://example.com/")
 		if !strings.Contains(doc.Text, "plain words") {
 			t.Errorf("%s: not shown\n%s", name, doc.Text)
 		}
@@ -213,7 +213,7 @@ func TestHostilePages(t *testing.T) {
 
 // FuzzHTML: whatever the page, the text is text, holds nothing unseen, and no comment or script.
 func FuzzHTML(f *testing.F) {
-	f.Add(around("<p style='display:none'>x</p><!-- y -->"))
+	f.Add(inherited("<p style='display:none'>x</p><!-- y -->"))
 	f.Add("<b><p></b><table><tr><td><div><select><option>")
 	f.Add("<style>@media x{.a{display:none}.b{}</style><p class=a id=b style='d\\69splay:none;left:-9e9px'>x")
 	f.Add("<svg><![CDATA[<p>]]></svg><math><mi><p>x")
