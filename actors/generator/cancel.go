@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// errCanceled is the cause of a context that the user ended.
-var errCanceled = errors.New("the user stopped it")
+// errCanceled is the cause of a context that the user canceled.
+var errCanceled = errors.New("canceled by the user")
 
-// maxCanceled bounds how many stopped queries are remembered. One that falls out of it is answered after all.
+// maxCanceled bounds the canceled queries that are remembered. A query beyond it is answered after all.
 const maxCanceled = 4096
 
-// cancellations knows which queries are at work here and which ones a user has stopped. Every process hears every cancel: the
-// query may be at work in any, or wait for its turn.
+// cancellations knows the queries that run here and those that were canceled. Every process receives every cancellation: the
+// query may run in any, or still be queued.
 type cancellations struct {
 	mu       sync.Mutex
 	running  map[string]context.CancelCauseFunc
@@ -36,7 +36,8 @@ func (s *cancellations) cancel(query string) {
 	s.canceled = append(s.canceled, query)
 }
 
-// watch gives a query a context that a cancel ends, at once when it was stopped before.
+// watch returns a context that ends when the query is canceled, at once when it was canceled before. The caller must call
+// the returned function when the query is finished.
 func (s *cancellations) watch(ctx context.Context, query string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()

@@ -9,53 +9,53 @@ import (
 	"conclave/subjects"
 )
 
-// Config is the generator's section of the configuration. Its defaults stand in the shipped generator.yaml.
+// Config is the generator's section of the configuration. Its defaults are in the shipped generator.yaml.
 type Config struct {
-	System string // replaces the shipped system prompt; "" = as shipped. Whoever loads the section reads it from a file
+	System string // replaces the shipped system prompt; "" = as shipped. Package config reads it from a file
 
 	Steps       int           `yaml:"steps"`        // model calls of a turn that may ask for tools
-	Tokens      int           `yaml:"tokens"`       // of all model calls of a turn; 0 = no budget
-	Wall        time.Duration `yaml:"wall"`         // of a turn
+	Tokens      int           `yaml:"tokens"`       // token budget of all model calls of a turn; 0 = no budget
+	Wall        time.Duration `yaml:"wall"`         // timeout of a turn
 	CallTimeout time.Duration `yaml:"call_timeout"` // of one model call
 	ToolTimeout time.Duration `yaml:"tool_timeout"` // of one tool call
-	Predict     int           `yaml:"predict"`      // tokens to write while tools are offered
-	Answer      int           `yaml:"answer"`       // tokens to write for the answer
-	Result      strict.Size   `yaml:"result"`       // how much of one tool result the model is shown
+	Predict     int           `yaml:"predict"`      // output tokens while tools are offered
+	Answer      int           `yaml:"answer"`       // output tokens of the answer
+	Result      strict.Size   `yaml:"result"`       // most bytes of one tool result sent to the model
 	Nudges      int           `yaml:"nudges"`       // 0 = none
 	Retries     int           `yaml:"retries"`      // 0 = none
-	Repeats     int           `yaml:"repeats"`      // the same call with the same result: this one is refused
+	Repeats     int           `yaml:"repeats"`      // the call with this number is refused when all have the same arguments and result
 	Hedge       Hedge         `yaml:"hedge"`
 	MaxTools    int           `yaml:"max_tools"`    // tools offered for a question; 0 = none
-	Stream      bool          `yaml:"stream"`       // show the answer as it grows, where the model can
-	Thinking    bool          `yaml:"thinking"`     // let the model think aloud, where it can
+	Stream      bool          `yaml:"stream"`       // publish the answer as it is generated, where the model supports it
+	Thinking    bool          `yaml:"thinking"`     // request thinking, where the model supports it
 	Turns       int           `yaml:"turns"`        // turns kept of a session
-	HotSessions int           `yaml:"hot_sessions"` // sessions kept in memory
+	HotSessions int           `yaml:"hot_sessions"` // sessions cached in memory
 	CompactAt   int           `yaml:"compact_at"`   // percent of the window at which old turns are summarized; 0 = never
 	Grades      Grades        `yaml:"grades"`
 	RespondentB RespondentB   `yaml:"respondent_b"`
 }
 
-// Grades is what becomes of what others thought of the last answer.
+// Grades says what the model is told about the grades of its last answer.
 type Grades struct {
-	Prompt bool `yaml:"prompt"` // tell the model before the next question
-	Retry  bool `yaml:"retry"`  // and after a bad one, to offer another try
+	Prompt bool `yaml:"prompt"` // send the grades to the model before the next question
+	Retry  bool `yaml:"retry"`  // after a bad grade, also ask it to offer another attempt
 }
 
-// RespondentB is the second answer to each question, for comparison. Where it says nothing, it is as the first.
+// RespondentB configures the second answer to each question, which is for comparison. Everything else is as for the first.
 type RespondentB struct {
 	Enabled     bool           `yaml:"enabled"`
-	Model       string         `yaml:"model"`       // "" = the one that gives the first answer
+	Model       string         `yaml:"model"`       // "" = the assistant's model
 	Temperature strict.Decimal `yaml:"temperature"` // of its model calls
-	MaxAge      time.Duration  `yaml:"max_age"`     // questions older than this are left alone
+	MaxAge      time.Duration  `yaml:"max_age"`     // older questions are skipped
 }
 
-// Hedge is what to do about an answer that says it cannot know.
+// Hedge is what to do about an answer that says it cannot know current facts.
 type Hedge struct {
-	Search string `yaml:"search"` // when no tool ran: search once with this one; "" = never
-	Reask  bool   `yaml:"reask"`  // when results are there: ask once more to use them
+	Search string `yaml:"search"` // tool for one search when no tool ran; "" = never
+	Reask  bool   `yaml:"reask"`  // ask once more when there are results
 }
 
-// Problems is everything wrong with c, by the fields of generator.yaml.
+// Problems lists everything invalid in c, by the fields of generator.yaml.
 func (c Config) Problems() (out strict.Problems) {
 	for _, f := range []struct {
 		path        string
@@ -106,7 +106,7 @@ func (c Config) Problems() (out strict.Problems) {
 	return out
 }
 
-// Bounds of what the model is shown of one tool result.
+// Bounds of the size of one tool result.
 const (
 	minResult strict.Size = 256
 	maxResult strict.Size = 64 << 10
@@ -118,10 +118,10 @@ const (
 	maxTemperature = 2
 )
 
-// Validate reports everything wrong with c.
+// Validate is [Config.Problems] as an error, nil when there are none.
 func (c Config) Validate() error { return c.Problems().Err() }
 
-// loopLimits is c as the loop has it: there, zero is the default and a negative number means none.
+// loopLimits converts c to limits of the loop, where zero means the default and a negative number means none.
 func (c Config) loopLimits() loop.Limits {
 	none := func(n int) int {
 		if n == 0 {
@@ -135,5 +135,5 @@ func (c Config) loopLimits() loop.Limits {
 	}
 }
 
-// maxReply bounds what is read of one reply, so that a turn can be written down.
+// maxReply bounds one reply in bytes, so that a turn fits into its record.
 const maxReply = 96 << 10

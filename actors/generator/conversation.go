@@ -16,13 +16,13 @@ import (
 	"conclave/subjects"
 )
 
-// Bounds of what is kept of a session. A bucket takes values of one megabyte.
+// Bounds of a conversation. The bucket's values are at most one megabyte.
 const (
 	maxConversation = 700 << 10
-	maxPast         = 200 // query ids of turns that were let go, so that a question that comes again is known
+	maxPast         = 200 // query ids of dropped turns, kept to recognize duplicates
 )
 
-// historyMessages is the conversation as the model is sent it.
+// historyMessages converts a conversation to messages for the model.
 func historyMessages(c subjects.Conversation) []model.Message {
 	said := c.Messages()
 	out := make([]model.Message, 0, len(said))
@@ -36,8 +36,8 @@ func historyMessages(c subjects.Conversation) []model.Message {
 	return out
 }
 
-// completeRounds is what is kept of a turn between its question and its answer: calls with all their results. Thinking, nudges
-// and half a round are left out: a model that is shown a call without its result repeats it.
+// completeRounds are the messages of a turn that the conversation keeps between question and answer: calls with all their
+// results. Thinking, nudges and incomplete rounds are left out: a model that sees a call without its result repeats it.
 func completeRounds(messages []model.Message) (out []subjects.Message) {
 	for i := 0; i < len(messages); i++ {
 		m := messages[i]
@@ -58,7 +58,8 @@ func completeRounds(messages []model.Message) (out []subjects.Message) {
 	return out
 }
 
-// appendTurn appends a turn and lets go of what is too much, the oldest first. It changes nothing of c that another may hold.
+// appendTurn appends a turn and drops the oldest turns beyond most and beyond maxConversation bytes. It also returns the
+// encoded conversation. The slices of c are not modified.
 func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Conversation, []byte, error) {
 	c.Turns, c.Updated, c.Labels = append(slices.Clone(c.Turns), t), t.Time, labelsOf(c).Join(t.Labels)
 	for len(c.Turns) > most {
@@ -82,7 +83,7 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 				}
 				over -= len(turn)
 			}
-		case len(last.Messages) > 0: // one turn alone is too large: the question and the answer matter most
+		case len(last.Messages) > 0: // one turn alone is too large: keep question and answer
 			last.Messages = nil
 		case len(last.Query) > 1<<10 || len(last.Answer) > 1<<10:
 			last.Query, last.Answer = text.Clip(last.Query, len(last.Query)/2), text.Clip(last.Answer, len(last.Answer)/2)
@@ -92,8 +93,8 @@ func appendTurn(c subjects.Conversation, t subjects.Turn, most int) (subjects.Co
 	}
 }
 
-// labelsOf are those of all that was said in a conversation. What was summarized or let go before conversations had labels
-// could have been anybody's.
+// labelsOf joins the labels of all turns of a conversation, also of dropped ones. Turns that were summarized or dropped
+// before conversations had labels count as untrusted and private.
 func labelsOf(c subjects.Conversation) *subjects.Labels {
 	all := c.Labels
 	if all == nil && c.Summarized+c.Dropped > 0 {
@@ -105,14 +106,14 @@ func labelsOf(c subjects.Conversation) *subjects.Labels {
 	return all
 }
 
-// dropOldestTurn lets go of the oldest turn.
+// dropOldestTurn removes the oldest turn and counts it as dropped.
 func dropOldestTurn(c subjects.Conversation) subjects.Conversation {
 	c = removeOldestTurns(c, 1)
 	c.Dropped++
 	return c
 }
 
-// removeOldestTurns takes the oldest n turns out and remembers their ids.
+// removeOldestTurns removes the oldest n turns and keeps their query ids in Past.
 func removeOldestTurns(c subjects.Conversation, n int) subjects.Conversation {
 	c.Past = slices.Clip(c.Past)
 	for _, t := range c.Turns[:n] {
@@ -125,8 +126,7 @@ func removeOldestTurns(c subjects.Conversation, n int) subjects.Conversation {
 	return c
 }
 
-// encodeJSON writes JSON as it is, without escaping what only a web page would mind: the arguments of a call are kept as
-// the model wrote them.
+// encodeJSON encodes v without escapes for HTML: the arguments of a call stay as the model wrote them.
 func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -137,21 +137,21 @@ func encodeJSON(v any) ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// sessionState is what is known of a session, and which revisions of the bucket that is.
+// sessionState is a session as it was loaded, with the revisions in the bucket.
 type sessionState struct {
 	conversation    subjects.Conversation
 	conversationRev uint64
-	record          turnRecord // the turn that was begun last; zero when it is over and its record was not read
+	record          turnRecord // of the latest turn; zero when that is finished and came from the cache
 	recordRev       uint64
 }
 
-// sessionCache keeps the sessions that were used last, so that a turn begins without reading. That it is up to date is not known
-// but tried: the first write of a turn names the revision it believes in, and is refused when somebody wrote in between.
+// sessionCache caches the most recently used sessions, so that a turn begins without reads. An entry may be outdated: the
+// first write of a turn names the cached revision and fails when another process wrote since.
 type sessionCache struct {
 	capacity int
 
 	mu      sync.Mutex
-	order   *list.List // of string, last used in front
+	order   *list.List // of session ids, most recently used first
 	entries map[string]*cachedSession
 }
 
@@ -175,7 +175,7 @@ func (h *sessionCache) get(session string) (sessionState, bool) {
 	return s.sessionState, true
 }
 
-// put keeps a session whose turn is over.
+// put caches a session whose turn is finished.
 func (h *sessionCache) put(session string, s sessionState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,7 +192,7 @@ func (h *sessionCache) put(session string, s sessionState) {
 	}
 }
 
-// replace replaces the conversation of a session, if it is still the one that the new one was made from.
+// replace replaces the cached conversation of a session if its revision is from.
 func (h *sessionCache) replace(session string, from uint64, c subjects.Conversation, rev uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +201,7 @@ func (h *sessionCache) replace(session string, from uint64, c subjects.Conversat
 	}
 }
 
-// replaceOlder replaces the conversation of a session by a later one.
+// replaceOlder replaces the cached conversation of a session if its revision is below rev.
 func (h *sessionCache) replaceOlder(session string, c subjects.Conversation, rev uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,7 +219,8 @@ func (h *sessionCache) remove(session string) {
 	}
 }
 
-// loadSession reads a session, from the hot set when it is there.
+// loadSession returns a session from the cache, or reads it. A record that cannot be decoded, as of another version, counts
+// as none: the turn starts again.
 func (g *Generator) loadSession(ctx context.Context, store actor.Store, session string) (sessionState, error) {
 	if s, ok := g.sessions.get(session); ok {
 		return s, nil
@@ -231,7 +232,7 @@ func (g *Generator) loadSession(ctx context.Context, store actor.Store, session 
 	case err != nil:
 		return s, err
 	default:
-		if err := json.Unmarshal(data, &s.record); err != nil { // written by another version: the turn begins anew
+		if err := json.Unmarshal(data, &s.record); err != nil {
 			s.record = turnRecord{}
 		}
 		s.recordRev = rev
@@ -240,8 +241,8 @@ func (g *Generator) loadSession(ctx context.Context, store actor.Store, session 
 	return s, err
 }
 
-// readConversation reads what is kept of a session. One that cannot be read is an error, not an empty one: what follows
-// would be written over it.
+// readConversation reads the conversation of a session; one that does not exist is empty, with revision 0. One that cannot
+// be decoded is an error, because an empty one would be written over it.
 func readConversation(ctx context.Context, store actor.Store, session string) (subjects.Conversation, uint64, error) {
 	c := subjects.Conversation{SessionID: session, Turns: []subjects.Turn{}}
 	data, rev, err := store.Get(ctx, subjects.ConversationKey(session))
@@ -252,7 +253,7 @@ func readConversation(ctx context.Context, store actor.Store, session string) (s
 		return c, 0, err
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return c, 0, fmt.Errorf("the conversation of session %s cannot be read: %w", session, err)
+		return c, 0, fmt.Errorf("reading the conversation of session %s: %w", session, err)
 	}
 	c.SessionID = session
 	return c, rev, nil

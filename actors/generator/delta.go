@@ -9,13 +9,13 @@ import (
 	"conclave/subjects"
 )
 
-// Tokens that come faster than this are put together: a watcher cannot read them apart, and each message costs.
+// Tokens are merged into one message for deltaInterval or up to deltaBytes: each message has a cost.
 const (
 	deltaInterval = 15 * time.Millisecond
 	deltaBytes    = 2 << 10
 )
 
-// deltaStream says what a model writes as it comes. It may be lost: the whole answer follows.
+// deltaStream publishes the output of a model as it is generated. Deltas may drop: the whole answer follows.
 type deltaStream struct {
 	out      actor.Out
 	from     string // the respondent
@@ -27,12 +27,13 @@ type deltaStream struct {
 	lastEmit time.Time
 }
 
-// newDeltaStream makes a stream of deltas of a respondent. The query must be a valid token.
+// newDeltaStream is a stream of deltas of the respondent from. It rejects a query id that is not a valid token.
 func newDeltaStream(out actor.Out, topic subjects.Topic[subjects.Delta], from, query string) (*deltaStream, error) {
 	t, err := topic.With(query)
 	return &deltaStream{out: out, from: from, query: query, topic: t}, err
 }
 
+// write adds text of a step and publishes when it is due.
 func (l *deltaStream) write(ctx context.Context, step int, text string) {
 	if step != l.step {
 		l.flush(ctx)
@@ -44,7 +45,7 @@ func (l *deltaStream) write(ctx context.Context, step int, text string) {
 	}
 }
 
-// flush says what has come together. One that was never opened has nothing to say.
+// flush publishes the merged text. A nil stream has none.
 func (l *deltaStream) flush(ctx context.Context) {
 	if l == nil || l.text.Len() == 0 {
 		return

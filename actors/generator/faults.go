@@ -13,8 +13,8 @@ import (
 	"conclave/subjects"
 )
 
-// explanations pairs what can go wrong with a code for programs and with words that a user can act on. A backend's own
-// words name the address and the model: they are used where say is empty.
+// explanations pairs errors with a code for programs and advice for the user. Where say is empty the backend's own text is
+// used, because it names the address and the model.
 var explanations = []struct {
 	err    error
 	code   string
@@ -38,15 +38,15 @@ var explanations = []struct {
 	{context.DeadlineExceeded, subjects.CodeTimeout, "the time for this question is over", "Ask again with more time, or ask for less at once."},
 }
 
-// What can go wrong that is not the model's doing.
+// Errors of a turn that are not the model's.
 var (
 	errRetriesExhausted = errors.New("answering this question failed each time it was tried")
 	errQueryTooLong     = errors.New("the question is too long to be kept")
 	errRecordTooLarge   = errors.New("the turn has grown too large to be written down")
 )
 
-// explain makes of an error the fault for programs and the words for the user. It never returns empty words, and
-// nothing of our insides: errors that are not known are in the log.
+// explain converts an error to a fault for programs and a text for the user, which is never empty. An unknown error is not
+// quoted: it is in the log only.
 func explain(err error) (*subjects.Fault, string) {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil || f.Code == "" {
@@ -75,7 +75,7 @@ func explain(err error) (*subjects.Fault, string) {
 	return newExplanation(subjects.CodeInternal, "something went wrong while this question was answered", "Ask again, and look into the log of the generator.")
 }
 
-// maxTextBytes is how much of a text that came from elsewhere is told, in bytes.
+// maxTextBytes bounds a quoted text of another component, in bytes.
 const maxTextBytes = 600
 
 func newExplanation(code, what, advice string) (*subjects.Fault, string) {
@@ -83,7 +83,7 @@ func newExplanation(code, what, advice string) (*subjects.Fault, string) {
 	return subjects.Faultf(code, "%s", what), joinAdvice(what, advice)
 }
 
-// joinAdvice joins what happened and what to do. Where a backend already says what to do, that is enough.
+// joinAdvice joins what happened and what to do. Advice is left out where the text already gives a command.
 func joinAdvice(text, advice string) string {
 	text = strings.TrimRight(text, ". ")
 	if r, n := utf8.DecodeRuneInString(text); n > 0 {

@@ -16,17 +16,17 @@ import (
 	"conclave/subjects"
 )
 
-// What the critic and the user thought of an answer is heard live and written beside its turn in the conversation.
-// With grades.prompt the model is told of the last one before the next question.
+// Grades of the critic and the user arrive as events and are stored with their turn in the conversation. With
+// grades.prompt the model is told the grades of its last answer before the next question.
 
 const (
-	maxGradeWords    = 2 << 10 // of what was written about an answer, kept
-	maxGradeShown    = 400     // of that, as the model is shown it
-	gradeAttempts    = 5       // to write a grade down while others write too
-	maxPendingGrades = 256     // grades that wait for their turn to be kept
+	maxGradeWords    = 2 << 10 // bytes of a comment that are stored
+	maxGradeShown    = 400     // bytes of a comment that the model is sent
+	gradeAttempts    = 5       // attempts to store a grade against concurrent writers
+	maxPendingGrades = 256     // grades that wait for their turn to be stored
 )
 
-// onCritique takes down a grade. An answer that was not graded has none.
+// onCritique stores a grade of the critic. It ignores other respondents' grades, ungraded answers and invalid scores.
 func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critique], out actor.Out) error {
 	c := in.Body
 	if c.RespondentID != g.name || c.Ungraded != "" || c.Score < 1 || c.Score > 5 {
@@ -35,8 +35,8 @@ func (g *Generator) onCritique(ctx context.Context, in actor.Msg[subjects.Critiq
 	return g.addGrade(ctx, out, c.SessionID, c.QueryID, subjects.Grades{Critic: c.Score, Feedback: text.Clip(c.Feedback, maxGradeWords), Retry: c.Retry})
 }
 
-// onReward takes down what the user thinks. What a model took from a conversation is a number here: its words are not
-// the user's.
+// onReward stores a rating of the user. Of a rating that a model derived from the conversation only the value is stored:
+// its text is not the user's.
 func (g *Generator) onReward(ctx context.Context, in actor.Msg[subjects.Reward], out actor.Out) error {
 	r := in.Body
 	if r.RespondentID != g.name || r.Count < 1 || r.Value < -1 || r.Value > 1 {
@@ -49,8 +49,8 @@ func (g *Generator) onReward(ctx context.Context, in actor.Msg[subjects.Reward],
 	return g.addGrade(ctx, out, r.SessionID, r.QueryID, add)
 }
 
-// addGrade takes down something about an answer. It waits in memory until it is written: the answer is told before its turn
-// is kept, so whoever thinks fast is heard first.
+// addGrade buffers a grade and stores it. The buffer is needed because an answer is published before its turn is in the
+// conversation, so a grade may arrive first. Invalid ids are ignored.
 func (g *Generator) addGrade(ctx context.Context, out actor.Out, session, query string, add subjects.Grades) error {
 	if subjects.CheckToken(session) != nil || subjects.CheckToken(query) != nil {
 		return nil
@@ -59,8 +59,8 @@ func (g *Generator) addGrade(ctx context.Context, out actor.Out, session, query 
 	return g.storeGrades(ctx, out, session, query)
 }
 
-// storeGrades writes what waits about an answer beside its turn. Without the turn it goes on waiting, and whoever keeps the
-// turn takes it along: he looks before he writes and after, so that nothing comes in between.
+// storeGrades stores the buffered grades of an answer with its turn. Without the turn they stay buffered until
+// storeConversation takes them; it looks before and after its write, so that none is missed.
 func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, query string) error {
 	ctx, cancel := withStoreTimeout(ctx)
 	defer cancel()
@@ -80,11 +80,11 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 		}
 		at := slices.IndexFunc(c.Turns, func(t subjects.Turn) bool { return t.QueryID == query })
 		switch {
-		case at < 0 && hot && try == 0: // what is in memory may be old
+		case at < 0 && hot && try == 0: // the cache may be outdated
 			continue
 		case at < 0 && !slices.Contains(c.Past, query):
 			return nil
-		case at < 0: // let go, and nobody asks any more
+		case at < 0: // the turn was dropped
 			g.pendingGrades.remove(key, *add)
 			return nil
 		}
@@ -93,7 +93,7 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 			data, err := encodeJSON(next)
 			if err != nil || len(data) > maxRecord {
 				g.pendingGrades.remove(key, *add)
-				return errors.Join(err, fmt.Errorf("a grade of query %s does not fit into its conversation", query))
+				return errors.Join(err, fmt.Errorf("storing a grade of query %s: its conversation is too large", query))
 			}
 			rev, err = store.Put(ctx, subjects.ConversationKey(session), data, rev)
 			if errors.Is(err, actor.ErrChanged) {
@@ -113,17 +113,17 @@ func (g *Generator) storeGrades(ctx context.Context, out actor.Out, session, que
 	}
 	if add := g.pendingGrades.get(key); add != nil {
 		g.pendingGrades.remove(key, *add)
-		out.LogError(fmt.Errorf("a grade of query %s was not written down: its conversation changes all the time", query))
+		out.LogError(fmt.Errorf("storing a grade of query %s: others kept changing its conversation", query))
 	}
 	return nil
 }
 
-// emitGraded says that the next turn of the session knows what was thought of this one.
+// emitGraded publishes that the grades of a turn are stored.
 func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, query string) {
 	topic, err := subjects.AgentStateEvent.With(g.name)
 	if err == nil {
 		err = actor.EmitAsync(ctx, out.WithIDs(session, query), topic, subjects.AgentState{
-			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded, Words: "what was thought of the answer is kept beside it",
+			SessionID: session, QueryID: query, To: string(idle), Code: subjects.NoteGraded, Words: "the grade is stored with the answer",
 		})
 	}
 	if err != nil {
@@ -131,7 +131,8 @@ func (g *Generator) emitGraded(ctx context.Context, out actor.Out, session, quer
 	}
 }
 
-// withGrades is a conversation with something more known about one turn, and whether that is news.
+// withGrades merges grades into the turn at index at, and reports whether that changes it. The turns of c are not
+// modified.
 func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.Conversation, bool) {
 	var had subjects.Grades
 	if c.Turns[at].Grades != nil {
@@ -141,13 +142,13 @@ func withGrades(c subjects.Conversation, at int, add subjects.Grades) (subjects.
 	if now == had {
 		return c, false
 	}
-	c.Turns = slices.Clone(c.Turns) // others may hold the old ones
+	c.Turns = slices.Clone(c.Turns)
 	c.Turns[at].Grades = &now
 	return c, true
 }
 
-// mergeGrades is what is known with something more. What the user thinks takes the place of what they thought before, in
-// whatever order it is heard.
+// mergeGrades merges new grades into old ones. The rating with the highest count is the user's latest, in whatever order
+// ratings arrive.
 func mergeGrades(had, add subjects.Grades) subjects.Grades {
 	if add.Critic > 0 {
 		had.Critic, had.Feedback, had.Retry = add.Critic, add.Feedback, add.Retry
@@ -158,14 +159,14 @@ func mergeGrades(had, add subjects.Grades) subjects.Grades {
 	return had
 }
 
-// gradeBuffer holds what was heard of answers and is not written down yet. The zero value is ready.
+// gradeBuffer holds grades that are not stored yet, at most maxPendingGrades. The zero value is ready.
 type gradeBuffer struct {
 	mu     sync.Mutex
 	grades map[string]subjects.Grades // by session and query
 	order  []string                   // oldest first
 }
 
-// gradeKey names an answer: a user may give questions of two sessions the same name.
+// gradeKey is the key of an answer: query ids are unique only within a session.
 func gradeKey(session, query string) string { return session + "." + query }
 
 func (e *gradeBuffer) add(key string, more subjects.Grades) {
@@ -176,7 +177,7 @@ func (e *gradeBuffer) add(key string, more subjects.Grades) {
 	}
 	had, ok := e.grades[key]
 	if !ok {
-		if len(e.order) >= maxPendingGrades { // a question of another process, or one that never came to an end
+		if len(e.order) >= maxPendingGrades { // drop the oldest: its turn runs elsewhere, or never ended
 			delete(e.grades, e.order[0])
 			e.order = slices.Delete(e.order, 0, 1)
 		}
@@ -185,7 +186,7 @@ func (e *gradeBuffer) add(key string, more subjects.Grades) {
 	e.grades[key] = mergeGrades(had, more)
 }
 
-// get is what waits about an answer, nil when nothing does.
+// get returns the buffered grades of an answer, nil when there are none.
 func (e *gradeBuffer) get(key string) *subjects.Grades {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,7 +197,7 @@ func (e *gradeBuffer) get(key string) *subjects.Grades {
 	return &g
 }
 
-// remove forgets what is written down. It reports false when something more was heard since.
+// remove removes grades that are stored. It reports false when others arrived since.
 func (e *gradeBuffer) remove(key string, written subjects.Grades) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,14 +209,15 @@ func (e *gradeBuffer) remove(key string, written subjects.Grades) bool {
 	return true
 }
 
-// gradedText is the reviewed text that tells a model how its last answer was received.
+// gradedText is the prompt that tells a model how its last answer was graded.
 //
 //go:embed graded.md
 var gradedText string
 
 var gradedPrompt = template.Must(template.New("graded").Parse(gradedText))
 
-// describeGrades is what the model is told of the last answer of a conversation, "" = nothing.
+// describeGrades describes the grades of the last answer for the model; "" = there are none, or it is not to be told. The
+// critic's comment on an untrusted answer is left out, because it may repeat untrusted content.
 func (g *Generator) describeGrades(c subjects.Conversation) string {
 	if !g.cfg.Grades.Prompt || len(c.Turns) == 0 {
 		return ""
@@ -226,7 +228,7 @@ func (g *Generator) describeGrades(c subjects.Conversation) string {
 	}
 	seen := *last.Grades
 	if last.Labels == nil || last.Labels.Trust != subjects.Trusted {
-		seen.Feedback = "" // whoever writes about a stranger's words may repeat them
+		seen.Feedback = ""
 	}
 	said := struct {
 		Score                  int
@@ -238,12 +240,12 @@ func (g *Generator) describeGrades(c subjects.Conversation) string {
 	}
 	var b bytes.Buffer
 	if err := gradedPrompt.Execute(&b, said); err != nil {
-		return "" // a buffer takes everything
+		return ""
 	}
 	return string(bytes.TrimSpace(b.Bytes()))
 }
 
-// quoteLine is what somebody wrote, on one line and between quotation marks that it cannot end.
+// quoteLine is text on one line, as a quoted string that the text itself cannot end; "" stays "".
 func quoteLine(words string) string {
 	if words = text.OneLine(words, maxGradeShown); words == "" {
 		return ""

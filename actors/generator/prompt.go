@@ -8,20 +8,20 @@ import (
 	"conclave/pkg/model"
 )
 
-// assistantPrompt is the reviewed text that every turn begins with. Its examples are marked with the tools they show.
+// assistantPrompt is the shipped system prompt. Its examples are marked with the tools they use.
 //
 //go:embed assistant.md
 var assistantPrompt string
 
-// Marks in the prompt. What follows one, up to the next, is left out unless every tool that it names is offered: an
-// example with a tool that is not there teaches a small model to call it.
+// Marks in the prompt. The text from one mark to the next is left out unless every tool in the mark is offered: an example
+// with a missing tool teaches a small model to call it.
 const (
 	markWith   = "<!-- with "
 	markAlways = "<!-- always -->"
 	markEnd    = " -->"
 )
 
-// buildPrompt is the system prompt for a turn with these tools.
+// buildPrompt is the prompt text with the examples of the offered tools, without marks.
 func buildPrompt(text string, offered []model.Tool) string {
 	var b strings.Builder
 	keep := true

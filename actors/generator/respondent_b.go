@@ -9,48 +9,49 @@ import (
 	"conclave/subjects"
 )
 
-// Respondent B answers the questions that were put to the one whom the user hears, for whoever compares the two. It goes
-// on from what the user was told, not from what it would have said. Nothing of it reaches the user but the one event
-// that holds its answer: no deltas, no thinking, no dialog, no word of what went wrong. Nobody waits for it.
+// Respondent B answers the same questions as the generator, for comparison. Its turns continue the conversation that the
+// user saw, not its own. It publishes nothing but the one event with its answer: no deltas, no thinking, no dialog, no
+// notes, no errors. Nobody waits for it.
 
-// respondentBTurns is how much of its own answers respondent B keeps: enough to know a question that comes again.
+// respondentBTurns is how many of its own turns respondent B keeps: enough to recognize duplicates.
 const respondentBTurns = 3
 
-// forRespondentB is c for respondent B. What is not streamed can be begun anew by the model actor when a user waits for the model.
+// forRespondentB is c for respondent B. It does not stream: the model actor can preempt and restart a request that is not
+// streamed.
 func (c Config) forRespondentB() Config {
 	c.Stream, c.CompactAt, c.Turns, c.Grades = false, 0, respondentBTurns, Grades{}
 	return c
 }
 
-// isTooOld reports whether a question is to be left alone: after a week without it, respondent B does not answer the week.
+// isTooOld reports whether respondent B skips a question: after an outage it does not answer the whole backlog.
 func (g *Generator) isTooOld(in actor.Msg[subjects.Query], out actor.Out) bool {
 	return g.isRespondentB && out.Now().Sub(in.StoredAt) > g.cfg.RespondentB.MaxAge
 }
 
-// userConversation is what the user was told before the question of respondent B's turn. own is what respondent B has answered itself.
-// Without what was told it answers from the question alone, and says so.
+// userConversation is the user's conversation before the question of respondent B's turn. own is respondent B's own. Without
+// the user's conversation respondent B answers from the question alone, with a note.
 func (t *turn) userConversation(ctx context.Context, own subjects.Conversation) subjects.Conversation {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	c, _, err := readConversation(ctx, t.out.Store(subjects.StateBucket(subjects.Generator)), t.sessionID)
 	if err != nil {
-		t.out.LogError(fmt.Errorf("reading what the user was told: %w", err))
-		t.addNote(subjects.NoteNoHistory, "what was said before could not be read, so this answer knows nothing of it")
+		t.out.LogError(fmt.Errorf("reading the user's conversation: %w", err))
+		t.addNote(subjects.NoteNoHistory, "the conversation could not be read; this answer does not use it")
 		return subjects.Conversation{SessionID: t.sessionID}
 	}
 	c, ok := conversationBefore(c, t.query.QueryID)
 	if !ok {
-		t.addNote(subjects.NoteNoHistory, "what was said before is summarized together with the answer to this question, so this answer knows nothing of it")
+		t.addNote(subjects.NoteNoHistory, "the conversation is already summarized together with the answer to this question; this answer does not use it")
 		return subjects.Conversation{SessionID: t.sessionID}
 	}
 	if n := len(own.Turns); n > 0 && !c.Answered(own.Turns[n-1].QueryID) {
-		t.addNote(subjects.NoteNoHistory, "the question before this one was not answered yet, so this answer does not know what was said to it")
+		t.addNote(subjects.NoteNoHistory, "the previous question was not answered yet; this answer does not use its answer")
 	}
 	return c
 }
 
-// conversationBefore is a conversation up to a question, which may not be part of it yet. It reports false when the answer to the
-// question can no longer be told from what was said before.
+// conversationBefore is a conversation up to a question, which may not be part of it yet. It reports false when the turn of
+// the question was summarized or dropped, so that it cannot be separated from the rest.
 func conversationBefore(c subjects.Conversation, query string) (subjects.Conversation, bool) {
 	if slices.Contains(c.Past, query) {
 		return c, false
@@ -61,7 +62,7 @@ func conversationBefore(c subjects.Conversation, query string) (subjects.Convers
 	}
 	c.Turns = c.Turns[:at:at]
 	if c.Summarized+c.Dropped == 0 {
-		c.Labels = nil // of the turns that are left; those of all there ever were are of the answer too
+		c.Labels = nil // they include those of the answer; the remaining turns have their own
 	}
 	return c, true
 }

@@ -11,7 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// buildResponse is the answer with everything that led to it. It is never without words.
+// buildResponse is the response event for a state. Its answer is never empty: err is explained in it, and a turn that was
+// canceled before there was text says so.
 func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	r := subjects.Response{
 		SessionID: t.sessionID, QueryID: t.query.QueryID, Query: t.query.Query, Answer: s.Answer, Thinking: s.Thinking, ToolCalls: []subjects.ToolCall{},
@@ -22,7 +23,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		},
 	}
 	if t.g.isRespondentB {
-		r.Thinking = "" // nobody was shown it as it came, and nobody is shown it now
+		r.Thinking = "" // its thinking is never published
 	}
 	if !t.record.Began.IsZero() {
 		r.Usage.Millis = t.out.Now().Sub(t.record.Began).Milliseconds()
@@ -31,7 +32,7 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 		r.Model = t.role.Model
 	}
 	r.Labels, r.Recalls = t.answerLabels()
-	if r.Labels == nil { // nothing came in that anybody else could have written; who keeps the answer must not have to guess
+	if r.Labels == nil { // no untrusted input: say so explicitly, because memory relies on labels
 		r.Labels = &subjects.Labels{Trust: subjects.Trusted, Privacy: subjects.Public}
 	}
 	for _, d := range s.Finished {
@@ -62,7 +63,8 @@ func (t *turn) buildResponse(s loop.State, err error) subjects.Response {
 	return shrinkResponse(r)
 }
 
-// redactArguments are the arguments of a call as an event may hold them: what looks like a credential is taken out.
+// redactArguments removes credentials from the arguments of a call, so that an event may hold them. nil = the redacted
+// arguments are not valid JSON any more.
 func redactArguments(args json.RawMessage) json.RawMessage {
 	text, hidden := firewall.Redact(string(args))
 	switch {
@@ -74,13 +76,13 @@ func redactArguments(args json.RawMessage) json.RawMessage {
 	return json.RawMessage(text)
 }
 
-// maxReference bounds what a good answer says, in bytes.
+// maxReference bounds a reference answer, in bytes.
 const maxReference = 16 << 10
 
-// maxResponse leaves room beside the answer in the record that holds it.
+// maxResponse bounds a response, in bytes, so that the record has room for more.
 const maxResponse = 640 << 10
 
-// shrinkResponse shortens what an answer's record holds until it can be sent: first what is in the events anyway.
+// shrinkResponse shortens a response until it has at most maxResponse bytes, first the parts that are in other events too.
 func shrinkResponse(r subjects.Response) subjects.Response {
 	results := func(most int) func() {
 		return func() {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// cacheTTL is how long an answer of the broker or of the model actor is good for: what a person changes is seen soon, and a
-// conversation does not ask the same again at each turn.
+// cacheTTL is how long a reply of the model actor is reused: changes of the configuration are seen soon, and not every turn
+// asks again.
 const cacheTTL = 10 * time.Second
 
-// cached is one value that is asked for now and then.
+// cached is a value that expires after cacheTTL.
 type cached[T any] struct {
 	mu    sync.Mutex
 	value T

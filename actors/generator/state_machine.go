@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// state is where a running query is.
+// state is the state of a running query.
 type state string
 
 // States of a query.
 const (
-	idle        state = "IDLE"             // not begun, or over
-	receiving   state = "RECEIVING"        // history and checkpoint are being read
-	generating  state = "GENERATING"       // a model call is under way
+	idle        state = "IDLE"             // not begun, or finished
+	receiving   state = "RECEIVING"        // conversation and checkpoint are loaded
+	generating  state = "GENERATING"       // a model call is running
 	dispatching state = "DISPATCHING_TOOL" // calls are being sent to the broker
-	waiting     state = "WAITING_FOR_TOOL" // all are sent, some are not answered
-	publishing  state = "PUBLISHING"       // the answer is there and is being stored
+	waiting     state = "WAITING_FOR_TOOL" // all calls are sent, some have no result
+	publishing  state = "PUBLISHING"       // the answer is being stored and published
 )
 
-// event is what moves a query from state to state.
+// event moves a query from state to state.
 type event string
 
 // Events of a query.
@@ -26,10 +26,10 @@ const (
 	receiveQuery    event = "RECEIVE_QUERY"
 	startGeneration event = "START_GENERATION"
 	dispatchTool    event = "DISPATCH_TOOL" // the first call of a reply is sent; again when all are
-	toolResult      event = "TOOL_RESULT"   // all calls of a reply are answered
-	toolTimeout     event = "TOOL_TIMEOUT"  // all are answered or given up, and one at least was given up
-	finish          event = "FINISH"        // there is an answer, be it words about what went wrong; again when it is stored
-	fail            event = "FAIL"          // it ended here without an answer: it goes on elsewhere, or later
+	toolResult      event = "TOOL_RESULT"   // all calls of a reply have results
+	toolTimeout     event = "TOOL_TIMEOUT"  // the same, and at least one timed out
+	finish          event = "FINISH"        // there is an answer, or an error as the answer; again when it is published
+	fail            event = "FAIL"          // this attempt ended without an answer; the turn is retried or runs elsewhere
 )
 
 var (
@@ -37,35 +37,35 @@ var (
 	events = []event{receiveQuery, startGeneration, dispatchTool, toolResult, toolTimeout, finish, fail}
 )
 
-// transitions is the whole machine. What is not here is refused.
+// transitions is the whole machine. Every other transition is invalid.
 var transitions = map[state]map[event]state{
 	idle: {receiveQuery: receiving},
 	receiving: {
 		startGeneration: generating,
-		finish:          publishing, // stopped before it began, or its answer was there before a crash
+		finish:          publishing, // canceled before it began, or the answer was stored before a crash
 		fail:            idle,
 	},
 	generating: {
-		startGeneration: generating, // the next model call: after results, a nudge or a reply that could not be read
+		startGeneration: generating, // the next model call: after a nudge or an unreadable reply
 		dispatchTool:    dispatching,
 		finish:          publishing,
 		fail:            idle,
 	},
 	dispatching: {
 		dispatchTool: waiting,
-		finish:       publishing, // stopped: what is there is the answer
+		finish:       publishing, // canceled: the text so far is the answer
 		fail:         idle,
 	},
 	waiting: {
 		toolResult:  generating,
 		toolTimeout: generating,
-		finish:      publishing, // stopped
+		finish:      publishing, // canceled
 		fail:        idle,
 	},
 	publishing: {finish: idle, fail: idle},
 }
 
-// stateMachine is the state of one running query. Every transition is told.
+// stateMachine is the state of one running query. It reports every transition.
 type stateMachine struct {
 	current state
 	report  func(from, to state, e event, step int)
@@ -75,7 +75,7 @@ func newStateMachine(tell func(from, to state, e event, step int)) *stateMachine
 	return &stateMachine{current: idle, report: tell}
 }
 
-// fire takes the transition of e, or refuses and stays.
+// fire makes the transition of e. It fails and stays in its state when there is none.
 func (m *stateMachine) fire(e event, step int) error {
 	to, ok := transitions[m.current][e]
 	if !ok {
@@ -87,8 +87,8 @@ func (m *stateMachine) fire(e event, step int) error {
 	return nil
 }
 
-// advance takes the shortest way to a state from which e can be taken, and takes it. The loop tells of what happens in its
-// own words: a resumed turn begins with its calls, a refused call is never sent.
+// advance makes the transition of e, after intermediate ones where needed: a resumed turn starts with its calls, and a
+// refused call is never sent.
 func (m *stateMachine) advance(e event, step int) error {
 	for range states {
 		if _, ok := transitions[m.current][e]; ok {
@@ -105,7 +105,7 @@ func (m *stateMachine) advance(e event, step int) error {
 			return m.fire(e, step) // refused
 		}
 	}
-	return fmt.Errorf("no way from %s to %s", m.current, e)
+	return fmt.Errorf("no transitions from %s to %s", m.current, e)
 }
 
 // isIn reports whether the query is in one of some states.

@@ -18,30 +18,30 @@ import (
 	"conclave/subjects"
 )
 
-// lookupTimeout is how long the broker and the model actor are waited for before a turn begins without them.
+// lookupTimeout is the timeout of requests to the broker and the model actor before a turn begins without them.
 const lookupTimeout = 5 * time.Second
 
-// unavailableText is the result of a tool that does not answer in time.
+// unavailableText is the result of a tool that timed out.
 const unavailableText = "[tool unavailable]"
 
-// discoverTools are the definitions that the broker finds fitting. Without a broker there are none, and the user is told.
+// discoverTools asks the broker for tools that fit the question. It asks for each question, so that grants and disabled
+// tools take effect at once. Without a reply there are no tools, and a note says so.
 func (t *turn) discoverTools(ctx context.Context) []model.Tool {
 	most := t.g.cfg.MaxTools
 	if most <= 0 {
 		return nil
 	}
-	// Asked for each question: what the user disables or grants holds for the next one.
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	reply, err := actor.Ask(ctx, t.out, subjects.BrokerDiscover, subjects.DiscoverRequest{Task: text.Clip(t.query.Query, 4<<10), Max: most})
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			why := "it does not answer"
+			why := "no reply"
 			var f *subjects.Fault
 			if actor.IsReplyFault(err) && errors.As(err, &f) {
 				why = text.OneLine(f.Text, maxTextBytes)
 			}
-			t.addNote(subjects.NoteNoBroker, "no tools could be used: the broker did not say which there are ("+why+")")
+			t.addNote(subjects.NoteNoBroker, "no tools could be used: asking the broker for tools failed ("+why+")")
 		}
 		return nil
 	}
@@ -53,10 +53,10 @@ func (t *turn) discoverTools(ctx context.Context) []model.Tool {
 	return out
 }
 
-// callID is what a call is called outside of its turn. The model's own ids are unique within a turn at best: some servers
-// count from one in every reply, and the broker would take a call of tomorrow for one of today that has run. Whoever
-// watches tells respondent B's calls for a question from those of the one who answers it. The latter's never change: a turn
-// that was begun by an earlier version must find its calls in the broker's ledger.
+// callID is the id of a call outside of its turn, derived from session, query and the model's own id. The model's id alone is
+// unique within a turn at best, and the broker would take a later call with the same id for one that has run. Ids of
+// respondent B differ from the generator's for the same query. The derivation must not change: a resumed turn finds its
+// calls in the broker's ledger.
 func (t *turn) callID(id string) string {
 	of := t.sessionID + " " + t.query.QueryID + " " + id
 	if t.g.isRespondentB {
@@ -66,7 +66,7 @@ func (t *turn) callID(id string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// runTool runs one call through the broker. What comes back is always a result: denied, failed and silent ones too.
+// runTool runs one call through the broker. A denial, a failure and a timeout are results too, for the model to read.
 func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	service, err := subjects.ToolRequestService.With(c.Name)
 	if err != nil {
@@ -94,7 +94,7 @@ func (t *turn) runTool(ctx context.Context, c model.Call) loop.Result {
 	return loop.Result{Text: shown}
 }
 
-// addLabels notes what a result brings into the answer. Calls of one reply come back at the same time.
+// addLabels joins the labels of a result to those of the answer.
 func (t *turn) addLabels(l *subjects.Labels) {
 	if l == nil {
 		return
@@ -104,7 +104,7 @@ func (t *turn) addLabels(l *subjects.Labels) {
 	t.record.Labels = t.record.Labels.Join(l)
 }
 
-// addRecalls notes which memories the answer is made with.
+// addRecalls adds the ids of memories that a result holds.
 func (t *turn) addRecalls(ids []string) {
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
@@ -118,9 +118,9 @@ func (t *turn) addRecalls(ids []string) {
 // maxRecalls bounds how many memories an answer names.
 const maxRecalls = 100
 
-// noteClippedResult notes that the model is shown only the beginning of a result.
+// noteClippedResult notes, once per tool, that the model is sent only a part of a result.
 func (t *turn) noteClippedResult(tool string) {
-	n := subjects.Note{Code: loop.NoteClipped, Text: "a result of " + tool + " was larger than the model is shown"}
+	n := subjects.Note{Code: loop.NoteClipped, Text: "a result of " + tool + " was clipped for the model"}
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
 	if !slices.Contains(t.clipNotes, n) {
@@ -129,15 +129,15 @@ func (t *turn) noteClippedResult(tool string) {
 	}
 }
 
-// answerLabels are those of the answer, with the memories that it was made with.
+// answerLabels are the labels of the answer and the ids of the memories it used.
 func (t *turn) answerLabels() (*subjects.Labels, []string) {
 	t.resultMu.Lock()
 	defer t.resultMu.Unlock()
 	return t.record.Labels, t.record.Recalls
 }
 
-// clipInFrame is a result that fits. The loop would cut its end off, and with it the end of the frame around what strangers
-// wrote: the cut is made before that.
+// clipInFrame clips a framed result to most bytes and keeps the last line, which ends the frame around untrusted content:
+// the loop would cut it. A result without a frame is returned unchanged.
 func clipInFrame(s string, most int) string {
 	end := strings.LastIndexByte(s, '\n')
 	if len(s) <= most || end < 0 || !strings.HasPrefix(s, firewall.FrameStart) {
@@ -150,10 +150,10 @@ func clipInFrame(s string, most int) string {
 	return strings.ToValidUTF8(s[:room], "") + clipMark + last
 }
 
-// clipMark stands where a result was cut.
+// clipMark marks where a result was clipped.
 const clipMark = "\n[cut here: the result is longer]"
 
-// describeFault is a fault in words for the model.
+// describeFault is the result of a call that failed, in words for the model.
 func describeFault(f *subjects.Fault) loop.Result {
 	r := loop.Result{Fault: f.Code}
 	switch f.Code {
@@ -189,10 +189,11 @@ func describeFault(f *subjects.Fault) loop.Result {
 	return r
 }
 
-// defaultWindow is taken for a model whose window nobody knows, in tokens.
+// defaultWindow is assumed for a model with an unknown context window, in tokens.
 const defaultWindow = 32768
 
-// assistantModel tells what the assistant's model takes now. Without the model actor it is what most models take.
+// assistantModel is the current model of the assistant role and its capabilities. Without a reply of the model actor it is
+// a default.
 func (g *Generator) assistantModel(ctx context.Context, out actor.Out) subjects.RoleModel {
 	if r, ok := g.roleCache.get(out.Now()); ok {
 		return r
