@@ -19,10 +19,10 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come.
+// patience is the timeout of expected messages.
 const patience = 20 * time.Second
 
-// busHarness is a server under the real grants, with stand-ins for the model and the broker.
+// busHarness is a server under the real grants, with fakes of the model and the broker.
 type busHarness struct {
 	*bustest.Bus
 	t       *testing.T
@@ -71,7 +71,7 @@ func newBusHarness(t *testing.T) *busHarness {
 	return w
 }
 
-// subscribeJSON decodes what a person hears.
+// subscribeJSON decodes messages into a channel.
 func subscribeJSON[T any](t *testing.T, nc *nats.Conn, subject string, to chan T) {
 	t.Helper()
 	_, err := nc.Subscribe(subject, func(m *nats.Msg) {
@@ -138,7 +138,7 @@ func (w *busHarness) start(name string, a actor.Actor) *actor.Supervised {
 	return s
 }
 
-// askQuestion puts a question into its session's order, as the router does.
+// askQuestion publishes a question as the router does.
 func (w *busHarness) askQuestion(session, query, text string) {
 	w.t.Helper()
 	topic, err := subjects.QuerySession.With(session)
@@ -266,7 +266,7 @@ func TestSessionOrderIsKept(t *testing.T) {
 	}
 }
 
-// The turn survives each boundary on the real bus: the runtime catches the panic and hands it out again.
+// A turn survives a crash at each step on the real bus: the runtime recovers and the message is redelivered.
 func TestCrashOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
@@ -312,7 +312,7 @@ func TestCrashOnTheBus(t *testing.T) {
 	}
 }
 
-// The user stops an answer in the middle: what is there is kept, and the model stops working.
+// A canceled turn keeps its text so far, and the model request ends.
 func TestStopOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
@@ -349,7 +349,7 @@ func TestStopOnTheBus(t *testing.T) {
 	}
 }
 
-// A question asked while nobody was there is answered, and a conversation survives a restart.
+// A question that was stored while no generator ran is answered, and a conversation survives a restart.
 func TestRestartResumesTurns(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)

@@ -21,10 +21,10 @@ func crashPoints() (out []string) {
 	return out
 }
 
-// crash ends a generator at a boundary as a killed process would end: nothing after it runs.
+// crash ends a generator at a step as a killed process would: nothing after it runs.
 type crash string
 
-// crashAt gives a question to a generator that ends at a boundary, the nth time it gets there.
+// crashAt gives a question to a generator that crashes at a step, the nth time it gets there.
 func (w *harness) crashAt(at string, nth int, session, query string, try int) {
 	w.t.Helper()
 	w.crashGeneratorAt(New(subjects.Generator, shippedConfig()), at, nth, session, query, try)
@@ -82,7 +82,7 @@ func TestCrashAtEachStep(t *testing.T) {
 	}
 }
 
-// After the answer was stored, nothing is asked of the model again.
+// After the answer was stored, the model is not called again.
 func TestResumeSkipsFinishedModelCalls(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, lookupCall("c1"), "It is noon.", "wrong")
@@ -96,7 +96,7 @@ func TestResumeSkipsFinishedModelCalls(t *testing.T) {
 	}
 }
 
-// Two work at the same turn: one was paused, and its turn was given to the other.
+// Of two processes with the same turn, the one that was paused publishes nothing.
 func TestLosingOwnerPublishesNothing(t *testing.T) {
 	t.Parallel()
 	for _, at := range crashPoints() {
@@ -142,7 +142,7 @@ func TestLosingOwnerPublishesNothing(t *testing.T) {
 	}
 }
 
-// A process that was paused for longer than the stream remembers ids must not say the answer again.
+// A process that was paused for longer than the stream remembers ids must not publish the answer again.
 func TestOwnershipIsCheckedAfterALongPause(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "It is noon.")
@@ -195,7 +195,7 @@ func TestDuplicateQueryIsNotAnsweredAgain(t *testing.T) {
 	}
 }
 
-// A system that closes in mid-turn answers nothing: the turn goes on when it is open again.
+// A shutdown during a turn publishes no answer: the turn resumes after the restart.
 func TestShutdownLeavesTurnForRedelivery(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "Paris.")
@@ -230,7 +230,7 @@ func TestCallerDeadlineEndsTheTurn(t *testing.T) {
 	}
 }
 
-// What keeps dying at the same place is told at the last try, and the session goes on.
+// A turn that crashes each time is answered with an error at the last attempt, and the session goes on.
 func TestLastAttemptAnswersWithError(t *testing.T) {
 	t.Parallel()
 	t.Run("dies at the same place each time", func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestLastAttemptAnswersWithError(t *testing.T) {
 	})
 }
 
-// A finished turn does not stay twice: its record is made small, and the session goes on from it.
+// The large record of a finished turn is shrunk, and the session goes on from it.
 func TestLargeRecordIsShrunk(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a long answer ", 4000)

@@ -98,7 +98,7 @@ func TestSessionCache(t *testing.T) {
 	}
 }
 
-// What one process believes of a session is tried, not trusted: the other one went on with it.
+// A process with an outdated session cache notices that another process went on with the session.
 func TestTwoProcessesOneSession(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "Yes.")

@@ -44,7 +44,7 @@ func TestModelErrorsAreExplained(t *testing.T) {
 	}
 }
 
-// A model that fails for good is told in the answer, in words, through the whole path.
+// A permanent model error is explained in the answer.
 func TestModelErrorIsAnswered(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x; fetch it with: conclave model pull x"))

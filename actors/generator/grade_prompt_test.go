@@ -11,7 +11,7 @@ import (
 	"conclave/subjects"
 )
 
-// answerAfterGrades is a session of two questions with what is heard in between, and what the model was sent for the second.
+// answerAfterGrades runs two questions with grade events in between and returns the messages of the second.
 func answerAfterGrades(t *testing.T, cfg Config, labels *subjects.Labels, events ...any) (*harness, []model.Message) {
 	t.Helper()
 	w := newHarness(t, lookupCall("c1"), "Paris.", "Still Paris.")
@@ -32,7 +32,7 @@ func answerAfterGrades(t *testing.T, cfg Config, labels *subjects.Labels, events
 	return w, w.asked[len(w.asked)-1].Messages
 }
 
-// TestGradesAreNotInThePromptByDefault: with the switch off no prompt has anything of it: what goes over the wire is the same to the byte.
+// TestGradesAreNotInThePromptByDefault: with the setting off requests are the same to the byte.
 func TestGradesAreNotInThePromptByDefault(t *testing.T) {
 	t.Parallel()
 	wire := func(cfg Config, events ...any) (out []string) {
@@ -59,7 +59,7 @@ func TestGradesAreNotInThePromptByDefault(t *testing.T) {
 	}
 }
 
-// TestGradesInThePrompt: the model is told of its last answer right before the next question, as data.
+// TestGradesInThePrompt: the model is told the grades of its last answer right before the next question, as data.
 func TestGradesInThePrompt(t *testing.T) {
 	t.Parallel()
 	page := &subjects.Labels{Trust: subjects.Untrusted, Privacy: subjects.Public}
@@ -137,7 +137,7 @@ func TestGradesInThePrompt(t *testing.T) {
 	}
 }
 
-// Another process hears the grade and writes it down; this one has the session in memory and must not go on from the old.
+// Another process stores the grade; this one has the session cached and must not use the outdated entry.
 func TestGradeOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "Paris.")
@@ -156,7 +156,7 @@ func TestGradeOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestGradesSurviveACrash: what the model is told is decided when the turn begins, and stays when it is begun again.
+// TestGradesSurviveACrash: the grades in the prompt are fixed when the turn begins, also after a resume.
 func TestGradesSurviveACrash(t *testing.T) {
 	t.Parallel()
 	for _, at := range crashPoints() {
@@ -214,7 +214,7 @@ func TestGradesSurviveACrash(t *testing.T) {
 	}
 }
 
-// FuzzGraded: whatever somebody writes about an answer, it is one line of what the model is told, and no more.
+// FuzzGraded: any comment on an answer is one line of the prompt.
 func FuzzGraded(f *testing.F) {
 	for _, s := range []string{"", "clear", "a\nb\r\nc", `"`, `\"`, "\u2028\u2029", "{{.Words}}", "\x00\xff", strings.Repeat("é", 400)} {
 		f.Add(s, s, 2)

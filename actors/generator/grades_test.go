@@ -12,14 +12,14 @@ import (
 	"conclave/subjects"
 )
 
-// gradesConfig is the configuration with the switch on.
+// gradesConfig is the configuration with grades in the prompt.
 func gradesConfig() Config {
 	cfg := shippedConfig()
 	cfg.Grades.Prompt = true
 	return cfg
 }
 
-// deliverGrade lets a generator hear what was thought of an answer.
+// deliverGrade delivers a critique or a reward to a generator.
 func (w *harness) deliverGrade(g *Generator, body any) {
 	w.t.Helper()
 	subject := "critique.result"
@@ -50,7 +50,7 @@ func (w *harness) grades(query string) subjects.Grades {
 	return subjects.Grades{}
 }
 
-// TestGradesAreKept: what was thought of an answer stands beside it, whatever else is said on the same subjects.
+// TestGradesAreKept: grades are stored with their answer; invalid and foreign ones are ignored.
 func TestGradesAreKept(t *testing.T) {
 	t.Parallel()
 	type grades = subjects.Grades
@@ -116,7 +116,7 @@ func TestGradesAreKept(t *testing.T) {
 	}
 }
 
-// Respondent B does not listen: its answers are no part of a conversation.
+// Respondent B has no routes for grades: its answers are not part of a conversation.
 func TestRespondentBIgnoresGrades(t *testing.T) {
 	t.Parallel()
 	for _, r := range newRespondentB().Routes() {
@@ -126,7 +126,7 @@ func TestRespondentBIgnoresGrades(t *testing.T) {
 	}
 }
 
-// conflictingOut is a store in whose conversations something happens before a write.
+// conflictingOut is an Out whose store runs a function before each write of a conversation.
 type conflictingOut struct {
 	actor.Out
 	put func(n int) error // before the nth write of a conversation; an error is its end
@@ -156,7 +156,7 @@ func (s conflictingStore) Put(ctx context.Context, key string, value []byte, rev
 	return s.Store.Put(ctx, key, value, rev)
 }
 
-// TestGradeBeforeItsTurnIsStored: whoever thinks fast is heard before the turn is kept, at whichever moment.
+// TestGradeBeforeItsTurnIsStored: a grade that arrives before its turn is stored is not lost, at whichever step.
 func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 	t.Parallel()
 	want := subjects.Grades{Critic: 5, Feedback: "quick"}
@@ -188,7 +188,7 @@ func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 			t.Errorf("%s: the conversation was written %d times", at, writes)
 		}
 	}
-	// While the turn is being written: he who keeps it has looked already, and it is not there yet.
+	// During the write of the turn: the buffer was read already, and the turn is not stored yet.
 	w := newHarness(t, "Paris.")
 	g := New(subjects.Generator, shippedConfig())
 	ask(w, g, func(n int) error {
@@ -220,7 +220,7 @@ func TestGradeBeforeItsTurnIsStored(t *testing.T) {
 	}
 }
 
-// TestPendingGradesAreBounded: what waits for a turn that never comes takes no room.
+// TestPendingGradesAreBounded: grades without a turn do not fill the memory.
 func TestPendingGradesAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "Paris.")
@@ -242,7 +242,7 @@ func TestPendingGradesAreBounded(t *testing.T) {
 	w.requireNoErrors()
 }
 
-// TestGradeIsRetriedAfterConflict: a grade is tried again a few times, and then dropped. The turn it is about is never harmed.
+// TestGradeIsRetriedAfterConflict: a grade is retried a few times and then dropped. Its turn is not affected.
 func TestGradeIsRetriedAfterConflict(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -302,7 +302,7 @@ func TestGradeIsRetriedAfterConflict(t *testing.T) {
 	w.requireNoErrors()
 }
 
-// A grade that comes while old turns are summarized does not cost the summary.
+// A grade that arrives during a summary does not discard the summary.
 func TestGradeWhileSummarizing(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))

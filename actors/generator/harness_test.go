@@ -14,7 +14,7 @@ import (
 	"conclave/subjects"
 )
 
-// shippedConfig is the configuration as people get it.
+// shippedConfig is the shipped configuration.
 func shippedConfig() Config {
 	return Config{
 		Steps: 5, Wall: 10 * time.Minute, CallTimeout: 2 * time.Minute, ToolTimeout: time.Minute, Nudges: 2, Retries: 2, Repeats: 3,
@@ -23,10 +23,10 @@ func shippedConfig() Config {
 	}
 }
 
-// bucket is the one of the generator that people hear.
+// bucket is the generator's.
 var bucket = subjects.StateBucket(subjects.Generator)
 
-// harness is everyone around one or more generators: a model that follows a script, a broker with a ledger, a store.
+// harness is the environment of one or more generators: a scripted model, a broker with a ledger, a store.
 type harness struct {
 	actortest.Recorder
 	t testing.TB
@@ -102,7 +102,7 @@ func (w *harness) chat(body []byte) (any, error) {
 	return asReply(next)
 }
 
-// asReply makes chunks of what a script says: words, a call, pieces or an error.
+// asReply converts an entry of the script to chunks: a text, a call, chunks or an error.
 func asReply(v any) (any, error) {
 	switch v := v.(type) {
 	case error:
@@ -146,7 +146,7 @@ func (w *harness) call(body []byte) (any, error) {
 	return res, nil
 }
 
-// ask gives a question to a generator as the runtime would.
+// ask delivers a question to a generator as the runtime does.
 func (w *harness) ask(g *Generator, session, query, text string, try int) error {
 	return w.askCtx(w.t.Context(), g, subjects.Query{SessionID: session, QueryID: query, Query: text}, try)
 }
@@ -167,7 +167,7 @@ func (w *harness) withObserver(ctx context.Context, g *Generator) context.Contex
 // observe has observe called at each step of the turns of g.
 func (w *harness) observe(g *Generator, observe func(step string)) { w.observers.Store(g, observe) }
 
-// emitted are the bodies said on a subject.
+// emitted are the bodies published on a subject.
 func emitted[T any](w *harness, subject string) (out []T) {
 	for _, s := range w.Published() {
 		if s.Subject != subject {
@@ -208,7 +208,7 @@ func (w *harness) conversation(session string) subjects.Conversation {
 	return c
 }
 
-// statePath is the way through the states, as it was told.
+// statePath is the path through the states, as published.
 func (w *harness) statePath() string {
 	var b strings.Builder
 	for _, s := range emitted[subjects.AgentState](w, "agent.state.generator") {

@@ -80,7 +80,7 @@ func TestRespondentBOnTheBus(t *testing.T) {
 			t.Fatal("it never ends")
 		}
 	}
-	// What a person hears is the other's, and one dialog for each question.
+	// The user's events are the generator's, with one dialog for each question.
 	heard := map[string]int{}
 	for heard["dialog"] < 2 || heard["delta"] < 2 || heard["thinking"] < 2 {
 		what, by := "", ""
@@ -103,8 +103,8 @@ func TestRespondentBOnTheBus(t *testing.T) {
 	}
 }
 
-// TestGradesOnTheBus: what critic and reward say under their own keys is written down beside the turn, and told before the
-// next question. Respondent B, who runs too, has no part in it.
+// TestGradesOnTheBus: grades published under the critic's and reward's own keys are stored with the turn, and sent before the
+// next question. Respondent B, which runs too, is not affected.
 func TestGradesOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)

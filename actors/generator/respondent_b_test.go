@@ -13,10 +13,10 @@ import (
 	"conclave/subjects"
 )
 
-// newRespondentB is respondent B as people get it.
+// newRespondentB is respondent B with the shipped configuration.
 func newRespondentB() *Generator { return New(subjects.RespondentB, shippedConfig()) }
 
-// requireUnseen fails a test in which respondent B says anything where a person listens.
+// requireUnseen fails a test in which respondent B publishes anything that users see.
 func (w *harness) requireUnseen() {
 	w.t.Helper()
 	for _, s := range w.Published() {
@@ -49,7 +49,7 @@ func (w *harness) chats() (out []subjects.ChatRequest) {
 	return out
 }
 
-// storeConversation puts a conversation where the one who answers keeps it.
+// storeConversation stores a conversation in the generator's bucket.
 func (w *harness) storeConversation(c subjects.Conversation) {
 	w.t.Helper()
 	data, err := encodeJSON(c)
@@ -100,7 +100,7 @@ func TestRespondentBTurn(t *testing.T) {
 	w.requireNoErrors()
 }
 
-// What respondent B is asked with: its own model and temperature where they are set.
+// Respondent B uses its own model and temperature where they are set.
 func TestRespondentBModel(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, own, asked, want string }{
@@ -130,7 +130,7 @@ func TestRespondentBModel(t *testing.T) {
 	}
 }
 
-// TestRespondentBHistory: respondent B goes on from what the user was told before its question, and never sees the answer to it.
+// TestRespondentBHistory: respondent B continues the user's conversation before its question, and never sees the answer to it.
 func TestRespondentBHistory(t *testing.T) {
 	t.Parallel()
 	labels := func(trust string) *subjects.Labels {
@@ -194,7 +194,7 @@ func TestRespondentBHistory(t *testing.T) {
 	}
 }
 
-// Respondent B that is ahead of the one it follows says so.
+// Respondent B notes when the generator has not answered the previous question yet.
 func TestRespondentBNotesMissingHistory(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, "An answer.")
@@ -212,7 +212,7 @@ func TestRespondentBNotesMissingHistory(t *testing.T) {
 	}
 }
 
-// Respondent B keeps little of its own, answers nothing twice and leaves the other's conversation alone.
+// Respondent B keeps few turns, answers no duplicate and does not write to the user's conversation.
 func TestRespondentBKeepsFewTurns(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))
@@ -248,7 +248,7 @@ func TestRespondentBKeepsFewTurns(t *testing.T) {
 	w.requireUnseen()
 }
 
-// After a week without it, respondent B does not answer the week.
+// After an outage respondent B does not answer the backlog.
 func TestRespondentBSkipsOldQuestions(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -281,7 +281,7 @@ func TestRespondentBSkipsOldQuestions(t *testing.T) {
 	}
 }
 
-// What goes wrong for respondent B is told in its answer, and nowhere else.
+// Errors of respondent B are in its answer and nowhere else.
 func TestRespondentBReportsErrorsOnlyInItsAnswer(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, subjects.Faultf(subjects.CodeModelMissing, "the model is not there: x"))
@@ -304,7 +304,7 @@ func TestRespondentBReportsErrorsOnlyInItsAnswer(t *testing.T) {
 	w.requireUnseen()
 }
 
-// Respondent B goes on after a crash as the other does, and is not asked for what it gave up.
+// Respondent B resumes after a crash, and its abandoned turns are not finished.
 func TestRespondentBResumesAfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, at := range crashPoints() {
@@ -351,7 +351,7 @@ func TestRespondentBResumesAfterCrash(t *testing.T) {
 	}
 }
 
-// What a good answer says is for the one who grades it. No model that answers ever sees it.
+// The reference answer is for the critic. No model that answers sees it.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	const secret = "the good answer says MARZIPAN"

@@ -10,7 +10,7 @@ import (
 	"conclave/subjects"
 )
 
-// An answer's record is made to fit, and says so.
+// A response that is too large is shrunk, with a note.
 func TestResponseIsShrunk(t *testing.T) {
 	t.Parallel()
 	small := subjects.Response{Query: "q", Answer: "a"}

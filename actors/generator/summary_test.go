@@ -58,7 +58,7 @@ func TestOldTurnsAreSummarized(t *testing.T) {
 	w.requireNoErrors()
 }
 
-// A summary that was made while the conversation went on is dropped, and the turn is not lost.
+// A summary is dropped when the conversation changed meanwhile, and no turn is lost.
 func TestSummaryLosesAgainstConcurrentTurn(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t, strings.Repeat("A long answer about nothing. ", 120))

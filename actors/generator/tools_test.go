@@ -45,7 +45,7 @@ func TestClipInFrame(t *testing.T) {
 	}
 }
 
-// What one result brings in stays, whatever the others bring, and however many come at the same time.
+// The labels of concurrent results are joined.
 func TestResultLabels(t *testing.T) {
 	t.Parallel()
 	turn := &turn{}
@@ -70,7 +70,7 @@ func TestResultLabels(t *testing.T) {
 	}
 }
 
-// Each way of not running is told to the model in words of its own: it must not take a silence for a no.
+// Each fault has a text of its own for the model: no answer of the user is not a denial.
 func TestDescribeFault(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
@@ -86,7 +86,7 @@ func TestDescribeFault(t *testing.T) {
 	}
 }
 
-// The record of an answer holds no credential that a model passed on.
+// A response holds no credentials from arguments.
 func TestArgumentsAreRedacted(t *testing.T) {
 	t.Parallel()
 	token := "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
@@ -102,8 +102,8 @@ func TestArgumentsAreRedacted(t *testing.T) {
 	}
 }
 
-// Servers that count their calls from one in every reply: what a call is called outside must tell turns apart, and stay
-// the same when the turn is taken up again.
+// For servers that count calls from one in every reply, call ids must differ between turns, and stay
+// the same when the turn is resumed.
 func TestCallIDs(t *testing.T) {
 	t.Parallel()
 	by := func(name, session, query, id string) string {

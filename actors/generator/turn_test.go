@@ -153,7 +153,7 @@ func TestFailedCallsAreResults(t *testing.T) {
 func TestTurnWithoutBrokerAndModelActor(t *testing.T) {
 	t.Parallel()
 	w := newHarness(t)
-	w.Recorder.Reply = nil // nobody is there
+	w.Recorder.Reply = nil // no other actor runs
 	if err := w.ask(New(subjects.Generator, shippedConfig()), "s1", "q1", "Hello?", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestTooLongQueryIsAnswered(t *testing.T) {
 	}
 }
 
-// A turn that has grown too large to be written down ends with what is there.
+// A turn that is too large for its record ends with its text so far.
 func TestTooLargeRecordIsAnswered(t *testing.T) {
 	t.Parallel()
 	cfg := shippedConfig()
