@@ -17,18 +17,18 @@ import (
 	"conclave/subjects"
 )
 
-// IndexEntry is an entry as the index in memory needs it.
+// IndexEntry is an entry with the fields that the search index needs.
 type IndexEntry struct {
 	Row                            uint64
 	ID, Kind, State, Trust, Source string
 	Respondent                     string
 	Name, Description              string
-	Words                          string // the beginning of the corpus
+	Words                          string // the first 2000 characters of the corpus
 	Tags                           []string
 	Created                        time.Time
 	Pinned                         bool
-	Grades                         subjects.Grades // without the words of the critic
-	NameVector, DescriptionVector  []float32       // nil when there are none of the model; from Load, valid during the call
+	Grades                         subjects.Grades // without feedback
+	NameVector, DescriptionVector  []float32       // nil = none of the model; those of Load are valid during the callback
 }
 
 const (
@@ -39,8 +39,8 @@ const (
 	loadRangeSize = 2 * rowGroup
 )
 
-// Load hands every entry to each, in no certain order and one at a time, with the vectors of model where there are any.
-// It is meant for the start: what is written while it runs may be seen or not.
+// Load calls each for every entry, one at a time and in no particular order, with its vectors of model where it has any. It
+// is meant for start-up: writes during Load may or may not be seen.
 func (s *Store) Load(ctx context.Context, model string, each func(IndexEntry) error) error {
 	leave, err := s.beginRead()
 	if err != nil {
@@ -137,33 +137,39 @@ func loadRange(ctx context.Context, q driver.QueryerContext, model string, from,
 	if err != nil {
 		return err
 	}
-	hand := func(l *IndexEntry) error {
+	deliver := func(e *IndexEntry) error {
 		one.Lock()
 		defer one.Unlock()
-		if err := ctx.Err(); err != nil { // somebody else failed
+		if err := ctx.Err(); err != nil { // another worker failed
 			return err
 		}
-		return each(*l)
+		return each(*e)
 	}
+	return deliverRange(ctx, q, model, from, to, lights, deliver)
+}
+
+// deliverRange calls deliver for every entry of a range, with its vectors of model where it has any. The vectors are
+// valid during the call.
+func deliverRange(ctx context.Context, q driver.QueryerContext, model string, from, to int64, entries map[int64]*IndexEntry, deliver func(*IndexEntry) error) error {
 	if model != "" {
-		err = scanDriverRows(ctx, q, func(v []driver.Value) error {
+		err := scanDriverRows(ctx, q, func(v []driver.Value) error {
 			row, _ := v[0].(int64)
-			l := lights[row]
-			if l == nil {
+			e := entries[row]
+			if e == nil {
 				return nil // written since
 			}
-			delete(lights, row)
-			if err := l.setVectors(v[1], v[2], v[3]); err != nil {
+			delete(entries, row)
+			if err := e.setVectors(v[1], v[2], v[3]); err != nil {
 				return err
 			}
-			return hand(l)
+			return deliver(e)
 		}, "SELECT row, dims, name, description FROM vectors WHERE row BETWEEN ? AND ? AND model = ?", from, to, model)
 		if err != nil {
 			return err
 		}
 	}
-	for _, l := range lights {
-		if err := hand(l); err != nil {
+	for _, e := range entries {
+		if err := deliver(e); err != nil {
 			return err
 		}
 	}
@@ -269,7 +275,7 @@ func scanIndexGrades(v []driver.Value) (row int64, g gradeRow, err error) {
 	return row, g, err
 }
 
-// IndexEntries reads some entries as the index needs them, in the order asked. Those that are not there are left out.
+// IndexEntries returns entries for the index in the order of ids. Unknown ids are left out.
 func (s *Store) IndexEntries(ctx context.Context, model string, ids ...string) ([]IndexEntry, error) {
 	ids = unique(sanitizeAll(ids))
 	byRow := map[int64]*IndexEntry{}
@@ -341,7 +347,7 @@ func readIndexEntries(ctx context.Context, m snapshot, model string, ids []strin
 // unembeddedFrom are entries without vectors of a model, or of any when the model is "".
 const unembeddedFrom = " FROM entries WHERE row NOT IN (SELECT row FROM vectors WHERE ? = '' OR model = ?)"
 
-// Unembedded reads entries that wait for vectors of a model, those first that are recalled, then the newest.
+// Unembedded returns entries without vectors of a model: active ones first, then the newest.
 func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subjects.MemoryEntry, error) {
 	if limit <= 0 {
 		return nil, nil
@@ -360,7 +366,7 @@ func (s *Store) Unembedded(ctx context.Context, model string, limit int) ([]subj
 	return s.Get(ctx, ids...)
 }
 
-// CountUnembedded counts the entries that wait for vectors of a model.
+// CountUnembedded returns the number of entries without vectors of a model.
 func (s *Store) CountUnembedded(ctx context.Context, model string) (n int, err error) {
 	model = sanitize(model)
 	if err := s.query(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, "SELECT count(*)"+unembeddedFrom, model, model); err != nil {

@@ -1,9 +1,9 @@
 // Package store is memory's system of record: one DuckDB file. It is the only importer of DuckDB.
 //
-// What is written is durable when the call returns: a transaction is in the log and the log is synced. One goroutine
-// writes; what waits for it together is committed together. Readers never wait for it.
+// A write is durable when its call returns: the transaction is in the log and the log is synced. One goroutine writes and
+// commits queued writes together. Readers never wait for it.
 //
-// No index over vectors is in the file. They are kept as plain bytes and read into memory at the start ([Store.Load]).
+// The file has no vector index. Vectors are stored as plain bytes and loaded into memory at start ([Store.Load]).
 //
 // Without a C compiler the package builds and [Open] returns [ErrNoDuckDB].
 package store
@@ -18,15 +18,14 @@ import (
 	"time"
 )
 
-// Options is how the database is opened. The zero value is useful.
+// Options configures the database. The zero value is usable.
 type Options struct {
-	Threads     int              // of one query; 0 = 1: queries are short, and several run beside each other
-	MemoryLimit string           // of DuckDB, in its words: "512MB"; "" = 512MB
+	Threads     int              // per query; 0 = 1, since queries are short and run concurrently
+	MemoryLimit string           // of DuckDB, in its syntax; "" = 512MB
 	VSS         string           // file of DuckDB's extension for approximate search; "" = not used
 	Now         func() time.Time // nil = time.Now
 }
 
-// Usual settings.
 const (
 	defaultThreads     = 1
 	defaultMemoryLimit = "512MB"
@@ -45,7 +44,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is the open file. Its methods may be called by many at once.
+// Store is an open database. Its methods are safe for concurrent use.
 type Store struct {
 	path       string
 	opts       Options
@@ -53,25 +52,25 @@ type Store struct {
 	db         *sql.DB
 	writer     *writer
 	statements statementCache
-	vssErr     error // why there is no approximate search
+	vssErr     error // why approximate search is not available; nil = it is
 	accesses   accessCounts
 	steps      []string // of the schema
 
-	lifecycle sync.RWMutex // held for reading by whoever hands in a write, and for a moment by whoever begins to read
+	lifecycle sync.RWMutex // guards closed: held for reading while a write is queued or a read begins
 	closed    bool
 	readers   sync.WaitGroup // readers
-	release   func()         // lets others in this process open the file
+	release   func()         // lets this process open the file again
 }
 
-// Open opens the memory at path, an absolute or relative name of a file. It makes the folder closed to others, and the
-// file; brings an older file up to date; and recovers what a crash left in the log.
+// Open opens the database at path and creates file and folder, readable by the owner only, when they are missing. It migrates an
+// older schema and replays the log that a crash left.
 //
-// A file that cannot be used is never changed: [ErrDamaged], [ErrNewer] and [ErrLocked] say what to do.
+// A file that cannot be used is never changed; [ErrDamaged], [ErrNewer] and [ErrLocked] name the remedy.
 func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	return openWithSteps(ctx, path, o, steps)
 }
 
-// openWithSteps is Open with other steps of the schema, for tests.
+// openWithSteps is [Open] with other schema steps, for tests.
 func openWithSteps(ctx context.Context, path string, o Options, steps []string) (*Store, error) {
 	if !haveDuckDB {
 		return nil, ErrNoDuckDB
@@ -115,7 +114,7 @@ func (s *Store) start(ctx context.Context) error {
 	return err
 }
 
-// beginRead is called by whoever reads, before; he calls leave after. The file is not closed in between.
+// beginRead keeps the file open until leave is called. It fails with [ErrClosed].
 func (s *Store) beginRead() (leave func(), err error) {
 	s.lifecycle.RLock()
 	defer s.lifecycle.RUnlock()
@@ -126,9 +125,8 @@ func (s *Store) beginRead() (leave func(), err error) {
 	return s.readers.Done, nil
 }
 
-// Close waits for what was handed in and for those who read, writes the log into the file and closes it. When something
-// was forgotten since the file was last written anew it writes it anew ([Compact]); when ctx ends before, that is left for
-// the next time.
+// Close waits for queued writes and running reads, checkpoints and closes the file. When content was forgotten or changed since
+// the file was last rewritten it rewrites it ([Compact]); when ctx ends before, the rewrite is left to the next close.
 func (s *Store) Close(ctx context.Context) error {
 	s.lifecycle.Lock()
 	if s.closed {
@@ -145,7 +143,7 @@ func (s *Store) Close(ctx context.Context) error {
 	forgot, err := s.readMark(context.WithoutCancel(ctx), markForgot)
 	errs := []error{err}
 	if _, err := s.db.ExecContext(context.WithoutCancel(ctx), "CHECKPOINT "+catalog); err != nil {
-		errs = append(errs, fmt.Errorf("writing the log into the file: %w", explainError(err)))
+		errs = append(errs, fmt.Errorf("checkpointing: %w", explainError(err)))
 	}
 	errs = append(errs, s.writer.close(), s.statements.close(), s.engine.close())
 	if err := errors.Join(errs...); err != nil {
@@ -160,11 +158,11 @@ func (s *Store) Close(ctx context.Context) error {
 	return nil
 }
 
-// Size is how many bytes the file and its log have.
+// Size returns the size of the file and its log in bytes.
 func (s *Store) Size() int64 {
 	var sum int64
 	for _, name := range []string{s.path, s.path + walSuffix} {
-		// Looking at it is harmless. Opening and closing it would give up the lock that DuckDB holds on it.
+		// Stat only: opening and closing the file would release the lock that DuckDB holds on it.
 		if info, err := os.Stat(name); err == nil {
 			sum += info.Size()
 		}
@@ -172,7 +170,7 @@ func (s *Store) Size() int64 {
 	return sum
 }
 
-// ErrVSS is why there is no approximate search although the settings name a file for it; nil when all is well.
+// ErrVSS returns why approximate search is configured but not available, nil otherwise.
 func (s *Store) ErrVSS() error {
 	if s.opts.VSS == "" {
 		return nil

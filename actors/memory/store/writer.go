@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// Bounds of what is committed together.
+// Limits of the write queue and of one transaction, in writes.
 const (
 	maxQueued = 256
 	maxBatch  = 256
 )
 
-// writeRequest is one change on its way to the file.
+// writeRequest is one change in the queue of the writer.
 type writeRequest struct {
-	ctx   context.Context
-	apply func(*tx) error // may run more than once: what it sets, it sets anew
-	done  chan error
+	abandoned func() error    // a non-nil error = the caller no longer waits
+	apply     func(*tx) error // may be called again after a rollback, and must reset what it sets outside
+	done      chan error
 }
 
-// writer is the one goroutine that writes. DuckDB has no savepoints: when one of several that go together fails, the
-// transaction is undone and each is done alone.
+// writer is the only goroutine that writes. It commits queued requests together. DuckDB has no savepoints: when one
+// request fails, the transaction is rolled back and each is committed alone.
 type writer struct {
 	store     *Store
 	conn      *sql.Conn
 	queue     chan *writeRequest
 	stopped   chan struct{}
-	prepared  map[string]*sql.Stmt // by their text
+	prepared  map[string]*sql.Stmt // by query text
 	appenders map[string]appender  // by table
 
 	nextRow    int64
@@ -55,13 +55,13 @@ func newWriter(ctx context.Context, s *Store) (w *writer, err error) {
 		return nil, fmt.Errorf("connecting to the memory: %w", explainError(err))
 	}
 	if err := w.loadCounters(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("reading where the memory ended: %w", explainError(err)), w.conn.Close())
+		return nil, errors.Join(fmt.Errorf("reading counters: %w", explainError(err)), w.conn.Close())
 	}
 	go w.run()
 	return w, nil
 }
 
-// loadCounters finds out which numbers are free.
+// loadCounters reads the next free row and entity numbers, and the dimensions of each model.
 func (w *writer) loadCounters(ctx context.Context) error {
 	err := w.conn.QueryRowContext(ctx, `SELECT greatest((SELECT coalesce(max(row), 0) FROM entries), (SELECT value FROM meta WHERE name = 'high')) + 1,
 		(SELECT coalesce(max(id), 0) FROM entities) + 1`).Scan(&w.nextRow, &w.nextEntity)
@@ -84,10 +84,10 @@ func (w *writer) loadCounters(ctx context.Context) error {
 	return rows.Err()
 }
 
-// write hands in a change and waits until it is durable. When ctx ends while it waits the caller gets ctx's error, and the
-// change may be made all the same.
+// write queues a change and waits until it is durable. When ctx ends first the caller gets ctx's error, and the change may
+// still be made.
 func (s *Store) write(ctx context.Context, run func(*tx) error) error {
-	w := &writeRequest{ctx: ctx, apply: run, done: make(chan error, 1)}
+	w := &writeRequest{abandoned: ctx.Err, apply: run, done: make(chan error, 1)}
 	if err := s.enqueue(ctx, w); err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func (w *writer) run() {
 	w.commitBatch(nil) // what was touched
 }
 
-// commit makes the changes durable and tells each of its own.
+// commit makes changes durable and acknowledges each. A rejected change does not affect the others.
 func (w *writer) commit(batch []*writeRequest) {
 	batch = slices.DeleteFunc(batch, func(c *writeRequest) bool {
-		err := c.ctx.Err()
-		if err != nil { // nobody waits for it
+		err := c.abandoned()
+		if err != nil {
 			c.done <- err
 		}
 		return err != nil
@@ -152,7 +152,7 @@ func (w *writer) commit(batch []*writeRequest) {
 	case err == nil:
 		w.acknowledge(t, batch)
 	case len(batch) == 1 && !errors.As(err, &ours):
-		batch[0].done <- err // it was refused, and would be again
+		batch[0].done <- err // a rejected request would be rejected again
 	default:
 		for _, c := range batch {
 			t, err := w.commitOnce(true, c)
@@ -165,11 +165,11 @@ func (w *writer) commit(batch []*writeRequest) {
 	}
 }
 
-// acknowledge tells the callers that it is done.
+// acknowledge reports success to the callers, after a checkpoint where content was deleted.
 func (w *writer) acknowledge(t *tx, batch []*writeRequest) {
 	if t.checkpoint {
-		// The log is written into the file, so that it no longer holds what was forgotten. When this fails the change is
-		// durable nevertheless, and the log goes with the next checkpoint.
+		// So that the log no longer holds deleted content. When this fails the change is durable nevertheless, and the log is
+		// cleared by the next checkpoint.
 		_, _ = w.conn.ExecContext(context.Background(), "CHECKPOINT "+catalog)
 	}
 	for _, c := range batch {
@@ -177,7 +177,7 @@ func (w *writer) acknowledge(t *tx, batch []*writeRequest) {
 	}
 }
 
-// commitBatch commits changes and what was touched since the last time.
+// commitBatch commits changes together with the access counts since the last commit.
 func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
 	touched, settled := w.store.accesses.pending()
 	if len(touched) == 0 {
@@ -186,17 +186,17 @@ func (w *writer) commitBatch(batch []*writeRequest) (*tx, error) {
 	touches := &writeRequest{apply: func(t *tx) error { return t.writeAccesses(touched) }}
 	t, err := w.commitOnce(false, append(slices.Clone(batch), touches)...)
 	if err != nil && len(batch) > 0 {
-		// Whoever's fault it was, counts do not stand in the way of what is tried again: they are written now or lost.
+		// Access counts must not make the retry fail: they are written now or lost.
 		_, _ = w.commitOnce(true, touches)
 	}
 	settled()
 	return t, err
 }
 
-// commitOnce runs changes in one transaction.
+// commitOnce applies changes in one transaction. checkFirst makes inserts look for conflicts before they write.
 func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err error) {
-	t = &tx{w: w, ctx: context.Background(), checkFirst: careful, nextRow: w.nextRow, nextEntity: w.nextEntity}
-	if _, err := w.conn.ExecContext(t.ctx, "BEGIN TRANSACTION"); err != nil {
+	t = &tx{w: w, checkFirst: careful, nextRow: w.nextRow, nextEntity: w.nextEntity}
+	if _, err := w.conn.ExecContext(context.Background(), "BEGIN TRANSACTION"); err != nil {
 		return nil, explainError(err)
 	}
 	for _, c := range batch {
@@ -208,7 +208,7 @@ func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err er
 		err = t.flush()
 	}
 	if err == nil {
-		if _, cerr := w.conn.ExecContext(t.ctx, "COMMIT"); cerr != nil {
+		if _, cerr := w.conn.ExecContext(context.Background(), "COMMIT"); cerr != nil {
 			err = explainError(cerr)
 		}
 	}
@@ -216,8 +216,8 @@ func (w *writer) commitOnce(careful bool, batch ...*writeRequest) (t *tx, err er
 		for _, a := range w.appenders {
 			_ = a.Clear()
 		}
-		// It fails when the commit has failed, which has undone everything already.
-		_, _ = w.conn.ExecContext(t.ctx, "ROLLBACK")
+		// It fails after a failed commit, which has rolled back already.
+		_, _ = w.conn.ExecContext(context.Background(), "ROLLBACK")
 		return nil, err
 	}
 	w.nextRow, w.nextEntity = t.nextRow, t.nextEntity
@@ -238,20 +238,19 @@ func (w *writer) close() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// tx is the transaction that changes are made in.
+// tx is a transaction of the writer. It is not bound to the context of any caller: a batch serves several.
 type tx struct {
 	w          *writer
-	ctx        context.Context
-	checkFirst bool // look before you write: something went wrong when it was just tried
+	checkFirst bool // look for conflicts before writing: the first attempt failed
 
 	nextRow    int64
 	nextEntity int64
-	dims       map[string]int // models that are new
+	dims       map[string]int // of models that this transaction adds
 	rows       map[string][][]any
-	checkpoint bool // write the log into the file afterwards
+	checkpoint bool // checkpoint after the commit
 }
 
-// insert adds a row to a table, later: what comes together is written together.
+// insert adds a row to a table with the next flush, which writes all rows of a table together.
 func (t *tx) insert(table string, values ...any) {
 	if t.rows == nil {
 		t.rows = map[string][][]any{}
@@ -259,10 +258,10 @@ func (t *tx) insert(table string, values ...any) {
 	t.rows[table] = append(t.rows[table], values)
 }
 
-// maxSingleInserts is up to how many rows a prepared statement is quicker than an appender.
+// maxSingleInserts is the number of rows up to which a prepared statement is faster than an appender.
 const maxSingleInserts = 2
 
-// flush writes the rows that were added.
+// flush writes the rows that insert added.
 func (t *tx) flush() error {
 	for _, table := range tables {
 		rows := t.rows[table]
@@ -284,12 +283,12 @@ func (t *tx) flush() error {
 }
 
 func (t *tx) insertSingly(table string, rows [][]any) error {
-	st, err := t.w.prepare(t.ctx, "INSERT INTO "+table+" VALUES ("+placeholders(len(rows[0]))+")")
+	st, err := t.w.prepare(context.Background(), "INSERT INTO "+table+" VALUES ("+placeholders(len(rows[0]))+")")
 	if err != nil {
 		return err
 	}
 	for _, r := range rows {
-		if _, err := st.ExecContext(t.ctx, r...); err != nil {
+		if _, err := st.ExecContext(context.Background(), r...); err != nil {
 			return err
 		}
 	}
@@ -320,16 +319,16 @@ func (t *tx) appendRows(table string, rows [][]any) error {
 	return a.Flush()
 }
 
-// exec changes rows and reports how many.
+// exec runs a statement and returns the number of changed rows.
 func (t *tx) exec(query string, args ...any) (int64, error) {
 	if err := t.flush(); err != nil {
 		return 0, err
 	}
-	st, err := t.w.prepare(t.ctx, query)
+	st, err := t.w.prepare(context.Background(), query)
 	if err != nil {
 		return 0, explainError(err)
 	}
-	res, err := st.ExecContext(t.ctx, args...)
+	res, err := st.ExecContext(context.Background(), args...)
 	if err != nil {
 		return 0, explainError(err)
 	}
@@ -337,20 +336,20 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return n, err
 }
 
-// query reads rows as they are in this transaction.
+// query calls each for every row, as seen by this transaction.
 func (t *tx) query(each func(*sql.Rows) error, query string, args ...any) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
-	st, err := t.w.prepare(t.ctx, query)
+	st, err := t.w.prepare(context.Background(), query)
 	if err != nil {
 		return explainError(err)
 	}
-	rows, err := st.QueryContext(t.ctx, args...)
+	rows, err := st.QueryContext(context.Background(), args...)
 	return scanRows(rows, err, each)
 }
 
-// prepare prepares a statement once. Those with a list of another length are many: they are not all kept.
+// prepare returns a cached prepared statement. A full cache evicts any one statement.
 func (w *writer) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	if st := w.prepared[query]; st != nil {
 		return st, nil
@@ -371,7 +370,7 @@ func (w *writer) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	return st, err
 }
 
-// scanRows hands each row to each and closes them.
+// scanRows calls each for every row and closes rows. err is the error of the query.
 func scanRows(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
 	if err != nil {
 		return explainError(err)
@@ -388,14 +387,14 @@ func scanRows(rows *sql.Rows, err error, each func(*sql.Rows) error) error {
 	return nil
 }
 
-// placeholders are n places for values.
+// placeholders returns n placeholders for values.
 func placeholders(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
 
-// maxListed bounds how many are named in one statement.
+// maxListed bounds the values of one IN list.
 const maxListed = 512
 
-// inList is a list for "IN", and its values. From some length on the last is repeated, so that lists of any length need few
-// statements.
+// inList returns the placeholders of an IN list and its values. Longer lists are padded to a power of two by repeating the last
+// value, so that lists of any length share few prepared statements. values must not be empty.
 func inList[T any](values []T) (in string, out []any) {
 	size := len(values)
 	if size > exactListLength {
@@ -410,8 +409,8 @@ func inList[T any](values []T) (in string, out []any) {
 	return "(" + placeholders(size) + ")", out
 }
 
-// exactListLength is up to which length a list is as long as it is: DuckDB does less for each one less.
+// exactListLength is the length up to which lists are not padded.
 const exactListLength = 8
 
-// truncateTime is a time as the file keeps it.
+// truncateTime returns t in UTC with the microsecond precision of the file.
 func truncateTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
