@@ -193,7 +193,7 @@ type sieve struct {
 
 func newSieve(t *testing.T, c config.Config, provider string) *sieve {
 	t.Helper()
-	k, err := seal.New()
+	k, err := seal.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}

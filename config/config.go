@@ -209,7 +209,7 @@ func (c *Config) Apply(flags map[string]string) error {
 		next.origins[path] = from
 	}
 	var errs []error
-	for _, path := range strict.Keys(flags) {
+	for _, path := range strict.SortedKeys(flags) {
 		name, field, _ := strings.Cut(path, ".")
 		if path == "models.roles.assistant" { // the one setting of the models that has a flag
 			next.Models.Roles = mergeMaps(next.Models.Roles, map[string]string{subjects.RoleAssistant: flags[path]})
@@ -296,17 +296,17 @@ func (c Config) Explain() []Setting {
 			add(key, strings.Join(values, ", "))
 		}
 	}
-	for _, typ := range strict.Keys(c.Manifest.Types) {
+	for _, typ := range strict.SortedKeys(c.Manifest.Types) {
 		t, key := c.Manifest.Types[typ], "manifest.types."+typ
 		list(key+".tools", t.Tools)
 		list(key+".delegable", t.Delegable)
 		list(key+".can_spawn", t.CanSpawn)
-		for _, tool := range strict.Keys(t.Paths) {
+		for _, tool := range strict.SortedKeys(t.Paths) {
 			list(key+".paths."+tool, t.Paths[tool])
 		}
 		add(key+".inherit_constraints", fmt.Sprint(!t.Unbound))
 	}
-	for _, account := range strict.Keys(c.Manifest.Accounts) {
+	for _, account := range strict.SortedKeys(c.Manifest.Accounts) {
 		add("manifest.accounts."+account, c.Manifest.Accounts[account])
 	}
 	c.listManifestRules(add)
@@ -322,11 +322,11 @@ func (c Config) listManifestRules(add func(key, value string)) {
 	add("manifest.egress.fetch.allow", strings.Join(m.Egress.Fetch.Allow, ", "))
 	add("manifest.egress.fetch.deny", strings.Join(m.Egress.Fetch.Deny, ", "))
 	add("manifest.limits.same", fmt.Sprint(m.Limits.Identical))
-	add("manifest.limits.window", strict.Short(m.Limits.Window))
+	add("manifest.limits.window", strict.FormatDuration(m.Limits.Window))
 	add("manifest.limits.calls", fmt.Sprint(m.Limits.Calls))
 	add("manifest.limits.spawns", fmt.Sprint(m.Limits.Spawns))
 	add("manifest.limits.depth", fmt.Sprint(m.Limits.Depth))
-	for _, typ := range strict.Keys(m.Limits.Budgets) {
+	for _, typ := range strict.SortedKeys(m.Limits.Budgets) {
 		b, key := m.Limits.Budgets[typ], "manifest.limits.budgets."+typ
 		for _, f := range []struct {
 			name  string
@@ -338,9 +338,9 @@ func (c Config) listManifestRules(add func(key, value string)) {
 			}
 		}
 	}
-	add("manifest.approvals.expires", strict.Short(m.Approvals.Expires))
+	add("manifest.approvals.expires", strict.FormatDuration(m.Approvals.Expires))
 	var watched []string
-	for _, layer := range strict.Keys(m.Monitored) {
+	for _, layer := range strict.SortedKeys(m.Monitored) {
 		for _, rule := range m.Monitored[layer] {
 			watched = append(watched, layer+"."+rule)
 		}

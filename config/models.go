@@ -60,8 +60,8 @@ func listModelFields(c model.Config) []strict.Field {
 		name string
 		all  map[string]string
 	}{{"roles", c.Roles}, {"hints", c.Hints}} {
-		for _, key := range strict.Keys(group.all) {
-			add(strict.Join(group.name, key), group.all[key])
+		for _, key := range strict.SortedKeys(group.all) {
+			add(strict.JoinPath(group.name, key), group.all[key])
 		}
 	}
 	add("keep", strings.Join(c.Keep, ", "))
@@ -84,13 +84,13 @@ func listModelFields(c model.Config) []strict.Field {
 		}
 	}
 	options("defaults", c.Defaults)
-	for _, name := range strict.Keys(c.Models) {
-		options(strict.Join("models", name), c.Models[name])
+	for _, name := range strict.SortedKeys(c.Models) {
+		options(strict.JoinPath("models", name), c.Models[name])
 	}
 	add("allow_remote", strings.Join(c.Remote, ", "))
 	add("demo_model", c.DemoModel)
 	servers := c.Servers()
-	for _, name := range strict.Keys(servers) {
+	for _, name := range strict.SortedKeys(servers) {
 		for _, f := range strict.Fields(servers[name]) {
 			add(name+"."+f.Path, f.Value)
 		}
@@ -108,7 +108,7 @@ func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := seal.New()
+	own, err := seal.NewKey()
 	if err != nil {
 		return nil, err
 	}

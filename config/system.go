@@ -84,7 +84,7 @@ func (s System) Problems() (out strict.Problems) {
 		out.Add("broker.show_result", "%s is not between 1KB and 128KB", n)
 	}
 	if d := s.Broker.ModelTimeout; d < 0 || d > time.Minute {
-		out.Add("broker.model_timeout", "%s is not between 0s and 1m", strict.Short(d))
+		out.Add("broker.model_timeout", "%s is not between 0s and 1m", strict.FormatDuration(d))
 	}
 	if _, ok := logLevels[s.LogLevel]; !ok {
 		out.Add("log_level", "%q is none of debug, info, warn, error", s.LogLevel)
@@ -111,7 +111,7 @@ func (s System) Problems() (out strict.Problems) {
 		{"actor.restarts.period", s.Actor.Restarts.Period},
 	} {
 		if f.d < time.Millisecond || f.d > 24*time.Hour {
-			out.Add(f.path, "%s is not between 1ms and 24h", strict.Short(f.d))
+			out.Add(f.path, "%s is not between 1ms and 24h", strict.FormatDuration(f.d))
 		}
 	}
 	for _, p := range s.Gateway.Problems() {
@@ -130,7 +130,7 @@ func checkListenAddress(listen string, remote bool) string {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
 		return fmt.Sprintf("%q is not a port between 0 and 65535", port)
 	}
-	if remote || local.Host(host) {
+	if remote || local.IsLocalHost(host) {
 		return ""
 	}
 	return fmt.Sprintf("%q can be reached from other machines; write 127.0.0.1:%s, or set allow_remote: true", listen, port)

@@ -7,25 +7,24 @@ import (
 	"time"
 )
 
-// Conversation is what an agent keeps of a session. It stands as JSON under the key conv.<session> in the agent's
-// bucket, where the user's roles may read it. Thinking is never part of it.
+// Conversation is the history of a session. It is stored as JSON under the key conv.<session> in the respondent's bucket,
+// where the user's accounts may read it. Thinking is never part of it.
 type Conversation struct {
 	SessionID  string   `json:"session_id"`
-	Summary    string   `json:"summary,omitempty"`    // stands for the turns that were summarized
-	Summarized int      `json:"summarized,omitempty"` // how many those are
-	Dropped    int      `json:"dropped,omitempty"`    // turns that were let go without a summary: too many or too large
+	Summary    string   `json:"summary,omitempty"`    // of the summarized turns
+	Summarized int      `json:"summarized,omitempty"` // number of summarized turns
+	Dropped    int      `json:"dropped,omitempty"`    // turns dropped without a summary: too many or too large
 	Turns      []Turn   `json:"turns"`                // oldest first
 	Past       []string `json:"past,omitempty"`       // query ids of the latest turns that are no longer in Turns
-	// Labels are those of all turns there ever were: what a stranger wrote is in the summary too.
+	// Labels are joined from all turns, summarized and dropped ones included: taint does not expire.
 	Labels  *Labels   `json:"labels,omitempty"`
 	Updated time.Time `json:"updated"`
 }
 
-// RetryInstruction goes with a question that is asked again. What stands from there on is not what the user typed: the
-// critic's words may be among it.
+// RetryInstruction is appended to a question that is retried. Text from there on is not the user's: it may quote the critic.
 const RetryInstruction = "The last answer to this was not good enough. Try again, and better."
 
-// UserText is what the user typed of a question.
+// UserText is the part of a question that the user typed.
 func UserText(question string) string {
 	own, _, _ := strings.Cut(question, "\n\n"+RetryInstruction)
 	return own
@@ -35,17 +34,17 @@ func UserText(question string) string {
 type Turn struct {
 	QueryID  string    `json:"query_id"`
 	Query    string    `json:"query"`
-	Messages []Message `json:"messages,omitempty"` // between question and answer: calls, each with its result
+	Messages []Message `json:"messages,omitempty"` // between question and answer: tool calls and results
 	Answer   string    `json:"answer"`
 	Model    string    `json:"model,omitempty"`
 	Partial  bool      `json:"partial,omitempty"`
-	Error    string    `json:"error,omitempty"`  // code of what went wrong; the answer then says it in words
-	Labels   *Labels   `json:"labels,omitempty"` // of all that went into the answer
-	Grades   *Grades   `json:"grades,omitempty"` // what others thought of it, as far as it was heard
+	Error    string    `json:"error,omitempty"`  // fault code; the answer then explains it
+	Labels   *Labels   `json:"labels,omitempty"` // joined from all inputs of the answer
+	Grades   *Grades   `json:"grades,omitempty"` // by critic and user, as far as received
 	Time     time.Time `json:"time"`
 }
 
-// Message is one message of a conversation as a model is sent it.
+// Message is one message of a conversation as it is sent to a model.
 type Message struct {
 	Role     string        `json:"role"` // user, assistant, tool
 	Content  string        `json:"content"`
@@ -67,7 +66,7 @@ func ConversationKey(session string) string { return ConversationPrefix + "." + 
 // ConversationPrefix is the first token of the keys of all conversations.
 const ConversationPrefix = "conv"
 
-// SessionOf is the session whose conversation stands under a key. It reports false for any other key.
+// SessionOf is the session of a conversation's key. It reports false for any other key.
 func SessionOf(key string) (session string, ok bool) {
 	session, ok = strings.CutPrefix(key, ConversationPrefix+".")
 	if !ok || CheckToken(session) != nil {
@@ -76,8 +75,7 @@ func SessionOf(key string) (session string, ok bool) {
 	return session, true
 }
 
-// Messages is the history that goes before the next question, message by message: what is stored is what is sent. The
-// summary goes before it.
+// Messages is the history that is sent before the next question, without the summary.
 func (c Conversation) Messages() []Message {
 	var out []Message
 	for _, t := range c.Turns {
@@ -88,7 +86,7 @@ func (c Conversation) Messages() []Message {
 	return out
 }
 
-// Answered reports whether a query's answer is part of the conversation, or was.
+// Answered reports whether a query was answered in the conversation, also in a turn that was summarized or dropped lately.
 func (c Conversation) Answered(query string) bool {
 	return slices.ContainsFunc(c.Turns, func(t Turn) bool { return t.QueryID == query }) || slices.Contains(c.Past, query)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Advisory is what the server says of a message that was handed out too often. Its fields are the server's.
+// Advisory is the server's advisory about a message that reached its delivery limit. The fields are the server's.
 type Advisory struct {
 	Type       string    `json:"type"`
 	ID         string    `json:"id"`
@@ -17,9 +17,9 @@ type Advisory struct {
 	Domain     string    `json:"domain,omitempty"`
 }
 
-// IsFinalFailure reports whether a dead letter that an account wrote means that its question will not be answered. Other dead
-// letters, of the critic, of respondent B's turn or of a cancellation that could not be read, do not keep the answer from
-// coming. The account must be the one that the server wrote; which question it is stands in the letter's headers.
+// IsFinalFailure reports whether a dead letter by an account means that its question will not be answered. Other dead letters, by
+// the critic, about a turn of respondent B or about a malformed cancellation, do not. account must be the one that the server
+// wrote; the letter's headers name the question.
 func IsFinalFailure(account string, d DeadLetter) bool {
 	switch account {
 	case Router:
@@ -31,7 +31,7 @@ func IsFinalFailure(account string, d DeadLetter) bool {
 	return false
 }
 
-// isQuestionExhausted reports whether an advisory is about a message without which there is no answer.
+// isQuestionExhausted reports whether an advisory subject is about a question or a turn of the generator.
 func isQuestionExhausted(subject string) bool {
 	t, ok := Match(MaxDeliveriesAdvisory.Received, subject)
 	if !ok || len(t) != 2 {
@@ -41,7 +41,7 @@ func isQuestionExhausted(subject string) bool {
 	return t[0] == QueryReceived.Stream && who == Router || IsGeneratorTurn(t[0], t[1])
 }
 
-// IsGeneratorTurn reports whether a consumer of a stream hands out the turns that the answerer answers.
+// IsGeneratorTurn reports whether a consumer of a stream delivers turns to the generator.
 func IsGeneratorTurn(stream, consumer string) bool {
 	who, _, _ := strings.Cut(consumer, "-")
 	return stream == QuerySession.Stream && who == Generator

@@ -18,7 +18,7 @@ const (
 // Remote may hold "<who>": the server then writes the caller's account there, and a configuration in which another
 // account claims that token does not load. That is how identity is a fact of routing and not a claim.
 type Edge struct {
-	Who          []string
+	Callers      []string
 	Kind         Kind
 	Owner        string
 	Remote       string
@@ -90,8 +90,8 @@ var (
 	zoneOrder = []string{"tools", "memory", "critic", "reward"}
 	// configurable actors take config.set from the user; each writes the change into the audit.
 	configurable = AuditWriters
-	// live is what EVENTS passes on to people under the plain subject.
-	live = []string{
+	// republished is what EVENTS passes on to people under the plain subject.
+	republished = []string{
 		"query.received", "query.committee", "query.task",
 		"response.generation", "answer.dialog", "agent.state.>", "agent.return.*", "tool.request.>", "tool.result.*",
 		"approval.request.*", "approval.decision.*", "critique.result", "pairwise.result", "user.feedback", "reward.event",
@@ -121,44 +121,44 @@ func ZoneOf(tool string) string {
 
 // Table is the layout of Conclave: who reaches whose subject under which name.
 func Table() Layout {
-	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: pulls()}
+	l := Layout{Accounts: accounts(), Streams: streams(), Consumers: consumers()}
 	add := func(e ...Edge) { l.Edges = append(l.Edges, e...) }
 
 	// Agents to the broker. The server refuses paths of more than MaxDepth spawned agents.
-	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: deeper("tool.request.*", MaxDepth), ReplyTimeout: "10m"})
-	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Permission: append(deeper("broker.discover", MaxDepth), deeper("broker.validate", MaxDepth)...), ReplyTimeout: "2m"})
-	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", ReplyTimeout: "2m"})
-	add(Edge{Who: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Permission: deeper("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m"})
-	add(Edge{Who: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
+	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.tool.request.>", Local: "tool.request.>", Permission: withSubpaths("tool.request.*", MaxDepth), ReplyTimeout: "10m"})
+	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.broker.>", Local: "broker.>", Permission: append(withSubpaths("broker.discover", MaxDepth), withSubpaths("broker.validate", MaxDepth)...), ReplyTimeout: "2m"})
+	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn", Local: "agent.spawn", ReplyTimeout: "2m"})
+	add(Edge{Callers: Agents, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.agent.spawn.>", Local: "agent.spawn.>", Permission: withSubpaths("agent.spawn.*", MaxDepth-2), ReplyTimeout: "2m"})
+	add(Edge{Callers: Agents, Kind: StreamImport, Owner: "broker", Remote: "agent.<who>.tool.output.*", Local: "tool.output.*"})
 
 	// What only the user may say.
-	add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", ReplyTimeout: "30s"})
+	add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>.approval.decision.*", Local: "approval.decision.*", ReplyTimeout: "30s"})
 	for _, s := range []string{"approval.list", "approval.revoke.*", "policy.explain", "session.config"} {
-		add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
+		add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "broker", Remote: "ctl.<who>." + s, Local: s, ReplyTimeout: "30s"})
 	}
 	for _, a := range configurable {
 		who := slices.DeleteFunc(slices.Clone(UserAccounts), func(p string) bool { return p == a })
-		add(Edge{Who: who, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
+		add(Edge{Callers: who, Kind: ServiceImport, Owner: a, Remote: "ctl.<who>.config.set", Local: "config.set." + a, ReplyTimeout: "30s"})
 	}
 	for _, s := range []string{"memory.query", "memory.write", "memory.correlated", "memory.admin"} {
-		add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
+		add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "memory", Remote: "ctl.<who>." + s, Local: s, StreamReply: true, ReplyTimeout: "2m"})
 	}
-	add(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
+	add(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: "gateway", Remote: "query.ask", StreamReply: true, ReplyTimeout: "30m"})
 
 	// The broker to the tools and to the secrets. Never under a local name that the broker exports: imports chain, and a
 	// call would reach the tool with no broker alive.
 	for _, z := range zoneOrder {
-		add(zone(z)...)
+		add(toolEdges(z)...)
 	}
-	add(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"})
+	add(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: "secrets", Remote: "secret.get", ReplyTimeout: "30s"})
 	// Keys of remote models: the model actor asks the broker, never the secrets.
-	add(Edge{Who: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"})
-	add(Edge{Who: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
+	add(Edge{Callers: []string{"model"}, Kind: ServiceImport, Owner: "broker", Remote: "agent.<who>.secret.use", Local: "secret.use", ReplyTimeout: "30s"})
+	add(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: "broker", Remote: "tool.output.*"})
 
 	// Events: publish and be told that it is stored. The author's account is part of the stored subject.
 	event := func(who []string, subjects ...string) {
 		for _, s := range subjects {
-			add(Edge{Who: who, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: s})
+			add(Edge{Callers: who, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: s})
 		}
 	}
 	event(Respondents, "response.generation", "agent.state.<who>", "agent.state.<who>.>")
@@ -171,70 +171,70 @@ func Table() Layout {
 	event(UserAccounts, "user.feedback", "query.cancel.*")
 	event(Actors, "dead.<who>")
 	for _, s := range []string{"tool.request.>", "tool.result.*", "approval.request.*", "approval.decision.*"} {
-		add(Edge{Who: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
+		add(Edge{Callers: []string{"broker"}, Kind: ServiceImport, Owner: Core, Remote: "from.<who>." + s, Local: "event." + s})
 	}
 
 	// Events: listen. A message that came in by a service import never leaves by a stream export, so EVENTS republishes.
-	for _, s := range live {
-		add(Edge{Who: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s})
+	for _, s := range republished {
+		add(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s})
 	}
 	for _, s := range []string{"reward.event", "critique.result"} { // what was thought of their answers
-		add(Edge{Who: VisibleRespondents, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}) // respondent B's are beside no conversation
+		add(Edge{Callers: VisibleRespondents, Kind: StreamImport, Owner: Core, Remote: "live." + s, Local: s}) // respondent B's are beside no conversation
 	}
-	add(Edge{Who: append(slices.Clone(Respondents), "model"), Kind: StreamImport, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
+	add(Edge{Callers: append(slices.Clone(Respondents), "model"), Kind: StreamImport, Owner: Core, Remote: "live.query.cancel.*", Local: "query.cancel.*"})
 	// Live tokens come straight from the agent's account, no stream behind them. Respondent B is respondent B: not here.
 	for _, a := range VisibleRespondents {
-		add(Edge{Who: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Who: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
+		add(Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.delta.*"}, Edge{Callers: UserAccounts, Kind: StreamImport, Owner: a, Remote: "response.thinking.*"})
 	}
 	for _, p := range UserAccounts {
 		// Replay by sequence. Not a direct get: its Nats-Subject header can be forged by the writer.
-		add(api(p, "STREAM.INFO.EVENTS", false, ""), api(p, "STREAM.MSG.GET.EVENTS", false, ""))
+		add(jetStreamEdge(p, "STREAM.INFO.EVENTS", false, ""), jetStreamEdge(p, "STREAM.MSG.GET.EVENTS", false, ""))
 	}
 
 	// Questions.
 	for _, s := range []string{"query.received", "query.committee", "query.task"} {
-		add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
+		add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: Core, Remote: s})
 	}
-	add(Edge{Who: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"})
-	add(Edge{Who: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received})
+	add(Edge{Callers: []string{"router"}, Kind: ServiceImport, Owner: Core, Remote: "query.session.*"})
+	add(Edge{Callers: []string{"router"}, Kind: StreamImport, Owner: Core, Remote: MaxDeliveriesAdvisory.Name, Local: MaxDeliveriesAdvisory.Received})
 	// A turn that was handed out too often is read once more, to tell its caller. Its author is the router itself.
-	add(api(Router, "STREAM.MSG.GET.TURNS", false, ""))
+	add(jetStreamEdge(Router, "STREAM.MSG.GET.TURNS", false, ""))
 	// The broker reads what the user said from where the router put it, and takes no agent's word for it.
-	add(api("broker", "STREAM.MSG.GET.TURNS", false, ""))
+	add(jetStreamEdge("broker", "STREAM.MSG.GET.TURNS", false, ""))
 	for _, p := range l.Consumers {
-		add(pull(p)...)
+		add(consumerEdges(p)...)
 	}
 
 	// State: one bucket per owner.
 	for _, s := range l.Streams {
 		if s.Bucket != "" {
-			add(bucket(s.Owner, s.Bucket)...)
+			add(bucketEdges(s.Owner, s.Bucket)...)
 		}
 	}
 	// Respondent B goes on from what the user was told, not from what it would have said itself.
-	add(api(RespondentB, "STREAM.INFO.KV_"+StateBucket(Generator), false, ""), api(RespondentB, "DIRECT.GET.KV_"+StateBucket(Generator)+".$KV."+StateBucket(Generator)+".conv.>", false, ""))
+	add(jetStreamEdge(RespondentB, "STREAM.INFO.KV_"+StateBucket(Generator), false, ""), jetStreamEdge(RespondentB, "DIRECT.GET.KV_"+StateBucket(Generator)+".$KV."+StateBucket(Generator)+".conv.>", false, ""))
 	for _, p := range UserAccounts {
-		add(api(p, "STREAM.INFO.KV_parked", false, ""), api(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
-		for _, a := range Respondents {                                                              // the user's own conversations, read only
-			add(api(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), api(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
+		add(jetStreamEdge(p, "STREAM.INFO.KV_parked", false, ""), jetStreamEdge(p, "DIRECT.GET.KV_parked.>", false, "")) // large results, read only
+		for _, a := range Respondents {                                                                                  // the user's own conversations, read only
+			add(jetStreamEdge(p, "STREAM.INFO.KV_"+StateBucket(a), false, ""), jetStreamEdge(p, "DIRECT.GET.KV_"+StateBucket(a)+".>", false, ""))
 		}
 	}
 
 	// Models.
-	add(Edge{Who: slices.Concat(Respondents, []string{"memory", "critic", "broker"}), Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
-	add(Edge{Who: UserAccounts, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
+	add(Edge{Callers: slices.Concat(Respondents, []string{"memory", "critic", "broker"}), Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.chat", "model.embed", "model.list", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
+	add(Edge{Callers: UserAccounts, Kind: ServiceImport, Owner: "model", Remote: "agent.<who>.model.>", Local: "model.>", Permission: []string{"model.list", "model.pull", "model.stop.*"}, StreamReply: true, ReplyTimeout: "30m"})
 
 	// The audit: writers append under their own name and read nothing; the auditor reads and appends nothing.
-	add(Edge{Who: AuditWriters, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
+	add(Edge{Callers: AuditWriters, Kind: ServiceImport, Owner: Audit, Remote: "audit.<who>.*", Local: "audit.*"})
 	for _, s := range []string{"STREAM.INFO.AUDIT", "STREAM.NAMES", "STREAM.LIST", "STREAM.MSG.GET.AUDIT", "INFO"} {
-		add(Edge{Who: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
+		add(Edge{Callers: []string{"auditor"}, Kind: ServiceImport, Owner: Audit, Remote: "$JS.API." + s, Local: "auditlog.API." + s})
 	}
 
 	// Discovery and statistics, by the micro protocol: several accounts may stand behind one $SRV.
-	for _, o := range serving(l.Accounts) {
-		add(Edge{Who: []string{"user"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", StreamReply: true, ReplyTimeout: "5s"})
+	for _, o := range servingAccounts(l.Accounts) {
+		add(Edge{Callers: []string{"user"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", StreamReply: true, ReplyTimeout: "5s"})
 		if o != "gateway" { // it exports $SRV.> itself: the same local name would chain
-			add(Edge{Who: []string{"gateway"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", Local: "disco." + o + ".>", StreamReply: true, ReplyTimeout: "5s"})
+			add(Edge{Callers: []string{"gateway"}, Kind: ServiceImport, Owner: o, Remote: "$SRV.>", Local: "disco." + o + ".>", StreamReply: true, ReplyTimeout: "5s"})
 		}
 	}
 	return l
@@ -258,15 +258,15 @@ func accounts() []Account {
 		},
 		{Name: "auditor", Doc: "the user as reader of the audit", Users: []User{{Role: "auditor"}}},
 		{Name: "user", Doc: "the user: nats and conclave on the command line. Subscribing to > means all that is imported, nothing else", Users: []User{{Role: "user", Sub: []string{">"}}}},
-		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(srv("gateway"), "query.ask", "ctl.*.config.set")}}},
+		{Name: "gateway", Doc: "HTTP, page, query.ask", Serves: true, Users: []User{{Role: "gateway", Sub: append(discoverySubjects("gateway"), "query.ask", "ctl.*.config.set")}}},
 		{Name: "broker", Doc: "the one door between agents and tools", Serves: true, Users: []User{{
 			Role: "broker",
-			Sub:  append(srv("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*"),
+			Sub:  append(discoverySubjects("broker"), "agent.*.tool.request.>", "agent.*.broker.>", "agent.*.agent.spawn", "agent.*.agent.spawn.>", "agent.*.secret.use", "ctl.*.approval.decision.*", "ctl.*.approval.list", "ctl.*.approval.revoke.*", "ctl.*.policy.explain", "ctl.*.session.config", "ctl.*.config.set", "tool.schema.*.*"),
 			Pub:  []string{"agent.*.tool.output.*", "tool.output.*"},
 		}}},
-		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(srv("secrets"), "secret.get", "ctl.*.config.set")}}},
-		{Name: "model", Doc: "inference; an account of its own so that it can live on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(srv("model"), "agent.*.model.>", "ctl.*.config.set")}}},
-		{Name: "router", Doc: "puts questions into the order of their sessions", Serves: true, Users: []User{{Role: "router", Sub: srv("router")}}},
+		{Name: "secrets", Doc: "credentials, for the broker only", Serves: true, Users: []User{{Role: "secrets", Sub: append(discoverySubjects("secrets"), "secret.get", "ctl.*.config.set")}}},
+		{Name: "model", Doc: "inference; an account of its own so that it can live on another machine", Serves: true, Users: []User{{Role: "model", Sub: append(discoverySubjects("model"), "agent.*.model.>", "ctl.*.config.set")}}},
+		{Name: "router", Doc: "puts questions into the order of their sessions", Serves: true, Users: []User{{Role: "router", Sub: discoverySubjects("router")}}},
 		{Name: "tools", Doc: "the tools of this machine, one key each", Serves: true},
 	}
 	for i := range out {
@@ -277,7 +277,7 @@ func accounts() []Account {
 			role := ToolRole(t)
 			out[i].Users = append(out[i].Users, User{
 				Role: role, Isolated: true, ResponseTimeout: "10m",
-				Sub: append(srv(t), "tool.request."+t, "_INBOX."+role+".>"),
+				Sub: append(discoverySubjects(t), "tool.request."+t, "_INBOX."+role+".>"),
 				Pub: []string{"tool.schema." + t, "tool.output." + t + ".*"},
 			})
 		}
@@ -291,7 +291,7 @@ func accounts() []Account {
 		if z == "memory" {
 			sub = append(sub, "ctl.*.config.set", "ctl.*.memory.*")
 		}
-		out = append(out, Account{Name: z, Doc: doc, Serves: true, Users: []User{{Role: z, Sub: append(srv(z), sub...), Pub: pub}}})
+		out = append(out, Account{Name: z, Doc: doc, Serves: true, Users: []User{{Role: z, Sub: append(discoverySubjects(z), sub...), Pub: pub}}})
 	}
 	for _, a := range Agents {
 		acc := Account{Name: a, Doc: "an agent: asks the broker for tools", Users: []User{{Role: a}}}
@@ -300,7 +300,7 @@ func accounts() []Account {
 		}
 		if slices.Contains(Respondents, a) {
 			acc.Serves = true
-			acc.Users[0].Sub = srv(a)
+			acc.Users[0].Sub = discoverySubjects(a)
 			if slices.Contains(configurable, a) {
 				acc.Users[0].Sub = append(acc.Users[0].Sub, "ctl.*.config.set")
 			}
@@ -310,22 +310,22 @@ func accounts() []Account {
 		}
 		out = append(out, acc)
 	}
-	for _, w := range pullers() {
+	for _, w := range consumingActors() {
 		out = append(out, Account{Name: w + "_in", Doc: "pulls for " + w + ", nothing else: a pulled message keeps its author's subject, and its puller could say it again", Users: []User{{Role: w + "_in"}}})
 	}
 	return out
 }
 
-// srv is what a service subscribes to so that nats micro ls finds it.
-func srv(name string) (out []string) {
+// discoverySubjects is what a service subscribes to so that nats micro ls finds it.
+func discoverySubjects(name string) (out []string) {
 	for _, v := range []string{"PING", "INFO", "STATS"} {
 		out = append(out, "$SRV."+v, "$SRV."+v+"."+name, "$SRV."+v+"."+name+".*")
 	}
 	return out
 }
 
-// serving lists the accounts that answer discovery.
-func serving(accs []Account) (out []string) {
+// servingAccounts lists the accounts that answer discovery.
+func servingAccounts(accs []Account) (out []string) {
 	for _, a := range accs {
 		if a.Serves {
 			out = append(out, a.Name)
@@ -334,49 +334,49 @@ func serving(accs []Account) (out []string) {
 	return out
 }
 
-// zone is how the broker reaches the tools of one account.
-func zone(z string) []Edge {
+// toolEdges is how the broker reaches the tools of one account.
+func toolEdges(z string) []Edge {
 	broker := []string{"broker"}
 	var out []Edge
 	for _, t := range Zones[z] {
-		out = append(out, Edge{Who: broker, Kind: ServiceImport, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, ReplyTimeout: "10m"})
+		out = append(out, Edge{Callers: broker, Kind: ServiceImport, Owner: z, Remote: "tool.request." + t, Local: "tool.call." + z + "." + t, ReplyTimeout: "10m"})
 	}
 	return append(out,
-		Edge{Who: broker, Kind: StreamImport, Owner: z, Remote: "tool.schema.*", Local: "tool.schema." + z + ".*"},
-		Edge{Who: broker, Kind: StreamImport, Owner: z, Remote: "tool.output.*.*", Local: "tool.output." + z + ".*.*"},
-		Edge{Who: broker, Kind: ServiceImport, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", StreamReply: true, ReplyTimeout: "5s"})
+		Edge{Callers: broker, Kind: StreamImport, Owner: z, Remote: "tool.schema.*", Local: "tool.schema." + z + ".*"},
+		Edge{Callers: broker, Kind: StreamImport, Owner: z, Remote: "tool.output.*.*", Local: "tool.output." + z + ".*.*"},
+		Edge{Callers: broker, Kind: ServiceImport, Owner: z, Remote: "$SRV.>", Local: "disco." + z + ".>", StreamReply: true, ReplyTimeout: "5s"})
 }
 
-// api is one subject of the JetStream API. An account without JetStream answers $JS.API itself ("not enabled"), so it
+// jetStreamEdge is one subject of the JetStream API. An account without JetStream answers $JS.API itself ("not enabled"), so it
 // needs another local name.
-func api(who, subject string, many bool, silence string) Edge {
-	return Edge{Who: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, StreamReply: many, ReplyTimeout: silence}
+func jetStreamEdge(who, subject string, many bool, silence string) Edge {
+	return Edge{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.API." + subject, Local: "core.API." + subject, StreamReply: many, ReplyTimeout: silence}
 }
 
-// pull is the three subjects of one durable consumer, in an account that holds nothing else.
-func pull(p Consumer) []Edge {
+// consumerEdges is the three subjects of one durable consumer, in an account that holds nothing else.
+func consumerEdges(p Consumer) []Edge {
 	who := p.Actor + "_in"
 	return []Edge{
-		api(who, "CONSUMER.INFO."+p.Stream+"."+p.Name, false, ""),
-		api(who, "CONSUMER.MSG.NEXT."+p.Stream+"."+p.Name, true, "2m"),
-		{Who: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.ACK." + p.Stream + "." + p.Name + ".>"},
+		jetStreamEdge(who, "CONSUMER.INFO."+p.Stream+"."+p.Name, false, ""),
+		jetStreamEdge(who, "CONSUMER.MSG.NEXT."+p.Stream+"."+p.Name, true, "2m"),
+		{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$JS.ACK." + p.Stream + "." + p.Name + ".>"},
 	}
 }
 
-// bucket is put, compare-and-set, get, delete and list of one's own keys. One bucket per owner, because a roll-up on
+// bucketEdges is put, compare-and-set, get, delete and list of one's own keys. One bucket per owner, because a roll-up on
 // any writable key empties the whole bucket. No consumer: its deliver subject would speak with the place's rights.
-func bucket(who, name string) []Edge {
+func bucketEdges(who, name string) []Edge {
 	s := "KV_" + name
 	return []Edge{
-		{Who: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
-		api(who, "STREAM.INFO."+s, false, ""),
-		api(who, "DIRECT.GET."+s, true, "30s"),
-		api(who, "DIRECT.GET."+s+".>", false, ""),
+		{Callers: []string{who}, Kind: ServiceImport, Owner: Core, Remote: "$KV." + name + ".>", Local: "core.API.$KV." + name + ".>"}, // nats.go puts the prefix before $KV too
+		jetStreamEdge(who, "STREAM.INFO."+s, false, ""),
+		jetStreamEdge(who, "DIRECT.GET."+s, true, "30s"),
+		jetStreamEdge(who, "DIRECT.GET."+s+".>", false, ""),
 	}
 }
 
-// deeper is pattern with zero to n more tokens.
-func deeper(pattern string, n int) (out []string) {
+// withSubpaths is pattern with zero to n more tokens.
+func withSubpaths(pattern string, n int) (out []string) {
 	for range n + 1 {
 		out = append(out, pattern)
 		pattern += ".*"

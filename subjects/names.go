@@ -2,33 +2,33 @@ package subjects
 
 import "strings"
 
-// Accounts that stand between a question and its answer.
+// Accounts on the way from a question to its answer.
 const (
-	// Router puts questions into the order of their sessions.
+	// Router orders questions by session.
 	Router = "router"
-	// Generator answers query.received. The author stands in the stored subject, so nobody else's words, respondent B's among
-	// them, are taken for the answer.
+	// Generator answers query.received. The author's account is part of the stored subject, so no other account's response,
+	// respondent B's included, is taken for the answer.
 	Generator = "generator"
-	// RespondentB answers the same questions for comparison only: nothing of it is shown as the answer.
+	// RespondentB answers the same questions for comparison only: its response is never shown as the answer.
 	RespondentB = "respondent_b"
 )
 
-// Roles of models: what a model is asked for, whichever model that is today.
+// Roles of models. The configuration maps each to a model.
 const (
-	RoleAssistant  = "assistant"  // answers, also when the model of another role is not there
-	RoleSummaries  = "summaries"  // makes a long conversation short
-	RoleEmbeddings = "embeddings" // makes vectors; no other model may do so in its place
+	RoleAssistant  = "assistant"  // answers; fallback for other roles whose model is missing
+	RoleSummaries  = "summaries"  // summarizes long conversations
+	RoleEmbeddings = "embeddings" // makes embeddings; has no fallback
 	RoleTools      = "tools"      // chooses the tools that fit a task
 	RoleCritic     = "critic"     // judges answers
 )
 
-// StateBucket is the bucket in which an answerer keeps its conversations and what it is working at.
+// StateBucket is the bucket of a respondent: conversations and turn checkpoints.
 func StateBucket(account string) string { return "state_" + account }
 
-// StoredBy is the stored subject of an event that one account said. The other wildcards stay.
+// StoredBy is the stored subject of an event by one author account. Other wildcards remain.
 func (s Spec) StoredBy(account string) string {
 	return strings.Replace(s.Subscription(), "from.*.", "from."+account+".", 1)
 }
 
-// LiveSubject is the subject under which people hear an event: the author is left out.
+// LiveSubject is the subject under which an event is republished for watchers, without its author.
 func (s Spec) LiveSubject() string { return strings.TrimPrefix(s.Subscription(), "from.*.") }

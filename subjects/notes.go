@@ -1,18 +1,18 @@
 package subjects
 
-// Codes of the notes that an answerer writes beside its answer. The agent loop has more of its own.
+// Codes of the notes of a response. The agent loop defines more.
 const (
 	NoteDemoModel = "demo_model"   // the built-in demo model answered
 	NoteModel     = "model_notice" // another model than asked for answered
-	NoteRenamed   = "renamed_id"   // an id that could not be used
+	NoteRenamed   = "renamed_id"   // an id was replaced: not a valid token
 	NoteNoBroker  = "no_broker"    // no tools could be found
 	NoteDuplicate = "duplicate"    // the question was answered before
-	NoteResumed   = "resumed"      // it goes on after a crash
-	NoteLost      = "gave_up"      // it was tried too often
-	NoteRecordCut = "record_cut"   // the record of the answer does not hold everything
+	NoteResumed   = "resumed"      // resumed after a crash
+	NoteLost      = "gave_up"      // attempts exhausted
+	NoteRecordCut = "record_cut"   // the response was shortened to fit its stream
 	NoteCompacted = "compacted"    // old turns were summarized
-	NoteGraded    = "graded"       // what somebody thought of an answer stands beside it now
-	NoteNoHistory = "no_history"   // respondent B could not read what the user was told before
+	NoteGraded    = "graded"       // a grade was added to an earlier answer
+	NoteNoHistory = "no_history"   // respondent B could not read the conversation
 )
 
 // formerDemoModel is [NoteDemoModel] in answers that an earlier build stored.

@@ -34,7 +34,7 @@ func (l Layout) Conf() string {
 	var b strings.Builder
 	b.WriteString(confHead)
 	for _, a := range l.Accounts {
-		l.account(&b, a)
+		l.writeAccount(&b, a)
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -53,20 +53,20 @@ func (l Layout) EnvVars() []string {
 // KeyEnvVar is the variable that holds the public key of a role.
 func KeyEnvVar(role string) string { return "NK_" + role }
 
-func (l Layout) account(b *strings.Builder, a Account) {
+func (l Layout) writeAccount(b *strings.Builder, a Account) {
 	fmt.Fprintf(b, "  # %s\n  %s: {\n", a.Doc, a.Name)
 	if a.Store != "" {
 		fmt.Fprintf(b, "    jetstream: %s\n", a.Store)
 	}
 	b.WriteString("    default_permissions: { publish: { deny: \">\" }, subscribe: { deny: \">\" } }\n")
-	if exports := l.exports(a.Name); len(exports) > 0 {
+	if exports := l.exportsOf(a.Name); len(exports) > 0 {
 		b.WriteString("    exports: [\n")
 		for _, e := range exports {
 			b.WriteString("      " + e + "\n")
 		}
 		b.WriteString("    ]\n")
 	}
-	imports, pub, sub := l.imports(a.Name)
+	imports, pub, sub := l.importsOf(a.Name)
 	if len(imports) > 0 {
 		b.WriteString("    imports: [\n")
 		for _, i := range imports {
@@ -86,13 +86,13 @@ func (l Layout) account(b *strings.Builder, a Account) {
 		if u.ResponseTimeout != "" {
 			answer = fmt.Sprintf("\n          allow_responses: { max: 1, expires: %q }", u.ResponseTimeout)
 		}
-		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyEnvVar(u.Role), quoted(p), quoted(s), answer)
+		fmt.Fprintf(b, "      { nkey: $%s, permissions: {\n          publish:   %s\n          subscribe: %s%s } }\n", KeyEnvVar(u.Role), quoteList(p), quoteList(s), answer)
 	}
 	b.WriteString("    ]\n  }\n")
 }
 
-// exports of an account: one per subject, however many reach it.
-func (l Layout) exports(owner string) (out []string) {
+// exportsOf of an account: one per subject, however many reach it.
+func (l Layout) exportsOf(owner string) (out []string) {
 	type export struct {
 		Edge
 		who []string
@@ -106,14 +106,14 @@ func (l Layout) exports(owner string) (out []string) {
 		if i < 0 {
 			all, i = append(all, &export{Edge: e}), len(all)
 		}
-		all[i].who = append(all[i].who, e.Who...)
+		all[i].who = append(all[i].who, e.Callers...)
 	}
 	for _, e := range all {
 		s := fmt.Sprintf("{ %s: %q", e.Kind, strings.ReplaceAll(e.Remote, "<who>", "*"))
 		if pos := slices.Index(strings.Split(e.Remote, "."), "<who>"); pos >= 0 {
 			s += fmt.Sprintf(", account_token_position: %d", pos+1)
 		} else {
-			s += ", accounts: [" + strings.Join(unique(e.who), ", ") + "]"
+			s += ", accounts: [" + strings.Join(dedupe(e.who), ", ") + "]"
 		}
 		if e.StreamReply {
 			s += ", response_type: stream"
@@ -126,13 +126,13 @@ func (l Layout) exports(owner string) (out []string) {
 	return out
 }
 
-// imports of an account, and the permissions that repeat them.
-func (l Layout) imports(who string) (imports, pub, sub []string) {
+// importsOf of an account, and the permissions that repeat them.
+func (l Layout) importsOf(who string) (imports, pub, sub []string) {
 	for _, e := range l.Edges {
-		if !slices.Contains(e.Who, who) {
+		if !slices.Contains(e.Callers, who) {
 			continue
 		}
-		remote, local := e.At(who)
+		remote, local := e.Resolve(who)
 		s := fmt.Sprintf("{ %s: { account: %s, subject: %q }", e.Kind, e.Owner, remote)
 		if local != remote {
 			s += fmt.Sprintf(", to: %q", local)
@@ -148,11 +148,11 @@ func (l Layout) imports(who string) (imports, pub, sub []string) {
 			pub = append(pub, perm...)
 		}
 	}
-	return imports, unique(pub), unique(sub)
+	return imports, dedupe(pub), dedupe(sub)
 }
 
-// At is the edge as one principal has it: the owner's subject and its local name.
-func (e Edge) At(who string) (remote, local string) {
+// Resolve is the edge as one principal has it: the owner's subject and its local name.
+func (e Edge) Resolve(who string) (remote, local string) {
 	remote = strings.ReplaceAll(e.Remote, "<who>", who)
 	local = strings.ReplaceAll(e.Local, "<who>", who)
 	if local == "" {
@@ -177,7 +177,7 @@ live tokens: everything else arrives or its speaker is told.
 | subject | heard as | payload | kept in | may drop | meaning |
 |---|---|---|---|---|---|
 `)
-	for _, s := range Specs() {
+	for _, s := range AllSpecs() {
 		heard, keep, drop := "", s.Stream, ""
 		if s.Received != "" {
 			heard = "`" + s.Received + "`"
@@ -220,13 +220,13 @@ live tokens: everything else arrives or its speaker is told.
 		if e.StreamReply {
 			replies = "many"
 		}
-		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Who, ", "), kind, local, e.Owner, e.Remote, replies, e.ReplyTimeout)
+		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | `%s` | %s | %s |\n", strings.Join(e.Callers, ", "), kind, local, e.Owner, e.Remote, replies, e.ReplyTimeout)
 	}
 	return b.String()
 }
 
-func quoted(v []string) string {
-	v = unique(v)
+func quoteList(v []string) string {
+	v = dedupe(v)
 	q := make([]string, len(v))
 	for i, s := range v {
 		q[i] = `"` + s + `"`
@@ -234,7 +234,7 @@ func quoted(v []string) string {
 	return "[ " + strings.Join(q, ", ") + " ]"
 }
 
-func unique(v []string) (out []string) {
+func dedupe(v []string) (out []string) {
 	for _, s := range v {
 		if !slices.Contains(out, s) {
 			out = append(out, s)

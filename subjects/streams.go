@@ -79,8 +79,8 @@ func streams() []Stream {
 	return out
 }
 
-// pulls are all durable consumers.
-func pulls() []Consumer {
+// consumers are all durable consumers.
+func consumers() []Consumer {
 	answers := []string{"from.*.response.generation"}
 	var seen []string // only what the user has seen can be rewarded
 	for _, a := range VisibleRespondents {
@@ -107,9 +107,9 @@ func pulls() []Consumer {
 	return out
 }
 
-// pullers are the actors that pull.
-func pullers() (out []string) {
-	for _, p := range pulls() {
+// consumingActors are the actors that pull.
+func consumingActors() (out []string) {
+	for _, p := range consumers() {
 		if !slices.Contains(out, p.Actor) {
 			out = append(out, p.Actor)
 		}

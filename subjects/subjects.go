@@ -1,8 +1,8 @@
-// Package subjects holds what can be said on the bus: every subject, its payload, its codec, where it is kept, and the
-// table of edges that says who may speak or listen. Exports, imports, permissions, nats.conf and docs/bus.md are
-// generated from that table, so none of them can forget one another.
+// Package subjects defines the bus: every subject with its payload, codec and stream, and the table of edges that says which
+// account may publish or subscribe. Exports, imports, permissions, nats.conf and docs/bus.md are generated from that table, so
+// they cannot differ.
 //
-// Nobody formats a subject by hand. A [Topic] or [Service] is completed with [Topic.With], which validates each token.
+// No other code formats a subject. A [Topic] or [Service] is completed with [Topic.With], which validates each token.
 //
 //go:generate go run ./generate
 package subjects
@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// Codec is how a payload is written. Every actor reads both; a topic says which one its speakers write.
+// Codec is the encoding of a payload. Every actor decodes JSON and msgpack; a topic says which one its publishers use.
 type Codec uint8
 
 const (
-	// JSON is for what a user may watch with the plain nats tool.
+	// JSON is for subjects that a user may watch with the nats command line.
 	JSON Codec = iota
 	// Msgpack is for traffic between actors.
 	Msgpack
-	// Text is read, never written: a bare question on query.*.
+	// Text is decoded, never encoded: a bare question on query.*.
 	Text
 )
 
-// Content types, as they stand in the Content-Type header.
+// Values of the Content-Type header.
 const (
 	TypeJSON    = "application/json"
 	TypeMsgpack = "application/msgpack"
@@ -42,38 +42,37 @@ func (c Codec) String() string {
 	return TypeJSON
 }
 
-// Headers that travel with every message. The runtime copies them; none of them says who speaks: that is in the subject,
-// written by the server.
+// Headers, propagated by the runtime. None of them identifies the sender: the server writes its account into the subject.
 const (
 	HeaderQuery    = "Conclave-Query"
 	HeaderSession  = "Conclave-Session"
 	HeaderDeadline = "Conclave-Deadline" // unix milliseconds
-	HeaderStream   = "Conclave-Stream"   // the caller's id of a streamed reply, to end it with
-	HeaderPiece    = "Conclave-Piece"    // counts the pieces of a streamed reply from 0, so that a lost one is noticed
+	HeaderStream   = "Conclave-Stream"   // the caller's id of a streamed reply, for its stop message
+	HeaderPiece    = "Conclave-Piece"    // index of a piece of a streamed reply, from 0: detects a lost piece
 	HeaderTrace    = "traceparent"
 	HeaderType     = "Content-Type"
 	HeaderErrCode  = "Nats-Service-Error-Code" // as the micro protocol names it
 	HeaderErrText  = "Nats-Service-Error"
 )
 
-// Spec is what is true of a subject whatever its payload type: the runtime, the docs and the tests read it.
+// Spec is a subject without its payload type, for the runtime, the documentation and tests.
 type Spec struct {
-	Name          string // as the speaker says it and the watcher sees it; "*" and ">" stand for tokens to fill in
-	Received      string // as the owner hears it, when the server rewrites it; "" = Name
+	Name          string // as published and watched; "*" and ">" are filled in by With
+	Received      string // as the owner receives it, where the server maps it; "" = Name
 	Codec         Codec
-	Lossy         bool   // may be lost: live tokens. Everything else must arrive or its speaker be told
-	Stream        string // the stream or bucket that keeps it, "" = none
+	Lossy         bool   // may be lost: live tokens. Any other message arrives, or its publisher gets an error
+	Stream        string // the stream or bucket that stores it, "" = none
 	NeedsDeadline bool   // a request must carry a deadline
 	PlainText     bool   // plain text is a valid payload
-	Stop          string // where a caller says that it no longer reads a streamed reply; "" = nowhere
+	Stop          string // subject of the stop message for a streamed reply; "" = none
 	MaxPayload    int    // largest payload in bytes; 0 = MaxBody
 	Doc           string // one line for docs/bus.md
 }
 
 // Limits on what is read from the bus.
 const (
-	MaxBody    = 768 << 10 // below the server's 1 MB, so that headers and an error text still fit
-	MaxToken   = 64        // characters in one token that we build
+	MaxBody    = 768 << 10 // below the server's 1 MB, to leave room for headers and an error text
+	MaxToken   = 64        // characters in one token
 	MaxSubject = 255
 )
 
@@ -93,28 +92,28 @@ func (s Spec) Limit() int {
 	return MaxBody
 }
 
-// Topic ties a subject to the type of its payload: the wrong payload does not compile.
+// Topic binds a subject to the type of its payload: the wrong payload does not compile.
 type Topic[T any] struct{ Spec }
 
-// Service ties a request subject to the types of its request and its reply.
+// Service binds a request subject to the types of its request and reply.
 type Service[Q, A any] struct{ Spec }
 
-// With fills the wildcards of the topic's name with tokens, each validated.
+// With fills the wildcards of the topic's name with tokens. A token that [CheckToken] rejects, and too few or too many, are errors.
 func (t Topic[T]) With(tokens ...string) (Topic[T], error) {
 	var err error
-	t.Name, err = fill(t.Name, tokens)
+	t.Name, err = fillWildcards(t.Name, tokens)
 	return t, err
 }
 
-// With fills the wildcards of the service's name with tokens, each validated.
+// With fills the wildcards of the service's name with tokens, as [Topic.With] does.
 func (s Service[Q, A]) With(tokens ...string) (Service[Q, A], error) {
 	var err error
-	s.Name, err = fill(s.Name, tokens)
+	s.Name, err = fillWildcards(s.Name, tokens)
 	return s, err
 }
 
-// fill replaces each "*" by one token and a final ">" by the rest.
-func fill(pattern string, tokens []string) (string, error) {
+// fillWildcards replaces each "*" by one token and a final ">" by the remaining ones, at least one.
+func fillWildcards(pattern string, tokens []string) (string, error) {
 	for _, t := range tokens {
 		if err := CheckToken(t); err != nil {
 			return "", fmt.Errorf("subject %s: %w", pattern, err)

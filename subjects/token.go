@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// ErrToken means that a string may not stand in a subject.
+// ErrToken means that a string is no valid token of a subject.
 var ErrToken = errors.New("not a valid subject token")
 
-// CheckToken reports whether s may stand as one token of a subject: letters, digits, '_' and '-', at most [MaxToken].
-// Everything NATS gives a meaning to (".", "*", ">", "$", spaces, "{{") is outside that set on purpose.
+// CheckToken rejects s unless it is one valid token: letters, digits, '_' and '-', 1 to [MaxToken] characters. Every character
+// with a meaning in NATS (".", "*", ">", "$", space, "{{") is rejected.
 func CheckToken(s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: empty", ErrToken)
@@ -22,27 +22,27 @@ func CheckToken(s string) error {
 	for i := range len(s) {
 		c := s[i]
 		if c != '_' && c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
-			return fmt.Errorf("%w: %q", ErrToken, clip(s))
+			return fmt.Errorf("%w: %q", ErrToken, clipForError(s))
 		}
 	}
 	return nil
 }
 
-// clip keeps an error about a hostile string short.
-func clip(s string) string {
+// clipForError shortens an untrusted string for an error, at a character boundary.
+func clipForError(s string) string {
 	const most = 40
 	if len(s) <= most {
 		return s
 	}
 	end := most
-	for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) { // a whole character, and no long search in what is no text
+	for end > most-utf8.UTFMax && !utf8.RuneStart(s[end]) { // bounded, in case it is no UTF-8
 		end--
 	}
 	return s[:end] + "..."
 }
 
-// Match reports whether subject matches pattern, and the tokens that stood for each "*", then those for ">".
-// The subject's tokens are not validated: whoever uses them calls [CheckToken].
+// Match reports whether subject matches pattern, and returns the tokens at each "*", then those at ">". Tokens are not
+// validated: the caller must use [CheckToken] before it trusts one.
 func Match(pattern, subject string) (tokens []string, ok bool) {
 	for {
 		p, prest, pmore := strings.Cut(pattern, ".")
@@ -69,7 +69,7 @@ func Match(pattern, subject string) (tokens []string, ok bool) {
 	}
 }
 
-// Overlap reports whether some subject matches both patterns. The rules of the table are built on it.
+// Overlap reports whether some subject matches both patterns.
 func Overlap(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	for i := 0; ; i++ {
@@ -87,22 +87,22 @@ func Overlap(a, b string) bool {
 	}
 }
 
-// Caller is who asks: the account that the server wrote into the subject and the path of spawned agents below it.
+// Caller is the sender of a request: the account that the server wrote into the subject, and the spawn chain below it.
 type Caller struct {
 	Account string
-	Path    []string // "coder-2", "researcher-5": claimed by the root, checked against the spawn registry
+	Path    []string // "coder-2", "researcher-5": claimed by the account, to be checked against the spawn registry
 }
 
-// ID names the caller in the audit and in events.
+// ID is the caller in the audit log and in events: account and spawn chain, joined by dots.
 func (c Caller) ID() string {
 	return strings.Join(append([]string{c.Account}, c.Path...), ".")
 }
 
-// MaxDepth is how deep agents may be spawned; the server refuses longer paths.
+// MaxDepth bounds a spawn chain; the server's permissions deny longer ones.
 const MaxDepth = 4
 
-// ParseToolRequest reads agent.<account>.tool.request.<tool>[.<path>], the whole shape of it. It refuses what the
-// server lets through as text: odd tokens, empty ones, paths that are too deep.
+// ParseToolRequest parses agent.<account>.tool.request.<tool>[.<path>]. It rejects invalid or empty tokens and chains deeper
+// than [MaxDepth], which the server's wildcards may let through.
 func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	t, ok := Match("agent.*.tool.request.>", subject)
 	if !ok || len(subject) > MaxSubject {
@@ -119,7 +119,7 @@ func ParseToolRequest(subject string) (c Caller, tool string, err error) {
 	return Caller{Account: t[0], Path: t[2:]}, t[1], nil
 }
 
-// ParseAgentSubject reads agent.<account>.<action>[.<path>], where action may hold dots: who asks, and below whom.
+// ParseAgentSubject parses agent.<account>.<action>[.<path>], where action may hold dots. It rejects what [ParseToolRequest] rejects.
 func ParseAgentSubject(action, subject string) (c Caller, err error) {
 	t, ok := Match("agent.*.>", subject)
 	if !ok || len(subject) > MaxSubject {

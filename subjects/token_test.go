@@ -336,7 +336,7 @@ func FuzzWith(f *testing.F) {
 	for _, s := range tricks {
 		f.Add(uint8(12), "fs_read", s, "x")
 	}
-	specs := Specs()
+	specs := AllSpecs()
 	f.Fuzz(func(t *testing.T, which uint8, a, b, c string) {
 		spec := specs[int(which)%len(specs)]
 		given := []string{a, b, c}

@@ -1,28 +1,29 @@
 package subjects
 
-// Every subject of the bus. Name is what a speaker says and a watcher sees; Heard is what the owner hears after the
-// server has written the speaker's account into it.
+// Every subject of the bus. Name is the subject as published and watched; Received is the subject as the owner gets it, after
+// the server has written the publisher's account into it. A variable is named after its subject, with Service or Event where
+// the payload type has that name.
 var (
 	// Questions.
 	QueryReceived  = Topic[Query]{Spec{Name: "query.received", Stream: "QUERIES", PlainText: true, Doc: "a question for the assistant"}}
 	QueryCommittee = Topic[Query]{Spec{Name: "query.committee", Stream: "QUERIES", PlainText: true, Doc: "a question to deliberate"}}
 	QueryTask      = Topic[Query]{Spec{Name: "query.task", Stream: "QUERIES", PlainText: true, Doc: "a task to carry out"}}
 	QuerySession   = Topic[Query]{Spec{Name: "query.session.*", Received: "turn.*.*", Stream: "TURNS", Doc: "a question in its session's order, from the router"}}
-	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and read the answer as it grows; an empty message ends it"}}
-	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query, keep what is there"}}
+	QueryAsk       = Service[Query, Delta]{Spec{Name: "query.ask", PlainText: true, Doc: "ask and stream the answer; an empty message ends it"}}
+	QueryCancel    = Topic[Cancel]{Spec{Name: "query.cancel.*", Stream: "EVENTS", PlainText: true, Doc: "stop a query and keep its partial answer"}}
 
 	// Answers.
 	ResponseDelta      = Topic[Delta]{Spec{Name: "response.delta.*", Lossy: true, Doc: "live tokens of an answer"}}
 	ResponseThinking   = Topic[Delta]{Spec{Name: "response.thinking.*", Lossy: true, Doc: "live tokens of thinking"}}
-	ResponseGeneration = Topic[Response]{Spec{Name: "response.generation", Received: "from.*.response.generation", Stream: "EVENTS", Doc: "the whole answer with all that led to it"}}
+	ResponseGeneration = Topic[Response]{Spec{Name: "response.generation", Received: "from.*.response.generation", Stream: "EVENTS", Doc: "the whole answer with its tool calls, recalls and usage"}}
 	AnswerDialog       = Topic[Dialog]{Spec{Name: "answer.dialog", Received: "from.*.answer.dialog", Stream: "EVENTS", Doc: "light form of the answer, never thinking"}}
-	AgentStateEvent    = Topic[AgentState]{Spec{Name: "agent.state.>", Received: "from.*.agent.state.>", Stream: "EVENTS", Doc: "state machine transitions and interim words"}}
+	AgentStateEvent    = Topic[AgentState]{Spec{Name: "agent.state.>", Received: "from.*.agent.state.>", Stream: "EVENTS", Doc: "state machine transitions and interim text"}}
 
 	// Tools.
 	ToolSchemaEvent    = Topic[ToolSchema]{Spec{Name: "tool.schema.*", Received: "tool.schema.*.*", Codec: Msgpack, Stream: "KV_schemas", MaxPayload: 64 << 10, Doc: "a tool announces its schema"}}
-	ToolRequestService = Service[ToolRequest, ToolResult]{Spec{Name: "tool.request.>", Received: "agent.*.tool.request.>", Codec: Msgpack, NeedsDeadline: true, MaxPayload: 256 << 10, Doc: "an agent asks the broker for a call"}}
+	ToolRequestService = Service[ToolRequest, ToolResult]{Spec{Name: "tool.request.>", Received: "agent.*.tool.request.>", Codec: Msgpack, NeedsDeadline: true, MaxPayload: 256 << 10, Doc: "an agent requests a tool call from the broker"}}
 	ToolCallService    = Service[ToolOrder, ToolResult]{Spec{Name: "tool.call.*.*", Received: "tool.request.*", Codec: Msgpack, NeedsDeadline: true, MaxPayload: 256 << 10, Doc: "the broker calls the tool"}}
-	ToolInfo           = Service[Empty, Empty]{Spec{Name: "disco.*.INFO.*", Received: "$SRV.INFO.*", Doc: "the broker asks a tool for its definition"}}
+	ToolInfo           = Service[Empty, Empty]{Spec{Name: "disco.*.INFO.*", Received: "$SRV.INFO.*", Doc: "the broker requests a tool's definition"}}
 	ToolRequestEvent   = Topic[ToolRequest]{Spec{Name: "event.tool.request.>", Received: "from.*.tool.request.>", Stream: "EVENTS", Doc: "the broker's copy of a call, seen as tool.request.<tool>"}}
 	ToolResultEvent    = Topic[ToolResult]{Spec{Name: "event.tool.result.*", Received: "from.*.tool.result.*", Stream: "EVENTS", Doc: "the broker's copy of a result, seen as tool.result.<tool>"}}
 	ToolOutputEvent    = Topic[ToolOutput]{Spec{Name: "tool.output.*", Lossy: true, Doc: "live output of a long tool"}}
@@ -30,27 +31,27 @@ var (
 	// The broker's other services.
 	BrokerDiscover      = Service[DiscoverRequest, DiscoverReply]{Spec{Name: "broker.discover", Received: "agent.*.broker.discover", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "which few tools fit a task"}}
 	BrokerDiscoverBelow = Service[DiscoverRequest, DiscoverReply]{Spec{Name: "broker.discover.>", Received: "agent.*.broker.discover.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the same for a spawned agent"}}
-	BrokerValidate      = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate", Received: "agent.*.broker.validate", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "dry run of a call"}}
+	BrokerValidate      = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate", Received: "agent.*.broker.validate", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "dry run of a tool call"}}
 	BrokerValidateBelow = Service[ToolRequest, Verdict]{Spec{Name: "broker.validate.>", Received: "agent.*.broker.validate.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the same for a spawned agent"}}
 	AgentSpawn          = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn", Received: "agent.*.agent.spawn", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "make a child agent"}}
 	AgentSpawnBelow     = Service[SpawnRequest, SpawnReply]{Spec{Name: "agent.spawn.>", Received: "agent.*.agent.spawn.>", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "make a child of a spawned agent"}}
-	SecretUseService    = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Received: "agent.*.secret.use", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the key of a remote model, sealed to the one who needs it"}}
+	SecretUseService    = Service[SecretUse, SecretValue]{Spec{Name: "secret.use", Received: "agent.*.secret.use", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "the API key of a remote model, sealed to the model actor"}}
 
-	// What only the user may say.
-	ApprovalRequestEvent    = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Received: "from.*.approval.request.*", Stream: "EVENTS", Doc: "a user is asked, seen as approval.request.<id>"}}
-	ApprovalDecisionService = Service[ApprovalDecision, ApprovalReply]{Spec{Name: "approval.decision.*", Received: "ctl.*.approval.decision.*", Doc: "the user's answer; the first wins"}}
-	ApprovalDecisionEvent   = Topic[ApprovalReply]{Spec{Name: "event.approval.decision.*", Received: "from.*.approval.decision.*", Stream: "EVENTS", Doc: "the broker's copy of the answer"}}
-	ApprovalListService     = Service[ApprovalQuery, ApprovalList]{Spec{Name: "approval.list", Received: "ctl.*.approval.list", Doc: "what waits for an answer, and the answers that hold for good"}}
-	ApprovalRevoke          = Service[Empty, Done]{Spec{Name: "approval.revoke.*", Received: "ctl.*.approval.revoke.*", Doc: "an answer no longer holds"}}
-	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of somebody's call"}}
+	// Control: for the user's accounts only.
+	ApprovalRequestEvent    = Topic[ApprovalRequest]{Spec{Name: "event.approval.request.*", Received: "from.*.approval.request.*", Stream: "EVENTS", Doc: "the user is asked for approval, seen as approval.request.<id>"}}
+	ApprovalDecisionService = Service[ApprovalDecision, ApprovalReply]{Spec{Name: "approval.decision.*", Received: "ctl.*.approval.decision.*", Doc: "the user's decision; the first one holds"}}
+	ApprovalDecisionEvent   = Topic[ApprovalReply]{Spec{Name: "event.approval.decision.*", Received: "from.*.approval.decision.*", Stream: "EVENTS", Doc: "the broker's copy of the decision"}}
+	ApprovalListService     = Service[ApprovalQuery, ApprovalList]{Spec{Name: "approval.list", Received: "ctl.*.approval.list", Doc: "pending approvals and standing rules"}}
+	ApprovalRevoke          = Service[Empty, Done]{Spec{Name: "approval.revoke.*", Received: "ctl.*.approval.revoke.*", Doc: "revoke a standing rule"}}
+	PolicyExplain           = Service[ExplainRequest, Verdict]{Spec{Name: "policy.explain", Received: "ctl.*.policy.explain", Doc: "the user's dry run of an agent's call"}}
 	SessionConfigService    = Service[SessionConfig, SessionConfig]{Spec{Name: "session.config", Received: "ctl.*.session.config", Stream: "KV_session_config", Doc: "override level, disabled tools, grants"}}
 	ConfigSetService        = Service[ConfigSet, Done]{Spec{Name: "config.set.*", Received: "ctl.*.config.set", Stream: "AUDIT", Doc: "settings of an actor"}}
 
 	// Models.
 	ModelChat        = Service[ChatRequest, ChatChunk]{Spec{Name: "model.chat", Received: "agent.*.model.chat", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "inference, streamed"}}
-	ModelStop        = Topic[Empty]{Spec{Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true, Doc: "the caller no longer listens"}}
-	ModelEmbed       = Service[EmbedRequest, EmbedReply]{Spec{Name: "model.embed", Received: "agent.*.model.embed", Codec: Msgpack, NeedsDeadline: true, Doc: "vectors"}}
-	ModelListService = Service[Empty, ModelList]{Spec{Name: "model.list", Received: "agent.*.model.list", Codec: Msgpack, NeedsDeadline: true, Doc: "models at hand, and which role each has"}}
+	ModelStop        = Topic[Empty]{Spec{Name: "model.stop.*", Received: "agent.*.model.stop.*", Lossy: true, Doc: "the caller stopped reading"}}
+	ModelEmbed       = Service[EmbedRequest, EmbedReply]{Spec{Name: "model.embed", Received: "agent.*.model.embed", Codec: Msgpack, NeedsDeadline: true, Doc: "embeddings"}}
+	ModelListService = Service[Empty, ModelList]{Spec{Name: "model.list", Received: "agent.*.model.list", Codec: Msgpack, NeedsDeadline: true, Doc: "available models, and the model of each role"}}
 	ModelPull        = Service[PullRequest, PullProgress]{Spec{Name: "model.pull", Received: "agent.*.model.pull", Codec: Msgpack, NeedsDeadline: true, Stop: "model.stop.*", Doc: "fetch a model, streamed progress; the user only"}}
 
 	// Quality.
@@ -60,12 +61,12 @@ var (
 	RewardEvent    = Topic[Reward]{Spec{Name: "reward.event", Received: "from.*.reward.event", Stream: "EVENTS", Doc: "feedback for the agent that produced the answer"}}
 
 	// Memory.
-	MemoryQueryService = Service[MemoryQuery, MemoryReply]{Spec{Name: "memory.query", Received: "ctl.*.memory.query", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "recall, told stage by stage"}}
-	MemoryWriteService = Service[MemoryWriteRequest, MemoryWriteReply]{Spec{Name: "memory.write", Received: "ctl.*.memory.write", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "remember entries, or a document"}}
-	MemoryCorrelated   = Service[MemoryIDs, MemoryReply]{Spec{Name: "memory.correlated", Received: "ctl.*.memory.correlated", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "what goes with these"}}
+	MemoryQueryService = Service[MemoryQuery, MemoryReply]{Spec{Name: "memory.query", Received: "ctl.*.memory.query", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "recall, streamed by stage"}}
+	MemoryWriteService = Service[MemoryWriteRequest, MemoryWriteReply]{Spec{Name: "memory.write", Received: "ctl.*.memory.write", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "store entries, or import a document"}}
+	MemoryCorrelated   = Service[MemoryIDs, MemoryReply]{Spec{Name: "memory.correlated", Received: "ctl.*.memory.correlated", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "entries correlated with the given ones"}}
 	MemoryAdminService = Service[MemoryAdminRequest, MemoryAdminReply]{Spec{Name: "memory.admin", Received: "ctl.*.memory.admin", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "list, show, edit, pin, forget"}}
-	MemoryStored       = Topic[MemoryEvent]{Spec{Name: "memory.stored", Received: "from.*.memory.stored", Stream: "EVENTS", Doc: "something was remembered"}}
-	MemoryAnnotated    = Topic[MemoryEvent]{Spec{Name: "memory.annotated", Received: "from.*.memory.annotated", Stream: "EVENTS", Doc: "a memory got a grade"}}
+	MemoryStored       = Topic[MemoryEvent]{Spec{Name: "memory.stored", Received: "from.*.memory.stored", Stream: "EVENTS", Doc: "an entry was stored"}}
+	MemoryAnnotated    = Topic[MemoryEvent]{Spec{Name: "memory.annotated", Received: "from.*.memory.annotated", Stream: "EVENTS", Doc: "an entry was graded"}}
 	MemoryRecalled     = Topic[MemoryEvent]{Spec{Name: "memory.recalled", Received: "from.*.memory.recalled", Stream: "EVENTS", Doc: "what was recalled and why"}}
 
 	// Committee and orchestrator.
@@ -74,14 +75,14 @@ var (
 	AgentReturnEvent  = Topic[AgentReturn]{Spec{Name: "agent.return.*", Received: "from.*.agent.return.*", Stream: "EVENTS", Doc: "the structured return of a subagent"}}
 
 	// The system itself.
-	DeadLetterEvent       = Topic[DeadLetter]{Spec{Name: "dead.*", Received: "from.*.dead.*", Stream: "EVENTS", Doc: "what could not be read or kept failing, with the reason"}}
+	DeadLetterEvent       = Topic[DeadLetter]{Spec{Name: "dead.*", Received: "from.*.dead.*", Stream: "EVENTS", Doc: "dead letter: a message that was rejected or kept failing, with the reason"}}
 	SecretGetService      = Service[SecretGet, SecretValue]{Spec{Name: "secret.get", Codec: Msgpack, NeedsDeadline: true, Stream: "AUDIT", Doc: "one credential, sealed to the tool that needs it"}}
-	MaxDeliveriesAdvisory = Topic[Advisory]{Spec{Name: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Received: "core.EVENT.MAX_DELIVERIES.>", MaxPayload: 4 << 10, Doc: "the server's word that a message was handed out too often and will not come again"}}
+	MaxDeliveriesAdvisory = Topic[Advisory]{Spec{Name: "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", Received: "core.EVENT.MAX_DELIVERIES.>", MaxPayload: 4 << 10, Doc: "advisory of the server: a message reached its delivery limit and is not redelivered"}}
 	AuditRecordEvent      = Topic[AuditRecord]{Spec{Name: "audit.*", Received: "audit.*.*", Codec: Msgpack, Stream: "AUDIT", Doc: "audit records on the writer's chain, several in one message: a list of encoded records"}}
 )
 
-// Specs lists every subject, in the order of docs/bus.md.
-func Specs() []Spec {
+// AllSpecs lists every subject, in the order of docs/bus.md.
+func AllSpecs() []Spec {
 	return []Spec{
 		QueryReceived.Spec, QueryCommittee.Spec, QueryTask.Spec, QuerySession.Spec, QueryAsk.Spec, QueryCancel.Spec,
 		ResponseDelta.Spec, ResponseThinking.Spec, ResponseGeneration.Spec, AnswerDialog.Spec, AgentStateEvent.Spec,
@@ -96,10 +97,10 @@ func Specs() []Spec {
 	}
 }
 
-// ToolEndpoint is [ToolCallService] as one tool hears it. A tool may listen to nothing but its own name.
+// ToolEndpoint is [ToolCallService] as one tool receives it. A tool may subscribe to its own name only.
 func ToolEndpoint(tool string) (Service[ToolOrder, ToolResult], error) {
 	s := ToolCallService
 	var err error
-	s.Received, err = fill(s.Received, []string{tool})
+	s.Received, err = fillWildcards(s.Received, []string{tool})
 	return s, err
 }

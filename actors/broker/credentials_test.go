@@ -16,7 +16,7 @@ const password = "correct-horse-battery-staple"
 
 func newKey(t testing.TB) *seal.Key {
 	t.Helper()
-	k, err := seal.New()
+	k, err := seal.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}

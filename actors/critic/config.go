@@ -45,7 +45,7 @@ func (c Config) Problems() (out strict.Problems) {
 	}
 	within := func(path string, v, least, most time.Duration) {
 		if v < least || v > most {
-			out.Add(path, "%s is not between %s and %s", strict.Short(v), strict.Short(least), strict.Short(most))
+			out.Add(path, "%s is not between %s and %s", strict.FormatDuration(v), strict.FormatDuration(least), strict.FormatDuration(most))
 		}
 	}
 	within("call_timeout", c.CallTimeout, 10*time.Millisecond, maxCall)
@@ -54,7 +54,7 @@ func (c Config) Problems() (out strict.Problems) {
 	within("max_age", c.MaxAge, time.Minute, maxAgeLimit)
 	between("retry_at", c.RetryAt, 0, 4)
 	between("claim_cap", c.ClaimCap, 0, 5)
-	for _, name := range strict.Keys(c.Rubrics) {
+	for _, name := range strict.SortedKeys(c.Rubrics) {
 		path := "rubrics." + name
 		if !slices.Contains(rubricNames, name) {
 			out.Add("rubrics", "there is no rubric %q; there are %s", text.Clip(name, 40), strings.Join(rubricNames, ", "))

@@ -128,7 +128,7 @@ func (c *Critic) ungradedReason(a answer, now time.Time) string {
 	case a.Partial:
 		return "the answer is not whole"
 	case !a.stored.IsZero() && now.Sub(a.stored) > c.cfg.MaxAge:
-		return fmt.Sprintf("the answer is older than %s", strict.Short(c.cfg.MaxAge))
+		return fmt.Sprintf("the answer is older than %s", strict.FormatDuration(c.cfg.MaxAge))
 	}
 	return ""
 }

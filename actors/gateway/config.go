@@ -37,7 +37,7 @@ func (c Config) Problems() (out strict.Problems) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || strconv.FormatUint(n, 10) != port {
 		out.Add("listen", "%q is not an address; write 127.0.0.1:8765", text.Clip(c.Listen, 60))
-	} else if !local.Host(host) {
+	} else if !local.IsLocalHost(host) {
 		if _, err := netip.ParseAddr(host); err != nil {
 			out.Add("listen", "%q is neither localhost nor an IP address; what a name means is decided elsewhere", text.Clip(host, 60))
 		}
@@ -61,7 +61,7 @@ func (c Config) Problems() (out strict.Problems) {
 		{"header_timeout", c.HeaderTimeout, time.Millisecond, time.Minute},
 	} {
 		if d.d < d.min || d.d > d.max {
-			out.Add(d.path, "%s is not between %s and %s", strict.Short(d.d), strict.Short(d.min), strict.Short(d.max))
+			out.Add(d.path, "%s is not between %s and %s", strict.FormatDuration(d.d), strict.FormatDuration(d.min), strict.FormatDuration(d.max))
 		}
 	}
 	for _, n := range []struct {

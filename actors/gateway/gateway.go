@@ -92,7 +92,7 @@ func (g *Gateway) Routes() []actor.Route {
 	for _, t := range []subjects.Topic[subjects.Query]{subjects.QueryReceived, subjects.QueryCommittee, subjects.QueryTask} {
 		routes = append(routes, actor.Subscribe(t, g.onQuestion, actor.Workers(1)))
 	}
-	for _, s := range subjects.Specs() {
+	for _, s := range subjects.AllSpecs() {
 		if s.Stream == "EVENTS" {
 			routes = append(routes, actor.Subscribe(subjects.Topic[anything]{Spec: s}, g.onEvent, actor.Workers(1)))
 		}

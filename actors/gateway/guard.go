@@ -70,7 +70,7 @@ func (g *Gateway) ourHost(host string) bool {
 	if !hostName(name) {
 		return false
 	}
-	if local.Host(name) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
+	if local.IsLocalHost(name) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
 	// The very address it listens on needs no name.

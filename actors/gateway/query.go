@@ -349,7 +349,7 @@ func (g *Gateway) unanswered(q question, err error) error {
 	case errors.Is(err, errWaited):
 		return &problem{
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", strict.Short(g.cfg.QueryTimeout)),
+			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", strict.FormatDuration(g.cfg.QueryTimeout)),
 		}
 	case errors.Is(err, errClosing):
 		return &problem{

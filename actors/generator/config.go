@@ -85,14 +85,14 @@ func (c Config) Problems() (out strict.Problems) {
 		d    time.Duration
 	}{{"wall", c.Wall}, {"call_timeout", c.CallTimeout}, {"tool_timeout", c.ToolTimeout}} {
 		if f.d < 10*time.Millisecond || f.d > 24*time.Hour {
-			out.Add(f.path, "%s is not between 10ms and 24h", strict.Short(f.d))
+			out.Add(f.path, "%s is not between 10ms and 24h", strict.FormatDuration(f.d))
 		}
 	}
 	if b := c.RespondentB; b.Temperature < 0 || b.Temperature > maxTemperature {
 		out.Add("respondent_b.temperature", "%s is not between 0 and %d", b.Temperature, maxTemperature)
 	}
 	if b := c.RespondentB; b.MaxAge < time.Second || b.MaxAge > 24*time.Hour {
-		out.Add("respondent_b.max_age", "%s is not between 1s and 24h", strict.Short(b.MaxAge))
+		out.Add("respondent_b.max_age", "%s is not between 1s and 24h", strict.FormatDuration(b.MaxAge))
 	}
 	if m := c.RespondentB.Model; m != text.OneLine(m, maxModel) {
 		out.Add("respondent_b.model", "%q is not the name of a model", text.OneLine(m, 40))

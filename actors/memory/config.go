@@ -55,7 +55,7 @@ func (c Config) Problems() (out strict.Problems) {
 	}
 	within := func(path string, v, least, most time.Duration) {
 		if v < least || v > most {
-			out.Add(path, "%s is not between %s and %s", strict.Short(v), strict.Short(least), strict.Short(most))
+			out.Add(path, "%s is not between %s and %s", strict.FormatDuration(v), strict.FormatDuration(least), strict.FormatDuration(most))
 		}
 	}
 	between("n_results", c.Results, 1, maxResults)

@@ -95,7 +95,7 @@ func (s Server) RemoteHost() string {
 	if err != nil {
 		return s.URL
 	}
-	if host := u.Hostname(); !local.Host(host) {
+	if host := u.Hostname(); !local.IsLocalHost(host) {
 		return host
 	}
 	return ""
@@ -160,22 +160,22 @@ func (c Config) Problems() (out strict.Problems) {
 			}
 		}
 	}
-	for _, role := range strict.Keys(c.Roles) {
+	for _, role := range strict.SortedKeys(c.Roles) {
 		if !slices.Contains(Roles, role) { // most likely misspelled, and the role that was meant would keep its default
-			add(strict.Join("roles", role), "there is no such role; known: %s", strings.Join(Roles, ", "))
+			add(strict.JoinPath("roles", role), "there is no such role; known: %s", strings.Join(Roles, ", "))
 		}
-		checkModelName(strict.Join("roles", role), c.Roles[role])
+		checkModelName(strict.JoinPath("roles", role), c.Roles[role])
 	}
 	for _, role := range []string{subjects.RoleAssistant, subjects.RoleEmbeddings} {
 		if c.Roles[role] == "" {
 			add("roles", "%s is missing: this role needs a model", role)
 		}
 	}
-	for _, hint := range strict.Keys(c.Hints) {
+	for _, hint := range strict.SortedKeys(c.Hints) {
 		if !slices.Contains(Hints, hint) {
-			add(strict.Join("hints", hint), "is none of %s", strings.Join(Hints, ", "))
+			add(strict.JoinPath("hints", hint), "is none of %s", strings.Join(Hints, ", "))
 		}
-		checkModelName(strict.Join("hints", hint), c.Hints[hint])
+		checkModelName(strict.JoinPath("hints", hint), c.Hints[hint])
 	}
 	for i, role := range c.Keep {
 		if c.Roles[role] == "" {
@@ -183,9 +183,9 @@ func (c Config) Problems() (out strict.Problems) {
 		}
 	}
 	c.Defaults.addProblems("defaults", true, add)
-	for _, name := range strict.Keys(c.Models) {
-		checkModelName(strict.Join("models", name), name)
-		c.Models[name].addProblems(strict.Join("models", name), false, add)
+	for _, name := range strict.SortedKeys(c.Models) {
+		checkModelName(strict.JoinPath("models", name), name)
+		c.Models[name].addProblems(strict.JoinPath("models", name), false, add)
 	}
 	for i, name := range c.Remote {
 		checkModelName(fmt.Sprintf("allow_remote[%d]", i), name)
@@ -194,7 +194,7 @@ func (c Config) Problems() (out strict.Problems) {
 		add("demo_model", "%q is none of auto, never, always", text.Clip(c.DemoModel, 40))
 	}
 	servers := c.Servers()
-	for _, name := range strict.Keys(servers) {
+	for _, name := range strict.SortedKeys(servers) {
 		servers[name].addProblems(name, add)
 	}
 	if c.AuditTimeout < 0 {
@@ -263,7 +263,7 @@ func (s Server) addProblems(name string, add func(path, format string, a ...any)
 		}
 	}
 	if s.IdleDelay < 0 || s.IdleDelay > maxIdleDelay {
-		add(name+".rest", "%s is not between 0s and %s", strict.Short(s.IdleDelay), strict.Short(maxIdleDelay))
+		add(name+".rest", "%s is not between 0s and %s", strict.FormatDuration(s.IdleDelay), strict.FormatDuration(maxIdleDelay))
 	}
 }
 

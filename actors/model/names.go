@@ -16,7 +16,7 @@ import (
 func (m *Model) onNames(ctx context.Context, _ actor.Msg[subjects.Empty], out actor.Out) (subjects.ModelList, error) {
 	now := out.Now()
 	list := subjects.ModelList{Models: m.listModels(ctx, now), Roles: []subjects.RoleModel{}}
-	for _, role := range strict.Keys(m.cfg.Roles) {
+	for _, role := range strict.SortedKeys(m.cfg.Roles) {
 		list.Roles = append(list.Roles, m.resolveRole(ctx, role, now))
 	}
 	if ctx.Err() != nil {
@@ -54,7 +54,7 @@ func (m *Model) listModels(ctx context.Context, now time.Time) []subjects.ModelI
 		}
 		return models
 	}
-	for _, serverName := range strict.Keys(m.servers) {
+	for _, serverName := range strict.SortedKeys(m.servers) {
 		s := m.servers[serverName]
 		if s.remoteHost != "" && len(m.cfg.Remote) == 0 {
 			continue // not even the request for the list leaves the machine

@@ -201,7 +201,7 @@ func (m *Model) demoTarget(ctx context.Context, wanted string, now time.Time, re
 // findAnyModel finds a model of this machine that can chat, preferably a loaded one. Models of remote servers are left out:
 // they are used only where the configuration names them.
 func (m *Model) findAnyModel(ctx context.Context, wanted string, now time.Time) (target, error) {
-	for _, serverName := range strict.Keys(m.servers) {
+	for _, serverName := range strict.SortedKeys(m.servers) {
 		s := m.servers[serverName]
 		if s.remoteHost != "" {
 			continue

@@ -20,12 +20,12 @@ import (
 	"conclave/subjects"
 )
 
-// turnsGet is the subject of the JetStream API through which the router reads a turn again. It stands in the table of
+// getTurnSubject is the subject of the JetStream API through which the router reads a turn again. It stands in the table of
 // edges.
-var turnsGet = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
+var getTurnSubject = subjects.Spec{Name: "core.API.STREAM.MSG.GET.TURNS"}
 
-// readTime is how long a turn may take to be read again.
-const readTime = 5 * time.Second
+// readTimeout is how long a turn may take to be read again.
+const readTimeout = 5 * time.Second
 
 // Router is the actor. It keeps nothing between messages: what it makes of a question depends on the question and its
 // place in the stream alone, so a question that comes again is made into the same.
@@ -48,15 +48,15 @@ func (r *Router) Routes() []actor.Route {
 // onQuery passes one question on. An id that is missing is made; one that cannot stand in a subject is replaced by a
 // token made from it, and the caller is told with the answer.
 func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out actor.Out) error {
-	place := placeOf(in)
+	place := messageKey(in)
 	q := in.Body
 	var notes []string
-	q.QueryID, notes = pick(first(q.QueryID, in.Query), "q", place, "query", notes)
-	q.SessionID, notes = pick(first(q.SessionID, in.Session), "s", place, "session", notes)
+	q.QueryID, notes = chooseID(bodyOrHeader(q.QueryID, in.Query), "q", place, "query", notes)
+	q.SessionID, notes = chooseID(bodyOrHeader(q.SessionID, in.Session), "s", place, "session", notes)
 	q.Note = strings.Join(notes, " ")
 	out = out.WithIDs(q.SessionID, q.QueryID)
 	if strings.TrimSpace(q.Query) == "" {
-		return bury(ctx, out, "dead-"+place, in.Subject, subjects.CodeMalformed, "the question is empty")
+		return writeDeadLetter(ctx, out, "dead-"+place, in.Subject, subjects.CodeMalformed, "the question is empty")
 	}
 	topic, err := subjects.QuerySession.With(q.SessionID)
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *Router) onQuery(ctx context.Context, in actor.Msg[subjects.Query], out 
 	err = actor.EmitOnce(ctx, out, topic, "turn-"+place, q)
 	var f *subjects.Fault
 	if errors.As(err, &f) && f.Code == subjects.CodeTooLarge {
-		return bury(ctx, out, "dead-"+place, in.Subject, f.Code, "the question is too long to be passed on")
+		return writeDeadLetter(ctx, out, "dead-"+place, in.Subject, f.Code, "the question is too long to be passed on")
 	}
 	return err
 }
@@ -83,21 +83,21 @@ func (r *Router) onExhausted(ctx context.Context, in actor.Msg[subjects.Advisory
 	reason := fmt.Sprintf("%s was given message %d of %s %d times and did not finish it; it will not be tried again. Ask once more, and look into the log of %s",
 		who, a.StreamSeq, a.Stream, a.Deliveries, who)
 	if subjects.IsGeneratorTurn(a.Stream, a.Consumer) {
-		session, query, err := turnAt(ctx, out, a.StreamSeq)
+		session, query, err := readTurnIDs(ctx, out, a.StreamSeq)
 		if err != nil {
 			out.LogError(err)
 		} else {
 			out = out.WithIDs(session, query)
 		}
 	}
-	return bury(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
+	return writeDeadLetter(ctx, out, id, in.Subject, subjects.CodeUnavailable, reason)
 }
 
-// turnAt reads whose turn stands at a place in TURNS. Only the router writes there, so the ids are its own.
-func turnAt(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readTime)
+// readTurnIDs reads whose turn stands at a place in TURNS. Only the router writes there, so the ids are its own.
+func readTurnIDs(ctx context.Context, out actor.Out, seq uint64) (session, query string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	reply, _, err := out.Request(ctx, turnsGet, fmt.Appendf(nil, `{"seq":%d}`, seq))
+	reply, _, err := out.Request(ctx, getTurnSubject, fmt.Appendf(nil, `{"seq":%d}`, seq))
 	if err != nil {
 		return "", "", fmt.Errorf("reading turn %d: %w", seq, err)
 	}
@@ -125,8 +125,8 @@ func turnAt(ctx context.Context, out actor.Out, seq uint64) (session, query stri
 	return q.SessionID, q.QueryID, nil
 }
 
-// bury writes a dead letter about something that no retry would help.
-func bury(ctx context.Context, out actor.Out, id, subject, code, reason string) error {
+// writeDeadLetter writes a dead letter about something that no retry would help.
+func writeDeadLetter(ctx context.Context, out actor.Out, id, subject, code, reason string) error {
 	topic, err := subjects.DeadLetterEvent.With(subjects.Router)
 	if err != nil {
 		return err
@@ -134,35 +134,35 @@ func bury(ctx context.Context, out actor.Out, id, subject, code, reason string) 
 	return actor.EmitOnce(ctx, out, topic, id, subjects.DeadLetter{Actor: subjects.Router, Subject: subject, Code: code, Reason: reason, Time: out.Now().UTC()})
 }
 
-// placeOf names a question by where and when the stream stored it: the same however often it comes, and another one when
+// messageKey names a question by where and when the stream stored it: the same however often it comes, and another one when
 // the stream was made anew.
-func placeOf(in actor.Msg[subjects.Query]) string {
-	return digest(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.StoredAt.UnixNano()))
+func messageKey(in actor.Msg[subjects.Query]) string {
+	return hashParts(in.Subject, fmt.Sprint(in.Seq), fmt.Sprint(in.StoredAt.UnixNano()))
 }
 
-// first is the id that the body gives, or else the header's.
-func first(body, header string) string {
+// bodyOrHeader is the id that the body gives, or else the header's.
+func bodyOrHeader(body, header string) string {
 	if id := strings.TrimSpace(body); id != "" {
 		return id
 	}
 	return header
 }
 
-// pick is the id to go by: the given one when it can stand in a subject, one made from it when it cannot, and one made
+// chooseID is the id to go by: the given one when it can stand in a subject, one made from it when it cannot, and one made
 // from the question's place when there is none.
-func pick(id, prefix, place, what string, notes []string) (string, []string) {
+func chooseID(id, prefix, place, what string, notes []string) (string, []string) {
 	switch {
 	case id == "":
 		return prefix + "-" + place, notes
 	case subjects.CheckToken(id) == nil:
 		return id, notes
 	}
-	token := readable(id) + digest(id)
+	token := readablePrefix(id) + hashParts(id)
 	return token, append(notes, fmt.Sprintf("The %s id %q cannot be used as it is: letters, digits, - and _ only, at most %d. It goes by %s.", what, text.Clip(id, 40), subjects.MaxToken, token))
 }
 
-// readable is what a user can recognize of an id in its token. The digest behind it keeps different ids apart.
-func readable(id string) string {
+// readablePrefix is what a user can recognize of an id in its token. The digest behind it keeps different ids apart.
+func readablePrefix(id string) string {
 	var b strings.Builder
 	for _, r := range id {
 		if b.Len() == 20 {
@@ -181,8 +181,8 @@ func readable(id string) string {
 	return ""
 }
 
-// digest is a short hash of its parts, a valid token.
-func digest(parts ...string) string {
+// hashParts is a short hash of its parts, a valid token.
+func hashParts(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
 		fmt.Fprintf(h, "%d:%s", len(p), p)

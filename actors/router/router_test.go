@@ -116,8 +116,8 @@ func TestStable(t *testing.T) {
 	}
 	tokens := map[string]string{}
 	for _, odd := range []string{"a b", "a  b", "a.b", "a\x00b", " a b c", "a" + strings.Repeat("b", 80), "a" + strings.Repeat("b", 81)} {
-		one, _ := pick(odd, "s", "x", "session", nil)
-		two, _ := pick(odd, "s", "y", "session", nil)
+		one, _ := chooseID(odd, "s", "x", "session", nil)
+		two, _ := chooseID(odd, "s", "y", "session", nil)
 		if one != two || tokens[one] != "" {
 			t.Errorf("%q: %s, %s, shared with %q", odd, one, two, tokens[one])
 		}

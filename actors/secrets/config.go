@@ -31,7 +31,7 @@ func (c Config) Problems() (out strict.Problems) {
 		out.Add("backend", "%q is none of %s", text.Clip(c.Backend, 60), strings.Join(keyring.Backends, ", "))
 	}
 	if c.Timeout < time.Millisecond || c.Timeout > maxTimeout {
-		out.Add("timeout", "%s is not between 1ms and %s", strict.Short(c.Timeout), strict.Short(maxTimeout))
+		out.Add("timeout", "%s is not between 1ms and %s", strict.FormatDuration(c.Timeout), strict.FormatDuration(maxTimeout))
 	}
 	return out
 }

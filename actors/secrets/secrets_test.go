@@ -126,7 +126,7 @@ func (w *world) ask(body any) (string, error) {
 
 func key(t *testing.T) *seal.Key {
 	t.Helper()
-	k, err := seal.New()
+	k, err := seal.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}

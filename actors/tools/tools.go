@@ -154,7 +154,7 @@ func (t *Tool) announced() subjects.ToolSchema {
 func (t *Tool) curve() *seal.Key {
 	t.once.Do(func() {
 		if len(t.facts.Secrets) > 0 {
-			if k, err := seal.New(); err == nil {
+			if k, err := seal.NewKey(); err == nil {
 				t.key = k
 			}
 		}

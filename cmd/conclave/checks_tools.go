@@ -113,7 +113,7 @@ func (x *examination) manifest(cfg config.Config) {
 		x.warn("manifest", "correct the names in manifest.yaml", "nobody serves %s", plain(strings.Join(unserved, ", ")))
 	}
 	var watched []string
-	for _, layer := range strict.Keys(cfg.Manifest.Monitored) {
+	for _, layer := range strict.SortedKeys(cfg.Manifest.Monitored) {
 		for _, rule := range cfg.Manifest.Monitored[layer] {
 			watched = append(watched, layer+"."+rule)
 		}

@@ -85,7 +85,7 @@ func TestDoctorApprovals(t *testing.T) {
 		}
 		return x.checks[0]
 	}
-	if got := look(); got.Level != levelFail || !strings.Contains(got.Text, "nobody answers") {
+	if got := look(); got.Level != levelFail || !strings.Contains(got.Text, "no responder") {
 		t.Errorf("without a broker: %+v", got)
 	}
 	k := newClerk(c)

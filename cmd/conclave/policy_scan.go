@@ -64,7 +64,7 @@ Techniques:
 			}
 			fmt.Fprintf(a.stdout, "texts     %d\n", r.Texts)
 			fmt.Fprintf(a.stdout, "flagged   %d\n", r.Flagged)
-			for _, name := range strict.Keys(r.Techniques) {
+			for _, name := range strict.SortedKeys(r.Techniques) {
 				fmt.Fprintf(a.stdout, "  %-14s %d\n", name, r.Techniques[name])
 			}
 			if r.Truncated > 0 {

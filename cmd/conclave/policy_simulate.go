@@ -122,7 +122,7 @@ func (a *app) printSimulation(r simulate.Report, attacks int) {
 	fmt.Fprintf(a.stdout, "attacks executed    %d\n", r.Executed)
 	fmt.Fprintf(a.stdout, "tasks               %d\n", r.Benign)
 	fmt.Fprintf(a.stdout, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)
-	for _, rule := range strict.Keys(r.InterruptedRules) {
+	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
 		fmt.Fprintf(a.stdout, "  %-17s %d\n", plain(rule), r.InterruptedRules[rule])
 	}
 	for _, id := range r.ExecutedIDs {

@@ -70,8 +70,8 @@ func kept(subject string) bool {
 // copies are the subjects under which the user hears what streams have stored.
 var copies = sync.OnceValue(func() (out []string) {
 	for _, e := range subjects.Table().Edges {
-		if e.Kind == subjects.StreamImport && e.Owner == subjects.Core && slices.Contains(e.Who, "user") {
-			_, local := e.At("user")
+		if e.Kind == subjects.StreamImport && e.Owner == subjects.Core && slices.Contains(e.Callers, "user") {
+			_, local := e.Resolve("user")
 			out = append(out, local)
 		}
 	}

@@ -1,7 +1,9 @@
-// Package actor runs an actor: it reads messages strictly, hands them to typed handlers with a bound on how many run at
-// once, carries ids and deadlines along, answers for handlers that fail, and drains in order.
+// Package actor runs an actor: it decodes messages strictly, calls typed handlers with bounded concurrency, propagates ids,
+// deadlines and traces, replies for handlers that fail, and drains in order.
 //
-// An actor is a struct with a name and a table of routes. It has no goroutine, no logger and no NATS import of its own.
+// An actor is a struct with a name and a table of routes. It has no goroutine, no logger and no NATS import of its own. What
+// several actors need is here once: [Audited] (record, act, record), [Bucket] (compare-and-set state with an outbox) and
+// [Toolset] (serving tools).
 package actor
 
 import (
@@ -12,50 +14,50 @@ import (
 	"conclave/subjects"
 )
 
-// Actor is one participant. Its name is its folder, its account, its queue group and its config section.
+// Actor is one participant. Its name is its package, NATS account, queue group, log field and config section.
 type Actor interface {
 	Name() string
 	Routes() []Route
 }
 
-// Starter is an actor that has something to say or ask once it is listening.
+// Starter is an actor with work to do once it is subscribed. An error of Start fails the start of the actor.
 type Starter interface {
 	Start(ctx context.Context, out Out) error
 }
 
-// Closer is an actor that holds something to be closed after its last handler returned and before its connection ends.
+// Closer is an actor with resources. Close is called after the last handler returned and before the connection ends.
 type Closer interface {
 	Close(ctx context.Context) error
 }
 
-// Describer is an actor that tells discovery more about itself.
+// Describer is an actor that adds to its discovery reply.
 type Describer interface {
 	Describe() (version, text string, metadata map[string]string)
 }
 
-// Msg is a message as a handler gets it: decoded, with what the runtime read from the headers and the subject.
+// Msg is a decoded message with its envelope. Headers are validated; tokens of the subject are not.
 type Msg[T any] struct {
-	Subject  string   // as heard
+	Subject  string   // as received
 	From     string   // the account that the server wrote into the subject; "" where it writes none
-	Tokens   []string // what stood for the wildcards, in order. Not validated: they are what someone sent
+	Tokens   []string // the subject's tokens at the wildcards, in order. Not validated: the sender chose them
 	Query    string
 	Session  string
 	Deadline time.Time
-	Time     time.Time // when it was read
-	Seq      uint64    // place in the stream that keeps it; 0 = it was not pulled
+	Time     time.Time // when it was received
+	Seq      uint64    // stream sequence; 0 = not from a stream
 	StoredAt time.Time // when the stream stored it
-	Attempt  int       // how often it was handed out, this time included; after [subjects.MaxDeliver] it is buried
+	Attempt  int       // delivery attempt, from 1; after [subjects.MaxDeliver] the message becomes a dead letter
 	Body     T
 }
 
 // Handler handles one event.
 type Handler[T any] func(ctx context.Context, in Msg[T], out Out) error
 
-// RequestHandler handles one request. What it returns is the reply; a returned [*subjects.Fault] reaches the caller as it is,
-// any other error as "internal", with the details in the log only.
+// RequestHandler handles one request and returns the reply. A returned [*subjects.Fault] is sent to the caller as it is, any
+// other error as code "internal", with the details in the log only.
 type RequestHandler[Q, A any] func(ctx context.Context, in Msg[Q], out Out) (A, error)
 
-// Rejection tells a route's owner of a message that no handler saw.
+// Rejection is a message that was rejected before any handler saw it.
 type Rejection struct {
 	Subject string
 	Tokens  []string
@@ -67,10 +69,10 @@ type Rejection struct {
 // Option changes a route.
 type Option func(*Route)
 
-// Workers sets how many of a route's handlers run at once. The default is the runtime's; one keeps the order.
+// Workers bounds how many handlers of a route run at once; 1 keeps the order. The default is [Config] Workers.
 func Workers(n int) Option { return func(r *Route) { r.workers = n } }
 
-// OnReject is called for each message that was refused before any handler saw it.
+// OnReject has f called for each message of the route that was rejected before any handler saw it.
 func OnReject(f func(ctx context.Context, rej Rejection, out Out)) Option {
 	return func(r *Route) { r.reject = f }
 }
@@ -78,12 +80,12 @@ func OnReject(f func(ctx context.Context, rej Rejection, out Out)) Option {
 type routeKind uint8
 
 const (
-	serve   routeKind = iota + 1 // a request: one queue group, one reply
-	hear                         // live: every instance hears it, nothing is kept for later
-	durable                      // pulled from a stream, acknowledged when handled
+	serve     routeKind = iota + 1 // a request: one queue group, one reply
+	subscribe                      // live: every instance receives it, nothing is stored
+	durable                        // from a durable consumer, acknowledged when handled
 )
 
-// Route ties a subject to a handler. It is made by [Serve], [ServeStream], [On] or [Subscribe].
+// Route binds a subject to a handler. It is made by [Serve], [ServeStream], [On] or [Subscribe].
 type Route struct {
 	spec    subjects.Spec
 	kind    routeKind
@@ -96,11 +98,11 @@ type Route struct {
 // Spec is the route's subject.
 func (r Route) Spec() subjects.Spec { return r.spec }
 
-// Serve answers the requests of a service.
+// Serve handles the requests of a service, in one queue group per actor.
 func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
-		m, err := message[Q](in)
+		m, err := decodeMessage[Q](in)
 		if err != nil {
 			return nil, err
 		}
@@ -108,68 +110,68 @@ func Serve[Q, A any](s subjects.Service[Q, A], h RequestHandler[Q, A], opts ...O
 		if err != nil {
 			return nil, err
 		}
-		return encode(in.codec.reply(), a)
+		return encode(in.codec.replyCodec(), a)
 	}
-	return r.with(opts)
+	return r.apply(opts)
 }
 
-// On handles a topic that a stream keeps, through the actor's durable consumer: each message until it is handled, also
-// those that came while the actor was away.
+// On handles a topic through the actor's durable consumer: messages are redelivered until h returns nil or attempts are
+// exhausted, and messages published while the actor was down are delivered.
 func On[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
-	return event(t, durable, h, opts)
+	return newEventRoute(t, durable, h, opts)
 }
 
-// Subscribe handles a topic live: what is said while nobody listens is not heard. A kept event is heard under its plain
-// subject, as everyone who watches hears it; its author's account is then not known.
+// Subscribe handles a topic live: messages published while the actor is down are lost. An event of a stream is received
+// under its republished subject, which does not name the author's account.
 func Subscribe[T any](t subjects.Topic[T], h Handler[T], opts ...Option) Route {
 	t.Received = t.LiveSubject()
-	return event(t, hear, h, opts)
+	return newEventRoute(t, subscribe, h, opts)
 }
 
-func event[T any](t subjects.Topic[T], kind routeKind, h Handler[T], opts []Option) Route {
+func newEventRoute[T any](t subjects.Topic[T], kind routeKind, h Handler[T], opts []Option) Route {
 	r := Route{spec: t.Spec, kind: kind}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
-		m, err := message[T](in)
+		m, err := decodeMessage[T](in)
 		if err != nil {
 			return nil, err
 		}
 		return nil, h(ctx, m, out)
 	}
-	return r.with(opts)
+	return r.apply(opts)
 }
 
-func (r Route) with(opts []Option) Route {
+func (r Route) apply(opts []Option) Route {
 	for _, o := range opts {
 		o(&r)
 	}
 	return r
 }
 
-// errUndecoded marks a fault found while decoding, so that the runtime treats it as a message nobody could read.
-type errUndecoded struct {
+// errMalformed is a fault found while decoding: the runtime rejects the message instead of retrying it.
+type errMalformed struct {
 	fault  *subjects.Fault // for the sender
-	reason string          // for the dead letter: nothing of the body
+	reason string          // for the dead letter: holds nothing of the body
 }
 
-func (e errUndecoded) Error() string { return e.fault.Error() }
+func (e errMalformed) Error() string { return e.fault.Error() }
 
-func message[T any](in *inbound) (Msg[T], error) {
-	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.stored, Attempt: in.try}
+func decodeMessage[T any](in *inbound) (Msg[T], error) {
+	m := Msg[T]{Subject: in.subject, From: in.from, Tokens: in.tokens, Query: in.query, Session: in.session, Deadline: in.deadline, Time: in.time, Seq: in.seq, StoredAt: in.storedAt, Attempt: in.attempt}
 	if err := decode(in.codec, in.data, &m.Body); err != nil {
-		why := "could not be read"
+		why := "malformed"
 		var u decodeError
 		if errors.As(err, &u) {
 			why = u.reason
 		}
-		return m, errUndecoded{subjects.Faultf(subjects.CodeMalformed, "%v", err), why}
+		return m, errMalformed{subjects.Faultf(subjects.CodeMalformed, "%v", err), why}
 	}
 	return m, nil
 }
 
-// fatal marks an error after which the actor must be started anew.
+// fatal marks an error after which the actor must be restarted.
 type fatal struct{ error }
 
-// Fatal wraps an error that a handler cannot go on from: the supervisor restarts the actor.
+// Fatal marks an error of a handler as unrecoverable: the supervisor restarts the actor.
 func Fatal(err error) error { return fatal{err} }
 
 func (f fatal) Unwrap() error { return f.error }

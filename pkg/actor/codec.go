@@ -18,24 +18,23 @@ import (
 	"conclave/subjects"
 )
 
-// codec is how one message was written.
+// codec is the encoding of one message.
 type codec subjects.Codec
 
-// reply is how to answer it: a question in plain text is answered in JSON.
-func (c codec) reply() codec {
+// replyCodec is the encoding of the reply: JSON for a request in plain text.
+func (c codec) replyCodec() codec {
 	if subjects.Codec(c) == subjects.Text {
 		return codec(subjects.JSON)
 	}
 	return c
 }
 
-// maxDepth bounds nesting, in JSON as a user may send it.
+// maxDepth bounds the nesting of a payload.
 const maxDepth = 64
 
-// codecOf decides how a payload is written: by its Content-Type, or where there is none by its first byte. That a bare
-// `nats pub` or `nats req` is understood is worth the look; the two cannot be confused, since no payload of ours is a
-// single msgpack integer.
-func codecOf(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
+// detectCodec returns the encoding by the Content-Type header, or without one by the first byte, so that a bare `nats pub`
+// works: no payload is a single msgpack integer, so JSON and msgpack cannot be confused. Other content types are rejected.
+func detectCodec(contentType string, spec subjects.Spec, data []byte) (codec, *subjects.Fault) {
 	base, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(base)) {
 	case subjects.TypeJSON:
@@ -58,10 +57,10 @@ func codecOf(contentType string, spec subjects.Spec, data []byte) (codec, *subje
 		}
 		return codec(subjects.JSON), nil
 	}
-	return 0, subjects.Faultf(subjects.CodeCodec, "this subject is read as %s", reads(spec))
+	return 0, subjects.Faultf(subjects.CodeCodec, "this subject accepts %s", acceptedCodecs(spec))
 }
 
-func reads(spec subjects.Spec) string {
+func acceptedCodecs(spec subjects.Spec) string {
 	if spec.PlainText {
 		return "JSON, msgpack or plain text"
 	}
@@ -88,8 +87,8 @@ func encodeMsgpack(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode reads strictly: unknown fields, trailing bytes, doubled keys and wrong types are errors. The messages are for
-// the sender and say nothing of our insides.
+// decode is strict: unknown fields, trailing bytes, duplicate keys and wrong types are errors. Error texts are for the
+// sender and name no Go types.
 func decode(c codec, data []byte, v any) error {
 	switch subjects.Codec(c) {
 	case subjects.Msgpack:
@@ -100,7 +99,7 @@ func decode(c codec, data []byte, v any) error {
 	return decodeJSON(data, v)
 }
 
-// decodeText reads plain text into the payloads that it can stand for.
+// decodeText decodes plain text into the payloads that have a plain text form; empty text is rejected.
 func decodeText(data []byte, v any) error {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
 	if text == "" {
@@ -112,13 +111,13 @@ func decodeText(data []byte, v any) error {
 	case *subjects.Cancel:
 		p.Reason = text
 	default:
-		return decodeError{reason: "plain text is not read here"}
+		return decodeError{reason: "plain text is not accepted here"}
 	}
 	return nil
 }
 
 func decodeMsgpack(data []byte, v any) error {
-	if len(data) == 0 || !mapCode(data[0]) {
+	if len(data) == 0 || !isMapCode(data[0]) {
 		return decodeError{reason: "not a msgpack map"}
 	}
 	data, err := checkMsgpack(data, v)
@@ -136,7 +135,7 @@ func decodeMsgpack(data []byte, v any) error {
 	return nil
 }
 
-func mapCode(c byte) bool { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
+func isMapCode(c byte) bool { return c&0xf0 == 0x80 || c == 0xde || c == 0xdf }
 
 func decodeJSON(data []byte, v any) error {
 	data, err := checkJSON(data, v)
@@ -150,7 +149,7 @@ func decodeJSON(data []byte, v any) error {
 	var when *time.ParseError
 	switch {
 	case errors.As(err, &wrong):
-		return decodeError{"not " + words(wrong.Type) + ": field", wrong.Field}
+		return decodeError{"not " + describeType(wrong.Type) + ": field", wrong.Field}
 	case errors.As(err, &when):
 		return decodeError{reason: "a time is not in RFC 3339"}
 	case err != nil:
@@ -159,8 +158,8 @@ func decodeJSON(data []byte, v any) error {
 	return nil
 }
 
-// words names a type for somebody who does not know our types.
-func words(t reflect.Type) string {
+// describeType names a type in an error for the sender.
+func describeType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
 		return "a text"
@@ -174,8 +173,8 @@ func words(t reflect.Type) string {
 	return "a number that fits"
 }
 
-// decodeError says why a body could not be read. The sender is told all of it. A dead letter says only why: what is the
-// sender's own words, and those may hold a secret.
+// decodeError is why a body was rejected. The sender gets both parts; a dead letter has the reason only, because detail
+// quotes the body, which may hold a secret.
 type decodeError struct{ reason, detail string }
 
 func (e decodeError) Error() string {
@@ -185,8 +184,8 @@ func (e decodeError) Error() string {
 	return e.reason + " " + strconv.Quote(text.Clip(e.detail, 40))
 }
 
-// safe keeps an error short and on one line: parts of it are the sender's own bytes.
-func safe(err error) string {
+// sanitizeError returns the text of an error clipped and on one line: it may quote bytes of the sender.
+func sanitizeError(err error) string {
 	s := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
@@ -196,14 +195,14 @@ func safe(err error) string {
 	return text.Clip(s, 160)
 }
 
-// looseMsgpack reads any msgpack for showing it: byte strings that hold JSON are shown as JSON. It counts its own depth,
-// because a megabyte of opening brackets would exhaust the stack.
-func looseMsgpack(data []byte) (any, error) {
+// decodeAnyMsgpack decodes msgpack of any type for display; byte strings that hold JSON are shown as JSON. Depth and claimed
+// lengths are bounded, because the decoder would exhaust stack or memory.
+func decodeAnyMsgpack(data []byte) (any, error) {
 	r := bytes.NewReader(data)
-	return loose(msgpack.NewDecoder(r), r, 0)
+	return decodeAny(msgpack.NewDecoder(r), r, 0)
 }
 
-func loose(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
+func decodeAny(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
 	}
@@ -212,18 +211,18 @@ func loose(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 		return nil, err
 	}
 	switch {
-	case mapCode(c):
+	case isMapCode(c):
 		n, err := dec.DecodeMapLen()
 		if err != nil {
 			return nil, err
 		}
 		m := map[string]any{}
 		for range n {
-			k, err := loose(dec, r, depth+1)
+			k, err := decodeAny(dec, r, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			if m[fmt.Sprint(k)], err = loose(dec, r, depth+1); err != nil {
+			if m[fmt.Sprint(k)], err = decodeAny(dec, r, depth+1); err != nil {
 				return nil, err
 			}
 		}
@@ -235,7 +234,7 @@ func loose(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 		}
 		a := []any{}
 		for range n {
-			v, err := loose(dec, r, depth+1)
+			v, err := decodeAny(dec, r, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -243,7 +242,7 @@ func loose(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 		}
 		return a, nil
 	}
-	if claims(r) > int64(r.Len()) { // a length without its bytes: the decoder would make room for them first
+	if claimedLength(r) > int64(r.Len()) { // the decoder would allocate the claimed length first
 		return nil, io.ErrUnexpectedEOF
 	}
 	v, err := dec.DecodeInterface()
@@ -253,11 +252,11 @@ func loose(dec *msgpack.Decoder, r *bytes.Reader, depth int) (any, error) {
 	return v, err
 }
 
-// claims is how many bytes the string, binary or extension at the reader's place says it has; 0 for anything else.
-func claims(r *bytes.Reader) int64 {
+// claimedLength is the length in bytes that the string, binary or extension at the reader's position claims; 0 for other types.
+func claimedLength(r *bytes.Reader) int64 {
 	var head [5]byte
 	n, _ := r.ReadAt(head[:], r.Size()-int64(r.Len()))
-	size := 0 // bytes that the length takes
+	size := 0 // bytes of the length field
 	switch head[0] {
 	case 0xc4, 0xc7, 0xd9:
 		size = 1

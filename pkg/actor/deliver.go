@@ -11,9 +11,9 @@ import (
 	"conclave/subjects"
 )
 
-// Deliver runs one message through a route as the runtime would, without a bus: the same envelope, the same strict
-// decoding, the same treatment of what cannot be read. It returns the reply as JSON, the pieces of a streamed one in a
-// line each. It is what actortest stands on.
+// Deliver runs one message through a route as the runtime does, without a bus: same envelope, same strict decoding, same
+// rejections. body is encoded with the route's codec unless it is a []byte. It returns the reply as JSON, the pieces of a
+// streamed reply one per line. Package actortest uses it.
 func Deliver(ctx context.Context, route Route, subject string, header map[string]string, body any, out Out) (string, error) {
 	data, ok := body.([]byte)
 	if !ok {
@@ -31,7 +31,7 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 			h.Set(k, v)
 		}
 	}
-	in, fault := route.read(subject, h, data, out.Now())
+	in, fault := route.readMessage(subject, h, data, out.Now())
 	if fault == nil {
 		if !in.deadline.IsZero() {
 			var cancel context.CancelFunc
@@ -40,17 +40,17 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 		}
 		var pieces []string
 		in.piece = func(data []byte) error {
-			pieces = append(pieces, FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, data))
+			pieces = append(pieces, FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.replyCodec())}, data))
 			return nil
 		}
 		reply, err := route.handle(ctx, in, out)
-		var undecoded errUndecoded
+		var undecoded errMalformed
 		switch {
 		case errors.As(err, &undecoded):
 		case route.stream:
 			return strings.Join(pieces, "\n"), err
 		default:
-			return FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.reply())}, reply), err
+			return FormatJSON(subjects.Spec{Codec: subjects.Codec(in.codec.replyCodec())}, reply), err
 		}
 		fault = undecoded.fault
 	}
@@ -60,12 +60,12 @@ func Deliver(ctx context.Context, route Route, subject string, header map[string
 	return "", fault
 }
 
-// FormatJSON shows a body in JSON, whatever it was written in. What cannot be read comes back as it is.
+// FormatJSON returns a body as JSON for display, whatever its codec. A body that cannot be decoded is returned as it is.
 func FormatJSON(spec subjects.Spec, body []byte) string {
 	if spec.Codec != subjects.Msgpack || len(body) == 0 {
 		return string(body)
 	}
-	v, err := looseMsgpack(body)
+	v, err := decodeAnyMsgpack(body)
 	if err != nil {
 		return string(body)
 	}

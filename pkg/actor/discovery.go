@@ -11,11 +11,10 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// An actor answers the micro protocol itself, with the protocol's own types. The micro package would count a request as
-// done when its callback returns; our callbacks hand over to workers, and pulled routes have no callback at all, so its
-// figures would be wrong.
+// An actor serves the micro protocol itself, with the protocol's types: the micro package counts a request as handled when
+// its callback returns, but callbacks here only enqueue, and consumer routes have no callback.
 
-// RouteStats is what discovery's STATS carries for each route, beyond the protocol's own fields.
+// RouteStats is the data of each route in a STATS reply, beyond the protocol's own fields.
 type RouteStats struct {
 	State       State   `json:"state"`
 	Restarts    int     `json:"restarts"`
@@ -28,18 +27,18 @@ type RouteStats struct {
 	P99         float64 `json:"p99_ms"`
 }
 
-// figures of one route.
-type figures struct {
-	mu      sync.Mutex
-	hist    *hdrhistogram.Histogram // microseconds
-	total   time.Duration
-	count   int
-	errors  int
-	refuse  int
-	lastErr string
+// routeCounters are the counters and latencies of one route.
+type routeCounters struct {
+	mu       sync.Mutex
+	hist     *hdrhistogram.Histogram // microseconds
+	total    time.Duration
+	count    int
+	errors   int
+	rejected int
+	lastErr  string
 }
 
-func (f *figures) done(d time.Duration, err error) {
+func (f *routeCounters) recordHandled(d time.Duration, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.hist == nil {
@@ -54,16 +53,16 @@ func (f *figures) done(d time.Duration, err error) {
 	}
 }
 
-// refused counts a message that no handler saw. It is a request and an error, and took no time.
-func (f *figures) refused(code string) {
+// recordRejected counts a rejected message: a request and an error of no duration.
+func (f *routeCounters) recordRejected(code string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.refuse++
-	f.lastErr = "refused: " + code
+	f.rejected++
+	f.lastErr = "rejected: " + code
 }
 
-// discoverable subscribes to the discovery subjects.
-func (r *running) discoverable() error {
+// serveDiscovery subscribes to the discovery subjects PING, INFO and STATS.
+func (r *running) serveDiscovery() error {
 	name := r.actor.Name()
 	identity := micro.ServiceIdentity{Name: name, ID: r.id, Version: "0.1.0"}
 	text := "conclave actor"
@@ -89,7 +88,7 @@ func (r *running) discoverable() error {
 				}
 			})
 			if err != nil {
-				return fmt.Errorf("listening to %s: %w", subject, err)
+				return fmt.Errorf("subscribing to %s: %w", subject, err)
 			}
 			r.subs = append(r.subs, sub)
 		}
@@ -100,13 +99,13 @@ func (r *running) discoverable() error {
 func (r *running) info(id micro.ServiceIdentity, text string) micro.Info {
 	i := micro.Info{ServiceIdentity: id, Type: micro.InfoResponseType, Description: text, Endpoints: []micro.EndpointInfo{}}
 	for _, l := range r.routes {
-		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.label(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name()})
+		i.Endpoints = append(i.Endpoints, micro.EndpointInfo{Name: l.endpointName(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name()})
 	}
 	return i
 }
 
-// label is the route's name where names hold no dots.
-func (l *lane) label() string {
+// endpointName is the route's subject with the characters replaced that an endpoint name must not have.
+func (l *routeRun) endpointName() string {
 	b := []byte(l.spec.Subscription())
 	for i, c := range b {
 		if c == '.' || c == '*' || c == '>' || c == '$' {
@@ -120,13 +119,13 @@ func (r *running) stats() []*micro.EndpointStats {
 	state, restarts, last := r.health.Snapshot()
 	out := []*micro.EndpointStats{}
 	for _, l := range r.routes {
-		f := &l.figures
+		f := &l.counters
 		f.mu.Lock()
 		s := &micro.EndpointStats{
-			Name: l.label(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
-			NumRequests: f.count + f.refuse, NumErrors: f.errors + f.refuse, LastError: f.lastErr, ProcessingTime: f.total,
+			Name: l.endpointName(), Subject: l.spec.Subscription(), QueueGroup: r.actor.Name(),
+			NumRequests: f.count + f.rejected, NumErrors: f.errors + f.rejected, LastError: f.lastErr, ProcessingTime: f.total,
 		}
-		g := RouteStats{State: state, Restarts: restarts, Mailbox: len(l.box), InFlight: l.busy.Load(), Rejected: f.refuse}
+		g := RouteStats{State: state, Restarts: restarts, Mailbox: len(l.mailbox), InFlight: l.inFlight.Load(), Rejected: f.rejected}
 		if last != nil {
 			g.LastFailure = last.Error()
 		}

@@ -62,7 +62,7 @@ func TestDiscovery(t *testing.T) {
 	// One by name, and one by its instance.
 	for _, subject := range []string{"$SRV.INFO.broker", "$SRV.INFO.broker." + ids["broker"]} {
 		var info micro.Info
-		if err := json.Unmarshal(request(t, user, message(subject, nil)).Data, &info); err != nil {
+		if err := json.Unmarshal(request(t, user, decodeMessage(subject, nil)).Data, &info); err != nil {
 			t.Fatal(err)
 		}
 		if info.Type != micro.InfoResponseType || info.Name != "broker" || info.ID != ids["broker"] || info.Version != "1.2.3" || info.Description != "the one door" || info.Metadata["tools"] != "10" ||
@@ -71,7 +71,7 @@ func TestDiscovery(t *testing.T) {
 		}
 	}
 	var pulled micro.Info
-	if err := json.Unmarshal(request(t, user, message("$SRV.INFO.critic", nil)).Data, &pulled); err != nil || len(pulled.Endpoints) != 1 || pulled.Endpoints[0].Subject != "from.*.response.generation" {
+	if err := json.Unmarshal(request(t, user, decodeMessage("$SRV.INFO.critic", nil)).Data, &pulled); err != nil || len(pulled.Endpoints) != 1 || pulled.Endpoints[0].Subject != "from.*.response.generation" {
 		t.Errorf("info %+v, %v", pulled, err)
 	}
 	if s, f := stats(t, user, "get_datetime"); s.Type != micro.StatsResponseType || time.Since(s.Started).Abs() > time.Minute || len(f) != 1 || f[0].State != actor.Ready || f[0].P50 != 0 || s.Endpoints[0].NumRequests != 0 {
@@ -100,11 +100,11 @@ func TestFiguresCountTruly(t *testing.T) {
 		`{`: 4, `{"unknown":1}`: 3,
 	} {
 		for range times {
-			request(t, nc, message("tool.request.x", []byte(body), subjects.HeaderDeadline, soon()))
+			request(t, nc, decodeMessage("tool.request.x", []byte(body), subjects.HeaderDeadline, soon()))
 		}
 	}
 	for range 2 {
-		request(t, nc, message("tool.request.x", []byte(`{}`))) // no deadline
+		request(t, nc, decodeMessage("tool.request.x", []byte(`{}`))) // no deadline
 	}
 	s, f := stats(t, user, "broker")
 	e := s.Endpoints[0]

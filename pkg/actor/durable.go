@@ -13,9 +13,9 @@ import (
 	"conclave/subjects"
 )
 
-// pull starts a loop for each of the actor's consumers that has a route.
-func (r *running) pull(ctx context.Context, dial Dial) error {
-	var lanes []*lane
+// startConsumers starts workers for each durable consumer of the actor that has a route. It fails when a route has no consumer.
+func (r *running) startConsumers(ctx context.Context, dial Dial) error {
+	var lanes []*routeRun
 	for _, l := range r.routes {
 		if l.kind == durable {
 			lanes = append(lanes, l)
@@ -24,25 +24,25 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 	if len(lanes) == 0 {
 		return nil
 	}
-	// A pull connection that was closed for good would leave the actor deaf and looking well.
-	nc, err := dial(r.actor.Name()+"_in", nats.ClosedHandler(func(*nats.Conn) { r.failed(errors.New("its pulling connection was closed")) }))
+	// A closed pull connection would leave the actor without messages and looking healthy.
+	nc, err := dial(r.actor.Name()+"_in", nats.ClosedHandler(func(*nats.Conn) { r.requestRestart(errors.New("the consumer connection was closed")) }))
 	if err != nil {
 		return err
 	}
 	r.pullNC = nc
 	js, err := jetstream.NewWithAPIPrefix(nc, "core.API")
 	if err != nil {
-		return fmt.Errorf("preparing to pull: %w", err)
+		return fmt.Errorf("preparing consumers: %w", err)
 	}
-	covered := map[*lane]bool{}
+	covered := map[*routeRun]bool{}
 	for _, p := range subjects.Table().Consumers {
 		if p.Actor != r.actor.Name() {
 			continue
 		}
 		workers := 1
-		var mine []*lane
+		var mine []*routeRun
 		for _, l := range lanes {
-			if l.spec.Stream != p.Stream || !gives(p, l.spec) {
+			if l.spec.Stream != p.Stream || !filterMatches(p, l.spec) {
 				continue
 			}
 			mine, covered[l] = append(mine, l), true
@@ -59,34 +59,35 @@ func (r *running) pull(ctx context.Context, dial Dial) error {
 			return fmt.Errorf("finding consumer %s of %s: %w", p.Name, p.Stream, err)
 		}
 		for range workers {
-			r.pulls.Go(func() { r.pullFrom(c, mine) })
+			r.pulls.Go(func() { r.consume(c, mine) })
 		}
 	}
 	for _, l := range lanes {
 		if !covered[l] {
-			return fmt.Errorf("no consumer of %s gives %s to it", l.spec.Stream, l.spec.Name)
+			return fmt.Errorf("no consumer of %s delivers %s", l.spec.Stream, l.spec.Name)
 		}
 	}
 	return nil
 }
 
-// gives reports whether a consumer's filter lets the route's subject through.
-func gives(p subjects.Consumer, spec subjects.Spec) bool {
+// filterMatches reports whether a consumer's filter covers the route's subject.
+func filterMatches(p subjects.Consumer, spec subjects.Spec) bool {
 	return len(p.Filter) == 0 || slices.ContainsFunc(p.Filter, func(f string) bool { return subjects.Overlap(f, spec.Subscription()) })
 }
 
-// pullFrom pulls one message at a time: of several, an empty one would end the reply over an import.
-func (r *running) pullFrom(c jetstream.Consumer, lanes []*lane) {
+// consume pulls and handles messages until shutdown, one per request: in a batch, an empty message would end the reply of
+// the import.
+func (r *running) consume(c jetstream.Consumer, lanes []*routeRun) {
 	back := r.pullNC.StatusChanged(nats.CONNECTED)
 	defer r.pullNC.RemoveStatusListener(back)
-	for !r.quitting() {
-		m, err := r.next(c, back)
+	for !r.isQuitting() {
+		m, err := r.nextMessage(c, back)
 		switch {
 		case err == nil:
-			r.take(m, lanes)
+			r.handlePulled(m, lanes)
 		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, jetstream.ErrNoMessages):
 		default:
-			// The link is down, or the server restarts: wait for it without spinning.
+			// The connection is down, or the server restarts: wait without spinning.
 			select {
 			case <-r.quit:
 			case <-back:
@@ -96,16 +97,16 @@ func (r *running) pullFrom(c jetstream.Consumer, lanes []*lane) {
 	}
 }
 
-// pullWait is how long one request for a message stands. Short, because the server may give a message to the request of a
-// process that was killed, and only finds out when nobody acknowledges it.
+// pullWait is the timeout of one pull request. It is short, because the server may deliver a message to the pull request of
+// a killed process, and notices only when the acknowledgement is missing.
 const pullWait = 5 * time.Second
 
-// next waits for one message. A server that restarts forgets that we wait, so a connection that comes back ends it.
-func (r *running) next(c jetstream.Consumer, back chan nats.Status) (jetstream.Msg, error) {
-	if !r.pullNC.IsConnected() { // a pull that cannot be sent would leave its inbox behind
+// nextMessage waits for one message. A reconnect ends the wait, because a restarted server has lost the pull request.
+func (r *running) nextMessage(c jetstream.Consumer, back chan nats.Status) (jetstream.Msg, error) {
+	if !r.pullNC.IsConnected() { // a pull request that cannot be sent would leak its inbox
 		return nil, nats.ErrDisconnected
 	}
-	for len(back) > 0 { // about a connection that we know of
+	for len(back) > 0 { // drop signals of earlier reconnects
 		<-back
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, pullWait)
@@ -121,12 +122,12 @@ func (r *running) next(c jetstream.Consumer, back chan nats.Status) (jetstream.M
 	}()
 	defer func() {
 		cancel()
-		<-watching // or it could take the next one's signal
+		<-watching // or it could consume the signal of the next call
 	}()
 	return c.Next(jetstream.FetchContext(ctx))
 }
 
-func (r *running) quitting() bool {
+func (r *running) isQuitting() bool {
 	select {
 	case <-r.quit:
 		return true
@@ -135,32 +136,33 @@ func (r *running) quitting() bool {
 	}
 }
 
-// RetryAfter is err from a handler of a kept event that knows how long it makes sense to wait before it is tried again.
-func RetryAfter(err error, wait time.Duration) error { return &later{err, wait} }
+// RetryAfter has the message of a durable route redelivered after wait instead of [Config] RetryDelay. The handler returns it.
+func RetryAfter(err error, wait time.Duration) error { return &retryAfter{err, wait} }
 
-type later struct {
+type retryAfter struct {
 	error
 	wait time.Duration
 }
 
-func (l *later) Unwrap() error { return l.error }
+func (l *retryAfter) Unwrap() error { return l.error }
 
-// take handles one pulled message: acknowledged when handled, tried again later when not, buried after the last try.
-func (r *running) take(m jetstream.Msg, lanes []*lane) {
-	var l *lane
+// handlePulled handles one message of a consumer: acknowledged when handled, redelivered after a failure, written as a dead letter
+// after the last attempt. A malformed message is not retried.
+func (r *running) handlePulled(m jetstream.Msg, lanes []*routeRun) {
+	var l *routeRun
 	for _, x := range lanes {
 		if _, ok := subjects.Match(x.spec.Subscription(), m.Subject()); ok {
 			l = x
 			break
 		}
 	}
-	if l == nil { // the consumer's filter is wider than the routes: not ours to handle
+	if l == nil { // the consumer's filter is wider than the routes
 		_ = m.Ack()
 		return
 	}
 	done := make(chan struct{})
 	defer close(done)
-	go func() { // long work keeps its message
+	go func() { // long work extends its acknowledgement deadline
 		t := time.NewTicker(subjects.AckWait / 3)
 		defer t.Stop()
 		for {
@@ -172,35 +174,35 @@ func (r *running) take(m jetstream.Msg, lanes []*lane) {
 			}
 		}
 	}()
-	in, fault := l.read(m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
+	in, fault := l.readMessage(m.Subject(), m.Headers(), m.Data(), r.cfg.Now())
 	meta, merr := m.Metadata()
 	if merr == nil {
-		in.seq, in.stored, in.try = meta.Sequence.Stream, meta.Timestamp, int(meta.NumDelivered)
+		in.seq, in.storedAt, in.attempt = meta.Sequence.Stream, meta.Timestamp, int(meta.NumDelivered)
 	}
 	if fault != nil {
-		r.refuse(l, in, nil, fault, fault.Text)
+		r.rejectMessage(l, in, nil, fault, fault.Text)
 		_ = m.Term()
 		return
 	}
 	_, err := r.handle(r.ctx, l, in)
-	var undecoded errUndecoded
+	var undecoded errMalformed
 	switch {
 	case errors.As(err, &undecoded):
-		r.refuse(l, in, nil, undecoded.fault, undecoded.reason)
+		r.rejectMessage(l, in, nil, undecoded.fault, undecoded.reason)
 		_ = m.Term()
 	case err == nil:
 		if err := m.Ack(); err != nil {
-			r.cfg.Log.Error("not acknowledged, will come again", "actor", r.actor.Name(), "subject", in.subject, "err", err)
+			r.cfg.Log.Error("not acknowledged, will be redelivered", "actor", r.actor.Name(), "subject", in.subject, "err", err)
 		}
 	default:
 		f := r.fault(in, err)
-		if in.try >= subjects.MaxDeliver {
-			r.bury(in, f.Code, fmt.Sprintf("given up after %d tries: %s", in.try, f.Text))
+		if in.attempt >= subjects.MaxDeliver {
+			r.writeDeadLetter(in, f.Code, fmt.Sprintf("failed after %d attempts: %s", in.attempt, f.Text))
 			_ = m.Term()
 			return
 		}
 		wait := r.cfg.RetryDelay
-		if l := (*later)(nil); errors.As(err, &l) {
+		if l := (*retryAfter)(nil); errors.As(err, &l) {
 			wait = l.wait
 		}
 		_ = m.NakWithDelay(wait)

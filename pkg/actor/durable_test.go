@@ -123,7 +123,7 @@ func TestOnGivesUp(t *testing.T) {
 	if m.Header.Get(subjects.HeaderQuery) != "bad" {
 		t.Errorf("a dead letter about %q", m.Header.Get(subjects.HeaderQuery))
 	}
-	if want := fmt.Sprintf("given up after %d tries", subjects.MaxDeliver); !strings.Contains(string(m.Data), want) || !strings.Contains(string(m.Data), subjects.CodeInternal) || strings.Contains(string(m.Data), "hunter2") {
+	if want := fmt.Sprintf("failed after %d attempts", subjects.MaxDeliver); !strings.Contains(string(m.Data), want) || !strings.Contains(string(m.Data), subjects.CodeInternal) || strings.Contains(string(m.Data), "hunter2") {
 		t.Errorf("dead letter %s, want %q", m.Data, want)
 	}
 	// It does not come again: a later one overtakes nothing.
@@ -187,7 +187,7 @@ func TestOnUnreadable(t *testing.T) {
 		{"a deadline in words", `{}`, []string{subjects.HeaderDeadline, "tomorrow"}, subjects.CodeMalformed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := generator.RequestMsg(message("response.generation", []byte(tt.body), tt.headers...), patience); err != nil {
+			if _, err := generator.RequestMsg(decodeMessage("response.generation", []byte(tt.body), tt.headers...), patience); err != nil {
 				t.Fatal(err)
 			}
 			m := next(t, letters)
@@ -223,7 +223,7 @@ func TestOnExpired(t *testing.T) {
 	}))
 	generator := b.As("generator")
 	for _, ms := range []string{"1000", soon()} {
-		if _, err := generator.RequestMsg(message("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), patience); err != nil {
+		if _, err := generator.RequestMsg(decodeMessage("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), patience); err != nil {
 			t.Fatal(err)
 		}
 		if in := await(t, "the event", got); in.Body.QueryID != "q" || !in.Deadline.IsZero() {

@@ -238,8 +238,8 @@ func FuzzEnvelope(f *testing.F) {
 			subjects.HeaderQuery: {query}, subjects.HeaderSession: {session}, subjects.HeaderDeadline: {deadline}, subjects.HeaderTrace: {trace}, subjects.HeaderType: {contentType},
 		}
 		for _, spec := range []subjects.Spec{subjects.ToolRequestService.Spec, subjects.ResponseGeneration.Spec, subjects.QueryReceived.Spec, subjects.ToolSchemaEvent.Spec} {
-			for _, kind := range []routeKind{serve, hear, durable} {
-				in, fault := Route{spec: spec, kind: kind}.read(subject, h, data, now)
+			for _, kind := range []routeKind{serve, subscribe, durable} {
+				in, fault := Route{spec: spec, kind: kind}.readMessage(subject, h, data, now)
 				for _, id := range []string{in.query, in.session} {
 					if id != "" && subjects.CheckToken(id) != nil {
 						t.Errorf("the id %q was let through", id)
@@ -265,10 +265,10 @@ func FuzzEnvelope(f *testing.F) {
 				}
 				// What goes on to the next message is read there as it was here.
 				out := nats.Header{}
-				in.carried().put(out)
-				again, fault := open(subjects.Spec{Name: subject}, subject, out, []byte("{}"), now)
-				if fault != nil || again.carried() != in.carried() {
-					t.Errorf("carried %+v became %+v, %v", in.carried(), again.carried(), fault)
+				in.ids().setHeaders(out)
+				again, fault := parseEnvelope(subjects.Spec{Name: subject}, subject, out, []byte("{}"), now)
+				if fault != nil || again.ids() != in.ids() {
+					t.Errorf("carried %+v became %+v, %v", in.ids(), again.ids(), fault)
 				}
 			}
 		}

@@ -121,8 +121,8 @@ func call(t testing.TB, out actor.Out, id string) (subjects.ToolResult, error) {
 
 func soon() string { return strconv.FormatInt(time.Now().Add(patience).UnixMilli(), 10) }
 
-// message is a raw message with headers; an empty value leaves one out.
-func message(subject string, body []byte, headers ...string) *nats.Msg {
+// decodeMessage is a raw message with headers; an empty value leaves one out.
+func decodeMessage(subject string, body []byte, headers ...string) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i+1] != "" {
@@ -266,7 +266,7 @@ func stored(t testing.TB, st jetstream.Stream) uint64 {
 func stats(t testing.TB, user *nats.Conn, name string) (micro.Stats, []actor.RouteStats) {
 	t.Helper()
 	var s micro.Stats
-	m := request(t, user, message("$SRV.STATS."+name, nil))
+	m := request(t, user, decodeMessage("$SRV.STATS."+name, nil))
 	if err := json.Unmarshal(m.Data, &s); err != nil {
 		t.Fatalf("%s: %v", m.Data, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// inbound is a message whose envelope was read; its body was not yet.
+// inbound is a message whose envelope is parsed and whose body is not decoded yet.
 type inbound struct {
 	subject  string
 	tokens   []string
@@ -25,13 +25,13 @@ type inbound struct {
 	codec    codec
 	data     []byte
 	seq      uint64
-	stored   time.Time
-	try      int
-	piece    func([]byte) error // says one piece of a streamed reply
-	pieces   int                // said so far
+	storedAt time.Time
+	attempt  int
+	piece    func([]byte) error // sends one piece of a streamed reply
+	pieces   int                // sent so far
 }
 
-// validTrace reports whether v is a W3C traceparent. Anything else is replaced, never passed on.
+// validTrace reports whether v is a W3C traceparent. Any other value is replaced, never propagated.
 func validTrace(v string) bool {
 	if len(v) != 55 || v[:3] != "00-" || v[35] != '-' || v[52] != '-' || v[3:35] == strings.Repeat("0", 32) || v[36:52] == strings.Repeat("0", 16) {
 		return false
@@ -45,32 +45,33 @@ func validTrace(v string) bool {
 	return true
 }
 
-// read opens a message for a route. Somebody waits for the answer to a request and to a question; an event tells of
-// what has happened and does not expire, and a kept question outlives its caller's patience.
-func (r Route) read(subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
-	in, fault := open(r.spec, subject, h, data, now)
+// readMessage parses a message for a route. Only requests expire: the deadline of an event, and of a stored question that
+// has passed, is dropped.
+func (r Route) readMessage(subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
+	in, fault := parseEnvelope(r.spec, subject, h, data, now)
 	if r.kind == serve {
 		return in, fault
 	}
 	expired := fault != nil && fault.Code == subjects.CodeExpired
 	if expired {
-		in.codec, fault = codecOf(h.Get(subjects.HeaderType), r.spec, data)
+		in.codec, fault = detectCodec(h.Get(subjects.HeaderType), r.spec, data)
 	}
-	if expired || r.kind == hear || r.spec.Stream == "EVENTS" {
+	if expired || r.kind == subscribe || r.spec.Stream == "EVENTS" {
 		in.deadline = time.Time{}
 	}
 	return in, fault
 }
 
-// open reads the envelope. It returns what could be read also with a fault, so that the refusal can be told of.
-func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
+// parseEnvelope parses subject and headers. With a fault it returns what it parsed so far, for the rejection. Ids that are no valid
+// token, an oversized body, and a missing or passed deadline are rejected; an invalid trace is replaced.
+func parseEnvelope(spec subjects.Spec, subject string, h nats.Header, data []byte, now time.Time) (*inbound, *subjects.Fault) {
 	in := &inbound{subject: subject, time: now, data: data}
 	tokens, ok := subjects.Match(spec.Subscription(), subject)
 	if !ok {
 		return in, subjects.Faultf(subjects.CodeSubject, "not a subject of this service")
 	}
 	in.tokens = tokens
-	if attested(spec) && len(tokens) > 0 {
+	if isAttested(spec) && len(tokens) > 0 {
 		in.from = tokens[0]
 	}
 	for _, id := range []struct {
@@ -81,7 +82,7 @@ func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now ti
 		if v == "" {
 			continue
 		}
-		// Ids become subject tokens and keys later on: what is no token now would be somebody else's problem then.
+		// Ids become subject tokens and bucket keys later.
 		if err := subjects.CheckToken(v); err != nil {
 			return in, subjects.Faultf(subjects.CodeMalformed, "header %s: %v", id.header, err)
 		}
@@ -98,7 +99,7 @@ func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now ti
 	if fault := in.readDeadline(spec, h.Get(subjects.HeaderDeadline)); fault != nil {
 		return in, fault
 	}
-	c, fault := codecOf(h.Get(subjects.HeaderType), spec, data)
+	c, fault := detectCodec(h.Get(subjects.HeaderType), spec, data)
 	in.codec = c
 	return in, fault
 }
@@ -106,7 +107,7 @@ func open(spec subjects.Spec, subject string, h nats.Header, data []byte, now ti
 func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
 	if v == "" {
 		if spec.NeedsDeadline {
-			return subjects.Faultf(subjects.CodeNoDeadline, "header %s is missing: say in unix milliseconds how long you will wait", subjects.HeaderDeadline)
+			return subjects.Faultf(subjects.CodeNoDeadline, "header %s is missing: set the deadline in unix milliseconds", subjects.HeaderDeadline)
 		}
 		return nil
 	}
@@ -116,13 +117,13 @@ func (in *inbound) readDeadline(spec subjects.Spec, v string) *subjects.Fault {
 	}
 	in.deadline = time.UnixMilli(ms)
 	if !in.deadline.After(in.time) {
-		return subjects.Faultf(subjects.CodeExpired, "the deadline passed before the message was read")
+		return subjects.Faultf(subjects.CodeExpired, "the deadline passed before the message was handled")
 	}
 	return nil
 }
 
-// attested reports whether the first wildcard of the heard subject was written by the server.
-func attested(spec subjects.Spec) bool {
+// isAttested reports whether the server writes the sender's account into the first wildcard of the received subject.
+func isAttested(spec subjects.Spec) bool {
 	for _, p := range []string{"agent.*.", "ctl.*.", "from.*."} {
 		if len(spec.Received) > len(p) && spec.Received[:len(p)] == p {
 			return true
@@ -131,7 +132,7 @@ func attested(spec subjects.Spec) bool {
 	return false
 }
 
-func digest(data []byte) string {
+func hashBody(data []byte) string {
 	s := sha256.Sum256(data)
 	return hex.EncodeToString(s[:])
 }

@@ -246,7 +246,7 @@ func TestStopDoesNotHang(t *testing.T) {
 			user, nc := b.As("user"), b.As("operator")
 			answers := listen(t, nc, "_INBOX.stop.*")
 			for i := range 4 {
-				m := message("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, soon())
+				m := decodeMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, soon())
 				m.Reply = fmt.Sprint("_INBOX.stop.", i)
 				if err := nc.PublishMsg(m); err != nil {
 					t.Fatal(err)

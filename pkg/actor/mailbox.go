@@ -10,28 +10,28 @@ import (
 	"conclave/subjects"
 )
 
-// open starts the workers of a lane.
-func (l *lane) open(r *running) {
+// startWorkers creates the mailbox and starts the workers of a route. They end when the runtime quits and the mailbox is empty.
+func (l *routeRun) startWorkers(r *running) {
 	n := l.Route.workers
 	if n <= 0 {
 		n = r.cfg.Workers
 	}
-	l.box = make(chan *nats.Msg, r.cfg.Mailbox)
-	l.share.most = max(1, r.cfg.Mailbox/2+n/2)
+	l.mailbox = make(chan *nats.Msg, r.cfg.Mailbox)
+	l.quotas.max = max(1, r.cfg.Mailbox/2+n/2)
 	for range n {
 		l.workers.Go(func() {
 			for {
 				select {
-				case m := <-l.box:
+				case m := <-l.mailbox:
 					r.deliver(l, m)
 					continue
 				default:
 				}
 				select {
-				case m := <-l.box:
+				case m := <-l.mailbox:
 					r.deliver(l, m)
 				case <-r.quit:
-					if len(l.box) == 0 {
+					if len(l.mailbox) == 0 {
 						return
 					}
 				}
@@ -40,36 +40,35 @@ func (l *lane) open(r *running) {
 	}
 }
 
-// admit puts a message into the mailbox, or tells its sender at once that there is no room: none at all, or none for
-// one who already has his share of it. A flood from one account must not keep the others out.
-func (r *running) admit(l *lane, m *nats.Msg) {
-	if l.share.take(l.speaker(m)) {
+// enqueue puts a message into the mailbox, or replies "busy" at once when the mailbox is full or the sender's quota is
+// used up: a flood from one account must not block the others.
+func (r *running) enqueue(l *routeRun, m *nats.Msg) {
+	if l.quotas.acquire(l.sender(m)) {
 		select {
-		case l.box <- m:
+		case l.mailbox <- m:
 			return
 		default:
-			l.share.give(l.speaker(m))
+			l.quotas.release(l.sender(m))
 		}
 	}
-	in, _ := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
-	r.shed(l, in, m)
+	in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
+	r.rejectBusy(l, in, m)
 }
 
-// shed answers "busy". The flood itself is told of once a second, not message by message: a dead letter and a record
-// for each would be a second flood.
-func (r *running) shed(l *lane, in *inbound, m *nats.Msg) {
-	f := busy()
-	l.figures.refused(f.Code)
-	r.answer(l, m, in, nil, f)
-	now, last := r.cfg.Now().UnixNano(), l.buried.Load()
-	if now-last > int64(time.Second) && l.buried.CompareAndSwap(last, now) {
-		r.bury(in, f.Code, f.Text)
+// rejectBusy replies "busy". A flood causes one dead letter a second, not one per message, which would be a second flood.
+func (r *running) rejectBusy(l *routeRun, in *inbound, m *nats.Msg) {
+	f := busyFault()
+	l.counters.recordRejected(f.Code)
+	r.reply(l, m, in, nil, f)
+	now, last := r.cfg.Now().UnixNano(), l.lastFloodLetter.Load()
+	if now-last > int64(time.Second) && l.lastFloodLetter.CompareAndSwap(last, now) {
+		r.writeDeadLetter(in, f.Code, f.Text)
 	}
 }
 
-// speaker is whose share a message counts against: the account that the server wrote into the subject.
-func (l *lane) speaker(m *nats.Msg) string {
-	if !attested(l.spec) {
+// sender is the account whose quota a message uses: the one that the server wrote into the subject, "" where it writes none.
+func (l *routeRun) sender(m *nats.Msg) string {
+	if !isAttested(l.spec) {
 		return ""
 	}
 	_, rest, _ := strings.Cut(m.Subject, ".")
@@ -77,16 +76,16 @@ func (l *lane) speaker(m *nats.Msg) string {
 	return account
 }
 
-// share is how many messages each account has waiting or at work.
-type share struct {
-	most int
+// senderQuotas count the messages of each account that are queued or being handled.
+type senderQuotas struct {
+	max int
 
 	mu   sync.Mutex
 	held map[string]int
 }
 
-// take counts one more for who, unless that is more than his share. Where the server names nobody there are no shares.
-func (s *share) take(who string) bool {
+// acquire counts one more message of who. It reports false when the quota is used up; without an account there is no quota.
+func (s *senderQuotas) acquire(who string) bool {
 	if who == "" {
 		return true
 	}
@@ -95,14 +94,14 @@ func (s *share) take(who string) bool {
 	if s.held == nil {
 		s.held = map[string]int{}
 	}
-	if s.held[who] >= s.most {
+	if s.held[who] >= s.max {
 		return false
 	}
 	s.held[who]++
 	return true
 }
 
-func (s *share) give(who string) {
+func (s *senderQuotas) release(who string) {
 	if who == "" {
 		return
 	}
@@ -113,19 +112,19 @@ func (s *share) give(who string) {
 	}
 }
 
-func busy() *subjects.Fault {
-	return subjects.Faultf(subjects.CodeBusy, "too many messages are waiting; try again")
+func busyFault() *subjects.Fault {
+	return subjects.Faultf(subjects.CodeBusy, "queue full: too many messages are waiting; retry in a moment")
 }
 
-// turnAway answers those who still wait when the time to finish is over.
-func (r *running) turnAway() {
+// rejectQueued rejects the messages that are still queued when the drain timeout has passed.
+func (r *running) rejectQueued() {
 	f := subjects.Faultf(subjects.CodeUnavailable, "%s is stopping", r.actor.Name())
 	for _, l := range r.routes {
-		for len(l.box) > 0 {
+		for len(l.mailbox) > 0 {
 			select {
-			case m := <-l.box:
-				in, _ := l.read(m.Subject, m.Header, m.Data, r.cfg.Now())
-				r.refuse(l, in, m, f, f.Text)
+			case m := <-l.mailbox:
+				in, _ := l.readMessage(m.Subject, m.Header, m.Data, r.cfg.Now())
+				r.rejectMessage(l, in, m, f, f.Text)
 			default:
 			}
 		}

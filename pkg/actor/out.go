@@ -19,23 +19,23 @@ import (
 	"conclave/subjects"
 )
 
-// Out is how a handler speaks. The runtime puts the ids, the deadline and the trace of the message at hand on
-// everything said through it. Handlers use the typed [Emit], [EmitAsync] and [Ask].
+// Out publishes and requests on behalf of a handler. Every message carries the ids, deadline and trace of the message being
+// handled. Handlers use the typed [Emit], [EmitAsync], [EmitOnce], [Ask] and [AskStream].
 type Out interface {
-	// Publish says body on a completed subject. With wait it returns when the stream that keeps the subject has stored it.
+	// Publish publishes body on a subject without wildcards. With wait it returns when the subject's stream has stored it.
 	Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error
-	// PublishOnce says body under the speaker's own id and returns when it is stored. Said again within the stream's window,
-	// it is stored once.
+	// PublishOnce publishes body under the caller's message id and returns when it is stored. Published again under the same
+	// id within the stream's dedupe window, it is stored once.
 	PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error
-	// Request asks and returns the reply's body and content type. A fault in the reply is the error.
+	// Request returns the reply's body and content type. A fault in the reply is the error.
 	Request(ctx context.Context, spec subjects.Spec, body []byte) (reply []byte, contentType string, err error)
-	// Stream asks and yields the reply in pieces.
+	// Stream requests and yields the reply in pieces.
 	Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error]
-	// Store is a bucket of the actor's own.
+	// Store opens a bucket that the actor owns. [Bucket] is its typed form.
 	Store(bucket string) Store
-	// WithIDs gives what is said through the result other ids.
+	// WithIDs returns an Out whose messages carry other session and query ids.
 	WithIDs(session, query string) Out
-	// LogError puts an error into the log that is nobody's answer: the runtime adds who, where and which query.
+	// LogError logs an error that is not returned to anyone; the runtime adds actor and query.
 	LogError(err error)
 	Now() time.Time
 	NewID() string
@@ -53,75 +53,75 @@ type Store interface {
 var (
 	// ErrNotFound means that a bucket has no such key.
 	ErrNotFound = errors.New("no such key")
-	// ErrChanged means that somebody else wrote the key in between.
-	ErrChanged = errors.New("the key was changed in between")
-	// ErrIncomplete means that a subject still has wildcards: its With was forgotten.
+	// ErrChanged means that the key has another revision than the write is based on.
+	ErrChanged = errors.New("the key was changed concurrently")
+	// ErrIncomplete means that a subject still has wildcards: its With was not called.
 	ErrIncomplete = errors.New("subject is not complete")
 )
 
-// Emit says an event and returns when it is stored, or at once where nothing keeps it.
+// Emit publishes an event and returns when its stream has stored it, or at once for a topic without a stream.
 func Emit[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
-	return send(ctx, out, t, body, t.Stream != "")
+	return publishBody(ctx, out, t, body, t.Stream != "")
 }
 
-// EmitAsync says an event and does not wait until it is stored: for copies that must not hold up the act they tell of. What
-// could not be stored is logged, and a draining actor waits for what it has posted.
+// EmitAsync publishes an event without waiting until it is stored, for copies that must not delay the act they report. An
+// event that is not stored is logged; a draining actor waits for pending ones.
 func EmitAsync[T any](ctx context.Context, out Out, t subjects.Topic[T], body T) error {
-	return send(ctx, out, t, body, false)
+	return publishBody(ctx, out, t, body, false)
 }
 
-// EmitOnce says an event under an id that the speaker has written down before, and returns when it is stored. After a
-// crash it is said again with the same id, and stored once. The id must not be guessable: see [NewID].
+// EmitOnce publishes an event under an id that the caller stored before, and returns when it is stored. Published again
+// under that id after a crash, it is stored once. The id must not be guessable: see [NewID]. [Bucket] does the storing.
 func EmitOnce[T any](ctx context.Context, out Out, t subjects.Topic[T], id string, body T) error {
 	data, err := encode(codec(t.Codec), body)
 	if err != nil {
 		return fmt.Errorf("encoding %s: %w", t.Name, err)
 	}
-	if err := sayable(t.Spec, data); err != nil {
+	if err := checkPublishable(t.Spec, data); err != nil {
 		return err
 	}
 	return out.PublishOnce(ctx, t.Spec, data, id)
 }
 
-func send[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
+func publishBody[T any](ctx context.Context, out Out, t subjects.Topic[T], body T, wait bool) error {
 	data, err := encode(codec(t.Codec), body)
 	if err != nil {
 		return fmt.Errorf("encoding %s: %w", t.Name, err)
 	}
-	if err := sayable(t.Spec, data); err != nil {
+	if err := checkPublishable(t.Spec, data); err != nil {
 		return err
 	}
 	return out.Publish(ctx, t.Spec, data, wait)
 }
 
-// Ask asks a service and returns its answer. ctx must have a deadline, or the message at hand. What went wrong on the
-// way is a [*subjects.Fault].
+// Ask sends a request to a service and returns its reply. ctx or the message being handled must have a deadline. Timeout,
+// no responder and a malformed reply are [*subjects.Fault] errors; see [IsReplyFault] for faults of the service itself.
 func Ask[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) (A, error) {
 	var a A
 	data, err := encode(codec(s.Codec), body)
 	if err != nil {
 		return a, fmt.Errorf("encoding %s: %w", s.Name, err)
 	}
-	if err := sayable(s.Spec, data); err != nil {
+	if err := checkPublishable(s.Spec, data); err != nil {
 		return a, err
 	}
 	reply, contentType, err := out.Request(ctx, s.Spec, data)
 	if err != nil {
 		return a, err
 	}
-	c, fault := codecOf(contentType, s.Spec, reply)
+	c, fault := detectCodec(contentType, s.Spec, reply)
 	if fault != nil {
 		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: its content type is unknown", s.Name)
 	}
-	var answer A // apart from a, so that half a reply is none
+	var answer A // apart from a: a partly decoded reply is not returned
 	if err := decode(c, reply, &answer); err != nil {
 		return a, subjects.Faultf(subjects.CodeMalformed, "the reply to %s could not be read: %v", s.Name, err)
 	}
 	return answer, nil
 }
 
-// sayable reports whether a body may be said on a subject.
-func sayable(spec subjects.Spec, body []byte) error {
+// checkPublishable rejects a subject with wildcards and a body over the subject's limit.
+func checkPublishable(spec subjects.Spec, body []byte) error {
 	if strings.ContainsAny(spec.Name, "*>") {
 		return fmt.Errorf("%w: %s", ErrIncomplete, spec.Name)
 	}
@@ -131,17 +131,17 @@ func sayable(spec subjects.Spec, body []byte) error {
 	return nil
 }
 
-// carry is what travels from message to message.
-type carry struct {
+// messageIDs are the ids, trace and deadline that are propagated from message to message.
+type messageIDs struct {
 	query, session, trace string
 	deadline              time.Time
 }
 
-// carried is what a message hands on.
-func (in *inbound) carried() carry { return carry{in.query, in.session, in.trace, in.deadline} }
+// ids are propagated to the messages of its handler.
+func (in *inbound) ids() messageIDs { return messageIDs{in.query, in.session, in.trace, in.deadline} }
 
-// put writes it into headers.
-func (c carry) put(h nats.Header) {
+// setHeaders writes the ids into headers; empty ones are left out.
+func (c messageIDs) setHeaders(h nats.Header) {
 	set := func(k, v string) {
 		if v != "" {
 			h[k] = []string{v}
@@ -155,25 +155,25 @@ func (c carry) put(h nats.Header) {
 	}
 }
 
-// speaker is Out on a connection.
-type speaker struct {
+// connOut implements [Out] on a connection.
+type connOut struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	log   *slog.Logger
 	now   func() time.Time
 	newID func() string
-	// buckets are shared by all copies.
+	// buckets are the opened ones, shared by all copies.
 	buckets *sync.Map
-	carry
+	messageIDs
 }
 
-// NewOut is Out for something that is no actor: a command, a test.
+// NewOut is an [Out] for a client that is no actor, such as a command or a test. LogError does nothing there.
 func NewOut(nc *nats.Conn) (Out, error) {
-	return newSpeaker(nc, nil, time.Now, NewID)
+	return newConnOut(nc, nil, time.Now, NewID)
 }
 
-func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*speaker, error) {
-	s := &speaker{nc: nc, log: log, now: now, newID: newID, buckets: &sync.Map{}}
+func newConnOut(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID func() string) (*connOut, error) {
+	s := &connOut{nc: nc, log: log, now: now, newID: newID, buckets: &sync.Map{}}
 	var err error
 	s.js, err = jetstream.NewWithAPIPrefix(nc, "core.API",
 		jetstream.WithPublishAsyncMaxPending(1024),
@@ -184,72 +184,72 @@ func newSpeaker(nc *nats.Conn, log *slog.Logger, now func() time.Time, newID fun
 			}
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("preparing to speak: %w", err)
+		return nil, fmt.Errorf("preparing to publish: %w", err)
 	}
 	return s, nil
 }
 
-// NewID makes an unguessable id that is a valid token. A guessable message id could be used up by somebody else, and
-// the stream would drop ours as a duplicate.
+// NewID makes an unguessable id that is a valid token. With a guessable message id another publisher could use it first, and
+// the stream would drop this message as a duplicate.
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 
-func (s *speaker) Now() time.Time { return s.now() }
+func (s *connOut) Now() time.Time { return s.now() }
 
-func (s *speaker) NewID() string { return s.newID() }
+func (s *connOut) NewID() string { return s.newID() }
 
 // LogError implements [Out].
-func (s *speaker) LogError(err error) {
+func (s *connOut) LogError(err error) {
 	if s.log != nil {
-		s.log.Error("noted", "query", s.query, "err", err)
+		s.log.Error("error", "query", s.query, "err", err)
 	}
 }
 
-func (s *speaker) WithIDs(session, query string) Out {
+func (s *connOut) WithIDs(session, query string) Out {
 	c := *s
 	c.session, c.query = session, query
 	return &c
 }
 
-func (s *speaker) with(c carry) *speaker {
+func (s *connOut) withMessageIDs(c messageIDs) *connOut {
 	n := *s
-	n.carry = c
+	n.messageIDs = c
 	return &n
 }
 
-// message builds a message with everything that travels along.
-func (s *speaker) message(spec subjects.Spec, body []byte) (*nats.Msg, error) {
-	if err := sayable(spec, body); err != nil {
+// newMessage builds a message with the propagated headers. It fails as [checkPublishable] does.
+func (s *connOut) newMessage(spec subjects.Spec, body []byte) (*nats.Msg, error) {
+	if err := checkPublishable(spec, body); err != nil {
 		return nil, err
 	}
 	h := make(nats.Header, 6)
 	h[subjects.HeaderType] = []string{spec.Codec.String()}
-	c := s.carry
+	c := s.messageIDs
 	if c.trace == "" {
 		c.trace = newTrace()
 	}
-	c.put(h)
+	c.setHeaders(h)
 	return &nats.Msg{Subject: spec.Name, Header: h, Data: body}, nil
 }
 
-// newTrace begins a trace. It is not marked as sampled: nobody collects spans yet, and the server rewrites the headers
-// of sampled messages at every hop.
+// newTrace begins a trace that is not marked as sampled: no spans are collected, and the server rewrites the headers of
+// sampled messages at every hop.
 func newTrace() string {
 	var b [24]byte
 	rand.Read(b[:])
 	return "00-" + hex.EncodeToString(b[:16]) + "-" + hex.EncodeToString(b[16:]) + "-00"
 }
 
-// stall is how long a post waits when too many are not acknowledged yet: a store that is behind slows its speakers down
-// before it loses what they say.
-const stall = 5 * time.Second
+// publishStallWait is how long EmitAsync blocks when too many messages are unacknowledged: a slow stream slows publishers down
+// before messages are lost.
+const publishStallWait = 5 * time.Second
 
 // Publish implements [Out].
-func (s *speaker) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
-	m, err := s.message(spec, body)
+func (s *connOut) Publish(ctx context.Context, spec subjects.Spec, body []byte, wait bool) error {
+	m, err := s.newMessage(spec, body)
 	if err != nil {
 		return err
 	}
@@ -265,39 +265,39 @@ func (s *speaker) Publish(ctx context.Context, spec subjects.Spec, body []byte, 
 		var ack *jetstream.PubAck
 		ack, err = s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id))
 		if err == nil && ack.Duplicate {
-			err = errors.New("its id was already used by somebody")
+			err = errors.New("its message id was already used")
 		}
 	default:
-		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id), jetstream.WithStallWait(stall))
+		_, err = s.js.PublishMsgAsync(m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id), jetstream.WithStallWait(publishStallWait))
 	}
 	if err != nil {
-		return fmt.Errorf("saying %s: %w", spec.Name, err)
+		return fmt.Errorf("publishing %s: %w", spec.Name, err)
 	}
 	return nil
 }
 
 // PublishOnce implements [Out].
-func (s *speaker) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
-	m, err := s.message(spec, body)
+func (s *connOut) PublishOnce(ctx context.Context, spec subjects.Spec, body []byte, id string) error {
+	m, err := s.newMessage(spec, body)
 	if err != nil {
 		return err
 	}
 	if spec.Stream == "" || id == "" {
-		return fmt.Errorf("saying %s once: nothing keeps it, or it has no id", spec.Name)
+		return fmt.Errorf("publishing %s once: no stream, or no id", spec.Name)
 	}
 	if _, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(spec.Stream), jetstream.WithMsgID(id)); err != nil {
-		return fmt.Errorf("saying %s: %w", spec.Name, err)
+		return fmt.Errorf("publishing %s: %w", spec.Name, err)
 	}
 	return nil
 }
 
 // Request implements [Out].
-func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
-	m, err := s.message(spec, body)
+func (s *connOut) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
+	m, err := s.newMessage(spec, body)
 	if err != nil {
 		return nil, "", err
 	}
-	ctx, cancel, fault := s.bounded(ctx, spec)
+	ctx, cancel, fault := s.withDeadline(ctx, spec)
 	if fault != nil {
 		return nil, "", fault
 	}
@@ -306,46 +306,46 @@ func (s *speaker) Request(ctx context.Context, spec subjects.Spec, body []byte) 
 	m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
 	r, err := s.nc.RequestMsgWithContext(ctx, m)
 	if err != nil {
-		return nil, "", unasked(spec, err)
+		return nil, "", requestFault(spec, err)
 	}
-	if err := faultOf(r); err != nil {
+	if err := replyError(r); err != nil {
 		return nil, "", err
 	}
 	return r.Data, r.Header.Get(subjects.HeaderType), nil
 }
 
-// bounded gives a request its deadline. Nobody waits longer for the answer than the one it is for, whatever context the
-// handler used.
-func (s *speaker) bounded(ctx context.Context, spec subjects.Spec) (context.Context, context.CancelFunc, error) {
+// withDeadline returns ctx with the deadline of the request: the earlier one of ctx and of the message being handled. A request
+// without any deadline is rejected.
+func (s *connOut) withDeadline(ctx context.Context, spec subjects.Spec) (context.Context, context.CancelFunc, error) {
 	deadline, ok := ctx.Deadline()
 	if !s.deadline.IsZero() && (!ok || s.deadline.Before(deadline)) {
 		ctx, cancel := context.WithDeadline(ctx, s.deadline)
 		return ctx, cancel, nil
 	}
 	if !ok {
-		return ctx, nil, subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
+		return ctx, nil, subjects.Faultf(subjects.CodeNoDeadline, "request to %s has no deadline", spec.Name)
 	}
 	return ctx, func() {}, nil
 }
 
-// unasked says why a request brought no answer.
-func unasked(spec subjects.Spec, err error) error {
+// requestFault maps an error of a request without a reply to a fault.
+func requestFault(spec subjects.Spec, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
+		return subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		return subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
+		return subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", spec.Name)
 	case errors.Is(err, nats.ErrMaxPayload):
-		return subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server takes", spec.Name)
+		return subjects.Faultf(subjects.CodeTooLarge, "%s: larger than the server's payload limit", spec.Name)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
 		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, nats.ErrReconnectBufExceeded):
-		return subjects.Faultf(subjects.CodeUnavailable, "%s cannot be asked: the link is down", spec.Name)
+		return subjects.Faultf(subjects.CodeUnavailable, "request to %s failed: the connection is down", spec.Name)
 	}
-	return fmt.Errorf("asking %s: %w", spec.Name, err)
+	return fmt.Errorf("requesting %s: %w", spec.Name, err)
 }
 
-// faultOf is the fault that a reply tells of, nil when it is an answer.
-func faultOf(r *nats.Msg) error {
+// replyError is the fault in a reply, nil for a reply without one.
+func replyError(r *nats.Msg) error {
 	code := r.Header.Get(subjects.HeaderErrCode)
 	if code == "" {
 		return nil
@@ -357,29 +357,29 @@ func faultOf(r *nats.Msg) error {
 	return ReplyFault(f)
 }
 
-// replied marks a fault that came in a reply.
-type replied struct{ *subjects.Fault }
+// replyFault marks a fault that came in a reply.
+type replyFault struct{ *subjects.Fault }
 
-func (r replied) Unwrap() error { return r.Fault }
+func (r replyFault) Unwrap() error { return r.Fault }
 
-// ReplyFault marks a fault as the words of whoever was asked.
-func ReplyFault(f *subjects.Fault) error { return replied{f} }
+// ReplyFault marks a fault as one that the responder sent.
+func ReplyFault(f *subjects.Fault) error { return replyFault{f} }
 
-// IsReplyFault reports whether err is what the one who was asked said of himself. Such a fault proves nothing: he may say
-// "unavailable" and have acted. Faults that are not replied are our own: nobody there, no answer in time.
+// IsReplyFault reports whether err is a fault that the responder sent. Such a fault proves nothing: the responder may claim
+// "unavailable" and have acted. Other faults are made by the runtime: no responder, timeout.
 func IsReplyFault(err error) bool {
-	var r replied
+	var r replyFault
 	return errors.As(err, &r)
 }
 
 // Store implements [Out].
-func (s *speaker) Store(bucket string) Store {
+func (s *connOut) Store(bucket string) Store {
 	return &store{js: s.js, buckets: s.buckets, bucket: bucket}
 }
 
 type store struct {
 	js      jetstream.JetStream
-	buckets *sync.Map // name -> jetstream.KeyValue: opening one asks the server, and every use would
+	buckets *sync.Map // name -> jetstream.KeyValue: opening one is a request to the server
 	bucket  string
 }
 
@@ -431,7 +431,7 @@ func (k *store) Put(ctx context.Context, key string, value []byte, revision uint
 	return rev, nil
 }
 
-// Keys implements [Store]. It asks what the stream holds: a consumer, which kv.Keys would make, is not ours to have.
+// Keys implements [Store]. It reads the stream's subjects: kv.Keys would create a consumer, which no actor may.
 func (k *store) Keys(ctx context.Context, prefix string) ([]string, error) {
 	whole := "$KV." + k.bucket + "."
 	filter := whole + ">"

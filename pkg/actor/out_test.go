@@ -296,7 +296,7 @@ func TestAskFaults(t *testing.T) {
 		{"trick: a fault that says two things", `{"code":"busy","text":"no"}`, []string{subjects.HeaderErrCode, "denied"}, subjects.CodeDenied},
 		{"an answer", `{"call_id":"c","tool":"x"}`, nil, ""},
 	} {
-		answer.Store(func(m *nats.Msg) { _ = m.RespondMsg(message("", []byte(tt.body), tt.headers...)) })
+		answer.Store(func(m *nats.Msg) { _ = m.RespondMsg(decodeMessage("", []byte(tt.body), tt.headers...)) })
 		err := ask(ctx, `{}`)
 		if code(err) != tt.code || (err == nil) != (tt.code == "") {
 			t.Errorf("%s: %v, want %s", tt.name, err, tt.code)

@@ -158,7 +158,7 @@ func TestBadInput(t *testing.T) {
 			if !ok {
 				contentType = tt.contentType
 			}
-			m := message("tool.request.x", tt.body, subjects.HeaderType, contentType, subjects.HeaderDeadline, soon())
+			m := decodeMessage("tool.request.x", tt.body, subjects.HeaderType, contentType, subjects.HeaderDeadline, soon())
 			for i := 0; i < len(tt.headers); i += 2 {
 				if m.Header[tt.headers[i]] = []string{tt.headers[i+1]}; tt.headers[i+1] == none {
 					delete(m.Header, tt.headers[i])
@@ -230,7 +230,7 @@ func TestOverTheServersLimit(t *testing.T) {
 	b := bustest.Start(t)
 	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
 	nc := b.As("operator")
-	if err := nc.PublishMsg(message("tool.request.x", make([]byte, 1<<20+1))); !errors.Is(err, nats.ErrMaxPayload) {
+	if err := nc.PublishMsg(decodeMessage("tool.request.x", make([]byte, 1<<20+1))); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("a message over the limit: %v", err)
 	}
 	s := toolX(t)
@@ -311,7 +311,7 @@ func TestEventsAreNotAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, body := range [][]byte{good, []byte(`{`)} {
-		m := message("tool.schema.get_datetime", body)
+		m := decodeMessage("tool.schema.get_datetime", body)
 		m.Reply = "tool.call.tools.run_shell"
 		if err := tool.PublishMsg(m); err != nil {
 			t.Fatal(err)

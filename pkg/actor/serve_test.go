@@ -44,7 +44,7 @@ func TestServeCodecs(t *testing.T) {
 		{"no content type, msgpack", "", asMsgpack, subjects.TypeMsgpack},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := request(t, nc, message("tool.request.x", tt.body, subjects.HeaderType, tt.contentType, subjects.HeaderDeadline, soon()))
+			r := request(t, nc, decodeMessage("tool.request.x", tt.body, subjects.HeaderType, tt.contentType, subjects.HeaderDeadline, soon()))
 			if got := r.Header.Get(subjects.HeaderType); got != tt.want {
 				t.Fatalf("answered as %q, want %q: %s %q", got, tt.want, r.Header, r.Data)
 			}
@@ -85,7 +85,7 @@ func TestServeFrom(t *testing.T) {
 		{"trick: a tool named like a speaker", "operator", "tool.request.generator", "operator", []string{"operator", "generator"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			request(t, b.As(tt.role), message(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, soon())...))
+			request(t, b.As(tt.role), decodeMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, soon())...))
 			in := await(t, "the request", got)
 			if in.From != tt.from || !slices.Equal(in.Tokens, tt.tokens) {
 				t.Errorf("from %q, tokens %q", in.From, in.Tokens)
@@ -145,7 +145,7 @@ func TestHeadersAreCarried(t *testing.T) {
 		{"trick: a script", `00-<script>alert(1)</script>0000-b7ad6b7169203331-01`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := request(t, nc, message("tool.request.x", []byte(`{"call_id":"c1","args":{}}`),
+			r := request(t, nc, decodeMessage("tool.request.x", []byte(`{"call_id":"c1","args":{}}`),
 				subjects.HeaderQuery, "q-1", subjects.HeaderSession, "s-1", subjects.HeaderDeadline, ms, subjects.HeaderTrace, tt.trace))
 			if code := r.Header.Get(subjects.HeaderErrCode); code != "" {
 				t.Fatalf("%s %s", r.Header, r.Data)
@@ -294,7 +294,7 @@ func TestRejectHookPanics(t *testing.T) {
 	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echo, actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
 	nc := b.As("operator")
 	for range 2 {
-		r := request(t, nc, message("tool.request.x", []byte(`{`), subjects.HeaderDeadline, soon()))
+		r := request(t, nc, decodeMessage("tool.request.x", []byte(`{`), subjects.HeaderDeadline, soon()))
 		if r.Header.Get(subjects.HeaderErrCode) != subjects.CodeMalformed {
 			t.Errorf("told %s", r.Header)
 		}
@@ -357,7 +357,7 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 	}, actor.Workers(1)))
 	nc := b.As("operator")
 	for i := range n {
-		if err := nc.PublishMsg(message("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, soon())); err != nil {
+		if err := nc.PublishMsg(decodeMessage("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, soon())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -389,7 +389,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for i := range asks {
-		m := message("tool.request.x", body, subjects.HeaderDeadline, soon())
+		m := decodeMessage("tool.request.x", body, subjects.HeaderDeadline, soon())
 		m.Reply = "_INBOX.busy." + strconv.Itoa(i)
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)
@@ -411,7 +411,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	}
 	other := b.As("generator")
 	heard := listen(t, other, "_INBOX.other.*")
-	m := message("tool.request.x", body, subjects.HeaderDeadline, soon())
+	m := decodeMessage("tool.request.x", body, subjects.HeaderDeadline, soon())
 	m.Reply = "_INBOX.other.1"
 	if err := other.PublishMsg(m); err != nil {
 		t.Fatal(err)

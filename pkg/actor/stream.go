@@ -14,18 +14,18 @@ import (
 	"conclave/subjects"
 )
 
-// StreamHandler handles one request whose reply comes in pieces. Each say sends one; what it returns at the end is treated as
-// an [RequestHandler]'s error. Its context ends when the caller says that it no longer listens.
+// StreamHandler handles one request with a streamed reply: each call of say sends one piece. Its error is treated like that of a
+// [RequestHandler]. Its context ends when the caller stops reading.
 type StreamHandler[Q, A any] func(ctx context.Context, in Msg[Q], say func(A) error, out Out) error
 
-// PlainTexter is a piece that has a form in plain text, for a caller who wrote in plain text.
+// PlainTexter is a piece with a plain text form, for a request in plain text.
 type PlainTexter interface{ PlainText() string }
 
-// ServeStream answers the requests of a service in pieces. An empty message without headers ends the reply.
+// ServeStream handles the requests of a service with streamed replies. An empty message without headers ends a reply.
 func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts ...Option) Route {
 	r := Route{spec: s.Spec, kind: serve, stream: true}
 	r.handle = func(ctx context.Context, in *inbound, out Out) ([]byte, error) {
-		m, err := message[Q](in)
+		m, err := decodeMessage[Q](in)
 		if err != nil {
 			return nil, err
 		}
@@ -40,18 +40,18 @@ func ServeStream[Q, A any](s subjects.Service[Q, A], h StreamHandler[Q, A], opts
 			return in.piece(data)
 		}, out)
 	}
-	return r.with(opts)
+	return r.apply(opts)
 }
 
 func encodePiece(c codec, v any) ([]byte, error) {
 	if p, ok := v.(PlainTexter); ok && subjects.Codec(c) == subjects.Text {
 		return []byte(p.PlainText()), nil
 	}
-	return encode(c.reply(), v)
+	return encode(c.replyCodec(), v)
 }
 
-// AskStream asks a service that answers in pieces. ctx must have a deadline, or the message at hand. Whoever stops
-// reading early is no longer answered, and where the service can be told so it stops working.
+// AskStream sends a request and yields the pieces of the reply. ctx or the message being handled must have a deadline. Ending
+// the iteration early unsubscribes, and cancels the handler where the service has a stop subject.
 func AskStream[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A], body Q) iter.Seq2[A, error] {
 	return func(yield func(A, error) bool) {
 		var none A
@@ -60,7 +60,7 @@ func AskStream[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A],
 			yield(none, fmt.Errorf("encoding %s: %w", s.Name, err))
 			return
 		}
-		if err := sayable(s.Spec, data); err != nil {
+		if err := checkPublishable(s.Spec, data); err != nil {
 			yield(none, err)
 			return
 		}
@@ -70,12 +70,12 @@ func AskStream[Q, A any](ctx context.Context, out Out, s subjects.Service[Q, A],
 				return
 			}
 			var a A
-			c, fault := codecOf(piece.Type, s.Spec, piece.Data)
+			c, fault := detectCodec(piece.Type, s.Spec, piece.Data)
 			if fault == nil {
 				err = decode(c, piece.Data, &a)
 			}
 			if fault != nil || err != nil {
-				yield(none, subjects.Faultf(subjects.CodeMalformed, "a piece of the reply to %s could not be read", s.Name))
+				yield(none, subjects.Faultf(subjects.CodeMalformed, "a piece of the reply to %s is malformed", s.Name))
 				return
 			}
 			if !yield(a, nil) {
@@ -92,14 +92,14 @@ type Piece struct {
 }
 
 // Stream implements [Out].
-func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error] {
+func (s *connOut) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[Piece, error] {
 	return func(yield func(Piece, error) bool) {
-		m, err := s.message(spec, body)
+		m, err := s.newMessage(spec, body)
 		if err != nil {
 			yield(Piece{}, err)
 			return
 		}
-		ctx, cancel, fault := s.bounded(ctx, spec)
+		ctx, cancel, fault := s.withDeadline(ctx, spec)
 		if fault != nil {
 			yield(Piece{}, fault)
 			return
@@ -108,7 +108,7 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 		deadline, _ := ctx.Deadline()
 		m.Header[subjects.HeaderDeadline] = []string{strconv.FormatInt(deadline.UnixMilli(), 10)}
 		m.Reply = s.nc.NewInbox()
-		// Not SubscribeSync: its channel has room for 65536 messages, half a megabyte for each question.
+		// Not SubscribeSync: its channel has room for 65536 messages, half a megabyte for each request.
 		pieces, gone := make(chan *nats.Msg, 16), make(chan struct{})
 		defer close(gone)
 		sub, err := s.nc.Subscribe(m.Reply, func(m *nats.Msg) {
@@ -118,7 +118,7 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			}
 		})
 		if err != nil {
-			yield(Piece{}, unasked(spec, err))
+			yield(Piece{}, requestFault(spec, err))
 			return
 		}
 		ended, n := false, 0
@@ -129,12 +129,12 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 		defer func() {
 			sub.Unsubscribe()
 			if !ended && spec.Stop != "" {
-				s.stop(spec, id)
+				s.sendStop(spec, id)
 			}
 		}()
 		if err := s.nc.PublishMsg(m); err != nil {
 			ended = true // nobody heard it
-			yield(Piece{}, unasked(spec, err))
+			yield(Piece{}, requestFault(spec, err))
 			return
 		}
 		for {
@@ -142,19 +142,19 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 			select {
 			case r = <-pieces:
 			case <-ctx.Done():
-				yield(Piece{}, unasked(spec, ctx.Err()))
+				yield(Piece{}, requestFault(spec, ctx.Err()))
 				return
 			}
 			switch {
 			case len(r.Data) == 0 && r.Header.Get("Status") == "503":
 				ended = true
-				yield(Piece{}, unasked(spec, nats.ErrNoResponders))
+				yield(Piece{}, requestFault(spec, nats.ErrNoResponders))
 				return
 			case len(r.Data) == 0 && len(r.Header) == 0:
 				ended = true
 				return
 			}
-			if fault := faultOf(r); fault != nil {
+			if fault := replyError(r); fault != nil {
 				ended = true
 				yield(Piece{}, fault)
 				return
@@ -171,33 +171,33 @@ func (s *speaker) Stream(ctx context.Context, spec subjects.Spec, body []byte) i
 	}
 }
 
-// stop tells the answerer that nobody listens any more. It may be lost: the request's deadline holds anyway.
-func (s *speaker) stop(spec subjects.Spec, id string) {
+// sendStop tells the service that the caller stopped reading. The message may be lost: the deadline ends the request anyway.
+func (s *connOut) sendStop(spec subjects.Spec, id string) {
 	t, err := subjects.Topic[subjects.Empty]{Spec: subjects.Spec{Name: spec.Stop}}.With(id)
 	if err != nil {
 		return
 	}
-	if m, err := s.message(t.Spec, []byte("{}")); err == nil {
+	if m, err := s.newMessage(t.Spec, []byte("{}")); err == nil {
 		_ = s.nc.PublishMsg(m)
 	}
 }
 
-// errStopped is the cause of a context whose caller went away.
-var errStopped = errors.New("the caller no longer listens")
+// errStopped is the cause of the context of a request whose caller stopped reading.
+var errStopped = errors.New("the caller stopped reading")
 
-// streams are the streamed replies that are under way, so that their callers can end them.
-type streams struct {
-	mu   sync.Mutex
-	open map[string]context.CancelCauseFunc // by account and the caller's id
-	gone []string                           // ended before they began: their requests still wait in the mailbox
+// openStreams are the streamed replies in progress, so that their callers can end them.
+type openStreams struct {
+	mu            sync.Mutex
+	open          map[string]context.CancelCauseFunc // by account and the caller's id
+	canceledEarly []string                           // ended while their requests are still queued
 }
 
-// maxGone bounds what is kept of them. Whoever falls out of it is answered for nobody, until its deadline.
-const maxGone = 256
+// maxCanceledEarly bounds canceledEarly. A request dropped from it is handled until its deadline.
+const maxCanceledEarly = 256
 
-// begin notes a stream from when its request came in, and returns the context that its caller can end when he has given it
-// an id. Whoever has begun it calls end.
-func (s *streams) begin(ctx context.Context, who, id string) (_ context.Context, end func()) {
+// register registers a stream and returns a context that the caller of the stream can end, when it gave the stream a valid id.
+// end must be called when the stream is over.
+func (s *openStreams) register(ctx context.Context, who, id string) (_ context.Context, end func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	end = func() { stop(nil) }
 	if id == "" || subjects.CheckToken(id) != nil {
@@ -206,12 +206,12 @@ func (s *streams) begin(ctx context.Context, who, id string) (_ context.Context,
 	key := who + "." + id
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.Index(s.gone, key); i >= 0 {
-		s.gone = slices.Delete(s.gone, i, i+1)
+	if i := slices.Index(s.canceledEarly, key); i >= 0 {
+		s.canceledEarly = slices.Delete(s.canceledEarly, i, i+1)
 		stop(errStopped)
 		return ctx, end
 	}
-	if s.open[key] != nil { // an id used twice by the same account: the first one keeps it
+	if s.open[key] != nil { // an id used twice by the same account: the first stream keeps it
 		return ctx, end
 	}
 	if s.open == nil {
@@ -226,8 +226,8 @@ func (s *streams) begin(ctx context.Context, who, id string) (_ context.Context,
 	}
 }
 
-// cancel ends the stream of a caller. Only the account that asked has this key: the server wrote it.
-func (s *streams) cancel(who, id string) {
+// cancel ends the stream of who with this id. who is the account that the server wrote, so no account can end another's.
+func (s *openStreams) cancel(who, id string) {
 	key := who + "." + id
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,14 +235,14 @@ func (s *streams) cancel(who, id string) {
 		stop(errStopped)
 		return
 	}
-	if len(s.gone) >= maxGone {
-		s.gone = slices.Delete(s.gone, 0, 1)
+	if len(s.canceledEarly) >= maxCanceledEarly {
+		s.canceledEarly = slices.Delete(s.canceledEarly, 0, 1)
 	}
-	s.gone = append(s.gone, key)
+	s.canceledEarly = append(s.canceledEarly, key)
 }
 
-// hearStops listens for callers who break off. Every instance hears it: the one at work may be any.
-func (r *running) hearStops(l *lane) error {
+// subscribeStops subscribes to stop messages, on every instance: any of them may handle the request.
+func (r *running) subscribeStops(l *routeRun) error {
 	if !l.stream || l.spec.Stop == "" {
 		return nil
 	}
@@ -252,34 +252,34 @@ func (r *running) hearStops(l *lane) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("listening to %s: %w", l.spec.Stop, err)
+		return fmt.Errorf("subscribing to %s: %w", l.spec.Stop, err)
 	}
 	r.subs = append(r.subs, sub)
 	return nil
 }
 
-// send says one piece of a reply.
-func (r *running) send(m *nats.Msg, in *inbound, data []byte) error {
+// sendPiece sends one piece of a reply. Empty pieces are skipped: they would end the reply.
+func (r *running) sendPiece(m *nats.Msg, in *inbound, data []byte) error {
 	if len(data) == 0 {
-		return nil // would look like the end
+		return nil // would end the reply
 	}
 	h := nats.Header{subjects.HeaderType: []string{in.pieceType()}, subjects.HeaderPiece: []string{strconv.Itoa(in.pieces)}}
 	in.pieces++
 	err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Data: data, Header: h})
 	if errors.Is(err, nats.ErrMaxPayload) {
-		return subjects.Faultf(subjects.CodeTooLarge, "a piece of the answer is larger than the server takes")
+		return subjects.Faultf(subjects.CodeTooLarge, "a piece of the reply is larger than the server's payload limit")
 	}
 	return err
 }
 
-// endStream says the empty message that ends a streamed reply, after a fault too.
+// endStream sends the empty message that ends a streamed reply, also after a fault.
 func (r *running) endStream(m *nats.Msg, in *inbound) {
 	if err := r.nc.PublishMsg(&nats.Msg{Subject: m.Reply}); err != nil {
-		r.cfg.Log.Error("end of answer not sent", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "err", err)
+		r.cfg.Log.Error("end of reply not sent", "actor", r.actor.Name(), "subject", in.subject, "query", in.query, "err", err)
 	}
 }
 
-// pieceType is how pieces are written: as the request was.
+// pieceType is the content type of the pieces: that of the request.
 func (in *inbound) pieceType() string {
 	return subjects.Codec(in.codec).String()
 }

@@ -164,7 +164,7 @@ func TestStreamStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := message("model.chat", pack(t, subjects.ChatRequest{Model: "guarded"}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, "known-id")
+	m := decodeMessage("model.chat", pack(t, subjects.ChatRequest{Model: "guarded"}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, "known-id")
 	m.Reply = sub.Subject
 	if err := mine.PublishMsg(m); err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestStreamStopsWhileItWaits(t *testing.T) {
 	}, actor.Workers(1)))
 	nc := b.As("generator")
 	ask := func(name string) {
-		m := message("model.chat", pack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, name)
+		m := decodeMessage("model.chat", pack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, name)
 		m.Reply = nc.NewInbox()
 		if err := nc.PublishMsg(m); err != nil {
 			t.Fatal(err)

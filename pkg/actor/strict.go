@@ -287,7 +287,7 @@ var errMsgpackCut = decodeError{reason: "the msgpack is cut short or damaged"}
 
 // item reads the code of one value and its bytes, or for a list and a map the number of its elements.
 func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
-	head, err := c.next(1)
+	head, err := c.take(1)
 	if err != nil {
 		return 0, nil, 0, err
 	}
@@ -318,7 +318,7 @@ func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
 		return 0, nil, 0, errMsgpackCut
 	}
 	if length > 0 {
-		b, err := c.next(length)
+		b, err := c.take(length)
 		if err != nil {
 			return 0, nil, 0, err
 		}
@@ -333,13 +333,13 @@ func (c *msgpackChecker) item() (code byte, data []byte, n int, err error) {
 		}
 	}
 	if size > 0 {
-		data, err = c.next(size)
+		data, err = c.take(size)
 	}
 	return code, data, n, err
 }
 
-// next consumes n bytes, or fails when there are fewer.
-func (c *msgpackChecker) next(n int) ([]byte, error) {
+// take consumes n bytes, or fails when there are fewer.
+func (c *msgpackChecker) take(n int) ([]byte, error) {
 	if n > len(c.rest) {
 		return nil, errMsgpackCut
 	}
@@ -361,9 +361,9 @@ func (c *msgpackChecker) value(s *shape, depth int) error {
 		return decodeError{reason: "a value is not of its field's type"}
 	}
 	switch {
-	case mapCode(code):
+	case isMapCode(code):
 		return c.pairs(s, n, depth)
-	case listCode(code):
+	case isListCode(code):
 		for range n {
 			if err := c.value(s.element(), depth+1); err != nil {
 				return err
@@ -383,7 +383,7 @@ func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
 		if err != nil {
 			return err
 		}
-		if !textCode(code) {
+		if !isTextCode(code) {
 			return decodeError{reason: "a key is not a text"}
 		}
 		key := string(raw)
@@ -418,9 +418,9 @@ func (c *msgpackChecker) pairs(s *shape, n, depth int) error {
 	return nil
 }
 
-func listCode(c byte) bool { return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd }
+func isListCode(c byte) bool { return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd }
 
-func textCode(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
+func isTextCode(c byte) bool { return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb }
 
 // fits reports whether a msgpack value of this code has the type of the shape. Nil fits everywhere: it is the zero value.
 func (s *shape) fits(code byte, data []byte) bool {
@@ -431,7 +431,7 @@ func (s *shape) fits(code byte, data []byte) bool {
 	negative := code >= 0xe0 || code >= 0xd0 && code <= 0xd3 && data[0] >= 0x80
 	switch s.kind {
 	case reflect.String:
-		return textCode(code)
+		return isTextCode(code)
 	case reflect.Bool:
 		return code == 0xc2 || code == 0xc3
 	case reflect.Int, reflect.Int64:
@@ -441,9 +441,9 @@ func (s *shape) fits(code byte, data []byte) bool {
 	case reflect.Float32, reflect.Float64:
 		return whole || code == 0xca || code == 0xcb && s.kind == reflect.Float64
 	case reflect.Slice, reflect.Array:
-		return listCode(code)
+		return isListCode(code)
 	case reflect.Struct, reflect.Map:
-		return mapCode(code)
+		return isMapCode(code)
 	}
 	return true
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Budget is how often an actor may be restarted: Intensity times within Period. Beyond it the actor stays down and the
-// rest of the system goes on.
+// Budget bounds restarts: Intensity within Period. Beyond it the actor stays down, and the other actors go on.
 type Budget struct {
 	Intensity int
 	Period    time.Duration
@@ -27,7 +26,7 @@ func (b Budget) withDefaults() Budget {
 	return b
 }
 
-// State of an actor.
+// State is the lifecycle state of an actor.
 type State string
 
 const (
@@ -36,10 +35,10 @@ const (
 	Restarting State = "restarting"
 	Draining   State = "draining"
 	Stopped    State = "stopped"
-	Failed     State = "failed" // out of budget
+	Failed     State = "failed" // restart budget used up
 )
 
-// Health is what the supervisor knows of an actor.
+// Health is the state of a supervised actor. It is safe for concurrent use.
 type Health struct {
 	mu       sync.Mutex
 	state    State
@@ -47,7 +46,7 @@ type Health struct {
 	last     error
 }
 
-// Snapshot returns the state, how often the actor was restarted, and why last.
+// Snapshot returns the state, the number of restarts and the error of the last failure.
 func (h *Health) Snapshot() (State, int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +65,7 @@ func (h *Health) set(s State, err error) {
 	}
 }
 
-// Supervised is an actor that is started again when it fails.
+// Supervised is an actor that is restarted when it fails.
 type Supervised struct {
 	Spec   Spec
 	Health Health
@@ -77,24 +76,24 @@ type Supervised struct {
 	err    error // of the last stop
 }
 
-// Supervise starts an actor and returns when it is ready, or with the error of its first start. Later failures are met
-// with a restart while the budget lasts. It runs until [Supervised.Stop].
+// Supervise starts an actor and returns when it is ready, or with the error of its first start. Later failures
+// cause restarts within [Config] Budget. It runs until [Supervised.Stop].
 func Supervise(ctx context.Context, spec Spec, dial Dial, cfg Config) (*Supervised, error) {
 	cfg = cfg.withDefaults()
 	s := &Supervised{Spec: spec, abort: make(chan struct{}), done: make(chan struct{})}
 	s.Health.set(Starting, nil)
-	r, err := launch(ctx, spec, dial, cfg, &s.Health)
+	r, err := startActor(ctx, spec, dial, cfg, &s.Health)
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
 	}
 	s.Health.set(Ready, nil)
 	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go s.watch(ctx, r, dial, cfg)
+	go s.superviseRuns(ctx, r, dial, cfg)
 	return s, nil
 }
 
-// watch waits for the actor to fail or to be stopped.
-func (s *Supervised) watch(ctx context.Context, r *running, dial Dial, cfg Config) {
+// superviseRuns restarts the actor after failures, with backoff and within the budget, until it is stopped.
+func (s *Supervised) superviseRuns(ctx context.Context, r *running, dial Dial, cfg Config) {
 	defer close(s.done)
 	log := cfg.Log.With("actor", s.Spec.Name)
 	var falls []time.Time
@@ -103,15 +102,15 @@ func (s *Supervised) watch(ctx context.Context, r *running, dial Dial, cfg Confi
 		select {
 		case <-ctx.Done():
 			s.Health.set(Draining, nil)
-			s.err = r.halt(context.WithoutCancel(ctx))
+			s.err = r.shutDown(context.WithoutCancel(ctx))
 			s.Health.set(Stopped, nil)
 			return
 		case cause = <-r.fail:
 		case <-s.abort:
 			cause = errAborted
-			r.sever()
+			r.closeConnections()
 		}
-		_ = r.halt(context.WithoutCancel(ctx))
+		_ = r.shutDown(context.WithoutCancel(ctx))
 		for {
 			now := time.Now()
 			falls = append(falls, now)
@@ -119,21 +118,21 @@ func (s *Supervised) watch(ctx context.Context, r *running, dial Dial, cfg Confi
 				falls = falls[1:]
 			}
 			if len(falls) > cfg.Budget.Intensity {
-				log.Error("given up", "restarts", cfg.Budget.Intensity, "within", cfg.Budget.Period, "err", cause)
+				log.Error("restart budget used up", "restarts", cfg.Budget.Intensity, "within", cfg.Budget.Period, "err", cause)
 				s.Health.set(Failed, cause)
 				<-ctx.Done()
 				return
 			}
 			log.Warn("restarting", "err", cause)
 			s.Health.set(Restarting, cause)
-			select { // a little longer each time: what failed at once will fail at once again
+			select { // linear backoff
 			case <-ctx.Done():
 				s.Health.set(Stopped, nil)
 				return
 			case <-time.After(time.Duration(len(falls)) * 100 * time.Millisecond):
 			}
 			var err error
-			if r, err = launch(ctx, s.Spec, dial, cfg, &s.Health); err == nil {
+			if r, err = startActor(ctx, s.Spec, dial, cfg, &s.Health); err == nil {
 				s.Health.set(Ready, nil)
 				break
 			}
@@ -149,11 +148,10 @@ func (s *Supervised) Stop() error {
 	return s.err
 }
 
-var errAborted = errors.New("it was cut off")
+var errAborted = errors.New("aborted")
 
-// Abort ends this life of the actor as if its process were killed: its connections first, so that no handler can say,
-// store or acknowledge anything any more, then its handlers. The supervisor starts it anew. It is for tests and stories
-// of crashes.
+// Abort ends this run of the actor as if its process were killed: its connections first, so that no handler can publish,
+// store or acknowledge anything, then its handlers. The supervisor restarts it. It is for crash tests and stories.
 func (s *Supervised) Abort() {
 	select {
 	case s.abort <- struct{}{}:
@@ -161,8 +159,8 @@ func (s *Supervised) Abort() {
 	}
 }
 
-// sever closes the connections without a word.
-func (r *running) sever() {
+// closeConnections closes the connections without draining and cancels the handlers.
+func (r *running) closeConnections() {
 	for _, nc := range []*nats.Conn{r.nc, r.pullNC} {
 		if nc != nil {
 			nc.Close()
@@ -171,13 +169,13 @@ func (r *running) sever() {
 	r.stop()
 }
 
-// System is several actors, started in order and stopped in the opposite one: whoever is asked leaves after whoever asks.
+// System is a set of actors, started in order and stopped in reverse: a service stops after its clients.
 type System struct {
 	mu     sync.Mutex
 	actors []*Supervised
 }
 
-// Start starts one more actor.
+// Start starts one more actor and returns when it is ready.
 func (h *System) Start(ctx context.Context, spec Spec, dial Dial, cfg Config) error {
 	s, err := Supervise(ctx, spec, dial, cfg)
 	if err != nil {
@@ -189,14 +187,14 @@ func (h *System) Start(ctx context.Context, spec Spec, dial Dial, cfg Config) er
 	return nil
 }
 
-// Actors lists who lives here.
+// Actors lists the actors in the order of their start.
 func (h *System) Actors() []*Supervised {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]*Supervised(nil), h.actors...)
 }
 
-// Abort cuts off the actor of this name: see [Supervised.Abort].
+// Abort aborts the actor of this name, see [Supervised.Abort]. It fails when there is none.
 func (h *System) Abort(name string) error {
 	for _, s := range h.Actors() {
 		if s.Spec.Name == name {
@@ -204,10 +202,10 @@ func (h *System) Abort(name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no actor %s lives here", name)
+	return fmt.Errorf("no actor %s in this process", name)
 }
 
-// Stop stops all, last started first.
+// Stop stops all actors, last started first, and joins their errors.
 func (h *System) Stop() error {
 	h.mu.Lock()
 	actors := h.actors

@@ -332,10 +332,10 @@ func rights(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []
 		pub = append(pub, "_R_.>")
 	}
 	for _, e := range l.Edges {
-		if !slices.Contains(e.Who, a.Name) {
+		if !slices.Contains(e.Callers, a.Name) {
 			continue
 		}
-		_, local := e.At(a.Name)
+		_, local := e.Resolve(a.Name)
 		names := e.Permission
 		if names == nil {
 			names = []string{local}

@@ -159,10 +159,10 @@ func (h *house) run(r row) {
 // keeps lists what the streams keep when an account says subject: "EVENTS from.x.y", "AUDIT audit.x.y" or "KV_x".
 func keeps(h *house, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
-		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Who, account) {
+		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Callers, account) {
 			continue
 		}
-		remote, local := e.At(account)
+		remote, local := e.Resolve(account)
 		tokens, ok := subjects.Match(local, subject)
 		if !ok {
 			continue

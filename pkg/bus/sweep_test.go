@@ -41,7 +41,7 @@ func body(subject string) string {
 
 // asSaid is an edge as one account would use it: what it says and what the owner then hears.
 func asSaid(e subjects.Edge, who string) (local, remote string) {
-	rp, lp := e.At(who)
+	rp, lp := e.Resolve(who)
 	local = said(lp)
 	if e.Permission != nil {
 		local = said(e.Permission[0])
@@ -68,7 +68,7 @@ func filled(pattern string, tokens []string) string {
 // stream under every prefix, and everyone's inbox.
 func everything(l subjects.Layout) (out []string) {
 	for _, e := range l.Edges {
-		for _, who := range e.Who {
+		for _, who := range e.Callers {
 			local, remote := asSaid(e, who)
 			out = append(out, local, remote)
 		}
@@ -105,7 +105,7 @@ func TestSweepRights(t *testing.T) {
 	edges := 0
 	for _, a := range h.table.Accounts {
 		for _, e := range h.table.Edges {
-			if !slices.Contains(e.Who, a.Name) || len(a.Users) == 0 {
+			if !slices.Contains(e.Callers, a.Name) || len(a.Users) == 0 {
 				continue
 			}
 			role := a.Users[0].Role
@@ -116,7 +116,7 @@ func TestSweepRights(t *testing.T) {
 			case e.Kind == subjects.StreamImport && e.Owner == subjects.Core:
 				continue // seen below, with the event that makes it
 			case e.Kind == subjects.StreamImport:
-				remote, local := e.At(a.Name)
+				remote, local := e.Resolve(a.Name)
 				owner, subject := speaker(h, e.Owner, remote)
 				if owner == "" {
 					t.Errorf("%s watches %s of %s, which nobody there may say", a.Name, remote, e.Owner)
@@ -202,7 +202,7 @@ func lives(l subjects.Layout, stored string) (out []string) {
 			continue
 		}
 		if _, ok := subjects.Match(e.Remote, live); ok {
-			for _, w := range e.Who {
+			for _, w := range e.Callers {
 				out = append(out, w+" "+strings.TrimPrefix(live, "live."))
 			}
 		}
@@ -388,10 +388,10 @@ func reserved(complaint string) bool {
 // reaches reports whether a message on subject inside an account would leave it by one of its own imports.
 func reaches(h *house, account, subject string) bool {
 	return slices.ContainsFunc(h.table.Edges, func(e subjects.Edge) bool {
-		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Who, account) {
+		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Callers, account) {
 			return false
 		}
-		_, local := e.At(account)
+		_, local := e.Resolve(account)
 		_, ok := subjects.Match(local, subject)
 		return ok
 	})
@@ -401,8 +401,8 @@ func reaches(h *house, account, subject string) bool {
 // watchers of what is said in the account itself.
 func directly(h *house, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
-		if e.Kind == subjects.ServiceImport && slices.Contains(e.Who, account) {
-			remote, local := e.At(account)
+		if e.Kind == subjects.ServiceImport && slices.Contains(e.Callers, account) {
+			remote, local := e.Resolve(account)
 			tokens, ok := subjects.Match(local, subject)
 			if !ok {
 				continue
@@ -416,8 +416,8 @@ func directly(h *house, account, subject string) (out []string) {
 			out = append(out, lives(h.table, remote)...)
 		}
 		if e.Kind == subjects.StreamImport && e.Owner == account {
-			for _, w := range e.Who {
-				remote, local := e.At(w)
+			for _, w := range e.Callers {
+				remote, local := e.Resolve(w)
 				if _, ok := subjects.Match(remote, subject); ok {
 					out = append(out, w+" "+local)
 				}
@@ -472,8 +472,8 @@ func honest(l subjects.Layout, stream, subject string) error {
 		if e.Kind != subjects.ServiceImport || (e.Owner != subjects.Core && e.Owner != subjects.Audit) {
 			continue
 		}
-		for _, w := range e.Who {
-			remote, _ := e.At(w)
+		for _, w := range e.Callers {
+			remote, _ := e.Resolve(w)
 			if _, ok := subjects.Match(remote, subject); ok && strings.Contains(remote, "."+w+".") {
 				return nil
 			}

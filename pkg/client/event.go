@@ -85,8 +85,8 @@ func isStored(subject string) bool {
 // storedSubjects are the subjects under which the user receives copies of stored events.
 var storedSubjects = sync.OnceValue(func() (out []string) {
 	for _, e := range subjects.Table().Edges {
-		if e.Kind == subjects.StreamImport && e.Owner == subjects.Core && slices.Contains(e.Who, "user") {
-			_, local := e.At("user")
+		if e.Kind == subjects.StreamImport && e.Owner == subjects.Core && slices.Contains(e.Callers, "user") {
+			_, local := e.Resolve("user")
 			out = append(out, local)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Host reports whether host, without a port, can only be this machine: localhost or a loopback address. Any other name is
+// IsLocalHost reports whether host, without a port, can only be this machine: localhost or a loopback address. Any other name is
 // not, because what it means is decided elsewhere; nor is an address with a zone.
-func Host(host string) bool {
+func IsLocalHost(host string) bool {
 	if strings.ToLower(host) == "localhost" { // not EqualFold: to that a long s is an s
 		return true
 	}

@@ -19,7 +19,7 @@ func TestHost(t *testing.T) {
 		"0.0.0.0": false, "::": false, "10.0.0.1": false, "::ffff:10.0.0.1": false, "128.0.0.1": false, "126.255.255.255": false,
 		"gpu-box": false, "example.org": false, "ip6-localhost": false, "localhos\u0074\u200b": false, "ſocalhost": false,
 	} {
-		if got := local.Host(host); got != want {
+		if got := local.IsLocalHost(host); got != want {
 			t.Errorf("%q: %t", host, got)
 		}
 	}
@@ -28,7 +28,7 @@ func TestHost(t *testing.T) {
 // Letters that fold to those of localhost in Unicode are other names.
 func TestFolding(t *testing.T) {
 	t.Parallel()
-	if local.Host("localho\u017ft") { // a long s folds to s
+	if local.IsLocalHost("localho\u017ft") { // a long s folds to s
 		t.Error("a name with a long s is taken for localhost")
 	}
 }

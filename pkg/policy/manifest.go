@@ -147,21 +147,21 @@ func ParseManifest(data []byte, name string) (Manifest, error) {
 	if len(f.Types) == 0 {
 		p.fail("types", "no agent types; without one nothing may be called")
 	}
-	for _, typ := range strict.Keys(f.Types) {
-		at := strict.Join("types", typ)
+	for _, typ := range strict.SortedKeys(f.Types) {
+		at := strict.JoinPath("types", typ)
 		if err := subjects.CheckToken(typ); err != nil {
 			p.fail(at, "the name of the type: %v", err)
 			continue
 		}
 		m.Types[typ] = p.parseAgentType(at, f.Types[typ], f.Types)
 	}
-	for _, account := range strict.Keys(f.Accounts) {
-		at, typ := strict.Join("accounts", account), f.Accounts[account]
+	for _, account := range strict.SortedKeys(f.Accounts) {
+		at, typ := strict.JoinPath("accounts", account), f.Accounts[account]
 		if !slices.Contains(subjects.Agents, account) {
 			p.fail(at, "no such account; accounts that call tools: %s", strings.Join(subjects.Agents, ", "))
 		}
 		if _, ok := f.Types[typ]; !ok {
-			p.fail(at, "no agent type %q; types: %s", typ, strings.Join(strict.Keys(f.Types), ", "))
+			p.fail(at, "no agent type %q; types: %s", typ, strings.Join(strict.SortedKeys(f.Types), ", "))
 		}
 		m.Accounts[account] = typ
 	}
@@ -198,14 +198,14 @@ func (p *manifestParser) parseAgentType(at string, f typeFile, types map[string]
 	for i, child := range f.CanSpawn {
 		item := fmt.Sprintf("%s.can_spawn[%d]", at, i)
 		if _, ok := types[child]; !ok {
-			p.fail(item, "no agent type %q; types: %s", child, strings.Join(strict.Keys(types), ", "))
+			p.fail(item, "no agent type %q; types: %s", child, strings.Join(strict.SortedKeys(types), ", "))
 		}
 		if slices.Index(f.CanSpawn, child) < i {
 			p.fail(item, "%s is listed twice", child)
 		}
 	}
-	for _, key := range strict.Keys(f.Paths) {
-		field := strict.Join(at+".paths", key)
+	for _, key := range strict.SortedKeys(f.Paths) {
+		field := strict.JoinPath(at+".paths", key)
 		folders := p.parseFolders(field, f.Paths[key])
 		for _, tool := range p.expandTool(field, key) {
 			switch _, twice := t.Paths[tool]; {

@@ -85,7 +85,7 @@ func (p *manifestParser) parseSections(f manifestFile, m *Manifest) {
 	m.Limits = p.parseLimits(f.Limits, f.Types)
 	m.Approvals.Expires = f.Approvals.Expires
 	if e := f.Approvals.Expires; e < time.Second || e > 24*time.Hour {
-		p.fail("approvals.expires", "%s is not between 1s and 24h", strict.Short(e))
+		p.fail("approvals.expires", "%s is not between 1s and 24h", strict.FormatDuration(e))
 	}
 	m.Monitored = p.parseMonitored(f.Monitored)
 }
@@ -115,13 +115,13 @@ func (p *manifestParser) parseLimits(f limitsFile, types map[string]typeFile) Li
 	between("spawns", f.Spawns, 0, 1000)
 	between("depth", f.Depth, 0, subjects.MaxDepth)
 	if f.Window < time.Second || f.Window > 24*time.Hour {
-		p.fail("limits.window", "%s is not between 1s and 24h", strict.Short(f.Window))
+		p.fail("limits.window", "%s is not between 1s and 24h", strict.FormatDuration(f.Window))
 	}
 	l := Limits{Identical: f.Same, Window: f.Window, Calls: f.Calls, Spawns: f.Spawns, Depth: f.Depth, Budgets: map[string]subjects.Budget{}}
-	for _, typ := range strict.Keys(f.Budgets) {
-		at, b := strict.Join("limits.budgets", typ), f.Budgets[typ]
+	for _, typ := range strict.SortedKeys(f.Budgets) {
+		at, b := strict.JoinPath("limits.budgets", typ), f.Budgets[typ]
 		if _, ok := types[typ]; !ok {
-			p.fail(at, "no agent type %q; types: %s", typ, strings.Join(strict.Keys(types), ", "))
+			p.fail(at, "no agent type %q; types: %s", typ, strings.Join(strict.SortedKeys(types), ", "))
 		}
 		switch {
 		case b.Calls < 0 || b.Seconds < 0:
@@ -163,7 +163,7 @@ func (p *manifestParser) rejectSpawnCycles(types map[string]typeFile) {
 	visit = func(typ string, above []string) {
 		above = append(above, typ)
 		for i, child := range types[typ].CanSpawn {
-			at := fmt.Sprintf("%s.can_spawn[%d]", strict.Join("types", typ), i)
+			at := fmt.Sprintf("%s.can_spawn[%d]", strict.JoinPath("types", typ), i)
 			switch start := slices.Index(above, child); {
 			case child == typ:
 				p.fail(at, "%s would spawn itself; leave it out", typ)
@@ -175,7 +175,7 @@ func (p *manifestParser) rejectSpawnCycles(types map[string]typeFile) {
 		}
 		done[typ] = true
 	}
-	for _, typ := range strict.Keys(types) {
+	for _, typ := range strict.SortedKeys(types) {
 		if !done[typ] {
 			visit(typ, nil)
 		}

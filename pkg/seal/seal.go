@@ -27,8 +27,8 @@ var (
 
 // publicLen is how long a public key is as text, overhead what sealing adds to a value.
 const (
-	publicLen = 56
-	overhead  = 64
+	publicKeyLength = 56
+	sealOverhead    = 64
 )
 
 // Key is the private half of a receiver. It lives as long as the run that needs the credential.
@@ -37,8 +37,8 @@ type Key struct {
 	public string
 }
 
-// New makes a key.
-func New() (*Key, error) {
+// NewKey makes a key.
+func NewKey() (*Key, error) {
 	pair, err := nkeys.CreateCurveKeys()
 	if err != nil {
 		return nil, fmt.Errorf("making a curve key: %w", err)
@@ -62,8 +62,8 @@ func (k *Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.public) }
 // CheckKey reports whether public is a key that a value may be sealed to. Points of low order are refused: with one of
 // them as receiver, everybody could open what was sealed.
 func CheckKey(public string) error {
-	if len(public) != publicLen { // nkeys itself panics on what is longer
-		return fmt.Errorf("%w: %d characters, not %d", ErrKey, len(public), publicLen)
+	if len(public) != publicKeyLength { // nkeys itself panics on what is longer
+		return fmt.Errorf("%w: %d characters, not %d", ErrKey, len(public), publicKeyLength)
 	}
 	raw, err := nkeys.Decode(nkeys.PrefixByteCurve, []byte(public))
 	if err != nil {
@@ -96,7 +96,7 @@ func Seal(value Secret, public string) (subjects.SecretValue, error) {
 	if err := CheckKey(public); err != nil {
 		return subjects.SecretValue{}, err
 	}
-	from, err := New()
+	from, err := NewKey()
 	if err != nil {
 		return subjects.SecretValue{}, err
 	}
@@ -110,7 +110,7 @@ func Seal(value Secret, public string) (subjects.SecretValue, error) {
 
 // Open opens what was sealed to k. The caller wipes the secret when it has been used.
 func Open(k *Key, v subjects.SecretValue) (Secret, error) {
-	if len(v.Sealed) > MaxValue+overhead {
+	if len(v.Sealed) > MaxValue+sealOverhead {
 		return Secret{}, fmt.Errorf("%w: it is too long", ErrSealed)
 	}
 	if err := CheckKey(v.From); err != nil {

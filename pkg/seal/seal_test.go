@@ -22,7 +22,7 @@ const canary = "canary-7f3a91-of-the-keyring"
 
 func key(t testing.TB) *seal.Key {
 	t.Helper()
-	k, err := seal.New()
+	k, err := seal.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ var (
 	ErrTooLong = fmt.Errorf("the credential is longer than %d bytes", MaxValue)
 )
 
-// hidden is what a [Secret] says of itself, whoever asks.
-const hidden = "[secret]"
+// redacted is what a [Secret] says of itself, whoever asks.
+const redacted = "[secret]"
 
 // Secret is a credential that cannot be printed: every way in which Go turns a value into text says "[secret]". Where the
 // methods below are not asked, as in a struct that has a Secret in an unexported field, fmt walks through pointers and
@@ -28,7 +28,7 @@ const hidden = "[secret]"
 //
 // A Secret is no vault. Whoever runs as the same person can read the memory of this process, and libraries on the way may
 // have made copies that [Secret.Wipe] does not reach.
-type Secret struct{ held func() *[]byte }
+type Secret struct{ value func() *[]byte }
 
 // NewSecret takes over value: the caller must not use it any more.
 func NewSecret(value []byte) Secret { return Secret{func() *[]byte { return &value }} }
@@ -36,10 +36,10 @@ func NewSecret(value []byte) Secret { return Secret{func() *[]byte { return &val
 // Reveal is the value itself, not a copy: it is gone after [Secret.Wipe]. Nothing that is revealed may reach a log, an
 // error, an event or an environment.
 func (s Secret) Reveal() []byte {
-	if s.held == nil {
+	if s.value == nil {
 		return nil
 	}
-	return *s.held()
+	return *s.value()
 }
 
 // Check reports whether the value may be kept: one byte to [MaxValue].
@@ -55,27 +55,27 @@ func (s Secret) Check() error {
 
 // Wipe overwrites the value, in every copy of s.
 func (s Secret) Wipe() {
-	if s.held != nil {
-		value := s.held()
+	if s.value != nil {
+		value := s.value()
 		clear(*value)
 		*value = nil
 	}
 }
 
 // String implements [fmt.Stringer].
-func (Secret) String() string { return hidden }
+func (Secret) String() string { return redacted }
 
 // GoString implements [fmt.GoStringer].
-func (Secret) GoString() string { return hidden }
+func (Secret) GoString() string { return redacted }
 
 // Format implements [fmt.Formatter]: no verb shows the value.
-func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
 // MarshalJSON implements [encoding/json.Marshaler].
-func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + hidden + `"`), nil }
+func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // MarshalText implements [encoding.TextMarshaler]; msgpack and YAML ask for it too.
-func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // LogValue implements [slog.LogValuer].
-func (Secret) LogValue() slog.Value { return slog.StringValue(hidden) }
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }

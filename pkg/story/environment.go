@@ -51,8 +51,8 @@ func (s *Story) validateEnvironment() error {
 	default:
 		return s.invalid("manifest", "must be fields, or the text of a manifest")
 	}
-	for _, name := range strict.Keys(s.Credentials) {
-		path := strict.Join("credentials", name)
+	for _, name := range strict.SortedKeys(s.Credentials) {
+		path := strict.JoinPath("credentials", name)
 		if subjects.CheckToken(name) != nil {
 			return s.invalid(path, "is not a credential name")
 		}
@@ -96,7 +96,7 @@ func (s *Story) validatePage(path string, p Page) error {
 	case p.Status != 0 && (p.Status < 200 || p.Status > 599):
 		return s.invalid(path+".status", "%d is not an HTTP status", p.Status)
 	case p.Delay < 0 || p.Delay > time.Minute:
-		return s.invalid(path+".slow", "%s is not between 0s and 1m", strict.Short(p.Delay))
+		return s.invalid(path+".slow", "%s is not between 0s and 1m", strict.FormatDuration(p.Delay))
 	case p.Requests != nil && *p.Requests < 0:
 		return s.invalid(path+".asked", "must be 0 or more")
 	}

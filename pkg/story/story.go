@@ -251,17 +251,17 @@ func (s *Story) validate() error {
 	if strings.Contains(strings.TrimSpace(s.Why), "\n") {
 		return s.invalid("why", "must be one line")
 	}
-	for _, name := range strict.Keys(s.Config) {
+	for _, name := range strict.SortedKeys(s.Config) {
 		if subjects.CheckToken(name) != nil {
-			return s.invalid(strict.Join("config", name), "is not the name of a configuration file")
+			return s.invalid(strict.JoinPath("config", name), "is not the name of a configuration file")
 		}
 	}
 	if err := s.validateEnvironment(); err != nil {
 		return err
 	}
-	for _, role := range append(strict.Keys(s.Model), strict.Keys(s.Server.Models)...) {
+	for _, role := range append(strict.SortedKeys(s.Model), strict.SortedKeys(s.Server.Models)...) {
 		if subjects.CheckToken(role) != nil {
-			return s.invalid(strict.Join("model", role), "is not the name of a role")
+			return s.invalid(strict.JoinPath("model", role), "is not the name of a role")
 		}
 	}
 	if len(s.Turns) == 0 {
@@ -423,7 +423,7 @@ func (s *Story) validateQuotes() error {
 
 // scriptedTexts returns the contents of the scripted replies, not expanded.
 func (s *Story) scriptedTexts() (out []string) {
-	for _, role := range strict.Keys(s.Model) {
+	for _, role := range strict.SortedKeys(s.Model) {
 		for _, x := range s.Model[role] {
 			out = append(out, x.Reply.Content)
 		}

@@ -10,13 +10,13 @@ import (
 // Decimal is a number with a fraction, as people write it: 0.7.
 type Decimal float64
 
-// mostDecimal bounds what anybody means.
-const mostDecimal = 1e6
+// maxDecimal bounds what anybody means.
+const maxDecimal = 1e6
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (d *Decimal) UnmarshalText(b []byte) error {
 	v, err := strconv.ParseFloat(string(b), 64)
-	if err != nil || v != v || v > mostDecimal || v < -mostDecimal {
+	if err != nil || v != v || v > maxDecimal || v < -maxDecimal {
 		return fmt.Errorf("%s is not a number; write 0.7", text.OneLine(string(b), 40))
 	}
 	*d = Decimal(v)

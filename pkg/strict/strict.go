@@ -76,8 +76,8 @@ func Decode(data []byte, name string, out any) (Lines, error) {
 	if err != nil || root == nil {
 		return d.lines, err
 	}
-	d.value(root, "", reflect.ValueOf(out).Elem())
-	return d.lines, d.err()
+	d.decode(root, "", reflect.ValueOf(out).Elem())
+	return d.lines, d.joinErrors()
 }
 
 // Assign sets the one field at path to value, as text from a flag. name stands for the flag in errors.
@@ -87,39 +87,39 @@ func Assign(out any, path, value, name string) error {
 	for _, k := range slices.Backward(keys) {
 		node = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: k, Tag: "!!str"}, node}}
 	}
-	d := decoder{file: name, lines: Lines{}, text: true}
-	d.value(node, "", reflect.ValueOf(out).Elem())
-	return d.err()
+	d := decoder{file: name, lines: Lines{}, fromFlag: true}
+	d.decode(node, "", reflect.ValueOf(out).Elem())
+	return d.joinErrors()
 }
 
 // Field is one setting as text.
 type Field struct{ Path, Value string }
 
 // Fields lists the settings of the struct v in the order of its fields, as a user would write them.
-func Fields(v any) []Field { return fields(nil, "", reflect.ValueOf(v)) }
+func Fields(v any) []Field { return appendFields(nil, "", reflect.ValueOf(v)) }
 
-func fields(out []Field, path string, v reflect.Value) []Field {
+func appendFields(out []Field, path string, v reflect.Value) []Field {
 	if _, ok := v.Interface().(fmt.Stringer); !ok && v.Kind() == reflect.Struct {
 		for _, f := range reflect.VisibleFields(v.Type()) {
 			if key := f.Tag.Get("yaml"); key != "" {
-				out = fields(out, Join(path, key), v.FieldByIndex(f.Index))
+				out = appendFields(out, JoinPath(path, key), v.FieldByIndex(f.Index))
 			}
 		}
 		return out
 	}
 	if d, ok := v.Interface().(time.Duration); ok {
-		return append(out, Field{Path: path, Value: Short(d)})
+		return append(out, Field{Path: path, Value: FormatDuration(d)})
 	}
 	return append(out, Field{Path: path, Value: fmt.Sprint(v.Interface())})
 }
 
 // decoder walks one document and collects what is wrong with it.
 type decoder struct {
-	file  string
-	text  bool // the value is a flag's text: any scalar may be a string
-	lines Lines
-	errs  []error
-	more  int // errors beyond maxErrors
+	file     string
+	fromFlag bool // the value is a flag's text: any scalar may be a string
+	lines    Lines
+	errs     []error
+	dropped  int // errors beyond maxErrors
 }
 
 // line of a syntax error, as the parser words it.
@@ -136,13 +136,13 @@ func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	case errors.Is(err, io.EOF):
 		return nil, nil
 	case err != nil:
-		return nil, d.syntax(err)
+		return nil, d.syntaxError(err)
 	}
 	switch err := dec.Decode(&next); {
 	case err == nil:
 		return nil, &Error{File: d.file, Line: next.Line, Text: "a second document; one file holds one"}
 	case !errors.Is(err, io.EOF):
-		return nil, d.syntax(err)
+		return nil, d.syntaxError(err)
 	}
 	if len(doc.Content) != 1 {
 		return nil, nil
@@ -154,7 +154,7 @@ func (d *decoder) parse(data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-func (d *decoder) syntax(err error) error {
+func (d *decoder) syntaxError(err error) error {
 	text := err.Error()
 	e := &Error{File: d.file, Text: text}
 	if m := parserLine.FindStringSubmatch(text); m != nil {
@@ -164,33 +164,33 @@ func (d *decoder) syntax(err error) error {
 	return e
 }
 
-func (d *decoder) fail(n *yaml.Node, path, format string, a ...any) {
+func (d *decoder) addError(n *yaml.Node, path, format string, a ...any) {
 	if len(d.errs) == maxErrors {
-		d.more++
+		d.dropped++
 		return
 	}
 	d.errs = append(d.errs, &Error{File: d.file, Line: n.Line, Path: path, Text: fmt.Sprintf(format, a...)})
 }
 
-func (d *decoder) err() error {
-	if d.more > 0 {
-		d.errs = append(d.errs, &Error{File: d.file, Text: fmt.Sprintf("and %d errors more", d.more)})
+func (d *decoder) joinErrors() error {
+	if d.dropped > 0 {
+		d.errs = append(d.errs, &Error{File: d.file, Text: fmt.Sprintf("and %d errors more", d.dropped)})
 	}
 	return errors.Join(d.errs...)
 }
 
-// value reads n into v.
-func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
+// decode reads n into v.
+func (d *decoder) decode(n *yaml.Node, path string, v reflect.Value) {
 	d.lines[path] = n.Line
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		d.fail(n, path, "anchors are not used here; write the value out")
+		d.addError(n, path, "anchors are not used here; write the value out")
 		return
 	case n.Style&yaml.TaggedStyle != 0:
-		d.fail(n, path, "tags are not used here; write the plain value")
+		d.addError(n, path, "tags are not used here; write the plain value")
 		return
-	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && !d.text:
-		d.fail(n, path, "has no value; give one or leave the line out")
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && !d.fromFlag:
+		d.addError(n, path, "has no value; give one or leave the line out")
 		return
 	}
 	if v.Kind() == reflect.Pointer {
@@ -199,19 +199,19 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	}
 	if t, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if n.Kind != yaml.ScalarNode {
-			d.fail(n, path, "must be one value")
+			d.addError(n, path, "must be one value")
 		} else if err := t.UnmarshalText([]byte(n.Value)); err != nil {
-			d.fail(n, path, "%v", err)
+			d.addError(n, path, "%v", err)
 		}
 		return
 	}
 	if v.Type() == durationType {
-		d.duration(n, path, v)
+		d.decodeDuration(n, path, v)
 		return
 	}
 	switch v.Kind() {
 	case reflect.Interface:
-		d.plain(n, path, v)
+		d.decodeAny(n, path, v)
 	case reflect.Struct:
 		known := map[string]reflect.Value{}
 		var names []string
@@ -220,78 +220,78 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 				known[key], names = v.FieldByIndex(f.Index), append(names, key)
 			}
 		}
-		d.mapping(n, path, func(key string, k, val *yaml.Node) {
+		d.eachField(n, path, func(key string, k, val *yaml.Node) {
 			field, ok := known[key]
 			if !ok {
-				d.fail(k, Join(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
+				d.addError(k, JoinPath(path, key), "unknown field; known here: %s", strings.Join(names, ", "))
 				return
 			}
-			d.value(val, Join(path, key), field)
+			d.decode(val, JoinPath(path, key), field)
 		})
 	case reflect.Map:
 		fresh := reflect.MakeMap(v.Type())
-		d.mapping(n, path, func(key string, _, val *yaml.Node) {
+		d.eachField(n, path, func(key string, _, val *yaml.Node) {
 			elem := reflect.New(v.Type().Elem()).Elem()
-			d.value(val, Join(path, key), elem)
+			d.decode(val, JoinPath(path, key), elem)
 			fresh.SetMapIndex(reflect.ValueOf(key), elem)
 		})
 		v.Set(fresh)
 	case reflect.Slice:
 		if n.Kind != yaml.SequenceNode {
-			d.fail(n, path, "must be a list, like [a, b]")
+			d.addError(n, path, "must be a list, like [a, b]")
 			return
 		}
 		fresh := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 		for i, c := range n.Content {
-			d.value(c, fmt.Sprintf("%s[%d]", path, i), fresh.Index(i))
+			d.decode(c, fmt.Sprintf("%s[%d]", path, i), fresh.Index(i))
 		}
 		v.Set(fresh)
 	default:
-		d.scalar(n, path, v)
+		d.decodeScalar(n, path, v)
 	}
 }
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-func (d *decoder) duration(n *yaml.Node, path string, v reflect.Value) {
+func (d *decoder) decodeDuration(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
-		d.fail(n, path, "must be one value, like 60s or 10m")
+		d.addError(n, path, "must be one value, like 60s or 10m")
 		return
 	}
 	t, err := ParseDuration(n.Value)
 	if err != nil {
-		d.fail(n, path, "%v", err)
+		d.addError(n, path, "%v", err)
 		return
 	}
 	v.SetInt(int64(t))
 }
 
-// plain reads data whose shape only its reader knows, such as the arguments of a call.
-func (d *decoder) plain(n *yaml.Node, path string, v reflect.Value) {
+// decodeAny reads data whose shape only its reader knows, such as the arguments of a call.
+func (d *decoder) decodeAny(n *yaml.Node, path string, v reflect.Value) {
 	switch n.Kind {
 	case yaml.MappingNode:
 		m := map[string]any{}
-		d.value(n, path, reflect.ValueOf(&m).Elem())
+		d.decode(n, path, reflect.ValueOf(&m).Elem())
 		v.Set(reflect.ValueOf(m))
 	case yaml.SequenceNode:
 		var l []any
-		d.value(n, path, reflect.ValueOf(&l).Elem())
+		d.decode(n, path, reflect.ValueOf(&l).Elem())
 		v.Set(reflect.ValueOf(l))
 	default:
 		var x any
 		switch tag := n.ShortTag(); {
 		case tag != "!!str" && tag != "!!bool" && tag != "!!int" && tag != "!!float", n.Decode(&x) != nil:
-			d.fail(n, path, "%s is neither text, a number, true nor false; put it in quotes", show(n.Value))
+			d.addError(n, path, "%s is neither text, a number, true nor false; put it in quotes", quoteForError(n.Value))
 		default:
 			v.Set(reflect.ValueOf(x))
 		}
 	}
 }
 
-// mapping calls each for every key of n, once.
-func (d *decoder) mapping(n *yaml.Node, path string, each func(key string, k, v *yaml.Node)) {
+// eachField calls each for every key of n, once.
+func (d *decoder) eachField(n *yaml.Node, path string, each func(key string, k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		d.fail(n, path, "must hold fields, like name: value")
+		d.addError(n, path, "must hold fields, like name: value")
 		return
 	}
 	seen := map[string]int{}
@@ -299,14 +299,14 @@ func (d *decoder) mapping(n *yaml.Node, path string, each func(key string, k, v 
 		k, v := n.Content[i], n.Content[i+1]
 		switch {
 		case k.Kind == yaml.ScalarNode && k.ShortTag() == "!!merge":
-			d.fail(k, path, "merge keys are not used here; write the fields out")
+			d.addError(k, path, "merge keys are not used here; write the fields out")
 			continue
 		case k.Kind != yaml.ScalarNode || k.ShortTag() != "!!str" || k.Anchor != "" || k.Style&yaml.TaggedStyle != 0:
-			d.fail(k, path, "the name of a field must be plain text")
+			d.addError(k, path, "the name of a field must be plain text")
 			continue
 		}
 		if first, twice := seen[k.Value]; twice {
-			d.fail(k, Join(path, k.Value), "written twice, first on line %d", first)
+			d.addError(k, JoinPath(path, k.Value), "written twice, first on line %d", first)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -314,31 +314,31 @@ func (d *decoder) mapping(n *yaml.Node, path string, each func(key string, k, v 
 	}
 }
 
-// scalar reads a string, a bool or a whole number, and converts nothing on the way.
-func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
+// decodeScalar reads a string, a bool or a whole number, and converts nothing on the way.
+func (d *decoder) decodeScalar(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
-		d.fail(n, path, "must be one value")
+		d.addError(n, path, "must be one value")
 		return
 	}
 	tag := n.ShortTag()
 	switch v.Kind() {
 	case reflect.String:
-		if tag != "!!str" && !d.text {
-			d.fail(n, path, "%s is not text; put it in quotes", show(n.Value))
+		if tag != "!!str" && !d.fromFlag {
+			d.addError(n, path, "%s is not text; put it in quotes", quoteForError(n.Value))
 			return
 		}
 		v.SetString(n.Value)
 	case reflect.Bool:
 		var b bool
 		if tag != "!!bool" || n.Decode(&b) != nil {
-			d.fail(n, path, "%s is neither true nor false", show(n.Value))
+			d.addError(n, path, "%s is neither true nor false", quoteForError(n.Value))
 			return
 		}
 		v.SetBool(b)
 	case reflect.Int, reflect.Int64:
 		var i int64
 		if tag != "!!int" || n.Decode(&i) != nil || v.OverflowInt(i) {
-			d.fail(n, path, "%s is not a whole number", show(n.Value))
+			d.addError(n, path, "%s is not a whole number", quoteForError(n.Value))
 			return
 		}
 		v.SetInt(i)
@@ -347,16 +347,16 @@ func (d *decoder) scalar(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// Join appends a field's name to a path.
-func Join(path, key string) string {
+// JoinPath appends a field's name to a path.
+func JoinPath(path, key string) string {
 	if path == "" {
-		return show(key)
+		return quoteForError(key)
 	}
-	return path + "." + show(key)
+	return path + "." + quoteForError(key)
 }
 
-// show is a name or value as errors print it: short, and quoted when it holds more than plain characters.
-func show(s string) string {
+// quoteForError is a name or value as errors print it: short, and quoted when it holds more than plain characters.
+func quoteForError(s string) string {
 	s = text.Clip(s, 60)
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) || s == "" {
 		return strconv.Quote(s)
@@ -364,5 +364,5 @@ func show(s string) string {
 	return s
 }
 
-// Keys returns the keys of m in order: what walks a decoded map reports its errors in the same order every time.
-func Keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+// SortedKeys returns the keys of m in order: what walks a decoded map reports its errors in the same order every time.
+func SortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -177,8 +177,8 @@ func TestPlainData(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for text, want := range map[string]string{"60s": "1m", "90s": "1m30s", "1h": "1h", "1h0m5s": "1h0m5s", "10m": "10m", "250ms": "250ms", "0s": "0s", "3600s": "1h", "20s": "20s"} {
-		if d, err := strict.ParseDuration(text); err != nil || strict.Short(d) != want {
-			t.Errorf("%s is %s, %v, want %s", text, strict.Short(d), err, want)
+		if d, err := strict.ParseDuration(text); err != nil || strict.FormatDuration(d) != want {
+			t.Errorf("%s is %s, %v, want %s", text, strict.FormatDuration(d), err, want)
 		}
 	}
 	for _, text := range []string{"", "0", "60", "+1", "1.5", "-1s", "-0s", "-0", "soon", "1d", "9999999h"} {

@@ -12,13 +12,13 @@ import (
 func ParseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || strings.HasPrefix(text, "-") || strings.Trim(text, "+0123456789.") == "" {
-		return 0, fmt.Errorf("%s is not a duration; write 60s or 10m", show(text))
+		return 0, fmt.Errorf("%s is not a duration; write 60s or 10m", quoteForError(text))
 	}
 	return d, nil
 }
 
-// Short is d as people write it: 1m, not 1m0s.
-func Short(d time.Duration) string {
+// FormatDuration is d as people write it: 1m, not 1m0s.
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = s[:len(s)-2]
@@ -49,7 +49,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not a size; write 512MB or 1GB", show(in))
+	return fmt.Errorf("%s is not a size; write 512MB or 1GB", quoteForError(in))
 }
 
 // String is the size in the largest unit that is exact.

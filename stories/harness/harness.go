@@ -110,7 +110,7 @@ func storeCredentials(ctx context.Context, c config.Config, home bus.Home, crede
 	if err != nil {
 		return fmt.Errorf("opening the keyring of the story: %w", err)
 	}
-	for _, name := range strict.Keys(credentials) {
+	for _, name := range strict.SortedKeys(credentials) {
 		if err := ring.Set(ctx, name, seal.NewSecret([]byte(credentials[name]))); err != nil {
 			return fmt.Errorf("storing credential %s: %w", name, err)
 		}
@@ -158,7 +158,7 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	if err != nil {
 		return config.Config{}, err
 	}
-	for _, name := range strict.Keys(own) {
+	for _, name := range strict.SortedKeys(own) {
 		if err := overlaySection(&c, filepath.Join(h.dir, "harness"), name, own[name]); err != nil {
 			return config.Config{}, err
 		}
@@ -166,9 +166,9 @@ func (h *Harness) configure(s *story.Story, o Options) (config.Config, error) {
 	locate := func(path string, err error) error {
 		return &strict.Error{File: s.File(), Line: s.Line(path), Path: path, Text: err.Error()}
 	}
-	for _, name := range strict.Keys(s.Config) {
+	for _, name := range strict.SortedKeys(s.Config) {
 		if err := overlaySection(&c, filepath.Join(h.dir, "story"), name, s.Config[name]); err != nil {
-			return config.Config{}, locate(strict.Join("config", name), err)
+			return config.Config{}, locate(strict.JoinPath("config", name), err)
 		}
 	}
 	if s.Manifest != nil {

@@ -44,7 +44,7 @@ func buildScript(s *story.Story) scriptserver.Script {
 		return s.Model
 	}
 	names := []string{}
-	for _, role := range strict.Keys(s.Model) {
+	for _, role := range strict.SortedKeys(s.Model) {
 		for _, x := range s.Model[role] {
 			names = append(names, x.When.ToolsInclude...)
 			for _, c := range x.Reply.Calls {
@@ -72,7 +72,7 @@ func withKey(s *story.Story) scriptserver.Option {
 func withModels(s *story.Story) scriptserver.Option {
 	var all []scriptserver.Model
 	isSet := func(b *bool) bool { return b == nil || *b }
-	for _, role := range strict.Keys(s.Server.Models) {
+	for _, role := range strict.SortedKeys(s.Server.Models) {
 		m := s.Server.Models[role]
 		d := scriptserver.Model{Name: role, Family: "scripted", Parameters: "1B", Window: 131072, Tools: isSet(m.Tools), Thinking: isSet(m.Thinking)}
 		if m.Window > 0 {

@@ -1,5 +1,5 @@
-// Package actortest runs one actor without a bus: a recorder takes the place of everyone else, and the test compares
-// what the actor said. Messages go through the same envelope and codecs as on the bus.
+// Package actortest runs one actor without a bus: a recorder takes the place of all other actors, and the test compares the
+// published messages. Messages go through the same envelope and codecs as on the bus.
 package actortest
 
 import (
@@ -18,28 +18,27 @@ import (
 	"conclave/subjects"
 )
 
-// Recorded is one thing the actor said.
+// Recorded is one message or request that the actor published.
 type Recorded struct {
 	Subject string
 	Body    string // as JSON, whatever the codec on the wire
 	Query   string
 	Session string
-	Waited  bool   // it waited until it was stored
-	ID      string // under which it was said once
+	Waited  bool   // the actor waited until it was stored
+	ID      string // of [actor.EmitOnce]
 }
 
-// Pieces is an answer of [Recorder.Reply] to something that is asked as a stream: each is one piece. An error among them
-// ends the reply.
+// Pieces is a streamed reply of [Recorder.Reply]: each element is one piece. An error among them ends the reply.
 type Pieces []any
 
-// Recorder is the world around one actor. The zero value is ready; its clock stands still and its ids count up.
+// Recorder is the environment of one actor. The zero value is ready; its clock stands still and its ids count up.
 type Recorder struct {
 	Time time.Time
-	// Reply answers what the actor asks. Without it nobody is there.
+	// Reply replies to the actor's requests. Without it there is no responder.
 	Reply func(subject string, body []byte) (any, error)
-	// FailPublish fails what the actor says.
+	// FailPublish returns the error of publishing on a subject, nil = it succeeds.
 	FailPublish func(subject string) error
-	// FailStore is why no bucket can be written.
+	// FailStore is the error of every bucket write, nil = writes succeed.
 	FailStore error
 	// Steps observes each [actor.Step] of [Recorder.Deliver]. A test that calls a handler itself uses [actor.WithSteps].
 	Steps func(name string)
@@ -53,21 +52,21 @@ type Recorder struct {
 	ids    int
 }
 
-// Published returns what was said, in order.
+// Published returns the published messages, in order.
 func (r *Recorder) Published() []Recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Recorded(nil), r.said...)
 }
 
-// Requested returns what was asked, in order.
+// Requested returns the requests, in order.
 func (r *Recorder) Requested() []Recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Recorded(nil), r.asked...)
 }
 
-// Logged returns the errors the actor put into the log.
+// Logged returns the errors that the actor logged.
 func (r *Recorder) Logged() []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +75,7 @@ func (r *Recorder) Logged() []error {
 
 // Message is what a test sends to an actor.
 type Message struct {
-	Subject  string // as the actor hears it
+	Subject  string // as the actor receives it
 	Body     any    // encoded by the route's codec; []byte is sent as it is
 	Type     string // content type, "" = the route's, or for a []byte none
 	Query    string
@@ -84,7 +83,7 @@ type Message struct {
 	Deadline time.Time // zero = none
 }
 
-// Deliver gives the actor a message on the first route that hears it, and returns the reply as JSON.
+// Deliver gives the actor a message on the first route that matches its subject, and returns the reply as JSON.
 func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, error) {
 	t.Helper()
 	h := map[string]string{subjects.HeaderQuery: m.Query, subjects.HeaderSession: m.Session, subjects.HeaderType: m.Type}
@@ -97,10 +96,10 @@ func (r *Recorder) Deliver(t testing.TB, a actor.Actor, m Message) (string, erro
 		}
 		return actor.Deliver(actor.WithSteps(t.Context(), r.Steps), route, m.Subject, h, m.Body, r.out(m.Query, m.Session))
 	}
-	return "", fmt.Errorf("no route of %s hears %s", a.Name(), m.Subject)
+	return "", fmt.Errorf("no route of %s matches %s", a.Name(), m.Subject)
 }
 
-// Out is how something under test speaks to the recorder.
+// Out returns an Out that records, for a test that calls a handler itself.
 func (r *Recorder) Out() actor.Out { return r.out("", "") }
 
 func (r *Recorder) out(query, session string) *out { return &out{r, query, session} }
@@ -144,7 +143,7 @@ func (o *out) Publish(_ context.Context, spec subjects.Spec, body []byte, wait b
 	return nil
 }
 
-// PublishOnce records what is said under an id the first time only.
+// PublishOnce records a message under an id the first time only.
 func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id string) error {
 	if o.r.FailPublish != nil {
 		if err := o.r.FailPublish(spec.Name); err != nil {
@@ -164,7 +163,7 @@ func (o *out) PublishOnce(_ context.Context, spec subjects.Spec, body []byte, id
 }
 
 func (o *out) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]byte, string, error) {
-	v, err := o.ask(ctx, spec, body)
+	v, err := o.request(ctx, spec, body)
 	if err != nil {
 		return nil, "", err
 	}
@@ -175,7 +174,7 @@ func (o *out) Request(ctx context.Context, spec subjects.Spec, body []byte) ([]b
 // Stream yields the pieces of an answer.
 func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.Seq2[actor.Piece, error] {
 	return func(yield func(actor.Piece, error) bool) {
-		v, err := o.ask(ctx, spec, body)
+		v, err := o.request(ctx, spec, body)
 		if err != nil {
 			yield(actor.Piece{}, err)
 			return
@@ -191,7 +190,7 @@ func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.
 				data, err = json.Marshal(p)
 			}
 			if ctx.Err() != nil {
-				err = fmt.Errorf("asking %s: %w", spec.Name, context.Cause(ctx))
+				err = fmt.Errorf("requesting %s: %w", spec.Name, context.Cause(ctx))
 			}
 			if !yield(actor.Piece{Data: data, Type: subjects.TypeJSON}, err) || err != nil {
 				return
@@ -200,17 +199,17 @@ func (o *out) Stream(ctx context.Context, spec subjects.Spec, body []byte) iter.
 	}
 }
 
-// ask records a question and returns its answer.
-func (o *out) ask(ctx context.Context, spec subjects.Spec, body []byte) (any, error) {
+// request records a request and returns its reply.
+func (o *out) request(ctx context.Context, spec subjects.Spec, body []byte) (any, error) {
 	if _, ok := ctx.Deadline(); !ok {
-		return nil, subjects.Faultf(subjects.CodeNoDeadline, "%s was asked without a deadline", spec.Name)
+		return nil, subjects.Faultf(subjects.CodeNoDeadline, "request to %s has no deadline", spec.Name)
 	}
 	asJSON := actor.FormatJSON(spec, body)
 	o.r.mu.Lock()
 	o.r.asked = append(o.r.asked, Recorded{Subject: spec.Name, Body: asJSON, Query: o.query, Session: o.session})
 	o.r.mu.Unlock()
 	if o.r.Reply == nil {
-		return nil, subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", spec.Name)
+		return nil, subjects.Faultf(subjects.CodeUnavailable, "no responder for %s", spec.Name)
 	}
 	v, err := o.r.Reply(spec.Name, []byte(asJSON))
 	var f *subjects.Fault
@@ -221,7 +220,7 @@ func (o *out) ask(ctx context.Context, spec subjects.Spec, body []byte) (any, er
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, subjects.Faultf(subjects.CodeTimeout, "no answer from %s in time", spec.Name)
+		return nil, subjects.Faultf(subjects.CodeTimeout, "timeout: no reply from %s before the deadline", spec.Name)
 	}
 	return v, nil
 }
@@ -250,8 +249,8 @@ type memStore struct {
 	broken *error
 }
 
-// checkKey holds keys to the rule of [actor.Store].
-func checkKey(key string) error {
+// validateKey rejects keys that [actor.Store] does not allow.
+func validateKey(key string) error {
 	for _, t := range strings.Split(key, ".") {
 		if err := subjects.CheckToken(t); err != nil {
 			return fmt.Errorf("key %q: %w", key, err)
@@ -261,7 +260,7 @@ func checkKey(key string) error {
 }
 
 func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
-	if err := checkKey(key); err != nil {
+	if err := validateKey(key); err != nil {
 		return nil, 0, err
 	}
 	m.mu.Lock()
@@ -274,7 +273,7 @@ func (m *memStore) Get(_ context.Context, key string) ([]byte, uint64, error) {
 }
 
 func (m *memStore) Put(_ context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	if err := checkKey(key); err != nil {
+	if err := validateKey(key); err != nil {
 		return 0, err
 	}
 	if *m.broken != nil {

@@ -55,7 +55,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Limit = DefaultLimit
 	}
 	base.Path = strings.TrimRight(base.Path, "/")
-	c := &Client{base: base, cfg: cfg, local: local.Host(base.Hostname())}
+	c := &Client{base: base, cfg: cfg, local: local.IsLocalHost(base.Hostname())}
 	var next http.RoundTripper
 	if cfg.Client != nil {
 		next = cfg.Client.Transport
@@ -101,7 +101,7 @@ func newTransport() http.RoundTripper {
 
 // selectProxy uses the environment's proxy for https to other machines only: on plain http the proxy would see key and prompt.
 func selectProxy(r *http.Request, environment func(*http.Request) (*url.URL, error)) (*url.URL, error) {
-	if r.URL.Scheme != "https" || local.Host(r.URL.Hostname()) {
+	if r.URL.Scheme != "https" || local.IsLocalHost(r.URL.Hostname()) {
 		return nil, nil
 	}
 	return environment(r)
