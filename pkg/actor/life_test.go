@@ -83,7 +83,7 @@ func TestStartFails(t *testing.T) {
 		{"a missing key for pulling", actor.Spec{Name: "critic", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			return &stub{name: "critic", routes: []actor.Route{actor.On(subjects.ResponseGeneration, func(context.Context, answerMsg, actor.Out) error { return nil })}}, nil
 		}}, bus.ErrMissingKey, "critic_in", 0, "critic_in"},
-		{"it cannot be made", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return nil, no }}, no, "making broker", 0, ""},
+		{"it cannot be made", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return nil, no }}, no, "creating broker", 0, ""},
 		{"its making panics", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { panic("oh no") }}, nil, "oh no", 0, ""},
 		{"its start fails", actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) {
 			return &stub{name: "broker", start: func(context.Context, actor.Out) error { return no }}, nil

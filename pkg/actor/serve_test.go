@@ -254,8 +254,8 @@ func TestHandlerFailures(t *testing.T) {
 		{"error", subjects.CodeInternal, []string{"handler failed", "hunter2", `"subject":"agent.operator.tool.request.x"`, `"query":"q-error"`}, 1},
 		{"fault", subjects.CodeDenied, []string{"refused", "not today"}, 1},
 		{"wrapped", subjects.CodeDenied, []string{"refused", "not today"}, 1},
-		{"no-fault", subjects.CodeInternal, []string{"handler failed", "says nothing"}, 1},
-		{"no-code", subjects.CodeInternal, []string{"handler failed", "says nothing"}, 1},
+		{"no-fault", subjects.CodeInternal, []string{"handler failed", "empty fault"}, 1},
+		{"no-code", subjects.CodeInternal, []string{"handler failed", "empty fault"}, 1},
 		{"large", subjects.CodeTooLarge, nil, 0},
 	} {
 		t.Run(tt.id, func(t *testing.T) {
