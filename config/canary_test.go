@@ -131,7 +131,7 @@ func gossip(ctx context.Context, provider, key string, args json.RawMessage) (to
 	}
 	n, err := strconv.Atoi(a.Query[strings.LastIndexByte(a.Query, ' ')+1:])
 	if err != nil {
-		return tools.Output{}, fmt.Errorf("%w: no number", tools.ErrArgs)
+		return tools.Output{}, fmt.Errorf("%w: no number", actor.ErrArguments)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, provider+"/?habit="+habits[n%len(habits)], nil)
 	if err != nil {
@@ -160,7 +160,7 @@ func gossip(ctx context.Context, provider, key string, args json.RawMessage) (to
 	case "error":
 		return tools.Output{}, errors.New(said)
 	case "arguments":
-		return tools.Output{}, fmt.Errorf("%w: %s", tools.ErrArgs, said)
+		return tools.Output{}, fmt.Errorf("%w: %s", actor.ErrArguments, said)
 	case "panic":
 		panic(said)
 	case "large": // more than an agent is shown: the rest is parked

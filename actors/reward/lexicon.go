@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The words and phrases that moodOf knows, as clauses writes them: small letters, no accents, umlauts written out, no
-// apostrophes. The longest phrase that fits counts, so a phrase takes its words away from the lists of single ones.
+// The words and phrases of [classifyWords], folded as [splitClauses] does: lower case, no accents, umlauts written out, no
+// apostrophes. The longest matching phrase counts, so that a phrase hides its single words.
 
 var praise = joinLists(
 	// English
@@ -51,7 +51,7 @@ var blame = joinLists(
 	`👎, 🙁, 😞, 😠, 😡, 🤬, 😢, 😭, 🤦, 🤮, 💩, ❌, 😒, -1`,
 )
 
-// otherWords are in an order: where a word is in two lists, the later one holds.
+// otherWords are ordered: an entry of a later list overrides an earlier one.
 var otherWords = []struct {
 	feel sentiment
 	list string
@@ -81,7 +81,7 @@ var trailingNegations = map[string]bool{"nicht": true, "pas": true}
 // sentenceStarts are words that begin a sentence after a no.
 var sentenceStarts = newSet(`that, this, it, its, thats, you, your, youre, the, i, he, she, we, they, there, these, those`)
 
-// lexicon is every word and phrase, and phrases says for each first word how many words the longest phrase has.
+// lexicon has every word and phrase; longestPhrase has the number of words of the longest phrase by its first word.
 var lexicon, longestPhrase = compileLexicon()
 
 // compileLexicon merges the lists; later entries override earlier ones.

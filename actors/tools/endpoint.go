@@ -16,18 +16,19 @@ import (
 	"conclave/pkg/webclient"
 )
 
-// maxAnswer is how much of a provider's answer is read, in bytes.
-const maxAnswer = 1 << 20
+// maxResponse bounds the response of a provider, in bytes.
+const maxResponse = 1 << 20
 
-// endpoint is the one place a provider is asked at. Its client connects nowhere else, whatever a redirect, a proxy setting
-// or a name in an answer says. The user chose the place, so it may be on this machine.
+// endpoint is the address of a provider. Its client connects to no other address, whatever a redirect, a proxy setting or a
+// response says. The user configures it, so it may be on this machine.
 type endpoint struct {
 	base *url.URL
 	http *http.Client
 }
 
-// endpointURL reads the address of a provider: a plain one, with no part that a search would have to merge with its own.
-func endpointURL(raw string) (*url.URL, error) {
+// parseEndpoint parses the address of a provider. It rejects other schemes than http and https, credentials, queries and
+// fragments.
+func parseEndpoint(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
@@ -40,13 +41,13 @@ func endpointURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// newEndpoint returns the endpoint at raw, which was validated. One that was not connects nowhere.
+// newEndpoint returns the endpoint at raw. An invalid address gives an endpoint that connects nowhere.
 func newEndpoint(raw string) endpoint {
-	u, err := endpointURL(raw)
+	u, err := parseEndpoint(raw)
 	if err != nil {
 		u = &url.URL{}
 	}
-	host := hostPort(u)
+	host := dialAddress(u)
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	return endpoint{u, &http.Client{
 		Transport: &http.Transport{
@@ -60,15 +61,15 @@ func newEndpoint(raw string) endpoint {
 			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout:    5 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true, // a search answer is small; none that is packed has to be trusted
+			DisableCompression:     true, // responses are small; no decompression bomb has to be handled
 			DisableKeepAlives:      true, // searches are rare, and an idle connection would outlive its tool
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// hostPort is where u is connected to.
-func hostPort(u *url.URL) string {
+// dialAddress returns host and port of u.
+func dialAddress(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -76,76 +77,76 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// Why a provider did not answer as it should. The text of a failure is made where the provider is known.
+// Reasons of a failed request. [providerFailure] makes the text.
 var (
-	errSilent   = errors.New("no answer")
-	errLate     = errors.New("too late")
-	errTooLarge = errors.New("too large")
+	errUnreachable = errors.New("no answer")
+	errTimeout     = errors.New("too late")
+	errTooLarge    = errors.New("too large")
 )
 
-// answer is what a provider said.
-type answer struct {
+// response is the response of a provider.
+type response struct {
 	status int
 	body   []byte
 }
 
-// ask sends one request below the endpoint's path. payload nil means GET.
-func (e endpoint) ask(ctx context.Context, path string, query url.Values, header http.Header, payload any) (answer, error) {
+// send sends one request to path below the endpoint: POST with payload as JSON, or GET when payload is nil.
+func (e endpoint) send(ctx context.Context, path string, query url.Values, header http.Header, payload any) (response, error) {
 	u := e.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	method, body := http.MethodGet, []byte(nil)
 	if payload != nil {
 		var err error
 		if body, err = json.Marshal(payload); err != nil {
-			return answer{}, errSilent
+			return response{}, errUnreachable
 		}
 		method = http.MethodPost
 		header.Set("Content-Type", "application/json")
 	}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
-		return answer{}, errSilent
+		return response{}, errUnreachable
 	}
 	header.Set("Accept", "application/json")
 	header.Set("User-Agent", "Conclave/"+Version+" (+local assistant)")
 	req.Header = header
 	resp, err := e.http.Do(req)
 	if err != nil {
-		return answer{}, silence(ctx, err)
+		return response{}, classifyError(ctx, err)
 	}
 	defer resp.Body.Close()
-	got, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	got, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	switch {
 	case err != nil:
-		return answer{}, silence(ctx, err)
-	case len(got) > maxAnswer:
-		return answer{}, errTooLarge
+		return response{}, classifyError(ctx, err)
+	case len(got) > maxResponse:
+		return response{}, errTooLarge
 	}
-	return answer{resp.StatusCode, got}, nil
+	return response{resp.StatusCode, got}, nil
 }
 
-// silence tells a provider that is late from one that is not there. The error itself is dropped: it holds the address with
-// the query in it.
-func silence(ctx context.Context, err error) error {
+// classifyError returns [errTimeout] or [errUnreachable]. The error itself is dropped: it quotes the address with the query.
+func classifyError(ctx context.Context, err error) error {
 	var timeout net.Error
 	if ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
-		return errLate
+		return errTimeout
 	}
-	return errSilent
+	return errUnreachable
 }
 
-// read reads JSON. Fields that we do not know are the provider's business; a second value behind the first is not.
-func (a answer) read(v any) bool { return json.Unmarshal(a.body, v) == nil }
+// decode decodes the JSON body, and reports whether it could. Unknown fields are allowed, trailing data is not.
+func (a response) decode(v any) bool { return json.Unmarshal(a.body, v) == nil }
 
-// html reports whether the answer is a page for people.
-func (a answer) html() bool {
+// isHTML reports whether the body is an HTML page.
+func (a response) isHTML() bool {
 	return strings.HasPrefix(http.DetectContentType(a.body), "text/html")
 }
 
-// failure is the short text for a provider that did not answer as it should; "" when the answer is fine.
-func failure(name, absent string, a answer, err error) Failure {
+// providerFailure returns the failure of a request to the provider name; "" when the response is fine. absent is the text
+// for an unreachable provider.
+func providerFailure(name, absent string, a response, err error) Failure {
 	switch {
-	case errors.Is(err, errLate):
+	case errors.Is(err, errTimeout):
 		return Failure("search failed: " + string(webclient.ErrTimeout))
 	case errors.Is(err, errTooLarge):
 		return Failure("search failed: the answer of " + name + " is too large")
@@ -169,7 +170,7 @@ func failure(name, absent string, a answer, err error) Failure {
 	return Failure("search failed: " + name + " answers " + webclient.Status(a.status).Error())
 }
 
-// unreadable is an answer that is not what the provider documents.
-func unreadable(name string) Failure {
+// newUnreadableFailure is the failure for a response of an undocumented form.
+func newUnreadableFailure(name string) Failure {
 	return Failure("search failed: the answer of " + name + " cannot be read")
 }

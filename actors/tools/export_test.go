@@ -1,10 +1,10 @@
 package tools
 
 // ConfiguredAt is Configured with the providers of searches at another address.
-func ConfiguredAt(c Config, at string) []*Tool { return configured(c, at) }
+func ConfiguredAt(c Config, at string) []*Tool { return newTools(c, at) }
 
-// PlainWords is what is sent to SearXNG for a query.
-var PlainWords = plainWords
+// StripSearchOperators is what is sent to SearXNG for a query.
+var StripSearchOperators = stripSearchOperators
 
-// Forms are the spellings that a redactor looks for.
-var Forms = forms
+// SecretSpellings are the spellings that a redactor looks for.
+var SecretSpellings = secretSpellings

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-	_ "time/tzdata" // the machine may have no zone files; a wrong hour would be worse than 450 kB
+	_ "time/tzdata" // the machine may have no zone files
 
+	"conclave/pkg/actor"
 	"conclave/pkg/policy"
 	"conclave/pkg/text"
 	"conclave/subjects"
@@ -19,7 +20,7 @@ import (
 //go:embed get_datetime.md
 var getDatetimeText string
 
-// getDatetime tells the time. It reads nothing private and changes nothing.
+// getDatetime returns the tool get_datetime. It reads nothing private and changes nothing.
 func getDatetime() *Tool {
 	return &Tool{
 		schema: subjects.ToolSchema{
@@ -32,15 +33,15 @@ func getDatetime() *Tool {
 			var a struct {
 				Timezone string `json:"timezone"`
 			}
-			if err := args(c.Args, &a); err != nil {
+			if err := actor.DecodeArguments(c.Args, &a); err != nil {
 				return Output{}, err
 			}
-			if !zoneName(a.Timezone) {
-				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", ErrArgs)
+			if !isZoneName(a.Timezone) {
+				return Output{}, fmt.Errorf("%w: timezone must be an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments)
 			}
-			loc, err := zone(a.Timezone)
+			loc, err := loadZone(a.Timezone)
 			if err != nil {
-				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", ErrArgs, text.Clip(a.Timezone, 64))
+				return Output{}, fmt.Errorf("%w: there is no time zone %q; use an IANA name such as Europe/Berlin, or UTC", actor.ErrArguments, text.Clip(a.Timezone, 64))
 			}
 			t := c.Now.In(loc)
 			_, week := t.ISOWeek()
@@ -49,26 +50,27 @@ func getDatetime() *Tool {
 	}
 }
 
-// zoneName reports whether name may be looked up. A zone is a file below some folder: only the plain spelling of its
-// name counts, not Europe//Berlin or ./UTC. "Local" and "localtime" would tell the machine's own zone.
-func zoneName(name string) bool {
+// isZoneName reports whether name may be looked up. A zone is a file: paths such as Europe//Berlin or ./UTC are rejected, and
+// so are "Local" and "localtime", which would reveal the machine's zone.
+func isZoneName(name string) bool {
 	return name != "" && len(name) <= maxZone && path.Clean(name) == name && name != "Local" && name != "localtime"
 }
 
-// maxZone stands in the schema too.
+// maxZone is also in the schema.
 const maxZone = 64
 
-// zones keeps what was loaded: reading a zone takes longer than the rest of the call. Only real zones under their plain
-// names are kept, so it cannot grow beyond the some two thousand there are.
-var zones sync.Map // name -> *time.Location
+// zoneCache holds loaded zones, by name: loading one takes longer than the rest of the call. It is bounded by the number of
+// existing zones.
+var zoneCache sync.Map // name -> *time.Location
 
-func zone(name string) (*time.Location, error) {
-	if loc, ok := zones.Load(name); ok {
+// loadZone returns a time zone from the cache or the zone database.
+func loadZone(name string) (*time.Location, error) {
+	if loc, ok := zoneCache.Load(name); ok {
 		return loc.(*time.Location), nil
 	}
 	loc, err := time.LoadLocation(name)
 	if err == nil {
-		zones.Store(name, loc)
+		zoneCache.Store(name, loc)
 	}
 	return loc, err
 }

@@ -20,8 +20,8 @@ import (
 // canary is the credential of these tests.
 const canary = "key/with+odd=signs-4711"
 
-// call runs one call of a tool as the broker would, with the credentials that its facts name.
-func call(t *testing.T, x *tools.Tool, args any, mode string) subjects.ToolResult {
+// callTool runs one call of a tool as the broker would, with the credentials that its facts name.
+func callTool(t *testing.T, x *tools.Tool, args any, mode string) subjects.ToolResult {
 	t.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
@@ -78,7 +78,7 @@ func searchTool(t *testing.T, c tools.WebSearch, at string) *tools.Tool {
 
 func providerSearch(t *testing.T, c tools.WebSearch, at, query, mode string) subjects.ToolResult {
 	t.Helper()
-	return call(t, searchTool(t, c, at), map[string]string{"query": query}, mode)
+	return callTool(t, searchTool(t, c, at), map[string]string{"query": query}, mode)
 }
 
 // spoken is how each provider is asked and answers.
@@ -224,7 +224,7 @@ func TestProviderFailures(t *testing.T) {
 	}
 }
 
-func TestProviderFindsNothing(t *testing.T) {
+func TestProviderWithoutResults(t *testing.T) {
 	for name, p := range spoken {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, p.none) }))
 		t.Cleanup(s.Close)
@@ -242,7 +242,7 @@ func TestProviderFindsNothing(t *testing.T) {
 }
 
 // A provider that is not there, that says nothing, and that sends the key elsewhere.
-func TestProviderOutOfReach(t *testing.T) {
+func TestProviderUnreachable(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
@@ -272,7 +272,7 @@ func TestProviderOutOfReach(t *testing.T) {
 	}
 }
 
-func TestProviderIsSlow(t *testing.T) {
+func TestProviderTimeout(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the caller left
 		<-r.Context().Done()
@@ -309,18 +309,18 @@ func TestSearchCache(t *testing.T) {
 	t.Cleanup(s.Close)
 	x := searchTool(t, spoken["searxng"].cfg, s.URL)
 	for i, want := range []int64{1, 2, 2, 2} { // a failure is not kept
-		got := call(t, x, map[string]string{"query": "wind"}, "")
+		got := callTool(t, x, map[string]string{"query": "wind"}, "")
 		if hits.Load() != want || (got.Error != nil) != (i == 0) {
 			t.Errorf("call %d: %d requests, want %d (%v)", i, hits.Load(), want, got.Error)
 		}
 	}
-	if call(t, x, map[string]string{"query": "boats"}, ""); hits.Load() != 3 {
+	if callTool(t, x, map[string]string{"query": "boats"}, ""); hits.Load() != 3 {
 		t.Errorf("%d requests after another query", hits.Load())
 	}
 }
 
 // What SearXNG would obey in a query is not sent.
-func TestPlainWords(t *testing.T) {
+func TestSearchOperatorsAreStripped(t *testing.T) {
 	for in, want := range map[string]string{
 		"wind boats":             "wind boats",
 		"!!g wind":               "g wind",
@@ -330,7 +330,7 @@ func TestPlainWords(t *testing.T) {
 		"!?:<":                   "",
 		"site:example.org \"x\"": "site:example.org \"x\"",
 	} {
-		if got := tools.PlainWords(in); got != want {
+		if got := tools.StripSearchOperators(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}

@@ -15,45 +15,44 @@ import (
 	"conclave/pkg/seal"
 )
 
-// redacted stands where a credential stood.
+// redacted replaces a credential.
 const redacted = "[redacted]"
 
-// minRedacted is the shortest form that is looked for. What is shorter stands in every text.
+// minRedacted is the length of the shortest spelling that is replaced: shorter ones occur in every text.
 const minRedacted = 4
 
-// redactor returns what takes the credentials out of a text: as they are, in base64, in hex, escaped for an address,
-// backwards, and in any of these ways inside something packed. A provider that repeats what it was sent must not tell a
-// model.
-func redactor(secrets map[string]seal.Secret) func(string) string {
+// newRedactor returns a function that replaces the credentials in a text: verbatim, in base64, in hex, URL-escaped, reversed,
+// and in any of these spellings inside compressed data. A provider may echo what it was sent, and a model must not see it.
+func newRedactor(secrets map[string]seal.Secret) func(string) string {
 	if len(secrets) == 0 {
 		return func(s string) string { return s }
 	}
 	var list []string
 	for _, s := range secrets {
-		list = append(list, forms(s.Reveal())...)
-		list = append(list, forms(bytes.TrimSpace(s.Reveal()))...)
+		list = append(list, secretSpellings(s.Reveal())...)
+		list = append(list, secretSpellings(bytes.TrimSpace(s.Reveal()))...)
 	}
-	// The longest first: a form may stand inside of another.
+	// The longest first: a spelling may contain another.
 	slices.SortFunc(list, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	var pairs []string
 	for _, f := range slices.Compact(list) {
 		pairs = append(pairs, f, redacted)
 	}
 	plain := strings.NewReplacer(pairs...).Replace
-	return func(s string) string { return hidePacked(plain(s), plain) }
+	return func(s string) string { return redactCompressed(plain(s), plain) }
 }
 
-// packed is text that gzip made and base64 or hex wrote down.
-var packed = regexp.MustCompile(`H4sI[A-Za-z0-9+/_-]{16,}={0,2}|1[fF]8[bB]08[0-9a-fA-F]{24,}`)
+// compressedRun matches gzip data in base64 or hex.
+var compressedRun = regexp.MustCompile(`H4sI[A-Za-z0-9+/_-]{16,}={0,2}|1[fF]8[bB]08[0-9a-fA-F]{24,}`)
 
-// maxUnpacked is how much is looked at of all that is packed in one text.
+// maxUnpacked bounds the decompressed bytes of one text.
 const maxUnpacked = 4 << 20
 
-// hidePacked takes out what is packed and holds a credential. What cannot be looked at to its end is taken out too.
-func hidePacked(s string, hide func(string) string) string {
+// redactCompressed replaces compressed data that holds a credential, and data that is too long to be checked.
+func redactCompressed(s string, hide func(string) string) string {
 	left := int64(maxUnpacked)
-	return packed.ReplaceAllStringFunc(s, func(run string) string {
-		text, ok := unpack(run, left)
+	return compressedRun.ReplaceAllStringFunc(s, func(run string) string {
+		text, ok := decompress(run, left)
 		left -= int64(len(text))
 		if !ok || left <= 0 || hide(text) != text {
 			return redacted
@@ -62,13 +61,14 @@ func hidePacked(s string, hide func(string) string) string {
 	})
 }
 
-// unpack reads as much of a packed run as can be read. It reports false when there may be more.
-func unpack(run string, most int64) (string, bool) {
+// decompress returns up to most bytes of compressed data, "" for data that is not gzip. It reports false when there may be
+// more.
+func decompress(run string, most int64) (string, bool) {
 	data, err := hex.DecodeString(run[:len(run)&^1])
 	if strings.HasPrefix(run, "H4sI") {
 		run = strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(run, "="))
 		if len(run)%4 == 1 {
-			run = run[:len(run)-1] // a letter that only stands beside it
+			run = run[:len(run)-1] // an adjacent letter
 		}
 		data, err = base64.RawStdEncoding.DecodeString(run)
 	}
@@ -77,14 +77,14 @@ func unpack(run string, most int64) (string, bool) {
 	}
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
-		return "", true // it only looked so
+		return "", true // not gzip
 	}
 	text, _ := io.ReadAll(io.LimitReader(r, most))
 	return string(text), int64(len(text)) < most
 }
 
-// forms are the ways in which a value is written.
-func forms(value []byte) []string {
+// secretSpellings returns the spellings of a value that a redactor replaces.
+func secretSpellings(value []byte) []string {
 	if len(value) < minRedacted {
 		return nil
 	}
@@ -94,7 +94,7 @@ func forms(value []byte) []string {
 	out := []string{
 		string(value), string(back), low, strings.ToUpper(low), url.QueryEscape(string(value)), url.PathEscape(string(value)),
 	}
-	// Base64 depends on what stands before: three beginnings, without the characters that neighbours share.
+	// Base64 depends on the alignment: three of them, without the characters that neighbours share.
 	for shift := range 3 {
 		padded := append(make([]byte, shift), value...)
 		whole := len(padded) / 3 * 4

@@ -12,16 +12,16 @@ import (
 	"conclave/pkg/webclient"
 )
 
-// provider finds pages. What it returns is untrusted, and longer than it should be when it wants to.
+// provider is a search provider. Its results are untrusted and may be of any length.
 type provider interface {
-	// secret is the name of the credential it needs, "" when it needs none.
-	secret() string
-	// search asks. key is the credential, and must not be kept.
+	// secretName returns the name of the credential that it needs, "" for none.
+	secretName() string
+	// search returns up to about most results. key is the credential, and must not be retained.
 	search(ctx context.Context, query string, most int, key []byte) ([]WebResult, error)
 }
 
-// provider is the one that c names, nil when there is none. at is another address than its own, for tests.
-func (c WebSearch) provider(at string) provider {
+// newProvider returns the configured provider, nil for none. at replaces its address in tests; "" = its own.
+func (c WebSearch) newProvider(at string) provider {
 	asks := func(own string) endpoint {
 		if at != "" {
 			own = at
@@ -41,52 +41,53 @@ func (c WebSearch) provider(at string) provider {
 	return nil
 }
 
-// mock finds the same pages whatever is asked. It reaches nothing.
+// mock returns the same results for every query. It uses no network.
 type mock []WebResult
 
-func (m mock) secret() string { return "" }
+func (m mock) secretName() string { return "" }
 
 func (m mock) search(_ context.Context, _ string, most int, _ []byte) ([]WebResult, error) {
 	return m[:min(most, len(m))], nil
 }
 
-// paces are how fast each provider may be asked: one more after every, so many at once.
-var paces = map[string]struct {
+// providerRates are the rate limits of the providers: one request per interval, and a burst.
+var providerRates = map[string]struct {
 	every time.Duration
 	burst int
 }{
-	"searxng": {500 * time.Millisecond, 5}, // it asks others in turn, and they are strict
-	"brave":   {time.Second, 1},            // what its smallest plan allows
+	"searxng": {500 * time.Millisecond, 5}, // it forwards to engines with strict limits
+	"brave":   {time.Second, 1},            // the limit of its smallest plan
 	"tavily":  {600 * time.Millisecond, 5},
 }
 
-// What is kept of searches, and how long: long enough for a model that asks twice.
+// Size and lifetime of the cache of results: long enough for a model that repeats a query.
 const (
-	searchCache = 1 << 20
-	searchTTL   = time.Minute
+	searchCacheSize = 1 << 20
+	searchTTL       = time.Minute
 )
 
-// searcher is a provider with what surrounds it: its pace, what was found lately, and who reads pages.
+// searcher is a provider with its rate limit, a cache of results and the web client that reads pages.
 type searcher struct {
 	name     string
 	provider provider
-	most     int
-	pace     *webclient.Pace // nil = as fast as it likes
-	found    *webclient.Cache[[]WebResult]
+	limit    int
+	pace     *webclient.Pace // nil = no rate limit
+	cache    *webclient.Cache[[]WebResult]
 	web      *webclient.Client // nil = no pages are read
 }
 
 func newSearcher(c WebSearch, p provider, web *webclient.Client) *searcher {
-	s := &searcher{name: c.Provider, provider: p, most: c.Results, found: webclient.NewCache[[]WebResult](0, 0), web: web}
-	if pace, ok := paces[c.Provider]; ok {
+	s := &searcher{name: c.Provider, provider: p, limit: c.Results, cache: webclient.NewCache[[]WebResult](0, 0), web: web}
+	if pace, ok := providerRates[c.Provider]; ok {
 		s.pace = webclient.NewPace(pace.every, pace.burst)
-		s.found = webclient.NewCache[[]WebResult](searchCache, searchTTL)
+		s.cache = webclient.NewCache[[]WebResult](searchCacheSize, searchTTL)
 	}
 	return s
 }
 
+// search returns the results of a query from the cache or the provider, with titles and snippets cut.
 func (s *searcher) search(ctx context.Context, query string, c Call) ([]WebResult, error) {
-	if found, ok := s.found.Get(query, c.Now); ok {
+	if found, ok := s.cache.Get(query, c.Now); ok {
 		return found, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
@@ -96,40 +97,40 @@ func (s *searcher) search(ctx context.Context, query string, c Call) ([]WebResul
 			return nil, Failure("search failed: too many requests")
 		}
 	}
-	found, err := s.provider.search(ctx, query, s.most, bytes.TrimSpace(c.Secrets[s.provider.secret()].Reveal()))
+	found, err := s.provider.search(ctx, query, s.limit, bytes.TrimSpace(c.Secrets[s.provider.secretName()].Reveal()))
 	if err != nil {
 		return nil, err
 	}
 	size := 0
 	for i := range found {
-		// What is shown of a result is short; the rest need not be kept.
 		found[i].Title, found[i].Snippet = oneLine(found[i].Title, maxTitle), oneLine(found[i].Snippet, maxSnippet)
 		size += len(found[i].Title) + len(found[i].Snippet) + len(found[i].URL)
 	}
-	s.found.Put(query, found, size, c.Now)
+	s.cache.Put(query, found, size, c.Now)
 	return found, nil
 }
 
 // Limits of the pages that are read along with a structured search.
 const (
-	readPages = 3
-	pageChars = 2500
-	pagesTime = 8 * time.Second
+	readPages    = 3
+	pageChars    = 2500
+	pagesTimeout = 8 * time.Second
 )
 
-// pages is the text of the first pages, for whoever distills the search. A page that cannot be read says why.
-func (s *searcher) pages(ctx context.Context, links []string, c Call) string {
+// renderPages returns the text of the first pages for a structured search, or the reason why a page could not be read. It
+// is "" when the caller may not read pages.
+func (s *searcher) renderPages(ctx context.Context, links []string, c Call) string {
 	if s.web == nil || !c.Pages {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, pagesTime)
+	ctx, cancel := context.WithTimeout(ctx, pagesTimeout)
 	defer cancel()
 	links = links[:min(len(links), readPages)]
 	texts := make([]string, len(links))
 	var wg sync.WaitGroup
 	for i, l := range links {
 		wg.Go(func() {
-			t, err := readPage(ctx, s.web, l, pageChars, c.within())
+			t, err := readPage(ctx, s.web, l, pageChars, c.hostCheck())
 			if err != nil {
 				t = "fetch failed: " + err.Error()
 			}

@@ -21,7 +21,7 @@ import (
 )
 
 // A tool names the credential that its provider needs, and no other, and announces a key to seal it to.
-func TestSecretsNamed(t *testing.T) {
+func TestFactsNameSecrets(t *testing.T) {
 	for name, p := range spoken {
 		x := searchTool(t, p.cfg, "")
 		want := []string{name + "_api_key"}
@@ -54,7 +54,7 @@ func TestSecretsNamed(t *testing.T) {
 }
 
 // Without its credential, sealed to this very run, a tool does not run.
-func TestSecretsMissing(t *testing.T) {
+func TestMissingSecretIsAFault(t *testing.T) {
 	asks := 0
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asks++ }))
 	t.Cleanup(s.Close)
@@ -83,7 +83,7 @@ func TestSecretsMissing(t *testing.T) {
 }
 
 // A provider that repeats the key, in whatever spelling, does not get it into a result, a link or an error.
-func TestSecretsRedacted(t *testing.T) {
+func TestSecretsAreRedacted(t *testing.T) {
 	back := []byte(canary)
 	slices.Reverse(back)
 	spellings := map[string]string{
@@ -111,7 +111,7 @@ func TestSecretsRedacted(t *testing.T) {
 				t.Fatalf("got %+v", got)
 			}
 			all := fmt.Sprint(got.Result, got.Links)
-			for _, f := range tools.Forms([]byte(canary)) {
+			for _, f := range tools.SecretSpellings([]byte(canary)) {
 				if strings.Contains(all, f) {
 					t.Errorf("%q is in %s", f, all)
 				}
@@ -129,7 +129,7 @@ func TestSecretsRedacted(t *testing.T) {
 }
 
 // A key with a line break at its end, as pipes leave it, works and is redacted without it.
-func TestSecretWithLineBreak(t *testing.T) {
+func TestSecretIsTrimmed(t *testing.T) {
 	var sent string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent = r.Header.Get("X-Subscription-Token")
@@ -148,7 +148,7 @@ func TestSecretWithLineBreak(t *testing.T) {
 }
 
 // Nothing but one placeholder may stand where a key goes, and what stands there instead is not repeated.
-func TestPlaceholders(t *testing.T) {
+func TestKeyMustBePlaceholder(t *testing.T) {
 	for name, v := range map[string]string{
 		"the key itself": "BSA-4711-secret", "empty": "", "a blank before": " {{secret brave_api_key}}", "a blank behind": "{{secret brave_api_key}} ",
 		"more around": "Bearer {{secret brave_api_key}}", "two": "{{secret a}}{{secret b}}", "no name": "{{secret }}", "a dot": "{{secret BRAVE.key}}",

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -21,21 +20,21 @@ import (
 	"conclave/subjects"
 )
 
-// Version of the built-in tools, as discovery shows it.
+// Version is the version of the built-in tools in discovery.
 const Version = "0.1.0"
 
-// Call is what a tool gets: the arguments, already checked by the broker, and the time.
+// Call is the input of a tool: the arguments, which the broker has checked, and the time.
 type Call struct {
 	Args    json.RawMessage
 	Now     time.Time
 	Mode    string                 // "" or [subjects.ModeStructured]
 	Secrets map[string]seal.Secret // the credentials that the tool's facts name; wiped after the run
-	Hosts   *subjects.HostRules    // where pages may be read from; nil = wherever pages may be read from at all
+	Hosts   *subjects.HostRules    // hosts that pages may be read from; nil = no restriction beyond the web client's own
 	Pages   bool                   // the caller may read pages
 }
 
-// within is what the policy says of an address, at each redirect.
-func (c Call) within() func(address string) error {
+// hostCheck returns the policy check of an address, to be applied at each redirect; nil = no restriction.
+func (c Call) hostCheck() func(address string) error {
 	if c.Hosts == nil {
 		return nil
 	}
@@ -43,13 +42,13 @@ func (c Call) within() func(address string) error {
 	return func(address string) error { return rules.CheckURL(address, c.Hosts.Monitored...) }
 }
 
-// Output is what came of a run.
+// Output is the result of a run.
 type Output struct {
 	Text  string
 	Links []string // addresses that Text lists, unchanged
 }
 
-// Tool is one tool: what a model reads of it, what the broker knows of it, and what it does.
+// Tool is one tool: its schema for the model, its facts for the broker, and its code.
 type Tool struct {
 	schema subjects.ToolSchema
 	facts  policy.Tool
@@ -59,41 +58,26 @@ type Tool struct {
 	key  *seal.Key // of this process, nil when the tool needs no credential
 }
 
-// ErrArgs means that the arguments are not what the tool takes. The text is for the model, which may try again.
-var ErrArgs = errors.New("bad arguments")
-
-// Failure is an error that is a result: the tool did its work, and this came of it. The text is for the model.
+// Failure is an error that is a result of the tool, not a failure of the actor. The text is for the model.
 type Failure string
 
 // Error implements error.
 func (f Failure) Error() string { return string(f) }
 
-// Config is what the tools of this machine need to know. Tools that the zero value does not turn on stay off.
-type Config struct {
-	WebSearch WebSearch
-	WebFetch  WebFetch
-	Own       []netip.AddrPort  // endpoints of this system, which no page is fetched from
-	Web       *webclient.Client // who fetches pages; nil = one made from the above
-}
+// All returns the tools of this build that need no configuration.
+func All() []*Tool { return []*Tool{getDatetime()} }
 
-// All are the tools of this build that need no configuration.
-func All() []*Tool {
-	return []*Tool{getDatetime()}
-}
+// Configured returns the tools that run under c, which must be valid: those of [All], and those that c enables.
+func Configured(c Config) []*Tool { return newTools(c, "") }
 
-// Configured are the tools that run under c, which must be valid: those of [All], and those that c turns on.
-func Configured(c Config) []*Tool {
-	return configured(c, "")
-}
-
-// configured is Configured with the providers of searches at another address, "" = their own.
-func configured(c Config, at string) []*Tool {
+// newTools is [Configured] with another address of the search providers, for tests; "" = their own.
+func newTools(c Config, providerURL string) []*Tool {
 	all := All()
 	web := c.Web
 	if web == nil && c.WebFetch.Enabled {
-		web = webclient.New(c.WebFetch.client(c.Own))
+		web = webclient.New(c.WebFetch.clientConfig(c.Own))
 	}
-	if p := c.WebSearch.provider(at); p != nil {
+	if p := c.WebSearch.newProvider(providerURL); p != nil {
 		all = append(all, webSearch(newSearcher(c.WebSearch, p, web)))
 	}
 	if c.WebFetch.Enabled {
@@ -105,30 +89,29 @@ func configured(c Config, at string) []*Tool {
 // Name implements [actor.Actor].
 func (t *Tool) Name() string { return t.schema.Name }
 
-// Role is whose key the tool uses.
+// Role is the account of the tool.
 func (t *Tool) Role() string { return subjects.ToolRole(t.schema.Name) }
 
-// Routes implements [actor.Actor].
-func (t *Tool) Routes() []actor.Route {
-	s, err := subjects.ToolEndpoint(t.schema.Name)
-	if err != nil {
-		return nil // no route: a tool whose name is no token is never reached
-	}
-	return []actor.Route{actor.Serve(s, t.onCall)}
-}
+// Facts returns what the broker knows of the tool: it is part of the build, and never read from an announcement.
+func (t *Tool) Facts() policy.Tool { return t.facts }
 
-// Start implements [actor.Starter]: the tool announces itself.
-func (t *Tool) Start(ctx context.Context, out actor.Out) error {
-	topic, err := subjects.ToolSchemaEvent.With(t.schema.Name)
-	if err != nil {
-		return err
-	}
-	return actor.Emit(ctx, out, topic, t.announced())
+// Schema returns the definition of the tool, the same in every process.
+func (t *Tool) Schema() subjects.ToolSchema { return t.schema }
+
+// Routes implements [actor.Actor].
+func (t *Tool) Routes() []actor.Route { return t.toolset().Routes() }
+
+// Start implements [actor.Starter].
+func (t *Tool) Start(ctx context.Context, out actor.Out) error { return t.toolset().Announce(ctx, out) }
+
+// toolset returns the tool as the runtime serves it, with the key of this process in its schema.
+func (t *Tool) toolset() actor.Toolset {
+	return actor.Toolset{{Schema: t.announcedSchema(), Facts: t.facts, Run: t.runOrder}}
 }
 
 // Describe implements [actor.Describer]: a broker that starts later reads the definition from discovery.
 func (t *Tool) Describe() (version, text string, metadata map[string]string) {
-	a := t.announced()
+	a := t.announcedSchema()
 	definition, err := json.Marshal(a)
 	if err != nil {
 		definition = nil
@@ -140,18 +123,18 @@ func (t *Tool) Describe() (version, text string, metadata map[string]string) {
 	return Version, "conclave tool", metadata
 }
 
-// announced is the definition with the key of this process.
-func (t *Tool) announced() subjects.ToolSchema {
+// announcedSchema returns the definition with the key of this process.
+func (t *Tool) announcedSchema() subjects.ToolSchema {
 	s := t.schema
-	if k := t.curve(); k != nil {
+	if k := t.sealKey(); k != nil {
 		s.Key = k.Public()
 	}
 	return s
 }
 
-// curve is the key that credentials for this process are sealed to. It is made at the first need and never kept; without
-// one nothing can be sealed to the tool, and its calls are refused.
-func (t *Tool) curve() *seal.Key {
+// sealKey returns the key that credentials for this process are sealed to, nil for a tool without credentials. It is made
+// once and never stored; if that fails, calls that need a credential are refused.
+func (t *Tool) sealKey() *seal.Key {
 	t.once.Do(func() {
 		if len(t.facts.Secrets) > 0 {
 			if k, err := seal.NewKey(); err == nil {
@@ -162,48 +145,39 @@ func (t *Tool) curve() *seal.Key {
 	return t.key
 }
 
-// Facts is what the broker needs to know of the tool and takes from the build, never from an announcement.
-func (t *Tool) Facts() policy.Tool { return t.facts }
-
-// Schema is the tool's definition, the same in every process.
-func (t *Tool) Schema() subjects.ToolSchema { return t.schema }
-
-func (t *Tool) onCall(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
-	res := subjects.ToolResult{CallID: in.Body.CallID, QueryID: in.Body.QueryID, Tool: t.schema.Name}
-	secrets, err := t.open(in.Body.Sealed)
+// runOrder runs one call. Credentials are removed from the result, its links and every error.
+func (t *Tool) runOrder(ctx context.Context, in actor.Msg[subjects.ToolOrder], out actor.Out) (subjects.ToolResult, error) {
+	secrets, err := t.openSecrets(in.Body.Sealed)
 	defer func() {
 		for _, s := range secrets {
 			s.Wipe()
 		}
 	}()
 	if err != nil {
-		res.Error = subjects.Faultf(subjects.CodeNoSecret, "%v", err)
-		return res, nil
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeNoSecret, "%v", err)
 	}
-	hide := redactor(secrets)
-	got, err := t.guarded(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts, Pages: in.Body.Pages})
+	redact := newRedactor(secrets)
+	got, err := t.runRecovering(ctx, Call{Args: in.Body.Args, Now: out.Now(), Mode: in.Body.Mode, Secrets: secrets, Hosts: in.Body.Hosts, Pages: in.Body.Pages})
 	switch {
-	case errors.Is(err, ErrArgs), errors.As(err, new(Failure)):
-		res.Error = subjects.Faultf(subjects.CodeTool, "%s", hide(err.Error()))
+	case errors.Is(err, actor.ErrArguments), errors.As(err, new(Failure)):
+		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeTool, "%s", redact(err.Error()))
 	case err != nil && len(secrets) > 0:
-		// The chain of a foreign error could hold what its text does not show.
-		return res, fmt.Errorf("running %s: %s", t.schema.Name, hide(err.Error()))
+		return subjects.ToolResult{}, errors.New(redact(err.Error())) // a wrapped error could hold what its text does not show
 	case err != nil:
-		return res, fmt.Errorf("running %s: %w", t.schema.Name, err)
-	default:
-		res.Result = hide(got.Text)
-		for _, l := range got.Links {
-			if hide(l) == l {
-				res.Links = append(res.Links, l)
-			}
+		return subjects.ToolResult{}, err
+	}
+	res := subjects.ToolResult{Result: redact(got.Text)}
+	for _, l := range got.Links {
+		if redact(l) == l {
+			res.Links = append(res.Links, l)
 		}
 	}
 	return res, nil
 }
 
-// guarded runs the tool. What a panic says goes to the log, and may quote a credential that the tool had in its hands: with
-// one it becomes an error, which is redacted like any other.
-func (t *Tool) guarded(ctx context.Context, c Call) (out Output, err error) {
+// runRecovering runs the tool. A panic's text goes to the log and may quote a credential: with credentials it becomes an
+// error, which is redacted like any other.
+func (t *Tool) runRecovering(ctx context.Context, c Call) (out Output, err error) {
 	if len(c.Secrets) > 0 {
 		defer func() {
 			if p := recover(); p != nil {
@@ -214,15 +188,16 @@ func (t *Tool) guarded(ctx context.Context, c Call) (out Output, err error) {
 	return t.run(ctx, c)
 }
 
-// open opens the credentials that the tool's facts name, and no others.
-func (t *Tool) open(sealed map[string]subjects.SecretValue) (map[string]seal.Secret, error) {
+// openSecrets opens the sealed credentials that the tool's facts name, and no others. The caller wipes them, also after an
+// error.
+func (t *Tool) openSecrets(sealed map[string]subjects.SecretValue) (map[string]seal.Secret, error) {
 	secrets := map[string]seal.Secret{}
 	for _, name := range t.facts.Secrets {
 		v, ok := sealed[name]
 		if !ok {
 			return secrets, fmt.Errorf("the credential %s did not come with the call; store it with: conclave secret set %s", name, name)
 		}
-		k := t.curve()
+		k := t.sealKey()
 		if k == nil {
 			return secrets, fmt.Errorf("%s has no key to open the credential %s with; restart it", t.schema.Name, name)
 		}
@@ -233,12 +208,4 @@ func (t *Tool) open(sealed map[string]subjects.SecretValue) (map[string]seal.Sec
 		secrets[name] = s
 	}
 	return secrets, nil
-}
-
-// args reads a tool's arguments as strictly as its schema says: encoding/json alone would take TIMEZONE for timezone.
-func args(raw json.RawMessage, v any) error {
-	if err := actor.DecodeStrict(raw, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrArgs, err)
-	}
-	return nil
 }

@@ -51,8 +51,8 @@ func schema(t testing.TB, x *tools.Tool) *jsonschema.Resolved {
 	return r
 }
 
-// fits reports whether args are what the schema describes.
-func fits(r *jsonschema.Resolved, args string) bool {
+// matchesSchema reports whether args are what the schema describes.
+func matchesSchema(r *jsonschema.Resolved, args string) bool {
 	var v any
 	return json.Unmarshal([]byte(args), &v) == nil && r.Validate(v) == nil
 }
@@ -131,7 +131,7 @@ func TestGetDatetime(t *testing.T) {
 			case got.Error != nil && len(got.Error.Text) > 300:
 				t.Errorf("an error of %d bytes repeats what was sent", len(got.Error.Text))
 			}
-			if ok := fits(described, tt.args); ok != tt.fits || tt.want != "" && !ok {
+			if ok := matchesSchema(described, tt.args); ok != tt.fits || tt.want != "" && !ok {
 				t.Errorf("the schema says %t, want %t", ok, tt.fits)
 			}
 			if len(rec.Published()) > 0 || len(rec.Requested()) > 0 || len(rec.Logged()) > 0 {
@@ -171,7 +171,7 @@ func TestGetDatetimeEnvelope(t *testing.T) {
 }
 
 // What every tool of the build owes the broker and the model.
-func TestAll(t *testing.T) {
+func TestToolDefinitions(t *testing.T) {
 	for _, x := range tools.Configured(everything) {
 		t.Run(x.Name(), func(t *testing.T) {
 			s, facts := x.Schema(), x.Facts()
@@ -183,10 +183,10 @@ func TestAll(t *testing.T) {
 				t.Errorf("announces %q, the reviewed text is %q", s.Description, text)
 			}
 			r := schema(t, x)
-			if fits(r, `{}`) {
+			if matchesSchema(r, `{}`) {
 				t.Error("a call without arguments is described as fine; some parsers miss those")
 			}
-			if fits(r, `[]`) || fits(r, `"x"`) || fits(r, `null`) {
+			if matchesSchema(r, `[]`) || matchesSchema(r, `"x"`) || matchesSchema(r, `null`) {
 				t.Error("the schema takes what is no object")
 			}
 			if extra := r.Schema().AdditionalProperties; extra == nil || extra.Not == nil {
@@ -234,7 +234,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-func TestStartTellsOfFailure(t *testing.T) {
+func TestStartReportsFailure(t *testing.T) {
 	down := errors.New("the link is down")
 	rec := &actortest.Recorder{FailPublish: func(string) error { return down }}
 	if err := tool(t, "get_datetime").Start(t.Context(), rec.Out()); !errors.Is(err, down) {
@@ -243,7 +243,7 @@ func TestStartTellsOfFailure(t *testing.T) {
 }
 
 // On the bus under the real grants: found by nats micro, reached by the broker, and by nobody else.
-func TestOnTheBus(t *testing.T) {
+func TestBusGrants(t *testing.T) {
 	b := bustest.Start(t)
 	x := tool(t, "get_datetime")
 	broker := b.As("broker")
@@ -272,13 +272,13 @@ func TestOnTheBus(t *testing.T) {
 
 	user := b.As("user")
 	var info micro.Info
-	ask(t, user, "$SRV.INFO.get_datetime", &info)
+	mustAsk(t, user, "$SRV.INFO.get_datetime", &info)
 	if info.Name != "get_datetime" || info.Version != tools.Version || info.Metadata["definition"] == "" || len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "tool.request.get_datetime" {
 		t.Errorf("discovery says %+v", info)
 	}
 	runs := func() int {
 		var s micro.Stats
-		ask(t, user, "$SRV.STATS.get_datetime", &s)
+		mustAsk(t, user, "$SRV.STATS.get_datetime", &s)
 		return s.Endpoints[0].NumRequests + s.Endpoints[0].NumErrors
 	}
 
@@ -351,8 +351,8 @@ func TestOnTheBus(t *testing.T) {
 	t.Logf("%d attempts by %d roles, none reached the tool", tried, len(lasting)-1)
 }
 
-// ask asks discovery and reads the first answer.
-func ask(t testing.TB, nc *nats.Conn, subject string, into any) {
+// mustAsk asks discovery and reads the first answer.
+func mustAsk(t testing.TB, nc *nats.Conn, subject string, into any) {
 	t.Helper()
 	m, err := nc.Request(subject, nil, 10*time.Second)
 	if err != nil {

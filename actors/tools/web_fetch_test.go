@@ -20,8 +20,8 @@ import (
 	"conclave/subjects"
 )
 
-// pages is a site on this machine, and web_fetch and web_search that may reach it.
-func pages(t *testing.T, h http.HandlerFunc, found ...tools.WebResult) (base string, fetch, search *tools.Tool) {
+// newWebTools is a site on this machine, and web_fetch and web_search that may reach it.
+func newWebTools(t *testing.T, h http.HandlerFunc, found ...tools.WebResult) (base string, fetch, search *tools.Tool) {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
@@ -42,8 +42,8 @@ func pages(t *testing.T, h http.HandlerFunc, found ...tools.WebResult) (base str
 	return s.URL, fetch, search
 }
 
-// harbour is a page with something hidden.
-func harbour(w http.ResponseWriter, r *http.Request) {
+// servePage is a page with something hidden.
+func servePage(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/page":
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -71,8 +71,8 @@ func harbour(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestWebFetch(t *testing.T) {
-	base, fetch, _ := pages(t, harbour)
-	got := call(t, fetch, map[string]any{"url": base + "/moved#top"}, "")
+	base, fetch, _ := newWebTools(t, servePage)
+	got := callTool(t, fetch, map[string]any{"url": base + "/moved#top"}, "")
 	head, rest, _ := strings.Cut(got.Result, "\n\n")
 	if got.Error != nil || head != "The harbour\n"+base+"/page" || !strings.Contains(rest, "The bööts lay still") || len(got.Links) != 0 {
 		t.Fatalf("got %+v, %v", got, got.Error)
@@ -103,7 +103,7 @@ func TestWebFetch(t *testing.T) {
 			if tt.most > 0 {
 				a["max_chars"] = tt.most
 			}
-			got := call(t, fetch, a, tt.mode)
+			got := callTool(t, fetch, a, tt.mode)
 			if got.Error != nil || !strings.Contains(got.Result, tt.want) || utf8.RuneCountInString(got.Result) < tt.chars {
 				t.Errorf("got %q, %v", got.Result, got.Error)
 			}
@@ -112,7 +112,7 @@ func TestWebFetch(t *testing.T) {
 }
 
 func TestWebFetchFailures(t *testing.T) {
-	base, fetch, _ := pages(t, harbour)
+	base, fetch, _ := newWebTools(t, servePage)
 	described := schema(t, fetch)
 	for _, tt := range []struct {
 		name, args, text string
@@ -141,7 +141,7 @@ func TestWebFetchFailures(t *testing.T) {
 			if got.Error == nil || got.Error.Code != subjects.CodeTool || !strings.Contains(got.Error.Text, tt.text) || got.Result != "" || len(got.Error.Text) > 200 {
 				t.Errorf("got %+v (%v), want %q", got, got.Error, tt.text)
 			}
-			if fits(described, tt.args) != tt.fits {
+			if matchesSchema(described, tt.args) != tt.fits {
 				t.Errorf("the schema says %t", !tt.fits)
 			}
 		})
@@ -166,8 +166,8 @@ func TestWebFetchFacts(t *testing.T) {
 }
 
 // The shipped client is not the opened one of these tests: it refuses the very site that they read.
-func TestWebFetchAsShipped(t *testing.T) {
-	base, _, _ := pages(t, harbour)
+func TestWebFetchDefaults(t *testing.T) {
+	base, _, _ := newWebTools(t, servePage)
 	port, err := strconv.Atoi(base[strings.LastIndexByte(base, ':')+1:])
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestWebFetchAsShipped(t *testing.T) {
 		if x.Name() != "web_fetch" {
 			continue
 		}
-		if got := call(t, x, map[string]any{"url": base + "/page"}, ""); got.Error == nil || got.Error.Text != "fetch failed: refused address" {
+		if got := callTool(t, x, map[string]any{"url": base + "/page"}, ""); got.Error == nil || got.Error.Text != "fetch failed: refused address" {
 			t.Errorf("got %+v", got)
 		}
 	}
@@ -187,8 +187,8 @@ func TestWebSearchStructured(t *testing.T) {
 	found := []tools.WebResult{
 		{Title: "Page", URL: "{site}/page"}, {Title: "Gone", URL: "{site}/gone"}, {Title: "Inside", URL: "http://127.0.0.2/"}, {Title: "Fourth", URL: "{site}/short"},
 	}
-	base, _, search := pages(t, harbour, found...)
-	got := call(t, search, map[string]string{"query": "wind"}, subjects.ModeStructured)
+	base, _, search := newWebTools(t, servePage, found...)
+	got := callTool(t, search, map[string]string{"query": "wind"}, subjects.ModeStructured)
 	for _, want := range []string{
 		"Today is Friday, 13 November 2026.\n\n1. Page\n", "\n\n--- page 1: " + base + "/page\nThe harbour\n" + base + "/page\n\n", "[cut: 2500 of ",
 		"\n\n--- page 2: " + base + "/gone\nfetch failed: 404", "\n\n--- page 3: http://127.0.0.2/\nfetch failed: refused address",
@@ -200,7 +200,7 @@ func TestWebSearchStructured(t *testing.T) {
 	if got.Error != nil || strings.Contains(got.Result, "page 4") || len(got.Links) != 4 || got.Links[3] != base+"/short" {
 		t.Errorf("%v, links %v", got.Error, got.Links)
 	}
-	if plain := call(t, search, map[string]string{"query": "wind"}, ""); strings.Contains(plain.Result, "--- page") {
+	if plain := callTool(t, search, map[string]string{"query": "wind"}, ""); strings.Contains(plain.Result, "--- page") {
 		t.Error("a plain search reads pages")
 	}
 	order := subjects.ToolOrder{CallID: "c1", Args: json.RawMessage(`{"query":"wind"}`), Mode: subjects.ModeStructured}
@@ -211,7 +211,7 @@ func TestWebSearchStructured(t *testing.T) {
 	if got := run(t, search, order); strings.Count(got.Result, "fetch failed: refused address") != 3 {
 		t.Errorf("what the policy refuses was read: %s", got.Result)
 	}
-	off := call(t, searchTool(t, tools.WebSearch{Provider: "mock", Results: 5, Mock: []tools.WebResult{alpha}}, ""), map[string]string{"query": "wind"}, subjects.ModeStructured)
+	off := callTool(t, searchTool(t, tools.WebSearch{Provider: "mock", Results: 5, Mock: []tools.WebResult{alpha}}, ""), map[string]string{"query": "wind"}, subjects.ModeStructured)
 	if off.Error != nil || strings.Contains(off.Result, "--- page") {
 		t.Errorf("pages are read although web_fetch is off: %+v", off)
 	}

@@ -76,7 +76,7 @@ func TestWebSearchBounds(t *testing.T) {
 }
 
 // A page must not be able to write results of its own, hide an address, or smuggle what a terminal or a parser obeys.
-func TestWebSearchTricks(t *testing.T) {
+func TestWebSearchManipulatedResults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		page   tools.WebResult
@@ -129,7 +129,7 @@ func TestWebSearchFailures(t *testing.T) {
 			if got.Error == nil || got.Error.Code != subjects.CodeTool || !strings.Contains(got.Error.Text, tt.text) || got.Result != "" {
 				t.Errorf("got %+v, want %q", got, tt.text)
 			}
-			if fits(described, tt.args) != tt.fits {
+			if matchesSchema(described, tt.args) != tt.fits {
 				t.Errorf("the schema says %t", !tt.fits)
 			}
 		})
@@ -152,7 +152,7 @@ func TestWebSearchFacts(t *testing.T) {
 }
 
 // Without a provider the tool is not there at all: not started, not offered, not pinned.
-func TestWebSearchOff(t *testing.T) {
+func TestWebSearchDisabled(t *testing.T) {
 	for _, c := range []tools.Config{{}, {WebSearch: tools.WebSearch{Provider: "none", Results: 5, Mock: []tools.WebResult{alpha}}}} {
 		for _, x := range tools.Configured(c) {
 			if x.Name() == "web_search" {

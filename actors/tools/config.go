@@ -1,0 +1,146 @@
+package tools
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/pkg/strict"
+	"conclave/pkg/text"
+	"conclave/pkg/webclient"
+)
+
+// Config is the configuration of the tools of this machine. Its sections validate themselves. The zero value enables only
+// the tools of [All].
+type Config struct {
+	WebSearch WebSearch
+	WebFetch  WebFetch
+	Own       []netip.AddrPort  // endpoints of this system: no page is fetched from them
+	Web       *webclient.Client // fetches pages; nil = a client made from WebFetch and Own
+}
+
+// WebSearch is the section web_search of the configuration.
+type WebSearch struct {
+	Provider string      `yaml:"provider"` // one of [Providers]
+	Results  int         `yaml:"results"`  // most results of a search
+	Language string      `yaml:"language"` // of the pages, such as en or de; "" = the provider's own choice
+	Safe     string      `yaml:"safe"`     // off, moderate or strict; "" = moderate
+	SearXNG  SearXNG     `yaml:"searxng"`
+	Brave    Keyed       `yaml:"brave"`
+	Tavily   Keyed       `yaml:"tavily"`
+	Mock     []WebResult `yaml:"mock"` // results of the provider mock, whatever the query
+}
+
+// SearXNG is the address of the user's own search engine.
+type SearXNG struct {
+	URL string `yaml:"url"`
+}
+
+// Keyed is a provider with an API key.
+type Keyed struct {
+	Key string `yaml:"key"` // "{{secret name}}": the name of the credential, never its value
+}
+
+// WebResult is one page that a search found.
+type WebResult struct {
+	Title   string `yaml:"title"`
+	URL     string `yaml:"url"`
+	Snippet string `yaml:"snippet"`
+}
+
+// Providers are the names of the search providers. "none" disables the tool.
+var Providers = []string{noProvider, "searxng", "brave", "tavily", "mock"}
+
+const noProvider = "none"
+
+var (
+	// placeholder is the only valid form of a key in the configuration.
+	placeholder = regexp.MustCompile(`^\{\{secret ([A-Za-z0-9_-]{1,64})\}\}$`)
+	language    = regexp.MustCompile(`^([a-z]{2,3}(-[A-Za-z]{2,4})?)?$`)
+	safeLevels  = []string{"", "off", "moderate", "strict"}
+)
+
+// secretName returns the name of the credential, "" when the setting is not a placeholder.
+func (k Keyed) secretName() string {
+	if m := placeholder.FindStringSubmatch(k.Key); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// Validate reports everything wrong with c.
+func (c WebSearch) Validate() error { return c.Problems().Err() }
+
+// Problems returns everything wrong with c. An invalid placeholder is not quoted: it may be the key itself.
+func (c WebSearch) Problems() (out strict.Problems) {
+	if !slices.Contains(Providers, c.Provider) {
+		out.Add("provider", "%q is none of %s", text.Clip(c.Provider, 64), strings.Join(Providers, ", "))
+	}
+	if c.Results < 1 || c.Results > maxResults {
+		out.Add("results", "%d is not between 1 and %d", c.Results, maxResults)
+	}
+	if !language.MatchString(c.Language) {
+		out.Add("language", "%q is not a language; write en, de or pt-BR", text.Clip(c.Language, 64))
+	}
+	if !slices.Contains(safeLevels, c.Safe) {
+		out.Add("safe", "%q is none of off, moderate, strict", text.Clip(c.Safe, 64))
+	}
+	if c.Provider == "searxng" || c.SearXNG.URL != "" {
+		if _, err := parseEndpoint(c.SearXNG.URL); err != nil {
+			out.Add("searxng.url", "%v; write http://localhost:8888", err)
+		}
+	}
+	for _, k := range []struct {
+		name  string
+		keyed Keyed
+	}{{"brave", c.Brave}, {"tavily", c.Tavily}} {
+		if (c.Provider == k.name || k.keyed.Key != "") && k.keyed.secretName() == "" {
+			out.Add(k.name+".key", "is not a placeholder; write \"{{secret %s_api_key}}\" and store the value with: conclave secret set %s_api_key", k.name, k.name)
+		}
+	}
+	for i, r := range c.Mock {
+		if !isWebAddress(r.URL) {
+			out.Add(fmt.Sprintf("mock[%d].url", i), "%q is not the address of a page; write https://example.org/page", text.Clip(r.URL, 64))
+		}
+		if strings.TrimSpace(r.Title) == "" {
+			out.Add(fmt.Sprintf("mock[%d].title", i), "is empty")
+		}
+	}
+	return out
+}
+
+// WebFetch is the section web_fetch of the configuration. The zero value disables the tool.
+type WebFetch struct {
+	Enabled bool          `yaml:"enabled"` // the tool is started and offered
+	Ports   []int         `yaml:"ports"`   // allowed besides 80 and 443
+	Cache   time.Duration `yaml:"cache"`   // of pages in memory; 0 = no cache
+	Every   time.Duration `yaml:"every"`   // interval of requests to one host, after the first three
+}
+
+// Validate reports everything wrong with c.
+func (c WebFetch) Validate() error { return c.Problems().Err() }
+
+// Problems returns everything wrong with c.
+func (c WebFetch) Problems() (out strict.Problems) {
+	for i, p := range c.Ports {
+		if p < 1 || p > 65535 {
+			out.Add(fmt.Sprintf("ports[%d]", i), "%d is not between 1 and 65535", p)
+		}
+	}
+	if c.Cache < 0 || c.Cache > time.Hour {
+		out.Add("cache", "%s is not between 0s and 1h", c.Cache)
+	}
+	// 0 means the default of the web client.
+	if c.Every < 0 || c.Every > time.Minute || c.Every > 0 && c.Every < 100*time.Millisecond {
+		out.Add("every", "%s is not between 100ms and 1m", c.Every)
+	}
+	return out
+}
+
+// clientConfig returns the configuration of the web client. own are endpoints of this system, which it refuses.
+func (c WebFetch) clientConfig(own []netip.AddrPort) webclient.Config {
+	return webclient.Config{Version: Version, Ports: slices.Clone(c.Ports), Own: own, Every: c.Every, CacheTTL: c.Cache, Total: fetchTimeout - time.Second}
+}
