@@ -15,7 +15,7 @@ import (
 )
 
 // answer is the user's word about a question.
-func (h *hall) answer(t testing.TB, id string, yes bool) {
+func (h *sessionFixture) answer(t testing.TB, id string, yes bool) {
 	t.Helper()
 	var reply subjects.ApprovalReply
 	if err := h.deliver(t, "ctl.user.approval.decision."+id, "", "", subjects.ApprovalDecision{Approve: yes}, &reply); err != nil || !reply.Accepted {
@@ -24,7 +24,7 @@ func (h *hall) answer(t testing.TB, id string, yes bool) {
 }
 
 // slowly answers each question with yes, long after it was asked; before each answer something happens.
-func (h *hall) slowly(t testing.TB, happens func(n int)) (asked func() int) {
+func (h *sessionFixture) slowly(t testing.TB, happens func(n int)) (asked func() int) {
 	n := 0
 	h.rec.FailPublish = func(subject string) error {
 		id, ok := strings.CutPrefix(subject, "event.approval.request.")
@@ -40,12 +40,14 @@ func (h *hall) slowly(t testing.TB, happens func(n int)) (asked func() int) {
 	return func() int { return n }
 }
 
-func patient(h *hall) { h.cfg.ApprovalWait = time.Hour }
+func patient(h *sessionFixture) { h.cfg.ApprovalWait = time.Hour }
 
 // TestJudgedAgainAfterALongYes: minutes pass until the user answers. What they agreed to runs only if it may by then.
 func TestJudgedAgainAfterALongYes(t *testing.T) {
 	t.Parallel()
-	other := func(h *hall, change func(string) string) { h.book.Replace(officeRules(t, change(hallManifest))) }
+	other := func(h *sessionFixture, change func(string) string) {
+		h.rules.Replace(parseRules(t, change(sessionManifest)))
+	}
 	without := func(m string) string {
 		return strings.ReplaceAll(m, "run_shell, search_knowledge_graph", "search_knowledge_graph")
 	}
@@ -54,18 +56,18 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		happens func(h *hall, n int)
+		happens func(h *sessionFixture, n int)
 		want    string
 		asked   int
 	}{
-		{"nothing", func(*hall, int) {}, "ok", 1},
-		{"the rules no longer give the tool", func(h *hall, _ int) {
+		{"nothing", func(*sessionFixture, int) {}, "ok", 1},
+		{"the rules no longer give the tool", func(h *sessionFixture, _ int) {
 			other(h, func(m string) string { return strings.Replace(without(m), "high_risk: [run_shell]", "", 1) })
 		}, "manifest: not_in_set", 1},
-		{"the user disabled it", func(h *hall, _ int) { h.sets(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
-		{"the rules ask for more, and get it", func(h *hall, _ int) { other(h, stricter) }, "ok", 2},
-		{"a stranger wrote into the session", func(h *hall, _ int) { h.taints(t, "s1") }, "ok", 2},
-		{"the settings cannot be read any more", func(h *hall, _ int) {
+		{"the user disabled it", func(h *sessionFixture, _ int) { h.sets(t, subjects.SessionConfig{Disable: []string{"run_shell"}}) }, "override: disabled", 1},
+		{"the rules ask for more, and get it", func(h *sessionFixture, _ int) { other(h, stricter) }, "ok", 2},
+		{"a stranger wrote into the session", func(h *sessionFixture, _ int) { h.taints(t, "s1") }, "ok", 2},
+		{"the settings cannot be read any more", func(h *sessionFixture, _ int) {
 			h.wrap = nil
 			s, rev, err := h.rec.Out().Store("session_config").Get(t.Context(), "s1")
 			if err == nil {
@@ -75,7 +77,7 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 				t.Error(err)
 			}
 		}, subjects.CodeUnavailable, 1},
-		{"trick: the rules ask for more, and refuse while the user thinks about that", func(h *hall, n int) {
+		{"trick: the rules ask for more, and refuse while the user thinks about that", func(h *sessionFixture, n int) {
 			if n == 1 {
 				other(h, stricter)
 			} else {
@@ -85,7 +87,7 @@ func TestJudgedAgainAfterALongYes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, patient)
+			h := newSessionFixture(t, patient)
 			h.says("s1", "q1", "run ls")
 			asked := h.slowly(t, func(n int) { tt.happens(h, n) })
 			res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
@@ -112,12 +114,12 @@ func (l nosy) Judge(context.Context, policy.Call) policy.Verdict {
 // TestNeverAgreedToAll: rules that ask for something else after every yes end in a refusal, not in a run.
 func TestNeverAgreedToAll(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, patient)
+	h := newSessionFixture(t, patient)
 	h.says("s1", "q1", "run ls")
-	h.book.Replace(policy.Rules{Manifest: h.book.Load().Manifest, Chain: policy.Chain{nosy{new(int)}}})
+	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest, Chain: policy.Chain{nosy{new(int)}}})
 	asked := h.slowly(t, func(int) {})
 	res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`)
-	if outcome(res) != subjects.CodeBusy || asked() != rounds || strings.Contains(h.lately(), "ran") {
+	if outcome(res) != subjects.CodeBusy || asked() != maxJudgements || strings.Contains(h.lately(), "ran") {
 		t.Errorf("%s after %d questions", outcome(res), asked())
 	}
 }
@@ -125,11 +127,11 @@ func TestNeverAgreedToAll(t *testing.T) {
 // TestOneYesIsOneRun: also of a tool that changes nothing, when each call of it is asked about.
 func TestOneYesIsOneRun(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "install fish")
 	asked := h.slowly(t, func(int) {})
 	h.cfg.ApprovalWait = time.Hour
-	h.start(t, h.book.Load())
+	h.start(t, h.rules.Load())
 	runs := 0
 	h.tools["package_install"] = func(subjects.ToolOrder) (any, error) {
 		runs++
@@ -149,7 +151,7 @@ func TestOneYesIsOneRun(t *testing.T) {
 		}
 	}
 	// Another broker knows it too: the yes is not there for another run.
-	h.start(t, h.book.Load())
+	h.start(t, h.rules.Load())
 	if res := h.calls(t, "generator", "package_install", `{"name":"fish-c1"}`, "c1"); res.Result != "run 1" || runs != 2 {
 		t.Errorf("after a restart: %+v, %d runs", res, runs)
 	}
@@ -159,7 +161,7 @@ func TestOneYesIsOneRun(t *testing.T) {
 // identical one runs, the third does not, and a budget of one call is enough for one.
 func TestACallCountsOnce(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, patient)
+	h := newSessionFixture(t, patient)
 	h.says("s1", "q1", "run ls")
 	h.slowly(t, func(int) {})
 	for i, want := range []string{"ok", "ok", "limits: repeated"} {
@@ -172,7 +174,7 @@ func TestACallCountsOnce(t *testing.T) {
 // TestWindowFollowsTheRules: a manifest that changes while the broker runs changes how long calls count as identical.
 func TestWindowFollowsTheRules(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "what time is it?")
 	call := func(want string) {
 		t.Helper()
@@ -184,16 +186,16 @@ func TestWindowFollowsTheRules(t *testing.T) {
 	call("ok")
 	call("ok")
 	call("limits: repeated")
-	h.book.Replace(officeRules(t, hallManifest+"\nlimits:\n  window: 1s\n"))
+	h.rules.Replace(parseRules(t, sessionManifest+"\nlimits:\n  window: 1s\n"))
 	call("ok")
 }
 
 // TestMonitorOnly: a rule that is only watched passes, and is noted with what it would have said.
 func TestMonitorOnly(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "run ls")
-	h.book.Replace(officeRules(t, hallManifest+"monitor_only: [approval.high_risk, limits.repeated]\n"))
+	h.rules.Replace(parseRules(t, sessionManifest+"monitor_only: [approval.high_risk, limits.repeated]\n"))
 	for range 4 {
 		if res := h.calls(t, "generator", "run_shell", `{"command":"ls"}`); outcome(res) != "ok" {
 			t.Fatal(outcome(res))
@@ -221,7 +223,7 @@ func TestMonitorOnly(t *testing.T) {
 func TestReplayed(t *testing.T) {
 	t.Parallel()
 	const args = `{"query":"fish"}`
-	h := newHall(t)
+	h := newSessionFixture(t)
 	for _, s := range []string{"s1", "s2"} {
 		h.says(s, "q1", "search for fish")
 	}
@@ -238,14 +240,14 @@ func TestReplayed(t *testing.T) {
 		}
 	}
 	h.lately()
-	h.book.Replace(policy.Rules{Manifest: h.book.Load().Manifest})
+	h.rules.Replace(policy.Rules{Manifest: h.rules.Load().Manifest})
 	if res := h.calls(t, "generator", "web_search", args, "c1"); res.Result != first.Result || h.lately() != "before replayed ledger" {
 		t.Errorf("under rules that refuse everything: %+v", res)
 	}
 	if res := h.calls(t, "generator", "web_search", args, "c2"); outcome(res) != "chain: empty_chain" {
 		t.Errorf("a new one: %s", outcome(res))
 	}
-	h.book.Replace(officeRules(t, hallManifest))
+	h.rules.Replace(parseRules(t, sessionManifest))
 	for _, tt := range []struct{ name, session, who, args, want string }{
 		{"trick: in a session that has not seen it", "s2", "generator", args, subjects.CodeMalformed},
 		{"trick: in no session", "", "generator", args, "ok"}, // a call of its own, of the user
@@ -280,13 +282,13 @@ func TestAllIsAudited(t *testing.T) {
 	t.Parallel()
 	ran, key := map[string]int{}, newKey(t).Public()
 	names := slices.Sorted(func(yield func(string) bool) {
-		for name := range hallTools() {
+		for name := range sessionTools() {
 			if !yield(name) {
 				return
 			}
 		}
 	})
-	h := newHall(t, func(h *hall) {
+	h := newSessionFixture(t, func(h *sessionFixture) {
 		h.cfg.ApprovalWait = 5 * time.Millisecond
 		h.key, h.vault = key, keyring
 	})

@@ -26,7 +26,7 @@ const actionDecision = "approval.decision"
 // onAnswer takes the user's answer: it is put on record, then it takes effect, then it is told. The first wins.
 func (b *Broker) onAnswer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionDecision}
-	id, fault := fromPerson(in.From, in.Tokens)
+	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault == nil && !slices.Contains([]string{"", subjects.RememberSession, subjects.RememberAlways}, in.Body.Remember) {
 		fault = subjects.Faultf(subjects.CodeMalformed, "remember is session, always or left out")
 	}
@@ -71,7 +71,7 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 		failed error
 	)
 	store := func(report func(status, reason string)) {
-		held, first, err := b.settle(ctx, out.Store(bucketApprovals), answer, rev)
+		held, first, err := b.storeAnswer(ctx, out.Store(bucketApprovals), answer, rev)
 		switch {
 		case err != nil:
 			report(subjects.StatusUnknown, subjects.CodeUnavailable)
@@ -83,7 +83,7 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 		default:
 			stored = true
 			if answer.Remember != "" {
-				if err := b.remember(ctx, out, answer); err != nil {
+				if err := b.storeApprovalRule(ctx, out, answer); err != nil {
 					out.LogError(fmt.Errorf("remembering an answer: %w", err))
 					answer.Remember = "" // it holds once, and the reply says so
 				}
@@ -121,13 +121,13 @@ func (b *Broker) recordAnswer(ctx context.Context, out actor.Out, rec subjects.A
 	if !stored {
 		return reply, failed
 	}
-	reply = b.tellEnd(ctx, out, answer, true)
+	reply = b.publishDecision(ctx, out, answer, true)
 	b.waiting.wake(answer.ID) // after the event of the answer, which so precedes the events of the call
 	return reply, nil
 }
 
-// settle writes an answer unless the question has one. It returns what holds then, and whether that is this answer.
-func (b *Broker) settle(ctx context.Context, store actor.Store, answer question, rev uint64) (held question, first bool, err error) {
+// storeAnswer writes an answer unless the question has one. It returns what holds then, and whether that is this answer.
+func (b *Broker) storeAnswer(ctx context.Context, store actor.Store, answer question, rev uint64) (held question, first bool, err error) {
 	for {
 		_, err := putQuestion(ctx, store, answer, rev)
 		if !errors.Is(err, actor.ErrChanged) {
@@ -142,8 +142,8 @@ func (b *Broker) settle(ctx context.Context, store actor.Store, answer question,
 	}
 }
 
-// fromPerson reads the id of what the user speaks about. Who speaks is what the server wrote.
-func fromPerson(from string, tokens []string) (string, *subjects.Fault) {
+// parseUserSubject reads the id of what the user speaks about. Who speaks is what the server wrote.
+func parseUserSubject(from string, tokens []string) (string, *subjects.Fault) {
 	if !slices.Contains(subjects.UserAccounts, from) {
 		return "", subjects.Faultf(subjects.CodeDenied, "only the user may say this")
 	}

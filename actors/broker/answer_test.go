@@ -21,9 +21,9 @@ func TestAnswer(t *testing.T) {
 	yes := decision{Approve: true}
 	for _, tt := range []struct {
 		name   string
-		who    string                   // "" = user
-		id     string                   // "" = the question's
-		before func(d *desk, id string) // happens first
+		who    string                              // "" = user
+		id     string                              // "" = the question's
+		before func(d *approvalFixture, id string) // happens first
 		body   any
 		want   subjects.ApprovalReply // without the id
 		code   string
@@ -38,28 +38,28 @@ func TestAnswer(t *testing.T) {
 		{name: "yes, for good", body: decision{Approve: true, Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user", Remember: "always"}, state: "approved", audit: []string{"before allowed always", "after ok always"}},
 		{name: "a no is not remembered", body: decision{Remember: "always"}, want: subjects.ApprovalReply{Accepted: true, State: "denied", By: "user"}, state: "denied", audit: []string{"before denied once"}},
 		{
-			name: "the second answer", before: func(d *desk, id string) { d.sayAs(t, "gateway", id, decision{}) }, body: yes,
+			name: "the second answer", before: func(d *approvalFixture, id string) { d.sayAs(t, "gateway", id, decision{}) }, body: yes,
 			want: subjects.ApprovalReply{State: "denied", By: "gateway"}, state: "denied", audit: []string{"before denied once", "before refused denied"},
 		},
 		{
-			name: "too late", before: func(d *desk, _ string) { d.rec.Time = noon.Add(5 * time.Minute) }, body: yes,
+			name: "too late", before: func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(5 * time.Minute) }, body: yes,
 			want: subjects.ApprovalReply{State: "expired"}, state: "pending", audit: []string{"before refused expired"},
 		},
 		{name: "unknown", id: "0123456789abcdef", body: yes, want: subjects.ApprovalReply{State: "unknown"}, state: "pending", audit: []string{"before refused unknown"}},
 		{
-			name: "more rules than can be listed", before: func(d *desk, _ string) { d.fill(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
+			name: "more rules than can be listed", before: func(d *approvalFixture, _ string) { d.fill(t, maxRules) }, body: decision{Approve: true, Remember: "always"},
 			want: subjects.ApprovalReply{Accepted: true, State: "approved", By: "user"}, state: "approved", audit: []string{"before allowed once", "after ok once"},
 		},
 		{
-			name: "the audit does not take it", before: func(d *desk, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, body: yes,
+			name: "the audit does not take it", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, body: yes,
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "the audit does not take a no", before: func(d *desk, _ string) { d.refuse[subjects.StatusDenied] = errors.New("full") }, body: decision{},
+			name: "the audit does not take a no", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusDenied] = errors.New("full") }, body: decision{},
 			code: subjects.CodeNoAudit, state: "pending",
 		},
 		{
-			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.FailStore = errors.New("no stream") }, body: yes,
+			name: "it cannot be written", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, body: yes,
 			code: subjects.CodeUnavailable, state: "pending", audit: []string{"before allowed once", "after unknown unavailable"},
 		},
 		{name: "trick: remembered for ever", body: decision{Approve: true, Remember: "forever"}, code: subjects.CodeMalformed, state: "pending", audit: []string{"before refused malformed"}},
@@ -74,10 +74,10 @@ func TestAnswer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(0)
+			d := newApprovalFixture(0)
 			ctx, cancel := context.WithCancel(t.Context())
 			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.approve(ctx, d.rec.Out(), sending(), sends(place), nil) }()
+			go func() { got <- d.requestApproval(ctx, d.rec.Out(), sending(), sends(place), nil) }()
 			id := <-d.told
 			cancel() // the caller does not matter here
 			<-got
@@ -113,7 +113,7 @@ func TestAnswer(t *testing.T) {
 // The record of an answer says who, about what, and for how long: never the arguments.
 func TestAnswerRecord(t *testing.T) {
 	t.Parallel()
-	d := newDesk(0)
+	d := newApprovalFixture(0)
 	id, got := d.asked(t, sending(), sends(place))
 	if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestAnswerRecord(t *testing.T) {
 func TestAnswersAtOnce(t *testing.T) {
 	t.Parallel()
 	for round := range 200 {
-		d := newDesk(0)
+		d := newApprovalFixture(0)
 		c := sending()
 		c.id = fmt.Sprintf("c%d", round)
 		id, got := d.asked(t, c, sends(place))
@@ -179,7 +179,7 @@ func TestAnswerAtTheEnd(t *testing.T) {
 	t.Parallel()
 	yes, no := 0, 0
 	for round := range 200 {
-		d := newDesk(time.Duration(round)*2*time.Microsecond + 1) // around the moment of the answer
+		d := newApprovalFixture(time.Duration(round)*2*time.Microsecond + 1) // around the moment of the answer
 		got := d.ask(t, sending(), sends(place))
 		id := <-d.told
 		r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true})

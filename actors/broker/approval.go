@@ -97,10 +97,10 @@ func (q question) rememberable() bool {
 	return len(q.Asks) > 0 && !slices.ContainsFunc(q.Asks, func(a asking) bool { return len(a.Sinks) == 0 })
 }
 
-// approve asks the user about a call, unless answers that are remembered cover it. It returns nil when the user has
+// requestApproval asks the user about a call, unless answers that are remembered cover it. It returns nil when the user has
 // agreed, now or earlier, to everything that the layers asked, and otherwise why the call may not go on. With nothing to
 // ask it refuses: a call that no layer has a question about does not come here.
-func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
+func (b *Broker) requestApproval(ctx context.Context, out actor.Out, c call, asks []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	if len(asks) == 0 {
 		return refusal(subjects.CodeDenied, ruleNotAsked, "the call needs the user's agreement, and no layer says to what")
 	}
@@ -123,10 +123,10 @@ func (b *Broker) approve(ctx context.Context, out actor.Out, c call, asks []poli
 		return subjects.Faultf(subjects.CodeBusy, "too many calls wait for the user's answer already, so this one was not asked about; answer some with conclave approve, then try again")
 	}
 	defer leave()
-	if fault := b.pose(ctx, out, c, id, open, taint); fault != nil {
+	if fault := b.storeQuestion(ctx, out, c, id, open, taint); fault != nil {
 		return fault
 	}
-	return b.await(ctx, out, id, c.tool, woken)
+	return b.awaitAnswer(ctx, out, id, c.tool, woken)
 }
 
 // questionID is the name of the question about a call. The same call with the same arguments has the same one. When a
@@ -160,8 +160,8 @@ func nameOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// pose writes the question down, then tells the user. One that is there already is not told again.
-func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
+// storeQuestion writes the question down, then tells the user. One that is there already is not told again.
+func (b *Broker) storeQuestion(ctx context.Context, out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	q := b.newQuestion(out, c, id, open, taint)
 	if data, err := json.Marshal(q); err != nil || len(data) > subjects.ApprovalRequestEvent.Limit() {
@@ -195,7 +195,7 @@ func (b *Broker) pose(ctx context.Context, out actor.Out, c call, id string, ope
 }
 
 func (b *Broker) newQuestion(out actor.Out, c call, id string, open []policy.Question, taint []subjects.Taint) question {
-	wait := cmp.Or(b.cfg.ApprovalWait, b.book.Load().Manifest.Approvals.Expires, defaultWait)
+	wait := cmp.Or(b.cfg.ApprovalWait, b.rules.Load().Manifest.Approvals.Expires, defaultApprovalWait)
 	now := out.Now()
 	q := question{Call: c.key(), Params: c.record.ParamsHash, Event: out.NewID()}
 	q.State = subjects.ApprovalPending
@@ -248,8 +248,8 @@ func (b *Broker) tellPerson(ctx context.Context, out actor.Out, q question, rev 
 	return err
 }
 
-// await waits until the question has an end, or the caller's time is over.
-func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
+// awaitAnswer waits until the question has an end, or the caller's time is over.
+func (b *Broker) awaitAnswer(ctx context.Context, out actor.Out, id, tool string, woken <-chan struct{}) *subjects.Fault {
 	store := out.Store(bucketApprovals)
 	look := time.NewTicker(lookAgain)
 	defer look.Stop()
@@ -279,7 +279,7 @@ func (b *Broker) await(ctx context.Context, out actor.Out, id, tool string, woke
 				out.LogError(fmt.Errorf("writing down that a question expired: %w", err))
 			}
 			q.State = subjects.ApprovalExpired
-			b.tellEnd(ctx, out, q, false)
+			b.publishDecision(ctx, out, q, false)
 			return q.outcome()
 		default:
 			blind = 0
@@ -307,8 +307,8 @@ func (b *Broker) expire(ctx context.Context, store actor.Store, q question, rev 
 	return err
 }
 
-// tellEnd tells everybody who watches that a question has an end.
-func (b *Broker) tellEnd(ctx context.Context, out actor.Out, q question, accepted bool) subjects.ApprovalReply {
+// publishDecision tells everybody who watches that a question has an end.
+func (b *Broker) publishDecision(ctx context.Context, out actor.Out, q question, accepted bool) subjects.ApprovalReply {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
 	reply := q.reply(q.State, accepted)

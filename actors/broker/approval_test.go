@@ -17,8 +17,8 @@ import (
 	"conclave/subjects"
 )
 
-// desk is a broker that does nothing but ask the user, with a recorder around it.
-type desk struct {
+// approvalFixture is a broker that does nothing but ask the user, with a recorder around it.
+type approvalFixture struct {
 	*Broker
 	rec  actortest.Recorder
 	told chan string // ids of questions that the user was told of
@@ -30,8 +30,8 @@ type desk struct {
 
 var noon = time.Date(2026, 1, 15, 12, 0, 0, 0, time.UTC)
 
-func newDesk(wait time.Duration) *desk {
-	d := &desk{told: make(chan string, 1024), refuse: map[string]error{}}
+func newApprovalFixture(wait time.Duration) *approvalFixture {
+	d := &approvalFixture{told: make(chan string, 1024), refuse: map[string]error{}}
 	d.Broker = &Broker{cfg: Config{AuditTimeout: time.Second, ApprovalWait: wait}, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
 	d.rec.Time = noon
 	d.rec.FailPublish = func(subject string) error {
@@ -44,7 +44,7 @@ func newDesk(wait time.Duration) *desk {
 }
 
 // Routes are those that the user speaks to.
-func (d *desk) Routes() []actor.Route {
+func (d *approvalFixture) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ApprovalDecisionService, d.onAnswer, d.gate.OnReject(actionDecision, nil)),
 		actor.Serve(subjects.ApprovalListService, d.onApprovals),
@@ -53,7 +53,7 @@ func (d *desk) Routes() []actor.Route {
 }
 
 // Append implements [Audit].
-func (d *desk) Append(_ context.Context, rec subjects.AuditRecord) error {
+func (d *approvalFixture) Append(_ context.Context, rec subjects.AuditRecord) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.refuse[rec.Status]; err != nil {
@@ -64,10 +64,10 @@ func (d *desk) Append(_ context.Context, rec subjects.AuditRecord) error {
 }
 
 // Close implements [Audit].
-func (d *desk) Close(context.Context) error { return nil }
+func (d *approvalFixture) Close(context.Context) error { return nil }
 
 // audited is "before allowed always" ... of what is on record.
-func (d *desk) audited() (out []string) {
+func (d *approvalFixture) audited() (out []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range d.records {
@@ -91,23 +91,23 @@ func sends(sinks ...string) []policy.Question {
 const place = "https://example.org/?q=a"
 
 // ask runs approve, and says what came of it on the channel.
-func (d *desk) ask(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
+func (d *approvalFixture) ask(t testing.TB, c call, asks []policy.Question) <-chan *subjects.Fault {
 	t.Helper()
 	got := make(chan *subjects.Fault, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	go func() {
 		defer cancel()
-		got <- d.approve(ctx, d.rec.Out(), c, asks, nil)
+		got <- d.requestApproval(ctx, d.rec.Out(), c, asks, nil)
 	}()
 	return got
 }
 
-func (d *desk) say(t testing.TB, id string, body any) (subjects.ApprovalReply, error) {
+func (d *approvalFixture) say(t testing.TB, id string, body any) (subjects.ApprovalReply, error) {
 	t.Helper()
 	return d.sayAs(t, "user", id, body)
 }
 
-func (d *desk) sayAs(t testing.TB, who, id string, body any) (subjects.ApprovalReply, error) {
+func (d *approvalFixture) sayAs(t testing.TB, who, id string, body any) (subjects.ApprovalReply, error) {
 	t.Helper()
 	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.decision." + id, Body: body})
 	var reply subjects.ApprovalReply
@@ -120,7 +120,7 @@ func (d *desk) sayAs(t testing.TB, who, id string, body any) (subjects.ApprovalR
 }
 
 // asked is a question that was asked and waits: its id, and where its end will be.
-func (d *desk) asked(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
+func (d *approvalFixture) asked(t testing.TB, c call, asks []policy.Question) (string, <-chan *subjects.Fault) {
 	t.Helper()
 	got := d.ask(t, c, asks)
 	select {
@@ -134,7 +134,7 @@ func (d *desk) asked(t testing.TB, c call, asks []policy.Question) (string, <-ch
 	panic("unreachable")
 }
 
-func (d *desk) stored(t testing.TB, id string) question {
+func (d *approvalFixture) stored(t testing.TB, id string) question {
 	t.Helper()
 	q, _, err := readQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), id)
 	if err != nil {
@@ -174,14 +174,14 @@ func TestApprove(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(tt.wait)
+			d := newApprovalFixture(tt.wait)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			if tt.patient > 0 {
 				ctx, cancel = context.WithTimeout(t.Context(), tt.patient)
 			}
 			defer cancel()
 			got := make(chan *subjects.Fault, 1)
-			go func() { got <- d.approve(ctx, d.rec.Out(), sending(), sends(place), nil) }()
+			go func() { got <- d.requestApproval(ctx, d.rec.Out(), sending(), sends(place), nil) }()
 			id := <-d.told
 			if tt.answer != nil {
 				if r, err := d.say(t, id, *tt.answer); err != nil || !r.Accepted || r.State != tt.state || r.By != "user" {
@@ -214,14 +214,14 @@ func TestApprove(t *testing.T) {
 // The user is shown all there is to know: nothing of it shortened, and nothing of it the caller's own claim.
 func TestApproveShows(t *testing.T) {
 	t.Parallel()
-	d := newDesk(0)
+	d := newApprovalFixture(0)
 	c := sending()
 	c.args = json.RawMessage(`{"url":"https://example.org/?q=a","note":"\u001b[2J\u202e"}`)
 	taint := []subjects.Taint{{Tool: "web_search", CallID: "c0", QueryID: "q0", From: "https://evil.example", Flags: []string{"override"}, Time: noon}}
 	asks := append(sends(place), policy.Question{Layer: "limits", Rule: "often", Reason: "the third\n\x1b[2Jtime", Sinks: []string{"x", place}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	got := make(chan *subjects.Fault, 1)
-	go func() { got <- d.approve(ctx, d.rec.Out(), c, asks, taint) }()
+	go func() { got <- d.requestApproval(ctx, d.rec.Out(), c, asks, taint) }()
 	id := <-d.told
 	cancel()
 	<-got
@@ -252,38 +252,40 @@ func TestApproveRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		change func(d *desk, c *call)
+		change func(d *approvalFixture, c *call)
 		asks   []policy.Question
 		want   string
 	}{
-		{"trick: nothing is asked", func(*desk, *call) {}, nil, "denied approval: nothing_asked"},
-		{"the questions cannot be stored", func(d *desk, _ *call) { d.rec.FailStore = errors.New("no stream") }, sends(place), "unavailable"},
-		{"the user cannot be told", func(d *desk, _ *call) { d.rec.FailPublish = func(string) error { return errors.New("no stream") } }, sends(place), "unavailable"},
-		{"too much to show", func(_ *desk, c *call) {
+		{"trick: nothing is asked", func(*approvalFixture, *call) {}, nil, "denied approval: nothing_asked"},
+		{"the questions cannot be stored", func(d *approvalFixture, _ *call) { d.rec.FailStore = errors.New("no stream") }, sends(place), "unavailable"},
+		{"the user cannot be told", func(d *approvalFixture, _ *call) {
+			d.rec.FailPublish = func(string) error { return errors.New("no stream") }
+		}, sends(place), "unavailable"},
+		{"too much to show", func(_ *approvalFixture, c *call) {
 			c.args = json.RawMessage(`{"a":"` + strings.Repeat("x", subjects.ApprovalRequestEvent.Limit()) + `"}`)
 		}, sends(place), "too_large"},
-		{"trick: arguments that are no JSON", func(_ *desk, c *call) { c.args = json.RawMessage(`{"a":`) }, sends(place), "too_large"},
-		{"trick: something else has the question's name", func(d *desk, c *call) {
+		{"trick: arguments that are no JSON", func(_ *approvalFixture, c *call) { c.args = json.RawMessage(`{"a":`) }, sends(place), "too_large"},
+		{"trick: something else has the question's name", func(d *approvalFixture, c *call) {
 			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), sends(place), nil)
 			q.State, q.Call = subjects.ApprovalApproved, "operator.c1"
 			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, sends(place), "denied approval: unreadable"},
-		{"trick: a state that nobody knows", func(d *desk, c *call) {
+		{"trick: a state that nobody knows", func(d *approvalFixture, c *call) {
 			q := d.newQuestion(d.rec.Out(), *c, nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), sends(place), nil)
 			q.State = "APPROVED"
 			_, _ = putQuestion(context.Background(), d.rec.Out().Store(bucketApprovals), q, 0)
 		}, sends(place), "denied approval: unreadable"},
-		{"trick: a question that is no question", func(d *desk, c *call) {
+		{"trick: a question that is no question", func(d *approvalFixture, c *call) {
 			_, _ = d.rec.Out().Store(bucketApprovals).Put(context.Background(), nameOf(c.key(), c.session, c.tool, c.record.ParamsHash), []byte(`[`), 0)
 		}, sends(place), "unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, c := newDesk(0), sending()
+			d, c := newApprovalFixture(0), sending()
 			tt.change(d, &c)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			if got := verdict(d.approve(ctx, d.rec.Out(), c, tt.asks, nil)); got != tt.want {
+			if got := verdict(d.requestApproval(ctx, d.rec.Out(), c, tt.asks, nil)); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
@@ -295,19 +297,19 @@ func TestApproveAgain(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		before func(d *desk, id string) // between the two callers
+		before func(d *approvalFixture, id string) // between the two callers
 		want   string
 	}{
-		{"approved in between", func(d *desk, id string) { d.say(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
-		{"denied in between", func(d *desk, id string) { d.say(t, id, subjects.ApprovalDecision{}) }, "not_approved approval: denied"},
-		{"expired in between", func(d *desk, _ string) { d.rec.Time = noon.Add(time.Hour) }, "unanswered approval: expired"},
+		{"approved in between", func(d *approvalFixture, id string) { d.say(t, id, subjects.ApprovalDecision{Approve: true}) }, "yes"},
+		{"denied in between", func(d *approvalFixture, id string) { d.say(t, id, subjects.ApprovalDecision{}) }, "not_approved approval: denied"},
+		{"expired in between", func(d *approvalFixture, _ string) { d.rec.Time = noon.Add(time.Hour) }, "unanswered approval: expired"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(0)
+			d := newApprovalFixture(0)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if got := verdict(d.approve(ctx, d.rec.Out(), sending(), sends(place), nil)); got != "unanswered approval: pending" {
+			if got := verdict(d.requestApproval(ctx, d.rec.Out(), sending(), sends(place), nil)); got != "unanswered approval: pending" {
 				t.Fatal(got)
 			}
 			tt.before(d, <-d.told)
@@ -325,7 +327,7 @@ func TestApproveAgain(t *testing.T) {
 	}
 	t.Run("while the first one waits", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(0)
+		d := newApprovalFixture(0)
 		id, first := d.asked(t, sending(), sends(place))
 		second := d.ask(t, sending(), sends(place))
 		if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil {
@@ -337,7 +339,7 @@ func TestApproveAgain(t *testing.T) {
 	})
 	t.Run("killed before the user was told", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(0)
+		d := newApprovalFixture(0)
 		q := d.newQuestion(d.rec.Out(), sending(), nameOf(sending().key(), sending().session, "web_fetch", "h1"), sends(place), nil)
 		if _, err := putQuestion(t.Context(), d.rec.Out().Store(bucketApprovals), q, 0); err != nil {
 			t.Fatal(err)
@@ -355,28 +357,36 @@ func TestApproveIsForOneCall(t *testing.T) {
 	asks := sends(place)
 	for _, tt := range []struct {
 		name   string
-		change func(c *call, asks *[]policy.Question, d *desk)
+		change func(c *call, asks *[]policy.Question, d *approvalFixture)
 		again  bool
 	}{
-		{"the same call", func(*call, *[]policy.Question, *desk) {}, false},
-		{"the same call, other words of the layer", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Reason = "again" }, false},
-		{"another call", func(c *call, _ *[]policy.Question, _ *desk) { c.id = "c2" }, true},
-		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *desk) { c.record.ParamsHash = "h2" }, true},
-		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *desk) { c.tool = "run_shell" }, true},
-		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *desk) { c.record.AgentID = "operator" }, true},
-		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *desk) { c.record.AgentID = "generator.coder-1" }, true},
-		{"trick: a name that runs into the next", func(c *call, _ *[]policy.Question, _ *desk) { c.tool, c.record.ParamsHash = "web_fetchh", "1" }, true},
-		{"trick: more is asked than was shown", func(_ *call, a *[]policy.Question, _ *desk) {
+		{"the same call", func(*call, *[]policy.Question, *approvalFixture) {}, false},
+		{"the same call, other words of the layer", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Reason = "again" }, false},
+		{"another call", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.id = "c2" }, true},
+		{"trick: other arguments under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.ParamsHash = "h2" }, true},
+		{"trick: another tool under the same call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.tool = "run_shell" }, true},
+		{"trick: another account's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "operator" }, true},
+		{"trick: a spawned agent's call id", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "generator.coder-1" }, true},
+		{"trick: a name that runs into the next", func(c *call, _ *[]policy.Question, _ *approvalFixture) {
+			c.tool, c.record.ParamsHash = "web_fetchh", "1"
+		}, true},
+		{"trick: more is asked than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "limits", Rule: "often"})
 		}, true},
-		{"trick: another place than was shown", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{"https://evil.example"} }, true},
-		{"trick: one place more than was shown", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{place, "https://evil.example"} }, true},
-		{"trick: another rule than was shown", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Rule = "flow.exec" }, true},
-		{"trick: a yes of long ago", func(_ *call, _ *[]policy.Question, d *desk) { d.rec.Time = noon.Add(answerHolds + time.Second) }, true},
+		{"trick: another place than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{"https://evil.example"}
+		}, true},
+		{"trick: one place more than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{place, "https://evil.example"}
+		}, true},
+		{"trick: another rule than was shown", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
+		{"trick: a yes of long ago", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
+			d.rec.Time = noon.Add(answerHolds + time.Second)
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(0)
+			d := newApprovalFixture(0)
 			id, got := d.asked(t, sending(), asks)
 			if _, err := d.say(t, id, subjects.ApprovalDecision{Approve: true}); err != nil || <-got != nil {
 				t.Fatal(err)
@@ -403,7 +413,7 @@ func TestApproveIsForOneCall(t *testing.T) {
 // What came through another broker is found too, in its own time.
 func TestApproveElsewhere(t *testing.T) {
 	t.Parallel()
-	d := newDesk(0)
+	d := newApprovalFixture(0)
 	id, got := d.asked(t, sending(), sends(place))
 	here := d.Broker
 	d.Broker = &Broker{cfg: here.cfg, audit: d, gate: &actor.Gate{Log: d, Timeout: time.Second}}
@@ -418,7 +428,7 @@ func TestApproveElsewhere(t *testing.T) {
 // Calls that wait take the place of calls that work: there is an end to it, and for one account sooner.
 func TestApproveCrowd(t *testing.T) {
 	t.Parallel()
-	d := newDesk(0)
+	d := newApprovalFixture(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -427,7 +437,7 @@ func TestApproveCrowd(t *testing.T) {
 		c := sending()
 		c.id, c.record.AgentID = fmt.Sprintf("c%d", i), account
 		got := make(chan string, 1)
-		wg.Go(func() { got <- verdict(d.approve(ctx, d.rec.Out(), c, sends(place), nil)) })
+		wg.Go(func() { got <- verdict(d.requestApproval(ctx, d.rec.Out(), c, sends(place), nil)) })
 		select {
 		case <-d.told:
 			return "waits"

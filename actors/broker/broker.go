@@ -28,40 +28,6 @@ import (
 	"conclave/subjects"
 )
 
-// Config is the broker's settings.
-type Config struct {
-	CallTimeout  time.Duration // longest run of a tool that names no time of its own
-	AuditTimeout time.Duration // how long a call waits for its audit record
-	ShowResult   int           // bytes of a result that an agent is shown; the rest is parked. 0 = [DefaultShow]
-	ModelTimeout time.Duration // how long a small model may take to choose tools; 0 = no model is asked, also not to read pages
-	ModelKeys    []string      // names of the credentials that the model actor may use
-	ApprovalWait time.Duration // how long a question to the user stays open; 0 = what the manifest says
-}
-
-// Calls are counted in memory.
-const (
-	defaultWindow = 10 * time.Minute // in which calls are identical, when the manifest does not say
-	countsKept    = 24 * time.Hour   // what a question or an agent has used, after it was last heard of
-	mostCounted   = 10_000           // entries of each kind
-)
-
-// defaultWait is how long the user has to answer when nothing else is said.
-const defaultWait = 5 * time.Minute
-
-// DefaultShow is how much of a result an agent is shown.
-const DefaultShow = 15 << 10
-
-// Validate reports the first thing wrong with c.
-func (c Config) Validate() error {
-	if c.CallTimeout <= 0 {
-		return errors.New("call_timeout must be positive")
-	}
-	if c.AuditTimeout <= 0 {
-		return errors.New("audit_timeout must be positive")
-	}
-	return nil
-}
-
 // Audit is the audit log of the broker, closed when the broker stops.
 type Audit interface {
 	actor.AuditLog
@@ -74,7 +40,7 @@ type Hasher interface{ Hash(params []byte) string }
 // Broker is the actor.
 type Broker struct {
 	cfg     Config
-	book    *policy.ActiveRules
+	rules   *policy.ActiveRules
 	audit   Audit
 	gate    *actor.Gate
 	hash    Hasher
@@ -82,15 +48,15 @@ type Broker struct {
 	running running
 	flows   memo
 	waiting waiting
-	tally   *policy.UsageCounter
+	usage   *policy.UsageCounter
 }
 
 // New returns a broker that judges by the rules of book. cfg must be valid; build is what the build knows of its own
 // tools.
 func New(cfg Config, book *policy.ActiveRules, a Audit, h Hasher, build []Known) *Broker {
-	b := &Broker{cfg: cfg, book: book, audit: a, hash: h, table: newTable(build)}
+	b := &Broker{cfg: cfg, rules: book, audit: a, hash: h, table: newTable(build)}
 	b.gate = &actor.Gate{Log: a, Timeout: cfg.AuditTimeout, NotDone: "nothing was run"}
-	b.tally = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsKept, mostCounted)
+	b.usage = policy.NewUsageCounter(cmp.Or(book.Load().Manifest.Limits.Window, defaultWindow), countsRetention, maxCounted)
 	return b
 }
 
@@ -149,7 +115,7 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, subjects.CodeSubject)
 		return subjects.ToolResult{}, subjects.Faultf(subjects.CodeSubject, "this is not the name of a tool: %v", err)
 	}
-	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isRespondentB(caller), query: queryOf(in)}
+	c := call{id: in.Body.CallID, tool: tool, path: caller.Path, args: in.Body.Args, session: in.Session, unseen: isRespondentB(caller), query: queryID(in)}
 	if c.id == "" {
 		c.id = out.NewID()
 	}
@@ -157,39 +123,39 @@ func (b *Broker) onToolRequest(ctx context.Context, in actor.Msg[subjects.ToolRe
 		ID: out.NewID(), AgentID: caller.ID(), Lineage: caller.Path, Action: "tool.call", Tool: tool,
 		ParamsHash: b.hash.Hash(c.args), Session: in.Session, Query: c.query,
 	}
-	c.record.AgentType, _ = b.book.Load().Manifest.TypeOf(caller)
+	c.record.AgentType, _ = b.rules.Load().Manifest.TypeOf(caller)
 	known, found := b.table.find(ctx, tool)
-	fault := wellFormed(in.Body, known)
+	fault := checkRequest(in.Body, known)
 	if fault == nil && !found {
 		fault = subjects.Faultf(subjects.CodeUnknownTool, "there is no tool %s here", tool)
 	}
 	if fault == nil {
-		seen, ran := b.look(ctx, out, caller, known, &c, in.Body.CallID != "")
+		seen, ran := b.gatherAndLookUp(ctx, out, caller, known, &c, in.Body.CallID != "")
 		if ran != nil { // a call that ran is answered as it was, whatever the rules say by now
 			return *ran, nil
 		}
-		c, fault = b.judge(ctx, out, caller, known, c, seen)
+		c, fault = b.judgeCall(ctx, out, caller, known, c, seen)
 	}
 	actor.Step(ctx, "decided")
 	if fault != nil {
-		return b.deny(ctx, out, c, fault), nil
+		return b.denyCall(ctx, out, c, fault), nil
 	}
 	if in.Body.CallID == "" || harmless(known.Tool) && !c.approved {
-		return b.act(ctx, out, c, known), nil
+		return b.runAudited(ctx, out, c, known), nil
 	}
-	return b.once(ctx, out, c, known), nil // one yes of the user is for one run
+	return b.runOnce(ctx, out, c, known), nil // one yes of the user is for one run
 }
 
-// look finds out about a call, and at the same time whether it ran before. For one that did, the first changes nothing but
+// gatherAndLookUp finds out about a call, and at the same time whether it ran before. For one that did, the first changes nothing but
 // what any call for the same question would: its words are known, and an override for it is tied to it.
-func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call, named bool) (seen facts, ran *subjects.ToolResult) {
+func (b *Broker) gatherAndLookUp(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c *call, named bool) (seen facts, ran *subjects.ToolResult) {
 	var wg sync.WaitGroup
 	var old subjects.ToolResult
 	var done, begun bool
 	if asked := *c; named {
-		wg.Go(func() { old, done, begun = b.before(ctx, out, asked, k) })
+		wg.Go(func() { old, done, begun = b.findCompleted(ctx, out, asked, k) })
 	}
-	seen = b.gather(ctx, out, caller, k, *c, false)
+	seen = b.gatherFacts(ctx, out, caller, k, *c, false)
 	wg.Wait()
 	if done {
 		return seen, &old
@@ -198,11 +164,11 @@ func (b *Broker) look(ctx context.Context, out actor.Out, caller subjects.Caller
 	return seen, nil
 }
 
-// judge decides by what is known of a call. After a yes of the user it finds that out anew and decides again: minutes
+// judgeCall decides by what is known of a call. After a yes of the user it finds that out anew and decides again: minutes
 // may have passed, and the rules or the session may have changed since.
-func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
+func (b *Broker) judgeCall(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, seen facts) (call, *subjects.Fault) {
 	var spent *policy.Usage
-	for range rounds {
+	for range maxJudgements {
 		asked := seen.call
 		c.typ, c.person, c.mode = asked.Type, asked.FromUser, modeOf(asked)
 		c.hosts, c.pages = seen.reach(b.table)
@@ -217,26 +183,26 @@ func (b *Broker) judge(ctx context.Context, out actor.Out, caller subjects.Calle
 		}
 		asked.Usage = *spent
 		before := out.Now()
-		yes, fault := b.decide(ctx, out, c, seen.rules.Chain, asked)
+		yes, fault := b.decideCall(ctx, out, c, seen.rules.Chain, asked)
 		c.approved = c.approved || yes
-		if fault != nil || !yes || out.Now().Sub(before) < stale {
+		if fault != nil || !yes || out.Now().Sub(before) < maxFactsAge {
 			return c, fault
 		}
-		seen = b.gather(ctx, out, caller, k, c, false)
+		seen = b.gatherFacts(ctx, out, caller, k, c, false)
 	}
 	return c, subjects.Faultf(subjects.CodeBusy, "each time the user agreed to this call of %s, the rules or the session asked for more, so it was not run; ask again", c.tool)
 }
 
 const (
-	// stale is how old what is known of a call may be when it runs.
-	stale = time.Second
-	// rounds is how often a call is judged whose answers all take long. What is stale after the last is not run.
-	rounds = 4
+	// maxFactsAge is how old what is known of a call may be when it runs.
+	maxFactsAge = time.Second
+	// maxJudgements is how often a call is judged whose answers all take long. What is stale after the last is not run.
+	maxJudgements = 4
 )
 
-// decide asks the layers, and then the user when a layer wants that. It returns whether the user said yes, and why
+// decideCall asks the layers, and then the user when a layer wants that. It returns whether the user said yes, and why
 // the call may not run.
-func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
+func (b *Broker) decideCall(ctx context.Context, out actor.Out, c call, chain policy.Chain, asked policy.Call) (yes bool, _ *subjects.Fault) {
 	if no := barred(asked); no != nil {
 		return false, denied(no)
 	}
@@ -251,7 +217,7 @@ func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy
 		if no := unasked(asked); no != nil {
 			return false, denied(no)
 		}
-		fault := b.approve(ctx, out, c, asks, asked.Flow.Sources())
+		fault := b.requestApproval(ctx, out, c, asks, asked.Flow.Sources())
 		return fault == nil, fault
 	}
 	if d.Allowed() {
@@ -265,17 +231,17 @@ func (b *Broker) decide(ctx context.Context, out actor.Out, c call, chain policy
 	return false, &subjects.Fault{Code: code, Text: denial.Reason, Denial: denial}
 }
 
-// act runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and result. The
+// runAudited runs the tool of an allowed call behind the audit gate and publishes the broker's copies of call and result. The
 // tool does not run unless the audit log has acknowledged the decision. A result whose outcome could not be stored is
 // withheld: the caller learns that the tool ran, and gets an unrecorded fault.
 //
 // Its steps are before, sent, answered, learned and after.
-func (b *Broker) act(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
+func (b *Broker) runAudited(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	var res subjects.ToolResult
 	_, err := actor.Audited(ctx, out, b.gate, c.record, func(ctx context.Context, p *actor.Permit) (struct{}, error) {
 		actor.Step(ctx, "before")
 		b.publishCall(ctx, out, c)
-		res = b.receive(ctx, out, c, k, b.run(ctx, out, p, c, k))
+		res = b.processResult(ctx, out, c, k, b.callTool(ctx, out, p, c, k))
 		actor.Step(ctx, "learned")
 		if res.Error == nil {
 			return struct{}{}, nil
@@ -286,7 +252,7 @@ func (b *Broker) act(ctx context.Context, out actor.Out, c call, k Known) subjec
 		return struct{}{}, res.Error
 	})
 	if res.CallID == "" { // the act did not begin
-		return b.unaudited(ctx, out, c, err)
+		return b.answerUnaudited(ctx, out, c, err)
 	}
 	if errors.Is(err, actor.ErrUnrecorded) {
 		res.Result, res.Links, res.Parked = "", nil, nil
@@ -297,8 +263,8 @@ func (b *Broker) act(ctx context.Context, out actor.Out, c call, k Known) subjec
 	return res
 }
 
-// queryOf is the query the call belongs to: the header's, which the runtime carried, or the body's.
-func queryOf(in actor.Msg[subjects.ToolRequest]) string {
+// queryID is the query the call belongs to: the header's, which the runtime carried, or the body's.
+func queryID(in actor.Msg[subjects.ToolRequest]) string {
 	if in.Query != "" {
 		return in.Query
 	}
@@ -308,8 +274,8 @@ func queryOf(in actor.Msg[subjects.ToolRequest]) string {
 	return ""
 }
 
-// wellFormed checks what no layer should have to: ids that are tokens, arguments that are one JSON object of bounded size.
-func wellFormed(r subjects.ToolRequest, k Known) *subjects.Fault {
+// checkRequest checks what no layer should have to: ids that are tokens, arguments that are one JSON object of bounded size.
+func checkRequest(r subjects.ToolRequest, k Known) *subjects.Fault {
 	if r.CallID != "" && subjects.CheckToken(r.CallID) != nil {
 		return subjects.Faultf(subjects.CodeMalformed, "call_id may hold letters, digits, - and _ only")
 	}
@@ -322,9 +288,9 @@ func wellFormed(r subjects.ToolRequest, k Known) *subjects.Fault {
 	return nil
 }
 
-// run calls the tool. It always returns a result with the ids of the call: a tool that fails, times out or is not there
+// callTool calls the tool. It always returns a result with the ids of the call: a tool that fails, times out or is not there
 // is an error in it. Without a valid permit nothing is called.
-func (b *Broker) run(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
+func (b *Broker) callTool(ctx context.Context, out actor.Out, p *actor.Permit, c call, k Known) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if err := p.Check(); err != nil {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "%v", err)
@@ -354,18 +320,18 @@ func (b *Broker) run(ctx context.Context, out actor.Out, p *actor.Permit, c call
 	got, err := actor.Ask(ctx, out, service, order)
 	took := out.Now().Sub(start)
 	res.Millis = took.Milliseconds()
-	b.tally.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
+	b.usage.AddResult(out.Now(), c.record.AgentID, took.Seconds(), int64(len(got.Result)))
 	actor.Step(ctx, "answered")
 	var fault *subjects.Fault
 	switch {
 	case actor.IsReplyFault(err) && errors.As(err, &fault):
-		res.Error = failed(fault)
+		res.Error = toolFault(fault)
 	case errors.As(err, &fault):
 		res.Error = subjects.Faultf(fault.Code, "%s", fault.Text)
 	case err != nil:
 		res.Error = subjects.Faultf(subjects.CodeUnavailable, "the tool %s could not be reached", c.tool)
 	case got.Error != nil:
-		res.Error = failed(got.Error)
+		res.Error = toolFault(got.Error)
 	case k.MaxResult > 0 && len(got.Result) > k.MaxResult:
 		res.Error = subjects.Faultf(subjects.CodeTooLarge, "%s answered with %d bytes, at most %d", c.tool, len(got.Result), k.MaxResult)
 	default:
@@ -377,12 +343,12 @@ func (b *Broker) run(ctx context.Context, out actor.Out, p *actor.Permit, c call
 	return res
 }
 
-// failed is what a tool said instead of a result. It may fail; it may not speak for the broker, nor say that it never
+// toolFault is what a tool said instead of a result. It may fail; it may not speak for the broker, nor say that it never
 // ran: whatever code it chose, and however long it talks, it is the failure of a tool.
-func failed(f *subjects.Fault) *subjects.Fault {
+func toolFault(f *subjects.Fault) *subjects.Fault {
 	text := strings.ToValidUTF8(f.Text, "?")
-	if len(text) > maxFault {
-		text = strings.ToValidUTF8(text[:maxFault], "") + "..."
+	if len(text) > maxFaultBytes {
+		text = strings.ToValidUTF8(text[:maxFaultBytes], "") + "..."
 	}
 	if text == "" {
 		text = "the tool failed and did not say why"
@@ -390,13 +356,13 @@ func failed(f *subjects.Fault) *subjects.Fault {
 	return subjects.Faultf(subjects.CodeTool, "%s", text)
 }
 
-// maxFault bounds a tool's excuse.
-const maxFault = 4096
+// maxFaultBytes bounds a tool's excuse.
+const maxFaultBytes = 4096
 
-// deny records a denial and answers with it. A denial that cannot be recorded is answered with a no-audit fault.
-func (b *Broker) deny(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
+// denyCall records a denial and answers with it. A denial that cannot be recorded is answered with a no-audit fault.
+func (b *Broker) denyCall(ctx context.Context, out actor.Out, c call, f *subjects.Fault) subjects.ToolResult {
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusDenied, denialReason(f)); err != nil {
-		return b.unaudited(ctx, out, c, err)
+		return b.answerUnaudited(ctx, out, c, err)
 	}
 	b.publishCall(ctx, out, c)
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool, Error: f}
@@ -412,8 +378,8 @@ func denialReason(f *subjects.Fault) string {
 	return f.Code
 }
 
-// unaudited answers a call that was not recorded and so did not run. err is the fault of the gate.
-func (b *Broker) unaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
+// answerUnaudited answers a call that was not recorded and so did not run. err is the fault of the gate.
+func (b *Broker) answerUnaudited(ctx context.Context, out actor.Out, c call, err error) subjects.ToolResult {
 	res := subjects.ToolResult{CallID: c.id, QueryID: c.query, Tool: c.tool}
 	if !errors.As(err, &res.Error) {
 		res.Error = subjects.Faultf(subjects.CodeNoAudit, "the call was not recorded, so nothing was run; see conclave doctor")
@@ -469,7 +435,7 @@ func (b *Broker) Start(ctx context.Context, out actor.Out) error {
 	defer close(b.table.looked)
 	for zone, tools := range subjects.Zones {
 		for _, tool := range tools {
-			if err := b.lookFor(ctx, out, zone, tool); err != nil {
+			if err := b.discoverTool(ctx, out, zone, tool); err != nil {
 				return fmt.Errorf("looking for %s: %w", tool, err)
 			}
 		}

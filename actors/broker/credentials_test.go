@@ -34,7 +34,7 @@ func keyring(q subjects.SecretGet) (any, error) {
 }
 
 // quiet fails when the password is anywhere that the broker speaks, stores or logs.
-func (h *hall) quiet(t testing.TB) {
+func (h *sessionFixture) quiet(t testing.TB) {
 	t.Helper()
 	said := fmt.Sprint(h.rec.Published(), h.rec.Requested(), h.rec.Logged(), h.records, h.everything(t))
 	if strings.Contains(said, password) {
@@ -72,7 +72,7 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, func(h *hall) { h.key, h.vault = tt.key, tt.vault })
+			h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.vault = tt.key, tt.vault })
 			h.says("s1", "q1", "who knows whom")
 			var sealed map[string]subjects.SecretValue
 			h.tools["search_knowledge_graph"] = func(o subjects.ToolOrder) (any, error) {
@@ -108,7 +108,7 @@ func TestCredentials(t *testing.T) {
 // TestOnlyWhoNeedsIt: a tool gets the credentials that its facts name, whatever is asked for, and others none.
 func TestOnlyWhoNeedsIt(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, func(h *hall) { h.key, h.vault = newKey(t).Public(), keyring })
+	h := newSessionFixture(t, func(h *sessionFixture) { h.key, h.vault = newKey(t).Public(), keyring })
 	h.says("s1", "q1", "fish")
 	h.tools["search_memory"] = func(o subjects.ToolOrder) (any, error) {
 		if len(o.Sealed) != 0 {
@@ -123,7 +123,7 @@ func TestOnlyWhoNeedsIt(t *testing.T) {
 		}
 	}
 	// The definition that agents see has no key in it.
-	if names, err := h.discovers(t, "generator", "knowledge graph", mostTools); err != nil || len(names) == 0 {
+	if names, err := h.discovers(t, "generator", "knowledge graph", maxTools); err != nil || len(names) == 0 {
 		t.Errorf("%q, %v", names, err)
 	}
 }
@@ -158,7 +158,7 @@ func TestSecretUse(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, func(h *hall) { h.cfg.ModelKeys, h.vault = []string{"openai", "brave key"}, tt.vault })
+			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelKeys, h.vault = []string{"openai", "brave key"}, tt.vault })
 			if tt.refuse != "" {
 				h.refuse[tt.refuse] = errDisk
 			}
@@ -193,7 +193,7 @@ func TestSecretUse(t *testing.T) {
 	}
 	t.Run("no setting names any", func(t *testing.T) {
 		t.Parallel()
-		h := newHall(t, func(h *hall) { h.vault = keyring })
+		h := newSessionFixture(t, func(h *sessionFixture) { h.vault = keyring })
 		var v subjects.SecretValue
 		if err := h.deliver(t, "agent.model.secret.use", "", "", subjects.SecretUse{Name: "openai", For: key.Public()}, &v); actortest.Code(err) != subjects.CodeDenied {
 			t.Errorf("%v", err)

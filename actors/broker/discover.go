@@ -15,8 +15,8 @@ import (
 
 // How many definitions a caller gets: a small model handles about five tools, and fewer are better.
 const (
-	usualTools = 4
-	mostTools  = 8
+	defaultTools = 4
+	maxTools     = 8
 )
 
 // onDiscover shows an agent the tools that fit its task and that it may use. Nobody sees the whole set.
@@ -25,7 +25,7 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	if err != nil {
 		return subjects.DiscoverReply{}, subjects.Faultf(subjects.CodeSubject, "nobody asks like this: %v", err)
 	}
-	seen := b.gather(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
+	seen := b.gatherFacts(ctx, out, caller, Known{}, call{session: in.Session, query: in.Query}, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: caller.ID(), AgentType: asked.Type, Lineage: caller.Path, Action: "broker.discover",
@@ -53,9 +53,9 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 	effective := rules.Manifest.EffectiveTools(caller.Account, asked.Lineage, asked.Override.Grant)
 	most := in.Body.Max
 	if most <= 0 {
-		most = usualTools
+		most = defaultTools
 	}
-	most = min(most, mostTools)
+	most = min(most, maxTools)
 	var always, may, rare []subjects.ToolSchema
 	for _, k := range b.table.all() {
 		if slices.Contains(effective, k.Name) && !slices.Contains(asked.Override.Disable, k.Name) && !(isRespondentB(caller) && acts(k.Tool)) {
@@ -66,22 +66,22 @@ func (b *Broker) onDiscover(ctx context.Context, in actor.Msg[subjects.DiscoverR
 			switch {
 			case k.Known && (k.Standing || opens) && len(always) < most:
 				always = append(always, s)
-			case k.Known && len(k.Rare) > 0 && !speaksOf(in.Body.Task, k.Rare):
+			case k.Known && len(k.Rare) > 0 && !hasWord(in.Body.Task, k.Rare):
 				rare = append(rare, s)
 			default:
 				may = append(may, s)
 			}
 		}
 	}
-	picked := append(always, b.choose(ctx, out, in.Body.Task, may, rare, most-len(always))...)
+	picked := append(always, b.chooseTools(ctx, out, in.Body.Task, may, rare, most-len(always))...)
 	// By name, so that a prompt does not change from question to question.
 	slices.SortFunc(picked, func(a, b subjects.ToolSchema) int { return strings.Compare(a.Name, b.Name) })
 	return subjects.DiscoverReply{Tools: picked}, nil
 }
 
-// choose picks the tools that fit a task. Where all fit, all are given. Those that are rare are given only when the model
+// chooseTools picks the tools that fit a task. Where all fit, all are given. Those that are rare are given only when the model
 // names them.
-func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) []subjects.ToolSchema {
+func (b *Broker) chooseTools(ctx context.Context, out actor.Out, task string, tools, rare []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	if len(tools) <= most {
 		return tools
 	}
@@ -99,17 +99,19 @@ func (b *Broker) choose(ctx context.Context, out actor.Out, task string, tools, 
 func rankByWords(task string, tools []subjects.ToolSchema, most int) []subjects.ToolSchema {
 	asked := words(task)
 	picked := slices.Clone(tools)
-	slices.SortStableFunc(picked, func(a, b subjects.ToolSchema) int { return cmp.Compare(shared(asked, b), shared(asked, a)) })
+	slices.SortStableFunc(picked, func(a, b subjects.ToolSchema) int {
+		return cmp.Compare(countSharedWords(asked, b), countSharedWords(asked, a))
+	})
 	return picked[:min(most, len(picked))]
 }
 
-// speaksOf reports whether a task has one of these words.
-func speaksOf(task string, any []string) bool {
+// hasWord reports whether a task has one of these words.
+func hasWord(task string, any []string) bool {
 	asked := words(task)
 	return slices.ContainsFunc(any, func(w string) bool { return asked[w] })
 }
 
-func shared(asked map[string]bool, s subjects.ToolSchema) (n int) {
+func countSharedWords(asked map[string]bool, s subjects.ToolSchema) (n int) {
 	for w := range words(s.Name + " " + s.Description) {
 		if asked[w] {
 			n++

@@ -30,7 +30,7 @@ func finds(change func(*finding)) string {
 }
 
 // finding lets an agent fetch or search, and reads the finding that it gets.
-func (h *hall) finding(t testing.TB, who, tool, args string) (finding, subjects.ToolResult) {
+func (h *sessionFixture) finding(t testing.TB, who, tool, args string) (finding, subjects.ToolResult) {
 	t.Helper()
 	res := h.calls(t, who, tool, args)
 	if res.Error != nil {
@@ -75,7 +75,7 @@ func TestDistill(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, ranked)
+			h := newSessionFixture(t, ranked)
 			h.says("s1", "q1", "weather in Oslo? see "+asked)
 			who := tt.who
 			if who == "child" {
@@ -118,7 +118,7 @@ func TestDistill(t *testing.T) {
 // TestDistillPrompt: the model that reads a page has no tools, a form to fill in, and the page in a frame.
 func TestDistillPrompt(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, ranked)
+	h := newSessionFixture(t, ranked)
 	h.says("s1", "q1", "read https://weather.example/oslo")
 	h.thinks(finds(nil))
 	h.answers("web_fetch", subjects.ToolResult{Result: strings.Repeat(page+"\n", 1000)})
@@ -142,12 +142,12 @@ func TestDistillWithoutAModel(t *testing.T) {
 	long := "Rain\nin\u202eOslo. " + strings.Repeat("more ", 5000) + "xylophone"
 	for _, tt := range []struct {
 		name  string
-		set   func(*hall)
+		set   func(*sessionFixture)
 		reply string
 		chat  func(subjects.ChatRequest) (any, error)
 		noted bool
 	}{
-		{name: "no model is to be asked", set: func(*hall) {}},
+		{name: "no model is to be asked", set: func(*sessionFixture) {}},
 		{name: "nobody is there", set: ranked, noted: true},
 		{name: "the built-in demo model reads nothing", set: ranked, chat: func(subjects.ChatRequest) (any, error) {
 			return actortest.Pieces{subjects.ChatChunk{Content: finds(nil), Done: true, DemoModel: true}}, nil
@@ -158,7 +158,7 @@ func TestDistillWithoutAModel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, tt.set)
+			h := newSessionFixture(t, tt.set)
 			h.says("s1", "q1", "read https://weather.example/oslo")
 			h.chat = tt.chat
 			if tt.reply != "" {
@@ -183,7 +183,7 @@ func TestDistillWithoutAModel(t *testing.T) {
 func TestWhoSeesThePage(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"generator", "operator"} {
-		h := newHall(t, ranked)
+		h := newSessionFixture(t, ranked)
 		h.says("s1", "q1", "read https://weather.example/oslo")
 		h.answers("web_fetch", subjects.ToolResult{Result: page})
 		res := h.calls(t, who, "web_fetch", `{"url":"https://weather.example/oslo"}`)
@@ -203,7 +203,7 @@ func FuzzDistill(f *testing.F) {
 	for _, s := range []string{finds(nil), `{}`, `null`, `{"claim":"\u0000\n","date":"2026-13-01","confidence":"x"}`, "", `{"claim":1}`, "\xff"} {
 		f.Add(s)
 	}
-	h := newHall(f, ranked)
+	h := newSessionFixture(f, ranked)
 	f.Fuzz(func(t *testing.T, reply string) {
 		h.thinks(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -18,7 +18,7 @@ func (b *Broker) onValidate(ctx context.Context, in actor.Msg[subjects.ToolReque
 	if err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeSubject, "this is not a dry run: %v", err)
 	}
-	return b.dry(ctx, out, caller.ID(), caller, in.Body.Tool, in.Body.Args, in.Session, queryOf(in))
+	return b.explainCall(ctx, out, caller.ID(), caller, in.Body.Tool, in.Body.Args, in.Session, queryID(in))
 }
 
 // onExplain is the user's dry run of somebody's call.
@@ -51,11 +51,11 @@ func (b *Broker) onExplain(ctx context.Context, in actor.Msg[subjects.ExplainReq
 			q.QueryID = last.QueryID
 		}
 	}
-	return b.dry(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
+	return b.explainCall(ctx, out, in.From, subjects.Caller{Account: parts[0], Path: parts[1:]}, q.Tool, q.Args, q.SessionID, q.QueryID)
 }
 
-// dry judges a call that is not made. That somebody looked is on record.
-func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
+// explainCall judges a call that is not made. That somebody looked is on record.
+func (b *Broker) explainCall(ctx context.Context, out actor.Out, asker string, caller subjects.Caller, tool string, args json.RawMessage, session, query string) (subjects.Verdict, error) {
 	if err := subjects.CheckToken(tool); err != nil {
 		return subjects.Verdict{}, subjects.Faultf(subjects.CodeMalformed, "tool must be the name of a tool: %v", err)
 	}
@@ -64,7 +64,7 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	}
 	known, found := b.table.find(ctx, tool)
 	c := call{tool: tool, path: caller.Path, args: args, session: session, query: query}
-	seen := b.gather(ctx, out, caller, known, c, true)
+	seen := b.gatherFacts(ctx, out, caller, known, c, true)
 	asked, rules, fault := seen.call, seen.rules, seen.fault
 	rec := subjects.AuditRecord{
 		ID: out.NewID(), AgentID: asker, AgentType: asked.Type, Lineage: caller.Path, Action: "broker.validate", Tool: tool,
@@ -79,7 +79,7 @@ func (b *Broker) dry(ctx context.Context, out actor.Out, asker string, caller su
 	case !found:
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: policy.RuleUnknownTool, Reason: "there is no tool " + tool + " here"}}, nil
 	}
-	if f := wellFormed(subjects.ToolRequest{Args: args}, known); f != nil {
+	if f := checkRequest(subjects.ToolRequest{Args: args}, known); f != nil {
 		return subjects.Verdict{Denial: &subjects.Denial{Layer: policy.LayerTool, Rule: f.Code, Reason: f.Text}}, nil
 	}
 	asked.Usage = b.spent(out, asked, c, seen, true)

@@ -13,7 +13,7 @@ import (
 )
 
 // validates asks for a dry run, as the one who would call.
-func (h *hall) validates(t testing.TB, who, session, query, tool, args string) (subjects.Verdict, error) {
+func (h *sessionFixture) validates(t testing.TB, who, session, query, tool, args string) (subjects.Verdict, error) {
 	t.Helper()
 	c := callerOf(who)
 	subject := "agent." + c.Account + ".broker.validate"
@@ -26,7 +26,7 @@ func (h *hall) validates(t testing.TB, who, session, query, tool, args string) (
 }
 
 // dries is what a call would come to: ok, what it asks, or who refuses.
-func (h *hall) dries(t testing.TB, who, tool, args string) string {
+func (h *sessionFixture) dries(t testing.TB, who, tool, args string) string {
 	t.Helper()
 	v, err := h.validates(t, who, "s1", "q1", tool, args)
 	if err != nil {
@@ -52,7 +52,7 @@ func told(v subjects.Verdict) string {
 }
 
 // explains is the user's dry run.
-func (h *hall) explains(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
+func (h *sessionFixture) explains(t testing.TB, who string, q subjects.ExplainRequest) (subjects.Verdict, error) {
 	t.Helper()
 	var v subjects.Verdict
 	err := h.deliver(t, "ctl."+who+".policy.explain", "", "", q, &v)
@@ -84,7 +84,7 @@ func TestDryRuns(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t)
+			h := newSessionFixture(t)
 			h.says("s1", "q1", "search for fish")
 			who := tt.who
 			if who == "child" {
@@ -135,12 +135,12 @@ func TestExplainRefused(t *testing.T) {
 		{"trick: every session", subjects.ExplainRequest{As: "generator", Tool: "web_search", SessionID: "*"}},
 		{"trick: a question that is a subject", subjects.ExplainRequest{As: "generator", Tool: "web_search", QueryID: "a.b"}},
 	} {
-		h := newHall(t)
+		h := newSessionFixture(t)
 		if v, err := h.explains(t, "user", tt.q); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%s: %+v, %v", tt.name, v, err)
 		}
 	}
-	h := newHall(t)
+	h := newSessionFixture(t)
 	if _, err := h.validates(t, "generator", "s1", "q1", "web.search", `{}`); actortest.Code(err) != subjects.CodeMalformed {
 		t.Errorf("a dry run of no tool: %v", err)
 	}
@@ -165,7 +165,7 @@ func TestExplainRefused(t *testing.T) {
 // is still free, and no store holds more than before.
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
 	h.says("s1", "q1", "search for fish")
 	before := h.everything(t)
@@ -198,7 +198,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 }
 
 // everything is all that the stores hold.
-func (h *hall) everything(t testing.TB) string {
+func (h *sessionFixture) everything(t testing.TB) string {
 	t.Helper()
 	var all []string
 	for _, bucket := range []string{"flow", "parked", "ledger", "session_config", bucketApprovals, bucketRules, registry, "schemas"} {

@@ -26,10 +26,10 @@ type facts struct {
 	fault   *subjects.Fault   // why it cannot be judged
 }
 
-// gather finds out everything about a call that its layers need: who asks, below whom, what the user has set for the
+// gatherFacts finds out everything about a call that its layers need: who asks, below whom, what the user has set for the
 // session, and what went into it. What cannot be found out is a refusal. With dry nothing is changed by looking.
-func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
-	f.rules = b.book.Load()
+func (b *Broker) gatherFacts(ctx context.Context, out actor.Out, caller subjects.Caller, k Known, c call, dry bool) (f facts) {
+	f.rules = b.rules.Load()
 	asked := policy.Call{
 		Caller: caller, Tool: k.Tool, Schema: k.schema.Parameters, Args: c.args, Session: c.session, Query: c.query,
 		FromUser: caller.Account == person && len(caller.Path) == 0,
@@ -38,7 +38,7 @@ func (b *Broker) gather(ctx context.Context, out actor.Out, caller subjects.Call
 	var line, over, flow error
 	var wg sync.WaitGroup
 	if len(caller.Path) > 0 {
-		wg.Go(func() { asked.Lineage, f.budgets, line = b.lineage(ctx, out, caller, c.session) })
+		wg.Go(func() { asked.Lineage, f.budgets, line = b.loadLineageBudgets(ctx, out, caller, c.session) })
 	}
 	if c.session != "" {
 		if c.tool != "" && !asked.FromUser && !harmless(k.Tool) {
@@ -126,20 +126,20 @@ func labelsOf(c policy.Call) *subjects.Labels {
 // spent tells what was used up before a call, and counts the call: not with dry, and not when it was begun before and is
 // counted already.
 func (b *Broker) spent(out actor.Out, asked policy.Call, c call, seen facts, dry bool) policy.Usage {
-	b.tally.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
+	b.usage.SetWindow(cmp.Or(seen.rules.Manifest.Limits.Window, defaultWindow))
 	a := policy.Attempt{Caller: asked.Caller.ID(), Session: c.session, Query: c.query, Tool: c.tool, ParamsHash: b.hash.Hash(compact(c.args))}
 	var s policy.Usage
 	switch {
 	case dry:
-		s = b.tally.Peek(out.Now(), a)
+		s = b.usage.Peek(out.Now(), a)
 	case c.again:
-		s = b.tally.Peek(out.Now(), a)
+		s = b.usage.Peek(out.Now(), a)
 		s.Identical, s.Calls = max(0, s.Identical-1), max(0, s.Calls-1) // its own first time
 		for i := range s.Agents {
 			s.Agents[i].Calls = max(0, s.Agents[i].Calls-1)
 		}
 	default:
-		s = b.tally.Count(out.Now(), a)
+		s = b.usage.Count(out.Now(), a)
 	}
 	budgets := seen.budgets
 	for i := range s.Agents { // the account itself has no budget; each agent below it has its own

@@ -16,7 +16,7 @@ import (
 	"conclave/subjects"
 )
 
-const hallManifest = `
+const sessionManifest = `
 types:
   assistant:
     tools: [get_datetime, web_search, web_fetch, search_memory, save_memory, run_shell, search_knowledge_graph, package_install]
@@ -40,8 +40,8 @@ high_risk: [run_shell]
 always_ask: [package_install]
 `
 
-// hallTools are what the hall's broker knows of its tools.
-func hallTools() map[string]policy.Tool {
+// sessionTools are what the hall's broker knows of its tools.
+func sessionTools() map[string]policy.Tool {
 	return map[string]policy.Tool{
 		"get_datetime":           {Effects: policy.Declare()},
 		"web_search":             {Effects: policy.Declare(policy.Egress, policy.ReadsUntrusted), Query: "query"},
@@ -54,10 +54,10 @@ func hallTools() map[string]policy.Tool {
 	}
 }
 
-// hall is an office with tools, a model and a keyring, all of them what the test makes of them. The story is what was put
+// sessionFixture is an office with tools, a model and a keyring, all of them what the test makes of them. The story is what was put
 // on record and what ran, in order.
-type hall struct {
-	*office
+type sessionFixture struct {
+	*spawnFixture
 	cfg   Config
 	wrap  func(actor.Out) actor.Out // around what the broker speaks through
 	tools map[string]func(subjects.ToolOrder) (any, error)
@@ -71,14 +71,14 @@ type hall struct {
 	audits func(subjects.AuditRecord) error // why the audit does not take a record
 }
 
-func newHall(t testing.TB, set ...func(*hall)) *hall {
+func newSessionFixture(t testing.TB, set ...func(*sessionFixture)) *sessionFixture {
 	t.Helper()
-	h := &hall{office: newOffice(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, told: make(chan string, 64)}
+	h := &sessionFixture{spawnFixture: newSpawnFixture(t), tools: map[string]func(subjects.ToolOrder) (any, error){}, told: make(chan string, 64)}
 	h.cfg = Config{CallTimeout: time.Minute, AuditTimeout: time.Second, ApprovalWait: time.Minute}
 	for _, s := range set {
 		s(h)
 	}
-	h.start(t, officeRules(t, hallManifest))
+	h.start(t, parseRules(t, sessionManifest))
 	h.rec.Reply = h.answerAll
 	h.rec.FailPublish = func(subject string) error {
 		if id, ok := strings.CutPrefix(subject, "event.approval.request."); ok {
@@ -90,11 +90,11 @@ func newHall(t testing.TB, set ...func(*hall)) *hall {
 }
 
 // start makes a broker that knows nothing but what is stored.
-func (h *hall) start(t testing.TB, rules policy.Rules) {
+func (h *sessionFixture) start(t testing.TB, rules policy.Rules) {
 	t.Helper()
 	var known []Known
 	var schemas []subjects.ToolSchema
-	all := hallTools()
+	all := sessionTools()
 	if h.facts != nil {
 		h.facts(all)
 	}
@@ -112,7 +112,7 @@ func (h *hall) start(t testing.TB, rules policy.Rules) {
 }
 
 // answerAll is everybody whom the broker asks.
-func (h *hall) answerAll(subject string, body []byte) (any, error) {
+func (h *sessionFixture) answerAll(subject string, body []byte) (any, error) {
 	nobody := subjects.Faultf(subjects.CodeUnavailable, "nobody answers %s", subject)
 	switch {
 	case strings.HasPrefix(subject, "tool.call."):
@@ -142,14 +142,14 @@ func (h *hall) answerAll(subject string, body []byte) (any, error) {
 	return h.answerTurns(subject, body)
 }
 
-func (h *hall) tell(s string) {
+func (h *sessionFixture) tell(s string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.story = append(h.story, s)
 }
 
 // lately is the story since the last look.
-func (h *hall) lately() string {
+func (h *sessionFixture) lately() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := strings.Join(h.story, "; ")
@@ -158,13 +158,13 @@ func (h *hall) lately() string {
 }
 
 // Append implements [Audit].
-func (h *hall) Append(ctx context.Context, rec subjects.AuditRecord) error {
+func (h *sessionFixture) Append(ctx context.Context, rec subjects.AuditRecord) error {
 	if h.audits != nil {
 		if err := h.audits(rec); err != nil {
 			return err
 		}
 	}
-	err := h.office.Append(ctx, rec)
+	err := h.spawnFixture.Append(ctx, rec)
 	if err == nil {
 		h.tell(strings.TrimSpace(rec.Phase + " " + rec.Status + " " + rec.Reason))
 	}
@@ -172,13 +172,13 @@ func (h *hall) Append(ctx context.Context, rec subjects.AuditRecord) error {
 }
 
 // says is a question of the user as the router stores it.
-func (h *hall) says(session, query, words string) {
+func (h *sessionFixture) says(session, query, words string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.turns = append(h.turns, subjects.Query{SessionID: session, QueryID: query, Query: words})
 }
 
-func (h *hall) out(session, query string) actor.Out {
+func (h *sessionFixture) out(session, query string) actor.Out {
 	out := h.rec.Out().WithIDs(session, query)
 	if h.wrap != nil {
 		out = h.wrap(out)
@@ -187,7 +187,7 @@ func (h *hall) out(session, query string) actor.Out {
 }
 
 // deliver gives the broker a message, and reads its answer into reply.
-func (h *hall) deliver(t testing.TB, subject, session, query string, body, reply any) error {
+func (h *sessionFixture) deliver(t testing.TB, subject, session, query string, body, reply any) error {
 	t.Helper()
 	head := map[string]string{
 		subjects.HeaderQuery: query, subjects.HeaderSession: session, subjects.HeaderDeadline: strconv.FormatInt(h.rec.Time.Add(time.Minute).UnixMilli(), 10),
@@ -206,12 +206,12 @@ func (h *hall) deliver(t testing.TB, subject, session, query string, body, reply
 }
 
 // calls asks for a tool. who is the account, with the path below it; every call has its own name unless one is given.
-func (h *hall) calls(t testing.TB, who, tool, args string, id ...string) subjects.ToolResult {
+func (h *sessionFixture) calls(t testing.TB, who, tool, args string, id ...string) subjects.ToolResult {
 	t.Helper()
 	return h.callsIn(t, "s1", "q1", who, tool, args, id...)
 }
 
-func (h *hall) callsIn(t testing.TB, session, query, who, tool, args string, id ...string) subjects.ToolResult {
+func (h *sessionFixture) callsIn(t testing.TB, session, query, who, tool, args string, id ...string) subjects.ToolResult {
 	t.Helper()
 	c := callerOf(who)
 	if len(id) == 0 {
@@ -226,7 +226,7 @@ func (h *hall) callsIn(t testing.TB, session, query, who, tool, args string, id 
 }
 
 // flowOf is what is stored of a session.
-func (h *hall) flowOf(t testing.TB, session string) *policy.Flow {
+func (h *sessionFixture) flowOf(t testing.TB, session string) *policy.Flow {
 	t.Helper()
 	f, _, err := new(Broker).readFlow(t.Context(), h.rec.Out(), session)
 	if err != nil {
@@ -236,7 +236,7 @@ func (h *hall) flowOf(t testing.TB, session string) *policy.Flow {
 }
 
 // taints makes the session one into which strangers could have written.
-func (h *hall) taints(t testing.TB, session string) {
+func (h *sessionFixture) taints(t testing.TB, session string) {
 	t.Helper()
 	r := policy.Result{Tool: policy.Tool{Name: "web_fetch", Known: true, Effects: policy.Declare(policy.ReadsUntrusted)}, CallID: "c0", Source: "https://evil.example/"}
 	if err := h.learn(t.Context(), h.rec.Out(), session, r); err != nil {
@@ -306,7 +306,7 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t)
+			h := newSessionFixture(t)
 			h.says("s1", "q1", "search for fish")
 			who := tt.who
 			if who == "child" {
@@ -329,7 +329,7 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 	}
 	t.Run("the turns", func(t *testing.T) {
 		t.Parallel()
-		h := newHall(t)
+		h := newSessionFixture(t)
 		answer := h.rec.Reply
 		h.rec.Reply = func(subject string, body []byte) (any, error) {
 			if subject == turnsGet.Name {
@@ -346,7 +346,7 @@ func TestWhatCannotBeKnownIsRefused(t *testing.T) {
 // TestGather: who somebody is stands in the subject and the registry, and nowhere else.
 func TestGather(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "search for fish")
 	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	below := h.mustSpawn(t, "operator", "s1", subjects.SpawnRequest{Type: "researcher"})
@@ -374,7 +374,7 @@ func TestGather(t *testing.T) {
 		{"trick: an account in other letters", "Operator", "s1", search, "", false, true, ""},
 	} {
 		c := call{tool: tt.known.Name, session: tt.session, query: "q1", args: json.RawMessage(`{}`)}
-		seen := h.gather(t.Context(), h.rec.Out(), callerOf(tt.who), tt.known, c, false)
+		seen := h.gatherFacts(t.Context(), h.rec.Out(), callerOf(tt.who), tt.known, c, false)
 		if seen.fault != nil {
 			t.Errorf("%s: %v", tt.name, seen.fault)
 			continue
@@ -389,7 +389,7 @@ func TestGather(t *testing.T) {
 // TestBudgetsStandWithTheirAgents: each agent of a line is held to what it was given, and nobody to another's.
 func TestBudgetsStandWithTheirAgents(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "search for fish and for chips")
 	poor := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Budget: &subjects.Budget{Calls: 1}})
 	rich := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})

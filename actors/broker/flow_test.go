@@ -47,7 +47,7 @@ func TestWords(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t)
+			h := newSessionFixture(t)
 			h.turns = tt.turns
 			ctx := t.Context()
 			got, ok, err := h.words(ctx, h.rec.Out(), tt.session, tt.query)
@@ -72,7 +72,7 @@ func TestWordsThatCannotBeRead(t *testing.T) {
 		"trick: a message that is a list":    func() (any, error) { return message([]byte("[]")), nil },
 		"trick: a question that is a number": func() (any, error) { return message([]byte(`{"query_id":1}`)), nil },
 	} {
-		h := newHall(t)
+		h := newSessionFixture(t)
 		h.rec.Reply = func(subject string, body []byte) (any, error) {
 			if subject == turnsGet.Name {
 				return answer()
@@ -88,7 +88,7 @@ func TestWordsThatCannotBeRead(t *testing.T) {
 // TestUnknownSessionAsks: a call for which the user asked no question needs their word, whatever it sends.
 func TestUnknownSessionAsks(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "search for fish")
 	for _, tt := range []struct{ name, session, query, tool, want string }{
 		{"its question", "s1", "q1", "web_search", "ok"},
@@ -113,7 +113,7 @@ func TestUnknownSessionAsks(t *testing.T) {
 // TestWordsAreKept: the words of a question are read once, and stay known when the stream has forgotten them.
 func TestWordsAreKept(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "search for fish")
 	reads := func() (n int) {
 		for _, a := range h.rec.Requested() {
@@ -135,7 +135,7 @@ func TestWordsAreKept(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{"", "null", "fish", "[]", `"{}"`, `{"sources":`, `{"sources":"none"}`, `{}{}`, `{"sources":[{"tool":"x"}],"sources":[]}`} {
-		h := newHall(t)
+		h := newSessionFixture(t)
 		h.says("s1", "q1", "search for fish")
 		if _, err := h.rec.Out().Store("flow").Put(t.Context(), "s1", []byte(data), 0); err != nil {
 			t.Fatal(err)
@@ -153,13 +153,13 @@ func TestDamagedRecord(t *testing.T) {
 // TestTaintOutlivesTheBroker: another broker, at the next start or at the same time, knows what the first one let in.
 func TestTaintOutlivesTheBroker(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "read https://fish.example/ for me")
 	first := h.Broker
 	if res := h.calls(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`); outcome(res) != "ok" {
 		t.Fatal(outcome(res))
 	}
-	h.start(t, officeRules(t, hallManifest))
+	h.start(t, parseRules(t, sessionManifest))
 	second := h.Broker
 	for name, b := range map[string]*Broker{"the first": first, "the second": second} {
 		h.Broker = b
@@ -187,10 +187,10 @@ func TestTaintOutlivesTheBroker(t *testing.T) {
 // changes for ever, the result is not given out.
 func TestLearnersAtOnce(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	h.says("s1", "q1", "search for fish")
 	brokers := []*Broker{h.Broker}
-	h.start(t, officeRules(t, hallManifest))
+	h.start(t, parseRules(t, sessionManifest))
 	brokers = append(brokers, h.Broker)
 	tool := policy.Tool{Name: "web_search", Known: true, Query: "query", Effects: policy.Declare(policy.ReadsUntrusted)}
 	var wg sync.WaitGroup

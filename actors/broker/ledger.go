@@ -66,59 +66,59 @@ func (r *running) join(key string) (wait <-chan struct{}, leave func()) {
 // key names a call in the ledger: whose it is, by what the server wrote, and what he calls it.
 func (c call) key() string { return c.record.AgentID + "." + c.id }
 
-// once runs a call that has a name, unless it ran before.
-func (b *Broker) once(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
+// runOnce runs a call that has a name, unless it ran before.
+func (b *Broker) runOnce(ctx context.Context, out actor.Out, c call, k Known) subjects.ToolResult {
 	key := c.key()
 	for {
 		wait, leave := b.running.join(key)
 		if wait == nil {
 			defer leave()
-			return b.entered(ctx, out, c, k, key)
+			return b.enterAndRun(ctx, out, c, k, key)
 		}
 		select {
 		case <-wait: // and see what the ledger says now
 		case <-ctx.Done():
-			return b.unsure(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
+			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
 		}
 	}
 }
 
-// entered looks the call up and runs it when it is new.
-func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, key string) subjects.ToolResult {
+// enterAndRun looks the call up and runs it when it is new.
+func (b *Broker) enterAndRun(ctx context.Context, out actor.Out, c call, k Known, key string) subjects.ToolResult {
 	store := out.Store("ledger")
 	limit := k.Timeout
 	if limit <= 0 {
 		limit = b.cfg.CallTimeout
 	}
 	mine := entry{Tool: c.tool, Params: c.record.ParamsHash, Session: c.session, Until: out.Now().Add(limit)}
-	rev, err := put(ctx, store, key, mine, 0)
+	rev, err := putEntry(ctx, store, key, mine, 0)
 	for errors.Is(err, actor.ErrChanged) {
 		var old entry
-		old, rev, err = read(ctx, store, key)
+		old, rev, err = readEntry(ctx, store, key)
 		switch {
 		case err != nil:
 		case old.Tool != mine.Tool || old.Params != mine.Params || old.Session != mine.Session:
-			return b.deny(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for another call"))
+			return b.denyCall(ctx, out, c, subjects.Faultf(subjects.CodeMalformed, "call_id was already used for another call"))
 		case old.Result != nil:
-			return b.replay(ctx, out, c, *old.Result)
+			return b.replayResult(ctx, out, c, *old.Result)
 		case old.Void:
-			rev, err = put(ctx, store, key, mine, rev)
-		case out.Now().Before(old.Until) && b.elsewhere(ctx): // another broker may be at it
+			rev, err = putEntry(ctx, store, key, mine, rev)
+		case out.Now().Before(old.Until) && b.waitForOtherBroker(ctx): // another broker may be at it
 			err = actor.ErrChanged
 		case ctx.Err() != nil:
-			return b.unsure(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
+			return b.denyUnrun(ctx, out, c, subjects.CodeTimeout, "%s is still running", c.tool)
 		case !repeatable(k.Tool):
-			return b.unsure(ctx, out, c, subjects.CodeUncertain, "%s was called before and nobody knows whether it ran to its end; it is not run again. Look whether it did, and ask anew if not", c.tool)
+			return b.denyUnrun(ctx, out, c, subjects.CodeUncertain, "%s was called before and nobody knows whether it ran to its end; it is not run again. Look whether it did, and ask anew if not", c.tool)
 		default:
-			rev, err = put(ctx, store, key, mine, rev)
+			rev, err = putEntry(ctx, store, key, mine, rev)
 		}
 	}
 	if err != nil {
 		out.LogError(fmt.Errorf("entering a call of %s into the ledger: %w", c.tool, err))
-		return b.unsure(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
+		return b.denyUnrun(ctx, out, c, subjects.CodeUnavailable, "the ledger cannot be written, so %s was not run; see conclave doctor", c.tool)
 	}
 	actor.Step(ctx, "entered")
-	res := b.act(ctx, out, c, k)
+	res := b.runAudited(ctx, out, c, k)
 	switch {
 	case res.Error == nil:
 		mine.Result = &res
@@ -132,31 +132,31 @@ func (b *Broker) entered(ctx context.Context, out actor.Out, c call, k Known, ke
 	// The caller's patience does not cut this short: what ran must be known to have run.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.cfg.AuditTimeout)
 	defer cancel()
-	if _, err := put(ctx, store, key, mine, rev); err != nil {
+	if _, err := putEntry(ctx, store, key, mine, rev); err != nil {
 		out.LogError(fmt.Errorf("writing the end of a call of %s into the ledger: %w", c.tool, err))
 	}
 	actor.Step(ctx, "kept")
 	return res
 }
 
-// before answers a call that ran to its end before. It reports false when the call is new, or when nobody knows how it
+// findCompleted answers a call that ran to its end before. It reports false when the call is new, or when nobody knows how it
 // ended: then it is judged like any other, and begun says that it was asked for before.
-func (b *Broker) before(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
+func (b *Broker) findCompleted(ctx context.Context, out actor.Out, c call, k Known) (res subjects.ToolResult, ran, begun bool) {
 	if harmless(k.Tool) {
 		return res, false, false
 	}
-	old, _, err := read(ctx, out.Store("ledger"), c.key())
+	old, _, err := readEntry(ctx, out.Store("ledger"), c.key())
 	switch {
 	case err != nil, old.Tool != c.tool, old.Params != c.record.ParamsHash, old.Session != c.session:
 		return res, false, false
 	case old.Result == nil:
 		return res, false, true
 	}
-	return b.replay(ctx, out, c, *old.Result), true, true
+	return b.replayResult(ctx, out, c, *old.Result), true, true
 }
 
-// elsewhere waits a moment for a call that another broker may be running. It returns false when the caller's time is over.
-func (b *Broker) elsewhere(ctx context.Context) bool {
+// waitForOtherBroker waits a moment for a call that another broker may be running. It returns false when the caller's time is over.
+func (b *Broker) waitForOtherBroker(ctx context.Context) bool {
 	t := time.NewTimer(100 * time.Millisecond)
 	defer t.Stop()
 	select {
@@ -167,20 +167,20 @@ func (b *Broker) elsewhere(ctx context.Context) bool {
 	}
 }
 
-// replay answers from the ledger. It is on record that nothing ran.
-func (b *Broker) replay(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
+// replayResult answers from the ledger. It is on record that nothing ran.
+func (b *Broker) replayResult(ctx context.Context, out actor.Out, c call, res subjects.ToolResult) subjects.ToolResult {
 	if err := b.gate.Record(ctx, out, c.record, subjects.StatusReplayed, "ledger"); err != nil {
-		return b.unaudited(ctx, out, c, err)
+		return b.answerUnaudited(ctx, out, c, err)
 	}
 	return res
 }
 
-// unsure answers a call that was not run now, and puts on record why.
-func (b *Broker) unsure(ctx context.Context, out actor.Out, c call, code, format string, a ...any) subjects.ToolResult {
-	return b.deny(ctx, out, c, subjects.Faultf(code, format, a...))
+// denyUnrun answers a call that was not run now, and puts on record why.
+func (b *Broker) denyUnrun(ctx context.Context, out actor.Out, c call, code, format string, a ...any) subjects.ToolResult {
+	return b.denyCall(ctx, out, c, subjects.Faultf(code, format, a...))
 }
 
-func put(ctx context.Context, s actor.Store, key string, e entry, rev uint64) (uint64, error) {
+func putEntry(ctx context.Context, s actor.Store, key string, e entry, rev uint64) (uint64, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
 		return 0, err
@@ -188,7 +188,7 @@ func put(ctx context.Context, s actor.Store, key string, e entry, rev uint64) (u
 	return s.Put(ctx, key, data, rev)
 }
 
-func read(ctx context.Context, s actor.Store, key string) (e entry, rev uint64, err error) {
+func readEntry(ctx context.Context, s actor.Store, key string) (e entry, rev uint64, err error) {
 	data, rev, err := s.Get(ctx, key)
 	if err != nil {
 		return e, 0, err

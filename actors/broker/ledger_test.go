@@ -17,10 +17,10 @@ import (
 	"conclave/subjects"
 )
 
-// searchWorld has a web_search with the given effects; each run of it answers with its number.
-func searchWorld(t *testing.T, effects policy.Effects) (w *world, runs *atomic.Int64) {
+// newSearchFixture has a web_search with the given effects; each run of it answers with its number.
+func newSearchFixture(t *testing.T, effects policy.Effects) (w *callFixture, runs *atomic.Int64) {
 	t.Helper()
-	w = &world{hash: hasher(t), refuse: map[string]error{}}
+	w = &callFixture{hash: hasher(t), refuse: map[string]error{}}
 	w.rec.Time = now
 	k := broker.Known{Tool: policy.Tool{Name: "web_search", Zone: "tools", Known: true, Effects: effects, Timeout: 5 * time.Second}, Pin: broker.Pin(search)}
 	w.b = broker.New(broker.Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, rules(manifest(t), bare(t)), w, w.hash, []broker.Known{clockFacts(), k})
@@ -47,7 +47,7 @@ func mutates() policy.Effects { return policy.Declare(policy.Mutate) }
 
 func reads() policy.Effects { return policy.Declare(policy.Egress, policy.ReadsUntrusted) }
 
-func (w *world) statuses() (out []string) {
+func (w *callFixture) statuses() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.records {
@@ -62,7 +62,7 @@ func TestLedger(t *testing.T) {
 
 	t.Run("asked again, it answers from the ledger and runs nothing", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		for range 3 {
 			res, err := w.call(t, searching("generator", "c1", args))
 			if err != nil || res.Result != "run 1" {
@@ -78,7 +78,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("another name is another call", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		for _, id := range []string{"c1", "c2"} {
 			w.call(t, searching("generator", id, args))
 		}
@@ -88,7 +88,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("without a name every call is its own", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		for range 2 {
 			w.call(t, searching("generator", "", args))
 		}
@@ -98,7 +98,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("trick: another account's name for a call", func(t *testing.T) {
 		t.Parallel()
-		w, _ := searchWorld(t, mutates())
+		w, _ := newSearchFixture(t, mutates())
 		w.call(t, searching("generator", "c1", args))
 		res, _ := w.call(t, searching("operator", "c1", args))
 		if res.Result != "run 2" {
@@ -107,7 +107,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("trick: the same name for other arguments", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		w.call(t, searching("generator", "c1", args))
 		res, _ := w.call(t, searching("generator", "c1", `{"query":"y"}`))
 		if res.Error == nil || res.Error.Code != subjects.CodeMalformed || res.Result != "" || runs.Load() != 1 {
@@ -116,7 +116,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("a failure is kept too", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		w.answer(func(string, []byte) (any, error) {
 			runs.Add(1)
 			return nil, subjects.Faultf(subjects.CodeTool, "disk full")
@@ -132,7 +132,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("the clock is not in the ledger", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		for range 2 {
 			w.call(t, actortest.Message{Subject: "agent.generator.tool.request.get_datetime", Body: request()})
 		}
@@ -142,7 +142,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("what the audit did not take did not run, and may later", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
 		if res, _ := w.call(t, searching("generator", "c1", args)); res.Error == nil || res.Error.Code != subjects.CodeNoAudit || runs.Load() != 0 {
 			t.Fatalf("%+v after %d runs", res, runs.Load())
@@ -156,7 +156,7 @@ func TestLedger(t *testing.T) {
 	})
 	t.Run("a denied call is not in the ledger", func(t *testing.T) {
 		t.Parallel()
-		w, runs := searchWorld(t, mutates())
+		w, runs := newSearchFixture(t, mutates())
 		w.call(t, searching("committee", "c1", args))
 		if keys, _ := w.rec.Out().Store("ledger").Keys(t.Context(), ""); len(keys) != 0 || runs.Load() != 0 {
 			t.Errorf("%q, %d runs", keys, runs.Load())
@@ -182,7 +182,7 @@ func TestLedgerAfterACrash(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w, runs := searchWorld(t, tt.effects)
+			w, runs := newSearchFixture(t, tt.effects)
 			args := json.RawMessage(`{"query":"x"}`)
 			left, _ := json.Marshal(map[string]any{"tool": "web_search", "params": w.hash.Hash(args), "until": now.Add(tt.until)})
 			if _, err := w.rec.Out().Store("ledger").Put(t.Context(), "generator.c1", left, 0); err != nil {
@@ -211,7 +211,7 @@ func TestLedgerAfterACrash(t *testing.T) {
 // Asked again while it runs, whoever asks waits for the same run.
 func TestLedgerJoins(t *testing.T) {
 	t.Parallel()
-	w, _ := searchWorld(t, mutates())
+	w, _ := newSearchFixture(t, mutates())
 	began, let := make(chan struct{}, 2), make(chan struct{})
 	w.rec.Reply = func(string, []byte) (any, error) {
 		began <- struct{}{}
@@ -234,7 +234,7 @@ func TestLedgerJoins(t *testing.T) {
 // A ledger that cannot be written means that nothing runs.
 func TestLedgerDown(t *testing.T) {
 	t.Parallel()
-	w, runs := searchWorld(t, mutates())
+	w, runs := newSearchFixture(t, mutates())
 	w.rec.FailStore = errors.New("no stream")
 	res, err := w.call(t, searching("generator", "c1", `{"query":"x"}`))
 	if err != nil || res.Error == nil || res.Error.Code != subjects.CodeUnavailable || runs.Load() != 0 {
@@ -244,7 +244,7 @@ func TestLedgerDown(t *testing.T) {
 
 func TestDiscover(t *testing.T) {
 	t.Parallel()
-	ask := func(t *testing.T, w *world, account, task string, most int) (names []string, err error) {
+	ask := func(t *testing.T, w *callFixture, account, task string, most int) (names []string, err error) {
 		t.Helper()
 		reply, err := w.rec.Deliver(t, w.b, actortest.Message{Subject: "agent." + account + ".broker.discover", Body: subjects.DiscoverRequest{Task: task, Max: most}, Deadline: now.Add(time.Second)})
 		if err != nil {
@@ -276,7 +276,7 @@ func TestDiscover(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w, _ := searchWorld(t, mutates())
+			w, _ := newSearchFixture(t, mutates())
 			got, err := ask(t, w, tt.account, tt.task, tt.most)
 			if !slices.Equal(got, tt.want) || actortest.Code(err) != tt.code {
 				t.Errorf("%q, %v", got, err)
@@ -288,7 +288,7 @@ func TestDiscover(t *testing.T) {
 	}
 	t.Run("no record, no list", func(t *testing.T) {
 		t.Parallel()
-		w, _ := searchWorld(t, mutates())
+		w, _ := newSearchFixture(t, mutates())
 		w.refuse[subjects.AuditBefore] = context.DeadlineExceeded
 		if got, err := ask(t, w, "generator", "", 0); actortest.Code(err) != subjects.CodeNoAudit || len(got) != 0 {
 			t.Errorf("%q, %v", got, err)

@@ -11,7 +11,7 @@ import (
 )
 
 // remembering makes the hall's memory what it is in the system: it keeps, and it says whose each result is.
-func remembering(h *hall) {
+func remembering(h *sessionFixture) {
 	h.facts = func(all map[string]policy.Tool) {
 		all["search_memory"] = policy.Tool{Effects: policy.Declare(policy.ReadsPrivate), Graded: true, Standing: true}
 		all["save_memory"] = policy.Tool{Effects: policy.Declare(policy.Remember), Graded: true}
@@ -36,7 +36,7 @@ func TestWhatMemoryIsTold(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, remembering)
+			h := newSessionFixture(t, remembering)
 			if !tt.unknown {
 				h.says("s1", "q1", "remember this")
 			}
@@ -61,7 +61,7 @@ func TestWhatMemoryIsTold(t *testing.T) {
 // A tool that keeps nothing is told nothing of the session.
 func TestOthersAreNotToldOfTheSession(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, remembering)
+	h := newSessionFixture(t, remembering)
 	h.says("s1", "q1", "read https://fish.example/")
 	var got subjects.ToolOrder
 	h.tools["web_fetch"] = func(o subjects.ToolOrder) (any, error) {
@@ -94,7 +94,7 @@ func TestMemoryGradesItsResults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, remembering)
+			h := newSessionFixture(t, remembering)
 			h.says("s1", "q1", "how do I like my coffee?")
 			h.answers("search_memory", tt.res)
 			res := h.calls(t, "generator", "search_memory", `{"query":"coffee"}`)
@@ -114,7 +114,7 @@ func TestMemoryGradesItsResults(t *testing.T) {
 // Recalls are for memory: what a page says of memories is not passed on.
 func TestOthersRecallNothing(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, remembering)
+	h := newSessionFixture(t, remembering)
 	h.says("s1", "q1", "read https://fish.example/")
 	h.answers("web_fetch", subjects.ToolResult{Result: "fish", Recalls: []string{"3f9c01"}})
 	if res := h.calls(t, "generator", "web_fetch", `{"url":"https://fish.example/"}`); len(res.Recalls) > 0 {
@@ -125,7 +125,7 @@ func TestOthersRecallNothing(t *testing.T) {
 // TestStandingTools: a tool that fits every task is offered whatever the words are, and takes nobody's right away.
 func TestStandingTools(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, remembering)
+	h := newSessionFixture(t, remembering)
 	h.says("s1", "q1", "x")
 	for _, task := range []string{"fetch the page and run the shell", "", "what does web_fetch do"} {
 		got, err := h.discovers(t, "generator", task, 3)
@@ -142,8 +142,8 @@ func TestStandingTools(t *testing.T) {
 func TestStartLooksForMemory(t *testing.T) {
 	t.Parallel()
 	s := subjects.ToolSchema{Name: "search_memory", Version: "1", Description: "looks it up", Parameters: json.RawMessage(`{"type":"object"}`)}
-	h := newHall(t)
-	h.Broker = New(h.cfg, policy.NewActiveRules(officeRules(t, hallManifest)), h, h.hash, []Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
+	h := newSessionFixture(t)
+	h.Broker = New(h.cfg, policy.NewActiveRules(parseRules(t, sessionManifest)), h, h.hash, []Known{{Tool: policy.Tool{Name: s.Name, Zone: "memory", Known: true, Effects: policy.Declare()}, Pin: Pin(s)}})
 	others := h.rec.Reply
 	h.rec.Reply = func(subject string, body []byte) (any, error) {
 		if subject == "disco.memory.INFO.memory" {
@@ -163,7 +163,7 @@ func TestStartLooksForMemory(t *testing.T) {
 // An address in the task asks for the tool that opens it, whatever the other words are.
 func TestAddressesAreOffered(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, remembering)
+	h := newSessionFixture(t, remembering)
 	h.says("s1", "q1", "x")
 	got, err := h.discovers(t, "generator", "save the memory of the shell at https://fish.example/ and search it", 3)
 	if err != nil || !slices.Contains(got, "web_fetch") {
@@ -174,7 +174,7 @@ func TestAddressesAreOffered(t *testing.T) {
 // What a model passes on that looks like a credential reaches the tool, which may refuse it, and no event.
 func TestNoCredentialInTheCopyOfACall(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, remembering)
+	h := newSessionFixture(t, remembering)
 	h.says("s1", "q1", "remember this")
 	var got subjects.ToolOrder
 	h.tools["save_memory"] = func(o subjects.ToolOrder) (any, error) {

@@ -38,7 +38,7 @@ type onceSetting struct {
 }
 
 // most names that one list of a setting may hold.
-const mostNames = 64
+const maxNames = 64
 
 // onSessionConfig sets what holds for a session, or tells it. What is set takes the place of all that was set for the
 // session before; what is set once goes on top of it.
@@ -57,7 +57,7 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 	if q.Show {
 		s, _, err := readSetting(ctx, out, q.SessionID)
 		if err != nil {
-			return subjects.SessionConfig{}, unsettled(out, err)
+			return subjects.SessionConfig{}, settingsFault(out, err)
 		}
 		return s.tell(q.SessionID, q.QueryID), nil
 	}
@@ -68,9 +68,9 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 	rec.Session, rec.Query, rec.ParamsHash = q.SessionID, q.QueryID, b.hash.Hash(asked)
 	rec.Reason = short(q)
 	set, err := actor.Audited(ctx, out, b.gate, rec, func(ctx context.Context, p *actor.Permit) (subjects.SessionConfig, error) {
-		s, err := b.set(ctx, out, p, q)
+		s, err := b.storeSetting(ctx, out, p, q)
 		if err != nil {
-			return subjects.SessionConfig{}, unsettled(out, err)
+			return subjects.SessionConfig{}, settingsFault(out, err)
 		}
 		return s.tell(q.SessionID, q.QueryID), nil
 	})
@@ -80,8 +80,8 @@ func (b *Broker) onSessionConfig(ctx context.Context, in actor.Msg[subjects.Sess
 	return set, err
 }
 
-// unsettled is what the user is told when the bucket cannot be used.
-func unsettled(out actor.Out, err error) error {
+// settingsFault is what the user is told when the bucket cannot be used.
+func settingsFault(out actor.Out, err error) error {
 	out.LogError(fmt.Errorf("the settings of a session: %w", err))
 	return subjects.Faultf(subjects.CodeUnavailable, "the settings of the session cannot be read or written; nothing was changed, see conclave doctor")
 }
@@ -116,15 +116,15 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 		return bad("for one message there is nothing to take back; leave once out to remove what holds for the session")
 	case q.Override != "" && !slices.Contains(policy.Levels, q.Override):
 		return bad("there is no override %q; choose from %s", text.OneLine(q.Override, 40), strings.Join(policy.Levels, ", "))
-	case len(q.Disable) > mostNames || len(q.Grant) > mostNames:
-		return bad("at most %d tools may be disabled, and as many grants given", mostNames)
+	case len(q.Disable) > maxNames || len(q.Grant) > maxNames:
+		return bad("at most %d tools may be disabled, and as many grants given", maxNames)
 	}
 	for _, tool := range q.Disable {
 		if subjects.CheckToken(tool) != nil {
 			return bad("%q is not the name of a tool; name each one to disable", text.OneLine(tool, 60))
 		}
 	}
-	m := b.book.Load().Manifest
+	m := b.rules.Load().Manifest
 	for _, g := range q.Grant {
 		if err := m.CheckGrant(g); err != nil {
 			return bad("%v", err)
@@ -133,8 +133,8 @@ func (b *Broker) checkSetting(from string, q subjects.SessionConfig) *subjects.F
 	return nil
 }
 
-// set writes what was asked for, and returns all that holds then.
-func (b *Broker) set(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
+// storeSetting writes what was asked for, and returns all that holds then.
+func (b *Broker) storeSetting(ctx context.Context, out actor.Out, p *actor.Permit, q subjects.SessionConfig) (sessionSetting, error) {
 	if err := p.Check(); err != nil {
 		return sessionSetting{}, err
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // config asks what holds for a session, or sets it.
-func (o *office) config(t testing.TB, who string, body any) (subjects.SessionConfig, error) {
+func (o *spawnFixture) config(t testing.TB, who string, body any) (subjects.SessionConfig, error) {
 	t.Helper()
 	var reply subjects.SessionConfig
 	raw, err := o.rec.Deliver(t, o, actortest.Message{Subject: "ctl." + who + ".session.config", Body: body})
@@ -28,7 +28,7 @@ func (o *office) config(t testing.TB, who string, body any) (subjects.SessionCon
 	return reply, err
 }
 
-func (o *office) sets(t testing.TB, c subjects.SessionConfig) subjects.SessionConfig {
+func (o *spawnFixture) sets(t testing.TB, c subjects.SessionConfig) subjects.SessionConfig {
 	t.Helper()
 	c.SessionID = "s1"
 	reply, err := o.config(t, "user", c)
@@ -39,7 +39,7 @@ func (o *office) sets(t testing.TB, c subjects.SessionConfig) subjects.SessionCo
 }
 
 // level is what holds for a message, as "ALL -web_search +coder:fs_read".
-func (o *office) level(t testing.TB, session, query string) string {
+func (o *spawnFixture) level(t testing.TB, session, query string) string {
 	t.Helper()
 	over, err := o.override(t.Context(), o.rec.Out(), session, query)
 	if err != nil {
@@ -60,7 +60,7 @@ func inWords(o policy.Override) string {
 }
 
 func TestSessionConfig(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	reply, err := o.config(t, "gateway", subjects.SessionConfig{SessionID: "s1", Override: "RELAX", Disable: []string{"web_search", "run_code", "web_search"}, Grant: []string{"coder:web_search"}})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestSessionConfigRefused(t *testing.T) {
 		{"trick: the account of the user's calls sets it", "operator", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}, "only the user"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOffice(t)
+			o := newSpawnFixture(t)
 			reply, err := o.config(t, tt.who, tt.body)
 			var f *subjects.Fault
 			if !errors.As(err, &f) || !strings.Contains(f.Text, tt.want) {
@@ -154,7 +154,7 @@ func TestSessionConfigRefused(t *testing.T) {
 func TestOnce(t *testing.T) {
 	all := subjects.SessionConfig{Override: "ALL", Once: true}
 	t.Run("the next message, not the one that runs", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.asks("s1", "q1")
 		o.asks("s1", "q2") // waits already when it is set
 		o.sets(t, all)
@@ -178,7 +178,7 @@ func TestOnce(t *testing.T) {
 		}
 	})
 	t.Run("a message that is named", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		c := all
 		c.QueryID = "q7"
 		if got := o.sets(t, c); fmt.Sprint(got) != "{s1 ALL true q7 [] [] false}" {
@@ -189,14 +189,14 @@ func TestOnce(t *testing.T) {
 		}
 	})
 	t.Run("a session that the router does not know", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.sets(t, all)
 		if a, b := o.level(t, "s1", "task-1"), o.level(t, "s1", "task-2"); a != "ALL" || b != "" {
 			t.Errorf("the first %q, the second %q", a, b)
 		}
 	})
 	t.Run("many ask at once", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.sets(t, all)
 		var wg sync.WaitGroup
 		got := make([]string, 8)
@@ -209,7 +209,7 @@ func TestOnce(t *testing.T) {
 		}
 	})
 	t.Run("on top of the session's", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.sets(t, subjects.SessionConfig{Override: "RELAX", Disable: []string{"web_search"}, Grant: []string{"coder:web_search"}})
 		reply := o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true, QueryID: "q1", Disable: []string{"fs_read"}})
 		if fmt.Sprint(reply) != "{s1 ALL true q1 [fs_read web_search] [coder:web_search] false}" {
@@ -223,7 +223,7 @@ func TestOnce(t *testing.T) {
 		}
 	})
 	t.Run("a dry run uses nothing up", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.sets(t, all)
 		for range 2 {
 			if over, err := o.wouldOverride(t.Context(), o.rec.Out(), "s1", "dry"); err != nil || over.Level != "ALL" {
@@ -238,7 +238,7 @@ func TestOnce(t *testing.T) {
 		}
 	})
 	t.Run("taken back before it was used", func(t *testing.T) {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.sets(t, all)
 		o.sets(t, subjects.SessionConfig{Override: "NONE"})
 		if got := o.level(t, "s1", "q1"); got != "NONE" {
@@ -255,7 +255,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 		"a field twice":                  `{"all":{"disable":["run_code"],"disable":[]}}`,
 		"once, and the stream is silent": `{"all":{},"once":{"set":{"level":"ALL"}}}`,
 	} {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.rec.Reply = nil
 		if _, err := o.rec.Out().Store("session_config").Put(t.Context(), "s1", []byte(stored), 0); err != nil {
 			t.Fatal(err)
@@ -267,7 +267,7 @@ func TestOverrideFailsClosed(t *testing.T) {
 			t.Errorf("%s, dry: %+v, %v", name, over, err)
 		}
 	}
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	o.sets(t, subjects.SessionConfig{Override: "ALL", Once: true})
 	o.rec.FailStore = errors.New("disk full")
 	if over, err := o.override(t.Context(), o.rec.Out(), "s1", "q1"); err == nil || inWords(over) != "" {
@@ -285,7 +285,7 @@ func TestSessionConfigNeedsTheAudit(t *testing.T) {
 		{subjects.AuditBefore, subjects.CodeNoAudit, "", subjects.SessionConfig{SessionID: "s1", Override: "nonsense"}},
 		{subjects.AuditAfter, subjects.CodeUnrecorded, "ALL", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}},
 	} {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.refuse[tt.phase] = errors.New("not stored")
 		if _, err := o.config(t, "user", tt.body); actortest.Code(err) != tt.code {
 			t.Errorf("%v, want %s", err, tt.code)
@@ -294,7 +294,7 @@ func TestSessionConfigNeedsTheAudit(t *testing.T) {
 			t.Errorf("%s: holds %q, want %q", tt.code, got, tt.level)
 		}
 	}
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	o.rec.FailStore = errors.New("disk full")
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL"}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
@@ -324,7 +324,7 @@ func TestOnceOnTheBus(t *testing.T) {
 		t.Fatalf("%+v, %v", reply, err)
 	}
 	// A second broker, with the first one's key: what is set is not in anybody's memory.
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	out := outAs(t, w, "broker")
 	level := func(query string) string {
 		t.Helper()

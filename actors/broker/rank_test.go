@@ -19,7 +19,7 @@ import (
 )
 
 // thinks makes the model answer with one text, in two pieces.
-func (h *hall) thinks(reply string) {
+func (h *sessionFixture) thinks(reply string) {
 	h.chat = func(subjects.ChatRequest) (any, error) {
 		half := len(reply) / 2
 		return actortest.Pieces{subjects.ChatChunk{Content: reply[:half]}, subjects.ChatChunk{Content: reply[half:], Done: true, Model: "small"}}, nil
@@ -27,7 +27,7 @@ func (h *hall) thinks(reply string) {
 }
 
 // prompted is what the model was last asked.
-func (h *hall) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) {
+func (h *sessionFixture) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) {
 	t.Helper()
 	for _, a := range h.rec.Requested() {
 		if a.Subject != "model.chat" {
@@ -48,9 +48,9 @@ func (h *hall) prompted(t testing.TB) (q subjects.ChatRequest, r model.Request) 
 }
 
 // ranked lets models choose.
-func ranked(h *hall) { h.cfg.ModelTimeout = 5 * time.Second }
+func ranked(h *sessionFixture) { h.cfg.ModelTimeout = 5 * time.Second }
 
-func (h *hall) discovers(t testing.TB, who, task string, most int) (names []string, err error) {
+func (h *sessionFixture) discovers(t testing.TB, who, task string, most int) (names []string, err error) {
 	t.Helper()
 	c := callerOf(who)
 	subject := "agent." + c.Account + ".broker.discover"
@@ -109,7 +109,7 @@ func TestRankByModel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, ranked)
+			h := newSessionFixture(t, ranked)
 			h.chat = tt.chat
 			if tt.reply != "" {
 				h.thinks(tt.reply)
@@ -121,7 +121,7 @@ func TestRankByModel(t *testing.T) {
 			switch {
 			case tt.want != nil && !slices.Equal(got, tt.want):
 				t.Errorf("%q, want %q", got, tt.want)
-			case tt.want == nil && (len(got) != usualTools || slices.ContainsFunc(byWords, func(s string) bool { return !slices.Contains(got, s) })):
+			case tt.want == nil && (len(got) != defaultTools || slices.ContainsFunc(byWords, func(s string) bool { return !slices.Contains(got, s) })):
 				t.Errorf("%q, want those of %q", got, byWords)
 			}
 			if (len(h.rec.Logged()) > 0) != tt.noted {
@@ -137,10 +137,10 @@ func TestRankByModel(t *testing.T) {
 // TestRankTimesOut: a model that does not answer is given up on well before the caller gives up, and words are compared.
 func TestRankTimesOut(t *testing.T) {
 	t.Parallel()
-	h := newHall(t, func(h *hall) { h.cfg.ModelTimeout = 20 * time.Millisecond })
+	h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ModelTimeout = 20 * time.Millisecond })
 	h.wrap = func(out actor.Out) actor.Out { return deaf{out} }
 	got, err := h.discovers(t, "generator", "save the memory", 0)
-	if err != nil || len(got) != usualTools || !slices.Contains(got, "save_memory") {
+	if err != nil || len(got) != defaultTools || !slices.Contains(got, "save_memory") {
 		t.Errorf("%q, %v", got, err)
 	}
 	if n := h.rec.Logged(); len(n) != 1 || !strings.Contains(n[0].Error(), "words are compared instead") {
@@ -177,7 +177,7 @@ func TestRankPrompt(t *testing.T) {
 		{"trick: sentences and a task without end", strings.Repeat("very ", 500), strings.Repeat("long ", 500), 300},
 		{"trick: a description of many lines", "a\n\n\nTask: b\r\nChoose", "c\nd", 130},
 	} {
-		h := newHall(t, ranked)
+		h := newSessionFixture(t, ranked)
 		h.thinks(`{"tools":["fs_read"]}`)
 		list := tools(tt.sentence)
 		if len(list) != 10 {
@@ -185,7 +185,7 @@ func TestRankPrompt(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, nil, usualTools); err != nil {
+		if _, err := h.rankByModel(ctx, h.rec.Out(), tt.task, list, nil, defaultTools); err != nil {
 			t.Fatal(err)
 		}
 		q, r := h.prompted(t)
@@ -208,7 +208,7 @@ func TestRankPrompt(t *testing.T) {
 				}
 			}
 		}
-		if err := json.Unmarshal(q.Format, &form); err != nil || !slices.Equal(form.Properties.Tools.Items.Enum, subjects.Tools) || form.Properties.Tools.MaxItems != usualTools {
+		if err := json.Unmarshal(q.Format, &form); err != nil || !slices.Equal(form.Properties.Tools.Items.Enum, subjects.Tools) || form.Properties.Tools.MaxItems != defaultTools {
 			t.Errorf("%s: form %s, %v", tt.name, q.Format, err)
 		}
 	}
@@ -217,12 +217,12 @@ func TestRankPrompt(t *testing.T) {
 // TestDiscoverShowsWhatMayBeUsed: what is disabled is not shown, what is granted is, and a spawned agent sees its own.
 func TestDiscoverShowsWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	child := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher"})
 	narrow := h.mustSpawn(t, "generator", "s1", subjects.SpawnRequest{Type: "researcher", Tools: []string{"web_fetch"}})
 	check := func(name, who string, want ...string) {
 		t.Helper()
-		got, err := h.discovers(t, who, "fish", mostTools)
+		got, err := h.discovers(t, who, "fish", maxTools)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
 		}
@@ -237,10 +237,10 @@ func TestDiscoverShowsWhatMayBeUsed(t *testing.T) {
 	h.sets(t, subjects.SessionConfig{Override: "ALL"})
 	check("ALL gives a spawned agent nothing", narrow, "web_fetch")
 
-	if got, err := h.discovers(t, "generator", "fish", 1000); err != nil || len(got) > mostTools {
+	if got, err := h.discovers(t, "generator", "fish", 1000); err != nil || len(got) > maxTools {
 		t.Errorf("all at once: %q, %v", got, err)
 	}
-	if got, err := h.discovers(t, "generator", "fish", -1); err != nil || len(got) != usualTools {
+	if got, err := h.discovers(t, "generator", "fish", -1); err != nil || len(got) != defaultTools {
 		t.Errorf("fewer than none: %q, %v", got, err)
 	}
 	h.trail()
@@ -272,7 +272,7 @@ func FuzzRank(f *testing.F) {
 	for _, s := range []string{`{"tools":["fs_read"]}`, `{"tools":["fs_read","fs_read","x"]}`, `{"tools":null}`, `[]`, ``, `{"tools":[1]}`, "\xff"} {
 		f.Add(s)
 	}
-	h := newHall(f, ranked)
+	h := newSessionFixture(f, ranked)
 	var offered []subjects.ToolSchema
 	for _, name := range subjects.Tools {
 		offered = append(offered, subjects.ToolSchema{Name: name, Description: name})
@@ -281,12 +281,12 @@ func FuzzRank(f *testing.F) {
 		h.thinks(reply)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		got := h.choose(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), "read a file", offered, nil, usualTools)
+		got := h.chooseTools(ctx, (&actortest.Recorder{Reply: h.rec.Reply}).Out(), "read a file", offered, nil, defaultTools)
 		var names []string
 		for _, s := range got {
 			names = append(names, s.Name)
 		}
-		if len(names) < leastTools || len(names) > usualTools || len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(subjects.Tools, n) }) {
+		if len(names) < leastTools || len(names) > defaultTools || len(slices.Compact(slices.Clone(names))) != len(names) || slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(subjects.Tools, n) }) {
 			t.Errorf("%q", names)
 		}
 	})
@@ -307,7 +307,7 @@ func TestRareTools(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, ranked, func(h *hall) {
+			h := newSessionFixture(t, ranked, func(h *sessionFixture) {
 				h.facts = func(all map[string]policy.Tool) {
 					rare := all["run_shell"]
 					rare.Rare = []string{"terminal", "shell"}

@@ -11,12 +11,12 @@ import (
 )
 
 // withRespondentB is a hall in which respondent B is of a type.
-func withRespondentB(t testing.TB, typ string) *hall {
+func withRespondentB(t testing.TB, typ string) *sessionFixture {
 	t.Helper()
-	h := newHall(t, remembering)
-	m := strings.Replace(hallManifest, "  generator: assistant\n", "  generator: assistant\n  respondent_b: "+typ+"\n", 1)
+	h := newSessionFixture(t, remembering)
+	m := strings.Replace(sessionManifest, "  generator: assistant\n", "  generator: assistant\n  respondent_b: "+typ+"\n", 1)
 	m = strings.Replace(m, "  persona:\n", "  respondent_b:\n    tools: [get_datetime, search_memory, search_knowledge_graph]\n  reader:\n    tools: [web_search, web_fetch, search_memory]\n  persona:\n", 1)
-	h.start(t, officeRules(t, m))
+	h.start(t, parseRules(t, m))
 	return h
 }
 
@@ -227,17 +227,17 @@ func TestCopiesNameTheCaller(t *testing.T) {
 	forged := subjects.ToolResult{Result: "fish", Caller: "operator"}
 	for _, tt := range []struct {
 		name, who, tool string
-		set             func(h *hall)
+		set             func(h *sessionFixture)
 	}{
 		{name: "it ran", who: "generator", tool: "web_search"},
 		{name: "of respondent B", who: subjects.RespondentB, tool: "web_search"},
 		{name: "a spawned agent", who: "child", tool: "web_search"},
 		{name: "denied", who: "committee", tool: "web_search"},
-		{name: "it failed", who: "generator", tool: "web_search", set: func(h *hall) {
+		{name: "it failed", who: "generator", tool: "web_search", set: func(h *sessionFixture) {
 			h.answers("web_search", subjects.ToolResult{Caller: "operator", Error: subjects.Faultf(subjects.CodeTool, "no")})
 		}},
-		{name: "not on record", who: "generator", tool: "web_search", set: func(h *hall) { h.refuse[subjects.AuditBefore] = errDisk }},
-		{name: "its outcome is not on record", who: "generator", tool: "web_search", set: func(h *hall) { h.refuse[subjects.AuditAfter] = errDisk }},
+		{name: "not on record", who: "generator", tool: "web_search", set: func(h *sessionFixture) { h.refuse[subjects.AuditBefore] = errDisk }},
+		{name: "its outcome is not on record", who: "generator", tool: "web_search", set: func(h *sessionFixture) { h.refuse[subjects.AuditAfter] = errDisk }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -18,9 +18,9 @@ import (
 	"conclave/subjects"
 )
 
-// receive makes a result fit to be given out: secrets taken out, signs of injection noted, labelled, written down as part
+// processResult makes a result fit to be given out: secrets taken out, signs of injection noted, labelled, written down as part
 // of the session, parked when it is large, and framed when strangers could have written it. Nothing is dropped silently.
-func (b *Broker) receive(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
+func (b *Broker) processResult(ctx context.Context, out actor.Out, c call, k Known, res subjects.ToolResult) subjects.ToolResult {
 	if res.Error != nil {
 		return b.receiveFault(ctx, out, c, k, res)
 	}

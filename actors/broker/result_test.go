@@ -17,7 +17,7 @@ import (
 )
 
 // answers makes a tool answer with one result.
-func (h *hall) answers(tool string, res subjects.ToolResult) {
+func (h *sessionFixture) answers(tool string, res subjects.ToolResult) {
 	h.tools[tool] = func(subjects.ToolOrder) (any, error) { return res, nil }
 }
 
@@ -66,7 +66,7 @@ func TestLabels(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t)
+			h := newSessionFixture(t)
 			h.says("s1", "q1", "read https://fish.example/ and tell me")
 			h.answers(tt.tool, tt.res)
 			res := h.calls(t, tt.who, tt.tool, `{"url":"https://fish.example/"}`)
@@ -103,7 +103,7 @@ func TestLabels(t *testing.T) {
 // no text can close its own frame.
 func TestFrame(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	for _, s := range []string{"s1", "s2"} {
 		h.says(s, "q1", "read https://fish.example/")
 	}
@@ -158,7 +158,7 @@ func TestRedaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, func(h *hall) { h.cfg.ShowResult = 100 })
+			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ShowResult = 100 })
 			h.says("s1", "q1", "search for fish")
 			h.answers("web_search", res)
 			got := h.calls(t, "generator", "web_search", `{"query":"fish"}`)
@@ -216,7 +216,7 @@ func TestPark(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, func(h *hall) { h.cfg.ShowResult = most })
+			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ShowResult = most })
 			h.says("s1", "q1", "search for fish")
 			h.answers("search_memory", subjects.ToolResult{Result: tt.text})
 			res := h.calls(t, "operator", "search_memory", `{"query":"fish"}`)
@@ -263,7 +263,7 @@ func TestWithheld(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t, func(h *hall) { h.cfg.ShowResult = 1000 })
+			h := newSessionFixture(t, func(h *sessionFixture) { h.cfg.ShowResult = 1000 })
 			h.says("s1", "q1", "search for bread")
 			h.answers("web_search", tt.res)
 			h.wrap = func(out actor.Out) actor.Out { return cracked{out, "", tt.put} }
@@ -308,7 +308,7 @@ func TestExcuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t)
+			h := newSessionFixture(t)
 			h.says("s1", "q1", "read https://fish.example/")
 			who := tt.who
 			if who == "child" {
@@ -354,7 +354,7 @@ func TestLinks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHall(t)
+			h := newSessionFixture(t)
 			h.says("s1", "q1", "search for bread, and read https://bread.example/")
 			h.answers(tt.tool, subjects.ToolResult{Result: "[1]", Links: tt.links})
 			res := h.calls(t, "generator", tt.tool, `{"query":"bread","url":"https://bread.example/"}`)

@@ -13,7 +13,7 @@ import (
 // they typed still is.
 func TestAskedAgain(t *testing.T) {
 	t.Parallel()
-	h := newHall(t)
+	h := newSessionFixture(t)
 	again := "What do I pay with at https://shop.example/?\n\n" + subjects.RetryInstruction + " A critic said of it: It gives the card number 4711-0815 without need and names https://fish.example/in"
 	h.turns = []subjects.Query{{SessionID: "s1", QueryID: "q1", Query: again}}
 	f, err := h.flow(t.Context(), h.rec.Out(), "s1", "q1", false)

@@ -182,8 +182,8 @@ func (b *Broker) rememberFor(ctx context.Context, out actor.Out, q question, wan
 	return wanted
 }
 
-// remember writes the rules of an answer that was given: one for each thing that was asked.
-func (b *Broker) remember(ctx context.Context, out actor.Out, q question) error {
+// storeApprovalRule writes the rules of an answer that was given: one for each thing that was asked.
+func (b *Broker) storeApprovalRule(ctx context.Context, out actor.Out, q question) error {
 	for _, r := range q.rules(q.Remember, q.By) {
 		r.ID, r.Made = out.NewID(), q.Decided
 		if err := putRule(ctx, out.Store(bucketRules), rule{ApprovalRule: r}, 0); err != nil {
@@ -276,7 +276,7 @@ const actionRevoke = "approval.revoke"
 // onRevoke ends a rule. It is put on record first. Done is not OK when there is no such rule.
 func (b *Broker) onRevoke(ctx context.Context, in actor.Msg[subjects.Empty], out actor.Out) (subjects.Done, error) {
 	rec := subjects.AuditRecord{ID: out.NewID(), AgentID: in.From, Action: actionRevoke}
-	id, fault := fromPerson(in.From, in.Tokens)
+	id, fault := parseUserSubject(in.From, in.Tokens)
 	if fault != nil {
 		b.gate.Refuse(ctx, out, rec, subjects.StatusRefused, fault.Code)
 		return subjects.Done{}, fault

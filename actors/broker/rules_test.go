@@ -16,7 +16,7 @@ import (
 )
 
 // fill makes n rules that nobody asked for.
-func (d *desk) fill(t testing.TB, n int) {
+func (d *approvalFixture) fill(t testing.TB, n int) {
 	t.Helper()
 	for i := range n {
 		r := rule{ApprovalRule: subjects.ApprovalRule{ID: fmt.Sprintf("r%03d", i), Type: "assistant", Tool: "other", Rule: "flow: x", Sinks: []string{"y"}, By: "user", Made: noon.Add(time.Duration(i) * time.Second)}}
@@ -26,7 +26,7 @@ func (d *desk) fill(t testing.TB, n int) {
 	}
 }
 
-func (d *desk) list(t testing.TB, all bool) subjects.ApprovalList {
+func (d *approvalFixture) list(t testing.TB, all bool) subjects.ApprovalList {
 	t.Helper()
 	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl.user.approval.list", Body: subjects.ApprovalQuery{All: all}})
 	if err != nil {
@@ -39,16 +39,16 @@ func (d *desk) list(t testing.TB, all bool) subjects.ApprovalList {
 	return l
 }
 
-func (d *desk) revoke(t testing.TB, who, id string) (bool, error) {
+func (d *approvalFixture) revoke(t testing.TB, who, id string) (bool, error) {
 	t.Helper()
 	raw, err := d.rec.Deliver(t, d, actortest.Message{Subject: "ctl." + who + ".approval.revoke." + id, Body: subjects.Empty{}})
 	return raw == `{"ok":true}`, err
 }
 
 // remembered is a desk at which the user has said yes to a call and wants it remembered.
-func remembered(t *testing.T, level string, asks []policy.Question) (*desk, subjects.ApprovalReply) {
+func remembered(t *testing.T, level string, asks []policy.Question) (*approvalFixture, subjects.ApprovalReply) {
 	t.Helper()
-	d := newDesk(0)
+	d := newApprovalFixture(0)
 	id, got := d.asked(t, sending(), asks)
 	r, err := d.say(t, id, subjects.ApprovalDecision{Approve: true, Remember: level})
 	if err != nil || !r.Accepted || <-got != nil {
@@ -63,48 +63,56 @@ func TestRemember(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		level  string
-		change func(c *call, asks *[]policy.Question, d *desk)
+		change func(c *call, asks *[]policy.Question, d *approvalFixture)
 		asked  bool // the next call is asked about
 	}{
-		{"always: the next call", "always", func(*call, *[]policy.Question, *desk) {}, false},
-		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.session = "s2" }, false},
-		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.record.AgentID = "operator" }, false},
-		{"always: one of the places", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{place} }, false},
-		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *desk) { d.rec.Time = noon.AddDate(3, 0, 0) }, false},
-		{"session: the next call", "session", func(*call, *[]policy.Question, *desk) {}, false},
-		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *desk) { c.session = "s2" }, true},
-		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *desk) { c.session = "" }, true},
-		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *desk) { d.rec.Time = noon.Add(sessionRule) }, true},
-		{"once: the next call", "", func(*call, *[]policy.Question, *desk) {}, true},
-		{"another type", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.typ = "coder" }, true},
-		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.typ = "" }, true},
-		{"trick: a type that reaches over others", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.typ = "*" }, true},
-		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *desk) { c.tool = "web_search" }, true},
-		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Rule = "flow.exec" }, true},
-		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Layer = "limits" }, true},
-		{"trick: layer and rule cut in another place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", "" }, true},
-		{"another place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{"https://evil.example"} }, true},
-		{"trick: one place more", "always", func(_ *call, a *[]policy.Question, _ *desk) {
+		{"always: the next call", "always", func(*call, *[]policy.Question, *approvalFixture) {}, false},
+		{"always: in another session", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, false},
+		{"always: another account of the type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.record.AgentID = "operator" }, false},
+		{"always: one of the places", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place} }, false},
+		{"always: years later", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.AddDate(3, 0, 0) }, false},
+		{"session: the next call", "session", func(*call, *[]policy.Question, *approvalFixture) {}, false},
+		{"session: another session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "s2" }, true},
+		{"session: no session", "session", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.session = "" }, true},
+		{"session: long after", "session", func(_ *call, _ *[]policy.Question, d *approvalFixture) { d.rec.Time = noon.Add(sessionRule) }, true},
+		{"once: the next call", "", func(*call, *[]policy.Question, *approvalFixture) {}, true},
+		{"another type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "coder" }, true},
+		{"trick: no type", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "" }, true},
+		{"trick: a type that reaches over others", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.typ = "*" }, true},
+		{"another tool", "always", func(c *call, _ *[]policy.Question, _ *approvalFixture) { c.tool = "web_search" }, true},
+		{"another rule", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Rule = "flow.exec" }, true},
+		{"another layer", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Layer = "limits" }, true},
+		{"trick: layer and rule cut in another place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Layer, (*a)[0].Rule = "flow: flow.egress", ""
+		}, true},
+		{"another place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{"https://evil.example"}
+		}, true},
+		{"trick: one place more", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = append((*a)[0].Sinks, "https://evil.example")
 		}, true},
-		{"trick: a longer place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{place + "&secret=1"} }, true},
-		{"trick: the beginning of the place", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{"https://example.org/"} }, true},
-		{"trick: the place in capitals", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = []string{strings.ToUpper(place)} }, true},
-		{"trick: both places as one", "always", func(_ *call, a *[]policy.Question, _ *desk) {
+		{"trick: a longer place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = []string{place + "&secret=1"} }, true},
+		{"trick: the beginning of the place", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{"https://example.org/"}
+		}, true},
+		{"trick: the place in capitals", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
+			(*a)[0].Sinks = []string{strings.ToUpper(place)}
+		}, true},
+		{"trick: both places as one", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			(*a)[0].Sinks = []string{place + "," + "https://b.example"}
 		}, true},
-		{"trick: no place at all", "always", func(_ *call, a *[]policy.Question, _ *desk) { (*a)[0].Sinks = nil }, true},
-		{"trick: a second question beside it", "always", func(_ *call, a *[]policy.Question, _ *desk) {
+		{"trick: no place at all", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) { (*a)[0].Sinks = nil }, true},
+		{"trick: a second question beside it", "always", func(_ *call, a *[]policy.Question, _ *approvalFixture) {
 			*a = append(*a, policy.Question{Layer: "flow", Rule: "flow.exec", Reason: "it runs a program"})
 		}, true},
-		{"revoked", "always", func(_ *call, _ *[]policy.Question, d *desk) {
+		{"revoked", "always", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
 			for _, r := range d.list(t, false).Rules {
 				if ok, err := d.revoke(t, "user", r.ID); !ok || err != nil {
 					t.Errorf("%v, %v", ok, err)
 				}
 			}
 		}, true},
-		{"trick: a rule that was moved to another tool", "always", func(c *call, _ *[]policy.Question, d *desk) {
+		{"trick: a rule that was moved to another tool", "always", func(c *call, _ *[]policy.Question, d *approvalFixture) {
 			store := d.rec.Out().Store(bucketRules)
 			keys, _ := store.Keys(t.Context(), "")
 			data, _, _ := store.Get(t.Context(), keys[0])
@@ -113,7 +121,7 @@ func TestRemember(t *testing.T) {
 				t.Error(err)
 			}
 		}, true},
-		{"trick: a rule that is no rule", "", func(_ *call, _ *[]policy.Question, d *desk) {
+		{"trick: a rule that is no rule", "", func(_ *call, _ *[]policy.Question, d *approvalFixture) {
 			if _, err := d.rec.Out().Store(bucketRules).Put(t.Context(), "assistant.web_fetch.x", []byte(`{"sinks":`), 0); err != nil {
 				t.Error(err)
 			}
@@ -152,21 +160,21 @@ func TestRememberOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		level  string
-		change func(d *desk, c *call)
+		change func(d *approvalFixture, c *call)
 		asks   []policy.Question
 	}{
-		{"an act and no place", "always", func(*desk, *call) {}, []policy.Question{act}},
-		{"an act and no place, for the session", "session", func(*desk, *call) {}, []policy.Question{act}},
-		{"trick: an act beside a place", "always", func(*desk, *call) {}, append(sends(place), act)},
-		{"for a session that there is not", "session", func(_ *desk, c *call) { c.session = "" }, sends(place)},
-		{"trick: for no type", "always", func(_ *desk, c *call) { c.typ = "" }, sends(place)},
-		{"trick: for every type", "always", func(_ *desk, c *call) { c.typ = ">" }, sends(place)},
-		{"too many rules", "always", func(d *desk, _ *call) { d.fill(t, maxRules) }, sends(place)},
-		{"a place too long to be listed", "always", func(*desk, *call) {}, sends(strings.Repeat("x", maxRuleBytes/2))},
+		{"an act and no place", "always", func(*approvalFixture, *call) {}, []policy.Question{act}},
+		{"an act and no place, for the session", "session", func(*approvalFixture, *call) {}, []policy.Question{act}},
+		{"trick: an act beside a place", "always", func(*approvalFixture, *call) {}, append(sends(place), act)},
+		{"for a session that there is not", "session", func(_ *approvalFixture, c *call) { c.session = "" }, sends(place)},
+		{"trick: for no type", "always", func(_ *approvalFixture, c *call) { c.typ = "" }, sends(place)},
+		{"trick: for every type", "always", func(_ *approvalFixture, c *call) { c.typ = ">" }, sends(place)},
+		{"too many rules", "always", func(d *approvalFixture, _ *call) { d.fill(t, maxRules) }, sends(place)},
+		{"a place too long to be listed", "always", func(*approvalFixture, *call) {}, sends(strings.Repeat("x", maxRuleBytes/2))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d, c := newDesk(0), sending()
+			d, c := newApprovalFixture(0), sending()
 			tt.change(d, &c)
 			before := len(d.list(t, false).Rules)
 			for _, id := range []string{"c1", "c2"} { // the second is asked about as the first was
@@ -181,14 +189,14 @@ func TestRememberOnce(t *testing.T) {
 			}
 		})
 	}
-	if got := newDesk(0).newQuestion((&actortest.Recorder{}).Out(), sending(), "x", append(sends(place), act), nil); got.Sinks != nil {
+	if got := newApprovalFixture(0).newQuestion((&actortest.Recorder{}).Out(), sending(), "x", append(sends(place), act), nil); got.Sinks != nil {
 		t.Errorf("the user is shown %q as what would be remembered", got.Sinks)
 	}
 }
 
 func TestApprovals(t *testing.T) {
 	t.Parallel()
-	d := newDesk(0)
+	d := newApprovalFixture(0)
 	put := func(id, state string, asked time.Duration, args int) {
 		q := question{}
 		q.ApprovalRequest = subjects.ApprovalRequest{ID: id, Tool: "web_fetch", Args: json.RawMessage(`"` + strings.Repeat("x", args) + `"`), Asked: noon.Add(asked), Expires: noon.Add(asked + time.Minute)}
@@ -250,7 +258,7 @@ func TestRevoke(t *testing.T) {
 		name   string
 		who    string
 		id     string // "" = the rule's
-		before func(d *desk, id string)
+		before func(d *approvalFixture, id string)
 		ok     bool
 		code   string
 		holds  bool
@@ -260,12 +268,12 @@ func TestRevoke(t *testing.T) {
 		{name: "on the page", who: "gateway", ok: true, audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress"}},
 		{name: "unknown", id: "abcdef", holds: true, audit: []string{"before refused unknown"}},
 		{
-			name: "twice", before: func(d *desk, id string) { d.revoke(t, "user", id) },
+			name: "twice", before: func(d *approvalFixture, id string) { d.revoke(t, "user", id) },
 			audit: []string{"before allowed flow: flow.egress", "after ok flow: flow.egress", "before refused unknown"},
 		},
-		{name: "the audit does not take it", before: func(d *desk, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
+		{name: "the audit does not take it", before: func(d *approvalFixture, _ string) { d.refuse[subjects.StatusAllowed] = errors.New("full") }, code: subjects.CodeNoAudit, holds: true},
 		{
-			name: "it cannot be written", before: func(d *desk, _ string) { d.rec.FailStore = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
+			name: "it cannot be written", before: func(d *approvalFixture, _ string) { d.rec.FailStore = errors.New("no stream") }, code: subjects.CodeUnavailable, holds: true,
 			audit: []string{"before allowed flow: flow.egress", "after unknown unavailable"},
 		},
 		{name: "trick: an agent", who: "generator", code: subjects.CodeDenied, holds: true, audit: []string{"before refused denied"}},

@@ -45,7 +45,7 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 		return subjects.SpawnReply{}, fmt.Errorf("encoding what was asked for: %w", err)
 	}
 	rec.AgentID, rec.Lineage, rec.ParamsHash = caller.ID(), caller.Path, b.hash.Hash(asked)
-	e, tools, fault := b.child(ctx, out, caller, in, &rec)
+	e, tools, fault := b.decideSpawn(ctx, out, caller, in, &rec)
 	if fault != nil {
 		return subjects.SpawnReply{}, b.refuseSpawn(ctx, out, rec, subjects.StatusDenied, fault)
 	}
@@ -66,14 +66,14 @@ func (b *Broker) onSpawn(ctx context.Context, in actor.Msg[subjects.SpawnRequest
 	return reply, err
 }
 
-// child decides about a child: who it would be, and which tools it would have now. It tells the record the type of the
+// decideSpawn decides about a child: who it would be, and which tools it would have now. It tells the record the type of the
 // one who asks.
-func (b *Broker) child(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawned, []string, *subjects.Fault) {
+func (b *Broker) decideSpawn(ctx context.Context, out actor.Out, caller subjects.Caller, in actor.Msg[subjects.SpawnRequest], rec *subjects.AuditRecord) (spawned, []string, *subjects.Fault) {
 	if subjects.CheckToken(in.Session) != nil || subjects.CheckToken(in.Query) != nil {
 		return spawned{}, nil, subjects.Faultf(subjects.CodeMalformed, "an agent belongs to a session and to a question; say for which it is")
 	}
-	m := b.book.Load().Manifest
-	line, err := b.line(ctx, out, caller, in.Session)
+	m := b.rules.Load().Manifest
+	line, err := b.loadLineage(ctx, out, caller, in.Session)
 	over, err2 := b.overrideOf(ctx, out, caller, in.Session, in.Query, false)
 	if err := errors.Join(err, err2); err != nil {
 		out.LogError(fmt.Errorf("finding out about %s: %w", caller.ID(), err))
@@ -155,15 +155,15 @@ func (b *Broker) registerAgent(ctx context.Context, out actor.Out, p *actor.Perm
 	return err
 }
 
-// line is the agents of a caller's path as the registry knows them in this session. It ends before the first that the
+// loadLineage is the agents of a caller's path as the registry knows them in this session. It ends before the first that the
 // registry does not know, or knows from another session: the lineage layer refuses a line that is shorter than the path.
-func (b *Broker) line(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, error) {
-	line, _, err := b.lineage(ctx, out, caller, session)
+func (b *Broker) loadLineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, error) {
+	line, _, err := b.loadLineageBudgets(ctx, out, caller, session)
 	return line, err
 }
 
-// lineage is [Broker.line] with the budget of each.
-func (b *Broker) lineage(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, []subjects.Budget, error) {
+// loadLineageBudgets is [Broker.loadLineage] with the budget of each.
+func (b *Broker) loadLineageBudgets(ctx context.Context, out actor.Out, caller subjects.Caller, session string) ([]policy.SpawnedAgent, []subjects.Budget, error) {
 	var line []policy.SpawnedAgent
 	var budgets []subjects.Budget
 	for i, name := range caller.Path {

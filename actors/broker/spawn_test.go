@@ -46,8 +46,8 @@ limits:
     coder: {calls: 10}
 `
 
-// office is a broker with a recorder around it: who was spawned, and what the user set.
-type office struct {
+// spawnFixture is a broker with a recorder around it: who was spawned, and what the user set.
+type spawnFixture struct {
 	*Broker
 	rec actortest.Recorder
 
@@ -57,7 +57,7 @@ type office struct {
 	refuse  map[string]error // phase -> why the audit does not take it
 }
 
-func officeRules(t testing.TB, manifest string) policy.Rules {
+func parseRules(t testing.TB, manifest string) policy.Rules {
 	t.Helper()
 	m, err := policy.ParseManifest([]byte(manifest), "manifest.yaml")
 	if err != nil {
@@ -66,21 +66,21 @@ func officeRules(t testing.TB, manifest string) policy.Rules {
 	return policy.Rules{Manifest: m, Chain: m.Chain(policy.Env{Home: t.TempDir()})}
 }
 
-func newOffice(t testing.TB) *office {
+func newSpawnFixture(t testing.TB) *spawnFixture {
 	t.Helper()
-	o := &office{refuse: map[string]error{}}
+	o := &spawnFixture{refuse: map[string]error{}}
 	h, err := audit.LoadHasher(filepath.Join(t.TempDir(), "params.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewActiveRules(officeRules(t, officeManifest)), o, h, nil)
+	o.Broker = New(Config{CallTimeout: time.Minute, AuditTimeout: time.Second}, policy.NewActiveRules(parseRules(t, officeManifest)), o, h, nil)
 	o.rec.Time = noon
 	o.rec.Reply = o.answerTurns
 	return o
 }
 
 // answerTurns is the stream of questions.
-func (o *office) answerTurns(subject string, body []byte) (any, error) {
+func (o *spawnFixture) answerTurns(subject string, body []byte) (any, error) {
 	var q struct {
 		Seq  uint64 `json:"seq"`
 		Last string `json:"last_by_subj"`
@@ -108,14 +108,14 @@ func (o *office) answerTurns(subject string, body []byte) (any, error) {
 }
 
 // asks says that the user asked something.
-func (o *office) asks(session, query string) {
+func (o *spawnFixture) asks(session, query string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.turns = append(o.turns, subjects.Query{SessionID: session, QueryID: query, Query: "?"})
 }
 
 // Append implements [Audit].
-func (o *office) Append(_ context.Context, rec subjects.AuditRecord) error {
+func (o *spawnFixture) Append(_ context.Context, rec subjects.AuditRecord) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.refuse[rec.Phase]; err != nil {
@@ -126,10 +126,10 @@ func (o *office) Append(_ context.Context, rec subjects.AuditRecord) error {
 }
 
 // Close implements [Audit].
-func (o *office) Close(context.Context) error { return nil }
+func (o *spawnFixture) Close(context.Context) error { return nil }
 
 // trail is what is on record since the last look: "before allowed why" ...
-func (o *office) trail() string {
+func (o *spawnFixture) trail() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var out []string
@@ -141,7 +141,7 @@ func (o *office) trail() string {
 }
 
 // spawn asks for a child. who is the account, and the path below it.
-func (o *office) spawn(t testing.TB, who, session, query string, req any) (subjects.SpawnReply, error) {
+func (o *spawnFixture) spawn(t testing.TB, who, session, query string, req any) (subjects.SpawnReply, error) {
 	t.Helper()
 	account, path, below := strings.Cut(who, ".")
 	subject := "agent." + account + ".agent.spawn"
@@ -158,7 +158,7 @@ func (o *office) spawn(t testing.TB, who, session, query string, req any) (subje
 	return reply, err
 }
 
-func (o *office) mustSpawn(t testing.TB, who, session string, req subjects.SpawnRequest) string {
+func (o *spawnFixture) mustSpawn(t testing.TB, who, session string, req subjects.SpawnRequest) string {
 	t.Helper()
 	r, err := o.spawn(t, who, session, "q1", req)
 	if err != nil {
@@ -184,7 +184,7 @@ func callerOf(id string) subjects.Caller {
 }
 
 func TestSpawnIsEntered(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	reply, err := o.spawn(t, "orchestrator", "s1", "q1", subjects.SpawnRequest{Type: "coder", Tools: []string{"run_code"}, Budget: &subjects.Budget{Seconds: 9}})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestSpawnIsEntered(t *testing.T) {
 	if r := o.records[0]; r.AgentType != "coder" || !slices.Equal(r.Lineage, []string{reply.Child}) {
 		t.Errorf("record of the child's child %+v", r)
 	}
-	line, budgets, err := o.lineage(t.Context(), o.rec.Out(), callerOf(below), "s1")
+	line, budgets, err := o.loadLineageBudgets(t.Context(), o.rec.Out(), callerOf(below), "s1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestSpawnRefused(t *testing.T) {
 		{"trick: the count of a question as parent", "_query.generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}, "lineage: unknown_account", "denied"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOffice(t)
+			o := newSpawnFixture(t)
 			_, err := o.spawn(t, tt.who, tt.session, tt.query, tt.req)
 			if why(err) != tt.want {
 				t.Fatalf("%v, want %s", err, tt.want)
@@ -258,7 +258,7 @@ func TestSpawnNeedsTheAudit(t *testing.T) {
 		{"of a denial", subjects.AuditBefore, "coder", subjects.CodeNoAudit},
 		{"after", subjects.AuditAfter, "researcher", subjects.CodeUnrecorded},
 	} {
-		o := newOffice(t)
+		o := newSpawnFixture(t)
 		o.refuse[tt.phase] = errors.New("not stored")
 		reply, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: tt.typ})
 		if actortest.Code(err) != tt.code || reply.Child != "" {
@@ -272,7 +272,7 @@ func TestSpawnNeedsTheAudit(t *testing.T) {
 }
 
 func TestSpawnWhenTheRegistryIsBroken(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	o.rec.FailStore = errors.New("disk full")
 	if _, err := o.spawn(t, "generator", "s1", "q1", subjects.SpawnRequest{Type: "researcher"}); actortest.Code(err) != subjects.CodeUnavailable {
 		t.Errorf("%v", err)
@@ -287,7 +287,7 @@ func TestSpawnWhenTheRegistryIsBroken(t *testing.T) {
 
 // TestSpawnsPerQuestion: the limit holds for a question, of the account and all below it, and for many that ask at once.
 func TestSpawnsPerQuestion(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
 	var wg sync.WaitGroup
 	got := make(chan string, 8)
@@ -319,7 +319,7 @@ func TestSpawnsPerQuestion(t *testing.T) {
 
 // TestLine: a line ends before the first agent that was not made in this session.
 func TestLine(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	coder := o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"})
 	below := o.mustSpawn(t, coder, "s1", subjects.SpawnRequest{Type: "researcher"})
 	other := o.mustSpawn(t, "orchestrator", "s2", subjects.SpawnRequest{Type: "coder"})
@@ -337,7 +337,7 @@ func TestLine(t *testing.T) {
 		{"trick: no session", below, "", 0},
 		{"trick: the child of another account", "generator." + callerOf(coder).Path[0], "s1", 0},
 	} {
-		line, err := o.line(t.Context(), o.rec.Out(), callerOf(tt.who), tt.session)
+		line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf(tt.who), tt.session)
 		if err != nil || len(line) != tt.want {
 			t.Errorf("%s: %v, %v, want %d", tt.name, line, err, tt.want)
 		}
@@ -350,24 +350,24 @@ func TestLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if line, err := o.line(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil || line != nil {
+	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-free"), ""); err != nil || line != nil {
 		t.Errorf("a child of no session: %v, %v", line, err)
 	}
-	if line, err := o.line(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil || line != nil {
+	if line, err := o.loadLineage(t.Context(), o.rec.Out(), callerOf("orchestrator.coder-bad"), "s1"); err == nil || line != nil {
 		t.Errorf("an entry that nobody understands: %v, %v", line, err)
 	}
 }
 
 // TestChildOfAnotherSessionIsRefused: the chain itself says no, in words.
 func TestChildOfAnotherSessionIsRefused(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	coder := callerOf(o.mustSpawn(t, "orchestrator", "s1", subjects.SpawnRequest{Type: "coder"}))
 	for session, want := range map[string]string{"s1": "", "s2": policy.RuleUnregistered} {
-		line, err := o.line(t.Context(), o.rec.Out(), coder, session)
+		line, err := o.loadLineage(t.Context(), o.rec.Out(), coder, session)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := policy.Chain{policy.LineageLayer{Manifest: o.book.Load().Manifest}}.Decide(t.Context(), policy.Call{
+		d := policy.Chain{policy.LineageLayer{Manifest: o.rules.Load().Manifest}}.Decide(t.Context(), policy.Call{
 			Caller: coder, Type: "coder", Lineage: line, Session: session, Tool: policy.Tool{Name: "fs_read", Known: true},
 		})
 		if d.Allowed() != (want == "") || want != "" && d.Denial().Rule != want {
@@ -378,7 +378,7 @@ func TestChildOfAnotherSessionIsRefused(t *testing.T) {
 
 // TestSpawnAndSettings: a grant reaches the child, and what is disabled is not offered to it.
 func TestSpawnAndSettings(t *testing.T) {
-	o := newOffice(t)
+	o := newSpawnFixture(t)
 	if _, err := o.config(t, "user", subjects.SessionConfig{SessionID: "s1", Override: "ALL", Grant: []string{"assistant:fs_read"}, Disable: []string{"web_search"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func startOffice(t *testing.T) *bustest.Bus {
 		if err != nil {
 			return nil, err
 		}
-		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewActiveRules(officeRules(t, officeManifest)), a, h, nil), nil
+		return New(Config{CallTimeout: time.Minute, AuditTimeout: 5 * time.Second}, policy.NewActiveRules(parseRules(t, officeManifest)), a, h, nil), nil
 	}}
 	s, err := actor.Supervise(t.Context(), spec, w.Dial, actor.Config{})
 	if err != nil {

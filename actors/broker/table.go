@@ -129,12 +129,12 @@ func (b *Broker) onSchema(ctx context.Context, in actor.Msg[subjects.ToolSchema]
 	if len(in.Tokens) != 2 {
 		return subjects.Faultf(subjects.CodeSubject, "not an announcement: %s", in.Subject)
 	}
-	return b.take(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
+	return b.acceptSchema(ctx, out, in.Tokens[0], in.Tokens[1], in.Body)
 }
 
-// take checks an announcement and pins a definition that is seen for the first time. name is what the server let the
+// acceptSchema checks an announcement and pins a definition that is seen for the first time. name is what the server let the
 // tool say; what the body says must agree with it.
-func (b *Broker) take(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
+func (b *Broker) acceptSchema(ctx context.Context, out actor.Out, zone, name string, s subjects.ToolSchema) error {
 	switch {
 	case subjects.CheckToken(name) != nil || s.Name != name:
 		return subjects.Faultf(subjects.CodeMalformed, "a tool announced itself as %q under the name %q", text.Clip(s.Name, 40), text.Clip(name, 40))
@@ -171,9 +171,9 @@ func pinned(ctx context.Context, out actor.Out, zone string, s subjects.ToolSche
 	return string(v), err
 }
 
-// lookFor asks one tool for its definition, by the micro protocol. Only the tool itself may listen to its name there, so
+// discoverTool asks one tool for its definition, by the micro protocol. Only the tool itself may listen to its name there, so
 // the answer is its own. A tool that is not there is no error: it will announce itself.
-func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) error {
+func (b *Broker) discoverTool(ctx context.Context, out actor.Out, zone, tool string) error {
 	speaker, field := tool, "definition" // a tool of this machine speaks for itself
 	if zone != "tools" {
 		speaker, field = zone, "definition."+tool // the actor for all that it serves
@@ -196,7 +196,7 @@ func (b *Broker) lookFor(ctx context.Context, out actor.Out, zone, tool string) 
 		return nil
 	}
 	s.Key = info.Metadata["key"]
-	err = b.take(ctx, out, zone, tool, s)
+	err = b.acceptSchema(ctx, out, zone, tool, s)
 	var fault *subjects.Fault
 	if errors.As(err, &fault) {
 		return nil // refused: it stays unknown until it announces what was accepted
