@@ -224,7 +224,7 @@ func TestMemoryImportTerminal(t *testing.T) {
 		t.Errorf("%d, %v", code, err)
 	}
 	shown := w.stdout.String()
-	if !strings.Contains(shown, "\r\x1b[K2 of 4 files  [##########----------]  ") || !strings.Contains(shown, "gone: it is not there") || strings.Contains(shown, "imported  ") {
+	if !strings.Contains(shown, "\r\x1b[K2 of 4 files  [##########----------]  ") || !strings.Contains(shown, "gone: not found") || strings.Contains(shown, "imported  ") {
 		t.Errorf("%q", shown)
 	}
 

@@ -26,15 +26,15 @@ import (
 // Errors of [Read]. Each returned error wraps one of these and says what to do.
 var (
 	// ErrNotText means that the file holds something else than text.
-	ErrNotText = errors.New("it is not text")
+	ErrNotText = errors.New("not a text file")
 	// ErrTooLarge means that the file, or the text in it, is over the limit.
-	ErrTooLarge = errors.New("it is too large")
+	ErrTooLarge = errors.New("too large")
 	// ErrEmpty means that there is no text in the file.
-	ErrEmpty = errors.New("there is no text in it")
+	ErrEmpty = errors.New("no text in the file")
 	// ErrNoPDFReader means that the program which reads PDF is not installed.
-	ErrNoPDFReader = errors.New("PDF needs the program pdftotext, which is not there; install poppler-utils")
+	ErrNoPDFReader = errors.New("pdftotext not found; install poppler-utils to read PDF")
 	// ErrPDF means that the program could not make text of a PDF.
-	ErrPDF = errors.New("the PDF cannot be read")
+	ErrPDF = errors.New("reading PDF failed")
 )
 
 // MaxBytes is the default limit of a file, in bytes.
@@ -129,9 +129,9 @@ func loadFile(path string, most int64) ([]byte, fs.FileInfo, error) {
 	case err != nil:
 		return nil, nil, readError(err)
 	case info.IsDir():
-		return nil, nil, errors.New("it is a folder; name the files in it, or let it be walked")
+		return nil, nil, errors.New("is a folder; name the files in it")
 	case !info.Mode().IsRegular():
-		return nil, nil, errors.New("it is not a regular file")
+		return nil, nil, errors.New("not a regular file")
 	case info.Size() > most:
 		return nil, nil, tooLargeError(most)
 	}
@@ -155,11 +155,11 @@ func readError(err error) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("it is not there: %w", p.Err)
+		return fmt.Errorf("not found: %w", p.Err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("you may not read it: %w", p.Err)
+		return fmt.Errorf("permission denied: %w", p.Err)
 	}
-	return fmt.Errorf("it cannot be read: %w", p.Err)
+	return fmt.Errorf("reading failed: %w", p.Err)
 }
 
 func tooLargeError(most int64) error {

@@ -75,7 +75,7 @@ func TestRead(t *testing.T) {
 		{"UTF-16, little end first", "le.txt", utf16le("Grüße 𝄞\r\n"), document.Text, "le", "Grüße 𝄞\n", ""},
 		{"UTF-16, big end first", "be.md", utf16be("# Grüße"), document.Markdown, "Grüße", "# Grüße", ""},
 		{"Windows-1252", "w.txt", "Gr\xfc\xdfe aus K\xf6ln, wie immer \x96 na ja", document.Text, "w", "Grüße aus Köln, wie immer – na ja", "read as Windows-1252"},
-		{"UTF-8 with a broken byte", "broken.txt", "Grüße aus Köln, wie i\xffmmer", document.Text, "broken", "Grüße aus Köln, wie i\uFFFDmmer", "1 bytes that are no UTF-8"},
+		{"UTF-8 with a broken byte", "broken.txt", "Grüße aus Köln, wie i\xffmmer", document.Text, "broken", "Grüße aus Köln, wie i\uFFFDmmer", "1 bytes of invalid UTF-8"},
 		{"controls", "esc.log", "a\x1b[2Jb\x07\fnext page\u2028line", document.Text, "esc", "a[2Jb\n\nnext page\nline", ""},
 		{"a title that steers", "t.md", "# Clear \x1b[2J\u202escreen\n", document.Markdown, "Clear [2J screen", "# Clear [2J\u202escreen\n", ""},
 	} {
@@ -132,8 +132,8 @@ func TestReadRefuses(t *testing.T) {
 		is         error
 		says       string
 	}{
-		{"not there", filepath.Join(dir, "nothing"), document.Options{}, fs.ErrNotExist, "it is not there"},
-		{"a folder", dir, document.Options{}, nil, "it is a folder"},
+		{"not there", filepath.Join(dir, "nothing"), document.Options{}, fs.ErrNotExist, "not found"},
+		{"a folder", dir, document.Options{}, nil, "is a folder"},
 		{"trick: a pipe that nobody writes to", pipe, document.Options{}, nil, "not a regular file"},
 		{"trick: a device without end", "/dev/zero", document.Options{}, nil, "not a regular file"},
 		{"empty", write(t, dir, "empty", ""), document.Options{}, document.ErrEmpty, "no text"},
@@ -143,7 +143,7 @@ func TestReadRefuses(t *testing.T) {
 		{"zeros", write(t, dir, "zero.txt", "text\x00text"), document.Options{}, document.ErrNotText, "zero bytes"},
 		{"trick: zeros in UTF-16", write(t, dir, "zero16.txt", utf16le("text\x00")), document.Options{}, document.ErrNotText, "zero bytes"},
 		{"trick: UTF-32", write(t, dir, "utf32.txt", "\xff\xfe\x00\x00a\x00\x00\x00"), document.Options{}, document.ErrNotText, "zero bytes"},
-		{"controls", write(t, dir, "ctl.txt", strings.Repeat("\x01\x02ab", 20)), document.Options{}, document.ErrNotText, "none that are written"},
+		{"controls", write(t, dir, "ctl.txt", strings.Repeat("\x01\x02ab", 20)), document.Options{}, document.ErrNotText, "control characters"},
 		{"an unknown encoding", write(t, dir, "koi8.txt", russian), document.Options{}, document.ErrNotText, "save it as UTF-8"},
 		{"trick: a picture called text", write(t, dir, "p.txt", "\x89PNG\r\n\x1a\n"), document.Options{}, document.ErrNotText, "a picture"},
 		{"an office document", write(t, dir, "a.docx", "PK\x03\x04abc"), document.Options{}, document.ErrNotText, "save it as PDF or text"},
@@ -242,7 +242,7 @@ func TestReadPDF(t *testing.T) {
 		says          string
 	}{
 		{"pages that are pictures", makePDF(""), document.Options{}, document.ErrEmpty, "ocrmypdf"},
-		{"trick: a PDF in name only", "%PDF-1.4\nnothing", document.Options{}, document.ErrPDF, "pdftotext says"},
+		{"trick: a PDF in name only", "%PDF-1.4\nnothing", document.Options{}, document.ErrPDF, "pdftotext: "},
 		{"trick: a page that never ends", makePDF(strings.Repeat("words ", 500)), document.Options{MaxBytes: 2000}, document.ErrTooLarge, "split it"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -282,11 +282,11 @@ func TestPDFProgram(t *testing.T) {
 		is           error
 		says         string // the path is at the place of PATH
 	}{
-		{"trick: it hangs", "exec sleep 60", document.Options{PDFTime: 50 * time.Millisecond}, document.ErrPDF, "not done in 50ms"},
+		{"trick: it hangs", "exec sleep 60", document.Options{PDFTime: 50 * time.Millisecond}, document.ErrPDF, "timeout after 50ms"},
 		{"trick: it writes without end", "while :; do echo words words words words; done", document.Options{MaxBytes: 20000}, document.ErrTooLarge, "more than 20000 bytes of text"},
-		{"trick: it complains without end", "i=0; while [ $i -lt 3000 ]; do echo 'Syntax Error: bad' >&2; i=$((i+1)); done; exit 1", document.Options{}, document.ErrPDF, "pdftotext says: Syntax Error"},
-		{"trick: it complains with controls", `printf 'a\033[2Jb' >&2; exit 1`, document.Options{}, document.ErrPDF, "says: a [2Jb"},
-		{"a password", "echo 'Command Line Error: Incorrect password' >&2; exit 1", document.Options{}, document.ErrPDF, "locked with a password"},
+		{"trick: it complains without end", "i=0; while [ $i -lt 3000 ]; do echo 'Syntax Error: bad' >&2; i=$((i+1)); done; exit 1", document.Options{}, document.ErrPDF, "pdftotext: Syntax Error"},
+		{"trick: it complains with controls", `printf 'a\033[2Jb' >&2; exit 1`, document.Options{}, document.ErrPDF, "pdftotext: a [2Jb"},
+		{"a password", "echo 'Command Line Error: Incorrect password' >&2; exit 1", document.Options{}, document.ErrPDF, "needs a password"},
 		{"no permission", "exit 3", document.Options{}, document.ErrPDF, "does not permit"},
 		{"it fails silently", "exit 99", document.Options{}, document.ErrPDF, "exit status 99"},
 		{"trick: it writes what is no text", `printf 'ok \377\376 end'`, document.Options{}, nil, "ok \uFFFD end"},

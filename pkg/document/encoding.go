@@ -45,18 +45,18 @@ func decodeText(data []byte) (string, []string, error) {
 	good, bad := sequences(data)
 	if good > bad { // UTF-8 with some damage
 		s = strings.ToValidUTF8(s, "\uFFFD")
-		return s, []string{fmt.Sprintf("%d bytes that are no UTF-8 were left out", bad)}, sensible(s)
+		return s, []string{fmt.Sprintf("%d bytes of invalid UTF-8 were left out", bad)}, sensible(s)
 	}
 	// Western text has few letters beyond ASCII. What has many of them is in some other encoding, or is no text.
 	if 4*bad > len(data) {
-		return "", nil, fmt.Errorf("%w, or in an encoding that is not known; save it as UTF-8", ErrNotText)
+		return "", nil, fmt.Errorf("%w, or in an unknown encoding; save it as UTF-8", ErrNotText)
 	}
 	out, err := charmap.Windows1252.NewDecoder().Bytes(data)
 	if err != nil {
-		return "", nil, fmt.Errorf("%w, or in an encoding that is not known; save it as UTF-8", ErrNotText)
+		return "", nil, fmt.Errorf("%w, or in an unknown encoding; save it as UTF-8", ErrNotText)
 	}
 	s = string(out)
-	return s, []string{"it is not UTF-8 and was read as Windows-1252; save it as UTF-8 if letters look wrong"}, sensible(s)
+	return s, []string{"not UTF-8, read as Windows-1252; save it as UTF-8 if letters look wrong"}, sensible(s)
 }
 
 // decodeHTML decodes a page to UTF-8 by the charset that it declares.
@@ -81,7 +81,7 @@ func decodeHTML(data []byte) (string, []string, error) {
 func checkSignature(data []byte) error {
 	for _, s := range signatures {
 		if bytes.HasPrefix(data, []byte(s.begin)) {
-			return fmt.Errorf("%w: it is %s", ErrNotText, s.what)
+			return fmt.Errorf("%w: %s", ErrNotText, s.what)
 		}
 	}
 	return nil
@@ -98,7 +98,7 @@ func decodeMarked(data []byte) (string, bool, error) {
 		}
 		out, err := uni.UTF16(order, uni.ExpectBOM).NewDecoder().Bytes(data)
 		if err != nil {
-			return "", false, fmt.Errorf("%w: it begins like UTF-16 and is not", ErrNotText)
+			return "", false, fmt.Errorf("%w: invalid UTF-16", ErrNotText)
 		}
 		return string(out), true, nil
 	}
@@ -127,13 +127,13 @@ func sensible(s string) error {
 		all++
 		switch {
 		case r == 0:
-			return fmt.Errorf("%w: there are zero bytes in it", ErrNotText)
+			return fmt.Errorf("%w: it holds zero bytes", ErrNotText)
 		case r == utf8.RuneError, unicode.IsControl(r) && !strings.ContainsRune("\t\n\v\f\r\b\x1b", r):
 			odd++
 		}
 	}
 	if odd > 4 && 50*odd > all {
-		return fmt.Errorf("%w: %d of its %d characters are none that are written", ErrNotText, odd, all)
+		return fmt.Errorf("%w: %d of its %d characters are control characters or invalid", ErrNotText, odd, all)
 	}
 	return nil
 }

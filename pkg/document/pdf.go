@@ -26,7 +26,7 @@ func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 		return ErrNoPDFReader
 	}
 	if path, err = filepath.Abs(path); err != nil {
-		return fmt.Errorf("finding out where it is: %w", err)
+		return fmt.Errorf("resolving the path: %w", err)
 	}
 	most := o.PDFTime
 	if most <= 0 {
@@ -48,7 +48,7 @@ func (d *Doc) fromPDF(ctx context.Context, path string, o Options) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case timed.Err() != nil:
-		return fmt.Errorf("%w: pdftotext was not done in %s", ErrPDF, most)
+		return fmt.Errorf("%w: pdftotext timeout after %s", ErrPDF, most)
 	case err != nil:
 		return pdfError(err, talk.String())
 	}
@@ -63,11 +63,11 @@ func pdfError(err error, said string) error {
 	var exit *exec.ExitError
 	switch {
 	case strings.Contains(strings.ToLower(said), "password"):
-		return fmt.Errorf("%w: it is locked with a password; save it without one", ErrPDF)
+		return fmt.Errorf("%w: it needs a password; save it without one", ErrPDF)
 	case errors.As(err, &exit) && exit.ExitCode() == 3:
-		return fmt.Errorf("%w: it does not permit that its text is taken out", ErrPDF)
+		return fmt.Errorf("%w: it does not permit text extraction", ErrPDF)
 	case said != "":
-		return fmt.Errorf("%w: pdftotext says: %s", ErrPDF, said)
+		return fmt.Errorf("%w: pdftotext: %s", ErrPDF, said)
 	}
 	return fmt.Errorf("%w: pdftotext failed: %w", ErrPDF, err)
 }

@@ -64,7 +64,7 @@ func (w *walker) addFile(path string, given bool) {
 		w.files = append(w.files, File{path, given})
 	case !w.full:
 		w.full = true
-		err := fmt.Errorf("there are more than %d files; name fewer folders", MaxFiles)
+		err := fmt.Errorf("more than %d files; name fewer folders", MaxFiles)
 		w.skip(path, err.Error(), err)
 	}
 }
@@ -88,7 +88,7 @@ func (w *walker) walkRoot(path string) {
 	case info.Mode().IsRegular():
 		w.addFile(real, true)
 	default:
-		err := errors.New("it is not a regular file")
+		err := errors.New("not a regular file")
 		w.skip(path, err.Error(), err)
 	}
 }
@@ -117,7 +117,7 @@ func (w *walker) walkFolder(root string) {
 		case d.Type().IsRegular():
 			w.addFile(path, false)
 		default:
-			w.skip(path, "it is not a regular file", nil)
+			w.skip(path, "not a regular file", nil)
 		}
 		return nil
 	})
@@ -130,27 +130,27 @@ func (w *walker) walkFolder(root string) {
 func (w *walker) followLink(root, path string) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		w.skip(path, "it is a link that leads nowhere", nil)
+		w.skip(path, "broken link", nil)
 		return
 	}
 	rel, err := filepath.Rel(root, real)
 	if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
-		w.skip(path, "it is a link that leads out of the folder", nil)
+		w.skip(path, "link out of the folder", nil)
 		return
 	}
 	info, err := os.Lstat(real)
 	if err != nil || !info.Mode().IsRegular() {
-		w.skip(path, "it is a link to something that is not a regular file", nil)
+		w.skip(path, "link to something that is not a regular file", nil)
 		return
 	}
 	for part := range strings.SplitSeq(rel, string(filepath.Separator)) {
 		if why := skipReason(part); why != "" {
-			w.skip(path, "it is a link to what is left out", nil)
+			w.skip(path, "link to a skipped file", nil)
 			return
 		}
 	}
 	if w.seen[real] {
-		w.skip(path, "it is a link to a file that is taken already", nil)
+		w.skip(path, "link to a file that is included already", nil)
 		return
 	}
 	w.addFile(real, false)
@@ -160,9 +160,9 @@ func (w *walker) followLink(root, path string) {
 func skipReason(name string) string {
 	switch {
 	case name == "node_modules":
-		return "it holds what others wrote"
+		return "dependencies"
 	case strings.HasPrefix(name, "."):
-		return "it is hidden"
+		return "hidden"
 	}
 	return ""
 }

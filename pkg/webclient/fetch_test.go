@@ -290,7 +290,7 @@ func TestWhatIsSent(t *testing.T) {
 			t.Errorf("asked for %s", r.RequestURI)
 		}
 		want := map[string]string{
-			"User-Agent": "Conclave/test (+local assistant; reads one page at a person's request)", "Accept-Encoding": "gzip, deflate",
+			"User-Agent": "Conclave/test (+local assistant; reads one page at the user's request)", "Accept-Encoding": "gzip, deflate",
 			"Accept": r.Header.Get("Accept"), "Connection": "close",
 		}
 		for k := range r.Header {

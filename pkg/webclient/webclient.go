@@ -184,7 +184,7 @@ func (c *Client) fetchOnce(ctx context.Context, u *url.URL) (Page, *url.URL, err
 	req := (&http.Request{
 		Method: http.MethodGet, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{
-			"User-Agent":      {fmt.Sprintf("Conclave/%s (+local assistant; reads one page at a person's request)", c.cfg.Version)},
+			"User-Agent":      {fmt.Sprintf("Conclave/%s (+local assistant; reads one page at the user's request)", c.cfg.Version)},
 			"Accept":          {"text/html, application/xhtml+xml, text/plain;q=0.9, text/markdown;q=0.9, application/json;q=0.8, application/xml;q=0.8"},
 			"Accept-Encoding": {"gzip, deflate"},
 		},
