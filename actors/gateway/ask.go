@@ -11,8 +11,8 @@ import (
 	"conclave/subjects"
 )
 
-// askTime is how long a caller waits who does not say how long.
-const askTime = 30 * time.Minute
+// defaultAskTimeout is how long a caller waits who does not say how long.
+const defaultAskTimeout = 30 * time.Minute
 
 // onAsk asks for somebody on the bus and says the answer while it grows. Pieces of the growing answer may be lost on
 // their way here; what is missing is said when the whole answer is there. What the caller has read in the end is the
@@ -25,37 +25,37 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	if q.QueryID == "" {
 		q.QueryID = in.Query
 	}
-	if err := check(out, &q); err != nil {
-		return asFault(err)
+	if err := validateQuestion(out, &q); err != nil {
+		return toFault(err)
 	}
 	if in.Deadline.IsZero() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, askTime)
+		ctx, cancel = context.WithTimeout(ctx, defaultAskTimeout)
 		defer cancel()
 	}
 	delta, err := subjects.ResponseDelta.With(q.QueryID)
 	if err != nil {
 		return err
 	}
-	hear := g.live.join(func(ev Event) bool { return ev.Subject == delta.Name })
-	defer g.live.leave(hear)
-	cur := g.events.now()
-	if _, err := g.publish(ctx, out, q); err != nil {
-		return asFault(err)
+	hear := g.live.subscribe(func(ev Event) bool { return ev.Subject == delta.Name })
+	defer g.live.unsubscribe(hear)
+	cur := g.events.cursorAtEnd()
+	if _, err := g.storeQuestion(ctx, out, q); err != nil {
+		return toFault(err)
 	}
-	text := &growing{say: func(step, n int, t string) error {
+	text := &answerStream{emit: func(step, n int, t string) error {
 		return say(subjects.Delta{QueryID: q.QueryID, RespondentID: subjects.Generator, Step: step, N: n, Text: t})
 	}}
 	for {
 		ev, ok, more, err := cur.next(ctx)
 		switch {
 		case ok:
-			end, err := endOf(ev, q.QueryID)
+			end, err := readOutcome(ev, q.QueryID)
 			if err != nil {
-				return asFault(err)
+				return toFault(err)
 			}
 			if end != nil {
-				return finish(text, *end)
+				return finishAnswer(text, *end)
 			}
 			continue
 		case err != nil && ctx.Err() == nil:
@@ -63,11 +63,11 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		}
 		select {
 		case <-more:
-		case l := <-hear.got:
+		case l := <-hear.events:
 			if err := text.add(*l.delta); err != nil {
 				return err
 			}
-		case <-time.After(lookAgain):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return subjects.Faultf(subjects.CodeTimeout, "no answer in time; the question %s is still being worked at, in session %s", q.QueryID, q.SessionID)
@@ -77,8 +77,8 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 	}
 }
 
-// finish says what is missing of the answer, and how it ended when it did not end well.
-func finish(text *growing, end ending) error {
+// finishAnswer says what is missing of the answer, and how it ended when it did not end well.
+func finishAnswer(text *answerStream, end outcome) error {
 	if end.dead != nil {
 		return subjects.Faultf(end.dead.Code, "%s gave the question up: %s", end.dead.Actor, end.dead.Reason)
 	}
@@ -91,8 +91,8 @@ func finish(text *growing, end ending) error {
 	return nil
 }
 
-// asFault is what somebody on the bus is told.
-func asFault(err error) error {
+// toFault is what somebody on the bus is told.
+func toFault(err error) error {
 	var p *problem
 	if errors.As(err, &p) {
 		return p.Fault
@@ -100,10 +100,10 @@ func asFault(err error) error {
 	return err
 }
 
-// growing passes the pieces of an answer on so that their sum is the answer: in order, without blanks at its ends, which
+// answerStream passes the pieces of an answer on so that their sum is the answer: in order, without blanks at its ends, which
 // answers do not have, and nothing after a piece is missing. Each step of the model begins a new line.
-type growing struct {
-	say func(step, n int, text string) error
+type answerStream struct {
+	emit func(step, n int, text string) error
 
 	begun   bool
 	step    int
@@ -115,7 +115,7 @@ type growing struct {
 	n       int
 }
 
-func (t *growing) add(d subjects.Delta) error {
+func (t *answerStream) add(d subjects.Delta) error {
 	if t.begun && d.Step < t.step {
 		return nil
 	}
@@ -137,16 +137,16 @@ func (t *growing) add(d subjects.Delta) error {
 	}
 	whole := strings.TrimRightFunc(text, unicode.IsSpace)
 	t.held = text[len(whole):]
-	return t.pass(whole)
+	return t.send(whole)
 }
 
-func (t *growing) newStep(step int) {
+func (t *answerStream) newStep(step int) {
 	t.earlier = t.earlier || t.said != ""
 	t.begun, t.step, t.said, t.held = true, step, "", ""
 }
 
-// pass says a piece, on a new line when it is the first of its step.
-func (t *growing) pass(text string) error {
+// send says a piece, on a new line when it is the first of its step.
+func (t *answerStream) send(text string) error {
 	if text == "" {
 		return nil
 	}
@@ -156,16 +156,16 @@ func (t *growing) pass(text string) error {
 	}
 	t.said += text
 	t.n++
-	return t.say(t.step, t.n-1, piece)
+	return t.emit(t.step, t.n-1, piece)
 }
 
 // finish says what is missing. When the answer is not what was growing, it is said whole on a new line.
-func (t *growing) finish(answer string) error {
+func (t *answerStream) finish(answer string) error {
 	if t.said != "" {
 		if rest, ok := strings.CutPrefix(strings.TrimLeftFunc(answer, unicode.IsSpace), t.said); ok {
-			return t.pass(rest)
+			return t.send(rest)
 		}
 		t.newStep(t.step)
 	}
-	return t.pass(answer)
+	return t.send(answer)
 }

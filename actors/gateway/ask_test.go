@@ -103,12 +103,12 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 			t.Errorf("asked %+v", q)
 		}
 		for i, text := range []string{"It ", "is"} {
-			emit(w, out, with(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
+			emitStored(w, out, with(t, subjects.ResponseDelta, q.QueryID), subjects.Delta{QueryID: q.QueryID, N: i, Text: text})
 		}
-		emit(w, out, with(t, subjects.ResponseThinking, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "never said"})
-		emit(w, out, with(t, subjects.ResponseDelta, "other"), subjects.Delta{QueryID: q.QueryID, Text: "another's"})
+		emitStored(w, out, with(t, subjects.ResponseThinking, q.QueryID), subjects.Delta{QueryID: q.QueryID, Text: "never said"})
+		emitStored(w, out, with(t, subjects.ResponseDelta, "other"), subjects.Delta{QueryID: q.QueryID, Text: "another's"})
 		<-said // the pieces are there before the answer is
-		emit(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
 	})
 	// As the nats command does it: plain text, an inbox, an empty message at the end.
 	nc := w.As("user")
@@ -162,9 +162,9 @@ func testAskThatFails(t *testing.T, b *bustest.Bus) {
 			r.Answer = "It is"
 			fallthrough
 		case "not at all":
-			emit(w, out, subjects.ResponseGeneration, r)
+			emitStored(w, out, subjects.ResponseGeneration, r)
 		case "given up":
-			emit(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
+			emitStored(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Subject: "query.received", Code: subjects.CodeTooLarge, Reason: "too long"})
 		}
 	})
 	for _, tt := range []struct {

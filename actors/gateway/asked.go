@@ -8,27 +8,27 @@ type question struct {
 	since       uint64 // what belongs to it comes after this in EVENTS
 }
 
-// asked are the latest questions asked here, so that they can be looked up without reading all of EVENTS.
-type asked struct {
-	mu    sync.Mutex
-	known map[string]question
-	order []string
-	open  map[string]bool // those somebody waits for
+// questionLog are the latest questions asked here, so that they can be looked up without reading all of EVENTS.
+type questionLog struct {
+	mu      sync.Mutex
+	known   map[string]question
+	order   []string
+	waiting map[string]bool // those somebody waits for
 }
 
 const maxAsked = 4096
 
 // add notes a question. It reports false when somebody waits for that very one.
-func (a *asked) add(q question) bool {
+func (a *questionLog) add(q question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.known == nil {
-		a.known, a.open = map[string]question{}, map[string]bool{}
+		a.known, a.waiting = map[string]question{}, map[string]bool{}
 	}
-	if a.open[q.id] {
+	if a.waiting[q.id] {
 		return false
 	}
-	a.open[q.id] = true
+	a.waiting[q.id] = true
 	if _, again := a.known[q.id]; !again {
 		a.order = append(a.order, q.id)
 	}
@@ -40,14 +40,14 @@ func (a *asked) add(q question) bool {
 	return true
 }
 
-// done says that nobody waits for it any more.
-func (a *asked) done(id string) {
+// release says that nobody waits for it any more.
+func (a *questionLog) release(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.open, id)
+	delete(a.waiting, id)
 }
 
-func (a *asked) find(id string) (question, bool) {
+func (a *questionLog) find(id string) (question, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	q, ok := a.known[id]

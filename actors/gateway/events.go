@@ -22,27 +22,27 @@ type Event struct {
 	Session string          `json:"session,omitempty"`
 	Payload json.RawMessage `json:"payload"`
 
-	aside bool // it belongs to respondent B's answer: see [hidden]
+	ofRespondentB bool // it belongs to respondent B's answer: see [isOfRespondentB]
 }
 
 // Bounds of the events that are kept in memory for everybody who follows, and how often EVENTS is looked at when
 // nothing was heard: what is heard may be lost with the link.
 const (
-	ringEvents = 4096
-	ringBytes  = 32 << 20
-	lookAgain  = time.Second
+	ringEvents   = 4096
+	ringBytes    = 32 << 20
+	pollInterval = time.Second
 )
 
 // errNone means that EVENTS has no such event yet.
 var errNone = errors.New("no event there")
 
-// events follows EVENTS. One reader reads each new event once, by its sequence, and keeps the latest in memory; all who
+// eventFeed follows EVENTS. One reader reads each new event once, by its sequence, and keeps the latest in memory; all who
 // wait for events read from there, each at its own place, and from the stream itself when they are further behind. So
 // nobody has a queue that could overflow, and nothing is missed or told twice.
-type events struct {
-	client *client.Client
-	wake   chan struct{}
-	most   int // events in ring
+type eventFeed struct {
+	client    *client.Client
+	wake      chan struct{}
+	maxEvents int // events in ring
 
 	mu      sync.Mutex
 	ring    []Event
@@ -53,12 +53,12 @@ type events struct {
 	err     error         // of the last read
 }
 
-func newEvents() *events {
-	return &events{most: ringEvents, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+func newEventFeed() *eventFeed {
+	return &eventFeed{maxEvents: ringEvents, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// nudge says that there may be something new.
-func (e *events) nudge() {
+// wakeUp says that there may be something new.
+func (e *eventFeed) wakeUp() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -66,7 +66,7 @@ func (e *events) nudge() {
 }
 
 // open finds the end of the stream.
-func (e *events) open(ctx context.Context, c *client.Client) error {
+func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	e.client = c
 	log, err := c.EventStatus(ctx)
 	if err != nil {
@@ -79,26 +79,26 @@ func (e *events) open(ctx context.Context, c *client.Client) error {
 }
 
 // follow reads what is new until ctx ends, and tells of each event before anybody can see it.
-func (e *events) follow(ctx context.Context, heard func(Event)) {
+func (e *eventFeed) follow(ctx context.Context, heard func(Event)) {
 	for ctx.Err() == nil {
-		_, end := e.span()
+		_, end := e.bounds()
 		ev, err := e.readEvent(ctx, end+1, storedPattern(""))
 		if err == nil {
 			heard(ev)
 			e.add(ev)
 			continue
 		}
-		e.trouble(err)
+		e.setError(err)
 		select {
 		case <-ctx.Done():
 		case <-e.wake:
-		case <-time.After(lookAgain):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// trouble notes why there is nothing to read, for /health.
-func (e *events) trouble(err error) {
+// setError notes why there is nothing to read, for /health.
+func (e *eventFeed) setError(err error) {
 	if errors.Is(err, errNone) {
 		err = nil
 	}
@@ -107,26 +107,26 @@ func (e *events) trouble(err error) {
 	e.err = err
 }
 
-// failing is why EVENTS could not be read last time.
-func (e *events) failing() error {
+// lastError is why EVENTS could not be read last time.
+func (e *eventFeed) lastError() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.err
 }
 
-func (e *events) span() (start, end uint64) {
+func (e *eventFeed) bounds() (start, end uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.start, e.end
 }
 
-func (e *events) add(ev Event) {
+func (e *eventFeed) add(ev Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.err = nil
 	e.ring, e.end = append(e.ring, ev), ev.Seq
 	e.size += len(ev.Payload)
-	for len(e.ring) > e.most || e.size > ringBytes && len(e.ring) > 1 {
+	for len(e.ring) > e.maxEvents || e.size > ringBytes && len(e.ring) > 1 {
 		e.size -= len(e.ring[0].Payload)
 		e.start, e.ring[0] = e.ring[0].Seq, Event{}
 		e.ring = e.ring[1:]
@@ -137,15 +137,15 @@ func (e *events) add(ev Event) {
 
 // cursor is one reader's place.
 type cursor struct {
-	events  *events
+	events  *eventFeed
 	at      uint64 // the last event it has seen
 	pattern string // with a pattern, EVENTS itself skips what does not match; what is in memory comes all the same
 	missing uint64 // events before the last one that were no longer kept when it came to them
 }
 
-// now is a cursor that sees what comes after this.
-func (e *events) now() *cursor {
-	_, end := e.span()
+// cursorAtEnd is a cursor that sees what comes after this.
+func (e *eventFeed) cursorAtEnd() *cursor {
+	_, end := e.bounds()
 	return &cursor{events: e, at: end}
 }
 
@@ -210,7 +210,7 @@ func (c *cursor) wait(ctx context.Context) (Event, error) {
 }
 
 // readEvent reads the first event at or after a sequence whose stored subject matches. [errNone] means that there is none.
-func (e *events) readEvent(ctx context.Context, seq uint64, stored string) (Event, error) {
+func (e *eventFeed) readEvent(ctx context.Context, seq uint64, stored string) (Event, error) {
 	got, ok, err := e.client.EventFrom(ctx, seq, stored)
 	switch {
 	case err != nil:
@@ -219,7 +219,7 @@ func (e *events) readEvent(ctx context.Context, seq uint64, stored string) (Even
 		return Event{}, errNone
 	}
 	ev := Event{Seq: got.Seq, Subject: got.Subject, From: got.From, Time: got.Time, Query: got.Query, Session: got.Session, Payload: got.Body}
-	ev.aside = hidden(ev)
+	ev.ofRespondentB = isOfRespondentB(ev)
 	return ev, nil
 }
 

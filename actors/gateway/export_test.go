@@ -7,11 +7,11 @@ import (
 )
 
 // KeepFew makes the gateway keep only so many events in memory, so that readers fall behind.
-func (g *Gateway) KeepFew(n int) { g.events.most = n }
+func (g *Gateway) KeepFew(n int) { g.events.maxEvents = n }
 
 // Grow runs pieces of an answer and then the answer itself through what query.ask says.
 func Grow(say func(string), answer string, pieces ...subjects.Delta) error {
-	t := &growing{say: func(_, _ int, text string) error { say(text); return nil }}
+	t := &answerStream{emit: func(_, _ int, text string) error { say(text); return nil }}
 	for _, p := range pieces {
 		if err := t.add(p); err != nil {
 			return err
@@ -32,28 +32,28 @@ func (g *Gateway) Endpoints() (out []string) {
 func OpenAPI() []byte { return openAPI }
 
 // Waiting is the places that questions take.
-func Waiting(g *Gateway) chan struct{} { return g.rooms.waiting }
+func Waiting(g *Gateway) chan struct{} { return g.slots.waiting }
 
 // Streams is the places that streams of events take.
-func Streams(g *Gateway) chan struct{} { return g.rooms.streams }
+func Streams(g *Gateway) chan struct{} { return g.slots.streams }
 
-// BodyTime sets how long a body may take to come.
-func (g *Gateway) BodyTime(d time.Duration) { g.bodyTime = d }
+// SetBodyTimeout sets how long a body may take to come.
+func (g *Gateway) SetBodyTimeout(d time.Duration) { g.bodyTimeout = d }
 
-// RateTime sets how long feedback waits for what becomes of it.
-func (g *Gateway) RateTime(d time.Duration) { g.rateTime = d }
+// SetOutcomeTimeout sets how long feedback waits for what becomes of it.
+func (g *Gateway) SetOutcomeTimeout(d time.Duration) { g.outcomeTimeout = d }
 
-// Hidden is hidden.
-func Hidden(ev Event) bool { return hidden(ev) }
+// IsOfRespondentB is hidden.
+func IsOfRespondentB(ev Event) bool { return isOfRespondentB(ev) }
 
 // Behind reports whether the critic is not waited for.
-func Behind(g *Gateway) bool { return g.behind.Load() }
+func Behind(g *Gateway) bool { return g.criticLate.Load() }
 
 // FallBehind makes the gateway believe that the critic is behind.
-func (g *Gateway) FallBehind() { g.behind.Store(true) }
+func (g *Gateway) FallBehind() { g.criticLate.Store(true) }
 
 // End is the last event that the gateway has read.
 func End(g *Gateway) uint64 {
-	_, end := g.events.span()
+	_, end := g.events.bounds()
 	return end
 }

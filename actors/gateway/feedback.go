@@ -12,8 +12,8 @@ import (
 	"conclave/subjects"
 )
 
-// Opinion is what POST /feedback reads. It names a question, or a session whose last answer is meant.
-type Opinion struct {
+// FeedbackRequest is what POST /feedback reads. It names a question, or a session whose last answer is meant.
+type FeedbackRequest struct {
 	QueryID   string `json:"query_id"`
 	SessionID string `json:"session_id"`
 	Thumb     *int   `json:"thumb"`
@@ -21,8 +21,8 @@ type Opinion struct {
 	Words     string `json:"words"`
 }
 
-// Counted is what became of an opinion that was counted before the client had its answer.
-type Counted struct {
+// FeedbackReply is what became of an opinion that was counted before the client had its answer.
+type FeedbackReply struct {
 	QueryID string  `json:"query_id"`
 	State   string  `json:"state"`
 	Value   float64 `json:"value"` // -1 to 1
@@ -32,25 +32,25 @@ type Counted struct {
 // maxWords bounds what a user may write with a thumb, in bytes.
 const maxWords = client.MaxFeedback
 
-// rateTime is how long POST /feedback waits for what becomes of it.
-const rateTime = 3 * time.Second
+// outcomeTimeout is how long POST /feedback waits for what becomes of it.
+const outcomeTimeout = 3 * time.Second
 
 // onFeedback passes on what the user thought of an answer, and tells what became of it, if that is known in a moment. It
 // is stored either way, and counted as soon as there is somebody who counts.
 func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	var in Opinion
+	var in FeedbackRequest
 	if err := g.readBody(w, r, &in); err != nil {
 		return err
 	}
-	body, err := in.feedback()
+	body, err := in.validate()
 	if err != nil {
 		return err
 	}
 	if body.QueryID == "" {
-		if body.QueryID, err = g.lastAnswer(r.Context(), in.SessionID); err != nil {
+		if body.QueryID, err = g.findLastAnswer(r.Context(), in.SessionID); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 		q, _ := g.asked.find(body.QueryID)
 		in.SessionID = q.session
 	}
-	cur := g.events.now()
+	cur := g.events.cursorAtEnd()
 	rating, err := g.client.StoreFeedback(r.Context(), in.SessionID, body)
 	if err != nil {
 		return notStored(g.out, subjects.UserFeedback.Name, err)
@@ -68,18 +68,18 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if got != nil {
-		g.write(w, http.StatusOK, Counted{body.QueryID, "counted", got.Value, got.Count})
+		g.writeJSON(w, http.StatusOK, FeedbackReply{body.QueryID, "counted", got.Value, got.Count})
 		return nil
 	}
-	g.write(w, http.StatusAccepted, struct {
+	g.writeJSON(w, http.StatusAccepted, struct {
 		QueryID string `json:"query_id"`
 		State   string `json:"state"`
 	}{body.QueryID, "stored"})
 	return nil
 }
 
-// feedback checks an opinion and makes of it what is said on the bus.
-func (in Opinion) feedback() (body subjects.Feedback, err error) {
+// validate checks an opinion and makes of it what is said on the bus.
+func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	body = subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
 	bad := func(format string, a ...any) (subjects.Feedback, error) {
 		return body, problemf(http.StatusBadRequest, subjects.CodeMalformed, format, a...)
@@ -113,16 +113,16 @@ func (in Opinion) feedback() (body subjects.Feedback, err error) {
 	return body, nil
 }
 
-// lastAnswer is the question whose answer is the last of a session.
-func (g *Gateway) lastAnswer(ctx context.Context, session string) (string, error) {
-	ctx, cancel := g.until(ctx, lookTime)
+// findLastAnswer is the question whose answer is the last of a session.
+func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, error) {
+	ctx, cancel := g.withTimeout(ctx, lookupTimeout)
 	defer cancel()
 	c, err := g.client.Session(ctx, session)
 	switch {
 	case errors.Is(err, client.ErrNotFound) || err == nil && len(c.Turns) == 0:
 		return "", problemf(http.StatusNotFound, codeNotFound, "there is no answer in the session %s; GET /sessions lists those there are", session)
 	case err != nil:
-		return "", g.unread(ctx, err)
+		return "", g.mapReadError(ctx, err)
 	}
 	return c.Turns[len(c.Turns)-1].QueryID, nil
 }
@@ -130,12 +130,12 @@ func (g *Gateway) lastAnswer(ctx context.Context, session string) (string, error
 // waitForOutcome waits a moment for the outcome of feedback: its reward, or a problem when it is rejected. Nil means that
 // the outcome is not known yet, or that the feedback repeats what was said before; it is stored in any case.
 func (g *Gateway) waitForOutcome(ctx context.Context, cur *cursor, rating *client.Rating) (*subjects.Reward, error) {
-	leave, err := enter(g.rooms.waiting, "questions are waiting")
+	leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
 	if err != nil {
 		return nil, nil
 	}
 	defer leave()
-	ctx, cancel := g.until(ctx, g.rateTime)
+	ctx, cancel := g.withTimeout(ctx, g.outcomeTimeout)
 	defer cancel()
 	for {
 		ev, err := cur.wait(ctx)

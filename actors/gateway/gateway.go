@@ -41,18 +41,18 @@ type Gateway struct {
 	// Version is what /health says of the build.
 	Version string
 
-	cfg      Config
-	link     Link
-	events   *events
-	live     live
-	asked    asked
-	models   models
-	rooms    struct{ waiting, streams chan struct{} }
-	token    *secret
-	bodyTime time.Duration
-	rateTime time.Duration
-	behind   atomic.Bool // the critic: see [Gateway.linger]
-	pace     pace
+	cfg            Config
+	link           Link
+	events         *eventFeed
+	live           broadcaster
+	asked          questionLog
+	models         modelCache
+	slots          struct{ waiting, streams chan struct{} }
+	token          *secret
+	bodyTimeout    time.Duration
+	outcomeTimeout time.Duration
+	criticLate     atomic.Bool // the critic: see [Gateway.waitForGrade]
+	answerTimes    answerTimes
 
 	out     actor.Out
 	client  *client.Client
@@ -67,9 +67,9 @@ type Gateway struct {
 
 // New returns a gateway. cfg must be valid; link is the connection it runs on.
 func New(cfg Config, link Link) *Gateway {
-	g := &Gateway{cfg: cfg, link: link, events: newEvents(), Version: "dev", bodyTime: maxWriting, rateTime: rateTime}
-	g.rooms.waiting = make(chan struct{}, g.cfg.MaxWaiting)
-	g.rooms.streams = make(chan struct{}, g.cfg.MaxStreams)
+	g := &Gateway{cfg: cfg, link: link, events: newEventFeed(), Version: "dev", bodyTimeout: defaultBodyTimeout, outcomeTimeout: outcomeTimeout}
+	g.slots.waiting = make(chan struct{}, g.cfg.MaxWaiting)
+	g.slots.streams = make(chan struct{}, g.cfg.MaxStreams)
 	g.life, g.end = context.WithCancelCause(context.Background())
 	return g
 }
@@ -94,21 +94,21 @@ func (g *Gateway) Routes() []actor.Route {
 	}
 	for _, s := range subjects.AllSpecs() {
 		if s.Stream == "EVENTS" {
-			routes = append(routes, actor.Subscribe(subjects.Topic[anything]{Spec: s}, g.onEvent, actor.Workers(1)))
+			routes = append(routes, actor.Subscribe(subjects.Topic[ignoredPayload]{Spec: s}, g.onEvent, actor.Workers(1)))
 		}
 	}
 	return routes
 }
 
-// anything is an event's payload that is not looked at.
-type anything struct{}
+// ignoredPayload is an event's payload that is not looked at.
+type ignoredPayload struct{}
 
 // UnmarshalJSON accepts what is there.
-func (*anything) UnmarshalJSON([]byte) error { return nil }
+func (*ignoredPayload) UnmarshalJSON([]byte) error { return nil }
 
 // onEvent hears that EVENTS has something new.
-func (g *Gateway) onEvent(context.Context, actor.Msg[anything], actor.Out) error {
-	g.events.nudge()
+func (g *Gateway) onEvent(context.Context, actor.Msg[ignoredPayload], actor.Out) error {
+	g.events.wakeUp()
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 		ErrorLog:                     log.New(io.Discard, "", 0),
 	}
 	g.server.RegisterOnShutdown(func() { g.end(errClosing) })
-	g.serving.Go(func() { g.events.follow(g.life, g.heed) })
+	g.serving.Go(func() { g.events.follow(g.life, g.trackCritic) })
 	g.serving.Go(func() {
 		if err := g.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			out.LogError(fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err))

@@ -109,8 +109,8 @@ func (w *town) out(role string) actor.Out {
 	return out
 }
 
-// emit says an event as a role, about a query.
-func emit[T any](w *town, out actor.Out, topic subjects.Topic[T], body T) {
+// emitStored says an event as a role, about a query.
+func emitStored[T any](w *town, out actor.Out, topic subjects.Topic[T], body T) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -285,11 +285,11 @@ func testQueryIsAnswered(t *testing.T, b *bustest.Bus) {
 			t.Errorf("asked %+v", q)
 		}
 		// Respondent B is faster; a critic pretends to have answered; another question ends first. None of it is the answer.
-		emit(w, respondentB.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
-		emit(w, out.WithIDs(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
-		emit(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
-		emit(w, out, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
-		emit(w, out, subjects.ResponseGeneration, reply(q, "Paris"))
+		emitStored(w, respondentB.WithIDs(q.SessionID, q.QueryID), subjects.ResponseGeneration, reply(q, "Lyon"))
+		emitStored(w, out.WithIDs(q.SessionID, "other"), subjects.ResponseGeneration, reply(q, "Nice"))
+		emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, subjects.Critique{QueryID: q.QueryID, Score: 2, RespondentID: "committee"})
+		emitStored(w, out, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "Paris"))
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"capital of France?","session_id":"s-1","model":"small:1b"}`)
 	a := read[gateway.Answer](t, body)
@@ -329,7 +329,7 @@ func testLookUpOfAQuestionAskedElsewhere(t *testing.T, b *bustest.Bus) {
 	out := w.out("generator")
 	for i := range 5 {
 		q := subjects.Query{QueryID: fmt.Sprintf("q%d", i), SessionID: "s"}
-		emit(w, out.WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, fmt.Sprintf("answer %d", i)))
+		emitStored(w, out.WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, fmt.Sprintf("answer %d", i)))
 	}
 	status, _, body := w.do("GET", "/queries/q3", "")
 	if a := read[gateway.Answer](t, body); status != 200 || a.Answer != "answer 3" || a.SessionID != "s" {
@@ -357,7 +357,7 @@ func testQueryThatDoesNotWait(t *testing.T, b *bustest.Bus) {
 		if status, _, body := w.do("GET", "/queries/"+q.QueryID, ""); status != 202 {
 			t.Errorf("%s: before the answer: %d %s", name, status, body)
 		}
-		emit(w, out, subjects.ResponseGeneration, reply(q, "hello"))
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 		status, _, body = w.do("GET", "/queries/"+q.QueryID, "")
 		if a := read[gateway.Answer](t, body); status != 200 || a.Answer != "hello" {
 			t.Errorf("%s: after the answer: %d %s", name, status, body)
@@ -370,10 +370,10 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 	router := w.out("router")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		// About something else of the same question, and by somebody whose word does not count: both change nothing.
-		emit(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
-		emit(w, w.out("critic").WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
-		emit(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
-		emit(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
+		emitStored(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Actor: "generator", Subject: "query.cancel.x", Code: "malformed", Reason: "odd cancel"})
+		emitStored(w, w.out("critic").WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Actor: "router", Subject: "query.received", Code: "x", Reason: "forged"})
+		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.respondent_b-1", Code: "x", Reason: "only respondent B"})
+		emitStored(w, router.WithIDs(q.SessionID, q.QueryID), with(t, subjects.DeadLetterEvent, "router"), subjects.DeadLetter{Actor: "x", Subject: "core.EVENT.MAX_DELIVERIES.TURNS.generator-3", Code: "unavailable", Reason: "given up after 5 tries"})
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
 	f := read[failure](t, body)
@@ -414,7 +414,7 @@ func testQueryWhoseAnswerIsAnError(t *testing.T, b *bustest.Bus) {
 			r.Answer = "The capital"
 		}
 		r.Partial, r.Error = true, subjects.Faultf(subjects.CodeModelUnreachable, "Ollama does not answer")
-		emit(w, out, subjects.ResponseGeneration, r)
+		emitStored(w, out, subjects.ResponseGeneration, r)
 	})
 	for query, want := range map[string]int{"partly": 200, "not at all": 502} {
 		status, _, body := w.do("POST", "/query", fmt.Sprintf(`{"query":%q}`, query))
@@ -432,7 +432,7 @@ func testQueryTakesTooLong(t *testing.T, b *bustest.Bus) {
 		t.Fatalf("%d %s", status, body)
 	}
 	// The answer comes later and is found where the client was told to look.
-	emit(w, w.out("generator").WithIDs("s1", "q1"), subjects.ResponseGeneration, reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
+	emitStored(w, w.out("generator").WithIDs("s1", "q1"), subjects.ResponseGeneration, reply(subjects.Query{QueryID: "q1", SessionID: "s1"}, "late"))
 	if status, _, body := w.do("GET", f.Later["answer"].(string), ""); status != 200 || read[gateway.Answer](t, body).Answer != "late" {
 		t.Errorf("later: %d %s", status, body)
 	}
@@ -473,7 +473,7 @@ func testClientGoesAway(t *testing.T, b *bustest.Bus) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("the client got %v", err)
 	}
-	emit(w, out, subjects.ResponseGeneration, reply(q, "hello"))
+	emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 	if status, _, body := w.do("GET", "/queries/q1", ""); status != 200 || read[gateway.Answer](t, body).Answer != "hello" {
 		t.Errorf("%d %s", status, body)
 	}
@@ -487,7 +487,7 @@ func testAnswerWhileTheLinkIsDown(t *testing.T, b *bustest.Bus) {
 		if err := w.nc.ForceReconnect(); err != nil {
 			t.Error(err)
 		}
-		emit(w, out, subjects.ResponseGeneration, reply(q, "still here"))
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "still here"))
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi"}`)
 	if status != 200 || read[gateway.Answer](t, body).Answer != "still here" {

@@ -9,16 +9,16 @@ import (
 	"conclave/subjects"
 )
 
-// judged is what others thought of the answer that the user sees, as far as it was heard.
-type judged struct {
+// judgements is what others thought of the answer that the user sees, as far as it was heard.
+type judgements struct {
 	grade    *subjects.Critique
 	pairwise *subjects.Pairwise
 	reward   *subjects.Reward
 }
 
-// judge takes an event in that judges the answer. Whose word it is stands in its stored subject; what is about respondent B's
+// add takes an event in that judges the answer. Whose word it is stands in its stored subject; what is about respondent B's
 // answer is no judgement of this one.
-func (j *judged) judge(ev Event) {
+func (j *judgements) add(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
 		var c subjects.Critique
@@ -40,25 +40,25 @@ func (j *judged) judge(ev Event) {
 
 // gradeWait is how long a client waits for the grade after the answer.
 type gradeWait struct {
-	time  time.Duration
-	asked bool // by this client, and not by the configuration
+	duration time.Duration
+	explicit bool // by this client, and not by the configuration
 }
 
-// linger collects what comes after the answer: until its grade is there, or for the time of the window. A critic that is
+// waitForGrade collects what comes after the answer: until its grade is there, or for the time of the window. A critic that is
 // behind is not waited for: when a window of the configuration went by without the grade, no further answer waits until
 // a grade is heard that came within the window after its answer. So one that is slow, stalled or not there costs one answer
 // the window, and not every one. Who asks for a window gets it.
-func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, window gradeWait, rec *record) {
-	if window.time <= 0 || !window.asked && g.behind.Load() {
+func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, window gradeWait, rec *answerRecord) {
+	if window.duration <= 0 || !window.explicit && g.criticLate.Load() {
 		return
 	}
-	ctx, cancel := g.until(ctx, window.time)
+	ctx, cancel := g.withTimeout(ctx, window.duration)
 	defer cancel()
 	for rec.grade == nil {
 		ev, err := cur.wait(ctx)
 		if err != nil {
-			if !window.asked && errors.Is(context.Cause(ctx), errWaited) {
-				g.behind.Store(true)
+			if !window.explicit && errors.Is(context.Cause(ctx), errTimeout) {
+				g.criticLate.Store(true)
 			}
 			return
 		}
@@ -68,28 +68,28 @@ func (g *Gateway) linger(ctx context.Context, cur *cursor, query string, window 
 	}
 }
 
-// pace is how long ago the latest answers were given, to see how fast the critic is. One goroutine follows the events.
-type pace struct {
+// answerTimes is how long ago the latest answers were given, to see how fast the critic is. One goroutine follows the events.
+type answerTimes struct {
 	given map[string]time.Time
 	order []string
 }
 
-// maxPace is how many answers are remembered: a critic that is so many behind is behind.
-const maxPace = 256
+// maxAnswerTimes is how many answers are remembered: a critic that is so many behind is behind.
+const maxAnswerTimes = 256
 
-// heed takes note of answers, and of a grade that came soon after its answer: the critic keeps up.
-func (g *Gateway) heed(ev Event) {
+// trackCritic takes note of answers, and of a grade that came soon after its answer: the critic keeps up.
+func (g *Gateway) trackCritic(ev Event) {
 	switch {
 	case ev.From == subjects.Generator && ev.Subject == subjects.ResponseGeneration.Name:
-		g.pace.put(ev.Query, ev.Time)
+		g.answerTimes.add(ev.Query, ev.Time)
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
-		if given, known := g.pace.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.GradeWait {
-			g.behind.Store(false)
+		if given, known := g.answerTimes.given[ev.Query]; known && ev.Time.Sub(given) <= g.cfg.GradeWait {
+			g.criticLate.Store(false)
 		}
 	}
 }
 
-func (p *pace) put(query string, at time.Time) {
+func (p *answerTimes) add(query string, at time.Time) {
 	if p.given == nil {
 		p.given = map[string]time.Time{}
 	}
@@ -97,7 +97,7 @@ func (p *pace) put(query string, at time.Time) {
 		p.order = append(p.order, query)
 	}
 	p.given[query] = at
-	if len(p.order) > maxPace {
+	if len(p.order) > maxAnswerTimes {
 		delete(p.given, p.order[0])
 		p.order = p.order[1:]
 	}
@@ -106,17 +106,17 @@ func (p *pace) put(query string, at time.Time) {
 // Bounds of the search for what was thought of an answer that was given before. A grade and a verdict come soon after
 // their answer, so that few others stand between; people rate seldom.
 const (
-	judgedReads = 1000
-	judgedTime  = 2 * time.Second
+	maxJudgementReads = 1000
+	judgementTimeout  = 2 * time.Second
 )
 
-// judgements searches what was thought of an answer, after its place in EVENTS. What is not found in time is left out.
-func (g *Gateway) judgements(ctx context.Context, query string, after uint64, into *judged) {
-	ctx, cancel := g.until(ctx, judgedTime)
+// findJudgements searches what was thought of an answer, after its place in EVENTS. What is not found in time is left out.
+func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64, into *judgements) {
+	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()
 	search := func(stored string, found func() bool) {
 		at := after
-		for range judgedReads {
+		for range maxJudgementReads {
 			ev, err := g.events.readEvent(ctx, at+1, stored)
 			if err != nil {
 				return
@@ -124,7 +124,7 @@ func (g *Gateway) judgements(ctx context.Context, query string, after uint64, in
 			if at = ev.Seq; ev.Query != query {
 				continue
 			}
-			if into.judge(ev); found() {
+			if into.add(ev); found() {
 				return
 			}
 		}

@@ -46,8 +46,8 @@ func testTheGradeIsWaitedFor(t *testing.T, b *bustest.Bus) {
 			w := newTown(t, b, setup{Config: gateway.Config{GradeWait: trail.cfg}})
 			critic := w.out("critic")
 			w.generator(func(q subjects.Query, out actor.Out) {
-				emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
-				emit(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
+				emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
+				emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
 			})
 			status, _, body := w.do("POST", trail.path, `{"query":"?"}`)
 			a := read[gateway.Answer](t, body)
@@ -64,12 +64,12 @@ func testOnlyTheVisibleGradeEndsTheWait(t *testing.T, b *bustest.Bus) {
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		graded := critic.WithIDs(q.SessionID, q.QueryID)
-		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
-		emit(w, graded, subjects.CritiqueResult, critique(q, "respondent_b", 5))
-		emit(w, graded, subjects.CritiqueResult, critique(q, "committee", 3))
-		emit(w, critic.WithIDs(q.SessionID, "another"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "another"}, "generator", 2))
-		emit(w, graded, subjects.PairwiseResult, subjects.Pairwise{QueryID: q.QueryID, Winner: "respondent_b", Between: []string{"generator", "respondent_b"}, Reason: "shorter"})
-		emit(w, graded, subjects.CritiqueResult, critique(q, "generator", 1))
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
+		emitStored(w, graded, subjects.CritiqueResult, critique(q, "respondent_b", 5))
+		emitStored(w, graded, subjects.CritiqueResult, critique(q, "committee", 3))
+		emitStored(w, critic.WithIDs(q.SessionID, "another"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "another"}, "generator", 2))
+		emitStored(w, graded, subjects.PairwiseResult, subjects.Pairwise{QueryID: q.QueryID, Winner: "respondent_b", Between: []string{"generator", "respondent_b"}, Reason: "shorter"})
+		emitStored(w, graded, subjects.CritiqueResult, critique(q, "generator", 1))
 	})
 	_, _, body := w.do("POST", "/query", `{"query":"?"}`)
 	a := read[gateway.Answer](t, body)
@@ -88,9 +88,9 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{Config: gateway.Config{GradeWait: window}})
 	critic := w.out("critic")
 	w.generator(func(q subjects.Query, out actor.Out) {
-		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 		if q.Query == "graded" {
-			emit(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
+			emitStored(w, critic.WithIDs(q.SessionID, q.QueryID), subjects.CritiqueResult, critique(q, "generator", 4))
 		}
 	})
 	ask := func(query, path string) (gateway.Answer, time.Duration) {
@@ -126,7 +126,7 @@ func testACriticThatIsBehindIsNotWaitedFor(t *testing.T, b *bustest.Bus) {
 	}
 	// A grade that comes long after its answer says that the critic is slow, and so does one of an answer of long ago.
 	late := gateway.End(w.gw)
-	emit(w, critic.WithIDs("s", "old"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "old"}, "generator", 3))
+	emitStored(w, critic.WithIDs("s", "old"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "old"}, "generator", 3))
 	eventually(t, "the late grade was heard", func() bool { return gateway.End(w.gw) > max(begin, late) })
 	if !gateway.Behind(w.gw) {
 		t.Error("a late grade counts as one in time")
@@ -146,19 +146,19 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 	out, critic, reward := w.out("generator"), w.out("critic"), w.out("reward")
 	for i := range 3 {
 		q := subjects.Query{QueryID: fmt.Sprintf("judged%d", i), SessionID: "s"}
-		emit(w, out.WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, "42"))
+		emitStored(w, out.WithIDs("s", q.QueryID), subjects.ResponseGeneration, reply(q, "42"))
 	}
 	q := subjects.Query{QueryID: "judged1", SessionID: "s"}
 	if _, _, body := w.do("GET", "/queries/judged1", ""); read[gateway.Answer](t, body).Grade != nil {
 		t.Errorf("graded before anybody did: %s", body)
 	}
-	emit(w, critic.WithIDs("s", "judged0"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "judged0"}, "generator", 5))
-	emit(w, critic.WithIDs("s", "judged1"), subjects.CritiqueResult, critique(q, "respondent_b", 2))
-	emit(w, critic.WithIDs("s", "judged1"), subjects.CritiqueResult, critique(q, "generator", 4))
-	emit(w, critic.WithIDs("s", "judged1"), subjects.PairwiseResult, subjects.Pairwise{QueryID: "judged1", Winner: subjects.Tie, Reason: "as good"})
+	emitStored(w, critic.WithIDs("s", "judged0"), subjects.CritiqueResult, critique(subjects.Query{QueryID: "judged0"}, "generator", 5))
+	emitStored(w, critic.WithIDs("s", "judged1"), subjects.CritiqueResult, critique(q, "respondent_b", 2))
+	emitStored(w, critic.WithIDs("s", "judged1"), subjects.CritiqueResult, critique(q, "generator", 4))
+	emitStored(w, critic.WithIDs("s", "judged1"), subjects.PairwiseResult, subjects.Pairwise{QueryID: "judged1", Winner: subjects.Tie, Reason: "as good"})
 	for _, r := range []subjects.Reward{{Value: 1, Count: 1}, {Value: -1, Count: 3}, {Value: 0.5, Count: 2}} { // the highest count holds
 		r.QueryID, r.RespondentID, r.Source = "judged1", "generator", subjects.RewardUser
-		emit(w, reward.WithIDs("s", "judged1"), subjects.RewardEvent, r)
+		emitStored(w, reward.WithIDs("s", "judged1"), subjects.RewardEvent, r)
 	}
 	_, _, body := w.do("GET", "/queries/judged1", "")
 	a := read[gateway.Answer](t, body)
@@ -174,12 +174,12 @@ func testLookUpHasTheJudgements(t *testing.T, b *bustest.Bus) {
 func (w *town) noise(q subjects.Query) {
 	w.t.Helper()
 	respondentB, broker, memory, critic := w.out("respondent_b").WithIDs(q.SessionID, q.QueryID), w.out("broker").WithIDs(q.SessionID, q.QueryID), w.out("memory").WithIDs(q.SessionID, q.QueryID), w.out("critic").WithIDs(q.SessionID, q.QueryID)
-	emit(w, respondentB, with(w.t, subjects.AgentStateEvent, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
-	emit(w, broker, with(w.t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
-	emit(w, broker, with(w.t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
-	emit(w, memory, subjects.MemoryRecalled, subjects.MemoryEvent{QueryID: q.QueryID, Action: "recalled", IDs: []string{}, By: "respondent_b"})
-	emit(w, respondentB, subjects.ResponseGeneration, reply(q, "43"))
-	emit(w, critic, subjects.CritiqueResult, critique(q, "respondent_b", 2))
+	emitStored(w, respondentB, with(w.t, subjects.AgentStateEvent, "respondent_b"), subjects.AgentState{QueryID: q.QueryID, To: "GENERATING"})
+	emitStored(w, broker, with(w.t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "b", Caller: "respondent_b", Args: json.RawMessage(`{}`)})
+	emitStored(w, broker, with(w.t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "b", Tool: "get_datetime", Caller: "respondent_b", Result: "noon"})
+	emitStored(w, memory, subjects.MemoryRecalled, subjects.MemoryEvent{QueryID: q.QueryID, Action: "recalled", IDs: []string{}, By: "respondent_b"})
+	emitStored(w, respondentB, subjects.ResponseGeneration, reply(q, "43"))
+	emitStored(w, critic, subjects.CritiqueResult, critique(q, "respondent_b", 2))
 }
 
 func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
@@ -189,9 +189,9 @@ func testRespondentBIsLeftOut(t *testing.T, b *bustest.Bus) {
 	broker := w.out("broker")
 	w.generator(func(q subjects.Query, out actor.Out) {
 		w.noise(q)
-		emit(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "a", Caller: "generator", Args: json.RawMessage(`{}`)})
-		emit(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
-		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
+		emitStored(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolRequestEvent, "get_datetime"), subjects.ToolRequest{CallID: "a", Caller: "generator", Args: json.RawMessage(`{}`)})
+		emitStored(w, broker.WithIDs(q.SessionID, q.QueryID), with(t, subjects.ToolResultEvent, "get_datetime"), subjects.ToolResult{CallID: "a", Tool: "get_datetime", Caller: "generator"})
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 	})
 	_, _, body := w.do("POST", "/query", `{"query":"?","session_id":"withRespondentB","query_id":"q1"}`)
 	want := []string{"query.received", "tool.request.get_datetime", "tool.result.get_datetime", "response.generation"}
@@ -231,7 +231,7 @@ func testAReferenceIsPassedOn(t *testing.T, b *bustest.Bus) {
 	got := make(chan subjects.Query, 2)
 	w.generator(func(q subjects.Query, out actor.Out) {
 		got <- q
-		emit(w, out, subjects.ResponseGeneration, reply(q, "42"))
+		emitStored(w, out, subjects.ResponseGeneration, reply(q, "42"))
 	})
 	w.do("POST", "/query", `{"query":"?","reference":"It says 42."}`)
 	if q := <-got; q.Reference != "It says 42." {
@@ -292,7 +292,7 @@ func TestHidden(t *testing.T) {
 		{"nothing", "broker", "tool.request.x", ``, false},
 		{"trick: other letters", "broker", "tool.request.x", `{"Caller":"respondent_b"}`, false},
 	} {
-		if got := gateway.Hidden(gateway.Event{From: tt.from, Subject: tt.subject, Payload: json.RawMessage(tt.payload)}); got != tt.hidden {
+		if got := gateway.IsOfRespondentB(gateway.Event{From: tt.from, Subject: tt.subject, Payload: json.RawMessage(tt.payload)}); got != tt.hidden {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
@@ -321,25 +321,25 @@ func (w *town) rewards() {
 		case "silent":
 			return
 		case "gone":
-			emit(w, out, dead, subjects.DeadLetter{Actor: "reward", Subject: "from.gateway.user.feedback", Code: "malformed", Reason: "nobody has answered gone", SHA256: sum(m.Data)})
+			emitStored(w, out, dead, subjects.DeadLetter{Actor: "reward", Subject: "from.gateway.user.feedback", Code: "malformed", Reason: "nobody has answered gone", SHA256: sum(m.Data)})
 			return
 		case "tricks":
 			// Somebody else's, of another kind, older, and about something else: none of it is what became of this one.
 			other := r
 			other.Thumb, other.Value = -f.Thumb, 0.25
-			emit(w, out, subjects.RewardEvent, other)
+			emitStored(w, out, subjects.RewardEvent, other)
 			other = r
 			other.Source, other.Value = subjects.RewardConversation, 0.25
-			emit(w, out, subjects.RewardEvent, other)
-			emit(w, out.WithIDs("s", "else"), subjects.RewardEvent, subjects.Reward{QueryID: "else", Source: subjects.RewardUser, Thumb: f.Thumb, Value: 0.25})
-			emit(w, out, dead, subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another body", SHA256: sum([]byte("{}"))})
-			emit(w, out, dead, subjects.DeadLetter{Subject: "from.generator.response.generation", Reason: "another subject", SHA256: sum(m.Data)})
+			emitStored(w, out, subjects.RewardEvent, other)
+			emitStored(w, out.WithIDs("s", "else"), subjects.RewardEvent, subjects.Reward{QueryID: "else", Source: subjects.RewardUser, Thumb: f.Thumb, Value: 0.25})
+			emitStored(w, out, dead, subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another body", SHA256: sum([]byte("{}"))})
+			emitStored(w, out, dead, subjects.DeadLetter{Subject: "from.generator.response.generation", Reason: "another subject", SHA256: sum(m.Data)})
 			critic := w.out("critic").WithIDs("", "tricks")
-			emit(w, critic, with(w.t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another's", SHA256: sum(m.Data)})
+			emitStored(w, critic, with(w.t, subjects.DeadLetterEvent, "critic"), subjects.DeadLetter{Subject: "from.gateway.user.feedback", Reason: "another's", SHA256: sum(m.Data)})
 		}
 		counts[f.QueryID]++
 		r.Count = counts[f.QueryID]
-		emit(w, out, subjects.RewardEvent, r)
+		emitStored(w, out, subjects.RewardEvent, r)
 	}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -351,10 +351,10 @@ func (w *town) rewards() {
 // TestFeedback is about what the user thinks of an answer.
 func TestFeedback(t *testing.T) {
 	t.Parallel()
-	w := newTown(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.RateTime(patience) }})
+	w := newTown(t, bustest.Start(t), setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
 	s := w.follow("/events?subject=user.feedback")
 	// Nobody is there: it is stored, and the client hears so.
-	hasty := newTown(t, w.Bus, setup{change: func(g *gateway.Gateway) { g.RateTime(50 * time.Millisecond) }})
+	hasty := newTown(t, w.Bus, setup{change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(50 * time.Millisecond) }})
 	if status, _, body := hasty.do("POST", "/feedback", `{"query_id":"q0","thumb":-1,"stars":2,"words":" <meh> "}`); status != 202 || body != `{"query_id":"q0","state":"stored"}`+"\n" {
 		t.Errorf("nobody there: %d %s", status, body)
 	}
@@ -406,11 +406,11 @@ func FuzzHidden(f *testing.F) {
 	f.Fuzz(func(t *testing.T, subject, payload string) {
 		ev := gateway.Event{Subject: subject, Payload: json.RawMessage(payload)}
 		for _, from := range []string{"generator", "gateway", "user"} {
-			if ev.From = from; !strings.HasPrefix(subject, "dead") && gateway.Hidden(ev) {
+			if ev.From = from; !strings.HasPrefix(subject, "dead") && gateway.IsOfRespondentB(ev) {
 				t.Errorf("%s by %s is hidden: %s", subject, from, payload)
 			}
 		}
-		if ev.From = "respondent_b"; !gateway.Hidden(ev) {
+		if ev.From = "respondent_b"; !gateway.IsOfRespondentB(ev) {
 			t.Errorf("%s is shown: %s", subject, payload)
 		}
 	})

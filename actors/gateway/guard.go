@@ -35,7 +35,7 @@ func (g *Gateway) guard(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		if r.ContentLength != 0 { // whoever answers, the server waits for the body: not for ever
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTime))
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTimeout))
 		}
 		var err error
 		switch {

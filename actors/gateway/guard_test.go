@@ -259,7 +259,7 @@ func TestTokenFile(t *testing.T) {
 
 // A body that comes slower than anyone writes ends the request, and nothing is asked.
 func testBodyThatDoesNotCome(t *testing.T, b *bustest.Bus) {
-	w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.BodyTime(50 * time.Millisecond) }})
+	w := newTown(t, b, setup{change: func(g *gateway.Gateway) { g.SetBodyTimeout(50 * time.Millisecond) }})
 	for kind, want := range map[string]int{"application/json": 400, "text/plain": 415} {
 		status, _, body := w.raw("POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind + "\r\nContent-Length: 14\r\n\r\n{")
 		if status != want || want == 400 && !strings.Contains(body, "did not come whole") {

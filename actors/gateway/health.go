@@ -37,26 +37,26 @@ type ModelHealth struct {
 
 // How long what is known of the models stays good, and how long they may take to tell.
 const (
-	modelsFor  = 5 * time.Second
-	modelsTime = 2 * time.Second
+	modelCacheTime = 5 * time.Second
+	modelTimeout   = 2 * time.Second
 )
 
-// models remembers for a moment what the model actor said: /health may be asked often.
-type models struct {
+// modelCache remembers for a moment what the model actor said: /health may be asked often.
+type modelCache struct {
 	mu    sync.Mutex
 	until time.Time
 	model *ModelHealth
 	err   error
 }
 
-// ask asks the model actor, unless it has just answered.
-func (m *models) ask(ctx context.Context, out actor.Out) (*ModelHealth, error) {
+// get asks the model actor, unless it has just answered.
+func (m *modelCache) get(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := out.Now(); now.Before(m.until) {
 		return m.model, m.err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelsTime) // others wait for the same answer
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), modelTimeout) // others wait for the same answer
 	defer cancel()
 	m.model, m.err = nil, nil
 	list, err := actor.Ask(ctx, out, subjects.ModelListService, subjects.Empty{})
@@ -72,23 +72,23 @@ func (m *models) ask(ctx context.Context, out actor.Out) (*ModelHealth, error) {
 			m.err = errors.New("model: no model has the role assistant; name one in models.yaml")
 		}
 	}
-	m.until = out.Now().Add(modelsFor)
+	m.until = out.Now().Add(modelCacheTime)
 	return m.model, m.err
 }
 
 // onHealth says how things are. It answers 200 also when something is missing: the gateway itself is there.
 func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	h := Health{Status: "ok", Version: g.Version, Degraded: []string{}}
 	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {
 		h.Degraded = append(h.Degraded, "nats: the link to the bus is down; it is tried again by itself. Is the server running?")
-	} else if err := g.events.failing(); err != nil {
+	} else if err := g.events.lastError(); err != nil {
 		h.Degraded = append(h.Degraded, "events: they cannot be read at the moment; answers come when they can")
 	}
 	var f *subjects.Fault
-	model, err := g.models.ask(r.Context(), g.out)
+	model, err := g.models.get(r.Context(), g.out)
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeUnavailable:
 		h.Degraded = append(h.Degraded, "model: no model actor answers; start it with: conclave actor model")
@@ -107,7 +107,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	if len(h.Degraded) > 0 {
 		h.Status = "degraded"
 	}
-	g.write(w, http.StatusOK, h)
+	g.writeJSON(w, http.StatusOK, h)
 	return nil
 }
 
@@ -118,7 +118,7 @@ var openAPI []byte
 
 // onOpenAPI shows it.
 func (g *Gateway) onOpenAPI(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/yaml; charset=utf-8")

@@ -21,9 +21,9 @@ import (
 
 // Bounds of a request.
 const (
-	maxHeader  = 16 << 10
-	maxBody    = 256 << 10
-	maxWriting = 10 * time.Second // for a body to come
+	maxHeader          = 16 << 10
+	maxBody            = 256 << 10
+	defaultBodyTimeout = 10 * time.Second // for a body to come
 )
 
 // Codes that only HTTP needs; the others are those of the bus.
@@ -143,11 +143,11 @@ type ids struct {
 	QueryID   string `json:"query_id"`
 	SessionID string `json:"session_id"`
 	State     string `json:"state,omitempty"`
-	Later     *later `json:"later,omitempty"`
+	Later     *links `json:"later,omitempty"`
 }
 
-// later is where an answer will be found.
-type later struct {
+// links is where an answer will be found.
+type links struct {
 	Answer  string `json:"answer"`
 	Events  string `json:"events"`
 	Session string `json:"session"`
@@ -187,15 +187,15 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 		Fault *subjects.Fault `json:"error"`
 	}{Fault: p.Fault}
 	if p.IDs == nil {
-		g.write(w, p.status, p)
+		g.writeJSON(w, p.status, p)
 		return
 	}
 	body.ids = *p.IDs
-	g.write(w, p.status, body)
+	g.writeJSON(w, p.status, body)
 }
 
-// write answers with JSON.
-func (g *Gateway) write(w http.ResponseWriter, status int, v any) {
+// writeJSON answers with JSON.
+func (g *Gateway) writeJSON(w http.ResponseWriter, status int, v any) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		g.out.LogError(fmt.Errorf("encoding an answer: %w", err))
@@ -224,7 +224,7 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request, into any) err
 		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "at most %d KB", maxBody>>10)
 	case err != nil:
 		w.Header().Set("Connection", "close")
-		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "the body did not come whole, or not in %s", g.bodyTime)
+		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "the body did not come whole, or not in %s", g.bodyTimeout)
 	}
 	if err := actor.DecodeStrict(data, into); err != nil {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%v", err)
@@ -245,9 +245,9 @@ func isJSON(contentType string) bool {
 	return true
 }
 
-// params reads the query string strictly: an unknown or doubled name is an error, and so is a token, which has no
+// parseParams reads the query string strictly: an unknown or doubled name is an error, and so is a token, which has no
 // business there.
-func params(r *http.Request, names ...string) (url.Values, error) {
+func parseParams(r *http.Request, names ...string) (url.Values, error) {
 	v, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the part after ? could not be read")
@@ -274,11 +274,11 @@ func checkID(name, id string) error {
 	return nil
 }
 
-// until is a context for a wait: it ends with the client, after a time, and when the gateway is about to close.
-func (g *Gateway) until(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout is a context for a wait: it ends with the client, after a time, and when the gateway is about to close.
+func (g *Gateway) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.life, func() { end(errClosing) })
-	ctx, cancel := context.WithTimeoutCause(ctx, d, errWaited)
+	ctx, cancel := context.WithTimeoutCause(ctx, d, errTimeout)
 	return ctx, func() {
 		stop()
 		cancel()
@@ -286,11 +286,11 @@ func (g *Gateway) until(ctx context.Context, d time.Duration) (context.Context, 
 	}
 }
 
-// errWaited is why a wait ended that took too long.
-var errWaited = errors.New("it took too long")
+// errTimeout is why a wait ended that took too long.
+var errTimeout = errors.New("it took too long")
 
-// enter takes one of a bounded number of places, or says that there is none.
-func enter(room chan struct{}, what string) (leave func(), err error) {
+// acquireSlot takes one of a bounded number of places, or says that there is none.
+func acquireSlot(room chan struct{}, what string) (leave func(), err error) {
 	select {
 	case room <- struct{}{}:
 		return func() { <-room }, nil

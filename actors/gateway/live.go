@@ -9,47 +9,47 @@ import (
 	"conclave/subjects"
 )
 
-// live passes on what is heard and not kept in EVENTS: growing answers, and questions, which QUERIES keeps. Whoever does
+// broadcaster passes on what is heard and not kept in EVENTS: growing answers, and questions, which QUERIES keeps. Whoever does
 // not read fast enough misses some of it; nothing here has a place to come back to.
-type live struct {
+type broadcaster struct {
 	mu        sync.Mutex
-	listeners map[*listener]struct{}
+	listeners map[*subscriber]struct{}
 }
 
-// listener is one who hears it.
-type listener struct {
-	want func(Event) bool
-	got  chan said
+// subscriber is one who hears it.
+type subscriber struct {
+	want   func(Event) bool
+	events chan liveEvent
 }
 
-// said is a live event, with the piece of an answer that it is.
-type said struct {
+// liveEvent is a live event, with the piece of an answer that it is.
+type liveEvent struct {
 	Event
 	delta *subjects.Delta // nil = a question
 }
 
-// backlog is how much waits for one listener before he misses some.
-const backlog = 256
+// subscriberBuffer is how much waits for one listener before he misses some.
+const subscriberBuffer = 256
 
-// join adds a listener; leave it when done.
-func (l *live) join(want func(Event) bool) *listener {
-	n := &listener{want: want, got: make(chan said, backlog)}
+// subscribe adds a listener; leave it when done.
+func (l *broadcaster) subscribe(want func(Event) bool) *subscriber {
+	n := &subscriber{want: want, events: make(chan liveEvent, subscriberBuffer)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.listeners == nil {
-		l.listeners = map[*listener]struct{}{}
+		l.listeners = map[*subscriber]struct{}{}
 	}
 	l.listeners[n] = struct{}{}
 	return n
 }
 
-func (l *live) leave(n *listener) {
+func (l *broadcaster) unsubscribe(n *subscriber) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.listeners, n)
 }
 
-func (l *live) say(s said) {
+func (l *broadcaster) publish(s liveEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for n := range l.listeners {
@@ -57,7 +57,7 @@ func (l *live) say(s said) {
 			continue
 		}
 		select {
-		case n.got <- s:
+		case n.events <- s:
 		default:
 		}
 	}
@@ -69,7 +69,7 @@ func (g *Gateway) onDelta(_ context.Context, in actor.Msg[subjects.Delta], _ act
 	if err != nil || len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil {
 		return nil // may drop, and this one is nobody's
 	}
-	g.live.say(said{Event{Subject: in.Subject, Time: in.Time.UTC(), Query: in.Tokens[0], Session: in.Session, Payload: body}, &in.Body})
+	g.live.publish(liveEvent{Event{Subject: in.Subject, Time: in.Time.UTC(), Query: in.Tokens[0], Session: in.Session, Payload: body}, &in.Body})
 	return nil
 }
 
@@ -90,6 +90,6 @@ func (g *Gateway) onQuestion(_ context.Context, in actor.Msg[subjects.Query], _ 
 		return err
 	}
 	ev := Event{Subject: in.Subject, Time: in.Time.UTC(), Query: firstToken(in.Query, in.Body.QueryID), Session: firstToken(in.Session, in.Body.SessionID), Payload: body}
-	g.live.say(said{Event: ev})
+	g.live.publish(liveEvent{Event: ev})
 	return nil
 }

@@ -15,35 +15,35 @@ import (
 
 // How long memory may take: to look something up, and to write, which needs vectors and perhaps a model.
 const (
-	memoryTime  = time.Minute
-	writingTime = 110 * time.Second // below the two minutes after which the server no longer passes an answer on
+	memoryTimeout      = time.Minute
+	memoryWriteTimeout = 110 * time.Second // below the two minutes after which the server no longer passes an answer on
 )
 
-// shortestID is how much of a memory's id is enough.
-const shortestID = 6
+// minIDPrefix is how much of a memory's id is enough.
+const minIDPrefix = 6
 
 // Bounds of a list, and of what is remembered as one thing.
 const (
-	usualPage = 50
-	mostPage  = 500
-	mostHits  = 20
-	maxFact   = 64 << 10
+	defaultPage = 50
+	maxPage     = 500
+	maxHits     = 20
+	maxFact     = 64 << 10
 )
 
-// memory asks memory for one thing of the user's own. What was only looked up ends with the client.
-func (g *Gateway) memory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
+// adminMemory asks memory for one thing of the user's own. What was only looked up ends with the client.
+func (g *Gateway) adminMemory(r *http.Request, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
 	from := r.Context()
 	if !slices.Contains([]string{"list", "show", "graph", "status"}, q.Op) {
 		from = context.WithoutCancel(from) // a client that goes away has said it all the same
 	}
-	ctx, cancel := g.until(from, memoryTime)
+	ctx, cancel := g.withTimeout(from, memoryTimeout)
 	defer cancel()
 	got, err := g.client.AdminMemory(ctx, q)
-	return got, memorySays(ctx, err)
+	return got, mapMemoryFault(ctx, err)
 }
 
-// memorySays makes of a fault what a client is told.
-func memorySays(ctx context.Context, err error) error {
+// mapMemoryFault makes of a fault what a client is told.
+func mapMemoryFault(ctx context.Context, err error) error {
 	var f *subjects.Fault
 	switch {
 	case err == nil:
@@ -68,17 +68,17 @@ func memorySays(ctx context.Context, err error) error {
 	return err
 }
 
-// entry is the one memory that the request's path names, by its id or the beginning of it.
-func (g *Gateway) entry(r *http.Request) (subjects.MemoryEntry, error) {
+// findEntry is the one memory that the request's path names, by its id or the beginning of it.
+func (g *Gateway) findEntry(r *http.Request) (subjects.MemoryEntry, error) {
 	var none subjects.MemoryEntry
 	id := r.PathValue("id")
 	if err := checkID("the memory's id", id); err != nil {
 		return none, err
 	}
-	if len(id) < shortestID {
-		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: give at least %d letters of it", shortestID)
+	if len(id) < minIDPrefix {
+		return none, problemf(http.StatusBadRequest, subjects.CodeMalformed, "the memory's id: give at least %d letters of it", minIDPrefix)
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "show", IDs: []string{id}, Whole: true})
 	var f *subjects.Fault
 	switch {
 	case errors.As(err, &f) && f.Code == subjects.CodeMalformed: // no such entry, or several; memory's words say which
@@ -91,16 +91,16 @@ func (g *Gateway) entry(r *http.Request) (subjects.MemoryEntry, error) {
 	return got.Entries[0], nil
 }
 
-// choice refuses a parameter that is none of the words.
-func choice(name, v string, words ...string) error {
+// checkChoice refuses a parameter that is none of the words.
+func checkChoice(name, v string, words ...string) error {
 	if v == "" || slices.Contains(words, v) {
 		return nil
 	}
 	return problemf(http.StatusBadRequest, subjects.CodeMalformed, "%s is %s", name, strings.Join(words, ", "))
 }
 
-// number reads a parameter from 1 to most, or what stands for none.
-func number(name, v string, usual, most int) (int, error) {
+// parseNumber reads a parameter from 1 to most, or what stands for none.
+func parseNumber(name, v string, usual, most int) (int, error) {
 	if v == "" {
 		return usual, nil
 	}
@@ -120,23 +120,23 @@ var (
 
 // onMemories lists memories, newest first.
 func (g *Gateway) onMemories(w http.ResponseWriter, r *http.Request) error {
-	v, err := params(r, "kind", "state", "trust", "tag", "from", "text", "limit", "after", "whole")
+	v, err := parseParams(r, "kind", "state", "trust", "tag", "from", "text", "limit", "after", "whole")
 	if err != nil {
 		return err
 	}
-	limit, err := number("limit", v.Get("limit"), usualPage, mostPage)
-	if err := first(err, choice("kind", v.Get("kind"), memoryKinds...), choice("state", v.Get("state"), memoryStates...),
-		choice("trust", v.Get("trust"), memoryTrust...), choice("whole", v.Get("whole"), "0", "1")); err != nil {
+	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
+	if err := first(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("state", v.Get("state"), memoryStates...),
+		checkChoice("trust", v.Get("trust"), memoryTrust...), checkChoice("whole", v.Get("whole"), "0", "1")); err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{
 		Op: "list", Kind: v.Get("kind"), State: v.Get("state"), Trust: v.Get("trust"), Tag: v.Get("tag"), From: v.Get("from"), Text: v.Get("text"),
 		Limit: limit, After: v.Get("after"), Whole: v.Get("whole") == "1",
 	})
 	if err != nil {
 		return err
 	}
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Entries []subjects.MemoryEntry `json:"entries"`
 		Next    string                 `json:"next"` // "" = that was all
 	}{got.Entries, got.Next})
@@ -155,31 +155,31 @@ func first(errs ...error) error {
 
 // onRecall recalls as the assistant does.
 func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
-	v, err := params(r, "q", "max", "kind", "whole", "fresh", "all")
+	v, err := parseParams(r, "q", "max", "kind", "whole", "fresh", "all")
 	if err != nil {
 		return err
 	}
-	most, err := number("max", v.Get("max"), 0, mostHits)
-	if err := first(err, choice("kind", v.Get("kind"), memoryKinds...), choice("whole", v.Get("whole"), "0", "1"), choice("fresh", v.Get("fresh"), "0", "1"), choice("all", v.Get("all"), "0", "1")); err != nil {
+	most, err := parseNumber("max", v.Get("max"), 0, maxHits)
+	if err := first(err, checkChoice("kind", v.Get("kind"), memoryKinds...), checkChoice("whole", v.Get("whole"), "0", "1"), checkChoice("fresh", v.Get("fresh"), "0", "1"), checkChoice("all", v.Get("all"), "0", "1")); err != nil {
 		return err
 	}
 	q := subjects.MemoryQuery{Query: strings.TrimSpace(v.Get("q")), Max: most, Kind: v.Get("kind"), Whole: v.Get("whole") == "1", Fresh: v.Get("fresh") == "1", All: v.Get("all") == "1"}
 	if q.Query == "" {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "q says what to look for")
 	}
-	ctx, cancel := g.until(r.Context(), memoryTime)
+	ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
 	defer cancel()
 	var last subjects.MemoryReply
 	for piece, err := range actor.AskStream(ctx, g.out, subjects.MemoryQueryService, q) {
 		if err != nil {
-			return memorySays(ctx, err)
+			return mapMemoryFault(ctx, err)
 		}
 		last = piece
 	}
 	if !last.Done {
 		return problemf(http.StatusBadGateway, subjects.CodeUnavailable, "memory broke off in the middle of the search; ask again")
 	}
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Hits   []subjects.MemoryHit `json:"hits"`
 		Cached bool                 `json:"cached"`
 		Notes  []subjects.Note      `json:"notes"`
@@ -190,26 +190,26 @@ func (g *Gateway) onRecall(w http.ResponseWriter, r *http.Request) error {
 
 // onMemory shows everything known of one memory.
 func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	e, err := g.entry(r)
+	e, err := g.findEntry(r)
 	if err != nil {
 		return err
 	}
 	others := []subjects.MemoryEntry{}
 	if len(e.Correlating) > 0 {
-		ctx, cancel := g.until(r.Context(), memoryTime)
+		ctx, cancel := g.withTimeout(r.Context(), memoryTimeout)
 		defer cancel()
 		got, err := actor.Ask(ctx, g.out, subjects.MemoryCorrelated, subjects.MemoryIDs{IDs: []string{e.ID}})
 		if err != nil {
-			return memorySays(ctx, err)
+			return mapMemoryFault(ctx, err)
 		}
 		for _, h := range got.Hits {
 			others = append(others, h.Entry)
 		}
 	}
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Entry      subjects.MemoryEntry   `json:"entry"`
 		Correlated []subjects.MemoryEntry `json:"correlated"`
 	}{e, others})
@@ -218,19 +218,19 @@ func (g *Gateway) onMemory(w http.ResponseWriter, r *http.Request) error {
 
 // onGraph lists relations.
 func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
-	v, err := params(r, "q", "limit")
+	v, err := parseParams(r, "q", "limit")
 	if err != nil {
 		return err
 	}
-	limit, err := number("limit", v.Get("limit"), usualPage, mostPage)
+	limit, err := parseNumber("limit", v.Get("limit"), defaultPage, maxPage)
 	if err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "graph", Query: strings.TrimSpace(v.Get("q")), Limit: limit})
 	if err != nil {
 		return err
 	}
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Relations []subjects.Relation `json:"relations"`
 	}{append([]subjects.Relation{}, got.Relations...)})
 	return nil
@@ -238,16 +238,16 @@ func (g *Gateway) onGraph(w http.ResponseWriter, r *http.Request) error {
 
 // onMemoryStatus says how memory is.
 func (g *Gateway) onMemoryStatus(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "status"})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "status"})
 	switch {
 	case err != nil:
 		return err
 	case got.Status == nil:
 		return problemf(http.StatusBadGateway, subjects.CodeInternal, "memory says nothing of how it is; its log says why")
 	}
-	g.write(w, http.StatusOK, got.Status)
+	g.writeJSON(w, http.StatusOK, got.Status)
 	return nil
 }

@@ -21,20 +21,20 @@ type Forget struct {
 	Dry   *bool  `json:"dry"`
 }
 
-// nothing is the body of what needs none. It is asked for all the same: a form on any page could send an empty one.
-type nothing struct{}
+// emptyBody is the body of what needs none. It is asked for all the same: a form on any page could send an empty one.
+type emptyBody struct{}
 
-// remembering hands something to memory. It ends with the gateway, not with the client.
-func (g *Gateway) remembering(r *http.Request, in subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
-	ctx, cancel := g.until(context.WithoutCancel(r.Context()), writingTime)
+// writeMemory hands something to memory. It ends with the gateway, not with the client.
+func (g *Gateway) writeMemory(r *http.Request, in subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
+	ctx, cancel := g.withTimeout(context.WithoutCancel(r.Context()), memoryWriteTimeout)
 	defer cancel()
 	got, err := actor.Ask(ctx, g.out, subjects.MemoryWriteService, in)
-	return got, memorySays(ctx, err)
+	return got, mapMemoryFault(ctx, err)
 }
 
 // onRemember keeps a fact that the user states.
 func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	var in Fact
@@ -48,7 +48,7 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 	case len(in.Text) > maxFact:
 		return problemf(http.StatusRequestEntityTooLarge, subjects.CodeTooLarge, "text has at most %d KB; conclave memory import takes documents", maxFact>>10)
 	}
-	got, err := g.remembering(r, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: in.Text, Tags: in.Tags}}})
+	got, err := g.writeMemory(r, subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: in.Text, Tags: in.Tags}}})
 	switch {
 	case err != nil:
 		return err
@@ -58,7 +58,7 @@ func (g *Gateway) onRemember(w http.ResponseWriter, r *http.Request) error {
 		return problemf(http.StatusConflict, codeConflict, "it is not remembered: %s", got.Results[0].Why)
 	}
 	one := got.Results[0]
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		ID     string `json:"id"`
 		Action string `json:"action"`
 		Other  string `json:"other"`
@@ -72,7 +72,7 @@ const refused = "refused"
 
 // onEdit changes what a memory says.
 func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	var in subjects.MemoryEdit
@@ -87,43 +87,43 @@ func (g *Gateway) onEdit(w http.ResponseWriter, r *http.Request) error {
 	case in.Corpus != nil && strings.TrimSpace(*in.Corpus) == "":
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "a memory needs a text; DELETE takes it away")
 	}
-	e, err := g.entry(r)
+	e, err := g.findEntry(r)
 	if err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{e.ID}, Edit: &in})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "edit", IDs: []string{e.ID}, Edit: &in})
 	switch {
 	case err != nil:
 		return err
 	case len(got.Entries) != 1:
-		return gone(e.ID)
+		return errEntryGone(e.ID)
 	}
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Entry subjects.MemoryEntry `json:"entry"`
 	}{got.Entries[0]})
 	return nil
 }
 
-// gone says that a memory was forgotten between two questions.
-func gone(id string) error {
+// errEntryGone says that a memory was forgotten between two questions.
+func errEntryGone(id string) error {
 	return problemf(http.StatusNotFound, codeNotFound, "there is no memory %s any more", id)
 }
 
 // onForgetOne forgets one memory.
 func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	e, err := g.entry(r)
+	e, err := g.findEntry(r)
 	if err != nil {
 		return err
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "forget", IDs: []string{e.ID}})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "forget", IDs: []string{e.ID}})
 	switch {
 	case err != nil:
 		return err
 	case got.Changed == 0:
-		return gone(e.ID)
+		return errEntryGone(e.ID)
 	}
 	g.writeForgotten(w, got)
 	return nil
@@ -131,7 +131,7 @@ func (g *Gateway) onForgetOne(w http.ResponseWriter, r *http.Request) error {
 
 // onForget forgets what words find, or only tells which.
 func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	var in Forget
@@ -144,7 +144,7 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 	case in.Dry == nil:
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "dry must be said: true tells which would go, false forgets them for good")
 	}
-	got, err := g.memory(r, subjects.MemoryAdminRequest{Op: "forget", Query: in.Query, Dry: *in.Dry})
+	got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: "forget", Query: in.Query, Dry: *in.Dry})
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (g *Gateway) onForget(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdminReply) {
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Entries   []subjects.MemoryEntry `json:"entries"` // what is gone, or would be
 		Forgotten int                    `json:"forgotten"`
 	}{got.Entries, got.Changed})
@@ -162,29 +162,29 @@ func (g *Gateway) writeForgotten(w http.ResponseWriter, got subjects.MemoryAdmin
 // onMark is the handler of pin, unpin, accept and reject. Whoever waits for no decision is not decided upon.
 func (g *Gateway) onMark(op, done string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := params(r); err != nil {
+		if _, err := parseParams(r); err != nil {
 			return err
 		}
 		if r.Method == http.MethodPost {
-			if err := g.readBody(w, r, &nothing{}); err != nil {
+			if err := g.readBody(w, r, &emptyBody{}); err != nil {
 				return err
 			}
 		}
-		e, err := g.entry(r)
+		e, err := g.findEntry(r)
 		switch {
 		case err != nil:
 			return err
 		case (op == "accept" || op == "reject") && e.State != subjects.MemoryCandidate:
 			return problemf(http.StatusConflict, codeConflict, "this memory waits for no decision: it is %s", e.State)
 		}
-		got, err := g.memory(r, subjects.MemoryAdminRequest{Op: op, IDs: []string{e.ID}})
+		got, err := g.adminMemory(r, subjects.MemoryAdminRequest{Op: op, IDs: []string{e.ID}})
 		switch {
 		case err != nil:
 			return err
 		case len(got.Missing) > 0:
-			return gone(e.ID)
+			return errEntryGone(e.ID)
 		}
-		g.write(w, http.StatusOK, struct {
+		g.writeJSON(w, http.StatusOK, struct {
 			ID      string `json:"id"`
 			State   string `json:"state"`
 			Changed bool   `json:"changed"` // false = it was so before

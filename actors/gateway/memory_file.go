@@ -27,19 +27,19 @@ const (
 
 // onExport writes every memory as a line, page by page.
 func (g *Gateway) onExport(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	leave, err := enter(g.rooms.streams, "streams are open")
+	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
 		return err
 	}
 	defer leave()
-	q := subjects.MemoryAdminRequest{Op: "list", Whole: true, Limit: usualPage}
+	q := subjects.MemoryAdminRequest{Op: "list", Whole: true, Limit: defaultPage}
 	begun := false
 	for {
 		var fault *subjects.Fault
-		page, err := g.memory(r, q)
+		page, err := g.adminMemory(r, q)
 		switch {
 		case errors.As(err, &fault) && fault.Code == subjects.CodeTooLarge && q.Limit > 1: // long ones: fewer of them
 			q.Limit /= 2
@@ -111,14 +111,14 @@ type Refused struct {
 
 // onImport reads an export back. All of it is looked at before the first line is sent.
 func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
-	v, err := params(r, "trusted")
+	v, err := parseParams(r, "trusted")
 	if err != nil {
 		return err
 	}
 	if !slices.Contains([]string{"", "0", "1"}, v.Get("trusted")) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "trusted is 0 or 1")
 	}
-	leave, err := enter(g.rooms.streams, "streams are open")
+	leave, err := acquireSlot(g.slots.streams, "streams are open")
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 	done := Imported{Entries: len(entries), Actions: map[string]int{}, Refused: []Refused{}}
 	for len(entries) > 0 {
 		n := batch(entries)
-		got, err := g.remembering(r, subjects.MemoryWriteRequest{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
+		got, err := g.writeMemory(r, subjects.MemoryWriteRequest{Entries: entries[:n], Restore: true, Trusted: v.Get("trusted") == "1"})
 		if err != nil {
 			if some := done.Entries - len(entries); some > 0 {
 				g.out.LogError(fmt.Errorf("an import ended after %d of %d entries: %w", some, done.Entries, err))
@@ -145,7 +145,7 @@ func (g *Gateway) onImport(w http.ResponseWriter, r *http.Request) error {
 		}
 		entries = entries[n:]
 	}
-	g.write(w, http.StatusOK, done)
+	g.writeJSON(w, http.StatusOK, done)
 	return nil
 }
 
@@ -167,7 +167,7 @@ func (g *Gateway) readLines(w http.ResponseWriter, r *http.Request) ([]subjects.
 		return nil, problemf(http.StatusUnsupportedMediaType, subjects.CodeCodec, "send the header Content-Type: %s, and the body as it is", typeLines)
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(6 * g.bodyTime)) // it is larger than other bodies
+	_ = rc.SetReadDeadline(time.Now().Add(6 * g.bodyTimeout)) // it is larger than other bodies
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxImport))
 	var large *http.MaxBytesError
 	switch {

@@ -128,14 +128,14 @@ func TestOpenAPIRoutes(t *testing.T) {
 func TestOpenAPIAnswers(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: patience}, change: func(g *gateway.Gateway) { g.RateTime(patience) }})
+	d, w := describe(t), newTown(t, b, setup{Config: gateway.Config{QueryTimeout: patience}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(patience) }})
 	w.rewards()
 	w.generator(func(q subjects.Query, out actor.Out) {
 		switch q.Query {
 		case "hi":
-			emit(w, out, subjects.ResponseGeneration, reply(q, "hello"))
+			emitStored(w, out, subjects.ResponseGeneration, reply(q, "hello"))
 		case "no":
-			emit(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
+			emitStored(w, out, with(t, subjects.DeadLetterEvent, "generator"), subjects.DeadLetter{Subject: "turn.3.s", Code: "internal", Reason: "given up"})
 		}
 	})
 	conv, err := json.Marshal(subjects.Conversation{SessionID: "s1", Turns: []subjects.Turn{{QueryID: "q", Query: "hi", Answer: "hello"}}, Updated: time.Now()})
@@ -145,7 +145,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if _, err := w.out("generator").Store("state_generator").Put(t.Context(), subjects.ConversationKey("s1"), conv, 0); err != nil {
 		t.Fatal(err)
 	}
-	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.RateTime(time.Millisecond) }})
+	hasty := newTown(t, b, setup{Config: gateway.Config{QueryTimeout: time.Millisecond}, change: func(g *gateway.Gateway) { g.SetOutcomeTimeout(time.Millisecond) }})
 	for _, tt := range []struct {
 		w                   *town
 		method, route, path string
@@ -185,7 +185,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 	}
 	// An event on the stream, and this file itself.
-	emit(w, w.out("generator").WithIDs("s1", "q9"), subjects.AnswerDialog, subjects.Dialog{QueryID: "q9"})
+	emitStored(w, w.out("generator").WithIDs("s1", "q9"), subjects.AnswerDialog, subjects.Dialog{QueryID: "q9"})
 	ev := read[map[string]any](t, w.follow("/events?after=0&query=q9").next().raw)
 	want := d.schemas(t, d.response(t, "GET", "/events", 200)["text/event-stream"].Schema)[0]
 	if got := slices.Sorted(maps.Keys(ev)); !slices.Equal(got, slices.Sorted(maps.Keys(want.Properties))) {
@@ -200,7 +200,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 func TestOpenAPIBodies(t *testing.T) {
 	t.Parallel()
 	d := describe(t)
-	for name, v := range map[string]any{"Question": gateway.Question{}, "Feedback": gateway.Opinion{}} {
+	for name, v := range map[string]any{"Question": gateway.Question{}, "Feedback": gateway.FeedbackRequest{}} {
 		data, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)

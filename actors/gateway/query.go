@@ -57,15 +57,15 @@ const (
 // How long a question, a cancellation or feedback may take to be stored, how often that is tried, and the pause between:
 // a link that was cut is back after a quarter of a second.
 const (
-	storeTime  = 3 * time.Second
-	storeTries = 4
-	storePause = 300 * time.Millisecond
+	storeTimeout  = 3 * time.Second
+	storeAttempts = 4
+	storePause    = 300 * time.Millisecond
 )
 
 // onQuery asks, and waits for the answer unless the client does not want to. A client that goes away leaves its question
 // behind: it is answered all the same, and the answer can be fetched.
 func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
-	wait, window, err := g.howLong(r)
+	wait, window, err := g.readWait(r)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	if named && in.SessionID == "" {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query_id: name its session_id too; the same question in a new session would be another one")
 	}
-	if err := check(g.out, &in); err != nil {
+	if err := validateQuestion(g.out, &in); err != nil {
 		return err
 	}
 	if named {
@@ -87,19 +87,19 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if wait {
-		leave, err := enter(g.rooms.waiting, "questions are waiting")
+		leave, err := acquireSlot(g.slots.waiting, "questions are waiting")
 		if err != nil {
 			return err
 		}
 		defer leave()
 	}
-	cur := g.events.now()
+	cur := g.events.cursorAtEnd()
 	q := question{in.QueryID, in.SessionID, cur.at}
 	if !g.asked.add(q) {
 		return problemf(http.StatusConflict, codeConflict, "somebody waits for the question %s already; leave query_id out to ask anew", q.id)
 	}
-	defer g.asked.done(q.id)
-	first, err := g.publish(r.Context(), g.out, in)
+	defer g.asked.release(q.id)
+	first, err := g.storeQuestion(r.Context(), g.out, in)
 	if err != nil {
 		return err
 	}
@@ -108,30 +108,30 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		if r.Header.Get("Prefer") != "" {
 			w.Header().Set("Preference-Applied", "respond-async")
 		}
-		g.write(w, http.StatusAccepted, q.ids("accepted"))
+		g.writeJSON(w, http.StatusAccepted, q.ids("accepted"))
 		return nil
 	}
-	ctx, cancel := g.until(r.Context(), g.cfg.QueryTimeout)
+	ctx, cancel := g.withTimeout(r.Context(), g.cfg.QueryTimeout)
 	defer cancel()
-	rec := record{}
+	rec := answerRecord{}
 	rec.add(first)
-	end, err := g.await(ctx, cur, q.id, rec.add)
+	end, err := g.waitForOutcomeOf(ctx, cur, q.id, rec.add)
 	if err != nil {
-		return g.unanswered(q, err)
+		return g.noAnswerYet(q, err)
 	}
 	if end.response != nil {
-		g.linger(r.Context(), cur, q.id, window, &rec)
+		g.waitForGrade(r.Context(), cur, q.id, window, &rec)
 	}
-	return g.answer(w, q, end, &rec)
+	return g.writeAnswer(w, q, end, &rec)
 }
 
-// howLong reads whether the client waits, and for how long after the answer it wants to hear of grades.
-func (g *Gateway) howLong(r *http.Request) (wait bool, window gradeWait, err error) {
-	p, err := params(r, "wait", "grade_wait")
+// readWait reads whether the client waits, and for how long after the answer it wants to hear of grades.
+func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err error) {
+	p, err := parseParams(r, "wait", "grade_wait")
 	if err != nil {
 		return false, window, err
 	}
-	wait, window.time = true, g.cfg.GradeWait
+	wait, window.duration = true, g.cfg.GradeWait
 	switch v := p.Get("wait"); v {
 	case "", "1":
 	case "0":
@@ -140,10 +140,10 @@ func (g *Gateway) howLong(r *http.Request) (wait bool, window gradeWait, err err
 		return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "wait is 0 or 1")
 	}
 	if v := p.Get("grade_wait"); v != "" {
-		if window.time, err = strict.ParseDuration(v); err != nil || window.time > time.Minute {
+		if window.duration, err = strict.ParseDuration(v); err != nil || window.duration > time.Minute {
 			return false, window, problemf(http.StatusBadRequest, subjects.CodeMalformed, "grade_wait is a duration of at most 1m, like 2s")
 		}
-		window.asked = true
+		window.explicit = true
 	}
 	for _, v := range r.Header.Values("Prefer") {
 		for p := range strings.SplitSeq(v, ",") {
@@ -155,8 +155,8 @@ func (g *Gateway) howLong(r *http.Request) (wait bool, window gradeWait, err err
 	return wait, window, nil
 }
 
-// check validates a question and makes the ids that are missing.
-func check(out actor.Out, in *Question) error {
+// validateQuestion validates a question and makes the ids that are missing.
+func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
 	}
@@ -179,11 +179,11 @@ func check(out actor.Out, in *Question) error {
 	return nil
 }
 
-// publish stores the question. It does so also when its caller goes away in between: whether it was stored would be
+// storeQuestion stores the question. It does so also when its caller goes away in between: whether it was stored would be
 // anybody's guess.
-func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Event, error) {
+func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
-	if err := emit(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
+	if err := emitStored(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
 		return Event{}, err
 	}
 	data, err := json.Marshal(body)
@@ -193,22 +193,22 @@ func (g *Gateway) publish(ctx context.Context, out actor.Out, in Question) (Even
 	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
 }
 
-// emit says an event until it is stored.
-func emit[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T) error {
-	return store(ctx, out, t.Name, func(ctx context.Context, id string) error { return actor.EmitOnce(ctx, out, t, id, body) })
+// emitStored says an event until it is stored.
+func emitStored[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T) error {
+	return publishStored(ctx, out, t.Name, func(ctx context.Context, id string) error { return actor.EmitOnce(ctx, out, t, id, body) })
 }
 
-// store says something until it is stored. An acknowledgement can be lost with the link, so it is said again under the
+// publishStored says something until it is stored. An acknowledgement can be lost with the link, so it is said again under the
 // same id, which is stored once. When all that fails, the client may try again.
-func store(ctx context.Context, out actor.Out, what string, say func(ctx context.Context, id string) error) error {
+func publishStored(ctx context.Context, out actor.Out, what string, say func(ctx context.Context, id string) error) error {
 	ctx = context.WithoutCancel(ctx)
 	id := out.NewID()
 	var err error
-	for try := range storeTries {
+	for try := range storeAttempts {
 		if try > 0 {
 			time.Sleep(storePause)
 		}
-		once, cancel := context.WithTimeout(ctx, storeTime)
+		once, cancel := context.WithTimeout(ctx, storeTimeout)
 		err = say(once, id)
 		cancel()
 		var f *subjects.Fault
@@ -232,15 +232,15 @@ func notStored(out actor.Out, what string, err error) error {
 	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again", what)
 }
 
-// ending is how a question ended.
-type ending struct {
+// outcome is how a question ended.
+type outcome struct {
 	response *subjects.Response
 	seq      uint64
 	dead     *subjects.DeadLetter
 }
 
-// endOf reads an event that ends a question, nil when it does not.
-func endOf(ev Event, query string) (*ending, error) {
+// readOutcome reads an event that ends a question, nil when it does not.
+func readOutcome(ev Event, query string) (*outcome, error) {
 	if ev.Query != query {
 		return nil, nil
 	}
@@ -249,7 +249,7 @@ func endOf(ev Event, query string) (*ending, error) {
 		if err := json.Unmarshal(ev.Payload, &r); err != nil {
 			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer could not be read; it is event %d", ev.Seq)
 		}
-		return &ending{response: &r, seq: ev.Seq}, nil
+		return &outcome{response: &r, seq: ev.Seq}, nil
 	}
 	if t, ok := subjects.Match(subjects.DeadLetterEvent.Name, ev.Subject); ok && len(t) == 1 {
 		var d subjects.DeadLetter
@@ -257,22 +257,22 @@ func endOf(ev Event, query string) (*ending, error) {
 			return nil, nil
 		}
 		d.Actor = ev.From
-		return &ending{dead: &d, seq: ev.Seq}, nil
+		return &outcome{dead: &d, seq: ev.Seq}, nil
 	}
 	return nil, nil
 }
 
-// await reads events until the question has ended, and shows each that belongs to it.
-func (g *Gateway) await(ctx context.Context, cur *cursor, query string, seen func(Event)) (ending, error) {
+// waitForOutcomeOf reads events until the question has ended, and shows each that belongs to it.
+func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, seen func(Event)) (outcome, error) {
 	for {
 		ev, err := cur.wait(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return ending{}, context.Cause(ctx)
+			return outcome{}, context.Cause(ctx)
 		case err != nil:
 			// The link is down, or the server restarts. What comes meanwhile is read afterwards.
 			select {
-			case <-time.After(lookAgain):
+			case <-time.After(pollInterval):
 			case <-ctx.Done():
 			}
 			continue
@@ -280,28 +280,28 @@ func (g *Gateway) await(ctx context.Context, cur *cursor, query string, seen fun
 			continue
 		}
 		seen(ev)
-		if end, err := endOf(ev, query); end != nil || err != nil {
+		if end, err := readOutcome(ev, query); end != nil || err != nil {
 			if err != nil {
-				return ending{}, err
+				return outcome{}, err
 			}
 			return *end, nil
 		}
 	}
 }
 
-// record gathers the events of one question, within bounds, and what others thought of its answer.
-type record struct {
-	judged
+// answerRecord gathers the events of one question, within bounds, and what others thought of its answer.
+type answerRecord struct {
+	judgements
 	events  []Event
 	bytes   int
 	dropped int
 }
 
-func (c *record) add(ev Event) {
-	if ev.aside {
+func (c *answerRecord) add(ev Event) {
+	if ev.ofRespondentB {
 		return
 	}
-	c.judge(ev)
+	c.add(ev)
 	if len(c.events) >= logEvents || c.bytes+len(ev.Payload) > logBytes {
 		c.dropped++
 		return
@@ -309,8 +309,8 @@ func (c *record) add(ev Event) {
 	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Payload)
 }
 
-// answer writes how a question ended.
-func (g *Gateway) answer(w http.ResponseWriter, q question, end ending, rec *record) error {
+// writeAnswer writes how a question ended.
+func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, rec *answerRecord) error {
 	if end.dead != nil {
 		return &problem{
 			status: http.StatusBadGateway, IDs: q.ids("failed"),
@@ -339,14 +339,14 @@ func (g *Gateway) answer(w http.ResponseWriter, q question, end ending, rec *rec
 	if r.Error != nil && strings.TrimSpace(r.Answer) == "" {
 		status = http.StatusBadGateway
 	}
-	g.write(w, status, a)
+	g.writeJSON(w, status, a)
 	return nil
 }
 
-// unanswered says why there is no answer yet, and where it will be.
-func (g *Gateway) unanswered(q question, err error) error {
+// noAnswerYet says why there is no answer yet, and where it will be.
+func (g *Gateway) noAnswerYet(q question, err error) error {
 	switch {
-	case errors.Is(err, errWaited):
+	case errors.Is(err, errTimeout):
 		return &problem{
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
 			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", strict.FormatDuration(g.cfg.QueryTimeout)),
@@ -362,15 +362,15 @@ func (g *Gateway) unanswered(q question, err error) error {
 
 // ids of a question, with where to look.
 func (q question) ids(state string) *ids {
-	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &later{
+	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &links{
 		Answer:  "/queries/" + q.id,
 		Events:  fmt.Sprintf("/events?query=%s&after=%d", url.QueryEscape(q.id), q.since),
 		Session: "/sessions/" + q.session,
 	}}
 }
 
-// lookTime bounds a search in EVENTS.
-const lookTime = 10 * time.Second
+// lookupTimeout bounds a search in EVENTS.
+const lookupTimeout = 10 * time.Second
 
 // onLookUp finds the answer to a question that was asked before, here or elsewhere.
 func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
@@ -378,40 +378,40 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 	if err := checkID("the query id", id); err != nil {
 		return err
 	}
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	q, known := g.asked.find(id)
 	if !known {
 		q = question{id: id}
 	}
-	ctx, cancel := g.until(r.Context(), lookTime)
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	end, err := g.look(ctx, q)
+	end, err := g.findOutcome(ctx, q)
 	switch {
 	case errors.Is(err, errNone) && known:
-		g.write(w, http.StatusAccepted, q.ids("waiting"))
+		g.writeJSON(w, http.StatusAccepted, q.ids("waiting"))
 		return nil
 	case errors.Is(err, errNone):
 		return problemf(http.StatusNotFound, codeNotFound, "there is no answer to %s, and the question was not asked here", id)
-	case errors.Is(err, errWaited):
-		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "no answer to %s among the answers that could be read in %s; look into its session", id, lookTime)
+	case errors.Is(err, errTimeout):
+		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "no answer to %s among the answers that could be read in %s; look into its session", id, lookupTimeout)
 	case err != nil:
 		return err
 	}
-	rec := record{}
+	rec := answerRecord{}
 	if known {
-		err = g.gather(ctx, q, end.seq, rec.add)
+		err = g.readEventsOf(ctx, q, end.seq, rec.add)
 	}
 	if err != nil {
 		return err
 	}
-	g.judgements(ctx, id, end.seq, &rec.judged)
-	return g.answer(w, q, *end, &rec)
+	g.findJudgements(ctx, id, end.seq, &rec.judgements)
+	return g.writeAnswer(w, q, *end, &rec)
 }
 
-// look searches the answers, then the dead letters, that came after a question.
-func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
+// findOutcome searches the answers, then the dead letters, that came after a question.
+func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error) {
 	for _, s := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
 		for at := q.since; ; {
 			ev, err := g.events.readEvent(ctx, at+1, s)
@@ -424,7 +424,7 @@ func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
 				}
 				return nil, err
 			}
-			if end, err := endOf(ev, q.id); end != nil || err != nil {
+			if end, err := readOutcome(ev, q.id); end != nil || err != nil {
 				return end, err
 			}
 			at = ev.Seq
@@ -433,8 +433,8 @@ func (g *Gateway) look(ctx context.Context, q question) (*ending, error) {
 	return nil, errNone
 }
 
-// gather shows the events of a question up to its end.
-func (g *Gateway) gather(ctx context.Context, q question, last uint64, seen func(Event)) error {
+// readEventsOf shows the events of a question up to its end.
+func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, seen func(Event)) error {
 	cur := &cursor{events: g.events, at: q.since}
 	for cur.at < last {
 		ev, ok, _, err := cur.next(ctx)
@@ -457,7 +457,7 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	if err := checkID("the query id", id); err != nil {
 		return err
 	}
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
 	topic, err := subjects.QueryCancel.With(id)
@@ -465,10 +465,10 @@ func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q, _ := g.asked.find(id)
-	if err := emit(r.Context(), g.out.WithIDs(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
+	if err := emitStored(r.Context(), g.out.WithIDs(q.session, id), topic, subjects.Cancel{Reason: "asked for over HTTP"}); err != nil {
 		return err
 	}
-	g.write(w, http.StatusAccepted, struct {
+	g.writeJSON(w, http.StatusAccepted, struct {
 		QueryID string `json:"query_id"`
 		State   string `json:"state"`
 	}{id, "cancelling"})

@@ -15,24 +15,24 @@ const (
 	rewardAccount = "reward"
 )
 
-// hidden reports whether an event belongs to respondent B's answer and not to the one that the user sees: what respondent B
+// isOfRespondentB reports whether an event belongs to respondent B's answer and not to the one that the user sees: what respondent B
 // said, its calls and their results, what memory did for it, its grade, and dead letters about any of that. Whoever is
 // curious asks for them by name. A verdict between the two answers is about both and is shown, and so is a question to
 // the user, whoever made it necessary: nobody else can answer it.
-func hidden(ev Event) bool {
+func isOfRespondentB(ev Event) bool {
 	if ev.From == subjects.RespondentB {
 		return true
 	}
 	family, _, _ := strings.Cut(ev.Subject, ".")
 	switch {
 	case ev.From == brokerAccount && family == "tool":
-		return isRespondentB(textOf(ev, "caller"))
+		return isRespondentB(payloadField(ev, "caller"))
 	case ev.From == memoryAccount && family == "memory":
-		return isRespondentB(textOf(ev, "by")) || isRespondentB(textOf(ev, "of"))
+		return isRespondentB(payloadField(ev, "by")) || isRespondentB(payloadField(ev, "of"))
 	case ev.From == criticAccount && ev.Subject == subjects.CritiqueResult.Name:
-		return isRespondentB(textOf(ev, "respondent_id"))
+		return isRespondentB(payloadField(ev, "respondent_id"))
 	case family == "dead":
-		return deadLetterOfRespondentB(textOf(ev, "subject"))
+		return deadLetterOfRespondentB(payloadField(ev, "subject"))
 	}
 	return false
 }
@@ -58,8 +58,8 @@ func deadLetterOfRespondentB(subject string) bool {
 	return consumer == subjects.RespondentB
 }
 
-// textOf is one text of an event's payload, "" when there is none.
-func textOf(ev Event, field string) string {
+// payloadField is one text of an event's payload, "" when there is none.
+func payloadField(ev Event, field string) string {
 	var body map[string]json.RawMessage
 	var text string
 	if json.Unmarshal(ev.Payload, &body) != nil || json.Unmarshal(body[field], &text) != nil {

@@ -30,19 +30,19 @@ const (
 
 // onSessions lists the conversations, the latest first.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	ctx, cancel := g.until(r.Context(), lookTime)
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	ids, err := g.client.SessionIDs(ctx)
 	if err != nil {
-		return g.unread(ctx, err)
+		return g.mapReadError(ctx, err)
 	}
 	unread := max(0, len(ids)-maxRead)
 	found, err := g.client.Sessions(ctx, ids[:len(ids)-unread])
 	if err != nil {
-		return g.unread(ctx, err)
+		return g.mapReadError(ctx, err)
 	}
 	list := make([]Session, len(found))
 	for i, s := range found {
@@ -59,7 +59,7 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	}
 	more := unread + max(0, len(list)-maxSessions)
 	list = list[:min(len(list), maxSessions)]
-	g.write(w, http.StatusOK, struct {
+	g.writeJSON(w, http.StatusOK, struct {
 		Sessions []Session `json:"sessions"`
 		More     int       `json:"more"` // conversations that are not in the list
 	}{list, more})
@@ -81,11 +81,11 @@ func title(text string) string {
 	return string(line)
 }
 
-// unread says why conversations could not be read.
-func (g *Gateway) unread(ctx context.Context, err error) error {
+// mapReadError says why conversations could not be read.
+func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), errWaited) {
-			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "the conversations could not be read in %s", lookTime)
+		if errors.Is(context.Cause(ctx), errTimeout) {
+			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "the conversations could not be read in %s", lookupTimeout)
 		}
 		return context.Cause(ctx)
 	}
@@ -101,17 +101,17 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	if err := checkID("the session id", id); err != nil {
 		return err
 	}
-	if _, err := params(r); err != nil {
+	if _, err := parseParams(r); err != nil {
 		return err
 	}
-	ctx, cancel := g.until(r.Context(), lookTime)
+	ctx, cancel := g.withTimeout(r.Context(), lookupTimeout)
 	defer cancel()
 	c, err := g.client.Session(ctx, id)
 	if errors.Is(err, client.ErrNotFound) {
 		return problemf(http.StatusNotFound, codeNotFound, "there is no conversation %s; GET /sessions lists those there are", id)
 	}
 	if err != nil {
-		return g.unread(ctx, err)
+		return g.mapReadError(ctx, err)
 	}
 	body := struct {
 		Session
@@ -127,6 +127,6 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	if body.Kept == nil {
 		body.Kept = []subjects.Turn{}
 	}
-	g.write(w, http.StatusOK, body)
+	g.writeJSON(w, http.StatusOK, body)
 	return nil
 }

@@ -26,7 +26,7 @@ type wanted struct {
 
 // of reports whether an event is among it.
 func (f wanted) of(ev Event) bool {
-	if ev.aside && !f.respondentB {
+	if ev.ofRespondentB && !f.respondentB {
 		return false
 	}
 	if f.query != "" && ev.Query != f.query || f.session != "" && ev.Session != f.session {
@@ -47,7 +47,7 @@ func (f wanted) ofLive(ev Event) bool {
 // readWanted reads what a client wants to see. A browser that reconnects says in Last-Event-ID where it was; what stands
 // in the address is older.
 func readWanted(r *http.Request) (wanted, error) {
-	p, err := params(r, "query", "session", "subject", "after", "deltas", "respondent_b")
+	p, err := parseParams(r, "query", "session", "subject", "after", "deltas", "respondent_b")
 	if err != nil {
 		return wanted{}, err
 	}
@@ -115,22 +115,22 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	leave, err := enter(g.rooms.streams, "streams of events are open")
+	leave, err := acquireSlot(g.slots.streams, "streams of events are open")
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := g.until(r.Context(), forever)
+	ctx, cancel := g.withTimeout(r.Context(), forever)
 	defer cancel()
-	hear := g.live.join(f.ofLive)
-	defer g.live.leave(hear)
-	s := &stream{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cur: g.events.now(), want: f}
+	hear := g.live.subscribe(f.ofLive)
+	defer g.live.unsubscribe(hear)
+	s := &stream{w: w, rc: http.NewResponseController(w), timeout: g.cfg.WriteTimeout, cur: g.events.cursorAtEnd(), want: f}
 	if f.resume {
 		log, err := g.client.EventStatus(ctx)
 		if err != nil {
 			return err
 		}
-		start, _ := g.events.span()
+		start, _ := g.events.bounds()
 		s.resume(min(log.First, start+1), log.Last)
 	}
 	s.begin()
@@ -148,7 +148,7 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 			continue
 		case err != nil: // the link is down: try again, and keep the client
 			select {
-			case <-time.After(lookAgain):
+			case <-time.After(pollInterval):
 			case <-ctx.Done():
 			}
 			continue
@@ -156,7 +156,7 @@ func (g *Gateway) onEvents(w http.ResponseWriter, r *http.Request) error {
 		s.flush()
 		select {
 		case <-more:
-		case l := <-hear.got:
+		case l := <-hear.events:
 			s.live(l)
 		case <-beat.C:
 			s.beat()
@@ -238,7 +238,7 @@ func (s *stream) event(ev Event) {
 }
 
 // live writes what is not kept. It has no id: the client's place stays where it was.
-func (s *stream) live(l said) {
+func (s *stream) live(l liveEvent) {
 	data, err := json.Marshal(l.Event)
 	if err != nil {
 		return

@@ -131,7 +131,7 @@ func (s *sse) close() {
 func (w *town) say(out actor.Out, from, n int) {
 	w.t.Helper()
 	for i := range n {
-		emit(w, out, with(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
+		emitStored(w, out, with(w.t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: strconv.Itoa(from + i)})
 	}
 }
 
@@ -150,9 +150,9 @@ func TestEventsNoneMissingNoneTwice(t *testing.T) {
 				case "generator":
 					w.say(out, n, 1)
 				case "critic":
-					emit(w, out, subjects.CritiqueResult, subjects.Critique{Score: i})
+					emitStored(w, out, subjects.CritiqueResult, subjects.Critique{Score: i})
 				default:
-					emit(w, out, subjects.UserFeedback, subjects.Feedback{QueryID: "q", Stars: 1})
+					emitStored(w, out, subjects.UserFeedback, subjects.Feedback{QueryID: "q", Stars: 1})
 				}
 			}
 		})
@@ -224,8 +224,8 @@ func testEventsFilters(t *testing.T, b *bustest.Bus) {
 	out, critic := w.out("generator"), w.out("critic")
 	for i := range 4 {
 		about := out.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i))
-		emit(w, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
-		emit(w, critic.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult, subjects.Critique{Score: i})
+		emitStored(w, about, with(t, subjects.AgentStateEvent, "generator"), subjects.AgentState{To: "GENERATING"})
+		emitStored(w, critic.WithIDs(fmt.Sprintf("s%d", i%2), fmt.Sprintf("q%d", i)), subjects.CritiqueResult, subjects.Critique{Score: i})
 	}
 	for _, tt := range []struct {
 		filter string
@@ -268,17 +268,17 @@ func testEventsLive(t *testing.T, b *bustest.Bus) {
 	at := func(n uint64) string { return strconv.FormatUint(w.first+n, 10) }
 	plain, full := w.follow("/events?after="+at(0)), w.follow("/events?after="+at(0)+"&deltas=1&session=s1")
 	user, out := w.out("user"), w.out("generator").WithIDs("s1", "q1")
-	emit(w, user.WithIDs("s1", "q1"), subjects.QueryReceived, subjects.Query{Query: "hi"})
+	emitStored(w, user.WithIDs("s1", "q1"), subjects.QueryReceived, subjects.Query{Query: "hi"})
 	for _, s := range []*sse{plain, full} {
 		if m := s.next(); m.data.Subject != "query.received" || m.data.Seq != 0 || m.id != at(0) || m.data.Query != "q1" {
 			t.Error(m)
 		}
 	}
-	emit(w, out, with(t, subjects.ResponseThinking, "q1"), subjects.Delta{QueryID: "q1", Text: "hm"})
+	emitStored(w, out, with(t, subjects.ResponseThinking, "q1"), subjects.Delta{QueryID: "q1", Text: "hm"})
 	if m := full.next(); m.event != "delta" || m.data.Subject != "response.thinking.q1" || m.data.Query != "q1" || m.data.Seq != 0 {
 		t.Error(m)
 	}
-	emit(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: "q1"})
+	emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: "q1"})
 	for _, s := range []*sse{plain, full} {
 		if m := s.next(); m.data.Subject != "answer.dialog" || m.data.Seq != w.first+1 || m.id != at(1) {
 			t.Error(m)
@@ -305,7 +305,7 @@ func TestEventsOlderThanWhatIsKept(t *testing.T) {
 	w := newTown(t, bustest.Start(t, func(c *bus.ServerConfig) { c.EventMax = 256 << 10 }), setup{change: func(g *gateway.Gateway) { g.KeepFew(1) }})
 	out := w.out("generator")
 	for i := range 8 {
-		emit(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
+		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 70<<10)})
 	}
 	eventually(t, "the gateway has read them", func() bool { return gateway.End(w.gw) == 8 })
 	s := w.follow("/events?after=1")
@@ -346,7 +346,7 @@ func TestEventsClientThatDoesNotRead(t *testing.T) {
 	}
 	out := w.out("generator")
 	for i := range 6 { // more than the system keeps for a reader who does not read
-		emit(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 700<<10)})
+		emitStored(w, out, subjects.AnswerDialog, subjects.Dialog{QueryID: strconv.Itoa(i), Answer: strings.Repeat("x", 700<<10)})
 	}
 	eventually(t, "the place is free", func() bool { return len(gateway.Streams(w.gw)) == 0 })
 	s := w.follow("/events?after=3")
