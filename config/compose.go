@@ -29,37 +29,35 @@ import (
 	"conclave/subjects"
 )
 
-// Actors are the names that [Config.Compose] knows, in the order in which they start: whoever is asked comes before
-// whoever asks.
-//
-// respondent_b is among them only as far as the settings want it: see [Config.Compose].
+// Actors are the names for [Config.Compose] in starting order: an actor starts after those it sends requests to.
+// respondent_b runs only when the settings enable it.
 var Actors = []string{"tools", "secrets", "broker", "model", "memory", "critic", "reward", "router", "generator", subjects.RespondentB, "gateway"}
 
-// Wiring is what the process that runs the actors has to do with them. None of it is a setting.
+// Wiring connects the actors with the process that runs them. None of it is a setting.
 type Wiring struct {
-	Version  string            // of the build, as the gateway tells it
+	Version  string            // of the build, as the gateway reports it
 	OnListen func(addr string) // called with the gateway's address each time it starts, from the goroutine that starts it
 	Web      *webclient.Client // client of the web tools; nil = one made from the settings
 }
 
-// WithWiring is c for a process with this wiring.
+// WithWiring returns c with this wiring.
 func (c Config) WithWiring(w Wiring) Config {
 	c.wiring = w
 	return c
 }
 
-// Compose says how to run the named actors, in starting order. "tools" stands for every tool of this machine; a tool's
-// own name stands for that tool. respondent_b is left out when generator.yaml does not want it.
+// Compose returns the specs of the named actors in starting order. "tools" stands for every enabled tool, a tool's name for
+// that tool. respondent_b is left out when generator.yaml does not enable it. It rejects unknown names.
 func (c Config) Compose(home bus.Home, names ...string) ([]actor.Spec, error) {
 	return c.compose(home, c.NewBook(home), names)
 }
 
-// compose is Compose with a book of rules that somebody else may turn to other rules while the broker runs.
+// compose is Compose with a rule book that may be updated while the broker runs.
 func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string) ([]actor.Spec, error) {
 	ours := c.Tools()
 	for _, n := range names {
 		if !slices.Contains(Actors, n) && !slices.ContainsFunc(ours, func(t *tools.Tool) bool { return t.Name() == n }) {
-			return nil, fmt.Errorf("there is no actor %q; choose from %v", n, Actors)
+			return nil, fmt.Errorf("unknown actor %q; choose from %v", n, Actors)
 		}
 	}
 	var specs []actor.Spec
@@ -87,11 +85,11 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 		{Name: "gateway", Make: func(_ context.Context, nc *nats.Conn) (actor.Actor, error) {
 			cfg := c.System.Gateway
 			if !c.Critic.Enabled {
-				cfg.GradeWait = 0 // no grade will come
+				cfg.GradeWait = 0 // there is no critic
 			}
 			g := gateway.New(cfg, nc)
 			g.OnListen, g.Version = c.wiring.OnListen, cmp.Or(c.wiring.Version, g.Version)
-			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // nobody asked for this one
+			g.AnyPort = c.Origin("system.gateway.listen") == Shipped // the port was not chosen by the user
 			return g, nil
 		}},
 	} {
@@ -105,7 +103,7 @@ func (c Config) compose(home bus.Home, book *policy.ActiveRules, names []string)
 	return specs, nil
 }
 
-// criticConfig are the critic's settings. Where nobody answers in respondent B no answer is kept to be compared with.
+// criticConfig returns the critic's settings. Without respondent B it does not wait for a second answer to compare.
 func (c Config) criticConfig() critic.Config {
 	cfg := c.Critic
 	if !c.Generator.RespondentB.Enabled {
@@ -114,7 +112,7 @@ func (c Config) criticConfig() critic.Config {
 	return cfg
 }
 
-// newRespondent is the agent that answers, or the one that answers beside it unseen.
+// newRespondent returns the generator or respondent B.
 func (c Config) newRespondent(name string) (actor.Actor, error) {
 	g, err := c.Generator.Actor()
 	if err != nil {
@@ -123,12 +121,12 @@ func (c Config) newRespondent(name string) (actor.Actor, error) {
 	return generator.New(name, g), nil
 }
 
-// Tools are the tools of this machine that are turned on.
+// Tools returns the enabled tools.
 func (c Config) Tools() []*tools.Tool {
 	return tools.Configured(tools.Config{WebSearch: c.WebSearch, WebFetch: c.WebFetch, Own: c.listenAddresses(), Web: c.wiring.Web})
 }
 
-// listenAddresses are where this system itself listens, as far as the settings say: no page is fetched from there.
+// listenAddresses returns the configured addresses of this system, from which the web tools must not fetch.
 func (c Config) listenAddresses() (out []netip.AddrPort) {
 	for _, listen := range []string{c.System.Listen, c.System.Gateway.Listen} {
 		if at, err := netip.ParseAddrPort(listen); err == nil {
@@ -138,7 +136,7 @@ func (c Config) listenAddresses() (out []netip.AddrPort) {
 	return out
 }
 
-// ActorConfig is how each actor is bounded.
+// ActorConfig returns the runtime limits of every actor.
 func (c Config) ActorConfig() actor.Config {
 	a := c.System.Actor
 	return actor.Config{
@@ -147,33 +145,33 @@ func (c Config) ActorConfig() actor.Config {
 	}
 }
 
-// ServerConfig is how the embedded server is set up.
+// ServerConfig returns the settings of the embedded server.
 func (c Config) ServerConfig(home bus.Home) bus.ServerConfig {
 	s := c.System
 	return bus.ServerConfig{Listen: s.Listen, Store: home.Store(), Sync: s.Sync, AuditMax: int64(s.AuditMax), EventMax: int64(s.EventMax)}
 }
 
-// NewBook is the manifest with the layers made of it.
+// NewBook returns a rule book of the manifest.
 func (c Config) NewBook(home bus.Home) *policy.ActiveRules {
 	return policy.NewActiveRules(newRules(c.Manifest, home))
 }
 
-// newRules are a manifest's rules on this machine. Conclave's own folders are closed to every tool.
+// newRules returns the rules of a manifest on this machine. No tool may use Conclave's own folders.
 func newRules(m policy.Manifest, home bus.Home) policy.Rules {
 	return policy.Rules{Manifest: m, Chain: m.Chain(policyEnv(home))}
 }
 
-// policyEnv is what the layers have to know of this machine.
+// policyEnv returns the facts about this machine that the layers use.
 func policyEnv(home bus.Home) policy.Env {
 	env := policy.Env{Closed: []string{home.Data, home.Config}}
-	if dir, err := os.UserHomeDir(); err == nil { // without one, paths that begin with ~ lead nowhere
+	if dir, err := os.UserHomeDir(); err == nil { // without a home, paths with ~ match nothing
 		env.Home = dir
 	}
 	return env
 }
 
-// newSecrets is the actor that reads the keyring. A keyring that cannot be opened is no reason not to start: whoever needs a
-// credential is told.
+// newSecrets returns the actor that reads the keyring. It starts even if the keyring cannot be opened; requests for a
+// credential fail then.
 func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -189,8 +187,8 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 	return secrets.New(cfg, keys.OpenLazily(cfg.Ring(home.Data)), w, h), nil
 }
 
-// newMemory is the actor that remembers. A database that cannot be opened is no reason not to start: memory then tells
-// everybody why, and what there is to be remembered waits in the event stream.
+// newMemory returns the memory actor. It starts even if the database cannot be opened: requests then fail with the reason,
+// and events wait in the event log.
 func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -206,6 +204,7 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (ac
 	return memory.Open(ctx, cfg, home.Data, w, h), nil
 }
 
+// newBroker returns the broker with the facts and pinned schemas of every tool of this build.
 func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.ActiveRules, nc *nats.Conn) (actor.Actor, error) {
 	h, err := audit.LoadHasher(home.HashKey())
 	if err != nil {
@@ -243,9 +242,9 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 	return broker.New(cfg, book, w, h, build), nil
 }
 
-// splitAuditTimeout divides the time that a record may take between the first try and the tries after it. Whoever sends a record
-// sees it through for that long whatever its caller says, so audit_timeout must be said to the writer too.
+// splitAuditTimeout splits the timeout of an audit record into that of the first attempt and that of the retries. A writer
+// completes its attempts regardless of the caller's context, so it needs the timeout itself.
 func splitAuditTimeout(whole time.Duration) (once, again time.Duration) {
 	once = min(whole/2, 2*time.Second)
-	return once, min(whole-once, time.Minute) // the stream knows its message ids for two minutes
+	return once, min(whole-once, time.Minute) // the stream dedupes message ids for two minutes
 }

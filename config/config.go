@@ -1,5 +1,5 @@
-// Package config holds the configuration as shipped, lays the user's files and flags over it, and knows where each
-// value came from. It reads strictly: what it does not understand is an error with file and line.
+// Package config has the shipped configuration, overlays it with the user's files and flags, records the origin of each
+// value, and composes the actors from it. It decodes strictly: an unknown field is an error with file and line.
 package config
 
 import (
@@ -28,16 +28,16 @@ import (
 //go:embed system.yaml models.yaml generator.yaml web_search.yaml web_fetch.yaml secrets.yaml memory.yaml critic.yaml manifest.yaml
 var shipped embed.FS
 
-// Files are the names that a config folder may hold.
+// Files are the file names that a config folder may contain.
 var Files = []string{"critic.yaml", "generator.yaml", "manifest.yaml", "memory.yaml", "models.yaml", "secrets.yaml", "system.yaml", "web_fetch.yaml", "web_search.yaml"}
 
-// Where a value came from, when it is not a file and a line.
+// Origins of values that are not from a file.
 const (
 	Shipped = "shipped"
 	Flag    = "flag"
 )
 
-// Config is everything that can be set. The zero value is not usable; [Load] makes one.
+// Config is the complete configuration. The zero value is not usable; [Load] returns one.
 type Config struct {
 	System    System
 	Models    model.Config
@@ -50,18 +50,18 @@ type Config struct {
 	Manifest  policy.Manifest
 
 	wiring   Wiring
-	origins  map[string]string // "system.listen" -> where it came from, when it was not shipped
+	origins  map[string]string // by path such as "system.listen"; missing = shipped
 	manifest string            // file of the manifest, "" = shipped
 }
 
-// section is a file of settings that is laid over the shipped one field by field. Its name is the file's, and the first
-// word of its paths.
+// section is a part of the configuration with a file of its own, which overlays the shipped one field by field. Its name is
+// the file name and the first element of its paths.
 type section struct {
 	name  string
 	value interface{ Problems() strict.Problems } // a pointer into the Config
 }
 
-// sections are all of them, in the order of [Config.Explain].
+// sections returns all sections in the order of [Config.Explain].
 func (c *Config) sections() []section {
 	return []section{
 		{"system", &c.System},
@@ -75,9 +75,9 @@ func (c *Config) sections() []section {
 	}
 }
 
-// Load reads what is shipped and lays the files of dir over it: the sections field by field, manifest.yaml as a whole,
-// because a policy must be readable in one place. A folder or file that is not there is fine, and so is dir = "".
-// A YAML file whose name means nothing is an error, because it is most likely a misspelled one.
+// Load returns the shipped configuration overlaid with the files of dir: sections field by field, manifest.yaml as a whole,
+// because a policy must be readable in one place. A missing folder or file is fine, and so is dir "". A YAML file with an
+// unknown name is rejected, because it is most likely misspelled.
 func Load(dir string) (Config, error) {
 	c := Config{origins: map[string]string{}}
 	if err := c.loadFolder("", shipped); err != nil {
@@ -104,7 +104,7 @@ func Load(dir string) (Config, error) {
 // must not be used.
 func (c *Config) Overlay(dir string) error { return c.loadFolder(dir, os.DirFS(dir)) }
 
-// loadFolder lays the files of one folder over c. dir is "" for what is shipped.
+// loadFolder overlays c with the files of one folder and validates it. dir is "" for the shipped files.
 func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	if err := rejectUnknownFiles(dir, folder); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 		if dir != "" {
 			c.manifest = file
 			var all map[string]any
-			if lines, err := strict.Decode(data, file, &all); err == nil { // it was just read more strictly than this
+			if lines, err := strict.Decode(data, file, &all); err == nil { // ParseManifest has validated it
 				c.recordOrigins(dir, "manifest", file, lines)
 			}
 		}
@@ -137,7 +137,7 @@ func (c *Config) loadFolder(dir string, folder fs.FS) error {
 	return nil
 }
 
-// loadSection reads one section's file of a folder, and remembers where its values came from.
+// loadSection overlays one section with its file and records the origins of the values.
 func (c *Config) loadSection(dir string, folder fs.FS, s section) error {
 	data, ok, err := readFile(folder, s.name+".yaml")
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Config) loadSection(dir string, folder fs.FS, s section) error {
 	return nil
 }
 
-// recordOrigins says of the values in a person's file that they came from there.
+// recordOrigins records file and line of the values in a user's file. Shipped files (dir "") are not recorded.
 func (c *Config) recordOrigins(dir, section, file string, lines strict.Lines) {
 	if dir == "" {
 		return
@@ -170,7 +170,7 @@ func (c *Config) recordOrigins(dir, section, file string, lines strict.Lines) {
 	}
 }
 
-// rejectUnknownFiles reports YAML files that nobody reads.
+// rejectUnknownFiles rejects YAML files with an unknown name.
 func rejectUnknownFiles(dir string, folder fs.FS) error {
 	entries, err := fs.ReadDir(folder, ".")
 	if err != nil {
@@ -180,13 +180,14 @@ func rejectUnknownFiles(dir string, folder fs.FS) error {
 		name := e.Name()
 		ext := strings.ToLower(filepath.Ext(name))
 		if (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !slices.Contains(Files, name) {
-			return &strict.Error{File: filepath.Join(dir, name), Text: "no configuration goes by this name; known: " + strings.Join(Files, ", ")}
+			return &strict.Error{File: filepath.Join(dir, name), Text: "unknown configuration file; known: " + strings.Join(Files, ", ")}
 		}
 	}
 	return nil
 }
 
-// readFile returns a file's bytes, and false when it is not there. It stops early on a file that is too large to be read.
+// readFile returns the content of a file, and false when it does not exist. Of a file that is too large it returns one byte
+// more than [strict.MaxFile], which the decoder rejects.
 func readFile(folder fs.FS, name string) ([]byte, bool, error) {
 	f, err := folder.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,8 +201,7 @@ func readFile(folder fs.FS, name string) ([]byte, bool, error) {
 	return data, true, err
 }
 
-// Apply sets fields from flags, "system.listen" to its text, and validates all of them together. On an error c is left
-// as it was.
+// Apply sets fields from flags, by path such as "system.listen", and validates the result. On an error c is unchanged.
 func (c *Config) Apply(flags map[string]string) error {
 	next := *c
 	next.origins = map[string]string{}
@@ -211,7 +211,7 @@ func (c *Config) Apply(flags map[string]string) error {
 	var errs []error
 	for _, path := range strict.SortedKeys(flags) {
 		name, field, _ := strings.Cut(path, ".")
-		if path == "models.roles.assistant" { // the one setting of the models that has a flag
+		if path == "models.roles.assistant" { // the only setting of the models with a flag
 			next.Models.Roles = mergeMaps(next.Models.Roles, map[string]string{subjects.RoleAssistant: flags[path]})
 			next.origins[path] = Flag
 			continue
@@ -236,7 +236,7 @@ func (c *Config) Apply(flags map[string]string) error {
 	return nil
 }
 
-// Validate reports everything wrong with c, each with where the value came from.
+// Validate returns all errors of c, each with the origin of the value.
 func (c Config) Validate() error {
 	var errs []error
 	for _, s := range c.sections() {
@@ -247,8 +247,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// findOrigin says where to look for what is wrong with a field: where its value came from, or the nearest field around it.
-// Values that only clash with one another lead to the file that was laid over.
+// findOrigin returns the origin of a field with an error, or of the nearest field around it.
 func (c Config) findOrigin(section, path string) string {
 	for {
 		if from, ok := c.origins[section+"."+path]; ok || path == "" {
@@ -258,14 +257,14 @@ func (c Config) findOrigin(section, path string) string {
 	}
 }
 
-// Origin says where the value at path came from: [Shipped], [Flag], or file:line. Paths look like "system.listen",
+// Origin returns the origin of the value at path: [Shipped], [Flag], or file:line. Paths look like "system.listen",
 // "system.actor.drain" and "manifest.types.coder.tools".
 func (c Config) Origin(path string) string {
 	if from, ok := c.origins[path]; ok {
 		return from
 	}
-	// Who may use what is all in the user's manifest when there is one; a name may stand there as fs_*. The sections
-	// behind it may be left out, and are then as shipped.
+	// Types and accounts are all from the user's manifest when there is one, perhaps by a pattern such as fs_*. Its other
+	// sections may be missing and are then the shipped ones.
 	field, _ := strings.CutPrefix(path, "manifest.")
 	if first, _, _ := strings.Cut(field, "."); c.manifest != "" && field != path && (first == "types" || first == "accounts") {
 		return fmt.Sprintf("%s:%d", c.manifest, c.Manifest.LineOf(field))
@@ -273,10 +272,10 @@ func (c Config) Origin(path string) string {
 	return Shipped
 }
 
-// Setting is one value and where it came from.
+// Setting is one value and its origin.
 type Setting struct{ Key, Value, Origin string }
 
-// Explain lists every setting in the order of the files, for people.
+// Explain lists every setting in the order of the files.
 func (c Config) Explain() []Setting {
 	var out []Setting
 	add := func(key, value string) {
@@ -313,8 +312,8 @@ func (c Config) Explain() []Setting {
 	return out
 }
 
-// listManifestRules lists what the manifest says beside who may use what. A list that is empty is shown too: that nothing is
-// asked about, or that no host may be reached, is what a user would look for here.
+// listManifestRules lists the rules of the manifest beside types and accounts. Empty lists are included, because an empty
+// allow list or always_ask is a fact that a user looks for.
 func (c Config) listManifestRules(add func(key, value string)) {
 	m := c.Manifest
 	add("manifest.high_risk", strings.Join(m.HighRisk, ", "))
@@ -333,7 +332,7 @@ func (c Config) listManifestRules(add func(key, value string)) {
 			given bool
 			value any
 		}{{"calls", b.Calls > 0, b.Calls}, {"seconds", b.Seconds > 0, b.Seconds}, {"bytes", b.Bytes > 0, strict.Size(b.Bytes)}} {
-			if f.given { // what is left out has no limit
+			if f.given { // a missing value is no limit
 				add(key+"."+f.name, fmt.Sprint(f.value))
 			}
 		}

@@ -176,7 +176,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"no time at all", "system.yaml", "actor: {drain: 0s}\n", "system.yaml:1: actor.drain: 0s is not between 1ms and 24h"},
 		{"sync of nothing", "system.yaml", "sync: 0s\n", `system.yaml:1: sync: "0s" is neither "always" nor a duration`},
 		{"sync sometimes", "system.yaml", "sync: sometimes\n", "system.yaml:1: sync:"},
-		{"log level", "system.yaml", "log_level: loud\n", `system.yaml:1: log_level: "loud" is none of debug, info, warn, error`},
+		{"log level", "system.yaml", "log_level: loud\n", `system.yaml:1: log_level: invalid level "loud"; use debug, info, warn or error`},
 		{"no concurrency", "system.yaml", "actor: {concurrency: 0}\n", "system.yaml:1: actor.concurrency: 0 is not between 1 and 65536"},
 		{"half a message at once", "system.yaml", "actor: {concurrency: 1.5}\n", "actor.concurrency: 1.5 is not a whole number"},
 		{"no value", "system.yaml", "listen:\n", "system.yaml:1: listen: has no value"},
@@ -206,8 +206,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"trick: negative time", "system.yaml", "actor: {drain: -1s}\n", "-1s is not a duration"},
 		{"trick: a size that wraps around", "system.yaml", "audit_max: 9007199254740993TB\n", "is not a size"},
 		{"trick: negative size", "system.yaml", "audit_max: -1GB\n", "-1GB is not a size"},
-		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: no configuration goes by this name; known: critic.yaml, generator.yaml, manifest.yaml, memory.yaml, models.yaml, secrets.yaml, system.yaml, web_fetch.yaml, web_search.yaml"},
-		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: no configuration goes by this name"},
+		{"trick: misspelled file", "sytem.yaml", "listen: 127.0.0.1:1\n", "sytem.yaml: unknown configuration file; known: critic.yaml, generator.yaml, manifest.yaml, memory.yaml, models.yaml, secrets.yaml, system.yaml, web_fetch.yaml, web_search.yaml"},
+		{"trick: the other ending", "manifest.yml", "types: {}\n", "manifest.yml: unknown configuration file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := folder(t, map[string]string{tt.file: tt.text})

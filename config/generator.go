@@ -10,23 +10,23 @@ import (
 	"conclave/pkg/strict"
 )
 
-// Generator is the section of the agent that answers: the actor's own, and the file of its system prompt.
+// Generator is the section of the generator: the actor's own settings, and the file of its system prompt.
 type Generator struct {
-	SystemPrompt string `yaml:"system_prompt"` // file that replaces the shipped prompt, full path; "" = shipped
+	SystemPrompt string `yaml:"system_prompt"` // absolute path of a file that replaces the shipped prompt; "" = shipped
 
 	generator.Config
 }
 
-// Problems is everything wrong with the section. The prompt's file is looked at when it is used.
+// Problems returns all errors of the section. The prompt file is read when it is used.
 func (g Generator) Problems() strict.Problems {
 	out := g.Config.Problems()
 	if g.SystemPrompt != "" && !filepath.IsAbs(g.SystemPrompt) {
-		out.Add("system_prompt", "%q is not a full path", g.SystemPrompt)
+		out.Add("system_prompt", "%q is not an absolute path", g.SystemPrompt)
 	}
 	return out
 }
 
-// Actor is the section as the actor has it, with the prompt read from its file.
+// Actor returns the settings of the actor, with the prompt read from its file.
 func (g Generator) Actor() (generator.Config, error) {
 	c := g.Config
 	if g.SystemPrompt != "" {
@@ -35,10 +35,10 @@ func (g Generator) Actor() (generator.Config, error) {
 		case err != nil:
 			return c, fmt.Errorf("reading the system prompt: %w", err)
 		case !ok:
-			return c, fmt.Errorf("reading the system prompt: there is no file %s", g.SystemPrompt)
+			return c, fmt.Errorf("reading the system prompt: %s does not exist", g.SystemPrompt)
 		}
 		if c.System = strings.TrimSpace(strings.ToValidUTF8(string(data), "?")); c.System == "" {
-			return c, fmt.Errorf("reading the system prompt: %s is empty; leave system_prompt out to use the shipped one", g.SystemPrompt)
+			return c, fmt.Errorf("reading the system prompt: %s is empty; omit system_prompt to use the shipped one", g.SystemPrompt)
 		}
 	}
 	return c, c.Validate()

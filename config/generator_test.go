@@ -61,7 +61,7 @@ func TestGeneratorSection(t *testing.T) {
 		{"no temperature", "respondent_b:\n  temperature: warm\n", "respondent_b.temperature: warm is not a number"},
 		{"age", "respondent_b:\n  max_age: 300\n", "respondent_b.max_age"},
 		{"grades", "grades:\n  prompt: 1\n", "grades.prompt"},
-		{"relative prompt", "system_prompt: prompt.md\n", "system_prompt: \"prompt.md\" is not a full path"},
+		{"relative prompt", "system_prompt: prompt.md\n", "system_prompt: \"prompt.md\" is not an absolute path"},
 	} {
 		_, err := section(t, tt.over)
 		if tt.wrong == "" && err != nil || tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
@@ -72,7 +72,7 @@ func TestGeneratorSection(t *testing.T) {
 		{write("prompt.md", "\nBe a pirate.\n"), "Be a pirate.", ""},
 		{write("empty.md", " \n"), "", "is empty"},
 		{write("large.md", strings.Repeat("x", 65<<10)), "", "system_prompt"},
-		{filepath.Join(dir, "none.md"), "", "there is no file"},
+		{filepath.Join(dir, "none.md"), "", "does not exist"},
 	} {
 		g, err := section(t, "system_prompt: "+tt.path+"\n")
 		if err != nil {

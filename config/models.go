@@ -26,8 +26,8 @@ import (
 	"conclave/subjects"
 )
 
-// overlayModels lays a models.yaml over c: field by field as the other sections, and role by role, hint by hint and model by
-// model too. It says on which line each value stands.
+// overlayModels overlays c with a models.yaml: field by field, and roles, hints and models one by one. It returns the line of
+// each value.
 func overlayModels(c *model.Config, data []byte, file string) (strict.Lines, error) {
 	all := *c
 	all.Roles, all.Hints, all.Models = nil, nil, nil
@@ -44,7 +44,7 @@ func overlayModels(c *model.Config, data []byte, file string) (strict.Lines, err
 	return lines, nil
 }
 
-// mergeMaps is base with what over says otherwise. Neither is changed.
+// mergeMaps returns base overlaid with over. Neither is changed.
 func mergeMaps[V any](base, over map[string]V) map[string]V {
 	all := make(map[string]V, len(base)+len(over))
 	maps.Copy(all, base)
@@ -52,7 +52,7 @@ func mergeMaps[V any](base, over map[string]V) map[string]V {
 	return all
 }
 
-// listModelFields lists every setting of the models, for people.
+// listModelFields lists every setting of the models.
 func listModelFields(c model.Config) []strict.Field {
 	var out []strict.Field
 	add := func(path, value string) { out = append(out, strict.Field{Path: path, Value: value}) }
@@ -98,11 +98,11 @@ func listModelFields(c model.Config) []strict.Field {
 	return out
 }
 
-// keyLookup finds a key by its name.
+// keyLookup returns the credential of a name.
 type keyLookup func(ctx context.Context, name string) (string, error)
 
-// newBrokeredKeyring is a [keyLookup] behind the broker: the key of a remote server comes sealed to this run of the model actor.
-// Nothing keeps it in between.
+// newBrokeredKeyring returns a [keyLookup] that requests credentials from the broker, sealed to this run of the model actor.
+// They are not cached.
 func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 	out, err := actor.NewOut(nc)
 	if err != nil {
@@ -117,18 +117,18 @@ func newBrokeredKeyring(nc *nats.Conn) (keyLookup, error) {
 		defer cancel()
 		v, err := actor.Ask(ctx, out, subjects.SecretUseService, subjects.SecretUse{Name: name, For: own.Public()})
 		if err != nil {
-			return "", fmt.Errorf("%w: the key %s could not be had: %w", llm.ErrUnauthorized, name, err)
+			return "", fmt.Errorf("%w: reading the key %s: %w", llm.ErrUnauthorized, name, err)
 		}
 		key, err := seal.Open(own, v)
 		if err != nil {
-			return "", fmt.Errorf("%w: the key %s could not be had: %w", llm.ErrUnauthorized, name, err)
+			return "", fmt.Errorf("%w: reading the key %s: %w", llm.ErrUnauthorized, name, err)
 		}
 		defer key.Wipe()
 		return string(key.Reveal()), nil
 	}, nil
 }
 
-// modelCredentials are the names of the credentials that the model actor may use: those that its settings name.
+// modelCredentials returns the names of the credentials that the model actor may use: those in its settings.
 func modelCredentials(c model.Config) (out []string) {
 	for _, s := range c.Servers() {
 		if s.Key != "" {
@@ -138,7 +138,7 @@ func modelCredentials(c model.Config) (out []string) {
 	return out
 }
 
-// newBackends makes a client for each server that is configured. None of them is asked anything yet.
+// newBackends returns a client for each configured server. It sends no request.
 func newBackends(c model.Config, keys keyLookup) (map[string]llm.Backend, error) {
 	out := map[string]llm.Backend{}
 	for name, s := range c.Servers() {
@@ -158,13 +158,13 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 	}
 	switch name {
 	case model.Ollama:
-		// Chats say their own; requests for vectors take what stands here.
+		// Chat requests carry their own options; embedding requests use these.
 		embedder := c.OptionsFor(c.Roles[subjects.RoleEmbeddings])
 		return ollama.New(ollama.Config{URL: s.URL, Window: c.Defaults.Window, Predict: c.Defaults.Predict, KeepAlive: embedder.KeepAlive})
 	case model.OpenAI:
 		u, err := url.Parse(s.URL)
 		if err != nil {
-			return nil, errors.New("its address cannot be read")
+			return nil, errors.New("invalid url")
 		}
 		return openai.New(openai.Config{URL: s.URL, Key: key, Official: u.Hostname() == "api.openai.com"})
 	case model.Anthropic:
@@ -172,10 +172,10 @@ func newBackend(c model.Config, name string, s model.Server, keys keyLookup) (ll
 	case model.Google:
 		return genai.New(genai.Config{URL: s.URL, Key: key})
 	}
-	return nil, fmt.Errorf("there is no server of this name")
+	return nil, fmt.Errorf("unknown server")
 }
 
-// newModel builds the model actor with its servers, the built-in demo model and its part of the audit.
+// newModel returns the model actor with its servers, the built-in demo model and its audit writer.
 func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn, auditTimeout time.Duration, keys keyLookup) (actor.Actor, error) {
 	c.AuditTimeout = auditTimeout
 	if err := c.Validate(); err != nil {

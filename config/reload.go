@@ -16,21 +16,21 @@ import (
 	"conclave/pkg/policy"
 )
 
-// reloadInterval is how often a [Reloader] looks for a change.
+// reloadInterval is the time between two checks of a [Reloader].
 const reloadInterval = 2 * time.Second
 
-// Reloaded is what came of a change of the manifest.
+// Reloaded is the result of a change of the manifest.
 type Reloaded struct {
 	File     string   // the user's manifest
-	Shipped  bool     // the file is gone: the manifest as shipped holds again
-	Unserved []string // tools that it names and nobody serves: a misspelled name is found here
-	Err      error    // why it was refused, with file and line; the rules before it stay
+	Shipped  bool     // the file was deleted: the shipped manifest is in force
+	Unserved []string // tools that it names and no actor serves, perhaps misspelled
+	Err      error    // why it was rejected, with file and line; the previous rules stay
 }
 
-// Reloader keeps the rules of a book as the manifest of a config folder says. A manifest is taken in whole or not at all.
+// Reloader updates a rule book from the manifest of a config folder. A manifest is applied completely or not at all.
 //
-// A look takes a change in when the look before saw the same bytes: a file that somebody is still writing may be
-// readable, and say less than it will.
+// A change is applied when two consecutive checks see the same bytes: a file that is still being written may be valid and
+// incomplete.
 type Reloader struct {
 	dir    string
 	env    policy.Env
@@ -38,8 +38,8 @@ type Reloader struct {
 	notify func(Reloaded)
 
 	mu      sync.Mutex
-	seen    string // by the last look
-	handled string // what was last taken in or refused: nobody is told twice of the same bytes
+	seen    string // fingerprint at the last check
+	handled string // fingerprint last applied or rejected; it is reported once
 }
 
 // NewReloader returns a reloader of dir's manifest.yaml into book, whose rules were made with env. tell hears of each
@@ -56,22 +56,22 @@ func NewReloader(dir string, env policy.Env, book *policy.ActiveRules, notify fu
 	return r
 }
 
-// logTo tells the user of it.
+// logTo logs the change.
 func (n Reloaded) logTo(log *slog.Logger) {
 	switch {
 	case n.Err != nil:
-		log.Error("the manifest was changed and is wrong: the rules before it stay", "file", n.File, "err", n.Err)
+		log.Error("the changed manifest is invalid; the previous rules stay", "file", n.File, "err", n.Err)
 	case n.Shipped:
-		log.Warn("the manifest is gone: the one that comes with conclave holds again", "file", n.File)
+		log.Warn("the manifest was deleted; the shipped one is in force", "file", n.File)
 	default:
-		log.Info("the manifest was changed and holds from now on", "file", n.File)
+		log.Info("the changed manifest is in force", "file", n.File)
 	}
 	if len(n.Unserved) > 0 {
-		log.Warn("the manifest names tools that nobody serves", "tools", n.Unserved)
+		log.Warn("the manifest names tools that no actor serves", "tools", n.Unserved)
 	}
 }
 
-// Run looks at each tick until ctx ends. Without a tick it looks each [reloadInterval].
+// Run checks at each tick until ctx ends. With a nil tick it checks every [reloadInterval].
 func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	if tick == nil {
 		t := time.NewTicker(reloadInterval)
@@ -88,10 +88,10 @@ func (r *Reloader) Run(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
-// Reload takes a change in at once: the user says that the file is whole. The error is that of the file as it is now.
+// Reload applies the file at once: the caller knows that it is complete. The error is that of the current file.
 func (r *Reloader) Reload() error { return r.check(false) }
 
-// check takes in what has changed. With settled it waits until two looks saw the same.
+// check applies a change. With settled it does so only when the previous check saw the same bytes.
 func (r *Reloader) check(settled bool) error {
 	done, news := r.update(settled)
 	if news && r.notify != nil {
@@ -100,7 +100,7 @@ func (r *Reloader) check(settled bool) error {
 	return done.Err
 }
 
-// update is look without telling, so that whoever is told may look too. news says that there is something to tell.
+// update is check without notify, which may call check itself. news reports whether there is a change to report.
 func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	news = key != r.handled
 	r.handled = key
 	if err != nil {
-		done.Err = fmt.Errorf("reading the manifest: %w; the rules stay as they are", err)
+		done.Err = fmt.Errorf("reading the manifest: %w; the previous rules stay", err)
 		return done, news
 	}
 	m, err := r.parseManifest(data, ok)
@@ -130,8 +130,8 @@ func (r *Reloader) update(settled bool) (done Reloaded, news bool) {
 	return done, news
 }
 
-// readManifest returns the user's manifest, and false when there is none. A folder that is gone is not a file that was taken
-// away: it may be on a disk that is not there right now, and what it forbade must not become allowed by that.
+// readManifest returns the user's manifest, and false when there is none. A missing folder is an error and not a deleted
+// file: its disk may be unmounted, and that must not allow what the manifest denies.
 func (r *Reloader) readManifest() ([]byte, bool, error) {
 	if r.dir == "" {
 		return nil, false, nil
@@ -146,13 +146,13 @@ func (r *Reloader) readManifest() ([]byte, bool, error) {
 	return nil, false, nil
 }
 
-// isShipped reports whether the book holds the manifest as shipped.
+// isShipped reports whether the book has the shipped manifest.
 func (r *Reloader) isShipped() bool {
 	m, err := r.parseManifest(nil, false)
 	return err == nil && reflect.DeepEqual(m, r.book.Load().Manifest)
 }
 
-// parseManifest reads a manifest: the user's, or the shipped one when there is none.
+// parseManifest parses the user's manifest, or the shipped one when ok is false.
 func (r *Reloader) parseManifest(data []byte, ok bool) (policy.Manifest, error) {
 	if ok {
 		return policy.ParseManifest(data, filepath.Join(r.dir, "manifest.yaml"))
@@ -164,8 +164,7 @@ func (r *Reloader) parseManifest(data []byte, ok bool) (policy.Manifest, error) 
 	return policy.ParseManifest(data, "manifest.yaml")
 }
 
-// fingerprint tells one state of the file from another. The bytes are compared and not the time of the file: a file of a
-// few kilobytes is read faster than somebody finds out why a change was missed.
+// fingerprint identifies a state of the file by its bytes: its modification time would miss changes.
 func fingerprint(data []byte, ok bool, err error) string {
 	switch {
 	case err != nil:

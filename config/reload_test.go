@@ -149,12 +149,12 @@ func TestReloadTricks(t *testing.T) {
 			if err := errors.Join(os.Remove(r.file()), os.Mkdir(r.file(), 0o700)); err != nil {
 				t.Fatal(err)
 			}
-		}, true, "the rules stay as they are"},
+		}, true, "the previous rules stay"},
 		{"trick: the whole folder is gone", func(t *testing.T, r *reload) {
 			if err := os.Rename(r.dir, r.dir+".away"); err != nil {
 				t.Fatal(err)
 			}
-		}, true, "the rules stay as they are"},
+		}, true, "the previous rules stay"},
 		{"trick: as long as before, at the same time as before", func(t *testing.T, r *reload) {
 			info, err := os.Stat(r.file())
 			if err != nil {

@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-// Instance is the running whole: a server, its streams and the actors of this process.
+// Instance is a running system: the server, its streams and the actors of this process.
 type Instance struct {
 	Bus    *bus.Bus
 	System actor.System
@@ -27,10 +27,10 @@ type Instance struct {
 	unlock func()
 	book   *policy.ActiveRules
 	cancel context.CancelFunc
-	watch  sync.WaitGroup // what goes on beside the actors
+	watch  sync.WaitGroup // goroutines beside the actors
 }
 
-// Start runs the embedded server and the named actors on home. It holds the data folder until [Conclave.Stop].
+// Start runs the embedded server and the named actors on home. It locks the data folder until [Instance.Stop].
 func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Instance, err error) {
 	if err := home.Make(); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, name
 	return r, r.Run(ctx, c, home, log, names...)
 }
 
-// watchManifest takes in a manifest that changes while the broker runs. One that is wrong changes nothing. Rules that came from
-// somewhere else than the user's folder stay as they are.
+// watchManifest reloads the manifest when it changes. An invalid one changes nothing. A manifest from outside the user's
+// folder is not watched.
 func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, log *slog.Logger) {
 	if c.manifest != "" && c.manifest != filepath.Join(home.Config, "manifest.yaml") {
 		return
@@ -70,7 +70,7 @@ func (r *Instance) watchManifest(ctx context.Context, c Config, home bus.Home, l
 	r.watch.Go(func() { rl.Run(ctx, nil) })
 }
 
-// startServer starts the server and makes its streams.
+// startServer starts the server and creates its streams.
 func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log *slog.Logger) error {
 	lasting, _ := subjects.Table().Roles()
 	keys := home.Keys()
@@ -81,7 +81,7 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	var err error
 	r.server, err = bus.StartServer(server, keys, log)
 	if errors.Is(err, bus.ErrPortTaken) && c.Origin("system.listen") == Shipped {
-		// Another NATS has the usual port. Nobody asked for this one: take any, and let the banner say which.
+		// The default port is taken, perhaps by another NATS, and the user did not choose it: use a free one.
 		host, _, _ := net.SplitHostPort(server.Listen)
 		server.Listen = net.JoinHostPort(host, "0")
 		r.server, err = bus.StartServer(server, keys, log)
@@ -99,7 +99,7 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	return nil
 }
 
-// Join runs the named actors against a server that is another process.
+// Join runs the named actors against the server of another process.
 func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
 	if err := home.Make(); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (r *Instance) Run(ctx context.Context, c Config, home bus.Home, log *slog.L
 	return nil
 }
 
-// Stop ends the actors, last started first, then the server, then lets go of the data folder.
+// Stop stops the actors in reverse order, then the server, and unlocks the data folder.
 func (r *Instance) Stop(ctx context.Context) error {
 	err := r.System.Stop()
 	if r.cancel != nil {

@@ -301,7 +301,7 @@ func TestRunOneByOne(t *testing.T) {
 func TestStartRefuses(t *testing.T) {
 	t.Parallel()
 	cfg := settings(t)
-	if _, err := cfg.Start(t.Context(), newHome(t), nil, "brocker"); err == nil || !strings.Contains(err.Error(), `there is no actor "brocker"`) {
+	if _, err := cfg.Start(t.Context(), newHome(t), nil, "brocker"); err == nil || !strings.Contains(err.Error(), `unknown actor "brocker"`) {
 		t.Errorf("a misspelled actor: %v", err)
 	}
 	taken := up(t, cfg, newHome(t))

@@ -12,12 +12,12 @@ import (
 	"conclave/pkg/strict"
 )
 
-// System is the machine's own section: the bus, the disk, the log and the limits of every actor. Its defaults stand in
-// the shipped system.yaml.
+// System is the section of the bus, the disk, the log and the limits of every actor. Its defaults are in the shipped
+// system.yaml.
 type System struct {
 	Listen      string      `yaml:"listen"`       // host:port of the embedded server; port 0 takes a free one
-	AllowRemote bool        `yaml:"allow_remote"` // listen may leave loopback
-	Sync        string      `yaml:"sync"`         // "always", or how soon what is acknowledged is on the disk itself
+	AllowRemote bool        `yaml:"allow_remote"` // allow an address beyond loopback
+	Sync        string      `yaml:"sync"`         // "always", or the interval of syncs to disk
 	AuditMax    strict.Size `yaml:"audit_max"`
 	EventMax    strict.Size `yaml:"event_max"`
 	LogLevel    string      `yaml:"log_level"` // debug, info, warn, error
@@ -27,19 +27,19 @@ type System struct {
 	Gateway gateway.Config `yaml:"gateway"`
 }
 
-// Broker is how the broker handles what comes back, and how it chooses.
+// Broker is the settings of the broker for results and tool selection.
 type Broker struct {
-	ShowResult   strict.Size   `yaml:"show_result"`   // how much of a result an agent is shown; the rest is parked
-	ModelTimeout time.Duration `yaml:"model_timeout"` // for a small model that chooses tools or reads a page; 0 = none is asked
+	ShowResult   strict.Size   `yaml:"show_result"`   // size of a result for an agent; the rest is parked
+	ModelTimeout time.Duration `yaml:"model_timeout"` // of the model that selects tools or reads pages; 0 = no model is used
 }
 
 // Actor is the limits that every actor runs under.
 type Actor struct {
 	Concurrency  int           `yaml:"concurrency"`   // messages handled at once
-	Mailbox      int           `yaml:"mailbox"`       // messages that wait
-	CallTimeout  time.Duration `yaml:"call_timeout"`  // longest run of a tool that names no time of its own
-	AuditTimeout time.Duration `yaml:"audit_timeout"` // longest wait for the audit to store a record
-	Drain        time.Duration `yaml:"drain"`         // to finish what was begun
+	Mailbox      int           `yaml:"mailbox"`       // messages in the queue
+	CallTimeout  time.Duration `yaml:"call_timeout"`  // of a tool without its own timeout
+	AuditTimeout time.Duration `yaml:"audit_timeout"` // for the acknowledgement of an audit record
+	Drain        time.Duration `yaml:"drain"`         // time to finish running messages
 	Restarts     Restarts      `yaml:"restarts"`
 }
 
@@ -49,22 +49,22 @@ type Restarts struct {
 	Period    time.Duration `yaml:"period"`
 }
 
-// logLevels are the names a user may write.
+// logLevels are the values of log_level.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
-// Level is the log level, info when it is none of the four names.
+// Level returns the log level, info for an unknown name.
 func (s System) Level() slog.Level { return logLevels[s.LogLevel] }
 
-// Bounds of the streams. The accounts that hold them have no more room than maxStore.
+// Bounds of the streams. maxStore is the limit of their accounts.
 const (
 	minStore strict.Size = 1 << 20
 	maxStore strict.Size = 512 << 30
 )
 
-// Validate reports everything wrong with s.
+// Validate returns all errors of s.
 func (s System) Validate() error { return s.Problems().Err() }
 
-// Problems is everything wrong with s.
+// Problems returns all errors of s.
 func (s System) Problems() (out strict.Problems) {
 	if text := checkListenAddress(s.Listen, s.AllowRemote); text != "" {
 		out.Add("listen", "%s", text)
@@ -87,7 +87,7 @@ func (s System) Problems() (out strict.Problems) {
 		out.Add("broker.model_timeout", "%s is not between 0s and 1m", strict.FormatDuration(d))
 	}
 	if _, ok := logLevels[s.LogLevel]; !ok {
-		out.Add("log_level", "%q is none of debug, info, warn, error", s.LogLevel)
+		out.Add("log_level", "invalid level %q; use debug, info, warn or error", s.LogLevel)
 	}
 	for _, f := range []struct {
 		path        string
@@ -120,8 +120,8 @@ func (s System) Problems() (out strict.Problems) {
 	return out
 }
 
-// checkListenAddress says what is wrong with an address to listen on, "" when nothing is. A name other than localhost is
-// refused on loopback, because what it means is decided elsewhere.
+// checkListenAddress returns the error of a listen address, "" when it is valid. Without remote it rejects every address
+// beyond loopback and every name but localhost, because a name is resolved elsewhere.
 func checkListenAddress(listen string, remote bool) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"conclave/subjects"
 )
 
-// defaultAskTimeout is how long a caller waits who does not say how long.
+// defaultAskTimeout is the deadline of a request without one.
 const defaultAskTimeout = 30 * time.Minute
 
-// onAsk asks for somebody on the bus and says the answer while it grows. Pieces of the growing answer may be lost on
-// their way here; what is missing is said when the whole answer is there. What the caller has read in the end is the
-// answer, and before it, on lines of its own, whatever the model said between its tool calls.
+// onAsk asks a question for a caller on the bus and streams the answer. Live tokens may be lost; the missing part is sent
+// when the complete answer is there. In the end the caller has the answer and, on lines before it, the interim texts of the
+// model between tool calls.
 func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say func(subjects.Delta) error, out actor.Out) error {
 	q := Question{Query: in.Body.Query, SessionID: in.Body.SessionID, QueryID: in.Body.QueryID, Model: in.Body.Model, Reference: in.Body.Reference}
 	if q.SessionID == "" {
@@ -59,7 +59,7 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 			}
 			continue
 		case err != nil && ctx.Err() == nil:
-			more = nil // the link is down: the heartbeat below tries again
+			more = nil // not connected: retried below
 		}
 		select {
 		case <-more:
@@ -70,17 +70,17 @@ func (g *Gateway) onAsk(ctx context.Context, in actor.Msg[subjects.Query], say f
 		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return subjects.Faultf(subjects.CodeTimeout, "no answer in time; the question %s is still being worked at, in session %s", q.QueryID, q.SessionID)
+				return subjects.Faultf(subjects.CodeTimeout, "timeout: no answer yet; question %s is still running, in session %s", q.QueryID, q.SessionID)
 			}
-			return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question %s is kept and will be answered, in session %s", q.QueryID, q.SessionID)
+			return subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; question %s is stored and will be answered, in session %s", q.QueryID, q.SessionID)
 		}
 	}
 }
 
-// finishAnswer says what is missing of the answer, and how it ended when it did not end well.
+// finishAnswer sends the missing part of the answer and returns its fault.
 func finishAnswer(text *answerStream, end outcome) error {
 	if end.dead != nil {
-		return subjects.Faultf(end.dead.Code, "%s gave the question up: %s", end.dead.Actor, end.dead.Reason)
+		return subjects.Faultf(end.dead.Code, "%s failed permanently: %s", end.dead.Actor, end.dead.Reason)
 	}
 	if err := text.finish(end.response.Answer); err != nil {
 		return err
@@ -91,7 +91,7 @@ func finishAnswer(text *answerStream, end outcome) error {
 	return nil
 }
 
-// toFault is what somebody on the bus is told.
+// toFault returns the fault of a problem for a caller on the bus.
 func toFault(err error) error {
 	var p *problem
 	if errors.As(err, &p) {
@@ -100,18 +100,18 @@ func toFault(err error) error {
 	return err
 }
 
-// answerStream passes the pieces of an answer on so that their sum is the answer: in order, without blanks at its ends, which
-// answers do not have, and nothing after a piece is missing. Each step of the model begins a new line.
+// answerStream forwards tokens so that they add up to the answer: in order, without leading and trailing space, and none
+// after a lost token. Each step of the model starts a new line.
 type answerStream struct {
 	emit func(step, n int, text string) error
 
 	begun   bool
 	step    int
-	last    int    // number of the last piece
-	said    string // of this step
-	held    string // blanks that may be the end
-	earlier bool   // something was said in a step before
-	broken  bool   // a piece of this step is missing
+	last    int    // number of the last token
+	said    string // text sent of this step
+	held    string // space that may be trailing
+	earlier bool   // an earlier step has text
+	broken  bool   // a token of this step is lost
 	n       int
 }
 
@@ -120,7 +120,7 @@ func (t *answerStream) add(d subjects.Delta) error {
 		return nil
 	}
 	if !t.begun || d.Step > t.step {
-		// Pieces may be counted per answer or per step: the first of a step follows on the last, or is number 0.
+		// Tokens are numbered per answer or per step: the first of a step follows the last, or has number 0.
 		follows := d.N == 0 || t.begun && !t.broken && d.N == t.last+1
 		t.newStep(d.Step)
 		t.broken = !follows
@@ -145,7 +145,7 @@ func (t *answerStream) newStep(step int) {
 	t.begun, t.step, t.said, t.held = true, step, "", ""
 }
 
-// send says a piece, on a new line when it is the first of its step.
+// send emits text, on a new line when it is the first of its step.
 func (t *answerStream) send(text string) error {
 	if text == "" {
 		return nil
@@ -159,7 +159,7 @@ func (t *answerStream) send(text string) error {
 	return t.emit(t.step, t.n-1, piece)
 }
 
-// finish says what is missing. When the answer is not what was growing, it is said whole on a new line.
+// finish sends the missing part. An answer that differs from the tokens is sent completely on a new line.
 func (t *answerStream) finish(answer string) error {
 	if t.said != "" {
 		if rest, ok := strings.CutPrefix(strings.TrimLeftFunc(answer, unicode.IsSpace), t.said); ok {

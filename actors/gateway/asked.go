@@ -2,23 +2,23 @@ package gateway
 
 import "sync"
 
-// question is one that was asked here.
+// question is a question that was asked through this gateway.
 type question struct {
 	id, session string
-	since       uint64 // what belongs to it comes after this in EVENTS
+	since       uint64 // its events have a higher sequence
 }
 
-// questionLog are the latest questions asked here, so that they can be looked up without reading all of EVENTS.
+// questionLog keeps the latest questions of this gateway, so that their answers are found without reading the whole log.
 type questionLog struct {
 	mu      sync.Mutex
 	known   map[string]question
 	order   []string
-	waiting map[string]bool // those somebody waits for
+	waiting map[string]bool // by query id: a client waits for the answer
 }
 
 const maxAsked = 4096
 
-// add notes a question. It reports false when somebody waits for that very one.
+// add records a question. It reports false when a client already waits for it.
 func (a *questionLog) add(q question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,7 +40,7 @@ func (a *questionLog) add(q question) bool {
 	return true
 }
 
-// release says that nobody waits for it any more.
+// release ends the wait for a question.
 func (a *questionLog) release(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,33 +12,33 @@ import (
 	"conclave/pkg/client"
 )
 
-// Event is one event as the API shows it.
+// Event is one event of the API.
 type Event struct {
-	Seq     uint64          `json:"seq,omitempty"`  // place in EVENTS; 0 = it is not kept there
-	Subject string          `json:"subject"`        // the plain one
-	From    string          `json:"from,omitempty"` // the account that said it, as the server wrote it; "" = not known
+	Seq     uint64          `json:"seq,omitempty"`  // in the event log; 0 = not stored there
+	Subject string          `json:"subject"`        // without the author
+	From    string          `json:"from,omitempty"` // the author's account, as the server wrote it; "" = unknown
 	Time    time.Time       `json:"time"`
 	Query   string          `json:"query,omitempty"`
 	Session string          `json:"session,omitempty"`
 	Payload json.RawMessage `json:"payload"`
 
-	ofRespondentB bool // it belongs to respondent B's answer: see [isOfRespondentB]
+	ofRespondentB bool // see [isOfRespondentB]
 }
 
-// Bounds of the events that are kept in memory for everybody who follows, and how often EVENTS is looked at when
-// nothing was heard: what is heard may be lost with the link.
+// Bounds of the events in memory, and how often the event log is read without a live event, which can be lost with the
+// connection.
 const (
 	ringEvents   = 4096
 	ringBytes    = 32 << 20
 	pollInterval = time.Second
 )
 
-// errNone means that EVENTS has no such event yet.
+// errNone means that the event log has no such event yet.
 var errNone = errors.New("no event there")
 
-// eventFeed follows EVENTS. One reader reads each new event once, by its sequence, and keeps the latest in memory; all who
-// wait for events read from there, each at its own place, and from the stream itself when they are further behind. So
-// nobody has a queue that could overflow, and nothing is missed or told twice.
+// eventFeed follows the event log. One reader reads each new event once, by sequence, and keeps the latest in memory. Each
+// waiting request has a cursor into that memory, and reads the log itself when it is further behind. So there is no queue
+// per request that could overflow, and no event is lost or repeated.
 type eventFeed struct {
 	client    *client.Client
 	wake      chan struct{}
@@ -57,7 +57,7 @@ func newEventFeed() *eventFeed {
 	return &eventFeed{maxEvents: ringEvents, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// wakeUp says that there may be something new.
+// wakeUp makes the reader look for new events.
 func (e *eventFeed) wakeUp() {
 	select {
 	case e.wake <- struct{}{}:
@@ -65,7 +65,7 @@ func (e *eventFeed) wakeUp() {
 	}
 }
 
-// open finds the end of the stream.
+// open starts the feed at the end of the event log.
 func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	e.client = c
 	log, err := c.EventStatus(ctx)
@@ -78,13 +78,13 @@ func (e *eventFeed) open(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// follow reads what is new until ctx ends, and tells of each event before anybody can see it.
-func (e *eventFeed) follow(ctx context.Context, heard func(Event)) {
+// follow reads new events until ctx ends, and calls onEvent for each before it is visible to a cursor.
+func (e *eventFeed) follow(ctx context.Context, onEvent func(Event)) {
 	for ctx.Err() == nil {
 		_, end := e.bounds()
 		ev, err := e.readEvent(ctx, end+1, storedPattern(""))
 		if err == nil {
-			heard(ev)
+			onEvent(ev)
 			e.add(ev)
 			continue
 		}
@@ -97,7 +97,7 @@ func (e *eventFeed) follow(ctx context.Context, heard func(Event)) {
 	}
 }
 
-// setError notes why there is nothing to read, for /health.
+// setError records the error of the last read, for /health.
 func (e *eventFeed) setError(err error) {
 	if errors.Is(err, errNone) {
 		err = nil
@@ -107,7 +107,7 @@ func (e *eventFeed) setError(err error) {
 	e.err = err
 }
 
-// lastError is why EVENTS could not be read last time.
+// lastError returns the error of the last read.
 func (e *eventFeed) lastError() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,21 +135,21 @@ func (e *eventFeed) add(ev Event) {
 	e.changed = make(chan struct{})
 }
 
-// cursor is one reader's place.
+// cursor is a position in the events.
 type cursor struct {
 	events  *eventFeed
-	at      uint64 // the last event it has seen
-	pattern string // with a pattern, EVENTS itself skips what does not match; what is in memory comes all the same
-	missing uint64 // events before the last one that were no longer kept when it came to them
+	at      uint64 // the last event it returned
+	pattern string // filter for reads of the log; events in memory are returned unfiltered
+	missing uint64 // events before the last one that the log no longer had
 }
 
-// cursorAtEnd is a cursor that sees what comes after this.
+// cursorAtEnd returns a cursor for the events from now on.
 func (e *eventFeed) cursorAtEnd() *cursor {
 	_, end := e.bounds()
 	return &cursor{events: e, at: end}
 }
 
-// next moves on. Without an event it returns a channel that is closed when there may be one.
+// next returns the next event. Without one it returns a channel that is closed when there may be one.
 func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struct{}, err error) {
 	for {
 		e := c.events
@@ -181,11 +181,11 @@ func (c *cursor) next(ctx context.Context) (ev Event, ok bool, more <-chan struc
 		case !errors.Is(err, errNone):
 			return ev, false, changed, err
 		}
-		c.at = max(c.at, end) // nothing up to where the stream ended before we asked
+		c.at = max(c.at, end) // no match up to the end before the read
 	}
 }
 
-// moveTo takes note of a gap, where every event should have come.
+// moveTo sets the position. With every, no event was filtered, so a gap means that events are missing.
 func (c *cursor) moveTo(seq uint64, every bool) {
 	c.missing = 0
 	if every {
@@ -194,7 +194,7 @@ func (c *cursor) moveTo(seq uint64, every bool) {
 	c.at = seq
 }
 
-// wait is next for one who has nothing else to do.
+// wait waits for the next event.
 func (c *cursor) wait(ctx context.Context) (Event, error) {
 	for {
 		ev, ok, more, err := c.next(ctx)

@@ -12,7 +12,7 @@ import (
 	"conclave/subjects"
 )
 
-// FeedbackRequest is what POST /feedback reads. It names a question, or a session whose last answer is meant.
+// FeedbackRequest is the body of POST /feedback. It names a question, or a session whose last answer is meant.
 type FeedbackRequest struct {
 	QueryID   string `json:"query_id"`
 	SessionID string `json:"session_id"`
@@ -21,22 +21,22 @@ type FeedbackRequest struct {
 	Words     string `json:"words"`
 }
 
-// FeedbackReply is what became of an opinion that was counted before the client had its answer.
+// FeedbackReply is the reply when the feedback was counted in time.
 type FeedbackReply struct {
 	QueryID string  `json:"query_id"`
 	State   string  `json:"state"`
 	Value   float64 `json:"value"` // -1 to 1
-	Count   int     `json:"count"` // how often this answer was rated
+	Count   int     `json:"count"` // ratings of this answer so far
 }
 
-// maxWords bounds what a user may write with a thumb, in bytes.
+// maxWords is the largest text, in bytes.
 const maxWords = client.MaxFeedback
 
-// outcomeTimeout is how long POST /feedback waits for what becomes of it.
+// outcomeTimeout is how long POST /feedback waits for the reward.
 const outcomeTimeout = 3 * time.Second
 
-// onFeedback passes on what the user thought of an answer, and tells what became of it, if that is known in a moment. It
-// is stored either way, and counted as soon as there is somebody who counts.
+// onFeedback stores the user's rating of an answer and replies with the outcome when it is known in time. Otherwise it is
+// counted when the reward actor reads it.
 func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (g *Gateway) onFeedback(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// validate checks an opinion and makes of it what is said on the bus.
+// validate checks a request and converts it to the payload.
 func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	body = subjects.Feedback{QueryID: in.QueryID, Words: strings.TrimSpace(in.Words)}
 	bad := func(format string, a ...any) (subjects.Feedback, error) {
@@ -102,7 +102,7 @@ func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	case len(body.Words) > maxWords || !utf8.ValidString(body.Words):
 		return bad("words: a text of at most %d KB", maxWords>>10)
 	case in.Thumb == nil && in.Stars == nil && body.Words == "":
-		return bad("say something: thumb, stars or words")
+		return bad("empty feedback: give thumb, stars or words")
 	}
 	if in.Thumb != nil {
 		body.Thumb = *in.Thumb
@@ -113,7 +113,7 @@ func (in FeedbackRequest) validate() (body subjects.Feedback, err error) {
 	return body, nil
 }
 
-// findLastAnswer is the question whose answer is the last of a session.
+// findLastAnswer returns the query id of the last answer of a session.
 func (g *Gateway) findLastAnswer(ctx context.Context, session string) (string, error) {
 	ctx, cancel := g.withTimeout(ctx, lookupTimeout)
 	defer cancel()

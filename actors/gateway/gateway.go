@@ -1,12 +1,13 @@
-// Package gateway is the door for programs and people who speak HTTP: questions, answers, sessions and the events as
-// they happen. It also answers query.ask, for those who have nothing but the nats command.
+// Package gateway serves the HTTP API: questions, answers, sessions, memory, approvals and a stream of events. It also
+// serves query.ask, for users of the plain nats command.
 //
-// It listens on query.ask, on every event that EVENTS passes on, and on the live tokens of answers; it speaks on
-// query.received, query.cancel.<query> and user.feedback, and asks the broker and memory what the user asks it. A live event only tells it that there is something new: what
-// happened and who said it is read from EVENTS, by sequence, because the copy's headers are its writer's words.
+// It listens on query.ask, on the live copies of stored events, and on the live tokens of answers; it speaks on
+// query.received, query.cancel.<query> and user.feedback, and sends requests to the broker and memory. A live event is only
+// a hint: the event and its author are read from the event log by sequence, because the headers of a copy are claims of its
+// publisher.
 //
-// It has no durable consumer of EVENTS. A consumer is shared by all gateways, and every one of them has to see every
-// event; reading by sequence loses none either, however long the link was down.
+// It has no durable consumer of the event log: a consumer is shared by all gateways, and each of them needs every event.
+// Reading by sequence loses none either, however long the connection was down.
 package gateway
 
 import (
@@ -26,19 +27,19 @@ import (
 	"conclave/subjects"
 )
 
-// ErrPortTaken means that another program listens where the gateway should.
+// ErrPortTaken means that another program listens on the gateway's port.
 var ErrPortTaken = errors.New("another program has this port")
 
-// Link is what the gateway wants to know of its connection.
+// Link is the state of the gateway's connection to the bus.
 type Link interface{ IsConnected() bool }
 
-// Gateway is the actor. What it keeps in memory is a copy of what EVENTS holds: a restart loses nothing.
+// Gateway is the actor. Its memory is a copy of the event log: a restart loses nothing.
 type Gateway struct {
-	// OnListen, when set before the start, is told where the server listens: with port 0 nobody else knows.
+	// OnListen, when set before the start, is called with the address of the server, which port 0 leaves open.
 	OnListen func(addr string)
-	// AnyPort lets it take any free port when another program has the one it should listen on.
+	// AnyPort allows any free port when the configured one is taken.
 	AnyPort bool
-	// Version is what /health says of the build.
+	// Version is the build that /health reports.
 	Version string
 
 	cfg            Config
@@ -51,14 +52,14 @@ type Gateway struct {
 	token          *secret
 	bodyTimeout    time.Duration
 	outcomeTimeout time.Duration
-	criticLate     atomic.Bool // the critic: see [Gateway.waitForGrade]
+	criticLate     atomic.Bool // see [Gateway.waitForGrade]
 	answerTimes    answerTimes
 
 	out     actor.Out
 	client  *client.Client
 	server  *http.Server
 	serving sync.WaitGroup
-	life    context.Context // ends when the gateway is about to close
+	life    context.Context // cancelled when the gateway starts to close
 	end     context.CancelCauseFunc
 
 	mu   sync.Mutex
@@ -100,19 +101,19 @@ func (g *Gateway) Routes() []actor.Route {
 	return routes
 }
 
-// ignoredPayload is an event's payload that is not looked at.
+// ignoredPayload is a payload that is not decoded.
 type ignoredPayload struct{}
 
-// UnmarshalJSON accepts what is there.
+// UnmarshalJSON accepts any payload.
 func (*ignoredPayload) UnmarshalJSON([]byte) error { return nil }
 
-// onEvent hears that EVENTS has something new.
+// onEvent wakes the reader of the event log.
 func (g *Gateway) onEvent(context.Context, actor.Msg[ignoredPayload], actor.Out) error {
 	g.events.wakeUp()
 	return nil
 }
 
-// Start implements [actor.Starter]: it finds its place in EVENTS, then listens.
+// Start implements [actor.Starter]: it finds the end of the event log, then listens.
 func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	g.out, g.client = out, client.Wrap(out)
 	var err error
@@ -156,22 +157,22 @@ func (g *Gateway) Start(ctx context.Context, out actor.Out) error {
 	return nil
 }
 
-// Addr is where the server listens, "" before it does.
+// Addr is the address of the server, "" before it listens.
 func (g *Gateway) Addr() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.addr
 }
 
-// errClosing is why a wait ended although nothing was wrong with it.
+// errClosing ends the waits of a gateway that stops.
 var errClosing = errors.New("the gateway is stopping")
 
-// Close implements [actor.Closer]. It stops accepting, ends the streams of events, tells those who wait where they find
-// their answer later, lets what was begun finish, and goes.
+// Close implements [actor.Closer]. It stops accepting requests, ends the event streams, tells waiting clients where to find
+// their answer later, and lets running requests finish.
 func (g *Gateway) Close(ctx context.Context) error {
 	var err error
 	if g.server != nil {
-		// Some time must be left to cut off whoever does not go.
+		// Leave time to cut connections that do not finish.
 		grace, cancel := context.WithTimeout(ctx, 4*time.Second)
 		defer cancel()
 		if err = g.server.Shutdown(grace); err != nil {
@@ -183,7 +184,7 @@ func (g *Gateway) Close(ctx context.Context) error {
 	return err
 }
 
-// listen opens the port. What is wrong with it says what to do.
+// listen opens the port. Its errors say what to do.
 func listen(ctx context.Context, addr string) (net.Listener, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	switch {

@@ -377,7 +377,7 @@ func testQueryThatIsGivenUp(t *testing.T, b *bustest.Bus) {
 	})
 	status, _, body := w.do("POST", "/query", `{"query":"hi","session_id":"s","query_id":"q1"}`)
 	f := read[failure](t, body)
-	if status != 502 || f.Error.Code != "unavailable" || f.Error.Text != "router gave the question up: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
+	if status != 502 || f.Error.Code != "unavailable" || f.Error.Text != "router failed permanently: given up after 5 tries" || f.QueryID != "q1" || f.SessionID == "" {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, again := w.do("GET", "/queries/q1", ""); status != 502 || again != body {

@@ -9,15 +9,15 @@ import (
 	"conclave/subjects"
 )
 
-// judgements is what others thought of the answer that the user sees, as far as it was heard.
+// judgements are the grade, comparison and reward of the answer that the user sees.
 type judgements struct {
 	grade    *subjects.Critique
 	pairwise *subjects.Pairwise
 	reward   *subjects.Reward
 }
 
-// add takes an event in that judges the answer. Whose word it is stands in its stored subject; what is about respondent B's
-// answer is no judgement of this one.
+// add takes a judgement from an event. Only the accounts of critic and reward count, and no judgement of respondent B's
+// answer.
 func (j *judgements) add(ev Event) {
 	switch {
 	case ev.Subject == subjects.CritiqueResult.Name && ev.From == criticAccount:
@@ -41,13 +41,12 @@ func (j *judgements) add(ev Event) {
 // gradeWait is how long a client waits for the grade after the answer.
 type gradeWait struct {
 	duration time.Duration
-	explicit bool // by this client, and not by the configuration
+	explicit bool // requested by the client, not configured
 }
 
-// waitForGrade collects what comes after the answer: until its grade is there, or for the time of the window. A critic that is
-// behind is not waited for: when a window of the configuration went by without the grade, no further answer waits until
-// a grade is heard that came within the window after its answer. So one that is slow, stalled or not there costs one answer
-// the window, and not every one. Who asks for a window gets it.
+// waitForGrade collects events after the answer until its grade arrives or the grade wait is over. After a configured grade
+// wait without a grade, further answers do not wait until some grade arrives in time again. So a critic that is slow,
+// stalled or absent delays one answer and not every one. A grade wait that the client requests is always kept.
 func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, window gradeWait, rec *answerRecord) {
 	if window.duration <= 0 || !window.explicit && g.criticLate.Load() {
 		return
@@ -68,16 +67,16 @@ func (g *Gateway) waitForGrade(ctx context.Context, cur *cursor, query string, w
 	}
 }
 
-// answerTimes is how long ago the latest answers were given, to see how fast the critic is. One goroutine follows the events.
+// answerTimes are the times of the latest answers, to measure the critic. It is used by one goroutine.
 type answerTimes struct {
 	given map[string]time.Time
 	order []string
 }
 
-// maxAnswerTimes is how many answers are remembered: a critic that is so many behind is behind.
+// maxAnswerTimes is the number of answers that are remembered.
 const maxAnswerTimes = 256
 
-// trackCritic takes note of answers, and of a grade that came soon after its answer: the critic keeps up.
+// trackCritic records the times of answers, and marks the critic as on time when a grade arrives within the grade wait.
 func (g *Gateway) trackCritic(ev Event) {
 	switch {
 	case ev.From == subjects.Generator && ev.Subject == subjects.ResponseGeneration.Name:
@@ -103,14 +102,14 @@ func (p *answerTimes) add(query string, at time.Time) {
 	}
 }
 
-// Bounds of the search for what was thought of an answer that was given before. A grade and a verdict come soon after
-// their answer, so that few others stand between; people rate seldom.
+// Bounds of the search for judgements of an earlier answer. Grade and comparison follow soon after the answer, and ratings
+// are rare.
 const (
 	maxJudgementReads = 1000
 	judgementTimeout  = 2 * time.Second
 )
 
-// findJudgements searches what was thought of an answer, after its place in EVENTS. What is not found in time is left out.
+// findJudgements searches the event log after an answer for its judgements. Those not found in time are left out.
 func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64, into *judgements) {
 	ctx, cancel := g.withTimeout(ctx, judgementTimeout)
 	defer cancel()
@@ -131,5 +130,5 @@ func (g *Gateway) findJudgements(ctx context.Context, query string, after uint64
 	}
 	search(subjects.CritiqueResult.StoredBy(criticAccount), func() bool { return into.grade != nil })
 	search(subjects.PairwiseResult.StoredBy(criticAccount), func() bool { return into.pairwise != nil })
-	search(subjects.RewardEvent.StoredBy(rewardAccount), func() bool { return false }) // the last one holds
+	search(subjects.RewardEvent.StoredBy(rewardAccount), func() bool { return false }) // the last reward counts
 }

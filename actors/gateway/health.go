@@ -83,7 +83,7 @@ func (g *Gateway) onHealth(w http.ResponseWriter, r *http.Request) error {
 	}
 	h := Health{Status: "ok", Version: g.Version, Degraded: []string{}}
 	if h.NATS.Connected = g.link.IsConnected(); !h.NATS.Connected {
-		h.Degraded = append(h.Degraded, "nats: the link to the bus is down; it is tried again by itself. Is the server running?")
+		h.Degraded = append(h.Degraded, "nats: not connected to the bus; reconnecting. Is the server running?")
 	} else if err := g.events.lastError(); err != nil {
 		h.Degraded = append(h.Degraded, "events: they cannot be read at the moment; answers come when they can")
 	}

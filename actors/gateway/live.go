@@ -9,29 +9,29 @@ import (
 	"conclave/subjects"
 )
 
-// broadcaster passes on what is heard and not kept in EVENTS: growing answers, and questions, which QUERIES keeps. Whoever does
-// not read fast enough misses some of it; nothing here has a place to come back to.
+// broadcaster passes on live events that are not in the event log: tokens of answers, and questions. A slow subscriber misses
+// some.
 type broadcaster struct {
 	mu        sync.Mutex
 	listeners map[*subscriber]struct{}
 }
 
-// subscriber is one who hears it.
+// subscriber receives the live events that it wants.
 type subscriber struct {
 	want   func(Event) bool
 	events chan liveEvent
 }
 
-// liveEvent is a live event, with the piece of an answer that it is.
+// liveEvent is a live event, with its token.
 type liveEvent struct {
 	Event
 	delta *subjects.Delta // nil = a question
 }
 
-// subscriberBuffer is how much waits for one listener before he misses some.
+// subscriberBuffer is the number of events that wait for one subscriber.
 const subscriberBuffer = 256
 
-// subscribe adds a listener; leave it when done.
+// subscribe adds a subscriber. The caller must unsubscribe it.
 func (l *broadcaster) subscribe(want func(Event) bool) *subscriber {
 	n := &subscriber{want: want, events: make(chan liveEvent, subscriberBuffer)}
 	l.mu.Lock()
@@ -63,11 +63,11 @@ func (l *broadcaster) publish(s liveEvent) {
 	}
 }
 
-// onDelta hears a piece of an answer or of thinking. Which query it belongs to is in the subject.
+// onDelta receives a token of an answer or of thinking. The subject names the query.
 func (g *Gateway) onDelta(_ context.Context, in actor.Msg[subjects.Delta], _ actor.Out) error {
 	body, err := json.Marshal(in.Body)
 	if err != nil || len(in.Tokens) != 1 || subjects.CheckToken(in.Tokens[0]) != nil {
-		return nil // may drop, and this one is nobody's
+		return nil // tokens may be dropped
 	}
 	g.live.publish(liveEvent{Event{Subject: in.Subject, Time: in.Time.UTC(), Query: in.Tokens[0], Session: in.Session, Payload: body}, &in.Body})
 	return nil

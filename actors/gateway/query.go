@@ -16,16 +16,16 @@ import (
 	"conclave/subjects"
 )
 
-// Question is what POST /query reads.
+// Question is the body of POST /query.
 type Question struct {
 	Query     string `json:"query"`
 	SessionID string `json:"session_id"`
 	QueryID   string `json:"query_id"`
 	Model     string `json:"model"`
-	Reference string `json:"reference"` // what a good answer says: for the critic, never for the one who answers
+	Reference string `json:"reference"` // what a good answer says; only the critic gets it
 }
 
-// Answer is what POST /query answers.
+// Answer is the reply of POST /query.
 type Answer struct {
 	QueryID   string              `json:"query_id"`
 	SessionID string              `json:"session_id"`
@@ -38,15 +38,15 @@ type Answer struct {
 	Usage     subjects.Usage      `json:"usage"`
 	Partial   bool                `json:"partial"`
 	Error     *subjects.Fault     `json:"error"`
-	Grade     *subjects.Critique  `json:"grade"`     // of this answer; nil = none yet
+	Grade     *subjects.Critique  `json:"grade"`     // nil = none yet
 	Pairwise  *subjects.Pairwise  `json:"pairwise"`  // between this answer and respondent B's
-	Reward    *subjects.Reward    `json:"reward"`    // what the user thinks of it now
-	Events    []string            `json:"events"`    // subjects of what happened, in order
-	EventLog  []Event             `json:"event_log"` // the same with everything
+	Reward    *subjects.Reward    `json:"reward"`    // latest
+	Events    []string            `json:"events"`    // subjects of the events, in order
+	EventLog  []Event             `json:"event_log"` // the same events, complete
 	Dropped   int                 `json:"events_dropped"`
 }
 
-// Bounds of the events that go with an answer, of a model's name, and of what a good answer says.
+// Bounds of the event log of an answer, of a model name, and of a reference.
 const (
 	logEvents    = 1000
 	logBytes     = 4 << 20
@@ -54,16 +54,16 @@ const (
 	maxReference = 16 << 10
 )
 
-// How long a question, a cancellation or feedback may take to be stored, how often that is tried, and the pause between:
-// a link that was cut is back after a quarter of a second.
+// Timeout of one attempt to store an event, number of attempts, and the pause between them: a cut connection is back after a
+// quarter of a second.
 const (
 	storeTimeout  = 3 * time.Second
 	storeAttempts = 4
 	storePause    = 300 * time.Millisecond
 )
 
-// onQuery asks, and waits for the answer unless the client does not want to. A client that goes away leaves its question
-// behind: it is answered all the same, and the answer can be fetched.
+// onQuery stores a question and waits for the answer unless the client does not want to. When the client disconnects, the
+// question stays: it is answered, and the answer can be fetched.
 func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	wait, window, err := g.readWait(r)
 	if err != nil {
@@ -81,9 +81,9 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if named {
-		// Asked again, it would not be answered again, and this client would wait for nothing.
+		// It would not be answered again, and this client would wait in vain.
 		if c, err := g.client.Session(r.Context(), in.SessionID); err == nil && c.Answered(in.QueryID) {
-			return problemf(http.StatusConflict, codeConflict, "the question %s was answered before: GET /queries/%s shows it; leave query_id out to ask anew", in.QueryID, in.QueryID)
+			return problemf(http.StatusConflict, codeConflict, "question %s is answered already: see GET /queries/%s; omit query_id to ask a new one", in.QueryID, in.QueryID)
 		}
 	}
 	if wait {
@@ -96,7 +96,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	cur := g.events.cursorAtEnd()
 	q := question{in.QueryID, in.SessionID, cur.at}
 	if !g.asked.add(q) {
-		return problemf(http.StatusConflict, codeConflict, "somebody waits for the question %s already; leave query_id out to ask anew", q.id)
+		return problemf(http.StatusConflict, codeConflict, "another client waits for question %s; omit query_id to ask a new one", q.id)
 	}
 	defer g.asked.release(q.id)
 	first, err := g.storeQuestion(r.Context(), g.out, in)
@@ -125,7 +125,7 @@ func (g *Gateway) onQuery(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, q, end, &rec)
 }
 
-// readWait reads whether the client waits, and for how long after the answer it wants to hear of grades.
+// readWait reads whether the client waits for the answer, and its grade wait.
 func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err error) {
 	p, err := parseParams(r, "wait", "grade_wait")
 	if err != nil {
@@ -155,7 +155,7 @@ func (g *Gateway) readWait(r *http.Request) (wait bool, window gradeWait, err er
 	return wait, window, nil
 }
 
-// validateQuestion validates a question and makes the ids that are missing.
+// validateQuestion checks a question and generates missing ids.
 func validateQuestion(out actor.Out, in *Question) error {
 	if strings.TrimSpace(in.Query) == "" || !utf8.ValidString(in.Query) {
 		return problemf(http.StatusBadRequest, subjects.CodeMalformed, "query: write the question as a text")
@@ -179,8 +179,7 @@ func validateQuestion(out actor.Out, in *Question) error {
 	return nil
 }
 
-// storeQuestion stores the question. It does so also when its caller goes away in between: whether it was stored would be
-// anybody's guess.
+// storeQuestion stores the question, also when the client disconnects meanwhile: whether it is stored must be known.
 func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question) (Event, error) {
 	body := subjects.Query{SessionID: in.SessionID, QueryID: in.QueryID, Query: in.Query, Model: in.Model, Reference: in.Reference}
 	if err := emitStored(ctx, out.WithIDs(in.SessionID, in.QueryID), subjects.QueryReceived, body); err != nil {
@@ -193,13 +192,13 @@ func (g *Gateway) storeQuestion(ctx context.Context, out actor.Out, in Question)
 	return Event{Subject: subjects.QueryReceived.Name, From: g.Name(), Time: out.Now().UTC(), Query: in.QueryID, Session: in.SessionID, Payload: data}, nil
 }
 
-// emitStored says an event until it is stored.
+// emitStored publishes an event until it is stored.
 func emitStored[T any](ctx context.Context, out actor.Out, t subjects.Topic[T], body T) error {
 	return publishStored(ctx, out, t.Name, func(ctx context.Context, id string) error { return actor.EmitOnce(ctx, out, t, id, body) })
 }
 
-// publishStored says something until it is stored. An acknowledgement can be lost with the link, so it is said again under the
-// same id, which is stored once. When all that fails, the client may try again.
+// publishStored publishes until the stream acknowledges. Every attempt has the same message id, so that a lost
+// acknowledgement does not store the event twice.
 func publishStored(ctx context.Context, out actor.Out, what string, say func(ctx context.Context, id string) error) error {
 	ctx = context.WithoutCancel(ctx)
 	id := out.NewID()
@@ -232,14 +231,14 @@ func notStored(out actor.Out, what string, err error) error {
 	return subjects.Faultf(subjects.CodeUnavailable, "%s was not stored, or the acknowledgement was lost; try again", what)
 }
 
-// outcome is how a question ended.
+// outcome is the answer to a question, or the dead letter after which none comes.
 type outcome struct {
 	response *subjects.Response
 	seq      uint64
 	dead     *subjects.DeadLetter
 }
 
-// readOutcome reads an event that ends a question, nil when it does not.
+// readOutcome reads the outcome of a question from an event, nil when the event is another.
 func readOutcome(ev Event, query string) (*outcome, error) {
 	if ev.Query != query {
 		return nil, nil
@@ -247,7 +246,7 @@ func readOutcome(ev Event, query string) (*outcome, error) {
 	if ev.Subject == subjects.ResponseGeneration.Name && ev.From == subjects.Generator {
 		var r subjects.Response
 		if err := json.Unmarshal(ev.Payload, &r); err != nil {
-			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer could not be read; it is event %d", ev.Seq)
+			return nil, problemf(http.StatusBadGateway, subjects.CodeMalformed, "the answer cannot be decoded; it is event %d", ev.Seq)
 		}
 		return &outcome{response: &r, seq: ev.Seq}, nil
 	}
@@ -262,15 +261,15 @@ func readOutcome(ev Event, query string) (*outcome, error) {
 	return nil, nil
 }
 
-// waitForOutcomeOf reads events until the question has ended, and shows each that belongs to it.
-func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, seen func(Event)) (outcome, error) {
+// waitForOutcomeOf waits for the outcome of a question and passes its events to onEvent.
+func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query string, onEvent func(Event)) (outcome, error) {
 	for {
 		ev, err := cur.wait(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return outcome{}, context.Cause(ctx)
 		case err != nil:
-			// The link is down, or the server restarts. What comes meanwhile is read afterwards.
+			// Not connected. Events of that time are read afterwards.
 			select {
 			case <-time.After(pollInterval):
 			case <-ctx.Done():
@@ -279,7 +278,7 @@ func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query strin
 		case ev.Query != query:
 			continue
 		}
-		seen(ev)
+		onEvent(ev)
 		if end, err := readOutcome(ev, query); end != nil || err != nil {
 			if err != nil {
 				return outcome{}, err
@@ -289,7 +288,7 @@ func (g *Gateway) waitForOutcomeOf(ctx context.Context, cur *cursor, query strin
 	}
 }
 
-// answerRecord gathers the events of one question, within bounds, and what others thought of its answer.
+// answerRecord collects the events of one question, within bounds, and the judgements of its answer.
 type answerRecord struct {
 	judgements
 	events  []Event
@@ -301,7 +300,7 @@ func (c *answerRecord) add(ev Event) {
 	if ev.ofRespondentB {
 		return
 	}
-	c.add(ev)
+	c.judgements.add(ev)
 	if len(c.events) >= logEvents || c.bytes+len(ev.Payload) > logBytes {
 		c.dropped++
 		return
@@ -309,12 +308,12 @@ func (c *answerRecord) add(ev Event) {
 	c.events, c.bytes = append(c.events, ev), c.bytes+len(ev.Payload)
 }
 
-// writeAnswer writes how a question ended.
+// writeAnswer replies with the outcome of a question.
 func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, rec *answerRecord) error {
 	if end.dead != nil {
 		return &problem{
 			status: http.StatusBadGateway, IDs: q.ids("failed"),
-			Fault: subjects.Faultf(end.dead.Code, "%s gave the question up: %s", end.dead.Actor, end.dead.Reason),
+			Fault: subjects.Faultf(end.dead.Code, "%s failed permanently: %s", end.dead.Actor, end.dead.Reason),
 		}
 	}
 	r := end.response
@@ -343,24 +342,24 @@ func (g *Gateway) writeAnswer(w http.ResponseWriter, q question, end outcome, re
 	return nil
 }
 
-// noAnswerYet says why there is no answer yet, and where it will be.
+// noAnswerYet returns the problem of a wait without an answer, with links to the answer later.
 func (g *Gateway) noAnswerYet(q question, err error) error {
 	switch {
 	case errors.Is(err, errTimeout):
 		return &problem{
 			status: http.StatusGatewayTimeout, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeTimeout, "no answer within %s; the question is still being worked at: see later", strict.FormatDuration(g.cfg.QueryTimeout)),
+			Fault: subjects.Faultf(subjects.CodeTimeout, "timeout: no answer within %s; the question is still running: see the links", strict.FormatDuration(g.cfg.QueryTimeout)),
 		}
 	case errors.Is(err, errClosing):
 		return &problem{
 			status: http.StatusServiceUnavailable, IDs: q.ids("waiting"),
-			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question is kept and will be answered: see later"),
+			Fault: subjects.Faultf(subjects.CodeUnavailable, "the gateway is stopping; the question is stored and will be answered: see the links"),
 		}
 	}
 	return err
 }
 
-// ids of a question, with where to look.
+// ids returns the ids of a question with its links.
 func (q question) ids(state string) *ids {
 	return &ids{QueryID: q.id, SessionID: q.session, State: state, Later: &links{
 		Answer:  "/queries/" + q.id,
@@ -369,10 +368,10 @@ func (q question) ids(state string) *ids {
 	}}
 }
 
-// lookupTimeout bounds a search in EVENTS.
+// lookupTimeout is the timeout of a search in the event log.
 const lookupTimeout = 10 * time.Second
 
-// onLookUp finds the answer to a question that was asked before, here or elsewhere.
+// onLookUp returns the answer to an earlier question, asked here or elsewhere.
 func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the query id", id); err != nil {
@@ -393,9 +392,9 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 		g.writeJSON(w, http.StatusAccepted, q.ids("waiting"))
 		return nil
 	case errors.Is(err, errNone):
-		return problemf(http.StatusNotFound, codeNotFound, "there is no answer to %s, and the question was not asked here", id)
+		return problemf(http.StatusNotFound, codeNotFound, "no answer to %s, and the question was not asked here", id)
 	case errors.Is(err, errTimeout):
-		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "no answer to %s among the answers that could be read in %s; look into its session", id, lookupTimeout)
+		return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: no answer to %s found within %s; see its session", id, lookupTimeout)
 	case err != nil:
 		return err
 	}
@@ -410,7 +409,7 @@ func (g *Gateway) onLookUp(w http.ResponseWriter, r *http.Request) error {
 	return g.writeAnswer(w, q, *end, &rec)
 }
 
-// findOutcome searches the answers, then the dead letters, that came after a question.
+// findOutcome searches the answers, then the dead letters, after a question.
 func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error) {
 	for _, s := range []string{subjects.ResponseGeneration.StoredBy(subjects.Generator), subjects.DeadLetterEvent.StoredBy(subjects.Router), subjects.DeadLetterEvent.StoredBy(subjects.Generator)} {
 		for at := q.since; ; {
@@ -433,8 +432,8 @@ func (g *Gateway) findOutcome(ctx context.Context, q question) (*outcome, error)
 	return nil, errNone
 }
 
-// readEventsOf shows the events of a question up to its end.
-func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, seen func(Event)) error {
+// readEventsOf passes the events of a question up to its outcome to onEvent.
+func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, onEvent func(Event)) error {
 	cur := &cursor{events: g.events, at: q.since}
 	for cur.at < last {
 		ev, ok, _, err := cur.next(ctx)
@@ -445,13 +444,13 @@ func (g *Gateway) readEventsOf(ctx context.Context, q question, last uint64, see
 			return nil
 		}
 		if ev.Query == q.id {
-			seen(ev)
+			onEvent(ev)
 		}
 	}
 	return nil
 }
 
-// onCancel stops a question; what is there is kept and comes as a partial answer.
+// onCancel cancels a question. What there is becomes a partial answer.
 func (g *Gateway) onCancel(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the query id", id); err != nil {

@@ -7,7 +7,7 @@ import (
 	"conclave/subjects"
 )
 
-// Accounts whose events can be about what respondent B did.
+// Accounts whose events can be about respondent B.
 const (
 	brokerAccount = "broker"
 	memoryAccount = "memory"
@@ -15,10 +15,9 @@ const (
 	rewardAccount = "reward"
 )
 
-// isOfRespondentB reports whether an event belongs to respondent B's answer and not to the one that the user sees: what respondent B
-// said, its calls and their results, what memory did for it, its grade, and dead letters about any of that. Whoever is
-// curious asks for them by name. A verdict between the two answers is about both and is shown, and so is a question to
-// the user, whoever made it necessary: nobody else can answer it.
+// isOfRespondentB reports whether an event belongs to respondent B's answer and not to the one that the user sees: its
+// events, calls and results, memory operations, grade, and dead letters about them. Clients get these only on request. A
+// comparison of the two answers is shown, and so is every approval request, because only the user can decide it.
 func isOfRespondentB(ev Event) bool {
 	if ev.From == subjects.RespondentB {
 		return true
@@ -43,9 +42,9 @@ func isRespondentB(who string) bool {
 	return account == subjects.RespondentB
 }
 
-// deadLetterOfRespondentB reports whether a dead letter is about something that respondent B said, or about a turn that it was to take.
+// deadLetterOfRespondentB reports whether a dead letter is about a message of respondent B, or about a turn it was given.
 func deadLetterOfRespondentB(subject string) bool {
-	for _, side := range []string{"from.", "agent."} { // what it said, and what it asked for
+	for _, side := range []string{"from.", "agent."} { // its events and its requests
 		if rest, ok := strings.CutPrefix(subject, side); ok {
 			return isRespondentB(rest)
 		}
@@ -58,7 +57,7 @@ func deadLetterOfRespondentB(subject string) bool {
 	return consumer == subjects.RespondentB
 }
 
-// payloadField is one text of an event's payload, "" when there is none.
+// payloadField returns a text field of the payload, "" when there is none.
 func payloadField(ev Event, field string) string {
 	var body map[string]json.RawMessage
 	var text string

@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-// Session is one line of the list.
+// Session is one session in the list.
 type Session struct {
 	ID      string    `json:"session_id"`
 	Title   string    `json:"title"` // the first question, shortened
@@ -21,14 +21,14 @@ type Session struct {
 	Updated time.Time `json:"updated"`
 }
 
-// Bounds of the list. A conversation is read whole to be listed, because nothing else says when it was used last.
+// Bounds of the list. A conversation must be read to be listed: only its content has the time of the last use.
 const (
 	maxSessions = 500  // listed
 	maxRead     = 5000 // read; of more than these the first by id
 	maxTitle    = 80
 )
 
-// onSessions lists the conversations, the latest first.
+// onSessions lists the sessions, last used first.
 func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	if _, err := parseParams(r); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (g *Gateway) onSessions(w http.ResponseWriter, r *http.Request) error {
 	list = list[:min(len(list), maxSessions)]
 	g.writeJSON(w, http.StatusOK, struct {
 		Sessions []Session `json:"sessions"`
-		More     int       `json:"more"` // conversations that are not in the list
+		More     int       `json:"more"` // sessions that are not in the list
 	}{list, more})
 	return nil
 }
@@ -72,7 +72,7 @@ func summarize(id string, c subjects.Conversation) Session {
 	return Session{ID: id, Title: title(cmp.Or(s.Question, c.Summary)), Turns: s.Turns, Updated: s.Updated}
 }
 
-// title is the beginning of a text on one line.
+// title returns the beginning of a text on one line.
 func title(text string) string {
 	line := []rune(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " "))
 	if len(line) > maxTitle {
@@ -81,21 +81,21 @@ func title(text string) string {
 	return string(line)
 }
 
-// mapReadError says why conversations could not be read.
+// mapReadError converts an error of a read to the problem for the client.
 func (g *Gateway) mapReadError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		if errors.Is(context.Cause(ctx), errTimeout) {
-			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "the conversations could not be read in %s", lookupTimeout)
+			return problemf(http.StatusGatewayTimeout, subjects.CodeTimeout, "timeout: the sessions could not be read within %s", lookupTimeout)
 		}
 		return context.Cause(ctx)
 	}
 	if !g.link.IsConnected() {
-		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "the link to the bus is down; it is tried again by itself")
+		return problemf(http.StatusServiceUnavailable, subjects.CodeUnavailable, "not connected to the bus; reconnecting")
 	}
 	return err
 }
 
-// onSession shows one conversation: what is kept of it, and message by message as the model is sent it.
+// onSession returns one conversation: its turns, and its messages as the model gets them.
 func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := checkID("the session id", id); err != nil {
@@ -115,7 +115,7 @@ func (g *Gateway) onSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	body := struct {
 		Session
-		Summary    string             `json:"summary"` // stands for the turns before the first message
+		Summary    string             `json:"summary"` // replaces the turns before the first message
 		Summarized int                `json:"summarized"`
 		Dropped    int                `json:"dropped"`
 		Messages   []subjects.Message `json:"messages"`
