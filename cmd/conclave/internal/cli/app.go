@@ -1,0 +1,383 @@
+// Package cli is what every command shares: the global flags, the folders, the configuration, connections, exit codes and
+// help texts for arguments.
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"github.com/nats-io/nats.go"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// App is the streams and the global flags of a command.
+type App struct {
+	*term.Streams
+	Started time.Time
+
+	Home   bus.Home // from --data and --config, or the XDG folders
+	Server string
+	JSON   bool
+	Level  string
+}
+
+// New returns an app without flags.
+func New(in io.Reader, out, err io.Writer) *App {
+	return &App{Streams: term.NewStreams(in, out, err), Started: time.Now()}
+}
+
+// ResolveFolders checks --log-level and sets the folders that no flag names. Both folders become absolute: they are printed,
+// and written into nats contexts.
+func (a *App) ResolveFolders() error {
+	if a.Level != "" {
+		if err := new(slog.Level).UnmarshalText([]byte(a.Level)); err != nil {
+			return Usage("--log-level %q: use debug, info, warn or error", a.Level)
+		}
+	}
+	if a.Home.Data == "" || a.Home.Config == "" {
+		home, err := bus.DefaultHome()
+		if err != nil {
+			return err
+		}
+		a.Home.Data, a.Home.Config = cmp.Or(a.Home.Data, home.Data), cmp.Or(a.Home.Config, home.Config)
+	}
+	var err error
+	if a.Home.Data, err = filepath.Abs(a.Home.Data); err != nil {
+		return err
+	}
+	a.Home.Config, err = filepath.Abs(a.Home.Config)
+	return err
+}
+
+// LoadConfig reads the configuration and applies flags to it, by setting. An empty value means that the flag was not given.
+func (a *App) LoadConfig(flags map[string]string) (config.Config, error) {
+	cfg, err := config.Load(a.Home.Config)
+	if err != nil {
+		return cfg, err
+	}
+	set := map[string]string{}
+	for path, v := range flags {
+		if v != "" {
+			set[path] = v
+		}
+	}
+	if a.Level != "" {
+		set["system.log_level"] = a.Level
+	}
+	return cfg, cfg.Apply(set)
+}
+
+// Settings is the configuration for naming things: the shipped one when the user's cannot be read.
+func (a *App) Settings() config.Config {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		cfg, _ = config.Load("")
+	}
+	return cfg
+}
+
+// ToolNames are the tools that are switched on.
+func (a *App) ToolNames() []string { return ToolNames(a.Settings()) }
+
+// ToolNames are the tools that a configuration switches on.
+func ToolNames(cfg config.Config) (out []string) {
+	for _, t := range cfg.Tools() {
+		out = append(out, t.Name())
+	}
+	return out
+}
+
+// EnabledActors are the actors that a configuration wants: all of this build, and respondent B only where it is enabled.
+func EnabledActors(cfg config.Config) []string {
+	return slices.DeleteFunc(slices.Clone(config.Actors), func(n string) bool {
+		return n == subjects.RespondentB && !cfg.Generator.RespondentB.Enabled
+	})
+}
+
+// Logger logs for people on a terminal and as JSON elsewhere.
+func (a *App) Logger(level slog.Level) *slog.Logger {
+	if term.IsTerminal(a.Err) {
+		return slog.New(tint.NewTextHandler(a.Err, &tint.Options{Level: level, TimeFormat: time.TimeOnly, NoColor: !term.HasColour(a.Err), ReplaceAttr: sanitizeAttr}))
+	}
+	return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
+}
+
+// QuietLogger is the logger of a short command: warnings and errors, unless --log-level says otherwise.
+func (a *App) QuietLogger() *slog.Logger {
+	level := slog.LevelWarn
+	if a.Level != "" {
+		_ = level.UnmarshalText([]byte(a.Level)) // checked by ResolveFolders
+	}
+	return a.Logger(level)
+}
+
+// sanitizeAttr removes control characters: subjects and errors can hold text from others.
+func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
+	switch v := at.Value.Any().(type) {
+	case string:
+		at.Value = slog.StringValue(term.PlainText(v))
+	case error:
+		at.Value = slog.StringValue(term.PlainText(v.Error()))
+	}
+	return at
+}
+
+// Bus is the server named by --server, or the running one.
+func (a *App) Bus() (*bus.Bus, error) {
+	url := a.Server
+	if url == "" {
+		r, err := a.Home.Running()
+		if err != nil {
+			return nil, err
+		}
+		url = r.URL
+	}
+	return &bus.Bus{URL: url, Keys: a.Home.Keys(), Log: a.QuietLogger()}, nil
+}
+
+// Connect connects a role to the server. The caller must call close.
+func (a *App) Connect(role string, opts ...nats.Option) (c *client.Client, close func(), err error) {
+	b, err := a.Bus()
+	if err != nil {
+		return nil, nil, err
+	}
+	nc, err := b.Dial(role, opts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c, err = client.New(nc); err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return c, nc.Close, nil
+}
+
+// WithClient runs f with the user's connection.
+func (a *App) WithClient(f func(c *client.Client) error, opts ...nats.Option) error {
+	c, done, err := a.Connect("user", opts...)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return f(c)
+}
+
+// ReadWithClient is [App.WithClient] for a command that changes nothing: an error after the user's interrupt is none.
+func (a *App) ReadWithClient(ctx context.Context, f func(c *client.Client) error, opts ...nats.Option) error {
+	return IgnoreInterrupt(ctx, a.WithClient(f, opts...))
+}
+
+// IgnoreInterrupt drops the error of a read that the user has interrupted.
+func IgnoreInterrupt(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// ReportLink prints what happens to a connection. back is printed after a reconnect, slow when messages were lost.
+func (a *App) ReportLink(back, slow string) []nats.Option {
+	return []nats.Option{
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // nil on our own close
+				a.Say("the connection to the server is lost: reconnecting")
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			if back != "" {
+				a.Say("%s", back)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			switch {
+			case !errors.Is(err, nats.ErrSlowConsumer):
+				a.Say("%s", term.OneLine(err.Error()))
+			case slow != "":
+				a.Say("%s", slow)
+			}
+		}),
+	}
+}
+
+// CheckNoStandalone refuses to start a server on a store that a stand-alone server uses: two servers on one store destroy it.
+// It only reads the greeting of the server at the configured address. Answering its challenge would let an impostor on
+// that port relay our signature.
+func (a *App) CheckNoStandalone() error {
+	vars, err := ReadEnv(a.Home.Env())
+	if err != nil {
+		return nil // none was ever prepared
+	}
+	address := vars["CONCLAVE_LISTEN"]
+	conn, err := net.DialTimeout("tcp", address, 2*time.Second)
+	if err != nil {
+		return nil // none runs
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	greeting, err := bufio.NewReaderSize(conn, 64<<10).ReadSlice('\n')
+	var info struct {
+		Name string `json:"server_name"`
+	}
+	rest, ok := bytes.CutPrefix(greeting, []byte("INFO "))
+	if err != nil || !ok || json.Unmarshal(rest, &info) != nil || info.Name != "conclave" {
+		return nil // another program
+	}
+	return Fail(ExitFailed, "a stand-alone server at nats://"+address+" uses this data folder", "connect to it with --server nats://"+address+", or stop it first")
+}
+
+// ReadEnv reads the environment file that conclave keys writes for a stand-alone server.
+func ReadEnv(file string) (map[string]string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	vars := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if name, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			vars[name] = strings.Trim(v, `'"`)
+		}
+	}
+	return vars, nil
+}
+
+// FolderFlags are --data and --config as they must be repeated for another command to use the same folders.
+func (a *App) FolderFlags() string {
+	home, err := bus.DefaultHome()
+	s := ""
+	if err != nil || a.Home.Data != home.Data {
+		s += " --data " + term.ShellQuote(a.Home.Data)
+	}
+	if err != nil || a.Home.Config != home.Config {
+		s += " --config " + term.ShellQuote(a.Home.Config)
+	}
+	return s
+}
+
+// Program is the beginning of another command on the same system.
+func (a *App) Program() string {
+	s := "conclave" + a.FolderFlags()
+	if a.Server != "" {
+		s += " --server " + term.ShellQuote(a.Server)
+	}
+	return s
+}
+
+// Finish prints an error, if any, and returns the exit code. A reader of stdout that has gone is no error unless a command
+// made a [Failure] of it.
+func (a *App) Finish(err error) int {
+	if err == nil {
+		err = a.Out.Err
+	}
+	var f *Failure
+	if errors.Is(err, syscall.EPIPE) && !errors.As(err, &f) {
+		return ExitOK
+	}
+	if err != nil {
+		fmt.Fprintln(a.Err, term.Paint(a.Err, term.Red, "conclave:"), term.OneLine(err.Error()))
+	}
+	return Code(err)
+}
+
+// Interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP; the second ends the process. SIGPIPE is
+// ignored, so that a write fails and the command can end in order.
+func Interruptible(ctx context.Context, stderr io.Writer) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signal.Ignore(syscall.SIGPIPE)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // set by nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case <-signals:
+			fmt.Fprintln(stderr, "conclave: stopped at once: running work was cut off")
+			os.Exit(ExitFailed)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
+}
+
+// lastSessionFile holds the session that ask used last.
+func (a *App) lastSessionFile() string { return filepath.Join(a.Home.Data, "last_session") }
+
+// LastSession is the session that ask used last. none is returned when there is none.
+func (a *App) LastSession(none error) (string, error) {
+	b, err := os.ReadFile(a.lastSessionFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return "", none
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the last session: %w", err)
+	}
+	session := strings.TrimSpace(string(b))
+	if subjects.CheckToken(session) != nil {
+		return "", Fail(ExitFailed, a.lastSessionFile()+" does not hold a session id", "delete the file, or name a session with --session")
+	}
+	return session, nil
+}
+
+// SaveLastSession stores the session for [App.LastSession]. The file is replaced atomically: another ask may read it.
+func (a *App) SaveLastSession(session string) error {
+	f, err := os.CreateTemp(a.Home.Data, ".last_session-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(session + "\n")
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), a.lastSessionFile())
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// WriteNewFile writes a file that does not exist yet, complete or not at all, with mode 0600.
+func WriteNewFile(file string, write func(w io.Writer) error) error {
+	if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
+		return Fail(ExitFailed, file+" exists already", "choose another name")
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".export-*") // with mode 0600
+	if err != nil {
+		return Fail(ExitFailed, err.Error(), "choose a folder that you can write to")
+	}
+	defer os.Remove(tmp.Name())
+	if err := errors.Join(write(tmp), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Link(tmp.Name(), file) // unlike a rename, a link never replaces a file
+}

@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// Args makes a usage error of cobra's complaint about positional arguments.
+func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, v []string) error {
+		if err := check(cmd, v); err != nil {
+			return Usage("%v: see %s --help", err, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// NoArgs rejects words after a command and suggests the command that may have been meant.
+func NoArgs(cmd *cobra.Command, v []string) error {
+	if len(v) == 0 {
+		return nil
+	}
+	if !cmd.HasAvailableSubCommands() {
+		return Usage("%s takes no argument %q: see %s --help", cmd.CommandPath(), v[0], cmd.CommandPath())
+	}
+	hint := ""
+	if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
+		hint = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
+	}
+	return Usage("unknown command %q%s: see %s --help", strings.TrimPrefix(cmd.CommandPath()+" "+v[0], "conclave "), hint, cmd.CommandPath())
+}
+
+// BadFlag explains an unknown flag and suggests one.
+func BadFlag(cmd *cobra.Command, err error) error {
+	hint := ""
+	if _, name, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if best := closest(name, names); best != "" {
+			hint = ": did you mean --" + best + "?"
+		}
+	}
+	return Usage("%v%s: see %s --help", err, hint, cmd.CommandPath())
+}
+
+// Nearest is ", did you mean x?" for the candidate closest to name, "" when none is close.
+func Nearest(name string, candidates []string) string {
+	if best := closest(name, candidates); best != "" {
+		return fmt.Sprintf(", did you mean %s?", best)
+	}
+	return ""
+}
+
+// closest is the candidate with the smallest edit distance below 3.
+func closest(name string, candidates []string) (best string) {
+	least := 3
+	for _, c := range candidates {
+		if d := editDistance(name, c); d < least {
+			least, best = d, c
+		}
+	}
+	return best
+}
+
+// editDistance is the Levenshtein distance in bytes.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// Group returns a command that only has subcommands. Without one it is a usage error that lists them.
+func Group(use, short, long, example string, subcommands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Example: example, Args: NoArgs, SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var names []string
+			for _, c := range cmd.Commands() {
+				names = append(names, c.Name())
+			}
+			return Usage("%s needs a subcommand, one of %s: see %s --help", cmd.CommandPath(), strings.Join(names, ", "), cmd.CommandPath())
+		},
+	}
+	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+// OneOf rejects the value of a flag that is not empty and not one of the words.
+func OneOf(flag, v string, words ...string) error {
+	if v == "" || slices.Contains(words, v) {
+		return nil
+	}
+	return Usage("--%s %s%s: use %s", flag, term.Visible(v), Nearest(v, words), strings.Join(words, ", "))
+}
+
+// CheckTimeout rejects a timeout that is not positive.
+func CheckTimeout(d time.Duration, example string) error {
+	if d <= 0 {
+		return Usage("--timeout %s: give a positive duration, such as %s", d, example)
+	}
+	return nil
+}
+
+// CheckID rejects what cannot be the id of a thing. An empty id passes.
+func CheckID(thing, id string) error {
+	if id != "" && subjects.CheckToken(id) != nil {
+		return Usage("%q is not a valid %s: use letters, digits, _ and -", term.Clip(id, 40), thing)
+	}
+	return nil
+}
+
+// shortestID is the shortest prefix of the id of an approval or a memory.
+const shortestID = 6
+
+// CheckPrefix rejects what cannot be an id of an approval or a memory, or the beginning of one.
+func CheckPrefix(id string) error {
+	if subjects.CheckToken(id) != nil || len(id) < shortestID {
+		return Usage("%q is not a valid id: give at least %d characters of it", term.Clip(id, 40), shortestID)
+	}
+	return nil
+}
+
+// CheckModel rejects what cannot be the name of a model.
+func CheckModel(name string) error {
+	invalid := func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }
+	if name == "" || len(name) > 200 || strings.ContainsFunc(name, invalid) {
+		return Usage("%q is not a valid model name: use one such as gemma4:12b", term.Clip(name, 40))
+	}
+	return nil
+}
+
+// Completion completes an argument or the value of a flag.
+type Completion = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
+
+// Words completes from a fixed list.
+func Words(words ...string) Completion {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// CompleteFlags registers completions by flag. Unknown flags are ignored.
+func CompleteFlags(cmd *cobra.Command, flags map[string]Completion) {
+	for name, complete := range flags {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete)
+	}
+}
+
+// FirstArg completes the first argument only.
+func FirstArg(complete Completion) Completion {
+	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return complete(cmd, args, word)
+	}
+}
+
+// CompleteTools completes the names of tools.
+func (a *App) CompleteTools(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return a.ToolNames(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completionTimeout bounds a completion: the shell waits for it.
+const completionTimeout = time.Second
+
+// CompleteFrom completes from what a request returns. Words that do not begin with what was typed, and those with hidden
+// characters, are left out. A completion prints nothing, also no errors.
+func (a *App) CompleteFrom(list func(ctx context.Context, c *client.Client) ([]string, error)) Completion {
+	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		a.Err = io.Discard
+		var found []string
+		_ = a.WithClient(func(c *client.Client) (err error) {
+			found, err = list(ctx, c)
+			return err
+		}, nats.Timeout(completionTimeout))
+		found = slices.DeleteFunc(found, func(s string) bool {
+			id, _, _ := strings.Cut(s, "\t")
+			return !strings.HasPrefix(s, word) || term.Plain(id) != id
+		})
+		slices.Sort(found)
+		return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// CompleteSessions completes the ids of stored sessions.
+func (a *App) CompleteSessions() Completion {
+	return a.CompleteFrom(func(ctx context.Context, c *client.Client) ([]string, error) { return c.SessionIDs(ctx) })
+}

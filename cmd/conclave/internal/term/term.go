@@ -1,0 +1,121 @@
+// Package term writes to the user's terminal and reads from it: streams, colours, sanitized text, tables, progress and
+// prompts. It knows nothing about the bus.
+//
+// The rules for messages, for every command:
+//
+//   - stdout is data, stderr is talk. A pipe on stdout gets data and nothing else.
+//   - An error is one line: "conclave: <what happened>: <what to do>".
+//   - Colour only on a terminal, and not when NO_COLOR is set or the terminal is dumb.
+//   - With --json a command prints one JSON document; streams (tap, audit tail) and the readiness of a process that stays
+//     (up, actor) are JSON lines. Nothing else is on stdout then.
+//   - Text from others is shown without its control characters.
+package term
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Streams are the standard streams of a command.
+type Streams struct {
+	In  io.Reader
+	Out *Sink
+	Err io.Writer
+}
+
+// NewStreams returns streams whose output remembers its first error.
+func NewStreams(in io.Reader, out, err io.Writer) *Streams {
+	return &Streams{In: in, Out: &Sink{w: out}, Err: err}
+}
+
+// Sink is stdout. It remembers the first error, so that printing needs no check at every line.
+type Sink struct {
+	w   io.Writer
+	Err error
+}
+
+func (s *Sink) Write(p []byte) (int, error) {
+	if s.Err != nil {
+		return 0, s.Err
+	}
+	n, err := s.w.Write(p)
+	s.Err = err
+	return n, err
+}
+
+// Say prints a line for the user on stderr.
+func (s *Streams) Say(format string, v ...any) { fmt.Fprintf(s.Err, format+"\n", v...) }
+
+// PrintJSON prints one JSON document, indented on a terminal.
+func (s *Streams) PrintJSON(v any) error { return s.encode(v, IsTerminal(s.Out)) }
+
+// PrintLine prints one line of a stream of JSON.
+func (s *Streams) PrintLine(v any) error { return s.encode(v, false) }
+
+func (s *Streams) encode(v any, indent bool) error {
+	enc := json.NewEncoder(s.Out)
+	enc.SetEscapeHTML(false)
+	if indent {
+		enc.SetIndent("", "  ")
+	}
+	return enc.Encode(v)
+}
+
+// Colours.
+const (
+	Red     = "31"
+	Green   = "32"
+	Yellow  = "33"
+	Blue    = "34"
+	Magenta = "35"
+	Cyan    = "36"
+	Dim     = "2"
+	Bold    = "1"
+)
+
+// Paint colours text if w shows colours. An empty colour leaves it as it is.
+func Paint(w io.Writer, colour, text string) string {
+	if colour == "" || !HasColour(w) {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// HasColour reports whether w is a terminal that shows colours.
+func HasColour(w io.Writer) bool {
+	return IsTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// IsTerminal reports whether a stream is a terminal. /dev/null is a device, but no terminal.
+func IsTerminal(stream any) bool {
+	_, _, ok := Size(stream)
+	return ok
+}
+
+// Size is the size of the terminal behind a stream. ok is false when there is none.
+func Size(stream any) (columns, rows int, ok bool) {
+	if s, is := stream.(*Sink); is {
+		stream = s.w
+	}
+	f, is := stream.(*os.File)
+	if !is {
+		return 0, 0, false
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(size.Col), int(size.Row), true
+}
+
+// Room is the width that is left for the last column of a table, at least 20: 60 when w is no terminal.
+func Room(w io.Writer, taken int) int {
+	if columns, _, ok := Size(w); ok {
+		return max(20, columns-taken)
+	}
+	return 60
+}

@@ -1,0 +1,186 @@
+package term
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf16"
+
+	"conclave/pkg/text"
+)
+
+// Plain replaces every character that could control a terminal or hide text. It is for text from others.
+func Plain(s string) string { return sanitize(s, "") }
+
+// PlainText is [Plain] for several lines: line breaks and tabs stay.
+func PlainText(s string) string { return sanitize(s, "\n\t") }
+
+func sanitize(s, keep string) string {
+	return strings.Map(func(r rune) rune {
+		if text.Seen(r) || strings.ContainsRune(keep, r) {
+			return r
+		}
+		return '\uFFFD'
+	}, s)
+}
+
+// OneLine joins the lines of an error with semicolons and sanitizes them.
+func OneLine(s string) string {
+	var parts []string
+	for p := range strings.Lines(s) {
+		if p = strings.TrimSpace(p); p != "" {
+			parts = append(parts, Plain(p))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Visible shows text on one line with nothing hidden: every character that a terminal would not print, or would obey, is
+// escaped as in JSON. Unlike [Plain] it keeps two hidden characters apart.
+func Visible(s string) string { return escape(s, false) }
+
+// escape writes every rune that is not visible as \uXXXX. With layout, line breaks stay.
+func escape(s string, layout bool) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case text.Seen(r), r == '\n' && layout:
+			b.WriteRune(r)
+		case r > 0xFFFF:
+			hi, lo := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// VisibleJSON lays a JSON value out for reading: complete, and with nothing hidden. It is still the same value. Invalid JSON
+// is shown as it is.
+func VisibleJSON(raw []byte, indent string) string {
+	var b bytes.Buffer
+	if json.Indent(&b, raw, indent, "  ") != nil {
+		return Visible(string(raw))
+	}
+	// JSON strings have no raw line breaks: those that are there are layout.
+	return escape(b.String(), true)
+}
+
+// Clip puts text on one line of at most n characters.
+func Clip(s string, n int) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > n && n > 3 {
+		return string(r[:n-3]) + "..."
+	}
+	return s
+}
+
+// Fit cuts text to a terminal: a line that wraps, or a table that scrolls, cannot be drawn over.
+func Fit(text string, columns, rows int) []string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if rows > 2 && len(lines) > rows-1 {
+		lines = lines[:rows-1]
+	}
+	for i, l := range lines {
+		if r := []rune(l); columns > 0 && len(r) > columns {
+			lines[i] = string(r[:columns])
+		}
+	}
+	return lines
+}
+
+// ShortID is the beginning of a long id.
+func ShortID(id string) string { return id[:min(8, len(id))] }
+
+// Count is a number of things: "1 file", "3 files". The plural is given where it is not thing and s.
+func Count(n int, thing string, plural ...string) string {
+	switch {
+	case n == 1:
+		return "1 " + thing
+	case len(plural) > 0:
+		return fmt.Sprintf("%d %s", n, plural[0])
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// Bytes is a number of bytes with a unit.
+func Bytes(n int64) string {
+	v, unit := float64(n), "B"
+	for _, u := range []string{"KB", "MB", "GB", "TB"} {
+		if v < 1024 {
+			break
+		}
+		v, unit = v/1024, u
+	}
+	return fmt.Sprintf("%.3g %s", v, unit)
+}
+
+// Age is a time span in one unit.
+func Age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "a moment"
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// Took is a duration in milliseconds, or in seconds from one second on.
+func Took(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	if d < time.Second {
+		return fmt.Sprintf("%d ms", ms)
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+// Stamp is a local time to the minute, "-" for none.
+func Stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04")
+}
+
+// ShellQuote makes one word of s for a POSIX shell.
+func ShellQuote(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+,-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// Indent prints text of several lines, sanitized, each behind a prefix.
+func Indent(w io.Writer, prefix, text string) {
+	for l := range strings.Lines(strings.TrimRight(PlainText(text), "\n")) {
+		fmt.Fprintln(w, strings.TrimRight(prefix+l, " \n"))
+	}
+}
+
+// Table prints rows in columns, without trailing blanks. Cells must be sanitized.
+func Table(w io.Writer, rows [][]string) error {
+	var b strings.Builder
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(tw, strings.Join(r, "\t"))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for l := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(l, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

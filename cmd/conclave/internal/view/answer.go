@@ -1,0 +1,549 @@
+// Package view prints values for the user: answers as they grow, tables, records and verdicts. It reads nothing from the bus.
+package view
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// AnswerView shows a question on its way to the answer: on a screen as it happens, in a pipe only the answer, or as JSON
+// lines.
+type AnswerView interface {
+	// Show shows an update that does not end the question.
+	Show(u client.Update)
+	// Typed delivers lines of the user, nil where nobody can be asked.
+	Typed() <-chan string
+	// Decide makes a decision of a typed line. ok is false when no call waits for one.
+	Decide(line string) (id string, d subjects.ApprovalDecision, ok bool)
+	// Warn reports a problem that is not about the answer.
+	Warn(code, text string)
+	// End shows the answer, then calls grade, which may wait, and shows the grade.
+	End(r subjects.Response, grade func() *subjects.Critique) error
+	// Fail ends without an answer.
+	Fail(f *subjects.Fault) error
+}
+
+// AnswerOptions configure an [AnswerView].
+type AnswerOptions struct {
+	*term.Streams
+	IDs
+	Program  string // beginning of commands in hints
+	Question string
+	Thinking bool // show the thinking, on stderr
+	JSON     bool // one document at the end
+	Lines    bool // JSON lines
+}
+
+// IDs identify a question.
+type IDs struct {
+	Session string `json:"session_id"`
+	Query   string `json:"query_id"`
+}
+
+// NewAnswerView returns the view for the options and for where stdout goes.
+func NewAnswerView(o AnswerOptions) AnswerView {
+	switch {
+	case o.Lines:
+		return &jsonLines{AnswerOptions: o, noted: map[subjects.Note]bool{}}
+	case o.JSON || !term.IsTerminal(o.Out):
+		return &pipe{AnswerOptions: o}
+	}
+	return &screen{AnswerOptions: o, step: -1, n: -1, noted: map[subjects.Note]bool{}}
+}
+
+// demoNotice is printed with every answer of the demo model.
+const demoNotice = "answered by the built-in demo model, which is not a language model: start Ollama for real answers"
+
+// waitingText explains why a question has not been started.
+func waitingText(w client.Waiting) string {
+	switch len(w.Missing) {
+	case 0:
+		return "stored; queued behind other questions"
+	case 1:
+		return "stored, but not started: " + w.Missing[0] + " is not running; the question is answered when it runs"
+	}
+	return "stored, but not started: " + strings.Join(w.Missing, " and ") + " are not running; the question is answered when they run"
+}
+
+// answerText is the answer without the words about its error, which the generator appends for clients that see nothing else:
+// here the error is printed on stderr.
+func answerText(r subjects.Response) string {
+	if r.Error == nil || r.Error.Text == "" {
+		return r.Answer
+	}
+	text := strings.TrimRight(r.Error.Text, ". ")
+	first, n := utf8.DecodeRuneInString(text)
+	for _, begin := range []string{text, string(unicode.ToUpper(first)) + text[n:]} {
+		if at := strings.LastIndex(r.Answer, begin); at == 0 || at > 1 && r.Answer[at-2:at] == "\n\n" {
+			return strings.TrimRight(r.Answer[:at], "\n")
+		}
+	}
+	return r.Answer
+}
+
+// pipe shows nothing before the end: the answer for a pipe, or the response as a document.
+type pipe struct {
+	AnswerOptions
+	midLine bool
+}
+
+func (p *pipe) Show(u client.Update) {
+	switch u := u.(type) {
+	case client.Delta:
+		if u.Thinking && p.Thinking && u.Text != "" {
+			fmt.Fprint(p.Err, term.PlainText(u.Text))
+			p.midLine = !strings.HasSuffix(u.Text, "\n")
+		}
+	case client.ApprovalAsked:
+		p.Warn("", waitingCall(u.ApprovalRequest, p.Program))
+	case client.Waiting:
+		p.Warn("", waitingText(u))
+	}
+}
+
+func (p *pipe) Typed() <-chan string { return nil }
+
+func (p *pipe) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) { return "", d, false }
+
+func (p *pipe) endLine() {
+	if p.midLine {
+		fmt.Fprintln(p.Err)
+		p.midLine = false
+	}
+}
+
+func (p *pipe) Warn(_, text string) {
+	p.endLine()
+	p.Say("%s", text)
+}
+
+func (p *pipe) End(r subjects.Response, grade func() *subjects.Critique) error {
+	p.endLine()
+	if p.JSON {
+		return p.PrintJSON(struct {
+			subjects.Response
+			Grade *subjects.Critique `json:"grade,omitempty"`
+		}{r, grade()})
+	}
+	if r.DemoModel {
+		p.Say("%s", demoNotice)
+	}
+	text := answerText(r)
+	if text == "" {
+		return nil
+	}
+	if _, err := fmt.Fprintln(p.Out, strings.TrimSuffix(text, "\n")); err != nil {
+		return err
+	}
+	if c := grade(); c != nil {
+		for _, l := range append(falseClaims(*c), gradeLine(*c), retryHint(*c, p.Program)) {
+			if l != "" {
+				p.Say("%s", l)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pipe) Fail(f *subjects.Fault) error {
+	p.endLine()
+	if !p.JSON {
+		return nil
+	}
+	return p.PrintJSON(subjects.Response{SessionID: p.Session, QueryID: p.Query, Query: p.Question, ToolCalls: []subjects.ToolCall{}, Partial: true, Error: f})
+}
+
+// jsonLines prints JSON lines as things happen, each with a type: delta, thinking, state, tool, note, approval, response,
+// grade, error.
+type jsonLines struct {
+	AnswerOptions
+	noted map[subjects.Note]bool
+}
+
+// lineHead begins every line.
+type lineHead struct {
+	Type string `json:"type"`
+	IDs
+}
+
+func (l *jsonLines) head(kind string) lineHead { return lineHead{kind, l.IDs} }
+
+// toolLine is a call, or its result.
+type toolLine struct {
+	lineHead
+	Phase  string          `json:"phase"` // request, result
+	CallID string          `json:"call_id"`
+	Tool   string          `json:"tool"`
+	Args   json.RawMessage `json:"args,omitempty"`
+	Result string          `json:"result,omitempty"`
+	Error  *subjects.Fault `json:"error,omitempty"`
+	Millis int64           `json:"ms,omitempty"`
+}
+
+// approvalLine is a call that waits for the user's decision, complete so that a program can decide, or the decision.
+type approvalLine struct {
+	lineHead
+	Phase    string                    `json:"phase"` // request, decision
+	Request  *subjects.ApprovalRequest `json:"request,omitempty"`
+	Decision *subjects.ApprovalReply   `json:"decision,omitempty"`
+}
+
+func (l *jsonLines) Show(u client.Update) {
+	switch u := u.(type) {
+	case client.Delta:
+		kind := "delta"
+		if u.Thinking {
+			kind = "thinking"
+		}
+		l.print(struct {
+			lineHead
+			Step int    `json:"step"`
+			N    int    `json:"n"`
+			Text string `json:"text"`
+		}{l.head(kind), u.Step, u.N, u.Text})
+	case client.State:
+		l.print(struct {
+			lineHead
+			Agent string `json:"agent"`
+			From  string `json:"from,omitempty"`
+			To    string `json:"to"`
+			Event string `json:"event,omitempty"`
+			Step  int    `json:"step,omitempty"`
+			Words string `json:"words,omitempty"`
+		}{l.head("state"), subjects.Generator, u.From, u.To, u.Event, u.Step, u.Words})
+	case client.Note:
+		l.note(u.Note)
+	case client.ToolCall:
+		l.print(toolLine{lineHead: l.head("tool"), Phase: "request", CallID: u.CallID, Tool: u.Tool, Args: u.Args})
+	case client.ToolResult:
+		l.print(toolLine{lineHead: l.head("tool"), Phase: "result", CallID: u.CallID, Tool: u.Tool, Result: u.Result, Error: u.Error, Millis: u.Millis})
+	case client.ApprovalAsked:
+		l.print(approvalLine{lineHead: l.head("approval"), Phase: "request", Request: &u.ApprovalRequest})
+	case client.ApprovalDecided:
+		l.print(approvalLine{lineHead: l.head("approval"), Phase: "decision", Decision: &u.ApprovalReply})
+	case client.Waiting:
+		l.Warn("waiting", waitingText(u))
+	}
+}
+
+// print prints a line. stdout remembers its error.
+func (l *jsonLines) print(v any) { _ = l.PrintLine(v) }
+
+func (l *jsonLines) note(n subjects.Note) {
+	if l.noted[n] {
+		return
+	}
+	l.noted[n] = true
+	l.print(struct {
+		lineHead
+		subjects.Note
+	}{l.head("note"), n})
+}
+
+func (l *jsonLines) Typed() <-chan string { return nil }
+
+func (l *jsonLines) Decide(string) (id string, d subjects.ApprovalDecision, ok bool) {
+	return "", d, false
+}
+
+func (l *jsonLines) Warn(code, text string) { l.note(subjects.Note{Code: code, Text: text}) }
+
+func (l *jsonLines) End(r subjects.Response, grade func() *subjects.Critique) error {
+	for _, n := range r.Notes {
+		l.note(n)
+	}
+	l.print(struct {
+		lineHead
+		Response subjects.Response `json:"response"`
+	}{l.head("response"), r})
+	if c := grade(); c != nil {
+		l.print(struct {
+			lineHead
+			Grade subjects.Critique `json:"grade"`
+		}{l.head("grade"), *c})
+	}
+	return l.Out.Err
+}
+
+func (l *jsonLines) Fail(f *subjects.Fault) error {
+	return l.PrintLine(struct {
+		lineHead
+		Error *subjects.Fault `json:"error"`
+	}{l.head("error"), f})
+}
+
+// screen shows an answer on a terminal as it grows. Deltas can be lost, so the shown text is compared with the answer at the
+// end, and the rest, or all of it, is printed then.
+type screen struct {
+	AnswerOptions
+	open  io.Writer       // stream whose line is not ended; nil = none
+	last  io.Writer       // stream written to last
+	step  int             // model call whose text is shown
+	n     int             // number of its last delta
+	gap   bool            // a delta of it was lost: the rest is shown at the end
+	shown strings.Builder // text of this step
+	noted map[subjects.Note]bool
+	held  []subjects.Note // to be shown before the next thing
+
+	lines   <-chan string              // the keyboard, once a call has waited
+	waiting []subjects.ApprovalRequest // calls that wait for a decision; the first was asked
+	asked   time.Time                  // when it was
+}
+
+// write writes text where the cursor is. Answer and talk share a terminal, so each begins on its own line.
+func (s *screen) write(w io.Writer, colour, text string) {
+	if w != s.Out && !term.IsTerminal(w) {
+		fmt.Fprint(w, term.PlainText(text))
+		return
+	}
+	if s.open != w {
+		s.endLine()
+	}
+	s.last = w
+	for l := range strings.Lines(term.PlainText(text)) { // no colour across line breaks
+		body, ended := strings.CutSuffix(l, "\n")
+		if body != "" {
+			body = term.Paint(w, colour, body)
+		}
+		if s.open = w; ended {
+			body, s.open = body+"\n", nil
+		}
+		fmt.Fprint(w, body)
+	}
+}
+
+func (s *screen) endLine() {
+	if s.open != nil {
+		fmt.Fprintln(s.open)
+		s.open = nil
+	}
+}
+
+// talk prints one dim line on stderr.
+func (s *screen) talk(format string, v ...any) {
+	columns, _, ok := term.Size(s.Err)
+	if !ok || columns < 20 {
+		columns = 200
+	}
+	if term.IsTerminal(s.Err) {
+		s.endLine()
+	}
+	s.write(s.Err, term.Dim, term.Clip(fmt.Sprintf(format, v...), columns-1)+"\n")
+}
+
+func (s *screen) Show(u client.Update) {
+	switch u := u.(type) {
+	case client.Delta:
+		s.delta(u)
+	case client.State:
+		// Text of a step that was streamed is on the screen already.
+		if u.Words != "" && strings.TrimSpace(s.shown.String()) != strings.TrimSpace(u.Words) {
+			s.printNotes()
+			s.talk("%s", u.Words)
+		}
+	case client.Note:
+		s.note(u.Note)
+	case client.ToolCall:
+		s.printNotes()
+		s.talk("tool %s %s", u.Tool, u.Args)
+	case client.ToolResult:
+		s.printNotes()
+		s.result(u.ToolResult)
+	case client.ApprovalAsked:
+		s.approval(u.ApprovalRequest)
+	case client.ApprovalDecided:
+		s.decided(u.ApprovalReply)
+	case client.Waiting:
+		s.Warn("", waitingText(u))
+	}
+}
+
+func (s *screen) delta(d client.Delta) {
+	if d.Thinking {
+		if s.Thinking && d.Text != "" {
+			s.write(s.Err, term.Dim, d.Text)
+		}
+		return
+	}
+	next := d.N == s.n+1
+	// A step that begins again was interrupted by a crash.
+	if d.Step != s.step || d.N == 0 && s.n >= 0 {
+		if s.open == s.Out {
+			s.endLine()
+		}
+		next = next || d.N == 0
+		s.step, s.gap = d.Step, false
+		s.shown.Reset()
+	}
+	s.gap = s.gap || !next
+	s.n = d.N
+	if s.gap {
+		return
+	}
+	text := d.Text
+	if s.shown.Len() == 0 {
+		text = strings.TrimLeft(text, " \t\r\n")
+	}
+	s.shown.WriteString(text)
+	if text != "" {
+		s.printNotes()
+		s.write(s.Out, "", text)
+	}
+}
+
+func (s *screen) result(r subjects.ToolResult) {
+	switch f := r.Error; {
+	case f == nil:
+		s.talk("tool %s: done in %s", r.Tool, term.Took(r.Millis))
+	case f.Denial != nil:
+		s.talk("tool %s: denied by layer %s, rule %s: %s", r.Tool, f.Denial.Layer, f.Denial.Rule, f.Denial.Reason)
+	default:
+		s.talk("tool %s: %s (%s)", r.Tool, f.Text, f.Code)
+	}
+}
+
+// note holds a note back until something follows: the last one before a failed answer is about the failure, which is
+// printed as an error. The demo model has a notice of its own at the end.
+func (s *screen) note(n subjects.Note) {
+	if !s.noted[n] && n.Code != subjects.NoteDemoModel {
+		s.noted[n] = true
+		s.held = append(s.held, n)
+	}
+}
+
+func (s *screen) printNotes() {
+	for _, n := range s.held {
+		s.talk("note: %s", cmp.Or(n.Text, n.Code))
+	}
+	s.held = nil
+}
+
+func (s *screen) Warn(_, text string) {
+	if term.IsTerminal(s.Err) {
+		s.endLine()
+		s.last = s.Err
+	}
+	s.Say("%s", text)
+}
+
+func (s *screen) End(r subjects.Response, grade func() *subjects.Critique) error {
+	shown, answer := s.shown.String(), answerText(r)
+	if strings.TrimSpace(shown) != strings.TrimSpace(answer) {
+		rest, continues := strings.CutPrefix(answer, shown)
+		if !continues || shown == "" || s.last != s.Out {
+			s.endLine()
+			rest = answer
+		}
+		s.write(s.Out, "", strings.TrimRight(rest, "\n"))
+	}
+	s.endLine()
+	for _, n := range r.Notes {
+		s.note(n)
+	}
+	s.held = slices.DeleteFunc(s.held, func(n subjects.Note) bool { return r.Error != nil && n.Code == r.Error.Code })
+	s.printNotes()
+	if r.DemoModel {
+		s.Say("%s", term.Paint(s.Err, term.Yellow, demoNotice))
+	}
+	if r.Error == nil {
+		s.talk("%s", summarizeAnswer(r))
+	}
+	if c := grade(); c != nil {
+		for _, l := range falseClaims(*c) {
+			s.Warn("", term.Paint(s.Err, term.Yellow, l))
+		}
+		s.talk("%s", gradeLine(*c))
+		if hint := retryHint(*c, s.Program); hint != "" {
+			s.talk("%s", hint)
+		}
+	}
+	return s.Out.Err
+}
+
+func (s *screen) Fail(*subjects.Fault) error {
+	s.endLine()
+	return nil
+}
+
+// summarizeAnswer is one line about an answer.
+func summarizeAnswer(r subjects.Response) string {
+	parts := []string{cmp.Or(r.Model, "no model")}
+	if n := len(r.ToolCalls); n > 0 {
+		parts = append(parts, term.Count(n, "tool call"))
+	}
+	if n := r.Usage.CompletionTokens; n > 0 {
+		parts = append(parts, term.Count(n, "token"))
+	}
+	if ms := r.Usage.Millis; ms > 0 {
+		parts = append(parts, term.Took(ms))
+	}
+	return "(" + strings.Join(parts, ", ") + "; continue with --continue)"
+}
+
+// approval shows a waiting call and asks. Without a keyboard it says how to decide elsewhere.
+func (s *screen) approval(r subjects.ApprovalRequest) {
+	s.printNotes()
+	s.endLine()
+	if s.lines == nil && term.IsTerminal(s.Err) {
+		s.lines = term.ReadLines(s.In)
+	}
+	if s.lines == nil {
+		s.Say("%s", waitingCall(r, s.Program))
+		s.last = s.Err
+		return
+	}
+	if s.waiting = append(s.waiting, r); len(s.waiting) == 1 {
+		s.prompt()
+	}
+}
+
+// prompt asks about the first waiting call.
+func (s *screen) prompt() {
+	r := s.waiting[0]
+	PrintApproval(s.Err, subjects.Approval{ApprovalRequest: r, State: subjects.ApprovalPending}, time.Now())
+	fmt.Fprintf(s.Err, "allow %s? [y/N] ", term.Visible(r.Tool))
+	s.open, s.last, s.asked = s.Err, s.Err, time.Now()
+}
+
+func (s *screen) Typed() <-chan string { return s.lines }
+
+// Decide pairs a line with the waiting call. A yes is for this call only: broader decisions are made with conclave approve.
+func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok bool) {
+	if len(s.waiting) == 0 {
+		return "", d, false
+	}
+	s.open = nil // the user has ended the line
+	if time.Since(s.asked) < term.TooFast {
+		s.Say("%s", term.TypedAhead)
+		s.prompt()
+		return "", d, false
+	}
+	return s.waiting[0].ID, subjects.ApprovalDecision{Approve: term.IsYes(line)}, true
+}
+
+// decided removes a call that was decided, here or elsewhere, and asks about the next one.
+func (s *screen) decided(r subjects.ApprovalReply) {
+	for i, w := range s.waiting {
+		if w.ID != r.ID {
+			continue
+		}
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.endLine()
+		s.talk("%s: %s", w.Tool, strings.TrimSuffix(r.State+" by "+r.By, " by "))
+		if i == 0 && len(s.waiting) > 0 {
+			s.prompt()
+		}
+		return
+	}
+}

@@ -1,0 +1,100 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/subjects"
+)
+
+// PrintApproval prints everything there is to know before a decision. The arguments are complete: what is not shown was not
+// approved.
+func PrintApproval(w io.Writer, a subjects.Approval, now time.Time) {
+	state := "expires in " + term.Age(a.Expires.Sub(now))
+	switch {
+	case a.State != subjects.ApprovalPending && a.By != "":
+		state = a.State + " by " + term.Visible(a.By)
+	case a.State != subjects.ApprovalPending:
+		state = a.State
+	case !now.Before(a.Expires):
+		state = "expired"
+	}
+	fmt.Fprintf(w, "%s  %s requests %s\n", term.Paint(w, term.Yellow, term.Visible(a.ID)), term.Visible(a.Caller), term.Paint(w, term.Bold, term.Visible(a.Tool)))
+	line := func(name, text string) { fmt.Fprintf(w, "  %-10s %s\n", name, text) }
+	line("asked", fmt.Sprintf("%s ago, %s", term.Age(now.Sub(a.Asked)), state))
+	if a.Type != "" {
+		line("type", term.Visible(a.Type))
+	}
+	if a.SessionID != "" {
+		line("session", term.Visible(a.SessionID))
+	}
+	line("arguments", term.VisibleJSON(a.Args, "             "))
+	line("rule", term.Visible(a.Layer+": "+a.Rule))
+	line("reason", term.Visible(a.Reason))
+	for _, s := range a.Sinks {
+		line("target", term.Visible(s))
+	}
+	if len(a.Sinks) == 0 {
+		line("remember", "not possible: this is asked each time")
+	}
+	for _, t := range a.Taint {
+		text := term.Visible(t.Tool)
+		if t.From != "" {
+			text += " " + term.Visible(t.From)
+		}
+		text += ", " + term.Age(now.Sub(t.Time)) + " ago"
+		if len(t.Flags) > 0 {
+			text += ", with signs of injection: " + term.Visible(strings.Join(t.Flags, ", "))
+		}
+		line("untrusted", text)
+	}
+}
+
+// waitingCall is one line about a call that waits for a decision.
+func waitingCall(r subjects.ApprovalRequest, program string) string {
+	return fmt.Sprintf("waiting for your approval: %s %s (%s); %s", term.Visible(r.Tool), term.Visible(term.Clip(string(r.Args), 80)), term.Visible(term.Clip(r.Reason, 120)), HowToDecide(r.ID, program))
+}
+
+// HowToDecide says how to decide a call from another terminal.
+func HowToDecide(id, program string) string {
+	return fmt.Sprintf("decide with: %s approve %s, or --deny %s", program, term.ShortID(id), term.ShortID(id))
+}
+
+// AcceptedDecision says what an accepted decision means: what the broker made of it, not what was requested.
+func AcceptedDecision(d subjects.ApprovalDecision, r subjects.ApprovalReply) string {
+	switch {
+	case r.State == subjects.ApprovalDenied:
+		return "denied; the agent is told that you said no"
+	case r.Remember == subjects.RememberSession:
+		return "approved, also for later calls of this kind in this session"
+	case r.Remember == subjects.RememberAlways:
+		return "approved, also for all later calls of this kind until you revoke it"
+	case d.Remember != "":
+		return "approved for this call only: calls of this kind are asked each time, or too many decisions are remembered"
+	}
+	return "approved for this call only"
+}
+
+// ApprovalRules prints remembered decisions.
+func ApprovalRules(w io.Writer, rules []subjects.ApprovalRule) error {
+	rows := [][]string{{"RULE", "MADE", "HOLDS IN", "AGENTS", "TOOL", "ASKED BY", "TARGETS"}}
+	for _, r := range rules {
+		rows = append(rows, []string{
+			term.Visible(term.ShortID(r.ID)), term.Stamp(r.Made), term.Visible(cmp.Or(r.Session, "every session")), term.Visible(r.Type), term.Visible(r.Tool),
+			term.Visible(r.Rule), term.Visible(strings.Join(r.Sinks, " ")),
+		})
+	}
+	return term.Table(w, rows)
+}
+
+// WaitingCalls says how many calls wait for the user.
+func WaitingCalls(n int) string {
+	if n == 1 {
+		return "1 call waits for your approval"
+	}
+	return fmt.Sprintf("%d calls wait for your approval", n)
+}

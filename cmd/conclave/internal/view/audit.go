@@ -1,0 +1,131 @@
+package view
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/audit"
+	"conclave/subjects"
+)
+
+// AuditEntry is an audit record with its place in the stream.
+type AuditEntry struct {
+	Stream  uint64 `json:"stream"` // sequence of its message
+	Account string `json:"account"`
+	subjects.AuditRecord
+}
+
+// DecodeAudit returns the records of a stored message.
+func DecodeAudit(m audit.Stored) ([]AuditEntry, error) {
+	batch, err := audit.DecodeBatch(m.Data)
+	if err != nil {
+		return nil, fmt.Errorf("decoding audit message %d: %w: run conclave audit verify", m.Seq, err)
+	}
+	account := ""
+	if t, ok := subjects.Match("audit.*.*", m.Subject); ok {
+		account = t[0]
+	}
+	out := make([]AuditEntry, len(batch))
+	for i, d := range batch {
+		out[i] = AuditEntry{m.Seq, account, d.Record}
+	}
+	return out, nil
+}
+
+var statusColours = map[string]string{
+	subjects.StatusDenied: term.Red, subjects.StatusRefused: term.Red, subjects.StatusFailed: term.Yellow, subjects.StatusUnknown: term.Yellow,
+	subjects.StatusOK: term.Green, subjects.StatusAllowed: term.Green,
+}
+
+// AuditLine prints a record on one line.
+func AuditLine(w io.Writer, e AuditEntry) error {
+	agent := cmp.Or(e.AgentID, e.Account)
+	if e.AgentType != "" {
+		agent += " (" + e.AgentType + ")"
+	}
+	status := cmp.Or(e.Status, "-")
+	if e.Reason != "" {
+		status += ": " + e.Reason
+	}
+	_, err := fmt.Fprintf(w, "%s  %6d  %-6s  %-20s  %-24s  %s  query %s  params %s\n",
+		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Stream, term.Plain(e.Phase), term.Plain(agent), term.Plain(strings.TrimSpace(e.Action+" "+e.Tool)),
+		term.Paint(w, statusColours[e.Status], term.Plain(status)), term.Plain(cmp.Or(term.ShortID(e.Query), "-")), term.Plain(cmp.Or(term.ShortID(e.ParamsHash), "-")))
+	return err
+}
+
+// auditFields is the order of the fields of a record.
+var auditFields = []string{
+	"stream", "account", "chain", "seq", "prev", "time", "phase", "id", "agent_id", "agent_type", "lineage", "action", "tool", "params_hash",
+	"status", "reason", "session", "query", "links", "genesis",
+}
+
+// AuditRecord prints every field of a record on a line, with the names of the JSON form.
+func AuditRecord(w io.Writer, e AuditEntry) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(b, &fields); err != nil {
+		return err
+	}
+	for _, name := range auditFields {
+		raw, ok := fields[name]
+		if !ok || string(raw) == `""` {
+			continue
+		}
+		text := string(raw)
+		var s string
+		if json.Unmarshal(raw, &s) == nil {
+			text = s
+		}
+		if _, err := fmt.Fprintf(w, "%s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-12s", name)), term.Plain(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SealedExport is a sealed audit log in a file.
+type SealedExport struct {
+	File       string `json:"file"`
+	SHA256     string `json:"sha256"`
+	AnchoredBy string `json:"anchored_by,omitempty"` // the log whose first record has its hash; "" = only the file itself was checked
+}
+
+// AuditReport prints the result of a verification. what names the log; sealed is nil for the current one.
+func AuditReport(w io.Writer, r audit.Report, what string, sealed *SealedExport) {
+	if !r.OK {
+		for _, p := range r.Problems {
+			fmt.Fprintf(w, "%s %s\n", term.Paint(w, term.Red, "bad"), term.Plain(p.String()))
+		}
+		if more := r.Bad - len(r.Problems); more > 0 {
+			fmt.Fprintf(w, "    and %d more\n", more)
+		}
+		return
+	}
+	line := func(format string, v ...any) { fmt.Fprintf(w, "   "+format+"\n", v...) }
+	fmt.Fprintf(w, "%s %s: %d records in %d messages of %d chains\n", term.Paint(w, term.Green, "ok"), what, r.Records, r.Messages, r.Chains)
+	if r.Unfinished > 0 {
+		line("%d actions have no outcome: a crash cut them off", r.Unfinished)
+	}
+	if r.Pending > 0 {
+		line("%d actions are running", r.Pending)
+	}
+	if r.Unacknowledged > 0 {
+		line("%d records after the last acknowledged one: not anchored, and nothing acted on them", r.Unacknowledged)
+	}
+	if n := len(r.Predecessors); n > 0 {
+		line("%d sealed audit logs before it are unchanged", n)
+		if last := r.Predecessors[n-1]; last.Note != "" {
+			line("%s: %s", term.Plain(last.File), term.Plain(last.Note))
+		}
+	}
+	if sealed != nil {
+		line("sha256 %s, anchored by %s", sealed.SHA256, cmp.Or(sealed.AnchoredBy, "nothing outside the file"))
+	}
+}

@@ -1,0 +1,184 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/subjects"
+)
+
+// Models prints the available models, and on stderr the roles that another model has taken over.
+func Models(s *term.Streams, list subjects.ModelList, program string) error {
+	roles := map[string][]string{}
+	for _, r := range list.Roles {
+		name := strings.TrimSuffix(r.Model, ":latest")
+		roles[name] = append(roles[name], term.Plain(r.Role))
+	}
+	if len(list.Models) == 0 {
+		s.Say("no model is available")
+	} else {
+		rows := [][]string{{"NAME", "SIZE", "PARAMETERS", "ROLES", "SUPPORTS", "STATE"}}
+		for _, m := range list.Models {
+			size := "-"
+			if m.Size > 0 {
+				size = term.Bytes(m.Size)
+			}
+			rows = append(rows, []string{
+				term.Plain(m.Name), size, term.Plain(cmp.Or(m.Parameters, "-")), orDash(roles[strings.TrimSuffix(m.Name, ":latest")]), orDash(capabilities(m)), orDash(modelState(m)),
+			})
+		}
+		if err := term.Table(s.Out, rows); err != nil {
+			return err
+		}
+	}
+	for _, n := range RoleNotices(list.Roles, program) {
+		s.Say("%s", n)
+	}
+	return nil
+}
+
+func orDash(v []string) string { return cmp.Or(strings.Join(v, ", "), "-") }
+
+func capabilities(m subjects.ModelInfo) (out []string) {
+	for _, c := range []struct {
+		has  bool
+		name string
+	}{{m.Tools, "tools"}, {m.Thinking, "thinking"}, {m.Vision, "vision"}, {m.Embedding, "embedding"}} {
+		if c.has {
+			out = append(out, c.name)
+		}
+	}
+	return out
+}
+
+func modelState(m subjects.ModelInfo) (out []string) {
+	if m.Loaded {
+		out = append(out, "loaded")
+	}
+	if m.Remote != "" {
+		out = append(out, "on "+term.Plain(m.Remote))
+	}
+	if m.Refused != "" {
+		out = append(out, "denied: "+term.Plain(m.Refused))
+	}
+	return out
+}
+
+// RoleNotices are the roles whose own model is not used, with a fix. Roles with the same notice share a line.
+func RoleNotices(roles []subjects.RoleModel, program string) []string {
+	var notices []string
+	byNotice := map[string][]string{}
+	for _, r := range roles {
+		text := term.Plain(r.Notice)
+		switch {
+		case text != "":
+		case r.DemoModel:
+			text = "the built-in demo model answers; start Ollama"
+		case r.Wanted != "" && r.Wanted != r.Model:
+			text = fmt.Sprintf("%s is not available; %s is used instead; fetch it: %s model pull %s",
+				term.Plain(r.Wanted), term.Plain(r.Model), program, term.ShellQuote(term.Plain(r.Wanted)))
+		default:
+			continue
+		}
+		if byNotice[text] == nil {
+			notices = append(notices, text)
+		}
+		byNotice[text] = append(byNotice[text], term.Plain(r.Role))
+	}
+	for i, text := range notices {
+		notices[i] = strings.Join(byNotice[text], ", ") + ": " + text
+	}
+	return notices
+}
+
+// PullProgress shows how far a pull is: a line that is drawn over on a terminal, a line now and then elsewhere. A model comes in
+// layers, each with its own count; their sum is shown.
+type PullProgress struct {
+	streams *term.Streams
+	line    *term.Progress
+	name    string
+	now     func() time.Time
+	layers  map[string]subjects.PullProgress // by digest
+	status  string                           // last one shown
+	total   int64                            // with these bytes to fetch
+	tenth   int64                            // and these tenths fetched
+	drawn   time.Time
+	began   time.Time
+	start   int64 // bytes that were there when it began
+}
+
+// NewPullProgress returns the progress of pulling a model.
+func NewPullProgress(s *term.Streams, model string) *PullProgress {
+	return &PullProgress{streams: s, line: term.NewProgress(s.Err), name: term.Plain(model), now: time.Now, layers: map[string]subjects.PullProgress{}}
+}
+
+// Clear removes the drawn line.
+func (p *PullProgress) Clear() { p.line.Clear() }
+
+// maxLayers bounds the layers that are remembered.
+const maxLayers = 1000
+
+// Show adds a piece of progress.
+func (p *PullProgress) Show(update subjects.PullProgress) {
+	if update.Digest != "" && (len(p.layers) < maxLayers || p.layers[update.Digest].Digest != "") {
+		p.layers[update.Digest] = update
+	}
+	completed, total := p.sum()
+	if p.began.IsZero() && total > 0 {
+		p.began, p.start = p.now(), completed
+	}
+	status := update.Status
+	if update.Digest != "" && update.Total > 0 {
+		status = "pulling" // without the layer: there are many
+	}
+	if term.IsTerminal(p.streams.Err) {
+		p.draw(status, completed, total)
+		return
+	}
+	tenth := int64(0)
+	if total > 0 {
+		tenth = 10 * completed / total
+	}
+	if status == p.status && total == p.total && tenth == p.tenth {
+		return
+	}
+	p.status, p.total, p.tenth = status, total, tenth
+	p.streams.Say("%s: %s", p.name, term.Plain(describePull(status, completed, total)))
+}
+
+// sum adds the layers up. Counts that make no sense are left out.
+func (p *PullProgress) sum() (completed, total int64) {
+	for _, l := range p.layers {
+		if l.Total > 0 && l.Completed >= 0 {
+			completed, total = completed+min(l.Completed, l.Total), total+l.Total
+		}
+	}
+	return completed, total
+}
+
+func describePull(status string, completed, total int64) string {
+	if total == 0 || status != "pulling" {
+		return status
+	}
+	return fmt.Sprintf("%s %3d %%  %s of %s", status, 100*completed/total, term.Bytes(completed), term.Bytes(total))
+}
+
+// draw draws over the line, at most ten times a second.
+func (p *PullProgress) draw(status string, completed, total int64) {
+	now := p.now()
+	if status == p.status && now.Sub(p.drawn) < 100*time.Millisecond {
+		return
+	}
+	p.status, p.drawn = status, now
+	text := p.name + ": " + describePull(status, completed, total)
+	if status == "pulling" && total > 0 {
+		text += "  " + term.Bar(completed, total)
+		if took := now.Sub(p.began); took > time.Second && completed > p.start {
+			text += "  " + term.Bytes(int64(float64(completed-p.start)/took.Seconds())) + "/s"
+		}
+	}
+	p.line.Draw("%s", term.Plain(text))
+}

@@ -1,0 +1,88 @@
+package view
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"conclave/actors/broker/simulate"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+var verdictColours = map[string]string{"pass": term.Green, "ask": term.Yellow, "deny": term.Red}
+
+// Verdict prints what each layer of the policy says. The colours have the same length, so that the columns stay aligned.
+func Verdict(w io.Writer, v subjects.Verdict) error {
+	var rows [][]string
+	for _, l := range v.Layers {
+		rows = append(rows, []string{term.Paint(w, verdictColours[l.Verdict], term.Visible(l.Verdict)), term.Visible(l.Layer), term.Visible(RuleReason(l.Rule, l.Reason))})
+	}
+	if err := term.Table(w, rows); err != nil {
+		return err
+	}
+	for _, m := range v.Monitored {
+		fmt.Fprintf(w, "monitor-only: %s\n", term.Visible(m.Layer+": "+RuleReason(m.Rule, m.Reason)))
+	}
+	return nil
+}
+
+// RuleReason is a rule with its reason; either may be empty.
+func RuleReason(rule, reason string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(rule+": "+reason, ": "), ": ")
+}
+
+// Simulation prints the report of a policy simulation with this many attacks.
+func Simulation(w io.Writer, r simulate.Report, attacks int) {
+	share := 0.0
+	if r.Benign > 0 {
+		share = 100 * float64(r.Interrupted) / float64(r.Benign)
+	}
+	fmt.Fprintf(w, "cases               %d\n", r.Cases)
+	fmt.Fprintf(w, "attacks             %d\n", attacks)
+	fmt.Fprintf(w, "attacks executed    %d\n", r.Executed)
+	fmt.Fprintf(w, "tasks               %d\n", r.Benign)
+	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)
+	for _, rule := range strict.Keys(r.InterruptedRules) {
+		fmt.Fprintf(w, "  %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
+	}
+	for _, id := range r.ExecutedIDs {
+		fmt.Fprintf(w, "executed: %s\n", term.Plain(id))
+	}
+	for _, id := range r.InterruptedIDs {
+		fmt.Fprintf(w, "interrupted: %s\n", term.Plain(id))
+	}
+}
+
+// redactedFlag labels a result from which credentials were removed. It is no sign of injection.
+const redactedFlag = "redacted"
+
+// ToolText prints the text of a result, sanitized on a terminal.
+func ToolText(s *term.Streams, text string) error {
+	if term.IsTerminal(s.Out) {
+		text = term.PlainText(text)
+	}
+	_, err := fmt.Fprintln(s.Out, strings.TrimSuffix(text, "\n"))
+	return err
+}
+
+// ToolWarnings prints on stderr what the user should know before trusting a result.
+func ToolWarnings(s *term.Streams, res subjects.ToolResult, program string) {
+	if l := res.Labels; l != nil {
+		signs := slices.DeleteFunc(slices.Clone(l.Flags), func(f string) bool { return f == redactedFlag })
+		switch {
+		case len(signs) > 0:
+			s.Say("warning: external content with signs of injection: %s", term.Visible(strings.Join(signs, ", ")))
+		case l.Trust != subjects.Trusted:
+			s.Say("this may contain external content")
+		}
+		if slices.Contains(l.Flags, redactedFlag) {
+			s.Say("text that looked like a credential was removed")
+		}
+	}
+	if p := res.Parked; p != nil {
+		s.Say("%s of %s shown; the whole result: %s call --parked %s", term.Bytes(int64(p.Shown)), term.Bytes(int64(p.Bytes)), program, term.Visible(p.ID))
+	}
+}

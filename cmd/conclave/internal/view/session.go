@@ -1,0 +1,116 @@
+package view
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// Sessions prints a list of sessions.
+func Sessions(w io.Writer, sessions []client.SessionSummary) error {
+	widest := 0
+	for _, s := range sessions {
+		widest = max(widest, len(s.ID))
+	}
+	room := term.Room(w, widest+len("  TURNS  2006-01-02 15:04  "))
+	rows := [][]string{{"SESSION", "TURNS", "LAST USED", "FIRST QUESTION"}}
+	for _, s := range sessions {
+		rows = append(rows, []string{s.ID, fmt.Sprint(s.Turns), term.Stamp(s.Updated), term.Plain(term.Clip(s.Question, room))})
+	}
+	return term.Table(w, rows)
+}
+
+var roleColours = map[string]string{"user": term.Cyan, "assistant": term.Green, "tool": term.Yellow}
+
+// Session prints a conversation.
+func Session(s *term.Streams, c subjects.Conversation) error {
+	if c.Dropped > 0 {
+		s.Say("%s dropped: too many, or too large", term.Count(c.Dropped, "turn"))
+	}
+	if c.Summary != "" {
+		message(s.Out, "summary", "of "+term.Count(c.Summarized, "turn"), c.Summary)
+	}
+	for _, t := range c.Turns {
+		message(s.Out, "user", term.Stamp(t.Time), t.Query)
+		for _, m := range t.Messages {
+			message(s.Out, m.Role, m.ToolName, m.Content)
+			for _, call := range m.Calls {
+				fmt.Fprintf(s.Out, "  calls %s %s\n", term.Plain(call.Name), term.Plain(string(call.Arguments)))
+			}
+		}
+		about := t.Model
+		if t.Partial {
+			about += " partial"
+		}
+		message(s.Out, "assistant", strings.TrimSpace(about+" "+t.Error), t.Answer)
+		turnGrades(s.Out, t.Grades)
+	}
+	return s.Out.Err
+}
+
+// message prints one message: the role, something about it, and the text below.
+func message(w io.Writer, role, about, text string) {
+	head := term.Paint(w, roleColours[role], term.Plain(role))
+	if about != "" {
+		head += " " + term.Paint(w, term.Dim, term.Plain(about))
+	}
+	fmt.Fprintln(w, head)
+	for l := range strings.Lines(strings.TrimRight(term.PlainText(text), "\n")) {
+		fmt.Fprintln(w, "  "+strings.TrimRight(l, "\n"))
+	}
+}
+
+// turnGrades prints the grade, the comparison and the feedback of a turn below its answer.
+func turnGrades(w io.Writer, g *subjects.Grades) {
+	if g == nil {
+		return
+	}
+	line := func(format string, v ...any) {
+		fmt.Fprintln(w, "  "+term.Paint(w, term.Dim, term.Plain(fmt.Sprintf(format, v...))))
+	}
+	if g.Critic > 0 {
+		line("%s", gradeLine(subjects.Critique{Score: g.Critic, Feedback: g.Feedback}))
+	}
+	switch g.Pairwise {
+	case "":
+	case subjects.Tie:
+		line("compared with another answer: a tie")
+	default:
+		line("compared with another answer: %s was better", g.Pairwise)
+	}
+	if g.Rewards > 0 {
+		line("%s", strings.TrimSuffix(fmt.Sprintf("you: %+.1f: %s", g.Reward, term.OneLine(g.Words)), ": "))
+	}
+}
+
+// Override prints what holds in a session. program is for the hint how to end ALL.
+func Override(s *term.Streams, c subjects.SessionConfig, program string) error {
+	line := func(name, text string) { fmt.Fprintf(s.Out, "%-9s %s\n", name, text) }
+	line("session", term.Visible(c.SessionID))
+	level, colour := c.Override, term.Yellow
+	if level == "" || level == subjects.OverrideNone {
+		level, colour = subjects.OverrideNone, ""
+	}
+	text := term.Paint(s.Out, colour, term.Visible(level))
+	switch {
+	case c.Once && c.QueryID != "":
+		text += " for the message " + term.Visible(c.QueryID) + " only"
+	case c.Once:
+		text += " for the next message only"
+	}
+	line("override", text)
+	if len(c.Disable) > 0 {
+		line("disabled", term.Visible(strings.Join(c.Disable, ", ")))
+	}
+	if len(c.Grant) > 0 {
+		line("granted", term.Visible(strings.Join(c.Grant, ", ")))
+	}
+	if level == subjects.OverrideAll {
+		s.Say("every call in this session is allowed now; undo with: %s session override %s NONE", program, c.SessionID)
+	}
+	return s.Out.Err
+}
