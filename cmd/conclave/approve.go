@@ -1,377 +1,401 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"conclave/pkg/actor"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// approve is what the user wants to do with questions.
-type approve struct {
-	*app
-	session, always, deny, watch, all bool
-}
+// approveFlags are the flags of conclave approve.
+type approveFlags struct{ session, always, deny, watch, all bool }
 
-// brokerTime is how long the broker may take over something the user says.
-const brokerTime = 30 * time.Second
-
-// shortest is how much of an id is enough.
-const shortest = 6
-
-// approveCommand shows the questions that wait for the user, and answers them.
-func (a *app) approveCommand() *cobra.Command {
-	p := &approve{app: a}
+// approveCommand lists the calls that wait for the user's approval, and decides them.
+func approveCommand(a *cli.App) *cobra.Command {
+	o := &approveFlags{}
 	cmd := &cobra.Command{
 		Use:   "approve [id]",
-		Short: "Answer what an agent may not do unasked",
-		Long: `Lists the calls that wait for your answer: who asks, for which tool, with the exact arguments, which rule wants you to be
-asked and why, where text of strangers came from, and when the question expires. A question that nobody answers in time
-is refused, and the agent is told that nobody answered.
+		Short: "Decide calls that need your approval",
+		Long: `Lists the calls that wait for your approval: the caller, the tool with its exact arguments, the rule and its reason, the
+sources of untrusted content, and when the request expires. A request that is not decided in time is denied, and the agent
+is told that nobody answered.
 
-With an id it says yes, this once. --session and --always say yes also to later calls of the same tool by the same type of
-agent to the same places; conclave approve rules lists such answers and conclave approve revoke ends them. A question about
-the act itself, and not about a place, is asked each time, whatever you say. --deny says no. The first answer holds,
-wherever it was given. The beginning of an id is enough from six letters on.
+With an id it approves the call, this once. --session and --always also approve later calls of the same tool by the same type
+of agent to the same targets; list such decisions with conclave approve rules and end them with conclave approve revoke. A
+request without a target is asked each time. --deny denies it. The first decision holds, wherever it was made. At least 6
+characters of an id are enough.
 
---watch stays, shows each question as it comes and, on a terminal, asks you: y is yes, s for this session, a always; everything
-else is no. Exit code 1 means that the answer was not taken, because the question was answered before, is expired or unknown.`,
+--watch stays, shows each request as it comes and, on a terminal, asks you: y approves, s for this session, a always; everything
+else denies. Exit code 1 means that the decision was not accepted: the request was decided before, has expired or is unknown.`,
 		Example: `  conclave approve
   conclave approve 3f9c01d2
   conclave approve 3f9c01d2 --session
   conclave approve --deny 3f9c01d2
   conclave approve --watch
   conclave approve --json | jq -r '.approvals[].id'`,
-		Args: args(cobra.MaximumNArgs(1)),
-		ValidArgsFunction: func(cmd *cobra.Command, v []string, word string) ([]string, cobra.ShellCompDirective) {
-			if len(v) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return a.completeQuestions(cmd, word)
-		},
+		Args:              cli.Args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: cli.FirstArg(completeApprovals(a)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := p.check(v); err != nil {
+			if err := o.check(v); err != nil {
 				return err
 			}
+			ctx := cmd.Context()
 			switch {
-			case p.watch:
-				return p.follow(cmd.Context())
+			case o.watch:
+				return watchApprovals(ctx, a)
 			case len(v) == 0:
-				return p.list(cmd.Context())
+				return a.ReadWithClient(ctx, func(c *client.Client) error { return listApprovals(ctx, a, c, o.all) })
 			}
-			return p.answer(cmd.Context(), v[0])
+			return a.WithClient(func(c *client.Client) error { return o.decide(ctx, a, c, v[0]) })
 		},
 		SuggestionsMinimumDistance: 2,
 	}
 	f := cmd.Flags()
-	f.BoolVar(&p.session, "session", false, "yes, and for later calls of this kind in the same session")
-	f.BoolVar(&p.always, "always", false, "yes, and for all later calls of this kind, until it is revoked")
-	f.BoolVar(&p.deny, "deny", false, "no")
-	f.BoolVar(&p.watch, "watch", false, "stay, show each question as it comes, and ask")
-	f.BoolVar(&p.all, "all", false, "list those that are over too")
-	cmd.AddCommand(a.approveRulesCommand(), a.approveRevokeCommand())
+	f.BoolVar(&o.session, "session", false, "approve, also later calls of this kind in the same session")
+	f.BoolVar(&o.always, "always", false, "approve, also all later calls of this kind until it is revoked")
+	f.BoolVar(&o.deny, "deny", false, "deny")
+	f.BoolVar(&o.watch, "watch", false, "stay, show each request as it comes, and ask")
+	f.BoolVar(&o.all, "all", false, "also list decided and expired requests")
+	cmd.AddCommand(approveRulesCommand(a), approveRevokeCommand(a))
 	return cmd
 }
 
-// check refuses what cannot be meant: an answer must not be a guess.
-func (p *approve) check(v []string) error {
-	n := 0
-	for _, set := range []bool{p.session, p.always, p.deny} {
+// check rejects flags that contradict each other: a decision must not be a guess.
+func (o *approveFlags) check(v []string) error {
+	decisions := 0
+	for _, set := range []bool{o.session, o.always, o.deny} {
 		if set {
-			n++
+			decisions++
 		}
 	}
 	switch {
-	case n > 1:
-		return usage("--session, --always and --deny: choose one")
-	case n > 0 && len(v) == 0:
-		return usage("say which question: conclave approve lists them")
-	case p.watch && (n > 0 || len(v) > 0 || p.all):
-		return usage("--watch asks about each question by itself: it takes no id and no answer")
-	case p.all && len(v) > 0:
-		return usage("--all is for the list")
+	case decisions > 1:
+		return cli.Usage("--session, --always and --deny exclude each other")
+	case decisions > 0 && len(v) == 0:
+		return cli.Usage("give the id of a request: list them with conclave approve")
+	case o.watch && (decisions > 0 || len(v) > 0 || o.all):
+		return cli.Usage("--watch asks about each request: it takes no id and no decision")
+	case o.all && len(v) > 0:
+		return cli.Usage("--all is for the list")
 	case len(v) > 0:
-		return checkShort(v[0])
+		return cli.CheckPrefix(v[0])
 	}
 	return nil
 }
 
-func checkShort(id string) error {
-	if subjects.CheckToken(id) != nil || len(id) < shortest {
-		return usage("%q cannot be an id: give at least %d letters of it", clip(id, 40), shortest)
+func listApprovals(ctx context.Context, a *cli.App, c *client.Client, all bool) error {
+	l, err := c.Approvals(ctx, all)
+	switch {
+	case err != nil:
+		return cli.BrokerError("the approvals", err)
+	case a.JSON:
+		return a.PrintJSON(l)
+	case len(l.Approvals) == 0:
+		a.Say("no call waits for your approval")
 	}
-	return nil
-}
-
-// fetchApprovals asks the broker what waits, and what it remembers.
-func fetchApprovals(ctx context.Context, out actor.Out, all bool) (subjects.ApprovalList, error) {
-	ctx, cancel := context.WithTimeout(ctx, brokerTime)
-	defer cancel()
-	l, err := actor.Ask(ctx, out, subjects.ApprovalListService, subjects.ApprovalQuery{All: all})
-	return l, brokerSays("the questions", err)
-}
-
-// brokerSays makes an error with a fix and an exit code of what the broker said instead of an answer.
-func brokerSays(what string, err error) error {
-	var f *subjects.Fault
-	if errors.As(err, &f) {
-		return explain(what, f)
-	}
-	return err
-}
-
-func (p *approve) list(ctx context.Context) error {
-	out, done, err := p.asUser()
-	if err != nil {
-		return err
-	}
-	defer done()
-	l, err := fetchApprovals(ctx, out, p.all)
-	if err != nil {
-		return quietly(ctx, err)
-	}
-	if p.json {
-		return p.document(l)
-	}
-	if len(l.Approvals) == 0 {
-		p.say("nothing waits for your answer")
-	}
-	now, waits := time.Now(), false
-	for i, q := range l.Approvals {
+	now, pending := time.Now(), false
+	for i, p := range l.Approvals {
 		if i > 0 {
-			fmt.Fprintln(p.stdout)
+			fmt.Fprintln(a.Out)
 		}
-		p.showQuestion(p.stdout, q, now)
-		waits = waits || q.State == subjects.ApprovalPending
+		view.PrintApproval(a.Out, p, now)
+		pending = pending || p.State == subjects.ApprovalPending
 	}
-	if waits {
-		p.say("answer with: %s approve <id>, or --deny <id>", p.program())
+	if pending {
+		a.Say("decide with: %s approve <id>, or --deny <id>", a.Program())
 	}
 	if n := len(l.Rules); n > 0 {
-		p.say("%s of yours hold for later calls: %s approve rules", count(n, "answer"), p.program())
+		a.Say("%s for later calls: list with %s approve rules", term.Count(n, "remembered decision"), a.Program())
 	}
-	return p.stdout.err
+	return a.Out.Err
 }
 
-// answer says yes or no to the question of an id or of the beginning of one.
-func (p *approve) answer(ctx context.Context, id string) error {
-	out, done, err := p.asUser()
+// decide approves or denies the request with an id or prefix. An interrupt is an error: whether it was accepted is unknown.
+func (o *approveFlags) decide(ctx context.Context, a *cli.App, c *client.Client, prefix string) error {
+	id, err := c.FindApproval(ctx, prefix)
 	if err != nil {
-		return err
+		return cli.IgnoreInterrupt(ctx, approvalError(a, prefix, err))
 	}
-	defer done()
-	l, err := fetchApprovals(ctx, out, true)
-	if err != nil {
-		return quietly(ctx, err)
-	}
-	var ids []string
-	for _, q := range l.Approvals {
-		ids = append(ids, q.ID)
-	}
-	if id, err = wholeID(id, ids, "question", p.program()+" approve lists those that wait"); err != nil {
-		return err
-	}
-	d := subjects.ApprovalDecision{Approve: !p.deny}
+	d := subjects.ApprovalDecision{Approve: !o.deny}
 	switch {
-	case p.session:
+	case o.session:
 		d.Remember = subjects.RememberSession
-	case p.always:
+	case o.always:
 		d.Remember = subjects.RememberAlways
 	}
-	r, err := decide(ctx, out, id, d)
-	if err != nil { // also when it was broken off: nobody knows whether it was taken
-		return err
+	r, err := c.DecideApproval(ctx, id, d)
+	if err != nil {
+		return cli.BrokerError("the decision", err)
 	}
-	if p.json {
-		if err := p.document(r); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(r); err != nil {
 			return err
 		}
 	}
 	if !r.Accepted {
-		return untakenAnswer(r, p.program())
+		return rejectedDecision(a, r)
 	}
-	if !p.json {
-		p.say("%s", taken(d, r))
+	if !a.JSON {
+		a.Say("%s", view.AcceptedDecision(d, r))
 	}
 	return nil
 }
 
-// wholeID is the one id that begins with what was typed. An id that is not in the list is taken as it is when it is whole:
-// a list has an end.
-func wholeID(typed string, ids []string, thing, where string) (string, error) {
-	var found []string
-	for _, id := range ids {
-		if id == typed {
-			return id, nil
-		}
-		if strings.HasPrefix(id, typed) {
-			found = append(found, id)
-		}
-	}
+// approvalError explains why a request was not found.
+func approvalError(a *cli.App, id string, err error) error {
+	return findError("request", id, a.Program()+" approve", cli.BrokerError("the approvals", err))
+}
+
+// findError explains an error of looking up a thing by id or prefix. list is the command that lists the things.
+func findError(thing, id, list string, err error) error {
+	var ambiguous *client.AmbiguousError
 	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return "", fail(exitFailed, fmt.Sprintf("%d %ss begin with %s", len(found), thing, typed), "give more of the id")
-	case len(typed) < 32:
-		return "", fail(exitFailed, "there is no "+thing+" "+typed, where)
+	case errors.As(err, &ambiguous):
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d %ss begin with %s", ambiguous.Count, thing, id), "give more of the id")
+	case errors.Is(err, client.ErrNotFound):
+		return cli.Fail(cli.ExitFailed, "there is no "+thing+" "+id, "list them with "+list)
 	}
-	return typed, nil
+	return err
 }
 
-// decide sends an answer.
-func decide(ctx context.Context, out actor.Out, id string, d subjects.ApprovalDecision) (subjects.ApprovalReply, error) {
-	s, err := subjects.ApprovalDecisionService.With(id)
-	if err != nil {
-		return subjects.ApprovalReply{}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, brokerTime)
-	defer cancel()
-	r, err := actor.Ask(ctx, out, s, d)
-	return r, brokerSays("the answer", err)
-}
-
-// taken says what an answer that was taken means. What the broker made of it counts, and not what was wanted.
-func taken(d subjects.ApprovalDecision, r subjects.ApprovalReply) string {
-	switch {
-	case r.State == subjects.ApprovalDenied:
-		return "refused; the agent is told that you said no"
-	case r.Remember == subjects.RememberSession:
-		return "approved, and for later calls of this kind in this session"
-	case r.Remember == subjects.RememberAlways:
-		return "approved, and for all later calls of this kind until you revoke it"
-	case d.Remember != "":
-		return "approved, this once: this kind of call is asked about each time, or there are too many remembered answers"
-	}
-	return "approved, this once"
-}
-
-// untakenAnswer says why an answer was not taken.
-func untakenAnswer(r subjects.ApprovalReply, program string) error {
+// rejectedDecision explains why a decision was not accepted.
+func rejectedDecision(a *cli.App, r subjects.ApprovalReply) error {
+	list := a.Program() + " approve"
 	switch r.State {
 	case subjects.ApprovalUnknown:
-		return fail(exitFailed, "there is no question "+r.ID, program+" approve lists those that wait")
+		return cli.Fail(cli.ExitFailed, "there is no request "+r.ID, "list them with "+list)
 	case subjects.ApprovalExpired:
-		return fail(exitFailed, "the question has expired and the call was refused", "let the agent ask again; "+program+" approve --watch shows each question as it comes")
+		return cli.Fail(cli.ExitFailed, "the request has expired and the call was denied", "let the agent try again; "+list+" --watch shows each request as it comes")
 	case subjects.ApprovalApproved, subjects.ApprovalDenied:
-		return fail(exitFailed, fmt.Sprintf("the question was answered before: it was %s by %s", r.State, plain(or(r.By, "somebody"))), "the first answer holds")
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the request was decided before: %s by %s", r.State, term.Plain(cmp.Or(r.By, "another client"))), "the first decision holds")
 	}
-	return fail(exitFailed, "the answer was not taken: the question is "+plain(r.State), program+" approve lists those that wait")
+	return cli.Fail(cli.ExitFailed, "the decision was not accepted: the request is "+term.Plain(r.State), "list requests with "+list)
 }
 
-func (a *app) approveRulesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "rules",
-		Short: "List the answers that hold for later calls",
-		Long: `Lists the answers that you gave with --session or --always: for which type of agent, which tool, which rule and which
-places, where exact values count, and who gave it when. With --json it is one array.`,
-		Example: `  conclave approve rules
-  conclave approve rules --json | jq -r '.[].id'`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			out, done, err := a.asUser()
-			if err != nil {
-				return err
-			}
-			defer done()
-			l, err := fetchApprovals(cmd.Context(), out, false)
-			if err != nil {
-				return quietly(cmd.Context(), err)
-			}
-			if a.json {
-				return a.document(append([]subjects.ApprovalRule{}, l.Rules...))
-			}
-			if len(l.Rules) == 0 {
-				a.say("no answers are remembered: %s approve <id> --session or --always makes one", a.program())
+// approvalPrompt asks about waiting calls on a screen, one at a time.
+type approvalPrompt struct {
+	*cli.App
+	c        *client.Client
+	lines    <-chan string   // nil = nobody can be asked
+	shown    map[string]bool // requests that were printed
+	open     *subjects.Approval
+	asked    time.Time // when the open one was
+	switched bool      // the open one replaced another that was decided elsewhere
+}
+
+// watchApprovals shows each request as it comes until the user interrupts, and asks on a terminal.
+func watchApprovals(ctx context.Context, a *cli.App) error {
+	return a.ReadWithClient(ctx, func(c *client.Client) error {
+		p := &approvalPrompt{App: a, c: c, shown: map[string]bool{}}
+		lists := make(chan subjects.ApprovalList)
+		failed := make(chan error, 1)
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		go p.watch(watching, lists, failed)
+		if !a.JSON {
+			p.lines = term.ReadLines(a.In)
+			a.Say("watching for requests; Ctrl-C ends it, and undecided requests stay open")
+		}
+		var last subjects.ApprovalList
+		for {
+			var err error
+			select {
+			case <-ctx.Done():
 				return nil
+			case err := <-failed:
+				return err
+			case line := <-p.lines:
+				if err = p.decide(ctx, line); p.open == nil {
+					last, _ = c.Approvals(ctx, false)
+					p.update(last)
+				}
+			case last = <-lists:
+				p.update(last)
 			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "RULE\tMADE\tHOLDS IN\tAGENTS\tTOOL\tASKED BY\tPLACES")
-			for _, r := range l.Rules {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", visible(short(r.ID)), stamp(r.Made), visible(or(r.Session, "every session")), visible(r.Type), visible(r.Tool), visible(r.Rule), visible(strings.Join(r.Sinks, " ")))
+			if err != nil && ctx.Err() == nil {
+				a.Say("%s", term.OneLine(err.Error()))
 			}
-			return w.Flush()
-		},
+			if a.Out.Err != nil {
+				return a.Out.Err
+			}
+		}
+	})
+}
+
+// watch delivers the lists of waiting calls. The first error ends it; a later one is printed, because the broker may return.
+func (p *approvalPrompt) watch(ctx context.Context, lists chan<- subjects.ApprovalList, failed chan<- error) {
+	first := true
+	for l, err := range p.c.WatchApprovals(ctx) {
+		if err = cli.BrokerError("the approvals", err); err != nil && first {
+			failed <- err
+			return
+		} else if err != nil {
+			p.Say("%s", term.OneLine(err.Error()))
+			continue
+		}
+		first = false
+		select {
+		case lists <- l:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
-func (a *app) approveRevokeCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "revoke <rule>",
-		Short: "End an answer that holds for later calls",
-		Long: `Ends a remembered answer: from now on you are asked again. What it has let through stays done. The beginning of the id is
-enough from six letters on.`,
-		Example: `  conclave approve revoke 3f9c01d2
-  conclave approve revoke 3f9c01d2 --json`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := checkShort(v[0]); err != nil {
-				return err
-			}
-			out, done, err := a.asUser()
-			if err != nil {
-				return err
-			}
-			defer done()
-			return a.revoke(cmd.Context(), out, v[0])
-		},
+// update prints new requests, oldest first because they expire first. With a keyboard one is asked at a time.
+func (p *approvalPrompt) update(l subjects.ApprovalList) {
+	pending := map[string]bool{}
+	for _, q := range l.Approvals {
+		pending[q.ID] = true
+	}
+	if p.open != nil && !pending[p.open.ID] {
+		p.Say("\n%s was decided elsewhere, or has expired", term.ShortID(p.open.ID))
+		p.open, p.switched = nil, true
+	}
+	for i := len(l.Approvals) - 1; i >= 0; i-- {
+		if q := l.Approvals[i]; !p.shown[q.ID] && (p.lines == nil || p.open == nil) {
+			p.show(q)
+		}
 	}
 }
 
-func (a *app) revoke(ctx context.Context, out actor.Out, typed string) error {
-	l, err := fetchApprovals(ctx, out, false)
-	if err != nil {
-		return err
+func (p *approvalPrompt) show(q subjects.Approval) {
+	p.shown[q.ID] = true
+	if p.JSON {
+		_ = p.PrintLine(q) // stdout remembers its error
+		return
 	}
-	var ids []string
-	for _, r := range l.Rules {
-		ids = append(ids, r.ID)
+	view.PrintApproval(p.Out, q, time.Now())
+	if p.lines == nil {
+		p.Say("%s", view.HowToDecide(q.ID, p.Program()))
+		return
 	}
-	where := a.program() + " approve rules lists those there are"
-	id, err := wholeID(typed, ids, "rule", where)
-	if err != nil {
-		return err
+	p.open = &q
+	p.prompt()
+}
+
+func (p *approvalPrompt) prompt() {
+	choices := "[y/N/s/a]"
+	if len(p.open.Sinks) == 0 { // cannot be remembered
+		choices = "[y/N]"
 	}
-	s, err := subjects.ApprovalRevoke.With(id)
-	if err != nil {
-		return err
+	fmt.Fprintf(p.Err, "allow %s? %s ", term.Visible(p.open.Tool), choices)
+	p.asked = time.Now()
+}
+
+// decide sends the decision of a typed line. A line that came too fast was not meant for this request.
+func (p *approvalPrompt) decide(ctx context.Context, line string) error {
+	if p.open == nil {
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, brokerTime)
-	defer cancel()
-	r, err := actor.Ask(ctx, out, s, subjects.Empty{})
+	if since := time.Since(p.asked); since < term.TooFast || p.switched && since < term.TooFastAfterSwitch {
+		p.Say("%s", term.TypedAhead)
+		p.prompt()
+		return nil
+	}
+	q, d := p.open, parseDecision(line)
+	p.open, p.switched = nil, false
+	r, err := p.c.DecideApproval(ctx, q.ID, d)
 	switch {
 	case err != nil:
-		return brokerSays("the rule", err)
-	case !r.OK:
-		return fail(exitFailed, "there is no rule "+id, where)
-	case a.json:
-		return a.document(r)
+		delete(p.shown, q.ID) // it is asked again
+		return cli.BrokerError("the decision", err)
+	case !r.Accepted:
+		p.Say("%s", term.OneLine(rejectedDecision(p.App, r).Error()))
+	default:
+		p.Say("%s", view.AcceptedDecision(d, r))
 	}
-	a.say("revoked: you are asked again")
 	return nil
 }
 
-// completeQuestions offers the ids of the questions that wait.
-func (a *app) completeQuestions(cmd *cobra.Command, word string) (ids []string, _ cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), hurry)
-	defer cancel()
-	out, done, err := a.asUser()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// parseDecision reads a typed line. Everything but a clear yes denies.
+func parseDecision(line string) subjects.ApprovalDecision {
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return subjects.ApprovalDecision{Approve: true}
+	case "s", "session":
+		return subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberSession}
+	case "a", "always":
+		return subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}
 	}
-	defer done()
-	l, _ := fetchApprovals(ctx, out, false) // a completion has nobody to talk to
-	for _, q := range l.Approvals {
-		if strings.HasPrefix(q.ID, word) {
+	return subjects.ApprovalDecision{}
+}
+
+func approveRulesCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rules",
+		Short: "List remembered decisions",
+		Long: `Lists the decisions that you made with --session or --always: type of agent, tool, rule, targets or exact values, and when it was
+made. With --json it prints one array.`,
+		Example: `  conclave approve rules
+  conclave approve rules --json | jq -r '.[].id'`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				l, err := c.Approvals(cmd.Context(), false)
+				switch {
+				case err != nil:
+					return cli.BrokerError("the approvals", err)
+				case a.JSON:
+					return a.PrintJSON(append([]subjects.ApprovalRule{}, l.Rules...))
+				case len(l.Rules) == 0:
+					a.Say("no decisions are remembered: make one with %s approve <id> --session or --always", a.Program())
+					return nil
+				}
+				return view.ApprovalRules(a.Out, l.Rules)
+			})
+		},
+	}
+}
+
+func approveRevokeCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke <rule>",
+		Short: "End a remembered decision",
+		Long: `Ends a remembered decision: from now on you are asked again. Calls that it has approved stay done. At least 6 characters of
+the id are enough.`,
+		Example: `  conclave approve revoke 3f9c01d2
+  conclave approve revoke 3f9c01d2 --json`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := cli.CheckPrefix(v[0]); err != nil {
+				return err
+			}
+			return a.WithClient(func(c *client.Client) error {
+				id, err := c.FindRule(cmd.Context(), v[0])
+				var done subjects.Done
+				if err == nil {
+					done, err = c.RevokeRule(cmd.Context(), id)
+				}
+				switch {
+				case err != nil:
+					return findError("rule", cmp.Or(id, v[0]), a.Program()+" approve rules", cli.BrokerError("the rule", err))
+				case a.JSON:
+					return a.PrintJSON(done)
+				}
+				a.Say("revoked: you are asked again")
+				return nil
+			})
+		},
+	}
+}
+
+func completeApprovals(a *cli.App) cli.Completion {
+	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (ids []string, err error) {
+		l, err := c.Approvals(ctx, false)
+		for _, q := range l.Approvals {
 			ids = append(ids, q.ID)
 		}
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+		return ids, err
+	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"os"
@@ -13,18 +12,20 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unicode"
 
 	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/term/termtest"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
 
-// clerk is the broker as far as the user speaks to it, under the broker's own grants: questions that are answered
+// fakeBroker is the broker as far as the user speaks to it, under the broker's own grants: questions that are answered
 // once, rules that are revoked once, a policy and what is set for sessions.
-type clerk struct {
+type fakeBroker struct {
 	t         testing.TB
 	out       actor.Out
 	decisions chan string // what was answered, as "id true always"
@@ -35,18 +36,18 @@ type clerk struct {
 	sessions  map[string]subjects.SessionConfig
 }
 
-func (*clerk) Name() string { return "broker" }
+func (*fakeBroker) Name() string { return "broker" }
 
-func (c *clerk) Routes() []actor.Route {
+func (c *fakeBroker) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.ApprovalListService, c.list), actor.Serve(subjects.ApprovalDecisionService, c.answer), actor.Serve(subjects.ApprovalRevoke, c.revoke),
 		actor.Serve(subjects.PolicyExplain, c.explain), actor.Serve(subjects.SessionConfigService, c.set),
 	}
 }
 
-// newClerk lets the broker in.
-func newClerk(c *crew) *clerk {
-	k := &clerk{t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{}, sessions: map[string]subjects.SessionConfig{}}
+// newFakeBroker lets the broker in.
+func newFakeBroker(c *fixture) *fakeBroker {
+	k := &fakeBroker{t: c.t, out: c.broker, decisions: make(chan string, 16), questions: map[string]subjects.Approval{}, sessions: map[string]subjects.SessionConfig{}}
 	s, err := actor.Supervise(c.t.Context(), actor.Spec{Name: "broker", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return k, nil }}, c.b.Dial, actor.Config{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -56,7 +57,7 @@ func newClerk(c *crew) *clerk {
 }
 
 // pose puts a question there, and tells of it.
-func (c *clerk) pose(q subjects.Approval) {
+func (c *fakeBroker) pose(q subjects.Approval) {
 	c.mu.Lock()
 	c.questions[q.ID] = q
 	c.mu.Unlock()
@@ -77,7 +78,7 @@ func open(id string) subjects.Approval {
 	}}
 }
 
-func (c *clerk) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
+func (c *fakeBroker) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ actor.Out) (subjects.ApprovalList, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := subjects.ApprovalList{Approvals: []subjects.Approval{}, Rules: append([]subjects.ApprovalRule{}, c.rules...)}
@@ -89,7 +90,7 @@ func (c *clerk) list(_ context.Context, in actor.Msg[subjects.ApprovalQuery], _ 
 	return l, nil
 }
 
-func (c *clerk) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
+func (c *fakeBroker) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecision], out actor.Out) (subjects.ApprovalReply, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id := in.Tokens[1]
@@ -115,7 +116,7 @@ func (c *clerk) answer(ctx context.Context, in actor.Msg[subjects.ApprovalDecisi
 	return r, actor.Emit(ctx, out.WithIDs(q.SessionID, q.QueryID), topic, r)
 }
 
-func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.Out) (subjects.Done, error) {
+func (c *fakeBroker) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.Out) (subjects.Done, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, r := range c.rules {
@@ -127,7 +128,7 @@ func (c *clerk) revoke(_ context.Context, in actor.Msg[subjects.Empty], _ actor.
 	return subjects.Done{}, nil
 }
 
-func (c *clerk) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest], _ actor.Out) (subjects.Verdict, error) {
+func (c *fakeBroker) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest], _ actor.Out) (subjects.Verdict, error) {
 	pass := []subjects.LayerVerdict{{Layer: "manifest", Verdict: "pass"}}
 	switch {
 	case in.Body.As != "generator" && in.Body.As != "orchestrator.coder-1":
@@ -144,7 +145,7 @@ func (c *clerk) explain(_ context.Context, in actor.Msg[subjects.ExplainRequest]
 	return subjects.Verdict{Allowed: true, Layers: append(pass, subjects.LayerVerdict{Layer: "flow", Verdict: "pass"}), Monitored: []subjects.Denial{{Layer: "limits", Rule: "often", Reason: "too often"}}}, nil
 }
 
-func (c *clerk) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
+func (c *fakeBroker) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ actor.Out) (subjects.SessionConfig, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if in.Body.SessionID == "refused" {
@@ -166,17 +167,17 @@ func (c *clerk) set(_ context.Context, in actor.Msg[subjects.SessionConfig], _ a
 	return held, nil
 }
 
-// clerkKey is the key of a script's clerk.
+// clerkKey is the key of a script's fakeBroker.
 type clerkKey struct{}
 
 // cmdHeld compares what was set for the last question of a session: for that message and no other.
 func cmdHeld(ts *testscript.TestScript, _ bool, v []string) {
 	v = append(v, "", "", "")
-	c, k := ts.Value(crewKey{}).(*crew), ts.Value(clerkKey{}).(**clerk)
+	c, k := ts.Value(fixtureKey{}).(*fixture), ts.Value(clerkKey{}).(**fakeBroker)
 	var q asked
 	select {
 	case q = <-c.asked:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		ts.Fatalf("nothing was asked")
 	}
 	(*k).mu.Lock()
@@ -202,7 +203,7 @@ func cmdHeld(ts *testscript.TestScript, _ bool, v []string) {
 // cmdUnasked holds that no question came. Whoever asks waits until the server has stored it, so one that was asked
 // before is here by the time another's is.
 func cmdUnasked(ts *testscript.TestScript, _ bool, _ []string) {
-	c := ts.Value(crewKey{}).(*crew)
+	c := ts.Value(fixtureKey{}).(*fixture)
 	marker := actor.NewID()
 	user := c.as("user")
 	ts.Check(actor.Emit(c.t.Context(), user, subjects.QueryReceived, subjects.Query{SessionID: "marker", QueryID: marker, Query: "never"}))
@@ -211,16 +212,16 @@ func cmdUnasked(ts *testscript.TestScript, _ bool, _ []string) {
 		if q.QueryID != marker {
 			ts.Fatalf("it was asked: %+v", q.Query)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		ts.Fatalf("the marker did not come")
 	}
 }
 
-// TestApproveScripts drives approve, policy explain and session override against the clerk. Beside the commands of
+// TestApproveScripts drives approve, policy explain and session override against the fakeBroker. Beside the commands of
 // TestScripts there is:
 //
 //	keep SESSION FILE                     store a conversation, as the assistant would
-//	broker                                let the clerk in, with questions and rules
+//	broker                                let the fakeBroker in, with questions and rules
 //	held SESSION [LEVEL DISABLED GRANTED]  what was set for the next question that was asked, and nothing else
 //	unasked                               no question came
 func TestApproveScripts(t *testing.T) {
@@ -229,20 +230,20 @@ func TestApproveScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
-			c := newCrew(t)
-			env.Values[crewKey{}], env.Values[clerkKey{}] = c, new(*clerk)
+			c := newFixture(t)
+			env.Values[fixtureKey{}], env.Values[clerkKey{}] = c, new(*fakeBroker)
 			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
 			env.Setenv(noSleep, noSleepValue)
-			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
+			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "held": cmdHeld, "unasked": cmdUnasked,
 			"broker": func(ts *testscript.TestScript, _ bool, _ []string) {
-				k := newClerk(ts.Value(crewKey{}).(*crew))
-				*ts.Value(clerkKey{}).(**clerk) = k
+				k := newFakeBroker(ts.Value(fixtureKey{}).(*fixture))
+				*ts.Value(clerkKey{}).(**fakeBroker) = k
 				k.mu.Lock()
 				defer k.mu.Unlock()
 				for _, id := range []string{"0123456789abcdef0123456789abcdef", "0123457777777777", "act0000000000000", "expired000000000", "denied0000000000"} {
@@ -267,9 +268,9 @@ func TestApproveScripts(t *testing.T) {
 }
 
 // onKeyboard starts the program on a terminal with a keyboard.
-func (p *place) onKeyboard(v ...string) (*process, *os.File) {
+func (p *installation) onKeyboard(v ...string) (*process, *os.File) {
 	p.t.Helper()
-	master, slave := terminalFor(p.t)
+	master, slave := termtest.Open(p.t)
 	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave, slave
 	if err := c.cmd.Start(); err != nil {
@@ -294,14 +295,14 @@ func (p *place) onKeyboard(v ...string) (*process, *os.File) {
 // types types a line until it was taken: what comes before anybody can have read the question is not.
 func types(t *testing.T, keyboard *os.File, line string, taken <-chan string) string {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); {
 		if _, err := keyboard.WriteString(line + "\n"); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case d := <-taken:
 			return d
-		case <-time.After(2 * tooFast):
+		case <-time.After(2 * term.TooFast):
 		}
 	}
 	t.Fatal("nobody took the answer")
@@ -311,10 +312,10 @@ func types(t *testing.T, keyboard *os.File, line string, taken <-chan string) st
 // TestApproveWatch answers questions as they come, on a terminal.
 func TestApproveWatch(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	k, p := newClerk(c), c.place(t)
+	c := newFixture(t)
+	k, p := newFakeBroker(c), c.installation(t)
 	w, keyboard := p.onKeyboard("approve", "--watch")
-	p.must(w.stdout, "watching for questions")
+	p.must(w.stdout, "watching for requests")
 	for _, tt := range []struct{ id, line, want string }{
 		{"0123456789abcdef0123456789abcdef", "y", "0123456789abcdef0123456789abcdef approved"},
 		{"0123457777777777", "", "0123457777777777 denied"},
@@ -322,19 +323,19 @@ func TestApproveWatch(t *testing.T) {
 		{"expired000000000", "yess", "expired000000000 denied"},
 	} {
 		k.pose(open(tt.id))
-		p.must(w.stdout, tt.id+".* generator wants ")
-		p.must(w.stdout, "strangers +web_search https://evil.example")
+		p.must(w.stdout, tt.id+".* generator requests ")
+		p.must(w.stdout, "untrusted +web_search https://evil.example")
 		if got := types(t, keyboard, tt.line, k.decisions); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
 	// Answered elsewhere: what is typed then is nobody's answer.
 	k.pose(open("denied0000000000"))
-	p.must(w.stdout, "denied0000000000.* generator wants")
-	p.run(exitDone, "conclave", "approve", "--deny", "denied0000000000")
-	p.must(w.stdout, "denied00 was answered elsewhere, or has expired")
+	p.must(w.stdout, "denied0000000000.* generator requests")
+	p.run(cli.ExitOK, "conclave", "approve", "--deny", "denied0000000000")
+	p.must(w.stdout, "denied00 was decided elsewhere, or has expired")
 	<-k.decisions
-	if code, err := w.end(os.Interrupt); code != exitDone || err != nil {
+	if code, err := w.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("%d, %v", code, err)
 	}
 	text := w.stdout.String()
@@ -354,7 +355,7 @@ func TestApproveWatch(t *testing.T) {
 	lines := p.begin("conclave", "approve", "--watch", "--json")
 	p.must(lines.stdout, `^\{"id":"0123456789abcdef0123456789abcdef".*"state":"pending"\}\n`)
 	for _, w := range []*process{plain, lines} {
-		if code, err := w.end(os.Interrupt); code != exitDone || err != nil {
+		if code, err := w.end(os.Interrupt); code != cli.ExitOK || err != nil {
 			t.Errorf("%d, %v", code, err)
 		}
 	}
@@ -367,28 +368,28 @@ func TestApproveWatch(t *testing.T) {
 func TestAskApproval(t *testing.T) {
 	t.Parallel()
 	const id = "0123456789abcdef0123456789abcdef"
-	c := newCrew(t)
-	k, p := newClerk(c), c.place(t)
+	c := newFixture(t)
+	k, p := newFakeBroker(c), c.installation(t)
 	begin := func(a *process) (*turn, subjects.Approval) {
 		t.Helper()
 		q := next(t, c.asked)
 		question := open(id)
 		question.SessionID, question.QueryID = q.SessionID, q.QueryID
 		k.pose(question)
-		return &turn{crew: c, q: q.Query}, question
+		return &turn{fixture: c, q: q.Query}, question
 	}
 	end := func(a *process, x *turn) {
 		t.Helper()
 		x.answer(x.response("Done."))
-		if code, err := a.wait(); code != exitDone || err != nil {
+		if code, err := a.wait(); code != cli.ExitOK || err != nil {
 			t.Errorf("%d, %v: %s%s", code, err, a.stdout, a.stderr)
 		}
 	}
 	for _, tt := range []struct{ line, want string }{{"y", id + " approved"}, {"", id + " denied"}, {"a", id + " approved"}} {
 		a, keyboard := p.onKeyboard("ask", "never")
 		x, _ := begin(a)
-		p.must(a.stdout, "generator wants ")
-		p.must(a.stdout, "strangers ")
+		p.must(a.stdout, "generator requests ")
+		p.must(a.stdout, "untrusted ")
 		if got := types(t, keyboard, tt.line, k.decisions); got != tt.want {
 			t.Errorf("%q: %q", tt.line, got)
 		}
@@ -401,7 +402,7 @@ func TestAskApproval(t *testing.T) {
 	// In a pipe it is told how to answer elsewhere; the answer alone is data.
 	piped := p.begin("conclave", "ask", "never")
 	x, _ := begin(piped)
-	p.must(piped.stderr, `^waiting for you: web_fetch .*; answer with: conclave approve 01234567, or --deny 01234567\n`)
+	p.must(piped.stderr, `^waiting for your approval: web_fetch .*; decide with: conclave approve 01234567, or --deny 01234567\n`)
 	end(piped, x)
 	if got := piped.stdout.String(); got != "Done.\n" || len(k.decisions) != 0 {
 		t.Errorf("%q, %d decisions", got, len(k.decisions))
@@ -417,48 +418,20 @@ func TestAskApproval(t *testing.T) {
 	other := open("feedfeedfeedfeed")
 	other.QueryID = "another"
 	k.pose(other)
-	end(quiet, &turn{crew: c, q: q.Query})
-	if strings.Contains(quiet.stderr.String(), "waiting for you") {
+	end(quiet, &turn{fixture: c, q: q.Query})
+	if strings.Contains(quiet.stderr.String(), "waiting for your approval") {
 		t.Errorf("%s", quiet.stderr)
 	}
 }
 
-func TestMeant(t *testing.T) {
+func TestParseDecision(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]subjects.ApprovalDecision{
 		"y": {Approve: true}, " Y ": {Approve: true}, "yes": {Approve: true}, "s": {Approve: true, Remember: "session"}, "a": {Approve: true, Remember: "always"},
 		"": {}, "n": {}, "no": {}, "yy": {}, "y n": {}, "ok": {}, "ｙ": {}, "y\x00": {}, "true": {}, "1": {},
 	} {
-		if got := meant(line); got != want {
+		if got := parseDecision(line); got != want {
 			t.Errorf("%q: %+v", line, got)
 		}
 	}
-}
-
-// However the arguments look, what is shown is all of them, is the same value, and steers nothing.
-func FuzzVisibleJSON(f *testing.F) {
-	for _, s := range []string{
-		`{}`, `{"a":"\u001b[2J"}`, "{\"a\":\"\u202e\u200b\u009b\U000e0041\"}", `{"a":[1,{"b":null}],"c":1e99}`, "{\"\u001f\":1}", `["\ud800"]`, "{\"a\":\"\xff\"}", `{"a":"\\u001b"}`, "\x1b[2J", "",
-	} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		raw = raw[:min(len(raw), 4096)]
-		got := visibleJSON(raw, "    ")
-		for _, r := range got {
-			if !unicode.IsPrint(r) && (r != '\n' || !json.Valid(raw)) {
-				t.Fatalf("%q shows %q", raw, r)
-			}
-		}
-		if !json.Valid(raw) {
-			return
-		}
-		var a, b any
-		x, y := json.NewDecoder(bytes.NewReader(raw)), json.NewDecoder(strings.NewReader(got))
-		x.UseNumber()
-		y.UseNumber()
-		if x.Decode(&a) != nil || y.Decode(&b) != nil || !reflect.DeepEqual(a, b) {
-			t.Fatalf("%q is shown as %q", raw, got)
-		}
-	})
 }

@@ -15,17 +15,17 @@ import (
 	"testing"
 	"time"
 
-	"conclave/subjects"
+	"conclave/cmd/conclave/internal/cli"
 )
 
 // TestAskTerminal looks at what a user sees: words as they come, talk in dim lines, and all of the answer in the end.
 func TestAskTerminal(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	p := c.place(t)
+	c := newFixture(t)
+	p := c.installation(t)
 	end := func(a *process) string {
 		t.Helper()
-		if code, err := a.wait(); code != exitDone || err != nil {
+		if code, err := a.wait(); code != cli.ExitOK || err != nil {
 			t.Fatalf("it ended with %d, %v: %s", code, err, a.stdout)
 		}
 		return strings.ReplaceAll(a.stdout.String(), "\r\n", "\n")
@@ -36,7 +36,7 @@ func TestAskTerminal(t *testing.T) {
 	slow := p.onTerminal("ask", "slow")
 	p.must(slow.stdout, "^the first line")
 	close(c.goOn)
-	if got, want := end(slow), "the first line\nand half of the second, and an end that no piece had\uFFFD[2J\n"+dimmed("(test:1b, 3 tokens, 1.2s; --continue goes on from here)"); got != want {
+	if got, want := end(slow), "the first line\nand half of the second, and an end that no piece had\uFFFD[2J\n"+dimmed("(test:1b, 3 tokens, 1.2s; continue with --continue)"); got != want {
 		t.Errorf("slow: %q, want %q", got, want)
 	}
 	// Pieces were lost, or the answer is another: it is shown as a whole, on a line of its own.
@@ -74,15 +74,15 @@ func TestAskTerminal(t *testing.T) {
 	if got := end(bare.onTerminal("ask", "--thinking", "tools")); strings.Contains(got, "\x1b") {
 		t.Errorf("colours with NO_COLOR: %q", got)
 	}
-	if got := end(p.onTerminal("ask", "script")); !strings.Contains(got, "the built-in demo model, not a model") || strings.Contains(got, "note:") {
+	if got := end(p.onTerminal("ask", "script")); !strings.Contains(got, "the built-in demo model, which is not a language model") || strings.Contains(got, "note:") {
 		t.Errorf("script: %q", got)
 	}
 	// What went wrong is said once, as an error.
 	failed := p.onTerminal("ask", "fail", "internal")
-	if code, err := failed.wait(); code != exitFailed || err != nil {
+	if code, err := failed.wait(); code != cli.ExitFailed || err != nil {
 		t.Errorf("fail: %d, %v", code, err)
 	}
-	if got := strings.ReplaceAll(failed.stdout.String(), "\r\n", "\n"); got != "As far as I came.\n\x1b[31mconclave:\x1b[0m the reason\uFFFD[2J (internal): the log of conclave up says more\n" {
+	if got := strings.ReplaceAll(failed.stdout.String(), "\r\n", "\n"); got != "As far as I came.\n\x1b[31mconclave:\x1b[0m the reason\uFFFD[2J (internal): see the log of conclave up\n" {
 		t.Errorf("fail: %q", got)
 	}
 	// A document on a terminal is indented; lines are not.
@@ -94,32 +94,32 @@ func TestAskTerminal(t *testing.T) {
 // TestAskStop breaks a question off: the assistant is told, and what it had is printed.
 func TestAskStop(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	p := c.place(t)
+	c := newFixture(t)
+	p := c.installation(t)
 	screen := p.onTerminal("ask", "--session", "s1", "stop")
 	p.must(screen.stdout, "^as far as")
 	code, err := screen.end(os.Interrupt)
 	text := strings.ReplaceAll(screen.stdout.String(), "\r\n", "\n")
-	if code != exitFailed || err != nil || !strings.HasPrefix(text, "as far as\nthis\n") {
+	if code != cli.ExitFailed || err != nil || !strings.HasPrefix(text, "as far as\nthis\n") {
 		t.Errorf("stopped: %d, %v, %q", code, err, text)
 	}
-	if !strings.Contains(text, "the answer is not whole: stopped by the user: go on with conclave ask --session s1") {
+	if !strings.Contains(text, "the answer is partial: stopped by the user: continue with conclave ask --session s1") {
 		t.Errorf("it does not say why: %q", text)
 	}
 
 	piped := p.begin("conclave", "ask", "--stream-json", "stop")
 	p.must(piped.stdout, `"type":"delta"`)
-	if code, err := piped.end(os.Interrupt); code != exitFailed || err != nil || !strings.Contains(piped.stdout.String(), `"type":"response"`) {
+	if code, err := piped.end(os.Interrupt); code != cli.ExitFailed || err != nil || !strings.Contains(piped.stdout.String(), `"type":"response"`) {
 		t.Errorf("stopped: %d, %v, %s", code, err, piped.stdout)
 	}
 
-	// Nobody works on it: it says so and leaves. The crew tells when it has heard the question.
+	// Nobody works on it: it says so and leaves. The fixture tells when it has heard the question.
 	for len(c.asked) > 0 {
 		<-c.asked
 	}
 	alone := p.begin("conclave", "ask", "never")
 	next(t, c.asked)
-	if code, err := alone.end(os.Interrupt); code != exitFailed || err != nil || !strings.Contains(alone.stderr.String(), "nobody had taken the question up, so it stays stored: what comes of it will be in conclave session show ") {
+	if code, err := alone.end(os.Interrupt); code != cli.ExitFailed || err != nil || !strings.Contains(alone.stderr.String(), "the question is stored and not started yet: an answer will be in conclave session show ") {
 		t.Errorf("stopped alone: %d, %v, %s", code, err, alone.stderr)
 	}
 	if id := next(t, c.cancels); id == "" {
@@ -184,17 +184,17 @@ func (g *gate) set(shut bool) {
 // TestAskMissed cuts the link while the answer is given: it is read from the event log when the link is back.
 func TestAskMissed(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	p := c.place(t)
+	c := newFixture(t)
+	p := c.installation(t)
 	g := newGate(t, strings.TrimPrefix(c.b.URL, "nats://"))
 	a := p.begin("conclave", "ask", "never", "--server", "nats://"+g.l.Addr().String())
 	q := next(t, c.asked)
 	g.set(true)
-	p.must(a.stderr, "the server is gone: waiting for it")
-	x := &turn{crew: c, q: q.Query}
+	p.must(a.stderr, "the connection to the server is lost: reconnecting")
+	x := &turn{fixture: c, q: q.Query}
 	x.answer(x.response("It was said while nobody listened"))
 	g.set(false)
-	if code, err := a.wait(); code != exitDone || err != nil || a.stdout.String() != "It was said while nobody listened\n" {
+	if code, err := a.wait(); code != cli.ExitOK || err != nil || a.stdout.String() != "It was said while nobody listened\n" {
 		t.Errorf("%d, %v, %q, %s", code, err, a.stdout, a.stderr)
 	}
 }
@@ -202,9 +202,9 @@ func TestAskMissed(t *testing.T) {
 // TestAskSent looks at what is said on the bus: a complete question, with its ids in the headers too.
 func TestAskSent(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	p := c.place(t)
-	p.run(exitDone, "conclave", "ask", "--session", "s1", "--model", "m:1b", "--no-wait", "What", "now?")
+	c := newFixture(t)
+	p := c.installation(t)
+	p.run(cli.ExitOK, "conclave", "ask", "--session", "s1", "--model", "m:1b", "--no-wait", "What", "now?")
 	q := next(t, c.asked)
 	if q.SessionID != "s1" || q.Model != "m:1b" || q.Query.Query != "What now?" || q.QueryID == "" || q.at.Stream != "QUERIES" {
 		t.Errorf("%+v", q)
@@ -218,7 +218,7 @@ func TestAskSent(t *testing.T) {
 	if err := os.WriteFile(p.data+"/last_session", []byte("a b.c\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.run(exitFailed, "conclave", "ask", "--continue", "more")
+	p.run(cli.ExitFailed, "conclave", "ask", "--continue", "more")
 }
 
 // endless is a stdin that nobody closes.
@@ -229,7 +229,7 @@ func (e endless) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestQuestion(t *testing.T) {
+func TestReadQuestion(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
@@ -238,21 +238,21 @@ func TestQuestion(t *testing.T) {
 		want  string
 		code  int
 	}{
-		{"words", []string{"a", " b "}, nil, "a  b", exitDone},
-		{"stdin", nil, strings.NewReader("\n a\nb\n\n"), " a\nb", exitDone},
-		{"a dash", []string{"-"}, strings.NewReader("a"), "a", exitDone},
-		{"both", []string{"a"}, strings.NewReader("\nb\n"), "a\n\nb", exitDone},
-		{"words and nothing", []string{"a"}, strings.NewReader(" \n"), "a", exitDone},
-		{"nothing", nil, strings.NewReader(" \n"), "", exitUsage},
-		{"no stdin at all", nil, nil, "", exitUsage},
-		{"empty words", []string{"", " "}, nil, "", exitUsage},
-		{"bytes that are no text", nil, strings.NewReader("a\xffb"), "a\uFFFDb", exitDone},
-		{"too much", []string{"a"}, strings.NewReader(strings.Repeat("b", maxQuestion)), "", exitUsage},
-		{"more than is read", nil, strings.NewReader(strings.Repeat("b", 2*maxQuestion)), "", exitUsage},
+		{"words", []string{"a", " b "}, nil, "a  b", cli.ExitOK},
+		{"stdin", nil, strings.NewReader("\n a\nb\n\n"), " a\nb", cli.ExitOK},
+		{"a dash", []string{"-"}, strings.NewReader("a"), "a", cli.ExitOK},
+		{"both", []string{"a"}, strings.NewReader("\nb\n"), "a\n\nb", cli.ExitOK},
+		{"words and nothing", []string{"a"}, strings.NewReader(" \n"), "a", cli.ExitOK},
+		{"nothing", nil, strings.NewReader(" \n"), "", cli.ExitUsage},
+		{"no stdin at all", nil, nil, "", cli.ExitUsage},
+		{"empty words", []string{"", " "}, nil, "", cli.ExitUsage},
+		{"bytes that are no text", nil, strings.NewReader("a\xffb"), "a\uFFFDb", cli.ExitOK},
+		{"too much", []string{"a"}, strings.NewReader(strings.Repeat("b", maxQuestion)), "", cli.ExitUsage},
+		{"more than is read", nil, strings.NewReader(strings.Repeat("b", 2*maxQuestion)), "", cli.ExitUsage},
 	} {
 		var talk bytes.Buffer
-		got, err := newApp(tt.stdin, io.Discard, &talk).question(t.Context(), tt.words)
-		if got != tt.want || codeOf(err) != tt.code || talk.Len() > 0 {
+		got, err := readQuestion(t.Context(), cli.New(tt.stdin, io.Discard, &talk), tt.words)
+		if got != tt.want || cli.Code(err) != tt.code || talk.Len() > 0 {
 			t.Errorf("%s: %q, %v, %s", tt.name, got, err, &talk)
 		}
 	}
@@ -260,131 +260,32 @@ func TestQuestion(t *testing.T) {
 	defer cancel()
 	e := endless{make(chan struct{})}
 	defer close(e.quit)
-	if _, err := newApp(e, io.Discard, io.Discard).question(ctx, []string{"a"}); codeOf(err) != exitFailed {
+	if _, err := readQuestion(ctx, cli.New(e, io.Discard, io.Discard), []string{"a"}); cli.Code(err) != cli.ExitFailed {
 		t.Errorf("a stdin that never ends: %v", err)
 	}
 }
 
-func TestUnanswered(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		code string
-		exit int
-		fix  string
-	}{
-		{subjects.CodeModelUnreachable, exitAbsent, "start Ollama"},
-		{subjects.CodeModelMissing, exitAbsent, "conclave model pull"},
-		{subjects.CodeModelRemote, exitDenied, "by name"},
-		{subjects.CodeModelTooLong, exitFailed, "new session"},
-		{subjects.CodeModelKey, exitFailed, "key"},
-		{subjects.CodeModelCut, exitFailed, "--model"},
-		{subjects.CodeUnavailable, exitAbsent, "doctor"},
-		{subjects.CodeTimeout, exitAbsent, "try again"},
-		{subjects.CodeStopped, exitFailed, "ask again"},
-		{subjects.CodeDenied, exitDenied, "manifest.yaml"},
-		{subjects.CodeUnsupported, exitFailed, "model list"},
-		{subjects.CodeInternal, exitFailed, "log"},
-		{"something new", exitFailed, "log"},
-	} {
-		err := unanswered(subjects.Faultf(tt.code, "why"))
-		if codeOf(err) != tt.exit || !strings.Contains(err.Error(), "why ("+tt.code+")") || !strings.Contains(err.Error(), tt.fix) {
-			t.Errorf("%s: %d, %v", tt.code, codeOf(err), err)
-		}
-	}
-}
-
-// TestWritten takes what is about an error out of an answer, and nothing else.
-func TestWritten(t *testing.T) {
-	t.Parallel()
-	fault := subjects.Faultf("x", "the model is gone.")
-	for _, tt := range []struct {
-		answer string
-		fault  *subjects.Fault
-		want   string
-	}{
-		{"The model is gone. Start it.", fault, ""},
-		{"Half.\n\nThe model is gone. Start it.", fault, "Half."},
-		{"Half.\n\nthe model is gone", fault, "Half."},
-		{"Someone said: the model is gone", fault, "Someone said: the model is gone"},
-		{"The model is gone. Start it.", nil, "The model is gone. Start it."},
-		{"Half.", fault, "Half."},
-		{"Half.", &subjects.Fault{Code: "x"}, "Half."},
-		{"", fault, ""},
-	} {
-		if got := written(subjects.Response{Answer: tt.answer, Error: tt.fault}); got != tt.want {
-			t.Errorf("%q: %q", tt.answer, got)
-		}
-	}
-}
-
-// TestScreenSteps follows the words of a turn that a crash has interrupted, on a real terminal.
-func TestScreenSteps(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name   string
-		pieces []subjects.Delta
-		answer string
-		want   string
-	}{
-		{"nothing was streamed", nil, "all at once", "all at once\n"},
-		{"nothing came at all", nil, "", ""},
-		{"white space around", []subjects.Delta{{Text: "\n "}, {N: 1, Text: "a"}, {N: 2, Text: "\n"}}, "a", "a\n"},
-		{"a step begins anew", []subjects.Delta{{Text: "a b"}, {N: 1, Text: "c"}, {Text: "a "}, {N: 1, Text: "d"}}, "a d", "a bc\na d\n"},
-		{"counted through", []subjects.Delta{{Text: "I look"}, {Step: 1, N: 1, Text: "a"}, {Step: 1, N: 2, Text: "b"}}, "ab", "I look\nab\n"},
-		{"counted anew", []subjects.Delta{{Text: "I look"}, {Step: 1, Text: "a"}, {Step: 1, N: 1, Text: "b"}}, "ab", "I look\nab\n"},
-		{"came late", []subjects.Delta{{N: 5, Text: "b"}, {N: 6, Text: "c"}}, "abc", "abc\n"},
-		{"a piece lost in the middle", []subjects.Delta{{Text: "a"}, {N: 2, Text: "c"}}, "abc", "abc\n"},
-		{"the first of a step lost", []subjects.Delta{{Text: "I look"}, {Step: 1, N: 2, Text: "b"}}, "ab", "I look\nab\n"},
-	} {
-		master, slave := terminalFor(t)
-		a := newApp(nil, slave, io.Discard)
-		s := &screen{app: a, step: -1, n: -1, noted: map[subjects.Note]bool{}}
-		for _, d := range tt.pieces {
-			s.delta(d, false)
-		}
-		if err := s.end(subjects.Response{Answer: tt.answer}, func() *subjects.Critique { return nil }); err != nil {
-			t.Fatal(err)
-		}
-		const mark = "\x04end" // a terminal has no end of file
-		if _, err := slave.WriteString(mark); err != nil {
-			t.Fatal(err)
-		}
-		var got []byte
-		buf := make([]byte, 1024)
-		for !bytes.HasSuffix(got, []byte(mark)) {
-			n, err := master.Read(buf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = append(got, buf[:n]...)
-		}
-		if text := strings.TrimSuffix(strings.ReplaceAll(string(got), "\r\n", "\n"), mark); text != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, text, tt.want)
-		}
-	}
-}
-
 // TestAskForgedAuthor: respondent B answers in the generator's name. It ends its headers with a blank line of its own, so
-// that those which the server adds are no longer read as headers, and puts a forged author and place before it. The
+// that those which the server adds are no longer read as headers, and puts a forged author and installation before it. The
 // command asks the event log, and waits for the generator.
 func TestAskForgedAuthor(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	p := c.place(t)
+	c := newFixture(t)
+	p := c.installation(t)
 	a := p.begin("conclave", "ask", "never", "--timeout", "1m")
 	q := next(t, c.asked)
 	body := fmt.Sprintf(`{"session_id":%q,"query_id":%q,"answer":"FORGED","tool_calls":[],"respondent_id":"generator"}`, q.SessionID, q.QueryID)
 	head := "NATS/1.0\r\nConclave-Query: " + q.QueryID + "\r\nNats-Stream: EVENTS\r\nNats-Sequence: 999999\r\nNats-Subject: from.generator.response.generation\r\n\r\n\r\n"
 	c.raw("respondent_b", "response.generation", head, body)
-	x := &turn{crew: c, q: q.Query}
+	x := &turn{fixture: c, q: q.Query}
 	x.answer(x.response("The generator's own answer"))
-	if code, err := a.wait(); code != exitDone || err != nil || a.stdout.String() != "The generator's own answer\n" {
+	if code, err := a.wait(); code != cli.ExitOK || err != nil || a.stdout.String() != "The generator's own answer\n" {
 		t.Errorf("%d, %v, %q, %s", code, err, a.stdout, a.stderr)
 	}
 }
 
 // raw says something with headers that no client library would write, and returns when the server has read it.
-func (c *crew) raw(role, subject, head, body string) {
+func (c *fixture) raw(role, subject, head, body string) {
 	c.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.b.URL, "nats://"))
 	if err != nil {

@@ -1,49 +1,48 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/audit"
 	"conclave/pkg/auditlog"
 	"conclave/pkg/bus"
 	"conclave/subjects"
 )
 
-// auditCommand is the user's view of the audit log, with the auditor's own key. That key can read and nothing else.
-func (a *app) auditCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "audit",
-		Short: "Read, check, export and rotate the audit",
-		Long: `Reads the audit log of everything that was decided and done, with the auditor's key. It holds no arguments and no
-results, only a keyed hash of the arguments.
+// auditCommand reads the audit log with the auditor's key, which can read and nothing else.
+func auditCommand(a *cli.App) *cobra.Command {
+	return cli.Group("audit", "Read, verify, export and rotate the audit log",
+		`Reads the audit log of every decision and action, with the auditor's key. It contains no arguments and no results, only a
+keyed hash of the arguments.
 
-All of it but -f works while conclave is stopped, too: the server is then started alone on the data folder, without any
-actor, and stopped afterwards.`,
-		Example: `  conclave audit tail -f
+Everything but tail -f also works while conclave is stopped: the server is then started on the data folder, without actors,
+and stopped afterwards.`,
+		`  conclave audit tail -f
   conclave audit show 17
   conclave audit verify`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usage("say what to do with the audit: tail, show, verify, export or rotate: see %s --help", cmd.CommandPath())
-		},
-		SuggestionsMinimumDistance: 2,
-	}
-	cmd.AddCommand(a.auditTailCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditExportCommand(), a.auditRotateCommand())
-	return cmd
+		auditTailCommand(a), auditShowCommand(a), auditVerifyCommand(a), auditExportCommand(a), auditRotateCommand(a))
 }
 
-// auditor runs f with the auditor's connection, on the running server or on one started for it alone.
-func (a *app) auditor(f func(nc *nats.Conn) error) error {
-	reach := func(b *bus.Bus) error {
+// withAuditor runs f with the auditor's connection, on the running server or on one started for it.
+func withAuditor(a *cli.App, f func(nc *nats.Conn) error) error {
+	connect := func(b *bus.Bus) error {
 		nc, err := b.Dial("auditor")
 		if err != nil {
 			return err
@@ -51,86 +50,490 @@ func (a *app) auditor(f func(nc *nats.Conn) error) error {
 		defer nc.Close()
 		return f(nc)
 	}
-	b, err := a.bus()
+	b, err := a.Bus()
+	if err == nil {
+		return connect(b)
+	}
 	if !errors.Is(err, bus.ErrNotRunning) {
-		if err != nil {
-			return err
-		}
-		return reach(b)
-	}
-	if _, serr := os.Stat(a.home.Data); errors.Is(serr, fs.ErrNotExist) {
-		return fail(exitAbsent, "there is no audit in "+a.home.Data, "conclave up makes one")
-	}
-	if err := a.alone(); err != nil {
 		return err
 	}
-	cfg, err := a.load(nil)
+	if err := checkAuditExists(a); err != nil {
+		return err
+	}
+	if err := a.CheckNoStandalone(); err != nil {
+		return err
+	}
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
 		return err
 	}
-	unlock, err := a.home.Lock()
+	unlock, err := a.Home.Lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return auditlog.WithServer(a.home, cfg.ServerConfig(a.home), a.quiet(), func(_ *bus.Server, b *bus.Bus) error { return reach(b) })
+	return auditlog.WithServer(a.Home, cfg.ServerConfig(a.Home), a.QuietLogger(), func(_ *bus.Server, b *bus.Bus) error { return connect(b) })
 }
 
-// entry is one record and where it stands, as it is shown.
-type entry struct {
-	Stream  uint64 `json:"stream"` // sequence of its message
-	Account string `json:"account"`
-	subjects.AuditRecord
+func checkAuditExists(a *cli.App) error {
+	if _, err := os.Stat(a.Home.Data); errors.Is(err, fs.ErrNotExist) {
+		return cli.Fail(cli.ExitAbsent, "there is no audit log in "+a.Home.Data, "conclave up creates one")
+	}
+	return nil
 }
 
-// entries are the records of a message. A message that cannot be read is an error of its own.
-func entries(m audit.Stored) ([]entry, error) {
-	batch, err := audit.DecodeBatch(m.Data)
-	if err != nil {
-		return nil, fmt.Errorf("message %d cannot be read: %w: run conclave audit verify", m.Seq, err)
-	}
-	account := ""
-	if t, ok := subjects.Match("audit.*.*", m.Subject); ok {
-		account = t[0]
-	}
-	out := make([]entry, len(batch))
-	for i, d := range batch {
-		out[i] = entry{m.Seq, account, d.Record}
-	}
-	return out, nil
-}
-
-// trail is the whole trail. A stream that is not there is an empty trail: the anchors say whether that is a loss.
-func trail(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
-	src, err := bus.AuditSource(ctx, nc)
-	var api *jetstream.APIError
-	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamNotFound {
-		return audit.Source{}, nil
-	}
-	return src, err
-}
-
-// watched counts the messages of a long walk on a terminal.
-func (a *app) watched(src audit.Source, doing string) audit.Source {
-	if !isTerminal(a.stderr) || src.Messages == nil {
+// withProgress shows the progress of a long walk through the log on a terminal, from the second second on.
+func withProgress(a *cli.App, src audit.Source, doing string) audit.Source {
+	if src.Messages == nil {
 		return src
 	}
 	walk := src.Messages
 	src.Messages = func(yield func(audit.Stored, error) bool) {
-		shown := false
-		next := time.Now().Add(time.Second) // nothing to see of what is quick
+		line := term.NewProgress(a.Err)
+		defer line.Clear()
+		next := time.Now().Add(time.Second)
 		for m, err := range walk {
 			if now := time.Now(); now.After(next) {
-				shown, next = true, now.Add(200*time.Millisecond)
-				fmt.Fprintf(a.stderr, "\r\x1b[K%s %d of %d messages", doing, m.Seq, src.Last)
+				next = now.Add(200 * time.Millisecond)
+				line.Draw("%s %d of %d messages", doing, m.Seq, src.Last)
 			}
 			if !yield(m, err) {
-				break
+				return
 			}
-		}
-		if shown {
-			fmt.Fprint(a.stderr, "\r\x1b[K")
 		}
 	}
 	return src
+}
+
+// tailInterval is how often tail -f reads: the auditor may read the stream, not subscribe.
+const tailInterval = 250 * time.Millisecond
+
+func auditTailCommand(a *cli.App) *cobra.Command {
+	var (
+		last   uint64
+		follow bool
+	)
+	cmd := &cobra.Command{
+		Use:   "tail",
+		Short: "Print the last records, one line each",
+		Long: `Prints the last records, one line each: time, sequence of the message, phase, agent and its type, action and tool, status and
+reason, query, and the beginning of the keyed hash of the arguments. With -f it continues with new records. With --json each
+line is a JSON object.`,
+		Example: `  conclave audit tail -n 50
+  conclave audit tail -f --json | jq 'select(.status == "denied")'`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if follow && a.Server == "" {
+				if _, err := a.Home.Running(); err != nil { // there would be no new records
+					return err
+				}
+			}
+			return withAuditor(a, func(nc *nats.Conn) error { return tailAudit(cmd.Context(), a, nc, last, follow) })
+		},
+	}
+	cmd.Flags().Uint64VarP(&last, "lines", "n", 20, "how many records")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new records")
+	return cmd
+}
+
+func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, follow bool) error {
+	src, err := bus.AuditSource(ctx, nc)
+	if err != nil {
+		return err
+	}
+	// A message has at least one record, so the last n messages have the last n records.
+	if src, err = bus.AuditAfter(ctx, nc, src.Last-min(last, src.Last)); err != nil {
+		return err
+	}
+	var entries []view.AuditEntry
+	if err := eachRecord(src, func(e view.AuditEntry) error {
+		entries = append(entries, e)
+		entries = entries[max(0, len(entries)-int(min(last, 1<<30))):]
+		return nil
+	}); err != nil {
+		return cli.IgnoreInterrupt(ctx, err)
+	}
+	print := func(e view.AuditEntry) error {
+		if a.JSON {
+			return a.PrintLine(e)
+		}
+		return view.AuditLine(a.Out, e)
+	}
+	for _, e := range entries {
+		if err := print(e); err != nil {
+			return err
+		}
+	}
+	for at := src.Last; follow; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(tailInterval):
+		}
+		src, err := bus.AuditAfter(ctx, nc, at)
+		if err == nil {
+			err = eachRecord(src, print)
+		}
+		if err != nil {
+			return cli.IgnoreInterrupt(ctx, err)
+		}
+		at = max(at, src.Last)
+	}
+	return nil
+}
+
+// eachRecord calls f for every record of a source.
+func eachRecord(src audit.Source, f func(view.AuditEntry) error) error {
+	if src.Messages == nil {
+		return nil
+	}
+	for m, err := range src.Messages {
+		if err != nil {
+			return err
+		}
+		entries, err := view.DecodeAudit(m)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := f(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func auditShowCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show <sequence | id | chain>",
+		Short: "Print records in full",
+		Long: `Prints records in full: those of a message by its sequence (the number that audit tail shows), those of an action by its id,
+or a whole chain by its name. At least 8 characters of an id or chain are enough. With --json it prints one array.`,
+		Example: `  conclave audit show 17
+  conclave audit show 3f9c01d2 --json`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return withAuditor(a, func(nc *nats.Conn) error { return showAudit(cmd.Context(), a, nc, v[0]) })
+		},
+	}
+}
+
+// errDone ends a walk early.
+var errDone = errors.New("done")
+
+func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) error {
+	src, err := bus.AuditSource(ctx, nc)
+	if err != nil {
+		return err
+	}
+	seq, err := strconv.ParseUint(what, 10, 63)
+	bySeq := err == nil
+	if bySeq {
+		if seq == 0 || seq < src.First || seq > src.Last {
+			return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no message %d", seq), fmt.Sprintf("choose from %d to %d", src.First, src.Last))
+		}
+		if src, err = bus.AuditAfter(ctx, nc, seq-1); err != nil {
+			return err
+		}
+	}
+	fits := func(s string) bool { return s == what || len(what) >= 8 && strings.HasPrefix(s, what) }
+	found := []view.AuditEntry{}
+	err = eachRecord(withProgress(a, src, "searching"), func(e view.AuditEntry) error {
+		if bySeq && e.Stream != seq {
+			return errDone
+		}
+		if bySeq || fits(e.ID) || fits(e.Chain) {
+			found = append(found, e)
+		}
+		return nil
+	})
+	switch {
+	case err != nil && !errors.Is(err, errDone):
+		return err
+	case len(found) == 0:
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no record %q", what), "list records with conclave audit tail")
+	case a.JSON:
+		return a.PrintJSON(found)
+	}
+	for i, e := range found {
+		if i > 0 {
+			fmt.Fprintln(a.Out)
+		}
+		if err := view.AuditRecord(a.Out, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func auditVerifyCommand(a *cli.App) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Verify that the audit log is complete and unchanged",
+		Long: `Verifies the whole audit log: every record has the hash of the one before, and the end of every chain is anchored in a file
+outside the stream. Any change, loss or reordering is found, and the first bad record is named. The sealed files of earlier
+logs must exist as they were sealed. The exit code is 5 when something is wrong.
+
+With --file it verifies a sealed export. It is anchored by the first record of its successor: of the current log, or of a
+sealed file that is anchored in the same way. When none of them names the file, only the file itself can be checked: a
+change inside it is found, a file that was cut and sealed again is not.`,
+		Example: `  conclave audit verify
+  conclave audit verify --json
+  conclave audit verify --file ~/.local/share/conclave/audit/sealed/audit-20260102T030405.000Z.jsonl`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file != "" {
+				return verifySealed(cmd.Context(), a, file)
+			}
+			var report audit.Report
+			err := withAuditor(a, func(nc *nats.Conn) (err error) {
+				report, err = verifyAudit(cmd.Context(), a, nc)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return printAuditReport(a, report, "the audit log", nil)
+		},
+	}
+	cmd.Flags().StringVar(&file, "file", "", "verify this sealed export instead")
+	return cmd
+}
+
+// readAnchors reads the anchors of the audit log. Unreadable ones are a finding of the verification.
+func readAnchors(a *cli.App) ([]subjects.AuditHead, error) {
+	heads, err := audit.ReadHeads(a.Home.Heads())
+	if err != nil {
+		return nil, &cli.Failure{Code: cli.ExitAudit, Err: fmt.Errorf("reading the anchors of the audit log: %w", err)}
+	}
+	return heads, nil
+}
+
+// verifyAudit verifies the current log. The anchors are read before the end of the stream: what is anchored must be there. A
+// missing stream is an empty log, and the anchors tell whether that is a loss.
+func verifyAudit(ctx context.Context, a *cli.App, nc *nats.Conn) (audit.Report, error) {
+	heads, err := readAnchors(a)
+	if err != nil {
+		return audit.Report{}, err
+	}
+	src, err := bus.AuditSource(ctx, nc)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamNotFound {
+		src, err = audit.Source{}, nil
+	}
+	if err != nil {
+		return audit.Report{}, err
+	}
+	return auditlog.VerifySource(ctx, a.Home, withProgress(a, src, "verified"), heads)
+}
+
+// verifySealed verifies a sealed export against the log that names it as its predecessor.
+func verifySealed(ctx context.Context, a *cli.App, file string) error {
+	// There is one way to write an export, so writing it again computes its hash.
+	var sum audit.Summary
+	if err := readExport(file, func(src audit.Source) (err error) {
+		sum, err = audit.Export(ctx, withProgress(a, src, "read"), io.Discard)
+		return err
+	}); err != nil {
+		return err
+	}
+	sealed := view.SealedExport{File: file, SHA256: sum.SHA256}
+	heads := sum.Heads
+	predecessors, err := listPredecessors(ctx, a)
+	if err != nil {
+		return err
+	}
+	for _, p := range predecessors {
+		by := cmp.Or(p.By, "the current audit log")
+		switch {
+		case p.SHA256 == sealed.SHA256:
+			sealed.AnchoredBy, heads = by, p.OldHeads
+		case p.File == filepath.Base(file):
+			return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s is not the file that was sealed: its SHA-256 is %s, %s has %s", file, sealed.SHA256, by, p.SHA256), "restore the original")
+		}
+	}
+	var report audit.Report
+	if err := readExport(file, func(src audit.Source) (err error) {
+		report, err = audit.Verify(ctx, withProgress(a, src, "verified"), heads, audit.VerifyOptions{Accounts: subjects.AuditWriters})
+		return err
+	}); err != nil {
+		return err
+	}
+	if sealed.AnchoredBy == "" {
+		a.Say("%s is not anchored: neither the current audit log nor a sealed one names it as its predecessor. A change inside it would be found, a shorter copy that was sealed again would not.", file)
+		for _, p := range predecessors {
+			if why := cmp.Or(p.Problem, p.Note); why != "" {
+				a.Say("%s: %s", term.Plain(p.File), term.Plain(why))
+			}
+		}
+	}
+	return printAuditReport(a, report, file, &sealed)
+}
+
+// readExport opens an export for one walk. Damage has the exit code of a failed verification.
+func readExport(file string, f func(audit.Source) error) error {
+	r, err := os.Open(file)
+	if err != nil {
+		return cli.Fail(cli.ExitFailed, err.Error(), "name a sealed export with --file")
+	}
+	defer r.Close()
+	src, err := audit.OpenExport(r)
+	if err == nil {
+		err = f(src)
+	}
+	if errors.Is(err, audit.ErrExport) {
+		return cli.Fail(cli.ExitAudit, file+": "+err.Error(), "restore the original")
+	}
+	return err
+}
+
+// listPredecessors are the sealed logs that the current one anchors, newest first. There are none without an audit log.
+func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, err error) {
+	if checkAuditExists(a) != nil {
+		return nil, nil
+	}
+	err = withAuditor(a, func(nc *nats.Conn) error {
+		heads, err := readAnchors(a)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if len(heads) == 0 {
+			return nil
+		}
+		first, err := bus.AuditFirst(ctx, nc)
+		var genesis *subjects.AuditGenesis
+		if err == nil {
+			genesis, err = audit.Beginning(first, heads)
+		}
+		if err != nil {
+			return cli.Fail(cli.ExitAudit, fmt.Sprintf("the current audit log cannot anchor anything: %v", err), "see conclave audit verify")
+		}
+		sealed, err = auditlog.ListPredecessors(ctx, a.Home, genesis)
+		return err
+	})
+	return sealed, err
+}
+
+// printAuditReport prints a verification. The error of a failed one has its exit code.
+func printAuditReport(a *cli.App, r audit.Report, what string, sealed *view.SealedExport) error {
+	if a.JSON {
+		if err := a.PrintJSON(struct {
+			audit.Report
+			Sealed *view.SealedExport `json:"sealed,omitempty"`
+		}{r, sealed}); err != nil {
+			return err
+		}
+	} else {
+		view.AuditReport(a.Out, r, what, sealed)
+	}
+	if r.OK {
+		return nil
+	}
+	return cli.Fail(cli.ExitAudit, fmt.Sprintf("%s does not verify, %d problems, first %s", what, r.Bad, firstProblem(r)),
+		"keep the data folder for an investigation; conclave audit rotate opens a new audit log that refers to this one")
+}
+
+func firstProblem(r audit.Report) string {
+	if r.First == nil {
+		return "it has no record"
+	}
+	return r.First.String()
+}
+
+func auditExportCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export <file | ->",
+		Short: "Write the audit log to a file",
+		Long: `Writes the whole audit log as JSON lines that conclave audit verify --file reads. It does not verify. An existing file is not
+overwritten. "-" writes to stdout.
+
+stderr shows what was written and the SHA-256 of the file: keep that elsewhere. With --json it is a document on stdout, unless
+the export itself goes there.`,
+		Example: `  conclave audit export audit.jsonl
+  conclave audit export - | zstd > audit.jsonl.zst`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return withAuditor(a, func(nc *nats.Conn) error { return exportAudit(cmd.Context(), a, nc, v[0]) })
+		},
+	}
+}
+
+func exportAudit(ctx context.Context, a *cli.App, nc *nats.Conn, file string) error {
+	src, err := bus.AuditSource(ctx, nc)
+	if err != nil {
+		return err
+	}
+	src = withProgress(a, src, "exported")
+	if file == "-" {
+		sum, err := audit.Export(ctx, src, a.Out)
+		if err != nil { // a partial export must not look complete
+			return cli.Fail(cli.ExitFailed, err.Error(), "the output is incomplete")
+		}
+		a.Say("exported %d records in %d messages, sha256 %s", sum.Records, sum.Messages, sum.SHA256)
+		return nil
+	}
+	var sum audit.Summary
+	err = cli.WriteNewFile(file, func(w io.Writer) (err error) {
+		sum, err = audit.Export(ctx, src, w)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case a.JSON:
+		return a.PrintJSON(struct {
+			File string `json:"file"`
+			audit.Summary
+		}{file, sum})
+	}
+	a.Say("exported %d records in %d messages to %s, sha256 %s", sum.Records, sum.Messages, file, sum.SHA256)
+	return nil
+}
+
+func auditRotateCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate",
+		Short: "Seal the audit log and open a new one (while conclave is stopped)",
+		Long: `Exports the audit log, seals the export, moves the old stream aside and opens a new log whose first record has the hash of the
+export and the ends of all its chains. Nothing is deleted. Conclave must be stopped.
+
+A log that does not verify is rotated too, so that work can continue; the exit code is then 5, and the report says what was
+wrong.`,
+		Example: "  conclave audit rotate",
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return rotateAudit(cmd.Context(), a) },
+	}
+}
+
+func rotateAudit(ctx context.Context, a *cli.App) error {
+	if a.Server != "" {
+		return cli.Usage("only the audit log of the embedded server can be rotated: leave out --server")
+	}
+	if err := checkAuditExists(a); err != nil {
+		return err
+	}
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	if err := a.CheckNoStandalone(); err != nil {
+		return err
+	}
+	rot, err := auditlog.Rotate(ctx, a.Home, cfg.ServerConfig(a.Home), a.QuietLogger())
+	switch {
+	case errors.Is(err, bus.ErrInUse):
+		return cli.Fail(cli.ExitFailed, "the audit log cannot be rotated while conclave runs", "stop conclave up, rotate, start it again")
+	case err != nil:
+		return err
+	case a.JSON:
+		err = a.PrintJSON(rot)
+	default:
+		_, err = fmt.Fprintf(a.Out, "sealed  %s\nsha256  %s\nstore   %s\nrecords %d\n", rot.Sealed, rot.SHA256, rot.Store, rot.Records)
+	}
+	if err != nil || rot.Report.OK {
+		return err
+	}
+	return cli.Fail(cli.ExitAudit, "the sealed audit log does not verify, first "+firstProblem(rot.Report), "a new audit log is open and refers to it")
 }

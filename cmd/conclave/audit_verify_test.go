@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/audit"
 	"conclave/subjects"
 )
@@ -39,24 +40,24 @@ func reseal(t *testing.T, file string, msgs []audit.Stored) audit.Summary {
 // beside it vouches for nothing.
 func TestVerifySealed(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	rotate := func() string {
 		up := p.begin("conclave", "up")
 		p.must(up.stdout, `"pid"`)
-		p.run(exitDone, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
-		if code, err := up.end(os.Interrupt); code != exitDone || err != nil {
+		p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
+		if code, err := up.end(os.Interrupt); code != cli.ExitOK || err != nil {
 			t.Fatalf("it ended with %d, %v: %s", code, err, up.stderr)
 		}
-		out := p.run(exitDone, "conclave", "audit", "rotate")
+		out := p.run(cli.ExitOK, "conclave", "audit", "rotate")
 		return strings.TrimSpace(strings.TrimPrefix(strings.SplitN(out, "\n", 2)[0], "sealed"))
 	}
 	older := rotate()
 	newer := rotate()
 
-	if out := p.run(exitDone, "conclave", "audit", "verify", "--file", newer); !strings.Contains(out, "anchored by the current audit") {
+	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", newer); !strings.Contains(out, "anchored by the current audit") {
 		t.Errorf("the newer one: %s", out)
 	}
-	if out := p.run(exitDone, "conclave", "audit", "verify", "--file", older); !strings.Contains(out, "anchored by "+filepath.Base(newer)) {
+	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", older); !strings.Contains(out, "anchored by "+filepath.Base(newer)) {
 		t.Errorf("the older one: %s", out)
 	}
 	// A copy under another name is the same file.
@@ -68,7 +69,7 @@ func TestVerifySealed(t *testing.T) {
 	if err := os.WriteFile(copied, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := p.run(exitDone, "conclave", "audit", "verify", "--file", copied); !strings.Contains(out, "anchored by "+filepath.Base(newer)) {
+	if out := p.run(cli.ExitOK, "conclave", "audit", "verify", "--file", copied); !strings.Contains(out, "anchored by "+filepath.Base(newer)) {
 		t.Errorf("a copy: %s", out)
 	}
 
@@ -91,10 +92,10 @@ func TestVerifySealed(t *testing.T) {
 	}
 	reseal(t, filepath.Join(filepath.Dir(older), "audit-0.jsonl"), []audit.Stored{{Seq: 1, Subject: audit.GenesisSubject, Data: data}})
 	check := p.begin("conclave", "audit", "verify", "--file", older)
-	if code, err := check.wait(); code != exitAudit || err != nil || !strings.Contains(check.stderr.String(), "is not the file that was sealed") {
+	if code, err := check.wait(); code != cli.ExitAudit || err != nil || !strings.Contains(check.stderr.String(), "is not the file that was sealed") {
 		t.Errorf("a forged successor: %d, %v, %s%s", code, err, check.stdout, check.stderr)
 	}
-	if out := p.run(exitAudit, "conclave", "audit", "verify"); !strings.Contains(out, "the sealed audit log "+filepath.Base(older)+" is not the one that was sealed") {
+	if out := p.run(cli.ExitAudit, "conclave", "audit", "verify"); !strings.Contains(out, "the sealed audit log "+filepath.Base(older)+" is not the one that was sealed") {
 		t.Errorf("the audit with an altered predecessor: %s", out)
 	}
 
@@ -103,7 +104,7 @@ func TestVerifySealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	check = p.begin("conclave", "audit", "verify", "--file", copied)
-	if code, err := check.wait(); code != exitDone || err != nil || !strings.Contains(check.stderr.String(), "nothing outside "+copied+" vouches for it") || !strings.Contains(check.stderr.String(), "is missing from") {
+	if code, err := check.wait(); code != cli.ExitOK || err != nil || !strings.Contains(check.stderr.String(), copied+" is not anchored") || !strings.Contains(check.stderr.String(), "is missing from") {
 		t.Errorf("a path with a hole: %d, %v, %s%s", code, err, check.stdout, check.stderr)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
@@ -17,7 +18,7 @@ import (
 // TestFullAudit fills the audit: calls are refused and say what to do, the doctor sees it, a rotation mends it.
 func TestFullAudit(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	if err := os.WriteFile(filepath.Join(p.dir, "config", "conclave", "system.yaml"), []byte(system+"audit_max: 1MB\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -26,22 +27,19 @@ func TestFullAudit(t *testing.T) {
 	if err := json.Unmarshal([]byte(p.must(up.stdout, `"pid"`)), &r); err != nil {
 		t.Fatal(err)
 	}
-	a := newApp(nil, os.Stdout, os.Stderr)
-	a.home.Data, a.server = p.data, r.URL
-	nc, err := a.dial("operator")
+	a := cli.New(nil, os.Stdout, os.Stderr)
+	a.Home.Data, a.Server = p.data, r.URL
+	c, done, err := a.Connect("operator")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
-	out, err := actor.NewOut(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer done()
+	out := c.Out()
 	ask, err := subjects.ToolRequestService.With("get_datetime")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout)
 	defer cancel()
 	// fill calls until the audit takes no record of this size.
 	fill := func(out actor.Out) {
@@ -68,17 +66,17 @@ func TestFullAudit(t *testing.T) {
 	t.Logf("full after %s", time.Since(begin))
 
 	call := p.begin("conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
-	if code, err := call.wait(); code != exitFailed || err != nil || !strings.Contains(call.stderr.String(), "conclave audit rotate") {
+	if code, err := call.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(call.stderr.String(), "conclave audit rotate") {
 		t.Errorf("a call with a full audit: %d, %v, %s", code, err, call.stderr)
 	}
-	if got := p.run(exitDone, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") || !strings.Contains(got, "conclave audit rotate") {
+	if got := p.run(cli.ExitOK, "conclave", "doctor"); !strings.Contains(got, "warn  audit ") || !strings.Contains(got, "conclave audit rotate") {
 		t.Errorf("the doctor does not see it:\n%s", got)
 	}
-	if code, err := up.end(os.Interrupt); code != exitDone || err != nil {
+	if code, err := up.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("it ended with %d, %v: %s", code, err, up.stderr)
 	}
-	p.run(exitDone, "conclave", "audit", "rotate")
+	p.run(cli.ExitOK, "conclave", "audit", "rotate")
 	p.up()
-	p.run(exitDone, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
-	p.run(exitDone, "conclave", "audit", "verify")
+	p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
+	p.run(cli.ExitOK, "conclave", "audit", "verify")
 }

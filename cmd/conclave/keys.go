@@ -1,100 +1,236 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/auditlog"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// keysCommand makes what a stand-alone server needs.
-func (a *app) keysCommand() *cobra.Command {
+// keysCommand creates what a stand-alone server needs.
+func keysCommand(a *cli.App) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Make the keys and settings of a stand-alone NATS server",
-		Long: `Makes the keys that are missing, one per role, and writes two files that a stand-alone nats-server reads: its
-configuration, and an environment file with the public keys and places. Nothing in them is secret, and no seed is ever
-printed. Existing keys are never touched.
+		Short: "Create the keys and files of a stand-alone NATS server",
+		Long: `Creates missing keys, one per role, and writes two files for a stand-alone nats-server: its configuration, and an environment
+file with public keys and paths. Neither contains a secret, and no seed is ever printed. Existing keys are not touched.
 
 The embedded server of conclave up needs none of this.
 
-Among the keys are those of the two provisioners, who may make streams. conclave provision uses them once and deletes
-them; to provision again, run conclave keys again and restart the server with the new environment file.`,
+Among the keys are those of the two provisioners, which may create streams. conclave provision uses them once and deletes them;
+to provision again, run conclave keys again and restart the server with the new environment file.`,
 		Example: `  conclave keys
   conclave keys --listen 127.0.0.1:4333 --json`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error { return a.keys(listen) },
+		Args: cli.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return createKeys(a, listen) },
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "`host:port` of the NATS server (system.listen)")
 	return cmd
 }
 
-// public is a role and its public key.
-type public struct {
+// keysReport is what conclave keys wrote.
+type keysReport struct {
+	Env  string      `json:"env"`
+	Conf string      `json:"conf"`
+	Keys []publicKey `json:"keys"`
+}
+
+type publicKey struct {
 	Role   string `json:"role"`
 	Public string `json:"public"`
 }
 
-func (a *app) keys(listen string) error {
-	cfg, err := a.load(map[string]string{"system.listen": listen})
+func createKeys(a *cli.App, listen string) error {
+	cfg, err := a.LoadConfig(map[string]string{"system.listen": listen})
 	if err != nil {
 		return err
 	}
-	if err := a.home.Make(); err != nil {
+	if err := a.Home.Make(); err != nil {
 		return err
 	}
-	if r, err := a.home.Running(); err == nil {
-		return fail(exitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
+	if r, err := a.Home.Running(); err == nil {
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
 	}
 	lasting, boot := subjects.Table().Roles()
 	roles := append(lasting, boot...)
-	keys := a.home.Keys()
-	made, err := keys.Ensure(roles)
+	keys := a.Home.Keys()
+	created, err := keys.Ensure(roles)
 	if err != nil {
 		return err
 	}
-	server := cfg.ServerConfig(a.home)
+	server := cfg.ServerConfig(a.Home)
 	host, port, err := net.SplitHostPort(server.Listen)
 	if err != nil {
 		return err
 	}
-	if port == "0" { // a stand-alone server reads 0 as its usual port
+	if port == "0" { // for a stand-alone server 0 means its default port
 		port = "4222"
 		server.Listen = net.JoinHostPort(host, port)
 	}
-	if err := a.home.WriteEnv(server); err != nil {
+	out := keysReport{Env: a.Home.Env(), Conf: filepath.Join(a.Home.Data, "nats.conf")}
+	if err := a.Home.WriteEnv(server); err != nil {
 		return err
 	}
-	conf := filepath.Join(a.home.Data, "nats.conf")
-	if err := os.WriteFile(conf, []byte(subjects.Table().Conf()), 0o600); err != nil {
-		return fmt.Errorf("writing %s: %w", conf, err)
+	if err := os.WriteFile(out.Conf, []byte(subjects.Table().Conf()), 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", out.Conf, err)
 	}
-	out := struct {
-		Env  string   `json:"env"`
-		Conf string   `json:"conf"`
-		Keys []public `json:"keys"`
-	}{Env: a.home.Env(), Conf: conf}
 	for _, r := range roles {
 		p, err := keys.Public(r)
 		if err != nil {
 			return err
 		}
-		out.Keys = append(out.Keys, public{r, p})
+		out.Keys = append(out.Keys, publicKey{r, p})
 	}
-	if a.json {
-		return a.document(out)
+	if a.JSON {
+		return a.PrintJSON(out)
 	}
-	a.say("%d keys in %s, %d of them new.", len(roles), keys.Dir, made)
-	a.say("Public keys and places are in %s, the server's configuration is in %s. Now:\n", out.Env, out.Conf)
+	a.Say("%d keys in %s, %d of them new.", len(roles), keys.Dir, created)
+	a.Say("Public keys and paths are in %s, the server's configuration is in %s. Next:\n", out.Env, out.Conf)
 	url := "nats://" + net.JoinHostPort(host, port)
-	fmt.Fprintf(a.stdout, "set -a; . %s; set +a; nats-server -c %s\n", shellQuote(out.Env), shellQuote(out.Conf))
-	fmt.Fprintf(a.stdout, "conclave provision --server %s%s\n", url, a.again())
-	fmt.Fprintf(a.stdout, "conclave actor %s --server %s%s\n", strings.Join(staff(a.settings()), " "), url, a.again())
+	fmt.Fprintf(a.Out, "set -a; . %s; set +a; nats-server -c %s\n", term.ShellQuote(out.Env), term.ShellQuote(out.Conf))
+	fmt.Fprintf(a.Out, "conclave provision --server %s%s\n", url, a.FolderFlags())
+	fmt.Fprintf(a.Out, "conclave actor %s --server %s%s\n", strings.Join(cli.EnabledActors(a.Settings()), " "), url, a.FolderFlags())
 	return nil
+}
+
+// provisionCommand creates the streams of a stand-alone server.
+func provisionCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "provision --server URL",
+		Short: "Create the streams on a stand-alone NATS server, once",
+		Long: `Creates the streams, buckets and consumers on a NATS server that was started with the files of conclave keys, and opens the
+audit log. Then it deletes the seeds of the two provisioners: from then on nobody has a key for the accounts of the streams.
+
+Running it again when the streams exist and the seeds are gone changes nothing and succeeds. To let a new version change the
+streams, run conclave keys, restart the server with the new environment file, and provision again.`,
+		Example: "  conclave provision --server nats://127.0.0.1:4222",
+		Args:    cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.Server == "" {
+				return cli.Usage("name the server with --server URL; the embedded server of conclave up needs no provisioning")
+			}
+			return provisionServer(cmd.Context(), a)
+		},
+	}
+}
+
+// provisionReport is the result of provisioning.
+type provisionReport struct {
+	URL     string   `json:"url"`
+	Done    bool     `json:"done"`    // false: it was done before
+	Deleted []string `json:"deleted"` // seeds
+}
+
+func provisionServer(ctx context.Context, a *cli.App) error {
+	cfg, err := a.LoadConfig(nil)
+	if err != nil {
+		return err
+	}
+	if err := a.Home.Make(); err != nil {
+		return err
+	}
+	unlock, err := a.Home.Lock() // nobody else may write the audit anchors meanwhile
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	b := &bus.Bus{URL: a.Server, Keys: a.Home.Keys(), Log: a.QuietLogger()}
+	err = auditlog.Provision(ctx, a.Home, b, func(ctx context.Context, genesis []byte) error {
+		return retryUnreachable(ctx, func() error { return bus.ProvisionWith(ctx, b, cfg.ServerConfig(a.Home), genesis) })
+	})
+	out := provisionReport{URL: a.Server, Done: true, Deleted: []string{}}
+	again := "run conclave keys" + a.FolderFlags() + " and restart nats-server with the new environment file"
+	switch {
+	case errors.Is(err, bus.ErrMissingKey):
+		if !hasStreams(ctx, b) {
+			return cli.Fail(cli.ExitFailed, "the provisioners' keys are gone and streams are missing", again+", then provision again")
+		}
+		out.Done = false
+	case errors.Is(err, bus.ErrKey):
+		return cli.Fail(cli.ExitFailed, err.Error(), again)
+	case err != nil:
+		return err
+	}
+	if out.Deleted, err = deleteProvisioners(b.Keys); err != nil {
+		return err
+	}
+	if _, err := bus.WriteContexts(b.Keys, b.URL); err != nil {
+		a.Say("the nats contexts could not be written: %v", err)
+	}
+	switch {
+	case a.JSON:
+		return a.PrintJSON(out)
+	case out.Done:
+		a.Say("The streams are created. The provisioners' seeds are deleted, so nobody can change the streams; to provision again, %s.", again)
+	default:
+		a.Say("The streams exist and the provisioners' keys are gone: nothing to do. To provision again, %s.", again)
+	}
+	return nil
+}
+
+// deleteProvisioners deletes the seeds of the provisioners and returns the files.
+func deleteProvisioners(keys bus.Keys) ([]string, error) {
+	deleted := []string{}
+	_, boot := subjects.Table().Roles()
+	for _, r := range boot {
+		switch err := os.Remove(keys.Path(r)); {
+		case err == nil:
+			deleted = append(deleted, keys.Path(r))
+		case !errors.Is(err, fs.ErrNotExist):
+			return deleted, fmt.Errorf("the streams are created, but a provisioner's seed could not be deleted: %w: delete it", err)
+		}
+	}
+	return deleted, nil
+}
+
+// retryUnreachable retries for ten seconds while no server answers: it was often started a moment before.
+func retryUnreachable(ctx context.Context, step func() error) error {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		err := step()
+		if !errors.Is(err, bus.ErrUnreachable) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// hasStreams reports whether the event log and the audit log exist, read with the keys that may.
+func hasStreams(ctx context.Context, b *bus.Bus) bool {
+	for role, read := range map[string]func(*client.Client) (client.StreamStatus, error){
+		"user":    func(c *client.Client) (client.StreamStatus, error) { return c.EventStatus(ctx) },
+		"auditor": func(c *client.Client) (client.StreamStatus, error) { return c.AuditStatus(ctx) },
+	} {
+		nc, err := b.Dial(role)
+		if err != nil {
+			return false
+		}
+		c, err := client.New(nc)
+		if err == nil {
+			_, err = read(c)
+		}
+		nc.Close()
+		if err != nil {
+			return false
+		}
+	}
+	return true
 }

@@ -1,23 +1,25 @@
-// Command conclave runs the society of actors on its bus, and is how a person looks at it: call a tool, watch the bus,
-// read and check the audit. It is wiring and words; what it does is done by the packages below it.
+// Command conclave starts the system and is the user's command line for it. Each command reads its flags, calls the client of
+// the bus and hands the result to a view.
 package main
 
 import (
 	"context"
 	"io"
 	"os"
+
+	"conclave/cmd/conclave/internal/cli"
 )
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the whole program: arguments and streams in, exit code out.
+// run executes a command line and returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, release := interruptible(context.Background(), stderr)
+	ctx, release := cli.Interruptible(context.Background(), stderr)
 	defer release()
-	a := newApp(stdin, stdout, stderr)
-	root := a.root()
-	root.SetArgs(append([]string{}, args...)) // never nil, which would mean the process's own
-	return a.end(root.ExecuteContext(ctx))
+	a := cli.New(stdin, stdout, stderr)
+	root := rootCommand(a)
+	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
+	return a.Finish(root.ExecuteContext(ctx))
 }

@@ -1,186 +1,72 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"conclave/pkg/actor"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// memoryCommand is the user's own hand on what is remembered.
-func (a *app) memoryCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "memory",
-		Short: "Look at what is remembered, change it, forget it",
-		Long: `Shows what the assistant remembers, why something is recalled, and lets you change, pin and forget it. Answers are
-remembered by themselves, facts when somebody wants them kept, documents when you import them.
+// memoryCommand shows and changes what is remembered.
+func memoryCommand(a *cli.App) *cobra.Command {
+	return cli.Group("memory", "Show, change and forget memories",
+		`Shows what the assistant remembers and why something is recalled, and lets you change, pin and forget it. Answers are remembered
+automatically, facts when you or the assistant store them, documents when you import them.
 
-What strangers could have written is marked UNTRUSTED wherever it is shown. The beginning of an id is enough from six
-letters on.`,
-		Example: `  conclave memory search where does my sister live
+Memories with external content are marked UNTRUSTED. At least 6 characters of an id are enough.`,
+		`  conclave memory search where does my sister live
   conclave memory list --kind fact
   conclave memory import ~/notes
   conclave memory forget 3f9c01d2`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var names []string
-			for _, c := range cmd.Commands() {
-				names = append(names, c.Name())
-			}
-			return usage("say what to do with memory: %s: see %s --help", strings.Join(names, ", "), cmd.CommandPath())
-		},
-		SuggestionsMinimumDistance: 2,
-	}
-	cmd.AddCommand(
-		a.memoryListCommand(), a.memorySearchCommand(), a.memoryShowCommand(), a.memoryGraphCommand(), a.memoryStatusCommand(),
-		a.memoryAddCommand(), a.memoryEditCommand(), a.memoryForgetCommand(),
-		a.memoryMarkCommand("pin", "Keep memories at the front, however old they are", "pinned"),
-		a.memoryMarkCommand("unpin", "Let pinned memories age again", "no longer pinned"),
-		a.memoryMarkCommand("accept", "Take memories that a subagent proposed", "accepted"),
-		a.memoryMarkCommand("reject", "Throw away memories that a subagent proposed", "rejected"),
-		a.memoryExportCommand(), a.memoryImportCommand(),
-	)
-	return cmd
+		memoryListCommand(a), memorySearchCommand(a), memoryShowCommand(a), memoryGraphCommand(a), memoryStatusCommand(a),
+		memoryAddCommand(a), memoryEditCommand(a), memoryForgetCommand(a),
+		memoryMarkCommand(a, "pin", "Keep memories ranked high, however old they are", "A pinned memory does not lose rank with age, and is not superseded automatically.", "pinned"),
+		memoryMarkCommand(a, "unpin", "Let pinned memories age again", "They are ranked like all others again.", "no longer pinned"),
+		memoryMarkCommand(a, "accept", "Accept memories that a subagent proposed", "Subagents only propose memories; accepted ones are recalled from now on.", "accepted"),
+		memoryMarkCommand(a, "reject", "Reject memories that a subagent proposed", "Rejected memories are forgotten. They were never recalled.", "rejected"),
+		memoryExportCommand(a), memoryImportCommand(a))
 }
 
-// How long memory may take: to look something up, and to write, which needs vectors.
-const (
-	memoryTime  = time.Minute
-	writingTime = 110 * time.Second // below the two minutes after which the server no longer passes an answer on
-)
-
-// memory is a line to the memory actor.
-type memory struct {
-	*app
-	out actor.Out
+// missingMemories is the error of ids that do not exist, nil when there are none.
+func missingMemories(a *cli.App, ids []string) error {
+	switch len(ids) {
+	case 0:
+		return nil
+	case 1:
+		return cli.Fail(cli.ExitFailed, "there is no memory "+term.Visible(ids[0]), "list them with "+a.Program()+" memory list")
+	}
+	return cli.Fail(cli.ExitFailed, "there are no memories "+term.Visible(strings.Join(ids, ", ")), "list them with "+a.Program()+" memory list")
 }
 
-func (a *app) memory(opts ...nats.Option) (*memory, func(), error) {
-	out, done, err := a.asUser(opts...)
-	if err != nil {
-		return nil, nil, err
+// memoryLookupError explains why the memory with an id or prefix was not found, and other errors of memory.
+func memoryLookupError(a *cli.App, id string, err error) error {
+	var ambiguous *client.AmbiguousError
+	switch {
+	case errors.As(err, &ambiguous):
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%s begin with %s", view.Memories(ambiguous.Count), id), "give more of the id")
+	case errors.Is(err, client.ErrNotFound):
+		return missingMemories(a, []string{id})
 	}
-	return &memory{a, out}, done, nil
+	return a.MemoryError(err)
 }
 
-// admin asks for one thing of the user's own.
-func (m *memory) admin(ctx context.Context, q subjects.MemoryAdminRequest) (subjects.MemoryAdminReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, memoryTime)
-	defer cancel()
-	r, err := actor.Ask(ctx, m.out, subjects.MemoryAdminService, q)
-	if r.Entries == nil { // an empty list in JSON, not null
-		r.Entries = []subjects.MemoryEntry{}
-	}
-	return r, m.says(err)
-}
-
-// write hands something to memory. A mailbox that is full has read nothing, so it is tried again.
-func (m *memory) write(ctx context.Context, w subjects.MemoryWriteRequest) (subjects.MemoryWriteReply, error) {
-	for wait := 100 * time.Millisecond; ; wait *= 2 {
-		timed, cancel := context.WithTimeout(ctx, writingTime)
-		r, err := actor.Ask(timed, m.out, subjects.MemoryWriteService, w)
-		cancel()
-		var f *subjects.Fault
-		if !errors.As(err, &f) || f.Code != subjects.CodeBusy || wait > 5*time.Second {
-			return r, m.says(err)
-		}
-		select {
-		case <-ctx.Done():
-			return r, ctx.Err()
-		case <-time.After(wait):
-		}
-	}
-}
-
-// errNoMemory marks that nobody was there to be asked: the next try would find nobody either.
-var errNoMemory = errors.New("no memory actor answers")
-
-// says makes an error with a fix and an exit code of what came instead of an answer.
-func (m *memory) says(err error) error {
-	var f *subjects.Fault
-	if !errors.As(err, &f) {
-		return err
-	}
-	what := fmt.Sprintf("%s (%s)", f.Text, f.Code)
-	if !strings.HasPrefix(what, "memory") {
-		what = "memory: " + what
-	}
-	switch f.Code {
-	case subjects.CodeUnavailable:
-		if !actor.IsReplyFault(err) {
-			return &failure{exitAbsent, fmt.Errorf("%w: %s doctor says who runs; %s actor memory starts one", errNoMemory, m.program(), m.program())}
-		}
-		return fail(exitAbsent, what, "see conclave doctor")
-	case subjects.CodeTimeout, subjects.CodeExpired, subjects.CodeBusy:
-		return fail(exitAbsent, what, "try again")
-	case subjects.CodeMalformed, subjects.CodeTooLarge: // memory knows best what to do, and says so itself
-		return &failure{exitFailed, errors.New(what)}
-	case subjects.CodeNoAudit, subjects.CodeUnrecorded:
-		return fail(exitFailed, what, "see conclave doctor")
-	}
-	return explain("memory", f)
-}
-
-// tooLarge reports whether an answer did not fit into one message.
-func tooLarge(err error) bool {
-	var f *subjects.Fault
-	return errors.As(err, &f) && f.Code == subjects.CodeTooLarge
-}
-
-// page is how many entries are asked for at once.
-const page = 50
-
-// pages asks for entries page by page and gives each to show. At most most of them, 0 = all; next is where more begin.
-func (m *memory) pages(ctx context.Context, q subjects.MemoryAdminRequest, most int, show func(subjects.MemoryEntry) error) (next string, err error) {
-	room := page
-	for n := 0; ; {
-		q.Limit = room
-		if most > 0 {
-			q.Limit = min(room, most-n)
-		}
-		timed, cancel := context.WithTimeout(ctx, memoryTime)
-		r, err := actor.Ask(timed, m.out, subjects.MemoryAdminService, q)
-		cancel()
-		if tooLarge(err) && room > 1 { // long ones: fewer of them
-			room /= 2
-			continue
-		}
-		if err != nil {
-			return "", m.says(err)
-		}
-		for _, e := range r.Entries {
-			if err := show(e); err != nil {
-				return "", err
-			}
-		}
-		n += len(r.Entries)
-		switch {
-		case r.Next == "":
-			return "", nil
-		case most > 0 && n >= most:
-			return r.Next, nil
-		case r.Next == q.After || len(r.Entries) == 0:
-			return "", fail(exitFailed, "memory: its list has no end", "the log of conclave up says more")
-		}
-		q.After = r.Next
-	}
-}
-
-// memoryIDs checks the ids of a command line and takes out those that stand there twice.
-func memoryIDs(v []string) ([]string, error) {
-	var ids []string
+// checkMemoryIDs checks ids and removes duplicates.
+func checkMemoryIDs(v []string) (ids []string, err error) {
 	for _, id := range v {
-		if err := checkShort(id); err != nil {
+		if err := cli.CheckPrefix(id); err != nil {
 			return nil, err
 		}
 		if !slices.Contains(ids, id) {
@@ -190,124 +76,293 @@ func memoryIDs(v []string) ([]string, error) {
 	return ids, nil
 }
 
-// unknown says which ids there are not, nil when there are all.
-func (m *memory) unknown(missing []string) error {
-	if len(missing) == 0 {
-		return nil
-	}
-	what := "there is no memory "
-	if len(missing) > 1 {
-		what = "there are no memories "
-	}
-	return fail(exitFailed, what+visible(strings.Join(missing, ", ")), m.program()+" memory list shows what there is")
-}
-
-// oneOf refuses what is none of the words.
-func oneOf(flag, v string, words ...string) error {
-	if v == "" || slices.Contains(words, v) {
-		return nil
-	}
-	return usage("--%s %s%s: use %s", flag, visible(v), nearest(v, words), strings.Join(words, ", "))
-}
-
-// Words that entries are sorted by.
-var (
-	memoryKinds  = []string{subjects.KindEngram, subjects.KindFact, subjects.KindDocument}
-	memoryStates = []string{subjects.MemoryActive, subjects.MemoryCandidate, subjects.MemorySuperseded}
-	memoryTrust  = []string{subjects.Trusted, subjects.Untrusted}
-)
-
-// words offers words as the value of a flag.
-func words(w []string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return w, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// completeMemories offers the ids of the newest entries.
-func (a *app) completeMemories(cmd *cobra.Command, _ []string, word string) (ids []string, _ cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), hurry)
-	defer cancel()
-	a.stderr = io.Discard // a completion has nobody to talk to
-	m, done, err := a.memory(nats.Timeout(hurry))
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer done()
-	r, err := m.admin(ctx, subjects.MemoryAdminRequest{Op: "list", Limit: page})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	for _, e := range r.Entries {
-		if strings.HasPrefix(e.ID, word) && subjects.CheckToken(e.ID) == nil {
-			ids = append(ids, e.ID+"\t"+clip(plain(e.Name), 50))
+// completeMemories completes the ids of the newest memories.
+func completeMemories(a *cli.App) cli.Completion {
+	return a.CompleteFrom(func(ctx context.Context, c *client.Client) (ids []string, err error) {
+		entries, _, err := c.ListMemories(ctx, subjects.MemoryAdminRequest{}, client.MemoryPage)
+		for _, e := range entries {
+			if subjects.CheckToken(e.ID) == nil {
+				ids = append(ids, e.ID+"\t"+term.Clip(term.Plain(e.Name), 50))
+			}
 		}
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+		return ids, err
+	})
 }
 
-func (a *app) memoryStatusCommand() *cobra.Command {
+func memoryStatusCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "How much is remembered, and how it is searched",
-		Long: `Says how many memories there are of each kind and state, how large the file is, which way a search takes and why, which
-model makes the vectors, and how many memories still wait for theirs. With --json it is one document.`,
+		Short: "Show how much is remembered, and how it is searched",
+		Long: `Shows the number of memories of each kind and state, the size of the file, how a search works now and why, the embedding model,
+and how many memories wait for an embedding. With --json it prints one document.`,
 		Example: `  conclave memory status
   conclave memory status --json | jq .unembedded`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			m, done, err := a.memory()
-			if err != nil {
-				return err
-			}
-			defer done()
-			r, err := m.admin(cmd.Context(), subjects.MemoryAdminRequest{Op: "status"})
-			switch {
-			case err != nil:
-				return quietly(cmd.Context(), err)
-			case r.Status == nil:
-				return fail(exitFailed, "memory says nothing of how it is", "the log of conclave up says more")
-			case a.json:
-				return a.document(r.Status)
-			}
-			a.printStatus(*r.Status)
-			return a.stdout.err
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				s, err := c.MemoryStatus(cmd.Context())
+				switch {
+				case err != nil:
+					return a.MemoryError(err)
+				case a.JSON:
+					return a.PrintJSON(s)
+				}
+				return view.MemoryStatus(a.Streams, s, a.Program())
+			})
 		},
 	}
 }
 
-func (a *app) printStatus(s subjects.MemoryStatus) {
-	line := func(name, format string, v ...any) {
-		fmt.Fprintf(a.stdout, "%-10s %s\n", name, visible(fmt.Sprintf(format, v...)))
+func memoryListCommand(a *cli.App) *cobra.Command {
+	var filter subjects.MemoryAdminRequest
+	var all bool
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List memories, newest first",
+		Long: `Lists memories, newest first: id, kind, state, trust, age and name. Only active ones, unless --state or --all says otherwise.
+Filters combine; --text searches name, description and text literally. With --json it prints one document with entries, and
+next when there are more.`,
+		Example: `  conclave memory list
+  conclave memory list --kind document --from notes/garden.md
+  conclave memory list --state candidate
+  conclave memory list --limit 0 --json | jq -r '.entries[].name'`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case limit < 0:
+				return cli.Usage("--limit %d: give a number, or 0 for all", limit)
+			case all && filter.State != "":
+				return cli.Usage("--all and --state exclude each other")
+			}
+			if err := cli.FirstError(cli.OneOf("kind", filter.Kind, client.MemoryKinds...), cli.OneOf("state", filter.State, client.MemoryStates...),
+				cli.OneOf("trust", filter.Trust, client.MemoryTrust...)); err != nil {
+				return err
+			}
+			if !all {
+				filter.State = cmp.Or(filter.State, subjects.MemoryActive)
+			}
+			filter.From = resolveSource(filter.From)
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return listMemories(cmd.Context(), a, c, filter, limit) })
+		},
 	}
-	total := 0
-	for _, n := range s.Entries {
-		total += n
+	f := cmd.Flags()
+	f.StringVar(&filter.Kind, "kind", "", "only engram, fact or document")
+	f.StringVar(&filter.State, "state", "", "only active, candidate or superseded")
+	f.StringVar(&filter.Trust, "trust", "", "only trusted or untrusted")
+	f.StringVar(&filter.Tag, "tag", "", "only with this tag")
+	f.StringVar(&filter.From, "from", "", "only from this `file` or address")
+	f.StringVar(&filter.Text, "text", "", "only with this text")
+	f.IntVar(&limit, "limit", client.MemoryPage, "how many at most; 0 for all")
+	f.BoolVar(&all, "all", false, "also superseded ones and candidates")
+	cli.CompleteFlags(cmd, map[string]cli.Completion{
+		"kind": cli.Words(client.MemoryKinds...), "state": cli.Words(client.MemoryStates...), "trust": cli.Words(client.MemoryTrust...),
+	})
+	return cmd
+}
+
+func listMemories(ctx context.Context, a *cli.App, c *client.Client, filter subjects.MemoryAdminRequest, limit int) error {
+	entries, next, err := c.ListMemories(ctx, filter, limit)
+	switch {
+	case err != nil:
+		return a.MemoryError(err)
+	case a.JSON:
+		return a.PrintJSON(subjects.MemoryAdminReply{Entries: entries, Next: next})
+	case len(entries) == 0:
+		a.Say("no memory matches: see %s memory status", a.Program())
+		return nil
 	}
-	line("memories", "%d%s", total, counted(s.Entries))
-	line("states", "%s", or(strings.TrimPrefix(counted(s.States), ": "), "-"))
-	line("documents", "%d", s.Documents)
-	line("relations", "%d", s.Relations)
-	line("file", "%s, DuckDB %s, schema %d", size(s.Bytes), or(s.DuckDB, "-"), s.Schema)
-	line("search", "%s", or(s.Search, "-"))
-	line("vectors", "%s, %s in memory", or(s.Model, "no model"), size(s.Resident))
-	line("cached", "%d", s.Cached)
-	if s.Unembedded > 0 {
-		a.say("without vectors yet, and found by their words until then: %s", memories(s.Unembedded))
+	if err := view.MemoryTable(a.Out, entries); err != nil {
+		return err
 	}
-	if n := s.States[subjects.MemoryCandidate]; n > 0 {
-		a.say("waiting for your decision: %s; %s memory list --state candidate shows them", memories(n), a.program())
+	if next != "" {
+		a.Say("there are more: --limit %d lists twice as many, --limit 0 all", 2*limit)
+	}
+	return nil
+}
+
+// resolveSource is the name under which a document was imported: the absolute path of a file that exists.
+func resolveSource(from string) string {
+	if from == "" {
+		return ""
+	}
+	if path, err := filepath.Abs(from); err == nil {
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return path
+		}
+	}
+	return from
+}
+
+func memorySearchCommand(a *cli.App) *cobra.Command {
+	var q subjects.MemoryQuery
+	var reasons bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "search <words...>",
+		Short: "Recall memories as the assistant does",
+		Long: `Recalls as the assistant does, and shows what it would get: rank, similarity, score, age, source, and the relevant part of the
+text. --why breaks each score down. Untrusted memories are marked.
+
+With --json it prints one document with hits, notes and the time it took.`,
+		Example: `  conclave memory search where does my sister live
+  conclave memory search --why --max 3 tomatoes
+  conclave memory search --json tomatoes | jq -r '.hits[].segment'`,
+		Args: cli.Args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			q.Query = strings.TrimSpace(strings.Join(v, " "))
+			switch {
+			case q.Query == "":
+				return cli.Usage("give words to search for: see %s --help", cmd.CommandPath())
+			case q.Max < 0:
+				return cli.Usage("--max %d: give a number, or 0 for the default", q.Max)
+			}
+			if err := cli.FirstError(cli.CheckTimeout(timeout, "60s"), cli.OneOf("kind", q.Kind, client.MemoryKinds...)); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				r, err := c.SearchMemory(ctx, q)
+				switch {
+				case errors.Is(err, client.ErrIncomplete):
+					return cli.Fail(cli.ExitFailed, "memory: "+err.Error(), "try again")
+				case err != nil:
+					return a.MemoryError(err)
+				case a.JSON:
+					return a.PrintJSON(r)
+				}
+				return view.MemoryHits(a.Streams, r, reasons, q.Whole)
+			})
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.IntVar(&q.Max, "max", 0, "how many at most; 0 as configured")
+	f.StringVar(&q.Kind, "kind", "", "only engram, fact or document")
+	f.BoolVar(&q.Whole, "whole", false, "the whole text, not only the relevant part")
+	f.BoolVar(&q.Fresh, "fresh", false, "do not use the cache")
+	f.BoolVar(&q.All, "all", false, "also superseded ones and candidates")
+	f.BoolVar(&reasons, "why", false, "break each score down")
+	f.DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"kind": cli.Words(client.MemoryKinds...)})
+	return cmd
+}
+
+func memoryShowCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show <id>",
+		Short: "Print everything about a memory",
+		Long: `Prints a memory in full: its text, source and trust, grades and feedback, what it supersedes or is superseded by, related
+memories, and how often it was recalled.
+
+With --json it prints one document with entry and correlated.`,
+		Example: `  conclave memory show 3f9c01d2
+  conclave memory show 3f9c01d2 --json | jq .entry.provenance`,
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: cli.FirstArg(completeMemories(a)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := cli.CheckPrefix(v[0]); err != nil {
+				return err
+			}
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				e, err := c.ShowMemory(cmd.Context(), v[0])
+				if err != nil {
+					return memoryLookupError(a, v[0], err)
+				}
+				related, err := c.RelatedMemories(cmd.Context(), e)
+				if err != nil { // the memory is still worth showing
+					a.Say("related memories are not available: %s", term.OneLine(a.MemoryError(err).Error()))
+				}
+				if a.JSON {
+					return a.PrintJSON(struct {
+						Entry      subjects.MemoryEntry   `json:"entry"`
+						Correlated []subjects.MemoryEntry `json:"correlated"`
+					}{e, related})
+				}
+				view.Memory(a.Out, e, related)
+				return a.Out.Err
+			})
+		},
 	}
 }
 
-// counted lists numbers by name, as ": 3 document, 12 fact".
-func counted(by map[string]int) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(by)) {
-		parts = append(parts, fmt.Sprintf("%d %s", by[name], name))
+func memoryGraphCommand(a *cli.App) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "graph [name]",
+		Short: "Show relations between people, places and things",
+		Long: `Shows the knowledge graph: relations between people, places and things, all or those of a name. Current relations come first,
+then past ones, with the dates as far as they are known and the memory that states it. With --json it prints one document
+with relations.`,
+		Example: `  conclave memory graph
+  conclave memory graph Anna
+  conclave memory graph Anna --json | jq -r '.relations[] | select(.tense == "is") | .object'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if limit < 1 {
+				return cli.Usage("--limit %d: give a number of at least 1", limit)
+			}
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				relations, err := c.MemoryGraph(cmd.Context(), strings.TrimSpace(strings.Join(v, " ")), limit)
+				switch {
+				case err != nil:
+					return a.MemoryError(err)
+				case a.JSON:
+					return a.PrintJSON(struct {
+						Relations []subjects.Relation `json:"relations"`
+					}{relations})
+				case len(relations) == 0:
+					a.Say("no relations are known")
+					return nil
+				}
+				return view.MemoryGraph(a.Out, relations)
+			})
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	if len(parts) == 0 {
-		return ""
+	cmd.Flags().IntVar(&limit, "limit", 200, "how many at most")
+	return cmd
+}
+
+func memoryExportCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export [file]",
+		Short: "Write all memories as JSON lines",
+		Long: `Writes every memory with everything about it, one JSON object per line, newest first: to stdout, or to a new file that only you
+can read. conclave memory import reads it back. It has no embeddings, which are computed again, and no knowledge graph: to
+keep that, copy the file of the memory while conclave is stopped.
+
+With a file, stderr shows the number of memories; with --json that is a document on stdout.`,
+		Example: `  conclave memory export memory.jsonl
+  conclave memory export | jq -r 'select(.kind == "fact") | .corpus'`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			return a.WithClient(func(c *client.Client) error {
+				if len(v) == 0 || v[0] == "-" {
+					n, err := c.ExportMemories(cmd.Context(), a.Out)
+					if err != nil && n > 0 { // a partial export must not look complete
+						return cli.Fail(cli.ExitFailed, term.OneLine(a.MemoryError(err).Error()), "the output is incomplete")
+					}
+					return a.MemoryError(err)
+				}
+				n := 0
+				err := cli.WriteNewFile(v[0], func(w io.Writer) (err error) {
+					n, err = c.ExportMemories(cmd.Context(), w)
+					return err
+				})
+				switch {
+				case err != nil:
+					return a.MemoryError(err)
+				case a.JSON:
+					return a.PrintJSON(struct {
+						File    string `json:"file"`
+						Entries int    `json:"entries"`
+					}{v[0], n})
+				}
+				a.Say("exported %s to %s", view.Memories(n), v[0])
+				return nil
+			})
+		},
 	}
-	return ": " + strings.Join(parts, ", ")
 }

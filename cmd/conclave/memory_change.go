@@ -1,217 +1,170 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// memories is a number of them.
-func memories(n int) string {
-	if n == 1 {
-		return "1 memory"
-	}
-	return fmt.Sprintf("%d memories", n)
-}
+const (
+	maxFact   = 64 << 10  // bytes of a fact; longer text is a document
+	maxCorpus = 256 << 10 // bytes of text that an edit may set
+)
 
-// memoryMarkCommand is pin, unpin, accept and reject: they take ids and set one thing.
-func (a *app) memoryMarkCommand(op, what, done string) *cobra.Command {
-	long := map[string]string{
-		"pin":    "A pinned memory does not lose rank with age, and nothing takes its place by itself.",
-		"unpin":  "They are ranked like all others again.",
-		"accept": "Subagents only propose what should be remembered; what you accept is recalled from now on.",
-		"reject": "What you reject is forgotten. It was never recalled.",
-	}[op]
+// memoryMarkCommand returns pin, unpin, accept or reject: op is the verb, done its past form in the message.
+func memoryMarkCommand(a *cli.App, op, short, long, done string) *cobra.Command {
 	return &cobra.Command{
 		Use:   op + " <id...>",
-		Short: what,
-		Long:  what + ". " + long + "\n\nEnds with exit code 1 when an id is unknown; the others are done. With --json it is one document with changed and missing.",
+		Short: short,
+		Long:  short + ". " + long + "\n\nThe exit code is 1 when an id is unknown; the others are changed. With --json it prints one document with changed and missing.",
 		Example: fmt.Sprintf(`  conclave memory %s 3f9c01d2
   conclave memory %s 3f9c01d2 77ab01ce --json`, op, op),
-		Args:              args(cobra.MinimumNArgs(1)),
-		ValidArgsFunction: a.completeMemories,
+		Args:              cli.Args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: completeMemories(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			ids, err := memoryIDs(v)
+			ids, err := checkMemoryIDs(v)
 			if err != nil {
 				return err
 			}
-			m, end, err := a.memory()
-			if err != nil {
-				return err
-			}
-			defer end()
-			r, err := m.admin(cmd.Context(), subjects.MemoryAdminRequest{Op: op, IDs: ids})
-			if err != nil { // also when it was broken off: nobody knows whether it was done
-				return err
-			}
-			if a.json {
-				err = a.document(changed{r.Changed, append([]string{}, r.Missing...)})
-			} else {
-				text := fmt.Sprintf("%s: %s", memories(r.Changed), done)
-				if same := len(ids) - r.Changed - len(r.Missing); same > 0 {
-					text += fmt.Sprintf("; %d as before", same)
+			// An interrupt is an error: whether it was done is unknown.
+			return a.WithClient(func(c *client.Client) error {
+				changed, missing, err := c.MarkMemories(cmd.Context(), op, ids)
+				if err != nil {
+					return a.MemoryError(err)
 				}
-				a.say("%s", text)
-			}
-			return errFirst(err, m.unknown(r.Missing))
+				if a.JSON {
+					err = a.PrintJSON(struct {
+						Changed int      `json:"changed"`
+						Missing []string `json:"missing"`
+					}{changed, missing})
+				} else {
+					text := fmt.Sprintf("%s %s", view.Memories(changed), done)
+					if same := len(ids) - changed - len(missing); same > 0 {
+						text += fmt.Sprintf("; %d unchanged", same)
+					}
+					a.Say("%s", text)
+				}
+				return cli.FirstError(err, missingMemories(a, missing))
+			})
 		},
 	}
 }
 
-// changed is what became of ids, as a document.
-type changed struct {
-	Changed int      `json:"changed"`
-	Missing []string `json:"missing"`
+// readText returns a text of the command line, or stdin for "-".
+func readText(ctx context.Context, a *cli.App, text string, limit int) (string, error) {
+	if text != "-" {
+		return text, nil
+	}
+	text, err := a.ReadAll(ctx, limit, "")
+	if errors.Is(err, term.ErrStopped) {
+		return "", cli.Fail(cli.ExitFailed, "stopped", "nothing was changed")
+	}
+	return text, err
 }
 
-// maxFact is the longest text that is remembered as one thing. What is longer is a document.
-const maxFact = 64 << 10
-
-func (a *app) memoryAddCommand() *cobra.Command {
+func memoryAddCommand(a *cli.App) *cobra.Command {
 	var tags []string
 	cmd := &cobra.Command{
 		Use:   "add <text...>",
 		Short: "Remember something",
-		Long: `Remembers a fact that you state: it counts as your own word. "-" reads it from stdin. What is known already is merged with
-it; what it contradicts is superseded and no longer recalled.
+		Long: `Remembers a fact that you state; it is trusted. "-" reads it from stdin. A known fact is merged with it; a fact that it
+contradicts is superseded and no longer recalled.
 
-Says on stderr what became of it. With --json it is one document with id, action, other and why.`,
+stderr shows what became of it. With --json it prints one document with id, action, other and why.`,
 		Example: `  conclave memory add 'My sister Anna lives in Bremen since 2024'
   conclave memory add --tag house 'The boiler was serviced in March'
   conclave memory add - < note.txt`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			text, err := a.given(cmd.Context(), strings.Join(v, " "), maxFact)
+			text, err := readText(cmd.Context(), a, strings.Join(v, " "), maxFact)
 			switch {
 			case err != nil:
 				return err
 			case strings.TrimSpace(text) == "":
-				return usage("there is nothing to remember: write it behind %s", cmd.CommandPath())
+				return cli.Usage("the text is empty: write it after %s", cmd.CommandPath())
 			case len(text) > maxFact:
-				return usage("that is more than %s: write it into a file and use conclave memory import", size(maxFact))
+				return cli.Usage("the text is longer than %s: write it into a file and use conclave memory import", term.Bytes(maxFact))
 			}
-			m, done, err := a.memory()
-			if err != nil {
-				return err
-			}
-			defer done()
-			r, err := m.write(cmd.Context(), subjects.MemoryWriteRequest{Entries: []subjects.MemoryEntry{{Kind: subjects.KindFact, Corpus: strings.TrimSpace(text), Tags: tags}}})
-			switch {
-			case err != nil:
-				return err
-			case len(r.Results) != 1:
-				return fail(exitFailed, "memory does not say what became of it", "look with conclave memory search")
-			}
-			return m.written(r)
+			return a.WithClient(func(c *client.Client) error { return addMemory(cmd.Context(), a, c, text, tags) })
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringSliceVar(&tags, "tag", nil, "a `tag` for it; may be given several times")
+	cmd.Flags().StringSliceVar(&tags, "tag", nil, "a `tag`; repeatable")
 	return cmd
 }
 
-// written says what became of one entry.
-func (m *memory) written(r subjects.MemoryWriteReply) error {
-	one := r.Results[0]
-	if m.json {
-		if err := m.document(one); err != nil {
+func addMemory(ctx context.Context, a *cli.App, c *client.Client, text string, tags []string) error {
+	w, notes, err := c.AddMemory(ctx, text, tags)
+	if err != nil {
+		return a.MemoryError(err)
+	}
+	if a.JSON {
+		if err := a.PrintJSON(w); err != nil {
 			return err
 		}
 	}
-	if one.Action == "refused" {
-		return fail(exitFailed, "it is not remembered: "+plain(or(one.Why, "memory does not say why")), "say it in another way")
+	if w.Action == "refused" {
+		return cli.Fail(cli.ExitFailed, "it is not remembered: "+term.Plain(cmp.Or(w.Why, "memory gave no reason")), "rephrase it")
 	}
-	if m.json {
-		return nil
+	if !a.JSON {
+		view.MemoryWritten(a.Streams, w, notes)
 	}
-	text := fmt.Sprintf("%s %s", visible(one.Action), visible(short(one.ID)))
-	if one.Other != "" {
-		link := map[string]string{"merged": "into", "superseded": "in the place of"}[one.Action]
-		text += " " + or(link, "beside") + " " + visible(short(one.Other))
-	}
-	if one.Why != "" {
-		text += ": " + plain(one.Why)
-	}
-	m.say("%s", text)
-	m.notes(r.Notes)
 	return nil
 }
 
-// given is a text of the command line, or stdin for "-".
-func (a *app) given(ctx context.Context, text string, most int) (string, error) {
-	if text != "-" {
-		return text, nil
-	}
-	type read struct {
-		data []byte
-		err  error
-	}
-	got := make(chan read, 1) // reading cannot be interrupted: it ends with the process
-	go func() {
-		data, err := io.ReadAll(io.LimitReader(a.stdin, int64(most)+1))
-		got <- read{data, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return "", fail(exitFailed, "stopped", "nothing was changed")
-	case r := <-got:
-		if r.err != nil {
-			return "", fmt.Errorf("reading stdin: %w", r.err)
-		}
-		return strings.ToValidUTF8(string(r.data), "\uFFFD"), nil
-	}
-}
-
-func (a *app) memoryForgetCommand() *cobra.Command {
+func memoryForgetCommand(a *cli.App) *cobra.Command {
 	var query string
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "forget <id...> | forget --query <words>",
 		Short: "Forget memories for good",
-		Long: `Forgets memories for good: their texts, vectors, grades and relations. With --query those that these words find: you are
-shown which, and asked; without a terminal that needs --yes. Only what was shown is forgotten.
+		Long: `Forgets memories for good: text, embeddings, grades and relations. With --query those that the words find: they are listed, and
+you are asked; without a terminal that needs --yes. Only what was listed is forgotten.
 
-Conversations and the log of events keep what was said until they expire; the audit keeps that something was forgotten,
-never what. With --json it is one document with forgotten and missing.`,
+Conversations and the event log keep the messages until they expire; the audit log records that something was forgotten, never
+what. With --json it prints one document with forgotten and missing.`,
 		Example: `  conclave memory forget 3f9c01d2
   conclave memory forget --query 'my old address'
   conclave memory forget --query 'my old address' --yes --json`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeMemories,
+		ValidArgsFunction: completeMemories(a),
 		RunE: func(cmd *cobra.Command, v []string) error {
 			byQuery := cmd.Flags().Changed("query")
 			switch {
 			case byQuery && len(v) > 0:
-				return usage("give ids, or --query, not both")
+				return cli.Usage("ids and --query exclude each other")
 			case byQuery && strings.TrimSpace(query) == "":
-				return usage("--query: say what to look for; nothing stands for everything here")
+				return cli.Usage("--query: give words to search for; an empty query would mean everything")
 			case !byQuery && len(v) == 0:
-				return usage("say which: ids, or --query and words: see %s --help", cmd.CommandPath())
+				return cli.Usage("give ids, or --query and words: see %s --help", cmd.CommandPath())
 			}
-			ids, err := memoryIDs(v)
+			ids, err := checkMemoryIDs(v)
 			if err != nil {
 				return err
 			}
-			m, done, err := a.memory()
-			if err != nil {
-				return err
-			}
-			defer done()
-			if byQuery {
-				if ids, err = m.findToForget(cmd.Context(), query, yes); err != nil || len(ids) == 0 {
-					return err
+			return a.WithClient(func(c *client.Client) error {
+				if byQuery {
+					var err error
+					if ids, err = selectToForget(cmd.Context(), a, c, query, yes); err != nil || len(ids) == 0 {
+						return err
+					}
 				}
-			}
-			return m.forget(cmd.Context(), ids)
+				return forgetMemories(cmd.Context(), a, c, ids)
+			})
 		},
 	}
 	f := cmd.Flags()
@@ -220,19 +173,16 @@ never what. With --json it is one document with forgotten and missing.`,
 	return cmd
 }
 
-// findToForget shows what would go and asks. None means that the user does not want it, or that there is none.
-func (m *memory) findToForget(ctx context.Context, query string, yes bool) (ids []string, err error) {
-	var found []subjects.MemoryEntry
-	if _, err := m.pages(ctx, subjects.MemoryAdminRequest{Op: "forget", Query: query, Dry: true}, 0, func(e subjects.MemoryEntry) error {
-		found = append(found, e)
-		return nil
-	}); err != nil {
-		return nil, err
+// selectToForget lists what the words find and asks for confirmation. No ids means that there is nothing to forget.
+func selectToForget(ctx context.Context, a *cli.App, c *client.Client, words string, yes bool) (ids []string, err error) {
+	found, err := c.FindMemoriesToForget(ctx, words)
+	if err != nil {
+		return nil, a.MemoryError(err)
 	}
 	if len(found) == 0 {
-		m.say("nothing that is remembered fits")
-		if m.json {
-			return nil, m.document(forgotten{[]string{}, []string{}})
+		a.Say("no memory matches")
+		if a.JSON {
+			return nil, a.PrintJSON(forgotten{[]string{}, []string{}})
 		}
 		return nil, nil
 	}
@@ -242,82 +192,248 @@ func (m *memory) findToForget(ctx context.Context, query string, yes bool) (ids 
 	if yes {
 		return ids, nil
 	}
-	if err := m.table(m.stderr, found); err != nil {
+	if err := view.MemoryTable(a.Err, found); err != nil {
 		return nil, err
 	}
-	f, is := m.stdin.(*os.File)
-	if !is || !isTerminal(f) {
-		return nil, usage("this would forget %s: add --yes if that is what you want", memories(len(ids)))
+	keyboard, ok := term.Keyboard(a.In)
+	if !ok {
+		return nil, cli.Usage("this would forget %s: add --yes to confirm", view.Memories(len(ids)))
 	}
-	ok, err := m.confirm(ctx, f, fmt.Sprintf("forget %s for good? [y/N] ", memories(len(ids))))
-	if err != nil || !ok {
-		return nil, errFirst(err, fail(exitFailed, "nothing was forgotten", "you did not say yes"))
+	confirmed, err := a.Confirm(ctx, keyboard, fmt.Sprintf("forget %s for good? [y/N] ", view.Memories(len(ids))))
+	switch {
+	case errors.Is(err, term.ErrStopped):
+		return nil, cli.Fail(cli.ExitFailed, "stopped", "nothing was changed")
+	case !confirmed:
+		return nil, cli.Fail(cli.ExitFailed, "nothing was forgotten", "you did not confirm")
 	}
 	return ids, nil
 }
 
-// confirm asks on a terminal. Everything but a clear yes is no, also what was typed before anybody can have read the question.
-func (a *app) confirm(ctx context.Context, keyboard *os.File, question string) (bool, error) {
-	lines := make(chan string)
-	go func() { // reading cannot be interrupted: it ends with the process
-		defer close(lines)
-		for s := bufio.NewScanner(keyboard); s.Scan(); {
-			lines <- s.Text()
-		}
-	}()
-	for {
-		fmt.Fprint(a.stderr, question)
-		asked := time.Now()
-		select {
-		case <-ctx.Done():
-			return false, fail(exitFailed, "stopped", "nothing was changed")
-		case l, more := <-lines:
-			if more && time.Since(asked) < tooFast {
-				a.say("%s", typedAhead)
-				continue
-			}
-			return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(l))), nil
-		}
-	}
-}
-
-// forgotten is what is gone, as a document.
+// forgotten is the result of forget.
 type forgotten struct {
 	Forgotten []string `json:"forgotten"`
 	Missing   []string `json:"missing"`
 }
 
-// manyIDs is how many ids are sent in one message.
-const manyIDs = 500
+func forgetMemories(ctx context.Context, a *cli.App, c *client.Client, ids []string) error {
+	entries, missing, err := c.ForgetMemories(ctx, ids)
+	if err != nil {
+		if len(entries) > 0 {
+			a.Say("%s forgotten before that", view.Memories(len(entries)))
+		}
+		return a.MemoryError(err)
+	}
+	if a.JSON {
+		out := forgotten{[]string{}, missing}
+		for _, e := range entries {
+			out.Forgotten = append(out.Forgotten, e.ID)
+		}
+		return cli.FirstError(a.PrintJSON(out), missingMemories(a, missing))
+	}
+	for _, e := range entries {
+		a.Say("forgotten: %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))
+	}
+	a.Say("%s forgotten", view.Memories(len(entries)))
+	if len(entries) > 0 {
+		a.Say("conversations and the event log keep the messages until they expire")
+	}
+	return missingMemories(a, missing)
+}
 
-func (m *memory) forget(ctx context.Context, ids []string) error {
-	gone := forgotten{[]string{}, []string{}}
-	n := 0
-	var names []subjects.MemoryEntry
-	for batch := range slices.Chunk(ids, manyIDs) {
-		r, err := m.admin(ctx, subjects.MemoryAdminRequest{Op: "forget", IDs: batch})
-		if err != nil {
-			if n > 0 {
-				m.say("%s forgotten before that", memories(n))
+func memoryEditCommand(a *cli.App) *cobra.Command {
+	var name, description, corpus string
+	var tags []string
+	cmd := &cobra.Command{
+		Use:   "edit <id>",
+		Short: "Change a memory",
+		Long: `Changes name, description, text and tags of a memory; its source stays. What is not named stays as it is; --tags replaces all
+tags, and --tags '' removes them. --corpus - reads the text from stdin.
+
+Without a flag, on a terminal, it opens the memory in $VISUAL or $EDITOR. An unchanged text changes nothing.`,
+		Example: `  conclave memory edit 3f9c01d2
+  conclave memory edit 3f9c01d2 --name 'Where Anna lives' --tags family,places
+  conclave memory edit 3f9c01d2 --corpus - < text.txt`,
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: cli.FirstArg(completeMemories(a)),
+		RunE: func(cmd *cobra.Command, v []string) error {
+			if err := cli.CheckPrefix(v[0]); err != nil {
+				return err
 			}
-			return err
+			var edit subjects.MemoryEdit
+			f := cmd.Flags()
+			if f.Changed("name") {
+				edit.Name = &name
+			}
+			if f.Changed("description") {
+				edit.Description = &description
+			}
+			if f.Changed("corpus") {
+				text, err := readText(cmd.Context(), a, corpus, maxCorpus)
+				if err != nil {
+					return err
+				}
+				edit.Corpus = &text
+			}
+			if f.Changed("tags") {
+				t := cleanTags(tags)
+				edit.Tags = &t
+			}
+			if err := checkEdit(edit); err != nil {
+				return err
+			}
+			return a.WithClient(func(c *client.Client) error {
+				if edit == (subjects.MemoryEdit{}) {
+					return editInEditor(cmd.Context(), a, c, v[0])
+				}
+				return editMemory(cmd.Context(), a, c, v[0], edit)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&name, "name", "", "the new name")
+	f.StringVar(&description, "description", "", "the new description")
+	f.StringVar(&corpus, "corpus", "", "the new `text`; - reads it from stdin")
+	f.StringSliceVar(&tags, "tags", nil, "the new tags, separated by commas")
+	return cmd
+}
+
+// cleanTags trims tags and removes empty and duplicate ones. It is never nil: an empty list removes all tags.
+func cleanTags(tags []string) []string {
+	out := []string{}
+	for _, t := range tags {
+		if t = strings.Join(strings.Fields(t), " "); t != "" && !slices.Contains(out, t) {
+			out = append(out, t)
 		}
-		n += r.Changed
-		names = append(names, r.Entries...)
-		for _, e := range r.Entries {
-			gone.Forgotten = append(gone.Forgotten, e.ID)
+	}
+	return out
+}
+
+// checkEdit rejects a memory without a name or a text: it could not be found again.
+func checkEdit(e subjects.MemoryEdit) error {
+	switch {
+	case e.Name != nil && strings.TrimSpace(*e.Name) == "":
+		return cli.Usage("a memory needs a name")
+	case e.Corpus != nil && strings.TrimSpace(*e.Corpus) == "":
+		return cli.Usage("a memory needs a text: use conclave memory forget to remove it")
+	case e.Corpus != nil && len(*e.Corpus) > maxCorpus:
+		return cli.Usage("the text is longer than %s: use conclave memory import", term.Bytes(maxCorpus))
+	}
+	return nil
+}
+
+func editMemory(ctx context.Context, a *cli.App, c *client.Client, id string, edit subjects.MemoryEdit) error {
+	e, err := c.EditMemory(ctx, id, edit)
+	switch {
+	case err != nil:
+		return memoryLookupError(a, id, err)
+	case a.JSON:
+		return a.PrintJSON(e)
+	}
+	a.Say("edited %s  %s", term.Visible(term.ShortID(e.ID)), term.Visible(term.Clip(e.Name, 80)))
+	return nil
+}
+
+// editInEditor opens a memory in the user's editor. The text is kept in a file when it cannot be stored.
+func editInEditor(ctx context.Context, a *cli.App, c *client.Client, id string) error {
+	if _, ok := term.Keyboard(a.In); !ok || !term.IsTerminal(a.Out) || a.JSON {
+		return cli.Usage("give what to change: --name, --description, --corpus or --tags; on a terminal an editor opens")
+	}
+	old, err := c.ShowMemory(ctx, id)
+	if err != nil {
+		return memoryLookupError(a, id, err)
+	}
+	dir, err := os.MkdirTemp("", "conclave-memory-") // with mode 0700
+	if err != nil {
+		return cli.Fail(cli.ExitFailed, err.Error(), "set TMPDIR to a folder that you can write to")
+	}
+	file := filepath.Join(dir, "memory.txt")
+	edit, keep, err := runEditor(old, file)
+	switch {
+	case err != nil:
+	case edit == (subjects.MemoryEdit{}):
+		a.Say("nothing was changed")
+	default:
+		err = editMemory(ctx, a, c, old.ID, edit)
+		keep = err != nil
+	}
+	if keep {
+		a.Say("your text is kept in %s", file)
+		return err
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// runEditor lets the user edit a memory in a file and returns the changes. keep says that the file has text that could not be
+// used. The editor gets the terminal of this process.
+func runEditor(old subjects.MemoryEntry, file string) (edit subjects.MemoryEdit, keep bool, err error) {
+	if err := os.WriteFile(file, []byte(formatMemory(old)), 0o600); err != nil {
+		return edit, false, err
+	}
+	command := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
+	if len(command) == 0 {
+		command = []string{"vi"}
+	}
+	editor := exec.Command(command[0], append(command[1:], file)...)
+	editor.Stdin, editor.Stdout, editor.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := editor.Run(); err != nil {
+		return edit, false, cli.Fail(cli.ExitFailed, "the editor failed: "+err.Error(), "nothing was changed; set $EDITOR to another editor")
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return edit, false, cli.Fail(cli.ExitFailed, "the edited text cannot be read: "+err.Error(), "nothing was changed")
+	}
+	if edit, err = parseMemory(old, string(text)); err == nil {
+		err = checkEdit(edit)
+	}
+	return edit, err != nil, err
+}
+
+// textMarker separates the fields from the text in an editor.
+const textMarker = "--- the text begins below this line ---"
+
+// formatMemory is a memory as text for an editor.
+func formatMemory(e subjects.MemoryEntry) string {
+	line := func(s string) string { return strings.Join(strings.Fields(s), " ") }
+	return fmt.Sprintf("name: %s\ntags: %s\ndescription: %s\n%s\n%s\n", line(e.Name), line(strings.Join(e.Tags, ", ")), line(e.Description), textMarker, e.Corpus)
+}
+
+// parseMemory reads the changes from an edited text. An empty text changes nothing; a field that reads as it was written is
+// unchanged.
+func parseMemory(old subjects.MemoryEntry, text string) (e subjects.MemoryEdit, err error) {
+	if strings.TrimSpace(text) == "" {
+		return e, nil
+	}
+	text = strings.ReplaceAll(text, "\r\n", "\n")
+	head, corpus, ok := strings.Cut(text, "\n"+textMarker+"\n")
+	if !ok {
+		return e, cli.Usage("the line %q is missing: nothing was changed", textMarker)
+	}
+	before, _, _ := strings.Cut(formatMemory(old), "\n"+textMarker+"\n")
+	was := strings.Split(before, "\n")
+	seen := map[string]bool{}
+	for l := range strings.Lines(head) {
+		l = strings.TrimSpace(l)
+		name, value, ok := strings.Cut(l, ":")
+		if value = strings.TrimSpace(value); l == "" {
+			continue
 		}
-		gone.Missing = append(gone.Missing, r.Missing...)
+		if !ok || seen[name] || !slices.Contains([]string{"name", "tags", "description"}, name) {
+			return e, cli.Usage("invalid line %q: write name, tags and description, each on one line; nothing was changed", term.Clip(l, 40))
+		}
+		seen[name] = true
+		switch {
+		case slices.Contains(was, name+": "+value):
+		case name == "name":
+			e.Name = &value
+		case name == "description":
+			e.Description = &value
+		default:
+			tags := cleanTags(strings.Split(value, ","))
+			e.Tags = &tags
+		}
 	}
-	if m.json {
-		return errFirst(m.document(gone), m.unknown(gone.Missing))
+	if corpus = strings.TrimRight(corpus, "\n"); corpus != strings.TrimRight(old.Corpus, "\n") {
+		e.Corpus = &corpus
 	}
-	for _, e := range names {
-		m.say("forgotten: %s  %s", visible(short(e.ID)), visible(clip(e.Name, 80)))
-	}
-	m.say("%s forgotten", memories(n))
-	if n > 0 {
-		m.say("conversations and the log of events keep what was said until they expire")
-	}
-	return m.unknown(gone.Missing)
+	return e, nil
 }

@@ -1,23 +1,28 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
+	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
 	"conclave/pkg/document"
 	"conclave/subjects"
 )
 
-// What became of a file.
+// States of an imported file.
 const (
 	fileImported  = "imported"
 	fileUpdated   = "updated"
@@ -27,123 +32,118 @@ const (
 	fileFailed    = "failed"
 )
 
-// imported is a file and what became of it.
-type imported struct {
+// importedFile is the result of importing one file.
+type importedFile struct {
 	File    string         `json:"file"`
 	State   string         `json:"state"`
 	Pieces  int            `json:"pieces,omitempty"`
-	Actions map[string]int `json:"actions,omitempty"` // what became of its pieces, or of the entries of an export
-	Removed int            `json:"removed,omitempty"` // pieces of an older form
+	Actions map[string]int `json:"actions,omitempty"` // of its pieces, or of the entries of an export
+	Removed int            `json:"removed,omitempty"` // pieces of an older version
 	Notes   []string       `json:"notes,omitempty"`
 	Why     string         `json:"why,omitempty"`
 }
 
-// importing is an import.
-type importing struct {
-	*memory
-	trusted bool
-	jobs    int
-	bar     *importBar
+// importReport is the result of an import.
+type importReport struct {
+	Files  []importedFile `json:"files"`
+	States map[string]int `json:"states"`
 }
 
-func (a *app) memoryImportCommand() *cobra.Command {
-	p := &importing{}
+// importer imports files.
+type importer struct {
+	*cli.App
+	c       *client.Client
+	trusted bool
+	jobs    int
+	line    *term.Progress
+	total   int
+	report  importReport
+}
+
+func memoryImportCommand(a *cli.App) *cobra.Command {
+	p := &importer{App: a, report: importReport{[]importedFile{}, map[string]int{}}}
 	cmd := &cobra.Command{
 		Use:   "import <files or folders...>",
 		Short: "Remember documents, or read an export back",
-		Long: `Remembers documents piece by piece: Markdown, plain text, source code, tables, HTML and PDF (with pdftotext, from
-poppler-utils). Folders are walked; hidden files and node_modules are left out, and links that lead out of the folder are
-not followed. Importing a file again updates what changed and removes what is gone.
+		Long: `Remembers documents in pieces: Markdown, plain text, source code, tables, HTML and PDF (with pdftotext, from poppler-utils).
+Folders are walked; hidden files and node_modules are skipped, and links out of the folder are not followed. Importing a file
+again updates what changed and removes what is gone.
 
-What a document says is marked UNTRUSTED, because others may have written in it. --trusted says that you vouch for every
-word.
+Documents are UNTRUSTED, because others may have written in them. --trusted says that you trust every word.
 
-A .jsonl file that conclave memory export wrote is read back as it is, with ids, times and grades. Name such files
-themselves, and nothing else beside them. Whoever wrote such a file could have written anything: every entry in it is
-UNTRUSTED, unless you say with --trusted that it is your own; then each has the trust that it had.
+A .jsonl file of conclave memory export is read back with ids, times and grades. Name only such files then. Because anybody
+could have written such a file, every entry in it is UNTRUSTED; with --trusted each has the trust that it had.
 
-A file that fails does not stop the rest; then the exit code is 1. Piped, stdout has a line for each file; with --json it is
-one document with files.`,
+A file that fails does not stop the rest; the exit code is 1 then. In a pipe, stdout has a line for each file; with --json it
+has one document with files.`,
 		Example: `  conclave memory import ~/notes manual.pdf
   conclave memory import --trusted diary.md
   conclave memory import --trusted memory.jsonl
   conclave memory import ~/notes --json | jq '.files[] | select(.state == "failed")'`,
-		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, v []string) error {
+		Args: cli.Args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, paths []string) error {
 			if p.jobs < 1 || p.jobs > 64 {
-				return usage("--jobs %d: give a number from 1 to 64", p.jobs)
+				return cli.Usage("--jobs %d: give a number from 1 to 64", p.jobs)
 			}
-			m, done, err := a.memory()
-			if err != nil {
-				return err
-			}
-			defer done()
-			p.memory = m
-			return p.run(cmd.Context(), v)
+			return a.WithClient(func(c *client.Client) error {
+				p.c, p.line = c, term.NewProgress(a.Err)
+				return p.run(cmd.Context(), paths)
+			})
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&p.trusted, "trusted", false, "you vouch for every word in these documents, or the export is your own")
+	f.BoolVar(&p.trusted, "trusted", false, "trust every word of the documents, or the trust marks of your own export")
 	f.IntVar(&p.jobs, "jobs", min(4, runtime.NumCPU()), "how many files at once")
 	return cmd
 }
 
-// report is everything that became of an import, as a document.
-type report struct {
-	Files  []imported     `json:"files"`
-	States map[string]int `json:"states"`
-}
-
-func (p *importing) run(ctx context.Context, paths []string) error {
+func (p *importer) run(ctx context.Context, paths []string) error {
 	files, skipped := document.Walk(paths...)
-	r := report{Files: []imported{}, States: map[string]int{}}
-	p.bar = &importBar{app: p.app, all: len(files)}
+	p.total = len(files)
 	for _, s := range skipped {
 		state := fileSkipped
 		if s.Err != nil {
 			state = fileFailed
 		}
-		p.tell(&r, imported{File: s.Path, State: state, Why: s.Why})
+		p.add(importedFile{File: s.Path, State: state, Why: s.Why})
 	}
-	// Asked once before a thousand files are read for nobody.
-	if len(files) > 0 {
-		if _, err := p.admin(ctx, subjects.MemoryAdminRequest{Op: "status"}); err != nil {
-			return err
+	if len(files) > 0 { // fail before a thousand files are read
+		if _, err := p.c.AdminMemory(ctx, subjects.MemoryAdminRequest{Op: "status"}); err != nil {
+			return p.MemoryError(err)
 		}
 	}
-	restore := p.exports(files)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	for f := range p.each(ctx, files, restore, stop) {
-		p.tell(&r, f)
+	for f := range p.importAll(ctx, files, stop) {
+		p.add(f)
 	}
-	p.bar.clear()
-	if p.json {
-		if err := p.document(r); err != nil {
+	p.line.Clear()
+	if p.JSON {
+		if err := p.PrintJSON(p.report); err != nil {
 			return err
 		}
 	} else {
-		p.say("%s: %s", count(len(r.Files), "file"), or(strings.TrimPrefix(counted(r.States), ": "), "nothing"))
+		p.Say("%s: %s", term.Count(len(p.report.Files), "file"), cmp.Or(view.CountBy(p.report.States), "nothing"))
 	}
-	if err := context.Cause(ctx); err != nil {
-		if errors.Is(err, context.Canceled) {
-			err = fail(exitFailed, "stopped", "what was imported stays; import again to go on")
-		}
+	if err := context.Cause(ctx); errors.Is(err, context.Canceled) {
+		return cli.Fail(cli.ExitFailed, "stopped", "imported files are kept; import again to continue")
+	} else if err != nil {
 		return err
 	}
-	if n := r.States[fileFailed]; n > 0 {
-		return fail(exitFailed, fmt.Sprintf("%d of %s could not be imported", n, count(len(r.Files), "file")), "mend what is said of each, and import again: what is there is not sent twice")
+	if n := p.report.States[fileFailed]; n > 0 {
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s could not be imported", n, term.Count(len(p.report.Files), "file")), "correct the errors above, and import again: unchanged files are not sent twice")
 	}
-	return p.stdout.err
+	return p.Out.Err
 }
 
-// each works through the files, several at once, and gives what became of them in their order. An answer that is no longer
-// waited for ends the work.
-func (p *importing) each(ctx context.Context, files []document.File, restore map[string]bool, stop context.CancelCauseFunc) func(func(imported) bool) {
-	return func(yield func(imported) bool) {
-		results := make([]chan imported, len(files))
+// importAll imports files, several at once, and yields the results in the order of the files. stop is called when memory is
+// gone; the end of ctx ends it.
+func (p *importer) importAll(ctx context.Context, files []document.File, stop context.CancelCauseFunc) iter.Seq[importedFile] {
+	exports := findExports(files)
+	return func(yield func(importedFile) bool) {
+		results := make([]chan importedFile, len(files))
 		for i := range results {
-			results[i] = make(chan imported, 1)
+			results[i] = make(chan importedFile, 1)
 		}
 		next := make(chan int)
 		var wg sync.WaitGroup
@@ -151,8 +151,8 @@ func (p *importing) each(ctx context.Context, files []document.File, restore map
 		for range min(p.jobs, len(files)) {
 			wg.Go(func() {
 				for i := range next {
-					r, err := p.one(ctx, files[i], restore[files[i].Path])
-					if errors.Is(err, errNoMemory) {
+					r, err := p.importFile(ctx, files[i], exports)
+					if errors.Is(err, cli.ErrNoMemory) {
 						stop(err)
 					}
 					results[i] <- r
@@ -183,34 +183,79 @@ func (p *importing) each(ctx context.Context, files []document.File, restore map
 	}
 }
 
-// one imports one file.
-func (p *importing) one(ctx context.Context, f document.File, restore bool) (imported, error) {
-	r := imported{File: f.Path, Actions: map[string]int{}}
-	var err error
-	switch {
-	case restore:
-		err = p.restore(ctx, f.Path, &r)
-	default:
-		err = p.sendFile(ctx, f, &r)
+// findExports reports whether the files are read back as exports. An export states itself what each entry is, so it must be
+// meant: every file was named by the user, and all of them are exports. A file found in a folder or beside others is not.
+func findExports(files []document.File) bool {
+	for _, f := range files {
+		if !isExport(f) {
+			return false
+		}
 	}
-	switch {
+	return true
+}
+
+// isExport reports whether a named file looks like an export: by its extension and its first line.
+func isExport(f document.File) bool {
+	if !f.Given || !strings.EqualFold(filepath.Ext(f.Path), ".jsonl") {
+		return false
+	}
+	for _, err := range readExportFile(f.Path) {
+		return err == nil
+	}
+	return false
+}
+
+// readExportFile yields the entries of an export in a file.
+func readExportFile(path string) iter.Seq2[subjects.MemoryEntry, error] {
+	return func(yield func(subjects.MemoryEntry, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			yield(subjects.MemoryEntry{}, err)
+			return
+		}
+		defer f.Close()
+		client.ReadExport(f)(yield)
+	}
+}
+
+// importFile imports a document, or reads an export back.
+func (p *importer) importFile(ctx context.Context, f document.File, asExport bool) (importedFile, error) {
+	r := importedFile{File: f.Path, Actions: map[string]int{}}
+	var err error
+	if asExport {
+		err = p.restore(ctx, f.Path, &r)
+	} else {
+		err = p.importDocument(ctx, f, &r)
+	}
+	switch err = p.MemoryError(err); {
 	case err != nil:
-		r.State, r.Why = fileFailed, oneLine(err.Error())
+		r.State, r.Why = fileFailed, term.OneLine(err.Error())
 	case r.Actions["refused"] > 0:
-		r.State = fileFailed
-		r.Why = or(r.Why, "some of it was refused")
+		r.State, r.Why = fileFailed, cmp.Or(r.Why, "some of it was rejected")
 	}
 	return r, err
 }
 
-// sendFile reads a document and hands it to memory.
-func (p *importing) sendFile(ctx context.Context, f document.File, r *imported) error {
-	if p.isExport(f) {
-		return errors.New("it is an export of memory, which is taken at its word: import it by itself, and nothing else beside it")
+// restore reads an export back. All of it is checked first: an export with an error is not started.
+func (p *importer) restore(ctx context.Context, path string, r *importedFile) error {
+	for _, err := range readExportFile(path) {
+		if err := cli.FirstError(err, ctx.Err()); err != nil {
+			return err
+		}
+	}
+	w, err := p.c.RestoreMemories(ctx, readExportFile(path), p.trusted)
+	r.count(w)
+	r.State = fileRestored
+	return err
+}
+
+func (p *importer) importDocument(ctx context.Context, f document.File, r *importedFile) error {
+	if isExport(f) {
+		return errors.New("it is an export of memory, whose trust marks would be used: import it alone")
 	}
 	d, err := document.Read(ctx, f.Path, document.Options{})
 	if err != nil {
-		// What is no document is no failure in a folder: pictures lie among texts.
+		// A file in a folder that is no document is no failure.
 		if !f.Given && (errors.Is(err, document.ErrNotText) || errors.Is(err, document.ErrEmpty)) {
 			r.State, r.Why = fileSkipped, err.Error()
 			return nil
@@ -218,53 +263,33 @@ func (p *importing) sendFile(ctx context.Context, f document.File, r *imported) 
 		return err
 	}
 	r.Notes = d.Notes
-	pieces := document.Pieces(d)
-	r.Pieces = len(pieces)
-	doc := subjects.MemoryDocument{From: f.Path, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: subjects.Untrusted, First: 1}
+	doc := subjects.MemoryDocument{From: f.Path, Title: d.Title, Hash: d.Hash, Modified: d.Modified, Trust: subjects.Untrusted}
 	if p.trusted {
 		doc.Trust = subjects.Trusted
 	}
-	for batch, rest := cutPieces(pieces); len(batch) > 0; batch, rest = cutPieces(rest) {
-		doc.Pieces, doc.Last = batch, len(rest) == 0
-		w, err := p.write(ctx, subjects.MemoryWriteRequest{Document: &doc})
-		if err != nil {
-			return err
-		}
-		r.took(w)
-		if w.Unchanged {
-			break
-		}
-		doc.First += len(batch)
+	for _, piece := range document.Pieces(d) {
+		doc.Pieces = append(doc.Pieces, subjects.DocumentPiece{Heading: piece.Heading, Text: piece.Text})
 	}
-	r.State = r.became()
-	return nil
+	r.Pieces = len(doc.Pieces)
+	w, err := p.c.ImportDocument(ctx, doc)
+	r.count(w)
+	switch unchanged := r.Actions[fileUnchanged]; {
+	case unchanged == r.Pieces && r.Removed == 0:
+		r.State = fileUnchanged
+	case unchanged+r.Actions[fileUpdated]+r.Removed > 0:
+		r.State = fileUpdated
+	default:
+		r.State = fileImported
+	}
+	return err
 }
 
-// Bounds of one message, well below what a message may have: memory makes vectors for all of it before it answers.
-const (
-	batchPieces  = 64
-	batchEntries = 64
-	batchBytes   = 256 << 10
-)
-
-// cutPieces takes as many pieces as go into one message.
-func cutPieces(pieces []document.Piece) (batch []subjects.DocumentPiece, rest []document.Piece) {
-	n := 0
-	for i, p := range pieces {
-		if n += len(p.Heading) + len(p.Text); i > 0 && (i == batchPieces || n > batchBytes) {
-			return batch, pieces[i:]
-		}
-		batch = append(batch, subjects.DocumentPiece{Heading: p.Heading, Text: p.Text})
-	}
-	return batch, nil
-}
-
-// took counts what became of what was sent.
-func (r *imported) took(w subjects.MemoryWriteReply) {
+// count counts what became of the entries that were sent.
+func (r *importedFile) count(w subjects.MemoryWriteReply) {
 	for _, one := range w.Results {
-		r.Actions[plain(one.Action)]++
+		r.Actions[term.Plain(one.Action)]++
 		if one.Action == "refused" && r.Why == "" {
-			r.Why = "refused: " + plain(or(one.Why, "memory does not say why"))
+			r.Why = "rejected: " + term.Plain(cmp.Or(one.Why, "memory gave no reason"))
 		}
 	}
 	if w.Unchanged {
@@ -272,52 +297,43 @@ func (r *imported) took(w subjects.MemoryWriteReply) {
 	}
 	r.Removed += w.Removed
 	for _, n := range w.Notes {
-		r.Notes = append(r.Notes, plain(n.Text))
+		r.Notes = append(r.Notes, term.Plain(n.Text))
 	}
 }
 
-// became is the state of a document whose pieces were all taken.
-func (r *imported) became() string {
-	switch {
-	case r.Actions[fileUnchanged] == r.Pieces && r.Removed == 0:
-		return fileUnchanged
-	case r.Actions[fileUnchanged]+r.Actions[fileUpdated]+r.Removed > 0:
-		return fileUpdated
-	}
-	return fileImported
-}
-
-// tell says what became of a file: a line of data when stdout is piped, and failures to the user in any case.
-func (p *importing) tell(r *report, f imported) {
-	r.Files = append(r.Files, f)
-	r.States[f.State]++
-	p.bar.clear()
-	switch bad := f.State == fileFailed; {
-	case p.json:
-	case bad:
-		p.say("%s: %s", shownPath(f.File), plain(f.Why))
-	case !isTerminal(p.stdout):
-		fmt.Fprintf(p.stdout, "%-9s %s%s\n", f.State, shownPath(f.File), f.details())
-	}
-	if !p.json {
+// add adds a result and prints it: a line on stdout in a pipe, failures and notes on stderr.
+func (p *importer) add(f importedFile) {
+	p.report.Files = append(p.report.Files, f)
+	p.report.States[f.State]++
+	p.line.Clear()
+	if !p.JSON {
+		path := shortPath(f.File)
+		switch {
+		case f.State == fileFailed:
+			p.Say("%s: %s", path, term.Plain(f.Why))
+		case !term.IsTerminal(p.Out):
+			fmt.Fprintf(p.Out, "%-9s %s%s\n", f.State, path, f.details())
+		}
 		for _, n := range f.Notes {
-			p.say("%s: %s", shownPath(f.File), plain(n))
+			p.Say("%s: %s", path, term.Plain(n))
 		}
 	}
-	p.bar.show(len(r.Files), f.File)
+	if done := len(p.report.Files); done < p.total {
+		p.line.Draw("%d of %s  %s  %s", done, term.Count(p.total, "file"), term.Bar(int64(done), int64(p.total)), shortPath(f.File))
+	}
 }
 
 // details is what became of the parts of a file.
-func (f imported) details() string {
+func (f importedFile) details() string {
 	var parts []string
-	for _, a := range slices.Sorted(maps.Keys(f.Actions)) {
-		parts = append(parts, fmt.Sprintf("%d %s", f.Actions[a], a))
+	if s := view.CountBy(f.Actions); s != "" {
+		parts = append(parts, s)
 	}
 	if f.Removed > 0 {
 		parts = append(parts, fmt.Sprintf("%d removed", f.Removed))
 	}
 	if f.Why != "" {
-		parts = append(parts, plain(f.Why))
+		parts = append(parts, term.Plain(f.Why))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -325,38 +341,12 @@ func (f imported) details() string {
 	return ": " + strings.Join(parts, ", ")
 }
 
-// shownPath is a path as a person writes it: from here, when it is below.
-func shownPath(path string) string {
+// shortPath is a path relative to the current folder when it is below it.
+func shortPath(path string) string {
 	if here, err := filepath.Abs("."); err == nil {
 		if rel, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(rel) {
 			path = rel
 		}
 	}
-	return visible(path)
-}
-
-// importBar shows on a terminal how far an import is.
-type importBar struct {
-	*app
-	all   int
-	drawn bool
-}
-
-func (b *importBar) show(done int, file string) {
-	if !isTerminal(b.stderr) || done >= b.all || b.all == 0 {
-		return
-	}
-	const width = 20
-	full := width * done / b.all
-	columns, _, _ := terminal(b.stderr)
-	text := fmt.Sprintf("%d of %s  [%s%s]  %s", done, count(b.all, "file"), strings.Repeat("#", full), strings.Repeat("-", width-full), shownPath(file))
-	fmt.Fprint(b.stderr, "\r\x1b[K"+fit(text, columns-1, 0)[0])
-	b.drawn = true
-}
-
-func (b *importBar) clear() {
-	if b.drawn {
-		fmt.Fprint(b.stderr, "\r\x1b[K")
-		b.drawn = false
-	}
+	return term.Visible(path)
 }

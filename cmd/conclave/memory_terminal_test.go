@@ -9,21 +9,22 @@ import (
 	"testing"
 	"time"
 
-	"conclave/pkg/document"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/subjects"
 )
 
 // answers types a line when it is asked for, until it was taken: what comes before anybody can have read the question is not.
 func answers(t *testing.T, c *process, keyboard *os.File, line string) int {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); {
 		if _, err := keyboard.WriteString(line + "\n"); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case <-c.done:
 			return c.cmd.ProcessState.ExitCode()
-		case <-time.After(2 * tooFast):
+		case <-time.After(2 * term.TooFast):
 		}
 	}
 	t.Fatalf("nobody took the answer: %s", c.stdout)
@@ -33,19 +34,19 @@ func answers(t *testing.T, c *process, keyboard *os.File, line string) int {
 // TestMemoryForgetAsked is about the question before something is forgotten by words.
 func TestMemoryForgetAsked(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	k, p := newArchivist(c), c.place(t)
+	c := newFixture(t)
+	k, p := newFakeMemory(c), c.installation(t)
 	k.fill()
 	for _, tt := range []struct {
 		name, line string
 		code       int
 		left       int
 	}{
-		{"nothing typed", "", exitFailed, 5},
-		{"no", "n", exitFailed, 5},
-		{"trick: more than yes", "yes please", exitFailed, 5},
-		{"trick: a yes of another alphabet", "ｙ", exitFailed, 5},
-		{"yes", "Y", exitDone, 4},
+		{"nothing typed", "", cli.ExitFailed, 5},
+		{"no", "n", cli.ExitFailed, 5},
+		{"trick: more than yes", "yes please", cli.ExitFailed, 5},
+		{"trick: a yes of another alphabet", "ｙ", cli.ExitFailed, 5},
+		{"yes", "Y", cli.ExitOK, 4},
 	} {
 		w, keyboard := p.onKeyboard("memory", "forget", "--query", "tomatoes")
 		p.must(w.stdout, `^garden00 .*UNTRUSTED .*Tomatoes\\u001b`)
@@ -75,7 +76,7 @@ func TestMemoryForgetAsked(t *testing.T) {
 	} {
 		w, keyboard := p.onKeyboard("memory", "forget", "--query", "tomatoes")
 		p.must(w.stdout, `^garden00 `)
-		if code := end(w, keyboard); code != exitFailed {
+		if code := end(w, keyboard); code != cli.ExitFailed {
 			t.Errorf("%s: exit code %d: %s", name, code, w.stdout)
 		}
 	}
@@ -89,8 +90,8 @@ func TestMemoryForgetAsked(t *testing.T) {
 // TestMemoryEditor edits with an editor.
 func TestMemoryEditor(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	k, p := newArchivist(c), c.place(t)
+	c := newFixture(t)
+	k, p := newFakeMemory(c), c.installation(t)
 	k.fill()
 	tmp := filepath.Join(p.dir, "tmp")
 	if err := os.Mkdir(tmp, 0o700); err != nil {
@@ -102,15 +103,15 @@ func TestMemoryEditor(t *testing.T) {
 		says         string
 		kept         bool // what was typed
 	}{
-		{"left as it is", `:`, exitDone, "nothing was changed", false},
-		{"emptied", `: > "$1"`, exitDone, "nothing was changed", false},
-		{"the editor fails", `exit 3`, exitFailed, "the editor ended with an error", false},
-		{"trick: others of this machine look into it", `chmod 600 "$1"; [ "$(stat -c %a "$(dirname "$1")")" = 700 ] || exit 3`, exitDone, "nothing was changed", false},
-		{"without the ruler", `echo only this > "$1"`, exitUsage, "is missing", true},
-		{"without a name", `sed -i 's/^name: .*/name:/' "$1"`, exitUsage, "a memory needs a name", true},
-		{"a field that is none", `sed -i 's/^tags:/trust: trusted\ntags:/' "$1"`, exitUsage, "is not understood", true},
-		{"gone by now", `sed -i 's/^name: .*/name: x/' "$1"; touch "` + filepath.Join(tmp, "gone") + `"`, exitFailed, "there is no entry", true},
-		{"changed", `sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water them daily./' "$1"`, exitDone, "edited garden00  The garden", false},
+		{"left as it is", `:`, cli.ExitOK, "nothing was changed", false},
+		{"emptied", `: > "$1"`, cli.ExitOK, "nothing was changed", false},
+		{"the editor fails", `exit 3`, cli.ExitFailed, "the editor failed", false},
+		{"trick: others of this machine look into it", `chmod 600 "$1"; [ "$(stat -c %a "$(dirname "$1")")" = 700 ] || exit 3`, cli.ExitOK, "nothing was changed", false},
+		{"without the textMarker", `echo only this > "$1"`, cli.ExitUsage, "is missing", true},
+		{"without a name", `sed -i 's/^name: .*/name:/' "$1"`, cli.ExitUsage, "a memory needs a name", true},
+		{"a field that is none", `sed -i 's/^tags:/trust: trusted\ntags:/' "$1"`, cli.ExitUsage, "is not understood", true},
+		{"gone by now", `sed -i 's/^name: .*/name: x/' "$1"; touch "` + filepath.Join(tmp, "gone") + `"`, cli.ExitFailed, "there is no entry", true},
+		{"changed", `sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water them daily./' "$1"`, cli.ExitOK, "edited garden00  The garden", false},
 	} {
 		syscall.ForkLock.RLock() // what is open for writing cannot be run
 		editor := filepath.Join(p.dir, "editor")
@@ -148,7 +149,7 @@ func TestMemoryEditor(t *testing.T) {
 	}
 }
 
-func TestFileOrAddress(t *testing.T) {
+func TestResolveSource(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -162,16 +163,16 @@ func TestFileOrAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	for in, want := range map[string]string{"": "", file: file, link: file, dir + "/./x/../a.md": file, dir + "/gone.md": dir + "/gone.md", "https://example.org/a": "https://example.org/a"} {
-		if got := fileOrAddress(in); got != want {
+		if got := resolveSource(in); got != want {
 			t.Errorf("%q is %q, want %q", in, got, want)
 		}
 	}
 }
 
-func TestEdited(t *testing.T) {
+func TestParseMemory(t *testing.T) {
 	t.Parallel()
 	old := subjects.MemoryEntry{Name: "A name", Tags: []string{"x", "y"}, Description: "two\nlines", Corpus: "name: A name\n---\nThe text.\n"}
-	text := editable(old)
+	text := formatMemory(old)
 	str := func(s string) *string { return &s }
 	for _, tt := range []struct {
 		name, text string
@@ -188,12 +189,12 @@ func TestEdited(t *testing.T) {
 		{"another text", strings.Replace(text, "The text.", "Other.", 1), subjects.MemoryEdit{Corpus: str("name: A name\n---\nOther.")}, false},
 		{"a line taken away stays as it was", strings.Replace(text, "tags: x, y\n", "", 1), subjects.MemoryEdit{}, false},
 		{"nothing", " \n", subjects.MemoryEdit{}, false},
-		{"no ruler", "name: x\n", subjects.MemoryEdit{}, true},
+		{"no textMarker", "name: x\n", subjects.MemoryEdit{}, true},
 		{"twice", strings.Replace(text, "tags:", "name: B\ntags:", 1), subjects.MemoryEdit{}, true},
 		{"no colon", strings.Replace(text, "tags:", "tags", 1), subjects.MemoryEdit{}, true},
 		{"trick: another field", strings.Replace(text, "tags:", "trust: trusted\ntags:", 1), subjects.MemoryEdit{}, true},
 	} {
-		got, err := edited(old, tt.text)
+		got, err := parseMemory(old, tt.text)
 		if (err != nil) != tt.wrong || err == nil && !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: %+v, %v", tt.name, got, err)
 		}
@@ -203,8 +204,8 @@ func TestEdited(t *testing.T) {
 // TestMemoryImportTerminal looks at the bar, and at an import that is broken off.
 func TestMemoryImportTerminal(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t)
-	k, p := newArchivist(c), c.place(t)
+	c := newFixture(t)
+	k, p := newFakeMemory(c), c.installation(t)
 	notes := filepath.Join(p.dir, "notes")
 	if err := os.Mkdir(notes, 0o700); err != nil {
 		t.Fatal(err)
@@ -220,7 +221,7 @@ func TestMemoryImportTerminal(t *testing.T) {
 	}
 	w := p.onTerminal("memory", "import", "--jobs", "1", notes, filepath.Join(p.dir, "gone"))
 	p.must(w.stdout, "5 files: 1 failed, 3 imported, 1 skipped")
-	if code, err := w.wait(); code != exitFailed || err != nil {
+	if code, err := w.wait(); code != cli.ExitFailed || err != nil {
 		t.Errorf("%d, %v", code, err)
 	}
 	shown := w.stdout.String()
@@ -238,62 +239,31 @@ func TestMemoryImportTerminal(t *testing.T) {
 	stuck := p.begin("conclave", "memory", "import", "--jobs", "2", notes)
 	next(t, k.arrived)
 	next(t, k.arrived)
-	if code, err := stuck.end(os.Interrupt); code != exitFailed || err != nil {
+	if code, err := stuck.end(os.Interrupt); code != cli.ExitFailed || err != nil {
 		t.Errorf("%d, %v", code, err)
 	}
-	if s := stuck.stderr.String(); !strings.Contains(s, "stopped: what was imported stays; import again to go on") {
+	if s := stuck.stderr.String(); !strings.Contains(s, "stopped: imported files are kept; import again to continue") {
 		t.Errorf("%s", s)
 	}
 	close(k.writing)
 }
 
-func TestCutPieces(t *testing.T) {
-	t.Parallel()
-	pieces := func(n, size int) []document.Piece {
-		all := make([]document.Piece, n)
-		for i := range all {
-			all[i] = document.Piece{Heading: "h", Text: strings.Repeat("x", size)}
-		}
-		return all
-	}
-	for _, tt := range []struct {
-		name string
-		in   []document.Piece
-		want []int
-	}{
-		{"none", nil, nil},
-		{"one", pieces(1, 10), []int{1}},
-		{"as many as go", pieces(64, 10), []int{64}},
-		{"one more", pieces(65, 10), []int{64, 1}},
-		{"large ones", pieces(64, 8000), []int{32, 32}},
-		{"trick: one that is too large by itself is still sent", pieces(2, 300<<10), []int{1, 1}},
-	} {
-		var got []int
-		for batch, rest := cutPieces(tt.in); len(batch) > 0; batch, rest = cutPieces(rest) {
-			got = append(got, len(batch))
-		}
-		if !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s: %v", tt.name, got)
-		}
-	}
-}
-
-// FuzzEdited: whatever a person leaves in an editor, nothing else than the four fields can change, and a text that was not
+// FuzzParseMemory: whatever a person leaves in an editor, nothing else than the four fields can change, and a text that was not
 // touched changes nothing.
-func FuzzEdited(f *testing.F) {
-	for _, s := range []string{"", "name: x", "name: A\ntags: a\ndescription: d\n" + ruler + "\ntext\n", "\n" + ruler + "\n", "trust: trusted\n" + ruler + "\n"} {
+func FuzzParseMemory(f *testing.F) {
+	for _, s := range []string{"", "name: x", "name: A\ntags: a\ndescription: d\n" + textMarker + "\ntext\n", "\n" + textMarker + "\n", "trust: trusted\n" + textMarker + "\n"} {
 		f.Add(s, "A", "a,b", "corpus")
 	}
 	f.Fuzz(func(t *testing.T, text, name, tags, corpus string) {
 		old := subjects.MemoryEntry{Name: name, Tags: strings.Split(tags, ","), Corpus: corpus}
-		if e, err := edited(old, text); err != nil && e != (subjects.MemoryEdit{}) && e.Corpus != nil {
+		if e, err := parseMemory(old, text); err != nil && e != (subjects.MemoryEdit{}) && e.Corpus != nil {
 			t.Errorf("half an edit: %+v, %v", e, err)
 		}
 		if strings.Contains(corpus, "\r") {
 			return // line breaks are made one kind
 		}
-		if e, err := edited(old, editable(old)); err != nil || e != (subjects.MemoryEdit{}) {
-			t.Errorf("%q was changed: %+v, %v", editable(old), e, err)
+		if e, err := parseMemory(old, formatMemory(old)); err != nil || e != (subjects.MemoryEdit{}) {
+			t.Errorf("%q was changed: %+v, %v", formatMemory(old), e, err)
 		}
 	})
 }

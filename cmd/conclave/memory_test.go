@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -17,9 +18,9 @@ import (
 	"conclave/subjects"
 )
 
-// archivist is the memory actor as far as the user speaks to it, under memory's own grants: entries in a map, found by
+// fakeMemory is the memory actor as far as the user speaks to it, under memory's own grants: entries in a map, found by
 // their words. What it is asked is written down.
-type archivist struct {
+type fakeMemory struct {
 	mu      sync.Mutex
 	entries []subjects.MemoryEntry // newest first
 	docs    map[string]string      // hashes of documents
@@ -29,18 +30,18 @@ type archivist struct {
 	arrived chan struct{}          // a write has come
 }
 
-func (*archivist) Name() string { return "memory" }
+func (*fakeMemory) Name() string { return "memory" }
 
-func (k *archivist) Routes() []actor.Route {
+func (k *fakeMemory) Routes() []actor.Route {
 	return []actor.Route{
 		actor.Serve(subjects.MemoryAdminService, k.admin), actor.Serve(subjects.MemoryWriteService, k.write, actor.Workers(4)),
 		actor.Serve(subjects.MemoryCorrelated, k.correlated), actor.ServeStream(subjects.MemoryQueryService, k.recall),
 	}
 }
 
-// newArchivist lets memory in.
-func newArchivist(c *crew) *archivist {
-	k := &archivist{docs: map[string]string{}, arrived: make(chan struct{}, 64)}
+// newFakeMemory lets memory in.
+func newFakeMemory(c *fixture) *fakeMemory {
+	k := &fakeMemory{docs: map[string]string{}, arrived: make(chan struct{}, 64)}
 	s, err := actor.Supervise(c.t.Context(), actor.Spec{Name: "memory", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return k, nil }}, c.b.Dial, actor.Config{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -50,7 +51,7 @@ func newArchivist(c *crew) *archivist {
 }
 
 // fill puts entries there, with everything that could steer a terminal.
-func (k *archivist) fill() {
+func (k *fakeMemory) fill() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	made := time.Now().Add(-72 * time.Hour)
@@ -76,7 +77,7 @@ func (k *archivist) fill() {
 }
 
 // resolve finds the entries of beginnings of ids.
-func (k *archivist) resolve(ids []string) (at []int, err error) {
+func (k *fakeMemory) resolve(ids []string) (at []int, err error) {
 	for _, id := range ids {
 		var found []int
 		for i, e := range k.entries {
@@ -99,7 +100,7 @@ func (k *archivist) resolve(ids []string) (at []int, err error) {
 // perPage is small, so that every list has several pages.
 const perPage = 2
 
-func (k *archivist) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (done subjects.MemoryAdminReply, err error) {
+func (k *fakeMemory) admin(_ context.Context, in actor.Msg[subjects.MemoryAdminRequest], _ actor.Out) (done subjects.MemoryAdminReply, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	q := in.Body
@@ -203,7 +204,7 @@ func apply(e *subjects.MemoryEntry, edit subjects.MemoryEdit) {
 	}
 }
 
-func (k *archivist) list(q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
+func (k *fakeMemory) list(q subjects.MemoryAdminRequest) (done subjects.MemoryAdminReply, err error) {
 	begun := q.After == ""
 	for _, e := range k.entries {
 		p := e.Provenance
@@ -225,7 +226,7 @@ func (k *archivist) list(q subjects.MemoryAdminRequest) (done subjects.MemoryAdm
 	return done, nil
 }
 
-func (k *archivist) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
+func (k *fakeMemory) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery], say func(subjects.MemoryReply) error, _ actor.Out) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	q := in.Body
@@ -250,7 +251,7 @@ func (k *archivist) recall(_ context.Context, in actor.Msg[subjects.MemoryQuery]
 	return say(r)
 }
 
-func (k *archivist) correlated(_ context.Context, in actor.Msg[subjects.MemoryIDs], _ actor.Out) (r subjects.MemoryReply, err error) {
+func (k *fakeMemory) correlated(_ context.Context, in actor.Msg[subjects.MemoryIDs], _ actor.Out) (r subjects.MemoryReply, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at, err := k.resolve(in.Body.IDs)
@@ -265,7 +266,7 @@ func (k *archivist) correlated(_ context.Context, in actor.Msg[subjects.MemoryID
 	return r, nil
 }
 
-func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
+func (k *fakeMemory) write(ctx context.Context, in actor.Msg[subjects.MemoryWriteRequest], _ actor.Out) (w subjects.MemoryWriteReply, err error) {
 	k.mu.Lock()
 	writing := k.writing
 	k.mu.Unlock()
@@ -280,8 +281,8 @@ func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWrite
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range in.Body.Entries {
-		k.heard = append(k.heard, fmt.Sprintf("%s %t %s %v", or(e.ID, "-"), in.Body.Restore, e.Kind, e.Tags))
-		res := subjects.MemoryWriteResult{ID: or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
+		k.heard = append(k.heard, fmt.Sprintf("%s %t %s %v", cmp.Or(e.ID, "-"), in.Body.Restore, e.Kind, e.Tags))
+		res := subjects.MemoryWriteResult{ID: cmp.Or(e.ID, "fresh000000000000000000000000009"), Action: "stored"}
 		switch {
 		case strings.Contains(e.Corpus, "password"):
 			res = subjects.MemoryWriteResult{Action: "refused", Why: "it looks like a password"}
@@ -318,12 +319,12 @@ func (k *archivist) write(ctx context.Context, in actor.Msg[subjects.MemoryWrite
 	return w, nil
 }
 
-// archivistKey is the key of a script's archivist.
+// archivistKey is the key of a script's fakeMemory.
 type archivistKey struct{}
 
-// TestMemoryScripts drives the memory commands against the archivist. Beside the commands of TestScripts there is:
+// TestMemoryScripts drives the memory commands against the fakeMemory. Beside the commands of TestScripts there is:
 //
-//	memory [empty]   let the archivist in, with entries
+//	memory [empty]   let the fakeMemory in, with entries
 //	odd HOW          let it misbehave
 //	wrote TEXT...    what was written since the last time, all of it, in any order
 func TestMemoryScripts(t *testing.T) {
@@ -332,32 +333,32 @@ func TestMemoryScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
-			c := newCrew(t)
-			env.Values[crewKey{}], env.Values[archivistKey{}] = c, new(*archivist)
+			c := newFixture(t)
+			env.Values[fixtureKey{}], env.Values[archivistKey{}] = c, new(*fakeMemory)
 			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
 			env.Setenv("TZ", "UTC")
 			env.Setenv(noSleep, noSleepValue)
-			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
+			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines,
 			"memory": func(ts *testscript.TestScript, _ bool, v []string) {
-				k := newArchivist(ts.Value(crewKey{}).(*crew))
-				*ts.Value(archivistKey{}).(**archivist) = k
+				k := newFakeMemory(ts.Value(fixtureKey{}).(*fixture))
+				*ts.Value(archivistKey{}).(**fakeMemory) = k
 				if len(v) == 0 {
 					k.fill()
 				}
 			},
 			"odd": func(ts *testscript.TestScript, _ bool, v []string) {
-				k := *ts.Value(archivistKey{}).(**archivist)
+				k := *ts.Value(archivistKey{}).(**fakeMemory)
 				k.mu.Lock()
 				defer k.mu.Unlock()
 				k.odd = strings.Join(v, "")
 			},
 			"wrote": func(ts *testscript.TestScript, _ bool, v []string) {
-				k := *ts.Value(archivistKey{}).(**archivist)
+				k := *ts.Value(archivistKey{}).(**fakeMemory)
 				k.mu.Lock()
 				defer k.mu.Unlock()
 				slices.Sort(k.heard)

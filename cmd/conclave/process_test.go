@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
-const patience = 20 * time.Second
+// waitTimeout is how long a test waits for what must come. It is only ever waited for in full by a test that fails.
+const waitTimeout = 20 * time.Second
 
 // A program built with the race detector waits for a second when it ends, unless told otherwise; the tests run hundreds.
 const (
@@ -61,7 +61,7 @@ func (o *output) String() string {
 // wait returns the first whole line that matches.
 func (o *output) wait(pattern string) (string, error) {
 	re := regexp.MustCompile(pattern)
-	timeout := time.After(patience)
+	timeout := time.After(waitTimeout)
 	for {
 		o.mu.Lock()
 		text, grown, closed := o.text.String(), o.grown, o.closed
@@ -120,7 +120,7 @@ func (p *process) wait() (int, error) {
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode(), nil
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		return 0, fmt.Errorf("it does not end: %s", p.stderr)
 	}
 }
@@ -131,28 +131,28 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// place is a home of its own for one test.
-type place struct {
+// installation is a home of its own for one test.
+type installation struct {
 	t    *testing.T
 	dir  string
 	data string
 	env  []string
 }
 
-func newPlace(t *testing.T) *place {
+func newInstallation(t *testing.T) *installation {
 	t.Helper()
 	dir := t.TempDir()
 	if err := writeSystem(filepath.Join(dir, "config", "conclave")); err != nil {
 		t.Fatal(err)
 	}
-	return &place{t, dir, filepath.Join(dir, "data", "conclave"), []string{
+	return &installation{t, dir, filepath.Join(dir, "data", "conclave"), []string{
 		"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"),
 		"PATH=" + os.Getenv("PATH"), "TERM=xterm", noSleep + "=" + noSleepValue,
 	}}
 }
 
 // begin starts a program that ends with the test.
-func (p *place) begin(name string, v ...string) *process {
+func (p *installation) begin(name string, v ...string) *process {
 	p.t.Helper()
 	c, err := begin(p.dir, p.env, name, v...)
 	if err != nil {
@@ -163,7 +163,7 @@ func (p *place) begin(name string, v ...string) *process {
 }
 
 // must waits for a line.
-func (p *place) must(o *output, pattern string) string {
+func (p *installation) must(o *output, pattern string) string {
 	p.t.Helper()
 	l, err := o.wait(pattern)
 	if err != nil {
@@ -173,7 +173,7 @@ func (p *place) must(o *output, pattern string) string {
 }
 
 // run runs a program to its end and returns its stdout; the exit code must be the given one.
-func (p *place) run(code int, name string, v ...string) string {
+func (p *installation) run(code int, name string, v ...string) string {
 	p.t.Helper()
 	c := p.begin(name, v...)
 	got, err := c.wait()

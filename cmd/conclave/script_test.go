@@ -16,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"conclave/cmd/conclave/internal/cli"
 	"conclave/config"
 )
 
@@ -69,9 +70,9 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			env.Setenv("ACTORS", strings.Join(staff(cfg), " "))
-			env.Setenv("READY", `"`+strings.Join(usual(cfg), `","`)+`"`)
-			env.Setenv("THERE", strings.Join(slices.Sorted(slices.Values(usual(cfg))), ", "))
+			env.Setenv("ACTORS", strings.Join(cli.EnabledActors(cfg), " "))
+			env.Setenv("READY", `"`+strings.Join(defaultActors(cfg), `","`)+`"`)
+			env.Setenv("THERE", strings.Join(slices.Sorted(slices.Values(defaultActors(cfg))), ", "))
 			return writeSystem(filepath.Join(env.WorkDir, "home/config/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -81,8 +82,8 @@ func TestScripts(t *testing.T) {
 }
 
 // usual are the actors that run when nothing is set, in the order in which they start.
-func usual(cfg config.Config) []string {
-	return append(toolNames(cfg), slices.DeleteFunc(staff(cfg), func(n string) bool { return n == "tools" })...)
+func defaultActors(cfg config.Config) []string {
+	return append(cli.ToolNames(cfg), slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool { return n == "tools" })...)
 }
 
 func writeSystem(dir string) error {
@@ -143,7 +144,7 @@ func cmdHalt(ts *testscript.TestScript, neg bool, v []string) {
 	code, err := p.end(syscall.SIGTERM)
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(v[0]+".err"), []byte(p.stderr.String()), 0o600))
-	if code != exitDone {
+	if code != cli.ExitOK {
 		ts.Fatalf("%s ended with %d\n%s", v[0], code, p.stderr)
 	}
 }

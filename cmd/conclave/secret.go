@@ -1,325 +1,281 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
 	"conclave/pkg/keyring"
 	"conclave/pkg/seal"
 )
 
-// secretCommand keeps credentials in the keyring of this machine. It does not go over the bus: nothing there can write.
-func (a *app) secretCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "secret",
-		Short: "Keep the credentials that tools and remote models need",
-		Long: `Keeps credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the kernel's, or encrypted files
-in the data folder. Which one is the setting secrets.backend; with auto it is the first that is there, and from the first
-credential on always the same one.
+// secretCommand manages credentials in the keyring of this machine. It does not use the bus: no account there can write them.
+func secretCommand(a *cli.App) *cobra.Command {
+	cmd := cli.Group("secret", "Manage the credentials of tools and remote models",
+		`Stores credentials by name in a keyring of this machine: Secret Service, KWallet, pass, the kernel's, or encrypted files in the
+data folder. The setting secrets.backend chooses it; auto uses the first that is available, and keeps it from the first
+credential on.
 
-A credential goes from the keyring to the tool that needs it, sealed so that nothing in between can read it. No command
-prints a value, and it is in no log, event, prompt or audit record. Nothing has to run for these commands.`,
-		Example: `  conclave secret set brave_api_key          type or paste it; it is not shown
+A credential goes from the keyring to the tool that needs it, sealed so that nothing in between can read it. No command prints
+a value, and it is in no log, event, prompt or audit record. Nothing has to run for these commands.`,
+		`  conclave secret set brave_api_key          type or paste it; it is not shown
   conclave secret set brave_api_key < file   or pipe it
   conclave secret check
   conclave secret rm brave_api_key`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, v []string) error {
-			hint := ""
-			if len(v) > 0 { // which may be a value: it is not repeated
-				if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
-					hint = ": did you mean " + strings.Join(s, " or ") + "?"
-				}
-			}
-			return usage("say what to do with credentials, set, rm, list-names or check%s: see %s --help", hint, cmd.CommandPath())
-		},
-		SuggestionsMinimumDistance: 2,
+		secretSetCommand(a), secretRemoveCommand(a), secretNamesCommand(a), secretCheckCommand(a))
+	group := cmd.RunE
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, v []string) error {
+		if len(v) == 0 {
+			return group(cmd, v)
+		}
+		hint := "" // the argument may be a value and is not repeated
+		if s := cmd.SuggestionsFor(v[0]); len(s) > 0 {
+			hint = ": did you mean " + strings.Join(s, " or ") + "?"
+		}
+		return cli.Usage("unknown subcommand%s: use set, rm, list-names or check: see %s --help", hint, cmd.CommandPath())
 	}
-	cmd.AddCommand(a.secretSetCommand(), a.secretRemoveCommand(), a.secretNamesCommand(), a.secretCheckCommand())
 	return cmd
 }
 
-// unlocking is how long a keyring may take: it may ask for a password in a dialog of its own.
-const unlocking = time.Minute
+// keyringTimeout bounds access to a keyring, which may ask for a password in a dialog.
+const keyringTimeout = time.Minute
 
-// ring opens the keyring that the actor reads from.
-func (a *app) ring(ctx context.Context) (keyring.Ring, keyring.Info, error) {
-	cfg, err := a.load(nil)
+// withKeyring runs f with the keyring that the secrets actor reads. Errors of a locked or missing keyring have their exit code.
+func withKeyring(ctx context.Context, a *cli.App, f func(ctx context.Context, r keyring.Ring, info keyring.Info) error) error {
+	ctx, cancel := context.WithTimeout(ctx, keyringTimeout)
+	defer cancel()
+	cfg, err := a.LoadConfig(nil)
 	if err != nil {
-		return nil, keyring.Info{}, err
+		return err
 	}
-	r, info, err := keyring.Open(ctx, cfg.Secrets.Ring(a.home.Data))
-	return r, info, ringError(err)
-}
-
-// ringError gives an error of a keyring its exit code.
-func ringError(err error) error {
-	if errors.Is(err, keyring.ErrLocked) || errors.Is(err, keyring.ErrUnavailable) {
-		return &failure{exitAbsent, err}
+	r, info, err := keyring.Open(ctx, cfg.Secrets.Ring(a.Home.Data))
+	if err == nil {
+		err = f(ctx, r, info)
+	}
+	var failure *cli.Failure
+	if !errors.As(err, &failure) && (errors.Is(err, keyring.ErrLocked) || errors.Is(err, keyring.ErrUnavailable)) {
+		return &cli.Failure{Code: cli.ExitAbsent, Err: err}
 	}
 	return err
 }
 
-// absent says that a credential is not there.
-func (a *app) absent(name string) error {
-	return fail(exitFailed, "there is no credential named "+name, a.program()+" secret list-names lists those there are")
-}
+// noValueArgument explains why a value is never an argument. The value itself is not repeated.
+const noValueArgument = "a value is not an argument, because other programs can read the command line and the shell stores it: type it when asked, or pipe it"
 
-// notOnTheLine is why a value is never an argument. The value itself is not repeated.
-const notOnTheLine = "a value is not given on the command line, where every program of this machine can read it and your shell writes it down: type it when asked, or pipe it"
-
-// secretNames checks the names of credentials, between least and most of them. What is wrong is not repeated: it may be a value.
-func secretNames(least, most int) cobra.PositionalArgs {
+// checkSecretNames checks the number and form of names; most 0 means any number. A wrong name is not repeated: it may be a value.
+func checkSecretNames(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, v []string) error {
 		switch {
 		case len(v) < least:
-			return usage("which credential? give its name, like brave_api_key: see %s --help", cmd.CommandPath())
+			return cli.Usage("give the name of a credential, such as brave_api_key: see %s --help", cmd.CommandPath())
 		case most > 0 && len(v) > most:
-			return usage("%s takes one name: %s", cmd.CommandPath(), notOnTheLine)
+			return cli.Usage("%s takes one name: %s", cmd.CommandPath(), noValueArgument)
 		}
 		for _, name := range v {
 			if strings.Contains(name, "=") {
-				return usage("%s", notOnTheLine)
+				return cli.Usage("%s", noValueArgument)
 			}
 			if err := keyring.CheckName(name); err != nil {
-				return usage("%v: see %s --help", err, cmd.CommandPath())
+				return cli.Usage("%v: see %s --help", err, cmd.CommandPath())
 			}
 		}
 		return nil
 	}
 }
 
-// secretChange is what set and rm did.
+// secretChange is the result of set and rm.
 type secretChange struct {
 	Name    string `json:"name"`
 	Done    string `json:"done"` // set, removed
 	Backend string `json:"backend"`
 }
 
-func (a *app) secretSetCommand() *cobra.Command {
+func secretSetCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set <name>",
-		Short: "Keep a credential under a name",
-		Long: `Keeps a credential, in place of an earlier one of this name. On a terminal it asks for the value and does not show it;
-otherwise it reads the value from stdin, without the line break at its end. A value has 1 byte to 16 KB; a terminal takes
-no more than 4 KB in one line. It is never an argument.
+		Short: "Store a credential",
+		Long: `Stores a credential, and replaces one with this name. On a terminal it asks for the value and does not show it; otherwise it
+reads the value from stdin, without the line break at its end. A value has 1 byte to 16 KB; a terminal accepts at most 4 KB
+in one line. It is never an argument.
 
-Names have letters, digits, - and _. A running system finds the new value at the next use.`,
+Names have letters, digits, - and _. A running system uses the new value from its next use on.`,
 		Example: `  conclave secret set brave_api_key
   pass show brave | conclave secret set brave_api_key
   conclave secret set service_account < account.json`,
-		Args: secretNames(1, 1),
+		Args: checkSecretNames(1, 1),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := a.home.Make(); err != nil {
+			if err := a.Home.Make(); err != nil {
 				return err
 			}
-			value, err := a.readSecret(cmd.Context(), v[0])
+			value, err := readSecret(cmd.Context(), a, v[0])
 			if err != nil {
 				return err
 			}
 			defer value.Wipe()
-			ctx, cancel := context.WithTimeout(cmd.Context(), unlocking)
-			defer cancel()
-			r, info, err := a.ring(ctx)
-			if err != nil {
-				return err
-			}
-			if err := r.Set(ctx, v[0], value); err != nil {
-				return ringError(err)
-			}
-			if a.json {
-				return a.document(secretChange{v[0], "set", info.Backend})
-			}
-			a.say("%s is kept in %s", v[0], info.Backend)
-			a.passedOver(a.stderr, info)
-			return nil
+			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
+				if err := r.Set(ctx, v[0], value); err != nil {
+					return err
+				}
+				if a.JSON {
+					return a.PrintJSON(secretChange{v[0], "set", info.Backend})
+				}
+				a.Say("%s is stored in %s", v[0], info.Backend)
+				printSkippedKeyrings(a.Err, info)
+				return nil
+			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	// What looks like a flag may be a value that begins with -, and the usual words would repeat it.
+	// An unknown flag may be a value that begins with -, and the usual error would repeat it.
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, _ error) error {
-		return usage("%s has no such flag: %s: see %s --help", cmd.CommandPath(), notOnTheLine, cmd.CommandPath())
+		return cli.Usage("%s has no such flag: %s: see %s --help", cmd.CommandPath(), noValueArgument, cmd.CommandPath())
 	})
 	return cmd
 }
 
-// readSecret reads a value from the user or from a pipe.
-func (a *app) readSecret(ctx context.Context, name string) (keyring.Secret, error) {
-	read := func() ([]byte, error) {
-		b, err := io.ReadAll(io.LimitReader(a.stdin, seal.MaxValue+3)) // a line break more, and one byte too many
-		return bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r")), err
-	}
-	if f, ok := a.stdin.(*os.File); ok && isTerminal(f) {
-		state, err := term.GetState(int(f.Fd()))
-		if err != nil {
-			return keyring.Secret{}, fmt.Errorf("asking without showing: %w", err)
+// readSecret reads a value from the terminal without echo, or from a pipe.
+func readSecret(ctx context.Context, a *cli.App, name string) (keyring.Secret, error) {
+	data, err := a.ReadHidden(ctx, seal.MaxValue, fmt.Sprintf("value of %s (not shown): ", name))
+	value := seal.NewSecret(data)
+	if err != nil {
+		value.Wipe()
+		if errors.Is(err, term.ErrStopped) {
+			return keyring.Secret{}, cli.Fail(cli.ExitFailed, "stopped", "nothing was stored")
 		}
-		defer func() { // also when the user gives up: the terminal must not stay silent
-			_ = term.Restore(int(f.Fd()), state)
-			fmt.Fprintln(a.stderr)
-		}()
-		fmt.Fprintf(a.stderr, "value of %s (not shown): ", name)
-		read = func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) }
+		return keyring.Secret{}, fmt.Errorf("reading the value: %w", err)
 	}
-	type result struct {
-		value []byte
-		err   error
+	switch err := value.Check(); {
+	case errors.Is(err, seal.ErrEmpty):
+		return keyring.Secret{}, cli.Fail(cli.ExitFailed, err.Error(), "nothing was stored; type the value, or pipe it")
+	case err != nil:
+		value.Wipe()
+		return keyring.Secret{}, cli.Fail(cli.ExitFailed, err.Error(), "nothing was stored")
 	}
-	done := make(chan result, 1) // whoever does not type ends with the process
-	go func() {
-		b, err := read()
-		done <- result{b, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return keyring.Secret{}, fail(exitFailed, "stopped", "nothing was kept")
-	case r := <-done:
-		value := seal.NewSecret(r.value)
-		if r.err != nil && !errors.Is(r.err, io.EOF) {
-			return keyring.Secret{}, fmt.Errorf("reading the value: %w", r.err)
-		}
-		switch err := value.Check(); {
-		case errors.Is(err, seal.ErrEmpty):
-			return keyring.Secret{}, fail(exitFailed, err.Error(), "nothing was kept; type the value, or pipe it")
-		case err != nil:
-			value.Wipe()
-			return keyring.Secret{}, fail(exitFailed, err.Error(), "nothing was kept")
-		}
-		return value, nil
-	}
+	return value, nil
 }
 
-func (a *app) secretRemoveCommand() *cobra.Command {
+func secretRemoveCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm <name>",
-		Short:   "Forget a credential",
-		Long:    `Takes a credential out of the keyring. Ends with exit code 1 when there is none of this name.`,
+		Short:   "Delete a credential",
+		Long:    `Deletes a credential from the keyring. The exit code is 1 when there is none with this name.`,
 		Example: `  conclave secret rm brave_api_key`,
-		Args:    secretNames(1, 1),
+		Args:    checkSecretNames(1, 1),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), unlocking)
-			defer cancel()
-			r, info, err := a.ring(ctx)
-			if err != nil {
-				return err
-			}
-			switch err := r.Remove(ctx, v[0]); {
-			case errors.Is(err, keyring.ErrNotFound):
-				return a.absent(v[0])
-			case err != nil:
-				return ringError(err)
-			}
-			if a.json {
-				return a.document(secretChange{v[0], "removed", info.Backend})
-			}
-			a.say("%s is no longer in %s", v[0], info.Backend)
-			return nil
+			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
+				switch err := r.Remove(ctx, v[0]); {
+				case errors.Is(err, keyring.ErrNotFound):
+					return cli.Fail(cli.ExitFailed, "there is no credential "+v[0], "list them with "+a.Program()+" secret list-names")
+				case err != nil:
+					return err
+				case a.JSON:
+					return a.PrintJSON(secretChange{v[0], "removed", info.Backend})
+				}
+				a.Say("%s is deleted from %s", v[0], info.Backend)
+				return nil
+			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 }
 
-func (a *app) secretNamesCommand() *cobra.Command {
+func secretNamesCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list-names",
 		Short: "List the names of the credentials",
-		Long:  `Lists the names of the credentials, one on a line; never a value. With --json it is one document with the keyring.`,
+		Long:  `Lists the names of the credentials, one per line, never a value. With --json it prints one document with the keyring.`,
 		Example: `  conclave secret list-names
   conclave secret list-names --json | jq -r '.names[]'`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), unlocking)
-			defer cancel()
-			r, info, err := a.ring(ctx)
-			if err != nil {
-				return err
-			}
-			names, err := r.Names(ctx)
-			if err != nil {
-				return ringError(err)
-			}
-			if a.json {
-				return a.document(struct {
-					Backend string   `json:"backend"`
-					Names   []string `json:"names"`
-				}{info.Backend, append([]string{}, names...)})
-			}
-			if len(names) == 0 {
-				a.say("no credentials yet: %s secret set keeps the first", a.program())
-			}
-			for _, n := range names {
-				fmt.Fprintln(a.stdout, n)
-			}
-			return nil
+			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
+				names, err := r.Names(ctx)
+				switch {
+				case err != nil:
+					return err
+				case a.JSON:
+					return a.PrintJSON(struct {
+						Backend string   `json:"backend"`
+						Names   []string `json:"names"`
+					}{info.Backend, append([]string{}, names...)})
+				case len(names) == 0:
+					a.Say("no credentials yet: store one with %s secret set", a.Program())
+				}
+				for _, n := range names {
+					fmt.Fprintln(a.Out, n)
+				}
+				return nil
+			})
 		},
 	}
 }
 
-// secretState is how it stands with one credential.
+// secretState is the state of one credential.
 type secretState struct {
 	Name   string `json:"name"`
 	State  string `json:"state"` // present, missing, locked, unreadable
 	Reason string `json:"reason,omitempty"`
 }
 
-func (a *app) secretCheckCommand() *cobra.Command {
+func secretCheckCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [names...]",
-		Short: "Say which keyring is used, and whether credentials are there",
-		Long: `Says which keyring is used and why, and reads the named credentials, or all of them, to see that they are there and can
-be read. It never prints a value. Ends with exit code 1 when one is missing or cannot be read.`,
+		Short: "Check the keyring and the credentials",
+		Long: `Shows which keyring is used and why, and reads the named credentials, or all, to check that they can be read. It never prints a
+value. The exit code is 1 when one is missing or cannot be read.`,
 		Example: `  conclave secret check
   conclave secret check brave_api_key && conclave up
   conclave secret check --json | jq '.credentials[] | select(.state != "present")'`,
-		Args: secretNames(0, 0),
-		RunE: func(cmd *cobra.Command, v []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), unlocking)
-			defer cancel()
-			r, info, err := a.ring(ctx)
-			if err != nil {
-				return err
-			}
-			if len(v) == 0 {
-				if v, err = r.Names(ctx); err != nil {
-					return ringError(err)
-				}
-			}
-			states := lookAt(ctx, r, v)
-			wrong := slices.DeleteFunc(slices.Clone(states), func(s secretState) bool { return s.State == "present" })
-			if a.json {
-				err = a.document(struct {
-					OK bool `json:"ok"`
-					keyring.Info
-					Credentials []secretState `json:"credentials"`
-				}{len(wrong) == 0, info, states})
-			} else {
-				a.printSecrets(info, states)
-			}
-			if err == nil && len(wrong) > 0 {
-				fix := "set it with " + a.program() + " secret set " + wrong[0].Name
-				if wrong[0].State == "locked" {
-					fix = "unlock the keyring"
-				}
-				err = fail(exitFailed, fmt.Sprintf("%d of %s cannot be used", len(wrong), count(len(states), "credential")), fix)
-			}
-			return err
+		Args: checkSecretNames(0, 0),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return withKeyring(cmd.Context(), a, func(ctx context.Context, r keyring.Ring, info keyring.Info) error {
+				return checkSecrets(ctx, a, r, info, names)
+			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 }
 
-// lookAt reads each credential and forgets it at once.
-func lookAt(ctx context.Context, r keyring.Ring, names []string) []secretState {
+// checkSecrets reads the named credentials, all without names, and prints their state.
+func checkSecrets(ctx context.Context, a *cli.App, r keyring.Ring, info keyring.Info, names []string) (err error) {
+	if len(names) == 0 {
+		if names, err = r.Names(ctx); err != nil {
+			return err
+		}
+	}
+	states := readSecretStates(ctx, r, names)
+	bad := slices.DeleteFunc(slices.Clone(states), func(s secretState) bool { return s.State == "present" })
+	if a.JSON {
+		err = a.PrintJSON(struct {
+			OK bool `json:"ok"`
+			keyring.Info
+			Credentials []secretState `json:"credentials"`
+		}{len(bad) == 0, info, states})
+	} else {
+		printSecretStates(a.Out, info, states)
+	}
+	if err != nil || len(bad) == 0 {
+		return err
+	}
+	fix := "store it with " + a.Program() + " secret set " + bad[0].Name
+	if bad[0].State == "locked" {
+		fix = "unlock the keyring"
+	}
+	return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d of %s cannot be used", len(bad), term.Count(len(states), "credential")), fix)
+}
+
+// readSecretStates reads each credential and wipes it at once.
+func readSecretStates(ctx context.Context, r keyring.Ring, names []string) []secretState {
 	states := []secretState{}
 	for _, name := range names {
 		s := secretState{Name: name, State: "present"}
@@ -339,23 +295,22 @@ func lookAt(ctx context.Context, r keyring.Ring, names []string) []secretState {
 	return states
 }
 
-func (a *app) printSecrets(info keyring.Info, states []secretState) {
-	fmt.Fprintf(a.stdout, "%-10s %s (%s)\n", "keyring", info.Backend, info.Reason)
-	a.passedOver(a.stdout, info)
-	colours := map[string]string{"present": green}
+func printSecretStates(w io.Writer, info keyring.Info, states []secretState) {
+	fmt.Fprintf(w, "%-10s %s (%s)\n", "keyring", info.Backend, info.Reason)
+	printSkippedKeyrings(w, info)
+	colours := map[string]string{"present": term.Green}
 	for _, s := range states {
-		colour := or(colours[s.State], red)
-		line := a.paint(a.stdout, colour, fmt.Sprintf("%-10s", s.State)) + " " + s.Name
+		line := term.Paint(w, cmp.Or(colours[s.State], term.Red), fmt.Sprintf("%-10s", s.State)) + " " + s.Name
 		if s.Reason != "" {
-			line += ": " + plain(s.Reason)
+			line += ": " + term.Plain(s.Reason)
 		}
-		fmt.Fprintln(a.stdout, line)
+		fmt.Fprintln(w, line)
 	}
 }
 
-// passedOver says which keyrings were looked for before, and why they were not taken.
-func (a *app) passedOver(w io.Writer, info keyring.Info) {
+// printSkippedKeyrings prints the keyrings that were tried before, and why they are not used.
+func printSkippedKeyrings(w io.Writer, info keyring.Info) {
 	for _, p := range info.Skipped {
-		fmt.Fprintf(w, "%-10s not %s: %s\n", "", p.Backend, plain(p.Reason))
+		fmt.Fprintf(w, "%-10s not %s: %s\n", "", p.Backend, term.Plain(p.Reason))
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"conclave/actors/secrets"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term/termtest"
 	"conclave/pkg/keyring"
 )
 
@@ -37,7 +39,7 @@ func (p *typing) echoes(t *testing.T) bool {
 // hides waits until it does not: the question comes first, and a terminal does not tell when it has changed.
 func (p *typing) hides(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); p.echoes(t); runtime.Gosched() {
+	for deadline := time.Now().Add(waitTimeout); p.echoes(t); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("the terminal shows what is typed: %s", p.shown)
 		}
@@ -45,9 +47,9 @@ func (p *typing) hides(t *testing.T) {
 }
 
 // typeAt starts a command whose three streams are a terminal.
-func (p *place) typeAt(v ...string) *typing {
+func (p *installation) typeAt(v ...string) *typing {
 	p.t.Helper()
-	master, slave := terminalFor(p.t)
+	master, slave := termtest.Open(p.t)
 	c := &process{cmd: exec.Command("conclave", v...), stdout: newOutput(), stderr: newOutput(), done: make(chan struct{})}
 	shown := newOutput()
 	c.cmd.Env, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = p.env, slave, slave, slave
@@ -74,14 +76,14 @@ func (p *place) typeAt(v ...string) *typing {
 }
 
 // noDesktop keeps a test away from the desktop and the pass of whoever runs it.
-func (p *place) noDesktop() {
+func (p *installation) noDesktop() {
 	p.env = append(p.env, "DBUS_SESSION_BUS_ADDRESS=unix:path="+filepath.Join(p.dir, "nobus"), "PASSWORD_STORE_DIR="+filepath.Join(p.dir, "nopass"))
 }
 
 // TestSecretTyped types a value at the prompt: it is not shown, and kept as it was typed.
 func TestSecretTyped(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	p.noDesktop()
 	c := p.typeAt("secret", "set", "typed")
 	p.must(c.shown, "value of typed .not shown.")
@@ -89,7 +91,7 @@ func TestSecretTyped(t *testing.T) {
 	if _, err := io.WriteString(c.master, "canary-typed\n"); err != nil {
 		t.Fatal(err)
 	}
-	if code, err := c.wait(); code != exitDone || err != nil {
+	if code, err := c.wait(); code != cli.ExitOK || err != nil {
 		t.Fatalf("%d, %v: %s", code, err, c.shown)
 	}
 	if strings.Contains(c.shown.String(), "canary") {
@@ -110,12 +112,12 @@ func TestSecretTyped(t *testing.T) {
 // TestSecretGivenUp interrupts the prompt: nothing is kept, and the terminal is as it was.
 func TestSecretGivenUp(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	p.noDesktop()
 	c := p.typeAt("secret", "set", "typed")
 	p.must(c.shown, "value of typed .not shown.")
 	c.hides(t)
-	if code, err := c.end(os.Interrupt); code != exitFailed || err != nil {
+	if code, err := c.end(os.Interrupt); code != cli.ExitFailed || err != nil {
 		t.Errorf("%d, %v: %s", code, err, c.shown)
 	}
 	if !c.echoes(t) {

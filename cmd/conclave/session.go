@@ -1,342 +1,257 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"conclave/pkg/actor"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// sessionCommand shows what the assistant keeps of the user's sessions.
-func (a *app) sessionCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "session",
-		Short: "List and show conversations, and set what holds in one",
-		Long: `Shows what the assistant keeps of each session: the messages that go before the next question, as they are sent to the
-model. Thinking is never part of it. To go on with a session, use conclave ask --session. What the broker lets pass in a
-session is set with override.`,
-		Example: `  conclave session list
+// sessionCommand lists, shows and configures sessions.
+func sessionCommand(a *cli.App) *cobra.Command {
+	return cli.Group("session", "List and show conversations, and set the policy of one",
+		`Shows what the assistant stores of each session: the messages that precede the next question, as they are sent to the model.
+Thinking is never stored. To continue a session, use conclave ask --session. The policy of a session is set with override.`,
+		`  conclave session list
   conclave session show 3f9c01d2
   conclave session override 3f9c01d2 RELAX`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usage("say what to do with sessions: list, show or override: see %s --help", cmd.CommandPath())
-		},
-		SuggestionsMinimumDistance: 2,
-	}
-	cmd.AddCommand(a.sessionListCommand(), a.sessionShowCommand(), a.sessionOverrideCommand())
-	return cmd
+		sessionListCommand(a), sessionShowCommand(a), sessionOverrideCommand(a))
 }
 
-// conversations is the bucket that the assistant keeps them in.
-var conversations = subjects.StateBucket(subjects.Generator)
-
-// reading is how long a look at the stored sessions may take.
-const reading = 30 * time.Second
-
-// keeper opens the assistant's bucket for reading.
-func (a *app) keeper(opts ...nats.Option) (actor.Store, func(), error) {
-	out, done, err := a.asUser(opts...)
-	if err != nil {
-		return nil, nil, err
-	}
-	return out.Store(conversations), done, nil
-}
-
-// sessionRow is one session in the list.
-type sessionRow struct {
-	ID       string    `json:"session_id"`
-	Turns    int       `json:"turns"`
-	Question string    `json:"first_question"`
-	Updated  time.Time `json:"updated"`
-}
-
-// rowOf is a conversation in one line. Turns that were summarized or let go count too.
-func rowOf(c subjects.Conversation) sessionRow {
-	r := sessionRow{ID: c.SessionID, Turns: len(c.Turns) + c.Summarized + c.Dropped, Updated: c.Updated}
-	if len(c.Turns) > 0 {
-		r.Question = c.Turns[0].Query
-	}
-	return r
-}
-
-func (a *app) sessionListCommand() *cobra.Command {
+func sessionListCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the sessions, last used first",
-		Long: `Lists the sessions that the assistant keeps: id, number of turns, when it was last used, and its first question. With
---json it is one array, with the questions in full.`,
+		Long: `Lists the stored sessions: id, number of turns, when it was last used, and its first question. With --json it prints one
+array, with the questions in full.`,
 		Example: `  conclave session list
   conclave session list --json | jq -r '.[0].session_id'`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), reading)
-			defer cancel()
-			store, done, err := a.keeper()
-			if err != nil {
-				return err
-			}
-			defer done()
-			rows, err := a.sessions(ctx, store)
-			if err != nil {
-				return quietly(cmd.Context(), err)
-			}
-			if a.json {
-				return a.document(rows)
-			}
-			return a.printSessions(rows)
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				ids, err := c.SessionIDs(cmd.Context())
+				if err != nil {
+					return err
+				}
+				list, err := c.Sessions(cmd.Context(), ids)
+				if err != nil {
+					return err
+				}
+				for _, s := range list {
+					if s.Err != nil {
+						a.Say("%s", term.OneLine(s.Err.Error()))
+					}
+				}
+				list = slices.DeleteFunc(list, func(s client.SessionSummary) bool { return s.Err != nil })
+				switch {
+				case a.JSON:
+					return a.PrintJSON(list)
+				case len(list) == 0:
+					a.Say("no sessions yet: start one with %s ask", a.Program())
+					return nil
+				}
+				return view.Sessions(a.Out, list)
+			})
 		},
 	}
 }
 
-// sessions reads every session, last used first. One that cannot be read is told and passed over.
-func (a *app) sessions(ctx context.Context, store actor.Store) ([]sessionRow, error) {
-	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
-	if err != nil {
-		return nil, fmt.Errorf("listing the sessions: %w", err)
-	}
-	rows := []sessionRow{}
-	for _, key := range keys {
-		id, ok := subjects.SessionOf(key)
-		if !ok {
-			continue
-		}
-		c, err := conversation(ctx, store, id)
-		switch {
-		case errors.Is(err, actor.ErrNotFound): // deleted in between
-			continue
-		case errors.Is(err, errUnreadable):
-			a.say("%s", oneLine(err.Error()))
-			continue
-		case err != nil:
-			return nil, err
-		}
-		rows = append(rows, rowOf(c))
-	}
-	slices.SortFunc(rows, func(x, y sessionRow) int { return cmp.Or(y.Updated.Compare(x.Updated), cmp.Compare(x.ID, y.ID)) })
-	return rows, nil
-}
-
-// errUnreadable means that what is stored is no conversation.
-var errUnreadable = errors.New("what is stored of it cannot be read")
-
-// conversation reads one session. The key is the authority on whose it is.
-func conversation(ctx context.Context, store actor.Store, id string) (subjects.Conversation, error) {
-	var c subjects.Conversation
-	if err := subjects.CheckToken(id); err != nil {
-		return c, fmt.Errorf("session %q: %w", clip(id, 40), errUnreadable)
-	}
-	data, _, err := store.Get(ctx, subjects.ConversationKey(id))
-	if err != nil {
-		return c, err
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("session %s: %w: %w", id, errUnreadable, err)
-	}
-	c.SessionID = id
-	return c, nil
-}
-
-func (a *app) printSessions(rows []sessionRow) error {
-	if len(rows) == 0 {
-		a.say("no sessions yet: %s ask makes the first", a.program())
-		return nil
-	}
-	columns, _, ok := terminal(a.stdout)
-	widest := 0
-	for _, r := range rows {
-		widest = max(widest, len(r.ID))
-	}
-	room := 60
-	if ok {
-		room = max(20, columns-widest-len("  TURNS  2006-01-02 15:04  "))
-	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SESSION\tTURNS\tLAST USED\tFIRST QUESTION")
-	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", r.ID, r.Turns, stamp(r.Updated), plain(clip(r.Question, room)))
-	}
-	return w.Flush()
-}
-
-// stamp is a time for people.
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.Local().Format("2006-01-02 15:04")
-}
-
-func (a *app) sessionShowCommand() *cobra.Command {
+func sessionShowCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show <id>",
 		Short: "Print the messages of a session",
-		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of turns that were
-shortened, then each question, tool call, result and answer, with what was thought of it below. The beginning of an id is
-enough from eight letters on.
+		Long: `Prints the messages of a session as they are sent to the model before the next question: the summary of older turns, then
+each question, tool call, result and answer, with its grade and your feedback. At least 8 characters of the id are enough.
 
-With --json it is one document: the stored session, and the list under messages.`,
+With --json it prints one document: the stored session, and the messages.`,
 		Example: `  conclave session show 3f9c01d2
   conclave session show notes --json | jq '.messages[-1].content'`,
-		Args: args(cobra.ExactArgs(1)),
-		ValidArgsFunction: func(cmd *cobra.Command, v []string, word string) ([]string, cobra.ShellCompDirective) {
-			if len(v) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return a.completeSessions(cmd, v, word)
-		},
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: cli.FirstArg(a.CompleteSessions()),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if subjects.CheckToken(v[0]) != nil {
-				return usage("%q cannot be a session: use letters, digits, _ and -", v[0])
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), reading)
-			defer cancel()
-			store, done, err := a.keeper()
-			if err != nil {
+			if err := cli.CheckID("session", v[0]); err != nil {
 				return err
 			}
-			defer done()
-			c, err := a.find(ctx, store, v[0])
-			if err != nil {
-				return quietly(cmd.Context(), err)
-			}
-			if a.json {
-				return a.document(shownSession{c, append([]subjects.Message{}, c.Messages()...)})
-			}
-			return a.printSession(c)
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error {
+				conv, err := findSession(cmd.Context(), c, v[0])
+				switch {
+				case err != nil:
+					return sessionError(a, v[0], err)
+				case a.JSON:
+					return a.PrintJSON(struct {
+						subjects.Conversation
+						Messages []subjects.Message `json:"messages"`
+					}{conv, append([]subjects.Message{}, conv.Messages()...)})
+				}
+				return view.Session(a.Streams, conv)
+			})
 		},
 	}
 }
 
-// shownSession is a session as a document.
-type shownSession struct {
-	subjects.Conversation
-	Messages []subjects.Message `json:"messages"`
+// findSession reads the session with an id or prefix.
+func findSession(ctx context.Context, c *client.Client, id string) (subjects.Conversation, error) {
+	conv, err := c.Session(ctx, id)
+	if !errors.Is(err, client.ErrNotFound) {
+		return conv, err
+	}
+	if id, err = c.FindSession(ctx, id); err != nil {
+		return conv, err
+	}
+	return c.Session(ctx, id)
 }
 
-// find reads the session of an id or of the beginning of one.
-func (a *app) find(ctx context.Context, store actor.Store, id string) (subjects.Conversation, error) {
-	c, err := conversation(ctx, store, id)
-	if !errors.Is(err, actor.ErrNotFound) {
-		return c, err
-	}
-	full, known, err := wholeSession(ctx, store, id)
+// sessionError explains why the session with an id or prefix was not found.
+func sessionError(a *cli.App, id string, err error) error {
+	var ambiguous *client.AmbiguousError
 	switch {
-	case err != nil:
-		return c, err
-	case !known:
-		return c, fail(exitFailed, "there is no session "+id, a.program()+" session list shows what there is; a question that is not answered yet is in none")
+	case errors.As(err, &ambiguous):
+		return cli.Fail(cli.ExitFailed, fmt.Sprintf("%d sessions begin with %s", ambiguous.Count, id), "give more of the id")
+	case errors.Is(err, client.ErrNotFound):
+		return cli.Fail(cli.ExitFailed, "there is no session "+id, "list sessions with "+a.Program()+" session list; a question appears there when it is answered")
 	}
-	return conversation(ctx, store, full)
+	return err
 }
 
-// enough is how much of a session's id stands for the whole.
-const enough = 8
-
-// wholeSession is the id of the one session that is called id or begins with it. Where there is none, it is id itself, and
-// not known. What is stored of the session is not read: what cannot be read has a name all the same.
-func wholeSession(ctx context.Context, store actor.Store, id string) (full string, known bool, err error) {
-	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
-	if err != nil {
-		return "", false, fmt.Errorf("listing the sessions: %w", err)
-	}
-	var found []string
-	for _, key := range keys {
-		switch full, ok := subjects.SessionOf(key); {
-		case ok && full == id:
-			return id, true, nil
-		case ok && len(id) >= enough && strings.HasPrefix(full, id):
-			found = append(found, full)
-		}
-	}
-	switch len(found) {
-	case 0:
+// resolveSession completes the prefix of a session's id. A session that does not exist yet is returned as it is.
+func resolveSession(ctx context.Context, a *cli.App, c *client.Client, id string) (full string, exists bool, err error) {
+	full, err = c.FindSession(ctx, id)
+	switch {
+	case errors.Is(err, client.ErrNotFound):
 		return id, false, nil
-	case 1:
-		return found[0], true, nil
+	case err != nil:
+		return "", false, sessionError(a, id, err)
 	}
-	return "", false, fail(exitFailed, fmt.Sprintf("%d sessions begin with %s", len(found), id), "give more of the id")
+	return full, true, nil
 }
 
-// Colours of the roles in a conversation.
-var roleColours = map[string]string{"user": cyan, "assistant": green, "tool": yellow}
+// overrideLevels are the levels of an override, strictest first.
+var overrideLevels = []string{subjects.OverrideNone, subjects.OverrideRelax, subjects.OverrideAll}
 
-// printSession prints a conversation for reading.
-func (a *app) printSession(c subjects.Conversation) error {
-	if c.Dropped > 0 {
-		a.say("%s were let go: too many, or too large", count(c.Dropped, "turn"))
-	}
-	if c.Summary != "" {
-		a.message("summary", fmt.Sprintf("of %s", count(c.Summarized, "turn")), c.Summary)
-	}
-	for _, t := range c.Turns {
-		a.message("user", stamp(t.Time), t.Query)
-		for _, m := range t.Messages {
-			a.message(m.Role, m.ToolName, m.Content)
-			for _, call := range m.Calls {
-				fmt.Fprintf(a.stdout, "  calls %s %s\n", plain(call.Name), plain(string(call.Arguments)))
+func sessionOverrideCommand(a *cli.App) *cobra.Command {
+	var set subjects.SessionConfig
+	cmd := &cobra.Command{
+		Use:   "override <session> [NONE|RELAX|ALL]",
+		Short: "Relax or tighten the policy of one session",
+		Long: `Sets how strict the broker is in one session, and replaces the previous setting:
+
+  NONE   as the manifest says (default)
+  RELAX  high-risk tools no longer need your approval; nothing else changes
+  ALL    every call is allowed, and still audited
+
+--disable-tool disables a tool for every agent in the session, --grant gives a type of agent one more. With --once it holds for
+one message only: the next one, or the one named by --query. --show changes nothing and prints what holds. At least 8
+characters of the id of an existing session are enough.`,
+		Example: `  conclave session override notes RELAX
+  conclave session override notes ALL --once
+  conclave session override notes NONE --disable-tool web_search --grant coder:web_fetch
+  conclave session override notes --show --json`,
+		Args: cli.Args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: func(cmd *cobra.Command, v []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(v) == 1 {
+				return overrideLevels, cobra.ShellCompDirectiveNoFileComp
 			}
-		}
-		about := t.Model
-		if t.Partial {
-			about = strings.TrimSpace(about + " not whole")
-		}
-		if t.Error != "" {
-			about = strings.TrimSpace(about + " " + t.Error)
-		}
-		a.message("assistant", about, t.Answer)
-		a.printGradesOf(t.Grades)
+			return cli.FirstArg(a.CompleteSessions())(cmd, v, word)
+		},
+		RunE: func(cmd *cobra.Command, v []string) error {
+			set.SessionID, set.Override = v[0], ""
+			if len(v) > 1 {
+				set.Override = strings.ToUpper(v[1])
+			}
+			if err := checkOverride(set); err != nil {
+				return err
+			}
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return overrideSession(cmd.Context(), a, c, set) })
+		},
 	}
-	return a.stdout.err
+	f := cmd.Flags()
+	f.BoolVar(&set.Once, "once", false, "for one message only")
+	f.StringVar(&set.QueryID, "query", "", "with --once: `id` of the message (default: the next one)")
+	f.StringArrayVar(&set.Disable, "disable-tool", nil, "`tool` to disable; repeatable")
+	f.StringArrayVar(&set.Grant, "grant", nil, "`type:tool` to grant; repeatable")
+	f.BoolVar(&set.Show, "show", false, "change nothing, print what holds")
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"disable-tool": a.CompleteTools})
+	return cmd
 }
 
-// message prints one message: who, something about it, and the text below.
-func (a *app) message(role, about, text string) {
-	head := a.paint(a.stdout, roleColours[role], plain(role))
-	if about != "" {
-		head += " " + a.paint(a.stdout, dim, plain(about))
+func overrideSession(ctx context.Context, a *cli.App, c *client.Client, set subjects.SessionConfig) (err error) {
+	var exists bool
+	if set.SessionID, exists, err = resolveSession(ctx, a, c, set.SessionID); err != nil {
+		return err
 	}
-	fmt.Fprintln(a.stdout, head)
-	for l := range strings.Lines(strings.TrimRight(plainText(text), "\n")) {
-		fmt.Fprintln(a.stdout, "  "+strings.TrimRight(l, "\n"))
+	warnUnknownTools(a, set)
+	holds, err := c.SetSession(ctx, set)
+	if err != nil {
+		return cli.BrokerError("the session", err)
 	}
+	if !exists && !set.Show {
+		a.Say("there is no such session yet; the override holds when it starts")
+	}
+	if a.JSON {
+		return a.PrintJSON(holds)
+	}
+	return view.Override(a.Streams, holds, a.Program())
 }
 
-// hurry bounds a completion: a shell waits for it.
-const hurry = time.Second
-
-// completeSessions offers the ids of the stored sessions.
-func (a *app) completeSessions(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), hurry)
-	defer cancel()
-	a.stderr = io.Discard // a completion has nobody to talk to
-	store, done, err := a.keeper(nats.Timeout(hurry))
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// checkOverride rejects an override that is incomplete or contradicts itself.
+func checkOverride(c subjects.SessionConfig) error {
+	switch {
+	case subjects.CheckToken(c.SessionID) != nil:
+		return cli.Usage("%q is not a valid session: use letters, digits, _ and -", term.Clip(c.SessionID, 40))
+	case c.Show && (c.Override != "" || c.Once || c.QueryID != "" || len(c.Disable)+len(c.Grant) > 0):
+		return cli.Usage("--show changes nothing: leave out the rest")
+	case c.Show:
+		return nil
+	case c.Override == "":
+		return cli.Usage("give a level: NONE, RELAX or ALL, or --show to see what holds")
+	case !slices.Contains(overrideLevels, c.Override):
+		return cli.Usage("%q is not a level: use NONE, RELAX or ALL", term.Clip(c.Override, 40))
+	case c.QueryID != "" && !c.Once:
+		return cli.Usage("--query names the message of --once: give both, or neither")
 	}
-	defer done()
-	keys, err := store.Keys(ctx, subjects.ConversationPrefix)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	if err := cli.CheckID("query", c.QueryID); err != nil {
+		return err
 	}
-	var out []string
-	for _, key := range keys {
-		if id, ok := subjects.SessionOf(key); ok && strings.HasPrefix(id, word) {
-			out = append(out, id)
+	for _, t := range c.Disable {
+		if subjects.CheckToken(t) != nil {
+			return cli.Usage("--disable-tool %q: not a valid tool name", term.Clip(t, 40))
 		}
 	}
-	slices.Sort(out)
-	return out, cobra.ShellCompDirectiveNoFileComp
+	for _, g := range c.Grant {
+		typ, tool, ok := strings.Cut(g, ":")
+		if !ok || subjects.CheckToken(typ) != nil || subjects.CheckToken(tool) != nil {
+			return cli.Usage("--grant %q: give a type of agent and a tool, such as coder:web_fetch", term.Clip(g, 40))
+		}
+	}
+	return nil
+}
+
+// warnUnknownTools names the tools of an override that neither this build nor the manifest knows. They are no error, because a
+// tool may be added later; but a user who mistypes a name must not believe that the tool is disabled.
+func warnUnknownTools(a *cli.App, c subjects.SessionConfig) {
+	tools := slices.Clone(c.Disable)
+	for _, g := range c.Grant {
+		_, tool, _ := strings.Cut(g, ":")
+		tools = append(tools, tool)
+	}
+	tools = slices.DeleteFunc(tools, func(t string) bool { return subjects.ZoneOf(t) != "" })
+	if len(tools) == 0 {
+		return
+	}
+	planned := a.Settings().Manifest.UnservedTools() // named by the manifest, not in this build
+	slices.Sort(tools)
+	for _, t := range slices.Compact(tools) {
+		if !slices.Contains(planned, t) {
+			a.Say("no tool named %s is known; check the name", term.Visible(t))
+		}
+	}
 }

@@ -14,26 +14,27 @@ import (
 	"testing"
 	"time"
 
+	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
 )
 
 // TestStandAlone takes the long way: a nats-server of its own with the nats.conf of the repository, streams made by
 // provision, the broker and the tools as two more processes. Then it speaks the plain protocol over a socket with the
-// user's key, as any NATS client would.
+// user's key, as any NATS rawClient would.
 func TestStandAlone(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	p.run(exitDone, "conclave", "keys")
+	p := newInstallation(t)
+	p.run(cli.ExitOK, "conclave", "keys")
 
 	url := p.natsServer(t)
-	p.run(exitDone, "conclave", "provision", "--server", url)
+	p.run(cli.ExitOK, "conclave", "provision", "--server", url)
 	for _, role := range []string{"core_prov", "audit_prov"} {
 		if _, err := os.Stat(filepath.Join(p.data, "keys", role+".nk")); !os.IsNotExist(err) {
 			t.Errorf("the seed of %s is still there: %v", role, err)
 		}
 	}
-	var again provisioned
-	if err := json.Unmarshal([]byte(p.run(exitDone, "conclave", "provision", "--server", url, "--json")), &again); err != nil || again.Done {
+	var again provisionReport
+	if err := json.Unmarshal([]byte(p.run(cli.ExitOK, "conclave", "provision", "--server", url, "--json")), &again); err != nil || again.Done {
 		t.Errorf("provisioning again: %+v, %v", again, err)
 	}
 
@@ -67,34 +68,34 @@ func TestStandAlone(t *testing.T) {
 			names[v.Name] = true
 		}
 	}
-	p.run(exitDone, "conclave", "audit", "verify", "--server", url)
-	if code, err := tools.end(os.Interrupt); code != exitDone || err != nil {
+	p.run(cli.ExitOK, "conclave", "audit", "verify", "--server", url)
+	if code, err := tools.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("the tools ended with %d, %v: %s", code, err, tools.stderr)
 	}
-	p.run(exitAbsent, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url)
-	if code, err := broker.end(os.Interrupt); code != exitDone || err != nil {
+	p.run(cli.ExitAbsent, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url)
+	if code, err := broker.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("the broker ended with %d, %v: %s", code, err, broker.stderr)
 	}
-	p.run(exitDone, "conclave", "audit", "verify", "--server", url)
+	p.run(cli.ExitOK, "conclave", "audit", "verify", "--server", url)
 
 	// No second server on the same store.
-	p.run(exitDone, "conclave", "keys", "--listen", strings.TrimPrefix(url, "nats://"))
+	p.run(cli.ExitOK, "conclave", "keys", "--listen", strings.TrimPrefix(url, "nats://"))
 	for _, v := range [][]string{{"up"}, {"audit", "verify"}, {"audit", "rotate"}} {
 		c := p.begin("conclave", v...)
-		if code, err := c.wait(); code != exitFailed || err != nil || !strings.Contains(c.stderr.String(), "uses this data folder") {
+		if code, err := c.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(c.stderr.String(), "uses this data folder") {
 			t.Errorf("%v on the store of a stand-alone server: %d, %v, %s", v, code, err, c.stderr)
 		}
 	}
 
 	// New provisioners' keys mean nothing to a server that was started before them.
 	late := p.begin("conclave", "provision", "--server", url)
-	if code, err := late.wait(); code != exitFailed || err != nil || !strings.Contains(late.stderr.String(), "restart nats-server") {
+	if code, err := late.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(late.stderr.String(), "restart nats-server") {
 		t.Errorf("with keys the server does not know: %d, %v, %s", code, err, late.stderr)
 	}
 }
 
 // natsServer starts the stand-alone server as "conclave keys" says, on a free port.
-func (p *place) natsServer(t *testing.T) string {
+func (p *installation) natsServer(t *testing.T) string {
 	t.Helper()
 	conf, err := filepath.Abs("../../nats.conf")
 	if err != nil {
@@ -108,32 +109,32 @@ func (p *place) natsServer(t *testing.T) string {
 	return "nats://" + address
 }
 
-func (p *place) call(url string) {
+func (p *installation) call(url string) {
 	p.t.Helper()
-	if got := p.run(exitDone, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url); !strings.Contains(got, "UTC)") {
+	if got := p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`, "--server", url); !strings.Contains(got, "UTC)") {
 		p.t.Errorf("the call gave %q", got)
 	}
 }
 
-// client speaks the NATS protocol in plain text.
-type client struct {
+// rawClient speaks the NATS protocol in plain text.
+type rawClient struct {
 	t *testing.T
 	net.Conn
 	r *bufio.Reader
 }
 
-// speak connects with the user's key: the server sends a nonce, the client signs it.
-func (p *place) speak(url string) *client {
+// speak connects with the user's key: the server sends a nonce, the rawClient signs it.
+func (p *installation) speak(url string) *rawClient {
 	p.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waitTimeout)); err != nil {
 		p.t.Fatal(err)
 	}
-	c := &client{p.t, conn, bufio.NewReader(conn)}
+	c := &rawClient{p.t, conn, bufio.NewReader(conn)}
 	var info struct {
 		Nonce string `json:"nonce"`
 	}
@@ -160,18 +161,18 @@ func (p *place) speak(url string) *client {
 	return c
 }
 
-func (c *client) send(lines ...string) {
+func (c *rawClient) send(lines ...string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c, strings.Join(lines, "\r\n")+"\r\n"); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *client) publish(subject, reply, body string) {
+func (c *rawClient) publish(subject, reply, body string) {
 	c.send(fmt.Sprintf("PUB %s %s %d\r\n%s", subject, reply, len(body), body))
 }
 
-func (c *client) line() string {
+func (c *rawClient) line() string {
 	c.t.Helper()
 	l, err := c.r.ReadString('\n')
 	if err != nil {
@@ -181,7 +182,7 @@ func (c *client) line() string {
 }
 
 // message returns the body of the next message on a subject and passes over the others.
-func (c *client) message(subject string) string {
+func (c *rawClient) message(subject string) string {
 	c.t.Helper()
 	for {
 		f := strings.Fields(c.line())

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"conclave/cmd/conclave/internal/cli"
 )
 
 // programs builds the real conclave and the nats-server that this module depends on, once.
@@ -47,9 +49,9 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p := newPlace(t)
+	p := newInstallation(t)
 	up := p.begin("conclave", "up", "--listen", l.Addr().String())
-	if code, err := up.wait(); code != exitFailed || err != nil || !strings.Contains(up.stderr.String(), "address already in use: choose another with --listen") {
+	if code, err := up.wait(); code != cli.ExitFailed || err != nil || !strings.Contains(up.stderr.String(), "address already in use: choose another with --listen") {
 		t.Errorf("%d, %v, %s", code, err, up.stderr)
 	}
 }
@@ -58,7 +60,7 @@ func TestPortTaken(t *testing.T) {
 // on the way to a running system may wait for it.
 func TestHangingSessionBus(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	if err := os.Remove(filepath.Join(p.dir, "config", "conclave", "secrets.yaml")); err != nil { // the keyring as shipped
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func TestHangingSessionBus(t *testing.T) {
 	const bound = 5 * time.Second // for slow machines; what was measured is in the log
 
 	begin := time.Now()
-	p.run(exitDone, conclave, "version")
+	p.run(cli.ExitOK, conclave, "version")
 	if took := time.Since(begin); took > bound {
 		t.Errorf("version took %s", took)
 	} else {
@@ -101,7 +103,7 @@ func TestHangingSessionBus(t *testing.T) {
 	}
 	t.Logf("first start, ready: %s from outside, %d ms by its own measure", took, r.Millis)
 	begin = time.Now()
-	p.run(exitDone, conclave, "call", "get_datetime", `{"timezone":"UTC"}`)
+	p.run(cli.ExitOK, conclave, "call", "get_datetime", `{"timezone":"UTC"}`)
 	t.Logf("first call: %s", time.Since(begin))
 }
 
@@ -109,7 +111,7 @@ func TestHangingSessionBus(t *testing.T) {
 // known before it says that it is ready.
 func TestMissing(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	file := filepath.Join(p.dir, "config", "conclave", "web_search.yaml")
 	said := func(search string) string {
 		t.Helper()
@@ -118,7 +120,7 @@ func TestMissing(t *testing.T) {
 		}
 		up := p.begin("conclave", "up")
 		p.must(up.stderr, `"msg":"ready"`)
-		if code, err := up.end(os.Interrupt); code != exitDone || err != nil {
+		if code, err := up.end(os.Interrupt); code != cli.ExitOK || err != nil {
 			t.Fatalf("%d, %v: %s", code, err, up.stderr)
 		}
 		return up.stderr.String()
@@ -129,7 +131,7 @@ func TestMissing(t *testing.T) {
 			t.Errorf("%s: %q: %v, want %v, in\n%s", name, want, !wanted, wanted, text)
 		}
 	}
-	const engine, credential = `"what":"web_search: SearXNG does not answer at http://127.0.0.1:1","fix":"start it there`, `"what":"no credential brave_api_key","fix":"conclave secret set brave_api_key"`
+	const engine, credential = `"what":"web_search: no SearXNG answers at http://127.0.0.1:1","fix":"start it there`, `"what":"no credential brave_api_key","fix":"conclave secret set brave_api_key"`
 	none := said("provider: none\n")
 	has("none", none, "web_search", false)
 	has("none", none, "credential", false)

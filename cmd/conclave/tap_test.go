@@ -15,11 +15,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"conclave/cmd/conclave/internal/cli"
 	"conclave/pkg/bus"
+	"conclave/pkg/client"
 )
 
 // up starts a system and returns its bus.
-func (p *place) up() *bus.Bus {
+func (p *installation) up() *bus.Bus {
 	p.t.Helper()
 	var r readiness
 	line := p.must(p.begin("conclave", "up").stdout, `"pid"`)
@@ -29,7 +31,7 @@ func (p *place) up() *bus.Bus {
 	return &bus.Bus{URL: r.URL, Keys: bus.Keys{Dir: filepath.Join(p.data, "keys")}}
 }
 
-func (p *place) as(b *bus.Bus, role string) *nats.Conn {
+func (p *installation) as(b *bus.Bus, role string) *nats.Conn {
 	p.t.Helper()
 	nc, err := b.Dial(role)
 	if err != nil {
@@ -54,20 +56,20 @@ func feedback(t *testing.T, nc *nats.Conn, i int) {
 // a double, while somebody speaks all the time.
 func TestTapLive(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	nc := p.as(p.up(), "user")
 	n := 0
 	for ; n < 100; n++ {
 		feedback(t, nc, n)
 	}
 	tap := p.begin("conclave", "tap", "--since", "1", "--json")
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for last := -1; last != 0; n++ { // before, while and after it goes from the replay to live
 		feedback(t, nc, n)
 		switch {
 		case last > 0:
 			last--
-		case strings.Contains(tap.stderr.String(), "listening"):
+		case strings.Contains(tap.stderr.String(), "watching"):
 			last = 100
 		case time.Now().After(deadline):
 			t.Fatalf("it does not listen: %s", tap.stderr)
@@ -77,13 +79,13 @@ func TestTapLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.must(tap.stdout, `"subject":"query.received".*"body":"What is the capital of France\?"`)
-	if code, err := tap.end(os.Interrupt); code != exitDone || err != nil {
+	if code, err := tap.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("it ended with %d, %v", code, err)
 	}
 	next, at := 0, uint64(0)
 	for l := range strings.Lines(tap.stdout.String()) {
 		var s struct {
-			said
+			client.Event
 			Body json.RawMessage `json:"body"`
 		}
 		if err := json.Unmarshal([]byte(l), &s); err != nil {
@@ -108,7 +110,7 @@ func TestTapLive(t *testing.T) {
 // TestTapPipe closes or forgets the reading end.
 func TestTapPipe(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	nc := p.as(p.up(), "user")
 	start := func() (*exec.Cmd, *output, io.ReadCloser) {
 		cmd := exec.Command("conclave", "tap", "--json")
@@ -122,7 +124,7 @@ func TestTapPipe(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
-		p.must(talk, "listening")
+		p.must(talk, "watching")
 		return cmd, talk, out
 	}
 	ended := func(cmd *exec.Cmd, talk *output) {
@@ -134,7 +136,7 @@ func TestTapPipe(t *testing.T) {
 			if err != nil {
 				t.Errorf("%v: %s", err, talk)
 			}
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Errorf("it hangs: %s", talk)
 		}
 	}
@@ -173,7 +175,7 @@ func TestTapPipe(t *testing.T) {
 			}
 		}
 		var exit *exec.ExitError
-		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != cli.ExitFailed {
 			t.Errorf("%v: %s", err, talk)
 		}
 	})
@@ -182,13 +184,13 @@ func TestTapPipe(t *testing.T) {
 // TestAuditFollow sees a record come.
 func TestAuditFollow(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newInstallation(t)
 	p.up()
 	tail := p.begin("conclave", "audit", "tail", "-f")
 	p.must(tail.stdout, "audit.genesis")
-	p.run(exitDone, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
+	p.run(cli.ExitOK, "conclave", "call", "get_datetime", `{"timezone":"UTC"}`)
 	p.must(tail.stdout, "after .* tool.call get_datetime .* ok ")
-	if code, err := tail.end(os.Interrupt); code != exitDone || err != nil {
+	if code, err := tail.end(os.Interrupt); code != cli.ExitOK || err != nil {
 		t.Errorf("it ended with %d, %v: %s", code, err, tail.stderr)
 	}
 }

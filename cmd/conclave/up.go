@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,110 +19,136 @@ import (
 	"github.com/spf13/cobra"
 
 	"conclave/actors/gateway"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/doctor"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
 	"conclave/config"
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/subjects"
 )
 
+// upFlags are the flags of conclave up.
+type upFlags struct {
+	listen, sync, model, modelB, temperatureB string
+	port                                      int
+	headless, respondentB                     bool
+}
+
 // upCommand starts everything and stays.
-func (a *app) upCommand() *cobra.Command {
-	var listen, sync, model, modelB, temperatureB string
-	var port int
-	var headless, respondentB bool
+func upCommand(a *cli.App) *cobra.Command {
+	var o upFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start the bus and every actor of this build, and stay",
-		Long: `Starts the embedded NATS server, makes keys and streams where they are missing, runs every actor of this build and
-stays until it is told to stop (Ctrl-C or SIGTERM): then the actors finish what they have begun, and the server stops
-last. A second signal ends it at once.
+		Short: "Start the bus and every actor, and stay",
+		Long: `Starts the embedded NATS server, creates missing keys and streams, runs every actor of this build and stays until Ctrl-C or
+SIGTERM. Then the actors finish their running work, and the server stops last. A second signal ends it at once.
 
-It says on stderr where everything is and what is missing. When stdout is not a terminal, or with --json, it prints one
-JSON line as soon as it is ready, so that a script can wait for it:
+stderr shows the addresses and what is missing. When stdout is not a terminal, or with --json, it prints one JSON line when
+everything is ready, so that a script can wait for it:
 
   {"url":"nats://127.0.0.1:4222","api":"http://127.0.0.1:8765","data":"/home/me/.local/share/conclave","pid":4711,
    "actors":["get_datetime","web_search","web_fetch","secrets","broker","model","memory","critic","reward","router",
    "generator","gateway"],"ready_ms":180}
 
-With --respondent-b a second respondent answers every question too, unseen: the critic compares both answers. It uses no
-tool that has an effect.
+With --respondent-b a second respondent answers every question too. You do not see its answers; the critic compares them with
+the assistant's. It uses no tool that has an effect.
 
-When stderr is not a terminal the log is JSON lines, and the banner is one of them.`,
+When stderr is not a terminal, the log is JSON lines.`,
 		Example: `  conclave up
-  conclave up --listen 127.0.0.1:0 --json     any free port, and say which
-  conclave up --model qwen3:8b                another model for the assistant
-  conclave up --respondent-b --model-b qwen3:8b   compare it with another one, unseen
-  conclave up --sync always                   what is acknowledged survives a power cut`,
-		Args: noArgs,
+  conclave up --listen 127.0.0.1:0 --json         any free port, printed as JSON
+  conclave up --model qwen3:8b                    another model for the assistant
+  conclave up --respondent-b --model-b qwen3:8b   compare it with another model
+  conclave up --sync always                       acknowledged messages survive a power cut`,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if a.server != "" {
-				return usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(staff(a.settings()), " "), a.server)
+			if a.Server != "" {
+				return cli.Usage("conclave up runs its own server: use conclave actor %s --server %s", strings.Join(cli.EnabledActors(a.Settings()), " "), a.Server)
 			}
-			set := map[string]string{"system.listen": listen, "system.sync": sync, "models.roles.assistant": model}
-			switch {
-			case respondentB:
-				set["generator.respondent_b.enabled"] = "true"
-				set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = modelB, temperatureB
-			case modelB == "" && temperatureB == "":
-			case a.settings().Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b"): // generator.yaml has it on
-				set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = modelB, temperatureB
-			default:
-				return usage("--model-b and --temperature-b are for the second respondent: give --respondent-b too, or leave them out")
-			}
-			if cmd.Flags().Changed("api-port") {
-				set["system.gateway.listen"] = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-			}
-			cfg, err := a.load(set)
+			set, err := o.settings(a, cmd)
 			if err != nil {
 				return err
 			}
-			if err := a.alone(); err != nil {
+			cfg, err := a.LoadConfig(set)
+			if err != nil {
 				return err
 			}
-			actors := staff(cfg)
-			if headless {
+			if err := a.CheckNoStandalone(); err != nil {
+				return err
+			}
+			actors := cli.EnabledActors(cfg)
+			if o.headless {
 				actors = slices.DeleteFunc(actors, func(n string) bool { return n == "gateway" })
 			}
-			return a.up(cmd.Context(), cfg, actors)
+			return startSystem(cmd.Context(), a, cfg, actors)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&listen, "listen", "", "`host:port` of the NATS server; port 0 takes a free one (system.listen)")
-	f.IntVar(&port, "api-port", 0, "`port` of the HTTP interface on this machine; 0 takes a free one (system.gateway.listen)")
-	f.BoolVar(&headless, "headless", false, "no HTTP interface: the bus alone")
-	f.StringVar(&model, "model", "", "`name` of the assistant's model (models.roles.assistant)")
-	f.BoolVar(&respondentB, "respondent-b", false, "let a second respondent answer too, unseen, for comparison (generator.respondent_b.enabled)")
-	f.StringVar(&modelB, "model-b", "", "`name` of its model; the assistant's when left out (generator.respondent_b.model)")
-	f.StringVar(&temperatureB, "temperature-b", "", "`number` from 0 to 2: the temperature of its model (generator.respondent_b.temperature)")
-	f.StringVar(&sync, "sync", "", "how soon what is acknowledged is on the disk itself: always, or a `duration` (system.sync)")
+	f.StringVar(&o.listen, "listen", "", "`host:port` of the NATS server; port 0 for any free one (system.listen)")
+	f.IntVar(&o.port, "api-port", 0, "`port` of HTTP on this machine; 0 for any free one (system.gateway.listen)")
+	f.BoolVar(&o.headless, "headless", false, "no HTTP")
+	f.StringVar(&o.model, "model", "", "`model` of the assistant (models.roles.assistant)")
+	f.BoolVar(&o.respondentB, "respondent-b", false, "answer every question a second time for comparison (generator.respondent_b.enabled)")
+	f.StringVar(&o.modelB, "model-b", "", "`model` for respondent B (default: the assistant's) (generator.respondent_b.model)")
+	f.StringVar(&o.temperatureB, "temperature-b", "", "temperature for respondent B, a `number` from 0 to 2 (generator.respondent_b.temperature)")
+	f.StringVar(&o.sync, "sync", "", "when acknowledged messages are flushed to disk: always, or a `duration` (system.sync)")
 	return cmd
 }
 
-func (a *app) up(ctx context.Context, cfg config.Config, actors []string) error {
-	log := a.logger(cfg.System.Level())
-	var listens atomic.Pointer[string] // a gateway that is started anew says it again, whenever that is
-	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { listens.Store(&addr) }}
-	c, err := cfg.WithWiring(wiring).Start(ctx, a.home, log, actors...)
+// settings maps the flags to settings.
+func (o upFlags) settings(a *cli.App, cmd *cobra.Command) (map[string]string, error) {
+	set := map[string]string{"system.listen": o.listen, "system.sync": o.sync, "models.roles.assistant": o.model}
+	enabled := o.respondentB
+	if enabled {
+		set["generator.respondent_b.enabled"] = "true"
+	} else if o.modelB != "" || o.temperatureB != "" {
+		// Without the flag, generator.yaml must have it on.
+		enabled = a.Settings().Generator.RespondentB.Enabled && !cmd.Flags().Changed("respondent-b")
+		if !enabled {
+			return nil, cli.Usage("--model-b and --temperature-b are for respondent B: add --respondent-b, or leave them out")
+		}
+	}
+	if enabled {
+		set["generator.respondent_b.model"], set["generator.respondent_b.temperature"] = o.modelB, o.temperatureB
+	}
+	if cmd.Flags().Changed("api-port") {
+		set["system.gateway.listen"] = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port))
+	}
+	return set, nil
+}
+
+func startSystem(ctx context.Context, a *cli.App, cfg config.Config, actors []string) error {
+	log := a.Logger(cfg.System.Level())
+	var api atomic.Pointer[string] // a restarted gateway sets it again
+	wiring := config.Wiring{Version: readBuild().Version, OnListen: func(addr string) { api.Store(&addr) }}
+	c, err := cfg.WithWiring(wiring).Start(ctx, a.Home, log, actors...)
 	switch {
 	case errors.Is(err, gateway.ErrPortTaken):
-		return fail(exitFailed, err.Error(), "choose another with --api-port, --api-port 0 for any free one, or --headless for none")
+		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --api-port, --api-port 0 for any free one, or --headless for none")
 	case errors.Is(err, bus.ErrPortTaken):
-		return fail(exitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any free one")
+		return cli.Fail(cli.ExitFailed, err.Error(), "choose another with --listen, or --listen 127.0.0.1:0 for any free one")
 	case err != nil && ctx.Err() != nil:
-		return fail(exitFailed, "stopped while starting", "start it again")
+		return cli.Fail(cli.ExitFailed, "stopped while starting", "start it again")
 	case err != nil:
 		return err
 	}
-	contexts, ctxErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
-	api := ""
-	if addr := listens.Load(); addr != nil {
-		api = "http://" + *addr
-	}
-	a.ready(c, api)
-	a.banner(ctx, greeting{cfg, c, contexts, ctxErr, api}, log)
-	return a.stay(ctx, c, log)
+	contexts, contextsErr := bus.WriteContexts(c.Bus.Keys, c.Bus.URL)
+	address := gatewayAddress(&api)
+	printReady(a, c, address)
+	printBanner(ctx, a, cfg, c, view.Banner{API: address, Contexts: contexts}, contextsErr, log)
+	return stay(ctx, c, log)
 }
 
-// readiness is the line that tells a script that it can begin.
+func gatewayAddress(addr *atomic.Pointer[string]) string {
+	if at := addr.Load(); at != nil {
+		return "http://" + *at
+	}
+	return ""
+}
+
+// readiness is the line that tells a script that the system is ready.
 type readiness struct {
 	URL    string   `json:"url"`
 	API    string   `json:"api,omitempty"`
@@ -128,18 +158,16 @@ type readiness struct {
 	Millis int64    `json:"ready_ms"`
 }
 
-// ready prints that line where a program reads it.
-func (a *app) ready(c *config.Instance, api string) {
-	if isTerminal(a.stdout) && !a.json {
+// printReady prints the readiness line when stdout is read by a program. A failed write does not stop the system.
+func printReady(a *cli.App, c *config.Instance, api string) {
+	if term.IsTerminal(a.Out) && !a.JSON {
 		return
 	}
-	_ = a.line(readiness{c.Bus.URL, api, a.home.Data, os.Getpid(), names(c), time.Since(a.began).Milliseconds()})
-	// Nobody has to read it: what runs does not depend on its reader.
-	a.stdout.err = nil
+	_ = a.PrintLine(readiness{c.Bus.URL, api, a.Home.Data, os.Getpid(), readyActors(c), time.Since(a.Started).Milliseconds()})
+	a.Out.Err = nil
 }
 
-// names lists the actors that are ready.
-func names(c *config.Instance) []string {
+func readyActors(c *config.Instance) []string {
 	out := []string{}
 	for _, s := range c.System.Actors() {
 		if state, _, _ := s.Health.Snapshot(); state == actor.Ready {
@@ -149,14 +177,129 @@ func names(c *config.Instance) []string {
 	return out
 }
 
-// stay waits for the end and stops in order.
-func (a *app) stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
+// stay waits for the end of ctx and stops in order.
+func stay(ctx context.Context, c *config.Instance, log *slog.Logger) error {
 	<-ctx.Done()
-	log.Info("stopping: what was begun is finished first; once more ends it at once")
+	log.Info("stopping after running work is finished; interrupt again to stop at once")
 	begin := time.Now()
 	if err := c.Stop(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	log.Info("stopped", "ms", time.Since(begin).Milliseconds())
 	return nil
+}
+
+// printBanner prints the addresses, what is missing and what to try. A program that reads stderr gets log records.
+func printBanner(ctx context.Context, a *cli.App, cfg config.Config, c *config.Instance, b view.Banner, contextsErr error, log *slog.Logger) {
+	b.Took = time.Since(a.Started)
+	assistant, list, waiting := queryBannerFacts(ctx, c)
+	b.Problems = append(startProblems(cfg, c, assistant, list, b.API), toolProblems(ctx, a, cfg)...)
+	if contextsErr != nil {
+		b.Contexts, b.Problems = "", append(b.Problems, doctor.Problem{What: "the nats contexts could not be written", Fix: contextsErr.Error()})
+	}
+	if waiting > 0 {
+		b.Problems = append(b.Problems, doctor.Problem{What: view.WaitingCalls(waiting), Fix: "conclave approve" + a.FolderFlags()})
+	}
+	b.URL, b.Ready, b.Actors, b.Tools = c.Bus.URL, readyActors(c), len(c.System.Actors()), cli.ToolNames(cfg)
+	b.RespondentB = describeRespondentB(cfg)
+	if !term.IsTerminal(a.Err) {
+		log.Info("ready", "url", b.URL, "data", a.Home.Data, "config", a.Home.Config, "contexts", b.Contexts, "actors", b.Ready, "tools", b.Tools, "api", b.API,
+			"model", assistant.Model, "demo_model", assistant.DemoModel, "respondent_b", b.RespondentB, "ms", b.Took.Milliseconds())
+		for _, p := range b.Problems {
+			log.Warn("missing", "what", p.What, "fix", p.Fix)
+		}
+		return
+	}
+	b.Model = cmp.Or(assistant.Model, "none yet")
+	if assistant.DemoModel {
+		b.Model = assistant.Model + ": the built-in demo model, not a language model"
+	}
+	b.Data, b.Config, b.Keys = a.Home.Data, a.Home.Config+doctor.OwnFiles(a.Home.Config), a.Home.Keys().Dir
+	b.Audit = filepath.Dir(a.Home.Heads()) + " (anchors), verify with conclave audit verify" + a.FolderFlags()
+	b.Flags = a.FolderFlags()
+	b.Print(a.Err)
+}
+
+// startProblems lists what is missing: models, the nats tool, the wanted ports.
+func startProblems(cfg config.Config, c *config.Instance, assistant subjects.RoleModel, list subjects.ModelList, api string) (out []doctor.Problem) {
+	add := func(what, fix string) { out = append(out, doctor.Problem{What: what, Fix: fix}) }
+	switch wanted := cfg.Models.Roles[subjects.RoleAssistant]; {
+	case assistant.DemoModel:
+		add("no Ollama at "+cfg.Models.Ollama.URL+", so the built-in demo model answers", "install it (https://ollama.com/download), run ollama serve, then conclave model pull "+wanted)
+	case assistant.Notice != "":
+		add("the assistant's model "+cmp.Or(assistant.Wanted, wanted), assistant.Notice)
+	case assistant.Model == "":
+		add("no model answers", "see conclave doctor")
+	}
+	if _, err := exec.LookPath("nats"); err != nil {
+		add("the nats tool is not on PATH", doctor.NATSToolFix)
+	}
+	for _, p := range []struct{ name, listen, actual, flag string }{{"the bus", cfg.System.Listen, c.Bus.URL, "--listen"}, {"HTTP", cfg.System.Gateway.Listen, api, "--api-port"}} {
+		_, want, _ := net.SplitHostPort(p.listen)
+		if u, err := url.Parse(p.actual); err == nil && p.actual != "" && want != "0" && u.Port() != want {
+			add("port "+want+" is used by another program, so "+p.name+" is on "+u.Port(), "nothing, or choose a port with "+p.flag)
+		}
+	}
+	b := cfg.Generator.RespondentB
+	if b.Enabled && b.Model != "" && list.Models != nil && !assistant.DemoModel && !client.HasModel(list, b.Model) {
+		add("respondent B's model "+b.Model+" is not available, so it does not answer", "conclave model pull "+b.Model)
+	}
+	if b.Enabled && !cfg.Critic.Enabled {
+		add("respondent B is on and the critic is off, so the answers are not compared", "enabled: true in critic.yaml, or disable respondent_b")
+	}
+	return out
+}
+
+// toolProblems lists what tools need and do not have. After an interrupt nothing is known.
+func toolProblems(ctx context.Context, a *cli.App, cfg config.Config) (out []doctor.Problem) {
+	if cfg.WebSearch.Provider == "searxng" {
+		if p := doctor.ProbeSearXNG(ctx, cfg.WebSearch.SearXNG.URL, time.Second); p != nil && ctx.Err() == nil {
+			out = append(out, *p)
+		}
+	}
+	switch missing, _, err := doctor.MissingCredentials(ctx, cfg, a.Home.Data); {
+	case ctx.Err() != nil:
+	case err != nil:
+		out = append(out, doctor.Problem{What: "the credentials cannot be read", Fix: "see conclave secret check"})
+	case len(missing) > 0:
+		out = append(out, doctor.Problem{What: "no credential " + strings.Join(missing, ", "), Fix: "conclave secret set " + missing[0]})
+	}
+	return out
+}
+
+// queryBannerFacts returns the assistant's model, the models, and how many calls wait for the user: zero values for what is not
+// answered within two seconds.
+func queryBannerFacts(ctx context.Context, c *config.Instance) (assistant subjects.RoleModel, list subjects.ModelList, waiting int) {
+	nc, err := c.Bus.Dial("user", doctor.Fast)
+	if err != nil {
+		return assistant, subjects.ModelList{}, 0
+	}
+	defer nc.Close()
+	user, err := client.New(nc)
+	if err != nil {
+		return assistant, subjects.ModelList{}, 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if l, err := user.Approvals(ctx, false); err == nil {
+		waiting = len(l.Approvals)
+	}
+	if list, err = user.Models(ctx); err != nil {
+		return assistant, subjects.ModelList{}, waiting
+	}
+	for _, r := range list.Roles {
+		if r.Role == subjects.RoleAssistant {
+			assistant = r
+		}
+	}
+	return assistant, list, waiting
+}
+
+// describeRespondentB says with which model respondent B answers, "" when it is off.
+func describeRespondentB(cfg config.Config) string {
+	b := cfg.Generator.RespondentB
+	if !b.Enabled {
+		return ""
+	}
+	return "answers every question for comparison, with " + cmp.Or(b.Model, "the assistant's model")
 }

@@ -436,8 +436,10 @@ func (q *Query) report(e Event) {
 		}
 		return
 	}
-	if c := ReadGrade(e); c != nil && c.RespondentID == subjects.Generator {
-		q.grade = c
+	if c := ReadGrade(e); c != nil {
+		if c.QueryID == q.ID && c.RespondentID == subjects.Generator {
+			q.grade = c
+		}
 		return
 	}
 	if asked, decided := ReadApproval(e); asked != nil {

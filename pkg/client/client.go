@@ -76,6 +76,14 @@ func Wrap(out actor.Out) *Client { return &Client{out: out} }
 // Out is how the client publishes and requests.
 func (c *Client) Out() actor.Out { return c.out }
 
+// ServerURL is the address of the server without credentials, "" without a connection.
+func (c *Client) ServerURL() string {
+	if c.nc == nil {
+		return ""
+	}
+	return c.nc.ConnectedUrlRedacted()
+}
+
 var errNoConnection = errors.New("this client has no connection to subscribe on")
 
 // subscribe delivers the subjects to one channel, in the order of arrival, and returns when the server has the

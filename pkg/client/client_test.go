@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -466,5 +468,43 @@ func TestWrappedClientCannotSubscribe(t *testing.T) {
 	}
 	if _, err := c.Watch(t.Context(), ">", 0); err == nil {
 		t.Error("watched without a connection")
+	}
+}
+
+// TestEventsBackAcrossStrides reads a log that is longer than one stride, in both directions.
+func TestEventsBackAcrossStrides(t *testing.T) {
+	f := newFixture(t)
+	generator, critic := f.as("generator"), f.as("critic")
+	state := with(t, subjects.AgentStateEvent, "generator")
+	for i := range 4200 {
+		if i%1000 == 0 {
+			emit(t, critic, subjects.CritiqueResult, subjects.Critique{QueryID: strconv.Itoa(i)})
+		}
+		if err := actor.EmitAsync(t.Context(), generator, state, subjects.AgentState{To: "IDLE"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	emit(t, generator, state, subjects.AgentState{To: "IDLE"})
+	read := func(events iter.Seq2[client.Event, error], most int) string {
+		var got []string
+		for e, err := range events {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = append(got, e.Query); len(got) == most {
+				break
+			}
+		}
+		return strings.Join(got, " ")
+	}
+	grades := subjects.CritiqueResult.StoredBy("critic")
+	if got := read(f.c.EventsBack(t.Context(), grades), 100); got != "4000 3000 2000 1000 0" {
+		t.Errorf("back: %s", got)
+	}
+	if got := read(f.c.EventsBack(t.Context(), grades), 2); got != "4000 3000" {
+		t.Errorf("back, two: %s", got)
+	}
+	if got := read(f.c.EventsFrom(t.Context(), 1500, grades), 2); got != "2000 3000" {
+		t.Errorf("from 1500: %s", got)
 	}
 }

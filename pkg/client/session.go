@@ -143,8 +143,11 @@ func (c *Client) FindSession(ctx context.Context, id string) (string, error) {
 	return "", &AmbiguousError{id, len(ids)}
 }
 
-// LastTurn returns the last turn of a session and the session's complete id. [ErrNotFound] means that there is no session
-// with this id or prefix, or no answer in it.
+// ErrNoAnswer means that a session exists and no answer is in it. It is an [ErrNotFound].
+var ErrNoAnswer = fmt.Errorf("answer %w", ErrNotFound)
+
+// LastTurn returns the last turn of a session and the session's complete id. It is [ErrNotFound] when there is no session
+// with this id or prefix, and [ErrNoAnswer] when it has no turn.
 func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, string, error) {
 	id, err := c.FindSession(ctx, session)
 	if err != nil {
@@ -155,7 +158,7 @@ func (c *Client) LastTurn(ctx context.Context, session string) (subjects.Turn, s
 	case err != nil:
 		return subjects.Turn{}, id, err
 	case len(conv.Turns) == 0:
-		return subjects.Turn{}, id, fmt.Errorf("answer in session %s: %w", id, ErrNotFound)
+		return subjects.Turn{}, id, fmt.Errorf("session %s: %w", id, ErrNoAnswer)
 	}
 	return conv.Turns[len(conv.Turns)-1], id, nil
 }

@@ -170,7 +170,7 @@ func ModelError(err error) error {
 	switch {
 	case !errors.As(err, &f):
 		return err
-	case f.Code == subjects.CodeUnavailable && !actor.Replied(err):
+	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
 		return Fail(ExitAbsent, "no model actor is running", "see conclave doctor, or start one with conclave actor model")
 	}
 	return AnswerFault(f)
@@ -185,7 +185,7 @@ func (a *App) MemoryError(err error) error {
 	switch {
 	case !errors.As(err, &f):
 		return err
-	case f.Code == subjects.CodeUnavailable && !actor.Replied(err):
+	case f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err):
 		return &Failure{ExitAbsent, fmt.Errorf("%w: see %s doctor, or start one with %s actor memory", ErrNoMemory, a.Program(), a.Program())}
 	}
 	what := f.Text

@@ -21,7 +21,7 @@ func PlainText(s string) string { return sanitize(s, "\n\t") }
 
 func sanitize(s, keep string) string {
 	return strings.Map(func(r rune) rune {
-		if text.Seen(r) || strings.ContainsRune(keep, r) {
+		if text.IsVisible(r) || strings.ContainsRune(keep, r) {
 			return r
 		}
 		return '\uFFFD'
@@ -48,7 +48,7 @@ func escape(s string, layout bool) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
-		case text.Seen(r), r == '\n' && layout:
+		case text.IsVisible(r), r == '\n' && layout:
 			b.WriteRune(r)
 		case r > 0xFFFF:
 			hi, lo := utf16.EncodeRune(r)

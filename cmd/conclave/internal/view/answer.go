@@ -416,7 +416,7 @@ func (s *screen) result(r subjects.ToolResult) {
 // note holds a note back until something follows: the last one before a failed answer is about the failure, which is
 // printed as an error. The demo model has a notice of its own at the end.
 func (s *screen) note(n subjects.Note) {
-	if !s.noted[n] && n.Code != subjects.NoteDemoModel {
+	if !s.noted[n] && !n.IsDemoModel() {
 		s.noted[n] = true
 		s.held = append(s.held, n)
 	}

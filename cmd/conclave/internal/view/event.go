@@ -39,7 +39,7 @@ type ActorFigures struct {
 	Subject  string `json:"subject"`
 	Requests int    `json:"requests"`
 	Errors   int    `json:"errors"`
-	actor.Figures
+	actor.RouteStats
 }
 
 // ListFigures makes rows of the statistics of all actors, sorted. Services that are not actors have no figures of ours.
@@ -48,7 +48,7 @@ func ListFigures(stats []micro.Stats) []ActorFigures {
 	for _, s := range stats {
 		for _, e := range s.Endpoints {
 			r := ActorFigures{Actor: s.Name, ID: s.ID, Subject: e.Subject, Requests: e.NumRequests, Errors: e.NumErrors}
-			_ = json.Unmarshal(e.Data, &r.Figures)
+			_ = json.Unmarshal(e.Data, &r.RouteStats)
 			rows = append(rows, r)
 		}
 	}
@@ -64,7 +64,7 @@ func FigureTable(all []ActorFigures) string {
 	rows := [][]string{{"ACTOR", "STATE", "MAILBOX", "IN FLIGHT", "RESTARTS", "REFUSED", "REQUESTS", "ERRORS", "P50 MS", "P95 MS", "P99 MS", "SUBJECT"}}
 	for _, r := range foldIdle(all) {
 		row := []string{term.Plain(r.Actor), term.Plain(cmp.Or(string(r.State), "-"))}
-		for _, n := range []any{r.Mailbox, r.InFlight, r.Restarts, r.Refused, r.Requests, r.Errors} {
+		for _, n := range []any{r.Mailbox, r.InFlight, r.Restarts, r.Rejected, r.Requests, r.Errors} {
 			row = append(row, fmt.Sprint(n))
 		}
 		for _, ms := range []float64{r.P50, r.P95, r.P99} {
@@ -79,7 +79,7 @@ func FigureTable(all []ActorFigures) string {
 func foldIdle(rows []ActorFigures) (out []ActorFigures) {
 	idle := map[string]int{}
 	for _, r := range rows {
-		if r.Requests+r.Errors+r.Mailbox+int(r.InFlight)+int(r.Refused) > 0 {
+		if r.Requests+r.Errors+r.Mailbox+int(r.InFlight)+int(r.Rejected) > 0 {
 			out = append(out, r)
 		} else {
 			idle[r.ID]++
@@ -87,7 +87,7 @@ func foldIdle(rows []ActorFigures) (out []ActorFigures) {
 	}
 	for _, r := range rows {
 		if n := idle[r.ID]; n > 0 {
-			out = append(out, ActorFigures{Actor: r.Actor, ID: r.ID, Subject: fmt.Sprintf("(%d idle)", n), Figures: actor.Figures{State: r.State, Restarts: r.Restarts}})
+			out = append(out, ActorFigures{Actor: r.Actor, ID: r.ID, Subject: fmt.Sprintf("(%d idle)", n), RouteStats: actor.RouteStats{State: r.State, Restarts: r.Restarts}})
 		}
 		delete(idle, r.ID)
 	}

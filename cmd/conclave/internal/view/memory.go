@@ -262,7 +262,7 @@ func relationSpan(r subjects.Relation) string {
 }
 
 // MemoryWritten says what became of a new memory.
-func MemoryWritten(s *term.Streams, w subjects.MemoryWrite, notes []subjects.Note) {
+func MemoryWritten(s *term.Streams, w subjects.MemoryWriteResult, notes []subjects.Note) {
 	text := fmt.Sprintf("%s %s", term.Visible(w.Action), term.Visible(term.ShortID(w.ID)))
 	if w.Other != "" {
 		link := map[string]string{"merged": " into ", "superseded": ", replaces "}[w.Action]

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -15,12 +16,13 @@ import (
 	"conclave/pkg/actor"
 	"conclave/pkg/bus"
 	"conclave/pkg/bus/bustest"
+	"conclave/pkg/client"
 	"conclave/subjects"
 )
 
-// crew answers questions as the system would: on a real server, under the real grants, each with its own role's key. What
-// it answers is set by the first word of the question; see acts.
-type crew struct {
+// fixture answers questions as the system would: on a real server, under the real grants, each with its own role's key. What
+// it answers is set by the first word of the question; see scriptedAnswers.
+type fixture struct {
 	t           testing.TB
 	b           *bustest.Bus
 	generator   actor.Out
@@ -37,39 +39,41 @@ type crew struct {
 
 type asked struct {
 	subjects.Query
-	at said
+	at client.Event
 }
 
-// newCrew starts a server and the crew, and leaves word of the server where the commands look for it.
-func newCrew(t testing.TB) *crew {
+// newFixture starts a server and the fixture, and leaves word of the server where the commands look for it.
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	b := bustest.Start(t)
 	if err := (bus.Home{Data: b.Dir}).SetRunning(b.URL); err != nil {
 		t.Fatal(err)
 	}
-	c := &crew{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
+	c := &fixture{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
 	c.generator, c.respondentB, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
 	c.critic, c.reward = c.as("critic"), c.as("reward")
-	ear, door := c.b.As("generator"), c.b.As("user")
-	_, err := ear.Subscribe("query.cancel.*", func(m *nats.Msg) { c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.") })
+	ear := c.b.As("generator")
+	user, err := client.New(c.b.As("user"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	questions := make(chan *nats.Msg, 64)
-	if _, err := door.ChanSubscribe("query.received", questions); err != nil {
+	_, err = ear.Subscribe("query.cancel.*", func(m *nats.Msg) { c.cancels <- strings.TrimPrefix(m.Subject, "query.cancel.") })
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, nc := range []*nats.Conn{ear, door} {
-		if err := bus.Ready(t.Context(), nc); err != nil {
-			t.Fatal(err)
-		}
+	if err := bus.Ready(t.Context(), ear); err != nil {
+		t.Fatal(err)
+	}
+	questions, err := user.Watch(t.Context(), "query.received", 0)
+	if err != nil {
+		t.Fatal(err)
 	}
 	go c.work(questions)
 	t.Cleanup(func() { <-c.done })
 	return c
 }
 
-func (c *crew) as(role string) actor.Out {
+func (c *fixture) as(role string) actor.Out {
 	out, err := actor.NewOut(c.b.As(role))
 	if err != nil {
 		c.t.Fatal(err)
@@ -83,56 +87,51 @@ func next[T any](t *testing.T, c <-chan T) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("it did not come")
 		panic("unreachable")
 	}
 }
 
-// place is a home whose data folder is the server's.
-func (c *crew) place(t *testing.T) *place {
+// installation is a home whose data folder is the server's.
+func (c *fixture) installation(t *testing.T) *installation {
 	t.Helper()
-	p := newPlace(t)
-	if err := c.moveIn(p.data); err != nil {
+	p := newInstallation(t)
+	if err := c.linkData(p.data); err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func (c *crew) moveIn(data string) error {
+func (c *fixture) linkData(data string) error {
 	if err := os.MkdirAll(filepath.Dir(data), 0o700); err != nil {
 		return err
 	}
 	return os.Symlink(c.b.Dir, data)
 }
 
-func (c *crew) work(questions chan *nats.Msg) {
+// work answers questions until the end of the test.
+func (c *fixture) work(questions *client.Watch) {
 	defer close(c.done)
-	for {
+	for e, err := range questions.Events(c.t.Context()) {
+		var q subjects.Query
+		if err != nil || !e.Decode(&q) {
+			continue
+		}
 		select {
-		case <-c.t.Context().Done():
-			return
-		case m := <-questions:
-			s, ok := heard(m)
-			var q subjects.Query
-			if !ok || json.Unmarshal(s.Body, &q) != nil {
-				continue
-			}
-			select {
-			case c.asked <- asked{q, s}:
-			default: // a script asks a lot and looks at the answers
-			}
-			word, _, _ := strings.Cut(q.Query, " ")
-			if act := acts[word]; act != nil {
-				act(&turn{crew: c, q: q})
-			}
+		case c.asked <- asked{q, e}:
+		default: // a script asks a lot and looks at the answers
+		}
+		word, _, _ := strings.Cut(q.Query, " ")
+		if act := scriptedAnswers[word]; act != nil {
+			act(&turn{fixture: c, q: q})
 		}
 	}
 }
 
 // turn is one question that is being answered.
 type turn struct {
-	*crew
+	*fixture
 	q subjects.Query
 	n int
 }
@@ -174,7 +173,7 @@ func (x *turn) think(text string) {
 func (x *turn) response(answer string) subjects.Response {
 	return subjects.Response{
 		SessionID: x.q.SessionID, QueryID: x.q.QueryID, Query: x.q.Query, Answer: answer, Thinking: "let me see", ToolCalls: []subjects.ToolCall{},
-		GeneratorID: "generator", RespondentID: "a", Model: or(x.q.Model, "test:1b"), Usage: subjects.Usage{PromptTokens: 7, CompletionTokens: 3, Millis: 1200},
+		GeneratorID: "generator", RespondentID: "a", Model: cmp.Or(x.q.Model, "test:1b"), Usage: subjects.Usage{PromptTokens: 7, CompletionTokens: 3, Millis: 1200},
 	}
 }
 
@@ -193,8 +192,8 @@ func (x *turn) tool(id string, fault *subjects.Fault) {
 	say(x, x.broker, result, r)
 }
 
-// acts are the answers, by the first word of the question.
-var acts = map[string]func(x *turn){
+// scriptedAnswers are the answers, by the first word of the question.
+var scriptedAnswers = map[string]func(x *turn){
 	"capital": func(x *turn) {
 		x.state(subjects.AgentState{From: "IDLE", To: "RECEIVING", Event: "RECEIVE_QUERY"})
 		x.think("let me see")
@@ -293,12 +292,12 @@ var acts = map[string]func(x *turn){
 	},
 }
 
-// TestAnswers drives the commands that need an assistant or a model, against the crew. Beside the commands of
+// TestAnswers drives the commands that need an assistant or a model, against the fixture. Beside the commands of
 // TestScripts there is:
 //
 //	keep SESSION FILE   store a conversation, as the assistant would
 //	models              let a model actor in
-//	critic              let somebody in who says that the critic is there; what it says is in acts
+//	critic              let somebody in who says that the critic is there; what it says is in scriptedAnswers
 //	reward              let somebody in who counts feedback
 func TestAnswers(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -306,8 +305,8 @@ func TestAnswers(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
-			c := newCrew(t)
-			env.Values[crewKey{}] = c
+			c := newFixture(t)
+			env.Values[fixtureKey{}] = c
 			for name, dir := range map[string]string{"HOME": "home", "XDG_DATA_HOME": "home/data", "XDG_CONFIG_HOME": "home/config"} {
 				env.Setenv(name, filepath.Join(env.WorkDir, dir))
 			}
@@ -317,7 +316,7 @@ func TestAnswers(t *testing.T) {
 			if err := writeSystem(filepath.Join(env.WorkDir, "home/config/conclave")); err != nil {
 				return err
 			}
-			return c.moveIn(filepath.Join(env.WorkDir, "home/data/conclave"))
+			return c.linkData(filepath.Join(env.WorkDir, "home/data/conclave"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "json": cmdJSON, "jsonlines": cmdJSONLines, "keep": cmdKeep, "models": cmdModels, "critic": cmdCritic, "reward": cmdReward,
@@ -325,18 +324,18 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// crewKey is the key of a script's crew.
-type crewKey struct{}
+// fixtureKey is the key of a script's fixture.
+type fixtureKey struct{}
 
 func cmdKeep(ts *testscript.TestScript, _ bool, v []string) {
-	c := ts.Value(crewKey{}).(*crew)
+	c := ts.Value(fixtureKey{}).(*fixture)
 	body := []byte(ts.ReadFile(v[1]))
 	_, err := c.generator.Store("state_generator").Put(c.t.Context(), "conv."+v[0], body, 0)
 	ts.Check(err)
 }
 
 func cmdModels(ts *testscript.TestScript, _ bool, _ []string) {
-	c := ts.Value(crewKey{}).(*crew)
+	c := ts.Value(fixtureKey{}).(*fixture)
 	ts.Check(c.models(ts.Defer))
 }
 
@@ -393,7 +392,7 @@ func (modelActor) pull(ctx context.Context, in actor.Msg[subjects.PullRequest], 
 }
 
 // models lets the model actor in.
-func (c *crew) models(atEnd func(func())) error {
+func (c *fixture) models(atEnd func(func())) error {
 	spec := actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return modelActor{}, nil }}
 	s, err := actor.Supervise(c.t.Context(), spec, c.b.Dial, actor.Config{})
 	if err != nil {

@@ -1,0 +1,277 @@
+// Package doctor checks an installation and names a fix for each problem. It changes nothing.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
+	"conclave/pkg/bus"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// Levels of a check.
+const (
+	LevelOK   = "ok"
+	LevelWarn = "warn"
+	LevelFail = "fail"
+)
+
+// Check is the result of one check.
+type Check struct {
+	Name  string `json:"name"`
+	Level string `json:"level"`
+	Text  string `json:"text"`
+	Fix   string `json:"fix,omitempty"`
+}
+
+// Problem is something that is missing, and how to get it.
+type Problem struct{ What, Fix string }
+
+// Fast keeps a check short when the server does not answer.
+var Fast = nats.Timeout(2 * time.Second)
+
+const (
+	requestTimeout = 5 * time.Second
+	seeLog         = "see the log of conclave up"
+	startAgain     = "restart conclave up, or run conclave provision on a stand-alone server"
+	// NATSToolFix is how to install the nats tool.
+	NATSToolFix = "go install github.com/nats-io/natscli/nats@latest"
+)
+
+// examination collects checks.
+type examination struct {
+	*cli.App
+	checks []Check
+}
+
+func (x *examination) ok(name, format string, v ...any) {
+	x.checks = append(x.checks, Check{name, LevelOK, fmt.Sprintf(format, v...), ""})
+}
+
+func (x *examination) warn(name, fix, format string, v ...any) {
+	x.checks = append(x.checks, Check{name, LevelWarn, fmt.Sprintf(format, v...), fix})
+}
+
+func (x *examination) fail(name, fix, format string, v ...any) {
+	x.checks = append(x.checks, Check{name, LevelFail, fmt.Sprintf(format, v...), fix})
+}
+
+// Run runs every check. cfgErr is the error of loading cfg; the checks of the settings are left out then.
+func Run(ctx context.Context, a *cli.App, cfg config.Config, cfgErr error) []Check {
+	x := &examination{App: a}
+	x.checkClock()
+	x.checkFolders()
+	x.checkKeys()
+	if cfgErr != nil {
+		x.fail("config", "correct the file, or remove it to use the shipped settings", "%s", term.OneLine(cfgErr.Error()))
+	} else {
+		x.ok("config", "valid%s", OwnFiles(a.Home.Config))
+		x.checkManifest(cfg)
+		x.checkKeyring(cfg)
+		x.checkCredentials(ctx, cfg)
+		x.checkWeb(ctx, cfg)
+		x.checkOllamaCloud(ctx, cfg.Models.Ollama)
+	}
+	x.checkEnvironment()
+	x.checkDisk()
+	x.checkAnchors()
+	x.checkNATSTool()
+	x.checkSystem(ctx)
+	return x.checks
+}
+
+// CountFailed counts the checks that failed.
+func CountFailed(checks []Check) (n int) {
+	for _, c := range checks {
+		if c.Level == LevelFail {
+			n++
+		}
+	}
+	return n
+}
+
+var levelColours = map[string]string{LevelOK: term.Green, LevelWarn: term.Yellow, LevelFail: term.Red}
+
+// Print prints checks, a line each.
+func Print(w io.Writer, checks []Check) {
+	for _, c := range checks {
+		text := c.Text
+		if c.Fix != "" {
+			text += ": " + c.Fix
+		}
+		fmt.Fprintf(w, "%s  %-10s %s\n", term.Paint(w, levelColours[c.Level], fmt.Sprintf("%-4s", c.Level)), c.Name, term.Plain(text))
+	}
+}
+
+// OwnFiles names the configuration files of the user, in brackets.
+func OwnFiles(dir string) string {
+	var own []string
+	for _, name := range config.Files {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			own = append(own, name)
+		}
+	}
+	if own == nil {
+		return " (no files: all settings as shipped)"
+	}
+	return " (" + strings.Join(own, ", ") + ")"
+}
+
+// expectedActors are the names that discovery should find, with every tool in place of "tools". A system without a gateway is
+// headless, which is no problem.
+func expectedActors(cfg config.Config) []string {
+	out := slices.DeleteFunc(cli.EnabledActors(cfg), func(n string) bool { return n == "tools" || n == "gateway" })
+	return append(out, cli.ToolNames(cfg)...)
+}
+
+// checkSystem checks the running system.
+func (x *examination) checkSystem(ctx context.Context) {
+	b, err := x.Bus()
+	switch {
+	case errors.Is(err, bus.ErrNotRunning):
+		x.warn("running", "conclave up", "conclave is not running on %s", x.Home.Data)
+		return
+	case err != nil:
+		x.fail("running", "remove the file and start conclave up", "%v", err)
+		return
+	}
+	x.ok("running", "%s", b.URL)
+	nc, err := b.Dial("user", Fast)
+	if err != nil {
+		x.fail("server", "see the log of conclave up or nats-server", "%v", err)
+		return
+	}
+	defer nc.Close()
+	x.ok("server", "connected with the user's key, nats-server %s", nc.ConnectedServerVersion())
+	c, err := client.New(nc)
+	if err != nil {
+		x.fail("server", seeLog, "%v", err)
+		return
+	}
+	if log, err := c.EventStatus(ctx); err != nil {
+		x.fail("streams", startAgain, "%v", err)
+	} else {
+		x.ok("streams", "%d events, %s", log.Messages, term.Bytes(log.Bytes))
+	}
+	x.checkAuditSpace(ctx)
+	running := x.checkActors(ctx, c)
+	if slices.Contains(running, "model") {
+		x.checkModels(ctx, c, slices.Contains(running, subjects.RespondentB))
+	}
+	if slices.Contains(running, "memory") {
+		x.checkMemory(ctx, c)
+	}
+	if slices.Contains(running, "broker") {
+		x.checkApprovals(ctx, c)
+	}
+	x.checkContexts(b.URL)
+}
+
+// checkActors checks that every expected actor answers, and returns those that do.
+func (x *examination) checkActors(ctx context.Context, c *client.Client) []string {
+	pings, err := c.Ping(ctx, "")
+	var running, missing []string
+	for _, p := range pings {
+		running = append(running, p.Name)
+	}
+	slices.Sort(running)
+	running = slices.Compact(running)
+	for _, n := range expectedActors(x.Settings()) {
+		if !slices.Contains(running, n) {
+			missing = append(missing, n)
+		}
+	}
+	switch {
+	case err != nil:
+		x.fail("actors", seeLog, "%v", err)
+	case len(missing) > 0:
+		x.fail("actors", seeLog+", or start them with conclave actor "+strings.Join(missing, " "), "no answer from %s", strings.Join(missing, ", "))
+	default:
+		x.ok("actors", "answers from %s", strings.Join(running, ", "))
+	}
+	return running
+}
+
+// checkAuditSpace checks how full the audit log is. When it is full, every call is denied.
+func (x *examination) checkAuditSpace(ctx context.Context) {
+	c, done, err := x.Connect("auditor", Fast)
+	if err != nil {
+		x.fail("audit", "see the log of conclave up or nats-server", "%v", err)
+		return
+	}
+	defer done()
+	log, err := c.AuditStatus(ctx)
+	if err != nil {
+		x.fail("audit", startAgain, "%v", err)
+		return
+	}
+	text := fmt.Sprintf("%s of %s used", term.Bytes(log.Bytes), term.Bytes(log.Max))
+	if log.Max > 0 && log.Bytes*5 >= log.Max*4 {
+		x.warn("audit", "stop conclave and run conclave audit rotate; when the log is full, every tool call is denied", "%s", text)
+		return
+	}
+	x.ok("audit", "%s", text)
+}
+
+// checkMemory checks how much is remembered, how it is searched, and what waits for an embedding or a decision.
+func (x *examination) checkMemory(ctx context.Context, c *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	s, err := c.MemoryStatus(ctx)
+	var f *subjects.Fault
+	switch {
+	case errors.As(err, &f):
+		if cfg, err := config.Load(x.Home.Config); err == nil && !cfg.Memory.Enabled {
+			x.ok("memory", "switched off in memory.yaml")
+			return
+		}
+		x.fail("memory", "correct that, then restart conclave up; answers given meanwhile are remembered then", "%s", term.OneLine(f.Text))
+		return
+	case err != nil:
+		x.fail("memory", seeLog, "no status: %v", err)
+		return
+	}
+	total := 0
+	for _, n := range s.Entries {
+		total += n
+	}
+	x.ok("memory", "%s and %s in %s; search: %s; index: %s", entries(total), term.Count(s.Relations, "relation"), term.Bytes(s.Bytes), s.Search, term.Bytes(s.Resident))
+	if s.Unembedded > 0 {
+		x.warn("vectors", "check with conclave model list that the embedding model is available", "%s without an embedding, found by words only", entries(s.Unembedded))
+	}
+	if n := s.States[subjects.MemoryCandidate]; n > 0 {
+		x.warn("candidates", "list them with conclave memory list --state candidate, decide with conclave memory accept or reject", "%s proposed by agents", entries(n))
+	}
+}
+
+func entries(n int) string { return term.Count(n, "entry", "entries") }
+
+// checkApprovals checks whether calls wait for the user.
+func (x *examination) checkApprovals(ctx context.Context, c *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	l, err := c.Approvals(ctx, false)
+	switch n := len(l.Approvals); {
+	case err != nil:
+		x.fail("approvals", seeLog, "%s", term.OneLine(cli.BrokerError("approvals", err).Error()))
+	case n == 1:
+		x.warn("approvals", "list and decide with conclave approve", "1 call waits for your approval")
+	case n > 1:
+		x.warn("approvals", "list and decide with conclave approve", "%d calls wait for your approval", n)
+	default:
+		x.ok("approvals", "no call waits for your approval; %s remembered", term.Count(len(l.Rules), "decision"))
+	}
+}

@@ -1,0 +1,168 @@
+package doctor
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"conclave/actors/model"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/subjects"
+)
+
+// TestProbeSearXNG probes without a search: the request has no query.
+func TestProbeSearXNG(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		status   int
+		kind     string // of the answer
+		what     string // "" = it can be searched
+		fix      string
+		redirect string
+	}{
+		{"JSON is on", http.StatusBadRequest, "application/json", "", "", ""},
+		{"one that answers nothing with nothing", http.StatusOK, "application/json; charset=utf-8", "", "", ""},
+		{"JSON is off", http.StatusForbidden, "text/html", "does not answer in JSON", "search.formats: [html, json]", ""},
+		{"a page for people", http.StatusOK, "text/html", "does not answer in JSON", "search.formats: [html, json]", ""},
+		{"a limiter", http.StatusTooManyRequests, "text/html", "limits the request rate", "server.limiter: false", ""},
+		{"somebody else", http.StatusNotFound, "text/plain", "is not a SearXNG (status 404)", "searxng.url", ""},
+		{"somebody else's refusal", http.StatusBadRequest, "text/plain", "is not a SearXNG (status 400)", "searxng.url", ""},
+		{"it leads elsewhere", http.StatusFound, "text/html", "is not a SearXNG (status 302)", "searxng.url", "http://127.0.0.1:1/elsewhere"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Value
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked.Store(r.Method + " " + r.URL.String())
+				w.Header().Set("Content-Type", tt.kind)
+				if tt.redirect != "" {
+					w.Header().Set("Location", tt.redirect)
+				}
+				w.WriteHeader(tt.status)
+			}))
+			defer srv.Close()
+			l := ProbeSearXNG(t.Context(), srv.URL+"/below", 20*time.Second)
+			switch {
+			case tt.what == "" && l != nil:
+				t.Errorf("%+v", l)
+			case tt.what != "" && (l == nil || !strings.Contains(l.What, tt.what) || !strings.Contains(l.What, srv.URL+"/below") || !strings.Contains(l.Fix, tt.fix)):
+				t.Errorf("%+v", l)
+			}
+			if got := asked.Load(); got != "GET /below/search?format=json" {
+				t.Errorf("it was asked %v", got)
+			}
+		})
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() // takes connections and never answers
+	for name, at := range map[string]string{"nobody": "http://127.0.0.1:1", "silent": "http://" + silent.Addr().String()} {
+		if l := ProbeSearXNG(t.Context(), at, 50*time.Millisecond); l == nil || !strings.Contains(l.What, "no SearXNG answers at "+at) || !strings.Contains(l.Fix, "provider: none") {
+			t.Errorf("%s: %+v", name, l)
+		}
+	}
+}
+
+// TestCheckOllamaCloud reports the cloud setting of a local Ollama where it is known.
+func TestCheckOllamaCloud(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, answer, level, text, fix string
+	}{
+		{"off", `{"cloud":{"disabled":true,"source":"env"}}`, LevelOK, "is off", ""},
+		{"on", `{"cloud":{"disabled":false,"source":"none"}}`, LevelWarn, "is on", "OLLAMA_NO_CLOUD=1"},
+		{"older", "", LevelOK, "unknown", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if tt.answer == "" {
+					http.NotFound(w, r)
+					return
+				}
+				_, _ = io.WriteString(w, tt.answer)
+			}))
+			defer srv.Close()
+			var x examination
+			x.checkOllamaCloud(t.Context(), model.Server{URL: srv.URL})
+			if len(x.checks) != 1 {
+				t.Fatalf("got %+v", x.checks)
+			}
+			if c := x.checks[0]; c.Level != tt.level || !strings.Contains(c.Text, tt.text) || !strings.Contains(c.Text, "allow_remote") || !strings.Contains(c.Fix, tt.fix) {
+				t.Errorf("got %+v", c)
+			}
+		})
+	}
+	var x examination
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for _, url := range []string{gone.URL, "http://ollama.example:11434"} {
+		if x.checkOllamaCloud(t.Context(), model.Server{URL: url}); len(x.checks) != 0 {
+			t.Errorf("%s: %+v", url, x.checks)
+		}
+	}
+}
+
+// TestCheckCritic checks the model of the critic and of respondent B.
+func TestCheckCritic(t *testing.T) {
+	t.Parallel()
+	role := func(r subjects.RoleModel) []subjects.RoleModel {
+		r.Role = subjects.RoleCritic
+		return []subjects.RoleModel{{Role: subjects.RoleAssistant, Model: "big:1b"}, r}
+	}
+	for _, tt := range []struct {
+		name, critic, generator     string
+		roles                       []subjects.RoleModel
+		level, text, fix            string
+		respondentB, respondentBFix string
+	}{
+		{"its own model", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b grades every answer", "", "", ""},
+		{"the assistant's stands in", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b", Notice: "judge:1b is not there, so big:1b answers; fetch it with: conclave model pull judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
+		{"without a notice", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelWarn, "judge:1b is not available, so big:1b grades", "conclave model pull judge:1b", "", ""},
+		{"one that cannot be fetched", "", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "far/judge", Notice: "far/judge is not there, so big:1b answers; check its name in models.yaml"}), LevelWarn, "big:1b grades", "far/judge is not there, so big:1b answers; check its name in models.yaml", "", ""},
+		{"a script", "", "", role(subjects.RoleModel{Model: "script", Wanted: "judge:1b", DemoModel: true}), LevelWarn, "answers stay ungraded", "run ollama serve, then conclave model pull judge:1b", "", ""},
+		{"no such role", "", "", nil, LevelWarn, "no model has the role critic", "models.yaml", "", ""},
+		{"off", "enabled: false", "", role(subjects.RoleModel{Model: "big:1b", Wanted: "judge:1b"}), LevelOK, "switched off in critic.yaml", "", "", ""},
+		{"a second respondent", "", "respondent_b: {enabled: true}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "with the assistant's model", ""},
+		{"started by a flag", "", "", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "enabled by a flag", ""},
+		{"with a model of its own", "", "respondent_b: {enabled: true, model: other}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "with other", ""},
+		{"with a model that is not there", "", "respondent_b: {enabled: true, model: 'gone:1b'}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "gone:1b is not available", "conclave model pull gone:1b"},
+		{"with a model that is refused", "", "respondent_b: {enabled: true, model: 'cloud:1b'}", role(subjects.RoleModel{Model: "judge:1b"}), LevelOK, "judge:1b", "", "cloud:1b is not available", "conclave model pull cloud:1b"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			a := cli.New(nil, io.Discard, io.Discard)
+			a.Home.Config = t.TempDir()
+			for name, body := range map[string]string{"critic.yaml": tt.critic, "generator.yaml": tt.generator} {
+				if body != "" {
+					if err := os.WriteFile(a.Home.Config+"/"+name, []byte(body+"\n"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			x := examination{App: a}
+			x.checkCritic(subjects.ModelList{Models: []subjects.ModelInfo{{Name: "big:1b"}, {Name: "judge:1b"}, {Name: "other:latest"}, {Name: "cloud:1b", Refused: "far away"}}, Roles: tt.roles}, tt.name == "started by a flag")
+			if c := x.checks[0]; c.Name != "critic" || c.Level != tt.level || !strings.Contains(c.Text, tt.text) || tt.fix == "" && c.Fix != "" || !strings.Contains(c.Fix, tt.fix) {
+				t.Errorf("the critic: %+v", c)
+			}
+			if tt.respondentB == "" {
+				if len(x.checks) != 1 {
+					t.Errorf("more: %+v", x.checks)
+				}
+				return
+			}
+			if c := x.checks[1]; c.Name != "respondent_b" || !strings.Contains(c.Text, tt.respondentB) || c.Fix != tt.respondentBFix || (c.Level == LevelOK) != (c.Fix == "") {
+				t.Errorf("the second respondent: %+v", c)
+			}
+		})
+	}
+}

@@ -1,0 +1,191 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/pkg/audit"
+	"conclave/pkg/bus"
+	"conclave/subjects"
+)
+
+// Free space that the disk of the streams should have, and must have.
+const (
+	warnFreeSpace = 1 << 30
+	minFreeSpace  = 64 << 20
+)
+
+// earliestNow has passed for sure: a clock before it is wrong.
+var earliestNow = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (x *examination) checkClock() {
+	now := time.Now()
+	if now.Before(earliestNow) {
+		x.fail("clock", "set the clock; deadlines and the times of the audit log depend on it", "the clock says %s", now.Format(time.DateTime))
+		return
+	}
+	x.ok("clock", "%s", now.Format(time.RFC3339))
+}
+
+// neverStarted reports whether there is no data folder yet.
+func (x *examination) neverStarted() bool {
+	_, err := os.Stat(x.Home.Data)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func (x *examination) checkFolders() {
+	if x.neverStarted() {
+		x.warn("folders", "conclave up creates it", "%s does not exist yet", x.Home.Data)
+		return
+	}
+	before := len(x.checks)
+	for _, d := range []string{x.Home.Data, x.Home.Config, x.Home.Keys().Dir, x.Home.Store(), x.Home.Heads(), x.Home.Sealed()} {
+		info, err := os.Stat(d)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // created when needed
+		case err != nil:
+			x.fail("folders", "make it readable for you", "%v", err)
+		case !info.IsDir():
+			x.fail("folders", "move it away", "%s is not a folder", d)
+		case info.Mode().Perm()&0o077 != 0 && d != x.Home.Config:
+			x.fail("folders", "chmod 700 "+term.ShellQuote(d), "%s is accessible to other users (%o)", d, info.Mode().Perm())
+		case info.Mode().Perm()&0o022 != 0: // other users may read settings, not change them
+			x.fail("folders", "chmod 700 "+term.ShellQuote(d), "%s is writable for other users (%o)", d, info.Mode().Perm())
+		}
+	}
+	if len(x.checks) == before {
+		x.ok("folders", "%s is accessible to you only", x.Home.Data)
+	}
+}
+
+func (x *examination) checkKeys() {
+	if x.neverStarted() {
+		return
+	}
+	lasting, _ := subjects.Table().Roles()
+	var missing []string
+	before := len(x.checks)
+	for _, r := range lasting {
+		_, err := x.Home.Keys().Public(r)
+		switch {
+		case errors.Is(err, bus.ErrMissingKey):
+			missing = append(missing, r)
+		case err != nil:
+			x.fail("keys", "chmod 600 "+term.ShellQuote(x.Home.Keys().Path(r))+", or restore it from a backup", "%v", err)
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		x.warn("keys", "conclave up creates new ones", "%d of %d are missing: %s", len(missing), len(lasting), strings.Join(missing, ", "))
+	case len(x.checks) == before:
+		x.ok("keys", "%d in %s, accessible to you only", len(lasting), x.Home.Keys().Dir)
+	}
+}
+
+// checkEnvironment compares the environment file of a stand-alone server with the keys.
+func (x *examination) checkEnvironment() {
+	vars, err := cli.ReadEnv(x.Home.Env())
+	if errors.Is(err, fs.ErrNotExist) {
+		x.ok("nats.conf", "embedded; a stand-alone server needs conclave keys")
+		return
+	}
+	if err != nil {
+		x.fail("nats.conf", "make it readable for you", "%v", err)
+		return
+	}
+	const fix = "write it again with conclave keys, then restart nats-server"
+	for _, name := range subjects.Table().EnvVars() {
+		if vars[name] == "" {
+			x.fail("nats.conf", fix, "%s has no value for $%s", x.Home.Env(), name)
+			return
+		}
+	}
+	lasting, _ := subjects.Table().Roles()
+	for _, r := range lasting {
+		if key, err := x.Home.Keys().Public(r); err == nil && vars[subjects.KeyEnvVar(r)] != key {
+			x.fail("nats.conf", fix, "%s has a different key for %s than the key folder", x.Home.Env(), r)
+			return
+		}
+	}
+	x.ok("nats.conf", "%s has every variable", x.Home.Env())
+}
+
+func (x *examination) checkDisk() {
+	dir := x.Home.Store()
+	for { // before the first start: the folder that exists
+		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	free, err := bus.Free(dir)
+	text := fmt.Sprintf("%s free on the disk of %s", term.Bytes(free), x.Home.Store())
+	switch {
+	case err != nil:
+		x.fail("disk", "check that the folder is accessible", "%s: %v", dir, err)
+	case free < minFreeSpace:
+		x.fail("disk", "free some space; without it every tool call is denied", "only %s", text)
+	case free < warnFreeSpace:
+		x.warn("disk", "free some space soon", "%s", text)
+	default:
+		x.ok("disk", "%s", text)
+	}
+}
+
+func (x *examination) checkAnchors() {
+	if x.neverStarted() {
+		return
+	}
+	heads, err := audit.ReadHeads(x.Home.Heads())
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && len(heads) == 0:
+		x.warn("anchors", "conclave up opens the audit log", "the audit log has no anchors yet")
+	case err != nil:
+		x.fail("anchors", "restore "+x.Home.Heads()+" from a backup", "%v", err)
+	default:
+		x.ok("anchors", "%d chains anchored; verify them with conclave audit verify", len(heads))
+	}
+}
+
+func (x *examination) checkNATSTool() {
+	path, err := exec.LookPath("nats")
+	if err != nil {
+		x.warn("nats tool", NATSToolFix, "not on PATH")
+		return
+	}
+	x.ok("nats tool", "%s", path)
+}
+
+// checkContexts checks that the contexts of the nats tool point to the server.
+func (x *examination) checkContexts(url string) {
+	home, err := bus.DefaultHome()
+	if err != nil {
+		x.warn("contexts", "set HOME", "%v", err)
+		return
+	}
+	for _, name := range []string{"conclave", "conclave-audit"} {
+		file := filepath.Join(filepath.Dir(home.Config), "nats", "context", name+".json")
+		var c struct {
+			URL string `json:"url"`
+		}
+		data, err := os.ReadFile(file)
+		if err != nil || json.Unmarshal(data, &c) != nil {
+			x.warn("contexts", "conclave up writes it", "%s is missing or cannot be read", file)
+			return
+		}
+		if c.URL != url {
+			x.warn("contexts", "conclave up writes it again at its next start", "%s points to %s, the server is at %s", file, c.URL, url)
+			return
+		}
+	}
+	x.ok("contexts", "conclave and conclave-audit point to %s", url)
+}

@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"conclave/actors/model"
+	"conclave/config"
+	"conclave/pkg/client"
+	llm "conclave/pkg/model"
+	"conclave/pkg/model/ollama"
+	"conclave/subjects"
+)
+
+// checkModels checks that every role has its model. respondentB says whether respondent B runs.
+func (x *examination) checkModels(ctx context.Context, c *client.Client, respondentB bool) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	list, err := c.Models(ctx)
+	if err != nil {
+		x.fail("models", seeLog, "%v", err)
+		return
+	}
+	good := true
+	for _, r := range list.Roles {
+		switch {
+		case r.DemoModel && r.Role == subjects.RoleAssistant:
+			good = false
+			x.warn("models", "run ollama serve, then conclave model pull "+x.Settings().Models.Roles[subjects.RoleAssistant], "no Ollama: the built-in demo model answers")
+		case r.DemoModel:
+			good = false
+		case r.Role == subjects.RoleCritic: // has its own check
+		case r.Notice != "": // names its fix
+			good = false
+			x.warn("models", r.Notice, "for %s", r.Role)
+		}
+	}
+	if good {
+		x.ok("models", "%d available, and one for every role", len(list.Models))
+	}
+	x.checkCritic(list, respondentB)
+}
+
+// checkCritic checks whether answers are graded, by which model, and whether respondent B has its model.
+func (x *examination) checkCritic(list subjects.ModelList, running bool) {
+	cfg, err := config.Load(x.Home.Config)
+	if err != nil {
+		return // has its own check
+	}
+	if cfg.Critic.Enabled {
+		x.checkCriticModel(list)
+	} else {
+		x.ok("critic", "switched off in critic.yaml: answers are not graded")
+	}
+	b := cfg.Generator.RespondentB
+	if (b.Enabled || running) && !cfg.Critic.Enabled {
+		x.warn(subjects.RespondentB, "enabled: true in critic.yaml, or respondent_b: {enabled: false} in generator.yaml", "respondent B is on and the critic is off, so the answers are not compared")
+	}
+	switch {
+	case !b.Enabled && running:
+		x.ok(subjects.RespondentB, "answers every question for comparison; enabled by a flag, so its model is not known here")
+	case !b.Enabled:
+	case b.Model != "" && !client.HasModel(list, b.Model):
+		x.warn(subjects.RespondentB, "conclave model pull "+b.Model, "respondent B is on, and its model %s is not available", b.Model)
+	default:
+		x.ok(subjects.RespondentB, "answers every question for comparison, with %s", cmp.Or(b.Model, "the assistant's model"))
+	}
+}
+
+func (x *examination) checkCriticModel(list subjects.ModelList) {
+	for _, r := range list.Roles {
+		if r.Role != subjects.RoleCritic {
+			continue
+		}
+		switch {
+		case r.DemoModel:
+			x.warn("critic", "run ollama serve, then conclave model pull "+cmp.Or(r.Wanted, r.Model), "only the built-in demo model is available, so answers stay ungraded")
+		case r.Wanted == "" && r.Notice == "":
+			x.ok("critic", "%s grades every answer", r.Model)
+		case r.Wanted != "" && (r.Notice == "" || strings.Contains(r.Notice, "conclave model pull")):
+			x.warn("critic", "conclave model pull "+r.Wanted, "%s is not available, so %s grades", r.Wanted, r.Model)
+		default: // the notice names its fix
+			x.warn("critic", r.Notice, "%s grades", cmp.Or(r.Model, "no model"))
+		}
+		return
+	}
+	x.warn("critic", "name a model for the role critic in models.yaml", "no model has the role critic")
+}
+
+// checkOllamaCloud checks whether a local Ollama may send prompts to its cloud. A remote one, or none, is not asked.
+func (x *examination) checkOllamaCloud(ctx context.Context, server model.Server) {
+	if server.RemoteHost() != "" {
+		return
+	}
+	b, err := ollama.New(ollama.Config{URL: server.URL})
+	if err != nil {
+		return // the configuration is valid
+	}
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	const anyway = "conclave denies cloud models unless allow_remote in models.yaml names them"
+	switch on, err := b.Cloud(ctx); {
+	case errors.Is(err, llm.ErrUnsupported):
+		x.ok("cloud", "unknown, this Ollama does not report it; %s", anyway)
+	case err != nil: // not running: reported with the models
+	case on:
+		x.warn("cloud", "start Ollama with OLLAMA_NO_CLOUD=1 to switch it off", "Ollama's cloud is on; %s", anyway)
+	default:
+		x.ok("cloud", "Ollama's cloud is off; %s", anyway)
+	}
+}

@@ -1,0 +1,187 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/config"
+	"conclave/pkg/keyring"
+	"conclave/pkg/strict"
+)
+
+// checkKeyring reports which keyring holds the credentials. It does not open it: that could prompt for a password.
+func (x *examination) checkKeyring(cfg config.Config) {
+	ring := cfg.Secrets.Ring(x.Home.Data)
+	info, err := keyring.Inspect(ring)
+	switch {
+	case err != nil:
+		x.fail("keyring", "correct the file, or remove it if no credentials are stored", "%v", err)
+	case info.Backend == keyring.File:
+		x.ok("keyring", "file (%s): encrypted files in %s; protects against a copied file only, not against programs that run as you", info.Reason, ring.Dir)
+	case info.Backend == keyring.Auto:
+		x.ok("keyring", "none yet (%s): conclave secret set uses the first available of %s", info.Reason, strings.Join(keyring.Order, ", "))
+	default:
+		x.ok("keyring", "%s (%s)", info.Backend, info.Reason)
+	}
+}
+
+// checkCredentials checks that the keyring has the credentials that the settings name. It reads names only.
+func (x *examination) checkCredentials(ctx context.Context, cfg config.Config) {
+	named := requiredCredentials(cfg)
+	if len(named) == 0 {
+		x.ok("secrets", "the settings name no credential")
+		return
+	}
+	missing, known, err := MissingCredentials(ctx, cfg, x.Home.Data)
+	switch {
+	case err != nil:
+		x.fail("secrets", "see conclave secret check", "%v", err)
+	case !known:
+		x.ok("secrets", "the settings name %s; conclave secret check shows whether they are stored", strings.Join(named, ", "))
+	case len(missing) > 0:
+		x.warn("secrets", "conclave secret set "+missing[0], "not in the keyring: %s", strings.Join(missing, ", "))
+	default:
+		x.ok("secrets", "%s in the keyring", strings.Join(named, ", "))
+	}
+}
+
+// requiredCredentials are the names of the credentials of enabled tools and of model servers.
+func requiredCredentials(cfg config.Config) []string {
+	var out []string
+	for _, t := range cfg.Tools() {
+		out = append(out, t.Facts().Secrets...)
+	}
+	for _, s := range cfg.Models.Servers() {
+		if s.Key != "" {
+			out = append(out, s.Key)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// MissingCredentials are the required credentials that the keyring does not have. Only the file backend is read: it answers
+// at once and opens no dialog. known is false for every other backend.
+func MissingCredentials(ctx context.Context, cfg config.Config, data string) (missing []string, known bool, err error) {
+	named := requiredCredentials(cfg)
+	ring := cfg.Secrets.Ring(data)
+	info, err := keyring.Inspect(ring)
+	if err != nil || len(named) == 0 || info.Backend != keyring.File {
+		return nil, false, err
+	}
+	// Opening creates the folder, which a check must not do.
+	if _, err := os.Stat(filepath.Join(ring.Dir, "file")); errors.Is(err, fs.ErrNotExist) {
+		return named, true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	r, _, err := keyring.Open(ctx, ring)
+	if err != nil {
+		return nil, false, err
+	}
+	stored, err := r.Names(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return slices.DeleteFunc(named, func(n string) bool { return slices.Contains(stored, n) }), true, nil
+}
+
+// checkManifest reports whose manifest holds, and what in it is most likely a mistake.
+func (x *examination) checkManifest(cfg config.Config) {
+	good := true
+	if unserved := cfg.Manifest.UnservedTools(); len(unserved) > 0 {
+		good = false
+		x.warn("manifest", "correct the names in manifest.yaml", "no tool is called %s", term.Plain(strings.Join(unserved, ", ")))
+	}
+	var monitored []string
+	for _, layer := range strict.Keys(cfg.Manifest.Monitored) {
+		for _, rule := range cfg.Manifest.Monitored[layer] {
+			monitored = append(monitored, layer+"."+rule)
+		}
+	}
+	if len(monitored) > 0 {
+		good = false
+		x.warn("manifest", "remove them from monitor_only in manifest.yaml to enforce them", "logged and not enforced: %s", strings.Join(monitored, ", "))
+	}
+	switch {
+	case good && cfg.Origin("manifest.types") != config.Shipped:
+		x.ok("manifest", "your own replaces the shipped one: %s", filepath.Join(x.Home.Config, "manifest.yaml"))
+	case good:
+		x.ok("manifest", "as shipped")
+	}
+}
+
+// checkWeb reports which search provider is used and whether pages are fetched.
+func (x *examination) checkWeb(ctx context.Context, cfg config.Config) {
+	switch search := cfg.WebSearch; search.Provider {
+	case "none":
+		x.ok("web_search", "off (provider none in web_search.yaml); searxng, brave or tavily switch it on")
+	case "searxng":
+		if p := ProbeSearXNG(ctx, search.SearXNG.URL, 2*time.Second); p != nil {
+			x.warn("web_search", p.Fix, "%s", p.What)
+		} else {
+			x.ok("web_search", "SearXNG answers in JSON at %s", search.SearXNG.URL)
+		}
+	case "mock":
+		x.warn("web_search", "set provider: searxng in web_search.yaml", "mock: every search returns the results in web_search.yaml")
+	default:
+		x.ok("web_search", "%s, an external service that receives every search", search.Provider)
+	}
+	if !cfg.WebFetch.Enabled {
+		x.ok("web_fetch", "off; enabled in web_fetch.yaml switches it on")
+		return
+	}
+	ports := []string{"80", "443"}
+	for _, p := range cfg.WebFetch.Ports {
+		ports = append(ports, fmt.Sprint(p))
+	}
+	x.ok("web_fetch", "on, ports %s, from hosts that egress.fetch in the manifest allows", strings.Join(ports, ", "))
+}
+
+// ProbeSearXNG returns what keeps a SearXNG from being used, nil when it can be searched. The request has a format and no
+// query: SearXNG rejects it in the format it would answer in, and nothing leaves this machine.
+func ProbeSearXNG(ctx context.Context, at string, timeout time.Duration) *Problem {
+	absent := &Problem{"web_search: no SearXNG answers at " + at, "start it there, or set searxng.url or provider in web_search.yaml; provider: none switches the tool off"}
+	u, err := url.Parse(at)
+	if err != nil {
+		return absent // the settings are valid
+	}
+	u = u.JoinPath("search")
+	u.RawQuery = "format=json"
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return absent
+	}
+	req.Header.Set("Accept", "application/json")
+	httpClient := &http.Client{ // as the tool connects: no proxy, no redirect
+		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		return absent
+	}
+	resp.Body.Close()
+	isJSON := strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json")
+	switch {
+	case isJSON && (resp.StatusCode == http.StatusBadRequest || resp.StatusCode == http.StatusOK):
+		return nil
+	case resp.StatusCode == http.StatusForbidden, resp.StatusCode == http.StatusOK:
+		return &Problem{"web_search: SearXNG at " + at + " does not answer in JSON", "set search.formats: [html, json] in its settings.yml and restart it"}
+	case resp.StatusCode == http.StatusTooManyRequests:
+		return &Problem{"web_search: SearXNG at " + at + " limits the request rate", "set server.limiter: false in its settings.yml and restart it"}
+	}
+	return &Problem{fmt.Sprintf("web_search: %s is not a SearXNG (status %d)", at, resp.StatusCode), "correct searxng.url in web_search.yaml"}
+}

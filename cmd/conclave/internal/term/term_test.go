@@ -1,0 +1,79 @@
+package term
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+func TestPlain(t *testing.T) {
+	for in, want := range map[string]string{
+		"déjà vu":       "déjà vu",
+		"a\x1b[2Jb":     "a\uFFFD[2Jb",
+		"a\nb":          "a\uFFFDb",
+		"\u202eevil":    "\uFFFDevil", // turns the direction of what follows
+		"\u009b31mred":  "\uFFFD31mred",
+		"bell\a":        "bell\uFFFD",
+		"zero\u200bgap": "zero\uFFFDgap",
+	} {
+		if got := Plain(in); got != want {
+			t.Errorf("%q is shown as %q", in, got)
+		}
+	}
+	if got := PlainText("a\tb\nc\x1b"); got != "a\tb\nc\uFFFD" {
+		t.Errorf("text is shown as %q", got)
+	}
+	if got := OneLine(errors.Join(errors.New("a"), errors.New(" b\x1b")).Error()); got != "a; b\uFFFD" {
+		t.Errorf("two errors are shown as %q", got)
+	}
+}
+
+func TestShellQuote(t *testing.T) {
+	for in, want := range map[string]string{"/a/b-c_d.e": "/a/b-c_d.e", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
+		if got := ShellQuote(in); got != want {
+			t.Errorf("%q is quoted as %s", in, got)
+		}
+	}
+}
+
+func TestFit(t *testing.T) {
+	if got := Fit("abcdef\nx\ny\nz\n", 4, 4); !slices.Equal(got, []string{"abcd", "x", "y"}) {
+		t.Errorf("%q", got)
+	}
+	if got := Fit("abc\n", 0, 0); !slices.Equal(got, []string{"abc"}) {
+		t.Errorf("without a size: %q", got)
+	}
+}
+
+// However the arguments look, what is shown is all of them, is the same value, and steers nothing.
+func FuzzVisibleJSON(f *testing.F) {
+	for _, s := range []string{
+		`{}`, `{"a":"\u001b[2J"}`, "{\"a\":\"\u202e\u200b\u009b\U000e0041\"}", `{"a":[1,{"b":null}],"c":1e99}`, "{\"\u001f\":1}", `["\ud800"]`, "{\"a\":\"\xff\"}", `{"a":"\\u001b"}`, "\x1b[2J", "",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		raw = raw[:min(len(raw), 4096)]
+		got := VisibleJSON(raw, "    ")
+		for _, r := range got {
+			if !unicode.IsPrint(r) && (r != '\n' || !json.Valid(raw)) {
+				t.Fatalf("%q shows %q", raw, r)
+			}
+		}
+		if !json.Valid(raw) {
+			return
+		}
+		var a, b any
+		x, y := json.NewDecoder(bytes.NewReader(raw)), json.NewDecoder(strings.NewReader(got))
+		x.UseNumber()
+		y.UseNumber()
+		if x.Decode(&a) != nil || y.Decode(&b) != nil || !reflect.DeepEqual(a, b) {
+			t.Fatalf("%q is shown as %q", raw, got)
+		}
+	})
+}

@@ -1,0 +1,61 @@
+package view
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"conclave/cmd/conclave/internal/doctor"
+	"conclave/cmd/conclave/internal/term"
+)
+
+// Banner is what conclave up prints when it is ready. Empty rows are left out.
+type Banner struct {
+	Took                      time.Duration
+	API, URL                  string
+	Model, RespondentB        string
+	Data, Config, Keys, Audit string
+	Contexts                  string // folder of the nats contexts
+	Ready                     []string
+	Actors                    int // that should be ready
+	Tools                     []string
+	Problems                  []doctor.Problem
+	Flags                     string // to be repeated in the suggested commands
+}
+
+// Print prints the banner.
+func (b Banner) Print(w io.Writer) {
+	row := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(w, "  %s %s\n", term.Paint(w, term.Dim, fmt.Sprintf("%-8s", name)), text)
+		}
+	}
+	head := func(s string) { fmt.Fprintf(w, "\n%s\n", term.Paint(w, term.Bold, s)) }
+	fmt.Fprintln(w, term.Paint(w, term.Bold, fmt.Sprintf("Conclave is ready after %d ms.", b.Took.Milliseconds())))
+	row("http", b.API)
+	row("bus", b.URL)
+	row("model", b.Model)
+	row("respondent B", b.RespondentB)
+	row("data", b.Data)
+	row("config", b.Config)
+	row("keys", b.Keys)
+	row("audit", b.Audit)
+	if b.Contexts != "" {
+		row("nats", "contexts conclave and conclave-audit in "+b.Contexts)
+	}
+	row("actors", fmt.Sprintf("%d of %d ready: %s", len(b.Ready), b.Actors, strings.Join(b.Ready, ", ")))
+	row("tools", strings.Join(b.Tools, ", "))
+	if len(b.Problems) > 0 {
+		head("Missing")
+		for _, p := range b.Problems {
+			row("", p.What+": "+p.Fix)
+		}
+	}
+	head("Try")
+	row("", "conclave ask 'What time is it in Tokyo?'"+b.Flags)
+	row("", "conclave call get_datetime '{\"timezone\":\"UTC\"}'"+b.Flags)
+	row("", "conclave tap"+b.Flags)
+	row("", "nats --context conclave micro ls")
+	fmt.Fprintln(w)
+}

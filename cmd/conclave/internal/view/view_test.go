@@ -1,0 +1,137 @@
+package view
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/term/termtest"
+	"conclave/pkg/client"
+	"conclave/subjects"
+)
+
+// TestAnswerTextWithoutError removes the words about an error, and nothing else.
+func TestAnswerTextWithoutError(t *testing.T) {
+	t.Parallel()
+	fault := subjects.Faultf("x", "the model is gone.")
+	for _, tt := range []struct {
+		answer string
+		fault  *subjects.Fault
+		want   string
+	}{
+		{"The model is gone. Start it.", fault, ""},
+		{"Half.\n\nThe model is gone. Start it.", fault, "Half."},
+		{"Half.\n\nthe model is gone", fault, "Half."},
+		{"Someone said: the model is gone", fault, "Someone said: the model is gone"},
+		{"The model is gone. Start it.", nil, "The model is gone. Start it."},
+		{"Half.", fault, "Half."},
+		{"Half.", &subjects.Fault{Code: "x"}, "Half."},
+		{"", fault, ""},
+	} {
+		if got := answerText(subjects.Response{Answer: tt.answer, Error: tt.fault}); got != tt.want {
+			t.Errorf("%q: %q", tt.answer, got)
+		}
+	}
+}
+
+// TestScreenShowsInterruptedSteps shows the steps of a turn that a crash has interrupted, on a pseudo-terminal.
+func TestScreenShowsInterruptedSteps(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		pieces []subjects.Delta
+		answer string
+		want   string
+	}{
+		{"nothing was streamed", nil, "all at once", "all at once\n"},
+		{"nothing came at all", nil, "", ""},
+		{"white space around", []subjects.Delta{{Text: "\n "}, {N: 1, Text: "a"}, {N: 2, Text: "\n"}}, "a", "a\n"},
+		{"a step begins anew", []subjects.Delta{{Text: "a b"}, {N: 1, Text: "c"}, {Text: "a "}, {N: 1, Text: "d"}}, "a d", "a bc\na d\n"},
+		{"counted through", []subjects.Delta{{Text: "I look"}, {Step: 1, N: 1, Text: "a"}, {Step: 1, N: 2, Text: "b"}}, "ab", "I look\nab\n"},
+		{"counted anew", []subjects.Delta{{Text: "I look"}, {Step: 1, Text: "a"}, {Step: 1, N: 1, Text: "b"}}, "ab", "I look\nab\n"},
+		{"came late", []subjects.Delta{{N: 5, Text: "b"}, {N: 6, Text: "c"}}, "abc", "abc\n"},
+		{"a piece lost in the middle", []subjects.Delta{{Text: "a"}, {N: 2, Text: "c"}}, "abc", "abc\n"},
+		{"the first of a step lost", []subjects.Delta{{Text: "I look"}, {Step: 1, N: 2, Text: "b"}}, "ab", "I look\nab\n"},
+	} {
+		master, slave := termtest.Open(t)
+		v := NewAnswerView(AnswerOptions{Streams: term.NewStreams(nil, slave, io.Discard)})
+		for _, d := range tt.pieces {
+			v.Show(client.Delta{Delta: d})
+		}
+		if err := v.End(subjects.Response{Answer: tt.answer}, func() *subjects.Critique { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if text := termtest.ReadAll(t, master, slave); text != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, text, tt.want)
+		}
+	}
+}
+
+// Warnings about a result are printed on stderr and cannot control the terminal.
+func TestToolWarnings(t *testing.T) {
+	t.Parallel()
+	label := func(trust string, flags ...string) subjects.ToolResult {
+		return subjects.ToolResult{Labels: &subjects.Labels{Trust: trust, Privacy: subjects.Public, Flags: flags}}
+	}
+	parked := label(subjects.Trusted)
+	parked.Parked = &subjects.Parked{ID: "0123", Bytes: 4 << 20, Shown: 15 << 10}
+	for _, tt := range []struct {
+		name string
+		res  subjects.ToolResult
+		want string
+	}{
+		{"trusted", label(subjects.Trusted), ""},
+		{"no labels", subjects.ToolResult{}, ""},
+		{"untrusted", label(subjects.Untrusted), "this may contain external content\n"},
+		{"a label that nobody knows is no trust", label("fine"), "this may contain external content\n"},
+		{"flags", label(subjects.Untrusted, "override", "exfiltration"), "warning: external content with signs of injection: override, exfiltration\n"},
+		{"flags in what is trusted", label(subjects.Trusted, "override"), "warning: external content with signs of injection: override\n"},
+		{"a flag that steers", label(subjects.Untrusted, "\x1b[2J"), "warning: external content with signs of injection: \\u001b[2J\n"},
+		{"redacted only", label(subjects.Trusted, "redacted"), "text that looked like a credential was removed\n"},
+		{"parked", parked, "15 KB of 4 MB shown; the whole result: conclave call --parked 0123\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var talk bytes.Buffer
+			ToolWarnings(term.NewStreams(nil, io.Discard, &talk), tt.res, "conclave")
+			if talk.String() != tt.want {
+				t.Errorf("%q, want %q", talk.String(), tt.want)
+			}
+		})
+	}
+}
+
+// TestPullProgress draws at most ten times a second, with the rate.
+func TestPullProgress(t *testing.T) {
+	t.Parallel()
+	master, slave := termtest.Open(t)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b := NewPullProgress(term.NewStreams(nil, io.Discard, slave), "m")
+	b.now = func() time.Time { return now }
+	layer := func(digest string, completed, total int64) {
+		b.Show(subjects.PullProgress{Status: "pulling " + digest, Digest: digest, Total: total, Completed: completed})
+	}
+	layer("a", 0, 100<<20)
+	now = now.Add(50 * time.Millisecond)
+	layer("a", 10<<20, 100<<20) // too soon to be drawn
+	now = now.Add(1950 * time.Millisecond)
+	layer("a", 20<<20, 100<<20)
+	now = now.Add(time.Second)
+	layer("b", -5, 100)           // makes no sense
+	layer("a", 1000<<20, 100<<20) // nor this: there is no more than all
+	b.Clear()
+	got := termtest.ReadAll(t, master, slave)
+	want := []string{
+		"m: pulling   0 %  0 B of 100 MB  [--------------------]",
+		"m: pulling  20 %  20 MB of 100 MB  [####----------------]  10 MB/s",
+		"m: pulling  20 %  20 MB of 100 MB  [####----------------]  6.67 MB/s",
+		"",
+	}
+	if drawn := regexp.MustCompile("\r\x1b\\[K").Split(got, -1)[1:]; strings.Join(drawn, "|") != strings.Join(want, "|") {
+		t.Errorf("%q, want %q", drawn, want)
+	}
+}

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"conclave/actors/broker/simulate"
+	"conclave/cmd/conclave/internal/cli"
+	"conclave/cmd/conclave/internal/term"
+	"conclave/cmd/conclave/internal/view"
+	"conclave/pkg/client"
+	"conclave/pkg/firewall"
+	"conclave/pkg/strict"
+	"conclave/subjects"
+)
+
+// policyCommand explains and tests the policy.
+func policyCommand(a *cli.App) *cobra.Command {
+	return cli.Group("policy", "Explain what the broker would decide",
+		`Explains and tests the policy by which the broker decides. Nothing runs and nothing changes; the policy itself is in
+manifest.yaml.`,
+		`  conclave policy explain get_datetime '{"timezone":"UTC"}'
+  conclave policy explain web_search '{"query":"news"}' --json
+  conclave policy simulate cases.jsonl
+  conclave policy scan texts.jsonl`,
+		policyExplainCommand(a), policySimulateCommand(a), policyScanCommand(a))
+}
+
+func policyExplainCommand(a *cli.App) *cobra.Command {
+	var call subjects.ExplainRequest
+	cmd := &cobra.Command{
+		Use:   "explain <tool> [json]",
+		Short: "Show layer by layer what would happen to a call",
+		Long: `Asks the broker what it would decide about a call, without running it: each layer in order, its verdict, rule and reason. --as
+names the caller: an account, and below it the agents it has spawned. --session takes the state of a session into account,
+such as untrusted content in it and its override.
+
+The exit code is 0 when the call would run, and 3 when it would be denied or need your approval. With --json it prints one
+document: allowed, denial, asks, layers, monitored.`,
+		Example: `  conclave policy explain get_datetime '{"timezone":"UTC"}'
+  conclave policy explain web_search '{"query":"tides"}' --as orchestrator.coder-1
+  conclave policy explain web_fetch '{"url":"https://example.org"}' --session notes --json`,
+		Args:              cli.Args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: cli.FirstArg(a.CompleteTools),
+		RunE: func(cmd *cobra.Command, v []string) (err error) {
+			call.Tool = v[0]
+			if subjects.CheckToken(call.Tool) != nil {
+				return cli.Usage("%q is not a valid tool name: use letters, digits, _ and -", v[0])
+			}
+			for _, id := range append(strings.Split(call.As, "."), cmp.Or(call.SessionID, "none"), cmp.Or(call.QueryID, "none")) {
+				if subjects.CheckToken(id) != nil {
+					return cli.Usage("%q is not a valid name or id: use letters, digits, _ and -", term.Clip(id, 40))
+				}
+			}
+			if call.Args, err = readArguments(a, append(v, "{}")[1]); err != nil {
+				return err
+			}
+			return a.ReadWithClient(cmd.Context(), func(c *client.Client) error { return explainCall(cmd.Context(), a, c, call) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&call.As, "as", subjects.Generator, "`caller`: an account such as generator, or an agent below it such as orchestrator.coder-1")
+	f.StringVar(&call.SessionID, "session", "", "`id` of the session of the call, at least 8 characters of it")
+	f.StringVar(&call.QueryID, "query", "", "`id` of the question of the call")
+	cli.CompleteFlags(cmd, map[string]cli.Completion{"session": a.CompleteSessions(), "as": cli.Words(subjects.Agents...)})
+	return cmd
+}
+
+// explainCall prints the verdict about a call. The error has its exit code.
+func explainCall(ctx context.Context, a *cli.App, c *client.Client, call subjects.ExplainRequest) (err error) {
+	if call.SessionID != "" {
+		var exists bool
+		if call.SessionID, exists, err = resolveSession(ctx, a, c, call.SessionID); err != nil {
+			return err
+		}
+		if !exists {
+			a.Say("there is no such session yet")
+		}
+	}
+	v, err := c.ExplainPolicy(ctx, call)
+	if err != nil {
+		return cli.BrokerError("the policy", err)
+	}
+	if a.JSON {
+		err = a.PrintJSON(v)
+	} else {
+		err = view.Verdict(a.Out, v)
+	}
+	switch {
+	case err != nil:
+		return err
+	case v.Denial != nil:
+		return cli.ToolFault(call.Tool, &subjects.Fault{Code: subjects.CodeDenied, Text: v.Denial.Reason, Denial: v.Denial})
+	case len(v.Asks) > 0:
+		ask := v.Asks[0]
+		return cli.Fail(cli.ExitDenied, fmt.Sprintf("%s would wait for your approval, required by %s", call.Tool, view.RuleReason(ask.Layer+": "+ask.Rule, ask.Reason)), "nothing was run")
+	case !v.Allowed: // without a denial it still is no permission
+		return cli.Fail(cli.ExitDenied, call.Tool+" would be denied", "the broker gave no reason")
+	}
+	if !a.JSON {
+		a.Say("%s would run", call.Tool)
+	}
+	return nil
+}
+
+func policySimulateCommand(a *cli.App) *cobra.Command {
+	var effects string
+	var bare bool
+	cmd := &cobra.Command{
+		Use:   "simulate <cases.jsonl>...",
+		Short: "Test the policy with a model that obeys everything it reads",
+		Long: `Replays cases through the real broker, with tools that only return a result. In each case the user's task is done by its own
+correct calls, and where untrusted content enters, the attacker's calls are made too: the model is assumed to obey. The
+caller has every tool of the case, so only the information flow decides.
+
+It counts the attacks of which a call ran that does more than read, and the tasks that were interrupted by a denial or an
+approval without an attack. A task that several cases share counts once.
+
+A line of the file is a JSON object: id, user_instruction, user_calls [{tool, args, result_has_injection}] and
+attacker_calls [{tool, args}], or user_tool, user_params and tool_response_enhanced in place of user_calls. The effects of the
+tools are in another file, tool-effects.json: {"tools": {"<name>": {"reads": "private", "result_trust": "untrusted",
+"effects": ["egress"]}}}, beside the cases or in the current folder. A tool that is not listed has every effect.
+
+The cases do not contain results. Each read returns the values that later calls of the task use and the user did not type, and
+the attacker's text where the case says so; with --bare only the attacker's text.`,
+		Example: `  conclave policy simulate cases.jsonl
+  conclave policy simulate cases.jsonl --effects tools.json --json`,
+		Args: cli.Args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			var cases []simulate.Case
+			attacks := 0
+			for _, file := range files {
+				f, err := openFile("cases", file)
+				if err != nil {
+					return err
+				}
+				more, err := simulate.ReadCases(f, file)
+				f.Close()
+				if err != nil {
+					return err
+				}
+				cases = append(cases, more...)
+			}
+			for _, c := range cases {
+				if len(c.Attack) > 0 {
+					attacks++
+				}
+			}
+			known, err := findEffects(effects, files)
+			if err != nil {
+				return err
+			}
+			line := term.NewProgress(a.Err)
+			r, err := simulate.Run(cmd.Context(), cases, known, simulate.Options{Bare: bare, Progress: func(done int) {
+				if done%10 == 0 {
+					line.Draw("%d of %d cases", done, len(cases))
+				}
+			}})
+			line.Clear()
+			switch {
+			case err != nil:
+				return err
+			case a.JSON:
+				return a.PrintJSON(r)
+			}
+			view.Simulation(a.Out, r, attacks)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&bare, "bare", false, "tools return nothing that the task needs later")
+	cmd.Flags().StringVar(&effects, "effects", "", "`file` with the effects of the tools")
+	return cmd
+}
+
+// effectsFile is the default name of the file with the effects of tools.
+const effectsFile = "tool-effects.json"
+
+// findEffects reads the effects of tools: from the named file, or from the first that exists beside the cases or in the
+// current folder.
+func findEffects(named string, cases []string) (simulate.Effects, error) {
+	if named != "" {
+		return simulate.ReadEffects(named)
+	}
+	var places []string
+	for _, c := range cases {
+		places = append(places, filepath.Join(filepath.Dir(c), effectsFile))
+	}
+	for _, p := range slices.Compact(append(places, effectsFile)) {
+		known, err := simulate.ReadEffects(p)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return known, err
+		}
+	}
+	return nil, cli.Usage("the effects of the tools are not known: put %s beside the cases, or name a file with --effects", effectsFile)
+}
+
+// openFile opens a file named by the user.
+func openFile(what, file string) (*os.File, error) {
+	f, err := os.Open(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("reading %s: %s: no such file", what, file)
+	case err != nil:
+		return nil, fmt.Errorf("reading %s: %w", what, err)
+	}
+	return f, nil
+}
+
+// scanReport is what the firewall found in files of texts.
+type scanReport struct {
+	Texts      int            `json:"texts"`
+	Flagged    int            `json:"flagged"`
+	FlaggedIDs []string       `json:"flagged_ids"`
+	Techniques map[string]int `json:"techniques"` // number of texts, flagged or not
+	Truncated  int            `json:"truncated"`  // texts that were scanned in part
+	Bytes      int64          `json:"bytes"`
+	PerTenKB   float64        `json:"ms_per_10kb"`
+
+	spent time.Duration
+}
+
+func policyScanCommand(a *cli.App) *cobra.Command {
+	var techniques strings.Builder
+	for _, t := range firewall.Catalog {
+		fmt.Fprintf(&techniques, "  %-14s %s\n", t.Name, t.Sentence)
+	}
+	return &cobra.Command{
+		Use:   "scan <texts.jsonl>...",
+		Short: "Show what the firewall finds in texts",
+		Long: `Scans each text as the broker scans the result of a tool. A line of a file is a JSON object with the field "text"; "id" names
+it (default: its line). "-" reads stdin.
+
+The firewall labels and never drops, and it misses things. What a text may cause is decided by the information flow, whether
+it is flagged or not.
+
+Techniques:
+` + strings.TrimRight(techniques.String(), "\n"),
+		Example: `  conclave policy scan texts.jsonl
+  conclave policy scan texts.jsonl --json | jq .flagged_ids`,
+		Args: cli.Args(cobra.MinimumNArgs(1)),
+		RunE: func(_ *cobra.Command, files []string) error {
+			r := scanReport{FlaggedIDs: []string{}, Techniques: map[string]int{}}
+			for _, file := range files {
+				if err := r.scanFile(file, a.In); err != nil {
+					return err
+				}
+			}
+			if r.Bytes > 0 {
+				r.PerTenKB = float64(r.spent.Microseconds()) / 1000 * 10240 / float64(r.Bytes)
+			}
+			if a.JSON {
+				return a.PrintJSON(r)
+			}
+			r.print(a.Out)
+			return nil
+		},
+	}
+}
+
+func (r *scanReport) print(w io.Writer) {
+	fmt.Fprintf(w, "texts     %d\n", r.Texts)
+	fmt.Fprintf(w, "flagged   %d\n", r.Flagged)
+	for _, name := range strict.Keys(r.Techniques) {
+		fmt.Fprintf(w, "  %-14s %d\n", name, r.Techniques[name])
+	}
+	if r.Truncated > 0 {
+		fmt.Fprintf(w, "longer than %d KB, scanned in part: %d\n", firewall.MaxScan>>10, r.Truncated)
+	}
+	for _, id := range r.FlaggedIDs {
+		fmt.Fprintf(w, "flagged: %s\n", term.Plain(id))
+	}
+}
+
+// maxTextLine bounds a line of a file of texts.
+const maxTextLine = 16 << 20
+
+// scanFile scans the texts of one file, or of stdin for "-". A line that is no text is an error.
+func (r *scanReport) scanFile(file string, stdin io.Reader) error {
+	in := stdin
+	if file != "-" {
+		f, err := openFile("texts", file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	sc := bufio.NewScanner(in)
+	sc.Buffer(nil, maxTextLine)
+	for n := 1; sc.Scan(); n++ {
+		line := bytes.TrimSpace(sc.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		var t struct {
+			ID   string  `json:"id"`
+			Text *string `json:"text"`
+		}
+		if err := json.Unmarshal(line, &t); err != nil {
+			return fmt.Errorf("%s:%d: not a JSON object (%w): write {\"id\": ..., \"text\": ...} on each line", file, n, err)
+		}
+		if t.Text == nil {
+			return fmt.Errorf("%s:%d: no field \"text\": write {\"id\": ..., \"text\": ...} on each line", file, n)
+		}
+		r.scan(cmp.Or(t.ID, "line "+strconv.Itoa(n)), *t.Text)
+	}
+	switch err := sc.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("reading %s: a line is longer than %d MB; split its text", file, maxTextLine>>20)
+	case err != nil:
+		return fmt.Errorf("reading %s: %w", file, err)
+	}
+	return nil
+}
+
+func (r *scanReport) scan(id, text string) {
+	began := time.Now()
+	found := firewall.Scan(text)
+	r.spent += time.Since(began)
+	r.Texts++
+	r.Bytes += int64(len(text))
+	if found.Truncated {
+		r.Truncated++
+	}
+	if found.Flagged {
+		r.Flagged++
+		r.FlaggedIDs = append(r.FlaggedIDs, id)
+	}
+	seen := map[string]bool{}
+	for _, f := range found.Findings {
+		if !seen[f.Technique] {
+			seen[f.Technique] = true
+			r.Techniques[f.Technique]++
+		}
+	}
+}
