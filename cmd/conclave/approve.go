@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -197,16 +196,15 @@ type approvalPrompt struct {
 func watchApprovals(ctx context.Context, a *cli.App) error {
 	return a.ReadWithClient(ctx, func(c *client.Client) error {
 		p := &approvalPrompt{App: a, c: c, shown: map[string]bool{}}
-		lists := make(chan subjects.ApprovalList)
+		changed := make(chan struct{})
 		failed := make(chan error, 1)
 		watching, stop := context.WithCancel(ctx)
 		defer stop()
-		go p.watch(watching, lists, failed)
+		go p.watch(watching, changed, failed)
 		if !a.JSON {
 			p.lines = term.ReadLines(a.In)
 			a.Say("watching for requests; Ctrl-C ends it, and undecided requests stay open")
 		}
-		var last subjects.ApprovalList
 		for {
 			var err error
 			select {
@@ -215,12 +213,11 @@ func watchApprovals(ctx context.Context, a *cli.App) error {
 			case err := <-failed:
 				return err
 			case line := <-p.lines:
-				if err = p.decide(ctx, line); p.open == nil {
-					last, _ = c.Approvals(ctx, false)
-					p.update(last)
+				if err = p.decide(ctx, line); err == nil && p.open == nil {
+					err = p.update(ctx)
 				}
-			case last = <-lists:
-				p.update(last)
+			case <-changed:
+				err = p.update(ctx)
 			}
 			if err != nil && ctx.Err() == nil {
 				a.Say("%s", term.OneLine(err.Error()))
@@ -232,10 +229,11 @@ func watchApprovals(ctx context.Context, a *cli.App) error {
 	})
 }
 
-// watch delivers the lists of waiting calls. The first error ends it; a later one is printed, because the broker may return.
-func (p *approvalPrompt) watch(ctx context.Context, lists chan<- subjects.ApprovalList, failed chan<- error) {
+// watch signals that the waiting calls may have changed. The first error ends it; a later one is printed, because the broker
+// may return.
+func (p *approvalPrompt) watch(ctx context.Context, changed chan<- struct{}, failed chan<- error) {
 	first := true
-	for l, err := range p.c.WatchApprovals(ctx) {
+	for _, err := range p.c.WatchApprovals(ctx) {
 		if err = cli.BrokerError("the approvals", err); err != nil && first {
 			failed <- err
 			return
@@ -245,15 +243,20 @@ func (p *approvalPrompt) watch(ctx context.Context, lists chan<- subjects.Approv
 		}
 		first = false
 		select {
-		case lists <- l:
+		case changed <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// update prints new requests, oldest first because they expire first. With a keyboard one is asked at a time.
-func (p *approvalPrompt) update(l subjects.ApprovalList) {
+// update fetches the waiting calls and prints new ones, oldest first because they expire first. With a keyboard one is asked
+// at a time. The list is fetched here and not taken from the watch, where it may be older than the open request.
+func (p *approvalPrompt) update(ctx context.Context) error {
+	l, err := p.c.Approvals(ctx, false)
+	if err != nil {
+		return cli.BrokerError("the approvals", err)
+	}
 	pending := map[string]bool{}
 	for _, q := range l.Approvals {
 		pending[q.ID] = true
@@ -267,6 +270,7 @@ func (p *approvalPrompt) update(l subjects.ApprovalList) {
 			p.show(q)
 		}
 	}
+	return nil
 }
 
 func (p *approvalPrompt) show(q subjects.Approval) {
@@ -303,7 +307,7 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 		p.prompt()
 		return nil
 	}
-	q, d := p.open, parseDecision(line)
+	q, d := p.open, view.ParseDecision(line)
 	p.open, p.switched = nil, false
 	r, err := p.c.DecideApproval(ctx, q.ID, d)
 	switch {
@@ -316,19 +320,6 @@ func (p *approvalPrompt) decide(ctx context.Context, line string) error {
 		p.Say("%s", view.AcceptedDecision(d, r))
 	}
 	return nil
-}
-
-// parseDecision reads a typed line. Everything but a clear yes denies.
-func parseDecision(line string) subjects.ApprovalDecision {
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return subjects.ApprovalDecision{Approve: true}
-	case "s", "session":
-		return subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberSession}
-	case "a", "always":
-		return subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}
-	}
-	return subjects.ApprovalDecision{}
 }
 
 func approveRulesCommand(a *cli.App) *cobra.Command {

@@ -19,6 +19,7 @@ import (
 	"conclave/cmd/conclave/internal/cli"
 	"conclave/cmd/conclave/internal/term"
 	"conclave/cmd/conclave/internal/term/termtest"
+	"conclave/cmd/conclave/internal/view"
 	"conclave/pkg/actor"
 	"conclave/subjects"
 )
@@ -351,7 +352,7 @@ func TestApproveWatch(t *testing.T) {
 	// Without a keyboard it only shows; as JSON it is lines.
 	k.pose(open("0123456789abcdef0123456789abcdef"))
 	plain := p.begin("conclave", "approve", "--watch")
-	p.must(plain.stderr, "answer with: conclave approve 01234567, or --deny 01234567\n")
+	p.must(plain.stderr, "decide with: conclave approve 01234567, or --deny 01234567\n")
 	lines := p.begin("conclave", "approve", "--watch", "--json")
 	p.must(lines.stdout, `^\{"id":"0123456789abcdef0123456789abcdef".*"state":"pending"\}\n`)
 	for _, w := range []*process{plain, lines} {
@@ -430,7 +431,7 @@ func TestParseDecision(t *testing.T) {
 		"y": {Approve: true}, " Y ": {Approve: true}, "yes": {Approve: true}, "s": {Approve: true, Remember: "session"}, "a": {Approve: true, Remember: "always"},
 		"": {}, "n": {}, "no": {}, "yy": {}, "y n": {}, "ok": {}, "ｙ": {}, "y\x00": {}, "true": {}, "1": {},
 	} {
-		if got := parseDecision(line); got != want {
+		if got := view.ParseDecision(line); got != want {
 			t.Errorf("%q: %+v", line, got)
 		}
 	}

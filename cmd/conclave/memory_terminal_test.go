@@ -109,7 +109,7 @@ func TestMemoryEditor(t *testing.T) {
 		{"trick: others of this machine look into it", `chmod 600 "$1"; [ "$(stat -c %a "$(dirname "$1")")" = 700 ] || exit 3`, cli.ExitOK, "nothing was changed", false},
 		{"without the textMarker", `echo only this > "$1"`, cli.ExitUsage, "is missing", true},
 		{"without a name", `sed -i 's/^name: .*/name:/' "$1"`, cli.ExitUsage, "a memory needs a name", true},
-		{"a field that is none", `sed -i 's/^tags:/trust: trusted\ntags:/' "$1"`, cli.ExitUsage, "is not understood", true},
+		{"a field that is none", `sed -i 's/^tags:/trust: trusted\ntags:/' "$1"`, cli.ExitUsage, "invalid line", true},
 		{"gone by now", `sed -i 's/^name: .*/name: x/' "$1"; touch "` + filepath.Join(tmp, "gone") + `"`, cli.ExitFailed, "there is no entry", true},
 		{"changed", `sed -i -e 's/^name: .*/name: The garden/' -e 's/^tags:.*/tags: plants, food/' -e 's/^Water.*/Water them daily./' "$1"`, cli.ExitOK, "edited garden00  The garden", false},
 	} {

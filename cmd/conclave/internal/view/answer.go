@@ -529,7 +529,7 @@ func (s *screen) Decide(line string) (id string, d subjects.ApprovalDecision, ok
 		s.prompt()
 		return "", d, false
 	}
-	return s.waiting[0].ID, subjects.ApprovalDecision{Approve: term.IsYes(line)}, true
+	return s.waiting[0].ID, subjects.ApprovalDecision{Approve: ParseDecision(line).Approve}, true
 }
 
 // decided removes a call that was decided, here or elsewhere, and asks about the next one.

@@ -98,3 +98,16 @@ func WaitingCalls(n int) string {
 	}
 	return fmt.Sprintf("%d calls wait for your approval", n)
 }
+
+// ParseDecision reads a typed line. Everything but a clear yes denies.
+func ParseDecision(line string) subjects.ApprovalDecision {
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return subjects.ApprovalDecision{Approve: true}
+	case "s", "session":
+		return subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberSession}
+	case "a", "always":
+		return subjects.ApprovalDecision{Approve: true, Remember: subjects.RememberAlways}
+	}
+	return subjects.ApprovalDecision{}
+}
