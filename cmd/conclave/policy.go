@@ -275,7 +275,7 @@ Techniques:
 func (r *scanReport) print(w io.Writer) {
 	fmt.Fprintf(w, "texts     %d\n", r.Texts)
 	fmt.Fprintf(w, "flagged   %d\n", r.Flagged)
-	for _, name := range strict.Keys(r.Techniques) {
+	for _, name := range strict.SortedKeys(r.Techniques) {
 		fmt.Fprintf(w, "  %-14s %d\n", name, r.Techniques[name])
 	}
 	if r.Truncated > 0 {

@@ -104,7 +104,7 @@ func (x *examination) checkManifest(cfg config.Config) {
 		x.warn("manifest", "correct the names in manifest.yaml", "no tool is called %s", term.Plain(strings.Join(unserved, ", ")))
 	}
 	var monitored []string
-	for _, layer := range strict.Keys(cfg.Manifest.Monitored) {
+	for _, layer := range strict.SortedKeys(cfg.Manifest.Monitored) {
 		for _, rule := range cfg.Manifest.Monitored[layer] {
 			monitored = append(monitored, layer+"."+rule)
 		}

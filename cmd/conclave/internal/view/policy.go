@@ -45,7 +45,7 @@ func Simulation(w io.Writer, r simulate.Report, attacks int) {
 	fmt.Fprintf(w, "attacks executed    %d\n", r.Executed)
 	fmt.Fprintf(w, "tasks               %d\n", r.Benign)
 	fmt.Fprintf(w, "tasks interrupted   %d (%.1f %%)\n", r.Interrupted, share)
-	for _, rule := range strict.Keys(r.InterruptedRules) {
+	for _, rule := range strict.SortedKeys(r.InterruptedRules) {
 		fmt.Fprintf(w, "  %-17s %d\n", term.Plain(rule), r.InterruptedRules[rule])
 	}
 	for _, id := range r.ExecutedIDs {
