@@ -115,7 +115,7 @@ type house struct {
 	name   string
 	dir    string
 	model  *scriptserver.Server
-	run    *config.Conclave
+	run    *config.Instance
 	nc     *nats.Conn
 	out    actor.Out
 	took   []time.Duration

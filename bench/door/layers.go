@@ -60,7 +60,7 @@ func rulesOf(form string, m policy.Manifest, home bus.Home) policy.Rules {
 }
 
 // startTurning runs a broker like the system's own, whose rules are turned by the one who holds the book.
-func startTurning(ctx context.Context, c *config.Conclave, cfg config.Config, home bus.Home) (*policy.ActiveRules, error) {
+func startTurning(ctx context.Context, c *config.Instance, cfg config.Config, home bus.Home) (*policy.ActiveRules, error) {
 	book := policy.NewActiveRules(rulesOf(fullForm, cfg.Manifest, home))
 	var build []broker.Known
 	for _, t := range cfg.Tools() {
@@ -78,11 +78,11 @@ func startTurning(ctx context.Context, c *config.Conclave, cfg config.Config, ho
 		}
 		return broker.New(limits, book, w, h, build), nil
 	}}
-	return book, c.House.Start(ctx, spec, c.Bus.Dial, cfg.Runtime())
+	return book, c.System.Start(ctx, spec, c.Bus.Dial, cfg.ActorConfig())
 }
 
 // turnByWord runs a turning broker in a process of its own until its standard input ends.
-func turnByWord(ctx context.Context, c *config.Conclave, cfg config.Config, home bus.Home) error {
+func turnByWord(ctx context.Context, c *config.Instance, cfg config.Config, home bus.Home) error {
 	book, err := startTurning(ctx, c, cfg, home)
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ func (o *ours) load(w *world) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	return took, settle(w, o.rc.Path, func(q []float32) error {
+	return took, settle(w, o.rc.DescribeSearch, func(q []float32) error {
 		_, err := o.rc.Find(recall.Query{Vector: q})
 		return err
 	})
@@ -154,7 +154,7 @@ func (o *ours) find(q recall.Query) ([]int, error) {
 func (o *ours) about() string {
 	slices.Sort(o.whole)
 	slices.Sort(o.reading)
-	return fmt.Sprintf("%s; of %s the store takes %s to read the five (p50)", o.rc.Path(), ms(millis(o.whole, 0.5)), ms(millis(o.reading, 0.5)))
+	return fmt.Sprintf("%s; of %s the store takes %s to read the five (p50)", o.rc.DescribeSearch(), ms(millis(o.whole, 0.5)), ms(millis(o.reading, 0.5)))
 }
 
 func (o *ours) close() error {
