@@ -699,7 +699,7 @@ func TestRotationInterrupted(t *testing.T) {
 		s := newScene(t, 1)
 		// A plan on the disk and no stream: it crashed before the first record was written.
 		home := newHome(t)
-		if err := home.Make(); err != nil {
+		if err := home.CreateFolders(); err != nil {
 			t.Fatal(err)
 		}
 		plan, _, err := audit.EncodeGenesis(time.Now(), subjects.AuditGenesis{})

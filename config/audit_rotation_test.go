@@ -414,7 +414,7 @@ func TestSealedFiles(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			remove(t, s.home.Sealed())
-			if err := s.home.Make(); err != nil {
+			if err := s.home.CreateFolders(); err != nil {
 				t.Fatal(err)
 			}
 			for file, b := range intact {

@@ -91,7 +91,7 @@ func playBroker() error {
 		if err != nil {
 			return nil, err
 		}
-		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: 2 * time.Second, Retry: 2 * time.Second})
+		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: 2 * time.Second, Retry: 2 * time.Second})
 		if err != nil {
 			return nil, err
 		}

@@ -310,7 +310,7 @@ func newCage(t *testing.T, open bool) *cage {
 		t.Fatal(err)
 	}
 	c = c.WithWiring(config.Wiring{OnListen: func(addr string) { g.base = "http://" + addr }})
-	if err := g.home.Make(); err != nil {
+	if err := g.home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
 	if g.ring, _, err = keyring.Open(t.Context(), c.Secrets.Ring(g.home.Data)); err != nil {

@@ -209,7 +209,7 @@ func (v *victim) leave(d time.Duration) {
 
 // remote reaches the other process over TCP.
 func (v *victim) remote() *bus.Bus {
-	return &bus.Bus{URL: "nats://" + v.listen, Keys: v.home.Keys(), OnTrouble: func(bus.Trouble) {}}
+	return &bus.Bus{URL: "nats://" + v.listen, Keys: v.home.Keys(), OnConnError: func(bus.ConnError) {}}
 }
 
 // TestChaosKillServer kills the server under writers. What was acknowledged must be there afterwards, once.
@@ -238,7 +238,7 @@ func TestChaosKillServer(t *testing.T) {
 		}
 		t.Cleanup(nc.Close)
 		w, err := audit.Open(t.Context(), audit.Options{
-			Account: "broker", Dir: v.home.Heads(), Log: bus.AuditLog(nc),
+			Account: "broker", Dir: v.home.Heads(), Log: bus.NewAuditLog(nc),
 			Timeout: 300 * time.Millisecond, Retry: 30 * time.Second, // the server is away for a moment, never for long
 		})
 		if err != nil {

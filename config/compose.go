@@ -180,7 +180,7 @@ func (c Config) newSecrets(ctx context.Context, home bus.Home, nc *nats.Conn) (a
 	cfg := c.Secrets
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (c Config) newMemory(ctx context.Context, home bus.Home, nc *nats.Conn) (ac
 	cfg := c.Memory
 	cfg.AuditTimeout = c.System.Actor.AuditTimeout
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (c Config) newBroker(ctx context.Context, home bus.Home, book *policy.Activ
 		return nil, err
 	}
 	once, again := splitAuditTimeout(cfg.AuditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
 	}

@@ -257,7 +257,7 @@ func (s *stage) giveBroker() {
 		if err != nil {
 			return nil, err
 		}
-		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: s.home.Heads(), Log: bus.AuditLog(nc), Timeout: 2 * time.Second, Retry: 2 * time.Second})
+		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: s.home.Heads(), Log: bus.NewAuditLog(nc), Timeout: 2 * time.Second, Retry: 2 * time.Second})
 		if err != nil {
 			return nil, err
 		}

@@ -131,7 +131,7 @@ func TestChaosKillCritic(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := bus.Ready(t.Context(), person); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), person); err != nil {
 		t.Fatal(err)
 	}
 	ids := make([]string, answers)

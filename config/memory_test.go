@@ -73,7 +73,7 @@ func (p *parlour) open(names ...string) {
 	p.answers, p.stored = make(chan subjects.Response, 16), make(chan subjects.MemoryEvent, 16)
 	hear(p.t, nc, "response.generation", p.answers)
 	hear(p.t, nc, "memory.stored", p.stored)
-	if err := bus.Ready(p.t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(p.t.Context(), nc); err != nil {
 		p.t.Fatal(err)
 	}
 	if p.user, err = actor.NewOut(nc); err != nil {

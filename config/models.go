@@ -190,7 +190,7 @@ func newModel(ctx context.Context, c model.Config, home bus.Home, nc *nats.Conn,
 		return nil, err
 	}
 	once, again := splitAuditTimeout(auditTimeout)
-	w, err := audit.Open(ctx, audit.Options{Account: "model", Dir: home.Heads(), Log: bus.AuditLog(nc), Timeout: once, Retry: again})
+	w, err := audit.Open(ctx, audit.Options{Account: "model", Dir: home.Heads(), Log: bus.NewAuditLog(nc), Timeout: once, Retry: again})
 	if err != nil {
 		return nil, err
 	}

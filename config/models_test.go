@@ -223,7 +223,7 @@ func TestMakeModel(t *testing.T) {
 	c.Ollama.URL = srv.URL
 	srv.Close() // nothing listens there now
 	home := bus.Home{Data: filepath.Join(b.Dir, "home"), Config: filepath.Join(b.Dir, "config")}
-	if err := home.Make(); err != nil {
+	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
 	s, err := actor.Supervise(t.Context(), actor.Spec{Name: "model", Make: func(ctx context.Context, nc *nats.Conn) (actor.Actor, error) {
@@ -237,7 +237,7 @@ func TestMakeModel(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	out, err := actor.NewOut(b.As("generator"))
+	out, err := actor.NewOut(b.Connect("generator"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ type Instance struct {
 
 // Start runs the embedded server and the named actors on home. It locks the data folder until [Instance.Stop].
 func (c Config) Start(ctx context.Context, home bus.Home, log *slog.Logger, names ...string) (_ *Instance, err error) {
-	if err := home.Make(); err != nil {
+	if err := home.CreateFolders(); err != nil {
 		return nil, err
 	}
 	r := &Instance{book: c.NewBook(home)}
@@ -89,11 +89,11 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 	if err != nil {
 		return err
 	}
-	r.Bus = &bus.Bus{URL: r.server.URL(), Keys: keys, Srv: r.server, Log: log}
+	r.Bus = &bus.Bus{URL: r.server.URL(), Keys: keys, Server: r.server, Log: log}
 	if err := auditlog.Provision(ctx, home, r.Bus, r.server.Provision); err != nil {
 		return err
 	}
-	if err := home.SetRunning(r.server.URL()); err != nil {
+	if err := home.WriteRunning(r.server.URL()); err != nil {
 		return err
 	}
 	return nil
@@ -101,7 +101,7 @@ func (r *Instance) startServer(ctx context.Context, c Config, home bus.Home, log
 
 // Join runs the named actors against the server of another process.
 func (c Config) Join(ctx context.Context, home bus.Home, url string, log *slog.Logger, names ...string) (*Instance, error) {
-	if err := home.Make(); err != nil {
+	if err := home.CreateFolders(); err != nil {
 		return nil, err
 	}
 	r := &Instance{Bus: &bus.Bus{URL: url, Keys: home.Keys(), Log: log}, book: c.NewBook(home)}

@@ -239,13 +239,13 @@ func TestStart(t *testing.T) {
 	}
 	calls(t, r.Bus, 1) // and the first goes on
 
-	if at, err := home.Running(); err != nil || at.URL != r.Bus.URL || at.PID != os.Getpid() {
+	if at, err := home.ReadRunning(); err != nil || at.URL != r.Bus.URL || at.PID != os.Getpid() {
 		t.Errorf("it says it is at %+v, %v", at, err)
 	}
 	stop := time.Now()
 	down(t, r)
 	stopped := time.Since(stop)
-	if _, err := home.Running(); !errors.Is(err, bus.ErrNotRunning) {
+	if _, err := home.ReadRunning(); !errors.Is(err, bus.ErrNotRunning) {
 		t.Errorf("after the stop: %v", err)
 	}
 

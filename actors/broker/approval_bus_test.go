@@ -43,7 +43,7 @@ func (w *town) startWary(wait time.Duration) (kill func()) {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -73,10 +73,10 @@ type person struct {
 func (w *town) person(role string) person {
 	w.t.Helper()
 	p := person{w.asker(role), make(chan subjects.ApprovalRequest, 64), make(chan subjects.ApprovalReply, 64)}
-	nc := w.As(role)
+	nc := w.Connect(role)
 	hearOn(w.t, nc, subjects.ApprovalRequestEvent, p.questions)
 	hearOn(w.t, nc, subjects.ApprovalDecisionEvent, p.decisions)
-	if err := bus.Ready(w.t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
 		w.t.Fatal(err)
 	}
 	return p
@@ -329,9 +329,9 @@ func TestBusApprovalNotByAgents(t *testing.T) {
 	got := w.asker("generator").calling(t.Context(), "c1")
 	q := comes(t, user.questions)
 	for _, role := range []string{"generator", "operator", "committee", "tool_get_datetime"} {
-		nc := w.As(role)
+		nc := w.Connect(role)
 		for _, subject := range []string{"approval.decision." + q.ID, "ctl.user.approval.decision." + q.ID, "event.approval.decision." + q.ID} {
-			w.Expect(1)
+			w.ExpectViolations(1)
 			if err := nc.Publish(subject, []byte(`{"approve":true}`)); err != nil {
 				t.Error(err)
 			}

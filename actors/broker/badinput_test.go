@@ -67,7 +67,7 @@ func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 		}
 	})
 	for _, schema := range schemas {
-		nc := w.As(subjects.ToolRole(schema.Name))
+		nc := w.Connect(subjects.ToolRole(schema.Name))
 		if _, err := nc.Subscribe("tool.request."+schema.Name, func(m *nats.Msg) {
 			runs.Add(1)
 			answer := nats.NewMsg(m.Reply)
@@ -94,7 +94,7 @@ func startYard(t *testing.T) (w *bustest.Bus, home string, runs *atomic.Int64) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if err := bus.Ready(t.Context(), nc); err != nil {
+		if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 			t.Fatal(err)
 		}
 		topic, err := subjects.ToolSchemaEvent.With(schema.Name)

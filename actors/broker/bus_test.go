@@ -112,7 +112,7 @@ func (w *town) startBroker() *actor.Supervised {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ type asker struct {
 
 func (w *town) asker(role string) asker {
 	w.t.Helper()
-	out, err := actor.NewOut(w.As(role))
+	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func (w *town) source() (audit.Source, []subjects.AuditHead) {
 		w.t.Fatal(err)
 	}
 	if w.auditor == nil {
-		w.auditor = w.As("auditor")
+		w.auditor = w.Connect("auditor")
 	}
 	src, err := bus.AuditSource(w.t.Context(), w.auditor)
 	if err != nil {
@@ -327,7 +327,7 @@ func TestBusToolKilled(t *testing.T) {
 	w.startBroker()
 	op := w.asker("operator")
 
-	nc := w.As(subjects.ToolRole("get_datetime"))
+	nc := w.Connect(subjects.ToolRole("get_datetime"))
 	began := make(chan struct{})
 	if _, err := nc.Subscribe("tool.request.get_datetime", func(*nats.Msg) {
 		nc.Close() // no drain, no answer: as a kill would
@@ -339,7 +339,7 @@ func TestBusToolKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.PublishMsg(&nats.Msg{Subject: "tool.schema.get_datetime", Data: body, Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}}}); err != nil {
@@ -423,7 +423,7 @@ func TestBusNoBroker(t *testing.T) {
 		t.Errorf("told after %s", d)
 	}
 	var stats micro.Stats
-	m, err := w.As("user").Request("$SRV.STATS.get_datetime", nil, patience)
+	m, err := w.Connect("user").Request("$SRV.STATS.get_datetime", nil, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,7 +443,7 @@ func TestBusForgedIdentity(t *testing.T) {
 	w := newTown(t)
 	w.startTool(&standIn{schema: clock})
 	w.startBroker()
-	nc := w.As("generator")
+	nc := w.Connect("generator")
 	m := nats.NewMsg("tool.request.get_datetime")
 	m.Data = []byte(`{"call_id":"c1","tool":"run_shell","caller":"operator","args":{"timezone":"UTC"}}`)
 	for k, v := range map[string]string{
@@ -458,7 +458,7 @@ func TestBusForgedIdentity(t *testing.T) {
 		t.Fatalf("%v, %v", reply, err)
 	}
 	// Nor can it say the subject that only the server writes.
-	w.Expect(2)
+	w.ExpectViolations(2)
 	for _, subject := range []string{"agent.operator.tool.request.get_datetime", "agent.generator.tool.request.get_datetime"} {
 		if err := nc.Publish(subject, m.Data); err != nil {
 			t.Fatal(err)
@@ -488,12 +488,12 @@ func TestBusCopies(t *testing.T) {
 	w := newTown(t)
 	w.startTool(&standIn{schema: clock})
 	w.startBroker()
-	user := w.As("user")
+	user := w.Connect("user")
 	seen := make(chan *nats.Msg, 16)
 	if _, err := user.ChanSubscribe("tool.>", seen); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), user); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	if res := w.asker("operator").call("c1"); res.Error != nil {
@@ -526,12 +526,12 @@ func TestBusBadInput(t *testing.T) {
 	tool := &standIn{schema: clock}
 	w.startTool(tool)
 	w.startBroker()
-	user, nc := w.As("user"), w.As("operator")
+	user, nc := w.Connect("user"), w.Connect("operator")
 	letters := make(chan *nats.Msg, 64)
 	if _, err := user.ChanSubscribe("dead.broker", letters); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), user); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	const good = `{"call_id":"c","args":{"timezone":"UTC"}}`

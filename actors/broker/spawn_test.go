@@ -406,7 +406,7 @@ func startOffice(t *testing.T) *bustest.Bus {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -426,7 +426,7 @@ func startOffice(t *testing.T) *bustest.Bus {
 
 func outAs(t *testing.T, w *bustest.Bus, role string) actor.Out {
 	t.Helper()
-	out, err := actor.NewOut(w.As(role))
+	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		t.Fatal(err)
 	}

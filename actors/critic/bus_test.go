@@ -76,11 +76,11 @@ func (b fakeModel) Routes() []actor.Route {
 func newBusHarness(t *testing.T) *busHarness {
 	t.Helper()
 	c := &busHarness{Bus: bustest.Start(t), t: t, graded: make(chan subjects.Critique, 256), compared: make(chan subjects.Pairwise, 256), dead: make(chan subjects.DeadLetter, 256), judge: judgeEither}
-	nc := c.As("user")
+	nc := c.Connect("user")
 	subscribe(t, nc, "critique.result", c.graded)
 	subscribe(t, nc, "pairwise.result", c.compared)
 	subscribe(t, nc, "dead.critic", c.dead)
-	if err := bus.Ready(t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	c.run("model", fakeModel{c})
@@ -118,7 +118,7 @@ func (c *busHarness) run(name string, a actor.Actor) *actor.Supervised {
 
 func (c *busHarness) out(role, session, query string) actor.Out {
 	c.t.Helper()
-	out, err := actor.NewOut(c.As(role))
+	out, err := actor.NewOut(c.Connect(role))
 	if err != nil {
 		c.t.Fatal(err)
 	}

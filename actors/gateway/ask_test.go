@@ -111,7 +111,7 @@ func testAsk(t *testing.T, b *bustest.Bus) {
 		emitStored(w, out, subjects.ResponseGeneration, reply(q, "It is noon."))
 	})
 	// As the nats command does it: plain text, an inbox, an empty message at the end.
-	nc := w.As("user")
+	nc := w.Connect("user")
 	sub, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func testAskInVain(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{drain: 300 * time.Millisecond})
 	asked := make(chan struct{}, 2)
 	w.generator(func(subjects.Query, actor.Out) { asked <- struct{}{} })
-	nc := w.As("user")
+	nc := w.Connect("user")
 	fault := func(deadline string) (code, text string) {
 		sub, err := nc.SubscribeSync(nc.NewInbox())
 		if err != nil {

@@ -102,7 +102,7 @@ func (w *town) stop() {
 // out speaks as a role.
 func (w *town) out(role string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.As(role))
+	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func with[T any](t testing.TB, topic subjects.Topic[T], tokens ...string) subjec
 func (w *town) generator(answer func(q subjects.Query, out actor.Out)) {
 	w.t.Helper()
 	out := w.out("generator")
-	nc := w.As("user")
+	nc := w.Connect("user")
 	// It finishes what it is at before its connection closes.
 	var at sync.Mutex
 	over := false
@@ -689,7 +689,7 @@ func testHealth(t *testing.T, b *bustest.Bus) {
 func TestHealthWithoutTheBus(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, bustest.Start(t), setup{drain: 200 * time.Millisecond})
-	w.Srv.Stop(context.Background())
+	w.Server.Stop(context.Background())
 	// It cannot say goodbye to a server that is not there, and says so. The test is not about that.
 	t.Cleanup(func() { w.stopped.Do(func() { _ = w.actor.Stop() }) })
 	eventually(t, "the link is down", func() bool { return !w.nc.IsConnected() })
@@ -711,7 +711,7 @@ func testPortIsTaken(t *testing.T, b *bustest.Bus) {
 	}
 	defer ln.Close()
 	g := gateway.New(usual(gateway.Config{Listen: ln.Addr().String()}), nil)
-	out, err := actor.NewOut(b.As("gateway"))
+	out, err := actor.NewOut(b.Connect("gateway"))
 	if err != nil {
 		t.Fatal(err)
 	}

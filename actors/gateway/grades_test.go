@@ -306,7 +306,7 @@ func sum(data []byte) string {
 // rewards stands in for the one who counts feedback. What it does with some is in the id of the question.
 func (w *town) rewards() {
 	w.t.Helper()
-	out, nc := w.out("reward"), w.As("user")
+	out, nc := w.out("reward"), w.Connect("user")
 	counts := map[string]int{}
 	if _, err := nc.Subscribe("user.feedback", func(m *nats.Msg) {
 		var f subjects.Feedback

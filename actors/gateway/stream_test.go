@@ -202,7 +202,7 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 	w := newTown(t, b, setup{})
 	s := w.follow("/events")
 	// Whatever a message says of itself, its author is the account it came from.
-	nc := w.As("generator")
+	nc := w.Connect("generator")
 	if err := nc.Publish("response.generation", []byte(`{"query_id":"q1","session_id":"s1","from":"user","answer":"x"}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func testEventsShowWhoSaidIt(t *testing.T, b *bustest.Bus) {
 		t.Errorf("%+v", ev)
 	}
 	// What is not JSON is shown as text; the gateway's own dead letter about the live copy follows.
-	if err := w.As("user").Publish("user.feedback", []byte("nice \xff\n\ndata: forged")); err != nil {
+	if err := w.Connect("user").Publish("user.feedback", []byte("nice \xff\n\ndata: forged")); err != nil {
 		t.Fatal(err)
 	}
 	if ev := s.next().data; ev.From != "user" || string(ev.Payload) != `"nice `+"\uFFFD"+`\n\ndata: forged"` {

@@ -64,7 +64,7 @@ func newBusHarness(t *testing.T) *busHarness {
 		}),
 	}})
 	w.router, w.user = w.out("router"), w.out("user")
-	user := w.As("user")
+	user := w.Connect("user")
 	subscribeJSON(t, user, "response.generation", w.answers)
 	subscribeJSON(t, user, "agent.state.>", w.states)
 	subscribeJSON(t, user, "response.delta.*", w.deltas)
@@ -100,7 +100,7 @@ func (s fakeActor) Routes() []actor.Route { return s.routes }
 
 func (w *busHarness) out(role string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.As(role))
+	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		w.t.Fatal(err)
 	}

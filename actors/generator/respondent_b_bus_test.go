@@ -17,7 +17,7 @@ func TestRespondentBOnTheBus(t *testing.T) {
 	t.Parallel()
 	w := newBusHarness(t)
 	dialogs, thoughts, states := make(chan subjects.Dialog, 64), make(chan subjects.Delta, 64), make(chan subjects.AgentState, 4096)
-	user := w.As("user")
+	user := w.Connect("user")
 	subscribeJSON(t, user, "answer.dialog", dialogs)
 	subscribeJSON(t, user, "response.thinking.*", thoughts)
 	subscribeJSON(t, user, "agent.state.respondent_b", states)

@@ -44,7 +44,7 @@ func (embedder) Routes() []actor.Route {
 func newBusFixture(t *testing.T) *busFixture {
 	t.Helper()
 	s := &busFixture{Bus: bustest.Start(t), t: t, stored: make(chan subjects.MemoryEvent, 64), graded: make(chan subjects.MemoryEvent, 64)}
-	nc := s.As("user")
+	nc := s.Connect("user")
 	for subject, to := range map[string]chan subjects.MemoryEvent{"memory.stored": s.stored, "memory.annotated": s.graded} {
 		if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
 			var ev subjects.MemoryEvent
@@ -56,7 +56,7 @@ func newBusFixture(t *testing.T) *busFixture {
 			t.Fatal(err)
 		}
 	}
-	if err := bus.Ready(t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	s.run(actor.Spec{Name: "model", Make: func(context.Context, *nats.Conn) (actor.Actor, error) { return embedder{}, nil }})
@@ -86,7 +86,7 @@ func (s *busFixture) start() {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: s.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "memory", Dir: s.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +100,7 @@ func (s *busFixture) start() {
 
 func (s *busFixture) out(role, session, query string) actor.Out {
 	s.t.Helper()
-	out, err := actor.NewOut(s.As(role))
+	out, err := actor.NewOut(s.Connect(role))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestBus(t *testing.T) {
 // trail is what memory wrote into the audit, when there are n records of it at the latest, and checks that it holds.
 func (s *busFixture) trail(n int) (out []string) {
 	s.t.Helper()
-	src, err := bus.AuditSource(s.t.Context(), s.As("auditor"))
+	src, err := bus.AuditSource(s.t.Context(), s.Connect("auditor"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestBusRefuses(t *testing.T) {
 	roles, _ := subjects.Table().Roles()
 	tries := 0
 	for _, role := range roles {
-		nc := s.As(role)
+		nc := s.Connect(role)
 		for _, subject := range []string{
 			"memory.query", "memory.write", "memory.admin", "memory.correlated", "ctl.user.memory.admin", "ctl.gateway.memory.query",
 			"tool.call.memory.search_memory", "tool.call.memory.save_memory", "from.generator.response.generation",
@@ -292,7 +292,7 @@ func TestBusRefuses(t *testing.T) {
 			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
 			m.Header.Set("Nats-Request-Info", `{"acc":"user"}`)
 			m.Header.Set("Conclave-From", "user")
-			s.Expect(1)
+			s.ExpectViolations(1)
 			if err := nc.PublishMsg(m); err != nil {
 				t.Fatal(err)
 			}

@@ -56,7 +56,7 @@ func (w *busHarness) start(cfg model.Config, b llm.Backend) {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "model", Dir: w.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "model", Dir: w.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (w *busHarness) start(cfg model.Config, b llm.Backend) {
 // out connects as a role and returns its Out for a session and a query.
 func (w *busHarness) out(role, session, query string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.As(role))
+	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (w *busHarness) auditRecords() []subjects.AuditRecord {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	src, err := bus.AuditSource(w.t.Context(), w.As("auditor"))
+	src, err := bus.AuditSource(w.t.Context(), w.Connect("auditor"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestBusPull(t *testing.T) {
 	if len(states) < 5 || states[len(states)-1] != "success" {
 		t.Errorf("%v", states)
 	}
-	w.Expect(1)
+	w.ExpectViolations(1)
 	short, cancelShort := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancelShort()
 	for _, err := range actor.AskStream(short, w.out("generator", "", ""), subjects.ModelPull, subjects.PullRequest{Model: "evil"}) {

@@ -51,11 +51,11 @@ func newBusHarness(t *testing.T) *busHarness {
 
 func (w *busHarness) listen(role, subject string, to chan received) {
 	w.t.Helper()
-	nc := w.As(role)
+	nc := w.Connect(role)
 	if _, err := nc.Subscribe(subject, func(m *nats.Msg) { to <- received{m.Header.Get(subjects.HeaderQuery), m.Data} }); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := bus.Ready(w.t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(w.t.Context(), nc); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -92,7 +92,7 @@ func (w *busHarness) start() { w.reward = w.run("reward", New()) }
 
 func (w *busHarness) out(role, session, query string) actor.Out {
 	w.t.Helper()
-	out, err := actor.NewOut(w.As(role))
+	out, err := actor.NewOut(w.Connect(role))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestBus(t *testing.T) {
 	m := nats.NewMsg("user.feedback")
 	m.Data = raw
 	m.Header.Set(subjects.HeaderQuery, "q1")
-	if err := w.As("user").PublishMsg(m); err != nil {
+	if err := w.Connect("user").PublishMsg(m); err != nil {
 		t.Fatal(err)
 	}
 	if d := w.letter("q1"); d.Code != subjects.CodeMalformed || d.SHA256 != hashOf(raw) {
@@ -275,7 +275,7 @@ func TestBusRefuses(t *testing.T) {
 	roles, _ := subjects.Table().Roles()
 	tries := 0
 	for _, role := range roles {
-		nc := w.As(role)
+		nc := w.Connect(role)
 		for _, subject := range []string{"user.feedback", "from.user.user.feedback", "reward.event", "from.reward.reward.event", "live.reward.event", "tool.call.reward.give_feedback", "tool.request.reward"} {
 			switch {
 			case subject == "user.feedback" && slices.Contains(subjects.UserAccounts, role), subject == "reward.event" && role == "reward", strings.HasPrefix(subject, "tool.call.reward.") && role == "broker",
@@ -286,7 +286,7 @@ func TestBusRefuses(t *testing.T) {
 			m.Data, m.Reply = []byte(`{"query_id":"q1","thumb":1}`), nats.NewInbox()
 			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
 			m.Header.Set("Nats-Request-Info", `{"acc":"user"}`)
-			w.Expect(1)
+			w.ExpectViolations(1)
 			if err := nc.PublishMsg(m); err != nil {
 				t.Fatal(err)
 			}

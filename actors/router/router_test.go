@@ -219,7 +219,7 @@ func (l listener) Routes() []actor.Route {
 func TestOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	user := b.As("user")
+	user := b.Connect("user")
 	for i := range 20 { // before anyone is there
 		if err := user.Publish("query.received", fmt.Appendf(nil, `{"session_id":"s%d","query_id":"q%d","query":"n%d"}`, i%2, i, i)); err != nil {
 			t.Fatal(err)
@@ -273,7 +273,7 @@ func TestOnTheBus(t *testing.T) {
 func TestExhaustedOnTheBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	user := b.As("user")
+	user := b.Connect("user")
 	dead, err := user.SubscribeSync("dead.router")
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestExhaustedOnTheBus(t *testing.T) {
 	if err := user.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.NewWithAPIPrefix(b.As("generator_in"), "core.API")
+	js, err := jetstream.NewWithAPIPrefix(b.Connect("generator_in"), "core.API")
 	if err != nil {
 		t.Fatal(err)
 	}

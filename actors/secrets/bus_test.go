@@ -50,7 +50,7 @@ func startSecrets(t *testing.T, b *bustest.Bus) *counted {
 		if err != nil {
 			return nil, err
 		}
-		a, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: b.Heads(), Log: bus.AuditLog(nc)})
+		a, err := audit.Open(ctx, audit.Options{Account: "secrets", Dir: b.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func trail(t *testing.T, b *bustest.Bus) (phases []string, raw string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := bus.AuditSource(t.Context(), b.As("auditor"))
+	src, err := bus.AuditSource(t.Context(), b.Connect("auditor"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,15 +104,15 @@ func TestBus(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	ring := startSecrets(t, b)
-	user := b.As("user")
+	user := b.Connect("user")
 	seen := make(chan *nats.Msg, 256)
 	if _, err := user.ChanSubscribe(">", seen); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), user); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
-	out, err := actor.NewOut(b.As("broker"))
+	out, err := actor.NewOut(b.Connect("broker"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,14 +170,14 @@ func TestBusRefuses(t *testing.T) {
 		if role == "broker" {
 			continue
 		}
-		nc := b.As(role)
+		nc := b.Connect(role)
 		for _, subject := range []string{"secret.get", "agent.broker.secret.get", "ctl.broker.secret.get"} {
 			m := nats.NewMsg(subject)
 			m.Data, m.Reply = body, nats.NewInbox()
 			m.Header.Set(subjects.HeaderType, subjects.TypeJSON)
 			m.Header.Set("Nats-Request-Info", `{"acc":"broker"}`)
 			m.Header.Set("Conclave-From", "broker")
-			b.Expect(1)
+			b.ExpectViolations(1)
 			if err := nc.PublishMsg(m); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestBusRefuses(t *testing.T) {
 		t.Errorf("only %d tries: the table of roles is not what it was", asked)
 	}
 	// What the server let through would stand before this one.
-	out, err := actor.NewOut(b.As("broker"))
+	out, err := actor.NewOut(b.Connect("broker"))
 	if err != nil {
 		t.Fatal(err)
 	}

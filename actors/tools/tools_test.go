@@ -246,7 +246,7 @@ func TestStartReportsFailure(t *testing.T) {
 func TestBusGrants(t *testing.T) {
 	b := bustest.Start(t)
 	x := tool(t, "get_datetime")
-	broker := b.As("broker")
+	broker := b.Connect("broker")
 	announced, err := broker.SubscribeSync("tool.schema.*.*")
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestBusGrants(t *testing.T) {
 		t.Fatalf("announcement %v, %v", m, err)
 	}
 
-	user := b.As("user")
+	user := b.Connect("user")
 	var info micro.Info
 	mustAsk(t, user, "$SRV.INFO.get_datetime", &info)
 	if info.Name != "get_datetime" || info.Version != tools.Version || info.Metadata["definition"] == "" || len(info.Endpoints) != 1 || info.Endpoints[0].Subject != "tool.request.get_datetime" {
@@ -303,10 +303,10 @@ func TestBusGrants(t *testing.T) {
 	// Everybody else, by every name the tool could have. What the server refuses it refuses here on purpose.
 	var mu sync.Mutex
 	refused := map[string]int{}
-	others := &bus.Bus{URL: b.URL, Keys: b.Keys, Srv: b.Srv, OnTrouble: func(tr bus.Trouble) {
+	others := &bus.Bus{URL: b.URL, Keys: b.Keys, Server: b.Server, OnConnError: func(tr bus.ConnError) {
 		mu.Lock()
 		defer mu.Unlock()
-		if tr.Denied() {
+		if tr.IsDenied() {
 			refused[tr.Role]++
 		}
 	}}

@@ -72,7 +72,7 @@ func startTurning(ctx context.Context, c *config.Instance, cfg config.Config, ho
 		if err != nil {
 			return nil, err
 		}
-		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.AuditLog(nc)})
+		w, err := audit.Open(ctx, audit.Options{Account: "broker", Dir: home.Heads(), Log: bus.NewAuditLog(nc)})
 		if err != nil {
 			return nil, err
 		}

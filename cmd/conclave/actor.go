@@ -55,7 +55,7 @@ func runActors(cmd *cobra.Command, a *cli.App, names []string) error {
 	if err != nil {
 		return err
 	}
-	if r, err := a.Home.Running(); err == nil && r.URL != b.URL {
+	if r, err := a.Home.ReadRunning(); err == nil && r.URL != b.URL {
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s) and uses the same audit anchors", r.PID, r.URL), "stop it first, or name its address with --server")
 	}
 	log := a.Logger(cfg.System.Level())

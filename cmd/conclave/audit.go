@@ -124,7 +124,7 @@ line is a JSON object.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if follow && a.Server == "" {
-				if _, err := a.Home.Running(); err != nil { // there would be no new records
+				if _, err := a.Home.ReadRunning(); err != nil { // there would be no new records
 					return err
 				}
 			}
@@ -142,7 +142,7 @@ func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, foll
 		return err
 	}
 	// A message has at least one record, so the last n messages have the last n records.
-	if src, err = bus.AuditAfter(ctx, nc, src.Last-min(last, src.Last)); err != nil {
+	if src, err = bus.AuditSourceAfter(ctx, nc, src.Last-min(last, src.Last)); err != nil {
 		return err
 	}
 	var entries []view.AuditEntry
@@ -170,7 +170,7 @@ func tailAudit(ctx context.Context, a *cli.App, nc *nats.Conn, last uint64, foll
 			return nil
 		case <-time.After(tailInterval):
 		}
-		src, err := bus.AuditAfter(ctx, nc, at)
+		src, err := bus.AuditSourceAfter(ctx, nc, at)
 		if err == nil {
 			err = eachRecord(src, print)
 		}
@@ -233,7 +233,7 @@ func showAudit(ctx context.Context, a *cli.App, nc *nats.Conn, what string) erro
 		if seq == 0 || seq < src.First || seq > src.Last {
 			return cli.Fail(cli.ExitFailed, fmt.Sprintf("the audit log has no message %d", seq), fmt.Sprintf("choose from %d to %d", src.First, src.Last))
 		}
-		if src, err = bus.AuditAfter(ctx, nc, seq-1); err != nil {
+		if src, err = bus.AuditSourceAfter(ctx, nc, seq-1); err != nil {
 			return err
 		}
 	}
@@ -402,10 +402,10 @@ func listPredecessors(ctx context.Context, a *cli.App) (sealed []audit.Sealed, e
 		if len(heads) == 0 {
 			return nil
 		}
-		first, err := bus.AuditFirst(ctx, nc)
+		first, err := bus.ReadFirstAuditMessage(ctx, nc)
 		var genesis *subjects.AuditGenesis
 		if err == nil {
-			genesis, err = audit.Beginning(first, heads)
+			genesis, err = audit.ReadGenesis(first, heads)
 		}
 		if err != nil {
 			return cli.Fail(cli.ExitAudit, fmt.Sprintf("the current audit log cannot anchor anything: %v", err), "see conclave audit verify")

@@ -46,14 +46,14 @@ type asked struct {
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	b := bustest.Start(t)
-	if err := (bus.Home{Data: b.Dir}).SetRunning(b.URL); err != nil {
+	if err := (bus.Home{Data: b.Dir}).WriteRunning(b.URL); err != nil {
 		t.Fatal(err)
 	}
 	c := &fixture{t: t, b: b, cancels: make(chan string, 16), goOn: make(chan struct{}), asked: make(chan asked, 64), done: make(chan struct{})}
 	c.generator, c.respondentB, c.broker, c.router = c.as("generator"), c.as("respondent_b"), c.as("broker"), c.as("router")
 	c.critic, c.reward = c.as("critic"), c.as("reward")
-	ear := c.b.As("generator")
-	user, err := client.New(c.b.As("user"))
+	ear := c.b.Connect("generator")
+	user, err := client.New(c.b.Connect("user"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func newFixture(t testing.TB) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), ear); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), ear); err != nil {
 		t.Fatal(err)
 	}
 	questions, err := user.Watch(t.Context(), "query.received", 0)
@@ -74,7 +74,7 @@ func newFixture(t testing.TB) *fixture {
 }
 
 func (c *fixture) as(role string) actor.Out {
-	out, err := actor.NewOut(c.b.As(role))
+	out, err := actor.NewOut(c.b.Connect(role))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func (c *fixture) rewards() error {
 		r.Count++
 		good(c.t, actor.Emit(c.t.Context(), out, subjects.RewardEvent, r))
 	}
-	user, err := client.New(c.b.As("user"))
+	user, err := client.New(c.b.Connect("user"))
 	if err != nil {
 		return err
 	}

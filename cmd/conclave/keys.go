@@ -60,10 +60,10 @@ func createKeys(a *cli.App, listen string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Home.Make(); err != nil {
+	if err := a.Home.CreateFolders(); err != nil {
 		return err
 	}
-	if r, err := a.Home.Running(); err == nil {
+	if r, err := a.Home.ReadRunning(); err == nil {
 		return cli.Fail(cli.ExitFailed, fmt.Sprintf("conclave runs on this data folder (process %d at %s)", r.PID, r.URL), "stop it first: a second server on the same store destroys it")
 	}
 	lasting, boot := subjects.Table().Roles()
@@ -141,7 +141,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Home.Make(); err != nil {
+	if err := a.Home.CreateFolders(); err != nil {
 		return err
 	}
 	unlock, err := a.Home.Lock() // nobody else may write the audit anchors meanwhile
@@ -151,7 +151,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 	defer unlock()
 	b := &bus.Bus{URL: a.Server, Keys: a.Home.Keys(), Log: a.QuietLogger()}
 	err = auditlog.Provision(ctx, a.Home, b, func(ctx context.Context, genesis []byte) error {
-		return retryUnreachable(ctx, func() error { return bus.ProvisionWith(ctx, b, cfg.ServerConfig(a.Home), genesis) })
+		return retryUnreachable(ctx, func() error { return bus.ProvisionRemote(ctx, b, cfg.ServerConfig(a.Home), genesis) })
 	})
 	out := provisionReport{URL: a.Server, Done: true, Deleted: []string{}}
 	again := "run conclave keys" + a.FolderFlags() + " and restart nats-server with the new environment file"
@@ -161,7 +161,7 @@ func provisionServer(ctx context.Context, a *cli.App) error {
 			return cli.Fail(cli.ExitFailed, "the provisioners' keys are gone and streams are missing", again+", then provision again")
 		}
 		out.Done = false
-	case errors.Is(err, bus.ErrKey):
+	case errors.Is(err, bus.ErrKeyRejected):
 		return cli.Fail(cli.ExitFailed, err.Error(), again)
 	case err != nil:
 		return err

@@ -114,7 +114,7 @@ Names have letters, digits, - and _. A running system uses the new value from it
   conclave secret set service_account < account.json`,
 		Args: checkSecretNames(1, 1),
 		RunE: func(cmd *cobra.Command, v []string) error {
-			if err := a.Home.Make(); err != nil {
+			if err := a.Home.CreateFolders(); err != nil {
 				return err
 			}
 			value, err := readSecret(cmd.Context(), a, v[0])

@@ -211,7 +211,7 @@ func TestRuntimeObservesSteps(t *testing.T) {
 		return echo(ctx, in, out)
 	})}
 	supervise(t, b, a.spec(), actor.Config{Steps: func(s string) { steps <- s }})
-	if _, err := call(t, newOut(t, b.As("generator")), "c1"); err != nil {
+	if _, err := call(t, newOut(t, b.Connect("generator")), "c1"); err != nil {
 		t.Fatal(err)
 	}
 	if first, second := <-steps, <-steps; first != "start" || second != "handle" {

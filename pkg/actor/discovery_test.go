@@ -37,7 +37,7 @@ func TestDiscovery(t *testing.T) {
 	})}}).spec()
 	spec.Role = subjects.ToolRole("get_datetime")
 	supervise(t, b, spec, actor.Config{})
-	user := b.As("user")
+	user := b.Connect("user")
 
 	// Everyone, as nats micro ls asks.
 	inbox := listen(t, user, user.NewInbox())
@@ -94,7 +94,7 @@ func TestFiguresCountTruly(t *testing.T) {
 		}
 		return echo(ctx, in, out)
 	}))
-	user, nc := b.As("user"), b.As("operator")
+	user, nc := b.Connect("user"), b.Connect("operator")
 	for body, times := range map[string]int{
 		`{"call_id":"good","args":{}}`: 10, `{"call_id":"error","args":{}}`: 3, `{"call_id":"fault","args":{}}`: 2, `{"call_id":"panic","args":{}}`: 1,
 		`{`: 4, `{"unknown":1}`: 3,

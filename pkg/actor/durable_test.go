@@ -29,7 +29,7 @@ func speak(t testing.TB, out actor.Out, query string) {
 func TestOnHandlesWhatCameBefore(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	out := newOut(t, b.As("generator"))
+	out := newOut(t, b.Connect("generator"))
 	for i := range 3 {
 		speak(t, out.WithIDs("s1", fmt.Sprint("before-", i)), fmt.Sprint("before-", i))
 	}
@@ -79,9 +79,9 @@ func TestOnTriesAgain(t *testing.T) {
 		}
 		return nil
 	}))
-	user := b.As("user")
+	user := b.Connect("user")
 	letters := listen(t, user, "dead.critic")
-	speak(t, newOut(t, b.As("generator")), "q1")
+	speak(t, newOut(t, b.Connect("generator")), "q1")
 	for want := 1; want <= 3; want++ {
 		if n := await(t, "a try", tries); n != want {
 			t.Errorf("try %d, want %d", n, want)
@@ -111,9 +111,9 @@ func TestOnGivesUp(t *testing.T) {
 		tries.Add(1)
 		return errors.New("hunter2")
 	}))
-	user := b.As("user")
+	user := b.Connect("user")
 	letters := listen(t, user, "dead.critic")
-	out := newOut(t, b.As("generator"))
+	out := newOut(t, b.Connect("generator"))
 	speak(t, out.WithIDs("s", "bad"), "bad")
 	speak(t, out, "good")
 	if q := await(t, "the next", good); q != "good" {
@@ -147,7 +147,7 @@ func TestOnLater(t *testing.T) {
 		}
 		return nil
 	}))
-	speak(t, newOut(t, b.As("generator")), "q")
+	speak(t, newOut(t, b.Connect("generator")), "q")
 	first, second := await(t, "the first try", tried), await(t, "the second", tried)
 	if waited := second.Sub(first); waited < 140*time.Millisecond {
 		t.Errorf("tried again after %s", waited)
@@ -164,7 +164,7 @@ func TestOnUnreadable(t *testing.T) {
 		handled <- in.Body.QueryID
 		return nil
 	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
-	user, generator := b.As("user"), b.As("generator")
+	user, generator := b.Connect("user"), b.Connect("generator")
 	letters := listen(t, user, "dead.critic")
 	for _, tt := range []struct {
 		name, body string
@@ -221,7 +221,7 @@ func TestOnExpired(t *testing.T) {
 		got <- in
 		return nil
 	}))
-	generator := b.As("generator")
+	generator := b.Connect("generator")
 	for _, ms := range []string{"1000", soon()} {
 		if _, err := generator.RequestMsg(decodeMessage("response.generation", []byte(`{"query_id":"q"}`), subjects.HeaderDeadline, ms), patience); err != nil {
 			t.Fatal(err)
@@ -255,12 +255,12 @@ func TestOnTwoInstances(t *testing.T) {
 			return nil
 		}, actor.Workers(4)))
 	}
-	out := newOut(t, b.As("generator"))
+	out := newOut(t, b.Connect("generator"))
 	for i := range n {
 		speak(t, out, fmt.Sprint("q", i))
 	}
 	await(t, "the last event", all)
-	user := b.As("user")
+	user := b.Connect("user")
 	until(t, "all counted", func() bool { // by both: a request without a name is answered by each
 		total := 0
 		inbox := listen(t, user, user.NewInbox())
@@ -298,7 +298,7 @@ func TestOnLongWork(t *testing.T) {
 			return nil
 		}))
 	}
-	speak(t, newOut(t, b.As("generator")), "long")
+	speak(t, newOut(t, b.Connect("generator")), "long")
 	await(t, "the work", started)
 	select { // the time itself is what is tested
 	case <-started:
@@ -320,15 +320,15 @@ func TestOnSomeOfTheConsumersSubjects(t *testing.T) {
 		got <- in.From + " " + in.Body.QueryID
 		return nil
 	}))
-	letters := listen(t, b.As("user"), "dead.memory")
-	speak(t, newOut(t, b.As("generator")), "not for memory here")
-	if err := actor.Emit(t.Context(), newOut(t, b.As("critic")), subjects.CritiqueResult, subjects.Critique{QueryID: "q1", Score: 4}); err != nil {
+	letters := listen(t, b.Connect("user"), "dead.memory")
+	speak(t, newOut(t, b.Connect("generator")), "not for memory here")
+	if err := actor.Emit(t.Context(), newOut(t, b.Connect("critic")), subjects.CritiqueResult, subjects.Critique{QueryID: "q1", Score: 4}); err != nil {
 		t.Fatal(err)
 	}
 	if s := await(t, "the critique", got); s != "critic q1" {
 		t.Errorf("handled %q", s)
 	}
-	none(t, letters, b.As("user"))
+	none(t, letters, b.Connect("user"))
 }
 
 // A route that no consumer gives anything to would wait for ever, looking well.
@@ -352,7 +352,7 @@ func TestHearIsLive(t *testing.T) {
 	b := bustest.Start(t)
 	got := make(chan actor.Msg[subjects.Reward], 4)
 	stops := make(chan actor.Msg[subjects.Cancel], 4)
-	out := newOut(t, b.As("reward"))
+	out := newOut(t, b.Connect("reward"))
 	reward := func(q string) {
 		if err := actor.Emit(t.Context(), out, subjects.RewardEvent, subjects.Reward{QueryID: q, Value: 1}); err != nil {
 			t.Fatal(err)
@@ -376,7 +376,7 @@ func TestHearIsLive(t *testing.T) {
 			t.Errorf("heard %+v", in)
 		}
 	}
-	if err := b.As("user").Publish("query.cancel.q7", []byte("enough")); err != nil {
+	if err := b.Connect("user").Publish("query.cancel.q7", []byte("enough")); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -402,7 +402,7 @@ func TestHearAsSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := actor.Emit(t.Context(), newOut(t, b.As("broker")), topic, subjects.ToolRequest{CallID: "c"}); err != nil {
+	if err := actor.Emit(t.Context(), newOut(t, b.Connect("broker")), topic, subjects.ToolRequest{CallID: "c"}); err != nil {
 		t.Fatal(err)
 	}
 	if in := await(t, "the copy", got); in.Subject != "tool.request.x.coder-1" || fmt.Sprint(in.Tokens) != "[x coder-1]" || in.Body.CallID != "c" {

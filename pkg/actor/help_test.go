@@ -181,7 +181,7 @@ func listen(t testing.TB, nc *nats.Conn, subject string) *nats.Subscription {
 	if err := s.SetPendingLimits(-1, -1); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -241,7 +241,7 @@ func until(t testing.TB, what string, ok func() bool) {
 // events is the stream as the user may read it.
 func events(t testing.TB, user *nats.Conn) jetstream.Stream {
 	t.Helper()
-	js, err := bus.Core(user)
+	js, err := bus.CoreJetStream(user)
 	if err != nil {
 		t.Fatal(err)
 	}

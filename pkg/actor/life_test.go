@@ -29,7 +29,7 @@ func TestReadyIsReady(t *testing.T) {
 		return subjects.DiscoverReply{}, nil
 	})
 	spec := (&stub{name: "broker", routes: []actor.Route{actor.Serve(subjects.ToolRequestService, echo), discover}}).spec()
-	out := newOut(t, b.As("operator"))
+	out := newOut(t, b.Connect("operator"))
 	for range 8 {
 		s, err := actor.Supervise(t.Context(), spec, b.Dial, actor.Config{})
 		if err != nil {
@@ -94,7 +94,7 @@ func TestStartFails(t *testing.T) {
 		{"a missing key", actor.Spec{Name: "broker", Make: good}, bus.ErrMissingKey, "broker", 0, "broker"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b.Expect(tt.deny)
+			b.ExpectViolations(tt.deny)
 			if tt.lose != "" {
 				if err := os.Remove(b.Keys.Path(tt.lose)); err != nil {
 					t.Fatal(err)
@@ -105,7 +105,7 @@ func TestStartFails(t *testing.T) {
 				t.Fatalf("%v, want %v with %q", err, tt.want, tt.words)
 			}
 			// Nothing of it is left that would answer.
-			if _, err := call(t, newOut(t, b.As("operator")), "c"); code(err) != subjects.CodeUnavailable {
+			if _, err := call(t, newOut(t, b.Connect("operator")), "c"); code(err) != subjects.CodeUnavailable {
 				t.Errorf("somebody answers: %v", err)
 			}
 		})
@@ -116,7 +116,7 @@ func TestStartFails(t *testing.T) {
 func TestStartSpeaks(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	announced := listen(t, b.As("broker"), "tool.schema.*.*")
+	announced := listen(t, b.Connect("broker"), "tool.schema.*.*")
 	topic, err := subjects.ToolSchemaEvent.With("get_datetime")
 	if err != nil {
 		t.Fatal(err)
@@ -173,9 +173,9 @@ func TestStopDrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	user := b.As("user")
+	user := b.Connect("user")
 	kept := events(t, user)
-	out := newOut(t, b.As("operator"))
+	out := newOut(t, b.Connect("operator"))
 	answered := make(chan error, 1)
 	go func() {
 		_, err := call(t, out, "in flight")
@@ -243,7 +243,7 @@ func TestStopDoesNotHang(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			user, nc := b.As("user"), b.As("operator")
+			user, nc := b.Connect("user"), b.Connect("operator")
 			answers := listen(t, nc, "_INBOX.stop.*")
 			for i := range 4 {
 				m := decodeMessage("tool.request.x", []byte(`{"call_id":"c","args":{}}`), subjects.HeaderDeadline, soon())
@@ -294,7 +294,7 @@ func TestStopWithoutServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Srv.Stop(t.Context())
+	b.Server.Stop(t.Context())
 	start := time.Now()
 	err = s.Stop()
 	if took := time.Since(start); took > 8*time.Second {
@@ -326,7 +326,7 @@ func TestFatalRestarts(t *testing.T) {
 		}}, nil
 	}}, actor.Config{Log: book.logger()})
 	first := await(t, "the first", made)
-	user, out := b.As("user"), newOut(t, b.As("operator"))
+	user, out := b.Connect("user"), newOut(t, b.Connect("operator"))
 	if _, err := call(t, out, "break"); code(err) != subjects.CodeInternal || strings.Contains(err.Error(), "corrupt") {
 		t.Errorf("told %v", err)
 	}
@@ -381,7 +381,7 @@ func TestBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	broker := house.Actors()[1]
-	out := newOut(t, b.As("operator"))
+	out := newOut(t, b.Connect("operator"))
 	until(t, "it gives up", func() bool {
 		state, _, _ := broker.Health.Snapshot()
 		if state == actor.Ready {
@@ -395,7 +395,7 @@ func TestBudget(t *testing.T) {
 	if _, err := call(t, out, "c"); code(err) != subjects.CodeUnavailable {
 		t.Errorf("a failed actor answers: %v", err)
 	}
-	speak(t, newOut(t, b.As("generator")), "q")
+	speak(t, newOut(t, b.Connect("generator")), "q")
 	await(t, "the other actor", handled)
 }
 
@@ -424,7 +424,7 @@ func TestClosedConnectionRestarts(t *testing.T) {
 			}
 			await(t, "the connection", conns).Close()
 			await(t, "another connection", conns)
-			speak(t, newOut(t, b.As("generator")), "q1")
+			speak(t, newOut(t, b.Connect("generator")), "q1")
 			if q := await(t, "an event", handled); q != "q1" {
 				t.Errorf("handled %s", q)
 			}
@@ -459,14 +459,14 @@ func TestServerRestart(t *testing.T) {
 				handled <- in.Body.QueryID
 				return nil
 			})}}), actor.Config{})
-			op, generator := newOut(t, b.As("operator")), newOut(t, b.As("generator"))
+			op, generator := newOut(t, b.Connect("operator")), newOut(t, b.Connect("generator"))
 			if _, err := call(t, op, "before"); err != nil {
 				t.Fatal(err)
 			}
 			speak(t, generator, "before")
 			await(t, "an event before", handled)
 
-			if err := b.Srv.Restart(); err != nil {
+			if err := b.Server.Restart(); err != nil {
 				t.Fatal(err)
 			}
 			start := time.Now()
@@ -559,7 +559,7 @@ func TestAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { house.Stop() })
-	out := newOut(t, b.As("operator"))
+	out := newOut(t, b.Connect("operator"))
 	answered := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -22,7 +22,7 @@ import (
 func TestDeniedPublish(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	b.Expect(2)
+	b.ExpectViolations(2)
 	book := &logBook{}
 	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		if err := out.Publish(ctx, subjects.Spec{Name: in.Body.CallID}, []byte(`{"secret":"hunter2"}`), false); err != nil {
@@ -30,8 +30,8 @@ func TestDeniedPublish(t *testing.T) {
 		}
 		return echo(ctx, in, out)
 	}))
-	letters := listen(t, b.As("user"), "dead.broker")
-	out := newOut(t, b.As("operator"))
+	letters := listen(t, b.Connect("user"), "dead.broker")
+	out := newOut(t, b.Connect("operator"))
 	for _, subject := range []string{"response.delta.q1", "agent.generator.tool.request.x"} {
 		if _, err := call(t, out, subject); err != nil {
 			t.Fatal(err)
@@ -53,16 +53,16 @@ func TestDeniedPublish(t *testing.T) {
 func TestDeniedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	b.Expect(1)
+	b.ExpectViolations(1)
 	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, func(ctx context.Context, in toolMsg, out actor.Out) (subjects.ToolResult, error) {
 		return subjects.ToolResult{}, out.Publish(ctx, subjects.Spec{Name: "dead.critic"}, []byte(`{}`), false)
 	}))
-	user := b.As("user")
+	user := b.Connect("user")
 	letters := listen(t, user, "dead.*")
-	if _, err := call(t, newOut(t, b.As("operator")), "c"); err != nil {
+	if _, err := call(t, newOut(t, b.Connect("operator")), "c"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the violation", func() bool { return len(b.Trouble()) == 1 })
+	until(t, "the violation", func() bool { return len(b.ConnErrors()) == 1 })
 	none(t, letters, user)
 }
 
@@ -70,9 +70,9 @@ func TestDeniedDeadLetter(t *testing.T) {
 func TestEmit(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	user := b.As("user")
+	user := b.Connect("user")
 	kept := events(t, user)
-	out := newOut(t, b.As("generator"))
+	out := newOut(t, b.Connect("generator"))
 	for i := range 3 {
 		speak(t, out, "q")
 		if n := stored(t, kept); n != uint64(i+1) {
@@ -131,7 +131,7 @@ func TestEmitWithAUsedID(t *testing.T) {
 		done <- actor.Emit(ctx, out, subjects.ResponseGeneration, subjects.Response{})
 		return nil
 	}))
-	user := b.As("user")
+	user := b.Connect("user")
 	for want, err := range []error{nil, errors.New("already used")} {
 		if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func TestPostManyInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	user := b.As("user")
+	user := b.Connect("user")
 	kept := events(t, user)
 	live := listen(t, user, "agent.state.>")
 	if err := user.Publish("query.cancel.q", []byte("x")); err != nil {
@@ -217,7 +217,7 @@ func TestPostThatIsNotStored(t *testing.T) {
 	run(t, b, "generator", actor.Config{Log: book.logger()}, actor.Subscribe(subjects.QueryCancel, func(ctx context.Context, in actor.Msg[subjects.Cancel], out actor.Out) error {
 		return actor.EmitAsync(ctx, out.WithIDs("s1", in.Tokens[0]), wrong, subjects.Response{Answer: "hunter2"})
 	}))
-	user := b.As("user")
+	user := b.Connect("user")
 	if err := user.Publish("query.cancel.q7", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestPostThatIsNotStored(t *testing.T) {
 func TestAskFaults(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	nc := b.As("operator")
+	nc := b.Connect("operator")
 	out := newOut(t, nc)
 	ask := func(ctx context.Context, args string) error {
 		_, err := actor.Ask(ctx, out, toolX(t), subjects.ToolRequest{CallID: "c", Args: json.RawMessage(args)})
@@ -256,7 +256,7 @@ func TestAskFaults(t *testing.T) {
 		t.Errorf("with wildcards: %v", err)
 	}
 
-	broker := b.As("broker")
+	broker := b.Connect("broker")
 	var answer atomic.Value
 	answer.Store(func(*nats.Msg) {})
 	if _, err := broker.Subscribe("agent.*.tool.request.>", func(m *nats.Msg) { answer.Load().(func(*nats.Msg))(m) }); err != nil {
@@ -319,14 +319,14 @@ func TestAskFaults(t *testing.T) {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	t.Run("on the bus", func(t *testing.T) { storeSuite(t, newOut(t, b.As("broker"))) })
+	t.Run("on the bus", func(t *testing.T) { storeSuite(t, newOut(t, b.Connect("broker"))) })
 	t.Run("in the recorder", func(t *testing.T) { storeSuite(t, (&actortest.Recorder{}).Out()) })
 
 	// Another's bucket is not found, and not by accident.
-	b.Expect(1)
+	b.ExpectViolations(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, _, err := newOut(t, b.As("critic")).Store("ledger").Get(ctx, "k"); err == nil || errors.Is(err, actor.ErrNotFound) {
+	if _, _, err := newOut(t, b.Connect("critic")).Store("ledger").Get(ctx, "k"); err == nil || errors.Is(err, actor.ErrNotFound) {
 		t.Errorf("another's bucket: %v", err)
 	}
 }

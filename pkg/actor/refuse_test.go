@@ -40,7 +40,7 @@ func TestBadInput(t *testing.T) {
 		handled.Add(1)
 		return echo(ctx, in, out)
 	}, actor.OnReject(func(_ context.Context, rej actor.Rejection, _ actor.Out) { rejected <- rej })))
-	user, nc := b.As("user"), b.As("operator")
+	user, nc := b.Connect("user"), b.Connect("operator")
 	letters := listen(t, user, "dead.broker")
 
 	good := []byte(`{"call_id":"` + secret + `","args":{}}`)
@@ -229,7 +229,7 @@ func TestOverTheServersLimit(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
-	nc := b.As("operator")
+	nc := b.Connect("operator")
 	if err := nc.PublishMsg(decodeMessage("tool.request.x", make([]byte, 1<<20+1))); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("a message over the limit: %v", err)
 	}
@@ -303,9 +303,9 @@ func TestEventsAreNotAnswered(t *testing.T) {
 	run(t, b, "broker", actor.Config{},
 		actor.Serve(subjects.ToolRequestService, echo),
 		actor.Subscribe(subjects.ToolSchemaEvent, func(context.Context, actor.Msg[subjects.ToolSchema], actor.Out) error { return errors.New("no") }))
-	user, tool := b.As("user"), b.As("tool_get_datetime")
+	user, tool := b.Connect("user"), b.Connect("tool_get_datetime")
 	letters := listen(t, user, "dead.broker")
-	target := listen(t, b.As("tool_run_shell"), "tool.request.run_shell")
+	target := listen(t, b.Connect("tool_run_shell"), "tool.request.run_shell")
 	good, err := json.Marshal(subjects.ToolSchema{Name: "get_datetime"})
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func TestServeCodecs(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
 	run(t, b, "broker", actor.Config{}, actor.Serve(subjects.ToolRequestService, echo))
-	nc := b.As("operator")
+	nc := b.Connect("operator")
 	req := subjects.ToolRequest{CallID: "c1", Args: json.RawMessage(`{"a":1}`)}
 	asJSON, asMsgpack := []byte(`{"call_id":"c1","args":{"a":1}}`), pack(t, req)
 	for _, tt := range []struct {
@@ -85,7 +85,7 @@ func TestServeFrom(t *testing.T) {
 		{"trick: a tool named like a speaker", "operator", "tool.request.generator", "operator", []string{"operator", "generator"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			request(t, b.As(tt.role), decodeMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, soon())...))
+			request(t, b.Connect(tt.role), decodeMessage(tt.subject, forged, append(tt.headers, subjects.HeaderDeadline, soon())...))
 			in := await(t, "the request", got)
 			if in.From != tt.from || !slices.Equal(in.Tokens, tt.tokens) {
 				t.Errorf("from %q, tokens %q", in.From, in.Tokens)
@@ -127,7 +127,7 @@ func TestHeadersAreCarried(t *testing.T) {
 		res, err6 := actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
 		return res, errors.Join(err1, err2, err3, err4, err5, err6)
 	}))
-	user, nc := b.As("user"), b.As("generator")
+	user, nc := b.Connect("user"), b.Connect("generator")
 	emitted, posted := listen(t, user, "tool.request.x"), listen(t, user, "tool.result.x")
 	deadline := time.Now().Add(time.Minute).Truncate(time.Millisecond)
 	ms := strconv.FormatInt(deadline.UnixMilli(), 10)
@@ -188,7 +188,7 @@ func TestAskedDeadlineIsTheEarlier(t *testing.T) {
 		}
 		return actor.Ask(ctx, out, service, subjects.ToolOrder{CallID: in.Body.CallID, Args: in.Body.Args})
 	}))
-	tool, got := b.As("tool_get_datetime"), make(chan time.Time, 1)
+	tool, got := b.Connect("tool_get_datetime"), make(chan time.Time, 1)
 	if _, err := tool.Subscribe("tool.request.get_datetime", func(m *nats.Msg) {
 		ms, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderDeadline), 10, 64)
 		got <- time.UnixMilli(ms)
@@ -199,7 +199,7 @@ func TestAskedDeadlineIsTheEarlier(t *testing.T) {
 	if err := tool.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	out := newOut(t, b.As("operator"))
+	out := newOut(t, b.Connect("operator"))
 	start := time.Now()
 	for _, d := range []time.Duration{2 * time.Second, time.Hour} {
 		limit <- d
@@ -241,8 +241,8 @@ func TestHandlerFailures(t *testing.T) {
 		}
 		return echo(ctx, in, out)
 	}))
-	user := b.As("user")
-	out := newOut(t, b.As("operator"))
+	user := b.Connect("user")
+	out := newOut(t, b.Connect("operator"))
 	want := 0
 	for _, tt := range []struct {
 		id, code string
@@ -292,7 +292,7 @@ func TestRejectHookPanics(t *testing.T) {
 	b := bustest.Start(t)
 	book := &logBook{}
 	run(t, b, "broker", actor.Config{Log: book.logger()}, actor.Serve(subjects.ToolRequestService, echo, actor.OnReject(func(context.Context, actor.Rejection, actor.Out) { panic("oh") })))
-	nc := b.As("operator")
+	nc := b.Connect("operator")
 	for range 2 {
 		r := request(t, nc, decodeMessage("tool.request.x", []byte(`{`), subjects.HeaderDeadline, soon()))
 		if r.Header.Get(subjects.HeaderErrCode) != subjects.CodeMalformed {
@@ -317,7 +317,7 @@ func TestWorkersBound(t *testing.T) {
 		<-gate
 		return echo(ctx, in, out)
 	}, actor.Workers(workers)))
-	user, out := b.As("user"), newOut(t, b.As("operator"))
+	user, out := b.Connect("user"), newOut(t, b.Connect("operator"))
 	var wg sync.WaitGroup
 	for range asks {
 		wg.Go(func() {
@@ -355,7 +355,7 @@ func TestOneWorkerKeepsTheOrder(t *testing.T) {
 		}
 		return subjects.ToolResult{}, nil
 	}, actor.Workers(1)))
-	nc := b.As("operator")
+	nc := b.Connect("operator")
 	for i := range n {
 		if err := nc.PublishMsg(decodeMessage("tool.request.x", fmt.Appendf(nil, `{"call_id":"%d","args":{}}`, i), subjects.HeaderDeadline, soon())); err != nil {
 			t.Fatal(err)
@@ -382,7 +382,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 		<-gate
 		return subjects.ToolResult{CallID: in.Body.CallID}, nil
 	}, actor.Workers(1)))
-	user, nc := b.As("user"), b.As("operator")
+	user, nc := b.Connect("user"), b.Connect("operator")
 	answers := listen(t, nc, "_INBOX.busy.*")
 	body := fmt.Appendf(nil, `{"call_id":"c","args":{"pad":%q}}`, strings.Repeat("x", size))
 	var before, after runtime.MemStats
@@ -409,7 +409,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	for range asks - share {
 		hear()
 	}
-	other := b.As("generator")
+	other := b.Connect("generator")
 	heard := listen(t, other, "_INBOX.other.*")
 	m := decodeMessage("tool.request.x", body, subjects.HeaderDeadline, soon())
 	m.Reply = "_INBOX.other.1"
@@ -445,7 +445,7 @@ func TestOverflowAnswersBusy(t *testing.T) {
 	if len(told) != asks || count[subjects.CodeBusy] != asks-share || count[""] != share {
 		t.Errorf("%d answers, by code %v", len(told), count)
 	}
-	for _, tr := range b.Trouble() {
+	for _, tr := range b.ConnErrors() {
 		t.Errorf("trouble: %v", tr.Err)
 	}
 }

@@ -62,7 +62,7 @@ func TestStream(t *testing.T) {
 		return nil
 	}))
 	three := []string{"generator 0", "generator 1", "generator 2"}
-	out := newOut(t, b.As("generator"))
+	out := newOut(t, b.Connect("generator"))
 	for _, tt := range []struct {
 		model string
 		want  []string
@@ -88,10 +88,10 @@ func TestStream(t *testing.T) {
 		})
 	}
 	t.Run("one who may not", func(t *testing.T) {
-		b.Expect(2) // the question, and that nobody listens any more
+		b.ExpectViolations(2) // the question, and that nobody listens any more
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		nc := b.As("router")
+		nc := b.Connect("router")
 		if got, err := chat(ctx, newOut(t, nc), "speaks"); err == nil || got != nil {
 			t.Errorf("%q, %v", got, err)
 		}
@@ -109,7 +109,7 @@ func TestStream(t *testing.T) {
 func TestStreamNobodyThere(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	_, err := chat(waiting(t), newOut(t, b.As("generator")), "")
+	_, err := chat(waiting(t), newOut(t, b.Connect("generator")), "")
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f.Code != subjects.CodeUnavailable || actor.IsReplyFault(err) {
 		t.Error(err)
@@ -141,7 +141,7 @@ func TestStreamStops(t *testing.T) {
 			t.Errorf("%s goes on", name)
 		}
 	}
-	gen, com := newOut(t, b.As("generator")), newOut(t, b.As("committee"))
+	gen, com := newOut(t, b.Connect("generator")), newOut(t, b.Connect("committee"))
 	for range actor.AskStream(waiting(t), gen, subjects.ModelChat, subjects.ChatRequest{Model: "break"}) {
 		break
 	}
@@ -158,8 +158,8 @@ func TestStreamStops(t *testing.T) {
 	wantEnd("cancel")
 
 	// Another account's stop, though it knows the id: the server writes its own name into it.
-	nc := b.As("committee")
-	mine := b.As("generator")
+	nc := b.Connect("committee")
+	mine := b.Connect("generator")
 	sub, err := mine.SubscribeSync(mine.NewInbox())
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestStreamStopsWhileItWaits(t *testing.T) {
 		began <- "ended " + in.Body.Model
 		return ctx.Err()
 	}, actor.Workers(1)))
-	nc := b.As("generator")
+	nc := b.Connect("generator")
 	ask := func(name string) {
 		m := decodeMessage("model.chat", pack(t, subjects.ChatRequest{Model: name}), subjects.HeaderType, subjects.TypeMsgpack, subjects.HeaderDeadline, soon(), subjects.HeaderStream, name)
 		m.Reply = nc.NewInbox()
@@ -243,7 +243,7 @@ func TestStreamStopsWhileItWaits(t *testing.T) {
 func TestEmitOnce(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	watch := b.As("user")
+	watch := b.Connect("user")
 	sub, err := watch.SubscribeSync("answer.dialog")
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestEmitOnce(t *testing.T) {
 	if err := watch.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	out := newOut(t, b.As("generator"))
+	out := newOut(t, b.Connect("generator"))
 	for _, id := range []string{"id-1", "id-1", "id-2"} {
 		if err := actor.EmitOnce(waiting(t), out, subjects.AnswerDialog, id, subjects.Dialog{QueryID: id}); err != nil {
 			t.Fatal(err)
@@ -288,7 +288,7 @@ func TestStreamInPlainText(t *testing.T) {
 		}
 		return say(subjects.Delta{Text: in.Body.Query})
 	}))
-	nc := b.As("user")
+	nc := b.Connect("user")
 	for _, tt := range []struct {
 		name, body string
 		want       []string
@@ -324,19 +324,19 @@ func TestStreamInPlainText(t *testing.T) {
 func TestStoreKeys(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	store := newOut(t, b.As("generator")).Store("state_generator")
+	store := newOut(t, b.Connect("generator")).Store("state_generator")
 	for _, k := range []string{"conv.a", "conv.b", "turn.a"} {
 		if _, err := store.Put(waiting(t), k, []byte("{}"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, as := range []string{"generator", "user", "gateway"} {
-		got, err := newOut(t, b.As(as)).Store("state_generator").Keys(waiting(t), "conv")
+		got, err := newOut(t, b.Connect(as)).Store("state_generator").Keys(waiting(t), "conv")
 		slices.Sort(got)
 		if err != nil || !slices.Equal(got, []string{"conv.a", "conv.b"}) {
 			t.Errorf("%s: %q, %v", as, got, err)
 		}
-		if _, _, err := newOut(t, b.As(as)).Store("state_generator").Get(waiting(t), "conv.a"); err != nil {
+		if _, _, err := newOut(t, b.Connect(as)).Store("state_generator").Get(waiting(t), "conv.a"); err != nil {
 			t.Errorf("%s: %v", as, err)
 		}
 	}
@@ -346,7 +346,7 @@ func TestStoreKeys(t *testing.T) {
 func TestStreamLostPiece(t *testing.T) {
 	t.Parallel()
 	b := bustest.Start(t)
-	model := b.As("model")
+	model := b.Connect("model")
 	_, err := model.Subscribe("agent.*.model.chat", func(m *nats.Msg) {
 		for _, n := range []string{"0", "2"} {
 			_ = model.PublishMsg(&nats.Msg{Subject: m.Reply, Data: []byte(`{"content":"` + n + `"}`), Header: nats.Header{subjects.HeaderType: {subjects.TypeJSON}, subjects.HeaderPiece: {n}}})
@@ -359,7 +359,7 @@ func TestStreamLostPiece(t *testing.T) {
 	if err := model.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := chat(waiting(t), newOut(t, b.As("generator")), "")
+	got, err := chat(waiting(t), newOut(t, b.Connect("generator")), "")
 	var f *subjects.Fault
 	if !slices.Equal(got, []string{"0"}) || !errors.As(err, &f) || f.Code != subjects.CodeUnavailable {
 		t.Errorf("%q, %v", got, err)

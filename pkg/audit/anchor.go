@@ -26,13 +26,13 @@ const (
 )
 
 var (
-	errLive = errors.New("a live writer holds the lock")
-	castagn = crc32.MakeTable(crc32.Castagnoli)
+	errHeadLocked = errors.New("a live writer holds the lock")
+	castagnoli    = crc32.MakeTable(crc32.Castagnoli)
 )
 
 // anchor is a chain's head file, open and locked.
 type anchor struct {
-	f      *os.File
+	file   *os.File
 	path   string
 	head   subjects.AuditHead // what the file says
 	marked bool               // the file is no longer empty
@@ -42,7 +42,7 @@ type anchor struct {
 
 // ReadHeads returns the head that each file in dir holds, live chains included. A file that cannot be read is an error.
 func ReadHeads(dir string) ([]subjects.AuditHead, error) {
-	names, err := headFiles(dir, "")
+	names, err := listHeadFiles(dir, "")
 	if err != nil {
 		return nil, fmt.Errorf("read audit heads: %w", err)
 	}
@@ -54,7 +54,7 @@ func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 		)
 		// The writer may be busy with one slot while the other is read: look again before giving up.
 		for range 5 {
-			if head, found, err = readHead(filepath.Join(dir, name)); err == nil {
+			if head, found, err = readHeadFile(filepath.Join(dir, name)); err == nil {
 				break
 			}
 		}
@@ -71,11 +71,11 @@ func ReadHeads(dir string) ([]subjects.AuditHead, error) {
 
 // WriteHead anchors a head that no writer keeps: the genesis. It replaces what was there.
 func WriteHead(dir string, head subjects.AuditHead) error {
-	line, err := formatHead(nil, head)
+	line, err := appendSlot(nil, head)
 	if err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
-	if err := makeDir(dir); err != nil {
+	if err := makeHeadsDir(dir); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
 	tmp, err := os.CreateTemp(dir, ".head-*")
@@ -85,7 +85,7 @@ func WriteHead(dir string, head subjects.AuditHead) error {
 	defer os.Remove(tmp.Name())
 	_, err = tmp.Write(line)
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(dir, headName(head.Account, head.Chain)))
+		err = os.Rename(tmp.Name(), filepath.Join(dir, headFileName(head.Account, head.Chain)))
 	}
 	if err = errors.Join(err, syncDir(dir)); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
@@ -95,15 +95,15 @@ func WriteHead(dir string, head subjects.AuditHead) error {
 
 // createAnchor makes the empty head file of a new chain and locks it. The folder must be locked.
 func createAnchor(dir, account, chain string) (*anchor, error) {
-	path := filepath.Join(dir, headName(account, chain))
+	path := filepath.Join(dir, headFileName(account, chain))
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(f); err != nil {
+	if err := lockFile(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close(), os.Remove(path))
 	}
-	return &anchor{f: f, path: path, head: subjects.AuditHead{Account: account, Chain: chain}}, nil
+	return &anchor{file: f, path: path, head: subjects.AuditHead{Account: account, Chain: chain}}, nil
 }
 
 // openAnchor locks the head file of an earlier chain. It returns errLive when its writer is still there.
@@ -112,9 +112,9 @@ func openAnchor(path string) (*anchor, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &anchor{f: f, path: path}
-	if err = flock(f); err == nil {
-		a.head, a.marked, err = parseHead(f, path)
+	a := &anchor{file: f, path: path}
+	if err = lockFile(f); err == nil {
+		a.head, a.marked, err = parseSlots(f, path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -122,30 +122,30 @@ func openAnchor(path string) (*anchor, error) {
 	return a, nil
 }
 
-// mark makes the file known before the chain's first message leaves: from here on the chain may exist in the stream.
-func (a *anchor) mark() error {
+// markUsed makes the file known before the chain's first message leaves: from here on the chain may exist in the stream.
+func (a *anchor) markUsed() error {
 	if a.marked {
 		return nil
 	}
-	if err := a.write(a.head); err != nil {
+	if err := a.writeHead(a.head); err != nil {
 		return err
 	}
 	a.marked = false // until it is durable
-	if err := errors.Join(a.f.Sync(), syncDir(filepath.Dir(a.path))); err != nil {
+	if err := errors.Join(a.file.Sync(), syncDir(filepath.Dir(a.path))); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
 	a.marked = true
 	return nil
 }
 
-// write moves the anchor to head. It does not wait for the disk: a crash of the process loses nothing, and after a
+// writeHead moves the anchor to head. It does not wait for the disk: a crash of the process loses nothing, and after a
 // crash of the machine an older head is still true.
-func (a *anchor) write(head subjects.AuditHead) error {
+func (a *anchor) writeHead(head subjects.AuditHead) error {
 	var err error
-	if a.buf, err = formatHead(a.buf[:0], head); err != nil {
+	if a.buf, err = appendSlot(a.buf[:0], head); err != nil {
 		return err
 	}
-	if _, err := a.f.WriteAt(a.buf, a.slot*slotSize); err != nil {
+	if _, err := a.file.WriteAt(a.buf, a.slot*slotSize); err != nil {
 		return fmt.Errorf("write audit head: %w", err)
 	}
 	a.head, a.marked = head, true
@@ -153,17 +153,17 @@ func (a *anchor) write(head subjects.AuditHead) error {
 	return nil
 }
 
-// remove deletes the file and lets go of it. A file that stays behind is no harm: what it says is still true, and the
+// removeFile deletes the file and lets go of it. A file that stays behind is no harm: what it says is still true, and the
 // next chain links it once more.
-func (a *anchor) remove() {
+func (a *anchor) removeFile() {
 	_ = os.Remove(a.path)
-	_ = a.f.Close()
+	_ = a.file.Close()
 }
 
-func headName(account, chain string) string { return account + "." + chain + headSuffix }
+func headFileName(account, chain string) string { return account + "." + chain + headSuffix }
 
-// headFiles lists the head files in dir, of one account or of all, in order of name.
-func headFiles(dir, account string) ([]string, error) {
+// listHeadFiles lists the head files in dir, of one account or of all, in order of name.
+func listHeadFiles(dir, account string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func headFiles(dir, account string) ([]string, error) {
 		if !strings.HasSuffix(name, headSuffix) {
 			continue
 		}
-		owner, _, err := splitName(name)
+		owner, _, err := parseHeadFileName(name)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
 		}
@@ -185,26 +185,26 @@ func headFiles(dir, account string) ([]string, error) {
 	return names, nil
 }
 
-func splitName(name string) (account, chain string, err error) {
+func parseHeadFileName(name string) (account, chain string, err error) {
 	account, chain, ok := strings.Cut(strings.TrimSuffix(name, headSuffix), ".")
-	if !ok || !validToken(account) || !validToken(chain) {
+	if !ok || !isToken(account) || !isToken(chain) {
 		return "", "", errors.New("the name is not <account>.<chain>.head")
 	}
 	return account, chain, nil
 }
 
-func readHead(path string) (subjects.AuditHead, bool, error) {
+func readHeadFile(path string) (subjects.AuditHead, bool, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return subjects.AuditHead{}, false, err
 	}
 	defer f.Close()
-	return parseHead(f, path)
+	return parseSlots(f, path)
 }
 
-// parseHead returns the newer of the two slots. It reports false for an empty file.
-func parseHead(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
-	account, chain, err := splitName(filepath.Base(path))
+// parseSlots returns the newer of the two slots. It reports false for an empty file.
+func parseSlots(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
+	account, chain, err := parseHeadFileName(filepath.Base(path))
 	head := subjects.AuditHead{Account: account, Chain: chain}
 	if err != nil {
 		return head, false, fmt.Errorf("%s: %w", path, err)
@@ -230,9 +230,9 @@ func parseHead(f io.ReaderAt, path string) (subjects.AuditHead, bool, error) {
 	return head, true, nil
 }
 
-// formatHead appends the slot for head to b: the line, spaces up to the size of a slot, a line end.
-func formatHead(b []byte, head subjects.AuditHead) ([]byte, error) {
-	if !validToken(head.Account) || !validToken(head.Chain) || !validHash(head) {
+// appendSlot appends the slot for head to b: the line, spaces up to the size of a slot, a line end.
+func appendSlot(b []byte, head subjects.AuditHead) ([]byte, error) {
+	if !isToken(head.Account) || !isToken(head.Chain) || !hasValidHash(head) {
 		return nil, fmt.Errorf("%s, chain %s, record %d is no head", head.Account, head.Chain, head.Seq)
 	}
 	from := len(b)
@@ -245,7 +245,7 @@ func formatHead(b []byte, head subjects.AuditHead) ([]byte, error) {
 	} else {
 		b = append(b, head.Hash...)
 	}
-	b = strconv.AppendUint(append(b, ' '), uint64(crc32.Checksum(b[from:], castagn)), 10)
+	b = strconv.AppendUint(append(b, ' '), uint64(crc32.Checksum(b[from:], castagnoli)), 10)
 	for len(b)-from < slotSize-1 {
 		b = append(b, ' ')
 	}
@@ -266,12 +266,12 @@ func parseSlot(slot []byte) (subjects.AuditHead, bool) {
 	if seq > 0 {
 		head.Hash = fields[4]
 	}
-	same, err := formatHead(nil, head)
+	same, err := appendSlot(nil, head)
 	return head, err == nil && bytes.Equal(same, slot)
 }
 
-// validHash reports whether the hash of head has the right form for its sequence.
-func validHash(head subjects.AuditHead) bool {
+// hasValidHash reports whether the hash of head has the right form for its sequence.
+func hasValidHash(head subjects.AuditHead) bool {
 	if head.Seq == 0 {
 		return head.Hash == ""
 	}
@@ -286,8 +286,8 @@ func validHash(head subjects.AuditHead) bool {
 	return true
 }
 
-// makeDir makes the heads folder. One that others may write to is refused: they could cut a chain and its anchor alike.
-func makeDir(dir string) error {
+// makeHeadsDir makes the heads folder. One that others may write to is refused: they could cut a chain and its anchor alike.
+func makeHeadsDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -301,8 +301,8 @@ func makeDir(dir string) error {
 	return nil
 }
 
-// lockDir keeps other writers from looking at the folder while this one looks for old heads and makes its own.
-func lockDir(dir string) (unlock func() error, err error) {
+// lockHeadsDir keeps other writers from looking at the folder while this one looks for old heads and makes its own.
+func lockHeadsDir(dir string) (unlock func() error, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -318,13 +318,13 @@ func lockDir(dir string) (unlock func() error, err error) {
 	return d.Close, nil
 }
 
-func flock(f *os.File) error {
+func lockFile(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return errLive
+			return errHeadLocked
 		default:
 			return err
 		}

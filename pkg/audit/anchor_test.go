@@ -15,7 +15,7 @@ func TestReadHeads(t *testing.T) {
 	older := head
 	older.Seq = 6
 	slot := func(h subjects.AuditHead) []byte {
-		b, err := formatHead(nil, h)
+		b, err := appendSlot(nil, h)
 		must(t, err)
 		return b
 	}
@@ -70,16 +70,16 @@ func TestReadHeads(t *testing.T) {
 	}
 }
 
-func TestHeadFilesArePrivate(t *testing.T) {
+func TestHeadFilesAreReadableByOwnerOnly(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
-	w := open(t, s, dir, "BROKER", "b1")
-	must(t, w.Append(t.Context(), before("a")))
+	w := openWriter(t, s, dir, "BROKER", "b1")
+	must(t, w.Append(t.Context(), beforeRecord("a")))
 	must(t, w.Close(t.Context()))
 	for path, want := range map[string]os.FileMode{
 		dir:                                  0o700,
 		filepath.Join(dir, "BROKER.b1.head"): 0o600,
-		filepath.Join(dir, headName(GenesisAccount, GenesisChain)): 0o600,
+		filepath.Join(dir, headFileName(GenesisAccount, GenesisChain)): 0o600,
 	} {
 		info, err := os.Stat(path)
 		must(t, err)
@@ -95,7 +95,7 @@ func TestWriteHeadReplaces(t *testing.T) {
 	must(t, WriteHead(dir, h))
 	h.Hash = Hash([]byte("another"))
 	must(t, WriteHead(dir, h))
-	if got := heads(t, dir); len(got) != 1 || got[0] != h {
+	if got := readHeads(t, dir); len(got) != 1 || got[0] != h {
 		t.Fatalf("%+v", got)
 	}
 	if err := WriteHead(dir, subjects.AuditHead{Account: "../x", Chain: "c"}); err == nil {
@@ -107,12 +107,12 @@ func BenchmarkAnchor(b *testing.B) {
 	dir := b.TempDir()
 	a, err := createAnchor(dir, "BROKER", "b1")
 	must(b, err)
-	defer a.f.Close()
+	defer a.file.Close()
 	head := a.head
 	head.Hash = Hash(nil)
 	b.ReportAllocs()
 	for b.Loop() {
 		head.Seq++
-		must(b, a.write(head))
+		must(b, a.writeHead(head))
 	}
 }

@@ -38,8 +38,8 @@ var (
 	ErrDuplicate = errors.New("the audit message id was used by somebody else")
 	// ErrClosed says that the writer was never opened, or was closed.
 	ErrClosed = errors.New("the audit writer is not open")
-	// ErrBeginning says that nobody vouches for the first record of an audit log.
-	ErrBeginning = errors.New("nobody vouches for the first record of the audit")
+	// ErrGenesisNotAnchored says that nobody vouches for the first record of an audit log.
+	ErrGenesisNotAnchored = errors.New("nobody vouches for the first record of the audit")
 	// ErrExport says that an export is cut short or was altered.
 	ErrExport = errors.New("the audit export is damaged")
 )
@@ -68,13 +68,13 @@ type Source struct {
 	Messages    iter.Seq2[Stored, error]
 }
 
-// validToken reports whether s may be an account or a chain: one subject token that is also safe in a file name.
-func validToken(s string) bool { return subjects.CheckToken(s) == nil }
+// isToken reports whether s may be an account or a chain: one subject token that is also safe in a file name.
+func isToken(s string) bool { return subjects.CheckToken(s) == nil }
 
 // splitSubject takes audit.<account>.<chain> apart.
 func splitSubject(subject string) (account, chain string, err error) {
 	parts := strings.Split(subject, ".")
-	if len(parts) != 3 || parts[0] != "audit" || !validToken(parts[1]) || !validToken(parts[2]) {
+	if len(parts) != 3 || parts[0] != "audit" || !isToken(parts[1]) || !isToken(parts[2]) {
 		return "", "", fmt.Errorf("subject %q is not audit.<account>.<chain>", subject)
 	}
 	return parts[1], parts[2], nil

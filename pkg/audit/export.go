@@ -70,7 +70,7 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	sum := Summary{First: src.First, Last: src.Last}
 	body, all := sha256.New(), sha256.New()
 	buffered := bufio.NewWriter(w)
-	put := func(to io.Writer, line exportLine) error {
+	writeLine := func(to io.Writer, line exportLine) error {
 		b, err := line.encode()
 		if err == nil {
 			_, err = to.Write(b)
@@ -79,10 +79,10 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 	}
 	err := func() error {
 		out := io.MultiWriter(buffered, body, all)
-		if err := put(out, exportLine{Header: &exportHeader{exportFormat, src.First, src.Last}}); err != nil {
+		if err := writeLine(out, exportLine{Header: &exportHeader{exportFormat, src.First, src.Last}}); err != nil {
 			return err
 		}
-		count := newTally()
+		counter := newExportCounter()
 		if src.Messages != nil {
 			for st, err := range src.Messages {
 				if err == nil {
@@ -94,17 +94,17 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 				if !utf8.ValidString(st.Subject) {
 					return fmt.Errorf("message %d: subject %q is not text", st.Seq, st.Subject)
 				}
-				m := newExportMessage(st, count)
-				if err := put(out, exportLine{Message: m}); err != nil {
+				m := newExportMessage(st, counter)
+				if err := writeLine(out, exportLine{Message: m}); err != nil {
 					return err
 				}
 			}
 		}
-		foot := count.footer(body)
-		if err := put(io.MultiWriter(buffered, all), exportLine{Footer: foot}); err != nil {
+		footer := counter.footer(body)
+		if err := writeLine(io.MultiWriter(buffered, all), exportLine{Footer: footer}); err != nil {
 			return err
 		}
-		sum.Messages, sum.Records, sum.Chains, sum.Heads = foot.Messages, foot.Records, foot.Chains, foot.Heads
+		sum.Messages, sum.Records, sum.Chains, sum.Heads = footer.Messages, footer.Records, footer.Chains, footer.Heads
 		return buffered.Flush()
 	}()
 	if err != nil {
@@ -117,8 +117,8 @@ func Export(ctx context.Context, src Source, w io.Writer) (Summary, error) {
 // OpenExport reads the header of an export and returns the source that was exported. Messages can be walked once; a
 // file that is cut short or altered ends the walk with an error that wraps [ErrExport], at the latest at its footer.
 func OpenExport(r io.Reader) (Source, error) {
-	e := &exportReader{r: bufio.NewReaderSize(r, 64<<10), body: sha256.New(), count: newTally()}
-	line, err := e.next()
+	e := &exportReader{r: bufio.NewReaderSize(r, 64<<10), body: sha256.New(), counter: newExportCounter()}
+	line, err := e.readLine()
 	if err != nil {
 		return Source{}, fmt.Errorf("open audit export: %w", err)
 	}
@@ -157,7 +157,7 @@ func (l exportLine) encode() ([]byte, error) {
 }
 
 // newExportMessage makes the line for st and counts it.
-func newExportMessage(st Stored, count *tally) *exportMessage {
+func newExportMessage(st Stored, counter *exportCounter) *exportMessage {
 	m := &exportMessage{Seq: st.Seq, Subject: st.Subject, Data: st.Data}
 	batch, err := DecodeBatch(st.Data)
 	if err != nil {
@@ -166,30 +166,30 @@ func newExportMessage(st Stored, count *tally) *exportMessage {
 	for _, d := range batch {
 		m.Records = append(m.Records, d.Record)
 	}
-	count.message(st.Subject, batch)
+	counter.addMessage(st.Subject, batch)
 	return m
 }
 
 type exportReader struct {
-	r     *bufio.Reader
-	body  hash.Hash
-	count *tally
-	used  bool
+	r        *bufio.Reader
+	body     hash.Hash
+	counter  *exportCounter
+	consumed bool
 }
 
 func (e *exportReader) messages(yield func(Stored, error) bool) {
-	if e.used {
+	if e.consumed {
 		yield(Stored{}, errors.New("read audit export: it can be read only once"))
 		return
 	}
-	e.used = true
+	e.consumed = true
 	for {
-		line, err := e.next()
+		line, err := e.readLine()
 		if err == nil && line.Header != nil {
 			err = fmt.Errorf("%w: a second header", ErrExport)
 		}
 		if err == nil && line.Footer != nil {
-			err = e.finish(line)
+			err = e.checkFooter(line)
 			if err == nil {
 				return
 			}
@@ -204,8 +204,8 @@ func (e *exportReader) messages(yield func(Stored, error) bool) {
 	}
 }
 
-// next reads one line and accepts it only as [Export] would have written it.
-func (e *exportReader) next() (exportLine, error) {
+// readLine reads one line and accepts it only as [Export] would have written it.
+func (e *exportReader) readLine() (exportLine, error) {
 	var raw []byte
 	for {
 		part, err := e.r.ReadSlice('\n')
@@ -240,7 +240,7 @@ func (e *exportReader) next() (exportLine, error) {
 	}
 	if m := line.Message; m != nil {
 		kinds++
-		same.Message = newExportMessage(Stored{Seq: m.Seq, Subject: m.Subject, Data: m.Data}, e.count)
+		same.Message = newExportMessage(Stored{Seq: m.Seq, Subject: m.Subject, Data: m.Data}, e.counter)
 	}
 	b, err := same.encode()
 	if err != nil || kinds != 1 || !bytes.Equal(b, raw) {
@@ -252,13 +252,13 @@ func (e *exportReader) next() (exportLine, error) {
 	return line, nil
 }
 
-// finish compares the footer with what was read and makes sure that nothing follows.
-func (e *exportReader) finish(line exportLine) error {
+// checkFooter compares the footer with what was read and makes sure that nothing follows.
+func (e *exportReader) checkFooter(line exportLine) error {
 	got, err := line.encode()
 	if err != nil {
 		return err
 	}
-	expect, err := exportLine{Footer: e.count.footer(e.body)}.encode()
+	expect, err := exportLine{Footer: e.counter.footer(e.body)}.encode()
 	if err != nil {
 		return err
 	}
@@ -271,18 +271,18 @@ func (e *exportReader) finish(line exportLine) error {
 	return nil
 }
 
-// tally counts messages and keeps the ends of the chains that nobody links.
-type tally struct {
+// exportCounter counts messages and keeps the ends of the chains that nobody links.
+type exportCounter struct {
 	messages, records int
 	heads             map[string]subjects.AuditHead // by subject
 	linked            map[string]bool
 }
 
-func newTally() *tally {
-	return &tally{heads: map[string]subjects.AuditHead{}, linked: map[string]bool{}}
+func newExportCounter() *exportCounter {
+	return &exportCounter{heads: map[string]subjects.AuditHead{}, linked: map[string]bool{}}
 }
 
-func (t *tally) message(subject string, batch []Decoded) {
+func (t *exportCounter) addMessage(subject string, batch []Decoded) {
 	t.messages++
 	t.records += len(batch)
 	account, chain, err := splitSubject(subject)
@@ -300,7 +300,7 @@ func (t *tally) message(subject string, batch []Decoded) {
 	}
 }
 
-func (t *tally) footer(body hash.Hash) *exportFooter {
+func (t *exportCounter) footer(body hash.Hash) *exportFooter {
 	f := &exportFooter{
 		Messages: t.messages, Records: t.records, Chains: len(t.heads),
 		Heads: []subjects.AuditHead{}, SHA256: hex.EncodeToString(body.Sum(nil)),

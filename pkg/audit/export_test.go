@@ -13,7 +13,7 @@ import (
 	"conclave/subjects"
 )
 
-func export(t testing.TB, src Source) ([]byte, Summary) {
+func exportSource(t testing.TB, src Source) ([]byte, Summary) {
 	t.Helper()
 	var b bytes.Buffer
 	sum, err := Export(t.Context(), src, &b)
@@ -21,12 +21,12 @@ func export(t testing.TB, src Source) ([]byte, Summary) {
 	return b.Bytes(), sum
 }
 
-func TestExportGivesTheSameSource(t *testing.T) {
-	s := newScene(t)
+func TestOpenExportReturnsExportedSource(t *testing.T) {
+	s := newFixture(t)
 	s.msgs = append(s.msgs,
 		Stored{Seq: 11, Subject: "audit.BROKER.b1", Data: []byte("garbage")},
 		Stored{Seq: 12, Subject: "no subject at all <&>", Data: []byte{}})
-	file, sum := export(t, source(s.msgs))
+	file, sum := exportSource(t, source(s.msgs))
 	if sum.Messages != 12 || sum.Records != 13 || sum.Chains != 4 || sum.Last != 12 || sum.SHA256 != hexHash(sha256.Sum256(file)) {
 		t.Errorf("summary %+v", sum)
 	}
@@ -55,25 +55,25 @@ func TestExportGivesTheSameSource(t *testing.T) {
 	}
 }
 
-func TestExportVerifies(t *testing.T) {
-	s := newScene(t)
-	file, sum := export(t, source(s.msgs))
+func TestExportOfIntactLogVerifies(t *testing.T) {
+	s := newFixture(t)
+	file, sum := exportSource(t, source(s.msgs))
 	for _, heads := range [][]subjects.AuditHead{s.heads, sum.Heads} {
 		src, err := OpenExport(bytes.NewReader(file))
 		must(t, err)
-		wantOK(t, verify(t, src, heads))
+		wantOK(t, verifySource(t, src, heads))
 	}
-	empty, _ := export(t, source(nil))
+	empty, _ := exportSource(t, source(nil))
 	src, err := OpenExport(bytes.NewReader(empty))
 	must(t, err)
-	if r := verify(t, src, nil); r.OK {
+	if r := verifySource(t, src, nil); r.OK {
 		t.Error("an empty trail is no trail")
 	}
 }
 
-func TestExportDamage(t *testing.T) {
-	s := newScene(t)
-	file, _ := export(t, source(s.msgs))
+func TestDamagedExportIsRejected(t *testing.T) {
+	s := newFixture(t)
+	file, _ := exportSource(t, source(s.msgs))
 	lines := bytes.SplitAfter(file, []byte("\n"))
 	lines = lines[:len(lines)-1]
 	replace := func(old, new string) []byte {
@@ -116,7 +116,7 @@ func TestExportDamage(t *testing.T) {
 			src, err := OpenExport(bytes.NewReader(tc.file))
 			if err == nil {
 				var r Report
-				r, err = Verify(t.Context(), src, s.heads, known)
+				r, err = Verify(t.Context(), src, s.heads, testOptions)
 				if r.OK {
 					t.Error("the report says OK")
 				}
@@ -128,8 +128,8 @@ func TestExportDamage(t *testing.T) {
 	}
 }
 
-func TestExportPassesErrorsOn(t *testing.T) {
-	s := newScene(t)
+func TestExportReturnsSourceError(t *testing.T) {
+	s := newFixture(t)
 	broken := errors.New("broken")
 	src := source(s.msgs)
 	src.Messages = func(yield func(Stored, error) bool) { yield(Stored{}, broken) }
@@ -150,7 +150,7 @@ func TestExportPassesErrorsOn(t *testing.T) {
 }
 
 func FuzzOpenExport(f *testing.F) {
-	data, _, err := EncodeGenesis(before("a").Time, subjects.AuditGenesis{})
+	data, _, err := EncodeGenesis(beforeRecord("a").Time, subjects.AuditGenesis{})
 	must(f, err)
 	var b bytes.Buffer
 	_, err = Export(f.Context(), source([]Stored{{Seq: 1, Subject: GenesisSubject, Data: data}}), &b)
@@ -171,7 +171,7 @@ func FuzzOpenExport(f *testing.F) {
 		}
 		again := source(msgs)
 		again.First, again.Last = src.First, src.Last
-		if got, _ := export(t, again); !bytes.Equal(got, file) {
+		if got, _ := exportSource(t, again); !bytes.Equal(got, file) {
 			t.Fatalf("%q became %q", file, got)
 		}
 	})

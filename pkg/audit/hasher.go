@@ -24,7 +24,7 @@ type Hasher struct{ key []byte }
 func LoadHasher(path string) (*Hasher, error) {
 	key, err := readKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = makeKey(path); err == nil {
+		if err = createKey(path); err == nil {
 			key, err = readKey(path)
 		}
 	}
@@ -70,8 +70,8 @@ func readKey(path string) ([]byte, error) {
 	return key, nil
 }
 
-// makeKey writes the key aside and links it into place: the name never shows half a key, and a second maker loses.
-func makeKey(path string) error {
+// createKey writes the key aside and links it into place: the name never shows half a key, and a second maker loses.
+func createKey(path string) error {
 	key := make([]byte, keySize)
 	if _, err := rand.Read(key); err != nil {
 		return err

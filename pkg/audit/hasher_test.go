@@ -33,7 +33,7 @@ func TestHasher(t *testing.T) {
 	}
 }
 
-func TestHasherRace(t *testing.T) {
+func TestConcurrentLoadHasherSharesOneKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.key")
 	const n = 16
 	var (
@@ -60,7 +60,7 @@ func TestHasherRace(t *testing.T) {
 	}
 }
 
-func TestHasherRefuses(t *testing.T) {
+func TestLoadHasherRejectsUnsafeKeyFile(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, keySize)
 	for _, tc := range []struct {
 		name string

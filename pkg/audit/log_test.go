@@ -52,7 +52,7 @@ func newStream(t testing.TB, dir string) *stream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.put(GenesisSubject, "genesis", data)
+	s.storeMessage(GenesisSubject, "genesis", data)
 	s.acked[0] = true
 	if dir != "" {
 		if err := WriteHead(dir, head); err != nil {
@@ -62,7 +62,7 @@ func newStream(t testing.TB, dir string) *stream {
 	return s
 }
 
-func (s *stream) put(subject, id string, data []byte) {
+func (s *stream) storeMessage(subject, id string, data []byte) {
 	if _, ok := s.ids[id]; ok {
 		return
 	}
@@ -70,8 +70,8 @@ func (s *stream) put(subject, id string, data []byte) {
 	s.msgs = append(s.msgs, Stored{Seq: uint64(len(s.msgs) + 1), Subject: subject, Data: slices.Clone(data)})
 }
 
-// deliver lets the messages that were on their way arrive.
-func (s *stream) deliver() {
+// deliverDelayed lets the messages that were on their way arrive.
+func (s *stream) deliverDelayed() {
 	for _, f := range s.delayed {
 		f()
 	}
@@ -111,10 +111,10 @@ func (l accountLog) Append(ctx context.Context, chain, id string, data []byte) (
 		return false, errLost
 	case late:
 		data = slices.Clone(data)
-		s.delayed = append(s.delayed, func() { s.put(subject, id, data) })
+		s.delayed = append(s.delayed, func() { s.storeMessage(subject, id, data) })
 		return false, errLost
 	case loseAck:
-		s.put(subject, id, data)
+		s.storeMessage(subject, id, data)
 		return false, errLost
 	case dup:
 		if first {
@@ -123,7 +123,7 @@ func (l accountLog) Append(ctx context.Context, chain, id string, data []byte) (
 	}
 	at, known := s.ids[id]
 	if !known {
-		s.put(subject, id, data)
+		s.storeMessage(subject, id, data)
 		at = s.ids[id]
 	}
 	s.acked[at] = true
@@ -147,8 +147,8 @@ func source(msgs []Stored) Source {
 	return Source{First: 1, Last: last, Messages: all}
 }
 
-// modes plays the list, then rest for ever.
-func modes(rest mode, list ...mode) func([]byte) mode {
+// planModes plays the list, then rest for ever.
+func planModes(rest mode, list ...mode) func([]byte) mode {
 	return func([]byte) mode {
 		if len(list) == 0 {
 			return rest
@@ -159,11 +159,11 @@ func modes(rest mode, list ...mode) func([]byte) mode {
 	}
 }
 
-var known = VerifyOptions{Accounts: []string{"GATEWAY", "BROKER"}}
+var testOptions = VerifyOptions{Accounts: []string{"GATEWAY", "BROKER"}}
 
 func headsDir(t testing.TB) string { return filepath.Join(t.TempDir(), "heads") }
 
-func open(t testing.TB, s *stream, dir, account, chain string) *Writer {
+func openWriter(t testing.TB, s *stream, dir, account, chain string) *Writer {
 	t.Helper()
 	n := 0
 	opts := Options{Account: account, Dir: dir, Log: accountLog{s, account}}
@@ -183,20 +183,20 @@ func open(t testing.TB, s *stream, dir, account, chain string) *Writer {
 	return w
 }
 
-// crash lets go of the locks as the end of the process would, and of nothing else.
-func crash(w *Writer) {
-	for _, a := range append(w.old, w.cur) {
+// crashWriter lets go of the locks as the end of the process would, and of nothing else.
+func crashWriter(w *Writer) {
+	for _, a := range append(w.unlinked, w.current) {
 		if a != nil {
-			a.f.Close()
+			a.file.Close()
 		}
 	}
 }
 
-func before(id string) subjects.AuditRecord {
+func beforeRecord(id string) subjects.AuditRecord {
 	return subjects.AuditRecord{Phase: subjects.AuditBefore, ID: id, Action: "tool.call", Status: subjects.StatusAllowed}
 }
 
-func after(id string) subjects.AuditRecord {
+func afterRecord(id string) subjects.AuditRecord {
 	return subjects.AuditRecord{Phase: subjects.AuditAfter, ID: id, Action: "tool.call", Status: subjects.StatusOK}
 }
 
@@ -207,16 +207,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func heads(t testing.TB, dir string) []subjects.AuditHead {
+func readHeads(t testing.TB, dir string) []subjects.AuditHead {
 	t.Helper()
 	h, err := ReadHeads(dir)
 	must(t, err)
 	return h
 }
 
-func verify(t testing.TB, src Source, heads []subjects.AuditHead) Report {
+func verifySource(t testing.TB, src Source, heads []subjects.AuditHead) Report {
 	t.Helper()
-	r, err := Verify(t.Context(), src, heads, known)
+	r, err := Verify(t.Context(), src, heads, testOptions)
 	must(t, err)
 	return r
 }
@@ -228,8 +228,8 @@ func wantOK(t testing.TB, r Report) {
 	}
 }
 
-// records returns all records of one account in stream order.
-func records(t testing.TB, msgs []Stored, account string) []subjects.AuditRecord {
+// recordsOf returns all records of one account in stream order.
+func recordsOf(t testing.TB, msgs []Stored, account string) []subjects.AuditRecord {
 	t.Helper()
 	var out []subjects.AuditRecord
 	for _, st := range msgs {

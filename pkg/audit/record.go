@@ -39,9 +39,9 @@ func hexHash(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:]) }
 
 // EncodeBatch encodes records as they are into one message: a msgpack array of byte strings, one per record.
 func EncodeBatch(records ...subjects.AuditRecord) ([]byte, error) {
-	b := newBuilder()
+	b := newBatchEncoder()
 	for i := range records {
-		if _, err := b.add(&records[i]); err != nil {
+		if _, err := b.addRecord(&records[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -60,8 +60,8 @@ func EncodeGenesis(now time.Time, g subjects.AuditGenesis) ([]byte, subjects.Aud
 		Action:  "audit.genesis",
 		Genesis: &g,
 	}
-	b := newBuilder()
-	hash, err := b.add(&rec)
+	b := newBatchEncoder()
+	hash, err := b.addRecord(&rec)
 	if err != nil {
 		return nil, subjects.AuditHead{}, err
 	}
@@ -78,7 +78,7 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	if len(data) > MaxMessage {
 		return nil, fmt.Errorf("decode audit batch: %d bytes, at most %d", len(data), MaxMessage)
 	}
-	if err := checkShape(data); err != nil {
+	if err := checkMsgpack(data); err != nil {
 		return nil, fmt.Errorf("decode audit batch: %w", err)
 	}
 	dec := msgpack.NewDecoder(bytes.NewReader(data))
@@ -89,7 +89,7 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 	if n < 1 {
 		return nil, errors.New("decode audit batch: it holds no records")
 	}
-	again := newBuilder()
+	encoder := newBatchEncoder()
 	var out []Decoded
 	for i := range n {
 		raw, err := dec.DecodeBytes()
@@ -100,12 +100,12 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 		if err != nil {
 			return nil, fmt.Errorf("decode audit record %d of %d: %w", i+1, n, err)
 		}
-		if _, err := again.add(&rec); err != nil {
+		if _, err := encoder.addRecord(&rec); err != nil {
 			return nil, err
 		}
 		out = append(out, Decoded{Record: rec, Hash: sha256.Sum256(raw)})
 	}
-	if same, err := again.message(); err != nil || !bytes.Equal(same, data) {
+	if canonical, err := encoder.message(); err != nil || !bytes.Equal(canonical, data) {
 		return nil, errors.New("decode audit batch: the encoding is not the one a writer makes")
 	}
 	return out, nil
@@ -113,7 +113,7 @@ func DecodeBatch(data []byte) ([]Decoded, error) {
 
 func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	var rec subjects.AuditRecord
-	if err := checkShape(raw); err != nil {
+	if err := checkMsgpack(raw); err != nil {
 		return rec, err
 	}
 	dec := msgpack.NewDecoder(bytes.NewReader(raw))
@@ -129,18 +129,18 @@ func decodeRecord(raw []byte) (subjects.AuditRecord, error) {
 	return rec, nil
 }
 
-// builder encodes records one by one and frames them as a message. Reusing it saves the allocations.
-type builder struct {
-	enc *msgpack.Encoder
-	raw bytes.Buffer // one record
-	msg []byte       // room for the array header, then the framed records
-	n   int
+// batchEncoder encodes records one by one and frames them as a message. Reusing it saves the allocations.
+type batchEncoder struct {
+	enc     *msgpack.Encoder
+	raw     bytes.Buffer // one record
+	msg     []byte       // room for the array header, then the framed records
+	records int
 }
 
-const headerRoom = 3
+const headerSize = 3
 
-func newBuilder() *builder {
-	b := &builder{}
+func newBatchEncoder() *batchEncoder {
+	b := &batchEncoder{}
 	b.enc = msgpack.NewEncoder(&b.raw)
 	b.enc.SetCustomStructTag("json")
 	b.enc.UseCompactInts(true)
@@ -148,13 +148,13 @@ func newBuilder() *builder {
 	return b
 }
 
-func (b *builder) reset() {
-	b.msg = append(b.msg[:0], make([]byte, headerRoom)...)
-	b.n = 0
+func (b *batchEncoder) reset() {
+	b.msg = append(b.msg[:0], make([]byte, headerSize)...)
+	b.records = 0
 }
 
-// add appends rec and returns its hash.
-func (b *builder) add(rec *subjects.AuditRecord) (string, error) {
+// addRecord appends rec and returns its hash.
+func (b *batchEncoder) addRecord(rec *subjects.AuditRecord) (string, error) {
 	b.raw.Reset()
 	if err := b.enc.Encode(rec); err != nil {
 		return "", fmt.Errorf("encode audit record: %w", err)
@@ -171,22 +171,22 @@ func (b *builder) add(rec *subjects.AuditRecord) (string, error) {
 		b.msg = binary.BigEndian.AppendUint32(append(b.msg, 0xc6), uint32(n))
 	}
 	b.msg = append(b.msg, raw...)
-	b.n++
+	b.records++
 	return Hash(raw), nil
 }
 
 // message returns the framed batch. It is good until the next reset.
-func (b *builder) message() ([]byte, error) {
+func (b *batchEncoder) message() ([]byte, error) {
 	from := 0
 	switch {
-	case b.n == 0 || b.n >= 1<<16:
-		return nil, fmt.Errorf("encode audit batch: %d records", b.n)
-	case b.n < 1<<4:
-		from = headerRoom - 1
-		b.msg[from] = 0x90 | byte(b.n)
+	case b.records == 0 || b.records >= 1<<16:
+		return nil, fmt.Errorf("encode audit batch: %d records", b.records)
+	case b.records < 1<<4:
+		from = headerSize - 1
+		b.msg[from] = 0x90 | byte(b.records)
 	default:
 		b.msg[0] = 0xdc
-		binary.BigEndian.PutUint16(b.msg[1:], uint16(b.n))
+		binary.BigEndian.PutUint16(b.msg[1:], uint16(b.records))
 	}
 	msg := b.msg[from:]
 	if len(msg) > MaxMessage {
@@ -195,11 +195,11 @@ func (b *builder) message() ([]byte, error) {
 	return msg, nil
 }
 
-var errShape = errors.New("not a whole msgpack value")
+var errMalformed = errors.New("not a whole msgpack value")
 
-// checkShape reports whether b is exactly one msgpack value whose lengths are all true. The decoder allocates what an
+// checkMsgpack reports whether b is exactly one msgpack value whose lengths are all true. The decoder allocates what an
 // array claims to hold before it has read any of it; a claim of four billion heads must not get that far.
-func checkShape(b []byte) error {
+func checkMsgpack(b []byte) error {
 	rest, err := skipValue(b, maxDepth)
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func checkShape(b []byte) error {
 // skipValue returns what follows the first value of b.
 func skipValue(b []byte, depth int) ([]byte, error) {
 	if len(b) == 0 || depth == 0 {
-		return nil, errShape
+		return nil, errMalformed
 	}
 	c := b[0]
 	b = b[1:]
@@ -248,11 +248,11 @@ func skipValue(b []byte, depth int) ([]byte, error) {
 	case c == 0xc6, c == 0xc9, c == 0xdb, c == 0xdd, c == 0xdf:
 		width = 4
 	default:
-		return nil, errShape
+		return nil, errMalformed
 	}
 	if width > 0 {
 		if len(b) < width {
-			return nil, errShape
+			return nil, errMalformed
 		}
 		claim := uint64(0)
 		for _, x := range b[:width] {
@@ -260,7 +260,7 @@ func skipValue(b []byte, depth int) ([]byte, error) {
 		}
 		b = b[width:]
 		if claim > uint64(len(b)) {
-			return nil, errShape
+			return nil, errMalformed
 		}
 		n := int(claim)
 		switch c {
@@ -275,7 +275,7 @@ func skipValue(b []byte, depth int) ([]byte, error) {
 		}
 	}
 	if size > len(b) || items > len(b) {
-		return nil, errShape
+		return nil, errMalformed
 	}
 	b = b[size:]
 	for range items {

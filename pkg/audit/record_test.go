@@ -53,8 +53,8 @@ func TestBatchRoundTrip(t *testing.T) {
 }
 
 // The hash is what other programs must be able to compute; this pins it.
-func TestHashIsOverTheRecordsBytes(t *testing.T) {
-	rec := before("a")
+func TestHashCoversRecordBytes(t *testing.T) {
+	rec := beforeRecord("a")
 	rec.Time = time.Unix(1_700_000_000, 0).UTC()
 	data, err := EncodeBatch(rec)
 	must(t, err)
@@ -71,8 +71,8 @@ func TestHashIsOverTheRecordsBytes(t *testing.T) {
 	}
 }
 
-func TestDecodeBatchRefuses(t *testing.T) {
-	good, err := EncodeBatch(before("a"))
+func TestDecodeBatchRejectsMalformed(t *testing.T) {
+	good, err := EncodeBatch(beforeRecord("a"))
 	must(t, err)
 	raw := good[3:] // array of one, bin8, length
 	wrap := func(raw []byte) []byte { return append([]byte{0x91, 0xc4, byte(len(raw))}, raw...) }
@@ -117,11 +117,11 @@ func TestDecodeBatchRefuses(t *testing.T) {
 }
 
 func FuzzDecodeBatch(f *testing.F) {
-	rec := before("a")
+	rec := beforeRecord("a")
 	rec.Lineage = []string{"x", "y"}
 	for _, recs := range [][]subjects.AuditRecord{
 		{rec},
-		{rec, after("a")},
+		{rec, afterRecord("a")},
 		{{Phase: subjects.AuditOpen, Links: []subjects.AuditHead{{Account: "A", Chain: "c", Seq: 1 << 40, Hash: Hash(nil)}}}},
 		{{Time: time.Unix(1<<34, 5), Genesis: &subjects.AuditGenesis{OldHeads: make([]subjects.AuditHead, 2)}}},
 	} {

@@ -35,35 +35,35 @@ const maxRetry = time.Minute // half of the time for which the stream remembers 
 type Writer struct {
 	opts Options
 
-	mu     sync.Mutex
-	busy   bool     // somebody leads: owns build, batch, cur and old, and will pass them on
-	closed bool     // no new callers
-	done   bool     // files released
-	queue  []*entry // callers waiting to be led
-	idle   chan struct{}
+	mu       sync.Mutex
+	busy     bool          // somebody leads: owns build, batch, cur and old, and will pass them on
+	closed   bool          // no new callers
+	released bool          // files released
+	queue    []*appendCall // callers waiting to be led
+	idle     chan struct{}
 
-	build *builder
-	batch []*entry
-	cur   *anchor   // the chain being written; nil after an uncertain end
-	old   []*anchor // ends of earlier chains that no acknowledged record links to yet
+	encoder  *batchEncoder
+	batch    []*appendCall
+	current  *anchor   // the chain being written; nil after an uncertain end
+	unlinked []*anchor // ends of earlier chains that no acknowledged record links to yet
 }
 
-// entry is one waiting call.
-type entry struct {
+// appendCall is one waiting call.
+type appendCall struct {
 	rec   subjects.AuditRecord
 	size  int
 	wake  chan struct{} // nil for a caller that did not have to wait
-	state state         // guarded by Writer.mu
+	state callState     // guarded by Writer.mu
 	err   error         // set before state becomes finished
 }
 
-type state int
+type callState int
 
 const (
-	queued   state = iota
-	leading        // woken to send the next message
-	sent           // in a message that somebody else sends
-	finished       // err is the answer
+	queued   callState = iota
+	leading            // woken to send the next message
+	sent               // in a message that somebody else sends
+	finished           // err is the answer
 )
 
 // Open starts a writer. It takes over the head files of the account's earlier chains whose writers are gone. Nothing
@@ -72,24 +72,24 @@ func Open(ctx context.Context, opts Options) (*Writer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open audit writer: %w", err)
 	}
-	w := &Writer{opts: opts, build: newBuilder()}
-	if err := w.opts.complete(); err != nil {
+	w := &Writer{opts: opts, encoder: newBatchEncoder()}
+	if err := w.opts.validate(); err != nil {
 		return nil, fmt.Errorf("open audit writer: %w", err)
 	}
-	if err := w.takeOver(); err != nil {
-		w.release()
+	if err := w.adoptHeads(); err != nil {
+		w.closeFiles()
 		return nil, fmt.Errorf("open audit writer: %w", err)
 	}
 	return w, nil
 }
 
-func (o *Options) complete() error {
+func (o *Options) validate() error {
 	switch {
 	case o.Log == nil:
 		return errors.New("no log to write to")
 	case o.Dir == "":
 		return errors.New("no folder for the heads")
-	case !validToken(o.Account) || o.Account == GenesisAccount:
+	case !isToken(o.Account) || o.Account == GenesisAccount:
 		return fmt.Errorf("%q cannot be the account of a writer", o.Account)
 	case o.Timeout < 0 || o.Retry < 0 || o.Backoff < 0 || o.Retry > maxRetry:
 		return fmt.Errorf("times must be positive and retry at most %s", maxRetry)
@@ -134,23 +134,23 @@ func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 	if err != nil {
 		return err
 	}
-	e := &entry{rec: rec, size: size}
+	e := &appendCall{rec: rec, size: size}
 
 	w.mu.Lock()
-	if w.build == nil || w.closed {
+	if w.encoder == nil || w.closed {
 		w.mu.Unlock()
 		return ErrClosed
 	}
 	if w.busy {
-		if led, err := w.wait(ctx, e); !led {
+		if led, err := w.waitTurn(ctx, e); !led {
 			return err
 		}
 	}
 	w.busy = true
-	w.gather(e)
+	w.fillBatch(e)
 	w.mu.Unlock()
 
-	err = w.commit(ctx)
+	err = w.commitBatch(ctx)
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,13 +159,13 @@ func (w *Writer) append(ctx context.Context, rec subjects.AuditRecord) error {
 		other.wake <- struct{}{}
 	}
 	clear(w.batch)
-	w.pass()
+	w.passLead()
 	return err
 }
 
-// wait queues e and returns when it has an answer, when it leads, or when ctx ends. It is called with the lock held
+// waitTurn queues e and returns when it has an answer, when it leads, or when ctx ends. It is called with the lock held
 // and returns with it held only if e leads.
-func (w *Writer) wait(ctx context.Context, e *entry) (led bool, err error) {
+func (w *Writer) waitTurn(ctx context.Context, e *appendCall) (leads bool, err error) {
 	e.rec.Lineage = slices.Clone(e.rec.Lineage) // the caller may be gone before it is encoded
 	e.wake = make(chan struct{}, 1)
 	w.queue = append(w.queue, e)
@@ -182,10 +182,10 @@ func (w *Writer) wait(ctx context.Context, e *entry) (led bool, err error) {
 		if ctx.Err() == nil {
 			return true, nil
 		}
-		w.pass()
+		w.passLead()
 		err = ctx.Err()
 	case queued:
-		w.queue = slices.DeleteFunc(w.queue, func(o *entry) bool { return o == e })
+		w.queue = slices.DeleteFunc(w.queue, func(o *appendCall) bool { return o == e })
 		err = ctx.Err()
 	case sent:
 		err = fmt.Errorf("%w: %w", ErrUncertain, ctx.Err())
@@ -196,8 +196,8 @@ func (w *Writer) wait(ctx context.Context, e *entry) (led bool, err error) {
 	return false, err
 }
 
-// gather makes the next batch: first, and whoever waits, as far as the limits allow. The lock is held.
-func (w *Writer) gather(first *entry) {
+// fillBatch makes the next batch: first, and whoever waits, as far as the limits allow. The lock is held.
+func (w *Writer) fillBatch(first *appendCall) {
 	first.state = sent
 	w.batch = append(w.batch[:0], first)
 	n, size := 0, first.size
@@ -213,8 +213,8 @@ func (w *Writer) gather(first *entry) {
 	w.queue = slices.Delete(w.queue, 0, n)
 }
 
-// pass gives the lead to the caller that has waited longest. The lock is held.
-func (w *Writer) pass() {
+// passLead gives the lead to the caller that has waited longest. The lock is held.
+func (w *Writer) passLead() {
 	if len(w.queue) > 0 {
 		next := w.queue[0]
 		w.queue = slices.Delete(w.queue, 0, 1)
@@ -229,61 +229,61 @@ func (w *Writer) pass() {
 	}
 }
 
-// commit sends the batch as one message. The head moves only when the message is acknowledged; after a definite
+// commitBatch sends the batch as one message. The head moves only when the message is acknowledged; after a definite
 // refusal the same chain goes on as if nothing had happened, after an uncertain end it is never written again.
-func (w *Writer) commit(ctx context.Context) error {
-	if w.cur == nil {
+func (w *Writer) commitBatch(ctx context.Context) error {
+	if w.current == nil {
 		if err := w.startChain(); err != nil {
 			return fmt.Errorf("start chain: %w", err)
 		}
 	}
-	head, data, err := w.encode()
+	head, data, err := w.encodeBatch()
 	if err != nil {
 		return err
 	}
-	if err := w.cur.mark(); err != nil {
+	if err := w.current.markUsed(); err != nil {
 		return err
 	}
-	if err := w.send(ctx, data); err != nil {
+	if err := w.sendMessage(ctx, data); err != nil {
 		if errors.Is(err, ErrUncertain) {
-			w.retire()
+			w.retireChain()
 		}
 		return err
 	}
 
-	opens := w.cur.head.Seq == 0
-	err = w.cur.write(head)
+	opens := w.current.head.Seq == 0
+	err = w.current.writeHead(head)
 	if err == nil && opens {
 		// The old heads may go only when the new one is sure to be found.
-		err = w.cur.f.Sync()
+		err = w.current.file.Sync()
 	}
 	if err != nil {
-		w.retire()
+		w.retireChain()
 		return fmt.Errorf("%w: stored but not anchored: %w", ErrUncertain, err)
 	}
 	if opens {
-		for _, a := range w.old {
-			a.remove()
+		for _, a := range w.unlinked {
+			a.removeFile()
 		}
-		w.old = nil
+		w.unlinked = nil
 	}
 	return nil
 }
 
-// encode frames the batch after the current head, with the open record in front if the chain has none yet.
-func (w *Writer) encode() (subjects.AuditHead, []byte, error) {
-	head := w.cur.head
+// encodeBatch frames the batch after the current head, with the open record in front if the chain has none yet.
+func (w *Writer) encodeBatch() (subjects.AuditHead, []byte, error) {
+	head := w.current.head
 	now := w.opts.Now().UTC()
-	w.build.reset()
+	w.encoder.reset()
 	add := func(rec *subjects.AuditRecord) error {
 		rec.Chain, rec.Seq, rec.Prev, rec.Time = head.Chain, head.Seq+1, head.Hash, now
-		hash, err := w.build.add(rec)
+		hash, err := w.encoder.addRecord(rec)
 		head.Seq, head.Hash = rec.Seq, hash
 		return err
 	}
 	if head.Seq == 0 {
 		open := subjects.AuditRecord{Phase: subjects.AuditOpen, ID: head.Chain, Action: "audit.open"}
-		for _, a := range w.old {
+		for _, a := range w.unlinked {
 			open.Links = append(open.Links, a.head)
 		}
 		if err := add(&open); err != nil {
@@ -295,18 +295,18 @@ func (w *Writer) encode() (subjects.AuditHead, []byte, error) {
 			return head, nil, err
 		}
 	}
-	data, err := w.build.message()
+	data, err := w.encoder.message()
 	return head, data, err
 }
 
-// send appends one message, again and again under the same id while nobody knows whether it is stored.
-func (w *Writer) send(ctx context.Context, data []byte) error {
+// sendMessage appends one message, again and again under the same id while nobody knows whether it is stored.
+func (w *Writer) sendMessage(ctx context.Context, data []byte) error {
 	id := w.opts.NewID()
-	if !validToken(id) {
+	if !isToken(id) {
 		return fmt.Errorf("%w: %q cannot be a message id", ErrRefused, id)
 	}
 	ctx = context.WithoutCancel(ctx)
-	err := w.try(ctx, id, data, true)
+	err := w.attemptAppend(ctx, id, data, true)
 	if err == nil || !errors.Is(err, ErrUncertain) {
 		return err
 	}
@@ -323,22 +323,22 @@ func (w *Writer) send(ctx context.Context, data []byte) error {
 			return err
 		}
 		pause = min(2*pause, time.Second)
-		again := w.try(ctx, id, data, false)
+		again := w.attemptAppend(ctx, id, data, false)
 		if again == nil {
 			return nil
 		}
 		if ctx.Err() == nil {
 			err = again
 		}
-		if definite(again) {
+		if isNotStored(again) {
 			// This try was refused, but what became of the first one is still open.
 			return err
 		}
 	}
 }
 
-// try sends the message once. Only the first try can be refused for certain; every other failure is uncertain.
-func (w *Writer) try(ctx context.Context, id string, data []byte, first bool) (err error) {
+// attemptAppend sends the message once. Only the first try can be refused for certain; every other failure is uncertain.
+func (w *Writer) attemptAppend(ctx context.Context, id string, data []byte, first bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.Timeout)
 	defer cancel()
 	defer func() {
@@ -346,90 +346,90 @@ func (w *Writer) try(ctx context.Context, id string, data []byte, first bool) (e
 			err = fmt.Errorf("%w: the log panicked: %v", ErrUncertain, p)
 		}
 	}()
-	duplicate, err := w.opts.Log.Append(ctx, w.cur.head.Chain, id, data)
+	duplicate, err := w.opts.Log.Append(ctx, w.current.head.Chain, id, data)
 	switch {
 	case err == nil && duplicate && first:
 		return ErrDuplicate
 	case err == nil:
 		return nil
-	case definite(err) && first:
+	case isNotStored(err) && first:
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUncertain, err)
 }
 
-func definite(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, ErrRefused) }
+func isNotStored(err error) bool { return errors.Is(err, ErrFull) || errors.Is(err, ErrRefused) }
 
-// retire ends the current chain; the next commit starts another that links to its last acknowledged record.
+// retireChain ends the current chain; the next commit starts another that links to its last acknowledged record.
 //
 // A chain of which nothing was acknowledged leaves no head behind if it had links: the next chain repeats the same
 // links, and that tells a verifier that it came to nothing. Otherwise a long outage would pile up heads without end.
-func (w *Writer) retire() {
-	a := w.cur
-	w.cur = nil
-	if a.head.Seq == 0 && len(w.old) > 0 {
-		a.remove()
+func (w *Writer) retireChain() {
+	a := w.current
+	w.current = nil
+	if a.head.Seq == 0 && len(w.unlinked) > 0 {
+		a.removeFile()
 		return
 	}
-	w.old = append(w.old, a)
+	w.unlinked = append(w.unlinked, a)
 }
 
-// takeOver collects the ends of the account's dead chains and starts a new one.
-func (w *Writer) takeOver() error {
-	if err := makeDir(w.opts.Dir); err != nil {
+// adoptHeads collects the ends of the account's dead chains and starts a new one.
+func (w *Writer) adoptHeads() error {
+	if err := makeHeadsDir(w.opts.Dir); err != nil {
 		return err
 	}
-	unlock, err := lockDir(w.opts.Dir)
+	unlock, err := lockHeadsDir(w.opts.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	names, err := headFiles(w.opts.Dir, w.opts.Account)
+	names, err := listHeadFiles(w.opts.Dir, w.opts.Account)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
 		a, err := openAnchor(filepath.Join(w.opts.Dir, name))
 		switch {
-		case errors.Is(err, errLive):
+		case errors.Is(err, errHeadLocked):
 		case err != nil:
 			return err
 		case !a.marked: // nothing of it was ever sent
-			a.remove()
+			a.removeFile()
 		default:
-			w.old = append(w.old, a)
+			w.unlinked = append(w.unlinked, a)
 		}
 	}
-	return w.create()
+	return w.createChain()
 }
 
 // startChain starts a chain after an uncertain end.
 func (w *Writer) startChain() error {
-	unlock, err := lockDir(w.opts.Dir)
+	unlock, err := lockHeadsDir(w.opts.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return w.create()
+	return w.createChain()
 }
 
-// create makes the head file of a new chain. What the chain will link is made durable first, so that it never says
+// createChain makes the head file of a new chain. What the chain will link is made durable first, so that it never says
 // more than a later chain finds after a crash of the machine.
-func (w *Writer) create() error {
-	for _, a := range w.old {
-		if err := a.f.Sync(); err != nil {
+func (w *Writer) createChain() error {
+	for _, a := range w.unlinked {
+		if err := a.file.Sync(); err != nil {
 			return err
 		}
 	}
 	chain := w.opts.NewID()
-	if !validToken(chain) {
+	if !isToken(chain) {
 		return fmt.Errorf("%q cannot be the name of a chain", chain)
 	}
 	cur, err := createAnchor(w.opts.Dir, w.opts.Account, chain)
 	if err != nil {
 		return err
 	}
-	w.cur = cur
+	w.current = cur
 	return nil
 }
 
@@ -452,28 +452,28 @@ func (w *Writer) Close(ctx context.Context) error {
 		w.mu.Lock()
 	}
 	defer w.mu.Unlock()
-	if w.done || w.build == nil {
+	if w.released || w.encoder == nil {
 		return nil
 	}
-	w.done = true
-	if err := w.release(); err != nil {
+	w.released = true
+	if err := w.closeFiles(); err != nil {
 		return fmt.Errorf("close audit writer: %w", err)
 	}
 	return nil
 }
 
-// release closes the files, which frees their locks.
-func (w *Writer) release() error {
+// closeFiles closes the files, which frees their locks.
+func (w *Writer) closeFiles() error {
 	var errs []error
-	if w.cur != nil {
-		if w.cur.marked {
-			errs = append(errs, w.cur.f.Sync(), w.cur.f.Close())
+	if w.current != nil {
+		if w.current.marked {
+			errs = append(errs, w.current.file.Sync(), w.current.file.Close())
 		} else {
-			w.cur.remove()
+			w.current.removeFile()
 		}
 	}
-	for _, a := range w.old {
-		errs = append(errs, a.f.Close())
+	for _, a := range w.unlinked {
+		errs = append(errs, a.file.Close())
 	}
 	return errors.Join(errs...)
 }

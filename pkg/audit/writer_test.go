@@ -18,7 +18,7 @@ import (
 	"conclave/subjects"
 )
 
-func TestAppendAnswers(t *testing.T) {
+func TestAppendResult(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		plan   func([]byte) mode
@@ -26,35 +26,35 @@ func TestAppendAnswers(t *testing.T) {
 		chains int   // after one more append that goes through
 		first  int   // which record of the chain that one is, counting the open record
 	}{
-		{"stored", modes(store), nil, 1, 3},
-		{"full", modes(store, full), ErrFull, 1, 2},
-		{"refused", modes(store, refuse), ErrRefused, 1, 2},
-		{"id used by somebody else", modes(store, dup), ErrDuplicate, 1, 2},
-		{"answer lost once", modes(store, loseAck), nil, 1, 3},
-		{"message lost twice", modes(store, drop, drop), nil, 1, 3},
-		{"message late", modes(store, late), nil, 1, 3},
-		{"answer lost, then full: the first try may be stored", modes(store, loseAck, full), ErrUncertain, 2, 2},
-		{"message lost, then refused", modes(store, drop, refuse), ErrUncertain, 1, 2},
+		{"stored", planModes(store), nil, 1, 3},
+		{"full", planModes(store, full), ErrFull, 1, 2},
+		{"refused", planModes(store, refuse), ErrRefused, 1, 2},
+		{"id used by somebody else", planModes(store, dup), ErrDuplicate, 1, 2},
+		{"answer lost once", planModes(store, loseAck), nil, 1, 3},
+		{"message lost twice", planModes(store, drop, drop), nil, 1, 3},
+		{"message late", planModes(store, late), nil, 1, 3},
+		{"answer lost, then full: the first try may be stored", planModes(store, loseAck, full), ErrUncertain, 2, 2},
+		{"message lost, then refused", planModes(store, drop, refuse), ErrUncertain, 1, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := headsDir(t)
 				s := newStream(t, dir)
-				w := open(t, s, dir, "BROKER", "")
+				w := openWriter(t, s, dir, "BROKER", "")
 				s.plan = tc.plan
-				if err := w.Append(t.Context(), before("a")); !errors.Is(err, tc.want) {
+				if err := w.Append(t.Context(), beforeRecord("a")); !errors.Is(err, tc.want) {
 					t.Fatalf("err %v, want %v", err, tc.want)
 				}
-				must(t, w.Append(t.Context(), before("b")))
-				s.deliver()
-				wantOK(t, verify(t, s.source(), heads(t, dir)))
+				must(t, w.Append(t.Context(), beforeRecord("b")))
+				s.deliverDelayed()
+				wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 				must(t, w.Close(t.Context()))
-				r := verify(t, s.source(), heads(t, dir))
+				r := verifySource(t, s.source(), readHeads(t, dir))
 				wantOK(t, r)
 				if r.Chains != tc.chains+1 {
 					t.Errorf("%d chains, want %d and the genesis", r.Chains, tc.chains)
 				}
-				recs := records(t, s.msgs, "BROKER")
+				recs := recordsOf(t, s.msgs, "BROKER")
 				if last := recs[len(recs)-1]; last.ID != "b" || last.Seq != uint64(tc.first) {
 					t.Errorf("last record %+v", last)
 				}
@@ -64,114 +64,114 @@ func TestAppendAnswers(t *testing.T) {
 }
 
 // While nobody answers, every append is uncertain, and the heads do not pile up.
-func TestLongOutage(t *testing.T) {
+func TestOutageDoesNotAccumulateHeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
 		s := newStream(t, dir)
-		w := open(t, s, dir, "BROKER", "")
-		must(t, w.Append(t.Context(), before("first")))
-		head := w.cur.head
+		w := openWriter(t, s, dir, "BROKER", "")
+		must(t, w.Append(t.Context(), beforeRecord("first")))
+		head := w.current.head
 		for _, m := range []mode{drop, loseAck, late} {
-			s.plan = modes(m)
+			s.plan = planModes(m)
 			for i := range 5 {
 				start := time.Now()
-				if err := w.Append(t.Context(), before(fmt.Sprint(i))); !errors.Is(err, ErrUncertain) {
+				if err := w.Append(t.Context(), beforeRecord(fmt.Sprint(i))); !errors.Is(err, ErrUncertain) {
 					t.Fatal(err)
 				}
 				if took := time.Since(start); took > w.opts.Retry+w.opts.Timeout {
 					t.Errorf("gave up after %s", took)
 				}
 			}
-			s.deliver()
-			wantOK(t, verify(t, s.source(), heads(t, dir)))
+			s.deliverDelayed()
+			wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 		}
 		s.plan = nil
-		must(t, w.Append(t.Context(), after("first")))
-		recs := records(t, s.msgs, "BROKER")
+		must(t, w.Append(t.Context(), afterRecord("first")))
+		recs := recordsOf(t, s.msgs, "BROKER")
 		opened := recs[len(recs)-2]
 		if opened.Phase != subjects.AuditOpen || !slices.Equal(opened.Links, []subjects.AuditHead{head}) {
 			t.Errorf("the chain after the outage opens with %+v, want a link to %+v", opened, head)
 		}
 		must(t, w.Close(t.Context()))
-		if h := heads(t, dir); len(h) != 2 {
+		if h := readHeads(t, dir); len(h) != 2 {
 			t.Errorf("%d heads, want the genesis and the last chain: %+v", len(h), h)
 		}
-		r := verify(t, s.source(), heads(t, dir))
+		r := verifySource(t, s.source(), readHeads(t, dir))
 		wantOK(t, r)
 	})
 }
 
 // The very first chain has nothing to link; if its fate is unknown, the next one says so with a link to record 0.
-func TestOutageAtTheStart(t *testing.T) {
+func TestUncertainFirstChainIsLinkedAtRecordZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
 		s := newStream(t, dir)
-		w := open(t, s, dir, "BROKER", "")
+		w := openWriter(t, s, dir, "BROKER", "")
 		for _, m := range []mode{loseAck, drop, late, loseAck} {
-			s.plan = modes(m)
-			if err := w.Append(t.Context(), before("a")); !errors.Is(err, ErrUncertain) {
+			s.plan = planModes(m)
+			if err := w.Append(t.Context(), beforeRecord("a")); !errors.Is(err, ErrUncertain) {
 				t.Fatal(err)
 			}
 		}
 		s.plan = nil
-		must(t, w.Append(t.Context(), before("b")))
-		s.deliver()
+		must(t, w.Append(t.Context(), beforeRecord("b")))
+		s.deliverDelayed()
 		must(t, w.Close(t.Context()))
-		wantOK(t, verify(t, s.source(), heads(t, dir)))
+		wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 	})
 }
 
 func TestFullStoreDoesNotStopOpen(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
-	old := open(t, s, dir, "BROKER", "b1")
-	must(t, old.Append(t.Context(), before("a")))
+	old := openWriter(t, s, dir, "BROKER", "b1")
+	must(t, old.Append(t.Context(), beforeRecord("a")))
 	must(t, old.Close(t.Context()))
 
-	s.plan = modes(full)
+	s.plan = planModes(full)
 	for range 3 {
-		w := open(t, s, dir, "BROKER", "")
-		if err := w.Append(t.Context(), before("b")); !errors.Is(err, ErrFull) {
+		w := openWriter(t, s, dir, "BROKER", "")
+		if err := w.Append(t.Context(), beforeRecord("b")); !errors.Is(err, ErrFull) {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(heads(t, dir), func(h subjects.AuditHead) bool { return h.Chain == "b1" && h.Seq == 2 }) {
+		if !slices.ContainsFunc(readHeads(t, dir), func(h subjects.AuditHead) bool { return h.Chain == "b1" && h.Seq == 2 }) {
 			t.Fatal("the old head is gone before anything links it")
 		}
 		must(t, w.Close(t.Context()))
 	}
 	s.plan = nil
-	w := open(t, s, dir, "BROKER", "b2")
-	must(t, w.Append(t.Context(), before("c")))
+	w := openWriter(t, s, dir, "BROKER", "b2")
+	must(t, w.Append(t.Context(), beforeRecord("c")))
 	must(t, w.Close(t.Context()))
-	if h := heads(t, dir); len(h) != 2 {
+	if h := readHeads(t, dir); len(h) != 2 {
 		t.Fatalf("heads %+v", h)
 	}
-	wantOK(t, verify(t, s.source(), heads(t, dir)))
+	wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 }
 
-func TestCrash(t *testing.T) {
+func TestReopenAfterCrash(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		plan  func([]byte) mode // for the append before the crash
 		links []subjects.AuditHead
 	}{
 		{"nothing sent", nil, nil},
-		{"acknowledged", modes(store), []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 2}}},
-		{"refused", modes(full), []subjects.AuditHead{{Account: "BROKER", Chain: "b1"}}},
+		{"acknowledged", planModes(store), []subjects.AuditHead{{Account: "BROKER", Chain: "b1", Seq: 2}}},
+		{"refused", planModes(full), []subjects.AuditHead{{Account: "BROKER", Chain: "b1"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := headsDir(t)
 			s := newStream(t, dir)
-			w := open(t, s, dir, "BROKER", "b1")
+			w := openWriter(t, s, dir, "BROKER", "b1")
 			if s.plan = tc.plan; s.plan != nil {
-				_ = w.Append(t.Context(), before("a"))
+				_ = w.Append(t.Context(), beforeRecord("a"))
 			}
-			crash(w)
+			crashWriter(w)
 			s.plan = nil
-			w = open(t, s, dir, "BROKER", "b2")
-			must(t, w.Append(t.Context(), before("b")))
-			crash(w)
-			recs := records(t, s.msgs, "BROKER")
+			w = openWriter(t, s, dir, "BROKER", "b2")
+			must(t, w.Append(t.Context(), beforeRecord("b")))
+			crashWriter(w)
+			recs := recordsOf(t, s.msgs, "BROKER")
 			links := recs[len(recs)-2].Links
 			for i := range links {
 				links[i].Hash = ""
@@ -179,9 +179,9 @@ func TestCrash(t *testing.T) {
 			if !slices.Equal(links, tc.links) {
 				t.Errorf("links %+v, want %+v", links, tc.links)
 			}
-			r := verify(t, s.source(), heads(t, dir))
+			r := verifySource(t, s.source(), readHeads(t, dir))
 			wantOK(t, r)
-			if _, err := os.Stat(filepath.Join(dir, headName("BROKER", "b1"))); !errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(filepath.Join(dir, headFileName("BROKER", "b1"))); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the old head is still there: %v", err)
 			}
 		})
@@ -189,89 +189,89 @@ func TestCrash(t *testing.T) {
 }
 
 // A crash after the stream has stored a message and before the anchor moved leaves records beyond the linked head.
-func TestCrashBeforeTheAnchor(t *testing.T) {
+func TestCrashBeforeAnchorLeavesUnacknowledgedRecords(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
-	w := open(t, s, dir, "BROKER", "b1")
-	must(t, w.Append(t.Context(), before("a")))
-	head := w.cur.head
-	must(t, w.Append(t.Context(), before("b")))
-	_, err := w.cur.f.WriteAt(make([]byte, slotSize), 0) // the slot of the second append
+	w := openWriter(t, s, dir, "BROKER", "b1")
+	must(t, w.Append(t.Context(), beforeRecord("a")))
+	head := w.current.head
+	must(t, w.Append(t.Context(), beforeRecord("b")))
+	_, err := w.current.file.WriteAt(make([]byte, slotSize), 0) // the slot of the second append
 	must(t, err)
-	if h := heads(t, dir); h[1] != head {
+	if h := readHeads(t, dir); h[1] != head {
 		t.Fatalf("heads %+v, want %+v", h, head)
 	}
-	crash(w)
-	w = open(t, s, dir, "BROKER", "b2")
-	must(t, w.Append(t.Context(), before("c")))
-	crash(w)
-	r := verify(t, s.source(), heads(t, dir))
+	crashWriter(w)
+	w = openWriter(t, s, dir, "BROKER", "b2")
+	must(t, w.Append(t.Context(), beforeRecord("c")))
+	crashWriter(w)
+	r := verifySource(t, s.source(), readHeads(t, dir))
 	wantOK(t, r)
 	if r.Unfinished != 2 || r.Pending != 1 {
 		t.Errorf("unfinished %d, pending %d", r.Unfinished, r.Pending)
 	}
 }
 
-func TestLiveWriterIsLeftAlone(t *testing.T) {
+func TestOpenSkipsHeadOfLiveWriter(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
-	one := open(t, s, dir, "BROKER", "b1")
-	idle := open(t, s, dir, "BROKER", "b2") // its file is still empty
-	must(t, one.Append(t.Context(), before("a")))
-	two := open(t, s, dir, "BROKER", "b3")
-	must(t, two.Append(t.Context(), before("b")))
-	must(t, idle.Append(t.Context(), before("c")))
-	must(t, one.Append(t.Context(), after("a")))
+	one := openWriter(t, s, dir, "BROKER", "b1")
+	idle := openWriter(t, s, dir, "BROKER", "b2") // its file is still empty
+	must(t, one.Append(t.Context(), beforeRecord("a")))
+	two := openWriter(t, s, dir, "BROKER", "b3")
+	must(t, two.Append(t.Context(), beforeRecord("b")))
+	must(t, idle.Append(t.Context(), beforeRecord("c")))
+	must(t, one.Append(t.Context(), afterRecord("a")))
 	for _, w := range []*Writer{one, two, idle} {
 		must(t, w.Close(t.Context()))
 	}
-	for _, rec := range records(t, s.msgs, "BROKER") {
+	for _, rec := range recordsOf(t, s.msgs, "BROKER") {
 		if len(rec.Links) > 0 {
 			t.Errorf("%s links a chain that lives: %+v", rec.Chain, rec.Links)
 		}
 	}
-	wantOK(t, verify(t, s.source(), heads(t, dir)))
+	wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 }
 
-func TestAnchorThatCannotBeWritten(t *testing.T) {
+func TestAnchorWriteFailureIsUncertain(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
-	w := open(t, s, dir, "BROKER", "b1")
-	must(t, w.Append(t.Context(), before("a")))
-	must(t, w.cur.f.Close())
-	if err := w.Append(t.Context(), before("b")); !errors.Is(err, ErrUncertain) {
+	w := openWriter(t, s, dir, "BROKER", "b1")
+	must(t, w.Append(t.Context(), beforeRecord("a")))
+	must(t, w.current.file.Close())
+	if err := w.Append(t.Context(), beforeRecord("b")); !errors.Is(err, ErrUncertain) {
 		t.Fatalf("acknowledged without an anchor: %v", err)
 	}
 	// Its lock and its last anchor are out of reach now: no new chain may pretend otherwise.
-	if err := w.Append(t.Context(), before("c")); err == nil {
+	if err := w.Append(t.Context(), beforeRecord("c")); err == nil {
 		t.Fatal("acknowledged although the old end cannot be made durable")
 	}
 }
 
-func TestLogThatPanics(t *testing.T) {
+func TestPanickingLogIsUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
 		s := newStream(t, dir)
-		w := open(t, s, dir, "BROKER", "")
+		w := openWriter(t, s, dir, "BROKER", "")
 		s.plan = func([]byte) mode { panic("broken") }
-		if err := w.Append(t.Context(), before("a")); !errors.Is(err, ErrUncertain) {
+		if err := w.Append(t.Context(), beforeRecord("a")); !errors.Is(err, ErrUncertain) {
 			t.Fatal(err)
 		}
 		s.plan = nil
-		must(t, w.Append(t.Context(), before("b")))
+		must(t, w.Append(t.Context(), beforeRecord("b")))
 		must(t, w.Close(t.Context()))
-		wantOK(t, verify(t, s.source(), heads(t, dir)))
+		wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 	})
 }
 
-func TestWriterRefuses(t *testing.T) {
+func TestAppendRejectsInvalidRecord(t *testing.T) {
 	dir := headsDir(t)
 	s := newStream(t, dir)
-	w := open(t, s, dir, "BROKER", "")
+	w := openWriter(t, s, dir, "BROKER", "")
 	long := make([]byte, maxRecord)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	closed := open(t, s, dir, "GATEWAY", "")
+	closed := openWriter(t, s, dir, "GATEWAY", "")
 	must(t, closed.Close(t.Context()))
 	must(t, closed.Close(t.Context()))
 	for _, tc := range []struct {
@@ -280,9 +280,9 @@ func TestWriterRefuses(t *testing.T) {
 		ctx  context.Context
 		rec  subjects.AuditRecord
 	}{
-		{"zero writer", &Writer{}, t.Context(), before("a")},
-		{"closed", closed, t.Context(), before("a")},
-		{"ctx has ended", w, cancelled, before("a")},
+		{"zero writer", &Writer{}, t.Context(), beforeRecord("a")},
+		{"closed", closed, t.Context(), beforeRecord("a")},
+		{"ctx has ended", w, cancelled, beforeRecord("a")},
 		{"no phase", w, t.Context(), subjects.AuditRecord{ID: "a", Action: "x"}},
 		{"opens a chain itself", w, t.Context(), subjects.AuditRecord{ID: "a", Action: "x", Phase: subjects.AuditOpen}},
 		{"no id", w, t.Context(), subjects.AuditRecord{Phase: subjects.AuditBefore, Action: "x"}},
@@ -304,7 +304,7 @@ func TestWriterRefuses(t *testing.T) {
 	must(t, w.Close(t.Context()))
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRejectsInvalidOptions(t *testing.T) {
 	log := accountLog{account: "BROKER"}
 	shared := headsDir(t)
 	must(t, os.Mkdir(shared, 0o700))
@@ -341,13 +341,13 @@ func TestGroupCommit(t *testing.T) {
 		dir := headsDir(t)
 		s := newStream(t, dir)
 		s.block = make(chan struct{})
-		w := open(t, s, dir, "BROKER", "")
+		w := openWriter(t, s, dir, "BROKER", "")
 		const callers = 3*maxBatchRecords + 1
 		errs := make(chan error, callers)
-		go func() { errs <- w.Append(t.Context(), before("leader")) }()
+		go func() { errs <- w.Append(t.Context(), beforeRecord("leader")) }()
 		synctest.Wait()
 		for i := range callers - 1 {
-			go func() { errs <- w.Append(t.Context(), before(fmt.Sprint(i))) }()
+			go func() { errs <- w.Append(t.Context(), beforeRecord(fmt.Sprint(i))) }()
 		}
 		synctest.Wait() // all wait for the one message
 		close(s.block)
@@ -358,7 +358,7 @@ func TestGroupCommit(t *testing.T) {
 			t.Errorf("%d messages for %d callers, want the leader's and three full ones", got, callers)
 		}
 		must(t, w.Close(t.Context()))
-		wantOK(t, verify(t, s.source(), heads(t, dir)))
+		wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 	})
 }
 
@@ -367,11 +367,11 @@ func TestGroupCommitBoundsBytes(t *testing.T) {
 		dir := headsDir(t)
 		s := newStream(t, dir)
 		s.block = make(chan struct{})
-		w := open(t, s, dir, "BROKER", "")
+		w := openWriter(t, s, dir, "BROKER", "")
 		errs := make(chan error)
-		go func() { errs <- w.Append(t.Context(), before("leader")) }()
+		go func() { errs <- w.Append(t.Context(), beforeRecord("leader")) }()
 		synctest.Wait()
-		big := before("big")
+		big := beforeRecord("big")
 		big.Reason = string(make([]byte, maxRecord-1000))
 		const callers = 40
 		for range callers {
@@ -392,17 +392,17 @@ func TestGroupCommitBoundsBytes(t *testing.T) {
 }
 
 // Callers that lose patience must not disturb the others, wherever they are in the queue.
-func TestCallersThatGiveUp(t *testing.T) {
+func TestCancelledCallersDoNotDisturbOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := headsDir(t)
 		s := newStream(t, dir)
 		block := make(chan struct{})
 		s.block = block
-		w := open(t, s, dir, "BROKER", "")
+		w := openWriter(t, s, dir, "BROKER", "")
 		call := func(id string) (context.CancelFunc, chan error) {
 			ctx, cancel := context.WithCancel(t.Context())
 			answer := make(chan error, 1)
-			go func() { answer <- w.Append(ctx, before(id)) }()
+			go func() { answer <- w.Append(ctx, beforeRecord(id)) }()
 			synctest.Wait()
 			return cancel, answer
 		}
@@ -451,13 +451,13 @@ func TestCallersThatGiveUp(t *testing.T) {
 		must(t, w.Close(t.Context()))
 
 		var ids []string
-		for _, rec := range records(t, s.msgs, "BROKER")[1:] {
+		for _, rec := range recordsOf(t, s.msgs, "BROKER")[1:] {
 			ids = append(ids, rec.ID)
 		}
 		if want := []string{"leader", "patient", "fourth", "fifth"}; !slices.Equal(ids, want) {
 			t.Errorf("stored %v, want %v", ids, want)
 		}
-		wantOK(t, verify(t, s.source(), heads(t, dir)))
+		wantOK(t, verifySource(t, s.source(), readHeads(t, dir)))
 	})
 }
 
@@ -482,7 +482,7 @@ func TestConcurrentAppends(t *testing.T) {
 			case 3:
 				return full
 			case 4:
-				s.deliver()
+				s.deliverDelayed()
 			case 5:
 				if rng.IntN(5) == 0 {
 					down = 20 // long enough to give up
@@ -491,7 +491,7 @@ func TestConcurrentAppends(t *testing.T) {
 			}
 			return store
 		}
-		w := open(t, s, dir, "BROKER", "")
+		w := openWriter(t, s, dir, "BROKER", "")
 		var (
 			wg     sync.WaitGroup
 			mu     sync.Mutex
@@ -503,7 +503,7 @@ func TestConcurrentAppends(t *testing.T) {
 			wg.Go(func() {
 				for i := range acts {
 					id := fmt.Sprintf("%d-%d", g, i)
-					for _, rec := range []subjects.AuditRecord{before(id), after(id)} {
+					for _, rec := range []subjects.AuditRecord{beforeRecord(id), afterRecord(id)} {
 						err := w.Append(t.Context(), rec)
 						mu.Lock()
 						if err == nil {
@@ -521,9 +521,9 @@ func TestConcurrentAppends(t *testing.T) {
 		}
 		wg.Wait()
 		must(t, w.Close(t.Context()))
-		s.deliver()
+		s.deliverDelayed()
 		stored := map[string]int{}
-		for _, rec := range records(t, s.msgs, "BROKER") {
+		for _, rec := range recordsOf(t, s.msgs, "BROKER") {
 			stored[rec.Phase+rec.ID]++
 		}
 		for key := range acked {
@@ -531,7 +531,7 @@ func TestConcurrentAppends(t *testing.T) {
 				t.Errorf("%s was acknowledged and is stored %d times", key, stored[key])
 			}
 		}
-		r := verify(t, s.source(), heads(t, dir))
+		r := verifySource(t, s.source(), readHeads(t, dir))
 		wantOK(t, r)
 		if len(acked) == 0 || failed == 0 || r.Chains < 3 {
 			t.Errorf("%d acknowledged, %d failed, %d chains: the test has lost its teeth", len(acked), failed, r.Chains)
@@ -552,7 +552,7 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 	started := map[string][]string{} // acts that the running writer has begun
 	acked := map[string]bool{}
 	n := 0
-	account := rapid.SampledFrom(known.Accounts)
+	account := rapid.SampledFrom(testOptions.Accounts)
 	anyMode := rapid.SampledFrom([]mode{store, full, refuse, loseAck, drop, late, dup})
 	stop := func(a string, end func(w *Writer)) {
 		if w := writers[a]; w != nil {
@@ -564,14 +564,14 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 	append1 := func(rt *rapid.T) {
 		a := account.Draw(rt, "account")
 		if writers[a] == nil {
-			writers[a] = open(t, s, dir, a, "")
+			writers[a] = openWriter(t, s, dir, a, "")
 		}
-		s.plan = modes(rapid.SampledFrom([]mode{store, store, drop, loseAck, late}).Draw(rt, "rest"),
+		s.plan = planModes(rapid.SampledFrom([]mode{store, store, drop, loseAck, late}).Draw(rt, "rest"),
 			rapid.SliceOfN(anyMode, 0, 3).Draw(rt, "modes")...)
-		rec := before(fmt.Sprintf("%s-%d", a, n))
+		rec := beforeRecord(fmt.Sprintf("%s-%d", a, n))
 		n++
 		if ids := started[a]; len(ids) > 0 && rapid.Bool().Draw(rt, "after") {
-			rec = after(ids[0])
+			rec = afterRecord(ids[0])
 			started[a] = ids[1:]
 		}
 		if err := writers[a].Append(t.Context(), rec); err == nil {
@@ -584,13 +584,13 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 	rt.Repeat(map[string]func(*rapid.T){
 		"append":  append1,
 		"append2": append1,
-		"deliver": func(*rapid.T) { s.deliver() },
-		"crash":   func(rt *rapid.T) { stop(account.Draw(rt, "account"), crash) },
+		"deliver": func(*rapid.T) { s.deliverDelayed() },
+		"crash":   func(rt *rapid.T) { stop(account.Draw(rt, "account"), crashWriter) },
 		"close": func(rt *rapid.T) {
 			stop(account.Draw(rt, "account"), func(w *Writer) { must(t, w.Close(t.Context())) })
 		},
 		"": func(rt *rapid.T) {
-			r := verify(t, s.source(), heads(t, dir))
+			r := verifySource(t, s.source(), readHeads(t, dir))
 			if !r.OK {
 				rt.Fatalf("%v", r.Problems)
 			}
@@ -605,25 +605,25 @@ func simulate(t *testing.T, rt *rapid.T) (*stream, []subjects.AuditHead) {
 			}
 		},
 	})
-	for _, a := range known.Accounts {
-		stop(a, crash)
-		for _, rec := range records(t, s.msgs, a) {
+	for _, a := range testOptions.Accounts {
+		stop(a, crashWriter)
+		for _, rec := range recordsOf(t, s.msgs, a) {
 			delete(acked, rec.Phase+rec.ID)
 		}
 	}
 	if len(acked) > 0 {
 		rt.Fatalf("acknowledged but not stored: %v", acked)
 	}
-	return s, heads(t, dir)
+	return s, readHeads(t, dir)
 }
 
-func TestWhateverHappensVerifies(t *testing.T) {
+func TestRandomFailuresVerify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(inBubble{t}, func(rt *rapid.T) { simulate(t, rt) })
 	})
 }
 
-func TestAnyMutationIsFound(t *testing.T) {
+func TestAnyMutationIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(inBubble{t}, func(rt *rapid.T) {
 			s, heads := simulate(t, rt)
@@ -658,7 +658,7 @@ func TestAnyMutationIsFound(t *testing.T) {
 				}
 				src = source(msgs)
 			}
-			if r := verify(t, src, heads); r.OK {
+			if r := verifySource(t, src, heads); r.OK {
 				rt.Fatal("not noticed")
 			}
 		})
@@ -670,7 +670,7 @@ type nullLog struct{}
 func (nullLog) Append(context.Context, string, string, []byte) (bool, error) { return false, nil }
 
 func BenchmarkAppend(b *testing.B) {
-	rec := before("0123456789abcdef0123456789")
+	rec := beforeRecord("0123456789abcdef0123456789")
 	rec.AgentID, rec.AgentType, rec.Lineage = "GENERATOR", "assistant", []string{"GENERATOR"}
 	rec.Tool, rec.ParamsHash = "web_search", Hash(nil)
 	rec.Session, rec.Query = "s-0123456789", "q-0123456789"

@@ -79,7 +79,7 @@ func openLog(ctx context.Context, home bus.Home, b *bus.Bus, create CreateStream
 		return err
 	}
 	defer nc.Close()
-	first, err := bus.AuditFirst(ctx, nc)
+	first, err := bus.ReadFirstAuditMessage(ctx, nc)
 	if err != nil {
 		return fmt.Errorf("opening the audit log: %w", err)
 	}
@@ -138,7 +138,7 @@ func (p *pending) check(ctx context.Context, home bus.Home, heads []subjects.Aud
 	if !hasGenesis && p.genesis.Sealed == "" && len(p.genesis.OldHeads) == 0 {
 		return nil // the first start was interrupted; an actor elsewhere may have written since, and no anchor is excused
 	}
-	_, err := audit.Beginning(audit.Stored{Subject: audit.GenesisSubject, Data: p.data}, heads)
+	_, err := audit.ReadGenesis(audit.Stored{Subject: audit.GenesisSubject, Data: p.data}, heads)
 	p.anchored = err == nil
 	for _, h := range heads {
 		if own := p.anchored && h.Account == audit.GenesisAccount; !own && !slices.Contains(p.genesis.OldHeads, h) {
@@ -213,7 +213,7 @@ func VerifySource(ctx context.Context, home bus.Home, src audit.Source, heads []
 	}
 	for _, s := range rep.Predecessors {
 		if s.Problem != "" {
-			rep.Add(audit.Problem{Text: s.Problem})
+			rep.AddProblem(audit.Problem{Text: s.Problem})
 		}
 	}
 	return rep, nil
@@ -238,7 +238,7 @@ func ListPredecessors(ctx context.Context, home bus.Home, g *subjects.AuditGenes
 			s.Problem = fmt.Sprintf("the sealed audit log %s is not the one that was sealed: its SHA-256 is %s, not %s", s.File, sum, s.SHA256)
 		default:
 			// A log that had lost its genesis record is sealed nevertheless; its first record names no predecessor.
-			if g, err = audit.Beginning(first, s.OldHeads); err != nil {
+			if g, err = audit.ReadGenesis(first, s.OldHeads); err != nil {
 				s.Note = fmt.Sprintf("no record confirms the logs sealed before it: %v", err)
 			}
 		}

@@ -41,7 +41,7 @@ type rotator struct {
 // be stopped, else the error is [bus.ErrInUse]: Rotate locks the data folder. The old stream is moved and never deleted,
 // so no key needs the right to delete. An interrupted rotation is resumed.
 func Rotate(ctx context.Context, home bus.Home, server bus.ServerConfig, log *slog.Logger) (rot Rotation, err error) {
-	if err := home.Make(); err != nil {
+	if err := home.CreateFolders(); err != nil {
 		return rot, err
 	}
 	unlock, err := home.Lock()
@@ -203,5 +203,5 @@ func WithServer(home bus.Home, server bus.ServerConfig, log *slog.Logger, f func
 		return err
 	}
 	defer s.Stop(context.Background())
-	return f(s, &bus.Bus{URL: s.URL(), Keys: keys, Srv: s, Log: log})
+	return f(s, &bus.Bus{URL: s.URL(), Keys: keys, Server: s, Log: log})
 }

@@ -15,8 +15,8 @@ import (
 	"conclave/subjects"
 )
 
-// AuditLog appends to the audit log through a writer's connection. It can do nothing else there.
-func AuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
+// NewAuditLog appends to the audit log through a writer's connection. It can do nothing else there.
+func NewAuditLog(nc *nats.Conn) audit.Log { return auditLog{nc} }
 
 type auditLog struct{ nc *nats.Conn }
 
@@ -43,7 +43,7 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	switch err := json.Unmarshal(r.Data, &ack); {
 	case err != nil:
 		return false, fmt.Errorf("the audit's answer could not be read: %w", err)
-	case ack.Error != nil && ack.Error.ErrorCode == storeFailed && strings.Contains(ack.Error.Description, "maximum bytes"):
+	case ack.Error != nil && ack.Error.ErrorCode == errCodeStoreFailed && strings.Contains(ack.Error.Description, "maximum bytes"):
 		return false, fmt.Errorf("%w: %w", audit.ErrFull, ack.Error)
 	case ack.Error != nil:
 		return false, fmt.Errorf("%w: %w", audit.ErrRefused, ack.Error)
@@ -53,16 +53,16 @@ func (l auditLog) Append(ctx context.Context, chain, id string, data []byte) (bo
 	return ack.Duplicate, nil
 }
 
-// storeFailed is the server's code for a stream that would not take a message, a full one among them.
-const storeFailed jetstream.ErrorCode = 10077
+// errCodeStoreFailed is the server's code for a stream that would not take a message, a full one among them.
+const errCodeStoreFailed jetstream.ErrorCode = 10077
 
 // AuditSource reads the audit log with the auditor's connection, up to the last message there is now. It asks for each
 // message by sequence: what a direct get says of a subject is the writer's word, this is the server's.
 func AuditSource(ctx context.Context, nc *nats.Conn) (audit.Source, error) {
-	return auditFrom(ctx, nc, 0)
+	return auditSourceFrom(ctx, nc, 0)
 }
 
-func auditFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, error) {
+func auditSourceFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, error) {
 	var info struct {
 		State struct {
 			First uint64 `json:"first_seq"`
@@ -70,7 +70,7 @@ func auditFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, 
 		} `json:"state"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := apiGet(ctx, nc, "STREAM.INFO.AUDIT", nil, &info); err != nil {
+	if err := requestAuditAPI(ctx, nc, "STREAM.INFO.AUDIT", nil, &info); err != nil {
 		return audit.Source{}, err
 	}
 	if info.Error != nil {
@@ -78,33 +78,35 @@ func auditFrom(ctx context.Context, nc *nats.Conn, first uint64) (audit.Source, 
 	}
 	first = max(first, info.State.First)
 	return audit.Source{First: first, Last: info.State.Last, Messages: func(yield func(audit.Stored, error) bool) {
-		read(ctx, nc, first, info.State.Last, yield)
+		readAuditMessages(ctx, nc, first, info.State.Last, yield)
 	}}, nil
 }
 
-// AuditFirst is the first message of the audit log.
-func AuditFirst(ctx context.Context, nc *nats.Conn) (audit.Stored, error) { return message(ctx, nc, 1) }
-
-// AuditAfter reads what was stored after a sequence.
-func AuditAfter(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Source, error) {
-	return auditFrom(ctx, nc, seq+1)
+// ReadFirstAuditMessage is the first message of the audit log.
+func ReadFirstAuditMessage(ctx context.Context, nc *nats.Conn) (audit.Stored, error) {
+	return readAuditMessage(ctx, nc, 1)
 }
 
-// window is how many messages are asked for at once. One at a time would wait a round trip for each.
-const window = 128
+// AuditSourceAfter reads what was stored after a sequence.
+func AuditSourceAfter(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Source, error) {
+	return auditSourceFrom(ctx, nc, seq+1)
+}
 
-func read(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(audit.Stored, error) bool) {
+// readWindow is how many messages are asked for at once. One at a time would wait a round trip for each.
+const readWindow = 128
+
+func readAuditMessages(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(audit.Stored, error) bool) {
 	type result struct {
 		audit.Stored
 		err error
 	}
-	for from := first; from <= last && from > 0; from += window {
-		n := min(window, last-from+1)
+	for from := first; from <= last && from > 0; from += readWindow {
+		n := min(readWindow, last-from+1)
 		results := make([]chan result, n)
 		for i := range results {
 			results[i] = make(chan result, 1)
 			go func() {
-				st, err := message(ctx, nc, from+uint64(i))
+				st, err := readAuditMessage(ctx, nc, from+uint64(i))
 				results[i] <- result{st, err}
 			}()
 		}
@@ -122,7 +124,7 @@ func read(ctx context.Context, nc *nats.Conn, first, last uint64, yield func(aud
 
 var errNoMessage = errors.New("no message at this sequence")
 
-func message(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, error) {
+func readAuditMessage(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, error) {
 	var got struct {
 		Message *struct {
 			Subject string `json:"subject"`
@@ -131,7 +133,7 @@ func message(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, erro
 		} `json:"message"`
 		Error *jetstream.APIError `json:"error"`
 	}
-	if err := apiGet(ctx, nc, "STREAM.MSG.GET.AUDIT", map[string]uint64{"seq": seq}, &got); err != nil {
+	if err := requestAuditAPI(ctx, nc, "STREAM.MSG.GET.AUDIT", map[string]uint64{"seq": seq}, &got); err != nil {
 		return audit.Stored{}, err
 	}
 	switch {
@@ -145,8 +147,8 @@ func message(ctx context.Context, nc *nats.Conn, seq uint64) (audit.Stored, erro
 	return audit.Stored{Seq: got.Message.Seq, Subject: got.Message.Subject, Data: got.Message.Data}, nil
 }
 
-// apiGet asks the audit log's API. A read that gets no answer is tried again: the server may be busy writing.
-func apiGet(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
+// requestAuditAPI asks the audit log's API. A read that gets no answer is tried again: the server may be busy writing.
+func requestAuditAPI(ctx context.Context, nc *nats.Conn, verb string, body, into any) error {
 	var data []byte
 	if body != nil {
 		var err error

@@ -11,24 +11,24 @@ import (
 // keys of models, the family of an agent, and the stores that the broker decides by.
 func brokerRows() []row {
 	people := subjects.UserAccounts
-	strangers := without(people...)
+	strangers := rolesExcept(people...)
 	var out []row
 	for i, s := range []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"} {
 		for j, p := range people {
 			other := people[1-j]
 			out = append(out, row{
-				name: p + " says " + s + ", and nobody else does",
-				bad:  slices.Concat(all(strangers, s), all(strangers, "ctl."+p+"."+s), one(other, "ctl."+p+"."+s), one(p, "ctl."+p+"."+s), one(p, s+".more")),
-				good: ask(p, s), sees: []string{"broker ctl." + p + "." + s, back(p)},
+				name:    p + " says " + s + ", and nobody else does",
+				denied:  slices.Concat(publishedByEach(strangers, s), publishedByEach(strangers, "ctl."+p+"."+s), publishedBy(other, "ctl."+p+"."+s), publishedBy(p, "ctl."+p+"."+s), publishedBy(p, s+".more")),
+				control: request(p, s), receivers: []string{"broker ctl." + p + "." + s, replyTo(p)},
 			})
 		}
 		// The reply of one door is no key to another.
 		doors := []string{"approval.list", "approval.revoke.a1", "policy.explain", "session.config"}
 		next := doors[(i+1)%len(doors)]
 		out = append(out, row{
-			name: "through " + s + " to what the user did not say", silent: true,
-			bad:  replying("user", s, "{}", "ctl.gateway."+next, "ctl.user."+next, "agent.model.secret.use", "secret.get", "tool.call.tools.run_shell", "$KV.rules.x"),
-			good: ask("user", s), sees: []string{"broker ctl.user." + s, back("user")},
+			name: "through " + s + " to what the user did not say", accepted: true,
+			denied:  replying("user", s, "{}", "ctl.gateway."+next, "ctl.user."+next, "agent.model.secret.use", "secret.get", "tool.call.tools.run_shell", "$KV.rules.x"),
+			control: request("user", s), receivers: []string{"broker ctl.user." + s, replyTo("user")},
 		})
 	}
 	for _, a := range subjects.Agents {
@@ -37,53 +37,53 @@ func brokerRows() []row {
 		out = append(
 			out,
 			row{
-				name: a + " spawns below its own children, and not deeper than any",
-				bad:  slices.Concat(one(a, deeper), one(a, "agent."+next+"."+deep), one(a, "agent."+a+"."+deep), one(a, "agent.spawned.a")),
-				good: ask(a, deep), sees: []string{"broker agent." + a + "." + deep, back(a)},
+				name:    a + " spawns below its own children, and not deeper than any",
+				denied:  slices.Concat(publishedBy(a, deeper), publishedBy(a, "agent."+next+"."+deep), publishedBy(a, "agent."+a+"."+deep), publishedBy(a, "agent.spawned.a")),
+				control: request(a, deep), receivers: []string{"broker agent." + a + "." + deep, replyTo(a)},
 			},
 			row{
-				name: a + " looks for its own children, and not deeper than any",
-				bad:  slices.Concat(one(a, "broker.discover.a.b.c.d.e"), one(a, "broker.validate.a.b.c.d.e"), one(a, "agent."+next+".broker.validate.a"), one(a, "agent."+next+".broker.discover.a")),
-				good: ask(a, "broker.validate.a.b.c.d"), sees: []string{"broker agent." + a + ".broker.validate.a.b.c.d", back(a)},
+				name:    a + " looks for its own children, and not deeper than any",
+				denied:  slices.Concat(publishedBy(a, "broker.discover.a.b.c.d.e"), publishedBy(a, "broker.validate.a.b.c.d.e"), publishedBy(a, "agent."+next+".broker.validate.a"), publishedBy(a, "agent."+next+".broker.discover.a")),
+				control: request(a, "broker.validate.a.b.c.d"), receivers: []string{"broker agent." + a + ".broker.validate.a.b.c.d", replyTo(a)},
 			},
 		)
 	}
-	nobodies := without(subjects.Agents...)
+	nobodies := rolesExcept(subjects.Agents...)
 	return append(
 		out,
-		row{name: "a child for one who is no agent", bad: slices.Concat(all(nobodies, "agent.spawn"), all(nobodies, "agent.spawn.a"), all(nobodies, "broker.discover"), all(nobodies, "broker.validate.a")), good: ask("generator", "agent.spawn.a"), sees: []string{"broker agent.generator.agent.spawn.a", back("generator")}},
+		row{name: "a child for one who is no agent", denied: slices.Concat(publishedByEach(nobodies, "agent.spawn"), publishedByEach(nobodies, "agent.spawn.a"), publishedByEach(nobodies, "broker.discover"), publishedByEach(nobodies, "broker.validate.a")), control: request("generator", "agent.spawn.a"), receivers: []string{"broker agent.generator.agent.spawn.a", replyTo("generator")}},
 		row{
-			name: "the key of a model for one who is no model", bad: slices.Concat(all(without("model"), "secret.use"), all(without(), "agent.model.secret.use"), one("model", "secret.get"), one("model", "secret.use.more")),
-			good: ask("model", "secret.use"), sees: []string{"broker agent.model.secret.use", back("model")},
+			name: "the key of a model for one who is no model", denied: slices.Concat(publishedByEach(rolesExcept("model"), "secret.use"), publishedByEach(rolesExcept(), "agent.model.secret.use"), publishedBy("model", "secret.get"), publishedBy("model", "secret.use.more")),
+			control: request("model", "secret.use"), receivers: []string{"broker agent.model.secret.use", replyTo("model")},
 		},
 		row{
-			name: "through the key of a model to everything", silent: true, bad: replying("model", "secret.use", "{}", "secret.get", "ctl.user.approval.decision.a1", "ctl.user.session.config", "tool.call.tools.run_shell", "agent.generator.tool.request.run_shell", "_INBOX.generator.x"),
-			good: ask("model", "secret.use"), sees: []string{"broker agent.model.secret.use", back("model")},
+			name: "through the key of a model to everything", accepted: true, denied: replying("model", "secret.use", "{}", "secret.get", "ctl.user.approval.decision.a1", "ctl.user.session.config", "tool.call.tools.run_shell", "agent.generator.tool.request.run_shell", "_INBOX.generator.x"),
+			control: request("model", "secret.use"), receivers: []string{"broker agent.model.secret.use", replyTo("model")},
 		},
 		row{
-			name: "a parked result for one who is no person", pre: []act{{as: "broker", subject: "core.API.$KV.parked.p1"}},
-			bad:  slices.Concat(all(without("user", "gateway", "broker"), "core.API.DIRECT.GET.KV_parked.$KV.parked.p1"), all(without("broker"), "core.API.DIRECT.GET.KV_parked"), all(without("broker"), "core.API.STREAM.MSG.GET.KV_parked")),
-			good: act{as: "user", subject: "core.API.DIRECT.GET.KV_parked.$KV.parked.p1", reply: inbox}, sees: []string{back("user")},
+			name: "a parked result for one who is no person", setup: []publication{{role: "broker", subject: "core.API.$KV.parked.p1"}},
+			denied:  slices.Concat(publishedByEach(rolesExcept("user", "gateway", "broker"), "core.API.DIRECT.GET.KV_parked.$KV.parked.p1"), publishedByEach(rolesExcept("broker"), "core.API.DIRECT.GET.KV_parked"), publishedByEach(rolesExcept("broker"), "core.API.STREAM.MSG.GET.KV_parked")),
+			control: publication{role: "user", subject: "core.API.DIRECT.GET.KV_parked.$KV.parked.p1", reply: inbox}, receivers: []string{replyTo("user")},
 		},
 		row{
-			name: "a parked result, written by one who may read it", bad: append(all(without("broker"), "core.API.$KV.parked.p1"), all(without("broker"), "$KV.parked.p1")...),
-			good: act{as: "gateway", subject: "core.API.DIRECT.GET.KV_parked.$KV.parked.p1", reply: inbox}, sees: []string{back("gateway")},
+			name: "a parked result, written by one who may read it", denied: append(publishedByEach(rolesExcept("broker"), "core.API.$KV.parked.p1"), publishedByEach(rolesExcept("broker"), "$KV.parked.p1")...),
+			control: publication{role: "gateway", subject: "core.API.DIRECT.GET.KV_parked.$KV.parked.p1", reply: inbox}, receivers: []string{replyTo("gateway")},
 		},
 		row{
-			name: "the broker reads turns and nothing else of the questions", pre: []act{{as: "router", subject: "query.session.s1"}},
-			bad:  slices.Concat(one("broker", "query.session.s1"), one("broker", "turn.0.s1"), one("broker", "core.API.STREAM.MSG.GET.QUERIES"), one("broker", "core.API.STREAM.MSG.DELETE.TURNS"), one("broker", "core.API.STREAM.PURGE.TURNS"), one("broker", "core.API.CONSUMER.CREATE.TURNS.x"), one("broker", "core.API.STREAM.INFO.TURNS")),
-			good: act{as: "broker", subject: "core.API.STREAM.MSG.GET.TURNS", reply: inbox, body: `{"seq":1}`}, sees: []string{back("broker")},
+			name: "the broker reads turns and nothing else of the questions", setup: []publication{{role: "router", subject: "query.session.s1"}},
+			denied:  slices.Concat(publishedBy("broker", "query.session.s1"), publishedBy("broker", "turn.0.s1"), publishedBy("broker", "core.API.STREAM.MSG.GET.QUERIES"), publishedBy("broker", "core.API.STREAM.MSG.DELETE.TURNS"), publishedBy("broker", "core.API.STREAM.PURGE.TURNS"), publishedBy("broker", "core.API.CONSUMER.CREATE.TURNS.x"), publishedBy("broker", "core.API.STREAM.INFO.TURNS")),
+			control: publication{role: "broker", subject: "core.API.STREAM.MSG.GET.TURNS", reply: inbox, body: `{"seq":1}`}, receivers: []string{replyTo("broker")},
 		},
-		row{name: "what the broker decides by, written by another", bad: decidedBy("core.API.$KV.%s.x", "$KV.%s.x"), good: ask("broker", "core.API.$KV.flow.x"), sees: []string{back("broker")}},
-		row{name: "what the broker decides by, read by another", bad: decidedBy("core.API.DIRECT.GET.KV_%s.$KV.%s.x"), good: act{as: "broker", subject: "core.API.DIRECT.GET.KV_flow.$KV.flow.x", reply: inbox}, sees: []string{back("broker")}},
+		row{name: "what the broker decides by, written by another", denied: onBrokerBuckets("core.API.$KV.%s.x", "$KV.%s.x"), control: request("broker", "core.API.$KV.flow.x"), receivers: []string{replyTo("broker")}},
+		row{name: "what the broker decides by, read by another", denied: onBrokerBuckets("core.API.DIRECT.GET.KV_%s.$KV.%s.x"), control: publication{role: "broker", subject: "core.API.DIRECT.GET.KV_flow.$KV.flow.x", reply: inbox}, receivers: []string{replyTo("broker")}},
 	)
 }
 
-// decidedBy is everybody but the broker saying each form for each of the broker's own buckets. %s is the bucket.
-func decidedBy(forms ...string) (out []act) {
+// onBrokerBuckets is everybody but the broker saying each form for each of the broker's own buckets. %s is the bucket.
+func onBrokerBuckets(forms ...string) (out []publication) {
 	for _, bucket := range []string{"flow", "approvals", "rules", "session_config", "spawns", "ledger", "schemas"} {
 		for _, f := range forms {
-			out = append(out, all(without("broker"), strings.ReplaceAll(f, "%s", bucket))...)
+			out = append(out, publishedByEach(rolesExcept("broker"), strings.ReplaceAll(f, "%s", bucket))...)
 		}
 	}
 	return out

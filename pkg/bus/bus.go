@@ -27,28 +27,28 @@ const (
 var (
 	// ErrUnreachable means that no server answers at the address.
 	ErrUnreachable = errors.New("no NATS server answers")
-	// ErrKey means that the server does not know the key, or knows it for another account.
-	ErrKey = errors.New("the server refuses the key")
+	// ErrKeyRejected means that the server does not know the key, or knows it for another account.
+	ErrKeyRejected = errors.New("the server refuses the key")
 )
 
-// Trouble is something that went wrong on a connection without anyone asking: a denied subject, a slow consumer.
-type Trouble struct {
+// ConnError is something that went wrong on a connection without anyone asking: a denied subject, a slow consumer.
+type ConnError struct {
 	Role string
 	Err  error
 }
 
-// Denied reports whether the server refused a subject.
-func (t Trouble) Denied() bool { return errors.Is(t.Err, nats.ErrPermissionViolation) }
+// IsDenied reports whether the server refused a subject.
+func (t ConnError) IsDenied() bool { return errors.Is(t.Err, nats.ErrPermissionViolation) }
 
 // Bus reaches one server, embedded or not, and connects roles to it. Each connection has exactly one role's key.
 type Bus struct {
-	URL  string  // where the server listens
-	Keys Keys    // seeds by role
-	Srv  *Server // nil when the server is another process
-	TCP  bool    // connect over TCP even when the server is embedded
-	Log  *slog.Logger
-	// OnTrouble hears of everything the error handlers hear. Nil logs it.
-	OnTrouble func(Trouble)
+	URL    string  // where the server listens
+	Keys   Keys    // seeds by role
+	Server *Server // nil when the server is another process
+	TCP    bool    // connect over TCP even when the server is embedded
+	Log    *slog.Logger
+	// OnConnError hears of everything the error handlers hear. Nil logs it.
+	OnConnError func(ConnError)
 }
 
 // Dial connects a role. The error names the role and says what to do about it.
@@ -57,10 +57,10 @@ func (b *Bus) Dial(role string, more ...nats.Option) (*nats.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting %s: %w", role, err)
 	}
-	return b.dial(role, seed, more...)
+	return b.connectRole(role, seed, more...)
 }
 
-func (b *Bus) dial(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
+func (b *Bus) connectRole(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	pub, err := seed.PublicKey()
 	if err != nil {
 		return nil, fmt.Errorf("connecting %s: %w", role, err)
@@ -75,28 +75,28 @@ func (b *Bus) dial(role string, seed nkeys.KeyPair, more ...nats.Option) (*nats.
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.ReconnectBufSize(-1), // a publish while the link is down fails at once instead of pretending
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.trouble(role, err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.reportConnError(role, err) }),
 	}
 	if p := inboxPrefix(role); p != "" {
 		opts = append(opts, nats.CustomInboxPrefix(p))
 	}
-	if b.Srv != nil && !b.TCP {
-		opts = append(opts, nats.InProcessServer(b.Srv))
+	if b.Server != nil && !b.TCP {
+		opts = append(opts, nats.InProcessServer(b.Server))
 	}
 	nc, err := nats.Connect(b.URL, append(opts, more...)...)
 	switch {
 	case err == nil:
 		return nc, nil
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), strings.Contains(err.Error(), "closed pipe"):
-		return nil, fmt.Errorf("connecting %s: %w: its key file and the server's configuration do not belong together (%w)", role, ErrKey, err)
+		return nil, fmt.Errorf("connecting %s: %w: its key file and the server's configuration do not belong together (%w)", role, ErrKeyRejected, err)
 	default:
 		return nil, fmt.Errorf("connecting %s to %s: %w (%w)", role, b.URL, ErrUnreachable, err)
 	}
 }
 
-func (b *Bus) trouble(role string, err error) {
-	if b.OnTrouble != nil {
-		b.OnTrouble(Trouble{role, err})
+func (b *Bus) reportConnError(role string, err error) {
+	if b.OnConnError != nil {
+		b.OnConnError(ConnError{role, err})
 		return
 	}
 	if b.Log != nil {
@@ -116,8 +116,8 @@ func inboxPrefix(role string) string {
 	return ""
 }
 
-// Ready flushes what was subscribed and reports what the server refused: only then is a listener there and permitted.
-func Ready(ctx context.Context, nc *nats.Conn) error {
+// ConfirmSubscriptions flushes what was subscribed and reports what the server refused: only then is a listener there and permitted.
+func ConfirmSubscriptions(ctx context.Context, nc *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := nc.FlushWithContext(ctx); err != nil {
@@ -129,13 +129,13 @@ func Ready(ctx context.Context, nc *nats.Conn) error {
 	return nil
 }
 
-// Core is JetStream as an account without streams of its own reaches it.
-func Core(nc *nats.Conn) (jetstream.JetStream, error) {
+// CoreJetStream is JetStream as an account without streams of its own reaches it.
+func CoreJetStream(nc *nats.Conn) (jetstream.JetStream, error) {
 	return jetstream.NewWithAPIPrefix(nc, CoreAPI)
 }
 
-// Shut drains the connection and waits until it is closed. Drain alone returns at once with messages unhandled.
-func Shut(ctx context.Context, nc *nats.Conn) error {
+// DrainConn drains the connection and waits until it is closed. Drain alone returns at once with messages unhandled.
+func DrainConn(ctx context.Context, nc *nats.Conn) error {
 	closed := nc.StatusChanged(nats.CLOSED)
 	if err := nc.Drain(); err != nil {
 		nc.Close()

@@ -25,8 +25,8 @@ import (
 	"conclave/subjects"
 )
 
-// TestConfAgrees holds the files that people read to the table that they come from.
-func TestConfAgrees(t *testing.T) {
+// TestGeneratedFilesMatchTable holds the files that people read to the table that they come from.
+func TestGeneratedFilesMatchTable(t *testing.T) {
 	t.Parallel()
 	l := subjects.Table()
 	for name, want := range map[string]string{"nats.conf": l.Conf(), "docs/bus.md": l.Doc()} {
@@ -40,7 +40,7 @@ func TestConfAgrees(t *testing.T) {
 	}
 }
 
-func TestKeys(t *testing.T) {
+func TestEnsureNeverRewritesKeys(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "keys")
 	k := bus.Keys{Dir: dir}
@@ -48,11 +48,11 @@ func TestKeys(t *testing.T) {
 	if n, err := k.Ensure(roles); err != nil || n != 2 {
 		t.Fatalf("Ensure = %d, %v", n, err)
 	}
-	mode(t, dir, 0o700)
+	checkMode(t, dir, 0o700)
 	before := map[string]string{}
 	for _, r := range roles {
-		mode(t, k.Path(r), 0o600)
-		before[r] = read(t, k.Path(r))
+		checkMode(t, k.Path(r), 0o600)
+		before[r] = readAuditMessages(t, k.Path(r))
 	}
 	if before["user"] == before["broker"] {
 		t.Error("two roles have one key")
@@ -68,10 +68,10 @@ func TestKeys(t *testing.T) {
 	if n, err := k.Ensure(append(roles, "critic")); err != nil || n != 1 {
 		t.Errorf("second Ensure = %d, %v, want the one that was missing", n, err)
 	}
-	if got := read(t, k.Path("user")); got != before["user"] {
+	if got := readAuditMessages(t, k.Path("user")); got != before["user"] {
 		t.Error("an existing key was rewritten")
 	}
-	if got := read(t, k.Path("broker")); got != "broken" {
+	if got := readAuditMessages(t, k.Path("broker")); got != "broken" {
 		t.Error("a damaged key was rewritten")
 	}
 	if _, err := k.Seed("broker"); err == nil || !strings.Contains(err.Error(), k.Path("broker")) || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "broken") {
@@ -86,7 +86,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestKeysOthersMayRead(t *testing.T) {
+func TestSeedRejectsReadableKeyFile(t *testing.T) {
 	t.Parallel()
 	k := bus.Keys{Dir: t.TempDir()}
 	if _, err := k.Ensure([]string{"user"}); err != nil {
@@ -110,8 +110,8 @@ func TestKeysOthersMayRead(t *testing.T) {
 	}
 }
 
-// TestKeysAtOnce: two first starts at the same moment end up with the same keys, whole ones.
-func TestKeysAtOnce(t *testing.T) {
+// TestConcurrentEnsureSharesKeys: two first starts at the same moment end up with the same keys, whole ones.
+func TestConcurrentEnsureSharesKeys(t *testing.T) {
 	t.Parallel()
 	k := bus.Keys{Dir: filepath.Join(t.TempDir(), "keys")}
 	lasting, _ := subjects.Table().Roles()
@@ -144,7 +144,7 @@ func TestKeysAtOnce(t *testing.T) {
 	}
 }
 
-func mode(t *testing.T, path string, want fs.FileMode) {
+func checkMode(t *testing.T, path string, want fs.FileMode) {
 	t.Helper()
 	info, err := os.Stat(path)
 	if err != nil {
@@ -155,7 +155,7 @@ func mode(t *testing.T, path string, want fs.FileMode) {
 	}
 }
 
-func read(t *testing.T, path string) string {
+func readAuditMessages(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -164,10 +164,10 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// TestDialRefused: each way of not getting a connection has its own error, and names the role.
-func TestDialRefused(t *testing.T) {
+// TestDialErrorsAreDistinct: each way of not getting a connection has its own error, and names the role.
+func TestDialErrorsAreDistinct(t *testing.T) {
 	t.Parallel()
-	b := start(t)
+	b := startBus(t)
 	strange := bus.Keys{Dir: filepath.Join(t.TempDir(), "keys")}
 	if _, err := strange.Ensure([]string{"generator"}); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestDialRefused(t *testing.T) {
 		bus  *bus.Bus
 		want error
 	}{
-		{"key of another installation", &bus.Bus{URL: b.URL, Keys: strange, Srv: b.Srv, TCP: true}, bus.ErrKey},
+		{"key of another installation", &bus.Bus{URL: b.URL, Keys: strange, Server: b.Server, TCP: true}, bus.ErrKeyRejected},
 		{"nobody there", &bus.Bus{URL: dead, Keys: b.Keys}, bus.ErrUnreachable},
 		{"no key file", &bus.Bus{URL: b.URL, Keys: bus.Keys{Dir: t.TempDir()}}, bus.ErrMissingKey},
 	} {
@@ -193,7 +193,7 @@ func TestDialRefused(t *testing.T) {
 			t.Errorf("%s: connected", tt.name)
 			continue
 		}
-		for _, other := range []error{bus.ErrKey, bus.ErrUnreachable, bus.ErrMissingKey} {
+		for _, other := range []error{bus.ErrKeyRejected, bus.ErrUnreachable, bus.ErrMissingKey} {
 			if errors.Is(err, other) != (other == tt.want) {
 				t.Errorf("%s: %v: is %v = %v", tt.name, err, other, errors.Is(err, other))
 			}
@@ -209,7 +209,7 @@ func TestDialRefused(t *testing.T) {
 	nc.Close()
 }
 
-func TestPortTaken(t *testing.T) {
+func TestStartServerReportsPortTaken(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -228,12 +228,12 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestReady: a refused subscription is known before anyone relies on it.
-func TestReady(t *testing.T) {
+// TestConfirmSubscriptionsReportsDenial: a refused subscription is known before anyone relies on it.
+func TestConfirmSubscriptionsReportsDenial(t *testing.T) {
 	t.Parallel()
-	b := start(t)
-	troubles := make(chan bus.Trouble, 8)
-	b.OnTrouble = func(tr bus.Trouble) { troubles <- tr }
+	b := startBus(t)
+	troubles := make(chan bus.ConnError, 8)
+	b.OnConnError = func(tr bus.ConnError) { troubles <- tr }
 	nc, err := b.Dial("critic")
 	if err != nil {
 		t.Fatal(err)
@@ -242,29 +242,29 @@ func TestReady(t *testing.T) {
 	if _, err := nc.SubscribeSync("tool.request.compare_answers"); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), nc); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 		t.Errorf("its own tool: %v", err)
 	}
 	if _, err := nc.SubscribeSync("tool.request.run_shell"); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
+	if err := bus.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
 		t.Errorf("another's tool: %v, want a permission violation", err)
 	}
 	select {
 	case tr := <-troubles:
-		if !tr.Denied() || tr.Role != "critic" {
+		if !tr.IsDenied() || tr.Role != "critic" {
 			t.Errorf("heard of %+v, want a denial of critic", tr)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("nobody heard of the violation")
 	}
 }
 
-// TestInboxOfATool: keys that share an account have an inbox each, and none may listen at another's.
-func TestInboxOfATool(t *testing.T) {
+// TestToolInboxesAreIsolated: keys that share an account have an inbox each, and none may listen at another's.
+func TestToolInboxesAreIsolated(t *testing.T) {
 	t.Parallel()
-	b := start(t)
+	b := startBus(t)
 	for _, tool := range subjects.Tools {
 		role := subjects.ToolRole(tool)
 		nc, err := b.Dial(role)
@@ -279,24 +279,24 @@ func TestInboxOfATool(t *testing.T) {
 		if _, err := nc.SubscribeSync(in); err != nil {
 			t.Fatal(err)
 		}
-		if err := bus.Ready(t.Context(), nc); err != nil {
+		if err := bus.ConfirmSubscriptions(t.Context(), nc); err != nil {
 			t.Errorf("%s at its own inbox: %v", role, err)
 		}
 		other := subjects.ToolRole(subjects.Tools[(slices.Index(subjects.Tools, tool)+1)%len(subjects.Tools)])
 		if _, err := nc.SubscribeSync("_INBOX." + other + ".x"); err != nil {
 			t.Fatal(err)
 		}
-		if err := bus.Ready(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
+		if err := bus.ConfirmSubscriptions(t.Context(), nc); !errors.Is(err, nats.ErrPermissionViolation) {
 			t.Errorf("%s at the inbox of %s: %v", role, other, err)
 		}
 	}
 }
 
-// TestRestart: the port, the streams, what was acknowledged and the clients all survive.
-func TestRestart(t *testing.T) {
+// TestRestartKeepsStreamsAndClients: the port, the streams, what was acknowledged and the clients all survive.
+func TestRestartKeepsStreamsAndClients(t *testing.T) {
 	t.Parallel()
-	b := start(t)
-	url := b.Srv.URL()
+	b := startBus(t)
+	url := b.Server.URL()
 	type client struct {
 		nc   *nats.Conn
 		back chan struct{}
@@ -305,7 +305,7 @@ func TestRestart(t *testing.T) {
 	for _, tcp := range []bool{false, true} {
 		for _, role := range []string{"generator", "user"} {
 			back := make(chan struct{}, 8)
-			c := &bus.Bus{URL: b.URL, Keys: b.Keys, Srv: b.Srv, TCP: tcp}
+			c := &bus.Bus{URL: b.URL, Keys: b.Keys, Server: b.Server, TCP: tcp}
 			nc, err := c.Dial(role, nats.ReconnectHandler(func(*nats.Conn) { back <- struct{}{} }))
 			if err != nil {
 				t.Fatal(err)
@@ -318,33 +318,33 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), clients[3].nc); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), clients[3].nc); err != nil {
 		t.Fatal(err)
 	}
 	const acked = 50
 	for i := range acked {
-		if _, err := clients[0].nc.Request("response.generation", fmt.Appendf(nil, "%d", i), patience); err != nil {
+		if _, err := clients[0].nc.Request("response.generation", fmt.Appendf(nil, "%d", i), testTimeout); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	if err := b.Srv.Restart(); err != nil {
+	if err := b.Server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.Srv.URL(); got != url {
+	if got := b.Server.URL(); got != url {
 		t.Errorf("listens at %s, was %s", got, url)
 	}
 	for i, c := range clients {
 		select {
 		case <-c.back:
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatalf("client %d does not come back: %v", i, c.nc.LastError())
 		}
-		if err := c.nc.FlushTimeout(patience); err != nil { // its subscriptions are known to the new server too
+		if err := c.nc.FlushTimeout(testTimeout); err != nil { // its subscriptions are known to the new server too
 			t.Fatal(err)
 		}
 	}
-	js, err := bus.Core(clients[1].nc)
+	js, err := bus.CoreJetStream(clients[1].nc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,29 +361,29 @@ func TestRestart(t *testing.T) {
 	}
 	// Both kinds of client speak and hear as before, under the same grants.
 	for i := range 2 {
-		if _, err := clients[2*i].nc.Request("response.generation", []byte("after"), patience); err != nil {
+		if _, err := clients[2*i].nc.Request("response.generation", []byte("after"), testTimeout); err != nil {
 			t.Error(err)
 		}
 	}
 	for heard := 0; heard < acked+2; heard++ {
-		if _, err := sub.NextMsg(patience); err != nil {
+		if _, err := sub.NextMsg(testTimeout); err != nil {
 			t.Fatalf("heard %d: %v", heard, err)
 		}
 	}
-	if err := b.Srv.Provision(t.Context(), []byte("x")); err == nil {
+	if err := b.Server.Provision(t.Context(), []byte("x")); err == nil {
 		t.Error("a restart brought the provisioners' keys back")
 	}
-	b.Srv.Stop(context.Background())
-	if err := b.Srv.Restart(); err == nil {
+	b.Server.Stop(context.Background())
+	if err := b.Server.Restart(); err == nil {
 		t.Error("restarted after a stop for good")
 	}
 }
 
-// TestProvisionTwice: the keys of boot are good for one provisioning and gone after it.
-func TestProvisionTwice(t *testing.T) {
+// TestSecondProvisionFails: the keys of boot are good for one provisioning and gone after it.
+func TestSecondProvisionFails(t *testing.T) {
 	t.Parallel()
-	b := start(t)
-	if err := b.Srv.Provision(t.Context(), []byte("x")); err == nil || !strings.Contains(err.Error(), "already done") {
+	b := startBus(t)
+	if err := b.Server.Provision(t.Context(), []byte("x")); err == nil || !strings.Contains(err.Error(), "already done") {
 		t.Errorf("second Provision: %v", err)
 	}
 	_, boot := subjects.Table().Roles()
@@ -394,21 +394,21 @@ func TestProvisionTwice(t *testing.T) {
 	}
 }
 
-// TestProvisionAgain: a second start on the same store finds everything as it was and changes nothing. An empty trail
+// TestProvisionOnExistingStoreChangesNothing: a second start on the same store finds everything as it was and changes nothing. An empty trail
 // without a first record is refused.
-func TestProvisionAgain(t *testing.T) {
+func TestProvisionOnExistingStoreChangesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := provisioned(t, dir, nil); !errors.Is(err, bus.ErrAuditLost) {
+	if err := provisionOnce(t, dir, nil); !errors.Is(err, bus.ErrAuditLost) {
 		t.Errorf("an empty trail without a first record: %v, want ErrTrailLost", err)
 	}
-	if err := provisioned(t, dir, []byte("first")); err != nil {
+	if err := provisionOnce(t, dir, []byte("first")); err != nil {
 		t.Fatal(err)
 	}
-	var before map[string]state
+	var before map[string]streamState
 	for i := range 3 {
-		b := serve(t, dir)
-		if err := b.Srv.Provision(t.Context(), []byte("another first")); err != nil {
+		b := startUnprovisioned(t, dir)
+		if err := b.Server.Provision(t.Context(), []byte("another first")); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {
@@ -416,12 +416,12 @@ func TestProvisionAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := nc.Request("response.generation", []byte("{}"), patience); err != nil {
+			if _, err := nc.Request("response.generation", []byte("{}"), testTimeout); err != nil {
 				t.Fatal(err)
 			}
 			nc.Close()
 		}
-		now := look(t, b)
+		now := readStreamStates(t, b)
 		if before != nil {
 			for name, s := range now {
 				was := before[name]
@@ -431,7 +431,7 @@ func TestProvisionAgain(t *testing.T) {
 			}
 		}
 		before = now
-		b.Srv.Stop(context.Background())
+		b.Server.Stop(context.Background())
 	}
 	if s := before[subjects.Audit]; s.Msgs != 1 || s.Subjects["audit.AUDIT.genesis"] != 1 {
 		t.Errorf("the audit log holds %+v, want its first record once", s)
@@ -441,8 +441,8 @@ func TestProvisionAgain(t *testing.T) {
 	}
 }
 
-// serve starts a server on a folder, not yet provisioned.
-func serve(t *testing.T, dir string) *bus.Bus {
+// startUnprovisioned starts a server on a folder, not yet provisioned.
+func startUnprovisioned(t *testing.T, dir string) *bus.Bus {
 	t.Helper()
 	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
 	lasting, _ := subjects.Table().Roles()
@@ -454,21 +454,21 @@ func serve(t *testing.T, dir string) *bus.Bus {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { srv.Stop(context.Background()) })
-	return &bus.Bus{URL: srv.URL(), Keys: keys, Srv: srv}
+	return &bus.Bus{URL: srv.URL(), Keys: keys, Server: srv}
 }
 
-// provisioned starts, provisions and stops.
-func provisioned(t *testing.T, dir string, genesis []byte) error {
+// provisionOnce starts, provisions and stops.
+func provisionOnce(t *testing.T, dir string, genesis []byte) error {
 	t.Helper()
-	b := serve(t, dir)
-	defer b.Srv.Stop(context.Background())
-	return b.Srv.Provision(t.Context(), genesis)
+	b := startUnprovisioned(t, dir)
+	defer b.Server.Stop(context.Background())
+	return b.Server.Provision(t.Context(), genesis)
 }
 
-// look reads the state of every stream.
-func look(t *testing.T, b *bus.Bus) map[string]state {
+// readStreamStates reads the state of every stream.
+func readStreamStates(t *testing.T, b *bus.Bus) map[string]streamState {
 	t.Helper()
-	h := &house{t: t, own: t, b: b, table: subjects.Table()}
+	h := &harness{t: t, parent: t, b: b, table: subjects.Table()}
 	for role, nc := range map[string]**nats.Conn{"user": &h.user, "auditor": &h.audit, "sys": &h.sys} {
 		c, err := b.Dial(role)
 		if err != nil {
@@ -477,17 +477,17 @@ func look(t *testing.T, b *bus.Bus) map[string]state {
 		t.Cleanup(c.Close)
 		*nc = c
 	}
-	return h.states()
+	return h.streamStates()
 }
 
-// TestTamperedTrail: an audit log that could lose, rewrite or make up records is not taken for the audit log.
-func TestTamperedTrail(t *testing.T) {
+// TestProvisionRejectsAlteredAuditStream: an audit log that could lose, rewrite or make up records is not taken for the audit log.
+func TestProvisionRejectsAlteredAuditStream(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := provisioned(t, dir, []byte("first")); err != nil {
+	if err := provisionOnce(t, dir, []byte("first")); err != nil {
 		t.Fatal(err)
 	}
-	real := forge(t, filepath.Join(dir, "jetstream"), jetstream.StreamConfig{})
+	real := forgeAuditStream(t, filepath.Join(dir, "jetstream"), jetstream.StreamConfig{})
 	for _, tt := range []struct {
 		name   string
 		tamper func(c *jetstream.StreamConfig)
@@ -520,8 +520,8 @@ func TestTamperedTrail(t *testing.T) {
 			dir := t.TempDir()
 			c := real
 			tt.tamper(&c)
-			forge(t, filepath.Join(dir, "jetstream"), c)
-			switch err := provisioned(t, dir, []byte("another first")); {
+			forgeAuditStream(t, filepath.Join(dir, "jetstream"), c)
+			switch err := provisionOnce(t, dir, []byte("another first")); {
 			case tt.ok && err != nil:
 				t.Errorf("refused: %v", err)
 			case !tt.ok && err == nil:
@@ -533,9 +533,9 @@ func TestTamperedTrail(t *testing.T) {
 	}
 }
 
-// forge makes an audit log with settings of its own, as someone with the disk in hand could, and puts a record into it. With
+// forgeAuditStream makes an audit log with settings of its own, as someone with the disk in hand could, and puts a record into it. With
 // no settings it only reads those of the audit log that is there.
-func forge(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
+func forgeAuditStream(t *testing.T, store string, c jetstream.StreamConfig) jetstream.StreamConfig {
 	t.Helper()
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q, max_mem: 16MB, max_file: 1TB }\naccounts { AUDIT { jetstream: enabled, users: [{ user: x, password: x }] } }\n", store)); err != nil {
@@ -551,7 +551,7 @@ func forge(t *testing.T, store string, c jetstream.StreamConfig) jetstream.Strea
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	}()
-	if !ns.ReadyForConnections(patience) {
+	if !ns.ReadyForConnections(testTimeout) {
 		t.Fatal("not ready")
 	}
 	nc, err := nats.Connect(ns.ClientURL(), nats.UserInfo("x", "x"))
@@ -577,7 +577,7 @@ func forge(t *testing.T, store string, c jetstream.StreamConfig) jetstream.Strea
 	if err := nc.Publish("audit.broker.x", []byte("kept")); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(testTimeout); ; {
 		st, err := js.Stream(t.Context(), subjects.Audit)
 		if err != nil {
 			t.Fatal(err)
@@ -591,10 +591,10 @@ func forge(t *testing.T, store string, c jetstream.StreamConfig) jetstream.Strea
 	}
 }
 
-// TestShut: everything that had arrived is handled, and the connection is closed when Shut returns.
-func TestShut(t *testing.T) {
+// TestDrainConnHandlesPendingMessages: everything that had arrived is handled, and the connection is closed when Shut returns.
+func TestDrainConnHandlesPendingMessages(t *testing.T) {
 	t.Parallel()
-	b := start(t)
+	b := startBus(t)
 	user, err := b.Dial("user")
 	if err != nil {
 		t.Fatal(err)
@@ -611,7 +611,7 @@ func TestShut(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), user); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	gen, err := b.Dial("generator")
@@ -633,7 +633,7 @@ func TestShut(t *testing.T) {
 	}
 	<-started
 	done := make(chan error, 1)
-	go func() { done <- bus.Shut(t.Context(), user) }()
+	go func() { done <- bus.DrainConn(t.Context(), user) }()
 	select {
 	case err := <-done:
 		t.Fatalf("Shut returned %v with messages unhandled", err)
@@ -645,7 +645,7 @@ func TestShut(t *testing.T) {
 		if err != nil {
 			t.Errorf("Shut: %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("Shut does not return")
 	}
 	if got := handled.Load(); got != sent {
@@ -654,15 +654,15 @@ func TestShut(t *testing.T) {
 	if !user.IsClosed() {
 		t.Error("not closed")
 	}
-	if err := bus.Shut(t.Context(), user); err != nil {
+	if err := bus.DrainConn(t.Context(), user); err != nil {
 		t.Errorf("a second Shut: %v", err)
 	}
 }
 
-// TestShutOutOfTime: a handler that does not end does not hold the process.
-func TestShutOutOfTime(t *testing.T) {
+// TestDrainConnEndsAtDeadline: a handler that does not end does not hold the process.
+func TestDrainConnEndsAtDeadline(t *testing.T) {
 	t.Parallel()
-	b := start(t)
+	b := startBus(t)
 	user, err := b.Dial("user")
 	if err != nil {
 		t.Fatal(err)
@@ -673,7 +673,7 @@ func TestShutOutOfTime(t *testing.T) {
 	if _, err := user.Subscribe("user.feedback", func(*nats.Msg) { once.Do(func() { close(started) }); <-gate }); err != nil {
 		t.Fatal(err)
 	}
-	if err := bus.Ready(t.Context(), user); err != nil {
+	if err := bus.ConfirmSubscriptions(t.Context(), user); err != nil {
 		t.Fatal(err)
 	}
 	if err := user.Publish("user.feedback", []byte("{}")); err != nil {
@@ -682,7 +682,7 @@ func TestShutOutOfTime(t *testing.T) {
 	<-started
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := bus.Shut(ctx, user); !errors.Is(err, context.DeadlineExceeded) {
+	if err := bus.DrainConn(ctx, user); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Shut: %v, want the deadline", err)
 	}
 	if !user.IsClosed() {
@@ -690,7 +690,7 @@ func TestShutOutOfTime(t *testing.T) {
 	}
 }
 
-func TestContextsOfAnotherInstallation(t *testing.T) {
+func TestWriteContextsKeepsOtherInstallation(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	mine, other := bus.Keys{Dir: t.TempDir()}, bus.Keys{Dir: t.TempDir()}
 	for _, k := range []bus.Keys{mine, other} {
@@ -720,17 +720,17 @@ func TestContextsOfAnotherInstallation(t *testing.T) {
 	}
 }
 
-func TestFoldersOthersMayWrite(t *testing.T) {
+func TestCreateFoldersRejectsWritableFolder(t *testing.T) {
 	for _, which := range []string{"data", "config"} {
 		dir := t.TempDir()
 		home := bus.Home{Data: filepath.Join(dir, "data"), Config: filepath.Join(dir, "config")}
-		if err := home.Make(); err != nil {
+		if err := home.CreateFolders(); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chmod(filepath.Join(dir, which), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if err := home.Make(); !errors.Is(err, bus.ErrOpenFolder) || !strings.Contains(err.Error(), "chmod 700") {
+		if err := home.CreateFolders(); !errors.Is(err, bus.ErrFolderWritable) || !strings.Contains(err.Error(), "chmod 700") {
 			t.Errorf("%s: %v", which, err)
 		}
 	}
@@ -740,7 +740,7 @@ func TestFoldersOthersMayWrite(t *testing.T) {
 func TestEnvIsSafeToSource(t *testing.T) {
 	dir := t.TempDir()
 	home := bus.Home{Data: filepath.Join(dir, "a'; touch marker; '"), Config: filepath.Join(dir, "c")}
-	if err := home.Make(); err != nil {
+	if err := home.CreateFolders(); err != nil {
 		t.Fatal(err)
 	}
 	lasting, boot := subjects.Table().Roles()

@@ -22,18 +22,18 @@ type Home struct {
 
 // DefaultHome follows the XDG folders.
 func DefaultHome() (Home, error) {
-	data, err := xdg("XDG_DATA_HOME", ".local/share")
+	data, err := xdgFolder("XDG_DATA_HOME", ".local/share")
 	if err != nil {
 		return Home{}, err
 	}
-	config, err := xdg("XDG_CONFIG_HOME", ".config")
+	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
 	if err != nil {
 		return Home{}, err
 	}
 	return Home{Data: filepath.Join(data, "conclave"), Config: filepath.Join(config, "conclave")}, nil
 }
 
-func xdg(variable, otherwise string) (string, error) {
+func xdgFolder(variable, fallback string) (string, error) {
 	if d := os.Getenv(variable); filepath.IsAbs(d) {
 		return d, nil
 	}
@@ -41,7 +41,7 @@ func xdg(variable, otherwise string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding your home folder: %w; set %s", err, variable)
 	}
-	return filepath.Join(home, otherwise), nil
+	return filepath.Join(home, fallback), nil
 }
 
 // Keys is the folder of seeds.
@@ -71,11 +71,11 @@ func (h Home) HashKey() string { return filepath.Join(h.Data, "keys", "params.ke
 // Env is the file that a stand-alone nats-server reads its public keys and places from.
 func (h Home) Env() string { return filepath.Join(h.Data, "nats.env") }
 
-// ErrOpenFolder means that others may write into a folder that must be ours alone.
-var ErrOpenFolder = errors.New("others may write into this folder")
+// ErrFolderWritable means that others may write into a folder that must be ours alone.
+var ErrFolderWritable = errors.New("others may write into this folder")
 
-// Make makes the folders, closed to others, and refuses folders that others may write.
-func (h Home) Make() error {
+// CreateFolders makes the folders, closed to others, and refuses folders that others may write.
+func (h Home) CreateFolders() error {
 	for _, d := range []string{h.Data, h.Config, h.Keys().Dir, h.Heads(), h.Sealed()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return fmt.Errorf("making %s: %w", d, err)
@@ -88,7 +88,7 @@ func (h Home) Make() error {
 			return fmt.Errorf("looking at %s: %w", d, err)
 		}
 		if info.Mode().Perm()&0o022 != 0 {
-			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and look at what is inside", ErrOpenFolder, d, info.Mode().Perm())
+			return fmt.Errorf("%w: %s has mode %o; run chmod 700 on it and look at what is inside", ErrFolderWritable, d, info.Mode().Perm())
 		}
 	}
 	return nil
@@ -115,28 +115,28 @@ func (h Home) Lock() (unlock func(), err error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("locking %s: %w", h.Data, err)
 		}
-		r, rerr := h.Running()
+		r, rerr := h.ReadRunning()
 		if rerr != nil {
 			return nil, fmt.Errorf("%w: %s", ErrInUse, h.Data)
 		}
 		return nil, fmt.Errorf("%w: process %d at %s; stop it, or use another --data folder", ErrInUse, r.PID, r.URL)
 	}
 	return func() {
-		_ = os.Remove(h.runFile())
+		_ = os.Remove(h.runFilePath())
 		// Not by closing alone: a child process that is just being born holds a copy of the file for an instant.
 		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 		f.Close()
 	}, nil
 }
 
-// SetRunning leaves word of where this process's server is.
-func (h Home) SetRunning(url string) error {
+// WriteRunning leaves word of where this process's server is.
+func (h Home) WriteRunning(url string) error {
 	b, err := json.Marshal(Running{os.Getpid(), url})
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(h.runFile(), append(b, '\n'), 0o600); err != nil {
-		return fmt.Errorf("writing %s: %w", h.runFile(), err)
+	if err := os.WriteFile(h.runFilePath(), append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", h.runFilePath(), err)
 	}
 	return nil
 }
@@ -144,18 +144,18 @@ func (h Home) SetRunning(url string) error {
 // ErrNotRunning means that no system runs on this data folder.
 var ErrNotRunning = errors.New("conclave is not running")
 
-// Running says where the running system's server is.
-func (h Home) Running() (Running, error) {
+// ReadRunning says where the running system's server is.
+func (h Home) ReadRunning() (Running, error) {
 	var r Running
-	b, err := os.ReadFile(h.runFile())
+	b, err := os.ReadFile(h.runFilePath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, fmt.Errorf("%w on %s: start it with conclave up, or name a server with --server", ErrNotRunning, h.Data)
 	}
 	if err != nil {
-		return r, fmt.Errorf("reading %s: %w", h.runFile(), err)
+		return r, fmt.Errorf("reading %s: %w", h.runFilePath(), err)
 	}
 	if err := json.Unmarshal(b, &r); err != nil {
-		return r, fmt.Errorf("reading %s: %w", h.runFile(), err)
+		return r, fmt.Errorf("reading %s: %w", h.runFilePath(), err)
 	}
 	// A process that was killed leaves its word behind.
 	if err := syscall.Kill(r.PID, 0); errors.Is(err, syscall.ESRCH) {
@@ -164,7 +164,7 @@ func (h Home) Running() (Running, error) {
 	return r, nil
 }
 
-func (h Home) runFile() string { return filepath.Join(h.Data, "run.json") }
+func (h Home) runFilePath() string { return filepath.Join(h.Data, "run.json") }
 
 // WriteEnv makes the keys of every role, the provisioners' too, and writes what a stand-alone nats-server needs to read
 // nats.conf: public keys and places, nothing secret. Values carry quotes of their own, which nats.conf wants.
@@ -193,8 +193,8 @@ func (h Home) WriteEnv(cfg ServerConfig) error {
 // ErrOtherContext means that the nats contexts are another installation's, with another data folder.
 var ErrOtherContext = errors.New("the nats contexts are another installation's")
 
-// keyOf is the key file that an existing context names, "" when there is none or its file is gone.
-func keyOf(file string) string {
+// contextKeyFile is the key file that an existing context names, "" when there is none or its file is gone.
+func contextKeyFile(file string) string {
 	var c struct {
 		NKey string `json:"nkey"`
 	}
@@ -211,7 +211,7 @@ func keyOf(file string) string {
 // WriteContexts writes two contexts for the nats tool: "conclave" for the user and "conclave-audit" for reading the
 // audit. It selects the first only where the user has selected none, and leaves another installation's alone.
 func WriteContexts(keys Keys, url string) (folder string, err error) {
-	config, err := xdg("XDG_CONFIG_HOME", ".config")
+	config, err := xdgFolder("XDG_CONFIG_HOME", ".config")
 	if err != nil {
 		return "", err
 	}
@@ -230,7 +230,7 @@ func WriteContexts(keys Keys, url string) (folder string, err error) {
 			return "", err
 		}
 		file := filepath.Join(folder, c.name+".json")
-		if other := keyOf(file); other != "" && other != keys.Path(c.role) {
+		if other := contextKeyFile(file); other != "" && other != keys.Path(c.role) {
 			return "", fmt.Errorf("%w: %s belongs to the one that keeps %s; to keep both, start this one with another XDG_CONFIG_HOME", ErrOtherContext, file, other)
 		}
 		if err := os.WriteFile(file, append(b, '\n'), 0o600); err != nil {

@@ -33,7 +33,7 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return made, fmt.Errorf("looking for the key of %s: %w", r, err)
 		}
-		if err := k.make(r); err != nil {
+		if err := k.createKey(r); err != nil {
 			return made, err
 		}
 		made++
@@ -41,7 +41,7 @@ func (k Keys) Ensure(roles []string) (made int, err error) {
 	return made, nil
 }
 
-func (k Keys) make(role string) error {
+func (k Keys) createKey(role string) error {
 	kp, err := nkeys.CreateUser()
 	if err != nil {
 		return fmt.Errorf("making the key of %s: %w", role, err)

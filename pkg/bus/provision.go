@@ -19,26 +19,26 @@ import (
 // the keys: from then on nobody lives where streams live. genesis is the first record of an audit log that is still empty.
 func (s *Server) Provision(ctx context.Context, genesis []byte) error {
 	s.mu.Lock()
-	boot := s.boot
+	boot := s.bootKeys
 	s.mu.Unlock()
 	if boot == nil {
 		return errors.New("provisioning: already done, and the keys are gone")
 	}
-	b := &Bus{URL: s.URL(), Srv: s, Log: s.log}
-	if err := provision(ctx, b, boot, s.cfg, genesis); err != nil {
+	b := &Bus{URL: s.URL(), Server: s, Log: s.log}
+	if err := provisionTable(ctx, b, boot, s.cfg, genesis); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, kp := range s.boot {
+	for _, kp := range s.bootKeys {
 		kp.Wipe()
 	}
-	s.boot = nil
+	s.bootKeys = nil
 	return nil
 }
 
-// ProvisionWith does the same on a server that is another process, with provisioners' keys from files.
-func ProvisionWith(ctx context.Context, b *Bus, cfg ServerConfig, genesis []byte) error {
+// ProvisionRemote does the same on a server that is another process, with provisioners' keys from files.
+func ProvisionRemote(ctx context.Context, b *Bus, cfg ServerConfig, genesis []byte) error {
 	_, roles := subjects.Table().Roles()
 	boot := map[string]nkeys.KeyPair{}
 	for _, r := range roles {
@@ -48,15 +48,15 @@ func ProvisionWith(ctx context.Context, b *Bus, cfg ServerConfig, genesis []byte
 		}
 		boot[r] = kp
 	}
-	return provision(ctx, b, boot, cfg.withDefaults(), genesis)
+	return provisionTable(ctx, b, boot, cfg.withDefaults(), genesis)
 }
 
-func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
+func provisionTable(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg ServerConfig, genesis []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	l := subjects.Table()
 	for role, kp := range boot {
-		nc, err := b.dial(role, kp)
+		nc, err := b.connectRole(role, kp)
 		if err != nil {
 			return fmt.Errorf("provisioning: %w", err)
 		}
@@ -70,11 +70,11 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 			if st.Account != place {
 				continue
 			}
-			if err := makeStream(ctx, nc, js, st, cfg); err != nil {
+			if err := createStream(ctx, nc, js, st, cfg); err != nil {
 				return fmt.Errorf("provisioning %s: %w", st.Name, err)
 			}
 			if st.Name == subjects.Audit {
-				if err := openTrail(ctx, nc, js, genesis); err != nil {
+				if err := publishGenesis(ctx, nc, js, genesis); err != nil {
 					return fmt.Errorf("provisioning %s: %w", st.Name, err)
 				}
 			}
@@ -101,8 +101,8 @@ func provision(ctx context.Context, b *Bus, boot map[string]nkeys.KeyPair, cfg S
 	return nil
 }
 
-// makeStream creates a stream. A stream of CORE that the table has changed is updated; the audit never is.
-func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
+// createStream creates a stream. A stream of CORE that the table has changed is updated; the audit never is.
+func createStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st subjects.Stream, cfg ServerConfig) error {
 	c := jetstream.StreamConfig{
 		Name: st.Name, Description: st.Doc, Subjects: st.Subjects, Storage: jetstream.FileStorage,
 		MaxAge: st.MaxAge, MaxBytes: st.MaxBytes, Duplicates: st.DedupeWindow, MaxMsgSize: 1 << 20,
@@ -128,15 +128,15 @@ func makeStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, st s
 		return err
 	}
 	if st.Account == subjects.Audit {
-		return sameTrail(ctx, nc, c)
+		return checkAuditStream(ctx, nc, c)
 	}
 	_, err = js.UpdateStream(ctx, c)
 	return err
 }
 
-// sameTrail accepts an audit log of another size, which a rotation would give the new one, and refuses one with any other
+// checkAuditStream accepts an audit log of another size, which a rotation would give the new one, and refuses one with any other
 // setting: the server knows many ways to lose, rename or add messages, and will learn more.
-func sameTrail(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
+func checkAuditStream(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) error {
 	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+want.Name, nil)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func sameTrail(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) 
 		case "max_bytes", "description", "metadata":
 			continue
 		}
-		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || asUnset(name, value) {
+		if expected, said := ours[name]; said && reflect.DeepEqual(value, expected) || isDefaultSetting(name, value) {
 			continue
 		}
 		return fmt.Errorf("the audit log on disk is not append-only: someone changed its %s. Look at it with conclave audit verify, then start a new one with conclave audit rotate", name)
@@ -173,8 +173,8 @@ func sameTrail(ctx context.Context, nc *nats.Conn, want jetstream.StreamConfig) 
 	return nil
 }
 
-// asUnset reports whether a setting has the value the server gives to what nobody has set.
-func asUnset(name string, value any) bool {
+// isDefaultSetting reports whether a setting has the value the server gives to what nobody has set.
+func isDefaultSetting(name string, value any) bool {
 	switch v := value.(type) {
 	case nil:
 		return true
@@ -188,7 +188,7 @@ func asUnset(name string, value any) bool {
 		return len(v) == 0
 	case map[string]any: // consumer limits and the like: every part of it unset
 		for part, x := range v {
-			if !asUnset(part, x) {
+			if !isDefaultSetting(part, x) {
 				return false
 			}
 		}
@@ -200,8 +200,8 @@ func asUnset(name string, value any) bool {
 // ErrAuditLost means that the audit is empty although its anchors say that it held records.
 var ErrAuditLost = errors.New("the audit is gone: its anchors say that it held records, and the store has none")
 
-// openTrail writes the first record of an empty trail. The server makes sure that it is the first.
-func openTrail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, genesis []byte) error {
+// publishGenesis writes the first record of an empty trail. The server makes sure that it is the first.
+func publishGenesis(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, genesis []byte) error {
 	st, err := js.Stream(ctx, subjects.Audit)
 	if err != nil {
 		return err

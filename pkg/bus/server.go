@@ -65,10 +65,10 @@ type Server struct {
 	vars map[string]string
 	log  *slog.Logger
 
-	mu   sync.Mutex
-	ns   *server.Server
-	boot map[string]nkeys.KeyPair
-	down bool // stopped for good
+	mu       sync.Mutex
+	ns       *server.Server
+	bootKeys map[string]nkeys.KeyPair
+	stopped  bool // stopped for good
 }
 
 // ErrPortTaken means that something else listens at the address.
@@ -100,16 +100,16 @@ func StartServer(cfg ServerConfig, keys Keys, log *slog.Logger) (*Server, error)
 	if err := os.MkdirAll(cfg.Store, 0o700); err != nil {
 		return nil, fmt.Errorf("making the store: %w", err)
 	}
-	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, boot: boot}
-	if err := s.start(); err != nil {
+	s := &Server{cfg: cfg, vars: cfg.Vars(public), log: log, bootKeys: boot}
+	if err := s.startServer(); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// start runs a new server on the same store and address.
-func (s *Server) start() error {
-	opts, err := s.options()
+// startServer runs a new server on the same store and address.
+func (s *Server) startServer() error {
+	opts, err := s.serverOptions()
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (s *Server) start() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down { // stopped for good while it was starting
+	if s.stopped { // stopped for good while it was starting
 		ns.Shutdown()
 		return errStopped
 	}
@@ -150,8 +150,8 @@ func (s *Server) start() error {
 
 var errStopped = errors.New("the embedded server was stopped")
 
-// options parses nats.conf, as generated, with the variables written before it.
-func (s *Server) options() (*server.Options, error) {
+// serverOptions parses nats.conf, as generated, with the variables written before it.
+func (s *Server) serverOptions() (*server.Options, error) {
 	var b strings.Builder
 	for _, name := range subjects.Table().EnvVars() {
 		v, ok := s.vars[name]
@@ -198,7 +198,7 @@ func (s *Server) Restart() error {
 	s.mu.Lock()
 	ns := s.ns
 	s.ns = nil
-	down := s.down
+	down := s.stopped
 	s.mu.Unlock()
 	if down {
 		return errStopped
@@ -207,14 +207,14 @@ func (s *Server) Restart() error {
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	}
-	return s.start()
+	return s.startServer()
 }
 
 // Stop ends the server for good and waits until its files are closed.
 func (s *Server) Stop(context.Context) {
 	s.mu.Lock()
 	ns := s.ns
-	s.ns, s.down = nil, true
+	s.ns, s.stopped = nil, true
 	s.mu.Unlock()
 	if ns != nil {
 		ns.Shutdown()
@@ -225,15 +225,15 @@ func (s *Server) Stop(context.Context) {
 // serverLog passes the server's words on: its errors and warnings matter to a person, the rest is detail.
 type serverLog struct{ log *slog.Logger }
 
-func (l *serverLog) say(level slog.Level, format string, v []any) {
+func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if l.log != nil {
 		l.log.Log(context.Background(), level, fmt.Sprintf(format, v...), "actor", "nats")
 	}
 }
 
-func (l *serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
-func (l *serverLog) Warnf(format string, v ...any)   { l.say(slog.LevelWarn, format, v) }
-func (l *serverLog) Fatalf(format string, v ...any)  { l.say(slog.LevelError, format, v) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelError, format, v) }
-func (l *serverLog) Debugf(format string, v ...any)  { l.say(slog.LevelDebug, format, v) }
-func (l *serverLog) Tracef(format string, v ...any)  { l.say(slog.LevelDebug, format, v) }
+func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Warnf(format string, v ...any)   { l.write(slog.LevelWarn, format, v) }
+func (l *serverLog) Fatalf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }

@@ -10,8 +10,8 @@ import (
 	"conclave/subjects"
 )
 
-// said makes a subject out of a pattern.
-func said(pattern string) string {
+// concreteSubject makes a subject out of a pattern.
+func concreteSubject(pattern string) string {
 	parts := strings.Split(pattern, ".")
 	for i, p := range parts {
 		if p == "*" || p == ">" {
@@ -24,8 +24,8 @@ func said(pattern string) string {
 	return strings.Join(parts, ".")
 }
 
-// body is a request that the JetStream API answers at once.
-func body(subject string) string {
+// requestBody is a request that the JetStream API answers at once.
+func requestBody(subject string) string {
 	switch {
 	case strings.Contains(subject, "CONSUMER.MSG.NEXT"):
 		return `{"batch":1,"no_wait":true}`
@@ -39,19 +39,19 @@ func body(subject string) string {
 	return "{}"
 }
 
-// asSaid is an edge as one account would use it: what it says and what the owner then hears.
-func asSaid(e subjects.Edge, who string) (local, remote string) {
+// resolveEdge is an edge as one account would use it: what it says and what the owner then hears.
+func resolveEdge(e subjects.Edge, who string) (local, remote string) {
 	rp, lp := e.Resolve(who)
-	local = said(lp)
+	local = concreteSubject(lp)
 	if e.Permission != nil {
-		local = said(e.Permission[0])
+		local = concreteSubject(e.Permission[0])
 	}
 	tokens, _ := subjects.Match(lp, local)
-	return local, filled(rp, tokens)
+	return local, fillWildcards(rp, tokens)
 }
 
-// filled puts tokens in the place of the wildcards.
-func filled(pattern string, tokens []string) string {
+// fillWildcards puts tokens in the place of the wildcards.
+func fillWildcards(pattern string, tokens []string) string {
 	parts := strings.Split(pattern, ".")
 	for i, p := range parts {
 		switch {
@@ -64,12 +64,12 @@ func filled(pattern string, tokens []string) string {
 	return strings.Join(parts, ".")
 }
 
-// everything lists every subject that means something to anyone: each edge at both ends, the administration of every
+// allSubjects lists every subject that means something to anyone: each edge at both ends, the administration of every
 // stream under every prefix, and everyone's inbox.
-func everything(l subjects.Layout) (out []string) {
+func allSubjects(l subjects.Layout) (out []string) {
 	for _, e := range l.Edges {
 		for _, who := range e.Callers {
-			local, remote := asSaid(e, who)
+			local, remote := resolveEdge(e, who)
 			out = append(out, local, remote)
 		}
 	}
@@ -86,7 +86,7 @@ func everything(l subjects.Layout) (out []string) {
 		out = append(out, prefix+".ACCOUNT.PURGE.AUDIT", prefix+".ACCOUNT.PURGE.CORE", prefix+".META.LEADER.STEPDOWN")
 	}
 	for _, s := range l.Streams {
-		out = append(out, said(s.Subjects[0]), "core.API."+said(s.Subjects[0]))
+		out = append(out, concreteSubject(s.Subjects[0]), "core.API."+concreteSubject(s.Subjects[0]))
 	}
 	out = append(out, "$SYS.REQ.SERVER.PING.KICK", "$SYS.REQ.ACCOUNT.AUDIT.CONNZ", "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.ACCOUNT.PING.CONNZ")
 	lasting, _ := l.Roles()
@@ -97,11 +97,11 @@ func everything(l subjects.Layout) (out []string) {
 	return slices.Compact(out)
 }
 
-// TestSweepRights walks every role through every edge it has. Each one must work: the owner hears the subject with the
+// TestSweepEveryEdgeWorks walks every role through every edge it has. Each one must work: the owner hears the subject with the
 // caller's account in it, or the place answers. What this test proves alive, the other sweeps prove closed to the rest.
-func TestSweepRights(t *testing.T) {
+func TestSweepEveryEdgeWorks(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newHarness(t)
 	edges := 0
 	for _, a := range h.table.Accounts {
 		for _, e := range h.table.Edges {
@@ -109,7 +109,7 @@ func TestSweepRights(t *testing.T) {
 				continue
 			}
 			role := a.Users[0].Role
-			h.log = nil
+			h.received = nil
 			switch {
 			case strings.HasPrefix(e.Remote, "$JS.ACK."), strings.HasPrefix(e.Remote, "$JS.EVENT."):
 				continue // an ack of nothing has no effect to see; an advisory needs a message that kept failing
@@ -117,18 +117,18 @@ func TestSweepRights(t *testing.T) {
 				continue // seen below, with the event that makes it
 			case e.Kind == subjects.StreamImport:
 				remote, local := e.Resolve(a.Name)
-				owner, subject := speaker(h, e.Owner, remote)
+				owner, subject := findPublisher(h, e.Owner, remote)
 				if owner == "" {
 					t.Errorf("%s watches %s of %s, which nobody there may say", a.Name, remote, e.Owner)
 					continue
 				}
-				if v := h.say(act{as: owner, subject: subject}); len(v) > 0 {
+				if v := h.publish(publication{role: owner, subject: subject}); len(v) > 0 {
 					t.Errorf("%s may not say %s: %v", owner, subject, v)
 				}
-				h.await(role + " " + local)
+				h.awaitReceived(role + " " + local)
 			default:
-				local, remote := asSaid(e, a.Name)
-				if v := h.say(act{as: role, subject: local, reply: inbox, body: body(local)}); len(v) > 0 {
+				local, remote := resolveEdge(e, a.Name)
+				if v := h.publish(publication{role: role, subject: local, reply: inbox, body: requestBody(local)}); len(v) > 0 {
 					t.Errorf("%s may not say %s: %v", role, local, v)
 					continue
 				}
@@ -147,8 +147,8 @@ func TestSweepRights(t *testing.T) {
 				if a.Users[0].Isolated {
 					want = nil // shares the account; its replies are its own, see the rows about tools
 				}
-				want = append(want, lives(h.table, remote)...)
-				h.await(want...)
+				want = append(want, liveReceivers(h.table, remote)...)
+				h.awaitReceived(want...)
 			}
 			edges++
 		}
@@ -161,8 +161,8 @@ func tokenAfter(subject, prefix string) string {
 	return s
 }
 
-// speaker finds a role of an account that may say something the pattern matches.
-func speaker(h *house, account, pattern string) (role, subject string) {
+// findPublisher finds a role of an account that may say something the pattern matches.
+func findPublisher(h *harness, account, pattern string) (role, subject string) {
 	for _, a := range h.table.Accounts {
 		if a.Name != account {
 			continue
@@ -179,15 +179,15 @@ func speaker(h *house, account, pattern string) (role, subject string) {
 						x[i] = y[i]
 					}
 				}
-				return u.Role, said(strings.Join(x, "."))
+				return u.Role, concreteSubject(strings.Join(x, "."))
 			}
 		}
 	}
 	return "", ""
 }
 
-// lives lists who hears the live copy of a stored subject: "role subject".
-func lives(l subjects.Layout, stored string) (out []string) {
+// liveReceivers lists who hears the live copy of a stored subject: "role subject".
+func liveReceivers(l subjects.Layout, stored string) (out []string) {
 	live := ""
 	if t, ok := subjects.Match("from.*.>", stored); ok {
 		live = "live." + strings.Join(t[1:], ".")
@@ -210,57 +210,57 @@ func lives(l subjects.Layout, stored string) (out []string) {
 	return out
 }
 
-// TestSweepSpeak walks every role through every subject that means something to anyone and that the table does not let
+// TestSweepForbiddenPublishIsDenied walks every role through every subject that means something to anyone and that the table does not let
 // it say. The server refuses each, nobody hears anything, no stream changes. The control is one subject of its own.
-func TestSweepSpeak(t *testing.T) {
+func TestSweepForbiddenPublishIsDenied(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	all := everything(h.table)
+	h := newHarness(t)
+	all := allSubjects(h.table)
 	tries := 0
 	for _, role := range h.roles {
 		t.Run(role, func(t *testing.T) {
-			before := h.states()
-			h.log = nil
+			before := h.streamStates()
+			h.received = nil
 			p := h.dial(role)
 			want := 0
 			for _, s := range all {
-				if h.may(role, s) {
+				if h.mayPublish(role, s) {
 					continue
 				}
 				want++
-				p.pub(s, "_INBOX."+role+".x1", "", body(s))
+				p.pub(s, "_INBOX."+role+".x1", "", requestBody(s))
 			}
 			h.flush(p)
-			h.settle()
-			if got := len(p.complaints()); got != want {
+			h.runUntilIdle()
+			if got := len(p.takeErrors()); got != want {
 				t.Errorf("%d of %d forbidden subjects refused", got, want)
 			}
-			if len(h.log) > 0 {
-				t.Errorf("heard: %v", h.log)
+			if len(h.received) > 0 {
+				t.Errorf("heard: %v", h.received)
 			}
-			if got := h.grown(before); len(got) > 0 {
+			if got := h.addedMessages(before); len(got) > 0 {
 				t.Errorf("stored: %v", got)
 			}
 			tries += want
 		})
 	}
 	t.Logf("%d attempts", tries)
-	h.rest()
+	h.checkFinalState()
 }
 
-// TestSweepListen does the same for listening: a subscription to anyone else's subject is refused, and when everything
+// TestSweepForbiddenSubscribeIsDenied does the same for listening: a subscription to anyone else's subject is refused, and when everything
 // is then said by those who may, the refused one has heard nothing.
-func TestSweepListen(t *testing.T) {
+func TestSweepForbiddenSubscribeIsDenied(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	all := everything(h.table)
-	spies := map[string]*peer{}
+	h := newHarness(t)
+	all := allSubjects(h.table)
+	spies := map[string]*rawClient{}
 	for _, a := range h.table.Accounts {
 		for _, u := range a.Users {
 			if u.Boot || slices.Contains(u.Sub, ">") {
 				continue // the user may listen to all that is imported, and nothing else is there to hear
 			}
-			_, may := rights(h.table, a, u)
+			_, may := allowedSubjects(h.table, a, u)
 			p := h.dial(u.Role)
 			want := 0
 			for _, s := range append([]string{">", "*.>", "_R_.>", "_INBOX.*.>", "$SYS.>", "$JS.>", "tool.>", "from.>", "live.>", "audit.>", "ctl.>", "agent.>"}, all...) {
@@ -271,7 +271,7 @@ func TestSweepListen(t *testing.T) {
 				p.sub(s)
 			}
 			h.flush(p)
-			if got := len(p.complaints()); got != want {
+			if got := len(p.takeErrors()); got != want {
 				t.Errorf("%s: %d of %d forbidden subscriptions refused", u.Role, got, want)
 			}
 			spies[u.Role] = p
@@ -282,17 +282,17 @@ func TestSweepListen(t *testing.T) {
 		p := h.dial(role)
 		for _, s := range h.pubs[role] {
 			if !strings.HasPrefix(s, "_R_.") {
-				p.pub(said(s), "_INBOX."+role+".x1", "", body(s))
+				p.pub(concreteSubject(s), "_INBOX."+role+".x1", "", requestBody(s))
 			}
 		}
 		h.flush(p)
 	}
-	h.log = nil
-	h.say(act{as: "generator", subject: "response.generation"})
-	h.await("user response.generation", "gateway response.generation")
+	h.received = nil
+	h.publish(publication{role: "generator", subject: "response.generation"})
+	h.awaitReceived("user response.generation", "gateway response.generation")
 	for role, p := range spies {
 		h.flush(p)
-		if got := p.take(); len(got) > 0 {
+		if got := p.takeMessages(); len(got) > 0 {
 			t.Errorf("%s heard by a refused subscription: %v", role, got)
 		}
 	}
@@ -314,12 +314,12 @@ func covers(a, b string) bool {
 	return len(x) == len(y)
 }
 
-// TestSweepReply lets every role send everything it may send with every reply subject that is not its own. The server
+// TestSweepForeignReplyStaysInAccount lets every role send everything it may send with every reply subject that is not its own. The server
 // checks no reply subject, so whoever answers publishes there: the answer must stay in the account of the one who asked,
 // where that subject leads nowhere.
-func TestSweepReply(t *testing.T) {
+func TestSweepForeignReplyStaysInAccount(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newHarness(t)
 	targets := []string{
 		"tool.request.run_shell", "tool.call.tools.run_shell", "tool.schema.run_shell", "tool.output.run_shell.x1",
 		"agent.generator.tool.request.run_shell", "agent.committee.broker.discover", "ctl.user.approval.decision.x1", "ctl.user.session.config", "ctl.user.config.set",
@@ -334,8 +334,8 @@ func TestSweepReply(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			account := h.table.AccountOf(role)
 			p := h.dial(role)
-			h.log = nil
-			before := h.states()
+			h.received = nil
+			before := h.streamStates()
 			var direct, controls []string
 			if role == "broker" {
 				// An answer inside the broker's account on the subject that it listens to: the naive broker believes itself, and
@@ -346,30 +346,30 @@ func TestSweepReply(t *testing.T) {
 				if strings.HasPrefix(s, "_R_.") || strings.HasPrefix(s, "$JS.ACK.") {
 					continue
 				}
-				subject := said(s)
-				direct = append(direct, directly(h, account, subject)...)
+				subject := concreteSubject(s)
+				direct = append(direct, expectedReceivers(h, account, subject)...)
 				for _, reply := range targets {
-					if !reaches(h, account, reply) { // else it is an own right, whichever way it is used
-						p.pub(subject, reply, "", body(subject))
+					if !leavesAccount(h, account, reply) { // else it is an own right, whichever way it is used
+						p.pub(subject, reply, "", requestBody(subject))
 						tries++
 					}
 				}
 				// The control: the same with a proper reply, after all of them.
-				if v := h.sayOn(p, act{as: role, subject: subject, reply: inbox, body: body(subject)}); len(slices.DeleteFunc(v, reserved)) > 0 {
+				if v := h.publishOn(p, publication{role: role, subject: subject, reply: inbox, body: requestBody(subject)}); len(slices.DeleteFunc(v, isReservedReply)) > 0 {
 					t.Fatalf("refused %s: %v", subject, v)
 				}
-				if (role == "sys" || reaches(h, account, subject)) && !strings.Contains(subject, "CONSUMER.MSG.NEXT") { // a full consumer does not answer
-					controls = append(controls, fmt.Sprintf("%s _INBOX.%s.%d", role, role, h.n))
+				if (role == "sys" || leavesAccount(h, account, subject)) && !strings.Contains(subject, "CONSUMER.MSG.NEXT") { // a full consumer does not answer
+					controls = append(controls, fmt.Sprintf("%s _INBOX.%s.%d", role, role, h.lastInbox))
 				}
 			}
-			h.await(controls...)
+			h.awaitReceived(controls...)
 			if strings.HasSuffix(role, "_in") {
-				h.quiet(150 * time.Millisecond) // what it pulled is not ordered behind anything
+				h.listenFor(150 * time.Millisecond) // what it pulled is not ordered behind anything
 			}
-			if f := h.foreign(role, h.log, direct...); len(f) > 0 {
+			if f := h.unexpectedReceivers(role, h.received, direct...); len(f) > 0 {
 				t.Errorf("reached by a foreign reply subject: %v", f)
 			}
-			for _, added := range h.grown(before) {
+			for _, added := range h.addedMessages(before) {
 				if name, kept, ok := strings.Cut(added, " "); ok && !strings.HasPrefix(kept, "from."+account+".") && !strings.HasPrefix(kept, "audit."+account+".") {
 					t.Errorf("%s holds %s", name, kept)
 				}
@@ -377,16 +377,16 @@ func TestSweepReply(t *testing.T) {
 		})
 	}
 	t.Logf("%d attempts", tries)
-	h.rest()
+	h.checkFinalState()
 }
 
-// reserved reports whether the server refused a reply subject by itself: it does so for two kinds.
-func reserved(complaint string) bool {
+// isReservedReply reports whether the server refused a reply subject by itself: it does so for two kinds.
+func isReservedReply(complaint string) bool {
 	return strings.Contains(complaint, `Reply of "_R_.`) || strings.Contains(complaint, `Reply of "$JS.ACK.`)
 }
 
-// reaches reports whether a message on subject inside an account would leave it by one of its own imports.
-func reaches(h *house, account, subject string) bool {
+// leavesAccount reports whether a message on subject inside an account would leave it by one of its own imports.
+func leavesAccount(h *harness, account, subject string) bool {
 	return slices.ContainsFunc(h.table.Edges, func(e subjects.Edge) bool {
 		if e.Kind != subjects.ServiceImport || !slices.Contains(e.Callers, account) {
 			return false
@@ -397,9 +397,9 @@ func reaches(h *house, account, subject string) bool {
 	})
 }
 
-// directly lists who hears what, "role subject", when an account says subject: the owner, the watchers of a live copy, and the
+// expectedReceivers lists who hears what, "role subject", when an account says subject: the owner, the watchers of a live copy, and the
 // watchers of what is said in the account itself.
-func directly(h *house, account, subject string) (out []string) {
+func expectedReceivers(h *harness, account, subject string) (out []string) {
 	for _, e := range h.table.Edges {
 		if e.Kind == subjects.ServiceImport && slices.Contains(e.Callers, account) {
 			remote, local := e.Resolve(account)
@@ -407,13 +407,13 @@ func directly(h *house, account, subject string) (out []string) {
 			if !ok {
 				continue
 			}
-			remote = filled(remote, tokens)
+			remote = fillWildcards(remote, tokens)
 			for _, r := range h.roles {
 				if h.table.AccountOf(r) == e.Owner {
 					out = append(out, r+" "+remote)
 				}
 			}
-			out = append(out, lives(h.table, remote)...)
+			out = append(out, liveReceivers(h.table, remote)...)
 		}
 		if e.Kind == subjects.StreamImport && e.Owner == account {
 			for _, w := range e.Callers {
@@ -427,44 +427,44 @@ func directly(h *house, account, subject string) (out []string) {
 	return out
 }
 
-// rest gives what was set off and is not ordered behind anything, such as the JetStream API's own workers, a moment to
+// checkFinalState gives what was set off and is not ordered behind anything, such as the JetStream API's own workers, a moment to
 // show, and then looks once more: AUDIT holds nothing under a name that is not its author's.
-func (h *house) rest() {
+func (h *harness) checkFinalState() {
 	h.t.Helper()
-	h.settle()
-	before := h.states()
-	h.log = nil
-	h.quiet(250 * time.Millisecond)
-	if len(h.log) > 0 {
-		h.t.Errorf("came late: %v", h.log)
+	h.runUntilIdle()
+	before := h.streamStates()
+	h.received = nil
+	h.listenFor(250 * time.Millisecond)
+	if len(h.received) > 0 {
+		h.t.Errorf("came late: %v", h.received)
 	}
-	if got := h.grown(before); len(got) > 0 {
+	if got := h.addedMessages(before); len(got) > 0 {
 		h.t.Errorf("stored late: %v", got)
 	}
 	for _, name := range []string{"EVENTS", subjects.Audit} {
-		st := h.states()[name]
+		st := h.streamStates()[name]
 		if st.First > 1 || st.Msgs != st.Last {
 			h.t.Errorf("%s: %d messages from %d to %d", name, st.Msgs, st.First, st.Last)
 		}
 		for subject := range st.Subjects {
-			if err := honest(h.table, name, subject); err != nil {
+			if err := checkStoredSubject(h.table, name, subject); err != nil {
 				h.t.Error(err)
 			}
 		}
 	}
 }
 
-// quiet keeps listening for a while: for what could only come by itself, with nothing that must come after it.
-func (h *house) quiet(d time.Duration) {
+// listenFor keeps listening for a while: for what could only come by itself, with nothing that must come after it.
+func (h *harness) listenFor(d time.Duration) {
 	h.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		h.wait(time.Until(end))
-		h.settle()
+		h.waitArrival(time.Until(end))
+		h.runUntilIdle()
 	}
 }
 
-// honest reports a stored subject that its author has no edge for.
-func honest(l subjects.Layout, stream, subject string) error {
+// checkStoredSubject reports a stored subject that its author has no edge for.
+func checkStoredSubject(l subjects.Layout, stream, subject string) error {
 	if stream == subjects.Audit && subject == "audit.AUDIT.genesis" {
 		return nil
 	}

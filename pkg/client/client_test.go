@@ -29,7 +29,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	b := bustest.Start(t)
-	c, err := client.New(b.As("user"))
+	c, err := client.New(b.Connect("user"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) as(role string) actor.Out {
 	f.t.Helper()
-	out, err := actor.NewOut(f.bus.As(role))
+	out, err := actor.NewOut(f.bus.Connect(role))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestAskCancelledDeliversPartialAnswer(t *testing.T) {
 	f := newFixture(t)
 	generator := f.as("generator")
 	cancels := make(chan *nats.Msg, 1)
-	nc := f.bus.As("generator")
+	nc := f.bus.Connect("generator")
 	if _, err := nc.ChanSubscribe("query.cancel.*", cancels); err != nil {
 		t.Fatal(err)
 	}

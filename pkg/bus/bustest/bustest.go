@@ -21,10 +21,10 @@ type Bus struct {
 	*bus.Bus
 	Dir string
 
-	t       testing.TB
-	mu      sync.Mutex
-	expect  int // violations a test has announced
-	trouble []bus.Trouble
+	t          testing.TB
+	mu         sync.Mutex
+	expected   int // violations a test has announced
+	connErrors []bus.ConnError
 }
 
 // Start runs a provisioned server that ends with the test. configure may change where and how it listens.
@@ -55,16 +55,16 @@ func Start(t testing.TB, configure ...func(*bus.ServerConfig)) *Bus {
 	if err := srv.Provision(t.Context(), genesis); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.cameTrue)
-	b.Bus = &bus.Bus{URL: srv.URL(), Keys: keys, Srv: srv, OnTrouble: b.onTrouble}
+	t.Cleanup(b.awaitViolations)
+	b.Bus = &bus.Bus{URL: srv.URL(), Keys: keys, Server: srv, OnConnError: b.handleConnError}
 	return b
 }
 
 // Heads is the folder of the audit's anchors for this test.
 func (b *Bus) Heads() string { return filepath.Join(b.Dir, "heads") }
 
-// As connects a role for the test; the connection closes with it.
-func (b *Bus) As(role string, opts ...nats.Option) *nats.Conn {
+// Connect connects a role for the test; the connection closes with it.
+func (b *Bus) Connect(role string, opts ...nats.Option) *nats.Conn {
 	b.t.Helper()
 	nc, err := b.Dial(role, opts...)
 	if err != nil {
@@ -74,27 +74,27 @@ func (b *Bus) As(role string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Expect announces n violations: the test is about them.
-func (b *Bus) Expect(n int) {
+// ExpectViolations announces n violations: the test is about them.
+func (b *Bus) ExpectViolations(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.expect += n
+	b.expected += n
 }
 
-// Trouble returns what the error handlers have heard.
-func (b *Bus) Trouble() []bus.Trouble {
+// ConnErrors returns what the error handlers have heard.
+func (b *Bus) ConnErrors() []bus.ConnError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]bus.Trouble(nil), b.trouble...)
+	return append([]bus.ConnError(nil), b.connErrors...)
 }
 
-// cameTrue fails a test whose announced violations did not come: the server permits what it should not. They are told
+// awaitViolations fails a test whose announced violations did not come: the server permits what it should not. They are told
 // by the connection's reader, which may need a moment.
-func (b *Bus) cameTrue() {
+func (b *Bus) awaitViolations() {
 	left := func() int {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.expect
+		return b.expected
 	}
 	for deadline := time.Now().Add(2 * time.Second); left() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -104,15 +104,15 @@ func (b *Bus) cameTrue() {
 	}
 }
 
-func (b *Bus) onTrouble(tr bus.Trouble) {
+func (b *Bus) handleConnError(tr bus.ConnError) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.trouble = append(b.trouble, tr)
-	if !tr.Denied() {
+	b.connErrors = append(b.connErrors, tr)
+	if !tr.IsDenied() {
 		return
 	}
-	if b.expect > 0 {
-		b.expect--
+	if b.expected > 0 {
+		b.expected--
 		return
 	}
 	b.t.Errorf("bustest: %s: %v", tr.Role, tr.Err)

@@ -147,7 +147,7 @@ func sanitizeAttr(_ []string, at slog.Attr) slog.Attr {
 func (a *App) Bus() (*bus.Bus, error) {
 	url := a.Server
 	if url == "" {
-		r, err := a.Home.Running()
+		r, err := a.Home.ReadRunning()
 		if err != nil {
 			return nil, err
 		}

@@ -127,7 +127,7 @@ func (x *examination) checkDisk() {
 		}
 		dir = filepath.Dir(dir)
 	}
-	free, err := bus.Free(dir)
+	free, err := bus.FreeBytes(dir)
 	text := fmt.Sprintf("%s free on the disk of %s", term.Bytes(free), x.Home.Store())
 	switch {
 	case err != nil:

@@ -25,11 +25,11 @@ import (
 	"conclave/subjects"
 )
 
-// patience is how long a test waits for what must come. Nothing waits this long for what must not.
-const patience = 20 * time.Second
+// testTimeout is how long a test waits for what must come. Nothing waits this long for what must not.
+const testTimeout = 20 * time.Second
 
-// start runs a provisioned server that ends with the test.
-func start(t testing.TB) *bus.Bus {
+// startBus runs a provisioned server that ends with the test.
+func startBus(t testing.TB) *bus.Bus {
 	t.Helper()
 	dir := t.TempDir()
 	keys := bus.Keys{Dir: filepath.Join(dir, "keys")}
@@ -45,40 +45,40 @@ func start(t testing.TB) *bus.Bus {
 	if err := srv.Provision(t.Context(), []byte("genesis")); err != nil {
 		t.Fatal(err)
 	}
-	return &bus.Bus{URL: srv.URL(), Keys: keys, Srv: srv, TCP: true}
+	return &bus.Bus{URL: srv.URL(), Keys: keys, Server: srv, TCP: true}
 }
 
-// heard is one message as a listener got it.
-type heard struct {
-	role, subject, reply, head, body string
+// received is one message as a listener got it.
+type received struct {
+	role, subject, reply, header, body string
 }
 
-func (m heard) String() string { return m.role + " " + m.subject }
+func (m received) String() string { return m.role + " " + m.subject }
 
-// peer is a NATS client written by hand. It says what a well-mannered library refuses to say, such as a subject with a
+// rawClient is a NATS client written by hand. It says what a well-mannered library refuses to say, such as a subject with a
 // wildcard or a header of its own choice, and after a flush it has everything the server sent it before.
-type peer struct {
+type rawClient struct {
 	role string
 	conn net.Conn
 	sids int
 
-	out   sync.Mutex // guards the writer
-	w     *bufio.Writer
-	mu    sync.Mutex // guards heard and errs
-	heard []heard
-	errs  []string
-	pongs chan struct{}
-	gone  chan struct{}
-	rings chan struct{} // a message came; nil when nobody waits for that
+	writeMu  sync.Mutex // guards the writer
+	w        *bufio.Writer
+	mu       sync.Mutex // guards heard and errs
+	messages []received
+	errs     []string
+	pongs    chan struct{}
+	closed   chan struct{}
+	arrivals chan struct{} // a message came; nil when nobody waits for that
 }
 
 // dialRaw connects over TCP. seed nil connects without a key; rings hears of every message.
-func dialRaw(url, role string, seed nkeys.KeyPair, rings chan struct{}) (*peer, error) {
+func dialRaw(url, role string, seed nkeys.KeyPair, arrivals chan struct{}) (*rawClient, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{role: role, conn: conn, w: bufio.NewWriter(conn), rings: rings, pongs: make(chan struct{}, 64), gone: make(chan struct{})}
+	p := &rawClient{role: role, conn: conn, w: bufio.NewWriter(conn), arrivals: arrivals, pongs: make(chan struct{}, 64), closed: make(chan struct{})}
 	r := bufio.NewReaderSize(conn, 64<<10)
 	line, err := r.ReadString('\n')
 	if err != nil {
@@ -90,7 +90,7 @@ func dialRaw(url, role string, seed nkeys.KeyPair, rings chan struct{}) (*peer, 
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "INFO ")), &info); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	hello := map[string]any{"verbose": false, "pedantic": false, "headers": true, "protocol": 1, "lang": "raw", "version": "0", "name": role}
+	connect := map[string]any{"verbose": false, "pedantic": false, "headers": true, "protocol": 1, "lang": "raw", "version": "0", "name": role}
 	if seed != nil {
 		pub, err := seed.PublicKey()
 		if err != nil {
@@ -100,9 +100,9 @@ func dialRaw(url, role string, seed nkeys.KeyPair, rings chan struct{}) (*peer, 
 		if err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		hello["nkey"], hello["sig"] = pub, base64.RawURLEncoding.EncodeToString(sig)
+		connect["nkey"], connect["sig"] = pub, base64.RawURLEncoding.EncodeToString(sig)
 	}
-	h, err := json.Marshal(hello)
+	h, err := json.Marshal(connect)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -115,20 +115,20 @@ func dialRaw(url, role string, seed nkeys.KeyPair, rings chan struct{}) (*peer, 
 	return p, nil
 }
 
-func (p *peer) close() {
+func (p *rawClient) close() {
 	p.conn.Close()
-	<-p.gone
+	<-p.closed
 }
 
 // write keeps what is said until the next ping. It ignores errors: a connection that the server closed shows then.
-func (p *peer) write(s string) {
-	p.out.Lock()
-	defer p.out.Unlock()
+func (p *rawClient) write(s string) {
+	p.writeMu.Lock()
+	defer p.writeMu.Unlock()
 	_, _ = p.w.WriteString(s)
 }
 
 // pub publishes; with a head, as HPUB. Nothing is checked.
-func (p *peer) pub(subject, reply, head, body string) {
+func (p *rawClient) pub(subject, reply, head, body string) {
 	if reply != "" {
 		reply = " " + reply
 	}
@@ -140,39 +140,39 @@ func (p *peer) pub(subject, reply, head, body string) {
 	p.write(fmt.Sprintf("HPUB %s%s %d %d\r\n%s%s\r\n", subject, reply, len(head), len(head)+len(body), head, body))
 }
 
-func (p *peer) sub(subject string) {
+func (p *rawClient) sub(subject string) {
 	p.sids++
 	p.write(fmt.Sprintf("SUB %s %d\r\n", subject, p.sids))
 }
 
 // flush returns when the server has handled everything said before and everything it sent before is in heard.
-func (p *peer) flush() error {
+func (p *rawClient) flush() error {
 	p.ping()
 	return p.pong()
 }
 
-func (p *peer) ping() {
+func (p *rawClient) ping() {
 	p.write("PING\r\n")
-	p.out.Lock()
-	defer p.out.Unlock()
+	p.writeMu.Lock()
+	defer p.writeMu.Unlock()
 	_ = p.w.Flush()
 }
 
-func (p *peer) pong() error {
-	late := time.NewTimer(patience)
+func (p *rawClient) pong() error {
+	late := time.NewTimer(testTimeout)
 	defer late.Stop()
 	select {
 	case <-p.pongs:
 		return nil
-	case <-p.gone:
-		return fmt.Errorf("%s: the server closed the connection: %v", p.role, p.complaints())
+	case <-p.closed:
+		return fmt.Errorf("%s: the server closed the connection: %v", p.role, p.takeErrors())
 	case <-late.C:
 		return fmt.Errorf("%s: no answer to a ping", p.role)
 	}
 }
 
-// complaints returns and forgets the -ERR lines so far.
-func (p *peer) complaints() []string {
+// takeErrors returns and forgets the -ERR lines so far.
+func (p *rawClient) takeErrors() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.errs
@@ -180,17 +180,17 @@ func (p *peer) complaints() []string {
 	return e
 }
 
-// take returns and forgets the messages so far.
-func (p *peer) take() []heard {
+// takeMessages returns and forgets the messages so far.
+func (p *rawClient) takeMessages() []received {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.heard
-	p.heard = nil
+	h := p.messages
+	p.messages = nil
 	return h
 }
 
-func (p *peer) read(r *bufio.Reader) {
-	defer close(p.gone)
+func (p *rawClient) read(r *bufio.Reader) {
+	defer close(p.closed)
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
@@ -209,7 +209,7 @@ func (p *peer) read(r *bufio.Reader) {
 			p.mu.Unlock()
 		case "MSG", "HMSG":
 			f := strings.Split(rest, " ") // not Fields: a subject may hold what Unicode calls a space
-			m := heard{role: p.role, subject: f[0]}
+			m := received{role: p.role, subject: f[0]}
 			sizes := 1
 			if op == "HMSG" {
 				sizes = 2
@@ -231,59 +231,59 @@ func (p *peer) read(r *bufio.Reader) {
 				if err != nil || n > total {
 					return
 				}
-				m.head, buf = string(buf[:n]), buf[n:]
+				m.header, buf = string(buf[:n]), buf[n:]
 			}
 			m.body = string(buf)
 			p.mu.Lock()
-			p.heard = append(p.heard, m)
+			p.messages = append(p.messages, m)
 			p.mu.Unlock()
 			select {
-			case p.rings <- struct{}{}:
+			case p.arrivals <- struct{}{}:
 			default:
 			}
 		}
 	}
 }
 
-// house is a server under the real grants with a stand-in behind every key. Each listens to all it may listen to, and
+// harness is a server under the real grants with a stand-in behind every key. Each listens to all it may listen to, and
 // each is as naive as can be: it answers every request, and the broker calls whichever tool it is asked for. So whatever
 // is refused here is refused by the bus alone.
 //
 // The stand-ins have no goroutines: they act inside settle, in the test's own time.
-type house struct {
-	t     testing.TB // of the row that runs
-	own   testing.TB // of the system
-	b     *bus.Bus
-	table subjects.Layout
-	roles []string
-	peers map[string]*peer
-	voice map[string]*peer    // connections to speak with, by role
-	pubs  map[string][]string // what the table lets a role say
-	log   []heard             // all that was heard since clear, in order
-	calls map[string]string   // the broker's pending calls: its inbox -> whom to answer
-	mute  map[string]bool     // roles that hear and do not act
-	n     int
-	now   map[string]state // as grown last saw the streams
-	rings chan struct{}    // someone heard something
-	user  *nats.Conn       // reads EVENTS for the checks
-	audit *nats.Conn       // reads AUDIT
-	sys   *nats.Conn       // reads the state of every stream
+type harness struct {
+	t            testing.TB // of the row that runs
+	parent       testing.TB // of the system
+	b            *bus.Bus
+	table        subjects.Layout
+	roles        []string
+	clients      map[string]*rawClient
+	publishers   map[string]*rawClient // connections to speak with, by role
+	pubs         map[string][]string   // what the table lets a role say
+	received     []received            // all that was heard since clear, in order
+	pendingCalls map[string]string     // the broker's pending calls: its inbox -> whom to answer
+	passive      map[string]bool       // roles that hear and do not act
+	lastInbox    int
+	lastStates   map[string]streamState // as grown last saw the streams
+	arrivals     chan struct{}          // someone heard something
+	user         *nats.Conn             // reads EVENTS for the checks
+	audit        *nats.Conn             // reads AUDIT
+	sys          *nats.Conn             // reads the state of every stream
 }
 
 // checkInbox marks the traffic of the checks themselves.
 const checkInbox = "_INBOX.check"
 
-// newHouse starts the server and every stand-in but the absent ones.
-func newHouse(t testing.TB, absent ...string) *house {
+// newHarness starts the server and every stand-in but the absent ones.
+func newHarness(t testing.TB, absent ...string) *harness {
 	t.Helper()
-	h := &house{t: t, own: t, b: start(t), table: subjects.Table(), peers: map[string]*peer{}, voice: map[string]*peer{}, rings: make(chan struct{}, 1), pubs: map[string][]string{}, calls: map[string]string{}, mute: map[string]bool{}}
+	h := &harness{t: t, parent: t, b: startBus(t), table: subjects.Table(), clients: map[string]*rawClient{}, publishers: map[string]*rawClient{}, arrivals: make(chan struct{}, 1), pubs: map[string][]string{}, pendingCalls: map[string]string{}, passive: map[string]bool{}}
 	lasting, _ := h.table.Roles()
 	for _, a := range h.table.Accounts {
 		for _, u := range a.Users {
 			if u.Boot {
 				continue
 			}
-			pub, sub := rights(h.table, a, u)
+			pub, sub := allowedSubjects(h.table, a, u)
 			h.pubs[u.Role] = pub
 			if slices.Contains(absent, u.Role) {
 				continue
@@ -292,14 +292,14 @@ func newHouse(t testing.TB, absent ...string) *house {
 			for _, s := range sub {
 				p.sub(s)
 			}
-			h.peers[u.Role] = p
+			h.clients[u.Role] = p
 		}
 	}
 	for _, r := range lasting {
-		if p, ok := h.peers[r]; ok {
+		if p, ok := h.clients[r]; ok {
 			h.roles = append(h.roles, r)
 			h.flush(p)
-			if e := p.complaints(); len(e) > 0 {
+			if e := p.takeErrors(); len(e) > 0 {
 				t.Fatalf("%s may not listen as the table says: %v", r, e)
 			}
 		}
@@ -316,9 +316,9 @@ func newHouse(t testing.TB, absent ...string) *house {
 	return h
 }
 
-// rights reads from the table what one user may say and hear. It is written apart from the renderer, so that the two
+// allowedSubjects reads from the table what one user may say and hear. It is written apart from the renderer, so that the two
 // check each other.
-func rights(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []string) {
+func allowedSubjects(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []string) {
 	pub, sub = slices.Clone(u.Pub), slices.Clone(u.Sub)
 	if u.Isolated {
 		return pub, sub
@@ -351,110 +351,110 @@ func rights(l subjects.Layout, a subjects.Account, u subjects.User) (pub, sub []
 	return slices.Compact(pub), slices.Compact(sub)
 }
 
-func (h *house) dial(role string) *peer {
+func (h *harness) dial(role string) *rawClient {
 	h.t.Helper()
 	seed, err := h.b.Keys.Seed(role)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	p, err := dialRaw(h.b.URL, role, seed, h.rings)
+	p, err := dialRaw(h.b.URL, role, seed, h.arrivals)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.own.Cleanup(p.close)
+	h.parent.Cleanup(p.close)
 	return p
 }
 
-func (h *house) flush(p *peer) {
+func (h *harness) flush(p *rawClient) {
 	h.t.Helper()
 	if err := p.flush(); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// may reports whether the table lets a role say a subject.
-func (h *house) may(role, subject string) bool {
+// mayPublish reports whether the table lets a role say a subject.
+func (h *harness) mayPublish(role, subject string) bool {
 	return slices.ContainsFunc(h.pubs[role], func(p string) bool { _, ok := subjects.Match(p, subject); return ok })
 }
 
-// apart reports whether b is someone else than a: another account, or another key of the shared account.
-func (h *house) apart(a, b string) bool {
+// isForeign reports whether b is someone else than a: another account, or another key of the shared account.
+func (h *harness) isForeign(a, b string) bool {
 	return a != b && (h.table.AccountOf(a) != h.table.AccountOf(b) || h.table.AccountOf(a) == "tools")
 }
 
-// act is one thing said by one role.
-type act struct {
-	as, subject, reply, head, body string
+// publication is one thing said by one role.
+type publication struct {
+	role, subject, reply, header, body string
 }
 
 // inbox as a reply means the role's own inbox.
 const inbox = "<inbox>"
 
-// as is the connection over which a role speaks; it listens to nothing.
-func (h *house) as(role string) *peer {
+// publisher is the connection over which a role speaks; it listens to nothing.
+func (h *harness) publisher(role string) *rawClient {
 	h.t.Helper()
-	if h.voice[role] == nil {
-		h.voice[role] = h.dial(role)
+	if h.publishers[role] == nil {
+		h.publishers[role] = h.dial(role)
 	}
-	return h.voice[role]
+	return h.publishers[role]
 }
 
-// say says a and returns what the server refused.
-func (h *house) say(a act) []string {
+// publish says a and returns what the server refused.
+func (h *harness) publish(a publication) []string {
 	h.t.Helper()
-	return h.sayOn(h.as(a.as), a)
+	return h.publishOn(h.publisher(a.role), a)
 }
 
-func (h *house) sayOn(p *peer, a act) []string {
+func (h *harness) publishOn(p *rawClient, a publication) []string {
 	h.t.Helper()
 	if a.reply == inbox {
-		h.n++
-		a.reply = "_INBOX." + a.as + "." + strconv.Itoa(h.n)
+		h.lastInbox++
+		a.reply = "_INBOX." + a.role + "." + strconv.Itoa(h.lastInbox)
 	}
-	p.pub(a.subject, a.reply, a.head, cmp.Or(a.body, "{}"))
+	p.pub(a.subject, a.reply, a.header, cmp.Or(a.body, "{}"))
 	h.flush(p)
-	return p.complaints()
+	return p.takeErrors()
 }
 
-// settle lets everyone hear and act until a whole round brings nothing new.
-func (h *house) settle() {
+// runUntilIdle lets everyone hear and act until a whole round brings nothing new.
+func (h *harness) runUntilIdle() {
 	h.t.Helper()
 	for range 500 {
 		quiet := true
 		for _, r := range h.roles {
-			h.peers[r].ping()
+			h.clients[r].ping()
 		}
 		for _, r := range h.roles {
-			p := h.peers[r]
+			p := h.clients[r]
 			if err := p.pong(); err != nil {
 				h.t.Fatal(err)
 			}
-			for _, m := range p.take() {
+			for _, m := range p.takeMessages() {
 				if strings.HasPrefix(m.subject, checkInbox) || (r == "user" && strings.HasPrefix(m.subject, "core.API.")) {
 					continue // the checks themselves, and what the user's own ">" hears of itself
 				}
 				quiet = false
-				h.log = append(h.log, m)
-				h.act(p, m)
+				h.received = append(h.received, m)
+				h.handleMessage(p, m)
 			}
 		}
 		if quiet {
 			return
 		}
 	}
-	h.t.Fatalf("the system does not come to rest; last heard: %v", h.log[max(0, len(h.log)-5):])
+	h.t.Fatalf("the system does not come to rest; last heard: %v", h.received[max(0, len(h.received)-5):])
 }
 
 // brokerCalls is where the naive broker hears the answers of the tools that it called.
 const brokerCalls = "_INBOX.broker.call."
 
-// act is what a naive actor does with what it hears.
-func (h *house) act(p *peer, m heard) {
-	if h.mute[p.role] {
+// handleMessage is what a naive actor does with what it hears.
+func (h *harness) handleMessage(p *rawClient, m received) {
+	if h.passive[p.role] {
 		return
 	}
-	if to, ok := h.calls[m.subject]; ok && p.role == "broker" {
-		delete(h.calls, m.subject)
+	if to, ok := h.pendingCalls[m.subject]; ok && p.role == "broker" {
+		delete(h.pendingCalls, m.subject)
 		if to != "" {
 			p.pub(to, "", "", m.body)
 		}
@@ -463,9 +463,9 @@ func (h *house) act(p *peer, m heard) {
 	if t, ok := subjects.Match("agent.*.tool.request.>", m.subject); ok && p.role == "broker" {
 		tool := t[1]
 		if zone := subjects.ZoneOf(tool); zone != "" {
-			h.n++
-			back := brokerCalls + strconv.Itoa(h.n)
-			h.calls[back] = m.reply
+			h.lastInbox++
+			back := brokerCalls + strconv.Itoa(h.lastInbox)
+			h.pendingCalls[back] = m.reply
 			p.pub("tool.call."+zone+"."+tool, back, "", m.body)
 			return
 		}
@@ -487,35 +487,35 @@ func (h *house) act(p *peer, m heard) {
 	}
 }
 
-// await settles until each of what was heard, written "role pattern", and fails the test when it does not come.
-func (h *house) await(what ...string) {
+// awaitReceived settles until each of what was heard, written "role pattern", and fails the test when it does not come.
+func (h *harness) awaitReceived(what ...string) {
 	h.t.Helper()
-	end := time.Now().Add(patience)
+	end := time.Now().Add(testTimeout)
 	for {
-		h.settle()
+		h.runUntilIdle()
 		missing := slices.DeleteFunc(slices.Clone(what), func(w string) bool {
-			return slices.ContainsFunc(h.log, func(m heard) bool { return matches(w, m) })
+			return slices.ContainsFunc(h.received, func(m received) bool { return matchesExpectation(w, m) })
 		})
 		if len(missing) == 0 {
 			return
 		}
 		if time.Now().After(end) {
-			h.t.Fatalf("never heard: %q; heard: %v", missing, h.log)
+			h.t.Fatalf("never heard: %q; heard: %v", missing, h.received)
 		}
-		h.wait(100 * time.Millisecond)
+		h.waitArrival(100 * time.Millisecond)
 	}
 }
 
-// wait returns when someone hears something, or after d.
-func (h *house) wait(d time.Duration) {
+// waitArrival returns when someone hears something, or after d.
+func (h *harness) waitArrival(d time.Duration) {
 	select {
-	case <-h.rings:
+	case <-h.arrivals:
 	case <-time.After(d):
 	}
 }
 
-// matches reports whether m is what w says: "role pattern".
-func matches(w string, m heard) bool {
+// matchesExpectation reports whether m is what w says: "role pattern".
+func matchesExpectation(w string, m received) bool {
 	role, pattern, _ := strings.Cut(w, " ")
 	if role != m.role {
 		return false
@@ -524,18 +524,18 @@ func matches(w string, m heard) bool {
 	return ok
 }
 
-// state is what one stream looks like from outside.
-type state struct {
+// streamState is what one stream looks like from outside.
+type streamState struct {
 	Msgs, First, Last uint64
 	Consumers         int
 	Config            string
 	Subjects          map[string]uint64 // how many of each; EVENTS and AUDIT only
 }
 
-// states asks the monitoring account for every stream.
-func (h *house) states() map[string]state {
+// streamStates asks the monitoring account for every stream.
+func (h *harness) streamStates() map[string]streamState {
 	h.t.Helper()
-	m, err := h.sys.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true,"config":true}`), patience)
+	m, err := h.sys.Request("$SYS.REQ.SERVER.PING.JSZ", []byte(`{"accounts":true,"streams":true,"config":true}`), testTimeout)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -558,10 +558,10 @@ func (h *house) states() map[string]state {
 	if err := json.Unmarshal(m.Data, &r); err != nil {
 		h.t.Fatal(err)
 	}
-	out := map[string]state{}
+	out := map[string]streamState{}
 	for _, a := range r.Data.Accounts {
 		for _, s := range a.Streams {
-			out[s.Name] = state{s.State.Msgs, s.State.First, s.State.Last, s.State.Consumers, string(s.Config), h.stored(s.Name)}
+			out[s.Name] = streamState{s.State.Msgs, s.State.First, s.State.Last, s.State.Consumers, string(s.Config), h.storedSubjects(s.Name)}
 		}
 	}
 	if len(out) != len(h.table.Streams) {
@@ -570,9 +570,9 @@ func (h *house) states() map[string]state {
 	return out
 }
 
-// stored counts the subjects of EVENTS, as the user, or of AUDIT, as the auditor. The subjects come from the stream
+// storedSubjects counts the subjects of EVENTS, as the user, or of AUDIT, as the auditor. The subjects come from the stream
 // itself, not from a header. Nobody may read the other streams that way.
-func (h *house) stored(stream string) map[string]uint64 {
+func (h *harness) storedSubjects(stream string) map[string]uint64 {
 	h.t.Helper()
 	var nc *nats.Conn
 	api := bus.CoreAPI
@@ -584,7 +584,7 @@ func (h *house) stored(stream string) map[string]uint64 {
 	default:
 		return nil
 	}
-	m, err := nc.Request(api+".STREAM.INFO."+stream, []byte(`{"subjects_filter":">"}`), patience)
+	m, err := nc.Request(api+".STREAM.INFO."+stream, []byte(`{"subjects_filter":">"}`), testTimeout)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -600,12 +600,12 @@ func (h *house) stored(stream string) map[string]uint64 {
 	return r.State.Subjects
 }
 
-// grown says what was added to the streams, "EVENTS from.x.y" or "KV_x", and fails the test for what went missing or
+// addedMessages says what was added to the streams, "EVENTS from.x.y" or "KV_x", and fails the test for what went missing or
 // was changed. A bucket named in shrinks may lose old values.
-func (h *house) grown(before map[string]state, shrinks ...string) (added []string) {
+func (h *harness) addedMessages(before map[string]streamState, shrinks ...string) (added []string) {
 	h.t.Helper()
-	h.now = h.states()
-	for name, s := range h.now {
+	h.lastStates = h.streamStates()
+	for name, s := range h.lastStates {
 		was := before[name]
 		if s.Config != was.Config {
 			h.t.Errorf("the settings of %s changed:\n%s\n%s", name, was.Config, s.Config)
@@ -632,10 +632,10 @@ func (h *house) grown(before map[string]state, shrinks ...string) (added []strin
 	return added
 }
 
-// foreign lists what was heard by others than the speaker and is not expected. Once each.
-func (h *house) foreign(as string, log []heard, expected ...string) (out []string) {
+// unexpectedReceivers lists what was heard by others than the speaker and is not expected. Once each.
+func (h *harness) unexpectedReceivers(as string, log []received, expected ...string) (out []string) {
 	for _, m := range log {
-		if !h.apart(as, m.role) || strings.HasPrefix(m.subject, brokerCalls) || slices.ContainsFunc(expected, func(w string) bool { return matches(w, m) }) {
+		if !h.isForeign(as, m.role) || strings.HasPrefix(m.subject, brokerCalls) || slices.ContainsFunc(expected, func(w string) bool { return matchesExpectation(w, m) }) {
 			continue
 		}
 		if s := m.String(); !slices.Contains(out, s) {
