@@ -278,6 +278,9 @@ func (c *checker) checkLength(r lengthRange, n int, unit string) *Error {
 }
 
 func (c *checker) checkNumber(s *Schema, v *Value) *Error {
+	if (s.minimum != nil || s.maximum != nil) && !c.charge(v.compareCost()) {
+		return errBudget
+	}
 	if b := s.minimum; b != nil {
 		if d := compareNumbers(v, b.number); d < 0 || d == 0 && b.exclusive {
 			return c.fail(v, "", "must be %s", b.describe("at least", "above"))

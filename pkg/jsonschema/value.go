@@ -122,6 +122,15 @@ func compareNumbers(a, b *Value) int {
 	return a.rat().Cmp(b.rat())
 }
 
+// compareCost is the work of comparing v with a bound, in steps: exact arithmetic on long numbers costs hundreds of times
+// as much as floats.
+func (v *Value) compareCost() int {
+	if _, ok := v.shortFloat(); ok {
+		return 1
+	}
+	return 64
+}
+
 // shortFloat returns the value of a number of at most 15 digits and no exponent. Such numbers compare as floats exactly
 // as they compare as decimals, because no two of them round to the same float.
 func (v *Value) shortFloat() (f float64, ok bool) {
