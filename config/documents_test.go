@@ -1,0 +1,78 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDocumentsNameWhatExists: a test, fuzz target, story or folder that the documentation cites is there.
+func TestDocumentsNameWhatExists(t *testing.T) {
+	t.Parallel()
+	root := ".."
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	for _, name := range []string{"README.md", "SECURITY.md", "CONTRIBUTING.md"} {
+		documents = append(documents, filepath.Join(root, name))
+	}
+	declared := declaredTests(t, root)
+	cited := regexp.MustCompile("`([^`\n]+)`")
+	checked := 0
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range cited.FindAllStringSubmatch(string(text), -1) {
+			name := m[1]
+			switch {
+			case testName.MatchString(name):
+				if checked++; !declared[name] {
+					t.Errorf("%s cites %s, which does not exist", document, name)
+				}
+			case folderName.MatchString(name) && !strings.ContainsAny(name, "*<> "):
+				if checked++; !fileExists(filepath.Join(root, name)) {
+					t.Errorf("%s cites %s, which does not exist", document, name)
+				}
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("only %d citations found: the search is broken", checked)
+	}
+}
+
+var (
+	testName   = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]\w*$`)
+	folderName = regexp.MustCompile(`^(actors|pkg|stories|config|subjects|docs|cmd|bench)/`)
+)
+
+// declaredTests returns the names of all test functions below root.
+func declaredTests(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	declaration := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)`)
+	names := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range declaration.FindAllStringSubmatch(string(source), -1) {
+			names[m[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("listing tests: %v", err)
+	}
+	return names
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
