@@ -242,7 +242,7 @@ func TestMakeModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last subjects.ChatChunk
-	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, Last: func(p subjects.ChatChunk) { last = p }}
+	client := wire.Client{Out: out, Role: "assistant", Timeout: 20 * time.Second, OnDone: func(p subjects.ChatChunk) { last = p }}
 	msg, _, err := llm.Collect(client.Chat(t.Context(), llm.Request{Messages: []llm.Message{{Role: llm.User, Content: "hello"}}, Stream: true}))
 	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != scripted.Name {
 		t.Errorf("%v, %+v, %+v", err, msg, last)

@@ -40,7 +40,7 @@ func (h *sessionFixture) prompted(t testing.TB) (q subjects.ChatRequest, r model
 	if q.Messages == nil {
 		t.Fatal("no model was asked")
 	}
-	r, err := wire.FromRequest(q)
+	r, err := wire.DecodeRequest(q)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (fakeModel) Name() string { return "model" }
 func (b fakeModel) Routes() []actor.Route {
 	return []actor.Route{
 		actor.ServeStream(subjects.ModelChat, func(_ context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
-			r, err := wire.FromRequest(in.Body)
+			r, err := wire.DecodeRequest(in.Body)
 			if err != nil {
 				return err
 			}

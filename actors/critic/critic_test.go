@@ -149,7 +149,7 @@ func TestGrades(t *testing.T) {
 // TestUngraded: why an answer has no grade, and whether a model was asked.
 func TestUngraded(t *testing.T) {
 	t.Parallel()
-	fault := func(err error) error { return wire.Fault(err) }
+	fault := func(err error) error { return wire.EncodeError(err) }
 	for _, c := range []struct {
 		name   string
 		change func(*actor.Msg[subjects.Response])
@@ -219,8 +219,8 @@ func TestTransientFailureIsRetried(t *testing.T) {
 		"busy":                  subjects.Faultf(subjects.CodeBusy, "too many wait"),
 		"late":                  subjects.Faultf(subjects.CodeTimeout, "no answer in time"),
 		"nobody there":          subjects.Faultf(subjects.CodeUnavailable, "gone"),
-		"no server":             wire.Fault(model.ErrUnreachable),
-		"cut off":               wire.Fault(model.ErrCut),
+		"no server":             wire.EncodeError(model.ErrUnreachable),
+		"cut off":               wire.EncodeError(model.ErrCut),
 		"no audit":              subjects.Faultf(subjects.CodeNoAudit, "the audit does not answer"),
 		"what nobody knows":     errors.New("odd"),
 		"a code nobody knows":   subjects.Faultf("new_code", "odd"),

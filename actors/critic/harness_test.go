@@ -94,7 +94,7 @@ func (w *harness) answer(subject string, body []byte) (any, error) {
 		if err := json.Unmarshal(body, &q); err != nil {
 			return nil, err
 		}
-		r, err := wire.FromRequest(q)
+		r, err := wire.DecodeRequest(q)
 		if err != nil {
 			return nil, err
 		}

@@ -79,7 +79,7 @@ func (c *Critic) askWithReminder(ctx context.Context, out actor.Out, r []model.M
 func (c *Critic) askModel(ctx context.Context, out actor.Out, r []model.Message, allowed string) (v judgeReply, reply string, err error) {
 	var last subjects.ChatChunk
 	quiet := false // the model actor leaves it out for models that cannot think
-	client := wire.Client{Out: out, Role: subjects.RoleCritic, Timeout: c.cfg.CallTimeout, Last: func(p subjects.ChatChunk) { last = p }}
+	client := wire.Client{Out: out, Role: subjects.RoleCritic, Timeout: c.cfg.CallTimeout, OnDone: func(p subjects.ChatChunk) { last = p }}
 	said, final, err := model.Collect(client.Chat(ctx, model.Request{Messages: r, Think: &quiet, Options: model.Options{Predict: c.cfg.Predict}}))
 	switch {
 	case errors.Is(err, model.ErrMalformed):

@@ -108,7 +108,7 @@ func (w *busHarness) out(role string) actor.Out {
 }
 
 func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatRequest], say func(subjects.ChatChunk) error, _ actor.Out) error {
-	r, err := wire.FromRequest(in.Body)
+	r, err := wire.DecodeRequest(in.Body)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (w *busHarness) onChat(ctx context.Context, in actor.Msg[subjects.ChatReque
 	chat := w.chat
 	w.mu.Unlock()
 	return chat(ctx, r, func(c model.Chunk) error {
-		p, err := wire.Piece(c)
+		p, err := wire.EncodeChunk(c)
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func TestModelErrorsAreExplained(t *testing.T) {
 	} {
 		t.Run(tt.code+" "+tt.text, func(t *testing.T) {
 			t.Parallel()
-			f, words := explain(wire.Error(actor.ReplyFault(subjects.Faultf(tt.code, "%s", tt.text))))
+			f, words := explain(wire.DecodeError(actor.ReplyFault(subjects.Faultf(tt.code, "%s", tt.text))))
 			if f.Code != tt.code || !strings.Contains(words, tt.want) || strings.Contains(words, "\n") {
 				t.Errorf("%+v, %q", f, words)
 			}

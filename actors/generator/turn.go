@@ -286,7 +286,7 @@ func (t *turn) agent(ctx context.Context) loop.Agent {
 	cfg := t.g.cfg
 	tools := t.discoverTools(ctx)
 	a := loop.Agent{
-		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, Last: t.noteChunk},
+		Chat:      wire.Client{Out: t.out, Role: subjects.RoleAssistant, Timeout: cfg.CallTimeout, OnDone: t.noteChunk},
 		RunTool:   t.runTool,
 		Model:     t.query.Model,
 		System:    t.g.systemPrompt(tools),

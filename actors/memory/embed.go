@@ -131,7 +131,7 @@ func (m *Memory) askModel(out actor.Out) digest.Ask {
 		demo, zero := false, 0.0
 		client := wire.Client{
 			Out: out, Role: subjects.RoleSummaries, Hint: "simple", Timeout: m.cfg.ModelTimeout,
-			Last: func(c subjects.ChatChunk) { demo = c.DemoModel },
+			OnDone: func(c subjects.ChatChunk) { demo = c.DemoModel },
 		}
 		reply, _, err := model.Collect(client.Chat(ctx, model.Request{
 			Messages: []model.Message{{Role: model.System, Content: system}, {Role: model.User, Content: user}}, Format: schema,

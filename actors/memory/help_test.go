@@ -183,7 +183,7 @@ func (w *fixture) answerModel(subject string, body []byte) (any, error) {
 		if err := json.Unmarshal(body, &r); err != nil {
 			return nil, err
 		}
-		q, err := wire.FromRequest(r)
+		q, err := wire.DecodeRequest(r)
 		if err != nil {
 			return nil, err
 		}

@@ -126,7 +126,7 @@ func TestBusChat(t *testing.T) {
 		Thinking: "hm", Content: "Four of five .", Prompt: 9, Output: 4, Calls: []scriptserver.Call{{ID: "c1", Name: "x", JSON: `{"b":1,"a":2}`}},
 	}}}}, nil)
 	var last subjects.ChatChunk
-	c := wire.Client{Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
+	c := wire.Client{Out: w.out("critic", "s1", "q1"), Role: "critic", Timeout: soon, OnDone: func(p subjects.ChatChunk) { last = p }}
 	r := newRequest("grade this")
 	r.Tools = []llm.Tool{{Name: "x", Parameters: []byte(`{"type":"object"}`)}}
 	pieces := 0
@@ -291,7 +291,7 @@ func TestBusDemoModel(t *testing.T) {
 	b.to.Store(newBackend(t, url))
 	w.start(defaultConfig(url), b)
 	var last subjects.ChatChunk
-	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, Last: func(p subjects.ChatChunk) { last = p }}
+	c := wire.Client{Out: w.out("generator", "s1", "q1"), Timeout: soon, OnDone: func(p subjects.ChatChunk) { last = p }}
 	msg, _, err := llm.Collect(c.Chat(t.Context(), newRequest("anyone?")))
 	if err != nil || msg.Content == "" || !last.DemoModel || last.Model != model.Scripted {
 		t.Fatalf("%v, %+v, %+v", err, msg, last)

@@ -75,7 +75,7 @@ func toFault(ctx context.Context, err error) *subjects.Fault {
 	case ended:
 		return subjects.Faultf(subjects.CodeUnavailable, "the call was cancelled")
 	}
-	f = wire.Fault(err)
+	f = wire.EncodeError(err)
 	if f == nil {
 		f = subjects.Faultf(subjects.CodeUnavailable, "%v", err)
 	}

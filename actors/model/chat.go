@@ -101,7 +101,7 @@ func (m *Model) streamReply(turn context.Context, t target, r model.Request, sen
 
 // parseChat decodes a chat request and rejects what no model could handle.
 func parseChat(q subjects.ChatRequest) (model.Request, error) {
-	r, err := wire.FromRequest(q)
+	r, err := wire.DecodeRequest(q)
 	if err != nil {
 		return r, err
 	}

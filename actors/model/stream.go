@@ -41,7 +41,7 @@ func sendChunk(c model.Chunk, t target, send sendFunc) error {
 
 // encodeChunk encodes a chunk for the bus. It rejects tool calls that are no JSON or longer than [maxChunk].
 func encodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
-	p, err := wire.Piece(c)
+	p, err := wire.EncodeChunk(c)
 	if err != nil || len(p.ToolCalls) > maxChunk {
 		return p, errBadCalls
 	}

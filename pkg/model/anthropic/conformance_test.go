@@ -29,8 +29,8 @@ func open(t *testing.T, url string) model.Backend {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, conformance.Profile{
-		New:   open,
-		Front: modeltest.Anthropic(secret),
+		New:      open,
+		Protocol: modeltest.Anthropic(secret),
 
 		NoDurations:  true,
 		NoWindow:     true,

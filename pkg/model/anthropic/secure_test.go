@@ -9,7 +9,7 @@ import (
 )
 
 func TestKey(t *testing.T) {
-	remotetest.Suite(t, remotetest.Profile{
+	remotetest.Run(t, remotetest.Profile{
 		New: func(t *testing.T, url string, key remotetest.Key, limit int64) model.Backend {
 			t.Helper()
 			b, err := anthropic.New(anthropic.Config{URL: url, Key: key, Limit: limit})
@@ -18,9 +18,9 @@ func TestKey(t *testing.T) {
 			}
 			return b
 		},
-		Header: "X-Api-Key",
-		Prefix: "",
-		Idle:   "event: ping\ndata: {\"type\":\"ping\"}\n\n",
-		Embeds: false,
+		Header:     "X-Api-Key",
+		Prefix:     "",
+		EmptyEvent: "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+		HasEmbed:   false,
 	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestKey(t *testing.T) {
-	remotetest.Suite(t, remotetest.Profile{
+	remotetest.Run(t, remotetest.Profile{
 		New: func(t *testing.T, url string, key remotetest.Key, limit int64) model.Backend {
 			t.Helper()
 			b, err := genai.New(genai.Config{URL: url, Key: key, Limit: limit})
@@ -18,9 +18,9 @@ func TestKey(t *testing.T) {
 			}
 			return b
 		},
-		Header: "X-Goog-Api-Key",
-		Prefix: "",
-		Idle:   "data: {}\n\n",
-		Embeds: true,
+		Header:     "X-Goog-Api-Key",
+		Prefix:     "",
+		EmptyEvent: "data: {}\n\n",
+		HasEmbed:   true,
 	})
 }

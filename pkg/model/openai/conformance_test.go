@@ -29,8 +29,8 @@ func open(t *testing.T, url string) model.Backend {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, conformance.Profile{
-		New:   open,
-		Front: scriptserver.OpenAI(secret),
+		New:      open,
+		Protocol: scriptserver.OpenAI(secret),
 
 		NoDurations:  true,
 		NoWindow:     true,

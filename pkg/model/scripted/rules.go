@@ -15,26 +15,26 @@ const (
 )
 
 var (
-	timeWords   = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
-	asking      = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
-	zoneName    = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
-	askedWhat   = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
-	pronoun     = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
-	somewhere   = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
-	remembers   = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
-	aboutPerson = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
-	continuing  = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
+	timeWord         = regexp.MustCompile(`(?i)\b(time|date|day|today|hour|weekday|clock|o'clock|month|year)\b`)
+	questionWord     = regexp.MustCompile(`(?i)\b(what|what's|which|current|currently|now|tell|how late|is it)\b`)
+	zoneName         = regexp.MustCompile(`\b[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+(/[A-Z][A-Za-z_]+)?\b`)
+	asksAboutHistory = regexp.MustCompile(`(?i)\b(did i|have i|i just|i) (ask|asked|say|said|tell|told)\b|\b(previous|earlier|last|first) (question|message)\b|\bask(ed)? before\b`)
+	pronoun          = regexp.MustCompile(`(?i)\b(it|its|that|this|they|them|their|those|these|he|him|his|she|her|there|one)\b`)
+	placeName        = regexp.MustCompile(`\b(in|at) \p{Lu}\p{L}+`)
+	rememberRequest  = regexp.MustCompile(`(?i)^\s*(please\s+)?(remember|keep in mind|note)\s*(that\b|:)\s*`)
+	aboutUser        = regexp.MustCompile(`(?i)\b(my|do i|did i|am i|was i|about me)\b`)
+	followUpStart    = regexp.MustCompile(`(?i)^\s*(and|but|so|why|what about|how about|also|more)\b`)
 )
 
-func asksForTime(q string) bool { return timeWords.MatchString(q) && asking.MatchString(q) }
+func mentionsTime(q string) bool { return timeWord.MatchString(q) && questionWord.MatchString(q) }
 
 // refersBack reports whether q asks about an earlier question, or cannot be understood without one: it is short and
 // points to something.
 func refersBack(q string) bool {
-	if askedWhat.MatchString(q) {
+	if asksAboutHistory.MatchString(q) {
 		return true
 	}
-	return len(strings.Fields(q)) <= 8 && (pronoun.MatchString(q) || continuing.MatchString(q))
+	return len(strings.Fields(q)) <= 8 && (pronoun.MatchString(q) || followUpStart.MatchString(q))
 }
 
 // zones are places people ask about. Longer names come before those they contain.
@@ -96,9 +96,9 @@ var zones = []struct{ place, zone string }{
 	{"karachi", "Asia/Karachi"},
 }
 
-// zoneIn guesses the time zone that q is about; UTC when it names no place we know. It says so when it names one that we
+// guessZone guesses the time zone that q is about; UTC when it names no place we know. It says so when it names one that we
 // do not know.
-func zoneIn(q string) (zone string, lost bool) {
+func guessZone(q string) (zone string, unknownPlace bool) {
 	if name := zoneName.FindString(q); name != "" {
 		return name, false
 	}
@@ -108,11 +108,11 @@ func zoneIn(q string) (zone string, lost bool) {
 			return z.zone, false
 		}
 	}
-	return "UTC", somewhere.MatchString(q)
+	return "UTC", placeName.MatchString(q)
 }
 
-// unframed leaves out the lines that mark where a result begins and ends.
-func unframed(s string) string {
+// trimFrame leaves out the lines that mark where a result begins and ends.
+func trimFrame(s string) string {
 	lines := slices.DeleteFunc(strings.Split(s, "\n"), func(line string) bool {
 		return strings.HasPrefix(strings.TrimSpace(line), "[") && strings.Contains(line, "TOOL_RESULT")
 	})
@@ -132,17 +132,17 @@ type schema struct {
 	AnyOf      []json.RawMessage          `json:"anyOf"`
 }
 
-// instance returns the plainest value that fits a schema, so that whoever asked for a form can go on. It is honest where
+// fillSchema returns the plainest value that fits a schema, so that whoever asked for a form can go on. It is honest where
 // it can be: a text says that nobody wrote it.
-func instance(raw json.RawMessage) string {
-	b, err := json.Marshal(value(raw, 0))
+func fillSchema(raw json.RawMessage) string {
+	b, err := json.Marshal(buildValue(raw, 0))
 	if err != nil {
 		return "{}"
 	}
 	return string(b)
 }
 
-func value(raw json.RawMessage, depth int) any {
+func buildValue(raw json.RawMessage, depth int) any {
 	var s schema
 	if depth > 8 || json.Unmarshal(raw, &s) != nil {
 		return map[string]any{}
@@ -153,9 +153,9 @@ func value(raw json.RawMessage, depth int) any {
 	case len(s.Enum) > 0:
 		return s.Enum[0]
 	case len(s.AnyOf) > 0:
-		return value(s.AnyOf[0], depth+1)
+		return buildValue(s.AnyOf[0], depth+1)
 	}
-	switch s.kind() {
+	switch s.firstType() {
 	case "string":
 		return "made by the built-in demo model, which is not a model"
 	case "integer", "number":
@@ -170,21 +170,21 @@ func value(raw json.RawMessage, depth int) any {
 	case "array":
 		list := make([]any, min(max(s.MinItems, 0), 16))
 		for i := range list {
-			list[i] = value(s.Items, depth+1)
+			list[i] = buildValue(s.Items, depth+1)
 		}
 		return list
 	}
 	object := make(map[string]any)
 	for _, name := range s.Required {
 		if p, ok := s.Properties[name]; ok {
-			object[name] = value(p, depth+1)
+			object[name] = buildValue(p, depth+1)
 		}
 	}
 	return object
 }
 
-// kind is the type, the first when there are several.
-func (s schema) kind() string {
+// firstType is the type, the first when there are several.
+func (s schema) firstType() string {
 	switch t := s.Type.(type) {
 	case string:
 		return t
@@ -197,5 +197,5 @@ func (s schema) kind() string {
 	return ""
 }
 
-// quoted is how much is said of what somebody else wrote, in bytes.
-const quoted = 400
+// maxQuotedBytes is how much is said of what somebody else wrote, in bytes.
+const maxQuotedBytes = 400

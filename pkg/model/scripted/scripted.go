@@ -27,8 +27,8 @@ type Backend struct {
 
 var _ model.Backend = Backend{}
 
-// advice is what to do about it.
-func (b Backend) advice() string {
+// installAdvice is what to do about it.
+func (b Backend) installAdvice() string {
 	name := b.Suggest
 	if name == "" {
 		name = "gemma4:12b"
@@ -36,38 +36,38 @@ func (b Backend) advice() string {
 	return "For real answers install Ollama (https://ollama.com/download), then run: conclave model pull " + name
 }
 
-// only refuses every name but ours: the demo model never answers in the place of a model that was asked for.
-func (b Backend) only(name string) error {
+// checkName refuses every name but ours: the demo model never answers in the place of a model that was asked for.
+func (b Backend) checkName(name string) error {
 	if name == Name {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; only the built-in demo model is here. %s", model.ErrMissing, name, b.advice())
+	return fmt.Errorf("%w: %s; only the built-in demo model is here. %s", model.ErrMissing, name, b.installAdvice())
 }
 
 // Chat implements [model.Chat].
 func (b Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		if err := b.only(r.Model); err != nil {
+		if err := b.checkName(r.Model); err != nil {
 			yield(model.Chunk{}, err)
 			return
 		}
 		if ctx.Err() != nil {
-			yield(model.Chunk{}, stopped(ctx))
+			yield(model.Chunk{}, cancelledError(ctx))
 			return
 		}
-		s := b.reply(r)
-		last := model.Chunk{Done: true, Final: s.final(r)}
+		s := b.composeReply(r)
+		last := model.Chunk{Done: true, Final: s.finalCounts(r)}
 		if !r.Stream {
 			last.Content, last.Thinking, last.Calls = s.content, s.thinking, s.calls
 			yield(last, nil)
 			return
 		}
-		for c := range s.pieces() {
+		for c := range s.streamChunks() {
 			if !yield(c, nil) {
 				return
 			}
 			if ctx.Err() != nil {
-				yield(model.Chunk{}, stopped(ctx))
+				yield(model.Chunk{}, cancelledError(ctx))
 				return
 			}
 		}
@@ -75,26 +75,26 @@ func (b Backend) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chun
 	}
 }
 
-func stopped(ctx context.Context) error {
+func cancelledError(ctx context.Context) error {
 	return fmt.Errorf("asking the built-in demo model: %w", ctx.Err())
 }
 
-// said is what the demo model says to a request.
-type said struct {
+// reply is what the demo model says to a request.
+type reply struct {
 	thinking, content string
 	calls             []model.Call
-	cut               bool // at the limit of the request
+	truncated         bool // at the limit of the request
 }
 
-// pieces yields word by word, as a model would.
-func (s said) pieces() iter.Seq[model.Chunk] {
+// streamChunks yields word by word, as a model would.
+func (s reply) streamChunks() iter.Seq[model.Chunk] {
 	return func(yield func(model.Chunk) bool) {
-		for _, w := range words(s.thinking) {
+		for _, w := range splitWords(s.thinking) {
 			if !yield(model.Chunk{Thinking: w}) {
 				return
 			}
 		}
-		for _, w := range words(s.content) {
+		for _, w := range splitWords(s.content) {
 			if !yield(model.Chunk{Content: w}) {
 				return
 			}
@@ -105,8 +105,8 @@ func (s said) pieces() iter.Seq[model.Chunk] {
 	}
 }
 
-// words cuts s before every space.
-func words(s string) (all []string) {
+// splitWords cuts s before every space.
+func splitWords(s string) (all []string) {
 	from := 0
 	for i := range len(s) {
 		if i > from && (s[i] == ' ' || s[i] == '\n') {
@@ -120,153 +120,155 @@ func words(s string) (all []string) {
 	return all
 }
 
-// final counts words as tokens: nothing else is at hand to count with.
-func (s said) final(r model.Request) model.Final {
-	f := model.Final{Model: Name, Reason: "stop", OutputTokens: len(words(s.thinking)) + len(words(s.content)) + len(s.calls)}
+// finalCounts counts words as tokens: nothing else is at hand to count with.
+func (s reply) finalCounts(r model.Request) model.Final {
+	f := model.Final{Model: Name, Reason: "stop", OutputTokens: len(splitWords(s.thinking)) + len(splitWords(s.content)) + len(s.calls)}
 	for _, m := range r.Messages {
-		f.PromptTokens += len(words(m.Content))
+		f.PromptTokens += len(splitWords(m.Content))
 	}
 	for _, t := range r.Tools { // they are sent too, and JSON has few blanks
-		f.PromptTokens += len(words(t.Description)) + len(t.Parameters)/3
+		f.PromptTokens += len(splitWords(t.Description)) + len(t.Parameters)/3
 	}
-	if s.cut {
+	if s.truncated {
 		f.Reason = "length"
 	}
 	return f
 }
 
-// reply decides what to say.
-func (b Backend) reply(r model.Request) said {
-	t := read(r)
-	s := b.decide(r, t)
+// composeReply decides what to say.
+func (b Backend) composeReply(r model.Request) reply {
+	t := parseTurn(r)
+	s := b.applyRules(r, t)
 	if r.Think != nil && !*r.Think {
 		s.thinking = ""
 	}
-	if all := words(s.content); r.Options.Predict > 0 && len(all) > r.Options.Predict {
-		s.content, s.cut = strings.Join(all[:r.Options.Predict], ""), true
+	if all := splitWords(s.content); r.Options.Predict > 0 && len(all) > r.Options.Predict {
+		s.content, s.truncated = strings.Join(all[:r.Options.Predict], ""), true
 	}
 	return s
 }
 
-func (b Backend) decide(r model.Request, t turn) said {
+func (b Backend) applyRules(r model.Request, t turn) reply {
 	switch {
 	case len(r.Format) > 0:
-		return said{content: instance(r.Format), thinking: "A form is to be filled in. I fill it with empty values, since I understand nothing."}
+		return reply{content: fillSchema(r.Format), thinking: "A form is to be filled in. I fill it with empty values, since I understand nothing."}
 	case strings.Contains(t.question, "[RESULT]"):
-		return said{
+		return reply{
 			thinking: "I am to grade something, and cannot judge it.",
 			content:  "This is the built-in demo model and not a judge: every answer gets the middle grade. [RESULT] 3",
 		}
 	case len(t.results) > 0:
-		return b.quote(t)
-	case asksForTime(t.question) && !t.offered(timeTool):
-		return said{
+		return b.quoteResults(t)
+	case mentionsTime(t.question) && !t.hasTool(timeTool):
+		return reply{
 			thinking: "The question is about the time. I do not know it, and no tool that does is at hand.",
-			content:  "I do not know the time, and the tool that does is not at hand. (I am the built-in demo model and not a model. " + b.advice() + ")",
+			content:  "I do not know the time, and the tool that does is not at hand. (I am the built-in demo model and not a model. " + b.installAdvice() + ")",
 		}
-	case t.aboutTime():
-		zone, _ := zoneIn(t.question)
-		return call(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not know it, but the tool %s does. The zone is "+zone+".")
-	case remembers.MatchString(t.question) && t.offered(saveTool):
-		return call(r, saveTool, map[string]string{"content": strings.TrimSpace(remembers.ReplaceAllString(t.question, ""))},
+	case t.asksForTime():
+		zone, _ := guessZone(t.question)
+		return callTool(r, timeTool, map[string]string{"timezone": zone}, "The question is about the time. I do not know it, but the tool %s does. The zone is "+zone+".")
+	case rememberRequest.MatchString(t.question) && t.hasTool(saveTool):
+		return callTool(r, saveTool, map[string]string{"content": strings.TrimSpace(rememberRequest.ReplaceAllString(t.question, ""))},
 			"Something is to be remembered. The tool %s keeps it.")
 	case refersBack(t.question):
-		return b.recall(t)
-	case aboutPerson.MatchString(t.question) && t.offered(searchTool):
-		return call(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I know nobody, but the tool %s may find what was said before.")
+		return b.recallQuestion(t)
+	case aboutUser.MatchString(t.question) && t.hasTool(searchTool):
+		return callTool(r, searchTool, map[string]string{"query": t.question}, "The question is about the user. I know nobody, but the tool %s may find what was said before.")
 	}
-	return said{
+	return reply{
 		thinking: "I am the built-in demo model. I follow fixed rules, and none of them answers this.",
-		content:  fmt.Sprintf("I am the built-in demo model and not a model, so I cannot answer %q. %s", text.Clip(t.question, quoted), b.advice()),
+		content:  fmt.Sprintf("I am the built-in demo model and not a model, so I cannot answer %q. %s", text.Clip(t.question, maxQuotedBytes), b.installAdvice()),
 	}
 }
 
-// call is a call of one tool, with what the demo model thinks of it.
-func call(r model.Request, tool string, arguments map[string]string, thinking string) said {
+// callTool is a call of one tool, with what the demo model thinks of it.
+func callTool(r model.Request, tool string, arguments map[string]string, thinking string) reply {
 	args, err := json.Marshal(arguments)
 	if err != nil {
-		return said{}
+		return reply{}
 	}
-	return said{
+	return reply{
 		thinking: fmt.Sprintf(thinking, tool),
 		calls:    []model.Call{{ID: fmt.Sprintf("call_%d", len(r.Messages)), Name: tool, Arguments: args}},
 	}
 }
 
-// aboutTime reports whether the time is asked for: in so many words, or as in "And in Lima?" after a question that did.
-func (t turn) aboutTime() bool {
-	if asksForTime(t.question) {
+// asksForTime reports whether the time is asked for: in so many words, or as in "And in Lima?" after a question that did.
+func (t turn) asksForTime() bool {
+	if mentionsTime(t.question) {
 		return true
 	}
 	n := len(t.earlier)
-	return n > 0 && continuing.MatchString(t.question) && asksForTime(t.earlier[n-1]) && somewhere.MatchString(t.question) && t.offered(timeTool)
+	return n > 0 && followUpStart.MatchString(t.question) && mentionsTime(t.earlier[n-1]) && placeName.MatchString(t.question) && t.hasTool(timeTool)
 }
 
-// quote answers with what the tools returned.
-func (b Backend) quote(t turn) said {
+// quoteResults answers with what the tools returned.
+func (b Backend) quoteResults(t turn) reply {
 	var c strings.Builder
 	for _, m := range t.results {
-		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, text.Clip(unframed(m.Content), quoted))
+		fmt.Fprintf(&c, "The tool %s says: %s\n", m.ToolName, text.Clip(trimFrame(m.Content), maxQuotedBytes))
 	}
-	if _, lost := zoneIn(t.question); lost && t.aboutTime() {
+	if _, lost := guessZone(t.question); lost && t.asksForTime() {
 		c.WriteString("I do not know that place, so this is the time in UTC.\n")
 	}
-	c.WriteString("(Told by the built-in demo model, which is not a model. " + b.advice() + ")")
-	return said{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
+	c.WriteString("(Told by the built-in demo model, which is not a model. " + b.installAdvice() + ")")
+	return reply{thinking: "The tools have answered. I pass on what they say.", content: c.String()}
 }
 
-// recall answers a question about an earlier one.
-func (b Backend) recall(t turn) said {
+// recallQuestion answers a question about an earlier one.
+func (b Backend) recallQuestion(t turn) reply {
 	if len(t.earlier) == 0 {
-		return said{
+		return reply{
 			thinking: "This refers to something earlier, but nothing was asked before.",
-			content:  "This is the first question of our conversation. (I am the built-in demo model and not a model. " + b.advice() + ")",
+			content:  "This is the first question of our conversation. (I am the built-in demo model and not a model. " + b.installAdvice() + ")",
 		}
 	}
-	return said{
+	return reply{
 		thinking: "This refers to something earlier. I look it up in the conversation.",
 		content: fmt.Sprintf("Before this you asked: %q. I am the built-in demo model and not a model: that is all I can say about it. %s",
-			text.Clip(t.earlier[len(t.earlier)-1], quoted), b.advice()),
+			text.Clip(t.earlier[len(t.earlier)-1], maxQuotedBytes), b.installAdvice()),
 	}
 }
 
 // Embed implements [model.Embedder]. The vectors know letters and words, and no meaning.
 func (b Backend) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
-	if err := b.only(name); err != nil {
+	if err := b.checkName(name); err != nil {
 		return model.Vectors{}, err
 	}
 	v := model.Vectors{Model: Name, Values: make([][]float32, len(texts))}
 	for i, text := range texts {
 		if ctx.Err() != nil {
-			return model.Vectors{}, stopped(ctx)
+			return model.Vectors{}, cancelledError(ctx)
 		}
 		v.Values[i] = embedhash.Embed(text, embedhash.Dimensions)
-		v.PromptTokens += len(words(text))
+		v.PromptTokens += len(splitWords(text))
 	}
 	return v, nil
 }
 
-func info() model.Info {
+func describeModel() model.Info {
 	return model.Info{
 		Name: Name, Family: "fixed rules, not a model", Parameters: "0", Tools: true, Thinking: true, Embedding: true, Loaded: true,
 	}
 }
 
 // List implements [model.Backend].
-func (b Backend) List(context.Context) ([]model.Info, error) { return []model.Info{info()}, nil }
+func (b Backend) List(context.Context) ([]model.Info, error) {
+	return []model.Info{describeModel()}, nil
+}
 
 // Show implements [model.Backend].
 func (b Backend) Show(_ context.Context, name string) (model.Info, error) {
-	if err := b.only(name); err != nil {
+	if err := b.checkName(name); err != nil {
 		return model.Info{}, err
 	}
-	return info(), nil
+	return describeModel(), nil
 }
 
 // Pull implements [model.Backend]: there is nothing to fetch from.
 func (b Backend) Pull(context.Context, string) iter.Seq2[model.Progress, error] {
 	return func(yield func(model.Progress, error) bool) {
-		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model fetches no models. %s", model.ErrUnsupported, b.advice()))
+		yield(model.Progress{}, fmt.Errorf("%w: the built-in demo model fetches no models. %s", model.ErrUnsupported, b.installAdvice()))
 	}
 }
 
@@ -278,7 +280,7 @@ type turn struct {
 	tools    []model.Tool
 }
 
-func read(r model.Request) turn {
+func parseTurn(r model.Request) turn {
 	t := turn{tools: r.Tools}
 	for _, m := range r.Messages {
 		switch m.Role {
@@ -294,6 +296,6 @@ func read(r model.Request) turn {
 	return t
 }
 
-func (t turn) offered(name string) bool {
+func (t turn) hasTool(name string) bool {
 	return slices.ContainsFunc(t.tools, func(tool model.Tool) bool { return tool.Name == name })
 }

@@ -19,12 +19,12 @@ import (
 
 func TestContract(t *testing.T) {
 	t.Parallel()
-	conformance.Contract(t, scripted.Backend{}, scripted.Name, scripted.Name)
+	conformance.RunContract(t, scripted.Backend{}, scripted.Name, scripted.Name)
 }
 
 var clock = []model.Tool{{Name: "get_datetime", Parameters: json.RawMessage(`{"type":"object"}`)}}
 
-func said(role, text string) model.Message { return model.Message{Role: role, Content: text} }
+func reply(role, text string) model.Message { return model.Message{Role: role, Content: text} }
 
 func ask(t *testing.T, r model.Request) (model.Message, model.Final) {
 	t.Helper()
@@ -51,7 +51,7 @@ func honest(t *testing.T, m model.Message, f model.Final) {
 
 func TestPlainAnswer(t *testing.T) {
 	t.Parallel()
-	m, f := ask(t, model.Request{Messages: []model.Message{said("system", "s"), said("user", "What is the capital of France?")}})
+	m, f := ask(t, model.Request{Messages: []model.Message{reply("system", "s"), reply("user", "What is the capital of France?")}})
 	honest(t, m, f)
 	for _, want := range []string{"capital of France", "conclave model pull gemma4:12b"} {
 		if !strings.Contains(m.Content, want) {
@@ -62,10 +62,10 @@ func TestPlainAnswer(t *testing.T) {
 		t.Errorf("%+v, %+v", m, f)
 	}
 	no := false
-	if m, _ := ask(t, model.Request{Think: &no, Messages: []model.Message{said("user", "hi")}}); m.Thinking != "" {
+	if m, _ := ask(t, model.Request{Think: &no, Messages: []model.Message{reply("user", "hi")}}); m.Thinking != "" {
 		t.Errorf("thinks although it is not to: %q", m.Thinking)
 	}
-	short, f := ask(t, model.Request{Options: model.Options{Predict: 3}, Messages: []model.Message{said("user", "hi")}})
+	short, f := ask(t, model.Request{Options: model.Options{Predict: 3}, Messages: []model.Message{reply("user", "hi")}})
 	if f.Reason != "length" || len(strings.Fields(short.Content)) != 3 {
 		t.Errorf("%q, %+v", short.Content, f)
 	}
@@ -74,7 +74,7 @@ func TestPlainAnswer(t *testing.T) {
 func TestThinkingIsStreamedBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	thinking, answering := 0, 0
-	r := model.Request{Model: scripted.Name, Stream: true, Messages: []model.Message{said("user", "hi")}}
+	r := model.Request{Model: scripted.Name, Stream: true, Messages: []model.Message{reply("user", "hi")}}
 	for c, err := range (scripted.Backend{}).Chat(t.Context(), r) {
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestTimeQuestionCallsTheTool(t *testing.T) {
 		"What day is it in America/Argentina/Ushuaia ?": "America/Argentina/Ushuaia",
 		"current time in TOKYO":                         "Asia/Tokyo",
 	} {
-		r := model.Request{Tools: clock, Messages: []model.Message{said("user", question)}}
+		r := model.Request{Tools: clock, Messages: []model.Message{reply("user", question)}}
 		m, _ := ask(t, r)
 		if len(m.Calls) != 1 || m.Calls[0].Name != "get_datetime" || string(m.Calls[0].Arguments) != `{"timezone":"`+zone+`"}` {
 			t.Fatalf("%s: %+v", question, m)
@@ -123,15 +123,15 @@ func TestTimeQuestionCallsTheTool(t *testing.T) {
 			t.Errorf("%q does not quote the result", answer.Content)
 		}
 	}
-	if m, _ := ask(t, model.Request{Messages: []model.Message{said("user", "What time is it?")}}); len(m.Calls) != 0 {
+	if m, _ := ask(t, model.Request{Messages: []model.Message{reply("user", "What time is it?")}}); len(m.Calls) != 0 {
 		t.Error("calls a tool that is not offered")
 	}
-	if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{said("user", "I like my new car")}}); len(m.Calls) != 0 {
+	if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{reply("user", "I like my new car")}}); len(m.Calls) != 0 {
 		t.Error("calls a tool for nothing")
 	}
 	// A result of an earlier turn is no answer to this question.
 	m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{
-		said("user", "What time is it?"), said("tool", "noon"), said("assistant", "noon"), said("user", "And what time is it now?"),
+		reply("user", "What time is it?"), reply("tool", "noon"), reply("assistant", "noon"), reply("user", "And what time is it now?"),
 	}})
 	if len(m.Calls) != 1 {
 		t.Errorf("%+v", m)
@@ -150,7 +150,7 @@ func TestMemoryQuestionsCallTheTools(t *testing.T) {
 		{"Do you remember the sixties", "", ""},
 		{"What did I ask before?", "", ""},
 	} {
-		m, _ := ask(t, model.Request{Tools: memory, Messages: []model.Message{said("user", tt.question)}})
+		m, _ := ask(t, model.Request{Tools: memory, Messages: []model.Message{reply("user", tt.question)}})
 		if tt.tool == "" {
 			if len(m.Calls) != 0 {
 				t.Errorf("%s: %+v", tt.question, m.Calls)
@@ -160,7 +160,7 @@ func TestMemoryQuestionsCallTheTools(t *testing.T) {
 		if len(m.Calls) != 1 || m.Calls[0].Name != tt.tool || string(m.Calls[0].Arguments) != tt.args || m.Thinking == "" {
 			t.Errorf("%s: %+v", tt.question, m)
 		}
-		if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{said("user", tt.question)}}); len(m.Calls) != 0 {
+		if m, _ := ask(t, model.Request{Tools: clock, Messages: []model.Message{reply("user", tt.question)}}); len(m.Calls) != 0 {
 			t.Errorf("%s: calls a tool that is not offered", tt.question)
 		}
 	}
@@ -169,16 +169,16 @@ func TestMemoryQuestionsCallTheTools(t *testing.T) {
 func TestFollowUps(t *testing.T) {
 	t.Parallel()
 	before := []model.Message{
-		said("user", "Who wrote Faust?"), said("assistant", "-"), said("user", "How tall is the Eiffel Tower?"), said("assistant", "-"),
+		reply("user", "Who wrote Faust?"), reply("assistant", "-"), reply("user", "How tall is the Eiffel Tower?"), reply("assistant", "-"),
 	}
 	for _, question := range []string{"What did I ask before?", "what was my previous question", "Why is it so tall?", "And its weight?"} {
-		m, f := ask(t, model.Request{Messages: append(before[:len(before):len(before)], said("user", question))})
+		m, f := ask(t, model.Request{Messages: append(before[:len(before):len(before)], reply("user", question))})
 		honest(t, m, f)
 		if !strings.Contains(m.Content, `Before this you asked: "How tall is the Eiffel Tower?"`) {
 			t.Errorf("%s: %q", question, m.Content)
 		}
 	}
-	m, f := ask(t, model.Request{Messages: []model.Message{said("user", "What did I ask before?")}})
+	m, f := ask(t, model.Request{Messages: []model.Message{reply("user", "What did I ask before?")}})
 	honest(t, m, f)
 	if !strings.Contains(m.Content, "first question") {
 		t.Errorf("%q", m.Content)
@@ -187,7 +187,7 @@ func TestFollowUps(t *testing.T) {
 
 func TestGradesAreTheMiddleAndSaySo(t *testing.T) {
 	t.Parallel()
-	m, f := ask(t, model.Request{Messages: []model.Message{said("user", "Grade it. End with [RESULT] and a number from 1 to 5.")}})
+	m, f := ask(t, model.Request{Messages: []model.Message{reply("user", "Grade it. End with [RESULT] and a number from 1 to 5.")}})
 	honest(t, m, f)
 	if !strings.HasSuffix(m.Content, "[RESULT] 3") {
 		t.Errorf("%q", m.Content)
@@ -203,7 +203,7 @@ func TestFormsAreFilledIn(t *testing.T) {
 		`{"const":{"a":1}}`,
 		`{}`,
 	} {
-		m, _ := ask(t, model.Request{Format: json.RawMessage(form), Messages: []model.Message{said("user", "x")}})
+		m, _ := ask(t, model.Request{Format: json.RawMessage(form), Messages: []model.Message{reply("user", "x")}})
 		var s jsonschema.Schema
 		if err := json.Unmarshal([]byte(form), &s); err != nil {
 			t.Fatal(err)
@@ -267,13 +267,13 @@ func TestPlaces(t *testing.T) {
 	result := func(m model.Message) model.Message {
 		return model.Message{Role: model.ToolRole, ToolName: "get_datetime", CallID: m.Calls[0].ID, Content: "noon"}
 	}
-	r := model.Request{Tools: clock, Messages: []model.Message{said("user", "What time is it in Atlantis?")}}
+	r := model.Request{Tools: clock, Messages: []model.Message{reply("user", "What time is it in Atlantis?")}}
 	m, _ := ask(t, r)
 	r.Messages = append(r.Messages, m, result(m))
 	if answer, _ := ask(t, r); !strings.Contains(answer.Content, "do not know that place") {
 		t.Errorf("%q", answer.Content)
 	}
-	r = model.Request{Tools: clock, Messages: []model.Message{said("user", "What time is it in Tokyo?"), said("assistant", "noon"), said("user", "And in Lima?")}}
+	r = model.Request{Tools: clock, Messages: []model.Message{reply("user", "What time is it in Tokyo?"), reply("assistant", "noon"), reply("user", "And in Lima?")}}
 	if m, _ = ask(t, r); len(m.Calls) != 1 || !strings.Contains(string(m.Calls[0].Arguments), "America/Lima") {
 		t.Fatalf("%+v", m)
 	}
@@ -281,7 +281,7 @@ func TestPlaces(t *testing.T) {
 	if answer, _ := ask(t, r); strings.Contains(answer.Content, "do not know") {
 		t.Errorf("%q", answer.Content)
 	}
-	r = model.Request{Messages: []model.Message{said("user", "What time is it in Tokyo?")}}
+	r = model.Request{Messages: []model.Message{reply("user", "What time is it in Tokyo?")}}
 	if answer, _ := ask(t, r); !strings.Contains(answer.Content, "not at hand") {
 		t.Errorf("%q", answer.Content)
 	}

@@ -23,16 +23,16 @@ type Client struct {
 	Role    string        // assistant, critic, ...: which model answers is the actor's choice
 	Hint    string        // simple, reasoning, code; "" = none
 	Timeout time.Duration // of one call, when the context has no earlier deadline; 0 = 2 m
-	// Last is told who answered, when a reply is complete: a stand-in, or another model than asked for.
-	Last func(subjects.ChatChunk)
+	// OnDone is told who answered, when a reply is complete: a stand-in, or another model than asked for.
+	OnDone func(subjects.ChatChunk)
 }
 
 // Chat implements [model.Chat].
 func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk, error] {
 	return func(yield func(model.Chunk, error) bool) {
-		ctx, cancel := context.WithTimeout(ctx, c.timeout())
+		ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 		defer cancel()
-		q, err := Request(r)
+		q, err := EncodeRequest(r)
 		if err != nil {
 			yield(model.Chunk{}, err)
 			return
@@ -41,16 +41,16 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 		done := false
 		for piece, err := range actor.AskStream(ctx, c.Out, subjects.ModelChat, q) {
 			if err != nil {
-				yield(model.Chunk{}, Error(err))
+				yield(model.Chunk{}, DecodeError(err))
 				return
 			}
-			chunk, err := Chunk(piece)
+			chunk, err := DecodeChunk(piece)
 			if err != nil {
 				yield(model.Chunk{}, err)
 				return
 			}
-			if done = chunk.Done; done && c.Last != nil {
-				c.Last(piece)
+			if done = chunk.Done; done && c.OnDone != nil {
+				c.OnDone(piece)
 			}
 			if !yield(chunk, nil) {
 				return
@@ -64,15 +64,15 @@ func (c Client) Chat(ctx context.Context, r model.Request) iter.Seq2[model.Chunk
 
 // Embed implements [model.Embedder]. Many texts go in several requests, all within the one time limit.
 func (c Client) Embed(ctx context.Context, name string, texts []string) (model.Vectors, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout())
+	ctx, cancel := context.WithTimeout(ctx, c.callTimeout())
 	defer cancel()
 	v := model.Vectors{Model: name, Values: make([][]float32, 0, len(texts))}
 	for first := 0; first < len(texts); {
-		batch := texts[first : first+fitting(texts[first:])]
+		batch := texts[first : first+countBatchTexts(texts[first:])]
 		a, err := actor.Ask(ctx, c.Out, subjects.ModelEmbed, subjects.EmbedRequest{Model: name, Texts: batch})
 		switch {
 		case err != nil:
-			return model.Vectors{}, Error(err)
+			return model.Vectors{}, DecodeError(err)
 		case len(a.Vectors) != len(batch):
 			return model.Vectors{}, fmt.Errorf("%w: %d vectors for %d texts", model.ErrMalformed, len(a.Vectors), len(batch))
 		case first > 0 && a.Model != v.Model:
@@ -86,15 +86,15 @@ func (c Client) Embed(ctx context.Context, name string, texts []string) (model.V
 
 // Bounds of one request for vectors. The vectors of so many texts, each of 4096 numbers, still fit a message.
 const (
-	batchTexts = 32
-	batchBytes = 512 << 10
+	maxBatchTexts = 32
+	maxBatchBytes = 512 << 10
 )
 
-// fitting is how many of the texts go into one request, at least one.
-func fitting(texts []string) int {
+// countBatchTexts is how many of the texts go into one request, at least one.
+func countBatchTexts(texts []string) int {
 	n, size := 0, 0
 	for _, t := range texts {
-		if size += len(t); n == batchTexts || n > 0 && size > batchBytes {
+		if size += len(t); n == maxBatchTexts || n > 0 && size > maxBatchBytes {
 			break
 		}
 		n++
@@ -102,15 +102,15 @@ func fitting(texts []string) int {
 	return n
 }
 
-func (c Client) timeout() time.Duration {
+func (c Client) callTimeout() time.Duration {
 	if c.Timeout > 0 {
 		return c.Timeout
 	}
 	return 2 * time.Minute
 }
 
-// Request is a request as it is said on the bus. Role and hint are the caller's to add.
-func Request(r model.Request) (subjects.ChatRequest, error) {
+// EncodeRequest is a request as it is said on the bus. Role and hint are the caller's to add.
+func EncodeRequest(r model.Request) (subjects.ChatRequest, error) {
 	q := subjects.ChatRequest{Model: r.Model, Format: r.Format, Think: r.Think, Stream: r.Stream}
 	var err error
 	if q.Messages, err = json.Marshal(r.Messages); err != nil {
@@ -127,8 +127,8 @@ func Request(r model.Request) (subjects.ChatRequest, error) {
 	return q, nil
 }
 
-// FromRequest reads it back, strictly.
-func FromRequest(q subjects.ChatRequest) (model.Request, error) {
+// DecodeRequest reads it back, strictly.
+func DecodeRequest(q subjects.ChatRequest) (model.Request, error) {
 	r := model.Request{Model: q.Model, Format: q.Format, Think: q.Think, Stream: q.Stream}
 	for _, part := range []struct {
 		name string
@@ -138,7 +138,7 @@ func FromRequest(q subjects.ChatRequest) (model.Request, error) {
 		if len(part.raw) == 0 {
 			continue
 		}
-		if err := strict(part.raw, part.to); err != nil {
+		if err := decodeStrict(part.raw, part.to); err != nil {
 			return r, subjects.Faultf(subjects.CodeMalformed, "%s could not be read", part.name)
 		}
 	}
@@ -151,8 +151,8 @@ func FromRequest(q subjects.ChatRequest) (model.Request, error) {
 	return r, nil
 }
 
-// Piece is a chunk as it is said on the bus.
-func Piece(c model.Chunk) (subjects.ChatChunk, error) {
+// EncodeChunk is a chunk as it is said on the bus.
+func EncodeChunk(c model.Chunk) (subjects.ChatChunk, error) {
 	p := subjects.ChatChunk{Content: c.Content, Thinking: c.Thinking, Done: c.Done}
 	if len(c.Calls) > 0 {
 		var err error
@@ -167,11 +167,11 @@ func Piece(c model.Chunk) (subjects.ChatChunk, error) {
 	return p, nil
 }
 
-// Chunk reads it back.
-func Chunk(p subjects.ChatChunk) (model.Chunk, error) {
+// DecodeChunk reads it back.
+func DecodeChunk(p subjects.ChatChunk) (model.Chunk, error) {
 	c := model.Chunk{Content: p.Content, Thinking: p.Thinking, Done: p.Done}
 	if len(p.ToolCalls) > 0 {
-		if err := strict(p.ToolCalls, &c.Calls); err != nil {
+		if err := decodeStrict(p.ToolCalls, &c.Calls); err != nil {
 			return c, fmt.Errorf("%w: calls from the model actor", model.ErrMalformed)
 		}
 	}
@@ -184,8 +184,8 @@ func Chunk(p subjects.ChatChunk) (model.Chunk, error) {
 	return c, nil
 }
 
-// codes pairs what can go wrong with a model with its code on the bus.
-var codes = []struct {
+// errorCodes pairs what can go wrong with a model with its code on the bus.
+var errorCodes = []struct {
 	err  error
 	code string
 }{
@@ -202,10 +202,10 @@ var codes = []struct {
 	{model.ErrUnauthorized, subjects.CodeModelKey},
 }
 
-// Fault is an error of a model as it travels on the bus, nil when it is none of a model's. Texts of backends are written
+// EncodeError is an error of a model as it travels on the bus, nil when it is none of a model's. Texts of backends are written
 // for people and hold no secret.
-func Fault(err error) *subjects.Fault {
-	for _, c := range codes {
+func EncodeError(err error) *subjects.Fault {
+	for _, c := range errorCodes {
 		if errors.Is(err, c.err) {
 			return subjects.Faultf(c.code, "%v", err)
 		}
@@ -213,36 +213,36 @@ func Fault(err error) *subjects.Fault {
 	return nil
 }
 
-// Error is a fault from the bus as the error of a model that it was. Other errors stay what they are, except that nobody
+// DecodeError is a fault from the bus as the error of a model that it was. Other errors stay what they are, except that nobody
 // there to answer is a model that cannot be reached.
-func Error(err error) error {
+func DecodeError(err error) error {
 	var f *subjects.Fault
 	if !errors.As(err, &f) || f == nil {
 		return err
 	}
-	for _, c := range codes {
+	for _, c := range errorCodes {
 		if f.Code == c.code {
-			return fault{f, c.err}
+			return modelError{f, c.err}
 		}
 	}
 	if f.Code == subjects.CodeUnavailable && !actor.IsReplyFault(err) {
-		return fault{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not there; is it running? see conclave top"}, model.ErrUnreachable}
+		return modelError{&subjects.Fault{Code: subjects.CodeModelUnreachable, Text: "the model actor is not there; is it running? see conclave top"}, model.ErrUnreachable}
 	}
 	return err
 }
 
-// fault is both: what the bus said, and which error of a model it is.
-type fault struct {
-	f   *subjects.Fault
-	err error
+// modelError is both: what the bus said, and which error of a model it is.
+type modelError struct {
+	fault    *subjects.Fault
+	sentinel error
 }
 
-func (e fault) Error() string { return e.f.Text }
+func (e modelError) Error() string { return e.fault.Text }
 
-func (e fault) Unwrap() []error { return []error{e.err, e.f} }
+func (e modelError) Unwrap() []error { return []error{e.sentinel, e.fault} }
 
-// strict reads JSON that one of us wrote: no unknown fields, nothing after it.
-func strict(raw json.RawMessage, to any) error {
+// decodeStrict reads JSON that one of us wrote: no unknown fields, nothing after it.
+func decodeStrict(raw json.RawMessage, to any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(to); err != nil {

@@ -37,19 +37,19 @@ func full() model.Request {
 func TestRequestThereAndBack(t *testing.T) {
 	t.Parallel()
 	for _, r := range []model.Request{full(), {Messages: full().Messages[:2], Format: json.RawMessage(`{"type":"object"}`)}} {
-		q, err := wire.Request(r)
+		q, err := wire.EncodeRequest(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := wire.FromRequest(q)
+		got, err := wire.DecodeRequest(q)
 		if err != nil || !reflect.DeepEqual(got, r) {
 			t.Errorf("%v, got\n%+v, want\n%+v", err, got, r)
 		}
 	}
-	if q, err := wire.Request(full()); err != nil || !strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
+	if q, err := wire.EncodeRequest(full()); err != nil || !strings.Contains(string(q.Messages), `{"z":1,"a":2}`) {
 		t.Errorf("the order of arguments: %s, %v", q.Messages, err)
 	}
-	if _, err := wire.Request(model.Request{Messages: []model.Message{{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}}}); err == nil {
+	if _, err := wire.EncodeRequest(model.Request{Messages: []model.Message{{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}}}); err == nil {
 		t.Error("arguments that are no JSON were sent")
 	}
 }
@@ -71,7 +71,7 @@ func TestFromRequestIsStrict(t *testing.T) {
 		"tools that are none":       {Messages: good, Tools: json.RawMessage(`{"name":"x"}`)},
 		"a format that is no JSON":  {Messages: good, Format: json.RawMessage(`{},"options":{}`)},
 	} {
-		if _, err := wire.FromRequest(q); actortest.Code(err) != subjects.CodeMalformed {
+		if _, err := wire.DecodeRequest(q); actortest.Code(err) != subjects.CodeMalformed {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -86,20 +86,20 @@ func TestChunkThereAndBack(t *testing.T) {
 			Model: "m", Reason: "stop", PromptTokens: 3, OutputTokens: 4, Total: 5 * time.Second, RemoteHost: "far",
 		}},
 	} {
-		p, err := wire.Piece(c)
+		p, err := wire.EncodeChunk(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := wire.Chunk(p); err != nil || !reflect.DeepEqual(got, c) {
+		if got, err := wire.DecodeChunk(p); err != nil || !reflect.DeepEqual(got, c) {
 			t.Errorf("%v, got\n%+v, want\n%+v", err, got, c)
 		}
 	}
 	for _, calls := range []string{`{}`, `[`, `[]]`, `[{"name":"x","surprise":1}]`} {
-		if _, err := wire.Chunk(subjects.ChatChunk{ToolCalls: json.RawMessage(calls)}); !errors.Is(err, model.ErrMalformed) {
+		if _, err := wire.DecodeChunk(subjects.ChatChunk{ToolCalls: json.RawMessage(calls)}); !errors.Is(err, model.ErrMalformed) {
 			t.Errorf("%s: %v", calls, err)
 		}
 	}
-	if _, err := wire.Piece(model.Chunk{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}); err == nil {
+	if _, err := wire.EncodeChunk(model.Chunk{Calls: []model.Call{{Arguments: json.RawMessage(`{`)}}}); err == nil {
 		t.Error("arguments that are no JSON were said")
 	}
 }
@@ -112,12 +112,12 @@ func TestErrorsThereAndBack(t *testing.T) {
 		model.ErrMalformed, model.ErrCut, model.ErrRemote, model.ErrUnsupported, model.ErrUnauthorized,
 	}
 	for _, want := range all {
-		f := wire.Fault(fmt.Errorf("asking: %w: do this", want))
+		f := wire.EncodeError(fmt.Errorf("asking: %w: do this", want))
 		if f == nil {
 			t.Errorf("%v has no code", want)
 			continue
 		}
-		got := wire.Error(actor.ReplyFault(f))
+		got := wire.DecodeError(actor.ReplyFault(f))
 		for _, e := range all {
 			if errors.Is(got, e) != (e == want) {
 				t.Errorf("%v came back as %v", want, got)
@@ -127,22 +127,22 @@ func TestErrorsThereAndBack(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 	}
-	if f := wire.Fault(errors.New("something else")); f != nil {
+	if f := wire.EncodeError(errors.New("something else")); f != nil {
 		t.Errorf("%v", f)
 	}
 	plain := errors.New("something else")
-	if got := wire.Error(plain); got != plain {
+	if got := wire.DecodeError(plain); got != plain {
 		t.Errorf("%v", got)
 	}
 	// Nobody there is a model that cannot be reached; an actor that says "unavailable" of itself is not.
 	gone := subjects.Faultf(subjects.CodeUnavailable, "nobody")
-	if got := wire.Error(gone); !errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeModelUnreachable {
+	if got := wire.DecodeError(gone); !errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeModelUnreachable {
 		t.Errorf("%v", got)
 	}
-	if got := wire.Error(actor.ReplyFault(gone)); errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeUnavailable {
+	if got := wire.DecodeError(actor.ReplyFault(gone)); errors.Is(got, model.ErrUnreachable) || actortest.Code(got) != subjects.CodeUnavailable {
 		t.Errorf("%v", got)
 	}
-	if got := wire.Error(subjects.Faultf(subjects.CodeStopped, "x")); actortest.Code(got) != subjects.CodeStopped {
+	if got := wire.DecodeError(subjects.Faultf(subjects.CodeStopped, "x")); actortest.Code(got) != subjects.CodeStopped {
 		t.Errorf("%v", got)
 	}
 }
@@ -162,7 +162,7 @@ func TestClientChat(t *testing.T) {
 		return pieces, json.Unmarshal(body, &asked)
 	}}
 	var last subjects.ChatChunk
-	c := wire.Client{Out: rec.Out(), Role: "critic", Hint: "simple", Last: func(p subjects.ChatChunk) { last = p }}
+	c := wire.Client{Out: rec.Out(), Role: "critic", Hint: "simple", OnDone: func(p subjects.ChatChunk) { last = p }}
 	msg, final, err := model.Collect(c.Chat(t.Context(), full()))
 	if err != nil || msg.Content != "It is noon." || msg.Thinking != "hm" || final.Model != "big" || final.PromptTokens != 5 || last.Notice != "judge is not there" {
 		t.Errorf("%v, %+v, %+v, %+v", err, msg, final, last)
@@ -261,18 +261,18 @@ func FuzzFromRequest(f *testing.F) {
 	f.Add([]byte(`[{"role":"user","content":"x"}]`), []byte(`[]`), []byte(`{}`), []byte(`{"type":"object"}`))
 	f.Add([]byte(`[`), []byte(`null`), []byte(`{"stop":[]}`), []byte(`"json"`))
 	f.Fuzz(func(t *testing.T, messages, tools, options, format []byte) {
-		r, err := wire.FromRequest(subjects.ChatRequest{Messages: messages, Tools: tools, Options: options, Format: format})
+		r, err := wire.DecodeRequest(subjects.ChatRequest{Messages: messages, Tools: tools, Options: options, Format: format})
 		if err != nil {
 			if actortest.Code(err) != subjects.CodeMalformed {
 				t.Fatalf("%v", err)
 			}
 			return
 		}
-		q, err := wire.Request(r)
+		q, err := wire.EncodeRequest(r)
 		if err != nil {
 			t.Fatalf("what was read cannot be said again: %v", err)
 		}
-		if _, err := wire.FromRequest(q); err != nil {
+		if _, err := wire.DecodeRequest(q); err != nil {
 			t.Fatalf("what is said again cannot be read: %v", err)
 		}
 	})

@@ -25,14 +25,14 @@ import (
 type Profile struct {
 	// New returns a backend that talks to the server at url.
 	New func(t *testing.T, url string) model.Backend
-	// Front is the protocol the server is to speak besides Ollama's.
-	Front scriptserver.Protocol
+	// Protocol is the protocol the server is to speak besides Ollama's.
+	Protocol scriptserver.Protocol
 
 	NoThinking    bool // replies have no place for thinking
-	NoThink       bool // requests cannot say whether to think
+	NoThinkOption bool // requests cannot say whether to think
 	NoToolNames   bool // results have no place for the tool's name
 	NoIDs         bool // calls have no place for an id
-	OwnIDs        bool // calls always have an id, made by the backend if the server has none
+	GeneratesIDs  bool // calls always have an id, made by the backend if the server has none
 	SortsKeys     bool // arguments lose the order of their keys
 	NoDurations   bool // replies do not say how long they took
 	NoWindow      bool // requests have no place for num_ctx
@@ -62,42 +62,42 @@ func Run(t *testing.T, p Profile) {
 		run  func(*testing.T)
 		skip bool
 	}{
-		{"contract", s.contract, false},
-		{"answer", s.answer, false},
-		{"thinking", s.thinking, p.NoThinking},
-		{"thinking request", s.think, p.NoThink},
-		{"tool call", s.toolCall, false},
-		{"several calls", s.severalCalls, false},
-		{"calls at the end", s.callsLast, false},
-		{"calls in pieces", s.callsSplit, p.NoCallPieces},
-		{"calls without ids", s.noIDs, p.NoIDs},
-		{"key order", s.keyOrder, p.SortsKeys},
-		{"conversation", s.conversation, false},
-		{"options", s.options, false},
-		{"format", s.format, p.NoFormat},
-		{"counts", s.counts, p.NoFinalCounts},
-		{"remote host", s.remoteHost, p.NoRemoteHost},
-		{"cut at the limit", s.length, false},
-		{"empty reply", s.empty, false},
-		{"large reply", s.large, false},
-		{"large question", s.largeQuestion, false},
-		{"odd letters", s.oddLetters, false},
-		{"bytes that are no UTF-8", s.badUTF8, false},
-		{"error in mid-stream", s.errorLine, p.NoErrorLine},
-		{"refusals", s.refusals, false},
-		{"busy", s.busy, p.NoBusy},
-		{"garbage", s.garbage, false},
-		{"cut off", s.cut, false},
-		{"end without done", s.noDone, false},
-		{"cancel before the answer", s.cancelWaiting, false},
-		{"cancel in the middle", s.cancelStream, false},
-		{"deadline", s.deadline, false},
-		{"break off", s.breakOff, false},
-		{"nobody there", s.nobody, false},
-		{"models", s.models, p.NoCapability},
-		{"missing model", s.missing, false},
-		{"vectors", s.vectors, p.NoEmbed},
-		{"pull", s.pull, p.NoPull},
+		{"contract", s.testContract, false},
+		{"answer", s.testAnswer, false},
+		{"thinking", s.testThinking, p.NoThinking},
+		{"thinking request", s.testThinkOption, p.NoThinkOption},
+		{"tool call", s.testToolCall, false},
+		{"several calls", s.testSeveralCalls, false},
+		{"calls at the end", s.testCallsInLastChunk, false},
+		{"calls in pieces", s.testCallsInSeparateChunks, p.NoCallPieces},
+		{"calls without ids", s.testCallsWithoutIDs, p.NoIDs},
+		{"key order", s.testArgumentKeyOrder, p.SortsKeys},
+		{"conversation", s.testConversation, false},
+		{"options", s.testOptions, false},
+		{"format", s.testFormat, p.NoFormat},
+		{"counts", s.testTokenCounts, p.NoFinalCounts},
+		{"remote host", s.testRemoteHost, p.NoRemoteHost},
+		{"cut at the limit", s.testOutputLimit, false},
+		{"empty reply", s.testEmptyReply, false},
+		{"large reply", s.testLargeReply, false},
+		{"large question", s.testLargePrompt, false},
+		{"odd letters", s.testSpecialCharacters, false},
+		{"bytes that are no UTF-8", s.testInvalidUTF8, false},
+		{"error in mid-stream", s.testErrorInStream, p.NoErrorLine},
+		{"refusals", s.testRejectedRequests, false},
+		{"busy", s.testBusy, p.NoBusy},
+		{"garbage", s.testInvalidBody, false},
+		{"cut off", s.testConnectionLost, false},
+		{"end without done", s.testStreamWithoutDone, false},
+		{"cancel before the answer", s.testCancelBeforeReply, false},
+		{"cancel in the middle", s.testCancelStream, false},
+		{"deadline", s.testDeadline, false},
+		{"break off", s.testStopIterating, false},
+		{"nobody there", s.testUnreachable, false},
+		{"models", s.testModelInfo, p.NoCapability},
+		{"missing model", s.testMissingModel, false},
+		{"vectors", s.testEmbeddings, p.NoEmbed},
+		{"pull", s.testPull, p.NoPull},
 	} {
 		if c.skip {
 			continue
@@ -111,39 +111,39 @@ func Run(t *testing.T, p Profile) {
 
 type suite struct{ p Profile }
 
-// open starts a server that follows the exchanges, and a backend on it.
-func (s suite) open(t *testing.T, exchanges ...scriptserver.Exchange) (model.Backend, *scriptserver.Server) {
+// startBackend starts a server that follows the exchanges, and a backend on it.
+func (s suite) startBackend(t *testing.T, exchanges ...scriptserver.Exchange) (model.Backend, *scriptserver.Server) {
 	t.Helper()
 	var opts []scriptserver.Option
-	if s.p.Front != nil {
-		opts = append(opts, scriptserver.WithProtocol(s.p.Front))
+	if s.p.Protocol != nil {
+		opts = append(opts, scriptserver.WithProtocol(s.p.Protocol))
 	}
 	server := modeltest.New(t, scriptserver.Script{ModelName: exchanges}, opts...)
 	return s.p.New(t, server.URL), server
 }
 
-// both runs a reply streamed and not streamed.
-func (s suite) both(t *testing.T, reply scriptserver.Reply, check func(*testing.T, model.Message, model.Final, error)) {
+// runBothModes runs a reply streamed and not streamed.
+func (s suite) runBothModes(t *testing.T, reply scriptserver.Reply, check func(*testing.T, model.Message, model.Final, error)) {
 	t.Helper()
 	for _, stream := range []bool{true, false} {
 		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
 			t.Parallel()
-			b, _ := s.open(t, scriptserver.Exchange{Reply: reply})
-			m, f, err := ask(t, b, request(stream))
+			b, _ := s.startBackend(t, scriptserver.Exchange{Reply: reply})
+			m, f, err := collectReply(t, b, newRequest(stream))
 			check(t, m, f, err)
 		})
 	}
 }
 
-func request(stream bool) model.Request {
+func newRequest(stream bool) model.Request {
 	return model.Request{
-		Model: ModelName, Stream: stream, Tools: []model.Tool{tool("look", "what"), tool("weigh", "what")},
+		Model: ModelName, Stream: stream, Tools: []model.Tool{newTool("look", "what"), newTool("weigh", "what")},
 		Messages: []model.Message{{Role: model.System, Content: "Be brief."}, {Role: model.User, Content: "What is it?"}},
 		Options:  model.Options{Window: 4096, Predict: 512},
 	}
 }
 
-func tool(name, param string) model.Tool {
+func newTool(name, param string) model.Tool {
 	return model.Tool{
 		Name: name, Description: name + " at something",
 		Parameters: json.RawMessage(`{"type":"object","properties":{"` + param + `":{"type":"string","description":"what to ` +
@@ -151,8 +151,8 @@ func tool(name, param string) model.Tool {
 	}
 }
 
-// ask collects a reply and holds it to the form every reply has.
-func ask(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
+// collectReply collects a reply and holds it to the form every reply has.
+func collectReply(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Final, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -190,15 +190,15 @@ func ask(t *testing.T, b model.Chat, r model.Request) (model.Message, model.Fina
 	return m, f, err
 }
 
-func wantNo(t *testing.T, err error) {
+func requireNoError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// wantErr checks what an error is, and that it says more than that.
-func wantErr(t *testing.T, err, want error) {
+// requireError checks what an error is, and that it says more than that.
+func requireError(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Fatalf("error %v, want %v", err, want)
@@ -208,18 +208,18 @@ func wantErr(t *testing.T, err, want error) {
 	}
 }
 
-func (s suite) contract(t *testing.T) {
-	b, _ := s.open(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Thinking: "hm", Content: "It is a suite."}})
+func (s suite) testContract(t *testing.T) {
+	b, _ := s.startBackend(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Thinking: "hm", Content: "It is a suite."}})
 	embedder := "nomic-embed-text"
 	if s.p.NoEmbed {
 		embedder = ""
 	}
-	Contract(t, b, ModelName, embedder)
+	RunContract(t, b, ModelName, embedder)
 }
 
-func (s suite) answer(t *testing.T) {
-	s.both(t, scriptserver.Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
-		wantNo(t, err)
+func (s suite) testAnswer(t *testing.T) {
+	s.runBothModes(t, scriptserver.Reply{Content: "It is a very small fish."}, func(t *testing.T, m model.Message, f model.Final, err error) {
+		requireNoError(t, err)
 		if m.Content != "It is a very small fish." || m.Role != model.Assistant || len(m.Calls) != 0 || m.Thinking != "" {
 			t.Errorf("got %+v", m)
 		}
@@ -227,10 +227,10 @@ func (s suite) answer(t *testing.T) {
 			t.Errorf("answered by %q, want %q", f.Model, ModelName)
 		}
 	})
-	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three four"}})
+	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three four"}})
 	pieces := 0
-	for _, err := range b.Chat(t.Context(), request(true)) {
-		wantNo(t, err)
+	for _, err := range b.Chat(t.Context(), newRequest(true)) {
+		requireNoError(t, err)
 		pieces++
 	}
 	if pieces < 4 {
@@ -238,23 +238,23 @@ func (s suite) answer(t *testing.T) {
 	}
 }
 
-func (s suite) thinking(t *testing.T) {
-	s.both(t, scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+func (s suite) testThinking(t *testing.T) {
+	s.runBothModes(t, scriptserver.Reply{Thinking: "A fish, I think.", Content: "A fish."}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		if m.Thinking != "A fish, I think." || m.Content != "A fish." {
 			t.Errorf("got %+v", m)
 		}
 	})
 }
 
-func (s suite) think(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "yes"}})
+func (s suite) testThinkOption(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "yes"}})
 	yes, no := true, false
 	for _, think := range []*bool{&yes, &no, nil} {
-		r := request(false)
+		r := newRequest(false)
 		r.Think = think
-		_, _, err := ask(t, b, r)
-		wantNo(t, err)
+		_, _, err := collectReply(t, b, r)
+		requireNoError(t, err)
 	}
 	seen := server.Requests()
 	if a := seen[0].Think; a == nil || !*a {
@@ -268,10 +268,10 @@ func (s suite) think(t *testing.T) {
 	}
 }
 
-func (s suite) toolCall(t *testing.T) {
+func (s suite) testToolCall(t *testing.T) {
 	reply := scriptserver.Reply{Calls: []scriptserver.Call{{ID: "call_7", Name: "look", Arguments: map[string]any{"what": "the \"fish\" <é>\n"}}}}
-	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		if len(m.Calls) != 1 || m.Calls[0].Name != "look" {
 			t.Fatalf("calls %+v", m.Calls)
 		}
@@ -285,18 +285,22 @@ func (s suite) toolCall(t *testing.T) {
 	})
 }
 
-func (s suite) severalCalls(t *testing.T) { s.threeCalls(t, scriptserver.Quirks{}) }
-func (s suite) callsLast(t *testing.T)    { s.threeCalls(t, scriptserver.Quirks{CallsLast: true}) }
-func (s suite) callsSplit(t *testing.T)   { s.threeCalls(t, scriptserver.Quirks{CallsSplit: true}) }
+func (s suite) testSeveralCalls(t *testing.T) { s.checkThreeCalls(t, scriptserver.Quirks{}) }
+func (s suite) testCallsInLastChunk(t *testing.T) {
+	s.checkThreeCalls(t, scriptserver.Quirks{CallsLast: true})
+}
+func (s suite) testCallsInSeparateChunks(t *testing.T) {
+	s.checkThreeCalls(t, scriptserver.Quirks{CallsSplit: true})
+}
 
-func (s suite) threeCalls(t *testing.T, q scriptserver.Quirks) {
+func (s suite) checkThreeCalls(t *testing.T, q scriptserver.Quirks) {
 	reply := scriptserver.Reply{Content: "Let me look twice.", Quirks: q, Calls: []scriptserver.Call{
 		{Name: "look", Arguments: map[string]any{"what": "head"}},
 		{Name: "look", Arguments: map[string]any{"what": "tail"}},
 		{Name: "weigh"},
 	}}
-	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		var got []string
 		ids := make(map[string]bool)
 		for _, c := range m.Calls {
@@ -315,26 +319,26 @@ func (s suite) threeCalls(t *testing.T, q scriptserver.Quirks) {
 	})
 }
 
-func (s suite) noIDs(t *testing.T) {
+func (s suite) testCallsWithoutIDs(t *testing.T) {
 	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}, {Name: "look"}}, Quirks: scriptserver.Quirks{NoIDs: true}}
-	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		if len(m.Calls) != 2 {
 			t.Fatalf("calls %+v", m.Calls)
 		}
-		if made := m.Calls[0].ID != ""; made != s.p.OwnIDs {
+		if made := m.Calls[0].ID != ""; made != s.p.GeneratesIDs {
 			t.Errorf("id %q", m.Calls[0].ID)
 		}
-		if s.p.OwnIDs && m.Calls[0].ID == m.Calls[1].ID {
+		if s.p.GeneratesIDs && m.Calls[0].ID == m.Calls[1].ID {
 			t.Errorf("two calls have the id %s", m.Calls[0].ID)
 		}
 	})
 }
 
-func (s suite) keyOrder(t *testing.T) {
+func (s suite) testArgumentKeyOrder(t *testing.T) {
 	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look", JSON: `{"zebra":1,"ant":"2","mouse":[3,4],"bee":null,"yak":true}`}}}
-	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		got := strings.ReplaceAll(string(m.Calls[0].Arguments), " ", "")
 		if want := reply.Calls[0].JSON; got != want {
 			t.Errorf("arguments %s, want %s", got, want)
@@ -342,10 +346,10 @@ func (s suite) keyOrder(t *testing.T) {
 	})
 }
 
-// conversation sends everything a message can hold and compares what arrives.
-func (s suite) conversation(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
-	r := request(false)
+// testConversation sends everything a message can hold and compares what arrives.
+func (s suite) testConversation(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "Three grams and {{tool_result 1}}; you asked {{last_user}}"}})
+	r := newRequest(false)
 	r.Messages = append(
 		r.Messages,
 		model.Message{Role: model.Assistant, Content: "I look.", Calls: []model.Call{
@@ -355,8 +359,8 @@ func (s suite) conversation(t *testing.T) {
 		model.Message{Role: model.ToolRole, Content: "a tail \"fin\"\n", ToolName: "look", CallID: "call_1"},
 		model.Message{Role: model.ToolRole, Content: "3 g", ToolName: "weigh", CallID: "call_2"},
 	)
-	m, _, err := ask(t, b, r)
-	wantNo(t, err)
+	m, _, err := collectReply(t, b, r)
+	requireNoError(t, err)
 	if m.Content != "Three grams and 3 g; you asked What is it?" {
 		t.Errorf("answer %q", m.Content)
 	}
@@ -373,12 +377,12 @@ func (s suite) conversation(t *testing.T) {
 			!s.p.NoIDs && got.CallID != want.CallID {
 			t.Errorf("message %d arrived as %+v, sent %+v", i, got, want)
 		}
-		s.sameCalls(t, got.Calls, want.Calls)
+		s.checkCalls(t, got.Calls, want.Calls)
 	}
-	s.sameTools(t, seen.Tools, r.Tools)
+	s.checkTools(t, seen.Tools, r.Tools)
 }
 
-func (s suite) sameCalls(t *testing.T, got, want []model.Call) {
+func (s suite) checkCalls(t *testing.T, got, want []model.Call) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("calls arrived as %+v, sent %+v", got, want)
@@ -387,38 +391,38 @@ func (s suite) sameCalls(t *testing.T, got, want []model.Call) {
 		if got[i].Name != want[i].Name || !s.p.NoIDs && got[i].ID != want[i].ID {
 			t.Errorf("call arrived as %+v, sent %+v", got[i], want[i])
 		}
-		if !s.p.SortsKeys && string(got[i].Arguments) != string(want[i].Arguments) || !sameJSON(got[i].Arguments, want[i].Arguments) {
+		if !s.p.SortsKeys && string(got[i].Arguments) != string(want[i].Arguments) || !equalJSON(got[i].Arguments, want[i].Arguments) {
 			t.Errorf("arguments arrived as %s, sent %s", got[i].Arguments, want[i].Arguments)
 		}
 	}
 }
 
-func (s suite) sameTools(t *testing.T, got, want []model.Tool) {
+func (s suite) checkTools(t *testing.T, got, want []model.Tool) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("tools arrived as %+v", got)
 	}
 	for i := range got {
-		if got[i].Name != want[i].Name || got[i].Description != want[i].Description || !sameJSON(got[i].Parameters, want[i].Parameters) {
+		if got[i].Name != want[i].Name || got[i].Description != want[i].Description || !equalJSON(got[i].Parameters, want[i].Parameters) {
 			t.Errorf("tool arrived as %+v, sent %+v", got[i], want[i])
 		}
 	}
 }
 
-func sameJSON(a, b []byte) bool {
+func equalJSON(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && fmt.Sprint(x) == fmt.Sprint(y)
 }
 
-func (s suite) options(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "yes"}})
-	r := request(false)
+func (s suite) testOptions(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "yes"}})
+	r := newRequest(false)
 	temperature, seed := 0.25, 42
 	r.Options = model.Options{
 		Window: 8192, Predict: 77, Temperature: &temperature, Seed: &seed, Stop: []string{"END"}, KeepAlive: "-1",
 	}
-	_, _, err := ask(t, b, r)
-	wantNo(t, err)
+	_, _, err := collectReply(t, b, r)
+	requireNoError(t, err)
 	o := server.Requests()[0].Options
 	if o.Predict != 77 || o.Temperature == nil || math.Abs(*o.Temperature-0.25) > 1e-6 || !slices.Equal(o.Stop, r.Options.Stop) {
 		t.Errorf("options arrived as %+v", o)
@@ -434,24 +438,24 @@ func (s suite) options(t *testing.T) {
 	}
 }
 
-func (s suite) format(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: `{"grade":4}`}})
-	r := request(false)
+func (s suite) testFormat(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: `{"grade":4}`}})
+	r := newRequest(false)
 	r.Tools = nil
 	r.Format = json.RawMessage(`{"type":"object","properties":{"grade":{"type":"integer"}},"required":["grade"]}`)
-	m, _, err := ask(t, b, r)
-	wantNo(t, err)
+	m, _, err := collectReply(t, b, r)
+	requireNoError(t, err)
 	if m.Content != `{"grade":4}` {
 		t.Errorf("answer %q", m.Content)
 	}
-	if got := server.Requests()[0].Format; !sameJSON(got, r.Format) {
+	if got := server.Requests()[0].Format; !equalJSON(got, r.Format) {
 		t.Errorf("format arrived as %s", got)
 	}
 }
 
-func (s suite) counts(t *testing.T) {
-	s.both(t, scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
-		wantNo(t, err)
+func (s suite) testTokenCounts(t *testing.T) {
+	s.runBothModes(t, scriptserver.Reply{Content: "a fish", Prompt: 321, Output: 45}, func(t *testing.T, _ model.Message, f model.Final, err error) {
+		requireNoError(t, err)
 		if f.PromptTokens != 321 || f.OutputTokens != 45 {
 			t.Errorf("counts %+v", f)
 		}
@@ -464,20 +468,20 @@ func (s suite) counts(t *testing.T) {
 	})
 }
 
-func (s suite) remoteHost(t *testing.T) {
+func (s suite) testRemoteHost(t *testing.T) {
 	reply := scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{RemoteHost: "https://ollama.com:443"}}
-	s.both(t, reply, func(t *testing.T, _ model.Message, f model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, _ model.Message, f model.Final, err error) {
+		requireNoError(t, err)
 		if f.RemoteHost != "https://ollama.com:443" {
 			t.Errorf("remote host %q", f.RemoteHost)
 		}
 	})
 }
 
-func (s suite) length(t *testing.T) {
+func (s suite) testOutputLimit(t *testing.T) {
 	reply := scriptserver.Reply{Content: strings.Repeat("word ", 600), Quirks: scriptserver.Quirks{Length: true}}
-	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
+		requireNoError(t, err)
 		if f.Reason != "length" {
 			t.Errorf("reason %q", f.Reason)
 		}
@@ -490,10 +494,10 @@ func (s suite) length(t *testing.T) {
 	})
 }
 
-func (s suite) empty(t *testing.T) {
+func (s suite) testEmptyReply(t *testing.T) {
 	reply := scriptserver.Reply{Calls: []scriptserver.Call{{Name: "look"}}, Quirks: scriptserver.Quirks{DropCall: true}, Output: 9}
-	s.both(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, f model.Final, err error) {
+		requireNoError(t, err)
 		if m.Content != "" || m.Thinking != "" || len(m.Calls) != 0 {
 			t.Errorf("got %+v", m)
 		}
@@ -503,72 +507,72 @@ func (s suite) empty(t *testing.T) {
 	})
 }
 
-func (s suite) large(t *testing.T) {
+func (s suite) testLargeReply(t *testing.T) {
 	const size = 3 << 20
 	reply := scriptserver.Reply{Content: "fish and chips ", Quirks: scriptserver.Quirks{Bytes: size}}
-	s.both(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+	s.runBothModes(t, reply, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		if len(m.Content) != size || strings.Trim(m.Content, "fishandcp ") != "" {
 			t.Errorf("%d bytes, want %d", len(m.Content), size)
 		}
 	})
 }
 
-func (s suite) largeQuestion(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "long"}})
-	r := request(false)
+func (s suite) testLargePrompt(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "long"}})
+	r := newRequest(false)
 	r.Messages[1].Content = strings.Repeat("is it a \"fish\"?\n", 1<<17)
-	_, _, err := ask(t, b, r)
-	wantNo(t, err)
+	_, _, err := collectReply(t, b, r)
+	requireNoError(t, err)
 	if got := server.Requests()[0].Messages[1].Content; got != r.Messages[1].Content {
 		t.Errorf("%d bytes arrived of %d, or others", len(got), len(r.Messages[1].Content))
 	}
 }
 
-const odd = "quote \" slash \\ tab \t line\n nul-ish \x01 é 日本 😀 \u2028 </script> & \u007f {{not us}} end"
+const specialCharacters = "quote \" slash \\ tab \t line\n nul-ish \x01 é 日本 😀 \u2028 </script> & \u007f {{not us}} end"
 
-func (s suite) oddLetters(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "{{last_user}}", Quirks: scriptserver.Quirks{ChunkRunes: 1}}})
+func (s suite) testSpecialCharacters(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Always: true, Reply: scriptserver.Reply{Content: "{{last_user}}", Quirks: scriptserver.Quirks{ChunkRunes: 1}}})
 	for _, stream := range []bool{true, false} {
-		r := request(stream)
-		r.Messages[1].Content = odd
-		m, _, err := ask(t, b, r)
-		wantNo(t, err)
-		if m.Content != odd {
+		r := newRequest(stream)
+		r.Messages[1].Content = specialCharacters
+		m, _, err := collectReply(t, b, r)
+		requireNoError(t, err)
+		if m.Content != specialCharacters {
 			t.Errorf("came back as %q", m.Content)
 		}
 	}
-	if got := server.Requests()[0].Messages[1].Content; got != odd {
+	if got := server.Requests()[0].Messages[1].Content; got != specialCharacters {
 		t.Errorf("arrived as %q", got)
 	}
 }
 
-// badUTF8 must neither fail the reply nor reach anybody: the bus and the page want UTF-8.
-func (s suite) badUTF8(t *testing.T) {
-	s.both(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
-		wantNo(t, err)
+// testInvalidUTF8 must neither fail the reply nor reach anybody: the bus and the page want UTF-8.
+func (s suite) testInvalidUTF8(t *testing.T) {
+	s.runBothModes(t, scriptserver.Reply{Content: "fish", Quirks: scriptserver.Quirks{BadUTF8: true}}, func(t *testing.T, m model.Message, _ model.Final, err error) {
+		requireNoError(t, err)
 		if want := "fish\uFFFD\uFFFD"; m.Content != want {
 			t.Errorf("content %q, want %q", m.Content, want)
 		}
 	})
-	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "ok"}})
-	r := request(false)
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "ok"}})
+	r := newRequest(false)
 	r.Messages[1].Content = "a\xffb"
-	_, _, err := ask(t, b, r)
-	wantNo(t, err)
+	_, _, err := collectReply(t, b, r)
+	requireNoError(t, err)
 	if got := server.Requests()[0].Messages[1].Content; got != "a\uFFFDb" {
 		t.Errorf("arrived as %q", got)
 	}
 }
 
-func (s suite) errorLine(t *testing.T) {
+func (s suite) testErrorInStream(t *testing.T) {
 	reply := scriptserver.Reply{Content: "Let me ", Quirks: scriptserver.Quirks{ErrorLine: "error parsing tool call: raw='{', err=unexpected end of JSON input"}}
-	s.both(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
-		wantErr(t, err, model.ErrMalformed)
+	s.runBothModes(t, reply, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+		requireError(t, err, model.ErrMalformed)
 	})
 }
 
-func (s suite) refusals(t *testing.T) {
+func (s suite) testRejectedRequests(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		quirks scriptserver.Quirks
@@ -576,7 +580,7 @@ func (s suite) refusals(t *testing.T) {
 		skip   bool
 	}{
 		{"tools", scriptserver.Quirks{RefuseTools: true}, model.ErrNoTools, false},
-		{"thinking", scriptserver.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThink},
+		{"thinking", scriptserver.Quirks{RefuseThink: true}, model.ErrNoThinking, s.p.NoThinkOption},
 		{"too long", scriptserver.Quirks{TooLong: true}, model.ErrTooLong, false},
 		{"key", scriptserver.Quirks{Status: http.StatusUnauthorized, ErrorLine: "unauthorized"}, model.ErrUnauthorized, false},
 	} {
@@ -586,58 +590,58 @@ func (s suite) refusals(t *testing.T) {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s stream=%t", c.name, stream), func(t *testing.T) {
 				t.Parallel()
-				b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: c.quirks}})
-				r := request(stream)
-				if !s.p.NoThink {
+				b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: c.quirks}})
+				r := newRequest(stream)
+				if !s.p.NoThinkOption {
 					think := true
 					r.Think = &think
 				}
-				_, _, err := ask(t, b, r)
-				wantErr(t, err, c.want)
+				_, _, err := collectReply(t, b, r)
+				requireError(t, err, c.want)
 			})
 		}
 	}
 }
 
-func (s suite) busy(t *testing.T) {
-	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "now", Quirks: scriptserver.Quirks{Busy: 1}}})
-	_, _, err := ask(t, b, request(false))
-	wantErr(t, err, model.ErrBusy)
-	m, _, err := ask(t, b, request(false))
-	wantNo(t, err)
+func (s suite) testBusy(t *testing.T) {
+	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "now", Quirks: scriptserver.Quirks{Busy: 1}}})
+	_, _, err := collectReply(t, b, newRequest(false))
+	requireError(t, err, model.ErrBusy)
+	m, _, err := collectReply(t, b, newRequest(false))
+	requireNoError(t, err)
 	if m.Content != "now" {
 		t.Errorf("answer %q", m.Content)
 	}
 }
 
-func (s suite) garbage(t *testing.T) {
-	s.both(t, scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+func (s suite) testInvalidBody(t *testing.T) {
+	s.runBothModes(t, scriptserver.Reply{Content: "hi", Quirks: scriptserver.Quirks{Garbage: true}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
 		if !errors.Is(err, model.ErrMalformed) && !errors.Is(err, model.ErrCut) {
 			t.Errorf("error %v", err)
 		}
 	})
 }
 
-func (s suite) cut(t *testing.T) {
-	s.both(t, scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
-		wantErr(t, err, model.ErrCut)
+func (s suite) testConnectionLost(t *testing.T) {
+	s.runBothModes(t, scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}, func(t *testing.T, _ model.Message, _ model.Final, err error) {
+		requireError(t, err, model.ErrCut)
 	})
-	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}})
-	m, _, err := ask(t, b, request(true))
-	wantErr(t, err, model.ErrCut)
+	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two three", Quirks: scriptserver.Quirks{CutAfter: 2}}})
+	m, _, err := collectReply(t, b, newRequest(true))
+	requireError(t, err, model.ErrCut)
 	if m.Content != "one two" {
 		t.Errorf("before the cut came %q", m.Content)
 	}
 }
 
-func (s suite) noDone(t *testing.T) {
-	b, _ := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two", Quirks: scriptserver.Quirks{NoDone: true}}})
-	_, _, err := ask(t, b, request(true))
-	wantErr(t, err, model.ErrCut)
+func (s suite) testStreamWithoutDone(t *testing.T) {
+	b, _ := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Content: "one two", Quirks: scriptserver.Quirks{NoDone: true}}})
+	_, _, err := collectReply(t, b, newRequest(true))
+	requireError(t, err, model.ErrCut)
 }
 
-// noticed waits until the server has seen that its client is gone.
-func noticed(t *testing.T, server *scriptserver.Server) {
+// waitForDisconnect waits until the server has seen that its client is gone.
+func waitForDisconnect(t *testing.T, server *scriptserver.Server) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if c := server.Stats(); c.Cancelled == 1 && c.Running == 0 {
@@ -650,9 +654,9 @@ func noticed(t *testing.T, server *scriptserver.Server) {
 	}
 }
 
-func (s suite) cancelWaiting(t *testing.T) {
+func (s suite) testCancelBeforeReply(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
+		b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for server.Stats().Running == 0 && ctx.Err() == nil {
@@ -660,22 +664,22 @@ func (s suite) cancelWaiting(t *testing.T) {
 			}
 			cancel()
 		}()
-		_, _, err := model.Collect(b.Chat(ctx, request(stream)))
+		_, _, err := model.Collect(b.Chat(ctx, newRequest(stream)))
 		cancel()
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
-		noticed(t, server)
+		waitForDisconnect(t, server)
 	}
 }
 
-func (s suite) cancelStream(t *testing.T) {
+func (s suite) testCancelStream(t *testing.T) {
 	reply := scriptserver.Reply{Content: "one two three four", Quirks: scriptserver.Quirks{TokenDelay: 5 * time.Second}}
-	b, server := s.open(t, scriptserver.Exchange{Reply: reply})
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: reply})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var failed error
-	for c, err := range b.Chat(ctx, request(true)) {
+	for c, err := range b.Chat(ctx, newRequest(true)) {
 		if failed = err; c.Content != "" {
 			cancel()
 		}
@@ -683,40 +687,40 @@ func (s suite) cancelStream(t *testing.T) {
 	if !errors.Is(failed, context.Canceled) {
 		t.Errorf("error %v", failed)
 	}
-	noticed(t, server)
+	waitForDisconnect(t, server)
 }
 
-func (s suite) deadline(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
+func (s suite) testDeadline(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: scriptserver.Reply{Quirks: scriptserver.Quirks{Hang: true}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, _, err := model.Collect(b.Chat(ctx, request(false)))
+	_, _, err := model.Collect(b.Chat(ctx, newRequest(false)))
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}
 	if server.Stats().Started > 0 {
-		noticed(t, server)
+		waitForDisconnect(t, server)
 	}
 }
 
-func (s suite) breakOff(t *testing.T) {
+func (s suite) testStopIterating(t *testing.T) {
 	reply := scriptserver.Reply{Content: "one two three four", Quirks: scriptserver.Quirks{TokenDelay: 5 * time.Second}}
-	b, server := s.open(t, scriptserver.Exchange{Reply: reply})
-	for c, err := range b.Chat(t.Context(), request(true)) {
-		wantNo(t, err)
+	b, server := s.startBackend(t, scriptserver.Exchange{Reply: reply})
+	for c, err := range b.Chat(t.Context(), newRequest(true)) {
+		requireNoError(t, err)
 		if c.Content != "" {
 			break
 		}
 	}
-	noticed(t, server)
+	waitForDisconnect(t, server)
 }
 
-func (s suite) nobody(t *testing.T) {
+func (s suite) testUnreachable(t *testing.T) {
 	server := modeltest.New(t, nil)
 	server.Close()
 	b := s.p.New(t, server.URL)
-	_, _, err := ask(t, b, request(false))
-	wantErr(t, err, model.ErrUnreachable)
+	_, _, err := collectReply(t, b, newRequest(false))
+	requireError(t, err, model.ErrUnreachable)
 	if !strings.Contains(err.Error(), strings.TrimPrefix(server.URL, "http://")) {
 		t.Errorf("error %q does not say where", err)
 	}
@@ -725,12 +729,12 @@ func (s suite) nobody(t *testing.T) {
 	}
 }
 
-func (s suite) models(t *testing.T) {
-	b, server := s.open(t, scriptserver.Exchange{Always: true})
+func (s suite) testModelInfo(t *testing.T) {
+	b, server := s.startBackend(t, scriptserver.Exchange{Always: true})
 	server.SetModel(scriptserver.Model{Name: "plain:7b", Family: "fish", Parameters: "7B", Window: 2048, Size: 12345, Loaded: true})
 	server.SetModel(scriptserver.Model{Name: "seer:7b", Family: "fish", Window: 4096, Tools: true, Thinking: true, Vision: true})
 	all, err := b.List(t.Context())
-	wantNo(t, err)
+	requireNoError(t, err)
 	i := slices.IndexFunc(all, func(m model.Info) bool { return m.Name == "plain:7b" })
 	if i < 0 || len(all) != len(server.Models()) {
 		t.Fatalf("list %+v", all)
@@ -739,47 +743,47 @@ func (s suite) models(t *testing.T) {
 		t.Errorf("plain:7b is %+v", m)
 	}
 	poor, err := b.Show(t.Context(), "plain:7b")
-	wantNo(t, err)
+	requireNoError(t, err)
 	if poor.Tools || poor.Thinking || poor.Vision || poor.Embedding || poor.Window != 2048 {
 		t.Errorf("plain:7b is %+v", poor)
 	}
 	rich, err := b.Show(t.Context(), "seer:7b")
-	wantNo(t, err)
+	requireNoError(t, err)
 	if !rich.Tools || !rich.Thinking || !rich.Vision || rich.Embedding || rich.Window != 4096 {
 		t.Errorf("seer:7b is %+v", rich)
 	}
 }
 
-func (s suite) missing(t *testing.T) {
-	b, _ := s.open(t, scriptserver.Exchange{Always: true})
+func (s suite) testMissingModel(t *testing.T) {
+	b, _ := s.startBackend(t, scriptserver.Exchange{Always: true})
 	for _, stream := range []bool{true, false} {
-		r := request(stream)
+		r := newRequest(stream)
 		r.Model = "absent:3b"
-		_, _, err := ask(t, b, r)
-		wantErr(t, err, model.ErrMissing)
+		_, _, err := collectReply(t, b, r)
+		requireError(t, err, model.ErrMissing)
 		if !strings.Contains(err.Error(), "absent:3b") {
 			t.Errorf("error %q does not say which", err)
 		}
 	}
 	if !s.p.NoMissing {
 		_, err := b.Show(t.Context(), "absent:3b")
-		wantErr(t, err, model.ErrMissing)
+		requireError(t, err, model.ErrMissing)
 	}
 	if !s.p.NoEmbed {
 		_, err := b.Embed(t.Context(), "absent:3b", []string{"x"})
-		wantErr(t, err, model.ErrMissing)
+		requireError(t, err, model.ErrMissing)
 	}
 }
 
-func (s suite) vectors(t *testing.T) {
-	b, server := s.open(t)
-	texts := []string{"search_query: " + odd, "", "a fish in the sea", "fish of the seas", "tax law"}
+func (s suite) testEmbeddings(t *testing.T) {
+	b, server := s.startBackend(t)
+	texts := []string{"search_query: " + specialCharacters, "", "a fish in the sea", "fish of the seas", "tax law"}
 	v, err := b.Embed(t.Context(), "nomic-embed-text", texts)
-	wantNo(t, err)
+	requireNoError(t, err)
 	if len(v.Values) != len(texts) || len(v.Values[0]) != 768 {
 		t.Fatalf("%d vectors", len(v.Values))
 	}
-	near, far := dot(v.Values[2], v.Values[3]), dot(v.Values[2], v.Values[4])
+	near, far := dotProduct(v.Values[2], v.Values[3]), dotProduct(v.Values[2], v.Values[4])
 	if near < far+0.2 {
 		t.Errorf("near %.2f, far %.2f: the vectors are not those of the texts", near, far)
 	}
@@ -788,7 +792,7 @@ func (s suite) vectors(t *testing.T) {
 	}
 }
 
-func dot(a, b []float32) float64 {
+func dotProduct(a, b []float32) float64 {
 	var sum float64
 	for i := range a {
 		sum += float64(a[i]) * float64(b[i])
@@ -796,12 +800,12 @@ func dot(a, b []float32) float64 {
 	return sum
 }
 
-func (s suite) pull(t *testing.T) {
-	b, _ := s.open(t, scriptserver.Exchange{Always: true})
+func (s suite) testPull(t *testing.T) {
+	b, _ := s.startBackend(t, scriptserver.Exchange{Always: true})
 	var last model.Progress
 	moved := false
 	for p, err := range b.Pull(t.Context(), "fresh:1b") {
-		wantNo(t, err)
+		requireNoError(t, err)
 		moved = moved || p.Total > 0 && p.Completed == p.Total && p.Digest != ""
 		last = p
 	}
@@ -809,22 +813,22 @@ func (s suite) pull(t *testing.T) {
 		t.Errorf("ended with %+v", last)
 	}
 	_, err := b.Show(t.Context(), "fresh:1b")
-	wantNo(t, err)
+	requireNoError(t, err)
 	var failed error
 	for _, err := range b.Pull(t.Context(), "no-such-model") {
 		failed = err
 	}
-	wantErr(t, failed, model.ErrMissing)
+	requireError(t, failed, model.ErrMissing)
 	for range b.Pull(t.Context(), "other:1b") {
 		break // must not hang or panic
 	}
 }
 
-// Contract holds a backend to what can be said without a script: name is a model that answers, embedder one that makes
+// RunContract holds a backend to what can be said without a script: name is a model that answers, embedder one that makes
 // vectors, "" for none.
-func Contract(t *testing.T, b model.Backend, name, embedder string) {
+func RunContract(t *testing.T, b model.Backend, name, embedder string) {
 	t.Helper()
-	r := request(true)
+	r := newRequest(true)
 	r.Model, r.Tools = name, nil
 	t.Run("side by side", func(t *testing.T) {
 		t.Parallel()
@@ -833,7 +837,7 @@ func Contract(t *testing.T, b model.Backend, name, embedder string) {
 			all.Go(func() {
 				r := r
 				r.Stream = i%2 == 0
-				m, f, err := ask(t, b, r)
+				m, f, err := collectReply(t, b, r)
 				if err != nil || m.Content == "" || f.Model == "" {
 					t.Errorf("got %+v, %+v, %v", m, f, err)
 				}
@@ -845,9 +849,9 @@ func Contract(t *testing.T, b model.Backend, name, embedder string) {
 		t.Parallel()
 		reply := b.Chat(t.Context(), r)
 		first, _, err := model.Collect(reply)
-		wantNo(t, err)
+		requireNoError(t, err)
 		second, _, err := model.Collect(reply)
-		wantNo(t, err)
+		requireNoError(t, err)
 		if first.Content != second.Content {
 			t.Errorf("%q, then %q", first.Content, second.Content)
 		}
@@ -873,16 +877,16 @@ func Contract(t *testing.T, b model.Backend, name, embedder string) {
 		t.Parallel()
 		if embedder == "" {
 			_, err := b.Embed(t.Context(), name, []string{"x"})
-			wantErr(t, err, model.ErrUnsupported)
+			requireError(t, err, model.ErrUnsupported)
 			return
 		}
 		none, err := b.Embed(t.Context(), embedder, nil)
-		wantNo(t, err)
+		requireNoError(t, err)
 		if len(none.Values) != 0 {
 			t.Errorf("%d vectors of no texts", len(none.Values))
 		}
 		v, err := b.Embed(t.Context(), embedder, []string{"a fish", "a fish", "tax"})
-		wantNo(t, err)
+		requireNoError(t, err)
 		if len(v.Values) != 3 || v.Model == "" || !slices.Equal(v.Values[0], v.Values[1]) || slices.Equal(v.Values[0], v.Values[2]) {
 			t.Error("vectors are not those of the texts")
 		}
@@ -893,12 +897,12 @@ func Contract(t *testing.T, b model.Backend, name, embedder string) {
 		if errors.Is(err, model.ErrUnsupported) {
 			return
 		}
-		wantNo(t, err)
+		requireNoError(t, err)
 		if !slices.ContainsFunc(all, func(m model.Info) bool { return m.Name == name }) {
 			t.Errorf("%s is not in the list %+v", name, all)
 		}
 		info, err := b.Show(t.Context(), name)
-		wantNo(t, err)
+		requireNoError(t, err)
 		if info.Name != name {
 			t.Errorf("show says %q", info.Name)
 		}

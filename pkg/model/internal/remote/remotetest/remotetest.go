@@ -22,31 +22,31 @@ type Key = func(context.Context) (string, error)
 // Profile is a backend under test.
 type Profile struct {
 	// New returns a backend for the server at url. limit 0 is the backend's own.
-	New    func(t *testing.T, url string, key Key, limit int64) model.Backend
-	Header string // that carries the key
-	Prefix string // before it
-	Idle   string // an event of a stream that says nothing
-	Embeds bool
+	New        func(t *testing.T, url string, key Key, limit int64) model.Backend
+	Header     string // that carries the key
+	Prefix     string // before it
+	EmptyEvent string // an event of a stream that says nothing
+	HasEmbed   bool
 }
 
 const secret = "sk-live-Zk3v9QmT7xW2pL5nR8"
 
-func fixed(context.Context) (string, error) { return secret, nil }
+func fixedKey(context.Context) (string, error) { return secret, nil }
 
-// Suite runs all of it. It sets the environment, so the calling test cannot be parallel.
-func Suite(t *testing.T, p Profile) {
+// Run runs all of it. It sets the environment, so the calling test cannot be parallel.
+func Run(t *testing.T, p Profile) {
 	t.Helper()
-	t.Run("environment", p.environment)
+	t.Run("environment", p.testEnvironment)
 	for name, run := range map[string]func(*testing.T){
-		"redirect":     p.redirect,
-		"key rotates":  p.rotates,
-		"key fails":    p.keyFails,
-		"key is bad":   p.keyBad,
-		"no key":       p.noKey,
-		"echo":         p.echo,
-		"statuses":     p.statuses,
-		"too large":    p.tooLarge,
-		"not the form": p.notTheForm,
+		"redirect":     p.testRedirect,
+		"key rotates":  p.testKeyRotation,
+		"key fails":    p.testKeyError,
+		"key is bad":   p.testInvalidKey,
+		"no key":       p.testNoKey,
+		"echo":         p.testEchoedKey,
+		"statuses":     p.testStatuses,
+		"too large":    p.testOversizedResponse,
+		"not the form": p.testInvalidBody,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,8 +55,8 @@ func Suite(t *testing.T, p Profile) {
 	}
 }
 
-// ways are all requests a backend can make.
-func (p Profile) ways(b model.Backend) map[string]func(context.Context) error {
+// listOperations are all requests a backend can make.
+func (p Profile) listOperations(b model.Backend) map[string]func(context.Context) error {
 	chat := func(stream bool) func(context.Context) error {
 		return func(ctx context.Context) error {
 			_, _, err := model.Collect(b.Chat(ctx, model.Request{
@@ -71,7 +71,7 @@ func (p Profile) ways(b model.Backend) map[string]func(context.Context) error {
 		"list":   func(ctx context.Context) error { _, err := b.List(ctx); return err },
 		"show":   func(ctx context.Context) error { _, err := b.Show(ctx, "some-model"); return err },
 	}
-	if p.Embeds {
+	if p.HasEmbed {
 		all["embed"] = func(ctx context.Context) error { _, err := b.Embed(ctx, "some-model", []string{"x"}); return err }
 	}
 	return all
@@ -80,23 +80,23 @@ func (p Profile) ways(b model.Backend) map[string]func(context.Context) error {
 // recorder is a server that keeps what it was sent.
 type recorder struct {
 	*httptest.Server
-	answer atomic.Value // http.HandlerFunc
-	mu     sync.Mutex
-	seen   []*http.Request
-	raw    []string
+	handler  atomic.Value // http.HandlerFunc
+	mu       sync.Mutex
+	received []*http.Request
+	dumps    []string
 }
 
-func record(t *testing.T, answer http.HandlerFunc) *recorder {
+func startRecorder(t *testing.T, answer http.HandlerFunc) *recorder {
 	t.Helper()
 	r := &recorder{}
-	r.answer.Store(answer)
+	r.handler.Store(answer)
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, _ := io.ReadAll(q.Body)
 		r.mu.Lock()
-		r.seen = append(r.seen, q)
-		r.raw = append(r.raw, fmt.Sprint(q.Method, q.URL, q.Header, string(body)))
+		r.received = append(r.received, q)
+		r.dumps = append(r.dumps, fmt.Sprint(q.Method, q.URL, q.Header, string(body)))
 		r.mu.Unlock()
-		r.answer.Load().(http.HandlerFunc)(w, q)
+		r.handler.Load().(http.HandlerFunc)(w, q)
 	}))
 	t.Cleanup(r.Close)
 	return r
@@ -105,10 +105,10 @@ func record(t *testing.T, answer http.HandlerFunc) *recorder {
 func (r *recorder) requests() ([]*http.Request, []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.seen, r.raw
+	return r.received, r.dumps
 }
 
-func refuse(status int, text string) http.HandlerFunc {
+func replyError(status int, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
@@ -116,9 +116,9 @@ func refuse(status int, text string) http.HandlerFunc {
 	}
 }
 
-// environment: what is set there is neither sent nor followed.
-func (p Profile) environment(t *testing.T) {
-	decoy := record(t, refuse(500, "decoy"))
+// testEnvironment: what is set there is neither sent nor followed.
+func (p Profile) testEnvironment(t *testing.T) {
+	decoy := startRecorder(t, replyError(500, "decoy"))
 	const planted = "planted-in-the-environment"
 	for _, name := range []string{
 		"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY",
@@ -134,10 +134,10 @@ func (p Profile) environment(t *testing.T) {
 	} {
 		t.Setenv(name, decoy.URL)
 	}
-	for name, key := range map[string]Key{"with a key": fixed, "without": nil} {
-		server := record(t, refuse(500, "no"))
+	for name, key := range map[string]Key{"with a key": fixedKey, "without": nil} {
+		server := startRecorder(t, replyError(500, "no"))
 		b := p.New(t, server.URL, key, 0)
-		ways := p.ways(b)
+		ways := p.listOperations(b)
 		for _, way := range ways {
 			if way(t.Context()) == nil {
 				t.Error("no error")
@@ -161,19 +161,19 @@ func (p Profile) environment(t *testing.T) {
 	}
 }
 
-// redirect: not followed, wherever it leads.
-func (p Profile) redirect(t *testing.T) {
-	away := record(t, refuse(500, "away"))
+// testRedirect: not followed, wherever it leads.
+func (p Profile) testRedirect(t *testing.T) {
+	away := startRecorder(t, replyError(500, "away"))
 	for _, status := range []int{301, 302, 303, 307, 308} {
-		server := record(t, func(w http.ResponseWriter, r *http.Request) {
+		server := startRecorder(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, away.URL+r.URL.Path, status)
 		})
-		for name, way := range p.ways(p.New(t, server.URL, fixed, 0)) {
+		for name, way := range p.listOperations(p.New(t, server.URL, fixedKey, 0)) {
 			err := way(t.Context())
 			if !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "redirect") {
 				t.Errorf("%s, %d: error %v", name, status, err)
 			}
-			clean(t, err)
+			checkNoKey(t, err)
 		}
 	}
 	if seen, _ := away.requests(); len(seen) > 0 {
@@ -181,14 +181,14 @@ func (p Profile) redirect(t *testing.T) {
 	}
 }
 
-// rotates: each request has the key of its own moment.
-func (p Profile) rotates(t *testing.T) {
-	server := record(t, refuse(500, "no"))
+// testKeyRotation: each request has the key of its own moment.
+func (p Profile) testKeyRotation(t *testing.T) {
+	server := startRecorder(t, replyError(500, "no"))
 	var n atomic.Int64
 	key := func(context.Context) (string, error) { return fmt.Sprintf("key-number-%d", n.Add(1)), nil }
 	b := p.New(t, server.URL, key, 0)
 	for range 3 {
-		_ = p.ways(b)["chat"](t.Context())
+		_ = p.listOperations(b)["chat"](t.Context())
 	}
 	seen, _ := server.requests()
 	if len(seen) != 3 {
@@ -201,11 +201,11 @@ func (p Profile) rotates(t *testing.T) {
 	}
 }
 
-func (p Profile) keyFails(t *testing.T) {
-	server := record(t, refuse(500, "no"))
+func (p Profile) testKeyError(t *testing.T) {
+	server := startRecorder(t, replyError(500, "no"))
 	locked := errors.New("the keyring is locked")
 	b := p.New(t, server.URL, func(context.Context) (string, error) { return "", locked }, 0)
-	for name, way := range p.ways(b) {
+	for name, way := range p.listOperations(b) {
 		if err := way(t.Context()); !errors.Is(err, locked) {
 			t.Errorf("%s: error %v", name, err)
 		}
@@ -215,25 +215,25 @@ func (p Profile) keyFails(t *testing.T) {
 	}
 }
 
-// keyBad: a key that would break out of its header is not sent and not shown.
-func (p Profile) keyBad(t *testing.T) {
-	server := record(t, refuse(500, "no"))
+// testInvalidKey: a key that would break out of its header is not sent and not shown.
+func (p Profile) testInvalidKey(t *testing.T) {
+	server := startRecorder(t, replyError(500, "no"))
 	b := p.New(t, server.URL, func(context.Context) (string, error) { return secret + "\r\nX-More: 1", nil }, 0)
-	for name, way := range p.ways(b) {
+	for name, way := range p.listOperations(b) {
 		err := way(t.Context())
 		if err == nil {
 			t.Errorf("%s: no error", name)
 		}
-		clean(t, err)
+		checkNoKey(t, err)
 	}
 	if seen, _ := server.requests(); len(seen) > 0 {
 		t.Errorf("%d requests", len(seen))
 	}
 }
 
-func (p Profile) noKey(t *testing.T) {
-	server := record(t, refuse(500, "no"))
-	for _, way := range p.ways(p.New(t, server.URL, nil, 0)) {
+func (p Profile) testNoKey(t *testing.T) {
+	server := startRecorder(t, replyError(500, "no"))
+	for _, way := range p.listOperations(p.New(t, server.URL, nil, 0)) {
 		_ = way(t.Context())
 	}
 	seen, _ := server.requests()
@@ -246,10 +246,10 @@ func (p Profile) noKey(t *testing.T) {
 	}
 }
 
-// echo: a server that quotes the key, whole or in part, does not get it into our errors.
-func (p Profile) echo(t *testing.T) {
-	server := record(t, refuse(500, "no"))
-	ways := p.ways(p.New(t, server.URL, fixed, 0))
+// testEchoedKey: a server that quotes the key, whole or in part, does not get it into our errors.
+func (p Profile) testEchoedKey(t *testing.T) {
+	server := startRecorder(t, replyError(500, "no"))
+	ways := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for _, text := range []string{
 		"Incorrect API key provided: " + secret,
 		"header was '" + p.Prefix + secret + "'",
@@ -258,20 +258,20 @@ func (p Profile) echo(t *testing.T) {
 		strings.Repeat("x", 490) + secret, // where the text is cut
 	} {
 		for _, status := range []int{400, 401, 404, 429, 500, 503} {
-			server.answer.Store(refuse(status, text))
+			server.handler.Store(replyError(status, text))
 			for name, way := range ways {
 				err := way(t.Context())
 				if err == nil {
 					t.Errorf("%s, %d: no error", name, status)
 				}
-				clean(t, err)
+				checkNoKey(t, err)
 			}
 		}
 	}
 	for name, body := range map[string]string{
 		"as text": "key " + secret, "as JSON": `{"detail":"key ` + secret + `"}`, "as half JSON": `{"error":{"message":"` + secret,
 	} {
-		server.answer.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		server.handler.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, body)
 		}))
@@ -280,45 +280,45 @@ func (p Profile) echo(t *testing.T) {
 			if !errors.Is(err, model.ErrUnauthorized) {
 				t.Errorf("%s: error %v", name, err)
 			}
-			clean(t, err)
+			checkNoKey(t, err)
 		}
 	}
 }
 
-// clean looks for the key in an error and in all it wraps.
-func clean(t *testing.T, err error) {
+// checkNoKey looks for the key in an error and in all it wraps.
+func checkNoKey(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
 		return
 	}
-	for _, said := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
+	for _, form := range []string{err.Error(), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err)} {
 		for i := 0; i+8 <= len(secret); i++ {
-			if strings.Contains(said, secret[i:i+8]) {
-				t.Fatalf("the error holds %q of the key: %s", secret[i:i+8], said)
+			if strings.Contains(form, secret[i:i+8]) {
+				t.Fatalf("the error holds %q of the key: %s", secret[i:i+8], form)
 			}
 		}
 	}
 	switch w := err.(type) {
 	case interface{ Unwrap() error }:
-		clean(t, w.Unwrap())
+		checkNoKey(t, w.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, e := range w.Unwrap() {
-			clean(t, e)
+			checkNoKey(t, e)
 		}
 	}
 }
 
-// statuses become our errors, and nothing is tried twice: the queue above decides about that.
-func (p Profile) statuses(t *testing.T) {
-	server := record(t, refuse(500, "no"))
-	ways := p.ways(p.New(t, server.URL, fixed, 0))
+// testStatuses become our errors, and nothing is tried twice: the queue above decides about that.
+func (p Profile) testStatuses(t *testing.T) {
+	server := startRecorder(t, replyError(500, "no"))
+	ways := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for status, want := range map[int]error{
 		401: model.ErrUnauthorized, 403: model.ErrUnauthorized, 404: model.ErrMissing, 413: model.ErrTooLong,
 		429: model.ErrBusy, 503: model.ErrBusy, 529: model.ErrBusy, 502: model.ErrUnreachable, 504: model.ErrUnreachable,
 		408: nil, 409: nil, 500: nil, 418: nil,
 	} {
 		for kind, answer := range map[string]http.HandlerFunc{
-			"protocol": refuse(status, "for some reason"),
+			"protocol": replyError(status, "for some reason"),
 			"page": func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "text/html")
 				w.WriteHeader(status)
@@ -326,7 +326,7 @@ func (p Profile) statuses(t *testing.T) {
 			},
 			"nothing": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) },
 		} {
-			server.answer.Store(answer)
+			server.handler.Store(answer)
 			before, _ := server.requests()
 			for name, way := range ways {
 				err := way(t.Context())
@@ -344,14 +344,14 @@ func (p Profile) statuses(t *testing.T) {
 	}
 }
 
-// tooLarge: a response without end is given up, and the server is told.
-func (p Profile) tooLarge(t *testing.T) {
+// testOversizedResponse: a response without end is given up, and the server is told.
+func (p Profile) testOversizedResponse(t *testing.T) {
 	for _, kind := range []string{"text/event-stream", "application/json"} {
 		const limit = 256 << 10
 		gone := make(chan struct{}, 1)
-		server := record(t, func(w http.ResponseWriter, r *http.Request) {
+		server := startRecorder(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", kind)
-			line := []byte(p.Idle)
+			line := []byte(p.EmptyEvent)
 			if kind == "application/json" {
 				line = []byte(strings.Repeat(" ", 1000))
 			}
@@ -362,7 +362,7 @@ func (p Profile) tooLarge(t *testing.T) {
 			}
 			gone <- struct{}{}
 		})
-		for name, way := range p.ways(p.New(t, server.URL, fixed, limit)) {
+		for name, way := range p.listOperations(p.New(t, server.URL, fixedKey, limit)) {
 			if kind == "text/event-stream" && name != "stream" {
 				continue
 			}
@@ -374,15 +374,15 @@ func (p Profile) tooLarge(t *testing.T) {
 	}
 }
 
-// notTheForm: what does not follow the protocol is an error and no panic.
-func (p Profile) notTheForm(t *testing.T) {
+// testInvalidBody: what does not follow the protocol is an error and no panic.
+func (p Profile) testInvalidBody(t *testing.T) {
 	bodies := []string{"", "null", "[]", `"x"`, "1", "{}", "<html>", `{"data":1}`, "\xff\xfe", strings.Repeat("[", 10000)}
-	server := record(t, refuse(500, "no"))
-	ways := p.ways(p.New(t, server.URL, fixed, 0))
+	server := startRecorder(t, replyError(500, "no"))
+	ways := p.listOperations(p.New(t, server.URL, fixedKey, 0))
 	for _, body := range bodies {
 		for _, kind := range []string{"text/event-stream", "application/json", "text/html"} {
 			for _, frame := range []string{"%s", "data: %s\n\n", "event: message_start\ndata: %s\n\n"} {
-				server.answer.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				server.handler.Store(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Content-Type", kind)
 					_, _ = fmt.Fprintf(w, frame, body)
 				}))
